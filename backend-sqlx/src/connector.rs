@@ -1,0 +1,150 @@
+//! Connecting, running statements and classifying failures.
+
+use lockapi::seam::{Call, Connection, Connector, Lane, Mode, Rows};
+use lockapi::{Error, ErrorKind, Failure};
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgPoolOptions};
+use sqlx::{Executor, PgPool};
+use tokio::runtime::{Builder, Handle, Runtime};
+
+use crate::value;
+
+/// Opens connections with the options of a pool.
+pub(crate) struct Sqlx {
+    direct: PgPool,
+    proxied: PgPool,
+    handle: Handle,
+    own: Option<Runtime>,
+}
+
+impl Sqlx {
+    /// On the current tokio runtime, or on one of its own where there is none.
+    pub(crate) fn new(pool: PgPoolOptions, connect: PgConnectOptions) -> Result<Self, Error> {
+        let (handle, own) = match Handle::try_current() {
+            Ok(handle) => (handle, None),
+            Err(_) => {
+                let runtime = Builder::new_multi_thread()
+                    .worker_threads(1)
+                    .thread_name("lockapi-sqlx")
+                    .enable_all()
+                    .build()
+                    .map_err(|error| {
+                        let message = format!("no runtime could be started: {error}");
+                        Error::new(ErrorKind::Unavailable, "connect", message)
+                    })?;
+                (runtime.handle().clone(), Some(runtime))
+            }
+        };
+        let _entered = handle.enter();
+        // Each connection is taken out of its pool for good; the pool only knows how to open one.
+        let pool = pool
+            .min_connections(0)
+            .max_connections(u32::MAX >> 8)
+            .test_before_acquire(false);
+        let direct = pool.clone().connect_lazy_with(connect.clone());
+        let proxied = pool.connect_lazy_with(connect.statement_cache_capacity(0));
+        Ok(Self {
+            direct,
+            proxied,
+            handle,
+            own,
+        })
+    }
+}
+
+impl Drop for Sqlx {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.own.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl Connector for Sqlx {
+    type Connection = Owned;
+
+    async fn connect(&self, mode: Mode) -> Result<Owned, Failure> {
+        let pool = match mode {
+            Mode::Direct => &self.direct,
+            Mode::Proxied => &self.proxied,
+        };
+        let connection = pool.acquire().await.map_err(not_connected)?;
+        Ok(Owned {
+            connection: connection.detach(),
+            named: mode == Mode::Direct,
+        })
+    }
+
+    fn spawn(&self, _: &'static str, lane: Lane) {
+        // The task ends by itself; its handle is of no use.
+        drop(self.handle.spawn(lane));
+    }
+}
+
+/// A connection that a lane owns. Dropping it closes the socket, which ends the session.
+pub(crate) struct Owned {
+    connection: PgConnection,
+    named: bool,
+}
+
+impl Connection for Owned {
+    async fn run(&mut self, call: &dyn Call) -> Result<Rows, Failure> {
+        run(&mut self.connection, call, self.named).await
+    }
+
+    async fn script(&mut self, sql: &'static str) -> Result<(), Failure> {
+        script(&mut self.connection, sql).await
+    }
+}
+
+/// A connection of the caller.
+pub(crate) struct Borrowed<'a>(pub(crate) &'a mut PgConnection);
+
+impl Connection for Borrowed<'_> {
+    async fn run(&mut self, call: &dyn Call) -> Result<Rows, Failure> {
+        run(self.0, call, true).await
+    }
+
+    async fn script(&mut self, sql: &'static str) -> Result<(), Failure> {
+        script(self.0, sql).await
+    }
+}
+
+async fn run(connection: &mut PgConnection, call: &dyn Call, named: bool) -> Result<Rows, Failure> {
+    let statement = call.statement();
+    let arguments = value::arguments(&call.params())?;
+    let query = sqlx::query_with(statement.sql, arguments).persistent(named);
+    let rows = connection.fetch_all(query).await.map_err(failed)?;
+    rows.iter().map(|row| value::row(statement, row)).collect()
+}
+
+async fn script(connection: &mut PgConnection, sql: &'static str) -> Result<(), Failure> {
+    sqlx::raw_sql(sql)
+        .execute(connection)
+        .await
+        .map(drop)
+        .map_err(failed)
+}
+
+fn failed(error: sqlx::Error) -> Failure {
+    let code = sqlstate(&error);
+    let broken = matches!(
+        error,
+        sqlx::Error::Io(_)
+            | sqlx::Error::Tls(_)
+            | sqlx::Error::Protocol(_)
+            | sqlx::Error::WorkerCrashed
+            | sqlx::Error::PoolClosed
+    );
+    Failure::statement(code, broken, error)
+}
+
+fn not_connected(error: sqlx::Error) -> Failure {
+    Failure::connect(sqlstate(&error), error)
+}
+
+fn sqlstate(error: &sqlx::Error) -> Option<String> {
+    error
+        .as_database_error()?
+        .code()
+        .map(|code| code.into_owned())
+}

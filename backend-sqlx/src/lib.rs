@@ -1,0 +1,98 @@
+//! Coordination on PostgreSQL for programs that use sqlx.
+//!
+//! [`connect`] takes the program's pool and gives a [`Backend`]. The primitives, their guarantees
+//! and their errors are described in [`lockapi`].
+//!
+//! ```no_run
+//! use lockapi::BackendExt;
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let pool = sqlx::PgPool::connect("postgres://localhost/app").await?;
+//! let backend = backend_sqlx::connect(&pool).await?;
+//! backend.migrate().await?;
+//!
+//! let guard = backend.mutex("reports/daily")?.lock().await?;
+//! println!("holder {}", guard.fence());
+//! guard.unlock().await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Connections
+//! The backend takes no connection of the pool. It opens its own with the pool's options,
+//! `after_connect` included: two at the start, closed again after the probe; then one for leases
+//! and other tables, one that holds the mutexes, and at most
+//! [`Options::waiters`] that wait for mutexes. Each is opened when it is first needed.
+//!
+//! # Runtime
+//! The work is done by tasks on the tokio runtime that [`connect`] is called on, or on a runtime
+//! with one thread of the backend's own when there is none. Deadlines are kept by a thread.
+//!
+//! # In your own transaction
+//! [`InTransaction`] and [`CheckIn`] work on the connection of the caller's transaction.
+
+mod connector;
+mod transaction;
+mod value;
+
+use std::str::FromStr;
+use std::sync::Arc;
+
+use lockapi::engine::Options;
+use lockapi::{Backend, Error, ErrorKind, Result};
+use sqlx::PgPool;
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+
+pub use transaction::{CheckIn, InTransaction};
+
+use connector::Sqlx;
+
+/// Connects a backend with the options of the program's pool.
+///
+/// # Cancel safety
+/// When dropped, the probe ends in the background and its connections are closed.
+///
+/// # Errors
+/// `Unavailable` when the server cannot be reached or is a standby.
+pub async fn connect(pool: &PgPool) -> Result<Arc<dyn Backend>> {
+    connect_with(pool, Options::default()).await
+}
+
+/// Connects a backend with the options of the program's pool and with options of its own.
+///
+/// # Errors
+/// `Invalid` for bad options; otherwise as for [`connect`].
+pub async fn connect_with(pool: &PgPool, options: Options) -> Result<Arc<dyn Backend>> {
+    let connect = pool.connect_options().as_ref().clone();
+    start(pool.options().clone(), connect, options).await
+}
+
+/// Connects a backend to a URL, such as `postgres://user@host/database`.
+///
+/// # Errors
+/// `Invalid` for a URL that is not understood; otherwise as for [`connect`].
+pub async fn connect_url(url: &str) -> Result<Arc<dyn Backend>> {
+    connect_url_with(url, Options::default()).await
+}
+
+/// Connects a backend to a URL with options.
+///
+/// # Errors
+/// `Invalid` for bad options or a URL that is not understood; otherwise as for [`connect`].
+pub async fn connect_url_with(url: &str, options: Options) -> Result<Arc<dyn Backend>> {
+    // The parser's error may quote the URL, which may hold a password.
+    let connect = PgConnectOptions::from_str(url).map_err(|_| {
+        let message = "the URL is not understood; allowed is postgres://user:password@host:port/database?options";
+        Error::new(ErrorKind::Invalid, "connect", message)
+    })?;
+    start(PgPoolOptions::new(), connect, options).await
+}
+
+async fn start(
+    pool: PgPoolOptions,
+    connect: PgConnectOptions,
+    options: Options,
+) -> Result<Arc<dyn Backend>> {
+    let connector = Sqlx::new(pool, connect)?;
+    lockapi::engine::start("sqlx", connector, options).await
+}

@@ -1,0 +1,99 @@
+//! Operations inside the caller's own transaction.
+
+use std::future::Future;
+use std::time::Duration;
+
+use lockapi::{Fence, Mutex, Result};
+use sqlx::PgConnection;
+
+use crate::connector::Borrowed;
+
+/// Locks of a [`Mutex`] that belong to a transaction of the caller.
+///
+/// There is no guard: commit or rollback releases the lock. It excludes the guards of the same
+/// mutex on every backend.
+///
+/// ```no_run
+/// use backend_sqlx::InTransaction;
+/// # async fn example(pool: sqlx::PgPool, mutex: std::sync::Arc<dyn lockapi::Mutex>) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut tx = pool.begin().await?;
+/// if mutex.try_lock_in(&mut tx).await? {
+///     sqlx::query("UPDATE account SET balance = balance + 1").execute(&mut *tx).await?;
+/// }
+/// tx.commit().await?;
+/// # Ok(())
+/// # }
+/// ```
+pub trait InTransaction {
+    /// Tries the lock for the transaction that is open on `connection`, without waiting.
+    ///
+    /// # Cancel safety
+    /// When dropped, the lock may be held until the transaction ends.
+    ///
+    /// # Errors
+    /// Those of the connection.
+    fn try_lock_in(
+        &self,
+        connection: &mut PgConnection,
+    ) -> impl Future<Output = Result<bool>> + Send;
+
+    /// Waits for the lock for the transaction that is open on `connection`.
+    ///
+    /// # Guarantees
+    /// After `TimedOut` the transaction can be used as before, and its `lock_timeout` and
+    /// `statement_timeout` are what they were.
+    ///
+    /// # Cancel safety
+    /// When dropped, the transaction has an open savepoint: roll it back.
+    ///
+    /// # Errors
+    /// `TimedOut` after `timeout`, `Invalid` for a timeout of zero or more than 24 days, and those
+    /// of the connection.
+    fn lock_in(
+        &self,
+        connection: &mut PgConnection,
+        timeout: Duration,
+    ) -> impl Future<Output = Result<()>> + Send;
+}
+
+impl<M: Mutex + ?Sized> InTransaction for M {
+    async fn try_lock_in(&self, connection: &mut PgConnection) -> Result<bool> {
+        let connection = &mut Borrowed(connection);
+        lockapi::mutex::try_lock_on(connection, self.namespace(), self.key()).await
+    }
+
+    async fn lock_in(&self, connection: &mut PgConnection, timeout: Duration) -> Result<()> {
+        let connection = &mut Borrowed(connection);
+        lockapi::mutex::lock_on(connection, self.namespace(), self.key(), timeout).await
+    }
+}
+
+/// Rejects a stale holder inside the transaction of its write.
+///
+/// ```no_run
+/// use backend_sqlx::CheckIn;
+/// # async fn example(pool: sqlx::PgPool, guard: Box<dyn lockapi::LeaseGuard>) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut tx = pool.begin().await?;
+/// guard.fence().check_in(&mut tx).await?;
+/// sqlx::query("UPDATE report SET done = true").execute(&mut *tx).await?;
+/// tx.commit().await?;
+/// # Ok(())
+/// # }
+/// ```
+pub trait CheckIn {
+    /// Fails unless the holder still holds; see [`Fence::check_in_on`] for what is guaranteed
+    /// until the transaction ends.
+    ///
+    /// # Cancel safety
+    /// When dropped, the transaction goes on with or without the check.
+    ///
+    /// # Errors
+    /// `Lost` when the holder no longer holds, and those of the connection.
+    fn check_in(&self, connection: &mut PgConnection) -> impl Future<Output = Result<()>> + Send;
+}
+
+impl CheckIn for Fence {
+    async fn check_in(&self, connection: &mut PgConnection) -> Result<()> {
+        self.check_in_on(&mut Borrowed(connection)).await
+    }
+}

@@ -1,0 +1,74 @@
+//! Values of the seam as sqlx arguments and columns.
+
+use lockapi::Failure;
+use lockapi::seam::{Row, Statement, Type, Value};
+use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::{Arguments, Column, Row as _, TypeInfo, ValueRef};
+
+pub(crate) fn arguments(params: &[Value]) -> Result<PgArguments, Failure> {
+    let mut arguments = PgArguments::default();
+    for param in params {
+        let added = match param {
+            Value::Null(Type::Bool) => arguments.add(None::<bool>),
+            Value::Null(Type::Int) => arguments.add(None::<i64>),
+            Value::Null(Type::Text) => arguments.add(None::<&str>),
+            Value::Null(Type::Bytes) => arguments.add(None::<&[u8]>),
+            Value::Null(Type::Bools) => arguments.add(None::<&[bool]>),
+            Value::Null(Type::Ints) => arguments.add(None::<&[i64]>),
+            Value::Null(Type::Texts) => arguments.add(None::<&[String]>),
+            Value::Bool(value) => arguments.add(value),
+            Value::Int(value) => arguments.add(value),
+            Value::Text(value) => arguments.add(value),
+            Value::Bytes(value) => arguments.add(value),
+            Value::Bools(values) => arguments.add(values),
+            Value::Ints(values) => arguments.add(values),
+            Value::Texts(values) => arguments.add(values),
+        };
+        added
+            .map_err(|error| Failure::corrupt(format!("a parameter cannot be encoded: {error}")))?;
+    }
+    Ok(arguments)
+}
+
+pub(crate) fn row(statement: &Statement, row: &PgRow) -> Result<Row, Failure> {
+    if row.len() != statement.columns.len() {
+        return Err(Failure::corrupt(format!(
+            "{} answered {} columns instead of {}",
+            statement.name,
+            row.len(),
+            statement.columns.len()
+        )));
+    }
+    let columns = statement.columns.iter().enumerate();
+    let values: Result<_, Failure> = columns
+        .map(|(at, of)| column(statement, row, at, *of))
+        .collect();
+    Ok(Row(values?))
+}
+
+fn column(statement: &Statement, row: &PgRow, at: usize, of: Type) -> Result<Value, Failure> {
+    let mismatch = || {
+        Failure::corrupt(format!(
+            "column {at} of {} is of type {} instead of {of:?}",
+            statement.name,
+            row.column(at).type_info().name(),
+        ))
+    };
+    let oid = row.column(at).type_info().oid();
+    if oid.is_none_or(|oid| oid.0 != of.oid()) {
+        return Err(mismatch());
+    }
+    if row.try_get_raw(at).map_err(|_| mismatch())?.is_null() {
+        return Ok(Value::Null(of));
+    }
+    let value = match of {
+        Type::Bool => row.try_get(at).map(Value::Bool),
+        Type::Int => row.try_get(at).map(Value::Int),
+        Type::Text => row.try_get(at).map(Value::Text),
+        Type::Bytes => row.try_get(at).map(Value::Bytes),
+        Type::Bools => row.try_get(at).map(Value::Bools),
+        Type::Ints => row.try_get(at).map(Value::Ints),
+        Type::Texts => row.try_get(at).map(Value::Texts),
+    };
+    value.map_err(|_| mismatch())
+}

@@ -1,0 +1,363 @@
+//! Mutex and Lease against the raw driver, in one run.
+//!
+//! Prints a table and writes a line for each figure to `target/bench/figures.jsonl`. Absolute
+//! numbers depend on the machine; the ratios are what to look at.
+
+mod common;
+
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use common::{Better, Report, cpu_time, resident_bytes};
+use conformance::cluster::Cluster;
+use futures_util::future::join_all;
+use lockapi::engine::Options;
+use lockapi::lease::Terms;
+use lockapi::{Backend, BackendExt};
+use sqlx::postgres::{PgAdvisoryLock, PgPoolOptions};
+use sqlx::{Connection, PgConnection};
+
+const SECONDS: Duration = Duration::from_secs(3);
+
+fn main() {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let arguments: Vec<String> = std::env::args().collect();
+    match arguments.iter().position(|one| one == "--child") {
+        Some(at) => runtime.block_on(child(&arguments[at + 1], &arguments[at + 2])),
+        None => runtime.block_on(all()),
+    }
+}
+
+async fn all() {
+    let cluster = Cluster::shared().unwrap_or_else(|error| panic!("{error}"));
+    let url = cluster.url();
+    let backend = backend_sqlx::connect_url(url).await.expect("a backend");
+    backend.migrate().await.expect("tables");
+    let mut report = Report::open("locks");
+    uncontended(&mut report, &backend, url).await;
+    for tasks in [256, 1000] {
+        distinct(&mut report, &backend, url, tasks).await;
+    }
+    one_key(&mut report, &backend, url).await;
+    processes(&mut report, url).await;
+    held(&mut report, url).await;
+    leases(&mut report, url).await;
+    report.print();
+}
+
+/// One task, one key: lock and unlock against two round trips of the driver.
+async fn uncontended(report: &mut Report, backend: &Arc<dyn Backend>, url: &str) {
+    let mutex = backend.mutex("bench/uncontended").expect("a mutex");
+    let mut raw = PgConnection::connect(url).await.expect("a connection");
+    let mut ours = Vec::new();
+    let mut baseline = Vec::new();
+    let mut dropped = Vec::new();
+    // Interleaved, so that both see the same noise.
+    for _ in 0..20 {
+        let start = Instant::now();
+        for _ in 0..200 {
+            let guard = mutex.lock().await.expect("the lock");
+            guard.unlock().await.expect("unlocked");
+        }
+        ours.push(start.elapsed().as_secs_f64() / 200.0 * 1e6);
+        let start = Instant::now();
+        for _ in 0..200 {
+            for sql in [
+                "SELECT pg_try_advisory_lock(1)",
+                "SELECT pg_advisory_unlock(1)",
+            ] {
+                sqlx::query(sql).fetch_one(&mut raw).await.expect("a row");
+            }
+        }
+        baseline.push(start.elapsed().as_secs_f64() / 200.0 * 1e6);
+        for _ in 0..50 {
+            let guard = mutex.lock().await.expect("the lock");
+            let start = Instant::now();
+            drop(guard);
+            dropped.push(start.elapsed().as_secs_f64() * 1e6);
+        }
+    }
+    let baseline = median(baseline);
+    report.add(
+        "mutex.uncontended",
+        "us/pair",
+        median(ours),
+        baseline,
+        "two round trips of sqlx",
+        Better::Lower,
+    );
+    report.add(
+        "mutex.drop",
+        "us",
+        median(dropped),
+        baseline / 2.0,
+        "one round trip of sqlx",
+        Better::Lower,
+    );
+}
+
+/// Many tasks, a key each, against sqlx's own lock over a pool of 16.
+async fn distinct(report: &mut Report, backend: &Arc<dyn Backend>, url: &str, tasks: usize) {
+    let ours = rate(tasks, |task, count, until| {
+        let mutex = backend
+            .mutex(format!("bench/distinct/{task}"))
+            .expect("a mutex");
+        async move {
+            while Instant::now() < until {
+                let guard = mutex.lock().await.expect("the lock");
+                guard.unlock().await.expect("unlocked");
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    })
+    .await;
+    let pool = PgPoolOptions::new()
+        .max_connections(16)
+        .acquire_timeout(Duration::from_secs(60))
+        .connect(url)
+        .await
+        .expect("a pool");
+    let baseline = rate(tasks, |task, count, until| {
+        let pool = pool.clone();
+        async move {
+            let lock = PgAdvisoryLock::new(format!("bench/distinct/{task}"));
+            while Instant::now() < until {
+                let connection = pool.acquire().await.expect("a connection");
+                let guard = lock.acquire(connection).await.expect("the lock");
+                guard.release_now().await.expect("unlocked");
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    })
+    .await;
+    report.add(
+        &format!("mutex.distinct.{tasks}"),
+        "pairs/s",
+        ours,
+        baseline,
+        "PgAdvisoryLock over a pool of 16",
+        Better::Higher,
+    );
+}
+
+/// Eight tasks of one process on one key, against `pg_advisory_lock` on eight connections.
+async fn one_key(report: &mut Report, backend: &Arc<dyn Backend>, url: &str) {
+    let ours = rate(8, |_, count, until| {
+        let mutex = backend.mutex("bench/one").expect("a mutex");
+        async move {
+            while Instant::now() < until {
+                let guard = mutex.lock().await.expect("the lock");
+                count.fetch_add(1, Ordering::Relaxed);
+                guard.unlock().await.expect("unlocked");
+            }
+        }
+    })
+    .await;
+    let baseline = raw_one_key(url).await;
+    report.add(
+        "mutex.one_key.8",
+        "hand-overs/s",
+        ours,
+        baseline,
+        "pg_advisory_lock on 8 connections",
+        Better::Higher,
+    );
+}
+
+async fn raw_one_key(url: &str) -> f64 {
+    rate(8, |_, count, until| {
+        let url = url.to_owned();
+        async move {
+            let mut raw = PgConnection::connect(&url).await.expect("a connection");
+            while Instant::now() < until {
+                for sql in ["SELECT pg_advisory_lock(2)", "SELECT pg_advisory_unlock(2)"] {
+                    sqlx::query(sql).fetch_one(&mut raw).await.expect("a row");
+                }
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    })
+    .await
+}
+
+/// Four processes with two tasks each on one key.
+async fn processes(report: &mut Report, url: &str) {
+    let program = std::env::current_exe().expect("this program");
+    let children: Vec<_> = (0..4)
+        .map(|_| {
+            Command::new(&program)
+                .args(["--child", url, "bench/processes"])
+                .stdout(Stdio::piped())
+                .spawn()
+                .expect("a child")
+        })
+        .collect();
+    let mut counts = Vec::new();
+    for child in children {
+        let output = child.wait_with_output().expect("its output");
+        let text = String::from_utf8_lossy(&output.stdout);
+        counts.push(text.trim().parse::<f64>().expect("a count"));
+    }
+    let total: f64 = counts.iter().sum();
+    let least = counts.iter().copied().fold(f64::INFINITY, f64::min);
+    let baseline = raw_one_key(url).await;
+    report.add(
+        "mutex.one_key.4_processes",
+        "hand-overs/s",
+        total / SECONDS.as_secs_f64(),
+        baseline,
+        "pg_advisory_lock on 8 connections",
+        Better::Higher,
+    );
+    report.add(
+        "mutex.one_key.least_share",
+        "of the total",
+        least / total,
+        0.25,
+        "an equal share for 4 processes",
+        Better::Higher,
+    );
+}
+
+async fn child(url: &str, key: &str) {
+    let backend = backend_sqlx::connect_url(url).await.expect("a backend");
+    let count = Arc::new(AtomicU64::new(0));
+    let until = Instant::now() + SECONDS;
+    let tasks = (0..2).map(|_| {
+        let mutex = backend.mutex(key).expect("a mutex");
+        let count = Arc::clone(&count);
+        tokio::spawn(async move {
+            while Instant::now() < until {
+                let guard = mutex.lock().await.expect("the lock");
+                count.fetch_add(1, Ordering::Relaxed);
+                guard.unlock().await.expect("unlocked");
+            }
+        })
+    });
+    join_all(tasks).await;
+    println!("{}", count.load(Ordering::Relaxed));
+}
+
+/// Ten thousand locks at once: memory, and connections.
+async fn held(report: &mut Report, url: &str) {
+    const LOCKS: u32 = 10_000;
+    let backend = backend_sqlx::connect_url(url).await.expect("a backend");
+    let warm = join_all((0..LOCKS).map(|n| {
+        let mutex = backend.mutex(format!("bench/held/{n}")).expect("a mutex");
+        async move { mutex.lock().await.expect("the lock") }
+    }))
+    .await;
+    drop(warm);
+    let mutexes: Vec<_> = (0..LOCKS)
+        .map(|n| backend.mutex(format!("bench/held/{n}")).expect("a mutex"))
+        .collect();
+    let before = resident_bytes();
+    let mut guards = Vec::with_capacity(LOCKS as usize);
+    for mutex in &mutexes {
+        guards.push(mutex.lock().await.expect("the lock"));
+    }
+    let grown = resident_bytes().saturating_sub(before);
+    report.add(
+        "mutex.held.10000.memory",
+        "bytes/lock",
+        f64::from(u32::try_from(grown).unwrap_or(u32::MAX)) / f64::from(LOCKS),
+        1024.0,
+        "the budget of 1 KiB",
+        Better::Lower,
+    );
+    let mut raw = PgConnection::connect(url).await.expect("a connection");
+    let sessions: i64 = sqlx::query_scalar(
+        "SELECT count(DISTINCT pid) FROM pg_locks WHERE locktype = 'advisory' AND granted",
+    )
+    .fetch_one(&mut raw)
+    .await
+    .expect("a count");
+    report.add(
+        "mutex.held.10000.sessions",
+        "connections",
+        sessions as f64,
+        2.0,
+        "this one and that of the other backend of this run",
+        Better::Lower,
+    );
+    drop(guards);
+}
+
+/// Ten thousand leases: how long a round of renewals takes, and what it costs.
+async fn leases(report: &mut Report, url: &str) {
+    const LEASES: u32 = 10_000;
+    let options = Options::default().namespace("bench");
+    let backend = backend_sqlx::connect_url_with(url, options)
+        .await
+        .expect("a backend");
+    let before = resident_bytes();
+    let guards = join_all((0..LEASES).map(|n| {
+        let terms = Terms::new(Duration::from_secs(30)).renewed_by_hand();
+        let lease = backend.lease(format!("bench/{n}"), terms).expect("a lease");
+        async move { lease.acquire().await.expect("the lease") }
+    }))
+    .await;
+    let grown = resident_bytes().saturating_sub(before);
+    report.add(
+        "lease.held.10000.memory",
+        "bytes/lease",
+        f64::from(u32::try_from(grown).unwrap_or(u32::MAX)) / f64::from(LEASES),
+        1024.0,
+        "the budget of 1 KiB",
+        Better::Lower,
+    );
+    let mut rounds = Vec::new();
+    let cpu = cpu_time();
+    for _ in 0..10 {
+        let start = Instant::now();
+        for renewed in join_all(guards.iter().map(|guard| guard.renew())).await {
+            renewed.expect("renewed");
+        }
+        rounds.push(start.elapsed().as_secs_f64() * 1e3);
+    }
+    let cpu = (cpu_time() - cpu).as_secs_f64() / 10.0;
+    report.add(
+        "lease.renew.10000",
+        "ms/round",
+        median(rounds),
+        150.0,
+        "the budget of 150 ms",
+        Better::Lower,
+    );
+    report.add(
+        "lease.renew.10000.cpu",
+        "of a core at 30 s ttl",
+        cpu / 10.0,
+        0.02,
+        "the budget of 2 %",
+        Better::Lower,
+    );
+}
+
+/// How often `work` counts in a second, with many tasks.
+async fn rate<W, F>(tasks: usize, work: W) -> f64
+where
+    W: Fn(usize, Arc<AtomicU64>, Instant) -> F,
+    F: Future<Output = ()> + Send + 'static,
+{
+    let count = Arc::new(AtomicU64::new(0));
+    let start = Instant::now();
+    let until = start + SECONDS;
+    let running: Vec<_> = (0..tasks)
+        .map(|task| tokio::spawn(work(task, Arc::clone(&count), until)))
+        .collect();
+    for task in running {
+        task.await.expect("a task");
+    }
+    count.load(Ordering::Relaxed) as f64 / start.elapsed().as_secs_f64()
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}

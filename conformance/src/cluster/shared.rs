@@ -1,0 +1,39 @@
+//! The server that all processes share.
+
+use super::ClusterError;
+use super::instance::{self, Linger};
+use super::server::Server;
+use super::tools::Tools;
+
+/// Long enough for the next process of a run to come.
+const LINGER: Linger = Linger::Seconds(5);
+
+/// Joins the shared server; the first process to ask starts it, while the others wait.
+pub(super) fn find_or_start() -> Result<Server, ClusterError> {
+    let tools = Tools::find()?;
+    let kind = format!("s{}", tools.version());
+    let tools = match find(tools, &kind)? {
+        Ok(server) => return Ok(server),
+        Err(tools) => tools,
+    };
+    let _lock = instance::lock()?;
+    // Another process may have started it while this one waited.
+    let tools = match find(tools, &kind)? {
+        Ok(server) => return Ok(server),
+        Err(tools) => tools,
+    };
+    let mut server = Server::create(tools, &kind, LINGER, &[])?;
+    server.launch()?;
+    server.publish()
+}
+
+/// Joins a living server; gives the programs back if there is none.
+fn find(mut tools: Tools, kind: &str) -> Result<Result<Server, Tools>, ClusterError> {
+    for dir in instance::directories(kind)? {
+        match Server::join(tools, &dir) {
+            Ok(server) => return Ok(Ok(server)),
+            Err(unused) => tools = unused,
+        }
+    }
+    Ok(Err(tools))
+}

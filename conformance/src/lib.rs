@@ -1,0 +1,2 @@
+//! The suite that every lockapi backend passes.
+pub mod cluster;

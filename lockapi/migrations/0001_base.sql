@@ -1,0 +1,55 @@
+-- The schema that every lockapi backend shares.
+--
+-- Rights: a role that only uses the primitives needs
+--   GRANT USAGE ON SCHEMA lockapi TO role;
+--   GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA lockapi TO role;
+--   GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA lockapi TO role;
+--   GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA lockapi TO role;
+-- Only the role that runs migrate() needs CREATE on the database.
+
+CREATE SCHEMA IF NOT EXISTS lockapi;
+
+COMMENT ON SCHEMA lockapi IS 'Locks, leases and other coordination state of the lockapi library.';
+
+CREATE TABLE IF NOT EXISTS lockapi.migration (
+    version    int8        NOT NULL PRIMARY KEY,
+    name       text        NOT NULL,
+    checksum   text        NOT NULL,
+    applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+COMMENT ON TABLE lockapi.migration IS 'Which migrations have been applied.';
+COMMENT ON COLUMN lockapi.migration.version IS 'The number that the file name starts with.';
+COMMENT ON COLUMN lockapi.migration.name IS 'The file name without its number and ending.';
+COMMENT ON COLUMN lockapi.migration.checksum IS 'SHA-256 of the file, in hexadecimal.';
+COMMENT ON COLUMN lockapi.migration.applied_at IS 'When it was applied.';
+
+-- A fencing token is a value of this sequence times 1024 plus a hand-over count, so 53 bits are
+-- the sequence's.
+CREATE SEQUENCE lockapi.fence_seq AS int8 MINVALUE 1 MAXVALUE 9007199254740991 NO CYCLE CACHE 1;
+
+COMMENT ON SEQUENCE lockapi.fence_seq IS 'Source of fencing tokens, which increase from holder to holder.';
+
+CREATE TABLE lockapi.fence_mark (
+    namespace text COLLATE "C" NOT NULL,
+    key       text COLLATE "C" NOT NULL,
+    fence     int8             NOT NULL,
+    PRIMARY KEY (namespace, key)
+) WITH (fillfactor = 70);
+
+COMMENT ON TABLE lockapi.fence_mark IS 'The highest fencing token of a mutex that was checked in by a transaction; a lower one is refused.';
+COMMENT ON COLUMN lockapi.fence_mark.namespace IS 'Namespace of the backend.';
+COMMENT ON COLUMN lockapi.fence_mark.key IS 'Key of the mutex: a name, #number or #class,object.';
+COMMENT ON COLUMN lockapi.fence_mark.fence IS 'The token.';
+
+-- The advisory lock key of a name: first eight bytes, big-endian, of SHA-256 over the namespace,
+-- a zero byte and the name.
+CREATE FUNCTION lockapi.advisory_key(namespace text, name text) RETURNS int8
+    LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+    AS $$
+        SELECT ('x' || pg_catalog.encode(pg_catalog.substring(pg_catalog.sha256(
+            pg_catalog.convert_to($1, 'UTF8') || '\x00'::pg_catalog.bytea || pg_catalog.convert_to($2, 'UTF8')
+        ), 1, 8), 'hex'))::pg_catalog.bit(64)::pg_catalog.int8
+    $$;
+
+COMMENT ON FUNCTION lockapi.advisory_key(text, text) IS 'The advisory lock key that stands for a name in a namespace.';

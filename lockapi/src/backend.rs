@@ -1,0 +1,89 @@
+//! What a program coordinates through.
+
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use crate::error::Result;
+use crate::key::Key;
+use crate::lease::{Lease, Terms};
+use crate::mutex::Mutex;
+
+/// What a backend can do, beyond what every backend can.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Capabilities {
+    /// Mutexes: the server's sessions are not shared with other clients.
+    pub session_locks: bool,
+}
+
+impl Capabilities {
+    /// Everything.
+    pub const ALL: Self = Self {
+        session_locks: true,
+    };
+}
+
+/// One database, or the in-memory stand-in for one, as a place to coordinate.
+///
+/// Keep it in an `Arc<dyn Backend>`; [`BackendExt`] has the methods that programs call. Its
+/// connections are closed when the backend and everything opened from it are dropped.
+#[async_trait]
+pub trait Backend: Send + Sync + fmt::Debug {
+    /// The name of the backend, such as `sqlx`.
+    fn name(&self) -> &'static str;
+
+    /// The namespace of all its names.
+    fn namespace(&self) -> &str;
+
+    /// What it can do.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Opens a mutex; nothing is sent.
+    ///
+    /// # Errors
+    /// `Invalid` for a bad key, `Unsupported` where session locks are not available.
+    fn open_mutex(&self, key: Key) -> Result<Arc<dyn Mutex>>;
+
+    /// Opens a lease; nothing is sent.
+    ///
+    /// # Errors
+    /// `Invalid` for a bad key or terms that are outside their limits.
+    fn open_lease(&self, key: Key, terms: Terms) -> Result<Arc<dyn Lease>>;
+
+    /// Creates or upgrades the tables. When nothing is to do it needs no right to change them.
+    ///
+    /// # Guarantees
+    /// Callers may run at the same time. Either all migrations that were missing are applied, or
+    /// none. Migrations of a later version of the library are left alone.
+    ///
+    /// # Cancel safety
+    /// When dropped, it finishes in the background.
+    ///
+    /// # Errors
+    /// `Corrupt` when an applied migration differs from the one in this library, `Unsupported`
+    /// when the role may not create tables, `Unavailable`.
+    async fn migrate(&self) -> Result<()>;
+}
+
+/// Conveniences over [`Backend`].
+pub trait BackendExt: Backend {
+    /// Opens a mutex; nothing is sent.
+    ///
+    /// # Errors
+    /// `Invalid` for a bad key, `Unsupported` where session locks are not available.
+    fn mutex(&self, key: impl Into<Key>) -> Result<Arc<dyn Mutex>> {
+        self.open_mutex(key.into())
+    }
+
+    /// Opens a lease; nothing is sent.
+    ///
+    /// # Errors
+    /// `Invalid` for a bad key or terms that are outside their limits.
+    fn lease(&self, key: impl Into<Key>, terms: Terms) -> Result<Arc<dyn Lease>> {
+        self.open_lease(key.into(), terms)
+    }
+}
+
+impl<B: Backend + ?Sized> BackendExt for B {}

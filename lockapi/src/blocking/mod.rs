@@ -1,0 +1,100 @@
+//! The same primitives for programs without an async runtime.
+//!
+//! Names and semantics are those of the async traits. Each call parks the calling thread until
+//! the engine answers; no runtime is needed or started.
+//!
+//! ```
+//! use lockapi::{blocking, memory::Database};
+//!
+//! let backend = blocking::Backend::connect(Database::new().connect())?;
+//! let reports = backend.mutex("reports/daily")?;
+//! let guard = reports.lock()?;
+//! assert!(reports.try_lock()?.is_none());
+//! guard.unlock()?;
+//! # Ok::<(), lockapi::Error>(())
+//! ```
+
+mod lease;
+mod mutex;
+
+use std::future::Future;
+use std::sync::Arc;
+
+pub use lease::{Lease, LeaseGuard};
+pub use mutex::{Mutex, MutexGuard};
+
+use crate::backend::{BackendExt, Capabilities};
+use crate::error::Result;
+use crate::key::Key;
+use crate::lease::Terms;
+
+/// Runs a future of this library to its end on the calling thread.
+///
+/// Do not call it on a thread of an async runtime: it would block that thread.
+pub fn block_on<F: Future>(future: F) -> F::Output {
+    pollster::block_on(future)
+}
+
+/// A [backend](crate::Backend) for blocking callers.
+#[derive(Clone, Debug)]
+pub struct Backend(Arc<dyn crate::Backend>);
+
+impl From<Arc<dyn crate::Backend>> for Backend {
+    fn from(backend: Arc<dyn crate::Backend>) -> Self {
+        Self(backend)
+    }
+}
+
+impl Backend {
+    /// Waits for a backend to connect.
+    ///
+    /// # Errors
+    /// Those of `connecting`.
+    pub fn connect(
+        connecting: impl Future<Output = Result<Arc<dyn crate::Backend>>>,
+    ) -> Result<Self> {
+        block_on(connecting).map(Self)
+    }
+
+    /// The name of the backend, such as `sqlx`.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    /// The namespace of all its names.
+    #[must_use]
+    pub fn namespace(&self) -> &str {
+        self.0.namespace()
+    }
+
+    /// What it can do.
+    #[must_use]
+    pub fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
+    }
+
+    /// Opens a mutex; nothing is sent.
+    ///
+    /// # Errors
+    /// As for [`BackendExt::mutex`].
+    pub fn mutex(&self, key: impl Into<Key>) -> Result<Mutex> {
+        self.0.mutex(key).map(Mutex::from)
+    }
+
+    /// Opens a lease; nothing is sent.
+    ///
+    /// # Errors
+    /// As for [`BackendExt::lease`].
+    pub fn lease(&self, key: impl Into<Key>, terms: Terms) -> Result<Lease> {
+        self.0.lease(key, terms).map(Lease::from)
+    }
+
+    /// Creates or upgrades the tables; see [`Backend::migrate`](crate::Backend::migrate).
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn migrate(&self) -> Result<()> {
+        block_on(self.0.migrate())
+    }
+}

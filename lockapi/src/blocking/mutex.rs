@@ -1,0 +1,109 @@
+//! [`Mutex`](crate::Mutex) for blocking callers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::block_on;
+use crate::error::Result;
+use crate::fence::Fence;
+use crate::key::Key;
+
+/// A [mutex](crate::Mutex) for blocking callers.
+#[derive(Clone, Debug)]
+pub struct Mutex(Arc<dyn crate::Mutex>);
+
+impl From<Arc<dyn crate::Mutex>> for Mutex {
+    fn from(mutex: Arc<dyn crate::Mutex>) -> Self {
+        Self(mutex)
+    }
+}
+
+impl Mutex {
+    /// The key.
+    #[must_use]
+    pub fn key(&self) -> &Key {
+        self.0.key()
+    }
+
+    /// Locks if that is possible at once; `None` when it is held.
+    ///
+    /// # Errors
+    /// As for [`Mutex::try_lock`](crate::Mutex::try_lock).
+    pub fn try_lock(&self) -> Result<Option<MutexGuard>> {
+        Ok(block_on(self.0.try_lock())?.map(MutexGuard))
+    }
+
+    /// Waits until it is locked.
+    ///
+    /// # Errors
+    /// As for [`Mutex::lock`](crate::Mutex::lock).
+    pub fn lock(&self) -> Result<MutexGuard> {
+        block_on(self.0.lock()).map(MutexGuard)
+    }
+
+    /// Waits for at most `timeout`.
+    ///
+    /// # Errors
+    /// As for [`Mutex::lock_timeout`](crate::Mutex::lock_timeout).
+    pub fn lock_timeout(&self, timeout: Duration) -> Result<MutexGuard> {
+        block_on(self.0.lock_timeout(timeout)).map(MutexGuard)
+    }
+
+    /// Runs `work` while holding the lock; `None`, without running it, when another holds it.
+    ///
+    /// Blocking work cannot be stopped when the lock is lost; let it look at
+    /// [`MutexGuard::is_lost`] between its steps. The lock is released also when `work` panics.
+    ///
+    /// # Errors
+    /// `Lost` when the lock was lost before `work` ended; otherwise as for
+    /// [`try_lock`](Self::try_lock).
+    pub fn run_exclusive<T>(&self, work: impl FnOnce(&MutexGuard) -> T) -> Result<Option<T>> {
+        let Some(guard) = self.try_lock()? else {
+            return Ok(None);
+        };
+        let value = work(&guard);
+        guard.unlock().map(|()| Some(value))
+    }
+
+    /// Waits for the lock and runs `work` while holding it.
+    ///
+    /// # Errors
+    /// As for [`run_exclusive`](Self::run_exclusive).
+    pub fn run_exclusive_wait<T>(&self, work: impl FnOnce(&MutexGuard) -> T) -> Result<T> {
+        let guard = self.lock()?;
+        let value = work(&guard);
+        guard.unlock().map(|()| value)
+    }
+}
+
+/// Holds a [`Mutex`] until it is unlocked or dropped; see [`MutexGuard`](crate::MutexGuard).
+#[derive(Debug)]
+#[must_use = "a guard that is dropped unlocks at once"]
+pub struct MutexGuard(Box<dyn crate::MutexGuard>);
+
+impl MutexGuard {
+    /// The holder's fencing token.
+    #[must_use]
+    pub fn fence(&self) -> Fence {
+        self.0.fence()
+    }
+
+    /// Whether the lock was lost because its session ended.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.0.is_lost()
+    }
+
+    /// Returns once the lock is lost.
+    pub fn lost(&self) {
+        block_on(self.0.lost());
+    }
+
+    /// Unlocks, and returns when the lock is free or another waiter of this process has it.
+    ///
+    /// # Errors
+    /// `Lost` when the lock was no longer held.
+    pub fn unlock(self) -> Result<()> {
+        block_on(self.0.unlock())
+    }
+}

@@ -1,0 +1,233 @@
+//! One thread that keeps the deadlines of a backend.
+//!
+//! It needs no runtime, so deadlines are kept while the async runtime is starved.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use super::clock::{Clock, Time};
+
+/// Identifies a timer; earlier timers order first.
+type TimerId = (Time, u64);
+
+enum Due {
+    Run(Box<dyn FnOnce() + Send>),
+    Wake(Waker),
+}
+
+#[derive(Default)]
+struct Timers {
+    due: BTreeMap<TimerId, Due>,
+    next: u64,
+    closed: bool,
+}
+
+struct Shared {
+    clock: Clock,
+    timers: Mutex<Timers>,
+    changed: Condvar,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Timers> {
+        self.timers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn insert(&self, at: Time, due: Due) -> TimerId {
+        let mut timers = self.lock();
+        let id = (at, timers.next);
+        timers.next += 1;
+        timers.due.insert(id, due);
+        if timers
+            .due
+            .first_key_value()
+            .is_some_and(|(first, _)| *first == id)
+        {
+            self.changed.notify_one();
+        }
+        id
+    }
+
+    fn run(&self) {
+        let mut timers = self.lock();
+        while !timers.closed {
+            let now = self.clock.now();
+            match timers.due.first_key_value().map(|(id, _)| *id) {
+                Some(id) if id.0 <= now => {
+                    let due = timers.due.remove(&id);
+                    drop(timers);
+                    match due {
+                        Some(Due::Run(action)) => action(),
+                        Some(Due::Wake(waker)) => waker.wake(),
+                        None => {}
+                    }
+                    timers = self.lock();
+                }
+                Some((at, _)) if !self.clock.is_manual() => {
+                    timers = self
+                        .changed
+                        .wait_timeout(timers, at.saturating_sub(now))
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .0;
+                }
+                _ => {
+                    timers = self
+                        .changed
+                        .wait(timers)
+                        .unwrap_or_else(PoisonError::into_inner);
+                }
+            }
+        }
+    }
+}
+
+/// Handle to the keeper's thread, which ends when the last handle is dropped.
+#[derive(Clone)]
+pub(crate) struct Keeper {
+    shared: Arc<Shared>,
+    _alive: Arc<Alive>,
+}
+
+struct Alive(Arc<Shared>);
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        let mut timers = self.0.lock();
+        timers.closed = true;
+        // What a timer holds may hold the keeper; it is dropped outside of the lock.
+        let due = std::mem::take(&mut timers.due);
+        drop(timers);
+        self.0.changed.notify_all();
+        drop(due);
+    }
+}
+
+impl Keeper {
+    /// Starts the thread.
+    pub(crate) fn start(clock: Clock) -> std::io::Result<Self> {
+        let shared = Arc::new(Shared {
+            clock: clock.clone(),
+            timers: Mutex::default(),
+            changed: Condvar::new(),
+        });
+        let watched = Arc::downgrade(&shared);
+        clock.watch(move || {
+            watched.upgrade().is_some_and(|shared| {
+                // Under the lock, so the thread is either before its look at the clock or waiting.
+                let _timers = shared.lock();
+                shared.changed.notify_one();
+                true
+            })
+        });
+        let thread = Arc::clone(&shared);
+        std::thread::Builder::new()
+            .name("lockapi-keeper".into())
+            .spawn(move || thread.run())?;
+        Ok(Self {
+            _alive: Arc::new(Alive(Arc::clone(&shared))),
+            shared,
+        })
+    }
+
+    pub(crate) fn now(&self) -> Time {
+        self.shared.clock.now()
+    }
+
+    /// Runs `action` on the keeper's thread at `at`; it must not block.
+    pub(crate) fn run_at(&self, at: Time, action: impl FnOnce() + Send + 'static) {
+        self.shared.insert(at, Due::Run(Box::new(action)));
+    }
+
+    /// Completes `after` from now.
+    pub(crate) fn sleep(&self, after: Duration) -> Sleep {
+        Sleep {
+            keeper: Arc::clone(&self.shared),
+            until: self.now().saturating_add(after),
+            timer: None,
+        }
+    }
+}
+
+/// See [`Keeper::sleep`].
+pub(crate) struct Sleep {
+    keeper: Arc<Shared>,
+    until: Time,
+    timer: Option<(TimerId, Waker)>,
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        if self.keeper.clock.now() >= self.until {
+            return Poll::Ready(());
+        }
+        let registered = self
+            .timer
+            .as_ref()
+            .is_some_and(|(_, waker)| waker.will_wake(context.waker()));
+        if !registered {
+            self.forget();
+            let waker = context.waker().clone();
+            let id = self.keeper.insert(self.until, Due::Wake(waker.clone()));
+            self.timer = Some((id, waker));
+        }
+        Poll::Pending
+    }
+}
+
+impl Sleep {
+    fn forget(&mut self) {
+        if let Some((id, _)) = self.timer.take() {
+            let waker = self.keeper.lock().due.remove(&id);
+            drop(waker);
+        }
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        self.forget();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::super::clock::ManualClock;
+    use super::*;
+
+    #[test]
+    fn actions_run_in_order_once_the_clock_is_moved() {
+        let clock = ManualClock::default();
+        let keeper = Keeper::start(Clock::Manual(clock.clone())).unwrap();
+        let (sender, receiver) = mpsc::channel();
+        for seconds in [3, 1, 2] {
+            let sender = sender.clone();
+            keeper.run_at(Duration::from_secs(seconds), move || {
+                sender.send(seconds).unwrap()
+            });
+        }
+        clock.advance(Duration::from_secs(2));
+        assert_eq!((receiver.recv(), receiver.recv()), (Ok(1), Ok(2)));
+        assert!(receiver.try_recv().is_err());
+        clock.advance(Duration::from_secs(1));
+        assert_eq!(receiver.recv(), Ok(3));
+    }
+
+    #[test]
+    fn a_dropped_sleep_leaves_no_timer() {
+        let keeper = Keeper::start(Clock::real()).unwrap();
+        let mut sleep = keeper.sleep(Duration::from_secs(3600));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(Pin::new(&mut sleep).poll(&mut context).is_pending());
+        assert_eq!(keeper.shared.lock().due.len(), 1);
+        drop(sleep);
+        assert!(keeper.shared.lock().due.is_empty());
+    }
+}

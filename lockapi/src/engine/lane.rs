@@ -1,0 +1,258 @@
+//! The lane of statements on tables: merges what waits while a statement runs.
+
+use std::any::{Any, TypeId};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use tokio::sync::{Notify, oneshot};
+
+use super::link::{Link, Links};
+use crate::error::{Error, ErrorKind, Failure, Result};
+use crate::seam::{Connection, Connector, Operation};
+use crate::wait::yield_now;
+
+/// The most requests in one statement.
+const MAX_BATCH: usize = 2048;
+
+/// An operation that a lane runs.
+pub(crate) trait Queued: Operation {
+    /// Of the kinds that wait together, the smaller runs first.
+    const TURN: u8;
+    /// The name that errors tell.
+    const NAME: &'static str;
+}
+
+/// Answers one request; it must not block.
+type Reply<T> = Box<dyn FnOnce(Result<T>) + Send>;
+
+type Served<'a> = Pin<Box<dyn Future<Output = Result<(), Failure>> + Send + 'a>>;
+
+/// Requests of one kind.
+trait Pile<N>: Send {
+    fn as_any(&mut self) -> &mut dyn Any;
+    /// Runs one statement for as many as fit and answers them.
+    fn serve<'a>(&'a mut self, link: &'a mut Link<N>) -> Served<'a>;
+    /// Fails the requests that the next statement would have carried.
+    fn refuse(&mut self, failure: &Failure);
+    fn is_empty(&self) -> bool;
+}
+
+struct Requests<O: Operation> {
+    asked: Vec<O>,
+    replies: Vec<Reply<O::Output>>,
+}
+
+impl<O: Queued> Requests<O> {
+    fn split(&mut self) -> usize {
+        self.asked.len().saturating_sub(MAX_BATCH)
+    }
+}
+
+impl<O: Queued, N: Connection> Pile<N> for Requests<O> {
+    fn as_any(&mut self) -> &mut dyn Any {
+        self
+    }
+
+    fn serve<'a>(&'a mut self, link: &'a mut Link<N>) -> Served<'a> {
+        Box::pin(async move {
+            let from = self.split();
+            let answers = link.perform(&self.asked[from..]).await?;
+            self.asked.truncate(from);
+            for (reply, answer) in self.replies.drain(from..).zip(answers) {
+                reply(Ok(answer));
+            }
+            Ok(())
+        })
+    }
+
+    fn refuse(&mut self, failure: &Failure) {
+        let from = self.split();
+        self.asked.truncate(from);
+        for reply in self.replies.drain(from..) {
+            reply(Err(failure.error(O::NAME)));
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.asked.is_empty()
+    }
+}
+
+type Piles<N> = BTreeMap<(u8, TypeId), Box<dyn Pile<N>>>;
+
+struct State<N> {
+    piles: Piles<N>,
+    closing: bool,
+    ended: bool,
+}
+
+/// Takes requests from anywhere and runs them on one connection.
+pub(crate) struct Lane<C: Connector> {
+    links: Arc<Links<C>>,
+    state: Mutex<State<C::Connection>>,
+    wake: Notify,
+    started: OnceLock<()>,
+}
+
+impl<C: Connector> Lane<C> {
+    pub(crate) fn new(links: Arc<Links<C>>) -> Arc<Self> {
+        Arc::new(Self {
+            links,
+            state: Mutex::new(State {
+                piles: BTreeMap::new(),
+                closing: false,
+                ended: false,
+            }),
+            wake: Notify::new(),
+            started: OnceLock::new(),
+        })
+    }
+
+    /// Queues a request; `reply` is called once, on the lane.
+    pub(crate) fn submit<O: Queued>(
+        self: &Arc<Self>,
+        asked: O,
+        reply: impl FnOnce(Result<O::Output>) + Send + 'static,
+    ) {
+        let mut state = self.lock();
+        if state.ended {
+            drop(state);
+            reply(Err(ended(O::NAME)));
+            return;
+        }
+        let pile = state
+            .piles
+            .entry((O::TURN, TypeId::of::<O>()))
+            .or_insert_with(|| {
+                Box::new(Requests::<O> {
+                    asked: Vec::new(),
+                    replies: Vec::new(),
+                })
+            });
+        if let Some(requests) = pile.as_any().downcast_mut::<Requests<O>>() {
+            requests.asked.push(asked);
+            requests.replies.push(Box::new(reply));
+        }
+        drop(state);
+        self.started.get_or_init(|| {
+            let lane = Arc::clone(self);
+            self.links
+                .connector
+                .spawn("lockapi-tables", Box::pin(lane.run()));
+        });
+        self.wake.notify_one();
+    }
+
+    /// Queues a request and waits for its answer.
+    pub(crate) async fn call<O: Queued>(self: &Arc<Self>, asked: O) -> Result<O::Output> {
+        let (sender, answer) = oneshot::channel();
+        self.submit(asked, move |outcome| {
+            // A caller that left does not want the answer.
+            let _left = sender.send(outcome);
+        });
+        answer.await.unwrap_or_else(|_| Err(ended(O::NAME)))
+    }
+
+    /// Lets the lane end once it has done what is queued.
+    pub(crate) fn close(&self) {
+        self.lock().closing = true;
+        self.wake.notify_one();
+    }
+
+    async fn run(self: Arc<Self>) {
+        let _ended = Ended(&self);
+        let watch = self.links.watch();
+        let mut link = None;
+        loop {
+            let piles = std::mem::take(&mut self.lock().piles);
+            if piles.is_empty() {
+                if self.lock().closing {
+                    return;
+                }
+                self.wake.notified().await;
+                continue;
+            }
+            for mut pile in piles.into_values() {
+                while !pile.is_empty() {
+                    let served = self.serve(&mut link, &watch, pile.as_mut()).await;
+                    if let Err(failure) = served {
+                        pile.refuse(&failure);
+                    }
+                }
+            }
+            yield_now().await;
+        }
+    }
+
+    /// Every request may be repeated, so one that met a broken connection gets a second try.
+    async fn serve(
+        &self,
+        link: &mut Option<Link<C::Connection>>,
+        watch: &Arc<super::link::Watch>,
+        pile: &mut dyn Pile<C::Connection>,
+    ) -> Result<(), Failure> {
+        let mut tries = 2;
+        let mut before: Option<Failure> = None;
+        loop {
+            tries -= 1;
+            let outcome = match link {
+                Some(open) => pile.serve(open).await,
+                None => match self.links.open(watch).await {
+                    Ok(open) => pile.serve(link.insert(open)).await,
+                    // What an earlier try may have done stays unknown.
+                    Err(failure) => Err(before
+                        .take()
+                        .filter(|before| before.sent)
+                        .unwrap_or(failure)),
+                },
+            };
+            let Err(failure) = outcome else {
+                return Ok(());
+            };
+            let open = link.is_some();
+            if failure.broken {
+                *link = None;
+            }
+            let again = matches!(
+                failure.kind(),
+                ErrorKind::Unavailable | ErrorKind::Indeterminate
+            );
+            if tries == 0 || !open || !again {
+                return Err(failure);
+            }
+            before = Some(failure);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<C::Connection>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Fails what is queued when the lane ends, also when its runtime drops it.
+struct Ended<'a, C: Connector>(&'a Lane<C>);
+
+impl<C: Connector> Drop for Ended<'_, C> {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.ended = true;
+        let mut piles = std::mem::take(&mut state.piles);
+        drop(state);
+        let failure = Failure::connect(None, ended("end"));
+        for pile in piles.values_mut() {
+            while !pile.is_empty() {
+                pile.refuse(&failure);
+            }
+        }
+    }
+}
+
+pub(crate) fn ended(operation: &'static str) -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        operation,
+        "the runtime that the backend was connected on has shut down",
+    )
+}

@@ -1,0 +1,405 @@
+//! The leases of a process: keeping, losing and releasing them.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use super::clock::Time;
+use super::keeper::Keeper;
+use super::lane::{Lane, Queued};
+use crate::error::{Error, ErrorKind, Result};
+use crate::hold::Hold;
+use crate::lease::{Acquire, Acquired, Peek, Release, Renew, Sweep};
+use crate::seam::Connector;
+
+/// A lease is renewed when this part of its time to live has passed …
+const RENEW_PART: u32 = 3;
+/// … together with those that are due within this part, and a failed renewal is repeated after it.
+const SLACK_PART: u32 = 12;
+/// This part is given up for the difference in speed of two clocks.
+const DRIFT_PART: u32 = 50;
+/// Rows of leases that ended long ago are deleted this often.
+const SWEEP_EVERY: Duration = Duration::from_secs(600);
+const SWEEP_ROWS: i64 = 1000;
+const RELEASE_AGAIN: Duration = Duration::from_millis(250);
+
+impl Queued for Release {
+    const TURN: u8 = 0;
+    const NAME: &'static str = "release";
+}
+
+impl Queued for Renew {
+    const TURN: u8 = 1;
+    const NAME: &'static str = "renew";
+}
+
+impl Queued for Acquire {
+    const TURN: u8 = 2;
+    const NAME: &'static str = "acquire";
+}
+
+impl Queued for Peek {
+    const TURN: u8 = 3;
+    const NAME: &'static str = "peek";
+}
+
+impl Queued for Sweep {
+    const TURN: u8 = 4;
+    const NAME: &'static str = "sweep";
+}
+
+/// How long a lease is surely held, counted from before the request was sent.
+fn deadline(sent: Time, ttl: Duration) -> Time {
+    sent + ttl - ttl / DRIFT_PART
+}
+
+/// When a lease that was granted or renewed has to be looked at.
+fn first_look(sent: Time, ttl: Duration, renewed: bool) -> Time {
+    if renewed {
+        sent + ttl / RENEW_PART
+    } else {
+        deadline(sent, ttl)
+    }
+}
+
+struct Entry {
+    namespace: Arc<str>,
+    key: Arc<str>,
+    fence: i64,
+    ttl: Duration,
+    deadline: Time,
+    /// When the keeper looks at it next.
+    due: Time,
+    renewed: bool,
+    hold: Arc<Hold>,
+}
+
+#[derive(Default)]
+struct State {
+    entries: HashMap<u64, Entry>,
+    due: BTreeSet<(Time, u64)>,
+    next: u64,
+    armed: Option<Time>,
+    sweeping: bool,
+}
+
+impl State {
+    fn schedule(&mut self, id: u64, at: Time) {
+        if let Some(entry) = self.entries.get_mut(&id) {
+            self.due.remove(&(entry.due, id));
+            entry.due = at.min(entry.deadline);
+            self.due.insert((entry.due, id));
+        }
+    }
+
+    fn remove(&mut self, id: u64) -> Option<Entry> {
+        let entry = self.entries.remove(&id)?;
+        self.due.remove(&(entry.due, id));
+        Some(entry)
+    }
+}
+
+/// The leases of a process on one database.
+pub(crate) struct Leases<C: Connector> {
+    state: Mutex<State>,
+    pub(crate) lane: Arc<Lane<C>>,
+    pub(crate) keeper: Keeper,
+    /// Wakes local waiters when a lease of their bucket was released here.
+    released: [Notify; 16],
+    this: Weak<Leases<C>>,
+}
+
+impl<C: Connector> Leases<C> {
+    pub(crate) fn new(lane: Arc<Lane<C>>, keeper: Keeper) -> Arc<Self> {
+        Arc::new_cyclic(|this| Self {
+            state: Mutex::default(),
+            lane,
+            keeper,
+            released: Default::default(),
+            this: this.clone(),
+        })
+    }
+
+    /// Asks once. `answered` is called on the lane, with a claim that releases when dropped.
+    pub(crate) fn ask(
+        self: &Arc<Self>,
+        acquire: Acquire,
+        ttl: Duration,
+        renewed: bool,
+        answered: impl FnOnce(Result<std::result::Result<Claim<C>, Duration>>) + Send + 'static,
+    ) {
+        let sent = self.keeper.now();
+        let leases = Arc::clone(self);
+        let namespace: Arc<str> = acquire.namespace.as_str().into();
+        let key: Arc<str> = acquire.key.as_str().into();
+        self.lane.submit(acquire, move |outcome| {
+            answered(outcome.map(|acquired| match acquired {
+                Acquired::Granted(fence) => Ok(leases.granted(Entry {
+                    namespace,
+                    key,
+                    fence,
+                    ttl,
+                    deadline: deadline(sent, ttl),
+                    due: first_look(sent, ttl, renewed),
+                    renewed,
+                    hold: Arc::default(),
+                })),
+                Acquired::Held(left) => Err(Duration::from_micros(left.max(0).unsigned_abs())),
+            }));
+        });
+        self.sweep_later();
+    }
+
+    fn granted(self: &Arc<Self>, entry: Entry) -> Claim<C> {
+        let hold = Arc::clone(&entry.hold);
+        let fence = entry.fence;
+        let mut state = self.lock();
+        let id = state.next;
+        state.next += 1;
+        state.due.insert((entry.due, id));
+        state.entries.insert(id, entry);
+        self.arm(state);
+        Claim {
+            leases: Some(Arc::clone(self)),
+            id,
+            fence,
+            hold,
+        }
+    }
+
+    /// Sees to it that the keeper looks when the first entry is due.
+    fn arm(&self, mut state: MutexGuard<'_, State>) {
+        let Some((first, _)) = state.due.first().copied() else {
+            return;
+        };
+        if state.armed.is_some_and(|armed| armed <= first) {
+            return;
+        }
+        state.armed = Some(first);
+        drop(state);
+        let this = self.this.clone();
+        self.keeper.run_at(first, move || {
+            if let Some(leases) = this.upgrade() {
+                leases.look(first);
+            }
+        });
+    }
+
+    /// Runs on the keeper's thread: loses what has ended and renews what is due.
+    fn look(&self, armed: Time) {
+        let now = self.keeper.now();
+        let mut renewals = Vec::new();
+        let mut state = self.lock();
+        if state.armed == Some(armed) {
+            state.armed = None;
+        }
+        while let Some((due, id)) = state.due.first().copied() {
+            let Some(entry) = state.entries.get(&id) else {
+                state.due.remove(&(due, id));
+                continue;
+            };
+            // What is nearly due goes along, so that leases come to be renewed together.
+            let slack = if entry.renewed && entry.deadline > due {
+                entry.ttl / SLACK_PART
+            } else {
+                Duration::ZERO
+            };
+            if due > now + slack {
+                break;
+            }
+            if now >= entry.deadline {
+                entry.hold.lose();
+                state.remove(id);
+                continue;
+            }
+            renewals.push((
+                id,
+                entry.ttl,
+                Renew {
+                    namespace: entry.namespace.to_string(),
+                    key: entry.key.to_string(),
+                    fence: entry.fence,
+                    ttl: crate::lease::micros(entry.ttl),
+                },
+            ));
+            // Nothing more to do than to lose it, unless the renewal is answered.
+            let deadline = entry.deadline;
+            state.schedule(id, deadline);
+        }
+        self.arm(state);
+        for (id, ttl, renew) in renewals {
+            let this = self.this.clone();
+            self.lane.submit(renew, move |outcome| {
+                if let Some(leases) = this.upgrade() {
+                    leases.renewed(id, ttl, now, &outcome);
+                }
+            });
+        }
+    }
+
+    /// Takes the answer to a renewal that was sent at `sent`.
+    fn renewed(&self, id: u64, ttl: Duration, sent: Time, outcome: &Result<bool>) {
+        let mut state = self.lock();
+        let Some(entry) = state.entries.get_mut(&id) else {
+            return;
+        };
+        match outcome {
+            Ok(true) => {
+                entry.deadline = entry.deadline.max(deadline(sent, ttl));
+                let next = first_look(sent, ttl, entry.renewed);
+                state.schedule(id, next);
+            }
+            Ok(false) => {
+                entry.hold.lose();
+                state.remove(id);
+            }
+            // Unknown is not lost: it is held until the deadline, and asked again before.
+            Err(_) if entry.renewed => {
+                let again = self.keeper.now() + ttl / SLACK_PART;
+                state.schedule(id, again);
+            }
+            Err(_) => {}
+        }
+        self.arm(state);
+    }
+
+    /// Renews now, at the caller's wish.
+    pub(crate) async fn renew(&self, id: u64) -> Result<()> {
+        let sent = self.keeper.now();
+        let asked = self.lock().entries.get(&id).map(|entry| {
+            let renew = Renew {
+                namespace: entry.namespace.to_string(),
+                key: entry.key.to_string(),
+                fence: entry.fence,
+                ttl: crate::lease::micros(entry.ttl),
+            };
+            (renew, entry.ttl)
+        });
+        let Some((renew, ttl)) = asked else {
+            return Err(lost("renew"));
+        };
+        let outcome = self.lane.call(renew).await;
+        self.renewed(id, ttl, sent, &outcome);
+        match outcome {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(lost("renew")),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(crate) fn remaining(&self, id: u64) -> Duration {
+        let now = self.keeper.now();
+        self.lock()
+            .entries
+            .get(&id)
+            .map_or(Duration::ZERO, |entry| entry.deadline.saturating_sub(now))
+    }
+
+    /// Releases; `answered` is told whether it was still held.
+    fn release(
+        self: &Arc<Self>,
+        id: u64,
+        hold: &Hold,
+        answered: impl FnOnce(Result<()>) + Send + 'static,
+    ) {
+        let entry = self.lock().remove(id);
+        match entry {
+            Some(entry) if hold.release() => self.send_release(entry, Some(Box::new(answered))),
+            _ => answered(Err(lost("release"))),
+        }
+    }
+
+    fn send_release(self: &Arc<Self>, entry: Entry, answered: Option<Answered>) {
+        let release = Release {
+            namespace: entry.namespace.to_string(),
+            key: entry.key.to_string(),
+            fence: entry.fence,
+        };
+        let leases = Arc::clone(self);
+        self.lane.submit(release, move |outcome| {
+            let repeat = outcome.as_ref().is_err_and(|error| {
+                matches!(
+                    error.kind(),
+                    ErrorKind::Unavailable | ErrorKind::Indeterminate
+                )
+            });
+            if let Some(answered) = answered {
+                answered(outcome.and_then(|held| if held { Ok(()) } else { Err(lost("release")) }));
+            }
+            let again = leases.keeper.now() + RELEASE_AGAIN;
+            if repeat && again < entry.deadline {
+                let this = Arc::downgrade(&leases);
+                leases.keeper.run_at(again, move || {
+                    if let Some(leases) = this.upgrade() {
+                        leases.send_release(entry, None);
+                    }
+                });
+            } else {
+                leases.bucket(&entry.key).notify_waiters();
+            }
+        });
+    }
+
+    /// Completes when some lease, perhaps the one with this key, was released in this process.
+    pub(crate) fn bucket(&self, key: &str) -> &Notify {
+        let hash = key.bytes().fold(0usize, |hash, byte| {
+            hash.wrapping_mul(31).wrapping_add(usize::from(byte))
+        });
+        &self.released[hash % self.released.len()]
+    }
+
+    /// Deletes old rows from time to time, as long as leases are asked for.
+    fn sweep_later(&self) {
+        if std::mem::replace(&mut self.lock().sweeping, true) {
+            return;
+        }
+        let this = self.this.clone();
+        let jitter = Duration::from_secs(fastrand::u64(0..60));
+        self.keeper
+            .run_at(self.keeper.now() + SWEEP_EVERY + jitter, move || {
+                if let Some(leases) = this.upgrade() {
+                    leases.lock().sweeping = false;
+                    // A sweep that fails is made up for by the next.
+                    leases.lane.submit(Sweep { limit: SWEEP_ROWS }, drop);
+                }
+            });
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+type Answered = Box<dyn FnOnce(Result<()>) + Send>;
+
+fn lost(operation: &'static str) -> Error {
+    let message = "the lease was no longer held: it ended, or was given to another";
+    Error::new(ErrorKind::Lost, operation, message)
+}
+
+/// A lease that somebody was given. Dropping it releases it.
+pub(crate) struct Claim<C: Connector> {
+    leases: Option<Arc<Leases<C>>>,
+    pub(crate) id: u64,
+    pub(crate) fence: i64,
+    pub(crate) hold: Arc<Hold>,
+}
+
+impl<C: Connector> Claim<C> {
+    /// Releases it and tells whether it was still held.
+    pub(crate) fn release(mut self, answered: impl FnOnce(Result<()>) + Send + 'static) {
+        if let Some(leases) = self.leases.take() {
+            leases.release(self.id, &self.hold, answered);
+        }
+    }
+}
+
+impl<C: Connector> Drop for Claim<C> {
+    fn drop(&mut self) {
+        if let Some(leases) = self.leases.take() {
+            leases.release(self.id, &self.hold, drop);
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! The engine that turns a [`Connector`] into a [`Backend`].
+//!
+//! Requests of the whole process travel on lanes, each with one connection: what is asked while a
+//! statement runs goes along with the next. Callers wait on channels, so they need no particular
+//! runtime, and may leave at any time.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::oneshot;
+
+use crate::backend::{Backend, Capabilities};
+use crate::error::{Error, ErrorKind, Failure, Result};
+use crate::key::{Key, check_name};
+use crate::lease::{Lease, Terms};
+use crate::migrate;
+use crate::mutex::Mutex;
+use crate::seam::{Connector, Mode};
+
+mod clock;
+mod keeper;
+mod lane;
+mod lease_handle;
+mod leases;
+mod link;
+mod mutex_handle;
+mod session_lane;
+mod sessions;
+
+pub(crate) use clock::Clock;
+pub use clock::ManualClock;
+use keeper::Keeper;
+use lane::Lane;
+use leases::Leases;
+use link::Links;
+pub(crate) use link::{BEGIN, COMMIT, ROLLBACK};
+pub use link::{Marker, Settle};
+use sessions::Sessions;
+
+/// How long migrations may take: another process may be applying them.
+const MIGRATION_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What a program may choose when it connects.
+///
+/// ```
+/// let options = lockapi::engine::Options::default().namespace("billing").max_locks(500);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Options {
+    namespace: String,
+    max_locks: usize,
+    waiters: usize,
+    timeout: Duration,
+    heartbeat: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            namespace: "default".to_owned(),
+            max_locks: 10_000,
+            waiters: 4,
+            timeout: Duration::from_secs(5),
+            heartbeat: Duration::from_secs(1),
+        }
+    }
+}
+
+impl Options {
+    /// The namespace of all names, 1 to 255 bytes; `default` unless set. Names in different
+    /// namespaces never meet.
+    #[must_use]
+    pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
+        self.namespace = namespace.into();
+        self
+    }
+
+    /// How many mutexes the process holds or waits for at most, 10,000 unless set. All sessions
+    /// of a server share room for about `max_locks_per_transaction * max_connections` locks.
+    #[must_use]
+    pub fn max_locks(mut self, locks: usize) -> Self {
+        self.max_locks = locks;
+        self
+    }
+
+    /// How many connections wait for mutexes that other processes hold, 4 unless set, at most 64.
+    /// They are opened when needed; further waits are polled.
+    #[must_use]
+    pub fn waiters(mut self, connections: usize) -> Self {
+        self.waiters = connections;
+        self
+    }
+
+    /// How long a statement may go unanswered before its connection is given up, 5 s unless set,
+    /// at least 2 s.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// How often an idle session that holds mutexes is checked, 1 s unless set, at least 10 ms.
+    /// A holder learns within about this time that its session was ended.
+    #[must_use]
+    pub fn heartbeat(mut self, heartbeat: Duration) -> Self {
+        self.heartbeat = heartbeat;
+        self
+    }
+
+    fn check(&self) -> Result<()> {
+        const DAY: Duration = Duration::from_secs(24 * 3600);
+        let invalid = |message| Err(Error::new(ErrorKind::Invalid, "connect", message));
+        check_name("namespace", &self.namespace, 1)?;
+        if self.max_locks == 0 {
+            return invalid("max_locks is 0; allowed is 1 or more".to_owned());
+        }
+        if self.waiters > 64 {
+            return invalid(format!("waiters is {}; allowed are 0 to 64", self.waiters));
+        }
+        if self.timeout < Duration::from_secs(2) || self.timeout > DAY {
+            let timeout = self.timeout;
+            return invalid(format!("a timeout of {timeout:?}; allowed are 2 s to 24 h"));
+        }
+        if self.heartbeat < Duration::from_millis(10) || self.heartbeat > DAY {
+            let heartbeat = self.heartbeat;
+            return invalid(format!(
+                "a heartbeat of {heartbeat:?}; allowed are 10 ms to 24 h"
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Connects: checks the options, probes the server, and gives the backend.
+///
+/// Backend crates wrap it. It opens two connections for the probe and closes them again; further
+/// connections are opened when the first primitive of their kind is used: one for statements on
+/// tables, one that holds mutexes, and up to [`Options::waiters`] that wait for mutexes.
+///
+/// # Errors
+/// `Invalid` for bad options, `Unavailable` when the server cannot be reached or is a standby.
+pub async fn start<C: Connector>(
+    name: &'static str,
+    connector: C,
+    options: Options,
+) -> Result<Arc<dyn Backend>> {
+    start_with(name, connector, options, Clock::real()).await
+}
+
+pub(crate) async fn start_with<C: Connector>(
+    name: &'static str,
+    connector: C,
+    options: Options,
+    clock: Clock,
+) -> Result<Arc<dyn Backend>> {
+    options.check()?;
+    let keeper = Keeper::start(clock).map_err(|error| {
+        Failure::connect(None, format!("no thread for the keeper: {error}")).error("connect")
+    })?;
+    let connector = Arc::new(connector);
+    let links = |mode| {
+        Arc::new(Links {
+            connector: Arc::clone(&connector),
+            keeper: keeper.clone(),
+            mode,
+            timeout: options.timeout,
+        })
+    };
+    let probing = links(Mode::Proxied);
+    let mode = on_lane(&*connector, "lockapi-probe", "connect", async move {
+        let watch = probing.watch();
+        watch.bound(link::probe(&*probing.connector)).await
+    })
+    .await?;
+    Ok(Arc::new(Engine(Core::new(
+        name,
+        options.clone(),
+        links(mode),
+    ))))
+}
+
+/// Runs `work` where the connector runs lanes.
+async fn on_lane<C: Connector, T: Send + 'static>(
+    connector: &C,
+    name: &'static str,
+    operation: &'static str,
+    work: impl Future<Output = Result<T, Failure>> + Send + 'static,
+) -> Result<T> {
+    let (sender, outcome) = oneshot::channel();
+    connector.spawn(
+        name,
+        Box::pin(async move {
+            // A caller that left does not want the outcome.
+            drop(sender.send(work.await));
+        }),
+    );
+    match outcome.await {
+        Ok(outcome) => outcome.map_err(|failure| failure.error(operation)),
+        Err(_) => Err(lane::ended(operation)),
+    }
+}
+
+/// Everything that the handles of a backend share; when the last is dropped the lanes end.
+struct Core<C: Connector> {
+    name: &'static str,
+    namespace: Arc<str>,
+    links: Arc<Links<C>>,
+    lane: Arc<Lane<C>>,
+    leases: Arc<Leases<C>>,
+    sessions: Arc<Sessions>,
+}
+
+impl<C: Connector> Core<C> {
+    fn new(name: &'static str, options: Options, links: Arc<Links<C>>) -> Arc<Self> {
+        let keeper = links.keeper.clone();
+        let sessions = Sessions::new(
+            keeper.clone(),
+            options.waiters,
+            options.max_locks,
+            options.heartbeat,
+        );
+        let (weak, spawning) = (Arc::downgrade(&sessions), Arc::clone(&links));
+        sessions.start_with(move |index| {
+            let Some(sessions) = weak.upgrade() else {
+                return;
+            };
+            let links = Arc::clone(&spawning);
+            if index == 0 {
+                let lane = session_lane::hold_locks(sessions, links);
+                spawning.connector.spawn("lockapi-locks", Box::pin(lane));
+            } else {
+                let lane = session_lane::wait_for_locks(sessions, links, index);
+                spawning.connector.spawn("lockapi-waiter", Box::pin(lane));
+            }
+        });
+        let lane = Lane::new(Arc::clone(&links));
+        let leases = Leases::new(Arc::clone(&lane), keeper);
+        Arc::new(Self {
+            name,
+            namespace: options.namespace.into(),
+            links,
+            lane,
+            leases,
+            sessions,
+        })
+    }
+}
+
+impl<C: Connector> Drop for Core<C> {
+    fn drop(&mut self) {
+        self.sessions.close();
+        self.lane.close();
+    }
+}
+
+struct Engine<C: Connector>(Arc<Core<C>>);
+
+impl<C: Connector> fmt::Debug for Engine<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Backend")
+            .field("name", &self.0.name)
+            .field("namespace", &self.0.namespace)
+            .finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl<C: Connector> Backend for Engine<C> {
+    fn name(&self) -> &'static str {
+        self.0.name
+    }
+
+    fn namespace(&self) -> &str {
+        &self.0.namespace
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            session_locks: self.0.links.mode == Mode::Direct,
+        }
+    }
+
+    fn open_mutex(&self, key: Key) -> Result<Arc<dyn Mutex>> {
+        key.check()
+            .map_err(|error| error.during("mutex").on(&key))?;
+        if !self.capabilities().session_locks {
+            let message = "the server is reached through a transaction-pooling proxy, where a session lock would belong to a session that others use too; use a lease, or connect to the server directly";
+            return Err(Error::new(ErrorKind::Unsupported, "mutex", message).on(&key));
+        }
+        Ok(mutex_handle::open(&self.0, key))
+    }
+
+    fn open_lease(&self, key: Key, terms: Terms) -> Result<Arc<dyn Lease>> {
+        let checked = key.check().and_then(|()| terms.check());
+        checked.map_err(|error| error.during("lease").on(&key))?;
+        Ok(lease_handle::open(&self.0, key, terms))
+    }
+
+    async fn migrate(&self) -> Result<()> {
+        let links = Arc::clone(&self.0.links);
+        let patient = Arc::new(Links {
+            connector: Arc::clone(&links.connector),
+            keeper: links.keeper.clone(),
+            mode: links.mode,
+            timeout: MIGRATION_TIMEOUT,
+        });
+        on_lane(
+            &*links.connector,
+            "lockapi-migrate",
+            "migrate",
+            async move {
+                let watch = patient.watch();
+                let mut link = patient.open(&watch).await?;
+                watch.bound(migrate::run(link.connection())).await
+            },
+        )
+        .await
+    }
+}

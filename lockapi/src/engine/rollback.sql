@@ -1,0 +1,2 @@
+-- Gives up the transaction of a statement that failed.
+ROLLBACK

@@ -1,0 +1,265 @@
+//! The lanes of sessions that hold locks: one for all, and a few that wait.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::link::{Link, Links, Watch};
+use super::sessions::{Next, Request, Sessions};
+use crate::error::{ErrorKind, Failure};
+use crate::key::LockId;
+use crate::mutex::{Clear, Enlist, Step, Stepped, Wait};
+use crate::seam::Connector;
+use crate::wait::{unless, yield_now};
+
+/// How long a waiting session is kept without work.
+const IDLE: Duration = Duration::from_secs(10);
+
+/// A connection of one session, opened when it is needed.
+struct SessionLane<C: Connector> {
+    sessions: Arc<Sessions>,
+    links: Arc<Links<C>>,
+    watch: Arc<Watch>,
+    index: usize,
+    link: Option<(Link<C::Connection>, i64)>,
+}
+
+type Opened<'a, C> = &'a mut Link<<C as Connector>::Connection>;
+
+impl<C: Connector> SessionLane<C> {
+    fn new(sessions: Arc<Sessions>, links: Arc<Links<C>>, index: usize) -> Self {
+        Self {
+            watch: links.watch(),
+            sessions,
+            links,
+            index,
+            link: None,
+        }
+    }
+
+    /// The session's connection, marked.
+    async fn open(&mut self) -> Result<Opened<'_, C>, Failure> {
+        if self.link.is_none() {
+            let mut link = self.links.open(&self.watch).await?;
+            let mark = fastrand::i64(..);
+            let marked = link.perform(&[Enlist { mark }]).await.map_err(unsent)?;
+            if marked != [true] {
+                return Err(unsent(Failure::corrupt("the session could not be marked")));
+            }
+            self.sessions.opened(self.index, mark);
+            self.link = Some((link, mark));
+        }
+        match &mut self.link {
+            Some((link, _)) => Ok(link),
+            None => Err(unsent(Failure::corrupt("the session is not open"))),
+        }
+    }
+
+    /// Runs requests, and settles them whatever happens.
+    async fn run(&mut self, requests: Vec<Request>) -> usize {
+        let steps: Vec<Step> = requests.iter().map(step).collect();
+        let outcome = match self.open().await {
+            Ok(link) => link.perform(&steps).await,
+            Err(failure) => {
+                self.sessions.refuse_all(requests, &failure);
+                return 0;
+            }
+        };
+        match outcome {
+            Ok(answers) => {
+                self.sessions.settle(self.index, requests, &answers);
+                0
+            }
+            Err(failure) => self.recover(requests, &failure).await,
+        }
+    }
+
+    /// A statement that fails may have taken or released some of its locks. Afterwards none of
+    /// them is held, or the session is gone. Answers how many requests are to be sent alone.
+    async fn recover(&mut self, requests: Vec<Request>, failure: &Failure) -> usize {
+        let releases: Vec<Step> = requests
+            .iter()
+            .map(|request| Step {
+                lock: request.lock(),
+                release: true,
+            })
+            .collect();
+        let released = match &mut self.link {
+            Some((link, _)) if !failure.broken && failure.sqlstate.is_some() => {
+                link.perform(&releases).await.is_ok()
+            }
+            _ => false,
+        };
+        if !released {
+            self.link = None;
+            self.sessions.session_lost(self.index, requests, failure);
+            return 0;
+        }
+        let (releases, tries): (Vec<_>, Vec<_>) = requests
+            .into_iter()
+            .partition(|request| matches!(request, Request::Release { .. }));
+        let answers = vec![Stepped::Released; releases.len()];
+        self.sessions.settle(self.index, releases, &answers);
+        if tries.len() > 1 {
+            let alone = tries.len();
+            self.sessions.put_back(tries);
+            return alone;
+        }
+        self.sessions.refuse_all(tries, failure);
+        0
+    }
+
+    /// Asks whether the session still lives.
+    async fn ping(&mut self) {
+        if let Some((link, _)) = &mut self.link
+            && let Err(failure) = link.perform::<Step>(&[]).await
+        {
+            self.link = None;
+            self.sessions.session_lost(self.index, Vec::new(), &failure);
+        }
+    }
+
+    /// Waits for one lock, and then holds it until it is released.
+    async fn wait_for(&mut self, lock: LockId) {
+        let mut tries = 2;
+        while let Some(slice) = self.sessions.slice(lock) {
+            let millis = i64::try_from(slice.as_millis()).unwrap_or(i64::MAX).max(1);
+            let outcome = match self.open().await {
+                Ok(link) => link.perform(&[Wait { lock, millis }]).await,
+                Err(failure) => {
+                    self.sessions.refuse_lock(lock, &failure);
+                    return;
+                }
+            };
+            match outcome {
+                Ok(fences) => {
+                    for fence in fences {
+                        self.sessions.waited(self.index, lock, fence);
+                    }
+                    return self.hold().await;
+                }
+                Err(failure) => {
+                    self.clear(&failure).await;
+                    let timed_out = failure.kind() == ErrorKind::TimedOut;
+                    tries -= i32::from(!timed_out);
+                    if tries == 0 {
+                        self.sessions.refuse_lock(lock, &failure);
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Makes sure that a wait that failed left nothing locked.
+    async fn clear(&mut self, failure: &Failure) {
+        if let Some((link, mark)) = &mut self.link {
+            let mark = *mark;
+            let cleared = !failure.broken && link.perform(&[Clear { mark }]).await.is_ok();
+            if !cleared {
+                self.link = None;
+            }
+        }
+    }
+
+    async fn hold(&mut self) {
+        loop {
+            match self.sessions.take(self.index, false) {
+                Next::Run(requests) => {
+                    self.run(requests).await;
+                    return;
+                }
+                Next::Ping => self.ping().await,
+                Next::Rest => self.sessions.woken(self.index).await,
+                Next::Close => return,
+            }
+            if self.link.is_none() {
+                return;
+            }
+        }
+    }
+}
+
+fn step(request: &Request) -> Step {
+    Step {
+        lock: request.lock(),
+        release: matches!(request, Request::Release { .. }),
+    }
+}
+
+/// Nothing of what the caller asked for was sent yet.
+fn unsent(mut failure: Failure) -> Failure {
+    failure.sent = false;
+    failure
+}
+
+/// The lane of session 0, which holds every lock that was free when it was tried.
+pub(crate) async fn hold_locks<C: Connector>(sessions: Arc<Sessions>, links: Arc<Links<C>>) {
+    let ended = Ended::new(&sessions);
+    let mut lane = SessionLane::new(Arc::clone(&sessions), links, 0);
+    let mut alone = 0;
+    loop {
+        match sessions.take(0, alone > 0) {
+            Next::Run(requests) => {
+                let many = requests.len() > 1;
+                alone += lane.run(requests).await;
+                alone = alone.saturating_sub(usize::from(!many));
+                if many {
+                    // Those who were just answered get to ask again before the next statement.
+                    yield_now().await;
+                }
+            }
+            Next::Ping => lane.ping().await,
+            Next::Rest => sessions.woken(0).await,
+            Next::Close => break,
+        }
+    }
+    ended.finished();
+}
+
+/// The lane of a session that waits in the server's queue for one lock at a time.
+pub(crate) async fn wait_for_locks<C: Connector>(
+    sessions: Arc<Sessions>,
+    links: Arc<Links<C>>,
+    index: usize,
+) {
+    let ended = Ended::new(&sessions);
+    let keeper = links.keeper.clone();
+    let mut lane = SessionLane::new(Arc::clone(&sessions), links, index);
+    loop {
+        if let Some(lock) = sessions.take_wanted() {
+            lane.wait_for(lock).await;
+            sessions.idle();
+            continue;
+        }
+        if sessions.is_closing() {
+            break;
+        }
+        let woken = unless(keeper.sleep(IDLE), sessions.woken(index)).await;
+        if woken.is_none() && sessions.retire(index) {
+            break;
+        }
+    }
+    ended.finished();
+}
+
+/// Tells everybody when the runtime drops a lane before it has finished.
+struct Ended(Option<Arc<Sessions>>);
+
+impl Ended {
+    fn new(sessions: &Arc<Sessions>) -> Self {
+        Self(Some(Arc::clone(sessions)))
+    }
+
+    fn finished(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        if let Some(sessions) = self.0.take() {
+            let error = super::lane::ended("lock");
+            sessions.end(&Failure::connect(None, error));
+        }
+    }
+}

@@ -1,0 +1,734 @@
+//! Who holds and who waits for which lock, in this process: decisions without any I/O.
+//!
+//! A lock that is in use has a [`Slot`]. Session 0 holds all locks that were free when they were
+//! tried. A lock that another process held is waited for on one of a few further sessions and
+//! stays with that session until it is released. Lanes ask for [`Step`](Request)s, run them and
+//! settle the answers; whatever is to be told to callers is told after the state is unlocked.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::sync::{Notify, oneshot};
+
+use super::clock::Time;
+use super::keeper::Keeper;
+use super::lane::ended;
+use crate::error::{Error, ErrorKind, Failure, Result};
+use crate::fence::HAND_OVER_BITS;
+use crate::hold::Hold;
+use crate::key::LockId;
+use crate::mutex::Stepped;
+
+/// How often a lock is passed on within the process before other processes get their turn.
+const MAX_HAND_OVERS: i64 = 64;
+/// How long a lock is passed on within the process before other processes get their turn.
+const MAX_HELD: Duration = Duration::from_millis(100);
+/// The longest wait in the server's queue: a waiting statement holds a snapshot.
+const SLICE: Duration = Duration::from_secs(1);
+/// The bounds of the pause between polls when no session is free to wait.
+const POLL_MILLIS: std::ops::Range<u64> = 20..120;
+
+const _: () = assert!(MAX_HAND_OVERS < 1 << HAND_OVER_BITS);
+
+/// How long a caller is willing to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    None,
+    Until(Time),
+    Forever,
+}
+
+pub(crate) type Granted = Result<Option<Grant>>;
+
+struct Waiter {
+    patience: Patience,
+    reply: oneshot::Sender<Granted>,
+}
+
+/// A request to the lane of a session.
+pub(crate) enum Request {
+    Try {
+        lock: LockId,
+        again: bool,
+    },
+    Release {
+        lock: LockId,
+        reply: Option<oneshot::Sender<Result<()>>>,
+    },
+}
+
+impl Request {
+    pub(crate) fn lock(&self) -> LockId {
+        match self {
+            Self::Try { lock, .. } | Self::Release { lock, .. } => *lock,
+        }
+    }
+}
+
+/// What the lane of a session does next.
+pub(crate) enum Next {
+    Run(Vec<Request>),
+    /// Ask whether the session, which holds locks, still lives.
+    Ping,
+    /// Wait to be woken.
+    Rest,
+    /// Nothing is left to do, and nothing will come.
+    Close,
+}
+
+enum Phase {
+    /// An attempt is queued or under way on session 0.
+    Trying,
+    Held(Held),
+    /// A release is queued or under way on a session other than 0, or on 0 with nobody waiting.
+    Releasing,
+    /// Another process has it; a session waits, or is about to wait, in the server's queue.
+    Waiting,
+    /// Another process has it and no session is free to wait; a timer tries again.
+    Polling,
+}
+
+struct Held {
+    session: usize,
+    hold: Arc<Hold>,
+    fence: i64,
+    hand_overs: i64,
+    since: Time,
+}
+
+struct Slot {
+    phase: Phase,
+    queue: VecDeque<Waiter>,
+}
+
+impl Slot {
+    /// Removes callers that left, as far as they are in front.
+    fn prune(&mut self) {
+        while self
+            .queue
+            .front()
+            .is_some_and(|first| first.reply.is_closed())
+        {
+            self.queue.pop_front();
+        }
+    }
+}
+
+#[derive(Default)]
+struct Session {
+    requests: Vec<Request>,
+    held: usize,
+    mark: i64,
+    running: bool,
+    ping: Ping,
+}
+
+/// Whether an idle session that holds locks is to be asked if it still lives.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Ping {
+    #[default]
+    Off,
+    Armed,
+    Due,
+}
+
+struct State {
+    slots: HashMap<LockId, Slot>,
+    sessions: Vec<Session>,
+    /// Locks that want a session to wait for them, oldest first.
+    wanted: VecDeque<LockId>,
+    /// Sessions that wait for locks or hold one, and so cannot take another from `wanted`.
+    busy: usize,
+    closing: bool,
+    ended: bool,
+}
+
+/// What is to be told to callers once the state is unlocked.
+#[derive(Default)]
+struct News {
+    grants: Vec<(oneshot::Sender<Granted>, Granted)>,
+    releases: Vec<(oneshot::Sender<Result<()>>, Result<()>)>,
+}
+
+impl News {
+    fn tell(self) {
+        // A caller that left drops its grant, which releases the lock.
+        for (reply, granted) in self.grants {
+            drop(reply.send(granted));
+        }
+        for (reply, released) in self.releases {
+            drop(reply.send(released));
+        }
+    }
+}
+
+/// The locks of a process on one database.
+pub(crate) struct Sessions {
+    state: Mutex<State>,
+    wakes: Vec<Notify>,
+    keeper: Keeper,
+    max_locks: usize,
+    heartbeat: Duration,
+    this: Weak<Sessions>,
+    start: OnceLock<Box<dyn Fn(usize) + Send + Sync>>,
+}
+
+impl Sessions {
+    pub(crate) fn new(
+        keeper: Keeper,
+        waiters: usize,
+        max_locks: usize,
+        heartbeat: Duration,
+    ) -> Arc<Self> {
+        Arc::new_cyclic(|this| Self {
+            state: Mutex::new(State {
+                slots: HashMap::new(),
+                sessions: (0..=waiters).map(|_| Session::default()).collect(),
+                wanted: VecDeque::new(),
+                busy: 0,
+                closing: false,
+                ended: false,
+            }),
+            wakes: (0..=waiters).map(|_| Notify::new()).collect(),
+            keeper,
+            max_locks,
+            heartbeat,
+            this: this.clone(),
+            start: OnceLock::new(),
+        })
+    }
+
+    /// Tells how the lane of a session is started; called once, before anything else.
+    pub(crate) fn start_with(&self, start: impl Fn(usize) + Send + Sync + 'static) {
+        let _first = self.start.set(Box::new(start));
+    }
+
+    /// Asks for a lock; the receiver gets a grant, `None` when it is held, or an error.
+    pub(crate) fn ask(&self, lock: LockId, patience: Patience) -> oneshot::Receiver<Granted> {
+        let (reply, granted) = oneshot::channel();
+        let waiter = Waiter { patience, reply };
+        let mut news = News::default();
+        let mut state = self.lock();
+        if state.ended {
+            news.grants.push((waiter.reply, Err(ended("lock"))));
+        } else if let Some(slot) = state.slots.get_mut(&lock) {
+            let settled = matches!(slot.phase, Phase::Held(_) | Phase::Waiting);
+            if settled && patience == Patience::None {
+                news.grants.push((waiter.reply, Ok(None)));
+            } else {
+                slot.queue.push_back(waiter);
+                if matches!(slot.phase, Phase::Polling) {
+                    slot.phase = Phase::Trying;
+                    self.request(&mut state, 0, Request::Try { lock, again: false });
+                }
+            }
+        } else if state.slots.len() >= self.max_locks {
+            let message = format!(
+                "this process already holds or waits for {} locks, which is the limit that was set",
+                self.max_locks
+            );
+            let full = Error::new(ErrorKind::Capacity, "lock", message);
+            news.grants.push((waiter.reply, Err(full)));
+        } else {
+            let slot = Slot {
+                phase: Phase::Trying,
+                queue: VecDeque::from([waiter]),
+            };
+            state.slots.insert(lock, slot);
+            self.request(&mut state, 0, Request::Try { lock, again: false });
+        }
+        drop(state);
+        news.tell();
+        granted
+    }
+
+    /// Ends a hold: passes the lock on within the process, or releases it.
+    fn release(&self, lock: LockId, hold: &Hold, reply: Option<oneshot::Sender<Result<()>>>) {
+        let mut news = News::default();
+        let mut state = self.lock();
+        if hold.release() {
+            self.pass_on(&mut state, lock, reply, &mut news);
+        } else if let Some(reply) = reply {
+            news.releases.push((reply, Err(lost())));
+        }
+        drop(state);
+        news.tell();
+    }
+
+    fn pass_on(
+        &self,
+        state: &mut State,
+        lock: LockId,
+        reply: Option<oneshot::Sender<Result<()>>>,
+        news: &mut News,
+    ) {
+        let Some(slot) = state.slots.get_mut(&lock) else {
+            return;
+        };
+        slot.prune();
+        let Phase::Held(held) = &mut slot.phase else {
+            return;
+        };
+        let session = held.session;
+        if !slot.queue.is_empty()
+            && held.hand_overs < MAX_HAND_OVERS
+            && self.keeper.now().saturating_sub(held.since) < MAX_HELD
+            && let Some(next) = slot.queue.pop_front()
+        {
+            held.hand_overs += 1;
+            held.hold = Arc::default();
+            let grant = Grant {
+                sessions: self.this.upgrade(),
+                lock,
+                hold: Arc::clone(&held.hold),
+                fence: held.fence + held.hand_overs,
+                mark: state.sessions[session].mark,
+            };
+            news.grants.push((next.reply, Ok(Some(grant))));
+            news.releases.extend(reply.map(|reply| (reply, Ok(()))));
+            return;
+        }
+        let again = session == 0 && !slot.queue.is_empty();
+        slot.phase = if again {
+            Phase::Trying
+        } else {
+            Phase::Releasing
+        };
+        state.sessions[session].held -= 1;
+        self.request(state, session, Request::Release { lock, reply });
+        if again {
+            // Behind the release, and so behind everybody who waits at the server.
+            self.request(state, 0, Request::Try { lock, again: false });
+        }
+    }
+
+    fn request(&self, state: &mut State, session: usize, request: Request) {
+        state.sessions[session].requests.push(request);
+        self.rouse(state, session);
+    }
+
+    fn rouse(&self, state: &mut State, session: usize) {
+        if !std::mem::replace(&mut state.sessions[session].running, true)
+            && let Some(start) = self.start.get()
+        {
+            start(session);
+        }
+        self.wakes[session].notify_one();
+    }
+
+    /// Takes what is to be sent next; with `alone`, only the oldest request.
+    pub(crate) fn take(&self, session: usize, alone: bool) -> Next {
+        let mut state = self.lock();
+        let closing = state.closing;
+        let session_state = &mut state.sessions[session];
+        let requests = &mut session_state.requests;
+        if alone && requests.len() > 1 {
+            return Next::Run(vec![requests.remove(0)]);
+        }
+        if !requests.is_empty() {
+            return Next::Run(std::mem::take(requests));
+        }
+        match session_state.ping {
+            Ping::Due => {
+                session_state.ping = Ping::Off;
+                return Next::Ping;
+            }
+            Ping::Off if session_state.held > 0 => {
+                session_state.ping = Ping::Armed;
+                drop(state);
+                self.arm_ping(session);
+            }
+            _ => {}
+        }
+        if closing { Next::Close } else { Next::Rest }
+    }
+
+    /// One timer in each heartbeat, however often the session becomes idle in between.
+    fn arm_ping(&self, session: usize) {
+        let this = self.this.clone();
+        self.keeper
+            .run_at(self.keeper.now() + self.heartbeat, move || {
+                if let Some(sessions) = this.upgrade() {
+                    sessions.lock().sessions[session].ping = Ping::Due;
+                    sessions.wakes[session].notify_one();
+                }
+            });
+    }
+
+    pub(crate) async fn woken(&self, session: usize) {
+        self.wakes[session].notified().await;
+    }
+
+    /// Notes that a session is open, under this mark.
+    pub(crate) fn opened(&self, session: usize, mark: i64) {
+        self.lock().sessions[session].mark = mark;
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        self.lock().closing
+    }
+
+    /// Settles the answers to requests of a session.
+    pub(crate) fn settle(&self, session: usize, requests: Vec<Request>, answers: &[Stepped]) {
+        let mut news = News::default();
+        let now = self.keeper.now();
+        let mut state = self.lock();
+        for (request, answer) in requests.into_iter().zip(answers) {
+            match request {
+                Request::Release { lock, reply } => {
+                    let released = match answer {
+                        Stepped::Released => Ok(()),
+                        _ => Err(lost()),
+                    };
+                    news.releases.extend(reply.map(|reply| (reply, released)));
+                    self.released(&mut state, lock);
+                }
+                Request::Try { lock, .. } => match answer {
+                    Stepped::Taken(fence) => {
+                        self.taken(&mut state, session, lock, *fence, now, &mut news);
+                    }
+                    _ => self.contended(&mut state, lock, &mut news),
+                },
+            }
+        }
+        drop(state);
+        news.tell();
+    }
+
+    /// Gives a lock that a session has taken to the first who still waits for it.
+    fn taken(
+        &self,
+        state: &mut State,
+        session: usize,
+        lock: LockId,
+        fence: i64,
+        now: Time,
+        news: &mut News,
+    ) {
+        let Some(slot) = state.slots.get_mut(&lock) else {
+            return;
+        };
+        slot.prune();
+        let Some(first) = slot.queue.pop_front() else {
+            slot.phase = Phase::Releasing;
+            self.request(state, session, Request::Release { lock, reply: None });
+            return;
+        };
+        let hold: Arc<Hold> = Arc::default();
+        let grant = Grant {
+            sessions: self.this.upgrade(),
+            lock,
+            hold: Arc::clone(&hold),
+            fence,
+            mark: state.sessions[session].mark,
+        };
+        slot.phase = Phase::Held(Held {
+            session,
+            hold,
+            fence,
+            hand_overs: 0,
+            since: now,
+        });
+        state.sessions[session].held += 1;
+        news.grants.push((first.reply, Ok(Some(grant))));
+        refuse_impatient(slot, news);
+    }
+
+    /// Another process holds the lock: finds a way to wait for it.
+    fn contended(&self, state: &mut State, lock: LockId, news: &mut News) {
+        let Some(slot) = state.slots.get_mut(&lock) else {
+            return;
+        };
+        refuse_impatient(slot, news);
+        slot.prune();
+        if slot.queue.is_empty() {
+            state.slots.remove(&lock);
+            return;
+        }
+        if state.busy + state.wanted.len() < state.sessions.len() - 1 {
+            slot.phase = Phase::Waiting;
+            state.wanted.push_back(lock);
+            self.rouse_waiter(state);
+        } else {
+            slot.phase = Phase::Polling;
+            let this = self.this.clone();
+            let pause = Duration::from_millis(fastrand::u64(POLL_MILLIS));
+            self.keeper.run_at(self.keeper.now() + pause, move || {
+                if let Some(sessions) = this.upgrade() {
+                    sessions.poll(lock);
+                }
+            });
+        }
+    }
+
+    fn rouse_waiter(&self, state: &mut State) {
+        for session in 1..state.sessions.len() {
+            if !state.sessions[session].running {
+                self.rouse(state, session);
+                return;
+            }
+        }
+        // All are running; one of them is idle and takes it.
+        for wake in &self.wakes[1..] {
+            wake.notify_one();
+        }
+    }
+
+    fn poll(&self, lock: LockId) {
+        let mut state = self.lock();
+        if let Some(slot) = state.slots.get_mut(&lock)
+            && matches!(slot.phase, Phase::Polling)
+        {
+            slot.phase = Phase::Trying;
+            self.request(&mut state, 0, Request::Try { lock, again: false });
+        }
+    }
+
+    fn released(&self, state: &mut State, lock: LockId) {
+        let Some(slot) = state.slots.get_mut(&lock) else {
+            return;
+        };
+        if matches!(slot.phase, Phase::Releasing) {
+            slot.prune();
+            if slot.queue.is_empty() {
+                state.slots.remove(&lock);
+            } else {
+                slot.phase = Phase::Trying;
+                self.request(state, 0, Request::Try { lock, again: false });
+            }
+        }
+    }
+
+    // What the lanes of waiting sessions ask.
+
+    /// Takes a lock to wait for, and makes the session busy with it.
+    pub(crate) fn take_wanted(&self) -> Option<LockId> {
+        let mut state = self.lock();
+        let lock = state.wanted.pop_front()?;
+        state.busy += 1;
+        Some(lock)
+    }
+
+    /// How long to wait for the lock in the server's queue next; `None` gives it up because
+    /// nobody in this process waits for it any more.
+    pub(crate) fn slice(&self, lock: LockId) -> Option<Duration> {
+        let now = self.keeper.now();
+        let mut state = self.lock();
+        let slot = state.slots.get_mut(&lock)?;
+        slot.prune();
+        let longest = slot.queue.iter().map(|waiter| match waiter.patience {
+            Patience::None => Duration::ZERO,
+            Patience::Until(at) => at.saturating_sub(now),
+            Patience::Forever => SLICE,
+        });
+        let Some(longest) = longest.max() else {
+            state.slots.remove(&lock);
+            return None;
+        };
+        Some(longest.clamp(Duration::from_millis(1), SLICE))
+    }
+
+    /// The session that waited was granted the lock.
+    pub(crate) fn waited(&self, session: usize, lock: LockId, fence: i64) {
+        let mut news = News::default();
+        let now = self.keeper.now();
+        let mut state = self.lock();
+        self.taken(&mut state, session, lock, fence, now, &mut news);
+        drop(state);
+        news.tell();
+    }
+
+    /// The session no longer waits for, or holds, the lock it was busy with.
+    pub(crate) fn idle(&self) {
+        self.lock().busy -= 1;
+    }
+
+    /// A waiting session has had nothing to do; answers whether its lane may end.
+    pub(crate) fn retire(&self, session: usize) -> bool {
+        let mut state = self.lock();
+        let retired = state.wanted.is_empty() && state.sessions[session].requests.is_empty();
+        if retired {
+            state.sessions[session].running = false;
+        }
+        retired
+    }
+
+    // Failures.
+
+    /// The session is gone and its locks with it; what was asked of it is tried once more.
+    pub(crate) fn session_lost(&self, session: usize, asked: Vec<Request>, failure: &Failure) {
+        let mut news = News::default();
+        let mut state = self.lock();
+        let queued = std::mem::take(&mut state.sessions[session].requests);
+        state.sessions[session].held = 0;
+        let lost_here: Vec<LockId> = state
+            .slots
+            .iter()
+            .filter_map(|(lock, slot)| match &slot.phase {
+                Phase::Held(held) if held.session == session => {
+                    held.hold.lose();
+                    Some(*lock)
+                }
+                _ => None,
+            })
+            .collect();
+        for lock in lost_here {
+            if let Some(slot) = state.slots.get_mut(&lock) {
+                slot.phase = Phase::Releasing;
+            }
+            self.released(&mut state, lock);
+        }
+        for request in asked {
+            match request {
+                Request::Release { lock, reply } => {
+                    news.releases
+                        .extend(reply.map(|reply| (reply, Err(lost()))));
+                    self.released(&mut state, lock);
+                }
+                Request::Try { lock, again: false } => {
+                    self.request(&mut state, 0, Request::Try { lock, again: true });
+                }
+                Request::Try { lock, again: true } => refuse(&mut state, lock, failure, &mut news),
+            }
+        }
+        for request in queued {
+            match request {
+                Request::Release { lock, reply } => {
+                    news.releases
+                        .extend(reply.map(|reply| (reply, Err(lost()))));
+                    self.released(&mut state, lock);
+                }
+                Request::Try { .. } => state.sessions[session].requests.push(request),
+            }
+        }
+        drop(state);
+        news.tell();
+    }
+
+    /// Fails everybody who waits for the locks of these requests.
+    pub(crate) fn refuse_all(&self, requests: Vec<Request>, failure: &Failure) {
+        let mut news = News::default();
+        let mut state = self.lock();
+        for request in requests {
+            match request {
+                Request::Try { lock, .. } => refuse(&mut state, lock, failure, &mut news),
+                Request::Release { lock, reply } => {
+                    news.releases
+                        .extend(reply.map(|reply| (reply, Err(lost()))));
+                    self.released(&mut state, lock);
+                }
+            }
+        }
+        drop(state);
+        news.tell();
+    }
+
+    /// Fails everybody who waits for a lock.
+    pub(crate) fn refuse_lock(&self, lock: LockId, failure: &Failure) {
+        self.refuse_all(vec![Request::Try { lock, again: true }], failure);
+    }
+
+    /// Puts attempts back, to be sent one by one.
+    pub(crate) fn put_back(&self, requests: Vec<Request>) {
+        let mut state = self.lock();
+        state.sessions[0].requests.splice(0..0, requests);
+        self.rouse(&mut state, 0);
+    }
+
+    /// Lets the lanes end; locks that are still held are released by the end of their sessions.
+    pub(crate) fn close(&self) {
+        self.lock().closing = true;
+        for wake in &self.wakes {
+            wake.notify_one();
+        }
+    }
+
+    /// A lane was dropped by its runtime: nothing is held and nothing can be locked any more.
+    pub(crate) fn end(&self, failure: &Failure) {
+        let mut news = News::default();
+        let mut state = self.lock();
+        state.ended = true;
+        for (_, slot) in state.slots.drain() {
+            if let Phase::Held(held) = slot.phase {
+                held.hold.lose();
+            }
+            for waiter in slot.queue {
+                news.grants.push((waiter.reply, Err(failure.error("lock"))));
+            }
+        }
+        for session in &mut state.sessions {
+            for request in session.requests.drain(..) {
+                if let Request::Release { reply, .. } = request {
+                    news.releases
+                        .extend(reply.map(|reply| (reply, Err(lost()))));
+                }
+            }
+        }
+        drop(state);
+        news.tell();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Those who do not wait are told `None` once somebody has the lock.
+fn refuse_impatient(slot: &mut Slot, news: &mut News) {
+    if slot
+        .queue
+        .iter()
+        .all(|waiter| waiter.patience != Patience::None)
+    {
+        return;
+    }
+    for waiter in std::mem::take(&mut slot.queue) {
+        if waiter.patience == Patience::None {
+            news.grants.push((waiter.reply, Ok(None)));
+        } else {
+            slot.queue.push_back(waiter);
+        }
+    }
+}
+
+fn refuse(state: &mut State, lock: LockId, failure: &Failure, news: &mut News) {
+    if let Some(slot) = state.slots.remove(&lock) {
+        for waiter in slot.queue {
+            news.grants.push((waiter.reply, Err(failure.error("lock"))));
+        }
+    }
+}
+
+fn lost() -> Error {
+    let message = "the lock was no longer held: its session had ended";
+    Error::new(ErrorKind::Lost, "unlock", message)
+}
+
+/// A lock that somebody was given. Dropping it releases it.
+pub(crate) struct Grant {
+    sessions: Option<Arc<Sessions>>,
+    lock: LockId,
+    pub(crate) hold: Arc<Hold>,
+    pub(crate) fence: i64,
+    pub(crate) mark: i64,
+}
+
+impl Grant {
+    /// Releases it; the receiver is told whether it was still held.
+    pub(crate) fn release(mut self) -> oneshot::Receiver<Result<()>> {
+        let (reply, released) = oneshot::channel();
+        if let Some(sessions) = self.sessions.take() {
+            sessions.release(self.lock, &self.hold, Some(reply));
+        }
+        released
+    }
+}
+
+impl Drop for Grant {
+    fn drop(&mut self) {
+        if let Some(sessions) = self.sessions.take() {
+            sessions.release(self.lock, &self.hold, None);
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Fencing tokens.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::hold::Hold;
+use crate::key::Key;
+use crate::seam::Connection;
+use crate::{lease, mutex};
+
+/// How far a value of the sequence is shifted to make room for hand-overs.
+pub(crate) const HAND_OVER_BITS: u32 = 10;
+
+/// Says which holder of a key somebody is: a number that grows from each holder to the next.
+///
+/// Give [`token`](Self::token) to a resource outside the database, which must refuse a token
+/// smaller than the largest it has seen. For writes to the same PostgreSQL database, a backend
+/// crate's `check_in` compares it inside the transaction of the write.
+///
+/// # Guarantees
+/// Of two holders of one key, the later has the larger token: across hand-overs in a process,
+/// across processes, backends, restarts and crashes of the server. Tokens of different keys do
+/// not say anything about each other. After a fail-over to a standby that had not received every
+/// committed transaction, tokens may repeat.
+#[derive(Clone)]
+pub struct Fence {
+    pub(crate) token: i64,
+    pub(crate) namespace: Arc<str>,
+    pub(crate) key: Key,
+    pub(crate) hold: Arc<Hold>,
+    pub(crate) proof: Proof,
+}
+
+/// What shows, inside a transaction, that the holder still holds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Proof {
+    /// The row of the lease.
+    Lease,
+    /// The advisory lock that the session of the mutex keeps for as long as it lives.
+    Session(i64),
+}
+
+impl Fence {
+    /// The number.
+    #[must_use]
+    pub fn token(&self) -> i64 {
+        self.token
+    }
+
+    /// The key that it was given for.
+    #[must_use]
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// Rejects this holder inside the transaction that is open on `connection`, unless it still
+    /// holds. Backend crates wrap it for their own connection types.
+    ///
+    /// # Guarantees
+    /// Lease: until the transaction ends nobody else is given the lease. Mutex: the session that
+    /// holds the lock was alive, and no later holder has checked in; a later holder's own
+    /// check-in waits for this transaction to end.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Lost`] when the holder no longer holds, and the error of the connection.
+    pub async fn check_in_on<C: Connection>(&self, connection: &mut C) -> Result<()> {
+        const OPERATION: &str = "check_in";
+        let lost = || {
+            Error::new(
+                ErrorKind::Lost,
+                OPERATION,
+                format!(
+                    "token {} is not, or no longer, that of the holder",
+                    self.token
+                ),
+            )
+            .on(&self.key)
+        };
+        if !self.hold.is_held() {
+            return Err(lost());
+        }
+        let answers = match self.proof {
+            Proof::Lease => {
+                let check = lease::Check {
+                    namespace: self.namespace.to_string(),
+                    key: self.key.to_string(),
+                    fence: self.token,
+                };
+                connection.perform(&[check]).await
+            }
+            Proof::Session(session) => {
+                let check = mutex::Check {
+                    session,
+                    namespace: self.namespace.to_string(),
+                    key: self.key.to_string(),
+                    fence: self.token,
+                };
+                connection.perform(&[check]).await
+            }
+        };
+        match answers {
+            Ok(answers) if answers == [true] => Ok(()),
+            Ok(_) => Err(lost()),
+            Err(failure) => Err(failure.error(OPERATION).on(&self.key)),
+        }
+    }
+}
+
+impl fmt::Debug for Fence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Fence({} of {:?})", self.token, self.key)
+    }
+}
+
+impl fmt::Display for Fence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.token.fmt(f)
+    }
+}

@@ -1,0 +1,59 @@
+//! Whether something is still held, shared by a guard and the engine.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use tokio::sync::Notify;
+
+const HELD: u8 = 0;
+const LOST: u8 = 1;
+const RELEASED: u8 = 2;
+
+/// One acquisition: held, then either released or lost, once.
+#[derive(Debug, Default)]
+pub(crate) struct Hold {
+    state: AtomicU8,
+    ended: Notify,
+}
+
+impl Hold {
+    pub(crate) fn is_held(&self) -> bool {
+        self.state.load(Ordering::Acquire) == HELD
+    }
+
+    pub(crate) fn is_lost(&self) -> bool {
+        self.state.load(Ordering::Acquire) == LOST
+    }
+
+    /// Answers whether this call was the one that ended it.
+    pub(crate) fn lose(&self) -> bool {
+        self.end(LOST)
+    }
+
+    /// Answers whether this call was the one that ended it.
+    pub(crate) fn release(&self) -> bool {
+        self.end(RELEASED)
+    }
+
+    fn end(&self, state: u8) -> bool {
+        let ended = self
+            .state
+            .compare_exchange(HELD, state, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok();
+        if ended {
+            self.ended.notify_waiters();
+        }
+        ended
+    }
+
+    /// Returns once it is lost.
+    pub(crate) async fn lost(&self) {
+        loop {
+            // Created before the state is read, so an end in between still wakes it.
+            let ended = self.ended.notified();
+            if self.is_lost() {
+                return;
+            }
+            ended.await;
+        }
+    }
+}

@@ -1,0 +1,61 @@
+-- Acquires leases; of several requests for one key in the batch the first counts.
+--
+-- Promises: a key is given to at most one acquisition at a time, judged by the server's clock on
+-- the locked row; a request repeated with the same acquisition number gets the same token again;
+-- nobody waits for a row that a transaction has checked in.
+-- Index: the primary key of lease.
+-- Race: two takers of an ended lease meet at FOR UPDATE, where the second skips; two first takers
+-- meet at ON CONFLICT DO NOTHING. A transaction's check-in (FOR KEY SHARE) is skipped as well, so
+-- no successor exists before that transaction ends. The token of a taken row is drawn under its
+-- lock, so it is larger than the one stored.
+WITH want AS MATERIALIZED (
+    SELECT DISTINCT ON (w.namespace, w.key) w.*
+      FROM unnest($1::text[], $2::text[], $3::int8[], $4::int8[], $5::int8[], $6::text[], $7::text[])
+           WITH ORDINALITY AS w (namespace, key, acquisition, ttl, hold, owner, data, n)
+     ORDER BY w.namespace, w.key, w.n
+), free AS MATERIALIZED (
+    SELECT w.n
+      FROM want AS w
+      JOIN lockapi.lease AS l ON l.namespace = w.namespace AND l.key = w.key
+     WHERE l.expires_at <= pg_catalog.clock_timestamp()
+        OR (l.acquisition = w.acquisition AND l.released_at IS NULL)
+     ORDER BY l.namespace, l.key
+       FOR UPDATE OF l SKIP LOCKED
+), taken AS (
+    UPDATE lockapi.lease AS l
+       SET fence = CASE WHEN l.acquisition = w.acquisition AND l.released_at IS NULL
+                             AND l.expires_at > pg_catalog.clock_timestamp()
+                        THEN l.fence
+                        ELSE pg_catalog.nextval('lockapi.fence_seq') << 10 END,
+           acquisition = w.acquisition,
+           owner = w.owner,
+           data = w.data,
+           acquired_at = pg_catalog.clock_timestamp(),
+           renewed_at = pg_catalog.clock_timestamp(),
+           held_until = pg_catalog.clock_timestamp() + w.hold * interval '1 microsecond',
+           expires_at = pg_catalog.clock_timestamp() + w.ttl * interval '1 microsecond',
+           released_at = NULL
+      FROM want AS w
+     WHERE w.n IN (SELECT f.n FROM free AS f)
+       AND l.namespace = w.namespace AND l.key = w.key
+    RETURNING w.n, l.fence
+), created AS (
+    INSERT INTO lockapi.lease AS l (namespace, key, fence, acquisition, owner, data,
+                                    acquired_at, renewed_at, held_until, expires_at)
+    SELECT w.namespace, w.key, pg_catalog.nextval('lockapi.fence_seq') << 10, w.acquisition, w.owner, w.data,
+           pg_catalog.clock_timestamp(), pg_catalog.clock_timestamp(),
+           pg_catalog.clock_timestamp() + w.hold * interval '1 microsecond',
+           pg_catalog.clock_timestamp() + w.ttl * interval '1 microsecond'
+      FROM want AS w
+     WHERE NOT EXISTS (SELECT FROM lockapi.lease AS o WHERE o.namespace = w.namespace AND o.key = w.key)
+     ORDER BY w.namespace, w.key
+    ON CONFLICT DO NOTHING
+    RETURNING l.acquisition, l.fence
+)
+SELECT w.n,
+       coalesce(t.fence, c.fence) AS fence,
+       greatest((extract(epoch FROM l.expires_at - pg_catalog.clock_timestamp()) * 1000000)::int8, 0) AS held_for
+  FROM want AS w
+  LEFT JOIN taken AS t ON t.n = w.n
+  LEFT JOIN created AS c ON c.acquisition = w.acquisition
+  LEFT JOIN lockapi.lease AS l ON l.namespace = w.namespace AND l.key = w.key

@@ -1,0 +1,316 @@
+//! Locks that expire.
+
+use std::fmt;
+use std::future::Future;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::fence::Fence;
+use crate::key::{Key, check_name};
+
+mod operations;
+
+pub use operations::{Acquire, Acquired, Check, Peek, Peeked, Release, Renew, Sweep};
+
+/// The shortest time to live.
+pub const MIN_TTL: Duration = Duration::from_millis(10);
+/// The longest time to live: a leap year.
+pub const MAX_TTL: Duration = Duration::from_secs(366 * 24 * 3600);
+/// The most bytes of data that a lease carries.
+pub const MAX_DATA_BYTES: usize = 4096;
+
+/// How a lease is held.
+///
+/// ```
+/// use std::time::Duration;
+/// use lockapi::lease::Terms;
+///
+/// let terms = Terms::new(Duration::from_secs(30)).owner("worker-7").data(r#"{"port":8080}"#);
+/// assert_eq!(terms.ttl(), Duration::from_secs(30));
+/// ```
+#[derive(Clone, Debug)]
+pub struct Terms {
+    ttl: Duration,
+    minimum_hold: Duration,
+    owner: Option<String>,
+    data: String,
+    renewed: bool,
+}
+
+impl Terms {
+    /// Terms with this time to live, renewed automatically, without minimum hold.
+    ///
+    /// A holder that dies is replaced after `ttl`. Renewals happen three times in a `ttl`.
+    #[must_use]
+    pub fn new(ttl: Duration) -> Self {
+        Self {
+            ttl,
+            minimum_hold: Duration::ZERO,
+            owner: None,
+            data: String::new(),
+            renewed: true,
+        }
+    }
+
+    /// Keeps the lease from others for this long after it was acquired, even when it is released
+    /// earlier. It makes a short job run once on nodes whose clocks differ.
+    #[must_use]
+    pub fn minimum_hold(mut self, hold: Duration) -> Self {
+        self.minimum_hold = hold;
+        self
+    }
+
+    /// Names the holder for readers; the default tells the process. At most 255 bytes.
+    #[must_use]
+    pub fn owner(mut self, owner: impl Into<String>) -> Self {
+        self.owner = Some(owner.into());
+        self
+    }
+
+    /// Leaves data for readers, such as an address; at most [`MAX_DATA_BYTES`].
+    #[must_use]
+    pub fn data(mut self, data: impl Into<String>) -> Self {
+        self.data = data.into();
+        self
+    }
+
+    /// Leaves renewing to the caller: without [`LeaseGuard::renew`] it ends after its `ttl`.
+    #[must_use]
+    pub fn renewed_by_hand(mut self) -> Self {
+        self.renewed = false;
+        self
+    }
+
+    /// The time to live.
+    #[must_use]
+    pub fn ttl(&self) -> Duration {
+        self.ttl
+    }
+
+    pub(crate) fn is_renewed(&self) -> bool {
+        self.renewed
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        let invalid = |message| Err(Error::new(ErrorKind::Invalid, "check", message));
+        if self.ttl < MIN_TTL || self.ttl > MAX_TTL {
+            return invalid(format!(
+                "a ttl of {:?} is outside the limits; allowed are {MIN_TTL:?} to 366 days",
+                self.ttl
+            ));
+        }
+        if self.minimum_hold > MAX_TTL {
+            return invalid(format!(
+                "a minimum hold of {:?} is outside the limits; allowed are 0 to 366 days",
+                self.minimum_hold
+            ));
+        }
+        if let Some(owner) = &self.owner {
+            check_name("owner", owner, 0)?;
+        }
+        if self.data.len() > MAX_DATA_BYTES {
+            return invalid(format!(
+                "the data has {} bytes; allowed are {MAX_DATA_BYTES}",
+                self.data.len()
+            ));
+        }
+        if self.data.contains('\0') {
+            return invalid("the data has a NUL, which PostgreSQL cannot store in text".into());
+        }
+        Ok(())
+    }
+
+    /// The request that these terms make; only after [`check`](Self::check).
+    pub(crate) fn acquire(&self, namespace: &str, key: &Key, acquisition: i64) -> Acquire {
+        let owner = self
+            .owner
+            .clone()
+            .unwrap_or_else(|| format!("pid {}", std::process::id()));
+        Acquire {
+            namespace: namespace.to_owned(),
+            key: key.to_string(),
+            acquisition,
+            ttl: micros(self.ttl),
+            hold: micros(self.minimum_hold),
+            owner,
+            data: self.data.clone(),
+        }
+    }
+}
+
+/// A duration in microseconds, rounded down; [`MAX_TTL`] fits many times.
+pub(crate) fn micros(duration: Duration) -> i64 {
+    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
+}
+
+/// A lock that ends by itself unless its holder renews it.
+///
+/// It is a row in a table. It survives a lost connection and a restart of the server, works behind
+/// a transaction-pooling proxy, and is given to somebody else after its time to live when the
+/// holder is gone; in exchange every acquisition and renewal is a committed write.
+///
+/// # Guarantees
+/// - The server's clock alone decides when a lease ends.
+/// - A holder learns of the end from its own monotonic clock, counted from before the request was
+///   sent and shortened by 2 %, hence before anybody else can have it, as long as the two clocks
+///   run alike. It learns it while the network is silent and while the async runtime is starved.
+///   A process that is stopped learns it when it continues: protect writes with the [`Fence`].
+/// - Automatic renewal never revives a lease that ended.
+///
+/// # Cancel safety
+/// Every future may be dropped at any point: a lease that was acquired meanwhile is released.
+#[async_trait]
+pub trait Lease: Send + Sync + fmt::Debug {
+    /// The key.
+    fn key(&self) -> &Key;
+
+    /// Acquires it if it is free; `None` when another holds it.
+    ///
+    /// # Errors
+    /// `Unavailable`, `Indeterminate`.
+    async fn try_acquire(&self) -> Result<Option<Box<dyn LeaseGuard>>>;
+
+    /// Waits until it is acquired.
+    ///
+    /// # Errors
+    /// As for [`try_acquire`](Self::try_acquire).
+    async fn acquire(&self) -> Result<Box<dyn LeaseGuard>>;
+
+    /// Waits for at most `timeout`.
+    ///
+    /// # Errors
+    /// `TimedOut`; otherwise as for [`try_acquire`](Self::try_acquire).
+    async fn acquire_timeout(&self, timeout: Duration) -> Result<Box<dyn LeaseGuard>>;
+
+    /// Reads who holds it; `None` when it is free.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    async fn peek(&self) -> Result<Option<Holder>>;
+}
+
+/// Who holds a lease, as the database knew it a moment ago.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Holder {
+    /// The owner's words about itself.
+    pub owner: String,
+    /// What the holder left for readers.
+    pub data: String,
+    /// The holder's fencing token.
+    pub token: i64,
+    /// How long it has been held.
+    pub age: Duration,
+    /// How long it is still held unless it is renewed.
+    pub remaining: Duration,
+}
+
+impl From<Peeked> for Holder {
+    fn from(peeked: Peeked) -> Self {
+        let duration = |micros: i64| Duration::from_micros(micros.max(0).unsigned_abs());
+        Self {
+            owner: peeked.owner,
+            data: peeked.data,
+            token: peeked.fence,
+            age: duration(peeked.age),
+            remaining: duration(peeked.remaining),
+        }
+    }
+}
+
+/// Holds a [`Lease`] until it is released, dropped or lost.
+///
+/// Dropping it releases in the background, without blocking and without telling whether it was
+/// still held; [`release`](Self::release) tells.
+#[must_use = "a guard that is dropped releases at once"]
+#[async_trait]
+pub trait LeaseGuard: Send + Sync + fmt::Debug {
+    /// The holder's fencing token.
+    fn fence(&self) -> Fence;
+
+    /// How long it is surely still held, by the local clock; zero when lost.
+    fn remaining(&self) -> Duration;
+
+    /// Whether it was lost.
+    fn is_lost(&self) -> bool;
+
+    /// Returns once it is lost.
+    ///
+    /// # Cancel safety
+    /// Safe to drop and to call again.
+    async fn lost(&self);
+
+    /// Prolongs it by its time to live from now.
+    ///
+    /// # Errors
+    /// `Lost` when it is no longer held. After `Unavailable` or `Indeterminate` it is still held
+    /// for the [`remaining`](Self::remaining) time.
+    async fn renew(&self) -> Result<()>;
+
+    /// Releases it.
+    ///
+    /// # Cancel safety
+    /// When dropped, the lease is still released.
+    ///
+    /// # Errors
+    /// `Lost` when it was no longer held. After `Unavailable` the release is tried again in the
+    /// background until the lease would have ended.
+    async fn release(self: Box<Self>) -> Result<()>;
+}
+
+/// Conveniences over [`Lease`].
+#[async_trait]
+pub trait LeaseExt: Lease {
+    /// Runs `work` while holding the lease; `None`, without running it, when another holds it.
+    ///
+    /// The lease is released when `work` ends, panics, or is dropped. `work` is dropped when the
+    /// lease is lost.
+    ///
+    /// # Errors
+    /// `Lost` when the lease was lost before `work` ended; otherwise as for
+    /// [`try_acquire`](Lease::try_acquire).
+    async fn run_exclusive<F, W, T>(&self, work: F) -> Result<Option<T>>
+    where
+        F: FnOnce(Fence) -> W + Send,
+        W: Future<Output = T> + Send,
+        T: Send,
+    {
+        match self.try_acquire().await? {
+            Some(guard) => run_leased(guard, work).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Waits for the lease and runs `work` while holding it.
+    ///
+    /// # Errors
+    /// As for [`run_exclusive`](Self::run_exclusive).
+    async fn run_exclusive_wait<F, W, T>(&self, work: F) -> Result<T>
+    where
+        F: FnOnce(Fence) -> W + Send,
+        W: Future<Output = T> + Send,
+        T: Send,
+    {
+        let guard = self.acquire().await?;
+        run_leased(guard, work).await
+    }
+}
+
+impl<L: Lease + ?Sized> LeaseExt for L {}
+
+async fn run_leased<F, W, T>(guard: Box<dyn LeaseGuard>, work: F) -> Result<T>
+where
+    F: FnOnce(Fence) -> W + Send,
+    W: Future<Output = T> + Send,
+{
+    let outcome = crate::wait::unless(guard.lost(), work(guard.fence())).await;
+    let released = guard.release().await;
+    match outcome {
+        Some(value) => released.map(|()| value),
+        None => Err(released
+            .err()
+            .unwrap_or_else(|| Error::new(ErrorKind::Lost, "run_exclusive", "the lease was lost"))),
+    }
+}

@@ -1,0 +1,366 @@
+//! What leases do to the database.
+
+use crate::error::Failure;
+use crate::memory::{Claim, World};
+use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
+
+/// Acquires one lease.
+#[derive(Clone, Debug)]
+pub struct Acquire {
+    /// Namespace of the backend.
+    pub namespace: String,
+    /// Key of the lease, as tables store it.
+    pub key: String,
+    /// Random number of this acquisition: repeating the request is then harmless.
+    pub acquisition: i64,
+    /// Time to live, in microseconds.
+    pub ttl: i64,
+    /// Minimum hold, in microseconds.
+    pub hold: i64,
+    /// Who acquires it.
+    pub owner: String,
+    /// What readers find.
+    pub data: String,
+}
+
+/// The answer to an [`Acquire`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Acquired {
+    /// It is yours, under this token.
+    Granted(i64),
+    /// Another holds it, for at most so many microseconds unless it renews.
+    Held(i64),
+}
+
+/// Renews one lease.
+#[derive(Clone, Debug)]
+pub struct Renew {
+    /// Namespace of the backend.
+    pub namespace: String,
+    /// Key of the lease.
+    pub key: String,
+    /// The holder's token.
+    pub fence: i64,
+    /// Time to live from now on, in microseconds.
+    pub ttl: i64,
+}
+
+/// Releases one lease.
+#[derive(Clone, Debug)]
+pub struct Release {
+    /// Namespace of the backend.
+    pub namespace: String,
+    /// Key of the lease.
+    pub key: String,
+    /// The holder's token.
+    pub fence: i64,
+}
+
+/// Reads who holds one lease.
+#[derive(Clone, Debug)]
+pub struct Peek {
+    /// Namespace of the backend.
+    pub namespace: String,
+    /// Key of the lease.
+    pub key: String,
+}
+
+/// The answer to a [`Peek`] of a lease that is held; times in microseconds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peeked {
+    /// Who holds it.
+    pub owner: String,
+    /// What the holder left for readers.
+    pub data: String,
+    /// The holder's token.
+    pub fence: i64,
+    /// How long it has been held.
+    pub age: i64,
+    /// How long it is still held unless it is renewed.
+    pub remaining: i64,
+}
+
+/// Checks one holder inside a transaction; a batch of one.
+#[derive(Clone, Debug)]
+pub struct Check {
+    /// Namespace of the backend.
+    pub namespace: String,
+    /// Key of the lease.
+    pub key: String,
+    /// The holder's token.
+    pub fence: i64,
+}
+
+/// Deletes rows of leases that ended long ago; a batch of one.
+#[derive(Clone, Copy, Debug)]
+pub struct Sweep {
+    /// How many rows at most.
+    pub limit: i64,
+}
+
+impl Operation for Acquire {
+    type Output = Acquired;
+
+    const STATEMENT: Statement = Statement {
+        name: "lease.acquire",
+        sql: include_str!("acquire.sql"),
+        params: &[
+            Type::Texts,
+            Type::Texts,
+            Type::Ints,
+            Type::Ints,
+            Type::Ints,
+            Type::Texts,
+            Type::Texts,
+        ],
+        columns: &[Type::Int, Type::Int, Type::Int],
+    };
+
+    fn params(batch: &[Self]) -> Vec<Value> {
+        vec![
+            texts(batch, |one| &one.namespace),
+            texts(batch, |one| &one.key),
+            ints(batch, |one| one.acquisition),
+            ints(batch, |one| one.ttl),
+            ints(batch, |one| one.hold),
+            texts(batch, |one| &one.owner),
+            texts(batch, |one| &one.data),
+        ]
+    }
+
+    fn decode(batch: &[Self], rows: Rows) -> Result<Vec<Acquired>, Failure> {
+        // A request that was not the first for its key in the batch has no row: it lost to one
+        // that now holds it for its whole time to live.
+        let mut answers: Vec<_> = batch.iter().map(|one| Acquired::Held(one.ttl)).collect();
+        for mut row in rows {
+            let at = place(&mut row, batch.len())?;
+            answers[at] = match row.maybe_int(1)? {
+                Some(fence) => Acquired::Granted(fence),
+                None => Acquired::Held(row.int(2)?),
+            };
+        }
+        Ok(answers)
+    }
+
+    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
+        let mut seen = std::collections::HashSet::new();
+        let mut rows = Rows::new();
+        for (n, one) in (1..).zip(batch) {
+            if seen.insert((&one.namespace, &one.key)) {
+                let (fence, held_for) = match world.acquire_lease(one) {
+                    Claim::Granted(fence) => (Value::Int(fence), 0),
+                    Claim::Held(left) => (Value::Null(Type::Int), left),
+                };
+                rows.push(Row(vec![Value::Int(n), fence, Value::Int(held_for)]));
+            }
+        }
+        Some(rows)
+    }
+}
+
+impl Operation for Renew {
+    type Output = bool;
+
+    const STATEMENT: Statement = Statement {
+        name: "lease.renew",
+        sql: include_str!("renew.sql"),
+        params: &[Type::Texts, Type::Texts, Type::Ints, Type::Ints],
+        columns: &[Type::Int, Type::Bool],
+    };
+
+    fn params(batch: &[Self]) -> Vec<Value> {
+        vec![
+            texts(batch, |one| &one.namespace),
+            texts(batch, |one| &one.key),
+            ints(batch, |one| one.fence),
+            ints(batch, |one| one.ttl),
+        ]
+    }
+
+    fn decode(batch: &[Self], rows: Rows) -> Result<Vec<bool>, Failure> {
+        flags(batch.len(), rows)
+    }
+
+    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
+        Some(flag_rows(batch, |one| world.renew_lease(one)))
+    }
+}
+
+impl Operation for Release {
+    type Output = bool;
+
+    const STATEMENT: Statement = Statement {
+        name: "lease.release",
+        sql: include_str!("release.sql"),
+        params: &[Type::Texts, Type::Texts, Type::Ints],
+        columns: &[Type::Int, Type::Bool],
+    };
+
+    fn params(batch: &[Self]) -> Vec<Value> {
+        vec![
+            texts(batch, |one| &one.namespace),
+            texts(batch, |one| &one.key),
+            ints(batch, |one| one.fence),
+        ]
+    }
+
+    fn decode(batch: &[Self], rows: Rows) -> Result<Vec<bool>, Failure> {
+        flags(batch.len(), rows)
+    }
+
+    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
+        Some(flag_rows(batch, |one| world.release_lease(one)))
+    }
+}
+
+impl Operation for Peek {
+    type Output = Option<Peeked>;
+
+    const STATEMENT: Statement = Statement {
+        name: "lease.peek",
+        sql: include_str!("peek.sql"),
+        params: &[Type::Texts, Type::Texts],
+        columns: &[
+            Type::Int,
+            Type::Text,
+            Type::Text,
+            Type::Int,
+            Type::Int,
+            Type::Int,
+        ],
+    };
+
+    fn params(batch: &[Self]) -> Vec<Value> {
+        vec![
+            texts(batch, |one| &one.namespace),
+            texts(batch, |one| &one.key),
+        ]
+    }
+
+    fn decode(batch: &[Self], rows: Rows) -> Result<Vec<Option<Peeked>>, Failure> {
+        let mut answers = vec![None; batch.len()];
+        for mut row in rows {
+            let at = place(&mut row, batch.len())?;
+            answers[at] = Some(Peeked {
+                owner: row.text(1)?,
+                data: row.text(2)?,
+                fence: row.int(3)?,
+                age: row.int(4)?,
+                remaining: row.int(5)?,
+            });
+        }
+        Ok(answers)
+    }
+
+    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
+        let rows = (1..).zip(batch).filter_map(|(n, one)| {
+            let held = world.peek_lease(&one.namespace, &one.key)?;
+            Some(Row(vec![
+                Value::Int(n),
+                Value::Text(held.owner),
+                Value::Text(held.data),
+                Value::Int(held.fence),
+                Value::Int(held.age),
+                Value::Int(held.remaining),
+            ]))
+        });
+        Some(rows.collect())
+    }
+}
+
+impl Operation for Check {
+    type Output = bool;
+
+    const STATEMENT: Statement = Statement {
+        name: "lease.check",
+        sql: include_str!("check.sql"),
+        params: &[Type::Text, Type::Text, Type::Int],
+        columns: &[Type::Bool],
+    };
+
+    fn params(batch: &[Self]) -> Vec<Value> {
+        batch
+            .iter()
+            .take(1)
+            .flat_map(|one| {
+                [
+                    Value::Text(one.namespace.clone()),
+                    Value::Text(one.key.clone()),
+                    Value::Int(one.fence),
+                ]
+            })
+            .collect()
+    }
+
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<bool>, Failure> {
+        Ok(vec![!rows.is_empty()])
+    }
+
+    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
+        let one = batch.first()?;
+        let held = world
+            .peek_lease(&one.namespace, &one.key)
+            .is_some_and(|held| held.fence == one.fence);
+        Some(
+            held.then(|| Row(vec![Value::Bool(true)]))
+                .into_iter()
+                .collect(),
+        )
+    }
+}
+
+impl Operation for Sweep {
+    type Output = i64;
+
+    const STATEMENT: Statement = Statement {
+        name: "lease.sweep",
+        sql: include_str!("sweep.sql"),
+        params: &[Type::Int],
+        columns: &[Type::Int],
+    };
+
+    fn params(batch: &[Self]) -> Vec<Value> {
+        batch.iter().map(|one| Value::Int(one.limit)).collect()
+    }
+
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<i64>, Failure> {
+        rows.into_iter().map(|mut row| row.int(0)).collect()
+    }
+
+    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
+        let deleted = world.sweep_leases(batch.first()?.limit);
+        Some(vec![Row(vec![Value::Int(deleted)])])
+    }
+}
+
+fn texts<O>(batch: &[O], field: impl Fn(&O) -> &String) -> Value {
+    Value::Texts(batch.iter().map(|one| field(one).clone()).collect())
+}
+
+fn ints<O>(batch: &[O], field: impl Fn(&O) -> i64) -> Value {
+    Value::Ints(batch.iter().map(field).collect())
+}
+
+/// Which request of the batch a row answers; its first column counts from 1.
+fn place(row: &mut Row, requests: usize) -> Result<usize, Failure> {
+    usize::try_from(row.int(0)? - 1)
+        .ok()
+        .filter(|at| *at < requests)
+        .ok_or_else(|| Failure::corrupt("a row answers no request of the batch"))
+}
+
+fn flags(requests: usize, rows: Rows) -> Result<Vec<bool>, Failure> {
+    let mut answers = vec![false; requests];
+    for mut row in rows {
+        let at = place(&mut row, requests)?;
+        answers[at] = row.bool(1)?;
+    }
+    Ok(answers)
+}
+
+fn flag_rows<O>(batch: &[O], mut flag: impl FnMut(&O) -> bool) -> Rows {
+    (1..)
+        .zip(batch)
+        .map(|(n, one)| Row(vec![Value::Int(n), Value::Bool(flag(one))]))
+        .collect()
+}

@@ -1,0 +1,24 @@
+-- Releases leases.
+--
+-- Promises: only the holder with this token is released; it becomes free at once, or when its
+-- minimum hold ends; a release that is repeated because its answer was lost is told "released".
+-- Index: the primary key of lease; no indexed column changes, so the update is HOT.
+-- Race: as in renew.sql.
+WITH want AS MATERIALIZED (
+    SELECT w.*
+      FROM unnest($1::text[], $2::text[], $3::int8[])
+           WITH ORDINALITY AS w (namespace, key, fence, n)
+), released AS (
+    UPDATE lockapi.lease AS l
+       SET released_at = pg_catalog.clock_timestamp(),
+           expires_at = greatest(pg_catalog.clock_timestamp(), l.held_until)
+      FROM want AS w
+     WHERE l.namespace = w.namespace AND l.key = w.key AND l.fence = w.fence
+       AND l.released_at IS NULL
+       AND l.expires_at > pg_catalog.clock_timestamp()
+    RETURNING l.fence
+)
+SELECT w.n, r.fence IS NOT NULL OR l.released_at IS NOT NULL AS released
+  FROM want AS w
+  LEFT JOIN released AS r ON r.fence = w.fence
+  LEFT JOIN lockapi.lease AS l ON l.namespace = w.namespace AND l.key = w.key AND l.fence = w.fence

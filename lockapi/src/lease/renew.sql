@@ -1,0 +1,24 @@
+-- Renews leases.
+--
+-- Promises: a lease is prolonged only by its own token, and only while it has not ended; nothing
+-- is inserted and nothing is taken over.
+-- Index: the primary key of lease; no indexed column changes, so the update is HOT.
+-- Race: a taker that locked the row first has ended the lease, which the predicate sees when it is
+-- evaluated again on the new row. Takers never wait for rows, so a batch cannot deadlock with one.
+WITH want AS MATERIALIZED (
+    SELECT w.*
+      FROM unnest($1::text[], $2::text[], $3::int8[], $4::int8[])
+           WITH ORDINALITY AS w (namespace, key, fence, ttl, n)
+), renewed AS (
+    UPDATE lockapi.lease AS l
+       SET renewed_at = pg_catalog.clock_timestamp(),
+           expires_at = pg_catalog.clock_timestamp() + w.ttl * interval '1 microsecond'
+      FROM want AS w
+     WHERE l.namespace = w.namespace AND l.key = w.key AND l.fence = w.fence
+       AND l.released_at IS NULL
+       AND l.expires_at > pg_catalog.clock_timestamp()
+    RETURNING l.fence
+)
+SELECT w.n, r.fence IS NOT NULL AS renewed
+  FROM want AS w
+  LEFT JOIN renewed AS r ON r.fence = w.fence

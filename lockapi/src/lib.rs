@@ -1,0 +1,48 @@
+//! Coordination for programs that already have PostgreSQL.
+//!
+//! A program picks the crate that matches its database library, `backend-sqlx` for one, and gets
+//! the same primitives with the same semantics in the same tables; tests swap it for
+//! [`memory`]. Two of them are here:
+//!
+//! - [`Mutex`]: a lock that lasts as long as a connection does;
+//! - [`Lease`]: a lock that expires unless it is renewed.
+//!
+//! ```
+//! use std::time::Duration;
+//! use lockapi::{BackendExt, LeaseExt, lease::Terms};
+//!
+//! # async fn example() -> lockapi::Result<()> {
+//! let backend = lockapi::memory::Database::new().connect().await?;
+//! let nightly = backend.lease("nightly-report", Terms::new(Duration::from_secs(30)))?;
+//! let ran = nightly.run_exclusive(async |fence| format!("done by holder {fence}")).await?;
+//! assert!(ran.is_some(), "nobody else was at it");
+//! # Ok(())
+//! # }
+//! # lockapi::blocking::block_on(example()).unwrap();
+//! ```
+//!
+//! Programs without an async runtime use [`blocking`]. Backends implement [`seam::Connector`],
+//! which [`engine::start`] turns into a [`Backend`].
+
+pub mod blocking;
+pub mod engine;
+pub mod lease;
+pub mod memory;
+pub mod mutex;
+pub mod seam;
+
+mod backend;
+mod error;
+mod fence;
+mod hold;
+mod key;
+mod migrate;
+mod wait;
+
+pub use backend::{Backend, BackendExt, Capabilities};
+pub use error::{Error, ErrorKind, Failure, Result};
+pub use fence::Fence;
+pub use key::{Key, LockId, MAX_NAME_BYTES, advisory_key};
+pub use lease::{Lease, LeaseExt, LeaseGuard};
+pub use migrate::{MIGRATIONS, Migration};
+pub use mutex::{Mutex, MutexExt, MutexGuard};

@@ -1,0 +1,252 @@
+//! The in-memory backend: the same engine over a [`World`] instead of a server.
+//!
+//! It behaves as the database backends do, because it runs the same operations by their meaning
+//! instead of by their SQL. Use it in tests of your own code.
+//!
+//! ```
+//! # async fn example() -> lockapi::Result<()> {
+//! use lockapi::{BackendExt, memory::Database};
+//!
+//! let database = Database::new();
+//! let here = database.connect().await?;
+//! let there = database.connect().await?; // as a second process would
+//! let guard = here.mutex("reports/daily")?.lock().await?;
+//! assert!(there.mutex("reports/daily")?.try_lock().await?.is_none());
+//! guard.unlock().await?;
+//! # Ok(())
+//! # }
+//! # lockapi::blocking::block_on(example()).unwrap();
+//! ```
+
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::backend::Backend;
+use crate::engine::{Clock, ManualClock, Options, start_with};
+use crate::error::{Failure, Result};
+use crate::seam::{Call, Connection, Connector, Lane, Mode, Rows};
+
+mod world;
+
+pub(crate) use world::Claim;
+pub use world::World;
+
+/// How long a session waits for a lock before it is told `lock_timeout`.
+const SLICE: Duration = Duration::from_millis(200);
+
+/// A database in memory, which any number of backends connect to.
+#[derive(Clone)]
+pub struct Database {
+    shared: Arc<Shared>,
+    clock: Clock,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    world: World,
+    sessions: HashSet<u64>,
+    opened: u64,
+    unreachable: bool,
+    silent: bool,
+}
+
+impl Default for Database {
+    fn default() -> Self {
+        Self::with(Clock::real())
+    }
+}
+
+impl Database {
+    /// An empty database whose time is the real one.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// An empty database whose time, like that of the backends connected to it, is moved by hand.
+    #[must_use]
+    pub fn with_clock(clock: &ManualClock) -> Self {
+        Self::with(Clock::Manual(clock.clone()))
+    }
+
+    fn with(clock: Clock) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                state: Mutex::default(),
+                changed: Condvar::new(),
+            }),
+            clock,
+        }
+    }
+
+    /// Connects a backend, as a process of its own would.
+    ///
+    /// # Errors
+    /// `Unavailable` while the database is [unreachable](Self::set_reachable).
+    pub async fn connect(&self) -> Result<Arc<dyn Backend>> {
+        self.connect_with(Options::default()).await
+    }
+
+    /// Connects a backend with options.
+    ///
+    /// # Errors
+    /// `Invalid` for bad options; otherwise as for [`connect`](Self::connect).
+    pub async fn connect_with(&self, options: Options) -> Result<Arc<dyn Backend>> {
+        start_with("memory", self.clone(), options, self.clock.clone()).await
+    }
+
+    /// Ends all sessions, as a server does that is restarted; they can be opened again at once.
+    pub fn sever(&self) {
+        let mut state = self.shared.lock();
+        for session in std::mem::take(&mut state.sessions) {
+            state.world.end_session(session);
+        }
+        drop(state);
+        self.shared.changed.notify_all();
+    }
+
+    /// Refuses connections and statements, or serves them again.
+    pub fn set_reachable(&self, reachable: bool) {
+        self.shared.lock().unreachable = !reachable;
+        if !reachable {
+            self.sever();
+        }
+    }
+
+    /// Leaves statements unanswered until they are to be answered again.
+    pub fn set_silent(&self, silent: bool) {
+        self.shared.lock().silent = silent;
+        self.shared.changed.notify_all();
+    }
+
+    /// Looks at the state.
+    pub fn inspect<T>(&self, look: impl FnOnce(&World) -> T) -> T {
+        let mut state = self.shared.lock();
+        state.world.now = self.now();
+        look(&state.world)
+    }
+
+    fn now(&self) -> i64 {
+        i64::try_from(self.clock.now().as_micros()).unwrap_or(i64::MAX)
+    }
+}
+
+impl fmt::Debug for Database {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Database").finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Connector for Database {
+    type Connection = Session;
+
+    async fn connect(&self, _: Mode) -> Result<Session, Failure> {
+        let mut state = self.shared.lock();
+        if state.unreachable {
+            return Err(Failure::connect(
+                None,
+                "the database in memory is set unreachable",
+            ));
+        }
+        state.opened += 1;
+        let id = state.opened;
+        state.sessions.insert(id);
+        drop(state);
+        Ok(Session {
+            database: self.clone(),
+            id,
+        })
+    }
+
+    fn spawn(&self, name: &'static str, lane: Lane) {
+        let spawned = std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || pollster::block_on(lane));
+        // Without a thread the lane is dropped here, which fails its callers.
+        drop(spawned);
+    }
+}
+
+/// A session of a database in memory.
+pub struct Session {
+    database: Database,
+    id: u64,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Session({})", self.id)
+    }
+}
+
+impl Connection for Session {
+    /// Blocks while the operation waits: lanes of this backend are threads.
+    async fn run(&mut self, call: &dyn Call) -> Result<Rows, Failure> {
+        let shared = &self.database.shared;
+        let until = Instant::now() + SLICE;
+        let mut state = shared.lock();
+        loop {
+            if state.silent {
+                state = shared
+                    .changed
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            if !state.sessions.contains(&self.id) {
+                return Err(Failure::statement(
+                    Some("57P01".to_owned()),
+                    true,
+                    "the session was ended",
+                ));
+            }
+            state.world.now = self.database.now();
+            if let Some(rows) = call.model(&mut state.world, self.id) {
+                shared.changed.notify_all();
+                return Ok(rows);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Failure::statement(
+                    Some("55P03".to_owned()),
+                    false,
+                    "not granted in time",
+                ));
+            }
+            state = shared
+                .changed
+                .wait_timeout(state, left)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+        }
+    }
+
+    /// Scripts manage schemas and transactions, which have no meaning in memory.
+    async fn script(&mut self, _: &'static str) -> Result<(), Failure> {
+        Ok(())
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let mut state = self.database.shared.lock();
+        if state.sessions.remove(&self.id) {
+            state.world.end_session(self.id);
+        }
+        drop(state);
+        self.database.shared.changed.notify_all();
+    }
+}

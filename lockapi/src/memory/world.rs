@@ -1,0 +1,203 @@
+//! What the database knows, as a value.
+
+use std::collections::{BTreeMap, HashMap};
+
+use crate::fence::HAND_OVER_BITS;
+use crate::key::LockId;
+use crate::lease::{Acquire, Peeked, Release, Renew};
+
+const DAY: i64 = 24 * 3600 * 1_000_000;
+
+/// The state that operations change: the model of the tables and of the server's lock table.
+///
+/// It never reads a clock; whoever runs an operation sets [`now`](Self::now) first.
+#[derive(Debug, Default)]
+pub struct World {
+    /// The time, in microseconds.
+    pub now: i64,
+    fences: i64,
+    locks: HashMap<LockId, Locked>,
+    leases: BTreeMap<(String, String), LeaseRow>,
+    marks: BTreeMap<(String, String), i64>,
+    markers: HashMap<u64, String>,
+}
+
+#[derive(Debug)]
+struct Locked {
+    session: u64,
+    times: u32,
+}
+
+#[derive(Debug)]
+struct LeaseRow {
+    fence: i64,
+    acquisition: i64,
+    owner: String,
+    data: String,
+    acquired_at: i64,
+    held_until: i64,
+    expires_at: i64,
+    released: bool,
+}
+
+impl LeaseRow {
+    fn is_held(&self, now: i64) -> bool {
+        !self.released && self.expires_at > now
+    }
+}
+
+/// Whether an acquisition succeeded.
+pub(crate) enum Claim {
+    Granted(i64),
+    Held(i64),
+}
+
+impl World {
+    /// The next value of the token sequence.
+    pub(crate) fn next_fence(&mut self) -> i64 {
+        self.fences += 1;
+        self.fences
+    }
+
+    /// Advisory locks are counted: a session can take its own lock again.
+    pub(crate) fn try_lock(&mut self, lock: LockId, session: u64) -> bool {
+        let locked = self
+            .locks
+            .entry(lock)
+            .or_insert(Locked { session, times: 0 });
+        if locked.session != session {
+            return false;
+        }
+        locked.times += 1;
+        true
+    }
+
+    pub(crate) fn unlock(&mut self, lock: LockId, session: u64) -> bool {
+        let Some(locked) = self
+            .locks
+            .get_mut(&lock)
+            .filter(|own| own.session == session)
+        else {
+            return false;
+        };
+        locked.times -= 1;
+        if locked.times == 0 {
+            self.locks.remove(&lock);
+        }
+        true
+    }
+
+    /// Whether any session holds the lock.
+    #[must_use]
+    pub fn is_locked(&self, lock: LockId) -> bool {
+        self.locks.contains_key(&lock)
+    }
+
+    /// How many advisory locks are held.
+    #[must_use]
+    pub fn locks(&self) -> usize {
+        self.locks.len()
+    }
+
+    /// Releases what a session that ended had locked.
+    pub fn end_session(&mut self, session: u64) {
+        self.locks.retain(|_, locked| locked.session != session);
+        self.markers.remove(&session);
+    }
+
+    /// Sets the session's marker unless `marker` is empty, and answers it.
+    pub(crate) fn marker(&mut self, session: u64, marker: &str) -> String {
+        let stored = self.markers.entry(session).or_default();
+        if !marker.is_empty() {
+            marker.clone_into(stored);
+        }
+        stored.clone()
+    }
+
+    pub(crate) fn mark_fence(&mut self, namespace: &str, key: &str, fence: i64) -> bool {
+        let mark = self
+            .marks
+            .entry((namespace.to_owned(), key.to_owned()))
+            .or_insert(fence);
+        if *mark > fence {
+            return false;
+        }
+        *mark = fence;
+        true
+    }
+
+    pub(crate) fn acquire_lease(&mut self, want: &Acquire) -> Claim {
+        let now = self.now;
+        let place = (want.namespace.clone(), want.key.clone());
+        let again = match self.leases.get(&place) {
+            Some(row) if row.is_held(now) && row.acquisition == want.acquisition => Some(row.fence),
+            Some(row) if row.expires_at > now => return Claim::Held(row.expires_at - now),
+            _ => None,
+        };
+        let fence = again.unwrap_or_else(|| self.next_fence() << HAND_OVER_BITS);
+        let row = LeaseRow {
+            fence,
+            acquisition: want.acquisition,
+            owner: want.owner.clone(),
+            data: want.data.clone(),
+            acquired_at: now,
+            held_until: now.saturating_add(want.hold),
+            expires_at: now.saturating_add(want.ttl),
+            released: false,
+        };
+        self.leases.insert(place, row);
+        Claim::Granted(fence)
+    }
+
+    pub(crate) fn renew_lease(&mut self, want: &Renew) -> bool {
+        let now = self.now;
+        let Some(row) = self.lease(&want.namespace, &want.key, want.fence) else {
+            return false;
+        };
+        let held = row.is_held(now);
+        if held {
+            row.expires_at = now.saturating_add(want.ttl);
+        }
+        held
+    }
+
+    pub(crate) fn release_lease(&mut self, want: &Release) -> bool {
+        let now = self.now;
+        let Some(row) = self.lease(&want.namespace, &want.key, want.fence) else {
+            return false;
+        };
+        if row.is_held(now) {
+            row.released = true;
+            row.expires_at = now.max(row.held_until);
+        }
+        row.released
+    }
+
+    pub(crate) fn peek_lease(&self, namespace: &str, key: &str) -> Option<Peeked> {
+        let row = self.leases.get(&(namespace.to_owned(), key.to_owned()))?;
+        row.is_held(self.now).then(|| Peeked {
+            owner: row.owner.clone(),
+            data: row.data.clone(),
+            fence: row.fence,
+            age: self.now - row.acquired_at,
+            remaining: row.expires_at - self.now,
+        })
+    }
+
+    pub(crate) fn sweep_leases(&mut self, limit: i64) -> i64 {
+        let before = self.now - DAY;
+        let mut deleted = 0;
+        self.leases.retain(|_, row| {
+            let old = row.expires_at < before && deleted < limit;
+            deleted += i64::from(old);
+            !old
+        });
+        deleted
+    }
+
+    fn lease(&mut self, namespace: &str, key: &str, fence: i64) -> Option<&mut LeaseRow> {
+        self.leases
+            .get_mut(&(namespace.to_owned(), key.to_owned()))
+            .filter(|row| row.fence == fence)
+    }
+}

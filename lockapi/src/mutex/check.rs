@@ -1,0 +1,56 @@
+//! Checking a mutex holder inside a transaction.
+
+use crate::error::Failure;
+use crate::memory::World;
+use crate::mutex::session::mark_id;
+use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
+
+/// Checks one holder; a batch of one.
+#[derive(Clone, Debug)]
+pub struct Check {
+    /// The mark of the session that holds the lock.
+    pub session: i64,
+    /// Namespace of the backend.
+    pub namespace: String,
+    /// Key of the mutex, as tables store it.
+    pub key: String,
+    /// The holder's token.
+    pub fence: i64,
+}
+
+impl Operation for Check {
+    type Output = bool;
+
+    const STATEMENT: Statement = Statement {
+        name: "mutex.check",
+        sql: include_str!("check.sql"),
+        params: &[Type::Int, Type::Text, Type::Text, Type::Int],
+        columns: &[Type::Bool],
+    };
+
+    fn params(batch: &[Self]) -> Vec<Value> {
+        batch
+            .iter()
+            .take(1)
+            .flat_map(|check| {
+                [
+                    Value::Int(check.session),
+                    Value::Text(check.namespace.clone()),
+                    Value::Text(check.key.clone()),
+                    Value::Int(check.fence),
+                ]
+            })
+            .collect()
+    }
+
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<bool>, Failure> {
+        rows.into_iter().map(|mut row| row.bool(0)).collect()
+    }
+
+    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
+        let check = batch.first()?;
+        let held = world.is_locked(mark_id(check.session))
+            && world.mark_fence(&check.namespace, &check.key, check.fence);
+        Some(vec![Row(vec![Value::Bool(held)])])
+    }
+}

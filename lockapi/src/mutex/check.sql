@@ -1,0 +1,17 @@
+-- Rejects a mutex holder that no longer holds, inside the caller's transaction.
+--
+-- Promises: true only when the session that holds the lock is alive (its mark cannot be shared)
+-- and no later holder has checked in; the row stays locked until the transaction ends, so the
+-- check-in of a later holder waits for it.
+-- Index: the primary key of fence_mark.
+-- Race: a stale holder that comes after its successor finds the larger token in the locked row.
+WITH alive AS MATERIALIZED (
+    SELECT NOT pg_catalog.pg_try_advisory_xact_lock_shared($1::int8) AS held
+), seen AS (
+    INSERT INTO lockapi.fence_mark AS m (namespace, key, fence)
+    SELECT $2::text, $3::text, $4::int8 FROM alive WHERE held
+    ON CONFLICT (namespace, key) DO UPDATE SET fence = excluded.fence
+     WHERE m.fence <= excluded.fence
+    RETURNING m.fence
+)
+SELECT EXISTS (SELECT FROM seen) AS held

@@ -1,0 +1,212 @@
+//! Locks that belong to a transaction of the caller.
+
+use std::time::Duration;
+
+use super::LOCK_TIMEOUT_LIMIT;
+use crate::error::{Error, ErrorKind, Failure, Result};
+use crate::key::{Key, LockId};
+use crate::memory::World;
+use crate::seam::{Connection, Operation, Row, Rows, Statement, Type, Value};
+
+const SAVEPOINT: &str = include_str!("savepoint.sql");
+const RELEASE: &str = include_str!("savepoint_release.sql");
+const ROLLBACK: &str = include_str!("savepoint_rollback.sql");
+
+/// Tries the lock of `key` for the transaction that is open on `connection`, without waiting.
+///
+/// Backend crates wrap it for their own connection types.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`] for a bad key, and the error of the connection.
+pub async fn try_lock_on<C: Connection>(
+    connection: &mut C,
+    namespace: &str,
+    key: &Key,
+) -> Result<bool> {
+    const OPERATION: &str = "try_lock_in";
+    key.check().map_err(|error| error.during(OPERATION))?;
+    let lock = key.lock_id(namespace);
+    let answers = connection.perform(&[TryIn { lock }]).await;
+    match answers {
+        Ok(answers) => Ok(answers == [true]),
+        Err(failure) => Err(failure.error(OPERATION).on(key)),
+    }
+}
+
+/// Waits for the lock of `key` for the transaction that is open on `connection`.
+///
+/// Backend crates wrap it for their own connection types.
+///
+/// # Guarantees
+/// When it times out the transaction goes on as if it had not been called. The transaction's
+/// `lock_timeout` and `statement_timeout` are the same afterwards.
+///
+/// # Errors
+/// [`ErrorKind::TimedOut`] after `timeout`, [`ErrorKind::Invalid`] for a bad key or a `timeout` of
+/// zero or more than 24 days, and the error of the connection.
+pub async fn lock_on<C: Connection>(
+    connection: &mut C,
+    namespace: &str,
+    key: &Key,
+    timeout: Duration,
+) -> Result<()> {
+    const OPERATION: &str = "lock_in";
+    key.check().map_err(|error| error.during(OPERATION))?;
+    if timeout.is_zero() || timeout > LOCK_TIMEOUT_LIMIT {
+        let message = format!(
+            "a timeout of {timeout:?} is outside the limits; allowed are 1 ns to 24 days, rounded up to milliseconds"
+        );
+        return Err(Error::new(ErrorKind::Invalid, OPERATION, message).on(key));
+    }
+    let error = |failure: Failure| failure.error(OPERATION).on(key);
+    let lock = key.lock_id(namespace);
+    connection.script(SAVEPOINT).await.map_err(error)?;
+    let waited = wait(connection, lock, timeout).await;
+    match waited {
+        Ok(()) => connection.script(RELEASE).await.map_err(error),
+        Err(failure) => {
+            if !failure.broken {
+                connection.script(ROLLBACK).await.map_err(error)?;
+            }
+            if failure.kind() == ErrorKind::TimedOut {
+                let message = format!("not granted within {timeout:?}");
+                return Err(Error::new(ErrorKind::TimedOut, OPERATION, message).on(key));
+            }
+            Err(error(failure))
+        }
+    }
+}
+
+async fn wait<C: Connection>(
+    connection: &mut C,
+    lock: LockId,
+    timeout: Duration,
+) -> Result<(), Failure> {
+    let millis = timeout.as_nanos().div_ceil(1_000_000);
+    let bounded = Timeouts {
+        lock: format!("{millis}ms"),
+        statement: "0".to_owned(),
+    };
+    let before = connection.perform(&[bounded]).await?;
+    connection.perform(&[WaitIn { lock }]).await?;
+    connection.perform(&before).await?;
+    Ok(())
+}
+
+/// Tries a transaction's lock; a batch of one.
+#[derive(Clone, Copy, Debug)]
+pub struct TryIn {
+    /// The lock.
+    pub lock: LockId,
+}
+
+/// Waits for a transaction's lock; a batch of one.
+#[derive(Clone, Copy, Debug)]
+pub struct WaitIn {
+    /// The lock.
+    pub lock: LockId,
+}
+
+/// Sets the two timeouts of a transaction and answers the former ones; a batch of one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// `lock_timeout`, with its unit.
+    pub lock: String,
+    /// `statement_timeout`, with its unit.
+    pub statement: String,
+}
+
+impl Operation for TryIn {
+    type Output = bool;
+
+    const STATEMENT: Statement = Statement {
+        name: "mutex.try_in",
+        sql: include_str!("try_in.sql"),
+        params: &[Type::Int, Type::Bool],
+        columns: &[Type::Bool],
+    };
+
+    fn params(batch: &[Self]) -> Vec<Value> {
+        lock_params(batch.first().map(|one| one.lock))
+    }
+
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<bool>, Failure> {
+        rows.into_iter().map(|mut row| row.bool(0)).collect()
+    }
+
+    fn model(batch: &[Self], world: &mut World, session: u64) -> Option<Rows> {
+        let ok = world.try_lock(batch.first()?.lock, session);
+        Some(vec![Row(vec![Value::Bool(ok)])])
+    }
+}
+
+impl Operation for WaitIn {
+    type Output = ();
+
+    const STATEMENT: Statement = Statement {
+        name: "mutex.wait_in",
+        sql: include_str!("wait_in.sql"),
+        params: &[Type::Int, Type::Bool],
+        columns: &[Type::Text],
+    };
+
+    fn params(batch: &[Self]) -> Vec<Value> {
+        lock_params(batch.first().map(|one| one.lock))
+    }
+
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<()>, Failure> {
+        Ok(rows.into_iter().map(drop).collect())
+    }
+
+    fn model(batch: &[Self], world: &mut World, session: u64) -> Option<Rows> {
+        world
+            .try_lock(batch.first()?.lock, session)
+            .then(|| vec![Row(vec![Value::Text(String::new())])])
+    }
+}
+
+impl Operation for Timeouts {
+    type Output = Timeouts;
+
+    const STATEMENT: Statement = Statement {
+        name: "mutex.timeouts",
+        sql: include_str!("timeouts.sql"),
+        params: &[Type::Text, Type::Text],
+        columns: &[Type::Text, Type::Text],
+    };
+
+    fn params(batch: &[Self]) -> Vec<Value> {
+        batch
+            .iter()
+            .take(1)
+            .flat_map(|one| {
+                [
+                    Value::Text(one.lock.clone()),
+                    Value::Text(one.statement.clone()),
+                ]
+            })
+            .collect()
+    }
+
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<Timeouts>, Failure> {
+        rows.into_iter()
+            .map(|mut row| {
+                Ok(Timeouts {
+                    lock: row.text(0)?,
+                    statement: row.text(1)?,
+                })
+            })
+            .collect()
+    }
+
+    fn model(_: &[Self], _: &mut World, _: u64) -> Option<Rows> {
+        // Settings have no meaning in memory.
+        let off = || Value::Text("0".to_owned());
+        Some(vec![Row(vec![off(), off()])])
+    }
+}
+
+fn lock_params(lock: Option<LockId>) -> Vec<Value> {
+    lock.map(|lock| vec![Value::Int(lock.key), Value::Bool(lock.pair)])
+        .unwrap_or_default()
+}

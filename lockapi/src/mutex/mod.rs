@@ -1,0 +1,156 @@
+//! Mutual exclusion for as long as a connection lives.
+
+use std::fmt;
+use std::future::Future;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::error::Result;
+use crate::fence::Fence;
+use crate::key::Key;
+
+mod check;
+mod in_transaction;
+mod session;
+mod step;
+mod wait;
+
+pub use check::Check;
+pub use in_transaction::{Timeouts, TryIn, WaitIn, lock_on, try_lock_on};
+pub use session::{Clear, Enlist};
+pub use step::{Step, Stepped};
+pub use wait::Wait;
+
+/// The longest time that a lock can be waited for: PostgreSQL counts milliseconds in 32 bits.
+pub(crate) const LOCK_TIMEOUT_LIMIT: Duration = Duration::from_secs(24 * 24 * 3600);
+
+/// A lock that one holder has at a time, among all programs that use the same database.
+///
+/// It is a session-level advisory lock of PostgreSQL on one connection that all mutexes of a
+/// backend share. Use it where a holder that dies must be replaced at once, and where the work
+/// ends when the connection does; use a [`Lease`](crate::lease::Lease) where the holder must
+/// survive a lost connection.
+///
+/// # Guarantees
+/// - Two guards of one key never exist at the same time, in one process or in several, as far as
+///   the server knows. A holder whose connection broke is told within the heartbeat
+///   ([`Options::heartbeat`](crate::engine::Options::heartbeat)); until then it may still believe
+///   that it holds: protect writes with the [`Fence`].
+/// - Within a process waiters are served in the order of arrival. Between processes the server's
+///   queue decides; a process passes the lock on within itself for a bounded time only.
+/// - It is not re-entrant: locking a key again waits, also in the same task.
+///
+/// # Cancel safety
+/// Every future may be dropped at any point: nothing stays locked that nobody holds a guard for.
+#[async_trait]
+pub trait Mutex: Send + Sync + fmt::Debug {
+    /// The key.
+    fn key(&self) -> &Key;
+
+    /// The namespace that a name is in.
+    fn namespace(&self) -> &str;
+
+    /// Locks if that is possible at once; `None` when it is held.
+    ///
+    /// # Errors
+    /// `Unavailable`, `Capacity`, `Unsupported` behind a transaction-pooling proxy.
+    async fn try_lock(&self) -> Result<Option<Box<dyn MutexGuard>>>;
+
+    /// Waits until it is locked.
+    ///
+    /// # Errors
+    /// As for [`try_lock`](Self::try_lock).
+    async fn lock(&self) -> Result<Box<dyn MutexGuard>>;
+
+    /// Waits for at most `timeout`.
+    ///
+    /// # Errors
+    /// `TimedOut`; otherwise as for [`try_lock`](Self::try_lock).
+    async fn lock_timeout(&self, timeout: Duration) -> Result<Box<dyn MutexGuard>>;
+}
+
+/// Holds a [`Mutex`] until it is unlocked or dropped.
+///
+/// Dropping it unlocks in the background, without blocking and without telling whether it was
+/// still held; [`unlock`](Self::unlock) tells.
+#[must_use = "a guard that is dropped unlocks at once"]
+#[async_trait]
+pub trait MutexGuard: Send + Sync + fmt::Debug {
+    /// The holder's fencing token.
+    fn fence(&self) -> Fence;
+
+    /// Whether the lock was lost because its session ended.
+    fn is_lost(&self) -> bool;
+
+    /// Returns once the lock is lost.
+    ///
+    /// # Cancel safety
+    /// Safe to drop and to call again.
+    async fn lost(&self);
+
+    /// Unlocks, and returns when the lock is free or another waiter of this process has it.
+    ///
+    /// # Cancel safety
+    /// When dropped, the lock is still released.
+    ///
+    /// # Errors
+    /// `Lost` when the lock was no longer held.
+    async fn unlock(self: Box<Self>) -> Result<()>;
+}
+
+/// Conveniences over [`Mutex`].
+#[async_trait]
+pub trait MutexExt: Mutex {
+    /// Runs `work` while holding the lock; `None`, without running it, when another holds it.
+    ///
+    /// The lock is released when `work` ends, panics, or is dropped. `work` is dropped when the
+    /// lock is lost.
+    ///
+    /// # Errors
+    /// `Lost` when the lock was lost before `work` ended; otherwise as for
+    /// [`try_lock`](Mutex::try_lock).
+    async fn run_exclusive<F, W, T>(&self, work: F) -> Result<Option<T>>
+    where
+        F: FnOnce(Fence) -> W + Send,
+        W: Future<Output = T> + Send,
+        T: Send,
+    {
+        match self.try_lock().await? {
+            Some(guard) => run_locked(guard, work).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Waits for the lock and runs `work` while holding it.
+    ///
+    /// # Errors
+    /// As for [`run_exclusive`](Self::run_exclusive).
+    async fn run_exclusive_wait<F, W, T>(&self, work: F) -> Result<T>
+    where
+        F: FnOnce(Fence) -> W + Send,
+        W: Future<Output = T> + Send,
+        T: Send,
+    {
+        let guard = self.lock().await?;
+        run_locked(guard, work).await
+    }
+}
+
+impl<M: Mutex + ?Sized> MutexExt for M {}
+
+async fn run_locked<F, W, T>(guard: Box<dyn MutexGuard>, work: F) -> Result<T>
+where
+    F: FnOnce(Fence) -> W + Send,
+    W: Future<Output = T> + Send,
+{
+    let outcome = crate::wait::unless(guard.lost(), work(guard.fence())).await;
+    let unlocked = guard.unlock().await;
+    match outcome {
+        Some(value) => unlocked.map(|()| value),
+        // The guard was lost, so this is the error that says so.
+        None => Err(unlocked.err().unwrap_or_else(|| {
+            crate::Error::new(crate::ErrorKind::Lost, "run_exclusive", "the lock was lost")
+        })),
+    }
+}

@@ -1,0 +1,14 @@
+-- Sets lock_timeout and statement_timeout for the transaction and answers what they were.
+--
+-- Promises: both settings are changed together, for this transaction at most.
+-- Index: none. Race: none; "old" is read before "new" is set because "new" reads from it.
+WITH old AS MATERIALIZED (
+    SELECT pg_catalog.current_setting('lock_timeout') AS lock,
+           pg_catalog.current_setting('statement_timeout') AS statement
+), new AS MATERIALIZED (
+    SELECT old.lock, old.statement,
+           pg_catalog.set_config('lock_timeout', $1::text, true),
+           pg_catalog.set_config('statement_timeout', $2::text, true)
+      FROM old
+)
+SELECT new.lock, new.statement FROM new

@@ -1,0 +1,8 @@
+-- Tries an advisory lock for the transaction that is open.
+--
+-- Promises: true when the transaction holds the lock until it ends; false, without waiting, when
+-- another session holds it.
+-- Index: none. Race: none, the server decides.
+SELECT CASE WHEN $2::bool
+            THEN pg_catalog.pg_try_advisory_xact_lock(($1::int8 >> 32)::int4, (($1::int8 << 32) >> 32)::int4)
+            ELSE pg_catalog.pg_try_advisory_xact_lock($1::int8) END AS ok

@@ -1,0 +1,71 @@
+//! An operation as a value.
+
+use super::value::{Rows, Type, Value};
+use crate::error::Failure;
+use crate::memory::World;
+
+/// One constant SQL statement with the types of what goes in and comes out.
+#[derive(Debug)]
+pub struct Statement {
+    /// A short name, for errors and traces.
+    pub name: &'static str,
+    /// The text; every parameter in it is cast to its declared type.
+    pub sql: &'static str,
+    /// The types of its parameters.
+    pub params: &'static [Type],
+    /// The types of its columns.
+    pub columns: &'static [Type],
+}
+
+/// Something that a primitive does to the database, defined once for every backend.
+///
+/// An operation is written over a slice, so that concurrent calls travel in one statement.
+/// Neither its SQL nor its model reads the clock of the client.
+pub trait Operation: Send + Sync + Sized + 'static {
+    /// What one element of the slice is answered.
+    type Output: Send + PartialEq + std::fmt::Debug;
+
+    /// The statement that does it.
+    const STATEMENT: Statement;
+
+    /// The statement's parameters for `batch`.
+    fn params(batch: &[Self]) -> Vec<Value>;
+
+    /// Reads the statement's rows: one output for each element of `batch`, in its order.
+    ///
+    /// # Errors
+    /// [`Failure::corrupt`] when the rows do not have the declared shape.
+    fn decode(batch: &[Self], rows: Rows) -> Result<Vec<Self::Output>, Failure>;
+
+    /// What the statement means: the rows it answers in `world` when run by `session`.
+    ///
+    /// `None` says that the statement would wait for another session.
+    fn model(batch: &[Self], world: &mut World, session: u64) -> Option<Rows>;
+}
+
+/// A call of an operation, without its type: what a driver runs.
+pub trait Call: Send + Sync {
+    /// The statement to run.
+    fn statement(&self) -> &'static Statement;
+    /// The values to send with it.
+    fn params(&self) -> Vec<Value>;
+    /// See [`Operation::model`].
+    fn model(&self, world: &mut World, session: u64) -> Option<Rows>;
+}
+
+/// A slice of one operation, as a [`Call`].
+pub struct Batch<'a, O>(pub &'a [O]);
+
+impl<O: Operation> Call for Batch<'_, O> {
+    fn statement(&self) -> &'static Statement {
+        &const { O::STATEMENT }
+    }
+
+    fn params(&self) -> Vec<Value> {
+        O::params(self.0)
+    }
+
+    fn model(&self, world: &mut World, session: u64) -> Option<Rows> {
+        O::model(self.0, world, session)
+    }
+}
