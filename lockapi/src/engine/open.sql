@@ -17,6 +17,7 @@ WITH wanted (name, value) AS (
            ('default_transaction_deferrable', 'off'),
            ('client_min_messages', 'error'),
            ('jit', 'off'),
+           ('plan_cache_mode', 'force_generic_plan'),
            ('tcp_keepalives_idle', '5'),
            ('tcp_keepalives_interval', '2'),
            ('tcp_keepalives_count', '3'),

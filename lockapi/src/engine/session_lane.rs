@@ -7,8 +7,10 @@ use super::link::{Link, Links, Watch};
 use super::sessions::{Next, Request, Sessions};
 use crate::error::{ErrorKind, Failure};
 use crate::key::LockId;
-use crate::mutex::{Clear, Enlist, Step, Stepped, Wait};
-use crate::seam::Connector;
+use crate::mutex::{
+    Clear, DRAWS_BEFORE_FLUSH, Enlist, Flush, Relax, ReleaseOne, Step, Stepped, TryOne, Wait,
+};
+use crate::seam::{Connection, Connector};
 use crate::wait::{unless, yield_now};
 
 /// How long a waiting session is kept without work.
@@ -21,6 +23,8 @@ struct SessionLane<C: Connector> {
     watch: Arc<Watch>,
     index: usize,
     link: Option<(Link<C::Connection>, i64)>,
+    /// Statements that may have drawn a token since they were last made safe on disk.
+    draws: i64,
 }
 
 type Opened<'a, C> = &'a mut Link<<C as Connector>::Connection>;
@@ -33,6 +37,7 @@ impl<C: Connector> SessionLane<C> {
             links,
             index,
             link: None,
+            draws: 0,
         }
     }
 
@@ -45,8 +50,10 @@ impl<C: Connector> SessionLane<C> {
             if marked != [true] {
                 return Err(unsent(Failure::corrupt("the session could not be marked")));
             }
+            link.perform(&[Relax]).await.map_err(unsent)?;
             self.sessions.opened(self.index, mark);
             self.link = Some((link, mark));
+            self.draws = 0;
         }
         match &mut self.link {
             Some((link, _)) => Ok(link),
@@ -54,15 +61,29 @@ impl<C: Connector> SessionLane<C> {
         }
     }
 
+    /// The session's connection, for a statement that may draw a token.
+    async fn open_to_draw(&mut self) -> Result<Opened<'_, C>, Failure> {
+        if self.draws >= DRAWS_BEFORE_FLUSH
+            && let Some((link, _)) = &mut self.link
+        {
+            match link.perform(&[Flush]).await {
+                Ok(_) => self.draws = 0,
+                Err(failure) => return Err(failure),
+            }
+        }
+        self.draws += 1;
+        self.open().await
+    }
+
     /// Runs requests, and settles them whatever happens.
     async fn run(&mut self, requests: Vec<Request>) -> usize {
-        let steps: Vec<Step> = requests.iter().map(step).collect();
-        let outcome = match self.open().await {
-            Ok(link) => link.perform(&steps).await,
-            Err(failure) => {
+        let outcome = match self.open_to_draw().await {
+            Ok(link) => send(link, &requests).await,
+            Err(failure) if self.link.is_none() => {
                 self.sessions.refuse_all(requests, &failure);
                 return 0;
             }
+            Err(failure) => Err(failure),
         };
         match outcome {
             Ok(answers) => {
@@ -123,12 +144,13 @@ impl<C: Connector> SessionLane<C> {
         let mut tries = 2;
         while let Some(slice) = self.sessions.slice(lock) {
             let millis = i64::try_from(slice.as_millis()).unwrap_or(i64::MAX).max(1);
-            let outcome = match self.open().await {
+            let outcome = match self.open_to_draw().await {
                 Ok(link) => link.perform(&[Wait { lock, millis }]).await,
-                Err(failure) => {
+                Err(failure) if self.link.is_none() => {
                     self.sessions.refuse_lock(lock, &failure);
                     return;
                 }
+                Err(failure) => Err(failure),
             };
             match outcome {
                 Ok(fences) => {
@@ -175,6 +197,21 @@ impl<C: Connector> SessionLane<C> {
             if self.link.is_none() {
                 return;
             }
+        }
+    }
+}
+
+/// Sends requests in one statement.
+async fn send<N: Connection>(
+    link: &mut Link<N>,
+    requests: &[Request],
+) -> Result<Vec<Stepped>, Failure> {
+    match requests {
+        [Request::Try { lock, .. }] => link.perform(&[TryOne(*lock)]).await,
+        [Request::Release { lock, .. }] => link.perform(&[ReleaseOne(*lock)]).await,
+        many => {
+            let steps: Vec<Step> = many.iter().map(step).collect();
+            link.perform(&steps).await
         }
     }
 }

@@ -101,8 +101,12 @@ impl World {
 
     /// Releases what a session that ended had locked.
     pub fn end_session(&mut self, session: u64) {
-        self.locks.retain(|_, locked| locked.session != session);
+        self.release_all(session);
         self.markers.remove(&session);
+    }
+
+    pub(crate) fn release_all(&mut self, session: u64) {
+        self.locks.retain(|_, locked| locked.session != session);
     }
 
     /// Sets the session's marker unless `marker` is empty, and answers it.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::LOCK_TIMEOUT_LIMIT;
+use super::one::lock_params;
 use crate::error::{Error, ErrorKind, Failure, Result};
 use crate::key::{Key, LockId};
 use crate::memory::World;
@@ -204,9 +205,4 @@ impl Operation for Timeouts {
         let off = || Value::Text("0".to_owned());
         Some(vec![Row(vec![off(), off()])])
     }
-}
-
-fn lock_params(lock: Option<LockId>) -> Vec<Value> {
-    lock.map(|lock| vec![Value::Int(lock.key), Value::Bool(lock.pair)])
-        .unwrap_or_default()
 }

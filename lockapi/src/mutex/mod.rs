@@ -12,13 +12,15 @@ use crate::key::Key;
 
 mod check;
 mod in_transaction;
+mod one;
 mod session;
 mod step;
 mod wait;
 
 pub use check::Check;
 pub use in_transaction::{Timeouts, TryIn, WaitIn, lock_on, try_lock_on};
-pub use session::{Clear, Enlist};
+pub use one::{ReleaseOne, TryOne};
+pub use session::{Clear, DRAWS_BEFORE_FLUSH, Enlist, Flush, Relax};
 pub use step::{Step, Stepped};
 pub use wait::Wait;
 

@@ -1,14 +1,32 @@
-//! The life of a session that holds locks: marking it and clearing it.
+//! The life of a session that holds locks.
 
 use crate::error::Failure;
 use crate::key::LockId;
 use crate::memory::World;
 use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
 
-/// Marks a new session; a batch of one.
+/// How many tokens a session draws at most before they are made safe on disk.
+pub const DRAWS_BEFORE_FLUSH: i64 = 256;
+
+/// Marks a new session; a batch of one. Answers whether the mark was free.
 #[derive(Clone, Copy, Debug)]
 pub struct Enlist {
     /// The advisory lock key that is the session's mark.
+    pub mark: i64,
+}
+
+/// Lets a session that is marked commit without waiting for the disk; a batch of one.
+#[derive(Clone, Copy, Debug)]
+pub struct Relax;
+
+/// Makes the tokens that a session drew safe on disk; a batch of one.
+#[derive(Clone, Copy, Debug)]
+pub struct Flush;
+
+/// Releases everything but the mark; a batch of one.
+#[derive(Clone, Copy, Debug)]
+pub struct Clear {
+    /// The session's mark.
     pub mark: i64,
 }
 
@@ -18,12 +36,16 @@ impl Operation for Enlist {
     const STATEMENT: Statement = Statement {
         name: "mutex.enlist",
         sql: include_str!("enlist.sql"),
-        params: &[Type::Int],
+        params: &[Type::Int, Type::Int],
         columns: &[Type::Bool, Type::Int],
     };
 
     fn params(batch: &[Self]) -> Vec<Value> {
-        batch.iter().map(|enlist| Value::Int(enlist.mark)).collect()
+        batch
+            .iter()
+            .take(1)
+            .flat_map(|enlist| [Value::Int(enlist.mark), Value::Int(DRAWS_BEFORE_FLUSH)])
+            .collect()
     }
 
     fn decode(_: &[Self], rows: Rows) -> Result<Vec<bool>, Failure> {
@@ -36,11 +58,50 @@ impl Operation for Enlist {
     }
 }
 
-/// Releases everything but the mark; a batch of one.
-#[derive(Clone, Copy, Debug)]
-pub struct Clear {
-    /// The session's mark.
-    pub mark: i64,
+impl Operation for Relax {
+    type Output = ();
+
+    const STATEMENT: Statement = Statement {
+        name: "mutex.relax",
+        sql: include_str!("relax.sql"),
+        params: &[],
+        columns: &[Type::Text],
+    };
+
+    fn params(_: &[Self]) -> Vec<Value> {
+        Vec::new()
+    }
+
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<()>, Failure> {
+        done(rows)
+    }
+
+    fn model(_: &[Self], _: &mut World, _: u64) -> Option<Rows> {
+        Some(vec![Row(vec![Value::Text("off".to_owned())])])
+    }
+}
+
+impl Operation for Flush {
+    type Output = ();
+
+    const STATEMENT: Statement = Statement {
+        name: "mutex.flush",
+        sql: include_str!("flush.sql"),
+        params: &[],
+        columns: &[Type::Text],
+    };
+
+    fn params(_: &[Self]) -> Vec<Value> {
+        Vec::new()
+    }
+
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<()>, Failure> {
+        done(rows)
+    }
+
+    fn model(_: &[Self], _: &mut World, _: u64) -> Option<Rows> {
+        Some(vec![Row(vec![Value::Text("on".to_owned())])])
+    }
 }
 
 impl Operation for Clear {
@@ -58,16 +119,20 @@ impl Operation for Clear {
     }
 
     fn decode(_: &[Self], rows: Rows) -> Result<Vec<()>, Failure> {
-        rows.into_iter()
-            .map(|mut row| row.text(0).map(drop))
-            .collect()
+        done(rows)
     }
 
     fn model(batch: &[Self], world: &mut World, session: u64) -> Option<Rows> {
-        world.end_session(session);
+        world.release_all(session);
         let marked = world.try_lock(mark_id(batch.first()?.mark), session);
         Some(vec![Row(vec![Value::Text(marked.to_string())])])
     }
+}
+
+fn done(rows: Rows) -> Result<Vec<()>, Failure> {
+    rows.into_iter()
+        .map(|mut row| row.text(0).map(drop))
+        .collect()
 }
 
 pub(crate) fn mark_id(mark: i64) -> LockId {
