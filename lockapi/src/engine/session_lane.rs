@@ -10,7 +10,7 @@ use crate::key::LockId;
 use crate::mutex::{
     Clear, DRAWS_BEFORE_FLUSH, Enlist, Flush, Relax, ReleaseOne, Step, Stepped, TryOne, Wait,
 };
-use crate::seam::{Connection, Connector};
+use crate::seam::Connector;
 use crate::wait::{unless, yield_now};
 
 /// How long a waiting session is kept without work.
@@ -27,8 +27,6 @@ struct SessionLane<C: Connector> {
     draws: i64,
 }
 
-type Opened<'a, C> = &'a mut Link<<C as Connector>::Connection>;
-
 impl<C: Connector> SessionLane<C> {
     fn new(sessions: Arc<Sessions>, links: Arc<Links<C>>, index: usize) -> Self {
         Self {
@@ -41,8 +39,8 @@ impl<C: Connector> SessionLane<C> {
         }
     }
 
-    /// The session's connection, marked.
-    async fn open(&mut self) -> Result<Opened<'_, C>, Failure> {
+    /// Sees to it that there is a connection, and that it is marked.
+    async fn open(&mut self) -> Result<(), Failure> {
         if self.link.is_none() {
             let mut link = self.links.open(&self.watch).await?;
             let mark = fastrand::i64(..);
@@ -55,36 +53,45 @@ impl<C: Connector> SessionLane<C> {
             self.link = Some((link, mark));
             self.draws = 0;
         }
-        match &mut self.link {
-            Some((link, _)) => Ok(link),
-            None => Err(unsent(Failure::corrupt("the session is not open"))),
+        Ok(())
+    }
+
+    /// The open connection, for a statement that may draw a token.
+    async fn to_draw(&mut self) -> Result<&mut Link<C::Connection>, Failure> {
+        let Some((link, _)) = &mut self.link else {
+            return Err(unsent(Failure::corrupt("the session is not open")));
+        };
+        if self.draws >= DRAWS_BEFORE_FLUSH {
+            link.perform(&[Flush]).await?;
+            self.draws = 0;
+        }
+        self.draws += 1;
+        Ok(link)
+    }
+
+    async fn send(&mut self, requests: &[Request]) -> Result<Vec<Stepped>, Failure> {
+        let link = self.to_draw().await?;
+        match requests {
+            [Request::Try { lock, .. }] => link.perform(&[TryOne(*lock)]).await,
+            [Request::Release { lock, .. }] => link.perform(&[ReleaseOne(*lock)]).await,
+            many => {
+                let steps: Vec<Step> = many.iter().map(step).collect();
+                link.perform(&steps).await
+            }
         }
     }
 
-    /// The session's connection, for a statement that may draw a token.
-    async fn open_to_draw(&mut self) -> Result<Opened<'_, C>, Failure> {
-        if self.draws >= DRAWS_BEFORE_FLUSH
-            && let Some((link, _)) = &mut self.link
-        {
-            match link.perform(&[Flush]).await {
-                Ok(_) => self.draws = 0,
-                Err(failure) => return Err(failure),
-            }
-        }
-        self.draws += 1;
-        self.open().await
+    async fn wait(&mut self, wait: Wait) -> Result<Vec<i64>, Failure> {
+        self.to_draw().await?.perform(&[wait]).await
     }
 
     /// Runs requests, and settles them whatever happens.
     async fn run(&mut self, requests: Vec<Request>) -> usize {
-        let outcome = match self.open_to_draw().await {
-            Ok(link) => send(link, &requests).await,
-            Err(failure) if self.link.is_none() => {
-                self.sessions.refuse_all(requests, &failure);
-                return 0;
-            }
-            Err(failure) => Err(failure),
-        };
+        if let Err(failure) = self.open().await {
+            self.sessions.refuse_all(requests, &failure);
+            return 0;
+        }
+        let outcome = self.send(&requests).await;
         match outcome {
             Ok(answers) => {
                 self.sessions.settle(self.index, requests, &answers);
@@ -144,14 +151,11 @@ impl<C: Connector> SessionLane<C> {
         let mut tries = 2;
         while let Some(slice) = self.sessions.slice(lock) {
             let millis = i64::try_from(slice.as_millis()).unwrap_or(i64::MAX).max(1);
-            let outcome = match self.open_to_draw().await {
-                Ok(link) => link.perform(&[Wait { lock, millis }]).await,
-                Err(failure) if self.link.is_none() => {
-                    self.sessions.refuse_lock(lock, &failure);
-                    return;
-                }
-                Err(failure) => Err(failure),
-            };
+            if let Err(failure) = self.open().await {
+                self.sessions.refuse_lock(lock, &failure);
+                return;
+            }
+            let outcome = self.wait(Wait { lock, millis }).await;
             match outcome {
                 Ok(fences) => {
                     for fence in fences {
@@ -197,21 +201,6 @@ impl<C: Connector> SessionLane<C> {
             if self.link.is_none() {
                 return;
             }
-        }
-    }
-}
-
-/// Sends requests in one statement.
-async fn send<N: Connection>(
-    link: &mut Link<N>,
-    requests: &[Request],
-) -> Result<Vec<Stepped>, Failure> {
-    match requests {
-        [Request::Try { lock, .. }] => link.perform(&[TryOne(*lock)]).await,
-        [Request::Release { lock, .. }] => link.perform(&[ReleaseOne(*lock)]).await,
-        many => {
-            let steps: Vec<Step> = many.iter().map(step).collect();
-            link.perform(&steps).await
         }
     }
 }
