@@ -35,10 +35,10 @@ impl Sqlx {
             }
         };
         let _entered = handle.enter();
-        // Each connection is taken out of its pool for good; the pool only knows how to open one.
+        // Each connection is taken out of its pool at once and for good: the pool only opens them.
         let pool = pool
             .min_connections(0)
-            .max_connections(u32::MAX >> 8)
+            .max_connections(128)
             .test_before_acquire(false);
         let direct = pool.clone().connect_lazy_with(connect.clone());
         let proxied = pool.connect_lazy_with(connect.statement_cache_capacity(0));

@@ -40,6 +40,10 @@ async fn all() {
     let backend = backend_sqlx::connect_url(url).await.expect("a backend");
     backend.migrate().await.expect("tables");
     let mut report = Report::open("locks");
+    if std::env::args().any(|one| one == "--prof") {
+        distinct(&mut report, &backend, url, 256).await;
+        return;
+    }
     uncontended(&mut report, &backend, url).await;
     for tasks in [256, 1000] {
         distinct(&mut report, &backend, url, tasks).await;

@@ -24,9 +24,14 @@ impl Hold {
         self.state.load(Ordering::Acquire) == LOST
     }
 
-    /// Answers whether this call was the one that ended it.
-    pub(crate) fn lose(&self) -> bool {
-        self.end(LOST)
+    /// Marks it lost, unless it had ended before. [`announce`](Self::announce) must follow, outside
+    /// of any lock: it runs wakers, which are other people's code.
+    pub(crate) fn lose(&self) {
+        self.end(LOST);
+    }
+
+    pub(crate) fn announce(&self) {
+        self.ended.notify_waiters();
     }
 
     /// Answers whether this call was the one that ended it.
@@ -35,14 +40,9 @@ impl Hold {
     }
 
     fn end(&self, state: u8) -> bool {
-        let ended = self
-            .state
+        self.state
             .compare_exchange(HELD, state, Ordering::AcqRel, Ordering::Acquire)
-            .is_ok();
-        if ended {
-            self.ended.notify_waiters();
-        }
-        ended
+            .is_ok()
     }
 
     /// Returns once it is lost.

@@ -191,6 +191,7 @@ impl<C: Connector> Leases<C> {
     fn look(&self, armed: Time) {
         let now = self.keeper.now();
         let mut renewals = Vec::new();
+        let mut lost = Vec::new();
         let mut state = self.lock();
         if state.armed == Some(armed) {
             state.armed = None;
@@ -211,7 +212,7 @@ impl<C: Connector> Leases<C> {
             }
             if now >= entry.deadline {
                 entry.hold.lose();
-                state.remove(id);
+                lost.extend(state.remove(id));
                 continue;
             }
             renewals.push((
@@ -229,6 +230,9 @@ impl<C: Connector> Leases<C> {
             state.schedule(id, deadline);
         }
         self.arm(state);
+        for entry in lost {
+            entry.hold.announce();
+        }
         for (id, ttl, renew) in renewals {
             let this = self.this.clone();
             self.lane.submit(renew, move |outcome| {
@@ -242,6 +246,7 @@ impl<C: Connector> Leases<C> {
     /// Takes the answer to a renewal that was sent at `sent`.
     fn renewed(&self, id: u64, ttl: Duration, sent: Time, outcome: &Result<bool>) {
         let mut state = self.lock();
+        let mut lost = None;
         let Some(entry) = state.entries.get_mut(&id) else {
             return;
         };
@@ -253,7 +258,7 @@ impl<C: Connector> Leases<C> {
             }
             Ok(false) => {
                 entry.hold.lose();
-                state.remove(id);
+                lost = state.remove(id);
             }
             // Unknown is not lost: it is held until the deadline, and asked again before.
             Err(_) if entry.renewed => {
@@ -263,6 +268,9 @@ impl<C: Connector> Leases<C> {
             Err(_) => {}
         }
         self.arm(state);
+        if let Some(entry) = lost {
+            entry.hold.announce();
+        }
     }
 
     /// Renews now, at the caller's wish.

@@ -149,10 +149,19 @@ struct State {
 struct News {
     grants: Vec<(oneshot::Sender<Granted>, Granted)>,
     releases: Vec<(oneshot::Sender<Result<()>>, Result<()>)>,
+    lost: Vec<Arc<Hold>>,
 }
 
 impl News {
+    fn lose(&mut self, hold: &Arc<Hold>) {
+        hold.lose();
+        self.lost.push(Arc::clone(hold));
+    }
+
     fn tell(self) {
+        for hold in self.lost {
+            hold.announce();
+        }
         // A caller that left drops its grant, which releases the lock.
         for (reply, granted) in self.grants {
             drop(reply.send(granted));
@@ -270,6 +279,7 @@ impl Sessions {
         let Phase::Held(held) = &mut slot.phase else {
             return;
         };
+        debug_assert!(!held.hold.is_held(), "another holder's lock is being released");
         let session = held.session;
         if !slot.queue.is_empty()
             && held.hand_overs < MAX_HAND_OVERS
@@ -567,7 +577,7 @@ impl Sessions {
             .iter()
             .filter_map(|(lock, slot)| match &slot.phase {
                 Phase::Held(held) if held.session == session => {
-                    held.hold.lose();
+                    news.lose(&held.hold);
                     Some(*lock)
                 }
                 _ => None,
@@ -651,7 +661,7 @@ impl Sessions {
         state.ended = true;
         for (_, slot) in state.slots.drain() {
             if let Phase::Held(held) = slot.phase {
-                held.hold.lose();
+                news.lose(&held.hold);
             }
             for waiter in slot.queue {
                 news.grants.push((waiter.reply, Err(failure.error("lock"))));
