@@ -19,20 +19,11 @@ pub(crate) struct Sqlx {
 impl Sqlx {
     /// On the current tokio runtime, or on one of its own where there is none.
     pub(crate) fn new(pool: PgPoolOptions, connect: PgConnectOptions) -> Result<Self, Error> {
-        let (handle, own) = match Handle::try_current() {
-            Ok(handle) => (handle, None),
-            Err(_) => {
-                let runtime = Builder::new_multi_thread()
-                    .worker_threads(1)
-                    .thread_name("lockapi-sqlx")
-                    .enable_all()
-                    .build()
-                    .map_err(|error| {
-                        let message = format!("no runtime could be started: {error}");
-                        Error::new(ErrorKind::Unavailable, "connect", message)
-                    })?;
-                (runtime.handle().clone(), Some(runtime))
-            }
+        let (handle, own) = if let Ok(handle) = Handle::try_current() {
+            (handle, None)
+        } else {
+            let runtime = own_runtime()?;
+            (runtime.handle().clone(), Some(runtime))
         };
         let _entered = handle.enter();
         // Each connection is taken out of its pool at once and for good: the pool only opens them.
@@ -49,6 +40,18 @@ impl Sqlx {
             own,
         })
     }
+}
+
+fn own_runtime() -> Result<Runtime, Error> {
+    Builder::new_multi_thread()
+        .worker_threads(1)
+        .thread_name("lockapi-sqlx")
+        .enable_all()
+        .build()
+        .map_err(|error| {
+            let message = format!("no runtime could be started: {error}");
+            Error::new(ErrorKind::Unavailable, "connect", message)
+        })
 }
 
 impl Drop for Sqlx {
@@ -146,5 +149,5 @@ fn sqlstate(error: &sqlx::Error) -> Option<String> {
     error
         .as_database_error()?
         .code()
-        .map(|code| code.into_owned())
+        .map(std::borrow::Cow::into_owned)
 }

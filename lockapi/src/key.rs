@@ -195,6 +195,7 @@ mod tests {
     #[test]
     fn a_pair_keeps_both_halves() {
         let id = Key::from((-1, -3)).lock_id("");
-        assert_eq!((id.key >> 32, id.key as i32, id.pair), (-1, -3, true));
+        let object = id.key & i64::from(u32::MAX);
+        assert_eq!((id.key >> 32, object, id.pair), (-1, (1 << 32) - 3, true));
     }
 }

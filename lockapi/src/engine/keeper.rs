@@ -108,7 +108,7 @@ impl Drop for Alive {
 
 impl Keeper {
     /// Starts the thread.
-    pub(crate) fn start(clock: Clock) -> std::io::Result<Self> {
+    pub(crate) fn start(clock: &Clock) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
             clock: clock.clone(),
             timers: Mutex::default(),
@@ -205,12 +205,12 @@ mod tests {
     #[test]
     fn actions_run_in_order_once_the_clock_is_moved() {
         let clock = ManualClock::default();
-        let keeper = Keeper::start(Clock::Manual(clock.clone())).unwrap();
+        let keeper = Keeper::start(&Clock::Manual(clock.clone())).unwrap();
         let (sender, receiver) = mpsc::channel();
         for seconds in [3, 1, 2] {
             let sender = sender.clone();
             keeper.run_at(Duration::from_secs(seconds), move || {
-                sender.send(seconds).unwrap()
+                sender.send(seconds).unwrap();
             });
         }
         clock.advance(Duration::from_secs(2));
@@ -222,8 +222,8 @@ mod tests {
 
     #[test]
     fn a_dropped_sleep_leaves_no_timer() {
-        let keeper = Keeper::start(Clock::real()).unwrap();
-        let mut sleep = keeper.sleep(Duration::from_secs(3600));
+        let keeper = Keeper::start(&Clock::real()).unwrap();
+        let mut sleep = keeper.sleep(Duration::from_hours(1));
         let mut context = Context::from_waker(Waker::noop());
         assert!(Pin::new(&mut sleep).poll(&mut context).is_pending());
         assert_eq!(keeper.shared.lock().due.len(), 1);

@@ -21,7 +21,7 @@ const SLACK_PART: u32 = 12;
 /// This part is given up for the difference in speed of two clocks.
 const DRIFT_PART: u32 = 50;
 /// Rows of leases that ended long ago are deleted this often.
-const SWEEP_EVERY: Duration = Duration::from_secs(600);
+const SWEEP_EVERY: Duration = Duration::from_mins(10);
 const SWEEP_ROWS: i64 = 1000;
 const RELEASE_AGAIN: Duration = Duration::from_millis(250);
 
@@ -52,7 +52,7 @@ impl Queued for Sweep {
 
 /// How long a lease is surely held, counted from before the request was sent.
 fn deadline(sent: Time, ttl: Duration) -> Time {
-    sent + ttl - ttl / DRIFT_PART
+    sent + ttl.saturating_sub(ttl / DRIFT_PART)
 }
 
 /// When a lease that was granted or renewed has to be looked at.

@@ -41,7 +41,7 @@ pub use link::{Marker, Settle};
 use sessions::Sessions;
 
 /// How long migrations may take: another process may be applying them.
-const MIGRATION_TIMEOUT: Duration = Duration::from_secs(60);
+const MIGRATION_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// What a program may choose when it connects.
 ///
@@ -111,7 +111,7 @@ impl Options {
     }
 
     fn check(&self) -> Result<()> {
-        const DAY: Duration = Duration::from_secs(24 * 3600);
+        const DAY: Duration = Duration::from_hours(24);
         let invalid = |message| Err(Error::new(ErrorKind::Invalid, "connect", message));
         check_name("namespace", &self.namespace, 1)?;
         if self.max_locks == 0 {
@@ -157,7 +157,7 @@ pub(crate) async fn start_with<C: Connector>(
     clock: Clock,
 ) -> Result<Arc<dyn Backend>> {
     options.check()?;
-    let keeper = Keeper::start(clock).map_err(|error| {
+    let keeper = Keeper::start(&clock).map_err(|error| {
         Failure::connect(None, format!("no thread for the keeper: {error}")).error("connect")
     })?;
     let connector = Arc::new(connector);

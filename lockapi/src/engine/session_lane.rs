@@ -57,7 +57,7 @@ impl<C: Connector> SessionLane<C> {
     }
 
     /// The open connection, for a statement that may draw a token.
-    async fn to_draw(&mut self) -> Result<&mut Link<C::Connection>, Failure> {
+    async fn drawing(&mut self) -> Result<&mut Link<C::Connection>, Failure> {
         let Some((link, _)) = &mut self.link else {
             return Err(unsent(Failure::corrupt("the session is not open")));
         };
@@ -70,7 +70,7 @@ impl<C: Connector> SessionLane<C> {
     }
 
     async fn send(&mut self, requests: &[Request]) -> Result<Vec<Stepped>, Failure> {
-        let link = self.to_draw().await?;
+        let link = self.drawing().await?;
         match requests {
             [Request::Try { lock, .. }] => link.perform(&[TryOne(*lock)]).await,
             [Request::Release { lock, .. }] => link.perform(&[ReleaseOne(*lock)]).await,
@@ -82,7 +82,7 @@ impl<C: Connector> SessionLane<C> {
     }
 
     async fn wait(&mut self, wait: Wait) -> Result<Vec<i64>, Failure> {
-        self.to_draw().await?.perform(&[wait]).await
+        self.drawing().await?.perform(&[wait]).await
     }
 
     /// Runs requests, and settles them whatever happens.

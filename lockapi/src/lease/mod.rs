@@ -17,7 +17,7 @@ pub use operations::{Acquire, Acquired, Check, Peek, Peeked, Release, Renew, Swe
 /// The shortest time to live.
 pub const MIN_TTL: Duration = Duration::from_millis(10);
 /// The longest time to live: a leap year.
-pub const MAX_TTL: Duration = Duration::from_secs(366 * 24 * 3600);
+pub const MAX_TTL: Duration = Duration::from_hours(366 * 24);
 /// The most bytes of data that a lease carries.
 pub const MAX_DATA_BYTES: usize = 4096;
 

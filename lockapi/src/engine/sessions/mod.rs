@@ -5,16 +5,25 @@
 //! stays with that session until it is released. Lanes ask for [`Step`](Request)s, run them and
 //! settle the answers; whatever is to be told to callers is told after the state is unlocked.
 
+mod failures;
+mod grant;
+mod state;
+mod waiting;
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
 
+pub(crate) use grant::Grant;
+pub(crate) use state::{Granted, Next, Patience, Request};
+use state::{Held, News, Phase, Ping, Session, Slot, State, Waiter};
+
 use super::clock::Time;
 use super::keeper::Keeper;
 use super::lane::ended;
-use crate::error::{Error, ErrorKind, Failure, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::fence::HAND_OVER_BITS;
 use crate::hold::Hold;
 use crate::key::LockId;
@@ -30,147 +39,6 @@ const SLICE: Duration = Duration::from_secs(1);
 const POLL_MILLIS: std::ops::Range<u64> = 20..120;
 
 const _: () = assert!(MAX_HAND_OVERS < 1 << HAND_OVER_BITS);
-
-/// How long a caller is willing to wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Patience {
-    None,
-    Until(Time),
-    Forever,
-}
-
-pub(crate) type Granted = Result<Option<Grant>>;
-
-struct Waiter {
-    patience: Patience,
-    reply: oneshot::Sender<Granted>,
-}
-
-/// A request to the lane of a session.
-pub(crate) enum Request {
-    Try {
-        lock: LockId,
-        again: bool,
-    },
-    Release {
-        lock: LockId,
-        reply: Option<oneshot::Sender<Result<()>>>,
-    },
-}
-
-impl Request {
-    pub(crate) fn lock(&self) -> LockId {
-        match self {
-            Self::Try { lock, .. } | Self::Release { lock, .. } => *lock,
-        }
-    }
-}
-
-/// What the lane of a session does next.
-pub(crate) enum Next {
-    Run(Vec<Request>),
-    /// Ask whether the session, which holds locks, still lives.
-    Ping,
-    /// Wait to be woken.
-    Rest,
-    /// Nothing is left to do, and nothing will come.
-    Close,
-}
-
-enum Phase {
-    /// An attempt is queued or under way on session 0.
-    Trying,
-    Held(Held),
-    /// A release is queued or under way on a session other than 0, or on 0 with nobody waiting.
-    Releasing,
-    /// Another process has it; a session waits, or is about to wait, in the server's queue.
-    Waiting,
-    /// Another process has it and no session is free to wait; a timer tries again.
-    Polling,
-}
-
-struct Held {
-    session: usize,
-    hold: Arc<Hold>,
-    fence: i64,
-    hand_overs: i64,
-    since: Time,
-}
-
-struct Slot {
-    phase: Phase,
-    queue: VecDeque<Waiter>,
-}
-
-impl Slot {
-    /// Removes callers that left, as far as they are in front.
-    fn prune(&mut self) {
-        while self
-            .queue
-            .front()
-            .is_some_and(|first| first.reply.is_closed())
-        {
-            self.queue.pop_front();
-        }
-    }
-}
-
-#[derive(Default)]
-struct Session {
-    requests: Vec<Request>,
-    held: usize,
-    mark: i64,
-    running: bool,
-    ping: Ping,
-}
-
-/// Whether an idle session that holds locks is to be asked if it still lives.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum Ping {
-    #[default]
-    Off,
-    Armed,
-    Due,
-}
-
-struct State {
-    slots: HashMap<LockId, Slot>,
-    sessions: Vec<Session>,
-    /// Locks that want a session to wait for them, oldest first.
-    wanted: VecDeque<LockId>,
-    /// Sessions that wait for locks or hold one, and so cannot take another from `wanted`.
-    busy: usize,
-    closing: bool,
-    ended: bool,
-}
-
-/// What is to be told to callers once the state is unlocked.
-#[derive(Default)]
-struct News {
-    grants: Vec<(oneshot::Sender<Granted>, Granted)>,
-    releases: Vec<(oneshot::Sender<Result<()>>, Result<()>)>,
-    lost: Vec<Arc<Hold>>,
-}
-
-impl News {
-    fn lose(&mut self, hold: &Arc<Hold>) {
-        hold.lose();
-        self.lost.push(Arc::clone(hold));
-    }
-
-    fn tell(self) {
-        for hold in self.lost {
-            hold.announce();
-        }
-        // A caller that left drops its grant, which releases the lock.
-        for (reply, granted) in self.grants {
-            drop(reply.send(granted));
-        }
-        for (reply, released) in self.releases {
-            drop(reply.send(released));
-        }
-    }
-}
 
 /// The locks of a process on one database.
 pub(crate) struct Sessions {
@@ -279,7 +147,10 @@ impl Sessions {
         let Phase::Held(held) = &mut slot.phase else {
             return;
         };
-        debug_assert!(!held.hold.is_held(), "another holder's lock is being released");
+        debug_assert!(
+            !held.hold.is_held(),
+            "another holder's lock is being released"
+        );
         let session = held.session;
         if !slot.queue.is_empty()
             && held.hand_overs < MAX_HAND_OVERS
@@ -510,173 +381,12 @@ impl Sessions {
         }
     }
 
-    // What the lanes of waiting sessions ask.
-
-    /// Takes a lock to wait for, and makes the session busy with it.
-    pub(crate) fn take_wanted(&self) -> Option<LockId> {
-        let mut state = self.lock();
-        let lock = state.wanted.pop_front()?;
-        state.busy += 1;
-        Some(lock)
-    }
-
-    /// How long to wait for the lock in the server's queue next; `None` gives it up because
-    /// nobody in this process waits for it any more.
-    pub(crate) fn slice(&self, lock: LockId) -> Option<Duration> {
-        let now = self.keeper.now();
-        let mut state = self.lock();
-        let slot = state.slots.get_mut(&lock)?;
-        slot.prune();
-        let longest = slot.queue.iter().map(|waiter| match waiter.patience {
-            Patience::None => Duration::ZERO,
-            Patience::Until(at) => at.saturating_sub(now),
-            Patience::Forever => SLICE,
-        });
-        let Some(longest) = longest.max() else {
-            state.slots.remove(&lock);
-            return None;
-        };
-        Some(longest.clamp(Duration::from_millis(1), SLICE))
-    }
-
-    /// The session that waited was granted the lock.
-    pub(crate) fn waited(&self, session: usize, lock: LockId, fence: i64) {
-        let mut news = News::default();
-        let now = self.keeper.now();
-        let mut state = self.lock();
-        self.taken(&mut state, session, lock, fence, now, &mut news);
-        drop(state);
-        news.tell();
-    }
-
-    /// The session no longer waits for, or holds, the lock it was busy with.
-    pub(crate) fn idle(&self) {
-        self.lock().busy -= 1;
-    }
-
-    /// A waiting session has had nothing to do; answers whether its lane may end.
-    pub(crate) fn retire(&self, session: usize) -> bool {
-        let mut state = self.lock();
-        let retired = state.wanted.is_empty() && state.sessions[session].requests.is_empty();
-        if retired {
-            state.sessions[session].running = false;
-        }
-        retired
-    }
-
-    // Failures.
-
-    /// The session is gone and its locks with it; what was asked of it is tried once more.
-    pub(crate) fn session_lost(&self, session: usize, asked: Vec<Request>, failure: &Failure) {
-        let mut news = News::default();
-        let mut state = self.lock();
-        let queued = std::mem::take(&mut state.sessions[session].requests);
-        state.sessions[session].held = 0;
-        let lost_here: Vec<LockId> = state
-            .slots
-            .iter()
-            .filter_map(|(lock, slot)| match &slot.phase {
-                Phase::Held(held) if held.session == session => {
-                    news.lose(&held.hold);
-                    Some(*lock)
-                }
-                _ => None,
-            })
-            .collect();
-        for lock in lost_here {
-            if let Some(slot) = state.slots.get_mut(&lock) {
-                slot.phase = Phase::Releasing;
-            }
-            self.released(&mut state, lock);
-        }
-        for request in asked {
-            match request {
-                Request::Release { lock, reply } => {
-                    news.releases
-                        .extend(reply.map(|reply| (reply, Err(lost()))));
-                    self.released(&mut state, lock);
-                }
-                Request::Try { lock, again: false } => {
-                    self.request(&mut state, 0, Request::Try { lock, again: true });
-                }
-                Request::Try { lock, again: true } => refuse(&mut state, lock, failure, &mut news),
-            }
-        }
-        for request in queued {
-            match request {
-                Request::Release { lock, reply } => {
-                    news.releases
-                        .extend(reply.map(|reply| (reply, Err(lost()))));
-                    self.released(&mut state, lock);
-                }
-                Request::Try { .. } => state.sessions[session].requests.push(request),
-            }
-        }
-        drop(state);
-        news.tell();
-    }
-
-    /// Fails everybody who waits for the locks of these requests.
-    pub(crate) fn refuse_all(&self, requests: Vec<Request>, failure: &Failure) {
-        let mut news = News::default();
-        let mut state = self.lock();
-        for request in requests {
-            match request {
-                Request::Try { lock, .. } => refuse(&mut state, lock, failure, &mut news),
-                Request::Release { lock, reply } => {
-                    news.releases
-                        .extend(reply.map(|reply| (reply, Err(lost()))));
-                    self.released(&mut state, lock);
-                }
-            }
-        }
-        drop(state);
-        news.tell();
-    }
-
-    /// Fails everybody who waits for a lock.
-    pub(crate) fn refuse_lock(&self, lock: LockId, failure: &Failure) {
-        self.refuse_all(vec![Request::Try { lock, again: true }], failure);
-    }
-
-    /// Puts attempts back, to be sent one by one.
-    pub(crate) fn put_back(&self, requests: Vec<Request>) {
-        let mut state = self.lock();
-        state.sessions[0].requests.splice(0..0, requests);
-        self.rouse(&mut state, 0);
-    }
-
     /// Lets the lanes end; locks that are still held are released by the end of their sessions.
     pub(crate) fn close(&self) {
         self.lock().closing = true;
         for wake in &self.wakes {
             wake.notify_one();
         }
-    }
-
-    /// A lane was dropped by its runtime: nothing is held and nothing can be locked any more.
-    pub(crate) fn end(&self, failure: &Failure) {
-        let mut news = News::default();
-        let mut state = self.lock();
-        state.ended = true;
-        for (_, slot) in state.slots.drain() {
-            if let Phase::Held(held) = slot.phase {
-                news.lose(&held.hold);
-            }
-            for waiter in slot.queue {
-                news.grants.push((waiter.reply, Err(failure.error("lock"))));
-            }
-        }
-        for session in &mut state.sessions {
-            for request in session.requests.drain(..) {
-                if let Request::Release { reply, .. } = request {
-                    news.releases
-                        .extend(reply.map(|reply| (reply, Err(lost()))));
-                }
-            }
-        }
-        drop(state);
-        news.tell();
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -702,43 +412,7 @@ fn refuse_impatient(slot: &mut Slot, news: &mut News) {
     }
 }
 
-fn refuse(state: &mut State, lock: LockId, failure: &Failure, news: &mut News) {
-    if let Some(slot) = state.slots.remove(&lock) {
-        for waiter in slot.queue {
-            news.grants.push((waiter.reply, Err(failure.error("lock"))));
-        }
-    }
-}
-
 fn lost() -> Error {
     let message = "the lock was no longer held: its session had ended";
     Error::new(ErrorKind::Lost, "unlock", message)
-}
-
-/// A lock that somebody was given. Dropping it releases it.
-pub(crate) struct Grant {
-    sessions: Option<Arc<Sessions>>,
-    lock: LockId,
-    pub(crate) hold: Arc<Hold>,
-    pub(crate) fence: i64,
-    pub(crate) mark: i64,
-}
-
-impl Grant {
-    /// Releases it; the receiver is told whether it was still held.
-    pub(crate) fn release(mut self) -> oneshot::Receiver<Result<()>> {
-        let (reply, released) = oneshot::channel();
-        if let Some(sessions) = self.sessions.take() {
-            sessions.release(self.lock, &self.hold, Some(reply));
-        }
-        released
-    }
-}
-
-impl Drop for Grant {
-    fn drop(&mut self) {
-        if let Some(sessions) = self.sessions.take() {
-            sessions.release(self.lock, &self.hold, None);
-        }
-    }
 }

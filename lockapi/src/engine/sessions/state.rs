@@ -1,0 +1,153 @@
+//! What is known about locks, and the values that go in and out.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+
+use super::Grant;
+use crate::engine::clock::Time;
+use crate::error::Result;
+use crate::hold::Hold;
+use crate::key::LockId;
+
+/// How long a caller is willing to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    None,
+    Until(Time),
+    Forever,
+}
+
+pub(crate) type Granted = Result<Option<Grant>>;
+
+pub(super) struct Waiter {
+    pub(super) patience: Patience,
+    pub(super) reply: oneshot::Sender<Granted>,
+}
+
+/// A request to the lane of a session.
+pub(crate) enum Request {
+    Try {
+        lock: LockId,
+        again: bool,
+    },
+    Release {
+        lock: LockId,
+        reply: Option<oneshot::Sender<Result<()>>>,
+    },
+}
+
+impl Request {
+    pub(crate) fn lock(&self) -> LockId {
+        match self {
+            Self::Try { lock, .. } | Self::Release { lock, .. } => *lock,
+        }
+    }
+}
+
+/// What the lane of a session does next.
+pub(crate) enum Next {
+    Run(Vec<Request>),
+    /// Ask whether the session, which holds locks, still lives.
+    Ping,
+    /// Wait to be woken.
+    Rest,
+    /// Nothing is left to do, and nothing will come.
+    Close,
+}
+
+pub(super) enum Phase {
+    /// An attempt is queued or under way on session 0.
+    Trying,
+    Held(Held),
+    /// A release is queued or under way on a session other than 0, or on 0 with nobody waiting.
+    Releasing,
+    /// Another process has it; a session waits, or is about to wait, in the server's queue.
+    Waiting,
+    /// Another process has it and no session is free to wait; a timer tries again.
+    Polling,
+}
+
+pub(super) struct Held {
+    pub(super) session: usize,
+    pub(super) hold: Arc<Hold>,
+    pub(super) fence: i64,
+    pub(super) hand_overs: i64,
+    pub(super) since: Time,
+}
+
+pub(super) struct Slot {
+    pub(super) phase: Phase,
+    pub(super) queue: VecDeque<Waiter>,
+}
+
+impl Slot {
+    /// Removes callers that left, as far as they are in front.
+    pub(super) fn prune(&mut self) {
+        while self
+            .queue
+            .front()
+            .is_some_and(|first| first.reply.is_closed())
+        {
+            self.queue.pop_front();
+        }
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Session {
+    pub(super) requests: Vec<Request>,
+    pub(super) held: usize,
+    pub(super) mark: i64,
+    pub(super) running: bool,
+    pub(super) ping: Ping,
+}
+
+/// Whether an idle session that holds locks is to be asked if it still lives.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Ping {
+    #[default]
+    Off,
+    Armed,
+    Due,
+}
+
+pub(super) struct State {
+    pub(super) slots: HashMap<LockId, Slot>,
+    pub(super) sessions: Vec<Session>,
+    /// Locks that want a session to wait for them, oldest first.
+    pub(super) wanted: VecDeque<LockId>,
+    /// Sessions that wait for locks or hold one, and so cannot take another from `wanted`.
+    pub(super) busy: usize,
+    pub(super) closing: bool,
+    pub(super) ended: bool,
+}
+
+/// What is to be told to callers once the state is unlocked.
+#[derive(Default)]
+pub(super) struct News {
+    pub(super) grants: Vec<(oneshot::Sender<Granted>, Granted)>,
+    pub(super) releases: Vec<(oneshot::Sender<Result<()>>, Result<()>)>,
+    pub(super) lost: Vec<Arc<Hold>>,
+}
+
+impl News {
+    pub(super) fn lose(&mut self, hold: &Arc<Hold>) {
+        hold.lose();
+        self.lost.push(Arc::clone(hold));
+    }
+
+    pub(super) fn tell(self) {
+        for hold in self.lost {
+            hold.announce();
+        }
+        // A caller that left drops its grant, which releases the lock.
+        for (reply, granted) in self.grants {
+            drop(reply.send(granted));
+        }
+        for (reply, released) in self.releases {
+            drop(reply.send(released));
+        }
+    }
+}
