@@ -19,6 +19,8 @@ const SETTINGS: [(&str, &str); 6] = [
     ("fsync", "on"),
     ("synchronous_commit", "on"),
     ("max_connections", "200"),
+    // Room for several processes with ten thousand advisory locks each.
+    ("max_locks_per_transaction", "512"),
     ("shared_buffers", "128MB"),
     ("log_min_messages", "warning"),
 ];
