@@ -14,7 +14,7 @@ use super::tools::{Answer, Tools, failure, output_of, run, text_of};
 use super::{ClusterError, StopMode, psql};
 
 /// For throw-away use, but a commit is as durable (and as slow) as in production.
-const SETTINGS: [(&str, &str); 6] = [
+const SETTINGS: [(&str, &str); 7] = [
     ("listen_addresses", "127.0.0.1"),
     ("fsync", "on"),
     ("synchronous_commit", "on"),
