@@ -302,7 +302,10 @@ async fn child(url: &str, key: &str) {
 /// Ten thousand locks at once: memory, and connections.
 async fn held(report: &mut Report, url: &str) {
     const LOCKS: u32 = 10_000;
-    let backend = backend_sqlx::connect_url(url).await.expect("a backend");
+    let options = Options::default().max_locks(LOCKS as usize + 1);
+    let backend = backend_sqlx::connect_url_with(url, options)
+        .await
+        .expect("a backend");
     let first = backend.mutex("bench/held").expect("a mutex");
     let first = first.lock().await.expect("the lock");
     let mutexes: Vec<_> = (0..LOCKS)
