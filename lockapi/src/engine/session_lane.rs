@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::lane::Lane;
 use super::link::{Link, Links, Watch};
 use super::sessions::{Next, Request, Sessions};
+use super::tokens::Tokens;
 use crate::error::{ErrorKind, Failure};
 use crate::key::LockId;
-use crate::mutex::{
-    Clear, DRAWS_BEFORE_FLUSH, Enlist, Flush, Relax, ReleaseOne, Step, Stepped, TryOne, Wait,
-};
+use crate::mutex::{Clear, Enlist, Relax, ReleaseOne, Step, Stepped, TryOne, Wait};
 use crate::seam::Connector;
 use crate::wait::{unless, yield_now};
 
@@ -23,19 +23,19 @@ struct SessionLane<C: Connector> {
     watch: Arc<Watch>,
     index: usize,
     link: Option<(Link<C::Connection>, i64)>,
-    /// Statements that may have drawn a token since they were last made safe on disk.
-    draws: i64,
+    tokens: Tokens<C>,
 }
 
 impl<C: Connector> SessionLane<C> {
-    fn new(sessions: Arc<Sessions>, links: Arc<Links<C>>, index: usize) -> Self {
+    fn new(sessions: Arc<Sessions>, tables: &Arc<Lane<C>>, index: usize) -> Self {
+        let links = Arc::clone(&tables.links);
         Self {
             watch: links.watch(),
             sessions,
             links,
             index,
             link: None,
-            draws: 0,
+            tokens: Tokens::new(tables),
         }
     }
 
@@ -51,26 +51,19 @@ impl<C: Connector> SessionLane<C> {
             link.perform(&[Relax]).await.map_err(unsent)?;
             self.sessions.opened(self.index, mark);
             self.link = Some((link, mark));
-            self.draws = 0;
         }
         Ok(())
     }
 
-    /// The open connection, for a statement that may draw a token.
-    async fn drawing(&mut self) -> Result<&mut Link<C::Connection>, Failure> {
-        let Some((link, _)) = &mut self.link else {
-            return Err(unsent(Failure::corrupt("the session is not open")));
-        };
-        if self.draws >= DRAWS_BEFORE_FLUSH {
-            link.perform(&[Flush]).await?;
-            self.draws = 0;
+    fn connection(&mut self) -> Result<&mut Link<C::Connection>, Failure> {
+        match &mut self.link {
+            Some((link, _)) => Ok(link),
+            None => Err(unsent(Failure::corrupt("the session is not open"))),
         }
-        self.draws += 1;
-        Ok(link)
     }
 
     async fn send(&mut self, requests: &[Request]) -> Result<Vec<Stepped>, Failure> {
-        let link = self.drawing().await?;
+        let link = self.connection()?;
         match requests {
             [Request::Try { lock, .. }] => link.perform(&[TryOne(*lock)]).await,
             [Request::Release { lock, .. }] => link.perform(&[ReleaseOne(*lock)]).await,
@@ -82,14 +75,21 @@ impl<C: Connector> SessionLane<C> {
     }
 
     async fn wait(&mut self, wait: Wait) -> Result<Vec<i64>, Failure> {
-        self.drawing().await?.perform(&[wait]).await
+        self.connection()?.perform(&[wait]).await
     }
 
     /// Runs requests, and settles them whatever happens.
-    async fn run(&mut self, requests: Vec<Request>) -> usize {
+    async fn run(&mut self, mut requests: Vec<Request>) -> usize {
         if let Err(failure) = self.open().await {
             self.sessions.refuse_all(requests, &failure);
             return 0;
+        }
+        if requests.iter().any(is_try)
+            && let Err(failure) = self.tokens.draw().await
+        {
+            let (tries, releases) = requests.into_iter().partition(is_try);
+            self.sessions.refuse_all(tries, &failure);
+            requests = releases;
         }
         let outcome = self.send(&requests).await;
         match outcome {
@@ -122,9 +122,7 @@ impl<C: Connector> SessionLane<C> {
             self.sessions.session_lost(self.index, requests, failure);
             return 0;
         }
-        let (releases, tries): (Vec<_>, Vec<_>) = requests
-            .into_iter()
-            .partition(|request| matches!(request, Request::Release { .. }));
+        let (tries, releases): (Vec<_>, Vec<_>) = requests.into_iter().partition(is_try);
         let answers = vec![Stepped::Released; releases.len()];
         self.sessions.settle(self.index, releases, &answers);
         if tries.len() > 1 {
@@ -151,7 +149,11 @@ impl<C: Connector> SessionLane<C> {
         let mut tries = 2;
         while let Some(slice) = self.sessions.slice(lock) {
             let millis = i64::try_from(slice.as_millis()).unwrap_or(i64::MAX).max(1);
-            if let Err(failure) = self.open().await {
+            let ready = match self.open().await {
+                Ok(()) => self.tokens.draw().await,
+                Err(failure) => Err(failure),
+            };
+            if let Err(failure) = ready {
                 self.sessions.refuse_lock(lock, &failure);
                 return;
             }
@@ -208,8 +210,12 @@ impl<C: Connector> SessionLane<C> {
 fn step(request: &Request) -> Step {
     Step {
         lock: request.lock(),
-        release: matches!(request, Request::Release { .. }),
+        release: !is_try(request),
     }
+}
+
+fn is_try(request: &Request) -> bool {
+    matches!(request, Request::Try { .. })
 }
 
 /// Nothing of what the caller asked for was sent yet.
@@ -219,9 +225,9 @@ fn unsent(mut failure: Failure) -> Failure {
 }
 
 /// The lane of session 0, which holds every lock that was free when it was tried.
-pub(crate) async fn hold_locks<C: Connector>(sessions: Arc<Sessions>, links: Arc<Links<C>>) {
+pub(crate) async fn hold_locks<C: Connector>(sessions: Arc<Sessions>, tables: Arc<Lane<C>>) {
     let ended = Ended::new(&sessions);
-    let mut lane = SessionLane::new(Arc::clone(&sessions), links, 0);
+    let mut lane = SessionLane::new(Arc::clone(&sessions), &tables, 0);
     let mut alone = 0;
     loop {
         match sessions.take(0, alone > 0) {
@@ -245,12 +251,12 @@ pub(crate) async fn hold_locks<C: Connector>(sessions: Arc<Sessions>, links: Arc
 /// The lane of a session that waits in the server's queue for one lock at a time.
 pub(crate) async fn wait_for_locks<C: Connector>(
     sessions: Arc<Sessions>,
-    links: Arc<Links<C>>,
+    tables: Arc<Lane<C>>,
     index: usize,
 ) {
     let ended = Ended::new(&sessions);
-    let keeper = links.keeper.clone();
-    let mut lane = SessionLane::new(Arc::clone(&sessions), links, index);
+    let keeper = tables.links.keeper.clone();
+    let mut lane = SessionLane::new(Arc::clone(&sessions), &tables, index);
     loop {
         if let Some(lock) = sessions.take_wanted() {
             lane.wait_for(lock).await;
