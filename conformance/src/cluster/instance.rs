@@ -6,6 +6,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsE
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 use std::{env, process};
@@ -163,13 +164,15 @@ pub(super) fn directories(kind: &str) -> Result<Vec<PathBuf>, ClusterError> {
     Ok(found)
 }
 
+/// A name is never used again: the watchdog of a cluster that is gone may still look for it.
 fn create_dir(kind: &str) -> Result<PathBuf, ClusterError> {
-    let mut number = 0_u32;
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
     loop {
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let dir = base_dir()?.join(format!("{kind}-{}-{number}", process::id()));
         match DirBuilder::new().mode(0o700).create(&dir) {
             Ok(()) => return Ok(dir),
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => number += 1,
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
             // The common directory has just gone with its last cluster.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => {
