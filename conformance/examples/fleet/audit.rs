@@ -83,8 +83,10 @@ impl fmt::Display for Audit {
         let mut recovered = "begun by a worker that lost its lock, completed by another".to_owned();
         if let (Some(median), Some(longest)) = (self.recovery_median, self.recovery_longest) {
             recovered = format!(
-                "{recovered};\n{:22}begun again after {median:.2} s (median), {longest:.2} s (longest)",
-                ""
+                "{recovered};\n{:22}begun again after {:.0} ms (median), {:.0} ms (longest)",
+                "",
+                median * 1e3,
+                longest * 1e3
             );
         }
         line("recovered", self.recovered, &recovered)?;

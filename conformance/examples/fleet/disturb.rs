@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::try_join_all;
 use tokio::time::sleep;
@@ -101,8 +101,9 @@ impl<'a> Disturber<'a> {
         let Some(victim) = self.victim().await? else {
             return Ok(());
         };
+        let now = Instant::now();
         self.fleet.kill(&victim.node)?;
-        self.store.disturbed(&victim.node, "killed").await?;
+        self.store.disturbed(&victim.node, "killed", now).await?;
         let successor = self.fleet.start()?;
         self.with_tally(|tally| tally.killed += 1);
         let (node, tasks) = (&victim.node, victim.tasks.join(", "));
@@ -116,8 +117,9 @@ impl<'a> Disturber<'a> {
             return Ok(());
         };
         let node = &victim.node;
+        let now = Instant::now();
         self.fleet.stop(node)?;
-        self.store.disturbed(node, "stopped").await?;
+        self.store.disturbed(node, "stopped", now).await?;
         self.with_tally(|tally| tally.stopped += 1);
         let (pause, tasks) = (self.pause.as_secs_f64(), victim.tasks.join(", "));
         self.screen.event(&format!(
@@ -144,7 +146,6 @@ impl<'a> Disturber<'a> {
             return Ok(());
         };
         let node = &victim.node;
-        self.store.disturbed(node, "stopped").await?;
         self.with_tally(|tally| tally.stopped += 1);
         let who = self.end_sessions(node).await?;
         let tasks = victim.tasks.join(", ");
@@ -159,9 +160,10 @@ impl<'a> Disturber<'a> {
     }
 
     async fn end_sessions(&self, node: &str) -> Result<String> {
+        let now = Instant::now();
         let hit = self.fleet.end_sessions(node).await?;
         for node in &hit {
-            self.store.disturbed(node, "cut off").await?;
+            self.store.disturbed(node, "cut off", now).await?;
         }
         self.with_tally(|tally| tally.cut_off += 1);
         Ok(if hit.len() > 1 {

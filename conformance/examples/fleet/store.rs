@@ -1,6 +1,6 @@
 //! Where tasks and the log are kept, for workers and for the program that watches them.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use lockapi::{ErrorKind, Fence};
@@ -94,8 +94,8 @@ pub(crate) trait Store: Send + Sync {
     /// Adds the tasks, which are due from now on for `time`.
     async fn open(&self, tasks: &[Task], time: Duration) -> Stored<()>;
 
-    /// Notes that a worker is disturbed now.
-    async fn disturbed(&self, node: &str, how: &str) -> Stored<()>;
+    /// Notes that a worker was disturbed at that moment.
+    async fn disturbed(&self, node: &str, how: &str, at: Instant) -> Stored<()>;
 
     /// Workers that run something, the busiest first.
     async fn busy(&self) -> Stored<Vec<Busy>>;

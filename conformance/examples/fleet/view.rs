@@ -137,12 +137,12 @@ fn figures(snapshot: &Snapshot) -> String {
 
 fn holders(snapshot: &Snapshot) -> String {
     let Some(busiest) = snapshot.busy.first() else {
-        return "nobody holds a lock".to_owned();
+        return "nobody has a task".to_owned();
     };
     let (node, tasks) = (&busiest.node, busiest.tasks.join(", "));
     match snapshot.busy.len() - 1 {
-        0 => format!("{node} holds {tasks}"),
-        others => format!("{node} holds {tasks}, {others} others hold some"),
+        0 => format!("{node} has {tasks}"),
+        others => format!("{node} has {tasks}, {others} others have some"),
     }
 }
 

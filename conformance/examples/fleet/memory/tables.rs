@@ -240,10 +240,10 @@ impl Store for Tables {
         Ok(())
     }
 
-    async fn disturbed(&self, node: &str, _: &str) -> Stored<()> {
+    async fn disturbed(&self, node: &str, _: &str, at: Instant) -> Stored<()> {
         let mut state = self.state.lock().await;
-        let now = state.now();
-        state.disturbances.push((now, node.to_owned()));
+        let at = state.now().saturating_sub(at.elapsed());
+        state.disturbances.push((at, node.to_owned()));
         Ok(())
     }
 

@@ -42,7 +42,7 @@ CREATE TABLE fleet.node (
 COMMENT ON TABLE fleet.node IS 'The workers, and what they have counted.';
 
 CREATE TABLE fleet.disturbance (
-    at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    at   timestamptz NOT NULL,
     node text        NOT NULL,
     how  text        NOT NULL
 );

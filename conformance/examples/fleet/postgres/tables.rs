@@ -1,6 +1,6 @@
 //! Tasks and the log in tables.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use backend_sqlx::CheckIn;
@@ -138,12 +138,15 @@ impl Store for Tables {
         Ok(())
     }
 
-    async fn disturbed(&self, node: &str, how: &str) -> Stored<()> {
-        sqlx::query("INSERT INTO fleet.disturbance (node, how) VALUES ($1, $2)")
-            .bind(node)
-            .bind(how)
-            .execute(&self.0)
-            .await?;
+    async fn disturbed(&self, node: &str, how: &str, at: Instant) -> Stored<()> {
+        sqlx::query(
+            "INSERT INTO fleet.disturbance SELECT clock_timestamp() - $3 * interval '1 us', $1, $2",
+        )
+        .bind(node)
+        .bind(how)
+        .bind(i64::try_from(at.elapsed().as_micros()).unwrap_or(i64::MAX))
+        .execute(&self.0)
+        .await?;
         Ok(())
     }
 
