@@ -86,10 +86,11 @@ pub(crate) async fn conduct(
     let mut terminate = signal(SignalKind::terminate())?;
     let mut hangup = signal(SignalKind::hangup())?;
     let verdict = tokio::select! {
-        verdict = course(settings, store, fleet, screen, subject) => verdict,
+        biased;
         _ = interrupt.recv() => Ok(Verdict::Interrupted),
         _ = terminate.recv() => Ok(Verdict::Interrupted),
         _ = hangup.recv() => Ok(Verdict::Interrupted),
+        verdict = course(settings, store, fleet, screen, subject) => verdict,
     };
     screen.clear();
     verdict

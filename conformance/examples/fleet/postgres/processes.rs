@@ -1,5 +1,6 @@
 //! Workers as processes.
 
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -61,6 +62,8 @@ impl Fleet for Processes {
         let child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
+            // The interrupt key is meant for this process, which sees to the others.
+            .process_group(0)
             .spawn()?;
         workers.push(Process {
             node: node.clone(),
