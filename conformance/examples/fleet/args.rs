@@ -20,6 +20,7 @@ Options:
   --kill N               how many workers are killed, 0 to 20 (default 2); besides, one is stopped
                          for a while, one loses its connections, and one both
   --no-kill              leave the workers alone
+  --without-fencing      complete runs without checking the fencing token: shows what it is for
   --without-locks        run tasks without locking them: shows that the audit can fail
   -h, --help             this text
 
@@ -39,7 +40,7 @@ pub(crate) enum Command {
     /// Be a worker; the program starts itself with this.
     Worker {
         node: String,
-        locks: bool,
+        safety: Safety,
     },
 }
 
@@ -48,6 +49,35 @@ pub(crate) enum Command {
 pub(crate) enum Kind {
     Sqlx,
     Memory,
+}
+
+/// What keeps the workers from doing the same thing twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Safety {
+    /// Locks, and their fencing tokens where something is written.
+    Full,
+    NoFencing,
+    NoLocks,
+}
+
+impl Safety {
+    /// The option that chooses it.
+    pub(crate) fn option(self) -> Option<&'static str> {
+        match self {
+            Self::Full => None,
+            Self::NoFencing => Some("--without-fencing"),
+            Self::NoLocks => Some("--without-locks"),
+        }
+    }
+
+    /// What the option leaves out.
+    pub(crate) fn lacks(self) -> Option<&'static str> {
+        match self {
+            Self::Full => None,
+            Self::NoFencing => Some("fencing"),
+            Self::NoLocks => Some("locks"),
+        }
+    }
 }
 
 /// The fleet to run.
@@ -59,7 +89,7 @@ pub(crate) struct Settings {
     pub(crate) time: Duration,
     /// How many workers are killed; `None` leaves all alone.
     pub(crate) kills: Option<usize>,
-    pub(crate) locks: bool,
+    pub(crate) safety: Safety,
 }
 
 pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Command, String> {
@@ -73,7 +103,7 @@ fn parse_all(mut parser: lexopt::Parser) -> Result<Command, lexopt::Error> {
         tasks: 100,
         time: Duration::from_secs(20),
         kills: Some(2),
-        locks: true,
+        safety: Safety::Full,
     };
     let mut worker = None;
     while let Some(argument) = parser.next()? {
@@ -98,7 +128,8 @@ fn parse_all(mut parser: lexopt::Parser) -> Result<Command, lexopt::Error> {
             }
             Long("kill") => settings.kills = Some(number(&mut parser, "--kill", 0..=20)?),
             Long("no-kill") => settings.kills = None,
-            Long("without-locks") => settings.locks = false,
+            Long("without-fencing") => settings.safety = Safety::NoFencing,
+            Long("without-locks") => settings.safety = Safety::NoLocks,
             Value(word) if worker.is_none() && word == "worker" => {
                 worker = Some(parser.value()?.string()?);
             }
@@ -108,7 +139,7 @@ fn parse_all(mut parser: lexopt::Parser) -> Result<Command, lexopt::Error> {
     Ok(match worker {
         Some(node) => Command::Worker {
             node,
-            locks: settings.locks,
+            safety: settings.safety,
         },
         None => Command::Fleet(settings),
     })

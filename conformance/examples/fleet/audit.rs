@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::args::Safety;
 use crate::disturb::Tally;
 use crate::store::Counts;
 
@@ -38,7 +39,7 @@ impl Audit {
     }
 
     /// The last line: what it all means.
-    pub(crate) fn verdict(&self, tally: &Tally, locks: bool) -> String {
+    pub(crate) fn verdict(&self, tally: &Tally, safety: Safety) -> String {
         if self.passed() {
             let what = "every due run was completed exactly once";
             return if tally.is_empty() {
@@ -61,10 +62,14 @@ impl Audit {
             faults.push("nothing was due".to_owned());
         }
         let faults = faults.join(", ");
-        if locks {
-            format!("FAILED: {faults}.")
-        } else {
-            format!("FAILED: {faults}.\nThis is what happens without locks.")
+        match safety.lacks() {
+            None => format!("FAILED: {faults}."),
+            Some(missing) => {
+                format!(
+                    "FAILED: {faults}.
+This is what happens without {missing}."
+                )
+            }
         }
     }
 }

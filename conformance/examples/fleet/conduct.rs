@@ -107,8 +107,10 @@ async fn course(
     screen.line(&format!(
         "{workers} workers share {tasks} recurring tasks: {subject}."
     ))?;
-    if !settings.locks {
-        screen.line("They do so without locks: expect tasks to run several times.")?;
+    if let Some(missing) = settings.safety.lacks() {
+        screen.line(&format!(
+            "They do so without {missing}: expect some to be run more than once."
+        ))?;
     }
     screen.line("")?;
     start(settings, store, fleet).await?;
@@ -184,7 +186,7 @@ async fn finish(
     screen.line("")?;
     screen.line(&audit.to_string())?;
     let passed = audit.passed();
-    screen.verdict(passed, &audit.verdict(tally, settings.locks))?;
+    screen.verdict(passed, &audit.verdict(tally, settings.safety))?;
     Ok(if passed {
         Verdict::Passed
     } else {

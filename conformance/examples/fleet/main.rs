@@ -35,8 +35,8 @@ fn main() -> ExitCode {
             print!("{}", args::HELP);
             return ExitCode::SUCCESS;
         }
-        Ok(Command::Worker { node, locks }) => {
-            return match postgres::work(&node, locks) {
+        Ok(Command::Worker { node, safety }) => {
+            return match postgres::work(&node, safety) {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(error) => {
                     eprintln!("fleet: {node}: {error}");

@@ -13,6 +13,7 @@ use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::sleep;
 
+use crate::args::Safety;
 use crate::store::{Counts, Run, Store};
 
 /// How many tasks a worker runs at the same time.
@@ -28,7 +29,7 @@ pub(crate) struct Worker {
     node: String,
     backend: Arc<dyn Backend>,
     store: Arc<dyn Store>,
-    locks: bool,
+    safety: Safety,
     mine: Mutex<HashSet<String>>,
     contended: AtomicI64,
     abandoned: AtomicI64,
@@ -48,13 +49,13 @@ impl Worker {
         node: &str,
         backend: Arc<dyn Backend>,
         store: Arc<dyn Store>,
-        locks: bool,
+        safety: Safety,
     ) -> Self {
         Self {
             node: node.to_owned(),
             backend,
             store,
-            locks,
+            safety,
             mine: Mutex::default(),
             contended: AtomicI64::new(0),
             abandoned: AtomicI64::new(0),
@@ -102,7 +103,9 @@ impl Worker {
         if self.mine().contains(&task) {
             return;
         }
-        let guard = if self.locks {
+        let guard = if self.safety == Safety::NoLocks {
+            None
+        } else {
             let Ok(mutex) = self.backend.mutex(format!("fleet/task/{task}")) else {
                 return;
             };
@@ -115,8 +118,6 @@ impl Worker {
                 // The connection has ended: the next look tries again.
                 Err(_) => return,
             }
-        } else {
-            None
         };
         self.mine().insert(task.clone());
         let claim = Claimed {
@@ -169,6 +170,7 @@ impl Worker {
             () = lost(guard) => false,
         };
         if worked {
+            let fence = fence.filter(|_| self.safety == Safety::Full);
             self.complete(&run, guard, fence.as_ref()).await;
         } else {
             self.gave_up(false);

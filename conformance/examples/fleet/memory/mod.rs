@@ -24,7 +24,7 @@ pub(crate) fn run(settings: &Settings) -> Result<Verdict> {
     runtime.block_on(async {
         let database = Database::new();
         let tables = Arc::new(Tables::new(database.clone()));
-        let fleet = Tasks::new(database, Arc::clone(&tables), settings.locks);
+        let fleet = Tasks::new(database, Arc::clone(&tables), settings.safety);
         let subject = "all in one process, with the in-memory backend";
         conduct::conduct(settings, &*tables, &fleet, &screen, subject).await
     })

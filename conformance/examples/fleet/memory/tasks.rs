@@ -11,13 +11,14 @@ use tokio::task::JoinHandle;
 
 use super::tables::Tables;
 use crate::Result;
+use crate::args::Safety;
 use crate::conduct::{Fleet, Member, State, node_name};
 use crate::worker::Worker;
 
 pub(super) struct Tasks {
     database: Database,
     tables: Arc<Tables>,
-    locks: bool,
+    safety: Safety,
     workers: Mutex<Vec<Task>>,
 }
 
@@ -29,11 +30,11 @@ struct Task {
 }
 
 impl Tasks {
-    pub(super) fn new(database: Database, tables: Arc<Tables>, locks: bool) -> Self {
+    pub(super) fn new(database: Database, tables: Arc<Tables>, safety: Safety) -> Self {
         Self {
             database,
             tables,
-            locks,
+            safety,
             workers: Mutex::default(),
         }
     }
@@ -66,7 +67,7 @@ impl Fleet for Tasks {
             node.clone(),
             self.database.clone(),
             Arc::clone(&self.tables),
-            self.locks,
+            self.safety,
         );
         workers.push(Task {
             node: node.clone(),
@@ -119,11 +120,11 @@ impl Drop for Tasks {
     }
 }
 
-async fn work(node: String, database: Database, tables: Arc<Tables>, locks: bool) -> bool {
+async fn work(node: String, database: Database, tables: Arc<Tables>, safety: Safety) -> bool {
     let Ok(backend) = database.connect().await else {
         return false;
     };
-    Worker::new(&node, backend, tables, locks).work().await;
+    Worker::new(&node, backend, tables, safety).work().await;
     true
 }
 

@@ -10,7 +10,7 @@ use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 
 use crate::Result;
-use crate::args::Settings;
+use crate::args::{Safety, Settings};
 use crate::conduct::{self, Verdict};
 use crate::view::Screen;
 use crate::worker::Worker;
@@ -50,7 +50,7 @@ async fn conduct(settings: &Settings, url: &str, screen: &Screen) -> Result<Verd
     let only = only.ok_or("another fleet is running on this database")?;
     let version = tables::prepare(&pool).await?;
     let tables = Arc::new(Tables::new(pool.clone()));
-    let fleet = Processes::new(url, pool, settings.locks);
+    let fleet = Processes::new(url, pool, settings.safety);
     let subject = format!("processes and a PostgreSQL {version} server");
     let verdict = conduct::conduct(settings, &*tables, &fleet, screen, &subject).await;
     drop(fleet);
@@ -59,7 +59,7 @@ async fn conduct(settings: &Settings, url: &str, screen: &Screen) -> Result<Verd
 }
 
 /// Is a worker, until nothing is left to do or the parent ends.
-pub(crate) fn work(node: &str, locks: bool) -> Result<()> {
+pub(crate) fn work(node: &str, safety: Safety) -> Result<()> {
     end_with_parent();
     let url = std::env::var(URL).map_err(|_| format!("{URL} is not set"))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -69,7 +69,7 @@ pub(crate) fn work(node: &str, locks: bool) -> Result<()> {
         let pool = pool(&url, &application(node))?;
         let backend = backend_sqlx::connect(&pool).await?;
         let tables = Arc::new(Tables::new(pool));
-        Worker::new(node, backend, tables, locks).work().await;
+        Worker::new(node, backend, tables, safety).work().await;
         Ok(())
     })
 }

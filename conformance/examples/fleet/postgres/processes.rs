@@ -10,12 +10,13 @@ use sqlx::{PgPool, Row};
 
 use super::{URL, application};
 use crate::Result;
+use crate::args::Safety;
 use crate::conduct::{Fleet, Member, State, node_name};
 
 pub(super) struct Processes {
     url: String,
     pool: PgPool,
-    locks: bool,
+    safety: Safety,
     workers: Mutex<Vec<Process>>,
 }
 
@@ -26,11 +27,11 @@ struct Process {
 }
 
 impl Processes {
-    pub(super) fn new(url: &str, pool: PgPool, locks: bool) -> Self {
+    pub(super) fn new(url: &str, pool: PgPool, safety: Safety) -> Self {
         Self {
             url: url.to_owned(),
             pool,
-            locks,
+            safety,
             workers: Mutex::default(),
         }
     }
@@ -56,9 +57,7 @@ impl Fleet for Processes {
         let node = node_name(workers.len() + 1);
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["worker", &node]).env(URL, &self.url);
-        if !self.locks {
-            command.arg("--without-locks");
-        }
+        command.args(self.safety.option());
         let child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
