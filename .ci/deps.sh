@@ -1,0 +1,64 @@
+#!/bin/sh
+# Sees to the programs and libraries that the demo (`deps.sh demo`) and the tests (`deps.sh test`)
+# need. Does nothing when they are there; installs them where there is apt-get, and otherwise says
+# what to install.
+set -eu
+
+purpose=${1:-test}
+
+have() {
+    command -v "$1" >/dev/null 2>&1
+}
+
+# The places where the workspace looks for a server.
+have_server() {
+    [ "$purpose" = demo ] && [ -n "${DATABASE_URL:-}" ] && return 0
+    for bin in "${LOCKAPI_PG_BIN:-/nowhere}" \
+        /usr/lib/postgresql/*/bin /usr/pgsql-*/bin \
+        /opt/homebrew/opt/postgresql*/bin /usr/local/opt/postgresql*/bin \
+        /Library/PostgreSQL/*/bin /Applications/Postgres.app/Contents/Versions/*/bin; do
+        [ -x "$bin/initdb" ] && [ -x "$bin/postgres" ] && return 0
+    done
+    have initdb && have postgres
+}
+
+have_library() {
+    have pkg-config && pkg-config --exists "$1"
+}
+
+if ! have cargo; then
+    echo "Rust is missing: install version 1.94 or newer, see https://rustup.rs" >&2
+    exit 1
+fi
+
+missing=
+have_server || missing="$missing postgresql"
+have cc || missing="$missing gcc libc6-dev"
+have pkg-config || missing="$missing pkg-config"
+have_library libpq || missing="$missing libpq-dev"
+if [ "$purpose" = test ]; then
+    have_library openssl || missing="$missing libssl-dev"
+    have pgbouncer || [ -x /usr/sbin/pgbouncer ] || missing="$missing pgbouncer"
+fi
+[ -n "$missing" ] || exit 0
+
+if ! have apt-get; then
+    echo "These are missing (the names are those of Debian's packages):$missing" >&2
+    echo "Install them with the package manager of this system." >&2
+    exit 1
+fi
+
+sudo=
+if [ "$(id -u)" -ne 0 ]; then
+    if ! have sudo; then
+        echo "These packages are missing; have root install them: apt-get install$missing" >&2
+        exit 1
+    fi
+    sudo=sudo
+fi
+
+echo "Installing$missing"
+$sudo apt-get update -q
+# The list is meant to be split into words.
+# shellcheck disable=SC2086
+$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $missing

@@ -1,0 +1,161 @@
+//! The arguments.
+
+use std::ffi::OsString;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use lexopt::prelude::{Long, Short, Value, ValueExt};
+
+pub(crate) const HELP: &str = "\
+A fleet of workers shares recurring tasks through locks in PostgreSQL, while workers are killed,
+stopped and cut off. In the end the log tells whether every due task was run exactly once.
+
+Usage: cargo run --release -p conformance --example fleet -- [options]
+
+Options:
+  --backend sqlx|memory  worker processes on PostgreSQL (default), or all in this process
+  --workers N            how many workers, 1 to 100 (default 10)
+  --tasks N              how many recurring tasks, 1 to 1000 (default 100)
+  --seconds N            how long tasks fall due, 2 to 3600 (default 20)
+  --kill N               how many workers are killed, 0 to 20 (default 2); besides, one is stopped
+                         for a while, one loses its connections, and one both
+  --no-kill              leave the workers alone
+  --without-fencing      complete runs without checking the fencing token: shows what it is for
+  --without-locks        run tasks without locking them: shows that the audit can fail
+  -h, --help             this text
+
+A private PostgreSQL server is started and removed again; it has to be installed only. If the
+environment variable DATABASE_URL is set, that server is used, and the log stays there in the
+schema fleet.
+
+Exit status: 0 when every due run was completed exactly once, 1 when one was missed or run twice,
+2 for bad arguments, 3 when the fleet could not run, 130 when it was interrupted.
+";
+
+/// What the program is to do.
+#[derive(Debug)]
+pub(crate) enum Command {
+    Help,
+    Fleet(Settings),
+    /// Be a worker; the program starts itself with this.
+    Worker {
+        node: String,
+        safety: Safety,
+    },
+}
+
+/// Which backend the workers use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Sqlx,
+    Memory,
+}
+
+/// What keeps the workers from doing the same thing twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Safety {
+    /// Locks, and their fencing tokens where something is written.
+    Full,
+    NoFencing,
+    NoLocks,
+}
+
+impl Safety {
+    /// The option that chooses it.
+    pub(crate) fn option(self) -> Option<&'static str> {
+        match self {
+            Self::Full => None,
+            Self::NoFencing => Some("--without-fencing"),
+            Self::NoLocks => Some("--without-locks"),
+        }
+    }
+
+    /// What the option leaves out.
+    pub(crate) fn lacks(self) -> Option<&'static str> {
+        match self {
+            Self::Full => None,
+            Self::NoFencing => Some("fencing"),
+            Self::NoLocks => Some("locks"),
+        }
+    }
+}
+
+/// The fleet to run.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) backend: Kind,
+    pub(crate) workers: usize,
+    pub(crate) tasks: usize,
+    pub(crate) time: Duration,
+    /// How many workers are killed; `None` leaves all alone.
+    pub(crate) kills: Option<usize>,
+    pub(crate) safety: Safety,
+}
+
+pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Command, String> {
+    parse_all(lexopt::Parser::from_iter(arguments)).map_err(|error| error.to_string())
+}
+
+fn parse_all(mut parser: lexopt::Parser) -> Result<Command, lexopt::Error> {
+    let mut settings = Settings {
+        backend: Kind::Sqlx,
+        workers: 10,
+        tasks: 100,
+        time: Duration::from_secs(20),
+        kills: Some(2),
+        safety: Safety::Full,
+    };
+    let mut worker = None;
+    while let Some(argument) = parser.next()? {
+        match argument {
+            Short('h') | Long("help") => return Ok(Command::Help),
+            Long("backend") => {
+                settings.backend = match parser.value()?.string()?.as_str() {
+                    "sqlx" => Kind::Sqlx,
+                    "memory" => Kind::Memory,
+                    other => {
+                        return Err(
+                            format!("no backend {other:?}; there are sqlx and memory").into()
+                        );
+                    }
+                };
+            }
+            Long("workers") => settings.workers = number(&mut parser, "--workers", 1..=100)?,
+            Long("tasks") => settings.tasks = number(&mut parser, "--tasks", 1..=1000)?,
+            Long("seconds") => {
+                let seconds = number(&mut parser, "--seconds", 2..=3600)?;
+                settings.time = Duration::from_secs(seconds as u64);
+            }
+            Long("kill") => settings.kills = Some(number(&mut parser, "--kill", 0..=20)?),
+            Long("no-kill") => settings.kills = None,
+            Long("without-fencing") => settings.safety = Safety::NoFencing,
+            Long("without-locks") => settings.safety = Safety::NoLocks,
+            Value(word) if worker.is_none() && word == "worker" => {
+                worker = Some(parser.value()?.string()?);
+            }
+            other => return Err(other.unexpected()),
+        }
+    }
+    Ok(match worker {
+        Some(node) => Command::Worker {
+            node,
+            safety: settings.safety,
+        },
+        None => Command::Fleet(settings),
+    })
+}
+
+fn number(
+    parser: &mut lexopt::Parser,
+    option: &str,
+    allowed: RangeInclusive<usize>,
+) -> Result<usize, lexopt::Error> {
+    let text = parser.value()?.string()?;
+    text.parse()
+        .ok()
+        .filter(|number| allowed.contains(number))
+        .ok_or_else(|| {
+            let (least, most) = (allowed.start(), allowed.end());
+            format!("{option} {text}: allowed are {least} to {most}").into()
+        })
+}

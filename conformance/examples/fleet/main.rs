@@ -1,0 +1,68 @@
+//! A fleet of workers that share recurring tasks, and a program that disturbs them.
+//!
+//! ```text
+//! cargo run --release -p conformance --example fleet -- --help
+//! ```
+//!
+//! Every task has a [`Mutex`](lockapi::Mutex). Whoever gets it runs what is due, and writes the log
+//! of it with the [`Fence`](lockapi::Fence) of the guard checked in the same transaction (see
+//! `worker.rs` and `postgres/`). Meanwhile workers are killed and stopped, and their database
+//! sessions ended (`disturb.rs`). In the end the log is audited (`postgres/audit.sql`): every time
+//! that a task was due must have been run to its end once, by whomever.
+
+mod args;
+mod audit;
+mod conduct;
+mod disturb;
+mod memory;
+mod plan;
+mod postgres;
+mod store;
+mod view;
+mod worker;
+
+use std::process::ExitCode;
+
+use args::{Command, Kind};
+use conduct::Verdict;
+
+/// What goes wrong outside of the workers ends the program with a message.
+type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
+
+fn main() -> ExitCode {
+    let outcome = match args::parse(std::env::args_os()) {
+        Ok(Command::Help) => {
+            print!("{}", args::HELP);
+            return ExitCode::SUCCESS;
+        }
+        Ok(Command::Worker { node, safety }) => {
+            return match postgres::work(&node, safety) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => {
+                    eprintln!("fleet: {node}: {error}");
+                    ExitCode::from(3)
+                }
+            };
+        }
+        Ok(Command::Fleet(settings)) => match settings.backend {
+            Kind::Sqlx => postgres::run(&settings),
+            Kind::Memory => memory::run(&settings),
+        },
+        Err(error) => {
+            eprintln!("fleet: {error}\nTry --help.");
+            return ExitCode::from(2);
+        }
+    };
+    match outcome {
+        Ok(Verdict::Passed) => ExitCode::SUCCESS,
+        Ok(Verdict::Failed) => ExitCode::FAILURE,
+        Ok(Verdict::Interrupted) => {
+            eprintln!("fleet: interrupted; the workers are stopped");
+            ExitCode::from(130)
+        }
+        Err(error) => {
+            eprintln!("fleet: {error}");
+            ExitCode::from(3)
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Workers as processes.
+
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use rustix::process::{Pid, Signal, kill_process};
+use sqlx::{PgPool, Row};
+
+use super::{URL, application};
+use crate::Result;
+use crate::args::Safety;
+use crate::conduct::{Fleet, Member, State, node_name};
+
+pub(super) struct Processes {
+    url: String,
+    pool: PgPool,
+    safety: Safety,
+    workers: Mutex<Vec<Process>>,
+}
+
+struct Process {
+    node: String,
+    child: Child,
+    state: State,
+}
+
+impl Processes {
+    pub(super) fn new(url: &str, pool: PgPool, safety: Safety) -> Self {
+        Self {
+            url: url.to_owned(),
+            pool,
+            safety,
+            workers: Mutex::default(),
+        }
+    }
+
+    fn workers(&self) -> MutexGuard<'_, Vec<Process>> {
+        self.workers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn signal(&self, node: &str, signal: Signal, state: State) -> Result<()> {
+        let mut workers = self.workers();
+        let process = workers.iter_mut().find(|process| process.node == node);
+        let process = process.ok_or("no such worker")?;
+        kill_process(Pid::from_child(&process.child), signal)?;
+        process.state = state;
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Fleet for Processes {
+    fn start(&self) -> Result<String> {
+        let mut workers = self.workers();
+        let node = node_name(workers.len() + 1);
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["worker", &node]).env(URL, &self.url);
+        command.args(self.safety.option());
+        let child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            // The interrupt key is meant for this process, which sees to the others.
+            .process_group(0)
+            .spawn()?;
+        workers.push(Process {
+            node: node.clone(),
+            child,
+            state: State::Running,
+        });
+        Ok(node)
+    }
+
+    fn kill(&self, node: &str) -> Result<()> {
+        self.signal(node, Signal::KILL, State::Killed)
+    }
+
+    fn stop(&self, node: &str) -> Result<()> {
+        self.signal(node, Signal::STOP, State::Stopped)
+    }
+
+    fn resume(&self, node: &str) -> Result<()> {
+        self.signal(node, Signal::CONT, State::Running)
+    }
+
+    async fn end_sessions(&self, node: &str) -> Result<Vec<String>> {
+        let sql = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = $1";
+        let row = sqlx::query(sql)
+            .bind(application(node))
+            .fetch_one(&self.pool)
+            .await?;
+        let _ended: i64 = row.try_get(0)?;
+        Ok(vec![node.to_owned()])
+    }
+
+    fn members(&self) -> Result<Vec<Member>> {
+        let mut members = Vec::new();
+        for process in self.workers().iter_mut() {
+            if let Some(status) = process.child.try_wait()?
+                && process.state != State::Killed
+            {
+                process.state = if status.success() {
+                    State::Done
+                } else {
+                    State::Crashed
+                };
+            }
+            members.push(Member {
+                node: process.node.clone(),
+                state: process.state,
+            });
+        }
+        Ok(members)
+    }
+}
+
+impl Drop for Processes {
+    fn drop(&mut self) {
+        let mut workers = self.workers();
+        for process in workers.iter_mut() {
+            // One that has ended is not there to be killed.
+            drop(process.child.kill());
+        }
+        for process in workers.iter_mut() {
+            drop(process.child.wait());
+        }
+    }
+}
