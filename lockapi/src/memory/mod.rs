@@ -133,6 +133,12 @@ impl Database {
         look(&state.world)
     }
 
+    /// How many sessions are open.
+    #[must_use]
+    pub fn sessions(&self) -> usize {
+        self.shared.lock().sessions.len()
+    }
+
     fn now(&self) -> i64 {
         i64::try_from(self.clock.now().as_micros()).unwrap_or(i64::MAX)
     }

@@ -177,6 +177,12 @@ impl World {
         row.released
     }
 
+    /// Who holds a lease now.
+    #[must_use]
+    pub fn lease_held(&self, namespace: &str, key: &str) -> Option<Peeked> {
+        self.peek_lease(namespace, key)
+    }
+
     pub(crate) fn peek_lease(&self, namespace: &str, key: &str) -> Option<Peeked> {
         let row = self.leases.get(&(namespace.to_owned(), key.to_owned()))?;
         row.is_held(self.now).then(|| Peeked {
