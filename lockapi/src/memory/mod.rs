@@ -226,6 +226,7 @@ impl Connection for Session {
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
+                state.world.stop_waiting(self.id);
                 return Err(Failure::statement(
                     Some("55P03".to_owned()),
                     false,
