@@ -60,6 +60,18 @@ impl Context {
         Self::new(Arc::clone(&self.subject), self.face, place).await
     }
 
+    /// The same database with another namespace.
+    pub(crate) async fn elsewhere(&self) -> Self {
+        let fixture = match self.fixture.sibling().await {
+            Ok(fixture) => fixture,
+            Err(problem) => panic!("no other namespace: {problem}"),
+        };
+        Self {
+            fixture,
+            ..self.clone()
+        }
+    }
+
     /// Whether calls are futures that can be dropped.
     pub(crate) fn face(&self) -> Face {
         self.face

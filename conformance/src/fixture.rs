@@ -134,6 +134,12 @@ pub trait Fixture: Send + Sync {
     /// The namespace of its backends.
     fn namespace(&self) -> &str;
 
+    /// A fixture on the same database with a namespace of its own.
+    ///
+    /// # Errors
+    /// What is missing.
+    async fn sibling(&self) -> Result<Arc<dyn Fixture>, Problem>;
+
     /// Connects another backend to it, as another process would.
     ///
     /// # Errors

@@ -72,6 +72,14 @@ impl Fixture for InMemory {
         &self.namespace
     }
 
+    async fn sibling(&self) -> Result<Arc<dyn Fixture>, Problem> {
+        Ok(Arc::new(Self {
+            namespace: format!("n{:016x}", fastrand::u64(..)),
+            database: self.database.clone(),
+            clock: self.clock.clone(),
+        }))
+    }
+
     async fn backend(&self, options: Options) -> Result<Arc<dyn Backend>> {
         let options = options.namespace(&self.namespace);
         let backend = self.database.connect_with(options).await?;

@@ -7,6 +7,7 @@ use crate::child::Parent;
 use crate::context::Context;
 use crate::harness::Case;
 
+mod keys;
 mod lease;
 mod mutex;
 
@@ -16,7 +17,7 @@ pub(crate) type Role = fn(Context, Vec<String>, Parent) -> Pin<Box<dyn Future<Ou
 /// The roles by their names.
 pub(crate) const ROLES: &[(&str, Role)] = &[];
 
-const MODULES: &[&[Case]] = &[lease::CASES, mutex::CASES];
+const MODULES: &[&[Case]] = &[keys::CASES, lease::CASES, mutex::CASES];
 
 /// All cases.
 pub(crate) fn all() -> impl Iterator<Item = &'static Case> {

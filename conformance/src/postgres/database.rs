@@ -29,7 +29,7 @@ pub(super) struct OnPostgres<D> {
 impl<D: Driver> OnPostgres<D> {
     pub(super) fn new(driver: Arc<D>, site: Site) -> std::result::Result<Self, Problem> {
         let namespace = format!("n{:016x}", fastrand::u64(..));
-        Self::with(driver, site, namespace)
+        Self::with(driver, Arc::new(site), namespace)
     }
 
     pub(super) fn join(driver: Arc<D>, ticket: &str) -> std::result::Result<Self, Problem> {
@@ -44,10 +44,10 @@ impl<D: Driver> OnPostgres<D> {
             cleanup: None,
             _proxy: None,
         };
-        Self::with(driver, site, namespace.to_owned())
+        Self::with(driver, Arc::new(site), namespace.to_owned())
     }
 
-    fn with(driver: Arc<D>, site: Site, namespace: String) -> std::result::Result<Self, Problem> {
+    fn with(driver: Arc<D>, site: Arc<Site>, namespace: String) -> std::result::Result<Self, Problem> {
         let inside = Address {
             database: site.address.database.clone(),
             ..site.direct.clone()
@@ -57,7 +57,7 @@ impl<D: Driver> OnPostgres<D> {
             namespace,
             observer: Observer::new(inside.config()?),
             server: Observer::new(site.direct.config()?),
-            site: Arc::new(site),
+            site,
         })
     }
 
@@ -88,7 +88,9 @@ impl<D: Driver> OnPostgres<D> {
 
 impl<D> Drop for OnPostgres<D> {
     fn drop(&mut self) {
-        if let Some(cleanup) = &self.site.cleanup {
+        if Arc::strong_count(&self.site) == 1
+            && let Some(cleanup) = &self.site.cleanup
+        {
             // Nobody waits for it; a server that has gone has nothing left to clean.
             for statement in cleanup.split("; ") {
                 drop(self.server.submit(statement));
@@ -101,6 +103,12 @@ impl<D> Drop for OnPostgres<D> {
 impl<D: Driver> Fixture for OnPostgres<D> {
     fn namespace(&self) -> &str {
         &self.namespace
+    }
+
+    async fn sibling(&self) -> std::result::Result<Arc<dyn Fixture>, Problem> {
+        let namespace = format!("n{:016x}", fastrand::u64(..));
+        let (driver, site) = (Arc::clone(&self.driver), Arc::clone(&self.site));
+        Ok(Arc::new(Self::with(driver, site, namespace)?))
     }
 
     async fn backend(&self, options: Options) -> Result<Arc<dyn Backend>> {
