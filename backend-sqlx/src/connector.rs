@@ -8,6 +8,9 @@ use tokio::runtime::{Builder, Handle, Runtime};
 
 use crate::value;
 
+/// How many connections are opened at the same time, at most.
+const OPENING: u32 = 16;
+
 /// Opens connections with the options of a pool.
 pub(crate) struct Sqlx {
     direct: PgPool,
@@ -26,10 +29,11 @@ impl Sqlx {
             (runtime.handle().clone(), Some(runtime))
         };
         let _entered = handle.enter();
-        // Each connection is taken out of its pool at once and for good: the pool only opens them.
+        // Each connection is taken out of its pool for good, which makes room for the next; the
+        // pool only knows how to open one. It allocates a slot for each that it may have.
         let pool = pool
             .min_connections(0)
-            .max_connections(128)
+            .max_connections(OPENING)
             .test_before_acquire(false);
         let direct = pool.clone().connect_lazy_with(connect.clone());
         let proxied = pool.connect_lazy_with(connect.statement_cache_capacity(0));

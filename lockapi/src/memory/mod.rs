@@ -133,6 +133,12 @@ impl Database {
         look(&state.world)
     }
 
+    /// How many sessions are open.
+    #[must_use]
+    pub fn sessions(&self) -> usize {
+        self.shared.lock().sessions.len()
+    }
+
     fn now(&self) -> i64 {
         i64::try_from(self.clock.now().as_micros()).unwrap_or(i64::MAX)
     }
@@ -220,6 +226,7 @@ impl Connection for Session {
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
+                state.world.stop_waiting(self.id);
                 return Err(Failure::statement(
                     Some("55P03".to_owned()),
                     false,

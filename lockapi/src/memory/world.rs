@@ -1,6 +1,6 @@
 //! What the database knows, as a value.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use crate::fence::HAND_OVER_BITS;
 use crate::key::LockId;
@@ -17,6 +17,10 @@ pub struct World {
     pub now: i64,
     fences: i64,
     locks: HashMap<LockId, Locked>,
+    /// Sessions that wait for a lock, in the order of arrival.
+    queues: HashMap<LockId, VecDeque<u64>>,
+    /// Locks that were given to a session while it waited, and that it does not know of yet.
+    given: HashSet<(LockId, u64)>,
     leases: BTreeMap<(String, String), LeaseRow>,
     marks: BTreeMap<(String, String), i64>,
     markers: HashMap<u64, String>,
@@ -72,6 +76,26 @@ impl World {
         true
     }
 
+    /// Takes the lock, or waits for it behind those who came first: ask again until it is given.
+    pub(crate) fn wait_lock(&mut self, lock: LockId, session: u64) -> bool {
+        if self.given.remove(&(lock, session)) || self.try_lock(lock, session) {
+            return true;
+        }
+        let queue = self.queues.entry(lock).or_default();
+        if !queue.contains(&session) {
+            queue.push_back(session);
+        }
+        false
+    }
+
+    /// The session gives up waiting.
+    pub(crate) fn stop_waiting(&mut self, session: u64) {
+        self.queues.retain(|_, queue| {
+            queue.retain(|waiting| *waiting != session);
+            !queue.is_empty()
+        });
+    }
+
     pub(crate) fn unlock(&mut self, lock: LockId, session: u64) -> bool {
         let Some(locked) = self
             .locks
@@ -83,8 +107,24 @@ impl World {
         locked.times -= 1;
         if locked.times == 0 {
             self.locks.remove(&lock);
+            self.pass_on(lock);
         }
         true
+    }
+
+    /// A lock that is free goes to the first who waits: nobody can come in between.
+    fn pass_on(&mut self, lock: LockId) {
+        let Some(queue) = self.queues.get_mut(&lock) else {
+            return;
+        };
+        let first = queue.pop_front();
+        if queue.is_empty() {
+            self.queues.remove(&lock);
+        }
+        if let Some(session) = first {
+            self.locks.insert(lock, Locked { session, times: 1 });
+            self.given.insert((lock, session));
+        }
     }
 
     /// Whether any session holds the lock.
@@ -101,12 +141,19 @@ impl World {
 
     /// Releases what a session that ended had locked.
     pub fn end_session(&mut self, session: u64) {
+        self.stop_waiting(session);
         self.release_all(session);
         self.markers.remove(&session);
     }
 
     pub(crate) fn release_all(&mut self, session: u64) {
-        self.locks.retain(|_, locked| locked.session != session);
+        self.given.retain(|(_, to)| *to != session);
+        let own = self.locks.iter().filter(|(_, by)| by.session == session);
+        let own: Vec<LockId> = own.map(|(lock, _)| *lock).collect();
+        for lock in own {
+            self.locks.remove(&lock);
+            self.pass_on(lock);
+        }
     }
 
     /// Sets the session's marker unless `marker` is empty, and answers it.
@@ -175,6 +222,12 @@ impl World {
             row.expires_at = now.max(row.held_until);
         }
         row.released
+    }
+
+    /// Who holds a lease now.
+    #[must_use]
+    pub fn lease_held(&self, namespace: &str, key: &str) -> Option<Peeked> {
+        self.peek_lease(namespace, key)
     }
 
     pub(crate) fn peek_lease(&self, namespace: &str, key: &str) -> Option<Peeked> {

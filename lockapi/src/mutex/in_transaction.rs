@@ -161,7 +161,7 @@ impl Operation for WaitIn {
 
     fn model(batch: &[Self], world: &mut World, session: u64) -> Option<Rows> {
         world
-            .try_lock(batch.first()?.lock, session)
+            .wait_lock(batch.first()?.lock, session)
             .then(|| vec![Row(vec![Value::Text(String::new())])])
     }
 }

@@ -48,7 +48,7 @@ impl Operation for Wait {
     fn model(batch: &[Self], world: &mut World, session: u64) -> Option<Rows> {
         let wait = batch.first()?;
         world
-            .try_lock(wait.lock, session)
+            .wait_lock(wait.lock, session)
             .then(|| vec![Row(vec![Value::Int(world.next_fence())])])
     }
 }

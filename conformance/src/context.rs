@@ -1,0 +1,118 @@
+//! What a case is given.
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockapi::engine::Options;
+use lockapi::lease::{Peeked, Terms};
+use lockapi::{Backend, BackendExt, Key, Lease, LockId, Mutex, Result};
+
+use crate::child::Child;
+use crate::face::Face;
+use crate::fixture::{Fixture, Place, Subject};
+
+/// A fixture of the subject under test, and the face that is used.
+///
+/// It dereferences to its [`Fixture`].
+#[derive(Clone)]
+pub(crate) struct Context {
+    subject: Arc<dyn Subject>,
+    face: Face,
+    fixture: Arc<dyn Fixture>,
+}
+
+impl Deref for Context {
+    type Target = dyn Fixture;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.fixture
+    }
+}
+
+impl Context {
+    pub(crate) async fn new(subject: Arc<dyn Subject>, face: Face, place: Place) -> Self {
+        let fixture = match subject.fixture(place).await {
+            Ok(fixture) => fixture,
+            Err(problem) => panic!("no fixture for {place:?}: {problem}"),
+        };
+        Self {
+            subject,
+            face,
+            fixture,
+        }
+    }
+
+    pub(crate) async fn join(subject: Arc<dyn Subject>, face: Face, ticket: &str) -> Self {
+        let fixture = match subject.join(ticket).await {
+            Ok(fixture) => fixture,
+            Err(problem) => panic!("the fixture cannot be joined: {problem}"),
+        };
+        Self {
+            subject,
+            face,
+            fixture,
+        }
+    }
+
+    /// The same subject and face at another place.
+    pub(crate) async fn at(&self, place: Place) -> Self {
+        Self::new(Arc::clone(&self.subject), self.face, place).await
+    }
+
+    /// The same database with another namespace.
+    pub(crate) async fn elsewhere(&self) -> Self {
+        let fixture = match self.fixture.sibling().await {
+            Ok(fixture) => fixture,
+            Err(problem) => panic!("no other namespace: {problem}"),
+        };
+        Self {
+            fixture,
+            ..self.clone()
+        }
+    }
+
+    /// Whether calls are futures that can be dropped.
+    pub(crate) fn face(&self) -> Face {
+        self.face
+    }
+
+    /// Connects a backend, as another process would.
+    pub(crate) async fn backend(&self) -> Arc<dyn Backend> {
+        self.connect(Options::default()).await.expect("a backend")
+    }
+
+    /// Tries to connect a backend with options; their namespace is replaced by the fixture's.
+    pub(crate) async fn connect(&self, options: Options) -> Result<Arc<dyn Backend>> {
+        self.face.connect(&self.fixture, options).await
+    }
+
+    /// Connects a backend for a mutex of this key.
+    pub(crate) async fn mutex(&self, key: impl Into<Key>) -> Arc<dyn Mutex> {
+        self.backend().await.mutex(key).expect("a mutex")
+    }
+
+    /// Connects a backend for a lease of this key, with a ttl of a minute.
+    pub(crate) async fn lease_of(&self, key: impl Into<Key>) -> Arc<dyn Lease> {
+        let terms = Terms::new(MINUTE);
+        self.backend().await.lease(key, terms).expect("a lease")
+    }
+
+    /// Who holds a lease, which has to be held.
+    pub(crate) async fn holder(&self, key: &str) -> Peeked {
+        self.lease(key).await.expect("somebody holds the lease")
+    }
+
+    /// The advisory lock of a key.
+    pub(crate) fn lock_id(&self, key: impl Into<Key>) -> LockId {
+        key.into().lock_id(self.namespace())
+    }
+
+    /// Starts another process that plays a role; see [`crate::cases::ROLES`].
+    pub(crate) fn child(&self, role: &str, arguments: &[&str]) -> Child {
+        let ticket = self.ticket();
+        Child::start(self.subject.name(), self.face, &ticket, role, arguments)
+    }
+}
+
+pub(crate) const MINUTE: Duration = Duration::from_secs(60);

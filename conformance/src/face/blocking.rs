@@ -1,0 +1,195 @@
+//! The blocking face, called on threads that may block.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lockapi::blocking;
+use lockapi::lease::{Holder, Terms};
+use lockapi::{Backend, Capabilities, Fence, Key, Lease, LeaseGuard, Mutex, MutexGuard, Result};
+use tokio::task::spawn_blocking;
+
+/// How often a guard is asked whether it is lost.
+const LOOK: Duration = Duration::from_millis(2);
+
+pub(super) fn wrap(backend: blocking::Backend) -> Arc<dyn Backend> {
+    Arc::new(Blocking(backend))
+}
+
+#[derive(Clone, Debug)]
+struct Blocking<T>(T);
+
+#[derive(Debug)]
+struct Named<T> {
+    inner: T,
+    namespace: String,
+}
+
+/// Runs a blocking call; a panic in it goes on here.
+async fn call<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match spawn_blocking(work).await {
+        Ok(value) => value,
+        Err(failed) => std::panic::resume_unwind(failed.into_panic()),
+    }
+}
+
+#[async_trait]
+impl Backend for Blocking<blocking::Backend> {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    fn namespace(&self) -> &str {
+        self.0.namespace()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
+    }
+
+    fn open_mutex(&self, key: Key) -> Result<Arc<dyn Mutex>> {
+        Ok(Arc::new(Named {
+            inner: self.0.mutex(key)?,
+            namespace: self.0.namespace().to_owned(),
+        }))
+    }
+
+    fn open_lease(&self, key: Key, terms: Terms) -> Result<Arc<dyn Lease>> {
+        Ok(Arc::new(Blocking(self.0.lease(key, terms)?)))
+    }
+
+    async fn migrate(&self) -> Result<()> {
+        let backend = self.0.clone();
+        call(move || backend.migrate()).await
+    }
+}
+
+fn mutex_guard(guard: blocking::MutexGuard) -> Box<dyn MutexGuard> {
+    Box::new(Blocking(guard))
+}
+
+fn lease_guard(guard: blocking::LeaseGuard) -> Box<dyn LeaseGuard> {
+    Box::new(Blocking(Arc::new(guard)))
+}
+
+#[async_trait]
+impl Mutex for Named<blocking::Mutex> {
+    fn key(&self) -> &Key {
+        self.inner.key()
+    }
+
+    fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    async fn try_lock(&self) -> Result<Option<Box<dyn MutexGuard>>> {
+        let mutex = self.inner.clone();
+        Ok(call(move || mutex.try_lock()).await?.map(mutex_guard))
+    }
+
+    async fn lock(&self) -> Result<Box<dyn MutexGuard>> {
+        let mutex = self.inner.clone();
+        call(move || mutex.lock()).await.map(mutex_guard)
+    }
+
+    async fn lock_timeout(&self, timeout: Duration) -> Result<Box<dyn MutexGuard>> {
+        let mutex = self.inner.clone();
+        call(move || mutex.lock_timeout(timeout))
+            .await
+            .map(mutex_guard)
+    }
+}
+
+#[async_trait]
+impl MutexGuard for Blocking<blocking::MutexGuard> {
+    fn fence(&self) -> Fence {
+        self.0.fence()
+    }
+
+    fn is_lost(&self) -> bool {
+        self.0.is_lost()
+    }
+
+    async fn lost(&self) {
+        // A thread that waits for the loss would keep the guard from being unlocked.
+        while !self.0.is_lost() {
+            tokio::time::sleep(LOOK).await;
+        }
+        self.0.lost();
+    }
+
+    async fn unlock(self: Box<Self>) -> Result<()> {
+        call(move || self.0.unlock()).await
+    }
+}
+
+#[async_trait]
+impl Lease for Blocking<blocking::Lease> {
+    fn key(&self) -> &Key {
+        self.0.key()
+    }
+
+    async fn try_acquire(&self) -> Result<Option<Box<dyn LeaseGuard>>> {
+        let lease = self.0.clone();
+        Ok(call(move || lease.try_acquire()).await?.map(lease_guard))
+    }
+
+    async fn acquire(&self) -> Result<Box<dyn LeaseGuard>> {
+        let lease = self.0.clone();
+        call(move || lease.acquire()).await.map(lease_guard)
+    }
+
+    async fn acquire_timeout(&self, timeout: Duration) -> Result<Box<dyn LeaseGuard>> {
+        let lease = self.0.clone();
+        call(move || lease.acquire_timeout(timeout))
+            .await
+            .map(lease_guard)
+    }
+
+    async fn peek(&self) -> Result<Option<Holder>> {
+        let lease = self.0.clone();
+        call(move || lease.peek()).await
+    }
+}
+
+#[async_trait]
+impl LeaseGuard for Blocking<Arc<blocking::LeaseGuard>> {
+    fn fence(&self) -> Fence {
+        self.0.fence()
+    }
+
+    fn remaining(&self) -> Duration {
+        self.0.remaining()
+    }
+
+    fn is_lost(&self) -> bool {
+        self.0.is_lost()
+    }
+
+    async fn lost(&self) {
+        while !self.0.is_lost() {
+            tokio::time::sleep(LOOK).await;
+        }
+        self.0.lost();
+    }
+
+    async fn renew(&self) -> Result<()> {
+        let guard = Arc::clone(&self.0);
+        call(move || guard.renew()).await
+    }
+
+    async fn release(self: Box<Self>) -> Result<()> {
+        call(move || {
+            let mut guard = self.0;
+            loop {
+                // A renewal whose caller left has it for a moment.
+                match Arc::try_unwrap(guard) {
+                    Ok(guard) => return guard.release(),
+                    Err(shared) => guard = shared,
+                }
+                std::thread::sleep(LOOK);
+            }
+        })
+        .await
+    }
+}

@@ -1,0 +1,154 @@
+//! The async traits, called through generics.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lockapi::lease::{Holder, Terms};
+use lockapi::{
+    Backend, BackendExt, Capabilities, Fence, Key, Lease, LeaseGuard, Mutex, MutexGuard, Result,
+};
+
+pub(super) fn wrap(backend: Arc<dyn Backend>) -> Arc<dyn Backend> {
+    Arc::new(Through(backend))
+}
+
+/// Calls what is inside as a type parameter and not as a trait object.
+#[derive(Debug)]
+struct Through<T: ?Sized>(Arc<T>);
+
+#[derive(Debug)]
+struct Guarded<G: ?Sized>(Box<G>);
+
+fn mutex_guard<G: MutexGuard + ?Sized + 'static>(guard: Box<G>) -> Box<dyn MutexGuard>
+where
+    Guarded<G>: MutexGuard,
+{
+    Box::new(Guarded(guard))
+}
+
+fn lease_guard<G: LeaseGuard + ?Sized + 'static>(guard: Box<G>) -> Box<dyn LeaseGuard>
+where
+    Guarded<G>: LeaseGuard,
+{
+    Box::new(Guarded(guard))
+}
+
+#[async_trait]
+impl<B: Backend + ?Sized> Backend for Through<B> {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    fn namespace(&self) -> &str {
+        self.0.namespace()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
+    }
+
+    fn open_mutex(&self, key: Key) -> Result<Arc<dyn Mutex>> {
+        Ok(Arc::new(Through(self.0.mutex(key)?)))
+    }
+
+    fn open_lease(&self, key: Key, terms: Terms) -> Result<Arc<dyn Lease>> {
+        Ok(Arc::new(Through(self.0.lease(key, terms)?)))
+    }
+
+    async fn migrate(&self) -> Result<()> {
+        self.0.migrate().await
+    }
+}
+
+#[async_trait]
+impl<M: Mutex + ?Sized> Mutex for Through<M> {
+    fn key(&self) -> &Key {
+        self.0.key()
+    }
+
+    fn namespace(&self) -> &str {
+        self.0.namespace()
+    }
+
+    async fn try_lock(&self) -> Result<Option<Box<dyn MutexGuard>>> {
+        Ok(self.0.try_lock().await?.map(mutex_guard))
+    }
+
+    async fn lock(&self) -> Result<Box<dyn MutexGuard>> {
+        self.0.lock().await.map(mutex_guard)
+    }
+
+    async fn lock_timeout(&self, timeout: Duration) -> Result<Box<dyn MutexGuard>> {
+        self.0.lock_timeout(timeout).await.map(mutex_guard)
+    }
+}
+
+#[async_trait]
+impl MutexGuard for Guarded<dyn MutexGuard> {
+    fn fence(&self) -> Fence {
+        self.0.fence()
+    }
+
+    fn is_lost(&self) -> bool {
+        self.0.is_lost()
+    }
+
+    async fn lost(&self) {
+        self.0.lost().await;
+    }
+
+    async fn unlock(self: Box<Self>) -> Result<()> {
+        self.0.unlock().await
+    }
+}
+
+#[async_trait]
+impl<L: Lease + ?Sized> Lease for Through<L> {
+    fn key(&self) -> &Key {
+        self.0.key()
+    }
+
+    async fn try_acquire(&self) -> Result<Option<Box<dyn LeaseGuard>>> {
+        Ok(self.0.try_acquire().await?.map(lease_guard))
+    }
+
+    async fn acquire(&self) -> Result<Box<dyn LeaseGuard>> {
+        self.0.acquire().await.map(lease_guard)
+    }
+
+    async fn acquire_timeout(&self, timeout: Duration) -> Result<Box<dyn LeaseGuard>> {
+        self.0.acquire_timeout(timeout).await.map(lease_guard)
+    }
+
+    async fn peek(&self) -> Result<Option<Holder>> {
+        self.0.peek().await
+    }
+}
+
+#[async_trait]
+impl LeaseGuard for Guarded<dyn LeaseGuard> {
+    fn fence(&self) -> Fence {
+        self.0.fence()
+    }
+
+    fn remaining(&self) -> Duration {
+        self.0.remaining()
+    }
+
+    fn is_lost(&self) -> bool {
+        self.0.is_lost()
+    }
+
+    async fn lost(&self) {
+        self.0.lost().await;
+    }
+
+    async fn renew(&self) -> Result<()> {
+        self.0.renew().await
+    }
+
+    async fn release(self: Box<Self>) -> Result<()> {
+        self.0.release().await
+    }
+}

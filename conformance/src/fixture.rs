@@ -1,0 +1,222 @@
+//! What a backend lends to the suite: databases to test against, and ways to look into them.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lockapi::engine::Options;
+use lockapi::lease::Peeked;
+use lockapi::{Backend, Fence, LockId, Mutex, Result};
+
+/// Why a fixture could not be made, in words for the person who runs the suite.
+pub type Problem = Box<dyn std::error::Error + Send + Sync>;
+
+/// Something that a case cannot do without.
+///
+/// A case whose needs are not met is listed as ignored, with the need as its kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Need {
+    /// Futures whose work stops when they are dropped; blocking calls have none.
+    Futures,
+    /// Transactions of the user, in which locks are taken and holders are checked.
+    Transactions,
+    /// Other processes that reach the same database.
+    Processes,
+    /// Tables that are created by migrations, in databases and by roles of their own.
+    Schema,
+    /// A person's SQL, and a server that describes statements.
+    Sql,
+    /// Passwords.
+    Passwords,
+    /// Standby servers.
+    Standby,
+    /// A transaction-pooling proxy.
+    Proxy,
+    /// A pool of the program, which can be exhausted.
+    Pool,
+}
+
+impl fmt::Display for Need {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Futures => "futures",
+            Self::Transactions => "transactions",
+            Self::Processes => "processes",
+            Self::Schema => "a schema",
+            Self::Sql => "SQL",
+            Self::Passwords => "passwords",
+            Self::Standby => "a standby",
+            Self::Proxy => "a proxy",
+            Self::Pool => "a pool",
+        })
+    }
+}
+
+/// Which database a case runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Place {
+    /// The one that all cases share, migrated.
+    Shared,
+    /// A server of the case's own, migrated, which may be made unreachable and be crashed. It has
+    /// room for more than 20,000 locks.
+    Own,
+    /// A server of the case's own, migrated, with room for few locks.
+    Cramped,
+    /// A new, empty database.
+    Empty,
+    /// The shared database, as a role whose settings are as unhelpful as settings can be.
+    HostileRole,
+    /// The shared database, as a role that has only the rights in the notes of the migrations.
+    PoorRole,
+    /// As a role with the password [`SECRET`].
+    Password,
+    /// As a role that has another password than [`SECRET`].
+    WrongPassword,
+    /// A hot standby.
+    Standby,
+    /// Behind a transaction-pooling proxy.
+    Proxy,
+    /// Behind a transaction-pooling proxy, as a role as in [`HostileRole`](Self::HostileRole).
+    HostileProxy,
+}
+
+/// The password of [`Place::Password`].
+pub const SECRET: &str = "correct-horse-93";
+
+/// A backend under test.
+#[async_trait]
+pub trait Subject: Send + Sync {
+    /// The first part of the names of its tests.
+    fn name(&self) -> &'static str;
+
+    /// Whether a need is met; it is asked before anything is connected.
+    fn offers(&self, need: Need) -> bool;
+
+    /// Makes a fixture with a namespace of its own.
+    ///
+    /// # Errors
+    /// What is missing, and how to get it.
+    async fn fixture(&self, place: Place) -> Result<Arc<dyn Fixture>, Problem>;
+
+    /// Joins the fixture of another process; see [`Fixture::ticket`].
+    ///
+    /// # Errors
+    /// What is missing.
+    async fn join(&self, ticket: &str) -> Result<Arc<dyn Fixture>, Problem>;
+}
+
+/// How often a lock is granted and waited for, as the server knows it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Locks {
+    /// Sessions that hold it.
+    pub granted: usize,
+    /// Sessions that wait for it.
+    pub waiting: usize,
+}
+
+impl Locks {
+    /// Neither held nor waited for.
+    pub const NONE: Self = Self {
+        granted: 0,
+        waiting: 0,
+    };
+}
+
+/// One database and a namespace in it.
+///
+/// Observations look into the database and not through the API under test. They panic when they
+/// cannot be made.
+#[async_trait]
+pub trait Fixture: Send + Sync {
+    /// The namespace of its backends.
+    fn namespace(&self) -> &str;
+
+    /// A fixture on the same database with a namespace of its own.
+    ///
+    /// # Errors
+    /// What is missing.
+    async fn sibling(&self) -> Result<Arc<dyn Fixture>, Problem>;
+
+    /// Connects another backend to it, as another process would.
+    ///
+    /// # Errors
+    /// Those of the backend.
+    async fn backend(&self, options: Options) -> Result<Arc<dyn Backend>>;
+
+    /// Connects a backend beside a pool of the program that is exhausted as long as the second
+    /// value lives; `None` where programs have no pool.
+    ///
+    /// # Errors
+    /// Those of the backend.
+    async fn backend_beside_full_pool(
+        &self,
+        options: Options,
+    ) -> Result<Option<(Arc<dyn Backend>, Box<dyn Send + Sync>)>>;
+
+    /// Begins a transaction of the user; `None` where there are none.
+    async fn begin(&self) -> Option<Box<dyn Transaction>>;
+
+    /// Makes the leases of the namespace older by `time`, without sleeping.
+    async fn elapse(&self, time: Duration);
+
+    /// Lets the clocks of server and clients go on by `time`.
+    async fn pass(&self, time: Duration);
+
+    /// Ends the server's sessions of all its backends.
+    async fn sever(&self);
+
+    /// Refuses to serve, or serves again; of [`Place::Own`] only.
+    async fn set_reachable(&self, reachable: bool);
+
+    /// Crashes the server and starts it again; of [`Place::Own`] only.
+    async fn crash(&self);
+
+    /// Who holds and who waits for an advisory lock.
+    async fn locks(&self, lock: LockId) -> Locks;
+
+    /// Who holds a lease of the namespace.
+    async fn lease(&self, key: &str) -> Option<Peeked>;
+
+    /// How many sessions of its backends the server has.
+    async fn sessions(&self) -> usize;
+
+    /// Runs a person's SQL and answers the first column of its rows; only with [`Need::Sql`].
+    async fn sql(&self, sql: &str) -> Vec<String>;
+
+    /// What another process needs to know to join it; only with [`Need::Processes`].
+    fn ticket(&self) -> String;
+}
+
+/// A transaction of the user, on the user's own connection.
+#[async_trait]
+pub trait Transaction: Send {
+    /// Tries the lock of a mutex for the transaction.
+    ///
+    /// # Errors
+    /// Those of the backend.
+    async fn try_lock_in(&mut self, mutex: &dyn Mutex) -> Result<bool>;
+
+    /// Waits for the lock of a mutex for the transaction.
+    ///
+    /// # Errors
+    /// Those of the backend.
+    async fn lock_in(&mut self, mutex: &dyn Mutex, timeout: Duration) -> Result<()>;
+
+    /// Rejects a stale holder.
+    ///
+    /// # Errors
+    /// Those of the backend.
+    async fn check_in(&mut self, fence: &Fence) -> Result<()>;
+
+    /// Runs a query of one text column and answers its first row.
+    async fn query(&mut self, sql: &'static str) -> String;
+
+    /// Commits it.
+    async fn commit(self: Box<Self>);
+
+    /// Rolls it back.
+    async fn rollback(self: Box<Self>);
+}

@@ -1,0 +1,144 @@
+//! The backend in memory, as a subject of the suite.
+
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use lockapi::engine::{ManualClock, Options};
+use lockapi::lease::Peeked;
+use lockapi::memory::Database;
+use lockapi::{Backend, LockId, Result};
+
+use crate::fixture::{Fixture, Locks, Need, Place, Problem, Subject, Transaction};
+
+/// How often the clock of a fixture follows the real one.
+const TICK: Duration = Duration::from_millis(2);
+
+/// [`lockapi::memory`], on a clock that follows the real one and can be moved ahead.
+#[derive(Clone, Copy, Debug)]
+pub struct Memory;
+
+#[async_trait]
+impl Subject for Memory {
+    fn name(&self) -> &'static str {
+        "memory"
+    }
+
+    fn offers(&self, need: Need) -> bool {
+        matches!(need, Need::Futures)
+    }
+
+    async fn fixture(&self, _: Place) -> Result<Arc<dyn Fixture>, Problem> {
+        let clock = ManualClock::default();
+        let fixture = Arc::new(InMemory {
+            namespace: format!("n{:016x}", fastrand::u64(..)),
+            database: Database::with_clock(&clock),
+            clock,
+        });
+        tick(Arc::downgrade(&fixture));
+        Ok(fixture)
+    }
+
+    async fn join(&self, _: &str) -> Result<Arc<dyn Fixture>, Problem> {
+        Err("a database in memory cannot be joined by another process".into())
+    }
+}
+
+/// Lets the clock follow the real one for as long as the fixture lives.
+fn tick(fixture: Weak<InMemory>) {
+    std::thread::spawn(move || {
+        let mut last = Instant::now();
+        loop {
+            std::thread::sleep(TICK);
+            let Some(fixture) = fixture.upgrade() else {
+                return;
+            };
+            let now = Instant::now();
+            fixture.clock.advance(now - last);
+            last = now;
+        }
+    });
+}
+
+struct InMemory {
+    namespace: String,
+    database: Database,
+    clock: ManualClock,
+}
+
+#[async_trait]
+impl Fixture for InMemory {
+    fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    async fn sibling(&self) -> Result<Arc<dyn Fixture>, Problem> {
+        Ok(Arc::new(Self {
+            namespace: format!("n{:016x}", fastrand::u64(..)),
+            database: self.database.clone(),
+            clock: self.clock.clone(),
+        }))
+    }
+
+    async fn backend(&self, options: Options) -> Result<Arc<dyn Backend>> {
+        let options = options.namespace(&self.namespace);
+        let backend = self.database.connect_with(options).await?;
+        backend.migrate().await?;
+        Ok(backend)
+    }
+
+    async fn backend_beside_full_pool(
+        &self,
+        _: Options,
+    ) -> Result<Option<(Arc<dyn Backend>, Box<dyn Send + Sync>)>> {
+        Ok(None)
+    }
+
+    async fn begin(&self) -> Option<Box<dyn Transaction>> {
+        None
+    }
+
+    async fn elapse(&self, time: Duration) {
+        self.clock.advance(time);
+    }
+
+    async fn pass(&self, time: Duration) {
+        self.clock.advance(time);
+    }
+
+    async fn sever(&self) {
+        self.database.sever();
+    }
+
+    async fn set_reachable(&self, reachable: bool) {
+        self.database.set_reachable(reachable);
+    }
+
+    async fn crash(&self) {
+        self.database.sever();
+    }
+
+    async fn locks(&self, lock: LockId) -> Locks {
+        Locks {
+            granted: usize::from(self.database.inspect(|world| world.is_locked(lock))),
+            waiting: 0,
+        }
+    }
+
+    async fn lease(&self, key: &str) -> Option<Peeked> {
+        self.database
+            .inspect(|world| world.lease_held(&self.namespace, key))
+    }
+
+    async fn sessions(&self) -> usize {
+        self.database.sessions()
+    }
+
+    async fn sql(&self, _: &str) -> Vec<String> {
+        unreachable!("no SQL in memory")
+    }
+
+    fn ticket(&self) -> String {
+        unreachable!("no processes in memory")
+    }
+}

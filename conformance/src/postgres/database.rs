@@ -1,0 +1,248 @@
+//! A fixture on `PostgreSQL`.
+
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lockapi::engine::Options;
+use lockapi::lease::Peeked;
+use lockapi::{Backend, LockId, Result};
+
+use super::Driver;
+use super::address::Address;
+use super::observer::{Observer, literal};
+use super::place::Site;
+use crate::cluster::{Cluster, StopMode};
+use crate::face::off_runtime;
+use crate::fixture::{Fixture, Locks, Problem, Transaction};
+
+/// A namespace in a database of a server.
+pub(super) struct OnPostgres<D> {
+    driver: Arc<D>,
+    namespace: String,
+    observer: Observer,
+    /// Looks at the server, which may serve several databases.
+    server: Observer,
+    site: Arc<Site>,
+}
+
+impl<D: Driver> OnPostgres<D> {
+    pub(super) fn new(driver: Arc<D>, site: Site) -> std::result::Result<Self, Problem> {
+        let namespace = format!("n{:016x}", fastrand::u64(..));
+        Self::with(driver, Arc::new(site), namespace)
+    }
+
+    pub(super) fn join(driver: Arc<D>, ticket: &str) -> std::result::Result<Self, Problem> {
+        let parts: Vec<_> = ticket.split('\n').collect();
+        let [namespace, address, direct] = parts[..] else {
+            return Err("not a ticket".into());
+        };
+        let site = Site {
+            address: Address::parse(address)?,
+            direct: Address::parse(direct)?,
+            own: None,
+            cleanup: None,
+            _proxy: None,
+        };
+        Self::with(driver, Arc::new(site), namespace.to_owned())
+    }
+
+    fn with(driver: Arc<D>, site: Arc<Site>, namespace: String) -> std::result::Result<Self, Problem> {
+        let inside = Address {
+            database: site.address.database.clone(),
+            ..site.direct.clone()
+        };
+        Ok(Self {
+            driver,
+            namespace,
+            observer: Observer::new(inside.config()?),
+            server: Observer::new(site.direct.config()?),
+            site,
+        })
+    }
+
+    /// Applies the migrations, as somebody who may.
+    pub(super) async fn migrate(&self) -> std::result::Result<(), Problem> {
+        let url = Address {
+            database: self.site.address.database.clone(),
+            ..self.site.direct.clone()
+        }
+        .url();
+        let backend = self.driver.connect(&url, Options::default()).await?;
+        Ok(backend.migrate().await?)
+    }
+
+    fn options(&self, options: Options) -> Options {
+        options.namespace(&self.namespace)
+    }
+
+    async fn with_server(&self, act: fn(&mut Cluster)) {
+        let site = Arc::clone(&self.site);
+        off_runtime(move || {
+            let own = site.own.as_ref().expect("a server of the case's own");
+            act(&mut own.lock().unwrap_or_else(PoisonError::into_inner));
+        })
+        .await;
+    }
+}
+
+impl<D> Drop for OnPostgres<D> {
+    fn drop(&mut self) {
+        if Arc::strong_count(&self.site) == 1
+            && let Some(cleanup) = &self.site.cleanup
+        {
+            // Nobody waits for it; a server that has gone has nothing left to clean.
+            for statement in cleanup.split("; ") {
+                drop(self.server.submit(statement));
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl<D: Driver> Fixture for OnPostgres<D> {
+    fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    async fn sibling(&self) -> std::result::Result<Arc<dyn Fixture>, Problem> {
+        let namespace = format!("n{:016x}", fastrand::u64(..));
+        let (driver, site) = (Arc::clone(&self.driver), Arc::clone(&self.site));
+        Ok(Arc::new(Self::with(driver, site, namespace)?))
+    }
+
+    async fn backend(&self, options: Options) -> Result<Arc<dyn Backend>> {
+        let url = self.site.address.url();
+        self.driver.connect(&url, self.options(options)).await
+    }
+
+    async fn backend_beside_full_pool(
+        &self,
+        options: Options,
+    ) -> Result<Option<(Arc<dyn Backend>, Box<dyn Send + Sync>)>> {
+        let url = self.site.address.url();
+        self.driver
+            .connect_beside_full_pool(&url, self.options(options))
+            .await
+    }
+
+    async fn begin(&self) -> Option<Box<dyn Transaction>> {
+        Some(self.driver.begin(&self.site.address.url()).await)
+    }
+
+    async fn elapse(&self, time: Duration) {
+        let (namespace, micros) = (literal(&self.namespace), time.as_micros());
+        self.observer
+            .rows(format!(
+                "UPDATE lockapi.lease
+                    SET acquired_at = acquired_at - {micros} * interval '1 microsecond',
+                        renewed_at = renewed_at - {micros} * interval '1 microsecond',
+                        held_until = held_until - {micros} * interval '1 microsecond',
+                        expires_at = expires_at - {micros} * interval '1 microsecond',
+                        released_at = released_at - {micros} * interval '1 microsecond'
+                  WHERE namespace = {namespace}"
+            ))
+            .await;
+    }
+
+    async fn pass(&self, time: Duration) {
+        tokio::time::sleep(time).await;
+    }
+
+    async fn sever(&self) {
+        let application = literal(&self.site.address.application);
+        self.server
+            .rows(format!(
+                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
+                  WHERE application_name = {application}"
+            ))
+            .await;
+    }
+
+    async fn set_reachable(&self, reachable: bool) {
+        self.with_server(if reachable {
+            |server| server.start().expect("the server starts")
+        } else {
+            |server| server.stop(StopMode::Fast).expect("the server stops")
+        })
+        .await;
+    }
+
+    async fn crash(&self) {
+        self.with_server(|server| {
+            server.stop(StopMode::Immediate).expect("the server stops");
+            server.start().expect("the server starts");
+        })
+        .await;
+    }
+
+    async fn locks(&self, lock: LockId) -> Locks {
+        let (class, object) = ((lock.key >> 32) & 0xffff_ffff, lock.key & 0xffff_ffff);
+        let space = if lock.pair { 2 } else { 1 };
+        let rows = self
+            .observer
+            .rows(format!(
+                "SELECT count(*) FILTER (WHERE granted), count(*) FILTER (WHERE NOT granted)
+                   FROM pg_locks
+                  WHERE locktype = 'advisory' AND classid = {class} AND objid = {object}
+                    AND objsubid = {space}
+                    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+            ))
+            .await
+            .concat();
+        let count = |at: usize| rows[at].parse().expect("a count");
+        Locks {
+            granted: count(0),
+            waiting: count(1),
+        }
+    }
+
+    async fn lease(&self, key: &str) -> Option<Peeked> {
+        let (namespace, key) = (literal(&self.namespace), literal(key));
+        let row = self
+            .observer
+            .rows(format!(
+                "SELECT owner, data, fence,
+                        (extract(epoch FROM clock_timestamp() - acquired_at) * 1000000)::int8,
+                        (extract(epoch FROM expires_at - clock_timestamp()) * 1000000)::int8
+                   FROM lockapi.lease
+                  WHERE namespace = {namespace} AND key = {key}
+                    AND released_at IS NULL AND expires_at > clock_timestamp()"
+            ))
+            .await
+            .pop()?;
+        let number = |at: usize| row[at].parse().expect("a number");
+        Some(Peeked {
+            owner: row[0].clone(),
+            data: row[1].clone(),
+            fence: number(2),
+            age: number(3),
+            remaining: number(4),
+        })
+    }
+
+    async fn sessions(&self) -> usize {
+        let application = literal(&self.site.address.application);
+        self.server
+            .value(format!(
+                "SELECT count(*) FROM pg_stat_activity WHERE application_name = {application}"
+            ))
+            .await
+            .parse()
+            .expect("a count")
+    }
+
+    async fn sql(&self, sql: &str) -> Vec<String> {
+        let rows = self.observer.rows(sql).await;
+        rows.into_iter().map(|mut row| row.remove(0)).collect()
+    }
+
+    fn ticket(&self) -> String {
+        [
+            self.namespace.clone(),
+            self.site.address.url(),
+            self.site.direct.url(),
+        ]
+        .join("\n")
+    }
+}

@@ -1,0 +1,179 @@
+//! Preparing the servers, databases and roles that cases ask for.
+
+use std::sync::Mutex;
+
+use super::address::Address;
+use super::observer::{Observer, literal};
+use super::proxy::Proxy;
+use crate::cluster::Cluster;
+use crate::face::off_runtime;
+use crate::fixture::{Place, Problem, SECRET};
+
+/// A place that was prepared, with everything that it needs to stay.
+pub(super) struct Site {
+    /// Where backends connect.
+    pub(super) address: Address,
+    /// Where the suite itself connects.
+    pub(super) direct: Address,
+    /// The server, if it is the case's own.
+    pub(super) own: Option<Mutex<Cluster>>,
+    /// What removes the place again.
+    pub(super) cleanup: Option<String>,
+    pub(super) _proxy: Option<Proxy>,
+}
+
+/// Rights as the notes of the migrations have them.
+fn grants(role: &str) -> String {
+    format!(
+        "GRANT USAGE ON SCHEMA lockapi TO {role};
+         GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA lockapi TO {role};
+         GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA lockapi TO {role};
+         GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA lockapi TO {role};"
+    )
+}
+
+/// Settings that break programs which rely on the defaults.
+const HOSTILE: &[(&str, &str)] = &[
+    ("default_transaction_isolation", "serializable"),
+    ("default_transaction_read_only", "on"),
+    ("default_transaction_deferrable", "on"),
+    ("synchronous_commit", "off"),
+    ("search_path", "hostile"),
+    ("statement_timeout", "40ms"),
+    ("lock_timeout", "1ms"),
+    ("idle_in_transaction_session_timeout", "20ms"),
+    ("DateStyle", "SQL, DMY"),
+    ("IntervalStyle", "iso_8601"),
+    ("TimeZone", "Asia/Kathmandu"),
+    ("bytea_output", "escape"),
+    ("array_nulls", "off"),
+    ("extra_float_digits", "-15"),
+    ("standard_conforming_strings", "off"),
+    ("enable_indexscan", "off"),
+    ("plan_cache_mode", "force_custom_plan"),
+    ("quote_all_identifiers", "on"),
+];
+
+/// Objects that a statement finds if it does not name its schema.
+const DECOYS: &str = "
+    CREATE SCHEMA IF NOT EXISTS hostile;
+    CREATE OR REPLACE FUNCTION hostile.clock_timestamp() RETURNS timestamptz
+        LANGUAGE sql AS $$ SELECT 'epoch'::timestamptz $$;
+    CREATE OR REPLACE FUNCTION hostile.nextval(regclass) RETURNS int8
+        LANGUAGE sql AS $$ SELECT 1::int8 $$;
+    GRANT USAGE ON SCHEMA hostile TO public;";
+
+pub(super) async fn prepare(place: Place) -> Result<Site, Problem> {
+    let url = off_runtime(|| Cluster::shared().map(|cluster| cluster.url().to_owned()));
+    let site = |mut address: Address| {
+        address.application = format!("conf-{:016x}", fastrand::u64(..));
+        Site {
+            direct: address.clone(),
+            address,
+            own: None,
+            cleanup: None,
+            _proxy: None,
+        }
+    };
+    let own = async |cluster: Result<Cluster, crate::cluster::ClusterError>| {
+        let cluster = cluster?;
+        let mut site = site(Address::parse(cluster.url())?);
+        site.own = Some(Mutex::new(cluster));
+        Ok::<_, Problem>(site)
+    };
+    match place {
+        Place::Own => {
+            let settings = [("max_locks_per_transaction", "256")];
+            own(off_runtime(move || Cluster::private(&settings)).await).await
+        }
+        Place::Cramped => {
+            let settings = [
+                ("max_locks_per_transaction", "10"),
+                ("max_connections", "20"),
+            ];
+            own(off_runtime(move || Cluster::private(&settings)).await).await
+        }
+        Place::Standby => own(off_runtime(Cluster::standby).await).await,
+        Place::Password | Place::WrongPassword => {
+            let mut site = own(off_runtime(|| Cluster::private(&[])).await).await?;
+            let right = if place == Place::Password {
+                SECRET
+            } else {
+                "another"
+            };
+            let role = "guarded";
+            let observer = Observer::new(site.direct.config()?);
+            observer
+                .try_rows(format!(
+                    "CREATE ROLE {role} LOGIN SUPERUSER PASSWORD {}",
+                    literal(right)
+                ))
+                .await?;
+            demand_passwords(&observer, role).await?;
+            site.address.user = role.to_owned();
+            site.address.password = Some(SECRET.to_owned());
+            Ok(site)
+        }
+        Place::Shared => Ok(site(Address::parse(&url.await?)?)),
+        Place::Empty => {
+            let mut site = site(Address::parse(&url.await?)?);
+            let database = format!("conf_{:016x}", fastrand::u64(..));
+            let observer = Observer::new(site.direct.config()?);
+            observer
+                .try_rows(format!("CREATE DATABASE {database}"))
+                .await?;
+            site.cleanup = Some(format!("DROP DATABASE {database} WITH (FORCE)"));
+            site.address.database = database;
+            Ok(site)
+        }
+        Place::PoorRole => with_role(site(Address::parse(&url.await?)?), &[]).await,
+        Place::HostileRole => with_role(site(Address::parse(&url.await?)?), HOSTILE).await,
+        Place::Proxy | Place::HostileProxy => {
+            let mut site = site(Address::parse(&url.await?)?);
+            if place == Place::HostileProxy {
+                site = with_role(site, HOSTILE).await?;
+            }
+            // With one session the clients of the proxy meet in it; with more they move about.
+            let sessions = if place == Place::HostileProxy { 1 } else { 3 };
+            let (user, server) = (site.address.user.clone(), site.direct.port);
+            let proxy = off_runtime(move || Proxy::start(server, &user, sessions)).await?;
+            site.address.host = "127.0.0.1".to_owned();
+            site.address.port = proxy.port();
+            site._proxy = Some(proxy);
+            Ok(site)
+        }
+    }
+}
+
+/// Connects as a role of the place's own, which has only the rights that it needs.
+async fn with_role(mut site: Site, settings: &[(&str, &str)]) -> Result<Site, Problem> {
+    let role = format!("conf_{:016x}", fastrand::u64(..));
+    let observer = Observer::new(site.direct.config()?);
+    let mut script = format!("{DECOYS} CREATE ROLE {role} LOGIN; {}", grants(&role));
+    for (name, value) in settings {
+        let value = if *name == "search_path" {
+            (*value).to_owned()
+        } else {
+            literal(value)
+        };
+        script.push_str(&format!("ALTER ROLE {role} SET {name} = {value};"));
+    }
+    // Functions and grants cannot be changed by two at once.
+    let script = format!("SELECT pg_advisory_xact_lock(-728, 1); {script}");
+    observer.try_rows(script).await?;
+    site.cleanup = Some(format!("DROP OWNED BY {role}; DROP ROLE {role}"));
+    site.address.user = role;
+    Ok(site)
+}
+
+/// Lets a role in only with its password.
+async fn demand_passwords(observer: &Observer, role: &str) -> Result<(), Problem> {
+    let file = observer.try_rows("SHOW hba_file").await?.concat().concat();
+    let rules = std::fs::read_to_string(&file)?;
+    std::fs::write(
+        &file,
+        format!("host all {role} 127.0.0.1/32 scram-sha-256\n{rules}"),
+    )?;
+    observer.try_rows("SELECT pg_reload_conf()").await?;
+    Ok(())
+}

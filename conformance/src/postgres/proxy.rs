@@ -1,0 +1,109 @@
+//! A transaction-pooling proxy in front of a server.
+
+use std::fs;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::geteuid;
+
+use crate::fixture::Problem;
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A running `pgbouncer`; it ends with this value.
+#[derive(Debug)]
+pub(super) struct Proxy {
+    process: Child,
+    port: u16,
+    dir: PathBuf,
+}
+
+impl Proxy {
+    /// Starts one in front of the server on a port, for one user, with so many sessions.
+    pub(super) fn start(server: u16, user: &str, sessions: usize) -> Result<Self, Problem> {
+        let program = program()?;
+        let dir = std::env::temp_dir().join(format!("lockapi-proxy-{:016x}", fastrand::u64(..)));
+        fs::create_dir(&dir)?;
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o755))?;
+        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
+            .local_addr()?
+            .port();
+        let users = dir.join("users.txt");
+        fs::write(&users, format!("\"{user}\" \"\"\n"))?;
+        let config = dir.join("proxy.ini");
+        fs::write(
+            &config,
+            format!(
+                "[databases]\n* = host=127.0.0.1 port={server}\n[pgbouncer]\n\
+                 listen_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n\
+                 auth_type = trust\nauth_file = {}\npool_mode = transaction\n\
+                 default_pool_size = {sessions}\nmax_client_conn = 100\n\
+                 ignore_startup_parameters = extra_float_digits\n",
+                users.display()
+            ),
+        )?;
+        let mut command = Command::new(program);
+        command.arg("-q").arg(&config).stdin(Stdio::null());
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        if geteuid().is_root() {
+            let (uid, gid) = server_user()?;
+            command.uid(uid).gid(gid);
+        }
+        let process = command.spawn()?;
+        let mut proxy = Self { process, port, dir };
+        proxy.wait()?;
+        Ok(proxy)
+    }
+
+    pub(super) fn port(&self) -> u16 {
+        self.port
+    }
+
+    fn wait(&mut self) -> Result<(), Problem> {
+        let start = Instant::now();
+        while TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).is_err() {
+            if let Some(status) = self.process.try_wait()? {
+                return Err(format!("pgbouncer ended at once: {status}").into());
+            }
+            if start.elapsed() > PATIENCE {
+                return Err("pgbouncer does not listen".into());
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        // It may have ended by itself, and what is left is in the directory for temporary files.
+        let _killed = self.process.kill();
+        let _status = self.process.wait();
+        let _removed = fs::remove_dir_all(&self.dir);
+    }
+}
+
+fn program() -> Result<PathBuf, Problem> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain([PathBuf::from("/usr/sbin"), PathBuf::from("/usr/bin")])
+        .map(|dir| dir.join("pgbouncer"))
+        .find(|program| Path::is_file(program))
+        .ok_or_else(|| {
+            "pgbouncer is not installed; on Debian and Ubuntu: apt-get install pgbouncer".into()
+        })
+}
+
+/// The user to run as instead of root, which it refuses.
+fn server_user() -> Result<(u32, u32), Problem> {
+    let id = |option: &str| -> Result<u32, Problem> {
+        let output = Command::new("id").args([option, "postgres"]).output()?;
+        Ok(String::from_utf8(output.stdout)?.trim().parse()?)
+    };
+    Ok((id("-u")?, id("-g")?))
+}
