@@ -46,3 +46,8 @@ pub use fixture::{Fixture, Locks, Need, Place, Problem, SECRET, Subject, Transac
 pub use harness::run;
 pub use memory::Memory;
 pub use postgres::{Driver, Postgres};
+
+/// Compiles and runs what the README shows.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;
