@@ -172,9 +172,9 @@ fn picture(snapshot: &Snapshot, members: &[Member], time: Duration) -> String {
         let state = match member.state {
             State::Running => "",
             State::Stopped => "stopped",
-            State::Killed => "killed",
+            State::Killed | State::Fallen => "killed",
             State::Done => "done",
-            State::Crashed => "crashed",
+            State::Crashed => "failed",
         };
         text.push_str(format!("  {}  {state:<8} {tasks}", member.node).trim_end());
         text.push('\n');

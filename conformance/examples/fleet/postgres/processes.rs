@@ -1,6 +1,6 @@
 //! Workers as processes.
 
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -102,6 +102,8 @@ impl Fleet for Processes {
             {
                 process.state = if status.success() {
                     State::Done
+                } else if status.signal().is_some() {
+                    State::Fallen
                 } else {
                     State::Crashed
                 };
