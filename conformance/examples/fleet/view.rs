@@ -142,6 +142,7 @@ fn holders(snapshot: &Snapshot) -> String {
     let (node, tasks) = (&busiest.node, busiest.tasks.join(", "));
     match snapshot.busy.len() - 1 {
         0 => format!("{node} has {tasks}"),
+        1 => format!("{node} has {tasks}, 1 other has some"),
         others => format!("{node} has {tasks}, {others} others have some"),
     }
 }
