@@ -26,7 +26,7 @@ Options:
 
 A private PostgreSQL server is started and removed again; it has to be installed only. If the
 environment variable DATABASE_URL is set, that server is used, and the log stays there in the
-schema fleet.
+schema fleet. Kill workers yourself, if you like: their processes are called `fleet worker`.
 
 Exit status: 0 when every due run was completed exactly once, 1 when one was missed or run twice,
 2 for bad arguments, 3 when the fleet could not run, 130 when it was interrupted.

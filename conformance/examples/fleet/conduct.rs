@@ -34,9 +34,11 @@ pub(crate) enum State {
     Stopped,
     /// By this program.
     Killed,
+    /// By somebody else.
+    Fallen,
     /// It found that nothing is left to do.
     Done,
-    /// It ended otherwise.
+    /// It failed.
     Crashed,
 }
 
@@ -117,8 +119,9 @@ async fn course(
     store.open(&plan::tasks(tasks), settings.time).await?;
     let disturber = Disturber::new(settings, store, fleet, screen);
     tokio::select! {
-        // Ends only when it fails.
+        // These two end only when they fail.
         failed = screen.follow(settings.time, store, fleet) => failed?,
+        failed = disturber.replace() => failed?,
         finished = async {
             disturber.run().await?;
             drain(settings, store, fleet).await
@@ -135,7 +138,10 @@ async fn start(settings: &Settings, store: &dyn Store, fleet: &dyn Fleet) -> Res
     }
     let since = Instant::now();
     while store.nodes().await? < settings.workers {
-        alive(fleet)?;
+        let members = fleet.members()?;
+        if let Some(gone) = members.iter().find(|one| one.state != State::Running) {
+            return Err(format!("{} did not start", gone.node).into());
+        }
         if since.elapsed() > STARTING {
             return Err("the workers did not start".into());
         }
@@ -151,8 +157,7 @@ async fn drain(settings: &Settings, store: &dyn Store, fleet: &dyn Fleet) -> Res
     let mut progress = Instant::now();
     loop {
         ticks.tick().await;
-        alive(fleet)?;
-        let ended = |state| matches!(state, State::Done | State::Killed);
+        let ended = |state| matches!(state, State::Done | State::Killed | State::Fallen);
         if fleet.members()?.iter().all(|member| ended(member.state)) {
             return Ok(());
         }
@@ -164,15 +169,6 @@ async fn drain(settings: &Settings, store: &dyn Store, fleet: &dyn Fleet) -> Res
             // The audit tells what is missing.
             return Ok(());
         }
-    }
-}
-
-/// A worker that ends without having been killed is a fault of this program.
-fn alive(fleet: &dyn Fleet) -> Result<()> {
-    let members = fleet.members()?;
-    match members.iter().find(|member| member.state == State::Crashed) {
-        Some(member) => Err(format!("{} has ended by itself", member.node).into()),
-        None => Ok(()),
     }
 }
 

@@ -1,5 +1,6 @@
 //! What is done to the workers while they work.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -32,8 +33,20 @@ impl fmt::Display for Tally {
         let (killed, stopped, cut_off) = (self.killed, self.stopped, self.cut_off);
         write!(
             f,
-            "workers were killed {killed} times, stopped {stopped} times and cut off {cut_off} times"
+            "workers were killed {}, stopped {} and cut off {}",
+            times(killed),
+            times(stopped),
+            times(cut_off)
         )
+    }
+}
+
+fn times(count: usize) -> String {
+    match count {
+        0 => "never".to_owned(),
+        1 => "once".to_owned(),
+        2 => "twice".to_owned(),
+        more => format!("{more} times"),
     }
 }
 
@@ -95,6 +108,31 @@ impl<'a> Disturber<'a> {
             }
         });
         try_join_all(all).await.map(drop)
+    }
+
+    /// Replaces workers that somebody else kills, for as long as it is not dropped.
+    pub(crate) async fn replace(&self) -> Result<()> {
+        let mut replaced = HashSet::new();
+        loop {
+            sleep(Duration::from_millis(100)).await;
+            for member in self.fleet.members()? {
+                let node = member.node;
+                match member.state {
+                    State::Fallen if replaced.insert(node.clone()) => {
+                        self.store
+                            .disturbed(&node, "killed", Instant::now())
+                            .await?;
+                        self.with_tally(|tally| tally.killed += 1);
+                        let successor = self.fleet.start()?;
+                        self.screen.event(&format!(
+                            "{node} is killed by somebody else; {successor} replaces it"
+                        ))?;
+                    }
+                    State::Crashed => return Err(format!("{node} has failed").into()),
+                    _ => {}
+                }
+            }
+        }
     }
 
     async fn kill(&self) -> Result<()> {

@@ -142,6 +142,7 @@ fn holders(snapshot: &Snapshot) -> String {
     let (node, tasks) = (&busiest.node, busiest.tasks.join(", "));
     match snapshot.busy.len() - 1 {
         0 => format!("{node} has {tasks}"),
+        1 => format!("{node} has {tasks}, 1 other has some"),
         others => format!("{node} has {tasks}, {others} others have some"),
     }
 }
@@ -172,9 +173,9 @@ fn picture(snapshot: &Snapshot, members: &[Member], time: Duration) -> String {
         let state = match member.state {
             State::Running => "",
             State::Stopped => "stopped",
-            State::Killed => "killed",
+            State::Killed | State::Fallen => "killed",
             State::Done => "done",
-            State::Crashed => "crashed",
+            State::Crashed => "failed",
         };
         text.push_str(format!("  {}  {state:<8} {tasks}", member.node).trim_end());
         text.push('\n');

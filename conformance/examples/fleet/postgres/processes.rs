@@ -1,6 +1,6 @@
 //! Workers as processes.
 
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -44,6 +44,10 @@ impl Processes {
         let mut workers = self.workers();
         let process = workers.iter_mut().find(|process| process.node == node);
         let process = process.ok_or("no such worker")?;
+        if process.child.try_wait()?.is_some() {
+            // Somebody else was faster, and its number may be another's by now.
+            return Ok(());
+        }
         kill_process(Pid::from_child(&process.child), signal)?;
         process.state = state;
         Ok(())
@@ -102,6 +106,8 @@ impl Fleet for Processes {
             {
                 process.state = if status.success() {
                     State::Done
+                } else if status.signal().is_some() {
+                    State::Fallen
                 } else {
                     State::Crashed
                 };
