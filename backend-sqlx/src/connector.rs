@@ -3,7 +3,7 @@
 use lockapi::seam::{Call, Connection, Connector, Lane, Mode, Rows};
 use lockapi::{Error, ErrorKind, Failure};
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPoolOptions};
-use sqlx::{Executor, PgPool};
+use sqlx::{Connection as _, Executor, PgPool};
 use tokio::runtime::{Builder, Handle, Runtime};
 
 use crate::value;
@@ -74,7 +74,13 @@ impl Connector for Sqlx {
             Mode::Direct => &self.direct,
             Mode::Proxied => &self.proxied,
         };
-        let connection = pool.acquire().await.map_err(not_connected)?;
+        // A pool tries again and again where nobody listens, and then does not tell why. So the
+        // server is asked without it first; the pool is needed for its `after_connect`.
+        let options = pool.connect_options();
+        let answers = PgConnection::connect_with(&options).await;
+        let closed = answers.map_err(not_connected)?.close();
+        let (connection, _) = futures_util::join!(pool.acquire(), closed);
+        let connection = connection.map_err(not_connected)?;
         Ok(Owned {
             connection: connection.detach(),
             named: mode == Mode::Direct,

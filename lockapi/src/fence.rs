@@ -62,6 +62,9 @@ impl Fence {
     /// holds the lock was alive, and no later holder has checked in; a later holder's own
     /// check-in waits for this transaction to end.
     ///
+    /// Check in first and read afterwards: the check may have waited for an earlier holder that was
+    /// about to commit, and only a statement after it sees what that holder wrote.
+    ///
     /// # Errors
     /// [`ErrorKind::Lost`] when the holder no longer holds, and the error of the connection.
     pub async fn check_in_on<C: Connection>(&self, connection: &mut C) -> Result<()> {
