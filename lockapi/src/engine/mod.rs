@@ -36,7 +36,7 @@ use keeper::Keeper;
 use lane::Lane;
 use leases::Leases;
 use link::Links;
-pub(crate) use link::{BEGIN, COMMIT, ROLLBACK};
+pub(crate) use link::{BEGIN_WRITE, COMMIT, ROLLBACK};
 pub use link::{Marker, Settle};
 use sessions::Sessions;
 
