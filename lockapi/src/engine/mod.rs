@@ -172,7 +172,12 @@ pub(crate) async fn start_with<C: Connector>(
     let probing = links(Mode::Proxied);
     let mode = on_lane(&*connector, "lockapi-probe", "connect", async move {
         let watch = probing.watch();
-        watch.bound(link::probe(&*probing.connector)).await
+        let mode = watch.bound(link::probe(&*probing.connector)).await;
+        mode.map_err(|mut failure| {
+            // Whatever was sent had no effect beyond the connections.
+            failure.sent = false;
+            failure
+        })
     })
     .await?;
     Ok(Arc::new(Engine(Core::new(
