@@ -30,6 +30,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cluster;
+pub mod differential;
 
 mod cases;
 mod child;

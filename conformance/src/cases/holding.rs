@@ -22,7 +22,7 @@ register! { "holding":
 }
 
 async fn renewed_by_itself_across_ten_ttl(cx: Context) {
-    let ttl = Duration::from_millis(600);
+    let ttl = Duration::from_millis(1200);
     let backend = cx.backend().await;
     let guard = backend
         .lease("job", Terms::new(ttl))

@@ -67,11 +67,13 @@ async fn lease(cx: Context, arguments: Vec<String>, mut parent: Parent) {
     loop {
         parent.line().await;
         let mut tx = cx.begin().await.unwrap();
-        match tx.check_in(&guard.fence()).await {
+        let outcome = tx.check_in(&guard.fence()).await;
+        // A writer that is stopped inside its transaction keeps the lease for as long.
+        tx.rollback().await;
+        match outcome {
             Ok(()) => parent.say("written"),
             Err(error) => parent.say(format!("{:?}", error.kind())),
         }
-        tx.rollback().await;
     }
 }
 
