@@ -17,7 +17,7 @@ register! { "fences":
     M10 unlock_after_the_session_ended_is_lost;
     M10 stale_unlock_does_not_free_the_successor;
     M11 killed_session_loses_the_guard_and_serves_the_waiter;
-    M11 killed_waiter_session_is_replaced;
+    M11 killed_waiter_session_is_replaced [Sql];
     M11 old_fence_is_rejected_by_check_in [Transactions];
     M11 check_in_of_a_later_holder_waits_for_an_earlier_one [Transactions];
     M11 older_fence_is_rejected_after_a_newer_one [Transactions];
@@ -153,21 +153,16 @@ async fn killed_session_loses_the_guard_and_serves_the_waiter(cx: Context) {
 }
 
 async fn killed_waiter_session_is_replaced(cx: Context) {
-    let (mutex, other) = (cx.mutex("door").await, cx.elsewhere().await);
-    // The same lock, held by sessions that are not severed with it.
-    let key = 0x6c6f_636b_0000 + fastrand::i64(0..1 << 32);
-    let holder = other.mutex(key).await;
-    let waiter = cx.mutex(key).await;
-    drop(mutex.lock().await.unwrap());
-    let guard = holder.lock().await.unwrap();
-    let waiting = tokio::spawn(async move { waiter.lock().await });
+    let mutex = cx.mutex("door").await;
+    // A person has it, whose session stays.
+    let key = cx.lock_id("door").key;
+    cx.sql(&format!("SELECT pg_advisory_lock({key})")).await;
+    let waiting = tokio::spawn(async move { mutex.lock().await });
     tokio::pin!(waiting);
     not_yet("granted while another holds", &mut waiting).await;
     cx.sever().await;
     not_yet("granted, or given up", &mut waiting).await;
-    if guard.unlock().await.is_err() {
-        // Both were severed: the waiter asked again on a new session.
-    }
+    cx.sql(&format!("SELECT pg_advisory_unlock({key})")).await;
     let next = soon("the waiter", waiting).await.unwrap().unwrap();
     next.unlock().await.unwrap();
 }

@@ -33,9 +33,6 @@ async fn mutex_under_hostile_settings(cx: Context) {
     not_yet("granted while another holds", &mut waiting).await;
     assert!(!guard.is_lost());
     let token = guard.fence().token();
-    let mut tx = cx.begin().await.unwrap();
-    tx.query("SELECT set_config('transaction_read_only', 'off', true)")
-        .await;
     guard.unlock().await.unwrap();
     let next = soon("the waiter", waiting).await.unwrap().unwrap();
     assert!(next.fence().token() > token);

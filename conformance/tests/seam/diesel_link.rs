@@ -5,7 +5,7 @@ use diesel::deserialize::{self, FromSql, QueryableByName};
 use diesel::pg::{Pg, PgValue};
 use diesel::query_builder::{BoxedSqlQuery, SqlQuery};
 use diesel::result::{DatabaseErrorKind, Error};
-use diesel::row::{Field, NamedRow, Row as _};
+use diesel::row::{Field, NamedRow};
 use diesel::sql_types::{Array, BigInt, Binary, Bool, Nullable, Text};
 use diesel::{PgConnection, RunQueryDsl, sql_query};
 use lockapi::Failure;

@@ -3,7 +3,7 @@
 use lockapi::Failure;
 use lockapi::seam::{Call, Connection, Row, Rows, Type, Value};
 use sqlx::postgres::{PgArguments, PgConnection, PgRow};
-use sqlx::{Arguments, Column, Executor, Row as _, TypeInfo, ValueRef};
+use sqlx::{Arguments, Column, Executor, Row as _, ValueRef};
 
 pub(crate) struct SqlxLink(pub(crate) PgConnection);
 
