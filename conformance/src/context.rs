@@ -119,4 +119,4 @@ impl Context {
     }
 }
 
-pub(crate) const MINUTE: Duration = Duration::from_secs(60);
+pub(crate) const MINUTE: Duration = Duration::from_mins(1);

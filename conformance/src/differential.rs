@@ -5,7 +5,6 @@
 //! they are near.
 
 use std::collections::BTreeMap;
-use std::fmt::Debug;
 use std::time::Duration;
 
 use lockapi::LockId;
@@ -224,8 +223,8 @@ impl<C: Connection> Pair<'_, C> {
                     })
                     .collect();
                 let (real, model) = self.both(*session, &batch).await;
-                for ((real, model), key) in real.into_iter().zip(model).zip(keys) {
-                    self.peeked(*key, real, model);
+                for ((real, model), key) in real.iter().zip(&model).zip(keys) {
+                    self.peeked(*key, real.as_ref(), model.as_ref());
                 }
             }
             Action::Check(session, key, back) => {
@@ -293,8 +292,8 @@ impl<C: Connection> Pair<'_, C> {
         }
     }
 
-    fn peeked(&mut self, key: u8, real: Option<Peeked>, model: Option<Peeked>) {
-        let (Some(real), Some(model)) = (&real, &model) else {
+    fn peeked(&mut self, key: u8, real: Option<&Peeked>, model: Option<&Peeked>) {
+        let (Some(real), Some(model)) = (real, model) else {
             assert!(
                 real.is_none() && model.is_none(),
                 "key {key}: {real:?}, {model:?}"
@@ -337,8 +336,7 @@ impl<C: Connection> Pair<'_, C> {
 }
 
 /// The two clocks do not stand still.
-fn near<T: Into<i64> + Debug>(real: T, model: T) {
-    let (real, model) = (real.into(), model.into());
+fn near(real: i64, model: i64) {
     assert!(
         (real - model).abs() < UNIT / 2,
         "{real} is not near {model}"

@@ -73,7 +73,7 @@ async fn try_lock_dropped(cx: Context) {
     let (here, there) = pair(&cx).await;
     let mutex = here.mutex("door").unwrap();
     drop_everywhere!(&cx, &*there, {}, async {
-        drop(mutex.try_lock().await.unwrap())
+        drop(mutex.try_lock().await.unwrap());
     });
 }
 
@@ -81,7 +81,7 @@ async fn lock_dropped(cx: Context) {
     let (here, there) = pair(&cx).await;
     let mutex = here.mutex("door").unwrap();
     drop_everywhere!(&cx, &*there, {}, async {
-        drop(mutex.lock().await.unwrap())
+        drop(mutex.lock().await.unwrap());
     });
 }
 
@@ -110,7 +110,7 @@ async fn lock_timeout_dropped(cx: Context) {
     let (here, there) = pair(&cx).await;
     let mutex = here.mutex("door").unwrap();
     drop_everywhere!(&cx, &*there, {}, async {
-        drop(mutex.lock_timeout(MINUTE).await.unwrap())
+        drop(mutex.lock_timeout(MINUTE).await.unwrap());
     });
 }
 
@@ -163,7 +163,7 @@ async fn try_acquire_dropped(cx: Context) {
     let (here, there) = pair(&cx).await;
     let lease = here.lease("job", Terms::new(MINUTE)).unwrap();
     drop_everywhere!(&cx, &*there, {}, async {
-        drop(lease.try_acquire().await.unwrap())
+        drop(lease.try_acquire().await.unwrap());
     });
 }
 
@@ -218,7 +218,7 @@ async fn peek_dropped(cx: Context) {
     let (here, there) = pair(&cx).await;
     let lease = here.lease("job", Terms::new(MINUTE)).unwrap();
     drop_everywhere!(&cx, &*there, {}, async {
-        drop(lease.peek().await.unwrap())
+        drop(lease.peek().await.unwrap());
     });
 }
 

@@ -72,7 +72,7 @@ async fn unreachable_server_is_unavailable_and_comes_back(cx: Context) {
 }
 
 async fn options_outside_the_limits_are_invalid(cx: Context) {
-    let day = Duration::from_secs(24 * 3600);
+    let day = Duration::from_hours(24);
     for options in [
         Options::default().max_locks(0),
         Options::default().waiters(65),
@@ -172,7 +172,7 @@ async fn ten_thousand_locks_use_one_connection(cx: Context) {
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Capacity);
     for chunk in guards.into_iter().array_chunks_by(200) {
-        let unlocking = chunk.into_iter().map(|guard| guard.unlock());
+        let unlocking = chunk.into_iter().map(lockapi::MutexGuard::unlock);
         for outcome in futures_util::future::join_all(unlocking).await {
             outcome.unwrap();
         }

@@ -102,7 +102,7 @@ async fn leases<C: Connection>(link: &mut C) {
         key: "a".to_owned(),
     };
     let peeked = link
-        .perform(&[peek.clone()])
+        .perform(std::slice::from_ref(&peek))
         .await
         .expect("answered")
         .remove(0);

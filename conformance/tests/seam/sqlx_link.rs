@@ -35,7 +35,7 @@ fn failed(error: sqlx::Error) -> Failure {
     let code = error
         .as_database_error()
         .and_then(|error| error.code())
-        .map(|code| code.into_owned());
+        .map(std::borrow::Cow::into_owned);
     let broken = code.is_none();
     Failure::statement(code, broken, error)
 }
