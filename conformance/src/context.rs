@@ -72,11 +72,6 @@ impl Context {
         }
     }
 
-    /// Whether calls are futures that can be dropped.
-    pub(crate) fn face(&self) -> Face {
-        self.face
-    }
-
     /// Connects a backend, as another process would.
     pub(crate) async fn backend(&self) -> Arc<dyn Backend> {
         self.connect(Options::default()).await.expect("a backend")
@@ -85,6 +80,15 @@ impl Context {
     /// Tries to connect a backend with options; their namespace is replaced by the fixture's.
     pub(crate) async fn connect(&self, options: Options) -> Result<Arc<dyn Backend>> {
         self.face.connect(&self.fixture, options).await
+    }
+
+    /// Connects a backend beside a pool of the program that stays exhausted.
+    pub(crate) async fn connect_beside_full_pool(
+        &self,
+    ) -> Option<(Arc<dyn Backend>, Box<dyn Send + Sync>)> {
+        let connecting = self.fixture.backend_beside_full_pool(Options::default());
+        let (backend, pool) = connecting.await.expect("a backend")?;
+        Some((self.face.wrap(backend), pool))
     }
 
     /// Connects a backend for a mutex of this key.
@@ -115,4 +119,4 @@ impl Context {
     }
 }
 
-pub(crate) const MINUTE: Duration = Duration::from_secs(60);
+pub(crate) const MINUTE: Duration = Duration::from_mins(1);

@@ -52,11 +52,11 @@ pub(crate) use register;
 /// Runs the suite on subjects as a test target without a harness, and ends the process.
 ///
 /// It understands the arguments of `cargo test` and of `cargo nextest`.
-pub fn run(subjects: Vec<Arc<dyn Subject>>) -> ! {
-    child::play_if_asked(&subjects);
+pub fn run(subjects: &[Arc<dyn Subject>]) -> ! {
+    child::play_if_asked(subjects);
     let arguments = Arguments::from_args();
     let mut trials = Vec::new();
-    for subject in &subjects {
+    for subject in subjects {
         for face in Face::ALL {
             trials.extend(cases::all().map(|case| trial(subject, face, case)));
         }

@@ -12,7 +12,7 @@
 //! use std::sync::Arc;
 //!
 //! fn main() {
-//!     conformance::run(vec![Arc::new(conformance::Memory)]);
+//!     conformance::run(&[Arc::new(conformance::Memory)]);
 //! }
 //! ```
 //!
@@ -30,6 +30,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cluster;
+pub mod differential;
 
 mod cases;
 mod child;

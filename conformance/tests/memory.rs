@@ -3,5 +3,5 @@
 use std::sync::Arc;
 
 fn main() {
-    conformance::run(vec![Arc::new(conformance::Memory)]);
+    conformance::run(&[Arc::new(conformance::Memory)]);
 }

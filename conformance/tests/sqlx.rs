@@ -12,7 +12,7 @@ use sqlx::postgres::PgPoolOptions;
 use sqlx::{PgPool, Postgres as Database};
 
 fn main() {
-    conformance::run(vec![Arc::new(Postgres::new(Sqlx))]);
+    conformance::run(&[Arc::new(Postgres::new(Sqlx))]);
 }
 
 struct Sqlx;

@@ -7,17 +7,39 @@ use crate::child::Parent;
 use crate::context::Context;
 use crate::harness::Case;
 
+mod cancel;
+mod fences;
+mod guards;
+mod holding;
 mod keys;
 mod lease;
 mod mutex;
+mod outage;
+mod places;
+mod processes;
+mod schema;
+mod transactions;
 
 /// What another process does.
 pub(crate) type Role = fn(Context, Vec<String>, Parent) -> Pin<Box<dyn Future<Output = ()>>>;
 
 /// The roles by their names.
-pub(crate) const ROLES: &[(&str, Role)] = &[];
+pub(crate) const ROLES: &[(&str, Role)] = processes::ROLES;
 
-const MODULES: &[&[Case]] = &[keys::CASES, lease::CASES, mutex::CASES];
+const MODULES: &[&[Case]] = &[
+    keys::CASES,
+    schema::CASES,
+    places::CASES,
+    cancel::CASES,
+    guards::CASES,
+    outage::CASES,
+    mutex::CASES,
+    fences::CASES,
+    transactions::CASES,
+    processes::CASES,
+    lease::CASES,
+    holding::CASES,
+];
 
 /// All cases.
 pub(crate) fn all() -> impl Iterator<Item = &'static Case> {

@@ -22,9 +22,15 @@ register! { "processes":
 }
 
 pub(super) const ROLES: &[(&str, Role)] = &[
-    ("count", |cx, arguments, parent| Box::pin(count(cx, arguments, parent))),
-    ("lock", |cx, arguments, parent| Box::pin(lock(cx, arguments, parent))),
-    ("lease", |cx, arguments, parent| Box::pin(lease(cx, arguments, parent))),
+    ("count", |cx, arguments, parent| {
+        Box::pin(count(cx, arguments, parent))
+    }),
+    ("lock", |cx, arguments, parent| {
+        Box::pin(lock(cx, arguments, parent))
+    }),
+    ("lease", |cx, arguments, parent| {
+        Box::pin(lease(cx, arguments, parent))
+    }),
 ];
 
 /// Increments the number in a file, so many times, under a mutex.
@@ -61,11 +67,13 @@ async fn lease(cx: Context, arguments: Vec<String>, mut parent: Parent) {
     loop {
         parent.line().await;
         let mut tx = cx.begin().await.unwrap();
-        match tx.check_in(&guard.fence()).await {
+        let outcome = tx.check_in(&guard.fence()).await;
+        // A writer that is stopped inside its transaction keeps the lease for as long.
+        tx.rollback().await;
+        match outcome {
             Ok(()) => parent.say("written"),
             Err(error) => parent.say(format!("{:?}", error.kind())),
         }
-        tx.rollback().await;
     }
 }
 
@@ -120,12 +128,18 @@ async fn killed_waiter_does_not_keep_its_place(cx: Context) {
     let guard = here.lock().await.unwrap();
     let mut first = cx.child("lock", &[]);
     assert_eq!(first.line().await, "waiting");
-    eventually("it waits at the server", async || cx.locks(lock).await.waiting == 1).await;
+    eventually("it waits at the server", async || {
+        cx.locks(lock).await.waiting == 1
+    })
+    .await;
     let waiting = tokio::spawn(async move { there.lock().await });
     eventually("both wait", async || cx.locks(lock).await.waiting == 2).await;
     first.kill();
     guard.unlock().await.unwrap();
-    let next = soon("the waiter that lives", waiting).await.unwrap().unwrap();
+    let next = soon("the waiter that lives", waiting)
+        .await
+        .unwrap()
+        .unwrap();
     next.unlock().await.unwrap();
     eventually("nobody waits any more", async || {
         cx.locks(lock).await == crate::fixture::Locks::NONE
@@ -138,7 +152,10 @@ async fn killed_holder_is_replaced_after_its_ttl(cx: Context) {
     let mut holder = cx.child("lease", &["60000"]);
     let token: i64 = holder.line().await.parse().unwrap();
     holder.kill();
-    assert!(lease.try_acquire().await.unwrap().is_none(), "not before its end");
+    assert!(
+        lease.try_acquire().await.unwrap().is_none(),
+        "not before its end"
+    );
     cx.elapse(MINUTE).await;
     let guard = lease.try_acquire().await.unwrap().expect("expired");
     assert!(guard.fence().token() > token);

@@ -62,7 +62,10 @@ async fn transaction_and_guard_exclude_each_other(cx: Context) {
 
 async fn transaction_survives_a_timeout(cx: Context) {
     let backend = cx.backend().await;
-    let (mutex, other) = (backend.mutex("door").unwrap(), backend.mutex("other").unwrap());
+    let (mutex, other) = (
+        backend.mutex("door").unwrap(),
+        backend.mutex("other").unwrap(),
+    );
     let guard = mutex.lock().await.unwrap();
     let mut tx = cx.begin().await.unwrap();
     assert!(tx.try_lock_in(&*other).await.unwrap());
@@ -85,14 +88,18 @@ async fn settings_are_what_they_were(cx: Context) {
         current_setting('statement_timeout'), current_setting('search_path'))";
     let mutex = cx.mutex("door").await;
     let mut tx = cx.begin().await.unwrap();
-    tx.query("SELECT set_config('lock_timeout', '1234ms', true)").await;
-    tx.query("SELECT set_config('statement_timeout', '98s', false)").await;
+    tx.query("SELECT set_config('lock_timeout', '1234ms', true)")
+        .await;
+    tx.query("SELECT set_config('statement_timeout', '98s', false)")
+        .await;
     let before = tx.query(SETTINGS).await;
     tx.lock_in(&*mutex, Duration::from_secs(5)).await.unwrap();
     assert_eq!(tx.query(SETTINGS).await, before, "after success");
     let other = cx.mutex("other").await;
     let guard = other.lock().await.unwrap();
-    tx.lock_in(&*other, Duration::from_millis(20)).await.unwrap_err();
+    tx.lock_in(&*other, Duration::from_millis(20))
+        .await
+        .unwrap_err();
     assert_eq!(tx.query(SETTINGS).await, before, "after a timeout");
     assert!(!tx.try_lock_in(&*other).await.unwrap());
     assert_eq!(tx.query(SETTINGS).await, before, "after a try");
@@ -103,7 +110,7 @@ async fn settings_are_what_they_were(cx: Context) {
 async fn timeout_outside_the_limits_is_invalid(cx: Context) {
     let mutex = cx.mutex("door").await;
     let mut tx = cx.begin().await.unwrap();
-    for timeout in [Duration::ZERO, Duration::from_secs(25 * 24 * 3600), Duration::MAX] {
+    for timeout in [Duration::ZERO, Duration::from_hours(25 * 24), Duration::MAX] {
         let error = tx.lock_in(&*mutex, timeout).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
     }

@@ -42,7 +42,7 @@ impl<D: Driver> OnPostgres<D> {
             direct: Address::parse(direct)?,
             own: None,
             cleanup: None,
-            _proxy: None,
+            proxy: None,
         };
         Self::with(driver, Arc::new(site), namespace.to_owned())
     }

@@ -1,5 +1,6 @@
 //! Preparing the servers, databases and roles that cases ask for.
 
+use std::fmt::Write;
 use std::sync::Mutex;
 
 use super::address::Address;
@@ -19,7 +20,8 @@ pub(super) struct Site {
     pub(super) own: Option<Mutex<Cluster>>,
     /// What removes the place again.
     pub(super) cleanup: Option<String>,
-    pub(super) _proxy: Option<Proxy>,
+    /// The proxy, if there is one.
+    pub(super) proxy: Option<Proxy>,
 }
 
 /// Rights as the notes of the migrations have them.
@@ -39,9 +41,9 @@ const HOSTILE: &[(&str, &str)] = &[
     ("default_transaction_deferrable", "on"),
     ("synchronous_commit", "off"),
     ("search_path", "hostile"),
-    ("statement_timeout", "40ms"),
+    ("statement_timeout", "100ms"),
     ("lock_timeout", "1ms"),
-    ("idle_in_transaction_session_timeout", "20ms"),
+    ("idle_in_transaction_session_timeout", "250ms"),
     ("DateStyle", "SQL, DMY"),
     ("IntervalStyle", "iso_8601"),
     ("TimeZone", "Asia/Kathmandu"),
@@ -72,7 +74,7 @@ pub(super) async fn prepare(place: Place) -> Result<Site, Problem> {
             address,
             own: None,
             cleanup: None,
-            _proxy: None,
+            proxy: None,
         }
     };
     let own = async |cluster: Result<Cluster, crate::cluster::ClusterError>| {
@@ -110,7 +112,7 @@ pub(super) async fn prepare(place: Place) -> Result<Site, Problem> {
                 ))
                 .await?;
             demand_passwords(&observer, role).await?;
-            site.address.user = role.to_owned();
+            role.clone_into(&mut site.address.user);
             site.address.password = Some(SECRET.to_owned());
             Ok(site)
         }
@@ -137,9 +139,9 @@ pub(super) async fn prepare(place: Place) -> Result<Site, Problem> {
             let sessions = if place == Place::HostileProxy { 1 } else { 3 };
             let (user, server) = (site.address.user.clone(), site.direct.port);
             let proxy = off_runtime(move || Proxy::start(server, &user, sessions)).await?;
-            site.address.host = "127.0.0.1".to_owned();
+            "127.0.0.1".clone_into(&mut site.address.host);
             site.address.port = proxy.port();
-            site._proxy = Some(proxy);
+            site.proxy = Some(proxy);
             Ok(site)
         }
     }
@@ -156,7 +158,8 @@ async fn with_role(mut site: Site, settings: &[(&str, &str)]) -> Result<Site, Pr
         } else {
             literal(value)
         };
-        script.push_str(&format!("ALTER ROLE {role} SET {name} = {value};"));
+        // Writing to a string does not fail.
+        let _ok = write!(script, "ALTER ROLE {role} SET {name} = {value};");
     }
     // Functions and grants cannot be changed by two at once.
     let script = format!("SELECT pg_advisory_xact_lock(-728, 1); {script}");

@@ -13,6 +13,7 @@ use crate::memory::World;
 use crate::seam::{Connection, Connector, Mode, Operation, Row, Rows, Statement, Type, Value};
 
 pub(crate) const BEGIN: &str = include_str!("begin.sql");
+pub(crate) const BEGIN_WRITE: &str = include_str!("begin_write.sql");
 pub(crate) const COMMIT: &str = include_str!("commit.sql");
 pub(crate) const ROLLBACK: &str = include_str!("rollback.sql");
 
@@ -103,7 +104,7 @@ impl<N: Connection> Link<N> {
         &mut self,
         batch: &[O],
     ) -> Result<Vec<O::Output>, Failure> {
-        self.connection.script(BEGIN).await?;
+        self.connection.script(BEGIN_WRITE).await?;
         let done = async {
             refuse_standby(&mut self.connection, true).await?;
             self.connection.perform(batch).await

@@ -37,7 +37,7 @@ use keeper::Keeper;
 use lane::Lane;
 use leases::Leases;
 use link::Links;
-pub(crate) use link::{BEGIN, COMMIT, ROLLBACK};
+pub(crate) use link::{BEGIN_WRITE, COMMIT, ROLLBACK};
 pub use link::{Marker, Settle};
 use sessions::Sessions;
 
@@ -173,7 +173,12 @@ pub(crate) async fn start_with<C: Connector>(
     let probing = links(Mode::Proxied);
     let mode = on_lane(&*connector, "lockapi-probe", "connect", async move {
         let watch = probing.watch();
-        watch.bound(link::probe(&*probing.connector)).await
+        let mode = watch.bound(link::probe(&*probing.connector)).await;
+        mode.map_err(|mut failure| {
+            // Whatever was sent had no effect beyond the connections.
+            failure.sent = false;
+            failure
+        })
     })
     .await?;
     Ok(Arc::new(Engine(Core::new(

@@ -1,0 +1,243 @@
+//! Futures that are dropped at each of their poll points.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockapi::lease::Terms;
+use lockapi::{Backend, BackendExt, LeaseExt, MutexExt};
+
+use crate::context::{Context, MINUTE};
+use crate::fixture::Locks;
+use crate::harness::register;
+use crate::patience::{eventually, poll_then_drop, soon};
+
+register! { "cancel":
+    V08 try_lock_dropped [Futures];
+    V08 lock_dropped [Futures];
+    V08 waiting_lock_dropped [Futures];
+    V08 lock_timeout_dropped [Futures];
+    V08 unlock_dropped [Futures];
+    V08 lost_dropped [Futures];
+    V08 run_exclusive_dropped [Futures];
+    V08 try_acquire_dropped [Futures];
+    V08 waiting_acquire_dropped [Futures];
+    V08 renew_dropped [Futures];
+    V08 release_dropped [Futures];
+    V08 peek_dropped [Futures];
+    V08 connect_dropped [Futures];
+    V08 migrate_dropped @ Empty [Futures, Schema];
+}
+
+const MOST_POLLS: usize = 50;
+
+/// Drops a future before each of its polls and, between the first and the second, after different
+/// times; each time nothing is left behind. What is in braces is done before, each time.
+macro_rules! drop_everywhere {
+    ($cx:expr, $there:expr, { $($setup:tt)* }, $work:expr) => {
+        for polls in 0.. {
+            assert!(polls < MOST_POLLS, "it never ends");
+            $($setup)*
+            let ended = poll_then_drop($work, polls).await;
+            left_clean($cx, $there).await;
+            if ended.is_some() {
+                break;
+            }
+        }
+        for micros in [50, 200, 500, 1000, 2000, 4000] {
+            $($setup)*
+            let _ended = tokio::time::timeout(Duration::from_micros(micros), $work).await;
+            left_clean($cx, $there).await;
+        }
+    };
+}
+
+async fn left_clean(cx: &Context, there: &dyn Backend) {
+    let lock = cx.lock_id("door");
+    eventually("nothing is locked, waited for or leased", async || {
+        cx.locks(lock).await == Locks::NONE && cx.lease("job").await.is_none()
+    })
+    .await;
+    let guard = soon("another locks it", there.mutex("door").unwrap().lock()).await;
+    guard.unwrap().unlock().await.unwrap();
+    let lease = there.lease("job", Terms::new(MINUTE)).unwrap();
+    let guard = soon("another leases it", lease.acquire()).await;
+    guard.unwrap().release().await.unwrap();
+    assert!(cx.sessions().await <= 8, "connections are left behind");
+}
+
+async fn pair(cx: &Context) -> (Arc<dyn Backend>, Arc<dyn Backend>) {
+    (cx.backend().await, cx.backend().await)
+}
+
+async fn try_lock_dropped(cx: Context) {
+    let (here, there) = pair(&cx).await;
+    let mutex = here.mutex("door").unwrap();
+    drop_everywhere!(&cx, &*there, {}, async {
+        drop(mutex.try_lock().await.unwrap());
+    });
+}
+
+async fn lock_dropped(cx: Context) {
+    let (here, there) = pair(&cx).await;
+    let mutex = here.mutex("door").unwrap();
+    drop_everywhere!(&cx, &*there, {}, async {
+        drop(mutex.lock().await.unwrap());
+    });
+}
+
+async fn waiting_lock_dropped(cx: Context) {
+    let (here, there) = pair(&cx).await;
+    let mutex = here.mutex("door").unwrap();
+    drop_everywhere!(
+        &cx,
+        &*there,
+        {
+            let guard = there.mutex("door").unwrap().lock().await.unwrap();
+            let mutex = Arc::clone(&mutex);
+        },
+        async move {
+            // The holder leaves while the other waits, and when the other leaves.
+            let (waited, ()) = tokio::join!(mutex.lock(), async move {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                guard.unlock().await.unwrap();
+            });
+            drop(waited.unwrap());
+        }
+    );
+}
+
+async fn lock_timeout_dropped(cx: Context) {
+    let (here, there) = pair(&cx).await;
+    let mutex = here.mutex("door").unwrap();
+    drop_everywhere!(&cx, &*there, {}, async {
+        drop(mutex.lock_timeout(MINUTE).await.unwrap());
+    });
+}
+
+async fn unlock_dropped(cx: Context) {
+    let (here, there) = pair(&cx).await;
+    let mutex = here.mutex("door").unwrap();
+    drop_everywhere!(
+        &cx,
+        &*there,
+        {
+            let guard = mutex.lock().await.unwrap();
+        },
+        async { guard.unlock().await.unwrap() }
+    );
+}
+
+async fn lost_dropped(cx: Context) {
+    let (here, there) = pair(&cx).await;
+    let (mutex, lease) = (
+        here.mutex("door").unwrap(),
+        here.lease("job", Terms::new(MINUTE)),
+    );
+    let lease = lease.unwrap();
+    for polls in 0..3 {
+        let (locked, leased) = (mutex.lock().await.unwrap(), lease.acquire().await.unwrap());
+        if polls < 2 {
+            assert_eq!(poll_then_drop(locked.lost(), polls).await, None);
+            assert_eq!(poll_then_drop(leased.lost(), polls).await, None);
+        }
+        assert!(!locked.is_lost() && !leased.is_lost());
+        locked.unlock().await.unwrap();
+        leased.release().await.unwrap();
+        left_clean(&cx, &*there).await;
+    }
+}
+
+async fn run_exclusive_dropped(cx: Context) {
+    let (here, there) = pair(&cx).await;
+    let mutex = here.mutex("door").unwrap();
+    let lease = here.lease("job", Terms::new(MINUTE)).unwrap();
+    drop_everywhere!(&cx, &*there, {}, async {
+        let work = mutex.run_exclusive(async |_| tokio::task::yield_now().await);
+        work.await.unwrap();
+        let work = lease.run_exclusive_wait(async |_| tokio::task::yield_now().await);
+        work.await.unwrap();
+    });
+}
+
+async fn try_acquire_dropped(cx: Context) {
+    let (here, there) = pair(&cx).await;
+    let lease = here.lease("job", Terms::new(MINUTE)).unwrap();
+    drop_everywhere!(&cx, &*there, {}, async {
+        drop(lease.try_acquire().await.unwrap());
+    });
+}
+
+async fn waiting_acquire_dropped(cx: Context) {
+    let (here, there) = pair(&cx).await;
+    let lease = here.lease("job", Terms::new(MINUTE)).unwrap();
+    let other = there.lease("job", Terms::new(MINUTE)).unwrap();
+    drop_everywhere!(
+        &cx,
+        &*there,
+        {
+            let guard = other.acquire().await.unwrap();
+            let lease = Arc::clone(&lease);
+        },
+        async move {
+            let (waited, ()) = tokio::join!(lease.acquire_timeout(MINUTE), async move {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                guard.release().await.unwrap();
+            });
+            drop(waited.unwrap());
+        }
+    );
+}
+
+async fn renew_dropped(cx: Context) {
+    let (here, there) = pair(&cx).await;
+    let lease = here.lease("job", Terms::new(MINUTE)).unwrap();
+    drop_everywhere!(
+        &cx,
+        &*there,
+        {
+            let guard = lease.acquire().await.unwrap();
+        },
+        async move { guard.renew().await.unwrap() }
+    );
+}
+
+async fn release_dropped(cx: Context) {
+    let (here, there) = pair(&cx).await;
+    let lease = here.lease("job", Terms::new(MINUTE)).unwrap();
+    drop_everywhere!(
+        &cx,
+        &*there,
+        {
+            let guard = lease.acquire().await.unwrap();
+        },
+        async { guard.release().await.unwrap() }
+    );
+}
+
+async fn peek_dropped(cx: Context) {
+    let (here, there) = pair(&cx).await;
+    let lease = here.lease("job", Terms::new(MINUTE)).unwrap();
+    drop_everywhere!(&cx, &*there, {}, async {
+        drop(lease.peek().await.unwrap());
+    });
+}
+
+async fn connect_dropped(cx: Context) {
+    let there = cx.backend().await;
+    drop_everywhere!(&cx, &*there, {}, async { drop(cx.backend().await) });
+    drop(there);
+    eventually("no session is left", async || cx.sessions().await == 0).await;
+}
+
+async fn migrate_dropped(cx: Context) {
+    let here = cx.backend().await;
+    for polls in 0..MOST_POLLS {
+        if poll_then_drop(here.migrate(), polls).await.is_some() {
+            break;
+        }
+    }
+    cx.backend().await.migrate().await.unwrap();
+    left_clean(&cx, &*cx.backend().await).await;
+    drop(here);
+    eventually("no session is left", async || cx.sessions().await == 0).await;
+}

@@ -1,0 +1,261 @@
+//! Full pools, servers that are away, and limits.
+
+use std::time::{Duration, Instant};
+
+use lockapi::engine::Options;
+use lockapi::lease::Terms;
+use lockapi::{BackendExt, ErrorKind};
+
+use crate::context::{Context, MINUTE};
+use crate::harness::register;
+use crate::patience::{eventually, soon};
+
+register! { "outage":
+    V09 full_pool_of_the_program_does_not_matter [Pool];
+    V10 unreachable_server_is_unavailable_and_comes_back @ Own;
+    V10 options_outside_the_limits_are_invalid;
+    L07 lease_is_kept_over_a_short_outage @ Own;
+    L06 lease_is_lost_locally_in_a_long_outage @ Own;
+    M16 ten_thousand_locks_use_one_connection @ Own;
+    M16 beyond_the_limit_is_capacity_and_harms_nobody;
+    M16 full_lock_table_is_capacity_and_harms_nobody @ Cramped [Sql];
+}
+
+async fn full_pool_of_the_program_does_not_matter(cx: Context) {
+    let (backend, pool) = cx.connect_beside_full_pool().await.expect("a pool");
+    let mutex = backend.mutex("door").unwrap();
+    let lease = backend.lease("job", Terms::new(MINUTE)).unwrap();
+    let locked = soon("locked", mutex.lock()).await.unwrap();
+    let leased = soon("leased", lease.acquire()).await.unwrap();
+    soon("renewed", leased.renew()).await.unwrap();
+    soon("released", leased.release()).await.unwrap();
+    soon("unlocked", locked.unlock()).await.unwrap();
+    drop(pool);
+}
+
+async fn unreachable_server_is_unavailable_and_comes_back(cx: Context) {
+    let backend = cx.backend().await;
+    let mutex = backend.mutex("door").unwrap();
+    let lease = backend.lease("job", Terms::new(MINUTE)).unwrap();
+    let locked = mutex.lock().await.unwrap();
+    cx.set_reachable(false).await;
+    soon("told of the loss", locked.lost()).await;
+    for _ in 0..2 {
+        // Each of them is answered in bounded time.
+        let (tried, locked, leased, peeked, connected) = tokio::join!(
+            soon("an answer", mutex.try_lock()),
+            soon("an answer", mutex.lock()),
+            soon("an answer", lease.try_acquire()),
+            soon("an answer", lease.peek()),
+            soon("an answer", cx.connect(Options::default())),
+        );
+        for error in [
+            tried.unwrap_err(),
+            locked.unwrap_err(),
+            leased.unwrap_err(),
+            peeked.unwrap_err(),
+            connected.unwrap_err(),
+        ] {
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+            assert!(error.is_retryable());
+        }
+    }
+    cx.set_reachable(true).await;
+    eventually("it locks again", async || {
+        mutex.try_lock().await.is_ok_and(|it| it.is_some())
+    })
+    .await;
+    eventually("it leases again", async || {
+        lease.try_acquire().await.is_ok_and(|it| it.is_some())
+    })
+    .await;
+}
+
+async fn options_outside_the_limits_are_invalid(cx: Context) {
+    let day = Duration::from_hours(24);
+    for options in [
+        Options::default().max_locks(0),
+        Options::default().waiters(65),
+        Options::default().timeout(Duration::from_secs(1)),
+        Options::default().timeout(day * 2),
+        Options::default().heartbeat(Duration::ZERO),
+        Options::default().heartbeat(Duration::MAX),
+    ] {
+        let text = format!("{options:?}");
+        let error = cx.connect(options).await.unwrap_err();
+        assert_eq!(
+            (error.kind(), error.operation()),
+            (ErrorKind::Invalid, "connect"),
+            "{text}"
+        );
+    }
+    let lowest = Options::default()
+        .waiters(0)
+        .timeout(Duration::from_secs(2))
+        .max_locks(1);
+    let (here, there) = (cx.mutex("door").await, cx.connect(lowest).await.unwrap());
+    // With nothing to wait on, it polls.
+    let guard = here.lock().await.unwrap();
+    let waiter = there.mutex("door").unwrap();
+    let waiting = tokio::spawn(async move { waiter.lock().await });
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    guard.unlock().await.unwrap();
+    soon("polled", waiting)
+        .await
+        .unwrap()
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
+}
+
+async fn lease_is_kept_over_a_short_outage(cx: Context) {
+    let ttl = Duration::from_secs(30);
+    let backend = cx.backend().await;
+    let lease = backend.lease("job", Terms::new(ttl)).unwrap();
+    let guard = lease.acquire().await.unwrap();
+    cx.set_reachable(false).await;
+    let error = soon("an answer", guard.renew()).await.unwrap_err();
+    assert_ne!(error.kind(), ErrorKind::Lost, "unknown is not lost");
+    assert!(!guard.is_lost());
+    assert!(guard.remaining() > Duration::ZERO);
+    cx.set_reachable(true).await;
+    eventually("it is renewed", async || guard.renew().await.is_ok()).await;
+    assert!(guard.remaining() > ttl / 2);
+    guard.release().await.unwrap();
+    assert!(cx.lease("job").await.is_none());
+}
+
+async fn lease_is_lost_locally_in_a_long_outage(cx: Context) {
+    let ttl = Duration::from_secs(2);
+    let backend = cx.backend().await;
+    let start = Instant::now();
+    let guard = backend
+        .lease("job", Terms::new(ttl))
+        .unwrap()
+        .acquire()
+        .await
+        .unwrap();
+    cx.set_reachable(false).await;
+    soon("lost while nothing answers", guard.lost()).await;
+    assert!(start.elapsed() < ttl * 2 + Duration::from_secs(1));
+    assert_eq!(guard.remaining(), Duration::ZERO);
+    assert_eq!(guard.release().await.unwrap_err().kind(), ErrorKind::Lost);
+    cx.set_reachable(true).await;
+}
+
+async fn ten_thousand_locks_use_one_connection(cx: Context) {
+    const LOCKS: usize = 10_000;
+    let backend = cx.backend().await;
+    let locking = (0..LOCKS).map(|nth| {
+        let mutex = backend.mutex(format!("door-{nth}")).unwrap();
+        async move { mutex.lock().await }
+    });
+    let mut guards = Vec::new();
+    for chunk in locking.collect::<Vec<_>>().into_iter().array_chunks_by(200) {
+        for guard in futures_util::future::join_all(chunk).await {
+            guards.push(guard.unwrap());
+        }
+    }
+    assert_eq!(cx.sessions().await, 1);
+    for nth in [0, LOCKS / 2, LOCKS - 1] {
+        assert_eq!(
+            cx.locks(cx.lock_id(&*format!("door-{nth}"))).await.granted,
+            1
+        );
+    }
+    let error = backend
+        .mutex("one more")
+        .unwrap()
+        .try_lock()
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Capacity);
+    for chunk in guards.into_iter().array_chunks_by(200) {
+        let unlocking = chunk.into_iter().map(lockapi::MutexGuard::unlock);
+        for outcome in futures_util::future::join_all(unlocking).await {
+            outcome.unwrap();
+        }
+    }
+    assert_eq!(cx.sessions().await, 1);
+    let guard = backend.mutex("one more").unwrap().lock().await.unwrap();
+    guard.unlock().await.unwrap();
+}
+
+trait Chunks: Iterator + Sized {
+    /// The items in groups of so many.
+    fn array_chunks_by(mut self, size: usize) -> impl Iterator<Item = Vec<Self::Item>> {
+        std::iter::from_fn(move || {
+            let chunk: Vec<_> = self.by_ref().take(size).collect();
+            (!chunk.is_empty()).then_some(chunk)
+        })
+    }
+}
+
+impl<I: Iterator> Chunks for I {}
+
+async fn beyond_the_limit_is_capacity_and_harms_nobody(cx: Context) {
+    let backend = cx.connect(Options::default().max_locks(3)).await.unwrap();
+    let mut guards = Vec::new();
+    for name in ["a", "b", "c"] {
+        guards.push(backend.mutex(name).unwrap().lock().await.unwrap());
+    }
+    let mutex = backend.mutex("d").unwrap();
+    for _ in 0..2 {
+        let error = mutex.lock().await.unwrap_err();
+        assert_eq!(
+            (error.kind(), error.key()),
+            (ErrorKind::Capacity, Some("d"))
+        );
+        assert!(error.is_retryable());
+    }
+    assert_eq!(cx.locks(cx.lock_id("d")).await.granted, 0);
+    assert!(guards.iter().all(|guard| !guard.is_lost()));
+    guards.pop().unwrap().unlock().await.unwrap();
+    mutex.lock().await.unwrap().unlock().await.unwrap();
+    for guard in guards {
+        guard.unlock().await.unwrap();
+    }
+}
+
+async fn full_lock_table_is_capacity_and_harms_nobody(cx: Context) {
+    let backend = cx.backend().await;
+    let mut guards = Vec::new();
+    let error = loop {
+        assert!(guards.len() < 20_000, "the lock table never fills");
+        let locking = (0..100).map(|nth| {
+            let mutex = backend
+                .mutex(format!("door-{}", guards.len() + nth))
+                .unwrap();
+            async move { mutex.lock().await }
+        });
+        let mut full = None;
+        for outcome in futures_util::future::join_all(locking).await {
+            match outcome {
+                Ok(guard) => guards.push(guard),
+                Err(error) => full = Some(error),
+            }
+        }
+        if let Some(error) = full {
+            break error;
+        }
+    };
+    assert_eq!(error.kind(), ErrorKind::Capacity, "{error}");
+    assert!(guards.len() > 100);
+    assert!(
+        guards.iter().all(|guard| !guard.is_lost()),
+        "others are unaffected"
+    );
+    for guard in guards {
+        guard.unlock().await.unwrap();
+    }
+    backend
+        .mutex("door")
+        .unwrap()
+        .lock()
+        .await
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
+}

@@ -1,0 +1,133 @@
+//! Roles with unhelpful settings, standbys and proxies.
+
+use std::time::{Duration, Instant};
+
+use lockapi::engine::Options;
+use lockapi::lease::Terms;
+use lockapi::{BackendExt, ErrorKind};
+
+use crate::context::{Context, MINUTE};
+use crate::fixture::Place;
+use crate::harness::register;
+use crate::patience::{eventually, not_yet, soon};
+
+register! { "places":
+    V06 mutex_under_hostile_settings @ HostileRole [Schema];
+    V06 lease_under_hostile_settings @ HostileRole [Schema];
+    V06 migration_under_hostile_settings @ HostileRole [Schema];
+    V06 lease_under_hostile_settings_behind_a_proxy @ HostileProxy [Proxy];
+    M19 hot_standby_is_refused @ Standby [Standby];
+    M19 proxy_is_detected @ Proxy [Proxy];
+    M19 proxy_with_one_session_is_detected @ HostileProxy [Proxy];
+    M19 leases_work_behind_a_proxy @ Proxy [Proxy];
+    M19 direct_connection_is_not_taken_for_a_proxy;
+}
+
+async fn mutex_under_hostile_settings(cx: Context) {
+    let (here, there) = (cx.mutex("door").await, cx.mutex("door").await);
+    let guard = here.lock().await.unwrap();
+    assert!(there.try_lock().await.unwrap().is_none());
+    let waiting = tokio::spawn(async move { there.lock().await });
+    tokio::pin!(waiting);
+    // Longer than the timeouts of the role.
+    not_yet("granted while another holds", &mut waiting).await;
+    assert!(!guard.is_lost());
+    let token = guard.fence().token();
+    guard.unlock().await.unwrap();
+    let next = soon("the waiter", waiting).await.unwrap().unwrap();
+    assert!(next.fence().token() > token);
+    next.unlock().await.unwrap();
+}
+
+async fn lease_under_hostile_settings(cx: Context) {
+    exercise_leases(&cx).await;
+}
+
+async fn lease_under_hostile_settings_behind_a_proxy(cx: Context) {
+    exercise_leases(&cx).await;
+}
+
+async fn leases_work_behind_a_proxy(cx: Context) {
+    exercise_leases(&cx).await;
+}
+
+/// Two backends exclude each other, leases expire, and are renewed by themselves.
+async fn exercise_leases(cx: &Context) {
+    let (one, other) = (cx.backend().await, cx.backend().await);
+    let by_hand = || Terms::new(MINUTE).renewed_by_hand().data("d");
+    let here = one.lease("job", by_hand()).unwrap();
+    let there = other.lease("job", by_hand()).unwrap();
+    for _ in 0..3 {
+        let guard = here.acquire().await.unwrap();
+        assert!(there.try_acquire().await.unwrap().is_none());
+        assert_eq!(
+            there.peek().await.unwrap().expect("held").token,
+            guard.fence().token()
+        );
+        guard.renew().await.unwrap();
+        cx.elapse(MINUTE).await;
+        let next = there.try_acquire().await.unwrap().expect("expired");
+        assert!(next.fence().token() > guard.fence().token());
+        assert_eq!(guard.renew().await.unwrap_err().kind(), ErrorKind::Lost);
+        next.release().await.unwrap();
+    }
+    let ttl = Duration::from_millis(900);
+    let guard = one
+        .lease("kept", Terms::new(ttl))
+        .unwrap()
+        .acquire()
+        .await
+        .unwrap();
+    let start = Instant::now();
+    while start.elapsed() < ttl * 2 {
+        cx.pass(ttl / 6).await;
+        eventually("renewed", async || guard.remaining() > ttl / 2).await;
+    }
+    assert!(!guard.is_lost());
+    guard.release().await.unwrap();
+}
+
+async fn migration_under_hostile_settings(cx: Context) {
+    cx.backend().await.migrate().await.unwrap();
+}
+
+async fn hot_standby_is_refused(cx: Context) {
+    let connecting = cx.connect(Options::default());
+    let error = soon("an answer", connecting).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().contains("standby"), "{error}");
+}
+
+async fn proxy_is_detected(cx: Context) {
+    for _ in 0..5 {
+        let backend = cx.backend().await;
+        assert!(!backend.capabilities().session_locks);
+        let error = backend.mutex("door").unwrap_err();
+        assert_eq!(
+            (error.kind(), error.key()),
+            (ErrorKind::Unsupported, Some("door"))
+        );
+        assert!(error.to_string().contains("proxy"), "{error}");
+    }
+}
+
+async fn proxy_with_one_session_is_detected(cx: Context) {
+    let start = Instant::now();
+    proxy_is_detected(cx).await;
+    assert!(
+        start.elapsed() < Duration::from_secs(10),
+        "it waited for itself"
+    );
+}
+
+async fn direct_connection_is_not_taken_for_a_proxy(cx: Context) {
+    for _ in 0..5 {
+        assert!(cx.backend().await.capabilities().session_locks);
+    }
+    // Neither when others connect at the same time.
+    let connecting = (0..8).map(|_| cx.connect(Options::default()));
+    for backend in futures_util::future::join_all(connecting).await {
+        assert!(backend.unwrap().capabilities().session_locks);
+    }
+    assert_ne!(cx.at(Place::Shared).await.namespace(), cx.namespace());
+}

@@ -1,0 +1,344 @@
+//! Random sequences of operations, on a database and on the model.
+//!
+//! [`run`] sends the same batches through [`Connection`]s of several sessions and through
+//! [`Operation::model`], and compares every answer: tokens by their order, durations by whether
+//! they are near.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use lockapi::LockId;
+use lockapi::lease::{Acquire, Acquired, Check, Peek, Peeked, Release, Renew};
+use lockapi::memory::World;
+use lockapi::mutex::{ReleaseOne, Step, Stepped, TryOne};
+use lockapi::seam::{Batch, Call, Connection, Operation};
+use proptest::prelude::*;
+
+/// How many sessions take part.
+pub const SESSIONS: usize = 3;
+
+/// The times that leases are given are multiples of this; a run takes less.
+const UNIT: i64 = 60_000_000;
+
+/// One batch, by a session; keys and tokens are small numbers.
+#[derive(Clone, Debug)]
+pub enum Action {
+    /// Releases and tries locks.
+    Step(usize, Vec<(u8, bool)>),
+    /// Tries one lock.
+    TryOne(usize, u8),
+    /// Releases one lock.
+    ReleaseOne(usize, u8),
+    /// Acquires leases: key, acquisition, ttl and hold.
+    Acquire(usize, Vec<(u8, u8, u8, u8)>),
+    /// Renews leases: key, which token, ttl.
+    Renew(usize, Vec<(u8, u8, u8)>),
+    /// Releases leases: key, which token.
+    Release(usize, Vec<(u8, u8)>),
+    /// Reads leases.
+    Peek(usize, Vec<u8>),
+    /// Checks a holder: key, which token.
+    Check(usize, u8, u8),
+    /// Lets time go by.
+    Elapse(u8),
+}
+
+/// Random actions.
+pub fn actions() -> impl Strategy<Value = Vec<Action>> {
+    let session = 0..SESSIONS;
+    let key = 0..4u8;
+    let some = 1..6usize;
+    let distinct = |keys: Vec<u8>| {
+        let mut keys = keys;
+        keys.sort_unstable();
+        keys.dedup();
+        keys
+    };
+    let action = prop_oneof![
+        3 => (session.clone(), prop::collection::vec((key.clone(), any::<bool>()), some.clone()))
+            .prop_map(|(session, steps)| Action::Step(session, steps)),
+        2 => (session.clone(), key.clone()).prop_map(|(session, key)| Action::TryOne(session, key)),
+        2 => (session.clone(), key.clone())
+            .prop_map(|(session, key)| Action::ReleaseOne(session, key)),
+        4 => (
+            session.clone(),
+            prop::collection::vec((key.clone(), 0..6u8, 1..4u8, 0..4u8), some.clone())
+        )
+            .prop_map(|(session, wants)| Action::Acquire(session, wants)),
+        2 => (
+            session.clone(),
+            prop::collection::vec(key.clone(), some.clone()).prop_map(distinct),
+            0..3u8,
+            1..4u8
+        )
+            .prop_map(|(session, keys, back, ttl)| Action::Renew(
+                session,
+                keys.into_iter().map(|key| (key, back, ttl)).collect()
+            )),
+        2 => (
+            session.clone(),
+            prop::collection::vec(key.clone(), some.clone()).prop_map(distinct),
+            0..3u8
+        )
+            .prop_map(|(session, keys, back)| Action::Release(
+                session,
+                keys.into_iter().map(|key| (key, back)).collect()
+            )),
+        2 => (session.clone(), prop::collection::vec(key.clone(), some))
+            .prop_map(|(session, keys)| Action::Peek(session, keys)),
+        2 => (session, key, 0..3u8)
+            .prop_map(|(session, key, back)| Action::Check(session, key, back)),
+        2 => (1..3u8).prop_map(Action::Elapse),
+    ];
+    prop::collection::vec(action, 1..40)
+}
+
+/// A token on both sides; the n-th that was given for a key.
+type Tokens = BTreeMap<u8, Vec<(i64, i64)>>;
+
+struct Pair<'a, C> {
+    sessions: &'a mut [C],
+    world: World,
+    namespace: &'a str,
+    tokens: Tokens,
+}
+
+/// Runs actions on both sides. `elapse` makes the leases of the namespace older.
+///
+/// # Panics
+/// When the two sides answer differently.
+pub async fn run<C: Connection>(
+    sessions: &mut [C],
+    namespace: &str,
+    actions: &[Action],
+    mut elapse: impl FnMut(Duration),
+) {
+    let mut pair = Pair {
+        sessions,
+        world: World::default(),
+        namespace,
+        tokens: Tokens::new(),
+    };
+    for action in actions {
+        if let Action::Elapse(units) = action {
+            pair.world.now += i64::from(*units) * UNIT;
+            elapse(Duration::from_micros(UNIT.unsigned_abs()) * u32::from(*units));
+        } else {
+            pair.act(action).await;
+        }
+    }
+}
+
+impl<C: Connection> Pair<'_, C> {
+    async fn both<O: Operation>(
+        &mut self,
+        session: usize,
+        batch: &[O],
+    ) -> (Vec<O::Output>, Vec<O::Output>) {
+        let real = match self.sessions[session].perform(batch).await {
+            Ok(real) => real,
+            Err(failure) => panic!("{}: {failure:?}", O::STATEMENT.name),
+        };
+        let id = u64::try_from(session).expect("a small number");
+        let rows = Batch(batch)
+            .model(&mut self.world, id)
+            .expect("nobody waits");
+        let model = O::decode(batch, rows).expect("the model decodes");
+        assert_eq!(real.len(), model.len());
+        (real, model)
+    }
+
+    async fn act(&mut self, action: &Action) {
+        match action {
+            Action::Step(session, steps) => {
+                let batch: Vec<_> = steps
+                    .iter()
+                    .map(|(key, release)| Step {
+                        lock: self.lock(*key),
+                        release: *release,
+                    })
+                    .collect();
+                let (real, model) = self.both(*session, &batch).await;
+                for ((real, model), (key, _)) in real.iter().zip(&model).zip(steps) {
+                    self.stepped(*key, *real, *model);
+                }
+            }
+            Action::TryOne(session, key) => {
+                let lock = self.lock(*key);
+                let (real, model) = self.both(*session, &[TryOne(lock)]).await;
+                self.stepped(*key, real[0], model[0]);
+            }
+            Action::ReleaseOne(session, key) => {
+                let lock = self.lock(*key);
+                let (real, model) = self.both(*session, &[ReleaseOne(lock)]).await;
+                assert_eq!(real, model);
+            }
+            Action::Acquire(session, wants) => self.acquire(*session, wants).await,
+            Action::Renew(session, wants) => {
+                let renew = |key, fence, ttl: u8| Renew {
+                    namespace: self.namespace.to_owned(),
+                    key,
+                    fence,
+                    ttl: i64::from(ttl) * UNIT,
+                };
+                let known: Vec<_> = wants
+                    .iter()
+                    .map(|(key, back, ttl)| (*key, self.token(*key, *back), *ttl))
+                    .collect();
+                let of = |real: bool| {
+                    known
+                        .iter()
+                        .map(|(key, token, ttl)| {
+                            renew(key.to_string(), if real { token.0 } else { token.1 }, *ttl)
+                        })
+                        .collect::<Vec<_>>()
+                };
+                let (real, model) = (of(true), of(false));
+                self.apart(*session, &real, &model).await;
+            }
+            Action::Release(session, wants) => {
+                let known: Vec<_> = wants
+                    .iter()
+                    .map(|(key, back)| (*key, self.token(*key, *back)))
+                    .collect();
+                let of = |real: bool| {
+                    known
+                        .iter()
+                        .map(|(key, token)| Release {
+                            namespace: self.namespace.to_owned(),
+                            key: key.to_string(),
+                            fence: if real { token.0 } else { token.1 },
+                        })
+                        .collect::<Vec<_>>()
+                };
+                let (real, model) = (of(true), of(false));
+                self.apart(*session, &real, &model).await;
+            }
+            Action::Peek(session, keys) => {
+                let batch: Vec<_> = keys
+                    .iter()
+                    .map(|key| Peek {
+                        namespace: self.namespace.to_owned(),
+                        key: key.to_string(),
+                    })
+                    .collect();
+                let (real, model) = self.both(*session, &batch).await;
+                for ((real, model), key) in real.iter().zip(&model).zip(keys) {
+                    self.peeked(*key, real.as_ref(), model.as_ref());
+                }
+            }
+            Action::Check(session, key, back) => {
+                let token = self.token(*key, *back);
+                let check = |fence| Check {
+                    namespace: self.namespace.to_owned(),
+                    key: key.to_string(),
+                    fence,
+                };
+                let (real, model) = ([check(token.0)], [check(token.1)]);
+                self.apart(*session, &real, &model).await;
+            }
+            Action::Elapse(_) => {}
+        }
+    }
+
+    async fn acquire(&mut self, session: usize, wants: &[(u8, u8, u8, u8)]) {
+        let batch: Vec<_> = wants
+            .iter()
+            .map(|(key, acquisition, ttl, hold)| Acquire {
+                namespace: self.namespace.to_owned(),
+                key: key.to_string(),
+                // A request that is repeated is one of the same key.
+                acquisition: i64::from(*key) * 100 + i64::from(*acquisition),
+                ttl: i64::from(*ttl) * UNIT,
+                hold: i64::from(*hold) * UNIT,
+                owner: format!("owner {acquisition}"),
+                data: format!("data {hold}"),
+            })
+            .collect();
+        let (real, model) = self.both(session, &batch).await;
+        for ((real, model), (key, ..)) in real.iter().zip(&model).zip(wants) {
+            match (real, model) {
+                (Acquired::Granted(real), Acquired::Granted(model)) => {
+                    self.given(*key, *real, *model);
+                }
+                (Acquired::Held(real), Acquired::Held(model)) => near(*real, *model),
+                other => panic!("key {key}: {other:?}"),
+            }
+        }
+    }
+
+    /// Runs batches that differ in their tokens only.
+    async fn apart<O: Operation<Output = bool>>(
+        &mut self,
+        session: usize,
+        real: &[O],
+        model: &[O],
+    ) {
+        let real = match self.sessions[session].perform(real).await {
+            Ok(real) => real,
+            Err(failure) => panic!("{}: {failure:?}", O::STATEMENT.name),
+        };
+        let rows = Batch(model)
+            .model(&mut self.world, 0)
+            .expect("nobody waits");
+        let model = O::decode(model, rows).expect("the model decodes");
+        assert_eq!(real, model, "{}", O::STATEMENT.name);
+    }
+
+    fn stepped(&mut self, key: u8, real: Stepped, model: Stepped) {
+        match (real, model) {
+            (Stepped::Taken(real), Stepped::Taken(model)) => self.given(key + 100, real, model),
+            (real, model) => assert_eq!(real, model, "key {key}"),
+        }
+    }
+
+    fn peeked(&mut self, key: u8, real: Option<&Peeked>, model: Option<&Peeked>) {
+        let (Some(real), Some(model)) = (real, model) else {
+            assert!(
+                real.is_none() && model.is_none(),
+                "key {key}: {real:?}, {model:?}"
+            );
+            return;
+        };
+        assert_eq!((&real.owner, &real.data), (&model.owner, &model.data));
+        self.given(key, real.fence, model.fence);
+        near(real.age, model.age);
+        near(real.remaining, model.remaining);
+    }
+
+    /// A token was seen on both sides: both know it, or to both it is the largest so far.
+    fn given(&mut self, key: u8, real: i64, model: i64) {
+        let known = self.tokens.entry(key).or_default();
+        if known.contains(&(real, model)) {
+            return;
+        }
+        let largest = known.last().copied().unwrap_or_default();
+        assert!(
+            real > largest.0 && model > largest.1,
+            "key {key}: {real} and {model} after {largest:?}"
+        );
+        known.push((real, model));
+    }
+
+    /// The last token of a key, or one before it.
+    fn token(&self, key: u8, back: u8) -> (i64, i64) {
+        let known = self.tokens.get(&key).map_or(&[][..], Vec::as_slice);
+        let at = known.len().checked_sub(1 + usize::from(back));
+        at.map_or((0, 0), |at| known[at])
+    }
+
+    fn lock(&self, key: u8) -> LockId {
+        LockId {
+            key: lockapi::advisory_key(self.namespace, &key.to_string()),
+            pair: key % 2 == 1,
+        }
+    }
+}
+
+/// The two clocks do not stand still.
+fn near(real: i64, model: i64) {
+    assert!(
+        (real - model).abs() < UNIT / 2,
+        "{real} is not near {model}"
+    );
+}

@@ -1,0 +1,255 @@
+//! The same operations on every driver, decoded alike.
+
+use diesel::Connection as _;
+use lockapi::lease::{Acquire, Acquired, Peek, Release, Renew};
+use lockapi::memory::World;
+use lockapi::mutex::{ReleaseOne, Step, Stepped, TryOne};
+use lockapi::seam::{Connection, Operation, Row, Rows, Statement, Type, Value};
+use lockapi::{ErrorKind, Failure, LockId};
+
+use crate::diesel_link::DieselLink;
+use crate::postgres_link::PostgresLink;
+use crate::sqlx_link::SqlxLink;
+
+#[test]
+fn postgres_runs_the_operations() {
+    let mut link = PostgresLink::connect(&crate::url());
+    pollster::block_on(exercise(&mut link));
+}
+
+#[test]
+fn diesel_runs_the_operations() {
+    let connection = diesel::PgConnection::establish(&crate::url()).expect("a connection");
+    pollster::block_on(exercise(&mut DieselLink(connection)));
+}
+
+#[test]
+fn sqlx_runs_the_operations() {
+    use sqlx::Connection as _;
+    let url = crate::url();
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(async {
+        let connection = sqlx::PgConnection::connect(&url).await;
+        exercise(&mut SqlxLink(connection.expect("a connection"))).await;
+    });
+}
+
+async fn exercise<C: Connection>(link: &mut C) {
+    locks(link).await;
+    leases(link).await;
+    every_type(link).await;
+    wrong_types(link).await;
+}
+
+async fn locks<C: Connection>(link: &mut C) {
+    let lock = |pair| LockId {
+        key: fastrand::i64(..),
+        pair,
+    };
+    let (one, two) = (lock(false), lock(true));
+    let take = |lock, release| Step { lock, release };
+    let steps = [take(one, false), take(two, false), take(lock(true), true)];
+    let answers = link.perform(&steps).await.expect("answered");
+    let [
+        Stepped::Taken(first),
+        Stepped::Taken(second),
+        Stepped::NotHeld,
+    ] = answers[..]
+    else {
+        panic!("{answers:?}");
+    };
+    assert_eq!(first, second, "one token for the batch");
+    let releases = [take(one, true), take(two, true)];
+    let answers = link.perform(&releases).await.expect("answered");
+    assert_eq!(answers, [Stepped::Released, Stepped::Released]);
+    assert!(
+        link.perform::<Step>(&[])
+            .await
+            .expect("answered")
+            .is_empty()
+    );
+    let answers = link.perform(&[TryOne(two)]).await.expect("answered");
+    assert!(matches!(answers[..], [Stepped::Taken(token)] if token > first));
+    let answers = link.perform(&[ReleaseOne(two)]).await.expect("answered");
+    assert_eq!(answers, [Stepped::Released]);
+}
+
+async fn leases<C: Connection>(link: &mut C) {
+    let namespace = format!("n{:016x}", fastrand::u64(..));
+    let acquire = |key: &str| Acquire {
+        namespace: namespace.clone(),
+        key: key.to_owned(),
+        acquisition: fastrand::i64(..),
+        ttl: 60_000_000,
+        hold: 0,
+        owner: "o'wner".to_owned(),
+        data: "\u{1f980} {\"a,b\"}".to_owned(),
+    };
+    let batch = [acquire("a"), acquire("b"), acquire("a")];
+    let answers = link.perform(&batch).await.expect("answered");
+    let [
+        Acquired::Granted(fence),
+        Acquired::Granted(_),
+        Acquired::Held(_),
+    ] = answers[..]
+    else {
+        panic!("{answers:?}");
+    };
+    let again = link.perform(&batch[..1]).await.expect("answered");
+    assert_eq!(again, [Acquired::Granted(fence)], "a repeated request");
+    let peek = Peek {
+        namespace: namespace.clone(),
+        key: "a".to_owned(),
+    };
+    let peeked = link
+        .perform(std::slice::from_ref(&peek))
+        .await
+        .expect("answered")
+        .remove(0);
+    let peeked = peeked.expect("held");
+    assert_eq!(
+        (peeked.owner, peeked.data),
+        (batch[0].owner.clone(), batch[0].data.clone())
+    );
+    let renew = |fence| Renew {
+        namespace: namespace.clone(),
+        key: "a".to_owned(),
+        fence,
+        ttl: 60_000_000,
+    };
+    let answers = link.perform(&[renew(fence), renew(fence + 1)]).await;
+    assert_eq!(answers.expect("answered"), [true, false]);
+    let release = Release {
+        namespace: namespace.clone(),
+        key: "a".to_owned(),
+        fence,
+    };
+    let answers = link.perform(&[release.clone(), release]).await;
+    assert_eq!(answers.expect("answered").first(), Some(&true));
+    assert_eq!(link.perform(&[peek]).await.expect("answered"), [None]);
+}
+
+/// Sends a value of every type, and NULL of every type, and gets them back.
+struct Echo(Vec<Value>);
+
+const TYPES: &[Type] = &[
+    Type::Bool,
+    Type::Int,
+    Type::Text,
+    Type::Bytes,
+    Type::Bools,
+    Type::Ints,
+    Type::Texts,
+];
+
+impl Operation for Echo {
+    type Output = Vec<Value>;
+
+    const STATEMENT: Statement = Statement {
+        name: "seam.echo",
+        sql: "SELECT $1::bool AS a, $2::int8 AS b, $3::text AS c, $4::bytea AS d, $5::bool[] AS e,
+                     $6::int8[] AS f, $7::text[] AS g",
+        params: TYPES,
+        columns: TYPES,
+    };
+
+    fn params(batch: &[Self]) -> Vec<Value> {
+        batch[0].0.clone()
+    }
+
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<Vec<Value>>, Failure> {
+        Ok(rows.into_iter().map(|Row(values)| values).collect())
+    }
+
+    fn model(batch: &[Self], _: &mut World, _: u64) -> Option<Rows> {
+        Some(vec![Row(batch[0].0.clone())])
+    }
+}
+
+async fn every_type<C: Connection>(link: &mut C) {
+    let texts = ["", "NULL", "a,b", "\"{}\\'", "\u{1f980}"].map(str::to_owned);
+    for values in [
+        TYPES.iter().map(|of| Value::Null(*of)).collect(),
+        vec![
+            Value::Bool(true),
+            Value::Int(i64::MIN),
+            Value::Text(texts.concat()),
+            Value::Bytes((0..=255).collect()),
+            Value::Bools(vec![true, false]),
+            Value::Ints(vec![i64::MAX, 0, i64::MIN]),
+            Value::Texts(texts.to_vec()),
+        ],
+        vec![
+            Value::Bool(false),
+            Value::Int(0),
+            Value::Text(String::new()),
+            Value::Bytes(Vec::new()),
+            Value::Bools(Vec::new()),
+            Value::Ints(Vec::new()),
+            Value::Texts(Vec::new()),
+        ],
+    ] {
+        let echoed = link
+            .perform(&[Echo(values.clone())])
+            .await
+            .expect("answered");
+        assert_eq!(echoed, [values]);
+    }
+}
+
+/// Declares an `int8` where the server answers something else.
+struct Wrong<const NTH: usize>;
+
+macro_rules! wrong {
+    ($($nth:literal $sql:literal;)*) => {$(
+        impl Operation for Wrong<$nth> {
+            type Output = i64;
+
+            const STATEMENT: Statement = Statement {
+                name: "seam.wrong",
+                sql: $sql,
+                params: &[],
+                columns: &[Type::Int],
+            };
+
+            fn params(_: &[Self]) -> Vec<Value> {
+                Vec::new()
+            }
+
+            fn decode(_: &[Self], rows: Rows) -> Result<Vec<i64>, Failure> {
+                rows.into_iter().map(|mut row| row.int(0)).collect()
+            }
+
+            fn model(_: &[Self], _: &mut World, _: u64) -> Option<Rows> {
+                None
+            }
+        }
+    )*};
+}
+
+wrong! {
+    0 "SELECT 1::int4 AS a";
+    1 "SELECT 1::int2 AS a";
+    2 "SELECT '1'::text AS a";
+    3 "SELECT 1::numeric AS a";
+    4 "SELECT true AS a";
+    5 "SELECT '2020-01-01'::timestamptz AS a";
+    6 "SELECT NULL::int8 AS a";
+}
+
+async fn wrong_types<C: Connection>(link: &mut C) {
+    async fn refused<C: Connection, const NTH: usize>(link: &mut C)
+    where
+        Wrong<NTH>: Operation<Output = i64>,
+    {
+        let failure = link.perform(&[Wrong::<NTH>]).await.expect_err("refused");
+        assert_eq!(failure.kind(), ErrorKind::Corrupt, "statement {NTH}");
+    }
+    refused::<C, 0>(link).await;
+    refused::<C, 1>(link).await;
+    refused::<C, 2>(link).await;
+    refused::<C, 3>(link).await;
+    refused::<C, 4>(link).await;
+    refused::<C, 5>(link).await;
+    refused::<C, 6>(link).await;
+}

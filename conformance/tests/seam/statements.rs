@@ -1,0 +1,95 @@
+//! Every statement of the library, as the server understands it.
+
+use lockapi::engine::{Marker, Settle};
+use lockapi::lease::{self, Acquire, Peek, Release, Renew, Sweep};
+use lockapi::mutex::{
+    self, Clear, Enlist, Flush, Relax, ReleaseOne, Step, Timeouts, TryIn, TryOne, Wait, WaitIn,
+};
+use lockapi::seam::{Operation, Statement, Type};
+
+use crate::postgres_link::PostgresLink;
+
+fn statements() -> Vec<Statement> {
+    vec![
+        Acquire::STATEMENT,
+        Renew::STATEMENT,
+        Release::STATEMENT,
+        Peek::STATEMENT,
+        lease::Check::STATEMENT,
+        Sweep::STATEMENT,
+        Step::STATEMENT,
+        TryOne::STATEMENT,
+        ReleaseOne::STATEMENT,
+        Wait::STATEMENT,
+        Enlist::STATEMENT,
+        Relax::STATEMENT,
+        Flush::STATEMENT,
+        Clear::STATEMENT,
+        mutex::Check::STATEMENT,
+        TryIn::STATEMENT,
+        WaitIn::STATEMENT,
+        Timeouts::STATEMENT,
+        Settle::STATEMENT,
+        Marker::STATEMENT,
+    ]
+}
+
+#[test]
+fn prepare_with_the_types_that_are_declared() {
+    let mut link = PostgresLink::connect(&crate::url());
+    for statement in statements() {
+        let prepared = match link.0.prepare(statement.sql) {
+            Ok(prepared) => prepared,
+            Err(error) => panic!("{}: {error:?}", statement.name),
+        };
+        let oids = |types: &[Type]| types.iter().map(|of| of.oid()).collect::<Vec<_>>();
+        let params: Vec<_> = prepared
+            .params()
+            .iter()
+            .map(postgres::types::Type::oid)
+            .collect();
+        assert_eq!(
+            params,
+            oids(statement.params),
+            "parameters of {}",
+            statement.name
+        );
+        let columns = prepared.columns().iter();
+        let columns: Vec<_> = columns.map(|column| column.type_().oid()).collect();
+        assert_eq!(
+            columns,
+            oids(statement.columns),
+            "columns of {}",
+            statement.name
+        );
+    }
+}
+
+#[test]
+fn are_all_listed() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../lockapi/src");
+    let listed: Vec<_> = statements().iter().map(|statement| statement.sql).collect();
+    let mut unlisted = Vec::new();
+    for module in ["engine", "lease", "mutex"] {
+        for file in std::fs::read_dir(format!("{folder}/{module}")).expect("the sources") {
+            let path = file.expect("a file").path();
+            if path.extension().is_some_and(|ending| ending == "sql") {
+                let sql = std::fs::read_to_string(&path).expect("a statement");
+                if !listed.contains(&&*sql) {
+                    unlisted.push(path.file_stem().expect("a name").display().to_string());
+                }
+            }
+        }
+    }
+    unlisted.sort();
+    let scripts = [
+        "begin",
+        "begin_write",
+        "commit",
+        "rollback",
+        "savepoint",
+        "savepoint_release",
+        "savepoint_rollback",
+    ];
+    assert_eq!(unlisted, scripts);
+}
