@@ -287,6 +287,8 @@ async fn waiter_is_granted_after_expiry_with_its_full_ttl(cx: Context) {
     let here = cx.backend().await.lease("job", by_hand(MINUTE)).unwrap();
     let there = cx.backend().await.lease("job", by_hand(MINUTE)).unwrap();
     let stale = here.acquire().await.unwrap();
+    // So that the waiter's first attempt is over when time moves.
+    assert!(there.try_acquire().await.unwrap().is_none());
     let waiting = tokio::spawn(async move { there.acquire().await });
     tokio::pin!(waiting);
     not_yet("acquired while another holds", &mut waiting).await;

@@ -90,7 +90,7 @@ struct State<N> {
 
 /// Takes requests from anywhere and runs them on one connection.
 pub(crate) struct Lane<C: Connector> {
-    pub(crate) links: Arc<Links<C>>,
+    links: Arc<Links<C>>,
     state: Mutex<State<C::Connection>>,
     wake: Notify,
     started: OnceLock<()>,

@@ -49,9 +49,14 @@ impl<C: Connector> Links<C> {
     }
 
     pub(crate) fn watch(&self) -> Arc<Watch> {
+        self.patient_watch(self.timeout)
+    }
+
+    /// A watch that gives the server at least `limit`.
+    pub(crate) fn patient_watch(&self, limit: Duration) -> Arc<Watch> {
         Arc::new(Watch {
             keeper: self.keeper.clone(),
-            limit: self.timeout,
+            limit: limit.max(self.timeout),
             state: Mutex::default(),
             abort: Notify::new(),
         })
@@ -89,6 +94,15 @@ impl<N: Connection> Link<N> {
         batch: &[O],
     ) -> Result<Vec<O::Output>, Failure> {
         let watch = Arc::clone(&self.watch);
+        self.perform_within(&watch, batch).await
+    }
+
+    /// Runs a batch in a transaction of its own, within the limit of `watch`.
+    pub(crate) async fn perform_within<O: Operation>(
+        &mut self,
+        watch: &Arc<Watch>,
+        batch: &[O],
+    ) -> Result<Vec<O::Output>, Failure> {
         watch
             .bound(async {
                 match self.mode {

@@ -29,7 +29,6 @@ mod link;
 mod mutex_handle;
 mod session_lane;
 mod sessions;
-mod tokens;
 
 pub(crate) use clock::Clock;
 pub use clock::ManualClock;
@@ -228,22 +227,21 @@ impl<C: Connector> Core<C> {
             options.max_locks,
             options.heartbeat,
         );
-        let lane = Lane::new(Arc::clone(&links));
-        let (weak, tables) = (Arc::downgrade(&sessions), Arc::clone(&lane));
+        let (weak, spawning) = (Arc::downgrade(&sessions), Arc::clone(&links));
         sessions.start_with(move |index| {
             let Some(sessions) = weak.upgrade() else {
                 return;
             };
-            let connector = &tables.links.connector;
-            let tables = Arc::clone(&tables);
+            let links = Arc::clone(&spawning);
             if index == 0 {
-                let lane = session_lane::hold_locks(sessions, tables);
-                connector.spawn("lockapi-locks", Box::pin(lane));
+                let lane = session_lane::hold_locks(sessions, links);
+                spawning.connector.spawn("lockapi-locks", Box::pin(lane));
             } else {
-                let lane = session_lane::wait_for_locks(sessions, tables, index);
-                connector.spawn("lockapi-waiter", Box::pin(lane));
+                let lane = session_lane::wait_for_locks(sessions, links, index);
+                spawning.connector.spawn("lockapi-waiter", Box::pin(lane));
             }
         });
+        let lane = Lane::new(Arc::clone(&links));
         let leases = Leases::new(Arc::clone(&lane), keeper);
         Arc::new(Self {
             name,

@@ -3,18 +3,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::lane::Lane;
 use super::link::{Link, Links, Watch};
 use super::sessions::{Next, Request, Sessions};
-use super::tokens::Tokens;
 use crate::error::{ErrorKind, Failure};
 use crate::key::LockId;
-use crate::mutex::{Clear, Enlist, Relax, ReleaseOne, Step, Stepped, TryOne, Wait};
+use crate::mutex::{
+    Clear, DRAWS_BEFORE_FLUSH, Enlist, Flush, Relax, ReleaseOne, Step, Stepped, TryOne, Wait,
+};
 use crate::seam::Connector;
 use crate::wait::{unless, yield_now};
 
 /// How long a waiting session is kept without work.
 const IDLE: Duration = Duration::from_secs(10);
+
+/// How long the disk may take: much longer than a server that lives is silent otherwise.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A connection of one session, opened when it is needed.
 struct SessionLane<C: Connector> {
@@ -23,19 +26,19 @@ struct SessionLane<C: Connector> {
     watch: Arc<Watch>,
     index: usize,
     link: Option<(Link<C::Connection>, i64)>,
-    tokens: Tokens<C>,
+    /// Statements that may have drawn a token since they were last made safe on disk.
+    draws: i64,
 }
 
 impl<C: Connector> SessionLane<C> {
-    fn new(sessions: Arc<Sessions>, tables: &Arc<Lane<C>>, index: usize) -> Self {
-        let links = Arc::clone(&tables.links);
+    fn new(sessions: Arc<Sessions>, links: Arc<Links<C>>, index: usize) -> Self {
         Self {
             watch: links.watch(),
             sessions,
             links,
             index,
             link: None,
-            tokens: Tokens::new(tables),
+            draws: 0,
         }
     }
 
@@ -51,7 +54,22 @@ impl<C: Connector> SessionLane<C> {
             link.perform(&[Relax]).await.map_err(unsent)?;
             self.sessions.opened(self.index, mark);
             self.link = Some((link, mark));
+            self.draws = 0;
         }
+        Ok(())
+    }
+
+    /// Counts a statement that may draw a token, and has the log forced to disk in time.
+    async fn draw(&mut self) -> Result<(), Failure> {
+        if self.draws >= DRAWS_BEFORE_FLUSH {
+            // A disk that stalls must not make a session that holds locks look dead.
+            let patient = self.links.patient_watch(FLUSH_TIMEOUT);
+            self.connection()?
+                .perform_within(&patient, &[Flush])
+                .await?;
+            self.draws = 0;
+        }
+        self.draws += 1;
         Ok(())
     }
 
@@ -85,8 +103,11 @@ impl<C: Connector> SessionLane<C> {
             return 0;
         }
         if requests.iter().any(is_try)
-            && let Err(failure) = self.tokens.draw().await
+            && let Err(failure) = self.draw().await
         {
+            if failure.broken {
+                return self.recover(requests, &failure).await;
+            }
             let (tries, releases) = requests.into_iter().partition(is_try);
             self.sessions.refuse_all(tries, &failure);
             requests = releases;
@@ -150,10 +171,13 @@ impl<C: Connector> SessionLane<C> {
         while let Some(slice) = self.sessions.slice(lock) {
             let millis = i64::try_from(slice.as_millis()).unwrap_or(i64::MAX).max(1);
             let ready = match self.open().await {
-                Ok(()) => self.tokens.draw().await,
+                Ok(()) => self.draw().await,
                 Err(failure) => Err(failure),
             };
             if let Err(failure) = ready {
+                if failure.broken {
+                    self.link = None;
+                }
                 self.sessions.refuse_lock(lock, &failure);
                 return;
             }
@@ -225,9 +249,9 @@ fn unsent(mut failure: Failure) -> Failure {
 }
 
 /// The lane of session 0, which holds every lock that was free when it was tried.
-pub(crate) async fn hold_locks<C: Connector>(sessions: Arc<Sessions>, tables: Arc<Lane<C>>) {
+pub(crate) async fn hold_locks<C: Connector>(sessions: Arc<Sessions>, links: Arc<Links<C>>) {
     let ended = Ended::new(&sessions);
-    let mut lane = SessionLane::new(Arc::clone(&sessions), &tables, 0);
+    let mut lane = SessionLane::new(Arc::clone(&sessions), links, 0);
     let mut alone = 0;
     loop {
         match sessions.take(0, alone > 0) {
@@ -251,12 +275,12 @@ pub(crate) async fn hold_locks<C: Connector>(sessions: Arc<Sessions>, tables: Ar
 /// The lane of a session that waits in the server's queue for one lock at a time.
 pub(crate) async fn wait_for_locks<C: Connector>(
     sessions: Arc<Sessions>,
-    tables: Arc<Lane<C>>,
+    links: Arc<Links<C>>,
     index: usize,
 ) {
     let ended = Ended::new(&sessions);
-    let keeper = tables.links.keeper.clone();
-    let mut lane = SessionLane::new(Arc::clone(&sessions), &tables, index);
+    let keeper = links.keeper.clone();
+    let mut lane = SessionLane::new(Arc::clone(&sessions), links, index);
     loop {
         if let Some(lock) = sessions.take_wanted() {
             lane.wait_for(lock).await;
