@@ -6,6 +6,8 @@ use std::task::Poll;
 
 use futures_util::future::{Either, select};
 
+use crate::error::{Error, ErrorKind, Result};
+
 /// Runs `work` unless `stop` ends first, in which case `work` is dropped.
 pub(crate) async fn unless<T>(
     stop: impl Future<Output = ()>,
@@ -15,6 +17,19 @@ pub(crate) async fn unless<T>(
         Either::Left((value, _)) => Some(value),
         Either::Right(_) => None,
     }
+}
+
+/// The value of work that was done while a guard was held, if it was held until it was released.
+pub(crate) fn held_throughout<T>(outcome: Option<T>, released: Result<()>) -> Result<T> {
+    released?;
+    let lost = || {
+        Error::new(
+            ErrorKind::Lost,
+            "run_exclusive",
+            "it was lost while the work ran",
+        )
+    };
+    outcome.ok_or_else(lost)
 }
 
 /// Lets the other tasks of the thread run once.

@@ -169,7 +169,8 @@ pub trait Lease: Send + Sync + fmt::Debug {
     /// Acquires it if it is free; `None` when another holds it.
     ///
     /// # Errors
-    /// `Unavailable`, `Indeterminate`.
+    /// `Unavailable`. `Indeterminate` when the answer never came although the request was repeated:
+    /// if it was acquired, it ends by itself after its time to live.
     async fn try_acquire(&self) -> Result<Option<Box<dyn LeaseGuard>>>;
 
     /// Waits until it is acquired.
@@ -307,10 +308,5 @@ where
 {
     let outcome = crate::wait::unless(guard.lost(), work(guard.fence())).await;
     let released = guard.release().await;
-    match outcome {
-        Some(value) => released.map(|()| value),
-        None => Err(released
-            .err()
-            .unwrap_or_else(|| Error::new(ErrorKind::Lost, "run_exclusive", "the lease was lost"))),
-    }
+    crate::wait::held_throughout(outcome, released)
 }

@@ -148,11 +148,5 @@ where
 {
     let outcome = crate::wait::unless(guard.lost(), work(guard.fence())).await;
     let unlocked = guard.unlock().await;
-    match outcome {
-        Some(value) => unlocked.map(|()| value),
-        // The guard was lost, so this is the error that says so.
-        None => Err(unlocked.err().unwrap_or_else(|| {
-            crate::Error::new(crate::ErrorKind::Lost, "run_exclusive", "the lock was lost")
-        })),
-    }
+    crate::wait::held_throughout(outcome, unlocked)
 }
