@@ -10,10 +10,11 @@ mod grant;
 mod state;
 mod waiting;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
+use rustc_hash::FxHashMap;
 use tokio::sync::{Notify, oneshot};
 
 pub(crate) use grant::Grant;
@@ -60,7 +61,7 @@ impl Sessions {
     ) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
             state: Mutex::new(State {
-                slots: HashMap::new(),
+                slots: FxHashMap::default(),
                 sessions: (0..=waiters).map(|_| Session::default()).collect(),
                 wanted: VecDeque::new(),
                 busy: 0,
@@ -185,8 +186,12 @@ impl Sessions {
     }
 
     fn request(&self, state: &mut State, session: usize, request: Request) {
-        state.sessions[session].requests.push(request);
-        self.rouse(state, session);
+        let requests = &mut state.sessions[session].requests;
+        requests.push(request);
+        // Whoever put the first one there has roused the lane.
+        if requests.len() == 1 {
+            self.rouse(state, session);
+        }
     }
 
     fn rouse(&self, state: &mut State, session: usize) {
@@ -208,7 +213,8 @@ impl Sessions {
             return Next::Run(vec![requests.remove(0)]);
         }
         if !requests.is_empty() {
-            return Next::Run(std::mem::take(requests));
+            let room = Vec::with_capacity(requests.len());
+            return Next::Run(std::mem::replace(requests, room));
         }
         match session_state.ping {
             Ping::Due => {

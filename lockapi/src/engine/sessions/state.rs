@@ -1,8 +1,9 @@
 //! What is known about locks, and the values that go in and out.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
+use rustc_hash::FxHashMap;
 use tokio::sync::oneshot;
 
 use super::Grant;
@@ -114,7 +115,7 @@ pub(super) enum Ping {
 }
 
 pub(super) struct State {
-    pub(super) slots: HashMap<LockId, Slot>,
+    pub(super) slots: FxHashMap<LockId, Slot>,
     pub(super) sessions: Vec<Session>,
     /// Locks that want a session to wait for them, oldest first.
     pub(super) wanted: VecDeque<LockId>,
