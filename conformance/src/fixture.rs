@@ -171,6 +171,9 @@ pub trait Fixture: Send + Sync {
     /// Refuses to serve, or serves again; of [`Place::Own`] only.
     async fn set_reachable(&self, reachable: bool);
 
+    /// Leaves its sessions unanswered, or answers again; of [`Place::Own`] only.
+    async fn set_silent(&self, silent: bool);
+
     /// Crashes the server and starts it again; of [`Place::Own`] only.
     async fn crash(&self);
 

@@ -114,15 +114,19 @@ impl Fixture for InMemory {
         self.database.set_reachable(reachable);
     }
 
+    async fn set_silent(&self, silent: bool) {
+        self.database.set_silent(silent);
+    }
+
     async fn crash(&self) {
         self.database.sever();
     }
 
     async fn locks(&self, lock: LockId) -> Locks {
-        Locks {
-            granted: usize::from(self.database.inspect(|world| world.is_locked(lock))),
-            waiting: 0,
-        }
+        self.database.inspect(|world| Locks {
+            granted: usize::from(world.is_locked(lock)),
+            waiting: world.waiting(lock),
+        })
     }
 
     async fn lease(&self, key: &str) -> Option<Peeked> {

@@ -14,6 +14,7 @@ register! { "fences":
     M09 increase_over_holders_and_backends;
     M09 increase_over_hand_overs;
     M09 increase_over_a_crash_of_the_server @ Own;
+    M09 tokens_that_a_crash_took_back_are_not_given_again @ Own;
     M10 unlock_after_the_session_ended_is_lost;
     M10 stale_unlock_does_not_free_the_successor;
     M11 killed_session_loses_the_guard_and_serves_the_waiter;
@@ -23,6 +24,7 @@ register! { "fences":
     M11 older_fence_is_rejected_after_a_newer_one [Transactions];
     L11 check_in_rejects_an_expired_holder [Transactions];
     L11 check_in_rejects_a_released_holder [Transactions];
+    L11 check_in_rejects_a_holder_that_a_person_released [Sql, Transactions];
     L11 check_in_keeps_the_lease_until_the_transaction_ends [Transactions];
 }
 
@@ -101,6 +103,25 @@ async fn increase_over_a_crash_of_the_server(cx: Context) {
     }
 }
 
+async fn tokens_that_a_crash_took_back_are_not_given_again(cx: Context) {
+    let backend = cx.backend().await;
+    let mutex = backend.mutex("door").unwrap();
+    let mut last = 0;
+    for draws in [10, 200, 300] {
+        for _ in 0..draws {
+            let guard = mutex.lock().await.unwrap();
+            assert!(guard.fence().token() > last, "a token was given twice");
+            last = guard.fence().token();
+            guard.unlock().await.unwrap();
+        }
+        cx.crash().await;
+        eventually("the server is back", async || {
+            mutex.try_lock().await.is_ok()
+        })
+        .await;
+    }
+}
+
 async fn unlock_after_the_session_ended_is_lost(cx: Context) {
     let mutex = cx.mutex("door").await;
     let guard = mutex.lock().await.unwrap();
@@ -130,6 +151,15 @@ async fn stale_unlock_does_not_free_the_successor(cx: Context) {
     successor.unlock().await.unwrap();
 }
 
+/// Somebody is in the queue of the server.
+async fn waits(cx: &Context) {
+    let lock = cx.lock_id("door");
+    eventually("it waits at the server", async || {
+        cx.locks(lock).await.waiting == 1
+    })
+    .await;
+}
+
 async fn killed_session_loses_the_guard_and_serves_the_waiter(cx: Context) {
     let (here, there) = (cx.mutex("door").await, cx.mutex("door").await);
     let guard = here.lock().await.unwrap();
@@ -138,6 +168,7 @@ async fn killed_session_loses_the_guard_and_serves_the_waiter(cx: Context) {
     let again = std::sync::Arc::clone(&there);
     let waiting = tokio::spawn(async move { there.lock().await });
     tokio::pin!(waiting);
+    waits(&cx).await;
     not_yet("granted while another holds", &mut waiting).await;
     cx.sever().await;
     soon("told of the loss", guard.lost()).await;
@@ -159,6 +190,7 @@ async fn killed_waiter_session_is_replaced(cx: Context) {
     cx.sql(&format!("SELECT pg_advisory_lock({key})")).await;
     let waiting = tokio::spawn(async move { mutex.lock().await });
     tokio::pin!(waiting);
+    waits(&cx).await;
     not_yet("granted while another holds", &mut waiting).await;
     cx.sever().await;
     not_yet("granted, or given up", &mut waiting).await;
@@ -280,6 +312,21 @@ async fn check_in_rejects_a_released_holder(cx: Context) {
         ErrorKind::Lost
     );
     tx.rollback().await;
+}
+
+async fn check_in_rejects_a_holder_that_a_person_released(cx: Context) {
+    let lease = cx.backend().await.lease("job", by_hand()).unwrap();
+    let guard = lease.acquire().await.unwrap();
+    let namespace = cx.namespace();
+    let release = format!(
+        "UPDATE lockapi.lease SET released_at = clock_timestamp() WHERE namespace = '{namespace}'"
+    );
+    cx.sql(&release).await;
+    let mut tx = cx.begin().await.unwrap();
+    let error = tx.check_in(&guard.fence()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost);
+    tx.rollback().await;
+    assert_eq!(guard.renew().await.unwrap_err().kind(), ErrorKind::Lost);
 }
 
 async fn check_in_keeps_the_lease_until_the_transaction_ends(cx: Context) {

@@ -16,6 +16,8 @@ register! { "outage":
     V10 options_outside_the_limits_are_invalid;
     L07 lease_is_kept_over_a_short_outage @ Own;
     L06 lease_is_lost_locally_in_a_long_outage @ Own;
+    V10 silent_server_is_given_up_and_comes_back @ Own;
+    L06 lease_is_lost_locally_while_the_server_is_silent @ Own;
     M16 ten_thousand_locks_use_one_connection @ Own;
     M16 beyond_the_limit_is_capacity_and_harms_nobody;
     M16 full_lock_table_is_capacity_and_harms_nobody @ Cramped [Sql];
@@ -142,6 +144,61 @@ async fn lease_is_lost_locally_in_a_long_outage(cx: Context) {
     assert_eq!(guard.remaining(), Duration::ZERO);
     assert_eq!(guard.release().await.unwrap_err().kind(), ErrorKind::Lost);
     cx.set_reachable(true).await;
+}
+
+async fn silent_server_is_given_up_and_comes_back(cx: Context) {
+    let options = Options::default().timeout(Duration::from_secs(2));
+    let backend = cx.connect(options).await.unwrap();
+    let mutex = backend.mutex("door").unwrap();
+    let lease = backend.lease("job", Terms::new(MINUTE)).unwrap();
+    let locked = mutex.lock().await.unwrap();
+    let leased = lease.acquire().await.unwrap();
+    cx.set_silent(true).await;
+    let (renewed, peeked) = tokio::join!(
+        soon("an answer", leased.renew()),
+        soon("an answer", lease.peek()),
+    );
+    // Where a new session is served, the second try succeeds.
+    for error in [renewed.err(), peeked.err()].into_iter().flatten() {
+        assert!(
+            matches!(
+                error.kind(),
+                ErrorKind::Unavailable | ErrorKind::Indeterminate
+            ),
+            "{error}"
+        );
+    }
+    soon("told of the loss", locked.lost()).await;
+    assert!(!leased.is_lost(), "unknown is not lost");
+    cx.set_silent(false).await;
+    eventually("it locks again", async || {
+        mutex.try_lock().await.is_ok_and(|it| it.is_some())
+    })
+    .await;
+    eventually("it renews again", async || leased.renew().await.is_ok()).await;
+    leased.release().await.unwrap();
+}
+
+async fn lease_is_lost_locally_while_the_server_is_silent(cx: Context) {
+    let ttl = Duration::from_secs(1);
+    let backend = cx.backend().await;
+    let terms = Terms::new(ttl).renewed_by_hand();
+    let guard = backend
+        .lease("job", terms)
+        .unwrap()
+        .acquire()
+        .await
+        .unwrap();
+    let start = Instant::now();
+    cx.set_silent(true).await;
+    let renewing = guard.renew();
+    tokio::pin!(renewing);
+    let _pending = futures_util::poll!(&mut renewing);
+    soon("lost while nothing answers", guard.lost()).await;
+    assert!(start.elapsed() < ttl * 2);
+    cx.set_silent(false).await;
+    soon("an answer", renewing).await.unwrap_err();
+    assert!(cx.lease("job").await.is_none() || guard.is_lost());
 }
 
 async fn ten_thousand_locks_use_one_connection(cx: Context) {

@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use lockapi::engine::Options;
 use lockapi::lease::Peeked;
 use lockapi::{Backend, LockId, Result};
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::Driver;
 use super::address::Address;
@@ -170,6 +171,18 @@ impl<D: Driver> Fixture for OnPostgres<D> {
             |server| server.stop(StopMode::Fast).expect("the server stops")
         })
         .await;
+    }
+
+    async fn set_silent(&self, silent: bool) {
+        let application = literal(&self.site.address.application);
+        let sql =
+            format!("SELECT pid FROM pg_stat_activity WHERE application_name = {application}");
+        let signal = if silent { Signal::STOP } else { Signal::CONT };
+        for pid in self.server.rows(sql).await.concat() {
+            let pid = pid.parse().ok().and_then(Pid::from_raw);
+            // It may have ended meanwhile.
+            let _sent = kill_process(pid.expect("a process"), signal);
+        }
     }
 
     async fn crash(&self) {

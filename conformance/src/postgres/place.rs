@@ -85,7 +85,11 @@ pub(super) async fn prepare(place: Place) -> Result<Site, Problem> {
     };
     match place {
         Place::Own => {
-            let settings = [("max_locks_per_transaction", "256")];
+            let settings = [
+                ("max_locks_per_transaction", "256"),
+                // What is not flushed on purpose is lost in a crash.
+                ("wal_writer_delay", "10s"),
+            ];
             own(off_runtime(move || Cluster::private(&settings)).await).await
         }
         Place::Cramped => {

@@ -3,7 +3,7 @@
 use diesel::Connection as _;
 use lockapi::lease::{Acquire, Acquired, Peek, Release, Renew};
 use lockapi::memory::World;
-use lockapi::mutex::{ReleaseOne, Step, Stepped, TryOne};
+use lockapi::mutex::{Check, Enlist, ReleaseOne, Step, Stepped, TryOne};
 use lockapi::seam::{Connection, Operation, Row, Rows, Statement, Type, Value};
 use lockapi::{ErrorKind, Failure, LockId};
 
@@ -32,6 +32,36 @@ fn sqlx_runs_the_operations() {
         let connection = sqlx::PgConnection::connect(&url).await;
         exercise(&mut SqlxLink(connection.expect("a connection"))).await;
     });
+}
+
+#[test]
+fn a_check_wants_a_living_session_and_no_larger_token() {
+    let url = crate::url();
+    let mut holder = PostgresLink::connect(&url);
+    let mut writer = PostgresLink::connect(&url);
+    let mark = fastrand::i64(..);
+    let namespace = format!("n{:016x}", fastrand::u64(..));
+    let mut check = |fence| {
+        let check = Check {
+            session: mark,
+            namespace: namespace.clone(),
+            key: "door".to_owned(),
+            fence,
+        };
+        pollster::block_on(writer.perform(&[check])).expect("answered")
+    };
+    assert_eq!(check(1), [false], "no session has the mark");
+    let marked = pollster::block_on(holder.perform(&[Enlist { mark }]));
+    assert_eq!(marked.expect("answered"), [true]);
+    assert_eq!(check(5), [true]);
+    assert_eq!(check(5), [true], "again");
+    assert_eq!(check(4), [false], "a later holder was here");
+    assert_eq!(check(6), [true], "a later holder");
+    drop(holder);
+    let started = std::time::Instant::now();
+    while check(7) == [true] {
+        assert!(started.elapsed().as_secs() < 10, "the session is gone");
+    }
 }
 
 async fn exercise<C: Connection>(link: &mut C) {

@@ -34,7 +34,7 @@ impl Connection for SqlxLink {
 fn failed(error: sqlx::Error) -> Failure {
     let code = error
         .as_database_error()
-        .and_then(|error| error.code())
+        .and_then(sqlx::error::DatabaseError::code)
         .map(std::borrow::Cow::into_owned);
     let broken = code.is_none();
     Failure::statement(code, broken, error)

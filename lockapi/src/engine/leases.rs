@@ -235,20 +235,33 @@ impl<C: Connector> Leases<C> {
         }
         for (id, ttl, renew) in renewals {
             let this = self.this.clone();
+            let undo = undo(&renew);
             self.lane.submit(renew, move |outcome| {
                 if let Some(leases) = this.upgrade() {
-                    leases.renewed(id, ttl, now, &outcome);
+                    leases.renewed(id, ttl, now, &outcome, undo);
                 }
             });
         }
     }
 
-    /// Takes the answer to a renewal that was sent at `sent`.
-    fn renewed(&self, id: u64, ttl: Duration, sent: Time, outcome: &Result<bool>) {
+    /// Takes the answer to a renewal that was sent at `sent`; answers whether it is held.
+    fn renewed(
+        &self,
+        id: u64,
+        ttl: Duration,
+        sent: Time,
+        outcome: &Result<bool>,
+        undo: Release,
+    ) -> bool {
         let mut state = self.lock();
         let mut lost = None;
         let Some(entry) = state.entries.get_mut(&id) else {
-            return;
+            drop(state);
+            if matches!(outcome, Ok(true)) {
+                // It was lost or released here before the server prolonged it for nobody.
+                self.lane.submit(undo, drop);
+            }
+            return false;
         };
         match outcome {
             Ok(true) => {
@@ -271,6 +284,7 @@ impl<C: Connector> Leases<C> {
         if let Some(entry) = lost {
             entry.hold.announce();
         }
+        true
     }
 
     /// Renews now, at the caller's wish.
@@ -288,11 +302,12 @@ impl<C: Connector> Leases<C> {
         let Some((renew, ttl)) = asked else {
             return Err(lost("renew"));
         };
+        let undo = undo(&renew);
         let outcome = self.lane.call(renew).await;
-        self.renewed(id, ttl, sent, &outcome);
+        let held = self.renewed(id, ttl, sent, &outcome, undo);
         match outcome {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(lost("renew")),
+            Ok(true) if held => Ok(()),
+            Ok(_) => Err(lost("renew")),
             Err(error) => Err(error),
         }
     }
@@ -377,6 +392,15 @@ impl<C: Connector> Leases<C> {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What gives up a lease that a renewal prolonged too late.
+fn undo(renew: &Renew) -> Release {
+    Release {
+        namespace: renew.namespace.clone(),
+        key: renew.key.clone(),
+        fence: renew.fence,
     }
 }
 

@@ -23,6 +23,8 @@ use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use tokio::sync::Notify;
+
 use crate::backend::Backend;
 use crate::engine::{Clock, ManualClock, Options, start_with};
 use crate::error::{Failure, Result};
@@ -46,6 +48,8 @@ pub struct Database {
 struct Shared {
     state: Mutex<State>,
     changed: Condvar,
+    /// Told when statements are answered again.
+    spoken: Notify,
 }
 
 #[derive(Default)]
@@ -81,6 +85,7 @@ impl Database {
             shared: Arc::new(Shared {
                 state: Mutex::default(),
                 changed: Condvar::new(),
+                spoken: Notify::new(),
             }),
             clock,
         }
@@ -124,6 +129,7 @@ impl Database {
     pub fn set_silent(&self, silent: bool) {
         self.shared.lock().silent = silent;
         self.shared.changed.notify_all();
+        self.shared.spoken.notify_waiters();
     }
 
     /// Looks at the state.
@@ -201,37 +207,52 @@ impl fmt::Debug for Session {
 impl Connection for Session {
     /// Blocks while the operation waits: lanes of this backend are threads.
     async fn run(&mut self, call: &dyn Call) -> Result<Rows, Failure> {
+        loop {
+            // Registered before the look, so that a change in between is not missed.
+            let spoken = self.database.shared.spoken.notified();
+            if let Some(outcome) = self.attempt(call) {
+                return outcome;
+            }
+            spoken.await;
+        }
+    }
+
+    /// Scripts manage schemas and transactions, which have no meaning in memory.
+    async fn script(&mut self, _: &'static str) -> Result<(), Failure> {
+        Ok(())
+    }
+}
+
+impl Session {
+    /// Runs the call; `None` while the database is silent.
+    fn attempt(&self, call: &dyn Call) -> Option<Result<Rows, Failure>> {
         let shared = &self.database.shared;
         let until = Instant::now() + SLICE;
         let mut state = shared.lock();
         loop {
             if state.silent {
-                state = shared
-                    .changed
-                    .wait(state)
-                    .unwrap_or_else(PoisonError::into_inner);
-                continue;
+                return None;
             }
             if !state.sessions.contains(&self.id) {
-                return Err(Failure::statement(
+                return Some(Err(Failure::statement(
                     Some("57P01".to_owned()),
                     true,
                     "the session was ended",
-                ));
+                )));
             }
             state.world.now = self.database.now();
             if let Some(rows) = call.model(&mut state.world, self.id) {
                 shared.changed.notify_all();
-                return Ok(rows);
+                return Some(Ok(rows));
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 state.world.stop_waiting(self.id);
-                return Err(Failure::statement(
+                return Some(Err(Failure::statement(
                     Some("55P03".to_owned()),
                     false,
                     "not granted in time",
-                ));
+                )));
             }
             state = shared
                 .changed
@@ -239,11 +260,6 @@ impl Connection for Session {
                 .unwrap_or_else(PoisonError::into_inner)
                 .0;
         }
-    }
-
-    /// Scripts manage schemas and transactions, which have no meaning in memory.
-    async fn script(&mut self, _: &'static str) -> Result<(), Failure> {
-        Ok(())
     }
 }
 

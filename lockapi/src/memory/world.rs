@@ -133,6 +133,12 @@ impl World {
         self.locks.contains_key(&lock)
     }
 
+    /// How many sessions wait for the lock.
+    #[must_use]
+    pub fn waiting(&self, lock: LockId) -> usize {
+        self.queues.get(&lock).map_or(0, VecDeque::len)
+    }
+
     /// How many advisory locks are held.
     #[must_use]
     pub fn locks(&self) -> usize {
