@@ -166,11 +166,14 @@ impl<C: Connector> Lane<C> {
         let watch = self.links.watch();
         let mut link = None;
         loop {
-            let piles = std::mem::take(&mut self.lock().piles);
-            if piles.is_empty() {
-                if self.lock().closing {
+            let piles = {
+                let mut state = self.lock();
+                if state.piles.is_empty() && state.closing {
                     return;
                 }
+                std::mem::take(&mut state.piles)
+            };
+            if piles.is_empty() {
                 self.wake.notified().await;
                 continue;
             }
