@@ -47,7 +47,11 @@ impl<D: Driver> OnPostgres<D> {
         Self::with(driver, Arc::new(site), namespace.to_owned())
     }
 
-    fn with(driver: Arc<D>, site: Arc<Site>, namespace: String) -> std::result::Result<Self, Problem> {
+    fn with(
+        driver: Arc<D>,
+        site: Arc<Site>,
+        namespace: String,
+    ) -> std::result::Result<Self, Problem> {
         let inside = Address {
             database: site.address.database.clone(),
             ..site.direct.clone()

@@ -1,5 +1,6 @@
 //! The lanes of sessions that hold locks: one for all, and a few that wait.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -225,8 +226,18 @@ fn unsent(mut failure: Failure) -> Failure {
 }
 
 /// The lane of session 0, which holds every lock that was free when it was tried.
-pub(crate) async fn hold_locks<C: Connector>(sessions: Arc<Sessions>, tables: Arc<Lane<C>>) {
+pub(crate) fn hold_locks<C: Connector>(
+    sessions: Arc<Sessions>,
+    tables: Arc<Lane<C>>,
+) -> impl Future<Output = ()> + Send {
     let ended = Ended::new(&sessions);
+    async move {
+        hold(sessions, tables).await;
+        ended.finished();
+    }
+}
+
+async fn hold<C: Connector>(sessions: Arc<Sessions>, tables: Arc<Lane<C>>) {
     let mut lane = SessionLane::new(Arc::clone(&sessions), &tables, 0);
     let mut alone = 0;
     loop {
@@ -245,16 +256,22 @@ pub(crate) async fn hold_locks<C: Connector>(sessions: Arc<Sessions>, tables: Ar
             Next::Close => break,
         }
     }
-    ended.finished();
 }
 
 /// The lane of a session that waits in the server's queue for one lock at a time.
-pub(crate) async fn wait_for_locks<C: Connector>(
+pub(crate) fn wait_for_locks<C: Connector>(
     sessions: Arc<Sessions>,
     tables: Arc<Lane<C>>,
     index: usize,
-) {
+) -> impl Future<Output = ()> + Send {
     let ended = Ended::new(&sessions);
+    async move {
+        wait(sessions, tables, index).await;
+        ended.finished();
+    }
+}
+
+async fn wait<C: Connector>(sessions: Arc<Sessions>, tables: Arc<Lane<C>>, index: usize) {
     let keeper = tables.links.keeper.clone();
     let mut lane = SessionLane::new(Arc::clone(&sessions), &tables, index);
     loop {
@@ -271,10 +288,9 @@ pub(crate) async fn wait_for_locks<C: Connector>(
             break;
         }
     }
-    ended.finished();
 }
 
-/// Tells everybody when the runtime drops a lane before it has finished.
+/// Tells everybody when the runtime drops a lane before it has finished, or before it has begun.
 struct Ended(Option<Arc<Sessions>>);
 
 impl Ended {

@@ -11,6 +11,7 @@ mod state;
 mod waiting;
 
 use std::collections::{HashMap, VecDeque};
+use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
@@ -40,6 +41,9 @@ const POLL_MILLIS: std::ops::Range<u64> = 20..120;
 
 const _: () = assert!(MAX_HAND_OVERS < 1 << HAND_OVER_BITS);
 
+/// Starts the lane of a session.
+type Start = dyn Fn(usize) + Send + Sync;
+
 /// The locks of a process on one database.
 pub(crate) struct Sessions {
     state: Mutex<State>,
@@ -48,7 +52,7 @@ pub(crate) struct Sessions {
     max_locks: usize,
     heartbeat: Duration,
     this: Weak<Sessions>,
-    start: OnceLock<Box<dyn Fn(usize) + Send + Sync>>,
+    start: OnceLock<Box<Start>>,
 }
 
 impl Sessions {
@@ -63,6 +67,7 @@ impl Sessions {
                 slots: HashMap::new(),
                 sessions: (0..=waiters).map(|_| Session::default()).collect(),
                 wanted: VecDeque::new(),
+                starting: Vec::new(),
                 busy: 0,
                 closing: false,
                 ended: false,
@@ -190,10 +195,8 @@ impl Sessions {
     }
 
     fn rouse(&self, state: &mut State, session: usize) {
-        if !std::mem::replace(&mut state.sessions[session].running, true)
-            && let Some(start) = self.start.get()
-        {
-            start(session);
+        if !std::mem::replace(&mut state.sessions[session].running, true) {
+            state.starting.push(session);
         }
         self.wakes[session].notify_one();
     }
@@ -389,8 +392,57 @@ impl Sessions {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> Locked<'_> {
+        let state = self.state.lock();
+        Locked {
+            state: state.unwrap_or_else(PoisonError::into_inner),
+            starting: Starting {
+                sessions: Vec::new(),
+                start: self.start.get().map(AsRef::as_ref),
+            },
+        }
+    }
+}
+
+/// The state while it is locked. Lanes are started once it is not: a runtime that has shut down
+/// drops a lane on the spot, which then tells the sessions of its end.
+struct Locked<'a> {
+    // Unlocked before lanes are started.
+    state: MutexGuard<'a, State>,
+    starting: Starting<'a>,
+}
+
+impl Deref for Locked<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.state
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.state
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        self.starting.sessions = std::mem::take(&mut self.state.starting);
+    }
+}
+
+/// The sessions whose lanes are started when this is dropped.
+struct Starting<'a> {
+    sessions: Vec<usize>,
+    start: Option<&'a Start>,
+}
+
+impl Drop for Starting<'_> {
+    fn drop(&mut self) {
+        if let Some(start) = self.start {
+            self.sessions.drain(..).for_each(start);
+        }
     }
 }
 

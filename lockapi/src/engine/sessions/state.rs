@@ -118,6 +118,8 @@ pub(super) struct State {
     pub(super) sessions: Vec<Session>,
     /// Locks that want a session to wait for them, oldest first.
     pub(super) wanted: VecDeque<LockId>,
+    /// Sessions whose lanes are to be started once the state is unlocked.
+    pub(super) starting: Vec<usize>,
     /// Sessions that wait for locks or hold one, and so cannot take another from `wanted`.
     pub(super) busy: usize,
     pub(super) closing: bool,
