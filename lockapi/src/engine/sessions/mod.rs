@@ -67,6 +67,7 @@ impl Sessions {
                 slots: HashMap::new(),
                 sessions: (0..=waiters).map(|_| Session::default()).collect(),
                 wanted: VecDeque::new(),
+                pauses: 0,
                 starting: Vec::new(),
                 busy: 0,
                 closing: false,
@@ -100,7 +101,7 @@ impl Sessions {
                 news.grants.push((waiter.reply, Ok(None)));
             } else {
                 slot.queue.push_back(waiter);
-                if matches!(slot.phase, Phase::Polling) {
+                if matches!(slot.phase, Phase::Polling(_)) {
                     slot.phase = Phase::Trying;
                     self.request(&mut state, 0, Request::Try { lock, again: false });
                 }
@@ -335,12 +336,16 @@ impl Sessions {
             state.wanted.push_back(lock);
             self.rouse_waiter(state);
         } else {
-            slot.phase = Phase::Polling;
+            // A pause that is cut short by a caller ends there: its timer must not make a poll of
+            // its own later.
+            state.pauses += 1;
+            let number = state.pauses;
+            slot.phase = Phase::Polling(number);
             let this = self.this.clone();
             let pause = Duration::from_millis(fastrand::u64(POLL_MILLIS));
             self.keeper.run_at(self.keeper.now() + pause, move || {
                 if let Some(sessions) = this.upgrade() {
-                    sessions.poll(lock);
+                    sessions.poll(lock, number);
                 }
             });
         }
@@ -359,10 +364,10 @@ impl Sessions {
         }
     }
 
-    fn poll(&self, lock: LockId) {
+    fn poll(&self, lock: LockId, number: u64) {
         let mut state = self.lock();
         if let Some(slot) = state.slots.get_mut(&lock)
-            && matches!(slot.phase, Phase::Polling)
+            && matches!(slot.phase, Phase::Polling(current) if current == number)
         {
             slot.phase = Phase::Trying;
             self.request(&mut state, 0, Request::Try { lock, again: false });
@@ -468,3 +473,6 @@ fn lost() -> Error {
     let message = "the lock was no longer held: its session had ended";
     Error::new(ErrorKind::Lost, "unlock", message)
 }
+
+#[cfg(test)]
+mod tests;
