@@ -4,7 +4,8 @@ use std::any::{Any, TypeId};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, oneshot};
 
@@ -93,7 +94,7 @@ pub(crate) struct Lane<C: Connector> {
     links: Arc<Links<C>>,
     state: Mutex<State<C::Connection>>,
     wake: Notify,
-    started: OnceLock<()>,
+    started: AtomicBool,
 }
 
 impl<C: Connector> Lane<C> {
@@ -106,7 +107,7 @@ impl<C: Connector> Lane<C> {
                 ended: false,
             }),
             wake: Notify::new(),
-            started: OnceLock::new(),
+            started: AtomicBool::new(false),
         })
     }
 
@@ -136,12 +137,10 @@ impl<C: Connector> Lane<C> {
             requests.replies.push(Box::new(reply));
         }
         drop(state);
-        self.started.get_or_init(|| {
-            let lane = Arc::clone(self);
-            self.links
-                .connector
-                .spawn("lockapi-tables", Box::pin(lane.run()));
-        });
+        if !self.started.swap(true, Ordering::AcqRel) {
+            let lane = Arc::clone(self).lane();
+            self.links.connector.spawn("lockapi-tables", Box::pin(lane));
+        }
         self.wake.notify_one();
     }
 
@@ -161,16 +160,27 @@ impl<C: Connector> Lane<C> {
         self.wake.notify_one();
     }
 
-    async fn run(self: Arc<Self>) {
-        let _ended = Ended(&self);
+    /// Takes notice of its end also when it is dropped before it is first polled.
+    fn lane(self: Arc<Self>) -> impl Future<Output = ()> {
+        let ended = Ended(Arc::clone(&self));
+        async move {
+            self.run().await;
+            drop(ended);
+        }
+    }
+
+    async fn run(&self) {
         let watch = self.links.watch();
         let mut link = None;
         loop {
-            let piles = std::mem::take(&mut self.lock().piles);
-            if piles.is_empty() {
-                if self.lock().closing {
+            let piles = {
+                let mut state = self.lock();
+                if state.piles.is_empty() && state.closing {
                     return;
                 }
+                std::mem::take(&mut state.piles)
+            };
+            if piles.is_empty() {
                 self.wake.notified().await;
                 continue;
             }
@@ -232,9 +242,9 @@ impl<C: Connector> Lane<C> {
 }
 
 /// Fails what is queued when the lane ends, also when its runtime drops it.
-struct Ended<'a, C: Connector>(&'a Lane<C>);
+struct Ended<C: Connector>(Arc<Lane<C>>);
 
-impl<C: Connector> Drop for Ended<'_, C> {
+impl<C: Connector> Drop for Ended<C> {
     fn drop(&mut self) {
         let mut state = self.0.lock();
         state.ended = true;

@@ -325,3 +325,6 @@ impl<C: Connector> Backend for Engine<C> {
         .await
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,6 @@
 //! The lanes of sessions that hold locks: one for all, and a few that wait.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -249,8 +250,18 @@ fn unsent(mut failure: Failure) -> Failure {
 }
 
 /// The lane of session 0, which holds every lock that was free when it was tried.
-pub(crate) async fn hold_locks<C: Connector>(sessions: Arc<Sessions>, links: Arc<Links<C>>) {
+pub(crate) fn hold_locks<C: Connector>(
+    sessions: Arc<Sessions>,
+    links: Arc<Links<C>>,
+) -> impl Future<Output = ()> + Send {
     let ended = Ended::new(&sessions);
+    async move {
+        hold(sessions, links).await;
+        ended.finished();
+    }
+}
+
+async fn hold<C: Connector>(sessions: Arc<Sessions>, links: Arc<Links<C>>) {
     let mut lane = SessionLane::new(Arc::clone(&sessions), links, 0);
     let mut alone = 0;
     loop {
@@ -269,16 +280,22 @@ pub(crate) async fn hold_locks<C: Connector>(sessions: Arc<Sessions>, links: Arc
             Next::Close => break,
         }
     }
-    ended.finished();
 }
 
 /// The lane of a session that waits in the server's queue for one lock at a time.
-pub(crate) async fn wait_for_locks<C: Connector>(
+pub(crate) fn wait_for_locks<C: Connector>(
     sessions: Arc<Sessions>,
     links: Arc<Links<C>>,
     index: usize,
-) {
+) -> impl Future<Output = ()> + Send {
     let ended = Ended::new(&sessions);
+    async move {
+        wait(sessions, links, index).await;
+        ended.finished();
+    }
+}
+
+async fn wait<C: Connector>(sessions: Arc<Sessions>, links: Arc<Links<C>>, index: usize) {
     let keeper = links.keeper.clone();
     let mut lane = SessionLane::new(Arc::clone(&sessions), links, index);
     loop {
@@ -295,10 +312,9 @@ pub(crate) async fn wait_for_locks<C: Connector>(
             break;
         }
     }
-    ended.finished();
 }
 
-/// Tells everybody when the runtime drops a lane before it has finished.
+/// Tells everybody when the runtime drops a lane before it has finished, or before it has begun.
 struct Ended(Option<Arc<Sessions>>);
 
 impl Ended {

@@ -11,6 +11,7 @@ mod state;
 mod waiting;
 
 use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
@@ -41,6 +42,9 @@ const POLL_MILLIS: std::ops::Range<u64> = 20..120;
 
 const _: () = assert!(MAX_HAND_OVERS < 1 << HAND_OVER_BITS);
 
+/// Starts the lane of a session.
+type Start = dyn Fn(usize) + Send + Sync;
+
 /// The locks of a process on one database.
 pub(crate) struct Sessions {
     state: Mutex<State>,
@@ -49,7 +53,7 @@ pub(crate) struct Sessions {
     max_locks: usize,
     heartbeat: Duration,
     this: Weak<Sessions>,
-    start: OnceLock<Box<dyn Fn(usize) + Send + Sync>>,
+    start: OnceLock<Box<Start>>,
 }
 
 impl Sessions {
@@ -64,6 +68,8 @@ impl Sessions {
                 slots: FxHashMap::default(),
                 sessions: (0..=waiters).map(|_| Session::default()).collect(),
                 wanted: VecDeque::new(),
+                pauses: 0,
+                starting: Vec::new(),
                 busy: 0,
                 closing: false,
                 ended: false,
@@ -96,7 +102,7 @@ impl Sessions {
                 news.grants.push((waiter.reply, Ok(None)));
             } else {
                 slot.queue.push_back(waiter);
-                if matches!(slot.phase, Phase::Polling) {
+                if matches!(slot.phase, Phase::Polling(_)) {
                     slot.phase = Phase::Trying;
                     self.request(&mut state, 0, Request::Try { lock, again: false });
                 }
@@ -195,10 +201,8 @@ impl Sessions {
     }
 
     fn rouse(&self, state: &mut State, session: usize) {
-        if !std::mem::replace(&mut state.sessions[session].running, true)
-            && let Some(start) = self.start.get()
-        {
-            start(session);
+        if !std::mem::replace(&mut state.sessions[session].running, true) {
+            state.starting.push(session);
         }
         self.wakes[session].notify_one();
     }
@@ -338,12 +342,16 @@ impl Sessions {
             state.wanted.push_back(lock);
             self.rouse_waiter(state);
         } else {
-            slot.phase = Phase::Polling;
+            // A pause that is cut short by a caller ends there: its timer must not make a poll of
+            // its own later.
+            state.pauses += 1;
+            let number = state.pauses;
+            slot.phase = Phase::Polling(number);
             let this = self.this.clone();
             let pause = Duration::from_millis(fastrand::u64(POLL_MILLIS));
             self.keeper.run_at(self.keeper.now() + pause, move || {
                 if let Some(sessions) = this.upgrade() {
-                    sessions.poll(lock);
+                    sessions.poll(lock, number);
                 }
             });
         }
@@ -362,10 +370,10 @@ impl Sessions {
         }
     }
 
-    fn poll(&self, lock: LockId) {
+    fn poll(&self, lock: LockId, number: u64) {
         let mut state = self.lock();
         if let Some(slot) = state.slots.get_mut(&lock)
-            && matches!(slot.phase, Phase::Polling)
+            && matches!(slot.phase, Phase::Polling(current) if current == number)
         {
             slot.phase = Phase::Trying;
             self.request(&mut state, 0, Request::Try { lock, again: false });
@@ -395,8 +403,57 @@ impl Sessions {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> Locked<'_> {
+        let state = self.state.lock();
+        Locked {
+            state: state.unwrap_or_else(PoisonError::into_inner),
+            starting: Starting {
+                sessions: Vec::new(),
+                start: self.start.get().map(AsRef::as_ref),
+            },
+        }
+    }
+}
+
+/// The state while it is locked. Lanes are started once it is not: a runtime that has shut down
+/// drops a lane on the spot, which then tells the sessions of its end.
+struct Locked<'a> {
+    // Unlocked before lanes are started.
+    state: MutexGuard<'a, State>,
+    starting: Starting<'a>,
+}
+
+impl Deref for Locked<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.state
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.state
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        self.starting.sessions = std::mem::take(&mut self.state.starting);
+    }
+}
+
+/// The sessions whose lanes are started when this is dropped.
+struct Starting<'a> {
+    sessions: Vec<usize>,
+    start: Option<&'a Start>,
+}
+
+impl Drop for Starting<'_> {
+    fn drop(&mut self) {
+        if let Some(start) = self.start {
+            self.sessions.drain(..).for_each(start);
+        }
     }
 }
 
@@ -422,3 +479,6 @@ fn lost() -> Error {
     let message = "the lock was no longer held: its session had ended";
     Error::new(ErrorKind::Lost, "unlock", message)
 }
+
+#[cfg(test)]
+mod tests;

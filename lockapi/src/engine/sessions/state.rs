@@ -66,8 +66,8 @@ pub(super) enum Phase {
     Releasing,
     /// Another process has it; a session waits, or is about to wait, in the server's queue.
     Waiting,
-    /// Another process has it and no session is free to wait; a timer tries again.
-    Polling,
+    /// Another process has it and no session is free to wait; the timer of this number tries again.
+    Polling(u64),
 }
 
 pub(super) struct Held {
@@ -119,6 +119,10 @@ pub(super) struct State {
     pub(super) sessions: Vec<Session>,
     /// Locks that want a session to wait for them, oldest first.
     pub(super) wanted: VecDeque<LockId>,
+    /// How many pauses between polls there were.
+    pub(super) pauses: u64,
+    /// Sessions whose lanes are to be started once the state is unlocked.
+    pub(super) starting: Vec<usize>,
     /// Sessions that wait for locks or hold one, and so cannot take another from `wanted`.
     pub(super) busy: usize,
     pub(super) closing: bool,

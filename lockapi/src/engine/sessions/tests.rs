@@ -1,0 +1,48 @@
+use super::*;
+use crate::engine::clock::{Clock, ManualClock};
+use crate::mutex::Stepped;
+
+const LOCK: LockId = LockId {
+    key: 1,
+    pair: false,
+};
+const HEARTBEAT: Duration = Duration::from_hours(1);
+
+fn sessions(clock: &ManualClock, waiters: usize) -> Arc<Sessions> {
+    let keeper = Keeper::start(&Clock::Manual(clock.clone())).unwrap();
+    Sessions::new(keeper, waiters, 10, HEARTBEAT)
+}
+
+/// Does what the lane of session 0 does; answers how many requests it ran.
+fn answer(sessions: &Sessions, answer: Stepped) -> usize {
+    let Next::Run(requests) = sessions.take(0, false) else {
+        return 0;
+    };
+    let many = requests.len();
+    sessions.settle(0, requests, &vec![answer; many]);
+    many
+}
+
+#[test]
+fn callers_that_come_between_polls_add_no_polls() {
+    let clock = ManualClock::default();
+    let sessions = sessions(&clock, 0);
+    let _waiting = sessions.ask(LOCK, Patience::Forever);
+    answer(&sessions, Stepped::Contended);
+    for _ in 0..100 {
+        drop(sessions.ask(LOCK, Patience::None));
+        assert_eq!(answer(&sessions, Stepped::Contended), 1);
+    }
+    let mut polls = 0;
+    for _ in 0..20 {
+        clock.advance(Duration::from_millis(120));
+        std::thread::sleep(Duration::from_millis(5));
+        polls += answer(&sessions, Stepped::Contended);
+        assert!(
+            sessions.keeper.timers() <= 1,
+            "{}",
+            sessions.keeper.timers()
+        );
+    }
+    assert!(polls > 0);
+}

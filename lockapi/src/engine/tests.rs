@@ -1,0 +1,51 @@
+//! What the suite cannot reach: lanes that never run, and what is left behind inside.
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use super::{Options, start};
+use crate::BackendExt;
+use crate::blocking::block_on;
+use crate::error::{ErrorKind, Failure};
+use crate::lease::Terms;
+use crate::memory::{Database, Session};
+use crate::seam::{Connector, Lane, Mode};
+
+/// Runs the probe; then the runtime has shut down, and drops what it is given.
+struct Gone(Database);
+
+impl Connector for Gone {
+    type Connection = Session;
+
+    async fn connect(&self, mode: Mode) -> Result<Session, Failure> {
+        Connector::connect(&self.0, mode).await
+    }
+
+    fn spawn(&self, name: &'static str, lane: Lane) {
+        if name == "lockapi-probe" {
+            self.0.spawn(name, lane);
+        }
+    }
+}
+
+#[test]
+fn a_lane_that_never_runs_fails_its_callers() {
+    let backend = block_on(start("gone", Gone(Database::new()), Options::default())).unwrap();
+    let (sender, outcome) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mutex = backend.mutex("a").unwrap();
+        sender
+            .send(block_on(mutex.try_lock()).unwrap_err().kind())
+            .unwrap();
+        let lease = backend
+            .lease("a", Terms::new(Duration::from_secs(1)))
+            .unwrap();
+        sender
+            .send(block_on(lease.try_acquire()).unwrap_err().kind())
+            .unwrap();
+    });
+    for _ in 0..2 {
+        let kind = outcome.recv_timeout(Duration::from_secs(5));
+        assert_eq!(kind, Ok(ErrorKind::Unavailable));
+    }
+}
