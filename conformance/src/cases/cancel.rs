@@ -62,7 +62,11 @@ async fn left_clean(cx: &Context, there: &dyn Backend) {
     let lease = there.lease("job", Terms::new(MINUTE)).unwrap();
     let guard = soon("another leases it", lease.acquire()).await;
     guard.unwrap().release().await.unwrap();
-    assert!(cx.sessions().await <= 8, "connections are left behind");
+    // What was dropped while it connected may still be closing its connections.
+    eventually("no connection is left behind", async || {
+        cx.sessions().await <= 8
+    })
+    .await;
 }
 
 async fn pair(cx: &Context) -> (Arc<dyn Backend>, Arc<dyn Backend>) {
