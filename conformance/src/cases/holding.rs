@@ -22,7 +22,7 @@ register! { "holding":
 }
 
 async fn renewed_by_itself_across_ten_ttl(cx: Context) {
-    let ttl = Duration::from_millis(1200);
+    let ttl = Duration::from_secs(2);
     let backend = cx.backend().await;
     let guard = backend
         .lease("job", Terms::new(ttl))
@@ -137,7 +137,7 @@ async fn lost_locally_before_it_can_be_granted(cx: Context) {
         // It waits until the server gives the lease away.
         let next = soon("the next holder", other.acquire()).await.unwrap();
         assert!(guard.is_lost(), "two believe that they hold it");
-        next.release().await.unwrap();
+        drop(next);
     }
 }
 
