@@ -4,12 +4,12 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use super::{Options, start};
-use crate::BackendExt;
-use crate::blocking::block_on;
+use crate::blocking::{self, block_on};
 use crate::error::{ErrorKind, Failure};
 use crate::lease::Terms;
 use crate::memory::{Database, Session};
 use crate::seam::{Connector, Lane, Mode};
+use crate::{BackendExt, LeaseExt};
 
 /// Runs the probe; then the runtime has shut down, and drops what it is given.
 struct Gone(Database);
@@ -48,4 +48,29 @@ fn a_lane_that_never_runs_fails_its_callers() {
         let kind = outcome.recv_timeout(Duration::from_secs(5));
         assert_eq!(kind, Ok(ErrorKind::Unavailable));
     }
+}
+
+#[test]
+fn work_that_was_done_is_not_taken_back_by_an_outage() {
+    let database = Database::new();
+    let backend = blocking::Backend::connect(database.connect()).unwrap();
+    let lease = backend
+        .lease("a", Terms::new(Duration::from_secs(30)))
+        .unwrap();
+    let ran = lease.run_exclusive(|_| {
+        database.set_reachable(false);
+        7
+    });
+    assert_eq!(ran.unwrap(), Some(7));
+
+    database.set_reachable(true);
+    let backend = block_on(database.connect()).unwrap();
+    let lease = backend
+        .lease("b", Terms::new(Duration::from_secs(30)))
+        .unwrap();
+    let ran = block_on(lease.run_exclusive(async |_| {
+        database.set_reachable(false);
+        7
+    }));
+    assert_eq!(ran.unwrap(), Some(7));
 }

@@ -308,9 +308,18 @@ where
     let outcome = crate::wait::unless(guard.lost(), work(guard.fence())).await;
     let released = guard.release().await;
     match outcome {
-        Some(value) => released.map(|()| value),
+        Some(value) => unless_lost(value, released),
         None => Err(released
             .err()
             .unwrap_or_else(|| Error::new(ErrorKind::Lost, "run_exclusive", "the lease was lost"))),
+    }
+}
+
+/// What work that was done is worth: a release that did not get through is tried again in the
+/// background, and takes nothing back of what was done while the lease was held.
+pub(crate) fn unless_lost<T>(value: T, released: Result<()>) -> Result<T> {
+    match released {
+        Err(error) if error.kind() == ErrorKind::Lost => Err(error),
+        _ => Ok(value),
     }
 }
