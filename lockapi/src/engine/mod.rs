@@ -37,7 +37,7 @@ use keeper::Keeper;
 use lane::Lane;
 use leases::Leases;
 use link::Links;
-pub(crate) use link::{BEGIN, COMMIT, ROLLBACK};
+pub(crate) use link::{COMMIT, ROLLBACK, begin};
 pub use link::{Marker, Settle};
 use sessions::Sessions;
 
