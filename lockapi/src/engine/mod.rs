@@ -173,7 +173,12 @@ pub(crate) async fn start_with<C: Connector>(
     let probing = links(Mode::Proxied);
     let mode = on_lane(&*connector, "lockapi-probe", "connect", async move {
         let watch = probing.watch();
-        watch.bound(link::probe(&*probing.connector)).await
+        let probed = watch.bound(link::probe(&*probing.connector)).await;
+        probed.map_err(|mut failure| {
+            // The probe leaves nothing behind.
+            failure.sent = false;
+            failure
+        })
     })
     .await?;
     Ok(Arc::new(Engine(Core::new(
