@@ -235,20 +235,33 @@ impl<C: Connector> Leases<C> {
         }
         for (id, ttl, renew) in renewals {
             let this = self.this.clone();
-            self.lane.submit(renew, move |outcome| {
+            self.lane.submit(renew.clone(), move |outcome| {
                 if let Some(leases) = this.upgrade() {
-                    leases.renewed(id, ttl, now, &outcome);
+                    leases.renewed(id, ttl, now, renew, &outcome);
                 }
             });
         }
     }
 
-    /// Takes the answer to a renewal that was sent at `sent`.
-    fn renewed(&self, id: u64, ttl: Duration, sent: Time, outcome: &Result<bool>) {
+    /// Takes the answer to a renewal that was sent at `sent`; answers whether the lease is still
+    /// known here.
+    fn renewed(
+        &self,
+        id: u64,
+        ttl: Duration,
+        sent: Time,
+        renew: Renew,
+        outcome: &Result<bool>,
+    ) -> bool {
         let mut state = self.lock();
         let mut lost = None;
         let Some(entry) = state.entries.get_mut(&id) else {
-            return;
+            drop(state);
+            if matches!(outcome, Ok(true)) {
+                // It was lost while the answer was under way: nobody holds what was prolonged.
+                self.give_back(renew);
+            }
+            return false;
         };
         match outcome {
             Ok(true) => {
@@ -271,6 +284,23 @@ impl<C: Connector> Leases<C> {
         if let Some(entry) = lost {
             entry.hold.announce();
         }
+        true
+    }
+
+    fn give_back(&self, renewed: Renew) {
+        let Renew {
+            namespace,
+            key,
+            fence,
+            ..
+        } = renewed;
+        let release = Release {
+            namespace,
+            key,
+            fence,
+        };
+        // When this fails it ends by itself.
+        self.lane.submit(release, drop);
     }
 
     /// Renews now, at the caller's wish.
@@ -288,11 +318,11 @@ impl<C: Connector> Leases<C> {
         let Some((renew, ttl)) = asked else {
             return Err(lost("renew"));
         };
-        let outcome = self.lane.call(renew).await;
-        self.renewed(id, ttl, sent, &outcome);
+        let outcome = self.lane.call(renew.clone()).await;
+        let known = self.renewed(id, ttl, sent, renew, &outcome);
         match outcome {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(lost("renew")),
+            Ok(true) if known => Ok(()),
+            Ok(_) => Err(lost("renew")),
             Err(error) => Err(error),
         }
     }

@@ -67,11 +67,9 @@ async fn refuse_standby<N: Connection>(connection: &mut N, local: bool) -> Resul
 }
 
 fn is_standby() -> Failure {
-    let message = "the server is a hot standby; what is locked there excludes nobody who uses the primary";
-    Failure::connect(
-        None,
-        Error::new(ErrorKind::Unavailable, "connect", message),
-    )
+    let message =
+        "the server is a hot standby; what is locked there excludes nobody who uses the primary";
+    Failure::connect(None, Error::new(ErrorKind::Unavailable, "connect", message))
 }
 
 /// Opens a transaction that writes. Settings cannot make a transaction that is open a writing one.

@@ -1,9 +1,9 @@
 //! What the suite cannot reach: lanes that never run, and what is left behind inside.
 
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use super::{Options, start};
+use super::{ManualClock, Options, start};
 use crate::blocking::{self, block_on};
 use crate::error::{ErrorKind, Failure};
 use crate::lease::Terms;
@@ -73,4 +73,25 @@ fn work_that_was_done_is_not_taken_back_by_an_outage() {
         7
     }));
     assert_eq!(ran.unwrap(), Some(7));
+}
+
+#[test]
+fn a_renewal_that_is_answered_too_late_leaves_nothing_held() {
+    let clock = ManualClock::default();
+    let database = Database::with_clock(&clock);
+    let here = blocking::Backend::connect(database.connect()).unwrap();
+    let terms = Terms::new(Duration::from_secs(30));
+    let guard = here.lease("a", terms).unwrap().acquire().unwrap();
+    database.set_silent(true);
+    clock.advance(Duration::from_secs(10));
+    // The renewal is sent by then.
+    std::thread::sleep(Duration::from_millis(200));
+    clock.advance(Duration::from_millis(19_500));
+    guard.lost();
+    database.set_silent(false);
+    let start = Instant::now();
+    while database.inspect(|world| world.lease_held("default", "a").is_some()) {
+        assert!(start.elapsed() < Duration::from_secs(5), "still held");
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
