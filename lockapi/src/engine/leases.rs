@@ -255,8 +255,17 @@ impl<C: Connector> Leases<C> {
     ) -> bool {
         let mut state = self.lock();
         let mut lost = None;
-        let Some(entry) = state.entries.get_mut(&id) else {
+        let now = self.keeper.now();
+        let held = |entry: &&mut Entry| now < entry.deadline;
+        let Some(entry) = state.entries.get_mut(&id).filter(held) else {
+            let late = state.remove(id);
+            if let Some(entry) = &late {
+                entry.hold.lose();
+            }
             drop(state);
+            if let Some(entry) = late {
+                entry.hold.announce();
+            }
             if matches!(outcome, Ok(true)) {
                 // It was lost while the answer was under way: nobody holds what was prolonged.
                 self.give_back(renew);

@@ -95,3 +95,17 @@ fn a_renewal_that_is_answered_too_late_leaves_nothing_held() {
         std::thread::sleep(Duration::from_millis(10));
     }
 }
+
+#[test]
+fn a_lease_is_lost_by_the_clock_and_not_by_a_thread() {
+    let clock = ManualClock::default();
+    let database = Database::with_clock(&clock);
+    let backend = blocking::Backend::connect(database.connect()).unwrap();
+    let terms = Terms::new(Duration::from_secs(30)).renewed_by_hand();
+    for n in 0..200 {
+        let lease = backend.lease(format!("a{n}"), terms.clone()).unwrap();
+        let guard = lease.acquire().unwrap();
+        clock.advance(Duration::from_secs(30));
+        assert!(guard.is_lost(), "believed held after its end");
+    }
+}
