@@ -23,6 +23,8 @@ const DRIFT_PART: u32 = 50;
 /// Rows of leases that ended long ago are deleted this often.
 const SWEEP_EVERY: Duration = Duration::from_mins(10);
 const SWEEP_ROWS: i64 = 1000;
+/// The pause after a sweep that left rows behind.
+const SWEEP_AGAIN: Duration = Duration::from_secs(1);
 const RELEASE_AGAIN: Duration = Duration::from_millis(250);
 
 impl Queued for Release {
@@ -408,8 +410,25 @@ impl<C: Connector> Leases<C> {
             .run_at(self.keeper.now() + SWEEP_EVERY + jitter, move || {
                 if let Some(leases) = this.upgrade() {
                     leases.lock().sweeping = false;
-                    // A sweep that fails is made up for by the next.
-                    leases.lane.submit(Sweep { limit: SWEEP_ROWS }, drop);
+                    leases.sweep();
+                }
+            });
+    }
+
+    /// Sweeps until nothing old is left, in parts that leave others their turn.
+    fn sweep(&self) {
+        let this = self.this.clone();
+        self.lane
+            .submit(Sweep { limit: SWEEP_ROWS }, move |deleted| {
+                // A sweep that fails is made up for by the next.
+                let more = deleted.is_ok_and(|deleted| deleted >= SWEEP_ROWS);
+                if more && let Some(leases) = this.upgrade() {
+                    let again = leases.keeper.now() + SWEEP_AGAIN;
+                    leases.keeper.run_at(again, move || {
+                        if let Some(leases) = this.upgrade() {
+                            leases.sweep();
+                        }
+                    });
                 }
             });
     }
