@@ -48,7 +48,7 @@ CREATE FUNCTION lockapi.advisory_key(namespace text, name text) RETURNS int8
     LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
     AS $$
         SELECT ('x' || pg_catalog.encode(pg_catalog.substring(pg_catalog.sha256(
-            pg_catalog.convert_to($1, 'UTF8') || '\x00'::pg_catalog.bytea || pg_catalog.convert_to($2, 'UTF8')
+            pg_catalog.convert_to($1, 'UTF8') || pg_catalog.decode('00', 'hex') || pg_catalog.convert_to($2, 'UTF8')
         ), 1, 8), 'hex'))::pg_catalog.bit(64)::pg_catalog.int8
     $$;
 

@@ -19,17 +19,26 @@ pub(crate) async fn unless<T>(
     }
 }
 
-/// The value of work that was done while a guard was held, if it was held until it was released.
+/// What work is worth that ran while a guard was held, or was dropped because the guard was lost.
 pub(crate) fn held_throughout<T>(outcome: Option<T>, released: Result<()>) -> Result<T> {
-    released?;
-    let lost = || {
-        Error::new(
+    match (outcome, released) {
+        (Some(value), released) => unless_lost(value, released),
+        (None, Err(error)) => Err(error),
+        (None, Ok(())) => Err(Error::new(
             ErrorKind::Lost,
             "run_exclusive",
             "it was lost while the work ran",
-        )
-    };
-    outcome.ok_or_else(lost)
+        )),
+    }
+}
+
+/// A release that did not get through is made up for in the background, and takes nothing back of
+/// what was done while the guard was held; one that was lost does.
+pub(crate) fn unless_lost<T>(value: T, released: Result<()>) -> Result<T> {
+    match released {
+        Err(error) if error.kind() == ErrorKind::Lost => Err(error),
+        _ => Ok(value),
+    }
 }
 
 /// Lets the other tasks of the thread run once.

@@ -8,6 +8,7 @@ use crate::error::Result;
 use crate::fence::Fence;
 use crate::key::Key;
 use crate::lease::Holder;
+use crate::wait::unless_lost;
 
 /// A [lease](crate::Lease) for blocking callers.
 #[derive(Clone, Debug)]
@@ -71,7 +72,7 @@ impl Lease {
             return Ok(None);
         };
         let value = work(&guard);
-        guard.release().map(|()| Some(value))
+        unless_lost(Some(value), guard.release())
     }
 
     /// Waits for the lease and runs `work` while holding it.
@@ -81,7 +82,7 @@ impl Lease {
     pub fn run_exclusive_wait<T>(&self, work: impl FnOnce(&LeaseGuard) -> T) -> Result<T> {
         let guard = self.acquire()?;
         let value = work(&guard);
-        guard.release().map(|()| value)
+        unless_lost(value, guard.release())
     }
 }
 

@@ -7,6 +7,7 @@ use super::block_on;
 use crate::error::Result;
 use crate::fence::Fence;
 use crate::key::Key;
+use crate::wait::unless_lost;
 
 /// A [mutex](crate::Mutex) for blocking callers.
 #[derive(Clone, Debug)]
@@ -62,7 +63,7 @@ impl Mutex {
             return Ok(None);
         };
         let value = work(&guard);
-        guard.unlock().map(|()| Some(value))
+        unless_lost(Some(value), guard.unlock())
     }
 
     /// Waits for the lock and runs `work` while holding it.
@@ -72,7 +73,7 @@ impl Mutex {
     pub fn run_exclusive_wait<T>(&self, work: impl FnOnce(&MutexGuard) -> T) -> Result<T> {
         let guard = self.lock()?;
         let value = work(&guard);
-        guard.unlock().map(|()| value)
+        unless_lost(value, guard.unlock())
     }
 }
 

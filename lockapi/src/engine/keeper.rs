@@ -142,11 +142,6 @@ impl Keeper {
         self.shared.insert(at, Due::Run(Box::new(action)));
     }
 
-    #[cfg(test)]
-    pub(crate) fn timers(&self) -> usize {
-        self.shared.lock().due.len()
-    }
-
     /// Completes `after` from now.
     pub(crate) fn sleep(&self, after: Duration) -> Sleep {
         Sleep {

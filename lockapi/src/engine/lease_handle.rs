@@ -161,7 +161,8 @@ impl<C: Connector> LeaseGuard for Guard<C> {
     }
 
     fn is_lost(&self) -> bool {
-        self.claim.hold.is_lost()
+        // By the clock as well: the keeper's thread may not have had its turn yet.
+        self.claim.hold.is_lost() || self.remaining().is_zero()
     }
 
     async fn lost(&self) {

@@ -23,6 +23,8 @@ const DRIFT_PART: u32 = 50;
 /// Rows of leases that ended long ago are deleted this often.
 const SWEEP_EVERY: Duration = Duration::from_mins(10);
 const SWEEP_ROWS: i64 = 1000;
+/// The pause after a sweep that left rows behind.
+const SWEEP_AGAIN: Duration = Duration::from_secs(1);
 const RELEASE_AGAIN: Duration = Duration::from_millis(250);
 
 impl Queued for Release {
@@ -235,31 +237,40 @@ impl<C: Connector> Leases<C> {
         }
         for (id, ttl, renew) in renewals {
             let this = self.this.clone();
-            let undo = undo(&renew);
-            self.lane.submit(renew, move |outcome| {
+            self.lane.submit(renew.clone(), move |outcome| {
                 if let Some(leases) = this.upgrade() {
-                    leases.renewed(id, ttl, now, &outcome, undo);
+                    leases.renewed(id, ttl, now, renew, &outcome);
                 }
             });
         }
     }
 
-    /// Takes the answer to a renewal that was sent at `sent`; answers whether it is held.
+    /// Takes the answer to a renewal that was sent at `sent`; answers whether the lease is still
+    /// known here.
     fn renewed(
         &self,
         id: u64,
         ttl: Duration,
         sent: Time,
+        renew: Renew,
         outcome: &Result<bool>,
-        undo: Release,
     ) -> bool {
         let mut state = self.lock();
         let mut lost = None;
-        let Some(entry) = state.entries.get_mut(&id) else {
+        let now = self.keeper.now();
+        let held = |entry: &&mut Entry| now < entry.deadline;
+        let Some(entry) = state.entries.get_mut(&id).filter(held) else {
+            let late = state.remove(id);
+            if let Some(entry) = &late {
+                entry.hold.lose();
+            }
             drop(state);
+            if let Some(entry) = late {
+                entry.hold.announce();
+            }
             if matches!(outcome, Ok(true)) {
-                // It was lost or released here before the server prolonged it for nobody.
-                self.lane.submit(undo, drop);
+                // It was lost while the answer was under way: nobody holds what was prolonged.
+                self.give_back(renew);
             }
             return false;
         };
@@ -287,6 +298,22 @@ impl<C: Connector> Leases<C> {
         true
     }
 
+    fn give_back(&self, renewed: Renew) {
+        let Renew {
+            namespace,
+            key,
+            fence,
+            ..
+        } = renewed;
+        let release = Release {
+            namespace,
+            key,
+            fence,
+        };
+        // When this fails it ends by itself.
+        self.lane.submit(release, drop);
+    }
+
     /// Renews now, at the caller's wish.
     pub(crate) async fn renew(&self, id: u64) -> Result<()> {
         let sent = self.keeper.now();
@@ -302,11 +329,10 @@ impl<C: Connector> Leases<C> {
         let Some((renew, ttl)) = asked else {
             return Err(lost("renew"));
         };
-        let undo = undo(&renew);
-        let outcome = self.lane.call(renew).await;
-        let held = self.renewed(id, ttl, sent, &outcome, undo);
+        let outcome = self.lane.call(renew.clone()).await;
+        let known = self.renewed(id, ttl, sent, renew, &outcome);
         match outcome {
-            Ok(true) if held => Ok(()),
+            Ok(true) if known => Ok(()),
             Ok(_) => Err(lost("renew")),
             Err(error) => Err(error),
         }
@@ -384,23 +410,31 @@ impl<C: Connector> Leases<C> {
             .run_at(self.keeper.now() + SWEEP_EVERY + jitter, move || {
                 if let Some(leases) = this.upgrade() {
                     leases.lock().sweeping = false;
-                    // A sweep that fails is made up for by the next.
-                    leases.lane.submit(Sweep { limit: SWEEP_ROWS }, drop);
+                    leases.sweep();
+                }
+            });
+    }
+
+    /// Sweeps until nothing old is left, in parts that leave others their turn.
+    fn sweep(&self) {
+        let this = self.this.clone();
+        self.lane
+            .submit(Sweep { limit: SWEEP_ROWS }, move |deleted| {
+                // A sweep that fails is made up for by the next.
+                let more = deleted.is_ok_and(|deleted| deleted >= SWEEP_ROWS);
+                if more && let Some(leases) = this.upgrade() {
+                    let again = leases.keeper.now() + SWEEP_AGAIN;
+                    leases.keeper.run_at(again, move || {
+                        if let Some(leases) = this.upgrade() {
+                            leases.sweep();
+                        }
+                    });
                 }
             });
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// What gives up a lease that a renewal prolonged too late.
-fn undo(renew: &Renew) -> Release {
-    Release {
-        namespace: renew.namespace.clone(),
-        key: renew.key.clone(),
-        fence: renew.fence,
     }
 }
 

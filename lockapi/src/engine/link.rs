@@ -12,8 +12,8 @@ use crate::error::{Error, ErrorKind, Failure};
 use crate::memory::World;
 use crate::seam::{Connection, Connector, Mode, Operation, Row, Rows, Statement, Type, Value};
 
-pub(crate) const BEGIN: &str = include_str!("begin.sql");
-pub(crate) const BEGIN_WRITE: &str = include_str!("begin_write.sql");
+const BEGIN: &str = include_str!("begin.sql");
+const BEGIN_WRITE: &str = include_str!("begin_write.sql");
 pub(crate) const COMMIT: &str = include_str!("commit.sql");
 pub(crate) const ROLLBACK: &str = include_str!("rollback.sql");
 
@@ -66,13 +66,24 @@ impl<C: Connector> Links<C> {
 async fn refuse_standby<N: Connection>(connection: &mut N, local: bool) -> Result<(), Failure> {
     let standby = connection.perform(&[Settle { local }]).await?;
     if standby == [true] {
-        let message = "the server is a hot standby; what is locked there excludes nobody who uses the primary";
-        return Err(Failure::connect(
-            None,
-            Error::new(ErrorKind::Unavailable, "connect", message),
-        ));
+        return Err(is_standby());
     }
     Ok(())
+}
+
+fn is_standby() -> Failure {
+    let message =
+        "the server is a hot standby; what is locked there excludes nobody who uses the primary";
+    Failure::connect(None, Error::new(ErrorKind::Unavailable, "connect", message))
+}
+
+/// Opens a transaction that writes. Settings cannot make a transaction that is open a writing one.
+pub(crate) async fn begin<N: Connection>(connection: &mut N) -> Result<(), Failure> {
+    let begun = connection.script(BEGIN_WRITE).await;
+    begun.map_err(|failure| match failure.sqlstate.as_deref() {
+        Some("0A000") => is_standby(),
+        _ => failure,
+    })
 }
 
 /// An open connection.
@@ -118,7 +129,7 @@ impl<N: Connection> Link<N> {
         &mut self,
         batch: &[O],
     ) -> Result<Vec<O::Output>, Failure> {
-        self.connection.script(BEGIN_WRITE).await?;
+        begin(&mut self.connection).await?;
         let done = async {
             refuse_standby(&mut self.connection, true).await?;
             self.connection.perform(batch).await

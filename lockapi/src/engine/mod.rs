@@ -36,7 +36,7 @@ use keeper::Keeper;
 use lane::Lane;
 use leases::Leases;
 use link::Links;
-pub(crate) use link::{BEGIN_WRITE, COMMIT, ROLLBACK};
+pub(crate) use link::{COMMIT, ROLLBACK, begin};
 pub use link::{Marker, Settle};
 use sessions::Sessions;
 
@@ -172,9 +172,9 @@ pub(crate) async fn start_with<C: Connector>(
     let probing = links(Mode::Proxied);
     let mode = on_lane(&*connector, "lockapi-probe", "connect", async move {
         let watch = probing.watch();
-        let mode = watch.bound(link::probe(&*probing.connector)).await;
-        mode.map_err(|mut failure| {
-            // Whatever was sent had no effect beyond the connections.
+        let probed = watch.bound(link::probe(&*probing.connector)).await;
+        probed.map_err(|mut failure| {
+            // The probe leaves nothing behind.
             failure.sent = false;
             failure
         })

@@ -3,6 +3,8 @@
 -- Promises: afterwards statements run as READ COMMITTED, unhurried and durable, whatever the
 -- defaults of the role and the database are; a stricter synchronous_commit stays. With $1 the
 -- settings last for the transaction, otherwise for the session.
+-- A transaction behind a proxy ends when its client falls silent, which would otherwise keep rows
+-- of leases locked beyond their time to live.
 -- Index: none; settings that this version of the server does not have are left out by the join.
 -- Race: none.
 WITH wanted (name, value) AS (
@@ -10,7 +12,7 @@ WITH wanted (name, value) AS (
            ('statement_timeout', '0'),
            ('lock_timeout', '0'),
            ('transaction_timeout', '0'),
-           ('idle_in_transaction_session_timeout', '0'),
+           ('idle_in_transaction_session_timeout', CASE WHEN $1::bool THEN '10s' ELSE '0' END),
            ('idle_session_timeout', '0'),
            ('default_transaction_isolation', 'read committed'),
            ('default_transaction_read_only', 'off'),

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use sha2::{Digest, Sha256};
 
-use crate::engine::{BEGIN_WRITE, COMMIT, ROLLBACK};
+use crate::engine::{COMMIT, ROLLBACK, begin};
 use crate::error::{Error, ErrorKind, Failure};
 use crate::key::advisory_key;
 use crate::memory::World;
@@ -54,7 +54,7 @@ pub(crate) async fn run<N: Connection>(connection: &mut N) -> Result<(), Failure
     if missing(connection).await?.is_empty() {
         return Ok(());
     }
-    connection.script(BEGIN_WRITE).await?;
+    begin(connection).await?;
     match apply(connection).await {
         Ok(()) => connection.script(COMMIT).await,
         Err(failure) => {

@@ -101,7 +101,7 @@ impl Sessions {
             if settled && patience == Patience::None {
                 news.grants.push((waiter.reply, Ok(None)));
             } else {
-                slot.queue.push_back(waiter);
+                slot.join(waiter);
                 if matches!(slot.phase, Phase::Polling(_)) {
                     slot.phase = Phase::Trying;
                     self.request(&mut state, 0, Request::Try { lock, again: false });
@@ -115,11 +115,7 @@ impl Sessions {
             let full = Error::new(ErrorKind::Capacity, "lock", message);
             news.grants.push((waiter.reply, Err(full)));
         } else {
-            let slot = Slot {
-                phase: Phase::Trying,
-                queue: VecDeque::from([waiter]),
-            };
-            state.slots.insert(lock, slot);
+            state.slots.insert(lock, Slot::new(waiter));
             self.request(&mut state, 0, Request::Try { lock, again: false });
         }
         drop(state);

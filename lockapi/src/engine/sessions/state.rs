@@ -58,6 +58,9 @@ pub(crate) enum Next {
     Close,
 }
 
+/// See [`Slot::join`].
+const ROOMY: usize = 32;
+
 pub(super) enum Phase {
     /// An attempt is queued or under way on session 0.
     Trying,
@@ -81,9 +84,30 @@ pub(super) struct Held {
 pub(super) struct Slot {
     pub(super) phase: Phase,
     pub(super) queue: VecDeque<Waiter>,
+    /// How long the queue may become before it is searched for callers that left.
+    roomy: usize,
 }
 
 impl Slot {
+    /// A slot of a lock that is to be tried for its first caller.
+    pub(super) fn new(waiter: Waiter) -> Self {
+        Self {
+            phase: Phase::Trying,
+            queue: VecDeque::from([waiter]),
+            roomy: ROOMY,
+        }
+    }
+
+    /// Adds a caller. Callers that left behind one that stays are removed now and then, so that
+    /// they cost a constant time each and are no more than those that stay.
+    pub(super) fn join(&mut self, waiter: Waiter) {
+        if self.queue.len() >= self.roomy {
+            self.queue.retain(|waiter| !waiter.reply.is_closed());
+            self.roomy = ROOMY.max(2 * self.queue.len());
+        }
+        self.queue.push_back(waiter);
+    }
+
     /// Removes callers that left, as far as they are in front.
     pub(super) fn prune(&mut self) {
         while self
