@@ -3,22 +3,23 @@
 -- Promises: only the holder with this token is released; it becomes free at once, or when its
 -- minimum hold ends; a release that is repeated because its answer was lost is told "released".
 -- Index: the primary key of lease; no indexed column changes, so the update is HOT.
--- Race: as in renew.sql.
+-- Race: as in renew.sql. A row that was released before is updated as well, to what it is: a first
+-- request may end while its repetition waits for the row, which the snapshot then does not show.
 WITH want AS MATERIALIZED (
     SELECT w.*
       FROM unnest($1::text[], $2::text[], $3::int8[])
            WITH ORDINALITY AS w (namespace, key, fence, n)
 ), released AS (
     UPDATE lockapi.lease AS l
-       SET released_at = pg_catalog.clock_timestamp(),
-           expires_at = greatest(pg_catalog.clock_timestamp(), l.held_until)
+       SET released_at = coalesce(l.released_at, pg_catalog.clock_timestamp()),
+           expires_at = CASE WHEN l.released_at IS NULL
+                             THEN greatest(pg_catalog.clock_timestamp(), l.held_until)
+                             ELSE l.expires_at END
       FROM want AS w
      WHERE l.namespace = w.namespace AND l.key = w.key AND l.fence = w.fence
-       AND l.released_at IS NULL
-       AND l.expires_at > pg_catalog.clock_timestamp()
+       AND (l.released_at IS NOT NULL OR l.expires_at > pg_catalog.clock_timestamp())
     RETURNING l.fence
 )
-SELECT w.n, r.fence IS NOT NULL OR l.released_at IS NOT NULL AS released
+SELECT w.n, r.fence IS NOT NULL AS released
   FROM want AS w
   LEFT JOIN released AS r ON r.fence = w.fence
-  LEFT JOIN lockapi.lease AS l ON l.namespace = w.namespace AND l.key = w.key AND l.fence = w.fence
