@@ -174,7 +174,7 @@ async fn distinct(report: &mut Report, backend: &Arc<dyn Backend>, url: &str, ta
     .await;
     let pool = PgPoolOptions::new()
         .max_connections(16)
-        .acquire_timeout(Duration::from_secs(60))
+        .acquire_timeout(Duration::from_mins(1))
         .connect(url)
         .await
         .expect("a pool");
@@ -326,8 +326,8 @@ async fn held(report: &mut Report, url: &str) {
         Better::Lower,
     );
     let mut raw = PgConnection::connect(url).await.expect("a connection");
-    let sessions: i64 = sqlx::query_scalar(
-        "SELECT count(*) FROM (SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted
+    let sessions: i32 = sqlx::query_scalar(
+        "SELECT count(*)::int4 FROM (SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted
             GROUP BY pid HAVING count(*) > 1) AS holders",
     )
     .fetch_one(&mut raw)
@@ -336,7 +336,7 @@ async fn held(report: &mut Report, url: &str) {
     report.add(
         "mutex.held.10000.sessions",
         "connections",
-        sessions as f64,
+        f64::from(sessions),
         1.0,
         "the budget of one",
         Better::Lower,
@@ -376,7 +376,7 @@ async fn leases(report: &mut Report, url: &str) {
         }
         rounds.push(start.elapsed().as_secs_f64() * 1e3);
     }
-    let cpu = (cpu_time() - cpu).as_secs_f64() / 10.0;
+    let cpu = cpu_time().saturating_sub(cpu).as_secs_f64() / 10.0;
     report.add(
         "lease.renew.10000",
         "ms/round",
@@ -410,7 +410,8 @@ where
     for task in running {
         task.await.expect("a task");
     }
-    count.load(Ordering::Relaxed) as f64 / start.elapsed().as_secs_f64()
+    let count = u32::try_from(count.load(Ordering::Relaxed)).expect("fewer than four billion");
+    f64::from(count) / start.elapsed().as_secs_f64()
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
