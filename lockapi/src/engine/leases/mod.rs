@@ -1,10 +1,14 @@
 //! The leases of a process: keeping, losing and releasing them.
 
+mod claim;
+
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::Notify;
+
+pub(crate) use claim::Claim;
 
 use super::clock::Time;
 use super::keeper::Keeper;
@@ -443,29 +447,4 @@ type Answered = Box<dyn FnOnce(Result<()>) + Send>;
 fn lost(operation: &'static str) -> Error {
     let message = "the lease was no longer held: it ended, or was given to another";
     Error::new(ErrorKind::Lost, operation, message)
-}
-
-/// A lease that somebody was given. Dropping it releases it.
-pub(crate) struct Claim<C: Connector> {
-    leases: Option<Arc<Leases<C>>>,
-    pub(crate) id: u64,
-    pub(crate) fence: i64,
-    pub(crate) hold: Arc<Hold>,
-}
-
-impl<C: Connector> Claim<C> {
-    /// Releases it and tells whether it was still held.
-    pub(crate) fn release(mut self, answered: impl FnOnce(Result<()>) + Send + 'static) {
-        if let Some(leases) = self.leases.take() {
-            leases.release(self.id, &self.hold, answered);
-        }
-    }
-}
-
-impl<C: Connector> Drop for Claim<C> {
-    fn drop(&mut self) {
-        if let Some(leases) = self.leases.take() {
-            leases.release(self.id, &self.hold, drop);
-        }
-    }
 }
