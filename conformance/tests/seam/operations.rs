@@ -52,7 +52,7 @@ fn a_check_wants_a_living_session_and_no_larger_token() {
     };
     assert_eq!(check(1), [false], "no session has the mark");
     let marked = pollster::block_on(holder.perform(&[Enlist { mark }]));
-    assert_eq!(marked.expect("answered"), [true]);
+    assert!(marked.expect("answered")[0].marked);
     assert_eq!(check(5), [true]);
     assert_eq!(check(5), [true], "again");
     assert_eq!(check(4), [false], "a later holder was here");

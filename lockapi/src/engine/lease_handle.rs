@@ -108,13 +108,16 @@ impl<C: Connector> Lease for Named<C> {
 
     async fn acquire_timeout(&self, timeout: Duration) -> Result<Box<dyn LeaseGuard>> {
         const OPERATION: &str = "acquire_timeout";
+        let late = |message| Error::new(ErrorKind::TimedOut, OPERATION, message).on(&self.0.key);
+        if timeout.is_zero() {
+            let attempt = self.attempt(OPERATION, fastrand::i64(..)).await?;
+            let claim = attempt.map_err(|_| late("held by another".to_owned()))?;
+            return Ok(self.guard(claim));
+        }
         let sleep = self.0.core.links.keeper.sleep(timeout);
         unless(sleep, self.wait(OPERATION))
             .await
-            .unwrap_or_else(|| {
-                let message = format!("not granted within {timeout:?}");
-                Err(Error::new(ErrorKind::TimedOut, OPERATION, message).on(&self.0.key))
-            })
+            .unwrap_or_else(|| Err(late(format!("not granted within {timeout:?}"))))
     }
 
     async fn peek(&self) -> Result<Option<Holder>> {

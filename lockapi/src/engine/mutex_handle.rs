@@ -78,6 +78,10 @@ impl<C: Connector> Mutex for Named<C> {
 
     async fn lock_timeout(&self, timeout: Duration) -> Result<Box<dyn MutexGuard>> {
         const OPERATION: &str = "lock_timeout";
+        if timeout.is_zero() {
+            let granted = self.ask(OPERATION, Patience::None).await?;
+            return granted.ok_or_else(|| self.not_granted(OPERATION, "held by another"));
+        }
         let keeper = &self.0.core.links.keeper;
         let until = keeper.now().saturating_add(timeout);
         let asking = self.ask(OPERATION, Patience::Until(until));

@@ -7,9 +7,10 @@ use std::time::Duration;
 use super::link::{Link, Links, Watch};
 use super::sessions::{Next, Request, Sessions};
 use crate::error::{ErrorKind, Failure};
+use crate::fence::HAND_OVER_BITS;
 use crate::key::LockId;
 use crate::mutex::{
-    Clear, DRAWS_BEFORE_FLUSH, Enlist, Flush, Relax, ReleaseOne, Step, Stepped, TryOne, Wait,
+    Clear, Enlist, Enlisted, Flush, Relax, ReleaseOne, Step, Stepped, TOKENS_AT_RISK, TryOne, Wait,
 };
 use crate::seam::Connector;
 use crate::wait::{unless, yield_now};
@@ -27,8 +28,8 @@ struct SessionLane<C: Connector> {
     watch: Arc<Watch>,
     index: usize,
     link: Option<(Link<C::Connection>, i64)>,
-    /// Statements that may have drawn a token since they were last made safe on disk.
-    draws: i64,
+    /// A value of the token sequence that is known to be safe on disk.
+    safe: i64,
 }
 
 impl<C: Connector> SessionLane<C> {
@@ -39,7 +40,7 @@ impl<C: Connector> SessionLane<C> {
             links,
             index,
             link: None,
-            draws: 0,
+            safe: 0,
         }
     }
 
@@ -48,29 +49,29 @@ impl<C: Connector> SessionLane<C> {
         if self.link.is_none() {
             let mut link = self.links.open(&self.watch).await?;
             let mark = fastrand::i64(..);
-            let marked = link.perform(&[Enlist { mark }]).await.map_err(unsent)?;
-            if marked != [true] {
+            let answers = link.perform(&[Enlist { mark }]).await.map_err(unsent)?;
+            let [Enlisted { marked: true, safe }] = answers[..] else {
                 return Err(unsent(Failure::corrupt("the session could not be marked")));
-            }
+            };
             link.perform(&[Relax]).await.map_err(unsent)?;
             self.sessions.opened(self.index, mark);
             self.link = Some((link, mark));
-            self.draws = 0;
+            self.safe = safe;
         }
         Ok(())
     }
 
-    /// Counts a statement that may draw a token, and has the log forced to disk in time.
-    async fn draw(&mut self) -> Result<(), Failure> {
-        if self.draws >= DRAWS_BEFORE_FLUSH {
+    /// Sees to it that a crash of the server cannot make it give out this token again.
+    async fn make_safe(&mut self, token: i64) -> Result<(), Failure> {
+        let value = token >> HAND_OVER_BITS;
+        if value > self.safe + TOKENS_AT_RISK {
             // A disk that stalls must not make a session that holds locks look dead.
             let patient = self.links.patient_watch(FLUSH_TIMEOUT);
             self.connection()?
                 .perform_within(&patient, &[Flush])
                 .await?;
-            self.draws = 0;
+            self.safe = value;
         }
-        self.draws += 1;
         Ok(())
     }
 
@@ -83,35 +84,39 @@ impl<C: Connector> SessionLane<C> {
 
     async fn send(&mut self, requests: &[Request]) -> Result<Vec<Stepped>, Failure> {
         let link = self.connection()?;
-        match requests {
+        let answers = match requests {
             [Request::Try { lock, .. }] => link.perform(&[TryOne(*lock)]).await,
             [Request::Release { lock, .. }] => link.perform(&[ReleaseOne(*lock)]).await,
             many => {
                 let steps: Vec<Step> = many.iter().map(step).collect();
                 link.perform(&steps).await
             }
+        }?;
+        let taken = answers.iter().find_map(|answer| match answer {
+            // All that one statement takes has one token.
+            Stepped::Taken(token) => Some(*token),
+            _ => None,
+        });
+        if let Some(token) = taken {
+            self.make_safe(token).await?;
         }
+        Ok(answers)
     }
 
-    async fn wait(&mut self, wait: Wait) -> Result<Vec<i64>, Failure> {
-        self.connection()?.perform(&[wait]).await
+    async fn wait(&mut self, wait: Wait) -> Result<i64, Failure> {
+        let answers = self.connection()?.perform(&[wait]).await?;
+        let [token] = answers[..] else {
+            return Err(Failure::corrupt("a wait was not answered"));
+        };
+        self.make_safe(token).await?;
+        Ok(token)
     }
 
     /// Runs requests, and settles them whatever happens.
-    async fn run(&mut self, mut requests: Vec<Request>) -> usize {
+    async fn run(&mut self, requests: Vec<Request>) -> usize {
         if let Err(failure) = self.open().await {
             self.sessions.refuse_all(requests, &failure);
             return 0;
-        }
-        if requests.iter().any(is_try)
-            && let Err(failure) = self.draw().await
-        {
-            if failure.broken {
-                return self.recover(requests, &failure).await;
-            }
-            let (tries, releases) = requests.into_iter().partition(is_try);
-            self.sessions.refuse_all(tries, &failure);
-            requests = releases;
         }
         let outcome = self.send(&requests).await;
         match outcome {
@@ -171,23 +176,14 @@ impl<C: Connector> SessionLane<C> {
         let mut tries = 2;
         while let Some(slice) = self.sessions.slice(lock) {
             let millis = i64::try_from(slice.as_millis()).unwrap_or(i64::MAX).max(1);
-            let ready = match self.open().await {
-                Ok(()) => self.draw().await,
-                Err(failure) => Err(failure),
-            };
-            if let Err(failure) = ready {
-                if failure.broken {
-                    self.link = None;
-                }
+            if let Err(failure) = self.open().await {
                 self.sessions.refuse_lock(lock, &failure);
                 return;
             }
             let outcome = self.wait(Wait { lock, millis }).await;
             match outcome {
-                Ok(fences) => {
-                    for fence in fences {
-                        self.sessions.waited(self.index, lock, fence);
-                    }
+                Ok(token) => {
+                    self.sessions.waited(self.index, lock, token);
                     return self.hold().await;
                 }
                 Err(failure) => {

@@ -55,7 +55,7 @@ impl Terms {
     }
 
     /// Keeps the lease from others for this long after it was acquired, even when it is released
-    /// earlier. It makes a short job run once on nodes whose clocks differ.
+    /// earlier. It makes a short job run once on nodes whose clocks differ. At most the `ttl`.
     #[must_use]
     pub fn minimum_hold(mut self, hold: Duration) -> Self {
         self.minimum_hold = hold;
@@ -101,10 +101,10 @@ impl Terms {
                 self.ttl
             ));
         }
-        if self.minimum_hold > MAX_TTL {
+        if self.minimum_hold > self.ttl {
             return invalid(format!(
-                "a minimum hold of {:?} is outside the limits; allowed are 0 to 366 days",
-                self.minimum_hold
+                "a minimum hold of {:?} is longer than the ttl of {:?}, after which the lease ends by itself",
+                self.minimum_hold, self.ttl
             ));
         }
         if let Some(owner) = &self.owner {

@@ -20,7 +20,7 @@ mod wait;
 pub use check::Check;
 pub use in_transaction::{Timeouts, TryIn, WaitIn, lock_on, try_lock_on};
 pub use one::{ReleaseOne, TryOne};
-pub use session::{Clear, DRAWS_BEFORE_FLUSH, Enlist, Flush, Relax};
+pub use session::{Clear, Enlist, Enlisted, Flush, Relax, TOKENS_AT_RISK};
 pub use step::{Step, Stepped};
 pub use wait::Wait;
 

@@ -5,14 +5,25 @@ use crate::key::LockId;
 use crate::memory::World;
 use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
 
-/// How many tokens a session draws at most before they are made safe on disk.
-pub const DRAWS_BEFORE_FLUSH: i64 = 256;
+/// How far a token may be above one that is known to be safe on disk, in values of the sequence.
+pub const TOKENS_AT_RISK: i64 = 16_384;
+/// How many values a new session skips: those at risk, and what the server logs ahead.
+const SKIPPED: i64 = TOKENS_AT_RISK + 34;
 
-/// Marks a new session; a batch of one. Answers whether the mark was free.
+/// Marks a new session; a batch of one.
 #[derive(Clone, Copy, Debug)]
 pub struct Enlist {
     /// The advisory lock key that is the session's mark.
     pub mark: i64,
+}
+
+/// The answer to an [`Enlist`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Enlisted {
+    /// Whether the mark was free.
+    pub marked: bool,
+    /// A value of the token sequence that is safe on disk.
+    pub safe: i64,
 }
 
 /// Lets a session that is marked commit without waiting for the disk; a batch of one.
@@ -31,7 +42,7 @@ pub struct Clear {
 }
 
 impl Operation for Enlist {
-    type Output = bool;
+    type Output = Enlisted;
 
     const STATEMENT: Statement = Statement {
         name: "mutex.enlist",
@@ -44,17 +55,25 @@ impl Operation for Enlist {
         batch
             .iter()
             .take(1)
-            .flat_map(|enlist| [Value::Int(enlist.mark), Value::Int(DRAWS_BEFORE_FLUSH)])
+            .flat_map(|enlist| [Value::Int(enlist.mark), Value::Int(SKIPPED)])
             .collect()
     }
 
-    fn decode(_: &[Self], rows: Rows) -> Result<Vec<bool>, Failure> {
-        rows.into_iter().map(|mut row| row.bool(0)).collect()
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<Enlisted>, Failure> {
+        rows.into_iter()
+            .map(|mut row| {
+                Ok(Enlisted {
+                    marked: row.bool(0)?,
+                    safe: row.int(1)?,
+                })
+            })
+            .collect()
     }
 
     fn model(batch: &[Self], world: &mut World, session: u64) -> Option<Rows> {
         let marked = world.try_lock(mark_id(batch.first()?.mark), session);
-        Some(vec![Row(vec![Value::Bool(marked), Value::Int(0)])])
+        let safe = Value::Int(world.next_fence());
+        Some(vec![Row(vec![Value::Bool(marked), safe])])
     }
 }
 
