@@ -207,12 +207,13 @@ async fn ttl_outside_the_limits_is_invalid(cx: Context) {
         let error = backend.lease("job", Terms::new(ttl)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid, "{ttl:?}");
         let hold = Terms::new(MINUTE).minimum_hold(ttl);
-        if ttl > year {
+        if ttl > MINUTE {
             let error = backend.lease("job", hold).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid, "a hold of {ttl:?}");
         }
     }
     for terms in [
+        Terms::new(MINUTE).minimum_hold(MINUTE + Duration::from_nanos(1)),
         Terms::new(MINUTE).owner("o".repeat(256)),
         Terms::new(MINUTE).owner("o\0"),
         Terms::new(MINUTE).data("d".repeat(4097)),

@@ -16,6 +16,7 @@ register! { "mutex":
     M02 second_holder_waits;
     M03 try_lock_on_a_held_key_is_none_at_once;
     M04 timeout_is_kept_and_nothing_is_acquired_later;
+    M04 timeout_of_zero_tries_once;
     M05 unprotected_counter_is_exact;
     M07 different_keys_do_not_block_each_other;
     M08 not_reentrant;
@@ -99,6 +100,16 @@ async fn timeout_is_kept_and_nothing_is_acquired_later(cx: Context) {
         let guard = mutex.lock_timeout(MINUTE).await.unwrap();
         guard.unlock().await.unwrap();
     }
+}
+
+async fn timeout_of_zero_tries_once(cx: Context) {
+    let (here, there) = (cx.mutex("door").await, cx.mutex("door").await);
+    let guard = here.lock_timeout(Duration::ZERO).await.unwrap();
+    for mutex in [&here, &there] {
+        let error = mutex.lock_timeout(Duration::ZERO).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+    }
+    guard.unlock().await.unwrap();
 }
 
 async fn unprotected_counter_is_exact(cx: Context) {
