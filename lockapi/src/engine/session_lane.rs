@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::link::{Link, Links, Watch};
-use super::sessions::{Next, Request, Sessions};
+use super::sessions::{Most, Next, Request, Sessions};
 use crate::error::{ErrorKind, Failure};
 use crate::fence::HAND_OVER_BITS;
 use crate::key::LockId;
@@ -30,6 +30,8 @@ struct SessionLane<C: Connector> {
     link: Option<(Link<C::Connection>, i64)>,
     /// A value of the token sequence that is known to be safe on disk.
     safe: i64,
+    /// What the server has answered and the callers have not been told.
+    answered: Option<(Vec<Request>, Vec<Stepped>)>,
 }
 
 impl<C: Connector> SessionLane<C> {
@@ -41,6 +43,7 @@ impl<C: Connector> SessionLane<C> {
             index,
             link: None,
             safe: 0,
+            answered: None,
         }
     }
 
@@ -115,16 +118,38 @@ impl<C: Connector> SessionLane<C> {
     /// Runs requests, and settles them whatever happens.
     async fn run(&mut self, requests: Vec<Request>) -> usize {
         if let Err(failure) = self.open().await {
+            self.tell();
             self.sessions.refuse_all(requests, &failure);
             return 0;
         }
-        let outcome = self.send(&requests).await;
+        let answered = self.answered.take();
+        let sessions = Arc::clone(&self.sessions);
+        let index = self.index;
+        // The callers of the statement before are told while the server works on this one.
+        let telling = async move {
+            if let Some((requests, answers)) = answered {
+                sessions.settle(index, requests, &answers);
+            }
+        };
+        let (outcome, ()) = futures_util::future::join(self.send(&requests), telling).await;
         match outcome {
             Ok(answers) => {
-                self.sessions.settle(self.index, requests, &answers);
+                self.answered = Some((requests, answers));
                 0
             }
             Err(failure) => self.recover(requests, &failure).await,
+        }
+    }
+
+    /// How many callers of the last statement have not been told.
+    fn untold(&self) -> usize {
+        self.answered.as_ref().map_or(0, |(asked, _)| asked.len())
+    }
+
+    /// Tells the callers of the last statement.
+    fn tell(&mut self) {
+        if let Some((requests, answers)) = self.answered.take() {
+            self.sessions.settle(self.index, requests, &answers);
         }
     }
 
@@ -212,9 +237,10 @@ impl<C: Connector> SessionLane<C> {
 
     async fn hold(&mut self) {
         loop {
-            match self.sessions.take(self.index, false) {
+            match self.sessions.take(self.index, Most::All) {
                 Next::Run(requests) => {
                     self.run(requests).await;
+                    self.tell();
                     return;
                 }
                 Next::Ping => self.ping().await,
@@ -261,15 +287,26 @@ async fn hold<C: Connector>(sessions: Arc<Sessions>, links: Arc<Links<C>>) {
     let mut lane = SessionLane::new(Arc::clone(&sessions), links, 0);
     let mut alone = 0;
     loop {
-        match sessions.take(0, alone > 0) {
+        let untold = lane.untold();
+        if untold > 0 && sessions.is_idle(0) {
+            lane.tell();
+            if untold > 1 {
+                // Those who were just told get to ask again before the next statement.
+                yield_now().await;
+            }
+        }
+        match sessions.take(
+            0,
+            if alone > 0 {
+                Most::One
+            } else {
+                Most::HalfWith(untold)
+            },
+        ) {
             Next::Run(requests) => {
                 let many = requests.len() > 1;
                 alone += lane.run(requests).await;
                 alone = alone.saturating_sub(usize::from(!many));
-                if many {
-                    // Those who were just answered get to ask again before the next statement.
-                    yield_now().await;
-                }
             }
             Next::Ping => lane.ping().await,
             Next::Rest => sessions.woken(0).await,

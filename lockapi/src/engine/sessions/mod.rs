@@ -20,7 +20,7 @@ use rustc_hash::FxHashMap;
 use tokio::sync::{Notify, oneshot};
 
 pub(crate) use grant::Grant;
-pub(crate) use state::{Granted, Next, Patience, Request};
+pub(crate) use state::{Granted, Most, Next, Patience, Request};
 use state::{News, Phase, Ping, Session, Slot, State, Waiter};
 
 use super::keeper::Keeper;
@@ -200,18 +200,16 @@ impl Sessions {
         self.wakes[session].notify_one();
     }
 
-    /// Takes what is to be sent next; with `alone`, only the oldest request.
-    pub(crate) fn take(&self, session: usize, alone: bool) -> Next {
+    /// Takes what is to be sent next.
+    pub(crate) fn take(&self, session: usize, most: Most) -> Next {
         let mut state = self.lock();
         let closing = state.closing;
         let session_state = &mut state.sessions[session];
         let requests = &mut session_state.requests;
-        if alone && requests.len() > 1 {
-            return Next::Run(vec![requests.remove(0)]);
-        }
         if !requests.is_empty() {
-            let room = Vec::with_capacity(requests.len());
-            return Next::Run(std::mem::replace(requests, room));
+            let most = most.of(requests.len());
+            let rest = requests.split_off(most);
+            return Next::Run(std::mem::replace(requests, rest));
         }
         match session_state.ping {
             Ping::Due => {
@@ -247,6 +245,11 @@ impl Sessions {
     /// Notes that a session is open, under this mark.
     pub(crate) fn opened(&self, session: usize, mark: i64) {
         self.lock().sessions[session].mark = mark;
+    }
+
+    /// Whether nothing is to be sent.
+    pub(crate) fn is_idle(&self, session: usize) -> bool {
+        self.lock().sessions[session].requests.is_empty()
     }
 
     pub(crate) fn is_closing(&self) -> bool {

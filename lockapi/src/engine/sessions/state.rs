@@ -47,6 +47,31 @@ impl Request {
     }
 }
 
+/// How many requests go into one statement.
+#[derive(Clone, Copy)]
+pub(crate) enum Most {
+    All,
+    One,
+    /// Half of them and of as many others whose answers have arrived: while the server works on one
+    /// half, the callers of the other are told and ask again.
+    HalfWith(usize),
+}
+
+impl Most {
+    /// Fewer than this are not worth parting.
+    const WHOLE: usize = 64;
+
+    pub(super) fn of(self, waiting: usize) -> usize {
+        match self {
+            Self::All => waiting,
+            Self::One => 1,
+            Self::HalfWith(others) => {
+                waiting.min(usize::midpoint(waiting, others).max(Self::WHOLE))
+            }
+        }
+    }
+}
+
 /// What the lane of a session does next.
 pub(crate) enum Next {
     Run(Vec<Request>),
