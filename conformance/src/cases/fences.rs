@@ -15,6 +15,7 @@ register! { "fences":
     M09 increase_over_hand_overs;
     M09 increase_over_a_crash_of_the_server @ Own;
     M09 tokens_that_a_crash_took_back_are_not_given_again @ Own;
+    M09 tokens_above_those_of_a_session_being_opened_outlive_a_crash @ Own [Sql];
     M10 unlock_after_the_session_ended_is_lost;
     M10 stale_unlock_does_not_free_the_successor;
     M11 killed_session_loses_the_guard_and_serves_the_waiter;
@@ -119,6 +120,31 @@ async fn tokens_that_a_crash_took_back_are_not_given_again(cx: Context) {
             mutex.try_lock().await.is_ok()
         })
         .await;
+    }
+}
+
+async fn tokens_above_those_of_a_session_being_opened_outlive_a_crash(cx: Context) {
+    let backend = cx.backend().await;
+    let mutex = backend.mutex("door").unwrap();
+    let guard = mutex.lock().await.unwrap();
+    let mut last = guard.fence().token();
+    guard.unlock().await.unwrap();
+    for _ in 0..2 {
+        // What a session that opens skips is not on disk before it is answered.
+        cx.sql(
+            "BEGIN;
+             SELECT max(nextval('lockapi.fence_seq')) FROM generate_series(1, 20000)",
+        )
+        .await;
+        let guard = mutex.lock().await.unwrap();
+        assert!(guard.fence().token() > last, "a token was given twice");
+        last = guard.fence().token();
+        cx.crash().await;
+        eventually("lost", async || guard.is_lost()).await;
+        let guard = soon("locked again", mutex.lock()).await.unwrap();
+        assert!(guard.fence().token() > last, "a token was given twice");
+        last = guard.fence().token();
+        guard.unlock().await.unwrap();
     }
 }
 

@@ -16,6 +16,7 @@ use super::place::Site;
 use crate::cluster::{Cluster, StopMode};
 use crate::face::off_runtime;
 use crate::fixture::{Fixture, Locks, Problem, Transaction};
+use crate::patience::eventually;
 
 /// A namespace in a database of a server.
 pub(super) struct OnPostgres<D> {
@@ -156,12 +157,21 @@ impl<D: Driver> Fixture for OnPostgres<D> {
 
     async fn sever(&self) {
         let application = literal(&self.site.address.application);
-        self.server
-            .rows(format!(
-                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
-                  WHERE application_name = {application}"
-            ))
+        let sessions = format!("pg_stat_activity WHERE application_name = {application}");
+        let ended = self
+            .server
+            .rows(format!("SELECT pg_terminate_backend(pid), pid FROM {sessions}"))
             .await;
+        let ended: Vec<_> = ended.iter().map(|row| row[1].as_str()).collect();
+        let ended = ended.join(",");
+        if ended.is_empty() {
+            return;
+        }
+        eventually("the sessions end", async || {
+            let left = format!("SELECT count(*) FROM {sessions} AND pid IN ({ended})");
+            self.server.value(left).await == "0"
+        })
+        .await;
     }
 
     async fn set_reachable(&self, reachable: bool) {
