@@ -160,7 +160,9 @@ impl<D: Driver> Fixture for OnPostgres<D> {
         let sessions = format!("pg_stat_activity WHERE application_name = {application}");
         let ended = self
             .server
-            .rows(format!("SELECT pg_terminate_backend(pid), pid FROM {sessions}"))
+            .rows(format!(
+                "SELECT pg_terminate_backend(pid), pid FROM {sessions}"
+            ))
             .await;
         let ended: Vec<_> = ended.iter().map(|row| row[1].as_str()).collect();
         let ended = ended.join(",");
