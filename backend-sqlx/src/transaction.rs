@@ -44,7 +44,7 @@ pub trait InTransaction {
     /// `statement_timeout` are what they were.
     ///
     /// # Cancel safety
-    /// When dropped, the transaction has an open savepoint: roll it back.
+    /// When dropped, the lock may be held until the transaction ends, whose timeouts stay changed.
     ///
     /// # Errors
     /// `TimedOut` after `timeout`, `Invalid` for a timeout of zero or more than 24 days, and those

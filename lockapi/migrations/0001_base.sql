@@ -53,3 +53,26 @@ CREATE FUNCTION lockapi.advisory_key(namespace text, name text) RETURNS int8
     $$;
 
 COMMENT ON FUNCTION lockapi.advisory_key(text, text) IS 'The advisory lock key that stands for a name in a namespace.';
+
+-- Takes an advisory lock for the session or the transaction; false when lock_timeout runs out, so
+-- that a wait in vain is no error: it is not logged, and a transaction that is open goes on.
+CREATE FUNCTION lockapi.await_lock(key int8, pair bool, for_transaction bool) RETURNS bool
+    LANGUAGE plpgsql
+    AS $$
+    BEGIN
+        IF pair AND for_transaction THEN
+            PERFORM pg_catalog.pg_advisory_xact_lock((key >> 32)::int4, ((key << 32) >> 32)::int4);
+        ELSIF pair THEN
+            PERFORM pg_catalog.pg_advisory_lock((key >> 32)::int4, ((key << 32) >> 32)::int4);
+        ELSIF for_transaction THEN
+            PERFORM pg_catalog.pg_advisory_xact_lock(key);
+        ELSE
+            PERFORM pg_catalog.pg_advisory_lock(key);
+        END IF;
+        RETURN true;
+    EXCEPTION WHEN lock_not_available THEN
+        RETURN false;
+    END
+    $$;
+
+COMMENT ON FUNCTION lockapi.await_lock(int8, bool, bool) IS 'Waits for an advisory lock; false after lock_timeout.';

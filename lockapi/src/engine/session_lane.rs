@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::link::{Link, Links, Watch};
 use super::sessions::{Most, Next, Request, Sessions};
-use crate::error::{ErrorKind, Failure};
+use crate::error::Failure;
 use crate::fence::HAND_OVER_BITS;
 use crate::key::LockId;
 use crate::mutex::{
@@ -106,12 +106,13 @@ impl<C: Connector> SessionLane<C> {
         Ok(answers)
     }
 
-    async fn wait(&mut self, wait: Wait) -> Result<i64, Failure> {
+    /// Waits in the server's queue; answers the token, or `None` when the time ran out.
+    async fn wait(&mut self, wait: Wait) -> Result<Option<i64>, Failure> {
         let answers = self.connection()?.perform(&[wait]).await?;
-        let [token] = answers[..] else {
-            return Err(Failure::corrupt("a wait was not answered"));
-        };
-        self.make_safe(token).await?;
+        let token = answers.into_iter().flatten().next();
+        if let Some(token) = token {
+            self.make_safe(token).await?;
+        }
         Ok(token)
     }
 
@@ -207,14 +208,18 @@ impl<C: Connector> SessionLane<C> {
             }
             let outcome = self.wait(Wait { lock, millis }).await;
             match outcome {
-                Ok(token) => {
+                Ok(Some(token)) => {
                     self.sessions.waited(self.index, lock, token);
                     return self.hold().await;
                 }
+                Ok(None) => self.clear().await,
                 Err(failure) => {
-                    self.clear(&failure).await;
-                    let timed_out = failure.kind() == ErrorKind::TimedOut;
-                    tries -= i32::from(!timed_out);
+                    if failure.broken {
+                        self.link = None;
+                    } else {
+                        self.clear().await;
+                    }
+                    tries -= 1;
                     if tries == 0 {
                         self.sessions.refuse_lock(lock, &failure);
                         return;
@@ -224,12 +229,11 @@ impl<C: Connector> SessionLane<C> {
         }
     }
 
-    /// Makes sure that a wait that failed left nothing locked.
-    async fn clear(&mut self, failure: &Failure) {
+    /// Makes sure that a wait in vain left nothing locked.
+    async fn clear(&mut self) {
         if let Some((link, mark)) = &mut self.link {
             let mark = *mark;
-            let cleared = !failure.broken && link.perform(&[Clear { mark }]).await.is_ok();
-            if !cleared {
+            if link.perform(&[Clear { mark }]).await.is_err() {
                 self.link = None;
             }
         }

@@ -35,7 +35,7 @@ mod world;
 pub(crate) use world::Claim;
 pub use world::World;
 
-/// How long a session waits for a lock before it is told `lock_timeout`.
+/// How long a session waits for a lock before it is told that it was in vain.
 const SLICE: Duration = Duration::from_millis(200);
 
 /// A database in memory, which any number of backends connect to.
@@ -240,19 +240,12 @@ impl Session {
                     "the session was ended",
                 )));
             }
+            let left = until.saturating_duration_since(Instant::now());
             state.world.now = self.database.now();
+            state.world.late = left.is_zero();
             if let Some(rows) = call.model(&mut state.world, self.id) {
                 shared.changed.notify_all();
                 return Some(Ok(rows));
-            }
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                state.world.stop_waiting(self.id);
-                return Some(Err(Failure::statement(
-                    Some("55P03".to_owned()),
-                    false,
-                    "not granted in time",
-                )));
             }
             state = shared
                 .changed

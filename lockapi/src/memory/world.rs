@@ -15,6 +15,8 @@ const DAY: i64 = 24 * 3600 * 1_000_000;
 pub struct World {
     /// The time, in microseconds.
     pub now: i64,
+    /// Whether who still waits is to be told that it was in vain.
+    pub(crate) late: bool,
     fences: i64,
     locks: HashMap<LockId, Locked>,
     /// Sessions that wait for a lock, in the order of arrival.
@@ -76,20 +78,25 @@ impl World {
         true
     }
 
-    /// Takes the lock, or waits for it behind those who came first: ask again until it is given.
-    pub(crate) fn wait_lock(&mut self, lock: LockId, session: u64) -> bool {
+    /// Takes the lock, or waits for it behind those who came first: ask again until there is an
+    /// answer, which is `false` when the time has run out.
+    pub(crate) fn wait_lock(&mut self, lock: LockId, session: u64) -> Option<bool> {
         if self.given.remove(&(lock, session)) || self.try_lock(lock, session) {
-            return true;
+            return Some(true);
+        }
+        if self.late {
+            self.stop_waiting(session);
+            return Some(false);
         }
         let queue = self.queues.entry(lock).or_default();
         if !queue.contains(&session) {
             queue.push_back(session);
         }
-        false
+        None
     }
 
     /// The session gives up waiting.
-    pub(crate) fn stop_waiting(&mut self, session: u64) {
+    fn stop_waiting(&mut self, session: u64) {
         self.queues.retain(|_, queue| {
             queue.retain(|waiting| *waiting != session);
             !queue.is_empty()

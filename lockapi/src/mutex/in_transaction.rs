@@ -9,10 +9,6 @@ use crate::key::{Key, LockId};
 use crate::memory::World;
 use crate::seam::{Connection, Operation, Row, Rows, Statement, Type, Value};
 
-const SAVEPOINT: &str = include_str!("savepoint.sql");
-const RELEASE: &str = include_str!("savepoint_release.sql");
-const ROLLBACK: &str = include_str!("savepoint_rollback.sql");
-
 /// Tries the lock of `key` for the transaction that is open on `connection`, without waiting.
 ///
 /// Backend crates wrap it for their own connection types.
@@ -40,7 +36,8 @@ pub async fn try_lock_on<C: Connection>(
 ///
 /// # Guarantees
 /// When it times out the transaction goes on as if it had not been called. The transaction's
-/// `lock_timeout` and `statement_timeout` are the same afterwards.
+/// `lock_timeout` and `statement_timeout` are the same afterwards. Any other error of the server
+/// ends the transaction, as an error in a statement of its own would.
 ///
 /// # Errors
 /// [`ErrorKind::TimedOut`] after `timeout`, [`ErrorKind::Invalid`] for a bad key or a `timeout` of
@@ -59,22 +56,13 @@ pub async fn lock_on<C: Connection>(
         );
         return Err(Error::new(ErrorKind::Invalid, OPERATION, message).on(key));
     }
-    let error = |failure: Failure| failure.error(OPERATION).on(key);
-    let lock = key.lock_id(namespace);
-    connection.script(SAVEPOINT).await.map_err(error)?;
-    let waited = wait(connection, lock, timeout).await;
-    match waited {
-        Ok(()) => connection.script(RELEASE).await.map_err(error),
-        Err(failure) => {
-            if !failure.broken {
-                connection.script(ROLLBACK).await.map_err(error)?;
-            }
-            if failure.kind() == ErrorKind::TimedOut {
-                let message = format!("not granted within {timeout:?}");
-                return Err(Error::new(ErrorKind::TimedOut, OPERATION, message).on(key));
-            }
-            Err(error(failure))
+    match wait(connection, key.lock_id(namespace), timeout).await {
+        Ok(true) => Ok(()),
+        Ok(false) => {
+            let message = format!("not granted within {timeout:?}");
+            Err(Error::new(ErrorKind::TimedOut, OPERATION, message).on(key))
         }
+        Err(failure) => Err(failure.error(OPERATION).on(key)),
     }
 }
 
@@ -82,16 +70,16 @@ async fn wait<C: Connection>(
     connection: &mut C,
     lock: LockId,
     timeout: Duration,
-) -> Result<(), Failure> {
+) -> Result<bool, Failure> {
     let millis = timeout.as_nanos().div_ceil(1_000_000);
     let bounded = Timeouts {
         lock: format!("{millis}ms"),
         statement: "0".to_owned(),
     };
     let before = connection.perform(&[bounded]).await?;
-    connection.perform(&[WaitIn { lock }]).await?;
+    let granted = connection.perform(&[WaitIn { lock }]).await?;
     connection.perform(&before).await?;
-    Ok(())
+    Ok(granted == [true])
 }
 
 /// Tries a transaction's lock; a batch of one.
@@ -142,27 +130,27 @@ impl Operation for TryIn {
 }
 
 impl Operation for WaitIn {
-    type Output = ();
+    /// Whether it was granted before the time ran out.
+    type Output = bool;
 
     const STATEMENT: Statement = Statement {
         name: "mutex.wait_in",
         sql: include_str!("wait_in.sql"),
         params: &[Type::Int, Type::Bool],
-        columns: &[Type::Text],
+        columns: &[Type::Bool],
     };
 
     fn params(batch: &[Self]) -> Vec<Value> {
         lock_params(batch.first().map(|one| one.lock))
     }
 
-    fn decode(_: &[Self], rows: Rows) -> Result<Vec<()>, Failure> {
-        Ok(rows.into_iter().map(drop).collect())
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<bool>, Failure> {
+        rows.into_iter().map(|mut row| row.bool(0)).collect()
     }
 
     fn model(batch: &[Self], world: &mut World, session: u64) -> Option<Rows> {
-        world
-            .wait_lock(batch.first()?.lock, session)
-            .then(|| vec![Row(vec![Value::Text(String::new())])])
+        let granted = world.wait_lock(batch.first()?.lock, session)?;
+        Some(vec![Row(vec![Value::Bool(granted)])])
     }
 }
 

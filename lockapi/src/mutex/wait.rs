@@ -16,7 +16,8 @@ pub struct Wait {
 }
 
 impl Operation for Wait {
-    type Output = i64;
+    /// The token; `None` when the time ran out.
+    type Output = Option<i64>;
 
     const STATEMENT: Statement = Statement {
         name: "mutex.wait",
@@ -39,16 +40,19 @@ impl Operation for Wait {
             .collect()
     }
 
-    fn decode(_: &[Self], rows: Rows) -> Result<Vec<i64>, Failure> {
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<Option<i64>>, Failure> {
         rows.into_iter()
-            .map(|mut row| Ok(row.int(0)? << HAND_OVER_BITS))
+            .map(|mut row| Ok(row.maybe_int(0)?.map(|value| value << HAND_OVER_BITS)))
             .collect()
     }
 
     fn model(batch: &[Self], world: &mut World, session: u64) -> Option<Rows> {
         let wait = batch.first()?;
-        world
-            .wait_lock(wait.lock, session)
-            .then(|| vec![Row(vec![Value::Int(world.next_fence())])])
+        let fence = if world.wait_lock(wait.lock, session)? {
+            Value::Int(world.next_fence())
+        } else {
+            Value::Null(Type::Int)
+        };
+        Some(vec![Row(vec![fence])])
     }
 }
