@@ -8,8 +8,10 @@
 
 mod call;
 mod connector;
+mod hosted;
 mod value;
 
 pub use call::{Batch, Call, Operation, Statement};
 pub use connector::{Connection, Connector, Lane, Mode};
+pub use hosted::{BlockingConnection, BlockingConnector, Hosted, HostedConnection, Inline};
 pub use value::{Row, Rows, Type, Value};
