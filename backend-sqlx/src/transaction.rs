@@ -3,12 +3,13 @@
 use std::future::Future;
 use std::time::Duration;
 
-use lockapi::{Fence, Mutex, Result};
+use lockapi::mutex::Named;
+use lockapi::{Fence, Result};
 use sqlx::PgConnection;
 
 use crate::connector::Borrowed;
 
-/// Locks of a [`Mutex`] that belong to a transaction of the caller.
+/// Locks of a mutex that belong to a transaction of the caller.
 ///
 /// There is no guard: commit or rollback releases the lock. It excludes the guards of the same
 /// mutex on every backend.
@@ -56,7 +57,7 @@ pub trait InTransaction {
     ) -> impl Future<Output = Result<()>> + Send;
 }
 
-impl<M: Mutex + ?Sized> InTransaction for M {
+impl<M: Named + Sync + ?Sized> InTransaction for M {
     async fn try_lock_in(&self, connection: &mut PgConnection) -> Result<bool> {
         let connection = &mut Borrowed(connection);
         lockapi::mutex::try_lock_on(connection, self.namespace(), self.key()).await

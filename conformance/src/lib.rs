@@ -41,12 +41,14 @@ mod harness;
 mod memory;
 mod patience;
 mod postgres;
+mod steps;
 
 pub use face::Face;
 pub use fixture::{Fixture, Locks, Need, Place, Problem, SECRET, Subject, Transaction};
 pub use harness::run;
 pub use memory::Memory;
 pub use postgres::{Driver, Postgres};
+pub use steps::{BlockingTransaction, Name, Steps};
 
 /// Compiles and runs what the README shows.
 #[cfg(doctest)]

@@ -195,6 +195,19 @@ impl Failure {
         }
     }
 
+    /// A statement that the server refused, so that it had no effect, of a driver that may not tell
+    /// the code.
+    #[must_use]
+    pub fn refused(
+        sqlstate: Option<String>,
+        source: impl Into<Box<dyn StdError + Send + Sync>>,
+    ) -> Self {
+        Self {
+            sent: false,
+            ..Self::statement(sqlstate, false, source)
+        }
+    }
+
     /// An answer that does not have the declared shape.
     #[must_use]
     pub fn corrupt(message: impl Into<String>) -> Self {

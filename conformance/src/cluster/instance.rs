@@ -21,7 +21,7 @@ const WATCHDOG: &str = include_str!("watchdog.sh");
 
 /// Longest path of the common directory that leaves room for a cluster's name and socket: the
 /// path of a Unix socket may have about 100 bytes.
-const LONGEST_BASE: usize = 66;
+const LONGEST_BASE: usize = 61;
 
 /// An unwatched directory older than this is not one that is just being made.
 const SWEEP_AGE: Duration = Duration::from_mins(1);

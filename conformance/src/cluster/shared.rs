@@ -11,7 +11,9 @@ const LINGER: Linger = Linger::Seconds(5);
 /// Joins the shared server; the first process to ask starts it, while the others wait.
 pub(super) fn find_or_start() -> Result<Server, ClusterError> {
     let tools = Tools::find()?;
-    let kind = format!("s{}", tools.version());
+    // Another checkout may have other migrations.
+    let checkout = lockapi::advisory_key("", env!("CARGO_MANIFEST_DIR")) & 0xffff;
+    let kind = format!("s{}-{checkout:04x}", tools.version());
     let tools = match find(tools, &kind)? {
         Ok(server) => return Ok(server),
         Err(tools) => tools,

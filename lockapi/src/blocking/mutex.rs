@@ -26,6 +26,12 @@ impl Mutex {
         self.0.key()
     }
 
+    /// The namespace that a name is in.
+    #[must_use]
+    pub fn namespace(&self) -> &str {
+        self.0.namespace()
+    }
+
     /// Locks if that is possible at once; `None` when it is held.
     ///
     /// # Errors

@@ -165,7 +165,7 @@ impl<C: Connector> SessionLane<C> {
             })
             .collect();
         let released = match &mut self.link {
-            Some((link, _)) if !failure.broken && failure.sqlstate.is_some() => {
+            Some((link, _)) if !failure.broken && !failure.sent => {
                 link.perform(&releases).await.is_ok()
             }
             _ => false,

@@ -141,6 +141,35 @@ pub trait MutexExt: Mutex {
 
 impl<M: Mutex + ?Sized> MutexExt for M {}
 
+/// What a mutex is called, of either face: all that a lock in a transaction needs to know.
+pub trait Named {
+    /// The namespace that a name is in.
+    fn namespace(&self) -> &str;
+
+    /// The key.
+    fn key(&self) -> &Key;
+}
+
+impl<M: Mutex + ?Sized> Named for M {
+    fn namespace(&self) -> &str {
+        Mutex::namespace(self)
+    }
+
+    fn key(&self) -> &Key {
+        Mutex::key(self)
+    }
+}
+
+impl Named for crate::blocking::Mutex {
+    fn namespace(&self) -> &str {
+        self.namespace()
+    }
+
+    fn key(&self) -> &Key {
+        self.key()
+    }
+}
+
 async fn run_locked<F, W, T>(guard: Box<dyn MutexGuard>, work: F) -> Result<T>
 where
     F: FnOnce(Fence) -> W + Send,

@@ -28,7 +28,7 @@ const MOST_STUCK: usize = 16;
 /// All of its values are created, used and dropped on threads of the engine.
 pub trait BlockingConnector: Send + Sync + 'static {
     /// A connection of the driver.
-    type Connection: BlockingConnection;
+    type Connection: BlockingConnection + 'static;
 
     /// Opens a connection. The engine goes on without it when it takes too long.
     ///
@@ -40,7 +40,7 @@ pub trait BlockingConnector: Send + Sync + 'static {
 /// Runs statements, one at a time, on the calling thread.
 ///
 /// Dropping it closes the connection.
-pub trait BlockingConnection: Send + 'static {
+pub trait BlockingConnection: Send {
     /// Runs one statement in a transaction of its own, or in the one that is open.
     ///
     /// # Errors
@@ -123,7 +123,7 @@ impl<N> fmt::Debug for HostedConnection<N> {
     }
 }
 
-impl<N: BlockingConnection> HostedConnection<N> {
+impl<N: BlockingConnection + 'static> HostedConnection<N> {
     async fn with<T: Send + 'static>(
         &mut self,
         work: impl FnOnce(&mut N) -> Result<T, Failure> + Send + 'static,
@@ -142,7 +142,7 @@ impl<N: BlockingConnection> HostedConnection<N> {
     }
 }
 
-impl<N: BlockingConnection> Connection for HostedConnection<N> {
+impl<N: BlockingConnection + 'static> Connection for HostedConnection<N> {
     async fn run(&mut self, call: &dyn Call) -> Result<Rows, Failure> {
         let (statement, params) = (call.statement(), call.params());
         self.with(move |connection| connection.run(statement, params))
@@ -159,15 +159,25 @@ impl<N: BlockingConnection> Connection for HostedConnection<N> {
 /// It serves operations inside a transaction of the caller; see
 /// [`block_on`](crate::blocking::block_on).
 #[derive(Debug)]
-pub struct Inline<'a, N>(pub &'a mut N);
+pub struct Inline<N>(pub N);
 
-impl<N: BlockingConnection> Connection for Inline<'_, N> {
+impl<N: BlockingConnection> Connection for Inline<N> {
     async fn run(&mut self, call: &dyn Call) -> Result<Rows, Failure> {
         self.0.run(call.statement(), call.params())
     }
 
     async fn script(&mut self, sql: &'static str) -> Result<(), Failure> {
         self.0.script(sql)
+    }
+}
+
+impl<N: BlockingConnection> BlockingConnection for &mut N {
+    fn run(&mut self, statement: &'static Statement, params: Vec<Value>) -> Result<Rows, Failure> {
+        (**self).run(statement, params)
+    }
+
+    fn script(&mut self, sql: &'static str) -> Result<(), Failure> {
+        (**self).script(sql)
     }
 }
 

@@ -9,9 +9,11 @@
 mod call;
 mod connector;
 mod hosted;
+mod lent;
 mod value;
 
 pub use call::{Batch, Call, Operation, Statement};
 pub use connector::{Connection, Connector, Lane, Mode};
 pub use hosted::{BlockingConnection, BlockingConnector, Hosted, HostedConnection, Inline};
+pub use lent::{Idle, Lent, Remember, Restore, Settings};
 pub use value::{Row, Rows, Type, Value};

@@ -124,6 +124,15 @@ impl Row {
         }
     }
 
+    /// Takes column `at`, a `text[]`; NULL is read as an empty array.
+    pub fn texts(&mut self, at: usize) -> Result<Vec<String>, Failure> {
+        match self.take(at) {
+            Some(Value::Texts(values)) => Ok(values),
+            Some(Value::Null(_)) => Ok(Vec::new()),
+            _ => Err(mismatch(at, "text[]")),
+        }
+    }
+
     fn take(&mut self, at: usize) -> Option<Value> {
         let value = self.0.get_mut(at)?;
         let null = Value::Null(value.type_of());

@@ -1,0 +1,101 @@
+//! Connecting and running statements.
+
+use std::ops::DerefMut;
+use std::time::Duration;
+
+use diesel::connection::SimpleConnection;
+use diesel::r2d2::{ManageConnection, Pool, PooledConnection};
+use diesel::{PgConnection, RunQueryDsl};
+use lockapi::Failure;
+use lockapi::seam::{BlockingConnection, BlockingConnector, Lent, Mode, Rows, Statement, Value};
+
+use crate::failure::{failed, not_connected};
+use crate::value::{self, Bound, Columns};
+
+/// How long a connection of a pool is waited for, at most.
+const POOL_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Opens connections of its own.
+pub(crate) struct Opened<F>(pub(crate) F);
+
+impl<F, E> BlockingConnector for Opened<F>
+where
+    F: Fn() -> Result<PgConnection, E> + Send + Sync + 'static,
+    E: std::error::Error + Send + Sync + 'static,
+{
+    type Connection = Owned<Box<PgConnection>>;
+
+    fn connect(&self, mode: Mode) -> Result<Self::Connection, Failure> {
+        let connection = (self.0)().map_err(not_connected)?;
+        Ok(Owned::new(Box::new(connection), mode))
+    }
+}
+
+/// Takes connections of a pool.
+pub(crate) struct Pooled<M: ManageConnection>(pub(crate) Pool<M>);
+
+impl<M: ManageConnection<Connection = PgConnection>> BlockingConnector for Pooled<M> {
+    type Connection = Lent<Owned<PooledConnection<M>>>;
+
+    fn connect(&self, mode: Mode) -> Result<Self::Connection, Failure> {
+        let timeout = self.0.connection_timeout().min(POOL_TIMEOUT);
+        let pooled = self.0.get_timeout(timeout).map_err(not_connected)?;
+        Lent::take(Owned::new(pooled, mode), mode)
+    }
+}
+
+/// A connection that a lane owns; dropping it closes it, or gives it back to its pool.
+pub(crate) struct Owned<C> {
+    connection: C,
+    cached: bool,
+}
+
+impl<C> Owned<C> {
+    fn new(connection: C, mode: Mode) -> Self {
+        let cached = mode == Mode::Direct;
+        Self { connection, cached }
+    }
+}
+
+impl<C: DerefMut<Target = PgConnection> + Send> BlockingConnection for Owned<C> {
+    fn run(&mut self, statement: &'static Statement, params: Vec<Value>) -> Result<Rows, Failure> {
+        run(&mut self.connection, statement, params, self.cached)
+    }
+
+    fn script(&mut self, sql: &'static str) -> Result<(), Failure> {
+        self.connection
+            .deref_mut()
+            .batch_execute(sql)
+            .map_err(failed)
+    }
+}
+
+/// A connection of the caller; no prepared statement is left on it.
+pub(crate) struct Borrowed<'a>(pub(crate) &'a mut PgConnection);
+
+impl BlockingConnection for Borrowed<'_> {
+    fn run(&mut self, statement: &'static Statement, params: Vec<Value>) -> Result<Rows, Failure> {
+        run(self.0, statement, params, false)
+    }
+
+    fn script(&mut self, sql: &'static str) -> Result<(), Failure> {
+        self.0.batch_execute(sql).map_err(failed)
+    }
+}
+
+fn run(
+    connection: &mut PgConnection,
+    statement: &'static Statement,
+    params: Vec<Value>,
+    cached: bool,
+) -> Result<Rows, Failure> {
+    let query = Bound {
+        statement,
+        params,
+        cached,
+    };
+    let rows: Vec<Columns> = query.load(connection).map_err(failed)?;
+    rows.into_iter()
+        .map(|columns| value::row(statement, columns))
+        .collect()
+}

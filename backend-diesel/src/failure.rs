@@ -1,0 +1,116 @@
+//! What Diesel's errors say.
+//!
+//! Diesel tells the SQLSTATE of a few errors only. Of the others this crate reads the server's
+//! message, where that is in English; otherwise the failure is known to have had no effect, and
+//! its kind is the general one.
+
+use std::error::Error as StdError;
+
+use diesel::result::{DatabaseErrorKind, Error};
+use lockapi::Failure;
+
+/// How a message begins or what it contains, and the code that the server sends with it.
+const MESSAGES: &[(&str, &str)] = &[
+    ("out of shared memory", "53200"),
+    ("too many clients already", "53300"),
+    ("remaining connection slots", "53300"),
+    ("too many connections for", "53300"),
+    ("No space left on device", "53100"),
+    ("due to lock timeout", "55P03"),
+    ("canceling statement due to", "57014"),
+    ("deadlock detected", "40P01"),
+    ("permission denied", "42501"),
+    ("current transaction is aborted", "25P02"),
+    ("read-write mode during recovery", "0A000"),
+    ("password authentication failed", "28P01"),
+    ("the database system is", "57P03"),
+    ("invalid byte sequence", "22021"),
+];
+
+/// What does not exist, and the code for that.
+const MISSING: &[(&str, &str)] = &[
+    ("schema ", "3F000"),
+    ("relation ", "42P01"),
+    ("function ", "42883"),
+    ("column ", "42703"),
+    ("database ", "3D000"),
+];
+
+pub(crate) fn failed(error: Error) -> Failure {
+    let (kind, message) = match &error {
+        Error::DatabaseError(kind, information) => (kind, information.message()),
+        // What was read is not what was expected, or the query could not be built.
+        Error::DeserializationError(_)
+        | Error::QueryBuilderError(_)
+        | Error::SerializationError(_) => {
+            return Failure::corrupt(error.to_string());
+        }
+        _ => return Failure::statement(None, true, error),
+    };
+    let code = match kind {
+        DatabaseErrorKind::UnableToSendCommand => {
+            return Failure::connect(None, error);
+        }
+        DatabaseErrorKind::ClosedConnection => return Failure::statement(None, true, error),
+        DatabaseErrorKind::ReadOnlyTransaction => Some("25006"),
+        DatabaseErrorKind::SerializationFailure => Some("40001"),
+        DatabaseErrorKind::UniqueViolation => Some("23505"),
+        DatabaseErrorKind::ForeignKeyViolation => Some("23503"),
+        DatabaseErrorKind::NotNullViolation => Some("23502"),
+        DatabaseErrorKind::CheckViolation => Some("23514"),
+        _ => sqlstate(message),
+    };
+    Failure::refused(code.map(str::to_owned), error)
+}
+
+pub(crate) fn not_connected<E: StdError + Send + Sync + 'static>(error: E) -> Failure {
+    let code = sqlstate(&error.to_string()).map(str::to_owned);
+    Failure::connect(code, error)
+}
+
+fn sqlstate(message: &str) -> Option<&'static str> {
+    let known = MESSAGES.iter().find(|(text, _)| message.contains(text));
+    let missing = || {
+        let missing = MISSING.iter().find(|(what, _)| message.contains(what));
+        missing.filter(|_| message.contains("does not exist"))
+    };
+    known.or_else(missing).map(|(_, code)| *code)
+}
+
+#[cfg(test)]
+mod tests {
+    use lockapi::ErrorKind;
+
+    use super::*;
+
+    fn kind_of(kind: DatabaseErrorKind, message: &str) -> ErrorKind {
+        failed(Error::DatabaseError(kind, Box::new(message.to_owned()))).kind()
+    }
+
+    #[test]
+    fn messages_tell_the_code_that_diesel_does_not() {
+        let unknown = |message| kind_of(DatabaseErrorKind::Unknown, message);
+        assert_eq!(unknown("out of shared memory"), ErrorKind::Capacity);
+        let missing = "relation \"lockapi.lease\" does not exist";
+        assert_eq!(unknown(missing), ErrorKind::Unsupported);
+        let denied = "permission denied for schema lockapi";
+        assert_eq!(unknown(denied), ErrorKind::Unsupported);
+        let cancelled = "canceling statement due to user request";
+        assert_eq!(unknown(cancelled), ErrorKind::Unavailable);
+    }
+
+    #[test]
+    fn a_message_in_another_language_says_that_nothing_happened() {
+        let message = "Relation »lockapi.lease« existiert nicht";
+        let kind = kind_of(DatabaseErrorKind::Unknown, message);
+        assert_eq!(kind, ErrorKind::Unavailable);
+    }
+
+    #[test]
+    fn a_connection_that_ended_leaves_the_outcome_unknown() {
+        let kind = kind_of(DatabaseErrorKind::ClosedConnection, "server closed");
+        assert_eq!(kind, ErrorKind::Indeterminate);
+        let kind = kind_of(DatabaseErrorKind::UnableToSendCommand, "no connection");
+        assert_eq!(kind, ErrorKind::Unavailable);
+    }
+}

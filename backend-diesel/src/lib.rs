@@ -1,0 +1,139 @@
+//! Coordination on PostgreSQL for programs that use Diesel.
+//!
+//! [`connect`] takes the program's `r2d2` pool and gives a [`Backend`]. The primitives, their
+//! guarantees and their errors are described in [`lockapi`]; programs without an async runtime use
+//! its [`blocking`](lockapi::blocking) face.
+//!
+//! ```no_run
+//! use diesel::PgConnection;
+//! use diesel::r2d2::{ConnectionManager, Pool};
+//! use lockapi::blocking::Backend;
+//!
+//! # fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let manager = ConnectionManager::<PgConnection>::new("postgres://localhost/app");
+//! let pool = Pool::new(manager)?;
+//! let backend = Backend::connect(backend_diesel::connect(&pool))?;
+//! backend.migrate()?;
+//!
+//! let guard = backend.mutex("reports/daily")?.lock()?;
+//! println!("holder {}", guard.fence());
+//! guard.unlock()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Connections
+//! From a pool the backend takes at most 2 + [`Options::waiters`] connections: one for leases and
+//! other tables, one that holds the mutexes, and some that wait for mutexes. Each is taken when it
+//! is first needed, and kept; two are taken for a moment when it connects. What goes back to the
+//! pool has its settings as they were and holds no lock. A pool whose connections are all in use
+//! keeps the backend from opening one again that broke: with [`connect_manager`] or
+//! [`connect_url`] the backend opens connections of its own, and the program's pool does not
+//! matter.
+//!
+//! # Threads
+//! Each connection is used on a thread of the backend, so async programs can use the backend as
+//! well: no call blocks a thread of theirs. Deadlines are kept by one further thread.
+//!
+//! # In your own transaction
+//! [`InTransaction`] and [`CheckIn`] work on the caller's connection, inside
+//! `conn.transaction(|conn| …)`, and block.
+//!
+//! # Errors
+//! Diesel does not tell the server's error codes. The kind of an error is taken from the server's
+//! message; where `lc_messages` is not English, a full lock table and missing tables or rights are
+//! told as `Unavailable`, with the server's own words.
+//!
+//! # libpq
+//! Diesel needs libpq: the system's (`libpq-dev` on Debian), or with the feature `bundled` one that
+//! is built with the program, which takes a C compiler and Perl.
+
+mod connector;
+mod failure;
+mod transaction;
+mod value;
+
+use std::sync::Arc;
+
+use diesel::r2d2::{ManageConnection, Pool};
+use diesel::{Connection, ConnectionError, PgConnection};
+use lockapi::engine::{Options, start};
+use lockapi::seam::Hosted;
+use lockapi::{Backend, Error, ErrorKind, Result};
+
+pub use transaction::{CheckIn, InTransaction};
+
+use connector::{Opened, Pooled};
+
+const NAME: &str = "diesel";
+
+/// Connects a backend that takes connections of the program's pool.
+///
+/// # Cancel safety
+/// When dropped, the probe ends in the background and its connections go back.
+///
+/// # Errors
+/// `Unavailable` when the pool has no connection to give, or the server is a standby.
+pub async fn connect<M>(pool: &Pool<M>) -> Result<Arc<dyn Backend>>
+where
+    M: ManageConnection<Connection = PgConnection>,
+{
+    connect_with(pool, Options::default()).await
+}
+
+/// Connects a backend that takes connections of the program's pool, with options.
+///
+/// # Errors
+/// `Invalid` for bad options; otherwise as for [`connect`].
+pub async fn connect_with<M>(pool: &Pool<M>, options: Options) -> Result<Arc<dyn Backend>>
+where
+    M: ManageConnection<Connection = PgConnection>,
+{
+    start(NAME, Hosted::new(Pooled(pool.clone())), options).await
+}
+
+/// Connects a backend that opens connections of its own with a pool's manager.
+///
+/// # Errors
+/// `Invalid` for bad options, `Unavailable` when the server cannot be reached or is a standby.
+pub async fn connect_manager<M>(manager: M, options: Options) -> Result<Arc<dyn Backend>>
+where
+    M: ManageConnection<Connection = PgConnection>,
+    M::Error: Send + Sync,
+{
+    let open = Opened(move || manager.connect());
+    start(NAME, Hosted::new(open), options).await
+}
+
+/// Connects a backend to a URL, such as `postgres://user@host/database`; libpq's parameters, such as
+/// `sslmode`, may follow.
+///
+/// # Errors
+/// `Invalid` for what is not a URL, `Unavailable` when the server cannot be reached or is a standby.
+pub async fn connect_url(url: &str) -> Result<Arc<dyn Backend>> {
+    connect_url_with(url, Options::default()).await
+}
+
+/// Connects a backend to a URL with options.
+///
+/// # Errors
+/// `Invalid` for bad options; otherwise as for [`connect_url`].
+pub async fn connect_url_with(url: &str, options: Options) -> Result<Arc<dyn Backend>> {
+    if !url.starts_with("postgres://") && !url.starts_with("postgresql://") {
+        let message = "the URL is not understood; allowed is postgres://user:password@host:port/database?options";
+        return Err(Error::new(ErrorKind::Invalid, "connect", message));
+    }
+    let url = url.to_owned();
+    let open = Opened(move || PgConnection::establish(&url).map_err(|error| without(&url, error)));
+    start(NAME, Hosted::new(open), options).await
+}
+
+/// libpq quotes a URL that it does not understand, password and all.
+fn without(url: &str, error: ConnectionError) -> ConnectionError {
+    match error {
+        ConnectionError::BadConnection(message) => {
+            ConnectionError::BadConnection(message.replace(url, "the URL"))
+        }
+        other => other,
+    }
+}

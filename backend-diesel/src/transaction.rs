@@ -1,0 +1,87 @@
+//! Operations inside the caller's own transaction.
+
+use std::time::Duration;
+
+use diesel::PgConnection;
+use lockapi::blocking::block_on;
+use lockapi::mutex::{Named, lock_on, try_lock_on};
+use lockapi::seam::Inline;
+use lockapi::{Fence, Result};
+
+use crate::connector::Borrowed;
+
+/// Locks of a mutex that belong to a transaction of the caller.
+///
+/// There is no guard: commit or rollback releases the lock. It excludes the guards of the same
+/// mutex on every backend. All calls block.
+///
+/// ```no_run
+/// use backend_diesel::InTransaction;
+/// use diesel::prelude::*;
+/// # fn example(mut conn: PgConnection, mutex: lockapi::blocking::Mutex) -> Result<(), Box<dyn std::error::Error>> {
+/// conn.transaction(|conn| {
+///     if mutex.try_lock_in(conn)? {
+///         diesel::sql_query("UPDATE account SET balance = balance + 1").execute(conn)?;
+///     }
+///     Ok::<_, Box<dyn std::error::Error>>(())
+/// })
+/// # }
+/// ```
+pub trait InTransaction {
+    /// Tries the lock for the transaction that is open on `connection`, without waiting.
+    ///
+    /// # Errors
+    /// Those of the connection.
+    fn try_lock_in(&self, connection: &mut PgConnection) -> Result<bool>;
+
+    /// Waits for the lock for the transaction that is open on `connection`.
+    ///
+    /// # Guarantees
+    /// After `TimedOut` the transaction can be used as before, and its `lock_timeout` and
+    /// `statement_timeout` are what they were.
+    ///
+    /// # Errors
+    /// `TimedOut` after `timeout`, `Invalid` for a timeout of zero or more than 24 days, and those
+    /// of the connection.
+    fn lock_in(&self, connection: &mut PgConnection, timeout: Duration) -> Result<()>;
+}
+
+impl<M: Named + ?Sized> InTransaction for M {
+    fn try_lock_in(&self, connection: &mut PgConnection) -> Result<bool> {
+        let connection = &mut Inline(Borrowed(connection));
+        block_on(try_lock_on(connection, self.namespace(), self.key()))
+    }
+
+    fn lock_in(&self, connection: &mut PgConnection, timeout: Duration) -> Result<()> {
+        let connection = &mut Inline(Borrowed(connection));
+        block_on(lock_on(connection, self.namespace(), self.key(), timeout))
+    }
+}
+
+/// Rejects a stale holder inside the transaction of its write.
+///
+/// ```no_run
+/// use backend_diesel::CheckIn;
+/// use diesel::prelude::*;
+/// # fn example(mut conn: PgConnection, guard: lockapi::blocking::LeaseGuard) -> Result<(), Box<dyn std::error::Error>> {
+/// conn.transaction(|conn| {
+///     guard.fence().check_in(conn)?;
+///     diesel::sql_query("UPDATE report SET done = true").execute(conn)?;
+///     Ok::<_, Box<dyn std::error::Error>>(())
+/// })
+/// # }
+/// ```
+pub trait CheckIn {
+    /// Fails unless the holder still holds; see [`Fence::check_in_on`] for what is guaranteed
+    /// until the transaction ends. It blocks.
+    ///
+    /// # Errors
+    /// `Lost` when the holder no longer holds, and those of the connection.
+    fn check_in(&self, connection: &mut PgConnection) -> Result<()>;
+}
+
+impl CheckIn for Fence {
+    fn check_in(&self, connection: &mut PgConnection) -> Result<()> {
+        block_on(self.check_in_on(&mut Inline(Borrowed(connection))))
+    }
+}

@@ -1,0 +1,148 @@
+//! Values of the seam in a Diesel query.
+
+use diesel::deserialize::{self, FromSql, QueryableByName};
+use diesel::pg::{Pg, PgValue};
+use diesel::query_builder::{AstPass, Query, QueryFragment, QueryId};
+use diesel::row::{Field, NamedRow};
+use diesel::sql_types::{Array, BigInt, Binary, Bool, Nullable, Text, Untyped};
+use diesel::{QueryResult, RunQueryDsl};
+use lockapi::Failure;
+use lockapi::seam::{Row, Statement, Type, Value};
+
+/// A statement with its parameters.
+///
+/// Diesel numbers parameters itself, so one that occurs twice is sent twice.
+pub(crate) struct Bound<'a> {
+    pub(crate) statement: &'a Statement,
+    pub(crate) params: Vec<Value>,
+    /// Whether it may stay on the connection as a prepared statement.
+    pub(crate) cached: bool,
+}
+
+impl QueryFragment<Pg> for Bound<'_> {
+    fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, Pg>) -> QueryResult<()> {
+        if !self.cached {
+            out.unsafe_to_cache_prepared();
+        }
+        let mut pieces = without_comment(self.statement.sql).split('$');
+        out.push_sql(pieces.next().unwrap_or_default());
+        for piece in pieces {
+            let digits = piece.bytes().take_while(u8::is_ascii_digit).count();
+            let number: usize = piece[..digits].parse().unwrap_or_default();
+            let param = self.params.get(number.wrapping_sub(1)).ok_or_else(|| {
+                let message = format!("{} has no parameter {number}", self.statement.name);
+                diesel::result::Error::QueryBuilderError(message.into())
+            })?;
+            bind(&mut out, param)?;
+            out.push_sql(&piece[digits..]);
+        }
+        Ok(())
+    }
+}
+
+/// The comment at the top of a statement names its parameters, too.
+fn without_comment(sql: &str) -> &str {
+    let comment = sql
+        .split_inclusive('\n')
+        .take_while(|line| line.starts_with("--"));
+    &sql[comment.map(str::len).sum()..]
+}
+
+fn bind<'b>(out: &mut AstPass<'_, 'b, Pg>, param: &'b Value) -> QueryResult<()> {
+    match param {
+        Value::Null(Type::Bool) => out.push_bind_param::<Nullable<Bool>, _>(&None::<bool>),
+        Value::Null(Type::Int) => out.push_bind_param::<Nullable<BigInt>, _>(&None::<i64>),
+        Value::Null(Type::Text) => out.push_bind_param::<Nullable<Text>, _>(&None::<String>),
+        Value::Null(Type::Bytes) => out.push_bind_param::<Nullable<Binary>, _>(&None::<Vec<u8>>),
+        Value::Null(Type::Bools) => {
+            out.push_bind_param::<Nullable<Array<Bool>>, _>(&None::<Vec<bool>>)
+        }
+        Value::Null(Type::Ints) => {
+            out.push_bind_param::<Nullable<Array<BigInt>>, _>(&None::<Vec<i64>>)
+        }
+        Value::Null(Type::Texts) => {
+            out.push_bind_param::<Nullable<Array<Text>>, _>(&None::<Vec<String>>)
+        }
+        Value::Bool(value) => out.push_bind_param::<Bool, _>(value),
+        Value::Int(value) => out.push_bind_param::<BigInt, _>(value),
+        Value::Text(value) => out.push_bind_param::<Text, _>(value),
+        Value::Bytes(value) => out.push_bind_param::<Binary, _>(value),
+        Value::Bools(values) => out.push_bind_param::<Array<Bool>, _>(values),
+        Value::Ints(values) => out.push_bind_param::<Array<BigInt>, _>(values),
+        Value::Texts(values) => out.push_bind_param::<Array<Text>, _>(values),
+    }
+}
+
+impl QueryId for Bound<'_> {
+    type QueryId = ();
+
+    const HAS_STATIC_QUERY_ID: bool = false;
+}
+
+impl Query for Bound<'_> {
+    type SqlType = Untyped;
+}
+
+impl<C> RunQueryDsl<C> for Bound<'_> {}
+
+/// The columns of a row, by their own types.
+pub(crate) struct Columns(Vec<Column>);
+
+enum Column {
+    /// Diesel does not tell the type of a NULL.
+    Null,
+    Value(Value),
+    /// A type that no statement declares, by its object identifier.
+    Other(u32),
+}
+
+impl QueryableByName<Pg> for Columns {
+    fn build<'a>(row: &impl NamedRow<'a, Pg>) -> deserialize::Result<Self> {
+        let columns = (0..row.field_count()).map(|at| {
+            let field = diesel::row::Row::get(row, at).ok_or("a column is missing")?;
+            field.value().map_or(Ok(Column::Null), read)
+        });
+        columns.collect::<deserialize::Result<_>>().map(Self)
+    }
+}
+
+fn read(value: PgValue<'_>) -> deserialize::Result<Column> {
+    Ok(Column::Value(match value.get_oid().get() {
+        16 => Value::Bool(FromSql::<Bool, Pg>::from_sql(value)?),
+        17 => Value::Bytes(FromSql::<Binary, Pg>::from_sql(value)?),
+        20 => Value::Int(FromSql::<BigInt, Pg>::from_sql(value)?),
+        25 => Value::Text(FromSql::<Text, Pg>::from_sql(value)?),
+        1000 => Value::Bools(FromSql::<Array<Bool>, Pg>::from_sql(value)?),
+        1009 => Value::Texts(FromSql::<Array<Text>, Pg>::from_sql(value)?),
+        1016 => Value::Ints(FromSql::<Array<BigInt>, Pg>::from_sql(value)?),
+        other => return Ok(Column::Other(other)),
+    }))
+}
+
+/// The row, if its columns are as `statement` declares them.
+pub(crate) fn row(statement: &Statement, Columns(columns): Columns) -> Result<Row, Failure> {
+    if columns.len() != statement.columns.len() {
+        return Err(Failure::corrupt(format!(
+            "{} answered {} columns instead of {}",
+            statement.name,
+            columns.len(),
+            statement.columns.len()
+        )));
+    }
+    let columns = statement.columns.iter().zip(columns).enumerate();
+    let values: Result<_, Failure> = columns
+        .map(|(at, (of, column))| {
+            let found = match column {
+                Column::Null => return Ok(Value::Null(*of)),
+                Column::Value(value) if value.type_of() == *of => return Ok(value),
+                Column::Value(value) => value.type_of().oid(),
+                Column::Other(oid) => oid,
+            };
+            Err(Failure::corrupt(format!(
+                "column {at} of {} is of type {found} instead of {of:?}",
+                statement.name
+            )))
+        })
+        .collect();
+    Ok(Row(values?))
+}

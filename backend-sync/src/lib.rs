@@ -1,0 +1,126 @@
+//! Coordination on PostgreSQL for programs that use the blocking `postgres` crate.
+//!
+//! [`connect`] takes the program's `r2d2` pool and gives a [`Backend`]. The primitives, their
+//! guarantees and their errors are described in [`lockapi`]; programs without an async runtime use
+//! its [`blocking`](lockapi::blocking) face.
+//!
+//! ```no_run
+//! use lockapi::blocking::Backend;
+//! use r2d2_postgres::PostgresConnectionManager;
+//! use r2d2_postgres::postgres::{Config, NoTls};
+//!
+//! # fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let config: Config = "postgres://localhost/app".parse()?;
+//! let pool = r2d2::Pool::new(PostgresConnectionManager::new(config, NoTls))?;
+//! let backend = Backend::connect(backend_sync::connect(&pool))?;
+//! backend.migrate()?;
+//!
+//! let guard = backend.mutex("reports/daily")?.lock()?;
+//! println!("holder {}", guard.fence());
+//! guard.unlock()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Connections
+//! From a pool the backend takes at most 2 + [`Options::waiters`] connections: one for leases and
+//! other tables, one that holds the mutexes, and some that wait for mutexes. Each is taken when it
+//! is first needed, and kept; two are taken for a moment when it connects. What goes back to the
+//! pool has its settings as they were and holds no lock. A pool whose connections are all in use
+//! keeps the backend from opening one again that broke: with [`connect_manager`] or
+//! [`connect_url`] the backend opens connections of its own, and the program's pool does not
+//! matter.
+//!
+//! # Threads
+//! Each connection is used on a thread of the backend, so async programs can use the backend as
+//! well: no call blocks a thread of theirs. Deadlines are kept by one further thread.
+//!
+//! # In your own transaction
+//! [`InTransaction`] and [`CheckIn`] work on the caller's client or transaction, and block.
+
+mod connector;
+mod transaction;
+mod value;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockapi::engine::{Options, start};
+use lockapi::seam::Hosted;
+use lockapi::{Backend, Error, ErrorKind, Result};
+use postgres::{Client, Config, NoTls};
+use r2d2::{ManageConnection, Pool};
+
+pub use transaction::{CheckIn, InTransaction};
+
+use connector::{Opened, Pooled};
+
+const NAME: &str = "sync";
+
+/// How long the server has to accept a connection to a URL that says nothing of it.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Connects a backend that takes connections of the program's pool.
+///
+/// # Cancel safety
+/// When dropped, the probe ends in the background and its connections go back.
+///
+/// # Errors
+/// `Unavailable` when the pool has no connection to give, or the server is a standby.
+pub async fn connect<M>(pool: &Pool<M>) -> Result<Arc<dyn Backend>>
+where
+    M: ManageConnection<Connection = Client>,
+{
+    connect_with(pool, Options::default()).await
+}
+
+/// Connects a backend that takes connections of the program's pool, with options.
+///
+/// # Errors
+/// `Invalid` for bad options; otherwise as for [`connect`].
+pub async fn connect_with<M>(pool: &Pool<M>, options: Options) -> Result<Arc<dyn Backend>>
+where
+    M: ManageConnection<Connection = Client>,
+{
+    start(NAME, Hosted::new(Pooled(pool.clone())), options).await
+}
+
+/// Connects a backend that opens connections of its own with a pool's manager, and with whatever
+/// TLS connector that has.
+///
+/// # Errors
+/// `Invalid` for bad options, `Unavailable` when the server cannot be reached or is a standby.
+pub async fn connect_manager<M>(manager: M, options: Options) -> Result<Arc<dyn Backend>>
+where
+    M: ManageConnection<Connection = Client>,
+    M::Error: Send + Sync,
+{
+    let open = Opened(move || manager.connect());
+    start(NAME, Hosted::new(open), options).await
+}
+
+/// Connects a backend to a URL, such as `postgres://user@host/database`, without TLS.
+///
+/// # Errors
+/// `Invalid` for a URL that is not understood, `Unavailable` when the server cannot be reached or
+/// is a standby.
+pub async fn connect_url(url: &str) -> Result<Arc<dyn Backend>> {
+    connect_url_with(url, Options::default()).await
+}
+
+/// Connects a backend to a URL with options, without TLS.
+///
+/// # Errors
+/// `Invalid` for bad options; otherwise as for [`connect_url`].
+pub async fn connect_url_with(url: &str, options: Options) -> Result<Arc<dyn Backend>> {
+    // The parser's error may quote the URL, which may hold a password.
+    let mut config: Config = url.parse().map_err(|_| {
+        let message = "the URL is not understood; allowed is postgres://user:password@host:port/database?options";
+        Error::new(ErrorKind::Invalid, "connect", message)
+    })?;
+    if config.get_connect_timeout().is_none() {
+        config.connect_timeout(CONNECT_TIMEOUT);
+    }
+    let open = Opened(move || config.connect(NoTls));
+    start(NAME, Hosted::new(open), options).await
+}

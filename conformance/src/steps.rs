@@ -1,0 +1,162 @@
+//! Transactions of drivers that block.
+
+use std::fmt;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lockapi::mutex::Named;
+use lockapi::{Fence, Key, Mutex, Result};
+use tokio::sync::oneshot;
+
+use crate::fixture::Transaction;
+
+/// What a mutex is called.
+#[derive(Clone, Debug)]
+pub struct Name {
+    namespace: String,
+    key: Key,
+}
+
+impl Named for Name {
+    fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    fn key(&self) -> &Key {
+        &self.key
+    }
+}
+
+/// A [`Transaction`] of a driver that blocks.
+pub trait BlockingTransaction {
+    /// Tries the lock of a mutex for the transaction.
+    ///
+    /// # Errors
+    /// Those of the backend.
+    fn try_lock_in(&mut self, mutex: &Name) -> Result<bool>;
+
+    /// Waits for the lock of a mutex for the transaction.
+    ///
+    /// # Errors
+    /// Those of the backend.
+    fn lock_in(&mut self, mutex: &Name, timeout: Duration) -> Result<()>;
+
+    /// Rejects a stale holder.
+    ///
+    /// # Errors
+    /// Those of the backend.
+    fn check_in(&mut self, fence: &Fence) -> Result<()>;
+
+    /// Runs a query of one text column and answers its first row.
+    fn query(&mut self, sql: &'static str) -> String;
+}
+
+type Work = dyn FnOnce(&mut dyn BlockingTransaction) + Send;
+
+enum Step {
+    Do(Box<Work>),
+    End { commit: bool },
+}
+
+/// What a case does in a transaction, step by step.
+pub struct Steps(Receiver<Step>);
+
+impl Steps {
+    /// Begins a transaction on a thread of its own: `work` opens it, has the steps
+    /// [run](Self::run), and then commits or rolls back, as it is told.
+    pub fn begin(work: impl FnOnce(Self) + Send + 'static) -> Box<dyn Transaction> {
+        let (steps, queue) = mpsc::channel();
+        let (sender, ended) = oneshot::channel();
+        thread::spawn(move || {
+            work(Self(queue));
+            // A case that failed does not wait.
+            let _failed = sender.send(());
+        });
+        Box::new(OnThread { steps, ended })
+    }
+
+    /// Runs the steps; answers whether the transaction is to be committed.
+    pub fn run(self, transaction: &mut dyn BlockingTransaction) -> bool {
+        for step in self.0 {
+            match step {
+                Step::Do(step) => step(transaction),
+                Step::End { commit } => return commit,
+            }
+        }
+        false
+    }
+}
+
+impl fmt::Debug for Steps {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Steps").finish_non_exhaustive()
+    }
+}
+
+/// The side of the case.
+struct OnThread {
+    steps: Sender<Step>,
+    ended: oneshot::Receiver<()>,
+}
+
+impl OnThread {
+    async fn ask<T: Send + 'static>(
+        &self,
+        step: impl FnOnce(&mut dyn BlockingTransaction) -> T + Send + 'static,
+    ) -> T {
+        let (sender, answer) = oneshot::channel();
+        let step = Step::Do(Box::new(move |transaction| {
+            drop(sender.send(step(transaction)));
+        }));
+        self.steps.send(step).expect("the transaction is open");
+        answer.await.expect("the step does not panic")
+    }
+
+    async fn end(self, commit: bool) {
+        let step = Step::End { commit };
+        self.steps.send(step).expect("the transaction is open");
+        self.ended.await.expect("the transaction ends");
+    }
+}
+
+fn name(mutex: &dyn Mutex) -> Name {
+    Name {
+        namespace: Mutex::namespace(mutex).to_owned(),
+        key: Mutex::key(mutex).clone(),
+    }
+}
+
+#[async_trait]
+impl Transaction for OnThread {
+    async fn try_lock_in(&mut self, mutex: &dyn Mutex) -> Result<bool> {
+        let name = name(mutex);
+        self.ask(move |transaction| transaction.try_lock_in(&name))
+            .await
+    }
+
+    async fn lock_in(&mut self, mutex: &dyn Mutex, timeout: Duration) -> Result<()> {
+        let name = name(mutex);
+        self.ask(move |transaction| transaction.lock_in(&name, timeout))
+            .await
+    }
+
+    async fn check_in(&mut self, fence: &Fence) -> Result<()> {
+        let fence = fence.clone();
+        self.ask(move |transaction| transaction.check_in(&fence))
+            .await
+    }
+
+    async fn query(&mut self, sql: &'static str) -> String {
+        self.ask(move |transaction| transaction.query(sql)).await
+    }
+
+    async fn commit(self: Box<Self>) {
+        self.end(true).await;
+    }
+
+    async fn rollback(self: Box<Self>) {
+        self.end(false).await;
+    }
+}

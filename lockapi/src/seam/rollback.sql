@@ -1,0 +1,2 @@
+-- Ends a transaction that was given up.
+ROLLBACK
