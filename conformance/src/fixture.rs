@@ -90,7 +90,7 @@ pub const SECRET: &str = "correct-horse-93";
 #[async_trait]
 pub trait Subject: Send + Sync {
     /// The first part of the names of its tests.
-    fn name(&self) -> &'static str;
+    fn name(&self) -> &str;
 
     /// Whether a need is met; it is asked before anything is connected.
     fn offers(&self, need: Need) -> bool;

@@ -53,25 +53,40 @@ pub(crate) use register;
 ///
 /// It understands the arguments of `cargo test` and of `cargo nextest`.
 pub fn run(subjects: &[Arc<dyn Subject>]) -> ! {
-    child::play_if_asked(subjects);
-    let arguments = Arguments::from_args();
-    let mut trials = Vec::new();
-    for subject in subjects {
-        for face in Face::ALL {
-            trials.extend(cases::all().map(|case| trial(subject, face, case)));
-        }
-    }
-    libtest_mimic::run(&arguments, trials).exit()
+    mount(subjects, &Face::ALL, |subject, face| {
+        let name = |case: &Case| format!("{}::{}_{}", case.module, case.id, case.name);
+        cases::all()
+            .map(|case| trial(subject, face, &name(case), case))
+            .collect()
+    })
 }
 
-fn trial(subject: &Arc<dyn Subject>, face: Face, case: &'static Case) -> Trial {
-    let name = format!(
-        "{}::{face}::{}::{}_{}",
-        subject.name(),
-        case.module,
-        case.id,
-        case.name
-    );
+/// Runs the cases in which two backends meet, as a test target without a harness; see
+/// [`Postgres::pairs`](crate::Postgres::pairs).
+pub fn run_pairs(subjects: &[Arc<dyn Subject>]) -> ! {
+    mount(subjects, &[Face::Dyn, Face::Blocking], |subject, face| {
+        let name = |case: &Case, id| format!("interop::{id}_{}", case.name);
+        cases::interop()
+            .map(|(id, case)| trial(subject, face, &name(case, id), case))
+            .collect()
+    })
+}
+
+fn mount(
+    subjects: &[Arc<dyn Subject>],
+    faces: &[Face],
+    trials: impl Fn(&Arc<dyn Subject>, Face) -> Vec<Trial>,
+) -> ! {
+    child::play_if_asked(subjects);
+    let arguments = Arguments::from_args();
+    let mounted = subjects
+        .iter()
+        .flat_map(|subject| faces.iter().flat_map(|face| trials(subject, *face)));
+    libtest_mimic::run(&arguments, mounted.collect()).exit()
+}
+
+fn trial(subject: &Arc<dyn Subject>, face: Face, name: &str, case: &'static Case) -> Trial {
+    let name = format!("{}::{face}::{name}", subject.name());
     let missing = case
         .needs
         .iter()

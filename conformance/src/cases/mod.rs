@@ -11,6 +11,7 @@ mod cancel;
 mod fences;
 mod guards;
 mod holding;
+mod interop;
 mod keys;
 mod lease;
 mod mutex;
@@ -40,6 +41,8 @@ const MODULES: &[&[Case]] = &[
     lease::CASES,
     holding::CASES,
 ];
+
+pub(crate) use interop::cases as interop;
 
 /// All cases.
 pub(crate) fn all() -> impl Iterator<Item = &'static Case> {

@@ -1,5 +1,6 @@
 //! A fixture on `PostgreSQL`.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -19,8 +20,10 @@ use crate::fixture::{Fixture, Locks, Problem, Transaction};
 use crate::patience::eventually;
 
 /// A namespace in a database of a server.
-pub(super) struct OnPostgres<D> {
-    driver: Arc<D>,
+pub(super) struct OnPostgres {
+    drivers: Vec<Arc<dyn Driver>>,
+    /// Whose turn it is to connect.
+    turn: AtomicUsize,
     namespace: String,
     observer: Observer,
     /// Looks at the server, which may serve several databases.
@@ -28,13 +31,19 @@ pub(super) struct OnPostgres<D> {
     site: Arc<Site>,
 }
 
-impl<D: Driver> OnPostgres<D> {
-    pub(super) fn new(driver: Arc<D>, site: Site) -> std::result::Result<Self, Problem> {
+impl OnPostgres {
+    pub(super) fn new(
+        drivers: &[Arc<dyn Driver>],
+        site: Site,
+    ) -> std::result::Result<Self, Problem> {
         let namespace = format!("n{:016x}", fastrand::u64(..));
-        Self::with(driver, Arc::new(site), namespace)
+        Self::with(drivers.to_vec(), Arc::new(site), namespace)
     }
 
-    pub(super) fn join(driver: Arc<D>, ticket: &str) -> std::result::Result<Self, Problem> {
+    pub(super) fn join(
+        drivers: &[Arc<dyn Driver>],
+        ticket: &str,
+    ) -> std::result::Result<Self, Problem> {
         let parts: Vec<_> = ticket.split('\n').collect();
         let [namespace, address, direct] = parts[..] else {
             return Err("not a ticket".into());
@@ -46,11 +55,13 @@ impl<D: Driver> OnPostgres<D> {
             cleanup: None,
             proxy: None,
         };
-        Self::with(driver, Arc::new(site), namespace.to_owned())
+        // Where there are two, the other one begins.
+        let drivers = drivers.iter().rev().map(Arc::clone).collect();
+        Self::with(drivers, Arc::new(site), namespace.to_owned())
     }
 
     fn with(
-        driver: Arc<D>,
+        drivers: Vec<Arc<dyn Driver>>,
         site: Arc<Site>,
         namespace: String,
     ) -> std::result::Result<Self, Problem> {
@@ -59,7 +70,8 @@ impl<D: Driver> OnPostgres<D> {
             ..site.direct.clone()
         };
         Ok(Self {
-            driver,
+            drivers,
+            turn: AtomicUsize::new(0),
             namespace,
             observer: Observer::new(inside.config()?),
             server: Observer::new(site.direct.config()?),
@@ -74,8 +86,13 @@ impl<D: Driver> OnPostgres<D> {
             ..self.site.direct.clone()
         }
         .url();
-        let backend = self.driver.connect(&url, Options::default()).await?;
+        let backend = self.drivers[0].connect(&url, Options::default()).await?;
         Ok(backend.migrate().await?)
+    }
+
+    fn driver(&self) -> &dyn Driver {
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        &*self.drivers[turn % self.drivers.len()]
     }
 
     fn options(&self, options: Options) -> Options {
@@ -92,7 +109,7 @@ impl<D: Driver> OnPostgres<D> {
     }
 }
 
-impl<D> Drop for OnPostgres<D> {
+impl Drop for OnPostgres {
     fn drop(&mut self) {
         if Arc::strong_count(&self.site) == 1
             && let Some(cleanup) = &self.site.cleanup
@@ -106,20 +123,20 @@ impl<D> Drop for OnPostgres<D> {
 }
 
 #[async_trait]
-impl<D: Driver> Fixture for OnPostgres<D> {
+impl Fixture for OnPostgres {
     fn namespace(&self) -> &str {
         &self.namespace
     }
 
     async fn sibling(&self) -> std::result::Result<Arc<dyn Fixture>, Problem> {
         let namespace = format!("n{:016x}", fastrand::u64(..));
-        let (driver, site) = (Arc::clone(&self.driver), Arc::clone(&self.site));
-        Ok(Arc::new(Self::with(driver, site, namespace)?))
+        let (drivers, site) = (self.drivers.clone(), Arc::clone(&self.site));
+        Ok(Arc::new(Self::with(drivers, site, namespace)?))
     }
 
     async fn backend(&self, options: Options) -> Result<Arc<dyn Backend>> {
         let url = self.site.address.url();
-        self.driver.connect(&url, self.options(options)).await
+        self.driver().connect(&url, self.options(options)).await
     }
 
     async fn backend_beside_full_pool(
@@ -127,13 +144,13 @@ impl<D: Driver> Fixture for OnPostgres<D> {
         options: Options,
     ) -> Result<Option<(Arc<dyn Backend>, Box<dyn Send + Sync>)>> {
         let url = self.site.address.url();
-        self.driver
+        self.driver()
             .connect_beside_full_pool(&url, self.options(options))
             .await
     }
 
     async fn begin(&self) -> Option<Box<dyn Transaction>> {
-        Some(self.driver.begin(&self.site.address.url()).await)
+        Some(self.driver().begin(&self.site.address.url()).await)
     }
 
     async fn elapse(&self, time: Duration) {

@@ -2,6 +2,7 @@
 //!
 //! [`Postgres`] is the same for all drivers; what differs is in a [`Driver`].
 
+use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -45,25 +46,54 @@ pub trait Driver: Send + Sync + 'static {
     async fn begin(&self, url: &str) -> Box<dyn Transaction>;
 }
 
-/// A backend on `PostgreSQL`, by its driver.
-#[derive(Clone, Debug)]
-pub struct Postgres<D> {
-    driver: Arc<D>,
+/// A backend on `PostgreSQL`, by its driver, or two that share a database.
+#[derive(Clone)]
+pub struct Postgres {
+    name: String,
+    drivers: Vec<Arc<dyn Driver>>,
 }
 
-impl<D: Driver> Postgres<D> {
+impl Postgres {
     /// The subject for a driver.
-    pub fn new(driver: D) -> Self {
+    pub fn new(driver: impl Driver) -> Self {
+        Self::of(vec![Arc::new(driver)])
+    }
+
+    /// The subjects in which two drivers share a database: all ordered pairs of different ones.
+    ///
+    /// The first driver connects the first backend of a case, the second the next, and so on by
+    /// turns; in other processes it is the other way round.
+    pub fn pairs(drivers: &[Arc<dyn Driver>]) -> Vec<Arc<dyn Subject>> {
+        let count = drivers.len();
+        let pairs = (0..count).flat_map(|first| (0..count).map(move |second| (first, second)));
+        pairs
+            .filter(|(first, second)| first != second)
+            .map(|(first, second)| {
+                let pair = [first, second].map(|at| Arc::clone(&drivers[at]));
+                Arc::new(Self::of(pair.into())) as Arc<dyn Subject>
+            })
+            .collect()
+    }
+
+    fn of(drivers: Vec<Arc<dyn Driver>>) -> Self {
+        let names: Vec<_> = drivers.iter().map(|driver| driver.name()).collect();
         Self {
-            driver: Arc::new(driver),
+            name: names.join("+"),
+            drivers,
         }
     }
 }
 
+impl fmt::Debug for Postgres {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Postgres({})", self.name)
+    }
+}
+
 #[async_trait]
-impl<D: Driver> Subject for Postgres<D> {
-    fn name(&self) -> &'static str {
-        self.driver.name()
+impl Subject for Postgres {
+    fn name(&self) -> &str {
+        &self.name
     }
 
     fn offers(&self, _: Need) -> bool {
@@ -72,7 +102,7 @@ impl<D: Driver> Subject for Postgres<D> {
 
     async fn fixture(&self, place: Place) -> Result<Arc<dyn Fixture>, Problem> {
         let site = place::prepare(place).await?;
-        let fixture = OnPostgres::new(Arc::clone(&self.driver), site)?;
+        let fixture = OnPostgres::new(&self.drivers, site)?;
         if !matches!(place, Place::Empty | Place::Standby | Place::WrongPassword) {
             fixture.migrate().await?;
         }
@@ -80,9 +110,6 @@ impl<D: Driver> Subject for Postgres<D> {
     }
 
     async fn join(&self, ticket: &str) -> Result<Arc<dyn Fixture>, Problem> {
-        Ok(Arc::new(OnPostgres::join(
-            Arc::clone(&self.driver),
-            ticket,
-        )?))
+        Ok(Arc::new(OnPostgres::join(&self.drivers, ticket)?))
     }
 }

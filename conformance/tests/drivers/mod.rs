@@ -1,0 +1,5 @@
+//! The three libraries, for the suite.
+
+pub(crate) mod diesel;
+pub(crate) mod sqlx;
+pub(crate) mod sync;

@@ -1,0 +1,16 @@
+//! Every ordered pair of backends on one database.
+
+mod drivers;
+
+use std::sync::Arc;
+
+use conformance::{Driver, Postgres};
+
+fn main() {
+    let drivers: [Arc<dyn Driver>; 3] = [
+        Arc::new(drivers::sqlx::Sqlx),
+        Arc::new(drivers::diesel::Diesel),
+        Arc::new(drivers::sync::Sync),
+    ];
+    conformance::run_pairs(&Postgres::pairs(&drivers));
+}
