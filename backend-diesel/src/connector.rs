@@ -1,5 +1,6 @@
 //! Connecting and running statements.
 
+use std::fmt;
 use std::ops::DerefMut;
 use std::time::Duration;
 
@@ -70,8 +71,17 @@ impl<C: DerefMut<Target = PgConnection> + Send> BlockingConnection for Owned<C> 
     }
 }
 
-/// A connection of the caller; no prepared statement is left on it.
-pub(crate) struct Borrowed<'a>(pub(crate) &'a mut PgConnection);
+/// A connection of the caller as the engine sees one: it runs any [`Operation`](lockapi::seam::Operation), in the
+/// transaction that is open on it.
+///
+/// No prepared statement is left on it.
+pub struct Borrowed<'a>(pub &'a mut PgConnection);
+
+impl fmt::Debug for Borrowed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Borrowed").finish_non_exhaustive()
+    }
+}
 
 impl BlockingConnection for Borrowed<'_> {
     fn run(&mut self, statement: &'static Statement, params: Vec<Value>) -> Result<Rows, Failure> {

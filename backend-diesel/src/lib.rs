@@ -61,6 +61,7 @@ use lockapi::engine::{Options, start};
 use lockapi::seam::Hosted;
 use lockapi::{Backend, Error, ErrorKind, Result};
 
+pub use connector::Borrowed;
 pub use transaction::{CheckIn, InTransaction};
 
 use connector::{Opened, Pooled};

@@ -1,5 +1,7 @@
 //! Connecting, running statements and classifying failures.
 
+use std::fmt;
+
 use lockapi::seam::{Call, Connection, Connector, Lane, Mode, Rows};
 use lockapi::{Error, ErrorKind, Failure};
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPoolOptions};
@@ -109,8 +111,15 @@ impl Connection for Owned {
     }
 }
 
-/// A connection of the caller.
-pub(crate) struct Borrowed<'a>(pub(crate) &'a mut PgConnection);
+/// A connection of the caller as the engine sees one: it runs any [`Operation`](lockapi::seam::Operation), in the
+/// transaction that is open on it.
+pub struct Borrowed<'a>(pub &'a mut PgConnection);
+
+impl fmt::Debug for Borrowed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Borrowed").finish_non_exhaustive()
+    }
+}
 
 impl Connection for Borrowed<'_> {
     async fn run(&mut self, call: &dyn Call) -> Result<Rows, Failure> {

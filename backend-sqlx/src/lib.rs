@@ -44,6 +44,7 @@ use lockapi::{Backend, Error, ErrorKind, Result};
 use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 
+pub use connector::Borrowed;
 pub use transaction::{CheckIn, InTransaction};
 
 use connector::Sqlx;

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::fmt;
 use std::ops::DerefMut;
 use std::time::Duration;
 
@@ -89,8 +90,17 @@ impl<C: DerefMut<Target = Client> + Send> BlockingConnection for Owned<C> {
     }
 }
 
-/// A client or a transaction of the caller.
-pub(crate) struct Borrowed<'a, C>(pub(crate) &'a mut C);
+/// A client or a transaction of the caller as the engine sees one: it runs any [`Operation`](lockapi::seam::Operation), in the
+/// transaction that is open on it.
+///
+/// No prepared statement is left on it.
+pub struct Borrowed<'a, C>(pub &'a mut C);
+
+impl<C> fmt::Debug for Borrowed<'_, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Borrowed").finish_non_exhaustive()
+    }
+}
 
 impl<C: GenericClient + Send> BlockingConnection for Borrowed<'_, C> {
     fn run(&mut self, statement: &'static Statement, params: Vec<Value>) -> Result<Rows, Failure> {

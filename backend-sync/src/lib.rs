@@ -51,6 +51,7 @@ use lockapi::{Backend, Error, ErrorKind, Result};
 use postgres::{Client, Config, NoTls};
 use r2d2::{ManageConnection, Pool};
 
+pub use connector::Borrowed;
 pub use transaction::{CheckIn, InTransaction};
 
 use connector::{Opened, Pooled};

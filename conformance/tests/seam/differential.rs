@@ -3,36 +3,55 @@
 use std::sync::{Mutex, PoisonError};
 
 use conformance::differential::{self, SESSIONS};
+use lockapi::seam::Connection;
+use postgres::{Client, NoTls};
 use proptest::test_runner::{Config, TestRunner};
 
-use crate::postgres_link::PostgresLink;
+use crate::link::{Library, Link};
 
 #[test]
-fn database_and_model_agree() {
-    let url = crate::url();
-    let observer = Mutex::new(PostgresLink::connect(&url));
+fn x04_sqlx_and_model_agree() {
+    agree([Library::Sqlx; SESSIONS]);
+}
+
+#[test]
+fn x04_diesel_and_model_agree() {
+    agree([Library::Diesel; SESSIONS]);
+}
+
+#[test]
+fn x04_sync_and_model_agree() {
+    agree([Library::Sync; SESSIONS]);
+}
+
+#[test]
+fn x04_all_together_and_model_agree() {
+    agree(Library::ALL);
+}
+
+fn agree(libraries: [Library; SESSIONS]) {
+    let (url, runtime) = crate::server();
+    let _entered = runtime.enter();
+    let observer = Mutex::new(Client::connect(&url, NoTls).expect("a connection"));
     let config = Config {
-        cases: 200,
+        cases: 100,
         failure_persistence: None,
         ..Config::default()
     };
-    let sessions = std::array::from_fn::<_, SESSIONS, _>(|_| PostgresLink::connect(&url));
+    let sessions = libraries.map(|library| Link::connect(library, &url));
     let sessions = Mutex::new(sessions);
     TestRunner::new(config)
         .run(&differential::actions(), |actions| {
             let mut sessions = sessions.lock().unwrap_or_else(PoisonError::into_inner);
             for session in &mut *sessions {
-                session
-                    .0
-                    .batch_execute("SELECT pg_advisory_unlock_all()")
-                    .expect("cleared");
+                let cleared = session.script("SELECT pg_advisory_unlock_all()");
+                pollster::block_on(cleared).expect("cleared");
             }
             let namespace = format!("n{:016x}", fastrand::u64(..));
             let elapse = |time: std::time::Duration| {
                 let mut observer = observer.lock().unwrap_or_else(PoisonError::into_inner);
                 let micros = i64::try_from(time.as_micros()).expect("a short time");
                 observer
-                    .0
                     .execute(
                         "UPDATE lockapi.lease
                             SET acquired_at = acquired_at - $2::int8 * interval '1 microsecond',

@@ -1,17 +1,15 @@
-//! The seam on every driver that backends are written for: one small connection each.
+//! The seam on every library: operations, their types, and the same answers everywhere.
 
-mod diesel_link;
 mod differential;
+mod link;
 mod operations;
-mod postgres_link;
-mod sqlx_link;
 mod statements;
 
 use conformance::cluster::Cluster;
 use lockapi::{BackendExt, MIGRATIONS};
 
-/// The URL of a server whose database has the tables.
-fn url() -> String {
+/// The URL of a server whose database has the tables, and a runtime for sqlx.
+fn server() -> (String, tokio::runtime::Runtime) {
     let url = match Cluster::shared() {
         Ok(cluster) => cluster.url().to_owned(),
         Err(error) => panic!("no server: {error}"),
@@ -22,5 +20,5 @@ fn url() -> String {
         backend.migrate().await.expect("migrated");
         assert!(backend.mutex("seam").is_ok() && !MIGRATIONS.is_empty());
     });
-    url
+    (url, runtime)
 }

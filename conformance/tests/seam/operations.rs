@@ -1,44 +1,28 @@
 //! The same operations on every driver, decoded alike.
 
-use diesel::Connection as _;
 use lockapi::lease::{Acquire, Acquired, Peek, Release, Renew};
 use lockapi::memory::World;
 use lockapi::mutex::{Check, Enlist, ReleaseOne, Step, Stepped, TryOne};
 use lockapi::seam::{Connection, Operation, Row, Rows, Statement, Type, Value};
 use lockapi::{ErrorKind, Failure, LockId};
 
-use crate::diesel_link::DieselLink;
-use crate::postgres_link::PostgresLink;
-use crate::sqlx_link::SqlxLink;
+use crate::link::{Library, Link};
 
 #[test]
-fn postgres_runs_the_operations() {
-    let mut link = PostgresLink::connect(&crate::url());
-    pollster::block_on(exercise(&mut link));
-}
-
-#[test]
-fn diesel_runs_the_operations() {
-    let connection = diesel::PgConnection::establish(&crate::url()).expect("a connection");
-    pollster::block_on(exercise(&mut DieselLink(connection)));
-}
-
-#[test]
-fn sqlx_runs_the_operations() {
-    use sqlx::Connection as _;
-    let url = crate::url();
-    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    runtime.block_on(async {
-        let connection = sqlx::PgConnection::connect(&url).await;
-        exercise(&mut SqlxLink(connection.expect("a connection"))).await;
-    });
+fn every_library_runs_the_operations() {
+    let (url, runtime) = crate::server();
+    let _entered = runtime.enter();
+    for library in Library::ALL {
+        println!("on {library:?}");
+        pollster::block_on(exercise(&mut Link::connect(library, &url)));
+    }
 }
 
 #[test]
 fn a_check_wants_a_living_session_and_no_larger_token() {
-    let url = crate::url();
-    let mut holder = PostgresLink::connect(&url);
-    let mut writer = PostgresLink::connect(&url);
+    let (url, _runtime) = crate::server();
+    let mut holder = Link::connect(Library::Sync, &url);
+    let mut writer = Link::connect(Library::Sync, &url);
     let mark = fastrand::i64(..);
     let namespace = format!("n{:016x}", fastrand::u64(..));
     let mut check = |fence| {

@@ -5,9 +5,8 @@ use lockapi::lease::{self, Acquire, Peek, Release, Renew, Sweep};
 use lockapi::mutex::{
     self, Clear, Enlist, Flush, Relax, ReleaseOne, Step, Timeouts, TryIn, TryOne, Wait, WaitIn,
 };
-use lockapi::seam::{Operation, Statement, Type};
-
-use crate::postgres_link::PostgresLink;
+use lockapi::seam::{Idle, Operation, Remember, Restore, Statement, Type};
+use postgres::{Client, NoTls};
 
 fn statements() -> Vec<Statement> {
     vec![
@@ -31,14 +30,18 @@ fn statements() -> Vec<Statement> {
         Timeouts::STATEMENT,
         Settle::STATEMENT,
         Marker::STATEMENT,
+        Idle::STATEMENT,
+        Remember::STATEMENT,
+        Restore::STATEMENT,
     ]
 }
 
 #[test]
 fn prepare_with_the_types_that_are_declared() {
-    let mut link = PostgresLink::connect(&crate::url());
+    let (url, _runtime) = crate::server();
+    let mut client = Client::connect(&url, NoTls).expect("a connection");
     for statement in statements() {
-        let prepared = match link.0.prepare(statement.sql) {
+        let prepared = match client.prepare(statement.sql) {
             Ok(prepared) => prepared,
             Err(error) => panic!("{}: {error:?}", statement.name),
         };
@@ -70,7 +73,7 @@ fn are_all_listed() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../lockapi/src");
     let listed: Vec<_> = statements().iter().map(|statement| statement.sql).collect();
     let mut unlisted = Vec::new();
-    for module in ["engine", "lease", "mutex"] {
+    for module in ["engine", "lease", "mutex", "seam"] {
         for file in std::fs::read_dir(format!("{folder}/{module}")).expect("the sources") {
             let path = file.expect("a file").path();
             if path.extension().is_some_and(|ending| ending == "sql") {
@@ -82,6 +85,13 @@ fn are_all_listed() {
         }
     }
     unlisted.sort();
-    let scripts = ["begin", "begin_write", "commit", "rollback"];
+    let scripts = [
+        "begin",
+        "begin_write",
+        "commit",
+        "rollback",
+        "rollback",
+        "terminate",
+    ];
     assert_eq!(unlisted, scripts);
 }
