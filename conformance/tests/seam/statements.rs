@@ -5,7 +5,7 @@ use lockapi::lease::{self, Acquire, Peek, Release, Renew, Sweep};
 use lockapi::mutex::{
     self, Clear, Enlist, Flush, Relax, ReleaseOne, Step, Timeouts, TryIn, TryOne, Wait, WaitIn,
 };
-use lockapi::seam::{Idle, Operation, Remember, Restore, Statement, Type};
+use lockapi::seam::{Operation, Remember, Restore, Statement, Type};
 use postgres::{Client, NoTls};
 
 fn statements() -> Vec<Statement> {
@@ -30,7 +30,6 @@ fn statements() -> Vec<Statement> {
         Timeouts::STATEMENT,
         Settle::STATEMENT,
         Marker::STATEMENT,
-        Idle::STATEMENT,
         Remember::STATEMENT,
         Restore::STATEMENT,
     ]
@@ -85,13 +84,6 @@ fn are_all_listed() {
         }
     }
     unlisted.sort();
-    let scripts = [
-        "begin",
-        "begin_write",
-        "commit",
-        "rollback",
-        "rollback",
-        "terminate",
-    ];
+    let scripts = ["begin", "begin_write", "commit", "rollback", "terminate"];
     assert_eq!(unlisted, scripts);
 }

@@ -7,10 +7,10 @@ use super::connector::{Connection, Mode};
 use super::hosted::{BlockingConnection, Inline};
 use super::value::{Row, Rows, Type, Value};
 use crate::blocking::block_on;
+use crate::engine::{COMMIT, ROLLBACK};
 use crate::error::Failure;
 use crate::memory::World;
 
-const ROLLBACK: &str = include_str!("rollback.sql");
 const TERMINATE: &str = include_str!("terminate.sql");
 
 /// A connection that goes back to where it came from when it is dropped, as it was.
@@ -22,6 +22,7 @@ const TERMINATE: &str = include_str!("terminate.sql");
 pub struct Lent<N: BlockingConnection> {
     connection: N,
     before: Option<Settings>,
+    in_transaction: bool,
 }
 
 impl<N: BlockingConnection> Lent<N> {
@@ -34,16 +35,18 @@ impl<N: BlockingConnection> Lent<N> {
             Mode::Direct => block_on(Inline(&mut connection).perform(&[Remember]))?.pop(),
             Mode::Proxied => None,
         };
-        Ok(Self { connection, before })
+        Ok(Self {
+            connection,
+            before,
+            in_transaction: false,
+        })
     }
 
     fn give_back(&mut self) -> Result<(), Failure> {
         let mut connection = Inline(&mut self.connection);
-        match block_on(connection.perform(&[Idle])) {
-            Ok(answers) if answers == [true] => {}
-            Err(failure) if failure.broken => return Err(failure),
-            // It was given up in the middle of a transaction.
-            _ => block_on(connection.script(ROLLBACK))?,
+        if self.in_transaction {
+            // It was given up in the middle of it.
+            block_on(connection.script(ROLLBACK))?;
         }
         if let Some(before) = self.before.take() {
             block_on(connection.perform(&[Restore(before)]))?;
@@ -64,7 +67,11 @@ impl<N: BlockingConnection> BlockingConnection for Lent<N> {
     }
 
     fn script(&mut self, sql: &'static str) -> Result<(), Failure> {
-        self.connection.script(sql)
+        let outcome = self.connection.script(sql);
+        // The other scripts begin a transaction, or are run in one.
+        let ended = outcome.is_ok() && [COMMIT, ROLLBACK].contains(&sql);
+        self.in_transaction = !ended;
+        outcome
     }
 }
 
@@ -84,10 +91,6 @@ pub struct Settings {
     values: Vec<String>,
 }
 
-/// Tells whether no transaction is open; a batch of one.
-#[derive(Clone, Copy, Debug)]
-pub struct Idle;
-
 /// Reads the settings of a session; a batch of one.
 #[derive(Clone, Copy, Debug)]
 pub struct Remember;
@@ -95,29 +98,6 @@ pub struct Remember;
 /// Puts the settings of a session back and releases its advisory locks; a batch of one.
 #[derive(Clone, Debug)]
 pub struct Restore(pub Settings);
-
-impl Operation for Idle {
-    type Output = bool;
-
-    const STATEMENT: Statement = Statement {
-        name: "seam.idle",
-        sql: include_str!("idle.sql"),
-        params: &[],
-        columns: &[Type::Bool],
-    };
-
-    fn params(_: &[Self]) -> Vec<Value> {
-        Vec::new()
-    }
-
-    fn decode(_: &[Self], rows: Rows) -> Result<Vec<bool>, Failure> {
-        rows.into_iter().map(|mut row| row.bool(0)).collect()
-    }
-
-    fn model(_: &[Self], _: &mut World, _: u64) -> Option<Rows> {
-        Some(vec![Row(vec![Value::Bool(true)])])
-    }
-}
 
 impl Operation for Remember {
     type Output = Settings;
@@ -182,5 +162,93 @@ impl Operation for Restore {
     fn model(_: &[Self], world: &mut World, session: u64) -> Option<Rows> {
         world.release_all(session);
         Some(vec![Row(vec![Value::Int(0)])])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+    use crate::ErrorKind;
+
+    /// Notes what it runs; has no settings; fails what it is told to.
+    struct Noting {
+        ran: Arc<Mutex<Vec<&'static str>>>,
+        fails: &'static str,
+    }
+
+    impl Noting {
+        fn note(&self, what: &'static str) -> Result<(), Failure> {
+            self.ran.lock().unwrap().push(what);
+            if what == self.fails {
+                return Err(Failure::refused(None, "it is told to fail"));
+            }
+            Ok(())
+        }
+    }
+
+    impl BlockingConnection for Noting {
+        fn run(&mut self, statement: &'static Statement, _: Vec<Value>) -> Result<Rows, Failure> {
+            self.note(statement.name)?;
+            let none = || Value::Texts(Vec::new());
+            Ok(vec![Row(match statement.name {
+                "seam.remember" => vec![none(), none()],
+                _ => vec![Value::Int(0)],
+            })])
+        }
+
+        fn script(&mut self, sql: &'static str) -> Result<(), Failure> {
+            self.note(sql)
+        }
+    }
+
+    fn give_back(mode: Mode, fails: &'static str, scripts: &[&'static str]) -> Vec<&'static str> {
+        let ran = Arc::new(Mutex::new(Vec::new()));
+        let noting = Noting {
+            ran: Arc::clone(&ran),
+            fails,
+        };
+        let mut lent = Lent::take(noting, mode).unwrap();
+        for script in scripts {
+            let ran = lent.script(script);
+            assert_eq!(ran.is_err(), *script == fails);
+        }
+        drop(lent);
+        let ran = ran.lock().unwrap();
+        ran[usize::from(mode == Mode::Direct) + scripts.len()..].to_vec()
+    }
+
+    #[test]
+    fn settings_and_locks_are_put_back() {
+        assert_eq!(give_back(Mode::Direct, "", &[]), ["seam.restore"]);
+        let ended = give_back(Mode::Direct, "", &["BEGIN", COMMIT]);
+        assert_eq!(ended, ["seam.restore"]);
+    }
+
+    #[test]
+    fn a_transaction_that_was_given_up_is_rolled_back() {
+        let ran = give_back(Mode::Direct, "", &["BEGIN"]);
+        assert_eq!(ran, [ROLLBACK, "seam.restore"]);
+        let ran = give_back(Mode::Direct, COMMIT, &["BEGIN", COMMIT]);
+        assert_eq!(ran, [ROLLBACK, "seam.restore"]);
+        assert_eq!(give_back(Mode::Proxied, "", &["BEGIN"]), [ROLLBACK]);
+    }
+
+    #[test]
+    fn a_session_that_is_not_as_it_was_ends() {
+        let ran = give_back(Mode::Direct, "seam.restore", &[]);
+        assert_eq!(ran, ["seam.restore", TERMINATE]);
+    }
+
+    #[test]
+    fn the_session_of_another_is_left_alone() {
+        assert!(give_back(Mode::Proxied, "", &[]).is_empty());
+    }
+
+    #[test]
+    fn a_refusal_without_a_code_had_no_effect() {
+        let failure = Failure::refused(None, "no");
+        assert_eq!(failure.kind(), ErrorKind::Unavailable);
     }
 }

@@ -15,5 +15,5 @@ mod value;
 pub use call::{Batch, Call, Operation, Statement};
 pub use connector::{Connection, Connector, Lane, Mode};
 pub use hosted::{BlockingConnection, BlockingConnector, Hosted, HostedConnection, Inline};
-pub use lent::{Idle, Lent, Remember, Restore, Settings};
+pub use lent::{Lent, Remember, Restore, Settings};
 pub use value::{Row, Rows, Type, Value};

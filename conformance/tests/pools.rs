@@ -1,0 +1,220 @@
+//! What the backends do with the pool of a program.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use conformance::cluster::Cluster;
+use diesel::sql_types::Text;
+use diesel::{PgConnection, QueryableByName, RunQueryDsl};
+use lockapi::ErrorKind;
+use lockapi::blocking::Backend;
+use lockapi::engine::Options;
+use r2d2::{CustomizeConnection, ManageConnection, Pool};
+use r2d2_postgres::PostgresConnectionManager;
+use r2d2_postgres::postgres::{Client, NoTls};
+
+/// A library with pools.
+trait Library: std::fmt::Debug + 'static {
+    type Manager: ManageConnection;
+
+    fn manager(url: &str) -> Self::Manager;
+    fn connect(pool: &Pool<Self::Manager>, options: Options) -> lockapi::Result<Backend>;
+    fn answer(
+        connection: &mut <Self::Manager as ManageConnection>::Connection,
+        sql: &str,
+    ) -> String;
+}
+
+#[derive(Debug)]
+struct Sync;
+
+impl Library for Sync {
+    type Manager = PostgresConnectionManager<NoTls>;
+
+    fn manager(url: &str) -> Self::Manager {
+        PostgresConnectionManager::new(url.parse().expect("a URL"), NoTls)
+    }
+
+    fn connect(pool: &Pool<Self::Manager>, options: Options) -> lockapi::Result<Backend> {
+        Backend::connect(backend_sync::connect_with(pool, options))
+    }
+
+    fn answer(connection: &mut Client, sql: &str) -> String {
+        connection.query_one(sql, &[]).expect("a row").get(0)
+    }
+}
+
+#[derive(Debug)]
+struct Diesel;
+
+#[derive(QueryableByName)]
+struct Answer {
+    #[diesel(sql_type = Text)]
+    answer: String,
+}
+
+impl Library for Diesel {
+    type Manager = diesel::r2d2::ConnectionManager<PgConnection>;
+
+    fn manager(url: &str) -> Self::Manager {
+        Self::Manager::new(url)
+    }
+
+    fn connect(pool: &Pool<Self::Manager>, options: Options) -> lockapi::Result<Backend> {
+        Backend::connect(backend_diesel::connect_with(pool, options))
+    }
+
+    fn answer(connection: &mut PgConnection, sql: &str) -> String {
+        let rows = diesel::sql_query(sql).load::<Answer>(connection);
+        rows.expect("a row").swap_remove(0).answer
+    }
+}
+
+/// Gives every connection a setting, as programs do.
+#[derive(Debug)]
+struct Customized<L>(std::marker::PhantomData<fn() -> L>);
+
+impl<L: Library> CustomizeConnection<Connection<L>, <L::Manager as ManageConnection>::Error>
+    for Customized<L>
+{
+    fn on_acquire(
+        &self,
+        connection: &mut Connection<L>,
+    ) -> Result<(), <L::Manager as ManageConnection>::Error> {
+        L::answer(
+            connection,
+            "SELECT set_config('statement_timeout', '77s', false) AS answer",
+        );
+        Ok(())
+    }
+}
+
+type Connection<L> = <<L as Library>::Manager as ManageConnection>::Connection;
+
+fn url() -> String {
+    match Cluster::shared() {
+        Ok(cluster) => cluster.url().to_owned(),
+        Err(error) => panic!("no server: {error}"),
+    }
+}
+
+fn pool<L: Library>(size: u32) -> Pool<L::Manager> {
+    Pool::builder()
+        .max_size(size)
+        .min_idle(Some(0))
+        .connection_timeout(Duration::from_secs(1))
+        .connection_customizer(Box::new(Customized::<L>(std::marker::PhantomData)))
+        .build(L::manager(&url()))
+        .expect("a pool")
+}
+
+fn in_use<M: ManageConnection>(pool: &Pool<M>) -> u32 {
+    let state = pool.state();
+    state.connections - state.idle_connections
+}
+
+fn options() -> Options {
+    Options::default()
+        .namespace(format!("n{:016x}", fastrand::u64(..)))
+        .waiters(2)
+}
+
+fn no_more_is_taken_than_is_stated<L: Library>() {
+    let pool = pool::<L>(10);
+    let options = options();
+    let backend = L::connect(&pool, options.clone()).expect("a backend");
+    backend.migrate().expect("migrated");
+    let other = L::connect(&pool, options).expect("a backend");
+    let guards: Vec<_> = (0..8)
+        .map(|key| {
+            let mutex = other.mutex(format!("door {key}")).expect("a mutex");
+            mutex.lock().expect("locked")
+        })
+        .collect();
+    let waiting: Vec<_> = (0..8)
+        .map(|key| {
+            let mutex = backend.mutex(format!("door {key}")).expect("a mutex");
+            thread::spawn(move || drop(mutex.lock().expect("locked")))
+        })
+        .collect();
+    let terms = lockapi::lease::Terms::new(Duration::from_secs(30));
+    let lease = backend.lease("job", terms).expect("a lease");
+    drop(lease.acquire().expect("acquired"));
+    // The other one has no waiters, and no statements on tables.
+    let started = Instant::now();
+    while in_use(&pool) < 5 {
+        assert!(started.elapsed() < Duration::from_secs(10));
+        thread::sleep(Duration::from_millis(5));
+    }
+    thread::sleep(Duration::from_millis(300));
+    assert_eq!(in_use(&pool), 2 + 2 + 1);
+    drop(guards);
+    for waiter in waiting {
+        waiter.join().expect("it was served");
+    }
+}
+
+fn what_goes_back_is_as_it_was<L: Library>() {
+    const LEFT: &str = "SELECT concat_ws(' ', current_setting('statement_timeout'),
+            current_setting('synchronous_commit'), current_setting('plan_cache_mode'),
+            current_setting('search_path'),
+            (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()),
+            (SELECT count(*) FROM pg_stat_activity WHERE pid = pg_backend_pid()
+                AND xact_start < query_start - interval '50ms')) AS answer";
+    let pool = pool::<L>(8);
+    let before = L::answer(&mut pool.get().expect("a connection"), LEFT);
+    assert!(before.starts_with("77s on auto"), "{before}");
+    let backend = L::connect(&pool, options()).expect("a backend");
+    backend.migrate().expect("migrated");
+    let guard = backend.mutex("door").expect("a mutex").lock();
+    let guard = guard.expect("locked");
+    let terms = lockapi::lease::Terms::new(Duration::from_secs(30));
+    let lease = backend.lease("job", terms).expect("a lease");
+    drop(lease.acquire().expect("acquired"));
+    assert_eq!(in_use(&pool), 2);
+    drop((guard, backend, lease));
+    let started = Instant::now();
+    while in_use(&pool) > 0 {
+        assert!(
+            started.elapsed() < Duration::from_secs(10),
+            "not given back"
+        );
+        thread::sleep(Duration::from_millis(5));
+    }
+    let known = pool.state().connections;
+    let mut all: Vec<_> = (0..known)
+        .map(|_| pool.get().expect("a connection"))
+        .collect();
+    for connection in &mut all {
+        assert_eq!(L::answer(connection, LEFT), before);
+    }
+}
+
+fn a_full_pool_is_told_of<L: Library>() {
+    let pool = pool::<L>(2);
+    let all = (pool.get().expect("one"), pool.get().expect("another"));
+    let started = Instant::now();
+    let error = L::connect(&pool, options()).expect_err("nothing is left");
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(started.elapsed() < Duration::from_secs(4));
+    drop(all);
+    L::connect(&pool, options()).expect("a backend");
+}
+
+macro_rules! each {
+    ($($name:ident)*) => {$(
+        mod $name {
+            #[test]
+            fn on_diesel() {
+                super::$name::<super::Diesel>();
+            }
+
+            #[test]
+            fn on_sync() {
+                super::$name::<super::Sync>();
+            }
+        }
+    )*};
+}
+
+each! { no_more_is_taken_than_is_stated what_goes_back_is_as_it_was a_full_pool_is_told_of }
