@@ -65,6 +65,10 @@ const DECOYS: &str = "
         LANGUAGE sql AS $$ SELECT 1::int8 $$;
     GRANT USAGE ON SCHEMA hostile TO public;";
 
+/// Begins a text that changes functions or grants, which cannot be changed by two at once. Dropping
+/// what a role owns takes its grants back.
+const TURN: &str = "SELECT pg_advisory_xact_lock(-728, 1);";
+
 pub(super) async fn prepare(place: Place) -> Result<Site, Problem> {
     let url = off_runtime(|| Cluster::shared().map(|cluster| cluster.url().to_owned()));
     let site = |mut address: Address| {
@@ -165,10 +169,8 @@ async fn with_role(mut site: Site, settings: &[(&str, &str)]) -> Result<Site, Pr
         // Writing to a string does not fail.
         let _ok = write!(script, "ALTER ROLE {role} SET {name} = {value};");
     }
-    // Functions and grants cannot be changed by two at once.
-    let script = format!("SELECT pg_advisory_xact_lock(-728, 1); {script}");
-    observer.try_rows(script).await?;
-    site.cleanup = Some(format!("DROP OWNED BY {role}; DROP ROLE {role}"));
+    observer.try_rows(format!("{TURN}{script}")).await?;
+    site.cleanup = Some(format!("{TURN}DROP OWNED BY {role}; DROP ROLE {role}"));
     site.address.user = role;
     Ok(site)
 }
