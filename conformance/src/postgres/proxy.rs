@@ -36,14 +36,15 @@ impl Proxy {
         let users = dir.join("users.txt");
         fs::write(&users, format!("\"{user}\" \"\"\n"))?;
         let config = dir.join("proxy.ini");
+        // All sessions are opened, and take turns: what is left in one is missed in the next.
         fs::write(
             &config,
             format!(
                 "[databases]\n* = host=127.0.0.1 port={server}\n[pgbouncer]\n\
                  listen_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n\
                  auth_type = trust\nauth_file = {}\npool_mode = transaction\n\
-                 default_pool_size = {sessions}\nmax_client_conn = 100\n\
-                 ignore_startup_parameters = extra_float_digits\n",
+                 default_pool_size = {sessions}\nmin_pool_size = {sessions}\nmax_client_conn = 100\n\
+                 server_round_robin = 1\nignore_startup_parameters = extra_float_digits\n",
                 users.display()
             ),
         )?;
