@@ -19,6 +19,7 @@ register! { "schema":
     V05 later_migrations_are_left_alone @ Empty [Schema];
     V05 failed_migration_leaves_nothing @ Empty [Schema];
     V05 missing_tables_are_told @ Empty [Schema];
+    V05 column_of_another_type_is_corrupt @ Empty [Schema, Sql];
     V05 needs_no_rights_when_nothing_is_to_do @ PoorRole [Schema];
     V05 few_rights_are_enough @ PoorRole [Schema];
     V07 secrets_are_never_shown @ Password [Passwords];
@@ -149,6 +150,22 @@ async fn missing_tables_are_told(cx: Context) {
     assert!(error.to_string().contains("migrate()"), "{error}");
     backend.migrate().await.unwrap();
     works(&cx).await;
+}
+
+async fn column_of_another_type_is_corrupt(cx: Context) {
+    let backend = cx.backend().await;
+    backend.migrate().await.unwrap();
+    // Every driver could read it as text.
+    cx.sql("DROP VIEW lockapi.lease_view; ALTER TABLE lockapi.lease ALTER owner TYPE varchar")
+        .await;
+    let lease = backend.lease("job", Terms::new(MINUTE)).unwrap();
+    let guard = lease.acquire().await.unwrap();
+    assert_eq!(lease.peek().await.unwrap_err().kind(), ErrorKind::Corrupt);
+    cx.sql("ALTER TABLE lockapi.lease ALTER owner TYPE text")
+        .await;
+    let later = cx.backend().await.lease("job", Terms::new(MINUTE)).unwrap();
+    later.peek().await.unwrap().expect("held");
+    guard.release().await.unwrap();
 }
 
 async fn needs_no_rights_when_nothing_is_to_do(cx: Context) {
