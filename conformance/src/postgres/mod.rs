@@ -101,6 +101,13 @@ impl Subject for Postgres {
     }
 
     async fn fixture(&self, place: Place) -> Result<Arc<dyn Fixture>, Problem> {
+        if matches!(
+            place,
+            Place::PoorRole | Place::HostileRole | Place::HostileProxy
+        ) {
+            // The tables that the role is given rights on.
+            self.fixture(Place::Shared).await?;
+        }
         let site = place::prepare(place).await?;
         let fixture = OnPostgres::new(&self.drivers, site)?;
         if !matches!(place, Place::Empty | Place::Standby | Place::WrongPassword) {
