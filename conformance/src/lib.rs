@@ -5,8 +5,183 @@
 //! No case knows which backend it runs on. What a subject cannot lend ([`Need`]) turns the cases
 //! that need it into ignored ones, visibly; a server that is not there makes them fail.
 //!
-//! # Running it on your own backend
-//! A test target without a harness (`harness = false` in `Cargo.toml`) mounts everything:
+//! ```text
+//! cargo nextest run -p conformance                      # everything
+//! cargo nextest run -p conformance sqlx::dyn::lease     # a backend, a face, a module
+//! cargo test -p conformance --test memory -- --list     # what there is
+//! ```
+//!
+//! # Write your own backend
+//! A backend for another `PostgreSQL` driver is a [`Connector`](lockapi::seam::Connector) and its
+//! [`Connection`](lockapi::seam::Connection), two methods each, handed to
+//! [`lockapi::engine::start`]. They connect, run statements, and tell what a failure looks like.
+//! All that is known of locking is in `lockapi`, so a backend of yours uses the same tables, keys
+//! and tokens, and its programs exclude those of every other backend.
+//!
+//! `examples/tokio_postgres` is a whole one: the backend, the calls for a transaction of the
+//! program, and the suite on both. This is its skeleton:
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//!
+//! use lockapi::engine::Options;
+//! use lockapi::seam::{Call, Connection, Connector, Lane, Mode, Rows};
+//! use lockapi::{Backend, Failure, Result};
+//! use tokio::runtime::Handle;
+//!
+//! struct MyConnector {
+//!     url: String,
+//!     handle: Handle,
+//! }
+//!
+//! impl Connector for MyConnector {
+//!     type Connection = MyConnection;
+//!
+//!     async fn connect(&self, mode: Mode) -> Result<MyConnection, Failure> {
+//!         todo!("open a session; an error is Failure::connect")
+//!     }
+//!
+//!     fn spawn(&self, _: &'static str, lane: Lane) {
+//!         drop(self.handle.spawn(lane));
+//!     }
+//! }
+//!
+//! struct MyConnection {
+//!     // the driver's connection
+//! }
+//!
+//! impl Connection for MyConnection {
+//!     async fn run(&mut self, call: &dyn Call) -> Result<Rows, Failure> {
+//!         let (statement, params) = (call.statement(), call.params());
+//!         todo!("send statement.sql with params, and read columns of statement.columns")
+//!     }
+//!
+//!     async fn script(&mut self, sql: &'static str) -> Result<(), Failure> {
+//!         todo!("send the text as it is, without parameters")
+//!     }
+//! }
+//!
+//! pub async fn connect(url: &str, options: Options) -> Result<Arc<dyn Backend>> {
+//!     let connector = MyConnector {
+//!         url: url.to_owned(),
+//!         handle: Handle::current(),
+//!     };
+//!     lockapi::engine::start("mine", connector, options).await
+//! }
+//! ```
+//!
+//! ## Rules
+//! **Lanes.** `spawn` runs a future to its end, beside others. An async driver spawns it on its
+//! runtime, and starts a runtime of its own where there is none: the blocking face connects from a
+//! thread without one. Drivers that block implement `lockapi::seam::BlockingConnector`, and are
+//! hosted on threads by `lockapi::seam::Hosted`.
+//!
+//! **Dropping a call.** The engine bounds the time of `connect`, `run` and `script` by dropping
+//! them. What a dropped call leaves on the connection does not matter: the connection is dropped
+//! next. Nothing has to be cancelled at the server.
+//!
+//! **Dropping a connection.** It closes the socket, also when the server never answered, and does
+//! not block. A driver that leaves its socket to a task has the task aborted.
+//!
+//! **Modes.** In [`Mode::Direct`](lockapi::seam::Mode::Direct) the session is yours: prepare each
+//! statement once and keep it by its text. In [`Mode::Proxied`](lockapi::seam::Mode::Proxied) the
+//! next transaction may run in another session: send text and values together, in an unnamed
+//! statement, and set nothing in the session. The engine finds out which of them it is, and opens
+//! and closes transactions through `script`.
+//!
+//! **Types.** Only those of [`Type`](lockapi::seam::Type) cross, and NULL. Each parameter is cast
+//! in the text, so the declared type is the one to send. A column of another number or
+//! [`oid`](lockapi::seam::Type::oid) than declared is
+//! [`Failure::corrupt`](lockapi::Failure::corrupt), even if the driver could convert it.
+//!
+//! **Errors.** A failure to connect is [`Failure::connect`](lockapi::Failure::connect), all else
+//! [`Failure::statement`](lockapi::Failure::statement). With the SQLSTATE of the server's report
+//! the engine knows what kind it is, and that the statement had no effect. Never make one up:
+//! without it the statement counts as one that may have happened, which is the truth when the
+//! answer is missing. What was surely not sent, because the connection had ended before, is a
+//! `Failure::connect` as well. Say that the connection is broken whenever you cannot be sure that
+//! it is usable. The text of an error is what people read, so it should hold the server's message;
+//! neither it nor its sources may hold a password or the URL, which parsers like to quote.
+//!
+//! **Nothing else.** A connector does not retry, does not keep a pool, and changes no setting. If
+//! it needs to know what a statement is for, something is wrong with the seam.
+//!
+//! ## Transactions of the program
+//! Programs lock and check in inside transactions of their own. Put the program's connection,
+//! borrowed, behind [`Connection`](lockapi::seam::Connection) as well, and give programs methods
+//! that pass it to [`lockapi::mutex::try_lock_on`], [`lockapi::mutex::lock_on`] and
+//! [`lockapi::Fence::check_in_on`]. Unnamed statements are right there: nobody knows what is
+//! between you and the server.
+//!
+//! # Mount the suite
+//! A test target without a harness (`harness = false` in `Cargo.toml`) implements [`Driver`] and
+//! calls [`run`]:
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//!
+//! use async_trait::async_trait;
+//! use conformance::{Driver, Need, Postgres, Transaction};
+//! use lockapi::engine::Options;
+//! use lockapi::{Backend, Result};
+//!
+//! # mod my_backend {
+//! #     pub async fn connect(
+//! #         _: &str,
+//! #         _: lockapi::engine::Options,
+//! #     ) -> lockapi::Result<std::sync::Arc<dyn lockapi::Backend>> {
+//! #         todo!()
+//! #     }
+//! # }
+//! struct MyDriver;
+//!
+//! #[async_trait]
+//! impl Driver for MyDriver {
+//!     fn name(&self) -> &'static str {
+//!         "mine"
+//!     }
+//!
+//!     async fn connect(&self, url: &str, options: Options) -> Result<Arc<dyn Backend>> {
+//!         my_backend::connect(url, options).await
+//!     }
+//!
+//!     async fn begin(&self, url: &str) -> Box<dyn Transaction> {
+//!         todo!("begin a transaction as a program would")
+//!     }
+//!
+//!     fn offers(&self, need: Need) -> bool {
+//!         need != Need::Pool // or implement `connect_beside_full_pool`
+//!     }
+//! }
+//!
+//! fn main() {
+//!     conformance::run(&[Arc::new(Postgres::new(MyDriver))]);
+//! }
+//! ```
+//!
+//! The suite brings its own server ([`cluster`]), roles, databases, standby and proxy. It plays
+//! other processes by starting the test program again, so `main` does nothing before [`run`].
+//!
+//! ## Read the results
+//! A test is named after subject, face, module and case:
+//! `mine::dyn::mutex::M02_second_holder_waits`. What a case promises is in its name, and what did
+//! not come true in its message. Each case has a namespace of its own, and a server of its own
+//! where it crashes one, so that a case which fails alone fails for a reason.
+//!
+//! Cases whose needs are not met are listed as ignored, with the need before the name, as in
+//! `[needs a pool] mine::dyn::outage::V09_full_pool_of_the_program_does_not_matter`. Nobody can
+//! offer [`Need::Futures`] through the blocking face: there is nothing to drop in a call that
+//! blocks. A driver without pools does not offer [`Need::Pool`]; one that cannot do without named
+//! statements does not offer [`Need::Proxy`], and its users have no lease behind one. The other
+//! needs are met by `begin`, by the suite and by SQL, so there is no reason for a driver not to
+//! offer them. An ignored case is a promise that you do not make: say so to your users.
+//!
+//! # Backends on something else
+//! What is not `PostgreSQL` implements [`lockapi::Backend`] itself, and everything that it opens.
+//! To the suite it is a [`Subject`], which makes a [`Fixture`] for each case: a namespace, more
+//! backends in it, and ways to look at what is held, to let time pass, and to break things. They
+//! look into the database and not through the API under test. [`Memory`] is one, and offers
+//! [`Need::Futures`] only:
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -16,16 +191,7 @@
 //! }
 //! ```
 //!
-//! A backend on `PostgreSQL` implements [`Driver`], four short functions, and is mounted as
-//! `Arc::new(Postgres::new(MyDriver))`; `tests/sqlx.rs` shows one. The suite brings its own server
-//! ([`cluster`]), roles, databases, standby and proxy. Any other database implements [`Subject`]
-//! and [`Fixture`].
-//!
-//! ```text
-//! cargo nextest run -p conformance                      # everything
-//! cargo nextest run -p conformance sqlx::dyn::lease     # a backend, a face, a module
-//! cargo test -p conformance --test memory -- --list     # what there is
-//! ```
+//! Several subjects may be given to one [`run`].
 
 #![forbid(unsafe_code)]
 

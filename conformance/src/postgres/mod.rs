@@ -25,6 +25,12 @@ pub trait Driver: Send + Sync + 'static {
     /// The name of the backend.
     fn name(&self) -> &'static str;
 
+    /// Whether a need is met; everything unless said otherwise. What the driver cannot have, such
+    /// as [`Need::Pool`], turns the cases that need it into ignored ones.
+    fn offers(&self, _: Need) -> bool {
+        true
+    }
+
     /// Connects a backend to a URL.
     ///
     /// # Errors
@@ -32,15 +38,17 @@ pub trait Driver: Send + Sync + 'static {
     async fn connect(&self, url: &str, options: Options) -> Result<Arc<dyn Backend>>;
 
     /// Connects a backend with a pool of one connection, which is in use as long as the second
-    /// value lives; `None` where programs have no pool.
+    /// value lives; `None`, as unless implemented, where programs have no pool.
     ///
     /// # Errors
     /// Those of the backend.
     async fn connect_beside_full_pool(
         &self,
-        url: &str,
-        options: Options,
-    ) -> Result<Option<(Arc<dyn Backend>, Box<dyn Send + Sync>)>>;
+        _url: &str,
+        _options: Options,
+    ) -> Result<Option<(Arc<dyn Backend>, Box<dyn Send + Sync>)>> {
+        Ok(None)
+    }
 
     /// Begins a transaction on a connection of the user.
     async fn begin(&self, url: &str) -> Box<dyn Transaction>;
@@ -96,8 +104,8 @@ impl Subject for Postgres {
         &self.name
     }
 
-    fn offers(&self, _: Need) -> bool {
-        true
+    fn offers(&self, need: Need) -> bool {
+        self.driver.offers(need)
     }
 
     async fn fixture(&self, place: Place) -> Result<Arc<dyn Fixture>, Problem> {

@@ -1,0 +1,253 @@
+//! A backend on tokio-postgres: connecting, running statements, telling what a failure looks like.
+
+use std::collections::HashMap;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use lockapi::engine::Options;
+use lockapi::seam::{Call, Connection, Connector, Lane, Mode, Row, Rows, Statement, Type, Value};
+use lockapi::{Backend, Error, ErrorKind, Failure, Result};
+use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::task::JoinHandle;
+use tokio_postgres::types::{FromSql, ToSql, Type as PgType};
+use tokio_postgres::{Client, Config, Error as PgError, GenericClient, NoTls, Row as PgRow};
+
+/// Connects a backend to a URL, such as `postgres://user@host/database`.
+///
+/// # Errors
+/// `Invalid` for a URL that is not understood; otherwise as for [`connect`].
+pub async fn connect_url(url: &str, options: Options) -> Result<Arc<dyn Backend>> {
+    // The parser's error may quote the URL, which may hold a password.
+    let config = Config::from_str(url).map_err(|_| {
+        let message = "the URL is not understood; allowed is postgres://user:password@host:port/database?options";
+        Error::new(ErrorKind::Invalid, "connect", message)
+    })?;
+    connect(config, options).await
+}
+
+/// Connects a backend.
+///
+/// The work is done by tasks on the current tokio runtime, or on a runtime with one thread of the
+/// backend's own when there is none.
+///
+/// # Errors
+/// `Invalid` for bad options; `Unavailable` when the server cannot be reached or is a standby.
+pub async fn connect(config: Config, options: Options) -> Result<Arc<dyn Backend>> {
+    let (handle, own) = if let Ok(handle) = Handle::try_current() {
+        (handle, None)
+    } else {
+        let runtime = own_runtime()?;
+        (runtime.handle().clone(), Some(runtime))
+    };
+    let connector = TokioPostgres {
+        config,
+        handle,
+        own,
+    };
+    lockapi::engine::start("tokio-postgres", connector, options).await
+}
+
+fn own_runtime() -> Result<Runtime> {
+    let mut builder = Builder::new_multi_thread();
+    builder
+        .worker_threads(1)
+        .thread_name("lockapi")
+        .enable_all();
+    builder.build().map_err(|error| {
+        let message = format!("no runtime could be started: {error}");
+        Error::new(ErrorKind::Unavailable, "connect", message)
+    })
+}
+
+struct TokioPostgres {
+    config: Config,
+    handle: Handle,
+    own: Option<Runtime>,
+}
+
+impl Drop for TokioPostgres {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.own.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl Connector for TokioPostgres {
+    type Connection = Owned;
+
+    async fn connect(&self, mode: Mode) -> Result<Owned, Failure> {
+        let connected = self.config.connect(NoTls).await.map_err(not_connected);
+        let (client, socket) = connected?;
+        Ok(Owned {
+            client,
+            socket: self.handle.spawn(socket),
+            prepared: (mode == Mode::Direct).then(HashMap::new),
+        })
+    }
+
+    fn spawn(&self, _: &'static str, lane: Lane) {
+        // The task ends by itself; its handle is of no use.
+        drop(self.handle.spawn(lane));
+    }
+}
+
+/// A connection that a lane owns.
+struct Owned {
+    client: Client,
+    socket: JoinHandle<Result<(), PgError>>,
+    /// The prepared statements by their text; `None` where there must not be any.
+    prepared: Option<HashMap<&'static str, tokio_postgres::Statement>>,
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        // Without its client the task would still wait for the answer to what was sent.
+        self.socket.abort();
+    }
+}
+
+impl Owned {
+    /// The driver's own error would not tell that nothing was sent.
+    fn check_open(&self) -> Result<(), Failure> {
+        if self.client.is_closed() {
+            return Err(Failure::connect(None, "the server closed the connection"));
+        }
+        Ok(())
+    }
+}
+
+impl Connection for Owned {
+    async fn run(&mut self, call: &dyn Call) -> Result<Rows, Failure> {
+        self.check_open()?;
+        let Some(prepared) = &mut self.prepared else {
+            return run_unnamed(&self.client, call).await;
+        };
+        let statement = call.statement();
+        if !prepared.contains_key(statement.sql) {
+            let new = self.client.prepare(statement.sql).await.map_err(failed)?;
+            prepared.insert(statement.sql, new);
+        }
+        let params: Vec<_> = call.params().into_iter().map(param).collect();
+        let params: Vec<_> = params.iter().map(|param| &**param as _).collect();
+        let answered = self.client.query(&prepared[statement.sql], &params).await;
+        rows(statement, &answered.map_err(failed)?)
+    }
+
+    async fn script(&mut self, sql: &'static str) -> Result<(), Failure> {
+        self.check_open()?;
+        self.client.batch_execute(sql).await.map_err(failed)
+    }
+}
+
+/// A connection of the caller, or a transaction on one.
+pub(crate) struct Borrowed<'a, C>(pub(crate) &'a mut C);
+
+impl<C: GenericClient + Send + Sync> Connection for Borrowed<'_, C> {
+    async fn run(&mut self, call: &dyn Call) -> Result<Rows, Failure> {
+        run_unnamed(self.0, call).await
+    }
+
+    async fn script(&mut self, sql: &'static str) -> Result<(), Failure> {
+        self.0.batch_execute(sql).await.map_err(failed)
+    }
+}
+
+async fn run_unnamed<C: GenericClient + Sync>(
+    client: &C,
+    call: &dyn Call,
+) -> Result<Rows, Failure> {
+    let statement = call.statement();
+    let types = statement.params.iter().copied().map(pg_type);
+    let params: Vec<_> = call.params().into_iter().map(param).collect();
+    let params = params.iter().map(|param| &**param as &(dyn ToSql + Sync));
+    let params: Vec<_> = params.zip(types).collect();
+    let answered = client.query_typed(statement.sql, &params).await;
+    rows(statement, &answered.map_err(failed)?)
+}
+
+fn not_connected(error: PgError) -> Failure {
+    Failure::connect(sqlstate(&error), cause(error))
+}
+
+fn failed(error: PgError) -> Failure {
+    let code = sqlstate(&error);
+    // What is not an answer of the server is a lost connection, or one that is out of step.
+    let broken = code.is_none();
+    Failure::statement(code, broken, cause(error))
+}
+
+/// The driver's own error does not say what its cause says.
+fn cause(error: PgError) -> Box<dyn std::error::Error + Send + Sync> {
+    let message = error.to_string();
+    error.into_source().unwrap_or_else(|| message.into())
+}
+
+fn sqlstate(error: &PgError) -> Option<String> {
+    error.code().map(|code| code.code().to_owned())
+}
+
+fn pg_type(of: Type) -> PgType {
+    PgType::from_oid(of.oid()).expect("a type that is built in")
+}
+
+fn param(value: Value) -> Box<dyn ToSql + Sync + Send> {
+    match value {
+        Value::Null(Type::Bool) => Box::new(None::<bool>),
+        Value::Null(Type::Int) => Box::new(None::<i64>),
+        Value::Null(Type::Text) => Box::new(None::<String>),
+        Value::Null(Type::Bytes) => Box::new(None::<Vec<u8>>),
+        Value::Null(Type::Bools) => Box::new(None::<Vec<bool>>),
+        Value::Null(Type::Ints) => Box::new(None::<Vec<i64>>),
+        Value::Null(Type::Texts) => Box::new(None::<Vec<String>>),
+        Value::Bool(value) => Box::new(value),
+        Value::Int(value) => Box::new(value),
+        Value::Text(value) => Box::new(value),
+        Value::Bytes(value) => Box::new(value),
+        Value::Bools(values) => Box::new(values),
+        Value::Ints(values) => Box::new(values),
+        Value::Texts(values) => Box::new(values),
+    }
+}
+
+fn rows(statement: &Statement, rows: &[PgRow]) -> Result<Rows, Failure> {
+    rows.iter()
+        .map(|answered| row(statement, answered))
+        .collect()
+}
+
+fn row(statement: &Statement, row: &PgRow) -> Result<Row, Failure> {
+    let (name, declared) = (statement.name, statement.columns);
+    let answered = row.columns().iter().map(|column| column.type_().oid());
+    if !answered.eq(declared.iter().map(|of| of.oid())) {
+        let columns = row.columns();
+        let message = format!("{name} answered {columns:?} instead of {declared:?}");
+        return Err(Failure::corrupt(message));
+    }
+    let columns = declared.iter().enumerate();
+    let values: Result<_, PgError> = columns.map(|(at, of)| column(row, at, *of)).collect();
+    values
+        .map(Row)
+        .map_err(|error| Failure::corrupt(format!("{name}: {error}")))
+}
+
+fn column(row: &PgRow, at: usize, of: Type) -> Result<Value, PgError> {
+    fn get<'a, T: FromSql<'a>>(
+        row: &'a PgRow,
+        at: usize,
+        of: Type,
+        value: fn(T) -> Value,
+    ) -> Result<Value, PgError> {
+        let column: Option<T> = row.try_get(at)?;
+        Ok(column.map_or(Value::Null(of), value))
+    }
+    match of {
+        Type::Bool => get(row, at, of, Value::Bool),
+        Type::Int => get(row, at, of, Value::Int),
+        Type::Text => get(row, at, of, Value::Text),
+        Type::Bytes => get(row, at, of, Value::Bytes),
+        Type::Bools => get(row, at, of, Value::Bools),
+        Type::Ints => get(row, at, of, Value::Ints),
+        Type::Texts => get(row, at, of, Value::Texts),
+    }
+}

@@ -1,0 +1,82 @@
+//! A backend on tokio-postgres, and the suite on it.
+//!
+//! `backend.rs` and `transaction.rs` are the backend; this file mounts the suite.
+//!
+//! ```text
+//! cargo nextest run -p conformance --example tokio_postgres
+//! cargo test -p conformance --example tokio_postgres
+//! ```
+
+pub mod backend;
+pub mod transaction;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use conformance::{Driver, Need, Postgres, Transaction};
+use lockapi::engine::Options;
+use lockapi::{Backend, Fence, Mutex, Result};
+use tokio_postgres::{Client, NoTls};
+
+use transaction::{CheckIn, InTransaction};
+
+fn main() {
+    conformance::run(&[Arc::new(Postgres::new(TokioPostgres))]);
+}
+
+struct TokioPostgres;
+
+#[async_trait]
+impl Driver for TokioPostgres {
+    fn name(&self) -> &'static str {
+        "tokio-postgres"
+    }
+
+    fn offers(&self, need: Need) -> bool {
+        need != Need::Pool
+    }
+
+    async fn connect(&self, url: &str, options: Options) -> Result<Arc<dyn Backend>> {
+        backend::connect_url(url, options).await
+    }
+
+    async fn begin(&self, url: &str) -> Box<dyn Transaction> {
+        let connected = tokio_postgres::connect(url, NoTls).await;
+        let (client, socket) = connected.expect("a connection");
+        // It ends with the client.
+        drop(tokio::spawn(socket));
+        client.batch_execute("BEGIN").await.expect("a transaction");
+        Box::new(Begun(client))
+    }
+}
+
+/// A client with an open transaction; a `tokio_postgres::Transaction` cannot own its client.
+struct Begun(Client);
+
+#[async_trait]
+impl Transaction for Begun {
+    async fn try_lock_in(&mut self, mutex: &dyn Mutex) -> Result<bool> {
+        mutex.try_lock_in(&mut self.0).await
+    }
+
+    async fn lock_in(&mut self, mutex: &dyn Mutex, timeout: Duration) -> Result<()> {
+        mutex.lock_in(&mut self.0, timeout).await
+    }
+
+    async fn check_in(&mut self, fence: &Fence) -> Result<()> {
+        fence.check_in(&mut self.0).await
+    }
+
+    async fn query(&mut self, sql: &'static str) -> String {
+        self.0.query_one(sql, &[]).await.expect("a row").get(0)
+    }
+
+    async fn commit(self: Box<Self>) {
+        self.0.batch_execute("COMMIT").await.expect("committed");
+    }
+
+    async fn rollback(self: Box<Self>) {
+        self.0.batch_execute("ROLLBACK").await.expect("rolled back");
+    }
+}

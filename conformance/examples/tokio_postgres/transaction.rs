@@ -1,0 +1,77 @@
+//! Operations inside the caller's own transaction.
+
+use std::future::Future;
+use std::time::Duration;
+
+use lockapi::{Fence, Mutex, Result};
+use tokio_postgres::GenericClient;
+
+use crate::backend::Borrowed;
+
+/// Locks of a [`Mutex`] that belong to a transaction of the caller, on a
+/// [`Transaction`](tokio_postgres::Transaction) or a client that has one open.
+///
+/// There is no guard: commit or rollback releases the lock.
+pub trait InTransaction {
+    /// Tries the lock for the transaction, without waiting.
+    ///
+    /// # Cancel safety
+    /// When dropped, the lock may be held until the transaction ends.
+    ///
+    /// # Errors
+    /// Those of the connection.
+    fn try_lock_in(
+        &self,
+        tx: &mut (impl GenericClient + Send + Sync),
+    ) -> impl Future<Output = Result<bool>> + Send;
+
+    /// Waits for the lock for the transaction, which goes on as before after `TimedOut`.
+    ///
+    /// # Cancel safety
+    /// When dropped, the transaction has an open savepoint: roll it back.
+    ///
+    /// # Errors
+    /// `TimedOut` after `timeout`, `Invalid` for a timeout of zero or more than 24 days, and those
+    /// of the connection.
+    fn lock_in(
+        &self,
+        tx: &mut (impl GenericClient + Send + Sync),
+        timeout: Duration,
+    ) -> impl Future<Output = Result<()>> + Send;
+}
+
+impl<M: Mutex + ?Sized> InTransaction for M {
+    async fn try_lock_in(&self, tx: &mut (impl GenericClient + Send + Sync)) -> Result<bool> {
+        lockapi::mutex::try_lock_on(&mut Borrowed(tx), self.namespace(), self.key()).await
+    }
+
+    async fn lock_in(
+        &self,
+        tx: &mut (impl GenericClient + Send + Sync),
+        timeout: Duration,
+    ) -> Result<()> {
+        lockapi::mutex::lock_on(&mut Borrowed(tx), self.namespace(), self.key(), timeout).await
+    }
+}
+
+/// Rejects a stale holder inside the transaction of its write.
+pub trait CheckIn {
+    /// Fails unless the holder still holds; see [`Fence::check_in_on`] for what is guaranteed
+    /// until the transaction ends.
+    ///
+    /// # Cancel safety
+    /// When dropped, the transaction goes on with or without the check.
+    ///
+    /// # Errors
+    /// `Lost` when the holder no longer holds, and those of the connection.
+    fn check_in(
+        &self,
+        tx: &mut (impl GenericClient + Send + Sync),
+    ) -> impl Future<Output = Result<()>> + Send;
+}
+
+impl CheckIn for Fence {
+    async fn check_in(&self, tx: &mut (impl GenericClient + Send + Sync)) -> Result<()> {
+        self.check_in_on(&mut Borrowed(tx)).await
+    }
+}
