@@ -29,6 +29,18 @@
 //! use lockapi::{Backend, Failure, Result};
 //! use tokio::runtime::Handle;
 //!
+//! # mod my_driver {
+//! #     use lockapi::Failure;
+//! #     use lockapi::seam::{Mode, Rows, Statement, Value};
+//! #     pub struct Session;
+//! #     pub async fn open(_: &str, _: Mode) -> Result<Session, Failure> { Ok(Session) }
+//! #     impl Session {
+//! #         pub async fn query(&mut self, _: &Statement, _: &[Value]) -> Result<Rows, Failure> {
+//! #             Ok(Rows::new())
+//! #         }
+//! #         pub async fn execute(&mut self, _: &str) -> Result<(), Failure> { Ok(()) }
+//! #     }
+//! # }
 //! struct MyConnector {
 //!     url: String,
 //!     handle: Handle,
@@ -38,7 +50,8 @@
 //!     type Connection = MyConnection;
 //!
 //!     async fn connect(&self, mode: Mode) -> Result<MyConnection, Failure> {
-//!         todo!("open a session; an error is Failure::connect")
+//!         // An error is Failure::connect.
+//!         my_driver::open(&self.url, mode).await.map(MyConnection)
 //!     }
 //!
 //!     fn spawn(&self, _: &'static str, lane: Lane) {
@@ -46,18 +59,17 @@
 //!     }
 //! }
 //!
-//! struct MyConnection {
-//!     // the driver's connection
-//! }
+//! struct MyConnection(my_driver::Session);
 //!
 //! impl Connection for MyConnection {
 //!     async fn run(&mut self, call: &dyn Call) -> Result<Rows, Failure> {
-//!         let (statement, params) = (call.statement(), call.params());
-//!         todo!("send statement.sql with params, and read columns of statement.columns")
+//!         // Sends statement.sql with the values, and reads columns of statement.columns.
+//!         self.0.query(call.statement(), &call.params()).await
 //!     }
 //!
 //!     async fn script(&mut self, sql: &'static str) -> Result<(), Failure> {
-//!         todo!("send the text as it is, without parameters")
+//!         // Sends the text as it is.
+//!         self.0.execute(sql).await
 //!     }
 //! }
 //!
@@ -73,8 +85,9 @@
 //! ## Rules
 //! **Lanes.** `spawn` runs a future to its end, beside others. An async driver spawns it on its
 //! runtime, and starts a runtime of its own where there is none: the blocking face connects from a
-//! thread without one. Drivers that block implement `lockapi::seam::BlockingConnector`, and are
-//! hosted on threads by `lockapi::seam::Hosted`.
+//! thread without one. Drivers that block implement
+//! [`BlockingConnector`](lockapi::seam::BlockingConnector), and are hosted on threads by
+//! [`Hosted`](lockapi::seam::Hosted); their transactions run [`Steps`].
 //!
 //! **Dropping a call.** The engine bounds the time of `connect`, `run` and `script` by dropping
 //! them. What a dropped call leaves on the connection does not matter: the connection is dropped
@@ -98,7 +111,8 @@
 //! [`Failure::statement`](lockapi::Failure::statement). With the SQLSTATE of the server's report
 //! the engine knows what kind it is, and that the statement had no effect. Never make one up:
 //! without it the statement counts as one that may have happened, which is the truth when the
-//! answer is missing. What was surely not sent, because the connection had ended before, is a
+//! answer is missing; a driver that keeps the code to itself says
+//! [`Failure::refused`](lockapi::Failure::refused). What was surely not sent, because the connection had ended before, is a
 //! `Failure::connect` as well. Say that the connection is broken whenever you cannot be sure that
 //! it is usable. The text of an error is what people read, so it should hold the server's message;
 //! neither it nor its sources may hold a password or the URL, which parsers like to quote.
@@ -128,9 +142,12 @@
 //! # mod my_backend {
 //! #     pub async fn connect(
 //! #         _: &str,
-//! #         _: lockapi::engine::Options,
+//! #         options: lockapi::engine::Options,
 //! #     ) -> lockapi::Result<std::sync::Arc<dyn lockapi::Backend>> {
-//! #         todo!()
+//! #         lockapi::memory::Database::new().connect_with(options).await
+//! #     }
+//! #     pub async fn begin(_: &str) -> Box<dyn conformance::Transaction> {
+//! #         conformance::Steps::begin(drop)
 //! #     }
 //! # }
 //! struct MyDriver;
@@ -146,7 +163,7 @@
 //!     }
 //!
 //!     async fn begin(&self, url: &str) -> Box<dyn Transaction> {
-//!         todo!("begin a transaction as a program would")
+//!         my_backend::begin(url).await // as a program would
 //!     }
 //!
 //!     fn offers(&self, need: Need) -> bool {

@@ -232,6 +232,10 @@ impl Failure {
         }
     }
 
+    fn told(&self) -> String {
+        told(&*self.source)
+    }
+
     /// The error for one caller of the failed statement.
     #[must_use]
     pub fn error(&self, operation: &'static str) -> Error {
@@ -242,20 +246,36 @@ impl Failure {
                     "the lockapi tables are missing or of another version; run migrate() ({code})"
                 )
             }
-            (_, Some(code)) => format!("{} ({code})", self.source),
+            (_, Some(code)) => format!("{} ({code})", self.told()),
             (ErrorKind::Indeterminate, None) => {
                 format!(
                     "the connection ended before the answer came: {}",
-                    self.source
+                    self.told()
                 )
             }
-            (_, None) => self.source.to_string(),
+            (_, None) => self.told(),
         };
         let mut error = Error::new(kind, operation, message);
         error.0.sqlstate.clone_from(&self.sqlstate);
         error.0.source = Some(Arc::clone(&self.source));
         error
     }
+}
+
+/// What an error and its sources say, each in its first line: what follows may quote data.
+fn told(error: &(dyn StdError + 'static)) -> String {
+    let mut told = String::new();
+    let mut next = Some(error);
+    while let Some(error) = next {
+        let text = error.to_string();
+        let line = text.lines().next().unwrap_or_default();
+        if !told.contains(line) {
+            let colon = if told.is_empty() { "" } else { ": " };
+            told = format!("{told}{colon}{line}");
+        }
+        next = error.source();
+    }
+    told
 }
 
 /// The one table of SQLSTATE classes; every backend uses it.
@@ -313,6 +333,29 @@ mod tests {
     fn a_shutdown_takes_the_connection_with_it() {
         assert!(Failure::statement(Some("57P01".into()), false, "bye").broken);
         assert!(!Failure::statement(Some("57014".into()), false, "cancelled").broken);
+    }
+
+    #[test]
+    fn the_message_is_that_of_the_whole_chain() {
+        #[derive(Debug)]
+        struct Outer(std::io::Error);
+
+        impl fmt::Display for Outer {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("db error")
+            }
+        }
+
+        impl StdError for Outer {
+            fn source(&self) -> Option<&(dyn StdError + 'static)> {
+                Some(&self.0)
+            }
+        }
+
+        let cause = std::io::Error::other("ERROR: out of shared memory\nDETAIL: of somebody");
+        let failure = Failure::statement(Some("53200".into()), false, Outer(cause));
+        let told = failure.error("lock").to_string();
+        assert_eq!(told, "lock: db error: ERROR: out of shared memory (53200)");
     }
 
     #[test]

@@ -167,20 +167,14 @@ async fn run_unnamed<C: GenericClient + Sync>(
 }
 
 fn not_connected(error: PgError) -> Failure {
-    Failure::connect(sqlstate(&error), cause(error))
+    Failure::connect(sqlstate(&error), error)
 }
 
 fn failed(error: PgError) -> Failure {
     let code = sqlstate(&error);
     // What is not an answer of the server is a lost connection, or one that is out of step.
     let broken = code.is_none();
-    Failure::statement(code, broken, cause(error))
-}
-
-/// The driver's own error does not say what its cause says.
-fn cause(error: PgError) -> Box<dyn std::error::Error + Send + Sync> {
-    let message = error.to_string();
-    error.into_source().unwrap_or_else(|| message.into())
+    Failure::statement(code, broken, error)
 }
 
 fn sqlstate(error: &PgError) -> Option<String> {

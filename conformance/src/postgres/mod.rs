@@ -105,7 +105,7 @@ impl Subject for Postgres {
     }
 
     fn offers(&self, need: Need) -> bool {
-        self.driver.offers(need)
+        self.drivers.iter().all(|driver| driver.offers(need))
     }
 
     async fn fixture(&self, place: Place) -> Result<Arc<dyn Fixture>, Problem> {
