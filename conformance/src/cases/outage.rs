@@ -5,8 +5,11 @@ use std::time::{Duration, Instant};
 use lockapi::engine::Options;
 use lockapi::lease::Terms;
 use lockapi::{BackendExt, ErrorKind};
+use tokio::runtime::Builder;
+use tokio::sync::oneshot;
 
 use crate::context::{Context, MINUTE};
+use crate::face::off_runtime;
 use crate::harness::register;
 use crate::patience::{eventually, soon};
 
@@ -17,6 +20,7 @@ register! { "outage":
     L07 lease_is_kept_over_a_short_outage @ Own;
     L06 lease_is_lost_locally_in_a_long_outage @ Own;
     V10 silent_server_is_given_up_and_comes_back @ Own;
+    V10 silent_server_blocks_no_thread_of_the_program @ Own [Futures];
     L06 lease_is_lost_locally_while_the_server_is_silent @ Own;
     M16 ten_thousand_locks_use_one_connection @ Own;
     M16 beyond_the_limit_is_capacity_and_harms_nobody;
@@ -144,6 +148,46 @@ async fn lease_is_lost_locally_in_a_long_outage(cx: Context) {
     assert_eq!(guard.remaining(), Duration::ZERO);
     assert_eq!(guard.release().await.unwrap_err().kind(), ErrorKind::Lost);
     cx.set_reachable(true).await;
+}
+
+/// All that the program has is one thread.
+async fn silent_server_blocks_no_thread_of_the_program(cx: Context) {
+    let (ready, opened) = oneshot::channel();
+    let (silence, silent) = oneshot::channel();
+    let own = cx.clone();
+    let program = off_runtime(move || {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let options = Options::default().timeout(Duration::from_secs(2));
+            let backend = own.connect(options).await.unwrap();
+            let mutex = backend.mutex("door").unwrap();
+            let lease = backend.lease("job", Terms::new(MINUTE)).unwrap();
+            mutex.lock().await.unwrap().unlock().await.unwrap();
+            lease.acquire().await.unwrap().release().await.unwrap();
+            ready.send(()).unwrap();
+            silent.await.unwrap();
+            let asked = async { tokio::join!(mutex.try_lock(), lease.try_acquire(), lease.peek()) };
+            tokio::pin!(asked);
+            let mut longest = Duration::ZERO;
+            loop {
+                let slept = Instant::now();
+                tokio::select! {
+                    _ = &mut asked => break longest,
+                    () = tokio::time::sleep(Duration::from_millis(10)) => {}
+                }
+                longest = longest.max(slept.elapsed());
+            }
+        })
+    });
+    let break_off = async {
+        opened.await.unwrap();
+        cx.set_silent(true).await;
+        silence.send(()).unwrap();
+    };
+    let (longest, ()) = soon("answered", async { tokio::join!(program, break_off) }).await;
+    cx.set_silent(false).await;
+    assert!(longest > Duration::ZERO, "the server was not silent");
+    assert!(longest < Duration::from_secs(1), "blocked for {longest:?}");
 }
 
 async fn silent_server_is_given_up_and_comes_back(cx: Context) {
