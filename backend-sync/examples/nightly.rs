@@ -1,0 +1,41 @@
+//! A job that runs on one machine at a time, without an async runtime.
+//!
+//! `DATABASE_URL=postgres://user@host/database cargo run -p backend-sync --example nightly`
+
+use std::env;
+use std::error::Error;
+use std::time::Duration;
+
+use backend_sync::CheckIn;
+use lockapi::blocking::Backend;
+use lockapi::lease::Terms;
+use r2d2_postgres::PostgresConnectionManager;
+use r2d2_postgres::postgres::{Config, NoTls};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let config: Config = env::var("DATABASE_URL")?.parse()?;
+    let pool = r2d2::Pool::new(PostgresConnectionManager::new(config, NoTls))?;
+    let backend = Backend::connect(backend_sync::connect(&pool))?;
+    backend.migrate()?;
+
+    let nightly = backend.lease("nightly-report", Terms::new(Duration::from_secs(30)))?;
+    let ran = nightly.run_exclusive(|guard| -> Result<(), Box<dyn Error>> {
+        let mut client = pool.get()?;
+        let mut tx = client.transaction()?;
+        // Fails if the lease was lost, whatever this process believes.
+        guard.fence().check_in(&mut tx)?;
+        let row = tx.query_one("SELECT count(*) FROM pg_catalog.pg_class", &[])?;
+        tx.commit()?;
+        println!(
+            "{} relations, says holder {}",
+            row.get::<_, i64>(0),
+            guard.fence()
+        );
+        Ok(())
+    })?;
+    let Some(report) = ran else {
+        println!("another process is at it");
+        return Ok(());
+    };
+    report
+}
