@@ -4,24 +4,23 @@
 //! numbers depend on the machine; the ratios are what to look at.
 
 mod common;
+#[path = "common/usage.rs"]
+mod usage;
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{Better, Report, cpu_time, resident_bytes};
+use common::{Better, Report, SECONDS, median, on_one_core, rate, runtime};
 use conformance::cluster::Cluster;
 use futures_util::future::join_all;
 use lockapi::engine::Options;
 use lockapi::lease::Terms;
 use lockapi::{Backend, BackendExt};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use sqlx::postgres::{PgAdvisoryLock, PgPoolOptions};
 use sqlx::{Connection, PgConnection};
-use tokio::runtime::{Builder, Runtime};
-
-const SECONDS: Duration = Duration::from_secs(3);
+use usage::{cpu_time, resident_bytes};
 
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
@@ -29,6 +28,7 @@ fn main() {
         return runtime().block_on(child(&arguments[at + 1], &arguments[at + 2]));
     }
     let mut report = Report::open("locks");
+    report.of("sqlx");
     let only = arguments.iter().skip(1).find(|one| !one.starts_with("--"));
     let wanted = |group: &str| only.is_none_or(|only| only == group);
     if wanted("uncontended") {
@@ -44,34 +44,19 @@ fn main() {
     report.print();
 }
 
-fn runtime() -> Runtime {
-    Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .expect("a runtime")
-}
-
-/// Measures latency with client and server on one core: between two, waking a core that sleeps
-/// takes longer than anything that is to be compared, and not equally long each time.
 fn one_core(mut report: Report) -> Report {
-    let before = sched_getaffinity(None).expect("the cores");
-    let first = (0..CpuSet::MAX_CPU).find(|core| before.is_set(*core));
-    let mut one = CpuSet::new();
-    one.set(first.expect("a core"));
-    sched_setaffinity(None, &one).expect("one core");
-    let cluster = Cluster::private(&[]).unwrap_or_else(|error| panic!("{error}"));
-    let url = cluster.url().to_owned();
-    let report = runtime().block_on(async {
-        tokio::spawn(async move {
-            let backend = connect(&url).await;
-            uncontended(&mut report, &backend, &url).await;
-            report
+    on_one_core(|url| {
+        let url = url.to_owned();
+        runtime().block_on(async {
+            tokio::spawn(async move {
+                let backend = connect(&url).await;
+                uncontended(&mut report, &backend, &url).await;
+                report
+            })
+            .await
+            .expect("the figures")
         })
-        .await
-        .expect("the figures")
-    });
-    sched_setaffinity(None, &before).expect("all cores");
-    report
+    })
 }
 
 async fn all(mut report: Report, groups: [bool; 4]) -> Report {
@@ -393,28 +378,4 @@ async fn leases(report: &mut Report, url: &str) {
         "the budget of 2 %",
         Better::Lower,
     );
-}
-
-/// How often `work` counts in a second, with many tasks.
-async fn rate<W, F>(tasks: usize, work: W) -> f64
-where
-    W: Fn(usize, Arc<AtomicU64>, Instant) -> F,
-    F: Future<Output = ()> + Send + 'static,
-{
-    let count = Arc::new(AtomicU64::new(0));
-    let start = Instant::now();
-    let until = start + SECONDS;
-    let running: Vec<_> = (0..tasks)
-        .map(|task| tokio::spawn(work(task, Arc::clone(&count), until)))
-        .collect();
-    for task in running {
-        task.await.expect("a task");
-    }
-    let count = u32::try_from(count.load(Ordering::Relaxed)).expect("fewer than four billion");
-    f64::from(count) / start.elapsed().as_secs_f64()
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }

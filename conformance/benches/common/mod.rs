@@ -1,11 +1,16 @@
-//! Where figures go, and what a process uses.
+//! Where figures go, and how they are measured.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
+use conformance::cluster::Cluster;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde_json::json;
+use tokio::runtime::{Builder, Runtime};
 
 /// Which direction is good.
 #[derive(Clone, Copy)]
@@ -16,13 +21,15 @@ pub(crate) enum Better {
 
 /// The figures of a run.
 pub(crate) struct Report {
+    bench: &'static str,
+    backend: &'static str,
     file: File,
     rows: Vec<[String; 6]>,
 }
 
 impl Report {
     /// Replaces the figures that the bench `name` wrote before, and keeps those of others.
-    pub(crate) fn open(name: &str) -> Self {
+    pub(crate) fn open(name: &'static str) -> Self {
         let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../target/bench");
         fs::create_dir_all(&folder).expect("target/bench");
         let path = folder.join("figures.jsonl");
@@ -39,9 +46,16 @@ impl Report {
             .open(&path)
             .expect("figures.jsonl");
         Self {
+            bench: name,
+            backend: "",
             file,
             rows: Vec::new(),
         }
+    }
+
+    /// Says whose figures the next ones are.
+    pub(crate) fn of(&mut self, backend: &'static str) {
+        self.backend = backend;
     }
 
     pub(crate) fn add(
@@ -55,8 +69,8 @@ impl Report {
     ) {
         let ratio = ours / baseline;
         let line = json!({
-            "figure": figure, "backend": "sqlx", "unit": unit, "ours": ours, "baseline": baseline,
-            "baseline_is": baseline_is, "ratio": ratio, "bench": "locks",
+            "figure": figure, "backend": self.backend, "unit": unit, "ours": ours, "baseline": baseline,
+            "baseline_is": baseline_is, "ratio": ratio, "bench": self.bench,
         });
         writeln!(self.file, "{line}").expect("figures.jsonl");
         let better = match better {
@@ -116,26 +130,51 @@ fn number(value: f64) -> String {
     }
 }
 
-/// Resident memory of this process.
-pub(crate) fn resident_bytes() -> u64 {
-    let statm = fs::read_to_string("/proc/self/statm").expect("/proc/self/statm");
-    let pages: u64 = statm
-        .split_whitespace()
-        .nth(1)
-        .and_then(|pages| pages.parse().ok())
-        .expect("resident pages");
-    pages * 4096
+/// The value in the middle.
+pub(crate) fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
 }
 
-/// Processor time that this process has used.
-pub(crate) fn cpu_time() -> Duration {
-    let stat = fs::read_to_string("/proc/self/stat").expect("/proc/self/stat");
-    let after = stat.rsplit(')').next().unwrap_or_default();
-    let ticks: u64 = after
-        .split_whitespace()
-        .skip(11)
-        .take(2)
-        .filter_map(|ticks| ticks.parse::<u64>().ok())
-        .sum();
-    Duration::from_millis(ticks * 10)
+/// How long a rate is measured.
+pub(crate) const SECONDS: Duration = Duration::from_secs(3);
+
+/// How often `work` counts in a second, with many tasks.
+pub(crate) async fn rate<W, F>(tasks: usize, work: W) -> f64
+where
+    W: Fn(usize, Arc<AtomicU64>, Instant) -> F,
+    F: Future<Output = ()> + Send + 'static,
+{
+    let count = Arc::new(AtomicU64::new(0));
+    let start = Instant::now();
+    let until = start + SECONDS;
+    let running: Vec<_> = (0..tasks)
+        .map(|task| tokio::spawn(work(task, Arc::clone(&count), until)))
+        .collect();
+    for task in running {
+        task.await.expect("a task");
+    }
+    let count = u32::try_from(count.load(Ordering::Relaxed)).expect("fewer than four billion");
+    f64::from(count) / start.elapsed().as_secs_f64()
+}
+
+pub(crate) fn runtime() -> Runtime {
+    Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime")
+}
+
+/// Does work with client and server on one core: between two, waking a core that sleeps takes
+/// longer than anything that is to be compared, and not equally long each time.
+pub(crate) fn on_one_core<T>(work: impl FnOnce(&str) -> T) -> T {
+    let before = sched_getaffinity(None).expect("the cores");
+    let first = (0..CpuSet::MAX_CPU).find(|core| before.is_set(*core));
+    let mut one = CpuSet::new();
+    one.set(first.expect("a core"));
+    sched_setaffinity(None, &one).expect("one core");
+    let cluster = Cluster::private(&[]).unwrap_or_else(|error| panic!("{error}"));
+    let done = work(cluster.url());
+    sched_setaffinity(None, &before).expect("all cores");
+    done
 }

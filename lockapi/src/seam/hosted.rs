@@ -304,6 +304,10 @@ impl Poller {
         if self.left_behind {
             return false;
         }
+        if !lock(&self.host.state).woken {
+            // Who was just told may ask again right away, which saves putting this thread to sleep.
+            thread::yield_now();
+        }
         let mut state = lock(&self.host.state);
         while !std::mem::take(&mut state.woken) {
             let changed = self.host.changed.wait(state);

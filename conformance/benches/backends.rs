@@ -1,0 +1,188 @@
+//! The backends side by side: one caller against the bare driver, and many callers.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Instant;
+
+use common::{Better, Report, SECONDS, median, on_one_core, rate, runtime};
+use conformance::cluster::Cluster;
+use diesel::connection::SimpleConnection;
+use diesel::{Connection, PgConnection, RunQueryDsl, select};
+use lockapi::{Backend, BackendExt, blocking};
+use postgres::{Client, NoTls};
+
+const CALLERS: usize = 256;
+const NAMES: [&str; 3] = ["sqlx", "diesel", "sync"];
+
+fn main() {
+    let mut report = Report::open("backends");
+    let only: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|one| !one.starts_with("--"))
+        .collect();
+    let wanted = |group: &str| only.is_empty() || only.iter().any(|one| one == group);
+    if wanted("alone") {
+        on_one_core(|url| {
+            alone(&mut report, "sync", url, raw_postgres(url));
+            alone(&mut report, "diesel", url, raw_diesel(url));
+        });
+    }
+    if wanted("merged") {
+        let cluster = Cluster::private(&[]).unwrap_or_else(|error| panic!("{error}"));
+        merged(&mut report, cluster.url());
+    }
+    report.print();
+}
+
+async fn connect(name: &str, url: &str) -> lockapi::Result<Arc<dyn Backend>> {
+    let backend = match name {
+        "diesel" => backend_diesel::connect_url(url).await,
+        "sync" => backend_sync::connect_url(url).await,
+        _ => backend_sqlx::connect_url(url).await,
+    }?;
+    backend.migrate().await?;
+    Ok(backend)
+}
+
+/// Two round trips: take an advisory lock and release it.
+type RoundTrips = Box<dyn FnMut()>;
+
+fn raw_postgres(url: &str) -> RoundTrips {
+    let mut client = Client::connect(url, NoTls).expect("a connection");
+    let statements = [
+        "SELECT pg_try_advisory_lock($1)",
+        "SELECT pg_advisory_unlock($1)",
+    ]
+    .map(|sql| client.prepare(sql).expect("prepared"));
+    Box::new(move || {
+        for statement in &statements {
+            client.query_one(statement, &[&1_i64]).expect("a row");
+        }
+    })
+}
+
+/// The two functions as Diesel calls them, which it prepares once.
+#[allow(missing_docs, reason = "the macro leaves no room for them")]
+mod functions {
+    use diesel::define_sql_function;
+    use diesel::sql_types::BigInt;
+
+    define_sql_function! { fn pg_try_advisory_lock(key: BigInt) -> Bool }
+    define_sql_function! { fn pg_advisory_unlock(key: BigInt) -> Bool }
+}
+
+fn raw_diesel(url: &str) -> RoundTrips {
+    use functions::{pg_advisory_unlock, pg_try_advisory_lock};
+    let mut connection = PgConnection::establish(url).expect("a connection");
+    connection.batch_execute("SELECT 1").expect("connected");
+    Box::new(move || {
+        let locked = select(pg_try_advisory_lock(1_i64)).get_result::<bool>(&mut connection);
+        let unlocked = select(pg_advisory_unlock(1_i64)).get_result::<bool>(&mut connection);
+        assert!(locked.expect("a row") && unlocked.expect("a row"));
+    })
+}
+
+/// One thread, one key, by blocking calls, against two round trips of the driver.
+fn alone(report: &mut Report, name: &'static str, url: &str, mut raw: RoundTrips) {
+    let backend = blocking::Backend::connect(connect(name, url)).expect("a backend");
+    let mutex = backend.mutex("bench/alone").expect("a mutex");
+    let (mut ours, mut baseline) = (Vec::new(), Vec::new());
+    // Turn by turn, so that both see the same noise.
+    for _ in 0..4000 {
+        let start = Instant::now();
+        let guard = mutex.lock().expect("the lock");
+        guard.unlock().expect("unlocked");
+        ours.push(start.elapsed().as_secs_f64() * 1e6);
+        let start = Instant::now();
+        raw();
+        baseline.push(start.elapsed().as_secs_f64() * 1e6);
+    }
+    report.of(name);
+    report.add(
+        &format!("mutex.alone.{name}"),
+        "us/pair",
+        median(ours),
+        median(baseline),
+        "two round trips of the driver",
+        Better::Lower,
+    );
+}
+
+/// Many callers, a key each, on each backend in turn.
+fn merged(report: &mut Report, url: &str) {
+    let runtime = runtime();
+    let mut rates = NAMES.map(|_| Vec::new());
+    for _ in 0..3 {
+        for (name, rates) in NAMES.iter().zip(&mut rates) {
+            let (name, url) = ((*name).to_owned(), url.to_owned());
+            let measured = runtime.spawn(async move { tasks(&name, &url).await });
+            rates.push(runtime.block_on(measured).expect("a rate"));
+        }
+    }
+    let rates = rates.map(median);
+    for (name, ours) in NAMES.iter().zip(rates) {
+        report.of(name);
+        report.add(
+            &format!("mutex.merged.{CALLERS}.{name}"),
+            "pairs/s",
+            ours,
+            rates[0],
+            "sqlx in the same run",
+            Better::Higher,
+        );
+    }
+    for name in ["diesel", "sync"] {
+        report.of(name);
+        report.add(
+            &format!("mutex.merged.{CALLERS}_threads.{name}"),
+            "pairs/s",
+            threads(name, url),
+            rates[0],
+            "tasks on sqlx in the same run",
+            Better::Higher,
+        );
+    }
+}
+
+async fn tasks(name: &str, url: &str) -> f64 {
+    let backend = connect(name, url).await.expect("a backend");
+    rate(CALLERS, |task, count, until| {
+        let mutex = backend
+            .mutex(format!("bench/merged/{task}"))
+            .expect("a mutex");
+        async move {
+            while Instant::now() < until {
+                let guard = mutex.lock().await.expect("the lock");
+                guard.unlock().await.expect("unlocked");
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    })
+    .await
+}
+
+fn threads(name: &str, url: &str) -> f64 {
+    let backend = blocking::Backend::connect(connect(name, url)).expect("a backend");
+    let count = AtomicU64::new(0);
+    let start = Instant::now();
+    let until = start + SECONDS;
+    thread::scope(|scope| {
+        for caller in 0..CALLERS {
+            let mutex = backend.mutex(format!("bench/merged/{caller}"));
+            let mutex = mutex.expect("a mutex");
+            let count = &count;
+            scope.spawn(move || {
+                while Instant::now() < until {
+                    let guard = mutex.lock().expect("the lock");
+                    guard.unlock().expect("unlocked");
+                    count.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    let count = u32::try_from(count.into_inner()).expect("fewer than four billion");
+    f64::from(count) / start.elapsed().as_secs_f64()
+}
