@@ -26,17 +26,17 @@ impl Sessions {
             if let Some(slot) = state.slots.get_mut(&lock) {
                 slot.phase = Phase::Releasing;
             }
-            self.released(&mut state, lock);
+            Self::released(&mut state, lock);
         }
         for request in asked {
             match request {
                 Request::Release { lock, reply } => {
                     news.releases
                         .extend(reply.map(|reply| (reply, Err(lost()))));
-                    self.released(&mut state, lock);
+                    Self::released(&mut state, lock);
                 }
                 Request::Try { lock, again: false } => {
-                    self.request(&mut state, 0, Request::Try { lock, again: true });
+                    Self::request(&mut state, 0, Request::Try { lock, again: true });
                 }
                 Request::Try { lock, again: true } => refuse(&mut state, lock, failure, &mut news),
             }
@@ -46,7 +46,7 @@ impl Sessions {
                 Request::Release { lock, reply } => {
                     news.releases
                         .extend(reply.map(|reply| (reply, Err(lost()))));
-                    self.released(&mut state, lock);
+                    Self::released(&mut state, lock);
                 }
                 Request::Try { .. } => state.sessions[session].requests.push(request),
             }
@@ -65,7 +65,7 @@ impl Sessions {
                 Request::Release { lock, reply } => {
                     news.releases
                         .extend(reply.map(|reply| (reply, Err(lost()))));
-                    self.released(&mut state, lock);
+                    Self::released(&mut state, lock);
                 }
             }
         }
@@ -82,7 +82,7 @@ impl Sessions {
     pub(crate) fn put_back(&self, requests: Vec<Request>) {
         let mut state = self.lock();
         state.sessions[0].requests.splice(0..0, requests);
-        self.rouse(&mut state, 0);
+        Self::rouse(&mut state, 0);
     }
 
     /// A lane was dropped by its runtime: nothing is held and nothing can be locked any more.

@@ -67,6 +67,7 @@ impl Sessions {
                 wanted: VecDeque::new(),
                 pauses: 0,
                 starting: Vec::new(),
+                waking: 0,
                 busy: 0,
                 closing: false,
                 ended: false,
@@ -101,7 +102,7 @@ impl Sessions {
                 slot.join(waiter);
                 if matches!(slot.phase, Phase::Polling(_)) {
                     slot.phase = Phase::Trying;
-                    self.request(&mut state, 0, Request::Try { lock, again: false });
+                    Self::request(&mut state, 0, Request::Try { lock, again: false });
                 }
             }
         } else if state.slots.len() >= self.max_locks {
@@ -113,7 +114,7 @@ impl Sessions {
             news.grants.push((waiter.reply, Err(full)));
         } else {
             state.slots.insert(lock, Slot::new(waiter));
-            self.request(&mut state, 0, Request::Try { lock, again: false });
+            Self::request(&mut state, 0, Request::Try { lock, again: false });
         }
         drop(state);
         news.tell();
@@ -177,27 +178,27 @@ impl Sessions {
             Phase::Releasing
         };
         state.sessions[session].held -= 1;
-        self.request(state, session, Request::Release { lock, reply });
+        Self::request(state, session, Request::Release { lock, reply });
         if again {
             // Behind the release, and so behind everybody who waits at the server.
-            self.request(state, 0, Request::Try { lock, again: false });
+            Self::request(state, 0, Request::Try { lock, again: false });
         }
     }
 
-    fn request(&self, state: &mut State, session: usize, request: Request) {
+    fn request(state: &mut State, session: usize, request: Request) {
         let requests = &mut state.sessions[session].requests;
         requests.push(request);
         // Whoever put the first one there has roused the lane.
         if requests.len() == 1 {
-            self.rouse(state, session);
+            Self::rouse(state, session);
         }
     }
 
-    fn rouse(&self, state: &mut State, session: usize) {
+    fn rouse(state: &mut State, session: usize) {
         if !std::mem::replace(&mut state.sessions[session].running, true) {
             state.starting.push(session);
         }
-        self.wakes[session].notify_one();
+        state.waking |= 1 << session;
     }
 
     /// Takes what is to be sent next.
@@ -268,20 +269,23 @@ impl Sessions {
         let state = self.state.lock();
         Locked {
             state: state.unwrap_or_else(PoisonError::into_inner),
-            starting: Starting {
-                sessions: Vec::new(),
+            after: After {
+                starting: Vec::new(),
                 start: self.start.get().map(AsRef::as_ref),
+                waking: 0,
+                wakes: &self.wakes,
             },
         }
     }
 }
 
 /// The state while it is locked. Lanes are started once it is not: a runtime that has shut down
-/// drops a lane on the spot, which then tells the sessions of its end.
+/// drops a lane on the spot, which then tells the sessions of its end. Nor are they woken before,
+/// because a lane that is woken wants the state.
 struct Locked<'a> {
-    // Unlocked before lanes are started.
+    // Unlocked before lanes are started and woken.
     state: MutexGuard<'a, State>,
-    starting: Starting<'a>,
+    after: After<'a>,
 }
 
 impl Deref for Locked<'_> {
@@ -300,20 +304,29 @@ impl DerefMut for Locked<'_> {
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        self.starting.sessions = std::mem::take(&mut self.state.starting);
+        self.after.starting = std::mem::take(&mut self.state.starting);
+        self.after.waking = std::mem::take(&mut self.state.waking);
     }
 }
 
-/// The sessions whose lanes are started when this is dropped.
-struct Starting<'a> {
-    sessions: Vec<usize>,
+/// The sessions whose lanes are started and woken when this is dropped.
+struct After<'a> {
+    starting: Vec<usize>,
     start: Option<&'a Start>,
+    /// A bit for each session.
+    waking: u128,
+    wakes: &'a [Notify],
 }
 
-impl Drop for Starting<'_> {
+impl Drop for After<'_> {
     fn drop(&mut self) {
         if let Some(start) = self.start {
-            self.sessions.drain(..).for_each(start);
+            self.starting.drain(..).for_each(start);
+        }
+        while self.waking != 0 {
+            let session = self.waking.trailing_zeros() as usize;
+            self.waking &= self.waking - 1;
+            self.wakes[session].notify_one();
         }
     }
 }

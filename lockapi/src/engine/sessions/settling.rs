@@ -27,7 +27,7 @@ impl Sessions {
                         _ => Err(lost()),
                     };
                     news.releases.extend(reply.map(|reply| (reply, released)));
-                    self.released(&mut state, lock);
+                    Self::released(&mut state, lock);
                 }
                 Request::Try { lock, .. } => match answer {
                     Stepped::Taken(fence) => {
@@ -57,7 +57,7 @@ impl Sessions {
         slot.prune();
         let Some(first) = slot.queue.pop_front() else {
             slot.phase = Phase::Releasing;
-            self.request(state, session, Request::Release { lock, reply: None });
+            Self::request(state, session, Request::Release { lock, reply: None });
             return;
         };
         let hold: Arc<Hold> = Arc::default();
@@ -94,7 +94,7 @@ impl Sessions {
         if state.busy + state.wanted.len() < state.sessions.len() - 1 {
             slot.phase = Phase::Waiting;
             state.wanted.push_back(lock);
-            self.rouse_waiter(state);
+            Self::rouse_waiter(state);
         } else {
             // A pause that is cut short by a caller ends there: its timer must not make a poll of
             // its own later.
@@ -111,16 +111,16 @@ impl Sessions {
         }
     }
 
-    fn rouse_waiter(&self, state: &mut State) {
+    fn rouse_waiter(state: &mut State) {
         for session in 1..state.sessions.len() {
             if !state.sessions[session].running {
-                self.rouse(state, session);
+                Self::rouse(state, session);
                 return;
             }
         }
         // All are running; one of them is idle and takes it.
-        for wake in &self.wakes[1..] {
-            wake.notify_one();
+        for session in 1..state.sessions.len() {
+            state.waking |= 1 << session;
         }
     }
 
@@ -130,11 +130,11 @@ impl Sessions {
             && matches!(slot.phase, Phase::Polling(current) if current == number)
         {
             slot.phase = Phase::Trying;
-            self.request(&mut state, 0, Request::Try { lock, again: false });
+            Self::request(&mut state, 0, Request::Try { lock, again: false });
         }
     }
 
-    pub(super) fn released(&self, state: &mut State, lock: LockId) {
+    pub(super) fn released(state: &mut State, lock: LockId) {
         let Some(slot) = state.slots.get_mut(&lock) else {
             return;
         };
@@ -144,7 +144,7 @@ impl Sessions {
                 state.slots.remove(&lock);
             } else {
                 slot.phase = Phase::Trying;
-                self.request(state, 0, Request::Try { lock, again: false });
+                Self::request(state, 0, Request::Try { lock, again: false });
             }
         }
     }

@@ -172,6 +172,8 @@ pub(super) struct State {
     pub(super) pauses: u64,
     /// Sessions whose lanes are to be started once the state is unlocked.
     pub(super) starting: Vec<usize>,
+    /// Sessions whose lanes are to be woken then, a bit for each.
+    pub(super) waking: u128,
     /// Sessions that wait for locks or hold one, and so cannot take another from `wanted`.
     pub(super) busy: usize,
     pub(super) closing: bool,
