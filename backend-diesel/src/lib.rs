@@ -46,7 +46,7 @@
 //!
 //! # libpq
 //! Diesel needs libpq: the system's (`libpq-dev` on Debian), or with the feature `bundled` one that
-//! is built with the program, which takes a C compiler and Perl.
+//! is built with the program, which takes a C compiler and the headers of OpenSSL (`libssl-dev`).
 
 mod connector;
 mod failure;
