@@ -6,8 +6,9 @@ CARGO = cargo
 ARGS =
 
 help:
-	@echo 'make demo    ten processes share recurring tasks while some of them are killed (half a minute,'
-	@echo '             and a few minutes to build); ARGS=--help tells its options'
+	@echo 'make demo    ten processes on three database libraries share recurring tasks while some of'
+	@echo '             them are killed (half a minute, and a few minutes to build); ARGS=--help tells'
+	@echo '             its options'
 	@echo 'make test    format, lints, documentation and all tests'
 	@echo 'make bench   locks and leases against the bare driver'
 	@echo

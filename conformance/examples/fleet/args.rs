@@ -2,9 +2,12 @@
 
 use std::ffi::OsString;
 use std::ops::RangeInclusive;
+use std::slice;
 use std::time::Duration;
 
 use lexopt::prelude::{Long, Short, Value, ValueExt};
+
+use crate::library::Library;
 
 pub(crate) const HELP: &str = "\
 A fleet of workers shares recurring tasks through locks in PostgreSQL, while workers are killed,
@@ -13,7 +16,10 @@ stopped and cut off. In the end the log tells whether every due task was run exa
 Usage: cargo run --release -p conformance --example fleet -- [options]
 
 Options:
-  --backend sqlx|memory  worker processes on PostgreSQL (default), or all in this process
+  --backend NAME         what the workers use: mix (default) for processes on PostgreSQL that use
+                         sqlx, Diesel and the blocking postgres crate by turns; sqlx, diesel or
+                         sync for processes that all use that one; memory for no database and
+                         all in this process
   --workers N            how many workers, 1 to 100 (default 10)
   --tasks N              how many recurring tasks, 1 to 1000 (default 100)
   --seconds N            how long tasks fall due, 2 to 3600 (default 20)
@@ -40,15 +46,33 @@ pub(crate) enum Command {
     /// Be a worker; the program starts itself with this.
     Worker {
         node: String,
+        library: Library,
         safety: Safety,
     },
 }
 
 /// Which backend the workers use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Sqlx,
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Backend {
+    /// Those of these libraries, by turns.
+    Libraries(&'static [Library]),
     Memory,
+}
+
+impl Backend {
+    fn parse(name: &str) -> Result<Self, String> {
+        let one = |library: &&Library| library.word() == name;
+        match name {
+            "mix" => Ok(Self::Libraries(&Library::ALL)),
+            "memory" => Ok(Self::Memory),
+            _ => match Library::ALL.iter().find(one) {
+                Some(library) => Ok(Self::Libraries(slice::from_ref(library))),
+                None => Err(format!(
+                    "no backend {name:?}; there are mix, sqlx, diesel, sync and memory"
+                )),
+            },
+        }
+    }
 }
 
 /// What keeps the workers from doing the same thing twice.
@@ -83,7 +107,7 @@ impl Safety {
 /// The fleet to run.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    pub(crate) backend: Kind,
+    pub(crate) backend: Backend,
     pub(crate) workers: usize,
     pub(crate) tasks: usize,
     pub(crate) time: Duration,
@@ -98,7 +122,7 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Com
 
 fn parse_all(mut parser: lexopt::Parser) -> Result<Command, lexopt::Error> {
     let mut settings = Settings {
-        backend: Kind::Sqlx,
+        backend: Backend::Libraries(&Library::ALL),
         workers: 10,
         tasks: 100,
         time: Duration::from_secs(20),
@@ -110,15 +134,7 @@ fn parse_all(mut parser: lexopt::Parser) -> Result<Command, lexopt::Error> {
         match argument {
             Short('h') | Long("help") => return Ok(Command::Help),
             Long("backend") => {
-                settings.backend = match parser.value()?.string()?.as_str() {
-                    "sqlx" => Kind::Sqlx,
-                    "memory" => Kind::Memory,
-                    other => {
-                        return Err(
-                            format!("no backend {other:?}; there are sqlx and memory").into()
-                        );
-                    }
-                };
+                settings.backend = Backend::parse(&parser.value()?.string()?)?;
             }
             Long("workers") => settings.workers = number(&mut parser, "--workers", 1..=100)?,
             Long("tasks") => settings.tasks = number(&mut parser, "--tasks", 1..=1000)?,
@@ -136,13 +152,15 @@ fn parse_all(mut parser: lexopt::Parser) -> Result<Command, lexopt::Error> {
             other => return Err(other.unexpected()),
         }
     }
-    Ok(match worker {
-        Some(node) => Command::Worker {
+    match (worker, settings.backend) {
+        (None, _) => Ok(Command::Fleet(settings)),
+        (Some(node), Backend::Libraries(&[library])) => Ok(Command::Worker {
             node,
+            library,
             safety: settings.safety,
-        },
-        None => Command::Fleet(settings),
-    })
+        }),
+        (Some(_), _) => Err("a worker uses one library: --backend sqlx, diesel or sync".into()),
+    }
 }
 
 fn number(

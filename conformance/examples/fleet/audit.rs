@@ -26,6 +26,10 @@ pub(crate) struct Audit {
     /// From the disturbance to the next attempt, in seconds.
     pub(crate) recovery_median: Option<f64>,
     pub(crate) recovery_longest: Option<f64>,
+    /// Runs completed by the workers on each library.
+    pub(crate) completed_by: Vec<(String, i64)>,
+    /// Runs of a task that followed one on another library.
+    pub(crate) passed_on: i64,
     pub(crate) counts: Counts,
 }
 
@@ -95,6 +99,17 @@ impl fmt::Display for Audit {
             );
         }
         line("recovered", self.recovered, &recovered)?;
+        if self.completed_by.len() > 1 {
+            for (library, completed) in &self.completed_by {
+                line(
+                    library,
+                    *completed,
+                    "completed by the processes that use it",
+                )?;
+            }
+            let note = "times the next run of a task was on another library";
+            line("passed on", self.passed_on, note)?;
+        }
         let counts = self.counts;
         line(
             "contended",

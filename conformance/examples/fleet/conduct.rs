@@ -10,8 +10,8 @@ use crate::Result;
 use crate::args::Settings;
 use crate::disturb::{Disturber, Tally};
 use crate::plan;
-use crate::store::Store;
 use crate::view::Screen;
+use crate::watch::Watch;
 
 /// How long workers have to start.
 const STARTING: Duration = Duration::from_secs(30);
@@ -52,8 +52,8 @@ pub(crate) struct Member {
 /// The workers, from outside.
 #[async_trait]
 pub(crate) trait Fleet: Send + Sync {
-    /// Starts a worker and answers its name.
-    fn start(&self) -> Result<String>;
+    /// Starts a worker, like the one that it succeeds, and answers its name.
+    fn start(&self, successor_of: Option<&str>) -> Result<String>;
 
     /// Ends a worker without any warning.
     fn kill(&self, node: &str) -> Result<()>;
@@ -71,15 +71,20 @@ pub(crate) trait Fleet: Send + Sync {
     fn members(&self) -> Result<Vec<Member>>;
 }
 
-/// The name of the worker with this number.
-pub(crate) fn node_name(number: usize) -> String {
-    format!("worker-{number:02}")
+/// The name of the worker of this kind with this number.
+pub(crate) fn node_name(kind: &str, number: usize) -> String {
+    format!("{kind}-{number:02}")
+}
+
+/// The kind of the worker with this name.
+pub(crate) fn node_kind(node: &str) -> &str {
+    node.rsplit_once('-').map_or(node, |(kind, _)| kind)
 }
 
 /// Runs the fleet until all is done, or the user has enough.
 pub(crate) async fn conduct(
     settings: &Settings,
-    store: &dyn Store,
+    store: &dyn Watch,
     fleet: &dyn Fleet,
     screen: &Screen,
     subject: &str,
@@ -100,15 +105,12 @@ pub(crate) async fn conduct(
 
 async fn course(
     settings: &Settings,
-    store: &dyn Store,
+    store: &dyn Watch,
     fleet: &dyn Fleet,
     screen: &Screen,
     subject: &str,
 ) -> Result<Verdict> {
-    let (workers, tasks) = (settings.workers, settings.tasks);
-    screen.line(&format!(
-        "{workers} workers share {tasks} recurring tasks: {subject}."
-    ))?;
+    screen.line(subject)?;
     if let Some(missing) = settings.safety.lacks() {
         screen.line(&format!(
             "They do so without {missing}: expect some to be run more than once."
@@ -116,7 +118,9 @@ async fn course(
     }
     screen.line("")?;
     start(settings, store, fleet).await?;
-    store.open(&plan::tasks(tasks), settings.time).await?;
+    store
+        .open(&plan::tasks(settings.tasks), settings.time)
+        .await?;
     let disturber = Disturber::new(settings, store, fleet, screen);
     tokio::select! {
         // These two end only when they fail.
@@ -132,9 +136,9 @@ async fn course(
 }
 
 /// Starts the workers and waits until all of them are ready.
-async fn start(settings: &Settings, store: &dyn Store, fleet: &dyn Fleet) -> Result<()> {
+async fn start(settings: &Settings, store: &dyn Watch, fleet: &dyn Fleet) -> Result<()> {
     for _ in 0..settings.workers {
-        fleet.start()?;
+        fleet.start(None)?;
     }
     let since = Instant::now();
     while store.nodes().await? < settings.workers {
@@ -151,7 +155,7 @@ async fn start(settings: &Settings, store: &dyn Store, fleet: &dyn Fleet) -> Res
 }
 
 /// Waits until all workers have found that nothing is left to do.
-async fn drain(settings: &Settings, store: &dyn Store, fleet: &dyn Fleet) -> Result<()> {
+async fn drain(settings: &Settings, store: &dyn Watch, fleet: &dyn Fleet) -> Result<()> {
     let mut ticks = interval(TICK);
     let mut completed = 0;
     let mut progress = Instant::now();
@@ -174,7 +178,7 @@ async fn drain(settings: &Settings, store: &dyn Store, fleet: &dyn Fleet) -> Res
 
 async fn finish(
     settings: &Settings,
-    store: &dyn Store,
+    store: &dyn Watch,
     screen: &Screen,
     tally: &Tally,
 ) -> Result<Verdict> {

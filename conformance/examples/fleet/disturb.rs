@@ -1,6 +1,6 @@
 //! What is done to the workers while they work.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,9 +10,9 @@ use tokio::time::sleep;
 
 use crate::Result;
 use crate::args::Settings;
-use crate::conduct::{Fleet, State};
-use crate::store::{Busy, Store};
+use crate::conduct::{Fleet, Member, State, node_kind};
 use crate::view::Screen;
+use crate::watch::{Busy, Watch};
 
 /// What has been done.
 #[derive(Clone, Debug, Default)]
@@ -66,16 +66,18 @@ enum Kind {
 pub(crate) struct Disturber<'a> {
     plan: Vec<(Duration, Kind)>,
     pause: Duration,
-    store: &'a dyn Store,
+    store: &'a dyn Watch,
     fleet: &'a dyn Fleet,
     screen: &'a Screen,
     tally: Mutex<Tally>,
+    /// How often which kind of worker was chosen.
+    chosen: Mutex<HashMap<String, usize>>,
 }
 
 impl<'a> Disturber<'a> {
     pub(crate) fn new(
         settings: &Settings,
-        store: &'a dyn Store,
+        store: &'a dyn Watch,
         fleet: &'a dyn Fleet,
         screen: &'a Screen,
     ) -> Self {
@@ -89,6 +91,7 @@ impl<'a> Disturber<'a> {
             fleet,
             screen,
             tally: Mutex::default(),
+            chosen: Mutex::default(),
         }
     }
 
@@ -123,7 +126,7 @@ impl<'a> Disturber<'a> {
                             .disturbed(&node, "killed", Instant::now())
                             .await?;
                         self.with_tally(|tally| tally.killed += 1);
-                        let successor = self.fleet.start()?;
+                        let successor = self.fleet.start(Some(&node))?;
                         self.screen.event(&format!(
                             "{node} is killed by somebody else; {successor} replaces it"
                         ))?;
@@ -142,7 +145,7 @@ impl<'a> Disturber<'a> {
         let now = Instant::now();
         self.fleet.kill(&victim.node)?;
         self.store.disturbed(&victim.node, "killed", now).await?;
-        let successor = self.fleet.start()?;
+        let successor = self.fleet.start(Some(&victim.node))?;
         self.with_tally(|tally| tally.killed += 1);
         let (node, tasks) = (&victim.node, victim.tasks.join(", "));
         self.screen.event(&format!(
@@ -211,22 +214,30 @@ impl<'a> Disturber<'a> {
         })
     }
 
-    /// The busiest worker that is not disturbed at present.
+    /// A worker that is not disturbed at present.
     async fn victim(&self) -> Result<Option<Busy>> {
         for _ in 0..50 {
             let busy = self.store.busy().await?;
-            let members = self.fleet.members()?;
-            let found = busy.into_iter().find(|busy| {
-                members
-                    .iter()
-                    .any(|member| member.node == busy.node && member.state == State::Running)
-            });
+            let found = self.choose(busy, &self.fleet.members()?);
             if found.is_some() {
                 return Ok(found);
             }
             sleep(Duration::from_millis(20)).await;
         }
         Ok(None)
+    }
+
+    /// The busiest of those that run, among the kind that was chosen the fewest times.
+    fn choose(&self, busy: Vec<Busy>, members: &[Member]) -> Option<Busy> {
+        let runs = |busy: &Busy| {
+            let mut running = members.iter().filter(|one| one.state == State::Running);
+            running.any(|member| member.node == busy.node)
+        };
+        let mut chosen = self.chosen.lock().unwrap_or_else(PoisonError::into_inner);
+        let times = |busy: &Busy| chosen.get(node_kind(&busy.node)).copied();
+        let found = busy.into_iter().filter(runs).min_by_key(times)?;
+        *chosen.entry(node_kind(&found.node).to_owned()).or_default() += 1;
+        Some(found)
     }
 
     /// Stops a worker in the middle of its work.

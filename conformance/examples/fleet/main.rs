@@ -5,8 +5,9 @@
 //! ```
 //!
 //! Every task has a [`Mutex`](lockapi::Mutex). Whoever gets it runs what is due, and writes the log
-//! of it with the [`Fence`](lockapi::Fence) of the guard checked in the same transaction (see
-//! `worker.rs` and `postgres/`). Meanwhile workers are killed and stopped, and their database
+//! of it with the [`Fence`](lockapi::Fence) of the guard checked in the same transaction. What a
+//! worker does is in `worker/`, once async and once on plain threads; how it does it with each
+//! database library is in `library/`. Meanwhile workers are killed and stopped, and their database
 //! sessions ended (`disturb.rs`). In the end the log is audited (`postgres/audit.sql`): every time
 //! that a task was due must have been run to its end once, by whomever.
 
@@ -14,17 +15,20 @@ mod args;
 mod audit;
 mod conduct;
 mod disturb;
+mod library;
 mod memory;
 mod plan;
 mod postgres;
 mod store;
 mod view;
+mod watch;
 mod worker;
 
 use std::process::ExitCode;
 
-use args::{Command, Kind};
+use args::{Backend, Command};
 use conduct::Verdict;
+use worker::Node;
 
 /// What goes wrong outside of the workers ends the program with a message.
 type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
@@ -35,8 +39,12 @@ fn main() -> ExitCode {
             print!("{}", args::HELP);
             return ExitCode::SUCCESS;
         }
-        Ok(Command::Worker { node, safety }) => {
-            return match postgres::work(&node, safety) {
+        Ok(Command::Worker {
+            node,
+            library,
+            safety,
+        }) => {
+            return match library.work(Node::new(node.clone(), safety)) {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(error) => {
                     eprintln!("fleet: {node}: {error}");
@@ -45,8 +53,8 @@ fn main() -> ExitCode {
             };
         }
         Ok(Command::Fleet(settings)) => match settings.backend {
-            Kind::Sqlx => postgres::run(&settings),
-            Kind::Memory => memory::run(&settings),
+            Backend::Libraries(libraries) => postgres::run(&settings, libraries),
+            Backend::Memory => memory::run(&settings),
         },
         Err(error) => {
             eprintln!("fleet: {error}\nTry --help.");

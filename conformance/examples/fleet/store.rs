@@ -1,12 +1,10 @@
-//! Where tasks and the log are kept, for workers and for the program that watches them.
+//! Where tasks and the log of their runs are kept, for workers.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use lockapi::{ErrorKind, Fence};
-
-use crate::audit::Audit;
-use crate::plan::Task;
+use r2d2_postgres::postgres;
 
 /// Why something was not stored.
 #[derive(Debug, thiserror::Error)]
@@ -14,7 +12,13 @@ pub(crate) enum StoreError {
     #[error(transparent)]
     Lock(#[from] lockapi::Error),
     #[error(transparent)]
-    Database(#[from] sqlx::Error),
+    Sqlx(#[from] sqlx::Error),
+    #[error(transparent)]
+    Diesel(#[from] diesel::result::Error),
+    #[error(transparent)]
+    Postgres(#[from] postgres::Error),
+    #[error(transparent)]
+    Pool(#[from] r2d2::Error),
 }
 
 impl StoreError {
@@ -29,7 +33,7 @@ pub(crate) type Stored<T> = Result<T, StoreError>;
 /// What a worker may do next.
 #[derive(Debug, Default)]
 pub(crate) struct Pick {
-    /// Tasks that are due, in this worker's own order.
+    /// Tasks that are due.
     pub(crate) due: Vec<String>,
     /// Nothing is due any more, nor will be.
     pub(crate) over: bool,
@@ -40,6 +44,16 @@ pub(crate) struct Pick {
 pub(crate) struct Run {
     pub(crate) id: i64,
     pub(crate) work: Duration,
+}
+
+impl Run {
+    /// With the milliseconds that its work takes.
+    pub(crate) fn new(id: i64, work: i64) -> Self {
+        Self {
+            id,
+            work: Duration::from_millis(work.unsigned_abs()),
+        }
+    }
 }
 
 /// What a worker has counted.
@@ -53,32 +67,14 @@ pub(crate) struct Counts {
     pub(crate) refused: i64,
 }
 
-/// What a node runs.
-#[derive(Clone, Debug)]
-pub(crate) struct Busy {
-    pub(crate) node: String,
-    pub(crate) tasks: Vec<String>,
-}
-
-/// How things stand.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Snapshot {
-    pub(crate) elapsed: Duration,
-    pub(crate) due: i64,
-    pub(crate) completed: i64,
-    pub(crate) failed: i64,
-    pub(crate) counts: Counts,
-    pub(crate) busy: Vec<Busy>,
-}
-
 /// Tasks and the log of their runs.
 #[async_trait]
 pub(crate) trait Store: Send + Sync {
     /// Adds a worker, and notes later what it has counted.
     async fn report(&self, node: &str, counts: Counts) -> Stored<()>;
 
-    /// Finds up to `limit` tasks that are due.
-    async fn pick(&self, node: &str, limit: i64) -> Stored<Pick>;
+    /// Finds up to `limit` tasks that are due; each `order` has them in another one.
+    async fn pick(&self, order: &str, limit: i64) -> Stored<Pick>;
 
     /// Begins the run of a task in one transaction: rejects a stale holder, notes as failed what
     /// an earlier holder left unfinished, and logs the run. `None` when it is not due any more.
@@ -87,22 +83,19 @@ pub(crate) trait Store: Send + Sync {
     /// Completes a run in one transaction: rejects a stale holder, logs the end, and sets when the
     /// task is due next. May be repeated when it is unknown whether it happened.
     async fn complete(&self, run: &Run, fence: Option<&Fence>) -> Stored<()>;
+}
 
-    /// How many workers there are.
-    async fn nodes(&self) -> Stored<usize>;
+/// The same for libraries that block.
+pub(crate) trait BlockingStore: Sync {
+    /// See [`Store::report`].
+    fn report(&self, node: &str, counts: Counts) -> Stored<()>;
 
-    /// Adds the tasks, which are due from now on for `time`.
-    async fn open(&self, tasks: &[Task], time: Duration) -> Stored<()>;
+    /// See [`Store::pick`].
+    fn pick(&self, order: &str, limit: i64) -> Stored<Pick>;
 
-    /// Notes that a worker was disturbed at that moment.
-    async fn disturbed(&self, node: &str, how: &str, at: Instant) -> Stored<()>;
+    /// See [`Store::begin`].
+    fn begin(&self, task: &str, node: &str, fence: Option<&Fence>) -> Stored<Option<Run>>;
 
-    /// Workers that run something, the busiest first.
-    async fn busy(&self) -> Stored<Vec<Busy>>;
-
-    /// How things stand.
-    async fn snapshot(&self) -> Stored<Snapshot>;
-
-    /// What the log says.
-    async fn audit(&self) -> Stored<Audit>;
+    /// See [`Store::complete`].
+    fn complete(&self, run: &Run, fence: Option<&Fence>) -> Stored<()>;
 }

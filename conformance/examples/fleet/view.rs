@@ -9,7 +9,7 @@ use tokio::time::interval;
 
 use crate::Result;
 use crate::conduct::{Fleet, Member, State};
-use crate::store::{Snapshot, Store};
+use crate::watch::{Snapshot, Watch};
 
 const REDRAW: Duration = Duration::from_millis(200);
 const LINE: Duration = Duration::from_secs(2);
@@ -72,7 +72,7 @@ impl Screen {
     pub(crate) async fn follow(
         &self,
         time: Duration,
-        store: &dyn Store,
+        store: &dyn Watch,
         fleet: &dyn Fleet,
     ) -> Result<()> {
         self.picture().opened = Some(Instant::now());
@@ -177,7 +177,7 @@ fn picture(snapshot: &Snapshot, members: &[Member], time: Duration) -> String {
             State::Done => "done",
             State::Crashed => "failed",
         };
-        text.push_str(format!("  {}  {state:<8} {tasks}", member.node).trim_end());
+        text.push_str(format!("  {:<10} {state:<8} {tasks}", member.node).trim_end());
         text.push('\n');
     }
     if members.len() > ROWS {

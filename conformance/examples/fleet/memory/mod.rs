@@ -9,8 +9,10 @@ use crate::args::Settings;
 use crate::conduct::{self, Verdict};
 use crate::view::Screen;
 
+mod state;
 mod tables;
 mod tasks;
+mod watch;
 
 use tables::Tables;
 use tasks::Tasks;
@@ -25,7 +27,10 @@ pub(crate) fn run(settings: &Settings) -> Result<Verdict> {
         let database = Database::new();
         let tables = Arc::new(Tables::new(database.clone()));
         let fleet = Tasks::new(database, Arc::clone(&tables), settings.safety);
-        let subject = "all in one process, with the in-memory backend";
-        conduct::conduct(settings, &*tables, &fleet, &screen, subject).await
+        let subject = format!(
+            "{} workers share {} recurring tasks in one process, without a database.",
+            settings.workers, settings.tasks
+        );
+        conduct::conduct(settings, &*tables, &fleet, &screen, &subject).await
     })
 }

@@ -13,7 +13,7 @@ use super::tables::Tables;
 use crate::Result;
 use crate::args::Safety;
 use crate::conduct::{Fleet, Member, State, node_name};
-use crate::worker::Worker;
+use crate::worker::{Node, tasks::Worker};
 
 pub(super) struct Tasks {
     database: Database,
@@ -59,15 +59,14 @@ impl Tasks {
 
 #[async_trait]
 impl Fleet for Tasks {
-    fn start(&self) -> Result<String> {
+    fn start(&self, _: Option<&str>) -> Result<String> {
         let mut workers = self.workers();
-        let node = node_name(workers.len() + 1);
+        let node = node_name("worker", workers.len() + 1);
         let (stopped, receiver) = watch::channel(false);
         let work = work(
-            node.clone(),
+            Node::new(node.clone(), self.safety),
             self.database.clone(),
             Arc::clone(&self.tables),
-            self.safety,
         );
         workers.push(Task {
             node: node.clone(),
@@ -120,11 +119,11 @@ impl Drop for Tasks {
     }
 }
 
-async fn work(node: String, database: Database, tables: Arc<Tables>, safety: Safety) -> bool {
+async fn work(node: Node, database: Database, tables: Arc<Tables>) -> bool {
     let Ok(backend) = database.connect().await else {
         return false;
     };
-    Worker::new(&node, backend, tables, safety).work().await;
+    Worker::new(node, backend, tables).work().await;
     true
 }
 

@@ -24,6 +24,11 @@ WITH due AS (
                      WHERE r.task = lost.task AND r.due = lost.due AND r.id > lost.id
                    ) AS next
      WHERE lost.status = 'failed'
+), turn AS (
+    SELECT n.library,
+           lag(n.library) OVER (PARTITION BY r.task ORDER BY r.id) AS earlier
+      FROM fleet.run AS r
+      JOIN fleet.node AS n ON n.name = r.node
 )
 SELECT (SELECT count(*) FROM fleet.task) AS tasks,
        (SELECT count(*) FROM fleet.task WHERE NOT enabled) AS disabled,
@@ -39,6 +44,7 @@ SELECT (SELECT count(*) FROM fleet.task) AS tasks,
        count(*) FILTER (WHERE completed = 1 AND failed > 0) AS recovered,
        (SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY seconds) FROM recovery) AS median,
        (SELECT max(seconds) FROM recovery) AS longest,
+       (SELECT count(*) FROM turn WHERE library <> earlier) AS passed_on,
        (SELECT coalesce(sum(contended), 0)::int8 FROM fleet.node) AS contended,
        (SELECT coalesce(sum(abandoned), 0)::int8 FROM fleet.node) AS abandoned,
        (SELECT coalesce(sum(refused), 0)::int8 FROM fleet.node) AS refused

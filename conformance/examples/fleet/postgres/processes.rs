@@ -8,29 +8,38 @@ use async_trait::async_trait;
 use rustix::process::{Pid, Signal, kill_process};
 use sqlx::{PgPool, Row};
 
-use super::{URL, application};
 use crate::Result;
 use crate::args::Safety;
 use crate::conduct::{Fleet, Member, State, node_name};
+use crate::library::{Library, URL, application};
 
 pub(super) struct Processes {
     url: String,
     pool: PgPool,
+    /// Workers use them by turns.
+    libraries: &'static [Library],
     safety: Safety,
     workers: Mutex<Vec<Process>>,
 }
 
 struct Process {
     node: String,
+    library: Library,
     child: Child,
     state: State,
 }
 
 impl Processes {
-    pub(super) fn new(url: &str, pool: PgPool, safety: Safety) -> Self {
+    pub(super) fn new(
+        url: &str,
+        pool: PgPool,
+        libraries: &'static [Library],
+        safety: Safety,
+    ) -> Self {
         Self {
             url: url.to_owned(),
             pool,
+            libraries,
             safety,
             workers: Mutex::default(),
         }
@@ -56,12 +65,19 @@ impl Processes {
 
 #[async_trait]
 impl Fleet for Processes {
-    fn start(&self) -> Result<String> {
+    fn start(&self, successor_of: Option<&str>) -> Result<String> {
         let mut workers = self.workers();
-        let node = node_name(workers.len() + 1);
+        let predecessor = workers
+            .iter()
+            .find(|process| successor_of == Some(&process.node));
+        let library = match predecessor {
+            Some(process) => process.library,
+            None => self.libraries[workers.len() % self.libraries.len()],
+        };
+        let node = node_name(library.word(), workers.len() + 1);
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(["worker", &node]).env(URL, &self.url);
-        command.args(self.safety.option());
+        command.args(["worker", &node, "--backend", library.word()]);
+        command.args(self.safety.option()).env(URL, &self.url);
         let child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -70,6 +86,7 @@ impl Fleet for Processes {
             .spawn()?;
         workers.push(Process {
             node: node.clone(),
+            library,
             child,
             state: State::Running,
         });

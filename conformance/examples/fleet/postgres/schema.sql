@@ -35,11 +35,12 @@ CREATE INDEX run_running ON fleet.run (task) WHERE status = 'running';
 
 CREATE TABLE fleet.node (
     name      text NOT NULL PRIMARY KEY,
+    library   text NOT NULL,
     contended int8 NOT NULL,
     abandoned int8 NOT NULL,
     refused   int8 NOT NULL
 );
-COMMENT ON TABLE fleet.node IS 'The workers, and what they have counted.';
+COMMENT ON TABLE fleet.node IS 'The workers, the database libraries they use, and what they have counted.';
 
 CREATE TABLE fleet.disturbance (
     at   timestamptz NOT NULL,

@@ -1,17 +1,16 @@
-//! Tasks and the log in tables.
+//! The tables, for the program that watches the workers.
 
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use backend_sqlx::CheckIn;
-use lockapi::Fence;
 use sqlx::postgres::PgRow;
 use sqlx::{PgPool, Row};
 
 use crate::Result;
 use crate::audit::Audit;
 use crate::plan::Task;
-use crate::store::{Busy, Counts, Pick, Run, Snapshot, Store, Stored};
+use crate::store::{Counts, Stored};
+use crate::watch::{Busy, Snapshot, Watch};
 
 /// Makes the tables anew and answers the version of the server.
 pub(super) async fn prepare(pool: &PgPool) -> Result<String> {
@@ -47,69 +46,7 @@ impl Tables {
 }
 
 #[async_trait]
-impl Store for Tables {
-    async fn report(&self, node: &str, counts: Counts) -> Stored<()> {
-        sqlx::query(include_str!("report.sql"))
-            .bind(node)
-            .bind(counts.contended)
-            .bind(counts.abandoned)
-            .bind(counts.refused)
-            .execute(&self.0)
-            .await?;
-        Ok(())
-    }
-
-    async fn pick(&self, node: &str, limit: i64) -> Stored<Pick> {
-        let row = sqlx::query(include_str!("pick.sql"))
-            .bind(node)
-            .bind(limit)
-            .fetch_optional(&self.0)
-            .await?;
-        // Before the start there is no row.
-        let Some(row) = row else {
-            return Ok(Pick::default());
-        };
-        Ok(Pick {
-            due: row.try_get("due")?,
-            over: row.try_get("over")?,
-        })
-    }
-
-    async fn begin(&self, task: &str, node: &str, fence: Option<&Fence>) -> Stored<Option<Run>> {
-        let mut transaction = self.0.begin().await?;
-        if let Some(fence) = fence {
-            fence.check_in(&mut transaction).await?;
-        }
-        let row = sqlx::query(include_str!("begin.sql"))
-            .bind(task)
-            .bind(node)
-            .bind(fence.map(Fence::token))
-            .fetch_optional(&mut *transaction)
-            .await?;
-        transaction.commit().await?;
-        let Some(row) = row else {
-            return Ok(None);
-        };
-        let work: i64 = row.try_get("work")?;
-        Ok(Some(Run {
-            id: row.try_get("id")?,
-            work: Duration::from_millis(work.unsigned_abs()),
-        }))
-    }
-
-    async fn complete(&self, run: &Run, fence: Option<&Fence>) -> Stored<()> {
-        let mut transaction = self.0.begin().await?;
-        if let Some(fence) = fence {
-            fence.check_in(&mut transaction).await?;
-        }
-        sqlx::query(include_str!("complete.sql"))
-            .bind(run.id)
-            .execute(&mut *transaction)
-            .await?;
-        transaction.commit().await?;
-        Ok(())
-    }
-
+impl Watch for Tables {
     async fn nodes(&self) -> Stored<usize> {
         let row = sqlx::query("SELECT count(*) FROM fleet.node")
             .fetch_one(&self.0)
@@ -182,6 +119,13 @@ impl Store for Tables {
     }
 
     async fn audit(&self) -> Stored<Audit> {
+        let rows = sqlx::query(include_str!("completed_by.sql"))
+            .fetch_all(&self.0)
+            .await?;
+        let completed_by = rows
+            .into_iter()
+            .map(|row| Ok((row.try_get("library")?, row.try_get("completed")?)))
+            .collect::<Stored<_>>()?;
         let row = sqlx::query(include_str!("audit.sql"))
             .fetch_one(&self.0)
             .await?;
@@ -196,6 +140,8 @@ impl Store for Tables {
             recovered: row.try_get("recovered")?,
             recovery_median: row.try_get("median")?,
             recovery_longest: row.try_get("longest")?,
+            completed_by,
+            passed_on: row.try_get("passed_on")?,
             counts: counts(&row)?,
         })
     }

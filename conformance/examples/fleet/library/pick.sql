@@ -1,5 +1,5 @@
--- What is due, in an order that differs from node to node ($1), so that they do not all try the
--- same lock first; what has been due for long comes first for all of them.
+-- What is due, in an order of its own for each $1, so that workers do not all try the same lock
+-- first; what has been due for long comes first for all of them.
 WITH due AS (
     SELECT t.name, t.next_run
       FROM fleet.task AS t, fleet.span AS s
