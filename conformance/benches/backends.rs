@@ -25,10 +25,9 @@ fn main() {
         .collect();
     let wanted = |group: &str| only.is_empty() || only.iter().any(|one| one == group);
     if wanted("alone") {
-        on_one_core(|url| {
-            alone(&mut report, "sync", url, raw_postgres(url));
-            alone(&mut report, "diesel", url, raw_diesel(url));
-        });
+        let cluster = Cluster::private(&[]).unwrap_or_else(|error| panic!("{error}"));
+        all_alone(&mut report, "", cluster.url());
+        on_one_core(|url| all_alone(&mut report, ".one_core", url));
     }
     if wanted("merged") {
         let cluster = Cluster::private(&[]).unwrap_or_else(|error| panic!("{error}"));
@@ -85,30 +84,65 @@ fn raw_diesel(url: &str) -> RoundTrips {
     })
 }
 
+fn all_alone(report: &mut Report, suffix: &str, url: &str) {
+    alone(report, "sync", suffix, url, raw_postgres);
+    alone(report, "diesel", suffix, url, raw_diesel);
+}
+
 /// One thread, one key, by blocking calls, against two round trips of the driver.
-fn alone(report: &mut Report, name: &'static str, url: &str, mut raw: RoundTrips) {
-    let backend = blocking::Backend::connect(connect(name, url)).expect("a backend");
-    let mutex = backend.mutex("bench/alone").expect("a mutex");
+///
+/// How long either takes depends on which cores the threads and the servers of the sessions happen
+/// to be on, so this is measured in rounds with new sessions.
+fn alone(
+    report: &mut Report,
+    name: &'static str,
+    suffix: &str,
+    url: &str,
+    raw: fn(&str) -> RoundTrips,
+) {
     let (mut ours, mut baseline) = (Vec::new(), Vec::new());
-    // Turn by turn, so that both see the same noise.
-    for _ in 0..4000 {
-        let start = Instant::now();
-        let guard = mutex.lock().expect("the lock");
-        guard.unlock().expect("unlocked");
-        ours.push(start.elapsed().as_secs_f64() * 1e6);
-        let start = Instant::now();
-        raw();
-        baseline.push(start.elapsed().as_secs_f64() * 1e6);
+    for _ in 0..15 {
+        let (round, raw) = (round(name, url), raw(url));
+        let (one, other) = turn_by_turn(round, raw);
+        ours.push(one);
+        baseline.push(other);
     }
     report.of(name);
     report.add(
-        &format!("mutex.alone.{name}"),
+        &format!("mutex.alone.{name}{suffix}"),
         "us/pair",
-        median(ours),
-        median(baseline),
+        mean(&ours),
+        mean(&baseline),
         "two round trips of the driver",
         Better::Lower,
     );
+}
+
+fn mean(values: &[f64]) -> f64 {
+    let count = u32::try_from(values.len()).expect("a few");
+    values.iter().sum::<f64>() / f64::from(count)
+}
+
+fn round(name: &str, url: &str) -> RoundTrips {
+    let backend = blocking::Backend::connect(connect(name, url)).expect("a backend");
+    let mutex = backend.mutex("bench/alone").expect("a mutex");
+    Box::new(move || {
+        let guard = mutex.lock().expect("the lock");
+        guard.unlock().expect("unlocked");
+    })
+}
+
+/// The medians of both in microseconds, measured by turns, so that both see the same noise.
+fn turn_by_turn(mut one: RoundTrips, mut other: RoundTrips) -> (f64, f64) {
+    let (mut ones, mut others) = (Vec::new(), Vec::new());
+    for _ in 0..1000 {
+        for (work, times) in [(&mut one, &mut ones), (&mut other, &mut others)] {
+            let start = Instant::now();
+            work();
+            times.push(start.elapsed().as_secs_f64() * 1e6);
+        }
+    }
+    (median(ones), median(others))
 }
 
 /// Many callers, a key each, on each backend in turn.

@@ -16,12 +16,14 @@
 
 mod lease;
 mod mutex;
+mod park;
 
 use std::future::Future;
 use std::sync::Arc;
 
 pub use lease::{Lease, LeaseGuard};
 pub use mutex::{Mutex, MutexGuard};
+pub(crate) use park::look;
 
 use crate::backend::{BackendExt, Capabilities};
 use crate::error::Result;
@@ -32,7 +34,7 @@ use crate::lease::Terms;
 ///
 /// Do not call it on a thread of an async runtime: it would block that thread.
 pub fn block_on<F: Future>(future: F) -> F::Output {
-    pollster::block_on(future)
+    park::block_on(future)
 }
 
 /// A [backend](crate::Backend) for blocking callers.

@@ -26,6 +26,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
 use crate::backend::Backend;
+use crate::blocking::block_on;
 use crate::engine::{Clock, ManualClock, Options, start_with};
 use crate::error::{Failure, Result};
 use crate::seam::{Call, Connection, Connector, Lane, Mode, Rows};
@@ -186,7 +187,7 @@ impl Connector for Database {
     fn spawn(&self, name: &'static str, lane: Lane) {
         let spawned = std::thread::Builder::new()
             .name(name.to_owned())
-            .spawn(move || pollster::block_on(lane));
+            .spawn(move || block_on(lane));
         // Without a thread the lane is dropped here, which fails its callers.
         drop(spawned);
     }

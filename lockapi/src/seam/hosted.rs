@@ -6,14 +6,15 @@ use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
-use std::thread;
+use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use super::call::{Call, Statement};
 use super::connector::{Connection, Connector, Lane, Mode};
 use super::value::{Rows, Value};
+use crate::blocking::look;
 use crate::error::Failure;
 
 /// How long a call may block before another thread sees to the lane; less than the least time
@@ -103,8 +104,8 @@ impl<C: BlockingConnector> Connector for Hosted<C> {
                 woken: true,
                 poller: 0,
                 blocked: None,
+                sleeper: None,
             }),
-            changed: Condvar::new(),
             stuck: Arc::clone(&self.stuck),
         });
         if host.start(0).is_err() {
@@ -234,7 +235,6 @@ struct Host {
     name: &'static str,
     lane: Mutex<Option<Lane>>,
     state: Mutex<State>,
-    changed: Condvar,
     stuck: Arc<AtomicUsize>,
 }
 
@@ -244,6 +244,8 @@ struct State {
     poller: u64,
     /// Since when that thread runs a job.
     blocked: Option<Instant>,
+    /// That thread, while it sleeps.
+    sleeper: Option<Thread>,
 }
 
 impl Host {
@@ -304,16 +306,17 @@ impl Poller {
         if self.left_behind {
             return false;
         }
-        if !lock(&self.host.state).woken {
-            // Who was just told may ask again right away, which saves putting this thread to sleep.
-            thread::yield_now();
+        // Who was just told may ask again right away, which saves putting this thread to sleep.
+        look(|| lock(&self.host.state).woken);
+        loop {
+            let mut state = lock(&self.host.state);
+            if std::mem::take(&mut state.woken) {
+                return true;
+            }
+            state.sleeper = Some(thread::current());
+            drop(state);
+            thread::park();
         }
-        let mut state = lock(&self.host.state);
-        while !std::mem::take(&mut state.woken) {
-            let changed = self.host.changed.wait(state);
-            state = changed.unwrap_or_else(PoisonError::into_inner);
-        }
-        true
     }
 
     /// Notes since when a job runs, and that it has returned.
@@ -356,8 +359,11 @@ impl Wake for Host {
             state.blocked = None;
             self.stuck.fetch_add(1, Ordering::Relaxed);
         }
+        let sleeper = state.sleeper.take();
         drop(state);
-        self.changed.notify_one();
+        if let Some(sleeper) = sleeper {
+            sleeper.unpark();
+        }
     }
 }
 
@@ -519,7 +525,7 @@ mod tests {
     fn too_many_calls_left_behind_refuse_further_connections() {
         let hosted = Hosted::new(Driver(Mutex::default()));
         hosted.stuck.store(MOST_STUCK, Ordering::Relaxed);
-        let refused = pollster::block_on(hosted.connect(Mode::Direct));
+        let refused = crate::blocking::block_on(hosted.connect(Mode::Direct));
         let Err(failure) = refused else {
             panic!("it was not refused")
         };
