@@ -25,8 +25,9 @@ test:
 	$(CARGO) clippy --all-targets --all-features -- -D warnings
 	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --no-deps
 	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
-		echo '$(CARGO) nextest run'; \
-		$(CARGO) nextest run; \
+		threads=$$(( 3 * $$(getconf _NPROCESSORS_ONLN) )); \
+		echo "$(CARGO) nextest run --test-threads $$threads"; \
+		$(CARGO) nextest run --test-threads $$threads; \
 	else \
 		echo '$(CARGO) test --lib --bins --tests'; \
 		$(CARGO) test --lib --bins --tests; \

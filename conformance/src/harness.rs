@@ -64,7 +64,7 @@ pub fn run(subjects: &[Arc<dyn Subject>]) -> ! {
 /// Runs the cases in which two backends meet, as a test target without a harness; see
 /// [`Postgres::pairs`](crate::Postgres::pairs).
 pub fn run_pairs(subjects: &[Arc<dyn Subject>]) -> ! {
-    mount(subjects, &[Face::Dyn, Face::Blocking], |subject, face| {
+    mount(subjects, &[Face::Dyn], |subject, face| {
         let name = |case: &Case, id| format!("interop::{id}_{}", case.name);
         cases::interop()
             .map(|(id, case)| trial(subject, face, &name(case, id), case))

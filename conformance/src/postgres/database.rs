@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockapi::engine::Options;
 use lockapi::lease::Peeked;
-use lockapi::{Backend, LockId, Result};
+use lockapi::{Backend, LockId, MIGRATIONS, Result};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::Driver;
@@ -81,6 +81,9 @@ impl OnPostgres {
 
     /// Applies the migrations, as somebody who may.
     pub(super) async fn migrate(&self) -> std::result::Result<(), Problem> {
+        if self.is_migrated().await {
+            return Ok(());
+        }
         let url = Address {
             database: self.site.address.database.clone(),
             ..self.site.direct.clone()
@@ -88,6 +91,21 @@ impl OnPostgres {
         .url();
         let backend = self.drivers[0].connect(&url, Options::default()).await?;
         Ok(backend.migrate().await?)
+    }
+
+    /// Saves most cases a backend that would find nothing to do.
+    async fn is_migrated(&self) -> bool {
+        let texts = MIGRATIONS.iter();
+        let texts = texts.map(|one| format!("({}, {})", one.version, literal(one.sql)));
+        let applied = format!(
+            "SELECT count(*) FROM lockapi.migration AS m JOIN (VALUES {}) AS v (version, text)
+                 ON m.version = v.version
+                AND m.checksum = encode(sha256(convert_to(v.text, 'UTF8')), 'hex')",
+            texts.collect::<Vec<_>>().join(", ")
+        );
+        // Where the table is missing the question fails.
+        let applied = self.observer.try_rows(applied).await.unwrap_or_default();
+        applied.concat() == [MIGRATIONS.len().to_string()]
     }
 
     fn driver(&self) -> &dyn Driver {
