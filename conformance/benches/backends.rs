@@ -132,14 +132,17 @@ fn round(name: &str, url: &str) -> RoundTrips {
     })
 }
 
-/// The medians of both in microseconds, measured by turns, so that both see the same noise.
+/// The medians of both in microseconds, measured by turns, so that both see the same noise. A turn
+/// lasts long enough that neither finds a core awake because of the other.
 fn turn_by_turn(mut one: RoundTrips, mut other: RoundTrips) -> (f64, f64) {
     let (mut ones, mut others) = (Vec::new(), Vec::new());
-    for _ in 0..1000 {
+    for _ in 0..10 {
         for (work, times) in [(&mut one, &mut ones), (&mut other, &mut others)] {
-            let start = Instant::now();
-            work();
-            times.push(start.elapsed().as_secs_f64() * 1e6);
+            for _ in 0..100 {
+                let start = Instant::now();
+                work();
+                times.push(start.elapsed().as_secs_f64() * 1e6);
+            }
         }
     }
     (median(ones), median(others))
