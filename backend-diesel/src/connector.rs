@@ -22,12 +22,12 @@ pub(crate) struct Opened<F>(pub(crate) F);
 impl<F, E> BlockingConnector for Opened<F>
 where
     F: Fn() -> Result<PgConnection, E> + Send + Sync + 'static,
-    E: std::error::Error + Send + Sync + 'static,
+    E: std::error::Error + 'static,
 {
     type Connection = Owned<Box<PgConnection>>;
 
     fn connect(&self, mode: Mode) -> Result<Self::Connection, Failure> {
-        let connection = (self.0)().map_err(not_connected)?;
+        let connection = (self.0)().map_err(|error| not_connected(&error))?;
         Ok(Owned::new(Box::new(connection), mode))
     }
 }
@@ -40,7 +40,8 @@ impl<M: ManageConnection<Connection = PgConnection>> BlockingConnector for Poole
 
     fn connect(&self, mode: Mode) -> Result<Self::Connection, Failure> {
         let timeout = self.0.connection_timeout().min(POOL_TIMEOUT);
-        let pooled = self.0.get_timeout(timeout).map_err(not_connected)?;
+        let pooled = self.0.get_timeout(timeout);
+        let pooled = pooled.map_err(|error| not_connected(&error))?;
         Lent::take(Owned::new(pooled, mode), mode)
     }
 }

@@ -63,9 +63,29 @@ pub(crate) fn failed(error: Error) -> Failure {
     Failure::refused(code.map(str::to_owned), error)
 }
 
-pub(crate) fn not_connected<E: StdError + Send + Sync + 'static>(error: E) -> Failure {
-    let code = sqlstate(&error.to_string()).map(str::to_owned);
-    Failure::connect(code, error)
+/// The failure to connect, told without what may hold a password.
+pub(crate) fn not_connected(error: &dyn StdError) -> Failure {
+    let message = error.to_string();
+    Failure::connect(sqlstate(&message).map(str::to_owned), shown(&message))
+}
+
+/// libpq quotes what it does not understand of a connection string, and takes what follows an
+/// unescaped `@` in a password for the host. It goes on to the server only with a host that it
+/// found.
+fn shown(message: &str) -> &str {
+    let from_the_server = message
+        .find("connection to server")
+        .or_else(|| message.find("FATAL:"));
+    match from_the_server {
+        Some(start) => &message[start..],
+        None if message.contains("could not translate host name") => "the host is not known",
+        None if message.contains("connection pool") || message.contains("timed out waiting") => {
+            "the pool had no connection to give in time"
+        }
+        None => {
+            "libpq could not connect; what it says may quote the connection string and is left out"
+        }
+    }
 }
 
 fn sqlstate(message: &str) -> Option<&'static str> {
@@ -97,6 +117,29 @@ mod tests {
         assert_eq!(unknown(denied), ErrorKind::Unsupported);
         let cancelled = "canceling statement due to user request";
         assert_eq!(unknown(cancelled), ErrorKind::Unavailable);
+    }
+
+    #[test]
+    fn passwords_are_not_passed_on() {
+        for message in [
+            "invalid percent-encoded token: \"s3cr%zzet\"",
+            "end of string reached in URI: \"postgres://u:s3cret@[::1]x/db\"",
+            "timed out waiting for connection: invalid integer value \"s3cret\" for \"port\"",
+            "could not translate host name \"cret@localhost\" to address",
+        ] {
+            let failure = not_connected(&std::io::Error::other(message));
+            let told = format!("{failure:?} {}", failure.error("connect"));
+            assert!(!told.contains("cr"), "{told}");
+        }
+        let message = "timed out waiting for connection: connection to server at \"::1\", port 5432 failed: FATAL:  sorry, too many clients already";
+        let failure = not_connected(&std::io::Error::other(message));
+        assert_eq!(failure.kind(), ErrorKind::Capacity);
+        assert!(
+            failure
+                .error("connect")
+                .to_string()
+                .contains("too many clients")
+        );
     }
 
     #[test]

@@ -56,7 +56,7 @@ mod value;
 use std::sync::Arc;
 
 use diesel::r2d2::{ManageConnection, Pool};
-use diesel::{Connection, ConnectionError, PgConnection};
+use diesel::{Connection, PgConnection};
 use lockapi::engine::{Options, start};
 use lockapi::seam::Hosted;
 use lockapi::{Backend, Error, ErrorKind, Result};
@@ -100,7 +100,6 @@ where
 pub async fn connect_manager<M>(manager: M, options: Options) -> Result<Arc<dyn Backend>>
 where
     M: ManageConnection<Connection = PgConnection>,
-    M::Error: Send + Sync,
 {
     let open = Opened(move || manager.connect());
     start(NAME, Hosted::new(open), options).await
@@ -124,17 +123,26 @@ pub async fn connect_url_with(url: &str, options: Options) -> Result<Arc<dyn Bac
         let message = "the URL is not understood; allowed is postgres://user:password@host:port/database?options";
         return Err(Error::new(ErrorKind::Invalid, "connect", message));
     }
-    let url = url.to_owned();
-    let open = Opened(move || PgConnection::establish(&url).map_err(|error| without(&url, error)));
+    let url = with_limits(url);
+    let open = Opened(move || PgConnection::establish(&url));
     start(NAME, Hosted::new(open), options).await
 }
 
-/// libpq quotes a URL that it does not understand, password and all.
-fn without(url: &str, error: ConnectionError) -> ConnectionError {
-    match error {
-        ConnectionError::BadConnection(message) => {
-            ConnectionError::BadConnection(message.replace(url, "the URL"))
+/// A network that lost the server is noticed in seconds, unless the URL says something of its own.
+fn with_limits(url: &str) -> String {
+    const LIMITS: &[(&str, &str)] = &[
+        ("connect_timeout", "5"),
+        ("keepalives_idle", "5"),
+        ("keepalives_interval", "2"),
+        ("keepalives_count", "3"),
+        ("tcp_user_timeout", "11000"),
+    ];
+    let mut url = url.to_owned();
+    for (name, value) in LIMITS {
+        if !url.contains(name) {
+            let first = if url.contains('?') { '&' } else { '?' };
+            url = format!("{url}{first}{name}={value}");
         }
-        other => other,
     }
+    url
 }

@@ -119,8 +119,18 @@ pub async fn connect_url_with(url: &str, options: Options) -> Result<Arc<dyn Bac
         let message = "the URL is not understood; allowed is postgres://user:password@host:port/database?options";
         Error::new(ErrorKind::Invalid, "connect", message)
     })?;
+    // A network that lost the server is noticed in seconds, unless the URL says something of it.
     if config.get_connect_timeout().is_none() {
         config.connect_timeout(CONNECT_TIMEOUT);
+    }
+    if !url.contains("keepalives") {
+        config
+            .keepalives_idle(CONNECT_TIMEOUT)
+            .keepalives_interval(Duration::from_secs(2))
+            .keepalives_retries(3);
+    }
+    if config.get_tcp_user_timeout().is_none() {
+        config.tcp_user_timeout(Duration::from_secs(11));
     }
     let open = Opened(move || config.connect(NoTls));
     start(NAME, Hosted::new(open), options).await

@@ -27,7 +27,8 @@ use crate::connector::Borrowed;
 /// # }
 /// ```
 pub trait InTransaction {
-    /// Tries the lock for the transaction that is open on `connection`, without waiting.
+    /// Tries the lock for the transaction that is open on `connection`, without waiting. Where none
+    /// is open the lock ends with the call.
     ///
     /// # Errors
     /// Those of the connection.
@@ -40,8 +41,9 @@ pub trait InTransaction {
     /// `statement_timeout` are what they were.
     ///
     /// # Errors
-    /// `TimedOut` after `timeout`, `Invalid` for a timeout of zero or more than 24 days, and those
-    /// of the connection.
+    /// `TimedOut` after `timeout`; `Invalid` for a timeout of zero or more than 24 days, and where
+    /// no transaction is open; `Unsupported` where the tables are missing or the role may not use
+    /// them; those of the connection. All but `TimedOut` end the transaction.
     fn lock_in<C: GenericClient + Send>(&self, connection: &mut C, timeout: Duration)
     -> Result<()>;
 }

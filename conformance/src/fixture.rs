@@ -36,6 +36,8 @@ pub enum Need {
     Proxy,
     /// A pool of the program, which can be exhausted.
     Pool,
+    /// Connections that the backend opens and closes itself, so that they can be counted.
+    OwnConnections,
 }
 
 impl fmt::Display for Need {
@@ -50,6 +52,7 @@ impl fmt::Display for Need {
             Self::Standby => "a standby",
             Self::Proxy => "a proxy",
             Self::Pool => "a pool",
+            Self::OwnConnections => "connections of its own",
         })
     }
 }

@@ -53,7 +53,13 @@ pub(crate) use register;
 ///
 /// It understands the arguments of `cargo test` and of `cargo nextest`.
 pub fn run(subjects: &[Arc<dyn Subject>]) -> ! {
-    mount(subjects, &Face::ALL, |subject, face| {
+    run_through(&Face::ALL, subjects)
+}
+
+/// As [`run`], through some of the faces only: for another way to connect a backend that is mounted
+/// as well.
+pub fn run_through(faces: &[Face], subjects: &[Arc<dyn Subject>]) -> ! {
+    mount(subjects, faces, |subject, face| {
         let name = |case: &Case| format!("{}::{}_{}", case.module, case.id, case.name);
         cases::all()
             .map(|case| trial(subject, face, &name(case), case))

@@ -228,7 +228,7 @@ mod steps;
 
 pub use face::Face;
 pub use fixture::{Fixture, Locks, Need, Place, Problem, SECRET, Subject, Transaction};
-pub use harness::{run, run_pairs};
+pub use harness::{run, run_pairs, run_through};
 pub use memory::Memory;
 pub use postgres::{Driver, Postgres};
 pub use steps::{BlockingTransaction, Name, Steps};

@@ -25,7 +25,7 @@ impl Subject for Memory {
     }
 
     fn offers(&self, need: Need) -> bool {
-        matches!(need, Need::Futures)
+        matches!(need, Need::Futures | Need::OwnConnections)
     }
 
     async fn fixture(&self, _: Place) -> Result<Arc<dyn Fixture>, Problem> {

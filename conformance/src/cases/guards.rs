@@ -19,7 +19,7 @@ register! { "guards":
     V11 forgotten_guard_goes_with_its_session;
     V11 backend_dropped_before_its_guards;
     V11 runtime_of_the_backend_shuts_down [Futures];
-    V11 connections_end_with_the_backend;
+    V11 connections_end_with_the_backend [OwnConnections];
 }
 
 type Held = (Box<dyn MutexGuard>, Box<dyn LeaseGuard>);

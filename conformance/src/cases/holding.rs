@@ -18,7 +18,7 @@ register! { "holding":
     L06 lost_locally_before_it_can_be_granted;
     L06 lost_while_the_runtime_is_starved;
     L09 abandoned_acquisition_leaves_one_holder;
-    L12 a_thousand_leases_are_renewed_together;
+    L12 a_thousand_leases_are_renewed_together [OwnConnections];
 }
 
 async fn renewed_by_itself_across_ten_ttl(cx: Context) {

@@ -22,7 +22,7 @@ register! { "outage":
     V10 silent_server_is_given_up_and_comes_back @ Own;
     V10 silent_server_blocks_no_thread_of_the_program @ Own [Futures];
     L06 lease_is_lost_locally_while_the_server_is_silent @ Own;
-    M16 ten_thousand_locks_use_one_connection @ Own;
+    M16 ten_thousand_locks_use_one_connection @ Own [OwnConnections];
     M16 beyond_the_limit_is_capacity_and_harms_nobody;
     M16 full_lock_table_is_capacity_and_harms_nobody @ Cramped [Sql];
 }

@@ -149,7 +149,10 @@ impl Fixture for OnPostgres {
     async fn sibling(&self) -> std::result::Result<Arc<dyn Fixture>, Problem> {
         let namespace = format!("n{:016x}", fastrand::u64(..));
         let (drivers, site) = (self.drivers.clone(), Arc::clone(&self.site));
-        Ok(Arc::new(Self::with(drivers, site, namespace)?))
+        let sibling = Self::with(drivers, site, namespace)?;
+        // Where there are two drivers, the other one begins.
+        sibling.turn.store(1, Ordering::Relaxed);
+        Ok(Arc::new(sibling))
     }
 
     async fn backend(&self, options: Options) -> Result<Arc<dyn Backend>> {

@@ -3,6 +3,7 @@
 use std::sync::mpsc::{self, Sender};
 use std::thread;
 
+use postgres::error::SqlState;
 use postgres::{Client, Config, NoTls, SimpleQueryMessage};
 use tokio::sync::oneshot;
 
@@ -67,7 +68,7 @@ fn run(config: &Config, client: &mut Option<Client>, sql: &str) -> Answer {
     }
     let messages = match client.as_mut().map(|client| client.simple_query(sql)) {
         // The server was restarted since.
-        Some(Err(error)) if error.is_closed() => {
+        Some(Err(error)) if error.is_closed() || is_shutdown(&error) => {
             client.insert(config.connect(NoTls)?).simple_query(sql)?
         }
         Some(outcome) => outcome.map_err(|error| describe(&error))?,
@@ -83,6 +84,11 @@ fn run(config: &Config, client: &mut Option<Client>, sql: &str) -> Answer {
             _ => None,
         })
         .collect())
+}
+
+/// The last that a server says to a session which it ended while nobody asked.
+fn is_shutdown(error: &postgres::Error) -> bool {
+    error.code() == Some(&SqlState::ADMIN_SHUTDOWN)
 }
 
 fn describe(error: &postgres::Error) -> String {

@@ -2,7 +2,7 @@
 
 use lockapi::lease::{Acquire, Acquired, Peek, Release, Renew};
 use lockapi::memory::World;
-use lockapi::mutex::{Check, Enlist, ReleaseOne, Step, Stepped, TryOne};
+use lockapi::mutex::{Check, Enlist, ReleaseOne, Step, Stepped, TryOne, lock_on};
 use lockapi::seam::{Connection, Operation, Row, Rows, Statement, Type, Value};
 use lockapi::{ErrorKind, Failure, LockId};
 
@@ -45,6 +45,28 @@ fn a_check_wants_a_living_session_and_no_larger_token() {
     let started = std::time::Instant::now();
     while check(7) == [true] {
         assert!(started.elapsed().as_secs() < 10, "the session is gone");
+    }
+}
+
+#[test]
+fn waiting_for_the_lock_of_no_transaction_is_invalid() {
+    let (url, runtime) = crate::server();
+    let _entered = runtime.enter();
+    let key = lockapi::Key::from(format!("door {}", fastrand::u64(..)).as_str());
+    let mut holder = Link::connect(Library::Sync, &url);
+    pollster::block_on(holder.script("BEGIN")).expect("begun");
+    let time = std::time::Duration::from_millis(200);
+    for held in [false, true] {
+        for library in Library::ALL {
+            let mut link = Link::connect(library, &url);
+            let waited = pollster::block_on(lock_on(&mut link, "seam", &key, time));
+            let error = waited.expect_err("there is no transaction");
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{library:?}: {error}");
+        }
+        if !held {
+            let locked = pollster::block_on(lock_on(&mut holder, "seam", &key, time));
+            locked.expect("locked");
+        }
     }
 }
 

@@ -165,6 +165,11 @@ pub(crate) async fn probe<C: Connector>(connector: &C) -> Result<Mode, Failure> 
     for _ in 0..ROUNDS {
         let marker = format!("m{:016x}", fastrand::u64(..));
         mark(&mut one, Marker(marker.clone())).await?;
+        // Where sessions take turns the next one has not got it, where the last one is used again
+        // the other client finds it.
+        if mark(&mut one, Marker(String::new())).await? != marker {
+            return Ok(Mode::Proxied);
+        }
         other.script(BEGIN).await?;
         if other.perform(&read()).await? == [marker.clone()] {
             // Where the proxy has one session only, the first client would wait for it for ever.
@@ -177,6 +182,7 @@ pub(crate) async fn probe<C: Connector>(connector: &C) -> Result<Mode, Failure> 
             return Ok(Mode::Proxied);
         }
     }
+    mark(&mut one, Marker("-".to_owned())).await?;
     Ok(Mode::Direct)
 }
 
@@ -219,7 +225,7 @@ impl Operation for Settle {
     }
 }
 
-/// Leaves or reads a marker in a session; a batch of one.
+/// Leaves, reads or takes away a marker in a session; a batch of one.
 #[derive(Clone, Debug)]
 pub struct Marker(pub String);
 

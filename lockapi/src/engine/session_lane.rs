@@ -233,7 +233,8 @@ impl<C: Connector> SessionLane<C> {
     async fn clear(&mut self) {
         if let Some((link, mark)) = &mut self.link {
             let mark = *mark;
-            if link.perform(&[Clear { mark }]).await.is_err() {
+            let cleared = link.perform(&[Clear { mark }]).await;
+            if !matches!(cleared.as_deref(), Ok([true])) {
                 self.link = None;
             }
         }

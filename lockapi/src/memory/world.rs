@@ -172,8 +172,10 @@ impl World {
     /// Sets the session's marker unless `marker` is empty, and answers it.
     pub(crate) fn marker(&mut self, session: u64, marker: &str) -> String {
         let stored = self.markers.entry(session).or_default();
-        if !marker.is_empty() {
-            marker.clone_into(stored);
+        match marker {
+            "" => {}
+            "-" => stored.clear(),
+            marker => marker.clone_into(stored),
         }
         stored.clone()
     }

@@ -72,14 +72,21 @@ async fn wait<C: Connection>(
     timeout: Duration,
 ) -> Result<bool, Failure> {
     let millis = timeout.as_nanos().div_ceil(1_000_000);
+    let mark = format!("{:016x}", fastrand::u64(..));
     let bounded = Timeouts {
         lock: format!("{millis}ms"),
         statement: "0".to_owned(),
+        mark: mark.clone(),
     };
     let before = connection.perform(&[bounded]).await?;
-    let granted = connection.perform(&[WaitIn { lock }]).await?;
+    let granted = connection.perform(&[WaitIn { lock, mark }]).await?;
+    if granted == [None] {
+        let message = "no transaction is open on the connection";
+        let error = Error::new(ErrorKind::Invalid, "lock_in", message);
+        return Err(Failure::refused(None, error));
+    }
     connection.perform(&before).await?;
-    Ok(granted == [true])
+    Ok(granted == [Some(true)])
 }
 
 /// Tries a transaction's lock; a batch of one.
@@ -90,19 +97,24 @@ pub struct TryIn {
 }
 
 /// Waits for a transaction's lock; a batch of one.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct WaitIn {
     /// The lock.
     pub lock: LockId,
+    /// What the transaction was marked with.
+    pub mark: String,
 }
 
-/// Sets the two timeouts of a transaction and answers the former ones; a batch of one.
+/// Sets the two timeouts of a transaction, marks it, and answers the former timeouts; a batch of
+/// one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timeouts {
     /// `lock_timeout`, with its unit.
     pub lock: String,
     /// `statement_timeout`, with its unit.
     pub statement: String,
+    /// Marks the transaction; empty takes the mark away.
+    pub mark: String,
 }
 
 impl Operation for TryIn {
@@ -130,22 +142,24 @@ impl Operation for TryIn {
 }
 
 impl Operation for WaitIn {
-    /// Whether it was granted before the time ran out.
-    type Output = bool;
+    /// Whether it was granted before the time ran out; `None` when there is no transaction.
+    type Output = Option<bool>;
 
     const STATEMENT: Statement = Statement {
         name: "mutex.wait_in",
         sql: include_str!("wait_in.sql"),
-        params: &[Type::Int, Type::Bool],
+        params: &[Type::Int, Type::Bool, Type::Text],
         columns: &[Type::Bool],
     };
 
     fn params(batch: &[Self]) -> Vec<Value> {
-        lock_params(batch.first().map(|one| one.lock))
+        let mut params = lock_params(batch.first().map(|one| one.lock));
+        params.extend(batch.first().map(|one| Value::Text(one.mark.clone())));
+        params
     }
 
-    fn decode(_: &[Self], rows: Rows) -> Result<Vec<bool>, Failure> {
-        rows.into_iter().map(|mut row| row.bool(0)).collect()
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<Option<bool>>, Failure> {
+        rows.into_iter().map(|mut row| row.maybe_bool(0)).collect()
     }
 
     fn model(batch: &[Self], world: &mut World, session: u64) -> Option<Rows> {
@@ -160,7 +174,7 @@ impl Operation for Timeouts {
     const STATEMENT: Statement = Statement {
         name: "mutex.timeouts",
         sql: include_str!("timeouts.sql"),
-        params: &[Type::Text, Type::Text],
+        params: &[Type::Text, Type::Text, Type::Text],
         columns: &[Type::Text, Type::Text],
     };
 
@@ -172,6 +186,7 @@ impl Operation for Timeouts {
                 [
                     Value::Text(one.lock.clone()),
                     Value::Text(one.statement.clone()),
+                    Value::Text(one.mark.clone()),
                 ]
             })
             .collect()
@@ -183,6 +198,7 @@ impl Operation for Timeouts {
                 Ok(Timeouts {
                     lock: row.text(0)?,
                     statement: row.text(1)?,
+                    mark: String::new(),
                 })
             })
             .collect()

@@ -124,27 +124,28 @@ impl Operation for Flush {
 }
 
 impl Operation for Clear {
-    type Output = ();
+    /// Whether the session has its mark.
+    type Output = bool;
 
     const STATEMENT: Statement = Statement {
         name: "mutex.clear",
         sql: include_str!("clear.sql"),
         params: &[Type::Int],
-        columns: &[Type::Text],
+        columns: &[Type::Bool],
     };
 
     fn params(batch: &[Self]) -> Vec<Value> {
         batch.iter().map(|clear| Value::Int(clear.mark)).collect()
     }
 
-    fn decode(_: &[Self], rows: Rows) -> Result<Vec<()>, Failure> {
-        done(rows)
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<bool>, Failure> {
+        rows.into_iter().map(|mut row| row.bool(0)).collect()
     }
 
     fn model(batch: &[Self], world: &mut World, session: u64) -> Option<Rows> {
         world.release_all(session);
         let marked = world.try_lock(mark_id(batch.first()?.mark), session);
-        Some(vec![Row(vec![Value::Text(marked.to_string())])])
+        Some(vec![Row(vec![Value::Bool(marked)])])
     }
 }
 

@@ -1,6 +1,7 @@
--- Sets lock_timeout and statement_timeout for the transaction and answers what they were.
+-- Sets lock_timeout and statement_timeout for the transaction, marks it with $3, and answers what
+-- the timeouts were.
 --
--- Promises: both settings are changed together, for this transaction at most.
+-- Promises: the settings are changed together, for this transaction at most.
 -- Index: none. Race: none; "old" is read before "new" is set because "new" reads from it.
 WITH old AS MATERIALIZED (
     SELECT pg_catalog.current_setting('lock_timeout') AS lock,
@@ -8,7 +9,8 @@ WITH old AS MATERIALIZED (
 ), new AS MATERIALIZED (
     SELECT old.lock, old.statement,
            pg_catalog.set_config('lock_timeout', $1::text, true),
-           pg_catalog.set_config('statement_timeout', $2::text, true)
+           pg_catalog.set_config('statement_timeout', $2::text, true),
+           pg_catalog.set_config('lockapi.marker', $3::text, true)
       FROM old
 )
 SELECT new.lock, new.statement FROM new

@@ -1,8 +1,10 @@
--- Reads what a session's settings are, so that they can be put back.
+-- Reads what a session itself has set, so that it can be put back.
 --
--- Promises: all that a session may change itself; a transaction's own are left out.
+-- Promises: all that was set in the session; what comes from the server, the database or the role is
+-- left to them, and so is what lasts for a transaction only.
 -- Index: none. Race: none.
-SELECT pg_catalog.array_agg(s.name) AS names, pg_catalog.array_agg(s.setting) AS settings
+SELECT coalesce(pg_catalog.array_agg(s.name), '{}') AS names,
+       coalesce(pg_catalog.array_agg(s.setting), '{}') AS settings
   FROM pg_catalog.pg_settings AS s
- WHERE s.context = 'user'
+ WHERE s.context = 'user' AND s.source = 'session'
    AND s.name NOT IN ('transaction_isolation', 'transaction_read_only', 'transaction_deferrable')

@@ -107,6 +107,15 @@ impl Row {
         }
     }
 
+    /// Takes column `at`, a `bool`.
+    pub fn maybe_bool(&mut self, at: usize) -> Result<Option<bool>, Failure> {
+        match self.take(at) {
+            Some(Value::Bool(value)) => Ok(Some(value)),
+            Some(Value::Null(_)) => Ok(None),
+            _ => Err(mismatch(at, "bool")),
+        }
+    }
+
     /// Takes column `at`, a `text` that is not NULL.
     pub fn text(&mut self, at: usize) -> Result<String, Failure> {
         match self.take(at) {
