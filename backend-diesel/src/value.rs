@@ -121,28 +121,15 @@ fn read(value: PgValue<'_>) -> deserialize::Result<Column> {
 
 /// The row, if its columns are as `statement` declares them.
 pub(crate) fn row(statement: &Statement, Columns(columns): Columns) -> Result<Row, Failure> {
-    if columns.len() != statement.columns.len() {
-        return Err(Failure::corrupt(format!(
-            "{} answered {} columns instead of {}",
-            statement.name,
-            columns.len(),
-            statement.columns.len()
-        )));
-    }
-    let columns = statement.columns.iter().zip(columns).enumerate();
-    let values: Result<_, Failure> = columns
-        .map(|(at, (of, column))| {
-            let found = match column {
-                Column::Null => return Ok(Value::Null(*of)),
-                Column::Value(value) if value.type_of() == *of => return Ok(value),
-                Column::Value(value) => value.type_of().oid(),
-                Column::Other(oid) => oid,
-            };
-            Err(Failure::corrupt(format!(
-                "column {at} of {} is of type {found} instead of {of:?}",
-                statement.name
-            )))
-        })
-        .collect();
-    Ok(Row(values?))
+    statement.check_columns(columns.iter().map(|column| match column {
+        Column::Null => None,
+        Column::Value(value) => Some(value.type_of().oid()),
+        Column::Other(oid) => Some(*oid),
+    }))?;
+    let columns = statement.columns.iter().zip(columns);
+    let values = columns.map(|(of, column)| match column {
+        Column::Value(value) => value,
+        Column::Null | Column::Other(_) => Value::Null(*of),
+    });
+    Ok(Row(values.collect()))
 }

@@ -3,7 +3,7 @@
 use lockapi::Failure;
 use lockapi::seam::{Row, Statement, Type, Value};
 use sqlx::postgres::{PgArguments, PgRow};
-use sqlx::{Arguments, Column, Row as _, TypeInfo, ValueRef};
+use sqlx::{Arguments, Column, Row as _, ValueRef};
 
 pub(crate) fn arguments(params: &[Value]) -> Result<PgArguments, Failure> {
     let mut arguments = PgArguments::default();
@@ -31,37 +31,23 @@ pub(crate) fn arguments(params: &[Value]) -> Result<PgArguments, Failure> {
 }
 
 pub(crate) fn row(statement: &Statement, row: &PgRow) -> Result<Row, Failure> {
-    if row.len() != statement.columns.len() {
-        return Err(Failure::corrupt(format!(
-            "{} answered {} columns instead of {}",
-            statement.name,
-            row.len(),
-            statement.columns.len()
-        )));
-    }
+    let found = row.columns().iter().map(|column| {
+        let oid = column.type_info().oid();
+        oid.map_or(0, |oid| oid.0)
+    });
+    statement.check_columns(found.map(Some))?;
     let columns = statement.columns.iter().enumerate();
-    let values: Result<_, Failure> = columns
-        .map(|(at, of)| column(statement, row, at, *of))
-        .collect();
-    Ok(Row(values?))
+    let values: sqlx::Result<_> = columns.map(|(at, of)| column(row, at, *of)).collect();
+    let values =
+        values.map_err(|error| Failure::corrupt(format!("{}: {error}", statement.name)))?;
+    Ok(Row(values))
 }
 
-fn column(statement: &Statement, row: &PgRow, at: usize, of: Type) -> Result<Value, Failure> {
-    let mismatch = || {
-        Failure::corrupt(format!(
-            "column {at} of {} is of type {} instead of {of:?}",
-            statement.name,
-            row.column(at).type_info().name(),
-        ))
-    };
-    let oid = row.column(at).type_info().oid();
-    if oid.is_none_or(|oid| oid.0 != of.oid()) {
-        return Err(mismatch());
-    }
-    if row.try_get_raw(at).map_err(|_| mismatch())?.is_null() {
+fn column(row: &PgRow, at: usize, of: Type) -> sqlx::Result<Value> {
+    if row.try_get_raw(at)?.is_null() {
         return Ok(Value::Null(of));
     }
-    let value = match of {
+    match of {
         Type::Bool => row.try_get(at).map(Value::Bool),
         Type::Int => row.try_get(at).map(Value::Int),
         Type::Text => row.try_get(at).map(Value::Text),
@@ -69,6 +55,5 @@ fn column(statement: &Statement, row: &PgRow, at: usize, of: Type) -> Result<Val
         Type::Bools => row.try_get(at).map(Value::Bools),
         Type::Ints => row.try_get(at).map(Value::Ints),
         Type::Texts => row.try_get(at).map(Value::Texts),
-    };
-    value.map_err(|_| mismatch())
+    }
 }

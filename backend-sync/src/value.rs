@@ -2,7 +2,7 @@
 
 use lockapi::Failure;
 use lockapi::seam::{Row, Statement, Type, Value};
-use postgres::types::{ToSql, Type as Native};
+use postgres::types::{FromSql, ToSql, Type as Native};
 
 pub(crate) type Param = Box<dyn ToSql + Sync + Send>;
 
@@ -38,31 +38,17 @@ pub(crate) fn native(of: Type) -> Native {
 }
 
 pub(crate) fn row(statement: &Statement, row: &postgres::Row) -> Result<Row, Failure> {
-    if row.len() != statement.columns.len() {
-        return Err(Failure::corrupt(format!(
-            "{} answered {} columns instead of {}",
-            statement.name,
-            row.len(),
-            statement.columns.len()
-        )));
-    }
+    let found = row.columns().iter().map(|column| column.type_().oid());
+    statement.check_columns(found.map(Some))?;
     let columns = statement.columns.iter().enumerate();
-    let values: Result<_, Failure> = columns
-        .map(|(at, of)| column(statement, row, at, *of))
-        .collect();
-    Ok(Row(values?))
+    let values: Result<_, postgres::Error> = columns.map(|(at, of)| column(row, at, *of)).collect();
+    let values =
+        values.map_err(|error| Failure::corrupt(format!("{}: {error}", statement.name)))?;
+    Ok(Row(values))
 }
 
-fn column(
-    statement: &Statement,
-    row: &postgres::Row,
-    at: usize,
-    of: Type,
-) -> Result<Value, Failure> {
-    let found = row.columns()[at].type_();
-    let value = match of {
-        // The driver reads some types as others; here only the declared one will do.
-        _ if *found != native(of) => None,
+fn column(row: &postgres::Row, at: usize, of: Type) -> Result<Value, postgres::Error> {
+    match of {
         Type::Bool => get(row, at, of, Value::Bool),
         Type::Int => get(row, at, of, Value::Int),
         Type::Text => get(row, at, of, Value::Text),
@@ -70,19 +56,15 @@ fn column(
         Type::Bools => get(row, at, of, Value::Bools),
         Type::Ints => get(row, at, of, Value::Ints),
         Type::Texts => get(row, at, of, Value::Texts),
-    };
-    value.ok_or_else(|| {
-        Failure::corrupt(format!(
-            "column {at} of {} is a {found} instead of {of:?} without NULL elements",
-            statement.name
-        ))
-    })
+    }
 }
 
-fn get<'a, T>(row: &'a postgres::Row, at: usize, of: Type, wrap: fn(T) -> Value) -> Option<Value>
-where
-    T: postgres::types::FromSql<'a>,
-{
-    let value: Option<T> = row.try_get(at).ok()?;
-    Some(value.map_or(Value::Null(of), wrap))
+fn get<'a, T: FromSql<'a>>(
+    row: &'a postgres::Row,
+    at: usize,
+    of: Type,
+    wrap: fn(T) -> Value,
+) -> Result<Value, postgres::Error> {
+    let value: Option<T> = row.try_get(at)?;
+    Ok(value.map_or(Value::Null(of), wrap))
 }

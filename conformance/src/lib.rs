@@ -103,9 +103,9 @@
 //! and closes transactions through `script`.
 //!
 //! **Types.** Only those of [`Type`](lockapi::seam::Type) cross, and NULL. Each parameter is cast
-//! in the text, so the declared type is the one to send. A column of another number or
-//! [`oid`](lockapi::seam::Type::oid) than declared is
-//! [`Failure::corrupt`](lockapi::Failure::corrupt), even if the driver could convert it.
+//! in the text, so the declared type is the one to send. Hand the types that a row has to
+//! [`check_columns`](lockapi::seam::Statement::check_columns) before its columns are read: another
+//! type than declared will not do, even if the driver could convert it.
 //!
 //! **Errors.** A failure to connect is [`Failure::connect`](lockapi::Failure::connect), all else
 //! [`Failure::statement`](lockapi::Failure::statement). With the SQLSTATE of the server's report

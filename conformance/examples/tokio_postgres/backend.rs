@@ -211,18 +211,13 @@ fn rows(statement: &Statement, rows: &[PgRow]) -> Result<Rows, Failure> {
 }
 
 fn row(statement: &Statement, row: &PgRow) -> Result<Row, Failure> {
-    let (name, declared) = (statement.name, statement.columns);
-    let answered = row.columns().iter().map(|column| column.type_().oid());
-    if !answered.eq(declared.iter().map(|of| of.oid())) {
-        let columns = row.columns();
-        let message = format!("{name} answered {columns:?} instead of {declared:?}");
-        return Err(Failure::corrupt(message));
-    }
-    let columns = declared.iter().enumerate();
+    let found = row.columns().iter().map(|column| column.type_().oid());
+    statement.check_columns(found.map(Some))?;
+    let columns = statement.columns.iter().enumerate();
     let values: Result<_, PgError> = columns.map(|(at, of)| column(row, at, *of)).collect();
-    values
-        .map(Row)
-        .map_err(|error| Failure::corrupt(format!("{name}: {error}")))
+    let values =
+        values.map_err(|error| Failure::corrupt(format!("{}: {error}", statement.name)))?;
+    Ok(Row(values))
 }
 
 fn column(row: &PgRow, at: usize, of: Type) -> Result<Value, PgError> {

@@ -17,6 +17,33 @@ pub struct Statement {
     pub columns: &'static [Type],
 }
 
+impl Statement {
+    /// Checks the columns that a row has, by the object identifiers of their types; `None` is a
+    /// column whose type the driver does not tell. A driver may be willing to read a column as
+    /// another type than it has: here only the declared one will do.
+    ///
+    /// # Errors
+    /// [`Failure::corrupt`] when they are not the declared ones.
+    pub fn check_columns(
+        &self,
+        found: impl IntoIterator<Item = Option<u32>>,
+    ) -> Result<(), Failure> {
+        let found: Vec<_> = found.into_iter().collect();
+        let declared = self.columns.iter().map(|of| of.oid());
+        let as_declared = found.len() == self.columns.len()
+            && declared
+                .zip(&found)
+                .all(|(declared, found)| found.is_none_or(|it| it == declared));
+        if as_declared {
+            return Ok(());
+        }
+        Err(Failure::corrupt(format!(
+            "{} answered columns of the types {found:?} instead of {:?}",
+            self.name, self.columns
+        )))
+    }
+}
+
 /// Something that a primitive does to the database, defined once for every backend.
 ///
 /// An operation is written over a slice, so that concurrent calls travel in one statement.
