@@ -140,6 +140,16 @@ impl Host {
         }
     }
 
+    /// Sees to it that a lane that was woken is polled although its thread runs a job.
+    fn stand_by(self: &Arc<Self>, state: &mut State) {
+        if state.blocked.is_some() && !state.relieved {
+            let host = Arc::clone(self);
+            let relief = thread::Builder::new().name(self.name.to_owned());
+            // Without a further thread the lane has to wait for the call.
+            state.relieved = relief.spawn(move || host.relieve()).is_ok();
+        }
+    }
+
     /// Takes the lane over as soon as a call has blocked for too long.
     fn relieve(self: Arc<Self>) {
         let mut state = lock(&self.state);
@@ -227,6 +237,9 @@ impl Poller {
         let mut state = lock(&self.host.state);
         if state.poller == self.number {
             state.blocked = since;
+            if state.woken {
+                self.host.stand_by(&mut state);
+            }
         } else if !std::mem::replace(&mut self.left_behind, true) {
             self.host.stuck.fetch_sub(1, Ordering::Relaxed);
         }
@@ -253,12 +266,7 @@ impl Wake for Host {
     fn wake_by_ref(self: &Arc<Self>) {
         let mut state = lock(&self.state);
         state.woken = true;
-        if state.blocked.is_some() && !state.relieved {
-            let host = Arc::clone(self);
-            let relief = thread::Builder::new().name(self.name.to_owned());
-            // Without a further thread the lane has to wait for the call.
-            state.relieved = relief.spawn(move || host.relieve()).is_ok();
-        }
+        self.stand_by(&mut state);
         let sleeper = state.sleeper.take();
         drop(state);
         if let Some(sleeper) = sleeper {
