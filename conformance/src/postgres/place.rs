@@ -115,7 +115,8 @@ pub(super) async fn prepare(place: Place) -> Result<Site, Problem> {
             let observer = Observer::new(site.direct.config()?);
             observer
                 .try_rows(format!(
-                    "CREATE ROLE {role} LOGIN SUPERUSER PASSWORD {}",
+                    "SET password_encryption = 'scram-sha-256';
+                     CREATE ROLE {role} LOGIN SUPERUSER PASSWORD {}",
                     literal(right)
                 ))
                 .await?;
