@@ -72,8 +72,9 @@ impl<C: DerefMut<Target = PgConnection> + Send> BlockingConnection for Owned<C> 
     }
 }
 
-/// A connection of the caller as the engine sees one: it runs any [`Operation`](lockapi::seam::Operation), in the
-/// transaction that is open on it.
+/// A connection of the caller as the engine sees one.
+///
+/// It runs any [`Operation`](lockapi::seam::Operation), in the transaction that is open on it.
 ///
 /// No prepared statement is left on it.
 pub struct Borrowed<'a>(pub &'a mut PgConnection);

@@ -73,10 +73,13 @@ pub(crate) fn not_connected(error: &dyn StdError) -> Failure {
 /// unescaped `@` in a password for the host. It goes on to the server only with a host that it
 /// found.
 fn shown(message: &str) -> &str {
-    let from_the_server = message
-        .find("connection to server")
-        .or_else(|| message.find("FATAL:"));
-    match from_the_server {
+    // The second is how libpq 13 and older say the first.
+    let found = [
+        "connection to server",
+        "could not connect to server",
+        "FATAL:",
+    ];
+    match found.iter().find_map(|start| message.find(start)) {
         Some(start) => &message[start..],
         None if message.contains("could not translate host name") => "the host is not known",
         None if message.contains("connection pool") || message.contains("timed out waiting") => {
@@ -131,6 +134,9 @@ mod tests {
             let told = format!("{failure:?} {}", failure.error("connect"));
             assert!(!told.contains("cr"), "{told}");
         }
+        let message = "could not connect to server: Connection refused";
+        let told = not_connected(&std::io::Error::other(message)).error("connect");
+        assert!(told.to_string().contains(message), "{told}");
         let message = "timed out waiting for connection: connection to server at \"::1\", port 5432 failed: FATAL:  sorry, too many clients already";
         let failure = not_connected(&std::io::Error::other(message));
         assert_eq!(failure.kind(), ErrorKind::Capacity);

@@ -140,9 +140,31 @@ fn with_limits(url: &str) -> String {
     let mut url = url.to_owned();
     for (name, value) in LIMITS {
         if !url.contains(name) {
-            let first = if url.contains('?') { '&' } else { '?' };
-            url = format!("{url}{first}{name}={value}");
+            let separator = match url.find('?') {
+                None => "?",
+                Some(at) if at + 1 == url.len() => "",
+                Some(_) => "&",
+            };
+            url = format!("{url}{separator}{name}={value}");
         }
     }
     url
+}
+
+#[cfg(test)]
+mod tests {
+    use super::with_limits;
+
+    #[test]
+    fn limits_are_added_unless_the_url_has_them() {
+        let url = with_limits("postgres://host/app");
+        assert!(url.starts_with("postgres://host/app?connect_timeout=5&keepalives_idle=5&"));
+        let url = with_limits("postgres://host/app?");
+        assert!(url.starts_with("postgres://host/app?connect_timeout=5&"));
+        let url = with_limits("postgres://host/app?sslmode=require&connect_timeout=9");
+        assert!(
+            url.starts_with("postgres://host/app?sslmode=require&connect_timeout=9&keepalives")
+        );
+        assert_eq!(url.matches("connect_timeout").count(), 1);
+    }
 }

@@ -111,8 +111,9 @@ impl Connection for Owned {
     }
 }
 
-/// A connection of the caller as the engine sees one: it runs any [`Operation`](lockapi::seam::Operation), in the
-/// transaction that is open on it.
+/// A connection of the caller as the engine sees one.
+///
+/// It runs any [`Operation`](lockapi::seam::Operation), in the transaction that is open on it.
 pub struct Borrowed<'a>(pub &'a mut PgConnection);
 
 impl fmt::Debug for Borrowed<'_> {

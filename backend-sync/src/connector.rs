@@ -90,8 +90,9 @@ impl<C: DerefMut<Target = Client> + Send> BlockingConnection for Owned<C> {
     }
 }
 
-/// A client or a transaction of the caller as the engine sees one: it runs any [`Operation`](lockapi::seam::Operation), in the
-/// transaction that is open on it.
+/// A client or a transaction of the caller as the engine sees one.
+///
+/// It runs any [`Operation`](lockapi::seam::Operation), in the transaction that is open on it.
 ///
 /// No prepared statement is left on it.
 pub struct Borrowed<'a, C>(pub &'a mut C);

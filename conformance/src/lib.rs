@@ -188,9 +188,10 @@
 //! Cases whose needs are not met are listed as ignored, with the need before the name, as in
 //! `[needs a pool] mine::dyn::outage::V09_full_pool_of_the_program_does_not_matter`. Nobody can
 //! offer [`Need::Futures`] through the blocking face: there is nothing to drop in a call that
-//! blocks. A driver without pools does not offer [`Need::Pool`]; one that cannot do without named
-//! statements does not offer [`Need::Proxy`], and its users have no lease behind one. The other
-//! needs are met by `begin`, by the suite and by SQL, so there is no reason for a driver not to
+//! blocks. A driver without pools does not offer [`Need::Pool`]; one that takes its connections from
+//! a pool does not offer [`Need::OwnConnections`], because the pool keeps them open; one that cannot
+//! do without named statements does not offer [`Need::Proxy`], and its users have no lease behind
+//! one. The other needs are met by `begin`, by the suite and by SQL, so there is no reason for a driver not to
 //! offer them. An ignored case is a promise that you do not make: say so to your users.
 //!
 //! # Backends on something else

@@ -40,8 +40,8 @@ pub async fn try_lock_on<C: Connection>(
 /// ends the transaction, as an error in a statement of its own would.
 ///
 /// # Errors
-/// [`ErrorKind::TimedOut`] after `timeout`, [`ErrorKind::Invalid`] for a bad key or a `timeout` of
-/// zero or more than 24 days, and the error of the connection.
+/// [`ErrorKind::TimedOut`] after `timeout`; [`ErrorKind::Invalid`] for a bad key, for a `timeout` of
+/// zero or more than 24 days, and where no transaction is open; and the error of the connection.
 pub async fn lock_on<C: Connection>(
     connection: &mut C,
     namespace: &str,

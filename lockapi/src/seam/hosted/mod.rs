@@ -114,11 +114,11 @@ impl<C: BlockingConnector> Connector for Hosted<C> {
         }
         let connector = self.connector.clone();
         let connection = call(move || match connector {
-            Some(connector) => connector.connect(mode),
+            // Already hosted: when nobody waits for it any more it is dropped as a job, too.
+            Some(connector) => connector.connect(mode).map(|it| HostedConnection(Some(it))),
             None => Err(Failure::connect(None, "the connector is gone")),
-        })
-        .await?;
-        Ok(HostedConnection(Some(connection)))
+        });
+        connection.await
     }
 
     fn spawn(&self, name: &'static str, lane: Lane) {
@@ -153,12 +153,12 @@ impl<N: BlockingConnection + 'static> HostedConnection<N> {
             let message = "a call on this connection was given up";
             return Err(Failure::statement(None, true, message));
         };
-        let (connection, outcome) = call(move || {
+        let (mut back, outcome) = call(move || {
             let outcome = work(&mut connection);
-            (connection, outcome)
+            (Self(Some(connection)), outcome)
         })
         .await;
-        self.0 = Some(connection);
+        self.0 = back.0.take();
         outcome
     }
 }
