@@ -2,19 +2,25 @@
 
 use std::fmt;
 use std::ops::DerefMut;
+use std::thread;
 use std::time::Duration;
 
 use diesel::connection::SimpleConnection;
 use diesel::r2d2::{ManageConnection, Pool, PooledConnection};
 use diesel::{PgConnection, RunQueryDsl};
 use lockapi::Failure;
-use lockapi::seam::{BlockingConnection, BlockingConnector, Lent, Mode, Rows, Statement, Value};
+use lockapi::seam::{
+    BlockingConnection, BlockingConnector, BlockingListener, Lent, Mode, Rows, Statement, Value,
+};
 
 use crate::failure::{failed, not_connected};
 use crate::value::{self, Bound, Columns};
 
 /// How long a connection of a pool is waited for, at most.
 const POOL_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// How often a connection that listens is looked at: Diesel cannot wait for what comes in.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// Opens connections of its own.
 pub(crate) struct Opened<F>(pub(crate) F);
@@ -69,6 +75,18 @@ impl<C: DerefMut<Target = PgConnection> + Send> BlockingConnection for Owned<C> 
             .deref_mut()
             .batch_execute(sql)
             .map_err(failed)
+    }
+}
+
+impl<C: DerefMut<Target = PgConnection> + Send> BlockingListener for Owned<C> {
+    fn next(&mut self, at_most: Duration) -> Result<Option<String>, Failure> {
+        let heard = self.connection.notifications_iter().next().transpose();
+        // Nothing was sent, so whatever went wrong did so with the connection.
+        let heard = heard.map_err(|error| Failure::connect(None, error))?;
+        if heard.is_none() {
+            thread::sleep(at_most.min(LOOK));
+        }
+        Ok(heard.map(|notification| notification.payload))
     }
 }
 

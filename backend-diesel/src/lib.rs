@@ -23,10 +23,11 @@
 //! ```
 //!
 //! # Connections
-//! From a pool the backend takes at most 2 + [`Options::waiters`] connections: one for leases and
-//! other tables, one that holds the mutexes, and some that wait for mutexes. Each is taken when it
-//! is first needed, and kept; two are taken for a moment when it connects. What goes back to the
-//! pool has its settings as they were and holds no lock. A pool whose connections are all in use
+//! From a pool the backend takes at most 3 + [`Options::waiters`] connections: one for leases and
+//! other tables, one that holds the mutexes, some that wait for mutexes, and one that hears
+//! notifications while something waits for them. Each is taken when it is first needed, and kept;
+//! two are taken for a moment when it connects. What goes back to the pool has its settings as they
+//! were, holds no lock and listens to nothing. A pool whose connections are all in use
 //! keeps the backend from opening one again that broke: with [`connect_manager`] or
 //! [`connect_url`] the backend opens connections of its own, and the program's pool does not
 //! matter.
@@ -34,6 +35,7 @@
 //! # Threads
 //! Each connection is used on a thread of the backend, so async programs can use the backend as
 //! well: no call blocks a thread of theirs. Deadlines are kept by one further thread.
+//! Diesel cannot wait for notifications: the thread that hears them looks ten times a second.
 //!
 //! # In your own transaction
 //! [`InTransaction`] and [`CheckIn`] work on the caller's connection, inside
@@ -58,7 +60,7 @@ use std::sync::Arc;
 use diesel::r2d2::{ManageConnection, Pool};
 use diesel::{Connection, PgConnection};
 use lockapi::engine::{Options, start};
-use lockapi::seam::Hosted;
+use lockapi::seam::{Connector, Hosted};
 use lockapi::{Backend, Error, ErrorKind, Result};
 
 pub use connector::Borrowed;
@@ -90,7 +92,15 @@ pub async fn connect_with<M>(pool: &Pool<M>, options: Options) -> Result<Arc<dyn
 where
     M: ManageConnection<Connection = PgConnection>,
 {
-    start(NAME, Hosted::new(Pooled(pool.clone())), options).await
+    start(NAME, connector(pool), options).await
+}
+
+/// The connector of [`connect`], for what is built on the [seam](lockapi::seam) itself.
+pub fn connector<M>(pool: &Pool<M>) -> impl Connector + use<M>
+where
+    M: ManageConnection<Connection = PgConnection>,
+{
+    Hosted::new(Pooled(pool.clone()))
 }
 
 /// Connects a backend that opens connections of its own with a pool's manager.
@@ -119,13 +129,21 @@ pub async fn connect_url(url: &str) -> Result<Arc<dyn Backend>> {
 /// # Errors
 /// `Invalid` for bad options; otherwise as for [`connect_url`].
 pub async fn connect_url_with(url: &str, options: Options) -> Result<Arc<dyn Backend>> {
+    start(NAME, connector_url(url)?, options).await
+}
+
+/// The connector of [`connect_url`], for what is built on the [seam](lockapi::seam) itself.
+///
+/// # Errors
+/// `Invalid` for what is not a URL.
+pub fn connector_url(url: &str) -> Result<impl Connector + use<>> {
     if !url.starts_with("postgres://") && !url.starts_with("postgresql://") {
         let message = "the URL is not understood; allowed is postgres://user:password@host:port/database?options";
         return Err(Error::new(ErrorKind::Invalid, "connect", message));
     }
     let url = with_limits(url);
     let open = Opened(move || PgConnection::establish(&url));
-    start(NAME, Hosted::new(open), options).await
+    Ok(Hosted::new(open))
 }
 
 /// A network that lost the server is noticed in seconds, unless the URL says something of its own.

@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-use lockapi::seam::{Call, Connection, Connector, Lane, Mode, Rows};
+use lockapi::seam::{Call, Connection, Connector, Lane, Listener, Mode, Rows};
 use lockapi::{Error, ErrorKind, Failure};
-use sqlx::postgres::{PgConnectOptions, PgConnection, PgPoolOptions};
-use sqlx::{Connection as _, Executor, PgPool};
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgListener, PgPoolOptions};
+use sqlx::{Acquire, Connection as _, Executor, PgPool};
 use tokio::runtime::{Builder, Handle, Runtime};
 
 use crate::value;
@@ -17,6 +17,8 @@ const OPENING: u32 = 16;
 pub(crate) struct Sqlx {
     direct: PgPool,
     proxied: PgPool,
+    /// What a listener's pool is made of.
+    listening: PgPoolOptions,
     handle: Handle,
     own: Option<Runtime>,
 }
@@ -37,11 +39,14 @@ impl Sqlx {
             .min_connections(0)
             .max_connections(OPENING)
             .test_before_acquire(false);
+        let listening = pool.clone().max_connections(1);
+        let listening = listening.max_lifetime(None).idle_timeout(None);
         let direct = pool.clone().connect_lazy_with(connect.clone());
         let proxied = pool.connect_lazy_with(connect.statement_cache_capacity(0));
         Ok(Self {
             direct,
             proxied,
+            listening,
             handle,
             own,
         })
@@ -68,25 +73,45 @@ impl Drop for Sqlx {
     }
 }
 
+/// Asks whether the server answers, on a connection that is of no further use.
+///
+/// A pool tries again and again where nobody listens, and then does not tell why. So the server is
+/// asked without it first; the pool is needed for its `after_connect`.
+async fn ask(options: &PgConnectOptions) -> Result<PgConnection, Failure> {
+    let answers = PgConnection::connect_with(options).await;
+    answers.map_err(not_connected)
+}
+
 impl Connector for Sqlx {
     type Connection = Owned;
+    type Listener = Listening;
 
     async fn connect(&self, mode: Mode) -> Result<Owned, Failure> {
         let pool = match mode {
             Mode::Direct => &self.direct,
             Mode::Proxied => &self.proxied,
         };
-        // A pool tries again and again where nobody listens, and then does not tell why. So the
-        // server is asked without it first; the pool is needed for its `after_connect`.
-        let options = pool.connect_options();
-        let answers = PgConnection::connect_with(&options).await;
-        let closed = answers.map_err(not_connected)?.close();
+        let closed = ask(&pool.connect_options()).await?.close();
         let (connection, _) = futures_util::join!(pool.acquire(), closed);
         let connection = connection.map_err(not_connected)?;
         Ok(Owned {
             connection: connection.detach(),
             named: mode == Mode::Direct,
         })
+    }
+
+    /// A listener cannot be taken out of its pool, and goes back to it when it is dropped; so it
+    /// has one of its own, and that ends with it.
+    async fn listener(&self) -> Result<Listening, Failure> {
+        let options = self.direct.connect_options();
+        let closed = ask(&options).await?.close();
+        let pool = self.listening.clone();
+        let pool = pool.connect_lazy_with(options.as_ref().clone());
+        let (listener, _) = futures_util::join!(PgListener::connect_with(&pool), closed);
+        let mut listener = listener.map_err(not_connected)?;
+        // The engine connects again when it is told of the end.
+        listener.eager_reconnect(false);
+        Ok(Listening(listener))
     }
 
     fn spawn(&self, _: &'static str, lane: Lane) {
@@ -108,6 +133,30 @@ impl Connection for Owned {
 
     async fn script(&mut self, sql: &'static str) -> Result<(), Failure> {
         script(&mut self.connection, sql).await
+    }
+}
+
+/// A connection that hears notifications.
+pub(crate) struct Listening(PgListener);
+
+impl Connection for Listening {
+    async fn run(&mut self, call: &dyn Call) -> Result<Rows, Failure> {
+        let connection = self.0.acquire().await.map_err(not_connected)?;
+        run(connection, call, true).await
+    }
+
+    async fn script(&mut self, sql: &'static str) -> Result<(), Failure> {
+        let connection = self.0.acquire().await.map_err(not_connected)?;
+        script(connection, sql).await
+    }
+}
+
+impl Listener for Listening {
+    async fn next(&mut self) -> Result<String, Failure> {
+        let heard = self.0.try_recv().await.map_err(failed)?;
+        let ended = || Failure::connect(None, "the server closed the connection");
+        let heard = heard.ok_or_else(ended)?;
+        Ok(heard.payload().to_owned())
     }
 }
 

@@ -21,8 +21,8 @@
 //! # Connections
 //! The backend takes no connection of the pool. It opens its own with the pool's options,
 //! `after_connect` included: two at the start, closed again after the probe; then one for leases
-//! and other tables, one that holds the mutexes, and at most
-//! [`Options::waiters`] that wait for mutexes. Each is opened when it is first needed, after the
+//! and other tables, one that holds the mutexes, at most [`Options::waiters`] that wait for
+//! mutexes, and one that hears notifications while something waits for them. Each is opened when it is first needed, after the
 //! server was asked on a connection that is closed again whether it answers.
 //!
 //! # Runtime
@@ -40,6 +40,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use lockapi::engine::Options;
+use lockapi::seam::Connector;
 use lockapi::{Backend, Error, ErrorKind, Result};
 use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
@@ -48,6 +49,8 @@ pub use connector::Borrowed;
 pub use transaction::{CheckIn, InTransaction};
 
 use connector::Sqlx;
+
+const NAME: &str = "sqlx";
 
 /// Connects a backend with the options of the program's pool.
 ///
@@ -65,8 +68,16 @@ pub async fn connect(pool: &PgPool) -> Result<Arc<dyn Backend>> {
 /// # Errors
 /// `Invalid` for bad options; otherwise as for [`connect`].
 pub async fn connect_with(pool: &PgPool, options: Options) -> Result<Arc<dyn Backend>> {
+    lockapi::engine::start(NAME, connector(pool)?, options).await
+}
+
+/// The connector of [`connect`], for what is built on the [seam](lockapi::seam) itself.
+///
+/// # Errors
+/// `Unavailable` when there is no runtime, and none can be started.
+pub fn connector(pool: &PgPool) -> Result<impl Connector + use<>> {
     let connect = pool.connect_options().as_ref().clone();
-    start(pool.options().clone(), connect, options).await
+    Sqlx::new(pool.options().clone(), connect)
 }
 
 /// Connects a backend to a URL, such as `postgres://user@host/database`.
@@ -82,19 +93,18 @@ pub async fn connect_url(url: &str) -> Result<Arc<dyn Backend>> {
 /// # Errors
 /// `Invalid` for bad options or a URL that is not understood; otherwise as for [`connect`].
 pub async fn connect_url_with(url: &str, options: Options) -> Result<Arc<dyn Backend>> {
+    lockapi::engine::start(NAME, connector_url(url)?, options).await
+}
+
+/// The connector of [`connect_url`], for what is built on the [seam](lockapi::seam) itself.
+///
+/// # Errors
+/// `Invalid` for a URL that is not understood; otherwise as for [`connector`].
+pub fn connector_url(url: &str) -> Result<impl Connector + use<>> {
     // The parser's error may quote the URL, which may hold a password.
     let connect = PgConnectOptions::from_str(url).map_err(|_| {
         let message = "the URL is not understood; allowed is postgres://user:password@host:port/database?options";
         Error::new(ErrorKind::Invalid, "connect", message)
     })?;
-    start(PgPoolOptions::new(), connect, options).await
-}
-
-async fn start(
-    pool: PgPoolOptions,
-    connect: PgConnectOptions,
-    options: Options,
-) -> Result<Arc<dyn Backend>> {
-    let connector = Sqlx::new(pool, connect)?;
-    lockapi::engine::start("sqlx", connector, options).await
+    Sqlx::new(PgPoolOptions::new(), connect)
 }

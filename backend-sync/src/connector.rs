@@ -7,7 +7,10 @@ use std::ops::DerefMut;
 use std::time::Duration;
 
 use lockapi::Failure;
-use lockapi::seam::{BlockingConnection, BlockingConnector, Lent, Mode, Rows, Statement, Value};
+use lockapi::seam::{
+    BlockingConnection, BlockingConnector, BlockingListener, Lent, Mode, Rows, Statement, Value,
+};
+use postgres::fallible_iterator::FallibleIterator;
 use postgres::types::ToSql;
 use postgres::{Client, Error, GenericClient};
 use r2d2::{ManageConnection, Pool, PooledConnection};
@@ -87,6 +90,20 @@ impl<C: DerefMut<Target = Client> + Send> BlockingConnection for Owned<C> {
 
     fn script(&mut self, sql: &'static str) -> Result<(), Failure> {
         self.client.batch_execute(sql).map_err(failed)
+    }
+}
+
+impl<C: DerefMut<Target = Client> + Send> BlockingListener for Owned<C> {
+    fn next(&mut self, at_most: Duration) -> Result<Option<String>, Failure> {
+        let heard = {
+            let mut notifications = self.client.notifications();
+            let heard = notifications.timeout_iter(at_most).next();
+            heard.map_err(failed)?
+        };
+        if heard.is_none() && self.client.is_closed() {
+            return Err(Failure::connect(None, "the server closed the connection"));
+        }
+        Ok(heard.map(|notification| notification.payload().to_owned()))
     }
 }
 

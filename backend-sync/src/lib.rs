@@ -23,10 +23,11 @@
 //! ```
 //!
 //! # Connections
-//! From a pool the backend takes at most 2 + [`Options::waiters`] connections: one for leases and
-//! other tables, one that holds the mutexes, and some that wait for mutexes. Each is taken when it
-//! is first needed, and kept; two are taken for a moment when it connects. What goes back to the
-//! pool has its settings as they were and holds no lock. A pool whose connections are all in use
+//! From a pool the backend takes at most 3 + [`Options::waiters`] connections: one for leases and
+//! other tables, one that holds the mutexes, some that wait for mutexes, and one that hears
+//! notifications while something waits for them. Each is taken when it is first needed, and kept;
+//! two are taken for a moment when it connects. What goes back to the pool has its settings as they
+//! were, holds no lock and listens to nothing. A pool whose connections are all in use
 //! keeps the backend from opening one again that broke: with [`connect_manager`] or
 //! [`connect_url`] the backend opens connections of its own, and the program's pool does not
 //! matter.
@@ -46,7 +47,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockapi::engine::{Options, start};
-use lockapi::seam::Hosted;
+use lockapi::seam::{Connector, Hosted};
 use lockapi::{Backend, Error, ErrorKind, Result};
 use postgres::{Client, Config, NoTls};
 use r2d2::{ManageConnection, Pool};
@@ -83,7 +84,15 @@ pub async fn connect_with<M>(pool: &Pool<M>, options: Options) -> Result<Arc<dyn
 where
     M: ManageConnection<Connection = Client>,
 {
-    start(NAME, Hosted::new(Pooled(pool.clone())), options).await
+    start(NAME, connector(pool), options).await
+}
+
+/// The connector of [`connect`], for what is built on the [seam](lockapi::seam) itself.
+pub fn connector<M>(pool: &Pool<M>) -> impl Connector + use<M>
+where
+    M: ManageConnection<Connection = Client>,
+{
+    Hosted::new(Pooled(pool.clone()))
 }
 
 /// Connects a backend that opens connections of its own with a pool's manager, and with whatever
@@ -114,6 +123,14 @@ pub async fn connect_url(url: &str) -> Result<Arc<dyn Backend>> {
 /// # Errors
 /// `Invalid` for bad options; otherwise as for [`connect_url`].
 pub async fn connect_url_with(url: &str, options: Options) -> Result<Arc<dyn Backend>> {
+    start(NAME, connector_url(url)?, options).await
+}
+
+/// The connector of [`connect_url`], for what is built on the [seam](lockapi::seam) itself.
+///
+/// # Errors
+/// `Invalid` for a URL that is not understood.
+pub fn connector_url(url: &str) -> Result<impl Connector + use<>> {
     // The parser's error may quote the URL, which may hold a password.
     let mut config: Config = url.parse().map_err(|_| {
         let message = "the URL is not understood; allowed is postgres://user:password@host:port/database?options";
@@ -133,5 +150,5 @@ pub async fn connect_url_with(url: &str, options: Options) -> Result<Arc<dyn Bac
         config.tcp_user_timeout(Duration::from_secs(11));
     }
     let open = Opened(move || config.connect(NoTls));
-    start(NAME, Hosted::new(open), options).await
+    Ok(Hosted::new(open))
 }

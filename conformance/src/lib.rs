@@ -12,9 +12,10 @@
 //! ```
 //!
 //! # Write your own backend
-//! A backend for another `PostgreSQL` driver is a [`Connector`](lockapi::seam::Connector) and its
-//! [`Connection`](lockapi::seam::Connection), two methods each, handed to
-//! [`lockapi::engine::start`]. They connect, run statements, and tell what a failure looks like.
+//! A backend for another `PostgreSQL` driver is a [`Connector`](lockapi::seam::Connector), its
+//! [`Connection`](lockapi::seam::Connection) and its [`Listener`](lockapi::seam::Listener), handed to
+//! [`lockapi::engine::start`]. They connect, run statements, pass on notifications, and tell what a
+//! failure looks like.
 //! All that is known of locking is in `lockapi`, so a backend of yours uses the same tables, keys
 //! and tokens, and its programs exclude those of every other backend.
 //!
@@ -25,7 +26,7 @@
 //! use std::sync::Arc;
 //!
 //! use lockapi::engine::Options;
-//! use lockapi::seam::{Call, Connection, Connector, Lane, Mode, Rows};
+//! use lockapi::seam::{Call, Connection, Connector, Lane, Listener, Mode, Rows};
 //! use lockapi::{Backend, Failure, Result};
 //! use tokio::runtime::Handle;
 //!
@@ -39,6 +40,7 @@
 //! #             Ok(Rows::new())
 //! #         }
 //! #         pub async fn execute(&mut self, _: &str) -> Result<(), Failure> { Ok(()) }
+//! #         pub async fn notification(&mut self) -> Result<String, Failure> { Ok(String::new()) }
 //! #     }
 //! # }
 //! struct MyConnector {
@@ -48,10 +50,15 @@
 //!
 //! impl Connector for MyConnector {
 //!     type Connection = MyConnection;
+//!     type Listener = MyConnection;
 //!
 //!     async fn connect(&self, mode: Mode) -> Result<MyConnection, Failure> {
 //!         // An error is Failure::connect.
 //!         my_driver::open(&self.url, mode).await.map(MyConnection)
+//!     }
+//!
+//!     async fn listener(&self) -> Result<MyConnection, Failure> {
+//!         self.connect(Mode::Direct).await
 //!     }
 //!
 //!     fn spawn(&self, _: &'static str, lane: Lane) {
@@ -70,6 +77,13 @@
 //!     async fn script(&mut self, sql: &'static str) -> Result<(), Failure> {
 //!         // Sends the text as it is.
 //!         self.0.execute(sql).await
+//!     }
+//! }
+//!
+//! impl Listener for MyConnection {
+//!     async fn next(&mut self) -> Result<String, Failure> {
+//!         // Waits for a notification, and answers its payload.
+//!         self.0.notification().await
 //!     }
 //! }
 //!
@@ -101,6 +115,13 @@
 //! next transaction may run in another session: send text and values together, in an unnamed
 //! statement, and set nothing in the session. The engine finds out which of them it is, and opens
 //! and closes transactions through `script`.
+//!
+//! **Listening.** One connection at most listens, on what the engine has it listen to by `script`. Its
+//! `next` waits for as long as it takes, and fails when the connection has ended: a driver that
+//! connects again by itself is told not to, because what was sent meanwhile is lost, and the engine
+//! has to know. It need not be quick to notice: nothing depends on notifications, they only save
+//! waiting. Where every connection can listen, `Listener` is the type of all of them. A blocking
+//! driver waits in slices: see [`BlockingListener`](lockapi::seam::BlockingListener).
 //!
 //! **Types.** Only those of [`Type`](lockapi::seam::Type) cross, and NULL. Each parameter is cast
 //! in the text, so the declared type is the one to send. Hand the types that a row has to

@@ -16,12 +16,15 @@ use crate::mutex::Mutex;
 pub struct Capabilities {
     /// Mutexes: the server's sessions are not shared with other clients.
     pub session_locks: bool,
+    /// Waiting that others end at once by a notification; without them it ends at the next look.
+    pub notifications: bool,
 }
 
 impl Capabilities {
     /// Everything.
     pub const ALL: Self = Self {
         session_locks: true,
+        notifications: true,
     };
 }
 

@@ -1,16 +1,23 @@
 //! A backend on tokio-postgres: connecting, running statements, telling what a failure looks like.
 
 use std::collections::HashMap;
+use std::future::poll_fn;
 use std::str::FromStr;
 use std::sync::Arc;
 
 use lockapi::engine::Options;
-use lockapi::seam::{Call, Connection, Connector, Lane, Mode, Row, Rows, Statement, Type, Value};
+use lockapi::seam::{
+    Call, Connection, Connector, Lane, Listener, Mode, Row, Rows, Statement, Type, Value,
+};
 use lockapi::{Backend, Error, ErrorKind, Failure, Result};
 use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::JoinHandle;
+use tokio_postgres::tls::NoTlsStream;
 use tokio_postgres::types::{FromSql, ToSql, Type as PgType};
-use tokio_postgres::{Client, Config, Error as PgError, GenericClient, NoTls, Row as PgRow};
+use tokio_postgres::{
+    AsyncMessage, Client, Config, Error as PgError, GenericClient, NoTls, Row as PgRow, Socket,
+};
 
 /// Connects a backend to a URL, such as `postgres://user@host/database`.
 ///
@@ -75,15 +82,22 @@ impl Drop for TokioPostgres {
 
 impl Connector for TokioPostgres {
     type Connection = Owned;
+    type Listener = Owned;
 
     async fn connect(&self, mode: Mode) -> Result<Owned, Failure> {
         let connected = self.config.connect(NoTls).await.map_err(not_connected);
         let (client, socket) = connected?;
+        let (sender, heard) = mpsc::unbounded_channel();
         Ok(Owned {
             client,
-            socket: self.handle.spawn(socket),
+            socket: self.handle.spawn(serve(socket, sender)),
+            heard,
             prepared: (mode == Mode::Direct).then(HashMap::new),
         })
+    }
+
+    async fn listener(&self) -> Result<Owned, Failure> {
+        self.connect(Mode::Direct).await
     }
 
     fn spawn(&self, _: &'static str, lane: Lane) {
@@ -92,10 +106,24 @@ impl Connector for TokioPostgres {
     }
 }
 
+/// Sends and receives for a client until either end closes, and passes on what it is notified of.
+async fn serve(
+    mut socket: tokio_postgres::Connection<Socket, NoTlsStream>,
+    heard: UnboundedSender<String>,
+) {
+    while let Some(Ok(message)) = poll_fn(|context| socket.poll_message(context)).await {
+        if let AsyncMessage::Notification(notification) = message {
+            // The connection may be gone already.
+            let _gone = heard.send(notification.payload().to_owned());
+        }
+    }
+}
+
 /// A connection that a lane owns.
 struct Owned {
     client: Client,
-    socket: JoinHandle<Result<(), PgError>>,
+    socket: JoinHandle<()>,
+    heard: UnboundedReceiver<String>,
     /// The prepared statements by their text; `None` where there must not be any.
     prepared: Option<HashMap<&'static str, tokio_postgres::Statement>>,
 }
@@ -137,6 +165,13 @@ impl Connection for Owned {
     async fn script(&mut self, sql: &'static str) -> Result<(), Failure> {
         self.check_open()?;
         self.client.batch_execute(sql).await.map_err(failed)
+    }
+}
+
+impl Listener for Owned {
+    async fn next(&mut self) -> Result<String, Failure> {
+        let ended = || Failure::connect(None, "the server closed the connection");
+        self.heard.recv().await.ok_or_else(ended)
     }
 }
 

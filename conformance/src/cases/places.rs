@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use lockapi::engine::Options;
 use lockapi::lease::Terms;
-use lockapi::{BackendExt, ErrorKind};
+use lockapi::{BackendExt, Capabilities, ErrorKind};
 
 use crate::context::{Context, MINUTE};
 use crate::fixture::Place;
@@ -103,7 +103,8 @@ async fn hot_standby_is_refused(cx: Context) {
 async fn proxy_is_detected(cx: Context) {
     for _ in 0..5 {
         let backend = cx.backend().await;
-        assert!(!backend.capabilities().session_locks);
+        let can = backend.capabilities();
+        assert!(!can.session_locks && !can.notifications);
         let error = backend.mutex("door").unwrap_err();
         assert_eq!(
             (error.kind(), error.key()),
@@ -124,12 +125,12 @@ async fn proxy_with_one_session_is_detected(cx: Context) {
 
 async fn direct_connection_is_not_taken_for_a_proxy(cx: Context) {
     for _ in 0..5 {
-        assert!(cx.backend().await.capabilities().session_locks);
+        assert_eq!(cx.backend().await.capabilities(), Capabilities::ALL);
     }
     // Neither when others connect at the same time.
     let connecting = (0..8).map(|_| cx.connect(Options::default()));
     for backend in futures_util::future::join_all(connecting).await {
-        assert!(backend.unwrap().capabilities().session_locks);
+        assert_eq!(backend.unwrap().capabilities(), Capabilities::ALL);
     }
     assert_ne!(cx.at(Place::Shared).await.namespace(), cx.namespace());
 }

@@ -1,6 +1,6 @@
 //! Every statement of the library, as the server understands it.
 
-use lockapi::engine::{Marker, Settle};
+use lockapi::engine::{Marker, Notify, Settle};
 use lockapi::lease::{self, Acquire, Peek, Release, Renew, Sweep};
 use lockapi::mutex::{
     self, Clear, Enlist, Flush, Relax, ReleaseOne, Step, Timeouts, TryIn, TryOne, Wait, WaitIn,
@@ -30,6 +30,7 @@ fn statements() -> Vec<Statement> {
         Timeouts::STATEMENT,
         Settle::STATEMENT,
         Marker::STATEMENT,
+        Notify::STATEMENT,
         Remember::STATEMENT,
         Restore::STATEMENT,
     ]
@@ -84,6 +85,14 @@ fn are_all_listed() {
         }
     }
     unlisted.sort();
-    let scripts = ["begin", "begin_write", "commit", "rollback", "terminate"];
+    let scripts = [
+        "begin",
+        "begin_write",
+        "commit",
+        "listen",
+        "rollback",
+        "terminate",
+        "unlisten",
+    ];
     assert_eq!(unlisted, scripts);
 }

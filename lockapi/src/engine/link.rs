@@ -63,7 +63,10 @@ impl<C: Connector> Links<C> {
     }
 }
 
-async fn refuse_standby<N: Connection>(connection: &mut N, local: bool) -> Result<(), Failure> {
+pub(crate) async fn refuse_standby<N: Connection>(
+    connection: &mut N,
+    local: bool,
+) -> Result<(), Failure> {
     let standby = connection.perform(&[Settle { local }]).await?;
     if standby == [true] {
         return Err(is_standby());

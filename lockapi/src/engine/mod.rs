@@ -27,6 +27,12 @@ mod lease_handle;
 mod leases;
 mod link;
 mod mutex_handle;
+#[cfg_attr(
+    not(test),
+    expect(dead_code, reason = "for primitives that wait for others")
+)]
+mod notices;
+mod notify;
 mod session_lane;
 mod sessions;
 
@@ -38,6 +44,9 @@ use leases::Leases;
 use link::Links;
 pub(crate) use link::{COMMIT, ROLLBACK, begin};
 pub use link::{Marker, Settle};
+use notices::Notices;
+pub(crate) use notify::{Heard, LISTEN, UNLISTEN};
+pub use notify::{Notify, listen};
 use sessions::Sessions;
 
 /// How long migrations may take: another process may be applying them.
@@ -138,7 +147,8 @@ impl Options {
 ///
 /// Backend crates wrap it. It opens two connections for the probe and closes them again; further
 /// connections are opened when the first primitive of their kind is used: one for statements on
-/// tables, one that holds mutexes, and up to [`Options::waiters`] that wait for mutexes.
+/// tables, one that holds mutexes, up to [`Options::waiters`] that wait for mutexes, and one that
+/// hears notifications.
 ///
 /// # Errors
 /// `Invalid` for bad options, `Unavailable` when the server cannot be reached or is a standby.
@@ -216,6 +226,7 @@ struct Core<C: Connector> {
     lane: Arc<Lane<C>>,
     leases: Arc<Leases<C>>,
     sessions: Arc<Sessions>,
+    notices: Notices<C>,
 }
 
 impl<C: Connector> Core<C> {
@@ -243,6 +254,7 @@ impl<C: Connector> Core<C> {
         });
         let lane = Lane::new(Arc::clone(&links));
         let leases = Leases::new(Arc::clone(&lane), keeper);
+        let notices = Notices::new(Arc::clone(&links));
         Arc::new(Self {
             name,
             namespace: options.namespace.into(),
@@ -250,6 +262,7 @@ impl<C: Connector> Core<C> {
             lane,
             leases,
             sessions,
+            notices,
         })
     }
 }
@@ -257,6 +270,7 @@ impl<C: Connector> Core<C> {
 impl<C: Connector> Drop for Core<C> {
     fn drop(&mut self) {
         self.sessions.close();
+        self.notices.close();
         self.lane.close();
     }
 }
@@ -283,8 +297,10 @@ impl<C: Connector> Backend for Engine<C> {
     }
 
     fn capabilities(&self) -> Capabilities {
+        let direct = self.0.links.mode == Mode::Direct;
         Capabilities {
-            session_locks: self.0.links.mode == Mode::Direct,
+            session_locks: direct,
+            notifications: direct,
         }
     }
 

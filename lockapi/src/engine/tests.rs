@@ -16,9 +16,14 @@ struct Gone(Database);
 
 impl Connector for Gone {
     type Connection = Session;
+    type Listener = Session;
 
     async fn connect(&self, mode: Mode) -> Result<Session, Failure> {
         Connector::connect(&self.0, mode).await
+    }
+
+    async fn listener(&self) -> Result<Session, Failure> {
+        self.0.listener().await
     }
 
     fn spawn(&self, name: &'static str, lane: Lane) {

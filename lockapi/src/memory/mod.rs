@@ -27,9 +27,9 @@ use tokio::sync::Notify;
 
 use crate::backend::Backend;
 use crate::blocking::block_on;
-use crate::engine::{Clock, ManualClock, Options, start_with};
+use crate::engine::{Clock, LISTEN, ManualClock, Options, start_with};
 use crate::error::{Failure, Result};
-use crate::seam::{Call, Connection, Connector, Lane, Mode, Rows};
+use crate::seam::{Call, Connection, Connector, Lane, Listener, Mode, Rows};
 
 mod world;
 
@@ -49,7 +49,7 @@ pub struct Database {
 struct Shared {
     state: Mutex<State>,
     changed: Condvar,
-    /// Told when statements are answered again.
+    /// Told when statements are answered again, something is sent to listeners, or sessions end.
     spoken: Notify,
 }
 
@@ -116,6 +116,7 @@ impl Database {
         }
         drop(state);
         self.shared.changed.notify_all();
+        self.shared.spoken.notify_waiters();
     }
 
     /// Refuses connections and statements, or serves them again.
@@ -165,6 +166,7 @@ impl Shared {
 
 impl Connector for Database {
     type Connection = Session;
+    type Listener = Session;
 
     async fn connect(&self, _: Mode) -> Result<Session, Failure> {
         let mut state = self.shared.lock();
@@ -182,6 +184,10 @@ impl Connector for Database {
             database: self.clone(),
             id,
         })
+    }
+
+    async fn listener(&self) -> Result<Session, Failure> {
+        Connector::connect(self, Mode::Direct).await
     }
 
     fn spawn(&self, name: &'static str, lane: Lane) {
@@ -218,13 +224,41 @@ impl Connection for Session {
         }
     }
 
-    /// Scripts manage schemas and transactions, which have no meaning in memory.
-    async fn script(&mut self, _: &'static str) -> Result<(), Failure> {
+    /// The other scripts manage schemas and transactions, which have no meaning in memory.
+    async fn script(&mut self, sql: &'static str) -> Result<(), Failure> {
+        if sql == LISTEN {
+            self.database.shared.lock().world.heard.listen(self.id);
+        }
         Ok(())
     }
 }
 
+impl Listener for Session {
+    async fn next(&mut self) -> Result<String, Failure> {
+        let shared = &self.database.shared;
+        loop {
+            // Registered before the look, so that a change in between is not missed.
+            let spoken = shared.spoken.notified();
+            if let Some(outcome) = self.look(&mut shared.lock()) {
+                return outcome;
+            }
+            spoken.await;
+        }
+    }
+}
+
 impl Session {
+    /// What was sent to the session, if anything, or that it was ended.
+    fn look(&self, state: &mut State) -> Option<Result<String, Failure>> {
+        if state.silent {
+            return None;
+        }
+        if !state.sessions.contains(&self.id) {
+            return Some(Err(ended()));
+        }
+        state.world.heard.next(self.id).map(Ok)
+    }
+
     /// Runs the call; `None` while the database is silent.
     fn attempt(&self, call: &dyn Call) -> Option<Result<Rows, Failure>> {
         let shared = &self.database.shared;
@@ -235,17 +269,16 @@ impl Session {
                 return None;
             }
             if !state.sessions.contains(&self.id) {
-                return Some(Err(Failure::statement(
-                    Some("57P01".to_owned()),
-                    true,
-                    "the session was ended",
-                )));
+                return Some(Err(ended()));
             }
             let left = until.saturating_duration_since(Instant::now());
             state.world.now = self.database.now();
             state.world.late = left.is_zero();
             if let Some(rows) = call.model(&mut state.world, self.id) {
                 shared.changed.notify_all();
+                if std::mem::take(&mut state.world.heard.rung) {
+                    shared.spoken.notify_waiters();
+                }
                 return Some(Ok(rows));
             }
             state = shared
@@ -255,6 +288,10 @@ impl Session {
                 .0;
         }
     }
+}
+
+fn ended() -> Failure {
+    Failure::statement(Some("57P01".to_owned()), true, "the session was ended")
 }
 
 impl Drop for Session {

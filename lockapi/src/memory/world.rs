@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
+use crate::engine::Heard;
 use crate::fence::HAND_OVER_BITS;
 use crate::key::LockId;
 use crate::lease::{Acquire, Peeked, Release, Renew};
@@ -26,6 +27,7 @@ pub struct World {
     leases: BTreeMap<(String, String), LeaseRow>,
     marks: BTreeMap<(String, String), i64>,
     markers: HashMap<u64, String>,
+    pub(crate) heard: Heard,
 }
 
 #[derive(Debug)]
@@ -157,6 +159,7 @@ impl World {
         self.stop_waiting(session);
         self.release_all(session);
         self.markers.remove(&session);
+        self.heard.unlisten(session);
     }
 
     pub(crate) fn release_all(&mut self, session: u64) {

@@ -28,12 +28,22 @@ pub trait Connector: Send + Sync + 'static {
     /// A connection of the driver, owned by one lane.
     type Connection: Connection + 'static;
 
+    /// A connection that also hears notifications; the same type where every connection does.
+    type Listener: Listener + 'static;
+
     /// Opens a connection. The engine bounds the time it may take.
     ///
     /// # Errors
     /// [`Failure::connect`].
     fn connect(&self, mode: Mode)
     -> impl Future<Output = Result<Self::Connection, Failure>> + Send;
+
+    /// Opens a connection that can hear notifications, in [`Mode::Direct`]. The engine bounds the
+    /// time it may take, settles its settings, and has it listen.
+    ///
+    /// # Errors
+    /// [`Failure::connect`].
+    fn listener(&self) -> impl Future<Output = Result<Self::Listener, Failure>> + Send;
 
     /// Runs `lane` until it ends: as a task of an async driver, on a thread for a blocking one.
     ///
@@ -82,4 +92,17 @@ pub trait Connection: Send {
             }
         }
     }
+}
+
+/// A connection that is told what others send.
+pub trait Listener: Connection {
+    /// Waits for the next notification on a channel that the session listens on, and answers its
+    /// payload.
+    ///
+    /// Dropping it while it waits makes the connection unusable, as with a call.
+    ///
+    /// # Errors
+    /// A failure of the connection, once it has ended: a listener does not connect again by
+    /// itself, because nobody would know that something was missed.
+    fn next(&mut self) -> impl Future<Output = Result<String, Failure>> + Send;
 }

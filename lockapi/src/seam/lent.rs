@@ -1,13 +1,14 @@
 //! Connections that belong to a pool of the program.
 
 use std::fmt;
+use std::time::Duration;
 
 use super::call::{Operation, Statement};
 use super::connector::{Connection, Mode};
-use super::hosted::{BlockingConnection, Inline};
+use super::hosted::{BlockingConnection, BlockingListener, Inline};
 use super::value::{Row, Rows, Type, Value};
 use crate::blocking::block_on;
-use crate::engine::{COMMIT, ROLLBACK};
+use crate::engine::{COMMIT, LISTEN, ROLLBACK, UNLISTEN};
 use crate::error::Failure;
 use crate::memory::World;
 
@@ -16,16 +17,17 @@ const TERMINATE: &str = include_str!("terminate.sql");
 /// A connection that goes back to where it came from when it is dropped, as it was.
 ///
 /// # Guarantees
-/// What the next user gets holds no lock of this library, has no transaction open and has the
-/// settings that it had before; or its session has ended. Behind a transaction-pooling proxy the
+/// What the next user gets holds no lock of this library, listens to nothing of it, has no
+/// transaction open and has the settings that it had before; or its session has ended. Behind a transaction-pooling proxy the
 /// session is another's and is left alone.
-pub struct Lent<N: BlockingConnection> {
+pub struct Lent<N: BlockingListener> {
     connection: N,
     before: Option<Settings>,
     in_transaction: bool,
+    listens: bool,
 }
 
-impl<N: BlockingConnection> Lent<N> {
+impl<N: BlockingListener> Lent<N> {
     /// Takes a connection; notes its settings.
     ///
     /// # Errors
@@ -39,6 +41,7 @@ impl<N: BlockingConnection> Lent<N> {
             connection,
             before,
             in_transaction: false,
+            listens: false,
         })
     }
 
@@ -48,6 +51,12 @@ impl<N: BlockingConnection> Lent<N> {
             // It was given up in the middle of it.
             block_on(connection.script(ROLLBACK))?;
         }
+        if self.listens {
+            block_on(connection.script(UNLISTEN))?;
+            // What came in before that waits in the driver for whoever asks next.
+            while self.connection.next(Duration::ZERO)?.is_some() {}
+        }
+        let mut connection = Inline(&mut self.connection);
         if let Some(before) = self.before.take() {
             block_on(connection.perform(&[Restore(before)]))?;
         }
@@ -55,19 +64,23 @@ impl<N: BlockingConnection> Lent<N> {
     }
 }
 
-impl<N: BlockingConnection> fmt::Debug for Lent<N> {
+impl<N: BlockingListener> fmt::Debug for Lent<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lent").finish_non_exhaustive()
     }
 }
 
-impl<N: BlockingConnection> BlockingConnection for Lent<N> {
+impl<N: BlockingListener> BlockingConnection for Lent<N> {
     fn run(&mut self, statement: &'static Statement, params: Vec<Value>) -> Result<Rows, Failure> {
         self.connection.run(statement, params)
     }
 
     fn script(&mut self, sql: &'static str) -> Result<(), Failure> {
         let outcome = self.connection.script(sql);
+        if sql == LISTEN {
+            self.listens = true;
+            return outcome;
+        }
         // The other scripts begin a transaction, or are run in one.
         let ended = outcome.is_ok() && [COMMIT, ROLLBACK].contains(&sql);
         self.in_transaction = !ended;
@@ -75,7 +88,13 @@ impl<N: BlockingConnection> BlockingConnection for Lent<N> {
     }
 }
 
-impl<N: BlockingConnection> Drop for Lent<N> {
+impl<N: BlockingListener> BlockingListener for Lent<N> {
+    fn next(&mut self, at_most: Duration) -> Result<Option<String>, Failure> {
+        self.connection.next(at_most)
+    }
+}
+
+impl<N: BlockingListener> Drop for Lent<N> {
     fn drop(&mut self) {
         if self.give_back().is_err() {
             // It ends the session if that has not ended; the answer is an error in any case.
@@ -203,6 +222,13 @@ mod tests {
         }
     }
 
+    impl BlockingListener for Noting {
+        fn next(&mut self, _: Duration) -> Result<Option<String>, Failure> {
+            self.note("next")?;
+            Ok(None)
+        }
+    }
+
     fn give_back(mode: Mode, fails: &'static str, scripts: &[&'static str]) -> Vec<&'static str> {
         let ran = Arc::new(Mutex::new(Vec::new()));
         let noting = Noting {
@@ -233,6 +259,14 @@ mod tests {
         let ran = give_back(Mode::Direct, COMMIT, &["BEGIN", COMMIT]);
         assert_eq!(ran, [ROLLBACK, "seam.restore"]);
         assert_eq!(give_back(Mode::Proxied, "", &["BEGIN"]), [ROLLBACK]);
+    }
+
+    #[test]
+    fn a_session_that_listened_no_longer_does() {
+        let ran = give_back(Mode::Direct, "", &[LISTEN]);
+        assert_eq!(ran, [UNLISTEN, "next", "seam.restore"]);
+        let ran = give_back(Mode::Direct, UNLISTEN, &[LISTEN]);
+        assert_eq!(ran, [UNLISTEN, TERMINATE]);
     }
 
     #[test]

@@ -13,7 +13,9 @@ mod lent;
 mod value;
 
 pub use call::{Batch, Call, Operation, Statement};
-pub use connector::{Connection, Connector, Lane, Mode};
-pub use hosted::{BlockingConnection, BlockingConnector, Hosted, HostedConnection, Inline};
+pub use connector::{Connection, Connector, Lane, Listener, Mode};
+pub use hosted::{
+    BlockingConnection, BlockingConnector, BlockingListener, Hosted, HostedConnection, Inline,
+};
 pub use lent::{Lent, Remember, Restore, Settings};
 pub use value::{Row, Rows, Type, Value};

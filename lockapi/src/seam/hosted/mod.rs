@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::call::{Call, Statement};
-use super::connector::{Connection, Connector, Lane, Mode};
+use super::connector::{Connection, Connector, Lane, Listener, Mode};
 use super::value::{Rows, Value};
 use crate::error::Failure;
 use host::{Host, call};
@@ -20,12 +20,15 @@ const MOST_STUCK: usize = 16;
 /// How rare.
 const PAUSE: Duration = Duration::from_mins(1);
 
+/// How long a listener waits in one call: it ends about so soon after it is dropped.
+const SLICE: Duration = Duration::from_millis(250);
+
 /// Opens connections of a driver whose calls block; [`Hosted`] makes a [`Connector`] of it.
 ///
 /// All of its values are created, used and dropped on threads of the engine.
 pub trait BlockingConnector: Send + Sync + 'static {
     /// A connection of the driver.
-    type Connection: BlockingConnection + 'static;
+    type Connection: BlockingListener + 'static;
 
     /// Opens a connection. The engine goes on without it when it takes too long.
     ///
@@ -49,6 +52,17 @@ pub trait BlockingConnection: Send {
     /// # Errors
     /// As for [`Connection::run`].
     fn script(&mut self, sql: &'static str) -> Result<(), Failure>;
+}
+
+/// A connection that is told what others send.
+pub trait BlockingListener: BlockingConnection {
+    /// Waits for at most `at_most` for a notification on a channel that the session listens on,
+    /// and answers its payload. It may answer earlier that there is none, but not at once: it is
+    /// asked again.
+    ///
+    /// # Errors
+    /// As for [`Listener::next`].
+    fn next(&mut self, at_most: Duration) -> Result<Option<String>, Failure>;
 }
 
 /// A [`Connector`] over a driver that blocks.
@@ -105,6 +119,7 @@ impl<C: Send + Sync + 'static> fmt::Debug for Hosted<C> {
 
 impl<C: BlockingConnector> Connector for Hosted<C> {
     type Connection = HostedConnection<C::Connection>;
+    type Listener = Self::Connection;
 
     async fn connect(&self, mode: Mode) -> Result<Self::Connection, Failure> {
         let stuck = self.stuck.load(Ordering::Relaxed);
@@ -119,6 +134,10 @@ impl<C: BlockingConnector> Connector for Hosted<C> {
             None => Err(Failure::connect(None, "the connector is gone")),
         });
         connection.await
+    }
+
+    async fn listener(&self) -> Result<Self::Listener, Failure> {
+        self.connect(Mode::Direct).await
     }
 
     fn spawn(&self, name: &'static str, lane: Lane) {
@@ -172,6 +191,17 @@ impl<N: BlockingConnection + 'static> Connection for HostedConnection<N> {
 
     async fn script(&mut self, sql: &'static str) -> Result<(), Failure> {
         self.with(move |connection| connection.script(sql)).await
+    }
+}
+
+impl<N: BlockingListener + 'static> Listener for HostedConnection<N> {
+    async fn next(&mut self) -> Result<String, Failure> {
+        loop {
+            let heard = self.with(|connection| connection.next(SLICE)).await?;
+            if let Some(payload) = heard {
+                return Ok(payload);
+            }
+        }
     }
 }
 

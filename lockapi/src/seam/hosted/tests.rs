@@ -40,6 +40,13 @@ impl BlockingConnection for Slow {
     }
 }
 
+impl BlockingListener for Slow {
+    fn next(&mut self, _: Duration) -> Result<Option<String>, Failure> {
+        let told = self.go_on.recv();
+        Ok(told.is_ok().then(|| "told".to_owned()))
+    }
+}
+
 impl Drop for Slow {
     fn drop(&mut self) {
         let thread = thread::current().name().unwrap_or_default().to_owned();
@@ -238,6 +245,13 @@ impl BlockingConnection for Fallen {
     fn script(&mut self, _: &'static str) -> Result<(), Failure> {
         self.count();
         Ok(())
+    }
+}
+
+impl BlockingListener for Fallen {
+    fn next(&mut self, at_most: Duration) -> Result<Option<String>, Failure> {
+        thread::sleep(at_most);
+        Ok(None)
     }
 }
 

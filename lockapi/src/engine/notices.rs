@@ -1,0 +1,212 @@
+//! Hearing of notifications: one listener for all in the process who wait for some.
+//!
+//! It saves them waiting until they look the next time. Nothing may depend on it: a notification
+//! that is sent while the listener is away is not heard.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::select;
+use tokio::sync::Notify as Bell;
+
+use super::link::{Links, Watch};
+use super::notify::listen;
+use crate::error::Failure;
+use crate::seam::{Connector, Listener, Mode};
+use crate::wait::unless;
+
+/// How long a connection is listened on. A network that lost it may never tell, so it is replaced;
+/// and nobody listens longer than this without a reason.
+const LIFETIME: Duration = Duration::from_mins(5);
+
+/// The first and the longest pause before a connection that failed is replaced.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// Listens on behalf of the subscribers of a backend, while there are any.
+pub(crate) struct Notices<C> {
+    links: Arc<Links<C>>,
+    shared: Arc<Shared>,
+}
+
+/// Waits for notifications of a topic; it can be waited on again and again.
+///
+/// # Guarantees
+/// What is sent while nobody waits on it is remembered: the next wait ends at once.
+pub(crate) struct Subscription {
+    shared: Arc<Shared>,
+    /// Its topic, and a number that tells it from others of that topic.
+    place: (i64, u64),
+    bell: Arc<Bell>,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    closing: Bell,
+}
+
+#[derive(Default)]
+struct State {
+    bells: BTreeMap<(i64, u64), Arc<Bell>>,
+    subscribed: u64,
+    running: bool,
+    listens: bool,
+    closed: bool,
+}
+
+impl<C: Connector> Notices<C> {
+    pub(crate) fn new(links: Arc<Links<C>>) -> Self {
+        let shared = Arc::default();
+        Self { links, shared }
+    }
+
+    /// Subscribes to a topic, and starts to listen unless that is under way.
+    ///
+    /// Behind a transaction-pooling proxy nobody can listen; the subscription is never told.
+    pub(crate) fn subscribe(&self, topic: i64) -> Subscription {
+        let bell = Arc::new(Bell::new());
+        let mut state = self.shared.lock();
+        state.subscribed += 1;
+        let place = (topic, state.subscribed);
+        state.bells.insert(place, Arc::clone(&bell));
+        let can = self.links.mode == Mode::Direct && !state.closed;
+        let starts = can && !std::mem::replace(&mut state.running, can);
+        drop(state);
+        if starts {
+            let (links, shared) = (Arc::clone(&self.links), Arc::clone(&self.shared));
+            let dropped = Dropped(Some(Arc::clone(&shared)));
+            let lane = async move {
+                run(&links, &shared).await;
+                dropped.not();
+            };
+            let connector = &self.links.connector;
+            connector.spawn("lockapi-notices", Box::pin(lane));
+        }
+        Subscription {
+            shared: Arc::clone(&self.shared),
+            place,
+            bell,
+        }
+    }
+
+    /// Whether notifications are heard at the moment.
+    pub(crate) fn listens(&self) -> bool {
+        self.shared.lock().listens
+    }
+
+    /// Ends the lane; from then on nobody is told anything.
+    pub(crate) fn close(&self) {
+        self.shared.lock().closed = true;
+        self.shared.closing.notify_one();
+    }
+}
+
+impl Subscription {
+    /// Completes when something may have happened: its topic was notified of, or the listener
+    /// connected, because what was sent before that is not known.
+    ///
+    /// # Cancel safety
+    /// When dropped before it completes, nothing is missed.
+    pub(crate) async fn told(&self) {
+        self.bell.notified().await;
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        self.shared.lock().bells.remove(&self.place);
+    }
+}
+
+/// Listens until the backend ends, or until nobody is subscribed any more.
+async fn run<C: Connector>(links: &Links<C>, shared: &Shared) {
+    let watch = links.watch();
+    let mut pause = PAUSES.0;
+    while shared.goes_on() {
+        let since = links.keeper.now();
+        let heard = hear(links, &watch, shared).await;
+        shared.lock().listens = false;
+        if heard.is_ok() {
+            continue;
+        }
+        // A connection that lasted is not one that the server refuses again and again.
+        if links.keeper.now().saturating_sub(since) > PAUSES.1 {
+            pause = PAUSES.0;
+        }
+        let jittered = pause.mul_f64(0.5 + fastrand::f64() / 2.0);
+        unless(shared.closing.notified(), links.keeper.sleep(jittered)).await;
+        pause = (pause * 2).min(PAUSES.1);
+    }
+}
+
+/// Listens on one connection, until it fails or has been listened on for long enough.
+async fn hear<C: Connector>(
+    links: &Links<C>,
+    watch: &Arc<Watch>,
+    shared: &Shared,
+) -> Result<(), Failure> {
+    let mut listener = watch.bound(listen(&*links.connector)).await?;
+    shared.lock().listens = true;
+    shared.ring(i64::MIN, i64::MAX);
+    let lifetime = LIFETIME.mul_f64(0.8 + fastrand::f64() / 5.0);
+    let enough = links.keeper.sleep(lifetime);
+    let closing = std::pin::pin!(shared.closing.notified());
+    let hearing = async {
+        loop {
+            let payload = listener.next().await?;
+            // Somebody else may use the channel for something else.
+            if let Ok(topic) = payload.parse() {
+                shared.ring(topic, topic);
+            }
+        }
+    };
+    let stop = async { drop(select(closing, enough).await) };
+    unless(stop, hearing).await.unwrap_or(Ok(()))
+}
+
+impl Shared {
+    /// Whether there is somebody to listen for; if not, the next subscriber starts another lane.
+    fn goes_on(&self) -> bool {
+        let mut state = self.lock();
+        state.running = !state.closed && !state.bells.is_empty();
+        state.running
+    }
+
+    /// Tells those who are subscribed to topics of a range.
+    fn ring(&self, from: i64, to: i64) {
+        let state = self.lock();
+        let bells = state.bells.range((from, 0)..=(to, u64::MAX));
+        let bells: Vec<_> = bells.map(|(_, bell)| Arc::clone(bell)).collect();
+        drop(state);
+        for bell in bells {
+            bell.notify_one();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Takes notice when the runtime drops a lane before it has ended, or before it has begun.
+struct Dropped(Option<Arc<Shared>>);
+
+impl Dropped {
+    fn not(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Dropped {
+    fn drop(&mut self) {
+        if let Some(shared) = self.0.take() {
+            let mut state = shared.lock();
+            state.running = false;
+            state.listens = false;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

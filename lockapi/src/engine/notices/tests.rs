@@ -1,0 +1,206 @@
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use super::super::clock::{Clock, ManualClock};
+use super::super::keeper::Keeper;
+use super::super::lane::Lane;
+use super::super::notify::Notify;
+use super::*;
+use crate::blocking::block_on;
+use crate::memory::{Database, Session};
+use crate::seam;
+
+/// Counts the listeners that are opened.
+struct Counting {
+    database: Database,
+    opened: Arc<AtomicUsize>,
+}
+
+impl Connector for Counting {
+    type Connection = Session;
+    type Listener = Session;
+
+    async fn connect(&self, mode: Mode) -> Result<Session, Failure> {
+        Connector::connect(&self.database, mode).await
+    }
+
+    async fn listener(&self) -> Result<Session, Failure> {
+        self.opened.fetch_add(1, Ordering::SeqCst);
+        self.database.listener().await
+    }
+
+    fn spawn(&self, name: &'static str, lane: seam::Lane) {
+        self.database.spawn(name, lane);
+    }
+}
+
+/// A process with its lane of statements, on a clock that is moved by hand.
+struct Process {
+    notices: Notices<Counting>,
+    lane: Arc<Lane<Counting>>,
+    opened: Arc<AtomicUsize>,
+    clock: ManualClock,
+    database: Database,
+}
+
+impl Process {
+    fn new(mode: Mode) -> Self {
+        let clock = ManualClock::default();
+        let database = Database::with_clock(&clock);
+        let opened = Arc::new(AtomicUsize::new(0));
+        let links = Arc::new(Links {
+            connector: Arc::new(Counting {
+                database: database.clone(),
+                opened: Arc::clone(&opened),
+            }),
+            keeper: Keeper::start(&Clock::Manual(clock.clone())).unwrap(),
+            mode,
+            timeout: Duration::from_secs(5),
+        });
+        Self {
+            notices: Notices::new(Arc::clone(&links)),
+            lane: Lane::new(links),
+            opened,
+            clock,
+            database,
+        }
+    }
+
+    /// Subscribes, and waits until what was missed before cannot be told any more.
+    fn listening(&self, topic: i64) -> Subscription {
+        let subscription = self.notices.subscribe(topic);
+        eventually(|| self.notices.listens());
+        block_on(subscription.told());
+        subscription
+    }
+
+    fn notify(&self, topic: i64) {
+        block_on(self.lane.call(Notify(topic))).unwrap();
+    }
+
+    /// Lets time pass until it is told.
+    fn told_in_time(&self, subscription: &Subscription, step: Duration) {
+        eventually(|| {
+            self.clock.advance(step);
+            is_told(subscription)
+        });
+    }
+
+    fn opened(&self) -> usize {
+        self.opened.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.notices.close();
+        self.lane.close();
+    }
+}
+
+fn eventually(check: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !check() {
+        assert!(start.elapsed() < Duration::from_secs(10));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Whether it has something to tell by now.
+fn is_told(subscription: &Subscription) -> bool {
+    block_on(unless(std::future::ready(()), subscription.told())).is_some()
+}
+
+#[test]
+fn subscribers_of_the_topic_are_told() {
+    let process = Process::new(Mode::Direct);
+    let (one, other) = (process.listening(7), process.notices.subscribe(7));
+    let neighbours = [6, 8, i64::MIN, i64::MAX].map(|topic| process.notices.subscribe(topic));
+    process.notify(7);
+    block_on(async { futures_util::future::join(one.told(), other.told()).await });
+    assert!(!neighbours.iter().any(is_told), "of another topic");
+    assert!(!is_told(&one), "once");
+    process.notify(i64::MAX);
+    block_on(neighbours[3].told());
+    assert_eq!(process.opened(), 1);
+}
+
+#[test]
+fn what_comes_while_nobody_waits_is_remembered() {
+    let process = Process::new(Mode::Direct);
+    let (one, last) = (process.listening(1), process.notices.subscribe(2));
+    drop(unless(std::future::ready(()), one.told()));
+    process.notify(1);
+    process.notify(2);
+    block_on(last.told());
+    assert!(is_told(&one));
+}
+
+#[test]
+fn a_listener_that_connects_again_tells_all() {
+    let process = Process::new(Mode::Direct);
+    let (one, other) = (process.listening(1), process.notices.subscribe(2));
+    process.database.sever();
+    eventually(|| !process.notices.listens());
+    assert!(!is_told(&one));
+    process.told_in_time(&one, PAUSES.0);
+    block_on(other.told());
+    assert!(process.notices.listens());
+    process.notify(2);
+    block_on(other.told());
+}
+
+#[test]
+fn a_server_that_is_away_is_asked_more_and_more_rarely() {
+    let process = Process::new(Mode::Direct);
+    let subscription = process.listening(1);
+    process.database.set_reachable(false);
+    eventually(|| !process.notices.listens());
+    for _ in 0..60 {
+        process.clock.advance(Duration::from_secs(1));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let attempts = process.opened();
+    assert!(attempts < 30, "{attempts} in a minute");
+    assert!(!is_told(&subscription));
+    process.database.set_reachable(true);
+    process.told_in_time(&subscription, PAUSES.0);
+}
+
+#[test]
+fn a_connection_is_replaced_that_may_be_dead() {
+    let process = Process::new(Mode::Direct);
+    let subscription = process.listening(1);
+    process.told_in_time(&subscription, LIFETIME);
+    assert!(process.opened() > 1);
+    eventually(|| process.database.sessions() == 1);
+}
+
+#[test]
+fn nobody_listens_for_nobody() {
+    let process = Process::new(Mode::Direct);
+    assert_eq!(process.opened(), 0);
+    drop(process.listening(1));
+    assert!(process.notices.shared.lock().bells.is_empty());
+    eventually(|| {
+        process.clock.advance(LIFETIME);
+        !process.notices.shared.lock().running
+    });
+    assert_eq!((process.opened(), process.database.sessions()), (1, 0));
+    let _subscription = process.listening(1);
+    assert_eq!(process.opened(), 2);
+    process.notices.close();
+    eventually(|| process.database.sessions() == 0);
+    let late = process.notices.subscribe(2);
+    assert!(!process.notices.listens() && !is_told(&late));
+    assert_eq!(process.opened(), 2);
+}
+
+#[test]
+fn behind_a_proxy_nobody_listens() {
+    let process = Process::new(Mode::Proxied);
+    let subscription = process.notices.subscribe(1);
+    process.notify(1);
+    assert!(!process.notices.listens() && !is_told(&subscription));
+    assert_eq!(process.opened(), 0);
+}

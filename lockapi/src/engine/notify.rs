@@ -1,0 +1,92 @@
+//! Telling other sessions that something has happened, and hearing of it.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use super::lane::Queued;
+use super::link::refuse_standby;
+use crate::error::Failure;
+use crate::memory::World;
+use crate::seam::{Connection, Connector, Operation, Row, Rows, Statement, Type, Value};
+
+pub(crate) const LISTEN: &str = include_str!("listen.sql");
+pub(crate) const UNLISTEN: &str = include_str!("unlisten.sql");
+
+/// Opens a connection that hears what is sent with [`Notify`], as the engine does: with its
+/// settings settled, and listening.
+///
+/// # Errors
+/// Those of the connection, and one for a standby, where nobody can listen.
+pub async fn listen<C: Connector>(connector: &C) -> Result<C::Listener, Failure> {
+    let mut listener = connector.listener().await?;
+    refuse_standby(&mut listener, false).await?;
+    listener.script(LISTEN).await?;
+    Ok(listener)
+}
+
+/// Notifies all who listen of a topic; the payload is its number.
+#[derive(Clone, Copy, Debug)]
+pub struct Notify(pub i64);
+
+impl Operation for Notify {
+    type Output = ();
+
+    const STATEMENT: Statement = Statement {
+        name: "engine.notify",
+        sql: include_str!("notify.sql"),
+        params: &[Type::Ints],
+        columns: &[Type::Int],
+    };
+
+    fn params(batch: &[Self]) -> Vec<Value> {
+        vec![Value::Ints(batch.iter().map(|one| one.0).collect())]
+    }
+
+    fn decode(batch: &[Self], rows: Rows) -> Result<Vec<()>, Failure> {
+        let sent = rows.into_iter().next().map(|mut row| row.int(0));
+        match sent.transpose()? {
+            Some(_) => Ok(vec![(); batch.len()]),
+            None => Err(Failure::corrupt("it was not answered what was sent")),
+        }
+    }
+
+    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
+        let topics = world.heard.send(batch.iter().map(|one| one.0).collect());
+        Some(vec![Row(vec![Value::Int(topics)])])
+    }
+}
+
+impl Queued for Notify {
+    /// Last: what is told of has been done.
+    const TURN: u8 = u8::MAX;
+    const NAME: &'static str = "notify";
+}
+
+/// What the sessions that listen have been sent and not yet read.
+#[derive(Debug, Default)]
+pub(crate) struct Heard {
+    sessions: BTreeMap<u64, VecDeque<String>>,
+    /// Whether something was sent since this was last looked at.
+    pub(crate) rung: bool,
+}
+
+impl Heard {
+    pub(crate) fn listen(&mut self, session: u64) {
+        self.sessions.entry(session).or_default();
+    }
+
+    pub(crate) fn unlisten(&mut self, session: u64) {
+        self.sessions.remove(&session);
+    }
+
+    pub(crate) fn next(&mut self, session: u64) -> Option<String> {
+        self.sessions.get_mut(&session)?.pop_front()
+    }
+
+    fn send(&mut self, topics: BTreeSet<i64>) -> i64 {
+        for payloads in self.sessions.values_mut() {
+            payloads.extend(topics.iter().map(ToString::to_string));
+        }
+        self.rung = true;
+        i64::try_from(topics.len()).unwrap_or(i64::MAX)
+    }
+}
