@@ -23,10 +23,10 @@
 //! ```
 //!
 //! # Connections
-//! From a pool the backend takes at most 3 + [`Options::waiters`] connections: one for leases and
-//! other tables, one that holds the mutexes, some that wait for mutexes, and one that hears
-//! notifications while something waits for them. Each is taken when it is first needed, and kept;
-//! two are taken for a moment when it connects. What goes back to the pool has its settings as they
+//! From a pool the backend takes at most 4 + [`Options::waiters`] connections: one for leases and
+//! other tables, one for jobs, one that holds the mutexes, some that wait for mutexes, and one that
+//! hears notifications while there is somebody to tell. Each is taken when it is first needed, and
+//! kept; two are taken for a moment when it connects. What goes back to the pool has its settings as they
 //! were, holds no lock and listens to nothing. A pool whose connections are all in use
 //! keeps the backend from opening one again that broke: with [`connect_manager`] or
 //! [`connect_url`] the backend opens connections of its own, and the program's pool does not
@@ -38,7 +38,7 @@
 //! Diesel cannot wait for notifications: the thread that hears them looks ten times a second.
 //!
 //! # In your own transaction
-//! [`InTransaction`] and [`CheckIn`] work on the caller's connection, inside
+//! [`InTransaction`], [`CheckIn`], [`PushIn`] and [`AckIn`] work on the caller's connection, inside
 //! `conn.transaction(|conn| …)`, and block.
 //!
 //! # Errors
@@ -52,6 +52,7 @@
 
 mod connector;
 mod failure;
+mod queue;
 mod transaction;
 mod value;
 
@@ -64,6 +65,7 @@ use lockapi::seam::{Connector, Hosted};
 use lockapi::{Backend, Error, ErrorKind, Result};
 
 pub use connector::Borrowed;
+pub use queue::{AckIn, PushIn};
 pub use transaction::{CheckIn, InTransaction};
 
 use connector::{Opened, Pooled};
@@ -96,6 +98,7 @@ where
 }
 
 /// The connector of [`connect`], for what is built on the [seam](lockapi::seam) itself.
+#[must_use]
 pub fn connector<M>(pool: &Pool<M>) -> impl Connector + use<M>
 where
     M: ManageConnection<Connection = PgConnection>,

@@ -21,8 +21,8 @@
 //! # Connections
 //! The backend takes no connection of the pool. It opens its own with the pool's options,
 //! `after_connect` included: two at the start, closed again after the probe; then one for leases
-//! and other tables, one that holds the mutexes, at most [`Options::waiters`] that wait for
-//! mutexes, and one that hears notifications while something waits for them. Each is opened when it is first needed, after the
+//! and other tables, one for jobs, one that holds the mutexes, at most [`Options::waiters`] that
+//! wait for mutexes, and one that hears notifications while there is somebody to tell. Each is opened when it is first needed, after the
 //! server was asked on a connection that is closed again whether it answers.
 //!
 //! # Runtime
@@ -30,9 +30,10 @@
 //! with one thread of the backend's own when there is none. Deadlines are kept by a thread.
 //!
 //! # In your own transaction
-//! [`InTransaction`] and [`CheckIn`] work on the connection of the caller's transaction.
+//! [`InTransaction`], [`CheckIn`], [`PushIn`] and [`AckIn`] work on the connection of the caller's transaction.
 
 mod connector;
+mod queue;
 mod transaction;
 mod value;
 
@@ -46,6 +47,7 @@ use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 
 pub use connector::Borrowed;
+pub use queue::{AckIn, PushIn};
 pub use transaction::{CheckIn, InTransaction};
 
 use connector::Sqlx;

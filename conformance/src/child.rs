@@ -8,7 +8,7 @@ use std::{env, process, thread};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 
-use crate::cases::ROLES;
+use crate::cases::roles;
 use crate::context::Context;
 use crate::face::Face;
 use crate::fixture::Subject;
@@ -131,8 +131,7 @@ pub(crate) fn play_if_asked(subjects: &[Arc<dyn Subject>]) {
     let subject = subjects.iter().find(|known| known.name() == *subject);
     let subject = Arc::clone(subject.expect("the subject is known"));
     let face = Face::named(face).expect("the face is known");
-    let (_, role) = ROLES
-        .iter()
+    let (_, role) = roles()
         .find(|(name, _)| name == role)
         .expect("the role is known");
     let (sender, lines) = mpsc::unbounded_channel();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lockapi::engine::Options;
 use lockapi::lease::{Peeked, Terms};
-use lockapi::{Backend, BackendExt, Key, Lease, LockId, Mutex, Result};
+use lockapi::{Backend, BackendExt, Key, Lease, LockId, Mutex, Queue, Result};
 
 use crate::child::Child;
 use crate::face::Face;
@@ -102,6 +102,11 @@ impl Context {
         self.backend().await.lease(key, terms).expect("a lease")
     }
 
+    /// Connects a backend for a queue.
+    pub(crate) async fn queue(&self) -> Arc<dyn Queue> {
+        self.backend().await.queue("work").expect("a queue")
+    }
+
     /// Who holds a lease, which has to be held.
     pub(crate) async fn holder(&self, key: &str) -> Peeked {
         self.lease(key).await.expect("somebody holds the lease")
@@ -112,7 +117,7 @@ impl Context {
         key.into().lock_id(self.namespace())
     }
 
-    /// Starts another process that plays a role; see [`crate::cases::ROLES`].
+    /// Starts another process that plays a role; see [`crate::cases::roles`].
     pub(crate) fn child(&self, role: &str, arguments: &[&str]) -> Child {
         let ticket = self.ticket();
         Child::start(self.subject.name(), self.face, &ticket, role, arguments)

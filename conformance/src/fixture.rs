@@ -7,7 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockapi::engine::Options;
 use lockapi::lease::Peeked;
-use lockapi::{Backend, Fence, LockId, Mutex, Result};
+use lockapi::queue::{Delivery, Job, Pushed};
+use lockapi::{Backend, Fence, LockId, Mutex, Queue, Result};
 
 /// Why a fixture could not be made, in words for the person who runs the suite.
 pub type Problem = Box<dyn std::error::Error + Send + Sync>;
@@ -128,6 +129,17 @@ impl Locks {
     };
 }
 
+/// How many jobs there are, as the tables have them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Jobs {
+    /// Not delivered, due or not.
+    pub waiting: usize,
+    /// Delivered, whether or not the lease has ended.
+    pub delivered: usize,
+    /// In the archive: completed, failed or cancelled.
+    pub ended: usize,
+}
+
 /// One database and a namespace in it.
 ///
 /// Observations look into the database and not through the API under test. They panic when they
@@ -162,7 +174,7 @@ pub trait Fixture: Send + Sync {
     /// Begins a transaction of the user; `None` where there are none.
     async fn begin(&self) -> Option<Box<dyn Transaction>>;
 
-    /// Makes the leases of the namespace older by `time`, without sleeping.
+    /// Makes everything in the namespace older by `time`, without sleeping.
     async fn elapse(&self, time: Duration);
 
     /// Lets the clocks of server and clients go on by `time`.
@@ -185,6 +197,12 @@ pub trait Fixture: Send + Sync {
 
     /// Who holds a lease of the namespace.
     async fn lease(&self, key: &str) -> Option<Peeked>;
+
+    /// How many jobs of the namespace wait, run, or are in the archive.
+    async fn jobs(&self) -> Jobs;
+
+    /// How long it is until the first lease of a delivery in the namespace ends.
+    async fn lease_of_jobs(&self) -> Option<Duration>;
 
     /// How many sessions of its backends the server has.
     async fn sessions(&self) -> usize;
@@ -216,6 +234,18 @@ pub trait Transaction: Send {
     /// # Errors
     /// Those of the backend.
     async fn check_in(&mut self, fence: &Fence) -> Result<()>;
+
+    /// Pushes jobs.
+    ///
+    /// # Errors
+    /// Those of the backend.
+    async fn push_in(&mut self, queue: &Arc<dyn Queue>, jobs: Vec<Job>) -> Result<Vec<Pushed>>;
+
+    /// Completes a delivery.
+    ///
+    /// # Errors
+    /// Those of the backend.
+    async fn ack_in(&mut self, delivery: &Arc<Delivery>) -> Result<()>;
 
     /// Runs a query of one text column and answers its first row.
     async fn query(&mut self, sql: &'static str) -> String;

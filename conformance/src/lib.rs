@@ -249,7 +249,7 @@ mod postgres;
 mod steps;
 
 pub use face::Face;
-pub use fixture::{Fixture, Locks, Need, Place, Problem, SECRET, Subject, Transaction};
+pub use fixture::{Fixture, Jobs, Locks, Need, Place, Problem, SECRET, Subject, Transaction};
 pub use harness::{run, run_pairs, run_through};
 pub use memory::Memory;
 pub use postgres::{Driver, Postgres};

@@ -9,7 +9,7 @@ use lockapi::lease::Peeked;
 use lockapi::memory::Database;
 use lockapi::{Backend, LockId, Result};
 
-use crate::fixture::{Fixture, Locks, Need, Place, Problem, Subject, Transaction};
+use crate::fixture::{Fixture, Jobs, Locks, Need, Place, Problem, Subject, Transaction};
 
 /// How often the clock of a fixture follows the real one.
 const TICK: Duration = Duration::from_millis(2);
@@ -132,6 +132,27 @@ impl Fixture for InMemory {
     async fn lease(&self, key: &str) -> Option<Peeked> {
         self.database
             .inspect(|world| world.lease_held(&self.namespace, key))
+    }
+
+    async fn jobs(&self) -> Jobs {
+        self.database.inspect(|world| {
+            let (waiting, delivered, ended) = world.jobs().count_all(&self.namespace);
+            Jobs {
+                waiting,
+                delivered,
+                ended,
+            }
+        })
+    }
+
+    async fn lease_of_jobs(&self) -> Option<Duration> {
+        let left = self.database.inspect(|world| {
+            world
+                .jobs()
+                .first_end(&self.namespace)
+                .map(|end| end - world.now)
+        });
+        left.map(|micros| Duration::from_micros(micros.max(0).unsigned_abs()))
     }
 
     async fn sessions(&self) -> usize {

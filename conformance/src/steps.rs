@@ -1,13 +1,15 @@
 //! Transactions of drivers that block.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use lockapi::mutex::Named;
-use lockapi::{Fence, Key, Mutex, Result};
+use lockapi::queue::{Delivery, Job, Pushed};
+use lockapi::{Fence, Key, Mutex, Queue, Result};
 use tokio::sync::oneshot;
 
 use crate::fixture::Transaction;
@@ -48,6 +50,18 @@ pub trait BlockingTransaction {
     /// # Errors
     /// Those of the backend.
     fn check_in(&mut self, fence: &Fence) -> Result<()>;
+
+    /// Pushes jobs.
+    ///
+    /// # Errors
+    /// Those of the backend.
+    fn push_in(&mut self, queue: &dyn Queue, jobs: &[Job]) -> Result<Vec<Pushed>>;
+
+    /// Completes a delivery.
+    ///
+    /// # Errors
+    /// Those of the backend.
+    fn ack_in(&mut self, delivery: &Delivery) -> Result<()>;
 
     /// Runs a query of one text column and answers its first row.
     fn query(&mut self, sql: &'static str) -> String;
@@ -145,6 +159,18 @@ impl Transaction for OnThread {
     async fn check_in(&mut self, fence: &Fence) -> Result<()> {
         let fence = fence.clone();
         self.ask(move |transaction| transaction.check_in(&fence))
+            .await
+    }
+
+    async fn push_in(&mut self, queue: &Arc<dyn Queue>, jobs: Vec<Job>) -> Result<Vec<Pushed>> {
+        let queue = Arc::clone(queue);
+        self.ask(move |transaction| transaction.push_in(&*queue, &jobs))
+            .await
+    }
+
+    async fn ack_in(&mut self, delivery: &Arc<Delivery>) -> Result<()> {
+        let delivery = Arc::clone(delivery);
+        self.ask(move |transaction| transaction.ack_in(&delivery))
             .await
     }
 

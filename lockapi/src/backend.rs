@@ -9,6 +9,7 @@ use crate::error::Result;
 use crate::key::Key;
 use crate::lease::{Lease, Terms};
 use crate::mutex::Mutex;
+use crate::queue::{self, Queue};
 
 /// What a backend can do, beyond what every backend can.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +56,12 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// `Invalid` for a bad key or terms that are outside their limits.
     fn open_lease(&self, key: Key, terms: Terms) -> Result<Arc<dyn Lease>>;
 
+    /// Opens a queue; nothing is sent.
+    ///
+    /// # Errors
+    /// `Invalid` for a name that is not 1 to 255 bytes, or terms that are outside their limits.
+    fn open_queue(&self, name: String, terms: queue::Terms) -> Result<Arc<dyn Queue>>;
+
     /// Creates or upgrades the tables. When nothing is to do it needs no right to change them.
     ///
     /// # Guarantees
@@ -86,6 +93,14 @@ pub trait BackendExt: Backend {
     /// `Invalid` for a bad key or terms that are outside their limits.
     fn lease(&self, key: impl Into<Key>, terms: Terms) -> Result<Arc<dyn Lease>> {
         self.open_lease(key.into(), terms)
+    }
+
+    /// Opens a queue with the default [terms](queue::Terms); nothing is sent.
+    ///
+    /// # Errors
+    /// `Invalid` for a name that is not 1 to 255 bytes.
+    fn queue(&self, name: impl Into<String>) -> Result<Arc<dyn Queue>> {
+        self.open_queue(name.into(), queue::Terms::default())
     }
 }
 

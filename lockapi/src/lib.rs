@@ -29,6 +29,7 @@ pub mod engine;
 pub mod lease;
 pub mod memory;
 pub mod mutex;
+pub mod queue;
 pub mod seam;
 
 mod backend;
@@ -46,3 +47,4 @@ pub use key::{Key, LockId, MAX_NAME_BYTES, advisory_key};
 pub use lease::{Lease, LeaseExt, LeaseGuard};
 pub use migrate::{MIGRATIONS, Migration};
 pub use mutex::{Mutex, MutexExt, MutexGuard};
+pub use queue::{Queue, QueueExt};

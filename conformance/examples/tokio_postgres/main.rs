@@ -16,10 +16,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use conformance::{Driver, Face, Need, Postgres, Transaction};
 use lockapi::engine::Options;
-use lockapi::{Backend, Fence, Mutex, Result};
+use lockapi::queue::{Delivery, Job, Pushed};
+use lockapi::{Backend, Fence, Mutex, Queue, Result};
 use tokio_postgres::{Client, NoTls};
 
-use transaction::{CheckIn, InTransaction};
+use transaction::{AckIn, CheckIn, InTransaction, PushIn};
 
 fn main() {
     // One face is enough for a connector; `conformance::run` goes through all of them.
@@ -67,6 +68,14 @@ impl Transaction for Begun {
 
     async fn check_in(&mut self, fence: &Fence) -> Result<()> {
         fence.check_in(&mut self.0).await
+    }
+
+    async fn push_in(&mut self, queue: &Arc<dyn Queue>, jobs: Vec<Job>) -> Result<Vec<Pushed>> {
+        queue.push_in(&mut self.0, &jobs).await
+    }
+
+    async fn ack_in(&mut self, delivery: &Arc<Delivery>) -> Result<()> {
+        delivery.ack_in(&mut self.0).await
     }
 
     async fn query(&mut self, sql: &'static str) -> String {

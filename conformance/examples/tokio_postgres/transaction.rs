@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::time::Duration;
 
+use lockapi::queue::{Delivery, Job, Pushable, Pushed, ack_on, push_on};
 use lockapi::{Fence, Mutex, Result};
 use tokio_postgres::GenericClient;
 
@@ -73,5 +74,46 @@ pub trait CheckIn {
 impl CheckIn for Fence {
     async fn check_in(&self, tx: &mut (impl GenericClient + Send + Sync)) -> Result<()> {
         self.check_in_on(&mut Borrowed(tx)).await
+    }
+}
+
+/// Pushes jobs in a transaction of the caller: commit delivers them, rollback removes them.
+pub trait PushIn {
+    /// Pushes jobs; see [`push_on`].
+    ///
+    /// # Errors
+    /// `Invalid` for what is outside of its limits, and those of the connection.
+    fn push_in(
+        &self,
+        tx: &mut (impl GenericClient + Send + Sync),
+        jobs: &[Job],
+    ) -> impl Future<Output = Result<Vec<Pushed>>> + Send;
+}
+
+impl<Q: Pushable + Sync + ?Sized> PushIn for Q {
+    async fn push_in(
+        &self,
+        tx: &mut (impl GenericClient + Send + Sync),
+        jobs: &[Job],
+    ) -> Result<Vec<Pushed>> {
+        push_on(&mut Borrowed(tx), self.as_queue(), jobs).await
+    }
+}
+
+/// Completes a delivery in the transaction of its effects.
+pub trait AckIn {
+    /// Completes it; see [`ack_on`].
+    ///
+    /// # Errors
+    /// `Lost` when it is not the latest delivery of its job any more, and those of the connection.
+    fn ack_in(
+        &self,
+        tx: &mut (impl GenericClient + Send + Sync),
+    ) -> impl Future<Output = Result<()>> + Send;
+}
+
+impl AckIn for Delivery {
+    async fn ack_in(&self, tx: &mut (impl GenericClient + Send + Sync)) -> Result<()> {
+        ack_on(&mut Borrowed(tx), self).await
     }
 }

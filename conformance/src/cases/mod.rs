@@ -18,6 +18,9 @@ mod mutex;
 mod outage;
 mod places;
 mod processes;
+mod queue;
+mod queue_limits;
+mod queue_outage;
 mod schema;
 mod transactions;
 
@@ -25,7 +28,11 @@ mod transactions;
 pub(crate) type Role = fn(Context, Vec<String>, Parent) -> Pin<Box<dyn Future<Output = ()>>>;
 
 /// The roles by their names.
-pub(crate) const ROLES: &[(&str, Role)] = processes::ROLES;
+pub(crate) fn roles() -> impl Iterator<Item = &'static (&'static str, Role)> {
+    [processes::ROLES, queue_outage::ROLES]
+        .into_iter()
+        .flatten()
+}
 
 const MODULES: &[&[Case]] = &[
     keys::CASES,
@@ -40,6 +47,9 @@ const MODULES: &[&[Case]] = &[
     processes::CASES,
     lease::CASES,
     holding::CASES,
+    queue::CASES,
+    queue_limits::CASES,
+    queue_outage::CASES,
 ];
 
 pub(crate) use interop::cases as interop;

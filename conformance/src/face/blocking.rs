@@ -1,5 +1,7 @@
 //! The blocking face, called on threads that may block.
 
+mod queue;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -56,6 +58,14 @@ impl Backend for Blocking<blocking::Backend> {
 
     fn open_lease(&self, key: Key, terms: Terms) -> Result<Arc<dyn Lease>> {
         Ok(Arc::new(Blocking(self.0.lease(key, terms)?)))
+    }
+
+    fn open_queue(
+        &self,
+        name: String,
+        terms: lockapi::queue::Terms,
+    ) -> Result<Arc<dyn lockapi::Queue>> {
+        Ok(Arc::new(Blocking(self.0.queue_with(name, terms)?)))
     }
 
     async fn migrate(&self) -> Result<()> {

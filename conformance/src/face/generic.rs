@@ -1,5 +1,7 @@
 //! The async traits, called through generics.
 
+mod queue;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -54,6 +56,14 @@ impl<B: Backend + ?Sized> Backend for Through<B> {
 
     fn open_lease(&self, key: Key, terms: Terms) -> Result<Arc<dyn Lease>> {
         Ok(Arc::new(Through(self.0.lease(key, terms)?)))
+    }
+
+    fn open_queue(
+        &self,
+        name: String,
+        terms: lockapi::queue::Terms,
+    ) -> Result<Arc<dyn lockapi::Queue>> {
+        Ok(Arc::new(Through(self.0.open_queue(name, terms)?)))
     }
 
     async fn migrate(&self) -> Result<()> {

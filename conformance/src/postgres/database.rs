@@ -16,7 +16,7 @@ use super::observer::{Observer, literal};
 use super::place::Site;
 use crate::cluster::{Cluster, StopMode};
 use crate::face::off_runtime;
-use crate::fixture::{Fixture, Locks, Problem, Transaction};
+use crate::fixture::{Fixture, Jobs, Locks, Problem, Transaction};
 use crate::patience::eventually;
 
 /// A namespace in a database of a server.
@@ -187,6 +187,22 @@ impl Fixture for OnPostgres {
                   WHERE namespace = {namespace}"
             ))
             .await;
+        self.observer
+            .rows(format!(
+                "WITH ended AS (
+                     UPDATE lockapi.job_archive SET completed_at = completed_at - {micros} * interval '1 microsecond'
+                      WHERE namespace = {namespace}
+                 ), keys AS (
+                     UPDATE lockapi.push_key SET created_at = created_at - {micros} * interval '1 microsecond'
+                      WHERE namespace = {namespace}
+                 )
+                 UPDATE lockapi.job
+                    SET run_at = run_at - {micros} * interval '1 microsecond',
+                        created_at = created_at - {micros} * interval '1 microsecond',
+                        lease_until = lease_until - {micros} * interval '1 microsecond'
+                  WHERE namespace = {namespace}"
+            ))
+            .await;
     }
 
     async fn pass(&self, time: Duration) {
@@ -286,6 +302,40 @@ impl Fixture for OnPostgres {
             age: number(3),
             remaining: number(4),
         })
+    }
+
+    async fn jobs(&self) -> Jobs {
+        let namespace = literal(&self.namespace);
+        let rows = self
+            .observer
+            .rows(format!(
+                "SELECT count(*) FILTER (WHERE token IS NULL), count(token),
+                        (SELECT count(*) FROM lockapi.job_archive WHERE namespace = {namespace})
+                   FROM lockapi.job WHERE namespace = {namespace}"
+            ))
+            .await
+            .concat();
+        let count = |at: usize| rows[at].parse().expect("a count");
+        Jobs {
+            waiting: count(0),
+            delivered: count(1),
+            ended: count(2),
+        }
+    }
+
+    async fn lease_of_jobs(&self) -> Option<Duration> {
+        let namespace = literal(&self.namespace);
+        let rows = self
+            .observer
+            .rows(format!(
+                "SELECT (extract(epoch FROM lease_until - clock_timestamp()) * 1000000)::int8
+                   FROM lockapi.job WHERE namespace = {namespace} AND lease_until IS NOT NULL
+                  ORDER BY lease_until LIMIT 1"
+            ))
+            .await
+            .concat();
+        let micros: i64 = rows.first()?.parse().expect("a number");
+        Some(Duration::from_micros(micros.max(0).unsigned_abs()))
     }
 
     async fn sessions(&self) -> usize {

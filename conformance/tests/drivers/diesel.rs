@@ -6,13 +6,14 @@ use std::thread;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use backend_diesel::{CheckIn, InTransaction};
+use backend_diesel::{AckIn, CheckIn, InTransaction, PushIn};
 use conformance::{BlockingTransaction, Driver, Name, Steps, Transaction};
 use diesel::r2d2::{ConnectionManager, Pool};
 use diesel::sql_types::Text;
 use diesel::{Connection, PgConnection, QueryableByName, RunQueryDsl};
 use lockapi::engine::Options;
-use lockapi::{Backend, Fence, Result};
+use lockapi::queue::{Delivery, Job, Pushed};
+use lockapi::{Backend, Fence, Queue, Result};
 
 pub(crate) struct Diesel;
 
@@ -88,6 +89,14 @@ impl BlockingTransaction for Begun<'_> {
 
     fn check_in(&mut self, fence: &Fence) -> Result<()> {
         fence.check_in(self.0)
+    }
+
+    fn push_in(&mut self, queue: &dyn Queue, jobs: &[Job]) -> Result<Vec<Pushed>> {
+        queue.push_in(self.0, jobs)
+    }
+
+    fn ack_in(&mut self, delivery: &Delivery) -> Result<()> {
+        delivery.ack_in(self.0)
     }
 
     fn query(&mut self, sql: &'static str) -> String {

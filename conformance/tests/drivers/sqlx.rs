@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use backend_sqlx::{CheckIn, InTransaction};
+use backend_sqlx::{AckIn, CheckIn, InTransaction, PushIn};
 use conformance::{Driver, Transaction};
 use lockapi::engine::Options;
-use lockapi::{Backend, Fence, Mutex, Result};
+use lockapi::queue::{Delivery, Job, Pushed};
+use lockapi::{Backend, Fence, Mutex, Queue, Result};
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{PgPool, Postgres as Database};
 
@@ -60,6 +61,14 @@ impl Transaction for Begun {
 
     async fn check_in(&mut self, fence: &Fence) -> Result<()> {
         fence.check_in(&mut self.0).await
+    }
+
+    async fn push_in(&mut self, queue: &Arc<dyn Queue>, jobs: Vec<Job>) -> Result<Vec<Pushed>> {
+        queue.push_in(&mut self.0, &jobs).await
+    }
+
+    async fn ack_in(&mut self, delivery: &Arc<Delivery>) -> Result<()> {
+        delivery.ack_in(&mut self.0).await
     }
 
     async fn query(&mut self, sql: &'static str) -> String {

@@ -6,10 +6,11 @@ use std::thread;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use backend_sync::{CheckIn, InTransaction};
+use backend_sync::{AckIn, CheckIn, InTransaction, PushIn};
 use conformance::{BlockingTransaction, Driver, Name, Steps, Transaction};
 use lockapi::engine::Options;
-use lockapi::{Backend, Fence, Result};
+use lockapi::queue::{Delivery, Job, Pushed};
+use lockapi::{Backend, Fence, Queue, Result};
 use r2d2_postgres::PostgresConnectionManager;
 use r2d2_postgres::postgres::{self, Client, Config, NoTls};
 
@@ -79,6 +80,14 @@ impl BlockingTransaction for Begun<'_, '_> {
 
     fn check_in(&mut self, fence: &Fence) -> Result<()> {
         fence.check_in(self.0)
+    }
+
+    fn push_in(&mut self, queue: &dyn Queue, jobs: &[Job]) -> Result<Vec<Pushed>> {
+        queue.push_in(self.0, jobs)
+    }
+
+    fn ack_in(&mut self, delivery: &Delivery) -> Result<()> {
+        delivery.ack_in(self.0)
     }
 
     fn query(&mut self, sql: &'static str) -> String {

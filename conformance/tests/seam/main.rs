@@ -2,6 +2,7 @@
 
 mod differential;
 mod link;
+mod listeners;
 mod operations;
 mod statements;
 

@@ -17,6 +17,7 @@
 mod lease;
 mod mutex;
 mod park;
+mod queue;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use std::sync::Arc;
 pub use lease::{Lease, LeaseGuard};
 pub use mutex::{Mutex, MutexGuard};
 pub(crate) use park::look;
+pub use queue::{Delivery, Queue};
 
 use crate::backend::{BackendExt, Capabilities};
 use crate::error::Result;
@@ -90,6 +92,22 @@ impl Backend {
     /// As for [`BackendExt::lease`].
     pub fn lease(&self, key: impl Into<Key>, terms: Terms) -> Result<Lease> {
         self.0.lease(key, terms).map(Lease::from)
+    }
+
+    /// Opens a queue with the default [terms](crate::queue::Terms); nothing is sent.
+    ///
+    /// # Errors
+    /// As for [`BackendExt::queue`].
+    pub fn queue(&self, name: impl Into<String>) -> Result<Queue> {
+        self.queue_with(name, crate::queue::Terms::default())
+    }
+
+    /// Opens a queue; nothing is sent.
+    ///
+    /// # Errors
+    /// As for [`Backend::open_queue`](crate::Backend::open_queue).
+    pub fn queue_with(&self, name: impl Into<String>, terms: crate::queue::Terms) -> Result<Queue> {
+        self.0.open_queue(name.into(), terms).map(Queue::from)
     }
 
     /// Creates or upgrades the tables; see [`Backend::migrate`](crate::Backend::migrate).

@@ -14,8 +14,10 @@ use crate::error::{Error, ErrorKind, Failure, Result};
 use crate::seam::{Connection, Connector, Operation};
 use crate::wait::yield_now;
 
-/// The most requests in one statement.
+/// The most requests in one statement, of the usual weight.
 const MAX_BATCH: usize = 2048;
+/// The weight of a request that needs a statement of its own.
+pub(crate) const ALONE: usize = MAX_BATCH;
 
 /// An operation that a lane runs.
 pub(crate) trait Queued: Operation {
@@ -23,6 +25,13 @@ pub(crate) trait Queued: Operation {
     const TURN: u8;
     /// The name that errors tell.
     const NAME: &'static str;
+    /// Whether a request whose answer was lost may be sent again.
+    const REPEATABLE: bool = true;
+
+    /// How much of a statement it takes; a statement has room for 2048.
+    fn weight(&self) -> usize {
+        1
+    }
 }
 
 /// Answers one request; it must not block.
@@ -37,17 +46,33 @@ trait Pile<N>: Send {
     fn serve<'a>(&'a mut self, link: &'a mut Link<N>) -> Served<'a>;
     /// Fails the requests that the next statement would have carried.
     fn refuse(&mut self, failure: &Failure);
+    /// Whether a statement whose answer was lost may be sent again.
+    fn is_repeatable(&self) -> bool;
     fn is_empty(&self) -> bool;
 }
 
 struct Requests<O: Operation> {
     asked: Vec<O>,
     replies: Vec<Reply<O::Output>>,
+    /// So many are to be sent one by one: the server refused the data of one of them.
+    single: usize,
 }
 
 impl<O: Queued> Requests<O> {
-    fn split(&mut self) -> usize {
-        self.asked.len().saturating_sub(MAX_BATCH)
+    /// Where the next statement's requests start.
+    fn split(&self) -> usize {
+        let last = self.asked.len().saturating_sub(1);
+        if self.single > 0 {
+            return last;
+        }
+        let mut room = MAX_BATCH;
+        let fitting = self.asked.iter().rev().take_while(|one| {
+            let fits = one.weight() <= room;
+            room = room.saturating_sub(one.weight());
+            fits
+        });
+        // One that is heavier than a statement's room goes alone.
+        last.min(self.asked.len() - fitting.count())
     }
 }
 
@@ -61,6 +86,7 @@ impl<O: Queued, N: Connection> Pile<N> for Requests<O> {
             let from = self.split();
             let answers = link.perform(&self.asked[from..]).await?;
             self.asked.truncate(from);
+            self.single = self.single.saturating_sub(1);
             for (reply, answer) in self.replies.drain(from..).zip(answers) {
                 reply(Ok(answer));
             }
@@ -70,10 +96,21 @@ impl<O: Queued, N: Connection> Pile<N> for Requests<O> {
 
     fn refuse(&mut self, failure: &Failure) {
         let from = self.split();
+        let batch = self.asked.len() - from;
+        if batch > 1 && !failure.broken && failure.kind() == ErrorKind::Corrupt {
+            // What is wrong with one of them is no fault of the others.
+            self.single = batch;
+            return;
+        }
+        self.single = self.single.saturating_sub(1);
         self.asked.truncate(from);
         for reply in self.replies.drain(from..) {
             reply(Err(failure.error(O::NAME)));
         }
+    }
+
+    fn is_repeatable(&self) -> bool {
+        O::REPEATABLE
     }
 
     fn is_empty(&self) -> bool {
@@ -130,6 +167,7 @@ impl<C: Connector> Lane<C> {
                 Box::new(Requests::<O> {
                     asked: Vec::new(),
                     replies: Vec::new(),
+                    single: 0,
                 })
             });
         if let Some(requests) = pile.as_any().downcast_mut::<Requests<O>>() {
@@ -196,7 +234,7 @@ impl<C: Connector> Lane<C> {
         }
     }
 
-    /// Every request may be repeated, so one that met a broken connection gets a second try.
+    /// A request that met a broken connection gets a second try, if it may be repeated.
     async fn serve(
         &self,
         link: &mut Option<Link<C::Connection>>,
@@ -229,7 +267,8 @@ impl<C: Connector> Lane<C> {
                 failure.kind(),
                 ErrorKind::Unavailable | ErrorKind::Indeterminate
             );
-            if tries == 0 || !open || !again {
+            let harmless = !failure.sent || pile.is_repeatable();
+            if tries == 0 || !open || !again || !harmless {
                 return Err(failure);
             }
             before = Some(failure);

@@ -18,6 +18,7 @@ use crate::key::{Key, check_name};
 use crate::lease::{Lease, Terms};
 use crate::migrate;
 use crate::mutex::Mutex;
+use crate::queue::{self, Queue};
 use crate::seam::{Connector, Mode};
 
 mod clock;
@@ -27,12 +28,9 @@ mod lease_handle;
 mod leases;
 mod link;
 mod mutex_handle;
-#[cfg_attr(
-    not(test),
-    expect(dead_code, reason = "for primitives that wait for others")
-)]
 mod notices;
 mod notify;
+mod queues;
 mod session_lane;
 mod sessions;
 
@@ -47,6 +45,7 @@ pub use link::{Marker, Settle};
 use notices::Notices;
 pub(crate) use notify::{Heard, LISTEN, UNLISTEN};
 pub use notify::{Notify, listen};
+use queues::Queues;
 use sessions::Sessions;
 
 /// How long migrations may take: another process may be applying them.
@@ -147,8 +146,8 @@ impl Options {
 ///
 /// Backend crates wrap it. It opens two connections for the probe and closes them again; further
 /// connections are opened when the first primitive of their kind is used: one for statements on
-/// tables, one that holds mutexes, up to [`Options::waiters`] that wait for mutexes, and one that
-/// hears notifications.
+/// tables, one for jobs, one that holds mutexes, up to [`Options::waiters`] that wait for mutexes,
+/// and one that hears notifications.
 ///
 /// # Errors
 /// `Invalid` for bad options, `Unavailable` when the server cannot be reached or is a standby.
@@ -225,6 +224,9 @@ struct Core<C: Connector> {
     links: Arc<Links<C>>,
     lane: Arc<Lane<C>>,
     leases: Arc<Leases<C>>,
+    /// Jobs have a connection of their own: renewals do not wait behind them.
+    jobs: Arc<Lane<C>>,
+    queues: Arc<Queues<C>>,
     sessions: Arc<Sessions>,
     notices: Notices<C>,
 }
@@ -253,7 +255,9 @@ impl<C: Connector> Core<C> {
             }
         });
         let lane = Lane::new(Arc::clone(&links));
-        let leases = Leases::new(Arc::clone(&lane), keeper);
+        let leases = Leases::new(Arc::clone(&lane), keeper.clone());
+        let jobs = Lane::new(Arc::clone(&links));
+        let queues = Queues::new(Arc::clone(&jobs), keeper);
         let notices = Notices::new(Arc::clone(&links));
         Arc::new(Self {
             name,
@@ -261,6 +265,8 @@ impl<C: Connector> Core<C> {
             links,
             lane,
             leases,
+            jobs,
+            queues,
             sessions,
             notices,
         })
@@ -272,6 +278,7 @@ impl<C: Connector> Drop for Core<C> {
         self.sessions.close();
         self.notices.close();
         self.lane.close();
+        self.jobs.close();
     }
 }
 
@@ -318,6 +325,12 @@ impl<C: Connector> Backend for Engine<C> {
         let checked = key.check().and_then(|()| terms.check());
         checked.map_err(|error| error.during("lease").on(&key))?;
         Ok(lease_handle::open(&self.0, key, terms))
+    }
+
+    fn open_queue(&self, name: String, terms: queue::Terms) -> Result<Arc<dyn Queue>> {
+        let checked = terms.check(&name);
+        checked.map_err(|error| error.during("queue").on(&name))?;
+        Ok(queues::open(&self.0, name, terms))
     }
 
     async fn migrate(&self) -> Result<()> {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::select;
-use tokio::sync::Notify as Bell;
+use tokio::sync::Notify;
 
 use super::link::{Links, Watch};
 use super::notify::listen;
@@ -29,26 +29,26 @@ pub(crate) struct Notices<C> {
     shared: Arc<Shared>,
 }
 
-/// Waits for notifications of a topic; it can be waited on again and again.
-///
-/// # Guarantees
-/// What is sent while nobody waits on it is remembered: the next wait ends at once.
+/// Somebody who is told of a topic, until this is dropped.
 pub(crate) struct Subscription {
     shared: Arc<Shared>,
-    /// Its topic, and a number that tells it from others of that topic.
-    place: (i64, u64),
-    bell: Arc<Bell>,
+    place: Place,
 }
+
+/// A topic, and a number that tells a subscription from others to it.
+type Place = (i64, u64);
+
+type Bell = Arc<dyn Fn() + Send + Sync>;
 
 #[derive(Default)]
 struct Shared {
     state: Mutex<State>,
-    closing: Bell,
+    closing: Notify,
 }
 
 #[derive(Default)]
 struct State {
-    bells: BTreeMap<(i64, u64), Arc<Bell>>,
+    bells: BTreeMap<Place, Bell>,
     subscribed: u64,
     running: bool,
     listens: bool,
@@ -61,15 +61,21 @@ impl<C: Connector> Notices<C> {
         Self { links, shared }
     }
 
-    /// Subscribes to a topic, and starts to listen unless that is under way.
+    /// Subscribes to a topic, and starts to listen unless that is under way. It only saves waiting:
+    /// behind a transaction-pooling proxy nobody is ever told.
     ///
-    /// Behind a transaction-pooling proxy nobody can listen; the subscription is never told.
-    pub(crate) fn subscribe(&self, topic: i64) -> Subscription {
-        let bell = Arc::new(Bell::new());
+    /// `told` is called when something may have happened: the topic was notified of, or the
+    /// listener connected, because what was sent before that is not known. It must not block, and
+    /// may be called once more while the subscription is dropped.
+    pub(crate) fn subscribe(
+        &self,
+        topic: i64,
+        told: impl Fn() + Send + Sync + 'static,
+    ) -> Subscription {
         let mut state = self.shared.lock();
         state.subscribed += 1;
         let place = (topic, state.subscribed);
-        state.bells.insert(place, Arc::clone(&bell));
+        state.bells.insert(place, Arc::new(told));
         let can = self.links.mode == Mode::Direct && !state.closed;
         let starts = can && !std::mem::replace(&mut state.running, can);
         drop(state);
@@ -86,11 +92,14 @@ impl<C: Connector> Notices<C> {
         Subscription {
             shared: Arc::clone(&self.shared),
             place,
-            bell,
         }
     }
 
     /// Whether notifications are heard at the moment.
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "for primitives that look more rarely then")
+    )]
     pub(crate) fn listens(&self) -> bool {
         self.shared.lock().listens
     }
@@ -102,20 +111,10 @@ impl<C: Connector> Notices<C> {
     }
 }
 
-impl Subscription {
-    /// Completes when something may have happened: its topic was notified of, or the listener
-    /// connected, because what was sent before that is not known.
-    ///
-    /// # Cancel safety
-    /// When dropped before it completes, nothing is missed.
-    pub(crate) async fn told(&self) {
-        self.bell.notified().await;
-    }
-}
-
 impl Drop for Subscription {
     fn drop(&mut self) {
-        self.shared.lock().bells.remove(&self.place);
+        let bell = self.shared.lock().bells.remove(&self.place);
+        drop(bell);
     }
 }
 
@@ -180,7 +179,7 @@ impl Shared {
         let bells: Vec<_> = bells.map(|(_, bell)| Arc::clone(bell)).collect();
         drop(state);
         for bell in bells {
-            bell.notify_one();
+            bell();
         }
     }
 

@@ -50,8 +50,8 @@ impl Operation for Notify {
     }
 
     fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
-        let topics = world.heard.send(batch.iter().map(|one| one.0).collect());
-        Some(vec![Row(vec![Value::Int(topics)])])
+        let sent = world.tell(batch.iter().map(|one| one.0));
+        Some(vec![Row(vec![Value::Int(sent)])])
     }
 }
 
@@ -82,11 +82,13 @@ impl Heard {
         self.sessions.get_mut(&session)?.pop_front()
     }
 
-    fn send(&mut self, topics: BTreeSet<i64>) -> i64 {
+    /// Sends each topic once to all who listen; answers how many these are.
+    pub(crate) fn send(&mut self, topics: impl IntoIterator<Item = i64>) -> i64 {
+        let topics: BTreeSet<_> = topics.into_iter().collect();
         for payloads in self.sessions.values_mut() {
             payloads.extend(topics.iter().map(ToString::to_string));
         }
-        self.rung = true;
+        self.rung |= !topics.is_empty();
         i64::try_from(topics.len()).unwrap_or(i64::MAX)
     }
 }

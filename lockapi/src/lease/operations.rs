@@ -2,6 +2,7 @@
 
 use crate::error::Failure;
 use crate::memory::{Claim, World};
+use crate::seam::columns::{flag_rows, flags, ints, place, texts};
 use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
 
 /// Acquires one lease.
@@ -331,36 +332,4 @@ impl Operation for Sweep {
         let deleted = world.sweep_leases(batch.first()?.limit);
         Some(vec![Row(vec![Value::Int(deleted)])])
     }
-}
-
-fn texts<O>(batch: &[O], field: impl Fn(&O) -> &String) -> Value {
-    Value::Texts(batch.iter().map(|one| field(one).clone()).collect())
-}
-
-fn ints<O>(batch: &[O], field: impl Fn(&O) -> i64) -> Value {
-    Value::Ints(batch.iter().map(field).collect())
-}
-
-/// Which request of the batch a row answers; its first column counts from 1.
-fn place(row: &mut Row, requests: usize) -> Result<usize, Failure> {
-    usize::try_from(row.int(0)? - 1)
-        .ok()
-        .filter(|at| *at < requests)
-        .ok_or_else(|| Failure::corrupt("a row answers no request of the batch"))
-}
-
-fn flags(requests: usize, rows: Rows) -> Result<Vec<bool>, Failure> {
-    let mut answers = vec![false; requests];
-    for mut row in rows {
-        let at = place(&mut row, requests)?;
-        answers[at] = row.bool(1)?;
-    }
-    Ok(answers)
-}
-
-fn flag_rows<O>(batch: &[O], mut flag: impl FnMut(&O) -> bool) -> Rows {
-    (1..)
-        .zip(batch)
-        .map(|(n, one)| Row(vec![Value::Int(n), Value::Bool(flag(one))]))
-        .collect()
 }

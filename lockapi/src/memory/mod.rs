@@ -21,7 +21,7 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::Notify;
 
@@ -29,6 +29,7 @@ use crate::backend::Backend;
 use crate::blocking::block_on;
 use crate::engine::{Clock, LISTEN, ManualClock, Options, start_with};
 use crate::error::{Failure, Result};
+use crate::lease::micros;
 use crate::seam::{Call, Connection, Connector, Lane, Listener, Mode, Rows};
 
 mod world;
@@ -44,6 +45,8 @@ const SLICE: Duration = Duration::from_millis(200);
 pub struct Database {
     shared: Arc<Shared>,
     clock: Clock,
+    /// When its clock was at zero, since 1970.
+    started: Duration,
 }
 
 struct Shared {
@@ -82,12 +85,16 @@ impl Database {
     }
 
     fn with(clock: Clock) -> Self {
+        let started = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
         Self {
             shared: Arc::new(Shared {
                 state: Mutex::default(),
                 changed: Condvar::new(),
                 spoken: Notify::new(),
             }),
+            started: started.saturating_sub(clock.now()),
             clock,
         }
     }
@@ -147,8 +154,9 @@ impl Database {
         self.shared.lock().sessions.len()
     }
 
+    /// Microseconds since 1970.
     fn now(&self) -> i64 {
-        i64::try_from(self.clock.now().as_micros()).unwrap_or(i64::MAX)
+        micros(self.started + self.clock.now())
     }
 }
 

@@ -6,6 +6,7 @@ use crate::engine::Heard;
 use crate::fence::HAND_OVER_BITS;
 use crate::key::LockId;
 use crate::lease::{Acquire, Peeked, Release, Renew};
+use crate::queue::Jobs;
 
 const DAY: i64 = 24 * 3600 * 1_000_000;
 
@@ -27,6 +28,7 @@ pub struct World {
     leases: BTreeMap<(String, String), LeaseRow>,
     marks: BTreeMap<(String, String), i64>,
     markers: HashMap<u64, String>,
+    pub(crate) jobs: Jobs,
     pub(crate) heard: Heard,
 }
 
@@ -181,6 +183,11 @@ impl World {
             marker => marker.clone_into(stored),
         }
         stored.clone()
+    }
+
+    /// Notifies the sessions that listen; answers of how many topics.
+    pub(crate) fn tell(&mut self, topics: impl IntoIterator<Item = i64>) -> i64 {
+        self.heard.send(topics)
     }
 
     pub(crate) fn mark_fence(&mut self, namespace: &str, key: &str, fence: i64) -> bool {

@@ -33,6 +33,11 @@ pub const MIGRATIONS: &[Migration] = &[
         name: "lease",
         sql: include_str!("../../migrations/0002_lease.sql"),
     },
+    Migration {
+        version: 3,
+        name: "queue",
+        sql: include_str!("../../migrations/0003_queue.sql"),
+    },
 ];
 
 impl Migration {

@@ -7,6 +7,7 @@
 //! backend crate implements.
 
 mod call;
+pub(crate) mod columns;
 mod connector;
 mod hosted;
 mod lent;

@@ -133,6 +133,24 @@ impl Row {
         }
     }
 
+    /// Takes column `at`, an `int8[]`; NULL is read as an empty array.
+    pub fn ints(&mut self, at: usize) -> Result<Vec<i64>, Failure> {
+        match self.take(at) {
+            Some(Value::Ints(values)) => Ok(values),
+            Some(Value::Null(_)) => Ok(Vec::new()),
+            _ => Err(mismatch(at, "int8[]")),
+        }
+    }
+
+    /// Takes column `at`, a `text`.
+    pub fn maybe_text(&mut self, at: usize) -> Result<Option<String>, Failure> {
+        match self.take(at) {
+            Some(Value::Text(value)) => Ok(Some(value)),
+            Some(Value::Null(_)) => Ok(None),
+            _ => Err(mismatch(at, "text")),
+        }
+    }
+
     /// Takes column `at`, a `text[]`; NULL is read as an empty array.
     pub fn texts(&mut self, at: usize) -> Result<Vec<String>, Failure> {
         match self.take(at) {

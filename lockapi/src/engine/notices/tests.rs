@@ -1,4 +1,4 @@
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use super::super::clock::{Clock, ManualClock};
@@ -34,6 +34,12 @@ impl Connector for Counting {
     }
 }
 
+/// Whether a subscriber was told.
+struct Told {
+    flag: Arc<AtomicBool>,
+    _subscription: Subscription,
+}
+
 /// A process with its lane of statements, on a clock that is moved by hand.
 struct Process {
     notices: Notices<Counting>,
@@ -66,11 +72,23 @@ impl Process {
         }
     }
 
+    fn subscribe(&self, topic: i64) -> Told {
+        let flag = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&flag);
+        let subscription = self.notices.subscribe(topic, move || {
+            told.store(true, Ordering::SeqCst);
+        });
+        Told {
+            flag,
+            _subscription: subscription,
+        }
+    }
+
     /// Subscribes, and waits until what was missed before cannot be told any more.
-    fn listening(&self, topic: i64) -> Subscription {
-        let subscription = self.notices.subscribe(topic);
+    fn listening(&self, topic: i64) -> Told {
+        let subscription = self.subscribe(topic);
         eventually(|| self.notices.listens());
-        block_on(subscription.told());
+        soon(&subscription);
         subscription
     }
 
@@ -79,7 +97,7 @@ impl Process {
     }
 
     /// Lets time pass until it is told.
-    fn told_in_time(&self, subscription: &Subscription, step: Duration) {
+    fn told_in_time(&self, subscription: &Told, step: Duration) {
         eventually(|| {
             self.clock.advance(step);
             is_told(subscription)
@@ -106,48 +124,43 @@ fn eventually(check: impl Fn() -> bool) {
     }
 }
 
-/// Whether it has something to tell by now.
-fn is_told(subscription: &Subscription) -> bool {
-    block_on(unless(std::future::ready(()), subscription.told())).is_some()
+/// Whether it was told since this was last asked.
+fn is_told(told: &Told) -> bool {
+    told.flag.swap(false, Ordering::SeqCst)
+}
+
+/// Waits until it is told.
+fn soon(subscription: &Told) {
+    eventually(|| is_told(subscription));
 }
 
 #[test]
 fn subscribers_of_the_topic_are_told() {
     let process = Process::new(Mode::Direct);
-    let (one, other) = (process.listening(7), process.notices.subscribe(7));
-    let neighbours = [6, 8, i64::MIN, i64::MAX].map(|topic| process.notices.subscribe(topic));
+    let (one, other) = (process.listening(7), process.subscribe(7));
+    let neighbours = [6, 8, i64::MIN, i64::MAX].map(|topic| process.subscribe(topic));
     process.notify(7);
-    block_on(async { futures_util::future::join(one.told(), other.told()).await });
+    soon(&one);
+    soon(&other);
     assert!(!neighbours.iter().any(is_told), "of another topic");
     assert!(!is_told(&one), "once");
     process.notify(i64::MAX);
-    block_on(neighbours[3].told());
+    soon(&neighbours[3]);
     assert_eq!(process.opened(), 1);
-}
-
-#[test]
-fn what_comes_while_nobody_waits_is_remembered() {
-    let process = Process::new(Mode::Direct);
-    let (one, last) = (process.listening(1), process.notices.subscribe(2));
-    drop(unless(std::future::ready(()), one.told()));
-    process.notify(1);
-    process.notify(2);
-    block_on(last.told());
-    assert!(is_told(&one));
 }
 
 #[test]
 fn a_listener_that_connects_again_tells_all() {
     let process = Process::new(Mode::Direct);
-    let (one, other) = (process.listening(1), process.notices.subscribe(2));
+    let (one, other) = (process.listening(1), process.subscribe(2));
     process.database.sever();
     eventually(|| !process.notices.listens());
     assert!(!is_told(&one));
     process.told_in_time(&one, PAUSES.0);
-    block_on(other.told());
+    soon(&other);
     assert!(process.notices.listens());
     process.notify(2);
-    block_on(other.told());
+    soon(&other);
 }
 
 #[test]
@@ -191,7 +204,7 @@ fn nobody_listens_for_nobody() {
     assert_eq!(process.opened(), 2);
     process.notices.close();
     eventually(|| process.database.sessions() == 0);
-    let late = process.notices.subscribe(2);
+    let late = process.subscribe(2);
     assert!(!process.notices.listens() && !is_told(&late));
     assert_eq!(process.opened(), 2);
 }
@@ -199,7 +212,8 @@ fn nobody_listens_for_nobody() {
 #[test]
 fn behind_a_proxy_nobody_listens() {
     let process = Process::new(Mode::Proxied);
-    let subscription = process.notices.subscribe(1);
+    let subscription = process.subscribe(1);
+    assert!(!process.notices.shared.lock().running);
     process.notify(1);
     assert!(!process.notices.listens() && !is_told(&subscription));
     assert_eq!(process.opened(), 0);

@@ -1,0 +1,72 @@
+//! Queues inside the caller's own transaction.
+
+use lockapi::Result;
+use lockapi::blocking::block_on;
+use lockapi::queue::{Delivery, Job, Pushable, Pushed, ack_on, push_on};
+use lockapi::seam::Inline;
+use postgres::GenericClient;
+
+use crate::connector::Borrowed;
+
+/// Pushes jobs in a transaction of the caller. All calls block.
+///
+/// ```no_run
+/// use backend_sync::PushIn;
+/// use lockapi::queue::Job;
+/// # fn example(mut client: postgres::Client, queue: lockapi::blocking::Queue) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut tx = client.transaction()?;
+/// tx.execute("INSERT INTO account (name) VALUES ('ada')", &[])?;
+/// queue.push_in(&mut tx, &[Job::new("send-welcome", "ada")?])?;
+/// tx.commit()?; // both, or neither
+/// # Ok(())
+/// # }
+/// ```
+pub trait PushIn {
+    /// Pushes jobs in the transaction that is open on `connection`: commit delivers them, rollback
+    /// removes them. See [`push_on`].
+    ///
+    /// # Errors
+    /// `Invalid` for what is outside of its limits; those of the connection.
+    fn push_in<C: GenericClient + Send>(
+        &self,
+        connection: &mut C,
+        jobs: &[Job],
+    ) -> Result<Vec<Pushed>>;
+}
+
+impl<Q: Pushable + ?Sized> PushIn for Q {
+    fn push_in<C: GenericClient + Send>(
+        &self,
+        connection: &mut C,
+        jobs: &[Job],
+    ) -> Result<Vec<Pushed>> {
+        let connection = &mut Inline(Borrowed(connection));
+        block_on(push_on(connection, self.as_queue(), jobs))
+    }
+}
+
+/// Completes a delivery in the transaction of its effects, which then take effect exactly once.
+///
+/// ```no_run
+/// use backend_sync::AckIn;
+/// # fn example(mut client: postgres::Client, delivery: lockapi::blocking::Delivery) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut tx = client.transaction()?;
+/// tx.execute("UPDATE account SET welcomed = true", &[])?;
+/// delivery.ack_in(&mut tx)?; // `Lost` if another has the job by now: roll back
+/// tx.commit()?;
+/// # Ok(())
+/// # }
+/// ```
+pub trait AckIn {
+    /// Completes the delivery in the transaction that is open on `connection`. See [`ack_on`].
+    ///
+    /// # Errors
+    /// `Lost` when it is not the latest delivery of its job any more; those of the connection.
+    fn ack_in<C: GenericClient + Send>(&self, connection: &mut C) -> Result<()>;
+}
+
+impl AckIn for Delivery {
+    fn ack_in<C: GenericClient + Send>(&self, connection: &mut C) -> Result<()> {
+        block_on(ack_on(&mut Inline(Borrowed(connection)), self))
+    }
+}

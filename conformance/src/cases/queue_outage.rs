@@ -1,0 +1,200 @@
+//! Queues while things break.
+
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use lockapi::queue::{Claim, Job, Settled};
+use lockapi::{ErrorKind, QueueExt};
+
+use super::Role;
+use crate::child::Parent;
+use crate::context::{Context, MINUTE};
+use crate::harness::register;
+use crate::patience::{eventually, soon};
+
+register! { "queue":
+    Q15 lost_notifications_cost_only_time;
+    Q19 completion_and_takeover_have_one_outcome;
+    Q21 crash_loses_no_push_that_was_answered @ Own [Processes];
+    Q02 killed_workers_lose_no_job [Processes];
+    Q05 stopped_worker_cannot_finish_what_another_owns [Processes];
+    X03 jobs_pushed_here_are_claimed_there [Processes];
+    V10 unreachable_server_is_told_and_comes_back @ Own;
+}
+
+pub(super) const ROLES: &[(&str, Role)] = &[("work", |cx, arguments, parent| {
+    Box::pin(work(cx, arguments, parent))
+})];
+
+/// Claims one job after the other, says which, and completes each when it is told to.
+async fn work(cx: Context, _: Vec<String>, mut parent: Parent) {
+    let queue = cx.queue().await;
+    let claim = Claim::new(1).lease(MINUTE).wait(MINUTE).extended_by_hand();
+    parent.say("ready");
+    loop {
+        for delivery in queue.claim(&claim).await.unwrap() {
+            parent.say(delivery.payload());
+            parent.line().await;
+            match delivery.ack().await {
+                Ok(()) => parent.say("done"),
+                Err(error) => parent.say(format!("{:?}", error.kind())),
+            }
+        }
+    }
+}
+
+fn job(number: usize) -> Job {
+    Job::new("count", &number).unwrap()
+}
+
+async fn lost_notifications_cost_only_time(cx: Context) {
+    let (here, there) = (cx.queue().await, cx.queue().await);
+    assert!(here.claim(&Claim::new(1)).await.unwrap().is_empty());
+    for number in 0..3 {
+        cx.sever().await;
+        // A session that has just been ended may be noticed by the push only.
+        eventually("a push gets through", async || {
+            there.push(job(number)).await.is_ok()
+        })
+        .await;
+        let look = Claim::new(10).wait(Duration::from_millis(200));
+        eventually("it is found", async || {
+            let claimed = here.claim(&look).await.unwrap_or_default();
+            let found = !claimed.is_empty();
+            for delivery in claimed {
+                drop(delivery.ack().await);
+            }
+            cx.pass(Duration::from_millis(50)).await;
+            found
+        })
+        .await;
+    }
+}
+
+async fn completion_and_takeover_have_one_outcome(cx: Context) {
+    let (here, there) = (cx.queue().await, cx.queue().await);
+    for round in 0..60 {
+        here.push(job(round)).await.unwrap();
+        let claim = Claim::new(1).lease(MINUTE).extended_by_hand();
+        let first = here.claim(&claim).await.unwrap().remove(0);
+        cx.elapse(MINUTE).await;
+        let (acked, taken) = tokio::join!(first.ack(), there.claim(&claim));
+        let taken = taken.unwrap();
+        match acked {
+            Ok(()) => assert!(taken.is_empty(), "round {round}: done and delivered again"),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Lost);
+                let mut taken = taken;
+                if taken.is_empty() {
+                    // The row was locked by the completion that came too late to count.
+                    taken = there.claim(&claim).await.unwrap();
+                }
+                assert_eq!(taken.len(), 1, "round {round}: neither done nor delivered");
+                taken.remove(0).ack().await.unwrap();
+            }
+        }
+    }
+    assert_eq!(cx.jobs().await, crate::fixture::Jobs::default());
+}
+
+async fn crash_loses_no_push_that_was_answered(cx: Context) {
+    let queue = cx.queue().await;
+    let pushing = tokio::spawn({
+        let queue = queue.clone();
+        async move {
+            let mut answered = BTreeSet::new();
+            for number in 0.. {
+                match queue.push(job(number)).await {
+                    Ok(pushed) => answered.insert(pushed.id),
+                    Err(_) => break,
+                };
+            }
+            answered
+        }
+    });
+    eventually("some are pushed", async || cx.jobs().await.waiting > 200).await;
+    cx.crash().await;
+    let answered = soon("the push fails", pushing).await.unwrap();
+    assert!(answered.len() > 100);
+    let found = Mutex::new(BTreeSet::new());
+    eventually("all are claimed", async || {
+        for delivery in queue.claim(&Claim::new(1000)).await.unwrap_or_default() {
+            found.lock().unwrap().insert(delivery.id());
+            delivery.ack().await.unwrap();
+        }
+        answered.is_subset(&found.lock().unwrap())
+    })
+    .await;
+    let found = found.into_inner().unwrap();
+    assert!(found.len() <= answered.len() + 1, "one may be unknown");
+}
+
+async fn killed_workers_lose_no_job(cx: Context) {
+    let queue = cx.queue().await;
+    let mut worker = cx.child("work", &[]);
+    assert_eq!(worker.line().await, "ready");
+    queue.push(job(1)).await.unwrap();
+    assert_eq!(worker.line().await, "1");
+    worker.kill();
+    assert!(
+        queue.claim(&Claim::new(1)).await.unwrap().is_empty(),
+        "not before its lease ends"
+    );
+    cx.elapse(MINUTE).await;
+    let delivery = queue.claim(&Claim::new(1)).await.unwrap().remove(0);
+    assert_eq!(delivery.attempt(), 2);
+    delivery.ack().await.unwrap();
+}
+
+async fn stopped_worker_cannot_finish_what_another_owns(cx: Context) {
+    let queue = cx.queue().await;
+    let mut worker = cx.child("work", &[]);
+    assert_eq!(worker.line().await, "ready");
+    queue.push(job(1)).await.unwrap();
+    assert_eq!(worker.line().await, "1");
+    worker.pause();
+    cx.elapse(MINUTE).await;
+    let delivery = queue.claim(&Claim::new(1)).await.unwrap().remove(0);
+    worker.resume();
+    worker.tell("finish");
+    assert_eq!(worker.line().await, format!("{:?}", ErrorKind::Lost));
+    let kept = queue.settle(delivery.ticket(), lockapi::queue::Outcome::Extend(MINUTE));
+    assert_eq!(kept.await.unwrap(), Settled::Done);
+    delivery.ack().await.unwrap();
+}
+
+async fn jobs_pushed_here_are_claimed_there(cx: Context) {
+    let queue = cx.queue().await;
+    let mut worker = cx.child("work", &[]);
+    assert_eq!(worker.line().await, "ready");
+    for number in 0..3 {
+        queue.push(job(number)).await.unwrap();
+        assert_eq!(worker.line().await, number.to_string());
+        worker.tell("finish");
+        assert_eq!(worker.line().await, "done");
+    }
+    assert_eq!(cx.jobs().await, crate::fixture::Jobs::default());
+}
+
+async fn unreachable_server_is_told_and_comes_back(cx: Context) {
+    let queue = cx.queue().await;
+    queue.push(job(1)).await.unwrap();
+    cx.set_reachable(false).await;
+    let failed = soon("the push ends", queue.push(job(2))).await.unwrap_err();
+    assert!(
+        matches!(
+            failed.kind(),
+            ErrorKind::Unavailable | ErrorKind::Indeterminate
+        ),
+        "{failed:?}"
+    );
+    let failed = soon("the claim ends", queue.claim(&Claim::new(1))).await;
+    assert_eq!(failed.unwrap_err().kind(), ErrorKind::Unavailable);
+    cx.set_reachable(true).await;
+    eventually("it is claimed", async || {
+        let claimed = queue.claim(&Claim::new(10)).await.unwrap_or_default();
+        claimed.iter().any(|delivery| delivery.payload() == "1")
+    })
+    .await;
+}

@@ -1,0 +1,101 @@
+//! Queues of the blocking face.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lockapi::queue::{
+    Claim, DeadLetter, Exchange, Job, Outcome, Pushable, Pushed, Queue, Settled, Statistics, Terms,
+    Ticket,
+};
+use lockapi::{Result, blocking};
+
+use super::{Blocking, call};
+
+#[async_trait]
+impl Queue for Blocking<blocking::Queue> {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn namespace(&self) -> &str {
+        self.0.namespace()
+    }
+
+    fn terms(&self) -> &Terms {
+        self.0.as_queue().terms()
+    }
+
+    async fn push_all(&self, jobs: Vec<Job>) -> Result<Vec<Pushed>> {
+        let queue = self.0.clone();
+        call(move || queue.push_all(jobs)).await
+    }
+
+    async fn exchange(&self, acks: Vec<Ticket>, claim: Option<&Claim>) -> Result<Exchange> {
+        let (queue, claim) = (self.0.clone(), claim.cloned());
+        let mut exchange = call(move || queue.exchange(acks, claim.as_ref())).await?;
+        let queue: Arc<dyn Queue> = Arc::new(self.clone());
+        exchange.deliveries = exchange
+            .deliveries
+            .into_iter()
+            .map(|delivery| delivery.through(Arc::clone(&queue)))
+            .collect();
+        Ok(exchange)
+    }
+
+    async fn arrival(&self, seen: u64, at_most: Duration) -> Duration {
+        let queue = self.0.clone();
+        call(move || queue.arrival(seen, at_most)).await
+    }
+
+    async fn settle(&self, ticket: Ticket, outcome: Outcome) -> Result<Settled> {
+        let queue = self.0.clone();
+        call(move || queue.settle(ticket, outcome)).await
+    }
+
+    fn settle_later(&self, ticket: Ticket, outcome: Outcome) {
+        self.0.as_queue().settle_later(ticket, outcome);
+    }
+
+    async fn set_paused(&self, paused: bool) -> Result<()> {
+        let queue = self.0.clone();
+        call(move || {
+            if paused {
+                queue.pause()
+            } else {
+                queue.resume()
+            }
+        })
+        .await
+    }
+
+    async fn cancel(&self, ids: Vec<i64>) -> Result<Vec<i64>> {
+        let queue = self.0.clone();
+        call(move || queue.cancel(ids)).await
+    }
+
+    async fn purge(&self) -> Result<u64> {
+        let queue = self.0.clone();
+        call(move || queue.purge()).await
+    }
+
+    async fn statistics(&self) -> Result<Statistics> {
+        let queue = self.0.clone();
+        call(move || queue.statistics()).await
+    }
+
+    async fn dead_letters(&self, after: i64, most: usize) -> Result<Vec<DeadLetter>> {
+        let queue = self.0.clone();
+        call(move || queue.dead_letters(after, most)).await
+    }
+
+    async fn redrive(&self, ids: Vec<i64>) -> Result<u64> {
+        let queue = self.0.clone();
+        call(move || queue.redrive(ids)).await
+    }
+
+    async fn discard(&self, ids: Vec<i64>) -> Result<u64> {
+        let queue = self.0.clone();
+        call(move || queue.discard(ids)).await
+    }
+}

@@ -1,0 +1,82 @@
+//! Queues, called through generics.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lockapi::Result;
+use lockapi::queue::{
+    Claim, DeadLetter, Exchange, Job, Outcome, Pushed, Queue, Settled, Statistics, Terms, Ticket,
+};
+
+use super::Through;
+
+#[async_trait]
+impl<Q: Queue + ?Sized + 'static> Queue for Through<Q> {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn namespace(&self) -> &str {
+        self.0.namespace()
+    }
+
+    fn terms(&self) -> &Terms {
+        self.0.terms()
+    }
+
+    async fn push_all(&self, jobs: Vec<Job>) -> Result<Vec<Pushed>> {
+        self.0.push_all(jobs).await
+    }
+
+    async fn exchange(&self, acks: Vec<Ticket>, claim: Option<&Claim>) -> Result<Exchange> {
+        let mut exchange = self.0.exchange(acks, claim).await?;
+        let queue: Arc<dyn Queue> = Arc::new(Through(Arc::clone(&self.0)));
+        exchange.deliveries = exchange
+            .deliveries
+            .into_iter()
+            .map(|delivery| delivery.through(Arc::clone(&queue)))
+            .collect();
+        Ok(exchange)
+    }
+
+    async fn arrival(&self, seen: u64, at_most: Duration) -> Duration {
+        self.0.arrival(seen, at_most).await
+    }
+
+    async fn settle(&self, ticket: Ticket, outcome: Outcome) -> Result<Settled> {
+        self.0.settle(ticket, outcome).await
+    }
+
+    fn settle_later(&self, ticket: Ticket, outcome: Outcome) {
+        self.0.settle_later(ticket, outcome);
+    }
+
+    async fn set_paused(&self, paused: bool) -> Result<()> {
+        self.0.set_paused(paused).await
+    }
+
+    async fn cancel(&self, ids: Vec<i64>) -> Result<Vec<i64>> {
+        self.0.cancel(ids).await
+    }
+
+    async fn purge(&self) -> Result<u64> {
+        self.0.purge().await
+    }
+
+    async fn statistics(&self) -> Result<Statistics> {
+        self.0.statistics().await
+    }
+
+    async fn dead_letters(&self, after: i64, most: usize) -> Result<Vec<DeadLetter>> {
+        self.0.dead_letters(after, most).await
+    }
+
+    async fn redrive(&self, ids: Vec<i64>) -> Result<u64> {
+        self.0.redrive(ids).await
+    }
+
+    async fn discard(&self, ids: Vec<i64>) -> Result<u64> {
+        self.0.discard(ids).await
+    }
+}

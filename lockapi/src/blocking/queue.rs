@@ -1,0 +1,235 @@
+//! [`Queue`](crate::Queue) for blocking callers.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::block_on;
+use crate::error::Result;
+use crate::queue::{
+    Claim, DeadLetter, Exchange, Job, Outcome, Pushable, Pushed, QueueExt, Settled, Statistics,
+    Ticket,
+};
+
+/// A [queue](crate::Queue) for blocking callers.
+#[derive(Clone, Debug)]
+pub struct Queue(Arc<dyn crate::Queue>);
+
+impl From<Arc<dyn crate::Queue>> for Queue {
+    fn from(queue: Arc<dyn crate::Queue>) -> Self {
+        Self(queue)
+    }
+}
+
+impl Pushable for Queue {
+    fn as_queue(&self) -> &dyn crate::Queue {
+        &*self.0
+    }
+}
+
+impl Queue {
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    /// The namespace that it is in.
+    #[must_use]
+    pub fn namespace(&self) -> &str {
+        self.0.namespace()
+    }
+
+    /// The queue of the async face, which it is made of.
+    #[must_use]
+    pub fn inner(&self) -> &Arc<dyn crate::Queue> {
+        &self.0
+    }
+
+    /// Pushes a job.
+    ///
+    /// # Errors
+    /// As for [`QueueExt::push`].
+    pub fn push(&self, job: Job) -> Result<Pushed> {
+        block_on(self.0.push(job))
+    }
+
+    /// Pushes jobs, all of them or none.
+    ///
+    /// # Errors
+    /// As for [`Queue::push_all`](crate::Queue::push_all).
+    pub fn push_all(&self, jobs: Vec<Job>) -> Result<Vec<Pushed>> {
+        block_on(self.0.push_all(jobs))
+    }
+
+    /// Claims jobs; none when there are none within the claim's waiting time.
+    ///
+    /// # Errors
+    /// As for [`QueueExt::claim`].
+    pub fn claim(&self, claim: &Claim) -> Result<Vec<Delivery>> {
+        let deliveries = block_on(self.0.claim(claim))?;
+        Ok(deliveries.into_iter().map(Delivery).collect())
+    }
+
+    /// Completes deliveries and claims jobs; see [`Queue::exchange`](crate::Queue::exchange).
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn exchange(&self, acks: Vec<Ticket>, claim: Option<&Claim>) -> Result<Exchange> {
+        block_on(self.0.exchange(acks, claim))
+    }
+
+    /// Returns when there may be something to claim; see [`Queue::arrival`](crate::Queue::arrival).
+    #[must_use]
+    pub fn arrival(&self, seen: u64, at_most: Duration) -> Duration {
+        block_on(self.0.arrival(seen, at_most))
+    }
+
+    /// Decides what becomes of a delivery; see [`Queue::settle`](crate::Queue::settle).
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn settle(&self, ticket: Ticket, outcome: Outcome) -> Result<Settled> {
+        block_on(self.0.settle(ticket, outcome))
+    }
+
+    /// Stops giving out jobs.
+    ///
+    /// # Errors
+    /// As for [`QueueExt::pause`].
+    pub fn pause(&self) -> Result<()> {
+        block_on(self.0.pause())
+    }
+
+    /// Gives out jobs again.
+    ///
+    /// # Errors
+    /// As for [`QueueExt::resume`].
+    pub fn resume(&self) -> Result<()> {
+        block_on(self.0.resume())
+    }
+
+    /// Cancels jobs; see [`Queue::cancel`](crate::Queue::cancel).
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn cancel(&self, ids: Vec<i64>) -> Result<Vec<i64>> {
+        block_on(self.0.cancel(ids))
+    }
+
+    /// Deletes all jobs that wait, and answers how many.
+    ///
+    /// # Errors
+    /// As for [`Queue::purge`](crate::Queue::purge).
+    pub fn purge(&self) -> Result<u64> {
+        block_on(self.0.purge())
+    }
+
+    /// Counts its jobs.
+    ///
+    /// # Errors
+    /// As for [`Queue::statistics`](crate::Queue::statistics).
+    pub fn statistics(&self) -> Result<Statistics> {
+        block_on(self.0.statistics())
+    }
+
+    /// Reads dead letters; see [`Queue::dead_letters`](crate::Queue::dead_letters).
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn dead_letters(&self, after: i64, most: usize) -> Result<Vec<DeadLetter>> {
+        block_on(self.0.dead_letters(after, most))
+    }
+
+    /// Puts dead letters back; see [`Queue::redrive`](crate::Queue::redrive).
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn redrive(&self, ids: Vec<i64>) -> Result<u64> {
+        block_on(self.0.redrive(ids))
+    }
+
+    /// Deletes dead letters; see [`Queue::discard`](crate::Queue::discard).
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn discard(&self, ids: Vec<i64>) -> Result<u64> {
+        block_on(self.0.discard(ids))
+    }
+}
+
+/// One delivery of one job, to be acknowledged; see [`queue::Delivery`](crate::queue::Delivery), to
+/// which it dereferences for reading.
+#[derive(Debug)]
+#[must_use = "a delivery that is dropped gives its job back"]
+pub struct Delivery(crate::queue::Delivery);
+
+impl From<crate::queue::Delivery> for Delivery {
+    fn from(delivery: crate::queue::Delivery) -> Self {
+        Self(delivery)
+    }
+}
+
+impl Deref for Delivery {
+    type Target = crate::queue::Delivery;
+
+    fn deref(&self) -> &crate::queue::Delivery {
+        &self.0
+    }
+}
+
+impl Delivery {
+    /// Returns once it is lost.
+    pub fn lost(&self) {
+        block_on(self.0.lost());
+    }
+
+    /// Tells that the job is done.
+    ///
+    /// # Errors
+    /// As for [`Delivery::ack`](crate::queue::Delivery::ack).
+    pub fn ack(self) -> Result<()> {
+        block_on(self.0.ack())
+    }
+
+    /// Tells that it failed; see [`Delivery::nack`](crate::queue::Delivery::nack).
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn nack(self, error: impl fmt::Display + Send, after: Duration) -> Result<bool> {
+        block_on(self.0.nack(error, after))
+    }
+
+    /// Tells that it failed and is not to be tried again.
+    ///
+    /// # Errors
+    /// As for [`Delivery::reject`](crate::queue::Delivery::reject).
+    pub fn reject(self, error: impl fmt::Display + Send) -> Result<()> {
+        block_on(self.0.reject(error))
+    }
+
+    /// Puts it off; see [`Delivery::snooze`](crate::queue::Delivery::snooze).
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn snooze(self, time: Duration) -> Result<()> {
+        block_on(self.0.snooze(time))
+    }
+
+    /// Gives it back unfinished.
+    ///
+    /// # Errors
+    /// As for [`Delivery::release`](crate::queue::Delivery::release).
+    pub fn release(self) -> Result<()> {
+        block_on(self.0.release())
+    }
+
+    /// Keeps it for `lease` from now.
+    ///
+    /// # Errors
+    /// As for [`Delivery::extend`](crate::queue::Delivery::extend).
+    pub fn extend(&self, lease: Duration) -> Result<()> {
+        block_on(self.0.extend(lease))
+    }
+}

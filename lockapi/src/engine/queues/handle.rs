@@ -1,0 +1,460 @@
+//! [`Queue`] over the queues of a process.
+
+use std::fmt;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::oneshot;
+
+use super::Queues;
+use super::topic::Topic;
+use crate::engine::Core;
+use crate::engine::lane::{Queued, ended};
+use crate::engine::notices::Subscription;
+use crate::engine::notify::Notify;
+use crate::error::{Error, ErrorKind, Result};
+use crate::hold::Hold;
+use crate::lease::micros;
+use crate::queue::{
+    Ack, Cancel, Claim, Claimed, CountJobs, DeadLetter, Delivery, Discard, Exchange, Job,
+    MAX_DELAY, Name, Outcome, Purge, Push, PushKeyed, Pushed, Queue, ReadDead, Redrive, SetPaused,
+    Settle, Settled, Statistics, SweepQueue, Terms, Ticket, Turn, check_lease, in_transaction,
+};
+use crate::seam::Connector;
+use crate::wait::unless;
+
+/// How many rows a statement goes through that works on a queue as a whole.
+const PART: i64 = 1000;
+/// How many jobs of a priority and state are counted at most.
+const COUNTED: i64 = 10_000;
+/// The most dead letters in one answer.
+const MAX_LETTERS: usize = 1000;
+/// What was kept long enough is deleted this often.
+const SWEEP_EVERY: Duration = Duration::from_mins(10);
+/// How often, and after which pause, something is asked again that another transaction was in the
+/// way of.
+const TRIES: usize = 50;
+const PAUSE: Duration = Duration::from_millis(20);
+
+pub(in crate::engine) fn open<C: Connector>(
+    core: &Arc<Core<C>>,
+    queue: String,
+    terms: Terms,
+) -> Arc<dyn Queue> {
+    let number = in_transaction::topic(&core.namespace, &queue);
+    let topic = core.queues.topic(number);
+    Arc::new(Named(Arc::new(Handle {
+        name: Name {
+            namespace: core.namespace.to_string(),
+            queue,
+        },
+        terms,
+        number,
+        topic,
+        told: OnceLock::new(),
+        core: Arc::clone(core),
+    })))
+}
+
+struct Handle<C: Connector> {
+    name: Name,
+    terms: Terms,
+    number: i64,
+    topic: Arc<Topic>,
+    /// Made by the first claim: who only pushes listens to nothing.
+    told: OnceLock<Subscription>,
+    core: Arc<Core<C>>,
+}
+
+struct Named<C: Connector>(Arc<Handle<C>>);
+
+/// Jobs that were claimed and that nobody has been handed yet; dropped, they go back.
+struct Unclaimed<C: Connector> {
+    queues: Arc<Queues<C>>,
+    topic: Arc<Topic>,
+    jobs: Vec<(Claimed, Arc<Hold>)>,
+}
+
+impl<C: Connector> Drop for Unclaimed<C> {
+    fn drop(&mut self) {
+        for (job, _) in &self.jobs {
+            self.queues
+                .settle_later(&self.topic, job.ticket, &Outcome::Release);
+        }
+    }
+}
+
+impl<C: Connector> Handle<C> {
+    fn failed(&self, operation: &'static str) -> impl Fn(Error) -> Error {
+        move |error| error.during(operation).on(&self.name.queue)
+    }
+
+    fn invalid(&self, operation: &'static str, message: String) -> Error {
+        Error::new(ErrorKind::Invalid, operation, message).on(&self.name.queue)
+    }
+
+    async fn call<O: Queued>(&self, asked: O) -> Result<O::Output> {
+        let answer = self.core.queues.lane.call(asked).await;
+        answer.map_err(|error| error.on(&self.name.queue))
+    }
+
+    /// The topic to tell listeners of with a push, unless they have just been told; then they are
+    /// told a moment later.
+    fn ring(&self) -> Option<i64> {
+        let queues = &self.core.queues;
+        match self.topic.ring(queues.keeper.now()) {
+            Ok(()) => Some(self.number),
+            Err(None) => None,
+            Err(Some(at)) => {
+                let (topic, number) = (Arc::downgrade(&self.topic), self.number);
+                let queues = Arc::downgrade(queues);
+                self.core.queues.keeper.run_at(at, move || {
+                    if let (Some(topic), Some(queues)) = (topic.upgrade(), queues.upgrade()) {
+                        topic.rung(queues.keeper.now());
+                        // Who is not told looks by itself after a while.
+                        queues.lane.submit(Notify(number), drop);
+                    }
+                });
+                None
+            }
+        }
+    }
+
+    async fn push_plain(&self, jobs: &[&Job]) -> Result<Vec<i64>> {
+        if jobs.is_empty() {
+            return Ok(Vec::new());
+        }
+        let push = Push {
+            namespace: self.name.namespace.clone(),
+            queue: self.name.queue.clone(),
+            jobs: jobs.iter().map(|job| job.row()).collect(),
+            topic: self.ring(),
+        };
+        self.call(push).await
+    }
+
+    async fn push_keyed(&self, job: &Job) -> Result<Pushed> {
+        let push = PushKeyed {
+            namespace: self.name.namespace.clone(),
+            queue: self.name.queue.clone(),
+            job: job.row(),
+            keys: job.keys(),
+            topic: self.ring(),
+        };
+        let mut repeat = job.is_idempotent();
+        for _ in 0..TRIES {
+            match self.call(push.clone()).await {
+                Ok(Some(pushed)) => return Ok(pushed),
+                Ok(None) => {}
+                Err(error) if repeat && error.kind() == ErrorKind::Indeterminate => {
+                    repeat = false;
+                }
+                Err(error) => return Err(error),
+            }
+            self.core
+                .links
+                .keeper
+                .sleep(PAUSE.mul_f64(fastrand::f64()))
+                .await;
+        }
+        Err(in_transaction::key_is_busy("push").on(&self.name.queue))
+    }
+
+    /// Runs something in parts until one of them is not full, or until `most` is done.
+    async fn in_parts<O: Queued<Output = i64>>(&self, part: impl Fn() -> O) -> Result<u64> {
+        let mut total = 0;
+        loop {
+            let done = self.call(part()).await?;
+            total += done.max(0).unsigned_abs();
+            if done < PART {
+                return Ok(total);
+            }
+        }
+    }
+
+    /// Hears of pushes by other processes from now on.
+    fn listen(&self) {
+        self.told.get_or_init(|| {
+            let topic = Arc::downgrade(&self.topic);
+            self.core.notices.subscribe(self.number, move || {
+                if let Some(topic) = topic.upgrade() {
+                    topic.bump();
+                }
+            })
+        });
+    }
+
+    fn sweep_later(self: &Arc<Self>) {
+        if self.topic.sweeping.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let keeper = &self.core.links.keeper;
+        let jitter = Duration::from_secs(fastrand::u64(0..60));
+        let this = Arc::downgrade(self);
+        keeper.run_at(keeper.now() + SWEEP_EVERY + jitter, move || {
+            if let Some(handle) = this.upgrade() {
+                handle.topic.sweeping.store(false, Ordering::Release);
+                handle.sweep();
+            }
+        });
+    }
+
+    /// Sweeps until nothing old is left, in parts that leave others their turn.
+    fn sweep(self: &Arc<Self>) {
+        let sweep = SweepQueue {
+            name: self.name.clone(),
+            keep: micros(self.terms.keep),
+            most: PART,
+        };
+        let this = Arc::downgrade(self);
+        self.core.queues.lane.submit(sweep, move |deleted| {
+            // A sweep that fails is made up for by the next.
+            if deleted.is_ok_and(|deleted| deleted >= PART)
+                && let Some(handle) = this.upgrade()
+            {
+                handle.sweep();
+            }
+        });
+    }
+}
+
+impl<C: Connector> Named<C> {
+    fn check_time(&self, outcome: &Outcome) -> Result<()> {
+        match outcome {
+            Outcome::Extend(lease) => check_lease(*lease).map_err(self.0.failed("extend")),
+            Outcome::Nack { after: time, .. } | Outcome::Snooze(time) if *time > MAX_DELAY => {
+                let message = format!("a delay of {time:?}; allowed are 10 years");
+                Err(self.0.invalid("settle", message))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Asks for a claim together with completions; what is claimed is kept for whoever takes it.
+    async fn turn(&self, acks: Vec<Ack>, claim: &Claim) -> Result<(Vec<bool>, Unclaimed<C>, bool)> {
+        let handle = &self.0;
+        let queues = &handle.core.queues;
+        let sent = queues.keeper.now();
+        let (lanes, partial) = handle.topic.lanes(sent);
+        let most = i64::try_from(claim.most).unwrap_or(i64::MAX);
+        let turn = Turn {
+            acks,
+            namespace: handle.name.namespace.clone(),
+            queue: handle.name.queue.clone(),
+            most,
+            lease: micros(claim.lease),
+            lanes,
+            worker: claim.worker_name(),
+        };
+        let (sender, answer) = oneshot::channel();
+        let (lease, renewed) = (claim.lease, claim.renewed);
+        let (keeping, topic) = (Arc::clone(queues), Arc::clone(&handle.topic));
+        queues.lane.submit(turn, move |outcome| {
+            let outcome = outcome.map(|turned| {
+                topic.claimed(&keeping.keeper, most, &turned);
+                let tickets = turned.claimed.iter().map(|job| job.ticket);
+                let holds = keeping.kept.keep(tickets, sent, lease, renewed);
+                let more = turned.picked >= most || partial;
+                let unclaimed = Unclaimed {
+                    jobs: turned.claimed.into_iter().zip(holds).collect(),
+                    queues: keeping,
+                    topic,
+                };
+                (turned.acked, unclaimed, more)
+            });
+            // A caller that left does not want them: they go back.
+            drop(sender.send(outcome));
+        });
+        let outcome = answer.await.unwrap_or_else(|_| Err(ended("claim")));
+        outcome.map_err(|error| error.on(&handle.name.queue))
+    }
+}
+
+#[async_trait]
+impl<C: Connector> Queue for Named<C> {
+    fn name(&self) -> &str {
+        &self.0.name.queue
+    }
+
+    fn namespace(&self) -> &str {
+        &self.0.name.namespace
+    }
+
+    fn terms(&self) -> &Terms {
+        &self.0.terms
+    }
+
+    async fn push_all(&self, jobs: Vec<Job>) -> Result<Vec<Pushed>> {
+        let handle = &self.0;
+        in_transaction::check(self, &jobs).map_err(handle.failed("push"))?;
+        let (keyed, plain): (Vec<_>, Vec<_>) = jobs.iter().partition(|job| job.is_keyed());
+        let ids = handle.push_plain(&plain).await?;
+        let mut pushed = Vec::with_capacity(keyed.len());
+        for job in keyed {
+            pushed.push(handle.push_keyed(job).await?);
+        }
+        handle.topic.bump();
+        Ok(in_transaction::in_order(&jobs, ids, pushed))
+    }
+
+    async fn exchange(&self, acks: Vec<Ticket>, claim: Option<&Claim>) -> Result<Exchange> {
+        let handle = &self.0;
+        if let Some(claim) = claim {
+            claim.check().map_err(handle.failed("claim"))?;
+        }
+        let seen = handle.topic.generation();
+        handle.sweep_later();
+        let queues = &handle.core.queues;
+        let archive = handle.terms.archive;
+        let acks: Vec<_> = acks
+            .into_iter()
+            .map(|ticket| {
+                queues.kept.forget(ticket);
+                Ack { ticket, archive }
+            })
+            .collect();
+        let Some(claim) = claim else {
+            // Asked for together, so that they travel together.
+            let calls: Vec<_> = acks.into_iter().map(|ack| handle.call(ack)).collect();
+            let answers = futures_util::future::join_all(calls).await;
+            let acked: Result<Vec<_>> = answers.into_iter().collect();
+            return Ok(Exchange::new(acked?, Vec::new(), false, seen));
+        };
+        handle.listen();
+        let (acked, mut unclaimed, more) = self.turn(acks, claim).await?;
+        let jobs = std::mem::take(&mut unclaimed.jobs);
+        let queue: Arc<dyn Queue> = Arc::new(Self(Arc::clone(handle)));
+        let deliveries = jobs
+            .into_iter()
+            .map(|(job, hold)| Delivery::held(job, Arc::clone(&queue), hold))
+            .collect();
+        Ok(Exchange::new(acked, deliveries, more, seen))
+    }
+
+    async fn arrival(&self, seen: u64, at_most: Duration) -> Duration {
+        let keeper = &self.0.core.links.keeper;
+        let until = keeper.now().saturating_add(at_most);
+        unless(keeper.sleep(at_most), self.0.topic.arrival(seen)).await;
+        until.saturating_sub(keeper.now())
+    }
+
+    async fn settle(&self, ticket: Ticket, outcome: Outcome) -> Result<Settled> {
+        self.check_time(&outcome)?;
+        let handle = &self.0;
+        let queues = &handle.core.queues;
+        let Some(settle) = Settle::new(ticket, &outcome) else {
+            let acked = self.exchange(vec![ticket], None).await?.acked == [true];
+            return Ok(if acked { Settled::Done } else { Settled::Lost });
+        };
+        let extends = matches!(outcome, Outcome::Extend(_));
+        if !extends {
+            queues.kept.forget(ticket);
+        }
+        let mut tries = TRIES;
+        loop {
+            let sent = queues.keeper.now();
+            let settled = handle.call(settle.clone()).await?;
+            tries -= 1;
+            match (&outcome, settled) {
+                (_, Settled::Locked) if tries > 0 => queues.keeper.sleep(PAUSE).await,
+                (Outcome::Extend(lease), Settled::Done) => {
+                    queues.kept.extended(ticket, sent, *lease);
+                    return Ok(settled);
+                }
+                (Outcome::Extend(_), Settled::Lost) => {
+                    queues.kept.lose(ticket);
+                    return Ok(settled);
+                }
+                _ => {
+                    handle.topic.returned();
+                    return Ok(settled);
+                }
+            }
+        }
+    }
+
+    fn settle_later(&self, ticket: Ticket, outcome: Outcome) {
+        let handle = &self.0;
+        let queues = &handle.core.queues;
+        queues.settle_later(&handle.topic, ticket, &outcome);
+    }
+
+    async fn set_paused(&self, paused: bool) -> Result<()> {
+        let set = SetPaused {
+            name: self.0.name.clone(),
+            paused,
+            topic: self.0.number,
+        };
+        self.0.call(set).await?;
+        self.0.topic.bump();
+        Ok(())
+    }
+
+    async fn cancel(&self, ids: Vec<i64>) -> Result<Vec<i64>> {
+        let cancel = Cancel {
+            name: self.0.name.clone(),
+            ids,
+        };
+        let cancelled = self.0.call(cancel).await?;
+        Ok(cancelled)
+    }
+
+    async fn purge(&self) -> Result<u64> {
+        let part = || Purge {
+            name: self.0.name.clone(),
+            most: PART,
+        };
+        self.0.in_parts(part).await
+    }
+
+    async fn statistics(&self) -> Result<Statistics> {
+        let count = CountJobs {
+            name: self.0.name.clone(),
+            most: COUNTED,
+        };
+        self.0.call(count).await.map(Statistics::from)
+    }
+
+    async fn dead_letters(&self, after: i64, most: usize) -> Result<Vec<DeadLetter>> {
+        if most > MAX_LETTERS {
+            let message = format!("{most} dead letters; allowed are {MAX_LETTERS}");
+            return Err(self.0.invalid("dead_letters", message));
+        }
+        let read = ReadDead {
+            name: self.0.name.clone(),
+            after,
+            most: i64::try_from(most).unwrap_or(i64::MAX),
+        };
+        let rows = self.0.call(read).await?;
+        Ok(rows.into_iter().map(DeadLetter::from).collect())
+    }
+
+    async fn redrive(&self, ids: Vec<i64>) -> Result<u64> {
+        let part = || Redrive {
+            name: self.0.name.clone(),
+            ids: ids.clone(),
+            most: PART,
+            topic: self.0.number,
+        };
+        let redriven = self.0.in_parts(part).await;
+        self.0.topic.bump();
+        redriven
+    }
+
+    async fn discard(&self, ids: Vec<i64>) -> Result<u64> {
+        let part = || Discard {
+            name: self.0.name.clone(),
+            ids: ids.clone(),
+            most: PART,
+        };
+        self.0.in_parts(part).await
+    }
+}
+
+impl<C: Connector> fmt::Debug for Named<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Queue").field(&self.0.name.queue).finish()
+    }
+}

@@ -1,0 +1,231 @@
+//! The deliveries of a process: keeping and losing them.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use crate::engine::clock::Time;
+use crate::engine::keeper::Keeper;
+use crate::engine::lane::Lane;
+use crate::error::Result;
+use crate::hold::Hold;
+use crate::queue::{Outcome, Settle, Settled, Ticket};
+use crate::seam::Connector;
+
+/// A lease is extended when this part of it has passed …
+const EXTEND_PART: u32 = 3;
+/// … together with those that are due within this part, and a failed extension is tried again after
+/// it.
+const SLACK_PART: u32 = 12;
+/// This part is given up for the difference in speed of two clocks.
+const DRIFT_PART: u32 = 50;
+
+/// How long a delivery is surely kept, counted from before the request was sent.
+fn deadline(sent: Time, lease: Duration) -> Time {
+    sent + lease.saturating_sub(lease / DRIFT_PART)
+}
+
+struct Entry {
+    lease: Duration,
+    deadline: Time,
+    /// When the keeper looks at it next.
+    due: Time,
+    renewed: bool,
+    hold: Arc<Hold>,
+}
+
+#[derive(Default)]
+struct State {
+    entries: HashMap<Ticket, Entry>,
+    due: BTreeSet<(Time, i64, i64)>,
+    armed: Option<Time>,
+}
+
+impl State {
+    fn place(ticket: Ticket, at: Time) -> (Time, i64, i64) {
+        (at, ticket.id, ticket.token)
+    }
+
+    fn schedule(&mut self, ticket: Ticket, at: Time) {
+        if let Some(entry) = self.entries.get_mut(&ticket) {
+            self.due.remove(&Self::place(ticket, entry.due));
+            entry.due = at.min(entry.deadline);
+            self.due.insert(Self::place(ticket, entry.due));
+        }
+    }
+
+    fn remove(&mut self, ticket: Ticket) -> Option<Entry> {
+        let entry = self.entries.remove(&ticket)?;
+        self.due.remove(&Self::place(ticket, entry.due));
+        Some(entry)
+    }
+}
+
+/// What the process has claimed and not settled.
+pub(super) struct Kept<C: Connector> {
+    state: Mutex<State>,
+    lane: Arc<Lane<C>>,
+    keeper: Keeper,
+    this: Weak<Self>,
+}
+
+impl<C: Connector> Kept<C> {
+    pub(super) fn new(lane: Arc<Lane<C>>, keeper: Keeper) -> Arc<Self> {
+        Arc::new_cyclic(|this| Self {
+            state: Mutex::default(),
+            lane,
+            keeper,
+            this: this.clone(),
+        })
+    }
+
+    /// Keeps deliveries that were asked for at `sent`; answers what tells of their loss.
+    pub(super) fn keep(
+        &self,
+        tickets: impl Iterator<Item = Ticket>,
+        sent: Time,
+        lease: Duration,
+        renewed: bool,
+    ) -> Vec<Arc<Hold>> {
+        let deadline = deadline(sent, lease);
+        let due = if renewed {
+            sent + lease / EXTEND_PART
+        } else {
+            deadline
+        };
+        let mut state = self.lock();
+        let holds = tickets.map(|ticket| {
+            let hold = Arc::<Hold>::default();
+            state.due.insert(State::place(ticket, due));
+            let entry = Entry {
+                lease,
+                deadline,
+                due,
+                renewed,
+                hold: Arc::clone(&hold),
+            };
+            state.entries.insert(ticket, entry);
+            hold
+        });
+        let holds = holds.collect();
+        self.arm(state);
+        holds
+    }
+
+    /// It is settled: nothing more is done about it.
+    pub(super) fn forget(&self, ticket: Ticket) {
+        if let Some(entry) = self.lock().remove(ticket) {
+            entry.hold.release();
+        }
+    }
+
+    /// It was extended by a request that was sent at `sent`.
+    pub(super) fn extended(&self, ticket: Ticket, sent: Time, lease: Duration) {
+        let mut state = self.lock();
+        if let Some(entry) = state.entries.get_mut(&ticket) {
+            entry.deadline = deadline(sent, lease);
+            entry.lease = lease;
+            let next = if entry.renewed {
+                sent + lease / EXTEND_PART
+            } else {
+                entry.deadline
+            };
+            state.schedule(ticket, next);
+        }
+        self.arm(state);
+    }
+
+    pub(super) fn lose(&self, ticket: Ticket) {
+        let lost = self.lock().remove(ticket);
+        if let Some(entry) = lost {
+            entry.hold.lose();
+            entry.hold.announce();
+        }
+    }
+
+    /// Sees to it that the keeper looks when the first entry is due.
+    fn arm(&self, mut state: MutexGuard<'_, State>) {
+        let Some((first, ..)) = state.due.first().copied() else {
+            return;
+        };
+        if state.armed.is_some_and(|armed| armed <= first) {
+            return;
+        }
+        state.armed = Some(first);
+        drop(state);
+        let this = self.this.clone();
+        self.keeper.run_at(first, move || {
+            if let Some(kept) = this.upgrade() {
+                kept.look(first);
+            }
+        });
+    }
+
+    /// Runs on the keeper's thread: loses what has ended and extends what is due.
+    fn look(&self, armed: Time) {
+        let now = self.keeper.now();
+        let mut extensions = Vec::new();
+        let mut lost = Vec::new();
+        let mut state = self.lock();
+        if state.armed == Some(armed) {
+            state.armed = None;
+        }
+        while let Some((due, id, token)) = state.due.first().copied() {
+            let ticket = Ticket { id, token };
+            let Some(entry) = state.entries.get(&ticket) else {
+                state.due.pop_first();
+                continue;
+            };
+            let slack = if entry.renewed && entry.deadline > due {
+                entry.lease / SLACK_PART
+            } else {
+                Duration::ZERO
+            };
+            if due > now + slack {
+                break;
+            }
+            if now >= entry.deadline {
+                entry.hold.lose();
+                lost.extend(state.remove(ticket));
+                continue;
+            }
+            extensions.push((ticket, entry.lease));
+            // Nothing more to do than to lose it, unless the extension is answered.
+            let deadline = entry.deadline;
+            state.schedule(ticket, deadline);
+        }
+        self.arm(state);
+        for entry in lost {
+            entry.hold.announce();
+        }
+        for (ticket, lease) in extensions {
+            let this = self.this.clone();
+            if let Some(extend) = Settle::new(ticket, &Outcome::Extend(lease)) {
+                self.lane.submit(extend, move |outcome| {
+                    if let Some(kept) = this.upgrade() {
+                        kept.answered(ticket, now, lease, &outcome);
+                    }
+                });
+            }
+        }
+    }
+
+    fn answered(&self, ticket: Ticket, sent: Time, lease: Duration, outcome: &Result<Settled>) {
+        match outcome {
+            Ok(Settled::Done) => self.extended(ticket, sent, lease),
+            Ok(Settled::Lost | Settled::Dead) => self.lose(ticket),
+            // Unknown is not lost, and neither is a row that the worker's own transaction has
+            // locked: it is kept until the deadline, and asked for again before.
+            Ok(Settled::Locked) | Err(_) => {
+                let again = self.keeper.now() + lease / SLACK_PART;
+                let mut state = self.lock();
+                state.schedule(ticket, again);
+                self.arm(state);
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,92 @@
+//! The queues of a process.
+
+mod handle;
+mod kept;
+mod topic;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+pub(super) use handle::open;
+use kept::Kept;
+use topic::Topic;
+
+use super::keeper::Keeper;
+use super::lane::{ALONE, Lane, Queued};
+use crate::queue::{
+    Ack, Cancel, CountJobs, Discard, Outcome, Purge, Push, PushKeyed, ReadDead, Redrive, SetPaused,
+    Settle, SweepQueue, Ticket, Turn,
+};
+use crate::seam::Connector;
+
+/// Declares how operations of queues travel: in this order, and which weigh what.
+macro_rules! queued {
+    ($($turn:literal $operation:ident $name:literal $repeatable:literal |$one:ident| $weight:expr;)*) => {
+        $(impl Queued for $operation {
+            const TURN: u8 = $turn;
+            const NAME: &'static str = $name;
+            const REPEATABLE: bool = $repeatable;
+
+            fn weight(&self) -> usize {
+                let $one = self;
+                $weight
+            }
+        })*
+    };
+}
+
+queued! {
+    0 Ack "ack" false |_one| 1;
+    1 Settle "settle" false |_one| 1;
+    2 Push "push" false |one| one.jobs.iter().map(|job| 1 + job.payload.len() / 4096).sum();
+    3 PushKeyed "push" false |one| 1 + one.job.payload.len() / 4096;
+    4 Turn "claim" false |_one| ALONE;
+    5 SetPaused "set_paused" true |_one| ALONE;
+    6 Cancel "cancel" false |_one| ALONE;
+    7 CountJobs "statistics" true |_one| ALONE;
+    8 ReadDead "dead_letters" true |_one| ALONE;
+    9 Redrive "redrive" false |_one| ALONE;
+    10 Discard "discard" false |_one| ALONE;
+    11 Purge "purge" false |_one| ALONE;
+    12 SweepQueue "sweep" true |_one| ALONE;
+}
+
+/// What the queues of a process share.
+pub(super) struct Queues<C: Connector> {
+    lane: Arc<Lane<C>>,
+    keeper: Keeper,
+    kept: Arc<Kept<C>>,
+    topics: Mutex<HashMap<i64, Weak<Topic>>>,
+}
+
+impl<C: Connector> Queues<C> {
+    pub(super) fn new(lane: Arc<Lane<C>>, keeper: Keeper) -> Arc<Self> {
+        Arc::new(Self {
+            kept: Kept::new(Arc::clone(&lane), keeper.clone()),
+            lane,
+            keeper,
+            topics: Mutex::default(),
+        })
+    }
+
+    /// The one topic of this number.
+    fn topic(&self, number: i64) -> Arc<Topic> {
+        let mut topics = self.topics.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(topic) = topics.get(&number).and_then(Weak::upgrade) {
+            return topic;
+        }
+        topics.retain(|_, topic| topic.strong_count() > 0);
+        let topic = Arc::new(Topic::default());
+        topics.insert(number, Arc::downgrade(&topic));
+        topic
+    }
+
+    /// Settles in the background; where that fails the lease ends by itself.
+    fn settle_later(&self, topic: &Arc<Topic>, ticket: Ticket, outcome: &Outcome) {
+        self.kept.forget(ticket);
+        let topic = Arc::clone(topic);
+        if let Some(settle) = Settle::new(ticket, outcome) {
+            self.lane.submit(settle, move |_| topic.returned());
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! How jobs are claimed.
+
+use std::time::Duration;
+
+use super::Delivery;
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::check_name;
+
+/// The most jobs in one claim.
+pub const MAX_CLAIM: usize = 1000;
+/// The shortest lease of a delivery.
+pub const MIN_LEASE: Duration = Duration::from_millis(100);
+/// The longest lease of a delivery.
+pub const MAX_LEASE: Duration = Duration::from_hours(24);
+
+/// What to claim, and for how long.
+///
+/// ```
+/// use std::time::Duration;
+/// use lockapi::queue::Claim;
+///
+/// let claim = Claim::new(10).lease(Duration::from_secs(60)).wait(Duration::from_secs(5)).worker("mailer-3");
+/// ```
+#[derive(Clone, Debug)]
+pub struct Claim {
+    pub(crate) most: usize,
+    pub(crate) lease: Duration,
+    pub(crate) wait: Duration,
+    pub(crate) renewed: bool,
+    pub(crate) worker: Option<String>,
+}
+
+impl Claim {
+    /// At most so many jobs, 1 to [`MAX_CLAIM`], each for half a minute, without waiting.
+    #[must_use]
+    pub fn new(most: usize) -> Self {
+        Self {
+            most,
+            lease: Duration::from_secs(30),
+            wait: Duration::ZERO,
+            renewed: true,
+            worker: None,
+        }
+    }
+
+    /// How long a job is kept from others unless it is extended, [`MIN_LEASE`] to [`MAX_LEASE`].
+    /// When its worker dies it is delivered again after this time.
+    #[must_use]
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = lease;
+        self
+    }
+
+    /// How long to wait for the first job.
+    #[must_use]
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.wait = wait;
+        self
+    }
+
+    /// Leaves extending the lease to the caller. Otherwise it is extended in the background for as
+    /// long as the [`Delivery`] lives, from a third of it on.
+    #[must_use]
+    pub fn extended_by_hand(mut self) -> Self {
+        self.renewed = false;
+        self
+    }
+
+    /// Names the worker for readers; the default tells the process. At most 255 bytes.
+    #[must_use]
+    pub fn worker(mut self, worker: impl Into<String>) -> Self {
+        self.worker = Some(worker.into());
+        self
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        let invalid = |message: String| Err(Error::new(ErrorKind::Invalid, "claim", message));
+        if !(1..=MAX_CLAIM).contains(&self.most) {
+            return invalid(format!(
+                "a claim of {} jobs; allowed are 1 to {MAX_CLAIM}",
+                self.most
+            ));
+        }
+        check_lease(self.lease)?;
+        if let Some(worker) = &self.worker {
+            check_name("worker", worker, 0)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn worker_name(&self) -> String {
+        self.worker
+            .clone()
+            .unwrap_or_else(|| format!("pid {}", std::process::id()))
+    }
+}
+
+pub(crate) fn check_lease(lease: Duration) -> Result<()> {
+    if lease < MIN_LEASE || lease > MAX_LEASE {
+        let message = format!(
+            "a lease of {lease:?} is outside the limits; allowed are {MIN_LEASE:?} to 24 hours"
+        );
+        return Err(Error::new(ErrorKind::Invalid, "claim", message));
+    }
+    Ok(())
+}
+
+/// Names one delivery of one job: acts on it, and on no later delivery of the same job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ticket {
+    /// The number of the job.
+    pub id: i64,
+    /// The token of the delivery, larger than that of every earlier delivery of the job.
+    pub token: i64,
+}
+
+/// The answer to an [exchange](super::Queue::exchange).
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Exchange {
+    /// For each ticket that was handed in, whether it was still that of the latest delivery.
+    pub acked: Vec<bool>,
+    /// What was claimed.
+    pub deliveries: Vec<Delivery>,
+    /// Whether there may be more to claim at once.
+    pub more: bool,
+    /// To hand to [`arrival`](super::Queue::arrival).
+    pub seen: u64,
+}
+
+impl Exchange {
+    /// An answer, for backends of other kinds.
+    #[must_use]
+    pub fn new(acked: Vec<bool>, deliveries: Vec<Delivery>, more: bool, seen: u64) -> Self {
+        Self {
+            acked,
+            deliveries,
+            more,
+            seen,
+        }
+    }
+}
+
+/// What is to become of a delivery.
+#[derive(Clone, Debug)]
+pub enum Outcome {
+    /// It is done.
+    Ack,
+    /// It failed: it is delivered again after `after`, or is a dead letter if that was the last
+    /// attempt.
+    Nack {
+        /// Why; at most [`MAX_ERROR_BYTES`](super::MAX_ERROR_BYTES), the rest is cut off.
+        error: String,
+        /// The time to wait.
+        after: Duration,
+    },
+    /// It failed for good: it is a dead letter.
+    Reject {
+        /// Why.
+        error: String,
+    },
+    /// Not now: it is delivered again after this time, and this delivery does not count.
+    Snooze(Duration),
+    /// It goes back to where it was, and this delivery does not count.
+    Release,
+    /// It goes back, and this delivery counts: whoever had it went away without a word.
+    Abandon,
+    /// It is kept for this long from now.
+    Extend(Duration),
+}
+
+/// What became of a delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Settled {
+    /// As it was wished.
+    Done,
+    /// It is a dead letter.
+    Dead,
+    /// Nothing: the delivery is not the latest of its job, or the job has ended.
+    Lost,
+    /// Nothing: a transaction has the job locked.
+    Locked,
+}

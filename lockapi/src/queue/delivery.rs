@@ -1,0 +1,263 @@
+//! A job in the hands of a worker.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::de::DeserializeOwned;
+
+use super::operations::Claimed;
+use super::{Outcome, Priority, Queue, Settled, Ticket};
+use crate::error::{Error, ErrorKind, Result};
+use crate::hold::Hold;
+
+/// One delivery of one job, to be acknowledged.
+///
+/// Dropping it gives the job back at once, in the background; the delivery counts as an attempt, so
+/// that a job which makes its workers panic ends as a dead letter.
+///
+/// # Guarantees
+/// Every method acts on this delivery alone: after its lease has ended and the job was delivered
+/// again, they say `Lost` and change nothing.
+#[must_use = "a delivery that is dropped gives its job back"]
+pub struct Delivery {
+    claimed: Claimed,
+    queue: Arc<dyn Queue>,
+    hold: Arc<Hold>,
+    settled: bool,
+}
+
+impl Delivery {
+    /// A delivery that was claimed from `queue`, for backends of other kinds.
+    pub fn new(claimed: Claimed, queue: Arc<dyn Queue>) -> Self {
+        Self::held(claimed, queue, Arc::default())
+    }
+
+    pub(crate) fn held(claimed: Claimed, queue: Arc<dyn Queue>, hold: Arc<Hold>) -> Self {
+        Self {
+            claimed,
+            queue,
+            hold,
+            settled: false,
+        }
+    }
+
+    /// The same delivery, settled through another handle of its queue.
+    pub fn through(mut self, queue: Arc<dyn Queue>) -> Self {
+        self.queue = queue;
+        self
+    }
+
+    /// The number of the job.
+    #[must_use]
+    pub fn id(&self) -> i64 {
+        self.claimed.ticket.id
+    }
+
+    /// Names this delivery. Its token is larger than that of every earlier delivery of the job, so
+    /// a resource outside the database can refuse smaller ones.
+    #[must_use]
+    pub fn ticket(&self) -> Ticket {
+        self.claimed.ticket
+    }
+
+    /// The queue that it came from.
+    #[must_use]
+    pub fn queue(&self) -> &Arc<dyn Queue> {
+        &self.queue
+    }
+
+    /// What kind of job it is.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.claimed.name
+    }
+
+    /// The payload, as JSON.
+    #[must_use]
+    pub fn payload(&self) -> &str {
+        &self.claimed.payload
+    }
+
+    /// Reads the payload.
+    ///
+    /// # Errors
+    /// `Corrupt` when it is not what `T` expects.
+    pub fn decode<T: DeserializeOwned>(&self) -> Result<T> {
+        serde_json::from_str(self.payload()).map_err(|error| {
+            // The error may quote the payload.
+            let message = format!(
+                "the payload is not what the handler expects: {:?} error at line {}, column {}",
+                error.classify(),
+                error.line(),
+                error.column()
+            );
+            Error::new(ErrorKind::Corrupt, "decode", message).on(self.name())
+        })
+    }
+
+    /// Which delivery of the job it is, from 1 on.
+    #[must_use]
+    pub fn attempt(&self) -> u32 {
+        u32::try_from(self.claimed.attempt).unwrap_or(u32::MAX)
+    }
+
+    /// How often the job is delivered at most.
+    #[must_use]
+    pub fn max_attempts(&self) -> u32 {
+        u32::try_from(self.claimed.max_attempts).unwrap_or(u32::MAX)
+    }
+
+    /// Its priority.
+    #[must_use]
+    pub fn priority(&self) -> Priority {
+        Priority::numbered(self.claimed.priority).unwrap_or_default()
+    }
+
+    /// When it was due, by the server's clock.
+    #[must_use]
+    pub fn run_at(&self) -> SystemTime {
+        point(self.claimed.run_at)
+    }
+
+    /// When it was pushed, by the server's clock.
+    #[must_use]
+    pub fn created_at(&self) -> SystemTime {
+        point(self.claimed.created_at)
+    }
+
+    /// Whether its lease ended, or the job was cancelled.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.hold.is_lost()
+    }
+
+    /// Returns once it is lost: another worker may have the job by then, or nobody is to.
+    ///
+    /// # Cancel safety
+    /// Safe to drop and to call again.
+    pub async fn lost(&self) {
+        self.hold.lost().await;
+    }
+
+    /// Tells that the job is done.
+    ///
+    /// # Cancel safety
+    /// When dropped, it is still told.
+    ///
+    /// # Errors
+    /// `Lost` when another delivery has the job by now, or it has ended. `Indeterminate` when the
+    /// answer never came.
+    pub async fn ack(self) -> Result<()> {
+        self.settle("ack", Outcome::Ack).await.map(drop)
+    }
+
+    /// Tells that it failed: it is delivered again after `after`, or goes to the dead letters if
+    /// this was its last attempt. Answers whether it went there.
+    ///
+    /// # Cancel safety
+    /// When dropped, it is still told.
+    ///
+    /// # Errors
+    /// As for [`ack`](Self::ack).
+    pub async fn nack(self, error: impl fmt::Display + Send, after: Duration) -> Result<bool> {
+        let error = error.to_string();
+        let settled = self.settle("nack", Outcome::Nack { error, after }).await?;
+        Ok(settled == Settled::Dead)
+    }
+
+    /// Tells that it failed and is not to be tried again: it goes to the dead letters.
+    ///
+    /// # Cancel safety
+    /// When dropped, it is still told.
+    ///
+    /// # Errors
+    /// As for [`ack`](Self::ack).
+    pub async fn reject(self, error: impl fmt::Display + Send) -> Result<()> {
+        let error = error.to_string();
+        self.settle("reject", Outcome::Reject { error })
+            .await
+            .map(drop)
+    }
+
+    /// Puts it off: it is delivered again after `time`, and this delivery does not count.
+    ///
+    /// # Cancel safety
+    /// When dropped, it is still told.
+    ///
+    /// # Errors
+    /// As for [`ack`](Self::ack).
+    pub async fn snooze(self, time: Duration) -> Result<()> {
+        self.settle("snooze", Outcome::Snooze(time)).await.map(drop)
+    }
+
+    /// Gives it back unfinished: it keeps its place, and this delivery does not count.
+    ///
+    /// # Cancel safety
+    /// When dropped, it is still told.
+    ///
+    /// # Errors
+    /// As for [`ack`](Self::ack).
+    pub async fn release(self) -> Result<()> {
+        self.settle("release", Outcome::Release).await.map(drop)
+    }
+
+    /// Keeps it for `lease` from now.
+    ///
+    /// # Errors
+    /// `Lost` as for [`ack`](Self::ack); `Invalid` for a lease outside of its limits.
+    pub async fn extend(&self, lease: Duration) -> Result<()> {
+        let extending = self.queue.settle(self.ticket(), Outcome::Extend(lease));
+        self.judge("extend", extending.await).map(drop)
+    }
+
+    async fn settle(mut self, operation: &'static str, outcome: Outcome) -> Result<Settled> {
+        self.settled = true;
+        let settled = self.queue.settle(self.ticket(), outcome).await;
+        self.judge(operation, settled)
+    }
+
+    fn judge(&self, operation: &'static str, settled: Result<Settled>) -> Result<Settled> {
+        let problem = match settled {
+            Ok(settled @ (Settled::Done | Settled::Dead)) => return Ok(settled),
+            Ok(Settled::Lost) => Error::new(
+                ErrorKind::Lost,
+                operation,
+                "the job is done, cancelled, or in the hands of another",
+            ),
+            Ok(Settled::Locked) => Error::new(
+                ErrorKind::Unavailable,
+                operation,
+                "an open transaction has the job locked",
+            ),
+            Err(error) => error.during(operation),
+        };
+        Err(problem.on(format_args!("{} of {}", self.id(), self.queue.name())))
+    }
+}
+
+impl Drop for Delivery {
+    fn drop(&mut self) {
+        if !self.settled {
+            self.queue.settle_later(self.ticket(), Outcome::Abandon);
+        }
+    }
+}
+
+/// Without the payload.
+impl fmt::Debug for Delivery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Delivery")
+            .field("queue", &self.queue.name())
+            .field("name", &self.name())
+            .field("ticket", &self.ticket())
+            .field("attempt", &self.attempt())
+            .field("lost", &self.is_lost())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A point in time that the server told in microseconds since 1970.
+pub(super) fn point(micros: i64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_micros(micros.max(0).unsigned_abs())
+}

@@ -1,0 +1,138 @@
+//! Pushing and completing in a transaction of the caller.
+
+use super::operations::{Ack, Push, PushKeyed};
+use super::{Delivery, How, Job, Pushed, Queue, job};
+use crate::error::{Error, ErrorKind, Result};
+use crate::seam::Connection;
+
+/// How often a push that met another of its key is asked again.
+const TRIES: usize = 5;
+
+/// Pushes jobs in the transaction that is open on `connection`: commit delivers them, rollback
+/// removes them. Backend crates wrap it for their own connection types.
+///
+/// # Guarantees
+/// All or none, with everything else in the transaction. Workers are told at commit, by a
+/// notification; PostgreSQL lets transactions that notify commit one after the other.
+///
+/// # Errors
+/// `Invalid` as for [`Queue::push_all`]; `Unavailable` where another transaction that is open has
+/// pushed a job of the same key under REPEATABLE READ or stricter; those of the connection.
+pub async fn push_on<C: Connection>(
+    connection: &mut C,
+    queue: &dyn Queue,
+    jobs: &[Job],
+) -> Result<Vec<Pushed>> {
+    const OPERATION: &str = "push_in";
+    check(queue, jobs).map_err(|error| error.during(OPERATION).on(queue.name()))?;
+    let failed = |failure: crate::error::Failure| failure.error(OPERATION).on(queue.name());
+    let topic = Some(topic(queue.namespace(), queue.name()));
+    let (keyed, plain): (Vec<_>, Vec<_>) = jobs.iter().partition(|job| job.is_keyed());
+    let mut ids = Vec::new();
+    if !plain.is_empty() {
+        let push = Push {
+            namespace: queue.namespace().to_owned(),
+            queue: queue.name().to_owned(),
+            jobs: plain.iter().map(|job| job.row()).collect(),
+            topic,
+        };
+        ids = connection.perform(&[push]).await.map_err(failed)?.concat();
+    }
+    let mut pushed = Vec::new();
+    for job in keyed {
+        let push = PushKeyed {
+            namespace: queue.namespace().to_owned(),
+            queue: queue.name().to_owned(),
+            job: job.row(),
+            keys: job.keys(),
+            topic,
+        };
+        let mut answer = None;
+        for _ in 0..TRIES {
+            let asked = connection.perform(std::slice::from_ref(&push)).await;
+            answer = asked.map_err(failed)?.pop().flatten();
+            if answer.is_some() {
+                break;
+            }
+        }
+        pushed.push(answer.ok_or_else(|| key_is_busy(OPERATION).on(queue.name()))?);
+    }
+    Ok(in_order(jobs, ids, pushed))
+}
+
+/// Completes a delivery in the transaction that is open on `connection`, so that it is done when,
+/// and only when, the transaction commits. Backend crates wrap it for their own connection types.
+///
+/// The delivery goes on being extended, and may be dropped after the transaction has ended: if that
+/// was rolled back the job is given back then.
+///
+/// # Errors
+/// `Lost` when it is not the latest delivery of its job any more: roll back; and those of the
+/// connection.
+pub async fn ack_on<C: Connection>(connection: &mut C, delivery: &Delivery) -> Result<()> {
+    const OPERATION: &str = "ack_in";
+    let queue = delivery.queue();
+    let about = || format!("{} of {}", delivery.id(), queue.name());
+    let ack = Ack {
+        ticket: delivery.ticket(),
+        archive: queue.terms().archive,
+    };
+    let lost = || {
+        let message = "the job is done, cancelled, or in the hands of another";
+        Error::new(ErrorKind::Lost, OPERATION, message).on(about())
+    };
+    if delivery.is_lost() {
+        return Err(lost());
+    }
+    match connection.perform(&[ack]).await {
+        Ok(answers) if answers == [true] => Ok(()),
+        Ok(_) => Err(lost()),
+        Err(failure) => Err(failure.error(OPERATION).on(about())),
+    }
+}
+
+/// What listeners are told when something was pushed.
+pub(crate) fn topic(namespace: &str, queue: &str) -> i64 {
+    crate::key::advisory_key(namespace, &format!("queue {queue}"))
+}
+
+pub(crate) fn key_is_busy(operation: &'static str) -> Error {
+    let message = "other pushes of the same key are under way; try again";
+    Error::new(ErrorKind::Unavailable, operation, message)
+}
+
+/// Checks what can be checked before anything is sent.
+pub(crate) fn check(queue: &dyn Queue, jobs: &[Job]) -> Result<()> {
+    let invalid = |message| Err(Error::new(ErrorKind::Invalid, "push", message));
+    if jobs.len() > job::MAX_PUSH {
+        return invalid(format!(
+            "a push of {} jobs; allowed are {}",
+            jobs.len(),
+            job::MAX_PUSH
+        ));
+    }
+    let bytes: usize = jobs.iter().map(|job| job.payload().len()).sum();
+    if bytes > job::MAX_PUSH_BYTES {
+        return invalid(format!(
+            "a push of {bytes} bytes of payload; allowed are {}",
+            job::MAX_PUSH_BYTES
+        ));
+    }
+    jobs.iter()
+        .try_for_each(|job| job.check(queue.terms().max_payload))
+}
+
+/// Answers in the order of the jobs, of the numbers of those without keys and the answers to those
+/// with.
+pub(crate) fn in_order(jobs: &[Job], plain: Vec<i64>, keyed: Vec<Pushed>) -> Vec<Pushed> {
+    let (mut plain, mut keyed) = (plain.into_iter(), keyed.into_iter());
+    jobs.iter()
+        .filter_map(|job| {
+            if job.is_keyed() {
+                keyed.next()
+            } else {
+                plain.next().map(|id| Pushed { id, how: How::New })
+            }
+        })
+        .collect()
+}

@@ -1,0 +1,309 @@
+//! What is pushed.
+
+use std::fmt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::check_name;
+use crate::lease::micros;
+
+/// The most jobs in one push.
+pub const MAX_PUSH: usize = 10_000;
+/// The most bytes of payload in one push.
+pub const MAX_PUSH_BYTES: usize = 64 << 20;
+/// The longest delay.
+pub const MAX_DELAY: Duration = Duration::from_hours(10 * 366 * 24);
+/// The last point in time that a job can wait for: the end of the year 9999.
+const LAST_TIME: i64 = 253_402_300_799_000_000;
+
+/// Which jobs are claimed first.
+///
+/// Of the jobs that are due those of the higher priority are claimed first; one claim in sixteen
+/// looks at them the other way round, so that low ones are not starved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Priority {
+    /// Before all others.
+    Urgent,
+    /// Before the normal ones.
+    High,
+    /// What most jobs have.
+    #[default]
+    Normal,
+    /// After the normal ones.
+    Low,
+}
+
+impl Priority {
+    /// All of them, the highest first.
+    pub const ALL: [Self; 4] = [Self::Urgent, Self::High, Self::Normal, Self::Low];
+
+    pub(crate) fn number(self) -> i64 {
+        self as i64
+    }
+
+    pub(crate) fn numbered(number: i64) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|priority| priority.number() == number)
+    }
+}
+
+/// What happens when a job is pushed while another of the same unique key waits or runs.
+///
+/// A job that runs is never changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unique {
+    /// The one that is there stays as it is.
+    Skip,
+    /// The one that waits becomes the new one: name, payload, priority, attempts and time.
+    Replace,
+    /// The one that waits gets the new name and payload, and keeps its priority, attempts and time.
+    Keep,
+}
+
+impl Unique {
+    pub(crate) fn number(self) -> i64 {
+        self as i64
+    }
+}
+
+/// A job to push: what kind it is, what it is given, and when it may run.
+///
+/// ```
+/// use std::time::Duration;
+/// use lockapi::queue::{Job, Priority, Unique};
+///
+/// #[derive(serde::Serialize)]
+/// struct Welcome { to: &'static str }
+///
+/// let job = Job::new("send-welcome", &Welcome { to: "ada@example.com" })?
+///     .priority(Priority::High)
+///     .delay(Duration::from_secs(60))
+///     .max_attempts(5)
+///     .unique("welcome/ada", Unique::Skip);
+/// assert_eq!(job.payload(), r#"{"to":"ada@example.com"}"#);
+/// # Ok::<(), lockapi::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Job {
+    name: String,
+    payload: String,
+    priority: Priority,
+    delay: Duration,
+    at: i64,
+    max_attempts: u32,
+    unique: Option<(String, Unique)>,
+    idempotency_key: Option<String>,
+}
+
+impl Job {
+    /// A job of this kind whose payload is a value as JSON; it is due at once and is tried 20 times.
+    ///
+    /// # Errors
+    /// `Invalid` for a value that has no form in JSON.
+    pub fn new(name: impl Into<String>, payload: &(impl Serialize + ?Sized)) -> Result<Self> {
+        let name = name.into();
+        match serde_json::to_string(payload) {
+            Ok(text) => Ok(Self::with(name, text)),
+            Err(error) => {
+                // The error may quote the payload.
+                let message = format!(
+                    "the payload cannot be written as JSON ({:?} error)",
+                    error.classify()
+                );
+                Err(Error::new(ErrorKind::Invalid, "push", message).on(name))
+            }
+        }
+    }
+
+    /// A job whose payload is a text that is JSON already.
+    ///
+    /// # Errors
+    /// `Invalid` for a text that is not JSON or is nested deeper than 128 levels.
+    pub fn json(name: impl Into<String>, payload: impl Into<String>) -> Result<Self> {
+        let (name, payload) = (name.into(), payload.into());
+        match serde_json::from_str::<Value>(&payload) {
+            Ok(_) => Ok(Self::with(name, payload)),
+            Err(error) => {
+                let message = format!(
+                    "the payload is not JSON: {:?} error at line {}, column {}; allowed is one value, nested at most 128 levels deep",
+                    error.classify(),
+                    error.line(),
+                    error.column()
+                );
+                Err(Error::new(ErrorKind::Invalid, "push", message).on(name))
+            }
+        }
+    }
+
+    fn with(name: String, payload: String) -> Self {
+        Self {
+            name,
+            payload,
+            priority: Priority::default(),
+            delay: Duration::ZERO,
+            at: 0,
+            max_attempts: 20,
+            unique: None,
+            idempotency_key: None,
+        }
+    }
+
+    /// Sets its priority.
+    #[must_use]
+    pub fn priority(mut self, priority: Priority) -> Self {
+        self.priority = priority;
+        self
+    }
+
+    /// Not before this time has passed, by the server's clock; at most [`MAX_DELAY`].
+    #[must_use]
+    pub fn delay(mut self, delay: Duration) -> Self {
+        self.delay = delay;
+        self
+    }
+
+    /// Not before this point in time, by the server's clock; one that is past means at once. A
+    /// [`delay`](Self::delay) is added to it.
+    #[must_use]
+    pub fn at(mut self, time: SystemTime) -> Self {
+        self.at = time.duration_since(UNIX_EPOCH).map_or(0, micros);
+        self
+    }
+
+    /// How often it is delivered at most, 20 times unless set; after that it is a dead letter.
+    #[must_use]
+    pub fn max_attempts(mut self, attempts: u32) -> Self {
+        self.max_attempts = attempts;
+        self
+    }
+
+    /// At most one job with this key waits or runs in the queue; the key has 1 to 255 bytes.
+    #[must_use]
+    pub fn unique(mut self, key: impl Into<String>, otherwise: Unique) -> Self {
+        self.unique = Some((key.into(), otherwise));
+        self
+    }
+
+    /// Makes the push repeatable: for a day, a push with a key that was used before finds the job
+    /// of the first push, also when that is done. The key has 1 to 255 bytes.
+    ///
+    /// Set it where a push whose answer was lost is to be tried again.
+    #[must_use]
+    pub fn idempotency_key(mut self, key: impl Into<String>) -> Self {
+        self.idempotency_key = Some(key.into());
+        self
+    }
+
+    /// What kind of job it is.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its payload, as JSON.
+    #[must_use]
+    pub fn payload(&self) -> &str {
+        &self.payload
+    }
+
+    pub(crate) fn is_keyed(&self) -> bool {
+        self.unique.is_some() || self.idempotency_key.is_some()
+    }
+
+    pub(crate) fn is_idempotent(&self) -> bool {
+        self.idempotency_key.is_some()
+    }
+
+    pub(crate) fn check(&self, max_payload: usize) -> Result<()> {
+        check_name("name", &self.name, 1)?;
+        let invalid =
+            |message: String| Err(Error::new(ErrorKind::Invalid, "check", message).on(&self.name));
+        if self.payload.len() > max_payload {
+            return invalid(format!(
+                "the payload has {} bytes; allowed are {max_payload}",
+                self.payload.len()
+            ));
+        }
+        if self.delay > MAX_DELAY {
+            return invalid(format!("a delay of {:?}; allowed are 10 years", self.delay));
+        }
+        if self.at > LAST_TIME {
+            return invalid("its time is after the year 9999".to_owned());
+        }
+        if !(1..=1_000_000).contains(&self.max_attempts) {
+            return invalid(format!(
+                "max_attempts is {}; allowed are 1 to 1,000,000",
+                self.max_attempts
+            ));
+        }
+        if let Some((key, _)) = &self.unique {
+            check_name("unique key", key, 1)?;
+        }
+        if self.unique.is_some() && self.idempotency_key.is_some() {
+            return invalid(
+                "it has a unique key and an idempotency key; allowed is one of them".to_owned(),
+            );
+        }
+        if let Some(key) = &self.idempotency_key {
+            check_name("idempotency key", key, 1)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn row(&self) -> super::NewJob {
+        super::NewJob {
+            name: self.name.clone(),
+            payload: self.payload.clone(),
+            priority: self.priority.number(),
+            at: self.at,
+            delay: micros(self.delay),
+            max_attempts: i64::from(self.max_attempts),
+        }
+    }
+
+    pub(crate) fn keys(&self) -> super::Keys {
+        let (unique_key, unique) = self.unique.clone().unzip();
+        super::Keys {
+            unique_key: unique_key.unwrap_or_default(),
+            unique: unique.unwrap_or(Unique::Skip),
+            idempotency_key: self.idempotency_key.clone().unwrap_or_default(),
+        }
+    }
+}
+
+/// Without the payload.
+impl fmt::Debug for Job {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Job")
+            .field("name", &self.name)
+            .field("priority", &self.priority)
+            .field("delay", &self.delay)
+            .field("max_attempts", &self.max_attempts)
+            .field("unique", &self.unique)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What became of a job that was pushed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pushed {
+    /// The number of the job that is there now.
+    pub id: i64,
+    /// Whether it is new.
+    pub how: How,
+}
+
+/// Whether a push made a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// It is a new one.
+    New,
+    /// The one of the same unique or idempotency key stays as it is.
+    Existing,
+    /// The one of the same unique key was changed.
+    Changed,
+}

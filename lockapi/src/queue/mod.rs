@@ -1,0 +1,384 @@
+//! Work that waits in the database until somebody does it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::check_name;
+
+mod claim;
+mod delivery;
+pub(crate) mod in_transaction;
+mod job;
+mod model;
+mod operations;
+
+pub(crate) use claim::check_lease;
+pub use claim::{Claim, Exchange, MAX_CLAIM, MAX_LEASE, MIN_LEASE, Outcome, Settled, Ticket};
+pub use delivery::Delivery;
+pub use in_transaction::{ack_on, push_on};
+pub use job::{How, Job, MAX_DELAY, MAX_PUSH, MAX_PUSH_BYTES, Priority, Pushed, Unique};
+pub use model::Jobs;
+pub use operations::{
+    Ack, Cancel, Claimed, CountJobs, Counted, DeadRow, Discard, Floor, Keys, Name, NewJob, Purge,
+    Push, PushKeyed, ReadDead, Redrive, SetPaused, Settle, SweepQueue, Turn, Turned,
+};
+
+/// The most bytes of an error that are kept.
+pub const MAX_ERROR_BYTES: usize = 8192;
+/// The most bytes of a payload that a queue may be told to allow.
+pub const MAX_PAYLOAD_BYTES: usize = 16 << 20;
+
+/// How a queue is used by this handle of it.
+///
+/// ```
+/// use std::time::Duration;
+/// use lockapi::queue::Terms;
+///
+/// let terms = Terms::default().archive(Duration::from_hours(24)).max_payload(64 << 10);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Terms {
+    pub(crate) archive: bool,
+    pub(crate) keep: Duration,
+    pub(crate) max_payload: usize,
+}
+
+impl Default for Terms {
+    fn default() -> Self {
+        Self {
+            archive: false,
+            keep: Duration::from_hours(7 * 24),
+            max_payload: 1 << 20,
+        }
+    }
+}
+
+impl Terms {
+    /// Keeps completed jobs in the archive for this long; otherwise they are deleted. What was
+    /// cancelled is kept for this long as well, for a week unless set.
+    #[must_use]
+    pub fn archive(mut self, keep: Duration) -> Self {
+        self.archive = true;
+        self.keep = keep;
+        self
+    }
+
+    /// The most bytes of a payload, 1 MiB unless set, at most [`MAX_PAYLOAD_BYTES`].
+    #[must_use]
+    pub fn max_payload(mut self, bytes: usize) -> Self {
+        self.max_payload = bytes;
+        self
+    }
+
+    pub(crate) fn check(&self, name: &str) -> Result<()> {
+        check_name("name of the queue", name, 1)?;
+        let invalid = |message| Err(Error::new(ErrorKind::Invalid, "check", message));
+        if !(1..=MAX_PAYLOAD_BYTES).contains(&self.max_payload) {
+            return invalid(format!(
+                "max_payload is {}; allowed are 1 to {MAX_PAYLOAD_BYTES} bytes",
+                self.max_payload
+            ));
+        }
+        if self.keep > MAX_DELAY {
+            let keep = self.keep;
+            return invalid(format!("keeping for {keep:?}; allowed are 10 years"));
+        }
+        Ok(())
+    }
+}
+
+/// A queue of jobs that any number of programs push to and claim from.
+///
+/// # Guarantees
+/// - A push that was answered is on disk: neither a crash of the server nor the death of any
+///   process loses it.
+/// - **At least once.** A job is delivered until a delivery of it is acknowledged or its attempts
+///   are used up. A worker that dies, hangs or is cut off loses its delivery when the lease ends,
+///   by the server's clock.
+/// - A delivery that is no longer the latest changes nothing: each has a token of its own.
+/// - What is acknowledged in the transaction of its effects ([`ack_on`], `ack_in` of the backend
+///   crates) takes effect exactly once.
+/// - Higher priorities go first, within them what has been due for longer; low ones are not
+///   starved. Workers that claim at the same time get different jobs, so the order in which jobs
+///   end says nothing.
+///
+/// # Cancel safety
+/// Every future may be dropped at any point. A push that was under way may have happened. Jobs that
+/// were claimed for a caller that left are given back, uncounted.
+#[async_trait]
+pub trait Queue: Send + Sync + fmt::Debug {
+    /// Its name.
+    fn name(&self) -> &str;
+
+    /// The namespace that it is in.
+    fn namespace(&self) -> &str;
+
+    /// How this handle uses it.
+    fn terms(&self) -> &Terms;
+
+    /// Pushes jobs, all of them or none, at most [`MAX_PUSH`] jobs of [`MAX_PUSH_BYTES`] in all.
+    /// Of jobs with keys each is pushed on its own, in their order, after those without.
+    ///
+    /// # Errors
+    /// `Invalid` for what is outside of its limits, before anything is sent. `Unavailable`: not
+    /// pushed. `Indeterminate`: nobody knows; what has an idempotency key is tried again first, and
+    /// can be pushed again.
+    async fn push_all(&self, jobs: Vec<Job>) -> Result<Vec<Pushed>>;
+
+    /// Completes deliveries and claims jobs, in one round trip and one transaction, without
+    /// waiting; `None` claims nothing.
+    ///
+    /// Programs call [`QueueExt::claim`] and [`Delivery::ack`]; this is what workers are made of.
+    ///
+    /// # Errors
+    /// `Invalid` for a claim outside of its limits. `Unavailable`: neither. `Indeterminate`: nobody
+    /// knows; what was claimed is delivered again when its lease has ended.
+    async fn exchange(&self, acks: Vec<Ticket>, claim: Option<&Claim>) -> Result<Exchange>;
+
+    /// Returns when there may be something to claim that was not there at the exchange that
+    /// answered `seen`, at the latest after `at_most`.
+    ///
+    /// It returns at once when something has arrived since. A job that becomes due, a job that is
+    /// pushed in this process, and, where the backend hears notifications, one that is pushed
+    /// elsewhere end it. Answers how much of the time is left.
+    async fn arrival(&self, seen: u64, at_most: Duration) -> Duration;
+
+    /// Decides what becomes of a delivery.
+    ///
+    /// # Errors
+    /// `Invalid` for a time outside of its limits, `Unavailable`, `Indeterminate`.
+    async fn settle(&self, ticket: Ticket, outcome: Outcome) -> Result<Settled>;
+
+    /// Decides what becomes of a delivery, in the background: for destructors. Where the server
+    /// cannot be reached the lease ends by itself.
+    fn settle_later(&self, ticket: Ticket, outcome: Outcome);
+
+    /// Pauses it, or lets it go on: a paused queue takes jobs and gives none.
+    ///
+    /// # Errors
+    /// `Unavailable`, `Indeterminate`.
+    async fn set_paused(&self, paused: bool) -> Result<()>;
+
+    /// Cancels jobs, waiting or running, and answers the numbers of those that were there. What
+    /// runs loses its delivery; its worker learns of it with the next extension of the lease.
+    ///
+    /// # Errors
+    /// `Unavailable`, `Indeterminate`.
+    async fn cancel(&self, ids: Vec<i64>) -> Result<Vec<i64>>;
+
+    /// Deletes all jobs that wait, in parts, and answers how many.
+    ///
+    /// # Errors
+    /// `Unavailable`, `Indeterminate`: some may have been deleted.
+    async fn purge(&self) -> Result<u64>;
+
+    /// Counts its jobs, of each priority and state at most 10,000.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    async fn statistics(&self) -> Result<Statistics>;
+
+    /// Reads dead letters, the oldest first: at most `most` (up to 1,000) of those numbered above
+    /// `after`.
+    ///
+    /// # Errors
+    /// `Invalid` for more than 1,000, `Unavailable`.
+    async fn dead_letters(&self, after: i64, most: usize) -> Result<Vec<DeadLetter>>;
+
+    /// Puts dead letters back, with all their attempts ahead of them: those with these numbers, or
+    /// all if there are none. Answers how many; one whose unique key is taken stays.
+    ///
+    /// # Errors
+    /// `Unavailable`, `Indeterminate`: some may have been put back.
+    async fn redrive(&self, ids: Vec<i64>) -> Result<u64>;
+
+    /// Deletes dead letters: those with these numbers, or all if there are none. Answers how many.
+    ///
+    /// # Errors
+    /// `Unavailable`, `Indeterminate`: some may have been deleted.
+    async fn discard(&self, ids: Vec<i64>) -> Result<u64>;
+}
+
+/// Conveniences over [`Queue`].
+#[async_trait]
+pub trait QueueExt: Queue {
+    /// Pushes a job.
+    ///
+    /// # Errors
+    /// As for [`push_all`](Queue::push_all).
+    async fn push(&self, job: Job) -> Result<Pushed> {
+        let pushed = self.push_all(vec![job]).await?;
+        pushed.first().copied().ok_or_else(|| {
+            let message = "a push of one job was answered with none";
+            Error::new(ErrorKind::Corrupt, "push", message).on(self.name())
+        })
+    }
+
+    /// Claims jobs; none when there are none within the claim's waiting time.
+    ///
+    /// # Cancel safety
+    /// When dropped, nothing stays claimed.
+    ///
+    /// # Errors
+    /// As for [`exchange`](Queue::exchange).
+    async fn claim(&self, claim: &Claim) -> Result<Vec<Delivery>> {
+        let mut left = claim.wait;
+        loop {
+            let exchange = self.exchange(Vec::new(), Some(claim)).await?;
+            if !exchange.deliveries.is_empty() || (left.is_zero() && !exchange.more) {
+                return Ok(exchange.deliveries);
+            }
+            if !exchange.more {
+                left = self.arrival(exchange.seen, left).await;
+            }
+        }
+    }
+
+    /// Stops giving out jobs.
+    ///
+    /// # Errors
+    /// As for [`set_paused`](Queue::set_paused).
+    async fn pause(&self) -> Result<()> {
+        self.set_paused(true).await
+    }
+
+    /// Gives out jobs again.
+    ///
+    /// # Errors
+    /// As for [`set_paused`](Queue::set_paused).
+    async fn resume(&self) -> Result<()> {
+        self.set_paused(false).await
+    }
+}
+
+impl<Q: Queue + ?Sized> QueueExt for Q {}
+
+/// How many jobs a queue has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Statistics {
+    /// Due and waiting for a worker.
+    pub ready: Tally,
+    /// In the hands of workers.
+    pub running: Tally,
+    /// Not yet due.
+    pub delayed: Tally,
+    /// Dead letters.
+    pub dead: Tally,
+    /// How long the one that has been ready for the longest has been due.
+    pub oldest: Option<Duration>,
+    /// Whether the queue is paused.
+    pub paused: bool,
+}
+
+/// A count that stops counting somewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tally {
+    /// How many were counted.
+    pub count: u64,
+    /// Whether there may be more.
+    pub more: bool,
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let more = if self.more { " or more" } else { "" };
+        write!(f, "{}{more}", self.count)
+    }
+}
+
+impl From<Counted> for Statistics {
+    fn from(counted: Counted) -> Self {
+        let tally = |count: i64, more| Tally {
+            count: count.max(0).unsigned_abs(),
+            more,
+        };
+        Self {
+            ready: tally(counted.ready, counted.more_due),
+            running: tally(counted.running, counted.more_due),
+            delayed: tally(counted.delayed, counted.more_delayed),
+            dead: tally(counted.dead, counted.more_dead),
+            oldest: counted
+                .oldest
+                .map(|micros| Duration::from_micros(micros.max(0).unsigned_abs())),
+            paused: counted.paused,
+        }
+    }
+}
+
+/// A job that failed for good.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct DeadLetter {
+    /// The number of the job.
+    pub id: i64,
+    /// What kind of job it was.
+    pub name: String,
+    /// Its payload, as JSON.
+    pub payload: String,
+    /// Why its last attempt failed.
+    pub error: String,
+    /// How often it was delivered.
+    pub attempts: u32,
+    /// Who had it last, in the words of the worker.
+    pub worker: String,
+    /// When it was pushed.
+    pub created_at: SystemTime,
+    /// When it failed for good.
+    pub failed_at: SystemTime,
+}
+
+impl From<DeadRow> for DeadLetter {
+    fn from(row: DeadRow) -> Self {
+        Self {
+            id: row.id,
+            name: row.name,
+            payload: row.payload,
+            error: row.error,
+            attempts: u32::try_from(row.attempt).unwrap_or(u32::MAX),
+            worker: row.worker,
+            created_at: delivery::point(row.created_at),
+            failed_at: delivery::point(row.failed_at),
+        }
+    }
+}
+
+/// Without the payload.
+impl fmt::Debug for DeadLetter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeadLetter")
+            .field("id", &self.id)
+            .field("name", &self.name)
+            .field("error", &self.error)
+            .field("attempts", &self.attempts)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a handle of a queue is, of either face: all that an operation in a transaction needs.
+pub trait Pushable {
+    /// The handle.
+    fn as_queue(&self) -> &dyn Queue;
+}
+
+impl<Q: Queue> Pushable for Q {
+    fn as_queue(&self) -> &dyn Queue {
+        self
+    }
+}
+
+impl Pushable for dyn Queue + '_ {
+    fn as_queue(&self) -> &dyn Queue {
+        self
+    }
+}
+
+impl Pushable for Arc<dyn Queue> {
+    fn as_queue(&self) -> &dyn Queue {
+        &**self
+    }
+}

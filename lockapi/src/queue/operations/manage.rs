@@ -1,0 +1,417 @@
+//! What people and programs do to a queue as a whole; batches of one.
+
+use crate::error::Failure;
+use crate::memory::World;
+use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
+
+/// A queue by its names.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Name {
+    /// Namespace of the backend.
+    pub namespace: String,
+    /// Name of the queue.
+    pub queue: String,
+}
+
+impl Name {
+    fn params(&self) -> [Value; 2] {
+        [
+            Value::Text(self.namespace.clone()),
+            Value::Text(self.queue.clone()),
+        ]
+    }
+}
+
+/// Cancels jobs.
+#[derive(Clone, Debug)]
+pub struct Cancel {
+    /// The queue.
+    pub name: Name,
+    /// The numbers of the jobs.
+    pub ids: Vec<i64>,
+}
+
+/// Deletes jobs that wait.
+#[derive(Clone, Debug)]
+pub struct Purge {
+    /// The queue.
+    pub name: Name,
+    /// How many at most.
+    pub most: i64,
+}
+
+/// Puts dead letters back.
+#[derive(Clone, Debug)]
+pub struct Redrive {
+    /// The queue.
+    pub name: Name,
+    /// Their numbers; none are all.
+    pub ids: Vec<i64>,
+    /// How many at most.
+    pub most: i64,
+    /// The topic to tell listeners of.
+    pub topic: i64,
+}
+
+/// Deletes dead letters.
+#[derive(Clone, Debug)]
+pub struct Discard {
+    /// The queue.
+    pub name: Name,
+    /// Their numbers; none are all.
+    pub ids: Vec<i64>,
+    /// How many at most.
+    pub most: i64,
+}
+
+/// Pauses or resumes a queue.
+#[derive(Clone, Debug)]
+pub struct SetPaused {
+    /// The queue.
+    pub name: Name,
+    /// Whether it is paused from now on.
+    pub paused: bool,
+    /// The topic to tell listeners of.
+    pub topic: i64,
+}
+
+/// Counts jobs.
+#[derive(Clone, Debug)]
+pub struct CountJobs {
+    /// The queue.
+    pub name: Name,
+    /// How many of each priority and state are counted at most.
+    pub most: i64,
+}
+
+/// The answer to a [`CountJobs`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools, reason = "they are columns")]
+pub struct Counted {
+    /// Due, and not running.
+    pub ready: i64,
+    /// Running, with a lease.
+    pub running: i64,
+    /// Not yet due.
+    pub delayed: i64,
+    /// Dead letters.
+    pub dead: i64,
+    /// How long the oldest ready one has been due, in microseconds.
+    pub oldest: Option<i64>,
+    /// Whether there are more ready or running ones.
+    pub more_due: bool,
+    /// Whether there are more delayed ones.
+    pub more_delayed: bool,
+    /// Whether there are more dead letters.
+    pub more_dead: bool,
+    /// Whether the queue is paused.
+    pub paused: bool,
+}
+
+/// Reads dead letters.
+#[derive(Clone, Debug)]
+pub struct ReadDead {
+    /// The queue.
+    pub name: Name,
+    /// Those with larger numbers.
+    pub after: i64,
+    /// How many at most.
+    pub most: i64,
+}
+
+/// A dead letter; times in microseconds since 1970.
+#[derive(Clone, PartialEq, Eq)]
+pub struct DeadRow {
+    /// The number of the job.
+    pub id: i64,
+    /// What kind of job it was.
+    pub name: String,
+    /// Its payload, as JSON.
+    pub payload: String,
+    /// Why its last attempt failed.
+    pub error: String,
+    /// How often it was delivered.
+    pub attempt: i64,
+    /// Who had it last.
+    pub worker: String,
+    /// When it was pushed.
+    pub created_at: i64,
+    /// When it failed for good.
+    pub failed_at: i64,
+}
+
+/// Without the payload.
+impl std::fmt::Debug for DeadRow {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DeadRow")
+            .field("id", &self.id)
+            .field("name", &self.name)
+            .field("error", &self.error)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Deletes what has been in the archive for long.
+#[derive(Clone, Debug)]
+pub struct SweepQueue {
+    /// The queue.
+    pub name: Name,
+    /// For how long things are kept, in microseconds.
+    pub keep: i64,
+    /// How many at most.
+    pub most: i64,
+}
+
+/// An operation that answers a number.
+macro_rules! counting {
+    ($operation:ident, $name:literal, $sql:literal, [$($param:ident),*], $columns:expr,
+     |$one:ident| $params:expr, |$world:ident, $model:ident| $count:expr) => {
+        impl Operation for $operation {
+            /// How many it was done to.
+            type Output = i64;
+
+            const STATEMENT: Statement = Statement {
+                name: $name,
+                sql: include_str!($sql),
+                params: &[Type::Text, Type::Text, $(Type::$param),*],
+                columns: &$columns,
+            };
+
+            fn params(batch: &[Self]) -> Vec<Value> {
+                let Some($one) = batch.first() else {
+                    return Vec::new();
+                };
+                let mut params = $one.name.params().to_vec();
+                params.extend($params);
+                params
+            }
+
+            fn decode(_: &[Self], rows: Rows) -> Result<Vec<i64>, Failure> {
+                rows.into_iter().map(|mut row| row.int(0)).collect()
+            }
+
+            fn model(batch: &[Self], $world: &mut World, _: u64) -> Option<Rows> {
+                let $model = batch.first()?;
+                let count: i64 = $count;
+                let mut columns = vec![Value::Int(count)];
+                columns.resize(Self::STATEMENT.columns.len(), Value::Int(0));
+                Some(vec![Row(columns)])
+            }
+        }
+    };
+}
+
+counting! { Purge, "queue.purge", "purge.sql", [Int], [Type::Int],
+    |one| [Value::Int(one.most)],
+    |world, one| world.jobs.purge(one)
+}
+
+counting! { Redrive, "queue.redrive", "redrive.sql", [Ints, Int, Ints], [Type::Int, Type::Int],
+    |one| [
+        Value::Ints(one.ids.clone()),
+        Value::Int(one.most),
+        Value::Ints(vec![one.topic]),
+    ],
+    |world, one| {
+        let count = world.jobs.redrive(world.now, one);
+        world.tell([one.topic]);
+        count
+    }
+}
+
+counting! { Discard, "queue.discard", "discard.sql", [Ints, Int], [Type::Int],
+    |one| [Value::Ints(one.ids.clone()), Value::Int(one.most)],
+    |world, one| world.jobs.discard(one)
+}
+
+counting! { SweepQueue, "queue.sweep", "sweep.sql", [Int, Int], [Type::Int],
+    |one| [Value::Int(one.keep), Value::Int(one.most)],
+    |world, one| world.jobs.sweep(world.now, one)
+}
+
+impl Operation for Cancel {
+    /// The numbers of those that were there.
+    type Output = Vec<i64>;
+
+    const STATEMENT: Statement = Statement {
+        name: "queue.cancel",
+        sql: include_str!("cancel.sql"),
+        params: &[Type::Text, Type::Text, Type::Ints],
+        columns: &[Type::Ints],
+    };
+
+    fn params(batch: &[Self]) -> Vec<Value> {
+        let Some(one) = batch.first() else {
+            return Vec::new();
+        };
+        let mut params = one.name.params().to_vec();
+        params.push(Value::Ints(one.ids.clone()));
+        params
+    }
+
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<Vec<i64>>, Failure> {
+        rows.into_iter().map(|mut row| row.ints(0)).collect()
+    }
+
+    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
+        let cancelled = world.jobs.cancel(world.now, batch.first()?);
+        Some(vec![Row(vec![Value::Ints(cancelled)])])
+    }
+}
+
+impl Operation for SetPaused {
+    type Output = bool;
+
+    const STATEMENT: Statement = Statement {
+        name: "queue.set_paused",
+        sql: include_str!("set_paused.sql"),
+        params: &[Type::Text, Type::Text, Type::Bool, Type::Ints],
+        columns: &[Type::Bool, Type::Int],
+    };
+
+    fn params(batch: &[Self]) -> Vec<Value> {
+        let Some(one) = batch.first() else {
+            return Vec::new();
+        };
+        let mut params = one.name.params().to_vec();
+        params.extend([Value::Bool(one.paused), Value::Ints(vec![one.topic])]);
+        params
+    }
+
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<bool>, Failure> {
+        rows.into_iter().map(|mut row| row.bool(0)).collect()
+    }
+
+    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
+        let one = batch.first()?;
+        world.jobs.set_paused(&one.name, one.paused);
+        world.tell([one.topic]);
+        Some(vec![Row(vec![Value::Bool(one.paused), Value::Int(0)])])
+    }
+}
+
+impl Operation for CountJobs {
+    type Output = Counted;
+
+    const STATEMENT: Statement = Statement {
+        name: "queue.statistics",
+        sql: include_str!("statistics.sql"),
+        params: &[Type::Text, Type::Text, Type::Int],
+        columns: &[
+            Type::Int,
+            Type::Int,
+            Type::Int,
+            Type::Int,
+            Type::Int,
+            Type::Bool,
+            Type::Bool,
+            Type::Bool,
+            Type::Bool,
+        ],
+    };
+
+    fn params(batch: &[Self]) -> Vec<Value> {
+        let Some(one) = batch.first() else {
+            return Vec::new();
+        };
+        let mut params = one.name.params().to_vec();
+        params.push(Value::Int(one.most));
+        params
+    }
+
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<Counted>, Failure> {
+        let read = |mut row: Row| {
+            Ok(Counted {
+                ready: row.int(0)?,
+                running: row.int(1)?,
+                delayed: row.int(2)?,
+                dead: row.int(3)?,
+                oldest: row.maybe_int(4)?,
+                more_due: row.bool(5)?,
+                more_delayed: row.bool(6)?,
+                more_dead: row.bool(7)?,
+                paused: row.bool(8)?,
+            })
+        };
+        rows.into_iter().map(read).collect()
+    }
+
+    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
+        let one = batch.first()?;
+        let counted = world.jobs.count(world.now, one);
+        Some(vec![Row(vec![
+            Value::Int(counted.ready),
+            Value::Int(counted.running),
+            Value::Int(counted.delayed),
+            Value::Int(counted.dead),
+            counted.oldest.map_or(Value::Null(Type::Int), Value::Int),
+            Value::Bool(counted.more_due),
+            Value::Bool(counted.more_delayed),
+            Value::Bool(counted.more_dead),
+            Value::Bool(counted.paused),
+        ])])
+    }
+}
+
+impl Operation for ReadDead {
+    type Output = Vec<DeadRow>;
+
+    const STATEMENT: Statement = Statement {
+        name: "queue.dead_letters",
+        sql: include_str!("dead_letters.sql"),
+        params: &[Type::Text, Type::Text, Type::Int, Type::Int],
+        columns: &[
+            Type::Int,
+            Type::Text,
+            Type::Text,
+            Type::Text,
+            Type::Int,
+            Type::Text,
+            Type::Int,
+            Type::Int,
+        ],
+    };
+
+    fn params(batch: &[Self]) -> Vec<Value> {
+        let Some(one) = batch.first() else {
+            return Vec::new();
+        };
+        let mut params = one.name.params().to_vec();
+        params.extend([Value::Int(one.after), Value::Int(one.most)]);
+        params
+    }
+
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<Vec<DeadRow>>, Failure> {
+        let read = |mut row: Row| {
+            Ok(DeadRow {
+                id: row.int(0)?,
+                name: row.text(1)?,
+                payload: row.text(2)?,
+                error: row.maybe_text(3)?.unwrap_or_default(),
+                attempt: row.int(4)?,
+                worker: row.maybe_text(5)?.unwrap_or_default(),
+                created_at: row.int(6)?,
+                failed_at: row.int(7)?,
+            })
+        };
+        let read: Result<_, Failure> = rows.into_iter().map(read).collect();
+        Ok(vec![read?])
+    }
+
+    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
+        let row = |row: DeadRow| {
+            Row(vec![
+                Value::Int(row.id),
+                Value::Text(row.name),
+                Value::Text(row.payload),
+                Value::Text(row.error),
+                Value::Int(row.attempt),
+                Value::Text(row.worker),
+                Value::Int(row.created_at),
+                Value::Int(row.failed_at),
+            ])
+        };
+        let dead = world.jobs.dead_letters(batch.first()?);
+        Some(dead.into_iter().map(row).collect())
+    }
+}

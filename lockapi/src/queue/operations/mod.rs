@@ -1,0 +1,14 @@
+//! What queues do to the database.
+
+mod manage;
+mod push;
+mod settle;
+mod turn;
+
+pub use manage::{
+    Cancel, CountJobs, Counted, DeadRow, Discard, Name, Purge, ReadDead, Redrive, SetPaused,
+    SweepQueue,
+};
+pub use push::{Keys, NewJob, Push, PushKeyed};
+pub use settle::{Ack, Settle};
+pub use turn::{Claimed, Floor, Turn, Turned};

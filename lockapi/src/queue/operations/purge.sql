@@ -1,0 +1,19 @@
+-- Deletes jobs that wait, at most $3 of them.
+--
+-- Promises: what runs is left alone.
+-- Index: job_due.
+-- Race: a job that is being claimed is locked and skipped.
+WITH held AS MATERIALIZED (
+    SELECT j.id
+      FROM lockapi.job AS j
+     WHERE j.namespace = $1::text AND j.queue = $2::text AND j.token IS NULL
+     ORDER BY j.priority, j.run_at, j.id
+     LIMIT $3::int8
+       FOR UPDATE OF j SKIP LOCKED
+), gone AS (
+    DELETE FROM lockapi.job AS j
+     USING held AS h
+     WHERE j.id = h.id
+    RETURNING j.id
+)
+SELECT pg_catalog.count(*) AS deleted FROM gone

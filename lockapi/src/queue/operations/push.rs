@@ -1,0 +1,233 @@
+//! Pushing.
+
+use crate::error::Failure;
+use crate::memory::World;
+use crate::queue::{How, Pushed, Unique};
+use crate::seam::columns::{place, texts};
+use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
+
+/// A job to insert; times in microseconds.
+#[derive(Clone, PartialEq, Eq)]
+pub struct NewJob {
+    /// What kind of job it is.
+    pub name: String,
+    /// Its payload, as JSON.
+    pub payload: String,
+    /// The number of its priority.
+    pub priority: i64,
+    /// The point in time that its delay counts from, since 1970; what is past means now.
+    pub at: i64,
+    /// Its delay.
+    pub delay: i64,
+    /// How often it is delivered at most.
+    pub max_attempts: i64,
+}
+
+/// Without the payload.
+impl std::fmt::Debug for NewJob {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "NewJob({:?})", self.name)
+    }
+}
+
+/// One call's jobs without keys, for one queue.
+#[derive(Clone, Debug)]
+pub struct Push {
+    /// Namespace of the backend.
+    pub namespace: String,
+    /// Name of the queue.
+    pub queue: String,
+    /// The jobs.
+    pub jobs: Vec<NewJob>,
+    /// The topic to tell listeners of, if they are to be told.
+    pub topic: Option<i64>,
+}
+
+/// The keys of a job; empty is none.
+#[derive(Clone, Debug)]
+pub struct Keys {
+    /// See [`Job::unique`](crate::queue::Job::unique).
+    pub unique_key: String,
+    /// What happens to the one that is there.
+    pub unique: Unique,
+    /// See [`Job::idempotency_key`](crate::queue::Job::idempotency_key).
+    pub idempotency_key: String,
+}
+
+/// Pushes one job with a key.
+#[derive(Clone, Debug)]
+pub struct PushKeyed {
+    /// Namespace of the backend.
+    pub namespace: String,
+    /// Name of the queue.
+    pub queue: String,
+    /// The job.
+    pub job: NewJob,
+    /// Its keys: one of the two.
+    pub keys: Keys,
+    /// The topic to tell listeners of, if they are to be told.
+    pub topic: Option<i64>,
+}
+
+impl Operation for Push {
+    /// The numbers of the jobs.
+    type Output = Vec<i64>;
+
+    const STATEMENT: Statement = Statement {
+        name: "queue.push",
+        sql: include_str!("push.sql"),
+        params: &[
+            Type::Texts,
+            Type::Texts,
+            Type::Texts,
+            Type::Texts,
+            Type::Ints,
+            Type::Ints,
+            Type::Ints,
+            Type::Ints,
+            Type::Ints,
+        ],
+        columns: &[Type::Ints, Type::Int],
+    };
+
+    fn params(batch: &[Self]) -> Vec<Value> {
+        let jobs = || batch.iter().flat_map(|one| &one.jobs);
+        let of_queue = |field: fn(&Self) -> &String| {
+            let each = batch
+                .iter()
+                .flat_map(|one| std::iter::repeat_n(field(one), one.jobs.len()));
+            Value::Texts(each.cloned().collect())
+        };
+        let texts =
+            |field: fn(&NewJob) -> &String| Value::Texts(jobs().map(field).cloned().collect());
+        let ints = |field: fn(&NewJob) -> i64| Value::Ints(jobs().map(field).collect());
+        vec![
+            of_queue(|one| &one.namespace),
+            of_queue(|one| &one.queue),
+            texts(|job| &job.name),
+            texts(|job| &job.payload),
+            ints(|job| job.priority),
+            ints(|job| job.at),
+            ints(|job| job.delay),
+            ints(|job| job.max_attempts),
+            topics(batch.iter().map(|one| one.topic)),
+        ]
+    }
+
+    fn decode(batch: &[Self], rows: Rows) -> Result<Vec<Vec<i64>>, Failure> {
+        let mut ids = Vec::new();
+        for mut row in rows {
+            ids.extend(row.ints(0)?);
+        }
+        // Numbers were drawn in the order of the arrays; the rows may be told in another.
+        ids.sort_unstable();
+        let mut rest = ids.into_iter();
+        let answers = batch
+            .iter()
+            .map(|one| rest.by_ref().take(one.jobs.len()).collect::<Vec<_>>());
+        let answers: Vec<_> = answers.collect();
+        let short = answers
+            .iter()
+            .zip(batch)
+            .any(|(ids, one)| ids.len() != one.jobs.len());
+        if short || rest.next().is_some() {
+            return Err(Failure::corrupt("not as many numbers as jobs"));
+        }
+        Ok(answers)
+    }
+
+    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
+        let now = world.now;
+        let mut ids = Vec::new();
+        for one in batch {
+            for job in &one.jobs {
+                ids.push(world.jobs.push(now, &one.namespace, &one.queue, job, ""));
+            }
+        }
+        world.tell(batch.iter().filter_map(|one| one.topic));
+        Some(vec![Row(vec![Value::Ints(ids), Value::Int(0)])])
+    }
+}
+
+impl Operation for PushKeyed {
+    /// `None` says: ask again.
+    type Output = Option<Pushed>;
+
+    const STATEMENT: Statement = Statement {
+        name: "queue.push_keyed",
+        sql: include_str!("push_keyed.sql"),
+        params: &[
+            Type::Texts,
+            Type::Texts,
+            Type::Texts,
+            Type::Texts,
+            Type::Ints,
+            Type::Ints,
+            Type::Ints,
+            Type::Ints,
+            Type::Texts,
+            Type::Ints,
+            Type::Texts,
+            Type::Ints,
+        ],
+        columns: &[Type::Int, Type::Int, Type::Int, Type::Int],
+    };
+
+    fn params(batch: &[Self]) -> Vec<Value> {
+        let ints = |field: fn(&Self) -> i64| Value::Ints(batch.iter().map(field).collect());
+        vec![
+            texts(batch, |one| &one.namespace),
+            texts(batch, |one| &one.queue),
+            texts(batch, |one| &one.job.name),
+            texts(batch, |one| &one.job.payload),
+            ints(|one| one.job.priority),
+            ints(|one| one.job.at),
+            ints(|one| one.job.delay),
+            ints(|one| one.job.max_attempts),
+            texts(batch, |one| &one.keys.unique_key),
+            ints(|one| one.keys.unique.number()),
+            texts(batch, |one| &one.keys.idempotency_key),
+            topics(batch.iter().map(|one| one.topic)),
+        ]
+    }
+
+    fn decode(batch: &[Self], rows: Rows) -> Result<Vec<Option<Pushed>>, Failure> {
+        let mut answers = vec![None; batch.len()];
+        for mut row in rows {
+            let at = place(&mut row, batch.len())?;
+            let id = row.maybe_int(1)?;
+            let how = match row.int(2)? {
+                0 => How::New,
+                1 => How::Existing,
+                2 => How::Changed,
+                _ => continue,
+            };
+            answers[at] = id.map(|id| Pushed { id, how });
+        }
+        Ok(answers)
+    }
+
+    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
+        let now = world.now;
+        let mut rows = Rows::new();
+        for (n, one) in (1..).zip(batch) {
+            let Pushed { id, how } = world.jobs.push_keyed(now, one);
+            let how = match how {
+                How::New => 0,
+                How::Existing => 1,
+                How::Changed => 2,
+            };
+            rows.push(Row([n, id, how, 0].map(Value::Int).to_vec()));
+        }
+        world.tell(batch.iter().filter_map(|one| one.topic));
+        Some(rows)
+    }
+}
+
+/// Each topic once.
+fn topics(of: impl Iterator<Item = Option<i64>>) -> Value {
+    let mut topics: Vec<i64> = of.flatten().collect();
+    topics.sort_unstable();
+    topics.dedup();
+    Value::Ints(topics)
+}

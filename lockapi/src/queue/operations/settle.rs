@@ -1,0 +1,175 @@
+//! Completing, failing, returning and extending deliveries.
+
+use std::collections::HashSet;
+
+use crate::error::Failure;
+use crate::lease::micros;
+use crate::memory::World;
+use crate::queue::{MAX_ERROR_BYTES, Outcome, Settled, Ticket};
+use crate::seam::columns::{ints, place, texts};
+use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
+
+/// Completes one delivery.
+#[derive(Clone, Copy, Debug)]
+pub struct Ack {
+    /// The delivery.
+    pub ticket: Ticket,
+    /// Whether the job is kept in the archive.
+    pub archive: bool,
+}
+
+/// Settles one delivery in another way.
+#[derive(Clone, Debug)]
+pub struct Settle {
+    /// The delivery.
+    pub ticket: Ticket,
+    /// The number of what is to become of it, as the statement knows it.
+    pub kind: i64,
+    /// The time that goes with it, in microseconds.
+    pub time: i64,
+    /// The error that goes with it; empty is none.
+    pub error: String,
+}
+
+impl Settle {
+    /// `None` for [`Outcome::Ack`], which is an [`Ack`].
+    #[must_use]
+    pub fn new(ticket: Ticket, outcome: &Outcome) -> Option<Self> {
+        let (kind, time, error) = match outcome {
+            Outcome::Ack => return None,
+            Outcome::Nack { error, after } => (0, micros(*after), short(error)),
+            Outcome::Reject { error } => (1, 0, short(error)),
+            Outcome::Snooze(time) => (2, micros(*time), String::new()),
+            Outcome::Release => (3, 0, String::new()),
+            Outcome::Abandon => {
+                let error = "the delivery was dropped without an answer";
+                (4, 0, error.to_owned())
+            }
+            Outcome::Extend(time) => (5, micros(*time), String::new()),
+        };
+        Some(Self {
+            ticket,
+            kind,
+            time,
+            error,
+        })
+    }
+}
+
+/// An error as it can be stored: without NUL, and cut off.
+fn short(error: &str) -> String {
+    let mut text = error.replace('\0', "\u{fffd}");
+    if text.is_empty() {
+        "no reason was given".clone_into(&mut text);
+    }
+    if text.len() > MAX_ERROR_BYTES {
+        let mut end = MAX_ERROR_BYTES;
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        text.truncate(end);
+    }
+    text
+}
+
+impl Operation for Ack {
+    /// Whether the delivery was the latest of its job.
+    type Output = bool;
+
+    const STATEMENT: Statement = Statement {
+        name: "queue.ack",
+        sql: include_str!("ack.sql"),
+        params: &[Type::Ints, Type::Ints, Type::Bools],
+        columns: &[Type::Ints],
+    };
+
+    fn params(batch: &[Self]) -> Vec<Value> {
+        acks(batch)
+    }
+
+    fn decode(batch: &[Self], rows: Rows) -> Result<Vec<bool>, Failure> {
+        let mut done = Vec::new();
+        for mut row in rows {
+            done.extend(row.ints(0)?);
+        }
+        Ok(acked(batch, done))
+    }
+
+    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
+        let done = world.ack_jobs(batch);
+        Some(vec![Row(vec![Value::Ints(done)])])
+    }
+}
+
+/// The parameters of completions.
+pub(super) fn acks(batch: &[Ack]) -> Vec<Value> {
+    vec![
+        ints(batch, |one| one.ticket.id),
+        ints(batch, |one| one.ticket.token),
+        Value::Bools(batch.iter().map(|one| one.archive).collect()),
+    ]
+}
+
+/// Which of the completions are among those done; the second for one job never is.
+pub(super) fn acked(batch: &[Ack], done: Vec<i64>) -> Vec<bool> {
+    let mut done: HashSet<i64> = done.into_iter().collect();
+    batch
+        .iter()
+        .map(|one| done.remove(&one.ticket.id))
+        .collect()
+}
+
+impl Operation for Settle {
+    type Output = Settled;
+
+    const STATEMENT: Statement = Statement {
+        name: "queue.settle",
+        sql: include_str!("settle.sql"),
+        params: &[Type::Ints, Type::Ints, Type::Ints, Type::Ints, Type::Texts],
+        columns: &[Type::Int, Type::Int],
+    };
+
+    fn params(batch: &[Self]) -> Vec<Value> {
+        vec![
+            ints(batch, |one| one.ticket.id),
+            ints(batch, |one| one.ticket.token),
+            ints(batch, |one| one.kind),
+            ints(batch, |one| one.time),
+            texts(batch, |one| &one.error),
+        ]
+    }
+
+    fn decode(batch: &[Self], rows: Rows) -> Result<Vec<Settled>, Failure> {
+        // A request that was not the first for its job in the batch has no row.
+        let mut answers = vec![Settled::Locked; batch.len()];
+        for mut row in rows {
+            let at = place(&mut row, batch.len())?;
+            answers[at] = match row.int(1)? {
+                0 => Settled::Done,
+                1 => Settled::Dead,
+                2 => Settled::Lost,
+                3 => Settled::Locked,
+                _ => return Err(Failure::corrupt("an outcome that does not exist")),
+            };
+        }
+        Ok(answers)
+    }
+
+    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
+        let now = world.now;
+        let mut seen = HashSet::new();
+        let mut rows = Rows::new();
+        for (n, one) in (1..).zip(batch) {
+            if seen.insert(one.ticket.id) {
+                let settled = match world.jobs.settle(now, one) {
+                    Settled::Done => 0,
+                    Settled::Dead => 1,
+                    Settled::Lost => 2,
+                    Settled::Locked => 3,
+                };
+                rows.push(Row(vec![Value::Int(n), Value::Int(settled)]));
+            }
+        }
+        Some(rows)
+    }
+}

@@ -1,0 +1,53 @@
+-- Settles deliveries: fails, rejects, snoozes, releases, abandons or extends them; of several for
+-- one job in the batch the first counts.
+--
+-- Promises: only the latest delivery of a job is acted on, whether or not its lease has ended. What
+-- failed at its last attempt, or was rejected, goes to the dead letters. Answers 0 done, 1 dead
+-- letter, 2 lost, 3 nothing done because somebody has the row locked.
+-- Index: job_pkey. An extension changes no indexed column, so it is HOT.
+-- Race: a claim that took the job over first has changed its token, which is looked at again on the
+-- locked row. A row that a transaction has locked (an ack of its own) is skipped: this statement
+-- waits for nobody.
+WITH want AS MATERIALIZED (
+    SELECT DISTINCT ON (w.id) w.*
+      FROM unnest($1::int8[], $2::int8[], $3::int8[], $4::int8[], $5::text[])
+           WITH ORDINALITY AS w (id, token, kind, time, error, n)
+     ORDER BY w.id, w.n
+), held AS MATERIALIZED (
+    SELECT w.n, j.id, w.kind = 1 OR (w.kind IN (0, 4) AND j.attempt >= j.max_attempts) AS last
+      FROM want AS w
+      JOIN lockapi.job AS j ON j.id = w.id AND j.token = w.token
+     ORDER BY j.id
+       FOR UPDATE OF j SKIP LOCKED
+), moved AS (
+    UPDATE lockapi.job AS j
+       SET token = CASE WHEN w.kind = 5 THEN j.token END,
+           lease_until = CASE WHEN w.kind = 5 THEN pg_catalog.clock_timestamp() + w.time * interval '1 microsecond' END,
+           run_at = CASE WHEN w.kind IN (0, 2) THEN pg_catalog.clock_timestamp() + w.time * interval '1 microsecond'
+                         ELSE j.run_at END,
+           attempt = CASE WHEN w.kind IN (2, 3) THEN j.attempt - 1 ELSE j.attempt END,
+           error = coalesce(nullif(w.error, ''), j.error)
+      FROM held AS h
+      JOIN want AS w ON w.n = h.n
+     WHERE NOT h.last AND j.id = h.id
+    RETURNING h.n
+), gone AS (
+    DELETE FROM lockapi.job AS j
+     USING held AS h
+     WHERE h.last AND j.id = h.id
+    RETURNING j.*, h.n
+), dead AS (
+    INSERT INTO lockapi.job_archive (id, status, run_at, created_at, started_at, attempt, max_attempts,
+                                     priority, worker, error, namespace, queue, unique_key, name, payload)
+    SELECT g.id, 'failed', g.run_at, g.created_at, g.started_at, g.attempt, g.max_attempts,
+           g.priority, g.worker, coalesce(nullif(w.error, ''), g.error), g.namespace, g.queue, g.unique_key,
+           g.name, g.payload
+      FROM gone AS g
+      JOIN want AS w ON w.n = g.n
+)
+SELECT w.n,
+       CASE WHEN m.n IS NOT NULL THEN 0 WHEN g.n IS NOT NULL THEN 1 WHEN j.id IS NULL THEN 2 ELSE 3 END::int8 AS settled
+  FROM want AS w
+  LEFT JOIN moved AS m ON m.n = w.n
+  LEFT JOIN gone AS g ON g.n = w.n
+  LEFT JOIN lockapi.job AS j ON j.id = w.id AND j.token = w.token

@@ -1,0 +1,34 @@
+-- Counts the jobs of a queue, of each priority and state to at most $3.
+--
+-- Promises: reads about four times $3 index entries at most for each state, however many there are.
+-- Index: job_due and job_archive_failed. Race: none, it only reads.
+SELECT d.ready, d.running, l.delayed, f.dead, d.oldest, d.more AS more_due, l.more AS more_delayed, f.more AS more_dead,
+       EXISTS (SELECT FROM lockapi.queue AS q WHERE q.namespace = $1::text AND q.name = $2::text AND q.paused) AS paused
+  FROM (SELECT pg_catalog.count(*) FILTER (WHERE o.lease_until IS NULL OR o.lease_until <= pg_catalog.clock_timestamp()) AS ready,
+               pg_catalog.count(*) FILTER (WHERE o.lease_until > pg_catalog.clock_timestamp()) AS running,
+               (extract(epoch FROM pg_catalog.clock_timestamp() - pg_catalog.min(o.run_at)
+                   FILTER (WHERE o.lease_until IS NULL OR o.lease_until <= pg_catalog.clock_timestamp())) * 1000000)::int8 AS oldest,
+               coalesce(pg_catalog.bool_or(o.n = $3::int8), false) AS more
+          FROM unnest(ARRAY[0, 1, 2, 3]::int8[]) AS lane (priority)
+         CROSS JOIN LATERAL (
+               SELECT j.lease_until, j.run_at, pg_catalog.row_number() OVER (ORDER BY j.run_at, j.id) AS n
+                 FROM lockapi.job AS j
+                WHERE j.namespace = $1::text AND j.queue = $2::text AND j.priority = lane.priority
+                  AND j.run_at <= pg_catalog.statement_timestamp()
+                ORDER BY j.run_at, j.id
+                LIMIT $3::int8) AS o) AS d
+ CROSS JOIN (SELECT pg_catalog.count(*) AS delayed, coalesce(pg_catalog.bool_or(o.n = $3::int8), false) AS more
+               FROM unnest(ARRAY[0, 1, 2, 3]::int8[]) AS lane (priority)
+              CROSS JOIN LATERAL (
+                    SELECT pg_catalog.row_number() OVER (ORDER BY j.run_at, j.id) AS n
+                      FROM lockapi.job AS j
+                     WHERE j.namespace = $1::text AND j.queue = $2::text AND j.priority = lane.priority
+                       AND j.run_at > pg_catalog.statement_timestamp()
+                     ORDER BY j.run_at, j.id
+                     LIMIT $3::int8) AS o) AS l
+ CROSS JOIN (SELECT pg_catalog.count(*) AS dead, pg_catalog.count(*) = $3::int8 AS more
+               FROM (SELECT
+                       FROM lockapi.job_archive AS a
+                      WHERE a.namespace = $1::text AND a.queue = $2::text AND a.status = 'failed'
+                      ORDER BY a.id
+                      LIMIT $3::int8) AS o) AS f

@@ -1,0 +1,82 @@
+-- Completes deliveries and claims jobs of one queue, in one transaction.
+--
+-- Promises: a job is completed only by the token of its latest delivery; at most $9 jobs are
+-- claimed and exactly those are locked; none before its time, none whose lease still runs, none of
+-- a paused queue; each gets a token larger than all before. A job whose last attempt ended without
+-- an answer goes to the dead letters instead.
+-- Index: job_pkey to complete; job_due to claim, one range for each priority, in the order of $7,
+-- from the place after $8 on: rows that were deleted but not yet vacuumed are not read again.
+-- Race: two claims meet at FOR UPDATE, where the second skips; the lease is judged on the locked
+-- row. A claim never waits for a row.
+WITH want AS MATERIALIZED (
+    SELECT w.id, w.token, w.archive
+      FROM unnest($1::int8[], $2::int8[], $3::bool[]) AS w (id, token, archive)
+), done AS (
+    DELETE FROM lockapi.job AS j
+     USING want AS w
+     WHERE j.id = w.id AND j.token = w.token
+    RETURNING j.*, w.archive
+), kept AS (
+    INSERT INTO lockapi.job_archive (id, status, run_at, created_at, started_at, attempt, max_attempts,
+                                     priority, worker, error, namespace, queue, unique_key, name, payload)
+    SELECT d.id, 'completed', d.run_at, d.created_at, d.started_at, d.attempt, d.max_attempts,
+           d.priority, d.worker, d.error, d.namespace, d.queue, d.unique_key, d.name, d.payload
+      FROM done AS d
+     WHERE d.archive
+), picked AS MATERIALIZED (
+    SELECT p.id, p.last, pg_catalog.row_number() OVER () AS n
+      FROM unnest($7::int8[], $8::int8[], $10::int8[]) AS lane (priority, floor_at, floor_id)
+     CROSS JOIN LATERAL (
+           SELECT j.id, j.attempt >= j.max_attempts AS last
+             FROM lockapi.job AS j
+            WHERE j.namespace = $4::text AND j.queue = $5::text AND j.priority = lane.priority
+              AND j.run_at <= pg_catalog.statement_timestamp()
+              AND (j.run_at, j.id) > (timestamptz 'epoch' + lane.floor_at * interval '1 microsecond', lane.floor_id)
+              AND (j.lease_until IS NULL OR j.lease_until <= pg_catalog.clock_timestamp())
+            ORDER BY j.run_at, j.id
+            LIMIT $9::int8
+              FOR UPDATE OF j SKIP LOCKED) AS p
+     WHERE NOT EXISTS (SELECT FROM lockapi.queue AS q
+                        WHERE q.namespace = $4::text AND q.name = $5::text AND q.paused)
+     LIMIT $9::int8
+), buried AS (
+    DELETE FROM lockapi.job AS j
+     USING picked AS p
+     WHERE p.last AND j.id = p.id
+    RETURNING j.*
+), dead AS (
+    INSERT INTO lockapi.job_archive (id, status, run_at, created_at, started_at, attempt, max_attempts,
+                                     priority, worker, error, namespace, queue, unique_key, name, payload)
+    SELECT b.id, 'failed', b.run_at, b.created_at, b.started_at, b.attempt, b.max_attempts,
+           b.priority, b.worker, 'the lease of the last attempt ended without an answer',
+           b.namespace, b.queue, b.unique_key, b.name, b.payload
+      FROM buried AS b
+), claimed AS (
+    UPDATE lockapi.job AS j
+       SET token = pg_catalog.nextval('lockapi.delivery_seq'),
+           lease_until = pg_catalog.clock_timestamp() + $6::int8 * interval '1 microsecond',
+           started_at = pg_catalog.clock_timestamp(),
+           attempt = j.attempt + 1,
+           worker = $11::text
+      FROM picked AS p
+     WHERE NOT p.last AND j.id = p.id
+    RETURNING p.n, j.id, j.token, j.attempt, j.max_attempts, j.priority, j.run_at, j.created_at, j.name, j.payload
+)
+SELECT c.n, c.id, c.token, c.attempt::int8, c.max_attempts::int8, c.priority::int8,
+       (extract(epoch FROM c.run_at) * 1000000)::int8 AS run_at,
+       (extract(epoch FROM c.created_at) * 1000000)::int8 AS created_at,
+       c.name, c.payload::text AS payload, NULL::int8[] AS completed
+  FROM claimed AS c
+ UNION ALL
+SELECT NULL, (SELECT pg_catalog.count(*) FROM picked AS p), NULL, NULL, NULL, NULL,
+       CASE WHEN (SELECT pg_catalog.count(*) FROM picked AS p) < $9::int8
+            THEN (SELECT (extract(epoch FROM pg_catalog.min(f.run_at) - pg_catalog.statement_timestamp()) * 1000000)::int8
+                    FROM unnest($7::int8[]) AS lane (priority)
+                   CROSS JOIN LATERAL (
+                         SELECT j.run_at
+                           FROM lockapi.job AS j
+                          WHERE j.namespace = $4::text AND j.queue = $5::text AND j.priority = lane.priority
+                            AND j.run_at > pg_catalog.statement_timestamp()
+                          ORDER BY j.run_at
+                          LIMIT 1) AS f) END,
+       NULL, NULL, NULL, (SELECT pg_catalog.array_agg(d.id) FROM done AS d)
