@@ -22,8 +22,9 @@
 //! The backend takes no connection of the pool. It opens its own with the pool's options,
 //! `after_connect` included: two at the start, closed again after the probe; then one for leases
 //! and other tables, one for jobs, one that holds the mutexes, at most [`Options::waiters`] that
-//! wait for mutexes, and one that hears notifications while there is somebody to tell. Each is opened when it is first needed, after the
-//! server was asked on a connection that is closed again whether it answers.
+//! wait for mutexes, and one that hears notifications while there is somebody to tell. Each is
+//! opened when it is first needed, after the server was asked on a connection that is closed again
+//! whether it answers.
 //!
 //! # Runtime
 //! The work is done by tasks on the tokio runtime that [`connect`] is called on, or on a runtime

@@ -4,6 +4,8 @@
 //! [`Operation::model`], and compares every answer: tokens by their order, durations by whether
 //! they are near.
 
+pub mod queue;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What queues refuse, and what their statements cost.
+//! What queues refuse, and what happens in transactions of the program.
 
 use std::time::Duration;
 
@@ -18,8 +18,6 @@ register! { "queue":
     Q10 ack_in_a_transaction_follows_it [Transactions];
     Q06 stale_ack_in_a_transaction_is_lost [Transactions];
     Q16 claim_holds_no_transaction [Sql];
-    Q04 claims_stay_cheap_with_many_future_jobs [Sql];
-    Q04 claims_stay_cheap_with_a_full_archive [Sql];
     Q01 tasks_are_readable_in_sql [Sql];
 }
 
@@ -244,84 +242,6 @@ async fn claim_holds_no_transaction(cx: Context) {
                                     AND a.query LIKE '%lockapi.delivery_seq%')";
     assert_eq!(cx.sql(open).await, ["0"]);
     assert_eq!(cx.jobs().await.delivered, 1, "committed: others see it");
-}
-
-/// How many pages a claim looks at, with nothing to complete.
-async fn pages(cx: &Context) -> i64 {
-    let Some(sql) = lockapi::MIGRATIONS.first().map(|_| claim_statement()) else {
-        unreachable!("there are migrations");
-    };
-    let namespace = cx.namespace().replace('\'', "''");
-    let explain = format!(
-        "BEGIN;
-         SET LOCAL plan_cache_mode = force_generic_plan;
-         SET LOCAL enable_seqscan = off;
-         SET LOCAL enable_bitmapscan = off;
-         PREPARE turn AS {sql};
-         EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON, COSTS OFF, TIMING OFF)
-         EXECUTE turn('{{}}', '{{}}', '{{}}', '{namespace}', 'work', 60000000, '{{0,1,2,3}}', '{{0,0,0,0}}', 10, '{{0,0,0,0}}', 'w');
-         DEALLOCATE turn;
-         ROLLBACK"
-    );
-    let plan: Vec<String> = cx.sql(&explain).await;
-    let text = plan.concat();
-    let hit = number_after(&text, "\"Shared Hit Blocks\": ");
-    let read = number_after(&text, "\"Shared Read Blocks\": ");
-    hit + read
-}
-
-fn claim_statement() -> &'static str {
-    use lockapi::seam::Operation;
-
-    lockapi::queue::Turn::STATEMENT.sql
-}
-
-/// The first number after a word: of a plan, that of its uppermost node.
-fn number_after(text: &str, word: &str) -> i64 {
-    let after = text.split(word).nth(1).expect("the plan tells it");
-    let digits: String = after.chars().take_while(char::is_ascii_digit).collect();
-    digits.parse().expect("a number")
-}
-
-async fn fill(cx: &Context, sql: &str) {
-    let namespace = cx.namespace().replace('\'', "''");
-    cx.sql(&sql.replace("$namespace", &format!("'{namespace}'")))
-        .await;
-}
-
-async fn claims_stay_cheap_with_many_future_jobs(cx: Context) {
-    let queue = cx.queue().await;
-    queue
-        .push_all((0..20).map(|nth| Job::new("now", &nth).unwrap()).collect())
-        .await
-        .unwrap();
-    let before = pages(&cx).await;
-    fill(&cx, "INSERT INTO lockapi.job (run_at, max_attempts, priority, namespace, queue, name, payload)
-               SELECT now() + interval '1 hour' + n * interval '1 ms', 20, n % 4, $namespace, 'work', 'later', '1'
-                 FROM generate_series(1, 100000) AS n").await;
-    let after = pages(&cx).await;
-    // A level or two more of the index.
-    assert!(after <= before + 60, "{before} pages before, {after} after");
-    assert_eq!(queue.claim(&Claim::new(10)).await.unwrap().len(), 10);
-    let told = queue.statistics().await.unwrap();
-    assert!(
-        told.delayed.more && told.delayed.count <= 40_000,
-        "{told:?}"
-    );
-}
-
-async fn claims_stay_cheap_with_a_full_archive(cx: Context) {
-    let queue = cx.queue().await;
-    queue
-        .push_all((0..20).map(|nth| Job::new("now", &nth).unwrap()).collect())
-        .await
-        .unwrap();
-    let before = pages(&cx).await;
-    fill(&cx, "INSERT INTO lockapi.job_archive (id, status, run_at, created_at, attempt, max_attempts, priority, namespace, queue, name, payload)
-               SELECT -n - (random() * 1e12)::int8 * 1000000, 'completed', now(), now(), 1, 20, 2, $namespace, 'work', 'then', '1'
-                 FROM generate_series(1, 100000) AS n").await;
-    let after = pages(&cx).await;
-    assert!(after <= before + 10, "{before} pages before, {after} after");
 }
 
 async fn tasks_are_readable_in_sql(cx: Context) {

@@ -29,6 +29,42 @@ fn x04_all_together_and_model_agree() {
     agree(Library::ALL);
 }
 
+#[test]
+fn x04_queue_and_model_agree() {
+    let (url, runtime) = crate::server();
+    let _entered = runtime.enter();
+    let observer = Mutex::new(Client::connect(&url, NoTls).expect("a connection"));
+    let config = Config {
+        cases: 300,
+        failure_persistence: None,
+        ..Config::default()
+    };
+    let connection = Mutex::new(Link::connect(Library::Sync, &url));
+    TestRunner::new(config)
+        .run(&differential::queue::actions(), |actions| {
+            let mut connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
+            let namespace = format!("n{:016x}", fastrand::u64(..));
+            let elapse = |time: std::time::Duration| {
+                let mut observer = observer.lock().unwrap_or_else(PoisonError::into_inner);
+                let micros = time.as_micros();
+                let older = format!(
+                    "UPDATE lockapi.job
+                        SET run_at = run_at - {micros} * interval '1 microsecond',
+                            lease_until = lease_until - {micros} * interval '1 microsecond'
+                      WHERE namespace = '{namespace}';
+                     UPDATE lockapi.job_archive
+                        SET completed_at = completed_at - {micros} * interval '1 microsecond'
+                      WHERE namespace = '{namespace}'"
+                );
+                observer.batch_execute(&older).expect("older");
+            };
+            let work = differential::queue::run(&mut *connection, &namespace, &actions, elapse);
+            pollster::block_on(work);
+            Ok(())
+        })
+        .unwrap_or_else(|failure| panic!("{failure}"));
+}
+
 fn agree(libraries: [Library; SESSIONS]) {
     let (url, runtime) = crate::server();
     let _entered = runtime.enter();

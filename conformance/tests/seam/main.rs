@@ -4,6 +4,7 @@ mod differential;
 mod link;
 mod listeners;
 mod operations;
+mod plans;
 mod statements;
 
 use conformance::cluster::Cluster;

@@ -216,7 +216,12 @@ impl Jobs {
 
     pub(crate) fn claim(&mut self, now: i64, want: &Turn) -> (i64, Vec<Claimed>) {
         let most = usize::try_from(want.most).unwrap_or(0);
-        let free = |id: &i64| self.live.get(id).is_some_and(|live| !live.is_held(now));
+        let free = |id: &i64| {
+            let acked = || want.acks.iter().any(|ack| ack.ticket.id == *id);
+            self.live
+                .get(id)
+                .is_some_and(|live| live.running.is_none() || (!live.is_held(now) && !acked()))
+        };
         let picked: Vec<i64> = self.in_turn(now, want).filter(free).take(most).collect();
         let mut claimed = Vec::new();
         for id in &picked {

@@ -1,5 +1,7 @@
 //! Pushing.
 
+use std::collections::HashSet;
+
 use crate::error::Failure;
 use crate::memory::World;
 use crate::queue::{How, Pushed, Unique};
@@ -210,7 +212,25 @@ impl Operation for PushKeyed {
     fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
         let now = world.now;
         let mut rows = Rows::new();
+        let mut seen = HashSet::new();
         for (n, one) in (1..).zip(batch) {
+            let keys = &one.keys;
+            let key = (
+                &one.namespace,
+                &one.queue,
+                &keys.unique_key,
+                &keys.idempotency_key,
+            );
+            if !seen.insert(key) {
+                let again = [
+                    Value::Int(n),
+                    Value::Null(Type::Int),
+                    Value::Int(3),
+                    Value::Int(0),
+                ];
+                rows.push(Row(again.to_vec()));
+                continue;
+            }
             let Pushed { id, how } = world.jobs.push_keyed(now, one);
             let how = match how {
                 How::New => 0,

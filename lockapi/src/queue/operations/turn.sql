@@ -7,7 +7,7 @@
 -- Index: job_pkey to complete; job_due to claim, one range for each priority, in the order of $7,
 -- from the place after $8 on: rows that were deleted but not yet vacuumed are not read again.
 -- Race: two claims meet at FOR UPDATE, where the second skips; the lease is judged on the locked
--- row. A claim never waits for a row.
+-- row. A claim never waits for a row. What the statement completes, however late, it does not claim.
 WITH want AS MATERIALIZED (
     SELECT w.id, w.token, w.archive
       FROM unnest($1::int8[], $2::int8[], $3::bool[]) AS w (id, token, archive)
@@ -32,7 +32,8 @@ WITH want AS MATERIALIZED (
             WHERE j.namespace = $4::text AND j.queue = $5::text AND j.priority = lane.priority
               AND j.run_at <= pg_catalog.statement_timestamp()
               AND (j.run_at, j.id) > (timestamptz 'epoch' + lane.floor_at * interval '1 microsecond', lane.floor_id)
-              AND (j.lease_until IS NULL OR j.lease_until <= pg_catalog.clock_timestamp())
+              AND (j.lease_until IS NULL
+                   OR (j.lease_until <= pg_catalog.clock_timestamp() AND j.id <> ALL ($1::int8[])))
             ORDER BY j.run_at, j.id
             LIMIT $9::int8
               FOR UPDATE OF j SKIP LOCKED) AS p

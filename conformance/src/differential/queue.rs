@@ -1,0 +1,414 @@
+//! Random sequences of operations on a queue.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use lockapi::memory::World;
+use lockapi::queue::{
+    Ack, Cancel, Claimed, CountJobs, Discard, How, Keys, Name, NewJob, Outcome, Purge, Push,
+    PushKeyed, Pushed, ReadDead, Redrive, SetPaused, Settle, SweepQueue, Ticket, Turn, Unique,
+};
+use lockapi::seam::{Batch, Call, Connection, Operation};
+use proptest::prelude::*;
+
+use super::{UNIT, near};
+
+/// Between two actions some time passes on a server.
+const STEP: i64 = 1000;
+
+/// One statement; jobs, deliveries and keys are small numbers, the latest first.
+#[derive(Clone, Debug)]
+pub enum Action {
+    /// Pushes jobs: priority, delay and attempts.
+    Push(Vec<(u8, u8, u8)>),
+    /// Pushes a job with a key: which one, whether it is unique and how, priority and delay.
+    Keyed(Vec<(u8, Option<u8>, u8, u8)>),
+    /// Completes deliveries and claims so many jobs, the low priorities first or last.
+    Turn(Vec<u8>, u8, u8, bool),
+    /// Settles deliveries: which, how, and for how long.
+    Settle(Vec<(u8, u8, u8)>),
+    /// Completes deliveries, into the archive or not.
+    Acks(Vec<(u8, bool)>),
+    /// Cancels jobs.
+    Cancel(Vec<u8>),
+    /// Deletes so many that wait.
+    Purge(u8),
+    /// Puts so many dead letters back.
+    Redrive(u8),
+    /// Deletes so many dead letters.
+    Discard(u8),
+    /// Pauses or resumes.
+    Pause(bool),
+    /// Counts at most so many.
+    Count(u8),
+    /// Deletes what has been kept for so long.
+    Sweep(u8),
+    /// Lets time go by.
+    Elapse(u8),
+}
+
+/// Random actions.
+pub fn actions() -> impl Strategy<Value = Vec<Action>> {
+    let few = 1..5usize;
+    let action = prop_oneof![
+        4 => prop::collection::vec((0..4u8, 0..3u8, 1..3u8), few.clone()).prop_map(Action::Push),
+        3 => prop::collection::vec(
+            (0..3u8, prop::option::of(0..3u8), 0..4u8, 0..3u8),
+            few.clone()
+        )
+        .prop_map(Action::Keyed),
+        6 => (prop::collection::vec(0..6u8, 0..4), 1..5u8, 1..4u8, any::<bool>())
+            .prop_map(|(acks, most, lease, low)| Action::Turn(acks, most, lease, low)),
+        4 => prop::collection::vec((0..6u8, 0..6u8, 1..4u8), few.clone()).prop_map(Action::Settle),
+        2 => prop::collection::vec((0..6u8, any::<bool>()), few.clone()).prop_map(Action::Acks),
+        1 => prop::collection::vec(0..8u8, few).prop_map(Action::Cancel),
+        1 => (1..4u8).prop_map(Action::Purge),
+        1 => (1..4u8).prop_map(Action::Redrive),
+        1 => (1..4u8).prop_map(Action::Discard),
+        1 => prop::bool::weighted(0.3).prop_map(Action::Pause),
+        2 => (1..6u8).prop_map(Action::Count),
+        1 => (0..3u8).prop_map(Action::Sweep),
+        4 => (1..3u8).prop_map(Action::Elapse),
+    ];
+    prop::collection::vec(action, 1..40)
+}
+
+/// Something that each side has its own number for.
+type Both<T> = (T, T);
+
+struct Pair<'a, C> {
+    connection: &'a mut C,
+    world: World,
+    namespace: &'a str,
+    jobs: Vec<Both<i64>>,
+    tickets: Vec<Both<Ticket>>,
+}
+
+/// Runs actions on both sides. `elapse` makes what is in the namespace older.
+///
+/// # Panics
+/// When the two sides answer differently.
+pub async fn run<C: Connection>(
+    connection: &mut C,
+    namespace: &str,
+    actions: &[Action],
+    mut elapse: impl FnMut(Duration),
+) {
+    let mut pair = Pair {
+        connection,
+        world: World::default(),
+        namespace,
+        jobs: Vec::new(),
+        tickets: Vec::new(),
+    };
+    pair.world.now = 1_000_000 * UNIT;
+    for action in actions {
+        pair.world.now += STEP;
+        if let Action::Elapse(units) = action {
+            pair.world.now += i64::from(*units) * UNIT;
+            elapse(Duration::from_micros(UNIT.unsigned_abs()) * u32::from(*units));
+        } else {
+            pair.act(action).await;
+        }
+    }
+}
+
+fn new_job(number: usize, priority: u8, delay: u8, attempts: u8) -> NewJob {
+    NewJob {
+        name: format!("job {number}"),
+        payload: number.to_string(),
+        priority: i64::from(priority),
+        at: 0,
+        delay: i64::from(delay) * UNIT,
+        max_attempts: i64::from(attempts),
+    }
+}
+
+impl<C: Connection> Pair<'_, C> {
+    fn name(&self) -> Name {
+        Name {
+            namespace: self.namespace.to_owned(),
+            queue: "work".to_owned(),
+        }
+    }
+
+    /// Runs a batch that may differ in its numbers.
+    async fn apart<O: Operation>(&mut self, real: &[O], model: &[O]) -> Both<Vec<O::Output>> {
+        let real = match self.connection.perform(real).await {
+            Ok(real) => real,
+            Err(failure) => panic!("{}: {failure:?}", O::STATEMENT.name),
+        };
+        let rows = Batch(model).model(&mut self.world, 0);
+        let rows = rows.expect("nobody waits");
+        let model = O::decode(model, rows).expect("the model decodes");
+        (real, model)
+    }
+
+    async fn both<O: Operation + Clone>(&mut self, one: O) -> Both<O::Output> {
+        let batch = [one];
+        let (mut real, mut model) = self.apart(&batch, &batch).await;
+        (real.remove(0), model.remove(0))
+    }
+
+    async fn same<O: Operation + Clone>(&mut self, one: O) {
+        let (real, model) = self.both(one).await;
+        assert_eq!(real, model, "{}", O::STATEMENT.name);
+    }
+
+    /// The job that was pushed so many pushes ago.
+    fn job(&self, back: u8) -> Both<i64> {
+        let at = self.jobs.len().checked_sub(1 + usize::from(back));
+        at.map_or((0, 0), |at| self.jobs[at])
+    }
+
+    fn ticket(&self, back: u8) -> Both<Ticket> {
+        let none = Ticket { id: 0, token: 0 };
+        let at = self.tickets.len().checked_sub(1 + usize::from(back));
+        at.map_or((none, none), |at| self.tickets[at])
+    }
+
+    /// Both sides name the same job.
+    fn same_job(&self, real: i64, model: i64) {
+        let known = self.jobs.iter().any(|known| *known == (real, model));
+        assert!(known, "job {real} here, {model} there");
+    }
+
+    async fn act(&mut self, action: &Action) {
+        match action {
+            Action::Push(jobs) => self.push(jobs).await,
+            Action::Keyed(jobs) => self.keyed(jobs).await,
+            Action::Turn(acks, most, lease, low_first) => {
+                self.turn(acks, *most, *lease, *low_first).await;
+            }
+            Action::Settle(wants) => self.settle(wants).await,
+            Action::Acks(wants) => {
+                let wants: Vec<_> = wants
+                    .iter()
+                    .map(|(back, archive)| (self.ticket(*back), *archive))
+                    .collect();
+                let of = |side: fn(Both<Ticket>) -> Ticket| -> Vec<_> {
+                    let acks = wants.iter().map(|(tickets, archive)| Ack {
+                        ticket: side(*tickets),
+                        archive: *archive,
+                    });
+                    acks.collect()
+                };
+                let (real, model) = self.apart(&of(|it| it.0), &of(|it| it.1)).await;
+                assert_eq!(real, model, "acknowledged");
+            }
+            Action::Cancel(backs) => {
+                let ids: Vec<_> = backs.iter().map(|back| self.job(*back)).collect();
+                let of = |side: fn(Both<i64>) -> i64| {
+                    [Cancel {
+                        name: self.name(),
+                        ids: ids.iter().copied().map(side).collect(),
+                    }]
+                };
+                let (real, model) = (of(|it| it.0), of(|it| it.1));
+                let (real, model) = self.apart(&real, &model).await;
+                assert_eq!(real[0].len(), model[0].len(), "cancelled");
+                for (real, model) in real[0].iter().zip(&model[0]) {
+                    self.same_job(*real, *model);
+                }
+            }
+            Action::Purge(most) => {
+                let (name, most) = (self.name(), i64::from(*most));
+                self.same(Purge { name, most }).await;
+            }
+            Action::Redrive(most) => {
+                let redrive = Redrive {
+                    name: self.name(),
+                    ids: Vec::new(),
+                    most: i64::from(*most),
+                    topic: 0,
+                };
+                self.same(redrive).await;
+            }
+            Action::Discard(most) => {
+                let discard = Discard {
+                    name: self.name(),
+                    ids: Vec::new(),
+                    most: i64::from(*most),
+                };
+                self.same(discard).await;
+            }
+            Action::Pause(paused) => {
+                let pause = SetPaused {
+                    name: self.name(),
+                    paused: *paused,
+                    topic: 0,
+                };
+                self.same(pause).await;
+            }
+            Action::Count(most) => self.count(i64::from(*most)).await,
+            Action::Sweep(keep) => {
+                // How many idempotency keys of others went with it is no matter.
+                self.both(SweepQueue {
+                    name: self.name(),
+                    keep: i64::from(*keep) * UNIT,
+                    most: 100,
+                })
+                .await;
+            }
+            Action::Elapse(_) => {}
+        }
+    }
+
+    async fn push(&mut self, jobs: &[(u8, u8, u8)]) {
+        let first = self.jobs.len();
+        let jobs = jobs
+            .iter()
+            .enumerate()
+            .map(|(nth, (priority, delay, attempts))| {
+                new_job(first + nth, *priority, *delay, *attempts)
+            });
+        let push = Push {
+            namespace: self.namespace.to_owned(),
+            queue: "work".to_owned(),
+            jobs: jobs.collect(),
+            topic: None,
+        };
+        let (real, model) = self.both(push).await;
+        assert_eq!(real.len(), model.len());
+        self.jobs.extend(real.into_iter().zip(model));
+    }
+
+    async fn keyed(&mut self, jobs: &[(u8, Option<u8>, u8, u8)]) {
+        let unique = [Unique::Skip, Unique::Replace, Unique::Keep];
+        let first = self.jobs.len();
+        // Of several for one key one is answered, and it does not matter which; nor does it in which
+        // order those of different keys are pushed.
+        let unique_ones = jobs.first().is_some_and(|first| first.1.is_some());
+        let of_a_kind = jobs.iter().filter(|job| job.1.is_some() == unique_ones);
+        let once: BTreeMap<u8, _> = of_a_kind.map(|job| (job.0, job)).collect();
+        let once = once.values();
+        let batch: Vec<_> = once
+            .enumerate()
+            .map(|(nth, (key, mode, priority, delay))| PushKeyed {
+                namespace: self.namespace.to_owned(),
+                queue: "work".to_owned(),
+                job: new_job(first + nth, *priority, *delay, 2),
+                keys: Keys {
+                    unique_key: mode.map_or_else(String::new, |_| format!("u{key}")),
+                    unique: unique[usize::from(mode.unwrap_or_default())],
+                    idempotency_key: mode.map_or_else(|| format!("i{key}"), |_| String::new()),
+                },
+                topic: None,
+            })
+            .collect();
+        let (real, model) = self.apart(&batch, &batch).await;
+        for (real, model) in real.into_iter().zip(model) {
+            let how = |pushed: Option<Pushed>| pushed.map(|pushed| pushed.how);
+            assert_eq!(how(real), how(model), "{batch:?}");
+            let (Some(real), Some(model)) = (real, model) else {
+                continue;
+            };
+            if real.how == How::New {
+                self.jobs.push((real.id, model.id));
+            } else {
+                self.same_job(real.id, model.id);
+            }
+        }
+    }
+
+    async fn turn(&mut self, acks: &[u8], most: u8, lease: u8, low_first: bool) {
+        let tickets: Vec<_> = acks.iter().map(|back| self.ticket(*back)).collect();
+        let mut lanes: Vec<_> = (0..4).map(|priority| (priority, (0, 0))).collect();
+        if low_first {
+            lanes.reverse();
+        }
+        let of = |side: fn(Both<Ticket>) -> Ticket| {
+            let acks = tickets.iter().map(|tickets| Ack {
+                ticket: side(*tickets),
+                archive: false,
+            });
+            [Turn {
+                acks: acks.collect(),
+                namespace: self.namespace.to_owned(),
+                queue: "work".to_owned(),
+                most: i64::from(most),
+                lease: i64::from(lease) * UNIT,
+                lanes: lanes.clone(),
+                worker: "worker".to_owned(),
+            }]
+        };
+        let (real, model) = (of(|it| it.0), of(|it| it.1));
+        let (mut real, mut model) = self.apart(&real, &model).await;
+        let (real, model) = (real.remove(0), model.remove(0));
+        assert_eq!((&real.acked, real.picked), (&model.acked, model.picked));
+        assert_eq!(real.claimed.len(), model.claimed.len());
+        for (real, model) in real.claimed.into_iter().zip(model.claimed) {
+            self.claimed(&real, &model);
+        }
+        match (real.next_due, model.next_due) {
+            (Some(real), Some(model)) => near(real, model),
+            (real, model) => assert_eq!(real, model, "the next that is due"),
+        }
+    }
+
+    fn claimed(&mut self, real: &Claimed, model: &Claimed) {
+        self.same_job(real.ticket.id, model.ticket.id);
+        let of = |job: &Claimed| {
+            let numbers = (job.attempt, job.max_attempts, job.priority);
+            (numbers, job.name.clone(), job.payload.clone())
+        };
+        assert_eq!(of(real), of(model));
+        let mut before = self.tickets.iter();
+        let larger = |before: &Both<Ticket>| {
+            before.0.id != real.ticket.id || before.0.token < real.ticket.token
+        };
+        assert!(before.all(larger), "tokens grow");
+        self.tickets.push((real.ticket, model.ticket));
+    }
+
+    async fn settle(&mut self, wants: &[(u8, u8, u8)]) {
+        let wants: Vec<_> = wants
+            .iter()
+            .map(|(back, kind, time)| {
+                let time = Duration::from_micros(UNIT.unsigned_abs()) * u32::from(*time);
+                let error = format!("error {kind}");
+                let outcome = match kind {
+                    0 => Outcome::Nack { error, after: time },
+                    1 => Outcome::Reject { error },
+                    2 => Outcome::Snooze(time),
+                    3 => Outcome::Release,
+                    4 => Outcome::Abandon,
+                    _ => Outcome::Extend(time),
+                };
+                (self.ticket(*back), outcome)
+            })
+            .collect();
+        let of = |side: fn(Both<Ticket>) -> Ticket| -> Vec<_> {
+            let settled = wants
+                .iter()
+                .filter_map(|(tickets, outcome)| Settle::new(side(*tickets), outcome));
+            settled.collect()
+        };
+        let (real, model) = self.apart(&of(|it| it.0), &of(|it| it.1)).await;
+        assert_eq!(real, model, "{wants:?}");
+    }
+
+    async fn count(&mut self, most: i64) {
+        let name = self.name();
+        let (mut real, mut model) = self.both(CountJobs { name, most }).await;
+        match (real.oldest.take(), model.oldest.take()) {
+            (Some(real), Some(model)) => near(real, model),
+            (real, model) => assert_eq!(real, model, "the oldest"),
+        }
+        assert_eq!(real, model);
+        let read = ReadDead {
+            name: self.name(),
+            after: 0,
+            most,
+        };
+        let (real, model) = self.both(read).await;
+        assert_eq!(real.len(), model.len(), "dead letters");
+        for (real, model) in real.iter().zip(&model) {
+            self.same_job(real.id, model.id);
+            let of = |row: &lockapi::queue::DeadRow| {
+                (row.error.clone(), row.attempt, row.worker.clone())
+            };
+            assert_eq!(of(real), of(model));
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! What the statements of queues read, however full the tables are.
+
+use conformance::cluster::Cluster;
+use lockapi::queue::{CountJobs, Turn};
+use lockapi::seam::Operation;
+use postgres::{Client, NoTls, SimpleQueryMessage};
+
+/// A level or two more of an index, and pages that are not full.
+const SLACK: i64 = 60;
+
+/// A database of its own: others would not like what this does to statistics.
+fn database() -> (String, tokio::runtime::Runtime) {
+    let cluster = match Cluster::shared() {
+        Ok(cluster) => cluster,
+        Err(error) => panic!("no server: {error}"),
+    };
+    let name = format!("plans_{:016x}", fastrand::u64(..));
+    let mut client = Client::connect(cluster.url(), NoTls).expect("a connection");
+    let created = client.batch_execute(&format!("CREATE DATABASE {name}"));
+    created.expect("a database");
+    let mut url = cluster.url().to_owned();
+    let options = url.find('?').unwrap_or(url.len());
+    let start = url[..options].rfind('/').expect("a database in the URL");
+    url.replace_range(start + 1..options, &name);
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(async {
+        let backend = backend_sqlx::connect_url(&url).await.expect("a backend");
+        backend.migrate().await.expect("migrated");
+    });
+    (url, runtime)
+}
+
+/// How many pages a statement looks at, planned as the backends have it planned.
+fn pages(client: &mut Client, sql: &str, values: &str) -> i64 {
+    let script = format!(
+        "BEGIN;
+         SET LOCAL plan_cache_mode = force_generic_plan;
+         SET LOCAL enable_seqscan = off;
+         SET LOCAL enable_bitmapscan = off;
+         PREPARE it AS {sql};
+         EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON, COSTS OFF, TIMING OFF) EXECUTE it({values});
+         DEALLOCATE it;
+         ROLLBACK"
+    );
+    let rows = client.simple_query(&script).expect("a plan");
+    let lines = rows.iter().filter_map(|message| match message {
+        SimpleQueryMessage::Row(row) => row.get(0),
+        _ => None,
+    });
+    let plan: serde_json::Value =
+        serde_json::from_str(&lines.collect::<String>()).expect("a plan is JSON");
+    let of = |kind: &str| plan[0]["Plan"][kind].as_i64().expect("it tells pages");
+    of("Shared Hit Blocks") + of("Shared Read Blocks")
+}
+
+/// The pages of a claim of ten jobs of the queue `work`, from a place on in normal priority.
+fn claim(client: &mut Client, floor: (i64, i64)) -> i64 {
+    let values = format!(
+        "'{{}}', '{{}}', '{{}}', 'n', 'work', 60000000, '{{0,1,2,3}}', '{{0,0,{},0}}', 10, '{{0,0,{},0}}', 'w'",
+        floor.0, floor.1
+    );
+    pages(client, Turn::STATEMENT.sql, &values)
+}
+
+fn fill(client: &mut Client, sql: &str) {
+    client.batch_execute(sql).expect("it is filled");
+}
+
+const SOME_DUE: &str = "
+    INSERT INTO lockapi.job (run_at, max_attempts, priority, namespace, queue, name, payload)
+    SELECT now() - interval '1 minute', 20, 2, 'n', 'work', 'due', '1' FROM generate_series(1, 30)";
+
+#[test]
+fn claims_stay_flat() {
+    let (url, _runtime) = database();
+    let mut client = Client::connect(&url, NoTls).expect("a connection");
+    fill(&mut client, SOME_DUE);
+    let base = claim(&mut client, (0, 0));
+
+    fill(
+        &mut client,
+        "INSERT INTO lockapi.job (run_at, max_attempts, priority, namespace, queue, name, payload)
+         SELECT now() + interval '1 hour' + n * interval '1 ms', 20, n % 4, 'n', 'work', 'later', '1'
+           FROM generate_series(1, 100000) AS n",
+    );
+    let future = claim(&mut client, (0, 0));
+    assert!(
+        future <= base + SLACK,
+        "{base} pages, {future} with 100 thousand for later"
+    );
+
+    fill(
+        &mut client,
+        "INSERT INTO lockapi.job_archive (id, status, run_at, created_at, attempt, max_attempts, priority,
+                                          namespace, queue, name, payload)
+         SELECT -n, 'completed', now(), now(), 1, 20, 2, 'n', 'work', 'done', '1'
+           FROM generate_series(1, 1000000) AS n",
+    );
+    let archive = claim(&mut client, (0, 0));
+    assert!(
+        archive <= base + SLACK,
+        "{base} pages, {archive} with a million in the archive"
+    );
+
+    let count = pages(&mut client, CountJobs::STATEMENT.sql, "'n', 'work', 1000");
+    assert!(count <= 6000, "{count} pages to count");
+}
+
+#[test]
+fn claims_stay_flat_under_a_snapshot_that_is_held() {
+    let (url, _runtime) = database();
+    let mut client = Client::connect(&url, NoTls).expect("a connection");
+    fill(&mut client, SOME_DUE);
+    let base = claim(&mut client, (0, 0));
+    let mut reader = Client::connect(&url, NoTls).expect("a connection");
+    fill(
+        &mut reader,
+        "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM lockapi.job",
+    );
+    fill(
+        &mut client,
+        "INSERT INTO lockapi.job (run_at, max_attempts, priority, namespace, queue, name, payload)
+         SELECT now() - interval '1 hour' + n * interval '1 ms', 20, 2, 'n', 'work', 'gone', '1'
+           FROM generate_series(1, 50000) AS n",
+    );
+    let last = client
+        .query_one(
+            "SELECT (extract(epoch FROM max(run_at)) * 1000000)::int8, max(id) FROM lockapi.job WHERE name = 'gone'",
+            &[],
+        )
+        .expect("the last one");
+    fill(&mut client, "DELETE FROM lockapi.job WHERE name = 'gone'");
+    let without = claim(&mut client, (0, 0));
+    assert!(
+        without > base + 10 * SLACK,
+        "{without} pages: the snapshot keeps nothing"
+    );
+    let with = claim(&mut client, (last.get(0), last.get(1)));
+    assert!(
+        with <= base + SLACK,
+        "{base} pages, {with} from the last place on"
+    );
+    drop(reader);
+}
