@@ -99,9 +99,16 @@ impl Cluster {
     /// If no installed server is found, or it cannot be started, for example because it does not
     /// know one of the settings. The error then carries the end of the server's log.
     pub fn private(settings: &[(&str, &str)]) -> Result<Self, ClusterError> {
-        let mut server = Server::create(Tools::find()?, "p", Linger::Seconds(0), settings)?;
+        let mut server = Self::create(settings)?;
         server.launch()?;
         Ok(Self::of(server))
+    }
+
+    fn create(settings: &[(&str, &str)]) -> Result<Server, ClusterError> {
+        let like = Self::shared()
+            .ok()
+            .and_then(|shared| shared.server.as_ref());
+        Server::create(Tools::find()?, "p", Linger::Seconds(0), like, settings)
     }
 
     /// Starts a server of the caller's own that is permanently in recovery, like the standby of a
@@ -113,7 +120,7 @@ impl Cluster {
     ///
     /// If no installed server is found, or it cannot be started.
     pub fn standby() -> Result<Self, ClusterError> {
-        let mut server = Server::create(Tools::find()?, "p", Linger::Seconds(0), &[])?;
+        let mut server = Self::create(&[])?;
         server.launch()?;
         // Recovery has to begin at a clean end, or it would wait for more of the log.
         server.stop(StopMode::Fast)?;

@@ -41,11 +41,13 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Makes a data directory, without starting the server.
+    /// Makes a data directory, without starting the server: a copy of the one that `like` began
+    /// with, or a new one, which takes longer.
     pub(super) fn create(
         tools: Tools,
         kind: &str,
         linger: Linger,
+        like: Option<&Self>,
         settings: &[(&str, &str)],
     ) -> Result<Self, ClusterError> {
         instance::sweep(&tools)?;
@@ -56,18 +58,35 @@ impl Server {
             port: 0,
             owned: true,
         };
-        let mut initdb = server.tools.command("initdb");
-        initdb
-            .args(["--auth=trust", "--username=postgres", "--encoding=UTF8"])
-            .args(["--locale=C", "--no-sync", "--pgdata"])
-            .arg(server.data_dir());
-        run(&mut initdb)?;
+        if let Some(like) = like {
+            server.copy(&like.pristine(), &server.data_dir())?;
+        } else {
+            let mut initdb = server.tools.command("initdb");
+            initdb
+                .args(["--auth=trust", "--username=postgres", "--encoding=UTF8"])
+                .args(["--locale=C", "--no-sync", "--pgdata"])
+                .arg(server.data_dir());
+            run(&mut initdb)?;
+        }
         // A list, in which a comma would end the path.
         let socket_dir = format!("\"{}\"", server.dir().display());
         server.configure(&SETTINGS)?;
         server.configure(&[("unix_socket_directories", &socket_dir)])?;
         server.configure(settings)?;
         Ok(server)
+    }
+
+    /// Keeps a copy of the data directory, for others to begin with.
+    pub(super) fn keep_pristine(&self) -> Result<(), ClusterError> {
+        self.copy(&self.data_dir(), &self.pristine())
+    }
+
+    fn pristine(&self) -> PathBuf {
+        self.dir().join("pristine")
+    }
+
+    fn copy(&self, from: &Path, to: &Path) -> Result<(), ClusterError> {
+        run(self.tools.command("/bin/cp").arg("-Rp").arg(from).arg(to))
     }
 
     /// Starts the server for the first time, on a free port.

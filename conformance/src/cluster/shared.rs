@@ -24,7 +24,8 @@ pub(super) fn find_or_start() -> Result<Server, ClusterError> {
         Ok(server) => return Ok(server),
         Err(tools) => tools,
     };
-    let mut server = Server::create(tools, &kind, LINGER, &[])?;
+    let mut server = Server::create(tools, &kind, LINGER, None, &[])?;
+    server.keep_pristine()?;
     server.launch()?;
     server.publish()
 }
