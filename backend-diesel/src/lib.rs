@@ -65,7 +65,7 @@ use lockapi::seam::{Connector, Hosted};
 use lockapi::{Backend, Error, ErrorKind, Result};
 
 pub use connector::Borrowed;
-pub use queue::{AckIn, PushIn};
+pub use queue::{AckIn, PushIn, TakeIn};
 pub use transaction::{CheckIn, InTransaction};
 
 use connector::{Opened, Pooled};

@@ -3,7 +3,7 @@
 use diesel::PgConnection;
 use lockapi::Result;
 use lockapi::blocking::block_on;
-use lockapi::queue::{Delivery, Job, Pushable, Pushed, ack_on, push_on};
+use lockapi::queue::{Delivery, Job, Pushable, Pushed, Taken, ack_on, push_on, take_on};
 use lockapi::seam::Inline;
 
 use crate::connector::Borrowed;
@@ -35,6 +35,41 @@ impl<Q: Pushable + ?Sized> PushIn for Q {
     fn push_in(&self, connection: &mut PgConnection, jobs: &[Job]) -> Result<Vec<Pushed>> {
         let connection = &mut Inline(Borrowed(connection));
         block_on(push_on(connection, self.as_queue(), jobs))
+    }
+}
+
+/// Takes jobs in the transaction of the work itself.
+///
+/// ```no_run
+/// use backend_diesel::TakeIn;
+/// use diesel::prelude::*;
+/// # fn example(mut conn: PgConnection, queue: lockapi::blocking::Queue) -> Result<(), Box<dyn std::error::Error>> {
+/// conn.transaction(|conn| {
+///     for job in queue.take_in(conn, 10)? {
+///         diesel::sql_query("INSERT INTO sent (name) VALUES ($1)")
+///             .bind::<diesel::sql_types::Text, _>(job.name())
+///             .execute(conn)?;
+///     }
+///     Ok::<_, Box<dyn std::error::Error>>(()) // the work is done and the jobs are gone, or neither
+/// })
+/// # }
+/// ```
+pub trait TakeIn {
+    /// Claims at most `most` jobs and completes them in the transaction that is open on
+    /// `connection`. See [`take_on`].
+    ///
+    /// # Errors
+    /// `Invalid` for more than 1,000 jobs; those of the connection.
+    fn take_in(&self, connection: &mut PgConnection, most: usize) -> Result<Vec<Taken>>;
+}
+
+impl<Q: Pushable + ?Sized> TakeIn for Q {
+    fn take_in(&self, connection: &mut PgConnection, most: usize) -> Result<Vec<Taken>> {
+        block_on(take_on(
+            &mut Inline(Borrowed(connection)),
+            self.as_queue(),
+            most,
+        ))
     }
 }
 

@@ -48,7 +48,7 @@ use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 
 pub use connector::Borrowed;
-pub use queue::{AckIn, PushIn};
+pub use queue::{AckIn, PushIn, TakeIn};
 pub use transaction::{CheckIn, InTransaction};
 
 use connector::Sqlx;

@@ -3,7 +3,7 @@
 use std::future::Future;
 
 use lockapi::Result;
-use lockapi::queue::{Delivery, Job, Pushable, Pushed, ack_on, push_on};
+use lockapi::queue::{Delivery, Job, Pushable, Pushed, Taken, ack_on, push_on, take_on};
 use sqlx::PgConnection;
 
 use crate::connector::Borrowed;
@@ -40,6 +40,41 @@ pub trait PushIn {
 impl<Q: Pushable + Sync + ?Sized> PushIn for Q {
     async fn push_in(&self, connection: &mut PgConnection, jobs: &[Job]) -> Result<Vec<Pushed>> {
         push_on(&mut Borrowed(connection), self.as_queue(), jobs).await
+    }
+}
+
+/// Takes jobs in the transaction of the work itself.
+///
+/// ```no_run
+/// use backend_sqlx::TakeIn;
+/// # async fn example(pool: sqlx::PgPool, queue: std::sync::Arc<dyn lockapi::Queue>) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut tx = pool.begin().await?;
+/// for job in queue.take_in(&mut tx, 10).await? {
+///     sqlx::query("INSERT INTO sent (name) VALUES ($1)").bind(job.name()).execute(&mut *tx).await?;
+/// }
+/// tx.commit().await?; // the work is done and the jobs are gone, or neither
+/// # Ok(())
+/// # }
+/// ```
+pub trait TakeIn {
+    /// Claims at most `most` jobs and completes them in the transaction that is open on
+    /// `connection`. See [`take_on`].
+    ///
+    /// # Cancel safety
+    /// When dropped, the transaction may have the jobs: roll it back.
+    ///
+    /// # Errors
+    /// `Invalid` for more than 1,000 jobs; those of the connection.
+    fn take_in(
+        &self,
+        connection: &mut PgConnection,
+        most: usize,
+    ) -> impl Future<Output = Result<Vec<Taken>>> + Send;
+}
+
+impl<Q: Pushable + Sync + ?Sized> TakeIn for Q {
+    async fn take_in(&self, connection: &mut PgConnection, most: usize) -> Result<Vec<Taken>> {
+        take_on(&mut Borrowed(connection), self.as_queue(), most).await
     }
 }
 

@@ -54,7 +54,7 @@ use postgres::{Client, Config, NoTls};
 use r2d2::{ManageConnection, Pool};
 
 pub use connector::Borrowed;
-pub use queue::{AckIn, PushIn};
+pub use queue::{AckIn, PushIn, TakeIn};
 pub use transaction::{CheckIn, InTransaction};
 
 use connector::{Opened, Pooled};

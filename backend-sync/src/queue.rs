@@ -2,7 +2,7 @@
 
 use lockapi::Result;
 use lockapi::blocking::block_on;
-use lockapi::queue::{Delivery, Job, Pushable, Pushed, ack_on, push_on};
+use lockapi::queue::{Delivery, Job, Pushable, Pushed, Taken, ack_on, push_on, take_on};
 use lockapi::seam::Inline;
 use postgres::GenericClient;
 
@@ -42,6 +42,46 @@ impl<Q: Pushable + ?Sized> PushIn for Q {
     ) -> Result<Vec<Pushed>> {
         let connection = &mut Inline(Borrowed(connection));
         block_on(push_on(connection, self.as_queue(), jobs))
+    }
+}
+
+/// Takes jobs in the transaction of the work itself.
+///
+/// ```no_run
+/// use backend_sync::TakeIn;
+/// # fn example(mut client: postgres::Client, queue: lockapi::blocking::Queue) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut tx = client.transaction()?;
+/// for job in queue.take_in(&mut tx, 10)? {
+///     tx.execute("INSERT INTO sent (name) VALUES ($1)", &[&job.name()])?;
+/// }
+/// tx.commit()?; // the work is done and the jobs are gone, or neither
+/// # Ok(())
+/// # }
+/// ```
+pub trait TakeIn {
+    /// Claims at most `most` jobs and completes them in the transaction that is open on
+    /// `connection`. See [`take_on`].
+    ///
+    /// # Errors
+    /// `Invalid` for more than 1,000 jobs; those of the connection.
+    fn take_in<C: GenericClient + Send>(
+        &self,
+        connection: &mut C,
+        most: usize,
+    ) -> Result<Vec<Taken>>;
+}
+
+impl<Q: Pushable + ?Sized> TakeIn for Q {
+    fn take_in<C: GenericClient + Send>(
+        &self,
+        connection: &mut C,
+        most: usize,
+    ) -> Result<Vec<Taken>> {
+        block_on(take_on(
+            &mut Inline(Borrowed(connection)),
+            self.as_queue(),
+            most,
+        ))
     }
 }
 

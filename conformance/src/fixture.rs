@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockapi::engine::Options;
 use lockapi::lease::Peeked;
-use lockapi::queue::{Delivery, Job, Pushed};
+use lockapi::queue::{Delivery, Job, Pushed, Taken};
 use lockapi::{Backend, Fence, LockId, Mutex, Queue, Result};
 
 /// Why a fixture could not be made, in words for the person who runs the suite.
@@ -240,6 +240,12 @@ pub trait Transaction: Send {
     /// # Errors
     /// Those of the backend.
     async fn push_in(&mut self, queue: &Arc<dyn Queue>, jobs: Vec<Job>) -> Result<Vec<Pushed>>;
+
+    /// Takes jobs.
+    ///
+    /// # Errors
+    /// Those of the backend.
+    async fn take_in(&mut self, queue: &Arc<dyn Queue>, most: usize) -> Result<Vec<Taken>>;
 
     /// Completes a delivery.
     ///

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockapi::mutex::Named;
-use lockapi::queue::{Delivery, Job, Pushed};
+use lockapi::queue::{Delivery, Job, Pushed, Taken};
 use lockapi::{Fence, Key, Mutex, Queue, Result};
 use tokio::sync::oneshot;
 
@@ -56,6 +56,12 @@ pub trait BlockingTransaction {
     /// # Errors
     /// Those of the backend.
     fn push_in(&mut self, queue: &dyn Queue, jobs: &[Job]) -> Result<Vec<Pushed>>;
+
+    /// Takes jobs.
+    ///
+    /// # Errors
+    /// Those of the backend.
+    fn take_in(&mut self, queue: &dyn Queue, most: usize) -> Result<Vec<Taken>>;
 
     /// Completes a delivery.
     ///
@@ -165,6 +171,12 @@ impl Transaction for OnThread {
     async fn push_in(&mut self, queue: &Arc<dyn Queue>, jobs: Vec<Job>) -> Result<Vec<Pushed>> {
         let queue = Arc::clone(queue);
         self.ask(move |transaction| transaction.push_in(&*queue, &jobs))
+            .await
+    }
+
+    async fn take_in(&mut self, queue: &Arc<dyn Queue>, most: usize) -> Result<Vec<Taken>> {
+        let queue = Arc::clone(queue);
+        self.ask(move |transaction| transaction.take_in(&*queue, most))
             .await
     }
 

@@ -16,11 +16,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use conformance::{Driver, Face, Need, Postgres, Transaction};
 use lockapi::engine::Options;
-use lockapi::queue::{Delivery, Job, Pushed};
+use lockapi::queue::{Delivery, Job, Pushed, Taken};
 use lockapi::{Backend, Fence, Mutex, Queue, Result};
 use tokio_postgres::{Client, NoTls};
 
-use transaction::{AckIn, CheckIn, InTransaction, PushIn};
+use transaction::{AckIn, CheckIn, InTransaction, PushIn, TakeIn};
 
 fn main() {
     // One face is enough for a connector; `conformance::run` goes through all of them.
@@ -72,6 +72,10 @@ impl Transaction for Begun {
 
     async fn push_in(&mut self, queue: &Arc<dyn Queue>, jobs: Vec<Job>) -> Result<Vec<Pushed>> {
         queue.push_in(&mut self.0, &jobs).await
+    }
+
+    async fn take_in(&mut self, queue: &Arc<dyn Queue>, most: usize) -> Result<Vec<Taken>> {
+        queue.take_in(&mut self.0, most).await
     }
 
     async fn ack_in(&mut self, delivery: &Arc<Delivery>) -> Result<()> {

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use lockapi::queue::{Delivery, Job, Pushable, Pushed, ack_on, push_on};
+use lockapi::queue::{Delivery, Job, Pushable, Pushed, Taken, ack_on, push_on, take_on};
 use lockapi::{Fence, Mutex, Result};
 use tokio_postgres::GenericClient;
 
@@ -115,5 +115,28 @@ pub trait AckIn {
 impl AckIn for Delivery {
     async fn ack_in(&self, tx: &mut (impl GenericClient + Send + Sync)) -> Result<()> {
         ack_on(&mut Borrowed(tx), self).await
+    }
+}
+
+/// Takes jobs in the transaction of the work itself.
+pub trait TakeIn {
+    /// Claims and completes jobs; see [`take_on`].
+    ///
+    /// # Errors
+    /// `Invalid` for more than 1,000 jobs, and those of the connection.
+    fn take_in(
+        &self,
+        tx: &mut (impl GenericClient + Send + Sync),
+        most: usize,
+    ) -> impl Future<Output = Result<Vec<Taken>>> + Send;
+}
+
+impl<Q: Pushable + Sync + ?Sized> TakeIn for Q {
+    async fn take_in(
+        &self,
+        tx: &mut (impl GenericClient + Send + Sync),
+        most: usize,
+    ) -> Result<Vec<Taken>> {
+        take_on(&mut Borrowed(tx), self.as_queue(), most).await
     }
 }

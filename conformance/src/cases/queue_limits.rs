@@ -16,6 +16,7 @@ register! { "queue":
     Q14 payload_is_never_told;
     Q10 push_in_a_transaction_follows_it [Transactions];
     Q10 ack_in_a_transaction_follows_it [Transactions];
+    Q10 take_in_a_transaction_follows_it [Transactions];
     Q06 stale_ack_in_a_transaction_is_lost [Transactions];
     Q16 claim_holds_no_transaction [Sql];
     Q01 tasks_are_readable_in_sql [Sql];
@@ -216,6 +217,29 @@ async fn ack_in_a_transaction_follows_it(cx: Context) {
     tx.ack_in(&delivery).await.unwrap();
     tx.commit().await;
     assert_eq!(cx.jobs().await, crate::fixture::Jobs::default());
+}
+
+async fn take_in_a_transaction_follows_it(cx: Context) {
+    let queue = cx.queue().await;
+    let jobs = (0..5).map(|nth| Job::new("plain", &nth).unwrap());
+    queue.push_all(jobs.collect()).await.unwrap();
+    let mut tx = cx.begin().await.unwrap();
+    let taken = tx.take_in(&queue, 3).await.unwrap();
+    let numbers: Vec<u8> = taken.iter().map(|it| it.decode().unwrap()).collect();
+    assert_eq!(numbers, [0, 1, 2]);
+    let others = queue.claim(&Claim::new(10)).await.unwrap();
+    assert_eq!(others.len(), 2, "what is taken is not given to others");
+    tx.rollback().await;
+    let mut tx = cx.begin().await.unwrap();
+    let again = tx.take_in(&queue, 10).await.unwrap();
+    assert_eq!(again.len(), 3);
+    tx.commit().await;
+    assert_eq!(cx.jobs().await.waiting, 0);
+    let mut tx = cx.begin().await.unwrap();
+    assert!(tx.take_in(&queue, 10).await.unwrap().is_empty());
+    let refused = tx.take_in(&queue, 1001).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Invalid);
+    tx.rollback().await;
 }
 
 async fn stale_ack_in_a_transaction_is_lost(cx: Context) {

@@ -1,7 +1,7 @@
 //! Queues while things break.
 
 use std::collections::BTreeSet;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lockapi::queue::{Claim, Job, Settled};
@@ -18,14 +18,41 @@ register! { "queue":
     Q19 completion_and_takeover_have_one_outcome;
     Q21 crash_loses_no_push_that_was_answered @ Own [Processes];
     Q02 killed_workers_lose_no_job [Processes];
+    Q10 effects_happen_once_although_workers_are_killed [Processes, Transactions, Sql];
     Q05 stopped_worker_cannot_finish_what_another_owns [Processes];
     X03 jobs_pushed_here_are_claimed_there [Processes];
     V10 unreachable_server_is_told_and_comes_back @ Own;
 }
 
-pub(super) const ROLES: &[(&str, Role)] = &[("work", |cx, arguments, parent| {
-    Box::pin(work(cx, arguments, parent))
-})];
+pub(super) const ROLES: &[(&str, Role)] = &[
+    ("work", |cx, arguments, parent| {
+        Box::pin(work(cx, arguments, parent))
+    }),
+    ("transfer", |cx, arguments, parent| {
+        Box::pin(transfer(cx, arguments, parent))
+    }),
+];
+
+/// Notes each job in a table, in the transaction that completes it.
+async fn transfer(cx: Context, _: Vec<String>, parent: Parent) {
+    let queue = cx.queue().await;
+    let claim = Claim::new(3).lease(MINUTE).wait(MINUTE).extended_by_hand();
+    parent.say("ready");
+    loop {
+        for delivery in queue.claim(&claim).await.unwrap() {
+            let delivery = Arc::new(delivery);
+            let namespace = cx.namespace();
+            let note = format!("SELECT note_effect('{namespace}', {})", delivery.payload());
+            let mut tx = cx.begin().await.unwrap();
+            // A process of a test leaks a little.
+            tx.query(Box::leak(note.into_boxed_str())).await;
+            match tx.ack_in(&delivery).await {
+                Ok(()) => tx.commit().await,
+                Err(_) => tx.rollback().await,
+            }
+        }
+    }
+}
 
 /// Claims one job after the other, says which, and completes each when it is told to.
 async fn work(cx: Context, _: Vec<String>, mut parent: Parent) {
@@ -145,6 +172,48 @@ async fn killed_workers_lose_no_job(cx: Context) {
     let delivery = queue.claim(&Claim::new(1)).await.unwrap().remove(0);
     assert_eq!(delivery.attempt(), 2);
     delivery.ack().await.unwrap();
+}
+
+async fn effects_happen_once_although_workers_are_killed(cx: Context) {
+    const JOBS: usize = 150;
+    // Several cases may be at it at the same time.
+    cx.sql(
+        "SELECT pg_advisory_lock(hashtext('effect'));
+         CREATE TABLE IF NOT EXISTS effect (namespace text NOT NULL, job int8 NOT NULL);
+         CREATE OR REPLACE FUNCTION note_effect(text, int8) RETURNS text LANGUAGE sql
+             AS 'INSERT INTO public.effect VALUES ($1, $2) RETURNING job::text';
+         SELECT pg_advisory_unlock(hashtext('effect'))",
+    )
+    .await;
+    let queue = cx.queue().await;
+    queue.push_all((0..JOBS).map(job).collect()).await.unwrap();
+    for round in 0..4 {
+        let mut worker = cx.child("transfer", &[]);
+        assert_eq!(worker.line().await, "ready");
+        let before = cx.jobs().await;
+        eventually("it has done some", async || {
+            let now = cx.jobs().await;
+            now.waiting + now.delivered + 10 < before.waiting + before.delivered
+        })
+        .await;
+        worker.kill();
+        assert!(
+            cx.jobs().await.waiting > 0,
+            "round {round} is killed at work"
+        );
+        cx.elapse(MINUTE).await;
+    }
+    let _worker = cx.child("transfer", &[]);
+    let nothing = crate::fixture::Jobs::default();
+    eventually("all is done", async || cx.jobs().await == nothing).await;
+    let effects = format!(
+        "SELECT concat_ws(' ', count(*), count(DISTINCT job), min(job), max(job)) FROM effect WHERE namespace = '{}'",
+        cx.namespace()
+    );
+    assert_eq!(
+        cx.sql(&effects).await,
+        [format!("{JOBS} {JOBS} 0 {}", JOBS - 1)]
+    );
 }
 
 async fn stopped_worker_cannot_finish_what_another_owns(cx: Context) {

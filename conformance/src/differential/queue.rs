@@ -6,7 +6,8 @@ use std::time::Duration;
 use lockapi::memory::World;
 use lockapi::queue::{
     Ack, Cancel, Claimed, CountJobs, Discard, How, Keys, Name, NewJob, Outcome, Purge, Push,
-    PushKeyed, Pushed, ReadDead, Redrive, SetPaused, Settle, SweepQueue, Ticket, Turn, Unique,
+    PushKeyed, Pushed, ReadDead, Redrive, SetPaused, Settle, SweepQueue, Take, Ticket, Turn,
+    Unique,
 };
 use lockapi::seam::{Batch, Call, Connection, Operation};
 use proptest::prelude::*;
@@ -29,6 +30,8 @@ pub enum Action {
     Settle(Vec<(u8, u8, u8)>),
     /// Completes deliveries, into the archive or not.
     Acks(Vec<(u8, bool)>),
+    /// Takes so many jobs.
+    Take(u8),
     /// Cancels jobs.
     Cancel(Vec<u8>),
     /// Deletes so many that wait.
@@ -61,6 +64,7 @@ pub fn actions() -> impl Strategy<Value = Vec<Action>> {
             .prop_map(|(acks, most, lease, low)| Action::Turn(acks, most, lease, low)),
         4 => prop::collection::vec((0..6u8, 0..6u8, 1..4u8), few.clone()).prop_map(Action::Settle),
         2 => prop::collection::vec((0..6u8, any::<bool>()), few.clone()).prop_map(Action::Acks),
+        1 => (1..4u8).prop_map(Action::Take),
         1 => prop::collection::vec(0..8u8, few).prop_map(Action::Cancel),
         1 => (1..4u8).prop_map(Action::Purge),
         1 => (1..4u8).prop_map(Action::Redrive),
@@ -195,6 +199,21 @@ impl<C: Connection> Pair<'_, C> {
                 };
                 let (real, model) = self.apart(&of(|it| it.0), &of(|it| it.1)).await;
                 assert_eq!(real, model, "acknowledged");
+            }
+            Action::Take(most) => {
+                let take = Take {
+                    namespace: self.namespace.to_owned(),
+                    queue: "work".to_owned(),
+                    most: i64::from(*most),
+                    worker: "worker".to_owned(),
+                    archive: false,
+                };
+                let (real, model) = self.both(take).await;
+                assert_eq!(real.len(), model.len(), "taken");
+                for (real, model) in real.iter().zip(&model) {
+                    self.same_job(real.ticket.id, model.ticket.id);
+                    assert_eq!(real.attempt, model.attempt);
+                }
             }
             Action::Cancel(backs) => {
                 let ids: Vec<_> = backs.iter().map(|back| self.job(*back)).collect();

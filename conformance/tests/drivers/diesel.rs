@@ -6,13 +6,13 @@ use std::thread;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use backend_diesel::{AckIn, CheckIn, InTransaction, PushIn};
+use backend_diesel::{AckIn, CheckIn, InTransaction, PushIn, TakeIn};
 use conformance::{BlockingTransaction, Driver, Name, Steps, Transaction};
 use diesel::r2d2::{ConnectionManager, Pool};
 use diesel::sql_types::Text;
 use diesel::{Connection, PgConnection, QueryableByName, RunQueryDsl};
 use lockapi::engine::Options;
-use lockapi::queue::{Delivery, Job, Pushed};
+use lockapi::queue::{Delivery, Job, Pushed, Taken};
 use lockapi::{Backend, Fence, Queue, Result};
 
 pub(crate) struct Diesel;
@@ -93,6 +93,10 @@ impl BlockingTransaction for Begun<'_> {
 
     fn push_in(&mut self, queue: &dyn Queue, jobs: &[Job]) -> Result<Vec<Pushed>> {
         queue.push_in(self.0, jobs)
+    }
+
+    fn take_in(&mut self, queue: &dyn Queue, most: usize) -> Result<Vec<Taken>> {
+        queue.take_in(self.0, most)
     }
 
     fn ack_in(&mut self, delivery: &Delivery) -> Result<()> {

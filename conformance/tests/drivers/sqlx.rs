@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use backend_sqlx::{AckIn, CheckIn, InTransaction, PushIn};
+use backend_sqlx::{AckIn, CheckIn, InTransaction, PushIn, TakeIn};
 use conformance::{Driver, Transaction};
 use lockapi::engine::Options;
-use lockapi::queue::{Delivery, Job, Pushed};
+use lockapi::queue::{Delivery, Job, Pushed, Taken};
 use lockapi::{Backend, Fence, Mutex, Queue, Result};
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{PgPool, Postgres as Database};
@@ -65,6 +65,10 @@ impl Transaction for Begun {
 
     async fn push_in(&mut self, queue: &Arc<dyn Queue>, jobs: Vec<Job>) -> Result<Vec<Pushed>> {
         queue.push_in(&mut self.0, &jobs).await
+    }
+
+    async fn take_in(&mut self, queue: &Arc<dyn Queue>, most: usize) -> Result<Vec<Taken>> {
+        queue.take_in(&mut self.0, most).await
     }
 
     async fn ack_in(&mut self, delivery: &Arc<Delivery>) -> Result<()> {

@@ -6,10 +6,10 @@ use std::thread;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use backend_sync::{AckIn, CheckIn, InTransaction, PushIn};
+use backend_sync::{AckIn, CheckIn, InTransaction, PushIn, TakeIn};
 use conformance::{BlockingTransaction, Driver, Name, Steps, Transaction};
 use lockapi::engine::Options;
-use lockapi::queue::{Delivery, Job, Pushed};
+use lockapi::queue::{Delivery, Job, Pushed, Taken};
 use lockapi::{Backend, Fence, Queue, Result};
 use r2d2_postgres::PostgresConnectionManager;
 use r2d2_postgres::postgres::{self, Client, Config, NoTls};
@@ -84,6 +84,10 @@ impl BlockingTransaction for Begun<'_, '_> {
 
     fn push_in(&mut self, queue: &dyn Queue, jobs: &[Job]) -> Result<Vec<Pushed>> {
         queue.push_in(self.0, jobs)
+    }
+
+    fn take_in(&mut self, queue: &dyn Queue, most: usize) -> Result<Vec<Taken>> {
+        queue.take_in(self.0, most)
     }
 
     fn ack_in(&mut self, delivery: &Delivery) -> Result<()> {

@@ -84,16 +84,7 @@ impl Delivery {
     /// # Errors
     /// `Corrupt` when it is not what `T` expects.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T> {
-        serde_json::from_str(self.payload()).map_err(|error| {
-            // The error may quote the payload.
-            let message = format!(
-                "the payload is not what the handler expects: {:?} error at line {}, column {}",
-                error.classify(),
-                error.line(),
-                error.column()
-            );
-            Error::new(ErrorKind::Corrupt, "decode", message).on(self.name())
-        })
+        decode(&self.claimed)
     }
 
     /// Which delivery of the job it is, from 1 on.
@@ -260,4 +251,17 @@ impl fmt::Debug for Delivery {
 /// A point in time that the server told in microseconds since 1970.
 pub(super) fn point(micros: i64) -> SystemTime {
     UNIX_EPOCH + Duration::from_micros(micros.max(0).unsigned_abs())
+}
+
+pub(super) fn decode<T: DeserializeOwned>(job: &Claimed) -> Result<T> {
+    serde_json::from_str(&job.payload).map_err(|error| {
+        // The error may quote the payload.
+        let message = format!(
+            "the payload is not what is expected: {:?} error at line {}, column {}",
+            error.classify(),
+            error.line(),
+            error.column()
+        );
+        Error::new(ErrorKind::Corrupt, "decode", message).on(&job.name)
+    })
 }

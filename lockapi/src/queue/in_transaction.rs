@@ -1,7 +1,9 @@
 //! Pushing and completing in a transaction of the caller.
 
-use super::operations::{Ack, Push, PushKeyed};
-use super::{Delivery, How, Job, Pushed, Queue, job};
+use serde::de::DeserializeOwned;
+
+use super::operations::{Ack, Claimed, Push, PushKeyed, Take};
+use super::{Claim, Delivery, How, Job, Pushed, Queue, delivery, job};
 use crate::error::{Error, ErrorKind, Result};
 use crate::seam::Connection;
 
@@ -88,6 +90,71 @@ pub async fn ack_on<C: Connection>(connection: &mut C, delivery: &Delivery) -> R
         Ok(answers) if answers == [true] => Ok(()),
         Ok(_) => Err(lost()),
         Err(failure) => Err(failure.error(OPERATION).on(about())),
+    }
+}
+
+/// A job that is done when the transaction that took it commits.
+#[derive(Clone, Debug)]
+pub struct Taken(Claimed);
+
+impl Taken {
+    /// The number of the job.
+    #[must_use]
+    pub fn id(&self) -> i64 {
+        self.0.ticket.id
+    }
+
+    /// What kind of job it is.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// The payload, as JSON.
+    #[must_use]
+    pub fn payload(&self) -> &str {
+        &self.0.payload
+    }
+
+    /// Reads the payload.
+    ///
+    /// # Errors
+    /// `Corrupt` when it is not what `T` expects.
+    pub fn decode<T: DeserializeOwned>(&self) -> Result<T> {
+        delivery::decode(&self.0)
+    }
+}
+
+/// Claims at most `most` jobs and completes them in the transaction that is open on `connection`:
+/// the work is done in the same transaction, and all of it happens once or not at all. Backend
+/// crates wrap it for their own connection types.
+///
+/// # Guarantees
+/// Nobody else gets the jobs while the transaction lasts. After a rollback, or the death of the
+/// program, they are as they were, and no attempt was counted: a job that always fails comes back
+/// for ever, so settle such a job by its number.
+///
+/// # Errors
+/// `Invalid` for more than [`MAX_CLAIM`](super::MAX_CLAIM); those of the connection.
+pub async fn take_on<C: Connection>(
+    connection: &mut C,
+    queue: &dyn Queue,
+    most: usize,
+) -> Result<Vec<Taken>> {
+    const OPERATION: &str = "take_in";
+    let claim = Claim::new(most);
+    let checked = claim.check();
+    checked.map_err(|error| error.during(OPERATION).on(queue.name()))?;
+    let take = Take {
+        namespace: queue.namespace().to_owned(),
+        queue: queue.name().to_owned(),
+        most: i64::try_from(most).unwrap_or(i64::MAX),
+        worker: claim.worker_name(),
+        archive: queue.terms().archive,
+    };
+    match connection.perform(&[take]).await {
+        Ok(taken) => Ok(taken.into_iter().flatten().map(Taken).collect()),
+        Err(failure) => Err(failure.error(OPERATION).on(queue.name())),
     }
 }
 

@@ -19,12 +19,12 @@ mod operations;
 pub(crate) use claim::check_lease;
 pub use claim::{Claim, Exchange, MAX_CLAIM, MAX_LEASE, MIN_LEASE, Outcome, Settled, Ticket};
 pub use delivery::Delivery;
-pub use in_transaction::{ack_on, push_on};
+pub use in_transaction::{Taken, ack_on, push_on, take_on};
 pub use job::{How, Job, MAX_DELAY, MAX_PUSH, MAX_PUSH_BYTES, Priority, Pushed, Unique};
 pub use model::Jobs;
 pub use operations::{
     Ack, Cancel, Claimed, CountJobs, Counted, DeadRow, Discard, Floor, Keys, Name, NewJob, Purge,
-    Push, PushKeyed, ReadDead, Redrive, SetPaused, Settle, SweepQueue, Turn, Turned,
+    Push, PushKeyed, ReadDead, Redrive, SetPaused, Settle, SweepQueue, Take, Turn, Turned,
 };
 
 /// The most bytes of an error that are kept.

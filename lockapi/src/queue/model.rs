@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::operations::{
-    Ack, Cancel, Claimed, CountJobs, Counted, DeadRow, Discard, Name, NewJob, Purge, PushKeyed,
-    ReadDead, Redrive, Settle, SweepQueue, Turn,
+    Ack, Cancel, Claimed, CountJobs, Counted, DeadRow, Discard, Floor, Name, NewJob, Purge,
+    PushKeyed, ReadDead, Redrive, Settle, SweepQueue, Take, Turn,
 };
 use super::{How, Pushed, Settled, Ticket, Unique};
 
@@ -192,15 +192,16 @@ impl Jobs {
         Pushed { id, how: How::New }
     }
 
-    /// The jobs of a turn's queue that are due, priority by priority, in its order.
-    fn in_turn<'a>(&'a self, now: i64, want: &'a Turn) -> impl Iterator<Item = i64> + 'a {
-        let queue = Name {
-            namespace: want.namespace.clone(),
-            queue: want.queue.clone(),
-        };
-        let due = self.due.get(&queue);
-        let paused = self.paused.contains(&queue);
-        want.lanes
+    /// The jobs of a queue that are due, priority by priority, from places on.
+    fn in_turn<'a>(
+        &'a self,
+        now: i64,
+        queue: &Name,
+        lanes: &'a [(i64, Floor)],
+    ) -> impl Iterator<Item = i64> + use<'a> {
+        let due = self.due.get(queue);
+        let paused = self.paused.contains(queue);
+        lanes
             .iter()
             .filter(move |_| !paused)
             .flat_map(move |(priority, floor)| {
@@ -222,7 +223,12 @@ impl Jobs {
                 .get(id)
                 .is_some_and(|live| live.running.is_none() || (!live.is_held(now) && !acked()))
         };
-        let picked: Vec<i64> = self.in_turn(now, want).filter(free).take(most).collect();
+        let queue = Name {
+            namespace: want.namespace.clone(),
+            queue: want.queue.clone(),
+        };
+        let in_turn = self.in_turn(now, &queue, &want.lanes);
+        let picked: Vec<i64> = in_turn.filter(free).take(most).collect();
         let mut claimed = Vec::new();
         for id in &picked {
             let Some(live) = self.live.get_mut(id) else {
@@ -255,6 +261,42 @@ impl Jobs {
             });
         }
         (i64::try_from(picked.len()).unwrap_or(i64::MAX), claimed)
+    }
+
+    pub(crate) fn take(&mut self, now: i64, want: &Take) -> Vec<Claimed> {
+        let queue = Name {
+            namespace: want.namespace.clone(),
+            queue: want.queue.clone(),
+        };
+        let most = usize::try_from(want.most).unwrap_or(0);
+        let lanes = [0, 1, 2, 3].map(|priority| (priority, (0, 0)));
+        let free = |id: &i64| self.live.get(id).is_some_and(|live| !live.is_held(now));
+        let in_turn = self.in_turn(now, &queue, &lanes);
+        let picked: Vec<i64> = in_turn.filter(free).take(most).collect();
+        let mut taken = Vec::new();
+        for id in picked {
+            let Some(live) = self.live.get_mut(&id) else {
+                continue;
+            };
+            taken.push(Claimed {
+                ticket: Ticket { id, token: 0 },
+                attempt: live.attempt,
+                max_attempts: live.job.max_attempts,
+                priority: live.job.priority,
+                run_at: live.run_at,
+                created_at: live.created_at,
+                name: live.job.name.clone(),
+                payload: live.job.payload.clone(),
+            });
+            live.attempt += 1;
+            live.worker.clone_from(&want.worker);
+            if want.archive {
+                self.end(id, Status::Completed, now, "");
+            } else {
+                self.remove(id);
+            }
+        }
+        taken
     }
 
     pub(crate) fn next_due(&self, now: i64, want: &Turn) -> Option<i64> {

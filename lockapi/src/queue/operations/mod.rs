@@ -3,6 +3,7 @@
 mod manage;
 mod push;
 mod settle;
+mod take;
 mod turn;
 
 pub use manage::{
@@ -11,4 +12,5 @@ pub use manage::{
 };
 pub use push::{Keys, NewJob, Push, PushKeyed};
 pub use settle::{Ack, Settle};
+pub use take::Take;
 pub use turn::{Claimed, Floor, Turn, Turned};

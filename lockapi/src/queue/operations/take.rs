@@ -1,0 +1,96 @@
+//! Claiming and completing in a transaction of the caller.
+
+use super::turn::Claimed;
+use crate::error::Failure;
+use crate::memory::World;
+use crate::queue::Ticket;
+use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
+
+/// Claims and completes jobs of one queue; a batch of one.
+#[derive(Clone, Debug)]
+pub struct Take {
+    /// Namespace of the backend.
+    pub namespace: String,
+    /// Name of the queue.
+    pub queue: String,
+    /// How many jobs at most.
+    pub most: i64,
+    /// Who takes them.
+    pub worker: String,
+    /// Whether the jobs are kept in the archive.
+    pub archive: bool,
+}
+
+impl Operation for Take {
+    /// What was taken; the tokens are zero, and the attempts are those before.
+    type Output = Vec<Claimed>;
+
+    const STATEMENT: Statement = Statement {
+        name: "queue.take",
+        sql: include_str!("take.sql"),
+        params: &[Type::Text, Type::Text, Type::Int, Type::Text, Type::Bool],
+        columns: &[
+            Type::Int,
+            Type::Int,
+            Type::Int,
+            Type::Int,
+            Type::Int,
+            Type::Int,
+            Type::Text,
+            Type::Text,
+        ],
+    };
+
+    fn params(batch: &[Self]) -> Vec<Value> {
+        batch
+            .iter()
+            .take(1)
+            .flat_map(|one| {
+                [
+                    Value::Text(one.namespace.clone()),
+                    Value::Text(one.queue.clone()),
+                    Value::Int(one.most),
+                    Value::Text(one.worker.clone()),
+                    Value::Bool(one.archive),
+                ]
+            })
+            .collect()
+    }
+
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<Vec<Claimed>>, Failure> {
+        let read = |mut row: Row| {
+            Ok(Claimed {
+                ticket: Ticket {
+                    id: row.int(0)?,
+                    token: 0,
+                },
+                attempt: row.int(1)?,
+                max_attempts: row.int(2)?,
+                priority: row.int(3)?,
+                run_at: row.int(4)?,
+                created_at: row.int(5)?,
+                name: row.text(6)?,
+                payload: row.text(7)?,
+            })
+        };
+        let taken: Result<_, Failure> = rows.into_iter().map(read).collect();
+        Ok(vec![taken?])
+    }
+
+    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
+        let taken = world.jobs.take(world.now, batch.first()?);
+        let row = |job: Claimed| {
+            Row(vec![
+                Value::Int(job.ticket.id),
+                Value::Int(job.attempt),
+                Value::Int(job.max_attempts),
+                Value::Int(job.priority),
+                Value::Int(job.run_at),
+                Value::Int(job.created_at),
+                Value::Text(job.name),
+                Value::Text(job.payload),
+            ])
+        };
+        Some(taken.into_iter().map(row).collect())
+    }
+}
