@@ -173,7 +173,7 @@ impl<C: Connection> Pair<'_, C> {
 
     /// Both sides name the same job.
     fn same_job(&self, real: i64, model: i64) {
-        let known = self.jobs.iter().any(|known| *known == (real, model));
+        let known = self.jobs.contains(&(real, model));
         assert!(known, "job {real} here, {model} there");
     }
 
