@@ -8,6 +8,7 @@ use crate::context::Context;
 use crate::harness::Case;
 
 mod cancel;
+mod deliveries;
 mod fences;
 mod guards;
 mod holding;
@@ -19,6 +20,7 @@ mod outage;
 mod places;
 mod processes;
 mod queue;
+mod queue_keys;
 mod queue_limits;
 mod queue_outage;
 mod schema;
@@ -48,6 +50,8 @@ const MODULES: &[&[Case]] = &[
     lease::CASES,
     holding::CASES,
     queue::CASES,
+    deliveries::CASES,
+    queue_keys::CASES,
     queue_limits::CASES,
     queue_outage::CASES,
 ];
