@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lockapi::queue::{Claim, Job, Settled};
-use lockapi::{ErrorKind, QueueExt};
+use lockapi::queue::{Claim, Job, Settled, Unique};
+use lockapi::{BackendExt, ErrorKind, Queue, QueueExt};
 
 use super::Role;
 use crate::child::Parent;
@@ -21,6 +21,10 @@ register! { "queue":
     Q10 effects_happen_once_although_workers_are_killed [Processes, Transactions, Sql];
     Q05 stopped_worker_cannot_finish_what_another_owns [Processes];
     X03 jobs_pushed_here_are_claimed_there [Processes];
+    V06 queue_under_hostile_settings @ HostileRole [Schema];
+    V06 queue_under_hostile_settings_behind_a_proxy @ HostileProxy [Proxy];
+    V05 queue_needs_no_more_rights_than_are_noted @ PoorRole [Schema];
+    V09 full_pool_of_the_program_does_not_matter_to_a_queue [Pool];
     V10 unreachable_server_is_told_and_comes_back @ Own;
 }
 
@@ -266,4 +270,52 @@ async fn unreachable_server_is_told_and_comes_back(cx: Context) {
         claimed.iter().any(|delivery| delivery.payload() == "1")
     })
     .await;
+}
+
+/// All that programs do to a queue, by two backends.
+async fn exercise(here: &Arc<dyn Queue>, there: &Arc<dyn Queue>) {
+    let keyed = job(5).unique("key", Unique::Replace);
+    here.push_all((0..5).map(job).chain([keyed]).collect())
+        .await
+        .unwrap();
+    here.push(job(6).idempotency_key("key")).await.unwrap();
+    let mut claimed = there.claim(&Claim::new(6)).await.unwrap();
+    assert_eq!(claimed.len(), 6);
+    claimed.remove(0).ack().await.unwrap();
+    assert!(!claimed.remove(0).nack("no", Duration::ZERO).await.unwrap());
+    claimed.remove(0).reject("never").await.unwrap();
+    claimed.remove(0).extend(MINUTE).await.unwrap();
+    drop(claimed);
+    here.pause().await.unwrap();
+    assert!(there.statistics().await.unwrap().paused);
+    here.resume().await.unwrap();
+    assert_eq!(there.dead_letters(0, 10).await.unwrap().len(), 1);
+    assert_eq!(there.redrive(Vec::new()).await.unwrap(), 1);
+    let moment = Duration::from_millis(200);
+    eventually("the rest comes back", async || {
+        for delivery in here.claim(&Claim::new(10).wait(moment)).await.unwrap() {
+            delivery.ack().await.unwrap();
+        }
+        let told = here.statistics().await.unwrap();
+        (told.ready.count, told.running.count) == (0, 0)
+    })
+    .await;
+}
+
+async fn queue_under_hostile_settings(cx: Context) {
+    exercise(&cx.queue().await, &cx.queue().await).await;
+}
+
+async fn queue_under_hostile_settings_behind_a_proxy(cx: Context) {
+    exercise(&cx.queue().await, &cx.queue().await).await;
+}
+
+async fn queue_needs_no_more_rights_than_are_noted(cx: Context) {
+    exercise(&cx.queue().await, &cx.queue().await).await;
+}
+
+async fn full_pool_of_the_program_does_not_matter_to_a_queue(cx: Context) {
+    let (backend, _full) = cx.connect_beside_full_pool().await.expect("a pool");
+    let queue = backend.queue("work").unwrap();
+    exercise(&queue, &cx.queue().await).await;
 }
