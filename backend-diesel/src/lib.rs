@@ -23,8 +23,8 @@
 //! ```
 //!
 //! # Connections
-//! From a pool the backend takes at most 4 + [`Options::waiters`] connections: one for leases and
-//! other tables, one for jobs, one that holds the mutexes, some that wait for mutexes, and one that
+//! From a pool the backend takes at most 6 + [`Options::waiters`] connections: one for leases and
+//! other tables, one for jobs, two for rate limits, one that holds the mutexes, some that wait for mutexes, and one that
 //! hears notifications while there is somebody to tell. Each is taken when it is first needed, and
 //! kept; two are taken for a moment when it connects. What goes back to the pool has its settings
 //! as they were, holds no lock and listens to nothing of this library. A pool whose connections are
@@ -38,7 +38,7 @@
 //! Diesel cannot wait for notifications: the thread that hears them looks ten times a second.
 //!
 //! # In your own transaction
-//! [`InTransaction`], [`CheckIn`], [`PushIn`] and [`AckIn`] work on the caller's connection, inside
+//! [`InTransaction`], [`CheckIn`], [`PushIn`], [`AckIn`] and [`LimitIn`] work on the caller's connection, inside
 //! `conn.transaction(|conn| …)`, and block.
 //!
 //! # Errors
@@ -66,7 +66,7 @@ use lockapi::{Backend, Error, ErrorKind, Result};
 
 pub use connector::Borrowed;
 pub use queue::{AckIn, PushIn, TakeIn};
-pub use transaction::{CheckIn, InTransaction};
+pub use transaction::{CheckIn, InTransaction, LimitIn};
 
 use connector::{Opened, Pooled};
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use diesel::PgConnection;
 use lockapi::blocking::block_on;
+use lockapi::limit::{Metered, Verdict, Want, check_all_on};
 use lockapi::mutex::{Named, lock_on, try_lock_on};
 use lockapi::seam::Inline;
 use lockapi::{Fence, Result};
@@ -85,5 +86,37 @@ pub trait CheckIn {
 impl CheckIn for Fence {
     fn check_in(&self, connection: &mut PgConnection) -> Result<()> {
         block_on(self.check_in_on(&mut Inline(Borrowed(connection))))
+    }
+}
+
+/// Limits inside a transaction of the caller.
+///
+/// ```no_run
+/// use backend_diesel::LimitIn;
+/// use lockapi::limit::Want;
+/// use diesel::prelude::*;
+/// # fn example(mut conn: PgConnection, limiter: lockapi::blocking::RateLimiter) -> Result<(), Box<dyn std::error::Error>> {
+/// conn.transaction(|conn| {
+///     if limiter.check_all_in(conn, &[Want::new("mail:123")])?.is_allowed() {
+///         diesel::sql_query("INSERT INTO mail (recipient) VALUES (123)").execute(conn)?;
+///     }
+///     Ok::<_, Box<dyn std::error::Error>>(())
+/// })
+/// # }
+/// ```
+pub trait LimitIn {
+    /// Takes of limits for the transaction that is open on `connection`, of all or of none. It is
+    /// rolled back with the transaction; until that ends everybody else who wants permits of these
+    /// keys waits. See [`check_all_on`]. It blocks.
+    ///
+    /// # Errors
+    /// `Invalid` as for [`RateLimiter::check_all`](lockapi::RateLimiter::check_all), `Unavailable` when
+    /// others were faster, and those of the connection.
+    fn check_all_in(&self, connection: &mut PgConnection, wants: &[Want]) -> Result<Verdict>;
+}
+
+impl<L: Metered + ?Sized> LimitIn for L {
+    fn check_all_in(&self, connection: &mut PgConnection, wants: &[Want]) -> Result<Verdict> {
+        block_on(check_all_on(&mut Inline(Borrowed(connection)), self, wants))
     }
 }

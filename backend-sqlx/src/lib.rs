@@ -21,7 +21,7 @@
 //! # Connections
 //! The backend takes no connection of the pool. It opens its own with the pool's options,
 //! `after_connect` included: two at the start, closed again after the probe; then one for leases
-//! and other tables, one for jobs, one that holds the mutexes, at most [`Options::waiters`] that
+//! and other tables, one for jobs, two for rate limits, one that holds the mutexes, at most [`Options::waiters`] that
 //! wait for mutexes, and one that hears notifications while there is somebody to tell. Each is
 //! opened when it is first needed, after the server was asked on a connection that is closed again
 //! whether it answers.
@@ -31,7 +31,7 @@
 //! with one thread of the backend's own when there is none. Deadlines are kept by a thread.
 //!
 //! # In your own transaction
-//! [`InTransaction`], [`CheckIn`], [`PushIn`] and [`AckIn`] work on the connection of the caller's transaction.
+//! [`InTransaction`], [`CheckIn`], [`PushIn`], [`AckIn`] and [`LimitIn`] work on the connection of the caller's transaction.
 
 mod connector;
 mod queue;
@@ -49,7 +49,7 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 
 pub use connector::Borrowed;
 pub use queue::{AckIn, PushIn, TakeIn};
-pub use transaction::{CheckIn, InTransaction};
+pub use transaction::{CheckIn, InTransaction, LimitIn};
 
 use connector::Sqlx;
 

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::time::Duration;
 
+use lockapi::limit::{Metered, Verdict, Want, check_all_on};
 use lockapi::mutex::Named;
 use lockapi::{Fence, Result};
 use sqlx::PgConnection;
@@ -98,5 +99,43 @@ pub trait CheckIn {
 impl CheckIn for Fence {
     async fn check_in(&self, connection: &mut PgConnection) -> Result<()> {
         self.check_in_on(&mut Borrowed(connection)).await
+    }
+}
+
+/// Limits inside a transaction of the caller.
+///
+/// ```no_run
+/// use backend_sqlx::LimitIn;
+/// use lockapi::limit::Want;
+/// # async fn example(pool: sqlx::PgPool, limiter: std::sync::Arc<dyn lockapi::RateLimiter>) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut tx = pool.begin().await?;
+/// if limiter.check_all_in(&mut tx, &[Want::new("mail:123")]).await?.is_allowed() {
+///     sqlx::query("INSERT INTO mail (recipient) VALUES (123)").execute(&mut *tx).await?;
+/// }
+/// tx.commit().await?;
+/// # Ok(())
+/// # }
+/// ```
+pub trait LimitIn {
+    /// Takes of limits for the transaction that is open on `connection`, of all or of none. It is
+    /// rolled back with the transaction; until that ends everybody else who wants permits of these
+    /// keys waits. See [`check_all_on`].
+    ///
+    /// # Cancel safety
+    /// When dropped, permits may be taken unless the transaction is rolled back.
+    ///
+    /// # Errors
+    /// `Invalid` as for [`RateLimiter::check_all`](lockapi::RateLimiter::check_all), `Unavailable` when
+    /// others were faster, and those of the connection.
+    fn check_all_in(
+        &self,
+        connection: &mut PgConnection,
+        wants: &[Want],
+    ) -> impl Future<Output = Result<Verdict>> + Send;
+}
+
+impl<L: Metered + Sync + ?Sized> LimitIn for L {
+    async fn check_all_in(&self, connection: &mut PgConnection, wants: &[Want]) -> Result<Verdict> {
+        check_all_on(&mut Borrowed(connection), self, wants).await
     }
 }

@@ -23,8 +23,8 @@
 //! ```
 //!
 //! # Connections
-//! From a pool the backend takes at most 4 + [`Options::waiters`] connections: one for leases and
-//! other tables, one for jobs, one that holds the mutexes, some that wait for mutexes, and one that
+//! From a pool the backend takes at most 6 + [`Options::waiters`] connections: one for leases and
+//! other tables, one for jobs, two for rate limits, one that holds the mutexes, some that wait for mutexes, and one that
 //! hears notifications while there is somebody to tell. Each is taken when it is first needed, and
 //! kept; two are taken for a moment when it connects. What goes back to the pool has its settings
 //! as they were, holds no lock and listens to nothing of this library. A pool whose connections are
@@ -37,7 +37,7 @@
 //! well: no call blocks a thread of theirs. Deadlines are kept by one further thread.
 //!
 //! # In your own transaction
-//! [`InTransaction`], [`CheckIn`], [`PushIn`] and [`AckIn`] work on the caller's client or transaction, and block.
+//! [`InTransaction`], [`CheckIn`], [`PushIn`], [`AckIn`] and [`LimitIn`] work on the caller's client or transaction, and block.
 
 mod connector;
 mod queue;
@@ -55,7 +55,7 @@ use r2d2::{ManageConnection, Pool};
 
 pub use connector::Borrowed;
 pub use queue::{AckIn, PushIn, TakeIn};
-pub use transaction::{CheckIn, InTransaction};
+pub use transaction::{CheckIn, InTransaction, LimitIn};
 
 use connector::{Opened, Pooled};
 

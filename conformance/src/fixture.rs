@@ -7,8 +7,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockapi::engine::Options;
 use lockapi::lease::Peeked;
+use lockapi::limit::{Level, Verdict, Want};
 use lockapi::queue::{Delivery, Job, Pushed, Taken};
-use lockapi::{Backend, Fence, LockId, Mutex, Queue, Result};
+use lockapi::{Backend, Fence, LockId, Mutex, Queue, RateLimiter, Result};
 
 /// Why a fixture could not be made, in words for the person who runs the suite.
 pub type Problem = Box<dyn std::error::Error + Send + Sync>;
@@ -175,6 +176,7 @@ pub trait Fixture: Send + Sync {
     async fn begin(&self) -> Option<Box<dyn Transaction>>;
 
     /// Makes everything in the namespace older by `time`, without sleeping.
+    /// Makes the leases and limits of the namespace older by `time`, without sleeping.
     async fn elapse(&self, time: Duration);
 
     /// Lets the clocks of server and clients go on by `time`.
@@ -203,6 +205,8 @@ pub trait Fixture: Send + Sync {
 
     /// How long it is until the first lease of a delivery in the namespace ends.
     async fn lease_of_jobs(&self) -> Option<Duration>;
+    /// The state of a limit of the namespace; `None` when it has no row.
+    async fn limit(&self, key: &str) -> Option<Level>;
 
     /// How many sessions of its backends the server has.
     async fn sessions(&self) -> usize;
@@ -252,6 +256,11 @@ pub trait Transaction: Send {
     /// # Errors
     /// Those of the backend.
     async fn ack_in(&mut self, delivery: &Arc<Delivery>) -> Result<()>;
+    /// Takes of limits for the transaction, of all or of none.
+    ///
+    /// # Errors
+    /// Those of the backend.
+    async fn check_all_in(&mut self, limiter: &dyn RateLimiter, wants: &[Want]) -> Result<Verdict>;
 
     /// Runs a query of one text column and answers its first row.
     async fn query(&mut self, sql: &'static str) -> String;

@@ -253,7 +253,7 @@ pub use fixture::{Fixture, Jobs, Locks, Need, Place, Problem, SECRET, Subject, T
 pub use harness::{run, run_pairs, run_through};
 pub use memory::Memory;
 pub use postgres::{Driver, Postgres};
-pub use steps::{BlockingTransaction, Name, Steps};
+pub use steps::{BlockingTransaction, Meter, Name, Steps};
 
 /// Compiles and runs what the README shows.
 #[cfg(doctest)]

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use lockapi::engine::{ManualClock, Options};
 use lockapi::lease::Peeked;
+use lockapi::limit::Level;
 use lockapi::memory::Database;
 use lockapi::{Backend, LockId, Result};
 
@@ -153,6 +154,11 @@ impl Fixture for InMemory {
                 .map(|end| end - world.now)
         });
         left.map(|micros| Duration::from_micros(micros.max(0).unsigned_abs()))
+    }
+
+    async fn limit(&self, key: &str) -> Option<Level> {
+        self.database
+            .inspect(|world| world.limit(&self.namespace, key))
     }
 
     async fn sessions(&self) -> usize {

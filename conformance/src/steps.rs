@@ -7,9 +7,10 @@ use std::thread;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use lockapi::limit::{Metered, Policy, Verdict, Want};
 use lockapi::mutex::Named;
 use lockapi::queue::{Delivery, Job, Pushed, Taken};
-use lockapi::{Fence, Key, Mutex, Queue, Result};
+use lockapi::{Fence, Key, Mutex, Queue, RateLimiter, Result};
 use tokio::sync::oneshot;
 
 use crate::fixture::Transaction;
@@ -28,6 +29,23 @@ impl Named for Name {
 
     fn key(&self) -> &Key {
         &self.key
+    }
+}
+
+/// What a rate limiter decides by.
+#[derive(Clone, Debug)]
+pub struct Meter {
+    namespace: String,
+    policy: Policy,
+}
+
+impl Metered for Meter {
+    fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    fn policy(&self) -> Policy {
+        self.policy
     }
 }
 
@@ -68,6 +86,11 @@ pub trait BlockingTransaction {
     /// # Errors
     /// Those of the backend.
     fn ack_in(&mut self, delivery: &Delivery) -> Result<()>;
+    /// Takes of limits for the transaction, of all or of none.
+    ///
+    /// # Errors
+    /// Those of the backend.
+    fn check_all_in(&mut self, limiter: &Meter, wants: &[Want]) -> Result<Verdict>;
 
     /// Runs a query of one text column and answers its first row.
     fn query(&mut self, sql: &'static str) -> String;
@@ -183,6 +206,16 @@ impl Transaction for OnThread {
     async fn ack_in(&mut self, delivery: &Arc<Delivery>) -> Result<()> {
         let delivery = Arc::clone(delivery);
         self.ask(move |transaction| transaction.ack_in(&delivery))
+            .await
+    }
+
+    async fn check_all_in(&mut self, limiter: &dyn RateLimiter, wants: &[Want]) -> Result<Verdict> {
+        let meter = Meter {
+            namespace: limiter.namespace().to_owned(),
+            policy: limiter.policy(),
+        };
+        let wants = wants.to_vec();
+        self.ask(move |transaction| transaction.check_all_in(&meter, &wants))
             .await
     }
 

@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use crate::error::Result;
 use crate::key::Key;
 use crate::lease::{Lease, Terms};
+use crate::limit::{Policy, RateLimiter};
 use crate::mutex::Mutex;
 use crate::queue::{self, Queue};
 
@@ -61,6 +62,11 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// # Errors
     /// `Invalid` for a name that is not 1 to 255 bytes, or terms that are outside their limits.
     fn open_queue(&self, name: String, terms: queue::Terms) -> Result<Arc<dyn Queue>>;
+    /// Opens a rate limiter; nothing is sent.
+    ///
+    /// # Errors
+    /// `Invalid` for a quota that is outside its limits.
+    fn open_rate_limiter(&self, policy: Policy) -> Result<Arc<dyn RateLimiter>>;
 
     /// Creates or upgrades the tables. When nothing is to do it needs no right to change them.
     ///
@@ -101,6 +107,14 @@ pub trait BackendExt: Backend {
     /// `Invalid` for a name that is not 1 to 255 bytes.
     fn queue(&self, name: impl Into<String>) -> Result<Arc<dyn Queue>> {
         self.open_queue(name.into(), queue::Terms::default())
+    }
+
+    /// Opens a rate limiter with a [`Quota`](crate::limit::Quota) or a [`Policy`]; nothing is sent.
+    ///
+    /// # Errors
+    /// `Invalid` for a quota that is outside its limits.
+    fn rate_limiter(&self, policy: impl Into<Policy>) -> Result<Arc<dyn RateLimiter>> {
+        self.open_rate_limiter(policy.into())
     }
 }
 

@@ -2,10 +2,11 @@
 //!
 //! A program picks the crate that matches its database library, `backend-sqlx` for one, and gets
 //! the same primitives with the same semantics in the same tables; tests swap it for
-//! [`memory`]. Two of them are here:
+//! [`memory`]. Three of them are here:
 //!
 //! - [`Mutex`]: a lock that lasts as long as a connection does;
-//! - [`Lease`]: a lock that expires unless it is renewed.
+//! - [`Lease`]: a lock that expires unless it is renewed;
+//! - [`RateLimiter`]: a limit on how often something is done.
 //!
 //! ```
 //! use std::time::Duration;
@@ -27,6 +28,7 @@
 pub mod blocking;
 pub mod engine;
 pub mod lease;
+pub mod limit;
 pub mod memory;
 pub mod mutex;
 pub mod queue;
@@ -45,6 +47,7 @@ pub use error::{Error, ErrorKind, Failure, Result};
 pub use fence::Fence;
 pub use key::{Key, LockId, MAX_NAME_BYTES, advisory_key};
 pub use lease::{Lease, LeaseExt, LeaseGuard};
+pub use limit::{Permits, RateLimiter, RateLimiterExt, Reservation};
 pub use migrate::{MIGRATIONS, Migration};
 pub use mutex::{Mutex, MutexExt, MutexGuard};
 pub use queue::{Queue, QueueExt};

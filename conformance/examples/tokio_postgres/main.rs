@@ -16,11 +16,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use conformance::{Driver, Face, Need, Postgres, Transaction};
 use lockapi::engine::Options;
+use lockapi::limit::{Verdict, Want};
 use lockapi::queue::{Delivery, Job, Pushed, Taken};
-use lockapi::{Backend, Fence, Mutex, Queue, Result};
+use lockapi::{Backend, Fence, Mutex, Queue, RateLimiter, Result};
 use tokio_postgres::{Client, NoTls};
-
-use transaction::{AckIn, CheckIn, InTransaction, PushIn, TakeIn};
+use transaction::{AckIn, CheckIn, InTransaction, LimitIn, PushIn, TakeIn};
 
 fn main() {
     // One face is enough for a connector; `conformance::run` goes through all of them.
@@ -80,6 +80,10 @@ impl Transaction for Begun {
 
     async fn ack_in(&mut self, delivery: &Arc<Delivery>) -> Result<()> {
         delivery.ack_in(&mut self.0).await
+    }
+
+    async fn check_all_in(&mut self, limiter: &dyn RateLimiter, wants: &[Want]) -> Result<Verdict> {
+        limiter.check_all_in(&mut self.0, wants).await
     }
 
     async fn query(&mut self, sql: &'static str) -> String {

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::time::Duration;
 
+use lockapi::limit::{Metered, Verdict, Want, check_all_on};
 use lockapi::queue::{Delivery, Job, Pushable, Pushed, Taken, ack_on, push_on, take_on};
 use lockapi::{Fence, Mutex, Result};
 use tokio_postgres::GenericClient;
@@ -138,5 +139,31 @@ impl<Q: Pushable + Sync + ?Sized> TakeIn for Q {
         most: usize,
     ) -> Result<Vec<Taken>> {
         take_on(&mut Borrowed(tx), self.as_queue(), most).await
+    }
+}
+
+/// Limits inside a transaction of the caller.
+pub trait LimitIn {
+    /// Takes of limits for the transaction, of all or of none; it is rolled back with it.
+    ///
+    /// # Cancel safety
+    /// When dropped, permits may be taken unless the transaction is rolled back.
+    ///
+    /// # Errors
+    /// `Invalid` for bad wants, and those of the connection.
+    fn check_all_in(
+        &self,
+        tx: &mut (impl GenericClient + Send + Sync),
+        wants: &[Want],
+    ) -> impl Future<Output = Result<Verdict>> + Send;
+}
+
+impl<L: Metered + Sync + ?Sized> LimitIn for L {
+    async fn check_all_in(
+        &self,
+        tx: &mut (impl GenericClient + Send + Sync),
+        wants: &[Want],
+    ) -> Result<Verdict> {
+        check_all_on(&mut Borrowed(tx), self, wants).await
     }
 }

@@ -15,6 +15,8 @@ mod holding;
 mod interop;
 mod keys;
 mod lease;
+mod limiter;
+mod limiter_load;
 mod mutex;
 mod outage;
 mod places;
@@ -48,6 +50,8 @@ const MODULES: &[&[Case]] = &[
     transactions::CASES,
     processes::CASES,
     lease::CASES,
+    limiter::CASES,
+    limiter_load::CASES,
     holding::CASES,
     queue::CASES,
     deliveries::CASES,

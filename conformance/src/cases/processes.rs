@@ -31,6 +31,9 @@ pub(super) const ROLES: &[(&str, Role)] = &[
     ("lease", |cx, arguments, parent| {
         Box::pin(lease(cx, arguments, parent))
     }),
+    ("flood", |cx, arguments, parent| {
+        Box::pin(super::limiter_load::flood(cx, arguments, parent))
+    }),
 ];
 
 /// Increments the number in a file, so many times, under a mutex.

@@ -4,7 +4,8 @@ use std::error::Error as _;
 use std::fmt::Write;
 
 use lockapi::lease::Terms;
-use lockapi::{BackendExt, ErrorKind, MIGRATIONS};
+use lockapi::limit::Quota;
+use lockapi::{BackendExt, ErrorKind, MIGRATIONS, RateLimiterExt};
 
 use crate::context::{Context, MINUTE};
 use crate::fixture::{Place, SECRET};
@@ -47,6 +48,8 @@ async fn works(cx: &Context) {
     assert!(lease.try_acquire().await.unwrap().is_none());
     guard.renew().await.unwrap();
     guard.release().await.unwrap();
+    let limiter = backend.rate_limiter(Quota::per_hour(1000)).unwrap();
+    assert!(limiter.check("door").await.unwrap().is_allowed());
 }
 
 async fn migrated_twice(cx: Context) {

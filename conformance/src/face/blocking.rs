@@ -8,7 +8,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockapi::blocking;
 use lockapi::lease::{Holder, Terms};
-use lockapi::{Backend, Capabilities, Fence, Key, Lease, LeaseGuard, Mutex, MutexGuard, Result};
+use lockapi::limit::Policy;
+use lockapi::{
+    Backend, Capabilities, Fence, Key, Lease, LeaseGuard, Mutex, MutexGuard, RateLimiter, Result,
+};
 use tokio::task::spawn_blocking;
 
 /// How often a guard is asked whether it is lost.
@@ -28,7 +31,7 @@ struct Named<T> {
 }
 
 /// Runs a blocking call; a panic in it goes on here.
-async fn call<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+pub(super) async fn call<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     match spawn_blocking(work).await {
         Ok(value) => value,
         Err(failed) => std::panic::resume_unwind(failed.into_panic()),
@@ -66,6 +69,11 @@ impl Backend for Blocking<blocking::Backend> {
         terms: lockapi::queue::Terms,
     ) -> Result<Arc<dyn lockapi::Queue>> {
         Ok(Arc::new(Blocking(self.0.queue_with(name, terms)?)))
+    }
+
+    fn open_rate_limiter(&self, policy: Policy) -> Result<Arc<dyn RateLimiter>> {
+        let limiter = self.0.rate_limiter(policy)?;
+        Ok(super::limits::blocking(limiter, self.0.namespace()))
     }
 
     async fn migrate(&self) -> Result<()> {

@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockapi::lease::{Holder, Terms};
+use lockapi::limit::Policy;
 use lockapi::{
-    Backend, BackendExt, Capabilities, Fence, Key, Lease, LeaseGuard, Mutex, MutexGuard, Result,
+    Backend, BackendExt, Capabilities, Fence, Key, Lease, LeaseGuard, Mutex, MutexGuard,
+    RateLimiter, Result,
 };
 
 pub(super) fn wrap(backend: Arc<dyn Backend>) -> Arc<dyn Backend> {
@@ -64,6 +66,10 @@ impl<B: Backend + ?Sized> Backend for Through<B> {
         terms: lockapi::queue::Terms,
     ) -> Result<Arc<dyn lockapi::Queue>> {
         Ok(Arc::new(Through(self.0.open_queue(name, terms)?)))
+    }
+
+    fn open_rate_limiter(&self, policy: Policy) -> Result<Arc<dyn RateLimiter>> {
+        Ok(super::limits::through(self.0.rate_limiter(policy)?))
     }
 
     async fn migrate(&self) -> Result<()> {

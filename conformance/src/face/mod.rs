@@ -9,6 +9,7 @@ use crate::fixture::{Fixture, Need};
 
 mod blocking;
 mod generic;
+mod limits;
 
 /// How the cases call the backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,6 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockapi::engine::Options;
 use lockapi::lease::Peeked;
+use lockapi::limit::{Level, Reserved};
 use lockapi::{Backend, LockId, MIGRATIONS, Result};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -184,6 +185,15 @@ impl Fixture for OnPostgres {
                         held_until = held_until - {micros} * interval '1 microsecond',
                         expires_at = expires_at - {micros} * interval '1 microsecond',
                         released_at = released_at - {micros} * interval '1 microsecond'
+                  WHERE namespace = {namespace};
+                 UPDATE lockapi.rate_limit
+                    SET tat = tat - {micros}::int8 * 1000, at = at - {micros}::int8 * 1000,
+                        started = started - {micros}::int8 * 1000,
+                        blocked_until = blocked_until - {micros}::int8 * 1000,
+                        due = due - {micros}::int8 * 1000,
+                        reserved = (SELECT array_agg(CASE WHEN i % 5 IN (2, 0) THEN v - {micros}::int8 * 1000
+                                                          ELSE v END ORDER BY i)
+                                      FROM unnest(reserved) WITH ORDINALITY AS r (v, i))
                   WHERE namespace = {namespace}"
             ))
             .await;
@@ -203,6 +213,39 @@ impl Fixture for OnPostgres {
                   WHERE namespace = {namespace}"
             ))
             .await;
+    }
+
+    async fn limit(&self, key: &str) -> Option<Level> {
+        let (namespace, key) = (literal(&self.namespace), literal(key));
+        let row = self
+            .observer
+            .rows(format!(
+                "SELECT tat, coalesce(started, 0), coalesce(used, 0), coalesce(before, 0),
+                        coalesce(blocked_until, 0), coalesce(array_to_string(reserved, ' '), '')
+                   FROM lockapi.rate_limit
+                  WHERE namespace = {namespace} AND key = {key}"
+            ))
+            .await
+            .pop()?;
+        let number = |text: &str| text.parse::<i64>().expect("a number");
+        let reserved: Vec<_> = row[5].split_whitespace().map(number).collect();
+        Some(Level {
+            tat: number(&row[0]),
+            started: number(&row[1]),
+            used: number(&row[2]),
+            before: number(&row[3]),
+            blocked_until: number(&row[4]),
+            reserved: reserved
+                .chunks(5)
+                .map(|one| Reserved {
+                    id: one[0],
+                    at: one[1],
+                    price: one[2],
+                    window: one[3],
+                    expires: one[4],
+                })
+                .collect(),
+        })
     }
 
     async fn pass(&self, time: Duration) {

@@ -6,12 +6,13 @@ use std::thread;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use backend_diesel::{AckIn, CheckIn, InTransaction, PushIn, TakeIn};
-use conformance::{BlockingTransaction, Driver, Name, Steps, Transaction};
+use backend_diesel::{AckIn, CheckIn, InTransaction, LimitIn, PushIn, TakeIn};
+use conformance::{BlockingTransaction, Driver, Meter, Name, Steps, Transaction};
 use diesel::r2d2::{ConnectionManager, Pool};
 use diesel::sql_types::Text;
 use diesel::{Connection, PgConnection, QueryableByName, RunQueryDsl};
 use lockapi::engine::Options;
+use lockapi::limit::{Verdict, Want};
 use lockapi::queue::{Delivery, Job, Pushed, Taken};
 use lockapi::{Backend, Fence, Queue, Result};
 
@@ -101,6 +102,10 @@ impl BlockingTransaction for Begun<'_> {
 
     fn ack_in(&mut self, delivery: &Delivery) -> Result<()> {
         delivery.ack_in(self.0)
+    }
+
+    fn check_all_in(&mut self, limiter: &Meter, wants: &[Want]) -> Result<Verdict> {
+        limiter.check_all_in(self.0, wants)
     }
 
     fn query(&mut self, sql: &'static str) -> String {

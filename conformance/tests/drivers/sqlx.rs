@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use backend_sqlx::{AckIn, CheckIn, InTransaction, PushIn, TakeIn};
+use backend_sqlx::{AckIn, CheckIn, InTransaction, LimitIn, PushIn, TakeIn};
 use conformance::{Driver, Transaction};
 use lockapi::engine::Options;
+use lockapi::limit::{Verdict, Want};
 use lockapi::queue::{Delivery, Job, Pushed, Taken};
-use lockapi::{Backend, Fence, Mutex, Queue, Result};
+use lockapi::{Backend, Fence, Mutex, Queue, RateLimiter, Result};
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{PgPool, Postgres as Database};
 
@@ -73,6 +74,10 @@ impl Transaction for Begun {
 
     async fn ack_in(&mut self, delivery: &Arc<Delivery>) -> Result<()> {
         delivery.ack_in(&mut self.0).await
+    }
+
+    async fn check_all_in(&mut self, limiter: &dyn RateLimiter, wants: &[Want]) -> Result<Verdict> {
+        limiter.check_all_in(&mut self.0, wants).await
     }
 
     async fn query(&mut self, sql: &'static str) -> String {

@@ -99,6 +99,21 @@ fn agree(libraries: [Library; SESSIONS]) {
                         &[&namespace, &micros],
                     )
                     .expect("older");
+                observer
+                    .execute(
+                        "UPDATE lockapi.rate_limit
+                            SET tat = tat - $2::int8 * 1000, at = at - $2::int8 * 1000,
+                                started = started - $2::int8 * 1000,
+                                blocked_until = blocked_until - $2::int8 * 1000,
+                                due = due - $2::int8 * 1000,
+                                reserved = (SELECT array_agg(CASE WHEN i % 5 IN (2, 0)
+                                                                  THEN v - $2::int8 * 1000
+                                                                  ELSE v END ORDER BY i)
+                                              FROM unnest(reserved) WITH ORDINALITY AS r (v, i))
+                          WHERE namespace = $1",
+                        &[&namespace, &micros],
+                    )
+                    .expect("older");
             };
             let work = differential::run(&mut *sessions, &namespace, &actions, elapse);
             pollster::block_on(work);

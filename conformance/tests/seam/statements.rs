@@ -2,6 +2,7 @@
 
 use lockapi::engine::{Marker, Notify, Settle};
 use lockapi::lease::{self, Acquire, Peek, Release, Renew, Sweep};
+use lockapi::limit::{self, Block, Charge, Ensure, Look, Refund, Reset, Take};
 use lockapi::mutex::{
     self, Clear, Enlist, Flush, Relax, ReleaseOne, Step, Timeouts, TryIn, TryOne, Wait, WaitIn,
 };
@@ -16,6 +17,15 @@ fn statements() -> Vec<Statement> {
         Peek::STATEMENT,
         lease::Check::STATEMENT,
         Sweep::STATEMENT,
+        Take::STATEMENT,
+        Charge::STATEMENT,
+        Ensure::STATEMENT,
+        Look::STATEMENT,
+        Refund::STATEMENT,
+        Reset::STATEMENT,
+        Block::STATEMENT,
+        limit::Settle::STATEMENT,
+        limit::Sweep::STATEMENT,
         Step::STATEMENT,
         TryOne::STATEMENT,
         ReleaseOne::STATEMENT,
@@ -73,7 +83,7 @@ fn are_all_listed() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../lockapi/src");
     let listed: Vec<_> = statements().iter().map(|statement| statement.sql).collect();
     let mut unlisted = Vec::new();
-    for module in ["engine", "lease", "mutex", "seam"] {
+    for module in ["engine", "lease", "limit", "mutex", "seam"] {
         for file in std::fs::read_dir(format!("{folder}/{module}")).expect("the sources") {
             let path = file.expect("a file").path();
             if path.extension().is_some_and(|ending| ending == "sql") {

@@ -15,6 +15,7 @@
 //! ```
 
 mod lease;
+mod limit;
 mod mutex;
 mod park;
 mod queue;
@@ -23,6 +24,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 pub use lease::{Lease, LeaseGuard};
+pub use limit::{Permits, RateLimiter, Reservation};
 pub use mutex::{Mutex, MutexGuard};
 pub(crate) use park::look;
 pub use queue::{Delivery, Queue};
@@ -31,6 +33,7 @@ use crate::backend::{BackendExt, Capabilities};
 use crate::error::Result;
 use crate::key::Key;
 use crate::lease::Terms;
+use crate::limit::Policy;
 
 /// Runs a future of this library to its end on the calling thread.
 ///
@@ -108,6 +111,14 @@ impl Backend {
     /// As for [`Backend::open_queue`](crate::Backend::open_queue).
     pub fn queue_with(&self, name: impl Into<String>, terms: crate::queue::Terms) -> Result<Queue> {
         self.0.open_queue(name.into(), terms).map(Queue::from)
+    }
+
+    /// Opens a rate limiter; nothing is sent.
+    ///
+    /// # Errors
+    /// As for [`BackendExt::rate_limiter`].
+    pub fn rate_limiter(&self, policy: impl Into<Policy>) -> Result<RateLimiter> {
+        self.0.rate_limiter(policy).map(RateLimiter::from)
     }
 
     /// Creates or upgrades the tables; see [`Backend::migrate`](crate::Backend::migrate).

@@ -37,10 +37,10 @@ pub(crate) trait Queued: Operation {
 /// Answers one request; it must not block.
 type Reply<T> = Box<dyn FnOnce(Result<T>) + Send>;
 
-type Served<'a> = Pin<Box<dyn Future<Output = Result<(), Failure>> + Send + 'a>>;
+pub(crate) type Served<'a> = Pin<Box<dyn Future<Output = Result<(), Failure>> + Send + 'a>>;
 
-/// Requests of one kind.
-trait Pile<N>: Send {
+/// Requests that wait together for their statement.
+pub(crate) trait Pile<N>: Send + 'static {
     fn as_any(&mut self) -> &mut dyn Any;
     /// Runs one statement for as many as fit and answers them.
     fn serve<'a>(&'a mut self, link: &'a mut Link<N>) -> Served<'a>;
@@ -56,6 +56,16 @@ struct Requests<O: Operation> {
     replies: Vec<Reply<O::Output>>,
     /// So many are to be sent one by one: the server refused the data of one of them.
     single: usize,
+}
+
+impl<O: Operation> Default for Requests<O> {
+    fn default() -> Self {
+        Self {
+            asked: Vec::new(),
+            replies: Vec::new(),
+            single: 0,
+        }
+    }
 }
 
 impl<O: Queued> Requests<O> {
@@ -154,25 +164,32 @@ impl<C: Connector> Lane<C> {
         asked: O,
         reply: impl FnOnce(Result<O::Output>) + Send + 'static,
     ) {
+        self.add(O::TURN, |requests: &mut Requests<O>| {
+            requests.asked.push(asked);
+            requests.replies.push(Box::new(reply));
+        });
+    }
+
+    /// Adds to the pile of a kind.
+    pub(crate) fn add<P: Pile<C::Connection> + Default>(
+        self: &Arc<Self>,
+        turn: u8,
+        add: impl FnOnce(&mut P),
+    ) {
         let mut state = self.lock();
         if state.ended {
             drop(state);
-            reply(Err(ended(O::NAME)));
+            let mut pile = P::default();
+            add(&mut pile);
+            refuse_all(&mut pile);
             return;
         }
         let pile = state
             .piles
-            .entry((O::TURN, TypeId::of::<O>()))
-            .or_insert_with(|| {
-                Box::new(Requests::<O> {
-                    asked: Vec::new(),
-                    replies: Vec::new(),
-                    single: 0,
-                })
-            });
-        if let Some(requests) = pile.as_any().downcast_mut::<Requests<O>>() {
-            requests.asked.push(asked);
-            requests.replies.push(Box::new(reply));
+            .entry((turn, TypeId::of::<P>()))
+            .or_insert_with(|| Box::<P>::default());
+        if let Some(pile) = pile.as_any().downcast_mut() {
+            add(pile);
         }
         drop(state);
         if !self.started.swap(true, Ordering::AcqRel) {
@@ -289,12 +306,16 @@ impl<C: Connector> Drop for Ended<C> {
         state.ended = true;
         let mut piles = std::mem::take(&mut state.piles);
         drop(state);
-        let failure = Failure::connect(None, ended("end"));
         for pile in piles.values_mut() {
-            while !pile.is_empty() {
-                pile.refuse(&failure);
-            }
+            refuse_all(pile.as_mut());
         }
+    }
+}
+
+fn refuse_all<N: 'static>(pile: &mut dyn Pile<N>) {
+    let failure = Failure::connect(None, ended("end"));
+    while !pile.is_empty() {
+        pile.refuse(&failure);
     }
 }
 

@@ -16,6 +16,7 @@ use crate::backend::{Backend, Capabilities};
 use crate::error::{Error, ErrorKind, Failure, Result};
 use crate::key::{Key, check_name};
 use crate::lease::{Lease, Terms};
+use crate::limit::{Policy, RateLimiter};
 use crate::migrate;
 use crate::mutex::Mutex;
 use crate::queue::{self, Queue};
@@ -26,6 +27,7 @@ mod keeper;
 mod lane;
 mod lease_handle;
 mod leases;
+mod limits;
 mod link;
 mod mutex_handle;
 mod notices;
@@ -39,6 +41,7 @@ pub use clock::ManualClock;
 use keeper::Keeper;
 use lane::Lane;
 use leases::Leases;
+use limits::Limits;
 use link::Links;
 pub(crate) use link::{COMMIT, ROLLBACK, begin};
 pub use link::{Marker, Settle};
@@ -146,8 +149,8 @@ impl Options {
 ///
 /// Backend crates wrap it. It opens two connections for the probe and closes them again; further
 /// connections are opened when the first primitive of their kind is used: one for statements on
-/// tables, one for jobs, one that holds mutexes, up to [`Options::waiters`] that wait for mutexes,
-/// and one that hears notifications.
+/// tables, one for jobs, two for rate limits, one that holds mutexes, up to [`Options::waiters`] that
+/// wait for mutexes, and one that hears notifications.
 ///
 /// # Errors
 /// `Invalid` for bad options, `Unavailable` when the server cannot be reached or is a standby.
@@ -227,6 +230,7 @@ struct Core<C: Connector> {
     /// Jobs have a connection of their own: renewals do not wait behind them.
     jobs: Arc<Lane<C>>,
     queues: Arc<Queues<C>>,
+    limits: Arc<Limits<C>>,
     sessions: Arc<Sessions>,
     notices: Notices<C>,
 }
@@ -259,14 +263,17 @@ impl<C: Connector> Core<C> {
         let jobs = Lane::new(Arc::clone(&links));
         let queues = Queues::new(Arc::clone(&jobs), keeper);
         let notices = Notices::new(Arc::clone(&links));
+        let namespace: Arc<str> = options.namespace.into();
+        let limits = Limits::new(Arc::clone(&namespace), &links);
         Arc::new(Self {
             name,
-            namespace: options.namespace.into(),
+            namespace,
             links,
             lane,
             leases,
             jobs,
             queues,
+            limits,
             sessions,
             notices,
         })
@@ -279,6 +286,7 @@ impl<C: Connector> Drop for Core<C> {
         self.notices.close();
         self.lane.close();
         self.jobs.close();
+        self.limits.close();
     }
 }
 
@@ -331,6 +339,13 @@ impl<C: Connector> Backend for Engine<C> {
         let checked = terms.check(&name);
         checked.map_err(|error| error.during("queue").on(&name))?;
         Ok(queues::open(&self.0, name, terms))
+    }
+
+    fn open_rate_limiter(&self, policy: Policy) -> Result<Arc<dyn RateLimiter>> {
+        policy
+            .check()
+            .map_err(|error| error.during("rate_limiter"))?;
+        Ok(limits::open(&self.0, policy))
     }
 
     async fn migrate(&self) -> Result<()> {

@@ -6,9 +6,13 @@ use crate::engine::Heard;
 use crate::fence::HAND_OVER_BITS;
 use crate::key::LockId;
 use crate::lease::{Acquire, Peeked, Release, Renew};
+use crate::limit::{Level, Limits};
 use crate::queue::Jobs;
 
 const DAY: i64 = 24 * 3600 * 1_000_000;
+
+/// The time of limits starts a day after 1970, so that the beginning of a world is not its zero.
+const LIMITS_SINCE: i64 = DAY;
 
 /// The state that operations change: the model of the tables and of the server's lock table.
 ///
@@ -30,6 +34,7 @@ pub struct World {
     markers: HashMap<u64, String>,
     pub(crate) jobs: Jobs,
     pub(crate) heard: Heard,
+    limits: Limits,
 }
 
 #[derive(Debug)]
@@ -275,6 +280,18 @@ impl World {
             !old
         });
         deleted
+    }
+
+    /// The limits, and the time in nanoseconds.
+    pub(crate) fn limits(&mut self) -> (&mut Limits, i64) {
+        let now = self.now.saturating_add(LIMITS_SINCE).saturating_mul(1000);
+        (&mut self.limits, now)
+    }
+
+    /// The state of a limit; `None` when it has no row.
+    #[must_use]
+    pub fn limit(&self, namespace: &str, key: &str) -> Option<Level> {
+        self.limits.row_of(namespace, key)
     }
 
     fn lease(&mut self, namespace: &str, key: &str, fence: i64) -> Option<&mut LeaseRow> {

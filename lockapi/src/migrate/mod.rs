@@ -38,6 +38,11 @@ pub const MIGRATIONS: &[Migration] = &[
         name: "queue",
         sql: include_str!("../../migrations/0003_queue.sql"),
     },
+    Migration {
+        version: 4,
+        name: "limit",
+        sql: include_str!("../../migrations/0004_limit.sql"),
+    },
 ];
 
 impl Migration {

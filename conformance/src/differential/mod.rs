@@ -4,6 +4,7 @@
 //! [`Operation::model`], and compares every answer: tokens by their order, durations by whether
 //! they are near.
 
+mod limits;
 pub mod queue;
 
 use std::collections::BTreeMap;
@@ -15,6 +16,8 @@ use lockapi::memory::World;
 use lockapi::mutex::{ReleaseOne, Step, Stepped, TryOne};
 use lockapi::seam::{Batch, Call, Connection, Operation};
 use proptest::prelude::*;
+
+pub use limits::LimitAction;
 
 /// How many sessions take part.
 pub const SESSIONS: usize = 3;
@@ -41,6 +44,8 @@ pub enum Action {
     Peek(usize, Vec<u8>),
     /// Checks a holder: key, which token.
     Check(usize, u8, u8),
+    /// What rate limits do.
+    Limit(usize, LimitAction),
     /// Lets time go by.
     Elapse(u8),
 }
@@ -90,7 +95,8 @@ pub fn actions() -> impl Strategy<Value = Vec<Action>> {
             .prop_map(|(session, keys)| Action::Peek(session, keys)),
         2 => (session, key, 0..3u8)
             .prop_map(|(session, key, back)| Action::Check(session, key, back)),
-        2 => (1..3u8).prop_map(Action::Elapse),
+        8 => limits::actions().prop_map(|(session, action)| Action::Limit(session, action)),
+        3 => (1..3u8).prop_map(Action::Elapse),
     ];
     prop::collection::vec(action, 1..40)
 }
@@ -103,9 +109,10 @@ struct Pair<'a, C> {
     world: World,
     namespace: &'a str,
     tokens: Tokens,
+    limits: limits::Known,
 }
 
-/// Runs actions on both sides. `elapse` makes the leases of the namespace older.
+/// Runs actions on both sides. `elapse` makes the leases and limits of the namespace older.
 ///
 /// # Panics
 /// When the two sides answer differently.
@@ -120,11 +127,15 @@ pub async fn run<C: Connection>(
         world: World::default(),
         namespace,
         tokens: Tokens::new(),
+        limits: limits::Known::default(),
     };
     for action in actions {
         if let Action::Elapse(units) = action {
-            pair.world.now += i64::from(*units) * UNIT;
-            elapse(Duration::from_micros(UNIT.unsigned_abs()) * u32::from(*units));
+            // A bit more, so that nothing falls on the border between two minutes.
+            let micros = i64::from(*units) * UNIT + UNIT / 64;
+            pair.world.now += micros;
+            pair.limits.older(micros);
+            elapse(Duration::from_micros(micros.unsigned_abs()));
         } else {
             pair.act(action).await;
         }
@@ -239,6 +250,7 @@ impl<C: Connection> Pair<'_, C> {
                 let (real, model) = ([check(token.0)], [check(token.1)]);
                 self.apart(*session, &real, &model).await;
             }
+            Action::Limit(session, action) => self.limit(*session, action).await,
             Action::Elapse(_) => {}
         }
     }

@@ -1,0 +1,256 @@
+//! RateLimiter against a function that guards a fixed window by an advisory lock, in one run.
+//!
+//! The function is called once a round trip over a pool of 16. Prints a table and writes a line for
+//! each figure to `target/bench/figures.jsonl`; the ratios are what to look at.
+
+#[allow(dead_code, reason = "shared with other benches")]
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use common::{Better, Report, SECONDS, rate, runtime};
+use conformance::cluster::Cluster;
+use lockapi::limit::{Policy, Quota, Want};
+use lockapi::{Backend, BackendExt, RateLimiterExt};
+use sqlx::PgPool;
+use sqlx::postgres::PgPoolOptions;
+
+/// A fixed window, counted under an advisory lock.
+const FUNCTION: &str = "
+    CREATE TABLE bench_window (key text PRIMARY KEY, started timestamptz NOT NULL, used int NOT NULL)
+        WITH (fillfactor = 50);
+    CREATE FUNCTION bench_check(the_key text, the_limit int, length interval) RETURNS bool
+    LANGUAGE plpgsql AS $$
+    DECLARE w bench_window;
+    BEGIN
+        PERFORM pg_advisory_xact_lock(hashtext(the_key));
+        SELECT * INTO w FROM bench_window WHERE key = the_key;
+        IF NOT FOUND OR w.started + length <= clock_timestamp() THEN
+            INSERT INTO bench_window VALUES (the_key, clock_timestamp(), 1)
+            ON CONFLICT (key) DO UPDATE SET started = excluded.started, used = 1;
+            RETURN true;
+        END IF;
+        IF w.used >= the_limit THEN
+            RETURN false;
+        END IF;
+        UPDATE bench_window SET used = used + 1 WHERE key = the_key;
+        RETURN true;
+    END $$;";
+
+fn main() {
+    let mut report = Report::open("limits");
+    report.of("sqlx");
+    // On a worker, as the tasks of a service are.
+    let report =
+        runtime().block_on(async { tokio::spawn(all(report)).await.expect("the figures") });
+    report.print();
+}
+
+async fn all(mut report: Report) -> Report {
+    // Nobody else's work is to be measured, unless the caller names a server.
+    let named = std::env::var("DATABASE_URL").ok();
+    let private = named.is_none().then(|| Cluster::private(&[]));
+    let private = private.map(|started| started.unwrap_or_else(|error| panic!("{error}")));
+    let url = match (&private, &named) {
+        (Some(cluster), _) => cluster.url(),
+        (None, url) => url.as_deref().unwrap_or_default(),
+    };
+    let backend = backend_sqlx::connect_url(url).await.expect("a backend");
+    backend.migrate().await.expect("tables");
+    let pool = PgPoolOptions::new()
+        .max_connections(16)
+        .acquire_timeout(Duration::from_mins(1))
+        .connect(url)
+        .await
+        .expect("a pool");
+    sqlx::raw_sql(FUNCTION)
+        .execute(&pool)
+        .await
+        .expect("the function");
+    let generous = Quota::per_second(10_000).burst(1_000_000_000);
+    let scarce = Quota::per_hour(1);
+    let endless = i32::MAX;
+
+    let function = ours_and_function(
+        &mut report,
+        &backend,
+        &pool,
+        "hot_key.64",
+        64,
+        1,
+        generous,
+        endless,
+    )
+    .await;
+    let relaxed = ours(&backend, Policy::new(generous).relaxed(), 64, 1).await;
+    report.add(
+        "limit.hot_key.64.relaxed",
+        "checks/s",
+        relaxed,
+        function,
+        "the function",
+        Better::Higher,
+    );
+    ours_and_function(
+        &mut report,
+        &backend,
+        &pool,
+        "keys.1000",
+        256,
+        1000,
+        generous,
+        endless,
+    )
+    .await;
+    denials(&mut report, &backend, &pool, scarce).await;
+    permits(&mut report, &backend, function).await;
+    report
+}
+
+/// Both with so many tasks on so many keys; answers what the function did.
+#[allow(clippy::too_many_arguments, reason = "what is measured")]
+async fn ours_and_function(
+    report: &mut Report,
+    backend: &Arc<dyn Backend>,
+    pool: &PgPool,
+    figure: &str,
+    tasks: usize,
+    keys: usize,
+    quota: Quota,
+    limit: i32,
+) -> f64 {
+    let function = function(pool, tasks, keys, limit).await;
+    let ours = ours(backend, quota.into(), tasks, keys).await;
+    report.add(
+        &format!("limit.{figure}"),
+        "checks/s",
+        ours,
+        function,
+        "the function over a pool of 16",
+        Better::Higher,
+    );
+    function
+}
+
+async fn ours(backend: &Arc<dyn Backend>, policy: Policy, tasks: usize, keys: usize) -> f64 {
+    let limiter = backend.rate_limiter(policy).expect("a limiter");
+    rate(tasks, |task, count, until| {
+        let limiter = Arc::clone(&limiter);
+        async move {
+            let mut draw = fastrand::Rng::with_seed(u64::try_from(task).expect("a small number"));
+            while Instant::now() < until {
+                let key = format!("bench/{keys}/{}", draw.usize(..keys));
+                let _decision = limiter.check(key).await.expect("a decision");
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    })
+    .await
+}
+
+async fn function(pool: &PgPool, tasks: usize, keys: usize, limit: i32) -> f64 {
+    rate(tasks, |task, count, until| {
+        let pool = pool.clone();
+        async move {
+            let mut draw = fastrand::Rng::with_seed(u64::try_from(task).expect("a small number"));
+            while Instant::now() < until {
+                let key = format!("bench/{keys}/{limit}/{}", draw.usize(..keys));
+                let query = sqlx::query_scalar::<_, bool>("SELECT bench_check($1, $2, '1 hour')");
+                let query = query.bind(key).bind(limit);
+                query.fetch_one(&pool).await.expect("a row");
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    })
+    .await
+}
+
+/// What is refused: how fast, and how much is written.
+async fn denials(report: &mut Report, backend: &Arc<dyn Backend>, pool: &PgPool, quota: Quota) {
+    for keys in [1, 1000] {
+        for tasks in [0, 256] {
+            // First all are used up.
+            let limiter = backend.rate_limiter(quota).expect("a limiter");
+            for key in 0..keys {
+                let key = format!("bench/{keys}/{key}");
+                let _taken = limiter
+                    .check_each(&[Want::new(key)])
+                    .await
+                    .expect("a decision");
+            }
+            if tasks == 0 {
+                continue;
+            }
+            let function = function(pool, tasks, keys, 1).await;
+            let before = wal(pool).await;
+            let ours = ours(backend, quota.into(), tasks, keys).await;
+            let written = wal(pool).await - before;
+            report.add(
+                &format!("limit.denials.{keys}"),
+                "checks/s",
+                ours,
+                function,
+                "the function over a pool of 16",
+                Better::Higher,
+            );
+            report.add(
+                &format!("limit.denials.{keys}.wal"),
+                "bytes/denial",
+                written / (ours * SECONDS.as_secs_f64()),
+                0.01,
+                "the budget of next to nothing",
+                Better::Lower,
+            );
+        }
+    }
+}
+
+/// How many bytes of log the server has written.
+async fn wal(pool: &PgPool) -> f64 {
+    let sql = "SELECT (pg_current_wal_insert_lsn() - '0/0')::float8";
+    sqlx::query_scalar(sql)
+        .fetch_one(pool)
+        .await
+        .expect("a position")
+}
+
+/// Blocks of 100 permits, one for each task, of one key.
+async fn permits(report: &mut Report, backend: &Arc<dyn Backend>, function: f64) {
+    let quota = Quota::per_second(1000).burst(1_000_000_000);
+    let limiter = backend.rate_limiter(quota).expect("a limiter");
+    let refused = Arc::new(AtomicU64::new(0));
+    let ours = rate(64, |_, count, until| {
+        let want = Want::new("bench/permits").cost(100);
+        let permits = limiter.permits(&want).expect("permits");
+        let refused = Arc::clone(&refused);
+        async move {
+            while Instant::now() < until {
+                for _ in 0..100 {
+                    let admitted = permits.take().await.expect("an answer");
+                    refused.fetch_add(u64::from(!admitted), Ordering::Relaxed);
+                }
+                count.fetch_add(100, Ordering::Relaxed);
+            }
+        }
+    })
+    .await;
+    assert_eq!(refused.load(Ordering::Relaxed), 0, "there were enough");
+    report.add(
+        "limit.permits.100",
+        "checks/s",
+        ours,
+        1_000_000.0,
+        "the budget of a million",
+        Better::Higher,
+    );
+    report.add(
+        "limit.permits.100.function",
+        "checks/s",
+        ours,
+        function,
+        "the function over a pool of 16, hot key",
+        Better::Higher,
+    );
+}

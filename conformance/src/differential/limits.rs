@@ -1,0 +1,264 @@
+//! Random sequences of what rate limits do.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use lockapi::limit::{
+    Block, Charge, Ensure, Judged, Level, Line, Look, Outcome, Quota, Refund, Reset, Settle, Take,
+};
+use lockapi::seam::Connection;
+use proptest::prelude::*;
+
+use super::{Pair, SESSIONS, UNIT};
+
+/// A minute in nanoseconds, and a part of it that keeps times off the borders: on the database time
+/// goes on a little.
+const MINUTE: i64 = UNIT * 1000;
+const BIT: i64 = MINUTE / 64;
+
+/// One batch; keys and times are small numbers.
+#[derive(Clone, Debug)]
+pub enum LimitAction {
+    /// Takes of keys, each at a price and so many times.
+    Take(Vec<(u8, u8, u8)>),
+    /// Charges lines, each of a key, by an algorithm, at a cost, reserved or not.
+    Charge(Vec<(u8, u8, u8, bool)>),
+    /// Gives back of a key.
+    Refund(u8, u8),
+    /// Ends a reservation of a key: which, and how much is given back.
+    Settle(u8, u8, u8),
+    /// Blocks a key.
+    Block(u8, u8),
+    /// Forgets a key.
+    Reset(u8),
+    /// Reads keys.
+    Look(Vec<u8>),
+}
+
+pub(super) fn actions() -> impl Strategy<Value = (usize, LimitAction)> {
+    let key = 0..4u8;
+    let action = prop_oneof![
+        4 => prop::collection::vec((key.clone(), 1..4u8, 1..5u8), 1..4).prop_map(|mut takes| {
+            takes.sort_unstable();
+            takes.dedup_by_key(|take| take.0);
+            LimitAction::Take(takes)
+        }),
+        4 => prop::collection::vec((key.clone(), 0..3u8, 1..4u8, any::<bool>()), 1..4).prop_map(
+            |mut lines| {
+                lines.sort_unstable();
+                lines.dedup_by_key(|line| line.0);
+                LimitAction::Charge(lines)
+            }
+        ),
+        2 => (key.clone(), 1..4u8).prop_map(|(key, units)| LimitAction::Refund(key, units)),
+        2 => (key.clone(), 0..3u8, 0..4u8)
+            .prop_map(|(key, back, units)| LimitAction::Settle(key, back, units)),
+        1 => (key.clone(), 0..3u8).prop_map(|(key, units)| LimitAction::Block(key, units)),
+        1 => key.clone().prop_map(LimitAction::Reset),
+        2 => prop::collection::vec(key, 1..4).prop_map(LimitAction::Look),
+    ];
+    (0..SESSIONS, action)
+}
+
+/// What was taken and reserved of the keys.
+#[derive(Default)]
+pub(super) struct Known {
+    /// When something was taken last, on both sides.
+    taken: BTreeMap<u8, (i64, i64)>,
+    reserved: BTreeMap<u8, Vec<i64>>,
+    next: i64,
+}
+
+impl Known {
+    /// On the database what was done becomes older, and the time of now stays.
+    pub(super) fn older(&mut self, micros: i64) {
+        for (real, _) in self.taken.values_mut() {
+            *real -= micros * 1000;
+        }
+    }
+}
+
+impl<C: Connection> Pair<'_, C> {
+    pub(super) async fn limit(&mut self, session: usize, action: &LimitAction) {
+        let namespace = self.namespace.to_owned();
+        match action {
+            LimitAction::Take(takes) => {
+                let of = |(key, price, times): &(u8, u8, u8)| Take {
+                    namespace: namespace.clone(),
+                    key: key.to_string(),
+                    price: i64::from(*price) * MINUTE,
+                    depth: 5 * MINUTE + MINUTE / 2,
+                    times: i64::from(*times),
+                    relaxed: *key == 0,
+                };
+                let batch: Vec<_> = takes.iter().map(of).collect();
+                let (real, model) = self.both(session, &batch).await;
+                for ((key, ..), (real, model)) in takes.iter().zip(real.iter().zip(&model)) {
+                    self.judged(*key, real, model);
+                }
+            }
+            LimitAction::Charge(lines) => self.charge(session, lines).await,
+            LimitAction::Refund(key, units) => {
+                let at = self.limits.taken.get(key).copied().unwrap_or_default();
+                let refund = |at| Refund {
+                    namespace: namespace.clone(),
+                    key: key.to_string(),
+                    price: i64::from(*units) * MINUTE + BIT,
+                    window: 0,
+                    at,
+                };
+                self.apart(session, &[refund(at.0)], &[refund(at.1)]).await;
+            }
+            LimitAction::Settle(key, back, units) => {
+                let known = self.limits.reserved.get(key).map_or(&[][..], Vec::as_slice);
+                let at = known.len().checked_sub(1 + usize::from(*back));
+                let settle = Settle {
+                    namespace,
+                    key: key.to_string(),
+                    id: at.map_or(-1, |at| known[at]),
+                    price: (i64::from(*units) * MINUTE - BIT).max(0),
+                };
+                let (real, model) = self.both(session, &[settle]).await;
+                assert_eq!(real, model, "settle {key}");
+            }
+            LimitAction::Block(key, units) => {
+                let block = Block {
+                    namespace,
+                    key: key.to_string(),
+                    time: i64::from(*units) * MINUTE,
+                };
+                let (real, model) = self.both(session, &[block]).await;
+                assert_eq!(real, model);
+            }
+            LimitAction::Reset(key) => {
+                let key = key.to_string();
+                let reset = Reset { namespace, key };
+                let (real, model) = self.both(session, &[reset]).await;
+                assert_eq!(real, model);
+            }
+            LimitAction::Look(keys) => {
+                let of = |key: &u8| Look {
+                    namespace: namespace.clone(),
+                    key: key.to_string(),
+                };
+                let batch: Vec<_> = keys.iter().map(of).collect();
+                let (real, model) = self.both(session, &batch).await;
+                for ((real, model), key) in real.iter().zip(&model).zip(keys) {
+                    same(*key, (&real.level, real.now), (&model.level, model.now));
+                    let due = |due: i64, now| (due < i64::MAX).then(|| due - now);
+                    let due = (due(real.due, real.now), due(model.due, model.now));
+                    match due {
+                        (Some(real), Some(model)) => near(*key, real, model),
+                        due => assert_eq!(due.0, due.1, "key {key}"),
+                    }
+                }
+            }
+        }
+    }
+
+    async fn charge(&mut self, session: usize, wants: &[(u8, u8, u8, bool)]) {
+        let minute = Duration::from_micros(UNIT.unsigned_abs());
+        let mut lines = Vec::new();
+        for (key, algorithm, cost, reserve) in wants {
+            self.limits.next += 1;
+            lines.push(Line {
+                key: key.to_string(),
+                quota: match algorithm {
+                    0 => Quota::new(1, minute).burst(5),
+                    1 => Quota::new(5, minute * 4).fixed_window(),
+                    _ => Quota::new(5, minute * 4).sliding_window(),
+                },
+                cost: u64::from(*cost),
+                id: if *reserve { self.limits.next } else { 0 },
+                ttl: 3 * MINUTE,
+            });
+        }
+        let charge = Charge {
+            namespace: self.namespace.to_owned(),
+            lines,
+            relaxed: false,
+        };
+        // Rows are created first, and what has expired is ended.
+        for _ in 0..3 {
+            let charges = std::slice::from_ref(&charge);
+            let (real, model) = self.both(session, charges).await;
+            let mut again = false;
+            let lines = charge
+                .lines
+                .iter()
+                .zip(wants)
+                .zip(real[0].iter().zip(&model[0]));
+            for ((line, (key, ..)), (real, model)) in lines {
+                self.judged(*key, real, model);
+                let (namespace, key) = (charge.namespace.clone(), line.key.clone());
+                match real.outcome {
+                    Outcome::Absent => {
+                        let ensure = Ensure { namespace, key };
+                        let (real, model) = self.both(session, &[ensure]).await;
+                        assert_eq!(real, model);
+                    }
+                    Outcome::Overdue => {
+                        let settle = Settle {
+                            namespace,
+                            key,
+                            id: 0,
+                            price: 0,
+                        };
+                        let (real, model) = self.both(session, &[settle]).await;
+                        assert_eq!(real, model);
+                    }
+                    _ => {}
+                }
+                again |= matches!(
+                    real.outcome,
+                    Outcome::Absent | Outcome::Overdue | Outcome::Again
+                );
+                if matches!(real.outcome, Outcome::Taken(_)) && line.id != 0 {
+                    let reserved = wants.iter().find(|want| want.0.to_string() == line.key);
+                    let known = self.limits.reserved.entry(reserved.expect("wanted").0);
+                    known.or_default().push(line.id);
+                }
+            }
+            if !again {
+                break;
+            }
+        }
+    }
+
+    fn judged(&mut self, key: u8, real: &Judged, model: &Judged) {
+        assert_eq!(
+            real.outcome, model.outcome,
+            "key {key}: {real:?}, {model:?}"
+        );
+        same(key, (&real.level, real.now), (&model.level, model.now));
+        if matches!(real.outcome, Outcome::Taken(_)) {
+            self.limits.taken.insert(key, (real.now, model.now));
+        }
+    }
+}
+
+/// What has passed is all the same.
+fn same(key: u8, (real, real_now): (&Level, i64), (model, model_now): (&Level, i64)) {
+    near(
+        key,
+        (real.tat - real_now).max(0),
+        (model.tat - model_now).max(0),
+    );
+    let left = |level: &Level, now: i64| (level.blocked_until - now).max(0);
+    near(key, left(real, real_now), left(model, model_now));
+    assert_eq!(
+        (real.used, real.before),
+        (model.used, model.before),
+        "key {key}"
+    );
+    if model.started > 0 || real.started > 0 {
+        near(key, real_now - real.started, model_now - model.started);
+    }
+}
+
+fn near(key: u8, real: i64, model: i64) {
+    assert!(
+        (real - model).abs() < MINUTE / 2,
+        "key {key}: {real} is not near {model}"
+    );
+}

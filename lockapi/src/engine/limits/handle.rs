@@ -1,0 +1,306 @@
+//! [`RateLimiter`] over the limits of a process.
+
+use std::fmt;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::super::Core;
+use super::reservation::Held;
+use super::takes::expire;
+use super::{Limits, SWEEP_ROWS, hash, line, permits};
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::Key;
+use crate::limit::{
+    Block, Decision, Look, MAX_WANTS, Outcome, Permits, Policy, Quota, RateLimiter, Refund,
+    Reservation, Reset, Sweep, Verdict, Want, charge, nanos, verdict,
+};
+use crate::seam::Connector;
+use crate::wait::unless;
+
+pub(crate) fn open<C: Connector>(core: &Arc<Core<C>>, policy: Policy) -> Arc<dyn RateLimiter> {
+    Arc::new(Limiter {
+        core: Arc::clone(core),
+        policy: RwLock::new(policy),
+    })
+}
+
+struct Limiter<C: Connector> {
+    core: Arc<Core<C>>,
+    policy: RwLock<Policy>,
+}
+
+impl<C: Connector> Limiter<C> {
+    fn limits(&self) -> &Arc<Limits<C>> {
+        &self.core.limits
+    }
+
+    fn namespace_and(&self, key: &Key) -> (String, String) {
+        (self.core.namespace.to_string(), key.to_string())
+    }
+
+    fn policy_now(&self) -> Policy {
+        *self.policy.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn decide_each(&self, policy: &Policy, wants: &[Want]) -> Result<Vec<Decision>> {
+        if wants.len() > MAX_WANTS {
+            let message = format!("{} wants; allowed are {MAX_WANTS}", wants.len());
+            return Err(Error::new(ErrorKind::Invalid, "check_each", message));
+        }
+        let lines = wants.iter().map(|want| line(want, policy));
+        let lines = lines.collect::<Result<Vec<_>>>()?;
+        let limits = self.limits();
+        if limits.shares.is_out(policy, limits.keeper.now()) {
+            return Ok(self.decide_alone(policy, wants));
+        }
+        let asked: Vec<_> = lines
+            .into_iter()
+            .map(|line| {
+                let asked = (line.quota, hash(&line.key));
+                (asked, limits.take(line, 1, policy.relaxed))
+            })
+            .collect();
+        let mut decisions = Vec::with_capacity(wants.len());
+        let mut failed = None;
+        // To the end also when one fails, so that all that was taken is known.
+        for (want, ((quota, hash), waiting)) in wants.iter().zip(asked) {
+            match waiting.await {
+                Ok(judged) => {
+                    limits.lately.note(hash, &judged);
+                    let mut decision = Decision::judged(&want.key, quota, want.cost, &judged);
+                    decision.shadow = policy.shadow;
+                    decisions.push(decision);
+                }
+                Err(error) => {
+                    let now = limits.keeper.now();
+                    if !limits.shares.applies(policy, &error, now) {
+                        failed.get_or_insert(error.on(&want.key));
+                        continue;
+                    }
+                    decisions.push(limits.shares.decide(want, policy, now));
+                }
+            }
+        }
+        let Some(error) = failed else {
+            return Ok(decisions);
+        };
+        for decision in decisions.iter().filter(|decision| decision.at != 0) {
+            limits.refund_later(self.refund_of(decision));
+        }
+        Err(error)
+    }
+
+    fn refund_of(&self, decision: &Decision) -> Refund {
+        let (namespace, key) = self.namespace_and(&decision.key);
+        Refund {
+            namespace,
+            key,
+            price: decision.quota.price(decision.cost),
+            window: decision.quota.window(),
+            at: decision.at,
+        }
+    }
+
+    fn decide_alone(&self, policy: &Policy, wants: &[Want]) -> Vec<Decision> {
+        let limits = self.limits();
+        let now = limits.keeper.now();
+        let decide = |want| limits.shares.decide(want, policy, now);
+        wants.iter().map(decide).collect()
+    }
+
+    async fn wait(&self, want: &Want, policy: &Policy, timeout: Duration) -> Result<Decision> {
+        let limits = self.limits();
+        let until = limits.keeper.now().saturating_add(timeout);
+        let key = want.key.to_string();
+        let _turn = limits.turns.wait(&key).await?;
+        loop {
+            let decisions = self.decide_each(policy, std::slice::from_ref(want)).await?;
+            for decision in decisions {
+                if decision.is_allowed() {
+                    return Ok(decision);
+                }
+                let retry = decision.retry_after();
+                if limits.keeper.now().saturating_add(retry) > until {
+                    let message = format!("not admitted within {timeout:?}");
+                    let error = Error::new(ErrorKind::TimedOut, "until_ready", message);
+                    return Err(error.on(&want.key));
+                }
+                limits.keeper.sleep(retry).await;
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl<C: Connector> RateLimiter for Limiter<C> {
+    fn namespace(&self) -> &str {
+        &self.core.namespace
+    }
+
+    fn policy(&self) -> Policy {
+        self.policy_now()
+    }
+
+    fn set_quota(&self, quota: Quota) -> Result<()> {
+        quota.check().map_err(|error| error.during("set_quota"))?;
+        let mut policy = self.policy.write().unwrap_or_else(PoisonError::into_inner);
+        policy.quota = quota;
+        Ok(())
+    }
+
+    async fn check_each(&self, wants: &[Want]) -> Result<Vec<Decision>> {
+        self.decide_each(&self.policy_now(), wants).await
+    }
+
+    async fn check_all(&self, wants: &[Want]) -> Result<Verdict> {
+        let policy = self.policy_now();
+        let charge = charge(&self.core.namespace, &policy, wants)?;
+        let limits = self.limits();
+        let outcome = if limits.shares.is_out(&policy, limits.keeper.now()) {
+            None
+        } else {
+            match limits.charge(charge.clone()).await {
+                Ok(judged) => Some(judged),
+                Err(error) if limits.shares.applies(&policy, &error, limits.keeper.now()) => None,
+                Err(error) => return Err(error.during("check_all")),
+            }
+        };
+        if let Some(judged) = outcome {
+            return Ok(verdict(wants, &policy, &charge, &judged));
+        }
+        let decisions = self.decide_alone(&policy, wants);
+        Ok(Verdict {
+            admitted: decisions.iter().all(Decision::is_admitted),
+            shadow: policy.shadow,
+            decisions,
+        })
+    }
+
+    async fn peek(&self, want: &Want) -> Result<Decision> {
+        let policy = self.policy_now();
+        let line = line(want, &policy)?;
+        let (namespace, key) = self.namespace_and(&want.key);
+        let look = Look { namespace, key };
+        let lane = self.limits().lane(&line.key);
+        let named = |error: Error| error.on(&want.key);
+        let mut looked = lane.call(look.clone()).await.map_err(named)?;
+        if looked.due <= looked.now {
+            let ended = lane.call(expire(&look.namespace, &look.key)).await;
+            ended.map_err(|error| named(error.during("peek")))?;
+            looked = lane.call(look).await.map_err(named)?;
+        }
+        let (level, now) = (looked.level, looked.now);
+        let mut decision = Decision::of(&want.key, line.quota, want.cost, &level, now);
+        decision.shadow = policy.shadow;
+        Ok(decision)
+    }
+
+    async fn until_ready(&self, want: &Want, timeout: Duration) -> Result<Decision> {
+        let policy = self.policy_now();
+        want.check(policy.quota)
+            .map_err(|error| error.during("until_ready"))?;
+        let sleep = self.limits().keeper.sleep(timeout);
+        unless(sleep, self.wait(want, &policy, timeout))
+            .await
+            .unwrap_or_else(|| {
+                let message = format!("not admitted within {timeout:?}");
+                Err(Error::new(ErrorKind::TimedOut, "until_ready", message).on(&want.key))
+            })
+    }
+
+    async fn reserve(
+        &self,
+        want: &Want,
+        ttl: Duration,
+    ) -> Result<std::result::Result<Box<dyn Reservation>, Decision>> {
+        let policy = self.policy_now();
+        let mut charge = charge(&self.core.namespace, &policy, std::slice::from_ref(want))?;
+        let ttl = nanos("ttl", ttl).map_err(|error| error.on(&want.key))?;
+        if ttl == 0 {
+            let message = "a ttl of zero; allowed are 1 ns to 366 days";
+            return Err(Error::new(ErrorKind::Invalid, "reserve", message).on(&want.key));
+        }
+        let id = fastrand::i64(1..);
+        for line in &mut charge.lines {
+            (line.id, line.ttl) = (id, ttl);
+        }
+        let charged = self.limits().charge(charge.clone()).await;
+        let judged = charged.map_err(|error| error.during("reserve").on(&want.key))?;
+        let mut verdict = verdict(std::slice::from_ref(want), &policy, &charge, &judged);
+        let admitted = verdict.admitted;
+        let decision = verdict.decisions.pop().ok_or_else(|| {
+            let message = "a want was left without a decision";
+            Error::new(ErrorKind::Corrupt, "reserve", message).on(&want.key)
+        })?;
+        Ok(if admitted {
+            Ok(Held::open(&self.core, id, decision))
+        } else {
+            Err(decision)
+        })
+    }
+
+    async fn refund(&self, decision: &Decision) -> Result<()> {
+        if decision.at == 0 {
+            return Ok(());
+        }
+        let refunded = self.limits().refund(self.refund_of(decision)).await;
+        refunded.map_err(|error| error.on(&decision.key))
+    }
+
+    async fn reset(&self, key: &Key) -> Result<()> {
+        key.check().map_err(|error| error.during("reset"))?;
+        let (namespace, text) = self.namespace_and(key);
+        let reset = Reset {
+            namespace,
+            key: text.clone(),
+        };
+        let done = self.limits().lane(&text).call(reset).await;
+        done.map(drop).map_err(|error| error.on(key))
+    }
+
+    async fn block(&self, key: &Key, time: Duration) -> Result<()> {
+        let named = |error: Error| error.during("block").on(key);
+        key.check().map_err(named)?;
+        let time = nanos("block", time).map_err(named)?;
+        let (namespace, text) = self.namespace_and(key);
+        let block = Block {
+            namespace,
+            key: text.clone(),
+            time,
+        };
+        let done = self.limits().lane(&text).call(block).await;
+        done.map(drop).map_err(named)
+    }
+
+    fn permits(&self, want: &Want) -> Result<Arc<dyn Permits>> {
+        let policy = self.policy_now();
+        let line = line(want, &policy).map_err(|error| error.during("permits"))?;
+        Ok(permits::open(
+            &self.core,
+            want.key.clone(),
+            line,
+            policy.relaxed,
+        ))
+    }
+
+    async fn sweep(&self) -> Result<u64> {
+        let sweep = Sweep { limit: SWEEP_ROWS };
+        let deleted = self.limits().lanes[0].call(sweep).await?;
+        Ok(u64::try_from(deleted).unwrap_or(0))
+    }
+}
+
+impl<C: Connector> fmt::Debug for Limiter<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("RateLimiter")
+            .field(&self.policy_now())
+            .finish()
+    }
+}
+
+/// Whether something was there to be settled.
+pub(super) fn found(outcome: Outcome) -> bool {
+    matches!(outcome, Outcome::Taken(_))
+}

@@ -1,0 +1,296 @@
+//! The limits of a process.
+
+mod charges;
+mod handle;
+mod lately;
+mod permits;
+mod reservation;
+mod share;
+mod takes;
+mod turns;
+mod waiting;
+
+use std::hash::BuildHasher;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use rustc_hash::FxBuildHasher;
+
+pub(super) use handle::open;
+
+use super::keeper::Keeper;
+use super::lane::{Lane, Queued};
+use super::link::Links;
+use crate::error::Result;
+use crate::limit::{
+    Block, Charge, Judged, Line, Look, Outcome, Policy, Refund, Reset, Settle, Sweep, Take,
+};
+use crate::seam::Connector;
+use charges::Charges;
+use lately::Lately;
+use share::Shares;
+use takes::Takes;
+use turns::Turns;
+use waiting::{Waiting, answer};
+
+/// Keys are divided among so many lanes: while one waits for the disk the other works.
+const LANES: usize = 2;
+/// Rows of idle keys are deleted this often.
+const SWEEP_EVERY: Duration = Duration::from_mins(10);
+pub(super) const SWEEP_ROWS: i64 = 1000;
+/// The pause after a sweep that left rows behind.
+const SWEEP_AGAIN: Duration = Duration::from_secs(1);
+
+const TAKES: u8 = 2;
+const CHARGES: u8 = 3;
+
+impl Queued for Settle {
+    const TURN: u8 = 0;
+    const NAME: &'static str = "commit";
+    const REPEATABLE: bool = false;
+}
+
+impl Queued for Refund {
+    const TURN: u8 = 1;
+    const NAME: &'static str = "refund";
+    const REPEATABLE: bool = false;
+}
+
+impl Queued for Look {
+    const TURN: u8 = 4;
+    const NAME: &'static str = "peek";
+}
+
+impl Queued for Block {
+    const TURN: u8 = 5;
+    const NAME: &'static str = "block";
+}
+
+impl Queued for Reset {
+    const TURN: u8 = 6;
+    const NAME: &'static str = "reset";
+}
+
+impl Queued for Sweep {
+    const TURN: u8 = 7;
+    const NAME: &'static str = "sweep";
+}
+
+/// The limits of a process on one database.
+pub(crate) struct Limits<C: Connector> {
+    namespace: Arc<str>,
+    lanes: [Arc<Lane<C>>; LANES],
+    keeper: Keeper,
+    turns: Turns,
+    shares: Shares,
+    lately: Lately,
+    sweeping: AtomicBool,
+    this: Weak<Limits<C>>,
+}
+
+impl<C: Connector> Limits<C> {
+    pub(crate) fn new(namespace: Arc<str>, links: &Arc<Links<C>>) -> Arc<Self> {
+        Arc::new_cyclic(|this| Self {
+            namespace,
+            lanes: [(); LANES].map(|()| Lane::new(Arc::clone(links))),
+            keeper: links.keeper.clone(),
+            turns: Turns::default(),
+            shares: Shares::default(),
+            lately: Lately::default(),
+            sweeping: AtomicBool::new(false),
+            this: this.clone(),
+        })
+    }
+
+    pub(crate) fn close(&self) {
+        for lane in &self.lanes {
+            lane.close();
+        }
+    }
+
+    /// The lane of a key.
+    fn lane(&self, key: &str) -> &Arc<Lane<C>> {
+        let upper = hash(key) >> 32;
+        &self.lanes[usize::try_from(upper).unwrap_or(0) % LANES]
+    }
+
+    /// Asks for permits of one limit, as many of `times` as there are; of windows all or none.
+    fn take(self: &Arc<Self>, line: Line, times: u64, relaxed: bool) -> Waiting<Judged> {
+        self.sweep_later();
+        let (undoing, undone) = (Arc::downgrade(self), line.clone());
+        let (reply, waiting) = answer(move |judged: Judged| {
+            if let (Outcome::Taken(times), Some(limits)) = (judged.outcome, undoing.upgrade()) {
+                limits.undo(&undone, times, judged.now);
+            }
+        });
+        let lane = self.lane(&line.key);
+        if line.quota.window() > 0 {
+            let charge = Charge {
+                namespace: self.namespace.to_string(),
+                lines: vec![line],
+                relaxed,
+            };
+            Self::submit(lane, charge, move |judged| {
+                reply(judged.map(|mut judged| judged.pop().unwrap_or_else(Judged::again)));
+            });
+            return waiting;
+        }
+        let take = Take {
+            namespace: self.namespace.to_string(),
+            price: line.price(),
+            depth: line.quota.price(line.quota.limit()),
+            times: i64::try_from(times).unwrap_or(i64::MAX),
+            relaxed,
+            key: line.key,
+        };
+        let look = self.lately.contains(hash(&take.key));
+        let reply = Box::new(reply);
+        if relaxed {
+            lane.add(TAKES, |takes: &mut Takes<true>| {
+                takes.add(take, look, reply);
+            });
+        } else {
+            lane.add(TAKES, |takes: &mut Takes<false>| {
+                takes.add(take, look, reply);
+            });
+        }
+        waiting
+    }
+
+    /// Asks for permits of several limits.
+    fn charge(self: &Arc<Self>, charge: Charge) -> Waiting<Vec<Judged>> {
+        self.sweep_later();
+        let (undoing, undone) = (Arc::downgrade(self), charge.lines.clone());
+        let (reply, waiting) = answer(move |judged: Vec<Judged>| {
+            let Some(limits) = undoing.upgrade() else {
+                return;
+            };
+            for (line, judged) in undone.iter().zip(judged) {
+                if let Outcome::Taken(times) = judged.outcome {
+                    limits.undo(line, times, judged.now);
+                }
+            }
+        });
+        let first = charge.lines.first().map_or("", |line| &line.key);
+        Self::submit(self.lane(first), charge, reply);
+        waiting
+    }
+
+    fn submit(
+        lane: &Arc<Lane<C>>,
+        charge: Charge,
+        reply: impl FnOnce(Result<Vec<Judged>>) + Send + 'static,
+    ) {
+        let reply = Box::new(reply);
+        if charge.relaxed {
+            lane.add(CHARGES, |charges: &mut Charges<true>| {
+                charges.add(charge, reply);
+            });
+        } else {
+            lane.add(CHARGES, |charges: &mut Charges<false>| {
+                charges.add(charge, reply);
+            });
+        }
+    }
+
+    /// Gives back in the background. What does not get through stays taken.
+    fn undo(&self, line: &Line, times: i64, at: i64) {
+        let (namespace, key) = (self.namespace.to_string(), line.key.clone());
+        if line.id != 0 {
+            self.settle_later(key, line.id, line.price());
+            return;
+        }
+        let refund = Refund {
+            namespace,
+            key,
+            price: line.price().saturating_mul(times),
+            window: line.quota.window(),
+            at,
+        };
+        self.refund_later(refund);
+    }
+
+    /// Gives back in the background; where another refund of the key went first, after it.
+    fn refund_later(&self, refund: Refund) {
+        let this = self.this.clone();
+        let again = refund.clone();
+        self.lane(&refund.key).submit(refund, move |done| {
+            if let (Ok(false), Some(limits)) = (done, this.upgrade()) {
+                limits.refund_later(again);
+            }
+        });
+    }
+
+    async fn refund(&self, refund: Refund) -> Result<()> {
+        let lane = self.lane(&refund.key);
+        while !lane.call(refund.clone()).await? {}
+        Ok(())
+    }
+
+    /// Ends a reservation in the background; where that fails it expires.
+    fn settle_later(&self, key: String, id: i64, price: i64) {
+        let this = self.this.clone();
+        let settle = Settle {
+            namespace: self.namespace.to_string(),
+            key,
+            id,
+            price,
+        };
+        let again = settle.clone();
+        self.lane(&settle.key).submit(settle, move |outcome| {
+            if let (Ok(Outcome::Again), Some(limits)) = (outcome, this.upgrade()) {
+                limits.settle_later(again.key, id, price);
+            }
+        });
+    }
+
+    /// Deletes idle rows from time to time, as long as limits are used.
+    fn sweep_later(&self) {
+        if self.sweeping.load(Ordering::Relaxed) || self.sweeping.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let this = self.this.clone();
+        let jitter = Duration::from_secs(fastrand::u64(0..60));
+        let at = self.keeper.now() + SWEEP_EVERY + jitter;
+        self.keeper.run_at(at, move || {
+            if let Some(limits) = this.upgrade() {
+                limits.sweeping.store(false, Ordering::Relaxed);
+                limits.sweep();
+            }
+        });
+    }
+
+    /// Sweeps until nothing idle is left, in parts that leave others their turn.
+    fn sweep(&self) {
+        let this = self.this.clone();
+        self.lanes[0].submit(Sweep { limit: SWEEP_ROWS }, move |deleted| {
+            // A sweep that fails is made up for by the next.
+            let more = deleted.is_ok_and(|deleted| deleted >= SWEEP_ROWS);
+            if more && let Some(limits) = this.upgrade() {
+                let again = limits.keeper.now() + SWEEP_AGAIN;
+                limits.keeper.run_at(again, move || {
+                    if let Some(limits) = this.upgrade() {
+                        limits.sweep();
+                    }
+                });
+            }
+        });
+    }
+}
+
+fn hash(key: &str) -> u64 {
+    FxBuildHasher.hash_one(key)
+}
+
+/// The line of a want.
+fn line(want: &crate::limit::Want, policy: &Policy) -> Result<Line> {
+    let quota = want.check(policy.quota)?;
+    Ok(Line {
+        key: want.key.to_string(),
+        quota,
+        cost: want.cost,
+        id: 0,
+        ttl: 0,
+    })
+}

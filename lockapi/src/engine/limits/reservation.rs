@@ -1,0 +1,96 @@
+//! [`Reservation`] over the limits of a process.
+
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::super::Core;
+use super::handle::found;
+use crate::error::{Error, ErrorKind, Result};
+use crate::limit::{Decision, Outcome, Reservation, Settle};
+use crate::seam::Connector;
+
+/// A reservation that its holder has not ended yet.
+pub(super) struct Held<C: Connector> {
+    core: Arc<Core<C>>,
+    id: i64,
+    decision: Decision,
+    open: bool,
+}
+
+impl<C: Connector> Held<C> {
+    pub(super) fn open(core: &Arc<Core<C>>, id: i64, decision: Decision) -> Box<dyn Reservation> {
+        Box::new(Self {
+            core: Arc::clone(core),
+            id,
+            decision,
+            open: true,
+        })
+    }
+
+    /// Ends it; `used` permits stay taken.
+    async fn end(mut self: Box<Self>, operation: &'static str, used: u64) -> Result<()> {
+        let Some(left) = self.decision.cost().checked_sub(used) else {
+            let cost = self.decision.cost();
+            let message = format!("{used} permits of {cost} that were reserved");
+            let error = Error::new(ErrorKind::Invalid, operation, message);
+            return Err(error.on(self.decision.key()));
+        };
+        self.open = false;
+        let settle = Settle {
+            namespace: self.core.namespace.to_string(),
+            key: self.decision.key().to_string(),
+            id: self.id,
+            price: self.decision.quota().price(left),
+        };
+        let lane = self.core.limits.lane(&settle.key);
+        loop {
+            let outcome = lane.call(settle.clone()).await;
+            let outcome =
+                outcome.map_err(|error| error.during(operation).on(self.decision.key()))?;
+            if found(outcome) {
+                return Ok(());
+            }
+            if outcome != Outcome::Again {
+                let message = "the reservation had expired, and its permits were given back";
+                let error = Error::new(ErrorKind::Lost, operation, message);
+                return Err(error.on(self.decision.key()));
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl<C: Connector> Reservation for Held<C> {
+    fn decision(&self) -> &Decision {
+        &self.decision
+    }
+
+    async fn commit(self: Box<Self>, used: u64) -> Result<()> {
+        self.end("commit", used).await
+    }
+
+    async fn cancel(self: Box<Self>) -> Result<()> {
+        self.end("cancel", 0).await
+    }
+}
+
+impl<C: Connector> Drop for Held<C> {
+    fn drop(&mut self) {
+        if self.open {
+            let price = self.decision.quota().price(self.decision.cost());
+            let key = self.decision.key().to_string();
+            self.core.limits.settle_later(key, self.id, price);
+        }
+    }
+}
+
+impl<C: Connector> fmt::Debug for Held<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reservation")
+            .field("key", self.decision.key())
+            .field("cost", &self.decision.cost())
+            .finish_non_exhaustive()
+    }
+}

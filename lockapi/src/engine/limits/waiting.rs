@@ -1,0 +1,54 @@
+//! Waiting for an answer that is taken back when nobody wants it any more.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use tokio::sync::oneshot::{self, Receiver};
+
+use super::super::lane::ended;
+use crate::error::Result;
+
+type Undo<T> = Arc<dyn Fn(T) + Send + Sync>;
+
+/// The side that answers and the side that waits; `undo` gets an answer that nobody waits for.
+pub(super) fn answer<T: Send + 'static>(
+    undo: impl Fn(T) + Send + Sync + 'static,
+) -> (impl FnOnce(Result<T>) + Send + 'static, Waiting<T>) {
+    let undo: Undo<T> = Arc::new(undo);
+    let (sender, receiver) = oneshot::channel();
+    let left = Arc::clone(&undo);
+    let reply = move |outcome| {
+        if let Err(Ok(answer)) = sender.send(outcome) {
+            left(answer);
+        }
+    };
+    (reply, Waiting { receiver, undo })
+}
+
+/// See [`answer`].
+pub(super) struct Waiting<T> {
+    receiver: Receiver<Result<T>>,
+    undo: Undo<T>,
+}
+
+impl<T> Future for Waiting<T> {
+    type Output = Result<T>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
+        Pin::new(&mut self.receiver)
+            .poll(context)
+            .map(|answer| answer.unwrap_or_else(|_| Err(ended("check"))))
+    }
+}
+
+impl<T> Drop for Waiting<T> {
+    fn drop(&mut self) {
+        self.receiver.close();
+        // Nothing is there when it was taken, or when the other side is still to find it closed.
+        if let Ok(Ok(answer)) = self.receiver.try_recv() {
+            (self.undo)(answer);
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Charging several limits at once, all or nothing.
+
+use super::judged::{Judged, Outcome};
+use super::level::Level;
+use super::quota::Quota;
+use crate::error::Failure;
+use crate::memory::World;
+use crate::seam::columns::place;
+use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
+
+/// A request of several lines, which are taken all or not at all.
+///
+/// No key occurs twice in a batch, and `relaxed` is that of the first request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Charge {
+    /// Namespace of the backend.
+    pub namespace: String,
+    /// What is to be taken.
+    pub lines: Vec<Line>,
+    /// Whether the commit need not wait for the disk.
+    pub relaxed: bool,
+}
+
+/// What is taken of one limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// Key of the limit, as tables store it.
+    pub key: String,
+    /// Its quota.
+    pub quota: Quota,
+    /// How many permits.
+    pub cost: u64,
+    /// The random number of the reservation; 0 for none.
+    pub id: i64,
+    /// Nanoseconds until the reservation expires.
+    pub ttl: i64,
+}
+
+impl Line {
+    /// What it costs in the unit of the state.
+    pub(crate) fn price(&self) -> i64 {
+        self.quota.price(self.cost)
+    }
+}
+
+impl Operation for Charge {
+    /// An answer for each line.
+    type Output = Vec<Judged>;
+
+    const STATEMENT: Statement = Statement {
+        name: "limit.charge",
+        sql: include_str!("charge.sql"),
+        params: &[
+            Type::Ints,
+            Type::Texts,
+            Type::Texts,
+            Type::Ints,
+            Type::Bools,
+            Type::Ints,
+            Type::Ints,
+            Type::Ints,
+            Type::Ints,
+            Type::Bool,
+        ],
+        columns: &[Type::Int; 8],
+    };
+
+    fn params(batch: &[Self]) -> Vec<Value> {
+        let lines = || {
+            (1..)
+                .zip(batch)
+                .flat_map(|(nth, one)| one.lines.iter().map(move |line| (nth, one, line)))
+        };
+        let ints = |of: fn(&Line) -> i64| Value::Ints(lines().map(|(.., line)| of(line)).collect());
+        vec![
+            Value::Ints(lines().map(|(nth, ..)| nth).collect()),
+            Value::Texts(lines().map(|(_, one, _)| one.namespace.clone()).collect()),
+            Value::Texts(lines().map(|(.., line)| line.key.clone()).collect()),
+            ints(|line| line.quota.window()),
+            Value::Bools(lines().map(|(.., line)| line.quota.is_sliding()).collect()),
+            ints(Line::price),
+            ints(|line| line.quota.price(line.quota.limit())),
+            ints(|line| line.id),
+            ints(|line| line.ttl),
+            Value::Bool(batch.first().is_some_and(|one| one.relaxed)),
+        ]
+    }
+
+    fn decode(batch: &[Self], rows: Rows) -> Result<Vec<Vec<Judged>>, Failure> {
+        let count = batch.iter().map(|one| one.lines.len()).sum();
+        let mut answers: Vec<_> = (0..count).map(|_| Judged::again()).collect();
+        for mut row in rows {
+            let at = place(&mut row, count)?;
+            answers[at] = Judged {
+                outcome: Outcome::decode(row.int(1)?)?,
+                level: Level {
+                    tat: row.int(2)?,
+                    started: row.int(3)?,
+                    used: row.int(4)?,
+                    before: row.int(5)?,
+                    blocked_until: row.int(6)?,
+                    ..Level::default()
+                },
+                now: row.int(7)?,
+            };
+        }
+        let mut answers = answers.into_iter();
+        let of = |one: &Self| answers.by_ref().take(one.lines.len()).collect();
+        Ok(batch.iter().map(of).collect())
+    }
+
+    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
+        let (limits, now) = world.limits();
+        let judged = batch.iter().flat_map(|one| limits.charge(one, now));
+        let rows = (1..).zip(judged.collect::<Vec<_>>()).map(|(n, judged)| {
+            let Judged {
+                outcome,
+                level,
+                now,
+            } = judged;
+            Row([
+                n,
+                outcome.code(),
+                level.tat,
+                level.started,
+                level.used,
+                level.before,
+                level.blocked_until,
+                now,
+            ]
+            .map(Value::Int)
+            .into())
+        });
+        Some(rows.collect())
+    }
+}

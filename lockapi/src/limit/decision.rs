@@ -1,0 +1,178 @@
+//! What is decided.
+
+use std::time::Duration;
+
+use super::judged::{Judged, Outcome};
+use super::level::Level;
+use super::quota::Quota;
+use crate::key::Key;
+
+/// What a decision rests on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Basis {
+    /// The database.
+    Database,
+    /// The policy for when the database cannot be reached.
+    Outage,
+}
+
+/// Whether something may be done now, and what is left.
+///
+/// Times are those of the moment when the server decided; they are no longer than the truth.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "whether it may be done is in the decision"]
+pub struct Decision {
+    pub(crate) key: Key,
+    pub(crate) quota: Quota,
+    pub(crate) cost: u64,
+    pub(crate) admitted: bool,
+    pub(crate) shadow: bool,
+    pub(crate) remaining: u64,
+    pub(crate) retry_after: Duration,
+    pub(crate) reset_after: Duration,
+    /// When it was taken, by the server's clock; 0 when nothing was.
+    pub(crate) at: i64,
+    pub(crate) basis: Basis,
+}
+
+impl Decision {
+    /// Whether it may be done; always so in shadow mode.
+    #[must_use]
+    pub fn is_allowed(&self) -> bool {
+        self.admitted || self.shadow
+    }
+
+    /// Whether the permits were there; differs from [`is_allowed`](Self::is_allowed) in shadow mode.
+    #[must_use]
+    pub fn is_admitted(&self) -> bool {
+        self.admitted
+    }
+
+    /// The key.
+    #[must_use]
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// The quota that it was judged by.
+    #[must_use]
+    pub fn quota(&self) -> Quota {
+        self.quota
+    }
+
+    /// How many permits were asked for.
+    #[must_use]
+    pub fn cost(&self) -> u64 {
+        self.cost
+    }
+
+    /// The most permits that are ever there at once.
+    #[must_use]
+    pub fn limit(&self) -> u64 {
+        self.quota.limit()
+    }
+
+    /// How many permits are there now; 0 while the key is blocked.
+    #[must_use]
+    pub fn remaining(&self) -> u64 {
+        self.remaining
+    }
+
+    /// After which time the same request is admitted unless others take permits; zero when it was.
+    #[must_use]
+    pub fn retry_after(&self) -> Duration {
+        self.retry_after
+    }
+
+    /// After which time all permits are there again unless somebody takes some.
+    #[must_use]
+    pub fn reset_after(&self) -> Duration {
+        self.reset_after
+    }
+
+    /// What it rests on.
+    #[must_use]
+    pub fn basis(&self) -> Basis {
+        self.basis
+    }
+
+    /// Reads what the database said.
+    pub(crate) fn judged(key: &Key, quota: Quota, cost: u64, judged: &Judged) -> Self {
+        let admitted = matches!(judged.outcome, Outcome::Taken(_));
+        let now = judged.now;
+        let mut decision = Self::of(key, quota, cost, &judged.level, now);
+        decision.admitted = admitted;
+        if admitted {
+            decision.retry_after = Duration::ZERO;
+            decision.at = now;
+        }
+        decision
+    }
+
+    /// What would be decided on a state.
+    pub(crate) fn of(key: &Key, quota: Quota, cost: u64, level: &Level, now: i64) -> Self {
+        let wait = level.wait_for(&quota, quota.price(cost), now);
+        Self {
+            key: key.clone(),
+            quota,
+            cost,
+            admitted: wait == 0,
+            shadow: false,
+            remaining: u64::try_from(level.fits(&quota, quota.price(1), now)).unwrap_or(0),
+            retry_after: duration(wait),
+            reset_after: duration(level.idle_in(&quota, now)),
+            at: 0,
+            basis: Basis::Database,
+        }
+    }
+}
+
+/// The decision on several limits at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "whether it may be done is in the verdict"]
+pub struct Verdict {
+    pub(crate) admitted: bool,
+    pub(crate) shadow: bool,
+    pub(crate) decisions: Vec<Decision>,
+}
+
+impl Verdict {
+    /// Whether all were admitted; otherwise nothing was taken. Always so in shadow mode.
+    #[must_use]
+    pub fn is_allowed(&self) -> bool {
+        self.admitted || self.shadow
+    }
+
+    /// Whether all permits were there.
+    #[must_use]
+    pub fn is_admitted(&self) -> bool {
+        self.admitted
+    }
+
+    /// One for each limit, in the order asked. Of a request that was refused none was taken, also
+    /// where a single limit says that its permits were there.
+    pub fn decisions(&self) -> &[Decision] {
+        &self.decisions
+    }
+
+    /// The limit that binds: of those that refuse the one that does so for the longest time,
+    /// otherwise the one with the smallest part of its permits left.
+    #[must_use]
+    pub fn binding(&self) -> Option<&Decision> {
+        let part =
+            |one: &Decision| u128::from(one.remaining) * (1 << 32) / u128::from(one.limit().max(1));
+        let refuses = self.decisions.iter().filter(|one| !one.admitted);
+        refuses.max_by_key(|one| one.retry_after).or_else(|| {
+            self.decisions
+                .iter()
+                .min_by_key(|one| (part(one), one.remaining))
+        })
+    }
+}
+
+/// Nanoseconds, rounded up to the microseconds of the server's clock.
+pub(crate) fn duration(nanos: i64) -> Duration {
+    let micros = nanos.max(0).unsigned_abs().div_ceil(1000);
+    Duration::from_micros(micros)
+}

@@ -1,0 +1,169 @@
+//! Limits inside a transaction of the caller.
+
+use super::charge::{Charge, Line};
+use super::decision::{Decision, Verdict};
+use super::judged::Outcome;
+use super::policy::{Policy, Want};
+use super::upkeep::{Ensure, Settle};
+use super::{MAX_WANTS, RateLimiter};
+use crate::error::{Error, ErrorKind, Result};
+use crate::seam::Connection;
+
+/// How often a request is repeated whose rows others changed meanwhile.
+const TRIES: usize = 100;
+
+/// What a limiter decides by: what its calls inside a transaction need.
+pub trait Metered {
+    /// The namespace that its keys are in.
+    fn namespace(&self) -> &str;
+    /// The policy.
+    fn policy(&self) -> Policy;
+}
+
+impl<L: RateLimiter + ?Sized> Metered for L {
+    fn namespace(&self) -> &str {
+        RateLimiter::namespace(self)
+    }
+
+    fn policy(&self) -> Policy {
+        RateLimiter::policy(self)
+    }
+}
+
+impl Metered for crate::blocking::RateLimiter {
+    fn namespace(&self) -> &str {
+        self.namespace()
+    }
+
+    fn policy(&self) -> Policy {
+        self.policy()
+    }
+}
+
+/// Takes of limits inside the transaction that is open on `connection`, of all or of none.
+///
+/// Backend crates wrap it for their own connection types.
+///
+/// # Guarantees
+/// What is taken is taken when the transaction commits, and not when it rolls back. Until it ends,
+/// everybody else who wants permits of these keys waits, as do those whose calls travel with theirs:
+/// take them late, and commit soon. What is refused locks nothing.
+///
+/// # Errors
+/// As for [`RateLimiter::check_all`]; the policy for outages and relaxed durability do not apply.
+/// `Unavailable` under REPEATABLE READ and SERIALIZABLE when others were faster.
+pub async fn check_all_on<C: Connection, L: Metered + ?Sized>(
+    connection: &mut C,
+    limiter: &L,
+    wants: &[Want],
+) -> Result<Verdict> {
+    const OPERATION: &str = "check_all_in";
+    let policy = limiter.policy();
+    let charge = charge(limiter.namespace(), &policy, wants)?;
+    let charges = std::slice::from_ref(&charge);
+    for _ in 0..TRIES {
+        let answers = connection.perform(charges).await;
+        let judged = answers
+            .map_err(|failure| failure.error(OPERATION))?
+            .concat();
+        let mut again = false;
+        for (line, judged) in charge.lines.iter().zip(&judged) {
+            let (namespace, key) = (charge.namespace.clone(), line.key.clone());
+            let upkept = match judged.outcome {
+                Outcome::Absent => connection
+                    .perform(&[Ensure { namespace, key }])
+                    .await
+                    .map(drop),
+                Outcome::Overdue => {
+                    let (id, price) = (0, 0);
+                    let settle = Settle {
+                        namespace,
+                        key,
+                        id,
+                        price,
+                    };
+                    connection.perform(&[settle]).await.map(drop)
+                }
+                Outcome::Again => Ok(()),
+                Outcome::Taken(_) | Outcome::Refused => continue,
+            };
+            upkept.map_err(|failure| failure.error(OPERATION))?;
+            again = true;
+        }
+        if !again {
+            return Ok(verdict(wants, &policy, &charge, &judged));
+        }
+    }
+    let message = "others changed the same limits each time";
+    Err(Error::new(ErrorKind::Unavailable, OPERATION, message))
+}
+
+/// The request for wants, which has one line for each key.
+pub(crate) fn charge(namespace: &str, policy: &Policy, wants: &[Want]) -> Result<Charge> {
+    let invalid = |message: String| Error::new(ErrorKind::Invalid, "check_all", message);
+    if wants.is_empty() || wants.len() > MAX_WANTS {
+        let found = wants.len();
+        return Err(invalid(format!(
+            "{found} limits in a call; allowed are 1 to {MAX_WANTS}"
+        )));
+    }
+    let mut lines: Vec<Line> = Vec::with_capacity(wants.len());
+    let mut known = std::collections::HashMap::new();
+    for want in wants {
+        let quota = want.check(policy.quota)?;
+        let at = *known.entry(&want.key).or_insert(lines.len());
+        if let Some(line) = lines.get_mut(at) {
+            if line.quota != quota {
+                return Err(invalid("the key is wanted under two quotas".into()).on(&want.key));
+            }
+            line.cost += want.cost;
+            quota
+                .check_cost(line.cost)
+                .map_err(|error| error.on(&want.key))?;
+        } else {
+            lines.push(Line {
+                key: want.key.to_string(),
+                quota,
+                cost: want.cost,
+                id: 0,
+                ttl: 0,
+            });
+        }
+    }
+    Ok(Charge {
+        namespace: namespace.to_owned(),
+        lines,
+        relaxed: policy.relaxed,
+    })
+}
+
+/// The decisions on wants, from the answers to their lines.
+pub(crate) fn verdict(
+    wants: &[Want],
+    policy: &Policy,
+    charge: &Charge,
+    judged: &[super::Judged],
+) -> Verdict {
+    let taken = judged
+        .iter()
+        .all(|judged| matches!(judged.outcome, Outcome::Taken(_)));
+    let decide = |want: &Want| {
+        let key = want.key.to_string();
+        let mut lines = charge.lines.iter().zip(judged);
+        let (line, judged) = lines.find(|(line, _)| line.key == key)?;
+        let mut decision = if taken {
+            Decision::judged(&want.key, line.quota, want.cost, judged)
+        } else {
+            // The other limits tell what they would have said alone.
+            Decision::of(&want.key, line.quota, line.cost, &judged.level, judged.now)
+        };
+        decision.cost = want.cost;
+        decision.shadow = policy.shadow;
+        Some(decision)
+    };
+    Verdict {
+        admitted: taken,
+        shadow: policy.shadow,
+        decisions: wants.iter().filter_map(decide).collect(),
+    }
+}

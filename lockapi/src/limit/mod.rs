@@ -1,0 +1,272 @@
+//! Limits on how often something is done, for all processes together.
+//!
+//! ```
+//! use lockapi::limit::Quota;
+//! use lockapi::{BackendExt, RateLimiterExt};
+//!
+//! # async fn example() -> lockapi::Result<()> {
+//! let backend = lockapi::memory::Database::new().connect().await?;
+//! let limiter = backend.rate_limiter(Quota::per_minute(100).burst(2))?;
+//! assert!(limiter.check("user:123:api").await?.is_allowed());
+//! assert!(limiter.check("user:123:api").await?.is_allowed());
+//! let refused = limiter.check("user:123:api").await?;
+//! assert!(!refused.is_allowed());
+//! println!("try again after {:?}", refused.retry_after()); // 600 ms after the first
+//! # Ok(())
+//! # }
+//! # lockapi::blocking::block_on(example()).unwrap();
+//! ```
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::Key;
+
+mod charge;
+mod decision;
+mod headers;
+mod in_transaction;
+mod judged;
+mod level;
+mod policy;
+mod quota;
+mod table;
+mod take;
+mod upkeep;
+
+pub use charge::{Charge, Line};
+pub use decision::{Basis, Decision, Verdict};
+pub use headers::{Fields, fields};
+pub use in_transaction::{Metered, check_all_on};
+pub(crate) use in_transaction::{charge, verdict};
+pub use judged::{Judged, Outcome};
+pub use level::{Level, Reserved};
+pub(crate) use policy::nanos;
+pub use policy::{Outage, Policy, Want};
+pub use quota::{Algorithm, MAX_PERIOD, MAX_PERMITS, MIN_INTERVAL, Quota};
+pub(crate) use table::Limits;
+pub use take::Take;
+pub use upkeep::{Block, Ensure, Look, Looked, Refund, Reset, Settle, Sweep};
+
+/// The most limits in one call.
+pub const MAX_WANTS: usize = 1000;
+/// The longest time that a key is blocked or a reservation lasts.
+pub const MAX_TIME: Duration = Duration::from_hours(366 * 24);
+
+/// Limits how often something is done, among all programs that use the same database.
+///
+/// A limit is a row in a table, named by its key, and a [`Quota`] that every call brings along. Put
+/// into the key what is limited and for whom, as in `user:123:api`. Programs that use one key have to
+/// agree on its quota.
+///
+/// # Guarantees
+/// - With [`Algorithm::Gcra`], in any time `t` no more than `burst + rate * t` permits are taken, over
+///   all processes and backends. Windows keep to their definitions.
+/// - The server's clock alone decides. When it is set back or forward, a limit is right again after
+///   the time that its burst takes to flow back; forward, one burst more can be taken. Windows begin
+///   anew. A block lasts until the server's clock says so.
+/// - What is refused takes nothing and writes nothing.
+/// - What was admitted is on disk when the call returns, unless the policy is
+///   [relaxed](Policy::relaxed): a crash of the server then forgets what was taken during about the
+///   last second.
+/// - A quota may be changed at any time. What was taken stays taken, at most the burst of the new one.
+///   A change of the algorithm begins anew.
+///
+/// Waiting calls of one key on one process travel in one row of one statement: they are admitted in
+/// the order of arrival.
+///
+/// # Cancel safety
+/// Every future may be dropped at any point: what was taken for it is given back.
+#[async_trait]
+pub trait RateLimiter: Send + Sync + fmt::Debug {
+    /// The namespace that its keys are in.
+    fn namespace(&self) -> &str;
+
+    /// The policy, with the quota of now.
+    fn policy(&self) -> Policy;
+
+    /// Changes the quota for the calls from now on, on this limiter only.
+    ///
+    /// # Errors
+    /// `Invalid` for a quota outside its limits.
+    fn set_quota(&self, quota: Quota) -> Result<()>;
+
+    /// Decides each of several wants for itself, in one round trip; answers in their order.
+    ///
+    /// # Errors
+    /// `Invalid` for bad keys, for costs of 0 or more than the quota's [limit](Quota::limit), and for
+    /// more than [`MAX_WANTS`]. When the database cannot be reached what the policy says, unless set
+    /// `Unavailable`; `Indeterminate` when the answer never came: permits may have been taken.
+    async fn check_each(&self, wants: &[Want]) -> Result<Vec<Decision>>;
+
+    /// Takes of several limits at once, of all or of none.
+    ///
+    /// # Errors
+    /// As for [`check_each`](Self::check_each); `Invalid` where one key is wanted under two quotas.
+    async fn check_all(&self, wants: &[Want]) -> Result<Verdict>;
+
+    /// What would be decided now; takes nothing.
+    ///
+    /// # Errors
+    /// As for [`check_each`](Self::check_each), but no policy applies.
+    async fn peek(&self, want: &Want) -> Result<Decision>;
+
+    /// Waits until it is admitted, at most for `timeout`. No connection is held meanwhile.
+    ///
+    /// # Guarantees
+    /// Those who wait for a key in one process are admitted in the order of arrival. When it is
+    /// clear that the time will not do, it ends at once.
+    ///
+    /// # Errors
+    /// `TimedOut`; `Capacity` when [`MAX_WAITING`] wait already; otherwise as for
+    /// [`check_each`](Self::check_each).
+    async fn until_ready(&self, want: &Want, timeout: Duration) -> Result<Decision>;
+
+    /// Takes permits that can be given back in part when the true cost is known; `Err` of the inner
+    /// result is the decision that refuses.
+    ///
+    /// What is neither committed nor cancelled within `ttl` is cancelled by itself.
+    ///
+    /// # Errors
+    /// `Invalid` for a `ttl` of zero or more than [`MAX_TIME`]; otherwise as for
+    /// [`peek`](Self::peek).
+    async fn reserve(
+        &self,
+        want: &Want,
+        ttl: Duration,
+    ) -> Result<std::result::Result<Box<dyn Reservation>, Decision>>;
+
+    /// Gives back what was taken for a decision: once, and less what has flowed back since, so that
+    /// what others have taken meanwhile stays taken. Of a decision that took nothing nothing is.
+    ///
+    /// # Cancel safety
+    /// When dropped, it is still given back.
+    ///
+    /// # Errors
+    /// `Unavailable`; `Indeterminate`: do not repeat it, or twice the permits may be given back.
+    async fn refund(&self, decision: &Decision) -> Result<()>;
+
+    /// Forgets all about a key: what was taken, reservations, a block.
+    ///
+    /// # Errors
+    /// `Invalid` for a bad key, `Unavailable`.
+    async fn reset(&self, key: &Key) -> Result<()>;
+
+    /// Refuses everything of a key for `time`, as a penalty; zero ends that. What was taken stays
+    /// taken.
+    ///
+    /// # Errors
+    /// `Invalid` for a bad key or a time of more than [`MAX_TIME`], `Unavailable`.
+    async fn block(&self, key: &Key, time: Duration) -> Result<()>;
+
+    /// Opens a block of permits: so many as the want costs are taken in advance, and given out in
+    /// this process without a round trip; see [`Permits`]. Nothing is sent.
+    ///
+    /// # Errors
+    /// `Invalid` for a bad key or a cost outside the quota's limits.
+    fn permits(&self, want: &Want) -> Result<Arc<dyn Permits>>;
+
+    /// Deletes rows of the database that have been idle for a minute, at most 1,000; tells how many.
+    /// It happens by itself every ten minutes while limits are used.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    async fn sweep(&self) -> Result<u64>;
+}
+
+/// The most calls that wait in [`RateLimiter::until_ready`] of one backend.
+pub const MAX_WAITING: usize = 10_000;
+
+/// Conveniences over [`RateLimiter`].
+#[async_trait]
+pub trait RateLimiterExt: RateLimiter {
+    /// Takes one permit if it is there.
+    ///
+    /// # Errors
+    /// As for [`RateLimiter::check_each`].
+    async fn check<K: Into<Key> + Send>(&self, key: K) -> Result<Decision> {
+        self.check_cost(key, 1).await
+    }
+
+    /// Takes `cost` permits if they are there.
+    ///
+    /// # Errors
+    /// As for [`RateLimiter::check_each`].
+    async fn check_cost<K: Into<Key> + Send>(&self, key: K, cost: u64) -> Result<Decision> {
+        let want = Want::new(key).cost(cost);
+        let mut decisions = self.check_each(std::slice::from_ref(&want)).await?;
+        decisions.pop().ok_or_else(|| {
+            let message = "a want was left without a decision";
+            Error::new(ErrorKind::Corrupt, "check", message).on(&want.key)
+        })
+    }
+}
+
+impl<L: RateLimiter + ?Sized> RateLimiterExt for L {}
+
+/// Permits that are taken, and given back in part.
+///
+/// Dropping it cancels in the background.
+#[must_use = "a reservation that is dropped is cancelled at once"]
+#[async_trait]
+pub trait Reservation: Send + Sync + fmt::Debug {
+    /// The decision that admitted it.
+    fn decision(&self) -> &Decision;
+
+    /// Uses so many of its permits and gives back the others, less what has flowed back since.
+    ///
+    /// # Cancel safety
+    /// When dropped, it is still committed.
+    ///
+    /// # Errors
+    /// `Invalid` for more than were reserved, which cancels it; `Lost` when it had expired and was
+    /// given back; `Unavailable`; `Indeterminate`. When it did not happen it expires.
+    async fn commit(self: Box<Self>, used: u64) -> Result<()>;
+
+    /// Gives back all of it.
+    ///
+    /// # Cancel safety
+    /// When dropped, it is still cancelled.
+    ///
+    /// # Errors
+    /// As for [`commit`](Self::commit).
+    async fn cancel(self: Box<Self>) -> Result<()>;
+}
+
+/// A block of permits that was taken in advance.
+///
+/// # Guarantees
+/// - Never more is admitted than the quota allows, by the time when a permit is given out. Permits
+///   that lie about lose their worth as they flow back at the server: a block of `n` is worthless
+///   after the time of `n` permits, or when its window ends. For this the local monotonic clock is
+///   taken to run like the server's, within 2 %.
+/// - What is left is given back when it is dropped; what a crash loses is lost to the caller.
+/// - The next block is asked for when the last is used up. Where less is left than a block the block
+///   is smaller.
+/// - After [`RateLimiter::reset`], and after a change of the quota, what is left of blocks can be used
+///   up beside the new permits.
+#[async_trait]
+pub trait Permits: Send + Sync + fmt::Debug {
+    /// Takes one permit of the block at hand, without asking the database; `false` when there is none.
+    fn try_now(&self) -> bool;
+
+    /// Takes one permit, asking for a new block when there is none at hand; `false` when the database
+    /// refuses.
+    ///
+    /// # Cancel safety
+    /// When dropped, a block that was asked for is given back.
+    ///
+    /// # Errors
+    /// `Unavailable`, `Indeterminate`; no outage policy applies.
+    async fn take(&self) -> Result<bool>;
+
+    /// Gives back what is left.
+    ///
+    /// # Errors
+    /// As for [`RateLimiter::refund`].
+    async fn give_back(&self) -> Result<()>;
+}

@@ -1,0 +1,162 @@
+//! What a limiter is opened with, and what it is asked for.
+
+use std::time::Duration;
+
+use super::MAX_TIME;
+use super::quota::Quota;
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::Key;
+
+/// What is decided when the database cannot be reached.
+///
+/// It applies to errors that say that it is so: `Unavailable`, `Indeterminate` and `Capacity`. After
+/// one, the database is left alone for half a second, so that an outage costs each process one wait
+/// in that time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Outage {
+    /// The error is told.
+    #[default]
+    Fail,
+    /// Everything is admitted.
+    Open,
+    /// Everything is refused, for a second.
+    Closed,
+    /// The process admits one part in so many of the quota by itself, by its own monotonic clock: the
+    /// number of processes, usually. It knows nothing of what was taken before, and what it admits is
+    /// not charged later. At most 10,000 keys are counted; more are refused.
+    Share(u32),
+}
+
+/// How a limiter decides.
+///
+/// ```
+/// use lockapi::limit::{Outage, Policy, Quota};
+///
+/// let policy = Policy::new(Quota::per_minute(100)).outage(Outage::Share(4));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    pub(crate) quota: Quota,
+    pub(crate) outage: Outage,
+    pub(crate) shadow: bool,
+    pub(crate) relaxed: bool,
+}
+
+impl Policy {
+    /// This quota; errors are told, refusals refuse, and what is admitted is on disk.
+    #[must_use]
+    pub const fn new(quota: Quota) -> Self {
+        Self {
+            quota,
+            outage: Outage::Fail,
+            shadow: false,
+            relaxed: false,
+        }
+    }
+
+    /// What is decided when the database cannot be reached.
+    #[must_use]
+    pub const fn outage(mut self, outage: Outage) -> Self {
+        self.outage = outage;
+        self
+    }
+
+    /// Decides and takes permits as usual, but never refuses: to try a quota out. See
+    /// [`Decision::is_admitted`](super::Decision::is_admitted).
+    #[must_use]
+    pub const fn shadow(mut self) -> Self {
+        self.shadow = true;
+        self
+    }
+
+    /// Does not wait for the disk: several times faster on a few keys. A crash of the server forgets
+    /// what was taken during the last three `wal_writer_delay`, 0.6 s unless set, so for that time
+    /// more may be admitted. A crash of the client forgets nothing.
+    #[must_use]
+    pub const fn relaxed(mut self) -> Self {
+        self.relaxed = true;
+        self
+    }
+
+    /// The quota.
+    #[must_use]
+    pub const fn quota(&self) -> Quota {
+        self.quota
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        self.quota.check()?;
+        if self.outage == Outage::Share(0) {
+            let message = "a share of one part in 0; allowed are 1 and more parts";
+            return Err(Error::new(ErrorKind::Invalid, "check", message));
+        }
+        Ok(())
+    }
+}
+
+impl From<Quota> for Policy {
+    fn from(quota: Quota) -> Self {
+        Self::new(quota)
+    }
+}
+
+/// What is asked of one limit: a key, a number of permits, 1 unless set, and a quota, that of the
+/// limiter unless set.
+///
+/// ```
+/// use lockapi::limit::{Quota, Want};
+///
+/// let wants = [
+///     Want::new("user:123").cost(5),
+///     Want::new("everybody").cost(5).quota(Quota::per_second(10_000)),
+/// ];
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Want {
+    pub(crate) key: Key,
+    pub(crate) cost: u64,
+    pub(crate) quota: Option<Quota>,
+}
+
+impl Want {
+    /// One permit of a key.
+    #[must_use]
+    pub fn new(key: impl Into<Key>) -> Self {
+        Self {
+            key: key.into(),
+            cost: 1,
+            quota: None,
+        }
+    }
+
+    /// How many permits.
+    #[must_use]
+    pub fn cost(mut self, permits: u64) -> Self {
+        self.cost = permits;
+        self
+    }
+
+    /// Another quota than that of the limiter.
+    #[must_use]
+    pub fn quota(mut self, quota: Quota) -> Self {
+        self.quota = Some(quota);
+        self
+    }
+
+    /// The quota that applies, when everything is within its limits.
+    pub(crate) fn check(&self, quota: Quota) -> Result<Quota> {
+        let quota = self.quota.unwrap_or(quota);
+        let checked = self.key.check().and_then(|()| quota.check());
+        let checked = checked.and_then(|()| quota.check_cost(self.cost));
+        checked.map(|()| quota).map_err(|error| error.on(&self.key))
+    }
+}
+
+/// Nanoseconds of a time that a caller chose.
+pub(crate) fn nanos(what: &str, time: Duration) -> Result<i64> {
+    if time > MAX_TIME {
+        let message = format!("a {what} of {time:?}; allowed are at most 366 days");
+        return Err(Error::new(ErrorKind::Invalid, "check", message));
+    }
+    Ok(i64::try_from(time.as_nanos()).unwrap_or(i64::MAX))
+}

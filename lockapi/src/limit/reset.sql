@@ -1,0 +1,22 @@
+-- Forgets what was taken, reserved and blocked.
+--
+-- Promises: afterwards the key is as if it had never been used.
+-- Index: the primary key of rate_limit.
+-- Race: rows are locked in the order of their keys; one that was deleted meanwhile is as wished.
+WITH want AS MATERIALIZED (
+    SELECT w.*
+      FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS w (namespace, key, n)
+), locked AS MATERIALIZED (
+    SELECT l.namespace, l.key
+      FROM want AS w
+      JOIN lockapi.rate_limit AS l ON l.namespace = w.namespace AND l.key = w.key
+     ORDER BY l.namespace, l.key
+       FOR UPDATE OF l
+), gone AS (
+    DELETE FROM lockapi.rate_limit AS l
+     USING (SELECT DISTINCT k.namespace, k.key FROM locked AS k) AS k
+     WHERE l.namespace = k.namespace AND l.key = k.key
+    RETURNING 1
+)
+SELECT w.n, (SELECT pg_catalog.count(*) FROM gone) >= 0 AS done
+  FROM want AS w

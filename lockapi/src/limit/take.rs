@@ -1,0 +1,100 @@
+//! Taking permits of one limit, the common case.
+
+use super::judged::{Judged, Outcome};
+use super::level::Level;
+use super::upkeep::Looked;
+use crate::error::Failure;
+use crate::memory::World;
+use crate::seam::columns::{ints, place, texts};
+use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
+
+/// Takes permits by the generic cell rate algorithm, several times if they fit.
+///
+/// Of the requests of a batch no two are for one key, and `relaxed` is that of the first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Take {
+    /// Namespace of the backend.
+    pub namespace: String,
+    /// Key of the limit, as tables store it.
+    pub key: String,
+    /// What it costs each time, in nanoseconds.
+    pub price: i64,
+    /// The burst, in nanoseconds.
+    pub depth: i64,
+    /// How often, at most.
+    pub times: i64,
+    /// Whether the commit need not wait for the disk.
+    pub relaxed: bool,
+}
+
+impl Take {
+    /// Whether a state leaves no permit, and nothing that has to be put right.
+    pub(crate) fn is_refused(&self, looked: &Looked) -> bool {
+        let (level, end) = (&looked.level, looked.now + self.depth);
+        let full = level.tat + self.price > end && level.tat <= end;
+        looked.due > looked.now && (full || level.blocked_until > looked.now)
+    }
+}
+
+impl Operation for Take {
+    type Output = Judged;
+
+    const STATEMENT: Statement = Statement {
+        name: "limit.take",
+        sql: include_str!("take.sql"),
+        params: &[
+            Type::Texts,
+            Type::Texts,
+            Type::Ints,
+            Type::Ints,
+            Type::Ints,
+            Type::Bool,
+        ],
+        columns: &[Type::Int, Type::Int, Type::Int, Type::Int, Type::Int],
+    };
+
+    fn params(batch: &[Self]) -> Vec<Value> {
+        vec![
+            texts(batch, |one| &one.namespace),
+            texts(batch, |one| &one.key),
+            ints(batch, |one| one.price),
+            ints(batch, |one| one.depth),
+            ints(batch, |one| one.times),
+            Value::Bool(batch.first().is_some_and(|one| one.relaxed)),
+        ]
+    }
+
+    fn decode(batch: &[Self], rows: Rows) -> Result<Vec<Judged>, Failure> {
+        let mut answers: Vec<_> = batch.iter().map(|_| Judged::again()).collect();
+        for mut row in rows {
+            let at = place(&mut row, batch.len())?;
+            answers[at] = Judged {
+                outcome: Outcome::decode(row.int(1)?)?,
+                level: Level {
+                    tat: row.int(2)?,
+                    blocked_until: row.int(3)?,
+                    ..Level::default()
+                },
+                now: row.int(4)?,
+            };
+        }
+        Ok(answers)
+    }
+
+    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
+        let (limits, now) = world.limits();
+        let rows = (1..).zip(batch).map(|(n, one)| {
+            let judged = limits.take(one, now);
+            Row([
+                n,
+                judged.outcome.code(),
+                judged.level.tat,
+                judged.level.blocked_until,
+                judged.now,
+            ]
+            .map(Value::Int)
+            .into())
+        });
+        Some(rows.collect())
+    }
+}

@@ -1,0 +1,70 @@
+-- Takes permits by the generic cell rate algorithm; of each key as many times as fit.
+--
+-- Promises: no more is taken than fits at the server's time, judged on the latest version of the
+-- row; what is refused writes nothing and locks nothing, except that a time which the quota cannot
+-- have led to (the clock went back, the quota was larger) is brought back once. Rows are updated in
+-- the order of their keys, and created after that in the same order.
+-- The outcome is how often it was taken, 0 for refused, -1 for "ask again", -3 for a row whose
+-- reservations have to be ended first.
+-- Index: the primary key of rate_limit; no indexed column changes, so the update is HOT.
+-- Race: an update that waited for another judges its row anew, by a clock that is read anew; when it
+-- is refused then, the snapshot shows a row that was still good, and it has to ask again, as has the
+-- loser of two that create a row. With $6 the commit does not wait for the disk.
+WITH want AS MATERIALIZED (
+    SELECT w.*
+      FROM unnest($1::text[], $2::text[], $3::int8[], $4::int8[], $5::int8[])
+           WITH ORDINALITY AS w (namespace, key, price, depth, times, n)
+     WHERE (SELECT CASE WHEN $6::bool
+                        THEN pg_catalog.set_config('synchronous_commit', 'off', true) <> ''
+                        ELSE true END)
+     ORDER BY w.namespace, w.key
+), took AS (
+    UPDATE lockapi.rate_limit AS l
+       SET (tat, taken, at) = (
+               SELECT f.base + f.fits * w.price, f.fits, f.now
+                 FROM (SELECT b.now, b.base,
+                              greatest(0, least(w.times, (b.now + w.depth - b.base) / w.price)) AS fits
+                         FROM (SELECT c.now, greatest(c.now, least(l.tat, c.now + w.depth)) AS base
+                                 FROM (SELECT lockapi.clock() AS now OFFSET 0) AS c
+                               OFFSET 0) AS b
+                       OFFSET 0) AS f)
+      FROM want AS w
+     WHERE l.namespace = w.namespace AND l.key = w.key
+       AND (l.tat + w.price <= lockapi.clock() + w.depth OR l.tat > lockapi.clock() + w.depth)
+       AND (l.blocked_until IS NULL OR l.blocked_until <= lockapi.clock())
+       AND (l.due IS NULL OR l.due > lockapi.clock())
+    RETURNING w.n, l.taken, l.tat, l.at
+), rest AS MATERIALIZED (
+    SELECT w.n, w.namespace, w.key, w.price, w.depth, least(w.times, w.depth / w.price) AS fits,
+           l.tat, coalesce(l.blocked_until, 0) AS blocked_until,
+           coalesce(l.due, 9223372036854775807) AS due, lockapi.clock() AS now
+      FROM want AS w
+      LEFT JOIN took AS t ON t.n = w.n
+      LEFT JOIN LATERAL (
+               SELECT r.tat, r.blocked_until, r.due
+                 FROM lockapi.rate_limit AS r
+                WHERE t.n IS NULL AND r.namespace = w.namespace AND r.key = w.key
+               OFFSET 0) AS l ON true
+     WHERE t.n IS NULL
+), made AS (
+    INSERT INTO lockapi.rate_limit (namespace, key, tat, taken, at)
+    SELECT r.namespace, r.key, r.now + r.fits * r.price, r.fits, r.now
+      FROM rest AS r
+     WHERE r.tat IS NULL
+     ORDER BY r.namespace, r.key
+    ON CONFLICT (namespace, key) DO NOTHING
+    RETURNING namespace, key, taken, tat, at
+)
+SELECT t.n, t.taken AS outcome, t.tat, 0::int8 AS blocked_until, t.at AS now
+  FROM took AS t
+ UNION ALL
+SELECT r.n,
+       CASE WHEN m.key IS NOT NULL THEN m.taken
+            WHEN r.tat IS NULL THEN -1
+            WHEN r.due <= r.now THEN -3
+            WHEN r.blocked_until > r.now THEN 0
+            WHEN r.tat + r.price > r.now + r.depth AND r.tat <= r.now + r.depth THEN 0
+            ELSE -1 END,
+       coalesce(m.tat, r.tat, 0), r.blocked_until, r.now
+  FROM rest AS r
+  LEFT JOIN made AS m ON m.namespace = r.namespace AND m.key = r.key

@@ -1,0 +1,358 @@
+//! Reading limits, giving back, blocking and forgetting.
+
+use super::judged::Judged;
+use super::judged::Outcome;
+use super::level::Level;
+use crate::error::Failure;
+use crate::memory::World;
+use crate::seam::columns::{flag_rows, flags, ints, place, texts};
+use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
+
+/// Reads the state of one limit.
+#[derive(Clone, Debug)]
+pub struct Look {
+    /// Namespace of the backend.
+    pub namespace: String,
+    /// Key of the limit.
+    pub key: String,
+}
+
+/// The answer to a [`Look`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Looked {
+    /// The state, without its reservations.
+    pub level: Level,
+    /// When the first reservation expires.
+    pub due: i64,
+    /// The server's time, in nanoseconds.
+    pub now: i64,
+}
+
+/// Creates the row of one limit if it has none.
+#[derive(Clone, Debug)]
+pub struct Ensure {
+    /// Namespace of the backend.
+    pub namespace: String,
+    /// Key of the limit.
+    pub key: String,
+}
+
+/// Gives back what was taken of one limit; not to be repeated.
+#[derive(Clone, Debug)]
+pub struct Refund {
+    /// Namespace of the backend.
+    pub namespace: String,
+    /// Key of the limit.
+    pub key: String,
+    /// What is given back: nanoseconds, or permits of a window.
+    pub price: i64,
+    /// The length of the window in nanoseconds, or 0.
+    pub window: i64,
+    /// When it was taken, by the server's clock, in nanoseconds.
+    pub at: i64,
+}
+
+/// Forgets all of one limit.
+#[derive(Clone, Debug)]
+pub struct Reset {
+    /// Namespace of the backend.
+    pub namespace: String,
+    /// Key of the limit.
+    pub key: String,
+}
+
+/// Refuses everything of one key for a time.
+#[derive(Clone, Debug)]
+pub struct Block {
+    /// Namespace of the backend.
+    pub namespace: String,
+    /// Key of the limit.
+    pub key: String,
+    /// Nanoseconds from now on.
+    pub time: i64,
+}
+
+/// Ends one reservation, and those of its key that have expired.
+#[derive(Clone, Debug)]
+pub struct Settle {
+    /// Namespace of the backend.
+    pub namespace: String,
+    /// Key of the limit.
+    pub key: String,
+    /// The random number of the reservation; 0 for none.
+    pub id: i64,
+    /// What is given back of it: nanoseconds, or permits of a window.
+    pub price: i64,
+}
+
+/// Deletes rows that have been idle for a minute; a batch of one.
+#[derive(Clone, Copy, Debug)]
+pub struct Sweep {
+    /// How many rows at most.
+    pub limit: i64,
+}
+
+impl Operation for Look {
+    type Output = Looked;
+
+    const STATEMENT: Statement = Statement {
+        name: "limit.look",
+        sql: include_str!("look.sql"),
+        params: &[Type::Texts, Type::Texts],
+        columns: &[Type::Int; 8],
+    };
+
+    fn params(batch: &[Self]) -> Vec<Value> {
+        vec![
+            texts(batch, |one| &one.namespace),
+            texts(batch, |one| &one.key),
+        ]
+    }
+
+    fn decode(batch: &[Self], rows: Rows) -> Result<Vec<Looked>, Failure> {
+        let mut answers = vec![None; batch.len()];
+        for mut row in rows {
+            let at = place(&mut row, batch.len())?;
+            let level = Level {
+                tat: row.int(1)?,
+                started: row.int(2)?,
+                used: row.int(3)?,
+                before: row.int(4)?,
+                blocked_until: row.int(5)?,
+                reserved: Vec::new(),
+            };
+            answers[at] = Some(Looked {
+                level,
+                due: row.int(6)?,
+                now: row.int(7)?,
+            });
+        }
+        let missing = || Failure::corrupt("a request has no row");
+        answers
+            .into_iter()
+            .map(|answer| answer.ok_or_else(missing))
+            .collect()
+    }
+
+    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
+        let (limits, now) = world.limits();
+        let rows = (1..).zip(batch).map(|(n, one)| {
+            let level = limits.level(&one.namespace, &one.key);
+            Row([
+                n,
+                level.tat,
+                level.started,
+                level.used,
+                level.before,
+                level.blocked_until,
+                level.due(),
+                now,
+            ]
+            .map(Value::Int)
+            .into())
+        });
+        Some(rows.collect())
+    }
+}
+
+impl Operation for Ensure {
+    type Output = bool;
+
+    const STATEMENT: Statement = Statement {
+        name: "limit.ensure",
+        sql: include_str!("ensure.sql"),
+        params: &[Type::Texts, Type::Texts],
+        columns: &[Type::Int, Type::Bool],
+    };
+
+    fn params(batch: &[Self]) -> Vec<Value> {
+        vec![
+            texts(batch, |one| &one.namespace),
+            texts(batch, |one| &one.key),
+        ]
+    }
+
+    fn decode(batch: &[Self], rows: Rows) -> Result<Vec<bool>, Failure> {
+        flags(batch.len(), rows)
+    }
+
+    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
+        let (limits, _) = world.limits();
+        let ensure = |one: &Self| {
+            limits.ensure(&one.namespace, &one.key);
+            true
+        };
+        Some(flag_rows(batch, ensure))
+    }
+}
+
+impl Operation for Refund {
+    /// Whether it was done; otherwise it has to be asked again.
+    type Output = bool;
+
+    const STATEMENT: Statement = Statement {
+        name: "limit.refund",
+        sql: include_str!("refund.sql"),
+        params: &[Type::Texts, Type::Texts, Type::Ints, Type::Ints, Type::Ints],
+        columns: &[Type::Int, Type::Bool],
+    };
+
+    fn params(batch: &[Self]) -> Vec<Value> {
+        vec![
+            texts(batch, |one| &one.namespace),
+            texts(batch, |one| &one.key),
+            ints(batch, |one| one.price),
+            ints(batch, |one| one.window),
+            ints(batch, |one| one.at),
+        ]
+    }
+
+    fn decode(batch: &[Self], rows: Rows) -> Result<Vec<bool>, Failure> {
+        flags(batch.len(), rows)
+    }
+
+    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
+        let (limits, now) = world.limits();
+        let mut seen = std::collections::HashSet::new();
+        let refund = |one: &Self| {
+            let first = seen.insert((one.namespace.clone(), one.key.clone()));
+            if first {
+                limits.refund(one, now);
+            }
+            first
+        };
+        Some(flag_rows(batch, refund))
+    }
+}
+
+impl Operation for Reset {
+    type Output = bool;
+
+    const STATEMENT: Statement = Statement {
+        name: "limit.reset",
+        sql: include_str!("reset.sql"),
+        params: &[Type::Texts, Type::Texts],
+        columns: &[Type::Int, Type::Bool],
+    };
+
+    fn params(batch: &[Self]) -> Vec<Value> {
+        vec![
+            texts(batch, |one| &one.namespace),
+            texts(batch, |one| &one.key),
+        ]
+    }
+
+    fn decode(batch: &[Self], rows: Rows) -> Result<Vec<bool>, Failure> {
+        flags(batch.len(), rows)
+    }
+
+    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
+        let (limits, _) = world.limits();
+        let reset = |one: &Self| {
+            limits.reset(&one.namespace, &one.key);
+            true
+        };
+        Some(flag_rows(batch, reset))
+    }
+}
+
+impl Operation for Block {
+    type Output = bool;
+
+    const STATEMENT: Statement = Statement {
+        name: "limit.block",
+        sql: include_str!("block.sql"),
+        params: &[Type::Texts, Type::Texts, Type::Ints],
+        columns: &[Type::Int, Type::Bool],
+    };
+
+    fn params(batch: &[Self]) -> Vec<Value> {
+        vec![
+            texts(batch, |one| &one.namespace),
+            texts(batch, |one| &one.key),
+            ints(batch, |one| one.time),
+        ]
+    }
+
+    fn decode(batch: &[Self], rows: Rows) -> Result<Vec<bool>, Failure> {
+        flags(batch.len(), rows)
+    }
+
+    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
+        let (limits, now) = world.limits();
+        let block = |one: &Self| {
+            limits.block(one, now);
+            true
+        };
+        Some(flag_rows(batch, block))
+    }
+}
+
+impl Operation for Settle {
+    /// Taken once when the reservation was there, otherwise refused; or again.
+    type Output = Outcome;
+
+    const STATEMENT: Statement = Statement {
+        name: "limit.settle",
+        sql: include_str!("settle.sql"),
+        params: &[Type::Texts, Type::Texts, Type::Ints, Type::Ints],
+        columns: &[Type::Int, Type::Int],
+    };
+
+    fn params(batch: &[Self]) -> Vec<Value> {
+        vec![
+            texts(batch, |one| &one.namespace),
+            texts(batch, |one| &one.key),
+            ints(batch, |one| one.id),
+            ints(batch, |one| one.price),
+        ]
+    }
+
+    fn decode(batch: &[Self], rows: Rows) -> Result<Vec<Outcome>, Failure> {
+        let mut answers = vec![Judged::again().outcome; batch.len()];
+        for mut row in rows {
+            let at = place(&mut row, batch.len())?;
+            answers[at] = Outcome::decode(row.int(1)?)?;
+        }
+        Ok(answers)
+    }
+
+    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
+        let (limits, now) = world.limits();
+        let mut seen = std::collections::HashSet::new();
+        let rows = (1..).zip(batch).map(|(n, one)| {
+            let code = if seen.insert((&one.namespace, &one.key)) {
+                i64::from(limits.settle(one, now))
+            } else {
+                Outcome::Again.code()
+            };
+            Row(vec![Value::Int(n), Value::Int(code)])
+        });
+        Some(rows.collect())
+    }
+}
+
+impl Operation for Sweep {
+    type Output = i64;
+
+    const STATEMENT: Statement = Statement {
+        name: "limit.sweep",
+        sql: include_str!("sweep.sql"),
+        params: &[Type::Int],
+        columns: &[Type::Int],
+    };
+
+    fn params(batch: &[Self]) -> Vec<Value> {
+        batch.iter().map(|one| Value::Int(one.limit)).collect()
+    }
+
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<i64>, Failure> {
+        rows.into_iter().map(|mut row| row.int(0)).collect()
+    }
+
+    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
+        let (limits, now) = world.limits();
+        let deleted = limits.sweep(batch.first()?.limit, now);
+        Some(vec![Row(vec![Value::Int(deleted)])])
+    }
+}
