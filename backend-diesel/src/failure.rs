@@ -37,8 +37,8 @@ const MISSING: &[(&str, &str)] = &[
 ];
 
 pub(crate) fn failed(error: Error) -> Failure {
-    let (kind, message) = match &error {
-        Error::DatabaseError(kind, information) => (kind, information.message()),
+    let kind = match &error {
+        Error::DatabaseError(kind, _) => kind,
         // What was read is not what was expected, or the query could not be built.
         Error::DeserializationError(_)
         | Error::QueryBuilderError(_)
@@ -47,20 +47,28 @@ pub(crate) fn failed(error: Error) -> Failure {
         }
         _ => return Failure::statement(None, true, error),
     };
-    let code = match kind {
-        DatabaseErrorKind::UnableToSendCommand => {
-            return Failure::connect(None, error);
-        }
-        DatabaseErrorKind::ClosedConnection => return Failure::statement(None, true, error),
+    match kind {
+        DatabaseErrorKind::UnableToSendCommand => Failure::connect(None, error),
+        DatabaseErrorKind::ClosedConnection => Failure::statement(None, true, error),
+        _ => Failure::refused(sqlstate_of(&error).map(str::to_owned), error),
+    }
+}
+
+/// The server's code, as far as it is known.
+pub(crate) fn sqlstate_of(error: &Error) -> Option<&'static str> {
+    let Error::DatabaseError(kind, information) = error else {
+        return None;
+    };
+    match kind {
+        DatabaseErrorKind::UnableToSendCommand | DatabaseErrorKind::ClosedConnection => None,
         DatabaseErrorKind::ReadOnlyTransaction => Some("25006"),
         DatabaseErrorKind::SerializationFailure => Some("40001"),
         DatabaseErrorKind::UniqueViolation => Some("23505"),
         DatabaseErrorKind::ForeignKeyViolation => Some("23503"),
         DatabaseErrorKind::NotNullViolation => Some("23502"),
         DatabaseErrorKind::CheckViolation => Some("23514"),
-        _ => sqlstate(message),
-    };
-    Failure::refused(code.map(str::to_owned), error)
+        _ => sqlstate(information.message()),
+    }
 }
 
 /// The failure to connect, told without what may hold a password.

@@ -55,6 +55,7 @@ mod failure;
 mod queue;
 mod transaction;
 mod value;
+mod versioned;
 
 use std::sync::Arc;
 
@@ -67,6 +68,7 @@ use lockapi::{Backend, Error, ErrorKind, Result};
 pub use connector::Borrowed;
 pub use queue::{AckIn, PushIn, TakeIn};
 pub use transaction::{CheckIn, InTransaction, LimitIn};
+pub use versioned::{is_conflict, transact, update_versioned};
 
 use connector::{Opened, Pooled};
 

@@ -197,7 +197,7 @@ async fn script(connection: &mut PgConnection, sql: &'static str) -> Result<(), 
         .map_err(failed)
 }
 
-fn failed(error: sqlx::Error) -> Failure {
+pub(crate) fn failed(error: sqlx::Error) -> Failure {
     let code = sqlstate(&error);
     let broken = matches!(
         error,
@@ -214,7 +214,7 @@ fn not_connected(error: sqlx::Error) -> Failure {
     Failure::connect(sqlstate(&error), error)
 }
 
-fn sqlstate(error: &sqlx::Error) -> Option<String> {
+pub(crate) fn sqlstate(error: &sqlx::Error) -> Option<String> {
     error
         .as_database_error()?
         .code()

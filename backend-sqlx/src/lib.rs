@@ -37,6 +37,7 @@ mod connector;
 mod queue;
 mod transaction;
 mod value;
+mod versioned;
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -50,6 +51,7 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 pub use connector::Borrowed;
 pub use queue::{AckIn, PushIn, TakeIn};
 pub use transaction::{CheckIn, InTransaction, LimitIn};
+pub use versioned::{Begun, VersionedUpdate, is_conflict, transact};
 
 use connector::Sqlx;
 

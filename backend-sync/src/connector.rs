@@ -151,13 +151,13 @@ fn decode(statement: &Statement, rows: Result<Vec<postgres::Row>, Error>) -> Res
     rows.iter().map(|row| value::row(statement, row)).collect()
 }
 
-fn failed(error: Error) -> Failure {
+pub(crate) fn failed(error: Error) -> Failure {
     let code = sqlstate(&error);
     // Whatever the server did not report came from the connection.
     let broken = code.is_none();
     Failure::statement(code, broken, error)
 }
 
-fn sqlstate(error: &Error) -> Option<String> {
+pub(crate) fn sqlstate(error: &Error) -> Option<String> {
     error.code().map(|code| code.code().to_owned())
 }

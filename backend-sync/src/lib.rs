@@ -43,6 +43,7 @@ mod connector;
 mod queue;
 mod transaction;
 mod value;
+mod versioned;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,6 +57,7 @@ use r2d2::{ManageConnection, Pool};
 pub use connector::Borrowed;
 pub use queue::{AckIn, PushIn, TakeIn};
 pub use transaction::{CheckIn, InTransaction, LimitIn};
+pub use versioned::{Typed, is_conflict, transact, update_versioned};
 
 use connector::{Opened, Pooled};
 

@@ -1,13 +1,15 @@
 //! The backends side by side: one caller against the bare driver, and many callers.
 
 mod common;
+#[path = "common/one_core.rs"]
+mod one_core;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 
-use common::{Better, Report, SECONDS, median, on_one_core, rate, runtime};
+use common::{Better, Report, SECONDS, median, rate, runtime};
 use conformance::cluster::Cluster;
 use diesel::connection::SimpleConnection;
 use diesel::{Connection, PgConnection, RunQueryDsl, select};
@@ -27,7 +29,7 @@ fn main() {
     if wanted("alone") {
         let cluster = Cluster::private(&[]).unwrap_or_else(|error| panic!("{error}"));
         all_alone(&mut report, "", cluster.url());
-        on_one_core(|url| all_alone(&mut report, ".one_core", url));
+        one_core::on_one_core(|url| all_alone(&mut report, ".one_core", url));
     }
     if wanted("merged") {
         let cluster = Cluster::private(&[]).unwrap_or_else(|error| panic!("{error}"));

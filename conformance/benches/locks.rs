@@ -4,6 +4,8 @@
 //! numbers depend on the machine; the ratios are what to look at.
 
 mod common;
+#[path = "common/one_core.rs"]
+mod one_core;
 #[path = "common/usage.rs"]
 mod usage;
 
@@ -12,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{Better, Report, SECONDS, median, on_one_core, rate, runtime};
+use common::{Better, Report, SECONDS, median, rate, runtime};
 use conformance::cluster::Cluster;
 use futures_util::future::join_all;
 use lockapi::engine::Options;
@@ -45,7 +47,7 @@ fn main() {
 }
 
 fn one_core(mut report: Report) -> Report {
-    on_one_core(|url| {
+    one_core::on_one_core(|url| {
         let url = url.to_owned();
         runtime().block_on(async {
             tokio::spawn(async move {

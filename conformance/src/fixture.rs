@@ -11,6 +11,8 @@ use lockapi::limit::{Level, Verdict, Want};
 use lockapi::queue::{Delivery, Job, Pushed, Taken};
 use lockapi::{Backend, Fence, LockId, Mutex, Queue, RateLimiter, Result};
 
+use crate::accounts::Accounts;
+
 /// Why a fixture could not be made, in words for the person who runs the suite.
 pub type Problem = Box<dyn std::error::Error + Send + Sync>;
 
@@ -40,6 +42,8 @@ pub enum Need {
     Pool,
     /// Connections that the backend opens and closes itself, so that they can be counted.
     OwnConnections,
+    /// Rows of the program, written with optimistic locking.
+    Accounts,
 }
 
 impl fmt::Display for Need {
@@ -55,6 +59,7 @@ impl fmt::Display for Need {
             Self::Proxy => "a proxy",
             Self::Pool => "a pool",
             Self::OwnConnections => "connections of its own",
+            Self::Accounts => "accounts",
         })
     }
 }
@@ -175,9 +180,22 @@ pub trait Fixture: Send + Sync {
     /// Begins a transaction of the user; `None` where there are none.
     async fn begin(&self) -> Option<Box<dyn Transaction>>;
 
+    /// Opens accounts of the user; `None` where there are none.
+    async fn accounts(&self) -> Option<Box<dyn Accounts>>;
+
     /// Makes everything in the namespace older by `time`, without sleeping.
     /// Makes the leases and limits of the namespace older by `time`, without sleeping.
     async fn elapse(&self, time: Duration);
+
+    /// Sets the server's clock ahead, as far as the claims of worker numbers of the namespace can
+    /// tell; their owners do not notice.
+    async fn set_clock_ahead(&self, by: Duration);
+
+    /// Sets the server's clock back, as far as the worker numbers of the namespace can tell.
+    async fn set_clock_back(&self, by: Duration);
+
+    /// How many worker numbers of these ids are held.
+    async fn id_workers(&self, name: &str) -> usize;
 
     /// Lets the clocks of server and clients go on by `time`.
     async fn pass(&self, time: Duration);

@@ -237,6 +237,7 @@
 pub mod cluster;
 pub mod differential;
 
+mod accounts;
 mod cases;
 mod child;
 mod context;
@@ -248,6 +249,7 @@ mod patience;
 mod postgres;
 mod steps;
 
+pub use accounts::{Accounts, CREATE_ACCOUNTS};
 pub use face::Face;
 pub use fixture::{Fixture, Jobs, Locks, Need, Place, Problem, SECRET, Subject, Transaction};
 pub use harness::{run, run_pairs, run_through};

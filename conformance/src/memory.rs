@@ -10,6 +10,7 @@ use lockapi::limit::Level;
 use lockapi::memory::Database;
 use lockapi::{Backend, LockId, Result};
 
+use crate::accounts::Accounts;
 use crate::fixture::{Fixture, Jobs, Locks, Need, Place, Problem, Subject, Transaction};
 
 /// How often the clock of a fixture follows the real one.
@@ -99,8 +100,25 @@ impl Fixture for InMemory {
         None
     }
 
+    async fn accounts(&self) -> Option<Box<dyn Accounts>> {
+        None
+    }
+
     async fn elapse(&self, time: Duration) {
         self.clock.advance(time);
+    }
+
+    async fn set_clock_ahead(&self, by: Duration) {
+        self.database.set_clock_ahead(by);
+    }
+
+    async fn set_clock_back(&self, by: Duration) {
+        self.database.set_clock_back(by);
+    }
+
+    async fn id_workers(&self, name: &str) -> usize {
+        self.database
+            .inspect(|world| world.id_workers(&self.namespace, name))
     }
 
     async fn pass(&self, time: Duration) {

@@ -38,7 +38,7 @@ fn pool<M: ManageConnection>(manager: M) -> Pool<M> {
 
 /// The pool keeps connections open, and gives none when it is used up.
 fn offers(need: Need) -> bool {
-    !matches!(need, Need::OwnConnections | Need::Pool)
+    !matches!(need, Need::OwnConnections | Need::Pool | Need::Accounts)
 }
 
 struct Diesel;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use crate::error::Result;
+use crate::id::{self, IdGen};
 use crate::key::Key;
 use crate::lease::{Lease, Terms};
 use crate::limit::{Policy, RateLimiter};
@@ -68,6 +69,12 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// `Invalid` for a quota that is outside its limits.
     fn open_rate_limiter(&self, policy: Policy) -> Result<Arc<dyn RateLimiter>>;
 
+    /// Opens a generator of ids; nothing is sent.
+    ///
+    /// # Errors
+    /// `Invalid` for a name that is not 1 to 255 bytes, or terms that are outside their limits.
+    fn open_id_gen(&self, name: String, terms: id::Terms) -> Result<Arc<dyn IdGen>>;
+
     /// Creates or upgrades the tables. When nothing is to do it needs no right to change them.
     ///
     /// # Guarantees
@@ -115,6 +122,16 @@ pub trait BackendExt: Backend {
     /// `Invalid` for a quota that is outside its limits.
     fn rate_limiter(&self, policy: impl Into<Policy>) -> Result<Arc<dyn RateLimiter>> {
         self.open_rate_limiter(policy.into())
+    }
+
+    /// Opens a generator of ids that are unique under `name`; nothing is sent.
+    ///
+    /// Share one in the process: each has a worker number of its own.
+    ///
+    /// # Errors
+    /// `Invalid` for a name that is not 1 to 255 bytes, or terms that are outside their limits.
+    fn id_gen(&self, name: impl Into<String>, terms: id::Terms) -> Result<Arc<dyn IdGen>> {
+        self.open_id_gen(name.into(), terms)
     }
 }
 

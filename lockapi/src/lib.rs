@@ -7,6 +7,11 @@
 //! - [`Mutex`]: a lock that lasts as long as a connection does;
 //! - [`Lease`]: a lock that expires unless it is renewed;
 //! - [`RateLimiter`]: a limit on how often something is done.
+//! [`memory`]:
+//!
+//! - [`Mutex`]: a lock that lasts as long as a connection does;
+//! - [`Lease`]: a lock that expires unless it is renewed;
+//! - [`IdGen`]: ids that are unique across processes, made in memory.
 //!
 //! ```
 //! use std::time::Duration;
@@ -27,12 +32,14 @@
 
 pub mod blocking;
 pub mod engine;
+pub mod id;
 pub mod lease;
 pub mod limit;
 pub mod memory;
 pub mod mutex;
 pub mod queue;
 pub mod seam;
+pub mod versioned;
 
 mod backend;
 mod error;
@@ -45,6 +52,7 @@ mod wait;
 pub use backend::{Backend, BackendExt, Capabilities};
 pub use error::{Error, ErrorKind, Failure, Result};
 pub use fence::Fence;
+pub use id::{IdGen, IdGenExt};
 pub use key::{Key, LockId, MAX_NAME_BYTES, advisory_key};
 pub use lease::{Lease, LeaseExt, LeaseGuard};
 pub use limit::{Permits, RateLimiter, RateLimiterExt, Reservation};

@@ -36,7 +36,7 @@ impl Driver for TokioPostgres {
     }
 
     fn offers(&self, need: Need) -> bool {
-        need != Need::Pool
+        !matches!(need, Need::Pool | Need::Accounts)
     }
 
     async fn connect(&self, url: &str, options: Options) -> Result<Arc<dyn Backend>> {

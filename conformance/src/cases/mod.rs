@@ -12,6 +12,9 @@ mod deliveries;
 mod fences;
 mod guards;
 mod holding;
+mod ids;
+mod ids_limits;
+mod ids_processes;
 mod interop;
 mod keys;
 mod lease;
@@ -27,13 +30,14 @@ mod queue_limits;
 mod queue_outage;
 mod schema;
 mod transactions;
+mod versioned;
 
 /// What another process does.
 pub(crate) type Role = fn(Context, Vec<String>, Parent) -> Pin<Box<dyn Future<Output = ()>>>;
 
 /// The roles by their names.
 pub(crate) fn roles() -> impl Iterator<Item = &'static (&'static str, Role)> {
-    [processes::ROLES, queue_outage::ROLES]
+    [processes::ROLES, queue_outage::ROLES, ids_processes::ROLES]
         .into_iter()
         .flatten()
 }
@@ -58,6 +62,10 @@ const MODULES: &[&[Case]] = &[
     queue_keys::CASES,
     queue_limits::CASES,
     queue_outage::CASES,
+    ids::CASES,
+    ids_limits::CASES,
+    ids_processes::CASES,
+    versioned::CASES,
 ];
 
 pub(crate) use interop::cases as interop;

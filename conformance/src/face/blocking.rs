@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockapi::blocking;
+use lockapi::id::{self, IdGen};
 use lockapi::lease::{Holder, Terms};
 use lockapi::limit::Policy;
 use lockapi::{
@@ -74,6 +75,10 @@ impl Backend for Blocking<blocking::Backend> {
     fn open_rate_limiter(&self, policy: Policy) -> Result<Arc<dyn RateLimiter>> {
         let limiter = self.0.rate_limiter(policy)?;
         Ok(super::limits::blocking(limiter, self.0.namespace()))
+    }
+
+    fn open_id_gen(&self, name: String, terms: id::Terms) -> Result<Arc<dyn IdGen>> {
+        Ok(super::ids::blocking(self.0.id_gen(name, terms)?))
     }
 
     async fn migrate(&self) -> Result<()> {

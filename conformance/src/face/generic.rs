@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use lockapi::id::{self, IdGen};
 use lockapi::lease::{Holder, Terms};
 use lockapi::limit::Policy;
 use lockapi::{
@@ -70,6 +71,10 @@ impl<B: Backend + ?Sized> Backend for Through<B> {
 
     fn open_rate_limiter(&self, policy: Policy) -> Result<Arc<dyn RateLimiter>> {
         Ok(super::limits::through(self.0.rate_limiter(policy)?))
+    }
+
+    fn open_id_gen(&self, name: String, terms: id::Terms) -> Result<Arc<dyn IdGen>> {
+        Ok(super::ids::generic(self.0.id_gen(name, terms)?))
     }
 
     async fn migrate(&self) -> Result<()> {

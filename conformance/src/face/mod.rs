@@ -9,6 +9,7 @@ use crate::fixture::{Fixture, Need};
 
 mod blocking;
 mod generic;
+mod ids;
 mod limits;
 
 /// How the cases call the backend.

@@ -15,6 +15,7 @@ use super::Driver;
 use super::address::Address;
 use super::observer::{Observer, literal};
 use super::place::Site;
+use crate::accounts::Accounts;
 use crate::cluster::{Cluster, StopMode};
 use crate::face::off_runtime;
 use crate::fixture::{Fixture, Jobs, Locks, Problem, Transaction};
@@ -175,6 +176,11 @@ impl Fixture for OnPostgres {
         Some(self.driver().begin(&self.site.address.url()).await)
     }
 
+    async fn accounts(&self) -> Option<Box<dyn Accounts>> {
+        let url = self.site.address.url();
+        self.driver().accounts(&url).await
+    }
+
     async fn elapse(&self, time: Duration) {
         let (namespace, micros) = (literal(&self.namespace), time.as_micros());
         self.observer
@@ -246,6 +252,43 @@ impl Fixture for OnPostgres {
                 })
                 .collect(),
         })
+    }
+
+    async fn set_clock_ahead(&self, by: Duration) {
+        // The floor stays: ids of real times are below it.
+        let (namespace, millis) = (literal(&self.namespace), by.as_millis());
+        self.observer
+            .rows(format!(
+                "UPDATE lockapi.id_worker
+                    SET expires_at = expires_at - {millis} * interval '1 millisecond'
+                  WHERE namespace = {namespace}"
+            ))
+            .await;
+    }
+
+    async fn set_clock_back(&self, by: Duration) {
+        // Compared with a clock that was set back, what it wrote before is later.
+        let (namespace, millis) = (literal(&self.namespace), by.as_millis());
+        self.observer
+            .rows(format!(
+                "UPDATE lockapi.id_worker
+                    SET floor = floor + {millis},
+                        expires_at = expires_at + {millis} * interval '1 millisecond'
+                  WHERE namespace = {namespace}"
+            ))
+            .await;
+    }
+
+    async fn id_workers(&self, name: &str) -> usize {
+        let (namespace, name) = (literal(&self.namespace), literal(name));
+        self.observer
+            .value(format!(
+                "SELECT count(*) FROM lockapi.id_worker
+                  WHERE namespace = {namespace} AND name = {name} AND expires_at > clock_timestamp()"
+            ))
+            .await
+            .parse()
+            .expect("a count")
     }
 
     async fn pass(&self, time: Duration) {

@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use lockapi::engine::Options;
 use lockapi::{Backend, Result};
 
+use crate::accounts::Accounts;
 use crate::fixture::{Fixture, Need, Place, Problem, Subject, Transaction};
 
 mod address;
@@ -48,6 +49,12 @@ pub trait Driver: Send + Sync + 'static {
         _options: Options,
     ) -> Result<Option<(Arc<dyn Backend>, Box<dyn Send + Sync>)>> {
         Ok(None)
+    }
+
+    /// Opens accounts of the user; `None`, as unless implemented, where the backend crate has nothing
+    /// for rows of the program. Such a driver does not offer [`Need::Accounts`].
+    async fn accounts(&self, _url: &str) -> Option<Box<dyn Accounts>> {
+        None
     }
 
     /// Begins a transaction on a connection of the user.

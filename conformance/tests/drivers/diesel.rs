@@ -6,14 +6,18 @@ use std::thread;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use backend_diesel::{AckIn, CheckIn, InTransaction, LimitIn, PushIn, TakeIn};
-use conformance::{BlockingTransaction, Driver, Meter, Name, Steps, Transaction};
+use backend_diesel::{
+    AckIn, CheckIn, InTransaction, LimitIn, PushIn, TakeIn, transact, update_versioned,
+};
+use conformance::{Accounts, BlockingTransaction, Driver, Meter, Name, Steps, Transaction};
+use diesel::connection::SimpleConnection;
 use diesel::r2d2::{ConnectionManager, Pool};
 use diesel::sql_types::Text;
-use diesel::{Connection, PgConnection, QueryableByName, RunQueryDsl};
+use diesel::{Connection, ExpressionMethods, PgConnection, QueryDsl, QueryableByName, RunQueryDsl};
 use lockapi::engine::Options;
 use lockapi::limit::{Verdict, Want};
 use lockapi::queue::{Delivery, Job, Pushed, Taken};
+use lockapi::versioned::{BoxError, Outcome, Retry};
 use lockapi::{Backend, Fence, Queue, Result};
 
 pub(crate) struct Diesel;
@@ -37,6 +41,10 @@ impl Driver for Diesel {
         let full = used_up(manager());
         let backend = backend_diesel::connect_manager(manager(), options).await?;
         Ok(Some((backend, Box::new(full))))
+    }
+
+    async fn accounts(&self, url: &str) -> Option<Box<dyn Accounts>> {
+        Some(Box::new(At(url.to_owned())))
     }
 
     async fn begin(&self, url: &str) -> Box<dyn Transaction> {
@@ -112,5 +120,117 @@ impl BlockingTransaction for Begun<'_> {
         let named = format!("SELECT q.answer::text FROM ({sql}) AS q (answer)");
         let rows = diesel::sql_query(named).load::<Answer>(self.0);
         rows.expect("a row").swap_remove(0).answer
+    }
+}
+
+/// Calls that block run where they may.
+async fn off_runtime<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let done = tokio::task::spawn_blocking(work);
+    done.await.expect("the work does not panic")
+}
+
+diesel::table! {
+    conformance.account (id) {
+        id -> BigInt,
+        balance -> BigInt,
+        version -> BigInt,
+    }
+}
+
+/// Opens a connection for each piece of work.
+#[derive(Clone)]
+struct At(String);
+
+impl At {
+    fn open<T>(&mut self, work: impl FnOnce(&mut PgConnection) -> T) -> T {
+        work(&mut PgConnection::establish(&self.0).expect("a connection"))
+    }
+}
+
+fn write(connection: &mut PgConnection, id: i64, seen: i64, balance: i64) -> Result<Outcome> {
+    let row = account::table.find(id);
+    let written = diesel::update(row.filter(account::version.eq(seen)))
+        .set((
+            account::balance.eq(balance),
+            account::version.eq(account::version + 1),
+        ))
+        .returning(account::version);
+    let found = row.select(account::version).for_no_key_update();
+    update_versioned(connection, found, written)
+}
+
+fn transfer(
+    connection: &mut PgConnection,
+    retry: &Retry,
+    (from, to): (i64, i64),
+    amount: i64,
+) -> Result<bool, BoxError> {
+    let keys = [from, to].map(|id| format!("account/{id}"));
+    transact(connection, retry, &[&keys[0], &keys[1]], |conn, attempt| {
+        // In the order of the numbers, so that two never wait for each other.
+        let mut rows = [(from, -amount), (to, amount)];
+        rows.sort_unstable();
+        let mut changes = Vec::new();
+        for (id, change) in rows {
+            let read = account::table
+                .find(id)
+                .select((account::balance, account::version));
+            let (balance, version): (i64, i64) = if attempt.locks() {
+                read.for_no_key_update().first(conn)?
+            } else {
+                read.first(conn)?
+            };
+            if balance + change < 0 {
+                return Ok(false);
+            }
+            changes.push((id, version, balance + change));
+        }
+        for (id, seen, balance) in changes {
+            write(conn, id, seen, balance)?.updated()?;
+        }
+        Ok(true)
+    })
+}
+
+fn execute(connection: &mut PgConnection, retry: &Retry, sql: &str) -> (u32, Result<(), BoxError>) {
+    let mut begun = 0;
+    let done = transact(connection, retry, &[], |conn, _| {
+        begun += 1;
+        conn.batch_execute(sql)?;
+        Ok(())
+    });
+    (begun, done)
+}
+
+#[async_trait]
+impl Accounts for At {
+    async fn write(&self, id: i64, seen: i64, balance: i64) -> Result<Outcome> {
+        let mut connection = self.clone();
+        off_runtime(move || connection.open(|it| write(it, id, seen, balance))).await
+    }
+
+    async fn transfer(
+        &self,
+        retry: &Retry,
+        pair: (i64, i64),
+        amount: i64,
+        times: u32,
+    ) -> Result<u32, BoxError> {
+        let (mut connection, retry) = (self.clone(), retry.clone());
+        off_runtime(move || {
+            connection.open(|it| {
+                let mut moved = 0;
+                for _ in 0..times {
+                    moved += u32::from(transfer(it, &retry, pair, amount)?);
+                }
+                Ok(moved)
+            })
+        })
+        .await
+    }
+
+    async fn execute(&self, retry: &Retry, sql: &'static str) -> (u32, Result<(), BoxError>) {
+        let (mut connection, retry) = (self.clone(), retry.clone());
+        off_runtime(move || connection.open(|it| execute(it, &retry, sql))).await
     }
 }

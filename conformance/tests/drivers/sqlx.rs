@@ -4,14 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use backend_sqlx::{AckIn, CheckIn, InTransaction, LimitIn, PushIn, TakeIn};
-use conformance::{Driver, Transaction};
+use backend_sqlx::{
+    AckIn, CheckIn, InTransaction, LimitIn, PushIn, TakeIn, VersionedUpdate, transact,
+};
+use conformance::{Accounts, Driver, Transaction};
 use lockapi::engine::Options;
 use lockapi::limit::{Verdict, Want};
 use lockapi::queue::{Delivery, Job, Pushed, Taken};
+use lockapi::versioned::{BoxError, Outcome, Retry, Table};
 use lockapi::{Backend, Fence, Mutex, Queue, RateLimiter, Result};
 use sqlx::postgres::PgPoolOptions;
-use sqlx::{PgPool, Postgres as Database};
+use sqlx::{PgConnection, PgPool, Postgres as Database};
 
 pub(crate) struct Sqlx;
 
@@ -39,6 +42,11 @@ impl Driver for Sqlx {
         let only = pool.acquire().await.expect("its connection");
         let backend = backend_sqlx::connect_with(&pool, options).await?;
         Ok(Some((backend, Box::new((pool, only)))))
+    }
+
+    async fn accounts(&self, url: &str) -> Option<Box<dyn Accounts>> {
+        let pool = PgPoolOptions::new().max_connections(6).connect(url).await;
+        Some(Box::new(InPool(pool.expect("a pool"))))
     }
 
     async fn begin(&self, url: &str) -> Box<dyn Transaction> {
@@ -93,5 +101,82 @@ impl Transaction for Begun {
 
     async fn rollback(self: Box<Self>) {
         self.0.rollback().await.expect("rolled back");
+    }
+}
+
+struct InPool(PgPool);
+
+fn table() -> Result<Table> {
+    Table::new("account", &["id"], "version")?.in_schema("conformance")
+}
+
+async fn read(
+    connection: &mut PgConnection,
+    id: i64,
+    locked: bool,
+) -> Result<(i64, i64), sqlx::Error> {
+    const READ: &str = "SELECT balance, version FROM conformance.account WHERE id = $1";
+    const LOCK: &str =
+        "SELECT balance, version FROM conformance.account WHERE id = $1 FOR NO KEY UPDATE";
+    let read = sqlx::query_as(if locked { LOCK } else { READ });
+    read.bind(id).fetch_one(connection).await
+}
+
+#[async_trait]
+impl Accounts for InPool {
+    async fn write(&self, id: i64, seen: i64, balance: i64) -> Result<Outcome> {
+        let table = table()?;
+        let mut connection = self.0.acquire().await.expect("a connection");
+        let update = VersionedUpdate::of(&table).key(id)?.set("balance", balance);
+        update.run(&mut connection, seen).await
+    }
+
+    async fn transfer(
+        &self,
+        retry: &Retry,
+        (from, to): (i64, i64),
+        amount: i64,
+        times: u32,
+    ) -> Result<u32, BoxError> {
+        let table = &table()?;
+        let keys = [from, to].map(|id| format!("account/{id}"));
+        let keys = [keys[0].as_str(), keys[1].as_str()];
+        let mut moved = 0;
+        for _ in 0..times {
+            let done = transact(&self.0, retry, &keys, |mut tx| async move {
+                let locked = tx.attempt().locks();
+                // In the order of the numbers, so that two never wait for each other.
+                let mut rows = [(from, -amount), (to, amount)];
+                rows.sort_unstable();
+                let mut changes = Vec::new();
+                for (id, change) in rows {
+                    let (balance, version) = read(&mut tx, id, locked).await?;
+                    if balance + change < 0 {
+                        return Ok(false);
+                    }
+                    changes.push((id, version, balance + change));
+                }
+                for (id, seen, balance) in changes {
+                    let update = VersionedUpdate::of(table).key(id)?.set("balance", balance);
+                    update.run(&mut tx, seen).await?.updated()?;
+                }
+                Ok(true)
+            });
+            moved += u32::from(done.await?);
+        }
+        Ok(moved)
+    }
+
+    async fn execute(&self, retry: &Retry, sql: &'static str) -> (u32, Result<(), BoxError>) {
+        let mut begun = 0;
+        let done = transact(&self.0, retry, &[], |mut tx| {
+            begun += 1;
+            async move {
+                sqlx::query(sql).execute(&mut *tx).await?;
+                Ok(())
+            }
+        });
+        let done = done.await;
+        (begun, done)
     }
 }

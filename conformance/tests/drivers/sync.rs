@@ -6,14 +6,18 @@ use std::thread;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use backend_sync::{AckIn, CheckIn, InTransaction, LimitIn, PushIn, TakeIn};
-use conformance::{BlockingTransaction, Driver, Meter, Name, Steps, Transaction};
+use backend_sync::{
+    AckIn, CheckIn, InTransaction, LimitIn, PushIn, TakeIn, transact, update_versioned,
+};
+use conformance::{Accounts, BlockingTransaction, Driver, Meter, Name, Steps, Transaction};
 use lockapi::engine::Options;
 use lockapi::limit::{Verdict, Want};
 use lockapi::queue::{Delivery, Job, Pushed, Taken};
+use lockapi::versioned::{BoxError, Outcome, Retry, Table};
 use lockapi::{Backend, Fence, Queue, Result};
 use r2d2_postgres::PostgresConnectionManager;
-use r2d2_postgres::postgres::{self, Client, Config, NoTls};
+use r2d2_postgres::postgres::types::Type;
+use r2d2_postgres::postgres::{self, Client, Config, GenericClient, NoTls};
 
 pub(crate) struct Sync;
 
@@ -37,6 +41,10 @@ impl Driver for Sync {
         let full = used_up(manager());
         let backend = backend_sync::connect_manager(manager(), options).await?;
         Ok(Some((backend, Box::new(full))))
+    }
+
+    async fn accounts(&self, url: &str) -> Option<Box<dyn Accounts>> {
+        Some(Box::new(At(url.to_owned())))
     }
 
     async fn begin(&self, url: &str) -> Box<dyn Transaction> {
@@ -101,5 +109,101 @@ impl BlockingTransaction for Begun<'_, '_> {
 
     fn query(&mut self, sql: &'static str) -> String {
         self.0.query_one(sql, &[]).expect("a row").get(0)
+    }
+}
+
+/// Calls that block run where they may.
+async fn off_runtime<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let done = tokio::task::spawn_blocking(work);
+    done.await.expect("the work does not panic")
+}
+
+/// Opens a connection for each piece of work.
+#[derive(Clone)]
+struct At(String);
+
+impl At {
+    fn open<T>(&mut self, work: impl FnOnce(&mut Client) -> T) -> T {
+        work(&mut Client::connect(&self.0, NoTls).expect("a connection"))
+    }
+}
+
+fn write<C: GenericClient>(client: &mut C, id: i64, seen: i64, balance: i64) -> Result<Outcome> {
+    let table = Table::new("account", &["id"], "version")?.in_schema("conformance")?;
+    let set = [("balance", (&balance as _, Type::INT8))];
+    update_versioned(client, &table, &[(&id, Type::INT8)], seen, &set)
+}
+
+fn transfer(
+    client: &mut Client,
+    retry: &Retry,
+    (from, to): (i64, i64),
+    amount: i64,
+) -> Result<bool, BoxError> {
+    const READ: &str = "SELECT balance, version FROM conformance.account WHERE id = $1";
+    const LOCK: &str =
+        "SELECT balance, version FROM conformance.account WHERE id = $1 FOR NO KEY UPDATE";
+    let keys = [from, to].map(|id| format!("account/{id}"));
+    transact(client, retry, &[&keys[0], &keys[1]], |tx, attempt| {
+        // In the order of the numbers, so that two never wait for each other.
+        let mut rows = [(from, -amount), (to, amount)];
+        rows.sort_unstable();
+        let mut changes = Vec::new();
+        for (id, change) in rows {
+            let read = if attempt.locks() { LOCK } else { READ };
+            let row = tx.query_one(read, &[&id])?;
+            let (balance, version): (i64, i64) = (row.get(0), row.get(1));
+            if balance + change < 0 {
+                return Ok(false);
+            }
+            changes.push((id, version, balance + change));
+        }
+        for (id, seen, balance) in changes {
+            write(tx, id, seen, balance)?.updated()?;
+        }
+        Ok(true)
+    })
+}
+
+fn execute(client: &mut Client, retry: &Retry, sql: &str) -> (u32, Result<(), BoxError>) {
+    let mut begun = 0;
+    let done = transact(client, retry, &[], |tx, _| {
+        begun += 1;
+        tx.batch_execute(sql)?;
+        Ok(())
+    });
+    (begun, done)
+}
+
+#[async_trait]
+impl Accounts for At {
+    async fn write(&self, id: i64, seen: i64, balance: i64) -> Result<Outcome> {
+        let mut connection = self.clone();
+        off_runtime(move || connection.open(|it| write(it, id, seen, balance))).await
+    }
+
+    async fn transfer(
+        &self,
+        retry: &Retry,
+        pair: (i64, i64),
+        amount: i64,
+        times: u32,
+    ) -> Result<u32, BoxError> {
+        let (mut connection, retry) = (self.clone(), retry.clone());
+        off_runtime(move || {
+            connection.open(|it| {
+                let mut moved = 0;
+                for _ in 0..times {
+                    moved += u32::from(transfer(it, &retry, pair, amount)?);
+                }
+                Ok(moved)
+            })
+        })
+        .await
+    }
+
+    async fn execute(&self, retry: &Retry, sql: &'static str) -> (u32, Result<(), BoxError>) {
+        let (mut connection, retry) = (self.clone(), retry.clone());
+        off_runtime(move || connection.open(|it| execute(it, &retry, sql))).await
     }
 }

@@ -1,11 +1,13 @@
 //! Every statement of the library, as the server understands it.
 
 use lockapi::engine::{Marker, Notify, Settle};
+use lockapi::id::{ClaimWorker, NextBlock, ReleaseWorker, RenewWorker};
 use lockapi::lease::{self, Acquire, Peek, Release, Renew, Sweep};
 use lockapi::limit::{self, Block, Charge, Ensure, Look, Refund, Reset, Take};
 use lockapi::mutex::{
     self, Clear, Enlist, Flush, Relax, ReleaseOne, Step, Timeouts, TryIn, TryOne, Wait, WaitIn,
 };
+use lockapi::queue;
 use lockapi::seam::{Operation, Remember, Restore, Statement, Type};
 use postgres::{Client, NoTls};
 
@@ -26,6 +28,24 @@ fn statements() -> Vec<Statement> {
         Block::STATEMENT,
         limit::Settle::STATEMENT,
         limit::Sweep::STATEMENT,
+        ClaimWorker::STATEMENT,
+        RenewWorker::STATEMENT,
+        ReleaseWorker::STATEMENT,
+        NextBlock::STATEMENT,
+        queue::Push::STATEMENT,
+        queue::PushKeyed::STATEMENT,
+        queue::Turn::STATEMENT,
+        queue::Ack::STATEMENT,
+        queue::Settle::STATEMENT,
+        queue::Take::STATEMENT,
+        queue::Cancel::STATEMENT,
+        queue::Purge::STATEMENT,
+        queue::Redrive::STATEMENT,
+        queue::Discard::STATEMENT,
+        queue::SetPaused::STATEMENT,
+        queue::CountJobs::STATEMENT,
+        queue::ReadDead::STATEMENT,
+        queue::SweepQueue::STATEMENT,
         Step::STATEMENT,
         TryOne::STATEMENT,
         ReleaseOne::STATEMENT,
@@ -83,7 +103,16 @@ fn are_all_listed() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../lockapi/src");
     let listed: Vec<_> = statements().iter().map(|statement| statement.sql).collect();
     let mut unlisted = Vec::new();
-    for module in ["engine", "lease", "limit", "mutex", "seam"] {
+    let modules = [
+        "engine",
+        "id",
+        "lease",
+        "limit",
+        "mutex",
+        "queue/operations",
+        "seam",
+    ];
+    for module in modules {
         for file in std::fs::read_dir(format!("{folder}/{module}")).expect("the sources") {
             let path = file.expect("a file").path();
             if path.extension().is_some_and(|ending| ending == "sql") {

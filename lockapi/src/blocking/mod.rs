@@ -14,6 +14,7 @@
 //! # Ok::<(), lockapi::Error>(())
 //! ```
 
+mod id;
 mod lease;
 mod limit;
 mod mutex;
@@ -23,6 +24,7 @@ mod queue;
 use std::future::Future;
 use std::sync::Arc;
 
+pub use id::IdGen;
 pub use lease::{Lease, LeaseGuard};
 pub use limit::{Permits, RateLimiter, Reservation};
 pub use mutex::{Mutex, MutexGuard};
@@ -119,6 +121,14 @@ impl Backend {
     /// As for [`BackendExt::rate_limiter`].
     pub fn rate_limiter(&self, policy: impl Into<Policy>) -> Result<RateLimiter> {
         self.0.rate_limiter(policy).map(RateLimiter::from)
+    }
+
+    /// Opens a generator of ids that are unique under `name`; nothing is sent.
+    ///
+    /// # Errors
+    /// As for [`BackendExt::id_gen`].
+    pub fn id_gen(&self, name: impl Into<String>, terms: crate::id::Terms) -> Result<IdGen> {
+        self.0.id_gen(name, terms).map(IdGen::from)
     }
 
     /// Creates or upgrades the tables; see [`Backend::migrate`](crate::Backend::migrate).

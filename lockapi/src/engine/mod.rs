@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 
 use crate::backend::{Backend, Capabilities};
 use crate::error::{Error, ErrorKind, Failure, Result};
+use crate::id::{self, IdGen};
 use crate::key::{Key, check_name};
 use crate::lease::{Lease, Terms};
 use crate::limit::{Policy, RateLimiter};
@@ -23,6 +24,7 @@ use crate::queue::{self, Queue};
 use crate::seam::{Connector, Mode};
 
 mod clock;
+mod ids;
 mod keeper;
 mod lane;
 mod lease_handle;
@@ -38,7 +40,7 @@ mod sessions;
 
 pub(crate) use clock::Clock;
 pub use clock::ManualClock;
-use keeper::Keeper;
+pub(crate) use keeper::Keeper;
 use lane::Lane;
 use leases::Leases;
 use limits::Limits;
@@ -346,6 +348,12 @@ impl<C: Connector> Backend for Engine<C> {
             .check()
             .map_err(|error| error.during("rate_limiter"))?;
         Ok(limits::open(&self.0, policy))
+    }
+
+    fn open_id_gen(&self, name: String, terms: id::Terms) -> Result<Arc<dyn IdGen>> {
+        let checked = terms.check(&name);
+        checked.map_err(|error| error.during("id_gen").on(&name))?;
+        Ok(ids::open(&self.0, &name, terms))
     }
 
     async fn migrate(&self) -> Result<()> {

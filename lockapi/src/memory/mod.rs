@@ -85,6 +85,7 @@ impl Database {
     }
 
     fn with(clock: Clock) -> Self {
+        #[expect(clippy::disallowed_methods, reason = "this is the server's clock")]
         let started = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
@@ -139,6 +140,19 @@ impl Database {
         self.shared.lock().silent = silent;
         self.shared.changed.notify_all();
         self.shared.spoken.notify_waiters();
+    }
+
+    /// Sets the server's clock ahead, as a person or a time service may. Ids depend on the time of
+    /// day, and the claims of worker numbers; leases do not.
+    pub fn set_clock_ahead(&self, by: Duration) {
+        let mut state = self.shared.lock();
+        state.world.set_ahead = state.world.set_ahead.saturating_add(micros(by));
+    }
+
+    /// Sets the server's clock back.
+    pub fn set_clock_back(&self, by: Duration) {
+        let mut state = self.shared.lock();
+        state.world.set_ahead = state.world.set_ahead.saturating_sub(micros(by));
     }
 
     /// Looks at the state.

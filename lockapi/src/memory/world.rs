@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use crate::engine::Heard;
 use crate::fence::HAND_OVER_BITS;
+use crate::id;
 use crate::key::LockId;
 use crate::lease::{Acquire, Peeked, Release, Renew};
 use crate::limit::{Level, Limits};
@@ -35,6 +36,9 @@ pub struct World {
     pub(crate) jobs: Jobs,
     pub(crate) heard: Heard,
     limits: Limits,
+    /// How far the server's clock was set ahead, in microseconds.
+    pub(crate) set_ahead: i64,
+    pub(crate) ids: id::Tables,
 }
 
 #[derive(Debug)]
@@ -68,6 +72,18 @@ pub(crate) enum Claim {
 }
 
 impl World {
+    /// What the server's clock shows, in microseconds since 1970.
+    #[must_use]
+    pub fn unix(&self) -> i64 {
+        self.now.saturating_add(self.set_ahead)
+    }
+
+    /// How many worker numbers of these ids are held.
+    #[must_use]
+    pub fn id_workers(&self, namespace: &str, name: &str) -> usize {
+        self.ids.held(self.unix(), namespace, name)
+    }
+
     /// The next value of the token sequence.
     pub(crate) fn next_fence(&mut self) -> i64 {
         self.fences += 1;

@@ -43,6 +43,11 @@ pub const MIGRATIONS: &[Migration] = &[
         name: "limit",
         sql: include_str!("../../migrations/0004_limit.sql"),
     },
+    Migration {
+        version: 5,
+        name: "id",
+        sql: include_str!("../../migrations/0005_id.sql"),
+    },
 ];
 
 impl Migration {

@@ -1,0 +1,255 @@
+//! Optimistic locking of the program's own rows.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::future::Future;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+use lockapi::versioned::{Attempt, BoxError, Outcome, Retry, Table};
+use lockapi::{Error, ErrorKind, Failure};
+use sqlx::encode::Encode;
+use sqlx::postgres::{PgArguments, PgConnection};
+use sqlx::{Arguments, AssertSqlSafe, PgPool, Postgres, Row, Transaction, Type};
+use tokio::sync::{Mutex, OwnedMutexGuard};
+
+use crate::connector::{failed, sqlstate};
+
+/// A write to one row that succeeds only if the row still has the version that was seen.
+///
+/// ```no_run
+/// use backend_sqlx::VersionedUpdate;
+/// use lockapi::versioned::{Outcome, Table};
+/// # async fn example(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
+/// let accounts = Table::new("account", &["id"], "version")?;
+/// let mut connection = pool.acquire().await?;
+/// let (balance, version): (i64, i64) =
+///     sqlx::query_as("SELECT balance, version FROM account WHERE id = 7").fetch_one(&mut *connection).await?;
+/// let update = VersionedUpdate::of(&accounts).key(7_i64)?.set("balance", balance + 1);
+/// match update.run(&mut connection, version).await? {
+///     Outcome::Updated(version) => println!("version {version}"),
+///     Outcome::Stale { current } => println!("somebody wrote version {current}"),
+///     Outcome::Gone => println!("no such account"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "nothing is written until it is run"]
+#[derive(Debug)]
+pub struct VersionedUpdate<'t> {
+    table: &'t Table,
+    key: PgArguments,
+    keys: usize,
+    columns: Vec<&'t str>,
+    values: Vec<Value>,
+}
+
+/// Adds a value behind the key and the version.
+struct Value(Box<Add>);
+
+type Add = dyn FnOnce(&mut PgArguments) -> Result<(), BoxError> + Send;
+
+impl fmt::Debug for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Value")
+    }
+}
+
+impl<'t> VersionedUpdate<'t> {
+    /// Of a row of this table.
+    pub fn of(table: &'t Table) -> Self {
+        Self {
+            table,
+            key: PgArguments::default(),
+            keys: 0,
+            columns: Vec::new(),
+            values: Vec::new(),
+        }
+    }
+
+    /// The value of the next column of the key.
+    ///
+    /// # Errors
+    /// `Invalid` for a value that cannot be encoded.
+    pub fn key<V>(mut self, value: V) -> lockapi::Result<Self>
+    where
+        V: for<'q> Encode<'q, Postgres> + Type<Postgres>,
+    {
+        self.key.add(value).map_err(|error| unencodable(&error))?;
+        self.keys += 1;
+        Ok(self)
+    }
+
+    /// Sets a column.
+    pub fn set<V>(mut self, column: &'t str, value: V) -> Self
+    where
+        V: for<'q> Encode<'q, Postgres> + Type<Postgres> + Send + 'static,
+    {
+        self.columns.push(column);
+        let add = move |arguments: &mut PgArguments| arguments.add(value);
+        self.values.push(Value(Box::new(add)));
+        self
+    }
+
+    /// Writes, in the transaction that is open on `connection` or in one of its own, if the row has
+    /// the version `seen`; the version is then one higher. It takes one round trip.
+    ///
+    /// # Cancel safety
+    /// When dropped, the row may or may not be written.
+    ///
+    /// # Errors
+    /// `Invalid` for columns that cannot be, and a key that is not complete; those of the
+    /// connection.
+    pub async fn run(self, connection: &mut PgConnection, seen: i64) -> lockapi::Result<Outcome> {
+        const OPERATION: &str = "update_versioned";
+        if self.keys != self.table.key_columns() {
+            let message = format!(
+                "{} values for the key, which has {} columns",
+                self.keys,
+                self.table.key_columns()
+            );
+            return Err(Error::new(ErrorKind::Invalid, OPERATION, message));
+        }
+        let sql = self.table.update(&self.columns)?;
+        let mut arguments = self.key;
+        arguments.add(seen).map_err(|error| unencodable(&error))?;
+        for value in self.values {
+            value.0(&mut arguments).map_err(|error| unencodable(&error))?;
+        }
+        let query = sqlx::query_with(AssertSqlSafe(sql), arguments);
+        let row = query.fetch_optional(connection).await;
+        let row = row.map_err(|error| failed(error).error(OPERATION))?;
+        let Some(row) = row else {
+            return Ok(Outcome::Gone);
+        };
+        let column = |at: usize| row.try_get::<Option<i64>, _>(at);
+        match (column(0), column(1)) {
+            (Ok(found), Ok(written)) => Ok(Outcome::of(found, written)),
+            (Err(error), _) | (_, Err(error)) => {
+                Err(Failure::corrupt(error.to_string()).error(OPERATION))
+            }
+        }
+    }
+}
+
+fn unencodable(error: &BoxError) -> Error {
+    let message = format!("a value cannot be encoded: {error}");
+    Error::new(ErrorKind::Invalid, "update_versioned", message)
+}
+
+/// Runs `work` in a transaction and commits it, and does it again, in a new transaction, after a
+/// conflict: a row that was written since it was read, a serialization failure or a deadlock, also
+/// at the commit. `keys` name the rows that it writes; see [`Retry`].
+///
+/// ```no_run
+/// use backend_sqlx::{VersionedUpdate, transact};
+/// use lockapi::versioned::{BoxError, Retry, Table};
+///
+/// async fn increment(pool: &sqlx::PgPool, retry: &Retry, table: &Table) -> Result<i64, BoxError> {
+///     transact(pool, retry, &["counter/7"], |mut tx| async move {
+///         let read = if tx.attempt().locks() {
+///             "SELECT value, version FROM counter WHERE id = 7 FOR NO KEY UPDATE"
+///         } else {
+///             "SELECT value, version FROM counter WHERE id = 7"
+///         };
+///         let (value, version): (i64, i64) = sqlx::query_as(read).fetch_one(&mut *tx).await?;
+///         let update = VersionedUpdate::of(table).key(7_i64)?.set("value", value + 1);
+///         update.run(&mut tx, version).await?.updated()?;
+///         Ok(value + 1)
+///     })
+///     .await
+/// }
+/// ```
+///
+/// # Guarantees
+/// Work whose commit ended without an answer is not done again: the error is `Indeterminate`.
+///
+/// # Cancel safety
+/// When dropped before the commit was sent, nothing is written.
+///
+/// # Errors
+/// The error of `work` if it is no conflict, or of the last attempt; those of pool and commit.
+pub async fn transact<T, W>(
+    pool: &PgPool,
+    retry: &Retry,
+    keys: &[&str],
+    mut work: impl FnMut(Begun) -> W,
+) -> Result<T, BoxError>
+where
+    W: Future<Output = Result<T, BoxError>>,
+{
+    let mut attempts = retry.begin(keys)?;
+    loop {
+        let attempt = attempts.next().await;
+        let transaction = Arc::new(Mutex::new(pool.begin().await?));
+        let begun = Begun {
+            transaction: Arc::clone(&transaction).lock_owned().await,
+            attempt,
+        };
+        let outcome = work(begun).await;
+        let Some(transaction) = Arc::into_inner(transaction) else {
+            let message = "the work has kept its transaction; let it end with the work";
+            return Err(Error::new(ErrorKind::Invalid, "transact", message).into());
+        };
+        let transaction = transaction.into_inner();
+        let error = match outcome {
+            Ok(value) => match transaction.commit().await {
+                Ok(()) => return Ok(attempts.succeed(value)),
+                Err(error) => failed(error).error("commit").into(),
+            },
+            Err(error) => {
+                // The next attempt must not wait for what this one has locked. Where this fails the
+                // connection has ended, and the transaction with it.
+                let _ended = transaction.rollback().await;
+                error
+            }
+        };
+        let again = is_conflict(&*error);
+        attempts.again(error, again)?;
+    }
+}
+
+/// The transaction of an attempt, which is committed or rolled back when the work has ended.
+pub struct Begun {
+    transaction: OwnedMutexGuard<Transaction<'static, Postgres>>,
+    attempt: Attempt,
+}
+
+impl Begun {
+    /// The attempt.
+    #[must_use]
+    pub fn attempt(&self) -> Attempt {
+        self.attempt
+    }
+}
+
+impl fmt::Debug for Begun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Begun")
+            .field("attempt", &self.attempt)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Deref for Begun {
+    type Target = PgConnection;
+
+    fn deref(&self) -> &PgConnection {
+        &self.transaction
+    }
+}
+
+impl DerefMut for Begun {
+    fn deref_mut(&mut self) -> &mut PgConnection {
+        &mut self.transaction
+    }
+}
+
+/// Whether work that failed with this error may be done again; see
+/// [`is_conflict`](lockapi::versioned::is_conflict).
+#[must_use]
+pub fn is_conflict(error: &(dyn StdError + 'static)) -> bool {
+    lockapi::versioned::is_conflict(error, |error| {
+        error.downcast_ref::<sqlx::Error>().and_then(sqlstate)
+    })
+}

@@ -1,0 +1,287 @@
+//! What generators of ids promise.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use lockapi::id::{Id, IdGen, IdGenExt, Layout, Terms};
+use lockapi::{Backend, BackendExt};
+
+use crate::context::{Context, MINUTE};
+use crate::harness::register;
+use crate::patience::{eventually, soon};
+
+register! { "ids":
+    I01 unique_over_generators_and_backends;
+    I02 strictly_increasing_and_batches_contiguous;
+    I03 clock_set_back_makes_no_id_twice;
+    I04 full_millisecond_is_waited_for;
+    I05 lost_number_is_not_used_again;
+    I08 time_of_an_id_and_its_texts;
+    I11 ids_advance_inside_a_long_transaction [Transactions];
+    I14 blocks_are_dense_and_unique;
+    I15 dropped_waits_lose_no_id [Futures];
+}
+
+/// Claims of these are renewed so seldom that a case is over before.
+pub(super) fn seldom() -> Terms {
+    Terms::default().reserve(MINUTE)
+}
+
+pub(super) fn open(backend: &Arc<dyn Backend>, terms: Terms) -> Arc<dyn IdGen> {
+    backend.id_gen("orders", terms).expect("a generator")
+}
+
+pub(super) async fn generator(cx: &Context, terms: Terms) -> Arc<dyn IdGen> {
+    open(&cx.backend().await, terms)
+}
+
+pub(super) fn worker(id: Id) -> u32 {
+    Layout::default().decode(id).worker
+}
+
+async fn unique_over_generators_and_backends(cx: Context) {
+    let (here, there) = (cx.backend().await, cx.backend().await);
+    let generators: Vec<_> = [&here, &there, &here, &there]
+        .map(|backend| open(backend, Terms::default()))
+        .into();
+    let makers = generators.iter().map(|ids| {
+        let ids = Arc::clone(ids);
+        tokio::spawn(async move {
+            let mut made = Vec::new();
+            for round in 0..1000 {
+                if round % 100 == 0 {
+                    made.extend(ids.batch(100).await.unwrap());
+                }
+                made.push(ids.next().await.unwrap());
+            }
+            made
+        })
+    });
+    let mut all = HashSet::new();
+    let mut workers = HashSet::new();
+    for made in join_all(makers).await {
+        let made = made.unwrap();
+        workers.insert(worker(made[0]));
+        for id in made {
+            assert!(i64::from(id) > 0);
+            assert!(all.insert(id), "{id} twice");
+        }
+    }
+    assert_eq!((all.len(), workers.len()), (8000, 4));
+    assert_eq!(cx.id_workers("orders").await, 4);
+    drop(generators);
+    eventually("the numbers are given back", async || {
+        cx.id_workers("orders").await == 0
+    })
+    .await;
+}
+
+async fn strictly_increasing_and_batches_contiguous(cx: Context) {
+    let ids = generator(&cx, Terms::default()).await;
+    let takers = (0..4).map(|_| {
+        let ids = Arc::clone(&ids);
+        tokio::spawn(async move {
+            let mut last = None;
+            let mut batches = Vec::new();
+            for round in 0..200u64 {
+                let batch: Vec<_> = ids.batch(1 + round).await.unwrap().collect();
+                assert_eq!(batch.len() as u64, 1 + round);
+                assert!(batch.is_sorted_by(|one, next| one < next));
+                assert!(last < Some(batch[0]), "{:?} after {last:?}", batch[0]);
+                last = batch.last().copied();
+                batches.push((batch[0], batch[batch.len() - 1]));
+            }
+            batches
+        })
+    });
+    let mut batches = Vec::new();
+    for taken in join_all(takers).await {
+        batches.extend(taken.unwrap());
+    }
+    batches.sort_unstable();
+    let apart = |pair: &[(Id, Id)]| pair[0].1 < pair[1].0;
+    assert!(batches.windows(2).all(apart), "no other's ids in a batch");
+    let largest: Vec<_> = ids.batch(65_536).await.unwrap().collect();
+    assert!(largest.is_sorted_by(|one, next| one < next));
+}
+
+async fn lost_number_is_not_used_again(cx: Context) {
+    let first = generator(&cx, seldom()).await;
+    let mut made = vec![first.next().await.unwrap()];
+    cx.set_clock_ahead(MINUTE * 10).await;
+    // Nobody has taken the number: it goes on.
+    made.push(first.next().await.unwrap());
+    let second = generator(&cx, seldom()).await;
+    cx.set_clock_ahead(MINUTE * 10).await;
+    let taken = second.next().await.unwrap();
+    assert_eq!(worker(taken), worker(made[0]), "it had expired");
+    assert!(taken > made[1]);
+    // What was stored as its own is still its own; beyond that it needs another number.
+    let mut others = HashSet::from([taken]);
+    for _ in 0..20 {
+        others.extend(second.batch(1000).await.unwrap());
+        made.extend(first.batch(1000).await.unwrap());
+    }
+    assert!(made.is_sorted_by(|one, next| one < next));
+    assert!(made.iter().all(|id| !others.contains(id)));
+}
+
+async fn clock_set_back_makes_no_id_twice(cx: Context) {
+    let backend = cx.backend().await;
+    let mut last = None;
+    let mut generators = Vec::new();
+    for by in [
+        Duration::from_millis(1),
+        Duration::from_secs(5),
+        Duration::from_hours(1),
+    ] {
+        let ids = open(
+            &backend,
+            Terms::default().reserve(Duration::from_millis(100)),
+        );
+        let first = ids.next().await.unwrap();
+        assert!(last < Some(first), "{first} after {last:?}");
+        cx.set_clock_back(by).await;
+        let mut made = vec![first];
+        // Longer than what was reserved: renewals see the clock that was set back.
+        for _ in 0..6 {
+            made.push(soon("it goes on", ids.next()).await.unwrap());
+            made.extend(soon("it goes on", ids.batch(100)).await.unwrap());
+            cx.pass(Duration::from_millis(30)).await;
+        }
+        assert!(made.is_sorted_by(|one, next| one < next));
+        assert_eq!(worker(made[0]), 0);
+        last = made.last().copied();
+        generators.push(ids);
+        // The next one has the same number.
+        generators.clear();
+        eventually("the number is given back", async || {
+            cx.id_workers("orders").await == 0
+        })
+        .await;
+    }
+}
+
+async fn full_millisecond_is_waited_for(cx: Context) {
+    // Two ids a millisecond.
+    let layout = Layout::new(46, 16, 1).unwrap();
+    let ids = generator(&cx, Terms::snowflake(layout)).await;
+    ids.ready(1).await.unwrap();
+    let mut refused = false;
+    for _ in 0..200 {
+        refused |= ids.try_next().unwrap().is_none();
+    }
+    assert!(refused, "there were too many for the time");
+    let takers = (0..4).map(|_| {
+        let ids = Arc::clone(&ids);
+        tokio::spawn(async move {
+            let mut made = Vec::new();
+            for _ in 0..30 {
+                made.push(soon("there is time again", ids.next()).await.unwrap());
+            }
+            made
+        })
+    });
+    let mut all = Vec::new();
+    for made in join_all(takers).await {
+        let made = made.unwrap();
+        assert!(made.is_sorted_by(|one, next| one < next));
+        all.extend(made);
+    }
+    all.sort_unstable();
+    assert!(all.is_sorted_by(|one, next| one < next), "an id twice");
+    let times: HashSet<_> = all.iter().map(|id| layout.decode(*id).time).collect();
+    assert!(times.len() >= 60, "two of each millisecond at most");
+}
+
+async fn time_of_an_id_and_its_texts(cx: Context) {
+    let layout = Layout::default();
+    let ids = generator(&cx, Terms::default()).await;
+    let mut made = vec![ids.next().await.unwrap()];
+    for _ in 0..3 {
+        cx.pass(Duration::from_millis(20)).await;
+        made.push(ids.next().await.unwrap());
+    }
+    let times: Vec<_> = made.iter().map(|id| layout.decode(*id).time).collect();
+    assert!(times.is_sorted_by(|one, next| one < next));
+    let bounds = layout.bounds(times[1]..times[3]);
+    let within: Vec<_> = made
+        .iter()
+        .filter(|id| bounds.contains(&i64::from(**id)))
+        .collect();
+    assert_eq!(within, [&made[1], &made[2]]);
+    for texts in [
+        made.iter().map(|id| id.base32()).collect::<Vec<_>>(),
+        made.iter().map(|id| id.base62()).collect(),
+    ] {
+        assert!(texts.is_sorted_by(|one, next| one < next));
+    }
+    for id in made {
+        assert!(i64::from(id) > 1 << 53, "more than a double can tell apart");
+        assert_eq!(Id::from_base32(&id.base32()).unwrap(), id);
+        assert_eq!(Id::from_base62(&id.base62()).unwrap(), id);
+        assert_eq!(id.to_string().parse::<Id>().unwrap(), id);
+    }
+}
+
+async fn ids_advance_inside_a_long_transaction(cx: Context) {
+    let ids = generator(&cx, Terms::default()).await;
+    let mut tx = cx.begin().await.unwrap();
+    let before = tx.query("SELECT now()::text").await;
+    let layout = Layout::default();
+    let first = layout.decode(ids.next().await.unwrap()).time;
+    cx.pass(Duration::from_millis(20)).await;
+    let second = layout.decode(ids.next().await.unwrap()).time;
+    assert_eq!(tx.query("SELECT now()::text").await, before);
+    assert!(second >= first + Duration::from_millis(20));
+    tx.rollback().await;
+}
+
+async fn blocks_are_dense_and_unique(cx: Context) {
+    let (here, there) = (cx.backend().await, cx.backend().await);
+    let alone = open(&here, Terms::blocks(10));
+    let mut made: Vec<i64> = Vec::new();
+    for count in [1, 9, 3, 10, 2] {
+        made.extend(alone.batch(count).await.unwrap().map(i64::from));
+    }
+    assert_eq!(made, (1..=25).collect::<Vec<_>>(), "no gap");
+    let generators = [&here, &there, &here].map(|backend| open(backend, Terms::blocks(7)));
+    let takers = generators.map(|ids| {
+        tokio::spawn(async move {
+            let mut made = Vec::new();
+            for _ in 0..100 {
+                made.push(i64::from(ids.next().await.unwrap()));
+            }
+            assert!(made.is_sorted_by(|one, next| one < next));
+            made
+        })
+    });
+    let mut all: HashSet<i64> = made.into_iter().collect();
+    for taken in join_all(takers).await {
+        for id in taken.unwrap() {
+            assert!(all.insert(id), "{id} twice");
+        }
+    }
+    // Each of the three may have some left of its last block, the first one five.
+    let largest = all.iter().copied().max().unwrap_or_default();
+    assert!(largest <= 30 + 3 * 105, "{largest}");
+}
+
+async fn dropped_waits_lose_no_id(cx: Context) {
+    for polls in 1..4 {
+        let ids = generator(&cx, Terms::blocks(100)).await;
+        let name = ids.name().to_owned();
+        crate::patience::poll_then_drop(ids.next(), polls).await;
+        let first = ids.next().await.unwrap();
+        let second = ids.next().await.unwrap();
+        assert_eq!(i64::from(second), i64::from(first) + 1, "{name}");
+    }
+    let ids = generator(&cx, Terms::default()).await;
+    for polls in 1..4 {
+        crate::patience::poll_then_drop(ids.batch(10), polls).await;
+    }
+    ids.next().await.unwrap();
+    assert_eq!(cx.id_workers("orders").await, 1, "one claim");
+}

@@ -1,0 +1,184 @@
+//! What ends ids: numbers, layouts, limits, and a database that is away.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use lockapi::id::{IdGen, Layout, Terms};
+use lockapi::{BackendExt, ErrorKind, IdGenExt};
+
+use super::ids::{generator, open, seldom, worker};
+use crate::context::{Context, MINUTE};
+use crate::harness::register;
+use crate::patience::{eventually, soon};
+
+register! { "ids":
+    I06 one_worker_too_many_is_told_and_numbers_are_reclaimed;
+    I06 longest_expired_number_goes_first;
+    I09 layouts_of_one_name_agree;
+    I09 epoch_in_the_future_is_refused;
+    I10 end_of_the_time_is_told;
+    I12 values_outside_the_limits_are_invalid;
+    I13 database_away_stops_it_and_it_goes_on @ Own;
+}
+
+async fn one_worker_too_many_is_told_and_numbers_are_reclaimed(cx: Context) {
+    let backend = cx.backend().await;
+    let generators: Vec<_> = (0..1024).map(|_| open(&backend, seldom())).collect();
+    let firsts = join_all(generators.iter().map(|ids| ids.next())).await;
+    let numbers: HashSet<_> = firsts
+        .into_iter()
+        .map(|first| worker(first.unwrap()))
+        .collect();
+    assert_eq!(numbers.len(), 1024);
+    let one_more = generator(&cx, seldom()).await;
+    let error = one_more.next().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Capacity);
+    assert!(error.to_string().contains("1024"), "{error}");
+    cx.set_clock_ahead(MINUTE * 10).await;
+    one_more.next().await.unwrap();
+}
+
+async fn longest_expired_number_goes_first(cx: Context) {
+    let backend = cx.backend().await;
+    let layout = Layout::new(41, 2, 20).unwrap();
+    let terms = Terms::snowflake(layout).reserve(MINUTE);
+    let number = async |ids: &Arc<dyn IdGen>| layout.decode(ids.next().await.unwrap()).worker;
+    let mut kept = Vec::new();
+    for expected in 0..4 {
+        let ids = open(&backend, terms);
+        assert_eq!(number(&ids).await, expected);
+        kept.push(ids);
+        cx.set_clock_ahead(Duration::from_secs(1)).await;
+    }
+    let other = cx.backend().await;
+    let error = open(&other, terms).next().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Capacity);
+    // The number that was given back is free from now on, the others since long ago.
+    kept.remove(2);
+    eventually("it is given back", async || {
+        cx.id_workers("orders").await == 3
+    })
+    .await;
+    cx.set_clock_ahead(Duration::from_secs(1)).await;
+    let successor = open(&other, terms);
+    assert_eq!(number(&successor).await, 2);
+    cx.set_clock_ahead(MINUTE * 10).await;
+    let mut successors = Vec::new();
+    for expected in [0, 1, 3] {
+        let ids = open(&other, terms);
+        assert_eq!(number(&ids).await, expected);
+        successors.push(ids);
+    }
+}
+
+async fn layouts_of_one_name_agree(cx: Context) {
+    let (here, there) = (cx.backend().await, cx.backend().await);
+    let layout = Layout::new(42, 8, 13).unwrap();
+    let ids = open(&here, Terms::snowflake(layout));
+    let id = ids.next().await.unwrap();
+    assert!(layout.decode(id).worker == 0 && layout.decode(id).sequence == 0);
+    let error = open(&there, Terms::default()).next().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert!(error.to_string().contains("42 bits of time"), "{error}");
+    let later = layout.since(layout.epoch() + MINUTE).unwrap();
+    let error = open(&there, Terms::snowflake(later)).next().await;
+    assert_eq!(error.unwrap_err().kind(), ErrorKind::Invalid);
+    open(&there, Terms::snowflake(layout)).next().await.unwrap();
+    let elsewhere = there.id_gen("invoices", Terms::default()).unwrap();
+    elsewhere.next().await.unwrap();
+}
+
+async fn epoch_in_the_future_is_refused(cx: Context) {
+    let backend = cx.backend().await;
+    let layout = Layout::default();
+    let century = Duration::from_hours(24 * 36_525);
+    let future = layout.since(layout.epoch() + century).unwrap();
+    let ids = open(&backend, Terms::snowflake(future));
+    let error = ids.next().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert!(error.to_string().contains("in the future"), "{error}");
+    // It has left nothing behind.
+    let ids = open(&backend, Terms::default());
+    assert_eq!(worker(ids.next().await.unwrap()), 0);
+}
+
+async fn end_of_the_time_is_told(cx: Context) {
+    // 49 days from 2021 on.
+    let layout = Layout::new(32, 15, 16).unwrap();
+    let ids = generator(&cx, Terms::snowflake(layout)).await;
+    for _ in 0..2 {
+        let error = ids.next().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Capacity);
+        assert!(error.to_string().contains("32 bits of time"), "{error}");
+        let error = ids.try_next().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Capacity);
+    }
+}
+
+async fn values_outside_the_limits_are_invalid(cx: Context) {
+    let backend = cx.backend().await;
+    let long = "x".repeat(256);
+    for name in ["", "a\0b", long.as_str()] {
+        let error = backend.id_gen(name, Terms::default()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{name:?}");
+    }
+    let reserve = |time| Terms::default().reserve(time);
+    for terms in [
+        Terms::blocks(0),
+        Terms::blocks(1_000_001),
+        Terms::blocks(u64::MAX),
+        reserve(Duration::ZERO),
+        reserve(Duration::from_millis(99)),
+        reserve(Duration::from_secs(61)),
+        reserve(Duration::MAX),
+    ] {
+        let error = backend.id_gen("orders", terms).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{terms:?}");
+    }
+    for (terms, most) in [(Terms::default(), 65_536), (Terms::blocks(10), 10)] {
+        let ids = open(&backend, terms);
+        for count in [0, most + 1, u64::MAX] {
+            for error in [
+                ids.try_take(count).unwrap_err(),
+                ids.ready(count).await.unwrap_err(),
+                ids.batch(count).await.unwrap_err(),
+            ] {
+                assert_eq!(error.kind(), ErrorKind::Invalid, "{count}");
+            }
+        }
+        assert_eq!(ids.batch(most).await.unwrap().len() as u64, most);
+    }
+}
+
+async fn database_away_stops_it_and_it_goes_on(cx: Context) {
+    let terms = Terms::default().reserve(Duration::from_millis(500));
+    let ids = generator(&cx, terms).await;
+    let mut made = vec![ids.next().await.unwrap()];
+    cx.set_reachable(false).await;
+    let using_up = async {
+        loop {
+            match ids.next().await {
+                Ok(id) => made.push(id),
+                Err(error) => return error,
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let error = soon("what was reserved is used up", using_up).await;
+    // A renewal may have been under way when the server stopped.
+    assert!(
+        matches!(
+            error.kind(),
+            ErrorKind::Unavailable | ErrorKind::Indeterminate
+        ),
+        "{error}"
+    );
+    let error = ids.next().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    cx.set_reachable(true).await;
+    eventually("it goes on", async || ids.next().await.is_ok()).await;
+    made.push(ids.next().await.unwrap());
+    assert!(made.is_sorted_by(|one, next| one < next));
+}

@@ -1,0 +1,134 @@
+//! Ids of blocks that the database hands out.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use tokio::sync::oneshot;
+
+use crate::engine::Core;
+use crate::engine::lane::ended;
+use crate::error::{Error, ErrorKind, Result};
+use crate::id::{IdGen, Ids, NextBlock, Terms};
+use crate::seam::Connector;
+
+pub(super) struct Handle<C: Connector> {
+    core: Arc<Core<C>>,
+    name: Arc<str>,
+    terms: Terms,
+    size: u64,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    /// What is left of the block.
+    next: u64,
+    end: u64,
+    asking: bool,
+    waiting: Vec<oneshot::Sender<Result<()>>>,
+}
+
+impl<C: Connector> Handle<C> {
+    pub(super) fn new(core: &Arc<Core<C>>, name: &str, terms: Terms, size: u64) -> Self {
+        Self {
+            core: Arc::clone(core),
+            name: name.into(),
+            terms,
+            size,
+            state: Arc::default(),
+        }
+    }
+
+    /// Takes another block, or joins who does already.
+    fn ask(&self, mut state: MutexGuard<'_, State>) -> oneshot::Receiver<Result<()>> {
+        let (sender, answer) = oneshot::channel();
+        state.waiting.push(sender);
+        if std::mem::replace(&mut state.asking, true) {
+            return answer;
+        }
+        drop(state);
+        let next = NextBlock {
+            namespace: self.core.namespace.to_string(),
+            name: self.name.to_string(),
+            size: self.size.cast_signed(),
+        };
+        let (state, size) = (Arc::clone(&self.state), self.size);
+        self.core.lane.submit(next, move |outcome| {
+            let mut state = lock(&state);
+            let outcome = outcome.and_then(|first| {
+                let message = "the sequence has come to its end";
+                first.ok_or_else(|| Error::new(ErrorKind::Capacity, "next", message))
+            });
+            let outcome = outcome.map(|first| {
+                let first = first.unsigned_abs();
+                // A block that follows goes on from what is left; of another what is left, too
+                // little for who asks, stays unused.
+                if state.end != first {
+                    state.next = first;
+                }
+                state.end = first + size;
+            });
+            state.asking = false;
+            let waiting = std::mem::take(&mut state.waiting);
+            drop(state);
+            for sender in waiting {
+                // A caller that left does not want to know.
+                let _left = sender.send(outcome.clone());
+            }
+        });
+        answer
+    }
+
+    fn about(&self, error: Error) -> Error {
+        error.during("next").on(&self.name)
+    }
+}
+
+#[async_trait]
+impl<C: Connector> IdGen for Handle<C> {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn try_take(&self, count: u64) -> Result<Option<Ids>> {
+        let checked = self.terms.check_count(count);
+        checked.map_err(|error| self.about(error))?;
+        let mut state = lock(&self.state);
+        let from = state.next;
+        if state.end - from < count {
+            return Ok(None);
+        }
+        state.next += count;
+        Ok(Some(Ids::numbers(from, from + count)))
+    }
+
+    async fn ready(&self, count: u64) -> Result<()> {
+        let checked = self.terms.check_count(count);
+        checked.map_err(|error| self.about(error))?;
+        loop {
+            let answer = {
+                let state = lock(&self.state);
+                if state.end - state.next >= count {
+                    return Ok(());
+                }
+                self.ask(state)
+            };
+            let answer = answer.await.unwrap_or_else(|_| Err(ended("next")));
+            answer.map_err(|error| self.about(error))?;
+        }
+    }
+}
+
+impl<C: Connector> fmt::Debug for Handle<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IdGen")
+            .field("name", &self.name)
+            .field("terms", &self.terms)
+            .finish_non_exhaustive()
+    }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}

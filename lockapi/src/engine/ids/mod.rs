@@ -1,0 +1,40 @@
+//! The generators of ids of a process.
+
+mod blocks;
+mod counter;
+mod snowflake;
+
+use std::sync::Arc;
+
+use super::Core;
+use super::lane::Queued;
+use crate::id::{ClaimWorker, IdGen, Kind, NextBlock, ReleaseWorker, RenewWorker, Terms};
+use crate::seam::Connector;
+
+impl Queued for ReleaseWorker {
+    const TURN: u8 = 5;
+    const NAME: &'static str = "release";
+}
+
+impl Queued for RenewWorker {
+    const TURN: u8 = 6;
+    const NAME: &'static str = "renew";
+}
+
+impl Queued for ClaimWorker {
+    const TURN: u8 = 7;
+    const NAME: &'static str = "claim";
+}
+
+impl Queued for NextBlock {
+    const TURN: u8 = 8;
+    const NAME: &'static str = "next_block";
+}
+
+/// Opens a generator; its terms have been checked.
+pub(super) fn open<C: Connector>(core: &Arc<Core<C>>, name: &str, terms: Terms) -> Arc<dyn IdGen> {
+    match terms.kind {
+        Kind::Snowflake(layout) => Arc::new(snowflake::Handle::new(core, name, terms, layout)),
+        Kind::Blocks(size) => Arc::new(blocks::Handle::new(core, name, terms, size)),
+    }
+}

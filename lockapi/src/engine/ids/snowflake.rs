@@ -1,0 +1,416 @@
+//! Ids of a worker number that is leased from the database.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::oneshot;
+
+use super::counter::{Counter, Obstacle};
+use crate::engine::Core;
+use crate::engine::clock::Time;
+use crate::engine::keeper::Keeper;
+use crate::engine::lane::{Lane, ended};
+use crate::error::{Error, ErrorKind, Result};
+use crate::id::{
+    ClaimWorker, ClaimedWorker, IdGen, Ids, Layout, ReleaseWorker, RenewWorker, RenewedWorker,
+    Terms,
+};
+use crate::lease::micros;
+use crate::seam::Connector;
+
+/// A renewal follows the last one after this part of the reserve …
+const RENEW_PART: u32 = 2;
+/// … and is repeated after this part when it failed.
+const AGAIN_PART: u32 = 8;
+/// How often a claim is asked again that met others, and the pause between.
+const BUSY_TRIES: u32 = 50;
+const BUSY_PAUSE: Duration = Duration::from_millis(2);
+
+/// A generator in the hands of a caller; dropping it gives its number back.
+pub(super) struct Handle<C: Connector> {
+    source: Arc<Source<C>>,
+    terms: Terms,
+    /// Kept until the source has been closed: its end ends the lanes.
+    _core: Arc<Core<C>>,
+}
+
+impl<C: Connector> Handle<C> {
+    pub(super) fn new(core: &Arc<Core<C>>, name: &str, terms: Terms, layout: Layout) -> Self {
+        let source = Arc::new_cyclic(|this| Source {
+            namespace: Arc::clone(&core.namespace),
+            name: name.into(),
+            layout,
+            terms,
+            lane: Arc::clone(&core.lane),
+            keeper: core.links.keeper.clone(),
+            counter: Counter::new(layout),
+            state: Mutex::default(),
+            this: this.clone(),
+        });
+        Self {
+            source,
+            terms,
+            _core: Arc::clone(core),
+        }
+    }
+}
+
+impl<C: Connector> Drop for Handle<C> {
+    fn drop(&mut self) {
+        self.source.close();
+    }
+}
+
+impl<C: Connector> fmt::Debug for Handle<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IdGen")
+            .field("name", &self.source.name)
+            .field("terms", &self.terms)
+            .finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl<C: Connector> IdGen for Handle<C> {
+    fn name(&self) -> &str {
+        &self.source.name
+    }
+
+    fn try_take(&self, count: u64) -> Result<Option<Ids>> {
+        let source = &*self.source;
+        if count != 1 {
+            source
+                .terms
+                .check_count(count)
+                .map_err(|it| source.about(it))?;
+        }
+        match source.counter.take(|| source.keeper.now(), count) {
+            Ok(ids) => Ok(Some(ids)),
+            Err(Obstacle::End) => Err(source.about(source.end_of_time())),
+            Err(_) => Ok(None),
+        }
+    }
+
+    async fn ready(&self, count: u64) -> Result<()> {
+        let source = &*self.source;
+        let checked = source.terms.check_count(count);
+        let ready = match checked {
+            Ok(()) => source.ready(count).await,
+            Err(error) => Err(error),
+        };
+        ready.map_err(|error| source.about(error))
+    }
+}
+
+/// What the handle, the lane and the keeper share.
+struct Source<C: Connector> {
+    namespace: Arc<str>,
+    name: Arc<str>,
+    layout: Layout,
+    terms: Terms,
+    lane: Arc<Lane<C>>,
+    keeper: Keeper,
+    counter: Counter,
+    state: Mutex<State>,
+    this: Weak<Self>,
+}
+
+#[derive(Default)]
+struct State {
+    claim: Option<Claim>,
+    /// A claim or a renewal is under way.
+    asking: bool,
+    /// Who wants to know how it ends.
+    waiting: Vec<oneshot::Sender<Result<()>>>,
+    /// Ids of earlier times may have been made, in milliseconds since 1970.
+    least: i64,
+    /// When the next renewal is due.
+    due: Time,
+    closed: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Claim {
+    worker: i64,
+    token: i64,
+    /// When the server's clock was last looked at.
+    looked: Time,
+}
+
+impl<C: Connector> Source<C> {
+    /// Waits until so many ids can be taken.
+    async fn ready(&self, count: u64) -> Result<()> {
+        loop {
+            match self.counter.look(self.keeper.now(), count) {
+                Ok(()) => return Ok(()),
+                Err(Obstacle::Ahead(time)) => self.keeper.sleep(time).await,
+                Err(Obstacle::End) => return Err(self.end_of_time()),
+                Err(Obstacle::Unclaimed | Obstacle::Floor) => {
+                    let answer = self.ask();
+                    answer.await.unwrap_or_else(|_| Err(ended("next")))?;
+                }
+            }
+        }
+    }
+
+    /// Claims or renews, or joins who does already.
+    fn ask(&self) -> oneshot::Receiver<Result<()>> {
+        let (sender, answer) = oneshot::channel();
+        let mut state = self.lock();
+        state.waiting.push(sender);
+        self.send(state);
+        answer
+    }
+
+    fn send(&self, mut state: MutexGuard<'_, State>) {
+        if state.closed || std::mem::replace(&mut state.asking, true) {
+            return;
+        }
+        match state.claim {
+            Some(claim) => {
+                drop(state);
+                self.send_renewal(claim);
+            }
+            None => self.send_claim(state, BUSY_TRIES),
+        }
+    }
+
+    fn send_claim(&self, state: MutexGuard<'_, State>, tries: u32) {
+        let claim = ClaimWorker {
+            namespace: self.namespace.to_string(),
+            name: self.name.to_string(),
+            worker_bits: self.layout.worker_bits().into(),
+            sequence_bits: self.layout.sequence_bits().into(),
+            epoch: self.layout.epoch_millis(),
+            token: fastrand::i64(1..),
+            ttl: micros(self.terms.kept()),
+            reserve: millis(self.terms.reserved()),
+            least: state.least,
+            owner: format!("pid {}", std::process::id()),
+        };
+        drop(state);
+        let Some(this) = self.this.upgrade() else {
+            return;
+        };
+        let token = claim.token;
+        self.lane.submit(claim, move |outcome| {
+            this.claimed(token, tries, outcome);
+        });
+    }
+
+    fn claimed(&self, token: i64, tries: u32, outcome: Result<ClaimedWorker>) {
+        let now = self.keeper.now();
+        let state = self.lock();
+        let refused = |kind, message| Err(Error::new(kind, "claim", message));
+        let outcome = match outcome {
+            Ok(ClaimedWorker::Granted {
+                worker,
+                start,
+                now: server,
+            }) => {
+                let claim = Claim {
+                    worker,
+                    token,
+                    looked: now,
+                };
+                return self.granted(state, claim, start, server);
+            }
+            Ok(ClaimedWorker::Busy) if tries > 0 && !state.closed => {
+                drop(state);
+                return self.claim_later(tries - 1);
+            }
+            Ok(ClaimedWorker::Busy) => {
+                let message = "others claim worker numbers all the time; try again".to_owned();
+                refused(ErrorKind::Unavailable, message)
+            }
+            Ok(ClaimedWorker::Full) => {
+                let workers = 1u32 << self.layout.worker_bits();
+                let message = format!(
+                    "all {workers} worker numbers are taken; one that is not renewed is free after {:?}",
+                    self.terms.kept()
+                );
+                refused(ErrorKind::Capacity, message)
+            }
+            Ok(ClaimedWorker::TooEarly(server)) => {
+                let message = format!(
+                    "the layout's epoch, {} ms, is in the future: the server's clock shows {} ms",
+                    self.layout.epoch_millis(),
+                    server / 1000
+                );
+                refused(ErrorKind::Invalid, message)
+            }
+            Ok(ClaimedWorker::Other(worker_bits, sequence_bits, epoch)) => {
+                let message = format!(
+                    "the name has another layout, {}: two would make the same id twice",
+                    Layout::describe(worker_bits, sequence_bits, epoch)
+                );
+                refused(ErrorKind::Invalid, message)
+            }
+            Err(error) => Err(error),
+        };
+        answer(state, &outcome);
+    }
+
+    fn granted(&self, mut state: MutexGuard<'_, State>, claim: Claim, start: i64, server: i64) {
+        if state.closed {
+            drop(state);
+            self.give_back(claim, start);
+            return;
+        }
+        let floor = start + millis(self.terms.reserved());
+        let worker = claim.worker.unsigned_abs();
+        self.counter
+            .begin(worker, start, floor, claim.looked, server);
+        state.claim = Some(claim);
+        self.renew_at(
+            &mut state,
+            claim.looked + self.terms.reserved() / RENEW_PART,
+        );
+        answer(state, &Ok(()));
+    }
+
+    fn claim_later(&self, tries: u32) {
+        let pause = BUSY_PAUSE.mul_f64(fastrand::f64());
+        let this = self.this.clone();
+        self.keeper.run_at(self.keeper.now() + pause, move || {
+            if let Some(this) = this.upgrade() {
+                this.send_claim(this.lock(), tries);
+            }
+        });
+    }
+
+    fn send_renewal(&self, claim: Claim) {
+        let sent = self.keeper.now();
+        let renew = RenewWorker {
+            namespace: self.namespace.to_string(),
+            name: self.name.to_string(),
+            worker: claim.worker,
+            token: claim.token,
+            ttl: micros(self.terms.kept()),
+            reserve: millis(self.terms.reserved()),
+            least: self.counter.position(sent),
+        };
+        let Some(this) = self.this.upgrade() else {
+            return;
+        };
+        self.lane.submit(renew, move |outcome| {
+            this.renewed(claim, sent, outcome);
+        });
+    }
+
+    fn renewed(&self, claim: Claim, sent: Time, outcome: Result<RenewedWorker>) {
+        let now = self.keeper.now();
+        let mut state = self.lock();
+        if state.closed {
+            return;
+        }
+        let reserve = self.terms.reserved();
+        match outcome {
+            Ok(RenewedWorker {
+                floor: Some(floor),
+                now: server,
+            }) => {
+                let since = sent.saturating_sub(claim.looked);
+                self.counter.adjust(server, sent, now, since);
+                self.counter.raise(floor);
+                state.claim = Some(Claim {
+                    looked: now,
+                    ..claim
+                });
+                self.renew_at(&mut state, sent + reserve / RENEW_PART);
+                answer(state, &Ok(()));
+            }
+            Ok(RenewedWorker { floor: None, .. }) => {
+                // Another has the number. Who wants ids claims one again.
+                self.forget(&mut state);
+                answer(state, &Ok(()));
+            }
+            Err(error) => {
+                self.renew_at(&mut state, now + reserve / AGAIN_PART);
+                answer(state, &Err(error));
+            }
+        }
+    }
+
+    /// Ends the claim; the next one starts behind it.
+    fn forget(&self, state: &mut State) -> Option<Claim> {
+        if let Some(unused) = self.counter.end_claim() {
+            state.least = state.least.max(unused);
+        }
+        state.claim.take()
+    }
+
+    fn renew_at(&self, state: &mut State, at: Time) {
+        state.due = at;
+        let this = self.this.clone();
+        self.keeper.run_at(at, move || {
+            if let Some(this) = this.upgrade() {
+                let state = this.lock();
+                // Who needed ids may have renewed meanwhile, which has set a timer of its own.
+                if state.claim.is_some() && this.keeper.now() >= state.due {
+                    this.send(state);
+                }
+            }
+        });
+    }
+
+    fn close(&self) {
+        let mut state = self.lock();
+        state.closed = true;
+        let claim = self.forget(&mut state);
+        let least = state.least;
+        // Nobody waits: who does borrows the handle.
+        let waiting = std::mem::take(&mut state.waiting);
+        drop(state);
+        drop(waiting);
+        if let Some(claim) = claim {
+            self.give_back(claim, least);
+        }
+    }
+
+    fn give_back(&self, claim: Claim, floor: i64) {
+        let release = ReleaseWorker {
+            namespace: self.namespace.to_string(),
+            name: self.name.to_string(),
+            worker: claim.worker,
+            token: claim.token,
+            floor,
+        };
+        // When this fails it ends by itself.
+        self.lane.submit(release, drop);
+    }
+
+    fn end_of_time(&self) -> Error {
+        let message = format!(
+            "the layout's {} bits of time, which count from {} ms, have ended",
+            self.layout.time_bits(),
+            self.layout.epoch_millis()
+        );
+        Error::new(ErrorKind::Capacity, "next", message)
+    }
+
+    fn about(&self, error: Error) -> Error {
+        error.during("next").on(&self.name)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What was asked is answered; callers are told outside of the lock.
+fn answer(mut state: MutexGuard<'_, State>, outcome: &Result<()>) {
+    state.asking = false;
+    let waiting = std::mem::take(&mut state.waiting);
+    drop(state);
+    for sender in waiting {
+        // A caller that left does not want to know.
+        let _left = sender.send(outcome.clone());
+    }
+}
+
+fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}

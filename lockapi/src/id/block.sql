@@ -1,0 +1,31 @@
+-- Hands out blocks of consecutive ids.
+--
+-- Promises: no id is handed out twice; the ids of a name start at 1 and have no gap between blocks,
+-- other than those that a process was given and did not use. NULL where the numbers have run out.
+-- A request that is repeated takes another block.
+-- Index: the primary key of id_block; no indexed column changes, so the update is HOT.
+-- Race: requests of two processes meet at the row, which ON CONFLICT DO UPDATE reads when it has the
+-- lock. Requests of a batch are added up first; rows are taken in the order of the key.
+WITH want AS MATERIALIZED (
+    SELECT w.*,
+           (pg_catalog.sum(w.size) OVER (PARTITION BY w.namespace, w.name ORDER BY w.n))::int8 AS upto
+      FROM unnest($1::text[], $2::text[], $3::int8[])
+           WITH ORDINALITY AS w (namespace, name, size, n)
+), total AS MATERIALIZED (
+    SELECT w.namespace, w.name, pg_catalog.max(w.upto) AS size
+      FROM want AS w
+     GROUP BY w.namespace, w.name
+), grown AS (
+    INSERT INTO lockapi.id_block AS b (namespace, name, next)
+    SELECT t.namespace, t.name, t.size + 1
+      FROM total AS t
+     ORDER BY t.namespace, t.name
+    ON CONFLICT (namespace, name) DO UPDATE
+       SET next = b.next + excluded.next - 1
+     WHERE b.next <= 9223372036854775807 - excluded.next
+    RETURNING b.namespace, b.name, b.next
+)
+SELECT w.n, g.next - t.size + w.upto - w.size AS first
+  FROM want AS w
+  JOIN total AS t ON t.namespace = w.namespace AND t.name = w.name
+  LEFT JOIN grown AS g ON g.namespace = w.namespace AND g.name = w.name

@@ -1,0 +1,110 @@
+-- Claims worker numbers; of several requests for one name in the batch each gets its own.
+--
+-- Promises: a number has at most one owner at a time, judged by the server's clock on the locked
+-- row; it starts at or after the floor that its former owner stored, and its own floor is stored
+-- before it makes an id; the number that is free for longest goes first; all numbers of a name have
+-- one layout, and none is given before its epoch. A request that is repeated may take a second
+-- number, which then expires.
+-- Index: the primary keys of id_space and id_worker, of which it reads all rows of a name.
+-- Race: two takers of a number meet at FOR UPDATE, where the second skips; two makers of a new
+-- number or name meet at ON CONFLICT DO NOTHING, in the order of the keys, and the second is told
+-- to ask again. The floor is read from the locked row.
+WITH want AS MATERIALIZED (
+    SELECT w.*
+      FROM unnest($1::text[], $2::text[], $3::int8[], $4::int8[], $5::int8[], $6::int8[], $7::int8[],
+                  $8::int8[], $9::int8[], $10::text[])
+           WITH ORDINALITY AS w (namespace, name, worker_bits, sequence_bits, epoch, token, ttl,
+                                 reserve, least, owner, n)
+), clock AS MATERIALIZED (
+    SELECT (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000)::int8 AS us
+), created AS (
+    INSERT INTO lockapi.id_space AS s (namespace, name, worker_bits, sequence_bits, epoch)
+    SELECT DISTINCT ON (w.namespace, w.name) w.namespace, w.name, w.worker_bits, w.sequence_bits, w.epoch
+      FROM want AS w, clock AS c
+     WHERE w.epoch * 1000 <= c.us
+     ORDER BY w.namespace, w.name, w.n
+    ON CONFLICT DO NOTHING
+    RETURNING s.namespace, s.name, s.worker_bits, s.sequence_bits, s.epoch
+), space AS MATERIALIZED (
+    SELECT * FROM created
+    UNION ALL
+    SELECT s.namespace, s.name, s.worker_bits, s.sequence_bits, s.epoch
+      FROM (SELECT DISTINCT w.namespace, w.name FROM want AS w) AS w
+      JOIN lockapi.id_space AS s ON s.namespace = w.namespace AND s.name = w.name
+), fit AS MATERIALIZED (
+    SELECT w.*, pg_catalog.row_number() OVER (PARTITION BY w.namespace, w.name ORDER BY w.n) AS nth
+      FROM want AS w
+      JOIN space AS s ON s.namespace = w.namespace AND s.name = w.name
+       AND s.worker_bits = w.worker_bits AND s.sequence_bits = w.sequence_bits AND s.epoch = w.epoch
+     CROSS JOIN clock AS c
+     WHERE w.epoch * 1000 <= c.us
+), asked AS MATERIALIZED (
+    SELECT f.namespace, f.name, f.worker_bits, pg_catalog.count(*) AS many
+      FROM fit AS f
+     GROUP BY f.namespace, f.name, f.worker_bits
+), free AS MATERIALIZED (
+    SELECT a.namespace, a.name, o.worker, o.expires_at
+      FROM asked AS a
+     CROSS JOIN LATERAL (
+            SELECT l.worker, l.expires_at
+              FROM lockapi.id_worker AS l
+             WHERE l.namespace = a.namespace AND l.name = a.name
+               AND l.expires_at <= pg_catalog.clock_timestamp()
+             ORDER BY l.expires_at, l.worker
+             LIMIT a.many
+               FOR UPDATE OF l SKIP LOCKED
+           ) AS o
+), picked AS MATERIALIZED (
+    SELECT f.*, pg_catalog.row_number() OVER (PARTITION BY f.namespace, f.name ORDER BY f.expires_at, f.worker) AS nth
+      FROM free AS f
+), taken AS (
+    UPDATE lockapi.id_worker AS l
+       SET token = f.token,
+           owner = f.owner,
+           floor = greatest(l.floor, f.least, c.us / 1000) + f.reserve,
+           claimed_at = pg_catalog.clock_timestamp(),
+           renewed_at = pg_catalog.clock_timestamp(),
+           expires_at = pg_catalog.clock_timestamp() + f.ttl * interval '1 microsecond'
+      FROM picked AS p
+      JOIN fit AS f ON f.namespace = p.namespace AND f.name = p.name AND f.nth = p.nth
+     CROSS JOIN clock AS c
+     WHERE l.namespace = p.namespace AND l.name = p.name AND l.worker = p.worker
+    RETURNING f.n, l.worker, l.floor
+), next AS MATERIALIZED (
+    SELECT a.namespace, a.name,
+           (SELECT coalesce(pg_catalog.max(l.worker) + 1, 0)
+              FROM lockapi.id_worker AS l
+             WHERE l.namespace = a.namespace AND l.name = a.name) AS worker,
+           (SELECT pg_catalog.count(*)
+              FROM free AS f
+             WHERE f.namespace = a.namespace AND f.name = a.name) AS picked
+      FROM asked AS a
+), new AS MATERIALIZED (
+    SELECT f.*, x.worker + f.nth - x.picked - 1 AS worker
+      FROM fit AS f
+      JOIN next AS x ON x.namespace = f.namespace AND x.name = f.name
+     WHERE f.nth > x.picked
+), added AS (
+    INSERT INTO lockapi.id_worker AS l (namespace, name, worker, token, floor, owner,
+                                        claimed_at, renewed_at, expires_at)
+    SELECT w.namespace, w.name, w.worker, w.token, greatest(w.least, c.us / 1000) + w.reserve, w.owner,
+           pg_catalog.clock_timestamp(), pg_catalog.clock_timestamp(),
+           pg_catalog.clock_timestamp() + w.ttl * interval '1 microsecond'
+      FROM new AS w, clock AS c
+     WHERE w.worker < 1::int8 << w.worker_bits::int4
+     ORDER BY w.namespace, w.name, w.worker
+    ON CONFLICT DO NOTHING
+    RETURNING l.namespace, l.name, l.worker, l.floor
+)
+SELECT w.n,
+       coalesce(t.worker, a.worker) AS worker,
+       coalesce(t.floor, a.floor) - w.reserve AS start,
+       c.us AS now,
+       coalesce(x.worker >= 1::int8 << x.worker_bits::int4, false) AS is_full,
+       s.worker_bits, s.sequence_bits, s.epoch
+  FROM want AS w
+ CROSS JOIN clock AS c
+  LEFT JOIN space AS s ON s.namespace = w.namespace AND s.name = w.name
+  LEFT JOIN new AS x ON x.n = w.n
+  LEFT JOIN taken AS t ON t.n = w.n
+  LEFT JOIN added AS a ON a.namespace = x.namespace AND a.name = x.name AND a.worker = x.worker

@@ -1,0 +1,337 @@
+//! Ids that are unique across processes without a round trip for each.
+
+use std::fmt;
+use std::future::Future;
+use std::iter::FusedIterator;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::check_name;
+
+mod layout;
+mod model;
+mod operations;
+mod text;
+
+pub use layout::{Layout, Parts};
+pub(crate) use model::Ids as Tables;
+pub use operations::{
+    ClaimWorker, ClaimedWorker, NextBlock, ReleaseWorker, RenewWorker, RenewedWorker,
+};
+pub use text::Id;
+
+/// The most ids of one call.
+pub const MAX_BATCH: u64 = 65_536;
+/// The largest block.
+pub const MAX_BLOCK: u64 = 1_000_000;
+/// The shortest and the longest time that a generator may go on without its database.
+pub const MIN_RESERVE: Duration = Duration::from_millis(100);
+/// See [`MIN_RESERVE`].
+pub const MAX_RESERVE: Duration = Duration::from_mins(1);
+/// A worker number is kept for so many times its reserve after the last renewal.
+const KEPT: u32 = 10;
+
+/// How ids are made.
+///
+/// ```
+/// use std::time::Duration;
+/// use lockapi::id::{Layout, Terms};
+///
+/// let usual = Terms::default();
+/// let few_workers = Terms::snowflake(Layout::new(41, 4, 18)?).reserve(Duration::from_secs(10));
+/// let dense = Terms::blocks(1000);
+/// # Ok::<(), lockapi::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    pub(crate) kind: Kind,
+    reserve: Duration,
+}
+
+/// Where ids come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Snowflake(Layout),
+    Blocks(u64),
+}
+
+impl Default for Terms {
+    /// Snowflake ids of the default [`Layout`].
+    fn default() -> Self {
+        Self::snowflake(Layout::default())
+    }
+}
+
+impl Terms {
+    /// Ids of time, worker number and sequence. They sort by time, and need no round trip.
+    #[must_use]
+    pub fn snowflake(layout: Layout) -> Self {
+        Self {
+            kind: Kind::Snowflake(layout),
+            reserve: Duration::from_secs(3),
+        }
+    }
+
+    /// Consecutive ids, 1 and up: each generator takes `size` at a time, 1 to 1,000,000, from a
+    /// sequence in the database. What a process was given and did not use stays unused.
+    #[must_use]
+    pub fn blocks(size: u64) -> Self {
+        Self {
+            kind: Kind::Blocks(size),
+            reserve: Duration::from_secs(3),
+        }
+    }
+
+    /// How long a snowflake generator goes on while the database is away, 3 s unless set, 100 ms to
+    /// 1 min. It writes to the database twice in this time, and a number whose owner died is given to
+    /// another after ten times as long.
+    #[must_use]
+    pub fn reserve(mut self, reserve: Duration) -> Self {
+        self.reserve = reserve;
+        self
+    }
+
+    /// How long a generator goes on while the database is away.
+    pub(crate) fn reserved(&self) -> Duration {
+        self.reserve
+    }
+
+    /// How long a worker number is kept after its last renewal.
+    pub(crate) fn kept(&self) -> Duration {
+        self.reserve * KEPT
+    }
+
+    pub(crate) fn check(&self, name: &str) -> Result<()> {
+        let invalid = |message| Err(Error::new(ErrorKind::Invalid, "check", message));
+        check_name("name", name, 1)?;
+        if self.reserve < MIN_RESERVE || self.reserve > MAX_RESERVE {
+            return invalid(format!(
+                "a reserve of {:?}; allowed are {MIN_RESERVE:?} to {MAX_RESERVE:?}",
+                self.reserve
+            ));
+        }
+        match self.kind {
+            Kind::Blocks(size) if !(1..=MAX_BLOCK).contains(&size) => invalid(format!(
+                "blocks of {size} ids; allowed are 1 to {MAX_BLOCK}"
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// The most ids of one call.
+    pub(crate) fn max_batch(&self) -> u64 {
+        match self.kind {
+            Kind::Snowflake(layout) => MAX_BATCH.min(16 << layout.sequence_bits()),
+            Kind::Blocks(size) => size.min(MAX_BATCH),
+        }
+    }
+
+    pub(crate) fn check_count(&self, count: u64) -> Result<()> {
+        let most = self.max_batch();
+        if (1..=most).contains(&count) {
+            return Ok(());
+        }
+        let message = format!("{count} ids in one call; allowed are 1 to {most}");
+        Err(Error::new(ErrorKind::Invalid, "check", message))
+    }
+}
+
+/// Makes ids.
+///
+/// Generators of one name, in any number of processes and on any backend, never make the same id.
+/// The conveniences are in [`IdGenExt`].
+///
+/// A snowflake generator leases a worker number from the database with its first id, and renews it
+/// in the background; in between it makes ids in memory. When the generator is dropped the number is
+/// given back in the background.
+///
+/// # Guarantees
+/// - Ids are unique and, within a generator, strictly increasing. Neither a clock that is set back,
+///   nor a process that is killed, stopped or restarted, nor a lost lease changes that: a generator
+///   makes ids only of times below a floor that it has stored before, and the next owner of its
+///   number starts at that floor.
+/// - The time in an id is the server's, carried on by the monotonic clock between two looks. It runs
+///   at most 8 ms ahead, and for as long as a batch takes, when ids are asked for faster than
+///   the layout allows; then callers wait. After the server's clock was set back it runs ahead until
+///   that has caught up.
+/// - While the database is away it goes on for its [reserve](Terms::reserve), then every call fails
+///   until the database is back.
+/// - Blocks are dense but for what processes were given and did not use.
+///
+/// # Cancel safety
+/// Every future may be dropped at any point.
+#[async_trait]
+pub trait IdGen: Send + Sync + fmt::Debug {
+    /// The name that its ids are unique under.
+    fn name(&self) -> &str;
+
+    /// Takes `count` ids that follow each other, if that is possible without waiting: 1 to
+    /// [`MAX_BATCH`], and no more than 16 ms of the layout or a block have.
+    ///
+    /// # Errors
+    /// `Invalid` for a count outside of its limits, `Capacity` when the layout's time has ended.
+    fn try_take(&self, count: u64) -> Result<Option<Ids>>;
+
+    /// Waits until `count` ids can be taken, if nobody else takes them.
+    ///
+    /// # Errors
+    /// `Invalid` for a count outside of its limits, for a layout that starts in the future by the
+    /// server's clock, and where the name has another layout. `Capacity` when all worker numbers are
+    /// taken, or the layout's time or the sequence has ended. `Unavailable` and `Indeterminate` while
+    /// the database cannot be reached and what was reserved is used up.
+    async fn ready(&self, count: u64) -> Result<()>;
+}
+
+/// Conveniences over [`IdGen`].
+pub trait IdGenExt: IdGen {
+    /// The next id.
+    ///
+    /// # Cancel safety
+    /// When dropped, no id is lost.
+    ///
+    /// # Errors
+    /// As for [`IdGen::ready`].
+    fn next(&self) -> impl Future<Output = Result<Id>> + Send {
+        async move {
+            loop {
+                if let Some(id) = self.try_next()? {
+                    return Ok(id);
+                }
+                self.ready(1).await?;
+            }
+        }
+    }
+
+    /// The next id, if there is one without waiting.
+    ///
+    /// # Errors
+    /// `Capacity` when the layout's time has ended.
+    fn try_next(&self) -> Result<Option<Id>> {
+        let taken = self.try_take(1)?;
+        Ok(taken.and_then(|mut ids| ids.next()))
+    }
+
+    /// The next `count` ids; no other caller's are between them. See [`IdGen::try_take`] for how many.
+    ///
+    /// # Cancel safety
+    /// When dropped, no id is lost.
+    ///
+    /// # Errors
+    /// As for [`IdGen::ready`].
+    fn batch(&self, count: u64) -> impl Future<Output = Result<Ids>> + Send {
+        async move {
+            loop {
+                if let Some(ids) = self.try_take(count)? {
+                    return Ok(ids);
+                }
+                self.ready(count).await?;
+            }
+        }
+    }
+}
+
+impl<G: IdGen + ?Sized> IdGenExt for G {}
+
+/// Ids that follow each other, in order.
+#[derive(Clone, Debug)]
+pub struct Ids {
+    /// Time and sequence of the next, as one number; without them, the number itself.
+    next: u64,
+    end: u64,
+    worker: u64,
+    worker_bits: u32,
+    sequence_bits: u32,
+}
+
+impl Ids {
+    /// Of one worker, from a stamp (time and sequence) on, up to another.
+    pub(crate) fn stamped(layout: &Layout, worker: u64, from: u64, end: u64) -> Self {
+        Self {
+            next: from,
+            end,
+            worker,
+            worker_bits: layout.worker_bits(),
+            sequence_bits: layout.sequence_bits(),
+        }
+    }
+
+    /// Numbers.
+    pub(crate) fn numbers(from: u64, end: u64) -> Self {
+        Self {
+            next: from,
+            end,
+            worker: 0,
+            worker_bits: 0,
+            sequence_bits: 0,
+        }
+    }
+}
+
+impl Iterator for Ids {
+    type Item = Id;
+
+    fn next(&mut self) -> Option<Id> {
+        if self.next == self.end {
+            return None;
+        }
+        let stamp = self.next;
+        self.next += 1;
+        let time = stamp >> self.sequence_bits;
+        let sequence = stamp & ((1 << self.sequence_bits) - 1);
+        Some(Id::of(
+            (((time << self.worker_bits) | self.worker) << self.sequence_bits) | sequence,
+        ))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = usize::try_from(self.end - self.next).unwrap_or(usize::MAX);
+        (left, Some(left))
+    }
+}
+
+impl ExactSizeIterator for Ids {}
+
+impl FusedIterator for Ids {}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn layouts() -> impl Strategy<Value = Layout> {
+        (1..=16u32, 1..=15u32).prop_map(|(worker, sequence)| {
+            Layout::new(63 - worker - sequence, worker, sequence).expect("it adds up")
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn ids_decode_to_what_they_were_made_of(
+            layout in layouts(),
+            bits in any::<u64>(),
+            worker in any::<u64>(),
+            count in 1..100u64,
+        ) {
+            let stamps = 1u64 << (63 - layout.worker_bits());
+            let from = (bits % stamps).min(stamps - count);
+            let worker = worker % (1 << layout.worker_bits());
+            let mut last = None;
+            for (stamp, id) in (from..).zip(Ids::stamped(&layout, worker, from, from + count)) {
+                let parts = layout.decode(id);
+                prop_assert_eq!(u64::from(parts.worker), worker);
+                let sequence = u64::from(parts.sequence);
+                prop_assert_eq!(sequence, stamp & ((1 << layout.sequence_bits()) - 1));
+                let since = parts.time.duration_since(layout.epoch()).expect("later");
+                let millis = stamp >> layout.sequence_bits();
+                prop_assert_eq!(since, Duration::from_millis(millis));
+                let range = layout.bounds(parts.time..parts.time + Duration::from_millis(1));
+                prop_assert!(range.contains(&i64::from(id)) || millis >= layout.end_millis().unsigned_abs());
+                prop_assert!(last < Some(id), "they increase");
+                last = Some(id);
+            }
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! What the statements of ids mean.
+
+use std::collections::BTreeMap;
+
+use super::operations::{ClaimWorker, NextBlock, ReleaseWorker, RenewWorker};
+
+/// Namespace and name.
+type Name = (String, String);
+
+/// The tables of ids; times in microseconds since 1970, floors in milliseconds.
+#[derive(Debug, Default)]
+pub(crate) struct Ids {
+    layouts: BTreeMap<Name, (i64, i64, i64)>,
+    /// By their numbers, which have no gap.
+    workers: BTreeMap<Name, Vec<Worker>>,
+    /// The first that nobody was given.
+    next: BTreeMap<Name, i64>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Worker {
+    token: i64,
+    floor: i64,
+    expires_at: i64,
+}
+
+impl Ids {
+    /// The layout of a name, which a claim whose epoch has come makes its own if there is none.
+    pub(crate) fn layout(&mut self, now: i64, want: &ClaimWorker) -> Option<(i64, i64, i64)> {
+        let name = (want.namespace.clone(), want.name.clone());
+        let known = self.layouts.get(&name).copied();
+        if known.is_none() && want.epoch.saturating_mul(1000) <= now {
+            let layout = (want.worker_bits, want.sequence_bits, want.epoch);
+            self.layouts.insert(name, layout);
+            return Some(layout);
+        }
+        known
+    }
+
+    /// Number and time to start at; `None` when all are taken.
+    pub(crate) fn claim(&mut self, now: i64, want: &ClaimWorker) -> Option<(i64, i64)> {
+        let name = (want.namespace.clone(), want.name.clone());
+        let workers = self.workers.entry(name).or_default();
+        let free = (0..workers.len())
+            .filter(|at| workers[*at].expires_at <= now)
+            .min_by_key(|at| (workers[*at].expires_at, *at));
+        let at = match free {
+            Some(at) => at,
+            None if workers.len() < 1 << want.worker_bits => {
+                workers.push(Worker {
+                    token: 0,
+                    floor: 0,
+                    expires_at: now,
+                });
+                workers.len() - 1
+            }
+            None => return None,
+        };
+        let start = workers[at].floor.max(want.least).max(now / 1000);
+        workers[at] = Worker {
+            token: want.token,
+            floor: start + want.reserve,
+            expires_at: now + want.ttl,
+        };
+        Some((i64::try_from(at).unwrap_or(i64::MAX), start))
+    }
+
+    /// The floor; `None` when another has the number.
+    pub(crate) fn renew(&mut self, now: i64, want: &RenewWorker) -> Option<i64> {
+        let worker = self.worker(&want.namespace, &want.name, want.worker, want.token)?;
+        let wanted = want.least.max(now / 1000) + want.reserve;
+        worker.floor = worker.floor.max(wanted);
+        worker.expires_at = now + want.ttl;
+        Some(worker.floor)
+    }
+
+    pub(crate) fn release(&mut self, now: i64, want: &ReleaseWorker) -> bool {
+        let worker = self.worker(&want.namespace, &want.name, want.worker, want.token);
+        let Some(worker) = worker else {
+            return false;
+        };
+        worker.token = 0;
+        worker.floor = worker.floor.min(want.floor);
+        worker.expires_at = worker.expires_at.min(now);
+        true
+    }
+
+    /// The first ids of blocks; requests for one name are answered together.
+    pub(crate) fn blocks(&mut self, batch: &[NextBlock]) -> Vec<Option<i64>> {
+        let mut totals: BTreeMap<Name, i64> = BTreeMap::new();
+        for one in batch {
+            let name = (one.namespace.clone(), one.name.clone());
+            *totals.entry(name).or_default() += one.size;
+        }
+        let mut from: BTreeMap<Name, Option<i64>> = BTreeMap::new();
+        for (name, total) in totals {
+            let next = self.next.entry(name.clone()).or_insert(1);
+            let first = *next;
+            let after = first.checked_add(total).filter(|after| *after < i64::MAX);
+            if let Some(after) = after {
+                *next = after;
+            }
+            from.insert(name, after.map(|_| first));
+        }
+        batch
+            .iter()
+            .map(|one| {
+                let name = (one.namespace.clone(), one.name.clone());
+                let next = from.get_mut(&name)?.as_mut()?;
+                let first = *next;
+                *next += one.size;
+                Some(first)
+            })
+            .collect()
+    }
+
+    /// How many worker numbers of a name are held.
+    pub(crate) fn held(&self, now: i64, namespace: &str, name: &str) -> usize {
+        let workers = self.workers.get(&(namespace.to_owned(), name.to_owned()));
+        workers.map_or(0, |workers| {
+            let held = workers.iter().filter(|worker| worker.expires_at > now);
+            held.count()
+        })
+    }
+
+    fn worker(
+        &mut self,
+        namespace: &str,
+        name: &str,
+        number: i64,
+        token: i64,
+    ) -> Option<&mut Worker> {
+        let workers = self
+            .workers
+            .get_mut(&(namespace.to_owned(), name.to_owned()))?;
+        let worker = workers.get_mut(usize::try_from(number).ok()?)?;
+        (worker.token == token).then_some(worker)
+    }
+}

@@ -1,0 +1,22 @@
+-- Gives worker numbers back.
+--
+-- Promises: only the claim with this token ends; its successor starts at the time that is told,
+-- below which all of its ids are, or at the floor if that is earlier.
+-- Index: the primary key of id_worker; no indexed column changes, so the update is HOT.
+-- Race: as in renew.sql. The token is taken away, so that a renewal that comes later finds nothing.
+WITH want AS MATERIALIZED (
+    SELECT w.*
+      FROM unnest($1::text[], $2::text[], $3::int8[], $4::int8[], $5::int8[])
+           WITH ORDINALITY AS w (namespace, name, worker, token, floor, n)
+), released AS (
+    UPDATE lockapi.id_worker AS l
+       SET token = 0,
+           floor = least(l.floor, w.floor),
+           expires_at = least(l.expires_at, pg_catalog.clock_timestamp())
+      FROM want AS w
+     WHERE l.namespace = w.namespace AND l.name = w.name AND l.worker = w.worker AND l.token = w.token
+    RETURNING w.n
+)
+SELECT w.n, r.n IS NOT NULL AS released
+  FROM want AS w
+  LEFT JOIN released AS r ON r.n = w.n

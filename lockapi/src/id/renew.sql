@@ -1,0 +1,26 @@
+-- Keeps worker numbers, and moves the floors below which their owners make ids.
+--
+-- Promises: only the claim with this token is renewed, also after its end as long as nobody has
+-- taken the number; a floor never goes down. Nothing is inserted.
+-- Index: the primary key of id_worker; no indexed column changes, so the update is HOT.
+-- Race: a taker that locked the row first has changed the token, which the predicate sees when it is
+-- evaluated again on the new row. Takers never wait for rows, so a batch cannot deadlock with one.
+WITH want AS MATERIALIZED (
+    SELECT w.*
+      FROM unnest($1::text[], $2::text[], $3::int8[], $4::int8[], $5::int8[], $6::int8[], $7::int8[])
+           WITH ORDINALITY AS w (namespace, name, worker, token, ttl, reserve, least, n)
+), clock AS MATERIALIZED (
+    SELECT (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000)::int8 AS us
+), renewed AS (
+    UPDATE lockapi.id_worker AS l
+       SET floor = greatest(l.floor, greatest(w.least, c.us / 1000) + w.reserve),
+           renewed_at = pg_catalog.clock_timestamp(),
+           expires_at = pg_catalog.clock_timestamp() + w.ttl * interval '1 microsecond'
+      FROM want AS w, clock AS c
+     WHERE l.namespace = w.namespace AND l.name = w.name AND l.worker = w.worker AND l.token = w.token
+    RETURNING w.n, l.floor
+)
+SELECT w.n, r.floor, c.us AS now
+  FROM want AS w
+ CROSS JOIN clock AS c
+  LEFT JOIN renewed AS r ON r.n = w.n

@@ -1,0 +1,108 @@
+//! Optimistic locking: writes that succeed only if nobody has written since the row was read.
+//!
+//! The row carries a version, which every write raises. A writer reads the row, works without
+//! holding anything, and writes with the version that it has seen. [`Outcome`] tells in the same
+//! round trip whether that was still the version, and [`Retry`] does it again when it was not.
+//!
+//! Backend crates have `update_versioned` for a transaction or connection of the program, and
+//! `transact`, which runs a closure in a transaction and repeats it on conflicts.
+
+use std::error::Error as StdError;
+use std::fmt;
+
+mod contention;
+mod retry;
+mod table;
+
+pub use retry::{Attempt, Attempts, Retry};
+pub use table::Table;
+
+use crate::error::Error;
+
+/// Any error, as closures that are repeated give it.
+pub type BoxError = Box<dyn StdError + Send + Sync>;
+
+/// What became of a versioned update.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "the row was written only if the outcome says so"]
+pub enum Outcome {
+    /// The row was written; its new version.
+    Updated(i64),
+    /// Somebody else has written the row since it was read. Nothing was changed.
+    Stale {
+        /// The version that it has now.
+        current: i64,
+    },
+    /// There is no such row, or not any more. Nothing was changed.
+    Gone,
+}
+
+impl Outcome {
+    /// Of the version that was found in the row, and the one that was written to it.
+    #[doc(hidden)]
+    pub fn of(found: Option<i64>, written: Option<i64>) -> Self {
+        match (found, written) {
+            (_, Some(version)) => Self::Updated(version),
+            (Some(current), None) => Self::Stale { current },
+            (None, None) => Self::Gone,
+        }
+    }
+
+    /// The new version, or a [`Conflict`].
+    ///
+    /// # Errors
+    /// A conflict, which [`Retry`] repeats the work for if the row is still there.
+    pub fn updated(self) -> Result<i64, Conflict> {
+        match self {
+            Self::Updated(version) => Ok(version),
+            Self::Stale { current } => Err(Conflict {
+                current: Some(current),
+            }),
+            Self::Gone => Err(Conflict { current: None }),
+        }
+    }
+}
+
+/// A versioned update that did not find what it had seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Conflict {
+    /// The version that the row has now; `None` when there is no row.
+    pub current: Option<i64>,
+}
+
+impl fmt::Display for Conflict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.current {
+            Some(current) => write!(f, "the row was written since: it has version {current} now"),
+            None => f.write_str("the row does not exist, or not any more"),
+        }
+    }
+}
+
+impl StdError for Conflict {}
+
+/// Whether work that failed with this error may be done again: a [`Conflict`] on a row that is
+/// there, a serialization failure or a deadlock (SQLSTATE 40001 and 40P01). `sqlstate` tells the
+/// code of a driver's error.
+///
+/// An error without a code, such as a connection that ended during the commit, is never one:
+/// nobody knows what became of the work.
+#[must_use]
+pub fn is_conflict(
+    error: &(dyn StdError + 'static),
+    sqlstate: impl Fn(&(dyn StdError + 'static)) -> Option<String>,
+) -> bool {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(conflict) = error.downcast_ref::<Conflict>() {
+            return conflict.current.is_some();
+        }
+        let told = error.downcast_ref::<Error>().and_then(Error::sqlstate);
+        let code = told.map(str::to_owned).or_else(|| sqlstate(error));
+        if let Some(code) = code {
+            return code == "40001" || code == "40P01";
+        }
+        next = error.source();
+    }
+    false
+}

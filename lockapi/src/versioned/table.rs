@@ -1,0 +1,191 @@
+//! The statement of a versioned update. Nowhere else is SQL composed.
+
+use std::collections::HashSet;
+use std::fmt::Write;
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// The longest identifier that the server keeps whole, in bytes.
+const MAX_IDENTIFIER_BYTES: usize = 63;
+/// The most columns of a key, or of a change.
+const MAX_COLUMNS: usize = 100;
+
+/// A table of the program with a version column, which is an integer and not NULL.
+///
+/// Identifiers are quoted, so they are compared as they are written: `Account` is not `account`.
+///
+/// ```
+/// use lockapi::versioned::Table;
+///
+/// let accounts = Table::new("account", &["id"], "version")?.in_schema("bank")?;
+/// let keyed_by_two = Table::new("price", &["shop", "article"], "version")?;
+/// # Ok::<(), lockapi::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Table {
+    name: String,
+    keys: Vec<String>,
+    version: String,
+}
+
+impl Table {
+    /// A table by its name, the columns that identify a row, and the column of the version.
+    ///
+    /// # Errors
+    /// `Invalid` for an identifier that is not 1 to 63 bytes or has a NUL, no key, or a column that
+    /// is named twice.
+    pub fn new(name: &str, keys: &[&str], version: &str) -> Result<Self> {
+        let name = quoted(name)?;
+        let columns = keys.iter().chain([&version]).copied();
+        let mut keys = distinct(columns, &HashSet::new())?;
+        let version = keys.pop().unwrap_or_default();
+        if keys.is_empty() {
+            return Err(invalid("a table needs a key of 1 or more columns"));
+        }
+        Ok(Self {
+            name,
+            keys,
+            version,
+        })
+    }
+
+    /// The same table in a schema; otherwise the `search_path` decides.
+    ///
+    /// # Errors
+    /// `Invalid` for an identifier that is not 1 to 63 bytes or has a NUL.
+    pub fn in_schema(mut self, schema: &str) -> Result<Self> {
+        self.name = format!("{}.{}", quoted(schema)?, self.name);
+        Ok(self)
+    }
+
+    /// How many columns the key has.
+    #[must_use]
+    pub fn key_columns(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// The statement that sets these columns. Its parameters are the key, the version that was seen
+    /// (an `int8`), and the values, each in the order of the columns; it answers at most one row, of
+    /// the version that was found and the one that was written. Backend crates run it.
+    ///
+    /// The row is locked before it is compared, and the answer is what the lock found, not what the
+    /// snapshot has.
+    ///
+    /// # Errors
+    /// `Invalid` for an identifier that is not 1 to 63 bytes or has a NUL, and for a column that is
+    /// the version, part of the key, or named twice.
+    pub fn update(&self, columns: &[&str]) -> Result<String> {
+        let taken = self.keys.iter().chain([&self.version]).cloned().collect();
+        let columns = distinct(columns.iter().copied(), &taken)?;
+        let Self {
+            name,
+            keys,
+            version,
+        } = self;
+        let seen = keys.len() + 1;
+        let mut key = String::new();
+        for (at, column) in (1..).zip(keys) {
+            let and = if at == 1 { "" } else { " AND " };
+            // Writing to a string cannot fail.
+            let _ok = write!(key, "{and}t.{column} = ${at}");
+        }
+        let mut set = String::new();
+        for (at, column) in (seen + 1..).zip(&columns) {
+            let _ok = write!(set, "{column} = ${at}, ");
+        }
+        Ok(format!(
+            "WITH found AS MATERIALIZED (
+                 SELECT t.{version}::int8 AS version FROM {name} AS t WHERE {key} FOR NO KEY UPDATE
+             ), written AS (
+                 UPDATE {name} AS t SET {set}{version} = t.{version} + 1
+                   FROM found AS f
+                  WHERE {key} AND t.{version} = ${seen}::int8 AND f.version = ${seen}::int8
+                 RETURNING t.{version}::int8 AS version
+             )
+             SELECT f.version AS found, w.version AS written
+               FROM found AS f LEFT JOIN written AS w ON true"
+        ))
+    }
+}
+
+/// Quotes identifiers, each of which occurs once and is not taken.
+fn distinct<'a>(
+    names: impl Iterator<Item = &'a str>,
+    taken: &HashSet<String>,
+) -> Result<Vec<String>> {
+    let mut seen = HashSet::new();
+    let mut all = Vec::new();
+    for name in names {
+        let column = quoted(name)?;
+        if taken.contains(&column) || !seen.insert(column.clone()) {
+            return Err(invalid(format!(
+                "the column {column} is named twice, or is the version or part of the key"
+            )));
+        }
+        all.push(column);
+    }
+    if all.len() > MAX_COLUMNS {
+        return Err(invalid(format!(
+            "{} columns; allowed are {MAX_COLUMNS}",
+            all.len()
+        )));
+    }
+    Ok(all)
+}
+
+/// The identifier in quotes, as the server reads it back.
+fn quoted(name: &str) -> Result<String> {
+    if name.is_empty() || name.len() > MAX_IDENTIFIER_BYTES {
+        return Err(invalid(format!(
+            "an identifier of {} bytes; allowed are 1 to {MAX_IDENTIFIER_BYTES}",
+            name.len()
+        )));
+    }
+    if name.contains('\0') {
+        return Err(invalid("an identifier has a NUL"));
+    }
+    Ok(format!("\"{}\"", name.replace('"', "\"\"")))
+}
+
+fn invalid(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Invalid, "update_versioned", message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identifiers_cannot_leave_their_quotes() {
+        let nasty = "a\" = 1; DROP TABLE t; --";
+        let table = Table::new(nasty, &[nasty], "version").unwrap();
+        let sql = table.in_schema(nasty).unwrap().update(&["x\""]).unwrap();
+        let quoted = "\"a\"\" = 1; DROP TABLE t; --\"";
+        assert!(sql.contains(&format!("{quoted}.{quoted}")), "{sql}");
+        assert!(sql.contains("\"x\"\"\" = $3"), "{sql}");
+        assert_eq!(sql.replace(quoted, "").matches("DROP").count(), 0);
+    }
+
+    #[test]
+    fn what_cannot_be_an_identifier_is_refused() {
+        let long = "x".repeat(64);
+        for name in ["", "a\0b", long.as_str()] {
+            for table in [
+                Table::new(name, &["id"], "version"),
+                Table::new("t", &[name], "version"),
+                Table::new("t", &["id"], name),
+                Table::new("t", &["id"], "version").and_then(|table| table.in_schema(name)),
+            ] {
+                assert_eq!(table.unwrap_err().kind(), ErrorKind::Invalid, "{name:?}");
+            }
+        }
+        let table = Table::new("t", &["id", "part"], "version").unwrap();
+        for columns in [&["id"][..], &["version"], &["a", "a"], &["\0"]] {
+            assert!(table.update(columns).is_err(), "{columns:?}");
+        }
+        assert!(Table::new("t", &[], "version").is_err());
+        assert!(Table::new("t", &["id", "id"], "version").is_err());
+        assert!(Table::new("t", &["version"], "version").is_err());
+        assert!(table.update(&[]).is_ok(), "only the version");
+    }
+}
