@@ -2,15 +2,12 @@
 //!
 //! A program picks the crate that matches its database library, `backend-sqlx` for one, and gets
 //! the same primitives with the same semantics in the same tables; tests swap it for
-//! [`memory`]. Three of them are here:
+//! [`memory`]. Five of them are here:
 //!
 //! - [`Mutex`]: a lock that lasts as long as a connection does;
 //! - [`Lease`]: a lock that expires unless it is renewed;
-//! - [`RateLimiter`]: a limit on how often something is done.
-//! [`memory`]:
-//!
-//! - [`Mutex`]: a lock that lasts as long as a connection does;
-//! - [`Lease`]: a lock that expires unless it is renewed;
+//! - [`RateLimiter`]: a limit on how often something is done;
+//! - [`Queue`]: jobs that are done later, by a [`worker`] in any process;
 //! - [`IdGen`]: ids that are unique across processes, made in memory.
 //!
 //! ```
@@ -40,6 +37,7 @@ pub mod mutex;
 pub mod queue;
 pub mod seam;
 pub mod versioned;
+pub mod worker;
 
 mod backend;
 mod error;

@@ -31,15 +31,22 @@ mod queue_outage;
 mod schema;
 mod transactions;
 mod versioned;
+mod worker;
+mod worker_outage;
 
 /// What another process does.
 pub(crate) type Role = fn(Context, Vec<String>, Parent) -> Pin<Box<dyn Future<Output = ()>>>;
 
 /// The roles by their names.
 pub(crate) fn roles() -> impl Iterator<Item = &'static (&'static str, Role)> {
-    [processes::ROLES, queue_outage::ROLES, ids_processes::ROLES]
-        .into_iter()
-        .flatten()
+    [
+        processes::ROLES,
+        queue_outage::ROLES,
+        ids_processes::ROLES,
+        worker_outage::ROLES,
+    ]
+    .into_iter()
+    .flatten()
 }
 
 const MODULES: &[&[Case]] = &[
@@ -66,6 +73,8 @@ const MODULES: &[&[Case]] = &[
     ids_limits::CASES,
     ids_processes::CASES,
     versioned::CASES,
+    worker::CASES,
+    worker_outage::CASES,
 ];
 
 pub(crate) use interop::cases as interop;

@@ -20,6 +20,7 @@ mod limit;
 mod mutex;
 mod park;
 mod queue;
+mod worker;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -30,6 +31,7 @@ pub use limit::{Permits, RateLimiter, Reservation};
 pub use mutex::{Mutex, MutexGuard};
 pub(crate) use park::look;
 pub use queue::{Delivery, Queue};
+pub use worker::{Context, Worker};
 
 use crate::backend::{BackendExt, Capabilities};
 use crate::error::Result;

@@ -94,6 +94,11 @@ impl Queue {
         block_on(self.0.settle(ticket, outcome))
     }
 
+    /// Returns after this time; see [`Queue::sleep`](crate::Queue::sleep).
+    pub fn sleep(&self, time: Duration) {
+        block_on(self.0.sleep(time));
+    }
+
     /// Stops giving out jobs.
     ///
     /// # Errors

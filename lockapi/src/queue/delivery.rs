@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::de::DeserializeOwned;
@@ -24,7 +25,9 @@ pub struct Delivery {
     claimed: Claimed,
     queue: Arc<dyn Queue>,
     hold: Arc<Hold>,
-    settled: bool,
+    settled: AtomicBool,
+    /// Whether it was acknowledged in a transaction of the program, which may not have ended yet.
+    acked_in: AtomicBool,
 }
 
 impl Delivery {
@@ -38,7 +41,8 @@ impl Delivery {
             claimed,
             queue,
             hold,
-            settled: false,
+            settled: AtomicBool::new(false),
+            acked_in: AtomicBool::new(false),
         }
     }
 
@@ -202,8 +206,21 @@ impl Delivery {
         self.judge("extend", extending.await).map(drop)
     }
 
-    async fn settle(mut self, operation: &'static str, outcome: Outcome) -> Result<Settled> {
-        self.settled = true;
+    /// Leaves it to the caller to settle it: when dropped it is not given back.
+    pub(crate) fn settled_by_caller(&self) {
+        self.settled.store(true, Ordering::Release);
+    }
+
+    pub(super) fn acked_in_transaction(&self) {
+        self.acked_in.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_acked_in_transaction(&self) -> bool {
+        self.acked_in.load(Ordering::Acquire)
+    }
+
+    async fn settle(self, operation: &'static str, outcome: Outcome) -> Result<Settled> {
+        self.settled_by_caller();
         let settled = self.queue.settle(self.ticket(), outcome).await;
         self.judge(operation, settled)
     }
@@ -229,9 +246,11 @@ impl Delivery {
 
 impl Drop for Delivery {
     fn drop(&mut self) {
-        if !self.settled {
+        if !*self.settled.get_mut() {
             self.queue.settle_later(self.ticket(), Outcome::Abandon);
         }
+        // Whatever became of it, it is not extended any more.
+        self.hold.release();
     }
 }
 

@@ -87,7 +87,10 @@ pub async fn ack_on<C: Connection>(connection: &mut C, delivery: &Delivery) -> R
         return Err(lost());
     }
     match connection.perform(&[ack]).await {
-        Ok(answers) if answers == [true] => Ok(()),
+        Ok(answers) if answers == [true] => {
+            delivery.acked_in_transaction();
+            Ok(())
+        }
         Ok(_) => Err(lost()),
         Err(failure) => Err(failure.error(OPERATION).on(about())),
     }

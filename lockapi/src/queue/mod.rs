@@ -136,7 +136,8 @@ pub trait Queue: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// `Invalid` for a claim outside of its limits. `Unavailable`: neither. `Indeterminate`: nobody
-    /// knows; what was claimed is delivered again when its lease has ended.
+    /// knows; what was claimed is delivered again when its lease has ended. Deliveries that could not
+    /// be completed are still extended while they live.
     async fn exchange(&self, acks: Vec<Ticket>, claim: Option<&Claim>) -> Result<Exchange>;
 
     /// Returns when there may be something to claim that was not there at the exchange that
@@ -156,6 +157,10 @@ pub trait Queue: Send + Sync + fmt::Debug {
     /// Decides what becomes of a delivery, in the background: for destructors. Where the server
     /// cannot be reached the lease ends by itself.
     fn settle_later(&self, ticket: Ticket, outcome: Outcome);
+
+    /// Returns after this time, by the clock that leases are kept by: for workers, which need no
+    /// particular runtime.
+    async fn sleep(&self, time: Duration);
 
     /// Pauses it, or lets it go on: a paused queue takes jobs and gives none.
     ///

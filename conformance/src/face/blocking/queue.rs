@@ -57,6 +57,11 @@ impl Queue for Blocking<blocking::Queue> {
         self.0.as_queue().settle_later(ticket, outcome);
     }
 
+    async fn sleep(&self, time: Duration) {
+        // A call that blocks would keep its thread when this is dropped.
+        self.0.as_queue().sleep(time).await;
+    }
+
     async fn set_paused(&self, paused: bool) -> Result<()> {
         let queue = self.0.clone();
         call(move || {

@@ -52,6 +52,10 @@ impl<Q: Queue + ?Sized + 'static> Queue for Through<Q> {
         self.0.settle_later(ticket, outcome);
     }
 
+    async fn sleep(&self, time: Duration) {
+        self.0.sleep(time).await;
+    }
+
     async fn set_paused(&self, paused: bool) -> Result<()> {
         self.0.set_paused(paused).await
     }

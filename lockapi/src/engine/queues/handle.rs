@@ -80,8 +80,12 @@ struct Unclaimed<C: Connector> {
 impl<C: Connector> Drop for Unclaimed<C> {
     fn drop(&mut self) {
         for (job, _) in &self.jobs {
+            let ack = Ack {
+                ticket: job.ticket,
+                archive: false,
+            };
             self.queues
-                .settle_later(&self.topic, job.ticket, &Outcome::Release);
+                .settle_later(&self.topic, ack, &Outcome::Release);
         }
     }
 }
@@ -251,8 +255,10 @@ impl<C: Connector> Named<C> {
         let (sender, answer) = oneshot::channel();
         let (lease, renewed) = (claim.lease, claim.renewed);
         let (keeping, topic) = (Arc::clone(queues), Arc::clone(&handle.topic));
+        let completed: Vec<_> = turn.acks.iter().map(|ack| ack.ticket).collect();
         queues.lane.submit(turn, move |outcome| {
             let outcome = outcome.map(|turned| {
+                keeping.kept.forget_all(&completed);
                 topic.claimed(&keeping.keeper, most, &turned);
                 let tickets = turned.claimed.iter().map(|job| job.ticket);
                 let holds = keeping.kept.keep(tickets, sent, lease, renewed);
@@ -310,17 +316,16 @@ impl<C: Connector> Queue for Named<C> {
         let archive = handle.terms.archive;
         let acks: Vec<_> = acks
             .into_iter()
-            .map(|ticket| {
-                queues.kept.forget(ticket);
-                Ack { ticket, archive }
-            })
+            .map(|ticket| Ack { ticket, archive })
             .collect();
         let Some(claim) = claim else {
             // Asked for together, so that they travel together.
+            let tickets: Vec<_> = acks.iter().map(|ack| ack.ticket).collect();
             let calls: Vec<_> = acks.into_iter().map(|ack| handle.call(ack)).collect();
             let answers = futures_util::future::join_all(calls).await;
-            let acked: Result<Vec<_>> = answers.into_iter().collect();
-            return Ok(Exchange::new(acked?, Vec::new(), false, seen));
+            let acked = answers.into_iter().collect::<Result<Vec<_>>>()?;
+            queues.kept.forget_all(&tickets);
+            return Ok(Exchange::new(acked, Vec::new(), false, seen));
         };
         handle.listen();
         let (acked, mut unclaimed, more) = self.turn(acks, claim).await?;
@@ -348,10 +353,6 @@ impl<C: Connector> Queue for Named<C> {
             let acked = self.exchange(vec![ticket], None).await?.acked == [true];
             return Ok(if acked { Settled::Done } else { Settled::Lost });
         };
-        let extends = matches!(outcome, Outcome::Extend(_));
-        if !extends {
-            queues.kept.forget(ticket);
-        }
         let mut tries = TRIES;
         loop {
             let sent = queues.keeper.now();
@@ -368,6 +369,7 @@ impl<C: Connector> Queue for Named<C> {
                     return Ok(settled);
                 }
                 _ => {
+                    queues.kept.forget(ticket);
                     handle.topic.returned();
                     return Ok(settled);
                 }
@@ -378,7 +380,15 @@ impl<C: Connector> Queue for Named<C> {
     fn settle_later(&self, ticket: Ticket, outcome: Outcome) {
         let handle = &self.0;
         let queues = &handle.core.queues;
-        queues.settle_later(&handle.topic, ticket, &outcome);
+        let ack = Ack {
+            ticket,
+            archive: handle.terms.archive,
+        };
+        queues.settle_later(&handle.topic, ack, &outcome);
+    }
+
+    async fn sleep(&self, time: Duration) {
+        self.0.core.links.keeper.sleep(time).await;
     }
 
     async fn set_paused(&self, paused: bool) -> Result<()> {

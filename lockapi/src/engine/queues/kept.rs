@@ -119,6 +119,16 @@ impl<C: Connector> Kept<C> {
         }
     }
 
+    /// They are completed, or were not the program's any more.
+    pub(super) fn forget_all(&self, tickets: &[Ticket]) {
+        let mut state = self.lock();
+        for ticket in tickets {
+            if let Some(entry) = state.remove(*ticket) {
+                entry.hold.release();
+            }
+        }
+    }
+
     /// It was extended by a request that was sent at `sent`.
     pub(super) fn extended(&self, ticket: Ticket, sent: Time, lease: Duration) {
         let mut state = self.lock();
@@ -183,6 +193,11 @@ impl<C: Connector> Kept<C> {
             };
             if due > now + slack {
                 break;
+            }
+            if !entry.hold.is_held() {
+                // Nobody has the delivery any more.
+                state.remove(ticket);
+                continue;
             }
             if now >= entry.deadline {
                 entry.hold.lose();

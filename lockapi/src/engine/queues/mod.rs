@@ -15,7 +15,7 @@ use super::keeper::Keeper;
 use super::lane::{ALONE, Lane, Queued};
 use crate::queue::{
     Ack, Cancel, CountJobs, Discard, Outcome, Purge, Push, PushKeyed, ReadDead, Redrive, SetPaused,
-    Settle, SweepQueue, Ticket, Turn,
+    Settle, SweepQueue, Turn,
 };
 use crate::seam::Connector;
 
@@ -82,11 +82,13 @@ impl<C: Connector> Queues<C> {
     }
 
     /// Settles in the background; where that fails the lease ends by itself.
-    fn settle_later(&self, topic: &Arc<Topic>, ticket: Ticket, outcome: &Outcome) {
+    fn settle_later(&self, topic: &Arc<Topic>, ack: Ack, outcome: &Outcome) {
+        let ticket = ack.ticket;
         self.kept.forget(ticket);
         let topic = Arc::clone(topic);
-        if let Some(settle) = Settle::new(ticket, outcome) {
-            self.lane.submit(settle, move |_| topic.returned());
+        match Settle::new(ticket, outcome) {
+            Some(settle) => self.lane.submit(settle, move |_| topic.returned()),
+            None => self.lane.submit(ack, drop),
         }
     }
 }

@@ -1,0 +1,315 @@
+//! Queues and workers against the raw driver, in one run.
+//!
+//! Prints a table and writes a line for each figure to `target/bench/figures.jsonl`. Absolute
+//! numbers depend on the machine; the ratios are what to look at. Commits are durable on both sides.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use common::{Better, Report, median, on_one_core, rate, runtime};
+use conformance::cluster::Cluster;
+use lockapi::queue::{Claim, Job};
+use lockapi::worker::{Context, Stop, Worker};
+use lockapi::{Backend, BackendExt, Queue, QueueExt};
+use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
+use tokio::sync::mpsc;
+
+const JOBS: u32 = 100_000;
+/// How many jobs are pushed in one call.
+const BATCH: u32 = 1000;
+
+/// A table of the same shape for the raw driver.
+const TABLE: &str = "CREATE TABLE bench_job (LIKE lockapi.job INCLUDING ALL)
+    WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 1)";
+const PUSH: &str = "INSERT INTO bench_job (run_at, max_attempts, priority, namespace, queue, name, payload)
+    SELECT now(), 20, 2, 'default', 'raw', w.name, w.payload::json FROM unnest($1::text[], $2::text[]) AS w (name, payload)";
+const CLAIM: &str = "WITH c AS MATERIALIZED (
+        SELECT id FROM bench_job
+         WHERE namespace = 'default' AND queue = 'raw' AND priority = 2 AND run_at <= now() AND lease_until IS NULL
+         ORDER BY run_at, id LIMIT 100 FOR UPDATE SKIP LOCKED)
+    UPDATE bench_job AS j SET lease_until = now() + interval '30 s', attempt = attempt + 1
+      FROM c WHERE j.id = c.id RETURNING j.id, j.payload::text";
+const DELETE: &str = "DELETE FROM bench_job WHERE id = ANY ($1)";
+
+fn main() {
+    let mut report = Report::open("queue");
+    report.of("sqlx");
+    let arguments: Vec<String> = std::env::args().collect();
+    let only = arguments.iter().skip(1).find(|one| !one.starts_with("--"));
+    let only = only.cloned();
+    if only.as_deref().is_none_or(|only| only == "claim") {
+        report = one_core(report);
+    }
+    // On a worker, as the tasks of a service are.
+    let report =
+        runtime().block_on(async { tokio::spawn(all(report, only)).await.expect("the figures") });
+    report.print();
+}
+
+fn one_core(mut report: Report) -> Report {
+    on_one_core(|url| {
+        let url = url.to_owned();
+        runtime().block_on(async {
+            tokio::spawn(async move {
+                let backend = backend_sqlx::connect_url(&url).await.expect("a backend");
+                backend.migrate().await.expect("tables");
+                let mut raw = PgConnection::connect(&url).await.expect("a connection");
+                claim(&mut report, &backend, &mut raw).await;
+                report
+            })
+            .await
+            .expect("the figures")
+        })
+    })
+}
+
+async fn all(mut report: Report, only: Option<String>) -> Report {
+    // Nobody else's work is to be measured, unless the caller names a server.
+    let named = std::env::var("DATABASE_URL").ok();
+    let private = named.is_none().then(|| Cluster::private(&[]));
+    let private = private.map(|started| started.unwrap_or_else(|error| panic!("{error}")));
+    let url = match (&private, &named) {
+        (Some(cluster), _) => cluster.url(),
+        (None, url) => url.as_deref().unwrap_or_default(),
+    };
+    let backend = backend_sqlx::connect_url(url).await.expect("a backend");
+    backend.migrate().await.expect("tables");
+    let mut raw = PgConnection::connect(url).await.expect("a connection");
+    for sql in ["DROP TABLE IF EXISTS bench_job", TABLE] {
+        run(&mut raw, sql).await;
+    }
+    let wanted = |group: &str| only.as_deref().is_none_or(|only| only == group);
+    if wanted("burn_down") {
+        burn_down(&mut report, &backend, &mut raw).await;
+    }
+    if wanted("single") {
+        single(&mut report, &backend, &mut raw).await;
+    }
+    if wanted("pick_up") {
+        pick_up(&mut report, &backend, url).await;
+    }
+    report
+}
+
+async fn run(raw: &mut PgConnection, sql: &'static str) {
+    sqlx::query(sql).execute(raw).await.expect("done");
+}
+
+async fn wal(raw: &mut PgConnection) -> f64 {
+    let sql = "SELECT (pg_current_wal_insert_lsn() - '0/0')::float8";
+    sqlx::query_scalar(sql)
+        .fetch_one(raw)
+        .await
+        .expect("a place in the log")
+}
+
+/// A text of 240 bytes.
+fn payload() -> String {
+    "x".repeat(238)
+}
+
+fn jobs(count: u32) -> Vec<Job> {
+    let payload = payload();
+    (0..count)
+        .map(|_| Job::new("noop", &payload).expect("a job"))
+        .collect()
+}
+
+fn per_second(count: u32, start: Instant) -> f64 {
+    f64::from(count) / start.elapsed().as_secs_f64()
+}
+
+/// A worker of 16 handlers that do nothing, from the first push to the last completion.
+async fn burn_down(report: &mut Report, backend: &Arc<dyn Backend>, raw: &mut PgConnection) {
+    let queue = backend.queue("bench/burn").expect("a queue");
+    run(raw, "CHECKPOINT").await;
+    let (mut ours, mut theirs) = (Duration::ZERO, Duration::ZERO);
+    let before = wal(raw).await;
+    let mut others = 0.0;
+    let text = serde_json::to_string(&payload()).expect("JSON");
+    let (names, texts) = (vec!["noop"; BATCH as usize], vec![text; BATCH as usize]);
+    // Turn by turn, so that both see the same noise.
+    for _ in 0..JOBS / BATCH {
+        let batch = jobs(BATCH);
+        let start = Instant::now();
+        queue.push_all(batch).await.expect("pushed");
+        ours += start.elapsed();
+        let mark = wal(raw).await;
+        let start = Instant::now();
+        let push = sqlx::query(PUSH).bind(&names).bind(&texts);
+        push.execute(&mut *raw).await.expect("pushed");
+        theirs += start.elapsed();
+        others += wal(raw).await - mark;
+    }
+    report.add(
+        "queue.push.1000",
+        "jobs/s",
+        f64::from(JOBS) / ours.as_secs_f64(),
+        f64::from(JOBS) / theirs.as_secs_f64(),
+        "INSERT … SELECT unnest",
+        Better::Higher,
+    );
+    for table in ["VACUUM ANALYZE lockapi.job", "VACUUM ANALYZE bench_job"] {
+        let mark = wal(raw).await;
+        run(raw, table).await;
+        others += wal(raw).await - mark;
+    }
+    let start = Instant::now();
+    work_off(&queue, JOBS).await;
+    let ours = per_second(JOBS, start);
+    let written = wal(raw).await - before - others;
+    let start = Instant::now();
+    let mut done = 0;
+    while done < JOBS {
+        let claimed = sqlx::query(CLAIM).fetch_all(&mut *raw).await;
+        let claimed = claimed.expect("claimed");
+        let ids: Vec<i64> = claimed.iter().map(|row| row.get(0)).collect();
+        let deleted = sqlx::query(DELETE).bind(&ids).execute(&mut *raw).await;
+        let deleted = deleted.expect("deleted").rows_affected();
+        done += u32::try_from(deleted).expect("at most 100");
+    }
+    report.add(
+        "worker.burn_down.16",
+        "jobs/s",
+        ours,
+        per_second(JOBS, start),
+        "claim 100 and delete 100 in a loop",
+        Better::Higher,
+    );
+    report.add(
+        "queue.wal",
+        "bytes/job",
+        written / f64::from(JOBS),
+        1000.0,
+        "the budget of 1,000",
+        Better::Lower,
+    );
+}
+
+async fn work_off(queue: &Arc<dyn Queue>, jobs: u32) {
+    let stop = Stop::new();
+    let count = Arc::new(AtomicU64::new(0));
+    let (ended, handled) = (stop.clone(), Arc::clone(&count));
+    let worker = Worker::new(Arc::clone(queue)).concurrency(16).handle(
+        "noop",
+        move |_: String, _: Context| {
+            if handled.fetch_add(1, Ordering::Relaxed) + 1 == u64::from(jobs) {
+                ended.stop();
+            }
+            async { Ok(()) }
+        },
+    );
+    let summary = worker.run(stop.stopped()).await.expect("a summary");
+    assert_eq!(summary.done, u64::from(jobs));
+}
+
+/// Many tasks that push a job each, against one statement and one commit after the other.
+async fn single(report: &mut Report, backend: &Arc<dyn Backend>, raw: &mut PgConnection) {
+    let queue = backend.queue("bench/single").expect("a queue");
+    let ours = rate(256, |_, count, until| {
+        let queue = Arc::clone(&queue);
+        async move {
+            let payload = payload();
+            while Instant::now() < until {
+                let job = Job::new("noop", &payload).expect("a job");
+                queue.push(job).await.expect("pushed");
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    })
+    .await;
+    let text = serde_json::to_string(&payload()).expect("JSON");
+    let start = Instant::now();
+    let mut pushed = 0;
+    while start.elapsed() < common::SECONDS {
+        let push = sqlx::query(PUSH).bind(["noop"]).bind([&text]);
+        push.execute(&mut *raw).await.expect("pushed");
+        pushed += 1;
+    }
+    report.add(
+        "queue.push.single.256",
+        "jobs/s",
+        ours,
+        per_second(pushed, start),
+        "a commit each on one connection",
+        Better::Higher,
+    );
+    queue.purge().await.expect("purged");
+    run(raw, "TRUNCATE bench_job").await;
+}
+
+/// From the push of a lone job in another process to the begin of its handler.
+async fn pick_up(report: &mut Report, backend: &Arc<dyn Backend>, url: &str) {
+    let there = backend_sqlx::connect_url(url).await.expect("a backend");
+    let there = there.queue("bench/pick_up").expect("a queue");
+    let (sender, mut begun) = mpsc::unbounded_channel();
+    let stop = Stop::new();
+    let stopped = stop.clone();
+    let worker = Worker::new(backend.queue("bench/pick_up").expect("a queue"))
+        .poll(Duration::from_mins(1))
+        .handle("noop", move |_: u32, _| {
+            // The figures are complete when nobody listens any more.
+            let _late = sender.send(Instant::now());
+            async { Ok(()) }
+        });
+    let running = tokio::spawn(async move { worker.run(stopped.stopped()).await });
+    let mut times = Vec::new();
+    for round in 0..300 {
+        // Idle, and not in step with anything.
+        tokio::time::sleep(Duration::from_millis(15 + round % 7)).await;
+        let start = Instant::now();
+        there
+            .push(Job::new("noop", &round).expect("a job"))
+            .await
+            .expect("pushed");
+        let at = begun.recv().await.expect("a worker");
+        times.push(at.saturating_duration_since(start).as_secs_f64() * 1e3);
+    }
+    stop.stop();
+    running.await.expect("a worker").expect("a summary");
+    report.add(
+        "worker.pick_up.p50",
+        "ms",
+        median(times),
+        5.0,
+        "the budget of 5 ms",
+        Better::Lower,
+    );
+}
+
+/// A claim of ten with many and with few jobs that wait.
+async fn claim(report: &mut Report, backend: &Arc<dyn Backend>, raw: &mut PgConnection) {
+    let mut medians = Vec::new();
+    for (name, waiting) in [("bench/few", 1000), ("bench/many", 1_000_000)] {
+        let queue = backend.queue(name).expect("a queue");
+        let fill = format!(
+            "INSERT INTO lockapi.job (run_at, max_attempts, priority, namespace, queue, name, payload)
+             SELECT now(), 20, 2, 'default', '{name}', 'noop', '{{}}' FROM generate_series(1, {waiting})"
+        );
+        let fill = sqlx::query(AssertSqlSafe(fill));
+        fill.execute(&mut *raw).await.expect("filled");
+        run(raw, "VACUUM ANALYZE lockapi.job").await;
+        let mut times = Vec::new();
+        for _ in 0..400 {
+            let start = Instant::now();
+            let claimed = queue.claim(&Claim::new(2)).await.expect("claimed");
+            times.push(start.elapsed().as_secs_f64() * 1e6);
+            assert_eq!(claimed.len(), 2);
+            for delivery in claimed {
+                delivery.ack().await.expect("done");
+            }
+        }
+        medians.push(median(times));
+    }
+    report.add(
+        "queue.claim.1000000.p50",
+        "us",
+        medians[1],
+        medians[0],
+        "with 1,000 waiting",
+        Better::Lower,
+    );
+}

@@ -1,0 +1,235 @@
+//! [`Worker`](crate::worker::Worker) for blocking callers.
+
+mod pool;
+
+use std::fmt;
+use std::ops::Deref;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use tokio::sync::oneshot;
+
+use self::pool::Pool;
+use super::{Queue, block_on};
+use crate::error::Result;
+use crate::queue::Delivery;
+use crate::worker::{self, Begin, Failed, Observe, Stop, Summary, Terms, Work, decode, words};
+
+/// Does the jobs of a queue with handlers that block, each on a thread of its own; see
+/// [`worker::Worker`], whose guarantees it shares.
+///
+/// A thread cannot be stopped. A handler whose time has run out, or whose delivery was lost, is told
+/// by [`Context::is_lost`]; its answer does not count any more, and its place is taken until it
+/// returns.
+///
+/// ```
+/// use lockapi::{blocking, memory::Database, queue::Job, worker::Stop};
+///
+/// let backend = blocking::Backend::connect(Database::new().connect())?;
+/// let mails = backend.queue("mails")?;
+/// mails.push(Job::new("welcome", "ada@example.com")?)?;
+///
+/// let stop = Stop::new();
+/// let done = stop.clone();
+/// let summary = blocking::Worker::new(&mails)
+///     .handle("welcome", move |address: String, job: blocking::Context| {
+///         println!("welcome, {address}; attempt {}", job.attempt());
+///         done.stop();
+///         Ok(())
+///     })
+///     .concurrency(4)
+///     .run(&stop)?;
+/// assert_eq!(summary.done, 1);
+/// # Ok::<(), lockapi::Error>(())
+/// ```
+#[must_use = "a worker does nothing until it is run"]
+pub struct Worker {
+    inner: worker::Worker,
+    pool: Arc<Pool>,
+}
+
+impl Worker {
+    /// A worker on this queue, without handlers yet.
+    pub fn new(queue: &Queue) -> Self {
+        Self {
+            inner: worker::Worker::new(Arc::clone(queue.inner())),
+            pool: Arc::default(),
+        }
+    }
+
+    /// Has jobs of this name done by `handler`, which is given the payload and the job's context.
+    pub fn handle<T, F>(self, name: impl Into<String>, handler: F) -> Self
+    where
+        T: DeserializeOwned,
+        F: Fn(T, Context) -> Result<(), Failed> + Send + Sync + 'static,
+    {
+        let begin = self.typed(handler);
+        self.with(|inner| inner.begin_with(name.into(), begin, None))
+    }
+
+    /// As [`handle`](Self::handle), on terms of its own.
+    pub fn handle_with<T, F>(self, name: impl Into<String>, terms: Terms, handler: F) -> Self
+    where
+        T: DeserializeOwned,
+        F: Fn(T, Context) -> Result<(), Failed> + Send + Sync + 'static,
+    {
+        let begin = self.typed(handler);
+        self.with(|inner| inner.begin_with(name.into(), begin, Some(terms)))
+    }
+
+    /// Has jobs of all other names done by `handler`, instead of making dead letters of them.
+    pub fn fallback<F>(self, handler: F) -> Self
+    where
+        F: Fn(Context) -> Result<(), Failed> + Send + Sync + 'static,
+    {
+        let begin = self.on_threads(handler);
+        self.with(|inner| inner.fall_back_to(begin))
+    }
+
+    /// The terms of all handlers that have none of their own.
+    pub fn terms(self, terms: Terms) -> Self {
+        self.with(|inner| inner.terms(terms))
+    }
+
+    /// How many handlers run at the same time; see [`worker::Worker::concurrency`].
+    pub fn concurrency(self, handlers: usize) -> Self {
+        self.with(|inner| inner.concurrency(handlers))
+    }
+
+    /// How many jobs are claimed ahead at most; see [`worker::Worker::prefetch`].
+    pub fn prefetch(self, jobs: usize) -> Self {
+        self.with(|inner| inner.prefetch(jobs))
+    }
+
+    /// How long a job stays with a worker that died; see [`worker::Worker::lease`].
+    pub fn lease(self, lease: Duration) -> Self {
+        self.with(|inner| inner.lease(lease))
+    }
+
+    /// Names the worker for readers; see [`worker::Worker::name`].
+    pub fn name(self, name: impl Into<String>) -> Self {
+        self.with(|inner| inner.name(name))
+    }
+
+    /// How often it looks at an empty queue; see [`worker::Worker::poll`].
+    pub fn poll(self, every: Duration) -> Self {
+        self.with(|inner| inner.poll(every))
+    }
+
+    /// How long handlers may go on when it is told to stop; see [`worker::Worker::grace`].
+    pub fn grace(self, time: Duration) -> Self {
+        self.with(|inner| inner.grace(time))
+    }
+
+    /// Tells somebody what it does.
+    pub fn observe(self, observer: impl Observe) -> Self {
+        self.with(|inner| inner.observe(observer))
+    }
+
+    /// Works until it is told to stop, and answers what was done; see [`worker::Worker::run`].
+    ///
+    /// It returns at the latest after the time of [`grace`](Self::grace) and what the server takes to
+    /// answer, although handlers that did not stop may still run on their threads.
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn run(self, stop: &Stop) -> Result<Summary> {
+        let _closing = Closing(self.pool);
+        block_on(self.inner.run(stop.stopped()))
+    }
+
+    fn with(self, set: impl FnOnce(worker::Worker) -> worker::Worker) -> Self {
+        Self {
+            inner: set(self.inner),
+            pool: self.pool,
+        }
+    }
+
+    fn typed<T, F>(&self, handler: F) -> Begin
+    where
+        T: DeserializeOwned,
+        F: Fn(T, Context) -> Result<(), Failed> + Send + Sync + 'static,
+    {
+        self.on_threads(move |context| handler(decode(&context.0)?, context))
+    }
+
+    /// Runs a handler on a thread, with the slot that it takes until it returns.
+    fn on_threads<F>(&self, handler: F) -> Begin
+    where
+        F: Fn(Context) -> Result<(), Failed> + Send + Sync + 'static,
+    {
+        let (handler, pool) = (Arc::new(handler), Arc::clone(&self.pool));
+        Arc::new(move |context, slot| {
+            let handler = Arc::clone(&handler);
+            let (sender, answer) = oneshot::channel();
+            let started = pool.run(Box::new(move || {
+                let work = AssertUnwindSafe(|| handler(Context(context)));
+                let answered = catch_unwind(work).unwrap_or_else(|panic| {
+                    let words = words(&*panic);
+                    Err(Failed::retry(format!("the handler panicked: {words}")))
+                });
+                drop(slot);
+                // A worker that has given it up does not want the answer.
+                drop(sender.send(answered));
+            }));
+            let work: Work = Box::pin(async move {
+                if let Err(error) = started {
+                    return Err(no_thread(&error));
+                }
+                match answer.await {
+                    Ok(answered) => answered,
+                    Err(_) => Err(Failed::retry("the handler's thread ended")),
+                }
+            });
+            work
+        })
+    }
+}
+
+/// Lets the threads end, however the worker ended.
+struct Closing(Arc<Pool>);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+/// The job can do nothing for it: it does not count.
+fn no_thread(_: &std::io::Error) -> Failed {
+    Failed::snooze(Duration::from_secs(1))
+}
+
+impl fmt::Debug for Worker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.inner, f)
+    }
+}
+
+/// The delivery that a handler works on, and whether it still should; see [`worker::Context`].
+#[derive(Clone, Debug)]
+pub struct Context(worker::Context);
+
+impl Context {
+    /// Whether nobody waits for the handler's answer any more: its delivery was lost, its time ran
+    /// out, or the worker has ended. A handler that takes long should look now and then.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.0.is_lost()
+    }
+
+    /// Returns once [`is_lost`](Self::is_lost).
+    pub fn lost(&self) {
+        block_on(self.0.lost());
+    }
+}
+
+impl Deref for Context {
+    type Target = Delivery;
+
+    fn deref(&self) -> &Delivery {
+        &self.0
+    }
+}

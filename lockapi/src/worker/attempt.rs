@@ -1,0 +1,96 @@
+//! One handler at work on one delivery.
+
+use std::any::Any;
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::{Either, pending, select};
+
+use super::context::Context;
+use super::failed::Failed;
+use crate::queue::Queue;
+
+/// A handler that has begun.
+pub(crate) type Work = Pin<Box<dyn Future<Output = Result<(), Failed>> + Send>>;
+
+/// What came of it.
+pub(super) enum Verdict {
+    Answered(Result<(), Failed>),
+    Lost,
+    /// Nobody ran it to its end.
+    Left,
+}
+
+/// Runs a handler unless its delivery is lost or its time runs out.
+pub(super) async fn attempt(
+    work: Work,
+    context: Context,
+    queue: Arc<dyn Queue>,
+    timeout: Option<Duration>,
+) -> Verdict {
+    let over = Over(context.clone());
+    let work = AssertUnwindSafe(work).catch_unwind();
+    let given_up = pin!(async {
+        match timeout {
+            Some(time) => {
+                select(pin!(lost(&context)), queue.sleep(time))
+                    .map(is_lost)
+                    .await
+            }
+            None => {
+                lost(&context).await;
+                true
+            }
+        }
+    });
+    let verdict = match select(work, given_up).await {
+        Either::Left((Ok(answer), _)) => Verdict::Answered(answer),
+        Either::Left((Err(panic), _)) => {
+            let words = words(&*panic);
+            Verdict::Answered(Err(Failed::retry(format!("the handler panicked: {words}"))))
+        }
+        Either::Right((true, _)) => Verdict::Lost,
+        Either::Right((false, _)) => {
+            let time = timeout.unwrap_or_default();
+            Verdict::Answered(Err(Failed::retry(format!(
+                "the handler did not end within {time:?}"
+            ))))
+        }
+    };
+    drop(over);
+    verdict
+}
+
+/// Returns once another may have the job. What was acknowledged in a transaction of the handler is
+/// nobody's: the handler goes on.
+async fn lost(context: &Context) {
+    context.delivery().lost().await;
+    if context.is_acked_in_transaction() {
+        pending::<()>().await;
+    }
+}
+
+fn is_lost<A, B>(which: Either<A, B>) -> bool {
+    matches!(which, Either::Left(_))
+}
+
+pub(crate) fn words(panic: &(dyn Any + Send)) -> &str {
+    panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("it did not say why")
+}
+
+/// Tells the handler's clones of its context that it is over, however that came.
+struct Over(Context);
+
+impl Drop for Over {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}

@@ -1,0 +1,128 @@
+//! Why a handler did not do its job.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::time::Duration;
+
+/// What a handler answers when it has not done its job, and what is to become of the job.
+///
+/// Every error turns into one that is [tried again](Self::retry), so `?` does what is usual.
+///
+/// ```
+/// use std::time::Duration;
+/// use lockapi::worker::Failed;
+///
+/// fn deliver(address: &str) -> Result<(), Failed> {
+///     if !address.contains('@') {
+///         return Err(Failed::reject("not an address")); // a dead letter at once
+///     }
+///     if address.ends_with("@busy.example") {
+///         return Err(Failed::snooze(Duration::from_secs(60))); // not now, and it does not count
+///     }
+///     let _port: u16 = "25".parse()?; // tried again after the worker's backoff
+///     Ok(())
+/// }
+/// # assert!(deliver("ada@example.com").is_ok());
+/// ```
+pub struct Failed(pub(crate) Kind);
+
+pub(crate) enum Kind {
+    Retry {
+        error: String,
+        after: Option<Duration>,
+    },
+    Reject(String),
+    Snooze(Duration),
+}
+
+impl Failed {
+    /// It is tried again after the backoff, or is a dead letter if this was the last attempt.
+    #[must_use]
+    pub fn retry(error: impl fmt::Display) -> Self {
+        Self(Kind::Retry {
+            error: error.to_string(),
+            after: None,
+        })
+    }
+
+    /// It is tried again after this time, or is a dead letter if this was the last attempt.
+    #[must_use]
+    pub fn retry_after(error: impl fmt::Display, after: Duration) -> Self {
+        Self(Kind::Retry {
+            error: error.to_string(),
+            after: Some(after),
+        })
+    }
+
+    /// It is a dead letter: trying again would not help.
+    #[must_use]
+    pub fn reject(error: impl fmt::Display) -> Self {
+        Self(Kind::Reject(error.to_string()))
+    }
+
+    /// Not now: it is delivered again after this time, and this delivery does not count.
+    #[must_use]
+    pub fn snooze(time: Duration) -> Self {
+        Self(Kind::Snooze(time))
+    }
+}
+
+/// With what the error and its sources say.
+impl<E: Into<Box<dyn StdError + Send + Sync>>> From<E> for Failed {
+    fn from(error: E) -> Self {
+        let error = error.into();
+        let mut text = error.to_string();
+        let mut source = error.source();
+        while let Some(cause) = source {
+            let cause_text = cause.to_string();
+            if !text.contains(&cause_text) {
+                text = format!("{text}: {cause_text}");
+            }
+            source = cause.source();
+        }
+        Self::retry(text)
+    }
+}
+
+/// Without the words of the error, which may quote a payload.
+impl fmt::Debug for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Kind::Retry { after, .. } => write!(f, "Failed(retry after {after:?})"),
+            Kind::Reject(_) => f.write_str("Failed(reject)"),
+            Kind::Snooze(time) => write!(f, "Failed(snooze for {time:?})"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_error_is_tried_again_with_its_causes() {
+        #[derive(Debug)]
+        struct Outer(std::num::ParseIntError);
+
+        impl fmt::Display for Outer {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("no port")
+            }
+        }
+
+        impl StdError for Outer {
+            fn source(&self) -> Option<&(dyn StdError + 'static)> {
+                Some(&self.0)
+            }
+        }
+
+        let Kind::Retry { error, after: None } =
+            Failed::from(Outer("x".parse::<u16>().unwrap_err())).0
+        else {
+            panic!("it is tried again");
+        };
+        assert_eq!(error, "no port: invalid digit found in string");
+        let boxed: Box<dyn StdError + Send + Sync> = "text".into();
+        assert!(matches!(Failed::from(boxed).0, Kind::Retry { .. }));
+    }
+}

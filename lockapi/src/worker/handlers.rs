@@ -1,0 +1,172 @@
+//! Which handler a job goes to.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+
+use super::attempt::Work;
+use super::context::Context;
+use super::failed::Failed;
+use super::pace::exponential;
+use super::slots::Slot;
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::check_name;
+use crate::queue::MAX_DELAY;
+
+/// How a handler is run.
+///
+/// ```
+/// use std::time::Duration;
+/// use lockapi::worker::Terms;
+///
+/// let terms = Terms::default()
+///     .timeout(Duration::from_secs(60))
+///     .backoff(|attempt| Duration::from_secs(10) * attempt);
+/// ```
+#[derive(Clone)]
+pub struct Terms {
+    timeout: Option<Duration>,
+    backoff: Arc<dyn Fn(u32) -> Duration + Send + Sync>,
+}
+
+/// Without a time limit, and tried again after a time that doubles from a second to an hour, of
+/// which up to half is left to chance.
+impl Default for Terms {
+    fn default() -> Self {
+        Self {
+            timeout: None,
+            backoff: Arc::new(exponential),
+        }
+    }
+}
+
+impl Terms {
+    /// How long the handler may take; after that it is stopped, and the job has failed.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// After which time a job is tried again, from the number of the attempt that failed, 1 for the
+    /// first. What is longer than [`MAX_DELAY`] is cut off.
+    #[must_use]
+    pub fn backoff(mut self, backoff: impl Fn(u32) -> Duration + Send + Sync + 'static) -> Self {
+        self.backoff = Arc::new(backoff);
+        self
+    }
+
+    pub(super) fn time(&self) -> Option<Duration> {
+        self.timeout
+    }
+
+    pub(super) fn after(&self, attempt: u32) -> Duration {
+        (self.backoff)(attempt).min(MAX_DELAY)
+    }
+}
+
+impl fmt::Debug for Terms {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Terms")
+            .field("timeout", &self.timeout)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Begins a handler; the slot is kept for as long as it runs.
+pub(crate) type Begin = Arc<dyn Fn(Context, Slot) -> Work + Send + Sync>;
+
+pub(super) struct Handler {
+    pub(super) begin: Begin,
+    pub(super) terms: Option<Terms>,
+}
+
+/// The handlers of a worker.
+#[derive(Default)]
+pub(super) struct Handlers {
+    named: HashMap<String, Handler>,
+    fallback: Option<Handler>,
+    twice: Option<String>,
+}
+
+impl Handlers {
+    pub(super) fn add(&mut self, name: String, begin: Begin, terms: Option<Terms>) {
+        let handler = Handler { begin, terms };
+        if self.named.insert(name.clone(), handler).is_some() {
+            self.twice = Some(name);
+        }
+    }
+
+    pub(super) fn set_fallback(&mut self, begin: Begin) {
+        self.fallback = Some(Handler { begin, terms: None });
+    }
+
+    pub(super) fn of(&self, name: &str) -> Option<&Handler> {
+        self.named.get(name).or(self.fallback.as_ref())
+    }
+
+    pub(super) fn check(&self, common: &Terms) -> Result<()> {
+        let invalid = |message: String| Err(Error::new(ErrorKind::Invalid, "run", message));
+        if self.named.is_empty() && self.fallback.is_none() {
+            return invalid("the worker has no handler".to_owned());
+        }
+        if let Some(name) = &self.twice {
+            return invalid(format!("there are two handlers for jobs named {name:?}"));
+        }
+        for name in self.named.keys() {
+            check_name("name", name, 1)?;
+        }
+        let handlers = self.named.values().chain(&self.fallback);
+        let terms = handlers.filter_map(|handler| handler.terms.as_ref());
+        if terms
+            .chain([common])
+            .any(|terms| terms.time().is_some_and(|time| time.is_zero()))
+        {
+            return invalid("a timeout of zero; allowed is anything longer, or none".to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// A handler of payloads of one type.
+pub(super) fn typed<T, F, W>(handler: F) -> Begin
+where
+    T: DeserializeOwned,
+    F: Fn(T, Context) -> W + Send + Sync + 'static,
+    W: Future<Output = Result<(), Failed>> + Send,
+{
+    let handler = Arc::new(handler);
+    Arc::new(move |context, slot| {
+        let handler = Arc::clone(&handler);
+        Box::pin(async move {
+            let _slot = slot;
+            let work = handler(decode(&context)?, context);
+            work.await
+        })
+    })
+}
+
+/// A handler of whatever comes.
+pub(super) fn untyped<F, W>(handler: F) -> Begin
+where
+    F: Fn(Context) -> W + Send + Sync + 'static,
+    W: Future<Output = Result<(), Failed>> + Send,
+{
+    let handler = Arc::new(handler);
+    Arc::new(move |context, slot| {
+        let handler = Arc::clone(&handler);
+        Box::pin(async move {
+            let _slot = slot;
+            handler(context).await
+        })
+    })
+}
+
+/// Reads the payload; what cannot be read will not be readable later.
+pub(crate) fn decode<T: DeserializeOwned>(context: &Context) -> Result<T, Failed> {
+    context.decode().map_err(Failed::reject)
+}

@@ -1,0 +1,291 @@
+//! Workers: programs that do the jobs of a [`Queue`].
+//!
+//! ```
+//! use std::time::Duration;
+//! use lockapi::{BackendExt, QueueExt, memory::Database, queue::Job};
+//! use lockapi::worker::{Context, Stop, Worker};
+//!
+//! # async fn example() -> lockapi::Result<()> {
+//! let mails = Database::new().connect().await?.queue("mails")?;
+//! mails.push(Job::new("welcome", "ada@example.com")?).await?;
+//!
+//! let stop = Stop::new();
+//! let done = stop.clone();
+//! let summary = Worker::new(mails)
+//!     .handle("welcome", move |address: String, job: Context| {
+//!         let done = done.clone();
+//!         async move {
+//!             println!("welcome, {address}; attempt {}", job.attempt());
+//!             done.stop();
+//!             Ok(())
+//!         }
+//!     })
+//!     .concurrency(4)
+//!     .run(stop.stopped())
+//!     .await?;
+//! assert_eq!(summary.done, 1);
+//! # Ok(())
+//! # }
+//! # lockapi::blocking::block_on(example()).unwrap();
+//! ```
+
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::queue::{Claim, MAX_CLAIM, Queue};
+
+mod attempt;
+mod context;
+mod failed;
+mod handlers;
+mod observe;
+mod pace;
+mod run;
+mod settling;
+mod slots;
+mod stop;
+
+pub(crate) use attempt::{Work, words};
+pub use context::Context;
+pub use failed::Failed;
+pub use handlers::Terms;
+pub(crate) use handlers::{Begin, decode};
+use handlers::{Handlers, typed, untyped};
+use observe::Nobody;
+pub use observe::{Ending, Observe, Summary};
+use run::Run;
+pub use stop::Stop;
+
+/// The most handlers of one worker that run at the same time.
+pub const MAX_CONCURRENCY: usize = 1000;
+/// The shortest time between two looks at the queue.
+pub const MIN_POLL: Duration = Duration::from_millis(10);
+/// The longest time between two looks at the queue.
+pub const MAX_POLL: Duration = Duration::from_hours(1);
+/// The longest time for handlers to end in.
+pub const MAX_GRACE: Duration = Duration::from_hours(24);
+
+/// A handler on its way, for [`Worker::spawn_with`].
+pub type Spawned = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Does the jobs of a queue: claims them, hands each to the handler for its name, and tells what
+/// became of it.
+///
+/// # Guarantees
+/// - **At least once**, as the queue says: a handler may see a job again whose worker died or lost
+///   it. What a handler writes in the transaction of `ack_in` happens exactly once.
+/// - At most as many handlers run as [`concurrency`](Self::concurrency) says.
+/// - A job is kept from others for as long as its handler runs, however long that is. When it is
+///   lost nevertheless, or cancelled, the handler is dropped and its answer does not count.
+/// - A handler that returns an error or panics fails its job, which is tried again later, and
+///   nothing else. A job without a handler, or with a payload that its handler does not understand,
+///   is a dead letter.
+/// - Completed jobs travel to the server together with the next claim, and at once when nothing is
+///   under way. While the server is away they are kept, until their leases are lost.
+#[must_use = "a worker does nothing until it is run"]
+pub struct Worker {
+    queue: Arc<dyn Queue>,
+    handlers: Handlers,
+    settings: Settings,
+}
+
+struct Settings {
+    concurrency: usize,
+    prefetch: Option<usize>,
+    poll: Duration,
+    grace: Duration,
+    claim: Claim,
+    terms: Terms,
+    observer: Arc<dyn Observe>,
+    spawn: Option<Arc<dyn Fn(Spawned) + Send + Sync>>,
+}
+
+impl Worker {
+    /// A worker on this queue, without handlers yet.
+    pub fn new(queue: Arc<dyn Queue>) -> Self {
+        Self {
+            queue,
+            handlers: Handlers::default(),
+            settings: Settings {
+                concurrency: 16,
+                prefetch: None,
+                poll: Duration::from_secs(1),
+                grace: Duration::from_secs(20),
+                claim: Claim::new(1),
+                terms: Terms::default(),
+                observer: Arc::new(Nobody),
+                spawn: None,
+            },
+        }
+    }
+
+    /// Has jobs of this name done by `handler`, which is given the payload and the job's context.
+    ///
+    /// An async closure will do as long as it borrows nothing:
+    /// `async |mail: Mail, job: Context| send(mail).await`.
+    pub fn handle<T, F, W>(self, name: impl Into<String>, handler: F) -> Self
+    where
+        T: DeserializeOwned,
+        F: Fn(T, Context) -> W + Send + Sync + 'static,
+        W: Future<Output = Result<(), Failed>> + Send + 'static,
+    {
+        self.begin_with(name.into(), typed(handler), None)
+    }
+
+    /// As [`handle`](Self::handle), on terms of its own.
+    pub fn handle_with<T, F, W>(self, name: impl Into<String>, terms: Terms, handler: F) -> Self
+    where
+        T: DeserializeOwned,
+        F: Fn(T, Context) -> W + Send + Sync + 'static,
+        W: Future<Output = Result<(), Failed>> + Send + 'static,
+    {
+        self.begin_with(name.into(), typed(handler), Some(terms))
+    }
+
+    /// Has jobs of all other names done by `handler`, instead of making dead letters of them.
+    pub fn fallback<F, W>(self, handler: F) -> Self
+    where
+        F: Fn(Context) -> W + Send + Sync + 'static,
+        W: Future<Output = Result<(), Failed>> + Send + 'static,
+    {
+        self.fall_back_to(untyped(handler))
+    }
+
+    /// The terms of all handlers that have none of their own.
+    pub fn terms(mut self, terms: Terms) -> Self {
+        self.settings.terms = terms;
+        self
+    }
+
+    /// How many handlers run at the same time, 1 to [`MAX_CONCURRENCY`]; 16 unless set.
+    pub fn concurrency(mut self, handlers: usize) -> Self {
+        self.settings.concurrency = handlers;
+        self
+    }
+
+    /// How many jobs are claimed at most beyond those that can begin at once, up to
+    /// [`MAX_CLAIM`]; as many as handlers unless set. It claims only as many as will begin
+    /// within about two round trips, so long jobs are not claimed ahead whatever this says.
+    pub fn prefetch(mut self, jobs: usize) -> Self {
+        self.settings.prefetch = Some(jobs);
+        self
+    }
+
+    /// How long a job stays with a worker that died, half a minute unless set; see
+    /// [`Claim::lease`].
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.settings.claim = self.settings.claim.lease(lease);
+        self
+    }
+
+    /// Names the worker for readers; see [`Claim::worker`].
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.settings.claim = self.settings.claim.worker(name);
+        self
+    }
+
+    /// How often it looks at an empty queue where no notification tells of new jobs, [`MIN_POLL`] to
+    /// [`MAX_POLL`]; once in a second unless set. Each look is up to a quarter earlier or later.
+    pub fn poll(mut self, every: Duration) -> Self {
+        self.settings.poll = every;
+        self
+    }
+
+    /// How long handlers may go on when the worker is told to stop, up to [`MAX_GRACE`]; 20 seconds
+    /// unless set.
+    pub fn grace(mut self, time: Duration) -> Self {
+        self.settings.grace = time;
+        self
+    }
+
+    /// Tells somebody what it does.
+    pub fn observe(mut self, observer: impl Observe) -> Self {
+        self.settings.observer = Arc::new(observer);
+        self
+    }
+
+    /// Has each handler run where `spawn` puts it, such as `|work| { tokio::spawn(work); }`.
+    ///
+    /// Otherwise all run in the future of [`run`](Self::run), one at a time between their waits: one
+    /// that computes for long holds up the others.
+    pub fn spawn_with(mut self, spawn: impl Fn(Spawned) + Send + Sync + 'static) -> Self {
+        self.settings.spawn = Some(Arc::new(spawn));
+        self
+    }
+
+    /// Works until `shutdown` ends, and answers what was done.
+    ///
+    /// Then it claims no more and gives back what has not begun. Handlers may go on for the time of
+    /// [`grace`](Self::grace); those that have not ended by then are dropped and their jobs given
+    /// back, uncounted.
+    ///
+    /// # Cancel safety
+    /// When dropped, handlers are dropped at once and their jobs given back, uncounted; what was
+    /// done is still told. Both happen in the background.
+    ///
+    /// # Errors
+    /// `Invalid` for settings outside of their limits, at once. While the server cannot be reached it
+    /// tries again; another refusal, such as missing tables, stops the worker as `shutdown` does and
+    /// is answered then.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<Summary> {
+        self.check().map_err(|error| error.on(self.queue.name()))?;
+        let mut run = Run::new(self.queue, self.handlers, self.settings);
+        let mut shutdown = pin!(shutdown);
+        poll_fn(|cx| run.poll(cx, shutdown.as_mut())).await
+    }
+
+    pub(crate) fn begin_with(mut self, name: String, begin: Begin, terms: Option<Terms>) -> Self {
+        self.handlers.add(name, begin, terms);
+        self
+    }
+
+    pub(crate) fn fall_back_to(mut self, begin: Begin) -> Self {
+        self.handlers.set_fallback(begin);
+        self
+    }
+
+    fn check(&self) -> Result<()> {
+        let invalid = |message| Err(Error::new(ErrorKind::Invalid, "run", message));
+        let Settings {
+            concurrency,
+            poll,
+            grace,
+            ..
+        } = self.settings;
+        if !(1..=MAX_CONCURRENCY).contains(&concurrency) {
+            return invalid(format!(
+                "a concurrency of {concurrency}; allowed are 1 to {MAX_CONCURRENCY}"
+            ));
+        }
+        if let Some(jobs) = self.settings.prefetch.filter(|jobs| *jobs > MAX_CLAIM) {
+            return invalid(format!(
+                "a prefetch of {jobs}; allowed are up to {MAX_CLAIM}"
+            ));
+        }
+        if !(MIN_POLL..=MAX_POLL).contains(&poll) {
+            return invalid(format!(
+                "a look every {poll:?}; allowed are {MIN_POLL:?} to 1 hour"
+            ));
+        }
+        if grace > MAX_GRACE {
+            return invalid(format!("a grace of {grace:?}; allowed are 24 hours"));
+        }
+        self.settings.claim.check()?;
+        self.handlers.check(&self.settings.terms)
+    }
+}
+
+impl fmt::Debug for Worker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Worker")
+            .field("queue", &self.queue.name())
+            .field("concurrency", &self.settings.concurrency)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,485 @@
+//! A worker at work: what it has in hand, and what it does next.
+
+use std::collections::{HashMap, VecDeque};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context as Waiting, Poll, ready};
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use tokio::sync::oneshot;
+
+use super::Settings;
+use super::attempt::{Verdict, attempt};
+use super::context::Context;
+use super::failed::{Failed, Kind};
+use super::handlers::Handlers;
+use super::observe::{Ending, Summary};
+use super::pace::{Pace, Pauses};
+use super::settling::{Told, is_passing, settle};
+use super::slots::Slots;
+use crate::error::{Error, ErrorKind, Result};
+use crate::queue::{
+    Claim, Delivery, Exchange, MAX_CLAIM, MAX_DELAY, Outcome, Queue, Settled, Ticket,
+};
+use crate::wait::unless;
+
+type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// A worker at work. Dropped, it gives back what it has.
+pub(super) struct Run {
+    queue: Arc<dyn Queue>,
+    handlers: Handlers,
+    settings: Settings,
+    /// Claimed and not begun.
+    ahead: VecDeque<Delivery>,
+    running: HashMap<u64, Running>,
+    handling: FuturesUnordered<Boxed<(u64, Verdict)>>,
+    slots: Arc<Slots>,
+    /// Done and not told.
+    done: Vec<Done>,
+    exchange: Option<Exchanging>,
+    settling: FuturesUnordered<Boxed<(Outcome, Told)>>,
+    /// Whether there may be something to claim.
+    hungry: bool,
+    seen: u64,
+    arrival: Option<Boxed<()>>,
+    pause: Option<Boxed<()>>,
+    grace: Option<Boxed<()>>,
+    /// Set when the time of grace is over: what fails now is not tried again.
+    hurry: Arc<AtomicBool>,
+    stopping: bool,
+    refused: Option<Error>,
+    pace: Pace,
+    pauses: Pauses,
+    begun: u64,
+    summary: Summary,
+}
+
+struct Running {
+    delivery: Arc<Delivery>,
+    since: Instant,
+}
+
+struct Done {
+    delivery: Arc<Delivery>,
+    /// Whether it was told before and no answer came.
+    unsure: bool,
+}
+
+struct Exchanging {
+    answer: Boxed<Result<Exchange>>,
+    acks: Vec<Done>,
+    claimed: usize,
+    since: Instant,
+}
+
+impl Run {
+    pub(super) fn new(queue: Arc<dyn Queue>, handlers: Handlers, settings: Settings) -> Self {
+        Self {
+            queue,
+            handlers,
+            settings,
+            ahead: VecDeque::new(),
+            running: HashMap::new(),
+            handling: FuturesUnordered::new(),
+            slots: Arc::default(),
+            done: Vec::new(),
+            exchange: None,
+            settling: FuturesUnordered::new(),
+            hungry: true,
+            seen: 0,
+            arrival: None,
+            pause: None,
+            grace: None,
+            hurry: Arc::default(),
+            stopping: false,
+            refused: None,
+            pace: Pace::default(),
+            pauses: Pauses::default(),
+            begun: 0,
+            summary: Summary::default(),
+        }
+    }
+
+    pub(super) fn poll<S: Future<Output = ()>>(
+        &mut self,
+        cx: &mut Waiting<'_>,
+        mut shutdown: Pin<&mut S>,
+    ) -> Poll<Result<Summary>> {
+        loop {
+            if !self.stopping && shutdown.as_mut().poll(cx).is_ready() {
+                self.stop();
+            }
+            if self.is_finished() {
+                return Poll::Ready(match self.refused.take() {
+                    Some(error) => Err(error),
+                    None => Ok(self.summary),
+                });
+            }
+            ready!(self.step(cx));
+        }
+    }
+
+    /// Does the next thing. Everything that has ended is looked at before anything is sent, so that
+    /// it travels together.
+    fn step(&mut self, cx: &mut Waiting<'_>) -> Poll<()> {
+        self.begin();
+        let used = self.slots.used();
+        if let Poll::Ready(Some((number, verdict))) = self.handling.poll_next_unpin(cx) {
+            self.judge(number, verdict);
+            return Poll::Ready(());
+        }
+        if let Poll::Ready(Some((outcome, told))) = self.settling.poll_next_unpin(cx) {
+            self.count(&outcome, &told);
+            return Poll::Ready(());
+        }
+        if ended(&mut self.grace, cx) {
+            self.hurry.store(true, Ordering::Release);
+            self.pause = None;
+            self.give_up();
+            return Poll::Ready(());
+        }
+        if ended(&mut self.pause, cx) {
+            return Poll::Ready(());
+        }
+        self.send();
+        if let Some(exchange) = &mut self.exchange
+            && let Poll::Ready(answer) = exchange.answer.as_mut().poll(cx)
+        {
+            self.answered(answer);
+            return Poll::Ready(());
+        }
+        if ended(&mut self.arrival, cx) {
+            self.hungry = true;
+            return Poll::Ready(());
+        }
+        // A handler that nobody waits for any more may still have a slot.
+        self.slots.watch(cx.waker());
+        if self.slots.used() < used {
+            return Poll::Ready(());
+        }
+        Poll::Pending
+    }
+
+    fn is_finished(&self) -> bool {
+        self.stopping
+            && self.running.is_empty()
+            && self.exchange.is_none()
+            && self.done.is_empty()
+            && self.settling.is_empty()
+    }
+
+    fn free(&self) -> usize {
+        self.settings.concurrency.saturating_sub(self.slots.used())
+    }
+
+    /// Begins what can begin.
+    fn begin(&mut self) {
+        while self.free() > 0
+            && let Some(delivery) = self.ahead.pop_front()
+        {
+            self.begin_one(Arc::new(delivery));
+        }
+    }
+
+    fn begin_one(&mut self, delivery: Arc<Delivery>) {
+        if delivery.is_lost() {
+            delivery.settled_by_caller();
+            self.summary.lost += 1;
+            return;
+        }
+        let Some(handler) = self.handlers.of(delivery.name()) else {
+            let name = delivery.name();
+            let error = format!("this worker has no handler for jobs named {name:?}");
+            self.finish(delivery, Duration::ZERO, Ending::Rejected { error });
+            return;
+        };
+        self.settings.observer.started(&delivery);
+        self.begun += 1;
+        let number = self.begun;
+        let context = Context::new(Arc::clone(&delivery));
+        let work = (handler.begin)(context.clone(), self.slots.take());
+        let terms = handler.terms.as_ref().unwrap_or(&self.settings.terms);
+        let attempt = attempt(work, context, Arc::clone(&self.queue), terms.time());
+        self.handling.push(match &self.settings.spawn {
+            None => Box::pin(async move { (number, attempt.await) }),
+            Some(spawn) => {
+                let (mut sender, verdict) = oneshot::channel();
+                spawn(Box::pin(async move {
+                    if let Some(verdict) = unless(sender.closed(), attempt).await {
+                        // A worker that has ended does not want it.
+                        drop(sender.send(verdict));
+                    }
+                }));
+                Box::pin(async move { (number, verdict.await.unwrap_or(Verdict::Left)) })
+            }
+        });
+        let since = Instant::now();
+        self.running.insert(number, Running { delivery, since });
+    }
+
+    fn judge(&mut self, number: u64, verdict: Verdict) {
+        let Some(Running { delivery, since }) = self.running.remove(&number) else {
+            return;
+        };
+        let took = since.elapsed();
+        self.pace.handled(took);
+        let ending = match verdict {
+            Verdict::Answered(Ok(())) => Ending::Done,
+            Verdict::Answered(Err(failed)) => self.ending(&delivery, failed),
+            Verdict::Lost => Ending::Lost,
+            Verdict::Left => Ending::Released,
+        };
+        self.finish(delivery, took, ending);
+    }
+
+    fn ending(&self, delivery: &Delivery, failed: Failed) -> Ending {
+        match failed.0 {
+            Kind::Retry { error, after } => {
+                let handler = self.handlers.of(delivery.name());
+                let terms = handler.and_then(|handler| handler.terms.as_ref());
+                let terms = terms.unwrap_or(&self.settings.terms);
+                let after = after.unwrap_or_else(|| terms.after(delivery.attempt()));
+                let after = after.min(MAX_DELAY);
+                Ending::Failed { error, after }
+            }
+            Kind::Reject(error) => Ending::Rejected { error },
+            Kind::Snooze(time) => Ending::Snoozed(time.min(MAX_DELAY)),
+        }
+    }
+
+    fn finish(&mut self, delivery: Arc<Delivery>, took: Duration, ending: Ending) {
+        self.settings.observer.finished(&delivery, &ending, took);
+        let outcome = match ending {
+            Ending::Done => {
+                delivery.settled_by_caller();
+                self.done.push(Done {
+                    delivery,
+                    unsure: false,
+                });
+                return;
+            }
+            Ending::Lost => {
+                delivery.settled_by_caller();
+                self.summary.lost += 1;
+                return;
+            }
+            Ending::Failed { error, after } => Outcome::Nack { error, after },
+            Ending::Rejected { error } => Outcome::Reject { error },
+            Ending::Snoozed(time) => Outcome::Snooze(time),
+            Ending::Released => Outcome::Release,
+        };
+        self.settle(delivery, outcome);
+    }
+
+    fn settle(&mut self, delivery: Arc<Delivery>, outcome: Outcome) {
+        self.settling.push(Box::pin(settle(
+            Arc::clone(&self.queue),
+            delivery,
+            outcome,
+            Arc::clone(&self.settings.observer),
+            Arc::clone(&self.hurry),
+        )));
+    }
+
+    fn count(&mut self, outcome: &Outcome, told: &Told) {
+        let counter = match (told, outcome) {
+            (Told::Unknown, _) => &mut self.summary.unknown,
+            (Told::Lost | Told::Settled(Settled::Lost | Settled::Locked), _) => {
+                &mut self.summary.lost
+            }
+            (Told::Settled(Settled::Dead), _) | (_, Outcome::Reject { .. }) => {
+                &mut self.summary.dead
+            }
+            (_, Outcome::Snooze(_)) => &mut self.summary.snoozed,
+            (_, Outcome::Release) => &mut self.summary.released,
+            _ => &mut self.summary.failed,
+        };
+        *counter += 1;
+    }
+
+    /// Sends what is done, together with a claim if there may be something and room for it.
+    fn send(&mut self) {
+        if self.exchange.is_some() || self.pause.is_some() {
+            return;
+        }
+        let claim = self.claim();
+        if claim.is_none() {
+            self.wait_for_arrival();
+        }
+        if claim.is_none() && self.done.is_empty() {
+            return;
+        }
+        let most = self.done.len().min(MAX_CLAIM);
+        let acks: Vec<_> = self.done.drain(..most).collect();
+        let tickets = tickets(&acks);
+        let claimed = claim.as_ref().map_or(0, |claim| claim.most);
+        let queue = Arc::clone(&self.queue);
+        self.exchange = Some(Exchanging {
+            answer: Box::pin(async move { queue.exchange(tickets, claim.as_ref()).await }),
+            acks,
+            claimed,
+            since: Instant::now(),
+        });
+    }
+
+    fn claim(&self) -> Option<Claim> {
+        if self.stopping || !self.hungry {
+            return None;
+        }
+        let concurrency = self.settings.concurrency;
+        let most = self.settings.prefetch.unwrap_or(concurrency);
+        let room = self.free() + self.pace.ahead(concurrency, most);
+        let want = room.saturating_sub(self.ahead.len()).min(MAX_CLAIM);
+        (want > 0).then(|| {
+            let mut claim = self.settings.claim.clone();
+            claim.most = want;
+            claim
+        })
+    }
+
+    fn wait_for_arrival(&mut self) {
+        if self.stopping || self.hungry || self.arrival.is_some() {
+            return;
+        }
+        let (queue, seen) = (Arc::clone(&self.queue), self.seen);
+        let time = self.settings.poll.mul_f64(0.75 + fastrand::f64() / 2.0);
+        self.arrival = Some(Box::pin(async move {
+            queue.arrival(seen, time).await;
+        }));
+    }
+
+    fn answered(&mut self, answer: Result<Exchange>) {
+        let Some(exchange) = self.exchange.take() else {
+            return;
+        };
+        match answer {
+            Ok(answer) => {
+                self.pauses.end();
+                if exchange.claimed > 0 {
+                    self.pace.exchanged(exchange.since.elapsed());
+                    self.hungry = answer.more || answer.deliveries.len() >= exchange.claimed;
+                    self.seen = answer.seen;
+                }
+                self.acknowledged(exchange.acks, &answer.acked);
+                self.take(answer.deliveries);
+            }
+            Err(error) => self.failed(exchange.acks, error),
+        }
+    }
+
+    fn acknowledged(&mut self, acks: Vec<Done>, answers: &[bool]) {
+        let answers = answers.iter().copied().chain(std::iter::repeat(false));
+        for (done, acked) in acks.into_iter().zip(answers) {
+            let counter = if acked || done.delivery.is_acked_in_transaction() {
+                &mut self.summary.done
+            } else if done.unsure {
+                &mut self.summary.unknown
+            } else {
+                &mut self.summary.lost
+            };
+            *counter += 1;
+        }
+    }
+
+    fn take(&mut self, deliveries: Vec<Delivery>) {
+        if deliveries.is_empty() {
+            return;
+        }
+        let count = deliveries.len();
+        self.summary.claimed += u64::try_from(count).unwrap_or(u64::MAX);
+        self.settings.observer.claimed(count);
+        self.ahead.extend(deliveries);
+        if self.stopping {
+            self.return_unbegun();
+        }
+    }
+
+    /// Keeps what was done for another try, unless its lease is surely over.
+    fn failed(&mut self, acks: Vec<Done>, error: Error) {
+        self.settings.observer.failed(&error);
+        let passing = is_passing(&error);
+        let hurry = self.hurry.load(Ordering::Acquire);
+        for mut done in acks {
+            done.unsure |= error.kind() == ErrorKind::Indeterminate;
+            if passing && !hurry && !done.delivery.is_lost() {
+                self.done.push(done);
+            } else if done.unsure {
+                self.summary.unknown += 1;
+            } else {
+                self.summary.lost += 1;
+            }
+        }
+        self.hungry = true;
+        if passing {
+            let (queue, pause) = (Arc::clone(&self.queue), self.pauses.next());
+            self.pause = (!hurry)
+                .then(|| -> Boxed<()> { Box::pin(async move { queue.sleep(pause).await }) });
+        } else {
+            self.refused.get_or_insert(error);
+            self.stop();
+        }
+    }
+
+    fn stop(&mut self) {
+        if std::mem::replace(&mut self.stopping, true) {
+            return;
+        }
+        self.arrival = None;
+        self.return_unbegun();
+        let (queue, grace) = (Arc::clone(&self.queue), self.settings.grace);
+        self.grace = Some(Box::pin(async move { queue.sleep(grace).await }));
+    }
+
+    fn return_unbegun(&mut self) {
+        for delivery in std::mem::take(&mut self.ahead) {
+            self.settle(Arc::new(delivery), Outcome::Release);
+        }
+    }
+
+    /// Drops the handlers that run, and returns their jobs.
+    fn give_up(&mut self) {
+        self.handling = FuturesUnordered::new();
+        for (_, Running { delivery, since }) in std::mem::take(&mut self.running) {
+            self.finish(delivery, since.elapsed(), Ending::Released);
+        }
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        self.handling = FuturesUnordered::new();
+        let later = |delivery: &Delivery, outcome| {
+            delivery.settled_by_caller();
+            self.queue.settle_later(delivery.ticket(), outcome);
+        };
+        for running in self.running.values() {
+            later(&running.delivery, Outcome::Release);
+        }
+        for delivery in &self.ahead {
+            later(delivery, Outcome::Release);
+        }
+        for done in &self.done {
+            later(&done.delivery, Outcome::Ack);
+        }
+    }
+}
+
+fn tickets(acks: &[Done]) -> Vec<Ticket> {
+    acks.iter().map(|done| done.delivery.ticket()).collect()
+}
+
+/// Polls what is there, and takes it away when it has ended.
+fn ended(waiting: &mut Option<Boxed<()>>, cx: &mut Waiting<'_>) -> bool {
+    let ready = waiting
+        .as_mut()
+        .is_some_and(|waiting| waiting.as_mut().poll(cx).is_ready());
+    if ready {
+        *waiting = None;
+    }
+    ready
+}

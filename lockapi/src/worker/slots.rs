@@ -1,0 +1,40 @@
+//! How many handlers run.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Waker;
+
+use futures_util::task::AtomicWaker;
+
+/// Counts the handlers that have begun and not ended, whether or not somebody waits for them.
+#[derive(Default)]
+pub(crate) struct Slots {
+    used: AtomicUsize,
+    freed: AtomicWaker,
+}
+
+/// The place of one handler.
+pub(crate) struct Slot(Arc<Slots>);
+
+impl Slots {
+    pub(crate) fn take(self: &Arc<Self>) -> Slot {
+        self.used.fetch_add(1, Ordering::AcqRel);
+        Slot(Arc::clone(self))
+    }
+
+    pub(crate) fn used(&self) -> usize {
+        self.used.load(Ordering::Acquire)
+    }
+
+    /// Wakes this one when the next is freed.
+    pub(crate) fn watch(&self, waker: &Waker) {
+        self.freed.register(waker);
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.0.used.fetch_sub(1, Ordering::AcqRel);
+        self.0.freed.wake();
+    }
+}
