@@ -35,16 +35,12 @@ pub(super) async fn attempt(
     let over = Over(context.clone());
     let work = AssertUnwindSafe(work).catch_unwind();
     let given_up = pin!(async {
-        match timeout {
-            Some(time) => {
-                select(pin!(lost(&context)), queue.sleep(time))
-                    .map(is_lost)
-                    .await
-            }
-            None => {
-                lost(&context).await;
-                true
-            }
+        let lost = pin!(lost(&context));
+        if let Some(time) = timeout {
+            matches!(select(lost, queue.sleep(time)).await, Either::Left(_))
+        } else {
+            lost.await;
+            true
         }
     });
     let verdict = match select(work, given_up).await {
@@ -72,10 +68,6 @@ async fn lost(context: &Context) {
     if context.is_acked_in_transaction() {
         pending::<()>().await;
     }
-}
-
-fn is_lost<A, B>(which: Either<A, B>) -> bool {
-    matches!(which, Either::Left(_))
 }
 
 pub(crate) fn words(panic: &(dyn Any + Send)) -> &str {
