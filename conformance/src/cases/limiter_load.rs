@@ -362,11 +362,13 @@ async fn waiters_are_admitted_in_order(cx: Context) {
     let limiter = cx
         .backend()
         .await
-        .rate_limiter(Quota::per_second(50).burst(1))
+        .rate_limiter(Quota::per_second(50).burst(5))
         .unwrap();
+    assert!(limiter.check_cost("door", 5).await.unwrap().is_allowed());
     let order = Mutex::new(Vec::new());
     let wait = async |nth: usize| {
-        let want = Want::new("door");
+        // The first wants the most, and is not overtaken by those that want less.
+        let want = Want::new("door").cost(if nth == 0 { 5 } else { 1 });
         let decision = limiter
             .until_ready(&want, Duration::from_mins(1))
             .await
