@@ -1,6 +1,7 @@
 //! The seam on every library: operations, their types, and the same answers everywhere.
 
 mod differential;
+mod ids;
 mod link;
 mod listeners;
 mod operations;

@@ -27,10 +27,10 @@ const EPOCH_2021: i64 = 1_609_459_200_000;
 /// use lockapi::id::{Id, Layout};
 ///
 /// let layout = Layout::default();
-/// let id = Id::try_from(723_701_760_000_004_099)?;
+/// let id = Id::try_from(723_688_567_603_204_099)?;
 /// let parts = layout.decode(id);
 /// assert_eq!((parts.worker, parts.sequence), (1, 3));
-/// let day = SystemTime::UNIX_EPOCH + Duration::from_secs(1_782_002_400);
+/// let day = SystemTime::UNIX_EPOCH + Duration::from_hours(495_000);
 /// assert_eq!(parts.time, day);
 ///
 /// // Ids of a day, for `WHERE id >= $1 AND id < $2`.

@@ -21,12 +21,12 @@ const DIGITS_62: usize = 11;
 /// ```
 /// use lockapi::id::Id;
 ///
-/// let id = Id::try_from(723_701_760_000_004_099)?;
-/// assert_eq!(id.to_string(), "723701760000004099");
-/// assert_eq!("723701760000004099".parse::<Id>()?, id);
-/// assert_eq!(id.base32(), "0M2S95RVG0403");
-/// assert_eq!(Id::from_base32("0m2s95rvgo4o3")?, id);
-/// assert_eq!(id.base62(), "0rRlEg8IXNX");
+/// let id = Id::try_from(723_688_567_603_204_099)?;
+/// assert_eq!(id.to_string(), "723688567603204099");
+/// assert_eq!("723688567603204099".parse::<Id>()?, id);
+/// assert_eq!(id.base32(), "0M2REXC000403");
+/// assert_eq!(Id::from_base32("om2rexcooo4o3")?, id);
+/// assert_eq!(id.base62(), "0rSV53yOnOF");
 /// assert_eq!(Id::from_base62(&id.base62())?, id);
 /// # Ok::<(), lockapi::Error>(())
 /// ```
