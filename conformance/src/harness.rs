@@ -17,7 +17,7 @@ use crate::face::Face;
 use crate::fixture::{Need, Place, Subject};
 
 /// How long a case may take.
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_mins(2);
 
 pub(crate) type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
 
