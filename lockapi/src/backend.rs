@@ -12,6 +12,7 @@ use crate::lease::{Lease, Terms};
 use crate::limit::{Policy, RateLimiter};
 use crate::mutex::Mutex;
 use crate::queue::{self, Queue};
+use crate::schedule::{self, Scheduler};
 
 /// What a backend can do, beyond what every backend can.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +76,12 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// `Invalid` for a name that is not 1 to 255 bytes, or terms that are outside their limits.
     fn open_id_gen(&self, name: String, terms: id::Terms) -> Result<Arc<dyn IdGen>>;
 
+    /// Opens a scheduler; nothing is sent.
+    ///
+    /// # Errors
+    /// `Invalid` for a name that is not 1 to 255 bytes, or terms that are outside their limits.
+    fn open_scheduler(&self, name: String, terms: schedule::Terms) -> Result<Arc<dyn Scheduler>>;
+
     /// Creates or upgrades the tables. When nothing is to do it needs no right to change them.
     ///
     /// # Guarantees
@@ -132,6 +139,14 @@ pub trait BackendExt: Backend {
     /// `Invalid` for a name that is not 1 to 255 bytes, or terms that are outside their limits.
     fn id_gen(&self, name: impl Into<String>, terms: id::Terms) -> Result<Arc<dyn IdGen>> {
         self.open_id_gen(name.into(), terms)
+    }
+
+    /// Opens a scheduler with the default [terms](schedule::Terms); nothing is sent.
+    ///
+    /// # Errors
+    /// `Invalid` for a name that is not 1 to 255 bytes.
+    fn scheduler(&self, name: impl Into<String>) -> Result<Arc<dyn Scheduler>> {
+        self.open_scheduler(name.into(), schedule::Terms::default())
     }
 }
 

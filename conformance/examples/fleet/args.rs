@@ -10,7 +10,7 @@ use lexopt::prelude::{Long, Short, Value, ValueExt};
 use crate::library::Library;
 
 pub(crate) const HELP: &str = "\
-A fleet of workers shares recurring tasks through locks in PostgreSQL, while workers are killed,
+A fleet of workers shares recurring tasks through a scheduler in PostgreSQL, while workers are killed,
 stopped and cut off. In the end the log tells whether every due task was run exactly once.
 
 Usage: cargo run --release -p conformance --example fleet -- [options]
@@ -26,8 +26,8 @@ Options:
   --kill N               how many workers are killed, 0 to 20 (default 2); besides, one is stopped
                          for a while, one loses its connections, and one both
   --no-kill              leave the workers alone
-  --without-fencing      complete runs without checking the fencing token: shows what it is for
-  --without-locks        run tasks without locking them: shows that the audit can fail
+  --without-fencing      complete runs without the token of their delivery: shows what it is for, and
+                         that the audit can fail
   -h, --help             this text
 
 A private PostgreSQL server is started and removed again; it has to be installed only. If the
@@ -78,10 +78,10 @@ impl Backend {
 /// What keeps the workers from doing the same thing twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Safety {
-    /// Locks, and their fencing tokens where something is written.
+    /// What a run writes is written together with its completion, which is refused under a token that
+    /// is not the latest.
     Full,
     NoFencing,
-    NoLocks,
 }
 
 impl Safety {
@@ -90,7 +90,6 @@ impl Safety {
         match self {
             Self::Full => None,
             Self::NoFencing => Some("--without-fencing"),
-            Self::NoLocks => Some("--without-locks"),
         }
     }
 
@@ -99,7 +98,6 @@ impl Safety {
         match self {
             Self::Full => None,
             Self::NoFencing => Some("fencing"),
-            Self::NoLocks => Some("locks"),
         }
     }
 }
@@ -145,7 +143,6 @@ fn parse_all(mut parser: lexopt::Parser) -> Result<Command, lexopt::Error> {
             Long("kill") => settings.kills = Some(number(&mut parser, "--kill", 0..=20)?),
             Long("no-kill") => settings.kills = None,
             Long("without-fencing") => settings.safety = Safety::NoFencing,
-            Long("without-locks") => settings.safety = Safety::NoLocks,
             Value(word) if worker.is_none() && word == "worker" => {
                 worker = Some(parser.value()?.string()?);
             }

@@ -89,7 +89,7 @@ impl fmt::Display for Audit {
         line("twice", self.twice, "completed more than once")?;
         line("missed", self.missed, "never completed")?;
         line("uncalled", self.uncalled, "completed without being due")?;
-        let mut recovered = "begun by a worker that lost its lock, completed by another".to_owned();
+        let mut recovered = "begun by a worker that lost it, completed by another".to_owned();
         if let (Some(median), Some(longest)) = (self.recovery_median, self.recovery_longest) {
             recovered = format!(
                 "{recovered};\n{:22}begun again after {:.0} ms (median), {:.0} ms (longest)",
@@ -112,19 +112,14 @@ impl fmt::Display for Audit {
         }
         let counts = self.counts;
         line(
-            "contended",
-            counts.contended,
-            "attempts that found a task's lock held",
-        )?;
-        line(
             "abandoned",
             counts.abandoned,
-            "runs ended because their lock was lost",
+            "runs ended because their delivery was lost",
         )?;
         line(
             "refused",
             counts.refused,
-            "writes of runs whose lock was lost, stopped by the fencing token",
+            "writes of runs whose delivery was lost, stopped by its token",
         )
     }
 }

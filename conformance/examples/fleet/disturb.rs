@@ -54,11 +54,11 @@ fn times(count: usize) -> String {
 enum Kind {
     /// The process ends at once; another takes its place.
     Kill,
-    /// The process stands still; its sessions, and with them its locks, live on.
+    /// The process stands still; its sessions live on.
     Stop,
     /// Its sessions end.
     CutOff,
-    /// Its sessions end while it stands still: it goes on believing that it holds locks.
+    /// Its sessions end while it stands still: it goes on believing that it has its runs.
     Outdate,
 }
 
@@ -164,7 +164,7 @@ impl<'a> Disturber<'a> {
         self.with_tally(|tally| tally.stopped += 1);
         let (pause, tasks) = (self.pause.as_secs_f64(), victim.tasks.join(", "));
         self.screen.event(&format!(
-            "{node} is stopped for {pause:.1} s and keeps its locks: {tasks} must wait"
+            "{node} is stopped for {pause:.1} s while it runs {tasks}: others take over"
         ))?;
         sleep(self.pause).await;
         self.fleet.resume(node)?;
@@ -178,7 +178,7 @@ impl<'a> Disturber<'a> {
         let who = self.end_sessions(&victim.node).await?;
         let tasks = victim.tasks.join(", ");
         self.screen.event(&format!(
-            "the database ends all sessions of {who}, and with them the locks of {tasks}"
+            "the database ends all sessions of {who}, which runs {tasks}"
         ))
     }
 

@@ -4,9 +4,9 @@
 //! cargo run --release -p conformance --example fleet -- --help
 //! ```
 //!
-//! Every task has a [`Mutex`](lockapi::Mutex). Whoever gets it runs what is due, and writes the log
-//! of it with the [`Fence`](lockapi::Fence) of the guard checked in the same transaction. What a
-//! worker does is in `worker/`, once async and once on plain threads; how it does it with each
+//! Every worker runs the same [`Scheduler`](lockapi::Scheduler) and works on the jobs of its
+//! [`Queue`](lockapi::Queue). What a run writes is written in the transaction that completes its
+//! [`Delivery`](lockapi::queue::Delivery). What a worker does is in `worker/`, once async and once on plain threads; how it does it with each
 //! database library is in `library/`. Meanwhile workers are killed and stopped, and their database
 //! sessions ended (`disturb.rs`). In the end the log is audited (`postgres/audit.sql`): every time
 //! that a task was due must have been run to its end once, by whomever.

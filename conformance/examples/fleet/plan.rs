@@ -2,6 +2,13 @@
 
 use std::time::Duration;
 
+use lockapi::queue::Job;
+use lockapi::schedule::{Misfire, Overlap};
+use lockapi::{Queue, Scheduler, SchedulerExt};
+
+/// The first time is so long after the start, so that all tasks are set by then.
+const SETTING: Duration = Duration::from_secs(2);
+
 /// A recurring task.
 #[derive(Clone, Debug)]
 pub(crate) struct Task {
@@ -47,4 +54,28 @@ pub(crate) fn tasks(count: usize) -> Vec<Task> {
             }
         })
         .collect()
+}
+
+/// Hands the tasks to the scheduler.
+pub(crate) async fn set(scheduler: &dyn Scheduler, tasks: &[Task]) -> lockapi::Result<()> {
+    for task in tasks {
+        let job = Job::new(&task.name, &())?.max_attempts(1000);
+        let recurring = lockapi::schedule::Task::every(&task.name, task.every, job)
+            .first_in(SETTING + task.offset)
+            .misfire(Misfire::CatchUp(1000))
+            .overlap(Overlap::Queue);
+        scheduler.set(recurring).await?;
+        if !task.enabled {
+            scheduler.disable(&task.name).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Takes all tasks, and what is left to do, away.
+pub(crate) async fn clear(scheduler: &dyn Scheduler, queue: &dyn Queue) -> lockapi::Result<()> {
+    for task in scheduler.list().await? {
+        scheduler.remove(&task.name).await?;
+    }
+    queue.purge().await.map(drop)
 }

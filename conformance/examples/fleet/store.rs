@@ -1,9 +1,10 @@
-//! Where tasks and the log of their runs are kept, for workers.
+//! Where the runs of tasks are noted, for workers.
 
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lockapi::{ErrorKind, Fence};
+use lockapi::ErrorKind;
+use lockapi::queue::Delivery;
 use r2d2_postgres::postgres;
 
 /// Why something was not stored.
@@ -22,22 +23,13 @@ pub(crate) enum StoreError {
 }
 
 impl StoreError {
-    /// Whether it was refused because the lock is no longer held.
+    /// Whether it was refused because another has the job by now.
     pub(crate) fn is_lost(&self) -> bool {
         matches!(self, Self::Lock(error) if error.kind() == ErrorKind::Lost)
     }
 }
 
 pub(crate) type Stored<T> = Result<T, StoreError>;
-
-/// What a worker may do next.
-#[derive(Debug, Default)]
-pub(crate) struct Pick {
-    /// Tasks that are due.
-    pub(crate) due: Vec<String>,
-    /// Nothing is due any more, nor will be.
-    pub(crate) over: bool,
-}
 
 /// A run that was begun.
 #[derive(Debug)]
@@ -59,30 +51,28 @@ impl Run {
 /// What a worker has counted.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
-    /// Attempts that found the lock of a task held.
-    pub(crate) contended: i64,
-    /// Runs given up because their lock was lost.
+    /// Runs given up because their delivery was lost.
     pub(crate) abandoned: i64,
-    /// Writes that were refused because their lock was lost.
+    /// Writes that were refused because their delivery was lost.
     pub(crate) refused: i64,
 }
 
-/// Tasks and the log of their runs.
+/// The attempts at runs.
 #[async_trait]
 pub(crate) trait Store: Send + Sync {
     /// Adds a worker, and notes later what it has counted.
     async fn report(&self, node: &str, counts: Counts) -> Stored<()>;
 
-    /// Finds up to `limit` tasks that are due; each `order` has them in another one.
-    async fn pick(&self, order: &str, limit: i64) -> Stored<Pick>;
+    /// Whether nothing is due any more, nor will be.
+    async fn over(&self) -> Stored<bool>;
 
-    /// Begins the run of a task in one transaction: rejects a stale holder, notes as failed what
-    /// an earlier holder left unfinished, and logs the run. `None` when it is not due any more.
-    async fn begin(&self, task: &str, node: &str, fence: Option<&Fence>) -> Stored<Option<Run>>;
+    /// Notes that a run is begun, and as failed what an earlier delivery of it left unfinished.
+    /// `None` when its time is outside of the time of the fleet.
+    async fn begin(&self, delivery: &Delivery, node: &str) -> Stored<Option<Run>>;
 
-    /// Completes a run in one transaction: rejects a stale holder, logs the end, and sets when the
-    /// task is due next. May be repeated when it is unknown whether it happened.
-    async fn complete(&self, run: &Run, fence: Option<&Fence>) -> Stored<()>;
+    /// Notes that a run is completed; with a delivery, which is completed in the same transaction, or
+    /// neither is. May be repeated when it is unknown whether it happened.
+    async fn complete(&self, run: &Run, delivery: Option<&Delivery>) -> Stored<()>;
 }
 
 /// The same for libraries that block.
@@ -90,12 +80,12 @@ pub(crate) trait BlockingStore: Sync {
     /// See [`Store::report`].
     fn report(&self, node: &str, counts: Counts) -> Stored<()>;
 
-    /// See [`Store::pick`].
-    fn pick(&self, order: &str, limit: i64) -> Stored<Pick>;
+    /// See [`Store::over`].
+    fn over(&self) -> Stored<bool>;
 
     /// See [`Store::begin`].
-    fn begin(&self, task: &str, node: &str, fence: Option<&Fence>) -> Stored<Option<Run>>;
+    fn begin(&self, delivery: &Delivery, node: &str) -> Stored<Option<Run>>;
 
     /// See [`Store::complete`].
-    fn complete(&self, run: &Run, fence: Option<&Fence>) -> Stored<()>;
+    fn complete(&self, run: &Run, delivery: Option<&Delivery>) -> Stored<()>;
 }

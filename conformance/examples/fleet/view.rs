@@ -129,10 +129,7 @@ fn figures(snapshot: &Snapshot) -> String {
         ..
     } = snapshot;
     let running: usize = snapshot.busy.iter().map(|busy| busy.tasks.len()).sum();
-    format!(
-        "due {due}, completed {completed}, running {running}, holder lost {failed}, contended {}",
-        counts.contended
-    )
+    format!("due {due}, completed {completed}, running {running}, delivery lost {failed}")
 }
 
 fn holders(snapshot: &Snapshot) -> String {

@@ -28,6 +28,7 @@ mod queue;
 mod queue_keys;
 mod queue_limits;
 mod queue_outage;
+mod schedule;
 mod schema;
 mod transactions;
 mod versioned;
@@ -44,6 +45,7 @@ pub(crate) fn roles() -> impl Iterator<Item = &'static (&'static str, Role)> {
         queue_outage::ROLES,
         ids_processes::ROLES,
         worker_outage::ROLES,
+        schedule::ROLES,
     ]
     .into_iter()
     .flatten()
@@ -75,6 +77,7 @@ const MODULES: &[&[Case]] = &[
     versioned::CASES,
     worker::CASES,
     worker_outage::CASES,
+    schedule::CASES,
 ];
 
 pub(crate) use interop::cases as interop;

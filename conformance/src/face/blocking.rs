@@ -1,6 +1,7 @@
 //! The blocking face, called on threads that may block.
 
 mod queue;
+mod schedule;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -79,6 +80,14 @@ impl Backend for Blocking<blocking::Backend> {
 
     fn open_id_gen(&self, name: String, terms: id::Terms) -> Result<Arc<dyn IdGen>> {
         Ok(super::ids::blocking(self.0.id_gen(name, terms)?))
+    }
+
+    fn open_scheduler(
+        &self,
+        name: String,
+        terms: lockapi::schedule::Terms,
+    ) -> Result<Arc<dyn lockapi::Scheduler>> {
+        Ok(Arc::new(Blocking(self.0.scheduler_with(name, terms)?)))
     }
 
     async fn migrate(&self) -> Result<()> {

@@ -1,6 +1,7 @@
 //! The async traits, called through generics.
 
 mod queue;
+mod schedule;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -75,6 +76,14 @@ impl<B: Backend + ?Sized> Backend for Through<B> {
 
     fn open_id_gen(&self, name: String, terms: id::Terms) -> Result<Arc<dyn IdGen>> {
         Ok(super::ids::generic(self.0.id_gen(name, terms)?))
+    }
+
+    fn open_scheduler(
+        &self,
+        name: String,
+        terms: lockapi::schedule::Terms,
+    ) -> Result<Arc<dyn lockapi::Scheduler>> {
+        Ok(Arc::new(Through(self.0.open_scheduler(name, terms)?)))
     }
 
     async fn migrate(&self) -> Result<()> {

@@ -215,7 +215,22 @@ impl Fixture for OnPostgres {
                  UPDATE lockapi.job
                     SET run_at = run_at - {micros} * interval '1 microsecond',
                         created_at = created_at - {micros} * interval '1 microsecond',
+                        started_at = started_at - {micros} * interval '1 microsecond',
                         lease_until = lease_until - {micros} * interval '1 microsecond'
+                  WHERE namespace = {namespace}"
+            ))
+            .await;
+        // The time that a run was due is in its key: all leave before the first comes back.
+        self.observer
+            .rows(format!(
+                "UPDATE lockapi.task SET next_at = next_at - {micros} * interval '1 microsecond'
+                  WHERE namespace = {namespace};
+                 UPDATE lockapi.task_run
+                    SET fired_at = fired_at - {micros} * interval '1 microsecond',
+                        fire_at = fire_at - interval '5000 years'
+                  WHERE namespace = {namespace};
+                 UPDATE lockapi.task_run
+                    SET fire_at = fire_at + interval '5000 years' - {micros} * interval '1 microsecond'
                   WHERE namespace = {namespace}"
             ))
             .await;

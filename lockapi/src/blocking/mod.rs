@@ -20,6 +20,7 @@ mod limit;
 mod mutex;
 mod park;
 mod queue;
+mod schedule;
 mod worker;
 
 use std::future::Future;
@@ -31,6 +32,7 @@ pub use limit::{Permits, RateLimiter, Reservation};
 pub use mutex::{Mutex, MutexGuard};
 pub(crate) use park::look;
 pub use queue::{Delivery, Queue};
+pub use schedule::Scheduler;
 pub use worker::{Context, Worker};
 
 use crate::backend::{BackendExt, Capabilities};
@@ -131,6 +133,27 @@ impl Backend {
     /// As for [`BackendExt::id_gen`].
     pub fn id_gen(&self, name: impl Into<String>, terms: crate::id::Terms) -> Result<IdGen> {
         self.0.id_gen(name, terms).map(IdGen::from)
+    }
+
+    /// Opens a scheduler with the default [terms](crate::schedule::Terms); nothing is sent.
+    ///
+    /// # Errors
+    /// As for [`BackendExt::scheduler`].
+    pub fn scheduler(&self, name: impl Into<String>) -> Result<Scheduler> {
+        self.scheduler_with(name, crate::schedule::Terms::default())
+    }
+
+    /// Opens a scheduler; nothing is sent.
+    ///
+    /// # Errors
+    /// As for [`Backend::open_scheduler`](crate::Backend::open_scheduler).
+    pub fn scheduler_with(
+        &self,
+        name: impl Into<String>,
+        terms: crate::schedule::Terms,
+    ) -> Result<Scheduler> {
+        let scheduler = self.0.open_scheduler(name.into(), terms);
+        scheduler.map(Scheduler::from)
     }
 
     /// Creates or upgrades the tables; see [`Backend::migrate`](crate::Backend::migrate).

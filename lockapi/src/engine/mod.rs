@@ -21,6 +21,7 @@ use crate::limit::{Policy, RateLimiter};
 use crate::migrate;
 use crate::mutex::Mutex;
 use crate::queue::{self, Queue};
+use crate::schedule::{self, Scheduler};
 use crate::seam::{Connector, Mode};
 
 mod clock;
@@ -35,6 +36,7 @@ mod mutex_handle;
 mod notices;
 mod notify;
 mod queues;
+mod schedules;
 mod session_lane;
 mod sessions;
 
@@ -354,6 +356,12 @@ impl<C: Connector> Backend for Engine<C> {
         let checked = terms.check(&name);
         checked.map_err(|error| error.during("id_gen").on(&name))?;
         Ok(ids::open(&self.0, &name, terms))
+    }
+
+    fn open_scheduler(&self, name: String, terms: schedule::Terms) -> Result<Arc<dyn Scheduler>> {
+        let checked = terms.check(&name);
+        checked.map_err(|error| error.during("scheduler").on(&name))?;
+        Ok(schedules::open(&self.0, name, terms))
     }
 
     async fn migrate(&self) -> Result<()> {

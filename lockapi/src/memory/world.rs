@@ -9,6 +9,7 @@ use crate::key::LockId;
 use crate::lease::{Acquire, Peeked, Release, Renew};
 use crate::limit::{Level, Limits};
 use crate::queue::Jobs;
+use crate::schedule::Schedules;
 
 const DAY: i64 = 24 * 3600 * 1_000_000;
 
@@ -34,6 +35,7 @@ pub struct World {
     marks: BTreeMap<(String, String), i64>,
     markers: HashMap<u64, String>,
     pub(crate) jobs: Jobs,
+    pub(crate) tasks: Schedules,
     pub(crate) heard: Heard,
     limits: Limits,
     /// How far the server's clock was set ahead, in microseconds.

@@ -48,6 +48,11 @@ pub const MIGRATIONS: &[Migration] = &[
         name: "id",
         sql: include_str!("../../migrations/0005_id.sql"),
     },
+    Migration {
+        version: 6,
+        name: "schedule",
+        sql: include_str!("../../migrations/0006_schedule.sql"),
+    },
 ];
 
 impl Migration {

@@ -268,7 +268,7 @@ impl fmt::Debug for Delivery {
 }
 
 /// A point in time that the server told in microseconds since 1970.
-pub(super) fn point(micros: i64) -> SystemTime {
+pub(crate) fn point(micros: i64) -> SystemTime {
     UNIX_EPOCH + Duration::from_micros(micros.max(0).unsigned_abs())
 }
 

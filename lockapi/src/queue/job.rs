@@ -214,6 +214,10 @@ impl Job {
         self.unique.is_some() || self.idempotency_key.is_some()
     }
 
+    pub(crate) fn is_delayed(&self) -> bool {
+        !self.delay.is_zero() || self.at > 0
+    }
+
     pub(crate) fn is_idempotent(&self) -> bool {
         self.idempotency_key.is_some()
     }

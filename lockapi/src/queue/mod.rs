@@ -15,10 +15,13 @@ pub(crate) mod in_transaction;
 mod job;
 mod model;
 mod operations;
+mod runs;
 
 pub(crate) use claim::check_lease;
 pub use claim::{Claim, Exchange, MAX_CLAIM, MAX_LEASE, MIN_LEASE, Outcome, Settled, Ticket};
 pub use delivery::Delivery;
+pub(crate) use delivery::point;
+pub(crate) use in_transaction::topic;
 pub use in_transaction::{Taken, ack_on, push_on, take_on};
 pub use job::{How, Job, MAX_DELAY, MAX_PUSH, MAX_PUSH_BYTES, Priority, Pushed, Unique};
 pub use model::Jobs;
@@ -26,6 +29,7 @@ pub use operations::{
     Ack, Cancel, Claimed, CountJobs, Counted, DeadRow, Discard, Floor, Keys, Name, NewJob, Purge,
     Push, PushKeyed, ReadDead, Redrive, SetPaused, Settle, SweepQueue, Take, Turn, Turned,
 };
+pub(crate) use runs::RunState;
 
 /// The most bytes of an error that are kept.
 pub const MAX_ERROR_BYTES: usize = 8192;

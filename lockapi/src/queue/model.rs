@@ -15,49 +15,52 @@ const DAY: i64 = 24 * 3600 * 1_000_000;
 pub struct Jobs {
     numbers: i64,
     tokens: i64,
-    live: HashMap<i64, Live>,
+    pub(super) live: HashMap<i64, Live>,
     /// By queue, priority, time and number: the index that claims use.
     due: BTreeMap<Name, BTreeSet<(i64, i64, i64)>>,
-    ended: BTreeMap<i64, Ended>,
+    pub(super) ended: BTreeMap<i64, Ended>,
     keys: HashMap<(Name, String), (i64, i64)>,
     paused: HashSet<Name>,
 }
 
 #[derive(Clone, Debug)]
-struct Live {
-    queue: Name,
-    job: NewJob,
-    unique_key: String,
-    run_at: i64,
-    created_at: i64,
-    attempt: i64,
-    running: Option<Running>,
-    worker: String,
-    error: String,
+pub(super) struct Live {
+    pub(super) queue: Name,
+    pub(super) job: NewJob,
+    pub(super) unique_key: String,
+    pub(super) run_at: i64,
+    pub(super) created_at: i64,
+    pub(super) attempt: i64,
+    pub(super) running: Option<Running>,
+    pub(super) started_at: Option<i64>,
+    pub(super) worker: String,
+    pub(super) error: String,
+    /// The recurring task that it is a run of; empty is none.
+    pub(super) task: String,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Running {
-    token: i64,
-    lease_until: i64,
+pub(super) struct Running {
+    pub(super) token: i64,
+    pub(super) lease_until: i64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Status {
+pub(super) enum Status {
     Completed,
     Failed,
     Cancelled,
 }
 
 #[derive(Debug)]
-struct Ended {
-    status: Status,
-    at: i64,
-    job: Live,
+pub(super) struct Ended {
+    pub(super) status: Status,
+    pub(super) at: i64,
+    pub(super) job: Live,
 }
 
 impl Live {
-    fn is_held(&self, now: i64) -> bool {
+    pub(super) fn is_held(&self, now: i64) -> bool {
         self.running
             .is_some_and(|running| running.lease_until > now)
     }
@@ -97,8 +100,10 @@ impl Jobs {
                 created_at: now,
                 attempt: 0,
                 running: None,
+                started_at: None,
                 worker: String::new(),
                 error: String::new(),
+                task: String::new(),
             },
         );
         id
@@ -121,7 +126,7 @@ impl Jobs {
         Some(live)
     }
 
-    fn end(&mut self, id: i64, status: Status, now: i64, error: &str) {
+    pub(super) fn end(&mut self, id: i64, status: Status, now: i64, error: &str) {
         if let Some(mut job) = self.remove(id) {
             if !error.is_empty() {
                 error.clone_into(&mut job.error);
@@ -135,7 +140,7 @@ impl Jobs {
         }
     }
 
-    fn with_unique_key(&self, queue: &Name, key: &str) -> Option<i64> {
+    pub(crate) fn with_unique_key(&self, queue: &Name, key: &str) -> Option<i64> {
         let mut found = self
             .live
             .iter()
@@ -241,6 +246,7 @@ impl Jobs {
             }
             self.tokens += 1;
             live.attempt += 1;
+            live.started_at = Some(now);
             live.worker.clone_from(&want.worker);
             live.running = Some(Running {
                 token: self.tokens,
@@ -289,8 +295,10 @@ impl Jobs {
                 payload: live.job.payload.clone(),
             });
             live.attempt += 1;
+            live.running = None;
+            live.started_at = Some(now);
             live.worker.clone_from(&want.worker);
-            if want.archive {
+            if want.archive || !live.task.is_empty() {
                 self.end(id, Status::Completed, now, "");
             } else {
                 self.remove(id);
@@ -317,8 +325,8 @@ impl Jobs {
         let mut done = Vec::new();
         for ack in acks {
             let id = ack.ticket.id;
-            if self.live.get(&id).is_some_and(|live| live.has(ack.ticket)) {
-                if ack.archive {
+            if let Some(live) = self.live.get(&id).filter(|live| live.has(ack.ticket)) {
+                if ack.archive || !live.task.is_empty() {
                     self.end(id, Status::Completed, now, "");
                 } else {
                     self.remove(id);
@@ -442,6 +450,7 @@ impl Jobs {
         let old = self.ended.iter().filter(|(_, ended)| {
             ended.job.queue == want.name
                 && ended.status != Status::Failed
+                && ended.job.task.is_empty()
                 && ended.at < now - want.keep
         });
         let old: Vec<i64> = old.map(|(id, _)| *id).take(most).collect();

@@ -13,7 +13,7 @@ mod sync;
 
 const BEGIN: &str = include_str!("begin.sql");
 const COMPLETE: &str = include_str!("complete.sql");
-const PICK: &str = include_str!("pick.sql");
+const OVER: &str = include_str!("over.sql");
 const REPORT: &str = include_str!("report.sql");
 
 /// The connections that a worker's own transactions use.

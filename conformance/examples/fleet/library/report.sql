@@ -1,4 +1,4 @@
-INSERT INTO fleet.node AS n (name, library, contended, abandoned, refused)
-VALUES ($1, $2, $3, $4, $5)
+INSERT INTO fleet.node AS n (name, library, abandoned, refused)
+VALUES ($1, $2, $3, $4)
 ON CONFLICT (name) DO UPDATE
-   SET contended = excluded.contended, abandoned = excluded.abandoned, refused = excluded.refused
+   SET abandoned = excluded.abandoned, refused = excluded.refused

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use backend_sqlx::CheckIn;
-use lockapi::Fence;
+use backend_sqlx::AckIn;
+use lockapi::queue::Delivery;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{PgPool, Row};
 
-use super::{BEGIN, COMPLETE, CONNECTIONS, Library, PATIENCE, PICK, REPORT, URL};
+use super::{BEGIN, COMPLETE, CONNECTIONS, Library, OVER, PATIENCE, REPORT, URL};
 use crate::Result;
-use crate::store::{Counts, Pick, Run, Store, Stored};
+use crate::store::{Counts, Run, Store, Stored};
 use crate::worker::{Node, tasks};
 
 pub(super) fn work(url: &str, node: Node) -> Result<()> {
@@ -28,7 +28,7 @@ pub(super) fn work(url: &str, node: Node) -> Result<()> {
             .connect_lazy_with(options);
         let backend = backend_sqlx::connect(&pool).await?;
         let tables = Arc::new(Tables(pool));
-        tasks::Worker::new(node, backend, tables).work().await;
+        tasks::Worker::new(node, backend, tables).work().await?;
         Ok(())
     })
 }
@@ -41,7 +41,6 @@ impl Store for Tables {
         sqlx::query(REPORT)
             .bind(node)
             .bind(Library::Sqlx.name())
-            .bind(counts.contended)
             .bind(counts.abandoned)
             .bind(counts.refused)
             .execute(&self.0)
@@ -49,44 +48,32 @@ impl Store for Tables {
         Ok(())
     }
 
-    async fn pick(&self, order: &str, limit: i64) -> Stored<Pick> {
-        let row = sqlx::query(PICK)
-            .bind(order)
-            .bind(limit)
-            .fetch_optional(&self.0)
-            .await?;
+    async fn over(&self) -> Stored<bool> {
+        let row = sqlx::query(OVER).fetch_optional(&self.0).await?;
         // Before the start there is no row.
-        let Some(row) = row else {
-            return Ok(Pick::default());
-        };
-        Ok(Pick {
-            due: row.try_get("due")?,
-            over: row.try_get("over")?,
-        })
+        Ok(row
+            .map(|row| row.try_get("over"))
+            .transpose()?
+            .unwrap_or(false))
     }
 
-    async fn begin(&self, task: &str, node: &str, fence: Option<&Fence>) -> Stored<Option<Run>> {
-        let mut transaction = self.0.begin().await?;
-        if let Some(fence) = fence {
-            fence.check_in(&mut transaction).await?;
-        }
+    async fn begin(&self, delivery: &Delivery, node: &str) -> Stored<Option<Run>> {
         let row = sqlx::query(BEGIN)
-            .bind(task)
+            .bind(delivery.id())
             .bind(node)
-            .bind(fence.map(Fence::token))
-            .fetch_optional(&mut *transaction)
+            .bind(delivery.ticket().token)
+            .fetch_optional(&self.0)
             .await?;
-        transaction.commit().await?;
         let Some(row) = row else {
             return Ok(None);
         };
         Ok(Some(Run::new(row.try_get("id")?, row.try_get("work")?)))
     }
 
-    async fn complete(&self, run: &Run, fence: Option<&Fence>) -> Stored<()> {
+    async fn complete(&self, run: &Run, delivery: Option<&Delivery>) -> Stored<()> {
         let mut transaction = self.0.begin().await?;
-        if let Some(fence) = fence {
-            fence.check_in(&mut transaction).await?;
+        if let Some(delivery) = delivery {
+            delivery.ack_in(&mut transaction).await?;
         }
         sqlx::query(COMPLETE)
             .bind(run.id)

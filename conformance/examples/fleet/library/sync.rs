@@ -1,18 +1,18 @@
 //! A worker on the blocking `postgres` crate: plain threads, and one pool for the worker and for
 //! its locks.
 
-use backend_sync::CheckIn;
-use lockapi::Fence;
+use backend_sync::AckIn;
 use lockapi::blocking::Backend;
+use lockapi::queue::Delivery;
 use r2d2::Pool;
 use r2d2_postgres::PostgresConnectionManager;
 use r2d2_postgres::postgres::{Config, NoTls};
 
 use super::{
-    BEGIN, COMPLETE, CONNECTIONS, CONNECTIONS_OF_BACKEND, Library, PATIENCE, PICK, REPORT, URL,
+    BEGIN, COMPLETE, CONNECTIONS, CONNECTIONS_OF_BACKEND, Library, OVER, PATIENCE, REPORT, URL,
 };
 use crate::Result;
-use crate::store::{BlockingStore, Counts, Pick, Run, Stored};
+use crate::store::{BlockingStore, Counts, Run, Stored};
 use crate::worker::{Node, threads};
 
 pub(super) fn work(url: &str, node: Node) -> Result<()> {
@@ -25,7 +25,7 @@ pub(super) fn work(url: &str, node: Node) -> Result<()> {
         .connection_timeout(PATIENCE)
         .build(PostgresConnectionManager::new(config, NoTls))?;
     let backend = Backend::connect(backend_sync::connect(&pool))?;
-    threads::Worker::new(node, backend, Tables(pool)).work();
+    threads::Worker::new(node, backend, Tables(pool)).work()?;
     Ok(())
 }
 
@@ -33,56 +33,37 @@ struct Tables(Pool<PostgresConnectionManager<NoTls>>);
 
 impl BlockingStore for Tables {
     fn report(&self, node: &str, counts: Counts) -> Stored<()> {
-        let Counts {
-            contended,
-            abandoned,
-            refused,
-        } = counts;
+        let Counts { abandoned, refused } = counts;
         self.0.get()?.execute(
             REPORT,
-            &[
-                &node,
-                &Library::Sync.name(),
-                &contended,
-                &abandoned,
-                &refused,
-            ],
+            &[&node, &Library::Sync.name(), &abandoned, &refused],
         )?;
         Ok(())
     }
 
-    fn pick(&self, order: &str, limit: i64) -> Stored<Pick> {
-        let row = self.0.get()?.query_opt(PICK, &[&order, &limit])?;
+    fn over(&self) -> Stored<bool> {
+        let row = self.0.get()?.query_opt(OVER, &[])?;
         // Before the start there is no row.
-        let Some(row) = row else {
-            return Ok(Pick::default());
-        };
-        Ok(Pick {
-            due: row.try_get("due")?,
-            over: row.try_get("over")?,
-        })
+        Ok(row
+            .map(|row| row.try_get("over"))
+            .transpose()?
+            .unwrap_or(false))
     }
 
-    fn begin(&self, task: &str, node: &str, fence: Option<&Fence>) -> Stored<Option<Run>> {
-        let mut client = self.0.get()?;
-        let mut transaction = client.transaction()?;
-        if let Some(fence) = fence {
-            fence.check_in(&mut transaction)?;
-        }
-        let token = fence.map(Fence::token);
-        let row = transaction.query_opt(BEGIN, &[&task, &node, &token])?;
-        transaction.commit()?;
+    fn begin(&self, delivery: &Delivery, node: &str) -> Stored<Option<Run>> {
+        let (id, token) = (delivery.id(), delivery.ticket().token);
+        let row = self.0.get()?.query_opt(BEGIN, &[&id, &node, &token])?;
         let Some(row) = row else {
             return Ok(None);
         };
         Ok(Some(Run::new(row.try_get("id")?, row.try_get("work")?)))
     }
 
-    fn complete(&self, run: &Run, fence: Option<&Fence>) -> Stored<()> {
+    fn complete(&self, run: &Run, delivery: Option<&Delivery>) -> Stored<()> {
         let mut client = self.0.get()?;
         let mut transaction = client.transaction()?;
-        if let Some(fence) = fence {
-            fence.check_in(&mut transaction)?;
+        if let Some(delivery) = delivery {
+            delivery.ack_in(&mut transaction)?;
         }
         transaction.execute(COMPLETE, &[&run.id])?;
         transaction.commit()?;

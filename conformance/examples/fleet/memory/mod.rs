@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use lockapi::BackendExt;
 use lockapi::memory::Database;
 
 use crate::Result;
 use crate::args::Settings;
 use crate::conduct::{self, Verdict};
 use crate::view::Screen;
+use crate::worker::NAME;
 
 mod state;
 mod tables;
@@ -25,7 +27,8 @@ pub(crate) fn run(settings: &Settings) -> Result<Verdict> {
         .build()?;
     runtime.block_on(async {
         let database = Database::new();
-        let tables = Arc::new(Tables::new(database.clone()));
+        let scheduler = database.connect().await?.scheduler(NAME)?;
+        let tables = Arc::new(Tables::new(database.clone(), scheduler));
         let fleet = Tasks::new(database, Arc::clone(&tables), settings.safety);
         let subject = format!(
             "{} workers share {} recurring tasks in one process, without a database.",

@@ -1,7 +1,9 @@
 //! What is in the tables.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
+
+use lockapi::schedule::Run;
 
 use crate::plan::Task;
 use crate::store::Counts;
@@ -21,12 +23,13 @@ pub(super) struct Entry {
     pub(super) status: Status,
     pub(super) started: Duration,
     pub(super) completed: Option<Duration>,
-    pub(super) fence: Option<i64>,
+    pub(super) token: i64,
 }
 
 pub(super) struct Row {
     pub(super) task: Task,
-    pub(super) next: Duration,
+    /// When it was due first.
+    pub(super) first: SystemTime,
 }
 
 #[derive(Default)]
@@ -45,14 +48,15 @@ impl State {
         self.started.map_or(Duration::ZERO, |start| start.elapsed())
     }
 
-    pub(super) fn is_due(&self, row: &Row) -> bool {
-        row.task.enabled && row.next <= self.now().min(self.ends)
+    /// The time of a run after the start, as the plan has it.
+    pub(super) fn planned(&self, run: &Run, row: &Row) -> Duration {
+        let since = run.fire_at.duration_since(row.first).unwrap_or_default();
+        row.task.offset + since
     }
 
     pub(super) fn counts(&self) -> Counts {
         let mut sum = Counts::default();
         for counts in self.nodes.values() {
-            sum.contended += counts.contended;
             sum.abandoned += counts.abandoned;
             sum.refused += counts.refused;
         }

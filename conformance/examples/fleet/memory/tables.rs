@@ -1,40 +1,30 @@
-//! Tasks and the log in memory, by the same rules as in `library/`.
+//! The attempts in memory, by the same rules as in `library/`.
 
-use std::collections::hash_map::DefaultHasher;
-use std::hash::{Hash, Hasher};
-use std::time::Duration;
+use std::sync::Arc;
 
 use async_trait::async_trait;
-use lockapi::Fence;
+use lockapi::Scheduler;
 use lockapi::memory::Database;
+use lockapi::queue::{Delivery, ack_on};
 use lockapi::seam::{Connector, Mode};
-use tokio::sync::{Mutex, MutexGuard};
+use tokio::sync::Mutex;
 
-use super::state::{Entry, Row, State, Status};
-use crate::store::{Counts, Pick, Run, Store, Stored};
+use super::state::{Entry, State, Status};
+use crate::store::{Counts, Run, Store, Stored};
 
 pub(super) struct Tables {
     database: Database,
+    pub(super) scheduler: Arc<dyn Scheduler>,
     pub(super) state: Mutex<State>,
 }
 
 impl Tables {
-    pub(super) fn new(database: Database) -> Self {
+    pub(super) fn new(database: Database, scheduler: Arc<dyn Scheduler>) -> Self {
         Self {
             database,
+            scheduler,
             state: Mutex::default(),
         }
-    }
-
-    /// Opens a transaction: the state is nobody else's until it is dropped.
-    async fn checked_in(&self, fence: Option<&Fence>) -> Stored<MutexGuard<'_, State>> {
-        let state = self.state.lock().await;
-        if let Some(fence) = fence {
-            let connected = Connector::connect(&self.database, Mode::Direct).await;
-            let mut session = connected.map_err(|failure| failure.error("connect"))?;
-            fence.check_in_on(&mut session).await?;
-        }
-        Ok(state)
     }
 }
 
@@ -49,40 +39,36 @@ impl Store for Tables {
         Ok(())
     }
 
-    async fn pick(&self, order: &str, limit: i64) -> Stored<Pick> {
+    async fn over(&self) -> Stored<bool> {
         let state = self.state.lock().await;
-        if state.started.is_none() {
-            return Ok(Pick::default());
-        }
-        let key = |row: &&Row| {
-            let mut hasher = DefaultHasher::new();
-            (&row.task.name, order).hash(&mut hasher);
-            let recent = row.next + Duration::from_secs(1) > state.now();
-            (recent, hasher.finish())
+        let completed = |task: &str, due| {
+            let mut log = state.log.iter();
+            log.any(|one| one.status == Status::Completed && one.task == task && one.due == due)
         };
-        let mut due: Vec<&Row> = state
-            .tasks
-            .values()
-            .filter(|row| state.is_due(row))
-            .collect();
-        due.sort_by_cached_key(key);
-        due.truncate(usize::try_from(limit).unwrap_or(0));
-        Ok(Pick {
-            due: due.iter().map(|row| row.task.name.clone()).collect(),
-            over: due.is_empty() && state.now() > state.ends,
-        })
+        let over = state.started.is_some() && state.now() > state.ends;
+        Ok(over
+            && state
+                .due_times(state.ends)
+                .all(|(task, due)| completed(task, due)))
     }
 
-    async fn begin(&self, task: &str, node: &str, fence: Option<&Fence>) -> Stored<Option<Run>> {
-        let mut state = self.checked_in(fence).await?;
+    async fn begin(&self, delivery: &Delivery, node: &str) -> Stored<Option<Run>> {
+        let task = delivery.name();
+        let runs = self.scheduler.runs(task, None, 1000).await?;
+        let run = runs.iter().find(|run| run.job == Some(delivery.id()));
+        let mut state = self.state.lock().await;
         let now = state.now();
-        let Some(row) = state.tasks.get(task).filter(|row| state.is_due(row)) else {
+        let (Some(run), Some(row)) = (run, state.tasks.get(task)) else {
             return Ok(None);
         };
-        let (due, work) = (row.next, row.task.work);
-        let fence = fence.map(Fence::token);
+        let (due, work) = (state.planned(run, row), row.task.work);
+        if due > state.ends {
+            return Ok(None);
+        }
+        let token = delivery.ticket().token;
         for entry in &mut state.log {
-            if entry.task == task && entry.status == Status::Running && entry.fence < fence {
+            let same = entry.task == task && entry.due == due;
+            if same && entry.status == Status::Running && entry.token < token {
                 entry.status = Status::Failed;
                 entry.completed = Some(now);
             }
@@ -94,23 +80,25 @@ impl Store for Tables {
             status: Status::Running,
             started: now,
             completed: None,
-            fence,
+            token,
         });
         let id = i64::try_from(state.log.len() - 1).unwrap_or(i64::MAX);
         Ok(Some(Run { id, work }))
     }
 
-    async fn complete(&self, run: &Run, fence: Option<&Fence>) -> Stored<()> {
-        let mut guard = self.checked_in(fence).await?;
-        let state = &mut *guard;
+    async fn complete(&self, run: &Run, delivery: Option<&Delivery>) -> Stored<()> {
+        // The state is nobody else's until this has ended: what a transaction is elsewhere.
+        let mut state = self.state.lock().await;
+        if let Some(delivery) = delivery {
+            let connected = Connector::connect(&self.database, Mode::Direct).await;
+            let mut session = connected.map_err(|failure| failure.error("connect"))?;
+            ack_on(&mut session, delivery).await?;
+        }
         let now = state.now();
         let number = usize::try_from(run.id).unwrap_or(usize::MAX);
-        if let Some(entry) = state.log.get_mut(number)
-            && let Some(row) = state.tasks.get_mut(&entry.task)
-        {
+        if let Some(entry) = state.log.get_mut(number) {
             entry.status = Status::Completed;
             entry.completed = Some(now);
-            row.next = entry.due + row.task.every;
         }
         Ok(())
     }

@@ -123,8 +123,7 @@ async fn work(node: Node, database: Database, tables: Arc<Tables>) -> bool {
     let Ok(backend) = database.connect().await else {
         return false;
     };
-    Worker::new(node, backend, tables).work().await;
-    true
+    Worker::new(node, backend, tables).work().await.is_ok()
 }
 
 /// Does not let a future go on while it is stopped.

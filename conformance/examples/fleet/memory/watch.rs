@@ -1,16 +1,32 @@
 //! The tables, for the program that watches the workers; by the same rules as in `postgres/`.
 
 use std::collections::HashMap;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use async_trait::async_trait;
+use lockapi::SchedulerExt;
 
 use super::state::{Row, Status};
 use super::tables::Tables;
 use crate::audit::Audit;
-use crate::plan::Task;
+use crate::plan::{self, Task};
 use crate::store::Stored;
 use crate::watch::{Busy, Snapshot, Watch};
+
+impl Tables {
+    /// When a task is due first.
+    async fn first_time(&self, task: &str) -> Stored<SystemTime> {
+        let runs = self.scheduler.runs(task, None, 1000).await?;
+        if let Some(first) = runs.last() {
+            return Ok(first.fire_at);
+        }
+        let tasks = self.scheduler.list().await?;
+        let of = tasks.into_iter().find(|one| one.name == task);
+        Ok(of
+            .and_then(|one| one.next_at)
+            .unwrap_or(SystemTime::UNIX_EPOCH))
+    }
+}
 
 #[async_trait]
 impl Watch for Tables {
@@ -21,11 +37,14 @@ impl Watch for Tables {
     async fn open(&self, tasks: &[Task], time: Duration) -> Stored<()> {
         let mut state = self.state.lock().await;
         state.started = Some(Instant::now());
+        plan::set(&*self.scheduler, tasks).await?;
+        // What the scheduler counts from is known by then, and the plan counts from the start.
         state.ends = time;
         for task in tasks {
+            let first = self.first_time(&task.name).await?;
             let row = Row {
                 task: task.clone(),
-                next: task.offset,
+                first,
             };
             state.tasks.insert(task.name.clone(), row);
         }

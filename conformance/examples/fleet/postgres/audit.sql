@@ -45,7 +45,6 @@ SELECT (SELECT count(*) FROM fleet.task) AS tasks,
        (SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY seconds) FROM recovery) AS median,
        (SELECT max(seconds) FROM recovery) AS longest,
        (SELECT count(*) FROM turn WHERE library <> earlier) AS passed_on,
-       (SELECT coalesce(sum(contended), 0)::int8 FROM fleet.node) AS contended,
        (SELECT coalesce(sum(abandoned), 0)::int8 FROM fleet.node) AS abandoned,
        (SELECT coalesce(sum(refused), 0)::int8 FROM fleet.node) AS refused
   FROM attempted

@@ -1,5 +1,6 @@
 //! The fleet on `PostgreSQL`: every worker is a process.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use lockapi::BackendExt;
@@ -10,7 +11,9 @@ use crate::Result;
 use crate::args::Settings;
 use crate::conduct::{self, Verdict};
 use crate::library::{Library, URL};
+use crate::plan;
 use crate::view::Screen;
+use crate::worker::NAME;
 
 mod processes;
 mod server;
@@ -45,7 +48,9 @@ async fn conduct(
     let only = backend.mutex("fleet/demo")?.try_lock().await?;
     let only = only.ok_or("another fleet is running on this database")?;
     let version = watch::prepare(&pool).await?;
-    let tables = Tables::new(pool.clone());
+    let scheduler = backend.scheduler(NAME)?;
+    plan::clear(&*scheduler, &*backend.queue(NAME)?).await?;
+    let tables = Tables::new(pool.clone(), Arc::clone(&scheduler));
     let fleet = Processes::new(url, pool, libraries, settings.safety);
     let subject = format!(
         "{} processes share {} recurring tasks on PostgreSQL {version}: {}.",
@@ -55,6 +60,7 @@ async fn conduct(
     );
     let verdict = conduct::conduct(settings, &tables, &fleet, screen, &subject).await;
     drop(fleet);
+    plan::clear(&*scheduler, &*backend.queue(NAME)?).await?;
     only.unlock().await?;
     verdict
 }

@@ -1,4 +1,4 @@
--- The tables of the demo. No constraint here keeps a task from being run twice: the locks do.
+-- The tables of the demo. No constraint here keeps a run from being completed twice: the queue does.
 
 CREATE SCHEMA fleet;
 COMMENT ON SCHEMA fleet IS 'Recurring tasks of the lockapi demo; made anew by every run of it.';
@@ -8,11 +8,9 @@ CREATE TABLE fleet.task (
     every     interval    NOT NULL,
     work      interval    NOT NULL,
     enabled   bool        NOT NULL,
-    first_run timestamptz NOT NULL,
-    next_run  timestamptz NOT NULL,
-    last_run  timestamptz
+    first_run timestamptz NOT NULL
 );
-COMMENT ON TABLE fleet.task IS 'What is to be done, and when next.';
+COMMENT ON TABLE fleet.task IS 'What is to be done; lockapi.task has when next.';
 COMMENT ON COLUMN fleet.task.work IS 'How long its simulated work takes.';
 
 CREATE TABLE fleet.run (
@@ -24,19 +22,18 @@ CREATE TABLE fleet.run (
     started   timestamptz NOT NULL DEFAULT clock_timestamp(),
     completed timestamptz,
     error     text,
-    fence     int8
+    token     int8
 );
-COMMENT ON TABLE fleet.run IS 'The execution log: one row for each attempt.';
-COMMENT ON COLUMN fleet.run.due IS 'The value that next_run of the task had.';
+COMMENT ON TABLE fleet.run IS 'What workers have written: one row for each attempt; lockapi.task_log has one for each run.';
+COMMENT ON COLUMN fleet.run.due IS 'The time that the task was due.';
 COMMENT ON COLUMN fleet.run.completed IS 'When it ended, well or not.';
-COMMENT ON COLUMN fleet.run.fence IS 'The fencing token of the lock it ran under.';
+COMMENT ON COLUMN fleet.run.token IS 'The token of the delivery it ran under.';
 CREATE INDEX run_task_due ON fleet.run (task, due);
 CREATE INDEX run_running ON fleet.run (task) WHERE status = 'running';
 
 CREATE TABLE fleet.node (
     name      text NOT NULL PRIMARY KEY,
     library   text NOT NULL,
-    contended int8 NOT NULL,
     abandoned int8 NOT NULL,
     refused   int8 NOT NULL
 );

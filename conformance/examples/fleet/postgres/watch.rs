@@ -1,14 +1,16 @@
 //! The tables, for the program that watches the workers.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use lockapi::Scheduler;
 use sqlx::postgres::PgRow;
 use sqlx::{PgPool, Row};
 
 use crate::Result;
 use crate::audit::Audit;
-use crate::plan::Task;
+use crate::plan::{self, Task};
 use crate::store::{Counts, Stored};
 use crate::watch::{Busy, Snapshot, Watch};
 
@@ -37,11 +39,11 @@ pub(super) async fn prepare(pool: &PgPool) -> Result<String> {
     Ok(number.to_owned())
 }
 
-pub(super) struct Tables(PgPool);
+pub(super) struct Tables(PgPool, Arc<dyn Scheduler>);
 
 impl Tables {
-    pub(super) fn new(pool: PgPool) -> Self {
-        Self(pool)
+    pub(super) fn new(pool: PgPool, scheduler: Arc<dyn Scheduler>) -> Self {
+        Self(pool, scheduler)
     }
 }
 
@@ -56,16 +58,16 @@ impl Watch for Tables {
     }
 
     async fn open(&self, tasks: &[Task], time: Duration) -> Stored<()> {
-        let mut transaction = self.0.begin().await?;
         sqlx::query("INSERT INTO fleet.span SELECT now, now + $1 * interval '1 ms' FROM clock_timestamp() AS now")
             .bind(millis(time))
-            .execute(&mut *transaction)
+            .execute(&self.0)
             .await?;
+        plan::set(&*self.1, tasks).await?;
+        let mut transaction = self.0.begin().await?;
         for task in tasks {
             sqlx::query(include_str!("add_task.sql"))
                 .bind(&task.name)
                 .bind(millis(task.every))
-                .bind(millis(task.offset))
                 .bind(millis(task.work))
                 .bind(task.enabled)
                 .execute(&mut *transaction)
@@ -149,7 +151,6 @@ impl Watch for Tables {
 
 fn counts(row: &PgRow) -> Stored<Counts> {
     Ok(Counts {
-        contended: row.try_get("contended")?,
         abandoned: row.try_get("abandoned")?,
         refused: row.try_get("refused")?,
     })

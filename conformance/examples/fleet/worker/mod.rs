@@ -3,17 +3,23 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
+use lockapi::queue::Claim;
+use lockapi::schedule::Terms;
+
 use crate::args::Safety;
 use crate::store::Counts;
 
 pub(crate) mod tasks;
 pub(crate) mod threads;
 
-/// How many tasks a worker runs at the same time: it has that many hands.
+/// The scheduler that all workers run, and the queue of its runs.
+pub(crate) const NAME: &str = "fleet";
+
+/// How many runs a worker works on at the same time: it has that many hands.
 const HANDS: usize = 4;
-/// How many tasks a hand looks at in one go.
-const LOOK_AHEAD: i64 = 16;
-const POLL: Duration = Duration::from_millis(100);
+/// How long a run is kept from others when its worker does not say that it lives.
+const LEASE: Duration = Duration::from_secs(1);
+const POLL: Duration = Duration::from_millis(200);
 const REPORT: Duration = Duration::from_millis(500);
 const RETRY: Duration = Duration::from_millis(100);
 
@@ -21,7 +27,6 @@ const RETRY: Duration = Duration::from_millis(100);
 pub(crate) struct Node {
     name: String,
     safety: Safety,
-    contended: AtomicI64,
     abandoned: AtomicI64,
     refused: AtomicI64,
 }
@@ -31,7 +36,6 @@ impl Node {
         Self {
             name,
             safety,
-            contended: AtomicI64::new(0),
             abandoned: AtomicI64::new(0),
             refused: AtomicI64::new(0),
         }
@@ -41,8 +45,12 @@ impl Node {
         &self.name
     }
 
-    fn contended(&self) {
-        self.contended.fetch_add(1, Ordering::Relaxed);
+    fn terms(&self) -> Terms {
+        Terms::default().node(&self.name).poll(POLL)
+    }
+
+    fn claim(&self) -> Claim {
+        Claim::new(1).lease(LEASE).wait(POLL).worker(&self.name)
     }
 
     fn gave_up(&self, refused: bool) {
@@ -56,14 +64,8 @@ impl Node {
 
     fn counts(&self) -> Counts {
         Counts {
-            contended: self.contended.load(Ordering::Relaxed),
             abandoned: self.abandoned.load(Ordering::Relaxed),
             refused: self.refused.load(Ordering::Relaxed),
         }
     }
-}
-
-/// The key of the mutex of a task: the same for every worker.
-fn key(task: &str) -> String {
-    format!("fleet/task/{task}")
 }

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use lockapi::{Backend, BackendExt, Fence, MutexGuard};
+use lockapi::queue::Delivery;
+use lockapi::{Backend, BackendExt, Queue, QueueExt, SchedulerExt};
 use tokio::time::sleep;
 
-use super::{HANDS, LOOK_AHEAD, Node, POLL, REPORT, RETRY, key};
+use super::{HANDS, NAME, Node, POLL, REPORT, RETRY};
 use crate::args::Safety;
 use crate::store::{Run, Store};
 
@@ -26,76 +27,56 @@ impl Worker {
     }
 
     /// Works until nothing is due any more.
-    pub(crate) async fn work(&self) {
+    pub(crate) async fn work(&self) -> lockapi::Result<()> {
+        let queue = self.backend.queue(NAME)?;
+        let scheduler = self
+            .backend
+            .open_scheduler(NAME.to_owned(), self.node.terms())?;
         tokio::select! {
-            _ = join_all((0..HANDS).map(|hand| self.run_all(hand))) => {}
+            _ = join_all((0..HANDS).map(|_| self.run_all(&queue))) => {}
+            failed = scheduler.run(std::future::pending()) => failed?,
             () = self.report_all() => {}
         }
         self.report().await;
+        Ok(())
     }
 
-    /// Runs one task after the other.
-    async fn run_all(&self, hand: usize) {
-        let order = format!("{} {hand}", self.node.name);
-        'look: loop {
-            // The database may be out of reach for a moment: look again.
-            let pick = self.store.pick(&order, LOOK_AHEAD).await;
-            let pick = pick.unwrap_or_default();
-            if pick.over {
+    /// Works on one run after the other.
+    async fn run_all(&self, queue: &Arc<dyn Queue>) {
+        let claim = self.node.claim();
+        loop {
+            let ran = match queue.claim(&claim).await.map(|mut jobs| jobs.pop()) {
+                Ok(Some(delivery)) => self.run(delivery).await,
+                Ok(None) => false,
+                // The database may be out of reach for a moment.
+                Err(_) => {
+                    sleep(POLL).await;
+                    false
+                }
+            };
+            if !ran && self.store.over().await.unwrap_or(false) {
                 return;
             }
-            for task in pick.due {
-                if self.try_run(&task).await {
-                    continue 'look;
-                }
-            }
-            sleep(POLL).await;
         }
     }
 
-    /// Runs a task, and answers `false` when that was not to be done.
-    async fn try_run(&self, task: &str) -> bool {
-        if self.node.safety == Safety::NoLocks {
-            return self.run(task, None).await;
-        }
-        let Ok(mutex) = self.backend.mutex(key(task)) else {
-            return false;
-        };
-        let guard = match mutex.try_lock().await {
-            Ok(Some(guard)) => guard,
-            Ok(None) => {
-                self.node.contended();
-                return false;
-            }
-            // The connection has ended: the next look tries again.
-            Err(_) => return false,
-        };
-        let ran = self.run(task, Some(&*guard)).await;
-        // Whether it was still held no longer matters: what was written was checked.
-        drop(guard.unlock().await);
-        ran
-    }
-
-    async fn run(&self, task: &str, guard: Option<&dyn MutexGuard>) -> bool {
-        let fence = guard.map(MutexGuard::fence);
-        let begun = self.store.begin(task, &self.node.name, fence.as_ref());
-        let run = match begun.await {
+    /// Works on a run, and answers `false` when that was not to be done.
+    async fn run(&self, delivery: Delivery) -> bool {
+        let run = match self.store.begin(&delivery, self.node.name()).await {
             Ok(Some(run)) => run,
-            // Another worker ran it between the look and the lock.
-            Ok(None) => return false,
-            Err(error) => {
-                self.node.gave_up(error.is_lost());
-                return false;
+            outcome => {
+                // It is given back in any case.
+                drop(delivery.snooze(POLL).await);
+                return outcome.is_err();
             }
         };
         let worked = tokio::select! {
             biased;
             () = sleep(run.work) => true,
-            () = lost(guard) => false,
+            () = delivery.lost(), if self.node.safety == Safety::Full => false,
         };
         if worked {
-            let fence = fence.filter(|_| self.node.safety == Safety::Full);
-            self.complete(&run, guard, fence.as_ref()).await;
+            self.complete(&run, delivery).await;
         } else {
             self.node.gave_up(false);
         }
@@ -103,17 +84,18 @@ impl Worker {
     }
 
     /// Tries until it is known whether the run counts.
-    async fn complete(&self, run: &Run, guard: Option<&dyn MutexGuard>, fence: Option<&Fence>) {
+    async fn complete(&self, run: &Run, delivery: Delivery) {
+        let fenced = self.node.safety == Safety::Full;
         loop {
-            match self.store.complete(run, fence).await {
-                Ok(()) => return,
+            match self.store.complete(run, fenced.then_some(&delivery)).await {
+                Ok(()) => break,
                 Err(error) if error.is_lost() => return self.node.gave_up(true),
-                // Nobody else has the lock, so the same can be written again.
                 Err(_) => sleep(RETRY).await,
             }
-            if guard.is_some_and(MutexGuard::is_lost) {
-                return self.node.gave_up(false);
-            }
+        }
+        if !fenced {
+            // Another may have it by now; what was written stays.
+            drop(delivery.ack().await);
         }
     }
 
@@ -126,13 +108,9 @@ impl Worker {
 
     async fn report(&self) {
         // The next report has the same and more.
-        let _ok = self.store.report(&self.node.name, self.node.counts()).await;
-    }
-}
-
-async fn lost(guard: Option<&dyn MutexGuard>) {
-    match guard {
-        Some(guard) => guard.lost().await,
-        None => std::future::pending().await,
+        let _ok = self
+            .store
+            .report(self.node.name(), self.node.counts())
+            .await;
     }
 }

@@ -1,17 +1,17 @@
 //! A worker on plain threads: the same as in `tasks`, with the blocking face.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lockapi::Fence;
-use lockapi::blocking::{Backend, MutexGuard};
+use lockapi::blocking::{Backend, Delivery, Queue};
 
-use super::{HANDS, LOOK_AHEAD, Node, POLL, REPORT, RETRY, key};
+use super::{HANDS, NAME, Node, POLL, REPORT, RETRY};
 use crate::args::Safety;
 use crate::store::{BlockingStore, Run};
 
-/// How long a run goes on until it looks whether its lock was lost.
+/// How long a run goes on until it looks whether its delivery was lost.
 const STEP: Duration = Duration::from_millis(10);
 
 pub(crate) struct Worker<S> {
@@ -30,72 +30,58 @@ impl<S: BlockingStore> Worker<S> {
     }
 
     /// Works until nothing is due any more.
-    pub(crate) fn work(&self) {
+    pub(crate) fn work(&self) -> lockapi::Result<()> {
+        let queue = self.backend.queue(NAME)?;
+        let scheduler = self.backend.scheduler_with(NAME, self.node.terms())?;
         let (working, ended) = mpsc::channel();
-        thread::scope(|all| {
+        let done = AtomicBool::new(false);
+        let scheduled = thread::scope(|all| {
             all.spawn(move || self.report_all(&ended));
+            let scheduling = all.spawn(|| scheduler.run(|| !done.load(Ordering::Acquire)));
             thread::scope(|hands| {
-                for hand in 0..HANDS {
-                    hands.spawn(move || self.run_all(hand));
+                for _ in 0..HANDS {
+                    hands.spawn(|| self.run_all(&queue));
                 }
             });
+            done.store(true, Ordering::Release);
             drop::<mpsc::Sender<()>>(working);
+            scheduling.join()
         });
         self.report();
+        scheduled.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 
-    /// Runs one task after the other.
-    fn run_all(&self, hand: usize) {
-        let order = format!("{} {hand}", self.node.name);
+    /// Works on one run after the other.
+    fn run_all(&self, queue: &Queue) {
+        let claim = self.node.claim();
         loop {
-            // The database may be out of reach for a moment: look again.
-            let pick = self.store.pick(&order, LOOK_AHEAD).unwrap_or_default();
-            if pick.over {
+            let ran = match queue.claim(&claim).map(|mut jobs| jobs.pop()) {
+                Ok(Some(delivery)) => self.run(delivery),
+                Ok(None) => false,
+                // The database may be out of reach for a moment.
+                Err(_) => {
+                    thread::sleep(POLL);
+                    false
+                }
+            };
+            if !ran && self.store.over().unwrap_or(false) {
                 return;
             }
-            if !pick.due.iter().any(|task| self.try_run(task)) {
-                thread::sleep(POLL);
-            }
         }
     }
 
-    /// Runs a task, and answers `false` when that was not to be done.
-    fn try_run(&self, task: &str) -> bool {
-        if self.node.safety == Safety::NoLocks {
-            return self.run(task, None);
-        }
-        let Ok(mutex) = self.backend.mutex(key(task)) else {
-            return false;
-        };
-        let guard = match mutex.try_lock() {
-            Ok(Some(guard)) => guard,
-            Ok(None) => {
-                self.node.contended();
-                return false;
-            }
-            // The connection has ended: the next look tries again.
-            Err(_) => return false,
-        };
-        let ran = self.run(task, Some(&guard));
-        // Whether it was still held no longer matters: what was written was checked.
-        drop(guard.unlock());
-        ran
-    }
-
-    fn run(&self, task: &str, guard: Option<&MutexGuard>) -> bool {
-        let fence = guard.map(MutexGuard::fence);
-        let run = match self.store.begin(task, &self.node.name, fence.as_ref()) {
+    /// Works on a run, and answers `false` when that was not to be done.
+    fn run(&self, delivery: Delivery) -> bool {
+        let run = match self.store.begin(&delivery, self.node.name()) {
             Ok(Some(run)) => run,
-            // Another worker ran it between the look and the lock.
-            Ok(None) => return false,
-            Err(error) => {
-                self.node.gave_up(error.is_lost());
-                return false;
+            outcome => {
+                // It is given back in any case.
+                drop(delivery.snooze(POLL));
+                return outcome.is_err();
             }
         };
-        if worked(run.work, guard) {
-            let fence = fence.filter(|_| self.node.safety == Safety::Full);
-            self.complete(&run, guard, fence.as_ref());
+        if self.worked(run.work, &delivery) {
+            self.complete(&run, delivery);
         } else {
             self.node.gave_up(false);
         }
@@ -103,17 +89,33 @@ impl<S: BlockingStore> Worker<S> {
     }
 
     /// Tries until it is known whether the run counts.
-    fn complete(&self, run: &Run, guard: Option<&MutexGuard>, fence: Option<&Fence>) {
+    fn complete(&self, run: &Run, delivery: Delivery) {
+        let fenced = self.node.safety == Safety::Full;
         loop {
-            match self.store.complete(run, fence) {
-                Ok(()) => return,
+            match self.store.complete(run, fenced.then_some(&*delivery)) {
+                Ok(()) => break,
                 Err(error) if error.is_lost() => return self.node.gave_up(true),
-                // Nobody else has the lock, so the same can be written again.
                 Err(_) => thread::sleep(RETRY),
             }
-            if guard.is_some_and(MutexGuard::is_lost) {
-                return self.node.gave_up(false);
+        }
+        if !fenced {
+            // Another may have it by now; what was written stays.
+            drop(delivery.ack());
+        }
+    }
+
+    /// Simulates work; answers `false` when the delivery was lost before its end.
+    fn worked(&self, work: Duration, delivery: &Delivery) -> bool {
+        let end = Instant::now() + work;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return true;
             }
+            if self.node.safety == Safety::Full && delivery.is_lost() {
+                return false;
+            }
+            thread::sleep(left.min(STEP));
         }
     }
 
@@ -126,21 +128,6 @@ impl<S: BlockingStore> Worker<S> {
 
     fn report(&self) {
         // The next report has the same and more.
-        let _ok = self.store.report(&self.node.name, self.node.counts());
-    }
-}
-
-/// Simulates work; answers `false` when the lock was lost before its end.
-fn worked(work: Duration, guard: Option<&MutexGuard>) -> bool {
-    let end = Instant::now() + work;
-    loop {
-        let left = end.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return true;
-        }
-        if guard.is_some_and(MutexGuard::is_lost) {
-            return false;
-        }
-        thread::sleep(left.min(STEP));
+        let _ok = self.store.report(self.node.name(), self.node.counts());
     }
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 pub(super) use handle::open;
 use kept::Kept;
-use topic::Topic;
+pub(super) use topic::Topic;
 
 use super::keeper::Keeper;
 use super::lane::{ALONE, Lane, Queued};
@@ -70,7 +70,7 @@ impl<C: Connector> Queues<C> {
     }
 
     /// The one topic of this number.
-    fn topic(&self, number: i64) -> Arc<Topic> {
+    pub(super) fn topic(&self, number: i64) -> Arc<Topic> {
         let mut topics = self.topics.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(topic) = topics.get(&number).and_then(Weak::upgrade) {
             return topic;

@@ -30,7 +30,7 @@ struct State {
 
 /// One queue.
 #[derive(Default)]
-pub(super) struct Topic {
+pub(in crate::engine) struct Topic {
     generation: AtomicU64,
     changed: Notify,
     claims: AtomicU32,
@@ -40,12 +40,12 @@ pub(super) struct Topic {
 
 impl Topic {
     /// Counts arrivals.
-    pub(super) fn generation(&self) -> u64 {
+    pub(in crate::engine) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
     /// Something may have arrived.
-    pub(super) fn bump(&self) {
+    pub(in crate::engine) fn bump(&self) {
         self.generation.fetch_add(1, Ordering::AcqRel);
         self.changed.notify_waiters();
     }
@@ -57,7 +57,7 @@ impl Topic {
     }
 
     /// Returns once something has arrived since `seen`.
-    pub(super) async fn arrival(&self, seen: u64) {
+    pub(in crate::engine) async fn arrival(&self, seen: u64) {
         loop {
             // Created before the count is read, so an arrival in between still wakes it.
             let changed = self.changed.notified();

@@ -10,11 +10,11 @@ WITH done AS (
      WHERE j.id = w.id AND j.token = w.token
     RETURNING j.*, w.archive
 ), kept AS (
-    INSERT INTO lockapi.job_archive (id, status, run_at, created_at, started_at, attempt, max_attempts,
+    INSERT INTO lockapi.job_archive (id, token, status, run_at, created_at, started_at, attempt, max_attempts,
                                      priority, worker, error, namespace, queue, unique_key, name, payload)
-    SELECT d.id, 'completed', d.run_at, d.created_at, d.started_at, d.attempt, d.max_attempts,
+    SELECT d.id, d.token, 'completed', d.run_at, d.created_at, d.started_at, d.attempt, d.max_attempts,
            d.priority, d.worker, d.error, d.namespace, d.queue, d.unique_key, d.name, d.payload
       FROM done AS d
-     WHERE d.archive
+     WHERE d.archive OR d.task IS NOT NULL
 )
 SELECT pg_catalog.array_agg(d.id) AS completed FROM done AS d

@@ -3,7 +3,7 @@
 --
 -- Promises: each is due at once, with all its attempts ahead of it and the error of its last one.
 -- One whose unique key another job has by now stays where it is.
--- Index: job_archive_failed, job_archive_pkey, and job_unique.
+-- Index: job_archive_failed, job_archive_pkey, job_unique, and task_run_job.
 -- Race: of two that redrive the same letter the second skips it. A job of the same unique key that
 -- is pushed meanwhile makes the statement fail, which changes nothing.
 WITH held AS MATERIALIZED (
@@ -28,9 +28,10 @@ WITH held AS MATERIALIZED (
     RETURNING a.*
 ), pushed AS (
     INSERT INTO lockapi.job (id, run_at, created_at, max_attempts, priority, worker, error, namespace, queue,
-                             unique_key, name, payload)
+                             unique_key, name, payload, task)
     SELECT b.id, pg_catalog.clock_timestamp(), b.created_at, b.max_attempts, b.priority, b.worker, b.error,
-           b.namespace, b.queue, b.unique_key, b.name, b.payload
+           b.namespace, b.queue, b.unique_key, b.name, b.payload,
+           (SELECT r.task FROM lockapi.task_run AS r WHERE r.job = b.id)
       FROM back AS b
     RETURNING id
 )

@@ -37,9 +37,9 @@ WITH want AS MATERIALIZED (
      WHERE h.last AND j.id = h.id
     RETURNING j.*, h.n
 ), dead AS (
-    INSERT INTO lockapi.job_archive (id, status, run_at, created_at, started_at, attempt, max_attempts,
+    INSERT INTO lockapi.job_archive (id, token, status, run_at, created_at, started_at, attempt, max_attempts,
                                      priority, worker, error, namespace, queue, unique_key, name, payload)
-    SELECT g.id, 'failed', g.run_at, g.created_at, g.started_at, g.attempt, g.max_attempts,
+    SELECT g.id, g.token, 'failed', g.run_at, g.created_at, g.started_at, g.attempt, g.max_attempts,
            g.priority, g.worker, coalesce(nullif(w.error, ''), g.error), g.namespace, g.queue, g.unique_key,
            g.name, g.payload
       FROM gone AS g

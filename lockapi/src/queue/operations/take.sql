@@ -31,7 +31,7 @@ WITH picked AS MATERIALIZED (
     SELECT d.id, 'completed', d.run_at, d.created_at, pg_catalog.clock_timestamp(), d.attempt + 1, d.max_attempts,
            d.priority, $4::text, d.error, d.namespace, d.queue, d.unique_key, d.name, d.payload
       FROM done AS d
-     WHERE $5::bool
+     WHERE $5::bool OR d.task IS NOT NULL
 )
 SELECT d.id, d.attempt::int8, d.max_attempts::int8, d.priority::int8,
        (extract(epoch FROM d.run_at) * 1000000)::int8 AS run_at,

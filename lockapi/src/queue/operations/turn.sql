@@ -17,12 +17,12 @@ WITH want AS MATERIALIZED (
      WHERE j.id = w.id AND j.token = w.token
     RETURNING j.*, w.archive
 ), kept AS (
-    INSERT INTO lockapi.job_archive (id, status, run_at, created_at, started_at, attempt, max_attempts,
+    INSERT INTO lockapi.job_archive (id, token, status, run_at, created_at, started_at, attempt, max_attempts,
                                      priority, worker, error, namespace, queue, unique_key, name, payload)
-    SELECT d.id, 'completed', d.run_at, d.created_at, d.started_at, d.attempt, d.max_attempts,
+    SELECT d.id, d.token, 'completed', d.run_at, d.created_at, d.started_at, d.attempt, d.max_attempts,
            d.priority, d.worker, d.error, d.namespace, d.queue, d.unique_key, d.name, d.payload
       FROM done AS d
-     WHERE d.archive
+     WHERE d.archive OR d.task IS NOT NULL
 ), picked AS MATERIALIZED (
     SELECT p.id, p.last, pg_catalog.row_number() OVER () AS n
       FROM unnest($7::int8[], $8::int8[], $10::int8[]) AS lane (priority, floor_at, floor_id)
@@ -46,9 +46,9 @@ WITH want AS MATERIALIZED (
      WHERE p.last AND j.id = p.id
     RETURNING j.*
 ), dead AS (
-    INSERT INTO lockapi.job_archive (id, status, run_at, created_at, started_at, attempt, max_attempts,
+    INSERT INTO lockapi.job_archive (id, token, status, run_at, created_at, started_at, attempt, max_attempts,
                                      priority, worker, error, namespace, queue, unique_key, name, payload)
-    SELECT b.id, 'failed', b.run_at, b.created_at, b.started_at, b.attempt, b.max_attempts,
+    SELECT b.id, b.token, 'failed', b.run_at, b.created_at, b.started_at, b.attempt, b.max_attempts,
            b.priority, b.worker, 'the lease of the last attempt ended without an answer',
            b.namespace, b.queue, b.unique_key, b.name, b.payload
       FROM buried AS b

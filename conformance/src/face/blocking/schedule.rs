@@ -1,0 +1,71 @@
+//! Schedulers of the blocking face.
+
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+use lockapi::schedule::{Decision, Round, Run, Scheduler, Task, TaskState, Terms};
+use lockapi::{Result, blocking};
+
+use super::{Blocking, call};
+
+#[async_trait]
+impl Scheduler for Blocking<blocking::Scheduler> {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn namespace(&self) -> &str {
+        self.0.namespace()
+    }
+
+    fn terms(&self) -> &Terms {
+        self.0.terms()
+    }
+
+    async fn set(&self, task: Task) -> Result<bool> {
+        let scheduler = self.0.clone();
+        call(move || scheduler.set(task)).await
+    }
+
+    async fn remove(&self, task: &str) -> Result<bool> {
+        let (scheduler, task) = (self.0.clone(), task.to_owned());
+        call(move || scheduler.remove(&task)).await
+    }
+
+    async fn set_enabled(&self, task: &str, enabled: bool) -> Result<bool> {
+        let (scheduler, task) = (self.0.clone(), task.to_owned());
+        call(move || {
+            if enabled {
+                scheduler.enable(&task)
+            } else {
+                scheduler.disable(&task)
+            }
+        })
+        .await
+    }
+
+    async fn run_now(&self, task: &str) -> Result<Option<Decision>> {
+        let (scheduler, task) = (self.0.clone(), task.to_owned());
+        call(move || scheduler.run_now(&task)).await
+    }
+
+    async fn tasks(&self, after: &str, most: usize) -> Result<Vec<TaskState>> {
+        let (scheduler, after) = (self.0.clone(), after.to_owned());
+        call(move || scheduler.tasks(&after, most)).await
+    }
+
+    async fn runs(&self, task: &str, before: Option<SystemTime>, most: usize) -> Result<Vec<Run>> {
+        let (scheduler, task) = (self.0.clone(), task.to_owned());
+        call(move || scheduler.runs(&task, before, most)).await
+    }
+
+    async fn tick(&self) -> Result<Round> {
+        let scheduler = self.0.clone();
+        call(move || scheduler.tick()).await
+    }
+
+    async fn changed(&self, seen: u64, at_most: Duration) {
+        let scheduler = self.0.clone();
+        call(move || scheduler.changed(seen, at_most)).await;
+    }
+}

@@ -1,0 +1,131 @@
+//! [`Scheduler`](crate::Scheduler) for blocking callers.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use super::block_on;
+use crate::error::Result;
+use crate::schedule::{Decision, Round, Run, SchedulerExt, Task, TaskState, Terms, pause_after};
+
+/// A [scheduler](crate::Scheduler) for blocking callers.
+#[derive(Clone, Debug)]
+pub struct Scheduler(Arc<dyn crate::Scheduler>);
+
+impl From<Arc<dyn crate::Scheduler>> for Scheduler {
+    fn from(scheduler: Arc<dyn crate::Scheduler>) -> Self {
+        Self(scheduler)
+    }
+}
+
+impl Scheduler {
+    /// Its name, which is that of the queue of its runs as well.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    /// The namespace that it is in.
+    #[must_use]
+    pub fn namespace(&self) -> &str {
+        self.0.namespace()
+    }
+
+    /// How this handle uses it.
+    #[must_use]
+    pub fn terms(&self) -> &Terms {
+        self.0.terms()
+    }
+
+    /// Adds or changes a task; see [`Scheduler::set`](crate::Scheduler::set).
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn set(&self, task: Task) -> Result<bool> {
+        block_on(self.0.set(task))
+    }
+
+    /// Removes a task; see [`Scheduler::remove`](crate::Scheduler::remove).
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn remove(&self, task: &str) -> Result<bool> {
+        block_on(self.0.remove(task))
+    }
+
+    /// Lets a task be fired when it is due; answers whether there is one.
+    ///
+    /// # Errors
+    /// As for [`Scheduler::set_enabled`](crate::Scheduler::set_enabled).
+    pub fn enable(&self, task: &str) -> Result<bool> {
+        block_on(self.0.enable(task))
+    }
+
+    /// Keeps a task from being fired; answers whether there is one.
+    ///
+    /// # Errors
+    /// As for [`Scheduler::set_enabled`](crate::Scheduler::set_enabled).
+    pub fn disable(&self, task: &str) -> Result<bool> {
+        block_on(self.0.disable(task))
+    }
+
+    /// Fires a task at once; see [`Scheduler::run_now`](crate::Scheduler::run_now).
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn run_now(&self, task: &str) -> Result<Option<Decision>> {
+        block_on(self.0.run_now(task))
+    }
+
+    /// Reads tasks; see [`Scheduler::tasks`](crate::Scheduler::tasks).
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn tasks(&self, after: &str, most: usize) -> Result<Vec<TaskState>> {
+        block_on(self.0.tasks(after, most))
+    }
+
+    /// Reads all tasks in the order of their names.
+    ///
+    /// # Errors
+    /// As for [`SchedulerExt::list`].
+    pub fn list(&self) -> Result<Vec<TaskState>> {
+        block_on(self.0.list())
+    }
+
+    /// Reads the log of a task; see [`Scheduler::runs`](crate::Scheduler::runs).
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn runs(&self, task: &str, before: Option<SystemTime>, most: usize) -> Result<Vec<Run>> {
+        block_on(self.0.runs(task, before, most))
+    }
+
+    /// Does once what is to be done; see [`Scheduler::tick`](crate::Scheduler::tick).
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn tick(&self) -> Result<Round> {
+        block_on(self.0.tick())
+    }
+
+    /// Returns when there may be something to do; see
+    /// [`Scheduler::changed`](crate::Scheduler::changed).
+    pub fn changed(&self, seen: u64, at_most: Duration) {
+        block_on(self.0.changed(seen, at_most));
+    }
+
+    /// Does what is to be done, round by round, for as long as `goes_on` says so after a round; it is
+    /// asked at least as often as the scheduler [polls](Terms::poll).
+    ///
+    /// # Errors
+    /// As for [`SchedulerExt::run`].
+    pub fn run(&self, goes_on: impl Fn() -> bool) -> Result<()> {
+        while goes_on() {
+            let (seen, pause) = pause_after(self.tick(), self.terms().poll)?;
+            if goes_on() {
+                self.changed(seen, pause);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,387 @@
+//! [`Scheduler`] over the jobs' lane.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use async_trait::async_trait;
+
+use crate::engine::Core;
+use crate::engine::clock::Time;
+use crate::engine::lane::Queued;
+use crate::engine::notices::Subscription;
+use crate::engine::queues::Topic;
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::advisory_key;
+use crate::lease::micros;
+use crate::queue;
+use crate::schedule::{
+    Decision, Expire, Fire, Look, Looked, MAX_LIST, Name, ReadRuns, ReadTasks, Release, RemoveTask,
+    Request, Round, Run, RunNow, Scheduler, SetTask, SweepRuns, SwitchTask, Task, TaskName,
+    TaskRow, TaskState, Terms, check_task,
+};
+use crate::seam::Connector;
+use crate::wait::unless;
+
+/// How many tasks that are due are looked at in a round.
+const MAX_DUE: i64 = 1000;
+/// How many runs are fired in a statement, unless those of one task are more.
+const MAX_RUNS: usize = 2000;
+/// Old runs are deleted this often, in parts of this size.
+const SWEEP_EVERY: Duration = Duration::from_mins(10);
+const PART: i64 = 1000;
+/// How often, and after which pause, a change is tried again that another one was in the way of.
+const TRIES: usize = 50;
+const PAUSE: Duration = Duration::from_millis(20);
+/// The last time that a log is read to: the end of the year 9999.
+const LAST: i64 = 253_402_300_799_000_000;
+
+pub(in crate::engine) fn open<C: Connector>(
+    core: &Arc<Core<C>>,
+    scheduler: String,
+    terms: Terms,
+) -> Arc<dyn Scheduler> {
+    let number = advisory_key(&core.namespace, &format!("scheduler {scheduler}"));
+    let queue_number = queue::topic(&core.namespace, &scheduler);
+    Arc::new(Named(Arc::new(Handle {
+        name: Name {
+            namespace: core.namespace.to_string(),
+            scheduler,
+        },
+        terms,
+        number,
+        topic: core.queues.topic(number),
+        queue_number,
+        queue: core.queues.topic(queue_number),
+        told: OnceLock::new(),
+        swept: Mutex::default(),
+        core: Arc::clone(core),
+    })))
+}
+
+struct Handle<C: Connector> {
+    name: Name,
+    terms: Terms,
+    /// What nodes that wait are told of changes by.
+    number: i64,
+    topic: Arc<Topic>,
+    /// What workers that wait are told of jobs by.
+    queue_number: i64,
+    queue: Arc<Topic>,
+    /// Made by the first wait.
+    told: OnceLock<Subscription>,
+    swept: Mutex<Option<Time>>,
+    core: Arc<Core<C>>,
+}
+
+struct Named<C: Connector>(Arc<Handle<C>>);
+
+impl<C: Connector> Handle<C> {
+    fn failed(&self, operation: &'static str) -> impl Fn(Error) -> Error {
+        move |error| error.during(operation).on(&self.name.scheduler)
+    }
+
+    async fn call<O: Queued>(&self, asked: O) -> Result<O::Output> {
+        let answer = self.core.jobs.call(asked).await;
+        answer.map_err(|error| error.on(&self.name.scheduler))
+    }
+
+    fn task(&self, task: &str) -> TaskName {
+        TaskName {
+            of: self.name.clone(),
+            task: task.to_owned(),
+        }
+    }
+
+    /// Reads one task, with the time of the server.
+    async fn read(&self, task: &str) -> Result<(Option<TaskRow>, i64)> {
+        let read = ReadTasks {
+            name: self.name.clone(),
+            task: task.to_owned(),
+            after: String::new(),
+            most: 1,
+        };
+        let mut read = self.call(read).await?;
+        Ok((read.tasks.pop(), read.now))
+    }
+
+    async fn pause(&self) {
+        let keeper = &self.core.links.keeper;
+        keeper.sleep(PAUSE.mul_f64(fastrand::f64())).await;
+    }
+
+    fn busy(operation: &'static str, task: &str) -> Error {
+        let message = "the task is being changed or fired again and again; try again";
+        Error::new(ErrorKind::Unavailable, operation, message).on(task)
+    }
+
+    fn check_list(&self, operation: &'static str, most: usize) -> Result<i64> {
+        if most > MAX_LIST {
+            let message = format!("{most} at once; allowed are {MAX_LIST}");
+            let error = Error::new(ErrorKind::Invalid, operation, message);
+            return Err(error.on(&self.name.scheduler));
+        }
+        Ok(i64::try_from(most).unwrap_or(i64::MAX))
+    }
+
+    /// Hears of changes by other nodes from now on.
+    fn listen(&self) {
+        self.told.get_or_init(|| {
+            let topic = Arc::downgrade(&self.topic);
+            self.core.notices.subscribe(self.number, move || {
+                if let Some(topic) = topic.upgrade() {
+                    topic.bump();
+                }
+            })
+        });
+    }
+
+    /// Plans what is due; what this node does not understand is left to others.
+    fn plan(looked: &Looked, round: &mut Round) -> Result<Vec<Request>> {
+        let mut requests = Vec::new();
+        for due in &looked.due {
+            match due.cadence.fire(due) {
+                Ok(firing) => requests.push(Request {
+                    task: due.name.clone(),
+                    version: due.version,
+                    due: due.next,
+                    next: firing.next,
+                    runs: firing.runs,
+                }),
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::Invalid) =>
+                {
+                    round.left.push(due.name.clone());
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(requests)
+    }
+
+    async fn fire(&self, requests: Vec<Request>, round: &mut Round) -> Result<()> {
+        let mut requests = requests.into_iter().peekable();
+        while requests.peek().is_some() {
+            let mut part: Vec<Request> = Vec::new();
+            let mut runs = 0;
+            while let Some(request) =
+                requests.next_if(|request| part.is_empty() || runs + request.runs.len() <= MAX_RUNS)
+            {
+                runs += request.runs.len();
+                part.push(request);
+            }
+            let fire = Fire {
+                name: self.name.clone(),
+                requests: part,
+                node: self.terms.node_name(),
+                topic: self.queue_number,
+            };
+            let fired = self.call(fire).await?;
+            round
+                .decisions
+                .extend(fired.into_iter().map(Decision::from));
+        }
+        Ok(())
+    }
+
+    fn sweep_if_due(self: &Arc<Self>) {
+        let now = self.core.links.keeper.now();
+        let mut swept = self.swept.lock().unwrap_or_else(PoisonError::into_inner);
+        if swept.is_some_and(|swept| now < swept + SWEEP_EVERY) {
+            return;
+        }
+        *swept = Some(now + Duration::from_secs(fastrand::u64(0..60)));
+        drop(swept);
+        self.sweep();
+    }
+
+    /// Sweeps until nothing old is left, in parts that leave others their turn.
+    fn sweep(self: &Arc<Self>) {
+        let sweep = SweepRuns {
+            name: self.name.clone(),
+            keep: micros(self.terms.keep),
+            most: PART,
+        };
+        let this = Arc::downgrade(self);
+        self.core.jobs.submit(sweep, move |deleted| {
+            // A sweep that fails is made up for by the next.
+            if deleted.is_ok_and(|deleted| deleted >= PART)
+                && let Some(handle) = this.upgrade()
+            {
+                handle.sweep();
+            }
+        });
+    }
+}
+
+#[async_trait]
+impl<C: Connector> Scheduler for Named<C> {
+    fn name(&self) -> &str {
+        &self.0.name.scheduler
+    }
+
+    fn namespace(&self) -> &str {
+        &self.0.name.namespace
+    }
+
+    fn terms(&self) -> &Terms {
+        &self.0.terms
+    }
+
+    async fn set(&self, task: Task) -> Result<bool> {
+        let handle = &self.0;
+        task.check().map_err(|error| error.during("set"))?;
+        let (_, now) = handle.read(task.name()).await?;
+        let set: SetTask = task
+            .row(handle.task(task.name()), now, handle.number)
+            .map_err(|error| error.during("set").on(task.name()))?;
+        let changed = handle.call(set).await?;
+        handle.topic.bump();
+        Ok(changed)
+    }
+
+    async fn remove(&self, task: &str) -> Result<bool> {
+        check_task(task).map_err(self.0.failed("remove"))?;
+        self.0.call(RemoveTask(self.0.task(task))).await
+    }
+
+    async fn set_enabled(&self, task: &str, enabled: bool) -> Result<bool> {
+        let handle = &self.0;
+        check_task(task).map_err(handle.failed("set_enabled"))?;
+        for _ in 0..TRIES {
+            let (Some(row), now) = handle.read(task).await? else {
+                return Ok(false);
+            };
+            let next = if enabled {
+                let next = row.cadence.next(row.next.unwrap_or(now), now);
+                next.map_err(|error| error.during("set_enabled").on(task))?
+            } else {
+                row.next
+            };
+            let switch = SwitchTask {
+                name: handle.task(task),
+                enabled,
+                next,
+                version: row.version,
+                topic: handle.number,
+            };
+            if handle.call(switch).await? {
+                handle.topic.bump();
+                return Ok(true);
+            }
+            handle.pause().await;
+        }
+        Err(Handle::<C>::busy("set_enabled", task))
+    }
+
+    async fn run_now(&self, task: &str) -> Result<Option<Decision>> {
+        let handle = &self.0;
+        check_task(task).map_err(handle.failed("run_now"))?;
+        for _ in 0..TRIES {
+            let (Some(row), _) = handle.read(task).await? else {
+                return Ok(None);
+            };
+            let run = RunNow {
+                name: handle.task(task),
+                version: row.version,
+                node: handle.terms.node_name(),
+                topic: handle.queue_number,
+            };
+            if let Some(fired) = handle.call(run).await? {
+                handle.queue.bump();
+                return Ok(Some(fired.into()));
+            }
+            handle.pause().await;
+        }
+        Err(Handle::<C>::busy("run_now", task))
+    }
+
+    async fn tasks(&self, after: &str, most: usize) -> Result<Vec<TaskState>> {
+        let read = ReadTasks {
+            name: self.0.name.clone(),
+            task: String::new(),
+            after: after.to_owned(),
+            most: self.0.check_list("tasks", most)?,
+        };
+        let read = self.0.call(read).await?;
+        Ok(read.tasks.into_iter().map(TaskState::from).collect())
+    }
+
+    async fn runs(&self, task: &str, before: Option<SystemTime>, most: usize) -> Result<Vec<Run>> {
+        check_task(task).map_err(self.0.failed("runs"))?;
+        let before = before.map_or(LAST, |time| {
+            let since = time.duration_since(UNIX_EPOCH);
+            since.map_or(0, micros).min(LAST)
+        });
+        let read = ReadRuns {
+            name: self.0.task(task),
+            before,
+            most: self.0.check_list("runs", most)?,
+        };
+        let rows = self.0.call(read).await?;
+        let runs: std::result::Result<_, _> = rows.into_iter().map(Run::try_from).collect();
+        runs.map_err(|failure: crate::Failure| failure.error("runs").on(task))
+    }
+
+    async fn tick(&self) -> Result<Round> {
+        let handle = &self.0;
+        let mut round = Round {
+            seen: handle.topic.generation(),
+            ..Round::default()
+        };
+        handle.sweep_if_due();
+        let look = Look {
+            name: handle.name.clone(),
+            most: MAX_DUE,
+        };
+        let looked = handle.call(look).await?;
+        // First what makes room for further runs.
+        if looked.overdue {
+            let expired = handle.call(Expire(handle.name.clone())).await?;
+            round.expired = expired.max(0).unsigned_abs();
+        }
+        if looked.releasable || round.expired > 0 {
+            let release = Release {
+                name: handle.name.clone(),
+                topic: handle.queue_number,
+            };
+            let released = handle.call(release).await?;
+            round.released = released.max(0).unsigned_abs();
+        }
+        let requests = Handle::<C>::plan(&looked, &mut round).map_err(handle.failed("tick"))?;
+        let next = requests.iter().filter_map(|request| request.next);
+        let next = next.chain(looked.next).min();
+        round.next = next.map(|next| {
+            let left = next.saturating_sub(looked.now).max(0);
+            Duration::from_micros(left.unsigned_abs())
+        });
+        if i64::try_from(looked.due.len()).is_ok_and(|due| due >= MAX_DUE) && round.left.is_empty()
+        {
+            round.next = Some(Duration::ZERO);
+        }
+        handle.fire(requests, &mut round).await?;
+        if round.released > 0 || !round.decisions.is_empty() {
+            handle.queue.bump();
+        }
+        Ok(round)
+    }
+
+    async fn changed(&self, seen: u64, at_most: Duration) {
+        let handle = &self.0;
+        handle.listen();
+        let sleep = handle.core.links.keeper.sleep(at_most);
+        if seen == u64::MAX {
+            sleep.await;
+        } else {
+            unless(sleep, handle.topic.arrival(seen)).await;
+        }
+    }
+}
+
+impl<C: Connector> fmt::Debug for Named<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Scheduler")
+            .field(&self.0.name.scheduler)
+            .finish()
+    }
+}

@@ -1,0 +1,307 @@
+//! Work that is due again and again, on one node each time.
+//!
+//! Tasks are rows in the database, and so is when each is due next. Any number of nodes
+//! [run](SchedulerExt::run) the same scheduler; there is no leader. Whoever finds a task due
+//! advances it and pushes the job of its run in one transaction, so each time has one job, whoever
+//! dies. The jobs are in the queue that has the name of the scheduler, where any worker
+//! [claims](crate::QueueExt::claim) them.
+//!
+//! ```
+//! use std::time::Duration;
+//! use lockapi::queue::{Claim, Job};
+//! use lockapi::schedule::{Overlap, Task};
+//! use lockapi::{BackendExt, QueueExt, SchedulerExt};
+//!
+//! # async fn example() -> lockapi::Result<()> {
+//! let backend = lockapi::memory::Database::new().connect().await?;
+//! let scheduler = backend.scheduler("maintenance")?;
+//! let job = Job::new("vacuum", &"all")?.max_attempts(3);
+//! let task = Task::every("vacuum", Duration::from_secs(3600), job)
+//!     .overlap(Overlap::Skip)
+//!     .timeout(Duration::from_secs(600));
+//! scheduler.set(task).await?; // every node may: what is there already stays as it is
+//!
+//! scheduler.run_now("vacuum").await?;
+//! for delivery in backend.queue("maintenance")?.claim(&Claim::new(10)).await? {
+//!     println!("run {}", delivery.name());
+//!     delivery.ack().await?;
+//! }
+//! let log = scheduler.runs("vacuum", None, 10).await?;
+//! assert_eq!(log[0].status, lockapi::schedule::Status::Completed);
+//! # Ok(())
+//! # }
+//! # lockapi::blocking::block_on(example()).unwrap();
+//! ```
+//!
+//! Cron expressions need the feature `cron`, which is on by default.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::pin;
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+use futures_util::future::{Either, select};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::check_name;
+
+mod cadence;
+#[cfg(feature = "cron")]
+mod cron;
+mod model;
+mod operations;
+mod run;
+mod task;
+
+pub use cadence::{Cadence, Planned};
+pub use model::Schedules;
+pub use operations::{
+    Due, Expire, Fate, Fire, Fired, Look, Looked, Name, ReadRuns, ReadTasks, Release, RemoveTask,
+    Request, RunNow, RunRow, SetTask, SweepRuns, SwitchTask, TaskName, TaskRow, Tasks,
+};
+pub use run::{Decision, Round, Run, Status};
+pub(crate) use task::check_task;
+pub use task::{
+    MAX_CATCH_UP, MAX_EVERY, MAX_TASK_PAYLOAD_BYTES, MIN_EVERY, Misfire, Overlap, Task, TaskState,
+};
+
+pub(crate) use crate::queue::point;
+
+/// The longest name of a task, in bytes.
+pub const MAX_TASK_BYTES: usize = 250;
+/// The most tasks or runs in one answer.
+pub const MAX_LIST: usize = 1000;
+
+/// How a scheduler is used by this handle of it.
+///
+/// ```
+/// use std::time::Duration;
+/// use lockapi::schedule::Terms;
+///
+/// let terms = Terms::default().node("web-7").keep(Duration::from_hours(24 * 90));
+/// ```
+#[derive(Clone, Debug)]
+pub struct Terms {
+    pub(crate) node: Option<String>,
+    pub(crate) poll: Duration,
+    pub(crate) keep: Duration,
+}
+
+impl Default for Terms {
+    fn default() -> Self {
+        Self {
+            node: None,
+            poll: Duration::from_secs(1),
+            keep: Duration::from_hours(30 * 24),
+        }
+    }
+}
+
+impl Terms {
+    /// Names the node for readers of the log; the default tells the process. At most 255 bytes.
+    #[must_use]
+    pub fn node(mut self, node: impl Into<String>) -> Self {
+        self.node = Some(node.into());
+        self
+    }
+
+    /// How long [`run`](SchedulerExt::run) waits at most until it looks again, 1 s unless set, 10 ms
+    /// to an hour. What is due is fired at its time in any case; runs that last too long and runs
+    /// that are held back are noticed within this time.
+    #[must_use]
+    pub fn poll(mut self, poll: Duration) -> Self {
+        self.poll = poll;
+        self
+    }
+
+    /// How long the log is kept, 30 days unless set, at most 10 years. Runs that have not ended are
+    /// kept in any case.
+    #[must_use]
+    pub fn keep(mut self, keep: Duration) -> Self {
+        self.keep = keep;
+        self
+    }
+
+    pub(crate) fn check(&self, name: &str) -> Result<()> {
+        check_name("name of the scheduler", name, 1)?;
+        if let Some(node) = &self.node {
+            check_name("node", node, 0)?;
+        }
+        let invalid = |message| Err(Error::new(ErrorKind::Invalid, "check", message));
+        if self.poll < Duration::from_millis(10) || self.poll > Duration::from_hours(1) {
+            let poll = self.poll;
+            return invalid(format!(
+                "polling every {poll:?}; allowed are 10 ms to 1 hour"
+            ));
+        }
+        if self.keep > MAX_EVERY {
+            let keep = self.keep;
+            return invalid(format!("keeping for {keep:?}; allowed are 10 years"));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn node_name(&self) -> String {
+        self.node
+            .clone()
+            .unwrap_or_else(|| format!("pid {}", std::process::id()))
+    }
+}
+
+/// Recurring tasks that any number of nodes share.
+///
+/// # Guarantees
+/// - **One job for each time that a task is due**, however many nodes run the scheduler and whichever
+///   of them die: the task is advanced and the job is pushed in one transaction, which counts only if
+///   the task is still as it was read.
+/// - The database's clock says what is due. The next time of a cron expression is computed from it,
+///   never from a node's own clock.
+/// - The job is delivered [at least once](crate::Queue): when its worker dies it is delivered again.
+///   What is acknowledged in the transaction of its effects takes effect exactly once.
+/// - A run that lasts longer than its task's timeout is recorded as failed, and its worker's late
+///   completion is refused.
+/// - Every time that was fired, held back or skipped is in the log, `lockapi.task_log` in SQL.
+///
+/// # Cancel safety
+/// Every future may be dropped at any point; what was under way may have happened, as a whole or
+/// not at all.
+#[async_trait]
+pub trait Scheduler: Send + Sync + fmt::Debug {
+    /// Its name, which is that of the queue of its runs as well.
+    fn name(&self) -> &str;
+
+    /// The namespace that it is in.
+    fn namespace(&self) -> &str;
+
+    /// How this handle uses it.
+    fn terms(&self) -> &Terms;
+
+    /// Adds a task, or changes the one of its name; answers whether that changed anything.
+    ///
+    /// A task that is set again as it is stays as it is, so every node may set its tasks when it
+    /// starts. One that is changed keeps the time that it is due next unless its interval, expression
+    /// or zone changes; one that is disabled stays disabled.
+    ///
+    /// # Errors
+    /// `Invalid` for what is outside of its limits, for an expression that is not understood or never
+    /// due, and for an unknown zone, before anything is sent. `Unavailable`, `Indeterminate`.
+    async fn set(&self, task: Task) -> Result<bool>;
+
+    /// Removes a task; answers whether there was one. Runs that were fired go on, without a timeout;
+    /// those that are held back are skipped. The log stays.
+    ///
+    /// # Errors
+    /// `Unavailable`, `Indeterminate`.
+    async fn remove(&self, task: &str) -> Result<bool>;
+
+    /// Enables or disables a task; answers whether there is one. When it is enabled again, the times
+    /// that have passed are not made up for. Runs that are held back wait while it is disabled.
+    ///
+    /// # Errors
+    /// `Unavailable`, `Indeterminate`.
+    async fn set_enabled(&self, task: &str, enabled: bool) -> Result<bool>;
+
+    /// Fires a task at once, whether or not it is due or enabled; `None` when there is no such task.
+    /// When it is due next stays as it is. What the task says of [overlapping](Overlap) runs holds.
+    ///
+    /// # Errors
+    /// `Unavailable`, `Indeterminate`: it may have been fired.
+    async fn run_now(&self, task: &str) -> Result<Option<Decision>>;
+
+    /// Reads tasks in the order of their names, at most [`MAX_LIST`] of those after `after`.
+    ///
+    /// # Errors
+    /// `Invalid` for more, `Unavailable`.
+    async fn tasks(&self, after: &str, most: usize) -> Result<Vec<TaskState>>;
+
+    /// Reads the log of a task, the latest run first: at most [`MAX_LIST`] of those that were due
+    /// before a time, of all if there is none.
+    ///
+    /// # Errors
+    /// `Invalid` for more, `Unavailable`.
+    async fn runs(&self, task: &str, before: Option<SystemTime>, most: usize) -> Result<Vec<Run>>;
+
+    /// Does once what is to be done: fires what is due, ends runs that have lasted too long, and lets
+    /// go what was held back. [`run`](SchedulerExt::run) does it again and again.
+    ///
+    /// # Errors
+    /// `Unavailable`; `Indeterminate`: tasks may have been fired.
+    async fn tick(&self) -> Result<Round>;
+
+    /// Returns when there may be something to do: when tasks were changed since the
+    /// [round](Round::seen), or after this time.
+    async fn changed(&self, seen: u64, at_most: Duration);
+}
+
+/// Conveniences over [`Scheduler`].
+#[async_trait]
+pub trait SchedulerExt: Scheduler {
+    /// Does what is to be done, round by round, until `shutdown` ends; every node may. While the
+    /// database is away it goes on trying.
+    ///
+    /// # Cancel safety
+    /// It may be dropped instead of being told to shut down.
+    ///
+    /// # Errors
+    /// Those that trying again does not help, such as missing tables.
+    async fn run(&self, shutdown: impl Future<Output = ()> + Send) -> Result<()> {
+        let rounds = pin!(async {
+            loop {
+                let (seen, pause) = pause_after(self.tick().await, self.terms().poll)?;
+                self.changed(seen, pause).await;
+            }
+        });
+        match select(rounds, pin!(shutdown)).await {
+            Either::Left((ended, _)) => ended,
+            Either::Right(_) => Ok(()),
+        }
+    }
+
+    /// Lets a task be fired when it is due; answers whether there is one.
+    ///
+    /// # Errors
+    /// As for [`set_enabled`](Scheduler::set_enabled).
+    async fn enable(&self, task: &str) -> Result<bool> {
+        self.set_enabled(task, true).await
+    }
+
+    /// Keeps a task from being fired; answers whether there is one.
+    ///
+    /// # Errors
+    /// As for [`set_enabled`](Scheduler::set_enabled).
+    async fn disable(&self, task: &str) -> Result<bool> {
+        self.set_enabled(task, false).await
+    }
+
+    /// Reads all tasks in the order of their names.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    async fn list(&self) -> Result<Vec<TaskState>> {
+        let mut all = Vec::<TaskState>::new();
+        loop {
+            let after = all.last().map_or("", |task| &task.name).to_owned();
+            let part = self.tasks(&after, MAX_LIST).await?;
+            let full = part.len() == MAX_LIST;
+            all.extend(part);
+            if !full {
+                return Ok(all);
+            }
+        }
+    }
+}
+
+impl<S: Scheduler + ?Sized> SchedulerExt for S {}
+
+/// What to wait for after a round, and how long at most.
+pub(crate) fn pause_after(round: Result<Round>, poll: Duration) -> Result<(u64, Duration)> {
+    match round {
+        Ok(round) => Ok((round.seen, round.next.unwrap_or(poll).min(poll))),
+        // Nothing is missed meanwhile: what is due stays due.
+        Err(error) if error.is_retryable() || error.kind() == ErrorKind::Indeterminate => {
+            Ok((u64::MAX, poll))
+        }
+        Err(error) => Err(error),
+    }
+}

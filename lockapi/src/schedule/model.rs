@@ -1,0 +1,360 @@
+//! What the statements of schedulers mean.
+
+use std::collections::BTreeMap;
+
+use super::cadence::Planned;
+use super::operations::{
+    Due, Fate, Fire, Fired, Look, Looked, MAX_HELD, Name, ReadRuns, ReadTasks, RunNow, RunRow,
+    SetTask, SweepRuns, SwitchTask, TaskName, TaskRow,
+};
+use crate::memory::World;
+use crate::queue;
+
+const OVERLAPPED: &str = "the run before had not ended";
+
+/// The tables of schedulers.
+#[derive(Debug, Default)]
+pub struct Schedules {
+    tasks: BTreeMap<TaskName, TaskRow>,
+    /// By the task and the time that it was due.
+    runs: BTreeMap<(TaskName, i64), Record>,
+}
+
+#[derive(Clone, Debug)]
+struct Record {
+    job: Option<i64>,
+    held: bool,
+    error: &'static str,
+    missed: i64,
+    fired_by: String,
+    fired_at: i64,
+}
+
+impl Schedules {
+    pub(crate) fn set(&mut self, want: &SetTask) -> bool {
+        let Some(there) = self.tasks.get_mut(&want.name) else {
+            self.tasks.insert(want.name.clone(), want.row.clone());
+            return true;
+        };
+        let recurs_as_before = there.cadence == want.row.cadence;
+        let next = if recurs_as_before {
+            there.next
+        } else {
+            want.row.next
+        };
+        let changed = TaskRow {
+            version: there.version,
+            next: there.next,
+            now: there.now,
+            enabled: there.enabled,
+            last: there.last,
+            ..want.row.clone()
+        };
+        if changed == *there {
+            return false;
+        }
+        *there = TaskRow {
+            version: there.version + 1,
+            next,
+            ..changed
+        };
+        true
+    }
+
+    /// Whether there is such a task, and whether it was changed.
+    pub(crate) fn switch(&mut self, want: &SwitchTask) -> (bool, bool) {
+        let there = self.tasks.get_mut(&want.name);
+        let Some(task) = there.filter(|task| task.version == want.version) else {
+            return (false, false);
+        };
+        if task.enabled == want.enabled {
+            return (true, false);
+        }
+        task.enabled = want.enabled;
+        task.version += 1;
+        if want.enabled {
+            task.next = want.next;
+        }
+        (true, true)
+    }
+
+    pub(crate) fn remove(&mut self, name: &TaskName) -> bool {
+        for ((_, _), run) in self.runs.iter_mut().filter(|((task, _), _)| task == name) {
+            if std::mem::take(&mut run.held) {
+                run.error = "the task was removed";
+            }
+        }
+        self.tasks.remove(name).is_some()
+    }
+
+    pub(crate) fn read(&self, want: &ReadTasks) -> Vec<TaskRow> {
+        let most = usize::try_from(want.most).unwrap_or(0);
+        let of = self.of(&want.name);
+        of.filter(|(name, _)| {
+            name.task > want.after && (want.task.is_empty() || want.task == name.task)
+        })
+        .take(most)
+        .map(|(name, task)| TaskRow {
+            last: self.runs_of(name).map(|(at, _)| at).max(),
+            ..task.clone()
+        })
+        .collect()
+    }
+
+    fn of<'a>(&'a self, name: &'a Name) -> impl Iterator<Item = (&'a TaskName, &'a TaskRow)> {
+        self.tasks.iter().filter(move |(task, _)| task.of == *name)
+    }
+
+    fn runs_of<'a>(&'a self, name: &'a TaskName) -> impl Iterator<Item = (i64, &'a Record)> {
+        let from = (name.clone(), i64::MIN);
+        let to = (name.clone(), i64::MAX);
+        self.runs.range(from..=to).map(|((_, at), run)| (*at, run))
+    }
+
+    fn held_of(&self, name: &TaskName) -> Vec<i64> {
+        let held = self.runs_of(name).filter(|(_, run)| run.held);
+        held.map(|(at, _)| at).collect()
+    }
+}
+
+fn queue_of(name: &Name) -> queue::Name {
+    queue::Name {
+        namespace: name.namespace.clone(),
+        queue: name.scheduler.clone(),
+    }
+}
+
+fn key_of(task: &str) -> String {
+    format!("task/{task}")
+}
+
+impl World {
+    fn is_busy(&self, name: &TaskName) -> bool {
+        let found = self
+            .jobs
+            .with_unique_key(&queue_of(&name.of), &key_of(&name.task));
+        found.is_some()
+    }
+
+    fn overdue_runs(&self, name: &Name) -> Vec<i64> {
+        let queue = queue_of(name);
+        let runs = self.jobs.delivered_runs(&queue);
+        let late = runs.filter(|(_, task, started_at)| {
+            let task = TaskName {
+                of: name.clone(),
+                task: (*task).to_owned(),
+            };
+            let timeout = self.tasks.tasks.get(&task).map_or(0, |task| task.timeout);
+            timeout > 0 && *started_at <= self.now - timeout
+        });
+        let mut late: Vec<_> = late.map(|(id, _, _)| id).collect();
+        late.sort_unstable();
+        late
+    }
+
+    /// Tasks of which a run that is held back may go.
+    fn releasable(&self, name: &Name) -> Vec<TaskName> {
+        let tasks = self.tasks.of(name);
+        tasks
+            .filter(|(task, row)| row.enabled && !self.tasks.held_of(task).is_empty())
+            .filter(|(task, _)| !self.is_busy(task))
+            .map(|(task, _)| task.clone())
+            .collect()
+    }
+
+    pub(crate) fn look_at_tasks(&self, want: &Look) -> Looked {
+        let now = self.now;
+        let enabled = || self.tasks.of(&want.name).filter(|(_, task)| task.enabled);
+        let mut due: Vec<_> = enabled()
+            .filter_map(|(_, task)| {
+                Some(Due {
+                    name: task.name.clone(),
+                    version: task.version,
+                    next: task.next.filter(|next| *next <= now)?,
+                    now,
+                    cadence: task.cadence.clone(),
+                    misfire: task.misfire,
+                    misfire_most: task.misfire_most,
+                })
+            })
+            .collect();
+        due.sort_by(|a, b| (a.next, &a.name).cmp(&(b.next, &b.name)));
+        due.truncate(usize::try_from(want.most).unwrap_or(0));
+        Looked {
+            due,
+            now,
+            next: enabled()
+                .filter_map(|(_, task)| task.next.filter(|next| *next > now))
+                .min(),
+            overdue: !self.overdue_runs(&want.name).is_empty(),
+            releasable: !self.releasable(&want.name).is_empty(),
+        }
+    }
+
+    pub(crate) fn fire_tasks(&mut self, want: &Fire) -> Vec<Fired> {
+        let now = self.now;
+        let mut fired = Vec::new();
+        for request in &want.requests {
+            let name = TaskName {
+                of: want.name.clone(),
+                task: request.task.clone(),
+            };
+            let there = self.tasks.tasks.get_mut(&name);
+            let Some(task) = there.filter(|task| {
+                task.enabled
+                    && task.version == request.version
+                    && task.next == Some(request.due)
+                    && request.due <= now
+            }) else {
+                continue;
+            };
+            task.version += 1;
+            task.next = request.next;
+            let task = task.clone();
+            for run in &request.runs {
+                if !self.tasks.runs.contains_key(&(name.clone(), run.at)) {
+                    fired.push(self.decide(&name, &task, *run, &want.node));
+                }
+            }
+        }
+        fired
+    }
+
+    pub(crate) fn run_task_now(&mut self, want: &RunNow) -> Option<Fired> {
+        let there = self.tasks.tasks.get_mut(&want.name);
+        let task = there.filter(|task| task.version == want.version)?;
+        task.version += 1;
+        let task = task.clone();
+        let mut run = Planned {
+            at: self.now,
+            skipped: false,
+            missed: 0,
+        };
+        // Time may stand still here.
+        while self.tasks.runs.contains_key(&(want.name.clone(), run.at)) {
+            run.at += 1;
+        }
+        Some(self.decide(&want.name, &task, run, &want.node))
+    }
+
+    fn decide(&mut self, name: &TaskName, task: &TaskRow, run: Planned, node: &str) -> Fired {
+        let held = self.tasks.held_of(name).len();
+        let busy = self.is_busy(name) || (task.overlap == 2 && held > 0);
+        let fate = if run.skipped {
+            Fate::Missed
+        } else if task.overlap == 0 || !busy {
+            Fate::Fired
+        } else if task.overlap == 2 && i64::try_from(held).unwrap_or(i64::MAX) < MAX_HELD {
+            Fate::Held
+        } else {
+            Fate::Overlapped
+        };
+        let job = (fate == Fate::Fired).then(|| {
+            let key = match task.overlap {
+                0 => String::new(),
+                _ => key_of(&name.task),
+            };
+            let (queue, now) = (queue_of(&name.of), self.now);
+            self.jobs.push_run(now, &queue, &name.task, &task.job, &key)
+        });
+        let record = Record {
+            job,
+            held: fate == Fate::Held,
+            error: match fate {
+                Fate::Missed => "its time was missed",
+                Fate::Overlapped => OVERLAPPED,
+                Fate::Fired | Fate::Held => "",
+            },
+            missed: run.missed,
+            fired_by: node.to_owned(),
+            fired_at: self.now,
+        };
+        self.tasks.runs.insert((name.clone(), run.at), record);
+        Fired {
+            task: name.task.clone(),
+            at: run.at,
+            job,
+            fate,
+        }
+    }
+
+    pub(crate) fn release_runs(&mut self, name: &Name) -> i64 {
+        let mut released = 0;
+        for task in self.releasable(name) {
+            let first = self.tasks.held_of(&task).first().copied();
+            let (Some(at), Some(row)) = (first, self.tasks.tasks.get_mut(&task)) else {
+                continue;
+            };
+            row.version += 1;
+            let (queue, now, key) = (queue_of(name), self.now, key_of(&task.task));
+            let job = self.jobs.push_run(now, &queue, &task.task, &row.job, &key);
+            if let Some(run) = self.tasks.runs.get_mut(&(task, at)) {
+                run.held = false;
+                run.job = Some(job);
+                released += 1;
+            }
+        }
+        released
+    }
+
+    pub(crate) fn expire_runs(&mut self, name: &Name) -> i64 {
+        let late = self.overdue_runs(name);
+        for id in &late {
+            let now = self.now;
+            self.jobs
+                .fail(*id, now, "it lasted longer than its timeout");
+        }
+        i64::try_from(late.len()).unwrap_or(i64::MAX)
+    }
+
+    pub(crate) fn read_runs(&self, want: &ReadRuns) -> Vec<RunRow> {
+        let most = usize::try_from(want.most).unwrap_or(0);
+        let mut runs: Vec<_> = self.tasks.runs_of(&want.name).collect();
+        runs.reverse();
+        let runs = runs.into_iter().filter(|(at, _)| *at < want.before);
+        runs.take(most)
+            .map(|(at, run)| {
+                let state = match run.job {
+                    Some(job) => self.jobs.run_state(job, self.now),
+                    None => queue::RunState {
+                        status: if run.held { "held" } else { "skipped" },
+                        ..queue::RunState::default()
+                    },
+                };
+                let own = (!run.error.is_empty()).then(|| run.error.to_owned());
+                RunRow {
+                    at,
+                    status: state.status.to_owned(),
+                    job: run.job,
+                    node: state.node,
+                    started_at: state.started_at,
+                    completed_at: state.completed_at,
+                    error: own.or(state.error),
+                    token: state.token,
+                    attempt: state.attempt,
+                    missed: run.missed,
+                    fired_by: run.fired_by.clone(),
+                    fired_at: run.fired_at,
+                }
+            })
+            .collect()
+    }
+
+    pub(crate) fn sweep_runs(&mut self, want: &SweepRuns) -> i64 {
+        let most = usize::try_from(want.most).unwrap_or(0);
+        let before = self.now - want.keep;
+        let old = self.tasks.runs.iter().filter(|((name, _), run)| {
+            name.of == want.name
+                && run.fired_at < before
+                && !run.held
+                && !run.job.is_some_and(|job| self.jobs.is_live(job))
+        });
+        let old: Vec<_> = old.map(|(place, _)| place.clone()).take(most).collect();
+        for place in &old {
+            if let Some(Record { job: Some(job), .. }) = self.tasks.runs.remove(place) {
+                self.jobs.forget(job);
+            }
+        }
+        i64::try_from(old.len()).unwrap_or(i64::MAX)
+    }
+}

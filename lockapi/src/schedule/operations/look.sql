@@ -1,0 +1,39 @@
+-- Looks at a scheduler: which tasks are due, and whether anything else is to be done.
+--
+-- Promises: one row for each task that is enabled and due, at most $3 of them, those first that have been due
+-- for the longest; a last row without a name tells when the next one is due, whether a run has
+-- lasted longer than its task allows, and whether one that is held back may go. Every row has the
+-- time of the server.
+-- Index: task_pkey, which has one scheduler's tasks together; job_due and job_unique; task_run_held.
+-- Race: none, it only reads. Whoever acts on what it tells names what was read.
+SELECT t.name, t.version,
+       (extract(epoch FROM t.next_at) * 1000000)::int8 AS next_at,
+       (extract(epoch FROM pg_catalog.statement_timestamp()) * 1000000)::int8 AS now,
+       t.every, t.cron, t.zone, t.misfire, t.misfire_most,
+       NULL::bool AS overdue, NULL::bool AS releasable
+  FROM (SELECT d.*
+          FROM lockapi.task AS d
+         WHERE d.namespace = $1::text AND d.scheduler = $2::text AND d.enabled
+           AND d.next_at <= pg_catalog.statement_timestamp()
+         ORDER BY d.next_at, d.name
+         LIMIT $3::int8) AS t
+ UNION ALL
+SELECT NULL, NULL,
+       (SELECT (extract(epoch FROM pg_catalog.min(t.next_at)) * 1000000)::int8
+          FROM lockapi.task AS t
+         WHERE t.namespace = $1::text AND t.scheduler = $2::text AND t.enabled
+           AND t.next_at > pg_catalog.statement_timestamp()),
+       (extract(epoch FROM pg_catalog.statement_timestamp()) * 1000000)::int8,
+       NULL, NULL, NULL, NULL, NULL,
+       EXISTS (SELECT
+                 FROM lockapi.job AS j
+                 JOIN lockapi.task AS t ON t.namespace = j.namespace AND t.scheduler = j.queue AND t.name = j.task
+                WHERE j.namespace = $1::text AND j.queue = $2::text AND j.token IS NOT NULL AND t.timeout > 0
+                  AND j.started_at <= pg_catalog.statement_timestamp() - t.timeout * interval '1 microsecond'),
+       EXISTS (SELECT
+                 FROM lockapi.task_run AS r
+                 JOIN lockapi.task AS t ON t.namespace = r.namespace AND t.scheduler = r.scheduler AND t.name = r.task
+                WHERE r.namespace = $1::text AND r.scheduler = $2::text AND r.decided = 'held' AND t.enabled
+                  AND NOT EXISTS (SELECT FROM lockapi.job AS j
+                                   WHERE j.namespace = r.namespace AND j.queue = r.scheduler
+                                     AND j.unique_key = 'task/' || r.task))

@@ -1,0 +1,76 @@
+//! What schedulers do to the database; batches of one.
+
+mod fire;
+mod log;
+mod look;
+mod manage;
+mod round;
+
+pub(crate) use fire::MAX_HELD;
+pub use fire::{Fate, Fire, Fired, Request, RunNow};
+pub use log::{ReadRuns, RunRow, SweepRuns};
+pub use look::{Due, Look, Looked};
+pub use manage::{ReadTasks, RemoveTask, SetTask, SwitchTask, TaskName, TaskRow, Tasks};
+pub use round::{Expire, Release};
+
+use crate::schedule::cadence::Cadence;
+use crate::seam::{Row, Type, Value};
+
+/// A scheduler by its names.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Name {
+    /// Namespace of the backend.
+    pub namespace: String,
+    /// Name of the scheduler, and of the queue of its runs.
+    pub scheduler: String,
+}
+
+impl Name {
+    fn params(&self) -> Vec<Value> {
+        vec![
+            Value::Text(self.namespace.clone()),
+            Value::Text(self.scheduler.clone()),
+        ]
+    }
+}
+
+/// A cadence as an interval, an expression and a zone, of which there is the first or the others.
+fn cadence(
+    every: Option<i64>,
+    cron: Option<String>,
+    zone: Option<String>,
+) -> Result<Cadence, crate::Failure> {
+    match (every, cron, zone) {
+        (Some(every), None, None) if every > 0 => Ok(Cadence::Every(every)),
+        (None, Some(expression), Some(zone)) => Ok(Cadence::Cron { expression, zone }),
+        _ => Err(crate::Failure::corrupt(
+            "a task that recurs in no known way",
+        )),
+    }
+}
+
+/// The columns of a cadence.
+fn cadence_columns(cadence: &Cadence) -> [Value; 3] {
+    let text = || Value::Null(Type::Text);
+    match cadence {
+        Cadence::Every(every) => [Value::Int(*every), text(), text()],
+        Cadence::Cron { expression, zone } => [
+            Value::Null(Type::Int),
+            Value::Text(expression.clone()),
+            Value::Text(zone.clone()),
+        ],
+    }
+}
+
+fn maybe_int(value: Option<i64>) -> Value {
+    value.map_or(Value::Null(Type::Int), Value::Int)
+}
+
+fn maybe_text(value: Option<&str>) -> Value {
+    value.map_or(Value::Null(Type::Text), |text| Value::Text(text.to_owned()))
+}
+
+/// One row of one number.
+fn number(value: i64) -> Vec<Row> {
+    vec![Row(vec![Value::Int(value)])]
+}

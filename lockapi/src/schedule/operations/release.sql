@@ -1,0 +1,54 @@
+-- Lets runs go that were held back: of each task the one that was due first, once none of its runs
+-- is left.
+--
+-- Promises: the record gets its job in the same transaction. Tasks that are disabled wait.
+-- Index: task_run_held; task_pkey; job_unique.
+-- Race: tasks are locked in the order of their names, and one that another node has locked is left to it;
+-- it raises the version, so that whoever read before fires nothing.
+WITH waiting AS MATERIALIZED (
+    SELECT DISTINCT r.task
+      FROM lockapi.task_run AS r
+     WHERE r.namespace = $1::text AND r.scheduler = $2::text AND r.decided = 'held'
+), locked AS MATERIALIZED (
+    SELECT t.*
+      FROM waiting AS w
+      JOIN lockapi.task AS t ON t.namespace = $1::text AND t.scheduler = $2::text AND t.name = w.task
+     WHERE t.enabled
+       AND NOT EXISTS (SELECT FROM lockapi.job AS j
+                        WHERE j.namespace = t.namespace AND j.queue = t.scheduler AND j.unique_key = 'task/' || t.name)
+     ORDER BY t.name
+       FOR UPDATE OF t SKIP LOCKED
+), first AS MATERIALIZED (
+    SELECT l.name, l.job, l.payload, l.priority, l.max_attempts, f.fire_at, pg_catalog.nextval('lockapi.job_seq') AS id
+      FROM locked AS l
+     CROSS JOIN LATERAL (
+           SELECT r.fire_at
+             FROM lockapi.task_run AS r
+            WHERE r.namespace = l.namespace AND r.scheduler = l.scheduler AND r.task = l.name AND r.decided = 'held'
+            ORDER BY r.fire_at
+            LIMIT 1
+              FOR UPDATE OF r) AS f
+), pushed AS (
+    INSERT INTO lockapi.job (id, run_at, created_at, max_attempts, priority, namespace, queue, unique_key, name, payload, task)
+    SELECT f.id, pg_catalog.statement_timestamp(), pg_catalog.statement_timestamp(), f.max_attempts, f.priority,
+           $1::text, $2::text, 'task/' || f.name, f.job, f.payload, f.name
+      FROM first AS f
+     ORDER BY f.name
+    ON CONFLICT (namespace, queue, unique_key) WHERE unique_key IS NOT NULL DO NOTHING
+    RETURNING id
+), noted AS (
+    UPDATE lockapi.task AS t
+       SET version = t.version + 1
+      FROM first AS f
+     WHERE t.namespace = $1::text AND t.scheduler = $2::text AND t.name = f.name
+), recorded AS (
+    UPDATE lockapi.task_run AS r
+       SET job = f.id, decided = NULL
+      FROM first AS f
+      JOIN pushed AS p ON p.id = f.id
+     WHERE r.namespace = $1::text AND r.scheduler = $2::text AND r.task = f.name AND r.fire_at = f.fire_at
+    RETURNING r.task
+)
+SELECT pg_catalog.count(*) AS released,
+       (SELECT pg_catalog.count(pg_catalog.pg_notify('lockapi', t.topic::text)) FROM unnest($3::int8[]) AS t (topic)) AS told
+  FROM recorded

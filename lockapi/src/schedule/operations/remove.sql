@@ -1,0 +1,16 @@
+-- Removes a task. What it fired goes on to its end, what is held back is skipped.
+--
+-- Promises: once it is committed, nobody fires it. Its log stays. Answers whether there was one.
+-- Index: task_pkey; task_run_held.
+-- Race: a fire that has locked the task first counts.
+WITH gone AS (
+    DELETE FROM lockapi.task AS t
+     WHERE t.namespace = $1::text AND t.scheduler = $2::text AND t.name = $3::text
+    RETURNING t.name
+), dropped AS (
+    UPDATE lockapi.task_run AS r
+       SET decided = 'skipped', error = 'the task was removed'
+      FROM gone AS g
+     WHERE r.namespace = $1::text AND r.scheduler = $2::text AND r.task = g.name AND r.decided = 'held'
+)
+SELECT EXISTS (SELECT FROM gone) AS found
