@@ -49,15 +49,15 @@ pub trait InTransaction {
     fn lock_in(&self, connection: &mut PgConnection, timeout: Duration) -> Result<()>;
 }
 
-impl<M: Named + ?Sized> InTransaction for M {
+impl<M: Named + Sync + ?Sized> InTransaction for M {
     fn try_lock_in(&self, connection: &mut PgConnection) -> Result<bool> {
         let connection = &mut Inline(Borrowed(connection));
-        block_on(try_lock_on(connection, self.namespace(), self.key()))
+        block_on(try_lock_on(connection, self))
     }
 
     fn lock_in(&self, connection: &mut PgConnection, timeout: Duration) -> Result<()> {
         let connection = &mut Inline(Borrowed(connection));
-        block_on(lock_on(connection, self.namespace(), self.key(), timeout))
+        block_on(lock_on(connection, self, timeout))
     }
 }
 

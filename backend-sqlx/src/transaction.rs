@@ -63,12 +63,12 @@ pub trait InTransaction {
 impl<M: Named + Sync + ?Sized> InTransaction for M {
     async fn try_lock_in(&self, connection: &mut PgConnection) -> Result<bool> {
         let connection = &mut Borrowed(connection);
-        lockapi::mutex::try_lock_on(connection, self.namespace(), self.key()).await
+        lockapi::mutex::try_lock_on(connection, self).await
     }
 
     async fn lock_in(&self, connection: &mut PgConnection, timeout: Duration) -> Result<()> {
         let connection = &mut Borrowed(connection);
-        lockapi::mutex::lock_on(connection, self.namespace(), self.key(), timeout).await
+        lockapi::mutex::lock_on(connection, self, timeout).await
     }
 }
 

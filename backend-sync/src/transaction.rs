@@ -49,10 +49,10 @@ pub trait InTransaction {
     -> Result<()>;
 }
 
-impl<M: Named + ?Sized> InTransaction for M {
+impl<M: Named + Sync + ?Sized> InTransaction for M {
     fn try_lock_in<C: GenericClient + Send>(&self, connection: &mut C) -> Result<bool> {
         let connection = &mut Inline(Borrowed(connection));
-        block_on(try_lock_on(connection, self.namespace(), self.key()))
+        block_on(try_lock_on(connection, self))
     }
 
     fn lock_in<C: GenericClient + Send>(
@@ -61,7 +61,7 @@ impl<M: Named + ?Sized> InTransaction for M {
         timeout: Duration,
     ) -> Result<()> {
         let connection = &mut Inline(Borrowed(connection));
-        block_on(lock_on(connection, self.namespace(), self.key(), timeout))
+        block_on(lock_on(connection, self, timeout))
     }
 }
 

@@ -218,6 +218,10 @@ pub trait Fixture: Send + Sync {
     /// Who holds a lease of the namespace.
     async fn lease(&self, key: &str) -> Option<Peeked>;
 
+    /// The slots of a key of the namespace that are held: 0 is the lease, 1 and more are permits, -1
+    /// is the leader, -2 a leased mutex.
+    async fn slots(&self, key: &str) -> Vec<(i64, Peeked)>;
+
     /// How many jobs of the namespace wait, run, or are in the archive.
     async fn jobs(&self) -> Jobs;
 
@@ -234,6 +238,12 @@ pub trait Fixture: Send + Sync {
 
     /// What another process needs to know to join it; only with [`Need::Processes`].
     fn ticket(&self) -> String;
+}
+
+/// The lease among the slots of a key.
+pub(crate) fn lease_of(slots: Vec<(i64, Peeked)>) -> Option<Peeked> {
+    let mut slots = slots.into_iter();
+    slots.find_map(|(slot, held)| (slot == 0).then_some(held))
 }
 
 /// A transaction of the user, on the user's own connection.

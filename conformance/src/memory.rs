@@ -11,7 +11,7 @@ use lockapi::memory::Database;
 use lockapi::{Backend, LockId, Result};
 
 use crate::accounts::Accounts;
-use crate::fixture::{Fixture, Jobs, Locks, Need, Place, Problem, Subject, Transaction};
+use crate::fixture::{Fixture, Jobs, Locks, Need, Place, Problem, Subject, Transaction, lease_of};
 
 /// How often the clock of a fixture follows the real one.
 const TICK: Duration = Duration::from_millis(2);
@@ -149,8 +149,12 @@ impl Fixture for InMemory {
     }
 
     async fn lease(&self, key: &str) -> Option<Peeked> {
+        lease_of(self.slots(key).await)
+    }
+
+    async fn slots(&self, key: &str) -> Vec<(i64, Peeked)> {
         self.database
-            .inspect(|world| world.lease_held(&self.namespace, key))
+            .inspect(|world| world.slots_held(&self.namespace, key))
     }
 
     async fn jobs(&self) -> Jobs {

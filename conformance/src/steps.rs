@@ -30,6 +30,10 @@ impl Named for Name {
     fn key(&self) -> &Key {
         &self.key
     }
+
+    fn is_leased(&self) -> bool {
+        false
+    }
 }
 
 /// What a rate limiter decides by.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
+use crate::election::Election;
 use crate::error::Result;
 use crate::id::{self, IdGen};
 use crate::key::Key;
@@ -13,6 +14,7 @@ use crate::limit::{Policy, RateLimiter};
 use crate::mutex::Mutex;
 use crate::queue::{self, Queue};
 use crate::schedule::{self, Scheduler};
+use crate::semaphore::Semaphore;
 
 /// What a backend can do, beyond what every backend can.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +60,25 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// # Errors
     /// `Invalid` for a bad key or terms that are outside their limits.
     fn open_lease(&self, key: Key, terms: Terms) -> Result<Arc<dyn Lease>>;
+
+    /// Opens a semaphore; nothing is sent.
+    ///
+    /// # Errors
+    /// `Invalid` for a bad key, a number of permits that is not 1 to
+    /// [`MAX_PERMITS`](crate::semaphore::MAX_PERMITS), or terms that are outside their limits.
+    fn open_semaphore(&self, key: Key, permits: u32, terms: Terms) -> Result<Arc<dyn Semaphore>>;
+
+    /// Opens an election; nothing is sent.
+    ///
+    /// # Errors
+    /// `Invalid` for a bad key or terms that are outside their limits.
+    fn open_election(&self, key: Key, terms: Terms) -> Result<Arc<dyn Election>>;
+
+    /// Opens a mutex that is a lease; nothing is sent.
+    ///
+    /// # Errors
+    /// `Invalid` for a bad key or terms that are outside their limits.
+    fn open_leased_mutex(&self, key: Key, terms: Terms) -> Result<Arc<dyn Mutex>>;
 
     /// Opens a queue; nothing is sent.
     ///
@@ -113,6 +134,44 @@ pub trait BackendExt: Backend {
     /// `Invalid` for a bad key or terms that are outside their limits.
     fn lease(&self, key: impl Into<Key>, terms: Terms) -> Result<Arc<dyn Lease>> {
         self.open_lease(key.into(), terms)
+    }
+
+    /// Opens a semaphore with so many permits; nothing is sent.
+    ///
+    /// # Errors
+    /// `Invalid` for a bad key, a number of permits that is not 1 to
+    /// [`MAX_PERMITS`](crate::semaphore::MAX_PERMITS), or terms that are outside their limits.
+    fn semaphore(
+        &self,
+        key: impl Into<Key>,
+        permits: u32,
+        terms: Terms,
+    ) -> Result<Arc<dyn Semaphore>> {
+        self.open_semaphore(key.into(), permits, terms)
+    }
+
+    /// Opens an election; nothing is sent.
+    ///
+    /// # Errors
+    /// `Invalid` for a bad key or terms that are outside their limits.
+    fn election(&self, key: impl Into<Key>, terms: Terms) -> Result<Arc<dyn Election>> {
+        self.open_election(key.into(), terms)
+    }
+
+    /// Opens a [`Mutex`] that is a [lease](Self::lease) and not the lock of a session; nothing is
+    /// sent.
+    ///
+    /// It works where [session locks](Capabilities::session_locks) are not available. In exchange
+    /// each locking and unlocking is a committed write, waiters of other processes are polled, and
+    /// the lock of a holder that died is free after the time to live.
+    ///
+    /// It does not meet the [`mutex`](Self::mutex) or the lease of the same key, and it cannot be
+    /// locked in a transaction; its holder's token can be checked in one.
+    ///
+    /// # Errors
+    /// `Invalid` for a bad key or terms that are outside their limits.
+    fn leased_mutex(&self, key: impl Into<Key>, terms: Terms) -> Result<Arc<dyn Mutex>> {
+        self.open_leased_mutex(key.into(), terms)
     }
 
     /// Opens a queue with the default [terms](queue::Terms); nothing is sent.

@@ -33,10 +33,10 @@ pub struct Fence {
 }
 
 /// What shows, inside a transaction, that the holder still holds.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Proof {
-    /// The row of the lease.
-    Lease,
+    /// The rows of these slots of the key.
+    Lease(Arc<[i64]>),
     /// The advisory lock that the session of the mutex keeps for as long as it lives.
     Session(i64),
 }
@@ -83,18 +83,19 @@ impl Fence {
         if !self.hold.is_held() {
             return Err(lost());
         }
-        let answers = match self.proof {
-            Proof::Lease => {
+        let answers = match &self.proof {
+            Proof::Lease(slots) => {
                 let check = lease::Check {
                     namespace: self.namespace.to_string(),
                     key: self.key.to_string(),
+                    slots: Arc::clone(slots),
                     fence: self.token,
                 };
                 connection.perform(&[check]).await
             }
             Proof::Session(session) => {
                 let check = mutex::Check {
-                    session,
+                    session: *session,
                     namespace: self.namespace.to_string(),
                     key: self.key.to_string(),
                     fence: self.token,

@@ -5,7 +5,8 @@
 //! [`memory`]. Five of them are here:
 //!
 //! - [`Mutex`]: a lock that lasts as long as a connection does;
-//! - [`Lease`]: a lock that expires unless it is renewed;
+//! - [`Lease`]: a lock that expires unless it is renewed; and, made of it, [`Semaphore`], which
+//!   several hold at once, and [`Election`], which tells who holds it;
 //! - [`RateLimiter`]: a limit on how often something is done;
 //! - [`Queue`]: jobs that are done later, by a [`worker`] in any process;
 //! - [`IdGen`]: ids that are unique across processes, made in memory.
@@ -28,6 +29,7 @@
 //! which [`engine::start`] turns into a [`Backend`].
 
 pub mod blocking;
+pub mod election;
 pub mod engine;
 pub mod id;
 pub mod lease;
@@ -37,6 +39,7 @@ pub mod mutex;
 pub mod queue;
 pub mod schedule;
 pub mod seam;
+pub mod semaphore;
 pub mod versioned;
 pub mod worker;
 
@@ -49,6 +52,7 @@ mod migrate;
 mod wait;
 
 pub use backend::{Backend, BackendExt, Capabilities};
+pub use election::{Election, ElectionExt, Observer};
 pub use error::{Error, ErrorKind, Failure, Result};
 pub use fence::Fence;
 pub use id::{IdGen, IdGenExt};
@@ -59,3 +63,4 @@ pub use migrate::{MIGRATIONS, Migration};
 pub use mutex::{Mutex, MutexExt, MutexGuard};
 pub use queue::{Queue, QueueExt};
 pub use schedule::{Scheduler, SchedulerExt};
+pub use semaphore::{Semaphore, SemaphoreExt};

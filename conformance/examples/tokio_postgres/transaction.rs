@@ -44,7 +44,7 @@ pub trait InTransaction {
 
 impl<M: Mutex + ?Sized> InTransaction for M {
     async fn try_lock_in(&self, tx: &mut (impl GenericClient + Send + Sync)) -> Result<bool> {
-        lockapi::mutex::try_lock_on(&mut Borrowed(tx), self.namespace(), self.key()).await
+        lockapi::mutex::try_lock_on(&mut Borrowed(tx), self).await
     }
 
     async fn lock_in(
@@ -52,7 +52,7 @@ impl<M: Mutex + ?Sized> InTransaction for M {
         tx: &mut (impl GenericClient + Send + Sync),
         timeout: Duration,
     ) -> Result<()> {
-        lockapi::mutex::lock_on(&mut Borrowed(tx), self.namespace(), self.key(), timeout).await
+        lockapi::mutex::lock_on(&mut Borrowed(tx), self, timeout).await
     }
 }
 

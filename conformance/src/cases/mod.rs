@@ -9,6 +9,7 @@ use crate::harness::Case;
 
 mod cancel;
 mod deliveries;
+mod election;
 mod fences;
 mod guards;
 mod holding;
@@ -18,6 +19,7 @@ mod ids_processes;
 mod interop;
 mod keys;
 mod lease;
+mod leased_mutex;
 mod limiter;
 mod limiter_load;
 mod mutex;
@@ -30,6 +32,7 @@ mod queue_limits;
 mod queue_outage;
 mod schedule;
 mod schema;
+mod semaphore;
 mod transactions;
 mod versioned;
 mod worker;
@@ -66,6 +69,9 @@ const MODULES: &[&[Case]] = &[
     limiter::CASES,
     limiter_load::CASES,
     holding::CASES,
+    semaphore::CASES,
+    election::CASES,
+    leased_mutex::CASES,
     queue::CASES,
     deliveries::CASES,
     queue_keys::CASES,

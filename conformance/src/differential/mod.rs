@@ -5,6 +5,7 @@
 //! they are near.
 
 mod limits;
+pub mod permits;
 pub mod queue;
 
 use std::collections::BTreeMap;
@@ -190,7 +191,8 @@ impl<C: Connection> Pair<'_, C> {
             Action::Renew(session, wants) => {
                 let renew = |key, fence, ttl: u8| Renew {
                     namespace: self.namespace.to_owned(),
-                    key,
+                    key: place(key).0,
+                    slots: [place(key).1].into(),
                     fence,
                     ttl: i64::from(ttl) * UNIT,
                 };
@@ -202,7 +204,7 @@ impl<C: Connection> Pair<'_, C> {
                     known
                         .iter()
                         .map(|(key, token, ttl)| {
-                            renew(key.to_string(), if real { token.0 } else { token.1 }, *ttl)
+                            renew(*key, if real { token.0 } else { token.1 }, *ttl)
                         })
                         .collect::<Vec<_>>()
                 };
@@ -219,7 +221,8 @@ impl<C: Connection> Pair<'_, C> {
                         .iter()
                         .map(|(key, token)| Release {
                             namespace: self.namespace.to_owned(),
-                            key: key.to_string(),
+                            key: place(*key).0,
+                            slots: [place(*key).1].into(),
                             fence: if real { token.0 } else { token.1 },
                         })
                         .collect::<Vec<_>>()
@@ -232,7 +235,8 @@ impl<C: Connection> Pair<'_, C> {
                     .iter()
                     .map(|key| Peek {
                         namespace: self.namespace.to_owned(),
-                        key: key.to_string(),
+                        key: place(*key).0,
+                        slot: place(*key).1,
                     })
                     .collect();
                 let (real, model) = self.both(*session, &batch).await;
@@ -244,7 +248,8 @@ impl<C: Connection> Pair<'_, C> {
                 let token = self.token(*key, *back);
                 let check = |fence| Check {
                     namespace: self.namespace.to_owned(),
-                    key: key.to_string(),
+                    key: place(*key).0,
+                    slots: [place(*key).1].into(),
                     fence,
                 };
                 let (real, model) = ([check(token.0)], [check(token.1)]);
@@ -260,7 +265,8 @@ impl<C: Connection> Pair<'_, C> {
             .iter()
             .map(|(key, acquisition, ttl, hold)| Acquire {
                 namespace: self.namespace.to_owned(),
-                key: key.to_string(),
+                key: place(*key).0,
+                slot: place(*key).1,
                 // A request that is repeated is one of the same key.
                 acquisition: i64::from(*key) * 100 + i64::from(*acquisition),
                 ttl: i64::from(*ttl) * UNIT,
@@ -347,6 +353,11 @@ impl<C: Connection> Pair<'_, C> {
             pair: key % 2 == 1,
         }
     }
+}
+
+/// Two of the small numbers are slots of one key.
+fn place(key: u8) -> (String, i64) {
+    ((key / 2).to_string(), -i64::from(key % 2))
 }
 
 /// The two clocks do not stand still.

@@ -2,6 +2,7 @@
 
 mod queue;
 mod schedule;
+mod slots;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +13,8 @@ use lockapi::id::{self, IdGen};
 use lockapi::lease::{Holder, Terms};
 use lockapi::limit::Policy;
 use lockapi::{
-    Backend, Capabilities, Fence, Key, Lease, LeaseGuard, Mutex, MutexGuard, RateLimiter, Result,
+    Backend, Capabilities, Election, Fence, Key, Lease, LeaseGuard, Mutex, MutexGuard, RateLimiter,
+    Result, Semaphore,
 };
 use tokio::task::spawn_blocking;
 
@@ -65,6 +67,21 @@ impl Backend for Blocking<blocking::Backend> {
         Ok(Arc::new(Blocking(self.0.lease(key, terms)?)))
     }
 
+    fn open_semaphore(&self, key: Key, permits: u32, terms: Terms) -> Result<Arc<dyn Semaphore>> {
+        Ok(Arc::new(Blocking(self.0.semaphore(key, permits, terms)?)))
+    }
+
+    fn open_election(&self, key: Key, terms: Terms) -> Result<Arc<dyn Election>> {
+        Ok(Arc::new(Blocking(self.0.election(key, terms)?)))
+    }
+
+    fn open_leased_mutex(&self, key: Key, terms: Terms) -> Result<Arc<dyn Mutex>> {
+        Ok(Arc::new(Named {
+            inner: self.0.leased_mutex(key, terms)?,
+            namespace: self.0.namespace().to_owned(),
+        }))
+    }
+
     fn open_queue(
         &self,
         name: String,
@@ -112,6 +129,10 @@ impl Mutex for Named<blocking::Mutex> {
 
     fn namespace(&self) -> &str {
         &self.namespace
+    }
+
+    fn is_leased(&self) -> bool {
+        self.inner.is_leased()
     }
 
     async fn try_lock(&self) -> Result<Option<Box<dyn MutexGuard>>> {

@@ -2,6 +2,7 @@
 
 mod queue;
 mod schedule;
+mod slots;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,8 +12,8 @@ use lockapi::id::{self, IdGen};
 use lockapi::lease::{Holder, Terms};
 use lockapi::limit::Policy;
 use lockapi::{
-    Backend, BackendExt, Capabilities, Fence, Key, Lease, LeaseGuard, Mutex, MutexGuard,
-    RateLimiter, Result,
+    Backend, BackendExt, Capabilities, Election, Fence, Key, Lease, LeaseGuard, Mutex, MutexGuard,
+    RateLimiter, Result, Semaphore,
 };
 
 pub(super) fn wrap(backend: Arc<dyn Backend>) -> Arc<dyn Backend> {
@@ -62,6 +63,18 @@ impl<B: Backend + ?Sized> Backend for Through<B> {
         Ok(Arc::new(Through(self.0.lease(key, terms)?)))
     }
 
+    fn open_semaphore(&self, key: Key, permits: u32, terms: Terms) -> Result<Arc<dyn Semaphore>> {
+        Ok(Arc::new(Through(self.0.semaphore(key, permits, terms)?)))
+    }
+
+    fn open_election(&self, key: Key, terms: Terms) -> Result<Arc<dyn Election>> {
+        Ok(Arc::new(Through(self.0.election(key, terms)?)))
+    }
+
+    fn open_leased_mutex(&self, key: Key, terms: Terms) -> Result<Arc<dyn Mutex>> {
+        Ok(Arc::new(Through(self.0.leased_mutex(key, terms)?)))
+    }
+
     fn open_queue(
         &self,
         name: String,
@@ -99,6 +112,10 @@ impl<M: Mutex + ?Sized> Mutex for Through<M> {
 
     fn namespace(&self) -> &str {
         self.0.namespace()
+    }
+
+    fn is_leased(&self) -> bool {
+        self.0.is_leased()
     }
 
     async fn try_lock(&self) -> Result<Option<Box<dyn MutexGuard>>> {

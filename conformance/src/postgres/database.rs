@@ -18,7 +18,7 @@ use super::place::Site;
 use crate::accounts::Accounts;
 use crate::cluster::{Cluster, StopMode};
 use crate::face::off_runtime;
-use crate::fixture::{Fixture, Jobs, Locks, Problem, Transaction};
+use crate::fixture::{Fixture, Jobs, Locks, Problem, Transaction, lease_of};
 use crate::patience::eventually;
 
 /// A namespace in a database of a server.
@@ -382,27 +382,35 @@ impl Fixture for OnPostgres {
     }
 
     async fn lease(&self, key: &str) -> Option<Peeked> {
+        lease_of(self.slots(key).await)
+    }
+
+    async fn slots(&self, key: &str) -> Vec<(i64, Peeked)> {
         let (namespace, key) = (literal(&self.namespace), literal(key));
-        let row = self
+        let rows = self
             .observer
             .rows(format!(
-                "SELECT owner, data, fence,
+                "SELECT slot, owner, data, fence,
                         (extract(epoch FROM clock_timestamp() - acquired_at) * 1000000)::int8,
                         (extract(epoch FROM expires_at - clock_timestamp()) * 1000000)::int8
                    FROM lockapi.lease
                   WHERE namespace = {namespace} AND key = {key}
-                    AND released_at IS NULL AND expires_at > clock_timestamp()"
+                    AND released_at IS NULL AND expires_at > clock_timestamp()
+                  ORDER BY slot"
             ))
-            .await
-            .pop()?;
-        let number = |at: usize| row[at].parse().expect("a number");
-        Some(Peeked {
-            owner: row[0].clone(),
-            data: row[1].clone(),
-            fence: number(2),
-            age: number(3),
-            remaining: number(4),
-        })
+            .await;
+        let slot = |row: Vec<String>| {
+            let number = |at: usize| row[at].parse().expect("a number");
+            let held = Peeked {
+                owner: row[1].clone(),
+                data: row[2].clone(),
+                fence: number(3),
+                age: number(4),
+                remaining: number(5),
+            };
+            (number(0), held)
+        };
+        rows.into_iter().map(slot).collect()
     }
 
     async fn jobs(&self) -> Jobs {

@@ -30,6 +30,47 @@ fn x04_all_together_and_model_agree() {
 }
 
 #[test]
+fn x04_permits_and_model_agree() {
+    let (url, runtime) = crate::server();
+    let _entered = runtime.enter();
+    let observer = Mutex::new(Client::connect(&url, NoTls).expect("a connection"));
+    let config = Config {
+        cases: 300,
+        failure_persistence: None,
+        ..Config::default()
+    };
+    let connection = Mutex::new(Link::connect(Library::Sqlx, &url));
+    TestRunner::new(config)
+        .run(&differential::permits::actions(), |actions| {
+            let mut connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
+            let namespace = format!("n{:016x}", fastrand::u64(..));
+            let elapse = |time| age_leases(&observer, &namespace, time);
+            let work = differential::permits::run(&mut *connection, &namespace, &actions, elapse);
+            pollster::block_on(work);
+            Ok(())
+        })
+        .unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+/// Makes the leases of a namespace older.
+fn age_leases(observer: &Mutex<Client>, namespace: &str, time: std::time::Duration) {
+    let mut observer = observer.lock().unwrap_or_else(PoisonError::into_inner);
+    let micros = i64::try_from(time.as_micros()).expect("a short time");
+    observer
+        .execute(
+            "UPDATE lockapi.lease
+                SET acquired_at = acquired_at - $2::int8 * interval '1 microsecond',
+                    renewed_at = renewed_at - $2::int8 * interval '1 microsecond',
+                    held_until = held_until - $2::int8 * interval '1 microsecond',
+                    expires_at = expires_at - $2::int8 * interval '1 microsecond',
+                    released_at = released_at - $2::int8 * interval '1 microsecond'
+              WHERE namespace = $1",
+            &[&namespace, &micros],
+        )
+        .expect("older");
+}
+
+#[test]
 fn x04_queue_and_model_agree() {
     let (url, runtime) = crate::server();
     let _entered = runtime.enter();
@@ -115,6 +156,7 @@ fn agree(libraries: [Library; SESSIONS]) {
                     )
                     .expect("older");
             };
+            let elapse = |time| age_leases(&observer, &namespace, time);
             let work = differential::run(&mut *sessions, &namespace, &actions, elapse);
             pollster::block_on(work);
             Ok(())

@@ -2,7 +2,7 @@
 
 use lockapi::lease::{Acquire, Acquired, Peek, Release, Renew};
 use lockapi::memory::World;
-use lockapi::mutex::{Check, Enlist, ReleaseOne, Step, Stepped, TryOne, lock_on};
+use lockapi::mutex::{Check, Enlist, Named, ReleaseOne, Step, Stepped, TryOne, lock_on};
 use lockapi::seam::{Connection, Operation, Row, Rows, Statement, Type, Value};
 use lockapi::{ErrorKind, Failure, LockId};
 
@@ -52,21 +52,38 @@ fn a_check_wants_a_living_session_and_no_larger_token() {
 fn waiting_for_the_lock_of_no_transaction_is_invalid() {
     let (url, runtime) = crate::server();
     let _entered = runtime.enter();
-    let key = lockapi::Key::from(format!("door {}", fastrand::u64(..)).as_str());
+    let door = Door(format!("door {}", fastrand::u64(..)).into());
     let mut holder = Link::connect(Library::Sync, &url);
     pollster::block_on(holder.script("BEGIN")).expect("begun");
     let time = std::time::Duration::from_millis(200);
     for held in [false, true] {
         for library in Library::ALL {
             let mut link = Link::connect(library, &url);
-            let waited = pollster::block_on(lock_on(&mut link, "seam", &key, time));
+            let waited = pollster::block_on(lock_on(&mut link, &door, time));
             let error = waited.expect_err("there is no transaction");
             assert_eq!(error.kind(), ErrorKind::Invalid, "{library:?}: {error}");
         }
         if !held {
-            let locked = pollster::block_on(lock_on(&mut holder, "seam", &key, time));
+            let locked = pollster::block_on(lock_on(&mut holder, &door, time));
             locked.expect("locked");
         }
+    }
+}
+
+/// A mutex by its name alone.
+struct Door(lockapi::Key);
+
+impl Named for Door {
+    fn namespace(&self) -> &str {
+        "seam"
+    }
+
+    fn key(&self) -> &lockapi::Key {
+        &self.0
+    }
+
+    fn is_leased(&self) -> bool {
+        false
     }
 }
 
@@ -115,6 +132,7 @@ async fn leases<C: Connection>(link: &mut C) {
     let acquire = |key: &str| Acquire {
         namespace: namespace.clone(),
         key: key.to_owned(),
+        slot: 0,
         acquisition: fastrand::i64(..),
         ttl: 60_000_000,
         hold: 0,
@@ -136,6 +154,7 @@ async fn leases<C: Connection>(link: &mut C) {
     let peek = Peek {
         namespace: namespace.clone(),
         key: "a".to_owned(),
+        slot: 0,
     };
     let peeked = link
         .perform(std::slice::from_ref(&peek))
@@ -150,6 +169,7 @@ async fn leases<C: Connection>(link: &mut C) {
     let renew = |fence| Renew {
         namespace: namespace.clone(),
         key: "a".to_owned(),
+        slots: [0].into(),
         fence,
         ttl: 60_000_000,
     };
@@ -158,6 +178,7 @@ async fn leases<C: Connection>(link: &mut C) {
     let release = Release {
         namespace: namespace.clone(),
         key: "a".to_owned(),
+        slots: [0].into(),
         fence,
     };
     let answers = link.perform(&[release.clone(), release]).await;

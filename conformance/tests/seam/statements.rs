@@ -2,7 +2,7 @@
 
 use lockapi::engine::{Marker, Notify, Settle};
 use lockapi::id::{ClaimWorker, NextBlock, ReleaseWorker, RenewWorker};
-use lockapi::lease::{self, Acquire, Peek, Release, Renew, Sweep};
+use lockapi::lease::{self, Acquire, Peek, Release, Renew, Sweep, Take};
 use lockapi::limit::{self, Block, Charge, Ensure, Look, Refund, Reset, Take};
 use lockapi::mutex::{
     self, Clear, Enlist, Flush, Relax, ReleaseOne, Step, Timeouts, TryIn, TryOne, Wait, WaitIn,
@@ -16,6 +16,7 @@ fn statements() -> Vec<Statement> {
         Acquire::STATEMENT,
         Renew::STATEMENT,
         Release::STATEMENT,
+        Take::STATEMENT,
         Peek::STATEMENT,
         lease::Check::STATEMENT,
         Sweep::STATEMENT,

@@ -91,6 +91,12 @@ impl Lease {
 #[must_use = "a guard that is dropped releases at once"]
 pub struct LeaseGuard(Box<dyn crate::LeaseGuard>);
 
+impl From<Box<dyn crate::LeaseGuard>> for LeaseGuard {
+    fn from(guard: Box<dyn crate::LeaseGuard>) -> Self {
+        Self(guard)
+    }
+}
+
 impl LeaseGuard {
     /// The holder's fencing token.
     #[must_use]

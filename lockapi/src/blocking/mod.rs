@@ -14,6 +14,7 @@
 //! # Ok::<(), lockapi::Error>(())
 //! ```
 
+mod election;
 mod id;
 mod lease;
 mod limit;
@@ -21,11 +22,13 @@ mod mutex;
 mod park;
 mod queue;
 mod schedule;
+mod semaphore;
 mod worker;
 
 use std::future::Future;
 use std::sync::Arc;
 
+pub use election::{Election, Observer};
 pub use id::IdGen;
 pub use lease::{Lease, LeaseGuard};
 pub use limit::{Permits, RateLimiter, Reservation};
@@ -33,6 +36,7 @@ pub use mutex::{Mutex, MutexGuard};
 pub(crate) use park::look;
 pub use queue::{Delivery, Queue};
 pub use schedule::Scheduler;
+pub use semaphore::Semaphore;
 pub use worker::{Context, Worker};
 
 use crate::backend::{BackendExt, Capabilities};
@@ -101,6 +105,31 @@ impl Backend {
     /// As for [`BackendExt::lease`].
     pub fn lease(&self, key: impl Into<Key>, terms: Terms) -> Result<Lease> {
         self.0.lease(key, terms).map(Lease::from)
+    }
+
+    /// Opens a semaphore with so many permits; nothing is sent.
+    ///
+    /// # Errors
+    /// As for [`BackendExt::semaphore`].
+    pub fn semaphore(&self, key: impl Into<Key>, permits: u32, terms: Terms) -> Result<Semaphore> {
+        self.0.semaphore(key, permits, terms).map(Semaphore::from)
+    }
+
+    /// Opens an election; nothing is sent.
+    ///
+    /// # Errors
+    /// As for [`BackendExt::election`].
+    pub fn election(&self, key: impl Into<Key>, terms: Terms) -> Result<Election> {
+        self.0.election(key, terms).map(Election::from)
+    }
+
+    /// Opens a mutex that is a lease and not the lock of a session; nothing is sent. See
+    /// [`BackendExt::leased_mutex`].
+    ///
+    /// # Errors
+    /// As for [`BackendExt::leased_mutex`].
+    pub fn leased_mutex(&self, key: impl Into<Key>, terms: Terms) -> Result<Mutex> {
+        self.0.leased_mutex(key, terms).map(Mutex::from)
     }
 
     /// Opens a queue with the default [terms](crate::queue::Terms); nothing is sent.

@@ -32,6 +32,12 @@ impl Mutex {
         self.0.namespace()
     }
 
+    /// Whether it is a lease and not the lock of a session.
+    #[must_use]
+    pub fn is_leased(&self) -> bool {
+        self.0.is_leased()
+    }
+
     /// Locks if that is possible at once; `None` when it is held.
     ///
     /// # Errors

@@ -13,6 +13,7 @@ use async_trait::async_trait;
 use tokio::sync::oneshot;
 
 use crate::backend::{Backend, Capabilities};
+use crate::election::Election;
 use crate::error::{Error, ErrorKind, Failure, Result};
 use crate::id::{self, IdGen};
 use crate::key::{Key, check_name};
@@ -23,12 +24,15 @@ use crate::mutex::Mutex;
 use crate::queue::{self, Queue};
 use crate::schedule::{self, Scheduler};
 use crate::seam::{Connector, Mode};
+use crate::semaphore::{MAX_PERMITS, Semaphore, check_permits};
 
 mod clock;
+mod election_handle;
 mod ids;
 mod keeper;
 mod lane;
 mod lease_handle;
+mod leased_mutex;
 mod leases;
 mod limits;
 mod link;
@@ -37,8 +41,10 @@ mod notices;
 mod notify;
 mod queues;
 mod schedules;
+mod semaphore_handle;
 mod session_lane;
 mod sessions;
+mod slots;
 
 pub(crate) use clock::Clock;
 pub use clock::ManualClock;
@@ -54,6 +60,7 @@ pub(crate) use notify::{Heard, LISTEN, UNLISTEN};
 pub use notify::{Notify, listen};
 use queues::Queues;
 use sessions::Sessions;
+use slots::Slots;
 
 /// How long migrations may take: another process may be applying them.
 const MIGRATION_TIMEOUT: Duration = Duration::from_mins(1);
@@ -327,16 +334,31 @@ impl<C: Connector> Backend for Engine<C> {
         key.check()
             .map_err(|error| error.during("mutex").on(&key))?;
         if !self.capabilities().session_locks {
-            let message = "the server is reached through a transaction-pooling proxy, where a session lock would belong to a session that others use too; use a lease, or connect to the server directly";
+            let message = "the server is reached through a transaction-pooling proxy, where a session lock would belong to a session that others use too; use a leased_mutex or a lease, or connect to the server directly";
             return Err(Error::new(ErrorKind::Unsupported, "mutex", message).on(&key));
         }
         Ok(mutex_handle::open(&self.0, key))
     }
 
     fn open_lease(&self, key: Key, terms: Terms) -> Result<Arc<dyn Lease>> {
-        let checked = key.check().and_then(|()| terms.check());
-        checked.map_err(|error| error.during("lease").on(&key))?;
-        Ok(lease_handle::open(&self.0, key, terms))
+        let slots = Slots::open(&self.0, "lease", key, terms)?;
+        Ok(Arc::new(lease_handle::Named(slots)))
+    }
+
+    fn open_semaphore(&self, key: Key, permits: u32, terms: Terms) -> Result<Arc<dyn Semaphore>> {
+        check_permits(permits, MAX_PERMITS).map_err(|error| error.during("semaphore").on(&key))?;
+        let slots = Slots::open(&self.0, "semaphore", key, terms)?;
+        Ok(Arc::new(semaphore_handle::Named { slots, permits }))
+    }
+
+    fn open_election(&self, key: Key, terms: Terms) -> Result<Arc<dyn Election>> {
+        let slots = Slots::open(&self.0, "election", key, terms)?;
+        Ok(Arc::new(election_handle::Named(slots)))
+    }
+
+    fn open_leased_mutex(&self, key: Key, terms: Terms) -> Result<Arc<dyn Mutex>> {
+        let slots = Slots::open(&self.0, "leased_mutex", key, terms)?;
+        Ok(Arc::new(leased_mutex::Named(slots)))
     }
 
     fn open_queue(&self, name: String, terms: queue::Terms) -> Result<Arc<dyn Queue>> {

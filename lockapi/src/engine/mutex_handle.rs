@@ -67,6 +67,10 @@ impl<C: Connector> Mutex for Named<C> {
         &self.0.core.namespace
     }
 
+    fn is_leased(&self) -> bool {
+        false
+    }
+
     async fn try_lock(&self) -> Result<Option<Box<dyn MutexGuard>>> {
         self.ask("try_lock", Patience::None).await
     }

@@ -96,10 +96,6 @@ impl<C: Connector> Notices<C> {
     }
 
     /// Whether notifications are heard at the moment.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "for primitives that look more rarely then")
-    )]
     pub(crate) fn listens(&self) -> bool {
         self.shared.lock().listens
     }

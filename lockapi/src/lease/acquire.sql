@@ -1,6 +1,6 @@
--- Acquires leases; of several requests for one key in the batch the first counts.
+-- Acquires leases; of several requests for one slot in the batch the first counts.
 --
--- Promises: a key is given to at most one acquisition at a time, judged by the server's clock on
+-- Promises: a slot is given to at most one acquisition at a time, judged by the server's clock on
 -- the locked row; a request repeated with the same acquisition number gets the same token again;
 -- nobody waits for a row that a transaction has checked in.
 -- Index: the primary key of lease.
@@ -9,17 +9,17 @@
 -- no successor exists before that transaction ends. The token of a taken row is drawn under its
 -- lock, so it is larger than the one stored.
 WITH want AS MATERIALIZED (
-    SELECT DISTINCT ON (w.namespace, w.key) w.*
-      FROM unnest($1::text[], $2::text[], $3::int8[], $4::int8[], $5::int8[], $6::text[], $7::text[])
-           WITH ORDINALITY AS w (namespace, key, acquisition, ttl, hold, owner, data, n)
-     ORDER BY w.namespace, w.key, w.n
+    SELECT DISTINCT ON (w.namespace, w.key, w.slot) w.*
+      FROM unnest($1::text[], $2::text[], $3::int8[], $4::int8[], $5::int8[], $6::int8[], $7::text[], $8::text[])
+           WITH ORDINALITY AS w (namespace, key, slot, acquisition, ttl, hold, owner, data, n)
+     ORDER BY w.namespace, w.key, w.slot, w.n
 ), free AS MATERIALIZED (
     SELECT w.n
       FROM want AS w
-      JOIN lockapi.lease AS l ON l.namespace = w.namespace AND l.key = w.key
+      JOIN lockapi.lease AS l ON l.namespace = w.namespace AND l.key = w.key AND l.slot = w.slot
      WHERE l.expires_at <= pg_catalog.clock_timestamp()
         OR (l.acquisition = w.acquisition AND l.released_at IS NULL)
-     ORDER BY l.namespace, l.key
+     ORDER BY l.namespace, l.key, l.slot
        FOR UPDATE OF l SKIP LOCKED
 ), taken AS (
     UPDATE lockapi.lease AS l
@@ -32,23 +32,24 @@ WITH want AS MATERIALIZED (
            data = w.data,
            acquired_at = pg_catalog.clock_timestamp(),
            renewed_at = pg_catalog.clock_timestamp(),
-           held_until = pg_catalog.clock_timestamp() + w.hold * interval '1 microsecond',
+           held_until = pg_catalog.clock_timestamp() + nullif(w.hold, 0) * interval '1 microsecond',
            expires_at = pg_catalog.clock_timestamp() + w.ttl * interval '1 microsecond',
            released_at = NULL
       FROM want AS w
      WHERE w.n IN (SELECT f.n FROM free AS f)
-       AND l.namespace = w.namespace AND l.key = w.key
+       AND l.namespace = w.namespace AND l.key = w.key AND l.slot = w.slot
     RETURNING w.n, l.fence
 ), created AS (
-    INSERT INTO lockapi.lease AS l (namespace, key, fence, acquisition, owner, data,
+    INSERT INTO lockapi.lease AS l (namespace, key, slot, fence, acquisition, owner, data,
                                     acquired_at, renewed_at, held_until, expires_at)
-    SELECT w.namespace, w.key, pg_catalog.nextval('lockapi.fence_seq') << 10, w.acquisition, w.owner, w.data,
+    SELECT w.namespace, w.key, w.slot, pg_catalog.nextval('lockapi.fence_seq') << 10, w.acquisition, w.owner, w.data,
            pg_catalog.clock_timestamp(), pg_catalog.clock_timestamp(),
-           pg_catalog.clock_timestamp() + w.hold * interval '1 microsecond',
+           pg_catalog.clock_timestamp() + nullif(w.hold, 0) * interval '1 microsecond',
            pg_catalog.clock_timestamp() + w.ttl * interval '1 microsecond'
       FROM want AS w
-     WHERE NOT EXISTS (SELECT FROM lockapi.lease AS o WHERE o.namespace = w.namespace AND o.key = w.key)
-     ORDER BY w.namespace, w.key
+     WHERE NOT EXISTS (SELECT FROM lockapi.lease AS o
+                        WHERE o.namespace = w.namespace AND o.key = w.key AND o.slot = w.slot)
+     ORDER BY w.namespace, w.key, w.slot
     ON CONFLICT DO NOTHING
     RETURNING l.acquisition, l.fence
 )
@@ -58,4 +59,4 @@ SELECT w.n,
   FROM want AS w
   LEFT JOIN taken AS t ON t.n = w.n
   LEFT JOIN created AS c ON c.acquisition = w.acquisition
-  LEFT JOIN lockapi.lease AS l ON l.namespace = w.namespace AND l.key = w.key
+  LEFT JOIN lockapi.lease AS l ON l.namespace = w.namespace AND l.key = w.key AND l.slot = w.slot

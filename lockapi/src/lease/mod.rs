@@ -10,9 +10,23 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::key::{Key, check_name};
 
+mod model;
 mod operations;
+mod take;
 
+pub(crate) use model::Table;
 pub use operations::{Acquire, Acquired, Check, Peek, Peeked, Release, Renew, Sweep};
+pub use take::{Take, Taken};
+
+/// The slots of a key that are not permits of a semaphore, which are numbered from 1.
+pub(crate) mod slot {
+    /// The lease.
+    pub(crate) const LEASE: i64 = 0;
+    /// The leader.
+    pub(crate) const LEADER: i64 = -1;
+    /// The leased mutex.
+    pub(crate) const MUTEX: i64 = -2;
+}
 
 /// The shortest time to live.
 pub const MIN_TTL: Duration = Duration::from_millis(10);
@@ -123,20 +137,37 @@ impl Terms {
     }
 
     /// The request that these terms make; only after [`check`](Self::check).
-    pub(crate) fn acquire(&self, namespace: &str, key: &Key, acquisition: i64) -> Acquire {
-        let owner = self
-            .owner
-            .clone()
-            .unwrap_or_else(|| format!("pid {}", std::process::id()));
+    pub(crate) fn acquire(&self, namespace: &str, key: &str, slot: i64) -> Acquire {
         Acquire {
             namespace: namespace.to_owned(),
-            key: key.to_string(),
-            acquisition,
+            key: key.to_owned(),
+            slot,
+            acquisition: fastrand::i64(..),
             ttl: micros(self.ttl),
             hold: micros(self.minimum_hold),
-            owner,
+            owner: self.owner_or_process(),
             data: self.data.clone(),
         }
+    }
+
+    /// The request for `count` of the permits of a semaphore; only after [`check`](Self::check).
+    pub(crate) fn take(&self, namespace: &str, key: &str, permits: i64, count: i64) -> Take {
+        Take {
+            namespace: namespace.to_owned(),
+            key: key.to_owned(),
+            permits,
+            count,
+            acquisition: fastrand::i64(..),
+            ttl: micros(self.ttl),
+            hold: micros(self.minimum_hold),
+            owner: self.owner_or_process(),
+            data: self.data.clone(),
+        }
+    }
+
+    fn owner_or_process(&self) -> String {
+        let process = || format!("pid {}", std::process::id());
+        self.owner.clone().unwrap_or_else(process)
     }
 }
 
@@ -279,7 +310,7 @@ pub trait LeaseExt: Lease {
         T: Send,
     {
         match self.try_acquire().await? {
-            Some(guard) => run_leased(guard, work).await.map(Some),
+            Some(guard) => run_leased("run_exclusive", guard, work).await.map(Some),
             None => Ok(None),
         }
     }
@@ -295,18 +326,22 @@ pub trait LeaseExt: Lease {
         T: Send,
     {
         let guard = self.acquire().await?;
-        run_leased(guard, work).await
+        run_leased("run_exclusive_wait", guard, work).await
     }
 }
 
 impl<L: Lease + ?Sized> LeaseExt for L {}
 
-async fn run_leased<F, W, T>(guard: Box<dyn LeaseGuard>, work: F) -> Result<T>
+pub(crate) async fn run_leased<F, W, T>(
+    operation: &'static str,
+    guard: Box<dyn LeaseGuard>,
+    work: F,
+) -> Result<T>
 where
     F: FnOnce(Fence) -> W + Send,
     W: Future<Output = T> + Send,
 {
     let outcome = crate::wait::unless(guard.lost(), work(guard.fence())).await;
     let released = guard.release().await;
-    crate::wait::held_throughout(outcome, released)
+    crate::wait::held_throughout(outcome, released).map_err(|error| error.during(operation))
 }

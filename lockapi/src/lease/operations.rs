@@ -1,7 +1,9 @@
 //! What leases do to the database.
 
+use std::sync::Arc;
+
 use crate::error::Failure;
-use crate::memory::{Claim, World};
+use crate::memory::World;
 use crate::seam::columns::{flag_rows, flags, ints, place, texts};
 use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
 
@@ -12,6 +14,8 @@ pub struct Acquire {
     pub namespace: String,
     /// Key of the lease, as tables store it.
     pub key: String,
+    /// Which slot of the key.
+    pub slot: i64,
     /// Random number of this acquisition: repeating the request is then harmless.
     pub acquisition: i64,
     /// Time to live, in microseconds.
@@ -33,26 +37,30 @@ pub enum Acquired {
     Held(i64),
 }
 
-/// Renews one lease.
+/// Renews one lease, of one or several slots.
 #[derive(Clone, Debug)]
 pub struct Renew {
     /// Namespace of the backend.
     pub namespace: String,
     /// Key of the lease.
     pub key: String,
+    /// The slots that were acquired together.
+    pub slots: Arc<[i64]>,
     /// The holder's token.
     pub fence: i64,
     /// Time to live from now on, in microseconds.
     pub ttl: i64,
 }
 
-/// Releases one lease.
+/// Releases one lease, of one or several slots.
 #[derive(Clone, Debug)]
 pub struct Release {
     /// Namespace of the backend.
     pub namespace: String,
     /// Key of the lease.
     pub key: String,
+    /// The slots that were acquired together.
+    pub slots: Arc<[i64]>,
     /// The holder's token.
     pub fence: i64,
 }
@@ -64,6 +72,8 @@ pub struct Peek {
     pub namespace: String,
     /// Key of the lease.
     pub key: String,
+    /// Which slot of the key.
+    pub slot: i64,
 }
 
 /// The answer to a [`Peek`] of a lease that is held; times in microseconds.
@@ -88,6 +98,8 @@ pub struct Check {
     pub namespace: String,
     /// Key of the lease.
     pub key: String,
+    /// The slots that were acquired together.
+    pub slots: Arc<[i64]>,
     /// The holder's token.
     pub fence: i64,
 }
@@ -111,6 +123,7 @@ impl Operation for Acquire {
             Type::Ints,
             Type::Ints,
             Type::Ints,
+            Type::Ints,
             Type::Texts,
             Type::Texts,
         ],
@@ -121,6 +134,7 @@ impl Operation for Acquire {
         vec![
             texts(batch, |one| &one.namespace),
             texts(batch, |one| &one.key),
+            ints(batch, |one| one.slot),
             ints(batch, |one| one.acquisition),
             ints(batch, |one| one.ttl),
             ints(batch, |one| one.hold),
@@ -130,7 +144,7 @@ impl Operation for Acquire {
     }
 
     fn decode(batch: &[Self], rows: Rows) -> Result<Vec<Acquired>, Failure> {
-        // A request that was not the first for its key in the batch has no row: it lost to one
+        // A request that was not the first for its slot in the batch has no row: it lost to one
         // that now holds it for its whole time to live.
         let mut answers: Vec<_> = batch.iter().map(|one| Acquired::Held(one.ttl)).collect();
         for mut row in rows {
@@ -147,10 +161,10 @@ impl Operation for Acquire {
         let mut seen = std::collections::HashSet::new();
         let mut rows = Rows::new();
         for (n, one) in (1..).zip(batch) {
-            if seen.insert((&one.namespace, &one.key)) {
+            if seen.insert((&one.namespace, &one.key, one.slot)) {
                 let (fence, held_for) = match world.acquire_lease(one) {
-                    Claim::Granted(fence) => (Value::Int(fence), 0),
-                    Claim::Held(left) => (Value::Null(Type::Int), left),
+                    Acquired::Granted(fence) => (Value::Int(fence), 0),
+                    Acquired::Held(left) => (Value::Null(Type::Int), left),
                 };
                 rows.push(Row(vec![Value::Int(n), fence, Value::Int(held_for)]));
             }
@@ -165,25 +179,30 @@ impl Operation for Renew {
     const STATEMENT: Statement = Statement {
         name: "lease.renew",
         sql: include_str!("renew.sql"),
-        params: &[Type::Texts, Type::Texts, Type::Ints, Type::Ints],
+        params: &[Type::Texts, Type::Texts, Type::Ints, Type::Ints, Type::Ints],
         columns: &[Type::Int, Type::Bool],
     };
 
     fn params(batch: &[Self]) -> Vec<Value> {
+        let each = each(batch, |one| &one.slots);
         vec![
-            texts(batch, |one| &one.namespace),
-            texts(batch, |one| &one.key),
-            ints(batch, |one| one.fence),
-            ints(batch, |one| one.ttl),
+            texts(&each, |(one, _)| &one.namespace),
+            texts(&each, |(one, _)| &one.key),
+            ints(&each, |(_, slot)| *slot),
+            ints(&each, |(one, _)| one.fence),
+            ints(&each, |(one, _)| one.ttl),
         ]
     }
 
     fn decode(batch: &[Self], rows: Rows) -> Result<Vec<bool>, Failure> {
-        flags(batch.len(), rows)
+        all(batch, |one| &one.slots, rows)
     }
 
     fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
-        Some(flag_rows(batch, |one| world.renew_lease(one)))
+        let each = each(batch, |one| &one.slots);
+        Some(flag_rows(&each, |(one, slot)| {
+            world.renew_lease(one, *slot)
+        }))
     }
 }
 
@@ -193,24 +212,29 @@ impl Operation for Release {
     const STATEMENT: Statement = Statement {
         name: "lease.release",
         sql: include_str!("release.sql"),
-        params: &[Type::Texts, Type::Texts, Type::Ints],
+        params: &[Type::Texts, Type::Texts, Type::Ints, Type::Ints],
         columns: &[Type::Int, Type::Bool],
     };
 
     fn params(batch: &[Self]) -> Vec<Value> {
+        let each = each(batch, |one| &one.slots);
         vec![
-            texts(batch, |one| &one.namespace),
-            texts(batch, |one| &one.key),
-            ints(batch, |one| one.fence),
+            texts(&each, |(one, _)| &one.namespace),
+            texts(&each, |(one, _)| &one.key),
+            ints(&each, |(_, slot)| *slot),
+            ints(&each, |(one, _)| one.fence),
         ]
     }
 
     fn decode(batch: &[Self], rows: Rows) -> Result<Vec<bool>, Failure> {
-        flags(batch.len(), rows)
+        all(batch, |one| &one.slots, rows)
     }
 
     fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
-        Some(flag_rows(batch, |one| world.release_lease(one)))
+        let each = each(batch, |one| &one.slots);
+        Some(flag_rows(&each, |(one, slot)| {
+            world.release_lease(one, *slot)
+        }))
     }
 }
 
@@ -220,7 +244,7 @@ impl Operation for Peek {
     const STATEMENT: Statement = Statement {
         name: "lease.peek",
         sql: include_str!("peek.sql"),
-        params: &[Type::Texts, Type::Texts],
+        params: &[Type::Texts, Type::Texts, Type::Ints],
         columns: &[
             Type::Int,
             Type::Text,
@@ -235,6 +259,7 @@ impl Operation for Peek {
         vec![
             texts(batch, |one| &one.namespace),
             texts(batch, |one| &one.key),
+            ints(batch, |one| one.slot),
         ]
     }
 
@@ -255,7 +280,7 @@ impl Operation for Peek {
 
     fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
         let rows = (1..).zip(batch).filter_map(|(n, one)| {
-            let held = world.peek_lease(&one.namespace, &one.key)?;
+            let held = world.peek_lease(&one.namespace, &one.key, one.slot)?;
             Some(Row(vec![
                 Value::Int(n),
                 Value::Text(held.owner),
@@ -275,7 +300,7 @@ impl Operation for Check {
     const STATEMENT: Statement = Statement {
         name: "lease.check",
         sql: include_str!("check.sql"),
-        params: &[Type::Text, Type::Text, Type::Int],
+        params: &[Type::Text, Type::Text, Type::Ints, Type::Int],
         columns: &[Type::Bool],
     };
 
@@ -287,26 +312,25 @@ impl Operation for Check {
                 [
                     Value::Text(one.namespace.clone()),
                     Value::Text(one.key.clone()),
+                    Value::Ints(one.slots.to_vec()),
                     Value::Int(one.fence),
                 ]
             })
             .collect()
     }
 
-    fn decode(_: &[Self], rows: Rows) -> Result<Vec<bool>, Failure> {
-        Ok(vec![!rows.is_empty()])
+    fn decode(batch: &[Self], rows: Rows) -> Result<Vec<bool>, Failure> {
+        let held = |one: &Self| rows.len() == one.slots.len();
+        Ok(batch.iter().map(held).collect())
     }
 
     fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
         let one = batch.first()?;
-        let held = world
-            .peek_lease(&one.namespace, &one.key)
-            .is_some_and(|held| held.fence == one.fence);
-        Some(
-            held.then(|| Row(vec![Value::Bool(true)]))
-                .into_iter()
-                .collect(),
-        )
+        let held = one.slots.iter().filter(|slot| {
+            let held = world.peek_lease(&one.namespace, &one.key, **slot);
+            held.is_some_and(|held| held.fence == one.fence)
+        });
+        Some(held.map(|_| Row(vec![Value::Bool(true)])).collect())
     }
 }
 
@@ -332,4 +356,22 @@ impl Operation for Sweep {
         let deleted = world.sweep_leases(batch.first()?.limit);
         Some(vec![Row(vec![Value::Int(deleted)])])
     }
+}
+
+/// The slots of a batch, each with its request.
+fn each<O>(batch: &[O], slots: impl Fn(&O) -> &Arc<[i64]>) -> Vec<(&O, i64)> {
+    let of = |one| slots(one).iter().map(move |slot| (one, *slot));
+    batch.iter().flat_map(of).collect()
+}
+
+/// Whether the flags of all slots of a request are set.
+fn all<O>(
+    batch: &[O],
+    slots: impl Fn(&O) -> &Arc<[i64]>,
+    rows: Rows,
+) -> Result<Vec<bool>, Failure> {
+    let counts: Vec<_> = batch.iter().map(|one| slots(one).len()).collect();
+    let mut each = flags(counts.iter().sum(), rows)?.into_iter();
+    let all = |count: usize| each.by_ref().take(count).fold(true, |all, one| all && one);
+    Ok(counts.into_iter().map(all).collect())
 }

@@ -7,8 +7,8 @@
 -- request may end while its repetition waits for the row, which the snapshot then does not show.
 WITH want AS MATERIALIZED (
     SELECT w.*
-      FROM unnest($1::text[], $2::text[], $3::int8[])
-           WITH ORDINALITY AS w (namespace, key, fence, n)
+      FROM unnest($1::text[], $2::text[], $3::int8[], $4::int8[])
+           WITH ORDINALITY AS w (namespace, key, slot, fence, n)
 ), released AS (
     UPDATE lockapi.lease AS l
        SET released_at = coalesce(l.released_at, pg_catalog.clock_timestamp()),
@@ -16,10 +16,10 @@ WITH want AS MATERIALIZED (
                              THEN greatest(pg_catalog.clock_timestamp(), l.held_until)
                              ELSE l.expires_at END
       FROM want AS w
-     WHERE l.namespace = w.namespace AND l.key = w.key AND l.fence = w.fence
+     WHERE l.namespace = w.namespace AND l.key = w.key AND l.slot = w.slot AND l.fence = w.fence
        AND (l.released_at IS NOT NULL OR l.expires_at > pg_catalog.clock_timestamp())
-    RETURNING l.fence
+    RETURNING l.slot, l.fence
 )
 SELECT w.n, r.fence IS NOT NULL AS released
   FROM want AS w
-  LEFT JOIN released AS r ON r.fence = w.fence
+  LEFT JOIN released AS r ON r.fence = w.fence AND r.slot = w.slot

@@ -7,18 +7,18 @@
 -- evaluated again on the new row. Takers never wait for rows, so a batch cannot deadlock with one.
 WITH want AS MATERIALIZED (
     SELECT w.*
-      FROM unnest($1::text[], $2::text[], $3::int8[], $4::int8[])
-           WITH ORDINALITY AS w (namespace, key, fence, ttl, n)
+      FROM unnest($1::text[], $2::text[], $3::int8[], $4::int8[], $5::int8[])
+           WITH ORDINALITY AS w (namespace, key, slot, fence, ttl, n)
 ), renewed AS (
     UPDATE lockapi.lease AS l
        SET renewed_at = pg_catalog.clock_timestamp(),
            expires_at = pg_catalog.clock_timestamp() + w.ttl * interval '1 microsecond'
       FROM want AS w
-     WHERE l.namespace = w.namespace AND l.key = w.key AND l.fence = w.fence
+     WHERE l.namespace = w.namespace AND l.key = w.key AND l.slot = w.slot AND l.fence = w.fence
        AND l.released_at IS NULL
        AND l.expires_at > pg_catalog.clock_timestamp()
-    RETURNING l.fence
+    RETURNING l.slot, l.fence
 )
 SELECT w.n, r.fence IS NOT NULL AS renewed
   FROM want AS w
-  LEFT JOIN renewed AS r ON r.fence = w.fence
+  LEFT JOIN renewed AS r ON r.fence = w.fence AND r.slot = w.slot

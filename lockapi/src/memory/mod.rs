@@ -34,7 +34,6 @@ use crate::seam::{Call, Connection, Connector, Lane, Listener, Mode, Rows};
 
 mod world;
 
-pub(crate) use world::Claim;
 pub use world::World;
 
 /// How long a session waits for a lock before it is told that it was in vain.

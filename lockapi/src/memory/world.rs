@@ -3,10 +3,9 @@
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use crate::engine::Heard;
-use crate::fence::HAND_OVER_BITS;
 use crate::id;
 use crate::key::LockId;
-use crate::lease::{Acquire, Peeked, Release, Renew};
+use crate::lease::{Acquire, Acquired, Peeked, Release, Renew, Table, Take, Taken};
 use crate::limit::{Level, Limits};
 use crate::queue::Jobs;
 use crate::schedule::Schedules;
@@ -31,7 +30,7 @@ pub struct World {
     queues: HashMap<LockId, VecDeque<u64>>,
     /// Locks that were given to a session while it waited, and that it does not know of yet.
     given: HashSet<(LockId, u64)>,
-    leases: BTreeMap<(String, String), LeaseRow>,
+    leases: Table,
     marks: BTreeMap<(String, String), i64>,
     markers: HashMap<u64, String>,
     pub(crate) jobs: Jobs,
@@ -49,30 +48,6 @@ struct Locked {
     times: u32,
 }
 
-#[derive(Debug)]
-struct LeaseRow {
-    fence: i64,
-    acquisition: i64,
-    owner: String,
-    data: String,
-    acquired_at: i64,
-    held_until: i64,
-    expires_at: i64,
-    released: bool,
-}
-
-impl LeaseRow {
-    fn is_held(&self, now: i64) -> bool {
-        !self.released && self.expires_at > now
-    }
-}
-
-/// Whether an acquisition succeeded.
-pub(crate) enum Claim {
-    Granted(i64),
-    Held(i64),
-}
-
 impl World {
     /// What the server's clock shows, in microseconds since 1970.
     #[must_use]
@@ -88,8 +63,7 @@ impl World {
 
     /// The next value of the token sequence.
     pub(crate) fn next_fence(&mut self) -> i64 {
-        self.fences += 1;
-        self.fences
+        next(&mut self.fences)
     }
 
     /// Advisory locks are counted: a session can take its own lock again.
@@ -225,79 +199,46 @@ impl World {
         true
     }
 
-    pub(crate) fn acquire_lease(&mut self, want: &Acquire) -> Claim {
-        let now = self.now;
-        let place = (want.namespace.clone(), want.key.clone());
-        let again = match self.leases.get(&place) {
-            Some(row) if row.is_held(now) && row.acquisition == want.acquisition => Some(row.fence),
-            Some(row) if row.expires_at > now => return Claim::Held(row.expires_at - now),
-            _ => None,
-        };
-        let fence = again.unwrap_or_else(|| self.next_fence() << HAND_OVER_BITS);
-        let row = LeaseRow {
-            fence,
-            acquisition: want.acquisition,
-            owner: want.owner.clone(),
-            data: want.data.clone(),
-            acquired_at: now,
-            held_until: now.saturating_add(want.hold),
-            expires_at: now.saturating_add(want.ttl),
-            released: false,
-        };
-        self.leases.insert(place, row);
-        Claim::Granted(fence)
+    pub(crate) fn acquire_lease(&mut self, want: &Acquire) -> Acquired {
+        let fences = &mut self.fences;
+        self.leases.acquire(self.now, || next(fences), want)
     }
 
-    pub(crate) fn renew_lease(&mut self, want: &Renew) -> bool {
-        let now = self.now;
-        let Some(row) = self.lease(&want.namespace, &want.key, want.fence) else {
-            return false;
-        };
-        let held = row.is_held(now);
-        if held {
-            row.expires_at = now.saturating_add(want.ttl);
-        }
-        held
+    pub(crate) fn take_slots(&mut self, batch: &[Take]) -> Vec<Taken> {
+        let fences = &mut self.fences;
+        self.leases.take(self.now, || next(fences), batch)
     }
 
-    pub(crate) fn release_lease(&mut self, want: &Release) -> bool {
-        let now = self.now;
-        let Some(row) = self.lease(&want.namespace, &want.key, want.fence) else {
-            return false;
-        };
-        if row.is_held(now) {
-            row.released = true;
-            row.expires_at = now.max(row.held_until);
-        }
-        row.released
+    pub(crate) fn renew_lease(&mut self, want: &Renew, slot: i64) -> bool {
+        let place = (want.namespace.clone(), want.key.clone(), slot);
+        self.leases.renew(self.now, &place, want.fence, want.ttl)
+    }
+
+    pub(crate) fn release_lease(&mut self, want: &Release, slot: i64) -> bool {
+        let place = (want.namespace.clone(), want.key.clone(), slot);
+        self.leases.release(self.now, &place, want.fence)
+    }
+
+    /// The slots of a key that are held now, and by whom: 0 is the lease, 1 and more are the permits
+    /// of a semaphore, -1 is the leader, -2 a leased mutex.
+    #[must_use]
+    pub fn slots_held(&self, namespace: &str, key: &str) -> Vec<(i64, Peeked)> {
+        self.leases.held(self.now, namespace, key)
     }
 
     /// Who holds a lease now.
     #[must_use]
     pub fn lease_held(&self, namespace: &str, key: &str) -> Option<Peeked> {
-        self.peek_lease(namespace, key)
+        self.peek_lease(namespace, key, 0)
     }
 
-    pub(crate) fn peek_lease(&self, namespace: &str, key: &str) -> Option<Peeked> {
-        let row = self.leases.get(&(namespace.to_owned(), key.to_owned()))?;
-        row.is_held(self.now).then(|| Peeked {
-            owner: row.owner.clone(),
-            data: row.data.clone(),
-            fence: row.fence,
-            age: self.now - row.acquired_at,
-            remaining: row.expires_at - self.now,
-        })
+    pub(crate) fn peek_lease(&self, namespace: &str, key: &str, slot: i64) -> Option<Peeked> {
+        let place = (namespace.to_owned(), key.to_owned(), slot);
+        self.leases.peek(self.now, &place)
     }
 
     pub(crate) fn sweep_leases(&mut self, limit: i64) -> i64 {
-        let before = self.now - DAY;
-        let mut deleted = 0;
-        self.leases.retain(|_, row| {
-            let old = row.expires_at < before && deleted < limit;
-            deleted += i64::from(old);
-            !old
-        });
-        deleted
+        self.leases.sweep(self.now, limit)
     }
 
     /// The limits, and the time in nanoseconds.
@@ -311,10 +252,10 @@ impl World {
     pub fn limit(&self, namespace: &str, key: &str) -> Option<Level> {
         self.limits.row_of(namespace, key)
     }
+}
 
-    fn lease(&mut self, namespace: &str, key: &str, fence: i64) -> Option<&mut LeaseRow> {
-        self.leases
-            .get_mut(&(namespace.to_owned(), key.to_owned()))
-            .filter(|row| row.fence == fence)
-    }
+/// The next value of the token sequence.
+fn next(fences: &mut i64) -> i64 {
+    *fences += 1;
+    *fences
 }

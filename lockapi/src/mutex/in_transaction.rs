@@ -2,27 +2,26 @@
 
 use std::time::Duration;
 
-use super::LOCK_TIMEOUT_LIMIT;
 use super::one::lock_params;
+use super::{LOCK_TIMEOUT_LIMIT, Named};
 use crate::error::{Error, ErrorKind, Failure, Result};
 use crate::key::{Key, LockId};
 use crate::memory::World;
 use crate::seam::{Connection, Operation, Row, Rows, Statement, Type, Value};
 
-/// Tries the lock of `key` for the transaction that is open on `connection`, without waiting.
+/// Tries the lock of `mutex` for the transaction that is open on `connection`, without waiting.
 ///
 /// Backend crates wrap it for their own connection types.
 ///
 /// # Errors
-/// [`ErrorKind::Invalid`] for a bad key, and the error of the connection.
+/// [`ErrorKind::Invalid`] for a bad key, [`ErrorKind::Unsupported`] for a leased mutex, and the error
+/// of the connection.
 pub async fn try_lock_on<C: Connection>(
     connection: &mut C,
-    namespace: &str,
-    key: &Key,
+    mutex: &(impl Named + Sync + ?Sized),
 ) -> Result<bool> {
     const OPERATION: &str = "try_lock_in";
-    key.check().map_err(|error| error.during(OPERATION))?;
-    let lock = key.lock_id(namespace);
+    let (key, lock) = lock_of(mutex, OPERATION)?;
     let answers = connection.perform(&[TryIn { lock }]).await;
     match answers {
         Ok(answers) => Ok(answers == [true]),
@@ -30,7 +29,7 @@ pub async fn try_lock_on<C: Connection>(
     }
 }
 
-/// Waits for the lock of `key` for the transaction that is open on `connection`.
+/// Waits for the lock of `mutex` for the transaction that is open on `connection`.
 ///
 /// Backend crates wrap it for their own connection types.
 ///
@@ -41,22 +40,22 @@ pub async fn try_lock_on<C: Connection>(
 ///
 /// # Errors
 /// [`ErrorKind::TimedOut`] after `timeout`; [`ErrorKind::Invalid`] for a bad key, for a `timeout` of
-/// zero or more than 24 days, and where no transaction is open; and the error of the connection.
+/// zero or more than 24 days, and where no transaction is open; [`ErrorKind::Unsupported`] for a
+/// leased mutex; and the error of the connection.
 pub async fn lock_on<C: Connection>(
     connection: &mut C,
-    namespace: &str,
-    key: &Key,
+    mutex: &(impl Named + Sync + ?Sized),
     timeout: Duration,
 ) -> Result<()> {
     const OPERATION: &str = "lock_in";
-    key.check().map_err(|error| error.during(OPERATION))?;
+    let (key, lock) = lock_of(mutex, OPERATION)?;
     if timeout.is_zero() || timeout > LOCK_TIMEOUT_LIMIT {
         let message = format!(
             "a timeout of {timeout:?} is outside the limits; allowed are 1 ns to 24 days, rounded up to milliseconds"
         );
         return Err(Error::new(ErrorKind::Invalid, OPERATION, message).on(key));
     }
-    match wait(connection, key.lock_id(namespace), timeout).await {
+    match wait(connection, lock, timeout).await {
         Ok(true) => Ok(()),
         Ok(false) => {
             let message = format!("not granted within {timeout:?}");
@@ -64,6 +63,20 @@ pub async fn lock_on<C: Connection>(
         }
         Err(failure) => Err(failure.error(OPERATION).on(key)),
     }
+}
+
+/// The lock that stands for a mutex, unless that is a lease.
+fn lock_of<'a>(
+    mutex: &'a (impl Named + ?Sized),
+    operation: &'static str,
+) -> Result<(&'a Key, LockId)> {
+    let key = mutex.key();
+    key.check().map_err(|error| error.during(operation))?;
+    if mutex.is_leased() {
+        let message = "the mutex is leased, and the lock of a transaction would not meet it; lock it first, and check its token in the transaction";
+        return Err(Error::new(ErrorKind::Unsupported, operation, message).on(key));
+    }
+    Ok((key, key.lock_id(mutex.namespace())))
 }
 
 async fn wait<C: Connection>(

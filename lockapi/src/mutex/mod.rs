@@ -53,6 +53,10 @@ pub trait Mutex: Send + Sync + fmt::Debug {
     /// The namespace that a name is in.
     fn namespace(&self) -> &str;
 
+    /// Whether it is a lease and not the lock of a session: see
+    /// [`leased_mutex`](crate::BackendExt::leased_mutex).
+    fn is_leased(&self) -> bool;
+
     /// Locks if that is possible at once; `None` when it is held.
     ///
     /// # Errors
@@ -148,6 +152,9 @@ pub trait Named {
 
     /// The key.
     fn key(&self) -> &Key;
+
+    /// Whether it is a lease, which no transaction can hold.
+    fn is_leased(&self) -> bool;
 }
 
 impl<M: Mutex + ?Sized> Named for M {
@@ -158,6 +165,10 @@ impl<M: Mutex + ?Sized> Named for M {
     fn key(&self) -> &Key {
         Mutex::key(self)
     }
+
+    fn is_leased(&self) -> bool {
+        Mutex::is_leased(self)
+    }
 }
 
 impl Named for crate::blocking::Mutex {
@@ -167,6 +178,10 @@ impl Named for crate::blocking::Mutex {
 
     fn key(&self) -> &Key {
         self.key()
+    }
+
+    fn is_leased(&self) -> bool {
+        self.is_leased()
     }
 }
 

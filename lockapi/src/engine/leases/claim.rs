@@ -11,6 +11,7 @@ use crate::seam::Connector;
 pub(crate) struct Claim<C: Connector> {
     pub(super) leases: Option<Arc<Leases<C>>>,
     pub(crate) id: u64,
+    pub(crate) slots: Arc<[i64]>,
     pub(crate) fence: i64,
     pub(crate) hold: Arc<Hold>,
 }

@@ -1,6 +1,7 @@
 //! The leases of a process: keeping, losing and releasing them.
 
 mod claim;
+mod line;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -9,13 +10,15 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 pub(crate) use claim::Claim;
+use line::Lines;
 
 use super::clock::Time;
 use super::keeper::Keeper;
 use super::lane::{Lane, Queued};
+use crate::election::topic;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hold::Hold;
-use crate::lease::{Acquire, Acquired, Peek, Release, Renew, Sweep};
+use crate::lease::{Acquire, Acquired, Peek, Release, Renew, Sweep, Take, Taken, Terms, slot};
 use crate::seam::Connector;
 
 /// A lease is renewed when this part of its time to live has passed …
@@ -34,16 +37,33 @@ const RELEASE_AGAIN: Duration = Duration::from_millis(250);
 impl Queued for Release {
     const TURN: u8 = 0;
     const NAME: &'static str = "release";
+
+    fn weight(&self) -> usize {
+        self.slots.len()
+    }
 }
 
 impl Queued for Renew {
     const TURN: u8 = 1;
     const NAME: &'static str = "renew";
+
+    fn weight(&self) -> usize {
+        self.slots.len()
+    }
 }
 
 impl Queued for Acquire {
     const TURN: u8 = 2;
     const NAME: &'static str = "acquire";
+}
+
+impl Queued for Take {
+    const TURN: u8 = 2;
+    const NAME: &'static str = "take";
+
+    fn weight(&self) -> usize {
+        usize::try_from(self.count).unwrap_or(usize::MAX)
+    }
 }
 
 impl Queued for Peek {
@@ -73,6 +93,7 @@ fn first_look(sent: Time, ttl: Duration, renewed: bool) -> Time {
 struct Entry {
     namespace: Arc<str>,
     key: Arc<str>,
+    slots: Arc<[i64]>,
     fence: i64,
     ttl: Duration,
     deadline: Time,
@@ -80,6 +101,43 @@ struct Entry {
     due: Time,
     renewed: bool,
     hold: Arc<Hold>,
+}
+
+impl Entry {
+    fn renew(&self) -> Renew {
+        Renew {
+            namespace: self.namespace.to_string(),
+            key: self.key.to_string(),
+            slots: Arc::clone(&self.slots),
+            fence: self.fence,
+            ttl: crate::lease::micros(self.ttl),
+        }
+    }
+}
+
+/// What is asked for.
+pub(crate) struct Asked {
+    pub(crate) namespace: Arc<str>,
+    pub(crate) key: Arc<str>,
+    pub(crate) what: What,
+    pub(crate) terms: Arc<Terms>,
+}
+
+/// Which slots of a key are asked for.
+#[derive(Clone, Copy)]
+pub(crate) enum What {
+    /// This one.
+    Slot(i64),
+    /// So many of those from 1 to `permits`.
+    Permits { permits: i64, count: i64 },
+}
+
+/// Why a request was not granted.
+pub(crate) struct Refused {
+    /// It can be granted at once.
+    pub(crate) again: bool,
+    /// Others hold it, for at most this time unless they renew.
+    pub(crate) held_for: Duration,
 }
 
 #[derive(Default)]
@@ -114,6 +172,7 @@ pub(crate) struct Leases<C: Connector> {
     pub(crate) keeper: Keeper,
     /// Wakes local waiters when a lease of their bucket was released here.
     released: [Notify; 16],
+    pub(crate) lines: Lines,
     this: Weak<Leases<C>>,
 }
 
@@ -124,6 +183,7 @@ impl<C: Connector> Leases<C> {
             lane,
             keeper,
             released: Default::default(),
+            lines: Lines::default(),
             this: this.clone(),
         })
     }
@@ -131,36 +191,64 @@ impl<C: Connector> Leases<C> {
     /// Asks once. `answered` is called on the lane, with a claim that releases when dropped.
     pub(crate) fn ask(
         self: &Arc<Self>,
-        acquire: Acquire,
-        ttl: Duration,
-        renewed: bool,
-        answered: impl FnOnce(Result<std::result::Result<Claim<C>, Duration>>) + Send + 'static,
+        asked: Asked,
+        answered: impl FnOnce(Result<std::result::Result<Claim<C>, Refused>>) + Send + 'static,
     ) {
         let sent = self.keeper.now();
         let leases = Arc::clone(self);
-        let namespace: Arc<str> = acquire.namespace.as_str().into();
-        let key: Arc<str> = acquire.key.as_str().into();
-        self.lane.submit(acquire, move |outcome| {
-            answered(outcome.map(|acquired| match acquired {
-                Acquired::Granted(fence) => Ok(leases.granted(Entry {
-                    namespace,
-                    key,
-                    fence,
-                    ttl,
-                    deadline: deadline(sent, ttl),
-                    due: first_look(sent, ttl, renewed),
-                    renewed,
-                    hold: Arc::default(),
-                })),
-                Acquired::Held(left) => Err(Duration::from_micros(left.max(0).unsigned_abs())),
-            }));
-        });
+        let (namespace, key) = (&*asked.namespace, &*asked.key);
+        let refused = |again, held_for: i64| Refused {
+            again,
+            held_for: Duration::from_micros(held_for.max(0).unsigned_abs()),
+        };
+        match asked.what {
+            What::Slot(slot) => {
+                let acquire = asked.terms.acquire(namespace, key, slot);
+                self.lane.submit(acquire, move |outcome| {
+                    answered(outcome.map(|acquired| match acquired {
+                        Acquired::Granted(fence) => {
+                            Ok(leases.granted(asked, Arc::new([slot]), fence, sent))
+                        }
+                        Acquired::Held(left) => Err(refused(false, left)),
+                    }));
+                });
+            }
+            What::Permits { permits, count } => {
+                let take = asked.terms.take(namespace, key, permits, count);
+                self.lane.submit(take, move |outcome| {
+                    answered(outcome.map(|taken| match taken {
+                        Taken::Granted { fence, slots } => {
+                            Ok(leases.granted(asked, slots, fence, sent))
+                        }
+                        Taken::Refused { again, held_for } => Err(refused(again, held_for)),
+                    }));
+                });
+            }
+        }
         self.sweep_later();
     }
 
-    fn granted(self: &Arc<Self>, entry: Entry) -> Claim<C> {
+    fn granted(
+        self: &Arc<Self>,
+        asked: Asked,
+        slots: Arc<[i64]>,
+        fence: i64,
+        sent: Time,
+    ) -> Claim<C> {
+        let (ttl, renewed) = (asked.terms.ttl(), asked.terms.is_renewed());
+        let entry = Entry {
+            namespace: asked.namespace,
+            key: asked.key,
+            slots: Arc::clone(&slots),
+            fence,
+            ttl,
+            deadline: deadline(sent, ttl),
+            due: first_look(sent, ttl, renewed),
+            renewed,
+            hold: Arc::default(),
+        };
+        self.tell(&entry);
         let hold = Arc::clone(&entry.hold);
-        let fence = entry.fence;
         let mut state = self.lock();
         let id = state.next;
         state.next += 1;
@@ -170,6 +258,7 @@ impl<C: Connector> Leases<C> {
         Claim {
             leases: Some(Arc::clone(self)),
             id,
+            slots,
             fence,
             hold,
         }
@@ -221,16 +310,7 @@ impl<C: Connector> Leases<C> {
                 lost.extend(state.remove(id));
                 continue;
             }
-            renewals.push((
-                id,
-                entry.ttl,
-                Renew {
-                    namespace: entry.namespace.to_string(),
-                    key: entry.key.to_string(),
-                    fence: entry.fence,
-                    ttl: crate::lease::micros(entry.ttl),
-                },
-            ));
+            renewals.push((id, entry.ttl, entry.renew()));
             // Nothing more to do than to lose it, unless the renewal is answered.
             let deadline = entry.deadline;
             state.schedule(id, deadline);
@@ -306,12 +386,14 @@ impl<C: Connector> Leases<C> {
         let Renew {
             namespace,
             key,
+            slots,
             fence,
             ..
         } = renewed;
         let release = Release {
             namespace,
             key,
+            slots,
             fence,
         };
         // When this fails it ends by itself.
@@ -321,15 +403,7 @@ impl<C: Connector> Leases<C> {
     /// Renews now, at the caller's wish.
     pub(crate) async fn renew(&self, id: u64) -> Result<()> {
         let sent = self.keeper.now();
-        let asked = self.lock().entries.get(&id).map(|entry| {
-            let renew = Renew {
-                namespace: entry.namespace.to_string(),
-                key: entry.key.to_string(),
-                fence: entry.fence,
-                ttl: crate::lease::micros(entry.ttl),
-            };
-            (renew, entry.ttl)
-        });
+        let asked = (self.lock().entries.get(&id)).map(|entry| (entry.renew(), entry.ttl));
         let Some((renew, ttl)) = asked else {
             return Err(lost("renew"));
         };
@@ -368,6 +442,7 @@ impl<C: Connector> Leases<C> {
         let release = Release {
             namespace: entry.namespace.to_string(),
             key: entry.key.to_string(),
+            slots: Arc::clone(&entry.slots),
             fence: entry.fence,
         };
         let leases = Arc::clone(self);
@@ -391,8 +466,18 @@ impl<C: Connector> Leases<C> {
                 });
             } else {
                 leases.bucket(&entry.key).notify_waiters();
+                leases.tell(&entry);
             }
         });
+    }
+
+    /// Notifies those who want to know who leads.
+    fn tell(&self, entry: &Entry) {
+        if *entry.slots == [slot::LEADER] {
+            let topic = topic(&entry.namespace, &entry.key);
+            // Who was not notified looks.
+            self.lane.submit(super::Notify(topic), drop);
+        }
     }
 
     /// Completes when some lease, perhaps the one with this key, was released in this process.

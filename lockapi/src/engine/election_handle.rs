@@ -1,0 +1,130 @@
+//! [`Election`] over the slot of a key's leader.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::Notify;
+
+use super::leases::What;
+use super::notices::Subscription;
+use super::slots::Slots;
+use crate::election::{Election, Observer, topic};
+use crate::error::Result;
+use crate::key::Key;
+use crate::lease::{Holder, LeaseGuard, slot};
+use crate::seam::Connector;
+use crate::wait::unless;
+
+const THIS: What = What::Slot(slot::LEADER);
+
+/// The longest pause between two looks of an observer, without and with notifications.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(2));
+/// The shortest, when a term is about to end.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
+
+pub(super) struct Named<C: Connector>(pub(super) Slots<C>);
+
+impl<C: Connector> Named<C> {
+    fn topic(&self) -> i64 {
+        topic(&self.0.core().namespace, self.0.text())
+    }
+}
+
+#[async_trait]
+impl<C: Connector> Election for Named<C> {
+    fn key(&self) -> &Key {
+        self.0.key()
+    }
+
+    async fn try_campaign(&self) -> Result<Option<Box<dyn LeaseGuard>>> {
+        self.0.try_acquire("try_campaign", THIS).await
+    }
+
+    async fn campaign(&self) -> Result<Box<dyn LeaseGuard>> {
+        const OPERATION: &str = "campaign";
+        if let Some(term) = self.0.try_acquire(OPERATION, THIS).await? {
+            return Ok(term);
+        }
+        let (leases, key) = (Arc::downgrade(&self.0.core().leases), self.0.text().clone());
+        let told = move || {
+            if let Some(leases) = leases.upgrade() {
+                leases.bucket(&key).notify_waiters();
+            }
+        };
+        let _subscribed = self.0.core().notices.subscribe(self.topic(), told);
+        self.0.acquire(OPERATION, THIS).await
+    }
+
+    async fn campaign_timeout(&self, timeout: Duration) -> Result<Box<dyn LeaseGuard>> {
+        const OPERATION: &str = "campaign_timeout";
+        self.0
+            .within(OPERATION, timeout, self.try_campaign(), self.campaign())
+            .await
+    }
+
+    async fn leader(&self) -> Result<Option<Holder>> {
+        self.0.peek(slot::LEADER).await
+    }
+
+    fn observe(&self) -> Box<dyn Observer> {
+        Box::new(Observing {
+            slots: self.0.clone(),
+            topic: self.topic(),
+            told: Arc::default(),
+            subscription: None,
+            seen: None,
+        })
+    }
+}
+
+impl<C: Connector> fmt::Debug for Named<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Election").field(self.0.key()).finish()
+    }
+}
+
+struct Observing<C: Connector> {
+    slots: Slots<C>,
+    topic: i64,
+    told: Arc<Notify>,
+    subscription: Option<Subscription>,
+    /// The token of the leader that was answered last, if one was.
+    seen: Option<Option<i64>>,
+}
+
+#[async_trait]
+impl<C: Connector> Observer for Observing<C> {
+    async fn next(&mut self) -> Result<Option<Holder>> {
+        let core = self.slots.core();
+        if self.seen.is_some() && self.subscription.is_none() {
+            let told = Arc::clone(&self.told);
+            let told = move || told.notify_one();
+            self.subscription = Some(core.notices.subscribe(self.topic, told));
+        }
+        loop {
+            let leader = self.slots.peek(slot::LEADER).await;
+            let leader = leader.map_err(|error| error.during("observe"))?;
+            let token = leader.as_ref().map(|leader| leader.token);
+            if self.seen != Some(token) {
+                self.seen = Some(token);
+                return Ok(leader);
+            }
+            let longest = if core.notices.listens() {
+                PAUSES.1
+            } else {
+                PAUSES.0
+            };
+            let left = leader.map_or(longest, |leader| leader.remaining);
+            let pause = left.clamp(SHORTEST_PAUSE, longest);
+            unless(core.links.keeper.sleep(pause), self.told.notified()).await;
+        }
+    }
+}
+
+impl<C: Connector> fmt::Debug for Observing<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Observer").field(self.slots.key()).finish()
+    }
+}

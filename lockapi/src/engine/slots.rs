@@ -1,0 +1,257 @@
+//! Acquiring slots of a key, and holding them: what leases, permits, terms and leased mutexes are.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::oneshot;
+
+use super::Core;
+use super::lane::ended;
+use super::leases::{Asked, Claim, Refused, What};
+use crate::error::{Error, ErrorKind, Result};
+use crate::fence::{Fence, Proof};
+use crate::key::Key;
+use crate::lease::{Holder, LeaseGuard, Peek, Terms};
+use crate::seam::Connector;
+use crate::wait::unless;
+
+/// The bounds of the pause between two attempts to acquire.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+
+/// Slots of a key, in the hands of a caller.
+pub(super) struct Slots<C: Connector>(Arc<Handle<C>>);
+
+impl<C: Connector> Clone for Slots<C> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+struct Handle<C: Connector> {
+    core: Arc<Core<C>>,
+    key: Key,
+    text: Arc<str>,
+    terms: Arc<Terms>,
+}
+
+type Attempt<C> = Result<std::result::Result<Claim<C>, Refused>>;
+
+impl<C: Connector> Slots<C> {
+    /// `primitive` is what errors tell.
+    pub(super) fn open(
+        core: &Arc<Core<C>>,
+        primitive: &'static str,
+        key: Key,
+        terms: Terms,
+    ) -> Result<Self> {
+        let checked = key.check().and_then(|()| terms.check());
+        checked.map_err(|error| error.during(primitive).on(&key))?;
+        Ok(Self(Arc::new(Handle {
+            text: key.to_string().into(),
+            core: Arc::clone(core),
+            key,
+            terms: Arc::new(terms),
+        })))
+    }
+
+    pub(super) fn key(&self) -> &Key {
+        &self.0.key
+    }
+
+    /// The key as tables store it.
+    pub(super) fn text(&self) -> &Arc<str> {
+        &self.0.text
+    }
+
+    pub(super) fn core(&self) -> &Core<C> {
+        &self.0.core
+    }
+
+    pub(super) async fn try_acquire(
+        &self,
+        operation: &'static str,
+        what: What,
+    ) -> Result<Option<Box<dyn LeaseGuard>>> {
+        let attempt = self.attempt(operation, what).await?;
+        Ok(attempt.ok().map(|claim| self.guard(claim)))
+    }
+
+    pub(super) async fn acquire(
+        &self,
+        operation: &'static str,
+        what: What,
+    ) -> Result<Box<dyn LeaseGuard>> {
+        let (lines, first) = (&self.0.core.leases.lines, first(what));
+        if lines.is_empty(&self.0.text, first)
+            && let Ok(claim) = self.attempt(operation, what).await?
+        {
+            return Ok(self.guard(claim));
+        }
+        let standing = lines.stand(&self.0.text, first);
+        standing.first(self.wait(operation, what)).await
+    }
+
+    pub(super) async fn acquire_timeout(
+        &self,
+        operation: &'static str,
+        what: What,
+        timeout: Duration,
+    ) -> Result<Box<dyn LeaseGuard>> {
+        let (once, waiting) = (
+            self.try_acquire(operation, what),
+            self.acquire(operation, what),
+        );
+        self.within(operation, timeout, once, waiting).await
+    }
+
+    /// Runs `waiting` for at most `timeout`, or `once` when that is zero.
+    pub(super) async fn within(
+        &self,
+        operation: &'static str,
+        timeout: Duration,
+        once: impl Future<Output = Result<Option<Box<dyn LeaseGuard>>>>,
+        waiting: impl Future<Output = Result<Box<dyn LeaseGuard>>>,
+    ) -> Result<Box<dyn LeaseGuard>> {
+        let late = |message| Error::new(ErrorKind::TimedOut, operation, message).on(&self.0.key);
+        if timeout.is_zero() {
+            let granted = once.await?;
+            return granted.ok_or_else(|| late("held by another".to_owned()));
+        }
+        let sleep = self.0.core.links.keeper.sleep(timeout);
+        let granted = unless(sleep, waiting).await;
+        granted.unwrap_or_else(|| Err(late(format!("not granted within {timeout:?}"))))
+    }
+
+    pub(super) async fn peek(&self, slot: i64) -> Result<Option<Holder>> {
+        let Handle {
+            core, key, text, ..
+        } = &*self.0;
+        let peek = Peek {
+            namespace: core.namespace.to_string(),
+            key: text.to_string(),
+            slot,
+        };
+        match core.lane.call(peek).await {
+            Ok(peeked) => Ok(peeked.map(Holder::from)),
+            Err(error) => Err(error.on(key)),
+        }
+    }
+
+    /// Asks until it is granted, or refused because others hold it.
+    async fn attempt(&self, operation: &'static str, what: What) -> Attempt<C> {
+        let Handle {
+            core,
+            key,
+            text,
+            terms,
+        } = &*self.0;
+        loop {
+            let (sender, answer) = oneshot::channel();
+            let asked = Asked {
+                namespace: Arc::clone(&core.namespace),
+                key: Arc::clone(text),
+                what,
+                terms: Arc::clone(terms),
+            };
+            core.leases.ask(asked, move |outcome| {
+                // A caller that left drops its claim, which releases the lease.
+                drop(sender.send(outcome));
+            });
+            let outcome = answer.await.unwrap_or_else(|_| Err(ended(operation)));
+            match outcome.map_err(|error| error.during(operation).on(key))? {
+                Err(Refused { again: true, .. }) => {}
+                answer => return Ok(answer),
+            }
+        }
+    }
+
+    async fn wait(&self, operation: &'static str, what: What) -> Result<Box<dyn LeaseGuard>> {
+        let core = &self.0.core;
+        let mut pause = SHORTEST_PAUSE;
+        loop {
+            // Registered before the attempt, so a release in between is not missed.
+            let released = core.leases.bucket(&self.0.text).notified();
+            let left = match self.attempt(operation, what).await? {
+                Ok(claim) => return Ok(self.guard(claim)),
+                Err(refused) => refused.held_for,
+            };
+            let jitter = pause.mul_f64(0.5 + fastrand::f64());
+            let nap = jitter.min(left.max(SHORTEST_PAUSE));
+            unless(core.links.keeper.sleep(nap), released).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    fn guard(&self, claim: Claim<C>) -> Box<dyn LeaseGuard> {
+        Box::new(Guard {
+            claim,
+            handle: Arc::clone(&self.0),
+        })
+    }
+}
+
+/// Those who want the same slots stand in one line.
+fn first(what: What) -> i64 {
+    match what {
+        What::Slot(slot) => slot,
+        What::Permits { .. } => 1,
+    }
+}
+
+struct Guard<C: Connector> {
+    // Dropped before the handle, whose end may end the lanes.
+    claim: Claim<C>,
+    handle: Arc<Handle<C>>,
+}
+
+#[async_trait]
+impl<C: Connector> LeaseGuard for Guard<C> {
+    fn fence(&self) -> Fence {
+        Fence {
+            token: self.claim.fence,
+            namespace: Arc::clone(&self.handle.core.namespace),
+            key: self.handle.key.clone(),
+            hold: Arc::clone(&self.claim.hold),
+            proof: Proof::Lease(Arc::clone(&self.claim.slots)),
+        }
+    }
+
+    fn remaining(&self) -> Duration {
+        self.handle.core.leases.remaining(self.claim.id)
+    }
+
+    fn is_lost(&self) -> bool {
+        // By the clock as well: the keeper's thread may not have had its turn yet.
+        self.claim.hold.is_lost() || self.remaining().is_zero()
+    }
+
+    async fn lost(&self) {
+        self.claim.hold.lost().await;
+    }
+
+    async fn renew(&self) -> Result<()> {
+        let renewed = self.handle.core.leases.renew(self.claim.id).await;
+        renewed.map_err(|error| error.on(&self.handle.key))
+    }
+
+    async fn release(self: Box<Self>) -> Result<()> {
+        let Self { claim, handle } = *self;
+        let (sender, answer) = oneshot::channel();
+        claim.release(move |outcome| drop(sender.send(outcome)));
+        let outcome = answer.await.unwrap_or_else(|_| Err(ended("release")));
+        outcome.map_err(|error| error.on(&handle.key))
+    }
+}
+
+impl<C: Connector> fmt::Debug for Guard<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LeaseGuard")
+            .field("key", &self.handle.key)
+            .field("fence", &self.claim.fence)
+            .field("lost", &self.is_lost())
+            .finish()
+    }
+}

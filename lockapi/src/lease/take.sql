@@ -1,0 +1,95 @@
+-- Takes slots of keys for semaphores, several at once for whoever asks for several.
+--
+-- Promises: a slot is given to at most one acquisition at a time, judged by the server's clock on
+-- the locked row; an acquisition gets all the slots that it asks for, or none; requests for one key
+-- are served in their order in the batch, up to the first that there are not enough slots for;
+-- nobody waits for a row. A slot that an earlier run of this statement gave to an acquisition of the
+-- batch is free: nobody was told of it.
+-- Index: the primary key of lease, from slot 1 upwards until there are enough.
+-- Race: two takers of an ended slot meet at FOR UPDATE, where the second skips. Slots that have no
+-- row yet are not given but created, free, and the answer says to ask again: what a concurrent taker
+-- creates meets ON CONFLICT, and taking less than all is never to be undone.
+WITH want AS MATERIALIZED (
+    SELECT w.*, (sum(w.count) OVER (PARTITION BY w.namespace, w.key ORDER BY w.n))::int8 AS upto
+      FROM unnest($1::text[], $2::text[], $3::int8[], $4::int8[], $5::int8[], $6::int8[], $7::int8[],
+                  $8::text[], $9::text[])
+           WITH ORDINALITY AS w (namespace, key, permits, count, acquisition, ttl, hold, owner, data, n)
+), line AS MATERIALIZED (
+    SELECT w.namespace, w.key, max(w.permits) AS permits, max(w.upto) AS wanted
+      FROM want AS w
+     GROUP BY w.namespace, w.key
+     ORDER BY w.namespace, w.key
+), free AS MATERIALIZED (
+    SELECT f.namespace, f.key, f.slot,
+           row_number() OVER (PARTITION BY f.namespace, f.key ORDER BY f.slot) AS nth
+      FROM line AS k
+     CROSS JOIN LATERAL (
+           SELECT l.namespace, l.key, l.slot
+             FROM lockapi.lease AS l
+            WHERE l.namespace = k.namespace AND l.key = k.key AND l.slot BETWEEN 1 AND k.permits
+              AND (l.expires_at <= pg_catalog.clock_timestamp()
+                   OR (l.released_at IS NULL AND l.acquisition IN (SELECT w.acquisition FROM want AS w)))
+            ORDER BY l.slot
+            LIMIT k.wanted
+              FOR UPDATE OF l SKIP LOCKED) AS f
+), found AS MATERIALIZED (
+    SELECT k.namespace, k.key, k.permits, k.wanted, count(f.slot) AS slots
+      FROM line AS k
+      LEFT JOIN free AS f ON f.namespace = k.namespace AND f.key = k.key
+     GROUP BY k.namespace, k.key, k.permits, k.wanted
+), given AS MATERIALIZED (
+    SELECT w.*, pg_catalog.nextval('lockapi.fence_seq') << 10 AS fence
+      FROM want AS w
+      JOIN found AS k ON k.namespace = w.namespace AND k.key = w.key
+     WHERE w.upto <= k.slots
+       AND NOT EXISTS (SELECT FROM free AS f
+                        WHERE f.namespace = w.namespace AND f.key = w.key AND f.slot > w.permits
+                          AND f.nth > w.upto - w.count AND f.nth <= w.upto)
+), taken AS (
+    UPDATE lockapi.lease AS l
+       SET fence = g.fence,
+           acquisition = g.acquisition,
+           owner = g.owner,
+           data = g.data,
+           acquired_at = pg_catalog.clock_timestamp(),
+           renewed_at = pg_catalog.clock_timestamp(),
+           held_until = pg_catalog.clock_timestamp() + nullif(g.hold, 0) * interval '1 microsecond',
+           expires_at = pg_catalog.clock_timestamp() + g.ttl * interval '1 microsecond',
+           released_at = NULL
+      FROM given AS g
+      JOIN free AS f ON f.namespace = g.namespace AND f.key = g.key
+                    AND f.nth > g.upto - g.count AND f.nth <= g.upto
+     WHERE l.namespace = f.namespace AND l.key = f.key AND l.slot = f.slot
+    RETURNING g.n, l.slot, l.fence
+), missing AS MATERIALIZED (
+    SELECT k.namespace, k.key, s.slot
+      FROM found AS k
+     CROSS JOIN LATERAL (
+           SELECT s.slot
+             FROM generate_series(1, k.permits) AS s (slot)
+            WHERE NOT EXISTS (SELECT FROM lockapi.lease AS o
+                               WHERE o.namespace = k.namespace AND o.key = k.key AND o.slot = s.slot)
+            ORDER BY s.slot
+            LIMIT k.wanted - k.slots) AS s
+     WHERE k.slots < k.wanted
+), created AS (
+    INSERT INTO lockapi.lease (namespace, key, slot, fence, acquisition, owner, data,
+                               acquired_at, renewed_at, expires_at, released_at)
+    SELECT m.namespace, m.key, m.slot, 0, 0, '', '', t.now, t.now, t.now, t.now
+      FROM missing AS m
+     CROSS JOIN (SELECT pg_catalog.clock_timestamp() AS now) AS t
+     ORDER BY m.namespace, m.key, m.slot
+    ON CONFLICT DO NOTHING
+)
+SELECT w.n, t.fence, t.slots,
+       EXISTS (SELECT FROM missing AS m WHERE m.namespace = w.namespace AND m.key = w.key) AS again,
+       CASE WHEN t.n IS NULL THEN coalesce((
+           SELECT greatest((extract(epoch FROM min(l.expires_at) - pg_catalog.clock_timestamp()) * 1000000)::int8, 0)
+             FROM lockapi.lease AS l
+            WHERE l.namespace = w.namespace AND l.key = w.key AND l.slot BETWEEN 1 AND w.permits
+              AND l.expires_at > pg_catalog.clock_timestamp()), 0)
+       END AS held_for
+  FROM want AS w
+  LEFT JOIN (SELECT x.n, x.fence, array_agg(x.slot::int8 ORDER BY x.slot) AS slots
+               FROM taken AS x
+              GROUP BY x.n, x.fence) AS t ON t.n = w.n
