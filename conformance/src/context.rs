@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lockapi::engine::Options;
 use lockapi::lease::{Peeked, Terms};
-use lockapi::{Backend, BackendExt, Key, Lease, LockId, Mutex, Queue, Result};
+use lockapi::{Backend, BackendExt, Key, Lease, LockId, Mutex, Queue, Result, RwLock};
 
 use crate::child::Child;
 use crate::face::Face;
@@ -94,6 +94,11 @@ impl Context {
     /// Connects a backend for a mutex of this key.
     pub(crate) async fn mutex(&self, key: impl Into<Key>) -> Arc<dyn Mutex> {
         self.backend().await.mutex(key).expect("a mutex")
+    }
+
+    /// Connects a backend for a lock of this key that readers share.
+    pub(crate) async fn rw_lock(&self, key: impl Into<Key>) -> Arc<dyn RwLock> {
+        self.backend().await.rw_lock(key).expect("a lock")
     }
 
     /// Connects a backend for a lease of this key, with a ttl of a minute.

@@ -143,7 +143,7 @@ impl Fixture for InMemory {
 
     async fn locks(&self, lock: LockId) -> Locks {
         self.database.inspect(|world| Locks {
-            granted: usize::from(world.is_locked(lock)),
+            granted: world.holders(lock),
             waiting: world.waiting(lock),
         })
     }

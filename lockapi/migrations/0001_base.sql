@@ -54,18 +54,29 @@ CREATE FUNCTION lockapi.advisory_key(namespace text, name text) RETURNS int8
 
 COMMENT ON FUNCTION lockapi.advisory_key(text, text) IS 'The advisory lock key that stands for a name in a namespace.';
 
--- Takes an advisory lock for the session or the transaction; false when lock_timeout runs out, so
+-- Takes an advisory lock for the session or the transaction, alone or shared; false when lock_timeout runs out, so
 -- that a wait in vain is no error: it is not logged, and a transaction that is open goes on.
-CREATE FUNCTION lockapi.await_lock(key int8, pair bool, for_transaction bool) RETURNS bool
+CREATE FUNCTION lockapi.await_lock(key int8, pair bool, shared bool, for_transaction bool) RETURNS bool
     LANGUAGE plpgsql
     AS $$
+    DECLARE
+        class  int4 := key >> 32;
+        object int4 := (key << 32) >> 32;
     BEGIN
-        IF pair AND for_transaction THEN
-            PERFORM pg_catalog.pg_advisory_xact_lock((key >> 32)::int4, ((key << 32) >> 32)::int4);
+        IF pair AND for_transaction AND shared THEN
+            PERFORM pg_catalog.pg_advisory_xact_lock_shared(class, object);
+        ELSIF pair AND for_transaction THEN
+            PERFORM pg_catalog.pg_advisory_xact_lock(class, object);
+        ELSIF pair AND shared THEN
+            PERFORM pg_catalog.pg_advisory_lock_shared(class, object);
         ELSIF pair THEN
-            PERFORM pg_catalog.pg_advisory_lock((key >> 32)::int4, ((key << 32) >> 32)::int4);
+            PERFORM pg_catalog.pg_advisory_lock(class, object);
+        ELSIF for_transaction AND shared THEN
+            PERFORM pg_catalog.pg_advisory_xact_lock_shared(key);
         ELSIF for_transaction THEN
             PERFORM pg_catalog.pg_advisory_xact_lock(key);
+        ELSIF shared THEN
+            PERFORM pg_catalog.pg_advisory_lock_shared(key);
         ELSE
             PERFORM pg_catalog.pg_advisory_lock(key);
         END IF;
@@ -75,4 +86,4 @@ CREATE FUNCTION lockapi.await_lock(key int8, pair bool, for_transaction bool) RE
     END
     $$;
 
-COMMENT ON FUNCTION lockapi.await_lock(int8, bool, bool) IS 'Waits for an advisory lock; false after lock_timeout.';
+COMMENT ON FUNCTION lockapi.await_lock(int8, bool, bool, bool) IS 'Waits for an advisory lock; false after lock_timeout.';

@@ -11,7 +11,7 @@ use crate::id::{self, IdGen};
 use crate::key::Key;
 use crate::lease::{Lease, Terms};
 use crate::limit::{Policy, RateLimiter};
-use crate::mutex::Mutex;
+use crate::mutex::{Mutex, MutexSet, RwLock, Striped};
 use crate::queue::{self, Queue};
 use crate::schedule::{self, Scheduler};
 use crate::semaphore::Semaphore;
@@ -54,6 +54,12 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// # Errors
     /// `Invalid` for a bad key, `Unsupported` where session locks are not available.
     fn open_mutex(&self, key: Key) -> Result<Arc<dyn Mutex>>;
+
+    /// Opens a lock that readers share; nothing is sent.
+    ///
+    /// # Errors
+    /// As for [`open_mutex`](Self::open_mutex).
+    fn open_rw_lock(&self, key: Key) -> Result<Arc<dyn RwLock>>;
 
     /// Opens a lease; nothing is sent.
     ///
@@ -126,6 +132,34 @@ pub trait BackendExt: Backend {
     /// `Invalid` for a bad key, `Unsupported` where session locks are not available.
     fn mutex(&self, key: impl Into<Key>) -> Result<Arc<dyn Mutex>> {
         self.open_mutex(key.into())
+    }
+
+    /// Opens mutexes that are locked together; nothing is sent.
+    ///
+    /// # Errors
+    /// As for [`mutex`](Self::mutex), and `Invalid` for none or more than
+    /// [`MutexSet::MAX_KEYS`].
+    fn mutex_set<K: Into<Key>>(&self, keys: impl IntoIterator<Item = K>) -> Result<MutexSet> {
+        let keys = keys.into_iter();
+        let mutexes: Result<Vec<_>> = keys.map(|key| self.open_mutex(key.into())).collect();
+        MutexSet::new(mutexes?)
+    }
+
+    /// Opens a mutex that is cut into stripes; nothing is sent.
+    ///
+    /// # Errors
+    /// As for [`mutex`](Self::mutex), and `Invalid` for none or more than
+    /// [`Striped::MAX_STRIPES`].
+    fn striped(&self, name: &str, stripes: usize) -> Result<Striped> {
+        Striped::new(name, stripes, |key| self.open_mutex(key.into()))
+    }
+
+    /// Opens a lock that readers share; nothing is sent.
+    ///
+    /// # Errors
+    /// As for [`mutex`](Self::mutex).
+    fn rw_lock(&self, key: impl Into<Key>) -> Result<Arc<dyn RwLock>> {
+        self.open_rw_lock(key.into())
     }
 
     /// Opens a lease; nothing is sent.

@@ -23,6 +23,10 @@ pub enum ErrorKind {
     Unavailable,
     /// The request was sent and its answer never came; it may have happened.
     Indeterminate,
+    /// Waiting would never have ended, because whoever holds it waits, directly or through others,
+    /// for what the caller holds. Nothing of the request is held; release what was held before, and
+    /// begin again.
+    Deadlock,
     /// You held it and no longer do: it expired, its session ended, or another holder followed.
     Lost,
     /// A stated limit of the process or the server is reached.
@@ -284,8 +288,9 @@ fn classify(code: &str) -> ErrorKind {
         // Out of shared memory (the lock table is full), too many connections, disk full.
         "53000" | "53100" | "53200" | "53300" | "53400" => ErrorKind::Capacity,
         "55P03" => ErrorKind::TimedOut,
-        // Serialization failure, deadlock, cancelled, read-only, aborted or idle transaction.
-        "40001" | "40P01" | "57014" | "25006" | "25P02" | "25P03" => ErrorKind::Unavailable,
+        "40P01" => ErrorKind::Deadlock,
+        // Serialization failure, cancelled, read-only, aborted or idle transaction.
+        "40001" | "57014" | "25006" | "25P02" | "25P03" => ErrorKind::Unavailable,
         // Feature not supported, missing rights.
         "0A000" | "42501" => ErrorKind::Unsupported,
         code if is_missing_object(code) => ErrorKind::Unsupported,
@@ -325,6 +330,7 @@ mod tests {
         assert_eq!(kind_of("57014"), ErrorKind::Unavailable);
         assert_eq!(kind_of("08006"), ErrorKind::Unavailable);
         assert_eq!(kind_of("55P03"), ErrorKind::TimedOut);
+        assert_eq!(kind_of("40P01"), ErrorKind::Deadlock);
         assert_eq!(kind_of("42P01"), ErrorKind::Unsupported);
         assert_eq!(kind_of("22P02"), ErrorKind::Corrupt);
     }

@@ -60,7 +60,9 @@ pub use key::{Key, LockId, MAX_NAME_BYTES, advisory_key};
 pub use lease::{Lease, LeaseExt, LeaseGuard};
 pub use limit::{Permits, RateLimiter, RateLimiterExt, Reservation};
 pub use migrate::{MIGRATIONS, Migration};
-pub use mutex::{Mutex, MutexExt, MutexGuard};
+pub use mutex::{
+    Line, Mutex, MutexExt, MutexGuard, MutexSet, MutexSetGuard, ReadGuard, RwLock, Striped,
+};
 pub use queue::{Queue, QueueExt};
 pub use schedule::{Scheduler, SchedulerExt};
 pub use semaphore::{Semaphore, SemaphoreExt};

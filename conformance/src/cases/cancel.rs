@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockapi::lease::Terms;
-use lockapi::{Backend, BackendExt, LeaseExt, MutexExt};
+use lockapi::{Backend, BackendExt, LeaseExt, Line, MutexExt};
 
 use crate::context::{Context, MINUTE};
 use crate::fixture::Locks;
@@ -17,6 +17,12 @@ register! { "cancel":
     V08 waiting_lock_dropped [Futures];
     V08 lock_timeout_dropped [Futures];
     V08 unlock_dropped [Futures];
+    V08 read_dropped [Futures];
+    V08 waiting_read_dropped [Futures];
+    V08 write_dropped [Futures];
+    V08 lock_all_dropped [Futures];
+    V08 lock_any_dropped [Futures];
+    V08 lock_of_a_line_dropped [Futures];
     V08 lost_dropped [Futures];
     V08 run_exclusive_dropped [Futures];
     V08 try_acquire_dropped [Futures];
@@ -129,6 +135,125 @@ async fn unlock_dropped(cx: Context) {
         },
         async { guard.unlock().await.unwrap() }
     );
+}
+
+async fn read_dropped(cx: Context) {
+    let (here, there) = pair(&cx).await;
+    let door = here.rw_lock("door").unwrap();
+    drop_everywhere!(&cx, &*there, {}, async {
+        let (one, another) = tokio::join!(door.read(), door.read());
+        one.unwrap().unlock().await.unwrap();
+        drop(another.unwrap());
+    });
+}
+
+async fn waiting_read_dropped(cx: Context) {
+    let (here, there) = pair(&cx).await;
+    let door = here.rw_lock("door").unwrap();
+    drop_everywhere!(
+        &cx,
+        &*there,
+        {
+            let guard = there.rw_lock("door").unwrap().write().await.unwrap();
+            let door = Arc::clone(&door);
+        },
+        async move {
+            let (waited, ()) = tokio::join!(door.read(), async move {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                guard.unlock().await.unwrap();
+            });
+            drop(waited.unwrap());
+        }
+    );
+}
+
+async fn write_dropped(cx: Context) {
+    let (here, there) = pair(&cx).await;
+    let door = here.rw_lock("door").unwrap();
+    drop_everywhere!(
+        &cx,
+        &*there,
+        {
+            let reader = door.read().await.unwrap();
+            let door = Arc::clone(&door);
+        },
+        async move {
+            let (waited, ()) = tokio::join!(door.write(), async move {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                reader.unlock().await.unwrap();
+            });
+            drop(waited.unwrap());
+        }
+    );
+}
+
+async fn lock_all_dropped(cx: Context) {
+    let (here, there) = pair(&cx).await;
+    let set = here.mutex_set(["door", "window", "roof"]).unwrap();
+    drop_everywhere!(
+        &cx,
+        &*there,
+        {
+            let guard = there.mutex("roof").unwrap().lock().await.unwrap();
+            let set = set.clone();
+        },
+        async move {
+            let (waited, ()) = tokio::join!(set.lock_all(), async move {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                guard.unlock().await.unwrap();
+            });
+            drop(waited.unwrap());
+        }
+    );
+    let guard = soon("nothing is left locked", set.lock_all()).await;
+    guard.unwrap().unlock().await.unwrap();
+}
+
+async fn lock_any_dropped(cx: Context) {
+    let (here, there) = pair(&cx).await;
+    let set = here.mutex_set(["door", "window"]).unwrap();
+    let of_others = there.mutex_set(["door", "window"]).unwrap();
+    drop_everywhere!(
+        &cx,
+        &*there,
+        {
+            let guard = of_others.lock_all().await.unwrap();
+            let set = set.clone();
+        },
+        async move {
+            let (waited, ()) = tokio::join!(set.lock_any(1), async move {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                guard.unlock().await.unwrap();
+            });
+            drop(waited.unwrap());
+        }
+    );
+}
+
+async fn lock_of_a_line_dropped(cx: Context) {
+    let (here, there) = pair(&cx).await;
+    let line = Line::new();
+    let (door, window) = (here.mutex("door").unwrap(), here.mutex("window").unwrap());
+    drop_everywhere!(
+        &cx,
+        &*there,
+        {
+            let guard = there.mutex("door").unwrap().lock().await.unwrap();
+            let (door, window, line) = (Arc::clone(&door), Arc::clone(&window), line.clone());
+        },
+        async move {
+            let held = line.lock(&*window).await.unwrap();
+            let (waited, ()) = tokio::join!(line.lock(&*door), async move {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                guard.unlock().await.unwrap();
+            });
+            drop(waited.unwrap());
+            held.unlock().await.unwrap();
+        }
+    );
+    // What was dropped is not counted as the line's.
+    let guard = soon("free", line.lock(&*window)).await.unwrap();
+    guard.unlock().await.unwrap();
 }
 
 async fn lost_dropped(cx: Context) {

@@ -8,6 +8,7 @@ use crate::context::Context;
 use crate::harness::Case;
 
 mod cancel;
+mod deadlocks;
 mod deliveries;
 mod election;
 mod fences;
@@ -30,9 +31,11 @@ mod queue;
 mod queue_keys;
 mod queue_limits;
 mod queue_outage;
+mod rw_lock;
 mod schedule;
 mod schema;
 mod semaphore;
+mod sets;
 mod transactions;
 mod versioned;
 mod worker;
@@ -62,6 +65,9 @@ const MODULES: &[&[Case]] = &[
     guards::CASES,
     outage::CASES,
     mutex::CASES,
+    rw_lock::CASES,
+    sets::CASES,
+    deadlocks::CASES,
     fences::CASES,
     transactions::CASES,
     processes::CASES,

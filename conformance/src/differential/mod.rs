@@ -14,7 +14,7 @@ use std::time::Duration;
 use lockapi::LockId;
 use lockapi::lease::{Acquire, Acquired, Check, Peek, Peeked, Release, Renew};
 use lockapi::memory::World;
-use lockapi::mutex::{ReleaseOne, Step, Stepped, TryOne};
+use lockapi::mutex::{Awaited, Circle, ReleaseOne, Step, Stepped, TryOne, Way};
 use lockapi::seam::{Batch, Call, Connection, Operation};
 use proptest::prelude::*;
 
@@ -29,8 +29,11 @@ const UNIT: i64 = 60_000_000;
 /// One batch, by a session; keys and tokens are small numbers.
 #[derive(Clone, Debug)]
 pub enum Action {
-    /// Releases and tries locks.
-    Step(usize, Vec<(u8, bool)>),
+    /// Releases and tries locks: key, whether shared, whether to release.
+    Step(usize, Vec<(u8, bool, bool)>),
+    /// Notes that holders of some locks wait for another, and takes the notes away: what is waited
+    /// for, what is held.
+    Circle(usize, u8, Vec<u8>),
     /// Tries one lock.
     TryOne(usize, u8),
     /// Releases one lock.
@@ -63,8 +66,10 @@ pub fn actions() -> impl Strategy<Value = Vec<Action>> {
         keys
     };
     let action = prop_oneof![
-        3 => (session.clone(), prop::collection::vec((key.clone(), any::<bool>()), some.clone()))
+        3 => (session.clone(), prop::collection::vec((key.clone(), any::<bool>(), any::<bool>()), some.clone()))
             .prop_map(|(session, steps)| Action::Step(session, steps)),
+        1 => (session.clone(), key.clone(), prop::collection::vec(key.clone(), some.clone()).prop_map(distinct))
+            .prop_map(|(session, lock, holding)| Action::Circle(session, lock, holding)),
         2 => (session.clone(), key.clone()).prop_map(|(session, key)| Action::TryOne(session, key)),
         2 => (session.clone(), key.clone())
             .prop_map(|(session, key)| Action::ReleaseOne(session, key)),
@@ -167,15 +172,30 @@ impl<C: Connection> Pair<'_, C> {
             Action::Step(session, steps) => {
                 let batch: Vec<_> = steps
                     .iter()
-                    .map(|(key, release)| Step {
+                    .map(|(key, shared, release)| Step {
                         lock: self.lock(*key),
+                        way: if *shared { Way::Shared } else { Way::Alone },
                         release: *release,
                     })
                     .collect();
                 let (real, model) = self.both(*session, &batch).await;
-                for ((real, model), (key, _)) in real.iter().zip(&model).zip(steps) {
+                for ((real, model), (key, ..)) in real.iter().zip(&model).zip(steps) {
                     self.stepped(*key, *real, *model);
                 }
+            }
+            Action::Circle(session, lock, holding) => {
+                let circle = Circle {
+                    lock: self.lock(*lock),
+                    holding: holding.iter().map(|key| self.lock(*key)).collect(),
+                };
+                let notes = circle.forget();
+                let awaited: Vec<_> = circle.holding.iter().map(|lock| Awaited(*lock)).collect();
+                let (real, model) = self.both(*session, &[circle]).await;
+                assert_eq!(real, model, "nobody waits but for itself");
+                let (real, model) = self.both(*session, &notes).await;
+                assert_eq!(real, model);
+                let (real, model) = self.both(*session, &awaited).await;
+                assert_eq!(real, model, "nobody waits");
             }
             Action::TryOne(session, key) => {
                 let lock = self.lock(*key);

@@ -1,6 +1,7 @@
 //! The blocking face, called on threads that may block.
 
 mod queue;
+mod rw_lock;
 mod schedule;
 mod slots;
 
@@ -13,8 +14,8 @@ use lockapi::id::{self, IdGen};
 use lockapi::lease::{Holder, Terms};
 use lockapi::limit::Policy;
 use lockapi::{
-    Backend, Capabilities, Election, Fence, Key, Lease, LeaseGuard, Mutex, MutexGuard, RateLimiter,
-    Result, Semaphore,
+    Backend, Capabilities, Election, Fence, Key, Lease, LeaseGuard, Line, Mutex, MutexGuard,
+    RateLimiter, Result, RwLock, Semaphore,
 };
 use tokio::task::spawn_blocking;
 
@@ -61,6 +62,10 @@ impl Backend for Blocking<blocking::Backend> {
             inner: self.0.mutex(key)?,
             namespace: self.0.namespace().to_owned(),
         }))
+    }
+
+    fn open_rw_lock(&self, key: Key) -> Result<Arc<dyn RwLock>> {
+        Ok(Arc::new(Blocking(self.0.rw_lock(key)?)))
     }
 
     fn open_lease(&self, key: Key, terms: Terms) -> Result<Arc<dyn Lease>> {
@@ -133,6 +138,13 @@ impl Mutex for Named<blocking::Mutex> {
 
     fn is_leased(&self) -> bool {
         self.inner.is_leased()
+    }
+
+    fn on(&self, line: &Line) -> Arc<dyn Mutex> {
+        Arc::new(Named {
+            inner: self.inner.on(line),
+            namespace: self.namespace.clone(),
+        })
     }
 
     async fn try_lock(&self) -> Result<Option<Box<dyn MutexGuard>>> {

@@ -1,6 +1,7 @@
 //! The async traits, called through generics.
 
 mod queue;
+mod rw_lock;
 mod schedule;
 mod slots;
 
@@ -12,8 +13,8 @@ use lockapi::id::{self, IdGen};
 use lockapi::lease::{Holder, Terms};
 use lockapi::limit::Policy;
 use lockapi::{
-    Backend, BackendExt, Capabilities, Election, Fence, Key, Lease, LeaseGuard, Mutex, MutexGuard,
-    RateLimiter, Result, Semaphore,
+    Backend, BackendExt, Capabilities, Election, Fence, Key, Lease, LeaseGuard, Line, Mutex,
+    MutexGuard, RateLimiter, Result, RwLock, Semaphore,
 };
 
 pub(super) fn wrap(backend: Arc<dyn Backend>) -> Arc<dyn Backend> {
@@ -57,6 +58,10 @@ impl<B: Backend + ?Sized> Backend for Through<B> {
 
     fn open_mutex(&self, key: Key) -> Result<Arc<dyn Mutex>> {
         Ok(Arc::new(Through(self.0.mutex(key)?)))
+    }
+
+    fn open_rw_lock(&self, key: Key) -> Result<Arc<dyn RwLock>> {
+        Ok(Arc::new(Through(self.0.rw_lock(key)?)))
     }
 
     fn open_lease(&self, key: Key, terms: Terms) -> Result<Arc<dyn Lease>> {
@@ -116,6 +121,10 @@ impl<M: Mutex + ?Sized> Mutex for Through<M> {
 
     fn is_leased(&self) -> bool {
         self.0.is_leased()
+    }
+
+    fn on(&self, line: &Line) -> Arc<dyn Mutex> {
+        Arc::new(Through(self.0.on(line)))
     }
 
     async fn try_lock(&self) -> Result<Option<Box<dyn MutexGuard>>> {

@@ -2,7 +2,7 @@
 
 use lockapi::lease::{Acquire, Acquired, Peek, Release, Renew};
 use lockapi::memory::World;
-use lockapi::mutex::{Check, Enlist, Named, ReleaseOne, Step, Stepped, TryOne, lock_on};
+use lockapi::mutex::{Check, Enlist, Named, ReleaseOne, Step, Stepped, TryOne, Way, lock_on};
 use lockapi::seam::{Connection, Operation, Row, Rows, Statement, Type, Value};
 use lockapi::{ErrorKind, Failure, LockId};
 
@@ -100,7 +100,11 @@ async fn locks<C: Connection>(link: &mut C) {
         pair,
     };
     let (one, two) = (lock(false), lock(true));
-    let take = |lock, release| Step { lock, release };
+    let take = |lock, release| Step {
+        lock,
+        way: Way::Alone,
+        release,
+    };
     let steps = [take(one, false), take(two, false), take(lock(true), true)];
     let answers = link.perform(&steps).await.expect("answered");
     let [

@@ -5,7 +5,8 @@ use lockapi::id::{ClaimWorker, NextBlock, ReleaseWorker, RenewWorker};
 use lockapi::lease::{self, Acquire, Peek, Release, Renew, Sweep, Take};
 use lockapi::limit::{self, Block, Charge, Ensure, Look, Refund, Reset, Take};
 use lockapi::mutex::{
-    self, Clear, Enlist, Flush, Relax, ReleaseOne, Step, Timeouts, TryIn, TryOne, Wait, WaitIn,
+    self, Awaited, Circle, Clear, Enlist, Flush, Relax, ReleaseOne, Step, Timeouts, TryIn, TryOne,
+    Wait, WaitIn,
 };
 use lockapi::queue;
 use lockapi::seam::{Operation, Remember, Restore, Statement, Type};
@@ -51,6 +52,8 @@ fn statements() -> Vec<Statement> {
         TryOne::STATEMENT,
         ReleaseOne::STATEMENT,
         Wait::STATEMENT,
+        Awaited::STATEMENT,
+        Circle::STATEMENT,
         Enlist::STATEMENT,
         Relax::STATEMENT,
         Flush::STATEMENT,

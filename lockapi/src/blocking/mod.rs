@@ -19,8 +19,10 @@ mod id;
 mod lease;
 mod limit;
 mod mutex;
+mod mutex_set;
 mod park;
 mod queue;
+mod rw_lock;
 mod schedule;
 mod semaphore;
 mod worker;
@@ -33,8 +35,10 @@ pub use id::IdGen;
 pub use lease::{Lease, LeaseGuard};
 pub use limit::{Permits, RateLimiter, Reservation};
 pub use mutex::{Mutex, MutexGuard};
+pub use mutex_set::{MutexSet, MutexSetGuard, Striped};
 pub(crate) use park::look;
 pub use queue::{Delivery, Queue};
+pub use rw_lock::{ReadGuard, RwLock};
 pub use schedule::Scheduler;
 pub use semaphore::Semaphore;
 pub use worker::{Context, Worker};
@@ -97,6 +101,30 @@ impl Backend {
     /// As for [`BackendExt::mutex`].
     pub fn mutex(&self, key: impl Into<Key>) -> Result<Mutex> {
         self.0.mutex(key).map(Mutex::from)
+    }
+
+    /// Opens a lock that readers share; nothing is sent.
+    ///
+    /// # Errors
+    /// As for [`BackendExt::rw_lock`].
+    pub fn rw_lock(&self, key: impl Into<Key>) -> Result<RwLock> {
+        self.0.rw_lock(key).map(RwLock::from)
+    }
+
+    /// Opens mutexes that are locked together; nothing is sent.
+    ///
+    /// # Errors
+    /// As for [`BackendExt::mutex_set`].
+    pub fn mutex_set<K: Into<Key>>(&self, keys: impl IntoIterator<Item = K>) -> Result<MutexSet> {
+        self.0.mutex_set(keys).map(MutexSet::from)
+    }
+
+    /// Opens a mutex that is cut into stripes; nothing is sent.
+    ///
+    /// # Errors
+    /// As for [`BackendExt::striped`].
+    pub fn striped(&self, name: &str, stripes: usize) -> Result<Striped> {
+        self.0.striped(name, stripes).map(Striped::from)
     }
 
     /// Opens a lease; nothing is sent.

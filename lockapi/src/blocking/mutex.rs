@@ -7,6 +7,7 @@ use super::block_on;
 use crate::error::Result;
 use crate::fence::Fence;
 use crate::key::Key;
+use crate::mutex::Line;
 use crate::wait::unless_lost;
 
 /// A [mutex](crate::Mutex) for blocking callers.
@@ -36,6 +37,12 @@ impl Mutex {
     #[must_use]
     pub fn is_leased(&self) -> bool {
         self.0.is_leased()
+    }
+
+    /// The same mutex, locked by a [line of work](Line).
+    #[must_use]
+    pub fn on(&self, line: &Line) -> Self {
+        Self(self.0.on(line))
     }
 
     /// Locks if that is possible at once; `None` when it is held.
@@ -93,6 +100,12 @@ impl Mutex {
 #[derive(Debug)]
 #[must_use = "a guard that is dropped unlocks at once"]
 pub struct MutexGuard(Box<dyn crate::MutexGuard>);
+
+impl From<Box<dyn crate::MutexGuard>> for MutexGuard {
+    fn from(guard: Box<dyn crate::MutexGuard>) -> Self {
+        Self(guard)
+    }
+}
 
 impl MutexGuard {
     /// The holder's fencing token.

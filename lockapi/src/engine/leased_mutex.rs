@@ -1,6 +1,7 @@
 //! [`Mutex`] over a slot of a key that is leased.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -11,7 +12,7 @@ use crate::error::Result;
 use crate::fence::Fence;
 use crate::key::Key;
 use crate::lease::{LeaseGuard, slot};
-use crate::mutex::{Mutex, MutexGuard};
+use crate::mutex::{Line, Mutex, MutexGuard};
 use crate::seam::Connector;
 
 const THIS: What = What::Slot(slot::MUTEX);
@@ -30,6 +31,10 @@ impl<C: Connector> Mutex for Named<C> {
 
     fn is_leased(&self) -> bool {
         true
+    }
+
+    fn on(&self, _: &Line) -> Arc<dyn Mutex> {
+        Arc::new(Self(self.0.clone()))
     }
 
     async fn try_lock(&self) -> Result<Option<Box<dyn MutexGuard>>> {

@@ -20,7 +20,7 @@ use crate::key::{Key, check_name};
 use crate::lease::{Lease, Terms};
 use crate::limit::{Policy, RateLimiter};
 use crate::migrate;
-use crate::mutex::Mutex;
+use crate::mutex::{Mutex, RwLock};
 use crate::queue::{self, Queue};
 use crate::schedule::{self, Scheduler};
 use crate::seam::{Connector, Mode};
@@ -289,6 +289,16 @@ impl<C: Connector> Core<C> {
             notices,
         })
     }
+
+    fn check_lock(&self, key: &Key, operation: &'static str) -> Result<()> {
+        key.check()
+            .map_err(|error| error.during(operation).on(key))?;
+        if self.links.mode != Mode::Direct {
+            let message = "the server is reached through a transaction-pooling proxy, where a session lock would belong to a session that others use too; use a lease, or connect to the server directly";
+            return Err(Error::new(ErrorKind::Unsupported, operation, message).on(key));
+        }
+        Ok(())
+    }
 }
 
 impl<C: Connector> Drop for Core<C> {
@@ -337,7 +347,13 @@ impl<C: Connector> Backend for Engine<C> {
             let message = "the server is reached through a transaction-pooling proxy, where a session lock would belong to a session that others use too; use a leased_mutex or a lease, or connect to the server directly";
             return Err(Error::new(ErrorKind::Unsupported, "mutex", message).on(&key));
         }
+        self.0.check_lock(&key, "mutex")?;
         Ok(mutex_handle::open(&self.0, key))
+    }
+
+    fn open_rw_lock(&self, key: Key) -> Result<Arc<dyn RwLock>> {
+        self.0.check_lock(&key, "rw_lock")?;
+        Ok(mutex_handle::open_rw(&self.0, key))
     }
 
     fn open_lease(&self, key: Key, terms: Terms) -> Result<Arc<dyn Lease>> {

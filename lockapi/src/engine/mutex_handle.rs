@@ -1,4 +1,4 @@
-//! [`Mutex`] over the sessions of a process.
+//! [`Mutex`] and [`RwLock`] over the sessions of a process.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,20 +8,20 @@ use async_trait::async_trait;
 
 use super::Core;
 use super::lane::ended;
-use super::sessions::{Grant, Patience};
+use super::sessions::{Grant, Patience, Want};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::{Fence, Proof};
 use crate::key::{Key, LockId};
-use crate::mutex::{Mutex, MutexGuard};
+use crate::mutex::{Line, Mutex, MutexGuard, ReadGuard, RwLock, Way, line};
 use crate::seam::Connector;
 use crate::wait::unless;
 
 pub(super) fn open<C: Connector>(core: &Arc<Core<C>>, key: Key) -> Arc<dyn Mutex> {
-    Arc::new(Named(Arc::new(Handle {
-        lock: key.lock_id(&core.namespace),
-        core: Arc::clone(core),
-        key,
-    })))
+    Arc::new(Named::new(core, key))
+}
+
+pub(super) fn open_rw<C: Connector>(core: &Arc<Core<C>>, key: Key) -> Arc<dyn RwLock> {
+    Arc::new(Shareable(Named::new(core, key)))
 }
 
 struct Handle<C: Connector> {
@@ -30,41 +30,95 @@ struct Handle<C: Connector> {
     lock: LockId,
 }
 
-struct Named<C: Connector>(Arc<Handle<C>>);
+/// The lock of a key, taken alone.
+struct Named<C: Connector> {
+    handle: Arc<Handle<C>>,
+    line: Option<line::Id>,
+}
 
 impl<C: Connector> Named<C> {
-    async fn ask(
-        &self,
-        operation: &'static str,
-        patience: Patience,
-    ) -> Result<Option<Box<dyn MutexGuard>>> {
-        let answer = self.0.core.sessions.ask(self.0.lock, patience).await;
-        match answer.unwrap_or_else(|_| Err(ended(operation))) {
-            Ok(grant) => Ok(grant.map(|grant| self.guard(grant))),
-            Err(error) => Err(error.during(operation).on(&self.0.key)),
+    fn new(core: &Arc<Core<C>>, key: Key) -> Self {
+        let handle = Arc::new(Handle {
+            lock: key.lock_id(&core.namespace),
+            core: Arc::clone(core),
+            key,
+        });
+        Self { handle, line: None }
+    }
+
+    fn on(&self, line: &Line) -> Self {
+        Self {
+            handle: Arc::clone(&self.handle),
+            line: Some(line.id()),
         }
     }
 
-    fn guard(&self, grant: Grant) -> Box<dyn MutexGuard> {
+    async fn ask(
+        &self,
+        operation: &'static str,
+        way: Way,
+        patience: Patience,
+    ) -> Result<Option<Grant>> {
+        let want = Want {
+            lock: self.handle.lock,
+            way,
+            line: self.line,
+        };
+        let asked = self.handle.core.sessions.ask(want, patience);
+        let answer = asked.answer().await;
+        answer
+            .unwrap_or_else(|| Err(ended(operation)))
+            .map_err(|error| error.during(operation).on(&self.handle.key))
+    }
+
+    async fn wait(&self, operation: &'static str, way: Way) -> Result<Grant> {
+        let granted = self.ask(operation, way, Patience::Forever).await?;
+        granted.ok_or_else(|| self.not_granted(operation, "not granted"))
+    }
+
+    async fn wait_for(
+        &self,
+        operation: &'static str,
+        way: Way,
+        timeout: Duration,
+    ) -> Result<Grant> {
+        if timeout.is_zero() {
+            let granted = self.ask(operation, way, Patience::None).await?;
+            return granted.ok_or_else(|| self.not_granted(operation, "held by another"));
+        }
+        let keeper = &self.handle.core.links.keeper;
+        let until = keeper.now().saturating_add(timeout);
+        let asking = self.ask(operation, way, Patience::Until(until));
+        let granted = unless(keeper.sleep(timeout), asking).await.transpose()?;
+        granted
+            .flatten()
+            .ok_or_else(|| self.not_granted(operation, format!("not granted within {timeout:?}")))
+    }
+
+    fn guard(&self, grant: Grant) -> Box<Guard<C>> {
         Box::new(Guard {
             grant,
-            handle: Arc::clone(&self.0),
+            handle: Arc::clone(&self.handle),
         })
     }
 
     fn not_granted(&self, operation: &'static str, message: impl Into<String>) -> Error {
-        Error::new(ErrorKind::TimedOut, operation, message).on(&self.0.key)
+        Error::new(ErrorKind::TimedOut, operation, message).on(&self.handle.key)
     }
 }
 
 #[async_trait]
 impl<C: Connector> Mutex for Named<C> {
     fn key(&self) -> &Key {
-        &self.0.key
+        &self.handle.key
     }
 
     fn namespace(&self) -> &str {
-        &self.0.core.namespace
+        &self.handle.core.namespace
+    }
+
+    fn on(&self, line: &Line) -> Arc<dyn Mutex> {
+        Arc::new(Named::on(self, line))
     }
 
     fn is_leased(&self) -> bool {
@@ -72,33 +126,78 @@ impl<C: Connector> Mutex for Named<C> {
     }
 
     async fn try_lock(&self) -> Result<Option<Box<dyn MutexGuard>>> {
-        self.ask("try_lock", Patience::None).await
+        let granted = self.ask("try_lock", Way::Alone, Patience::None).await?;
+        Ok(granted.map(|grant| self.guard(grant) as Box<dyn MutexGuard>))
     }
 
     async fn lock(&self) -> Result<Box<dyn MutexGuard>> {
-        let granted = self.ask("lock", Patience::Forever).await?;
-        granted.ok_or_else(|| self.not_granted("lock", "not granted"))
+        let grant = self.wait("lock", Way::Alone).await?;
+        Ok(self.guard(grant))
     }
 
     async fn lock_timeout(&self, timeout: Duration) -> Result<Box<dyn MutexGuard>> {
-        const OPERATION: &str = "lock_timeout";
-        if timeout.is_zero() {
-            let granted = self.ask(OPERATION, Patience::None).await?;
-            return granted.ok_or_else(|| self.not_granted(OPERATION, "held by another"));
-        }
-        let keeper = &self.0.core.links.keeper;
-        let until = keeper.now().saturating_add(timeout);
-        let asking = self.ask(OPERATION, Patience::Until(until));
-        let granted = unless(keeper.sleep(timeout), asking).await.transpose()?;
-        granted
-            .flatten()
-            .ok_or_else(|| self.not_granted(OPERATION, format!("not granted within {timeout:?}")))
+        let grant = self.wait_for("lock_timeout", Way::Alone, timeout).await?;
+        Ok(self.guard(grant))
     }
 }
 
 impl<C: Connector> fmt::Debug for Named<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Mutex").field(&self.0.key).finish()
+        f.debug_tuple("Mutex").field(&self.handle.key).finish()
+    }
+}
+
+/// The lock of a key, taken alone or shared.
+struct Shareable<C: Connector>(Named<C>);
+
+#[async_trait]
+impl<C: Connector> RwLock for Shareable<C> {
+    fn key(&self) -> &Key {
+        &self.0.handle.key
+    }
+
+    fn namespace(&self) -> &str {
+        &self.0.handle.core.namespace
+    }
+
+    fn on(&self, line: &Line) -> Arc<dyn RwLock> {
+        Arc::new(Self(self.0.on(line)))
+    }
+
+    async fn try_read(&self) -> Result<Option<Box<dyn ReadGuard>>> {
+        let granted = self.0.ask("try_read", Way::Shared, Patience::None).await?;
+        Ok(granted.map(|grant| self.0.guard(grant) as Box<dyn ReadGuard>))
+    }
+
+    async fn read(&self) -> Result<Box<dyn ReadGuard>> {
+        let grant = self.0.wait("read", Way::Shared).await?;
+        Ok(self.0.guard(grant))
+    }
+
+    async fn read_timeout(&self, timeout: Duration) -> Result<Box<dyn ReadGuard>> {
+        let waiting = self.0.wait_for("read_timeout", Way::Shared, timeout);
+        Ok(self.0.guard(waiting.await?))
+    }
+
+    async fn try_write(&self) -> Result<Option<Box<dyn MutexGuard>>> {
+        let granted = self.0.ask("try_write", Way::Alone, Patience::None).await?;
+        Ok(granted.map(|grant| self.0.guard(grant) as Box<dyn MutexGuard>))
+    }
+
+    async fn write(&self) -> Result<Box<dyn MutexGuard>> {
+        let grant = self.0.wait("write", Way::Alone).await?;
+        Ok(self.0.guard(grant))
+    }
+
+    async fn write_timeout(&self, timeout: Duration) -> Result<Box<dyn MutexGuard>> {
+        let waiting = self.0.wait_for("write_timeout", Way::Alone, timeout);
+        Ok(self.0.guard(waiting.await?))
+    }
+}
+
+impl<C: Connector> fmt::Debug for Shareable<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("RwLock").field(&self.0.handle.key).finish()
     }
 }
 
@@ -129,7 +228,28 @@ impl<C: Connector> MutexGuard for Guard<C> {
     }
 
     async fn unlock(self: Box<Self>) -> Result<()> {
-        let Self { grant, handle } = *self;
+        self.end().await
+    }
+}
+
+#[async_trait]
+impl<C: Connector> ReadGuard for Guard<C> {
+    fn is_lost(&self) -> bool {
+        self.grant.hold.is_lost()
+    }
+
+    async fn lost(&self) {
+        self.grant.hold.lost().await;
+    }
+
+    async fn unlock(self: Box<Self>) -> Result<()> {
+        self.end().await
+    }
+}
+
+impl<C: Connector> Guard<C> {
+    async fn end(self) -> Result<()> {
+        let Self { grant, handle } = self;
         let released = grant.release().await;
         released
             .unwrap_or_else(|_| Err(ended("unlock")))
@@ -139,10 +259,10 @@ impl<C: Connector> MutexGuard for Guard<C> {
 
 impl<C: Connector> fmt::Debug for Guard<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MutexGuard")
+        f.debug_struct("Guard")
             .field("key", &self.handle.key)
             .field("fence", &self.grant.fence)
-            .field("lost", &self.is_lost())
+            .field("lost", &self.grant.hold.is_lost())
             .finish()
     }
 }

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::link::{Link, Links, Watch};
-use super::sessions::{Most, Next, Request, Sessions};
+use super::sessions::{Answer, Most, Next, Request, Sessions, Slice};
 use crate::error::Failure;
 use crate::fence::HAND_OVER_BITS;
 use crate::key::LockId;
 use crate::mutex::{
-    Clear, Enlist, Enlisted, Flush, Relax, ReleaseOne, Step, Stepped, TOKENS_AT_RISK, TryOne, Wait,
+    Awaited, Circle, Clear, Enlist, Enlisted, Flush, Relax, ReleaseOne, Step, Stepped,
+    TOKENS_AT_RISK, TryOne, Wait, Way,
 };
 use crate::seam::Connector;
 use crate::wait::{unless, yield_now};
@@ -31,7 +32,7 @@ struct SessionLane<C: Connector> {
     /// A value of the token sequence that is known to be safe on disk.
     safe: i64,
     /// What the server has answered and the callers have not been told.
-    answered: Option<(Vec<Request>, Vec<Stepped>)>,
+    answered: Option<(Vec<Request>, Vec<Answer>)>,
 }
 
 impl<C: Connector> SessionLane<C> {
@@ -85,17 +86,24 @@ impl<C: Connector> SessionLane<C> {
         }
     }
 
-    async fn send(&mut self, requests: &[Request]) -> Result<Vec<Stepped>, Failure> {
+    async fn send(&mut self, requests: &[Request]) -> Result<Vec<Answer>, Failure> {
+        let looks: Vec<Awaited> = requests.iter().filter_map(look).collect();
+        let steps: Vec<Step> = requests.iter().filter_map(step).collect();
         let link = self.connection()?;
-        let answers = match requests {
-            [Request::Try { lock, .. }] => link.perform(&[TryOne(*lock)]).await,
-            [Request::Release { lock, .. }] => link.perform(&[ReleaseOne(*lock)]).await,
-            many => {
-                let steps: Vec<Step> = many.iter().map(step).collect();
-                link.perform(&steps).await
+        let stepped = match steps[..] {
+            [] => Vec::new(),
+            [one] if one.way == Way::Alone && one.release => {
+                link.perform(&[ReleaseOne(one.lock)]).await?
             }
-        }?;
-        let taken = answers.iter().find_map(|answer| match answer {
+            [one] if one.way == Way::Alone => link.perform(&[TryOne(one.lock)]).await?,
+            _ => link.perform(&steps).await?,
+        };
+        let awaited = if looks.is_empty() {
+            Vec::new()
+        } else {
+            link.perform(&looks).await?
+        };
+        let taken = stepped.iter().find_map(|answer| match answer {
             // All that one statement takes has one token.
             Stepped::Taken(token) => Some(*token),
             _ => None,
@@ -103,17 +111,41 @@ impl<C: Connector> SessionLane<C> {
         if let Some(token) = taken {
             self.make_safe(token).await?;
         }
-        Ok(answers)
+        let (mut stepped, mut awaited) = (stepped.into_iter(), awaited.into_iter());
+        let answer = |request: &Request| match request {
+            Request::Look { .. } => awaited.next().map(Answer::Awaited),
+            Request::Try { .. } | Request::Release { .. } => stepped.next().map(Answer::Step),
+        };
+        Ok(requests.iter().filter_map(answer).collect())
     }
 
-    /// Waits in the server's queue; answers the token, or `None` when the time ran out.
-    async fn wait(&mut self, wait: Wait) -> Result<Option<i64>, Failure> {
+    /// Waits in the server's queue; on behalf of whoever holds other locks meanwhile, after a look
+    /// whether they would wait for themselves.
+    async fn wait(&mut self, lock: LockId, slice: Slice) -> Result<Waited, Failure> {
+        let Slice { way, time, holding } = slice;
+        let millis = i64::try_from(time.as_millis()).unwrap_or(i64::MAX).max(1);
+        let mut notes = Vec::new();
+        if !holding.is_empty() {
+            let circle = Circle { lock, holding };
+            notes = circle.forget();
+            let closed = self.connection()?.perform(&[circle]).await?;
+            let closed: Vec<LockId> = closed.into_iter().flatten().collect();
+            if !closed.is_empty() {
+                return Ok(Waited::Circle(closed));
+            }
+        }
+        let wait = Wait { lock, way, millis };
         let answers = self.connection()?.perform(&[wait]).await?;
-        let token = answers.into_iter().flatten().next();
-        if let Some(token) = token {
+        let Some(taken @ (Stepped::Taken(_) | Stepped::Shared)) = answers.into_iter().next() else {
+            return Ok(Waited::InVain);
+        };
+        if !notes.is_empty() {
+            self.connection()?.perform(&notes).await?;
+        }
+        if let Stepped::Taken(token) = taken {
             self.make_safe(token).await?;
         }
-        Ok(token)
+        Ok(Waited::Granted(taken))
     }
 
     /// Runs requests, and settles them whatever happens.
@@ -157,11 +189,11 @@ impl<C: Connector> SessionLane<C> {
     /// A statement that fails may have taken or released some of its locks. Afterwards none of
     /// them is held, or the session is gone. Answers how many requests are to be sent alone.
     async fn recover(&mut self, requests: Vec<Request>, failure: &Failure) -> usize {
-        let releases: Vec<Step> = requests
-            .iter()
-            .map(|request| Step {
-                lock: request.lock(),
+        let steps = requests.iter().filter_map(step);
+        let releases: Vec<Step> = steps
+            .map(|step| Step {
                 release: true,
+                ..step
             })
             .collect();
         let released = match &mut self.link {
@@ -175,9 +207,13 @@ impl<C: Connector> SessionLane<C> {
             self.sessions.session_lost(self.index, requests, failure);
             return 0;
         }
-        let (tries, releases): (Vec<_>, Vec<_>) = requests.into_iter().partition(is_try);
-        let answers = vec![Stepped::Released; releases.len()];
-        self.sessions.settle(self.index, releases, &answers);
+        let (tries, others): (Vec<_>, Vec<_>) = requests.into_iter().partition(is_try);
+        let answer = |request: &Request| match request {
+            Request::Look { .. } => Answer::Awaited(true),
+            Request::Try { .. } | Request::Release { .. } => Answer::Step(Stepped::Released),
+        };
+        let answers: Vec<Answer> = others.iter().map(answer).collect();
+        self.sessions.settle(self.index, others, &answers);
         if tries.len() > 1 {
             let alone = tries.len();
             self.sessions.put_back(tries);
@@ -201,18 +237,20 @@ impl<C: Connector> SessionLane<C> {
     async fn wait_for(&mut self, lock: LockId) {
         let mut tries = 2;
         while let Some(slice) = self.sessions.slice(lock) {
-            let millis = i64::try_from(slice.as_millis()).unwrap_or(i64::MAX).max(1);
             if let Err(failure) = self.open().await {
                 self.sessions.refuse_lock(lock, &failure);
                 return;
             }
-            let outcome = self.wait(Wait { lock, millis }).await;
-            match outcome {
-                Ok(Some(token)) => {
-                    self.sessions.waited(self.index, lock, token);
+            match self.wait(lock, slice).await {
+                Ok(Waited::Granted(taken)) => {
+                    self.sessions.waited(self.index, lock, taken);
                     return self.hold().await;
                 }
-                Ok(None) => self.clear().await,
+                Ok(Waited::InVain) => self.clear().await,
+                Ok(Waited::Circle(held)) => {
+                    self.clear().await;
+                    self.sessions.close_circle(lock, &held);
+                }
                 Err(failure) => {
                     if failure.broken {
                         self.link = None;
@@ -259,10 +297,34 @@ impl<C: Connector> SessionLane<C> {
     }
 }
 
-fn step(request: &Request) -> Step {
-    Step {
-        lock: request.lock(),
-        release: !is_try(request),
+/// How a wait in the server's queue ended.
+enum Waited {
+    Granted(Stepped),
+    InVain,
+    /// It was not begun: who holds these locks would have waited for themselves.
+    Circle(Vec<LockId>),
+}
+
+fn step(request: &Request) -> Option<Step> {
+    match request {
+        Request::Try { lock, way, .. } => Some(Step {
+            lock: *lock,
+            way: *way,
+            release: false,
+        }),
+        Request::Release { lock, way, .. } => Some(Step {
+            lock: *lock,
+            way: *way,
+            release: true,
+        }),
+        Request::Look { .. } => None,
+    }
+}
+
+fn look(request: &Request) -> Option<Awaited> {
+    match request {
+        Request::Look { lock } => Some(Awaited(*lock)),
+        Request::Try { .. } | Request::Release { .. } => None,
     }
 }
 

@@ -7,6 +7,7 @@ use crate::id;
 use crate::key::LockId;
 use crate::lease::{Acquire, Acquired, Peeked, Release, Renew, Table, Take, Taken};
 use crate::limit::{Level, Limits};
+use crate::mutex::Way;
 use crate::queue::Jobs;
 use crate::schedule::Schedules;
 
@@ -25,9 +26,10 @@ pub struct World {
     /// Whether who still waits is to be told that it was in vain.
     pub(crate) late: bool,
     fences: i64,
-    locks: HashMap<LockId, Locked>,
+    /// Who holds a lock; nobody is not listed.
+    locks: HashMap<LockId, Vec<Holder>>,
     /// Sessions that wait for a lock, in the order of arrival.
-    queues: HashMap<LockId, VecDeque<u64>>,
+    queues: HashMap<LockId, VecDeque<(u64, Way)>>,
     /// Locks that were given to a session while it waited, and that it does not know of yet.
     given: HashSet<(LockId, u64)>,
     leases: Table,
@@ -43,9 +45,26 @@ pub struct World {
 }
 
 #[derive(Debug)]
-struct Locked {
+struct Holder {
     session: u64,
-    times: u32,
+    alone: u32,
+    shared: u32,
+}
+
+impl Holder {
+    fn times(&self, way: Way) -> u32 {
+        match way {
+            Way::Alone => self.alone,
+            Way::Shared => self.shared,
+        }
+    }
+
+    fn times_mut(&mut self, way: Way) -> &mut u32 {
+        match way {
+            Way::Alone => &mut self.alone,
+            Way::Shared => &mut self.shared,
+        }
+    }
 }
 
 impl World {
@@ -66,79 +85,152 @@ impl World {
         next(&mut self.fences)
     }
 
-    /// Advisory locks are counted: a session can take its own lock again.
-    pub(crate) fn try_lock(&mut self, lock: LockId, session: u64) -> bool {
-        let locked = self
-            .locks
-            .entry(lock)
-            .or_insert(Locked { session, times: 0 });
-        if locked.session != session {
+    /// Advisory locks are counted: a session can take its own lock again. Who does not have the lock
+    /// that way yet stands back for those who wait for it.
+    pub(crate) fn try_lock(&mut self, lock: LockId, way: Way, session: u64) -> bool {
+        let again = self
+            .own(lock, session)
+            .is_some_and(|own| own.times(way) > 0);
+        if !again && (self.is_wanted(lock, way) || self.is_refused(lock, way, session)) {
             return false;
         }
-        locked.times += 1;
+        self.grant(lock, way, session);
         true
     }
 
     /// Takes the lock, or waits for it behind those who came first: ask again until there is an
     /// answer, which is `false` when the time has run out.
-    pub(crate) fn wait_lock(&mut self, lock: LockId, session: u64) -> Option<bool> {
-        if self.given.remove(&(lock, session)) || self.try_lock(lock, session) {
+    pub(crate) fn wait_lock(&mut self, lock: LockId, way: Way, session: u64) -> Option<bool> {
+        if self.given.remove(&(lock, session)) {
+            return Some(true);
+        }
+        let waits = self.queues.get(&lock).is_some_and(|queue| {
+            let mut waiting = queue.iter();
+            waiting.any(|(waiting, _)| *waiting == session)
+        });
+        if !waits && self.try_lock(lock, way, session) {
             return Some(true);
         }
         if self.late {
             self.stop_waiting(session);
             return Some(false);
         }
-        let queue = self.queues.entry(lock).or_default();
-        if !queue.contains(&session) {
-            queue.push_back(session);
+        if !waits {
+            let queue = self.queues.entry(lock).or_default();
+            queue.push_back((session, way));
         }
         None
     }
 
-    /// The session gives up waiting.
+    /// The session gives up waiting; those behind it may no longer have to.
     fn stop_waiting(&mut self, session: u64) {
-        self.queues.retain(|_, queue| {
-            queue.retain(|waiting| *waiting != session);
+        let mut left = Vec::new();
+        self.queues.retain(|lock, queue| {
+            let waited = queue.len();
+            queue.retain(|(waiting, _)| *waiting != session);
+            if queue.len() < waited {
+                left.push(*lock);
+            }
             !queue.is_empty()
         });
+        for lock in left {
+            self.pass_on(lock);
+        }
     }
 
-    pub(crate) fn unlock(&mut self, lock: LockId, session: u64) -> bool {
-        let Some(locked) = self
-            .locks
-            .get_mut(&lock)
-            .filter(|own| own.session == session)
+    pub(crate) fn unlock(&mut self, lock: LockId, way: Way, session: u64) -> bool {
+        let Some(holders) = self.locks.get_mut(&lock) else {
+            return false;
+        };
+        let own = holders.iter_mut().find(|own| own.session == session);
+        let Some(times) = own
+            .map(|own| own.times_mut(way))
+            .filter(|times| **times > 0)
         else {
             return false;
         };
-        locked.times -= 1;
-        if locked.times == 0 {
-            self.locks.remove(&lock);
+        *times -= 1;
+        if *times == 0 {
+            holders.retain(|own| own.alone + own.shared > 0);
+            if holders.is_empty() {
+                self.locks.remove(&lock);
+            }
             self.pass_on(lock);
         }
         true
     }
 
-    /// A lock that is free goes to the first who waits: nobody can come in between.
+    /// A lock goes to those who wait for it and can have it, in their order: nobody can come in
+    /// between.
     fn pass_on(&mut self, lock: LockId) {
-        let Some(queue) = self.queues.get_mut(&lock) else {
-            return;
-        };
-        let first = queue.pop_front();
-        if queue.is_empty() {
-            self.queues.remove(&lock);
-        }
-        if let Some(session) = first {
-            self.locks.insert(lock, Locked { session, times: 1 });
+        while let Some((session, way)) = self.first_in_queue(lock) {
+            if self.is_refused(lock, way, session) {
+                return;
+            }
+            if let Some(queue) = self.queues.get_mut(&lock) {
+                queue.pop_front();
+            }
+            self.grant(lock, way, session);
             self.given.insert((lock, session));
         }
+        self.queues.remove(&lock);
+    }
+
+    fn first_in_queue(&self, lock: LockId) -> Option<(u64, Way)> {
+        self.queues.get(&lock)?.front().copied()
+    }
+
+    fn grant(&mut self, lock: LockId, way: Way, session: u64) {
+        let holders = self.locks.entry(lock).or_default();
+        let at = holders.iter().position(|own| own.session == session);
+        let at = at.unwrap_or_else(|| {
+            holders.push(Holder {
+                session,
+                alone: 0,
+                shared: 0,
+            });
+            holders.len() - 1
+        });
+        *holders[at].times_mut(way) += 1;
+    }
+
+    fn own(&self, lock: LockId, session: u64) -> Option<&Holder> {
+        let mut holders = self.locks.get(&lock)?.iter();
+        holders.find(|own| own.session == session)
+    }
+
+    /// Whether another session holds the lock in a way that does not go together with this one.
+    fn is_refused(&self, lock: LockId, way: Way, session: u64) -> bool {
+        let mut holders = self.locks.get(&lock).into_iter().flatten();
+        holders.any(|other| other.session != session && (way == Way::Alone || other.alone > 0))
+    }
+
+    /// Whether somebody waits for the lock in a way that does not go together with this one.
+    fn is_wanted(&self, lock: LockId, way: Way) -> bool {
+        let mut waiting = self.queues.get(&lock).into_iter().flatten();
+        waiting.any(|(_, wanted)| way == Way::Alone || *wanted == Way::Alone)
+    }
+
+    /// The locks that sessions which hold this one wait for.
+    pub(crate) fn wanted_by_holders_of(&self, lock: LockId) -> Vec<LockId> {
+        let waits = |queue: &VecDeque<(u64, Way)>| {
+            let mut waiting = queue.iter();
+            waiting.any(|(session, _)| self.own(lock, *session).is_some())
+        };
+        let wanted = self.queues.iter().filter(|(_, queue)| waits(queue));
+        wanted.map(|(wanted, _)| *wanted).collect()
     }
 
     /// Whether any session holds the lock.
     #[must_use]
     pub fn is_locked(&self, lock: LockId) -> bool {
         self.locks.contains_key(&lock)
+    }
+
+    /// How many sessions hold the lock.
+    #[must_use]
+    pub fn holders(&self, lock: LockId) -> usize {
+        self.locks.get(&lock).map_or(0, Vec::len)
     }
 
     /// How many sessions wait for the lock.
@@ -163,10 +255,16 @@ impl World {
 
     pub(crate) fn release_all(&mut self, session: u64) {
         self.given.retain(|(_, to)| *to != session);
-        let own = self.locks.iter().filter(|(_, by)| by.session == session);
-        let own: Vec<LockId> = own.map(|(lock, _)| *lock).collect();
-        for lock in own {
-            self.locks.remove(&lock);
+        let mut released = Vec::new();
+        self.locks.retain(|lock, holders| {
+            let held = holders.len();
+            holders.retain(|own| own.session != session);
+            if holders.len() < held {
+                released.push(*lock);
+            }
+            !holders.is_empty()
+        });
+        for lock in released {
             self.pass_on(lock);
         }
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::one::lock_params;
+use super::step::Way;
 use super::{LOCK_TIMEOUT_LIMIT, Named};
 use crate::error::{Error, ErrorKind, Failure, Result};
 use crate::key::{Key, LockId};
@@ -149,7 +150,7 @@ impl Operation for TryIn {
     }
 
     fn model(batch: &[Self], world: &mut World, session: u64) -> Option<Rows> {
-        let ok = world.try_lock(batch.first()?.lock, session);
+        let ok = world.try_lock(batch.first()?.lock, Way::Alone, session);
         Some(vec![Row(vec![Value::Bool(ok)])])
     }
 }
@@ -176,7 +177,7 @@ impl Operation for WaitIn {
     }
 
     fn model(batch: &[Self], world: &mut World, session: u64) -> Option<Rows> {
-        let granted = world.wait_lock(batch.first()?.lock, session)?;
+        let granted = world.wait_lock(batch.first()?.lock, Way::Alone, session)?;
         Some(vec![Row(vec![Value::Bool(granted)])])
     }
 }

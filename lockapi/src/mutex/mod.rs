@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -10,18 +11,30 @@ use crate::error::Result;
 use crate::fence::Fence;
 use crate::key::Key;
 
+mod awaited;
 mod check;
+mod circle;
 mod in_transaction;
+pub(crate) mod line;
 mod one;
+mod rw_lock;
 mod session;
+mod set;
 mod step;
+mod striped;
 mod wait;
 
+pub use awaited::Awaited;
 pub use check::Check;
+pub use circle::Circle;
 pub use in_transaction::{Timeouts, TryIn, WaitIn, lock_on, try_lock_on};
+pub use line::Line;
 pub use one::{ReleaseOne, TryOne};
+pub use rw_lock::{ReadGuard, RwLock};
 pub use session::{Clear, Enlist, Enlisted, Flush, Relax, TOKENS_AT_RISK};
-pub use step::{Step, Stepped};
+pub use set::{MutexSet, MutexSetGuard};
+pub use step::{Step, Stepped, Way};
+pub use striped::Striped;
 pub use wait::Wait;
 
 /// The longest time that a lock can be waited for: PostgreSQL counts milliseconds in 32 bits.
@@ -57,6 +70,10 @@ pub trait Mutex: Send + Sync + fmt::Debug {
     /// [`leased_mutex`](crate::BackendExt::leased_mutex).
     fn is_leased(&self) -> bool;
 
+    /// The same mutex, locked by a [line of work](Line). One that is leased is not told of circles:
+    /// bound its waits.
+    fn on(&self, line: &Line) -> Arc<dyn Mutex>;
+
     /// Locks if that is possible at once; `None` when it is held.
     ///
     /// # Errors
@@ -66,13 +83,13 @@ pub trait Mutex: Send + Sync + fmt::Debug {
     /// Waits until it is locked.
     ///
     /// # Errors
-    /// As for [`try_lock`](Self::try_lock).
+    /// `Deadlock` on a [line of work](Line); otherwise as for [`try_lock`](Self::try_lock).
     async fn lock(&self) -> Result<Box<dyn MutexGuard>>;
 
     /// Waits for at most `timeout`.
     ///
     /// # Errors
-    /// `TimedOut`; otherwise as for [`try_lock`](Self::try_lock).
+    /// `TimedOut`; otherwise as for [`lock`](Self::lock).
     async fn lock_timeout(&self, timeout: Duration) -> Result<Box<dyn MutexGuard>>;
 }
 

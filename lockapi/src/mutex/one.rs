@@ -1,17 +1,17 @@
 //! A lone request to the session that holds locks: less work for the server than a batch.
 
-use super::step::Stepped;
+use super::step::{Stepped, Way};
 use crate::error::Failure;
 use crate::fence::HAND_OVER_BITS;
 use crate::key::LockId;
 use crate::memory::World;
 use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
 
-/// Tries one lock; a batch of one.
+/// Tries one lock, to have it alone; a batch of one.
 #[derive(Clone, Copy, Debug)]
 pub struct TryOne(pub LockId);
 
-/// Releases one lock; a batch of one.
+/// Releases one lock that is held alone; a batch of one.
 #[derive(Clone, Copy, Debug)]
 pub struct ReleaseOne(pub LockId);
 
@@ -41,7 +41,7 @@ impl Operation for TryOne {
     }
 
     fn model(batch: &[Self], world: &mut World, session: u64) -> Option<Rows> {
-        let fence = if world.try_lock(batch.first()?.0, session) {
+        let fence = if world.try_lock(batch.first()?.0, Way::Alone, session) {
             Value::Int(world.next_fence())
         } else {
             Value::Null(Type::Int)
@@ -78,7 +78,7 @@ impl Operation for ReleaseOne {
     }
 
     fn model(batch: &[Self], world: &mut World, session: u64) -> Option<Rows> {
-        let released = world.unlock(batch.first()?.0, session);
+        let released = world.unlock(batch.first()?.0, Way::Alone, session);
         Some(vec![Row(vec![Value::Bool(released)])])
     }
 }

@@ -1,5 +1,6 @@
 //! The life of a session that holds locks.
 
+use super::step::Way;
 use crate::error::Failure;
 use crate::key::LockId;
 use crate::memory::World;
@@ -71,7 +72,7 @@ impl Operation for Enlist {
     }
 
     fn model(batch: &[Self], world: &mut World, session: u64) -> Option<Rows> {
-        let marked = world.try_lock(mark_id(batch.first()?.mark), session);
+        let marked = world.try_lock(mark_id(batch.first()?.mark), Way::Alone, session);
         let safe = Value::Int(world.next_fence());
         Some(vec![Row(vec![Value::Bool(marked), safe])])
     }
@@ -144,7 +145,7 @@ impl Operation for Clear {
 
     fn model(batch: &[Self], world: &mut World, session: u64) -> Option<Rows> {
         world.release_all(session);
-        let marked = world.try_lock(mark_id(batch.first()?.mark), session);
+        let marked = world.try_lock(mark_id(batch.first()?.mark), Way::Alone, session);
         Some(vec![Row(vec![Value::Bool(marked)])])
     }
 }

@@ -1,7 +1,7 @@
 //! Waiting for a lock in the server's queue.
 
+use super::step::{Stepped, Way, token};
 use crate::error::Failure;
-use crate::fence::HAND_OVER_BITS;
 use crate::key::LockId;
 use crate::memory::World;
 use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
@@ -11,19 +11,21 @@ use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
 pub struct Wait {
     /// The lock.
     pub lock: LockId,
+    /// Alone or with others.
+    pub way: Way,
     /// How long, in milliseconds; at least 1.
     pub millis: i64,
 }
 
 impl Operation for Wait {
-    /// The token; `None` when the time ran out.
-    type Output = Option<i64>;
+    /// [`Stepped::Contended`] when the time ran out.
+    type Output = Stepped;
 
     const STATEMENT: Statement = Statement {
         name: "mutex.wait",
         sql: include_str!("wait.sql"),
-        params: &[Type::Int, Type::Bool, Type::Text],
-        columns: &[Type::Int],
+        params: &[Type::Int, Type::Bool, Type::Text, Type::Bool],
+        columns: &[Type::Bool, Type::Int],
     };
 
     fn params(batch: &[Self]) -> Vec<Value> {
@@ -35,24 +37,34 @@ impl Operation for Wait {
                     Value::Int(wait.lock.key),
                     Value::Bool(wait.lock.pair),
                     Value::Text(format!("{}ms", wait.millis.max(1))),
+                    Value::Bool(wait.way == Way::Shared),
                 ]
             })
             .collect()
     }
 
-    fn decode(_: &[Self], rows: Rows) -> Result<Vec<Option<i64>>, Failure> {
+    fn decode(batch: &[Self], rows: Rows) -> Result<Vec<Stepped>, Failure> {
         rows.into_iter()
-            .map(|mut row| Ok(row.maybe_int(0)?.map(|value| value << HAND_OVER_BITS)))
+            .zip(batch)
+            .map(|(mut row, wait)| {
+                let (granted, fence) = (row.bool(0)?, row.maybe_int(1)?);
+                match (granted, wait.way) {
+                    (false, _) => Ok(Stepped::Contended),
+                    (true, Way::Shared) => Ok(Stepped::Shared),
+                    (true, Way::Alone) => token(fence),
+                }
+            })
             .collect()
     }
 
     fn model(batch: &[Self], world: &mut World, session: u64) -> Option<Rows> {
         let wait = batch.first()?;
-        let fence = if world.wait_lock(wait.lock, session)? {
+        let granted = world.wait_lock(wait.lock, wait.way, session)?;
+        let fence = if granted && wait.way == Way::Alone {
             Value::Int(world.next_fence())
         } else {
             Value::Null(Type::Int)
         };
-        Some(vec![Row(vec![fence])])
+        Some(vec![Row(vec![Value::Bool(granted), fence])])
     }
 }

@@ -1,5 +1,6 @@
 //! What becomes of locks and callers when a session or a lane ends.
 
+use super::lines::Lines;
 use super::{News, Phase, Request, Sessions, State, lost};
 use crate::error::Failure;
 use crate::key::LockId;
@@ -14,41 +15,44 @@ impl Sessions {
         let lost_here: Vec<LockId> = state
             .slots
             .iter()
-            .filter_map(|(lock, slot)| match &slot.phase {
-                Phase::Held(held) if held.session == session => {
-                    news.lose(&held.hold);
-                    Some(*lock)
-                }
-                _ => None,
-            })
+            .filter(|(_, slot)| slot.session() == Some(session))
+            .map(|(lock, _)| *lock)
             .collect();
         for lock in lost_here {
-            if let Some(slot) = state.slots.get_mut(&lock) {
-                slot.phase = Phase::Releasing;
-            }
+            lose(&mut state, lock, &mut news);
             Self::released(&mut state, lock);
         }
         for request in asked {
             match request {
-                Request::Release { lock, reply } => {
+                Request::Release { lock, reply, .. } => {
                     news.releases
                         .extend(reply.map(|reply| (reply, Err(lost()))));
                     Self::released(&mut state, lock);
                 }
-                Request::Try { lock, again: false } => {
-                    Self::request(&mut state, 0, Request::Try { lock, again: true });
+                Request::Try {
+                    lock,
+                    way,
+                    again: false,
+                } => {
+                    let again = true;
+                    Self::request(&mut state, 0, Request::Try { lock, way, again });
                 }
-                Request::Try { lock, again: true } => refuse(&mut state, lock, failure, &mut news),
+                Request::Try {
+                    lock, again: true, ..
+                } => refuse(&mut state, lock, failure, &mut news),
+                Request::Look { lock } => self.looked(&mut state, lock, true, &mut news),
             }
         }
         for request in queued {
             match request {
-                Request::Release { lock, reply } => {
+                Request::Release { lock, reply, .. } => {
                     news.releases
                         .extend(reply.map(|reply| (reply, Err(lost()))));
                     Self::released(&mut state, lock);
                 }
-                Request::Try { .. } => state.sessions[session].requests.push(request),
+                Request::Try { .. } | Request::Look { .. } => {
+                    state.sessions[session].requests.push(request);
+                }
             }
         }
         drop(state);
@@ -62,11 +66,12 @@ impl Sessions {
         for request in requests {
             match request {
                 Request::Try { lock, .. } => refuse(&mut state, lock, failure, &mut news),
-                Request::Release { lock, reply } => {
+                Request::Release { lock, reply, .. } => {
                     news.releases
                         .extend(reply.map(|reply| (reply, Err(lost()))));
                     Self::released(&mut state, lock);
                 }
+                Request::Look { lock } => self.looked(&mut state, lock, true, &mut news),
             }
         }
         drop(state);
@@ -75,7 +80,9 @@ impl Sessions {
 
     /// Fails everybody who waits for a lock.
     pub(crate) fn refuse_lock(&self, lock: LockId, failure: &Failure) {
-        self.refuse_all(vec![Request::Try { lock, again: true }], failure);
+        let mut news = News::default();
+        refuse(&mut self.lock(), lock, failure, &mut news);
+        news.tell();
     }
 
     /// Puts attempts back, to be sent one by one.
@@ -90,9 +97,12 @@ impl Sessions {
         let mut news = News::default();
         let mut state = self.lock();
         state.ended = true;
+        state.lines = Lines::default();
         for (_, slot) in state.slots.drain() {
-            if let Phase::Held(held) = slot.phase {
-                news.lose(&held.hold);
+            match slot.phase {
+                Phase::Held(held) => news.lose(&held.hold),
+                Phase::Shared(shared) => shared.holds.iter().for_each(|(hold, _)| news.lose(hold)),
+                _ => {}
             }
             for waiter in slot.queue {
                 news.grants.push((waiter.reply, Err(failure.error("lock"))));
@@ -108,6 +118,26 @@ impl Sessions {
         }
         drop(state);
         news.tell();
+    }
+}
+
+/// Whoever holds the lock has lost it.
+fn lose(state: &mut State, lock: LockId, news: &mut News) {
+    let Some(slot) = state.slots.get_mut(&lock) else {
+        return;
+    };
+    match std::mem::replace(&mut slot.phase, Phase::Releasing) {
+        Phase::Held(held) => {
+            news.lose(&held.hold);
+            state.lines.dropped(held.line, lock);
+        }
+        Phase::Shared(shared) => {
+            for (hold, line) in &shared.holds {
+                news.lose(hold);
+                state.lines.dropped(*line, lock);
+            }
+        }
+        _ => {}
     }
 }
 

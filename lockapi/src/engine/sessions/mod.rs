@@ -5,9 +5,12 @@
 //! stays with that session until it is released. Lanes ask for [`Step`](Request)s, run them and
 //! settle the answers; whatever is to be told to callers is told after the state is unlocked.
 
+mod asked;
 mod failures;
 mod grant;
+mod lines;
 mod settling;
+mod sharing;
 mod state;
 mod waiting;
 
@@ -19,9 +22,12 @@ use std::time::Duration;
 use rustc_hash::FxHashMap;
 use tokio::sync::{Notify, oneshot};
 
+pub(crate) use asked::Asked;
 pub(crate) use grant::Grant;
-pub(crate) use state::{Granted, Most, Next, Patience, Request};
+use lines::{Lines, deadlock};
+pub(crate) use state::{Answer, Most, Next, Patience, Request, Want};
 use state::{News, Phase, Ping, Session, Slot, State, Waiter};
+pub(crate) use waiting::Slice;
 
 use super::keeper::Keeper;
 use super::lane::ended;
@@ -29,6 +35,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fence::HAND_OVER_BITS;
 use crate::hold::Hold;
 use crate::key::LockId;
+use crate::mutex::Way;
 
 /// How often a lock is passed on within the process before other processes get their turn.
 const MAX_HAND_OVERS: i64 = 64;
@@ -64,6 +71,7 @@ impl Sessions {
             state: Mutex::new(State {
                 slots: FxHashMap::default(),
                 sessions: (0..=waiters).map(|_| Session::default()).collect(),
+                lines: Lines::default(),
                 wanted: VecDeque::new(),
                 pauses: 0,
                 starting: Vec::new(),
@@ -86,24 +94,52 @@ impl Sessions {
         let _first = self.start.set(Box::new(start));
     }
 
-    /// Asks for a lock; the receiver gets a grant, `None` when it is held, or an error.
-    pub(crate) fn ask(&self, lock: LockId, patience: Patience) -> oneshot::Receiver<Granted> {
+    /// Asks for a lock.
+    pub(crate) fn ask(self: &Arc<Self>, want: Want, patience: Patience) -> Asked {
         let (reply, granted) = oneshot::channel();
-        let waiter = Waiter { patience, reply };
+        let waiter = Waiter {
+            patience,
+            way: want.way,
+            line: want.line,
+            reply,
+        };
         let mut news = News::default();
         let mut state = self.lock();
+        let circle = |line| patience != Patience::None && state.is_circle(line, want.lock);
         if state.ended {
             news.grants.push((waiter.reply, Err(ended("lock"))));
-        } else if let Some(slot) = state.slots.get_mut(&lock) {
+        } else if want.line.is_some_and(circle) {
+            news.grants.push((waiter.reply, Err(deadlock())));
+        } else {
+            if patience != Patience::None {
+                state.lines.waits(want.line, want.lock);
+            }
+            self.join(&mut state, want.lock, waiter, &mut news);
+        }
+        drop(state);
+        news.tell();
+        Asked {
+            sessions: Arc::clone(self),
+            want,
+            reply: granted,
+            answered: false,
+        }
+    }
+
+    /// Takes a caller in; it is answered at once, or waits.
+    fn join(&self, state: &mut State, lock: LockId, waiter: Waiter, news: &mut News) {
+        let way = waiter.way;
+        if let Some(slot) = state.slots.get_mut(&lock) {
             let settled = matches!(slot.phase, Phase::Held(_) | Phase::Waiting);
-            if settled && patience == Patience::None {
+            if settled && waiter.patience == Patience::None {
                 news.grants.push((waiter.reply, Ok(None)));
-            } else {
-                slot.join(waiter);
-                if matches!(slot.phase, Phase::Polling(_)) {
-                    slot.phase = Phase::Trying;
-                    Self::request(&mut state, 0, Request::Try { lock, again: false });
-                }
+                return;
+            }
+            slot.join(waiter);
+            match slot.phase {
+                Phase::Polling(_) => Self::try_for_first(state, lock),
+                Phase::Shared(_) => self.admit(state, lock, news),
+                _ => {}
             }
         } else if state.slots.len() >= self.max_locks {
             let message = format!(
@@ -114,19 +150,20 @@ impl Sessions {
             news.grants.push((waiter.reply, Err(full)));
         } else {
             state.slots.insert(lock, Slot::new(waiter));
-            Self::request(&mut state, 0, Request::Try { lock, again: false });
+            let again = false;
+            Self::request(state, 0, Request::Try { lock, way, again });
         }
-        drop(state);
-        news.tell();
-        granted
     }
 
     /// Ends a hold: passes the lock on within the process, or releases it.
-    fn release(&self, lock: LockId, hold: &Hold, reply: Option<oneshot::Sender<Result<()>>>) {
+    fn release(&self, lock: LockId, hold: &Arc<Hold>, reply: Option<oneshot::Sender<Result<()>>>) {
         let mut news = News::default();
         let mut state = self.lock();
         if hold.release() {
-            self.pass_on(&mut state, lock, reply, &mut news);
+            match state.slots.get(&lock).map(|slot| &slot.phase) {
+                Some(Phase::Shared(_)) => Self::leave(&mut state, lock, hold, reply, &mut news),
+                _ => self.pass_on(&mut state, lock, reply, &mut news),
+            }
         } else if let Some(reply) = reply {
             news.releases.push((reply, Err(lost())));
         }
@@ -144,7 +181,7 @@ impl Sessions {
         let Some(slot) = state.slots.get_mut(&lock) else {
             return;
         };
-        slot.prune();
+        let alone = slot.wanted() == Some(Way::Alone);
         let Phase::Held(held) = &mut slot.phase else {
             return;
         };
@@ -153,13 +190,16 @@ impl Sessions {
             "another holder's lock is being released"
         );
         let session = held.session;
-        if !slot.queue.is_empty()
+        state.lines.dropped(held.line, lock);
+        if alone
             && held.hand_overs < MAX_HAND_OVERS
             && self.keeper.now().saturating_sub(held.since) < MAX_HELD
             && let Some(next) = slot.queue.pop_front()
         {
             held.hand_overs += 1;
             held.hold = Arc::default();
+            held.line = next.line;
+            state.lines.holds(next.line, lock);
             let grant = Grant {
                 sessions: self.this.upgrade(),
                 lock,
@@ -171,17 +211,36 @@ impl Sessions {
             news.releases.extend(reply.map(|reply| (reply, Ok(()))));
             return;
         }
-        let again = session == 0 && !slot.queue.is_empty();
-        slot.phase = if again {
-            Phase::Trying
-        } else {
-            Phase::Releasing
-        };
+        Self::let_go(state, session, lock, Way::Alone, reply);
+    }
+
+    /// Has the session that holds the lock release it, and tries it again for those who wait.
+    fn let_go(
+        state: &mut State,
+        session: usize,
+        lock: LockId,
+        way: Way,
+        reply: Option<oneshot::Sender<Result<()>>>,
+    ) {
         state.sessions[session].held -= 1;
-        Self::request(state, session, Request::Release { lock, reply });
-        if again {
+        if let Some(slot) = state.slots.get_mut(&lock) {
+            slot.phase = Phase::Releasing;
+        }
+        Self::request(state, session, Request::Release { lock, way, reply });
+        if session == 0 {
             // Behind the release, and so behind everybody who waits at the server.
-            Self::request(state, 0, Request::Try { lock, again: false });
+            Self::try_for_first(state, lock);
+        }
+    }
+
+    /// Tries the lock as the first who waits for it wants it, if anybody does.
+    fn try_for_first(state: &mut State, lock: LockId) {
+        if let Some(slot) = state.slots.get_mut(&lock)
+            && let Some(way) = slot.wanted()
+        {
+            slot.phase = Phase::Trying;
+            let again = false;
+            Self::request(state, 0, Request::Try { lock, way, again });
         }
     }
 

@@ -3,38 +3,42 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::state::{Held, News, Phase, Slot, State};
+use super::state::{Answer, Held, News, Phase, Slot, State};
 use super::{Grant, Patience, Request, Sessions, lost};
 use crate::engine::clock::Time;
 use crate::hold::Hold;
 use crate::key::LockId;
-use crate::mutex::Stepped;
+use crate::mutex::{Stepped, Way};
 
 /// The bounds of the pause between polls when no session is free to wait.
 const POLL_MILLIS: std::ops::Range<u64> = 20..120;
 
 impl Sessions {
     /// Settles the answers to requests of a session.
-    pub(crate) fn settle(&self, session: usize, requests: Vec<Request>, answers: &[Stepped]) {
+    pub(crate) fn settle(&self, session: usize, requests: Vec<Request>, answers: &[Answer]) {
         let mut news = News::default();
         let now = self.keeper.now();
         let mut state = self.lock();
         for (request, answer) in requests.into_iter().zip(answers) {
             match request {
-                Request::Release { lock, reply } => {
+                Request::Release { lock, reply, .. } => {
                     let released = match answer {
-                        Stepped::Released => Ok(()),
+                        Answer::Step(Stepped::Released) => Ok(()),
                         _ => Err(lost()),
                     };
                     news.releases.extend(reply.map(|reply| (reply, released)));
                     Self::released(&mut state, lock);
                 }
                 Request::Try { lock, .. } => match answer {
-                    Stepped::Taken(fence) => {
-                        self.taken(&mut state, session, lock, *fence, now, &mut news);
+                    Answer::Step(step @ (Stepped::Taken(_) | Stepped::Shared)) => {
+                        self.taken(&mut state, session, lock, *step, now, &mut news);
                     }
                     _ => self.contended(&mut state, lock, &mut news),
                 },
+                Request::Look { lock } => {
+                    let awaited = *answer != Answer::Awaited(false);
+                    self.looked(&mut state, lock, awaited, &mut news);
+                }
             }
         }
         drop(state);
@@ -47,17 +51,28 @@ impl Sessions {
         state: &mut State,
         session: usize,
         lock: LockId,
-        fence: i64,
+        taken: Stepped,
         now: Time,
         news: &mut News,
     ) {
         let Some(slot) = state.slots.get_mut(&lock) else {
             return;
         };
-        slot.prune();
+        let fence = match (taken, slot.wanted()) {
+            (Stepped::Taken(fence), Some(Way::Alone)) => fence,
+            (Stepped::Shared, Some(Way::Shared)) => return self.share(state, session, lock, news),
+            _ => {
+                // Nobody waits any more, or they want it otherwise.
+                slot.phase = Phase::Releasing;
+                let way = match taken {
+                    Stepped::Shared => Way::Shared,
+                    _ => Way::Alone,
+                };
+                let reply = None;
+                return Self::request(state, session, Request::Release { lock, way, reply });
+            }
+        };
         let Some(first) = slot.queue.pop_front() else {
-            slot.phase = Phase::Releasing;
-            Self::request(state, session, Request::Release { lock, reply: None });
             return;
         };
         let hold: Arc<Hold> = Arc::default();
@@ -71,10 +86,12 @@ impl Sessions {
         slot.phase = Phase::Held(Held {
             session,
             hold,
+            line: first.line,
             fence,
             hand_overs: 0,
             since: now,
         });
+        state.lines.holds(first.line, lock);
         state.sessions[session].held += 1;
         news.grants.push((first.reply, Ok(Some(grant))));
         refuse_impatient(slot, news);
@@ -129,8 +146,7 @@ impl Sessions {
         if let Some(slot) = state.slots.get_mut(&lock)
             && matches!(slot.phase, Phase::Polling(current) if current == number)
         {
-            slot.phase = Phase::Trying;
-            Self::request(&mut state, 0, Request::Try { lock, again: false });
+            Self::try_for_first(&mut state, lock);
         }
     }
 
@@ -139,19 +155,17 @@ impl Sessions {
             return;
         };
         if matches!(slot.phase, Phase::Releasing) {
-            slot.prune();
-            if slot.queue.is_empty() {
+            if slot.wanted().is_none() {
                 state.slots.remove(&lock);
             } else {
-                slot.phase = Phase::Trying;
-                Self::request(state, 0, Request::Try { lock, again: false });
+                Self::try_for_first(state, lock);
             }
         }
     }
 }
 
 /// Those who do not wait are told `None` once somebody has the lock.
-fn refuse_impatient(slot: &mut Slot, news: &mut News) {
+pub(super) fn refuse_impatient(slot: &mut Slot, news: &mut News) {
     if slot
         .queue
         .iter()

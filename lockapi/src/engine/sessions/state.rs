@@ -7,10 +7,12 @@ use rustc_hash::FxHashMap;
 use tokio::sync::oneshot;
 
 use super::Grant;
+use super::lines::Lines;
 use crate::engine::clock::Time;
 use crate::error::Result;
 use crate::hold::Hold;
 use crate::key::LockId;
+use crate::mutex::{Stepped, Way, line};
 
 /// How long a caller is willing to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,8 +24,19 @@ pub(crate) enum Patience {
 
 pub(crate) type Granted = Result<Option<Grant>>;
 
+/// What a caller asks for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Want {
+    pub(crate) lock: LockId,
+    pub(crate) way: Way,
+    /// The line of work that asks, if it told.
+    pub(crate) line: Option<line::Id>,
+}
+
 pub(super) struct Waiter {
     pub(super) patience: Patience,
+    pub(super) way: Way,
+    pub(super) line: Option<line::Id>,
     pub(super) reply: oneshot::Sender<Granted>,
 }
 
@@ -31,20 +44,26 @@ pub(super) struct Waiter {
 pub(crate) enum Request {
     Try {
         lock: LockId,
+        way: Way,
         again: bool,
     },
     Release {
         lock: LockId,
+        way: Way,
         reply: Option<oneshot::Sender<Result<()>>>,
+    },
+    /// Look whether another process waits for a lock that is shared here.
+    Look {
+        lock: LockId,
     },
 }
 
-impl Request {
-    pub(crate) fn lock(&self) -> LockId {
-        match self {
-            Self::Try { lock, .. } | Self::Release { lock, .. } => *lock,
-        }
-    }
+/// The server's answer to a [`Request`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    Step(Stepped),
+    /// Whether somebody waits for the lock.
+    Awaited(bool),
 }
 
 /// How many requests go into one statement.
@@ -90,6 +109,7 @@ pub(super) enum Phase {
     /// An attempt is queued or under way on session 0.
     Trying,
     Held(Held),
+    Shared(Shared),
     /// A release is queued or under way on a session other than 0, or on 0 with nobody waiting.
     Releasing,
     /// Another process has it; a session waits, or is about to wait, in the server's queue.
@@ -98,12 +118,32 @@ pub(super) enum Phase {
     Polling(u64),
 }
 
+/// A lock that one caller has alone.
 pub(super) struct Held {
     pub(super) session: usize,
     pub(super) hold: Arc<Hold>,
+    pub(super) line: Option<line::Id>,
     pub(super) fence: i64,
     pub(super) hand_overs: i64,
     pub(super) since: Time,
+}
+
+/// A lock that callers share; all of them together have it once at the server.
+pub(super) struct Shared {
+    pub(super) session: usize,
+    pub(super) holds: Vec<(Arc<Hold>, Option<line::Id>)>,
+    pub(super) door: Door,
+}
+
+/// Whether further callers may share a lock that is shared.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Door {
+    /// Until then.
+    Open(Time),
+    /// The server is being asked whether others wait.
+    Asked,
+    /// Others wait: not before they had their turn.
+    Shut,
 }
 
 pub(super) struct Slot {
@@ -131,6 +171,21 @@ impl Slot {
             self.roomy = ROOMY.max(2 * self.queue.len());
         }
         self.queue.push_back(waiter);
+    }
+
+    /// The session that holds the lock.
+    pub(super) fn session(&self) -> Option<usize> {
+        match &self.phase {
+            Phase::Held(held) => Some(held.session),
+            Phase::Shared(shared) => Some(shared.session),
+            _ => None,
+        }
+    }
+
+    /// How the first who still waits wants it.
+    pub(super) fn wanted(&mut self) -> Option<Way> {
+        self.prune();
+        self.queue.front().map(|first| first.way)
     }
 
     /// Removes callers that left, as far as they are in front.
@@ -166,6 +221,7 @@ pub(super) enum Ping {
 pub(super) struct State {
     pub(super) slots: FxHashMap<LockId, Slot>,
     pub(super) sessions: Vec<Session>,
+    pub(super) lines: Lines,
     /// Locks that want a session to wait for them, oldest first.
     pub(super) wanted: VecDeque<LockId>,
     /// How many pauses between polls there were.

@@ -6,6 +6,11 @@ const LOCK: LockId = LockId {
     key: 1,
     pair: false,
 };
+const WANT: Want = Want {
+    lock: LOCK,
+    way: Way::Alone,
+    line: None,
+};
 const HEARTBEAT: Duration = Duration::from_hours(1);
 
 fn sessions(clock: &ManualClock, waiters: usize) -> Arc<Sessions> {
@@ -19,7 +24,7 @@ fn answer(sessions: &Sessions, answer: Stepped) -> usize {
         return 0;
     };
     let many = requests.len();
-    sessions.settle(0, requests, &vec![answer; many]);
+    sessions.settle(0, requests, &vec![Answer::Step(answer); many]);
     many
 }
 
@@ -27,10 +32,10 @@ fn answer(sessions: &Sessions, answer: Stepped) -> usize {
 fn callers_that_come_between_polls_add_no_polls() {
     let clock = ManualClock::default();
     let sessions = sessions(&clock, 0);
-    let _waiting = sessions.ask(LOCK, Patience::Forever);
+    let _waiting = sessions.ask(WANT, Patience::Forever);
     answer(&sessions, Stepped::Contended);
     for _ in 0..100 {
-        drop(sessions.ask(LOCK, Patience::None));
+        drop(sessions.ask(WANT, Patience::None));
         assert_eq!(answer(&sessions, Stepped::Contended), 1);
     }
     let mut polls = 0;
@@ -47,12 +52,12 @@ fn callers_that_come_between_polls_add_no_polls() {
 fn callers_that_left_do_not_pile_up_behind_one_that_stays() {
     let clock = ManualClock::default();
     let sessions = sessions(&clock, 4);
-    let mut holder = sessions.ask(LOCK, Patience::None);
+    let mut holder = sessions.ask(WANT, Patience::None);
     answer(&sessions, Stepped::Taken(1024));
-    let _held = holder.try_recv().unwrap().unwrap().unwrap();
-    let _waiting = sessions.ask(LOCK, Patience::Forever);
+    let _held = holder.reply.try_recv().unwrap().unwrap().unwrap();
+    let _waiting = sessions.ask(WANT, Patience::Forever);
     for _ in 0..10_000 {
-        drop(sessions.ask(LOCK, Patience::Forever));
+        drop(sessions.ask(WANT, Patience::Forever));
     }
     let queued = sessions.lock().slots[&LOCK].queue.len();
     assert!(queued < 100, "{queued} are queued, one waits");

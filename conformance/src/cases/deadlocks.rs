@@ -1,0 +1,323 @@
+//! Waits that could never end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::{Either, select};
+use lockapi::{Backend, BackendExt, ErrorKind, Line, Mutex, MutexGuard, Result};
+
+use crate::context::{Context, MINUTE};
+use crate::fixture::Locks;
+use crate::harness::register;
+use crate::patience::{eventually, not_yet, soon};
+
+register! { "deadlocks":
+    M15 own_key_is_told_at_once;
+    M15 circle_in_a_process_is_told_at_once;
+    M15 circle_of_two_processes_ends_in_one_error;
+    M15 circle_through_another_line_of_the_process;
+    M15 circle_through_readers;
+    M15 waiting_without_a_circle_is_no_error;
+    M15 line_that_left_is_waited_for_no_more;
+    M15 by_hand_it_ends_with_the_timeout;
+    M15 transactions_in_opposite_order_end_in_one_error [Transactions];
+}
+
+type Locked = Result<Box<dyn MutexGuard>>;
+
+/// Begins to wait for a mutex on a line.
+fn begin(mutex: &Arc<dyn Mutex>, line: &Line) -> tokio::task::JoinHandle<Locked> {
+    let mutex = mutex.on(line);
+    tokio::spawn(async move { mutex.lock().await })
+}
+
+fn mutex(backend: &Arc<dyn Backend>, key: &str) -> Arc<dyn Mutex> {
+    backend.mutex(key).unwrap()
+}
+
+fn refused(outcome: Locked) {
+    assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Deadlock);
+}
+
+async fn free(cx: &Context, keys: &[&str]) {
+    eventually("nobody holds or waits", async || {
+        for key in keys {
+            if cx.locks(cx.lock_id(*key)).await != Locks::NONE {
+                return false;
+            }
+        }
+        true
+    })
+    .await;
+}
+
+/// One of two waits is refused, and the other ends when `release` drops what the first one held.
+async fn one_is_refused(
+    waits: [tokio::task::JoinHandle<Locked>; 2],
+    mut held: [Option<Box<dyn MutexGuard>>; 2],
+) {
+    let [one, other] = waits;
+    let (refused_one, outcome, winner) = match soon("an error", select(one, other)).await {
+        Either::Left((outcome, other)) => (0, outcome, other),
+        Either::Right((outcome, one)) => (1, outcome, one),
+    };
+    let error = outcome.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Deadlock, "{error}");
+    assert!(!error.is_retryable(), "what is held has to be released");
+    tokio::pin!(winner);
+    not_yet("granted before it was released", &mut winner).await;
+    let own = held[refused_one].take().unwrap();
+    assert!(!own.is_lost(), "what was held before stays held");
+    own.unlock().await.unwrap();
+    let guard = soon("the other", winner).await.unwrap().unwrap();
+    guard.unlock().await.unwrap();
+    for guard in held.into_iter().flatten() {
+        guard.unlock().await.unwrap();
+    }
+}
+
+async fn own_key_is_told_at_once(cx: Context) {
+    let backend = cx.backend().await;
+    let line = Line::new();
+    let door = mutex(&backend, "door");
+    let shared = backend.rw_lock("door").unwrap().on(&line);
+    let guard = line.lock(&*door).await.unwrap();
+    refused(soon("an error", line.lock(&*door)).await);
+    refused(soon("an error", door.on(&line).lock_timeout(MINUTE)).await);
+    refused(soon("an error", shared.write()).await);
+    let error = soon("an error", shared.read()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Deadlock);
+    assert_eq!((error.operation(), error.key()), ("read", Some("door")));
+    let set = backend.mutex_set(["window", "door"]).unwrap().on(&line);
+    let error = soon("an error", set.lock_all()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Deadlock);
+    assert!(door.on(&line).try_lock().await.unwrap().is_none());
+    assert!(!guard.is_lost());
+    guard.unlock().await.unwrap();
+    free(&cx, &["door", "window"]).await;
+    let reader = shared.read().await.unwrap();
+    assert!(soon("an error", shared.read()).await.is_err());
+    refused(soon("an error", shared.write()).await);
+    reader.unlock().await.unwrap();
+    let guard = soon("free again", line.lock(&*door)).await.unwrap();
+    // Another branch of the same task is another line.
+    not_yet("locked twice", Line::new().lock(&*door)).await;
+    guard.unlock().await.unwrap();
+}
+
+async fn circle_in_a_process_is_told_at_once(cx: Context) {
+    let backend = cx.backend().await;
+    let keys = ["a", "b", "c"];
+    let lines = keys.map(|_| Line::new());
+    let mutexes = keys.map(|key| mutex(&backend, key));
+    let mut guards = Vec::new();
+    for (line, mutex) in lines.iter().zip(&mutexes) {
+        guards.push(line.lock(&**mutex).await.unwrap());
+    }
+    let mut waits = Vec::new();
+    for nth in 0..2 {
+        let mut wait = begin(&mutexes[nth + 1], &lines[nth]);
+        not_yet("granted although it is held", &mut wait).await;
+        waits.push(wait);
+    }
+    refused(soon("an error", lines[2].lock(&*mutexes[0])).await);
+    for guard in guards.into_iter().rev() {
+        assert!(!guard.is_lost());
+        guard.unlock().await.unwrap();
+        if let Some(wait) = waits.pop() {
+            let guard = soon("the next of the line", wait).await.unwrap();
+            guard.unwrap().unlock().await.unwrap();
+        }
+    }
+    free(&cx, &keys).await;
+}
+
+async fn circle_of_two_processes_ends_in_one_error(cx: Context) {
+    let (here, there) = (cx.backend().await, cx.backend().await);
+    for _ in 0..2 {
+        let lines = [Line::new(), Line::new()];
+        let a = lines[0].lock(&*mutex(&here, "a")).await.unwrap();
+        let b = lines[1].lock(&*mutex(&there, "b")).await.unwrap();
+        let waits = [
+            begin(&mutex(&here, "b"), &lines[0]),
+            begin(&mutex(&there, "a"), &lines[1]),
+        ];
+        one_is_refused(waits, [Some(a), Some(b)]).await;
+        free(&cx, &["a", "b"]).await;
+    }
+}
+
+async fn circle_through_another_line_of_the_process(cx: Context) {
+    let (here, there) = (cx.backend().await, cx.backend().await);
+    let [one, two, three] = [(); 3].map(|()| Line::new());
+    let a = one.lock(&*mutex(&here, "a")).await.unwrap();
+    let b = two.lock(&*mutex(&here, "b")).await.unwrap();
+    let c = three.lock(&*mutex(&there, "c")).await.unwrap();
+    // The first waits for the second, which waits for the third, which waits for the first.
+    let mut first = begin(&mutex(&here, "b"), &one);
+    not_yet("granted although it is held", &mut first).await;
+    let waits = [
+        begin(&mutex(&here, "c"), &two),
+        begin(&mutex(&there, "a"), &three),
+    ];
+    let [second, third] = waits;
+    match soon("an error", select(second, third)).await {
+        Either::Left((outcome, third)) => {
+            refused(outcome.unwrap());
+            b.unlock().await.unwrap();
+            let guard = soon("the first", first).await.unwrap().unwrap();
+            guard.unlock().await.unwrap();
+            a.unlock().await.unwrap();
+            let guard = soon("the third", third).await.unwrap().unwrap();
+            guard.unlock().await.unwrap();
+            c.unlock().await.unwrap();
+        }
+        Either::Right((outcome, second)) => {
+            refused(outcome.unwrap());
+            c.unlock().await.unwrap();
+            let guard = soon("the second", second).await.unwrap().unwrap();
+            guard.unlock().await.unwrap();
+            b.unlock().await.unwrap();
+            let guard = soon("the first", first).await.unwrap().unwrap();
+            guard.unlock().await.unwrap();
+            a.unlock().await.unwrap();
+        }
+    }
+    free(&cx, &["a", "b", "c"]).await;
+}
+
+async fn circle_through_readers(cx: Context) {
+    let (here, there) = (cx.backend().await, cx.backend().await);
+    let lines = [Line::new(), Line::new()];
+    let [one, other] = [(&here, 0), (&there, 1)].map(|(backend, nth)| {
+        let lock: &Line = &lines[nth];
+        backend.rw_lock("a").unwrap().on(lock)
+    });
+    let readers = [one.read().await.unwrap(), other.read().await.unwrap()];
+    // Each would become the writer.
+    let mut waits = [one, other].map(|lock| tokio::spawn(async move { lock.write().await }));
+    for wait in &mut waits {
+        refused(soon("an error", wait).await.unwrap());
+    }
+    for reader in readers {
+        assert!(!reader.is_lost());
+        reader.unlock().await.unwrap();
+    }
+    // One reads what the other wants to write, and the other has what the first wants.
+    let reader = here
+        .rw_lock("a")
+        .unwrap()
+        .on(&lines[0])
+        .read()
+        .await
+        .unwrap();
+    let b = lines[1].lock(&*mutex(&there, "b")).await.unwrap();
+    let mut first = begin(&mutex(&there, "a"), &lines[1]);
+    not_yet("granted beside a reader", &mut first).await;
+    refused(soon("an error", lines[0].lock(&*mutex(&here, "b"))).await);
+    reader.unlock().await.unwrap();
+    let guard = soon("the writer", first).await.unwrap().unwrap();
+    guard.unlock().await.unwrap();
+    b.unlock().await.unwrap();
+    free(&cx, &["a", "b"]).await;
+}
+
+async fn waiting_without_a_circle_is_no_error(cx: Context) {
+    let (here, there) = (cx.backend().await, cx.backend().await);
+    let lines = [(); 3].map(|()| Line::new());
+    let a = lines[0].lock(&*mutex(&here, "a")).await.unwrap();
+    let b = lines[1].lock(&*mutex(&there, "b")).await.unwrap();
+    let waits = [
+        begin(&mutex(&here, "b"), &lines[0]),
+        begin(&mutex(&there, "b"), &lines[2]),
+        begin(&mutex(&there, "a"), &lines[2]),
+    ];
+    // Long enough for several looks of each.
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    assert!(
+        waits.iter().all(|wait| !wait.is_finished()),
+        "told or granted"
+    );
+    b.unlock().await.unwrap();
+    let [one, two, three] = waits;
+    let next = soon("one of two", select(one, two)).await;
+    let (guard, other) = match next {
+        Either::Left((guard, other)) | Either::Right((guard, other)) => (guard, other),
+    };
+    guard.unwrap().unwrap().unlock().await.unwrap();
+    let guard = soon("the other", other).await.unwrap().unwrap();
+    guard.unlock().await.unwrap();
+    a.unlock().await.unwrap();
+    let guard = soon("the last", three).await.unwrap().unwrap();
+    guard.unlock().await.unwrap();
+    free(&cx, &["a", "b"]).await;
+}
+
+async fn line_that_left_is_waited_for_no_more(cx: Context) {
+    let backend = cx.backend().await;
+    let (one, other) = (Line::new(), Line::new());
+    let a = one.lock(&*mutex(&backend, "a")).await.unwrap();
+    let b = other.lock(&*mutex(&backend, "b")).await.unwrap();
+    let short = Duration::from_millis(50);
+    let error = mutex(&backend, "b").on(&one).lock_timeout(short).await;
+    assert_eq!(error.unwrap_err().kind(), ErrorKind::TimedOut);
+    // The first waits no longer, so this is no circle.
+    let mut wait = begin(&mutex(&backend, "a"), &other);
+    not_yet("granted although it is held", &mut wait).await;
+    a.unlock().await.unwrap();
+    let guard = soon("granted", wait).await.unwrap().unwrap();
+    // Nor does the first hold anything.
+    let mut wait = begin(&mutex(&backend, "a"), &one);
+    not_yet("granted although it is held", &mut wait).await;
+    guard.unlock().await.unwrap();
+    b.unlock().await.unwrap();
+    soon("granted", wait)
+        .await
+        .unwrap()
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
+}
+
+async fn by_hand_it_ends_with_the_timeout(cx: Context) {
+    let (here, there) = (cx.backend().await, cx.backend().await);
+    let a = mutex(&here, "a").lock().await.unwrap();
+    let b = mutex(&there, "b").lock().await.unwrap();
+    let timeout = Duration::from_millis(400);
+    let (one, other) = (mutex(&here, "b"), mutex(&there, "a"));
+    let outcomes = tokio::join!(one.lock_timeout(timeout), other.lock_timeout(timeout));
+    for outcome in [outcomes.0, outcomes.1] {
+        assert_eq!(outcome.unwrap_err().kind(), ErrorKind::TimedOut);
+    }
+    assert!(!a.is_lost() && !b.is_lost());
+    a.unlock().await.unwrap();
+    b.unlock().await.unwrap();
+    free(&cx, &["a", "b"]).await;
+}
+
+async fn transactions_in_opposite_order_end_in_one_error(cx: Context) {
+    let (a, b) = (cx.mutex("a").await, cx.mutex("b").await);
+    let (mut one, mut other) = (cx.begin().await.unwrap(), cx.begin().await.unwrap());
+    one.lock_in(&*a, MINUTE).await.unwrap();
+    other.lock_in(&*b, MINUTE).await.unwrap();
+    let first = async {
+        let outcome = one.lock_in(&*b, MINUTE).await;
+        one.rollback().await;
+        outcome
+    };
+    let second = async {
+        let outcome = other.lock_in(&*a, MINUTE).await;
+        other.rollback().await;
+        outcome
+    };
+    let both = async { tokio::join!(first, second) };
+    let outcomes = soon("both end", both).await;
+    let errors: Vec<_> = [outcomes.0, outcomes.1]
+        .into_iter()
+        .filter_map(Result::err)
+        .collect();
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    assert_eq!(errors[0].kind(), ErrorKind::Deadlock, "{}", errors[0]);
+    free(&cx, &["a", "b"]).await;
+}

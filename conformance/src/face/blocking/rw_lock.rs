@@ -1,0 +1,81 @@
+//! Locks of the blocking face that readers share.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lockapi::{Key, Line, MutexGuard, ReadGuard, Result, RwLock, blocking};
+
+use super::{Blocking, LOOK, call, mutex_guard};
+
+fn read_guard(guard: blocking::ReadGuard) -> Box<dyn ReadGuard> {
+    Box::new(Blocking(guard))
+}
+
+#[async_trait]
+impl RwLock for Blocking<blocking::RwLock> {
+    fn key(&self) -> &Key {
+        self.0.key()
+    }
+
+    fn namespace(&self) -> &str {
+        self.0.namespace()
+    }
+
+    fn on(&self, line: &Line) -> Arc<dyn RwLock> {
+        Arc::new(Blocking(self.0.on(line)))
+    }
+
+    async fn try_read(&self) -> Result<Option<Box<dyn ReadGuard>>> {
+        let lock = self.0.clone();
+        Ok(call(move || lock.try_read()).await?.map(read_guard))
+    }
+
+    async fn read(&self) -> Result<Box<dyn ReadGuard>> {
+        let lock = self.0.clone();
+        call(move || lock.read()).await.map(read_guard)
+    }
+
+    async fn read_timeout(&self, timeout: Duration) -> Result<Box<dyn ReadGuard>> {
+        let lock = self.0.clone();
+        call(move || lock.read_timeout(timeout))
+            .await
+            .map(read_guard)
+    }
+
+    async fn try_write(&self) -> Result<Option<Box<dyn MutexGuard>>> {
+        let lock = self.0.clone();
+        Ok(call(move || lock.try_write()).await?.map(mutex_guard))
+    }
+
+    async fn write(&self) -> Result<Box<dyn MutexGuard>> {
+        let lock = self.0.clone();
+        call(move || lock.write()).await.map(mutex_guard)
+    }
+
+    async fn write_timeout(&self, timeout: Duration) -> Result<Box<dyn MutexGuard>> {
+        let lock = self.0.clone();
+        call(move || lock.write_timeout(timeout))
+            .await
+            .map(mutex_guard)
+    }
+}
+
+#[async_trait]
+impl ReadGuard for Blocking<blocking::ReadGuard> {
+    fn is_lost(&self) -> bool {
+        self.0.is_lost()
+    }
+
+    async fn lost(&self) {
+        // A thread that waits for the loss would keep the guard from being unlocked.
+        while !self.0.is_lost() {
+            tokio::time::sleep(LOOK).await;
+        }
+        self.0.lost();
+    }
+
+    async fn unlock(self: Box<Self>) -> Result<()> {
+        call(move || self.0.unlock()).await
+    }
+}

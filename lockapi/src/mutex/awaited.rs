@@ -1,0 +1,37 @@
+//! Looking whether somebody waits for a lock.
+
+use crate::error::Failure;
+use crate::key::LockId;
+use crate::memory::World;
+use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
+
+/// Asks whether any session waits for a lock.
+#[derive(Clone, Copy, Debug)]
+pub struct Awaited(pub LockId);
+
+impl Operation for Awaited {
+    type Output = bool;
+
+    const STATEMENT: Statement = Statement {
+        name: "mutex.awaited",
+        sql: include_str!("awaited.sql"),
+        params: &[Type::Ints, Type::Bools],
+        columns: &[Type::Bool],
+    };
+
+    fn params(batch: &[Self]) -> Vec<Value> {
+        vec![
+            Value::Ints(batch.iter().map(|one| one.0.key).collect()),
+            Value::Bools(batch.iter().map(|one| one.0.pair).collect()),
+        ]
+    }
+
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<bool>, Failure> {
+        rows.into_iter().map(|mut row| row.bool(0)).collect()
+    }
+
+    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
+        let awaited = |one: &Self| Row(vec![Value::Bool(world.waiting(one.0) > 0)]);
+        Some(batch.iter().map(awaited).collect())
+    }
+}

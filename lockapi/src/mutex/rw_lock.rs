@@ -1,0 +1,128 @@
+//! Locks that readers share.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::{Line, MutexGuard};
+use crate::error::Result;
+use crate::key::Key;
+
+/// A lock that either one writer has, or any number of readers share, among all programs that use
+/// the same database.
+///
+/// It is the same lock as the [`Mutex`](super::Mutex) of its key: a writer and the holder of the
+/// mutex exclude each other, and readers exclude both.
+///
+/// ```
+/// use lockapi::{BackendExt, memory::Database};
+///
+/// # async fn example() -> lockapi::Result<()> {
+/// let backend = Database::new().connect().await?;
+/// let catalogue = backend.rw_lock("catalogue")?;
+/// let (one, another) = (catalogue.read().await?, catalogue.read().await?);
+/// assert!(catalogue.try_write().await?.is_none());
+/// one.unlock().await?;
+/// another.unlock().await?;
+/// let writer = catalogue.write().await?;
+/// println!("I am writer {}", writer.fence());
+/// # Ok(())
+/// # }
+/// # lockapi::blocking::block_on(example()).unwrap();
+/// ```
+///
+/// # Guarantees
+/// - A writer is alone; readers hold it together, in one process or in several. See
+///   [`Mutex`](super::Mutex) for what a lost connection means.
+/// - All readers of a backend have it once at the server, however many they are.
+/// - Nobody is starved. Within a process callers are served in the order of arrival: readers who
+///   come behind a waiting writer wait until it was served. Where another process waits at the
+///   server, readers are let in beside those of their own process for about 100 ms and then wait,
+///   too. Waits that are polled, because all connections for waiting
+///   ([`Options::waiters`](crate::engine::Options::waiters)) are taken, are seen by nobody: readers
+///   that never all leave make such a writer wait until it has one.
+/// - It is not re-entrant, and there is no way from one kind of guard to the other: two readers
+///   that waited to become writers would wait for each other. Unlock and lock again, and look again
+///   at what was read.
+///
+/// # Cancel safety
+/// Every future may be dropped at any point: nothing stays locked that nobody holds a guard for,
+/// and readers behind a writer that left go on.
+#[async_trait]
+pub trait RwLock: Send + Sync + fmt::Debug {
+    /// The key.
+    fn key(&self) -> &Key;
+
+    /// The namespace that a name is in.
+    fn namespace(&self) -> &str;
+
+    /// The same lock, taken by a [line of work](Line).
+    fn on(&self, line: &Line) -> Arc<dyn RwLock>;
+
+    /// Shares it if that is possible at once; `None` when a writer has it or waits for it.
+    ///
+    /// # Errors
+    /// As for [`Mutex::try_lock`](super::Mutex::try_lock).
+    async fn try_read(&self) -> Result<Option<Box<dyn ReadGuard>>>;
+
+    /// Waits until it is shared.
+    ///
+    /// # Errors
+    /// As for [`Mutex::lock`](super::Mutex::lock).
+    async fn read(&self) -> Result<Box<dyn ReadGuard>>;
+
+    /// Waits for at most `timeout`.
+    ///
+    /// # Errors
+    /// As for [`Mutex::lock_timeout`](super::Mutex::lock_timeout).
+    async fn read_timeout(&self, timeout: Duration) -> Result<Box<dyn ReadGuard>>;
+
+    /// Locks it if that is possible at once; `None` when a writer or a reader has it.
+    ///
+    /// # Errors
+    /// As for [`Mutex::try_lock`](super::Mutex::try_lock).
+    async fn try_write(&self) -> Result<Option<Box<dyn MutexGuard>>>;
+
+    /// Waits until it is locked.
+    ///
+    /// # Errors
+    /// As for [`Mutex::lock`](super::Mutex::lock).
+    async fn write(&self) -> Result<Box<dyn MutexGuard>>;
+
+    /// Waits for at most `timeout`.
+    ///
+    /// # Errors
+    /// As for [`Mutex::lock_timeout`](super::Mutex::lock_timeout).
+    async fn write_timeout(&self, timeout: Duration) -> Result<Box<dyn MutexGuard>>;
+}
+
+/// Shares an [`RwLock`] until it is unlocked or dropped.
+///
+/// It has no fencing token: tokens put holders in an order, and readers hold together. What a
+/// writer must not overwrite is protected by the writer's.
+///
+/// Dropping it unlocks in the background; [`unlock`](Self::unlock) tells whether it was still held.
+#[must_use = "a guard that is dropped unlocks at once"]
+#[async_trait]
+pub trait ReadGuard: Send + Sync + fmt::Debug {
+    /// Whether the lock was lost because its session ended.
+    fn is_lost(&self) -> bool;
+
+    /// Returns once the lock is lost.
+    ///
+    /// # Cancel safety
+    /// Safe to drop and to call again.
+    async fn lost(&self);
+
+    /// Unlocks; returns when the lock is free, or at once where other readers of this process
+    /// share it.
+    ///
+    /// # Cancel safety
+    /// When dropped, the lock is still released.
+    ///
+    /// # Errors
+    /// `Lost` when the lock was no longer held.
+    async fn unlock(self: Box<Self>) -> Result<()>;
+}
