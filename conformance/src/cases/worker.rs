@@ -234,7 +234,10 @@ async fn stopped_worker_gives_back_what_has_not_ended(cx: Context) {
     let worker = Worker::new(queue.clone()).handle("count", handler);
     let worker = run(worker.concurrency(2).grace(Duration::ZERO));
     let (first, second) = (gate.begun().await, gate.begun().await);
-    assert_eq!(tally(&worker.end().await), [2, 0, 0, 0, 0, 2, 0, 0]);
+    let summary = worker.end().await;
+    // A claim that was under way may have met what was given back, and gives it back again.
+    assert!(summary.released >= 2, "{summary:?}");
+    assert_eq!(summary.claimed, summary.released, "{summary:?}");
     first.dropped().await;
     second.dropped().await;
     assert_eq!(attempts(&queue).await, [1; 6], "uncounted");
@@ -571,7 +574,10 @@ async fn blocking_worker_fails_rejects_and_gives_back(cx: Context) {
     let worker = run_blocking(worker);
     let last = thread(&mut threads).await;
     eventually("two have failed", async || cx.jobs().await.ended == 2).await;
-    assert_eq!(tally(&worker.end().await), [3, 0, 0, 2, 0, 1, 0, 0]);
+    let summary = worker.end().await;
+    // A claim that was under way may have met what was given back, and gives it back again.
+    assert!(summary.released >= 1, "{summary:?}");
+    assert_eq!((summary.dead, summary.claimed), (2, 2 + summary.released));
     assert!(last.job.is_lost());
     tokio::time::sleep(A_MOMENT / 4).await;
     assert_eq!(attempts(&queue).await, [1], "uncounted");
