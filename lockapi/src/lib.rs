@@ -2,13 +2,14 @@
 //!
 //! A program picks the crate that matches its database library, `backend-sqlx` for one, and gets
 //! the same primitives with the same semantics in the same tables; tests swap it for
-//! [`memory`]. Five of them are here:
+//! [`memory`]. Six of them are here:
 //!
 //! - [`Mutex`]: a lock that lasts as long as a connection does;
 //! - [`Lease`]: a lock that expires unless it is renewed; and, made of it, [`Semaphore`], which
 //!   several hold at once, and [`Election`], which tells who holds it;
 //! - [`RateLimiter`]: a limit on how often something is done;
 //! - [`Queue`]: jobs that are done later, by a [`worker`] in any process;
+//! - [`Scheduler`]: tasks that are due again and again;
 //! - [`IdGen`]: ids that are unique across processes, made in memory.
 //!
 //! ```

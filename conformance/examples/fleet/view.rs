@@ -129,7 +129,10 @@ fn figures(snapshot: &Snapshot) -> String {
         ..
     } = snapshot;
     let running: usize = snapshot.busy.iter().map(|busy| busy.tasks.len()).sum();
-    format!("due {due}, completed {completed}, running {running}, delivery lost {failed}")
+    format!(
+        "due {due}, completed {completed}, running {running}, delivery lost {failed}, refused {}",
+        counts.refused
+    )
 }
 
 fn holders(snapshot: &Snapshot) -> String {

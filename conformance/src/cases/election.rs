@@ -98,7 +98,7 @@ async fn work_stops_when_the_term_ends(cx: Context) {
     let (started, starts) = tokio::sync::oneshot::channel();
     let leading = tokio::spawn(async move {
         here.lead(async |fence| {
-            drop(started.send(fence.token()));
+            let _told = started.send(fence.token());
             std::future::pending::<()>().await;
         })
         .await

@@ -126,20 +126,9 @@ fn agree(libraries: [Library; SESSIONS]) {
             }
             let namespace = format!("n{:016x}", fastrand::u64(..));
             let elapse = |time: std::time::Duration| {
+                age_leases(&observer, &namespace, time);
                 let mut observer = observer.lock().unwrap_or_else(PoisonError::into_inner);
                 let micros = i64::try_from(time.as_micros()).expect("a short time");
-                observer
-                    .execute(
-                        "UPDATE lockapi.lease
-                            SET acquired_at = acquired_at - $2::int8 * interval '1 microsecond',
-                                renewed_at = renewed_at - $2::int8 * interval '1 microsecond',
-                                held_until = held_until - $2::int8 * interval '1 microsecond',
-                                expires_at = expires_at - $2::int8 * interval '1 microsecond',
-                                released_at = released_at - $2::int8 * interval '1 microsecond'
-                          WHERE namespace = $1",
-                        &[&namespace, &micros],
-                    )
-                    .expect("older");
                 observer
                     .execute(
                         "UPDATE lockapi.rate_limit
@@ -156,7 +145,6 @@ fn agree(libraries: [Library; SESSIONS]) {
                     )
                     .expect("older");
             };
-            let elapse = |time| age_leases(&observer, &namespace, time);
             let work = differential::run(&mut *sessions, &namespace, &actions, elapse);
             pollster::block_on(work);
             Ok(())

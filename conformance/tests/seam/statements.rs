@@ -3,12 +3,13 @@
 use lockapi::engine::{Marker, Notify, Settle};
 use lockapi::id::{ClaimWorker, NextBlock, ReleaseWorker, RenewWorker};
 use lockapi::lease::{self, Acquire, Peek, Release, Renew, Sweep, Take};
-use lockapi::limit::{self, Block, Charge, Ensure, Look, Refund, Reset, Take};
+use lockapi::limit::{self, Block, Charge, Ensure, Look, Refund, Reset};
 use lockapi::mutex::{
     self, Awaited, Circle, Clear, Enlist, Flush, Relax, ReleaseOne, Step, Timeouts, TryIn, TryOne,
     Wait, WaitIn,
 };
 use lockapi::queue;
+use lockapi::schedule;
 use lockapi::seam::{Operation, Remember, Restore, Statement, Type};
 use postgres::{Client, NoTls};
 
@@ -21,7 +22,7 @@ fn statements() -> Vec<Statement> {
         Peek::STATEMENT,
         lease::Check::STATEMENT,
         Sweep::STATEMENT,
-        Take::STATEMENT,
+        limit::Take::STATEMENT,
         Charge::STATEMENT,
         Ensure::STATEMENT,
         Look::STATEMENT,
@@ -67,6 +68,17 @@ fn statements() -> Vec<Statement> {
         Notify::STATEMENT,
         Remember::STATEMENT,
         Restore::STATEMENT,
+        schedule::Look::STATEMENT,
+        schedule::Fire::STATEMENT,
+        schedule::RunNow::STATEMENT,
+        schedule::Expire::STATEMENT,
+        schedule::Release::STATEMENT,
+        schedule::SetTask::STATEMENT,
+        schedule::SwitchTask::STATEMENT,
+        schedule::RemoveTask::STATEMENT,
+        schedule::ReadTasks::STATEMENT,
+        schedule::ReadRuns::STATEMENT,
+        schedule::SweepRuns::STATEMENT,
     ]
 }
 
@@ -114,6 +126,7 @@ fn are_all_listed() {
         "limit",
         "mutex",
         "queue/operations",
+        "schedule/operations",
         "seam",
     ];
     for module in modules {

@@ -58,8 +58,7 @@ impl Watch for Tables {
     }
 
     async fn open(&self, tasks: &[Task], time: Duration) -> Stored<()> {
-        sqlx::query("INSERT INTO fleet.span SELECT now, now + $1 * interval '1 ms' FROM clock_timestamp() AS now")
-            .bind(millis(time))
+        sqlx::query("INSERT INTO fleet.span VALUES (clock_timestamp(), 'infinity')")
             .execute(&self.0)
             .await?;
         plan::set(&*self.1, tasks).await?;
@@ -73,6 +72,10 @@ impl Watch for Tables {
                 .execute(&mut *transaction)
                 .await?;
         }
+        sqlx::query("UPDATE fleet.span SET starts_at = now, ends_at = now + $1 * interval '1 ms' FROM clock_timestamp() AS now")
+            .bind(millis(time))
+            .execute(&mut *transaction)
+            .await?;
         transaction.commit().await?;
         Ok(())
     }

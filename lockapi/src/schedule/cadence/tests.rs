@@ -89,7 +89,7 @@ mod cron {
         for _ in 0..count {
             at = cadence.next(at, at).unwrap().unwrap();
             let time = DateTime::from_timestamp_micros(at).unwrap();
-            times.push(time.format("%dT%H:%M").to_string());
+            times.push(time.to_string()[8..16].replace(' ', "T"));
         }
         times
     }
