@@ -280,7 +280,7 @@ async fn cron_task_is_due_on_the_minute(cx: Context) {
     let on_the_minute = |state: &TaskState| {
         let next = state.next_at.expect("it is due again");
         let since = next.duration_since(std::time::UNIX_EPOCH).unwrap();
-        since.as_micros() % 60_000_000 == 0
+        since.as_micros().is_multiple_of(60_000_000)
     };
     let before = state(&here, "every-minute").await;
     assert!(on_the_minute(&before), "{before:?}");
