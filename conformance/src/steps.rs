@@ -20,6 +20,7 @@ use crate::fixture::Transaction;
 pub struct Name {
     namespace: String,
     key: Key,
+    leased: bool,
 }
 
 impl Named for Name {
@@ -32,7 +33,7 @@ impl Named for Name {
     }
 
     fn is_leased(&self) -> bool {
-        false
+        self.leased
     }
 }
 
@@ -172,6 +173,7 @@ fn name(mutex: &dyn Mutex) -> Name {
     Name {
         namespace: Mutex::namespace(mutex).to_owned(),
         key: Mutex::key(mutex).clone(),
+        leased: Mutex::is_leased(mutex),
     }
 }
 

@@ -98,7 +98,7 @@ async fn work_stops_when_the_term_ends(cx: Context) {
     let (started, starts) = tokio::sync::oneshot::channel();
     let leading = tokio::spawn(async move {
         here.lead(async |fence| {
-            let _told = started.send(fence.token());
+            started.send(fence.token()).unwrap();
             std::future::pending::<()>().await;
         })
         .await
