@@ -52,9 +52,10 @@ async fn exercise(cx: &Context) {
     for near in [true, false] {
         let backend = cx.backend().await;
         let here = backend.election("head", by_hand()).unwrap();
-        let there = match near {
-            true => backend.election("head", by_hand()).unwrap(),
-            false => election(cx, by_hand()).await,
+        let there = if near {
+            backend.election("head", by_hand()).unwrap()
+        } else {
+            election(cx, by_hand()).await
         };
         let term = here.try_campaign().await.unwrap().expect("no leader");
         assert!(there.try_campaign().await.unwrap().is_none());

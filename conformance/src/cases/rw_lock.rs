@@ -81,7 +81,7 @@ async fn readers_of_a_process_hold_one_lock(cx: Context) {
     let mut readers: Vec<_> = readers.into_iter().map(Result::unwrap).collect();
     assert_eq!(cx.locks(lock).await.granted, 1);
     let last = readers.pop().unwrap();
-    for unlocked in join_all(readers.into_iter().map(|reader| reader.unlock())).await {
+    for unlocked in join_all(readers.into_iter().map(lockapi::ReadGuard::unlock)).await {
         unlocked.unwrap();
     }
     assert_eq!(cx.locks(lock).await.granted, 1, "one still reads");

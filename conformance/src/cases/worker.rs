@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use lockapi::queue::{Claim, Job};
+use lockapi::queue::{Claim, Delivery, Job};
 use lockapi::worker::{Context as Working, Failed, Stop, Summary, Terms, Worker};
 use lockapi::{ErrorKind, Queue, QueueExt, Result, blocking};
 use tokio::sync::{mpsc, oneshot};
@@ -141,7 +141,7 @@ async fn push(queue: &Arc<dyn Queue>, jobs: usize) {
 /// Takes all jobs that wait, and answers their attempts.
 async fn attempts(queue: &Arc<dyn Queue>) -> Vec<u32> {
     let claimed = queue.claim(&Claim::new(100)).await.unwrap();
-    let attempts = claimed.iter().map(|it| it.attempt()).collect();
+    let attempts = claimed.iter().map(Delivery::attempt).collect();
     for delivery in claimed {
         delivery.ack().await.unwrap();
     }
@@ -305,7 +305,7 @@ async fn failed_job_comes_back_after_the_backoff(cx: Context) {
         assert_eq!(begun.job.attempt(), attempt);
         begun.end(Err(answer));
         eventually("it is told", async || cx.jobs().await.waiting == 1).await;
-        cx.elapse(time - MINUTE / 2).await;
+        cx.elapse(time.saturating_sub(MINUTE / 2)).await;
         gate.none_begins().await;
         cx.elapse(MINUTE / 2).await;
     }

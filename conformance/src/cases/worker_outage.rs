@@ -226,7 +226,7 @@ fn even_ones_wait() -> (
     let handler = move |number: usize, _: Working| {
         let sender = sender.clone();
         let work: futures_util::future::BoxFuture<'static, Answer> = Box::pin(async move {
-            if number % 2 == 0 {
+            if number.is_multiple_of(2) {
                 let (end, ended) = tokio::sync::oneshot::channel::<()>();
                 drop(sender.send(end));
                 drop(ended.await);

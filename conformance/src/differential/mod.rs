@@ -184,18 +184,7 @@ impl<C: Connection> Pair<'_, C> {
                 }
             }
             Action::Circle(session, lock, holding) => {
-                let circle = Circle {
-                    lock: self.lock(*lock),
-                    holding: holding.iter().map(|key| self.lock(*key)).collect(),
-                };
-                let notes = circle.forget();
-                let awaited: Vec<_> = circle.holding.iter().map(|lock| Awaited(*lock)).collect();
-                let (real, model) = self.both(*session, &[circle]).await;
-                assert_eq!(real, model, "nobody waits but for itself");
-                let (real, model) = self.both(*session, &notes).await;
-                assert_eq!(real, model);
-                let (real, model) = self.both(*session, &awaited).await;
-                assert_eq!(real, model, "nobody waits");
+                self.circle(*session, *lock, holding).await;
             }
             Action::TryOne(session, key) => {
                 let lock = self.lock(*key);
@@ -250,20 +239,7 @@ impl<C: Connection> Pair<'_, C> {
                 let (real, model) = (of(true), of(false));
                 self.apart(*session, &real, &model).await;
             }
-            Action::Peek(session, keys) => {
-                let batch: Vec<_> = keys
-                    .iter()
-                    .map(|key| Peek {
-                        namespace: self.namespace.to_owned(),
-                        key: place(*key).0,
-                        slot: place(*key).1,
-                    })
-                    .collect();
-                let (real, model) = self.both(*session, &batch).await;
-                for ((real, model), key) in real.iter().zip(&model).zip(keys) {
-                    self.peeked(*key, real.as_ref(), model.as_ref());
-                }
-            }
+            Action::Peek(session, keys) => self.peek(*session, keys).await,
             Action::Check(session, key, back) => {
                 let token = self.token(*key, *back);
                 let check = |fence| Check {
@@ -277,6 +253,36 @@ impl<C: Connection> Pair<'_, C> {
             }
             Action::Limit(session, action) => self.limit(*session, action).await,
             Action::Elapse(_) => {}
+        }
+    }
+
+    async fn circle(&mut self, session: usize, lock: u8, holding: &[u8]) {
+        let circle = Circle {
+            lock: self.lock(lock),
+            holding: holding.iter().map(|key| self.lock(*key)).collect(),
+        };
+        let notes = circle.forget();
+        let awaited: Vec<_> = circle.holding.iter().map(|lock| Awaited(*lock)).collect();
+        let (real, model) = self.both(session, &[circle]).await;
+        assert_eq!(real, model, "nobody waits but for itself");
+        let (real, model) = self.both(session, &notes).await;
+        assert_eq!(real, model);
+        let (real, model) = self.both(session, &awaited).await;
+        assert_eq!(real, model, "nobody waits");
+    }
+
+    async fn peek(&mut self, session: usize, keys: &[u8]) {
+        let batch: Vec<_> = keys
+            .iter()
+            .map(|key| Peek {
+                namespace: self.namespace.to_owned(),
+                key: place(*key).0,
+                slot: place(*key).1,
+            })
+            .collect();
+        let (real, model) = self.both(session, &batch).await;
+        for ((real, model), key) in real.iter().zip(&model).zip(keys) {
+            self.peeked(*key, real.as_ref(), model.as_ref());
         }
     }
 

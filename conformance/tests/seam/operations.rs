@@ -74,7 +74,7 @@ fn waiting_for_the_lock_of_no_transaction_is_invalid() {
 struct Door(lockapi::Key);
 
 impl Named for Door {
-    fn namespace(&self) -> &str {
+    fn namespace(&self) -> &'static str {
         "seam"
     }
 

@@ -90,8 +90,8 @@ struct Observing<C: Connector> {
     topic: i64,
     told: Arc<Notify>,
     subscription: Option<Subscription>,
-    /// The token of the leader that was answered last, if one was.
-    seen: Option<Option<i64>>,
+    /// The token of the leader that was answered last, if one was; zero is nobody's.
+    seen: Option<i64>,
 }
 
 #[async_trait]
@@ -106,7 +106,7 @@ impl<C: Connector> Observer for Observing<C> {
         loop {
             let leader = self.slots.peek(slot::LEADER).await;
             let leader = leader.map_err(|error| error.during("observe"))?;
-            let token = leader.as_ref().map(|leader| leader.token);
+            let token = leader.as_ref().map_or(0, |leader| leader.token);
             if self.seen != Some(token) {
                 self.seen = Some(token);
                 return Ok(leader);

@@ -95,11 +95,11 @@ impl<C: Connector> Named<C> {
             .ok_or_else(|| self.not_granted(operation, format!("not granted within {timeout:?}")))
     }
 
-    fn guard(&self, grant: Grant) -> Box<Guard<C>> {
-        Box::new(Guard {
+    fn guard(&self, grant: Grant) -> Guard<C> {
+        Guard {
             grant,
             handle: Arc::clone(&self.handle),
-        })
+        }
     }
 
     fn not_granted(&self, operation: &'static str, message: impl Into<String>) -> Error {
@@ -127,17 +127,17 @@ impl<C: Connector> Mutex for Named<C> {
 
     async fn try_lock(&self) -> Result<Option<Box<dyn MutexGuard>>> {
         let granted = self.ask("try_lock", Way::Alone, Patience::None).await?;
-        Ok(granted.map(|grant| self.guard(grant) as Box<dyn MutexGuard>))
+        Ok(granted.map(|grant| Box::new(self.guard(grant)) as Box<dyn MutexGuard>))
     }
 
     async fn lock(&self) -> Result<Box<dyn MutexGuard>> {
         let grant = self.wait("lock", Way::Alone).await?;
-        Ok(self.guard(grant))
+        Ok(Box::new(self.guard(grant)))
     }
 
     async fn lock_timeout(&self, timeout: Duration) -> Result<Box<dyn MutexGuard>> {
         let grant = self.wait_for("lock_timeout", Way::Alone, timeout).await?;
-        Ok(self.guard(grant))
+        Ok(Box::new(self.guard(grant)))
     }
 }
 
@@ -166,32 +166,32 @@ impl<C: Connector> RwLock for Shareable<C> {
 
     async fn try_read(&self) -> Result<Option<Box<dyn ReadGuard>>> {
         let granted = self.0.ask("try_read", Way::Shared, Patience::None).await?;
-        Ok(granted.map(|grant| self.0.guard(grant) as Box<dyn ReadGuard>))
+        Ok(granted.map(|grant| Box::new(self.0.guard(grant)) as Box<dyn ReadGuard>))
     }
 
     async fn read(&self) -> Result<Box<dyn ReadGuard>> {
         let grant = self.0.wait("read", Way::Shared).await?;
-        Ok(self.0.guard(grant))
+        Ok(Box::new(self.0.guard(grant)))
     }
 
     async fn read_timeout(&self, timeout: Duration) -> Result<Box<dyn ReadGuard>> {
         let waiting = self.0.wait_for("read_timeout", Way::Shared, timeout);
-        Ok(self.0.guard(waiting.await?))
+        Ok(Box::new(self.0.guard(waiting.await?)))
     }
 
     async fn try_write(&self) -> Result<Option<Box<dyn MutexGuard>>> {
         let granted = self.0.ask("try_write", Way::Alone, Patience::None).await?;
-        Ok(granted.map(|grant| self.0.guard(grant) as Box<dyn MutexGuard>))
+        Ok(granted.map(|grant| Box::new(self.0.guard(grant)) as Box<dyn MutexGuard>))
     }
 
     async fn write(&self) -> Result<Box<dyn MutexGuard>> {
         let grant = self.0.wait("write", Way::Alone).await?;
-        Ok(self.0.guard(grant))
+        Ok(Box::new(self.0.guard(grant)))
     }
 
     async fn write_timeout(&self, timeout: Duration) -> Result<Box<dyn MutexGuard>> {
         let waiting = self.0.wait_for("write_timeout", Way::Alone, timeout);
-        Ok(self.0.guard(waiting.await?))
+        Ok(Box::new(self.0.guard(waiting.await?)))
     }
 }
 

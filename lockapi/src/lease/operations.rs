@@ -372,6 +372,6 @@ fn all<O>(
 ) -> Result<Vec<bool>, Failure> {
     let counts: Vec<_> = batch.iter().map(|one| slots(one).len()).collect();
     let mut each = flags(counts.iter().sum(), rows)?.into_iter();
-    let all = |count: usize| each.by_ref().take(count).fold(true, |all, one| all && one);
+    let all = |count: usize| each.by_ref().take(count).filter(|set| !set).count() == 0;
     Ok(counts.into_iter().map(all).collect())
 }
