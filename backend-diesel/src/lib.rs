@@ -53,6 +53,7 @@
 mod connector;
 mod failure;
 mod queue;
+mod table;
 mod transaction;
 mod value;
 mod versioned;
@@ -67,6 +68,7 @@ use lockapi::{Backend, Error, ErrorKind, Result};
 
 pub use connector::Borrowed;
 pub use queue::{AckIn, PushIn, TakeIn};
+pub use table::{lock_table_in, try_lock_table_in, with_lock_timeout_in, with_priority_in};
 pub use transaction::{CheckIn, InTransaction, LimitIn};
 pub use versioned::{is_conflict, transact, update_versioned};
 

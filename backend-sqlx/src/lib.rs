@@ -35,6 +35,7 @@
 
 mod connector;
 mod queue;
+mod table;
 mod transaction;
 mod value;
 mod versioned;
@@ -50,6 +51,7 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 
 pub use connector::Borrowed;
 pub use queue::{AckIn, PushIn, TakeIn};
+pub use table::{Work, lock_table_in, try_lock_table_in, with_lock_timeout_in, with_priority_in};
 pub use transaction::{CheckIn, InTransaction, LimitIn};
 pub use versioned::{Begun, VersionedUpdate, is_conflict, transact};
 

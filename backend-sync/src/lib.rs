@@ -41,6 +41,7 @@
 
 mod connector;
 mod queue;
+mod table;
 mod transaction;
 mod value;
 mod versioned;
@@ -56,6 +57,7 @@ use r2d2::{ManageConnection, Pool};
 
 pub use connector::Borrowed;
 pub use queue::{AckIn, PushIn, TakeIn};
+pub use table::{lock_table_in, try_lock_table_in, with_lock_timeout_in, with_priority_in};
 pub use transaction::{CheckIn, InTransaction, LimitIn};
 pub use versioned::{Typed, is_conflict, transact, update_versioned};
 

@@ -3,12 +3,14 @@
 //! Prints a table and writes a line for each figure to `target/bench/figures.jsonl`.
 
 mod common;
+#[path = "common/one_core.rs"]
+mod one_core;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use common::{Better, Report, median, on_one_core, rate, runtime};
+use common::{Better, Report, median, rate, runtime};
 use conformance::cluster::Cluster;
 use lockapi::lease::Terms;
 use lockapi::{Backend, BackendExt, SemaphoreExt};
@@ -23,7 +25,7 @@ const PERMITS: u32 = 64;
 fn main() {
     let mut report = Report::open("permits");
     report.of("sqlx");
-    let report = on_one_core(|url| {
+    let report = one_core::on_one_core(|url| {
         let url = url.to_owned();
         runtime().block_on(async {
             let measured = tokio::spawn(async move {

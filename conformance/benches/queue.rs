@@ -4,12 +4,14 @@
 //! numbers depend on the machine; the ratios are what to look at. Commits are durable on both sides.
 
 mod common;
+#[path = "common/one_core.rs"]
+mod one_core;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{Better, Report, median, on_one_core, rate, runtime};
+use common::{Better, Report, median, rate, runtime};
 use conformance::cluster::Cluster;
 use lockapi::queue::{Claim, Job};
 use lockapi::worker::{Context, Stop, Worker};
@@ -50,7 +52,7 @@ fn main() {
 }
 
 fn one_core(mut report: Report) -> Report {
-    on_one_core(|url| {
+    one_core::on_one_core(|url| {
         let url = url.to_owned();
         runtime().block_on(async {
             tokio::spawn(async move {

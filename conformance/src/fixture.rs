@@ -9,6 +9,8 @@ use lockapi::engine::Options;
 use lockapi::lease::Peeked;
 use lockapi::limit::{Level, Verdict, Want};
 use lockapi::queue::{Delivery, Job, Pushed, Taken};
+use lockapi::sight::{Priority, Report};
+use lockapi::table::{Table, TableMode};
 use lockapi::{Backend, Fence, LockId, Mutex, Queue, RateLimiter, Result};
 
 use crate::accounts::Accounts;
@@ -40,6 +42,8 @@ pub enum Need {
     Proxy,
     /// A pool of the program, which can be exhausted.
     Pool,
+    /// Sessions of a server, which can be seen and ended.
+    Sessions,
     /// Connections that the backend opens and closes itself, so that they can be counted.
     OwnConnections,
     /// Rows of the program, written with optimistic locking.
@@ -58,6 +62,7 @@ impl fmt::Display for Need {
             Self::Standby => "a standby",
             Self::Proxy => "a proxy",
             Self::Pool => "a pool",
+            Self::Sessions => "sessions of a server",
             Self::OwnConnections => "connections of its own",
             Self::Accounts => "accounts",
         })
@@ -289,6 +294,38 @@ pub trait Transaction: Send {
     /// # Errors
     /// Those of the backend.
     async fn check_all_in(&mut self, limiter: &dyn RateLimiter, wants: &[Want]) -> Result<Verdict>;
+
+    /// Locks a table of the user; without a timeout it does not wait.
+    ///
+    /// # Errors
+    /// Those of the backend.
+    async fn lock_table_in(
+        &mut self,
+        table: Table,
+        mode: TableMode,
+        timeout: Option<Duration>,
+    ) -> Result<bool>;
+
+    /// Runs a query of one text column, which waits no longer than that for a lock.
+    ///
+    /// # Errors
+    /// Those of the backend and of the driver.
+    async fn with_lock_timeout_in(
+        &mut self,
+        timeout: Duration,
+        sql: &'static str,
+    ) -> Result<String, Problem>;
+
+    /// Runs a statement with priority over whoever is in its way.
+    ///
+    /// # Errors
+    /// Those of the backend and of the driver.
+    async fn with_priority_in(
+        &mut self,
+        backend: &Arc<dyn Backend>,
+        priority: Priority,
+        sql: &'static str,
+    ) -> Result<Report, Problem>;
 
     /// Runs a query of one text column and answers its first row.
     async fn query(&mut self, sql: &'static str) -> String;

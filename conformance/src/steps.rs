@@ -10,10 +10,12 @@ use async_trait::async_trait;
 use lockapi::limit::{Metered, Policy, Verdict, Want};
 use lockapi::mutex::Named;
 use lockapi::queue::{Delivery, Job, Pushed, Taken};
-use lockapi::{Fence, Key, Mutex, Queue, RateLimiter, Result};
+use lockapi::sight::{Priority, Report};
+use lockapi::table::{Table, TableMode};
+use lockapi::{Backend, Fence, Key, Mutex, Queue, RateLimiter, Result};
 use tokio::sync::oneshot;
 
-use crate::fixture::Transaction;
+use crate::fixture::{Problem, Transaction};
 
 /// What a mutex is called.
 #[derive(Clone, Debug)]
@@ -96,6 +98,38 @@ pub trait BlockingTransaction {
     /// # Errors
     /// Those of the backend.
     fn check_all_in(&mut self, limiter: &Meter, wants: &[Want]) -> Result<Verdict>;
+
+    /// Locks a table of the user; without a timeout it does not wait.
+    ///
+    /// # Errors
+    /// Those of the backend.
+    fn lock_table_in(
+        &mut self,
+        table: Table,
+        mode: TableMode,
+        timeout: Option<Duration>,
+    ) -> Result<bool>;
+
+    /// Runs a query of one text column, which waits no longer than that for a lock.
+    ///
+    /// # Errors
+    /// Those of the backend and of the driver.
+    fn with_lock_timeout_in(
+        &mut self,
+        timeout: Duration,
+        sql: &'static str,
+    ) -> Result<String, Problem>;
+
+    /// Runs a statement with priority over whoever is in its way.
+    ///
+    /// # Errors
+    /// Those of the backend and of the driver.
+    fn with_priority_in(
+        &mut self,
+        backend: &dyn Backend,
+        priority: Priority,
+        sql: &'static str,
+    ) -> Result<Report, Problem>;
 
     /// Runs a query of one text column and answers its first row.
     fn query(&mut self, sql: &'static str) -> String;
@@ -222,6 +256,36 @@ impl Transaction for OnThread {
         };
         let wants = wants.to_vec();
         self.ask(move |transaction| transaction.check_all_in(&meter, &wants))
+            .await
+    }
+
+    async fn lock_table_in(
+        &mut self,
+        table: Table,
+        mode: TableMode,
+        timeout: Option<Duration>,
+    ) -> Result<bool> {
+        self.ask(move |transaction| transaction.lock_table_in(table, mode, timeout))
+            .await
+    }
+
+    async fn with_lock_timeout_in(
+        &mut self,
+        timeout: Duration,
+        sql: &'static str,
+    ) -> Result<String, Problem> {
+        self.ask(move |transaction| transaction.with_lock_timeout_in(timeout, sql))
+            .await
+    }
+
+    async fn with_priority_in(
+        &mut self,
+        backend: &Arc<dyn Backend>,
+        priority: Priority,
+        sql: &'static str,
+    ) -> Result<Report, Problem> {
+        let backend = Arc::clone(backend);
+        self.ask(move |transaction| transaction.with_priority_in(&*backend, priority, sql))
             .await
     }
 

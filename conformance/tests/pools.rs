@@ -117,6 +117,7 @@ fn options() -> Options {
     Options::default()
         .namespace(format!("n{:016x}", fastrand::u64(..)))
         .waiters(2)
+        .notes(false)
 }
 
 fn no_more_is_taken_than_is_stated<L: Library>() {

@@ -15,6 +15,7 @@ use crate::mutex::{Mutex, MutexSet, RwLock, Striped};
 use crate::queue::{self, Queue};
 use crate::schedule::{self, Scheduler};
 use crate::semaphore::Semaphore;
+use crate::sight::{Inspector, Operator};
 
 /// What a backend can do, beyond what every backend can.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +25,8 @@ pub struct Capabilities {
     pub session_locks: bool,
     /// Waiting that others end at once by a notification; without them it ends at the next look.
     pub notifications: bool,
+    /// Sessions of a server, with applications and statements, which can be seen and ended.
+    pub sessions: bool,
 }
 
 impl Capabilities {
@@ -31,6 +34,7 @@ impl Capabilities {
     pub const ALL: Self = Self {
         session_locks: true,
         notifications: true,
+        sessions: true,
     };
 }
 
@@ -108,6 +112,12 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// # Errors
     /// `Invalid` for a name that is not 1 to 255 bytes, or terms that are outside their limits.
     fn open_scheduler(&self, name: String, terms: schedule::Terms) -> Result<Arc<dyn Scheduler>>;
+
+    /// Sees who holds and who waits for what; nothing is sent.
+    fn inspector(&self) -> Arc<dyn Inspector>;
+
+    /// Takes locks, leases and jobs from others; nothing is sent.
+    fn operator(&self) -> Arc<dyn Operator>;
 
     /// Creates or upgrades the tables. When nothing is to do it needs no right to change them.
     ///

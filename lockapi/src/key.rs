@@ -50,6 +50,10 @@ impl Key {
         }
     }
 
+    pub(crate) fn is_name(&self) -> bool {
+        matches!(self.0, Form::Name(_))
+    }
+
     /// The advisory lock that stands for this key in `namespace`.
     #[must_use]
     pub fn lock_id(&self, namespace: &str) -> LockId {

@@ -26,6 +26,11 @@
 //! # lockapi::blocking::block_on(example()).unwrap();
 //! ```
 //!
+//! The features `tracing` and `metrics` have the engine tell of itself: of waits and holds, with
+//! warnings from [`engine::Options::warn_waited`] and [`warn_held`](engine::Options::warn_held) on, of
+//! contention, renewals, losses, claims, queues and batches. Without them nothing is told; nothing
+//! else changes.
+//!
 //! Programs without an async runtime use [`blocking`]. Backends implement [`seam::Connector`],
 //! which [`engine::start`] turns into a [`Backend`].
 
@@ -41,6 +46,8 @@ pub mod queue;
 pub mod schedule;
 pub mod seam;
 pub mod semaphore;
+pub mod sight;
+pub mod table;
 pub mod versioned;
 pub mod worker;
 
@@ -50,6 +57,7 @@ mod fence;
 mod hold;
 mod key;
 mod migrate;
+mod telemetry;
 mod wait;
 
 pub use backend::{Backend, BackendExt, Capabilities};

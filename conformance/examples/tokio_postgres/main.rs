@@ -14,12 +14,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use conformance::{Driver, Face, Need, Postgres, Transaction};
+use conformance::{Driver, Face, Need, Postgres, Problem, Transaction};
 use lockapi::engine::Options;
 use lockapi::limit::{Verdict, Want};
 use lockapi::queue::{Delivery, Job, Pushed, Taken};
+use lockapi::sight::{Priority, Report};
+use lockapi::table::{
+    Table, TableMode, limit_waits_on, lock_table_on, prioritize_on, try_lock_table_on,
+};
 use lockapi::{Backend, Fence, Mutex, Queue, RateLimiter, Result};
 use tokio_postgres::{Client, NoTls};
+
+use backend::Borrowed;
 use transaction::{AckIn, CheckIn, InTransaction, LimitIn, PushIn, TakeIn};
 
 fn main() {
@@ -84,6 +90,44 @@ impl Transaction for Begun {
 
     async fn check_all_in(&mut self, limiter: &dyn RateLimiter, wants: &[Want]) -> Result<Verdict> {
         limiter.check_all_in(&mut self.0, wants).await
+    }
+
+    async fn lock_table_in(
+        &mut self,
+        table: Table,
+        mode: TableMode,
+        timeout: Option<Duration>,
+    ) -> Result<bool> {
+        let connection = &mut Borrowed(&mut self.0);
+        match timeout {
+            None => try_lock_table_on(connection, &table, mode).await,
+            Some(timeout) => {
+                lock_table_on(connection, &table, mode, timeout).await?;
+                Ok(true)
+            }
+        }
+    }
+
+    async fn with_lock_timeout_in(
+        &mut self,
+        timeout: Duration,
+        sql: &'static str,
+    ) -> Result<String, Problem> {
+        let limited = limit_waits_on(&mut Borrowed(&mut self.0), timeout).await?;
+        let answer = self.0.query_one(sql, &[]).await?.get(0);
+        limited.lift_on(&mut Borrowed(&mut self.0)).await?;
+        Ok(answer)
+    }
+
+    async fn with_priority_in(
+        &mut self,
+        backend: &Arc<dyn Backend>,
+        priority: Priority,
+        sql: &'static str,
+    ) -> Result<Report, Problem> {
+        let scope = prioritize_on(&mut Borrowed(&mut self.0), &**backend, priority).await?;
+        self.0.batch_execute(sql).await?;
+        Ok(scope.finish().await)
     }
 
     async fn query(&mut self, sql: &'static str) -> String {

@@ -2,6 +2,7 @@
 
 use std::future::pending;
 
+use lockapi::engine::Options;
 use lockapi::lease::Terms;
 use lockapi::{Backend, BackendExt, LeaseGuard, MutexGuard};
 use tokio::runtime::Runtime;
@@ -147,7 +148,9 @@ async fn runtime_of_the_backend_shuts_down(cx: Context) {
 async fn connections_end_with_the_backend(cx: Context) {
     let none = async || cx.sessions().await == 0;
     eventually("the session of the migration ends", none).await;
-    let backend = cx.backend().await;
+    // What is noted of them is noted on another.
+    let options = Options::default().notes(false);
+    let backend = cx.connect(options).await.unwrap();
     eventually("nothing is kept open before it is needed", async || {
         cx.sessions().await == 0
     })

@@ -36,6 +36,8 @@ mod schedule;
 mod schema;
 mod semaphore;
 mod sets;
+mod sight;
+mod tables;
 mod transactions;
 mod versioned;
 mod worker;
@@ -90,6 +92,8 @@ const MODULES: &[&[Case]] = &[
     worker::CASES,
     worker_outage::CASES,
     schedule::CASES,
+    sight::CASES,
+    tables::CASES,
 ];
 
 pub(crate) use interop::cases as interop;

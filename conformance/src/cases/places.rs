@@ -123,14 +123,18 @@ async fn proxy_with_one_session_is_detected(cx: Context) {
     );
 }
 
+fn is_direct(can: Capabilities) -> bool {
+    can.session_locks && can.notifications
+}
+
 async fn direct_connection_is_not_taken_for_a_proxy(cx: Context) {
     for _ in 0..5 {
-        assert_eq!(cx.backend().await.capabilities(), Capabilities::ALL);
+        assert!(is_direct(cx.backend().await.capabilities()));
     }
     // Neither when others connect at the same time.
     let connecting = (0..8).map(|_| cx.connect(Options::default()));
     for backend in futures_util::future::join_all(connecting).await {
-        assert_eq!(backend.unwrap().capabilities(), Capabilities::ALL);
+        assert!(is_direct(backend.unwrap().capabilities()));
     }
     assert_ne!(cx.at(Place::Shared).await.namespace(), cx.namespace());
 }

@@ -3,6 +3,7 @@
 mod queue;
 mod rw_lock;
 mod schedule;
+mod sight;
 mod slots;
 
 use std::sync::Arc;
@@ -110,6 +111,14 @@ impl Backend for Blocking<blocking::Backend> {
         terms: lockapi::schedule::Terms,
     ) -> Result<Arc<dyn lockapi::Scheduler>> {
         Ok(Arc::new(Blocking(self.0.scheduler_with(name, terms)?)))
+    }
+
+    fn inspector(&self) -> Arc<dyn lockapi::sight::Inspector> {
+        Arc::new(Blocking(self.0.inspector()))
+    }
+
+    fn operator(&self) -> Arc<dyn lockapi::sight::Operator> {
+        Arc::new(Blocking(self.0.operator()))
     }
 
     async fn migrate(&self) -> Result<()> {

@@ -3,6 +3,7 @@
 mod queue;
 mod rw_lock;
 mod schedule;
+mod sight;
 mod slots;
 
 use std::sync::Arc;
@@ -102,6 +103,14 @@ impl<B: Backend + ?Sized> Backend for Through<B> {
         terms: lockapi::schedule::Terms,
     ) -> Result<Arc<dyn lockapi::Scheduler>> {
         Ok(Arc::new(Through(self.0.open_scheduler(name, terms)?)))
+    }
+
+    fn inspector(&self) -> Arc<dyn lockapi::sight::Inspector> {
+        Arc::new(Through(self.0.inspector()))
+    }
+
+    fn operator(&self) -> Arc<dyn lockapi::sight::Operator> {
+        Arc::new(Through(self.0.operator()))
     }
 
     async fn migrate(&self) -> Result<()> {

@@ -220,6 +220,14 @@ impl Fixture for OnPostgres {
                   WHERE namespace = {namespace}"
             ))
             .await;
+        self.observer
+            .rows(format!(
+                "UPDATE lockapi.lock_name SET seen_at = seen_at - {micros} * interval '1 microsecond'
+                  WHERE namespace = {namespace};
+                 UPDATE lockapi.lock_note SET since = since - {micros} * interval '1 microsecond'
+                  WHERE backend IN (SELECT backend FROM lockapi.lock_session WHERE namespace = {namespace})"
+            ))
+            .await;
         // The time that a run was due is in its key: all leave before the first comes back.
         self.observer
             .rows(format!(

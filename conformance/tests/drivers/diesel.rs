@@ -9,7 +9,9 @@ use async_trait::async_trait;
 use backend_diesel::{
     AckIn, CheckIn, InTransaction, LimitIn, PushIn, TakeIn, transact, update_versioned,
 };
-use conformance::{Accounts, BlockingTransaction, Driver, Meter, Name, Steps, Transaction};
+use conformance::{
+    Accounts, BlockingTransaction, Driver, Meter, Name, Problem, Steps, Transaction,
+};
 use diesel::connection::SimpleConnection;
 use diesel::r2d2::{ConnectionManager, Pool};
 use diesel::sql_types::Text;
@@ -17,6 +19,8 @@ use diesel::{Connection, ExpressionMethods, PgConnection, QueryDsl, QueryableByN
 use lockapi::engine::Options;
 use lockapi::limit::{Verdict, Want};
 use lockapi::queue::{Delivery, Job, Pushed, Taken};
+use lockapi::sight::{Priority, Report};
+use lockapi::table::{Table, TableMode};
 use lockapi::versioned::{BoxError, Outcome, Retry};
 use lockapi::{Backend, Fence, Queue, Result};
 
@@ -114,6 +118,48 @@ impl BlockingTransaction for Begun<'_> {
 
     fn check_all_in(&mut self, limiter: &Meter, wants: &[Want]) -> Result<Verdict> {
         limiter.check_all_in(self.0, wants)
+    }
+
+    fn lock_table_in(
+        &mut self,
+        table: Table,
+        mode: TableMode,
+        timeout: Option<Duration>,
+    ) -> Result<bool> {
+        match timeout {
+            None => backend_diesel::try_lock_table_in(self.0, table, mode),
+            Some(timeout) => {
+                backend_diesel::lock_table_in(self.0, table, mode, timeout)?;
+                Ok(true)
+            }
+        }
+    }
+
+    fn with_lock_timeout_in(
+        &mut self,
+        timeout: Duration,
+        sql: &'static str,
+    ) -> Result<String, Problem> {
+        backend_diesel::with_lock_timeout_in(self.0, timeout, |connection| {
+            let named = format!("SELECT q.answer::text FROM ({sql}) AS q (answer)");
+            let rows = diesel::sql_query(named).load::<Answer>(connection)?;
+            let first = rows.into_iter().next().ok_or("no row")?;
+            Ok(first.answer)
+        })
+    }
+
+    fn with_priority_in(
+        &mut self,
+        backend: &dyn Backend,
+        priority: Priority,
+        sql: &'static str,
+    ) -> Result<Report, Problem> {
+        let run = |connection: &mut PgConnection| {
+            diesel::sql_query(sql).execute(connection)?;
+            Ok::<_, Problem>(())
+        };
+        let (_, report) = backend_diesel::with_priority_in(backend, self.0, priority, run)?;
+        Ok(report)
     }
 
     fn query(&mut self, sql: &'static str) -> String {

@@ -7,11 +7,13 @@ use async_trait::async_trait;
 use backend_sqlx::{
     AckIn, CheckIn, InTransaction, LimitIn, PushIn, TakeIn, VersionedUpdate, transact,
 };
-use conformance::{Accounts, Driver, Transaction};
+use conformance::{Accounts, Driver, Problem, Transaction};
 use lockapi::engine::Options;
 use lockapi::limit::{Verdict, Want};
 use lockapi::queue::{Delivery, Job, Pushed, Taken};
-use lockapi::versioned::{BoxError, Outcome, Retry, Table};
+use lockapi::sight::{Priority, Report};
+use lockapi::table::{Table, TableMode};
+use lockapi::versioned::{BoxError, Outcome, Retry};
 use lockapi::{Backend, Fence, Mutex, Queue, RateLimiter, Result};
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{PgConnection, PgPool, Postgres as Database};
@@ -88,6 +90,49 @@ impl Transaction for Begun {
         limiter.check_all_in(&mut self.0, wants).await
     }
 
+    async fn lock_table_in(
+        &mut self,
+        table: Table,
+        mode: TableMode,
+        timeout: Option<Duration>,
+    ) -> Result<bool> {
+        match timeout {
+            None => backend_sqlx::try_lock_table_in(&mut self.0, table, mode).await,
+            Some(timeout) => {
+                backend_sqlx::lock_table_in(&mut self.0, table, mode, timeout).await?;
+                Ok(true)
+            }
+        }
+    }
+
+    async fn with_lock_timeout_in(
+        &mut self,
+        timeout: Duration,
+        sql: &'static str,
+    ) -> Result<String, Problem> {
+        backend_sqlx::with_lock_timeout_in(&mut self.0, timeout, |connection| {
+            Box::pin(async move { Ok(sqlx::query_scalar(sql).fetch_one(connection).await?) })
+        })
+        .await
+    }
+
+    async fn with_priority_in(
+        &mut self,
+        backend: &Arc<dyn Backend>,
+        priority: Priority,
+        sql: &'static str,
+    ) -> Result<Report, Problem> {
+        let (_, report) =
+            backend_sqlx::with_priority_in(&**backend, &mut self.0, priority, |connection| {
+                Box::pin(async move {
+                    sqlx::query(sql).execute(connection).await?;
+                    Ok::<_, Problem>(())
+                })
+            })
+            .await?;
+        Ok(report)
+    }
+
     async fn query(&mut self, sql: &'static str) -> String {
         sqlx::query_scalar(sql)
             .fetch_one(&mut *self.0)
@@ -106,8 +151,8 @@ impl Transaction for Begun {
 
 struct InPool(PgPool);
 
-fn table() -> Result<Table> {
-    Table::new("account", &["id"], "version")?.in_schema("conformance")
+fn table() -> Result<lockapi::versioned::Table> {
+    lockapi::versioned::Table::new("account", &["id"], "version")?.in_schema("conformance")
 }
 
 async fn read(

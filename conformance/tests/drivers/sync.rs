@@ -9,11 +9,15 @@ use async_trait::async_trait;
 use backend_sync::{
     AckIn, CheckIn, InTransaction, LimitIn, PushIn, TakeIn, transact, update_versioned,
 };
-use conformance::{Accounts, BlockingTransaction, Driver, Meter, Name, Steps, Transaction};
+use conformance::{
+    Accounts, BlockingTransaction, Driver, Meter, Name, Problem, Steps, Transaction,
+};
 use lockapi::engine::Options;
 use lockapi::limit::{Verdict, Want};
 use lockapi::queue::{Delivery, Job, Pushed, Taken};
-use lockapi::versioned::{BoxError, Outcome, Retry, Table};
+use lockapi::sight::{Priority, Report};
+use lockapi::table::{Table, TableMode};
+use lockapi::versioned::{BoxError, Outcome, Retry};
 use lockapi::{Backend, Fence, Queue, Result};
 use r2d2_postgres::PostgresConnectionManager;
 use r2d2_postgres::postgres::types::Type;
@@ -107,6 +111,45 @@ impl BlockingTransaction for Begun<'_, '_> {
         limiter.check_all_in(self.0, wants)
     }
 
+    fn lock_table_in(
+        &mut self,
+        table: Table,
+        mode: TableMode,
+        timeout: Option<Duration>,
+    ) -> Result<bool> {
+        match timeout {
+            None => backend_sync::try_lock_table_in(self.0, table, mode),
+            Some(timeout) => {
+                backend_sync::lock_table_in(self.0, table, mode, timeout)?;
+                Ok(true)
+            }
+        }
+    }
+
+    fn with_lock_timeout_in(
+        &mut self,
+        timeout: Duration,
+        sql: &'static str,
+    ) -> Result<String, Problem> {
+        backend_sync::with_lock_timeout_in(self.0, timeout, |connection| {
+            Ok(connection.query_one(sql, &[])?.get(0))
+        })
+    }
+
+    fn with_priority_in(
+        &mut self,
+        backend: &dyn Backend,
+        priority: Priority,
+        sql: &'static str,
+    ) -> Result<Report, Problem> {
+        let run = |connection: &mut postgres::Transaction<'_>| {
+            connection.batch_execute(sql)?;
+            Ok::<_, Problem>(())
+        };
+        let (_, report) = backend_sync::with_priority_in(backend, self.0, priority, run)?;
+        Ok(report)
+    }
+
     fn query(&mut self, sql: &'static str) -> String {
         self.0.query_one(sql, &[]).expect("a row").get(0)
     }
@@ -129,7 +172,8 @@ impl At {
 }
 
 fn write<C: GenericClient>(client: &mut C, id: i64, seen: i64, balance: i64) -> Result<Outcome> {
-    let table = Table::new("account", &["id"], "version")?.in_schema("conformance")?;
+    let table =
+        lockapi::versioned::Table::new("account", &["id"], "version")?.in_schema("conformance")?;
     let set = [("balance", (&balance as _, Type::INT8))];
     update_versioned(client, &table, &[(&id, Type::INT8)], seen, &set)
 }

@@ -11,6 +11,11 @@ use lockapi::mutex::{
 use lockapi::queue;
 use lockapi::schedule;
 use lockapi::seam::{Operation, Remember, Restore, Statement, Type};
+use lockapi::sight::{
+    CancelJob, ForceRelease, ListAudit, ListLeases, ListLocks, ListRunning, ListWaits, Note,
+    SweepNotes, Terminate, Unblock,
+};
+use lockapi::table::{LimitWaits, LockTable, Marked, OwnPid};
 use postgres::{Client, NoTls};
 
 fn statements() -> Vec<Statement> {
@@ -79,6 +84,21 @@ fn statements() -> Vec<Statement> {
         schedule::ReadTasks::STATEMENT,
         schedule::ReadRuns::STATEMENT,
         schedule::SweepRuns::STATEMENT,
+        Note::STATEMENT,
+        SweepNotes::STATEMENT,
+        ListLocks::STATEMENT,
+        ListWaits::STATEMENT,
+        ListLeases::STATEMENT,
+        ListRunning::STATEMENT,
+        ListAudit::STATEMENT,
+        ForceRelease::STATEMENT,
+        Terminate::STATEMENT,
+        CancelJob::STATEMENT,
+        Unblock::STATEMENT,
+        LockTable::STATEMENT,
+        LimitWaits::STATEMENT,
+        Marked::STATEMENT,
+        OwnPid::STATEMENT,
     ]
 }
 
@@ -128,6 +148,8 @@ fn are_all_listed() {
         "queue/operations",
         "schedule/operations",
         "seam",
+        "sight/operations",
+        "table",
     ];
     for module in modules {
         for file in std::fs::read_dir(format!("{folder}/{module}")).expect("the sources") {

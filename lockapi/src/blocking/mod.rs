@@ -25,6 +25,7 @@ mod queue;
 mod rw_lock;
 mod schedule;
 mod semaphore;
+mod sight;
 mod worker;
 
 use std::future::Future;
@@ -41,6 +42,7 @@ pub use queue::{Delivery, Queue};
 pub use rw_lock::{ReadGuard, RwLock};
 pub use schedule::Scheduler;
 pub use semaphore::Semaphore;
+pub use sight::{Inspector, Operator};
 pub use worker::{Context, Worker};
 
 use crate::backend::{BackendExt, Capabilities};
@@ -211,6 +213,24 @@ impl Backend {
     ) -> Result<Scheduler> {
         let scheduler = self.0.open_scheduler(name.into(), terms);
         scheduler.map(Scheduler::from)
+    }
+
+    /// The backend of the async face, which it is made of.
+    #[must_use]
+    pub fn inner(&self) -> &Arc<dyn crate::Backend> {
+        &self.0
+    }
+
+    /// Sees who holds and who waits for what; nothing is sent.
+    #[must_use]
+    pub fn inspector(&self) -> Inspector {
+        self.0.inspector().into()
+    }
+
+    /// Takes locks, leases and jobs from others; nothing is sent.
+    #[must_use]
+    pub fn operator(&self) -> Operator {
+        self.0.operator().into()
     }
 
     /// Creates or upgrades the tables; see [`Backend::migrate`](crate::Backend::migrate).

@@ -12,6 +12,7 @@ use tokio::sync::{Notify, oneshot};
 use super::link::{Link, Links};
 use crate::error::{Error, ErrorKind, Failure, Result};
 use crate::seam::{Connection, Connector, Operation};
+use crate::telemetry;
 use crate::wait::yield_now;
 
 /// The most requests in one statement, of the usual weight.
@@ -94,6 +95,7 @@ impl<O: Queued, N: Connection> Pile<N> for Requests<O> {
     fn serve<'a>(&'a mut self, link: &'a mut Link<N>) -> Served<'a> {
         Box::pin(async move {
             let from = self.split();
+            telemetry::batch(O::STATEMENT.name, self.asked.len() - from);
             let answers = link.perform(&self.asked[from..]).await?;
             self.asked.truncate(from);
             self.single = self.single.saturating_sub(1);

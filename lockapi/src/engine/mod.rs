@@ -25,6 +25,8 @@ use crate::queue::{self, Queue};
 use crate::schedule::{self, Scheduler};
 use crate::seam::{Connector, Mode};
 use crate::semaphore::{MAX_PERMITS, Semaphore, check_permits};
+use crate::sight::{Inspector, Operator};
+use crate::telemetry::Warn;
 
 mod clock;
 mod election_handle;
@@ -44,6 +46,7 @@ mod schedules;
 mod semaphore_handle;
 mod session_lane;
 mod sessions;
+mod sight;
 mod slots;
 
 pub(crate) use clock::Clock;
@@ -60,6 +63,7 @@ pub(crate) use notify::{Heard, LISTEN, UNLISTEN};
 pub use notify::{Notify, listen};
 use queues::Queues;
 use sessions::Sessions;
+use sight::{Names, Noting};
 use slots::Slots;
 
 /// How long migrations may take: another process may be applying them.
@@ -77,6 +81,8 @@ pub struct Options {
     waiters: usize,
     timeout: Duration,
     heartbeat: Duration,
+    notes: bool,
+    warn: Warn,
 }
 
 impl Default for Options {
@@ -87,6 +93,8 @@ impl Default for Options {
             waiters: 4,
             timeout: Duration::from_secs(5),
             heartbeat: Duration::from_secs(1),
+            notes: true,
+            warn: Warn::default(),
         }
     }
 }
@@ -129,6 +137,30 @@ impl Options {
     #[must_use]
     pub fn heartbeat(mut self, heartbeat: Duration) -> Self {
         self.heartbeat = heartbeat;
+        self
+    }
+
+    /// Whether mutexes that are held or waited for long are noted with their names, for those who
+    /// [look](crate::sight); they are unless set. It takes the connection of jobs.
+    #[must_use]
+    pub fn notes(mut self, notes: bool) -> Self {
+        self.notes = notes;
+        self
+    }
+
+    /// Warns of each mutex or lease that was granted after `time` or more, with the feature `tracing`;
+    /// never unless set.
+    #[must_use]
+    pub fn warn_waited(mut self, time: Duration) -> Self {
+        self.warn.waited = Some(time);
+        self
+    }
+
+    /// Warns of each guard of a mutex or lease that is given up after `time` or more, with the feature
+    /// `tracing`; never unless set.
+    #[must_use]
+    pub fn warn_held(mut self, time: Duration) -> Self {
+        self.warn.held = Some(time);
         self
     }
 
@@ -235,6 +267,7 @@ async fn on_lane<C: Connector, T: Send + 'static>(
 struct Core<C: Connector> {
     name: &'static str,
     namespace: Arc<str>,
+    warn: Warn,
     links: Arc<Links<C>>,
     lane: Arc<Lane<C>>,
     leases: Arc<Leases<C>>,
@@ -243,6 +276,7 @@ struct Core<C: Connector> {
     queues: Arc<Queues<C>>,
     limits: Arc<Limits<C>>,
     sessions: Arc<Sessions>,
+    names: Arc<Names>,
     notices: Notices<C>,
 }
 
@@ -273,12 +307,22 @@ impl<C: Connector> Core<C> {
         let leases = Leases::new(Arc::clone(&lane), keeper.clone());
         let jobs = Lane::new(Arc::clone(&links));
         let queues = Queues::new(Arc::clone(&jobs), keeper);
-        let notices = Notices::new(Arc::clone(&links));
+        let names = Arc::<Names>::default();
         let namespace: Arc<str> = options.namespace.into();
+        if options.notes {
+            let noting = Noting::new(
+                Arc::clone(&jobs),
+                Arc::clone(&names),
+                Arc::clone(&namespace),
+            );
+            sessions.look_with(move |looked| noting.look(looked));
+        }
+        let notices = Notices::new(Arc::clone(&links));
         let limits = Limits::new(Arc::clone(&namespace), &links);
         Arc::new(Self {
             name,
             namespace,
+            warn: options.warn,
             links,
             lane,
             leases,
@@ -286,6 +330,7 @@ impl<C: Connector> Core<C> {
             queues,
             limits,
             sessions,
+            names,
             notices,
         })
     }
@@ -337,6 +382,7 @@ impl<C: Connector> Backend for Engine<C> {
         Capabilities {
             session_locks: direct,
             notifications: direct,
+            sessions: C::SERVER,
         }
     }
 
@@ -400,6 +446,14 @@ impl<C: Connector> Backend for Engine<C> {
         let checked = terms.check(&name);
         checked.map_err(|error| error.during("scheduler").on(&name))?;
         Ok(schedules::open(&self.0, name, terms))
+    }
+
+    fn inspector(&self) -> Arc<dyn Inspector> {
+        sight::inspector(&self.0)
+    }
+
+    fn operator(&self) -> Arc<dyn Operator> {
+        sight::operator(&self.0)
     }
 
     async fn migrate(&self) -> Result<()> {

@@ -14,6 +14,7 @@ use crate::fence::{Fence, Proof};
 use crate::key::{Key, LockId};
 use crate::mutex::{Line, Mutex, MutexGuard, ReadGuard, RwLock, Way, line};
 use crate::seam::Connector;
+use crate::telemetry::{self, Held, Kind, Stamp};
 use crate::wait::unless;
 
 pub(super) fn open<C: Connector>(core: &Arc<Core<C>>, key: Key) -> Arc<dyn Mutex> {
@@ -30,6 +31,15 @@ struct Handle<C: Connector> {
     lock: LockId,
 }
 
+impl<C: Connector> Drop for Handle<C> {
+    fn drop(&mut self) {
+        self.core.names.remove(self.lock);
+    }
+}
+
+/// A grant, and since when it was asked for.
+type Granted = (Grant, Stamp);
+
 /// The lock of a key, taken alone.
 struct Named<C: Connector> {
     handle: Arc<Handle<C>>,
@@ -38,8 +48,10 @@ struct Named<C: Connector> {
 
 impl<C: Connector> Named<C> {
     fn new(core: &Arc<Core<C>>, key: Key) -> Self {
+        let lock = key.lock_id(&core.namespace);
+        core.names.add(lock, &key);
         let handle = Arc::new(Handle {
-            lock: key.lock_id(&core.namespace),
+            lock,
             core: Arc::clone(core),
             key,
         });
@@ -58,7 +70,8 @@ impl<C: Connector> Named<C> {
         operation: &'static str,
         way: Way,
         patience: Patience,
-    ) -> Result<Option<Grant>> {
+    ) -> Result<Option<Granted>> {
+        let since = Stamp::take(&self.handle.core.links.keeper);
         let want = Want {
             lock: self.handle.lock,
             way,
@@ -68,10 +81,11 @@ impl<C: Connector> Named<C> {
         let answer = asked.answer().await;
         answer
             .unwrap_or_else(|| Err(ended(operation)))
+            .map(|granted| granted.map(|grant| (grant, since)))
             .map_err(|error| error.during(operation).on(&self.handle.key))
     }
 
-    async fn wait(&self, operation: &'static str, way: Way) -> Result<Grant> {
+    async fn wait(&self, operation: &'static str, way: Way) -> Result<Granted> {
         let granted = self.ask(operation, way, Patience::Forever).await?;
         granted.ok_or_else(|| self.not_granted(operation, "not granted"))
     }
@@ -81,7 +95,7 @@ impl<C: Connector> Named<C> {
         operation: &'static str,
         way: Way,
         timeout: Duration,
-    ) -> Result<Grant> {
+    ) -> Result<Granted> {
         if timeout.is_zero() {
             let granted = self.ask(operation, way, Patience::None).await?;
             return granted.ok_or_else(|| self.not_granted(operation, "held by another"));
@@ -95,8 +109,11 @@ impl<C: Connector> Named<C> {
             .ok_or_else(|| self.not_granted(operation, format!("not granted within {timeout:?}")))
     }
 
-    fn guard(&self, grant: Grant) -> Guard<C> {
+    fn guard(&self, (grant, asked): Granted) -> Guard<C> {
+        let Handle { core, key, .. } = &*self.handle;
+        let keeper = &core.links.keeper;
         Guard {
+            held: telemetry::granted(Kind::Mutex, key, asked, core.warn, keeper, &grant.hold),
             grant,
             handle: Arc::clone(&self.handle),
         }
@@ -202,6 +219,7 @@ impl<C: Connector> fmt::Debug for Shareable<C> {
 }
 
 struct Guard<C: Connector> {
+    held: Held,
     // Dropped before the handle, whose end may end the lanes.
     grant: Grant,
     handle: Arc<Handle<C>>,
@@ -249,7 +267,12 @@ impl<C: Connector> ReadGuard for Guard<C> {
 
 impl<C: Connector> Guard<C> {
     async fn end(self) -> Result<()> {
-        let Self { grant, handle } = self;
+        let Self {
+            held,
+            grant,
+            handle,
+        } = self;
+        drop(held);
         let released = grant.release().await;
         released
             .unwrap_or_else(|_| Err(ended("unlock")))

@@ -15,6 +15,7 @@ use crate::fence::{Fence, Proof};
 use crate::key::Key;
 use crate::lease::{Holder, LeaseGuard, Peek, Terms};
 use crate::seam::Connector;
+use crate::telemetry::{self, Held, Kind, Stamp};
 use crate::wait::unless;
 
 /// The bounds of the pause between two attempts to acquire.
@@ -75,8 +76,9 @@ impl<C: Connector> Slots<C> {
         operation: &'static str,
         what: What,
     ) -> Result<Option<Box<dyn LeaseGuard>>> {
+        let asked = Stamp::take(&self.0.core.links.keeper);
         let attempt = self.attempt(operation, what).await?;
-        Ok(attempt.ok().map(|claim| self.guard(claim)))
+        Ok(attempt.ok().map(|claim| self.guard(claim, asked)))
     }
 
     pub(super) async fn acquire(
@@ -84,14 +86,15 @@ impl<C: Connector> Slots<C> {
         operation: &'static str,
         what: What,
     ) -> Result<Box<dyn LeaseGuard>> {
+        let asked = Stamp::take(&self.0.core.links.keeper);
         let (lines, first) = (&self.0.core.leases.lines, first(what));
         if lines.is_empty(&self.0.text, first)
             && let Ok(claim) = self.attempt(operation, what).await?
         {
-            return Ok(self.guard(claim));
+            return Ok(self.guard(claim, asked));
         }
         let standing = lines.stand(&self.0.text, first);
-        standing.first(self.wait(operation, what)).await
+        standing.first(self.wait(operation, what, asked)).await
     }
 
     pub(super) async fn acquire_timeout(
@@ -163,19 +166,29 @@ impl<C: Connector> Slots<C> {
             let outcome = answer.await.unwrap_or_else(|_| Err(ended(operation)));
             match outcome.map_err(|error| error.during(operation).on(key))? {
                 Err(Refused { again: true, .. }) => {}
-                answer => return Ok(answer),
+                answer => {
+                    if answer.is_err() {
+                        telemetry::contended(Kind::Lease);
+                    }
+                    return Ok(answer);
+                }
             }
         }
     }
 
-    async fn wait(&self, operation: &'static str, what: What) -> Result<Box<dyn LeaseGuard>> {
+    async fn wait(
+        &self,
+        operation: &'static str,
+        what: What,
+        asked: Stamp,
+    ) -> Result<Box<dyn LeaseGuard>> {
         let core = &self.0.core;
         let mut pause = SHORTEST_PAUSE;
         loop {
             // Registered before the attempt, so a release in between is not missed.
             let released = core.leases.bucket(&self.0.text).notified();
             let left = match self.attempt(operation, what).await? {
-                Ok(claim) => return Ok(self.guard(claim)),
+                Ok(claim) => return Ok(self.guard(claim, asked)),
                 Err(refused) => refused.held_for,
             };
             let jitter = pause.mul_f64(0.5 + fastrand::f64());
@@ -185,8 +198,11 @@ impl<C: Connector> Slots<C> {
         }
     }
 
-    fn guard(&self, claim: Claim<C>) -> Box<dyn LeaseGuard> {
+    fn guard(&self, claim: Claim<C>, asked: Stamp) -> Box<dyn LeaseGuard> {
+        let Handle { core, key, .. } = &*self.0;
+        let keeper = &core.links.keeper;
         Box::new(Guard {
+            held: telemetry::granted(Kind::Lease, key, asked, core.warn, keeper, &claim.hold),
             claim,
             handle: Arc::clone(&self.0),
         })
@@ -202,6 +218,7 @@ fn first(what: What) -> i64 {
 }
 
 struct Guard<C: Connector> {
+    held: Held,
     // Dropped before the handle, whose end may end the lanes.
     claim: Claim<C>,
     handle: Arc<Handle<C>>,
@@ -238,7 +255,12 @@ impl<C: Connector> LeaseGuard for Guard<C> {
     }
 
     async fn release(self: Box<Self>) -> Result<()> {
-        let Self { claim, handle } = *self;
+        let Self {
+            held,
+            claim,
+            handle,
+        } = *self;
+        drop(held);
         let (sender, answer) = oneshot::channel();
         claim.release(move |outcome| drop(sender.send(outcome)));
         let outcome = answer.await.unwrap_or_else(|_| Err(ended("release")));

@@ -171,6 +171,11 @@ impl Terms {
     }
 }
 
+/// What a program calls itself unless it is told.
+pub(crate) fn this_process() -> String {
+    format!("pid {}", std::process::id())
+}
+
 /// A duration in microseconds, rounded down; [`MAX_TTL`] fits many times.
 pub(crate) fn micros(duration: Duration) -> i64 {
     i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)

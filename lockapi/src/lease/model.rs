@@ -130,6 +130,37 @@ impl Table {
         self.rows.insert(place, row);
     }
 
+    /// What is held, with namespace, key and slot.
+    pub(crate) fn all_held(&self, now: i64) -> impl Iterator<Item = (&str, &str, i64, Peeked)> {
+        self.rows.keys().filter_map(move |place| {
+            let (namespace, key, slot) = place;
+            Some((&**namespace, &**key, *slot, self.peek(now, place)?))
+        })
+    }
+
+    /// Takes all slots of a key from their holders, and answers who they were.
+    pub(crate) fn force_release(
+        &mut self,
+        now: i64,
+        mut next_fence: impl FnMut() -> i64,
+        namespace: &str,
+        key: &str,
+    ) -> Vec<String> {
+        let of_key = self
+            .rows
+            .iter_mut()
+            .filter(|((of, name, _), row)| of == namespace && name == key && row.is_held(now));
+        of_key
+            .map(|(_, row)| {
+                row.fence = next_fence() << HAND_OVER_BITS;
+                row.released = true;
+                row.held_until = now;
+                row.expires_at = now;
+                row.owner.clone()
+            })
+            .collect()
+    }
+
     pub(crate) fn renew(&mut self, now: i64, place: &Place, fence: i64, ttl: i64) -> bool {
         let Some(row) = self.of(place, fence) else {
             return false;

@@ -189,6 +189,8 @@ impl Connector for Database {
     type Connection = Session;
     type Listener = Session;
 
+    const SERVER: bool = false;
+
     async fn connect(&self, _: Mode) -> Result<Session, Failure> {
         let mut state = self.shared.lock();
         if state.unreachable {

@@ -10,6 +10,7 @@ use crate::limit::{Level, Limits};
 use crate::mutex::Way;
 use crate::queue::Jobs;
 use crate::schedule::Schedules;
+use crate::sight::{ForceRelease, Notes};
 
 const DAY: i64 = 24 * 3600 * 1_000_000;
 
@@ -37,6 +38,7 @@ pub struct World {
     markers: HashMap<u64, String>,
     pub(crate) jobs: Jobs,
     pub(crate) tasks: Schedules,
+    pub(crate) notes: Notes,
     pub(crate) heard: Heard,
     limits: Limits,
     /// How far the server's clock was set ahead, in microseconds.
@@ -233,6 +235,20 @@ impl World {
         self.locks.get(&lock).map_or(0, Vec::len)
     }
 
+    /// Whether the session holds the lock.
+    pub(crate) fn holds(&self, lock: LockId, session: u64) -> bool {
+        let holders = self.locks.get(&lock);
+        holders.is_some_and(|holders| holders.iter().any(|one| one.session == session))
+    }
+
+    /// Locks that are held, with their sessions and whether they share them.
+    pub(crate) fn held(&self) -> impl Iterator<Item = (LockId, u64, bool)> {
+        self.locks.iter().flat_map(|(lock, holders)| {
+            let of = |one: &Holder| (*lock, one.session, one.alone == 0);
+            holders.iter().map(of)
+        })
+    }
+
     /// How many sessions wait for the lock.
     #[must_use]
     pub fn waiting(&self, lock: LockId) -> usize {
@@ -333,6 +349,25 @@ impl World {
     pub(crate) fn peek_lease(&self, namespace: &str, key: &str, slot: i64) -> Option<Peeked> {
         let place = (namespace.to_owned(), key.to_owned(), slot);
         self.leases.peek(self.now, &place)
+    }
+
+    /// Leases that are held, with namespace, key and slot, in their order.
+    pub(crate) fn held_leases(&self) -> impl Iterator<Item = (&str, &str, i64, Peeked)> {
+        self.leases.all_held(self.now)
+    }
+
+    /// Takes a lease, in all its slots, from its holders, and answers who they were.
+    pub(crate) fn force_release(&mut self, want: &ForceRelease) -> Vec<String> {
+        let (now, fences) = (self.now, &mut self.fences);
+        let owners = self
+            .leases
+            .force_release(now, || next(fences), &want.namespace, &want.key);
+        for owner in &owners {
+            let target = format!("{} of {owner}", want.key);
+            self.notes
+                .log(now, &want.namespace, "release lease", target, &want.reason);
+        }
+        owners
     }
 
     pub(crate) fn sweep_leases(&mut self, limit: i64) -> i64 {

@@ -53,6 +53,11 @@ pub const MIGRATIONS: &[Migration] = &[
         name: "schedule",
         sql: include_str!("../../migrations/0006_schedule.sql"),
     },
+    Migration {
+        version: 8,
+        name: "sight",
+        sql: include_str!("../../migrations/0008_sight.sql"),
+    },
 ];
 
 impl Migration {

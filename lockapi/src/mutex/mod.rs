@@ -31,6 +31,7 @@ pub use in_transaction::{Timeouts, TryIn, WaitIn, lock_on, try_lock_on};
 pub use line::Line;
 pub use one::{ReleaseOne, TryOne};
 pub use rw_lock::{ReadGuard, RwLock};
+pub(crate) use session::mark_id;
 pub use session::{Clear, Enlist, Enlisted, Flush, Relax, TOKENS_AT_RISK};
 pub use set::{MutexSet, MutexSetGuard};
 pub use step::{Step, Stepped, Way};

@@ -7,6 +7,7 @@ use super::operations::{
     PushKeyed, ReadDead, Redrive, Settle, SweepQueue, Take, Turn,
 };
 use super::{How, Pushed, Settled, Ticket, Unique};
+use crate::seam::{Row, Rows, Value};
 
 const DAY: i64 = 24 * 3600 * 1_000_000;
 
@@ -534,6 +535,40 @@ impl Jobs {
         let of = live.filter(|live| live.queue.namespace == namespace);
         of.filter_map(|live| live.running.map(|running| running.lease_until))
             .min()
+    }
+
+    /// The rows that tell which jobs run.
+    pub(crate) fn running(
+        &self,
+        now: i64,
+        namespace: Option<&str>,
+        queue: Option<&str>,
+        most: i64,
+    ) -> Rows {
+        let wanted = |name: &Name| {
+            namespace.is_none_or(|it| it == name.namespace)
+                && queue.is_none_or(|it| it == name.queue)
+        };
+        let live = self.live.iter().filter(|(_, live)| wanted(&live.queue));
+        let mut running: Vec<_> = live
+            .filter_map(|(id, live)| Some((*id, live, live.running?)))
+            .filter(|(.., running)| running.lease_until > now)
+            .collect();
+        running.sort_by_key(|(id, ..)| *id);
+        let row = |(id, live, running): (i64, &Live, Running)| {
+            Row(vec![
+                Value::Int(id),
+                Value::Text(live.queue.namespace.clone()),
+                Value::Text(live.queue.queue.clone()),
+                Value::Text(live.job.name.clone()),
+                Value::Text(live.worker.clone()),
+                Value::Int(live.attempt),
+                Value::Int(now - live.started_at.unwrap_or(now)),
+                Value::Int(running.lease_until - now),
+            ])
+        };
+        let most = usize::try_from(most).unwrap_or_default();
+        running.into_iter().take(most).map(row).collect()
     }
 
     /// How many jobs of a namespace wait, are delivered, and have ended.

@@ -31,6 +31,9 @@ pub trait Connector: Send + Sync + 'static {
     /// A connection that also hears notifications; the same type where every connection does.
     type Listener: Listener + 'static;
 
+    /// Whether there is a server behind it, whose sessions can be seen and ended.
+    const SERVER: bool = true;
+
     /// Opens a connection. The engine bounds the time it may take.
     ///
     /// # Errors

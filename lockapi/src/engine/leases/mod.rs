@@ -20,6 +20,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::hold::Hold;
 use crate::lease::{Acquire, Acquired, Peek, Release, Renew, Sweep, Take, Taken, Terms, slot};
 use crate::seam::Connector;
+use crate::telemetry::{self, Kind, Renewal};
 
 /// A lease is renewed when this part of its time to live has passed …
 const RENEW_PART: u32 = 3;
@@ -316,6 +317,7 @@ impl<C: Connector> Leases<C> {
             state.schedule(id, deadline);
         }
         self.arm(state);
+        telemetry::lost(Kind::Lease, lost.len());
         for entry in lost {
             entry.hold.announce();
         }
@@ -339,6 +341,14 @@ impl<C: Connector> Leases<C> {
         renew: Renew,
         outcome: &Result<bool>,
     ) -> bool {
+        telemetry::renewed(
+            &renew.key,
+            match outcome {
+                Ok(true) => Renewal::Done,
+                Ok(false) => Renewal::Lost,
+                Err(_) => Renewal::Failed,
+            },
+        );
         let mut state = self.lock();
         let mut lost = None;
         let now = self.keeper.now();
@@ -350,6 +360,7 @@ impl<C: Connector> Leases<C> {
             }
             drop(state);
             if let Some(entry) = late {
+                telemetry::lost(Kind::Lease, 1);
                 entry.hold.announce();
             }
             if matches!(outcome, Ok(true)) {
@@ -377,6 +388,7 @@ impl<C: Connector> Leases<C> {
         }
         self.arm(state);
         if let Some(entry) = lost {
+            telemetry::lost(Kind::Lease, 1);
             entry.hold.announce();
         }
         true

@@ -23,6 +23,7 @@ use crate::queue::{
     Settle, Settled, Statistics, SweepQueue, Terms, Ticket, Turn, check_lease, in_transaction,
 };
 use crate::seam::Connector;
+use crate::telemetry;
 use crate::wait::unless;
 
 /// How many rows a statement goes through that works on a queue as a whole.
@@ -274,6 +275,9 @@ impl<C: Connector> Named<C> {
             drop(sender.send(outcome));
         });
         let outcome = answer.await.unwrap_or_else(|_| Err(ended("claim")));
+        if let Ok((_, unclaimed, _)) = &outcome {
+            telemetry::claimed(&handle.name.queue, unclaimed.jobs.len());
+        }
         outcome.map_err(|error| error.on(&handle.name.queue))
     }
 }
@@ -424,7 +428,9 @@ impl<C: Connector> Queue for Named<C> {
             name: self.0.name.clone(),
             most: COUNTED,
         };
-        self.0.call(count).await.map(Statistics::from)
+        let counts = self.0.call(count).await.map(Statistics::from)?;
+        telemetry::counted(&self.0.name.queue, &counts);
+        Ok(counts)
     }
 
     async fn dead_letters(&self, after: i64, most: usize) -> Result<Vec<DeadLetter>> {

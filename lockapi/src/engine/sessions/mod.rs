@@ -9,6 +9,7 @@ mod asked;
 mod failures;
 mod grant;
 mod lines;
+mod look;
 mod settling;
 mod sharing;
 mod state;
@@ -25,6 +26,8 @@ use tokio::sync::{Notify, oneshot};
 pub(crate) use asked::Asked;
 pub(crate) use grant::Grant;
 use lines::{Lines, deadlock};
+use look::Look;
+pub(crate) use look::Looked;
 pub(crate) use state::{Answer, Most, Next, Patience, Request, Want};
 use state::{News, Phase, Ping, Session, Slot, State, Waiter};
 pub(crate) use waiting::Slice;
@@ -36,6 +39,7 @@ use crate::fence::HAND_OVER_BITS;
 use crate::hold::Hold;
 use crate::key::LockId;
 use crate::mutex::Way;
+use crate::telemetry::{self, Kind};
 
 /// How often a lock is passed on within the process before other processes get their turn.
 const MAX_HAND_OVERS: i64 = 64;
@@ -58,6 +62,7 @@ pub(crate) struct Sessions {
     heartbeat: Duration,
     this: Weak<Sessions>,
     start: OnceLock<Box<Start>>,
+    look: OnceLock<Box<Look>>,
 }
 
 impl Sessions {
@@ -77,6 +82,7 @@ impl Sessions {
                 starting: Vec::new(),
                 waking: 0,
                 busy: 0,
+                looking: false,
                 closing: false,
                 ended: false,
             }),
@@ -86,6 +92,7 @@ impl Sessions {
             heartbeat,
             this: this.clone(),
             start: OnceLock::new(),
+            look: OnceLock::new(),
         })
     }
 
@@ -101,6 +108,7 @@ impl Sessions {
             patience,
             way: want.way,
             line: want.line,
+            since: None,
             reply,
         };
         let mut news = News::default();
@@ -130,12 +138,14 @@ impl Sessions {
     fn join(&self, state: &mut State, lock: LockId, waiter: Waiter, news: &mut News) {
         let way = waiter.way;
         if let Some(slot) = state.slots.get_mut(&lock) {
+            telemetry::contended(Kind::Mutex);
             let settled = matches!(slot.phase, Phase::Held(_) | Phase::Waiting);
             if settled && waiter.patience == Patience::None {
                 news.grants.push((waiter.reply, Ok(None)));
                 return;
             }
-            slot.join(waiter);
+            let since = Some(self.keeper.now());
+            slot.join(Waiter { since, ..waiter });
             match slot.phase {
                 Phase::Polling(_) => Self::try_for_first(state, lock),
                 Phase::Shared(_) => self.admit(state, lock, news),
@@ -152,6 +162,7 @@ impl Sessions {
             state.slots.insert(lock, Slot::new(waiter));
             let again = false;
             Self::request(state, 0, Request::Try { lock, way, again });
+            self.look_later(state);
         }
     }
 

@@ -9,6 +9,7 @@ use crate::engine::clock::Time;
 use crate::hold::Hold;
 use crate::key::LockId;
 use crate::mutex::{Stepped, Way};
+use crate::telemetry::{self, Kind};
 
 /// The bounds of the pause between polls when no session is free to wait.
 const POLL_MILLIS: std::ops::Range<u64> = 20..120;
@@ -99,6 +100,7 @@ impl Sessions {
 
     /// Another process holds the lock: finds a way to wait for it.
     fn contended(&self, state: &mut State, lock: LockId, news: &mut News) {
+        telemetry::contended(Kind::Mutex);
         let Some(slot) = state.slots.get_mut(&lock) else {
             return;
         };
@@ -107,6 +109,10 @@ impl Sessions {
         if slot.queue.is_empty() {
             state.slots.remove(&lock);
             return;
+        }
+        let now = self.keeper.now();
+        for waiter in &mut slot.queue {
+            waiter.since.get_or_insert(now);
         }
         if state.busy + state.wanted.len() < state.sessions.len() - 1 {
             slot.phase = Phase::Waiting;

@@ -24,6 +24,7 @@ impl Sessions {
         };
         slot.phase = Phase::Shared(Shared {
             session,
+            since: self.keeper.now(),
             holds: Vec::new(),
             door: Door::Open(self.keeper.now() + MAX_HELD),
         });

@@ -13,6 +13,7 @@ use crate::error::Result;
 use crate::hold::Hold;
 use crate::key::LockId;
 use crate::mutex::{Stepped, Way, line};
+use crate::telemetry::{self, Kind};
 
 /// How long a caller is willing to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +38,8 @@ pub(super) struct Waiter {
     pub(super) patience: Patience,
     pub(super) way: Way,
     pub(super) line: Option<line::Id>,
+    /// Since when it waits for another; unknown of one whose attempt is under way.
+    pub(super) since: Option<Time>,
     pub(super) reply: oneshot::Sender<Granted>,
 }
 
@@ -131,6 +134,7 @@ pub(super) struct Held {
 /// A lock that callers share; all of them together have it once at the server.
 pub(super) struct Shared {
     pub(super) session: usize,
+    pub(super) since: Time,
     pub(super) holds: Vec<(Arc<Hold>, Option<line::Id>)>,
     pub(super) door: Door,
 }
@@ -232,6 +236,8 @@ pub(super) struct State {
     pub(super) waking: u128,
     /// Sessions that wait for locks or hold one, and so cannot take another from `wanted`.
     pub(super) busy: usize,
+    /// Whether a look at the slots is to come.
+    pub(super) looking: bool,
     pub(super) closing: bool,
     pub(super) ended: bool,
 }
@@ -251,6 +257,7 @@ impl News {
     }
 
     pub(super) fn tell(self) {
+        telemetry::lost(Kind::Mutex, self.lost.len());
         for hold in self.lost {
             hold.announce();
         }

@@ -1,0 +1,154 @@
+//! Locks on tables of the program, inside its own transactions.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use lockapi::Result;
+use lockapi::sight::{Operated, Priority, Report};
+use lockapi::table::{
+    Table, TableMode, limit_waits_on, lock_table_on, prioritize_on, try_lock_table_on,
+};
+use sqlx::PgConnection;
+
+use crate::connector::Borrowed;
+
+/// What runs in a scope, on the connection that it is given.
+pub type Work<'c, T, E> = Pin<Box<dyn Future<Output = std::result::Result<T, E>> + Send + 'c>>;
+
+/// Locks a table for the transaction that is open on `connection`, without waiting; `false` when
+/// another is in the way. See [`try_lock_table_on`].
+///
+/// # Cancel safety
+/// When dropped, the table may be locked until the transaction ends.
+///
+/// # Errors
+/// As for [`lock_table_in`], but for `TimedOut`.
+pub async fn try_lock_table_in(
+    connection: &mut PgConnection,
+    table: impl Into<Table> + Send,
+    mode: TableMode,
+) -> Result<bool> {
+    try_lock_table_on(&mut Borrowed(connection), &table.into(), mode).await
+}
+
+/// Locks a table for the transaction that is open on `connection`, and waits for that at most
+/// `timeout`. See [`lock_table_on`].
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use lockapi::table::TableMode;
+/// # async fn example(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut tx = pool.begin().await?;
+/// backend_sqlx::lock_table_in(&mut tx, "orders", TableMode::Share, Duration::from_secs(5)).await?;
+/// tx.commit().await?; // unlocks it
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Cancel safety
+/// When dropped, the table may be locked until the transaction ends, whose timeouts stay changed.
+///
+/// # Errors
+/// `TimedOut`; `Invalid` for a bad name, for a `timeout` of zero or more than 24 days, and where no
+/// transaction is open; `Unsupported` for a table that is not there, or that the role may not lock;
+/// and those of the connection.
+pub async fn lock_table_in(
+    connection: &mut PgConnection,
+    table: impl Into<Table> + Send,
+    mode: TableMode,
+    timeout: Duration,
+) -> Result<()> {
+    lock_table_on(&mut Borrowed(connection), &table.into(), mode, timeout).await
+}
+
+/// Runs `work` in the transaction that is open on `connection`, with no statement waiting longer than
+/// `timeout` for a lock; afterwards the transaction's `lock_timeout` is what it was.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// # async fn example(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut tx = pool.begin().await?;
+/// backend_sqlx::with_lock_timeout_in(&mut tx, Duration::from_secs(1), |conn| {
+///     Box::pin(async move {
+///         sqlx::query("ALTER TABLE orders ADD note text").execute(conn).await?;
+///         Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+///     })
+/// })
+/// .await
+/// .map_err(|error| error.to_string())?;
+/// tx.commit().await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Cancel safety
+/// When dropped, the limit stays until the transaction ends.
+///
+/// # Errors
+/// Those of `work`; as an error of this library, `Invalid` for a `timeout` of zero or more than 24
+/// days, and where no transaction is open, and those of the connection.
+pub async fn with_lock_timeout_in<T, E, W>(
+    connection: &mut PgConnection,
+    timeout: Duration,
+    work: W,
+) -> std::result::Result<T, E>
+where
+    T: Send,
+    E: From<lockapi::Error> + Send,
+    W: for<'c> FnOnce(&'c mut PgConnection) -> Work<'c, T, E> + Send,
+{
+    let limited = limit_waits_on(&mut Borrowed(connection), timeout).await?;
+    // After an error the transaction is to be rolled back, with its settings.
+    let value = work(connection).await;
+    let lifted = limited.lift_on(&mut Borrowed(connection)).await;
+    let value = value?;
+    lifted?;
+    Ok(value)
+}
+
+/// Runs `work` in the transaction that is open on `connection` with priority: who is in its way is
+/// cancelled, and after a grace period ended. Answers who was hit as well. See
+/// [`Operator::prioritize`](lockapi::sight::Operator::prioritize); `backend` looks and strikes.
+///
+/// ```no_run
+/// use lockapi::sight::Priority;
+/// # async fn example(pool: sqlx::PgPool, backend: std::sync::Arc<dyn lockapi::Backend>) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut tx = pool.begin().await?;
+/// let priority = Priority::new("add a column to orders");
+/// let (_, report) = backend_sqlx::with_priority_in(&*backend, &mut tx, priority, |conn| {
+///     Box::pin(async move {
+///         sqlx::query("ALTER TABLE orders ADD note text").execute(conn).await?;
+///         Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+///     })
+/// })
+/// .await
+/// .map_err(|error| error.to_string())?;
+/// tx.commit().await?;
+/// println!("{} sessions were in the way", report.hits.len());
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Cancel safety
+/// When dropped, nobody is hit any more, but for who is about to be.
+///
+/// # Errors
+/// Those of `work`; as an error of this library, `Invalid` for times outside of their limits, and
+/// those of the connection.
+pub async fn with_priority_in<B, T, E, W>(
+    backend: &B,
+    connection: &mut PgConnection,
+    priority: Priority,
+    work: W,
+) -> std::result::Result<(T, Report), E>
+where
+    B: Operated + Sync + ?Sized,
+    T: Send,
+    E: From<lockapi::Error> + Send,
+    W: for<'c> FnOnce(&'c mut PgConnection) -> Work<'c, T, E> + Send,
+{
+    let scope = prioritize_on(&mut Borrowed(connection), backend, priority).await?;
+    let value = work(connection).await?;
+    Ok((value, scope.finish().await))
+}

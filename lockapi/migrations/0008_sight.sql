@@ -1,0 +1,242 @@
+-- Seeing who holds and who waits for what, with names, and a log of what operators did.
+--
+-- An advisory lock is a number of the server. What it is called, which program a session belongs to,
+-- and since when something is held or waited for is noted here by the programs themselves, in the
+-- background, once it has lasted for half a second: a lock that is held for less writes nothing.
+--
+-- Sessions and notes end with the server, so their tables are not logged.
+
+CREATE TABLE lockapi.lock_name (
+    lock_key  int8             NOT NULL,
+    namespace text COLLATE "C" NOT NULL,
+    name      text COLLATE "C" NOT NULL,
+    seen_at   timestamptz      NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT lock_name_pkey PRIMARY KEY (lock_key)
+);
+
+COMMENT ON TABLE lockapi.lock_name IS 'What the numbers of advisory locks are called; deleted a month after they were last seen in use.';
+COMMENT ON COLUMN lockapi.lock_name.lock_key IS 'The number: lockapi.advisory_key(namespace, name).';
+COMMENT ON COLUMN lockapi.lock_name.namespace IS 'Namespace of the backend.';
+COMMENT ON COLUMN lockapi.lock_name.name IS 'The name, with a leading # doubled.';
+COMMENT ON COLUMN lockapi.lock_name.seen_at IS 'When a program last noted that it uses it, to a day.';
+
+CREATE UNLOGGED TABLE lockapi.lock_session (
+    mark      int8             NOT NULL,
+    backend   int8             NOT NULL,
+    namespace text COLLATE "C" NOT NULL,
+    owner     text             NOT NULL,
+    noted_at  timestamptz      NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT lock_session_pkey PRIMARY KEY (mark)
+);
+
+COMMENT ON TABLE lockapi.lock_session IS 'Sessions that hold or wait for mutexes; each lives as long as its mark is locked.';
+COMMENT ON COLUMN lockapi.lock_session.mark IS 'The advisory lock that only this session holds.';
+COMMENT ON COLUMN lockapi.lock_session.backend IS 'Random number of the backend, whose sessions have it in common.';
+COMMENT ON COLUMN lockapi.lock_session.namespace IS 'Namespace of the backend.';
+COMMENT ON COLUMN lockapi.lock_session.owner IS 'The program, in its own words.';
+COMMENT ON COLUMN lockapi.lock_session.noted_at IS 'When it was noted.';
+
+CREATE UNLOGGED TABLE lockapi.lock_note (
+    backend  int8        NOT NULL,
+    lock_key int8        NOT NULL,
+    pair     bool        NOT NULL,
+    waits    bool        NOT NULL,
+    fence    int8,
+    since    timestamptz NOT NULL,
+    CONSTRAINT lock_note_pkey PRIMARY KEY (backend, lock_key, pair, waits)
+);
+
+COMMENT ON TABLE lockapi.lock_note IS 'Since when a program holds or waits for a mutex, once that has lasted for half a second.';
+COMMENT ON COLUMN lockapi.lock_note.backend IS 'The backend, as in lock_session.';
+COMMENT ON COLUMN lockapi.lock_note.lock_key IS 'Number of the advisory lock.';
+COMMENT ON COLUMN lockapi.lock_note.pair IS 'Whether that is a pair of numbers: the first in the upper half, the second in the lower.';
+COMMENT ON COLUMN lockapi.lock_note.waits IS 'Waits for it, or holds it.';
+COMMENT ON COLUMN lockapi.lock_note.fence IS 'Fencing token of the holder.';
+COMMENT ON COLUMN lockapi.lock_note.since IS 'Since when.';
+
+CREATE TABLE lockapi.audit (
+    id          int8        NOT NULL GENERATED ALWAYS AS IDENTITY,
+    at          timestamptz NOT NULL DEFAULT clock_timestamp(),
+    by_user     text        NOT NULL DEFAULT current_user,
+    application text        NOT NULL DEFAULT current_setting('application_name'),
+    namespace   text        NOT NULL,
+    action      text        NOT NULL,
+    target      text        NOT NULL,
+    reason      text        NOT NULL,
+    CONSTRAINT audit_pkey PRIMARY KEY (id)
+);
+
+COMMENT ON TABLE lockapi.audit IS 'What operators did to the locks and jobs of others; nothing is deleted from it.';
+COMMENT ON COLUMN lockapi.audit.id IS 'Its number.';
+COMMENT ON COLUMN lockapi.audit.at IS 'When.';
+COMMENT ON COLUMN lockapi.audit.by_user IS 'The role that did it.';
+COMMENT ON COLUMN lockapi.audit.application IS 'The application_name of the session that did it.';
+COMMENT ON COLUMN lockapi.audit.namespace IS 'Namespace of the backend that did it.';
+COMMENT ON COLUMN lockapi.audit.action IS 'release lease, terminate session, cancel statement or cancel job.';
+COMMENT ON COLUMN lockapi.audit.target IS 'To what.';
+COMMENT ON COLUMN lockapi.audit.reason IS 'Why, in the words of who did it.';
+
+-- Advisory locks of this database, held and waited for, with the program that the session is of. A
+-- function, so that the planner expects many rows and joins them by hash.
+CREATE FUNCTION lockapi.advisory_locks()
+    RETURNS TABLE (pid int4, lock_key int8, pair bool, mode text, granted bool, waits_since timestamptz,
+                   is_mark bool, backend int8, owner text)
+    LANGUAGE sql STABLE ROWS 10000 SET search_path = pg_catalog
+    AS $$
+    SELECT l.pid, l.lock_key, l.pair, l.mode, l.granted, l.waits_since, s.mark IS NOT NULL,
+           max(s.backend) OVER of_session, max(s.owner) OVER of_session
+      FROM (SELECT l.pid, (l.classid::int8 << 32) | l.objid::int8 AS lock_key, l.objsubid = 2 AS pair,
+                   CASE l.mode WHEN 'ShareLock' THEN 'shared' ELSE 'exclusive' END AS mode, l.granted,
+                   -- Servers before version 14 do not tell it.
+                   CASE WHEN NOT l.granted THEN (to_jsonb(l) ->> 'waitstart')::timestamptz END AS waits_since
+              FROM pg_locks AS l
+             WHERE l.locktype = 'advisory'
+               AND l.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())) AS l
+      LEFT JOIN lockapi.lock_session AS s
+        ON s.mark = l.lock_key AND NOT l.pair AND l.granted AND l.mode = 'exclusive'
+    WINDOW of_session AS (PARTITION BY l.pid)
+    $$;
+
+COMMENT ON FUNCTION lockapi.advisory_locks() IS 'Advisory locks by their numbers, held and waited for, and those that mark sessions.';
+
+-- The name of an advisory lock that has none: its number, or its two numbers.
+CREATE FUNCTION lockapi.lock_number(lock_key int8, pair bool) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+    SELECT CASE WHEN $2 THEN '#' || ($1 >> 32) || ',' || (($1 << 32) >> 32) ELSE '#' || $1 END
+    $$;
+
+COMMENT ON FUNCTION lockapi.lock_number(int8, bool) IS 'An advisory lock key as text: #number or #class,object.';
+
+CREATE VIEW lockapi.lock_view AS
+    SELECT n.namespace, coalesce(n.name, lockapi.lock_number(l.lock_key, l.pair)) AS name, l.mode, l.owner,
+           a.application_name AS application, a.usename::text AS username, a.client_addr AS client, l.pid,
+           o.fence, o.since, clock_timestamp() - o.since AS held_for, l.lock_key, l.pair
+      FROM lockapi.advisory_locks() AS l
+      LEFT JOIN lockapi.lock_name AS n ON n.lock_key = l.lock_key AND NOT l.pair
+      LEFT JOIN lockapi.lock_note AS o
+        ON o.backend = l.backend AND o.lock_key = l.lock_key AND o.pair = l.pair AND NOT o.waits
+      LEFT JOIN pg_catalog.pg_stat_activity AS a ON a.pid = l.pid
+     WHERE l.granted AND NOT l.is_mark;
+
+COMMENT ON VIEW lockapi.lock_view IS 'Who holds which advisory lock: a mutex by its name, the key of a person by its number; since when, where it is held by a mutex for half a second or more.';
+
+-- Who waits for whom: for advisory locks, and for any other lock of the server.
+CREATE VIEW lockapi.wait_view AS
+    WITH advisory AS MATERIALIZED (
+        SELECT l.* FROM lockapi.advisory_locks() AS l
+    ), activity AS MATERIALIZED (
+        SELECT a.pid, a.application_name, a.usename::text AS username, a.state, a.query, a.query_start, a.xact_start
+          FROM pg_catalog.pg_stat_activity AS a
+    ), asked AS MATERIALIZED (
+        SELECT l.lock_key, l.pair, NULL::text AS name, l.mode, l.owner, l.backend, l.pid, l.waits_since
+          FROM advisory AS l
+         WHERE NOT l.granted
+        UNION ALL
+        SELECT NULL, NULL, CASE WHEN l.relation IS NULL THEN l.locktype ELSE l.relation::regclass::text END,
+               l.mode, NULL, NULL, l.pid, (to_jsonb(l) ->> 'waitstart')::timestamptz
+          FROM pg_catalog.pg_locks AS l
+         WHERE NOT l.granted AND l.locktype <> 'advisory'
+    ), blocked AS MATERIALIZED (
+        SELECT w.pid, pg_catalog.pg_blocking_pids(w.pid) AS pids
+          FROM (SELECT DISTINCT a.pid FROM asked AS a) AS w
+    ), waiting AS (
+        SELECT a.lock_key, a.pair, a.name, a.mode, a.owner, a.pid, coalesce(o.since, a.waits_since) AS since, b.pids
+          FROM asked AS a
+          JOIN blocked AS b ON b.pid = a.pid
+          LEFT JOIN lockapi.lock_note AS o
+            ON o.backend = a.backend AND o.lock_key = a.lock_key AND o.pair = a.pair AND o.waits
+        UNION ALL
+        -- In the queue of a program, or polled for.
+        SELECT o.lock_key, o.pair, NULL, NULL, s.owner, NULL, o.since,
+               (SELECT array_agg(h.pid) FROM advisory AS h WHERE h.granted AND h.lock_key = o.lock_key AND h.pair = o.pair)
+          FROM lockapi.lock_note AS o
+          JOIN (SELECT DISTINCT m.backend, m.owner FROM advisory AS m WHERE m.is_mark) AS s ON s.backend = o.backend
+         WHERE o.waits
+           AND NOT EXISTS (SELECT FROM asked AS a
+                            WHERE a.backend = o.backend AND a.lock_key = o.lock_key AND a.pair = o.pair)
+    )
+    SELECT n.namespace, coalesce(w.name, n.name, lockapi.lock_number(w.lock_key, w.pair)) AS name, w.mode, w.owner,
+           w.pid, a.application_name AS application, a.username, a.query AS statement,
+           coalesce(w.since, a.query_start) AS since,
+           clock_timestamp() - coalesce(w.since, a.query_start) AS waits_for,
+           b.pid AS blocker_pid, b.application_name AS blocker_application, b.username AS blocker_username,
+           b.state AS blocker_state, b.query AS blocker_statement,
+           clock_timestamp() - b.xact_start AS blocker_transaction_age,
+           w.lock_key, w.pair
+      FROM waiting AS w
+      LEFT JOIN lockapi.lock_name AS n ON n.lock_key = w.lock_key AND NOT w.pair
+      LEFT JOIN activity AS a ON a.pid = w.pid
+      LEFT JOIN LATERAL unnest(w.pids) AS u (pid) ON true
+      LEFT JOIN activity AS b ON b.pid = u.pid;
+
+COMMENT ON VIEW lockapi.wait_view IS 'Who waits for which lock, for how long and with which statement, a row for each session that is in the way; without a pid it waits within its program.';
+
+-- Jobs that run, of one queue, of one namespace, or of all: those whose delivery has lease left, among
+-- the first "most" due ones of each priority, in which order they are claimed.
+CREATE FUNCTION lockapi.running_jobs(of_namespace text, of_queue text, most int8)
+    RETURNS TABLE (id int8, namespace text, queue text, name text, worker text, attempt int4, priority int2,
+                   started_at timestamptz, lease_until timestamptz)
+    LANGUAGE sql STABLE
+    AS $$
+    WITH RECURSIVE queues AS (
+        (SELECT j.namespace, j.queue
+           FROM lockapi.job AS j
+          WHERE (j.namespace, j.queue) >= (coalesce($1, ''), coalesce($2, ''))
+          ORDER BY j.namespace, j.queue
+          LIMIT 1)
+        UNION ALL
+        SELECT n.namespace, n.queue
+          FROM queues AS q
+         CROSS JOIN LATERAL (
+               SELECT j.namespace, j.queue
+                 FROM lockapi.job AS j
+                WHERE (j.namespace, j.queue) > (q.namespace, q.queue)
+                ORDER BY j.namespace, j.queue
+                LIMIT 1) AS n
+         WHERE $1 IS NULL OR (q.namespace = $1 AND ($2 IS NULL OR q.queue = $2))
+    )
+    SELECT o.id, q.namespace, q.queue, o.name, o.worker, o.attempt, o.priority, o.started_at, o.lease_until
+      FROM queues AS q
+     CROSS JOIN (VALUES (0::int2), (1::int2), (2::int2), (3::int2)) AS lane (priority)
+     CROSS JOIN LATERAL (
+           SELECT j.*
+             FROM lockapi.job AS j
+            WHERE j.namespace = q.namespace AND j.queue = q.queue AND j.priority = lane.priority
+              AND j.run_at <= pg_catalog.statement_timestamp()
+            ORDER BY j.run_at, j.id
+            LIMIT $3) AS o
+     WHERE ($1 IS NULL OR q.namespace = $1) AND ($2 IS NULL OR q.queue = $2)
+       AND o.lease_until > pg_catalog.clock_timestamp()
+    $$;
+
+COMMENT ON FUNCTION lockapi.running_jobs(text, text, int8) IS 'Jobs that run, of a queue and namespace or (NULL) of all, among so many of the first of each priority.';
+
+CREATE VIEW lockapi.running_view AS
+    SELECT j.id, j.namespace, j.queue, j.name, j.worker, j.attempt, j.priority, j.started_at,
+           clock_timestamp() - j.started_at AS runs_for, j.lease_until - clock_timestamp() AS lease_left
+      FROM lockapi.running_jobs(NULL, NULL, 1000) AS j;
+
+COMMENT ON VIEW lockapi.running_view IS 'Jobs that run, on which worker, and for how long they have it still; among the first 1000 of each queue and priority.';
+
+-- The only text that is composed of identifiers: they are quoted by format(), and the mode is one of
+-- eight. False when the table is not to be had in time; whoever calls it has set lock_timeout.
+CREATE FUNCTION lockapi.lock_table(schema_name text, table_name text, mode text, no_wait bool) RETURNS bool
+    LANGUAGE plpgsql
+    AS $$
+    BEGIN
+        IF mode NOT IN ('ACCESS SHARE', 'ROW SHARE', 'ROW EXCLUSIVE', 'SHARE UPDATE EXCLUSIVE', 'SHARE',
+                        'SHARE ROW EXCLUSIVE', 'EXCLUSIVE', 'ACCESS EXCLUSIVE') THEN
+            RAISE EXCEPTION 'no mode of a table lock: %', mode USING ERRCODE = 'invalid_parameter_value';
+        END IF;
+        EXECUTE 'LOCK TABLE '
+                || CASE WHEN schema_name = '' THEN pg_catalog.format('%I', table_name)
+                        ELSE pg_catalog.format('%I.%I', schema_name, table_name) END
+                || ' IN ' || mode || ' MODE' || CASE WHEN no_wait THEN ' NOWAIT' ELSE '' END;
+        RETURN true;
+    EXCEPTION WHEN lock_not_available THEN
+        RETURN false;
+    END
+    $$;
+
+COMMENT ON FUNCTION lockapi.lock_table(text, text, text, bool) IS 'Locks a table of the program until its transaction ends; false after lock_timeout.';

@@ -1,0 +1,10 @@
+-- Reads what operators did, the latest first: in the namespace $1 or (NULL) in all.
+--
+-- Promises: at most $2 entries.
+-- Index: the primary key of audit. Race: none, nothing is changed in it.
+SELECT a.id, (extract(epoch FROM a.at) * 1000000)::int8 AS at, a.by_user, a.application, a.namespace, a.action,
+       a.target, a.reason
+  FROM lockapi.audit AS a
+ WHERE $1::text IS NULL OR a.namespace = $1::text
+ ORDER BY a.id DESC
+ LIMIT $2::int8

@@ -1,0 +1,29 @@
+-- Cancels the job $3 of the queue $2 of the namespace $1, waiting or running, for the reason $4.
+--
+-- Promises: a worker that runs it loses its delivery; the archive has it as cancelled, with the reason.
+-- Answers true when it was there. What is done is in the audit log, in the same transaction.
+-- Index: job_pkey.
+-- Race: of a completion and a cancellation the one that locks the row first counts. A row that a
+-- transaction has locked is left alone, and answered as NULL.
+WITH held AS MATERIALIZED (
+    SELECT j.id
+      FROM lockapi.job AS j
+     WHERE j.id = $3::int8 AND j.namespace = $1::text AND j.queue = $2::text
+       FOR UPDATE OF j SKIP LOCKED
+), gone AS (
+    DELETE FROM lockapi.job AS j USING held AS h WHERE j.id = h.id
+    RETURNING j.*
+), kept AS (
+    INSERT INTO lockapi.job_archive (id, status, run_at, created_at, started_at, attempt, max_attempts,
+                                     priority, worker, error, namespace, queue, unique_key, name, payload)
+    SELECT g.id, 'cancelled', g.run_at, g.created_at, g.started_at, g.attempt, g.max_attempts,
+           g.priority, g.worker, $4::text, g.namespace, g.queue, g.unique_key, g.name, g.payload
+      FROM gone AS g
+), logged AS (
+    INSERT INTO lockapi.audit (namespace, action, target, reason)
+    SELECT $1::text, 'cancel job', g.id || ' (' || g.name || ') of ' || g.queue, $4::text FROM gone AS g
+)
+SELECT CASE WHEN EXISTS (SELECT FROM held AS h) THEN true
+            WHEN EXISTS (SELECT FROM lockapi.job AS j
+                          WHERE j.id = $3::int8 AND j.namespace = $1::text AND j.queue = $2::text) THEN NULL
+            ELSE false END AS cancelled

@@ -1,0 +1,9 @@
+-- Locks a table of the program for the transaction that is open.
+--
+-- Promises: true and locked until the transaction ends, or false after the lock_timeout that was set
+-- before, or at once with $4, with the transaction as it was; NULL at once where that setting did not
+-- last, because no transaction is open.
+-- Index: none. Race: the function locks in a subtransaction, so a lock that was granted in the moment of
+-- its timeout goes with the rollback of that.
+SELECT CASE WHEN pg_catalog.current_setting('lockapi.marker', true) = $5::text
+            THEN lockapi.lock_table($1::text, $2::text, $3::text, $4::bool) END AS ok

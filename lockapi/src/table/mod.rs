@@ -1,0 +1,282 @@
+//! Locks on tables of the program, inside its own transactions.
+//!
+//! Backend crates wrap these for their own connection types: `lock_table_in`, `try_lock_table_in`,
+//! `with_lock_timeout_in` and `with_priority_in`.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind, Failure, Result};
+use crate::mutex::{LOCK_TIMEOUT_LIMIT, Timeouts};
+use crate::seam::Connection;
+use crate::sight::{Operated, Priority, PriorityScope};
+
+mod operations;
+
+pub use operations::{LimitWaits, LockTable, Marked, OwnPid};
+
+/// The longest name of a table or schema, in bytes: the server cuts off what is longer.
+pub const MAX_IDENTIFIER_BYTES: usize = 63;
+
+/// How a table is locked, from the weakest to the strongest.
+///
+/// What conflicts with what is the server's: see the table of conflicting lock modes in its manual.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum TableMode {
+    /// As a `SELECT` locks it.
+    AccessShare,
+    /// As a `SELECT … FOR UPDATE` locks it.
+    RowShare,
+    /// As a statement that writes locks it.
+    RowExclusive,
+    /// As `VACUUM` and `CREATE INDEX CONCURRENTLY` lock it.
+    ShareUpdateExclusive,
+    /// As `CREATE INDEX` locks it: nobody writes.
+    Share,
+    /// As `CREATE TRIGGER` locks it.
+    ShareRowExclusive,
+    /// Nobody writes or locks rows, everybody may read.
+    Exclusive,
+    /// As `ALTER TABLE` locks it: nobody does anything.
+    AccessExclusive,
+}
+
+impl TableMode {
+    /// All of them, from the weakest to the strongest.
+    pub const ALL: [Self; 8] = [
+        Self::AccessShare,
+        Self::RowShare,
+        Self::RowExclusive,
+        Self::ShareUpdateExclusive,
+        Self::Share,
+        Self::ShareRowExclusive,
+        Self::Exclusive,
+        Self::AccessExclusive,
+    ];
+
+    /// What the server calls it in SQL.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::AccessShare => "ACCESS SHARE",
+            Self::RowShare => "ROW SHARE",
+            Self::RowExclusive => "ROW EXCLUSIVE",
+            Self::ShareUpdateExclusive => "SHARE UPDATE EXCLUSIVE",
+            Self::Share => "SHARE",
+            Self::ShareRowExclusive => "SHARE ROW EXCLUSIVE",
+            Self::Exclusive => "EXCLUSIVE",
+            Self::AccessExclusive => "ACCESS EXCLUSIVE",
+        }
+    }
+}
+
+/// A table by its name, as it is, without quotes: `Table::from("Order")` is another than
+/// `Table::from("order")`. Without a schema it is found by the connection's `search_path`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Table {
+    schema: String,
+    name: String,
+}
+
+impl From<&str> for Table {
+    fn from(name: &str) -> Self {
+        Self {
+            schema: String::new(),
+            name: name.to_owned(),
+        }
+    }
+}
+
+/// A schema and the name of a table in it.
+impl From<(&str, &str)> for Table {
+    fn from((schema, name): (&str, &str)) -> Self {
+        Self {
+            schema: schema.to_owned(),
+            name: name.to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.schema.is_empty() {
+            write!(f, "{}.", self.schema)?;
+        }
+        f.write_str(&self.name)
+    }
+}
+
+impl Table {
+    fn check(&self, operation: &'static str) -> Result<()> {
+        let fits = |text: &str| text.len() <= MAX_IDENTIFIER_BYTES && !text.contains('\0');
+        if self.name.is_empty() || !fits(&self.name) || !fits(&self.schema) {
+            let message = format!(
+                "the name of a table or schema has 1 to {MAX_IDENTIFIER_BYTES} bytes and no NUL"
+            );
+            let about = self.to_string().replace('\0', "\u{fffd}");
+            return Err(Error::new(ErrorKind::Invalid, operation, message).on(about));
+        }
+        Ok(())
+    }
+}
+
+/// Locks a table for the transaction that is open on `connection`, without waiting; `false` when
+/// another is in the way.
+///
+/// # Errors
+/// As for [`lock_table_on`], but for `TimedOut`.
+pub async fn try_lock_table_on<C: Connection>(
+    connection: &mut C,
+    table: &Table,
+    mode: TableMode,
+) -> Result<bool> {
+    lock(connection, "try_lock_table_in", table, mode, None).await
+}
+
+/// Locks a table for the transaction that is open on `connection`, and waits for that at most
+/// `timeout`.
+///
+/// # Guarantees
+/// After `TimedOut` the transaction goes on as if this had not been called. Its `lock_timeout` and
+/// `statement_timeout` are the same afterwards. Any other error of the server ends the transaction.
+///
+/// # Errors
+/// `TimedOut`; `Invalid` for a bad name, for a `timeout` of zero or more than 24 days, and where no
+/// transaction is open; `Unsupported` for a table that is not there, or that the role may not lock;
+/// and those of the connection.
+pub async fn lock_table_on<C: Connection>(
+    connection: &mut C,
+    table: &Table,
+    mode: TableMode,
+    timeout: Duration,
+) -> Result<()> {
+    const OPERATION: &str = "lock_table_in";
+    check_timeout(OPERATION, timeout).map_err(|error| error.on(table))?;
+    if lock(connection, OPERATION, table, mode, Some(timeout)).await? {
+        return Ok(());
+    }
+    let message = format!("not granted within {timeout:?}");
+    Err(Error::new(ErrorKind::TimedOut, OPERATION, message).on(table))
+}
+
+async fn lock<C: Connection>(
+    connection: &mut C,
+    operation: &'static str,
+    table: &Table,
+    mode: TableMode,
+    timeout: Option<Duration>,
+) -> Result<bool> {
+    table.check(operation)?;
+    let failed = |failure: Failure| failure.error(operation).on(table);
+    let mark = mark();
+    let bounded = Timeouts {
+        lock: millis(timeout.unwrap_or_default()),
+        statement: "0".to_owned(),
+        mark: mark.clone(),
+    };
+    let lock = LockTable {
+        schema: table.schema.clone(),
+        table: table.name.clone(),
+        mode,
+        no_wait: timeout.is_none(),
+        mark,
+    };
+    let before = connection.perform(&[bounded]).await.map_err(failed)?;
+    let granted = connection.perform(&[lock]).await.map_err(failed)?;
+    if granted == [None] {
+        return Err(no_transaction(operation).on(table));
+    }
+    connection.perform(&before).await.map_err(failed)?;
+    Ok(granted == [Some(true)])
+}
+
+/// What `lock_timeout` was before it was limited; see [`limit_waits_on`].
+#[derive(Clone, Debug)]
+#[must_use = "the limit lasts until it is lifted or the transaction ends"]
+pub struct Limited {
+    before: String,
+}
+
+/// Lets no statement wait longer than `timeout` for a lock, in the transaction that is open on
+/// `connection`, until the limit is [lifted](Limited::lift_on).
+///
+/// # Errors
+/// `Invalid` for a `timeout` of zero or more than 24 days, and where no transaction is open; those of
+/// the connection.
+pub async fn limit_waits_on<C: Connection>(
+    connection: &mut C,
+    timeout: Duration,
+) -> Result<Limited> {
+    const OPERATION: &str = "with_lock_timeout_in";
+    check_timeout(OPERATION, timeout)?;
+    let failed = |failure: Failure| failure.error(OPERATION);
+    let mark = mark();
+    let limit = LimitWaits {
+        timeout: millis(timeout),
+        mark: mark.clone(),
+    };
+    let before = connection.perform(&[limit]).await.map_err(failed)?;
+    let marked = connection.perform(&[Marked { mark }]).await;
+    if marked.map_err(failed)? != [true] {
+        return Err(no_transaction(OPERATION));
+    }
+    let before = before.into_iter().next().unwrap_or_default();
+    Ok(Limited { before })
+}
+
+impl Limited {
+    /// Puts `lock_timeout` back to what it was. Where the transaction has failed there is nothing to
+    /// do: its rollback does it.
+    ///
+    /// # Errors
+    /// Those of the connection.
+    pub async fn lift_on<C: Connection>(self, connection: &mut C) -> Result<()> {
+        let former = LimitWaits {
+            timeout: self.before,
+            mark: String::new(),
+        };
+        let lifted = connection.perform(&[former]).await;
+        lifted
+            .map(drop)
+            .map_err(|failure| failure.error("with_lock_timeout_in"))
+    }
+}
+
+/// Clears the way for the session of `connection` until the scope ends; see
+/// [`Operator::prioritize`](crate::sight::Operator::prioritize).
+///
+/// # Errors
+/// `Invalid` for times outside of their limits; those of the connection.
+pub async fn prioritize_on<C: Connection>(
+    connection: &mut C,
+    backend: &(impl Operated + ?Sized),
+    priority: Priority,
+) -> Result<PriorityScope> {
+    let pid = connection.perform(&[OwnPid]).await;
+    let pid = pid.map_err(|failure| failure.error("with_priority_in"))?;
+    let pid = pid.first().copied().unwrap_or_default();
+    backend.as_operator().prioritize(pid, priority)
+}
+
+fn check_timeout(operation: &'static str, timeout: Duration) -> Result<()> {
+    if timeout.is_zero() || timeout > LOCK_TIMEOUT_LIMIT {
+        let message = format!(
+            "a timeout of {timeout:?} is outside the limits; allowed are 1 ns to 24 days, rounded up to milliseconds"
+        );
+        return Err(Error::new(ErrorKind::Invalid, operation, message));
+    }
+    Ok(())
+}
+
+fn millis(timeout: Duration) -> String {
+    format!("{}ms", timeout.as_nanos().div_ceil(1_000_000))
+}
+
+fn mark() -> String {
+    format!("{:016x}", fastrand::u64(..))
+}
+
+fn no_transaction(operation: &'static str) -> Error {
+    let message = "no transaction is open on the connection";
+    Error::new(ErrorKind::Invalid, operation, message)
+}

@@ -1,0 +1,154 @@
+//! What locks on tables do to the database; batches of one.
+
+use super::TableMode;
+use crate::error::Failure;
+use crate::memory::World;
+use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
+
+/// Locks a table for the transaction.
+#[derive(Clone, Debug)]
+pub struct LockTable {
+    /// Its schema; empty finds it by the `search_path`.
+    pub schema: String,
+    /// Its name.
+    pub table: String,
+    /// How.
+    pub mode: TableMode,
+    /// Does not wait.
+    pub no_wait: bool,
+    /// What the transaction was marked with.
+    pub mark: String,
+}
+
+/// Sets `lock_timeout` for the transaction, marks it, and answers the former one.
+#[derive(Clone, Debug)]
+pub struct LimitWaits {
+    /// `lock_timeout`, with its unit.
+    pub timeout: String,
+    /// Marks the transaction.
+    pub mark: String,
+}
+
+/// Tells whether the transaction that was marked is open.
+#[derive(Clone, Debug)]
+pub struct Marked {
+    /// The mark.
+    pub mark: String,
+}
+
+/// Tells the server's number of the session.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnPid;
+
+impl Operation for LockTable {
+    /// Whether it was locked; `None` when there is no transaction.
+    type Output = Option<bool>;
+
+    const STATEMENT: Statement = Statement {
+        name: "table.lock",
+        sql: include_str!("lock.sql"),
+        params: &[Type::Text, Type::Text, Type::Text, Type::Bool, Type::Text],
+        columns: &[Type::Bool],
+    };
+
+    fn params(batch: &[Self]) -> Vec<Value> {
+        let of = |one: &Self| {
+            vec![
+                Value::Text(one.schema.clone()),
+                Value::Text(one.table.clone()),
+                Value::Text(one.mode.name().to_owned()),
+                Value::Bool(one.no_wait),
+                Value::Text(one.mark.clone()),
+            ]
+        };
+        batch.first().map(of).unwrap_or_default()
+    }
+
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<Option<bool>>, Failure> {
+        rows.into_iter().map(|mut row| row.maybe_bool(0)).collect()
+    }
+
+    /// There are no tables of the program in memory.
+    fn model(_: &[Self], _: &mut World, _: u64) -> Option<Rows> {
+        Some(vec![Row(vec![Value::Null(Type::Bool)])])
+    }
+}
+
+impl Operation for LimitWaits {
+    /// The former `lock_timeout`.
+    type Output = String;
+
+    const STATEMENT: Statement = Statement {
+        name: "table.limit",
+        sql: include_str!("limit.sql"),
+        params: &[Type::Text, Type::Text],
+        columns: &[Type::Text],
+    };
+
+    fn params(batch: &[Self]) -> Vec<Value> {
+        let of = |one: &Self| {
+            vec![
+                Value::Text(one.timeout.clone()),
+                Value::Text(one.mark.clone()),
+            ]
+        };
+        batch.first().map(of).unwrap_or_default()
+    }
+
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<String>, Failure> {
+        rows.into_iter().map(|mut row| row.text(0)).collect()
+    }
+
+    fn model(_: &[Self], _: &mut World, _: u64) -> Option<Rows> {
+        // Settings have no meaning in memory.
+        Some(vec![Row(vec![Value::Text("0".to_owned())])])
+    }
+}
+
+impl Operation for Marked {
+    type Output = bool;
+
+    const STATEMENT: Statement = Statement {
+        name: "table.marked",
+        sql: include_str!("marked.sql"),
+        params: &[Type::Text],
+        columns: &[Type::Bool],
+    };
+
+    fn params(batch: &[Self]) -> Vec<Value> {
+        let marks = batch.iter().take(1);
+        marks.map(|one| Value::Text(one.mark.clone())).collect()
+    }
+
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<bool>, Failure> {
+        rows.into_iter().map(|mut row| row.bool(0)).collect()
+    }
+
+    fn model(_: &[Self], _: &mut World, _: u64) -> Option<Rows> {
+        Some(vec![Row(vec![Value::Bool(false)])])
+    }
+}
+
+impl Operation for OwnPid {
+    type Output = i64;
+
+    const STATEMENT: Statement = Statement {
+        name: "table.pid",
+        sql: include_str!("pid.sql"),
+        params: &[],
+        columns: &[Type::Int],
+    };
+
+    fn params(_: &[Self]) -> Vec<Value> {
+        Vec::new()
+    }
+
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<i64>, Failure> {
+        rows.into_iter().map(|mut row| row.int(0)).collect()
+    }
+
+    fn model(_: &[Self], _: &mut World, session: u64) -> Option<Rows> {
+        let pid = i64::try_from(session).unwrap_or(i64::MAX);
+        Some(vec![Row(vec![Value::Int(pid)])])
+    }
+}

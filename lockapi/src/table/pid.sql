@@ -1,0 +1,5 @@
+-- Tells the server's number of this session.
+--
+-- Promises: that of the session that runs the transaction, also behind a proxy.
+-- Index: none. Race: none.
+SELECT pg_catalog.pg_backend_pid()::int8 AS pid
