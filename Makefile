@@ -32,6 +32,7 @@ test:
 		echo '$(CARGO) test --lib --bins --tests'; \
 		$(CARGO) test --lib --bins --tests; \
 	fi
+	$(CARGO) test -p lockapi --all-features --test telemetry
 	$(CARGO) test --doc
 
 bench:
