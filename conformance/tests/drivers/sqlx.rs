@@ -122,7 +122,7 @@ impl Transaction for Begun {
         priority: Priority,
         sql: &'static str,
     ) -> Result<Report, Problem> {
-        let (_, report) =
+        let ((), report) =
             backend_sqlx::with_priority_in(&**backend, &mut self.0, priority, |connection| {
                 Box::pin(async move {
                     sqlx::query(sql).execute(connection).await?;

@@ -286,6 +286,6 @@ impl<C: Connector> fmt::Debug for Guard<C> {
             .field("key", &self.handle.key)
             .field("fence", &self.grant.fence)
             .field("lost", &self.grant.hold.is_lost())
-            .finish()
+            .finish_non_exhaustive()
     }
 }

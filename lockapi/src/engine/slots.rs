@@ -274,6 +274,6 @@ impl<C: Connector> fmt::Debug for Guard<C> {
             .field("key", &self.handle.key)
             .field("fence", &self.claim.fence)
             .field("lost", &self.is_lost())
-            .finish()
+            .finish_non_exhaustive()
     }
 }

@@ -82,7 +82,7 @@ impl<C: Connector> Sight<C> {
         Some((self.0.namespace.to_string(), key.to_string()))
     }
 
-    fn without_sessions(&self, operation: &'static str) -> Result<()> {
+    fn with_sessions(operation: &'static str) -> Result<()> {
         if C::SERVER {
             return Ok(());
         }
@@ -162,7 +162,7 @@ impl<C: Connector> Operator for Sight<C> {
     async fn terminate_holder(&self, key: Key, reason: &str) -> Result<Vec<Ended>> {
         const OPERATION: &str = "terminate_holder";
         let checked = key.check().and_then(|()| check_reason(reason));
-        let checked = checked.and_then(|()| self.without_sessions(OPERATION));
+        let checked = checked.and_then(|()| Self::with_sessions(OPERATION));
         checked.map_err(|error| error.during(OPERATION).on(&key))?;
         let terminate = Terminate {
             namespace: self.0.namespace.to_string(),
@@ -209,7 +209,7 @@ impl<C: Connector> Operator for Sight<C> {
     }
 
     fn prioritize(&self, pid: i64, priority: Priority) -> Result<PriorityScope> {
-        self.without_sessions("prioritize")?;
+        Self::with_sessions("prioritize")?;
         priority.check()?;
         Ok(priority::start(&self.0, pid, priority))
     }
