@@ -39,7 +39,7 @@ impl CounterFn for One {
     }
 
     fn absolute(&self, value: u64) {
-        self.increment(value);
+        CounterFn::increment(self, value);
     }
 }
 
@@ -224,7 +224,7 @@ fn everything_is_told() {
     });
 
     let queue = backend.queue("work").unwrap();
-    let jobs = (0..3).map(|n| Job::new("send", n).unwrap()).collect();
+    let jobs = (0..3).map(|n| Job::new("send", &n).unwrap()).collect();
     queue.push_all(jobs).unwrap();
     let claimed = queue.claim(&Claim::new(2)).unwrap();
     queue.statistics().unwrap();
