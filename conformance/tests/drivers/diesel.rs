@@ -158,7 +158,7 @@ impl BlockingTransaction for Begun<'_> {
             diesel::sql_query(sql).execute(connection)?;
             Ok::<_, Problem>(())
         };
-        let (_, report) = backend_diesel::with_priority_in(backend, self.0, priority, run)?;
+        let ((), report) = backend_diesel::with_priority_in(backend, self.0, priority, run)?;
         Ok(report)
     }
 

@@ -146,7 +146,7 @@ impl BlockingTransaction for Begun<'_, '_> {
             connection.batch_execute(sql)?;
             Ok::<_, Problem>(())
         };
-        let (_, report) = backend_sync::with_priority_in(backend, self.0, priority, run)?;
+        let ((), report) = backend_sync::with_priority_in(backend, self.0, priority, run)?;
         Ok(report)
     }
 

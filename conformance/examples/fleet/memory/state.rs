@@ -49,7 +49,7 @@ impl State {
     }
 
     /// The time of a run after the start, as the plan has it.
-    pub(super) fn planned(&self, run: &Run, row: &Row) -> Duration {
+    pub(super) fn planned(run: &Run, row: &Row) -> Duration {
         let since = run.fire_at.duration_since(row.first).unwrap_or_default();
         row.task.offset + since
     }

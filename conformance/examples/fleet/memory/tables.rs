@@ -61,7 +61,7 @@ impl Store for Tables {
         let (Some(run), Some(row)) = (run, state.tasks.get(task)) else {
             return Ok(None);
         };
-        let (due, work) = (state.planned(run, row), row.task.work);
+        let (due, work) = (State::planned(run, row), row.task.work);
         if due > state.ends {
             return Ok(None);
         }
