@@ -7,7 +7,7 @@ ARGS =
 
 help:
 	@echo 'make demo    ten processes on three database libraries share recurring tasks while some of'
-	@echo '             them are killed (half a minute, and a few minutes to build); ARGS=--help tells'
+	@echo '             them are killed (a minute, and a few minutes to build); ARGS=--help tells'
 	@echo '             its options'
 	@echo 'make test    format, lints, documentation and all tests'
 	@echo 'make bench   locks and leases against the bare driver'

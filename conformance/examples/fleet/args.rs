@@ -22,7 +22,7 @@ Options:
                          all in this process
   --workers N            how many workers, 1 to 100 (default 10)
   --tasks N              how many recurring tasks, 1 to 1000 (default 100)
-  --seconds N            how long tasks fall due, 2 to 3600 (default 20)
+  --seconds N            how long tasks fall due, 2 to 3600 (default 40)
   --kill N               how many workers are killed, 0 to 20 (default 2); besides, one is stopped
                          for a while, one loses its connections, and one both
   --no-kill              leave the workers alone
@@ -123,7 +123,7 @@ fn parse_all(mut parser: lexopt::Parser) -> Result<Command, lexopt::Error> {
         backend: Backend::Libraries(&Library::ALL),
         workers: 10,
         tasks: 100,
-        time: Duration::from_secs(20),
+        time: Duration::from_secs(40),
         kills: Some(2),
         safety: Safety::Full,
     };

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockapi::engine::Options;
 use lockapi::lease::Terms;
 use lockapi::{Backend, BackendExt, LeaseExt, Line, MutexExt};
 
@@ -76,7 +77,9 @@ async fn left_clean(cx: &Context, there: &dyn Backend) {
 }
 
 async fn pair(cx: &Context) -> (Arc<dyn Backend>, Arc<dyn Backend>) {
-    (cx.backend().await, cx.backend().await)
+    // Notes would be on a connection of their own, which is counted.
+    let connect = async || cx.connect(Options::default().notes(false)).await.unwrap();
+    (connect().await, connect().await)
 }
 
 async fn try_lock_dropped(cx: Context) {

@@ -17,6 +17,8 @@ use crate::wait::yield_now;
 
 /// The most requests in one statement, of the usual weight.
 const MAX_BATCH: usize = 2048;
+/// How often a statement is repeated that the server took back because it met with another.
+const DEADLOCKS: u32 = 8;
 /// The weight of a request that needs a statement of its own.
 pub(crate) const ALONE: usize = MAX_BATCH;
 
@@ -253,7 +255,8 @@ impl<C: Connector> Lane<C> {
         }
     }
 
-    /// A request that met a broken connection gets a second try, if it may be repeated.
+    /// A request that met a broken connection gets a second try, if it may be repeated; one that met
+    /// with another in a deadlock gets several.
     async fn serve(
         &self,
         link: &mut Option<Link<C::Connection>>,
@@ -261,6 +264,7 @@ impl<C: Connector> Lane<C> {
         pile: &mut dyn Pile<C::Connection>,
     ) -> Result<(), Failure> {
         let mut tries = 2;
+        let mut deadlocks = DEADLOCKS;
         let mut before: Option<Failure> = None;
         loop {
             tries -= 1;
@@ -281,6 +285,12 @@ impl<C: Connector> Lane<C> {
             let open = link.is_some();
             if failure.broken {
                 *link = None;
+            }
+            if failure.kind() == ErrorKind::Deadlock && deadlocks > 0 {
+                // The server took it back; whoever it met with has gone on.
+                deadlocks -= 1;
+                tries += 1;
+                continue;
             }
             let again = matches!(
                 failure.kind(),

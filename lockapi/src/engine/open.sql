@@ -3,8 +3,6 @@
 -- Promises: afterwards statements run as READ COMMITTED, unhurried and durable, whatever the
 -- defaults of the role and the database are; a stricter synchronous_commit stays. With $1 the
 -- settings last for the transaction, otherwise for the session.
--- Every statement has an index that serves it; statistics that are old must not talk the planner out
--- of it.
 -- A transaction behind a proxy ends when its client falls silent, which would otherwise keep rows
 -- of leases locked beyond their time to live.
 -- Plans are made once, often while tables are small, and have to do when they have grown: tables are
@@ -23,8 +21,6 @@ WITH wanted (name, value) AS (
            ('default_transaction_deferrable', 'off'),
            ('client_min_messages', 'error'),
            ('jit', 'off'),
-           ('enable_seqscan', 'off'),
-           ('enable_bitmapscan', 'off'),
            ('plan_cache_mode', 'force_generic_plan'),
            ('enable_seqscan', 'off'),
            ('enable_bitmapscan', 'off'),
