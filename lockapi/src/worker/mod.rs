@@ -170,7 +170,7 @@ impl Worker {
     }
 
     /// How many jobs are claimed at most beyond those that can begin at once, up to
-    /// [`MAX_CLAIM`]; as many as handlers unless set. It claims only as many as will begin
+    /// [`MAX_CLAIM`]; sixteen for each handler unless set. It claims only as many as will begin
     /// within about two round trips, so long jobs are not claimed ahead whatever this says.
     pub fn prefetch(mut self, jobs: usize) -> Self {
         self.settings.prefetch = Some(jobs);

@@ -4,6 +4,9 @@ use std::time::Duration;
 
 /// How much a new measurement counts against those before.
 const WEIGHT: f64 = 0.125;
+/// How many jobs are claimed ahead at most for each handler, unless another bound is set. Only jobs
+/// that take less than a round trip come near it: for them the cost of a statement is what counts.
+pub(super) const AHEAD: usize = 16;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LAST_PAUSE: Duration = Duration::from_secs(5);
 const FIRST_RETRY: Duration = Duration::from_secs(1);

@@ -18,7 +18,7 @@ use super::context::Context;
 use super::failed::{Failed, Kind};
 use super::handlers::Handlers;
 use super::observe::{Ending, Summary};
-use super::pace::{Pace, Pauses};
+use super::pace::{AHEAD, Pace, Pauses};
 use super::settling::{Told, is_passing, settle};
 use super::slots::Slots;
 use crate::error::{Error, ErrorKind, Result};
@@ -332,7 +332,7 @@ impl Run {
             return None;
         }
         let concurrency = self.settings.concurrency;
-        let most = self.settings.prefetch.unwrap_or(concurrency);
+        let most = self.settings.prefetch.unwrap_or(AHEAD * concurrency);
         let room = self.free() + self.pace.ahead(concurrency, most);
         let want = room.saturating_sub(self.ahead.len()).min(MAX_CLAIM);
         (want > 0).then(|| {
