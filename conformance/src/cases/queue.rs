@@ -136,11 +136,11 @@ async fn queues_and_namespaces_never_meet(cx: Context) {
 }
 
 async fn many_workers_lose_and_invent_nothing(cx: Context) {
-    const JOBS: usize = 1000;
+    const JOBS: usize = 10_000;
     let queues = [cx.queue().await, cx.queue().await];
     let pushed: Vec<_> = (0..JOBS).map(job).collect();
     queues[0].push_all(pushed).await.unwrap();
-    let workers = (0..16).map(|nth| {
+    let workers = (0..32).map(|nth| {
         let queue = queues[nth % 2].clone();
         tokio::spawn(async move {
             let mut done = Vec::new();
