@@ -7,7 +7,7 @@ use diesel::pg::{Pg, PgConnection};
 use diesel::query_builder::{AstPass, Query, QueryFragment, QueryId};
 use diesel::sql_types::{BigInt, Nullable};
 use diesel::{QueryResult, RunQueryDsl};
-use lockapi::versioned::{Attempt, BoxError, Outcome, Retry};
+use lockapi::versioned::{Attempt, BoxError, Outcome, Retry, frame};
 
 use crate::failure::{failed, sqlstate_of};
 
@@ -67,8 +67,7 @@ where
     }))
 }
 
-/// Whichever of the two the server runs first: a row that was written before it was to be locked is
-/// not found, and a row that is locked first is compared as it is then.
+/// Both parts in one statement; see [`frame`].
 struct Versioned<F, W> {
     found: F,
     written: W,
@@ -76,14 +75,12 @@ struct Versioned<F, W> {
 
 impl<F: QueryFragment<Pg>, W: QueryFragment<Pg>> QueryFragment<Pg> for Versioned<F, W> {
     fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, Pg>) -> QueryResult<()> {
-        out.push_sql("WITH found (version) AS MATERIALIZED (");
+        let [before, between, after] = frame();
+        out.push_sql(before);
         self.found.walk_ast(out.reborrow())?;
-        out.push_sql("), written (version) AS (");
+        out.push_sql(between);
         self.written.walk_ast(out.reborrow())?;
-        out.push_sql(
-            ") SELECT f.version::int8 AS found, w.version::int8 AS written
-                 FROM found AS f FULL JOIN written AS w ON true",
-        );
+        out.push_sql(after);
         Ok(())
     }
 }

@@ -272,7 +272,7 @@ impl<C: Connector> Guard<C> {
             grant,
             handle,
         } = self;
-        drop(held);
+        held.end();
         let released = grant.release().await;
         released
             .unwrap_or_else(|_| Err(ended("unlock")))

@@ -260,7 +260,7 @@ impl<C: Connector> LeaseGuard for Guard<C> {
             claim,
             handle,
         } = *self;
-        drop(held);
+        held.end();
         let (sender, answer) = oneshot::channel();
         claim.release(move |outcome| drop(sender.send(outcome)));
         let outcome = answer.await.unwrap_or_else(|_| Err(ended("release")));

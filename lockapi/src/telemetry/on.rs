@@ -43,6 +43,13 @@ pub(crate) struct Held {
     hold: Arc<Hold>,
 }
 
+impl Held {
+    /// The hold ends now, and not when the release has been answered.
+    pub(crate) fn end(self) {
+        drop(self);
+    }
+}
+
 /// A lock was granted that was asked for at `asked`.
 pub(crate) fn granted(
     kind: Kind,

@@ -22,6 +22,17 @@ use crate::error::Error;
 /// Any error, as closures that are repeated give it.
 pub type BoxError = Box<dyn StdError + Send + Sync>;
 
+/// The statement around a versioned update that a query builder makes: what stands before the part
+/// that locks the row and reads its version, between it and the part that writes it, and after both.
+/// Backend crates use it.
+#[must_use]
+pub fn frame() -> [&'static str; 3] {
+    const SQL: &str = include_str!("frame.sql");
+    let (before, rest) = SQL.split_once("{found}").unwrap_or((SQL, ""));
+    let (between, after) = rest.split_once("{written}").unwrap_or((rest, ""));
+    [before, between, after]
+}
+
 /// What became of a versioned update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "the row was written only if the outcome says so"]
