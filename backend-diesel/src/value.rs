@@ -24,7 +24,7 @@ impl QueryFragment<Pg> for Bound<'_> {
         if !self.cached {
             out.unsafe_to_cache_prepared();
         }
-        let mut pieces = without_comment(self.statement.sql).split('$');
+        let mut pieces = self.statement.sql.split('$');
         out.push_sql(pieces.next().unwrap_or_default());
         for piece in pieces {
             let digits = piece.bytes().take_while(u8::is_ascii_digit).count();
@@ -38,14 +38,6 @@ impl QueryFragment<Pg> for Bound<'_> {
         }
         Ok(())
     }
-}
-
-/// The comment at the top of a statement names its parameters, too.
-fn without_comment(sql: &str) -> &str {
-    let comment = sql
-        .split_inclusive('\n')
-        .take_while(|line| line.starts_with("--"));
-    &sql[comment.map(str::len).sum()..]
 }
 
 fn bind<'b>(out: &mut AstPass<'_, 'b, Pg>, param: &'b Value) -> QueryResult<()> {

@@ -9,7 +9,8 @@ use crate::memory::World;
 pub struct Statement {
     /// A short name, for errors and traces.
     pub name: &'static str,
-    /// The text; every parameter in it is cast to its declared type.
+    /// The text; every parameter in it is cast to its declared type. Lines of comment that it begins
+    /// with are not sent.
     pub sql: &'static str,
     /// The types of its parameters.
     pub params: &'static [Type],
@@ -18,6 +19,20 @@ pub struct Statement {
 }
 
 impl Statement {
+    /// Without the comment that the file of its text begins with: no call has to carry it.
+    const fn bare(self) -> Self {
+        let bytes = self.sql.as_bytes();
+        let mut at = 0;
+        while at + 1 < bytes.len() && bytes[at] == b'-' && bytes[at + 1] == b'-' {
+            while at < bytes.len() && bytes[at] != b'\n' {
+                at += 1;
+            }
+            at += 1;
+        }
+        let (_, sql) = self.sql.split_at(at);
+        Self { sql, ..self }
+    }
+
     /// Checks the columns that a row has, by the object identifiers of their types; `None` is a
     /// column whose type the driver does not tell. A driver may be willing to read a column as
     /// another type than it has: here only the declared one will do.
@@ -85,7 +100,7 @@ pub struct Batch<'a, O>(pub &'a [O]);
 
 impl<O: Operation> Call for Batch<'_, O> {
     fn statement(&self) -> &'static Statement {
-        &const { O::STATEMENT }
+        &const { O::STATEMENT.bare() }
     }
 
     fn params(&self) -> Vec<Value> {

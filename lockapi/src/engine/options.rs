@@ -1,0 +1,126 @@
+//! What a program may choose when it connects.
+
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::check_name;
+use crate::telemetry::Warn;
+
+/// What a program may choose when it connects.
+///
+/// ```
+/// let options = lockapi::engine::Options::default().namespace("billing").max_locks(500);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub(super) namespace: String,
+    pub(super) max_locks: usize,
+    pub(super) waiters: usize,
+    pub(super) timeout: Duration,
+    pub(super) heartbeat: Duration,
+    pub(super) notes: bool,
+    pub(super) warn: Warn,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            namespace: "default".to_owned(),
+            max_locks: 10_000,
+            waiters: 4,
+            timeout: Duration::from_secs(5),
+            heartbeat: Duration::from_secs(1),
+            notes: true,
+            warn: Warn::default(),
+        }
+    }
+}
+
+impl Options {
+    /// The namespace of all names, 1 to 255 bytes; `default` unless set. Names in different
+    /// namespaces never meet.
+    #[must_use]
+    pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
+        self.namespace = namespace.into();
+        self
+    }
+
+    /// How many mutexes the process holds or waits for at most, 10,000 unless set. All sessions
+    /// of a server share room for about `max_locks_per_transaction * max_connections` locks.
+    #[must_use]
+    pub fn max_locks(mut self, locks: usize) -> Self {
+        self.max_locks = locks;
+        self
+    }
+
+    /// How many connections wait for mutexes that other processes hold, 4 unless set, at most 64.
+    /// They are opened when needed; further waits are polled.
+    #[must_use]
+    pub fn waiters(mut self, connections: usize) -> Self {
+        self.waiters = connections;
+        self
+    }
+
+    /// How long a statement may go unanswered before its connection is given up, 5 s unless set,
+    /// at least 2 s.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// How often an idle session that holds mutexes is checked, 1 s unless set, at least 10 ms.
+    /// A holder learns within about this time that its session was ended.
+    #[must_use]
+    pub fn heartbeat(mut self, heartbeat: Duration) -> Self {
+        self.heartbeat = heartbeat;
+        self
+    }
+
+    /// Whether mutexes that are held or waited for long are noted with their names, for those who
+    /// [look](crate::sight); they are unless set. It takes the connection of jobs.
+    #[must_use]
+    pub fn notes(mut self, notes: bool) -> Self {
+        self.notes = notes;
+        self
+    }
+
+    /// Warns of each mutex or lease that was granted after `time` or more, with the feature `tracing`;
+    /// never unless set.
+    #[must_use]
+    pub fn warn_waited(mut self, time: Duration) -> Self {
+        self.warn.waited = Some(time);
+        self
+    }
+
+    /// Warns of each guard of a mutex or lease that is given up after `time` or more, with the feature
+    /// `tracing`; never unless set.
+    #[must_use]
+    pub fn warn_held(mut self, time: Duration) -> Self {
+        self.warn.held = Some(time);
+        self
+    }
+
+    pub(super) fn check(&self) -> Result<()> {
+        const DAY: Duration = Duration::from_hours(24);
+        let invalid = |message| Err(Error::new(ErrorKind::Invalid, "connect", message));
+        check_name("namespace", &self.namespace, 1)?;
+        if self.max_locks == 0 {
+            return invalid("max_locks is 0; allowed is 1 or more".to_owned());
+        }
+        if self.waiters > 64 {
+            return invalid(format!("waiters is {}; allowed are 0 to 64", self.waiters));
+        }
+        if self.timeout < Duration::from_secs(2) || self.timeout > DAY {
+            let timeout = self.timeout;
+            return invalid(format!("a timeout of {timeout:?}; allowed are 2 s to 24 h"));
+        }
+        if self.heartbeat < Duration::from_millis(10) || self.heartbeat > DAY {
+            let heartbeat = self.heartbeat;
+            return invalid(format!(
+                "a heartbeat of {heartbeat:?}; allowed are 10 ms to 24 h"
+            ));
+        }
+        Ok(())
+    }
+}
