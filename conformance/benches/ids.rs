@@ -17,21 +17,37 @@ use lockapi::{BackendExt, IdGenExt};
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 
-/// Ids of time, worker and sequence, one for each call, as a function in the database makes them.
+/// Ids of time, worker and sequence, one for each call, as a function in the database makes them. Who
+/// makes ids with a worker number takes turns by a lock of the session.
 const FUNCTION: &str = "
-    CREATE SEQUENCE bench_id_seq MAXVALUE 4095 CYCLE;
+    CREATE SEQUENCE bench_id_seq;
     CREATE FUNCTION bench_next_id(worker int8) RETURNS int8 LANGUAGE plpgsql AS $$
     DECLARE
-        sequence int8;
         millis int8;
+        sequence int8;
     BEGIN
+        PERFORM pg_advisory_lock(worker);
         sequence := nextval('bench_id_seq') % 4096;
-        millis := floor(extract(epoch FROM clock_timestamp()) * 1000);
+        millis := floor(extract(epoch FROM now()) * 1000);
+        PERFORM pg_advisory_unlock(worker);
         RETURN ((millis - 1609459200000) << 22) | (worker << 12) | sequence;
     END
-    $$;
+    $$;";
+
+/// Counts what is written to the table of worker numbers.
+const COUNTED: &str = "
+    CREATE SEQUENCE bench_writes;
+    CREATE FUNCTION bench_write() RETURNS trigger LANGUAGE plpgsql
+        AS $$ BEGIN PERFORM nextval('bench_writes'); RETURN NULL; END $$;
+    CREATE TRIGGER bench_writes AFTER INSERT OR UPDATE ON lockapi.id_worker
+        FOR EACH ROW EXECUTE FUNCTION bench_write();";
+
+const COUNTERS: &str = "
     CREATE TABLE bench_counter (id int8 PRIMARY KEY, n int8 NOT NULL, version int8 NOT NULL);
     INSERT INTO bench_counter VALUES (1, 0, 1), (2, 0, 1);";
+
+/// How long a generator runs at full speed: several renewals.
+const SUSTAINED: Duration = Duration::from_secs(20);
 
 fn main() {
     let only = std::env::args().skip(1).find(|one| !one.starts_with("--"));
@@ -53,10 +69,6 @@ async fn all(mut report: Report, groups: [bool; 2]) -> Report {
         .connect(cluster.url())
         .await
         .expect("a pool");
-    sqlx::raw_sql(FUNCTION)
-        .execute(&pool)
-        .await
-        .expect("the function");
     if groups[0] {
         snowflake(&mut report, &pool).await;
     }
@@ -70,14 +82,16 @@ async fn all(mut report: Report, groups: [bool; 2]) -> Report {
 async fn snowflake(report: &mut Report, pool: &PgPool) {
     let backend = backend_sqlx::connect(pool).await.expect("a backend");
     backend.migrate().await.expect("tables");
+    run(pool, FUNCTION).await;
+    run(pool, COUNTED).await;
     let ids = backend
         .id_gen("bench", Terms::default())
         .expect("a generator");
     let mut last = ids.next().await.expect("an id");
-    let before = renewals(pool).await;
+    let before = writes(pool).await;
     let start = Instant::now();
     let mut made = 0u32;
-    while start.elapsed() < SECONDS {
+    while start.elapsed() < SUSTAINED {
         // The clock is looked at seldom, since it takes as long as an id.
         for _ in 0..1000 {
             let id = ids.next().await.expect("an id");
@@ -87,30 +101,23 @@ async fn snowflake(report: &mut Report, pool: &PgPool) {
         made += 1000;
     }
     let took = start.elapsed().as_secs_f64();
+    // Looking counts as well.
+    let written = writes(pool).await - before - 1;
     let ours = f64::from(made) / took;
-    let statements = f64::from(renewals(pool).await - before) / took;
-    let baseline = rate(8, |worker, count, until| {
-        let pool = pool.clone();
-        async move {
-            let mut connection = pool.acquire().await.expect("a connection");
-            while Instant::now() < until {
-                let id: i64 = sqlx::query_scalar("SELECT bench_next_id($1)")
-                    .bind(i64::try_from(worker).expect("a small number"))
-                    .fetch_one(&mut *connection)
-                    .await
-                    .expect("an id");
-                assert!(id > 0);
-                count.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-    })
-    .await;
     report.add(
         "ids.one_generator",
         "ids/s",
         ours,
-        baseline,
-        "a function over 8 connections",
+        function(pool, |_| 0).await,
+        "a function with one worker number over 8 connections",
+        Better::Higher,
+    );
+    report.add(
+        "ids.one_generator.8",
+        "ids/s",
+        ours,
+        function(pool, |connection| connection).await,
+        "the same with a worker number for each connection",
         Better::Higher,
     );
     let layout = Layout::default();
@@ -125,29 +132,51 @@ async fn snowflake(report: &mut Report, pool: &PgPool) {
     report.add(
         "ids.statements",
         "a second",
-        statements,
+        f64::from(written) / took,
         1.0,
         "one a second",
         Better::Lower,
     );
 }
 
-/// How often worker numbers were written.
-async fn renewals(pool: &PgPool) -> i32 {
-    // What a session did is counted within a second or so.
-    tokio::time::sleep(Duration::from_millis(1500)).await;
-    sqlx::query_scalar(
-        "SELECT (n_tup_ins + n_tup_upd)::int4 FROM pg_stat_user_tables WHERE relname = 'id_worker'",
-    )
-    .fetch_one(pool)
+/// How many ids a second the function in the database makes, called over 8 connections.
+async fn function(pool: &PgPool, number: impl Fn(i64) -> i64) -> f64 {
+    rate(8, |connection, count, until| {
+        let pool = pool.clone();
+        let worker = number(i64::try_from(connection).expect("a small number"));
+        async move {
+            let mut connection = pool.acquire().await.expect("a connection");
+            while Instant::now() < until {
+                let id: i64 = sqlx::query_scalar("SELECT bench_next_id($1)")
+                    .bind(worker)
+                    .fetch_one(&mut *connection)
+                    .await
+                    .expect("an id");
+                assert!(id > 0);
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    })
     .await
-    .expect("a count")
+}
+
+/// How often worker numbers were written, and this was asked.
+async fn writes(pool: &PgPool) -> i32 {
+    sqlx::query_scalar("SELECT nextval('bench_writes')::int4")
+        .fetch_one(pool)
+        .await
+        .expect("a count")
+}
+
+async fn run(pool: &PgPool, sql: &'static str) {
+    sqlx::raw_sql(sql).execute(pool).await.expect("a script");
 }
 
 const READ: &str = "SELECT n, version FROM bench_counter WHERE id = $1";
 
 /// Eight tasks that increment one row, against reading and comparing until it succeeds.
 async fn versioned(report: &mut Report, pool: &PgPool) {
+    run(pool, COUNTERS).await;
     let (mut ours, mut baseline) = (Vec::new(), Vec::new());
     // Turn by turn, so that both see the same noise.
     for _ in 0..3 {

@@ -30,8 +30,10 @@ pub const MAX_BLOCK: u64 = 1_000_000;
 pub const MIN_RESERVE: Duration = Duration::from_millis(100);
 /// See [`MIN_RESERVE`].
 pub const MAX_RESERVE: Duration = Duration::from_mins(1);
+/// The reserve unless set.
+const RESERVE: Duration = Duration::from_secs(10);
 /// A worker number is kept for so many times its reserve after the last renewal.
-const KEPT: u32 = 10;
+const KEPT: u32 = 3;
 
 /// How ids are made.
 ///
@@ -70,7 +72,7 @@ impl Terms {
     pub fn snowflake(layout: Layout) -> Self {
         Self {
             kind: Kind::Snowflake(layout),
-            reserve: Duration::from_secs(3),
+            reserve: RESERVE,
         }
     }
 
@@ -80,13 +82,22 @@ impl Terms {
     pub fn blocks(size: u64) -> Self {
         Self {
             kind: Kind::Blocks(size),
-            reserve: Duration::from_secs(3),
+            reserve: RESERVE,
         }
     }
 
-    /// How long a snowflake generator goes on while the database is away, 3 s unless set, 100 ms to
-    /// 1 min. It writes to the database twice in this time, and a number whose owner died is given to
-    /// another after ten times as long.
+    /// How long a snowflake generator goes on while the database is away, 10 s unless set, 100 ms to
+    /// 1 min. It writes to the database twice in this time, and no more often at full speed.
+    ///
+    /// A longer reserve costs no uniqueness, but time:
+    /// - A number whose owner died is given to another after three times the reserve. A restarted
+    ///   process claims another number meanwhile.
+    /// - A generator notices that the server's clock was set ahead, or back, with its next renewal.
+    ///   A successor of a number starts where the reserve of its predecessor ends, so after the clock
+    ///   was set back its ids may be ahead by the step and the reserve. A number that was given back,
+    ///   or that expired by a clock that only goes ahead, starts at the server's time.
+    /// - After a fail-over to a server that had not received a claim, the number may be claimed twice
+    ///   until the reserve of the first owner ends.
     #[must_use]
     pub fn reserve(mut self, reserve: Duration) -> Self {
         self.reserve = reserve;
