@@ -2,7 +2,7 @@
 
 use crate::error::Failure;
 use crate::memory::World;
-use crate::seam::columns::{flag_rows, flags, ints, place, texts};
+use crate::seam::columns::{all_answers, flag_rows, flags, ints, maybe_int, place, texts};
 use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
 
 /// Claims one worker number; times in milliseconds since 1970 unless said otherwise.
@@ -189,16 +189,15 @@ impl Operation for ClaimWorker {
             let (worker, start) = claimed
                 .flatten()
                 .map_or((None, None), |(worker, start)| (Some(worker), Some(start)));
-            let int = |number: Option<i64>| number.map_or(Value::Null(Type::Int), Value::Int);
             Row(vec![
                 Value::Int(n),
-                int(worker),
-                int(start),
+                maybe_int(worker),
+                maybe_int(start),
                 Value::Int(now),
                 Value::Bool(claimed == Some(None)),
-                int(layout.map(|it| it.0)),
-                int(layout.map(|it| it.1)),
-                int(layout.map(|it| it.2)),
+                maybe_int(layout.map(|it| it.0)),
+                maybe_int(layout.map(|it| it.1)),
+                maybe_int(layout.map(|it| it.2)),
             ])
         });
         Some(rows.collect())
@@ -236,23 +235,18 @@ impl Operation for RenewWorker {
     }
 
     fn decode(batch: &[Self], rows: Rows) -> Result<Vec<RenewedWorker>, Failure> {
-        let mut answers = vec![None; batch.len()];
-        for mut row in rows {
-            let at = place(&mut row, batch.len())?;
-            answers[at] = Some(RenewedWorker {
+        all_answers(batch.len(), rows, |row| {
+            Ok(RenewedWorker {
                 floor: row.maybe_int(1)?,
                 now: row.int(2)?,
-            });
-        }
-        let all: Option<Vec<_>> = answers.into_iter().collect();
-        all.ok_or_else(|| Failure::corrupt("a renewal was not answered"))
+            })
+        })
     }
 
     fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
         let now = world.unix();
         let rows = (1..).zip(batch).map(|(n, one)| {
-            let floor = world.ids.renew(now, one);
-            let floor = floor.map_or(Value::Null(Type::Int), Value::Int);
+            let floor = maybe_int(world.ids.renew(now, one));
             Row(vec![Value::Int(n), floor, Value::Int(now)])
         });
         Some(rows.collect())
@@ -310,20 +304,14 @@ impl Operation for NextBlock {
     }
 
     fn decode(batch: &[Self], rows: Rows) -> Result<Vec<Option<i64>>, Failure> {
-        let mut answers = vec![None; batch.len()];
-        for mut row in rows {
-            let at = place(&mut row, batch.len())?;
-            answers[at] = row.maybe_int(1)?;
-        }
-        Ok(answers)
+        all_answers(batch.len(), rows, |row| row.maybe_int(1))
     }
 
     fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
         let firsts = world.ids.blocks(batch);
-        let rows = (1..).zip(firsts).map(|(n, first)| {
-            let first = first.map_or(Value::Null(Type::Int), Value::Int);
-            Row(vec![Value::Int(n), first])
-        });
+        let rows = (1..)
+            .zip(firsts)
+            .map(|(n, first)| Row(vec![Value::Int(n), maybe_int(first)]));
         Some(rows.collect())
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::error::Failure;
 use crate::memory::World;
-use crate::seam::columns::{flag_rows, flags, ints, place, texts};
+use crate::seam::columns::{answers, flag_rows, flags, ints, place, texts};
 use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
 
 /// Acquires one lease.
@@ -264,18 +264,15 @@ impl Operation for Peek {
     }
 
     fn decode(batch: &[Self], rows: Rows) -> Result<Vec<Option<Peeked>>, Failure> {
-        let mut answers = vec![None; batch.len()];
-        for mut row in rows {
-            let at = place(&mut row, batch.len())?;
-            answers[at] = Some(Peeked {
+        answers(batch.len(), rows, |row| {
+            Ok(Peeked {
                 owner: row.text(1)?,
                 data: row.text(2)?,
                 fence: row.int(3)?,
                 age: row.int(4)?,
                 remaining: row.int(5)?,
-            });
-        }
-        Ok(answers)
+            })
+        })
     }
 
     fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {

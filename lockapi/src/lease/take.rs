@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::error::Failure;
 use crate::memory::World;
-use crate::seam::columns::{ints, place, texts};
+use crate::seam::columns::{all_answers, ints, texts};
 use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
 
 /// Takes some of the slots of a key that are numbered from 1.
@@ -90,10 +90,8 @@ impl Operation for Take {
     }
 
     fn decode(batch: &[Self], rows: Rows) -> Result<Vec<Taken>, Failure> {
-        let mut answers = vec![None; batch.len()];
-        for mut row in rows {
-            let at = place(&mut row, batch.len())?;
-            answers[at] = Some(match row.maybe_int(1)? {
+        all_answers(batch.len(), rows, |row| {
+            Ok(match row.maybe_int(1)? {
                 Some(fence) => Taken::Granted {
                     fence,
                     slots: row.ints(2)?.into(),
@@ -102,13 +100,8 @@ impl Operation for Take {
                     again: row.bool(3)?,
                     held_for: row.int(4)?,
                 },
-            });
-        }
-        let missing = || Failure::corrupt("a request of the batch has no row");
-        answers
-            .into_iter()
-            .map(|one| one.ok_or_else(missing))
-            .collect()
+            })
+        })
     }
 
     fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {

@@ -5,7 +5,7 @@ use super::judged::Outcome;
 use super::level::Level;
 use crate::error::Failure;
 use crate::memory::World;
-use crate::seam::columns::{flag_rows, flags, ints, place, texts};
+use crate::seam::columns::{all_answers, flag_rows, flags, ints, place, texts};
 use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
 
 /// Reads the state of one limit.
@@ -110,9 +110,7 @@ impl Operation for Look {
     }
 
     fn decode(batch: &[Self], rows: Rows) -> Result<Vec<Looked>, Failure> {
-        let mut answers = vec![None; batch.len()];
-        for mut row in rows {
-            let at = place(&mut row, batch.len())?;
+        all_answers(batch.len(), rows, |row| {
             let level = Level {
                 tat: row.int(1)?,
                 started: row.int(2)?,
@@ -121,17 +119,12 @@ impl Operation for Look {
                 blocked_until: row.int(5)?,
                 reserved: Vec::new(),
             };
-            answers[at] = Some(Looked {
+            Ok(Looked {
                 level,
                 due: row.int(6)?,
                 now: row.int(7)?,
-            });
-        }
-        let missing = || Failure::corrupt("a request has no row");
-        answers
-            .into_iter()
-            .map(|answer| answer.ok_or_else(missing))
-            .collect()
+            })
+        })
     }
 
     fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
