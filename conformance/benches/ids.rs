@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use backend_sqlx::VersionedUpdate;
-use common::{Better, Report, SECONDS, median, rate, runtime};
+use common::{Better, Report, median, rate, runtime};
 use conformance::cluster::Cluster;
 use lockapi::id::{Layout, Terms};
 use lockapi::versioned::{Retry, Table};
@@ -38,7 +38,7 @@ const FUNCTION: &str = "
 const COUNTED: &str = "
     CREATE SEQUENCE bench_writes;
     CREATE FUNCTION bench_write() RETURNS trigger LANGUAGE plpgsql
-        AS $$ BEGIN PERFORM nextval('bench_writes'); RETURN NULL; END $$;
+        AS $$ BEGIN PERFORM nextval('public.bench_writes'); RETURN NULL; END $$;
     CREATE TRIGGER bench_writes AFTER INSERT OR UPDATE ON lockapi.id_worker
         FOR EACH ROW EXECUTE FUNCTION bench_write();";
 

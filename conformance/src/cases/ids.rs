@@ -18,6 +18,7 @@ register! { "ids":
     I03 clock_set_back_makes_no_id_twice;
     I04 full_millisecond_is_waited_for;
     I05 lost_number_is_not_used_again;
+    I05 owner_past_its_floor_sees_that_its_number_is_lost;
     I08 time_of_an_id_and_its_texts;
     I11 ids_advance_inside_a_long_transaction [Transactions];
     I14 blocks_are_dense_and_unique;
@@ -124,6 +125,39 @@ async fn lost_number_is_not_used_again(cx: Context) {
         others.extend(second.batch(1000).await.unwrap());
         made.extend(first.batch(1000).await.unwrap());
     }
+    assert!(made.is_sorted_by(|one, next| one < next));
+    assert!(made.iter().all(|id| !others.contains(id)));
+}
+
+async fn owner_past_its_floor_sees_that_its_number_is_lost(cx: Context) {
+    let backend = cx.backend().await;
+    let first = open(
+        &backend,
+        Terms::default().reserve(Duration::from_millis(100)),
+    );
+    let mut made = vec![first.next().await.unwrap()];
+    let number = worker(made[0]);
+    let mut others = HashSet::new();
+    let mut takers = Vec::new();
+    let taker = loop {
+        cx.set_clock_ahead(MINUTE * 10).await;
+        let taker = open(&backend, seldom());
+        let taken = taker.next().await.unwrap();
+        others.insert(taken);
+        if worker(taken) == number {
+            break taker;
+        }
+        // A renewal came first. This one keeps its number, so that the next one gets another.
+        takers.push(taker);
+    };
+    let going_on = async {
+        while made.last().is_some_and(|last| worker(*last) == number) {
+            made.extend(first.batch(100).await.unwrap());
+            others.extend(taker.batch(100).await.unwrap());
+            cx.pass(Duration::from_millis(20)).await;
+        }
+    };
+    soon("it goes on with another number", going_on).await;
     assert!(made.is_sorted_by(|one, next| one < next));
     assert!(made.iter().all(|id| !others.contains(id)));
 }

@@ -109,7 +109,7 @@ async fn end_of_the_time_is_told(cx: Context) {
     let layout = Layout::new(32, 15, 16).unwrap();
     let ids = generator(&cx, Terms::snowflake(layout)).await;
     for _ in 0..2 {
-        let error = ids.next().await.unwrap_err();
+        let error = soon("it is told", ids.next()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Capacity);
         assert!(error.to_string().contains("32 bits of time"), "{error}");
         let error = ids.try_next().unwrap_err();
