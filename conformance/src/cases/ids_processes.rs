@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use lockapi::IdGenExt;
-use lockapi::id::{Id, Terms};
+use lockapi::id::{Id, Layout, Terms};
 
 use super::Role;
 use super::ids::{generator, worker};
@@ -147,19 +147,26 @@ async fn stopped_owner_makes_no_id_of_its_successor(cx: Context) {
 
 async fn killed_and_restarted_with_a_clock_behind(cx: Context) {
     let mut all = Vec::new();
+    let mut firsts = Vec::new();
     for _ in 0..2 {
         let file = Made::new();
-        let mut child = cx.child("ids", &[file.path(), "3000"]);
+        let mut child = cx.child("ids", &[file.path(), "60000"]);
         child.tell("10000");
         assert_eq!(child.line().await, "made");
         child.kill();
         let made = file.ids();
         assert_eq!(worker(Id::try_from(made[0]).unwrap()), 0);
-        assert!(all.last() < made.first(), "it starts behind the one before");
+        firsts.push(
+            Layout::default()
+                .decode(Id::try_from(made[0]).unwrap())
+                .time,
+        );
         all.extend(made);
         // The claim has ended, and yet the clock shows a time from before it.
         cx.set_clock_back(Duration::from_secs(1)).await;
-        cx.set_clock_ahead(MINUTE).await;
+        cx.set_clock_ahead(MINUTE * 10).await;
     }
     assert!(all.is_sorted_by(|one, next| one < next));
+    let since = firsts[1].duration_since(firsts[0]).unwrap();
+    assert!(since > MINUTE / 2, "behind what was reserved");
 }

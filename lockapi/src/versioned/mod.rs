@@ -117,3 +117,50 @@ pub fn is_conflict(
     }
     false
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+
+    /// Of a driver, with the code that it has.
+    #[derive(Debug)]
+    struct Driver(Option<&'static str>, Option<Conflict>);
+
+    impl fmt::Display for Driver {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("of a driver")
+        }
+    }
+
+    impl StdError for Driver {
+        fn source(&self) -> Option<&(dyn StdError + 'static)> {
+            self.1.as_ref().map(|conflict| conflict as _)
+        }
+    }
+
+    fn repeated(error: &(dyn StdError + 'static)) -> bool {
+        is_conflict(error, |error| {
+            let driver = error.downcast_ref::<Driver>()?;
+            driver.0.map(str::to_owned)
+        })
+    }
+
+    #[test]
+    fn only_what_certainly_did_not_happen_is_a_conflict() {
+        let (stale, gone) = (Conflict { current: Some(2) }, Conflict { current: None });
+        for code in ["40001", "40P01"] {
+            assert!(repeated(&Driver(Some(code), None)), "{code}");
+        }
+        for code in ["23505", "57014", "57P01", "08006"] {
+            assert!(!repeated(&Driver(Some(code), None)), "{code}");
+            assert!(!repeated(&Driver(Some(code), Some(stale))), "{code}");
+        }
+        assert!(!repeated(&Driver(None, None)), "unknown");
+        let unknown = Error::new(ErrorKind::Indeterminate, "commit", "it may have happened");
+        assert!(!repeated(&unknown));
+        assert!(repeated(&stale));
+        assert!(repeated(&Driver(None, Some(stale))), "it is inside");
+        assert!(!repeated(&gone));
+    }
+}
