@@ -236,6 +236,7 @@
 
 pub mod cluster;
 pub mod differential;
+pub mod flood;
 
 mod accounts;
 mod cases;

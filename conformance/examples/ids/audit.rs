@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use lockapi::id::{Id, Layout};
 
-use crate::Problem;
+use crate::common::Problem;
 
 #[derive(Default)]
 pub(crate) struct Found {

@@ -6,24 +6,22 @@
 //! ```
 
 mod audit;
+#[path = "../common/mod.rs"]
+mod common;
 mod worker;
 
-use std::path::PathBuf;
-use std::process::{Child, Command, ExitCode, Stdio};
-use std::time::{Duration, Instant};
+use std::io::ErrorKind;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Instant;
 
+use common::{Crew, Problem, Task};
 use conformance::cluster::Cluster;
 use lockapi::blocking::Backend;
 use postgres::{Client, NoTls};
-use rustix::process::{Pid, Signal, kill_process};
-use tempfile::TempDir;
-
-type Problem = Box<dyn std::error::Error>;
 
 const SET_BACK: &str = include_str!("set_back.sql");
 const SET_AHEAD: &str = include_str!("set_ahead.sql");
-/// Something happens about this often.
-const PAUSE: Duration = Duration::from_millis(150);
 
 const HELP: &str = "\
 Makes ids in many processes that are killed and stopped while clocks are set, and looks for twins.
@@ -52,7 +50,8 @@ fn run() -> Result<bool, Problem> {
             Long("ids") => ids = arguments.value()?.parse()?,
             Long("processes") => processes = arguments.value()?.parse()?,
             Long("worker") => {
-                worker::run(&arguments.values()?.collect::<Vec<_>>())?;
+                let task = Task::read(&arguments.values()?.collect::<Vec<_>>())?;
+                worker::run(&task)?;
                 return Ok(true);
             }
             Long("help") => {
@@ -62,33 +61,26 @@ fn run() -> Result<bool, Problem> {
             other => return Err(other.unexpected().into()),
         }
     }
-    if processes == 0 || ids < processes {
-        return Err("at least one process, and an id for each".into());
-    }
     let cluster = Cluster::private(&[])?;
     let backend = Backend::connect(backend_sync::connect_url(cluster.url()))?;
     backend.migrate()?;
-    let mut run = Run {
-        url: cluster.url().to_owned(),
-        folder: tempfile::tempdir()?,
-        client: Client::connect(cluster.url(), NoTls)?,
-        files: Vec::new(),
-        places: Vec::new(),
-        happened: Happened::default(),
-    };
+    let mut client = Client::connect(cluster.url(), NoTls)?;
+    let mut set = 0;
     let start = Instant::now();
-    for number in 0..processes {
-        let part = ids / processes + u64::from(number < ids % processes);
-        run.start(usize::try_from(number)?, part)?;
-    }
-    run.disturb()?;
+    let mut crew = Crew::start(cluster.url(), recorded, processes, ids)?;
+    crew.disturb(|| {
+        if fastrand::bool() {
+            let steps = [1i64, 5_000, 3_600_000];
+            client.execute(SET_BACK, &[&steps[fastrand::usize(0..steps.len())]])?;
+        } else {
+            client.execute(SET_AHEAD, &[])?;
+        }
+        set += 1;
+        Ok(true)
+    })?;
     let took = start.elapsed();
-    let found = audit::compare(&run.files)?;
-    let Happened {
-        killed,
-        stopped,
-        set,
-    } = run.happened;
+    let found = audit::compare(&crew.files)?;
+    let (killed, stopped) = (crew.killed, crew.stopped);
     println!(
         "ids          {:>12}   recorded in {:.1} s",
         found.ids,
@@ -96,7 +88,7 @@ fn run() -> Result<bool, Problem> {
     );
     println!(
         "processes    {:>12}   on sqlx, Diesel and postgres by turns",
-        run.files.len()
+        crew.files.len()
     );
     println!(
         "numbers      {:>12}   worker numbers were used",
@@ -115,139 +107,11 @@ fn run() -> Result<bool, Problem> {
     Ok(passed)
 }
 
-/// What was done to the processes.
-#[derive(Default)]
-struct Happened {
-    killed: u32,
-    stopped: u32,
-    set: u32,
-}
-
-struct Run {
-    url: String,
-    folder: TempDir,
-    client: Client,
-    /// What each process recorded, also of those that were killed.
-    files: Vec<PathBuf>,
-    places: Vec<Place>,
-    happened: Happened,
-}
-
-/// A process, and what is to be done by it and its replacements.
-struct Place {
-    process: Child,
-    file: PathBuf,
-    left: u64,
-    stopped_until: Option<Instant>,
-    done: bool,
-}
-
-impl Run {
-    fn launch(&mut self, left: u64) -> Result<Place, Problem> {
-        const LIBRARIES: [&str; 3] = ["sqlx", "diesel", "sync"];
-        let file = self.folder.path().join(format!("{}", self.files.len()));
-        let library = LIBRARIES[self.files.len() % LIBRARIES.len()];
-        let process = Command::new(std::env::current_exe()?)
-            .args(["--worker", library, &self.url])
-            .arg(&file)
-            .arg(left.to_string())
-            .stdin(Stdio::piped())
-            .spawn()?;
-        self.files.push(file.clone());
-        Ok(Place {
-            process,
-            file,
-            left,
-            stopped_until: None,
-            done: false,
-        })
+/// How many ids are in a file; a process that was killed at once has none.
+fn recorded(file: &Path) -> Result<u64, Problem> {
+    match std::fs::metadata(file) {
+        Ok(file) => Ok(file.len() / 8),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(0),
+        Err(error) => Err(error.into()),
     }
-
-    fn start(&mut self, number: usize, left: u64) -> Result<(), Problem> {
-        let place = self.launch(left)?;
-        self.places.insert(number, place);
-        Ok(())
-    }
-
-    /// Until all are done.
-    fn disturb(&mut self) -> Result<(), Problem> {
-        let mut next = Instant::now() + PAUSE;
-        while self.places.iter().any(|place| !place.done) {
-            std::thread::sleep(Duration::from_millis(20));
-            for place in &mut self.places {
-                if place
-                    .stopped_until
-                    .is_some_and(|until| until < Instant::now())
-                {
-                    place.stopped_until = None;
-                    signal(place, Signal::CONT)?;
-                }
-                if !place.done
-                    && let Some(status) = place.process.try_wait()?
-                {
-                    if !status.success() {
-                        return Err(format!("a process ended with {status}").into());
-                    }
-                    place.done = true;
-                }
-            }
-            if Instant::now() > next {
-                next = Instant::now() + PAUSE.mul_f64(0.5 + fastrand::f64());
-                self.disturb_once()?;
-            }
-        }
-        Ok(())
-    }
-
-    fn disturb_once(&mut self) -> Result<(), Problem> {
-        match fastrand::u32(0..4) {
-            0 => {
-                let steps = [1i64, 5_000, 3_600_000];
-                let millis = steps[fastrand::usize(0..steps.len())];
-                self.client.execute(SET_BACK, &[&millis])?;
-                self.happened.set += 1;
-            }
-            1 => {
-                self.client.execute(SET_AHEAD, &[])?;
-                self.happened.set += 1;
-            }
-            act => {
-                let number = fastrand::usize(0..self.places.len());
-                let place = &mut self.places[number];
-                if place.done || place.stopped_until.is_some() {
-                    return Ok(());
-                }
-                if act == 2 {
-                    let time = Duration::from_millis(fastrand::u64(200..2000));
-                    signal(place, Signal::STOP)?;
-                    place.stopped_until = Some(Instant::now() + time);
-                    self.happened.stopped += 1;
-                    return Ok(());
-                }
-                place.process.kill()?;
-                place.process.wait()?;
-                let made = std::fs::metadata(&place.file).map_or(0, |file| file.len() / 8);
-                let left = place.left.saturating_sub(made);
-                self.happened.killed += 1;
-                self.places[number] = self.launch(left)?;
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Run {
-    fn drop(&mut self) {
-        for place in &mut self.places {
-            // It has ended, or is not needed any more.
-            let _ended = place.process.kill();
-            let _waited = place.process.wait();
-        }
-    }
-}
-
-fn signal(place: &Place, signal: Signal) -> Result<(), Problem> {
-    let pid = i32::try_from(place.process.id())?;
-    let pid = Pid::from_raw(pid).ok_or("a process has a number")?;
-    Ok(kill_process(pid, signal)?)
 }

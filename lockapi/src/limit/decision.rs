@@ -1,6 +1,6 @@
 //! What is decided.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::judged::{Judged, Outcome};
 use super::level::Level;
@@ -89,6 +89,13 @@ impl Decision {
     #[must_use]
     pub fn reset_after(&self) -> Duration {
         self.reset_after
+    }
+
+    /// When permits were taken, by the server's clock; `None` when none were.
+    #[must_use]
+    pub fn taken_at(&self) -> Option<SystemTime> {
+        let since = Duration::from_nanos(u64::try_from(self.at).ok()?);
+        (self.at != 0).then(|| UNIX_EPOCH + since)
     }
 
     /// What it rests on.

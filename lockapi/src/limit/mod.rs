@@ -47,6 +47,7 @@ pub use judged::{Judged, Outcome};
 pub use level::{Level, Reserved};
 pub(crate) use policy::nanos;
 pub use policy::{Outage, Policy, Want};
+pub(crate) use quota::MAX_DEPTH;
 pub use quota::{Algorithm, MAX_PERIOD, MAX_PERMITS, MIN_INTERVAL, Quota};
 pub(crate) use table::Limits;
 pub use take::Take;

@@ -11,7 +11,7 @@ pub const MAX_PERIOD: Duration = Duration::from_hours(366 * 24);
 /// The shortest time between two permits.
 pub const MIN_INTERVAL: Duration = Duration::from_nanos(100);
 /// The longest time after which a burst has flowed back: ten leap years.
-const MAX_DEPTH: Duration = Duration::from_hours(3660 * 24);
+pub(crate) const MAX_DEPTH: Duration = Duration::from_hours(3660 * 24);
 const MIN_PERIOD: Duration = Duration::from_millis(1);
 
 /// How permits come back.

@@ -9,12 +9,13 @@ use async_trait::async_trait;
 use super::super::Core;
 use super::reservation::Held;
 use super::takes::expire;
+use super::waiting::told;
 use super::{Limits, SWEEP_ROWS, hash, line, permits};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
 use crate::limit::{
-    Block, Decision, Look, MAX_WANTS, Outcome, Permits, Policy, Quota, RateLimiter, Refund,
-    Reservation, Reset, Sweep, Verdict, Want, charge, nanos, verdict,
+    Block, Decision, Look, MAX_WANTS, Permits, Policy, Quota, RateLimiter, Refund, Reservation,
+    Reset, Sweep, Verdict, Want, charge, nanos, verdict,
 };
 use crate::seam::Connector;
 use crate::wait::unless;
@@ -53,7 +54,9 @@ impl<C: Connector> Limiter<C> {
         let lines = lines.collect::<Result<Vec<_>>>()?;
         let limits = self.limits();
         if limits.shares.is_out(policy, limits.keeper.now()) {
-            return Ok(self.decide_alone(policy, wants));
+            let now = limits.keeper.now();
+            let decide = |want| limits.shares.decide(want, policy, now);
+            return Ok(wants.iter().map(decide).collect());
         }
         let asked: Vec<_> = lines
             .into_iter()
@@ -62,7 +65,10 @@ impl<C: Connector> Limiter<C> {
                 (asked, limits.take(line, 1, policy.relaxed))
             })
             .collect();
-        let mut decisions = Vec::with_capacity(wants.len());
+        let mut given = Undelivered {
+            limiter: self,
+            decisions: Vec::with_capacity(wants.len()),
+        };
         let mut failed = None;
         // To the end also when one fails, so that all that was taken is known.
         for (want, ((quota, hash), waiting)) in wants.iter().zip(asked) {
@@ -71,7 +77,7 @@ impl<C: Connector> Limiter<C> {
                     limits.lately.note(hash, &judged);
                     let mut decision = Decision::judged(&want.key, quota, want.cost, &judged);
                     decision.shadow = policy.shadow;
-                    decisions.push(decision);
+                    given.decisions.push(decision);
                 }
                 Err(error) => {
                     let now = limits.keeper.now();
@@ -79,17 +85,15 @@ impl<C: Connector> Limiter<C> {
                         failed.get_or_insert(error.on(&want.key));
                         continue;
                     }
-                    decisions.push(limits.shares.decide(want, policy, now));
+                    let decision = limits.shares.decide(want, policy, now);
+                    given.decisions.push(decision);
                 }
             }
         }
-        let Some(error) = failed else {
-            return Ok(decisions);
-        };
-        for decision in decisions.iter().filter(|decision| decision.at != 0) {
-            limits.refund_later(self.refund_of(decision));
+        match failed {
+            None => Ok(std::mem::take(&mut given.decisions)),
+            Some(error) => Err(error),
         }
-        Err(error)
     }
 
     fn refund_of(&self, decision: &Decision) -> Refund {
@@ -101,13 +105,6 @@ impl<C: Connector> Limiter<C> {
             window: decision.quota.window(),
             at: decision.at,
         }
-    }
-
-    fn decide_alone(&self, policy: &Policy, wants: &[Want]) -> Vec<Decision> {
-        let limits = self.limits();
-        let now = limits.keeper.now();
-        let decide = |want| limits.shares.decide(want, policy, now);
-        wants.iter().map(decide).collect()
     }
 
     async fn wait(&self, want: &Want, policy: &Policy, timeout: Duration) -> Result<Decision> {
@@ -170,7 +167,8 @@ impl<C: Connector> RateLimiter for Limiter<C> {
         if let Some(judged) = outcome {
             return Ok(verdict(wants, &policy, &charge, &judged));
         }
-        let decisions = self.decide_alone(&policy, wants);
+        let now = limits.keeper.now();
+        let decisions = limits.shares.decide_all(wants, &policy, now);
         Ok(Verdict {
             admitted: decisions.iter().all(Decision::is_admitted),
             shadow: policy.shadow,
@@ -245,7 +243,8 @@ impl<C: Connector> RateLimiter for Limiter<C> {
         if decision.at == 0 {
             return Ok(());
         }
-        let refunded = self.limits().refund(self.refund_of(decision)).await;
+        let (limits, refund) = (self.limits(), self.refund_of(decision));
+        let refunded = told("refund", |done| limits.refund(refund, done)).await;
         refunded.map_err(|error| error.on(&decision.key))
     }
 
@@ -300,7 +299,17 @@ impl<C: Connector> fmt::Debug for Limiter<C> {
     }
 }
 
-/// Whether something was there to be settled.
-pub(super) fn found(outcome: Outcome) -> bool {
-    matches!(outcome, Outcome::Taken(_))
+/// Decisions that are on the way to their caller. Who does not get them has not taken anything.
+struct Undelivered<'a, C: Connector> {
+    limiter: &'a Limiter<C>,
+    decisions: Vec<Decision>,
+}
+
+impl<C: Connector> Drop for Undelivered<'_, C> {
+    fn drop(&mut self) {
+        for decision in self.decisions.iter().filter(|decision| decision.at != 0) {
+            let refund = self.limiter.refund_of(decision);
+            self.limiter.limits().refund(refund, drop);
+        }
+    }
 }

@@ -20,7 +20,7 @@ use rustc_hash::FxBuildHasher;
 pub(super) use handle::open;
 
 use super::keeper::Keeper;
-use super::lane::{Lane, Queued};
+use super::lane::{Lane, Queued, ended};
 use super::link::Links;
 use crate::error::Result;
 use crate::limit::{
@@ -196,53 +196,56 @@ impl<C: Connector> Limits<C> {
 
     /// Gives back in the background. What does not get through stays taken.
     fn undo(&self, line: &Line, times: i64, at: i64) {
-        let (namespace, key) = (self.namespace.to_string(), line.key.clone());
         if line.id != 0 {
-            self.settle_later(key, line.id, line.price());
+            self.settle(self.settlement(&line.key, line.id, line.price()), drop);
             return;
         }
         let refund = Refund {
-            namespace,
-            key,
+            namespace: self.namespace.to_string(),
+            key: line.key.clone(),
             price: line.price().saturating_mul(times),
             window: line.quota.window(),
             at,
         };
-        self.refund_later(refund);
+        self.refund(refund, drop);
     }
 
-    /// Gives back in the background; where another refund of the key went first, after it.
-    fn refund_later(&self, refund: Refund) {
+    /// Gives back; where another refund of the key went first, after it. It happens also when nobody
+    /// listens any more.
+    fn refund(&self, refund: Refund, done: impl FnOnce(Result<()>) + Send + 'static) {
         let this = self.this.clone();
         let again = refund.clone();
-        self.lane(&refund.key).submit(refund, move |done| {
-            if let (Ok(false), Some(limits)) = (done, this.upgrade()) {
-                limits.refund_later(again);
-            }
-        });
+        self.lane(&refund.key)
+            .submit(refund, move |answer| match (answer, this.upgrade()) {
+                (Ok(true), _) => done(Ok(())),
+                (Ok(false), Some(limits)) => limits.refund(again, done),
+                (Ok(false), None) => done(Err(ended(Refund::NAME))),
+                (Err(error), _) => done(Err(error)),
+            });
     }
 
-    async fn refund(&self, refund: Refund) -> Result<()> {
-        let lane = self.lane(&refund.key);
-        while !lane.call(refund.clone()).await? {}
-        Ok(())
-    }
-
-    /// Ends a reservation in the background; where that fails it expires.
-    fn settle_later(&self, key: String, id: i64, price: i64) {
-        let this = self.this.clone();
-        let settle = Settle {
+    /// The end of a reservation of which `price` is given back.
+    fn settlement(&self, key: &str, id: i64, price: i64) -> Settle {
+        Settle {
             namespace: self.namespace.to_string(),
-            key,
+            key: key.to_owned(),
             id,
             price,
-        };
+        }
+    }
+
+    /// Ends a reservation, whether or not anybody listens; where that fails it expires. Answers
+    /// whether it was there.
+    fn settle(&self, settle: Settle, done: impl FnOnce(Result<bool>) + Send + 'static) {
+        let this = self.this.clone();
         let again = settle.clone();
-        self.lane(&settle.key).submit(settle, move |outcome| {
-            if let (Ok(Outcome::Again), Some(limits)) = (outcome, this.upgrade()) {
-                limits.settle_later(again.key, id, price);
-            }
-        });
+        self.lane(&settle.key)
+            .submit(settle, move |answer| match (answer, this.upgrade()) {
+                (Ok(Outcome::Again), Some(limits)) => limits.settle(again, done),
+                (Ok(Outcome::Again), None) => done(Err(ended(Settle::NAME))),
+                (Ok(outcome), _) => done(Ok(matches!(outcome, Outcome::Taken(_)))),
+                (Err(error), _) => done(Err(error)),
+            });
     }
 
     /// Deletes idle rows from time to time, as long as limits are used.

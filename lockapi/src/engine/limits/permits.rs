@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use super::super::Core;
 use super::super::clock::Time;
 use super::Limits;
+use super::waiting::told;
 use crate::error::Result;
 use crate::key::Key;
 use crate::limit::{Decision, Judged, Line, Outcome, Permits, Refund};
@@ -38,7 +39,8 @@ pub(super) fn open<C: Connector>(
 #[derive(Clone, Copy, Debug, Default)]
 struct AtHand {
     taken: i64,
-    used: i64,
+    /// How many were left when it was looked at last.
+    left: i64,
     /// When it was asked for, by the local clock.
     asked: Time,
     /// When it was taken, by the server's clock.
@@ -51,10 +53,10 @@ impl AtHand {
     /// How many permits can still be given out.
     ///
     /// As one flows back at the server in each interval, what lies here loses its worth: otherwise
-    /// it could be used on top of those that have flowed back.
-    fn left(&self, line: &Line, now: Time) -> i64 {
-        let age = now.saturating_sub(self.asked).as_nanos();
-        let age = i64::try_from(age).unwrap_or(i64::MAX / 2);
+    /// it could be used on top of those that have flowed back. What is worthless is gone, so that the
+    /// others are given out once.
+    fn left(&mut self, line: &Line, now: Time) -> i64 {
+        let age = self.age(now);
         let age = age.saturating_add(age / DRIFT_PART);
         let worth = if line.quota.window() == 0 {
             self.taken - (age / line.quota.interval()) - i64::from(age % line.quota.interval() > 0)
@@ -63,7 +65,13 @@ impl AtHand {
         } else {
             0
         };
-        worth.min(self.taken - self.used)
+        self.left = self.left.min(worth).max(0);
+        self.left
+    }
+
+    fn age(&self, now: Time) -> i64 {
+        let age = now.saturating_sub(self.asked).as_nanos();
+        i64::try_from(age).unwrap_or(i64::MAX / 2)
     }
 }
 
@@ -89,7 +97,7 @@ impl<C: Connector> Shared<C> {
         if at_hand.left(&self.one, now) < 1 {
             return false;
         }
-        at_hand.used += 1;
+        at_hand.left -= 1;
         true
     }
 
@@ -110,7 +118,7 @@ impl<C: Connector> Shared<C> {
         let window = self.one.quota.window();
         *self.lock() = AtHand {
             taken,
-            used: 1,
+            left: taken - 1,
             asked,
             at: judged.now,
             ends_in: (judged.level.started + window - judged.now).max(0),
@@ -141,15 +149,17 @@ impl<C: Connector> Shared<C> {
 
     /// What is to be given back of the block at hand, which is then used up.
     fn leave(&self) -> Option<Refund> {
+        let now = self.limits().keeper.now();
         let mut at_hand = self.lock();
-        let left = at_hand.taken - at_hand.used;
-        at_hand.used = at_hand.taken;
+        let left = at_hand.left(&self.one, now);
+        at_hand.left = 0;
         (left > 0).then(|| Refund {
             namespace: self.core.namespace.to_string(),
             key: self.one.key.clone(),
             price: self.one.price().saturating_mul(left),
             window: self.one.quota.window(),
-            at: at_hand.at,
+            // What flowed back until now is not among them.
+            at: at_hand.at.saturating_add(at_hand.age(now)),
         })
     }
 
@@ -161,7 +171,7 @@ impl<C: Connector> Shared<C> {
 impl<C: Connector> Drop for Shared<C> {
     fn drop(&mut self) {
         if let Some(refund) = self.leave() {
-            self.core.limits.refund_later(refund);
+            self.core.limits.refund(refund, drop);
         }
     }
 }
@@ -185,7 +195,8 @@ impl<C: Connector> Permits for Blocks<C> {
     async fn give_back(&self) -> Result<()> {
         match self.0.leave() {
             Some(refund) => {
-                let refunded = self.0.limits().refund(refund).await;
+                let limits = self.0.limits();
+                let refunded = told("refund", |done| limits.refund(refund, done)).await;
                 refunded.map_err(|error| error.on(&self.0.key))
             }
             None => Ok(()),
@@ -207,28 +218,94 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::limit::Quota;
+    use crate::limit::{Level, Quota};
 
-    #[test]
-    fn what_lies_about_loses_its_worth() {
+    fn block(permits: u64, quota: Quota) -> (Line, AtHand) {
         let line = Line {
             key: "key".to_owned(),
-            quota: Quota::per_second(10),
+            quota,
             cost: 1,
             id: 0,
             ttl: 0,
         };
-        let mut block = AtHand {
-            taken: 10,
-            used: 1,
+        let taken = i64::try_from(permits).unwrap();
+        let at_hand = AtHand {
+            taken,
+            left: taken,
             ..AtHand::default()
         };
-        let left = |block: &AtHand, millis| block.left(&line, Duration::from_millis(millis));
-        assert_eq!((left(&block, 0), left(&block, 1)), (9, 9));
-        assert_eq!((left(&block, 95), left(&block, 105)), (9, 8));
-        assert_eq!((left(&block, 970), left(&block, 990)), (0, -1));
-        // What is used at the rate at which it flows back is no loss.
-        block.used = 5;
-        assert_eq!(left(&block, 485), 5);
+        (line, at_hand)
+    }
+
+    #[test]
+    fn what_lies_about_loses_its_worth() {
+        let (line, mut block) = block(10, Quota::per_second(10));
+        let mut at = |millis| block.left(&line, Duration::from_millis(millis));
+        assert_eq!((at(0), at(1)), (10, 9));
+        assert_eq!((at(95), at(105), at(485)), (9, 8, 5));
+        // The worthless ones are gone, whoever has used how many.
+        block.left -= 5;
+        let mut at = |millis| block.left(&line, Duration::from_millis(millis));
+        assert_eq!((at(485), at(0)), (0, 0));
+    }
+
+    #[test]
+    fn what_is_used_as_it_flows_back_is_no_loss() {
+        let (line, mut block) = block(10, Quota::per_second(10));
+        for nth in 0..9 {
+            let left = block.left(&line, Duration::from_millis(nth * 97));
+            assert!(left >= 1, "{nth}");
+            block.left -= 1;
+        }
+    }
+
+    #[test]
+    fn no_window_holds_more_with_blocks_that_lie_about() {
+        let quota = Quota::per_second(10).burst(8);
+        let one = quota.price(1);
+        for seed in 0..200 {
+            let mut random = fastrand::Rng::with_seed(seed);
+            let (mut level, mut now, mut given) = (Level::default(), 1_000_000_000_000, Vec::new());
+            let (line, mut at_hand) = block(0, quota);
+            for _ in 0..100 {
+                now += random.i64(0..3) * random.i64(0..=one);
+                let time = Duration::from_nanos(now.unsigned_abs());
+                match random.u8(0..4) {
+                    0 if level.fits(&quota, one, now) > 0 => {
+                        level.take(&quota, one, now);
+                        given.push(now);
+                    }
+                    1 if level.fits(&quota, one, now) > 0 => {
+                        let left = at_hand.left(&line, time);
+                        let at = at_hand.at.saturating_add(at_hand.age(time));
+                        level.give_back(one * left, 0, at, now);
+                        let taken = level.fits(&quota, one, now).min(5);
+                        level.take(&quota, one * taken, now);
+                        at_hand = AtHand {
+                            taken,
+                            left: taken,
+                            asked: time,
+                            at: now,
+                            ends_in: 0,
+                        };
+                    }
+                    2 | 3 => {
+                        while at_hand.left(&line, time) > 0 && random.u8(0..4) > 0 {
+                            at_hand.left -= 1;
+                            given.push(now);
+                        }
+                    }
+                    _ => {}
+                }
+            }
+            for (nth, from) in given.iter().enumerate() {
+                for (many, until) in (1..).zip(&given[nth..]) {
+                    assert!(
+                        many <= 8 + (until - from) / one,
+                        "{many}, {seed}: {given:?}"
+                    );
+                }
+            }
+        }
     }
 }

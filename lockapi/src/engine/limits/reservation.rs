@@ -6,9 +6,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::super::Core;
-use super::handle::found;
+use super::waiting::told;
 use crate::error::{Error, ErrorKind, Result};
-use crate::limit::{Decision, Outcome, Reservation, Settle};
+use crate::limit::{Decision, Reservation};
 use crate::seam::Connector;
 
 /// A reservation that its holder has not ended yet.
@@ -38,26 +38,19 @@ impl<C: Connector> Held<C> {
             return Err(error.on(self.decision.key()));
         };
         self.open = false;
-        let settle = Settle {
-            namespace: self.core.namespace.to_string(),
-            key: self.decision.key().to_string(),
-            id: self.id,
-            price: self.decision.quota().price(left),
-        };
-        let lane = self.core.limits.lane(&settle.key);
-        loop {
-            let outcome = lane.call(settle.clone()).await;
-            let outcome =
-                outcome.map_err(|error| error.during(operation).on(self.decision.key()))?;
-            if found(outcome) {
-                return Ok(());
-            }
-            if outcome != Outcome::Again {
-                let message = "the reservation had expired, and its permits were given back";
-                let error = Error::new(ErrorKind::Lost, operation, message);
-                return Err(error.on(self.decision.key()));
-            }
+        let named = |error: Error| error.during(operation).on(self.decision.key());
+        let settled = told(operation, |done| self.settle(left, done)).await;
+        if settled.map_err(named)? {
+            return Ok(());
         }
+        let message = "the reservation had expired, and its permits were given back";
+        Err(named(Error::new(ErrorKind::Lost, operation, message)))
+    }
+
+    fn settle(&self, left: u64, done: impl FnOnce(Result<bool>) + Send + 'static) {
+        let (limits, price) = (&self.core.limits, self.decision.quota().price(left));
+        let key = self.decision.key().to_string();
+        limits.settle(limits.settlement(&key, self.id, price), done);
     }
 }
 
@@ -79,9 +72,7 @@ impl<C: Connector> Reservation for Held<C> {
 impl<C: Connector> Drop for Held<C> {
     fn drop(&mut self) {
         if self.open {
-            let price = self.decision.quota().price(self.decision.cost());
-            let key = self.decision.key().to_string();
-            self.core.limits.settle_later(key, self.id, price);
+            self.settle(self.decision.cost(), drop);
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::super::clock::Time;
 use crate::error::{Error, ErrorKind};
-use crate::limit::{Basis, Decision, Level, Outage, Policy, Quota, Want};
+use crate::limit::{Algorithm, Basis, Decision, Level, MAX_DEPTH, Outage, Policy, Quota, Want};
 
 /// After a failure the database is left alone for so long.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -15,11 +15,55 @@ const RETRY: Duration = Duration::from_secs(1);
 /// The most keys that are counted.
 const MAX_KEYS: usize = 10_000;
 
+/// A key, and the part of its quota that is this process's.
+type Place = (String, Quota);
+
 #[derive(Default)]
 struct State {
-    levels: HashMap<(String, Quota), Level>,
-    /// The database is not asked before this time, because it failed with this error.
+    levels: HashMap<Place, Level>,
+    /// The database is not asked before this time, because it failed.
     until: Time,
+}
+
+impl State {
+    fn decide(&mut self, want: &Want, policy: &Policy, now: i64) -> Decision {
+        let quota = want.quota.unwrap_or(policy.quota);
+        let mut decision = Decision::of(&want.key, quota, want.cost, &Level::default(), now);
+        decision.basis = Basis::Outage;
+        decision.shadow = policy.shadow;
+        match policy.outage {
+            Outage::Open | Outage::Fail => {}
+            Outage::Closed => refuse(&mut decision),
+            Outage::Share(_) => self.share(&mut decision, want, place(want, policy), now),
+        }
+        decision
+    }
+
+    fn share(&mut self, decision: &mut Decision, want: &Want, place: Place, now: i64) {
+        let part = place.1;
+        if want.cost > part.limit() {
+            refuse(decision);
+            return;
+        }
+        if self.levels.len() >= MAX_KEYS {
+            self.levels.retain(|_, level| !level.is_idle(now));
+        }
+        let full = self.levels.len() >= MAX_KEYS;
+        if full && !self.levels.contains_key(&place) {
+            refuse(decision);
+            return;
+        }
+        let level = self.levels.entry(place).or_default();
+        let own = Decision::of(&want.key, part, want.cost, level, now);
+        decision.admitted = own.admitted;
+        decision.retry_after = own.retry_after;
+        if own.admitted {
+            level.take(&part, part.price(want.cost), now);
+        }
+        let after = Decision::of(&want.key, part, want.cost, level, now);
+        decision.remaining = after.remaining;
+        decision.reset_after = after.reset_after;
+    }
 }
 
 /// The levels of keys in this process, and whether the database is worth asking.
@@ -46,49 +90,28 @@ impl Shares {
 
     /// What the policy says to one want, which was checked.
     pub(super) fn decide(&self, want: &Want, policy: &Policy, now: Time) -> Decision {
-        let quota = want.quota.unwrap_or(policy.quota);
-        let now = i64::try_from(now.as_nanos()).unwrap_or(i64::MAX / 4);
-        // The start of the clock is not the zero of the level.
-        let now = now.saturating_add(1);
-        let mut decision = Decision::of(&want.key, quota, want.cost, &Level::default(), now);
-        decision.basis = Basis::Outage;
-        decision.shadow = policy.shadow;
-        match policy.outage {
-            Outage::Open | Outage::Fail => {}
-            Outage::Closed => refuse(&mut decision),
-            Outage::Share(parts) => {
-                self.share(&mut decision, want, &part(&quota, parts), now);
-            }
-        }
-        decision
+        self.lock().decide(want, policy, nanos(now))
     }
 
-    fn share(&self, decision: &mut Decision, want: &Want, part: &Quota, now: i64) {
-        if want.cost > part.limit() {
-            refuse(decision);
-            return;
-        }
+    /// What the policy says to several wants, which are admitted all or not at all.
+    pub(super) fn decide_all(&self, wants: &[Want], policy: &Policy, now: Time) -> Vec<Decision> {
         let mut state = self.lock();
-        if state.levels.len() >= MAX_KEYS {
-            state.levels.retain(|_, level| !level.is_idle(now));
+        let mut before = Vec::with_capacity(wants.len());
+        let mut decide = |want: &Want| {
+            let place = place(want, policy);
+            before.push((state.levels.get(&place).cloned(), place));
+            state.decide(want, policy, nanos(now))
+        };
+        let decisions: Vec<_> = wants.iter().map(&mut decide).collect();
+        if !decisions.iter().all(Decision::is_admitted) {
+            for (level, place) in before.into_iter().rev() {
+                match level {
+                    Some(level) => state.levels.insert(place, level),
+                    None => state.levels.remove(&place),
+                };
+            }
         }
-        let full = state.levels.len() >= MAX_KEYS;
-        let place = (want.key.to_string(), *part);
-        if full && !state.levels.contains_key(&place) {
-            refuse(decision);
-            return;
-        }
-        let level = state.levels.entry(place).or_default();
-        let price = part.price(want.cost);
-        let own = Decision::of(&want.key, *part, want.cost, level, now);
-        decision.admitted = own.admitted;
-        decision.retry_after = own.retry_after;
-        if own.admitted {
-            level.take(part, price, now);
-        }
-        let after = Decision::of(&want.key, *part, want.cost, level, now);
-        decision.remaining = after.remaining;
-        decision.reset_after = after.reset_after;
+        decisions
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
@@ -103,11 +126,38 @@ fn refuse(decision: &mut Decision) {
     decision.reset_after = RETRY;
 }
 
-/// One part of so many of a quota, rounded down but at least one permit at once.
+/// The start of the clock is not the zero of a level.
+fn nanos(now: Time) -> i64 {
+    i64::try_from(now.as_nanos())
+        .unwrap_or(i64::MAX / 4)
+        .saturating_add(1)
+}
+
+fn place(want: &Want, policy: &Policy) -> Place {
+    let parts = match policy.outage {
+        Outage::Share(parts) => parts,
+        Outage::Open | Outage::Closed | Outage::Fail => 1,
+    };
+    let quota = want.quota.unwrap_or(policy.quota);
+    (want.key.to_string(), part(&quota, parts))
+}
+
+/// One part of so many of a quota, rounded down but at least one permit at once: those are there less
+/// often, and never less often than every ten years.
 fn part(quota: &Quota, parts: u32) -> Quota {
-    let burst = (quota.limit() / u64::from(parts.max(1))).max(1);
-    let period = quota.period().saturating_mul(parts.max(1));
-    Quota::new(quota.permits(), period).burst(burst)
+    let permits = (quota.limit() / u64::from(parts.max(1))).max(1);
+    let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+    let longer = |times: u32, most: Duration| quota.period().saturating_mul(times).min(most);
+    let windows = u64::from(parts).div_ceil(quota.limit()).max(1);
+    let window = Quota::new(permits, longer(small(windows), MAX_DEPTH));
+    match quota.algorithm() {
+        Algorithm::Gcra => {
+            let most = MAX_DEPTH.saturating_mul(small(quota.permits()));
+            Quota::new(quota.permits(), longer(parts.max(1), most)).burst(permits)
+        }
+        Algorithm::FixedWindow => window.fixed_window(),
+        Algorithm::SlidingWindow => window.sliding_window(),
+    }
 }
 
 #[cfg(test)]
@@ -129,6 +179,56 @@ mod tests {
         assert_eq!(admitted(39), 0);
         assert_eq!(admitted(40), 1);
         assert_eq!(admitted(100_000), 25);
+    }
+
+    #[test]
+    fn a_share_of_a_window_is_a_window() {
+        let shares = Shares::default();
+        let minute = |nth: u64| Duration::from_secs(60 * nth + 1);
+        let admitted = |policy: &Policy, now: Time| {
+            let want = Want::new("key");
+            let decide = || shares.decide(&want, policy, now);
+            std::iter::repeat_with(decide)
+                .take_while(Decision::is_allowed)
+                .count()
+        };
+        let policy = Policy::new(Quota::per_minute(100).fixed_window()).outage(Outage::Share(4));
+        assert_eq!(admitted(&policy, minute(0)), 25);
+        assert_eq!(admitted(&policy, minute(1) - Duration::from_secs(1)), 0);
+        assert_eq!(admitted(&policy, minute(1)), 25);
+        // Of less than one permit for each there is one in several windows.
+        let policy = Policy::new(Quota::per_minute(2).sliding_window()).outage(Outage::Share(5));
+        assert_eq!(admitted(&policy, minute(0)), 1);
+        assert_eq!(admitted(&policy, minute(2)), 0);
+        assert_eq!(admitted(&policy, minute(6)), 1);
+    }
+
+    #[test]
+    fn a_share_of_several_limits_is_all_or_nothing() {
+        let shares = Shares::default();
+        let policy = Policy::new(Quota::per_hour(8)).outage(Outage::Share(4));
+        let wants = [Want::new("one").cost(2), Want::new("two").cost(2)];
+        let decide = |wants: &[Want]| shares.decide_all(wants, &policy, Duration::ZERO);
+        let taken = |wants: &[Want]| decide(wants).iter().all(Decision::is_admitted);
+        assert!(taken(&wants[1..]));
+        assert!(!taken(&wants));
+        assert!(taken(&wants[..1]), "none was taken");
+        assert!(!taken(&wants[..1]));
+    }
+
+    #[test]
+    fn the_smallest_share_is_no_overflow() {
+        let shares = Shares::default();
+        let year = Quota::new(1, crate::limit::MAX_PERIOD);
+        let most = Quota::new(1_000_000_000, crate::limit::MAX_PERIOD);
+        for quota in [year, most, year.fixed_window(), most.sliding_window()] {
+            let policy = Policy::new(quota).outage(Outage::Share(u32::MAX));
+            for (day, admitted) in [(1, true), (2, false), (366 * 30, true)] {
+                let day = Duration::from_hours(24 * day);
+                let decision = shares.decide(&Want::new("key"), &policy, day);
+                assert_eq!(decision.is_admitted(), admitted, "{quota:?}");
+            }
+        }
     }
 
     #[test]

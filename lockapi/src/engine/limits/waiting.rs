@@ -1,4 +1,4 @@
-//! Waiting for an answer that is taken back when nobody wants it any more.
+//! Waiting for an answer that is taken back when nobody wants it any more, and for one that is not.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -31,6 +31,17 @@ pub(super) fn answer<T: Send + 'static>(
 pub(super) struct Waiting<T> {
     receiver: Receiver<Result<T>>,
     undo: Undo<T>,
+}
+
+/// Starts what goes on to its end, whoever waits, and waits for it.
+pub(super) async fn told<T: Send + 'static>(
+    operation: &'static str,
+    start: impl FnOnce(Box<dyn FnOnce(Result<T>) + Send>),
+) -> Result<T> {
+    let (sender, answer) = oneshot::channel();
+    // A caller that left does not want the answer.
+    start(Box::new(move |told| drop(sender.send(told))));
+    answer.await.unwrap_or_else(|_| Err(ended(operation)))
 }
 
 impl<T> Future for Waiting<T> {

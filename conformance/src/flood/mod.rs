@@ -1,0 +1,259 @@
+//! Rate limits that many processes ask as fast as they can, and a judge of what was admitted.
+//!
+//! The judge knows nothing of how limiters work: it has the times of the decisions and the
+//! definitions of the quotas. See `examples/limits`, and the case of the suite that is a small one.
+
+mod judge;
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use futures_util::future::join_all;
+use lockapi::limit::{Algorithm, Decision, Quota, Want};
+use lockapi::{Backend, BackendExt, ErrorKind, Permits, RateLimiter, Result};
+
+pub use judge::{Found, judge};
+
+/// What is limited: keys with their quotas. The smaller the window, the more of them there are.
+pub const DOORS: &[Door] = &[
+    Door::new("cells", Quota::per_second(2_000).burst(200)),
+    Door::new("few cells", Quota::per_second(50).burst(10)),
+    Door::new("cells in blocks", Quota::per_second(400).burst(160)).in_blocks(40),
+    Door::new("fixed window", window(300).fixed_window()),
+    Door::new("fixed window in blocks", window(100).fixed_window()).in_blocks(10),
+    Door::new("sliding window", window(300).sliding_window()),
+    Door::new("sliding window in blocks", window(100).sliding_window()).in_blocks(10),
+];
+
+/// So many calls at a time are made by a process.
+const TASKS: usize = 24;
+/// The most permits of one call.
+const MAX_COST: u64 = 3;
+
+const fn window(permits: u64) -> Quota {
+    Quota::new(permits, Duration::from_millis(200))
+}
+
+/// A key, its quota, and whether part of it is taken in blocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Door {
+    /// The key.
+    pub key: &'static str,
+    /// Its quota.
+    pub quota: Quota,
+    block: u64,
+}
+
+impl Door {
+    const fn new(key: &'static str, quota: Quota) -> Self {
+        let block = 0;
+        Self { key, quota, block }
+    }
+
+    const fn in_blocks(mut self, permits: u64) -> Self {
+        self.block = permits;
+        self
+    }
+}
+
+/// A decision, as who asked for it wrote it down. Times are microseconds since 1970, by the clock that
+/// server and processes of one machine share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Which of the [`DOORS`].
+    pub door: usize,
+    /// How many permits were admitted; 0 for a refusal.
+    pub permits: u64,
+    /// It was not admitted before this time,
+    pub from: i64,
+    /// and not after this one. Where the server tells when it decided, both are that time.
+    pub until: i64,
+    /// When the window started that it is said to be of; 0 where nobody says so.
+    pub window: i64,
+}
+
+impl Record {
+    fn refused(door: usize) -> Self {
+        Self {
+            door,
+            permits: 0,
+            from: 0,
+            until: 0,
+            window: 0,
+        }
+    }
+
+    fn of(door: usize, decision: &Decision) -> Self {
+        let Some(at) = decision.taken_at() else {
+            return Self::refused(door);
+        };
+        let at = micros(at.duration_since(UNIX_EPOCH).unwrap_or_default());
+        let quota = decision.quota();
+        // All permits are there again when the window that they were taken of counts no more.
+        let windows = match quota.algorithm() {
+            Algorithm::Gcra => 0,
+            Algorithm::FixedWindow => 1,
+            Algorithm::SlidingWindow => 2,
+        };
+        let started = at + micros(decision.reset_after()) - windows * micros(quota.period());
+        Self {
+            door,
+            permits: decision.cost(),
+            from: at,
+            until: at,
+            window: if windows > 0 { started } else { 0 },
+        }
+    }
+}
+
+impl fmt::Display for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            door,
+            permits,
+            from,
+            until,
+            window,
+        } = self;
+        write!(f, "{door} {permits} {from} {until} {window}")
+    }
+}
+
+impl FromStr for Record {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let numbers: Vec<i64> = text.split(' ').flat_map(str::parse).collect();
+        let [door, permits, from, until, window] = numbers[..] else {
+            return Err(format!("not a record: {text}"));
+        };
+        let (Ok(door), Ok(permits)) = (usize::try_from(door), u64::try_from(permits)) else {
+            return Err(format!("not a record: {text}"));
+        };
+        Ok(Self {
+            door,
+            permits,
+            from,
+            until,
+            window,
+        })
+    }
+}
+
+/// Asks for permits of all [`DOORS`] from many tasks until so many decisions were made; each is told to
+/// `record` at once.
+///
+/// # Errors
+/// Those of the backend which do not pass.
+pub async fn flood(
+    backend: &dyn Backend,
+    decisions: usize,
+    record: impl Fn(Record) + Sync,
+) -> Result<()> {
+    let limiter = backend.rate_limiter(DOORS[0].quota)?;
+    let blocks = DOORS.iter().map(|door| match door.block {
+        0 => Ok(None),
+        block => limiter.permits(&want(door, block)).map(Some),
+    });
+    let flood = Flood {
+        limiter: &*limiter,
+        blocks: &blocks.collect::<Result<Vec<_>>>()?,
+        left: &AtomicUsize::new(decisions),
+        record: &record,
+    };
+    let tasks = join_all((0..TASKS).map(|_| flood.task())).await;
+    tasks.into_iter().collect()
+}
+
+struct Flood<'a, F> {
+    limiter: &'a dyn RateLimiter,
+    /// The blocks of the doors that have some.
+    blocks: &'a [Option<std::sync::Arc<dyn Permits>>],
+    left: &'a AtomicUsize,
+    record: &'a F,
+}
+
+impl<F: Fn(Record)> Flood<'_, F> {
+    async fn task(&self) -> Result<()> {
+        while self.left.load(Ordering::Relaxed) > 0 {
+            let door = fastrand::usize(0..DOORS.len());
+            let made = match &self.blocks[door] {
+                Some(permits) if fastrand::u8(0..4) > 0 => self.take(door, &**permits).await,
+                None if fastrand::u8(0..16) == 0 => self.check_all().await,
+                _ => self.check(door).await,
+            };
+            match made {
+                Ok(made) => {
+                    let count = |left: usize| Some(left.saturating_sub(made));
+                    let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+                    // It always has a next value.
+                    let _before = self.left.fetch_update(set, fetch, count);
+                }
+                // What it took is lost.
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        ErrorKind::Unavailable | ErrorKind::Indeterminate
+                    ) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    async fn check(&self, door: usize) -> Result<usize> {
+        let want = want(&DOORS[door], fastrand::u64(1..=MAX_COST));
+        let decisions = self.limiter.check_each(std::slice::from_ref(&want)).await?;
+        for decision in &decisions {
+            (self.record)(Record::of(door, decision));
+        }
+        Ok(decisions.len())
+    }
+
+    /// Of several at once, all or nothing.
+    async fn check_all(&self) -> Result<usize> {
+        let doors = [0, 3, 5];
+        let wants = doors.map(|door| want(&DOORS[door], 1));
+        let verdict = self.limiter.check_all(&wants).await?;
+        for (door, decision) in doors.into_iter().zip(verdict.decisions()) {
+            (self.record)(Record::of(door, decision));
+        }
+        Ok(doors.len())
+    }
+
+    async fn take(&self, door: usize, permits: &dyn Permits) -> Result<usize> {
+        if fastrand::u8(0..64) == 0 {
+            // What is at hand lies about meanwhile.
+            tokio::time::sleep(Duration::from_millis(fastrand::u64(0..200))).await;
+        }
+        let from = now();
+        let taken = permits.take().await?;
+        (self.record)(if taken {
+            Record {
+                door,
+                permits: 1,
+                from,
+                until: now(),
+                window: 0,
+            }
+        } else {
+            Record::refused(door)
+        });
+        Ok(1)
+    }
+}
+
+fn want(door: &Door, permits: u64) -> Want {
+    Want::new(door.key).cost(permits).quota(door.quota)
+}
+
+fn now() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    micros(since.unwrap_or_default())
+}
+
+fn micros(time: Duration) -> i64 {
+    i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
+}
