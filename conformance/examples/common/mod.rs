@@ -14,9 +14,6 @@ use tempfile::TempDir;
 
 pub(crate) type Problem = Box<dyn std::error::Error>;
 
-/// Something happens about this often.
-const PAUSE: Duration = Duration::from_millis(150);
-
 /// How much is recorded in a file.
 pub(crate) type Recorded = fn(&Path) -> Result<u64, Problem>;
 
@@ -68,20 +65,21 @@ impl Crew {
         Ok(crew)
     }
 
-    /// Kills and stops processes until all is done. `other` does something else now and then, or
+    /// Kills and stops processes until all is done, one about every `pause`. `other` does something else now and then, or
     /// answers that it has nothing to do.
     pub(crate) fn disturb(
         &mut self,
+        pause: Duration,
         mut other: impl FnMut() -> Result<bool, Problem>,
     ) -> Result<(), Problem> {
-        let mut next = Instant::now() + PAUSE;
+        let mut next = Instant::now() + pause;
         while self.places.iter().any(|place| !place.done) {
             std::thread::sleep(Duration::from_millis(20));
             for place in &mut self.places {
                 place.look()?;
             }
             if Instant::now() > next {
-                next = Instant::now() + PAUSE.mul_f64(0.5 + fastrand::f64());
+                next = Instant::now() + pause.mul_f64(0.5 + fastrand::f64());
                 if fastrand::bool() && other()? {
                     continue;
                 }
@@ -201,13 +199,18 @@ impl Task {
 
     /// Without a URL it has a database of its own, in memory.
     pub(crate) async fn connect(&self) -> lockapi::Result<Arc<dyn Backend>> {
-        if self.url.is_empty() {
-            return lockapi::memory::Database::new().connect().await;
-        }
-        match &*self.library {
-            "sqlx" => backend_sqlx::connect_url(&self.url).await,
-            "diesel" => backend_diesel::connect_url(&self.url).await,
-            _ => backend_sync::connect_url(&self.url).await,
+        loop {
+            let connected = match &*self.library {
+                _ if self.url.is_empty() => lockapi::memory::Database::new().connect().await,
+                "sqlx" => backend_sqlx::connect_url(&self.url).await,
+                "diesel" => backend_diesel::connect_url(&self.url).await,
+                _ => backend_sync::connect_url(&self.url).await,
+            };
+            match connected {
+                // It was stopped meanwhile, or the machine is busy.
+                Err(error) if error.is_retryable() => eprintln!("once more: {error}"),
+                connected => return connected,
+            }
         }
     }
 }

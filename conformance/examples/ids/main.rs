@@ -13,7 +13,7 @@ mod worker;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use common::{Crew, Problem, Task};
 use conformance::cluster::Cluster;
@@ -22,6 +22,9 @@ use postgres::{Client, NoTls};
 
 const SET_BACK: &str = include_str!("set_back.sql");
 const SET_AHEAD: &str = include_str!("set_ahead.sql");
+
+/// Something happens about this often.
+const PAUSE: Duration = Duration::from_millis(400);
 
 const HELP: &str = "\
 Makes ids in many processes that are killed and stopped while clocks are set, and looks for twins.
@@ -68,7 +71,7 @@ fn run() -> Result<bool, Problem> {
     let mut set = 0;
     let start = Instant::now();
     let mut crew = Crew::start(cluster.url(), recorded, processes, ids)?;
-    crew.disturb(|| {
+    crew.disturb(PAUSE, || {
         if fastrand::bool() {
             let steps = [1i64, 5_000, 3_600_000];
             client.execute(SET_BACK, &[&steps[fastrand::usize(0..steps.len())]])?;

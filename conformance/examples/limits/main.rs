@@ -13,13 +13,18 @@ use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use common::{Crew, Problem, Task};
 use conformance::cluster::Cluster;
 use conformance::flood::{DOORS, Record, flood, judge};
 use lockapi::blocking::Backend;
 use lockapi::limit::{Algorithm, Quota};
+
+/// So many ask at the same time at a key, in each process.
+const CALLERS: usize = 256;
+/// Something happens about this often.
+const PAUSE: Duration = Duration::from_secs(1);
 
 const HELP: &str = "\
 Asks rate limits from many processes that are killed and stopped, and looks for what was too much.
@@ -65,7 +70,7 @@ fn run() -> Result<bool, Problem> {
     let url = if alone { "" } else { cluster.url() };
     let start = Instant::now();
     let mut crew = Crew::start(url, recorded, processes, decisions)?;
-    crew.disturb(|| Ok(false))?;
+    crew.disturb(PAUSE, || Ok(false))?;
     let took = start.elapsed().as_secs_f64();
     let history = read(&crew.files)?;
     println!("decisions    {:>9}   in {took:.1} s", history.len());
@@ -96,7 +101,7 @@ fn work(task: &Task) -> Result<(), Problem> {
             let line = format!("{record}\n");
             (&file).write_all(line.as_bytes()).expect("it is recorded");
         };
-        Ok(flood(&*backend, decisions, record).await?)
+        Ok(flood(&*backend, decisions, CALLERS, record).await?)
     })
 }
 

@@ -39,7 +39,7 @@ register! { "limiter_load":
 pub(super) async fn flood(cx: Context, arguments: Vec<String>, mut parent: Parent) {
     let decisions = arguments[0].parse().unwrap();
     let backend = cx.backend().await;
-    let flooded = crate::flood::flood(&*backend, decisions, |record| parent.say(record));
+    let flooded = crate::flood::flood(&*backend, decisions, 3, |record| parent.say(record));
     flooded.await.unwrap();
     parent.say("done");
     parent.line().await;

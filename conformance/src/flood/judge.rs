@@ -66,7 +66,7 @@ fn judge_cells(quota: &Quota, admitted: &[Record]) -> Result<(), String> {
         // The most permits of a time that ends now, less what flowed back in it.
         let most = times.most() - flow * i128::from(one.until);
         if most > period * i128::from(quota.limit()) {
-            let (burst, over) = (quota.limit(), most / period);
+            let (burst, over) = (quota.limit(), (most + period - 1) / period);
             let at = one.until;
             return Err(format!(
                 "in a time until {at} there were {over} besides those that flowed back, of {burst}"

@@ -11,30 +11,26 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::future::join_all;
-use lockapi::limit::{Algorithm, Decision, Quota, Want};
+use lockapi::limit::{Algorithm, Decision, Policy, Quota, Want};
 use lockapi::{Backend, BackendExt, ErrorKind, Permits, RateLimiter, Result};
 
 pub use judge::{Found, judge};
 
-/// What is limited: keys with their quotas. The smaller the window, the more of them there are.
+/// What is limited: keys with their quotas. A block has to be worth more than it takes to get it.
 pub const DOORS: &[Door] = &[
     Door::new("cells", Quota::per_second(2_000).burst(200)),
     Door::new("few cells", Quota::per_second(50).burst(10)),
-    Door::new("cells in blocks", Quota::per_second(400).burst(160)).in_blocks(40),
-    Door::new("fixed window", window(300).fixed_window()),
-    Door::new("fixed window in blocks", window(100).fixed_window()).in_blocks(10),
-    Door::new("sliding window", window(300).sliding_window()),
-    Door::new("sliding window in blocks", window(100).sliding_window()).in_blocks(10),
+    Door::new("cells in blocks", Quota::per_second(60).burst(160)).in_blocks(80),
+    Door::new("fixed window", SHORT.fixed_window()),
+    Door::new("fixed window in blocks", LONG.fixed_window()).in_blocks(40),
+    Door::new("sliding window", SHORT.sliding_window()),
+    Door::new("sliding window in blocks", LONG.sliding_window()).in_blocks(40),
 ];
 
-/// So many calls at a time are made by a process.
-const TASKS: usize = 24;
+const SHORT: Quota = Quota::new(300, Duration::from_millis(200));
+const LONG: Quota = Quota::new(900, Duration::from_secs(3));
 /// The most permits of one call.
 const MAX_COST: u64 = 3;
-
-const fn window(permits: u64) -> Quota {
-    Quota::new(permits, Duration::from_millis(200))
-}
 
 /// A key, its quota, and whether part of it is taken in blocks.
 #[derive(Clone, Copy, Debug)]
@@ -142,17 +138,22 @@ impl FromStr for Record {
     }
 }
 
-/// Asks for permits of all [`DOORS`] from many tasks until so many decisions were made; each is told to
-/// `record` at once.
+/// Asks for permits of all [`DOORS`] until so many decisions were made; each is told to `record` at once.
+///
+/// So many `callers` ask at the key where requests travel together, and fewer at the others. Every
+/// other flood does not wait for the disk.
 ///
 /// # Errors
 /// Those of the backend which do not pass.
 pub async fn flood(
     backend: &dyn Backend,
     decisions: usize,
+    callers: usize,
     record: impl Fn(Record) + Sync,
 ) -> Result<()> {
-    let limiter = backend.rate_limiter(DOORS[0].quota)?;
+    let policy = Policy::new(DOORS[0].quota);
+    let relaxed = fastrand::bool();
+    let limiter = backend.rate_limiter(if relaxed { policy.relaxed() } else { policy })?;
     let blocks = DOORS.iter().map(|door| match door.block {
         0 => Ok(None),
         block => limiter.permits(&want(door, block)).map(Some),
@@ -163,8 +164,16 @@ pub async fn flood(
         left: &AtomicUsize::new(decisions),
         record: &record,
     };
-    let tasks = join_all((0..TASKS).map(|_| flood.task())).await;
-    tasks.into_iter().collect()
+    let callers = (0..DOORS.len()).flat_map(|door| {
+        let part = if DOORS[door].key == DOORS[0].key {
+            1
+        } else {
+            16
+        };
+        std::iter::repeat_n(door, callers.div_ceil(part))
+    });
+    let calls = join_all(callers.map(|door| flood.call(door)));
+    calls.await.into_iter().collect()
 }
 
 struct Flood<'a, F> {
@@ -176,9 +185,8 @@ struct Flood<'a, F> {
 }
 
 impl<F: Fn(Record)> Flood<'_, F> {
-    async fn task(&self) -> Result<()> {
+    async fn call(&self, door: usize) -> Result<()> {
         while self.left.load(Ordering::Relaxed) > 0 {
-            let door = fastrand::usize(0..DOORS.len());
             let made = match &self.blocks[door] {
                 Some(permits) if fastrand::u8(0..4) > 0 => self.take(door, &**permits).await,
                 None if fastrand::u8(0..16) == 0 => self.check_all().await,
