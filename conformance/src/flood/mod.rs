@@ -20,7 +20,7 @@ pub use judge::{Found, judge};
 pub const DOORS: &[Door] = &[
     Door::new("cells", Quota::per_second(2_000).burst(200)),
     Door::new("few cells", Quota::per_second(50).burst(10)),
-    Door::new("cells in blocks", Quota::per_second(60).burst(160)).in_blocks(80),
+    Door::new("cells in blocks", Quota::per_second(20).burst(60)).in_blocks(30),
     Door::new("fixed window", SHORT.fixed_window()),
     Door::new("fixed window in blocks", LONG.fixed_window()).in_blocks(40),
     Door::new("sliding window", SHORT.sliding_window()),
@@ -140,8 +140,8 @@ impl FromStr for Record {
 
 /// Asks for permits of all [`DOORS`] until so many decisions were made; each is told to `record` at once.
 ///
-/// So many `callers` ask at the key where requests travel together, and fewer at the others. Every
-/// other flood does not wait for the disk.
+/// So many `callers` ask at the key where requests travel together, and fewer at the others. One takes
+/// permits of blocks, and rests now and then. Every other flood does not wait for the disk.
 ///
 /// # Errors
 /// Those of the backend which do not pass.
@@ -170,9 +170,10 @@ pub async fn flood(
         } else {
             16
         };
-        std::iter::repeat_n(door, callers.div_ceil(part))
+        let takers = usize::from(DOORS[door].block > 0);
+        (0..callers.div_ceil(part) + takers).map(move |nth| (door, nth < takers))
     });
-    let calls = join_all(callers.map(|door| flood.call(door)));
+    let calls = join_all(callers.map(|(door, takes)| flood.call(door, takes)));
     calls.await.into_iter().collect()
 }
 
@@ -185,10 +186,10 @@ struct Flood<'a, F> {
 }
 
 impl<F: Fn(Record)> Flood<'_, F> {
-    async fn call(&self, door: usize) -> Result<()> {
+    async fn call(&self, door: usize, takes: bool) -> Result<()> {
         while self.left.load(Ordering::Relaxed) > 0 {
             let made = match &self.blocks[door] {
-                Some(permits) if fastrand::u8(0..4) > 0 => self.take(door, &**permits).await,
+                Some(permits) if takes => self.take(door, &**permits).await,
                 None if fastrand::u8(0..16) == 0 => self.check_all().await,
                 _ => self.check(door).await,
             };
@@ -232,9 +233,9 @@ impl<F: Fn(Record)> Flood<'_, F> {
     }
 
     async fn take(&self, door: usize, permits: &dyn Permits) -> Result<usize> {
-        if fastrand::u8(0..64) == 0 {
+        if fastrand::u8(0..16) == 0 {
             // What is at hand lies about meanwhile.
-            tokio::time::sleep(Duration::from_millis(fastrand::u64(0..200))).await;
+            tokio::time::sleep(Duration::from_millis(fastrand::u64(..1500))).await;
         }
         let from = now();
         let taken = permits.take().await?;
