@@ -76,29 +76,6 @@ COMMENT ON COLUMN lockapi.audit.action IS 'release lease, terminate session, can
 COMMENT ON COLUMN lockapi.audit.target IS 'To what.';
 COMMENT ON COLUMN lockapi.audit.reason IS 'Why, in the words of who did it.';
 
--- Advisory locks of this database, held and waited for, with the program that the session is of. A
--- function, so that the planner expects many rows and joins them by hash.
-CREATE FUNCTION lockapi.advisory_locks()
-    RETURNS TABLE (pid int4, lock_key int8, pair bool, mode text, granted bool, waits_since timestamptz,
-                   is_mark bool, backend int8, owner text)
-    LANGUAGE sql STABLE ROWS 10000 SET search_path = pg_catalog
-    AS $$
-    SELECT l.pid, l.lock_key, l.pair, l.mode, l.granted, l.waits_since, s.mark IS NOT NULL,
-           max(s.backend) OVER of_session, max(s.owner) OVER of_session
-      FROM (SELECT l.pid, (l.classid::int8 << 32) | l.objid::int8 AS lock_key, l.objsubid = 2 AS pair,
-                   CASE l.mode WHEN 'ShareLock' THEN 'shared' ELSE 'exclusive' END AS mode, l.granted,
-                   -- Servers before version 14 do not tell it.
-                   CASE WHEN NOT l.granted THEN (to_jsonb(l) ->> 'waitstart')::timestamptz END AS waits_since
-              FROM pg_locks AS l
-             WHERE l.locktype = 'advisory'
-               AND l.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())) AS l
-      LEFT JOIN lockapi.lock_session AS s
-        ON s.mark = l.lock_key AND NOT l.pair AND l.granted AND l.mode = 'exclusive'
-    WINDOW of_session AS (PARTITION BY l.pid)
-    $$;
-
-COMMENT ON FUNCTION lockapi.advisory_locks() IS 'Advisory locks by their numbers, held and waited for, and those that mark sessions.';
-
 -- The name of an advisory lock that has none: its number, or its two numbers.
 CREATE FUNCTION lockapi.lock_number(lock_key int8, pair bool) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -108,55 +85,128 @@ CREATE FUNCTION lockapi.lock_number(lock_key int8, pair bool) RETURNS text
 
 COMMENT ON FUNCTION lockapi.lock_number(int8, bool) IS 'An advisory lock key as text: #number or #class,object.';
 
-CREATE VIEW lockapi.lock_view AS
-    SELECT n.namespace, coalesce(n.name, lockapi.lock_number(l.lock_key, l.pair)) AS name, l.mode, l.owner,
-           a.application_name AS application, a.usename::text AS username, a.client_addr AS client, l.pid,
-           o.fence, o.since, clock_timestamp() - o.since AS held_for, l.lock_key, l.pair
-      FROM lockapi.advisory_locks() AS l
-      LEFT JOIN lockapi.lock_name AS n ON n.lock_key = l.lock_key AND NOT l.pair
+-- Advisory locks of this database, held and waited for, as the server has them. Planned with what calls it.
+CREATE FUNCTION lockapi.server_locks()
+    RETURNS TABLE (pid int4, lock_key int8, pair bool, mode text, granted bool, waits_since timestamptz)
+    LANGUAGE sql STABLE
+    AS $$
+    SELECT l.pid, (l.classid::int8 << 32) | l.objid::int8, l.objsubid = 2,
+           CASE l.mode WHEN 'ShareLock' THEN 'shared' ELSE 'exclusive' END, l.granted,
+           -- Servers before version 14 do not tell it.
+           CASE WHEN NOT l.granted THEN (pg_catalog.to_jsonb(l) ->> 'waitstart')::timestamptz END
+      FROM pg_catalog.pg_locks AS l
+     WHERE l.locktype = 'advisory'
+       AND l.database = (SELECT d.oid FROM pg_catalog.pg_database AS d WHERE d.datname = pg_catalog.current_database())
+    $$;
+
+COMMENT ON FUNCTION lockapi.server_locks() IS 'Advisory locks by their numbers, held and waited for.';
+
+-- Nobody knows the size of the server's lock table beforehand, and the tables of sessions and notes fill
+-- and empty faster than statistics are made. So that the time grows with the number of locks and not with
+-- its square, these functions forbid nested loops but for the names, of which there may be many more than
+-- locks: each is looked up by its key.
+CREATE FUNCTION lockapi.held_locks()
+    RETURNS TABLE (namespace text, name text, mode text, owner text, pid int4, fence int8, since timestamptz,
+                   lock_key int8, pair bool)
+    LANGUAGE sql STABLE ROWS 10000
+    SET search_path = pg_catalog SET enable_nestloop = off SET enable_seqscan = on SET jit = off
+    AS $$
+    WITH lock AS MATERIALIZED (
+        SELECT l.pid, l.lock_key, l.pair, l.mode
+          FROM lockapi.server_locks() AS l
+         WHERE l.granted
+    ), session AS MATERIALIZED (
+        SELECT l.pid, s.mark, s.backend, s.owner
+          FROM lock AS l
+          JOIN lockapi.lock_session AS s ON s.mark = l.lock_key
+         WHERE NOT l.pair AND l.mode = 'exclusive'
+    )
+    SELECT n.namespace, coalesce(n.name, lockapi.lock_number(l.lock_key, l.pair)), l.mode, s.owner, l.pid, o.fence,
+           o.since, l.lock_key, l.pair
+      FROM lock AS l
+      LEFT JOIN session AS s ON s.pid = l.pid
       LEFT JOIN lockapi.lock_note AS o
-        ON o.backend = l.backend AND o.lock_key = l.lock_key AND o.pair = l.pair AND NOT o.waits
-      LEFT JOIN pg_catalog.pg_stat_activity AS a ON a.pid = l.pid
-     WHERE l.granted AND NOT l.is_mark;
+        ON o.backend = s.backend AND o.lock_key = l.lock_key AND o.pair = l.pair AND NOT o.waits
+      LEFT JOIN LATERAL (
+           SELECT n.namespace, n.name FROM lockapi.lock_name AS n WHERE n.lock_key = l.lock_key AND NOT l.pair OFFSET 0
+           ) AS n ON true
+     WHERE s.mark IS NULL OR s.mark <> l.lock_key OR l.pair
+    $$;
+
+COMMENT ON FUNCTION lockapi.held_locks() IS 'Who holds which advisory lock, without what the server knows of the session.';
+
+CREATE FUNCTION lockapi.waits()
+    RETURNS TABLE (namespace text, name text, mode text, owner text, pid int4, since timestamptz, blockers int4[],
+                   lock_key int8, pair bool)
+    LANGUAGE sql STABLE ROWS 100
+    SET search_path = pg_catalog SET enable_nestloop = off SET enable_seqscan = on SET jit = off
+    AS $$
+    WITH lock AS MATERIALIZED (
+        SELECT l.* FROM lockapi.server_locks() AS l
+    ), session AS MATERIALIZED (
+        SELECT l.pid, s.backend, s.owner
+          FROM lock AS l
+          JOIN lockapi.lock_session AS s ON s.mark = l.lock_key
+         WHERE l.granted AND NOT l.pair AND l.mode = 'exclusive'
+    ), asked AS MATERIALIZED (
+        SELECT l.lock_key, l.pair, NULL::text AS name, l.mode, s.owner, s.backend, l.pid, l.waits_since
+          FROM lock AS l
+          LEFT JOIN session AS s ON s.pid = l.pid
+         WHERE NOT l.granted
+         UNION ALL
+        -- The names of tables of other databases are not known here.
+        SELECT NULL, NULL, CASE WHEN l.database IN (0, (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database()))
+                                THEN coalesce(l.relation::regclass::text, l.locktype) ELSE l.locktype END,
+               l.mode, NULL, NULL, l.pid, (to_jsonb(l) ->> 'waitstart')::timestamptz
+          FROM pg_locks AS l
+         WHERE NOT l.granted AND l.locktype <> 'advisory'
+    ), noted AS MATERIALIZED (
+        SELECT o.backend, o.lock_key, o.pair, o.since
+          FROM lockapi.lock_note AS o
+         WHERE o.waits
+    ), within AS (
+        -- In the queue of a program, or polled for.
+        SELECT o.lock_key, o.pair, s.owner, o.since, array_agg(h.pid) FILTER (WHERE h.pid IS NOT NULL) AS pids
+          FROM noted AS o
+          JOIN (SELECT DISTINCT s.backend, s.owner FROM session AS s) AS s ON s.backend = o.backend
+          LEFT JOIN asked AS a ON a.backend = o.backend AND a.lock_key = o.lock_key AND a.pair = o.pair
+          LEFT JOIN lock AS h ON h.lock_key = o.lock_key AND h.pair = o.pair AND h.granted
+         WHERE a.pid IS NULL
+         GROUP BY o.lock_key, o.pair, s.owner, o.since, o.backend
+    ), waiting AS (
+        SELECT a.lock_key, a.pair, a.name, a.mode, a.owner, a.pid, coalesce(o.since, a.waits_since) AS since,
+               pg_blocking_pids(a.pid) AS pids
+          FROM asked AS a
+          LEFT JOIN noted AS o ON o.backend = a.backend AND o.lock_key = a.lock_key AND o.pair = a.pair
+         UNION ALL
+        SELECT w.lock_key, w.pair, NULL, NULL, w.owner, NULL, w.since, w.pids
+          FROM within AS w
+    )
+    SELECT n.namespace, coalesce(w.name, n.name, lockapi.lock_number(w.lock_key, w.pair)), w.mode, w.owner, w.pid,
+           w.since, w.pids, w.lock_key, w.pair
+      FROM waiting AS w
+      LEFT JOIN LATERAL (
+           SELECT n.namespace, n.name FROM lockapi.lock_name AS n WHERE n.lock_key = w.lock_key AND NOT w.pair OFFSET 0
+           ) AS n ON true
+    $$;
+
+COMMENT ON FUNCTION lockapi.waits() IS 'Who waits for which lock, with the sessions in the way, without what the server knows of the sessions.';
+
+CREATE VIEW lockapi.lock_view AS
+    SELECT l.namespace, l.name, l.mode, l.owner, a.application_name AS application, a.usename::text AS username,
+           a.client_addr AS client, l.pid, l.fence, l.since, clock_timestamp() - l.since AS held_for, l.lock_key, l.pair
+      FROM lockapi.held_locks() AS l
+      LEFT JOIN pg_catalog.pg_stat_activity AS a ON a.pid = l.pid;
 
 COMMENT ON VIEW lockapi.lock_view IS 'Who holds which advisory lock: a mutex by its name, the key of a person by its number; since when, where it is held by a mutex for half a second or more.';
 
 -- Who waits for whom: for advisory locks, and for any other lock of the server.
 CREATE VIEW lockapi.wait_view AS
-    WITH advisory AS MATERIALIZED (
-        SELECT l.* FROM lockapi.advisory_locks() AS l
-    ), activity AS MATERIALIZED (
+    WITH activity AS MATERIALIZED (
         SELECT a.pid, a.application_name, a.usename::text AS username, a.state, a.query, a.query_start, a.xact_start
           FROM pg_catalog.pg_stat_activity AS a
-    ), asked AS MATERIALIZED (
-        SELECT l.lock_key, l.pair, NULL::text AS name, l.mode, l.owner, l.backend, l.pid, l.waits_since
-          FROM advisory AS l
-         WHERE NOT l.granted
-        UNION ALL
-        SELECT NULL, NULL, CASE WHEN l.relation IS NULL THEN l.locktype ELSE l.relation::regclass::text END,
-               l.mode, NULL, NULL, l.pid, (to_jsonb(l) ->> 'waitstart')::timestamptz
-          FROM pg_catalog.pg_locks AS l
-         WHERE NOT l.granted AND l.locktype <> 'advisory'
-    ), blocked AS MATERIALIZED (
-        SELECT w.pid, pg_catalog.pg_blocking_pids(w.pid) AS pids
-          FROM (SELECT DISTINCT a.pid FROM asked AS a) AS w
-    ), waiting AS (
-        SELECT a.lock_key, a.pair, a.name, a.mode, a.owner, a.pid, coalesce(o.since, a.waits_since) AS since, b.pids
-          FROM asked AS a
-          JOIN blocked AS b ON b.pid = a.pid
-          LEFT JOIN lockapi.lock_note AS o
-            ON o.backend = a.backend AND o.lock_key = a.lock_key AND o.pair = a.pair AND o.waits
-        UNION ALL
-        -- In the queue of a program, or polled for.
-        SELECT o.lock_key, o.pair, NULL, NULL, s.owner, NULL, o.since,
-               (SELECT array_agg(h.pid) FROM advisory AS h WHERE h.granted AND h.lock_key = o.lock_key AND h.pair = o.pair)
-          FROM lockapi.lock_note AS o
-          JOIN (SELECT DISTINCT m.backend, m.owner FROM advisory AS m WHERE m.is_mark) AS s ON s.backend = o.backend
-         WHERE o.waits
-           AND NOT EXISTS (SELECT FROM asked AS a
-                            WHERE a.backend = o.backend AND a.lock_key = o.lock_key AND a.pair = o.pair)
     )
-    SELECT n.namespace, coalesce(w.name, n.name, lockapi.lock_number(w.lock_key, w.pair)) AS name, w.mode, w.owner,
+    SELECT w.namespace, w.name, w.mode, w.owner,
            w.pid, a.application_name AS application, a.username, a.query AS statement,
            coalesce(w.since, a.query_start) AS since,
            clock_timestamp() - coalesce(w.since, a.query_start) AS waits_for,
@@ -164,20 +214,22 @@ CREATE VIEW lockapi.wait_view AS
            b.state AS blocker_state, b.query AS blocker_statement,
            clock_timestamp() - b.xact_start AS blocker_transaction_age,
            w.lock_key, w.pair
-      FROM waiting AS w
-      LEFT JOIN lockapi.lock_name AS n ON n.lock_key = w.lock_key AND NOT w.pair
+      FROM lockapi.waits() AS w
       LEFT JOIN activity AS a ON a.pid = w.pid
-      LEFT JOIN LATERAL unnest(w.pids) AS u (pid) ON true
+      LEFT JOIN LATERAL (SELECT DISTINCT u.pid FROM unnest(w.blockers) AS u (pid)) AS u ON true
       LEFT JOIN activity AS b ON b.pid = u.pid;
 
 COMMENT ON VIEW lockapi.wait_view IS 'Who waits for which lock, for how long and with which statement, a row for each session that is in the way; without a pid it waits within its program.';
 
--- Jobs that run, of one queue, of one namespace, or of all: those whose delivery has lease left, among
--- the first "most" due ones of each priority, in which order they are claimed.
+-- Jobs that run, of one queue, of one namespace, or of all: those whose delivery has lease left. They are
+-- among the first ones that are due, in the order in which they are claimed, and no index knows them: of
+-- one queue the first "most" of each priority are looked at, of many the first 50, and as many as "most"
+-- where at least half of these run. So the time grows with the number of queues and of jobs that run.
 CREATE FUNCTION lockapi.running_jobs(of_namespace text, of_queue text, most int8)
     RETURNS TABLE (id int8, namespace text, queue text, name text, worker text, attempt int4, priority int2,
                    started_at timestamptz, lease_until timestamptz)
-    LANGUAGE sql STABLE
+    LANGUAGE sql STABLE ROWS 1000
+    SET search_path = pg_catalog SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
     AS $$
     WITH RECURSIVE queues AS (
         (SELECT j.namespace, j.queue
@@ -195,29 +247,50 @@ CREATE FUNCTION lockapi.running_jobs(of_namespace text, of_queue text, most int8
                 ORDER BY j.namespace, j.queue
                 LIMIT 1) AS n
          WHERE $1 IS NULL OR (q.namespace = $1 AND ($2 IS NULL OR q.queue = $2))
+    ), front AS MATERIALIZED (
+        SELECT q.namespace, q.queue, lane.priority, o.*
+          FROM queues AS q
+         CROSS JOIN (VALUES (0::int2), (1::int2), (2::int2), (3::int2)) AS lane (priority)
+         CROSS JOIN LATERAL (
+               SELECT j.id, j.name, j.worker, j.attempt, j.started_at, j.lease_until
+                 FROM lockapi.job AS j
+                WHERE j.namespace = q.namespace AND j.queue = q.queue AND j.priority = lane.priority
+                  AND j.run_at <= statement_timestamp()
+                ORDER BY j.run_at, j.id
+                LIMIT CASE WHEN $2 IS NULL THEN least($3, 50) ELSE $3 END) AS o
+         WHERE ($1 IS NULL OR q.namespace = $1) AND ($2 IS NULL OR q.queue = $2)
+    ), busy AS (
+        SELECT f.namespace, f.queue, f.priority
+          FROM front AS f
+         WHERE $2 IS NULL
+         GROUP BY f.namespace, f.queue, f.priority
+        HAVING count(*) FILTER (WHERE f.lease_until > clock_timestamp()) >= 25
     )
-    SELECT o.id, q.namespace, q.queue, o.name, o.worker, o.attempt, o.priority, o.started_at, o.lease_until
-      FROM queues AS q
-     CROSS JOIN (VALUES (0::int2), (1::int2), (2::int2), (3::int2)) AS lane (priority)
+    SELECT f.id, f.namespace, f.queue, f.name, f.worker, f.attempt, f.priority, f.started_at, f.lease_until
+      FROM front AS f
+     WHERE f.lease_until > clock_timestamp()
+     UNION ALL
+    SELECT o.id, b.namespace, b.queue, o.name, o.worker, o.attempt, b.priority, o.started_at, o.lease_until
+      FROM busy AS b
      CROSS JOIN LATERAL (
-           SELECT j.*
+           SELECT j.id, j.name, j.worker, j.attempt, j.started_at, j.lease_until
              FROM lockapi.job AS j
-            WHERE j.namespace = q.namespace AND j.queue = q.queue AND j.priority = lane.priority
-              AND j.run_at <= pg_catalog.statement_timestamp()
+            WHERE j.namespace = b.namespace AND j.queue = b.queue AND j.priority = b.priority
+              AND j.run_at <= statement_timestamp()
             ORDER BY j.run_at, j.id
-            LIMIT $3) AS o
-     WHERE ($1 IS NULL OR q.namespace = $1) AND ($2 IS NULL OR q.queue = $2)
-       AND o.lease_until > pg_catalog.clock_timestamp()
+           OFFSET 50
+            LIMIT greatest($3 - 50, 0)) AS o
+     WHERE o.lease_until > clock_timestamp()
     $$;
 
-COMMENT ON FUNCTION lockapi.running_jobs(text, text, int8) IS 'Jobs that run, of a queue and namespace or (NULL) of all, among so many of the first of each priority.';
+COMMENT ON FUNCTION lockapi.running_jobs(text, text, int8) IS 'Jobs that run, of a queue and namespace or (NULL) of all, among so many of the first of each priority; of many queues among the first 50, where fewer than half of these run.';
 
 CREATE VIEW lockapi.running_view AS
     SELECT j.id, j.namespace, j.queue, j.name, j.worker, j.attempt, j.priority, j.started_at,
            clock_timestamp() - j.started_at AS runs_for, j.lease_until - clock_timestamp() AS lease_left
       FROM lockapi.running_jobs(NULL, NULL, 1000) AS j;
 
-COMMENT ON VIEW lockapi.running_view IS 'Jobs that run, on which worker, and for how long they have it still; among the first 1000 of each queue and priority.';
+COMMENT ON VIEW lockapi.running_view IS 'Jobs that run, on which worker, and for how long they have it still; of each queue and priority among the first 50, or the first 1000 where at least half of these run.';
 
 -- The only text that is composed of identifiers: they are quoted by format(), and the mode is one of
 -- eight. False when the table is not to be had in time; whoever calls it has set lock_timeout.

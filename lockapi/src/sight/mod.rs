@@ -334,7 +334,9 @@ pub trait Inspector: Send + Sync + fmt::Debug {
     /// [everywhere](Filter::everywhere), for any lock of the server.
     async fn waiters(&self, filter: &Filter) -> Result<Vec<Waiter>>;
 
-    /// Jobs that run, among the first due ones of each queue and priority, as many as the limit.
+    /// Jobs that run. No index knows them: of [one queue](Filter::queue) the first due ones of each
+    /// priority are looked at, as many as the limit; of all queues the first 50 of each, and as many as
+    /// the limit where at least half of these run.
     async fn running(&self, filter: &Filter) -> Result<Vec<RunningJob>>;
 
     /// What operators did, the latest first.

@@ -153,7 +153,11 @@ impl World {
             .filter(|(lock, ..)| !self.is_mark(*lock) && self.notes.wanted(list, *lock))
             .map(|(lock, session, shared)| (self.notes.name(lock), lock, session, shared))
             .collect();
-        held.sort();
+        // Without a namespace, last, as in a column with NULLs.
+        held.sort_by(|one, other| {
+            let last = |named: &(Option<&str>, String)| named.0.is_none();
+            last(&one.0).cmp(&last(&other.0)).then(one.cmp(other))
+        });
         let row = |(named, lock, session, shared): ((Option<&str>, String), LockId, u64, bool)| {
             let (namespace, name) = named;
             let backend = self.backend_of(session);

@@ -3,8 +3,7 @@
 --
 -- Promises: at most $4 rows, one for each session that is in the way of one that waits, the longest
 -- wait first.
--- Index: the primary keys of lock_name and lock_note. Race: none, it only reads; the answer may be old
--- on arrival.
+-- Index: the primary key of lock_name. Race: none, it only reads; the answer may be old on arrival.
 SELECT w.namespace, w.name, w.mode, w.owner, w.application, w.username, w.pid::int8 AS pid, w.statement,
        (extract(epoch FROM w.waits_for) * 1000000)::int8 AS waits_for,
        w.blocker_pid::int8 AS blocker_pid, w.blocker_application, w.blocker_username, w.blocker_state,
