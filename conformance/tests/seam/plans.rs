@@ -1,8 +1,9 @@
-//! What the statements of queues read, however full the tables are.
+//! What statements read, however full the tables are and whatever the statistics say.
 
 use conformance::cluster::Cluster;
 use lockapi::queue::{CountJobs, Turn};
 use lockapi::seam::Operation;
+use lockapi::sight::ListRunning;
 use postgres::{Client, NoTls, SimpleQueryMessage};
 
 /// A level or two more of an index, and pages that are not full.
@@ -42,15 +43,21 @@ fn pages(client: &mut Client, sql: &str, values: &str) -> i64 {
          DEALLOCATE it;
          ROLLBACK"
     );
-    let rows = client.simple_query(&script).expect("a plan");
+    let plan = plan(client, &script);
+    let of = |kind: &str| plan[kind].as_i64().expect("it tells pages");
+    of("Shared Hit Blocks") + of("Shared Read Blocks")
+}
+
+/// The plan that a script explains.
+fn plan(client: &mut Client, script: &str) -> serde_json::Value {
+    let rows = client.simple_query(script).expect("a plan");
     let lines = rows.iter().filter_map(|message| match message {
         SimpleQueryMessage::Row(row) => row.get(0),
         _ => None,
     });
-    let plan: serde_json::Value =
+    let plans: serde_json::Value =
         serde_json::from_str(&lines.collect::<String>()).expect("a plan is JSON");
-    let of = |kind: &str| plan[0]["Plan"][kind].as_i64().expect("it tells pages");
-    of("Shared Hit Blocks") + of("Shared Read Blocks")
+    plans[0]["Plan"].clone()
 }
 
 /// The pages of a claim of ten jobs of the queue `work`, from a place on in normal priority.
@@ -141,4 +148,100 @@ fn claims_stay_flat_under_a_snapshot_that_is_held() {
         "{base} pages, {with} from the last place on"
     );
     drop(reader);
+}
+
+/// How many pages the running jobs take.
+fn running(client: &mut Client, queue: &str) -> i64 {
+    pages(
+        client,
+        ListRunning::STATEMENT.sql,
+        &format!("'n', {queue}, 1000"),
+    )
+}
+
+#[test]
+fn running_jobs_of_many_queues_are_found_at_the_front_of_each() {
+    let (url, _runtime) = database();
+    let mut client = Client::connect(&url, NoTls).expect("a connection");
+    fill(
+        &mut client,
+        "INSERT INTO lockapi.job (run_at, max_attempts, priority, namespace, queue, name, payload, lease_until)
+         SELECT now() - interval '1 hour' + n * interval '1 ms', 20, n % 4, 'n', 'q' || n / 4 % 50, 'due', '1',
+                CASE WHEN n < 200 OR n / 4 % 50 = 7 AND n < 40000 THEN now() + interval '1 hour' END
+           FROM generate_series(0, 99999) AS n",
+    );
+    let found = "SELECT count(*) FROM lockapi.running_jobs('n', NULL, 1000)";
+    let found: i64 = client.query_one(found, &[]).expect("a count").get(0);
+    // One of each priority of 49 queues, and of one queue all that are in the first 1000 of each.
+    assert_eq!(found, 49 * 4 + 800);
+    // All of one queue, and the first 50 of each priority of the others: a page holds a job of each.
+    let (all, one) = (running(&mut client, "NULL"), running(&mut client, "'q7'"));
+    assert!(
+        all <= one + 50 * 4 * (50 + 10),
+        "{all} pages, {one} of one queue"
+    );
+}
+
+/// The inner sides of the nested loops of a plan, each by the tables in it.
+fn inner_sides(plan: &serde_json::Value, found: &mut Vec<Vec<String>>) {
+    let inputs = plan["Plans"].as_array().map_or(&[][..], Vec::as_slice);
+    if plan["Node Type"] == "Nested Loop" {
+        let inner = inputs
+            .iter()
+            .filter(|one| one["Parent Relationship"] == "Inner");
+        let mut tables = Vec::new();
+        inner.for_each(|one| sources(one, &mut tables));
+        found.push(tables);
+    }
+    inputs.iter().for_each(|one| inner_sides(one, found));
+}
+
+/// The tables and subqueries that a part of a plan reads.
+fn sources(plan: &serde_json::Value, found: &mut Vec<String>) {
+    for kind in ["Relation Name", "CTE Name", "Function Name"] {
+        found.extend(plan[kind].as_str().map(str::to_owned));
+    }
+    let inputs = plan["Plans"].as_array().into_iter().flatten();
+    inputs.for_each(|one| sources(one, found));
+}
+
+#[test]
+fn views_of_locks_pair_nothing_one_by_one() {
+    let (url, _runtime) = database();
+    let mut client = Client::connect(&url, NoTls).expect("a connection");
+    let fills = [
+        "SELECT",
+        "ANALYZE",
+        // More than the statistics know.
+        "INSERT INTO lockapi.lock_note (backend, lock_key, pair, waits, fence, since)
+         SELECT n % 3, n, false, n % 2 = 0, n, now() FROM generate_series(1, 20000) AS n",
+        "INSERT INTO lockapi.lock_session (mark, backend, namespace, owner)
+         SELECT n, n % 3, 'n', 'pid' FROM generate_series(1, 20000) AS n",
+        "INSERT INTO lockapi.lock_name (lock_key, namespace, name)
+         SELECT n, 'n', 'name ' || n FROM generate_series(1, 20000) AS n",
+        "ANALYZE",
+    ];
+    for change in fills {
+        fill(&mut client, change);
+        for function in ["held_locks", "waits"] {
+            let body = "SELECT prosrc, proconfig FROM pg_proc
+                         WHERE proname = $1 AND pronamespace = 'lockapi'::regnamespace";
+            let body = client.query_one(body, &[&function]).expect("a function");
+            let settings: Vec<String> = body.get(1);
+            let settings: String = settings.iter().fold(String::new(), |all, one| {
+                let (name, value) = one.split_once('=').expect("a setting");
+                all + &format!("SET LOCAL {name} = {value};")
+            });
+            let source: &str = body.get(0);
+            let script = format!("BEGIN; {settings} EXPLAIN (FORMAT JSON) {source}; ROLLBACK");
+            let plan = plan(&mut client, &script);
+            let mut inner = Vec::new();
+            inner_sides(&plan, &mut inner);
+            assert_eq!(
+                inner,
+                [["lock_name"]],
+                "{function} after {change}: {plan:#}"
+            );
+        }
+    }
 }
