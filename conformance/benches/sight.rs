@@ -4,13 +4,13 @@
 //! 10,000 advisory locks whose names and ages are noted, among 100,000 names; there are as many
 //! leases, a million jobs in a hundred queues of which a few hundred run, and twenty sessions wait.
 
+#[allow(dead_code, reason = "nothing is counted by the second here")]
 mod common;
 
 use std::time::{Duration, Instant};
 
 use common::{Better, Report, median, runtime};
 use conformance::cluster::Cluster;
-use lockapi::BackendExt;
 use lockapi::sight::{Filter, Inspector, MAX_ENTRIES};
 use sqlx::{Connection, PgConnection, Row};
 

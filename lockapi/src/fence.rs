@@ -12,6 +12,11 @@ use crate::{lease, mutex};
 /// How far a value of the sequence is shifted to make room for hand-overs.
 pub(crate) const HAND_OVER_BITS: u32 = 10;
 
+/// Whether a mutex was passed on within a process under this token.
+pub(crate) fn is_hand_over(token: i64) -> bool {
+    token & ((1 << HAND_OVER_BITS) - 1) != 0
+}
+
 /// Says which holder of a key somebody is: a number that grows from each holder to the next.
 ///
 /// Give [`token`](Self::token) to a resource outside the database, which must refuse a token

@@ -24,6 +24,7 @@ mod leased_mutex;
 mod limiter;
 mod limiter_load;
 mod mutex;
+mod operator;
 mod outage;
 mod places;
 mod processes;
@@ -40,6 +41,8 @@ mod sight;
 mod tables;
 mod transactions;
 mod versioned;
+mod views;
+mod waits;
 mod worker;
 mod worker_outage;
 
@@ -93,6 +96,9 @@ const MODULES: &[&[Case]] = &[
     worker_outage::CASES,
     schedule::CASES,
     sight::CASES,
+    waits::CASES,
+    operator::CASES,
+    views::CASES,
     tables::CASES,
 ];
 

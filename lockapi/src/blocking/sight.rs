@@ -6,7 +6,8 @@ use super::block_on;
 use crate::error::Result;
 use crate::key::Key;
 use crate::sight::{
-    Audited, Ended, Filter, HeldLease, HeldLock, Priority, PriorityScope, RunningJob, Waiter,
+    Audited, Contention, Ended, Filter, HeldLease, HeldLock, Priority, PriorityScope, RunningJob,
+    Waiter,
 };
 
 /// An [inspector](crate::sight::Inspector) for blocking callers.
@@ -51,6 +52,15 @@ impl Inspector {
     /// As for the async method.
     pub fn running(&self, filter: &Filter) -> Result<Vec<RunningJob>> {
         block_on(self.0.running(filter))
+    }
+
+    /// How often locks were not free for the callers of this backend; see
+    /// [`Inspector::contention`](crate::sight::Inspector::contention).
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn contention(&self, filter: &Filter) -> Result<Vec<Contention>> {
+        self.0.contention(filter)
     }
 
     /// What operators did, the latest first.

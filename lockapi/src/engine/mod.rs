@@ -29,6 +29,7 @@ use crate::sight::{Inspector, Operator};
 use crate::telemetry::Warn;
 
 mod clock;
+mod contention;
 mod election_handle;
 mod ids;
 mod keeper;
@@ -52,6 +53,7 @@ mod slots;
 
 pub(crate) use clock::Clock;
 pub use clock::ManualClock;
+use contention::Contended;
 pub(crate) use keeper::Keeper;
 use lane::Lane;
 use leases::Leases;
@@ -160,6 +162,7 @@ struct Core<C: Connector> {
     limits: Arc<Limits<C>>,
     sessions: Arc<Sessions>,
     names: Arc<Names>,
+    contended: Arc<Contended>,
     notices: Notices<C>,
 }
 
@@ -214,6 +217,7 @@ impl<C: Connector> Core<C> {
             limits,
             sessions,
             names,
+            contended: Arc::default(),
             notices,
         })
     }

@@ -7,10 +7,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::Core;
+use super::contention::Counting;
 use super::lane::ended;
 use super::sessions::{Grant, Patience, Want};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fence::{Fence, Proof};
+use crate::fence::{Fence, Proof, is_hand_over};
 use crate::key::{Key, LockId};
 use crate::mutex::{Line, Mutex, MutexGuard, ReadGuard, RwLock, Way, line};
 use crate::seam::Connector;
@@ -29,6 +30,7 @@ struct Handle<C: Connector> {
     core: Arc<Core<C>>,
     key: Key,
     lock: LockId,
+    counting: Counting,
 }
 
 impl<C: Connector> Drop for Handle<C> {
@@ -52,6 +54,7 @@ impl<C: Connector> Named<C> {
         core.names.add(lock, &key);
         let handle = Arc::new(Handle {
             lock,
+            counting: Counting::new(&core.contended, false),
             core: Arc::clone(core),
             key,
         });
@@ -79,10 +82,20 @@ impl<C: Connector> Named<C> {
         };
         let asked = self.handle.core.sessions.ask(want, patience);
         let answer = asked.answer().await;
+        let Handle { key, counting, .. } = &*self.handle;
+        match &answer {
+            Some(Ok(None)) => counting.refused(key),
+            Some(Ok(Some(grant))) => {
+                if let Some(waited) = grant.waited {
+                    counting.waited(key, waited, is_hand_over(grant.fence));
+                }
+            }
+            Some(Err(_)) | None => {}
+        }
         answer
             .unwrap_or_else(|| Err(ended(operation)))
             .map(|granted| granted.map(|grant| (grant, since)))
-            .map_err(|error| error.during(operation).on(&self.handle.key))
+            .map_err(|error| error.during(operation).on(key))
     }
 
     async fn wait(&self, operation: &'static str, way: Way) -> Result<Granted> {
@@ -104,9 +117,10 @@ impl<C: Connector> Named<C> {
         let until = keeper.now().saturating_add(timeout);
         let asking = self.ask(operation, way, Patience::Until(until));
         let granted = unless(keeper.sleep(timeout), asking).await.transpose()?;
-        granted
-            .flatten()
-            .ok_or_else(|| self.not_granted(operation, format!("not granted within {timeout:?}")))
+        granted.flatten().ok_or_else(|| {
+            self.handle.counting.timed_out(&self.handle.key);
+            self.not_granted(operation, format!("not granted within {timeout:?}"))
+        })
     }
 
     fn guard(&self, (grant, asked): Granted) -> Guard<C> {

@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use tokio::sync::oneshot;
 
 use super::Core;
+use super::contention::Counting;
 use super::lane::ended;
 use super::leases::{Asked, Claim, Refused, What};
 use crate::error::{Error, ErrorKind, Result};
@@ -36,6 +37,7 @@ struct Handle<C: Connector> {
     key: Key,
     text: Arc<str>,
     terms: Arc<Terms>,
+    counting: Counting,
 }
 
 type Attempt<C> = Result<std::result::Result<Claim<C>, Refused>>;
@@ -52,6 +54,7 @@ impl<C: Connector> Slots<C> {
         checked.map_err(|error| error.during(primitive).on(&key))?;
         Ok(Self(Arc::new(Handle {
             text: key.to_string().into(),
+            counting: Counting::new(&core.contended, true),
             core: Arc::clone(core),
             key,
             terms: Arc::new(terms),
@@ -78,6 +81,9 @@ impl<C: Connector> Slots<C> {
     ) -> Result<Option<Box<dyn LeaseGuard>>> {
         let asked = Stamp::take(&self.0.core.links.keeper);
         let attempt = self.attempt(operation, what).await?;
+        if attempt.is_err() {
+            self.0.counting.refused(&self.0.key);
+        }
         Ok(attempt.ok().map(|claim| self.guard(claim, asked)))
     }
 
@@ -93,8 +99,13 @@ impl<C: Connector> Slots<C> {
         {
             return Ok(self.guard(claim, asked));
         }
+        let keeper = &self.0.core.links.keeper;
+        let since = keeper.now();
         let standing = lines.stand(&self.0.text, first);
-        standing.first(self.wait(operation, what, asked)).await
+        let guard = standing.first(self.wait(operation, what, asked)).await?;
+        let waited = keeper.now().saturating_sub(since);
+        self.0.counting.waited(&self.0.key, waited, false);
+        Ok(guard)
     }
 
     pub(super) async fn acquire_timeout(
@@ -125,7 +136,10 @@ impl<C: Connector> Slots<C> {
         }
         let sleep = self.0.core.links.keeper.sleep(timeout);
         let granted = unless(sleep, waiting).await;
-        granted.unwrap_or_else(|| Err(late(format!("not granted within {timeout:?}"))))
+        granted.unwrap_or_else(|| {
+            self.0.counting.timed_out(&self.0.key);
+            Err(late(format!("not granted within {timeout:?}")))
+        })
     }
 
     pub(super) async fn peek(&self, slot: i64) -> Result<Option<Holder>> {
@@ -150,6 +164,7 @@ impl<C: Connector> Slots<C> {
             key,
             text,
             terms,
+            ..
         } = &*self.0;
         loop {
             let (sender, answer) = oneshot::channel();

@@ -31,12 +31,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use async_trait::async_trait;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::key::{Key, check_name};
+use crate::key::Key;
 
+mod filter;
 mod model;
 mod operations;
 mod priority;
 
+pub use filter::Filter;
 pub use model::Notes;
 pub use operations::{
     Blocker, CancelJob, ForceRelease, ListAudit, ListLeases, ListLocks, ListRunning, ListWaits,
@@ -49,99 +51,6 @@ pub use priority::{Hit, Priority, PriorityScope, Report, Strike};
 pub const MAX_ENTRIES: usize = 10_000;
 /// The longest reason of an operator, in bytes.
 pub const MAX_REASON_BYTES: usize = 1000;
-
-/// Which entries an [`Inspector`] answers.
-#[derive(Clone, Debug)]
-pub struct Filter {
-    everywhere: bool,
-    key: Option<Key>,
-    queue: Option<String>,
-    limit: usize,
-}
-
-impl Default for Filter {
-    fn default() -> Self {
-        Self {
-            everywhere: false,
-            key: None,
-            queue: None,
-            limit: 1000,
-        }
-    }
-}
-
-impl Filter {
-    /// Everything in the namespace of the backend, at most 1000 entries.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// The lock or the lease of one key.
-    #[must_use]
-    pub fn key(key: impl Into<Key>) -> Self {
-        Self {
-            key: Some(key.into()),
-            ..Self::default()
-        }
-    }
-
-    /// The jobs of one queue.
-    #[must_use]
-    pub fn queue(name: impl Into<String>) -> Self {
-        Self {
-            queue: Some(name.into()),
-            ..Self::default()
-        }
-    }
-
-    /// All namespaces, and what has no name: the advisory locks of others.
-    #[must_use]
-    pub fn everywhere(mut self) -> Self {
-        self.everywhere = true;
-        self
-    }
-
-    /// At most so many entries, 1 to [`MAX_ENTRIES`].
-    #[must_use]
-    pub fn limit(mut self, entries: usize) -> Self {
-        self.limit = entries;
-        self
-    }
-
-    pub(crate) fn check(&self) -> Result<()> {
-        if self.limit == 0 || self.limit > MAX_ENTRIES {
-            let message = format!(
-                "a limit of {} entries; allowed are 1 to {MAX_ENTRIES}",
-                self.limit
-            );
-            return Err(Error::new(ErrorKind::Invalid, "inspect", message));
-        }
-        if let Some(key) = &self.key {
-            key.check()?;
-        }
-        if let Some(queue) = &self.queue {
-            check_name("queue", queue, 1)?;
-        }
-        Ok(())
-    }
-
-    pub(crate) fn wanted_key(&self) -> Option<&Key> {
-        self.key.as_ref()
-    }
-
-    pub(crate) fn wanted_queue(&self) -> Option<&str> {
-        self.queue.as_deref()
-    }
-
-    pub(crate) fn namespace<'a>(&self, own: &'a str) -> Option<&'a str> {
-        (!self.everywhere).then_some(own)
-    }
-
-    pub(crate) fn most(&self) -> i64 {
-        i64::try_from(self.limit).unwrap_or(i64::MAX)
-    }
-}
 
 /// Checks the reason of an operator.
 pub(crate) fn check_reason(reason: &str) -> Result<()> {
@@ -277,6 +186,27 @@ pub struct RunningJob {
     pub lease_left: Duration,
 }
 
+/// How often a lock was not free for callers of one backend, since that was connected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Contention {
+    /// Its key as tables store it.
+    pub key: String,
+    /// Whether it is a lease, the permits of a semaphore, a leadership or a leased mutex of this key;
+    /// otherwise it is a mutex or a lock that readers share.
+    pub leased: bool,
+    /// How often it was granted after a wait.
+    pub waits: u64,
+    /// How long these waits were together.
+    pub waited: Duration,
+    /// How often a mutex was passed on within the process, without the server; these are waits too.
+    pub hand_overs: u64,
+    /// How often somebody who does not wait was told that it is held.
+    pub refusals: u64,
+    /// How often it was not granted in time.
+    pub timeouts: u64,
+}
+
 /// What an operator did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -314,7 +244,8 @@ pub struct Ended {
 /// Reads who holds and who waits for what.
 ///
 /// # Guarantees
-/// It only reads, on the connection of jobs. What it answers was so a moment ago.
+/// It only reads, on the connection of jobs but for [`contention`](Self::contention). What it answers
+/// was so a moment ago.
 ///
 /// # Cancel safety
 /// All methods may be dropped at any point.
@@ -338,6 +269,16 @@ pub trait Inspector: Send + Sync + fmt::Debug {
     /// priority are looked at, as many as the limit; of all queues the first 50 of each, and as many as
     /// the limit where at least half of these run.
     async fn running(&self, filter: &Filter) -> Result<Vec<RunningJob>>;
+
+    /// How often locks were not free for the callers of this backend, by key, the longest waited for
+    /// first. It asks nobody: other processes count for themselves, and
+    /// [everywhere](Filter::everywhere) makes no difference. A lock that was always free is not
+    /// counted. Of more than 10,000 keys the least contended are forgotten, but not while a handle of
+    /// theirs is open.
+    ///
+    /// # Errors
+    /// `Invalid` for a filter outside of its limits.
+    fn contention(&self, filter: &Filter) -> Result<Vec<Contention>>;
 
     /// What operators did, the latest first.
     async fn audit(&self, filter: &Filter) -> Result<Vec<Audited>>;

@@ -3,8 +3,8 @@
 use async_trait::async_trait;
 use lockapi::blocking;
 use lockapi::sight::{
-    Audited, Ended, Filter, HeldLease, HeldLock, Inspector, Operator, Priority, PriorityScope,
-    RunningJob, Waiter,
+    Audited, Contention, Ended, Filter, HeldLease, HeldLock, Inspector, Operator, Priority,
+    PriorityScope, RunningJob, Waiter,
 };
 use lockapi::{Key, Result};
 
@@ -30,6 +30,10 @@ impl Inspector for Blocking<blocking::Inspector> {
     async fn running(&self, filter: &Filter) -> Result<Vec<RunningJob>> {
         let (inner, filter) = (self.0.clone(), filter.clone());
         call(move || inner.running(&filter)).await
+    }
+
+    fn contention(&self, filter: &Filter) -> Result<Vec<Contention>> {
+        self.0.contention(filter)
     }
 
     async fn audit(&self, filter: &Filter) -> Result<Vec<Audited>> {

@@ -2,8 +2,8 @@
 
 use async_trait::async_trait;
 use lockapi::sight::{
-    Audited, Ended, Filter, HeldLease, HeldLock, Inspector, Operator, Priority, PriorityScope,
-    RunningJob, Waiter,
+    Audited, Contention, Ended, Filter, HeldLease, HeldLock, Inspector, Operator, Priority,
+    PriorityScope, RunningJob, Waiter,
 };
 use lockapi::{Key, Result};
 
@@ -25,6 +25,10 @@ impl<I: Inspector + ?Sized> Inspector for Through<I> {
 
     async fn running(&self, filter: &Filter) -> Result<Vec<RunningJob>> {
         self.0.running(filter).await
+    }
+
+    fn contention(&self, filter: &Filter) -> Result<Vec<Contention>> {
+        self.0.contention(filter)
     }
 
     async fn audit(&self, filter: &Filter) -> Result<Vec<Audited>> {

@@ -1,6 +1,7 @@
 //! A lock in the hands of a caller.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 
@@ -16,6 +17,8 @@ pub(crate) struct Grant {
     pub(crate) hold: Arc<Hold>,
     pub(crate) fence: i64,
     pub(crate) mark: i64,
+    /// How long the caller waited, if the lock was not free.
+    pub(crate) waited: Option<Duration>,
 }
 
 impl Grant {

@@ -202,9 +202,11 @@ impl Sessions {
         );
         let session = held.session;
         state.lines.dropped(held.line, lock);
-        if alone
+        // Nobody asks what time it is where nobody waits.
+        let now = alone.then(|| self.keeper.now());
+        if let Some(now) = now
             && held.hand_overs < MAX_HAND_OVERS
-            && self.keeper.now().saturating_sub(held.since) < MAX_HELD
+            && now.saturating_sub(held.since) < MAX_HELD
             && let Some(next) = slot.queue.pop_front()
         {
             held.hand_overs += 1;
@@ -217,6 +219,7 @@ impl Sessions {
                 hold: Arc::clone(&held.hold),
                 fence: held.fence + held.hand_overs,
                 mark: state.sessions[session].mark,
+                waited: next.waited(now),
             };
             news.grants.push((next.reply, Ok(Some(grant))));
             news.releases.extend(reply.map(|reply| (reply, Ok(()))));

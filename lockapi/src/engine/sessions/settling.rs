@@ -83,6 +83,7 @@ impl Sessions {
             hold: Arc::clone(&hold),
             fence,
             mark: state.sessions[session].mark,
+            waited: first.waited(now),
         };
         slot.phase = Phase::Held(Held {
             session,

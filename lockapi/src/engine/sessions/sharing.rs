@@ -77,6 +77,7 @@ impl Sessions {
                 hold,
                 fence: 0,
                 mark: state.sessions[shared.session].mark,
+                waited: next.waited(now),
             };
             news.grants.push((next.reply, Ok(Some(grant))));
             first = slot.wanted();

@@ -43,6 +43,13 @@ pub(super) struct Waiter {
     pub(super) reply: oneshot::Sender<Granted>,
 }
 
+impl Waiter {
+    /// How long it has waited for another.
+    pub(super) fn waited(&self, now: Time) -> Option<Time> {
+        self.since.map(|since| now.saturating_sub(since))
+    }
+}
+
 /// A request to the lane of a session.
 pub(crate) enum Request {
     Try {

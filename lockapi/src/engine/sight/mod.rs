@@ -17,9 +17,9 @@ use crate::key::{Key, check_name};
 use crate::queue::Name;
 use crate::seam::Connector;
 use crate::sight::{
-    Audited, CancelJob, Ended, Filter, ForceRelease, HeldLease, HeldLock, Inspector, ListAudit,
-    ListLeases, ListLocks, ListRunning, ListWaits, Operator, Priority, PriorityScope, RunningJob,
-    Terminate, Unblock, Waiter, check_reason,
+    Audited, CancelJob, Contention, Ended, Filter, ForceRelease, HeldLease, HeldLock, Inspector,
+    ListAudit, ListLeases, ListLocks, ListRunning, ListWaits, Operator, Priority, PriorityScope,
+    RunningJob, Terminate, Unblock, Waiter, check_reason,
 };
 
 /// Declares how operations travel: in this order, each in a statement of its own.
@@ -133,6 +133,11 @@ impl<C: Connector> Inspector for Sight<C> {
             most: filter.most(),
         };
         self.0.jobs.call(list).await
+    }
+
+    fn contention(&self, filter: &Filter) -> Result<Vec<Contention>> {
+        filter.check().map_err(|error| error.during("contention"))?;
+        Ok(self.0.contended.list(filter.wanted_key(), filter.entries()))
     }
 
     async fn audit(&self, filter: &Filter) -> Result<Vec<Audited>> {
