@@ -46,7 +46,8 @@ async fn forced_release_is_told_by_the_next_renewal(cx: Context) {
         (&*audit[0].action, &*audit[0].reason),
         ("release lease", "node-7 is stuck")
     );
-    assert!(audit[0].target.contains("job") && audit[0].target.contains("node-7"));
+    assert_eq!(audit[0].target, "job of node-7");
+    assert_eq!(audit[0].namespace, cx.namespace());
     assert!(!audit[0].by_user.is_empty());
 }
 
@@ -97,6 +98,7 @@ async fn cancelled_job_is_lost_to_its_worker(cx: Context) {
         (&*audit[0].action, &*audit[0].reason),
         ("cancel job", "a mistake")
     );
+    assert_eq!(audit[0].target, format!("{} (send) of work", pushed.id));
 }
 
 async fn reason_and_key_are_checked(cx: Context) {

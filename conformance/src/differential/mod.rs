@@ -7,6 +7,7 @@
 mod limits;
 pub mod permits;
 pub mod queue;
+pub mod sight;
 
 use std::collections::BTreeMap;
 use std::time::Duration;

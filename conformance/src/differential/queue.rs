@@ -1,5 +1,7 @@
 //! Random sequences of operations on a queue.
 
+mod seen;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -44,6 +46,10 @@ pub enum Action {
     Pause(bool),
     /// Counts at most so many.
     Count(u8),
+    /// Lists which jobs run, of the queue or of the namespace.
+    Running(bool),
+    /// Cancels a job as an operator.
+    CancelOne(u8),
     /// Deletes what has been kept for so long.
     Sweep(u8),
     /// Lets time go by.
@@ -71,6 +77,8 @@ pub fn actions() -> impl Strategy<Value = Vec<Action>> {
         1 => (1..4u8).prop_map(Action::Discard),
         1 => prop::bool::weighted(0.3).prop_map(Action::Pause),
         2 => (1..6u8).prop_map(Action::Count),
+        2 => any::<bool>().prop_map(Action::Running),
+        1 => (0..8u8).prop_map(Action::CancelOne),
         1 => (0..3u8).prop_map(Action::Sweep),
         4 => (1..3u8).prop_map(Action::Elapse),
     ];
@@ -260,6 +268,8 @@ impl<C: Connection> Pair<'_, C> {
                 self.same(pause).await;
             }
             Action::Count(most) => self.count(i64::from(*most)).await,
+            Action::Running(of_queue) => self.running(*of_queue).await,
+            Action::CancelOne(back) => self.cancel_one(*back).await,
             Action::Sweep(keep) => {
                 // How many idempotency keys of others went with it is no matter.
                 self.both(SweepQueue {

@@ -2,6 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use conformance::differential::sight::Older;
 use conformance::differential::{self, SESSIONS};
 use lockapi::seam::Connection;
 use postgres::{Client, NoTls};
@@ -52,6 +53,58 @@ fn x04_permits_and_model_agree() {
         .unwrap_or_else(|failure| panic!("{failure}"));
 }
 
+#[test]
+fn x04_sight_and_model_agree() {
+    let (url, runtime) = crate::server();
+    let _entered = runtime.enter();
+    let observer = Mutex::new(Client::connect(&url, NoTls).expect("a connection"));
+    let config = Config {
+        cases: 200,
+        failure_persistence: None,
+        ..Config::default()
+    };
+    let sessions = Mutex::new(Library::ALL.map(|library| Link::connect(library, &url)));
+    TestRunner::new(config)
+        .run(&differential::sight::actions(), |actions| {
+            let mut sessions = sessions.lock().unwrap_or_else(PoisonError::into_inner);
+            unlock_all(&mut *sessions);
+            let namespace = format!("n{:016x}", fastrand::u64(..));
+            let elapse = |older| {
+                let time = match older {
+                    Older::Rows(time) => {
+                        age_leases(&observer, &namespace, time);
+                        time
+                    }
+                    Older::Names(time) => time,
+                };
+                let micros = time.as_micros();
+                let older = match older {
+                    Older::Rows(_) => format!(
+                        "UPDATE lockapi.lock_note SET since = since - {micros} * interval '1 microsecond'
+                          WHERE backend IN (SELECT backend FROM lockapi.lock_session WHERE namespace = '{namespace}')"
+                    ),
+                    Older::Names(_) => format!(
+                        "UPDATE lockapi.lock_name SET seen_at = seen_at - {micros} * interval '1 microsecond'
+                          WHERE namespace = '{namespace}'"
+                    ),
+                };
+                let mut observer = observer.lock().unwrap_or_else(PoisonError::into_inner);
+                observer.batch_execute(&older).expect("older");
+            };
+            let work = differential::sight::run(&mut *sessions, &namespace, &actions, elapse);
+            pollster::block_on(work);
+            Ok(())
+        })
+        .unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+fn unlock_all(sessions: &mut [Link]) {
+    for session in sessions {
+        let cleared = session.script("SELECT pg_advisory_unlock_all()");
+        pollster::block_on(cleared).expect("cleared");
+    }
+}
+
 /// Makes the leases of a namespace older.
 fn age_leases(observer: &Mutex<Client>, namespace: &str, time: std::time::Duration) {
     let mut observer = observer.lock().unwrap_or_else(PoisonError::into_inner);
@@ -91,7 +144,8 @@ fn x04_queue_and_model_agree() {
                 let older = format!(
                     "UPDATE lockapi.job
                         SET run_at = run_at - {micros} * interval '1 microsecond',
-                            lease_until = lease_until - {micros} * interval '1 microsecond'
+                            lease_until = lease_until - {micros} * interval '1 microsecond',
+                            started_at = started_at - {micros} * interval '1 microsecond'
                       WHERE namespace = '{namespace}';
                      UPDATE lockapi.job_archive
                         SET completed_at = completed_at - {micros} * interval '1 microsecond'
@@ -120,10 +174,7 @@ fn agree(libraries: [Library; SESSIONS]) {
     TestRunner::new(config)
         .run(&differential::actions(), |actions| {
             let mut sessions = sessions.lock().unwrap_or_else(PoisonError::into_inner);
-            for session in &mut *sessions {
-                let cleared = session.script("SELECT pg_advisory_unlock_all()");
-                pollster::block_on(cleared).expect("cleared");
-            }
+            unlock_all(&mut *sessions);
             let namespace = format!("n{:016x}", fastrand::u64(..));
             let elapse = |time: std::time::Duration| {
                 age_leases(&observer, &namespace, time);

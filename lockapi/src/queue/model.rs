@@ -537,6 +537,11 @@ impl Jobs {
             .min()
     }
 
+    /// What kind of job it is, as long as it waits or runs.
+    pub(crate) fn kind(&self, id: i64) -> Option<&str> {
+        self.live.get(&id).map(|live| live.job.name.as_str())
+    }
+
     /// The rows that tell which jobs run.
     pub(crate) fn running(
         &self,

@@ -1,5 +1,6 @@
 //! What the statements about holds and waits mean.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 
 use super::operations::{ListAudit, ListLeases, ListLocks, Note};
@@ -8,6 +9,7 @@ use crate::lease::Peeked;
 use crate::memory::World;
 use crate::seam::{Row, Rows, Type, Value};
 
+const HOUR: i64 = 3600 * 1_000_000;
 const MONTH: i64 = 30 * 24 * 3600 * 1_000_000;
 
 /// The tables of names, sessions and notes, and the audit log.
@@ -19,11 +21,11 @@ pub struct Notes {
     sessions: HashMap<i64, (i64, String)>,
     /// By backend, lock and whether it waits: token, and since when.
     noted: BTreeMap<(i64, LockId, bool), (i64, i64)>,
-    audit: Vec<Entry>,
+    audit: Vec<Act>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct Act {
     at: i64,
     namespace: String,
     action: &'static str,
@@ -35,14 +37,18 @@ impl Notes {
     pub(crate) fn note(&mut self, now: i64, note: &Note) -> i64 {
         let mut changed = 0;
         for (key, name) in &note.names {
-            let named = (note.namespace.clone(), name.clone(), now);
-            self.names.insert(*key, named);
-            changed += 1;
+            let new = || (note.namespace.clone(), name.clone(), i64::MIN);
+            let (.., seen) = self.names.entry(*key).or_insert_with(new);
+            if *seen < now - HOUR {
+                *seen = now;
+                changed += 1;
+            }
         }
         for mark in &note.marks {
-            self.sessions
-                .insert(*mark, (note.backend, note.owner.clone()));
-            changed += 1;
+            if let Entry::Vacant(vacant) = self.sessions.entry(*mark) {
+                vacant.insert((note.backend, note.owner.clone()));
+                changed += 1;
+            }
         }
         let before = self.noted.len();
         self.noted.retain(|(backend, lock, waits), _| {
@@ -71,7 +77,7 @@ impl Notes {
         target: String,
         reason: &str,
     ) {
-        self.audit.push(Entry {
+        self.audit.push(Act {
             at,
             namespace: namespace.to_owned(),
             action,
@@ -86,7 +92,7 @@ impl Notes {
             let wanted = list.namespace.as_ref();
             wanted.is_none_or(|wanted| *wanted == entry.namespace)
         });
-        let row = |(id, entry): (i64, &Entry)| {
+        let row = |(id, entry): (i64, &Act)| {
             let text = |text: &str| Value::Text(text.to_owned());
             Row(vec![
                 Value::Int(id),

@@ -204,9 +204,10 @@ impl Operation for CancelJob {
             ids: vec![one.id],
         };
         let now = world.now;
+        let kind = world.jobs.kind(one.id).map(str::to_owned);
         let cancelled = !world.jobs.cancel(now, &cancel).is_empty();
-        if cancelled {
-            let target = format!("{} of {}", one.id, one.name.queue);
+        if let Some(kind) = kind.filter(|_| cancelled) {
+            let target = format!("{} ({kind}) of {}", one.id, one.name.queue);
             world
                 .notes
                 .log(now, &one.name.namespace, "cancel job", target, &one.reason);
