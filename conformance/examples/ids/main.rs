@@ -24,7 +24,7 @@ const SET_BACK: &str = include_str!("set_back.sql");
 const SET_AHEAD: &str = include_str!("set_ahead.sql");
 
 /// Something happens about this often.
-const PAUSE: Duration = Duration::from_millis(400);
+const PAUSE: Duration = Duration::from_millis(150);
 
 const HELP: &str = "\
 Makes ids in many processes that are killed and stopped while clocks are set, and looks for twins.
