@@ -1,6 +1,7 @@
 //! Locks on tables of the program, and work that has priority.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use lockapi::ErrorKind;
@@ -18,6 +19,7 @@ register! { "tables":
     A06 scope_limits_every_wait_and_restores [Transactions, Sql];
     A09 migration_gets_through_with_priority [Transactions, Sql, Sessions];
     A09 priority_cancels_before_it_ends [Transactions, Sql, Sessions];
+    A09 priority_ends_nobody_within_the_grace [Transactions, Sql, Sessions];
     A09 priority_leaves_alone_whom_the_filter_spares [Transactions, Sql, Sessions];
 }
 
@@ -142,6 +144,11 @@ async fn scope_limits_every_wait_and_restores(cx: Context) {
     let inside = tx.with_lock_timeout_in(limit, SETTING).await.unwrap();
     assert_eq!(inside, "50ms");
     assert_eq!(tx.query(SETTING).await, "1234ms", "restored");
+    let failed = tx
+        .with_lock_timeout_in(limit, "SELECT '' WHERE false")
+        .await;
+    assert!(failed.is_err(), "no row");
+    assert_eq!(tx.query(SETTING).await, "1234ms", "restored after an error");
     let error = soon("an answer", tx.with_lock_timeout_in(limit, count)).await;
     assert!(error.is_err(), "the table is locked");
     tx.rollback().await;
@@ -168,14 +175,37 @@ async fn migration_gets_through_with_priority(cx: Context) {
     let priority = Priority::new("add a column")
         .patience(Duration::from_millis(100))
         .grace(Duration::from_millis(300));
+    // One that has nothing to do with it, and one that comes behind it.
+    let mut bystander = cx.begin().await.unwrap();
+    bystander.query("SELECT 'here'").await;
+    let (over, there) = (Arc::new(AtomicBool::new(false)), cx.clone());
+    let through = Arc::clone(&over);
+    let behind = tokio::spawn(async move {
+        let waiting =
+            format!("SELECT pid FROM pg_locks WHERE relation = '{name}'::regclass AND NOT granted");
+        eventually("it waits", async || {
+            through.load(Ordering::Relaxed) || there.sql(&waiting).await.len() == 1
+        })
+        .await;
+        let mut tx = there.begin().await.unwrap();
+        let counted = tx.with_lock_timeout_in(LONG, count).await;
+        tx.commit().await;
+        counted
+    });
     let mut tx = cx.begin().await.unwrap();
     let report = soon(
         "it gets through",
         tx.with_priority_in(&backend, priority, alter),
     )
     .await;
+    over.store(true, Ordering::Relaxed);
     let report = report.unwrap();
     tx.commit().await;
+    let counted = soon("who came behind", behind).await.unwrap();
+    assert_eq!(counted.expect("it is left alone"), "0");
+    assert_eq!(bystander.query("SELECT 'alive'").await, "alive");
+    bystander.commit().await;
+    assert!(report.trouble.is_none(), "{report:?}");
     let last = report.hits.last().expect("somebody was in the way");
     assert_eq!(last.strike, Strike::Terminated, "{report:?}");
     assert_eq!(last.blocker.state.as_deref(), Some("idle in transaction"));
@@ -235,6 +265,39 @@ async fn priority_cancels_before_it_ends(cx: Context) {
     drop_table(&cx, name).await;
 }
 
+async fn priority_ends_nobody_within_the_grace(cx: Context) {
+    let name = table(&cx).await;
+    let backend = cx.backend().await;
+    let mut long = cx.begin().await.unwrap();
+    long.query(constant(format!("SELECT count(*)::text FROM {name}")))
+        .await;
+    let alter = constant(format!("ALTER TABLE {name} ADD note text"));
+    let priority = Priority::new("add a column")
+        .patience(Duration::ZERO)
+        .grace(crate::context::MINUTE);
+    let mut tx = cx.begin().await.unwrap();
+    let other = Arc::clone(&backend);
+    let altering = tokio::spawn(async move {
+        let report = tx.with_priority_in(&other, priority, alter).await.unwrap();
+        tx.commit().await;
+        report
+    });
+    // It runs no statement: to cancel it does nothing.
+    let inspector = backend.inspector();
+    eventually("it is cancelled", async || {
+        let audit = inspector.audit(&Filter::new()).await.unwrap();
+        audit.iter().any(|one| one.action == "cancel statement")
+    })
+    .await;
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    assert_eq!(long.query("SELECT 'alive'").await, "alive");
+    long.commit().await;
+    let report = soon("then it gets through", altering).await.unwrap();
+    let strikes: Vec<_> = report.hits.iter().map(|hit| hit.strike).collect();
+    assert_eq!(strikes, [Strike::Cancelled], "{report:?}");
+    drop_table(&cx, name).await;
+}
+
 async fn priority_leaves_alone_whom_the_filter_spares(cx: Context) {
     let name = table(&cx).await;
     let backend = cx.backend().await;
@@ -255,7 +318,7 @@ async fn priority_leaves_alone_whom_the_filter_spares(cx: Context) {
             false
         });
     let mut tx = cx.begin().await.unwrap();
-    let other = std::sync::Arc::clone(&backend);
+    let other = Arc::clone(&backend);
     let altering = tokio::spawn(async move {
         let report = tx.with_priority_in(&other, priority, alter).await.unwrap();
         tx.commit().await;

@@ -59,7 +59,7 @@ fn x04_sight_and_model_agree() {
     let _entered = runtime.enter();
     let observer = Mutex::new(Client::connect(&url, NoTls).expect("a connection"));
     let config = Config {
-        cases: 200,
+        cases: 100,
         failure_persistence: None,
         ..Config::default()
     };
