@@ -34,6 +34,8 @@ mod queue_limits;
 mod queue_outage;
 mod rw_lock;
 mod schedule;
+mod schedule_runs;
+mod schedule_times;
 mod schema;
 mod semaphore;
 mod sets;
@@ -44,7 +46,9 @@ mod versioned;
 mod views;
 mod waits;
 mod worker;
+mod worker_endings;
 mod worker_outage;
+mod worker_threads;
 
 /// What another process does.
 pub(crate) type Role = fn(Context, Vec<String>, Parent) -> Pin<Box<dyn Future<Output = ()>>>;
@@ -93,8 +97,12 @@ const MODULES: &[&[Case]] = &[
     ids_processes::CASES,
     versioned::CASES,
     worker::CASES,
+    worker_endings::CASES,
+    worker_threads::CASES,
     worker_outage::CASES,
     schedule::CASES,
+    schedule_times::CASES,
+    schedule_runs::CASES,
     sight::CASES,
     waits::CASES,
     operator::CASES,

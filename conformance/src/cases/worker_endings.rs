@@ -1,0 +1,194 @@
+//! Workers: how handlers end, and what becomes of their jobs.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use lockapi::queue::Job;
+use lockapi::worker::{Failed, Terms, Worker};
+use lockapi::{Queue, QueueExt};
+
+use super::worker::{Gate, job, push, run, tally};
+use crate::context::{Context, MINUTE};
+use crate::fixture::Jobs;
+use crate::harness::register;
+use crate::patience::{eventually, not_yet};
+
+register! { "worker":
+    Q18 panic_and_error_fail_the_job_and_nothing_else;
+    Q18 failed_job_comes_back_after_the_backoff;
+    Q18 handler_may_put_off_and_reject;
+    Q18 handler_is_stopped_when_its_time_is_over;
+    Q18 handler_is_stopped_when_its_job_is_lost;
+    Q18 jobs_that_nobody_understands_are_dead_letters;
+    Q18 fallback_does_what_has_no_handler;
+    Q10 handler_may_acknowledge_in_its_transaction [Transactions];
+}
+
+async fn panic_and_error_fail_the_job_and_nothing_else(cx: Context) {
+    let queue = cx.queue().await;
+    let jobs = (0..4).map(|number| job(number).max_attempts(1)).collect();
+    queue.push_all(jobs).await.unwrap();
+    let worker = Worker::new(queue.clone()).handle("count", async |number: usize, _| {
+        match number {
+            0 => panic!("boom {number}"),
+            1 => drop("x".parse::<u8>()?),
+            _ => {}
+        }
+        Ok(())
+    });
+    let worker = run(worker);
+    eventually("all have ended", async || {
+        let jobs = cx.jobs().await;
+        (jobs.waiting, jobs.delivered) == (0, 0)
+    })
+    .await;
+    assert_eq!(tally(&worker.end().await), [4, 2, 0, 2, 0, 0, 0, 0]);
+    let dead = queue.dead_letters(0, 10).await.unwrap();
+    let errors: BTreeMap<&str, &str> = dead
+        .iter()
+        .map(|it| (it.payload.as_str(), it.error.as_str()))
+        .collect();
+    assert_eq!(errors["0"], "the handler panicked: boom 0");
+    assert_eq!(errors["1"], "invalid digit found in string");
+}
+
+/// A worker that looks often: the fixture moves time without telling anybody.
+fn looking(queue: &Arc<dyn Queue>) -> Worker {
+    Worker::new(queue.clone()).poll(Duration::from_millis(20))
+}
+
+async fn failed_job_comes_back_after_the_backoff(cx: Context) {
+    let queue = cx.queue().await;
+    push(&queue, 1).await;
+    let (handler, mut gate) = Gate::new();
+    let terms = Terms::default().backoff(|attempt| MINUTE * attempt);
+    let worker = looking(&queue).handle_with("count", terms, handler);
+    let worker = run(worker);
+    for (attempt, answer, time) in [
+        (1, Failed::retry("no"), MINUTE),
+        (2, Failed::retry("no"), MINUTE * 2),
+        (3, Failed::retry_after("no", MINUTE * 7), MINUTE * 7),
+    ] {
+        let begun = gate.begun().await;
+        assert_eq!(begun.job.attempt(), attempt);
+        begun.end(Err(answer));
+        eventually("it is told", async || cx.jobs().await.waiting == 1).await;
+        cx.elapse(time.saturating_sub(MINUTE / 2)).await;
+        gate.none_begins().await;
+        cx.elapse(MINUTE / 2).await;
+    }
+    gate.begun().await.end(Ok(()));
+    eventually("it is told", async || cx.jobs().await == Jobs::default()).await;
+    assert_eq!(tally(&worker.end().await), [4, 1, 3, 0, 0, 0, 0, 0]);
+}
+
+async fn handler_may_put_off_and_reject(cx: Context) {
+    let queue = cx.queue().await;
+    queue.push(job(1).max_attempts(1)).await.unwrap();
+    let (handler, mut gate) = Gate::new();
+    let worker = run(looking(&queue).handle("count", handler));
+    gate.begun().await.end(Err(Failed::snooze(MINUTE)));
+    eventually("it is told", async || cx.jobs().await.waiting == 1).await;
+    gate.none_begins().await;
+    cx.elapse(MINUTE).await;
+    let begun = gate.begun().await;
+    assert_eq!(begun.job.attempt(), 1, "it does not count");
+    begun.end(Err(Failed::reject("never")));
+    eventually("it is told", async || cx.jobs().await.ended == 1).await;
+    assert_eq!(tally(&worker.end().await), [2, 0, 0, 1, 1, 0, 0, 0]);
+    assert_eq!(queue.dead_letters(0, 1).await.unwrap()[0].error, "never");
+}
+
+async fn handler_is_stopped_when_its_time_is_over(cx: Context) {
+    let queue = cx.queue().await;
+    queue.push(job(1).max_attempts(1)).await.unwrap();
+    let (handler, mut gate) = Gate::new();
+    let terms = Terms::default().timeout(Duration::from_millis(30));
+    let worker = Worker::new(queue.clone()).handle_with("count", terms, handler);
+    let worker = run(worker);
+    gate.begun().await.dropped().await;
+    eventually("it is told", async || cx.jobs().await.ended == 1).await;
+    assert_eq!(worker.end().await.dead, 1);
+    let dead = queue.dead_letters(0, 1).await.unwrap();
+    assert_eq!(dead[0].error, "the handler did not end within 30ms");
+}
+
+async fn handler_is_stopped_when_its_job_is_lost(cx: Context) {
+    let (here, there) = (cx.queue().await, cx.queue().await);
+    let id = here.push(job(1)).await.unwrap().id;
+    let (handler, mut gate) = Gate::new();
+    let worker = Worker::new(here).handle("count", handler);
+    let worker = run(worker.lease(Duration::from_millis(1500)));
+    let begun = gate.begun().await;
+    assert_eq!(there.cancel(vec![id]).await.unwrap(), [id]);
+    cx.pass(Duration::from_millis(600)).await;
+    begun.dropped().await;
+    assert_eq!(tally(&worker.end().await), [1, 0, 0, 0, 0, 0, 1, 0]);
+}
+
+async fn jobs_that_nobody_understands_are_dead_letters(cx: Context) {
+    let queue = cx.queue().await;
+    queue.push(Job::new("other", &1).unwrap()).await.unwrap();
+    queue
+        .push(Job::new("count", "text").unwrap())
+        .await
+        .unwrap();
+    push(&queue, 1).await;
+    let (handler, mut gate) = Gate::new();
+    let worker = run(Worker::new(queue.clone()).handle("count", handler));
+    gate.begun().await.end(Ok(()));
+    eventually("all have ended", async || {
+        let jobs = cx.jobs().await;
+        (jobs.waiting, jobs.delivered) == (0, 0)
+    })
+    .await;
+    assert_eq!(tally(&worker.end().await), [3, 1, 0, 2, 0, 0, 0, 0]);
+    let dead = queue.dead_letters(0, 10).await.unwrap();
+    assert_eq!(
+        dead[0].error,
+        "this worker has no handler for jobs named \"other\""
+    );
+    let error = &dead[1].error;
+    assert!(error.contains("payload is not what"), "{error}");
+    assert!(!error.contains("text"), "without the payload: {error}");
+}
+
+async fn fallback_does_what_has_no_handler(cx: Context) {
+    let queue = cx.queue().await;
+    queue.push(Job::new("other", &7).unwrap()).await.unwrap();
+    push(&queue, 1).await;
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let heard = Arc::clone(&seen);
+    let worker = Worker::new(queue)
+        .handle("count", async |_: usize, _| Ok(()))
+        .fallback(move |job| {
+            let heard = Arc::clone(&heard);
+            async move {
+                let text = format!("{} {}", job.name(), job.payload());
+                heard.lock().unwrap().push(text);
+                Ok(())
+            }
+        });
+    let worker = run(worker);
+    eventually("all are done", async || cx.jobs().await == Jobs::default()).await;
+    assert_eq!(worker.end().await.done, 2);
+    assert_eq!(*seen.lock().unwrap(), ["other 7"]);
+}
+
+async fn handler_may_acknowledge_in_its_transaction(cx: Context) {
+    let queue = cx.queue().await;
+    push(&queue, 1).await;
+    let (handler, mut gate) = Gate::new();
+    let worker = Worker::new(queue.clone()).handle("count", handler);
+    let worker = run(worker.lease(Duration::from_millis(1500)));
+    let mut begun = gate.begun().await;
+    let mut tx = cx.begin().await.unwrap();
+    tx.ack_in(begun.job.delivery()).await.unwrap();
+    tx.commit().await;
+    // The worker learns that the job has ended.
+    cx.pass(Duration::from_millis(600)).await;
+    not_yet("the handler goes on", begun.end.closed()).await;
+    begun.end(Ok(()));
+    assert_eq!(tally(&worker.end().await), [1, 1, 0, 0, 0, 0, 0, 0]);
+}

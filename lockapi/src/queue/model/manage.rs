@@ -1,0 +1,229 @@
+//! What is done to queues as a whole, and what is told of them.
+
+use std::collections::HashMap;
+
+use super::{DAY, Jobs, Live, Running, Status};
+use crate::queue::operations::{
+    Cancel, CountJobs, Counted, DeadRow, Discard, Name, Purge, ReadDead, Redrive, SweepQueue,
+};
+use crate::seam::{Row, Rows, Value};
+
+impl Jobs {
+    pub(crate) fn cancel(&mut self, now: i64, want: &Cancel) -> Vec<i64> {
+        let mut ids = want.ids.clone();
+        ids.sort_unstable();
+        ids.dedup();
+        ids.retain(|id| {
+            self.live
+                .get(id)
+                .is_some_and(|live| live.queue == want.name)
+        });
+        for id in &ids {
+            self.end(*id, Status::Cancelled, now, "");
+        }
+        ids
+    }
+
+    pub(crate) fn purge(&mut self, want: &Purge) -> i64 {
+        let places = self.due.get(&want.name).into_iter().flatten();
+        let waiting = places
+            .map(|(_, _, id)| *id)
+            .filter(|id| self.live.get(id).is_some_and(|live| live.running.is_none()));
+        let most = usize::try_from(want.most).unwrap_or(0);
+        let ids: Vec<i64> = waiting.take(most).collect();
+        ids.into_iter()
+            .filter_map(|id| self.remove(id))
+            .map(|_| 1)
+            .sum()
+    }
+
+    fn dead<'a>(&'a self, queue: &'a Name, ids: &'a [i64]) -> impl Iterator<Item = i64> + 'a {
+        self.ended
+            .iter()
+            .filter(|(_, ended)| ended.status == Status::Failed && ended.job.queue == *queue)
+            .map(|(id, _)| *id)
+            .filter(|id| ids.is_empty() || ids.contains(id))
+    }
+
+    pub(crate) fn redrive(&mut self, now: i64, want: &Redrive) -> i64 {
+        let most = usize::try_from(want.most).unwrap_or(0);
+        let free = |id: &i64| {
+            let key = self.ended.get(id).map(|ended| &ended.job.unique_key);
+            key.is_some_and(|key| key.is_empty() || self.with_unique_key(&want.name, key).is_none())
+        };
+        let held: Vec<i64> = self
+            .dead(&want.name, &want.ids)
+            .filter(free)
+            .take(most)
+            .collect();
+        let mut count = 0;
+        for id in held {
+            let Some(ended) = self.ended.remove(&id) else {
+                continue;
+            };
+            let key = &ended.job.unique_key;
+            if !key.is_empty() && self.with_unique_key(&want.name, key).is_some() {
+                self.ended.insert(id, ended);
+                continue;
+            }
+            let mut live = ended.job;
+            live.run_at = now;
+            live.attempt = 0;
+            live.running = None;
+            self.insert(id, live);
+            count += 1;
+        }
+        count
+    }
+
+    pub(crate) fn discard(&mut self, want: &Discard) -> i64 {
+        let most = usize::try_from(want.most).unwrap_or(0);
+        let ids: Vec<i64> = self.dead(&want.name, &want.ids).take(most).collect();
+        ids.into_iter()
+            .filter_map(|id| self.ended.remove(&id))
+            .map(|_| 1)
+            .sum()
+    }
+
+    pub(crate) fn sweep(&mut self, now: i64, want: &SweepQueue) -> i64 {
+        let most = usize::try_from(want.most).unwrap_or(0);
+        let old = self.ended.iter().filter(|(_, ended)| {
+            ended.job.queue == want.name
+                && ended.status != Status::Failed
+                && ended.job.task.is_empty()
+                && ended.at < now - want.keep
+        });
+        let old: Vec<i64> = old.map(|(id, _)| *id).take(most).collect();
+        for id in &old {
+            self.ended.remove(id);
+        }
+        let keys = self.keys.len();
+        self.keys.retain(|_, (_, used)| *used >= now - DAY);
+        i64::try_from(old.len().max(keys - self.keys.len())).unwrap_or(i64::MAX)
+    }
+
+    pub(crate) fn set_paused(&mut self, queue: &Name, paused: bool) {
+        if paused {
+            self.paused.insert(queue.clone());
+        } else {
+            self.paused.remove(queue);
+        }
+    }
+
+    pub(crate) fn count(&self, now: i64, want: &CountJobs) -> Counted {
+        let mut counted = Counted {
+            paused: self.paused.contains(&want.name),
+            ..Counted::default()
+        };
+        let mut seen = HashMap::<(i64, bool), i64>::new();
+        let places = self.due.get(&want.name).into_iter().flatten();
+        for (priority, at, id) in places {
+            let is_due = *at <= now;
+            let seen = seen.entry((*priority, is_due)).or_default();
+            if *seen >= want.most {
+                continue;
+            }
+            *seen += 1;
+            let full = *seen == want.most;
+            if !is_due {
+                counted.delayed += 1;
+                counted.more_delayed |= full;
+                continue;
+            }
+            counted.more_due |= full;
+            if self.live.get(id).is_some_and(|live| live.is_held(now)) {
+                counted.running += 1;
+            } else {
+                counted.ready += 1;
+                counted.oldest = counted.oldest.max(Some(now - at));
+            }
+        }
+        let dead = i64::try_from(self.dead(&want.name, &[]).count()).unwrap_or(i64::MAX);
+        counted.dead = dead.min(want.most);
+        counted.more_dead = dead >= want.most;
+        counted
+    }
+
+    pub(crate) fn dead_letters(&self, want: &ReadDead) -> Vec<DeadRow> {
+        let most = usize::try_from(want.most).unwrap_or(0);
+        let after = self
+            .dead(&want.name, &[])
+            .filter(|id| *id > want.after)
+            .take(most);
+        after
+            .filter_map(|id| {
+                let ended = self.ended.get(&id)?;
+                Some(DeadRow {
+                    id,
+                    name: ended.job.job.name.clone(),
+                    payload: ended.job.job.payload.clone(),
+                    error: ended.job.error.clone(),
+                    attempt: ended.job.attempt,
+                    worker: ended.job.worker.clone(),
+                    created_at: ended.job.created_at,
+                    failed_at: ended.at,
+                })
+            })
+            .collect()
+    }
+
+    /// When the first lease of a delivery in a namespace ends.
+    #[must_use]
+    pub fn first_end(&self, namespace: &str) -> Option<i64> {
+        let live = self.live.values();
+        let of = live.filter(|live| live.queue.namespace == namespace);
+        of.filter_map(|live| live.running.map(|running| running.lease_until))
+            .min()
+    }
+
+    /// What kind of job it is, as long as it waits or runs.
+    pub(crate) fn kind(&self, id: i64) -> Option<&str> {
+        self.live.get(&id).map(|live| live.job.name.as_str())
+    }
+
+    /// The rows that tell which jobs run.
+    pub(crate) fn running(
+        &self,
+        now: i64,
+        namespace: Option<&str>,
+        queue: Option<&str>,
+        most: i64,
+    ) -> Rows {
+        let wanted = |name: &Name| {
+            namespace.is_none_or(|it| it == name.namespace)
+                && queue.is_none_or(|it| it == name.queue)
+        };
+        let live = self.live.iter().filter(|(_, live)| wanted(&live.queue));
+        let mut running: Vec<_> = live
+            .filter_map(|(id, live)| Some((*id, live, live.running?)))
+            .filter(|(.., running)| running.lease_until > now)
+            .collect();
+        running.sort_by_key(|(id, ..)| *id);
+        let row = |(id, live, running): (i64, &Live, Running)| {
+            Row(vec![
+                Value::Int(id),
+                Value::Text(live.queue.namespace.clone()),
+                Value::Text(live.queue.queue.clone()),
+                Value::Text(live.job.name.clone()),
+                Value::Text(live.worker.clone()),
+                Value::Int(live.attempt),
+                Value::Int(now - live.started_at.unwrap_or(now)),
+                Value::Int(running.lease_until - now),
+            ])
+        };
+        let most = usize::try_from(most).unwrap_or_default();
+        running.into_iter().take(most).map(row).collect()
+    }
+
+    /// How many jobs of a namespace wait, are delivered, and have ended.
+    #[must_use]
+    pub fn count_all(&self, namespace: &str) -> (usize, usize, usize) {
+        let live = self.live.values();
+        let (running, waiting): (Vec<_>, Vec<_>) = live
+            .filter(|live| live.queue.namespace == namespace)
+            .partition(|live| live.running.is_some());
+        let ended = self.ended.values();
+        let ended = ended.filter(|ended| ended.job.queue.namespace == namespace);
+        (waiting.len(), running.len(), ended.count())
+    }
+}
