@@ -23,6 +23,7 @@ register! { "queue":
     Q04 delayed_jobs_wait_for_their_time;
     Q04 points_in_time_are_those_of_the_server;
     Q13 batch_of_completions_has_an_answer_for_each;
+    Q13 late_completion_is_not_claimed_again;
     Q20 low_priorities_are_not_starved;
     Q01 archive_keeps_what_was_completed;
 }
@@ -261,6 +262,18 @@ async fn batch_of_completions_has_an_answer_for_each(cx: Context) {
     assert_eq!(cx.jobs().await.delivered, 2);
     let answer = queue.exchange(vec![tickets[2], stale], None).await.unwrap();
     assert_eq!(answer.acked, [true, false]);
+}
+
+async fn late_completion_is_not_claimed_again(cx: Context) {
+    let (here, there) = (cx.queue().await, cx.queue().await);
+    here.push_all((0..3).map(job).collect()).await.unwrap();
+    let late = by_hand_from(&here).await;
+    cx.elapse(MINUTE).await;
+    let acks = vec![late.ticket()];
+    let answer = there.exchange(acks, Some(&Claim::new(3))).await.unwrap();
+    assert_eq!(answer.acked, [true]);
+    let ids: Vec<_> = answer.deliveries.iter().map(Delivery::id).collect();
+    assert!(ids.len() == 2 && !ids.contains(&late.id()), "{ids:?}");
 }
 
 async fn low_priorities_are_not_starved(cx: Context) {

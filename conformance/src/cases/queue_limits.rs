@@ -230,11 +230,20 @@ async fn take_in_a_transaction_follows_it(cx: Context) {
     let others = queue.claim(&Claim::new(10)).await.unwrap();
     assert_eq!(others.len(), 2, "what is taken is not given to others");
     tx.rollback().await;
+    queue
+        .push(Job::new("late", &5).unwrap().delay(MINUTE))
+        .await
+        .unwrap();
+    queue.pause().await.unwrap();
+    let mut tx = cx.begin().await.unwrap();
+    assert!(tx.take_in(&queue, 10).await.unwrap().is_empty(), "paused");
+    tx.rollback().await;
+    queue.resume().await.unwrap();
     let mut tx = cx.begin().await.unwrap();
     let again = tx.take_in(&queue, 10).await.unwrap();
     assert_eq!(again.len(), 3);
     tx.commit().await;
-    assert_eq!(cx.jobs().await.waiting, 0);
+    assert_eq!(cx.jobs().await.waiting, 1, "what is not due is left");
     let mut tx = cx.begin().await.unwrap();
     assert!(tx.take_in(&queue, 10).await.unwrap().is_empty());
     let refused = tx.take_in(&queue, 1001).await.unwrap_err();

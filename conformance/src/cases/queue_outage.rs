@@ -1,11 +1,11 @@
 //! Queues while things break.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lockapi::queue::{Claim, Job, Settled, Unique};
+use lockapi::queue::{Claim, Delivery, Job, Settled, Ticket, Unique};
 use lockapi::{BackendExt, ErrorKind, Queue, QueueExt};
 
 use super::Role;
@@ -105,29 +105,64 @@ async fn lost_notifications_cost_only_time(cx: Context) {
 }
 
 async fn completion_and_takeover_have_one_outcome(cx: Context) {
+    const ROUNDS: usize = 20;
+    const JOBS: usize = 200;
     let (here, there) = (cx.queue().await, cx.queue().await);
-    for round in 0..60 {
-        here.push(job(round)).await.unwrap();
-        let claim = Claim::new(1).lease(MINUTE).extended_by_hand();
-        let first = here.claim(&claim).await.unwrap().remove(0);
+    let claim = |most| Claim::new(most).lease(MINUTE).extended_by_hand();
+    for round in 0..ROUNDS {
+        here.push_all((0..JOBS).map(job).collect()).await.unwrap();
+        let first = here.claim(&claim(JOBS)).await.unwrap();
+        assert_eq!(first.len(), JOBS);
         cx.elapse(MINUTE).await;
-        let (acked, taken) = tokio::join!(first.ack(), there.claim(&claim));
-        let taken = taken.unwrap();
-        match acked {
-            Ok(()) => assert!(taken.is_empty(), "round {round}: done and delivered again"),
-            Err(error) => {
-                assert_eq!(error.kind(), ErrorKind::Lost);
-                let mut taken = taken;
-                if taken.is_empty() {
-                    // The row was locked by the completion that came too late to count.
-                    taken = there.claim(&claim).await.unwrap();
-                }
-                assert_eq!(taken.len(), 1, "round {round}: neither done nor delivered");
-                taken.remove(0).ack().await.unwrap();
-            }
+        // In parts, some of which travel with a claim of their own.
+        let completions = first.chunks(JOBS / 4).enumerate().map(|(nth, part)| {
+            let (here, part) = (here.clone(), tickets(part));
+            let own = (nth % 2 == round % 2).then(|| claim(JOBS / 4));
+            tokio::spawn(async move {
+                let answer = here.exchange(part.clone(), own.as_ref()).await.unwrap();
+                (part, answer)
+            })
+        });
+        let completions: Vec<_> = completions.collect();
+        let takeovers = (0..4).map(|_| {
+            let there = there.clone();
+            tokio::spawn(async move { there.claim(&claim(JOBS / 4)).await.unwrap() })
+        });
+        let mut outcomes = BTreeMap::<i64, usize>::new();
+        let mut taken = Vec::new();
+        for takeover in takeovers.collect::<Vec<_>>() {
+            taken.extend(takeover.await.unwrap());
         }
+        for completion in completions {
+            let (part, answer) = completion.await.unwrap();
+            let done = part.iter().zip(&answer.acked).filter(|(_, acked)| **acked);
+            for (ticket, _) in done {
+                *outcomes.entry(ticket.id).or_default() += 1;
+            }
+            taken.extend(answer.deliveries);
+        }
+        // Rows that a completion had locked, which came too late to count.
+        taken.extend(there.claim(&claim(JOBS)).await.unwrap());
+        for ticket in tickets(&taken) {
+            *outcomes.entry(ticket.id).or_default() += 1;
+        }
+        assert_eq!(
+            outcomes.len(),
+            JOBS,
+            "round {round}: neither done nor delivered"
+        );
+        assert!(
+            outcomes.values().all(|it| *it == 1),
+            "round {round}: {outcomes:?}"
+        );
+        let answer = there.exchange(tickets(&taken), None).await.unwrap();
+        assert!(answer.acked.iter().all(|acked| *acked), "round {round}");
     }
     assert_eq!(cx.jobs().await, crate::fixture::Jobs::default());
+}
+
+fn tickets(deliveries: &[Delivery]) -> Vec<Ticket> {
+    deliveries.iter().map(Delivery::ticket).collect()
 }
 
 async fn crash_loses_no_push_that_was_answered(cx: Context) {
