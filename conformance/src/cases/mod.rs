@@ -24,6 +24,7 @@ mod leased_mutex;
 mod limiter;
 mod limiter_load;
 mod mutex;
+mod open_transactions;
 mod operator;
 mod outage;
 mod places;
@@ -79,6 +80,7 @@ const MODULES: &[&[Case]] = &[
     deadlocks::CASES,
     fences::CASES,
     transactions::CASES,
+    open_transactions::CASES,
     processes::CASES,
     lease::CASES,
     limiter::CASES,

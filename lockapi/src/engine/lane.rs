@@ -1,136 +1,23 @@
 //! The lane of statements on tables: merges what waits while a statement runs.
 
-use std::any::{Any, TypeId};
+use std::any::TypeId;
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
 
-use super::link::{Link, Links};
+use super::apart::Apart;
+use super::link::{Link, Links, Watch};
+use super::piles::{Pile, Queued, Requests};
 use crate::error::{Error, ErrorKind, Failure, Result};
-use crate::seam::{Connection, Connector, Operation};
-use crate::telemetry;
-use crate::wait::yield_now;
+use crate::seam::Connector;
+use crate::wait::{unless, yield_now};
 
-/// The most requests in one statement, of the usual weight.
-const MAX_BATCH: usize = 2048;
 /// How often a statement is repeated that the server took back because it met with another.
 const DEADLOCKS: u32 = 8;
-/// The weight of a request that needs a statement of its own.
-pub(crate) const ALONE: usize = MAX_BATCH;
-
-/// An operation that a lane runs.
-pub(crate) trait Queued: Operation {
-    /// Of the kinds that wait together, the smaller runs first.
-    const TURN: u8;
-    /// The name that errors tell.
-    const NAME: &'static str;
-    /// Whether a request whose answer was lost may be sent again.
-    const REPEATABLE: bool = true;
-
-    /// How much of a statement it takes; a statement has room for 2048.
-    fn weight(&self) -> usize {
-        1
-    }
-}
-
-/// Answers one request; it must not block.
-type Reply<T> = Box<dyn FnOnce(Result<T>) + Send>;
-
-pub(crate) type Served<'a> = Pin<Box<dyn Future<Output = Result<(), Failure>> + Send + 'a>>;
-
-/// Requests that wait together for their statement.
-pub(crate) trait Pile<N>: Send + 'static {
-    fn as_any(&mut self) -> &mut dyn Any;
-    /// Runs one statement for as many as fit and answers them.
-    fn serve<'a>(&'a mut self, link: &'a mut Link<N>) -> Served<'a>;
-    /// Fails the requests that the next statement would have carried.
-    fn refuse(&mut self, failure: &Failure);
-    /// Whether a statement whose answer was lost may be sent again.
-    fn is_repeatable(&self) -> bool;
-    fn is_empty(&self) -> bool;
-}
-
-struct Requests<O: Operation> {
-    asked: Vec<O>,
-    replies: Vec<Reply<O::Output>>,
-    /// So many are to be sent one by one: the server refused the data of one of them.
-    single: usize,
-}
-
-impl<O: Operation> Default for Requests<O> {
-    fn default() -> Self {
-        Self {
-            asked: Vec::new(),
-            replies: Vec::new(),
-            single: 0,
-        }
-    }
-}
-
-impl<O: Queued> Requests<O> {
-    /// Where the next statement's requests start.
-    fn split(&self) -> usize {
-        let last = self.asked.len().saturating_sub(1);
-        if self.single > 0 {
-            return last;
-        }
-        let mut room = MAX_BATCH;
-        let fitting = self.asked.iter().rev().take_while(|one| {
-            let fits = one.weight() <= room;
-            room = room.saturating_sub(one.weight());
-            fits
-        });
-        // One that is heavier than a statement's room goes alone.
-        last.min(self.asked.len() - fitting.count())
-    }
-}
-
-impl<O: Queued, N: Connection> Pile<N> for Requests<O> {
-    fn as_any(&mut self) -> &mut dyn Any {
-        self
-    }
-
-    fn serve<'a>(&'a mut self, link: &'a mut Link<N>) -> Served<'a> {
-        Box::pin(async move {
-            let from = self.split();
-            telemetry::batch(O::STATEMENT.name, self.asked.len() - from);
-            let answers = link.perform(&self.asked[from..]).await?;
-            self.asked.truncate(from);
-            self.single = self.single.saturating_sub(1);
-            for (reply, answer) in self.replies.drain(from..).zip(answers) {
-                reply(Ok(answer));
-            }
-            Ok(())
-        })
-    }
-
-    fn refuse(&mut self, failure: &Failure) {
-        let from = self.split();
-        let batch = self.asked.len() - from;
-        if batch > 1 && !failure.broken && failure.kind() == ErrorKind::Corrupt {
-            // What is wrong with one of them is no fault of the others.
-            self.single = batch;
-            return;
-        }
-        self.single = self.single.saturating_sub(1);
-        self.asked.truncate(from);
-        for reply in self.replies.drain(from..) {
-            reply(Err(failure.error(O::NAME)));
-        }
-    }
-
-    fn is_repeatable(&self) -> bool {
-        O::REPEATABLE
-    }
-
-    fn is_empty(&self) -> bool {
-        self.asked.is_empty()
-    }
-}
 
 type Piles<N> = BTreeMap<(u8, TypeId), Box<dyn Pile<N>>>;
 
@@ -169,8 +56,7 @@ impl<C: Connector> Lane<C> {
         reply: impl FnOnce(Result<O::Output>) + Send + 'static,
     ) {
         self.add(O::TURN, |requests: &mut Requests<O>| {
-            requests.asked.push(asked);
-            requests.replies.push(Box::new(reply));
+            requests.add(asked, Box::new(reply));
         });
     }
 
@@ -229,39 +115,57 @@ impl<C: Connector> Lane<C> {
     }
 
     async fn run(&self) {
+        let keeper = &self.links.keeper;
         let watch = self.links.watch();
         let mut link = None;
+        let mut apart = Apart::new(self.links.timeout);
         loop {
             let piles = {
                 let mut state = self.lock();
-                if state.piles.is_empty() && state.closing {
+                if state.piles.is_empty() && apart.is_empty() && state.closing {
                     return;
                 }
                 std::mem::take(&mut state.piles)
             };
-            if piles.is_empty() {
-                self.wake.notified().await;
+            let wait = apart.wait(keeper.now());
+            if piles.is_empty() && wait != Some(Duration::ZERO) {
+                match wait {
+                    Some(wait) => drop(unless(keeper.sleep(wait), self.wake.notified()).await),
+                    None => self.wake.notified().await,
+                }
                 continue;
             }
             for mut pile in piles.into_values() {
+                apart.join(pile.as_mut());
                 while !pile.is_empty() {
-                    let served = self.serve(&mut link, &watch, pile.as_mut()).await;
+                    let patience = apart.patience();
+                    let served = self.serve(&mut link, &watch, pile.as_mut(), patience).await;
                     if let Err(failure) = served {
-                        pile.refuse(&failure);
+                        apart.failed(pile.as_mut(), &failure, keeper.now());
+                        apart.join(pile.as_mut());
                     }
                 }
+            }
+            // One statement a round: others have their turn in between.
+            if let Some(mut group) = apart.due(keeper.now()) {
+                let (pile, patience) = group.turn();
+                let served = self.serve(&mut link, &watch, pile, patience).await;
+                apart.tried(group, served.err().as_ref(), keeper.now());
             }
             yield_now().await;
         }
     }
 
+    /// Runs the next statement of a pile, which waits for a lock for `patience` at most.
+    ///
     /// A request that met a broken connection gets a second try, if it may be repeated; one that met
     /// with another in a deadlock gets several.
     async fn serve(
         &self,
         link: &mut Option<Link<C::Connection>>,
-        watch: &Arc<super::link::Watch>,
+        watch: &Arc<Watch>,
         pile: &mut dyn Pile<C::Connection>,
+        patience: Duration,
     ) -> Result<(), Failure> {
         let mut tries = 2;
         let mut deadlocks = DEADLOCKS;
@@ -269,8 +173,11 @@ impl<C: Connector> Lane<C> {
         loop {
             tries -= 1;
             let outcome = match link {
-                Some(open) => pile.serve(open).await,
-                None => match self.links.open(watch).await {
+                Some(open) => match open.wait_for_locks(patience).await {
+                    Ok(()) => pile.serve(open).await,
+                    Err(failure) => Err(failure),
+                },
+                None => match self.links.open(watch, patience).await {
                     Ok(open) => pile.serve(link.insert(open)).await,
                     // What an earlier try may have done stays unknown.
                     Err(failure) => Err(before
@@ -325,10 +232,7 @@ impl<C: Connector> Drop for Ended<C> {
 }
 
 fn refuse_all<N: 'static>(pile: &mut dyn Pile<N>) {
-    let failure = Failure::connect(None, ended("end"));
-    while !pile.is_empty() {
-        pile.refuse(&failure);
-    }
+    pile.refuse_all(&Failure::connect(None, ended("end")));
 }
 
 pub(crate) fn ended(operation: &'static str) -> Error {

@@ -26,12 +26,17 @@ pub(crate) struct Links<C> {
 }
 
 impl<C: Connector> Links<C> {
-    /// Opens a connection and settles its settings; refuses a standby.
-    pub(crate) async fn open(&self, watch: &Arc<Watch>) -> Result<Link<C::Connection>, Failure> {
+    /// Opens a connection and settles its settings; refuses a standby. Its statements wait for a
+    /// lock for `patience` at most, or without an end if that is zero.
+    pub(crate) async fn open(
+        &self,
+        watch: &Arc<Watch>,
+        patience: Duration,
+    ) -> Result<Link<C::Connection>, Failure> {
         let opening = async {
             let mut connection = self.connector.connect(self.mode).await?;
             if self.mode == Mode::Direct {
-                refuse_standby(&mut connection, false).await?;
+                settle(&mut connection, Settle::session(patience)).await?;
             }
             Ok(connection)
         };
@@ -45,6 +50,7 @@ impl<C: Connector> Links<C> {
             connection,
             mode: self.mode,
             watch: Arc::clone(watch),
+            patience,
         })
     }
 
@@ -63,11 +69,12 @@ impl<C: Connector> Links<C> {
     }
 }
 
-pub(crate) async fn refuse_standby<N: Connection>(
+/// Settles the settings of a connection; refuses a standby.
+pub(crate) async fn settle<N: Connection>(
     connection: &mut N,
-    local: bool,
+    settle: Settle,
 ) -> Result<(), Failure> {
-    let standby = connection.perform(&[Settle { local }]).await?;
+    let standby = connection.perform(&[settle]).await?;
     if standby == [true] {
         return Err(is_standby());
     }
@@ -94,9 +101,20 @@ pub(crate) struct Link<N> {
     connection: N,
     mode: Mode,
     watch: Arc<Watch>,
+    patience: Duration,
 }
 
 impl<N: Connection> Link<N> {
+    /// From now on statements wait for a lock for `patience` at most.
+    pub(crate) async fn wait_for_locks(&mut self, patience: Duration) -> Result<(), Failure> {
+        if self.patience != patience && self.mode == Mode::Direct {
+            let settling = settle(&mut self.connection, Settle::session(patience));
+            self.watch.bound(settling).await?;
+        }
+        self.patience = patience;
+        Ok(())
+    }
+
     /// The connection itself, for work that makes its own transactions.
     pub(crate) fn connection(&mut self) -> &mut N {
         &mut self.connection
@@ -133,8 +151,9 @@ impl<N: Connection> Link<N> {
         batch: &[O],
     ) -> Result<Vec<O::Output>, Failure> {
         begin(&mut self.connection).await?;
+        let settled = Settle::transaction(self.patience);
         let done = async {
-            refuse_standby(&mut self.connection, true).await?;
+            settle(&mut self.connection, settled).await?;
             self.connection.perform(batch).await
         }
         .await;
@@ -161,7 +180,7 @@ pub(crate) async fn probe<C: Connector>(connector: &C) -> Result<Mode, Failure> 
     const ROUNDS: usize = 4;
     let mut one = connector.connect(Mode::Proxied).await?;
     one.script(BEGIN).await?;
-    refuse_standby(&mut one, true).await?;
+    settle(&mut one, Settle::transaction(Duration::ZERO)).await?;
     one.script(COMMIT).await?;
     let mut other = connector.connect(Mode::Proxied).await?;
     let read = || [Marker(String::new())];
@@ -199,10 +218,28 @@ async fn mark<N: Connection>(connection: &mut N, marker: Marker) -> Result<Strin
 }
 
 /// Settles a connection's settings; a batch of one. Answers whether the server is a standby.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Settle {
     /// For the open transaction only.
     pub local: bool,
+    /// `lock_timeout`, with its unit.
+    pub lock_timeout: String,
+}
+
+impl Settle {
+    pub(crate) fn session(patience: Duration) -> Self {
+        Self {
+            local: false,
+            lock_timeout: format!("{}ms", patience.as_millis()),
+        }
+    }
+
+    fn transaction(patience: Duration) -> Self {
+        Self {
+            local: true,
+            ..Self::session(patience)
+        }
+    }
 }
 
 impl Operation for Settle {
@@ -211,12 +248,18 @@ impl Operation for Settle {
     const STATEMENT: Statement = Statement {
         name: "engine.open",
         sql: include_str!("open.sql"),
-        params: &[Type::Bool],
+        params: &[Type::Bool, Type::Text],
         columns: &[Type::Bool, Type::Int],
     };
 
     fn params(batch: &[Self]) -> Vec<Value> {
-        batch.iter().map(|one| Value::Bool(one.local)).collect()
+        let of = |one: &Self| {
+            [
+                Value::Bool(one.local),
+                Value::Text(one.lock_timeout.clone()),
+            ]
+        };
+        batch.iter().take(1).flat_map(of).collect()
     }
 
     fn decode(_: &[Self], rows: Rows) -> Result<Vec<bool>, Failure> {

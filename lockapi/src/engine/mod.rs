@@ -28,6 +28,7 @@ use crate::semaphore::{MAX_PERMITS, Semaphore, check_permits};
 use crate::sight::{Inspector, Operator};
 use crate::telemetry::Warn;
 
+mod apart;
 mod clock;
 mod contention;
 mod election_handle;
@@ -43,6 +44,7 @@ mod mutex_handle;
 mod notices;
 mod notify;
 mod options;
+mod piles;
 mod queues;
 mod schedules;
 mod semaphore_handle;
@@ -357,7 +359,7 @@ impl<C: Connector> Backend for Engine<C> {
             "migrate",
             async move {
                 let watch = patient.watch();
-                let mut link = patient.open(&watch).await?;
+                let mut link = patient.open(&watch, Duration::ZERO).await?;
                 watch.bound(migrate::run(link.connection())).await
             },
         )

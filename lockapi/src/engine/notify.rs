@@ -1,9 +1,10 @@
 //! Telling other sessions that something has happened, and hearing of it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
 
-use super::lane::Queued;
-use super::link::refuse_standby;
+use super::link::{Settle, settle};
+use super::piles::Queued;
 use crate::error::Failure;
 use crate::memory::World;
 use crate::seam::{Connection, Connector, Operation, Row, Rows, Statement, Type, Value};
@@ -18,7 +19,7 @@ pub(crate) const UNLISTEN: &str = include_str!("unlisten.sql");
 /// Those of the connection, and one for a standby, where nobody can listen.
 pub async fn listen<C: Connector>(connector: &C) -> Result<C::Listener, Failure> {
     let mut listener = connector.listener().await?;
-    refuse_standby(&mut listener, false).await?;
+    settle(&mut listener, Settle::session(Duration::ZERO)).await?;
     listener.script(LISTEN).await?;
     Ok(listener)
 }

@@ -2,7 +2,8 @@
 --
 -- Promises: afterwards statements run as READ COMMITTED, unhurried and durable, whatever the
 -- defaults of the role and the database are; a stricter synchronous_commit stays. With $1 the
--- settings last for the transaction, otherwise for the session.
+-- settings last for the transaction, otherwise for the session. $2 is the time that a statement waits
+-- for a lock.
 -- A transaction behind a proxy ends when its client falls silent, which would otherwise keep rows
 -- of leases locked beyond their time to live.
 -- Plans are made once, often while tables are small, and have to do when they have grown: tables are
@@ -12,7 +13,7 @@
 WITH wanted (name, value) AS (
     VALUES ('search_path', 'pg_catalog'),
            ('statement_timeout', '0'),
-           ('lock_timeout', '0'),
+           ('lock_timeout', $2::text),
            ('transaction_timeout', '0'),
            ('idle_in_transaction_session_timeout', CASE WHEN $1::bool THEN '10s' ELSE '0' END),
            ('idle_session_timeout', '0'),

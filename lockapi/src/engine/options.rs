@@ -61,8 +61,8 @@ impl Options {
         self
     }
 
-    /// How long a statement may go unanswered before its connection is given up, 5 s unless set,
-    /// at least 2 s.
+    /// How long a statement may go unanswered before its connection is given up, and how long a
+    /// request waits for what somebody's open transaction has locked; 5 s unless set, at least 2 s.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;

@@ -52,7 +52,7 @@ impl<C: Connector> SessionLane<C> {
     /// Sees to it that there is a connection, and that it is marked.
     async fn open(&mut self) -> Result<(), Failure> {
         if self.link.is_none() {
-            let mut link = self.links.open(&self.watch).await?;
+            let mut link = self.links.open(&self.watch, Duration::ZERO).await?;
             let mark = fastrand::i64(..);
             let answers = link.perform(&[Enlist { mark }]).await.map_err(unsent)?;
             let [Enlisted { marked: true, safe }] = answers[..] else {

@@ -46,8 +46,8 @@ impl Metered for crate::blocking::RateLimiter {
 ///
 /// # Guarantees
 /// What is taken is taken when the transaction commits, and not when it rolls back. Until it ends,
-/// everybody else who wants permits of these keys waits, as do those whose calls travel with theirs:
-/// take them late, and commit soon. What is refused locks nothing.
+/// everybody else who wants permits of these keys waits, at most for
+/// [`Options::timeout`](crate::engine::Options::timeout): take them late, and commit soon. What is refused locks nothing.
 ///
 /// # Errors
 /// As for [`RateLimiter::check_all`]; the policy for outages and relaxed durability do not apply.

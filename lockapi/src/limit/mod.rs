@@ -101,7 +101,9 @@ pub trait RateLimiter: Send + Sync + fmt::Debug {
     /// # Errors
     /// `Invalid` for bad keys, for costs of 0 or more than the quota's [limit](Quota::limit), and for
     /// more than [`MAX_WANTS`]. When the database cannot be reached what the policy says, unless set
-    /// `Unavailable`; `Indeterminate` when the answer never came: permits may have been taken.
+    /// `Unavailable`; `TimedOut` when a transaction that has taken of a key stayed open for
+    /// [`Options::timeout`](crate::engine::Options::timeout); `Indeterminate` when the answer never
+    /// came: permits may have been taken.
     async fn check_each(&self, wants: &[Want]) -> Result<Vec<Decision>>;
 
     /// Takes of several limits at once, of all or of none.

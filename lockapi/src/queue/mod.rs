@@ -129,7 +129,8 @@ pub trait Queue: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// `Invalid` for what is outside of its limits, before anything is sent. `Unavailable`: not
-    /// pushed. `Indeterminate`: nobody knows; what has an idempotency key is tried again first, and
+    /// pushed. `TimedOut`: not pushed, because a transaction that has pushed the same key stayed open
+    /// for [`Options::timeout`](crate::engine::Options::timeout). `Indeterminate`: nobody knows; what has an idempotency key is tried again first, and
     /// can be pushed again.
     async fn push_all(&self, jobs: Vec<Job>) -> Result<Vec<Pushed>>;
 

@@ -7,7 +7,7 @@ mod snowflake;
 use std::sync::Arc;
 
 use super::Core;
-use super::lane::Queued;
+use super::piles::Queued;
 use crate::id::{ClaimWorker, IdGen, Kind, NextBlock, ReleaseWorker, RenewWorker, Terms};
 use crate::seam::Connector;
 

@@ -14,7 +14,8 @@ use line::Lines;
 
 use super::clock::Time;
 use super::keeper::Keeper;
-use super::lane::{Lane, Queued};
+use super::lane::Lane;
+use super::piles::Queued;
 use crate::election::topic;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hold::Hold;

@@ -3,8 +3,8 @@
 use std::any::Any;
 use std::collections::{HashSet, VecDeque};
 
-use super::super::lane::{Pile, Served};
 use super::super::link::Link;
+use super::super::piles::{Pile, Served, divide};
 use super::takes::{contended, expire};
 use crate::error::{Failure, Result};
 use crate::limit::{Charge, Ensure, Judged, Outcome};
@@ -60,7 +60,7 @@ impl<const RELAXED: bool> Charges<RELAXED> {
     }
 }
 
-impl<const RELAXED: bool, N: Connection> Pile<N> for Charges<RELAXED> {
+impl<const RELAXED: bool, N: Connection + 'static> Pile<N> for Charges<RELAXED> {
     fn as_any(&mut self) -> &mut dyn Any {
         self
     }
@@ -111,6 +111,28 @@ impl<const RELAXED: bool, N: Connection> Pile<N> for Charges<RELAXED> {
             }
             Ok(())
         })
+    }
+
+    fn split(&mut self, parts: usize) -> Vec<Box<dyn Pile<N>>> {
+        divide(self.draw(), parts)
+            .map(|part| -> Box<dyn Pile<N>> { Box::new(Self(part.into())) })
+            .collect()
+    }
+
+    fn join(&mut self, fresh: &mut dyn Pile<N>) {
+        let Some(fresh) = fresh.as_any().downcast_mut::<Self>() else {
+            return;
+        };
+        let lines = self.0.iter().flat_map(|request| &request.charge.lines);
+        let keys: HashSet<_> = lines.map(|line| line.key.clone()).collect();
+        for request in std::mem::take(&mut fresh.0) {
+            let mut lines = request.charge.lines.iter();
+            if lines.any(|line| keys.contains(&line.key)) {
+                self.0.push_back(request);
+            } else {
+                fresh.0.push_back(request);
+            }
+        }
     }
 
     fn refuse(&mut self, failure: &Failure) {

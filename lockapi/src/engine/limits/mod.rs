@@ -20,8 +20,9 @@ use rustc_hash::FxBuildHasher;
 pub(super) use handle::open;
 
 use super::keeper::Keeper;
-use super::lane::{Lane, Queued, ended};
+use super::lane::{Lane, ended};
 use super::link::Links;
+use super::piles::Queued;
 use crate::error::Result;
 use crate::limit::{
     Block, Charge, Judged, Line, Look, Outcome, Policy, Refund, Reset, Settle, Sweep, Take,
@@ -49,12 +50,20 @@ impl Queued for Settle {
     const TURN: u8 = 0;
     const NAME: &'static str = "commit";
     const REPEATABLE: bool = false;
+
+    fn place(&self) -> Option<u64> {
+        Some(hash(&self.key))
+    }
 }
 
 impl Queued for Refund {
     const TURN: u8 = 1;
     const NAME: &'static str = "refund";
     const REPEATABLE: bool = false;
+
+    fn place(&self) -> Option<u64> {
+        Some(hash(&self.key))
+    }
 }
 
 impl Queued for Look {
@@ -65,11 +74,19 @@ impl Queued for Look {
 impl Queued for Block {
     const TURN: u8 = 5;
     const NAME: &'static str = "block";
+
+    fn place(&self) -> Option<u64> {
+        Some(hash(&self.key))
+    }
 }
 
 impl Queued for Reset {
     const TURN: u8 = 6;
     const NAME: &'static str = "reset";
+
+    fn place(&self) -> Option<u64> {
+        Some(hash(&self.key))
+    }
 }
 
 impl Queued for Sweep {

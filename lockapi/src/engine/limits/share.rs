@@ -76,7 +76,8 @@ impl Shares {
         policy.outage != Outage::Fail && now < self.lock().until
     }
 
-    /// Takes note of an error; answers whether the policy decides instead.
+    /// Takes note of an error; answers whether the policy decides instead. A key that is locked says
+    /// nothing of the others.
     pub(super) fn applies(&self, policy: &Policy, error: &Error, now: Time) -> bool {
         let out = matches!(
             error.kind(),
@@ -85,7 +86,8 @@ impl Shares {
         if out {
             self.lock().until = now + PAUSE;
         }
-        out && policy.outage != Outage::Fail
+        let unanswered = out || error.kind() == ErrorKind::TimedOut;
+        unanswered && policy.outage != Outage::Fail
     }
 
     /// What the policy says to one want, which was checked.

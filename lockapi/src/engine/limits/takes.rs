@@ -3,8 +3,8 @@
 use std::any::Any;
 use std::collections::HashMap;
 
-use super::super::lane::{Pile, Served};
 use super::super::link::Link;
+use super::super::piles::{Pile, Served, divide};
 use crate::error::{Error, ErrorKind, Failure, Result};
 use crate::limit::{Judged, Look, Outcome, Settle, Take};
 use crate::seam::Connection;
@@ -126,7 +126,7 @@ impl<const RELAXED: bool> Takes<RELAXED> {
     }
 }
 
-impl<const RELAXED: bool, N: Connection> Pile<N> for Takes<RELAXED> {
+impl<const RELAXED: bool, N: Connection + 'static> Pile<N> for Takes<RELAXED> {
     fn as_any(&mut self) -> &mut dyn Any {
         self
     }
@@ -173,6 +173,39 @@ impl<const RELAXED: bool, N: Connection> Pile<N> for Takes<RELAXED> {
             }
             Ok(())
         })
+    }
+
+    fn split(&mut self, parts: usize) -> Vec<Box<dyn Pile<N>>> {
+        let drawn = self.draw();
+        self.follow();
+        let pile = |groups: Vec<Group>| -> Box<dyn Pile<N>> {
+            let mut part = Self::default();
+            for group in groups {
+                part.put_back(group);
+            }
+            Box::new(part)
+        };
+        divide(drawn, parts).map(pile).collect()
+    }
+
+    fn join(&mut self, fresh: &mut dyn Pile<N>) {
+        let Some(fresh) = fresh.as_any().downcast_mut::<Self>() else {
+            return;
+        };
+        let all = std::mem::take(fresh);
+        for group in all.next.into_iter().chain(all.later) {
+            if !self.places.contains_key(&group.take.key) {
+                fresh.put_back(group);
+                continue;
+            }
+            for (times, reply) in group.callers {
+                let take = Take {
+                    times,
+                    ..group.take.clone()
+                };
+                self.add(take, group.look, reply);
+            }
+        }
     }
 
     fn refuse(&mut self, failure: &Failure) {

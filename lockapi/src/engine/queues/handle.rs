@@ -11,16 +11,16 @@ use tokio::sync::oneshot;
 use super::Queues;
 use super::topic::Topic;
 use crate::engine::Core;
-use crate::engine::lane::{Queued, ended};
+use crate::engine::lane::ended;
 use crate::engine::notices::Subscription;
-use crate::engine::notify::Notify;
+use crate::engine::piles::Queued;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hold::Hold;
 use crate::lease::micros;
 use crate::queue::{
     Ack, Cancel, Claim, Claimed, CountJobs, DeadLetter, Delivery, Discard, Exchange, Job,
-    MAX_DELAY, Name, Outcome, Purge, Push, PushKeyed, Pushed, Queue, ReadDead, Redrive, SetPaused,
-    Settle, Settled, Statistics, SweepQueue, Terms, Ticket, Turn, check_lease, in_transaction,
+    MAX_DELAY, Name, Outcome, Purge, Pushed, Queue, ReadDead, Redrive, SetPaused, Settle, Settled,
+    Statistics, SweepQueue, Terms, Ticket, Turn, check_lease, in_transaction,
 };
 use crate::seam::Connector;
 use crate::telemetry;
@@ -36,8 +36,8 @@ const MAX_LETTERS: usize = 1000;
 const SWEEP_EVERY: Duration = Duration::from_mins(10);
 /// How often, and after which pause, something is asked again that another transaction was in the
 /// way of.
-const TRIES: usize = 50;
-const PAUSE: Duration = Duration::from_millis(20);
+pub(super) const TRIES: usize = 50;
+pub(super) const PAUSE: Duration = Duration::from_millis(20);
 
 pub(in crate::engine) fn open<C: Connector>(
     core: &Arc<Core<C>>,
@@ -59,14 +59,14 @@ pub(in crate::engine) fn open<C: Connector>(
     })))
 }
 
-struct Handle<C: Connector> {
-    name: Name,
+pub(super) struct Handle<C: Connector> {
+    pub(super) name: Name,
     terms: Terms,
-    number: i64,
-    topic: Arc<Topic>,
+    pub(super) number: i64,
+    pub(super) topic: Arc<Topic>,
     /// Made by the first claim: who only pushes listens to nothing.
     told: OnceLock<Subscription>,
-    core: Arc<Core<C>>,
+    pub(super) core: Arc<Core<C>>,
 }
 
 struct Named<C: Connector>(Arc<Handle<C>>);
@@ -100,71 +100,9 @@ impl<C: Connector> Handle<C> {
         Error::new(ErrorKind::Invalid, operation, message).on(&self.name.queue)
     }
 
-    async fn call<O: Queued>(&self, asked: O) -> Result<O::Output> {
+    pub(super) async fn call<O: Queued>(&self, asked: O) -> Result<O::Output> {
         let answer = self.core.queues.lane.call(asked).await;
         answer.map_err(|error| error.on(&self.name.queue))
-    }
-
-    /// The topic to tell listeners of with a push, unless they have just been told; then they are
-    /// told a moment later.
-    fn ring(&self) -> Option<i64> {
-        let queues = &self.core.queues;
-        match self.topic.ring(queues.keeper.now()) {
-            Ok(()) => Some(self.number),
-            Err(None) => None,
-            Err(Some(at)) => {
-                let (topic, number) = (Arc::downgrade(&self.topic), self.number);
-                let queues = Arc::downgrade(queues);
-                self.core.queues.keeper.run_at(at, move || {
-                    if let (Some(topic), Some(queues)) = (topic.upgrade(), queues.upgrade()) {
-                        topic.rung(queues.keeper.now());
-                        // Who is not told looks by itself after a while.
-                        queues.lane.submit(Notify(number), drop);
-                    }
-                });
-                None
-            }
-        }
-    }
-
-    async fn push_plain(&self, jobs: &[&Job]) -> Result<Vec<i64>> {
-        if jobs.is_empty() {
-            return Ok(Vec::new());
-        }
-        let push = Push {
-            namespace: self.name.namespace.clone(),
-            queue: self.name.queue.clone(),
-            jobs: jobs.iter().map(|job| job.row()).collect(),
-            topic: self.ring(),
-        };
-        self.call(push).await
-    }
-
-    async fn push_keyed(&self, job: &Job) -> Result<Pushed> {
-        let push = PushKeyed {
-            namespace: self.name.namespace.clone(),
-            queue: self.name.queue.clone(),
-            job: job.row(),
-            keys: job.keys(),
-            topic: self.ring(),
-        };
-        let mut repeat = job.is_idempotent();
-        for _ in 0..TRIES {
-            match self.call(push.clone()).await {
-                Ok(Some(pushed)) => return Ok(pushed),
-                Ok(None) => {}
-                Err(error) if repeat && error.kind() == ErrorKind::Indeterminate => {
-                    repeat = false;
-                }
-                Err(error) => return Err(error),
-            }
-            self.core
-                .links
-                .keeper
-                .sleep(PAUSE.mul_f64(fastrand::f64()))
-                .await;
-        }
-        Err(in_transaction::key_is_busy("push").on(&self.name.queue))
     }
 
     /// Runs something in parts until one of them is not full, or until `most` is done.

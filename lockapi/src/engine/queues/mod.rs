@@ -2,26 +2,33 @@
 
 mod handle;
 mod kept;
+mod pushing;
 mod topic;
 
 use std::collections::HashMap;
+use std::hash::BuildHasher;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 pub(super) use handle::open;
 use kept::Kept;
 pub(super) use topic::Topic;
 
+use rustc_hash::FxBuildHasher;
+
 use super::keeper::Keeper;
-use super::lane::{ALONE, Lane, Queued};
+use super::lane::Lane;
+use super::piles::{ALONE, Queued};
 use crate::queue::{
     Ack, Cancel, CountJobs, Discard, Outcome, Purge, Push, PushKeyed, ReadDead, Redrive, SetPaused,
     Settle, SweepQueue, Turn,
 };
 use crate::seam::Connector;
 
-/// Declares how operations of queues travel: in this order, and which weigh what.
+/// Declares how operations of queues travel: in this order, which weigh what, and what they may find
+/// locked.
 macro_rules! queued {
-    ($($turn:literal $operation:ident $name:literal $repeatable:literal |$one:ident| $weight:expr;)*) => {
+    ($($turn:literal $operation:ident $name:literal $repeatable:literal |$one:ident| $weight:expr
+       $(, at |$other:ident| $place:expr)?;)*) => {
         $(impl Queued for $operation {
             const TURN: u8 = $turn;
             const NAME: &'static str = $name;
@@ -31,15 +38,21 @@ macro_rules! queued {
                 let $one = self;
                 $weight
             }
+
+            $(fn place(&self) -> Option<u64> {
+                let $other = self;
+                Some(FxBuildHasher.hash_one($place))
+            })?
         })*
     };
 }
 
 queued! {
-    0 Ack "ack" false |_one| 1;
+    0 Ack "ack" false |_one| 1, at |one| one.ticket.id;
     1 Settle "settle" false |_one| 1;
     2 Push "push" false |one| one.jobs.iter().map(|job| 1 + job.payload.len() / 4096).sum();
-    3 PushKeyed "push" false |one| 1 + one.job.payload.len() / 4096;
+    3 PushKeyed "push" false |one| 1 + one.job.payload.len() / 4096,
+        at |one| (&one.queue, &one.keys.unique_key, &one.keys.idempotency_key);
     4 Turn "claim" false |_one| ALONE;
     5 SetPaused "set_paused" true |_one| ALONE;
     6 Cancel "cancel" false |_one| ALONE;

@@ -8,8 +8,8 @@ use async_trait::async_trait;
 
 use crate::engine::Core;
 use crate::engine::clock::Time;
-use crate::engine::lane::Queued;
 use crate::engine::notices::Subscription;
+use crate::engine::piles::Queued;
 use crate::engine::queues::Topic;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::advisory_key;

@@ -4,7 +4,7 @@ mod handle;
 
 pub(super) use handle::open;
 
-use super::lane::{ALONE, Queued};
+use super::piles::{ALONE, Queued};
 use crate::schedule::{
     Expire, Fire, Look, ReadRuns, ReadTasks, Release, RemoveTask, RunNow, SetTask, SweepRuns,
     SwitchTask,

@@ -11,7 +11,7 @@ use async_trait::async_trait;
 pub(super) use notes::{Names, Noting};
 
 use super::Core;
-use super::lane::{ALONE, Queued};
+use super::piles::{ALONE, Queued};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{Key, check_name};
 use crate::queue::Name;

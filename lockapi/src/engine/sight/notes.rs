@@ -7,7 +7,8 @@ use std::time::Duration;
 use rustc_hash::FxHashMap;
 
 use crate::engine::clock::Time;
-use crate::engine::lane::{ALONE, Lane, Queued};
+use crate::engine::lane::Lane;
+use crate::engine::piles::{ALONE, Queued};
 use crate::engine::sessions::Looked;
 use crate::key::{Key, LockId};
 use crate::lease::micros;

@@ -1,0 +1,195 @@
+//! Transactions of a program that stay open: whoever wants what they hold waits, and nobody else.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockapi::engine::Options;
+use lockapi::limit::{Quota, Want};
+use lockapi::queue::{How, Job, Unique};
+use lockapi::{Backend, BackendExt, ErrorKind, Queue, QueueExt, RateLimiterExt};
+
+use super::queue::{by_hand_from, job, lost, none, one};
+use crate::context::{Context, MINUTE};
+use crate::fixture::Jobs;
+use crate::harness::register;
+use crate::patience::soon;
+
+register! { "transactions":
+    Q10 open_push_holds_up_pushes_of_its_key_alone [Transactions];
+    Q10 open_push_holds_up_nobody_for_ever [Transactions];
+    Q10 open_take_holds_up_completions_of_its_jobs_alone [Transactions];
+    R14 open_charge_holds_up_calls_for_its_keys_alone [Transactions];
+    R14 open_charge_holds_up_nobody_for_ever [Transactions];
+}
+
+/// A backend that waits for as long as these cases may take on a busy machine.
+async fn patient(cx: &Context) -> Arc<dyn Backend> {
+    let options = Options::default().timeout(MINUTE * 10);
+    cx.connect(options).await.unwrap()
+}
+
+/// What a worker does with one job and another that it has in hand.
+async fn works(queue: &Arc<dyn Queue>) {
+    soon("it works", async {
+        queue.push(job(1)).await.unwrap();
+        let delivery = one(queue).await;
+        delivery.extend(MINUTE).await.unwrap();
+        delivery.ack().await.unwrap();
+        none(queue).await;
+    })
+    .await;
+}
+
+async fn open_push_holds_up_pushes_of_its_key_alone(cx: Context) {
+    type Keyed = fn(usize, &str) -> Job;
+    let unique: Keyed = |nth, key| job(nth).delay(MINUTE * 60).unique(key, Unique::Replace);
+    let idempotent: Keyed = |nth, key| job(nth).delay(MINUTE * 60).idempotency_key(key);
+    let queue = patient(&cx).await.queue("work").unwrap();
+    for (round, keyed, commit) in [
+        ("a", unique, true),
+        ("b", unique, false),
+        ("c", idempotent, true),
+        ("d", idempotent, false),
+    ] {
+        let mut tx = cx.begin().await.unwrap();
+        let held = keyed(0, &format!("{round} held"));
+        let theirs = tx.push_in(&queue, vec![held]).await.unwrap();
+        let push = |key: &str| {
+            let (queue, job) = (queue.clone(), keyed(1, &format!("{round} {key}")));
+            tokio::spawn(async move { queue.push(job).await })
+        };
+        // Together, so that those that wait travel with those that need not.
+        let mut waiting: Vec<_> = (0..3).map(|_| push("held")).collect();
+        let free: Vec<_> = (0..40).map(|nth| push(&format!("free {nth}"))).collect();
+        for pushed in free {
+            let pushed = soon("a push of another key", pushed).await;
+            assert_eq!(pushed.unwrap().unwrap().how, How::New);
+        }
+        for nth in 0..5 {
+            works(&queue).await;
+            waiting.push(push("held"));
+            let pushed = soon("a push of another key", push(&format!("late {nth}"))).await;
+            assert_eq!(pushed.unwrap().unwrap().how, How::New);
+        }
+        assert!(waiting.iter().all(|push| !push.is_finished()));
+        if commit {
+            tx.commit().await;
+        } else {
+            tx.rollback().await;
+        }
+        let mut new = 0;
+        for push in waiting {
+            let pushed = soon("it waits no longer", push).await.unwrap().unwrap();
+            assert_eq!(pushed.id == theirs[0].id, commit);
+            new += usize::from(pushed.how == How::New);
+        }
+        assert_eq!(new, usize::from(!commit), "one pushes what is not there");
+        assert_eq!(queue.purge().await.unwrap(), 46);
+    }
+}
+
+async fn open_push_holds_up_nobody_for_ever(cx: Context) {
+    let options = Options::default().timeout(Duration::from_secs(2));
+    let queue = cx.connect(options).await.unwrap().queue("work").unwrap();
+    let keyed = || job(1).unique("key", Unique::Skip);
+    let mut tx = cx.begin().await.unwrap();
+    tx.push_in(&queue, vec![keyed()]).await.unwrap();
+    let refused = soon("it is refused", queue.push(keyed()))
+        .await
+        .unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::TimedOut, "{refused}");
+    tx.rollback().await;
+    assert_eq!(cx.jobs().await, Jobs::default(), "it did not happen");
+    assert_eq!(queue.push(keyed()).await.unwrap().how, How::New);
+}
+
+async fn open_take_holds_up_completions_of_its_jobs_alone(cx: Context) {
+    let queue = patient(&cx).await.queue("work").unwrap();
+    for commit in [true, false] {
+        queue.push(job(7)).await.unwrap();
+        let late = by_hand_from(&queue).await;
+        cx.elapse(MINUTE).await;
+        let mut tx = cx.begin().await.unwrap();
+        assert_eq!(tx.take_in(&queue, 10).await.unwrap().len(), 1);
+        let late = tokio::spawn(async move { late.ack().await });
+        for _ in 0..5 {
+            works(&queue).await;
+        }
+        assert!(!late.is_finished());
+        if commit {
+            tx.commit().await;
+        } else {
+            tx.rollback().await;
+        }
+        let late = soon("it waits no longer", late).await.unwrap();
+        if commit {
+            lost(late);
+        } else {
+            late.unwrap();
+        }
+        assert_eq!(cx.jobs().await, Jobs::default());
+    }
+}
+
+async fn open_charge_holds_up_calls_for_its_keys_alone(cx: Context) {
+    let limiter = patient(&cx).await;
+    let limiter = limiter.rate_limiter(Quota::per_hour(30)).unwrap();
+    // There is no row of the key in the first round.
+    for (commit, left) in [(true, 15), (false, 10)] {
+        let mut tx = cx.begin().await.unwrap();
+        let taken = [Want::new("held").cost(10)];
+        let taken = tx.check_all_in(&*limiter, &taken).await.unwrap();
+        assert!(taken.is_allowed());
+        let waiting = (0..5).map(|nth| {
+            let limiter = Arc::clone(&limiter);
+            tokio::spawn(async move {
+                let wants = [Want::new(format!("free {nth}")), Want::new("held")];
+                let of = if nth < 2 { &wants[..] } else { &wants[1..] };
+                if nth < 4 {
+                    limiter.check_all(of).await.unwrap().is_allowed()
+                } else {
+                    limiter.check("held").await.unwrap().is_allowed()
+                }
+            })
+        });
+        let waiting: Vec<_> = waiting.collect();
+        for nth in 0..5 {
+            let free = (0..40).map(|nth| {
+                let limiter = Arc::clone(&limiter);
+                tokio::spawn(async move { limiter.check(&*format!("free {nth}")).await })
+            });
+            for free in free.collect::<Vec<_>>() {
+                let decision = soon("a call for another key", free).await.unwrap();
+                assert!(decision.unwrap().is_allowed());
+            }
+            let wants = [Want::new(format!("late {nth}")), Want::new("late")];
+            let all = soon("a call for other keys", limiter.check_all(&wants)).await;
+            assert!(all.unwrap().is_allowed());
+        }
+        assert!(waiting.iter().all(|call| !call.is_finished()));
+        if commit {
+            tx.commit().await;
+        } else {
+            tx.rollback().await;
+        }
+        for call in waiting {
+            assert!(soon("it waits no longer", call).await.unwrap());
+        }
+        let peeked = limiter.peek(&Want::new("held")).await.unwrap();
+        assert_eq!(peeked.remaining(), left);
+    }
+}
+
+async fn open_charge_holds_up_nobody_for_ever(cx: Context) {
+    let options = Options::default().timeout(Duration::from_secs(2));
+    let backend = cx.connect(options).await.unwrap();
+    let limiter = backend.rate_limiter(Quota::per_hour(3)).unwrap();
+    let mut tx = cx.begin().await.unwrap();
+    let taken = [Want::new("door")];
+    let taken = tx.check_all_in(&*limiter, &taken).await.unwrap();
+    assert!(taken.is_allowed());
+    let refused = soon("it is refused", limiter.check("door")).await;
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::TimedOut);
+    tx.commit().await;
+    assert_eq!(limiter.check("door").await.unwrap().remaining(), 1);
+}
