@@ -150,3 +150,120 @@ impl<N: 'static> Apart<N> {
 fn waited(failure: &Failure) -> bool {
     !failure.broken && failure.kind() == ErrorKind::TimedOut
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    use super::super::piles::Requests;
+    use super::*;
+    use crate::memory::Session;
+    use crate::queue::{Ack, Ticket};
+
+    const LIMIT: Duration = Duration::from_secs(5);
+
+    fn add(pile: &mut Requests<Ack>, id: i64, told: &Sender<(i64, ErrorKind)>) {
+        let ticket = Ticket { id, token: 1 };
+        let ack = Ack {
+            ticket,
+            archive: false,
+        };
+        let told = told.clone();
+        let reply = move |answer: crate::Result<bool>| {
+            drop(told.send((id, answer.unwrap_err().kind())));
+        };
+        pile.add(ack, Box::new(reply));
+    }
+
+    fn failure(sqlstate: &str) -> Failure {
+        Failure::statement(Some(sqlstate.to_owned()), false, "no")
+    }
+
+    fn ids(pile: &mut dyn Pile<Session>) -> Vec<i64> {
+        let requests: &mut Requests<Ack> = pile.as_any().downcast_mut().unwrap();
+        requests.asked().iter().map(|ack| ack.ticket.id).collect()
+    }
+
+    /// A hundred requests failed together; the failure was that of 7.
+    fn tried(sqlstate: &str) -> (Apart<Session>, Time, Receiver<(i64, ErrorKind)>) {
+        let (told, answers) = channel();
+        let mut apart = Apart::<Session>::new(LIMIT);
+        let mut pile = Requests::<Ack>::default();
+        for id in 0..100 {
+            add(&mut pile, id, &told);
+        }
+        let mut now = Time::ZERO;
+        apart.failed(&mut pile, &failure(sqlstate), now);
+        while let Some(wait) = apart.wait(now).filter(|_| now < Duration::from_secs(1)) {
+            now += wait;
+            let mut group = apart.due(now).unwrap();
+            let (pile, patience) = group.turn();
+            if ids(pile).contains(&7) {
+                now += patience;
+                apart.tried(group, Some(&failure(sqlstate)), now);
+            } else {
+                // As if they were answered.
+                pile.refuse_all(&failure("57014"));
+                apart.tried(group, None, now);
+            }
+        }
+        (apart, now, answers)
+    }
+
+    #[test]
+    fn one_waits_and_the_others_are_answered() {
+        let (mut apart, mut now, answers) = tried("55P03");
+        let answered: Vec<_> = answers.try_iter().collect();
+        assert_eq!(answered.len(), 99);
+        assert!(answered.iter().all(|(id, _)| *id != 7));
+        now = now.max(LIMIT);
+        assert!(apart.due(now).is_none(), "it has waited for long enough");
+        assert_eq!(answers.try_recv(), Ok((7, ErrorKind::TimedOut)));
+        assert!(apart.is_empty());
+    }
+
+    #[test]
+    fn who_wants_the_same_waits_with_it() {
+        let (mut apart, now, _) = tried("55P03");
+        let (told, _) = channel();
+        let mut fresh = Requests::<Ack>::default();
+        for id in [6, 7, 7, 8] {
+            add(&mut fresh, id, &told);
+        }
+        apart.join(&mut fresh);
+        assert_eq!(ids(&mut fresh), [6, 8]);
+        let mut group = apart.due(now + LONGEST * REST).unwrap();
+        assert_eq!(ids(group.turn().0), [7, 7, 7]);
+    }
+
+    #[test]
+    fn one_with_bad_data_is_told_and_nobody_waits() {
+        let (apart, now, answers) = tried("22P02");
+        assert!(apart.is_empty() && now < LIMIT);
+        let bad: Vec<_> = answers
+            .try_iter()
+            .filter(|it| it.1 == ErrorKind::Corrupt)
+            .collect();
+        assert_eq!(bad, [(7, ErrorKind::Corrupt)]);
+    }
+
+    #[test]
+    fn others_have_most_of_the_time() {
+        let (mut apart, now, _) = tried("55P03");
+        let (mut time, mut waited) = (now, Duration::ZERO);
+        while time < LIMIT {
+            let Some(wait) = apart.wait(time) else { break };
+            time += wait;
+            let Some(mut group) = apart.due(time) else {
+                break;
+            };
+            let patience = group.turn().1;
+            (time, waited) = (time + patience, waited + patience);
+            apart.tried(group, Some(&failure("55P03")), time);
+        }
+        assert!(
+            waited * (REST + 1) <= LIMIT - now + LONGEST * REST,
+            "{waited:?}"
+        );
+    }
+}

@@ -95,6 +95,11 @@ impl<O: Queued> Requests<O> {
         self.replies.push(reply);
     }
 
+    #[cfg(test)]
+    pub(super) fn asked(&self) -> &[O] {
+        &self.asked
+    }
+
     /// Where the next statement's requests start.
     fn start(&self) -> usize {
         let last = self.asked.len().saturating_sub(1);
