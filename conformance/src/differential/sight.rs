@@ -289,7 +289,9 @@ impl<C: Connection> Pair<'_, C> {
     async fn waits(&mut self, key: Option<u8>) {
         let (mut real, mut model) = self.both(0, ListWaits(self.list(key))).await;
         for waits in [&mut real, &mut model] {
-            waits.iter_mut().for_each(|one| one.blockers.clear());
+            for one in waits.iter_mut() {
+                one.blockers.clear();
+            }
             waits.sort_by_key(|one| (one.name.clone(), one.owner.clone()));
         }
         assert_eq!(real.len(), model.len(), "{real:?}, {model:?}");

@@ -193,7 +193,9 @@ fn inner_sides(plan: &serde_json::Value, found: &mut Vec<Vec<String>>) {
         inner.for_each(|one| sources(one, &mut tables));
         found.push(tables);
     }
-    inputs.iter().for_each(|one| inner_sides(one, found));
+    for one in inputs {
+        inner_sides(one, found);
+    }
 }
 
 /// The tables and subqueries that a part of a plan reads.

@@ -170,7 +170,7 @@ mod tests {
         };
         let told = told.clone();
         let reply = move |answer: crate::Result<bool>| {
-            drop(told.send((id, answer.unwrap_err().kind())));
+            let _left = told.send((id, answer.unwrap_err().kind()));
         };
         pile.add(ack, Box::new(reply));
     }
@@ -262,7 +262,7 @@ mod tests {
             apart.tried(group, Some(&failure("55P03")), time);
         }
         assert!(
-            waited * (REST + 1) <= LIMIT - now + LONGEST * REST,
+            waited * (REST + 1) <= LIMIT.saturating_sub(now) + LONGEST * REST,
             "{waited:?}"
         );
     }
