@@ -22,6 +22,7 @@ register! { "limiter":
     R10 two_quotas_for_one_key_are_invalid;
     R13 idle_rows_are_swept_and_no_others;
     R14 rolled_back_with_the_transaction [Transactions];
+    R14 durability_of_the_transaction_stays [Transactions];
     R16 fixed_window_ends_at_once;
     R16 sliding_window_counts_a_part_of_the_one_before;
     R18 shadow_decides_and_never_refuses;
@@ -402,6 +403,19 @@ async fn rolled_back_with_the_transaction(cx: Context) {
     let error = tx.check_all_in(&*limiter, &[]).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert_eq!(tx.query("SELECT 'usable'").await, "usable");
+    tx.commit().await;
+}
+
+async fn durability_of_the_transaction_stays(cx: Context) {
+    let policy = lockapi::limit::Policy::new(Quota::per_hour(3)).relaxed();
+    let limiter = cx.backend().await.rate_limiter(policy).unwrap();
+    let mut tx = cx.begin().await.unwrap();
+    tx.query("SELECT set_config('synchronous_commit', 'on', true)")
+        .await;
+    let verdict = tx.check_all_in(&*limiter, &[Want::new("door")]).await;
+    assert!(verdict.unwrap().is_allowed());
+    let setting = tx.query("SELECT current_setting('synchronous_commit')");
+    assert_eq!(setting.await, "on");
     tx.commit().await;
 }
 

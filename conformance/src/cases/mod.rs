@@ -23,6 +23,9 @@ mod lease;
 mod leased_mutex;
 mod limiter;
 mod limiter_load;
+mod limiter_outage;
+mod limiter_permits;
+mod limiter_waits;
 mod mutex;
 mod open_transactions;
 mod operator;
@@ -85,6 +88,9 @@ const MODULES: &[&[Case]] = &[
     lease::CASES,
     limiter::CASES,
     limiter_load::CASES,
+    limiter_permits::CASES,
+    limiter_waits::CASES,
+    limiter_outage::CASES,
     holding::CASES,
     semaphore::CASES,
     election::CASES,

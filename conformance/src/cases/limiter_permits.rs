@@ -1,0 +1,171 @@
+//! Permits of limits that are taken in advance: blocks and reservations.
+
+use std::time::Duration;
+
+use lockapi::limit::{Quota, Want};
+use lockapi::{BackendExt, ErrorKind, RateLimiterExt};
+
+use super::limiter::HOUR;
+use crate::context::Context;
+use crate::harness::register;
+use crate::patience::eventually;
+
+register! { "limiter_permits":
+    R12 blocks_never_admit_more;
+    R12 block_that_lies_about_loses_its_worth;
+    R12 block_of_a_window_ends_with_it;
+    R12 unused_permits_are_given_back;
+    R19 reservation_is_committed_in_part;
+    R19 reservation_expires;
+}
+
+async fn blocks_never_admit_more(cx: Context) {
+    let gcra = Quota::per_hour(1).burst(100);
+    let window = Quota::per_hour(100).sliding_window();
+    for (key, quota) in [("door", gcra), ("window", window)] {
+        let want = Want::new(key).cost(15);
+        let mut tasks = Vec::new();
+        for _ in 0..3 {
+            let limiter = cx.backend().await.rate_limiter(quota).unwrap();
+            let permits = limiter.permits(&want).unwrap();
+            tasks.push(tokio::spawn(async move {
+                let mut admitted = 0;
+                for nth in 0..120 {
+                    let ok = if nth % 10 == 0 {
+                        limiter.check(key).await.unwrap().is_allowed()
+                    } else {
+                        permits.take().await.unwrap()
+                    };
+                    admitted += u64::from(ok);
+                }
+                assert!(!permits.try_now());
+                admitted
+            }));
+        }
+        let mut admitted = 0;
+        for task in tasks {
+            admitted += task.await.unwrap();
+        }
+        assert_eq!(admitted, 100, "{key}");
+    }
+}
+
+async fn block_that_lies_about_loses_its_worth(cx: Context) {
+    let limiter = cx
+        .backend()
+        .await
+        .rate_limiter(Quota::per_second(20).burst(20))
+        .unwrap();
+    let permits = limiter.permits(&Want::new("door").cost(20)).unwrap();
+    assert!(permits.take().await.unwrap());
+    // So many have flowed back meanwhile, and may be taken by others.
+    cx.pass(Duration::from_millis(500)).await;
+    let left = (0..20).filter(|_| permits.try_now()).count();
+    assert!(left <= 10, "{left}");
+    cx.pass(Duration::from_secs(1)).await;
+    assert!(!permits.try_now());
+}
+
+async fn block_of_a_window_ends_with_it(cx: Context) {
+    let window = Quota::new(10, Duration::from_millis(200));
+    for quota in [window.fixed_window(), window.sliding_window()] {
+        let limiter = cx.backend().await.rate_limiter(quota).unwrap();
+        let key = format!("{:?}", quota.algorithm());
+        let permits = limiter.permits(&Want::new(&*key).cost(10)).unwrap();
+        assert!(permits.take().await.unwrap());
+        cx.pass(Duration::from_millis(250)).await;
+        assert!(!permits.try_now(), "{key}");
+    }
+}
+
+async fn unused_permits_are_given_back(cx: Context) {
+    let limiter = cx
+        .backend()
+        .await
+        .rate_limiter(Quota::per_hour(1).burst(100))
+        .unwrap();
+    let left = async || limiter.peek(&Want::new("door")).await.unwrap().remaining();
+    let permits = limiter.permits(&Want::new("door").cost(30)).unwrap();
+    assert!(!permits.try_now(), "nothing was asked for");
+    assert_eq!(left().await, 100);
+    assert!(permits.take().await.unwrap());
+    assert_eq!(left().await, 70);
+    assert!(permits.try_now() && permits.try_now());
+    assert_eq!(left().await, 70, "no round trip");
+    permits.give_back().await.unwrap();
+    assert!(!permits.try_now());
+    assert_eq!(left().await, 97);
+    assert!(permits.take().await.unwrap());
+    drop(permits);
+    eventually("given back when dropped", async || left().await == 96).await;
+    // As after a crash: what was taken in advance is lost to the caller.
+    let lost = limiter.permits(&Want::new("door").cost(30)).unwrap();
+    assert!(lost.take().await.unwrap());
+    std::mem::forget(lost);
+    assert_eq!(left().await, 66);
+}
+
+async fn reservation_is_committed_in_part(cx: Context) {
+    let limiter = cx.backend().await.rate_limiter(Quota::per_day(10)).unwrap();
+    let windows = [
+        Quota::per_day(10),
+        Quota::per_day(10).fixed_window(),
+        Quota::per_day(10).sliding_window(),
+    ];
+    for quota in windows {
+        limiter.set_quota(quota).unwrap();
+        let key = format!("{:?}", quota.algorithm());
+        let want = Want::new(&*key).cost(6);
+        let left = async || limiter.peek(&Want::new(&*key)).await.unwrap().remaining();
+        let reserved = limiter.reserve(&want, HOUR).await.unwrap().unwrap();
+        assert_eq!(reserved.decision().remaining(), 4);
+        let refused = limiter.reserve(&want, HOUR).await.unwrap().unwrap_err();
+        assert!(!refused.is_allowed() && refused.remaining() == 4);
+        reserved.commit(1).await.unwrap();
+        assert_eq!(left().await, 9, "{key}");
+        let reserved = limiter.reserve(&want, HOUR).await.unwrap().unwrap();
+        let error = reserved.commit(7).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        eventually("cancelled", async || left().await == 9).await;
+        let two = [want.clone().cost(2), want.clone().cost(3)];
+        let one = limiter.reserve(&two[0], HOUR).await.unwrap().unwrap();
+        let other = limiter.reserve(&two[1], HOUR).await.unwrap().unwrap();
+        assert_eq!(left().await, 4);
+        one.cancel().await.unwrap();
+        assert_eq!(left().await, 6);
+        drop(other);
+        eventually("cancelled when dropped", async || left().await == 9).await;
+        let row = cx.limit(&key).await.expect("a row");
+        assert!(row.reserved.is_empty());
+    }
+    let error = limiter
+        .reserve(&Want::new("x"), Duration::ZERO)
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+}
+
+async fn reservation_expires(cx: Context) {
+    let limiter = cx
+        .backend()
+        .await
+        .rate_limiter(Quota::new(10, HOUR * 1000))
+        .unwrap();
+    let want = Want::new("door").cost(6);
+    let reserved = limiter.reserve(&want, HOUR).await.unwrap().unwrap();
+    assert!(!limiter.check_cost("door", 6).await.unwrap().is_allowed());
+    cx.elapse(HOUR + HOUR / 2).await;
+    // Those who come after find it ended: by a check, and by several limits at once.
+    assert!(limiter.check_cost("door", 6).await.unwrap().is_allowed());
+    let error = reserved.commit(3).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost);
+    limiter.reset(&"door".into()).await.unwrap();
+    std::mem::forget(limiter.reserve(&want, HOUR).await.unwrap().unwrap());
+    cx.elapse(HOUR + HOUR / 2).await;
+    let peeked = limiter.peek(&want).await.unwrap();
+    assert!(peeked.is_allowed());
+    std::mem::forget(limiter.reserve(&want, HOUR).await.unwrap().unwrap());
+    cx.elapse(HOUR + HOUR / 2).await;
+    let wants = [want, Want::new("other")];
+    assert!(limiter.check_all(&wants).await.unwrap().is_allowed());
+}

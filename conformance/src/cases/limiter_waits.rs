@@ -1,0 +1,175 @@
+//! Waiting for limits, and leaving before the answer is there.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use lockapi::limit::{Quota, Want};
+use lockapi::{BackendExt, ErrorKind, RateLimiterExt};
+
+use super::limiter::HOUR;
+use crate::context::Context;
+use crate::harness::register;
+use crate::patience::{eventually, not_yet, poll_then_drop, soon};
+
+register! { "limiter_waits":
+    R15 waiters_are_admitted_in_order [Futures];
+    R15 wait_that_will_not_do_ends_at_once;
+    R15 dropped_waiter_takes_nothing [Futures];
+    V08 check_dropped [Futures];
+    V08 checks_dropped_between_their_answers [Futures, Transactions];
+    V08 what_is_given_back_is_so_when_dropped [Futures];
+}
+
+async fn waiters_are_admitted_in_order(cx: Context) {
+    let limiter = cx
+        .backend()
+        .await
+        .rate_limiter(Quota::per_second(50).burst(5))
+        .unwrap();
+    assert!(limiter.check_cost("door", 5).await.unwrap().is_allowed());
+    let order = Mutex::new(Vec::new());
+    let wait = async |nth: usize| {
+        // The first wants the most, and is not overtaken by those that want less.
+        let want = Want::new("door").cost(if nth == 0 { 5 } else { 1 });
+        let decision = limiter
+            .until_ready(&want, Duration::from_mins(1))
+            .await
+            .unwrap();
+        assert!(decision.is_allowed());
+        order.lock().unwrap().push(nth);
+    };
+    // They are polled for the first time in this order.
+    soon("all are admitted", join_all((0..8).map(wait))).await;
+    let order = order.into_inner().unwrap();
+    assert_eq!(order, (0..8).collect::<Vec<_>>());
+}
+
+async fn wait_that_will_not_do_ends_at_once(cx: Context) {
+    let limiter = cx.backend().await.rate_limiter(Quota::per_hour(1)).unwrap();
+    let want = Want::new("door");
+    let day = Duration::from_hours(24);
+    let ready = limiter
+        .until_ready(&want, Duration::from_mins(1))
+        .await
+        .unwrap();
+    assert!(ready.is_allowed());
+    let waiting = limiter.until_ready(&want, HOUR / 2);
+    let error = soon("it is clear that it will not do", waiting)
+        .await
+        .unwrap_err();
+    assert_eq!(
+        (error.kind(), error.operation()),
+        (ErrorKind::TimedOut, "until_ready")
+    );
+    assert_eq!(error.key(), Some("door"));
+    let error = limiter
+        .until_ready(&want.clone().cost(2), day)
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "it would wait for ever");
+}
+
+async fn dropped_waiter_takes_nothing(cx: Context) {
+    let limiter = cx
+        .backend()
+        .await
+        .rate_limiter(Quota::per_hour(1).burst(2))
+        .unwrap();
+    let want = Want::new("door").cost(2);
+    let time = Duration::from_hours(24);
+    assert!(limiter.check("door").await.unwrap().is_allowed());
+    let mut first = Box::pin(limiter.until_ready(&want, time));
+    let mut second = Box::pin(limiter.until_ready(&want, time));
+    for waiter in [&mut first, &mut second] {
+        not_yet("admitted", waiter).await;
+    }
+    drop(first);
+    drop(second);
+    cx.elapse(HOUR).await;
+    let next = limiter.until_ready(&want, time);
+    assert!(
+        soon("nobody is in the way", next)
+            .await
+            .unwrap()
+            .is_allowed()
+    );
+}
+
+async fn check_dropped(cx: Context) {
+    let limiter = cx
+        .backend()
+        .await
+        .rate_limiter(Quota::per_hour(1).burst(9))
+        .unwrap();
+    let wants = [Want::new("door"), Want::new("other")];
+    let left = async || {
+        let decisions = wants.iter().map(|want| limiter.peek(want));
+        let left = join_all(decisions).await;
+        left.into_iter()
+            .map(|one| one.unwrap().remaining())
+            .collect::<Vec<_>>()
+    };
+    for polls in 0..4 {
+        let mut taken = 0;
+        taken += u64::from(poll_then_drop(limiter.check("door"), polls).await.is_some());
+        let verdict = poll_then_drop(limiter.check_all(&wants), polls).await;
+        taken += u64::from(verdict.is_some());
+        let reserved = poll_then_drop(limiter.reserve(&wants[0], HOUR), polls).await;
+        drop(reserved);
+        let permits = limiter.permits(&Want::new("door").cost(5)).unwrap();
+        let permit = poll_then_drop(permits.take(), polls).await;
+        taken += u64::from(permit.is_some());
+        drop(permits);
+        let rest = [9 - taken, 9 - u64::from(verdict.is_some())];
+        eventually("what nobody waits for is given back", async || {
+            left().await == rest
+        })
+        .await;
+        for want in ["door", "other"] {
+            limiter.reset(&want.into()).await.unwrap();
+        }
+    }
+}
+
+async fn checks_dropped_between_their_answers(cx: Context) {
+    let limiter = cx.backend().await.rate_limiter(Quota::per_hour(9)).unwrap();
+    let keys = ["one", "two", "three", "four", "held"];
+    let mut tx = cx.begin().await.unwrap();
+    let held = tx.check_all_in(&*limiter, &[Want::new("held")]).await;
+    assert!(held.unwrap().is_allowed());
+    // Some keys do not travel with the one that waits for the transaction.
+    let wants = keys.map(|key| [Want::new(key), Want::new("held")]);
+    let checks = join_all(wants.iter().map(|wants| limiter.check_each(wants)));
+    not_yet("the transaction is open", checks).await;
+    tx.rollback().await;
+    for key in keys {
+        let want = Want::new(key);
+        eventually("what nobody was told of is given back", async || {
+            limiter.peek(&want).await.unwrap().remaining() == 9
+        })
+        .await;
+    }
+}
+
+async fn what_is_given_back_is_so_when_dropped(cx: Context) {
+    let limiter = cx
+        .backend()
+        .await
+        .rate_limiter(Quota::per_hour(1).burst(20))
+        .unwrap();
+    let left = async |key: &str| limiter.peek(&Want::new(key)).await.unwrap().remaining();
+    // Those of one key that travel together are done one after the other.
+    let checks = join_all((0..8).map(|_| limiter.check("door"))).await;
+    for decision in checks {
+        poll_then_drop(limiter.refund(&decision.unwrap()), 1).await;
+    }
+    eventually("given back", async || left("door").await == 20).await;
+    let want = Want::new("desk").cost(2);
+    let reserved = join_all((0..8).map(|_| limiter.reserve(&want, HOUR))).await;
+    assert_eq!(left("desk").await, 4);
+    for one in reserved {
+        poll_then_drop(one.unwrap().unwrap().commit(1), 1).await;
+    }
+    eventually("committed", async || left("desk").await == 12).await;
+}
