@@ -356,12 +356,14 @@ async fn idle_rows_are_swept_and_no_others(cx: Context) {
             .is_allowed()
     );
     limiter.block(&"blocked".into(), HOUR * 9).await.unwrap();
+    let reserved = limiter.reserve(&Want::new("reserved"), HOUR * 9).await;
     cx.elapse(HOUR * 3).await;
     assert_eq!(admitted(&*limiter, "busy", 3).await, 2);
     while limiter.sweep().await.unwrap() > 0 {}
     let there = async |key: &str| cx.limit(key).await.is_some();
     assert!(!there("idle").await && !there("window").await);
     assert!(there("busy").await && there("blocked").await);
+    reserved.unwrap().unwrap().commit(1).await.unwrap();
     assert_eq!(admitted(&*limiter, "idle", 3).await, 2, "as before");
     assert_eq!(admitted(&*limiter, "busy", 3).await, 0);
     assert!(!limiter.check("blocked").await.unwrap().is_allowed());
