@@ -325,6 +325,13 @@ async fn all_or_nothing_names_the_limit_that_binds(cx: Context) {
     let twice = [Want::new("user").cost(4), Want::new("user").cost(3)];
     assert!(limiter.check_all(&twice).await.unwrap().is_allowed());
     assert_eq!(left("user").await, 0);
+    // Of two that refuse the one that does so for longer.
+    for turn in 0..3 {
+        let mut wants = wants(2);
+        wants.rotate_left(turn);
+        let verdict = limiter.check_all(&wants).await.unwrap();
+        assert_eq!(verdict.binding().unwrap().key(), &"everybody".into());
+    }
 }
 
 async fn two_quotas_for_one_key_are_invalid(cx: Context) {

@@ -11,7 +11,7 @@ use crate::child::Parent;
 use crate::context::Context;
 use crate::flood::{DOORS, Record, judge};
 use crate::harness::register;
-use crate::patience::soon;
+use crate::patience::{eventually, not_yet, soon};
 
 register! { "limiter_load":
     R02 twelve_writers_take_no_more_than_the_burst;
@@ -21,6 +21,7 @@ register! { "limiter_load":
     R03 goodput_is_the_rate_at_ten_times_the_load;
     R06 denial_leaves_the_row_untouched [Sql];
     R11 thousand_keys_in_any_order;
+    R11 rows_are_locked_in_the_order_of_their_keys [Sql, Transactions];
 }
 
 /// Asks for permits as fast as it can, and says what was decided.
@@ -199,4 +200,31 @@ async fn thousand_keys_in_any_order(cx: Context) {
     let peeked = join_all(wants.iter().map(|want| limiter.peek(want))).await;
     let left: u64 = peeked.into_iter().map(|one| one.unwrap().remaining()).sum();
     assert_eq!(left, 8 * 1000 - 4 * (1000 + 300));
+}
+
+async fn rows_are_locked_in_the_order_of_their_keys(cx: Context) {
+    let limiter = cx.backend().await.rate_limiter(Quota::per_hour(9)).unwrap();
+    let keys = ["z", "y", "x", "w", "v", "u", "first"];
+    let wants = keys.map(Want::new);
+    for decision in limiter.check_each(&wants).await.unwrap() {
+        assert!(decision.is_allowed());
+    }
+    let mut tx = cx.begin().await.unwrap();
+    let held = tx.check_all_in(&*limiter, &wants[6..]).await;
+    assert!(held.unwrap().is_allowed());
+    let sql = format!(
+        "SELECT count(*) FROM (SELECT FROM lockapi.rate_limit WHERE namespace = '{}' \
+         FOR NO KEY UPDATE SKIP LOCKED) AS free",
+        cx.namespace()
+    );
+    let (all, each) = (limiter.check_all(&wants), limiter.check_each(&wants));
+    let mut waiting = Box::pin(futures_util::future::join(all, each));
+    not_yet("the first row is locked", &mut waiting).await;
+    eventually(
+        "who waits for the first has locked none of the others",
+        async || cx.sql(&sql).await == ["6"],
+    )
+    .await;
+    tx.rollback().await;
+    drop(waiting);
 }

@@ -153,7 +153,8 @@ pub trait RateLimiter: Send + Sync + fmt::Debug {
     /// `Unavailable`; `Indeterminate`: do not repeat it, or twice the permits may be given back.
     async fn refund(&self, decision: &Decision) -> Result<()>;
 
-    /// Forgets all about a key: what was taken, reservations, a block.
+    /// Forgets all about a key: what was taken, reservations, a block. Decisions from before are not to
+    /// be [refunded](Self::refund) then: what they took is there already.
     ///
     /// # Errors
     /// `Invalid` for a bad key, `Unavailable`.

@@ -23,7 +23,8 @@ pub enum Outage {
     Closed,
     /// The process admits one part in so many of the quota by itself, by its own monotonic clock: the
     /// number of processes, usually. It knows nothing of what was taken before, and what it admits is
-    /// not charged later. At most 10,000 keys are counted; more are refused.
+    /// not charged later. At most 10,000 keys are counted; more are refused. Of a quota with fewer
+    /// permits than parts it admits one at a time, and less often.
     Share(u32),
 }
 
