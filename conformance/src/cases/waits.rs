@@ -61,7 +61,8 @@ async fn waiter_is_seen_with_who_is_in_its_way(cx: Context) {
 
 async fn waits_within_a_process_are_seen(cx: Context) {
     let mutex = cx.mutex("door").await;
-    let inspector = cx.backend().await.inspector();
+    let backend = cx.backend().await;
+    let inspector = backend.inspector();
     let guard = mutex.lock().await.unwrap();
     let waiting = tokio::spawn(async move { mutex.lock().await });
     eventually("the wait is noted", async || {
@@ -69,6 +70,16 @@ async fn waits_within_a_process_are_seen(cx: Context) {
         waiters.len() == 1 && waiters[0].name == "door" && waiters[0].owner.is_some()
     })
     .await;
+    if backend.capabilities().sessions {
+        let held = inspector.locks(&Filter::key("door")).await.unwrap();
+        let waiters = inspector.waiters(&Filter::key("door")).await.unwrap();
+        let blockers: Vec<_> = waiters[0].blockers.iter().map(|one| one.pid).collect();
+        assert_eq!(
+            blockers,
+            held[0].pid.as_slice(),
+            "the program's own session"
+        );
+    }
     guard.unlock().await.unwrap();
     let next = soon("the waiter", waiting).await.unwrap().unwrap();
     next.unlock().await.unwrap();

@@ -190,7 +190,9 @@ fn inner_sides(plan: &serde_json::Value, found: &mut Vec<Vec<String>>) {
             .iter()
             .filter(|one| one["Parent Relationship"] == "Inner");
         let mut tables = Vec::new();
-        inner.for_each(|one| sources(one, &mut tables));
+        for one in inner {
+            sources(one, &mut tables);
+        }
         found.push(tables);
     }
     for one in inputs {
@@ -204,7 +206,9 @@ fn sources(plan: &serde_json::Value, found: &mut Vec<String>) {
         found.extend(plan[kind].as_str().map(str::to_owned));
     }
     let inputs = plan["Plans"].as_array().into_iter().flatten();
-    inputs.for_each(|one| sources(one, found));
+    for one in inputs {
+        sources(one, found);
+    }
 }
 
 #[test]
