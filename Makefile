@@ -23,6 +23,9 @@ test:
 	@sh .ci/deps.sh test
 	$(CARGO) fmt --check
 	$(CARGO) clippy --all-targets --all-features -- -D warnings
+	for features in '' tracing metrics; do \
+		$(CARGO) clippy -p lockapi --no-default-features --features "$$features" -- -D warnings || exit; \
+	done
 	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --no-deps
 	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
 		threads=$$(( 3 * $$(getconf _NPROCESSORS_ONLN) )); \

@@ -37,7 +37,7 @@ fn main() {
         report = one_core(report);
     }
     // On a worker, as the tasks of a service are.
-    let groups = ["distinct", "one_key", "held", "leases"].map(wanted);
+    let groups = ["distinct", "one_key", "held", "leases", "readers"].map(wanted);
     let report = runtime().block_on(async {
         tokio::spawn(all(report, groups))
             .await
@@ -61,7 +61,7 @@ fn one_core(mut report: Report) -> Report {
     })
 }
 
-async fn all(mut report: Report, groups: [bool; 4]) -> Report {
+async fn all(mut report: Report, groups: [bool; 5]) -> Report {
     // Nobody else's work is to be measured, unless the caller names a server.
     let named = std::env::var("DATABASE_URL").ok();
     let private = named.is_none().then(|| Cluster::private(&[]));
@@ -86,6 +86,9 @@ async fn all(mut report: Report, groups: [bool; 4]) -> Report {
     }
     if groups[3] {
         leases(&mut report, url).await;
+    }
+    if groups[4] {
+        readers(&mut report, &backend, url).await;
     }
     report
 }
@@ -184,6 +187,51 @@ async fn distinct(report: &mut Report, backend: &Arc<dyn Backend>, url: &str, ta
         ours,
         baseline,
         "PgAdvisoryLock over a pool of 16",
+        Better::Higher,
+    );
+}
+
+/// Many tasks that read under one key, against shared locks of the server over a pool of 16.
+async fn readers(report: &mut Report, backend: &Arc<dyn Backend>, url: &str) {
+    const TASKS: usize = 256;
+    let ours = rate(TASKS, |_, count, until| {
+        let rw_lock = backend.rw_lock("bench/readers").expect("a lock");
+        async move {
+            while Instant::now() < until {
+                let guard = rw_lock.read().await.expect("the lock");
+                guard.unlock().await.expect("unlocked");
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    })
+    .await;
+    let pool = PgPoolOptions::new()
+        .max_connections(16)
+        .acquire_timeout(Duration::from_mins(1));
+    let pool = pool.connect(url).await.expect("a pool");
+    let baseline = rate(TASKS, |_, count, until| {
+        let pool = pool.clone();
+        async move {
+            while Instant::now() < until {
+                let mut connection = pool.acquire().await.expect("a connection");
+                for sql in [
+                    "SELECT pg_advisory_lock_shared(3)",
+                    "SELECT pg_advisory_unlock_shared(3)",
+                ] {
+                    let query = sqlx::query(sql).fetch_one(&mut *connection);
+                    query.await.expect("a row");
+                }
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    })
+    .await;
+    report.add(
+        "rw_lock.readers.256",
+        "pairs/s",
+        ours,
+        baseline,
+        "pg_advisory_lock_shared over a pool of 16",
         Better::Higher,
     );
 }

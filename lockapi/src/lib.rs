@@ -28,8 +28,8 @@
 //!
 //! The features `tracing` and `metrics` have the engine tell of itself: of waits and holds, with
 //! warnings from [`engine::Options::warn_waited`] and [`warn_held`](engine::Options::warn_held) on, of
-//! contention, renewals, losses, claims, queues and batches. Without them nothing is told; nothing
-//! else changes.
+//! contention, renewals, losses, refusals, jobs, queues and batches; [`telemetry`] lists all spans,
+//! events and metrics. Without them nothing is told; nothing else changes.
 //!
 //! Programs without an async runtime use [`blocking`]. Backends implement [`seam::Connector`],
 //! which [`engine::start`] turns into a [`Backend`].
@@ -48,6 +48,7 @@ pub mod seam;
 pub mod semaphore;
 pub mod sight;
 pub mod table;
+pub mod telemetry;
 pub mod versioned;
 pub mod worker;
 
@@ -57,7 +58,6 @@ mod fence;
 mod hold;
 mod key;
 mod migrate;
-mod telemetry;
 mod wait;
 
 pub use backend::{Backend, BackendExt, Capabilities};

@@ -1,28 +1,37 @@
 //! What is told to `tracing` and `metrics`.
 
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write};
-use std::sync::{Arc, Mutex};
+use std::future::Future;
+use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use lockapi::blocking::Backend;
+use lockapi::blocking::{self, Backend};
 use lockapi::engine::{ManualClock, Options};
 use lockapi::lease::Terms;
+use lockapi::limit::{Quota, Want};
 use lockapi::memory::Database;
 use lockapi::queue::{Claim, Job};
+use lockapi::worker::{self, Failed, Stop, Worker};
+use lockapi::{BackendExt, ErrorKind};
 use metrics::{
-    Counter, CounterFn, Gauge, GaugeFn, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder,
+    Counter, CounterFn, Gauge, GaugeFn, Histogram, HistogramFn, Key, KeyName, Recorder,
     SharedString, Unit,
 };
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Level, Subscriber};
+use tracing::{Event, Metadata, Subscriber};
+use tracing_core::span::Current;
 
 type Values = Arc<Mutex<BTreeMap<String, Vec<f64>>>>;
 
-/// Keeps every value by its name and labels.
+/// Keeps every value by its name and labels, and which names were described.
 #[derive(Clone, Default)]
-struct Kept(Values);
+struct Kept(Values, Arc<Mutex<BTreeSet<String>>>);
 
 struct One(String, Values);
 
@@ -80,6 +89,16 @@ impl Kept {
             .unwrap_or_default()
     }
 
+    fn names(&self) -> BTreeSet<String> {
+        let values = self.0.lock().unwrap();
+        let names = values.keys().filter_map(|name| name.split(' ').next());
+        names.map(ToOwned::to_owned).collect()
+    }
+
+    fn is_described(&self, name: &str) -> bool {
+        self.1.lock().unwrap().contains(name)
+    }
+
     fn total(&self, name: &str) -> f64 {
         self.values(name).iter().sum()
     }
@@ -91,28 +110,56 @@ impl Kept {
 }
 
 impl Recorder for Kept {
-    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_counter(&self, name: KeyName, unit: Option<Unit>, text: SharedString) {
+        assert!(unit.is_some() && text.ends_with('.'));
+        self.1.lock().unwrap().insert(name.as_str().to_owned());
+    }
 
-    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_gauge(&self, name: KeyName, unit: Option<Unit>, text: SharedString) {
+        self.describe_counter(name, unit, text);
+    }
 
-    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_histogram(&self, name: KeyName, unit: Option<Unit>, text: SharedString) {
+        self.describe_counter(name, unit, text);
+    }
 
-    fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
+    fn register_counter(&self, key: &Key, _: &metrics::Metadata<'_>) -> Counter {
         Counter::from_arc(self.one(key))
     }
 
-    fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
+    fn register_gauge(&self, key: &Key, _: &metrics::Metadata<'_>) -> Gauge {
         Gauge::from_arc(self.one(key))
     }
 
-    fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
+    fn register_histogram(&self, key: &Key, _: &metrics::Metadata<'_>) -> Histogram {
         Histogram::from_arc(self.one(key))
     }
 }
 
-/// Keeps the text of warnings.
+/// What became of a span.
 #[derive(Clone, Default)]
-struct Warnings(Arc<Mutex<Vec<String>>>);
+struct SpanSeen {
+    text: String,
+    parent: Option<u64>,
+    follows: Vec<u64>,
+    entered: usize,
+    handles: usize,
+    metadata: Option<&'static Metadata<'static>>,
+}
+
+/// Keeps spans, and events together with the names of the spans that they were told in.
+#[derive(Clone, Default)]
+struct Told(Arc<Mutex<Seen>>);
+
+#[derive(Default)]
+struct Seen {
+    spans: Vec<SpanSeen>,
+    events: Vec<String>,
+}
+
+thread_local! {
+    static ENTERED: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+}
 
 struct Text(String);
 
@@ -123,36 +170,113 @@ impl Visit for Text {
     }
 }
 
-impl Subscriber for Warnings {
-    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        metadata.target() == "lockapi" && *metadata.level() == Level::WARN
-    }
-
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-
-    fn event(&self, event: &Event<'_>) {
-        let mut text = Text(String::new());
-        event.record(&mut text);
-        self.0.lock().unwrap().push(text.0);
-    }
-
-    fn enter(&self, _: &Id) {}
-
-    fn exit(&self, _: &Id) {}
+fn here() -> Option<u64> {
+    ENTERED.with_borrow(|entered| entered.last().copied())
 }
 
-impl Warnings {
-    fn have(&self, what: &str, key: &str) -> bool {
-        let warnings = self.0.lock().unwrap();
-        warnings
-            .iter()
-            .any(|text| text.contains(what) && text.contains(key))
+impl Subscriber for Told {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        ["lockapi", "program"].contains(&metadata.target())
+    }
+
+    fn new_span(&self, attributes: &Attributes<'_>) -> Id {
+        let metadata = attributes.metadata();
+        let mut text = Text(format!("{} {} ", metadata.name(), metadata.level()));
+        attributes.record(&mut text);
+        let contextual = attributes.is_contextual().then(here).flatten();
+        let mut seen = self.0.lock().unwrap();
+        seen.spans.push(SpanSeen {
+            text: text.0,
+            parent: attributes.parent().map(Id::into_u64).or(contextual),
+            handles: 1,
+            metadata: Some(metadata),
+            ..SpanSeen::default()
+        });
+        Id::from_u64(seen.spans.len() as u64)
+    }
+
+    fn record(&self, span: &Id, values: &Record<'_>) {
+        let mut text = Text(String::new());
+        values.record(&mut text);
+        self.change(span, |seen| seen.text.push_str(&text.0));
+    }
+
+    fn record_follows_from(&self, span: &Id, before: &Id) {
+        self.change(span, |seen| seen.follows.push(before.into_u64()));
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let mut text = Text(format!("{} ", event.metadata().level()));
+        event.record(&mut text);
+        let mut seen = self.0.lock().unwrap();
+        if let Some(span) = here() {
+            let (name, _) = seen.span(span).text.split_once(' ').unwrap();
+            text.0 = format!("{name}: {}", text.0);
+        }
+        seen.events.push(text.0);
+    }
+
+    fn enter(&self, span: &Id) {
+        ENTERED.with_borrow_mut(|entered| entered.push(span.into_u64()));
+        self.change(span, |seen| seen.entered += 1);
+    }
+
+    fn exit(&self, span: &Id) {
+        let left = ENTERED.with_borrow_mut(Vec::pop);
+        assert_eq!(left, Some(span.into_u64()), "spans are left in order");
+        self.change(span, |seen| seen.entered -= 1);
+    }
+
+    fn current_span(&self) -> Current {
+        let seen = self.0.lock().unwrap();
+        let current = here().and_then(|id| Some((id, seen.span(id).metadata?)));
+        current.map_or_else(Current::none, |(id, metadata)| {
+            Current::new(Id::from_u64(id), metadata)
+        })
+    }
+
+    fn clone_span(&self, span: &Id) -> Id {
+        self.change(span, |seen| seen.handles += 1);
+        span.clone()
+    }
+
+    fn try_close(&self, span: Id) -> bool {
+        self.change(&span, |seen| seen.handles -= 1);
+        self.0.lock().unwrap().span(span.into_u64()).handles == 0
+    }
+}
+
+impl Seen {
+    fn span(&self, id: u64) -> &SpanSeen {
+        &self.spans[usize::try_from(id).unwrap() - 1]
+    }
+}
+
+impl Told {
+    fn change(&self, span: &Id, change: impl FnOnce(&mut SpanSeen)) {
+        let at = usize::try_from(span.into_u64()).unwrap() - 1;
+        // A subscriber must not panic while the test does.
+        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut seen.spans[at]);
+    }
+
+    /// Whether there was an event with all of these parts.
+    fn has(&self, parts: &[&str]) -> bool {
+        let seen = self.0.lock().unwrap();
+        let has = |text: &String| parts.iter().all(|part| text.contains(part));
+        seen.events.iter().any(has)
+    }
+
+    /// The spans with all of these parts; each of them is over.
+    fn spans(&self, parts: &[&str]) -> Vec<SpanSeen> {
+        let seen = self.0.lock().unwrap();
+        let spans = seen.spans.iter();
+        let has = |span: &&SpanSeen| parts.iter().all(|part| span.text.contains(part));
+        let spans: Vec<_> = spans.filter(has).cloned().collect();
+        for span in &spans {
+            assert_eq!((span.handles, span.entered), (0, 0), "{}", span.text);
+        }
+        spans
     }
 }
 
@@ -171,8 +295,8 @@ fn eventually(what: &str, check: impl Fn() -> bool) {
 fn everything_is_told() {
     let kept = Kept::default();
     assert!(metrics::set_global_recorder(kept.clone()).is_ok());
-    let warnings = Warnings::default();
-    tracing::subscriber::set_global_default(warnings.clone()).unwrap();
+    let told = Told::default();
+    tracing::subscriber::set_global_default(told.clone()).unwrap();
 
     let clock = ManualClock::default();
     let database = Database::with_clock(&clock);
@@ -180,17 +304,69 @@ fn everything_is_told() {
         .warn_waited(Duration::from_secs(5))
         .warn_held(Duration::from_secs(10));
     let backend = Backend::connect(database.connect_with(options)).unwrap();
+    mutexes(&kept, &told, &clock, &backend);
+    leases(&kept, &told, &clock, &backend);
+    limits(&kept, &told, &backend);
+    queues(&kept, &told, &clock, &backend);
+    workers(&kept, &told, &backend);
 
+    let guard = backend.mutex("gone").unwrap().lock().unwrap();
+    database.sever();
+    clock.advance(Duration::from_secs(2));
+    guard.lost();
+    eventually("the loss is counted", || {
+        kept.total("lockapi_lost_total mutex") >= 1.0
+    });
+    drop(guard);
+    let held = told.spans(&["hold DEBUG", "key=gone"]);
+    assert!(held[0].text.contains("lost=true"));
+
+    for metric in kept.names() {
+        assert!(kept.is_described(&metric), "{metric} is not described");
+    }
+    let seen = told.0.lock().unwrap();
+    let texts = seen.spans.iter().map(|span| &span.text);
+    for text in texts.chain(&seen.events) {
+        assert!(!text.contains("secret"), "{text}");
+    }
+}
+
+fn mutexes(kept: &Kept, told: &Told, clock: &ManualClock, backend: &Backend) {
     // Held for 4 s and waited for just as long: nobody is warned.
     let mutex = backend.mutex("brief").unwrap();
-    let guard = mutex.lock().unwrap();
+    let caller = tracing::info_span!(target: "program", "caller");
+    let guard = caller.in_scope(|| mutex.lock().unwrap());
     assert!(mutex.try_lock().unwrap().is_none());
     clock.advance(Duration::from_secs(4));
     guard.unlock().unwrap();
     assert_eq!(kept.values("lockapi_hold_seconds mutex"), [4.0]);
     assert_eq!(kept.values("lockapi_wait_seconds mutex"), [0.0]);
     assert!(kept.total("lockapi_contended_total mutex") >= 1.0);
-    assert!(!warnings.have("long", "brief"));
+    assert!(kept.counts("lockapi_acquisitions_total mutex granted", 1.0));
+    assert!(kept.counts("lockapi_acquisitions_total mutex refused", 1.0));
+    assert!(!told.has(&["WARN", "long", "brief"]));
+
+    let spans = told.spans(&["acquire DEBUG kind=\"mutex\"", "key=brief"]);
+    let [locking, trying] = &spans[..] else {
+        panic!("there are {} spans", spans.len());
+    };
+    let of = |span: &SpanSeen, parts: &[&str]| parts.iter().all(|part| span.text.contains(part));
+    let namespace = "namespace=\"default\"";
+    assert!(of(
+        locking,
+        &["operation=\"lock\"", namespace, "outcome=\"granted\""]
+    ));
+    assert!(of(
+        trying,
+        &["operation=\"try_lock\"", namespace, "outcome=\"refused\""]
+    ));
+    let caller = caller.id().map(|id| id.into_u64());
+    assert_eq!((locking.parent, trying.parent), (caller, None));
+    let held = told.spans(&["hold DEBUG kind=\"mutex\"", "key=brief", "lost=false"]);
+    let [held] = &held[..] else {
+        panic!("it was held {} times", held.len());
+    };
+    assert_eq!((held.parent, Some(held.follows[0])), (None, caller));
 
     // Held for 20 s, waited for likewise.
     let mutex = backend.mutex("long").unwrap();
@@ -201,34 +377,95 @@ fn everything_is_told() {
     eventually("it waits", || {
         kept.total("lockapi_contended_total mutex") > contended
     });
+    let error = mutex.lock_timeout(Duration::ZERO).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut);
+    assert!(kept.counts("lockapi_acquisitions_total mutex refused", 2.0));
     clock.advance(Duration::from_secs(20));
     guard.unlock().unwrap();
     waiting.join().unwrap();
     assert!(kept.values("lockapi_wait_seconds mutex").contains(&20.0));
-    assert!(warnings.have("held long", "long") && warnings.have("waited long", "long"));
+    assert!(told.has(&["WARN", "held long", "key=long"]));
+    assert!(told.has(&["WARN", "waited long", "key=long"]));
 
-    let terms = Terms::new(Duration::from_mins(1)).renewed_by_hand();
-    let lease = backend.lease("job", terms).unwrap();
+    // A call that is dropped has been left.
+    let guard = mutex.lock().unwrap();
+    let inner = backend.inner().mutex("long").unwrap();
+    {
+        let waiting = pin!(inner.lock());
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(waiting.poll(&mut context).is_pending());
+    }
+    guard.unlock().unwrap();
+    assert!(kept.counts("lockapi_acquisitions_total mutex left", 1.0));
+    assert_eq!(told.spans(&["acquire", "key=long", "\"left\""]).len(), 1);
+
+    let door = backend.rw_lock("door").unwrap();
+    door.read().unwrap().unlock().unwrap();
+    let reading = told.spans(&["acquire", "operation=\"read\"", "key=door"]);
+    assert_eq!(reading.len(), 1);
+    assert!(!kept.values("lockapi_batch_size mutex.try").is_empty());
+    let statements = told.spans(&["statement TRACE", "mutex.try", "requests=1", "failed=false"]);
+    assert!(statements.iter().all(|span| span.parent.is_none()));
+    assert!(!statements.is_empty());
+}
+
+fn leases(kept: &Kept, told: &Told, clock: &ManualClock, backend: &Backend) {
+    let terms = || Terms::new(Duration::from_mins(1)).renewed_by_hand();
+    let lease = backend.lease("job", terms()).unwrap();
     let guard = lease.acquire().unwrap();
     assert!(lease.try_acquire().unwrap().is_none());
     guard.renew().unwrap();
     clock.advance(Duration::from_secs(61));
     guard.lost();
     drop(guard);
-    assert!(kept.counts("lockapi_renewals_total done", 1.0));
+    assert!(kept.counts("lockapi_renewals_total lease done", 1.0));
     assert!(kept.counts("lockapi_contended_total lease", 1.0));
     assert!(kept.counts("lockapi_lost_total lease", 1.0));
+    assert!(kept.counts("lockapi_acquisitions_total lease refused", 1.0));
     assert_eq!(kept.values("lockapi_hold_seconds lease"), [61.0]);
-    assert!(warnings.have("lost", "lease"));
+    assert!(told.has(&["WARN", "lost", "lease"]));
 
-    let guard = backend.mutex("gone").unwrap().lock().unwrap();
-    database.sever();
-    clock.advance(Duration::from_secs(2));
-    guard.lost();
-    eventually("the loss is counted", || {
-        kept.total("lockapi_lost_total mutex") >= 1.0
-    });
+    let semaphore = backend.semaphore("pool", 2, terms()).unwrap();
+    let both = semaphore.acquire_many(2).unwrap();
+    assert!(semaphore.try_acquire().unwrap().is_none());
+    both.release().unwrap();
+    let election = backend.election("head", terms()).unwrap();
+    election.campaign().unwrap().release().unwrap();
+    let mutex = backend.leased_mutex("door", terms()).unwrap();
+    mutex.lock().unwrap().unlock().unwrap();
+    for kind in ["semaphore", "election", "leased_mutex"] {
+        let granted = format!("lockapi_acquisitions_total {kind} granted");
+        assert!(kept.counts(&granted, 1.0), "{kind}");
+        assert_eq!(kept.values(&format!("lockapi_hold_seconds {kind}")), [0.0]);
+        let spans = told.spans(&["acquire", &format!("kind=\"{kind}\""), "granted"]);
+        assert_eq!(spans.len(), 1, "{kind}");
+    }
+    assert!(kept.counts("lockapi_acquisitions_total semaphore refused", 1.0));
+    assert!(kept.counts("lockapi_contended_total semaphore", 1.0));
+}
 
+fn limits(kept: &Kept, told: &Told, backend: &Backend) {
+    let limiter = backend.rate_limiter(Quota::per_minute(2)).unwrap();
+    let decide = |cost| limiter.check_cost("caller", cost).unwrap();
+    assert!(decide(2).is_allowed());
+    assert!(!decide(1).is_allowed());
+    let wants = [Want::new("caller"), Want::new("other")];
+    assert!(!limiter.check_all(&wants).unwrap().is_allowed());
+    let permits = limiter.permits(&Want::new("third")).unwrap();
+    assert!(permits.take().unwrap());
+    assert!(kept.counts("lockapi_decisions_total admitted", 2.0));
+    assert!(kept.counts("lockapi_decisions_total refused", 2.0));
+    assert!(told.has(&["DEBUG", "refused", "key=caller"]));
+    assert!(!told.has(&["refused", "key=other"]));
+    let want = Want::new("fourth");
+    assert!(limiter.until_ready(&want, Duration::from_mins(5)).is_ok());
+    assert_eq!(kept.values("lockapi_wait_seconds rate_limiter"), [0.0]);
+    let spans = told.spans(&["acquire", "rate_limiter", "until_ready", "key=fourth"]);
+    assert!(spans[0].text.contains("granted"));
+    assert!(!kept.values("lockapi_batch_size limit.take").is_empty());
+}
+
+fn queues(kept: &Kept, told: &Told, clock: &ManualClock, backend: &Backend) {
     let queue = backend.queue("work").unwrap();
     let jobs = (0..3).map(|n| Job::new("send", &n).unwrap()).collect();
     queue.push_all(jobs).unwrap();
@@ -238,6 +475,113 @@ fn everything_is_told() {
     assert_eq!(kept.values("lockapi_queue_jobs work ready"), [1.0]);
     assert_eq!(kept.values("lockapi_queue_jobs work running"), [2.0]);
     assert!(!kept.values("lockapi_batch_size queue.push").is_empty());
-    assert!(!kept.values("lockapi_batch_size mutex.step").is_empty());
+    clock.advance(Duration::from_secs(11));
+    eventually("the deliveries are extended", || {
+        kept.total("lockapi_renewals_total job done") >= 2.0
+    });
+    clock.advance(Duration::from_hours(1));
+    eventually("the deliveries are lost", || {
+        kept.total("lockapi_lost_total job") >= 2.0
+    });
+    assert!(told.has(&["WARN", "lost", "job"]));
     drop(claimed);
+    queue.purge().unwrap();
+}
+
+fn workers(kept: &Kept, told: &Told, backend: &Backend) {
+    for threads in [false, true] {
+        let queue = backend
+            .queue(if threads { "threads" } else { "tasks" })
+            .unwrap();
+        queue
+            .push(Job::new("send", "secret payload").unwrap())
+            .unwrap();
+        queue
+            .push(Job::new("fail", "secret payload").unwrap())
+            .unwrap();
+        let stop = Stop::new();
+        let done = |left: &AtomicUsize, stop: &Stop| {
+            tracing::info!(target: "program", "at work");
+            if left.fetch_sub(1, Ordering::AcqRel) == 1 {
+                stop.stop();
+            }
+        };
+        let left = Arc::new(AtomicUsize::new(2));
+        if threads {
+            let counts = [(Arc::clone(&left), stop.clone()), (left, stop.clone())];
+            let [(one, first), (other, second)] = counts;
+            blocking::Worker::new(&queue)
+                .handle("send", move |_: String, _: blocking::Context| {
+                    done(&one, &first);
+                    Ok(())
+                })
+                .handle("fail", move |_: String, _: blocking::Context| {
+                    done(&other, &second);
+                    Err(Failed::reject("secret reason"))
+                })
+                .run(&stop)
+                .unwrap();
+        } else {
+            let counts = [(Arc::clone(&left), stop.clone()), (left, stop.clone())];
+            let [(one, first), (other, second)] = counts;
+            let worker = Worker::new(Arc::clone(queue.inner()))
+                .handle("send", move |_: String, _: worker::Context| {
+                    let (left, stop) = (Arc::clone(&one), first.clone());
+                    async move {
+                        // What waits between two polls has left the span.
+                        yield_now().await;
+                        done(&left, &stop);
+                        Ok(())
+                    }
+                })
+                .handle("fail", move |_: String, _: worker::Context| {
+                    let (left, stop) = (Arc::clone(&other), second.clone());
+                    async move {
+                        done(&left, &stop);
+                        Err(Failed::reject("secret reason"))
+                    }
+                });
+            blocking::block_on(worker.run(stop.stopped())).unwrap();
+        }
+    }
+    for queue in ["tasks", "threads"] {
+        for (name, outcome) in [("send", "done"), ("fail", "rejected")] {
+            let parts = [
+                "job INFO",
+                &format!("queue=\"{queue}\""),
+                &format!("name=\"{name}\""),
+                "namespace=\"default\"",
+                "attempt=1",
+                &format!("outcome=\"{outcome}\""),
+            ];
+            assert_eq!(told.spans(&parts).len(), 1, "{queue} {name}");
+            let ran = kept.values(&format!("lockapi_job_seconds {queue} {outcome}"));
+            assert_eq!(ran.len(), 1, "{queue} {name}");
+        }
+    }
+    assert!(told.has(&["job: INFO", "at work"]));
+    let seen = told.0.lock().unwrap();
+    let at_work: Vec<_> = seen
+        .events
+        .iter()
+        .filter(|text| text.contains("at work"))
+        .collect();
+    assert_eq!(at_work.len(), 4);
+    assert!(
+        at_work.iter().all(|text| text.starts_with("job: ")),
+        "{at_work:?}"
+    );
+}
+
+/// Lets others run once.
+async fn yield_now() {
+    let mut yielded = false;
+    std::future::poll_fn(|context| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }

@@ -15,6 +15,7 @@ use self::pool::Pool;
 use super::{Queue, block_on};
 use crate::error::Result;
 use crate::queue::Delivery;
+use crate::telemetry::Handling;
 use crate::worker::{self, Begin, Failed, Observe, Stop, Summary, Terms, Work, decode, words};
 
 /// Does the jobs of a queue with handlers that block, each on a thread of its own; see
@@ -164,8 +165,9 @@ impl Worker {
         Arc::new(move |context, slot| {
             let handler = Arc::clone(&handler);
             let (sender, answer) = oneshot::channel();
+            let handling = Handling::current();
             let started = pool.run(Box::new(move || {
-                let work = AssertUnwindSafe(|| handler(Context(context)));
+                let work = AssertUnwindSafe(|| handling.run(|| handler(Context(context))));
                 let answered = catch_unwind(work).unwrap_or_else(|panic| {
                     let words = words(&*panic);
                     Err(Failed::retry(format!("the handler panicked: {words}")))

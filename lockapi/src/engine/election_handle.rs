@@ -30,6 +30,21 @@ impl<C: Connector> Named<C> {
     fn topic(&self) -> i64 {
         topic(&self.0.core().namespace, self.0.text())
     }
+
+    /// Looks whenever it is told of a change.
+    async fn wait_for(&self, operation: &'static str) -> Result<Box<dyn LeaseGuard>> {
+        if let Some(term) = self.0.try_for(operation, THIS).await? {
+            return Ok(term);
+        }
+        let (leases, key) = (Arc::downgrade(&self.0.core().leases), self.0.text().clone());
+        let told = move || {
+            if let Some(leases) = leases.upgrade() {
+                leases.bucket(&key).notify_waiters();
+            }
+        };
+        let _subscribed = self.0.core().notices.subscribe(self.topic(), told);
+        self.0.wait_for(operation, THIS).await
+    }
 }
 
 #[async_trait]
@@ -44,24 +59,15 @@ impl<C: Connector> Election for Named<C> {
 
     async fn campaign(&self) -> Result<Box<dyn LeaseGuard>> {
         const OPERATION: &str = "campaign";
-        if let Some(term) = self.0.try_acquire(OPERATION, THIS).await? {
-            return Ok(term);
-        }
-        let (leases, key) = (Arc::downgrade(&self.0.core().leases), self.0.text().clone());
-        let told = move || {
-            if let Some(leases) = leases.upgrade() {
-                leases.bucket(&key).notify_waiters();
-            }
-        };
-        let _subscribed = self.0.core().notices.subscribe(self.topic(), told);
-        self.0.acquire(OPERATION, THIS).await
+        let campaign = self.wait_for(OPERATION);
+        self.0.acquiring(OPERATION, THIS, campaign).await
     }
 
     async fn campaign_timeout(&self, timeout: Duration) -> Result<Box<dyn LeaseGuard>> {
         const OPERATION: &str = "campaign_timeout";
-        self.0
-            .within(OPERATION, timeout, self.try_campaign(), self.campaign())
-            .await
+        let (once, waiting) = (self.0.try_for(OPERATION, THIS), self.wait_for(OPERATION));
+        let campaign = self.0.within(OPERATION, timeout, once, waiting);
+        self.0.acquiring(OPERATION, THIS, campaign).await
     }
 
     async fn leader(&self) -> Result<Option<Holder>> {

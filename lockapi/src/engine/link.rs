@@ -11,6 +11,7 @@ use super::keeper::Keeper;
 use crate::error::{Error, ErrorKind, Failure};
 use crate::memory::World;
 use crate::seam::{Connection, Connector, Mode, Operation, Row, Rows, Statement, Type, Value};
+use crate::telemetry;
 
 const BEGIN: &str = include_str!("begin.sql");
 const BEGIN_WRITE: &str = include_str!("begin_write.sql");
@@ -135,14 +136,13 @@ impl<N: Connection> Link<N> {
         watch: &Arc<Watch>,
         batch: &[O],
     ) -> Result<Vec<O::Output>, Failure> {
-        watch
-            .bound(async {
-                match self.mode {
-                    Mode::Direct => self.connection.perform(batch).await,
-                    Mode::Proxied => self.perform_proxied(batch).await,
-                }
-            })
-            .await
+        let performed = watch.bound(async {
+            match self.mode {
+                Mode::Direct => self.connection.perform(batch).await,
+                Mode::Proxied => self.perform_proxied(batch).await,
+            }
+        });
+        telemetry::statement(O::STATEMENT.name, batch.len(), performed).await
     }
 
     /// Behind a proxy a transaction is what keeps the statement and its settings together.

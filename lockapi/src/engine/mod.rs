@@ -26,7 +26,7 @@ use crate::schedule::{self, Scheduler};
 use crate::seam::{Connector, Mode};
 use crate::semaphore::{MAX_PERMITS, Semaphore, check_permits};
 use crate::sight::{Inspector, Operator};
-use crate::telemetry::Warn;
+use crate::telemetry::{self, Warn};
 
 mod apart;
 mod clock;
@@ -99,6 +99,7 @@ pub(crate) async fn start_with<C: Connector>(
     clock: Clock,
 ) -> Result<Arc<dyn Backend>> {
     options.check()?;
+    telemetry::describe();
     let keeper = Keeper::start(&clock).map_err(|error| {
         Failure::connect(None, format!("no thread for the keeper: {error}")).error("connect")
     })?;

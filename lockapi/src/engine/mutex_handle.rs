@@ -15,7 +15,7 @@ use crate::fence::{Fence, Proof, is_hand_over};
 use crate::key::{Key, LockId};
 use crate::mutex::{Line, Mutex, MutexGuard, ReadGuard, RwLock, Way, line};
 use crate::seam::Connector;
-use crate::telemetry::{self, Held, Kind, Stamp};
+use crate::telemetry::{self, Held, Kind, Stamp, Subject};
 use crate::wait::unless;
 
 pub(super) fn open<C: Connector>(core: &Arc<Core<C>>, key: Key) -> Arc<dyn Mutex> {
@@ -98,9 +98,17 @@ impl<C: Connector> Named<C> {
             .map_err(|error| error.during(operation).on(key))
     }
 
-    async fn wait(&self, operation: &'static str, way: Way) -> Result<Granted> {
-        let granted = self.ask(operation, way, Patience::Forever).await?;
-        granted.ok_or_else(|| self.not_granted(operation, "not granted"))
+    async fn try_for(&self, operation: &'static str, way: Way) -> Result<Option<Guard<C>>> {
+        let asking = self.ask(operation, way, Patience::None);
+        let granted = telemetry::acquiring(self.subject(), operation, asking).await?;
+        Ok(granted.map(|granted| self.guard(granted)))
+    }
+
+    async fn wait(&self, operation: &'static str, way: Way) -> Result<Guard<C>> {
+        let asking = self.ask(operation, way, Patience::Forever);
+        let granted = telemetry::acquiring(self.subject(), operation, asking).await?;
+        let granted = granted.ok_or_else(|| self.not_granted(operation, "not granted"))?;
+        Ok(self.guard(granted))
     }
 
     async fn wait_for(
@@ -108,26 +116,46 @@ impl<C: Connector> Named<C> {
         operation: &'static str,
         way: Way,
         timeout: Duration,
-    ) -> Result<Granted> {
-        if timeout.is_zero() {
-            let granted = self.ask(operation, way, Patience::None).await?;
-            return granted.ok_or_else(|| self.not_granted(operation, "held by another"));
-        }
+    ) -> Result<Guard<C>> {
         let keeper = &self.handle.core.links.keeper;
-        let until = keeper.now().saturating_add(timeout);
-        let asking = self.ask(operation, way, Patience::Until(until));
-        let granted = unless(keeper.sleep(timeout), asking).await.transpose()?;
-        granted.flatten().ok_or_else(|| {
-            self.handle.counting.timed_out(&self.handle.key);
-            self.not_granted(operation, format!("not granted within {timeout:?}"))
-        })
+        let asking = async {
+            if timeout.is_zero() {
+                return self.ask(operation, way, Patience::None).await;
+            }
+            let until = keeper.now().saturating_add(timeout);
+            let asking = self.ask(operation, way, Patience::Until(until));
+            let granted = unless(keeper.sleep(timeout), asking).await.transpose()?;
+            let granted = granted.flatten();
+            if granted.is_none() {
+                self.handle.counting.timed_out(&self.handle.key);
+            }
+            Ok(granted)
+        };
+        let granted = telemetry::acquiring(self.subject(), operation, asking).await?;
+        let granted = granted.ok_or_else(|| {
+            let message = if timeout.is_zero() {
+                "held by another".to_owned()
+            } else {
+                format!("not granted within {timeout:?}")
+            };
+            self.not_granted(operation, message)
+        })?;
+        Ok(self.guard(granted))
+    }
+
+    fn subject(&self) -> Subject<'_> {
+        Subject {
+            kind: Kind::Mutex,
+            namespace: &self.handle.core.namespace,
+            key: &self.handle.key,
+        }
     }
 
     fn guard(&self, (grant, asked): Granted) -> Guard<C> {
-        let Handle { core, key, .. } = &*self.handle;
+        let core = &self.handle.core;
         let keeper = &core.links.keeper;
         Guard {
-            held: telemetry::granted(Kind::Mutex, key, asked, core.warn, keeper, &grant.hold),
+            held: telemetry::granted(self.subject(), asked, core.warn, keeper, &grant.hold),
             grant,
             handle: Arc::clone(&self.handle),
         }
@@ -157,18 +185,17 @@ impl<C: Connector> Mutex for Named<C> {
     }
 
     async fn try_lock(&self) -> Result<Option<Box<dyn MutexGuard>>> {
-        let granted = self.ask("try_lock", Way::Alone, Patience::None).await?;
-        Ok(granted.map(|grant| Box::new(self.guard(grant)) as Box<dyn MutexGuard>))
+        let guard = self.try_for("try_lock", Way::Alone).await?;
+        Ok(guard.map(|guard| Box::new(guard) as Box<dyn MutexGuard>))
     }
 
     async fn lock(&self) -> Result<Box<dyn MutexGuard>> {
-        let grant = self.wait("lock", Way::Alone).await?;
-        Ok(Box::new(self.guard(grant)))
+        Ok(Box::new(self.wait("lock", Way::Alone).await?))
     }
 
     async fn lock_timeout(&self, timeout: Duration) -> Result<Box<dyn MutexGuard>> {
-        let grant = self.wait_for("lock_timeout", Way::Alone, timeout).await?;
-        Ok(Box::new(self.guard(grant)))
+        let waiting = self.wait_for("lock_timeout", Way::Alone, timeout);
+        Ok(Box::new(waiting.await?))
     }
 }
 
@@ -196,33 +223,31 @@ impl<C: Connector> RwLock for Shareable<C> {
     }
 
     async fn try_read(&self) -> Result<Option<Box<dyn ReadGuard>>> {
-        let granted = self.0.ask("try_read", Way::Shared, Patience::None).await?;
-        Ok(granted.map(|grant| Box::new(self.0.guard(grant)) as Box<dyn ReadGuard>))
+        let guard = self.0.try_for("try_read", Way::Shared).await?;
+        Ok(guard.map(|guard| Box::new(guard) as Box<dyn ReadGuard>))
     }
 
     async fn read(&self) -> Result<Box<dyn ReadGuard>> {
-        let grant = self.0.wait("read", Way::Shared).await?;
-        Ok(Box::new(self.0.guard(grant)))
+        Ok(Box::new(self.0.wait("read", Way::Shared).await?))
     }
 
     async fn read_timeout(&self, timeout: Duration) -> Result<Box<dyn ReadGuard>> {
         let waiting = self.0.wait_for("read_timeout", Way::Shared, timeout);
-        Ok(Box::new(self.0.guard(waiting.await?)))
+        Ok(Box::new(waiting.await?))
     }
 
     async fn try_write(&self) -> Result<Option<Box<dyn MutexGuard>>> {
-        let granted = self.0.ask("try_write", Way::Alone, Patience::None).await?;
-        Ok(granted.map(|grant| Box::new(self.0.guard(grant)) as Box<dyn MutexGuard>))
+        let guard = self.0.try_for("try_write", Way::Alone).await?;
+        Ok(guard.map(|guard| Box::new(guard) as Box<dyn MutexGuard>))
     }
 
     async fn write(&self) -> Result<Box<dyn MutexGuard>> {
-        let grant = self.0.wait("write", Way::Alone).await?;
-        Ok(Box::new(self.0.guard(grant)))
+        Ok(Box::new(self.0.wait("write", Way::Alone).await?))
     }
 
     async fn write_timeout(&self, timeout: Duration) -> Result<Box<dyn MutexGuard>> {
         let waiting = self.0.wait_for("write_timeout", Way::Alone, timeout);
-        Ok(Box::new(self.0.guard(waiting.await?)))
+        Ok(Box::new(waiting.await?))
     }
 }
 

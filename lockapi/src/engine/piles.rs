@@ -7,7 +7,6 @@ use std::pin::Pin;
 use super::link::Link;
 use crate::error::{Failure, Result};
 use crate::seam::{Connection, Operation};
-use crate::telemetry;
 
 /// The most requests in one statement, of the usual weight.
 const MAX_BATCH: usize = 2048;
@@ -135,7 +134,6 @@ impl<O: Queued, N: Connection + 'static> Pile<N> for Requests<O> {
     fn serve<'a>(&'a mut self, link: &'a mut Link<N>) -> Served<'a> {
         Box::pin(async move {
             let from = self.start();
-            telemetry::batch(O::STATEMENT.name, self.asked.len() - from);
             let answers = link.perform(&self.asked[from..]).await?;
             self.asked.truncate(from);
             for (reply, answer) in self.replies.drain(from..).zip(answers) {

@@ -13,8 +13,7 @@ use crate::mutex::{
     Awaited, Circle, Clear, Enlist, Enlisted, Flush, Relax, ReleaseOne, Step, Stepped,
     TOKENS_AT_RISK, TryOne, Wait, Way,
 };
-use crate::seam::{Connector, Operation};
-use crate::telemetry;
+use crate::seam::Connector;
 use crate::wait::{unless, yield_now};
 
 /// How long a waiting session is kept without work.
@@ -90,7 +89,6 @@ impl<C: Connector> SessionLane<C> {
     async fn send(&mut self, requests: &[Request]) -> Result<Vec<Answer>, Failure> {
         let looks: Vec<Awaited> = requests.iter().filter_map(look).collect();
         let steps: Vec<Step> = requests.iter().filter_map(step).collect();
-        telemetry::batch(Step::STATEMENT.name, requests.len());
         let link = self.connection()?;
         let stepped = match steps[..] {
             [] => Vec::new(),

@@ -16,7 +16,7 @@ use crate::fence::{Fence, Proof};
 use crate::key::Key;
 use crate::lease::{Holder, LeaseGuard, Peek, Terms};
 use crate::seam::Connector;
-use crate::telemetry::{self, Held, Kind, Stamp};
+use crate::telemetry::{self, Answer, Held, Stamp, Subject};
 use crate::wait::unless;
 
 /// The bounds of the pause between two attempts to acquire.
@@ -38,6 +38,16 @@ struct Handle<C: Connector> {
     text: Arc<str>,
     terms: Arc<Terms>,
     counting: Counting,
+}
+
+impl<C: Connector> Handle<C> {
+    fn subject(&self, what: What) -> Subject<'_> {
+        Subject {
+            kind: what.kind(),
+            namespace: &self.core.namespace,
+            key: &self.key,
+        }
+    }
 }
 
 type Attempt<C> = Result<std::result::Result<Claim<C>, Refused>>;
@@ -79,12 +89,8 @@ impl<C: Connector> Slots<C> {
         operation: &'static str,
         what: What,
     ) -> Result<Option<Box<dyn LeaseGuard>>> {
-        let asked = Stamp::take(&self.0.core.links.keeper);
-        let attempt = self.attempt(operation, what).await?;
-        if attempt.is_err() {
-            self.0.counting.refused(&self.0.key);
-        }
-        Ok(attempt.ok().map(|claim| self.guard(claim, asked)))
+        let trying = self.try_for(operation, what);
+        self.acquiring(operation, what, trying).await
     }
 
     pub(super) async fn acquire(
@@ -92,20 +98,8 @@ impl<C: Connector> Slots<C> {
         operation: &'static str,
         what: What,
     ) -> Result<Box<dyn LeaseGuard>> {
-        let asked = Stamp::take(&self.0.core.links.keeper);
-        let (lines, first) = (&self.0.core.leases.lines, first(what));
-        if lines.is_empty(&self.0.text, first)
-            && let Ok(claim) = self.attempt(operation, what).await?
-        {
-            return Ok(self.guard(claim, asked));
-        }
-        let keeper = &self.0.core.links.keeper;
-        let since = keeper.now();
-        let standing = lines.stand(&self.0.text, first);
-        let guard = standing.first(self.wait(operation, what, asked)).await?;
-        let waited = keeper.now().saturating_sub(since);
-        self.0.counting.waited(&self.0.key, waited, false);
-        Ok(guard)
+        let waiting = self.wait_for(operation, what);
+        self.acquiring(operation, what, waiting).await
     }
 
     pub(super) async fn acquire_timeout(
@@ -115,10 +109,57 @@ impl<C: Connector> Slots<C> {
         timeout: Duration,
     ) -> Result<Box<dyn LeaseGuard>> {
         let (once, waiting) = (
-            self.try_acquire(operation, what),
-            self.acquire(operation, what),
+            self.try_for(operation, what),
+            self.wait_for(operation, what),
         );
-        self.within(operation, timeout, once, waiting).await
+        let waiting = self.within(operation, timeout, once, waiting);
+        self.acquiring(operation, what, waiting).await
+    }
+
+    /// Tells of a call that acquires.
+    pub(super) fn acquiring<T: Answer>(
+        &self,
+        operation: &'static str,
+        what: What,
+        work: impl Future<Output = Result<T>>,
+    ) -> impl Future<Output = Result<T>> {
+        telemetry::acquiring(self.0.subject(what), operation, work)
+    }
+
+    /// Asks once; [`acquiring`](Self::acquiring) tells of it.
+    pub(super) async fn try_for(
+        &self,
+        operation: &'static str,
+        what: What,
+    ) -> Result<Option<Box<dyn LeaseGuard>>> {
+        let asked = Stamp::take(&self.0.core.links.keeper);
+        let attempt = self.attempt(operation, what).await?;
+        if attempt.is_err() {
+            self.0.counting.refused(&self.0.key);
+        }
+        Ok(attempt.ok().map(|claim| self.guard(claim, what, asked)))
+    }
+
+    /// Waits until it is granted; [`acquiring`](Self::acquiring) tells of it.
+    pub(super) async fn wait_for(
+        &self,
+        operation: &'static str,
+        what: What,
+    ) -> Result<Box<dyn LeaseGuard>> {
+        let asked = Stamp::take(&self.0.core.links.keeper);
+        let (lines, first) = (&self.0.core.leases.lines, first(what));
+        if lines.is_empty(&self.0.text, first)
+            && let Ok(claim) = self.attempt(operation, what).await?
+        {
+            return Ok(self.guard(claim, what, asked));
+        }
+        let keeper = &self.0.core.links.keeper;
+        let since = keeper.now();
+        let standing = lines.stand(&self.0.text, first);
+        let guard = standing.first(self.wait(operation, what, asked)).await?;
+        let waited = keeper.now().saturating_sub(since);
+        self.0.counting.waited(&self.0.key, waited, false);
+        Ok(guard)
     }
 
     /// Runs `waiting` for at most `timeout`, or `once` when that is zero.
@@ -183,7 +224,7 @@ impl<C: Connector> Slots<C> {
                 Err(Refused { again: true, .. }) => {}
                 answer => {
                     if answer.is_err() {
-                        telemetry::contended(Kind::Lease);
+                        telemetry::contended(what.kind());
                     }
                     return Ok(answer);
                 }
@@ -203,7 +244,7 @@ impl<C: Connector> Slots<C> {
             // Registered before the attempt, so a release in between is not missed.
             let released = core.leases.bucket(&self.0.text).notified();
             let left = match self.attempt(operation, what).await? {
-                Ok(claim) => return Ok(self.guard(claim, asked)),
+                Ok(claim) => return Ok(self.guard(claim, what, asked)),
                 Err(refused) => refused.held_for,
             };
             let jitter = pause.mul_f64(0.5 + fastrand::f64());
@@ -213,11 +254,11 @@ impl<C: Connector> Slots<C> {
         }
     }
 
-    fn guard(&self, claim: Claim<C>, asked: Stamp) -> Box<dyn LeaseGuard> {
-        let Handle { core, key, .. } = &*self.0;
+    fn guard(&self, claim: Claim<C>, what: What, asked: Stamp) -> Box<dyn LeaseGuard> {
+        let (core, subject) = (&self.0.core, self.0.subject(what));
         let keeper = &core.links.keeper;
         Box::new(Guard {
-            held: telemetry::granted(Kind::Lease, key, asked, core.warn, keeper, &claim.hold),
+            held: telemetry::granted(subject, asked, core.warn, keeper, &claim.hold),
             claim,
             handle: Arc::clone(&self.0),
         })

@@ -1,19 +1,71 @@
 //! What the engine tells of itself, by the features `tracing` and `metrics`; nothing without them.
 //!
-//! Events have the target `lockapi` and name keys. Metrics name no keys, which would be too many:
+//! Neither changes what a program does. With both off nothing is measured, kept or sent. Payloads, the
+//! errors of handlers, addresses and passwords are never told. Keys are told in spans and events; as
+//! labels of metrics they would be too many.
 //!
-//! | Metric | Kind | Labels | What |
+//! # Spans
+//!
+//! With the feature `tracing`, under the target `lockapi`. None is entered while something else runs:
+//! a future is polled inside its span, and left with it.
+//!
+//! | Span | Level | Fields | What it covers |
 //! |---|---|---|---|
-//! | `lockapi_wait_seconds` | histogram | `kind` | from the call until a mutex or lease was granted |
-//! | `lockapi_hold_seconds` | histogram | `kind` | from there until its guard was gone |
-//! | `lockapi_contended_total` | counter | `kind` | attempts that found it held |
-//! | `lockapi_lost_total` | counter | `kind` | holds that ended without their holder's will |
-//! | `lockapi_renewals_total` | counter | `outcome` | renewals of leases: `done`, `lost`, `failed` |
-//! | `lockapi_claimed_total` | counter | `queue` | jobs that were claimed |
-//! | `lockapi_queue_jobs` | gauge | `queue`, `state` | as the latest call of `statistics` counted them |
-//! | `lockapi_batch_size` | histogram | `statement` | requests that travelled in one statement |
+//! | `acquire` | debug | `kind`, `operation`, `namespace`, `key`, `outcome` | a call that acquires something or tries to, until it is answered or dropped |
+//! | `hold` | debug | `kind`, `namespace`, `key`, `lost` | from the grant until its guard is given up or dropped |
+//! | `job` | info | `namespace`, `queue`, `name`, `id`, `attempt`, `outcome` | the handler of a job, so that what it tells is told inside |
+//! | `statement` | trace | `statement`, `requests`, `failed` | a statement from sending it to its answer |
+//!
+//! A `hold` has no parent, because a guard may outlive the span that it was acquired in; it follows
+//! from that. A `statement` has none because it carries requests of many callers. The others belong
+//! to the span of their caller: a `job` to that of [`Worker::run`](crate::worker::Worker::run).
+//!
+//! `kind` is what is acquired: `mutex` (read-write locks as well, told apart by `operation`), `lease`,
+//! `semaphore`, `election`, `leased_mutex`, `rate_limiter` (`until_ready`) or `job`. `operation` is the
+//! method. `outcome` is known in the end:
+//!
+//! | Of | Outcomes |
+//! |---|---|
+//! | `acquire` | `granted`; `refused`, at once or when the time was over; `failed`, by an error; `left`, when the call was dropped |
+//! | `job` | `done`, `failed`, `rejected`, `snoozed`, `lost`, `released`, as in [`Ending`](crate::worker::Ending) |
+//!
+//! # Events
+//!
+//! | Event | Level | Fields |
+//! |---|---|---|
+//! | `waited long` | warn | `kind`, `key`, `waited`; see [`warn_waited`](crate::engine::Options::warn_waited) |
+//! | `held long` | warn | `kind`, `key`, `held`; see [`warn_held`](crate::engine::Options::warn_held) |
+//! | `lost` | warn | `kind`, `times` |
+//! | `not renewed` | warn | `kind`, `name`, `outcome` |
+//! | `renewed` | trace | `kind`, `name` |
+//! | `granted` | debug | `kind`, `key`, `waited` |
+//! | `given up` | debug | `kind`, `key`, `held`, `lost` |
+//! | `refused` | debug | `key`, by a rate limit |
+//! | `claimed` | debug | `queue`, `jobs` |
+//! | `counted` | debug | `queue`, `ready`, `running` |
+//!
+//! # Metrics
+//!
+//! With the feature `metrics`. They are described to the recorder whenever a backend is connected.
+//!
+//! | Metric | Kind | Unit | Labels | What |
+//! |---|---|---|---|---|
+//! | `lockapi_wait_seconds` | histogram | seconds | `kind` | from the call until something was granted |
+//! | `lockapi_hold_seconds` | histogram | seconds | `kind` | from there until its guard was gone |
+//! | `lockapi_acquisitions_total` | counter | calls | `kind`, `outcome` | as of the span `acquire` |
+//! | `lockapi_contended_total` | counter | attempts | `kind` | that found it held |
+//! | `lockapi_lost_total` | counter | holds | `kind` | that ended without their holder's will |
+//! | `lockapi_renewals_total` | counter | renewals | `kind`, `outcome` | `done`, `lost`, `failed` |
+//! | `lockapi_decisions_total` | counter | decisions | `outcome` | of rate limits: `admitted`, `refused` |
+//! | `lockapi_claimed_total` | counter | jobs | `queue` | that were claimed |
+//! | `lockapi_job_seconds` | histogram | seconds | `queue`, `outcome` | how long a handler ran |
+//! | `lockapi_queue_jobs` | gauge | jobs | `queue`, `state` | as the latest call of [`statistics`](crate::Queue::statistics) counted them |
+//! | `lockapi_batch_size` | histogram | requests | `statement` | that travelled in one statement |
 
 use std::time::Duration;
+
+use crate::key::Key;
+use crate::limit::Decision;
 
 #[cfg(not(any(feature = "tracing", feature = "metrics")))]
 mod off;
@@ -25,11 +77,28 @@ pub(crate) use off::*;
 #[cfg(any(feature = "tracing", feature = "metrics"))]
 pub(crate) use on::*;
 
-/// What kind of lock something is told of.
-#[derive(Clone, Copy, Debug)]
+/// What kind of thing something is told of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Mutex,
     Lease,
+    Semaphore,
+    Election,
+    LeasedMutex,
+    RateLimiter,
+    Job,
+}
+
+/// What something is told of.
+#[cfg_attr(
+    not(feature = "tracing"),
+    allow(dead_code, reason = "metrics name no keys")
+)]
+#[derive(Clone, Copy)]
+pub(crate) struct Subject<'a> {
+    pub(crate) kind: Kind,
+    pub(crate) namespace: &'a str,
+    pub(crate) key: &'a Key,
 }
 
 /// From when on waiting and holding are warned of.
@@ -46,3 +115,24 @@ pub(crate) enum Renewal {
     Lost,
     Failed,
 }
+
+/// The answer to a call that acquires.
+#[cfg_attr(
+    not(any(feature = "tracing", feature = "metrics")),
+    allow(dead_code, reason = "nobody asks")
+)]
+pub(crate) trait Answer {
+    fn is_granted(&self) -> bool {
+        true
+    }
+}
+
+impl<T> Answer for Option<T> {
+    fn is_granted(&self) -> bool {
+        self.is_some()
+    }
+}
+
+impl<T: ?Sized> Answer for Box<T> {}
+
+impl Answer for Decision {}

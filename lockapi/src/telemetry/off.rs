@@ -1,12 +1,17 @@
 //! Nothing is told.
 
+use std::fmt::Display;
+use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::{Kind, Renewal, Warn};
+use super::{Answer, Kind, Renewal, Subject, Warn};
 use crate::engine::Keeper;
+use crate::error::{Failure, Result};
 use crate::hold::Hold;
 use crate::key::Key;
-use crate::queue::Statistics;
+use crate::queue::{Delivery, Statistics};
+use crate::worker::Ending;
 
 /// A point in time that nobody asks for.
 #[derive(Clone, Copy)]
@@ -28,19 +33,74 @@ impl Held {
     pub(crate) fn end(self) {}
 }
 
+/// A job that nobody is told of.
+#[derive(Clone)]
+pub(crate) struct Handling;
+
+impl Handling {
+    #[inline]
+    pub(crate) fn of(_: &Delivery) -> Self {
+        Self
+    }
+
+    #[inline]
+    pub(crate) fn current() -> Self {
+        Self
+    }
+
+    #[inline]
+    #[allow(clippy::unused_self, reason = "it has a span where somebody is told")]
+    pub(crate) fn run<T>(&self, work: impl FnOnce() -> T) -> T {
+        work()
+    }
+
+    #[inline]
+    #[allow(clippy::unused_self, reason = "it has a span where somebody is told")]
+    pub(crate) fn around<F: Future>(&self, work: F) -> F {
+        work
+    }
+
+    #[inline]
+    #[allow(clippy::unused_self, reason = "it has a span where somebody is told")]
+    pub(crate) fn ended(&self, _: &Delivery, _: &Ending, _: Duration) {}
+}
+
+const _: () = assert!(
+    size_of::<(Stamp, Held, Handling)>() == 0,
+    "it costs nothing"
+);
+
 #[inline]
-pub(crate) fn granted(_: Kind, _: &Key, _: Stamp, _: Warn, _: &Keeper, _: &Arc<Hold>) -> Held {
+pub(crate) fn describe() {}
+
+#[inline]
+pub(crate) fn acquiring<T: Answer, F: Future<Output = Result<T>>>(
+    _: Subject<'_>,
+    _: &'static str,
+    work: F,
+) -> F {
+    work
+}
+
+#[inline]
+pub(crate) fn granted(_: Subject<'_>, _: Stamp, _: Warn, _: &Keeper, _: &Arc<Hold>) -> Held {
     Held
 }
+
+#[inline]
+pub(crate) fn waited(_: Subject<'_>, _: Stamp, _: Warn, _: &Keeper) {}
 
 #[inline]
 pub(crate) fn contended(_: Kind) {}
 
 #[inline]
-pub(crate) fn lost(_: Kind, _: usize) {}
+pub(crate) fn lost(_: impl Iterator<Item = Kind>) {}
 
 #[inline]
-pub(crate) fn renewed(_: &str, _: Renewal) {}
+pub(crate) fn renewed(_: Kind, _: &dyn Display, _: Renewal) {}
+
+#[inline]
+pub(crate) fn decided(_: &Key, _: bool) {}
 
 #[inline]
 pub(crate) fn claimed(_: &str, _: usize) {}
@@ -49,4 +109,10 @@ pub(crate) fn claimed(_: &str, _: usize) {}
 pub(crate) fn counted(_: &str, _: &Statistics) {}
 
 #[inline]
-pub(crate) fn batch(_: &'static str, _: usize) {}
+pub(crate) fn statement<T, F: Future<Output = Result<T, Failure>>>(
+    _: &'static str,
+    _: usize,
+    work: F,
+) -> F {
+    work
+}

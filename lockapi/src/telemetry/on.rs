@@ -1,24 +1,63 @@
 //! What is told to `tracing` and `metrics`, each if its feature is on.
 #![allow(
     unused_variables,
+    unused_imports,
+    unused_mut,
     dead_code,
+    clippy::unused_self,
     reason = "one of the two features may be off"
 )]
 
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Kind, Renewal, Warn};
+#[cfg(feature = "tracing")]
+use tracing::{Instrument, Span, debug_span, field, info_span, trace_span};
+
+use super::{Answer, Kind, Renewal, Subject, Warn};
 use crate::engine::Keeper;
+use crate::error::{ErrorKind, Failure, Result};
 use crate::hold::Hold;
 use crate::key::Key;
-use crate::queue::Statistics;
+use crate::queue::{Delivery, Statistics};
+use crate::worker::Ending;
 
 impl Kind {
     fn name(self) -> &'static str {
         match self {
             Self::Mutex => "mutex",
             Self::Lease => "lease",
+            Self::Semaphore => "semaphore",
+            Self::Election => "election",
+            Self::LeasedMutex => "leased_mutex",
+            Self::RateLimiter => "rate_limiter",
+            Self::Job => "job",
+        }
+    }
+}
+
+impl Renewal {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Lost => "lost",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+impl Ending {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Failed { .. } => "failed",
+            Self::Rejected { .. } => "rejected",
+            Self::Snoozed(_) => "snoozed",
+            Self::Lost => "lost",
+            Self::Released => "released",
         }
     }
 }
@@ -41,42 +80,14 @@ pub(crate) struct Held {
     warn: Option<Duration>,
     keeper: Keeper,
     hold: Arc<Hold>,
+    #[cfg(feature = "tracing")]
+    span: Span,
 }
 
 impl Held {
     /// The hold ends now, and not when the release has been answered.
     pub(crate) fn end(self) {
         drop(self);
-    }
-}
-
-/// A lock was granted that was asked for at `asked`.
-pub(crate) fn granted(
-    kind: Kind,
-    key: &Key,
-    asked: Stamp,
-    warn: Warn,
-    keeper: &Keeper,
-    hold: &Arc<Hold>,
-) -> Held {
-    let now = keeper.now();
-    let waited = now.saturating_sub(asked.0);
-    #[cfg(feature = "metrics")]
-    metrics::histogram!("lockapi_wait_seconds", "kind" => kind.name()).record(waited.as_secs_f64());
-    #[cfg(feature = "tracing")]
-    {
-        tracing::debug!(target: "lockapi", kind = kind.name(), %key, ?waited, "granted");
-        if warn.waited.is_some_and(|limit| waited >= limit) {
-            tracing::warn!(target: "lockapi", kind = kind.name(), %key, ?waited, "waited long");
-        }
-    }
-    Held {
-        kind,
-        key: key.clone(),
-        since: now,
-        warn: warn.held,
-        keeper: keeper.clone(),
-        hold: Arc::clone(hold),
     }
 }
 
@@ -88,6 +99,7 @@ impl Drop for Held {
         metrics::histogram!("lockapi_hold_seconds", "kind" => kind).record(held.as_secs_f64());
         #[cfg(feature = "tracing")]
         {
+            self.span.record("lost", lost);
             tracing::debug!(target: "lockapi", kind, %key, ?held, lost, "given up");
             if self.warn.is_some_and(|limit| held >= limit) {
                 tracing::warn!(target: "lockapi", kind, %key, ?held, "held long");
@@ -96,38 +108,204 @@ impl Drop for Held {
     }
 }
 
-/// An attempt found the lock held.
+/// The run of a handler. Its span is entered for as long as the handler is polled.
+#[derive(Clone)]
+pub(crate) struct Handling {
+    #[cfg(feature = "tracing")]
+    span: Span,
+}
+
+impl Handling {
+    pub(crate) fn of(job: &Delivery) -> Self {
+        Self {
+            #[cfg(feature = "tracing")]
+            span: info_span!(
+                target: "lockapi",
+                "job",
+                namespace = job.queue().namespace(),
+                queue = job.queue().name(),
+                name = job.name(),
+                id = job.id(),
+                attempt = job.attempt(),
+                outcome = field::Empty,
+            ),
+        }
+    }
+
+    /// The run that this is called in.
+    pub(crate) fn current() -> Self {
+        Self {
+            #[cfg(feature = "tracing")]
+            span: Span::current(),
+        }
+    }
+
+    pub(crate) fn run<T>(&self, work: impl FnOnce() -> T) -> T {
+        #[cfg(feature = "tracing")]
+        let _entered = self.span.enter();
+        work()
+    }
+
+    pub(crate) fn around<F: Future>(&self, work: F) -> impl Future<Output = F::Output> + use<F> {
+        #[cfg(feature = "tracing")]
+        let work = work.instrument(self.span.clone());
+        work
+    }
+
+    pub(crate) fn ended(&self, job: &Delivery, ending: &Ending, took: Duration) {
+        let outcome = ending.name();
+        #[cfg(feature = "metrics")]
+        {
+            let queue = job.queue().name().to_owned();
+            metrics::histogram!("lockapi_job_seconds", "queue" => queue, "outcome" => outcome)
+                .record(took.as_secs_f64());
+        }
+        #[cfg(feature = "tracing")]
+        self.span.record("outcome", outcome);
+    }
+}
+
+/// A call that acquires; tells how it ended when it is dropped.
+struct Acquiring {
+    kind: Kind,
+    outcome: &'static str,
+    #[cfg(feature = "tracing")]
+    span: Span,
+}
+
+impl Drop for Acquiring {
+    fn drop(&mut self) {
+        let (kind, outcome) = (self.kind.name(), self.outcome);
+        #[cfg(feature = "metrics")]
+        metrics::counter!("lockapi_acquisitions_total", "kind" => kind, "outcome" => outcome)
+            .increment(1);
+        #[cfg(feature = "tracing")]
+        self.span.record("outcome", outcome);
+    }
+}
+
+/// Runs a call that acquires something.
+pub(crate) async fn acquiring<T: Answer>(
+    of: Subject<'_>,
+    operation: &'static str,
+    work: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let mut call = Acquiring {
+        kind: of.kind,
+        outcome: "left",
+        #[cfg(feature = "tracing")]
+        span: debug_span!(
+            target: "lockapi",
+            "acquire",
+            kind = of.kind.name(),
+            operation,
+            namespace = of.namespace,
+            key = %of.key,
+            outcome = field::Empty,
+        ),
+    };
+    #[cfg(feature = "tracing")]
+    let work = work.instrument(call.span.clone());
+    let answer = work.await;
+    call.outcome = match &answer {
+        Ok(answer) if answer.is_granted() => "granted",
+        Ok(_) => "refused",
+        Err(error) if error.kind() == ErrorKind::TimedOut => "refused",
+        Err(_) => "failed",
+    };
+    answer
+}
+
+/// Something was granted that was asked for at `asked`.
+pub(crate) fn waited(of: Subject<'_>, asked: Stamp, warn: Warn, keeper: &Keeper) {
+    let waited = keeper.now().saturating_sub(asked.0);
+    let (kind, key) = (of.kind.name(), of.key);
+    #[cfg(feature = "metrics")]
+    metrics::histogram!("lockapi_wait_seconds", "kind" => kind).record(waited.as_secs_f64());
+    #[cfg(feature = "tracing")]
+    {
+        tracing::debug!(target: "lockapi", kind, %key, ?waited, "granted");
+        if warn.waited.is_some_and(|limit| waited >= limit) {
+            tracing::warn!(target: "lockapi", kind, %key, ?waited, "waited long");
+        }
+    }
+}
+
+/// As [`waited`], for what is held from now on.
+pub(crate) fn granted(
+    of: Subject<'_>,
+    asked: Stamp,
+    warn: Warn,
+    keeper: &Keeper,
+    hold: &Arc<Hold>,
+) -> Held {
+    waited(of, asked, warn, keeper);
+    #[cfg(feature = "tracing")]
+    let span = debug_span!(
+        target: "lockapi",
+        parent: None,
+        "hold",
+        kind = of.kind.name(),
+        namespace = of.namespace,
+        key = %of.key,
+        lost = field::Empty,
+    );
+    #[cfg(feature = "tracing")]
+    span.follows_from(Span::current());
+    Held {
+        kind: of.kind,
+        key: of.key.clone(),
+        since: keeper.now(),
+        warn: warn.held,
+        keeper: keeper.clone(),
+        hold: Arc::clone(hold),
+        #[cfg(feature = "tracing")]
+        span,
+    }
+}
+
+/// An attempt found it held.
 pub(crate) fn contended(kind: Kind) {
     #[cfg(feature = "metrics")]
     metrics::counter!("lockapi_contended_total", "kind" => kind.name()).increment(1);
 }
 
 /// Holds were lost.
-pub(crate) fn lost(kind: Kind, times: usize) {
-    if times == 0 {
-        return;
+pub(crate) fn lost(kinds: impl Iterator<Item = Kind>) {
+    let mut lost = BTreeMap::<&'static str, u64>::new();
+    for kind in kinds {
+        *lost.entry(kind.name()).or_default() += 1;
     }
-    #[cfg(feature = "metrics")]
-    metrics::counter!("lockapi_lost_total", "kind" => kind.name()).increment(times as u64);
-    #[cfg(feature = "tracing")]
-    tracing::warn!(target: "lockapi", kind = kind.name(), times, "lost");
+    for (kind, times) in lost {
+        #[cfg(feature = "metrics")]
+        metrics::counter!("lockapi_lost_total", "kind" => kind).increment(times);
+        #[cfg(feature = "tracing")]
+        tracing::warn!(target: "lockapi", kind, times, "lost");
+    }
 }
 
 /// A renewal was answered.
-pub(crate) fn renewed(key: &str, outcome: Renewal) {
-    let name = match outcome {
-        Renewal::Done => "done",
-        Renewal::Lost => "lost",
-        Renewal::Failed => "failed",
-    };
+pub(crate) fn renewed(kind: Kind, name: &dyn Display, outcome: Renewal) {
+    let (kind, told) = (kind.name(), outcome.name());
     #[cfg(feature = "metrics")]
-    metrics::counter!("lockapi_renewals_total", "outcome" => name).increment(1);
+    metrics::counter!("lockapi_renewals_total", "kind" => kind, "outcome" => told).increment(1);
     #[cfg(feature = "tracing")]
     match outcome {
-        Renewal::Done => tracing::trace!(target: "lockapi", key, "renewed"),
+        Renewal::Done => tracing::trace!(target: "lockapi", kind, %name, "renewed"),
         Renewal::Lost | Renewal::Failed => {
-            tracing::warn!(target: "lockapi", key, outcome = name, "not renewed");
+            tracing::warn!(target: "lockapi", kind, %name, outcome = told, "not renewed");
         }
+    }
+}
+
+/// A rate limit was asked.
+pub(crate) fn decided(key: &Key, admitted: bool) {
+    let outcome = if admitted { "admitted" } else { "refused" };
+    #[cfg(feature = "metrics")]
+    metrics::counter!("lockapi_decisions_total", "outcome" => outcome).increment(1);
+    #[cfg(feature = "tracing")]
+    if !admitted {
+        tracing::debug!(target: "lockapi", %key, "refused");
     }
 }
 
@@ -162,8 +340,12 @@ pub(crate) fn counted(queue: &str, counts: &Statistics) {
     }
 }
 
-/// So many requests travelled in one statement.
-pub(crate) fn batch(statement: &'static str, requests: usize) {
+/// Runs a statement in which so many requests travel.
+pub(crate) async fn statement<T>(
+    statement: &'static str,
+    requests: usize,
+    work: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
     #[cfg(feature = "metrics")]
     {
         // A histogram takes floats; a batch has at most some thousands.
@@ -171,5 +353,81 @@ pub(crate) fn batch(statement: &'static str, requests: usize) {
         metrics::histogram!("lockapi_batch_size", "statement" => statement).record(requests as f64);
     }
     #[cfg(feature = "tracing")]
-    tracing::trace!(target: "lockapi", statement, requests, "sent");
+    let span = trace_span!(
+        target: "lockapi",
+        parent: None,
+        "statement",
+        statement,
+        requests,
+        failed = field::Empty,
+    );
+    #[cfg(feature = "tracing")]
+    let work = work.instrument(span.clone());
+    let answer = work.await;
+    #[cfg(feature = "tracing")]
+    span.record("failed", answer.is_err());
+    answer
+}
+
+/// Tells the recorder what the metrics mean.
+pub(crate) fn describe() {
+    #[cfg(feature = "metrics")]
+    {
+        use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
+        describe_histogram!(
+            "lockapi_wait_seconds",
+            Unit::Seconds,
+            "Time from a call until something was granted."
+        );
+        describe_histogram!(
+            "lockapi_hold_seconds",
+            Unit::Seconds,
+            "Time for which something was held."
+        );
+        describe_counter!(
+            "lockapi_acquisitions_total",
+            Unit::Count,
+            "Calls that acquire, by outcome."
+        );
+        describe_counter!(
+            "lockapi_contended_total",
+            Unit::Count,
+            "Attempts that found it held."
+        );
+        describe_counter!(
+            "lockapi_lost_total",
+            Unit::Count,
+            "Holds that ended without their holder's will."
+        );
+        describe_counter!(
+            "lockapi_renewals_total",
+            Unit::Count,
+            "Renewals, by outcome."
+        );
+        describe_counter!(
+            "lockapi_decisions_total",
+            Unit::Count,
+            "Decisions of rate limits, by outcome."
+        );
+        describe_counter!(
+            "lockapi_claimed_total",
+            Unit::Count,
+            "Jobs that were claimed."
+        );
+        describe_histogram!(
+            "lockapi_job_seconds",
+            Unit::Seconds,
+            "Time for which handlers of jobs ran."
+        );
+        describe_gauge!(
+            "lockapi_queue_jobs",
+            Unit::Count,
+            "Jobs of a queue when they were last counted."
+        );
+        describe_histogram!(
+            "lockapi_batch_size",
+            Unit::Count,
+            "Requests that travelled in one statement."
+        );
+    }
 }

@@ -18,6 +18,7 @@ use crate::limit::{
     Reset, Sweep, Verdict, Want, charge, nanos, verdict,
 };
 use crate::seam::Connector;
+use crate::telemetry::{self, Kind, Stamp, Subject};
 use crate::wait::unless;
 
 pub(crate) fn open<C: Connector>(core: &Arc<Core<C>>, policy: Policy) -> Arc<dyn RateLimiter> {
@@ -56,7 +57,7 @@ impl<C: Connector> Limiter<C> {
         if limits.shares.is_out(policy, limits.keeper.now()) {
             let now = limits.keeper.now();
             let decide = |want| limits.shares.decide(want, policy, now);
-            return Ok(wants.iter().map(decide).collect());
+            return Ok(telling(wants.iter().map(decide).collect()));
         }
         let asked: Vec<_> = lines
             .into_iter()
@@ -91,7 +92,7 @@ impl<C: Connector> Limiter<C> {
             }
         }
         match failed {
-            None => Ok(std::mem::take(&mut given.decisions)),
+            None => Ok(telling(std::mem::take(&mut given.decisions))),
             Some(error) => Err(error),
         }
     }
@@ -165,15 +166,19 @@ impl<C: Connector> RateLimiter for Limiter<C> {
             }
         };
         if let Some(judged) = outcome {
-            return Ok(verdict(wants, &policy, &charge, &judged));
+            let verdict = verdict(wants, &policy, &charge, &judged);
+            tell(&verdict);
+            return Ok(verdict);
         }
         let now = limits.keeper.now();
         let decisions = limits.shares.decide_all(wants, &policy, now);
-        Ok(Verdict {
+        let verdict = Verdict {
             admitted: decisions.iter().all(Decision::is_admitted),
             shadow: policy.shadow,
             decisions,
-        })
+        };
+        tell(&verdict);
+        Ok(verdict)
     }
 
     async fn peek(&self, want: &Want) -> Result<Decision> {
@@ -199,13 +204,24 @@ impl<C: Connector> RateLimiter for Limiter<C> {
         let policy = self.policy_now();
         want.check(policy.quota)
             .map_err(|error| error.during("until_ready"))?;
-        let sleep = self.limits().keeper.sleep(timeout);
-        unless(sleep, self.wait(want, &policy, timeout))
-            .await
-            .unwrap_or_else(|| {
+        let keeper = &self.limits().keeper;
+        let subject = Subject {
+            kind: Kind::RateLimiter,
+            namespace: &self.core.namespace,
+            key: &want.key,
+        };
+        let asked = Stamp::take(keeper);
+        let waiting = async {
+            let waiting = self.wait(want, &policy, timeout);
+            let decision = unless(keeper.sleep(timeout), waiting).await;
+            decision.unwrap_or_else(|| {
                 let message = format!("not admitted within {timeout:?}");
                 Err(Error::new(ErrorKind::TimedOut, "until_ready", message).on(&want.key))
             })
+        };
+        let decision = telemetry::acquiring(subject, "until_ready", waiting).await?;
+        telemetry::waited(subject, asked, self.core.warn, keeper);
+        Ok(decision)
     }
 
     async fn reserve(
@@ -227,6 +243,7 @@ impl<C: Connector> RateLimiter for Limiter<C> {
         let charged = self.limits().charge(charge.clone()).await;
         let judged = charged.map_err(|error| error.during("reserve").on(&want.key))?;
         let mut verdict = verdict(std::slice::from_ref(want), &policy, &charge, &judged);
+        tell(&verdict);
         let admitted = verdict.admitted;
         let decision = verdict.decisions.pop().ok_or_else(|| {
             let message = "a want was left without a decision";
@@ -310,6 +327,23 @@ impl<C: Connector> Drop for Undelivered<'_, C> {
         for decision in self.decisions.iter().filter(|decision| decision.at != 0) {
             let refund = self.limiter.refund_of(decision);
             self.limiter.limits().refund(refund, drop);
+        }
+    }
+}
+
+/// Tells of decisions that stand for themselves.
+fn telling(decisions: Vec<Decision>) -> Vec<Decision> {
+    for decision in &decisions {
+        telemetry::decided(decision.key(), decision.is_admitted());
+    }
+    decisions
+}
+
+/// Tells which limits were charged, or which of them refused.
+fn tell(verdict: &Verdict) {
+    for decision in &verdict.decisions {
+        if verdict.admitted || !decision.is_admitted() {
+            telemetry::decided(decision.key(), verdict.admitted);
         }
     }
 }

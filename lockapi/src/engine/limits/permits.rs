@@ -13,6 +13,7 @@ use crate::error::Result;
 use crate::key::Key;
 use crate::limit::{Decision, Judged, Line, Outcome, Permits, Refund};
 use crate::seam::Connector;
+use crate::telemetry;
 
 /// This part is given up for the difference in speed of two clocks.
 const DRIFT_PART: i64 = 50;
@@ -103,6 +104,10 @@ impl<C: Connector> Shared<C> {
 
     /// Asks for a block, of which the caller has the first permit; answers whether there is one.
     async fn ask(&self) -> Result<bool> {
+        let _asking = self.asking.lock().await;
+        if self.try_now() {
+            return Ok(true);
+        }
         let limits = self.limits();
         let asked = limits.keeper.now();
         let judged = if self.one.quota.window() == 0 {
@@ -181,15 +186,18 @@ struct Blocks<C: Connector>(Arc<Shared<C>>);
 #[async_trait]
 impl<C: Connector> Permits for Blocks<C> {
     fn try_now(&self) -> bool {
-        self.0.try_now()
+        let admitted = self.0.try_now();
+        // Otherwise nothing is at hand, which is no refusal.
+        if admitted {
+            telemetry::decided(&self.0.key, true);
+        }
+        admitted
     }
 
     async fn take(&self) -> Result<bool> {
-        if self.0.try_now() {
-            return Ok(true);
-        }
-        let _asking = self.0.asking.lock().await;
-        Ok(self.0.try_now() || self.0.ask().await?)
+        let admitted = self.0.try_now() || self.0.ask().await?;
+        telemetry::decided(&self.0.key, admitted);
+        Ok(admitted)
     }
 
     async fn give_back(&self) -> Result<()> {

@@ -11,6 +11,7 @@ use crate::error::Result;
 use crate::hold::Hold;
 use crate::queue::{Outcome, Settle, Settled, Ticket};
 use crate::seam::Connector;
+use crate::telemetry::{self, Kind, Renewal};
 
 /// A lease is extended when this part of it has passed …
 const EXTEND_PART: u32 = 3;
@@ -149,6 +150,7 @@ impl<C: Connector> Kept<C> {
         let lost = self.lock().remove(ticket);
         if let Some(entry) = lost {
             entry.hold.lose();
+            telemetry::lost([Kind::Job].into_iter());
             entry.hold.announce();
         }
     }
@@ -210,6 +212,7 @@ impl<C: Connector> Kept<C> {
             state.schedule(ticket, deadline);
         }
         self.arm(state);
+        telemetry::lost(lost.iter().map(|_| Kind::Job));
         for entry in lost {
             entry.hold.announce();
         }
@@ -226,6 +229,12 @@ impl<C: Connector> Kept<C> {
     }
 
     fn answered(&self, ticket: Ticket, sent: Time, lease: Duration, outcome: &Result<Settled>) {
+        let told = match outcome {
+            Ok(Settled::Done) => Renewal::Done,
+            Ok(Settled::Lost | Settled::Dead) => Renewal::Lost,
+            Ok(Settled::Locked) | Err(_) => Renewal::Failed,
+        };
+        telemetry::renewed(Kind::Job, &ticket.id, told);
         match outcome {
             Ok(Settled::Done) => self.extended(ticket, sent, lease),
             Ok(Settled::Lost | Settled::Dead) => self.lose(ticket),

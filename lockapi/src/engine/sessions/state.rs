@@ -264,7 +264,7 @@ impl News {
     }
 
     pub(super) fn tell(self) {
-        telemetry::lost(Kind::Mutex, self.lost.len());
+        telemetry::lost(self.lost.iter().map(|_| Kind::Mutex));
         for hold in self.lost {
             hold.announce();
         }

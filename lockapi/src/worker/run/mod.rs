@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 
 use crate::error::{Error, Result};
 use crate::queue::{Delivery, MAX_DELAY, Outcome, Queue, Settled};
+use crate::telemetry::Handling;
 use crate::wait::unless;
 use crate::worker::Settings;
 use crate::worker::attempt::{Verdict, attempt};
@@ -63,6 +64,16 @@ pub(super) struct Run {
 struct Running {
     delivery: Arc<Delivery>,
     since: Instant,
+    handling: Handling,
+}
+
+impl Running {
+    /// Its handler was dropped; tells of it, and answers how long it ran.
+    fn released(&self) -> Duration {
+        let took = self.since.elapsed();
+        self.handling.ended(&self.delivery, &Ending::Released, took);
+        took
+    }
 }
 
 struct Done {
@@ -196,9 +207,12 @@ impl Run {
         self.begun += 1;
         let number = self.begun;
         let context = Context::new(Arc::clone(&delivery));
-        let work = (handler.begin)(context.clone(), self.slots.take());
+        let handling = Handling::of(&delivery);
+        let slot = self.slots.take();
+        let work = handling.run(|| (handler.begin)(context.clone(), slot));
         let terms = handler.terms.as_ref().unwrap_or(&self.settings.terms);
         let attempt = attempt(work, context, Arc::clone(&self.queue), terms.time());
+        let attempt = handling.around(attempt);
         self.handling.push(match &self.settings.spawn {
             None => Box::pin(async move { (number, attempt.await) }),
             Some(spawn) => {
@@ -213,22 +227,29 @@ impl Run {
             }
         });
         let since = Instant::now();
-        self.running.insert(number, Running { delivery, since });
+        let running = Running {
+            delivery,
+            since,
+            handling,
+        };
+        self.running.insert(number, running);
     }
 
     fn judge(&mut self, number: u64, verdict: Verdict) {
-        let Some(Running { delivery, since }) = self.running.remove(&number) else {
+        let Some(running) = self.running.remove(&number) else {
             return;
         };
-        let took = since.elapsed();
+        let delivery = &running.delivery;
+        let took = running.since.elapsed();
         self.pace.handled(took);
         let ending = match verdict {
             Verdict::Answered(Ok(())) => Ending::Done,
-            Verdict::Answered(Err(failed)) => self.ending(&delivery, failed),
+            Verdict::Answered(Err(failed)) => self.ending(delivery, failed),
             Verdict::Lost => Ending::Lost,
             Verdict::Left => Ending::Released,
         };
-        self.finish(delivery, took, ending);
+        running.handling.ended(delivery, &ending, took);
+        self.finish(running.delivery, took, ending);
     }
 
     fn ending(&self, delivery: &Delivery, failed: Failed) -> Ending {
@@ -315,8 +336,9 @@ impl Run {
     /// Drops the handlers that run, and returns their jobs.
     fn give_up(&mut self) {
         self.handling = FuturesUnordered::new();
-        for (_, Running { delivery, since }) in std::mem::take(&mut self.running) {
-            self.finish(delivery, since.elapsed(), Ending::Released);
+        for (_, running) in std::mem::take(&mut self.running) {
+            let took = running.released();
+            self.finish(running.delivery, took, Ending::Released);
         }
     }
 }
@@ -329,6 +351,7 @@ impl Drop for Run {
             self.queue.settle_later(delivery.ticket(), outcome);
         };
         for running in self.running.values() {
+            running.released();
             later(&running.delivery, Outcome::Release);
         }
         for delivery in &self.ahead {
