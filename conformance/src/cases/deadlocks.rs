@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
+use lockapi::engine::Options;
 use lockapi::{Backend, BackendExt, ErrorKind, Line, Mutex, MutexGuard, Result};
 
 use crate::context::{Context, MINUTE};
@@ -19,6 +20,7 @@ register! { "deadlocks":
     M15 circle_through_readers;
     M15 waiting_without_a_circle_is_no_error;
     M15 line_that_left_is_waited_for_no_more;
+    M15 line_that_was_served_is_waited_for_no_more;
     M15 by_hand_it_ends_with_the_timeout;
     M15 transactions_in_opposite_order_end_in_one_error [Transactions];
 }
@@ -212,13 +214,24 @@ async fn circle_through_readers(cx: Context) {
         .await
         .unwrap();
     let b = lines[1].lock(&*mutex(&there, "b")).await.unwrap();
-    let mut first = begin(&mutex(&there, "a"), &lines[1]);
-    not_yet("granted beside a reader", &mut first).await;
-    refused(soon("an error", lines[0].lock(&*mutex(&here, "b"))).await);
-    reader.unlock().await.unwrap();
-    let guard = soon("the writer", first).await.unwrap().unwrap();
-    guard.unlock().await.unwrap();
-    b.unlock().await.unwrap();
+    let writing = begin(&mutex(&there, "a"), &lines[1]);
+    let locking = begin(&mutex(&here, "b"), &lines[0]);
+    match soon("an error", select(writing, locking)).await {
+        Either::Left((outcome, locking)) => {
+            refused(outcome.unwrap());
+            b.unlock().await.unwrap();
+            let guard = soon("the mutex", locking).await.unwrap().unwrap();
+            guard.unlock().await.unwrap();
+            reader.unlock().await.unwrap();
+        }
+        Either::Right((outcome, writing)) => {
+            refused(outcome.unwrap());
+            reader.unlock().await.unwrap();
+            let guard = soon("the writer", writing).await.unwrap().unwrap();
+            guard.unlock().await.unwrap();
+            b.unlock().await.unwrap();
+        }
+    }
     free(&cx, &["a", "b"]).await;
 }
 
@@ -278,6 +291,42 @@ async fn line_that_left_is_waited_for_no_more(cx: Context) {
         .unlock()
         .await
         .unwrap();
+}
+
+async fn line_that_was_served_is_waited_for_no_more(cx: Context) {
+    // With one session that waits, for one line after the other.
+    let here = cx.connect(Options::default().waiters(1)).await.unwrap();
+    let there = cx.backend().await;
+    let (one, other) = (Line::new(), Line::new());
+    let b = one.lock(&*mutex(&here, "b")).await.unwrap();
+    let a = mutex(&there, "a").lock().await.unwrap();
+    let mut wait = begin(&mutex(&here, "a"), &one);
+    not_yet("granted although it is held", &mut wait).await;
+    a.unlock().await.unwrap();
+    let a = soon("granted", wait).await.unwrap().unwrap();
+    a.unlock().await.unwrap();
+    b.unlock().await.unwrap();
+    // Who waits now has never held the other.
+    let b = mutex(&here, "b").lock().await.unwrap();
+    let c = other.lock(&*mutex(&there, "c")).await.unwrap();
+    let waits = [
+        begin(&mutex(&here, "c"), &Line::new()),
+        begin(&mutex(&there, "b"), &other),
+    ];
+    for key in ["c", "b"] {
+        let lock = cx.lock_id(key);
+        eventually("it waits", async || cx.locks(lock).await.waiting == 1).await;
+    }
+    // Long enough for several looks.
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    b.unlock().await.unwrap();
+    let [last, next] = waits;
+    let b = soon("the mutex", next).await.unwrap().unwrap();
+    b.unlock().await.unwrap();
+    c.unlock().await.unwrap();
+    let c = soon("the other mutex", last).await.unwrap().unwrap();
+    c.unlock().await.unwrap();
+    free(&cx, &["a", "b", "c"]).await;
 }
 
 async fn by_hand_it_ends_with_the_timeout(cx: Context) {

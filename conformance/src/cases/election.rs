@@ -15,6 +15,7 @@ register! { "election":
     E02 everybody_can_read_who_leads;
     E03 work_stops_when_the_term_ends;
     E04 observers_see_the_leader_change;
+    E04 observers_see_a_leader_follow_another;
     E04 observers_see_a_term_expire;
     E05 a_leader_that_died_is_replaced;
     E06 minimum_hold_outlasts_a_resignation;
@@ -143,6 +144,20 @@ async fn observers_see_the_leader_change(cx: Context) {
         };
         let seen = soon("nobody", leaders.next()).await.unwrap();
         assert_eq!(seen, None, "after {token}");
+    }
+}
+
+async fn observers_see_a_leader_follow_another(cx: Context) {
+    let (here, there) = (
+        election(&cx, by_hand()).await,
+        election(&cx, by_hand()).await,
+    );
+    let mut leaders = there.observe();
+    for candidate in [&here, &there, &here] {
+        let term = candidate.campaign().await.unwrap();
+        let seen = soon("the next leader", leaders.next()).await.unwrap();
+        assert_eq!(seen.expect("a leader").token, term.fence().token());
+        term.release().await.unwrap();
     }
 }
 

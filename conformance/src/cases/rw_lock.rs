@@ -17,6 +17,7 @@ register! { "rw_lock":
     M17 readers_share_and_a_writer_is_alone;
     M17 readers_of_a_process_hold_one_lock;
     M17 writer_and_mutex_of_a_key_exclude_each_other;
+    M17 readers_behind_a_writer_share;
     M17 served_in_order_of_arrival;
     M17 waiting_writer_of_another_process_is_not_starved;
     M17 waiting_reader_of_another_process_is_not_starved;
@@ -107,6 +108,19 @@ async fn writer_and_mutex_of_a_key_exclude_each_other(cx: Context) {
             assert!(door.try_read().await.unwrap().is_none());
             guard.unlock().await.unwrap();
         }
+    }
+}
+
+async fn readers_behind_a_writer_share(cx: Context) {
+    let door = cx.rw_lock("door").await;
+    let writer = door.write().await.unwrap();
+    let mut reading = join_all([door.read(), door.read()]);
+    // Soon after the writer came, so that the lock is passed on within the process.
+    assert!(futures_util::poll!(&mut reading).is_pending());
+    writer.unlock().await.unwrap();
+    let readers = soon("both at once", reading).await;
+    for reader in readers {
+        reader.unwrap().unlock().await.unwrap();
     }
 }
 

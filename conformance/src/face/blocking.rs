@@ -30,10 +30,19 @@ pub(super) fn wrap(backend: blocking::Backend) -> Arc<dyn Backend> {
 #[derive(Clone, Debug)]
 struct Blocking<T>(T);
 
-#[derive(Debug)]
-struct Named<T> {
-    inner: T,
-    namespace: String,
+impl<T: Clone + Send + Sync + 'static> Blocking<T> {
+    async fn with<R: Send + 'static>(&self, work: impl FnOnce(T) -> R + Send + 'static) -> R {
+        let inner = self.0.clone();
+        call(move || work(inner)).await
+    }
+}
+
+/// Returns once something is lost. A thread that waits for the loss would keep the guard from being
+/// unlocked.
+async fn until(is_lost: impl Fn() -> bool) {
+    while !is_lost() {
+        tokio::time::sleep(LOOK).await;
+    }
 }
 
 /// Runs a blocking call; a panic in it goes on here.
@@ -59,10 +68,7 @@ impl Backend for Blocking<blocking::Backend> {
     }
 
     fn open_mutex(&self, key: Key) -> Result<Arc<dyn Mutex>> {
-        Ok(Arc::new(Named {
-            inner: self.0.mutex(key)?,
-            namespace: self.0.namespace().to_owned(),
-        }))
+        Ok(Arc::new(Blocking(self.0.mutex(key)?)))
     }
 
     fn open_rw_lock(&self, key: Key) -> Result<Arc<dyn RwLock>> {
@@ -82,10 +88,7 @@ impl Backend for Blocking<blocking::Backend> {
     }
 
     fn open_leased_mutex(&self, key: Key, terms: Terms) -> Result<Arc<dyn Mutex>> {
-        Ok(Arc::new(Named {
-            inner: self.0.leased_mutex(key, terms)?,
-            namespace: self.0.namespace().to_owned(),
-        }))
+        Ok(Arc::new(Blocking(self.0.leased_mutex(key, terms)?)))
     }
 
     fn open_queue(
@@ -122,8 +125,7 @@ impl Backend for Blocking<blocking::Backend> {
     }
 
     async fn migrate(&self) -> Result<()> {
-        let backend = self.0.clone();
-        call(move || backend.migrate()).await
+        self.with(|backend| backend.migrate()).await
     }
 }
 
@@ -136,39 +138,33 @@ fn lease_guard(guard: blocking::LeaseGuard) -> Box<dyn LeaseGuard> {
 }
 
 #[async_trait]
-impl Mutex for Named<blocking::Mutex> {
+impl Mutex for Blocking<blocking::Mutex> {
     fn key(&self) -> &Key {
-        self.inner.key()
+        self.0.key()
     }
 
     fn namespace(&self) -> &str {
-        &self.namespace
+        self.0.namespace()
     }
 
     fn is_leased(&self) -> bool {
-        self.inner.is_leased()
+        self.0.is_leased()
     }
 
     fn on(&self, line: &Line) -> Arc<dyn Mutex> {
-        Arc::new(Named {
-            inner: self.inner.on(line),
-            namespace: self.namespace.clone(),
-        })
+        Arc::new(Blocking(self.0.on(line)))
     }
 
     async fn try_lock(&self) -> Result<Option<Box<dyn MutexGuard>>> {
-        let mutex = self.inner.clone();
-        Ok(call(move || mutex.try_lock()).await?.map(mutex_guard))
+        Ok(self.with(|mutex| mutex.try_lock()).await?.map(mutex_guard))
     }
 
     async fn lock(&self) -> Result<Box<dyn MutexGuard>> {
-        let mutex = self.inner.clone();
-        call(move || mutex.lock()).await.map(mutex_guard)
+        self.with(|mutex| mutex.lock()).await.map(mutex_guard)
     }
 
     async fn lock_timeout(&self, timeout: Duration) -> Result<Box<dyn MutexGuard>> {
-        let mutex = self.inner.clone();
-        call(move || mutex.lock_timeout(timeout))
+        self.with(move |mutex| mutex.lock_timeout(timeout))
             .await
             .map(mutex_guard)
     }
@@ -185,10 +181,7 @@ impl MutexGuard for Blocking<blocking::MutexGuard> {
     }
 
     async fn lost(&self) {
-        // A thread that waits for the loss would keep the guard from being unlocked.
-        while !self.0.is_lost() {
-            tokio::time::sleep(LOOK).await;
-        }
+        until(|| self.0.is_lost()).await;
         self.0.lost();
     }
 
@@ -204,25 +197,24 @@ impl Lease for Blocking<blocking::Lease> {
     }
 
     async fn try_acquire(&self) -> Result<Option<Box<dyn LeaseGuard>>> {
-        let lease = self.0.clone();
-        Ok(call(move || lease.try_acquire()).await?.map(lease_guard))
+        Ok(self
+            .with(|lease| lease.try_acquire())
+            .await?
+            .map(lease_guard))
     }
 
     async fn acquire(&self) -> Result<Box<dyn LeaseGuard>> {
-        let lease = self.0.clone();
-        call(move || lease.acquire()).await.map(lease_guard)
+        self.with(|lease| lease.acquire()).await.map(lease_guard)
     }
 
     async fn acquire_timeout(&self, timeout: Duration) -> Result<Box<dyn LeaseGuard>> {
-        let lease = self.0.clone();
-        call(move || lease.acquire_timeout(timeout))
+        self.with(move |lease| lease.acquire_timeout(timeout))
             .await
             .map(lease_guard)
     }
 
     async fn peek(&self) -> Result<Option<Holder>> {
-        let lease = self.0.clone();
-        call(move || lease.peek()).await
+        self.with(|lease| lease.peek()).await
     }
 }
 
@@ -241,15 +233,12 @@ impl LeaseGuard for Blocking<Arc<blocking::LeaseGuard>> {
     }
 
     async fn lost(&self) {
-        while !self.0.is_lost() {
-            tokio::time::sleep(LOOK).await;
-        }
+        until(|| self.0.is_lost()).await;
         self.0.lost();
     }
 
     async fn renew(&self) -> Result<()> {
-        let guard = Arc::clone(&self.0);
-        call(move || guard.renew()).await
+        self.with(|guard| guard.renew()).await
     }
 
     async fn release(self: Box<Self>) -> Result<()> {

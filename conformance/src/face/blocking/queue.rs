@@ -10,7 +10,7 @@ use lockapi::queue::{
 };
 use lockapi::{Result, blocking};
 
-use super::{Blocking, call};
+use super::Blocking;
 
 #[async_trait]
 impl Queue for Blocking<blocking::Queue> {
@@ -27,13 +27,13 @@ impl Queue for Blocking<blocking::Queue> {
     }
 
     async fn push_all(&self, jobs: Vec<Job>) -> Result<Vec<Pushed>> {
-        let queue = self.0.clone();
-        call(move || queue.push_all(jobs)).await
+        self.with(move |queue| queue.push_all(jobs)).await
     }
 
     async fn exchange(&self, acks: Vec<Ticket>, claim: Option<&Claim>) -> Result<Exchange> {
-        let (queue, claim) = (self.0.clone(), claim.cloned());
-        let mut exchange = call(move || queue.exchange(acks, claim.as_ref())).await?;
+        let claim = claim.cloned();
+        let exchange = self.with(move |queue| queue.exchange(acks, claim.as_ref()));
+        let mut exchange = exchange.await?;
         let queue: Arc<dyn Queue> = Arc::new(self.clone());
         exchange.deliveries = exchange
             .deliveries
@@ -44,13 +44,11 @@ impl Queue for Blocking<blocking::Queue> {
     }
 
     async fn arrival(&self, seen: u64, at_most: Duration) -> Duration {
-        let queue = self.0.clone();
-        call(move || queue.arrival(seen, at_most)).await
+        self.with(move |queue| queue.arrival(seen, at_most)).await
     }
 
     async fn settle(&self, ticket: Ticket, outcome: Outcome) -> Result<Settled> {
-        let queue = self.0.clone();
-        call(move || queue.settle(ticket, outcome)).await
+        self.with(move |queue| queue.settle(ticket, outcome)).await
     }
 
     fn settle_later(&self, ticket: Ticket, outcome: Outcome) {
@@ -63,8 +61,7 @@ impl Queue for Blocking<blocking::Queue> {
     }
 
     async fn set_paused(&self, paused: bool) -> Result<()> {
-        let queue = self.0.clone();
-        call(move || {
+        self.with(move |queue| {
             if paused {
                 queue.pause()
             } else {
@@ -75,32 +72,27 @@ impl Queue for Blocking<blocking::Queue> {
     }
 
     async fn cancel(&self, ids: Vec<i64>) -> Result<Vec<i64>> {
-        let queue = self.0.clone();
-        call(move || queue.cancel(ids)).await
+        self.with(move |queue| queue.cancel(ids)).await
     }
 
     async fn purge(&self) -> Result<u64> {
-        let queue = self.0.clone();
-        call(move || queue.purge()).await
+        self.with(|queue| queue.purge()).await
     }
 
     async fn statistics(&self) -> Result<Statistics> {
-        let queue = self.0.clone();
-        call(move || queue.statistics()).await
+        self.with(|queue| queue.statistics()).await
     }
 
     async fn dead_letters(&self, after: i64, most: usize) -> Result<Vec<DeadLetter>> {
-        let queue = self.0.clone();
-        call(move || queue.dead_letters(after, most)).await
+        self.with(move |queue| queue.dead_letters(after, most))
+            .await
     }
 
     async fn redrive(&self, ids: Vec<i64>) -> Result<u64> {
-        let queue = self.0.clone();
-        call(move || queue.redrive(ids)).await
+        self.with(move |queue| queue.redrive(ids)).await
     }
 
     async fn discard(&self, ids: Vec<i64>) -> Result<u64> {
-        let queue = self.0.clone();
-        call(move || queue.discard(ids)).await
+        self.with(move |queue| queue.discard(ids)).await
     }
 }

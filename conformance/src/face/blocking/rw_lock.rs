@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockapi::{Key, Line, MutexGuard, ReadGuard, Result, RwLock, blocking};
 
-use super::{Blocking, LOOK, call, mutex_guard};
+use super::{Blocking, call, mutex_guard, until};
 
 fn read_guard(guard: blocking::ReadGuard) -> Box<dyn ReadGuard> {
     Box::new(Blocking(guard))
@@ -27,35 +27,29 @@ impl RwLock for Blocking<blocking::RwLock> {
     }
 
     async fn try_read(&self) -> Result<Option<Box<dyn ReadGuard>>> {
-        let lock = self.0.clone();
-        Ok(call(move || lock.try_read()).await?.map(read_guard))
+        Ok(self.with(|lock| lock.try_read()).await?.map(read_guard))
     }
 
     async fn read(&self) -> Result<Box<dyn ReadGuard>> {
-        let lock = self.0.clone();
-        call(move || lock.read()).await.map(read_guard)
+        self.with(|lock| lock.read()).await.map(read_guard)
     }
 
     async fn read_timeout(&self, timeout: Duration) -> Result<Box<dyn ReadGuard>> {
-        let lock = self.0.clone();
-        call(move || lock.read_timeout(timeout))
+        self.with(move |lock| lock.read_timeout(timeout))
             .await
             .map(read_guard)
     }
 
     async fn try_write(&self) -> Result<Option<Box<dyn MutexGuard>>> {
-        let lock = self.0.clone();
-        Ok(call(move || lock.try_write()).await?.map(mutex_guard))
+        Ok(self.with(|lock| lock.try_write()).await?.map(mutex_guard))
     }
 
     async fn write(&self) -> Result<Box<dyn MutexGuard>> {
-        let lock = self.0.clone();
-        call(move || lock.write()).await.map(mutex_guard)
+        self.with(|lock| lock.write()).await.map(mutex_guard)
     }
 
     async fn write_timeout(&self, timeout: Duration) -> Result<Box<dyn MutexGuard>> {
-        let lock = self.0.clone();
-        call(move || lock.write_timeout(timeout))
+        self.with(move |lock| lock.write_timeout(timeout))
             .await
             .map(mutex_guard)
     }
@@ -68,10 +62,7 @@ impl ReadGuard for Blocking<blocking::ReadGuard> {
     }
 
     async fn lost(&self) {
-        // A thread that waits for the loss would keep the guard from being unlocked.
-        while !self.0.is_lost() {
-            tokio::time::sleep(LOOK).await;
-        }
+        until(|| self.0.is_lost()).await;
         self.0.lost();
     }
 

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use lockapi::schedule::{Decision, Round, Run, Scheduler, Task, TaskState, Terms};
 use lockapi::{Result, blocking};
 
-use super::{Blocking, call};
+use super::Blocking;
 
 #[async_trait]
 impl Scheduler for Blocking<blocking::Scheduler> {
@@ -23,18 +23,17 @@ impl Scheduler for Blocking<blocking::Scheduler> {
     }
 
     async fn set(&self, task: Task) -> Result<bool> {
-        let scheduler = self.0.clone();
-        call(move || scheduler.set(task)).await
+        self.with(move |scheduler| scheduler.set(task)).await
     }
 
     async fn remove(&self, task: &str) -> Result<bool> {
-        let (scheduler, task) = (self.0.clone(), task.to_owned());
-        call(move || scheduler.remove(&task)).await
+        let task = task.to_owned();
+        self.with(move |scheduler| scheduler.remove(&task)).await
     }
 
     async fn set_enabled(&self, task: &str, enabled: bool) -> Result<bool> {
-        let (scheduler, task) = (self.0.clone(), task.to_owned());
-        call(move || {
+        let task = task.to_owned();
+        self.with(move |scheduler| {
             if enabled {
                 scheduler.enable(&task)
             } else {
@@ -45,27 +44,28 @@ impl Scheduler for Blocking<blocking::Scheduler> {
     }
 
     async fn run_now(&self, task: &str) -> Result<Option<Decision>> {
-        let (scheduler, task) = (self.0.clone(), task.to_owned());
-        call(move || scheduler.run_now(&task)).await
+        let task = task.to_owned();
+        self.with(move |scheduler| scheduler.run_now(&task)).await
     }
 
     async fn tasks(&self, after: &str, most: usize) -> Result<Vec<TaskState>> {
-        let (scheduler, after) = (self.0.clone(), after.to_owned());
-        call(move || scheduler.tasks(&after, most)).await
+        let after = after.to_owned();
+        self.with(move |scheduler| scheduler.tasks(&after, most))
+            .await
     }
 
     async fn runs(&self, task: &str, before: Option<SystemTime>, most: usize) -> Result<Vec<Run>> {
-        let (scheduler, task) = (self.0.clone(), task.to_owned());
-        call(move || scheduler.runs(&task, before, most)).await
+        let task = task.to_owned();
+        self.with(move |scheduler| scheduler.runs(&task, before, most))
+            .await
     }
 
     async fn tick(&self) -> Result<Round> {
-        let scheduler = self.0.clone();
-        call(move || scheduler.tick()).await
+        self.with(|scheduler| scheduler.tick()).await
     }
 
     async fn changed(&self, seen: u64, at_most: Duration) {
-        let scheduler = self.0.clone();
-        call(move || scheduler.changed(seen, at_most)).await;
+        self.with(move |scheduler| scheduler.changed(seen, at_most))
+            .await;
     }
 }

@@ -8,28 +8,28 @@ use lockapi::sight::{
 };
 use lockapi::{Key, Result};
 
-use super::{Blocking, call};
+use super::Blocking;
 
 #[async_trait]
 impl Inspector for Blocking<blocking::Inspector> {
     async fn locks(&self, filter: &Filter) -> Result<Vec<HeldLock>> {
-        let (inner, filter) = (self.0.clone(), filter.clone());
-        call(move || inner.locks(&filter)).await
+        let filter = filter.clone();
+        self.with(move |inner| inner.locks(&filter)).await
     }
 
     async fn leases(&self, filter: &Filter) -> Result<Vec<HeldLease>> {
-        let (inner, filter) = (self.0.clone(), filter.clone());
-        call(move || inner.leases(&filter)).await
+        let filter = filter.clone();
+        self.with(move |inner| inner.leases(&filter)).await
     }
 
     async fn waiters(&self, filter: &Filter) -> Result<Vec<Waiter>> {
-        let (inner, filter) = (self.0.clone(), filter.clone());
-        call(move || inner.waiters(&filter)).await
+        let filter = filter.clone();
+        self.with(move |inner| inner.waiters(&filter)).await
     }
 
     async fn running(&self, filter: &Filter) -> Result<Vec<RunningJob>> {
-        let (inner, filter) = (self.0.clone(), filter.clone());
-        call(move || inner.running(&filter)).await
+        let filter = filter.clone();
+        self.with(move |inner| inner.running(&filter)).await
     }
 
     fn contention(&self, filter: &Filter) -> Result<Vec<Contention>> {
@@ -37,27 +37,29 @@ impl Inspector for Blocking<blocking::Inspector> {
     }
 
     async fn audit(&self, filter: &Filter) -> Result<Vec<Audited>> {
-        let (inner, filter) = (self.0.clone(), filter.clone());
-        call(move || inner.audit(&filter)).await
+        let filter = filter.clone();
+        self.with(move |inner| inner.audit(&filter)).await
     }
 }
 
 #[async_trait]
 impl Operator for Blocking<blocking::Operator> {
     async fn release_lease(&self, key: Key, reason: &str) -> Result<Vec<String>> {
-        let (inner, reason) = (self.0.clone(), reason.to_owned());
-        call(move || inner.release_lease(key, &reason)).await
+        let reason = reason.to_owned();
+        self.with(move |inner| inner.release_lease(key, &reason))
+            .await
     }
 
     async fn terminate_holder(&self, key: Key, reason: &str) -> Result<Vec<Ended>> {
-        let (inner, reason) = (self.0.clone(), reason.to_owned());
-        call(move || inner.terminate_holder(key, &reason)).await
+        let reason = reason.to_owned();
+        self.with(move |inner| inner.terminate_holder(key, &reason))
+            .await
     }
 
     async fn cancel_job(&self, queue: &str, id: i64, reason: &str) -> Result<bool> {
-        let (inner, reason) = (self.0.clone(), reason.to_owned());
-        let queue = queue.to_owned();
-        call(move || inner.cancel_job(&queue, id, &reason)).await
+        let (queue, reason) = (queue.to_owned(), reason.to_owned());
+        self.with(move |inner| inner.cancel_job(&queue, id, &reason))
+            .await
     }
 
     fn prioritize(&self, pid: i64, priority: Priority) -> Result<PriorityScope> {

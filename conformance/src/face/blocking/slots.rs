@@ -19,8 +19,7 @@ impl Semaphore for Blocking<blocking::Semaphore> {
     }
 
     async fn try_acquire_many(&self, permits: u32) -> Result<Option<Box<dyn LeaseGuard>>> {
-        let semaphore = self.0.clone();
-        let granted = call(move || match permits {
+        let granted = self.with(move |semaphore| match permits {
             1 => semaphore.try_acquire(),
             many => semaphore.try_acquire_many(many),
         });
@@ -28,8 +27,7 @@ impl Semaphore for Blocking<blocking::Semaphore> {
     }
 
     async fn acquire_many(&self, permits: u32) -> Result<Box<dyn LeaseGuard>> {
-        let semaphore = self.0.clone();
-        let granted = call(move || match permits {
+        let granted = self.with(move |semaphore| match permits {
             1 => semaphore.acquire(),
             many => semaphore.acquire_many(many),
         });
@@ -41,8 +39,7 @@ impl Semaphore for Blocking<blocking::Semaphore> {
         permits: u32,
         timeout: Duration,
     ) -> Result<Box<dyn LeaseGuard>> {
-        let semaphore = self.0.clone();
-        let granted = call(move || match permits {
+        let granted = self.with(move |semaphore| match permits {
             1 => semaphore.acquire_timeout(timeout),
             many => semaphore.acquire_many_timeout(many, timeout),
         });
@@ -57,26 +54,25 @@ impl Election for Blocking<blocking::Election> {
     }
 
     async fn try_campaign(&self) -> Result<Option<Box<dyn LeaseGuard>>> {
-        let election = self.0.clone();
-        Ok(call(move || election.try_campaign())
+        Ok(self
+            .with(|election| election.try_campaign())
             .await?
             .map(lease_guard))
     }
 
     async fn campaign(&self) -> Result<Box<dyn LeaseGuard>> {
-        let election = self.0.clone();
-        call(move || election.campaign()).await.map(lease_guard)
+        self.with(|election| election.campaign())
+            .await
+            .map(lease_guard)
     }
 
     async fn campaign_timeout(&self, timeout: Duration) -> Result<Box<dyn LeaseGuard>> {
-        let election = self.0.clone();
-        let granted = call(move || election.campaign_timeout(timeout));
+        let granted = self.with(move |election| election.campaign_timeout(timeout));
         granted.await.map(lease_guard)
     }
 
     async fn leader(&self) -> Result<Option<Holder>> {
-        let election = self.0.clone();
-        call(move || election.leader()).await
+        self.with(|election| election.leader()).await
     }
 
     fn observe(&self) -> Box<dyn Observer> {
