@@ -170,7 +170,7 @@ impl Place {
 /// What a process is to do.
 pub(crate) struct Task {
     library: String,
-    url: String,
+    pub(crate) url: String,
     /// Where it records it.
     pub(crate) file: PathBuf,
     /// How much it is.

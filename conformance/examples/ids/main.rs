@@ -84,6 +84,8 @@ fn run() -> Result<bool, Problem> {
     let took = start.elapsed();
     let found = audit::compare(&crew.files)?;
     let (killed, stopped) = (crew.killed, crew.stopped);
+    // Each process does it when it starts.
+    set += crew.files.len();
     println!(
         "ids          {:>12}   recorded in {:.1} s",
         found.ids,

@@ -7,13 +7,17 @@ use std::time::Duration;
 use lockapi::ErrorKind;
 use lockapi::blocking::Backend;
 use lockapi::id::Terms;
+use postgres::{Client, NoTls};
 
+use crate::SET_AHEAD;
 use crate::common::{Problem, Task};
 
 pub(crate) fn run(task: &Task) -> Result<(), Problem> {
     let backend = Backend::connect(task.connect())?;
     let terms = Terms::default().reserve(Duration::from_millis(300));
     let ids = backend.id_gen("audit", terms)?;
+    // So that it takes the number of a process that is alive, and makes ids of it.
+    Client::connect(&task.url, NoTls)?.execute(SET_AHEAD, &[])?;
     let mut file = BufWriter::new(File::create(&task.file)?);
     let mut made = 0;
     while made < task.work {
