@@ -262,9 +262,14 @@ impl Told {
 
     /// Whether there was an event with all of these parts.
     fn has(&self, parts: &[&str]) -> bool {
+        self.events(parts) > 0
+    }
+
+    /// How many events have all of these parts.
+    fn events(&self, parts: &[&str]) -> usize {
         let seen = self.0.lock().unwrap();
-        let has = |text: &String| parts.iter().all(|part| text.contains(part));
-        seen.events.iter().any(has)
+        let has = |text: &&String| parts.iter().all(|part| text.contains(part));
+        seen.events.iter().filter(has).count()
     }
 
     /// The spans with all of these parts; each of them is over.
@@ -381,11 +386,19 @@ fn mutexes(kept: &Kept, told: &Told, clock: &ManualClock, backend: &Backend) {
     assert_eq!(error.kind(), ErrorKind::TimedOut);
     assert!(kept.counts("lockapi_acquisitions_total mutex refused", 2.0));
     clock.advance(Duration::from_secs(20));
+    let warned = [
+        ["WARN", "held long", "key=long"],
+        ["WARN", "waited long", "key=long"],
+    ];
+    eventually("it is warned of while it lasts", || {
+        warned.iter().all(|event| told.has(event))
+    });
     guard.unlock().unwrap();
     waiting.join().unwrap();
     assert!(kept.values("lockapi_wait_seconds mutex").contains(&20.0));
-    assert!(told.has(&["WARN", "held long", "key=long"]));
-    assert!(told.has(&["WARN", "waited long", "key=long"]));
+    for event in warned {
+        assert_eq!(told.events(&event), 1, "once");
+    }
 
     // A call that is dropped has been left.
     let guard = mutex.lock().unwrap();

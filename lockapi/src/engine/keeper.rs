@@ -142,6 +142,16 @@ impl Keeper {
         self.shared.insert(at, Due::Run(Box::new(action)));
     }
 
+    /// Runs `action` on the keeper's thread at `at`, unless the alarm is dropped before; it must not
+    /// block, nor own a keeper.
+    #[cfg(feature = "tracing")]
+    pub(crate) fn alarm(&self, at: Time, action: impl FnOnce() + Send + 'static) -> Alarm {
+        Alarm {
+            keeper: Arc::clone(&self.shared),
+            id: self.shared.insert(at, Due::Run(Box::new(action))),
+        }
+    }
+
     /// Completes `after` from now.
     pub(crate) fn sleep(&self, after: Duration) -> Sleep {
         Sleep {
@@ -149,6 +159,21 @@ impl Keeper {
             until: self.now().saturating_add(after),
             timer: None,
         }
+    }
+}
+
+/// See [`Keeper::alarm`].
+#[cfg(feature = "tracing")]
+pub(crate) struct Alarm {
+    keeper: Arc<Shared>,
+    id: TimerId,
+}
+
+#[cfg(feature = "tracing")]
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        let action = self.keeper.lock().due.remove(&self.id);
+        drop(action);
     }
 }
 

@@ -26,7 +26,7 @@ use crate::schedule::{self, Scheduler};
 use crate::seam::{Connector, Mode};
 use crate::semaphore::{MAX_PERMITS, Semaphore, check_permits};
 use crate::sight::{Inspector, Operator};
-use crate::telemetry::{self, Warn};
+use crate::telemetry::{self, Kind, Subject, Warn};
 
 mod apart;
 mod clock;
@@ -56,6 +56,8 @@ mod slots;
 pub(crate) use clock::Clock;
 pub use clock::ManualClock;
 use contention::Contended;
+#[cfg(feature = "tracing")]
+pub(crate) use keeper::Alarm;
 pub(crate) use keeper::Keeper;
 use lane::Lane;
 use leases::Leases;
@@ -223,6 +225,17 @@ impl<C: Connector> Core<C> {
             contended: Arc::default(),
             notices,
         })
+    }
+
+    /// What is told of something that belongs to a key.
+    fn subject<'a>(&'a self, kind: Kind, key: &'a Key) -> Subject<'a> {
+        Subject {
+            kind,
+            namespace: &self.namespace,
+            key,
+            warn: self.warn,
+            keeper: &self.links.keeper,
+        }
     }
 
     fn check_lock(&self, key: &Key, operation: &'static str) -> Result<()> {

@@ -144,18 +144,12 @@ impl<C: Connector> Named<C> {
     }
 
     fn subject(&self) -> Subject<'_> {
-        Subject {
-            kind: Kind::Mutex,
-            namespace: &self.handle.core.namespace,
-            key: &self.handle.key,
-        }
+        self.handle.core.subject(Kind::Mutex, &self.handle.key)
     }
 
     fn guard(&self, (grant, asked): Granted) -> Guard<C> {
-        let core = &self.handle.core;
-        let keeper = &core.links.keeper;
         Guard {
-            held: telemetry::granted(self.subject(), asked, core.warn, keeper, &grant.hold),
+            held: telemetry::granted(self.subject(), asked, &grant.hold),
             grant,
             handle: Arc::clone(&self.handle),
         }

@@ -85,15 +85,15 @@ impl Options {
         self
     }
 
-    /// Warns of each mutex or lease that was granted after `time` or more, with the feature `tracing`;
-    /// never unless set.
+    /// Warns of each call that waits for a lock, a lease, a permit, a leadership or a rate limit for
+    /// `time` or more, once and while it waits, with the feature `tracing`; never unless set.
     #[must_use]
     pub fn warn_waited(mut self, time: Duration) -> Self {
         self.warn.waited = Some(time);
         self
     }
 
-    /// Warns of each guard of a mutex or lease that is given up after `time` or more, with the feature
+    /// Warns of each guard that is held for `time` or more, once and while it is held, with the feature
     /// `tracing`; never unless set.
     #[must_use]
     pub fn warn_held(mut self, time: Duration) -> Self {

@@ -42,11 +42,7 @@ struct Handle<C: Connector> {
 
 impl<C: Connector> Handle<C> {
     fn subject(&self, what: What) -> Subject<'_> {
-        Subject {
-            kind: what.kind(),
-            namespace: &self.core.namespace,
-            key: &self.key,
-        }
+        self.core.subject(what.kind(), &self.key)
     }
 }
 
@@ -255,10 +251,8 @@ impl<C: Connector> Slots<C> {
     }
 
     fn guard(&self, claim: Claim<C>, what: What, asked: Stamp) -> Box<dyn LeaseGuard> {
-        let (core, subject) = (&self.0.core, self.0.subject(what));
-        let keeper = &core.links.keeper;
         Box::new(Guard {
-            held: telemetry::granted(subject, asked, core.warn, keeper, &claim.hold),
+            held: telemetry::granted(self.0.subject(what), asked, &claim.hold),
             claim,
             handle: Arc::clone(&self.0),
         })

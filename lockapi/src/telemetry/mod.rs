@@ -33,8 +33,8 @@
 //!
 //! | Event | Level | Fields |
 //! |---|---|---|
-//! | `waited long` | warn | `kind`, `key`, `waited`; see [`warn_waited`](crate::engine::Options::warn_waited) |
-//! | `held long` | warn | `kind`, `key`, `held`; see [`warn_held`](crate::engine::Options::warn_held) |
+//! | `waited long` | warn | `kind`, `key`, `waited`, once, while it waits; see [`warn_waited`](crate::engine::Options::warn_waited) |
+//! | `held long` | warn | `kind`, `key`, `held`, once, while it is held; see [`warn_held`](crate::engine::Options::warn_held) |
 //! | `lost` | warn | `kind`, `times` |
 //! | `not renewed` | warn | `kind`, `name`, `outcome` |
 //! | `renewed` | trace | `kind`, `name` |
@@ -64,6 +64,7 @@
 
 use std::time::Duration;
 
+use crate::engine::Keeper;
 use crate::key::Key;
 use crate::limit::Decision;
 
@@ -71,6 +72,8 @@ use crate::limit::Decision;
 mod off;
 #[cfg(any(feature = "tracing", feature = "metrics"))]
 mod on;
+#[cfg(feature = "tracing")]
+mod overdue;
 
 #[cfg(not(any(feature = "tracing", feature = "metrics")))]
 pub(crate) use off::*;
@@ -99,6 +102,8 @@ pub(crate) struct Subject<'a> {
     pub(crate) kind: Kind,
     pub(crate) namespace: &'a str,
     pub(crate) key: &'a Key,
+    pub(crate) warn: Warn,
+    pub(crate) keeper: &'a Keeper,
 }
 
 /// From when on waiting and holding are warned of.

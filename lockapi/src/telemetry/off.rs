@@ -5,7 +5,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Answer, Kind, Renewal, Subject, Warn};
+use super::{Answer, Kind, Renewal, Subject};
 use crate::engine::Keeper;
 use crate::error::{Failure, Result};
 use crate::hold::Hold;
@@ -83,12 +83,12 @@ pub(crate) fn acquiring<T: Answer, F: Future<Output = Result<T>>>(
 }
 
 #[inline]
-pub(crate) fn granted(_: Subject<'_>, _: Stamp, _: Warn, _: &Keeper, _: &Arc<Hold>) -> Held {
+pub(crate) fn granted(_: Subject<'_>, _: Stamp, _: &Arc<Hold>) -> Held {
     Held
 }
 
 #[inline]
-pub(crate) fn waited(_: Subject<'_>, _: Stamp, _: Warn, _: &Keeper) {}
+pub(crate) fn waited(_: Subject<'_>, _: Stamp) {}
 
 #[inline]
 pub(crate) fn contended(_: Kind) {}

@@ -17,7 +17,9 @@ use std::time::Duration;
 #[cfg(feature = "tracing")]
 use tracing::{Instrument, Span, debug_span, field, info_span, trace_span};
 
-use super::{Answer, Kind, Renewal, Subject, Warn};
+#[cfg(feature = "tracing")]
+use super::overdue::{Lasting, Overdue};
+use super::{Answer, Kind, Renewal, Subject};
 use crate::engine::Keeper;
 use crate::error::{ErrorKind, Failure, Result};
 use crate::hold::Hold;
@@ -26,7 +28,7 @@ use crate::queue::{Delivery, Statistics};
 use crate::worker::Ending;
 
 impl Kind {
-    fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::Mutex => "mutex",
             Self::Lease => "lease",
@@ -77,11 +79,12 @@ pub(crate) struct Held {
     kind: Kind,
     key: Key,
     since: Duration,
-    warn: Option<Duration>,
     keeper: Keeper,
     hold: Arc<Hold>,
     #[cfg(feature = "tracing")]
     span: Span,
+    #[cfg(feature = "tracing")]
+    _overdue: Option<Overdue>,
 }
 
 impl Held {
@@ -101,9 +104,6 @@ impl Drop for Held {
         {
             self.span.record("lost", lost);
             tracing::debug!(target: "lockapi", kind, %key, ?held, lost, "given up");
-            if self.warn.is_some_and(|limit| held >= limit) {
-                tracing::warn!(target: "lockapi", kind, %key, ?held, "held long");
-            }
         }
     }
 }
@@ -206,6 +206,8 @@ pub(crate) async fn acquiring<T: Answer>(
     };
     #[cfg(feature = "tracing")]
     let work = work.instrument(call.span.clone());
+    #[cfg(feature = "tracing")]
+    let _overdue = Overdue::watch(Lasting::Wait, of);
     let answer = work.await;
     call.outcome = match &answer {
         Ok(answer) if answer.is_granted() => "granted",
@@ -217,29 +219,18 @@ pub(crate) async fn acquiring<T: Answer>(
 }
 
 /// Something was granted that was asked for at `asked`.
-pub(crate) fn waited(of: Subject<'_>, asked: Stamp, warn: Warn, keeper: &Keeper) {
-    let waited = keeper.now().saturating_sub(asked.0);
+pub(crate) fn waited(of: Subject<'_>, asked: Stamp) {
+    let waited = of.keeper.now().saturating_sub(asked.0);
     let (kind, key) = (of.kind.name(), of.key);
     #[cfg(feature = "metrics")]
     metrics::histogram!("lockapi_wait_seconds", "kind" => kind).record(waited.as_secs_f64());
     #[cfg(feature = "tracing")]
-    {
-        tracing::debug!(target: "lockapi", kind, %key, ?waited, "granted");
-        if warn.waited.is_some_and(|limit| waited >= limit) {
-            tracing::warn!(target: "lockapi", kind, %key, ?waited, "waited long");
-        }
-    }
+    tracing::debug!(target: "lockapi", kind, %key, ?waited, "granted");
 }
 
 /// As [`waited`], for what is held from now on.
-pub(crate) fn granted(
-    of: Subject<'_>,
-    asked: Stamp,
-    warn: Warn,
-    keeper: &Keeper,
-    hold: &Arc<Hold>,
-) -> Held {
-    waited(of, asked, warn, keeper);
+pub(crate) fn granted(of: Subject<'_>, asked: Stamp, hold: &Arc<Hold>) -> Held {
+    waited(of, asked);
     #[cfg(feature = "tracing")]
     let span = debug_span!(
         target: "lockapi",
@@ -255,12 +246,13 @@ pub(crate) fn granted(
     Held {
         kind: of.kind,
         key: of.key.clone(),
-        since: keeper.now(),
-        warn: warn.held,
-        keeper: keeper.clone(),
+        since: of.keeper.now(),
+        keeper: of.keeper.clone(),
         hold: Arc::clone(hold),
         #[cfg(feature = "tracing")]
         span,
+        #[cfg(feature = "tracing")]
+        _overdue: Overdue::watch(Lasting::Hold, of),
     }
 }
 

@@ -18,7 +18,7 @@ use crate::limit::{
     Reset, Sweep, Verdict, Want, charge, nanos, verdict,
 };
 use crate::seam::Connector;
-use crate::telemetry::{self, Kind, Stamp, Subject};
+use crate::telemetry::{self, Kind, Stamp};
 use crate::wait::unless;
 
 pub(crate) fn open<C: Connector>(core: &Arc<Core<C>>, policy: Policy) -> Arc<dyn RateLimiter> {
@@ -205,11 +205,7 @@ impl<C: Connector> RateLimiter for Limiter<C> {
         want.check(policy.quota)
             .map_err(|error| error.during("until_ready"))?;
         let keeper = &self.limits().keeper;
-        let subject = Subject {
-            kind: Kind::RateLimiter,
-            namespace: &self.core.namespace,
-            key: &want.key,
-        };
+        let subject = self.core.subject(Kind::RateLimiter, &want.key);
         let asked = Stamp::take(keeper);
         let waiting = async {
             let waiting = self.wait(want, &policy, timeout);
@@ -220,7 +216,7 @@ impl<C: Connector> RateLimiter for Limiter<C> {
             })
         };
         let decision = telemetry::acquiring(subject, "until_ready", waiting).await?;
-        telemetry::waited(subject, asked, self.core.warn, keeper);
+        telemetry::waited(subject, asked);
         Ok(decision)
     }
 

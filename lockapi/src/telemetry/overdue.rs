@@ -1,0 +1,84 @@
+//! Warnings of what lasts for too long, while it lasts.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use super::Subject;
+use crate::engine::{Alarm, Keeper};
+use crate::key::Key;
+
+/// What may last for too long.
+#[derive(Clone, Copy)]
+pub(super) enum Lasting {
+    Wait,
+    Hold,
+}
+
+/// Warns once when it has lived for its limit, by an alarm or when it is dropped.
+pub(super) struct Overdue {
+    warning: Arc<Warning>,
+    since: Duration,
+    limit: Duration,
+    keeper: Keeper,
+    _alarm: Alarm,
+}
+
+struct Warning {
+    of: Lasting,
+    kind: &'static str,
+    key: Key,
+    told: AtomicBool,
+}
+
+impl Overdue {
+    /// From now on, if there is a limit.
+    pub(super) fn watch(of: Lasting, subject: Subject<'_>) -> Option<Self> {
+        let limit = match of {
+            Lasting::Wait => subject.warn.waited,
+            Lasting::Hold => subject.warn.held,
+        }?;
+        let warning = Arc::new(Warning {
+            of,
+            kind: subject.kind.name(),
+            key: subject.key.clone(),
+            told: AtomicBool::new(false),
+        });
+        let (since, late) = (subject.keeper.now(), Arc::clone(&warning));
+        let at = since.saturating_add(limit);
+        Some(Self {
+            _alarm: subject.keeper.alarm(at, move || late.tell(limit)),
+            warning,
+            since,
+            limit,
+            keeper: subject.keeper.clone(),
+        })
+    }
+}
+
+impl Drop for Overdue {
+    /// The alarm may be late.
+    fn drop(&mut self) {
+        let lasted = self.keeper.now().saturating_sub(self.since);
+        if lasted >= self.limit {
+            self.warning.tell(lasted);
+        }
+    }
+}
+
+impl Warning {
+    fn tell(&self, lasted: Duration) {
+        if self.told.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let (kind, key) = (self.kind, &self.key);
+        match self.of {
+            Lasting::Wait => {
+                tracing::warn!(target: "lockapi", kind, %key, waited = ?lasted, "waited long");
+            }
+            Lasting::Hold => {
+                tracing::warn!(target: "lockapi", kind, %key, held = ?lasted, "held long");
+            }
+        }
+    }
+}
