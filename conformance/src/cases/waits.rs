@@ -171,7 +171,9 @@ async fn lease_that_was_not_free_is_counted(cx: Context) {
     lease.acquire().await.unwrap().release().await.unwrap();
     let seen = counted(&*here, "job").expect("it was not free");
     assert!(seen.leased);
-    assert_eq!((seen.refusals, seen.timeouts, seen.waits), (1, 1, 0));
+    // What the late caller had asked for may have come in the way of the next.
+    assert_eq!((seen.refusals, seen.timeouts), (1, 1));
+    let waits = seen.waits;
     // Nobody sees who waits for a lease; the release may come before the attempt.
     eventually("a wait is counted", async || {
         let guard = other.acquire().await.unwrap();
@@ -180,7 +182,7 @@ async fn lease_that_was_not_free_is_counted(cx: Context) {
         tokio::time::sleep(Duration::from_millis(20)).await;
         guard.release().await.unwrap();
         soon("the waiter", waiting).await.unwrap().unwrap();
-        counted(&*here, "job").unwrap().waits > 0
+        counted(&*here, "job").unwrap().waits > waits
     })
     .await;
     assert!(!counted(&*here, "job").unwrap().waited.is_zero());
