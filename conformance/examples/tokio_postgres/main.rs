@@ -114,8 +114,10 @@ impl Transaction for Begun {
         sql: &'static str,
     ) -> Result<String, Problem> {
         let limited = limit_waits_on(&mut Borrowed(&mut self.0), timeout).await?;
-        let answer = self.0.query_one(sql, &[]).await?.get(0);
-        limited.lift_on(&mut Borrowed(&mut self.0)).await?;
+        let row = self.0.query_one(sql, &[]).await;
+        let lifted = limited.lift_on(&mut Borrowed(&mut self.0)).await;
+        let answer = row?.get(0);
+        lifted?;
         Ok(answer)
     }
 
