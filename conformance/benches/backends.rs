@@ -161,28 +161,19 @@ fn merged(report: &mut Report, url: &str) {
             rates.push(runtime.block_on(measured).expect("a rate"));
         }
     }
-    let rates = rates.map(median);
-    for (name, ours) in NAMES.iter().zip(rates) {
-        report.of(name);
-        report.add(
-            &format!("mutex.merged.{CALLERS}.{name}"),
-            "pairs/s",
-            ours,
-            rates[0],
-            "sqlx in the same run",
-            Better::Higher,
-        );
-    }
-    for name in ["diesel", "sync"] {
-        report.of(name);
-        report.add(
-            &format!("mutex.merged.{CALLERS}_threads.{name}"),
-            "pairs/s",
-            threads(name, url),
-            rates[0],
-            "tasks on sqlx in the same run",
-            Better::Higher,
-        );
+    let by_threads = NAMES.map(|name| threads(name, url));
+    for (callers, rates) in [("", rates.map(median)), ("_threads", by_threads)] {
+        for (name, ours) in NAMES.iter().zip(rates) {
+            report.of(name);
+            report.add(
+                &format!("mutex.merged.{CALLERS}{callers}.{name}"),
+                "pairs/s",
+                ours,
+                rates[0],
+                "sqlx in the same run",
+                Better::Higher,
+            );
+        }
     }
 }
 
