@@ -235,7 +235,11 @@ async fn dropped_worker_gives_back_what_it_has(cx: Context) {
     let queue = cx.queue().await;
     push(&queue, 2).await;
     let (handler, mut gate) = Gate::new();
-    let worker = run(Worker::new(queue.clone()).handle("count", handler));
+    // With as many as it may have it claims no more: what comes back stays.
+    let worker = Worker::new(queue.clone())
+        .handle("count", handler)
+        .concurrency(2);
+    let worker = run(worker);
     let (first, second) = (gate.begun().await, gate.begun().await);
     worker.running.abort();
     first.dropped().await;
