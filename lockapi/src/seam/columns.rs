@@ -15,6 +15,10 @@ pub(crate) fn maybe_int(value: Option<i64>) -> Value {
     value.map_or(Value::Null(Type::Int), Value::Int)
 }
 
+pub(crate) fn maybe_text(value: Option<&str>) -> Value {
+    value.map_or(Value::Null(Type::Text), |text| Value::Text(text.to_owned()))
+}
+
 /// Which request of the batch a row answers; its first column counts from 1.
 pub(crate) fn place(row: &mut Row, requests: usize) -> Result<usize, Failure> {
     usize::try_from(row.int(0)? - 1)

@@ -7,6 +7,7 @@ use super::operations::{ListAudit, ListLeases, ListLocks, Note};
 use crate::key::LockId;
 use crate::lease::Peeked;
 use crate::memory::World;
+use crate::seam::columns::maybe_text;
 use crate::seam::{Row, Rows, Type, Value};
 
 const HOUR: i64 = 3600 * 1_000_000;
@@ -133,10 +134,6 @@ fn most(most: i64) -> usize {
     usize::try_from(most).unwrap_or_default()
 }
 
-fn maybe(text: Option<&str>) -> Value {
-    super::operations::maybe_text(text)
-}
-
 const NO_TEXT: Value = Value::Null(Type::Text);
 const NO_INT: Value = Value::Null(Type::Int);
 
@@ -169,10 +166,10 @@ impl World {
             let backend = self.backend_of(session);
             let noted = backend.and_then(|(id, _)| self.notes.noted.get(&(*id, lock, false)));
             Row(vec![
-                maybe(namespace),
+                maybe_text(namespace),
                 Value::Text(name),
                 Value::Text(if shared { "shared" } else { "exclusive" }.to_owned()),
-                maybe(backend.map(|(_, owner)| owner.as_str())),
+                maybe_text(backend.map(|(_, owner)| owner.as_str())),
                 NO_TEXT,
                 NO_TEXT,
                 NO_INT,
@@ -207,7 +204,7 @@ impl World {
         let row = |(since, lock, owner): (i64, LockId, &str)| {
             let (namespace, name) = self.notes.name(lock);
             let mut row = vec![
-                maybe(namespace),
+                maybe_text(namespace),
                 Value::Text(name),
                 NO_TEXT,
                 Value::Text(owner.to_owned()),

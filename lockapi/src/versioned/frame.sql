@@ -1,5 +1,6 @@
--- Frames a versioned update whose two parts a query builder makes: what locks the row and reads its
--- version, and what writes it if that is the version that was seen. Each answers the version.
+-- Frames a versioned update of a table of the program, of two parts that are made for it: what locks
+-- the row and reads its version, and what writes it if that is the version that was seen. Each answers
+-- the version.
 --
 -- Promises: one row with the version that was found and the one that was written, or none.
 -- Index: that of the parts.

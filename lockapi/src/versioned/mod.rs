@@ -22,9 +22,9 @@ use crate::error::Error;
 /// Any error, as closures that are repeated give it.
 pub type BoxError = Box<dyn StdError + Send + Sync>;
 
-/// The statement around a versioned update that a query builder makes: what stands before the part
-/// that locks the row and reads its version, between it and the part that writes it, and after both.
-/// Backend crates use it.
+/// The statement around a versioned update: what stands before the part that locks the row and reads
+/// its version, between it and the part that writes it, and after both. Backend crates use it where a
+/// query builder makes the parts.
 #[must_use]
 pub fn frame() -> [&'static str; 3] {
     const SQL: &str = include_str!("frame.sql");

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::fmt::Write;
 
+use super::frame;
 use crate::error::{Error, ErrorKind, Result};
 
 /// The longest identifier that the server keeps whole, in bytes.
@@ -93,17 +94,13 @@ impl Table {
         for (at, column) in (seen + 1..).zip(&columns) {
             let _ok = write!(set, "{column} = ${at}, ");
         }
+        let [before, between, after] = frame();
         Ok(format!(
-            "WITH found AS MATERIALIZED (
-                 SELECT t.{version}::int8 AS version FROM {name} AS t WHERE {key} FOR NO KEY UPDATE
-             ), written AS (
-                 UPDATE {name} AS t SET {set}{version} = t.{version} + 1
-                   FROM found AS f
-                  WHERE {key} AND t.{version} = ${seen}::int8 AND f.version = ${seen}::int8
-                 RETURNING t.{version}::int8 AS version
-             )
-             SELECT f.version AS found, w.version AS written
-               FROM found AS f LEFT JOIN written AS w ON true"
+            "{before}SELECT t.{version}::int8 FROM {name} AS t WHERE {key} FOR NO KEY UPDATE{between}\
+             UPDATE {name} AS t SET {set}{version} = t.{version} + 1
+               FROM found AS f
+              WHERE {key} AND t.{version} = ${seen}::int8 AND f.version = ${seen}::int8
+             RETURNING t.{version}::int8{after}"
         ))
     }
 }

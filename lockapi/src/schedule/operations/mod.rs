@@ -14,7 +14,7 @@ pub use manage::{ReadTasks, RemoveTask, SetTask, SwitchTask, TaskName, TaskRow, 
 pub use round::{Expire, Release};
 
 use crate::schedule::cadence::Cadence;
-use crate::seam::columns::maybe_int;
+use crate::seam::columns::{maybe_int, maybe_text};
 use crate::seam::{Row, Type, Value};
 
 /// A scheduler by its names.
@@ -61,10 +61,6 @@ fn cadence_columns(cadence: &Cadence) -> [Value; 3] {
             Value::Text(zone.clone()),
         ],
     }
-}
-
-fn maybe_text(value: Option<&str>) -> Value {
-    value.map_or(Value::Null(Type::Text), |text| Value::Text(text.to_owned()))
 }
 
 /// One row of one number.

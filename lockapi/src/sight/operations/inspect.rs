@@ -1,9 +1,9 @@
 //! Reading who holds and who waits for what; batches of one.
 
-use super::maybe_text;
 use crate::error::Failure;
 use crate::key::LockId;
 use crate::memory::World;
+use crate::seam::columns::maybe_text;
 use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
 use crate::sight::{
     Audited, Blocking, HeldLease, HeldLock, LockMode, RunningJob, Waiter, duration, since_epoch,

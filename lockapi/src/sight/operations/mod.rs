@@ -7,9 +7,3 @@ mod operate;
 pub use inspect::{ListAudit, ListLeases, ListLocks, ListRunning, ListWaits};
 pub use note::{Note, Noted, SweepNotes};
 pub use operate::{Blocker, CancelJob, ForceRelease, Struck, Terminate, Unblock};
-
-use crate::seam::{Type, Value};
-
-pub(super) fn maybe_text(text: Option<&str>) -> Value {
-    text.map_or(Value::Null(Type::Text), |text| Value::Text(text.to_owned()))
-}
