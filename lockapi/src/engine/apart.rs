@@ -155,7 +155,7 @@ fn waited(failure: &Failure) -> bool {
 mod tests {
     use std::sync::mpsc::{Receiver, Sender, channel};
 
-    use super::super::piles::Requests;
+    use super::super::piles::{Reply, Requests};
     use super::*;
     use crate::memory::Session;
     use crate::queue::{Ack, Ticket};
@@ -172,7 +172,7 @@ mod tests {
         let reply = move |answer: crate::Result<bool>| {
             let _left = told.send((id, answer.unwrap_err().kind()));
         };
-        pile.add(ack, Box::new(reply));
+        pile.add(ack, Reply::new(reply));
     }
 
     fn failure(sqlstate: &str) -> Failure {

@@ -10,6 +10,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use super::clock::{Clock, Time};
+use super::contain;
 
 /// Identifies a timer; earlier timers order first.
 type TimerId = (Time, u64);
@@ -17,6 +18,15 @@ type TimerId = (Time, u64);
 enum Due {
     Run(Box<dyn FnOnce() + Send>),
     Wake(Waker),
+}
+
+impl Due {
+    fn happen(self) {
+        contain(|| match self {
+            Self::Run(action) => action(),
+            Self::Wake(waker) => waker.wake(),
+        });
+    }
 }
 
 #[derive(Default)]
@@ -60,10 +70,8 @@ impl Shared {
                 Some(id) if id.0 <= now => {
                     let due = timers.due.remove(&id);
                     drop(timers);
-                    match due {
-                        Some(Due::Run(action)) => action(),
-                        Some(Due::Wake(waker)) => waker.wake(),
-                        None => {}
+                    if let Some(due) = due {
+                        due.happen();
                     }
                     timers = self.lock();
                 }
@@ -243,6 +251,31 @@ mod tests {
         assert!(receiver.try_recv().is_err());
         clock.advance(Duration::from_secs(1));
         assert_eq!(receiver.recv(), Ok(3));
+    }
+
+    #[test]
+    fn a_panic_in_a_waker_or_an_action_does_not_end_the_timer() {
+        struct Panics;
+
+        impl std::task::Wake for Panics {
+            fn wake(self: std::sync::Arc<Self>) {
+                panic!("a waker of the program");
+            }
+        }
+
+        let clock = ManualClock::default();
+        let keeper = Keeper::start(&Clock::Manual(clock.clone())).unwrap();
+        let waker = Waker::from(std::sync::Arc::new(Panics));
+        let mut sleep = keeper.sleep(Duration::from_secs(1));
+        let mut context = Context::from_waker(&waker);
+        assert!(Pin::new(&mut sleep).poll(&mut context).is_pending());
+        keeper.run_at(Duration::from_secs(2), || {
+            panic!("a callback of the program")
+        });
+        let (sender, receiver) = mpsc::channel();
+        keeper.run_at(Duration::from_secs(3), move || sender.send(()).unwrap());
+        clock.advance(Duration::from_secs(3));
+        assert_eq!(receiver.recv_timeout(Duration::from_secs(5)), Ok(()));
     }
 
     #[test]

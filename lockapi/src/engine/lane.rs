@@ -3,7 +3,6 @@
 use std::any::TypeId;
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -11,9 +10,10 @@ use tokio::sync::{Notify, oneshot};
 
 use super::apart::Apart;
 use super::link::{Link, Links, Watch};
-use super::piles::{Pile, Queued, Requests};
+use super::piles::{Pile, Queued, Reply, Requests};
 use crate::error::{Error, ErrorKind, Failure, Result};
 use crate::seam::Connector;
+use crate::telemetry::{self, Fault};
 use crate::wait::{unless, yield_now};
 
 /// How often a statement is repeated that the server took back because it met with another.
@@ -23,8 +23,9 @@ type Piles<N> = BTreeMap<(u8, TypeId), Box<dyn Pile<N>>>;
 
 struct State<N> {
     piles: Piles<N>,
+    /// Whether there is a task that runs them.
+    running: bool,
     closing: bool,
-    ended: bool,
 }
 
 /// Takes requests from anywhere and runs them on one connection.
@@ -32,7 +33,6 @@ pub(crate) struct Lane<C: Connector> {
     links: Arc<Links<C>>,
     state: Mutex<State<C::Connection>>,
     wake: Notify,
-    started: AtomicBool,
 }
 
 impl<C: Connector> Lane<C> {
@@ -41,11 +41,10 @@ impl<C: Connector> Lane<C> {
             links,
             state: Mutex::new(State {
                 piles: BTreeMap::new(),
+                running: false,
                 closing: false,
-                ended: false,
             }),
             wake: Notify::new(),
-            started: AtomicBool::new(false),
         })
     }
 
@@ -56,7 +55,7 @@ impl<C: Connector> Lane<C> {
         reply: impl FnOnce(Result<O::Output>) + Send + 'static,
     ) {
         self.add(O::TURN, |requests: &mut Requests<O>| {
-            requests.add(asked, Box::new(reply));
+            requests.add(asked, Reply::new(reply));
         });
     }
 
@@ -67,13 +66,6 @@ impl<C: Connector> Lane<C> {
         add: impl FnOnce(&mut P),
     ) {
         let mut state = self.lock();
-        if state.ended {
-            drop(state);
-            let mut pile = P::default();
-            add(&mut pile);
-            refuse_all(&mut pile);
-            return;
-        }
         let pile = state
             .piles
             .entry((turn, TypeId::of::<P>()))
@@ -81,12 +73,17 @@ impl<C: Connector> Lane<C> {
         if let Some(pile) = pile.as_any().downcast_mut() {
             add(pile);
         }
+        let starts = !std::mem::replace(&mut state.running, true);
         drop(state);
-        if !self.started.swap(true, Ordering::AcqRel) {
-            let lane = Arc::clone(self).lane();
-            self.links.connector.spawn("lockapi-tables", Box::pin(lane));
+        if starts {
+            self.start();
         }
         self.wake.notify_one();
+    }
+
+    fn start(self: &Arc<Self>) {
+        let lane = Arc::clone(self).lane();
+        self.links.connector.spawn("lockapi-tables", Box::pin(lane));
     }
 
     /// Queues a request and waits for its answer.
@@ -96,7 +93,8 @@ impl<C: Connector> Lane<C> {
             // A caller that left does not want the answer.
             let _left = sender.send(outcome);
         });
-        answer.await.unwrap_or_else(|_| Err(ended(O::NAME)))
+        let outcome = answer.await.unwrap_or_else(|_| Err(ended(O::NAME)));
+        outcome.map_err(|error| error.during(O::NAME))
     }
 
     /// Lets the lane end once it has done what is queued.
@@ -107,10 +105,14 @@ impl<C: Connector> Lane<C> {
 
     /// Takes notice of its end also when it is dropped before it is first polled.
     fn lane(self: Arc<Self>) -> impl Future<Output = ()> {
-        let ended = Ended(Arc::clone(&self));
+        let mut ended = Ended {
+            lane: Some(Arc::clone(&self)),
+            began: false,
+        };
         async move {
+            ended.begin();
             self.run().await;
-            drop(ended);
+            ended.finish();
         }
     }
 
@@ -123,6 +125,7 @@ impl<C: Connector> Lane<C> {
             let piles = {
                 let mut state = self.lock();
                 if state.piles.is_empty() && apart.is_empty() && state.closing {
+                    state.running = false;
                     return;
                 }
                 std::mem::take(&mut state.piles)
@@ -216,23 +219,42 @@ impl<C: Connector> Lane<C> {
     }
 }
 
-/// Fails what is queued when the lane ends, also when its runtime drops it.
-struct Ended<C: Connector>(Arc<Lane<C>>);
+/// Notices that the task ended before its time: it panicked, or its runtime dropped it. What it had
+/// under way is answered as it is dropped; for what is queued another is started, unless this one
+/// could not even begin.
+struct Ended<C: Connector> {
+    lane: Option<Arc<Lane<C>>>,
+    began: bool,
+}
 
-impl<C: Connector> Drop for Ended<C> {
-    fn drop(&mut self) {
-        let mut state = self.0.lock();
-        state.ended = true;
-        let mut piles = std::mem::take(&mut state.piles);
-        drop(state);
-        for pile in piles.values_mut() {
-            refuse_all(pile.as_mut());
-        }
+impl<C: Connector> Ended<C> {
+    fn begin(&mut self) {
+        self.began = true;
+    }
+
+    fn finish(mut self) {
+        self.lane = None;
     }
 }
 
-fn refuse_all<N: 'static>(pile: &mut dyn Pile<N>) {
-    pile.refuse_all(&Failure::connect(None, ended("end")));
+impl<C: Connector> Drop for Ended<C> {
+    fn drop(&mut self) {
+        let Some(lane) = self.lane.take() else {
+            return;
+        };
+        telemetry::fault(Fault::WorkerEnded);
+        let mut state = lane.lock();
+        if self.began && !state.piles.is_empty() {
+            drop(state);
+            return lane.start();
+        }
+        state.running = false;
+        let piles = std::mem::take(&mut state.piles);
+        drop(state);
+        for mut pile in piles.into_values() {
+            pile.refuse_all(&Failure::connect(None, ended("end")));
+        }
+    }
 }
 
 pub(crate) fn ended(operation: &'static str) -> Error {

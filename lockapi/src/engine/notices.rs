@@ -10,10 +10,12 @@ use std::time::Duration;
 use futures_util::future::select;
 use tokio::sync::Notify;
 
+use super::contain;
 use super::link::{Links, Watch};
 use super::notify::listen;
 use crate::error::Failure;
 use crate::seam::{Connector, Listener, Mode};
+use crate::telemetry::{self, Fault};
 use crate::wait::unless;
 
 /// How long a connection is listened on. A network that lost it may never tell, so it is replaced;
@@ -80,14 +82,7 @@ impl<C: Connector> Notices<C> {
         let starts = can && !std::mem::replace(&mut state.running, can);
         drop(state);
         if starts {
-            let (links, shared) = (Arc::clone(&self.links), Arc::clone(&self.shared));
-            let dropped = Dropped(Some(Arc::clone(&shared)));
-            let lane = async move {
-                run(&links, &shared).await;
-                dropped.not();
-            };
-            let connector = &self.links.connector;
-            connector.spawn("lockapi-notices", Box::pin(lane));
+            start(Arc::clone(&self.links), Arc::clone(&self.shared));
         }
         Subscription {
             shared: Arc::clone(&self.shared),
@@ -112,6 +107,20 @@ impl Drop for Subscription {
         let bell = self.shared.lock().bells.remove(&self.place);
         drop(bell);
     }
+}
+
+fn start<C: Connector>(links: Arc<Links<C>>, shared: Arc<Shared>) {
+    let connector = Arc::clone(&links.connector);
+    let mut ended = Ended {
+        of: Some((Arc::clone(&links), Arc::clone(&shared))),
+        began: false,
+    };
+    let lane = async move {
+        ended.begin();
+        run(&links, &shared).await;
+        ended.finish();
+    };
+    connector.spawn("lockapi-notices", Box::pin(lane));
 }
 
 /// Listens until the backend ends, or until nobody is subscribed any more.
@@ -175,7 +184,7 @@ impl Shared {
         let bells: Vec<_> = bells.map(|(_, bell)| Arc::clone(bell)).collect();
         drop(state);
         for bell in bells {
-            bell();
+            contain(|| bell());
         }
     }
 
@@ -184,22 +193,34 @@ impl Shared {
     }
 }
 
-/// Takes notice when the runtime drops a lane before it has ended, or before it has begun.
-struct Dropped(Option<Arc<Shared>>);
+/// Notices that the task ended before its time, and starts another, unless this one could not even
+/// begin: then the next who subscribes does.
+struct Ended<C: Connector> {
+    of: Option<(Arc<Links<C>>, Arc<Shared>)>,
+    began: bool,
+}
 
-impl Dropped {
-    fn not(mut self) {
-        self.0 = None;
+impl<C: Connector> Ended<C> {
+    fn begin(&mut self) {
+        self.began = true;
+    }
+
+    fn finish(mut self) {
+        self.of = None;
     }
 }
 
-impl Drop for Dropped {
+impl<C: Connector> Drop for Ended<C> {
     fn drop(&mut self) {
-        if let Some(shared) = self.0.take() {
-            let mut state = shared.lock();
-            state.running = false;
-            state.listens = false;
+        let Some((links, shared)) = self.of.take() else {
+            return;
+        };
+        telemetry::fault(Fault::WorkerEnded);
+        shared.lock().listens = false;
+        if self.began && shared.goes_on() {
+            return start(links, shared);
         }
+        shared.lock().running = false;
     }
 }
 

@@ -4,8 +4,9 @@ use std::any::Any;
 use std::future::Future;
 use std::pin::Pin;
 
+use super::contain;
 use super::link::Link;
-use crate::error::{Failure, Result};
+use crate::error::{Error, ErrorKind, Failure, Result};
 use crate::seam::{Connection, Operation};
 
 /// The most requests in one statement, of the usual weight.
@@ -34,8 +35,32 @@ pub(crate) trait Queued: Operation {
     }
 }
 
-/// Answers one request; it must not block.
-pub(crate) type Reply<T> = Box<dyn FnOnce(Result<T>) + Send>;
+/// Answers one request, once, and must not block. It also answers when it is dropped, because the
+/// batcher ended while a statement was under way.
+pub(crate) struct Reply<T>(Option<Box<dyn FnOnce(Result<T>) + Send>>);
+
+impl<T> Reply<T> {
+    pub(crate) fn new(answer: impl FnOnce(Result<T>) + Send + 'static) -> Self {
+        Self(Some(Box::new(answer)))
+    }
+
+    pub(crate) fn send(mut self, outcome: Result<T>) {
+        self.answer(outcome);
+    }
+
+    fn answer(&mut self, outcome: Result<T>) {
+        if let Some(answer) = self.0.take() {
+            contain(|| answer(outcome));
+        }
+    }
+}
+
+impl<T> Drop for Reply<T> {
+    fn drop(&mut self) {
+        let message = "the task that sent the statement ended before the answer came";
+        self.answer(Err(Error::new(ErrorKind::Indeterminate, "end", message)));
+    }
+}
 
 pub(crate) type Served<'a> = Pin<Box<dyn Future<Output = Result<(), Failure>> + Send + 'a>>;
 
@@ -137,7 +162,7 @@ impl<O: Queued, N: Connection + 'static> Pile<N> for Requests<O> {
             let answers = link.perform(&self.asked[from..]).await?;
             self.asked.truncate(from);
             for (reply, answer) in self.replies.drain(from..).zip(answers) {
-                reply(Ok(answer));
+                reply.send(Ok(answer));
             }
             Ok(())
         })
@@ -171,7 +196,7 @@ impl<O: Queued, N: Connection + 'static> Pile<N> for Requests<O> {
         let from = self.start();
         self.asked.truncate(from);
         for reply in self.replies.drain(from..) {
-            reply(Err(failure.error(O::NAME)));
+            reply.send(Err(failure.error(O::NAME)));
         }
     }
 

@@ -36,6 +36,7 @@
 //! | `waited long` | warn | `kind`, `key`, `waited`, once, while it waits; see [`warn_waited`](crate::engine::Options::warn_waited) |
 //! | `held long` | warn | `kind`, `key`, `held`, once, while it is held; see [`warn_held`](crate::engine::Options::warn_held) |
 //! | `lost` | warn | `kind`, `times` |
+//! | `fault` | warn | `fault`, as of `lockapi_faults_total` |
 //! | `not renewed` | warn | `kind`, `name`, `outcome` |
 //! | `renewed` | trace | `kind`, `name` |
 //! | `granted` | debug | `kind`, `key`, `waited` |
@@ -56,6 +57,7 @@
 //! | `lockapi_contended_total` | counter | attempts | `kind` | that found it held |
 //! | `lockapi_lost_total` | counter | holds | `kind` | that ended without their holder's will |
 //! | `lockapi_renewals_total` | counter | renewals | `kind`, `outcome` | `done`, `lost`, `failed` |
+//! | `lockapi_faults_total` | counter | faults | `fault` | that were made up for: `worker_ended`, a background task that ended before its time and is started again; `waiter_unopened`, a connection that was to wait for locks and could not be opened; `panicked`, a callback or waker of the program that panicked on the timer |
 //! | `lockapi_decisions_total` | counter | decisions | `outcome` | of rate limits: `admitted`, `refused` |
 //! | `lockapi_claimed_total` | counter | jobs | `queue` | that were claimed |
 //! | `lockapi_job_seconds` | histogram | seconds | `queue`, `outcome` | how long a handler ran |
@@ -119,6 +121,14 @@ pub(crate) enum Renewal {
     Done,
     Lost,
     Failed,
+}
+
+/// Something in the background went wrong, and is made up for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Fault {
+    WorkerEnded,
+    WaiterUnopened,
+    Panicked,
 }
 
 /// The answer to a call that acquires.

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Answer, Kind, Renewal, Subject};
+use super::{Answer, Fault, Kind, Renewal, Subject};
 use crate::engine::Keeper;
 use crate::error::{Failure, Result};
 use crate::hold::Hold;
@@ -92,6 +92,9 @@ pub(crate) fn waited(_: Subject<'_>, _: Stamp) {}
 
 #[inline]
 pub(crate) fn contended(_: Kind) {}
+
+#[inline]
+pub(crate) fn fault(_: Fault) {}
 
 #[inline]
 pub(crate) fn lost(_: impl Iterator<Item = Kind>) {}

@@ -19,7 +19,7 @@ use tracing::{Instrument, Span, debug_span, field, info_span, trace_span};
 
 #[cfg(feature = "tracing")]
 use super::overdue::{Lasting, Overdue};
-use super::{Answer, Kind, Renewal, Subject};
+use super::{Answer, Fault, Kind, Renewal, Subject};
 use crate::engine::Keeper;
 use crate::error::{ErrorKind, Failure, Result};
 use crate::hold::Hold;
@@ -263,6 +263,18 @@ pub(crate) fn contended(kind: Kind) {
 }
 
 /// Holds were lost.
+pub(crate) fn fault(fault: Fault) {
+    let fault = match fault {
+        Fault::WorkerEnded => "worker_ended",
+        Fault::WaiterUnopened => "waiter_unopened",
+        Fault::Panicked => "panicked",
+    };
+    #[cfg(feature = "metrics")]
+    metrics::counter!("lockapi_faults_total", "fault" => fault).increment(1);
+    #[cfg(feature = "tracing")]
+    tracing::warn!(target: "lockapi", fault, "fault");
+}
+
 pub(crate) fn lost(kinds: impl Iterator<Item = Kind>) {
     let mut lost = BTreeMap::<&'static str, u64>::new();
     for kind in kinds {
@@ -395,6 +407,11 @@ pub(crate) fn describe() {
             "lockapi_renewals_total",
             Unit::Count,
             "Renewals, by outcome."
+        );
+        describe_counter!(
+            "lockapi_faults_total",
+            Unit::Count,
+            "Faults in the background that were made up for."
         );
         describe_counter!(
             "lockapi_decisions_total",

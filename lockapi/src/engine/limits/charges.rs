@@ -4,9 +4,9 @@ use std::any::Any;
 use std::collections::{HashSet, VecDeque};
 
 use super::super::link::Link;
-use super::super::piles::{Pile, Served, divide};
+use super::super::piles::{self, Pile, Served, divide};
 use super::takes::{contended, expire};
-use crate::error::{Failure, Result};
+use crate::error::Failure;
 use crate::limit::{Charge, Ensure, Judged, Outcome};
 use crate::seam::Connection;
 
@@ -15,7 +15,7 @@ const MAX_LINES: usize = 1024;
 /// How often a request is repeated whose rows others changed meanwhile.
 const TRIES: u32 = 100;
 
-pub(super) type Reply = Box<dyn FnOnce(Result<Vec<Judged>>) + Send>;
+pub(super) type Reply = piles::Reply<Vec<Judged>>;
 
 struct Request {
     charge: Charge,
@@ -95,9 +95,9 @@ impl<const RELAXED: bool, N: Connection + 'static> Pile<N> for Charges<RELAXED> 
                     again = true;
                 }
                 if !again {
-                    (request.reply)(Ok(judged));
+                    request.reply.send(Ok(judged));
                 } else if request.tries == TRIES {
-                    (request.reply)(Err(contended("check")));
+                    request.reply.send(Err(contended("check")));
                 } else {
                     request.tries += 1;
                     self.0.push_front(request);
@@ -137,7 +137,7 @@ impl<const RELAXED: bool, N: Connection + 'static> Pile<N> for Charges<RELAXED> 
 
     fn refuse(&mut self, failure: &Failure) {
         for request in self.draw() {
-            (request.reply)(Err(failure.error("check")));
+            request.reply.send(Err(failure.error("check")));
         }
     }
 

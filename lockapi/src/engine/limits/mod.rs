@@ -22,7 +22,7 @@ pub(super) use handle::open;
 use super::keeper::Keeper;
 use super::lane::{Lane, ended};
 use super::link::Links;
-use super::piles::Queued;
+use super::piles::{Queued, Reply};
 use crate::error::Result;
 use crate::limit::{
     Block, Charge, Judged, Line, Look, Outcome, Policy, Refund, Reset, Settle, Sweep, Take,
@@ -162,7 +162,7 @@ impl<C: Connector> Limits<C> {
             key: line.key,
         };
         let look = self.lately.contains(hash(&take.key));
-        let reply = Box::new(reply);
+        let reply = Reply::new(reply);
         if relaxed {
             lane.add(TAKES, |takes: &mut Takes<true>| {
                 takes.add(take, look, reply);
@@ -199,7 +199,7 @@ impl<C: Connector> Limits<C> {
         charge: Charge,
         reply: impl FnOnce(Result<Vec<Judged>>) + Send + 'static,
     ) {
-        let reply = Box::new(reply);
+        let reply = Reply::new(reply);
         if charge.relaxed {
             lane.add(CHARGES, |charges: &mut Charges<true>| {
                 charges.add(charge, reply);

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::collections::HashMap;
 
 use super::super::link::Link;
-use super::super::piles::{Pile, Served, divide};
+use super::super::piles::{self, Pile, Served, divide};
 use crate::error::{Error, ErrorKind, Failure, Result};
 use crate::limit::{Judged, Look, Outcome, Settle, Take};
 use crate::seam::Connection;
@@ -14,7 +14,7 @@ const MAX_KEYS: usize = 1024;
 /// How often a request is repeated whose row others changed meanwhile.
 const TRIES: u32 = 100;
 
-pub(super) type Reply = Box<dyn FnOnce(Result<Judged>) + Send>;
+pub(super) type Reply = piles::Reply<Judged>;
 
 /// Requests for one key at one price, which are one row of a statement.
 struct Group {
@@ -211,7 +211,7 @@ impl<const RELAXED: bool, N: Connection + 'static> Pile<N> for Takes<RELAXED> {
     fn refuse(&mut self, failure: &Failure) {
         for group in self.draw() {
             for (_, reply) in group.callers {
-                reply(Err(failure.error("check")));
+                reply.send(Err(failure.error("check")));
             }
         }
         self.follow();
@@ -250,7 +250,7 @@ impl Group {
             let times = wanted.min(left);
             left -= times;
             level.tat += times * self.take.price;
-            reply(Ok(Judged {
+            reply.send(Ok(Judged {
                 outcome: if times > 0 {
                     Outcome::Taken(times)
                 } else {
@@ -264,7 +264,7 @@ impl Group {
 
     fn give_up(self) {
         for (_, reply) in self.callers {
-            reply(Err(contended("check")));
+            reply.send(Err(contended("check")));
         }
     }
 }
