@@ -212,6 +212,15 @@ impl Failure {
         }
     }
 
+    /// The same failure of something that cannot have had an effect that lasts.
+    #[must_use]
+    pub(crate) fn without_effect(&self) -> Self {
+        Self {
+            sent: false,
+            ..self.clone()
+        }
+    }
+
     /// An answer that does not have the declared shape.
     #[must_use]
     pub fn corrupt(message: impl Into<String>) -> Self {

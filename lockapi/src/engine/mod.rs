@@ -30,6 +30,7 @@ use crate::telemetry::{self, Kind, Subject, Warn};
 
 mod apart;
 mod clock;
+mod contain;
 mod contention;
 mod election_handle;
 mod ids;
@@ -40,6 +41,7 @@ mod leased_mutex;
 mod leases;
 mod limits;
 mod link;
+mod locks;
 mod mutex_handle;
 mod notices;
 mod notify;
@@ -48,13 +50,12 @@ mod piles;
 mod queues;
 mod schedules;
 mod semaphore_handle;
-mod session_lane;
-mod sessions;
 mod sight;
 mod slots;
 
 pub(crate) use clock::Clock;
 pub use clock::ManualClock;
+pub(crate) use contain::contain;
 use contention::Contended;
 #[cfg(feature = "tracing")]
 pub(crate) use keeper::Alarm;
@@ -65,12 +66,12 @@ use limits::Limits;
 use link::Links;
 pub(crate) use link::{COMMIT, ROLLBACK, begin};
 pub use link::{Marker, Settle};
+use locks::{Limits as LockLimits, Locks, worker};
 use notices::Notices;
 pub(crate) use notify::{Heard, LISTEN, UNLISTEN};
 pub use notify::{Notify, listen};
 pub use options::Options;
 use queues::Queues;
-use sessions::Sessions;
 use sight::{Names, Noting};
 use slots::Slots;
 
@@ -165,7 +166,7 @@ struct Core<C: Connector> {
     jobs: Arc<Lane<C>>,
     queues: Arc<Queues<C>>,
     limits: Arc<Limits<C>>,
-    sessions: Arc<Sessions>,
+    locks: Arc<Locks>,
     names: Arc<Names>,
     contended: Arc<Contended>,
     notices: Notices<C>,
@@ -174,40 +175,41 @@ struct Core<C: Connector> {
 impl<C: Connector> Core<C> {
     fn new(name: &'static str, options: Options, links: Arc<Links<C>>) -> Arc<Self> {
         let keeper = links.keeper.clone();
-        let sessions = Sessions::new(
-            keeper.clone(),
-            options.waiters,
-            options.max_locks,
-            options.heartbeat,
-        );
-        let (weak, spawning) = (Arc::downgrade(&sessions), Arc::clone(&links));
-        sessions.start_with(move |index| {
-            let Some(sessions) = weak.upgrade() else {
-                return;
-            };
-            let links = Arc::clone(&spawning);
-            if index == 0 {
-                let lane = session_lane::hold_locks(sessions, links);
-                spawning.connector.spawn("lockapi-locks", Box::pin(lane));
-            } else {
-                let lane = session_lane::wait_for_locks(sessions, links, index);
-                spawning.connector.spawn("lockapi-waiter", Box::pin(lane));
-            }
-        });
         let lane = Lane::new(Arc::clone(&links));
         let leases = Leases::new(Arc::clone(&lane), keeper.clone());
         let jobs = Lane::new(Arc::clone(&links));
         let queues = Queues::new(Arc::clone(&jobs), keeper);
         let names = Arc::<Names>::default();
         let namespace: Arc<str> = options.namespace.into();
-        if options.notes {
+        let observe = options.notes.then(|| {
             let noting = Noting::new(
                 Arc::clone(&jobs),
                 Arc::clone(&names),
                 Arc::clone(&namespace),
             );
-            sessions.look_with(move |looked| noting.look(looked));
-        }
+            Box::new(move |observed| noting.look(observed)) as Box<_>
+        });
+        let limits = LockLimits {
+            waiters: options.waiters,
+            max_locks: options.max_locks,
+            heartbeat: options.heartbeat,
+            observed: options.notes,
+            seed: fastrand::u64(..),
+        };
+        let locks = Locks::new(links.keeper.clone(), limits, observe);
+        let (weak, spawning) = (Arc::downgrade(&locks), Arc::clone(&links));
+        locks.start_with(move |session| {
+            let Some(locks) = weak.upgrade() else {
+                return;
+            };
+            let name = if session == 0 {
+                "lockapi-locks"
+            } else {
+                "lockapi-waiter"
+            };
+            let worker = worker::run(locks, Arc::clone(&spawning), session);
+            spawning.connector.spawn(name, Box::pin(worker));
+        });
         let notices = Notices::new(Arc::clone(&links));
         let limits = Limits::new(Arc::clone(&namespace), &links);
         Arc::new(Self {
@@ -220,7 +222,7 @@ impl<C: Connector> Core<C> {
             jobs,
             queues,
             limits,
-            sessions,
+            locks,
             names,
             contended: Arc::default(),
             notices,
@@ -251,7 +253,7 @@ impl<C: Connector> Core<C> {
 
 impl<C: Connector> Drop for Core<C> {
     fn drop(&mut self) {
-        self.sessions.close();
+        self.locks.close();
         self.notices.close();
         self.lane.close();
         self.jobs.close();
@@ -381,5 +383,7 @@ impl<C: Connector> Backend for Engine<C> {
     }
 }
 
+#[cfg(test)]
+mod supervision_tests;
 #[cfg(test)]
 mod tests;

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use super::Core;
 use super::contention::Counting;
 use super::lane::ended;
-use super::sessions::{Grant, Patience, Want};
+use super::locks::{Grant, Patience, Want};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::{Fence, Proof, is_hand_over};
 use crate::key::{Key, LockId};
@@ -79,9 +79,10 @@ impl<C: Connector> Named<C> {
             lock: self.handle.lock,
             way,
             line: self.line,
+            patience,
         };
-        let asked = self.handle.core.sessions.ask(want, patience);
-        let answer = asked.answer().await;
+        let pending = self.handle.core.locks.ask(want);
+        let answer = pending.answer().await;
         let Handle { key, counting, .. } = &*self.handle;
         match &answer {
             Some(Ok(None)) => counting.refused(key),

@@ -54,7 +54,8 @@ impl Options {
     }
 
     /// How many connections wait for mutexes that other processes hold, 4 unless set, at most 64.
-    /// They are opened when needed; further waits are polled.
+    /// They are opened when needed. Further keys take turns of 250 ms on them; with 0 all waits are
+    /// polled, which gives up every order between processes.
     #[must_use]
     pub fn waiters(mut self, connections: usize) -> Self {
         self.waiters = connections;

@@ -33,6 +33,8 @@ pub struct World {
     queues: HashMap<LockId, VecDeque<(u64, Way)>>,
     /// Locks that were given to a session while it waited, and that it does not know of yet.
     given: HashSet<(LockId, u64)>,
+    /// Sessions that were told to give up their wait.
+    interrupted: HashSet<u64>,
     leases: Table,
     marks: BTreeMap<(String, String), i64>,
     markers: HashMap<u64, String>,
@@ -104,6 +106,7 @@ impl World {
     /// answer, which is `false` when the time has run out.
     pub(crate) fn wait_lock(&mut self, lock: LockId, way: Way, session: u64) -> Option<bool> {
         if self.given.remove(&(lock, session)) {
+            self.interrupted.remove(&session);
             return Some(true);
         }
         let waits = self.queues.get(&lock).is_some_and(|queue| {
@@ -113,7 +116,8 @@ impl World {
         if !waits && self.try_lock(lock, way, session) {
             return Some(true);
         }
-        if self.late {
+        let interrupted = waits && self.interrupted.remove(&session);
+        if self.late || interrupted {
             self.stop_waiting(session);
             return Some(false);
         }
@@ -124,8 +128,17 @@ impl World {
         None
     }
 
+    /// Tells a session to give up its wait, if it waits.
+    pub(crate) fn interrupt(&mut self, session: u64) {
+        let mut waiting = self.queues.values().flatten();
+        if waiting.any(|(waiting, _)| *waiting == session) {
+            self.interrupted.insert(session);
+        }
+    }
+
     /// The session gives up waiting; those behind it may no longer have to.
     fn stop_waiting(&mut self, session: u64) {
+        self.interrupted.remove(&session);
         let mut left = Vec::new();
         self.queues.retain(|lock, queue| {
             let waited = queue.len();

@@ -38,9 +38,9 @@ use crate::error::Result;
 /// - Waiting for a lock that the line itself holds, or that closes a circle of lines of this
 ///   backend, is [`ErrorKind::Deadlock`](crate::ErrorKind::Deadlock) before anything is sent.
 /// - A circle that goes through lines of other processes is found by whoever closes it before it
-///   waits, or within a second; one of them gets the error. Waits that are polled, because all
-///   connections for waiting ([`Options::waiters`](crate::engine::Options::waiters)) are taken, are
-///   not seen until they have one.
+///   waits, or within about a second; one of them gets the error. A wait whose turn on a connection
+///   for waiting ([`Options::waiters`](crate::engine::Options::waiters)) has not come is not seen
+///   until then.
 /// - With the error nothing of that wait is held. Guards that the line held before stay valid:
 ///   release them, so that the others can go on, and begin again.
 /// - A circle through a lock that was taken without a line is not seen.

@@ -40,9 +40,8 @@ use crate::key::Key;
 /// - Nobody is starved. Within a process callers are served in the order of arrival: readers who
 ///   come behind a waiting writer wait until it was served. Where another process waits at the
 ///   server, readers are let in beside those of their own process for about 100 ms and then wait,
-///   too. Waits that are polled, because all connections for waiting
-///   ([`Options::waiters`](crate::engine::Options::waiters)) are taken, are seen by nobody: readers
-///   that never all leave make such a writer wait until it has one.
+///   too. A writer is seen while it has its turn on a connection for waiting
+///   ([`Options::waiters`](crate::engine::Options::waiters)).
 /// - It is not re-entrant, and there is no way from one kind of guard to the other: two readers
 ///   that waited to become writers would wait for each other. Unlock and lock again, and look again
 ///   at what was read.

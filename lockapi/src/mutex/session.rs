@@ -25,6 +25,8 @@ pub struct Enlisted {
     pub marked: bool,
     /// A value of the token sequence that is safe on disk.
     pub safe: i64,
+    /// The session's process at the server.
+    pub process: i64,
 }
 
 /// Lets a session that is marked commit without waiting for the disk; a batch of one.
@@ -35,13 +37,6 @@ pub struct Relax;
 #[derive(Clone, Copy, Debug)]
 pub struct Flush;
 
-/// Releases everything but the mark; a batch of one.
-#[derive(Clone, Copy, Debug)]
-pub struct Clear {
-    /// The session's mark.
-    pub mark: i64,
-}
-
 impl Operation for Enlist {
     type Output = Enlisted;
 
@@ -49,7 +44,7 @@ impl Operation for Enlist {
         name: "mutex.enlist",
         sql: include_str!("enlist.sql"),
         params: &[Type::Int, Type::Int],
-        columns: &[Type::Bool, Type::Int],
+        columns: &[Type::Bool, Type::Int, Type::Int],
     };
 
     fn params(batch: &[Self]) -> Vec<Value> {
@@ -66,6 +61,7 @@ impl Operation for Enlist {
                 Ok(Enlisted {
                     marked: row.bool(0)?,
                     safe: row.int(1)?,
+                    process: row.int(2)?,
                 })
             })
             .collect()
@@ -74,7 +70,8 @@ impl Operation for Enlist {
     fn model(batch: &[Self], world: &mut World, session: u64) -> Option<Rows> {
         let marked = world.try_lock(mark_id(batch.first()?.mark), Way::Alone, session);
         let safe = Value::Int(world.next_fence());
-        Some(vec![Row(vec![Value::Bool(marked), safe])])
+        let process = Value::Int(i64::try_from(session).unwrap_or_default());
+        Some(vec![Row(vec![Value::Bool(marked), safe, process])])
     }
 }
 
@@ -121,32 +118,6 @@ impl Operation for Flush {
 
     fn model(_: &[Self], _: &mut World, _: u64) -> Option<Rows> {
         Some(vec![Row(vec![Value::Text("on".to_owned())])])
-    }
-}
-
-impl Operation for Clear {
-    /// Whether the session has its mark.
-    type Output = bool;
-
-    const STATEMENT: Statement = Statement {
-        name: "mutex.clear",
-        sql: include_str!("clear.sql"),
-        params: &[Type::Int],
-        columns: &[Type::Bool],
-    };
-
-    fn params(batch: &[Self]) -> Vec<Value> {
-        batch.iter().map(|clear| Value::Int(clear.mark)).collect()
-    }
-
-    fn decode(_: &[Self], rows: Rows) -> Result<Vec<bool>, Failure> {
-        rows.into_iter().map(|mut row| row.bool(0)).collect()
-    }
-
-    fn model(batch: &[Self], world: &mut World, session: u64) -> Option<Rows> {
-        world.release_all(session);
-        let marked = world.try_lock(mark_id(batch.first()?.mark), Way::Alone, session);
-        Some(vec![Row(vec![Value::Bool(marked)])])
     }
 }
 

@@ -8,8 +8,8 @@ use rustc_hash::FxHashMap;
 
 use crate::engine::clock::Time;
 use crate::engine::lane::Lane;
+use crate::engine::locks::Observed;
 use crate::engine::piles::{ALONE, Queued};
-use crate::engine::sessions::Looked;
 use crate::key::{Key, LockId};
 use crate::lease::micros;
 use crate::seam::Connector;
@@ -116,7 +116,7 @@ impl<C: Connector> Noting<C> {
     }
 
     /// Answers whether something that has ended is still noted.
-    pub(crate) fn look(&self, looked: Looked) -> bool {
+    pub(crate) fn look(&self, looked: Observed) -> bool {
         let mut state = self.lock();
         let now = looked.now;
         if state.busy || state.paused_until > now {
@@ -161,7 +161,7 @@ impl<C: Connector> Noting<C> {
     }
 
     /// What is to be noted, and remembers it as noted.
-    fn difference(&self, state: &mut State, looked: Looked) -> Note {
+    fn difference(&self, state: &mut State, looked: Observed) -> Note {
         let now = looked.now;
         let mut note = Note {
             backend: self.backend,

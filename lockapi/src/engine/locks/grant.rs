@@ -5,15 +5,17 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::Sessions;
+use super::Locks;
+use super::table::Granted;
 use crate::error::Result;
 use crate::hold::Hold;
 use crate::key::LockId;
 
 /// A lock that somebody was given. Dropping it releases it.
 pub(crate) struct Grant {
-    pub(super) sessions: Option<Arc<Sessions>>,
-    pub(super) lock: LockId,
+    locks: Option<Arc<Locks>>,
+    lock: LockId,
+    id: u64,
     pub(crate) hold: Arc<Hold>,
     pub(crate) fence: i64,
     pub(crate) mark: i64,
@@ -22,11 +24,31 @@ pub(crate) struct Grant {
 }
 
 impl Grant {
+    pub(super) fn new(locks: Option<Arc<Locks>>, granted: Granted<Arc<Hold>>) -> Self {
+        let Granted {
+            lock,
+            id,
+            hold,
+            fence,
+            mark,
+            waited,
+        } = granted;
+        Self {
+            locks,
+            lock,
+            id,
+            hold,
+            fence,
+            mark,
+            waited,
+        }
+    }
+
     /// Releases it; the receiver is told whether it was still held.
     pub(crate) fn release(mut self) -> oneshot::Receiver<Result<()>> {
         let (reply, released) = oneshot::channel();
-        if let Some(sessions) = self.sessions.take() {
-            sessions.release(self.lock, &self.hold, Some(reply));
+        if let Some(locks) = self.locks.take() {
+            locks.release(self.lock, self.id, &self.hold, Some(reply));
         }
         released
     }
@@ -34,8 +56,8 @@ impl Grant {
 
 impl Drop for Grant {
     fn drop(&mut self) {
-        if let Some(sessions) = self.sessions.take() {
-            sessions.release(self.lock, &self.hold, None);
+        if let Some(locks) = self.locks.take() {
+            locks.release(self.lock, self.id, &self.hold, None);
         }
     }
 }

@@ -1,0 +1,262 @@
+//! Session locks: mutexes and read-write locks.
+//!
+//! [`LockTable`] decides; this is the shell around it, which owns the lock around the table, the
+//! channels to callers, the timer and the telemetry; [`worker`] runs the statements of one session.
+//! Whatever is to be told to callers is told after the table is unlocked.
+
+mod grant;
+mod pending;
+mod table;
+pub(crate) mod worker;
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+use tokio::sync::{Notify, oneshot};
+
+pub(crate) use grant::Grant;
+pub(crate) use pending::Pending;
+use table::{Answer, Batch, Effects, LockTable, Next, Reason, Reply, Waited};
+pub(crate) use table::{Limits, Observed, Patience, Want};
+
+use super::clock::Time;
+use super::contain;
+use super::keeper::Keeper;
+use crate::error::{Error, ErrorKind, Failure, Result};
+use crate::hold::Hold;
+use crate::key::LockId;
+use crate::telemetry::{self, Fault, Kind};
+
+type Granted = Result<Option<Grant>>;
+type Waiter = oneshot::Sender<Granted>;
+type Released = oneshot::Sender<Result<()>>;
+type Table = LockTable<Waiter, Arc<Hold>, Released>;
+type Todo = Effects<Waiter, Arc<Hold>, Released>;
+
+/// Starts the worker of a session.
+type Start = dyn Fn(usize) + Send + Sync;
+/// Is told what lasts; answers whether to look again, although nothing is in use.
+type Observe = dyn Fn(Observed) -> bool + Send + Sync;
+
+/// The session locks of a process on one database.
+pub(crate) struct Locks {
+    table: Mutex<Table>,
+    /// Wakes the worker of each session.
+    wakes: Vec<Notify>,
+    keeper: Keeper,
+    max_locks: usize,
+    start: OnceLock<Box<Start>>,
+    observe: Option<Box<Observe>>,
+    this: Weak<Self>,
+}
+
+impl Locks {
+    pub(crate) fn new(keeper: Keeper, limits: Limits, observe: Option<Box<Observe>>) -> Arc<Self> {
+        Arc::new_cyclic(|this| Self {
+            table: Mutex::new(LockTable::new(limits)),
+            wakes: (0..=limits.waiters).map(|_| Notify::new()).collect(),
+            keeper,
+            max_locks: limits.max_locks,
+            start: OnceLock::new(),
+            observe,
+            this: this.clone(),
+        })
+    }
+
+    /// Says how the worker of a session is started; called once, before anything else.
+    pub(crate) fn start_with(&self, start: impl Fn(usize) + Send + Sync + 'static) {
+        let _first = self.start.set(Box::new(start));
+    }
+
+    /// Asks for a lock.
+    pub(crate) fn ask(self: &Arc<Self>, want: Want) -> Pending {
+        let (sender, answer) = oneshot::channel();
+        let now = || self.keeper.now();
+        let id = self.with(|table, effects| table.ask(&now, want, sender, effects));
+        Pending::new(Arc::clone(self), want.lock, id, answer)
+    }
+
+    fn leave(&self, lock: LockId, id: u64) {
+        let now = || self.keeper.now();
+        self.with(|table, effects| table.leave(&now, lock, id, effects));
+    }
+
+    fn release(&self, lock: LockId, id: u64, hold: &Hold, reply: Option<Released>) {
+        let now = || self.keeper.now();
+        self.with(|table, effects| {
+            // Lost under the same lock, so that it is one or the other.
+            hold.release();
+            table.release(&now, lock, id, reply, effects);
+        });
+    }
+
+    fn next(&self, session: usize, batch: Batch) -> Next {
+        let now = || self.keeper.now();
+        self.with(|table, effects| table.next(&now, session, batch, effects))
+    }
+
+    fn settle(&self, session: usize, replies: &[Reply]) {
+        let now = || self.keeper.now();
+        self.with(|table, effects| table.settle(&now, session, replies, effects));
+    }
+
+    fn waited(&self, session: usize, waited: Waited) {
+        let now = || self.keeper.now();
+        self.with(|table, effects| table.waited(&now, session, waited, effects));
+    }
+
+    fn batch_failed(&self, session: usize, failure: &Failure) {
+        let now = || self.keeper.now();
+        self.with(|table, effects| table.batch_failed(&now, session, failure, effects));
+    }
+
+    fn session_lost(&self, session: usize, failure: &Failure) {
+        let now = || self.keeper.now();
+        self.with(|table, effects| table.session_lost(&now, session, failure, effects));
+    }
+
+    fn refuse_session(&self, session: usize, failure: &Failure) {
+        let now = || self.keeper.now();
+        self.with(|table, effects| table.refuse_session(&now, session, failure, effects));
+    }
+
+    fn worker_ended(&self, session: usize, began: bool, failure: &Failure) {
+        telemetry::fault(Fault::WorkerEnded);
+        let now = || self.keeper.now();
+        self.with(|table, effects| table.worker_ended(&now, session, began, failure, effects));
+    }
+
+    fn worker_closed(&self, session: usize) {
+        self.with(|table, effects| table.worker_closed(session, effects));
+    }
+
+    fn opened(&self, session: usize, mark: i64, process: i64) {
+        self.lock().opened(session, mark, process);
+    }
+
+    fn is_idle(&self, session: usize) -> bool {
+        self.lock().is_idle(session)
+    }
+
+    fn retire(&self, session: usize) -> bool {
+        self.lock().retire(session)
+    }
+
+    async fn woken(&self, session: usize) {
+        self.wakes[session].notified().await;
+    }
+
+    /// Lets the workers end; locks that are still held are released by the end of their sessions.
+    pub(crate) fn close(&self) {
+        self.with(|table, effects| table.close(effects));
+    }
+
+    fn tick(&self, at: Time) {
+        let now = self.keeper.now();
+        self.with(|table, effects| table.tick(at, now, effects));
+    }
+
+    /// Tells the observer what lasts, and comes again while something is in use.
+    fn observe(&self) {
+        let Some(observe) = &self.observe else {
+            return;
+        };
+        let observed = self.lock().observe(self.keeper.now());
+        let again = observe(observed);
+        let now = || self.keeper.now();
+        self.with(|table, effects| {
+            if again || table.is_in_use() {
+                table.observe_later(&now, effects);
+            }
+        });
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the table, and then does what follows. A hold is marked as lost before anybody else
+    /// can see the table; all else waits until it is unlocked, because it may be other people's code.
+    fn with<T>(&self, change: impl FnOnce(&mut Table, &mut Todo) -> T) -> T {
+        let mut effects = Effects::default();
+        let mut table = self.lock();
+        let changed = change(&mut table, &mut effects);
+        effects.lost.iter().for_each(|hold| hold.lose());
+        drop(table);
+        self.carry_out(effects);
+        changed
+    }
+
+    fn carry_out(&self, effects: Todo) {
+        let Effects {
+            answers,
+            releases,
+            lost,
+            contended,
+            start,
+            mut wake,
+            timer,
+            observe,
+            unopened,
+        } = effects;
+        if let Some(at) = timer {
+            let this = self.this.clone();
+            self.keeper.run_at(at, move || {
+                if let Some(locks) = this.upgrade() {
+                    locks.tick(at);
+                }
+            });
+        }
+        if let Some(worker) = self.start.get() {
+            start.into_iter().for_each(worker);
+        }
+        while wake != 0 {
+            let session = wake.trailing_zeros() as usize;
+            wake &= wake - 1;
+            self.wakes[session].notify_one();
+        }
+        (0..contended).for_each(|_| telemetry::contended(Kind::Mutex));
+        (0..unopened).for_each(|_| telemetry::fault(Fault::WaiterUnopened));
+        telemetry::lost(lost.iter().map(|_| Kind::Mutex));
+        for hold in lost {
+            contain(|| hold.announce());
+        }
+        for (reply, answer) in answers {
+            let answer = match answer {
+                Answer::Granted(granted) => Ok(Some(Grant::new(self.this.upgrade(), granted))),
+                Answer::Busy => Ok(None),
+                Answer::Failed(reason) => Err(self.error("lock", &reason)),
+            };
+            // A caller that left drops its grant, which releases the lock.
+            contain(|| drop(reply.send(answer)));
+        }
+        for (reply, outcome) in releases {
+            let outcome = outcome.map_err(|reason| self.error("unlock", &reason));
+            contain(|| drop(reply.send(outcome)));
+        }
+        if observe {
+            self.observe();
+        }
+    }
+
+    fn error(&self, operation: &'static str, reason: &Reason) -> Error {
+        match reason {
+            Reason::Lost => {
+                let message = "the lock was no longer held: its session had ended";
+                Error::new(ErrorKind::Lost, operation, message)
+            }
+            Reason::Full => {
+                let message = format!(
+                    "this process already holds or waits for {} locks, which is the limit that was set",
+                    self.max_locks
+                );
+                Error::new(ErrorKind::Capacity, operation, message)
+            }
+            Reason::Deadlock => {
+                let message = "waiting would never end: whoever holds the lock waits for what this line of work holds, or is this line itself; release what it holds and begin again";
+                Error::new(ErrorKind::Deadlock, operation, message)
+            }
+            // A lock belongs to its session: with that it is gone, whatever was answered.
+            Reason::Failure(failure) => failure.without_effect().error(operation),
+        }
+    }
+}

@@ -1,0 +1,440 @@
+//! Who holds and who waits for which session lock, in this process: a state machine without I/O.
+//!
+//! A lock that is in use has a [`Slot`]. Session 0, the main session, holds every lock that was free
+//! when it was tried, and never waits. A lock that another process holds is waited for by one of the
+//! other sessions, in the server's queue, for a slice of time; it stays with the session that got it.
+//! When more locks are wanted than sessions can wait, they take turns, slice by slice. A session that
+//! holds a lock may wait for another: a release then interrupts the wait.
+//!
+//! The table is told what callers want and what the server answered, and returns [`Effects`]. Workers
+//! fetch what their session does next with [`next`](LockTable::next). The time comes in from outside.
+
+mod effects;
+mod failures;
+mod observe;
+mod owners;
+mod session;
+mod shared;
+mod slot;
+#[cfg(test)]
+mod tests;
+mod wait;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use rustc_hash::FxHashMap;
+
+pub(crate) use effects::{Answer, Effects, Granted, Reason};
+pub(crate) use observe::Observed;
+use owners::Owners;
+use session::Session;
+pub(crate) use session::{Batch, Command, Next, Reply};
+use slot::{Held, Phase, Slot, Waiter};
+pub(crate) use slot::{Patience, Want};
+pub(crate) use wait::{Slice, Waited};
+
+use crate::engine::clock::Time;
+use crate::fence::HAND_OVER_BITS;
+use crate::key::LockId;
+use crate::mutex::{Stepped, Way};
+
+/// How often a lock is passed on within the process before other processes get their turn.
+const MAX_HAND_OVERS: i64 = 64;
+/// How long a lock is passed on within the process before other processes get their turn.
+const MAX_HELD: Duration = Duration::from_millis(100);
+
+const _: () = assert!(MAX_HAND_OVERS < 1 << HAND_OVER_BITS);
+
+/// Reads the clock, where that is needed.
+pub(crate) type Now<'a> = &'a dyn Fn() -> Time;
+
+/// What the table is made for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Sessions that can wait.
+    pub(crate) waiters: usize,
+    /// Locks that are held or waited for at most.
+    pub(crate) max_locks: usize,
+    /// How often an idle session that holds locks is asked whether it still lives.
+    pub(crate) heartbeat: Duration,
+    /// Whether holds and waits that last are observed.
+    pub(crate) observed: bool,
+    /// Where the random pauses start.
+    pub(crate) seed: u64,
+}
+
+/// The locks of a process on one database: `W` answers a waiter, `H` is what a holder shares with the
+/// table, `R` answers a release.
+pub(crate) struct LockTable<W, H, R> {
+    limits: Limits,
+    slots: FxHashMap<LockId, Slot<W, H>>,
+    sessions: Vec<Session<R>>,
+    owners: Owners,
+    /// Locks that no session waits for yet, by their turn.
+    wanted: BTreeMap<u64, LockId>,
+    /// Locks that are tried again at a time, because no session can wait for them.
+    polls: BTreeSet<(Time, LockId)>,
+    /// The last number that was given to a waiter, a hold or a turn.
+    last: u64,
+    /// When [`tick`](Self::tick) is to be called.
+    armed: Option<Time>,
+    observe_at: Option<Time>,
+    random: fastrand::Rng,
+    closing: bool,
+}
+
+impl<W, H: Clone + Default, R> LockTable<W, H, R> {
+    pub(crate) fn new(limits: Limits) -> Self {
+        Self {
+            slots: FxHashMap::default(),
+            sessions: (0..=limits.waiters).map(|_| Session::default()).collect(),
+            owners: Owners::default(),
+            wanted: BTreeMap::new(),
+            polls: BTreeSet::new(),
+            last: 0,
+            armed: None,
+            observe_at: None,
+            random: fastrand::Rng::with_seed(limits.seed),
+            closing: false,
+            limits,
+        }
+    }
+
+    /// A caller wants a lock. Answers the number by which it can [leave](Self::leave).
+    pub(crate) fn ask(
+        &mut self,
+        now: Now<'_>,
+        want: Want,
+        reply: W,
+        effects: &mut Effects<W, H, R>,
+    ) -> u64 {
+        let id = self.number();
+        let Want {
+            lock,
+            way,
+            line,
+            patience,
+        } = want;
+        let waits = patience != Patience::None;
+        if waits && line.is_some_and(|line| self.closes_circle(line, lock)) {
+            effects.answer(reply, Answer::Failed(Reason::Deadlock));
+            return id;
+        }
+        let mut waiter = Waiter {
+            id,
+            patience,
+            way,
+            line,
+            since: None,
+            reply: Some(reply),
+        };
+        if let Some(slot) = self.slots.get_mut(&lock) {
+            effects.contended += 1;
+            let may_be_free = matches!(
+                slot.phase,
+                Phase::Trying | Phase::Releasing | Phase::Shared(_)
+            );
+            if !waits && !may_be_free {
+                effects.answer_waiter(waiter, Answer::Busy);
+                return id;
+            }
+            waiter.since = Some(now());
+            self.owners.wait(&waiter, lock);
+            slot.queue.push_back(waiter);
+            if matches!(slot.phase, Phase::Shared(_)) {
+                self.admit(now, lock, effects);
+            }
+        } else if self.slots.len() >= self.limits.max_locks {
+            effects.answer_waiter(waiter, Answer::Failed(Reason::Full));
+        } else {
+            self.owners.wait(&waiter, lock);
+            self.slots.insert(lock, Slot::new(waiter));
+            self.command(0, Command::Try { lock, way }, None, effects);
+            self.observe_later(now, effects);
+        }
+        id
+    }
+
+    /// A caller waits no longer, if it still does.
+    pub(crate) fn leave(
+        &mut self,
+        now: Now<'_>,
+        lock: LockId,
+        id: u64,
+        effects: &mut Effects<W, H, R>,
+    ) {
+        let Some(slot) = self.slots.get_mut(&lock) else {
+            return;
+        };
+        let Some(waiter) = slot.leave(id) else {
+            return;
+        };
+        self.owners.unwait(&waiter, lock);
+        let deserted = slot.is_deserted();
+        match slot.phase {
+            Phase::Shared(_) => self.admit(now, lock, effects),
+            Phase::Wanted(turn) if deserted => {
+                self.wanted.remove(&turn);
+                self.slots.remove(&lock);
+            }
+            Phase::Polling(at) if deserted => {
+                self.polls.remove(&(at, lock));
+                self.slots.remove(&lock);
+            }
+            Phase::Waiting(session) => {
+                self.waiter_left(session, deserted, waiter.line.is_some(), effects);
+            }
+            // The answer that is under way finds nobody, and the slot goes.
+            _ => {}
+        }
+    }
+
+    /// A holder is done: passes the lock on within the process, or releases it.
+    pub(crate) fn release(
+        &mut self,
+        now: Now<'_>,
+        lock: LockId,
+        hold: u64,
+        reply: Option<R>,
+        effects: &mut Effects<W, H, R>,
+    ) {
+        match self.slots.get(&lock).map(|slot| &slot.phase) {
+            Some(Phase::Held(held)) if held.id == hold => self.pass_on(now, lock, reply, effects),
+            Some(Phase::Shared(_)) => self.end_share(lock, hold, reply, effects),
+            _ => effects.released(reply, Err(Reason::Lost)),
+        }
+    }
+
+    fn pass_on(
+        &mut self,
+        now: Now<'_>,
+        lock: LockId,
+        reply: Option<R>,
+        effects: &mut Effects<W, H, R>,
+    ) {
+        let id = self.number();
+        let Some(slot) = self.slots.get_mut(&lock) else {
+            return;
+        };
+        let exclusive = slot.wanted() == Some(Way::Alone);
+        let Phase::Held(held) = &mut slot.phase else {
+            return;
+        };
+        let session = held.session;
+        self.owners.unhold(held.line, lock);
+        // Nobody asks what time it is where nobody waits.
+        let now = exclusive.then(now);
+        if let Some(now) = now
+            && held.hand_overs < MAX_HAND_OVERS
+            && now.saturating_sub(held.since) < MAX_HELD
+            && let Some(next) = slot.queue.pop_front()
+        {
+            held.hand_overs += 1;
+            held.id = id;
+            held.hold = H::default();
+            held.line = next.line;
+            self.owners.unwait(&next, lock);
+            self.owners.hold(next.line, lock);
+            let granted = Granted {
+                lock,
+                id,
+                hold: held.hold.clone(),
+                fence: held.fence + held.hand_overs,
+                mark: self.sessions[session].mark,
+                waited: next.waited(now),
+            };
+            effects.answer_waiter(next, Answer::Granted(granted));
+            effects.released(reply, Ok(()));
+            return;
+        }
+        self.let_go(session, lock, Way::Alone, reply, effects);
+    }
+
+    /// Has the session that holds the lock release it, and tries it again for those who wait.
+    fn let_go(
+        &mut self,
+        session: usize,
+        lock: LockId,
+        way: Way,
+        reply: Option<R>,
+        effects: &mut Effects<W, H, R>,
+    ) {
+        self.sessions[session].held -= 1;
+        if let Some(slot) = self.slots.get_mut(&lock) {
+            slot.phase = Phase::Releasing;
+        }
+        self.command(session, Command::Release { lock, way }, reply, effects);
+        if session == 0 {
+            // Behind the release, and so behind everybody who waits at the server.
+            self.try_for_first(lock, effects);
+        }
+    }
+
+    /// Tries the lock as the first who waits for it wants it; answers whether anybody does.
+    fn try_for_first(&mut self, lock: LockId, effects: &mut Effects<W, H, R>) -> bool {
+        let Some(slot) = self.slots.get_mut(&lock) else {
+            return false;
+        };
+        let Some(way) = slot.wanted() else {
+            return false;
+        };
+        slot.phase = Phase::Trying;
+        self.command(0, Command::Try { lock, way }, None, effects);
+        true
+    }
+
+    /// Takes the answers to the oldest batch of a session that is under way.
+    pub(crate) fn settle(
+        &mut self,
+        now: Now<'_>,
+        session: usize,
+        answers: &[Reply],
+        effects: &mut Effects<W, H, R>,
+    ) {
+        let Some(batch) = self.sessions[session].in_flight.pop_front() else {
+            return;
+        };
+        for (request, reply) in batch.into_iter().zip(answers) {
+            match (request.command, *reply) {
+                (Command::Release { lock, .. }, reply) => {
+                    let released = match reply {
+                        Reply::Lock(Stepped::Released) => Ok(()),
+                        _ => Err(Reason::Lost),
+                    };
+                    effects.released(request.reply, released);
+                    self.released(lock, effects);
+                }
+                (
+                    Command::Try { lock, .. },
+                    Reply::Lock(taken @ (Stepped::Taken(_) | Stepped::Shared)),
+                ) => self.taken(now, session, lock, taken, effects),
+                (Command::Try { lock, .. }, _) => {
+                    effects.contended += 1;
+                    self.contended(now, lock, effects);
+                }
+                (Command::Look { lock }, reply) => {
+                    self.looked(now, lock, reply != Reply::Awaited(false), effects);
+                }
+                (Command::Interrupt { session, .. }, _) => self.interrupted(session, effects),
+            }
+        }
+        self.assign(now, effects);
+    }
+
+    /// Gives a lock that a session has taken to the first who still waits for it.
+    fn taken(
+        &mut self,
+        now: Now<'_>,
+        session: usize,
+        lock: LockId,
+        taken: Stepped,
+        effects: &mut Effects<W, H, R>,
+    ) {
+        let id = self.number();
+        let Some(slot) = self.slots.get_mut(&lock) else {
+            return;
+        };
+        slot.failed = false;
+        slot.suspected = false;
+        let fence = match (taken, slot.wanted()) {
+            (Stepped::Taken(fence), Some(Way::Alone)) => fence,
+            (Stepped::Shared, Some(Way::Shared)) => {
+                return self.share(now, session, lock, effects);
+            }
+            _ => {
+                // Nobody waits any more, or they want it otherwise.
+                slot.phase = Phase::Releasing;
+                let way = match taken {
+                    Stepped::Shared => Way::Shared,
+                    _ => Way::Alone,
+                };
+                return self.command(session, Command::Release { lock, way }, None, effects);
+            }
+        };
+        let Some(first) = slot.queue.pop_front() else {
+            return;
+        };
+        let now = now();
+        let hold = H::default();
+        slot.phase = Phase::Held(Held {
+            session,
+            id,
+            hold: hold.clone(),
+            line: first.line,
+            fence,
+            hand_overs: 0,
+            since: now,
+        });
+        slot.refuse_impatient(effects);
+        self.owners.unwait(&first, lock);
+        self.owners.hold(first.line, lock);
+        let state = &mut self.sessions[session];
+        state.held += 1;
+        state.granted_at = now;
+        let granted = Granted {
+            lock,
+            id,
+            hold,
+            fence,
+            mark: state.mark,
+            waited: first.waited(now),
+        };
+        effects.answer_waiter(first, Answer::Granted(granted));
+    }
+
+    /// A lock that was being released is free at the server.
+    fn released(&mut self, lock: LockId, effects: &mut Effects<W, H, R>) {
+        let releasing = self.slots.get(&lock).map(|slot| &slot.phase);
+        if matches!(releasing, Some(Phase::Releasing)) && !self.try_for_first(lock, effects) {
+            self.slots.remove(&lock);
+        }
+    }
+
+    /// Does what is due by now, for the timer that was set to `at`.
+    pub(crate) fn tick(&mut self, at: Time, now: Time, effects: &mut Effects<W, H, R>) {
+        if self.armed != Some(at) {
+            // Another one was set since, to an earlier time.
+            return;
+        }
+        self.armed = None;
+        while let Some((at, lock)) = self.polls.first().copied().filter(|(at, _)| *at <= now) {
+            self.polls.remove(&(at, lock));
+            if !self.try_for_first(lock, effects) {
+                self.slots.remove(&lock);
+            }
+        }
+        for session in 0..self.sessions.len() {
+            self.ping_if_due(session, now, effects);
+        }
+        self.assign(&|| now, effects);
+        if self.observe_at.is_some_and(|at| at <= now) {
+            self.observe_at = None;
+            effects.observe = true;
+        }
+        let pings = self.sessions.iter().filter_map(|session| session.ping_at);
+        let polls = self.polls.first().map(|(at, _)| *at);
+        let next = pings.chain(polls).chain(self.observe_at).min();
+        if let Some(next) = next {
+            self.arm(next, effects);
+        }
+    }
+
+    fn arm(&mut self, at: Time, effects: &mut Effects<W, H, R>) {
+        if self.armed.is_none_or(|armed| at < armed) {
+            self.armed = Some(at);
+            effects.timer = Some(at);
+        }
+    }
+
+    fn number(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    /// Lets the workers end; locks that are still held are released by the end of their sessions.
+    pub(crate) fn close(&mut self, effects: &mut Effects<W, H, R>) {
+        self.closing = true;
+        effects.wake = (1 << self.sessions.len()) - 1;
+    }
+}

@@ -1,0 +1,276 @@
+//! A session of the server, and what it is to do next.
+
+use std::collections::VecDeque;
+
+use super::effects::Effects;
+use super::wait::{Slice, Wait};
+use super::{LockTable, Now};
+use crate::engine::clock::Time;
+use crate::key::LockId;
+use crate::mutex::{Stepped, Way};
+
+/// What a session is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Command {
+    Try {
+        lock: LockId,
+        way: Way,
+    },
+    Release {
+        lock: LockId,
+        way: Way,
+    },
+    /// Look whether another session waits for a lock that is shared here.
+    Look {
+        lock: LockId,
+    },
+    /// Interrupt the wait of another session, which has this mark and this process at the server.
+    Interrupt {
+        session: usize,
+        mark: i64,
+        process: i64,
+    },
+}
+
+/// The server's answer to a [`Command`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reply {
+    Lock(Stepped),
+    /// Whether somebody waits for the lock.
+    Awaited(bool),
+    /// The interrupt has arrived, if the session still waited.
+    Interrupted,
+}
+
+/// A command, and who is told of its outcome.
+pub(super) struct Request<R> {
+    pub(super) command: Command,
+    pub(super) reply: Option<R>,
+    /// It was under way when its session ended, and is tried once more.
+    pub(super) again: bool,
+}
+
+/// How many requests go into one statement.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Batch {
+    All,
+    /// Half of them and of as many others whose answers have arrived: while the server works on one
+    /// half, the callers of the other are told and ask again.
+    HalfWith(usize),
+}
+
+impl Batch {
+    /// Fewer than this are not worth parting.
+    const WHOLE: usize = 64;
+
+    fn size(self, waiting: usize) -> usize {
+        match self {
+            Self::All => waiting,
+            Self::HalfWith(others) => {
+                waiting.min(usize::midpoint(waiting, others).max(Self::WHOLE))
+            }
+        }
+    }
+}
+
+/// What a session does next.
+#[derive(Debug)]
+pub(crate) enum Next {
+    /// Run these in one statement, and [settle](LockTable::settle) the answers.
+    Run(Vec<Command>),
+    /// Wait for a lock in the server's queue.
+    Wait(Slice),
+    /// Ask whether the session, which holds locks, still lives.
+    Ping,
+    /// Nothing: wait to be woken.
+    Rest,
+    /// Nothing is left to do, and nothing will come.
+    Close,
+}
+
+pub(super) struct Session<R> {
+    pub(super) requests: Vec<Request<R>>,
+    /// Batches that were sent, oldest first.
+    pub(super) in_flight: VecDeque<Vec<Request<R>>>,
+    /// How many requests are to be sent one by one, because together they failed.
+    pub(super) alone: usize,
+    /// How many locks it holds.
+    pub(super) held: usize,
+    /// When it was last given a lock.
+    pub(super) granted_at: Time,
+    pub(super) mark: i64,
+    /// Its process at the server.
+    pub(super) process: i64,
+    /// Whether it has a worker.
+    pub(super) running: bool,
+    pub(super) wait: Option<Wait>,
+    /// An interrupt is under way: until it has arrived nothing else may be sent.
+    pub(super) interrupting: bool,
+    /// It could not be opened and is not used before this time.
+    pub(super) down_until: Time,
+    pub(super) ping_at: Option<Time>,
+    pub(super) ping_due: bool,
+}
+
+impl<R> Default for Session<R> {
+    fn default() -> Self {
+        Self {
+            requests: Vec::new(),
+            in_flight: VecDeque::new(),
+            alone: 0,
+            held: 0,
+            granted_at: Time::ZERO,
+            mark: 0,
+            process: 0,
+            running: false,
+            wait: None,
+            interrupting: false,
+            down_until: Time::ZERO,
+            ping_at: None,
+            ping_due: false,
+        }
+    }
+}
+
+impl<W, H: Clone + Default, R> LockTable<W, H, R> {
+    /// Queues a command for a session.
+    pub(super) fn command(
+        &mut self,
+        session: usize,
+        command: Command,
+        reply: Option<R>,
+        effects: &mut Effects<W, H, R>,
+    ) {
+        let state = &mut self.sessions[session];
+        state.requests.push(Request {
+            command,
+            reply,
+            again: false,
+        });
+        // Whoever put the first one there has roused the worker.
+        if state.requests.len() == 1 {
+            self.rouse(session, effects);
+            self.interrupt(session, effects);
+        }
+    }
+
+    pub(super) fn rouse(&mut self, session: usize, effects: &mut Effects<W, H, R>) {
+        if !std::mem::replace(&mut self.sessions[session].running, true) {
+            effects.start.push(session);
+        }
+        effects.wake |= 1 << session;
+    }
+
+    /// What the session does next; called by its worker alone.
+    pub(crate) fn next(
+        &mut self,
+        now: Now<'_>,
+        session: usize,
+        batch: Batch,
+        effects: &mut Effects<W, H, R>,
+    ) -> Next {
+        loop {
+            let state = &mut self.sessions[session];
+            if state.interrupting {
+                return Next::Rest;
+            }
+            if !state.requests.is_empty() {
+                let commands = self.take_batch(session, batch);
+                if commands.is_empty() {
+                    continue;
+                }
+                return Next::Run(commands);
+            }
+            if state.wait.as_ref().is_some_and(|wait| !wait.begun) {
+                match self.begin_wait(now, session, effects) {
+                    Some(slice) => return Next::Wait(slice),
+                    None => continue,
+                }
+            }
+            if std::mem::take(&mut state.ping_due) {
+                return Next::Ping;
+            }
+            if self.closing {
+                return Next::Close;
+            }
+            // One timer in each heartbeat, however often the session becomes idle in between.
+            if state.held > 0 && state.ping_at.is_none() {
+                let at = now() + self.limits.heartbeat;
+                state.ping_at = Some(at);
+                self.arm(at, effects);
+            }
+            return Next::Rest;
+        }
+    }
+
+    /// Takes the requests of the next statement, without attempts that nobody wants any more.
+    fn take_batch(&mut self, session: usize, batch: Batch) -> Vec<Command> {
+        let state = &mut self.sessions[session];
+        let size = if state.alone > 0 {
+            state.alone -= 1;
+            1
+        } else {
+            batch.size(state.requests.len())
+        };
+        let rest = state.requests.split_off(size);
+        let mut taken = std::mem::replace(&mut state.requests, rest);
+        taken.retain(|request| {
+            let Command::Try { lock, .. } = request.command else {
+                return true;
+            };
+            let wanted = self.slots.get_mut(&lock);
+            let wanted = wanted.is_some_and(|slot| !slot.is_deserted());
+            if !wanted {
+                self.slots.remove(&lock);
+            }
+            wanted
+        });
+        let commands: Vec<Command> = taken.iter().map(|request| request.command).collect();
+        if !taken.is_empty() {
+            self.sessions[session].in_flight.push_back(taken);
+        }
+        commands
+    }
+
+    /// Whether nothing is to be sent.
+    pub(crate) fn is_idle(&self, session: usize) -> bool {
+        self.sessions[session].requests.is_empty()
+    }
+
+    /// A session is open, under this mark, with this process at the server.
+    pub(crate) fn opened(&mut self, session: usize, mark: i64, process: i64) {
+        let state = &mut self.sessions[session];
+        (state.mark, state.process) = (mark, process);
+    }
+
+    /// The worker has had nothing to do for a while; answers whether it may end.
+    pub(crate) fn retire(&mut self, session: usize) -> bool {
+        let state = &mut self.sessions[session];
+        let idle = state.requests.is_empty()
+            && state.in_flight.is_empty()
+            && state.wait.is_none()
+            && !state.interrupting
+            && state.held == 0;
+        if idle {
+            state.running = false;
+            (state.mark, state.process) = (0, 0);
+        }
+        idle
+    }
+
+    pub(super) fn ping_if_due(
+        &mut self,
+        session: usize,
+        now: Time,
+        effects: &mut Effects<W, H, R>,
+    ) {
+        let state = &mut self.sessions[session];
+        if state.ping_at.is_some_and(|at| at <= now) {
+            state.ping_at = None;
+            if state.held > 0 {
+                state.ping_due = true;
+                self.rouse(session, effects);
+            }
+        }
+    }
+}

@@ -1,0 +1,401 @@
+//! The connection of one session, and the statements that it runs.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Locks;
+use super::table::{Batch, Command, Next, Reply, Slice, Waited};
+use crate::engine::link::{Link, Links, Watch};
+use crate::error::Failure;
+use crate::fence::HAND_OVER_BITS;
+use crate::key::LockId;
+use crate::mutex::{
+    Awaited, Circle, Enlist, Enlisted, Flush, Interrupt, Relax, ReleaseOne, Step, Stepped,
+    TOKENS_AT_RISK, TryOne, Wait, Way,
+};
+use crate::seam::Connector;
+use crate::wait::{unless, yield_now};
+
+/// How long a session that waited is kept without work.
+const IDLE: Duration = Duration::from_secs(10);
+
+/// How long the disk may take: much longer than a server that lives is silent otherwise.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The worker of a session: of the main one, which never waits, or of one that waits.
+pub(crate) fn run<C: Connector>(
+    locks: Arc<Locks>,
+    links: Arc<Links<C>>,
+    session: usize,
+) -> impl Future<Output = ()> + Send {
+    let mut ended = Ended {
+        locks: Some(Arc::clone(&locks)),
+        session,
+        began: false,
+    };
+    async move {
+        ended.began = true;
+        let worker = Worker::new(locks, links, session);
+        if session == 0 {
+            worker.hold().await;
+        } else {
+            worker.wait().await;
+        }
+        ended.finished();
+    }
+}
+
+/// Tells the table when a worker ends before it has finished, or before it has begun.
+struct Ended {
+    locks: Option<Arc<Locks>>,
+    session: usize,
+    began: bool,
+}
+
+impl Ended {
+    fn finished(mut self) {
+        if let Some(locks) = self.locks.take() {
+            locks.worker_closed(self.session);
+        }
+    }
+}
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        if let Some(locks) = self.locks.take() {
+            let failure = Failure::connect(None, crate::engine::lane::ended("lock"));
+            locks.worker_ended(self.session, self.began, &failure);
+        }
+    }
+}
+
+/// The connection is opened when it is needed.
+struct Worker<C: Connector> {
+    locks: Arc<Locks>,
+    links: Arc<Links<C>>,
+    watch: Arc<Watch>,
+    session: usize,
+    link: Option<Link<C::Connection>>,
+    /// A value of the token sequence that is known to be safe on disk.
+    safe: i64,
+    /// What the server has answered and the callers have not been told.
+    answered: Option<Vec<Reply>>,
+}
+
+impl<C: Connector> Worker<C> {
+    fn new(locks: Arc<Locks>, links: Arc<Links<C>>, session: usize) -> Self {
+        Self {
+            watch: links.watch(),
+            locks,
+            links,
+            session,
+            link: None,
+            safe: 0,
+            answered: None,
+        }
+    }
+
+    /// Holds every lock that was free when it was tried.
+    async fn hold(mut self) {
+        loop {
+            let untold = self.untold();
+            if untold > 0 && self.locks.is_idle(self.session) {
+                self.tell();
+                if untold > 1 {
+                    // Those who were just told get to ask again before the next statement.
+                    yield_now().await;
+                }
+            }
+            match self.locks.next(self.session, Batch::HalfWith(untold)) {
+                Next::Run(commands) => self.run(commands).await,
+                Next::Ping => self.ping().await,
+                Next::Wait(_) | Next::Rest => self.locks.woken(self.session).await,
+                Next::Close => break,
+            }
+        }
+    }
+
+    /// Waits in the server's queue, for one lock at a time, and holds what it was given.
+    async fn wait(mut self) {
+        loop {
+            match self.locks.next(self.session, Batch::All) {
+                Next::Run(commands) => {
+                    self.run(commands).await;
+                    self.tell();
+                }
+                Next::Wait(slice) => {
+                    if let Some(waited) = self.wait_for(slice).await {
+                        self.locks.waited(self.session, waited);
+                    }
+                }
+                Next::Ping => self.ping().await,
+                Next::Rest => {
+                    let sleep = self.links.keeper.sleep(IDLE);
+                    let woken = unless(sleep, self.locks.woken(self.session)).await;
+                    if woken.is_none() && self.locks.retire(self.session) {
+                        break;
+                    }
+                }
+                Next::Close => break,
+            }
+        }
+    }
+
+    /// Sees to it that there is a connection, and that it is marked.
+    async fn open(&mut self) -> Result<(), Failure> {
+        if self.link.is_none() {
+            let mut link = self.links.open(&self.watch, Duration::ZERO).await?;
+            let mark = fastrand::i64(..);
+            let answers = link.perform(&[Enlist { mark }]).await.map_err(unsent)?;
+            let [
+                Enlisted {
+                    marked: true,
+                    safe,
+                    process,
+                },
+            ] = answers[..]
+            else {
+                return Err(unsent(Failure::corrupt("the session could not be marked")));
+            };
+            link.perform(&[Relax]).await.map_err(unsent)?;
+            self.locks.opened(self.session, mark, process);
+            self.link = Some(link);
+            self.safe = safe;
+        }
+        Ok(())
+    }
+
+    /// Sees to it that a crash of the server cannot make it give out this token again.
+    async fn make_safe(&mut self, token: i64) -> Result<(), Failure> {
+        let value = token >> HAND_OVER_BITS;
+        if value > self.safe + TOKENS_AT_RISK {
+            // A disk that stalls must not make a session that holds locks look dead.
+            let patient = self.links.patient_watch(FLUSH_TIMEOUT);
+            self.connection()?
+                .perform_within(&patient, &[Flush])
+                .await?;
+            self.safe = value;
+        }
+        Ok(())
+    }
+
+    fn connection(&mut self) -> Result<&mut Link<C::Connection>, Failure> {
+        let closed = || unsent(Failure::corrupt("the session is not open"));
+        self.link.as_mut().ok_or_else(closed)
+    }
+
+    async fn send(&mut self, commands: &[Command]) -> Result<Vec<Reply>, Failure> {
+        let looks: Vec<Awaited> = commands.iter().filter_map(look).collect();
+        let steps: Vec<Step> = commands.iter().filter_map(step).collect();
+        let interrupts: Vec<Interrupt> = commands.iter().filter_map(interrupt).collect();
+        let link = self.connection()?;
+        let stepped = match steps[..] {
+            [] => Vec::new(),
+            [one] if one.way == Way::Alone && one.release => {
+                link.perform(&[ReleaseOne(one.lock)]).await?
+            }
+            [one] if one.way == Way::Alone => link.perform(&[TryOne(one.lock)]).await?,
+            _ => link.perform(&steps).await?,
+        };
+        let awaited = if looks.is_empty() {
+            Vec::new()
+        } else {
+            link.perform(&looks).await?
+        };
+        if !interrupts.is_empty()
+            && let Err(failure) = link.perform(&interrupts).await
+            && failure.broken
+        {
+            // One that is refused is none: the wait goes on to the end of its slice.
+            return Err(failure);
+        }
+        let taken = stepped.iter().find_map(|answer| match answer {
+            // All that one statement takes has one token.
+            Stepped::Taken(token) => Some(*token),
+            _ => None,
+        });
+        if let Some(token) = taken {
+            self.make_safe(token).await?;
+        }
+        let (mut stepped, mut awaited) = (stepped.into_iter(), awaited.into_iter());
+        let reply = |command: &Command| match command {
+            Command::Look { .. } => awaited.next().map(Reply::Awaited),
+            Command::Try { .. } | Command::Release { .. } => stepped.next().map(Reply::Lock),
+            Command::Interrupt { .. } => Some(Reply::Interrupted),
+        };
+        Ok(commands.iter().filter_map(reply).collect())
+    }
+
+    /// Runs commands, and settles them whatever happens.
+    async fn run(&mut self, commands: Vec<Command>) {
+        if let Err(failure) = self.open().await {
+            self.tell();
+            self.locks.refuse_session(self.session, &failure);
+            return;
+        }
+        let answered = self.answered.take();
+        let (locks, session) = (Arc::clone(&self.locks), self.session);
+        // The callers of the statement before are told while the server works on this one.
+        let telling = async move {
+            if let Some(replies) = answered {
+                locks.settle(session, &replies);
+            }
+        };
+        let (outcome, ()) = futures_util::future::join(self.send(&commands), telling).await;
+        match outcome {
+            Ok(replies) => self.answered = Some(replies),
+            Err(failure) => self.recover(&commands, &failure).await,
+        }
+    }
+
+    /// How many callers of the last statement have not been told.
+    fn untold(&self) -> usize {
+        self.answered.as_ref().map_or(0, Vec::len)
+    }
+
+    /// Tells the callers of the last statement.
+    fn tell(&mut self) {
+        if let Some(replies) = self.answered.take() {
+            self.locks.settle(self.session, &replies);
+        }
+    }
+
+    /// A statement that fails may have taken or released some of its locks. Afterwards none of
+    /// them is held, or the session is gone.
+    async fn recover(&mut self, commands: &[Command], failure: &Failure) {
+        let steps = commands.iter().filter_map(step);
+        let releases: Vec<Step> = steps
+            .map(|step| Step {
+                release: true,
+                ..step
+            })
+            .collect();
+        let released = match &mut self.link {
+            Some(link) if !failure.broken && !failure.sent => link.perform(&releases).await.is_ok(),
+            _ => false,
+        };
+        if released {
+            self.locks.batch_failed(self.session, failure);
+        } else {
+            self.lose(failure);
+        }
+    }
+
+    /// The session and what it holds is gone.
+    fn lose(&mut self, failure: &Failure) {
+        self.link = None;
+        self.locks.session_lost(self.session, failure);
+    }
+
+    /// Asks whether the session still lives.
+    async fn ping(&mut self) {
+        if let Some(link) = &mut self.link
+            && let Err(failure) = link.perform::<Step>(&[]).await
+        {
+            self.lose(&failure);
+        }
+    }
+
+    /// Waits for a lock; `None` when the session was lost meanwhile.
+    async fn wait_for(&mut self, slice: Slice) -> Option<Waited> {
+        if let Err(failure) = self.open().await {
+            self.locks.refuse_session(self.session, &failure);
+            return Some(Waited::Unopened);
+        }
+        let circle = (!slice.holding.is_empty()).then(|| Circle {
+            lock: slice.lock,
+            holding: slice.holding.clone(),
+        });
+        let outcome = self.wait_within(&slice, circle.as_ref()).await;
+        let granted = matches!(outcome, Ok(Waited::Granted(_)));
+        let mut left = circle.map(|circle| circle.forget()).unwrap_or_default();
+        if !granted {
+            // The time can run out, or the interrupt come, in the moment of the grant.
+            left.push(Step {
+                lock: slice.lock,
+                way: slice.way,
+                release: true,
+            });
+        }
+        if let Err(failure) = &outcome
+            && failure.broken
+        {
+            self.lose(failure);
+            return None;
+        }
+        if !left.is_empty()
+            && let Err(failure) = self.connection().ok()?.perform(&left).await
+        {
+            self.lose(&failure);
+            return None;
+        }
+        Some(match outcome {
+            Ok(waited) => waited,
+            Err(failure) => Waited::Failed(failure),
+        })
+    }
+
+    /// Waits in the server's queue; on behalf of whoever holds other locks meanwhile, after a look
+    /// whether they would wait for themselves.
+    async fn wait_within(
+        &mut self,
+        slice: &Slice,
+        circle: Option<&Circle>,
+    ) -> Result<Waited, Failure> {
+        if let Some(circle) = circle {
+            let closed = self
+                .connection()?
+                .perform(std::slice::from_ref(circle))
+                .await?;
+            let closed: Vec<LockId> = closed.into_iter().flatten().collect();
+            if !closed.is_empty() {
+                return Ok(Waited::Circle(closed));
+            }
+        }
+        let wait = Wait {
+            lock: slice.lock,
+            way: slice.way,
+            millis: i64::try_from(slice.time.as_millis())
+                .unwrap_or(i64::MAX)
+                .max(1),
+        };
+        let answers = self.connection()?.perform(&[wait]).await?;
+        let Some(taken @ (Stepped::Taken(_) | Stepped::Shared)) = answers.into_iter().next() else {
+            return Ok(Waited::InVain);
+        };
+        if let Stepped::Taken(token) = taken {
+            self.make_safe(token).await?;
+        }
+        Ok(Waited::Granted(taken))
+    }
+}
+
+fn step(command: &Command) -> Option<Step> {
+    let (lock, way, release) = match *command {
+        Command::Try { lock, way } => (lock, way, false),
+        Command::Release { lock, way } => (lock, way, true),
+        Command::Look { .. } | Command::Interrupt { .. } => return None,
+    };
+    Some(Step { lock, way, release })
+}
+
+fn look(command: &Command) -> Option<Awaited> {
+    match command {
+        Command::Look { lock } => Some(Awaited(*lock)),
+        _ => None,
+    }
+}
+
+fn interrupt(command: &Command) -> Option<Interrupt> {
+    match *command {
+        Command::Interrupt { mark, process, .. } => Some(Interrupt { mark, process }),
+        _ => None,
+    }
+}
+
+/// Nothing of what the caller asked for was sent yet.
+fn unsent(mut failure: Failure) -> Failure {
+    failure.sent = false;
+    failure
+}
