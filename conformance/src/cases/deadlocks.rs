@@ -21,6 +21,8 @@ register! { "deadlocks":
     M15 waiting_without_a_circle_is_no_error;
     M15 line_that_left_is_waited_for_no_more;
     M15 line_that_was_served_is_waited_for_no_more;
+    M15 wait_that_was_dropped_is_no_circle [Futures];
+    M15 attempt_of_a_branch_keeps_the_wait_of_another;
     M15 by_hand_it_ends_with_the_timeout;
     M15 transactions_in_opposite_order_end_in_one_error [Transactions];
 }
@@ -291,6 +293,50 @@ async fn line_that_left_is_waited_for_no_more(cx: Context) {
         .unlock()
         .await
         .unwrap();
+}
+
+async fn wait_that_was_dropped_is_no_circle(cx: Context) {
+    let (here, there) = (cx.backend().await, cx.backend().await);
+    let (one, other) = (Line::new(), Line::new());
+    let a = one.lock(&*mutex(&here, "a")).await.unwrap();
+    let b = other.lock(&*mutex(&there, "b")).await.unwrap();
+    let (waits, lock) = (mutex(&here, "b").on(&one), cx.lock_id("b"));
+    let mut waiting = Box::pin(waits.lock());
+    let seen = eventually("it waits", async || cx.locks(lock).await.waiting == 1);
+    match select(&mut waiting, Box::pin(seen)).await {
+        Either::Left((granted, _)) => panic!("it is held: {granted:?}"),
+        Either::Right(((), _)) => drop(waiting),
+    }
+    // Nobody waits for the other line any more.
+    let wait = begin(&mutex(&there, "a"), &other);
+    let lock = cx.lock_id("a");
+    eventually("it waits", async || cx.locks(lock).await.waiting == 1).await;
+    a.unlock().await.unwrap();
+    let guard = soon("granted", wait).await.unwrap().unwrap();
+    guard.unlock().await.unwrap();
+    b.unlock().await.unwrap();
+    free(&cx, &["a", "b"]).await;
+}
+
+async fn attempt_of_a_branch_keeps_the_wait_of_another(cx: Context) {
+    let backend = cx.backend().await;
+    let (one, other) = (Line::new(), Line::new());
+    let a = one.lock(&*mutex(&backend, "a")).await.unwrap();
+    let b = other.lock(&*mutex(&backend, "b")).await.unwrap();
+    let mut wait = begin(&mutex(&backend, "b"), &one);
+    not_yet("granted although it is held", &mut wait).await;
+    let tried = mutex(&backend, "b").on(&one).try_lock().await.unwrap();
+    assert!(tried.is_none());
+    refused(
+        soon("told", begin(&mutex(&backend, "a"), &other))
+            .await
+            .unwrap(),
+    );
+    b.unlock().await.unwrap();
+    let guard = soon("granted", wait).await.unwrap().unwrap();
+    guard.unlock().await.unwrap();
+    a.unlock().await.unwrap();
+    free(&cx, &["a", "b"]).await;
 }
 
 async fn line_that_was_served_is_waited_for_no_more(cx: Context) {

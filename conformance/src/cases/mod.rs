@@ -46,6 +46,7 @@ mod sets;
 mod sight;
 mod tables;
 mod transactions;
+mod turns;
 mod versioned;
 mod views;
 mod waits;
@@ -116,6 +117,7 @@ const MODULES: &[&[Case]] = &[
     operator::CASES,
     views::CASES,
     tables::CASES,
+    turns::CASES,
 ];
 
 pub(crate) use interop::cases as interop;

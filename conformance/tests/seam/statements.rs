@@ -5,8 +5,8 @@ use lockapi::id::{ClaimWorker, NextBlock, ReleaseWorker, RenewWorker};
 use lockapi::lease::{self, Acquire, Peek, Release, Renew, Sweep, Take};
 use lockapi::limit::{self, Block, Charge, Ensure, Look, Refund, Reset};
 use lockapi::mutex::{
-    self, Awaited, Circle, Clear, Enlist, Flush, Relax, ReleaseOne, Step, Timeouts, TryIn, TryOne,
-    Wait, WaitIn,
+    self, Awaited, Circle, Enlist, Flush, Interrupt, Relax, ReleaseOne, Step, Timeouts, TryIn,
+    TryOne, Wait, WaitIn,
 };
 use lockapi::queue;
 use lockapi::schedule;
@@ -63,7 +63,7 @@ fn statements() -> Vec<Statement> {
         Enlist::STATEMENT,
         Relax::STATEMENT,
         Flush::STATEMENT,
-        Clear::STATEMENT,
+        Interrupt::STATEMENT,
         mutex::Check::STATEMENT,
         TryIn::STATEMENT,
         WaitIn::STATEMENT,
