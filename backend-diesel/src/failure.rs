@@ -2,12 +2,13 @@
 //!
 //! Diesel tells the SQLSTATE of a few errors only. Of the others this crate reads the server's
 //! message, where that is in English; otherwise the failure is known to have had no effect, and
-//! its kind is the general one.
+//! its kind is the general one. Severity is not told either, but libpq tells when the session has
+//! ended, and then nothing is known of the statement, whatever the server reported.
 
 use std::error::Error as StdError;
 
 use diesel::result::{DatabaseErrorKind, Error};
-use lockapi::Failure;
+use lockapi::{Failure, Report};
 
 /// How a message begins or what it contains, and the code that the server sends with it.
 const MESSAGES: &[(&str, &str)] = &[
@@ -25,6 +26,9 @@ const MESSAGES: &[(&str, &str)] = &[
     ("password authentication failed", "28P01"),
     ("the database system is", "57P03"),
     ("invalid byte sequence", "22021"),
+    // Of servers and poolers that do not know what became of a statement.
+    ("result is ambiguous", "40003"),
+    ("terminating connection", "57P01"),
 ];
 
 /// What does not exist, and the code for that.
@@ -48,9 +52,23 @@ pub(crate) fn failed(error: Error) -> Failure {
         _ => return Failure::statement(None, true, error),
     };
     match kind {
-        DatabaseErrorKind::UnableToSendCommand => Failure::connect(None, error),
-        DatabaseErrorKind::ClosedConnection => Failure::statement(None, true, error),
-        _ => Failure::refused(sqlstate_of(&error).map(str::to_owned), error),
+        DatabaseErrorKind::UnableToSendCommand => Failure::connect(None, report(&error)),
+        // Whatever the server said last: the session has ended, which a FATAL does in any language.
+        DatabaseErrorKind::ClosedConnection => Failure::statement(None, true, report(&error)),
+        _ => Failure::refused(sqlstate_of(&error).map(str::to_owned), report(&error)),
+    }
+}
+
+/// What the server reports, without what may quote data.
+fn report(error: &Error) -> Report {
+    let code = sqlstate_of(error).map(str::to_owned);
+    match error {
+        Error::DatabaseError(_, told) => Report::new(code, told.message()).about(
+            told.constraint_name(),
+            told.table_name(),
+            told.column_name(),
+        ),
+        _ => Report::new(code, &error.to_string()),
     }
 }
 

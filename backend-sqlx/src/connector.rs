@@ -3,8 +3,10 @@
 use std::fmt;
 
 use lockapi::seam::{Call, Connection, Connector, Lane, Listener, Mode, Rows};
-use lockapi::{Error, ErrorKind, Failure};
-use sqlx::postgres::{PgConnectOptions, PgConnection, PgListener, PgPoolOptions};
+use lockapi::{Error, ErrorKind, Failure, Report, Severity};
+use sqlx::postgres::{
+    PgConnectOptions, PgConnection, PgDatabaseError, PgListener, PgPoolOptions, PgSeverity,
+};
 use sqlx::{Acquire, Connection as _, Executor, PgPool};
 use tokio::runtime::{Builder, Handle, Runtime};
 
@@ -198,7 +200,9 @@ async fn script(connection: &mut PgConnection, sql: &'static str) -> Result<(), 
 }
 
 pub(crate) fn failed(error: sqlx::Error) -> Failure {
-    let code = sqlstate(&error);
+    if let Some(report) = report(&error) {
+        return Failure::reported(report);
+    }
     let broken = matches!(
         error,
         sqlx::Error::Io(_)
@@ -207,11 +211,33 @@ pub(crate) fn failed(error: sqlx::Error) -> Failure {
             | sqlx::Error::WorkerCrashed
             | sqlx::Error::PoolClosed
     );
-    Failure::statement(code, broken, error)
+    Failure::statement(None, broken, error)
 }
 
 fn not_connected(error: sqlx::Error) -> Failure {
-    Failure::connect(sqlstate(&error), error)
+    match report(&error) {
+        Some(report) => Failure::connect(report.sqlstate().map(str::to_owned), report),
+        None => Failure::connect(None, error),
+    }
+}
+
+/// What the server reports, without what may quote data.
+fn report(error: &sqlx::Error) -> Option<Report> {
+    let of_driver = error.as_database_error()?;
+    let of_driver: &PgDatabaseError = of_driver.try_downcast_ref()?;
+    let severity = match of_driver.severity() {
+        PgSeverity::Panic => Severity::Panic,
+        PgSeverity::Fatal => Severity::Fatal,
+        _ => Severity::Error,
+    };
+    let report = Report::new(Some(of_driver.code().to_owned()), of_driver.message())
+        .severe(severity)
+        .about(
+            of_driver.constraint(),
+            of_driver.table(),
+            of_driver.column(),
+        );
+    Some(report)
 }
 
 pub(crate) fn sqlstate(error: &sqlx::Error) -> Option<String> {

@@ -6,10 +6,10 @@ use std::fmt;
 use std::ops::DerefMut;
 use std::time::Duration;
 
-use lockapi::Failure;
 use lockapi::seam::{
     BlockingConnection, BlockingConnector, BlockingListener, Lent, Mode, Rows, Statement, Value,
 };
+use lockapi::{Failure, Report, Severity};
 use postgres::fallible_iterator::FallibleIterator;
 use postgres::types::ToSql;
 use postgres::{Client, Error, GenericClient};
@@ -33,7 +33,10 @@ where
     fn connect(&self, mode: Mode) -> Result<Self::Connection, Failure> {
         let client = (self.0)().map_err(|error| {
             let error: Box<dyn std::error::Error + Send + Sync> = Box::new(error);
-            Failure::connect(error.downcast_ref::<Error>().and_then(sqlstate), error)
+            match error.downcast_ref::<Error>().and_then(report) {
+                Some(report) => Failure::connect(report.sqlstate().map(str::to_owned), report),
+                None => Failure::connect(None, error),
+            }
         })?;
         Ok(Owned::new(Box::new(client), mode))
     }
@@ -74,6 +77,9 @@ impl<C: DerefMut<Target = Client> + Send> BlockingConnection for Owned<C> {
         let Some(prepared) = &mut self.prepared else {
             return run_unprepared(&mut *self.client, statement, params);
         };
+        if self.client.is_closed() {
+            return Err(Failure::connect(None, "the connection had ended before"));
+        }
         let query = match prepared.entry(statement.name) {
             Entry::Occupied(query) => query.into_mut(),
             Entry::Vacant(place) => {
@@ -152,10 +158,36 @@ fn decode(statement: &Statement, rows: Result<Vec<postgres::Row>, Error>) -> Res
 }
 
 pub(crate) fn failed(error: Error) -> Failure {
-    let code = sqlstate(&error);
-    // Whatever the server did not report came from the connection.
-    let broken = code.is_none();
-    Failure::statement(code, broken, error)
+    match report(&error) {
+        Some(report) => Failure::reported(report),
+        // Whatever the server did not report came from the connection.
+        None => Failure::statement(None, true, error),
+    }
+}
+
+/// What the server reports, without what may quote data.
+fn report(error: &Error) -> Option<Report> {
+    let of_driver = error.as_db_error()?;
+    // A server that is older than 9.6, or a pooler, tells it in its own language only.
+    let severity = match of_driver.parsed_severity() {
+        Some(postgres::error::Severity::Panic) => Severity::Panic,
+        Some(postgres::error::Severity::Fatal) => Severity::Fatal,
+        Some(_) => Severity::Error,
+        None => match of_driver.severity() {
+            "PANIC" => Severity::Panic,
+            "FATAL" => Severity::Fatal,
+            _ => Severity::Error,
+        },
+    };
+    let code = of_driver.code().code().to_owned();
+    let report = Report::new(Some(code), of_driver.message())
+        .severe(severity)
+        .about(
+            of_driver.constraint(),
+            of_driver.table(),
+            of_driver.column(),
+        );
+    Some(report)
 }
 
 pub(crate) fn sqlstate(error: &Error) -> Option<String> {

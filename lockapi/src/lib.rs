@@ -54,6 +54,7 @@ pub mod worker;
 
 mod backend;
 mod error;
+mod failure;
 mod fence;
 mod hold;
 mod key;
@@ -63,6 +64,7 @@ mod wait;
 pub use backend::{Backend, BackendExt, Capabilities};
 pub use election::{Election, ElectionExt, Observer};
 pub use error::{Error, ErrorKind, Failure, Result};
+pub use failure::{Report, Severity};
 pub use fence::Fence;
 pub use id::{IdGen, IdGenExt};
 pub use key::{Key, LockId, MAX_NAME_BYTES, advisory_key};

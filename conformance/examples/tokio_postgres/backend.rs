@@ -9,7 +9,7 @@ use lockapi::engine::Options;
 use lockapi::seam::{
     Call, Connection, Connector, Lane, Listener, Mode, Row, Rows, Statement, Type, Value,
 };
-use lockapi::{Backend, Error, ErrorKind, Failure, Result};
+use lockapi::{Backend, Error, ErrorKind, Failure, Report, Result, Severity};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::JoinHandle;
@@ -202,18 +202,41 @@ async fn run_unnamed<C: GenericClient + Sync>(
 }
 
 fn not_connected(error: PgError) -> Failure {
-    Failure::connect(sqlstate(&error), error)
+    match report(&error) {
+        Some(report) => Failure::connect(report.sqlstate().map(str::to_owned), report),
+        None => Failure::connect(None, error),
+    }
 }
 
 fn failed(error: PgError) -> Failure {
-    let code = sqlstate(&error);
-    // What is not an answer of the server is a lost connection, or one that is out of step.
-    let broken = code.is_none();
-    Failure::statement(code, broken, error)
+    match report(&error) {
+        Some(report) => Failure::reported(report),
+        // What is not an answer of the server is a lost connection, or one that is out of step.
+        None => Failure::statement(None, true, error),
+    }
 }
 
-fn sqlstate(error: &PgError) -> Option<String> {
-    error.code().map(|code| code.code().to_owned())
+/// What the server reports, without what may quote data.
+fn report(error: &PgError) -> Option<Report> {
+    let of_driver = error.as_db_error()?;
+    let severity = match of_driver.severity() {
+        "PANIC" => Severity::Panic,
+        "FATAL" => Severity::Fatal,
+        _ => match of_driver.parsed_severity() {
+            Some(tokio_postgres::error::Severity::Panic) => Severity::Panic,
+            Some(tokio_postgres::error::Severity::Fatal) => Severity::Fatal,
+            _ => Severity::Error,
+        },
+    };
+    let code = of_driver.code().code().to_owned();
+    let report = Report::new(Some(code), of_driver.message())
+        .severe(severity)
+        .about(
+            of_driver.constraint(),
+            of_driver.table(),
+            of_driver.column(),
+        );
+    Some(report)
 }
 
 fn pg_type(of: Type) -> PgType {

@@ -115,6 +115,16 @@ impl OnPostgres {
         &*self.drivers[turn % self.drivers.len()]
     }
 
+    /// The server's sessions of all its backends, and of its transactions.
+    fn ours(&self) -> String {
+        let application = &self.site.address.application;
+        let (own, suffixed) = (
+            literal(application),
+            literal(&format!("{application} lockapi")),
+        );
+        format!("pg_stat_activity WHERE application_name IN ({own}, {suffixed})")
+    }
+
     fn options(&self, options: Options) -> Options {
         options.namespace(&self.namespace)
     }
@@ -319,8 +329,7 @@ impl Fixture for OnPostgres {
     }
 
     async fn sever(&self) {
-        let application = literal(&self.site.address.application);
-        let sessions = format!("pg_stat_activity WHERE application_name = {application}");
+        let sessions = self.ours();
         let ended = self
             .server
             .rows(format!(
@@ -349,9 +358,7 @@ impl Fixture for OnPostgres {
     }
 
     async fn set_silent(&self, silent: bool) {
-        let application = literal(&self.site.address.application);
-        let sql =
-            format!("SELECT pid FROM pg_stat_activity WHERE application_name = {application}");
+        let sql = format!("SELECT pid FROM {}", self.ours());
         let signal = if silent { Signal::STOP } else { Signal::CONT };
         for pid in self.server.rows(sql).await.concat() {
             let pid = pid.parse().ok().and_then(Pid::from_raw);
@@ -456,11 +463,8 @@ impl Fixture for OnPostgres {
     }
 
     async fn sessions(&self) -> usize {
-        let application = literal(&self.site.address.application);
         self.server
-            .value(format!(
-                "SELECT count(*) FROM pg_stat_activity WHERE application_name = {application}"
-            ))
+            .value(format!("SELECT count(*) FROM {}", self.ours()))
             .await
             .parse()
             .expect("a count")

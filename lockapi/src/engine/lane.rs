@@ -176,17 +176,13 @@ impl<C: Connector> Lane<C> {
         loop {
             tries -= 1;
             let outcome = match link {
-                Some(open) => match open.wait_for_locks(patience).await {
+                Some(open) => match open.prepare(patience, !pile.is_repeatable()).await {
                     Ok(()) => pile.serve(open).await,
                     Err(failure) => Err(failure),
                 },
                 None => match self.links.open(watch, patience).await {
                     Ok(open) => pile.serve(link.insert(open)).await,
-                    // What an earlier try may have done stays unknown.
-                    Err(failure) => Err(before
-                        .take()
-                        .filter(|before| before.sent)
-                        .unwrap_or(failure)),
+                    Err(failure) => Err(failure),
                 },
             };
             let Err(failure) = outcome else {
@@ -196,21 +192,26 @@ impl<C: Connector> Lane<C> {
             if failure.broken {
                 *link = None;
             }
+            // What an earlier try may have done stays unknown.
+            let unknown = before.take().filter(|before| before.sent);
             if failure.kind() == ErrorKind::Deadlock && deadlocks > 0 {
                 // The server took it back; whoever it met with has gone on.
                 deadlocks -= 1;
                 tries += 1;
+                before = unknown;
                 continue;
             }
             let again = matches!(
                 failure.kind(),
                 ErrorKind::Unavailable | ErrorKind::Indeterminate
             );
+            // What took too long once would do so again, and keep the others waiting.
+            let late = failure.sqlstate.as_deref() == Some("57014");
             let harmless = !failure.sent || pile.is_repeatable();
-            if tries == 0 || !open || !again || !harmless {
-                return Err(failure);
+            if tries == 0 || !open || !again || late || !harmless {
+                return Err(unknown.unwrap_or(failure));
             }
-            before = Some(failure);
+            before = unknown.or(Some(failure));
         }
     }
 

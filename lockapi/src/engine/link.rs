@@ -1,22 +1,25 @@
 //! A connection with everything that makes it safe to use: settings, mode and a time limit.
 
-use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Notify;
-
+use super::cancel::{Cancel, Cancels, Process};
 use super::clock::Time;
 use super::keeper::Keeper;
+use super::settle::{Settle, Settled};
+pub(crate) use super::watch::Watch;
 use crate::error::{Error, ErrorKind, Failure};
-use crate::memory::World;
-use crate::seam::{Connection, Connector, Mode, Operation, Row, Rows, Statement, Type, Value};
+use crate::seam::{Connection, Connector, Mode, Operation};
 use crate::telemetry;
 
-const BEGIN: &str = include_str!("begin.sql");
 const BEGIN_WRITE: &str = include_str!("begin_write.sql");
 pub(crate) const COMMIT: &str = include_str!("commit.sql");
 pub(crate) const ROLLBACK: &str = include_str!("rollback.sql");
+
+/// A session that was idle for so long may have been ended without its client noticing. What cannot be
+/// repeated is not sent before it has answered.
+const IDLE: Duration = Duration::from_secs(1);
 
 /// Opens links to one database.
 pub(crate) struct Links<C> {
@@ -24,9 +27,26 @@ pub(crate) struct Links<C> {
     pub(crate) keeper: Keeper,
     pub(crate) mode: Mode,
     pub(crate) timeout: Duration,
+    cancels: Arc<Cancels<C>>,
 }
 
 impl<C: Connector> Links<C> {
+    pub(crate) fn new(connector: Arc<C>, keeper: Keeper, mode: Mode, timeout: Duration) -> Self {
+        Self {
+            cancels: Cancels::new(Arc::clone(&connector), keeper.clone(), timeout),
+            connector,
+            keeper,
+            mode,
+            timeout,
+        }
+    }
+
+    /// The same with another time limit.
+    pub(crate) fn with_timeout(&self, timeout: Duration) -> Self {
+        let (connector, keeper) = (Arc::clone(&self.connector), self.keeper.clone());
+        Self::new(connector, keeper, self.mode, timeout)
+    }
+
     /// Opens a connection and settles its settings; refuses a standby. Its statements wait for a
     /// lock for `patience` at most, or without an end if that is zero.
     pub(crate) async fn open(
@@ -36,22 +56,28 @@ impl<C: Connector> Links<C> {
     ) -> Result<Link<C::Connection>, Failure> {
         let opening = async {
             let mut connection = self.connector.connect(self.mode).await?;
+            let mut process = None;
             if self.mode == Mode::Direct {
-                settle(&mut connection, Settle::session(patience)).await?;
+                let settings = Settle::session(patience, watch.limit());
+                process = settle(&mut connection, settings).await?.process;
             }
-            Ok(connection)
+            Ok((connection, process))
         };
-        let connection = watch.bound(opening).await.map_err(|mut failure| {
+        let opened = watch.bound(opening).await.map_err(|mut failure| {
             // Whatever was sent so far had no effect beyond the connection.
-            failure.sent = false;
             failure.broken = true;
-            failure
-        })?;
+            failure.undone()
+        });
+        let (connection, process) = opened?;
         Ok(Link {
             connection,
             mode: self.mode,
             watch: Arc::clone(watch),
             patience,
+            limit: watch.limit(),
+            used: self.keeper.now(),
+            process,
+            cancels: Arc::clone(&self.cancels) as Arc<dyn Cancel>,
         })
     }
 
@@ -61,12 +87,7 @@ impl<C: Connector> Links<C> {
 
     /// A watch that gives the server at least `limit`.
     pub(crate) fn patient_watch(&self, limit: Duration) -> Arc<Watch> {
-        Arc::new(Watch {
-            keeper: self.keeper.clone(),
-            limit: limit.max(self.timeout),
-            state: Mutex::default(),
-            abort: Notify::new(),
-        })
+        Watch::new(self.keeper.clone(), limit.max(self.timeout))
     }
 }
 
@@ -74,12 +95,11 @@ impl<C: Connector> Links<C> {
 pub(crate) async fn settle<N: Connection>(
     connection: &mut N,
     settle: Settle,
-) -> Result<(), Failure> {
-    let standby = connection.perform(&[settle]).await?;
-    if standby == [true] {
-        return Err(is_standby());
+) -> Result<Settled, Failure> {
+    match connection.perform(&[settle]).await?[..] {
+        [settled] if !settled.standby => Ok(settled),
+        _ => Err(is_standby()),
     }
-    Ok(())
 }
 
 fn is_standby() -> Failure {
@@ -102,23 +122,58 @@ pub(crate) struct Link<N> {
     connection: N,
     mode: Mode,
     watch: Arc<Watch>,
+    /// How long statements wait for a lock.
     patience: Duration,
+    /// The time limit that the server knows of.
+    limit: Duration,
+    /// When the server last answered.
+    used: Time,
+    process: Option<Process>,
+    cancels: Arc<dyn Cancel>,
 }
 
 impl<N: Connection> Link<N> {
-    /// From now on statements wait for a lock for `patience` at most.
-    pub(crate) async fn wait_for_locks(&mut self, patience: Duration) -> Result<(), Failure> {
-        if self.patience != patience && self.mode == Mode::Direct {
-            let settling = settle(&mut self.connection, Settle::session(patience));
-            self.watch.bound(settling).await?;
+    /// From now on statements wait for a lock for `patience` at most. Whoever cannot repeat what is
+    /// sent next is `careful`.
+    ///
+    /// # Errors
+    /// Those of the connection; what was to be sent was not.
+    pub(crate) async fn prepare(
+        &mut self,
+        patience: Duration,
+        careful: bool,
+    ) -> Result<(), Failure> {
+        let idle = careful && self.watch.now().saturating_sub(self.used) > IDLE;
+        if self.patience != patience || idle {
+            self.patience = patience;
+            self.settle(self.limit).await.map_err(Failure::undone)?;
         }
-        self.patience = patience;
         Ok(())
     }
 
-    /// The connection itself, for work that makes its own transactions.
-    pub(crate) fn connection(&mut self) -> &mut N {
-        &mut self.connection
+    /// Tells the server how long the client waits.
+    async fn settle(&mut self, limit: Duration) -> Result<(), Failure> {
+        self.limit = limit;
+        if self.mode == Mode::Direct {
+            let settings = Settle::session(self.patience, limit);
+            let settling = settle(&mut self.connection, settings);
+            let settled = self.watch.within(settling).await;
+            self.answered(&Arc::clone(&self.watch), settled)?;
+        }
+        Ok(())
+    }
+
+    /// Runs work that makes its own transactions on the connection itself.
+    pub(crate) async fn run<T>(
+        &mut self,
+        work: impl for<'a> FnOnce(
+            &'a mut N,
+        )
+            -> Pin<Box<dyn Future<Output = Result<T, Failure>> + Send + 'a>>,
+    ) -> Result<T, Failure> {
+        let watch = Arc::clone(&self.watch);
+        let outcome = watch.within(work(&mut self.connection)).await;
+        self.answered(&watch, outcome)
     }
 
     /// Runs a batch in a transaction of its own, within the time limit.
@@ -127,7 +182,8 @@ impl<N: Connection> Link<N> {
         batch: &[O],
     ) -> Result<Vec<O::Output>, Failure> {
         let watch = Arc::clone(&self.watch);
-        self.perform_within(&watch, batch).await
+        let performed = self.perform_watched(&watch, batch);
+        telemetry::statement(O::STATEMENT.name, batch.len(), performed).await
     }
 
     /// Runs a batch in a transaction of its own, within the limit of `watch`.
@@ -136,23 +192,53 @@ impl<N: Connection> Link<N> {
         watch: &Arc<Watch>,
         batch: &[O],
     ) -> Result<Vec<O::Output>, Failure> {
-        let performed = watch.bound(async {
+        let usual = self.limit;
+        self.settle(watch.limit()).await.map_err(Failure::undone)?;
+        let performed = self.perform_watched(watch, batch);
+        let answers = telemetry::statement(O::STATEMENT.name, batch.len(), performed).await?;
+        self.settle(usual).await?;
+        Ok(answers)
+    }
+
+    async fn perform_watched<O: Operation>(
+        &mut self,
+        watch: &Arc<Watch>,
+        batch: &[O],
+    ) -> Result<Vec<O::Output>, Failure> {
+        let performed = async {
             match self.mode {
                 Mode::Direct => self.connection.perform(batch).await,
                 Mode::Proxied => self.perform_proxied(batch).await,
             }
-        });
-        telemetry::statement(O::STATEMENT.name, batch.len(), performed).await
+        };
+        let performed = watch.within(performed).await;
+        self.answered(watch, performed)
     }
 
-    /// Behind a proxy a transaction is what keeps the statement and its settings together.
+    /// Tells the server when an answer is no longer waited for.
+    fn answered<T>(
+        &mut self,
+        watch: &Watch,
+        outcome: Option<Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        self.used = watch.now();
+        outcome.unwrap_or_else(|| {
+            if let Some(process) = self.process.take() {
+                Arc::clone(&self.cancels).cancel(process);
+            }
+            Err(watch.silence())
+        })
+    }
+
+    /// Behind a proxy a transaction is what keeps the statement and its settings together. What fails
+    /// before the commit was sent did not happen.
     async fn perform_proxied<O: Operation>(
         &mut self,
         batch: &[O],
     ) -> Result<Vec<O::Output>, Failure> {
-        begin(&mut self.connection).await?;
-        let settled = Settle::transaction(self.patience);
+        let settled = Settle::transaction(self.patience, self.limit);
         let done = async {
+            begin(&mut self.connection).await?;
             settle(&mut self.connection, settled).await?;
             self.connection.perform(batch).await
         }
@@ -162,222 +248,12 @@ impl<N: Connection> Link<N> {
                 self.connection.script(COMMIT).await?;
                 Ok(answers)
             }
-            Err(failure) if failure.broken => Err(failure),
-            Err(failure) => {
-                self.connection.script(ROLLBACK).await?;
-                Err(failure)
+            Err(mut failure) => {
+                if !failure.broken {
+                    failure.broken = self.connection.script(ROLLBACK).await.is_err();
+                }
+                Err(failure.undone())
             }
         }
-    }
-}
-
-/// Refuses a standby, and tells whether sessions are shared behind a transaction-pooling proxy.
-///
-/// One client leaves markers in its session; another, inside a transaction, looks for them. A
-/// proxy gives the second client the server session that the first one has just left, or the
-/// first one does not find its marker again.
-pub(crate) async fn probe<C: Connector>(connector: &C) -> Result<Mode, Failure> {
-    const ROUNDS: usize = 4;
-    let mut one = connector.connect(Mode::Proxied).await?;
-    one.script(BEGIN).await?;
-    settle(&mut one, Settle::transaction(Duration::ZERO)).await?;
-    one.script(COMMIT).await?;
-    let mut other = connector.connect(Mode::Proxied).await?;
-    let read = || [Marker(String::new())];
-    for _ in 0..ROUNDS {
-        let marker = format!("m{:016x}", fastrand::u64(..));
-        mark(&mut one, Marker(marker.clone())).await?;
-        // Where sessions take turns the next one has not got it, where the last one is used again
-        // the other client finds it.
-        if mark(&mut one, Marker(String::new())).await? != marker {
-            return Ok(Mode::Proxied);
-        }
-        other.script(BEGIN).await?;
-        if other.perform(&read()).await? == [marker.clone()] {
-            // Where the proxy has one session only, the first client would wait for it for ever.
-            other.script(COMMIT).await?;
-            return Ok(Mode::Proxied);
-        }
-        let seen_here = mark(&mut one, Marker(String::new())).await?;
-        other.script(COMMIT).await?;
-        if seen_here != marker {
-            return Ok(Mode::Proxied);
-        }
-    }
-    mark(&mut one, Marker("-".to_owned())).await?;
-    Ok(Mode::Direct)
-}
-
-async fn mark<N: Connection>(connection: &mut N, marker: Marker) -> Result<String, Failure> {
-    connection.script(BEGIN).await?;
-    let mut answers = connection.perform(&[marker]).await?;
-    connection.script(COMMIT).await?;
-    answers
-        .pop()
-        .ok_or_else(|| Failure::corrupt("the marker was not answered"))
-}
-
-/// Settles a connection's settings; a batch of one. Answers whether the server is a standby.
-#[derive(Clone, Debug)]
-pub struct Settle {
-    /// For the open transaction only.
-    pub local: bool,
-    /// `lock_timeout`, with its unit.
-    pub lock_timeout: String,
-}
-
-impl Settle {
-    pub(crate) fn session(patience: Duration) -> Self {
-        Self {
-            local: false,
-            lock_timeout: format!("{}ms", patience.as_millis()),
-        }
-    }
-
-    fn transaction(patience: Duration) -> Self {
-        Self {
-            local: true,
-            ..Self::session(patience)
-        }
-    }
-}
-
-impl Operation for Settle {
-    type Output = bool;
-
-    const STATEMENT: Statement = Statement {
-        name: "engine.open",
-        sql: include_str!("open.sql"),
-        params: &[Type::Bool, Type::Text],
-        columns: &[Type::Bool, Type::Int],
-    };
-
-    fn params(batch: &[Self]) -> Vec<Value> {
-        let of = |one: &Self| {
-            [
-                Value::Bool(one.local),
-                Value::Text(one.lock_timeout.clone()),
-            ]
-        };
-        batch.iter().take(1).flat_map(of).collect()
-    }
-
-    fn decode(_: &[Self], rows: Rows) -> Result<Vec<bool>, Failure> {
-        rows.into_iter().map(|mut row| row.bool(0)).collect()
-    }
-
-    fn model(_: &[Self], _: &mut World, _: u64) -> Option<Rows> {
-        Some(vec![Row(vec![Value::Bool(false), Value::Int(0)])])
-    }
-}
-
-/// Leaves, reads or takes away a marker in a session; a batch of one.
-#[derive(Clone, Debug)]
-pub struct Marker(pub String);
-
-impl Operation for Marker {
-    type Output = String;
-
-    const STATEMENT: Statement = Statement {
-        name: "engine.marker",
-        sql: include_str!("marker.sql"),
-        params: &[Type::Text],
-        columns: &[Type::Text],
-    };
-
-    fn params(batch: &[Self]) -> Vec<Value> {
-        batch.iter().map(|one| Value::Text(one.0.clone())).collect()
-    }
-
-    fn decode(_: &[Self], rows: Rows) -> Result<Vec<String>, Failure> {
-        rows.into_iter().map(|mut row| row.text(0)).collect()
-    }
-
-    fn model(batch: &[Self], world: &mut World, session: u64) -> Option<Rows> {
-        let marker = world.marker(session, &batch.first()?.0);
-        Some(vec![Row(vec![Value::Text(marker)])])
-    }
-}
-
-/// Ends a statement that the server does not answer.
-///
-/// A timer for each statement would wake the keeper for each; this one looks at most once in
-/// every limit.
-pub(crate) struct Watch {
-    keeper: Keeper,
-    limit: Duration,
-    state: Mutex<Watched>,
-    abort: Notify,
-}
-
-#[derive(Default)]
-struct Watched {
-    since: Option<Time>,
-    armed: bool,
-}
-
-impl Watch {
-    /// Runs `work` within the limit.
-    pub(crate) async fn bound<T>(
-        self: &Arc<Self>,
-        work: impl Future<Output = Result<T, Failure>>,
-    ) -> Result<T, Failure> {
-        self.begin();
-        let _busy = Busy(self);
-        let silent = || {
-            let message = format!("the server did not answer within {:?}", self.limit);
-            Err(Failure::statement(None, true, message))
-        };
-        crate::wait::unless(self.abort.notified(), work)
-            .await
-            .unwrap_or_else(silent)
-    }
-
-    fn begin(self: &Arc<Self>) {
-        let now = self.keeper.now();
-        let mut state = self.lock();
-        state.since = Some(now);
-        if !std::mem::replace(&mut state.armed, true) {
-            drop(state);
-            self.arm(now);
-        }
-    }
-
-    fn arm(self: &Arc<Self>, since: Time) {
-        let watch = Arc::downgrade(self);
-        self.keeper.run_at(since + self.limit, move || {
-            if let Some(watch) = watch.upgrade() {
-                watch.look();
-            }
-        });
-    }
-
-    fn look(self: &Arc<Self>) {
-        let now = self.keeper.now();
-        let mut state = self.lock();
-        match state.since {
-            None => state.armed = false,
-            Some(since) if since + self.limit > now => {
-                drop(state);
-                self.arm(since);
-            }
-            Some(_) => {
-                state.armed = false;
-                // Under the lock: the statement that is aborted is the one that was looked at.
-                self.abort.notify_waiters();
-            }
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Watched> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-struct Busy<'a>(&'a Watch);
-
-impl Drop for Busy<'_> {
-    fn drop(&mut self) {
-        self.0.lock().since = None;
     }
 }

@@ -29,6 +29,7 @@ use crate::sight::{Inspector, Operator};
 use crate::telemetry::{self, Kind, Subject, Warn};
 
 mod apart;
+mod cancel;
 mod clock;
 mod contain;
 mod contention;
@@ -47,12 +48,16 @@ mod notices;
 mod notify;
 mod options;
 mod piles;
+mod probe;
 mod queues;
 mod schedules;
 mod semaphore_handle;
+mod settle;
 mod sight;
 mod slots;
+mod watch;
 
+pub use cancel::{Cancelled, Process};
 pub(crate) use clock::Clock;
 pub use clock::ManualClock;
 pub(crate) use contain::contain;
@@ -65,13 +70,14 @@ use leases::Leases;
 use limits::Limits;
 use link::Links;
 pub(crate) use link::{COMMIT, ROLLBACK, begin};
-pub use link::{Marker, Settle};
 use locks::{Limits as LockLimits, Locks, worker};
 use notices::Notices;
 pub(crate) use notify::{Heard, LISTEN, UNLISTEN};
 pub use notify::{Notify, listen};
 pub use options::Options;
+pub use probe::Marker;
 use queues::Queues;
+pub use settle::{Settle, Settled};
 use sight::{Names, Noting};
 use slots::Slots;
 
@@ -108,17 +114,13 @@ pub(crate) async fn start_with<C: Connector>(
     })?;
     let connector = Arc::new(connector);
     let links = |mode| {
-        Arc::new(Links {
-            connector: Arc::clone(&connector),
-            keeper: keeper.clone(),
-            mode,
-            timeout: options.timeout,
-        })
+        let (connector, keeper) = (Arc::clone(&connector), keeper.clone());
+        Arc::new(Links::new(connector, keeper, mode, options.timeout))
     };
     let probing = links(Mode::Proxied);
     let mode = on_lane(&*connector, "lockapi-probe", "connect", async move {
         let watch = probing.watch();
-        let probed = watch.bound(link::probe(&*probing.connector)).await;
+        let probed = watch.bound(probe::probe(&*probing.connector)).await;
         probed.map_err(|mut failure| {
             // The probe leaves nothing behind.
             failure.sent = false;
@@ -363,12 +365,7 @@ impl<C: Connector> Backend for Engine<C> {
 
     async fn migrate(&self) -> Result<()> {
         let links = Arc::clone(&self.0.links);
-        let patient = Arc::new(Links {
-            connector: Arc::clone(&links.connector),
-            keeper: links.keeper.clone(),
-            mode: links.mode,
-            timeout: MIGRATION_TIMEOUT,
-        });
+        let patient = links.with_timeout(MIGRATION_TIMEOUT);
         on_lane(
             &*links.connector,
             "lockapi-migrate",
@@ -376,7 +373,8 @@ impl<C: Connector> Backend for Engine<C> {
             async move {
                 let watch = patient.watch();
                 let mut link = patient.open(&watch, Duration::ZERO).await?;
-                watch.bound(migrate::run(link.connection())).await
+                link.run(|connection| Box::pin(migrate::run(connection)))
+                    .await
             },
         )
         .await

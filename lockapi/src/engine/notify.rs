@@ -3,14 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use super::link::{Settle, settle};
+use super::link::settle;
 use super::piles::Queued;
+use super::settle::Settle;
 use crate::error::Failure;
 use crate::memory::World;
 use crate::seam::{Connection, Connector, Operation, Row, Rows, Statement, Type, Value};
 
 pub(crate) const LISTEN: &str = include_str!("listen.sql");
 pub(crate) const UNLISTEN: &str = include_str!("unlisten.sql");
+
+/// How long a statement on a connection that listens may take at the server.
+const LIMIT: Duration = Duration::from_secs(5);
 
 /// Opens a connection that hears what is sent with [`Notify`], as the engine does: with its
 /// settings settled, and listening.
@@ -19,7 +23,7 @@ pub(crate) const UNLISTEN: &str = include_str!("unlisten.sql");
 /// Those of the connection, and one for a standby, where nobody can listen.
 pub async fn listen<C: Connector>(connector: &C) -> Result<C::Listener, Failure> {
     let mut listener = connector.listener().await?;
-    settle(&mut listener, Settle::session(Duration::ZERO)).await?;
+    settle(&mut listener, Settle::session(Duration::ZERO, LIMIT)).await?;
     listener.script(LISTEN).await?;
     Ok(listener)
 }

@@ -1,18 +1,28 @@
--- Makes a connection independent of its role's settings, and tells whether the server is a standby.
+-- Makes a connection independent of its role's settings, and tells whether the server is a standby,
+-- and which process serves the connection since when, in microseconds.
 --
--- Promises: afterwards statements run as READ COMMITTED, unhurried and durable, whatever the
--- defaults of the role and the database are; a stricter synchronous_commit stays. With $1 the
--- settings last for the transaction, otherwise for the session. $2 is the time that a statement waits
--- for a lock.
+-- Promises: afterwards statements run as READ COMMITTED and durable, whatever the defaults of the
+-- role and the database are; a stricter synchronous_commit stays. With $1 the settings last for the
+-- transaction, otherwise for the session. $2 is the time that a statement waits for a lock, $3 the
+-- time that it may take: a little less than its client waits, so that nothing goes on that nobody
+-- waits for. The session has the name of its program, or $4, of at most $6 bytes, followed by $5.
 -- A transaction behind a proxy ends when its client falls silent, which would otherwise keep rows
--- of leases locked beyond their time to live.
+-- of leases locked beyond their time to live. A client that vanished is noticed within 11 seconds,
+-- by keepalives, or while an answer is on its way by tcp_user_timeout: keepalives rest then.
 -- Plans are made once, often while tables are small, and have to do when they have grown: tables are
 -- read through their indexes, which also keeps the order in which a batch locks its rows.
 -- Index: none; settings that this version of the server does not have are left out by the join.
--- Race: none.
-WITH wanted (name, value) AS (
+-- Race: none. Operators are named in full, because search_path is not settled yet.
+WITH named (name) AS (
+    SELECT CASE WHEN a.name OPERATOR(pg_catalog.~~) ('%' OPERATOR(pg_catalog.||) $5::text) THEN a.name
+                WHEN a.name OPERATOR(pg_catalog.=) ''
+                THEN pg_catalog.left($4::text, $6::int8::int4) OPERATOR(pg_catalog.||) $5::text
+                ELSE pg_catalog.left(a.name, $6::int8::int4) OPERATOR(pg_catalog.||) $5::text END
+      FROM (SELECT pg_catalog.current_setting('application_name')) AS a (name)
+), wanted (name, value) AS (
     VALUES ('search_path', 'pg_catalog'),
-           ('statement_timeout', '0'),
+           ('application_name', (SELECT n.name FROM named AS n)),
+           ('statement_timeout', $3::text),
            ('lock_timeout', $2::text),
            ('transaction_timeout', '0'),
            ('idle_in_transaction_session_timeout', CASE WHEN $1::bool THEN '10s' ELSE '0' END),
@@ -29,13 +39,17 @@ WITH wanted (name, value) AS (
            ('tcp_keepalives_idle', '5'),
            ('tcp_keepalives_interval', '2'),
            ('tcp_keepalives_count', '3'),
+           ('tcp_user_timeout', '11000'),
            ('synchronous_commit',
-            CASE pg_catalog.current_setting('synchronous_commit')
-                WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END)
+            CASE WHEN pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.=) 'remote_apply'
+                 THEN 'remote_apply' ELSE 'on' END)
 ), done AS MATERIALIZED (
     SELECT pg_catalog.set_config(w.name, w.value, $1::bool) AS value
       FROM wanted AS w
-      JOIN pg_catalog.pg_settings AS s ON s.name = w.name
+      JOIN pg_catalog.pg_settings AS s ON s.name OPERATOR(pg_catalog.=) w.name
 )
-SELECT pg_catalog.pg_is_in_recovery() AS standby, pg_catalog.count(d.value) AS settings
+SELECT pg_catalog.pg_is_in_recovery() AS standby, pg_catalog.count(d.value) AS settings,
+       pg_catalog.pg_backend_pid()::int8 AS pid,
+       (SELECT (extract(epoch FROM a.backend_start) OPERATOR(pg_catalog.*) 1000000)::int8
+          FROM pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid()) AS a) AS started
   FROM done AS d

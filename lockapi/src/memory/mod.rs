@@ -313,8 +313,9 @@ impl Session {
     }
 }
 
+/// Whether a session lives is looked at before a call runs, so the call did not.
 fn ended() -> Failure {
-    Failure::statement(Some("57P01".to_owned()), true, "the session was ended")
+    Failure::connect(Some("57P01".to_owned()), "the session was ended")
 }
 
 impl Drop for Session {

@@ -106,7 +106,7 @@ impl Fleet for Processes {
     }
 
     async fn end_sessions(&self, node: &str) -> Result<Vec<String>> {
-        let sql = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = $1";
+        let sql = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name IN ($1, $1 || ' lockapi')";
         let row = sqlx::query(sql)
             .bind(application(node))
             .fetch_one(&self.pool)

@@ -256,7 +256,7 @@ impl Locks {
                 Error::new(ErrorKind::Deadlock, operation, message)
             }
             // A lock belongs to its session: with that it is gone, whatever was answered.
-            Reason::Failure(failure) => failure.without_effect().error(operation),
+            Reason::Failure(failure) => failure.clone().undone().error(operation),
         }
     }
 }

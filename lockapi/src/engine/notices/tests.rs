@@ -54,15 +54,13 @@ impl Process {
         let clock = ManualClock::default();
         let database = Database::with_clock(&clock);
         let opened = Arc::new(AtomicUsize::new(0));
-        let links = Arc::new(Links {
-            connector: Arc::new(Counting {
-                database: database.clone(),
-                opened: Arc::clone(&opened),
-            }),
-            keeper: Keeper::start(&Clock::Manual(clock.clone())).unwrap(),
-            mode,
-            timeout: Duration::from_secs(5),
-        });
+        let counting = Counting {
+            database: database.clone(),
+            opened: Arc::clone(&opened),
+        };
+        let keeper = Keeper::start(&Clock::Manual(clock.clone())).unwrap();
+        let timeout = Duration::from_secs(5);
+        let links = Arc::new(Links::new(Arc::new(counting), keeper, mode, timeout));
         Self {
             notices: Notices::new(Arc::clone(&links)),
             lane: Lane::new(links),

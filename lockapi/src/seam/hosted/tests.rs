@@ -229,7 +229,10 @@ impl BlockingConnection for Fallen {
         self.count();
         let none = || Value::Texts(Vec::new());
         let row = match (statement.name, params.into_iter().next()) {
-            ("engine.open", _) => vec![Value::Bool(false), Value::Int(0)],
+            ("engine.open", _) => {
+                let none = || Value::Int(0);
+                vec![Value::Bool(false), none(), none(), none()]
+            }
             ("engine.marker", Some(Value::Text(marker))) => {
                 if !marker.is_empty() {
                     self.marker = marker;

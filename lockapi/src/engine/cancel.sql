@@ -1,0 +1,18 @@
+-- Cancels the statements of sessions whose client no longer waits: process $1 that began at $2, in
+-- microseconds.
+--
+-- Promises: only the very session that was meant is told, and only while it is used by this library: a
+-- connection that went back to the pool of its program has its own name again, and is left alone.
+-- Answers how many were told.
+-- Index: none. Race: what a session runs may end in the moment in which it is told; then its next
+-- statement fails, if its client sends one, or it finds the connection closed.
+SELECT pg_catalog.count(*) FILTER (WHERE c.told) AS cancelled
+  FROM (SELECT pg_catalog.pg_cancel_backend(a.pid) AS told
+          FROM ROWS FROM (pg_catalog.unnest($1::int8[]), pg_catalog.unnest($2::int8[])) AS p (pid, started)
+         CROSS JOIN LATERAL pg_catalog.pg_stat_get_activity(p.pid::int4) AS a
+         WHERE a.backend_start OPERATOR(pg_catalog.=)
+                   (timestamptz 'epoch' OPERATOR(pg_catalog.+)
+                    p.started OPERATOR(pg_catalog.*) interval '1 microsecond')
+           AND a.state OPERATOR(pg_catalog.=) 'active'
+           AND a.application_name OPERATOR(pg_catalog.~~) '% lockapi'
+        OFFSET 0) AS c

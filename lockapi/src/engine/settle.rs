@@ -1,0 +1,121 @@
+//! The settings of a connection.
+
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use super::cancel::Process;
+use crate::error::Failure;
+use crate::memory::World;
+use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
+
+/// What the name of a program is followed by where a session of this library shows it.
+const SUFFIX: &str = " lockapi";
+
+/// The length of an `application_name`, in bytes.
+const NAME_BYTES: usize = 63;
+
+/// Settles a connection's settings; a batch of one. Answers whether the server is a standby, and which
+/// of its processes serves the connection.
+#[derive(Clone, Debug)]
+pub struct Settle {
+    /// For the open transaction only.
+    pub local: bool,
+    /// `lock_timeout`, with its unit.
+    pub lock_timeout: String,
+    /// `statement_timeout`, with its unit.
+    pub statement_timeout: String,
+    /// What `application_name` begins with where the program has not set it.
+    pub program: String,
+}
+
+/// The answer to a [`Settle`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settled {
+    /// Whether the server is a hot standby.
+    pub standby: bool,
+    /// The process that serves the connection; of none in memory.
+    pub process: Option<Process>,
+}
+
+impl Settle {
+    /// For a session whose statements wait for a lock for `patience` at most, or without an end if
+    /// that is zero, and whose client waits for an answer for `limit`.
+    pub(crate) fn session(patience: Duration, limit: Duration) -> Self {
+        // The server gives up first, so that whoever is answered in time knows what happened.
+        let limit = limit - limit / 10;
+        Self {
+            local: false,
+            lock_timeout: format!("{}ms", patience.as_millis()),
+            statement_timeout: format!("{}ms", limit.as_millis()),
+            program: PROGRAM.clone(),
+        }
+    }
+
+    /// As [`session`](Self::session), for the open transaction.
+    pub(crate) fn transaction(patience: Duration, limit: Duration) -> Self {
+        Self {
+            local: true,
+            ..Self::session(patience, limit)
+        }
+    }
+}
+
+/// The name of the program's file, as far as a server shows it.
+static PROGRAM: LazyLock<String> = LazyLock::new(|| {
+    let path = std::env::current_exe().unwrap_or_default();
+    let name = path.file_stem().unwrap_or_default().to_string_lossy();
+    let shown = |it: char| if it.is_ascii_graphic() { it } else { '?' };
+    name.chars().map(shown).take(NAME_BYTES).collect()
+});
+
+impl Operation for Settle {
+    type Output = Settled;
+
+    const STATEMENT: Statement = Statement {
+        name: "engine.open",
+        sql: include_str!("open.sql"),
+        params: &[
+            Type::Bool,
+            Type::Text,
+            Type::Text,
+            Type::Text,
+            Type::Text,
+            Type::Int,
+        ],
+        columns: &[Type::Bool, Type::Int, Type::Int, Type::Int],
+    };
+
+    fn params(batch: &[Self]) -> Vec<Value> {
+        let of = |one: &Self| {
+            [
+                Value::Bool(one.local),
+                Value::Text(one.lock_timeout.clone()),
+                Value::Text(one.statement_timeout.clone()),
+                Value::Text(one.program.clone()),
+                Value::Text(SUFFIX.to_owned()),
+                Value::Int((NAME_BYTES - SUFFIX.len()).try_into().unwrap_or(0)),
+            ]
+        };
+        batch.iter().take(1).flat_map(of).collect()
+    }
+
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<Settled>, Failure> {
+        let settled = |mut row: Row| {
+            let process = Process {
+                pid: row.int(2)?,
+                started: row.int(3)?,
+            };
+            Ok(Settled {
+                standby: row.bool(0)?,
+                process: (process.pid != 0).then_some(process),
+            })
+        };
+        rows.into_iter().map(settled).collect()
+    }
+
+    fn model(_: &[Self], _: &mut World, _: u64) -> Option<Rows> {
+        let none = || Value::Int(0);
+        let row = vec![Value::Bool(false), none(), none(), none()];
+        Some(vec![Row(row)])
+    }
+}

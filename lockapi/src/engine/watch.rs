@@ -1,0 +1,146 @@
+//! A time limit for what is sent to the server.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use super::clock::Time;
+use super::keeper::Keeper;
+use crate::error::Failure;
+use crate::wait::unless;
+
+/// For how long an answer is looked for after the limit. A runtime whose thread was blocked has not
+/// read what came in meanwhile: it is let go on before the connection is given up.
+const GRACE: Duration = Duration::from_millis(200);
+/// In so many parts, of which each counts only if the runtime was not blocked in it.
+const PARTS: u32 = 8;
+/// The parts at most, counted or not.
+const MOST: u32 = 64;
+
+/// Ends a statement that the server does not answer.
+///
+/// A timer for each statement would wake the keeper for each; this one looks at most once in
+/// every limit.
+pub(crate) struct Watch {
+    keeper: Keeper,
+    limit: Duration,
+    state: Mutex<Watched>,
+    abort: Notify,
+}
+
+#[derive(Default)]
+struct Watched {
+    since: Option<Time>,
+    armed: bool,
+}
+
+impl Watch {
+    pub(super) fn new(keeper: Keeper, limit: Duration) -> Arc<Self> {
+        Arc::new(Self {
+            keeper,
+            limit,
+            state: Mutex::default(),
+            abort: Notify::new(),
+        })
+    }
+
+    /// How long the server may take.
+    pub(super) fn limit(&self) -> Duration {
+        self.limit
+    }
+
+    pub(super) fn now(&self) -> Time {
+        self.keeper.now()
+    }
+
+    /// Runs `work` within the limit.
+    pub(crate) async fn bound<T>(
+        self: &Arc<Self>,
+        work: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        let outcome = self.within(work).await;
+        outcome.unwrap_or_else(|| Err(self.silence()))
+    }
+
+    /// Runs `work` within the limit; `None` when it was given up.
+    pub(super) async fn within<T>(self: &Arc<Self>, work: impl Future<Output = T>) -> Option<T> {
+        self.begin();
+        let _busy = Busy(self);
+        let mut work = pin!(work);
+        match unless(self.abort.notified(), work.as_mut()).await {
+            Some(outcome) => Some(outcome),
+            None => unless(self.grace(), work).await,
+        }
+    }
+
+    /// What is known of work that was given up.
+    pub(super) fn silence(&self) -> Failure {
+        let message = format!("the server did not answer within {:?}", self.limit);
+        Failure::statement(None, true, message)
+    }
+
+    /// Ends when the runtime has had the time to read what came in while it was blocked.
+    async fn grace(&self) {
+        let part = GRACE / PARTS;
+        let mut counted = 0;
+        for _ in 0..MOST {
+            let began = self.keeper.now();
+            self.keeper.sleep(part).await;
+            counted += u32::from(self.keeper.now().saturating_sub(began) < GRACE);
+            if counted == PARTS {
+                return;
+            }
+        }
+    }
+
+    fn begin(self: &Arc<Self>) {
+        let now = self.keeper.now();
+        let mut state = self.lock();
+        state.since = Some(now);
+        if !std::mem::replace(&mut state.armed, true) {
+            drop(state);
+            self.arm(now);
+        }
+    }
+
+    fn arm(self: &Arc<Self>, since: Time) {
+        let watch = Arc::downgrade(self);
+        self.keeper.run_at(since + self.limit, move || {
+            if let Some(watch) = watch.upgrade() {
+                watch.look();
+            }
+        });
+    }
+
+    fn look(self: &Arc<Self>) {
+        let now = self.keeper.now();
+        let mut state = self.lock();
+        match state.since {
+            None => state.armed = false,
+            Some(since) if since + self.limit > now => {
+                drop(state);
+                self.arm(since);
+            }
+            Some(_) => {
+                state.armed = false;
+                // Under the lock: the statement that is aborted is the one that was looked at.
+                self.abort.notify_waiters();
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Watched> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+struct Busy<'a>(&'a Watch);
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.lock().since = None;
+    }
+}

@@ -1,0 +1,420 @@
+//! What drivers report, and the one table that says what it means.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::error::{Error, ErrorKind};
+
+/// How much an error of the server has ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Severity {
+    /// The statement.
+    #[default]
+    Error,
+    /// The session.
+    Fatal,
+    /// All sessions of the server.
+    Panic,
+}
+
+/// A server's error report without the parts that quote data: DETAIL, HINT, CONTEXT, and what
+/// follows the first line of the message.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    severity: Severity,
+    sqlstate: Option<String>,
+    message: String,
+    constraint: Option<String>,
+    table: Option<String>,
+    column: Option<String>,
+}
+
+impl Report {
+    /// Of a message and the code, where the driver tells it.
+    #[must_use]
+    pub fn new(sqlstate: Option<String>, message: &str) -> Self {
+        Self {
+            sqlstate,
+            message: message.lines().next().unwrap_or_default().to_owned(),
+            ..Self::default()
+        }
+    }
+
+    /// The same report, of this severity.
+    #[must_use]
+    pub fn severe(mut self, severity: Severity) -> Self {
+        self.severity = severity;
+        self
+    }
+
+    /// The same report, naming what it is about.
+    #[must_use]
+    pub fn about(
+        mut self,
+        constraint: Option<&str>,
+        table: Option<&str>,
+        column: Option<&str>,
+    ) -> Self {
+        self.constraint = constraint.map(str::to_owned);
+        self.table = table.map(str::to_owned);
+        self.column = column.map(str::to_owned);
+        self
+    }
+
+    /// How much it has ended; [`Severity::Error`] where the driver does not tell.
+    #[must_use]
+    pub fn severity(&self) -> Severity {
+        self.severity
+    }
+
+    /// The code.
+    #[must_use]
+    pub fn sqlstate(&self) -> Option<&str> {
+        self.sqlstate.as_deref()
+    }
+
+    /// The first line of the message.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// The constraint or index that was violated.
+    #[must_use]
+    pub fn constraint(&self) -> Option<&str> {
+        self.constraint.as_deref()
+    }
+
+    /// The table that it is about.
+    #[must_use]
+    pub fn table(&self) -> Option<&str> {
+        self.table.as_deref()
+    }
+
+    /// The column that it is about.
+    #[must_use]
+    pub fn column(&self) -> Option<&str> {
+        self.column.as_deref()
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl StdError for Report {}
+
+/// What a driver reports when a statement or a connection fails.
+///
+/// # What is known of the statement
+/// The server's report that a statement failed says that it had no effect, if its severity is
+/// [`Severity::Error`]. A report that ends the session says nothing of the statement: a pooler sends
+/// one when it loses the server, and a server may send one after the commit. So after something was
+/// sent, these may have happened and are [`ErrorKind::Indeterminate`]:
+///
+/// | report | |
+/// |---|---|
+/// | none | the connection ended, or the answer did not come in time |
+/// | FATAL or PANIC, of any code | the session ended |
+/// | 08xxx | a connection ended, perhaps one behind a pooler |
+/// | 40003 | the server does not know it |
+/// | 57P01, 57P02, 57P03, 57P05 | shutdown, crash, no connections, idle session |
+/// | 25P03, 25P04 | transaction that was idle or open for too long |
+///
+/// While a connection is opened the same mean [`ErrorKind::Unavailable`]: nothing was sent yet.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// The server's error code, when the server answered.
+    pub sqlstate: Option<String>,
+    /// Whether the connection can no longer be used.
+    pub broken: bool,
+    /// Whether the statement may have been executed.
+    pub sent: bool,
+    /// The server's [`Report`], or the driver's own error where there is none.
+    pub source: Arc<dyn StdError + Send + Sync>,
+}
+
+impl Failure {
+    /// A failure to get a connection: nothing was sent.
+    #[must_use]
+    pub fn connect(
+        sqlstate: Option<String>,
+        source: impl Into<Box<dyn StdError + Send + Sync>>,
+    ) -> Self {
+        Self {
+            broken: true,
+            sent: false,
+            source: without_data(sqlstate.as_deref(), source.into()),
+            sqlstate,
+        }
+    }
+
+    /// A failure of a statement that the server reported.
+    #[must_use]
+    pub fn reported(report: Report) -> Self {
+        let ended = report.severity != Severity::Error;
+        let unknown = ended || report.sqlstate().is_none_or(leaves_unknown);
+        Self {
+            broken: unknown,
+            sent: unknown,
+            sqlstate: report.sqlstate.clone(),
+            source: Arc::new(report),
+        }
+    }
+
+    /// A failure of a statement: `broken` says that the connection went with it. Without a code the
+    /// server has not answered; where the driver tells the severity it is
+    /// [`reported`](Self::reported).
+    #[must_use]
+    pub fn statement(
+        sqlstate: Option<String>,
+        broken: bool,
+        source: impl Into<Box<dyn StdError + Send + Sync>>,
+    ) -> Self {
+        let code = sqlstate.as_deref();
+        Self {
+            broken: broken || code.is_some_and(leaves_unknown),
+            sent: code.is_none_or(leaves_unknown),
+            source: without_data(code, source.into()),
+            sqlstate,
+        }
+    }
+
+    /// A statement that the server refused, on a connection that lives on, so that it had no effect,
+    /// of a driver that may not tell the code.
+    #[must_use]
+    pub fn refused(
+        sqlstate: Option<String>,
+        source: impl Into<Box<dyn StdError + Send + Sync>>,
+    ) -> Self {
+        let sent = sqlstate.as_deref().is_some_and(leaves_unknown);
+        Self {
+            sent,
+            ..Self::statement(sqlstate, false, source)
+        }
+    }
+
+    /// An answer that does not have the declared shape.
+    #[must_use]
+    pub fn corrupt(message: impl Into<String>) -> Self {
+        Self {
+            sqlstate: None,
+            broken: false,
+            sent: true,
+            source: Arc::new(Error::new(ErrorKind::Corrupt, "decode", message)),
+        }
+    }
+
+    /// The same failure of something that can be shown not to have happened.
+    #[must_use]
+    pub(crate) fn undone(mut self) -> Self {
+        self.sent = false;
+        self
+    }
+
+    /// The kind of error that this failure is to a caller.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        if let Some(error) = self.source.downcast_ref::<Error>() {
+            return error.kind();
+        }
+        match self.sqlstate.as_deref() {
+            _ if self.sent => ErrorKind::Indeterminate,
+            Some(code) => classify(code),
+            None => ErrorKind::Unavailable,
+        }
+    }
+
+    fn told(&self) -> String {
+        told(&*self.source)
+    }
+
+    /// The error for one caller of the failed statement.
+    #[must_use]
+    pub fn error(&self, operation: &'static str) -> Error {
+        let kind = self.kind();
+        let message = match (kind, &self.sqlstate) {
+            (ErrorKind::Unsupported, Some(code)) if is_missing_object(code) => {
+                format!(
+                    "the lockapi tables are missing or of another version; run migrate() ({code})"
+                )
+            }
+            (ErrorKind::Indeterminate, Some(code)) => format!(
+                "the session ended before the answer came: {} ({code})",
+                self.told()
+            ),
+            (_, Some(code)) => format!("{} ({code})", self.told()),
+            (ErrorKind::Indeterminate, None) => {
+                format!(
+                    "the connection ended before the answer came: {}",
+                    self.told()
+                )
+            }
+            (_, None) => self.told(),
+        };
+        Error::new(kind, operation, message).caused(self.sqlstate.clone(), Arc::clone(&self.source))
+    }
+}
+
+/// What may be kept of a driver's error: of one with the server's code, its first lines.
+fn without_data(
+    sqlstate: Option<&str>,
+    source: Box<dyn StdError + Send + Sync>,
+) -> Arc<dyn StdError + Send + Sync> {
+    let is_ours = source.is::<Report>() || source.is::<Error>();
+    match sqlstate.filter(|_| !is_ours) {
+        Some(code) => Arc::new(Report::new(Some(code.to_owned()), &told(&*source))),
+        None => Arc::from(source),
+    }
+}
+
+/// What an error and its sources say, each in its first line: what follows may quote data.
+fn told(error: &(dyn StdError + 'static)) -> String {
+    let mut told = String::new();
+    let mut next = Some(error);
+    while let Some(error) = next {
+        let text = error.to_string();
+        let line = text.lines().next().unwrap_or_default();
+        if !told.contains(line) {
+            let colon = if told.is_empty() { "" } else { ": " };
+            told = format!("{told}{colon}{line}");
+        }
+        next = error.source();
+    }
+    told
+}
+
+/// What a code means of something that did not happen; every backend uses it.
+fn classify(code: &str) -> ErrorKind {
+    match code {
+        // Out of shared memory (the lock table is full), too many connections, disk full.
+        "53000" | "53100" | "53200" | "53300" | "53400" => ErrorKind::Capacity,
+        "55P03" => ErrorKind::TimedOut,
+        "40P01" => ErrorKind::Deadlock,
+        // Serialization failure, read-only, aborted transaction.
+        "40001" | "25006" | "25P02" => ErrorKind::Unavailable,
+        // Feature not supported, missing rights.
+        "0A000" | "42501" => ErrorKind::Unsupported,
+        code if is_missing_object(code) => ErrorKind::Unsupported,
+        code if leaves_unknown(code) => ErrorKind::Unavailable,
+        // 28 authorization, 3D no such database, 57 cancelled, shutdown and its kin.
+        code if ["28", "3D", "57"]
+            .iter()
+            .any(|class| code.starts_with(class)) =>
+        {
+            ErrorKind::Unavailable
+        }
+        _ => ErrorKind::Corrupt,
+    }
+}
+
+/// Undefined schema, table, column or function.
+fn is_missing_object(code: &str) -> bool {
+    matches!(code, "3F000" | "42P01" | "42703" | "42883")
+}
+
+/// Whether a report of this code, of whatever severity, says nothing of the statement, and leaves a
+/// connection that is of no use: perhaps that of a pooler which has lost the server.
+fn leaves_unknown(code: &str) -> bool {
+    code.starts_with("08")
+        || matches!(
+            code,
+            "40003" | "57P01" | "57P02" | "57P03" | "57P05" | "25P03" | "25P04"
+        )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind_of(code: &str) -> ErrorKind {
+        Failure::statement(Some(code.to_owned()), false, "refused").kind()
+    }
+
+    #[test]
+    fn classes() {
+        assert_eq!(kind_of("53200"), ErrorKind::Capacity);
+        assert_eq!(kind_of("53300"), ErrorKind::Capacity);
+        assert_eq!(kind_of("57014"), ErrorKind::Unavailable);
+        assert_eq!(kind_of("55P03"), ErrorKind::TimedOut);
+        assert_eq!(kind_of("40P01"), ErrorKind::Deadlock);
+        assert_eq!(kind_of("42P01"), ErrorKind::Unsupported);
+        assert_eq!(kind_of("22P02"), ErrorKind::Corrupt);
+    }
+
+    /// Every code of the table, at every point, of every severity.
+    #[test]
+    fn a_code_is_no_proof_that_nothing_happened() {
+        let report =
+            |code: &str, severity| Report::new(Some(code.to_owned()), "no").severe(severity);
+        for code in [
+            "08000", "08003", "08006", "08P01", "40003", "57P01", "57P02", "57P03", "57P05",
+            "25P03", "25P04",
+        ] {
+            for severity in [Severity::Error, Severity::Fatal, Severity::Panic] {
+                let failure = Failure::reported(report(code, severity));
+                assert_eq!(failure.kind(), ErrorKind::Indeterminate, "{code}");
+                assert!(failure.broken && !failure.error("push").is_retryable());
+            }
+            assert_eq!(kind_of(code), ErrorKind::Indeterminate, "{code}");
+            let refused = Failure::refused(Some(code.to_owned()), "no");
+            assert_eq!(refused.kind(), ErrorKind::Indeterminate, "{code}");
+            let connecting = Failure::connect(Some(code.to_owned()), "no");
+            assert_eq!(connecting.kind(), ErrorKind::Unavailable, "{code}");
+        }
+        for code in ["53200", "57014", "40001", "40P01", "XX000", "00000"] {
+            for severity in [Severity::Fatal, Severity::Panic] {
+                let failure = Failure::reported(report(code, severity));
+                assert_eq!(failure.kind(), ErrorKind::Indeterminate, "{code}");
+                assert!(failure.broken);
+            }
+            let failure = Failure::reported(report(code, Severity::Error));
+            assert_ne!(failure.kind(), ErrorKind::Indeterminate, "{code}");
+            assert!(!failure.broken && !failure.sent);
+        }
+    }
+
+    #[test]
+    fn a_shutdown_takes_the_connection_with_it() {
+        assert!(Failure::statement(Some("57P01".into()), false, "bye").broken);
+        assert!(!Failure::statement(Some("57014".into()), false, "cancelled").broken);
+    }
+
+    #[test]
+    fn the_message_is_that_of_the_whole_chain() {
+        #[derive(Debug)]
+        struct Outer(std::io::Error);
+
+        impl fmt::Display for Outer {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("db error")
+            }
+        }
+
+        impl StdError for Outer {
+            fn source(&self) -> Option<&(dyn StdError + 'static)> {
+                Some(&self.0)
+            }
+        }
+
+        let cause = std::io::Error::other("ERROR: out of shared memory\nDETAIL: of somebody");
+        let failure = Failure::statement(Some("53200".into()), false, Outer(cause));
+        let error = failure.error("lock");
+        assert_eq!(
+            error.to_string(),
+            "lock: db error: ERROR: out of shared memory (53200)"
+        );
+        let kept = format!("{failure:?} {error:?} {:?}", error.source());
+        assert!(!kept.contains("of somebody"), "{kept}");
+    }
+
+    #[test]
+    fn a_missing_answer_is_indeterminate() {
+        let failure = Failure::statement(None, true, "reset by peer");
+        assert_eq!(failure.kind(), ErrorKind::Indeterminate);
+        assert!(!failure.error("lock").is_retryable());
+    }
+}
