@@ -40,6 +40,8 @@ pub enum Need {
     Standby,
     /// A transaction-pooling proxy.
     Proxy,
+    /// A relay before the server, which breaks round trips.
+    Relay,
     /// A pool of the program, which can be exhausted.
     Pool,
     /// Sessions of a server, which can be seen and ended.
@@ -61,6 +63,7 @@ impl fmt::Display for Need {
             Self::Passwords => "passwords",
             Self::Standby => "a standby",
             Self::Proxy => "a proxy",
+            Self::Relay => "a relay",
             Self::Pool => "a pool",
             Self::Sessions => "sessions of a server",
             Self::OwnConnections => "connections of its own",
@@ -96,6 +99,42 @@ pub enum Place {
     Proxy,
     /// Behind a transaction-pooling proxy, as a role as in [`HostileRole`](Self::HostileRole).
     HostileProxy,
+    /// The shared database, behind a relay that can be told to break round trips.
+    Relay,
+    /// Such a relay before a transaction-pooling proxy.
+    RelayedProxy,
+}
+
+/// Where a relay breaks a round trip.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Point {
+    /// Where a session begins.
+    Connecting,
+    /// Before the statement reaches the server.
+    Before,
+    /// After the server has carried it out, in place of its answer.
+    After,
+}
+
+/// What the client is told by a relay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// An error report of this severity and code. All but `ERROR` after the statement end the
+    /// connection.
+    Report(&'static str, &'static str),
+    /// Nothing: the connection ends.
+    Nothing,
+}
+
+/// How a relay breaks a round trip.
+#[derive(Clone, Debug)]
+pub struct Fault {
+    /// Part of the text of the statement.
+    pub statement: &'static str,
+    /// Where.
+    pub point: Point,
+    /// What the client is told.
+    pub answer: Answer,
 }
 
 /// The password of [`Place::Password`].
@@ -188,7 +227,6 @@ pub trait Fixture: Send + Sync {
     /// Opens accounts of the user; `None` where there are none.
     async fn accounts(&self) -> Option<Box<dyn Accounts>>;
 
-    /// Makes everything in the namespace older by `time`, without sleeping.
     /// Makes the leases and limits of the namespace older by `time`, without sleeping.
     async fn elapse(&self, time: Duration);
 
@@ -210,6 +248,13 @@ pub trait Fixture: Send + Sync {
 
     /// Refuses to serve, or serves again; of [`Place::Own`] only.
     async fn set_reachable(&self, reachable: bool);
+
+    /// Breaks the next so many round trips that the fault is about; of [`Place::Relay`] and
+    /// [`Place::RelayedProxy`] only.
+    async fn break_next(&self, fault: Fault, times: u32);
+
+    /// Breaks nothing more; answers how many round trips were left unbroken.
+    async fn mend(&self) -> u32;
 
     /// Leaves its sessions unanswered, or answers again; of [`Place::Own`] only.
     async fn set_silent(&self, silent: bool);

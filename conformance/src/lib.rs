@@ -105,7 +105,7 @@
 //!
 //! **Dropping a call.** The engine bounds the time of `connect`, `run` and `script` by dropping
 //! them. What a dropped call leaves on the connection does not matter: the connection is dropped
-//! next. Nothing has to be cancelled at the server.
+//! next. The engine has the server cancel what was given up, on another connection.
 //!
 //! **Dropping a connection.** It closes the socket, also when the server never answered, and does
 //! not block. A driver that leaves its socket to a task has the task aborted.
@@ -128,15 +128,18 @@
 //! [`check_columns`](lockapi::seam::Statement::check_columns) before its columns are read: another
 //! type than declared will not do, even if the driver could convert it.
 //!
-//! **Errors.** A failure to connect is [`Failure::connect`](lockapi::Failure::connect), all else
-//! [`Failure::statement`](lockapi::Failure::statement). With the SQLSTATE of the server's report
-//! the engine knows what kind it is, and that the statement had no effect. Never make one up:
-//! without it the statement counts as one that may have happened, which is the truth when the
-//! answer is missing; a driver that keeps the code to itself says
-//! [`Failure::refused`](lockapi::Failure::refused). What was surely not sent, because the connection had ended before, is a
-//! `Failure::connect` as well. Say that the connection is broken whenever you cannot be sure that
-//! it is usable. The text of an error is what people read, so it should hold the server's message;
-//! neither it nor its sources may hold a password or the URL, which parsers like to quote.
+//! **Errors.** A failure to connect is [`Failure::connect`](lockapi::Failure::connect). What the
+//! server reports of a statement is a [`Report`](lockapi::Report) with its severity, handed to
+//! [`Failure::reported`](lockapi::Failure::reported): a report that ends the session says nothing of
+//! the statement, any other says that it had no effect. A report keeps no DETAIL, HINT or CONTEXT,
+//! which may quote data. All else is [`Failure::statement`](lockapi::Failure::statement) without a
+//! code: the statement counts as one that may have happened, which is the truth when the answer is
+//! missing. Never make a code up; a driver that keeps it to itself says
+//! [`Failure::refused`](lockapi::Failure::refused), but only of a session that it knows to live on.
+//! What was surely not sent, because the connection had ended before, is a `Failure::connect` as
+//! well. Say that the connection is broken whenever you cannot be sure that it is usable. The text of
+//! an error is what people read, so it should hold the server's message; neither it nor its sources
+//! may hold a password or the URL, which parsers like to quote.
 //!
 //! **Nothing else.** A connector does not retry, does not keep a pool, and changes no setting. If
 //! it needs to know what a statement is for, something is wrong with the seam.
@@ -252,7 +255,9 @@ mod steps;
 
 pub use accounts::{Accounts, CREATE_ACCOUNTS};
 pub use face::Face;
-pub use fixture::{Fixture, Jobs, Locks, Need, Place, Problem, SECRET, Subject, Transaction};
+pub use fixture::{
+    Answer, Fault, Fixture, Jobs, Locks, Need, Place, Point, Problem, SECRET, Subject, Transaction,
+};
 pub use harness::{run, run_pairs, run_through};
 pub use memory::Memory;
 pub use postgres::{Driver, Postgres};

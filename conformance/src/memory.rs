@@ -11,7 +11,9 @@ use lockapi::memory::Database;
 use lockapi::{Backend, LockId, Result};
 
 use crate::accounts::Accounts;
-use crate::fixture::{Fixture, Jobs, Locks, Need, Place, Problem, Subject, Transaction, lease_of};
+use crate::fixture::{
+    Fault, Fixture, Jobs, Locks, Need, Place, Problem, Subject, Transaction, lease_of,
+};
 
 /// How often the clock of a fixture follows the real one.
 const TICK: Duration = Duration::from_millis(2);
@@ -131,6 +133,14 @@ impl Fixture for InMemory {
 
     async fn set_reachable(&self, reachable: bool) {
         self.database.set_reachable(reachable);
+    }
+
+    async fn break_next(&self, _: Fault, _: u32) {
+        unreachable!("no relay in memory")
+    }
+
+    async fn mend(&self) -> u32 {
+        unreachable!("no relay in memory")
     }
 
     async fn set_silent(&self, silent: bool) {

@@ -223,7 +223,11 @@ impl Failure {
         }
         match self.sqlstate.as_deref() {
             _ if self.sent => ErrorKind::Indeterminate,
-            Some(code) => classify(code),
+            Some(code) => match classify(code) {
+                // What ends a session is no answer to what was asked.
+                ErrorKind::Corrupt if self.broken => ErrorKind::Unavailable,
+                kind => kind,
+            },
             None => ErrorKind::Unavailable,
         }
     }

@@ -47,6 +47,8 @@ mod sight;
 mod tables;
 mod transactions;
 mod turns;
+mod unanswered;
+mod unknown;
 mod versioned;
 mod views;
 mod waits;
@@ -78,6 +80,8 @@ const MODULES: &[&[Case]] = &[
     cancel::CASES,
     guards::CASES,
     outage::CASES,
+    unanswered::CASES,
+    unknown::CASES,
     mutex::CASES,
     rw_lock::CASES,
     sets::CASES,

@@ -18,7 +18,7 @@ use super::place::Site;
 use crate::accounts::Accounts;
 use crate::cluster::{Cluster, StopMode};
 use crate::face::off_runtime;
-use crate::fixture::{Fixture, Jobs, Locks, Problem, Transaction, lease_of};
+use crate::fixture::{Fault, Fixture, Jobs, Locks, Problem, Transaction, lease_of};
 use crate::patience::eventually;
 
 /// A namespace in a database of a server.
@@ -56,6 +56,7 @@ impl OnPostgres {
             own: None,
             cleanup: None,
             proxy: None,
+            relay: None,
         };
         // Where there are two, the other one begins.
         let drivers = drivers.iter().rev().map(Arc::clone).collect();
@@ -355,6 +356,15 @@ impl Fixture for OnPostgres {
             |server| server.stop(StopMode::Fast).expect("the server stops")
         })
         .await;
+    }
+
+    async fn break_next(&self, fault: Fault, times: u32) {
+        let relay = self.site.relay.as_ref().expect("a relay");
+        relay.arm(fault, times);
+    }
+
+    async fn mend(&self) -> u32 {
+        self.site.relay.as_ref().expect("a relay").disarm()
     }
 
     async fn set_silent(&self, silent: bool) {

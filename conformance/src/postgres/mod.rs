@@ -17,6 +17,7 @@ mod database;
 mod observer;
 mod place;
 mod proxy;
+mod relay;
 
 use database::OnPostgres;
 

@@ -6,6 +6,7 @@ use std::sync::Mutex;
 use super::address::Address;
 use super::observer::{Observer, literal};
 use super::proxy::Proxy;
+use super::relay::Relay;
 use crate::cluster::Cluster;
 use crate::face::off_runtime;
 use crate::fixture::{Place, Problem, SECRET};
@@ -22,6 +23,8 @@ pub(super) struct Site {
     pub(super) cleanup: Option<String>,
     /// The proxy, if there is one.
     pub(super) proxy: Option<Proxy>,
+    /// The relay, if there is one.
+    pub(super) relay: Option<Relay>,
 }
 
 /// Rights as the notes of the migrations have them.
@@ -79,6 +82,7 @@ pub(super) async fn prepare(place: Place) -> Result<Site, Problem> {
             own: None,
             cleanup: None,
             proxy: None,
+            relay: None,
         }
     };
     let own = async |cluster: Result<Cluster, crate::cluster::ClusterError>| {
@@ -139,7 +143,12 @@ pub(super) async fn prepare(place: Place) -> Result<Site, Problem> {
         }
         Place::PoorRole => with_role(site(Address::parse(&url.await?)?), &[]).await,
         Place::HostileRole => with_role(site(Address::parse(&url.await?)?), HOSTILE).await,
-        Place::Proxy | Place::HostileProxy => {
+        Place::Relay => {
+            let mut site = site(Address::parse(&url.await?)?);
+            relay(&mut site)?;
+            Ok(site)
+        }
+        Place::Proxy | Place::HostileProxy | Place::RelayedProxy => {
             let mut site = site(Address::parse(&url.await?)?);
             if place == Place::HostileProxy {
                 site = with_role(site, HOSTILE).await?;
@@ -151,9 +160,21 @@ pub(super) async fn prepare(place: Place) -> Result<Site, Problem> {
             "127.0.0.1".clone_into(&mut site.address.host);
             site.address.port = proxy.port();
             site.proxy = Some(proxy);
+            if place == Place::RelayedProxy {
+                relay(&mut site)?;
+            }
             Ok(site)
         }
     }
+}
+
+/// Puts a relay before where backends connect.
+fn relay(site: &mut Site) -> Result<(), Problem> {
+    let relay = Relay::start(site.address.port)?;
+    "127.0.0.1".clone_into(&mut site.address.host);
+    site.address.port = relay.port();
+    site.relay = Some(relay);
+    Ok(())
 }
 
 /// Connects as a role of the place's own, which has only the rights that it needs.

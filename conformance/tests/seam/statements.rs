@@ -1,6 +1,6 @@
 //! Every statement of the library, as the server understands it.
 
-use lockapi::engine::{Marker, Notify, Settle};
+use lockapi::engine::{Cancelled, Marker, Notify, Settle};
 use lockapi::id::{ClaimWorker, NextBlock, ReleaseWorker, RenewWorker};
 use lockapi::lease::{self, Acquire, Peek, Release, Renew, Sweep, Take};
 use lockapi::limit::{self, Block, Charge, Ensure, Look, Refund, Reset};
@@ -70,6 +70,7 @@ fn statements() -> Vec<Statement> {
         Timeouts::STATEMENT,
         Settle::STATEMENT,
         Marker::STATEMENT,
+        Cancelled::STATEMENT,
         Notify::STATEMENT,
         Remember::STATEMENT,
         Restore::STATEMENT,

@@ -12,7 +12,7 @@ SELECT pg_catalog.count(*) FILTER (WHERE c.told) AS cancelled
          CROSS JOIN LATERAL pg_catalog.pg_stat_get_activity(p.pid::int4) AS a
          WHERE a.backend_start OPERATOR(pg_catalog.=)
                    (timestamptz 'epoch' OPERATOR(pg_catalog.+)
-                    p.started OPERATOR(pg_catalog.*) interval '1 microsecond')
+                    (p.started OPERATOR(pg_catalog.*) interval '1 microsecond'))
            AND a.state OPERATOR(pg_catalog.=) 'active'
            AND a.application_name OPERATOR(pg_catalog.~~) '% lockapi'
         OFFSET 0) AS c

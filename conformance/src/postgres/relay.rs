@@ -1,0 +1,234 @@
+//! A relay in front of a server that breaks the round trips it is told to break.
+
+use std::collections::HashMap;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use crate::fixture::{Answer, Fault, Point, Problem};
+
+/// Requests that a client may send in place of its first message; none is served in the clear.
+const ENCRYPTION: [u32; 2] = [80_877_103, 80_877_104];
+const CANCEL: u32 = 80_877_102;
+
+/// Passes on what clients and the server say, frame by frame. It ends with this value.
+#[derive(Debug)]
+pub(super) struct Relay {
+    shared: Arc<Shared>,
+    port: u16,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    fault: Mutex<Option<(Fault, u32)>>,
+    closed: AtomicBool,
+}
+
+impl Relay {
+    /// Starts one in front of the server on a port.
+    pub(super) fn start(server: u16) -> Result<Self, Problem> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let port = listener.local_addr()?.port();
+        let shared = Arc::<Shared>::default();
+        let accepting = Arc::clone(&shared);
+        thread::spawn(move || {
+            for client in listener.incoming().map_while(Result::ok) {
+                if accepting.closed.load(Ordering::Acquire) {
+                    return;
+                }
+                let shared = Arc::clone(&accepting);
+                thread::spawn(move || {
+                    let server = SocketAddr::from((Ipv4Addr::LOCALHOST, server));
+                    // A client whose server has gone sees the connection end.
+                    let _ended = serve(&shared, client, server);
+                });
+            }
+        });
+        Ok(Self { shared, port })
+    }
+
+    pub(super) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Breaks the next so many round trips that the fault is about.
+    pub(super) fn arm(&self, fault: Fault, times: u32) {
+        *self.shared.lock() = Some((fault, times));
+    }
+
+    /// Breaks nothing more; answers how many round trips are left unbroken.
+    pub(super) fn disarm(&self) -> u32 {
+        self.shared.lock().take().map_or(0, |(_, left)| left)
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.shared.closed.store(true, Ordering::Release);
+        // Wakes the thread that accepts.
+        drop(TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)));
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Option<(Fault, u32)>> {
+        self.fault.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The fault, if it is about this.
+    fn take(&self, is_meant: impl FnOnce(&Fault) -> bool) -> Option<Fault> {
+        let mut armed = self.lock();
+        let (fault, left) = armed.as_mut()?;
+        if *left == 0 || !is_meant(fault) {
+            return None;
+        }
+        *left -= 1;
+        Some(fault.clone())
+    }
+}
+
+/// What of the answer that is due is kept from the client, and told instead.
+type Due = Arc<Mutex<Option<Answer>>>;
+
+fn serve(shared: &Shared, mut client: TcpStream, server: SocketAddr) -> io::Result<()> {
+    client.set_nodelay(true)?;
+    let first = loop {
+        let first = startup(&mut client)?;
+        match u32::from_be_bytes([first[4], first[5], first[6], first[7]]) {
+            code if ENCRYPTION.contains(&code) => client.write_all(b"N")?,
+            CANCEL => {
+                return TcpStream::connect(server)?.write_all(&first);
+            }
+            _ => break first,
+        }
+    };
+    if let Some(fault) = shared.take(|fault| fault.point == Point::Connecting) {
+        return client.write_all(&told(&fault.answer));
+    }
+    let mut server = TcpStream::connect(server)?;
+    server.set_nodelay(true)?;
+    server.write_all(&first)?;
+    let due = Due::default();
+    let (mut answers, mut asker) = (server.try_clone()?, client.try_clone()?);
+    let answering = Arc::clone(&due);
+    thread::spawn(move || {
+        // Either end has closed.
+        let _ended = answer(&mut answers, &mut asker, &answering);
+        close(&answers, &asker);
+    });
+    let asked = ask(shared, &mut client, &mut server, &due);
+    close(&client, &server);
+    asked
+}
+
+fn close(one: &TcpStream, other: &TcpStream) {
+    for socket in [one, other] {
+        // It may have been closed from the other side.
+        let _closed = socket.shutdown(Shutdown::Both);
+    }
+}
+
+/// Passes on what the client says; answers in place of the server where that is told.
+fn ask(
+    shared: &Shared,
+    client: &mut TcpStream,
+    server: &mut TcpStream,
+    due: &Due,
+) -> io::Result<()> {
+    let mut statements = HashMap::<String, String>::new();
+    loop {
+        let frame = frame(client)?;
+        let text = match frame[0] {
+            b'P' => {
+                let mut parts = texts(&frame);
+                let name = parts.next().unwrap_or_default();
+                statements.insert(name, parts.next().unwrap_or_default());
+                None
+            }
+            b'B' => texts(&frame)
+                .nth(1)
+                .and_then(|name| statements.get(&name).cloned()),
+            b'Q' => texts(&frame).next(),
+            _ => None,
+        };
+        let is_meant = |fault: &Fault, text: &str| {
+            fault.point != Point::Connecting && text.contains(fault.statement)
+        };
+        let fault = text.and_then(|text| shared.take(|fault| is_meant(fault, &text)));
+        match fault {
+            None => server.write_all(&frame)?,
+            Some(fault) if fault.point == Point::Before => {
+                // What it has begun to send is thrown away with the connection.
+                client.write_all(&told(&fault.answer))?;
+                return Ok(());
+            }
+            Some(fault) => {
+                *due.lock().unwrap_or_else(PoisonError::into_inner) = Some(fault.answer);
+                server.write_all(&frame)?;
+            }
+        }
+    }
+}
+
+/// Passes on what the server says, or something else once it has said all of it.
+fn answer(server: &mut TcpStream, client: &mut TcpStream, due: &Due) -> io::Result<()> {
+    loop {
+        let frame = frame(server)?;
+        let mut due = due.lock().unwrap_or_else(PoisonError::into_inner);
+        if due.is_none() {
+            client.write_all(&frame)?;
+        } else if frame[0] == b'Z' {
+            let Some(answer) = due.take() else { continue };
+            client.write_all(&told(&answer))?;
+            if !matches!(answer, Answer::Report("ERROR", _)) {
+                return Ok(());
+            }
+            client.write_all(&frame)?;
+        }
+    }
+}
+
+/// The first message of a client, which has no type.
+fn startup(client: &mut TcpStream) -> io::Result<Vec<u8>> {
+    let mut message = vec![0; 4];
+    client.read_exact(&mut message)?;
+    rest(client, message, 0)
+}
+
+fn frame(socket: &mut TcpStream) -> io::Result<Vec<u8>> {
+    let mut frame = vec![0; 5];
+    socket.read_exact(&mut frame)?;
+    rest(socket, frame, 1)
+}
+
+/// Reads what belongs to a message whose length is at a place.
+fn rest(socket: &mut TcpStream, mut message: Vec<u8>, at: usize) -> io::Result<Vec<u8>> {
+    let length = [0, 1, 2, 3].map(|byte| message[at + byte]);
+    let length = u32::from_be_bytes(length) as usize + at;
+    if length < message.len() {
+        return Err(ErrorKind::InvalidData.into());
+    }
+    let begun = message.len();
+    message.resize(length, 0);
+    socket.read_exact(&mut message[begun..])?;
+    Ok(message)
+}
+
+/// The texts that a message begins with.
+fn texts(frame: &[u8]) -> impl Iterator<Item = String> {
+    let texts = frame[5..].split(|byte| *byte == 0);
+    texts.map(|text| String::from_utf8_lossy(text).into_owned())
+}
+
+/// What the client is told; nothing where the connection just ends.
+fn told(answer: &Answer) -> Vec<u8> {
+    let Answer::Report(severity, code) = answer else {
+        return Vec::new();
+    };
+    let message = "the relay was told to break this";
+    let fields = format!("S{severity}\0V{severity}\0C{code}\0M{message}\0\0");
+    let length = u32::try_from(fields.len() + 4).unwrap_or(u32::MAX);
+    [b"E".as_slice(), &length.to_be_bytes(), fields.as_bytes()].concat()
+}
