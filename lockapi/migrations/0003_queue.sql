@@ -18,6 +18,7 @@ CREATE TABLE lockapi.job (
     run_at       timestamptz      NOT NULL,
     created_at   timestamptz      NOT NULL DEFAULT clock_timestamp(),
     token        int8,
+    claim        int8,
     lease_until  timestamptz,
     started_at   timestamptz,
     attempt      int4             NOT NULL DEFAULT 0,
@@ -41,6 +42,7 @@ COMMENT ON COLUMN lockapi.job.id IS 'Its number.';
 COMMENT ON COLUMN lockapi.job.run_at IS 'Not claimed before this time.';
 COMMENT ON COLUMN lockapi.job.created_at IS 'When it was pushed.';
 COMMENT ON COLUMN lockapi.job.token IS 'The token of the delivery that runs it; NULL while it waits.';
+COMMENT ON COLUMN lockapi.job.claim IS 'The number of the claim that it was last delivered by: a claim that is repeated because its answer was lost finds by it what the first has taken.';
 COMMENT ON COLUMN lockapi.job.lease_until IS 'Delivered again from this time on; NULL while it waits.';
 COMMENT ON COLUMN lockapi.job.started_at IS 'When it was last delivered.';
 COMMENT ON COLUMN lockapi.job.attempt IS 'How often it has been delivered.';

@@ -70,6 +70,11 @@ impl Fence {
     /// Check in first and read afterwards: the check may have waited for an earlier holder that was
     /// about to commit, and only a statement after it sees what that holder wrote.
     ///
+    /// Whoever comes next waits for this transaction to end, beyond any time to live. The connection is
+    /// yours, and its timeouts are left alone: if its host may vanish, have the server notice, with
+    /// `tcp_keepalives_idle`, `tcp_user_timeout` and `idle_in_transaction_session_timeout` of its role,
+    /// or the successor waits for as long as the server takes this transaction for alive.
+    ///
     /// # Errors
     /// [`ErrorKind::Lost`] when the holder no longer holds, and the error of the connection.
     pub async fn check_in_on<C: Connection>(&self, connection: &mut C) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use std::error::Error as _;
 use std::fmt::Write as _;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lockapi::engine::Options;
 use lockapi::lease::Terms;
@@ -12,7 +12,7 @@ use lockapi::{Backend, BackendExt, ErrorKind, QueueExt};
 use crate::context::{Context, MINUTE};
 use crate::fixture::{Answer, Fault, Point};
 use crate::harness::register;
-use crate::patience::soon;
+use crate::patience::{SOON, soon};
 
 register! { "unknown":
     W06 push_is_not_done_twice_and_not_denied @ Relay [Relay];
@@ -107,7 +107,12 @@ async fn lost_claim_counts_no_attempt(cx: Context) {
         let claimed = soon("an answer", queue.claim(&claim)).await;
         assert_eq!(cx.mend().await, 0, "not met: {told}");
         let mut claimed = claimed.unwrap_or_else(|error| panic!("{told}: {error}"));
-        assert_eq!(claimed.len(), 1, "nobody else has it: {told}");
+        let start = Instant::now();
+        while claimed.is_empty() {
+            // The server may still work on the first.
+            assert!(start.elapsed() < SOON, "nobody has it: {told}");
+            claimed = queue.claim(&claim).await.unwrap();
+        }
         let delivery = claimed.remove(0);
         assert_eq!(delivery.attempt(), 1, "{told}");
         delivery.snooze(Duration::ZERO).await.unwrap();

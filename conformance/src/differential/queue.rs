@@ -94,6 +94,8 @@ struct Pair<'a, C> {
     namespace: &'a str,
     jobs: Vec<Both<i64>>,
     tickets: Vec<Both<Ticket>>,
+    /// The number of the last claim.
+    claim: i64,
 }
 
 /// Runs actions on both sides. `elapse` makes what is in the namespace older.
@@ -112,6 +114,7 @@ pub async fn run<C: Connection>(
         namespace,
         jobs: Vec::new(),
         tickets: Vec::new(),
+        claim: 0,
     };
     pair.world.now = 1_000_000 * UNIT;
     for action in actions {
@@ -346,6 +349,14 @@ impl<C: Connection> Pair<'_, C> {
         if low_first {
             lanes.reverse();
         }
+        // Now and then the answer of the claim before was lost.
+        let lost = if lease == 3 {
+            vec![self.claim]
+        } else {
+            Vec::new()
+        };
+        self.claim += 1;
+        let claim = self.claim;
         let of = |side: fn(Both<Ticket>) -> Ticket| {
             let acks = tickets.iter().map(|tickets| Ack {
                 ticket: side(*tickets),
@@ -359,6 +370,8 @@ impl<C: Connection> Pair<'_, C> {
                 lease: i64::from(lease) * UNIT,
                 lanes: lanes.clone(),
                 worker: "worker".to_owned(),
+                claim,
+                lost: lost.clone(),
             }]
         };
         let (real, model) = (of(|it| it.0), of(|it| it.1));

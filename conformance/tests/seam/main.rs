@@ -6,6 +6,7 @@ mod link;
 mod listeners;
 mod operations;
 mod plans;
+mod sessions;
 mod statements;
 
 use conformance::cluster::Cluster;

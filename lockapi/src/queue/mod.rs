@@ -141,7 +141,8 @@ pub trait Queue: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// `Invalid` for a claim outside of its limits. `Unavailable`: neither. `Indeterminate`: nobody
-    /// knows; what was claimed is delivered again when its lease has ended. Deliveries that could not
+    /// knows; what was claimed is found by the next claims of this process, and its attempt counts once;
+    /// where there is none it is delivered again when its lease has ended. Deliveries that could not
     /// be completed are still extended while they live.
     async fn exchange(&self, acks: Vec<Ticket>, claim: Option<&Claim>) -> Result<Exchange>;
 

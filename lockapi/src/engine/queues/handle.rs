@@ -181,6 +181,7 @@ impl<C: Connector> Named<C> {
         let queues = &handle.core.queues;
         let sent = queues.keeper.now();
         let (lanes, partial) = handle.topic.lanes(sent);
+        let number = fastrand::i64(..);
         let most = i64::try_from(claim.most).unwrap_or(i64::MAX);
         let turn = Turn {
             acks,
@@ -190,12 +191,19 @@ impl<C: Connector> Named<C> {
             lease: micros(claim.lease),
             lanes,
             worker: claim.worker_name(),
+            claim: number,
+            lost: handle.topic.lost(sent),
         };
         let (sender, answer) = oneshot::channel();
         let (lease, renewed) = (claim.lease, claim.renewed);
         let (keeping, topic) = (Arc::clone(queues), Arc::clone(&handle.topic));
         let completed: Vec<_> = turn.acks.iter().map(|ack| ack.ticket).collect();
         queues.lane.submit(turn, move |outcome| {
+            if let Err(error) = &outcome
+                && error.kind() == ErrorKind::Indeterminate
+            {
+                topic.claim_lost(number, keeping.keeper.now() + lease);
+            }
             let outcome = outcome.map(|turned| {
                 keeping.kept.forget_all(&completed);
                 topic.claimed(&keeping.keeper, most, &turned);
@@ -270,7 +278,14 @@ impl<C: Connector> Queue for Named<C> {
             return Ok(Exchange::new(acked, Vec::new(), false, seen));
         };
         handle.listen();
-        let (acked, mut unclaimed, more) = self.turn(acks, claim).await?;
+        let alone = acks.is_empty();
+        let (acked, mut unclaimed, more) = match self.turn(acks, claim).await {
+            // What it took, if it took something, is found by another.
+            Err(error) if alone && error.kind() == ErrorKind::Indeterminate => {
+                self.turn(Vec::new(), claim).await?
+            }
+            outcome => outcome?,
+        };
         let jobs = std::mem::take(&mut unclaimed.jobs);
         let queue: Arc<dyn Queue> = Arc::new(Self(Arc::clone(handle)));
         let deliveries = jobs

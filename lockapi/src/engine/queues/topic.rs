@@ -1,5 +1,6 @@
 //! What a process knows of one queue: that something has arrived, and where claims start.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -15,6 +16,8 @@ use crate::queue::{Claimed, Floor, Priority, Turned};
 const FLOOR_LASTS: Duration = Duration::from_millis(250);
 /// Listeners are told of pushes at most once in this time.
 const QUIET: Duration = Duration::from_millis(5);
+/// How many claims whose answers were lost are remembered.
+const MOST_LOST: usize = 16;
 /// One claim in so many looks at the low priorities first.
 const LOW_FIRST: u32 = 16;
 
@@ -26,6 +29,9 @@ struct State {
     due: Option<Time>,
     rung: Option<Time>,
     owed: bool,
+    /// The numbers of claims whose answers were lost, and until when they are looked for: nobody has
+    /// what they took.
+    lost: VecDeque<(i64, Time)>,
 }
 
 /// One queue.
@@ -87,6 +93,25 @@ impl Topic {
             lanes.reverse();
         }
         (lanes, floors != <[Floor; Priority::ALL.len()]>::default())
+    }
+
+    /// The answer of a claim was lost: the next ones look for what it took. The server may still work
+    /// on it, so they look until the lease of what it took has ended.
+    pub(super) fn claim_lost(&self, claim: i64, until: Time) {
+        let mut state = self.lock();
+        if state.lost.len() == MOST_LOST {
+            state.lost.pop_front();
+        }
+        state.lost.push_back((claim, until));
+        drop(state);
+        self.returned();
+    }
+
+    /// The claims whose answers were lost.
+    pub(super) fn lost(&self, now: Time) -> Vec<i64> {
+        let mut state = self.lock();
+        state.lost.retain(|(_, until)| now < *until);
+        state.lost.iter().map(|(claim, _)| *claim).collect()
     }
 
     /// Takes notice of a claim of at most `most` jobs that was answered. Below the places that it

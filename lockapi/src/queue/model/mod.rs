@@ -41,6 +41,7 @@ pub(super) struct Live {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Running {
     pub(super) token: i64,
+    pub(super) claim: i64,
     pub(super) lease_until: i64,
 }
 
@@ -62,6 +63,12 @@ impl Live {
     pub(super) fn is_held(&self, now: i64) -> bool {
         self.running
             .is_some_and(|running| running.lease_until > now)
+    }
+
+    /// Whether one of these claims has taken it.
+    fn is_of(&self, claims: &[i64]) -> bool {
+        self.running
+            .is_some_and(|running| claims.contains(&running.claim))
     }
 
     fn has(&self, ticket: Ticket) -> bool {
@@ -223,9 +230,9 @@ impl Jobs {
         let most = usize::try_from(want.most).unwrap_or(0);
         let free = |id: &i64| {
             let acked = || want.acks.iter().any(|ack| ack.ticket.id == *id);
-            self.live
-                .get(id)
-                .is_some_and(|live| live.running.is_none() || (!live.is_held(now) && !acked()))
+            let ended = |live: &Live| live.is_of(&want.lost) || !live.is_held(now);
+            let live = self.live.get(id);
+            live.is_some_and(|live| live.running.is_none() || (ended(live) && !acked()))
         };
         let queue = Name {
             namespace: want.namespace.clone(),
@@ -238,17 +245,19 @@ impl Jobs {
             let Some(live) = self.live.get_mut(id) else {
                 continue;
             };
-            if live.attempt >= live.job.max_attempts {
+            let again = live.is_of(&want.lost);
+            if live.attempt >= live.job.max_attempts && !again {
                 let error = "the lease of the last attempt ended without an answer";
                 self.end(*id, Status::Failed, now, error);
                 continue;
             }
             self.tokens += 1;
-            live.attempt += 1;
+            live.attempt += i64::from(!again);
             live.started_at = Some(now);
             live.worker.clone_from(&want.worker);
             live.running = Some(Running {
                 token: self.tokens,
+                claim: want.claim,
                 lease_until: now.saturating_add(want.lease),
             });
             claimed.push(Claimed {

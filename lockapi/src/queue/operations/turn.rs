@@ -26,6 +26,10 @@ pub struct Turn {
     pub lanes: Vec<(i64, Floor)>,
     /// Who claims.
     pub worker: String,
+    /// The number of this claim, which no other has.
+    pub claim: i64,
+    /// The numbers of claims whose answers were lost: what they took is claimed again.
+    pub lost: Vec<i64>,
 }
 
 /// The answer to a [`Turn`].
@@ -92,6 +96,8 @@ impl Operation for Turn {
             Type::Int,
             Type::Ints,
             Type::Text,
+            Type::Int,
+            Type::Ints,
         ],
         columns: &[
             Type::Int,
@@ -126,6 +132,8 @@ impl Operation for Turn {
                     Value::Int(one.most),
                     lanes(|lane| lane.1.1),
                     Value::Text(one.worker.clone()),
+                    Value::Int(one.claim),
+                    Value::Ints(one.lost.clone()),
                 ]);
                 params
             })

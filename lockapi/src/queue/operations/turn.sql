@@ -3,11 +3,15 @@
 -- Promises: a job is completed only by the token of its latest delivery; at most $9 jobs are
 -- claimed and exactly those are locked; none before its time, none whose lease still runs, none of
 -- a paused queue; each gets a token larger than all before. A job whose last attempt ended without
--- an answer goes to the dead letters instead.
+-- an answer goes to the dead letters instead. What the claims in $13 took, whose answers were lost, is
+-- claimed again, and not counted again: nobody has it.
 -- Index: job_pkey to complete; job_due to claim, one range for each priority, in the order of $7,
--- from the place after $8 on: rows that were deleted but not yet vacuumed are not read again.
+-- from the place after $8 on: rows that were deleted but not yet vacuumed are not read again. A claim
+-- changes no column of it, so what lost claims took is still at the beginning.
 -- Race: two claims meet at FOR UPDATE, where the second skips; the lease is judged on the locked
 -- row. A claim never waits for a row. What the statement completes, however late, it does not claim.
+-- Each claim has a number of its own, $12, so a lost one that is carried out late takes nothing from
+-- its repetition.
 WITH want AS MATERIALIZED (
     SELECT w.id, w.token, w.archive
       FROM unnest($1::int8[], $2::int8[], $3::bool[]) AS w (id, token, archive)
@@ -24,16 +28,18 @@ WITH want AS MATERIALIZED (
       FROM done AS d
      WHERE d.archive OR d.task IS NOT NULL
 ), picked AS MATERIALIZED (
-    SELECT p.id, p.last, pg_catalog.row_number() OVER () AS n
+    SELECT p.id, p.last AND NOT p.found AS last, p.found, pg_catalog.row_number() OVER () AS n
       FROM unnest($7::int8[], $8::int8[], $10::int8[]) AS lane (priority, floor_at, floor_id)
      CROSS JOIN LATERAL (
-           SELECT j.id, j.attempt >= j.max_attempts AS last
+           SELECT j.id, j.attempt >= j.max_attempts AS last,
+                  j.token IS NOT NULL AND coalesce(j.claim = ANY ($13::int8[]), false) AS found
              FROM lockapi.job AS j
             WHERE j.namespace = $4::text AND j.queue = $5::text AND j.priority = lane.priority
               AND j.run_at <= pg_catalog.statement_timestamp()
               AND (j.run_at, j.id) > (timestamptz 'epoch' + lane.floor_at * interval '1 microsecond', lane.floor_id)
               AND (j.lease_until IS NULL
-                   OR (j.lease_until <= pg_catalog.clock_timestamp() AND j.id <> ALL ($1::int8[])))
+                   OR ((j.lease_until <= pg_catalog.clock_timestamp() OR j.claim = ANY ($13::int8[]))
+                       AND j.id <> ALL ($1::int8[])))
             ORDER BY j.run_at, j.id
             LIMIT $9::int8
               FOR UPDATE OF j SKIP LOCKED) AS p
@@ -55,9 +61,10 @@ WITH want AS MATERIALIZED (
 ), claimed AS (
     UPDATE lockapi.job AS j
        SET token = pg_catalog.nextval('lockapi.delivery_seq'),
+           claim = $12::int8,
            lease_until = pg_catalog.clock_timestamp() + $6::int8 * interval '1 microsecond',
            started_at = pg_catalog.clock_timestamp(),
-           attempt = j.attempt + 1,
+           attempt = j.attempt + CASE WHEN p.found THEN 0 ELSE 1 END,
            worker = $11::text
       FROM picked AS p
      WHERE NOT p.last AND j.id = p.id
