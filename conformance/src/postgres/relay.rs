@@ -89,8 +89,16 @@ impl Shared {
     }
 }
 
-/// What of the answer that is due is kept from the client, and told instead.
-type Due = Arc<Mutex<Option<Answer>>>;
+/// What is due to the client.
+#[derive(Debug)]
+struct Due {
+    /// How often the server will have been ready: for each request, which may be sent before the
+    /// answer to the one before has come, and for the beginning.
+    asked: u64,
+    answered: u64,
+    /// The number of the answer that is kept from the client, and what it is told instead.
+    broken: Option<(u64, Answer)>,
+}
 
 fn serve(shared: &Shared, mut client: TcpStream, server: SocketAddr) -> io::Result<()> {
     client.set_nodelay(true)?;
@@ -110,7 +118,11 @@ fn serve(shared: &Shared, mut client: TcpStream, server: SocketAddr) -> io::Resu
     let mut server = TcpStream::connect(server)?;
     server.set_nodelay(true)?;
     server.write_all(&first)?;
-    let due = Due::default();
+    let due = Arc::new(Mutex::new(Due {
+        asked: 1,
+        answered: 0,
+        broken: None,
+    }));
     let (mut answers, mut asker) = (server.try_clone()?, client.try_clone()?);
     let answering = Arc::clone(&due);
     thread::spawn(move || {
@@ -135,7 +147,7 @@ fn ask(
     shared: &Shared,
     client: &mut TcpStream,
     server: &mut TcpStream,
-    due: &Due,
+    due: &Mutex<Due>,
 ) -> io::Result<()> {
     let mut statements = HashMap::<String, String>::new();
     loop {
@@ -157,35 +169,41 @@ fn ask(
             fault.point != Point::Connecting && text.contains(fault.statement)
         };
         let fault = text.and_then(|text| shared.take(|fault| is_meant(fault, &text)));
+        let mut due = due.lock().unwrap_or_else(PoisonError::into_inner);
         match fault {
-            None => server.write_all(&frame)?,
+            None => {}
             Some(fault) if fault.point == Point::Before => {
                 // What it has begun to send is thrown away with the connection.
-                client.write_all(&told(&fault.answer))?;
-                return Ok(());
+                return client.write_all(&told(&fault.answer));
             }
-            Some(fault) => {
-                *due.lock().unwrap_or_else(PoisonError::into_inner) = Some(fault.answer);
-                server.write_all(&frame)?;
-            }
+            Some(fault) => due.broken = Some((due.asked + 1, fault.answer)),
         }
+        due.asked += u64::from(matches!(frame[0], b'S' | b'Q'));
+        drop(due);
+        server.write_all(&frame)?;
     }
 }
 
 /// Passes on what the server says, or something else once it has said all of it.
-fn answer(server: &mut TcpStream, client: &mut TcpStream, due: &Due) -> io::Result<()> {
+fn answer(server: &mut TcpStream, client: &mut TcpStream, due: &Mutex<Due>) -> io::Result<()> {
     loop {
         let frame = frame(server)?;
         let mut due = due.lock().unwrap_or_else(PoisonError::into_inner);
-        if due.is_none() {
-            client.write_all(&frame)?;
-        } else if frame[0] == b'Z' {
-            let Some(answer) = due.take() else { continue };
-            client.write_all(&told(&answer))?;
-            if !matches!(answer, Answer::Report("ERROR", _)) {
-                return Ok(());
+        let nth = due.answered + 1;
+        let is_last = frame[0] == b'Z';
+        due.answered += u64::from(is_last);
+        let broken = due.broken.filter(|(broken, _)| *broken == nth);
+        drop(due);
+        match broken {
+            None => client.write_all(&frame)?,
+            Some((_, answer)) if is_last => {
+                client.write_all(&told(&answer))?;
+                if !matches!(answer, Answer::Report("ERROR", _)) {
+                    return Ok(());
+                }
+                client.write_all(&frame)?;
             }
-            client.write_all(&frame)?;
+            Some(_) => {}
         }
     }
 }
@@ -227,7 +245,15 @@ fn told(answer: &Answer) -> Vec<u8> {
     let Answer::Report(severity, code) = answer else {
         return Vec::new();
     };
-    let message = "the relay was told to break this";
+    // As servers and poolers put it: for some drivers that is all they tell.
+    let message = match *code {
+        "40003" => "result is ambiguous",
+        "53200" => "out of shared memory",
+        "57014" => "canceling statement due to user request",
+        "57P01" => "terminating connection due to administrator command",
+        "57P03" => "the database system is shutting down",
+        _ => "the relay was told to break this",
+    };
     let fields = format!("S{severity}\0V{severity}\0C{code}\0M{message}\0\0");
     let length = u32::try_from(fields.len() + 4).unwrap_or(u32::MAX);
     [b"E".as_slice(), &length.to_be_bytes(), fields.as_bytes()].concat()
