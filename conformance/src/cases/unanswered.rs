@@ -8,6 +8,7 @@ use lockapi::lease::Terms;
 use lockapi::queue::Job;
 use lockapi::{BackendExt, ErrorKind, QueueExt};
 use tokio::runtime::Builder;
+use tokio::sync::oneshot;
 
 use crate::context::{Context, MINUTE};
 use crate::face::off_runtime;
@@ -17,7 +18,7 @@ use crate::patience::{eventually, soon};
 register! { "unanswered":
     W03 statement_does_not_outlast_its_client @ Own [Sql];
     W03 commit_that_was_given_up_is_cancelled @ Own [Sql];
-    W08 blocked_thread_loses_nothing [Futures];
+    W08 blocked_thread_loses_nothing @ Own [Futures];
 }
 
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -72,16 +73,19 @@ async fn commit_that_was_given_up_is_cancelled(cx: Context) {
     assert!(waited >= TIMEOUT && waited < TIMEOUT * 2, "{waited:?}");
 }
 
-/// All that the program has is one thread, and it blocks that for longer than every timeout.
+/// All that the program has is one thread, and it blocks that for longer than every timeout while
+/// answers come in.
 async fn blocked_thread_loses_nothing(cx: Context) {
     const MUTEXES: usize = 20;
-    off_runtime(move || {
+    let (ready, opened) = oneshot::channel();
+    let (silence, silent) = oneshot::channel();
+    let (sent, asked) = oneshot::channel();
+    let own = cx.clone();
+    let program = off_runtime(move || {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let options = Options::default()
-                .timeout(TIMEOUT)
-                .heartbeat(Duration::from_millis(10));
-            let backend = cx.connect(options).await.unwrap();
+            let options = Options::default().timeout(TIMEOUT);
+            let backend = own.connect(options).await.unwrap();
             let lease = backend.lease("job", Terms::new(MINUTE)).unwrap();
             let leased = lease.acquire().await.unwrap();
             let mut locked = Vec::new();
@@ -90,29 +94,35 @@ async fn blocked_thread_loses_nothing(cx: Context) {
                 locked.push(mutex.lock().await.unwrap());
             }
             let other = backend.mutex("other").unwrap();
-            for round in 0..2 {
-                // Statements are under way, and a session is asked whether it lives.
-                let (locking, renewing) = (other.try_lock(), leased.renew());
-                let mut asked = Box::pin(async { tokio::join!(locking, renewing) });
-                assert!(futures_util::poll!(&mut asked).is_pending());
-                for _ in 0..3 {
-                    // The tasks of this thread send it.
-                    tokio::task::yield_now().await;
-                }
-                thread::sleep(TIMEOUT + TIMEOUT / 2);
-                let (tried, renewed) = soon("answered", asked).await;
-                tried.unwrap().unwrap().unlock().await.unwrap();
-                renewed.unwrap();
-                tokio::time::sleep(Duration::from_millis(100)).await;
-                let lost = locked.iter().filter(|guard| guard.is_lost()).count();
-                assert_eq!(lost, 0, "round {round}: of {MUTEXES}");
+            ready.send(()).unwrap();
+            silent.await.unwrap();
+            let (locking, renewing) = (other.try_lock(), leased.renew());
+            let mut asking = Box::pin(async { tokio::join!(locking, renewing) });
+            let sending = tokio::time::sleep(Duration::from_millis(100));
+            tokio::select! {
+                _ = &mut asking => panic!("the server is not silent"),
+                () = sending => sent.send(()).unwrap(),
             }
-            assert!(!leased.is_lost());
+            thread::sleep(TIMEOUT + TIMEOUT / 2);
+            let (tried, renewed) = soon("answered", asking).await;
+            let lost = locked.iter().filter(|guard| guard.is_lost()).count();
+            assert_eq!(lost, 0, "of {MUTEXES}");
+            tried.unwrap().unwrap().unlock().await.unwrap();
+            renewed.unwrap();
             for guard in locked {
                 guard.unlock().await.unwrap();
             }
             leased.release().await.unwrap();
         });
-    })
-    .await;
+    });
+    let answering = async {
+        opened.await.unwrap();
+        cx.set_silent(true).await;
+        silence.send(()).unwrap();
+        asked.await.unwrap();
+        // The answers come in while nobody reads them.
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        cx.set_silent(false).await;
+    };
+    tokio::join!(program, answering);
 }
