@@ -42,7 +42,7 @@ impl Settle {
     /// that is zero, and whose client waits for an answer for `limit`.
     pub(crate) fn session(patience: Duration, limit: Duration) -> Self {
         // The server gives up first, so that whoever is answered in time knows what happened.
-        let limit = limit - limit / 10;
+        let limit = limit / 10 * 9;
         Self {
             local: false,
             lock_timeout: format!("{}ms", patience.as_millis()),
