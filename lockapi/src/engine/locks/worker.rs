@@ -147,7 +147,7 @@ impl<C: Connector> Worker<C> {
         if self.link.is_none() {
             let mut link = self.links.open(&self.watch, Duration::ZERO).await?;
             let mark = fastrand::i64(..);
-            let answers = link.perform(&[Enlist { mark }]).await.map_err(unsent)?;
+            let answers = link.perform(&[Enlist { mark }]).await.map_err(Failure::undone)?;
             let [
                 Enlisted {
                     marked: true,
@@ -156,9 +156,9 @@ impl<C: Connector> Worker<C> {
                 },
             ] = answers[..]
             else {
-                return Err(unsent(Failure::corrupt("the session could not be marked")));
+                return Err(Failure::corrupt("the session could not be marked").undone());
             };
-            link.perform(&[Relax]).await.map_err(unsent)?;
+            link.perform(&[Relax]).await.map_err(Failure::undone)?;
             self.locks.opened(self.session, mark, process);
             self.link = Some(link);
             self.safe = safe;
@@ -181,7 +181,7 @@ impl<C: Connector> Worker<C> {
     }
 
     fn connection(&mut self) -> Result<&mut Link<C::Connection>, Failure> {
-        let closed = || unsent(Failure::corrupt("the session is not open"));
+        let closed = || Failure::corrupt("the session is not open").undone();
         self.link.as_mut().ok_or_else(closed)
     }
 
@@ -392,10 +392,4 @@ fn interrupt(command: &Command) -> Option<Interrupt> {
         Command::Interrupt { mark, process, .. } => Some(Interrupt { mark, process }),
         _ => None,
     }
-}
-
-/// Nothing of what the caller asked for was sent yet.
-fn unsent(mut failure: Failure) -> Failure {
-    failure.sent = false;
-    failure
 }
