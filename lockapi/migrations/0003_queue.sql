@@ -4,6 +4,11 @@
 -- The one index that claims use holds no column that a claim or a heartbeat changes, so both
 -- update the row in place (HOT): a page has room for a second version of each of its rows.
 -- Columns that change come before those that do not, which keeps the log of an update short.
+--
+-- After ANALYZE of an emptied table the planner takes all indexes that any condition fits to be
+-- equally good, and keeps its plan when the table has filled. So each way to find rows has one
+-- index that its conditions fit, and no other: what orders jobs is id + 0, which no condition on id
+-- fits, and unique keys are indexed with a collation of their own, which compares the same bytes.
 
 CREATE SEQUENCE lockapi.job_seq AS int8 MINVALUE 1 NO CYCLE CACHE 1;
 
@@ -34,8 +39,9 @@ CREATE TABLE lockapi.job (
     CONSTRAINT job_pkey PRIMARY KEY (id)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 1);
 
-CREATE INDEX job_due ON lockapi.job (namespace, queue, priority, run_at, id);
-CREATE UNIQUE INDEX job_unique ON lockapi.job (namespace, queue, unique_key) WHERE unique_key IS NOT NULL;
+CREATE INDEX job_due ON lockapi.job (namespace, queue, priority, run_at, (id + 0));
+CREATE UNIQUE INDEX job_unique ON lockapi.job (namespace COLLATE "POSIX", queue COLLATE "POSIX", unique_key)
+    WHERE unique_key IS NOT NULL;
 
 COMMENT ON TABLE lockapi.job IS 'Jobs that wait, for now or for their time, and jobs that run.';
 COMMENT ON COLUMN lockapi.job.id IS 'Its number.';
@@ -76,8 +82,8 @@ CREATE TABLE lockapi.job_archive (
     CONSTRAINT job_archive_pkey PRIMARY KEY (id)
 );
 
-CREATE INDEX job_archive_completed ON lockapi.job_archive (completed_at);
-CREATE INDEX job_archive_failed ON lockapi.job_archive (namespace, queue, id) WHERE status = 'failed';
+CREATE INDEX job_archive_completed ON lockapi.job_archive (namespace, queue, completed_at) WHERE status <> 'failed';
+CREATE INDEX job_archive_failed ON lockapi.job_archive (namespace, queue, (id + 0)) WHERE status = 'failed';
 
 COMMENT ON TABLE lockapi.job_archive IS 'Jobs that ended: dead letters (failed), what was cancelled, and what was completed where the queue keeps it.';
 COMMENT ON COLUMN lockapi.job_archive.status IS 'completed, failed or cancelled.';

@@ -2,12 +2,18 @@
 -- that has the name of the scheduler.
 
 -- A job that knows its task is kept in the archive when it is completed, whatever else the queue
--- does: it is part of the log. The token there tells which delivery ended the job.
+-- does: it is part of the log, and is deleted with that. The token there tells which delivery ended
+-- the job.
 ALTER TABLE lockapi.job ADD COLUMN task text COLLATE "C";
-ALTER TABLE lockapi.job_archive ADD COLUMN token int8;
+ALTER TABLE lockapi.job_archive ADD COLUMN token int8, ADD COLUMN task text COLLATE "C";
 
 COMMENT ON COLUMN lockapi.job.task IS 'The recurring task that it is a run of; NULL for other jobs.';
 COMMENT ON COLUMN lockapi.job_archive.token IS 'The token of its last delivery.';
+COMMENT ON COLUMN lockapi.job_archive.task IS 'The recurring task that it was a run of; NULL for other jobs.';
+
+DROP INDEX lockapi.job_archive_completed;
+CREATE INDEX job_archive_completed ON lockapi.job_archive (namespace, queue, completed_at)
+    WHERE status <> 'failed' AND task IS NULL;
 
 CREATE TABLE lockapi.task (
     next_at      timestamptz,
@@ -69,9 +75,11 @@ CREATE TABLE lockapi.task_run (
     CONSTRAINT task_run_decided CHECK ((job IS NULL) = (decided IS NOT NULL))
 ) WITH (fillfactor = 90);
 
+-- As in the tables of queues, each way to find rows has one index that its conditions fit.
 CREATE INDEX task_run_job ON lockapi.task_run (job) WHERE job IS NOT NULL;
-CREATE INDEX task_run_fired ON lockapi.task_run (namespace, scheduler, fired_at);
-CREATE INDEX task_run_held ON lockapi.task_run (namespace, scheduler, task, fire_at) WHERE decided = 'held';
+CREATE INDEX task_run_fired ON lockapi.task_run ((namespace || ''), (scheduler || ''), fired_at);
+CREATE INDEX task_run_held ON lockapi.task_run (namespace COLLATE "POSIX", scheduler COLLATE "POSIX",
+                                                task COLLATE "POSIX", fire_at) WHERE decided = 'held';
 
 COMMENT ON TABLE lockapi.task_run IS 'Runs of tasks: one row for each time that a task was due and that somebody decided on.';
 COMMENT ON COLUMN lockapi.task_run.job IS 'Number of its job; NULL while it is held back, and if it was skipped.';

@@ -256,7 +256,7 @@ CREATE FUNCTION lockapi.running_jobs(of_namespace text, of_queue text, most int8
                  FROM lockapi.job AS j
                 WHERE j.namespace = q.namespace AND j.queue = q.queue AND j.priority = lane.priority
                   AND j.run_at <= statement_timestamp()
-                ORDER BY j.run_at, j.id
+                ORDER BY j.run_at, j.id + 0
                 LIMIT CASE WHEN $2 IS NULL THEN least($3, 50) ELSE $3 END) AS o
          WHERE ($1 IS NULL OR q.namespace = $1) AND ($2 IS NULL OR q.queue = $2)
     ), busy AS (
@@ -277,7 +277,7 @@ CREATE FUNCTION lockapi.running_jobs(of_namespace text, of_queue text, most int8
              FROM lockapi.job AS j
             WHERE j.namespace = b.namespace AND j.queue = b.queue AND j.priority = b.priority
               AND j.run_at <= statement_timestamp()
-            ORDER BY j.run_at, j.id
+            ORDER BY j.run_at, j.id + 0
            OFFSET 50
             LIMIT greatest($3 - 50, 0)) AS o
      WHERE o.lease_until > clock_timestamp()

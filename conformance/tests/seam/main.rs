@@ -8,6 +8,7 @@ mod operations;
 mod plans;
 mod sessions;
 mod statements;
+mod statistics;
 
 use conformance::cluster::Cluster;
 use lockapi::{BackendExt, MIGRATIONS};

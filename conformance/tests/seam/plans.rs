@@ -10,7 +10,7 @@ use postgres::{Client, NoTls, SimpleQueryMessage};
 const SLACK: i64 = 60;
 
 /// A database of its own: others would not like what this does to statistics.
-fn database() -> (String, tokio::runtime::Runtime) {
+pub(super) fn database() -> (String, tokio::runtime::Runtime) {
     let cluster = match Cluster::shared() {
         Ok(cluster) => cluster,
         Err(error) => panic!("no server: {error}"),
@@ -49,7 +49,7 @@ fn pages(client: &mut Client, sql: &str, values: &str) -> i64 {
 }
 
 /// The plan that a script explains.
-fn plan(client: &mut Client, script: &str) -> serde_json::Value {
+pub(super) fn plan(client: &mut Client, script: &str) -> serde_json::Value {
     let rows = client.simple_query(script).expect("a plan");
     let lines = rows.iter().filter_map(|message| match message {
         SimpleQueryMessage::Row(row) => row.get(0),
@@ -69,7 +69,7 @@ fn claim(client: &mut Client, floor: (i64, i64)) -> i64 {
     pages(client, Turn::STATEMENT.sql, &values)
 }
 
-fn fill(client: &mut Client, sql: &str) {
+pub(super) fn fill(client: &mut Client, sql: &str) {
     client.batch_execute(sql).expect("it is filled");
 }
 

@@ -18,7 +18,7 @@ use lockapi::sight::{
 use lockapi::table::{LimitWaits, LockTable, Marked, OwnPid};
 use postgres::{Client, NoTls};
 
-fn statements() -> Vec<Statement> {
+pub(super) fn statements() -> Vec<Statement> {
     vec![
         Acquire::STATEMENT,
         Renew::STATEMENT,

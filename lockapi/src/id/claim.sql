@@ -31,6 +31,8 @@ WITH want AS MATERIALIZED (
     SELECT s.namespace, s.name, s.worker_bits, s.sequence_bits, s.epoch
       FROM (SELECT DISTINCT w.namespace, w.name FROM want AS w) AS w
       JOIN lockapi.id_space AS s ON s.namespace = w.namespace AND s.name = w.name
+                                AND s.namespace = ANY (ARRAY(SELECT x.namespace FROM want AS x))
+                                AND s.name = ANY (ARRAY(SELECT x.name FROM want AS x))
 ), fit AS MATERIALIZED (
     SELECT w.*, pg_catalog.row_number() OVER (PARTITION BY w.namespace, w.name ORDER BY w.n) AS nth
       FROM want AS w
@@ -69,6 +71,9 @@ WITH want AS MATERIALIZED (
       JOIN fit AS f ON f.namespace = p.namespace AND f.name = p.name AND f.nth = p.nth
      CROSS JOIN clock AS c
      WHERE l.namespace = p.namespace AND l.name = p.name AND l.worker = p.worker
+       AND l.namespace = ANY (ARRAY(SELECT x.namespace FROM picked AS x))
+       AND l.name = ANY (ARRAY(SELECT x.name FROM picked AS x))
+       AND l.worker = ANY (ARRAY(SELECT x.worker FROM picked AS x))
     RETURNING f.n, l.worker, l.floor
 ), next AS MATERIALIZED (
     SELECT a.namespace, a.name,

@@ -15,6 +15,9 @@ WITH want AS MATERIALIZED (
            expires_at = least(l.expires_at, pg_catalog.clock_timestamp())
       FROM want AS w
      WHERE l.namespace = w.namespace AND l.name = w.name AND l.worker = w.worker AND l.token = w.token
+       AND l.namespace = ANY (ARRAY(SELECT x.namespace FROM want AS x))
+       AND l.name = ANY (ARRAY(SELECT x.name FROM want AS x))
+       AND l.worker = ANY (ARRAY(SELECT x.worker FROM want AS x))
     RETURNING w.n
 )
 SELECT w.n, r.n IS NOT NULL AS released

@@ -18,6 +18,9 @@ WITH want AS MATERIALIZED (
            expires_at = pg_catalog.clock_timestamp() + w.ttl * interval '1 microsecond'
       FROM want AS w, clock AS c
      WHERE l.namespace = w.namespace AND l.name = w.name AND l.worker = w.worker AND l.token = w.token
+       AND l.namespace = ANY (ARRAY(SELECT x.namespace FROM want AS x))
+       AND l.name = ANY (ARRAY(SELECT x.name FROM want AS x))
+       AND l.worker = ANY (ARRAY(SELECT x.worker FROM want AS x))
     RETURNING w.n, l.floor
 )
 SELECT w.n, r.floor, c.us AS now

@@ -7,4 +7,5 @@ SELECT w.n, l.owner, l.data, l.fence,
        (extract(epoch FROM l.expires_at - pg_catalog.clock_timestamp()) * 1000000)::int8 AS remaining
   FROM unnest($1::text[], $2::text[], $3::int8[]) WITH ORDINALITY AS w (namespace, key, slot, n)
   JOIN lockapi.lease AS l ON l.namespace = w.namespace AND l.key = w.key AND l.slot = w.slot
+                         AND l.namespace = ANY ($1::text[]) AND l.key = ANY ($2::text[])
  WHERE l.released_at IS NULL AND l.expires_at > pg_catalog.clock_timestamp()

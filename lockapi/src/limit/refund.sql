@@ -7,10 +7,10 @@
 -- Race: the arithmetic is done on the latest version of the row, in the order of the keys. A request
 -- must not be repeated when its answer is lost.
 WITH want AS MATERIALIZED (
-    SELECT DISTINCT ON (w.namespace, w.key) w.*
+    SELECT DISTINCT ON (w.namespace COLLATE "C", w.key COLLATE "C") w.*
       FROM unnest($1::text[], $2::text[], $3::int8[], $4::int8[], $5::int8[])
            WITH ORDINALITY AS w (namespace, key, price, length, at, n)
-     ORDER BY w.namespace, w.key, w.n
+     ORDER BY w.namespace COLLATE "C", w.key COLLATE "C", w.n
 ), refunded AS (
     UPDATE lockapi.rate_limit AS l
        SET tat = CASE WHEN w.length = 0
@@ -22,6 +22,8 @@ WITH want AS MATERIALIZED (
                          THEN greatest(0, l.before - w.price) ELSE l.before END
       FROM want AS w
      WHERE l.namespace = w.namespace AND l.key = w.key
+       AND l.namespace = ANY (ARRAY(SELECT x.namespace FROM want AS x))
+       AND l.key = ANY (ARRAY(SELECT x.key FROM want AS x))
     RETURNING w.n
 )
 SELECT w.n, true AS done

@@ -17,7 +17,7 @@ WITH want AS MATERIALIZED (
      WHERE (SELECT CASE WHEN $6::bool
                         THEN pg_catalog.set_config('synchronous_commit', 'off', true) <> ''
                         ELSE true END)
-     ORDER BY w.namespace, w.key
+     ORDER BY w.namespace COLLATE "C", w.key COLLATE "C"
 ), took AS (
     UPDATE lockapi.rate_limit AS l
        SET (tat, taken, at) = (
@@ -30,6 +30,8 @@ WITH want AS MATERIALIZED (
                        OFFSET 0) AS f)
       FROM want AS w
      WHERE l.namespace = w.namespace AND l.key = w.key
+       AND l.namespace = ANY (ARRAY(SELECT x.namespace FROM want AS x))
+       AND l.key = ANY (ARRAY(SELECT x.key FROM want AS x))
        AND (l.tat + w.price <= lockapi.clock() + w.depth OR l.tat > lockapi.clock() + w.depth)
        AND (l.blocked_until IS NULL OR l.blocked_until <= lockapi.clock())
        AND (l.due IS NULL OR l.due > lockapi.clock())
@@ -51,7 +53,7 @@ WITH want AS MATERIALIZED (
     SELECT r.namespace, r.key, r.now + r.fits * r.price, r.fits, r.now
       FROM rest AS r
      WHERE r.tat IS NULL
-     ORDER BY r.namespace, r.key
+     ORDER BY r.namespace COLLATE "C", r.key COLLATE "C"
     ON CONFLICT (namespace, key) DO NOTHING
     RETURNING namespace, key, taken, tat, at
 )

@@ -1,20 +1,26 @@
 -- Completes deliveries.
 --
--- Promises: a job is completed only by the token of its latest delivery; once.
--- Index: job_pkey.
+-- Promises: a job is completed only by the token of its latest delivery; once. Tokens are of one
+-- sequence, so one that is in a row is there for the job that it was drawn for.
+-- Index: job_pkey; no other index fits.
 -- Race: a claim that took the job over first has changed its token, which is looked at again on the
 -- locked row; of two completions of one delivery the second finds no row.
 WITH done AS (
     DELETE FROM lockapi.job AS j
-     USING unnest($1::int8[], $2::int8[], $3::bool[]) AS w (id, token, archive)
-     WHERE j.id = w.id AND j.token = w.token
-    RETURNING j.*, w.archive
+     WHERE j.id OPERATOR(pg_catalog.=) ANY ($1::pg_catalog.int8[])
+       AND j.token OPERATOR(pg_catalog.=) ANY ($2::pg_catalog.int8[])
+    RETURNING j.*
 ), kept AS (
     INSERT INTO lockapi.job_archive (id, token, status, run_at, created_at, started_at, attempt, max_attempts,
-                                     priority, worker, error, namespace, queue, unique_key, name, payload)
+                                     priority, worker, error, namespace, queue, unique_key, name, payload, task)
     SELECT d.id, d.token, 'completed', d.run_at, d.created_at, d.started_at, d.attempt, d.max_attempts,
-           d.priority, d.worker, d.error, d.namespace, d.queue, d.unique_key, d.name, d.payload
+           d.priority, d.worker, d.error, d.namespace, d.queue, d.unique_key, d.name, d.payload, d.task
       FROM done AS d
-     WHERE d.archive OR d.task IS NOT NULL
+     WHERE d.task IS NOT NULL
+        OR d.id OPERATOR(pg_catalog.=) ANY (ARRAY(
+               SELECT w.id
+                 FROM ROWS FROM (pg_catalog.unnest($1::pg_catalog.int8[]), pg_catalog.unnest($3::pg_catalog.bool[]))
+                   AS w (id, archive)
+                WHERE w.archive))
 )
 SELECT pg_catalog.array_agg(d.id) AS completed FROM done AS d

@@ -2,25 +2,25 @@
 --
 -- Promises: a job that runs loses its delivery, whose completion is then refused. Answers the
 -- numbers of those that were there.
--- Index: job_pkey.
+-- Index: job_pkey; the collation keeps job_due from fitting.
 -- Race: of a completion and a cancellation the one that locks the row first counts. Rows that a
 -- transaction has locked are left alone.
 WITH held AS MATERIALIZED (
     SELECT j.id
       FROM lockapi.job AS j
-     WHERE j.id = ANY ($3::int8[]) AND j.namespace = $1::text AND j.queue = $2::text
-     ORDER BY j.id
+     WHERE j.id = ANY ($3::int8[])
+       AND j.namespace COLLATE "POSIX" = $1::text AND j.queue COLLATE "POSIX" = $2::text
+     ORDER BY j.id + 0
        FOR UPDATE OF j SKIP LOCKED
 ), gone AS (
     DELETE FROM lockapi.job AS j
-     USING held AS h
-     WHERE j.id = h.id
+     WHERE j.id = ANY (ARRAY(SELECT h.id FROM held AS h))
     RETURNING j.*
 ), kept AS (
     INSERT INTO lockapi.job_archive (id, token, status, run_at, created_at, started_at, attempt, max_attempts,
-                                     priority, worker, error, namespace, queue, unique_key, name, payload)
+                                     priority, worker, error, namespace, queue, unique_key, name, payload, task)
     SELECT g.id, g.token, 'cancelled', g.run_at, g.created_at, g.started_at, g.attempt, g.max_attempts,
-           g.priority, g.worker, g.error, g.namespace, g.queue, g.unique_key, g.name, g.payload
+           g.priority, g.worker, g.error, g.namespace, g.queue, g.unique_key, g.name, g.payload, g.task
       FROM gone AS g
 )
 SELECT pg_catalog.array_agg(g.id ORDER BY g.id) AS cancelled FROM gone AS g

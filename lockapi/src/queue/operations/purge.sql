@@ -1,19 +1,18 @@
 -- Deletes jobs that wait, at most $3 of them.
 --
 -- Promises: what runs is left alone.
--- Index: job_due.
+-- Index: job_due to find, job_pkey to delete; no other fits.
 -- Race: a job that is being claimed is locked and skipped.
 WITH held AS MATERIALIZED (
     SELECT j.id
       FROM lockapi.job AS j
      WHERE j.namespace = $1::text AND j.queue = $2::text AND j.token IS NULL
-     ORDER BY j.priority, j.run_at, j.id
+     ORDER BY j.priority, j.run_at, j.id + 0
      LIMIT $3::int8
        FOR UPDATE OF j SKIP LOCKED
 ), gone AS (
     DELETE FROM lockapi.job AS j
-     USING held AS h
-     WHERE j.id = h.id
+     WHERE j.id = ANY (ARRAY(SELECT h.id FROM held AS h))
     RETURNING j.id
 )
 SELECT pg_catalog.count(*) AS deleted FROM gone

@@ -5,13 +5,20 @@
 -- Index: none is read. Race: none.
 WITH pushed AS (
     INSERT INTO lockapi.job (run_at, created_at, max_attempts, priority, namespace, queue, name, payload)
-    SELECT greatest(timestamptz 'epoch' + w.at * interval '1 microsecond', pg_catalog.statement_timestamp())
-               + w.delay * interval '1 microsecond',
-           pg_catalog.statement_timestamp(), w.max_attempts, w.priority, w.namespace, w.queue, w.name, w.payload::json
-      FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::int8[], $6::int8[], $7::int8[], $8::int8[])
+    SELECT greatest(timestamp with time zone 'epoch'
+                        OPERATOR(pg_catalog.+) (w.at OPERATOR(pg_catalog.*) interval '1 microsecond'),
+                    pg_catalog.statement_timestamp())
+               OPERATOR(pg_catalog.+) (w.delay OPERATOR(pg_catalog.*) interval '1 microsecond'),
+           pg_catalog.statement_timestamp(), w.max_attempts, w.priority, w.namespace, w.queue, w.name,
+           w.payload::pg_catalog.json
+      FROM ROWS FROM (pg_catalog.unnest($1::pg_catalog.text[]), pg_catalog.unnest($2::pg_catalog.text[]),
+                      pg_catalog.unnest($3::pg_catalog.text[]), pg_catalog.unnest($4::pg_catalog.text[]),
+                      pg_catalog.unnest($5::pg_catalog.int8[]), pg_catalog.unnest($6::pg_catalog.int8[]),
+                      pg_catalog.unnest($7::pg_catalog.int8[]), pg_catalog.unnest($8::pg_catalog.int8[]))
         AS w (namespace, queue, name, payload, priority, at, delay, max_attempts)
     RETURNING id
 )
 SELECT pg_catalog.array_agg(p.id) AS ids,
-       (SELECT pg_catalog.count(pg_catalog.pg_notify('lockapi', t.topic::text)) FROM unnest($9::int8[]) AS t (topic)) AS told
+       (SELECT pg_catalog.count(pg_catalog.pg_notify('lockapi', t.topic::pg_catalog.text))
+          FROM pg_catalog.unnest($9::pg_catalog.int8[]) AS t (topic)) AS told
   FROM pushed AS p

@@ -3,35 +3,47 @@
 --
 -- Promises: each is due at once, with all its attempts ahead of it and the error of its last one.
 -- One whose unique key another job has by now stays where it is.
--- Index: job_archive_failed, job_archive_pkey, job_unique, and task_run_job.
+-- Index: job_archive_failed to find, job_archive_pkey to delete, and job_unique; no other fits.
 -- Race: of two that redrive the same letter the second skips it. A job of the same unique key that
 -- is pushed meanwhile makes the statement fail, which changes nothing.
-WITH held AS MATERIALIZED (
-    SELECT a.id
+WITH named AS MATERIALIZED (
+    SELECT a.id, a.unique_key
       FROM lockapi.job_archive AS a
-     WHERE a.namespace = $1::text AND a.queue = $2::text AND a.status = 'failed'
-       AND (pg_catalog.cardinality($3::int8[]) = 0 OR a.id = ANY ($3::int8[]))
+     WHERE a.namespace = $1::text AND a.queue = $2::text AND a.status = 'failed' AND a.id + 0 = ANY ($3::int8[])
        AND NOT EXISTS (SELECT FROM lockapi.job AS j
-                        WHERE j.namespace = a.namespace AND j.queue = a.queue AND j.unique_key = a.unique_key)
-     ORDER BY a.id
+                        WHERE j.namespace COLLATE "POSIX" = a.namespace AND j.queue COLLATE "POSIX" = a.queue
+                          AND j.unique_key = a.unique_key OFFSET 0)
+     ORDER BY a.id + 0
      LIMIT $4::int8
        FOR UPDATE OF a SKIP LOCKED
-), one AS MATERIALIZED (
-    SELECT a.id, a.unique_key IS NULL
-                 OR pg_catalog.row_number() OVER (PARTITION BY a.unique_key ORDER BY a.id) = 1 AS first
+), oldest AS MATERIALIZED (
+    SELECT a.id, a.unique_key
       FROM lockapi.job_archive AS a
-      JOIN held AS h ON h.id = a.id
+     WHERE pg_catalog.cardinality($3::int8[]) = 0
+       AND a.namespace = $1::text AND a.queue = $2::text AND a.status = 'failed'
+       AND NOT EXISTS (SELECT FROM lockapi.job AS j
+                        WHERE j.namespace COLLATE "POSIX" = a.namespace AND j.queue COLLATE "POSIX" = a.queue
+                          AND j.unique_key = a.unique_key OFFSET 0)
+     ORDER BY a.id + 0
+     LIMIT $4::int8
+       FOR UPDATE OF a SKIP LOCKED
+), held AS MATERIALIZED (
+    SELECT n.id, n.unique_key FROM named AS n
+     UNION ALL
+    SELECT o.id, o.unique_key FROM oldest AS o
+), one AS MATERIALIZED (
+    SELECT h.id, h.unique_key IS NULL
+                 OR pg_catalog.row_number() OVER (PARTITION BY h.unique_key ORDER BY h.id) = 1 AS first
+      FROM held AS h
 ), back AS (
     DELETE FROM lockapi.job_archive AS a
-     USING one AS o
-     WHERE o.first AND a.id = o.id
+     WHERE a.id = ANY (ARRAY(SELECT o.id FROM one AS o WHERE o.first))
     RETURNING a.*
 ), pushed AS (
     INSERT INTO lockapi.job (id, run_at, created_at, max_attempts, priority, worker, error, namespace, queue,
                              unique_key, name, payload, task)
     SELECT b.id, pg_catalog.clock_timestamp(), b.created_at, b.max_attempts, b.priority, b.worker, b.error,
-           b.namespace, b.queue, b.unique_key, b.name, b.payload,
-           (SELECT r.task FROM lockapi.task_run AS r WHERE r.job = b.id)
+           b.namespace, b.queue, b.unique_key, b.name, b.payload, b.task
       FROM back AS b
     RETURNING id
 )

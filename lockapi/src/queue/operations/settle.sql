@@ -4,7 +4,7 @@
 -- Promises: only the latest delivery of a job is acted on, whether or not its lease has ended. What
 -- failed at its last attempt, or was rejected, goes to the dead letters. Answers 0 done, 1 dead
 -- letter, 2 lost, 3 nothing done because somebody has the row locked.
--- Index: job_pkey. An extension changes no indexed column, so it is HOT.
+-- Index: job_pkey; no other fits. An extension changes no indexed column, so it is HOT.
 -- Race: a claim that took the job over first has changed its token, which is looked at again on the
 -- locked row. A row that a transaction has locked (an ack of its own) is skipped: this statement
 -- waits for nobody.
@@ -14,11 +14,14 @@ WITH want AS MATERIALIZED (
            WITH ORDINALITY AS w (id, token, kind, time, error, n)
      ORDER BY w.id, w.n
 ), held AS MATERIALIZED (
-    SELECT w.n, j.id, w.kind = 1 OR (w.kind IN (0, 4) AND j.attempt >= j.max_attempts) AS last
+    SELECT w.n, o.id, w.kind = 1 OR (w.kind IN (0, 4) AND o.tried) AS last
       FROM want AS w
-      JOIN lockapi.job AS j ON j.id = w.id AND j.token = w.token
-     ORDER BY j.id
-       FOR UPDATE OF j SKIP LOCKED
+     CROSS JOIN LATERAL (
+           SELECT j.id, j.attempt >= j.max_attempts AS tried
+             FROM lockapi.job AS j
+            WHERE j.id = w.id AND j.token = w.token
+            LIMIT 1
+              FOR UPDATE OF j SKIP LOCKED) AS o
 ), moved AS (
     UPDATE lockapi.job AS j
        SET token = CASE WHEN w.kind = 5 THEN j.token END,
@@ -29,19 +32,19 @@ WITH want AS MATERIALIZED (
            error = coalesce(nullif(w.error, ''), j.error)
       FROM held AS h
       JOIN want AS w ON w.n = h.n
-     WHERE NOT h.last AND j.id = h.id
+     WHERE NOT h.last AND j.id = h.id AND j.id = ANY (ARRAY(SELECT x.id FROM held AS x))
     RETURNING h.n
 ), gone AS (
     DELETE FROM lockapi.job AS j
      USING held AS h
-     WHERE h.last AND j.id = h.id
+     WHERE h.last AND j.id = h.id AND j.id = ANY (ARRAY(SELECT x.id FROM held AS x))
     RETURNING j.*, h.n
 ), dead AS (
     INSERT INTO lockapi.job_archive (id, token, status, run_at, created_at, started_at, attempt, max_attempts,
-                                     priority, worker, error, namespace, queue, unique_key, name, payload)
+                                     priority, worker, error, namespace, queue, unique_key, name, payload, task)
     SELECT g.id, g.token, 'failed', g.run_at, g.created_at, g.started_at, g.attempt, g.max_attempts,
            g.priority, g.worker, coalesce(nullif(w.error, ''), g.error), g.namespace, g.queue, g.unique_key,
-           g.name, g.payload
+           g.name, g.payload, g.task
       FROM gone AS g
       JOIN want AS w ON w.n = g.n
 )
@@ -50,4 +53,4 @@ SELECT w.n,
   FROM want AS w
   LEFT JOIN moved AS m ON m.n = w.n
   LEFT JOIN gone AS g ON g.n = w.n
-  LEFT JOIN lockapi.job AS j ON j.id = w.id AND j.token = w.token
+  LEFT JOIN lockapi.job AS j ON j.id = w.id AND j.token = w.token AND j.id = ANY ($1::int8[])

@@ -11,24 +11,24 @@ SELECT d.ready, d.running, l.delayed, f.dead, d.oldest, d.more AS more_due, l.mo
                coalesce(pg_catalog.bool_or(o.n = $3::int8), false) AS more
           FROM unnest(ARRAY[0, 1, 2, 3]::int8[]) AS lane (priority)
          CROSS JOIN LATERAL (
-               SELECT j.lease_until, j.run_at, pg_catalog.row_number() OVER (ORDER BY j.run_at, j.id) AS n
+               SELECT j.lease_until, j.run_at, pg_catalog.row_number() OVER (ORDER BY j.run_at, j.id + 0) AS n
                  FROM lockapi.job AS j
                 WHERE j.namespace = $1::text AND j.queue = $2::text AND j.priority = lane.priority
                   AND j.run_at <= pg_catalog.statement_timestamp()
-                ORDER BY j.run_at, j.id
+                ORDER BY j.run_at, j.id + 0
                 LIMIT $3::int8) AS o) AS d
  CROSS JOIN (SELECT pg_catalog.count(*) AS delayed, coalesce(pg_catalog.bool_or(o.n = $3::int8), false) AS more
                FROM unnest(ARRAY[0, 1, 2, 3]::int8[]) AS lane (priority)
               CROSS JOIN LATERAL (
-                    SELECT pg_catalog.row_number() OVER (ORDER BY j.run_at, j.id) AS n
+                    SELECT pg_catalog.row_number() OVER (ORDER BY j.run_at, j.id + 0) AS n
                       FROM lockapi.job AS j
                      WHERE j.namespace = $1::text AND j.queue = $2::text AND j.priority = lane.priority
                        AND j.run_at > pg_catalog.statement_timestamp()
-                     ORDER BY j.run_at, j.id
+                     ORDER BY j.run_at, j.id + 0
                      LIMIT $3::int8) AS o) AS l
  CROSS JOIN (SELECT pg_catalog.count(*) AS dead, pg_catalog.count(*) = $3::int8 AS more
                FROM (SELECT
                        FROM lockapi.job_archive AS a
                       WHERE a.namespace = $1::text AND a.queue = $2::text AND a.status = 'failed'
-                      ORDER BY a.id
+                      ORDER BY a.id + 0
                       LIMIT $3::int8) AS o) AS f

@@ -2,27 +2,25 @@
 -- are older than a day, at most $4 of each.
 --
 -- Promises: dead letters stay until somebody redrives or discards them, and runs of tasks for as long
--- as the log of their scheduler. Answers how many were
--- deleted of whichever there were more.
--- Index: job_archive_completed, task_run_job, and push_key_created: the oldest first, so it stops at the first
--- that is young enough.
+-- as the log of their scheduler. Answers how many were deleted of whichever there were more.
+-- Index: job_archive_completed, which has the jobs of one queue together, and push_key_created: the
+-- oldest first, so it stops at the first that is young enough. job_archive_pkey to delete; keys are
+-- never updated, so they are deleted from where they were locked.
 -- Race: two that sweep at the same time skip each other's rows.
 WITH old AS MATERIALIZED (
     SELECT a.id
       FROM lockapi.job_archive AS a
-     WHERE a.completed_at < pg_catalog.statement_timestamp() - $3::int8 * interval '1 microsecond'
-       AND a.namespace = $1::text AND a.queue = $2::text AND a.status <> 'failed'
-       AND NOT EXISTS (SELECT FROM lockapi.task_run AS r WHERE r.job = a.id)
+     WHERE a.namespace = $1::text AND a.queue = $2::text AND a.status <> 'failed' AND a.task IS NULL
+       AND a.completed_at < pg_catalog.statement_timestamp() - $3::int8 * interval '1 microsecond'
      ORDER BY a.completed_at
      LIMIT $4::int8
        FOR UPDATE OF a SKIP LOCKED
 ), gone AS (
     DELETE FROM lockapi.job_archive AS a
-     USING old AS o
-     WHERE a.id = o.id
+     WHERE a.id = ANY (ARRAY(SELECT o.id FROM old AS o))
     RETURNING 1
 ), stale AS MATERIALIZED (
-    SELECT k.namespace, k.queue, k.key
+    SELECT k.ctid
       FROM lockapi.push_key AS k
      WHERE k.created_at < pg_catalog.statement_timestamp() - interval '1 day'
      ORDER BY k.created_at
@@ -30,8 +28,7 @@ WITH old AS MATERIALIZED (
        FOR UPDATE OF k SKIP LOCKED
 ), forgotten AS (
     DELETE FROM lockapi.push_key AS k
-     USING stale AS s
-     WHERE k.namespace = s.namespace AND k.queue = s.queue AND k.key = s.key
+     WHERE k.ctid = ANY (ARRAY(SELECT s.ctid FROM stale AS s))
     RETURNING 1
 )
 SELECT greatest((SELECT pg_catalog.count(*) FROM gone), (SELECT pg_catalog.count(*) FROM forgotten)) AS deleted

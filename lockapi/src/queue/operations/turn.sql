@@ -5,30 +5,27 @@
 -- a paused queue; each gets a token larger than all before. A job whose last attempt ended without
 -- an answer goes to the dead letters instead. What the claims in $13 took, whose answers were lost, is
 -- claimed again, and not counted again: nobody has it.
--- Index: job_pkey to complete; job_due to claim, one range for each priority, in the order of $7,
--- from the place after $8 on: rows that were deleted but not yet vacuumed are not read again. A claim
--- changes no column of it, so what lost claims took is still at the beginning.
+-- Index: job_pkey by number; job_due to find, one range for each priority, in the order of $7,
+-- from the place after $8 on: rows that were deleted but not yet vacuumed are not read again. No other
+-- index fits either. A claim changes no column of it, so what lost claims took is still at the beginning.
 -- Race: two claims meet at FOR UPDATE, where the second skips; the lease is judged on the locked
 -- row. A claim never waits for a row. What the statement completes, however late, it does not claim.
 -- Each claim has a number of its own, $12, so a lost one that is carried out late takes nothing from
 -- its repetition.
-WITH want AS MATERIALIZED (
-    SELECT w.id, w.token, w.archive
-      FROM unnest($1::int8[], $2::int8[], $3::bool[]) AS w (id, token, archive)
-), done AS (
+WITH done AS (
     DELETE FROM lockapi.job AS j
-     USING want AS w
-     WHERE j.id = w.id AND j.token = w.token
-    RETURNING j.*, w.archive
+     WHERE j.id = ANY ($1::int8[]) AND j.token = ANY ($2::int8[])
+    RETURNING j.*
 ), kept AS (
     INSERT INTO lockapi.job_archive (id, token, status, run_at, created_at, started_at, attempt, max_attempts,
-                                     priority, worker, error, namespace, queue, unique_key, name, payload)
+                                     priority, worker, error, namespace, queue, unique_key, name, payload, task)
     SELECT d.id, d.token, 'completed', d.run_at, d.created_at, d.started_at, d.attempt, d.max_attempts,
-           d.priority, d.worker, d.error, d.namespace, d.queue, d.unique_key, d.name, d.payload
+           d.priority, d.worker, d.error, d.namespace, d.queue, d.unique_key, d.name, d.payload, d.task
       FROM done AS d
-     WHERE d.archive OR d.task IS NOT NULL
+     WHERE d.task IS NOT NULL
+        OR d.id = ANY (ARRAY(SELECT w.id FROM unnest($1::int8[], $3::bool[]) AS w (id, archive) WHERE w.archive))
 ), picked AS MATERIALIZED (
-    SELECT p.id, p.last AND NOT p.found AS last, p.found, pg_catalog.row_number() OVER () AS n
+    SELECT p.id, p.last AND NOT p.found AS last
       FROM unnest($7::int8[], $8::int8[], $10::int8[]) AS lane (priority, floor_at, floor_id)
      CROSS JOIN LATERAL (
            SELECT j.id, j.attempt >= j.max_attempts AS last,
@@ -36,11 +33,11 @@ WITH want AS MATERIALIZED (
              FROM lockapi.job AS j
             WHERE j.namespace = $4::text AND j.queue = $5::text AND j.priority = lane.priority
               AND j.run_at <= pg_catalog.statement_timestamp()
-              AND (j.run_at, j.id) > (timestamptz 'epoch' + lane.floor_at * interval '1 microsecond', lane.floor_id)
+              AND (j.run_at, j.id + 0) > (timestamptz 'epoch' + lane.floor_at * interval '1 microsecond', lane.floor_id)
               AND (j.lease_until IS NULL
                    OR ((j.lease_until <= pg_catalog.clock_timestamp() OR j.claim = ANY ($13::int8[]))
                        AND j.id <> ALL ($1::int8[])))
-            ORDER BY j.run_at, j.id
+            ORDER BY j.run_at, j.id + 0
             LIMIT $9::int8
               FOR UPDATE OF j SKIP LOCKED) AS p
      WHERE NOT EXISTS (SELECT FROM lockapi.queue AS q
@@ -48,15 +45,14 @@ WITH want AS MATERIALIZED (
      LIMIT $9::int8
 ), buried AS (
     DELETE FROM lockapi.job AS j
-     USING picked AS p
-     WHERE p.last AND j.id = p.id
+     WHERE j.id = ANY (ARRAY(SELECT p.id FROM picked AS p WHERE p.last))
     RETURNING j.*
 ), dead AS (
     INSERT INTO lockapi.job_archive (id, token, status, run_at, created_at, started_at, attempt, max_attempts,
-                                     priority, worker, error, namespace, queue, unique_key, name, payload)
+                                     priority, worker, error, namespace, queue, unique_key, name, payload, task)
     SELECT b.id, b.token, 'failed', b.run_at, b.created_at, b.started_at, b.attempt, b.max_attempts,
            b.priority, b.worker, 'the lease of the last attempt ended without an answer',
-           b.namespace, b.queue, b.unique_key, b.name, b.payload
+           b.namespace, b.queue, b.unique_key, b.name, b.payload, b.task
       FROM buried AS b
 ), claimed AS (
     UPDATE lockapi.job AS j
@@ -64,13 +60,13 @@ WITH want AS MATERIALIZED (
            claim = $12::int8,
            lease_until = pg_catalog.clock_timestamp() + $6::int8 * interval '1 microsecond',
            started_at = pg_catalog.clock_timestamp(),
-           attempt = j.attempt + CASE WHEN p.found THEN 0 ELSE 1 END,
+           attempt = j.attempt + CASE WHEN j.token IS NOT NULL AND j.claim = ANY ($13::int8[]) THEN 0 ELSE 1 END,
            worker = $11::text
-      FROM picked AS p
-     WHERE NOT p.last AND j.id = p.id
-    RETURNING p.n, j.id, j.token, j.attempt, j.max_attempts, j.priority, j.run_at, j.created_at, j.name, j.payload
+     WHERE j.id = ANY (ARRAY(SELECT p.id FROM picked AS p WHERE NOT p.last))
+    RETURNING j.id, j.token, j.attempt, j.max_attempts, j.priority, j.run_at, j.created_at, j.name, j.payload
 )
-SELECT c.n, c.id, c.token, c.attempt::int8, c.max_attempts::int8, c.priority::int8,
+SELECT pg_catalog.row_number() OVER (ORDER BY pg_catalog.array_position($7::int8[], c.priority::int8), c.run_at, c.id) AS n,
+       c.id, c.token, c.attempt::int8, c.max_attempts::int8, c.priority::int8,
        (extract(epoch FROM c.run_at) * 1000000)::int8 AS run_at,
        (extract(epoch FROM c.created_at) * 1000000)::int8 AS created_at,
        c.name, c.payload::text AS payload, NULL::int8[] AS completed

@@ -6,24 +6,23 @@
 -- Race: a completion that locks the job first counts; a job that somebody has locked is looked at in
 -- the next round; the time is judged on the locked row.
 WITH late AS MATERIALIZED (
-    SELECT j.id, t.timeout
+    SELECT j.id
       FROM lockapi.job AS j
-      JOIN lockapi.task AS t ON t.namespace = j.namespace AND t.scheduler = j.queue AND t.name = j.task
+      JOIN lockapi.task AS t ON t.namespace = $1::text AND t.scheduler = $2::text AND t.name = j.task
      WHERE j.namespace = $1::text AND j.queue = $2::text AND j.token IS NOT NULL AND t.timeout > 0
        AND j.started_at <= pg_catalog.clock_timestamp() - t.timeout * interval '1 microsecond'
-     ORDER BY j.id
+     ORDER BY j.id + 0
        FOR UPDATE OF j SKIP LOCKED
 ), gone AS (
     DELETE FROM lockapi.job AS j
-     USING late AS l
-     WHERE j.id = l.id
-    RETURNING j.*, l.timeout
+     WHERE j.id = ANY (ARRAY(SELECT l.id FROM late AS l))
+    RETURNING j.*
 ), dead AS (
     INSERT INTO lockapi.job_archive (id, token, status, run_at, created_at, started_at, attempt, max_attempts,
-                                     priority, worker, error, namespace, queue, unique_key, name, payload)
+                                     priority, worker, error, namespace, queue, unique_key, name, payload, task)
     SELECT g.id, g.token, 'failed', g.run_at, g.created_at, g.started_at, g.attempt, g.max_attempts,
            g.priority, g.worker, 'it lasted longer than its timeout', g.namespace, g.queue,
-           g.unique_key, g.name, g.payload
+           g.unique_key, g.name, g.payload, g.task
       FROM gone AS g
 )
 SELECT pg_catalog.count(*) AS expired FROM gone

@@ -18,6 +18,7 @@ WITH want AS MATERIALIZED (
     SELECT t.*, w.n, w.next
       FROM want AS w
       JOIN lockapi.task AS t ON t.namespace = $1::text AND t.scheduler = $2::text AND t.name = w.name
+                            AND t.name = ANY ($3::text[])
      WHERE t.enabled AND t.version = w.version
        AND t.next_at = timestamptz 'epoch' + w.due * interval '1 microsecond'
        AND t.next_at <= pg_catalog.clock_timestamp()
@@ -28,24 +29,26 @@ WITH want AS MATERIALIZED (
        SET version = t.version + 1,
            next_at = CASE WHEN l.next >= 0 THEN timestamptz 'epoch' + l.next * interval '1 microsecond' END
       FROM locked AS l
-     WHERE t.namespace = l.namespace AND t.scheduler = l.scheduler AND t.name = l.name
+     WHERE t.namespace = $1::text AND t.scheduler = $2::text AND t.name = l.name
+       AND t.name = ANY (ARRAY(SELECT x.name FROM locked AS x))
 ), runs AS MATERIALIZED (
     SELECT l.name, l.overlap, l.job, l.payload, l.priority, l.max_attempts, f.skipped, f.missed,
            timestamptz 'epoch' + f.fire_at * interval '1 microsecond' AS fire_at,
            EXISTS (SELECT FROM lockapi.job AS j
-                    WHERE j.namespace = l.namespace AND j.queue = l.scheduler AND j.unique_key = 'task/' || l.name)
+                    WHERE j.namespace COLLATE "POSIX" = l.namespace AND j.queue COLLATE "POSIX" = l.scheduler
+                      AND j.unique_key = 'task/' || l.name OFFSET 0)
                OR (l.overlap = 2
                    AND EXISTS (SELECT FROM lockapi.task_run AS r
-                                WHERE r.namespace = l.namespace AND r.scheduler = l.scheduler AND r.task = l.name
-                                  AND r.decided = 'held')) AS busy,
+                                WHERE r.namespace COLLATE "POSIX" = l.namespace AND r.scheduler COLLATE "POSIX" = l.scheduler
+                                  AND r.task COLLATE "POSIX" = l.name AND r.decided = 'held' OFFSET 0)) AS busy,
            (SELECT pg_catalog.count(*) FROM lockapi.task_run AS r
-             WHERE r.namespace = l.namespace AND r.scheduler = l.scheduler AND r.task = l.name
-               AND r.decided = 'held') AS held
+             WHERE r.namespace COLLATE "POSIX" = l.namespace AND r.scheduler COLLATE "POSIX" = l.scheduler
+               AND r.task COLLATE "POSIX" = l.name AND r.decided = 'held') AS held
       FROM locked AS l
       JOIN unnest($7::int8[], $8::int8[], $9::bool[], $10::int8[]) AS f (n, fire_at, skipped, missed) ON f.n = l.n
      WHERE NOT EXISTS (SELECT FROM lockapi.task_run AS r
                         WHERE r.namespace = l.namespace AND r.scheduler = l.scheduler AND r.task = l.name
-                          AND r.fire_at = timestamptz 'epoch' + f.fire_at * interval '1 microsecond')
+                          AND r.fire_at = timestamptz 'epoch' + f.fire_at * interval '1 microsecond' OFFSET 0)
 ), ranked AS MATERIALIZED (
     SELECT r.*, pg_catalog.row_number() OVER (PARTITION BY r.name, r.skipped ORDER BY r.fire_at) AS nth
       FROM runs AS r

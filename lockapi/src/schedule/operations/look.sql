@@ -27,13 +27,14 @@ SELECT NULL, NULL,
        NULL, NULL, NULL, NULL, NULL,
        EXISTS (SELECT
                  FROM lockapi.job AS j
-                 JOIN lockapi.task AS t ON t.namespace = j.namespace AND t.scheduler = j.queue AND t.name = j.task
+                 JOIN lockapi.task AS t ON t.namespace = $1::text AND t.scheduler = $2::text AND t.name = j.task
                 WHERE j.namespace = $1::text AND j.queue = $2::text AND j.token IS NOT NULL AND t.timeout > 0
                   AND j.started_at <= pg_catalog.statement_timestamp() - t.timeout * interval '1 microsecond'),
        EXISTS (SELECT
                  FROM lockapi.task_run AS r
-                 JOIN lockapi.task AS t ON t.namespace = r.namespace AND t.scheduler = r.scheduler AND t.name = r.task
-                WHERE r.namespace = $1::text AND r.scheduler = $2::text AND r.decided = 'held' AND t.enabled
+                 JOIN lockapi.task AS t ON t.namespace = $1::text AND t.scheduler = $2::text AND t.name = r.task
+                WHERE r.namespace COLLATE "POSIX" = $1::text AND r.scheduler COLLATE "POSIX" = $2::text
+                  AND r.decided = 'held' AND t.enabled
                   AND NOT EXISTS (SELECT FROM lockapi.job AS j
-                                   WHERE j.namespace = r.namespace AND j.queue = r.scheduler
-                                     AND j.unique_key = 'task/' || r.task))
+                                   WHERE j.namespace COLLATE "POSIX" = $1::text AND j.queue COLLATE "POSIX" = $2::text
+                                     AND j.unique_key = 'task/' || r.task OFFSET 0))

@@ -8,14 +8,16 @@
 WITH waiting AS MATERIALIZED (
     SELECT DISTINCT r.task
       FROM lockapi.task_run AS r
-     WHERE r.namespace = $1::text AND r.scheduler = $2::text AND r.decided = 'held'
+     WHERE r.namespace COLLATE "POSIX" = $1::text AND r.scheduler COLLATE "POSIX" = $2::text AND r.decided = 'held'
 ), locked AS MATERIALIZED (
     SELECT t.*
       FROM waiting AS w
       JOIN lockapi.task AS t ON t.namespace = $1::text AND t.scheduler = $2::text AND t.name = w.task
+                            AND t.name = ANY (ARRAY(SELECT x.task FROM waiting AS x))
      WHERE t.enabled
        AND NOT EXISTS (SELECT FROM lockapi.job AS j
-                        WHERE j.namespace = t.namespace AND j.queue = t.scheduler AND j.unique_key = 'task/' || t.name)
+                        WHERE j.namespace COLLATE "POSIX" = t.namespace AND j.queue COLLATE "POSIX" = t.scheduler
+                          AND j.unique_key = 'task/' || t.name OFFSET 0)
      ORDER BY t.name
        FOR UPDATE OF t SKIP LOCKED
 ), first AS MATERIALIZED (
@@ -24,7 +26,8 @@ WITH waiting AS MATERIALIZED (
      CROSS JOIN LATERAL (
            SELECT r.fire_at
              FROM lockapi.task_run AS r
-            WHERE r.namespace = l.namespace AND r.scheduler = l.scheduler AND r.task = l.name AND r.decided = 'held'
+            WHERE r.namespace COLLATE "POSIX" = l.namespace AND r.scheduler COLLATE "POSIX" = l.scheduler
+              AND r.task COLLATE "POSIX" = l.name AND r.decided = 'held'
             ORDER BY r.fire_at
             LIMIT 1
               FOR UPDATE OF r) AS f
@@ -41,12 +44,15 @@ WITH waiting AS MATERIALIZED (
        SET version = t.version + 1
       FROM first AS f
      WHERE t.namespace = $1::text AND t.scheduler = $2::text AND t.name = f.name
+       AND t.name = ANY (ARRAY(SELECT x.name FROM first AS x))
 ), recorded AS (
     UPDATE lockapi.task_run AS r
        SET job = f.id, decided = NULL
       FROM first AS f
       JOIN pushed AS p ON p.id = f.id
-     WHERE r.namespace = $1::text AND r.scheduler = $2::text AND r.task = f.name AND r.fire_at = f.fire_at
+     WHERE r.namespace COLLATE "POSIX" = $1::text AND r.scheduler COLLATE "POSIX" = $2::text AND r.decided = 'held'
+       AND r.task COLLATE "POSIX" = f.name AND r.fire_at = f.fire_at
+       AND r.task COLLATE "POSIX" = ANY (ARRAY(SELECT x.name FROM first AS x))
     RETURNING r.task
 )
 SELECT pg_catalog.count(*) AS released,

@@ -11,6 +11,7 @@ WITH gone AS (
     UPDATE lockapi.task_run AS r
        SET decided = 'skipped', error = 'the task was removed'
       FROM gone AS g
-     WHERE r.namespace = $1::text AND r.scheduler = $2::text AND r.task = g.name AND r.decided = 'held'
+     WHERE r.namespace COLLATE "POSIX" = $1::text AND r.scheduler COLLATE "POSIX" = $2::text
+       AND r.task COLLATE "POSIX" = g.name AND r.decided = 'held'
 )
 SELECT EXISTS (SELECT FROM gone) AS found

@@ -14,18 +14,20 @@ WITH locked AS MATERIALIZED (
     UPDATE lockapi.task AS t
        SET version = t.version + 1
       FROM locked AS l
-     WHERE t.namespace = l.namespace AND t.scheduler = l.scheduler AND t.name = l.name
+     WHERE t.namespace = $1::text AND t.scheduler = $2::text AND t.name = l.name
+       AND t.name = ANY (ARRAY(SELECT x.name FROM locked AS x))
 ), run AS MATERIALIZED (
     SELECT l.*, pg_catalog.clock_timestamp() AS fire_at,
            EXISTS (SELECT FROM lockapi.job AS j
-                    WHERE j.namespace = l.namespace AND j.queue = l.scheduler AND j.unique_key = 'task/' || l.name)
+                    WHERE j.namespace COLLATE "POSIX" = l.namespace AND j.queue COLLATE "POSIX" = l.scheduler
+                      AND j.unique_key = 'task/' || l.name OFFSET 0)
                OR (l.overlap = 2
                    AND EXISTS (SELECT FROM lockapi.task_run AS r
-                                WHERE r.namespace = l.namespace AND r.scheduler = l.scheduler AND r.task = l.name
-                                  AND r.decided = 'held')) AS busy,
+                                WHERE r.namespace COLLATE "POSIX" = l.namespace AND r.scheduler COLLATE "POSIX" = l.scheduler
+                                  AND r.task COLLATE "POSIX" = l.name AND r.decided = 'held' OFFSET 0)) AS busy,
            (SELECT pg_catalog.count(*) FROM lockapi.task_run AS r
-             WHERE r.namespace = l.namespace AND r.scheduler = l.scheduler AND r.task = l.name
-               AND r.decided = 'held') AS held
+             WHERE r.namespace COLLATE "POSIX" = l.namespace AND r.scheduler COLLATE "POSIX" = l.scheduler
+               AND r.task COLLATE "POSIX" = l.name AND r.decided = 'held') AS held
       FROM locked AS l
 ), decided AS MATERIALIZED (
     SELECT d.*, CASE WHEN d.fate = 'fired' THEN pg_catalog.nextval('lockapi.job_seq') END AS id

@@ -2,22 +2,24 @@
 --
 -- Promises: a worker that runs it loses its delivery; the archive has it as cancelled, with the reason.
 -- Answers true when it was there. What is done is in the audit log, in the same transaction.
--- Index: job_pkey.
+-- Index: job_pkey; the collation keeps job_due from fitting.
 -- Race: of a completion and a cancellation the one that locks the row first counts. A row that a
 -- transaction has locked is left alone, and answered as NULL.
 WITH held AS MATERIALIZED (
     SELECT j.id
       FROM lockapi.job AS j
-     WHERE j.id = $3::int8 AND j.namespace = $1::text AND j.queue = $2::text
+     WHERE j.id = $3::int8
+       AND j.namespace COLLATE "POSIX" = $1::text AND j.queue COLLATE "POSIX" = $2::text
        FOR UPDATE OF j SKIP LOCKED
 ), gone AS (
-    DELETE FROM lockapi.job AS j USING held AS h WHERE j.id = h.id
+    DELETE FROM lockapi.job AS j
+     WHERE j.id = ANY (ARRAY(SELECT h.id FROM held AS h))
     RETURNING j.*
 ), kept AS (
     INSERT INTO lockapi.job_archive (id, status, run_at, created_at, started_at, attempt, max_attempts,
-                                     priority, worker, error, namespace, queue, unique_key, name, payload)
+                                     priority, worker, error, namespace, queue, unique_key, name, payload, task)
     SELECT g.id, 'cancelled', g.run_at, g.created_at, g.started_at, g.attempt, g.max_attempts,
-           g.priority, g.worker, $4::text, g.namespace, g.queue, g.unique_key, g.name, g.payload
+           g.priority, g.worker, $4::text, g.namespace, g.queue, g.unique_key, g.name, g.payload, g.task
       FROM gone AS g
 ), logged AS (
     INSERT INTO lockapi.audit (namespace, action, target, reason)
@@ -25,5 +27,6 @@ WITH held AS MATERIALIZED (
 )
 SELECT CASE WHEN EXISTS (SELECT FROM held AS h) THEN true
             WHEN EXISTS (SELECT FROM lockapi.job AS j
-                          WHERE j.id = $3::int8 AND j.namespace = $1::text AND j.queue = $2::text) THEN NULL
+                          WHERE j.id = $3::int8
+       AND j.namespace COLLATE "POSIX" = $1::text AND j.queue COLLATE "POSIX" = $2::text) THEN NULL
             ELSE false END AS cancelled
