@@ -87,6 +87,9 @@ pub enum Place {
     Empty,
     /// The shared database, as a role whose settings are as unhelpful as settings can be.
     HostileRole,
+    /// The shared database, as a role before whose `search_path` others have put types, functions and
+    /// operators of their own.
+    DecoyRole,
     /// The shared database, as a role that has only the rights in the notes of the migrations.
     PoorRole,
     /// As a role with the password [`SECRET`].

@@ -7,6 +7,8 @@
 --   GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA lockapi TO role;
 -- Only the role that runs migrate() needs CREATE on the database.
 
+SET LOCAL search_path = pg_catalog, pg_temp;
+
 CREATE SCHEMA IF NOT EXISTS lockapi;
 
 COMMENT ON SCHEMA lockapi IS 'Locks, leases and other coordination state of the lockapi library.';
@@ -15,7 +17,7 @@ CREATE TABLE IF NOT EXISTS lockapi.migration (
     version    int8        NOT NULL PRIMARY KEY,
     name       text        NOT NULL,
     checksum   text        NOT NULL,
-    applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
+    applied_at timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp()
 );
 
 COMMENT ON TABLE lockapi.migration IS 'Which migrations have been applied.';
@@ -42,13 +44,17 @@ COMMENT ON COLUMN lockapi.fence_mark.namespace IS 'Namespace of the backend.';
 COMMENT ON COLUMN lockapi.fence_mark.key IS 'Key of the mutex: a name, #number or #class,object.';
 COMMENT ON COLUMN lockapi.fence_mark.fence IS 'The token.';
 
+-- Functions that the server writes into the statements that call them would lose that with a search_path
+-- of their own: theirs names the schema of all that they use.
+
 -- The advisory lock key of a name: first eight bytes, big-endian, of SHA-256 over the namespace,
 -- a zero byte and the name.
 CREATE FUNCTION lockapi.advisory_key(namespace text, name text) RETURNS int8
     LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
     AS $$
-        SELECT ('x' || pg_catalog.encode(pg_catalog.substring(pg_catalog.sha256(
-            pg_catalog.convert_to($1, 'UTF8') || pg_catalog.decode('00', 'hex') || pg_catalog.convert_to($2, 'UTF8')
+        SELECT ('x' OPERATOR(pg_catalog.||) pg_catalog.encode(pg_catalog.substring(pg_catalog.sha256(
+            pg_catalog.convert_to($1, 'UTF8') OPERATOR(pg_catalog.||) pg_catalog.decode('00', 'hex')
+                OPERATOR(pg_catalog.||) pg_catalog.convert_to($2, 'UTF8')
         ), 1, 8), 'hex'))::pg_catalog.bit(64)::pg_catalog.int8
     $$;
 
@@ -58,6 +64,7 @@ COMMENT ON FUNCTION lockapi.advisory_key(text, text) IS 'The advisory lock key t
 -- that a wait in vain is no error: it is not logged, and a transaction that is open goes on.
 CREATE FUNCTION lockapi.await_lock(key int8, pair bool, shared bool, for_transaction bool) RETURNS bool
     LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
     AS $$
     DECLARE
         class  int4 := key >> 32;

@@ -5,6 +5,8 @@
 -- No index mentions expires_at or fence: a renewal then updates the row in place (HOT). The slot is
 -- small, and no minimum hold is stored as NULL, so that the slot makes no row larger.
 
+SET LOCAL search_path = pg_catalog, pg_temp;
+
 CREATE TABLE lockapi.lease (
     namespace   text COLLATE "C" NOT NULL,
     key         text COLLATE "C" NOT NULL,

@@ -10,6 +10,8 @@
 -- index that its conditions fit, and no other: what orders jobs is id + 0, which no condition on id
 -- fits, and unique keys are indexed with a collation of their own, which compares the same bytes.
 
+SET LOCAL search_path = pg_catalog, pg_temp;
+
 CREATE SEQUENCE lockapi.job_seq AS int8 MINVALUE 1 NO CYCLE CACHE 1;
 
 COMMENT ON SEQUENCE lockapi.job_seq IS 'Source of the numbers of jobs.';
@@ -19,9 +21,9 @@ CREATE SEQUENCE lockapi.delivery_seq AS int8 MINVALUE 1 NO CYCLE CACHE 1;
 COMMENT ON SEQUENCE lockapi.delivery_seq IS 'Source of the tokens of deliveries, which increase from each delivery of a job to its next.';
 
 CREATE TABLE lockapi.job (
-    id           int8             NOT NULL DEFAULT nextval('lockapi.job_seq'),
+    id           int8             NOT NULL DEFAULT pg_catalog.nextval('lockapi.job_seq'::pg_catalog.regclass),
     run_at       timestamptz      NOT NULL,
-    created_at   timestamptz      NOT NULL DEFAULT clock_timestamp(),
+    created_at   timestamptz      NOT NULL DEFAULT pg_catalog.clock_timestamp(),
     token        int8,
     claim        int8,
     lease_until  timestamptz,
@@ -68,7 +70,7 @@ CREATE TABLE lockapi.job_archive (
     run_at       timestamptz      NOT NULL,
     created_at   timestamptz      NOT NULL,
     started_at   timestamptz,
-    completed_at timestamptz      NOT NULL DEFAULT clock_timestamp(),
+    completed_at timestamptz      NOT NULL DEFAULT pg_catalog.clock_timestamp(),
     attempt      int4             NOT NULL,
     max_attempts int4             NOT NULL,
     priority     int2             NOT NULL,
@@ -93,7 +95,7 @@ CREATE TABLE lockapi.queue (
     namespace  text COLLATE "C" NOT NULL,
     name       text COLLATE "C" NOT NULL,
     paused     bool             NOT NULL,
-    changed_at timestamptz      NOT NULL DEFAULT clock_timestamp(),
+    changed_at timestamptz      NOT NULL DEFAULT pg_catalog.clock_timestamp(),
     PRIMARY KEY (namespace, name)
 );
 
@@ -108,7 +110,7 @@ CREATE TABLE lockapi.push_key (
     queue      text COLLATE "C" NOT NULL,
     key        text COLLATE "C" NOT NULL,
     job        int8             NOT NULL,
-    created_at timestamptz      NOT NULL DEFAULT clock_timestamp(),
+    created_at timestamptz      NOT NULL DEFAULT pg_catalog.clock_timestamp(),
     PRIMARY KEY (namespace, queue, key)
 );
 

@@ -4,6 +4,8 @@
 -- Times are nanoseconds since 1970. No index mentions what changes, and pages are half empty: taking
 -- permits then updates the row in place (HOT).
 
+SET LOCAL search_path = pg_catalog, pg_temp;
+
 CREATE TABLE lockapi.rate_limit (
     namespace     text COLLATE "C" NOT NULL,
     key           text COLLATE "C" NOT NULL,
@@ -36,7 +38,8 @@ COMMENT ON COLUMN lockapi.rate_limit.reserved IS 'Reservations, five numbers eac
 CREATE FUNCTION lockapi.clock() RETURNS int8
     LANGUAGE sql VOLATILE
     AS $$
-        SELECT (pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) * 1000000)::pg_catalog.int8 * 1000
+        SELECT (pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8
+               OPERATOR(pg_catalog.*) 1000
     $$;
 
 COMMENT ON FUNCTION lockapi.clock() IS 'Nanoseconds since 1970, in steps of a microsecond.';
@@ -58,17 +61,27 @@ CREATE FUNCTION lockapi.limit_room(tat int8, started int8, used int8, before int
     LANGUAGE sql IMMUTABLE
     AS $$
         SELECT CASE
-            WHEN blocked_until > now THEN 0
-            WHEN length = 0 THEN now + depth - greatest(now, least(tat, now + depth))
-            WHEN started IS NULL OR now < started THEN depth
-            WHEN now < started + length THEN depth - used
-                 - CASE WHEN sliding AND before > 0
-                        THEN (before * least(1000000, (length - (now - started) + length / 1000000 - 1)
-                                                      / (length / 1000000)) + 999999) / 1000000
-                        ELSE 0 END
-            WHEN sliding AND now < started + 2 * length THEN depth
-                 - (used * least(1000000, (2 * length - (now - started) + length / 1000000 - 1)
-                                          / (length / 1000000)) + 999999) / 1000000
+            WHEN blocked_until OPERATOR(pg_catalog.>) now THEN 0
+            WHEN length OPERATOR(pg_catalog.=) 0
+            THEN now OPERATOR(pg_catalog.+) depth
+                 OPERATOR(pg_catalog.-) greatest(now, least(tat, now OPERATOR(pg_catalog.+) depth))
+            WHEN started IS NULL OR now OPERATOR(pg_catalog.<) started THEN depth
+            WHEN now OPERATOR(pg_catalog.<) (started OPERATOR(pg_catalog.+) length)
+            THEN (depth OPERATOR(pg_catalog.-) used) OPERATOR(pg_catalog.-)
+                 CASE WHEN sliding AND before OPERATOR(pg_catalog.>) 0
+                      THEN ((before OPERATOR(pg_catalog.*) least(1000000,
+                                (((length OPERATOR(pg_catalog.-) (now OPERATOR(pg_catalog.-) started))
+                                  OPERATOR(pg_catalog.+) (length OPERATOR(pg_catalog./) 1000000)) OPERATOR(pg_catalog.-) 1)
+                                OPERATOR(pg_catalog./) (length OPERATOR(pg_catalog./) 1000000)))
+                            OPERATOR(pg_catalog.+) 999999) OPERATOR(pg_catalog./) 1000000
+                      ELSE 0 END
+            WHEN sliding AND now OPERATOR(pg_catalog.<) (started OPERATOR(pg_catalog.+) (2 OPERATOR(pg_catalog.*) length))
+            THEN depth OPERATOR(pg_catalog.-)
+                 (((used OPERATOR(pg_catalog.*) least(1000000,
+                       ((((2 OPERATOR(pg_catalog.*) length) OPERATOR(pg_catalog.-) (now OPERATOR(pg_catalog.-) started))
+                         OPERATOR(pg_catalog.+) (length OPERATOR(pg_catalog./) 1000000)) OPERATOR(pg_catalog.-) 1)
+                       OPERATOR(pg_catalog./) (length OPERATOR(pg_catalog./) 1000000)))
+                   OPERATOR(pg_catalog.+) 999999) OPERATOR(pg_catalog./) 1000000)
             ELSE depth END
     $$;
 

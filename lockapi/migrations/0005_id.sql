@@ -3,6 +3,8 @@
 -- Rows stay: a number that is free again keeps the time below which its ids may have been made. No
 -- index mentions floor or expires_at, so a renewal updates the row in place (HOT).
 
+SET LOCAL search_path = pg_catalog, pg_temp;
+
 CREATE TABLE lockapi.id_space (
     namespace     text COLLATE "C" NOT NULL,
     name          text COLLATE "C" NOT NULL,

@@ -1,6 +1,8 @@
 -- Schedulers: recurring tasks, and what became of each of their runs. A run is a job of the queue
 -- that has the name of the scheduler.
 
+SET LOCAL search_path = pg_catalog, pg_temp;
+
 -- A job that knows its task is kept in the archive when it is completed, whatever else the queue
 -- does: it is part of the log, and is deleted with that. The token there tells which delivery ended
 -- the job.
@@ -19,8 +21,8 @@ CREATE TABLE lockapi.task (
     next_at      timestamptz,
     version      int8             NOT NULL DEFAULT 1,
     enabled      bool             NOT NULL DEFAULT true,
-    created_at   timestamptz      NOT NULL DEFAULT clock_timestamp(),
-    changed_at   timestamptz      NOT NULL DEFAULT clock_timestamp(),
+    created_at   timestamptz      NOT NULL DEFAULT pg_catalog.clock_timestamp(),
+    changed_at   timestamptz      NOT NULL DEFAULT pg_catalog.clock_timestamp(),
     every        int8,
     timeout      int8             NOT NULL,
     misfire      int8             NOT NULL,
@@ -64,7 +66,7 @@ CREATE TABLE lockapi.task_run (
     job       int8,
     decided   text             CHECK (decided IN ('held', 'skipped')),
     fire_at   timestamptz      NOT NULL,
-    fired_at  timestamptz      NOT NULL DEFAULT clock_timestamp(),
+    fired_at  timestamptz      NOT NULL DEFAULT pg_catalog.clock_timestamp(),
     missed    int8             NOT NULL DEFAULT 0,
     namespace text COLLATE "C" NOT NULL,
     scheduler text COLLATE "C" NOT NULL,

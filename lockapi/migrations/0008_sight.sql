@@ -6,11 +6,13 @@
 --
 -- Sessions and notes end with the server, so their tables are not logged.
 
+SET LOCAL search_path = pg_catalog, pg_temp;
+
 CREATE TABLE lockapi.lock_name (
     lock_key  int8             NOT NULL,
     namespace text COLLATE "C" NOT NULL,
     name      text COLLATE "C" NOT NULL,
-    seen_at   timestamptz      NOT NULL DEFAULT clock_timestamp(),
+    seen_at   timestamptz      NOT NULL DEFAULT pg_catalog.clock_timestamp(),
     CONSTRAINT lock_name_pkey PRIMARY KEY (lock_key)
 );
 
@@ -25,7 +27,7 @@ CREATE UNLOGGED TABLE lockapi.lock_session (
     backend   int8             NOT NULL,
     namespace text COLLATE "C" NOT NULL,
     owner     text             NOT NULL,
-    noted_at  timestamptz      NOT NULL DEFAULT clock_timestamp(),
+    noted_at  timestamptz      NOT NULL DEFAULT pg_catalog.clock_timestamp(),
     CONSTRAINT lock_session_pkey PRIMARY KEY (mark)
 );
 
@@ -56,7 +58,7 @@ COMMENT ON COLUMN lockapi.lock_note.since IS 'Since when.';
 
 CREATE TABLE lockapi.audit (
     id          int8        NOT NULL GENERATED ALWAYS AS IDENTITY,
-    at          timestamptz NOT NULL DEFAULT clock_timestamp(),
+    at          timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
     by_user     text        NOT NULL DEFAULT current_user,
     application text        NOT NULL DEFAULT current_setting('application_name'),
     namespace   text        NOT NULL,
@@ -80,7 +82,10 @@ COMMENT ON COLUMN lockapi.audit.reason IS 'Why, in the words of who did it.';
 CREATE FUNCTION lockapi.lock_number(lock_key int8, pair bool) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
-    SELECT CASE WHEN $2 THEN '#' || ($1 >> 32) || ',' || (($1 << 32) >> 32) ELSE '#' || $1 END
+    SELECT CASE WHEN $2
+                THEN '#' OPERATOR(pg_catalog.||) ($1 OPERATOR(pg_catalog.>>) 32) OPERATOR(pg_catalog.||) ','
+                         OPERATOR(pg_catalog.||) (($1 OPERATOR(pg_catalog.<<) 32) OPERATOR(pg_catalog.>>) 32)
+                ELSE '#' OPERATOR(pg_catalog.||) $1 END
     $$;
 
 COMMENT ON FUNCTION lockapi.lock_number(int8, bool) IS 'An advisory lock key as text: #number or #class,object.';
@@ -90,13 +95,18 @@ CREATE FUNCTION lockapi.server_locks()
     RETURNS TABLE (pid int4, lock_key int8, pair bool, mode text, granted bool, waits_since timestamptz)
     LANGUAGE sql STABLE
     AS $$
-    SELECT l.pid, (l.classid::int8 << 32) | l.objid::int8, l.objsubid = 2,
-           CASE l.mode WHEN 'ShareLock' THEN 'shared' ELSE 'exclusive' END, l.granted,
+    SELECT l.pid,
+           (l.classid::pg_catalog.int8 OPERATOR(pg_catalog.<<) 32) OPERATOR(pg_catalog.|) l.objid::pg_catalog.int8,
+           l.objsubid OPERATOR(pg_catalog.=) 2,
+           CASE WHEN l.mode OPERATOR(pg_catalog.=) 'ShareLock' THEN 'shared' ELSE 'exclusive' END, l.granted,
            -- Servers before version 14 do not tell it.
-           CASE WHEN NOT l.granted THEN (pg_catalog.to_jsonb(l) ->> 'waitstart')::timestamptz END
+           CASE WHEN NOT l.granted
+                THEN (pg_catalog.to_jsonb(l) OPERATOR(pg_catalog.->>) 'waitstart')::pg_catalog.timestamptz END
       FROM pg_catalog.pg_locks AS l
-     WHERE l.locktype = 'advisory'
-       AND l.database = (SELECT d.oid FROM pg_catalog.pg_database AS d WHERE d.datname = pg_catalog.current_database())
+     WHERE l.locktype OPERATOR(pg_catalog.=) 'advisory'
+       AND l.database OPERATOR(pg_catalog.=) (
+               SELECT d.oid FROM pg_catalog.pg_database AS d
+                WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database())
     $$;
 
 COMMENT ON FUNCTION lockapi.server_locks() IS 'Advisory locks by their numbers, held and waited for.';
@@ -109,7 +119,7 @@ CREATE FUNCTION lockapi.held_locks()
     RETURNS TABLE (namespace text, name text, mode text, owner text, pid int4, fence int8, since timestamptz,
                    lock_key int8, pair bool)
     LANGUAGE sql STABLE ROWS 10000
-    SET search_path = pg_catalog SET enable_nestloop = off SET enable_seqscan = on SET jit = off
+    SET search_path = pg_catalog, pg_temp SET enable_nestloop = off SET enable_seqscan = on SET jit = off
     AS $$
     WITH lock AS MATERIALIZED (
         SELECT l.pid, l.lock_key, l.pair, l.mode
@@ -139,7 +149,7 @@ CREATE FUNCTION lockapi.waits()
     RETURNS TABLE (namespace text, name text, mode text, owner text, pid int4, since timestamptz, blockers int4[],
                    lock_key int8, pair bool)
     LANGUAGE sql STABLE ROWS 100
-    SET search_path = pg_catalog SET enable_nestloop = off SET enable_seqscan = on SET jit = off
+    SET search_path = pg_catalog, pg_temp SET enable_nestloop = off SET enable_seqscan = on SET jit = off
     AS $$
     WITH lock AS MATERIALIZED (
         SELECT l.* FROM lockapi.server_locks() AS l
@@ -229,7 +239,7 @@ CREATE FUNCTION lockapi.running_jobs(of_namespace text, of_queue text, most int8
     RETURNS TABLE (id int8, namespace text, queue text, name text, worker text, attempt int4, priority int2,
                    started_at timestamptz, lease_until timestamptz)
     LANGUAGE sql STABLE ROWS 1000
-    SET search_path = pg_catalog SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+    SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
     AS $$
     WITH RECURSIVE queues AS (
         (SELECT j.namespace, j.queue
@@ -293,19 +303,22 @@ CREATE VIEW lockapi.running_view AS
 COMMENT ON VIEW lockapi.running_view IS 'Jobs that run, on which worker, and for how long they have it still; of each queue and priority among the first 50, or the first 1000 where at least half of these run.';
 
 -- The only text that is composed of identifiers: they are quoted by format(), and the mode is one of
--- eight. False when the table is not to be had in time; whoever calls it has set lock_timeout.
+-- eight. False when the table is not to be had in time; whoever calls it has set lock_timeout. A table
+-- without a schema is the one that the caller's search_path finds, so the function has none of its own.
 CREATE FUNCTION lockapi.lock_table(schema_name text, table_name text, mode text, no_wait bool) RETURNS bool
     LANGUAGE plpgsql
     AS $$
     BEGIN
-        IF mode NOT IN ('ACCESS SHARE', 'ROW SHARE', 'ROW EXCLUSIVE', 'SHARE UPDATE EXCLUSIVE', 'SHARE',
-                        'SHARE ROW EXCLUSIVE', 'EXCLUSIVE', 'ACCESS EXCLUSIVE') THEN
+        IF mode OPERATOR(pg_catalog.<>) ALL (
+               ARRAY['ACCESS SHARE', 'ROW SHARE', 'ROW EXCLUSIVE', 'SHARE UPDATE EXCLUSIVE', 'SHARE',
+                     'SHARE ROW EXCLUSIVE', 'EXCLUSIVE', 'ACCESS EXCLUSIVE']::pg_catalog.text[]) THEN
             RAISE EXCEPTION 'no mode of a table lock: %', mode USING ERRCODE = 'invalid_parameter_value';
         END IF;
-        EXECUTE 'LOCK TABLE '
-                || CASE WHEN schema_name = '' THEN pg_catalog.format('%I', table_name)
-                        ELSE pg_catalog.format('%I.%I', schema_name, table_name) END
-                || ' IN ' || mode || ' MODE' || CASE WHEN no_wait THEN ' NOWAIT' ELSE '' END;
+        EXECUTE pg_catalog.format(
+            'LOCK TABLE %s IN %s MODE%s',
+            CASE WHEN schema_name OPERATOR(pg_catalog.=) '' THEN pg_catalog.format('%I', table_name)
+                 ELSE pg_catalog.format('%I.%I', schema_name, table_name) END,
+            mode, CASE WHEN no_wait THEN ' NOWAIT' ELSE '' END);
         RETURN true;
     EXCEPTION WHEN lock_not_available THEN
         RETURN false;

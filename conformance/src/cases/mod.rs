@@ -27,6 +27,7 @@ mod limiter_outage;
 mod limiter_permits;
 mod limiter_waits;
 mod mutex;
+mod names;
 mod open_transactions;
 mod operator;
 mod outage;
@@ -83,6 +84,7 @@ const MODULES: &[&[Case]] = &[
     unanswered::CASES,
     unknown::CASES,
     mutex::CASES,
+    names::CASES,
     rw_lock::CASES,
     sets::CASES,
     deadlocks::CASES,

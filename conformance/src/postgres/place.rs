@@ -43,10 +43,11 @@ const HOSTILE: &[(&str, &str)] = &[
     ("default_transaction_read_only", "on"),
     ("default_transaction_deferrable", "on"),
     ("synchronous_commit", "off"),
-    ("search_path", "hostile"),
+    ("search_path", "hostile, pg_catalog"),
     ("statement_timeout", "100ms"),
     ("lock_timeout", "1ms"),
     ("idle_in_transaction_session_timeout", "250ms"),
+    ("idle_session_timeout", "250ms"),
     ("DateStyle", "SQL, DMY"),
     ("IntervalStyle", "iso_8601"),
     ("TimeZone", "Asia/Kathmandu"),
@@ -59,14 +60,11 @@ const HOSTILE: &[(&str, &str)] = &[
     ("quote_all_identifiers", "on"),
 ];
 
-/// Objects that a statement finds if it does not name its schema.
-const DECOYS: &str = "
-    CREATE SCHEMA IF NOT EXISTS hostile;
-    CREATE OR REPLACE FUNCTION hostile.clock_timestamp() RETURNS timestamptz
-        LANGUAGE sql AS $$ SELECT 'epoch'::timestamptz $$;
-    CREATE OR REPLACE FUNCTION hostile.nextval(regclass) RETURNS int8
-        LANGUAGE sql AS $$ SELECT 1::int8 $$;
-    GRANT USAGE ON SCHEMA hostile TO public;";
+/// Settings under which a statement finds what others made, unless it says what it means.
+const DECOYED: &[(&str, &str)] = &[("search_path", "hostile, pg_catalog, public")];
+
+/// What a statement finds if it does not say which schema it means.
+const DECOYS: &str = include_str!("decoys.sql");
 
 /// Begins a text that changes functions or grants, which cannot be changed by two at once. Dropping
 /// what a role owns takes its grants back.
@@ -148,6 +146,7 @@ pub(super) async fn prepare(place: Place) -> Result<Site, Problem> {
             relay(&mut site)?;
             Ok(site)
         }
+        Place::DecoyRole => with_role(site(Address::parse(&url.await?)?), DECOYED).await,
         Place::Proxy | Place::HostileProxy | Place::RelayedProxy => {
             let mut site = site(Address::parse(&url.await?)?);
             if place == Place::HostileProxy {
@@ -181,7 +180,10 @@ fn relay(site: &mut Site) -> Result<(), Problem> {
 async fn with_role(mut site: Site, settings: &[(&str, &str)]) -> Result<Site, Problem> {
     let role = format!("conf_{:016x}", fastrand::u64(..));
     let observer = Observer::new(site.direct.config()?);
-    let mut script = format!("{DECOYS} CREATE ROLE {role} LOGIN; {}", grants(&role));
+    if !settings.is_empty() {
+        observer.try_rows(DECOYS).await?;
+    }
+    let mut script = format!("CREATE ROLE {role} LOGIN; {}", grants(&role));
     for (name, value) in settings {
         let value = if *name == "search_path" {
             (*value).to_owned()

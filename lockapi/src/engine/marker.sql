@@ -4,7 +4,8 @@
 -- Promises: on a connection of its own the marker is read back there and nowhere else; behind a
 -- transaction-pooling proxy it turns up elsewhere, or is gone.
 -- Index: none. Race: none.
-SELECT CASE
-       WHEN $1::text OPERATOR(pg_catalog.=) '' THEN coalesce(pg_catalog.current_setting('lockapi.marker', true), '')
-       WHEN $1::text OPERATOR(pg_catalog.=) '-' THEN pg_catalog.set_config('lockapi.marker', '', false)
-       ELSE pg_catalog.set_config('lockapi.marker', $1::text, false) END AS marker
+SELECT CASE WHEN $1::pg_catalog.text OPERATOR(pg_catalog.=) ''
+            THEN coalesce(pg_catalog.current_setting('lockapi.marker', true), '')
+            WHEN $1::pg_catalog.text OPERATOR(pg_catalog.=) '-'
+            THEN pg_catalog.set_config('lockapi.marker', '', false)
+            ELSE pg_catalog.set_config('lockapi.marker', $1::pg_catalog.text, false) END AS marker

@@ -14,18 +14,18 @@
 -- Index: none; settings that this version of the server does not have are left out by the join.
 -- Race: none. Operators are named in full, because search_path is not settled yet.
 WITH named (name) AS (
-    SELECT CASE WHEN a.name OPERATOR(pg_catalog.~~) ('%' OPERATOR(pg_catalog.||) $5::text) THEN a.name
+    SELECT CASE WHEN a.name OPERATOR(pg_catalog.~~) ('%' OPERATOR(pg_catalog.||) $5::pg_catalog.text) THEN a.name
                 WHEN a.name OPERATOR(pg_catalog.=) ''
-                THEN pg_catalog.left($4::text, $6::int8::int4) OPERATOR(pg_catalog.||) $5::text
-                ELSE pg_catalog.left(a.name, $6::int8::int4) OPERATOR(pg_catalog.||) $5::text END
+                THEN pg_catalog.left($4::pg_catalog.text, $6::pg_catalog.int8::pg_catalog.int4) OPERATOR(pg_catalog.||) $5::pg_catalog.text
+                ELSE pg_catalog.left(a.name, $6::pg_catalog.int8::pg_catalog.int4) OPERATOR(pg_catalog.||) $5::pg_catalog.text END
       FROM (SELECT pg_catalog.current_setting('application_name')) AS a (name)
 ), wanted (name, value) AS (
     VALUES ('search_path', 'pg_catalog'),
            ('application_name', (SELECT n.name FROM named AS n)),
-           ('statement_timeout', $3::text),
-           ('lock_timeout', $2::text),
+           ('statement_timeout', $3::pg_catalog.text),
+           ('lock_timeout', $2::pg_catalog.text),
            ('transaction_timeout', '0'),
-           ('idle_in_transaction_session_timeout', CASE WHEN $1::bool THEN '10s' ELSE '0' END),
+           ('idle_in_transaction_session_timeout', CASE WHEN $1::pg_catalog.bool THEN '10s' ELSE '0' END),
            ('idle_session_timeout', '0'),
            ('default_transaction_isolation', 'read committed'),
            ('default_transaction_read_only', 'off'),
@@ -44,7 +44,7 @@ WITH named (name) AS (
             CASE WHEN pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.=) 'remote_apply'
                  THEN 'remote_apply' ELSE 'on' END)
 ), done AS MATERIALIZED (
-    SELECT pg_catalog.set_config(w.name, w.value, $1::bool) AS value
+    SELECT pg_catalog.set_config(w.name, w.value, $1::pg_catalog.bool) AS value
       FROM wanted AS w
       JOIN pg_catalog.pg_settings AS s ON s.name OPERATOR(pg_catalog.=) w.name
 )

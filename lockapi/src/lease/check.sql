@@ -7,7 +7,8 @@
 -- the predicate is evaluated on the locked row.
 SELECT true AS held
   FROM lockapi.lease AS l
- WHERE l.namespace = $1::text AND l.key = $2::text AND l.slot = ANY ($3::int8[]) AND l.fence = $4::int8
+ WHERE l.namespace OPERATOR(pg_catalog.=) $1::pg_catalog.text AND l.key OPERATOR(pg_catalog.=) $2::pg_catalog.text
+   AND l.slot OPERATOR(pg_catalog.=) ANY ($3::pg_catalog.int8[]) AND l.fence OPERATOR(pg_catalog.=) $4::pg_catalog.int8
    AND l.released_at IS NULL
-   AND l.expires_at > pg_catalog.clock_timestamp()
+   AND l.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
    FOR KEY SHARE OF l

@@ -6,12 +6,12 @@
 -- Index: the primary key of fence_mark.
 -- Race: a stale holder that comes after its successor finds the larger token in the locked row.
 WITH alive AS MATERIALIZED (
-    SELECT NOT pg_catalog.pg_try_advisory_xact_lock_shared($1::int8) AS held
+    SELECT NOT pg_catalog.pg_try_advisory_xact_lock_shared($1::pg_catalog.int8) AS held
 ), seen AS (
     INSERT INTO lockapi.fence_mark AS m (namespace, key, fence)
-    SELECT $2::text, $3::text, $4::int8 FROM alive WHERE held
+    SELECT $2::pg_catalog.text, $3::pg_catalog.text, $4::pg_catalog.int8 FROM alive WHERE held
     ON CONFLICT (namespace, key) DO UPDATE SET fence = excluded.fence
-     WHERE m.fence <= excluded.fence
+     WHERE m.fence OPERATOR(pg_catalog.<=) excluded.fence
     RETURNING m.fence
 )
 SELECT EXISTS (SELECT FROM seen) AS held

@@ -8,9 +8,9 @@ WITH old AS MATERIALIZED (
            pg_catalog.current_setting('statement_timeout') AS statement
 ), new AS MATERIALIZED (
     SELECT old.lock, old.statement,
-           pg_catalog.set_config('lock_timeout', $1::text, true),
-           pg_catalog.set_config('statement_timeout', $2::text, true),
-           pg_catalog.set_config('lockapi.marker', $3::text, true)
+           pg_catalog.set_config('lock_timeout', $1::pg_catalog.text, true),
+           pg_catalog.set_config('statement_timeout', $2::pg_catalog.text, true),
+           pg_catalog.set_config('lockapi.marker', $3::pg_catalog.text, true)
       FROM old
 )
 SELECT new.lock, new.statement FROM new

@@ -5,5 +5,5 @@
 -- transaction is open.
 -- Index: none. Race: the function waits in a subtransaction, so a lock that was granted in the
 -- moment of its timeout goes with the rollback of that.
-SELECT CASE WHEN pg_catalog.current_setting('lockapi.marker', true) = $3::text
-            THEN lockapi.await_lock($1::int8, $2::bool, false, true) END AS ok
+SELECT CASE WHEN pg_catalog.current_setting('lockapi.marker', true) OPERATOR(pg_catalog.=) $3::pg_catalog.text
+            THEN lockapi.await_lock($1::pg_catalog.int8, $2::pg_catalog.bool, false, true) END AS ok

@@ -7,4 +7,5 @@ SELECT coalesce(pg_catalog.array_agg(s.name), '{}') AS names,
        coalesce(pg_catalog.array_agg(s.setting), '{}') AS settings
   FROM pg_catalog.pg_settings AS s
  WHERE s.context OPERATOR(pg_catalog.=) 'user' AND s.source OPERATOR(pg_catalog.=) 'session'
-   AND s.name OPERATOR(pg_catalog.<>) ALL (ARRAY['transaction_isolation', 'transaction_read_only', 'transaction_deferrable'])
+   AND s.name OPERATOR(pg_catalog.<>) ALL (
+       ARRAY['transaction_isolation', 'transaction_read_only', 'transaction_deferrable']::pg_catalog.text[])

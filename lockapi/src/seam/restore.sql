@@ -6,16 +6,18 @@
 WITH differing AS MATERIALIZED (
     SELECT s.name, f.value
       FROM pg_catalog.pg_settings AS s
-      LEFT JOIN ROWS FROM (unnest($1::text[]), unnest($2::text[])) AS f (name, value) ON f.name = s.name
-     WHERE s.context = 'user' AND s.source = 'session'
-       AND s.name NOT IN ('transaction_isolation', 'transaction_read_only', 'transaction_deferrable')
-       AND s.setting IS DISTINCT FROM f.value
+      LEFT JOIN ROWS FROM (pg_catalog.unnest($1::pg_catalog.text[]), pg_catalog.unnest($2::pg_catalog.text[]))
+             AS f (name, value) ON f.name OPERATOR(pg_catalog.=) s.name
+     WHERE s.context OPERATOR(pg_catalog.=) 'user' AND s.source OPERATOR(pg_catalog.=) 'session'
+       AND s.name OPERATOR(pg_catalog.<>) ALL (
+           ARRAY['transaction_isolation', 'transaction_read_only', 'transaction_deferrable']::pg_catalog.text[])
+       AND (f.value IS NULL OR s.setting OPERATOR(pg_catalog.<>) f.value)
 ), done AS MATERIALIZED (
     -- Without a value it is reset.
     SELECT pg_catalog.set_config(d.name, d.value, false) AS value, 1 AS one
       FROM differing AS d
 ), released AS MATERIALIZED (
-    SELECT pg_catalog.pg_advisory_unlock_all()::text AS value
+    SELECT pg_catalog.pg_advisory_unlock_all()::pg_catalog.text AS value
 )
 SELECT pg_catalog.count(d.one) AS settings
   FROM released AS r LEFT JOIN done AS d ON true

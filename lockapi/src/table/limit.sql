@@ -5,8 +5,8 @@
 WITH old AS MATERIALIZED (
     SELECT pg_catalog.current_setting('lock_timeout') AS lock
 ), new AS MATERIALIZED (
-    SELECT old.lock, pg_catalog.set_config('lock_timeout', $1::text, true),
-           pg_catalog.set_config('lockapi.marker', $2::text, true)
+    SELECT old.lock, pg_catalog.set_config('lock_timeout', $1::pg_catalog.text, true),
+           pg_catalog.set_config('lockapi.marker', $2::pg_catalog.text, true)
       FROM old
 )
 SELECT new.lock FROM new

@@ -5,5 +5,6 @@
 -- last, because no transaction is open.
 -- Index: none. Race: the function locks in a subtransaction, so a lock that was granted in the moment of
 -- its timeout goes with the rollback of that.
-SELECT CASE WHEN pg_catalog.current_setting('lockapi.marker', true) = $5::text
-            THEN lockapi.lock_table($1::text, $2::text, $3::text, $4::bool) END AS ok
+SELECT CASE WHEN pg_catalog.current_setting('lockapi.marker', true) OPERATOR(pg_catalog.=) $5::pg_catalog.text
+            THEN lockapi.lock_table($1::pg_catalog.text, $2::pg_catalog.text, $3::pg_catalog.text, $4::pg_catalog.bool)
+            END AS ok

@@ -2,4 +2,4 @@
 --
 -- Promises: true in the transaction that set it.
 -- Index: none. Race: none.
-SELECT coalesce(pg_catalog.current_setting('lockapi.marker', true), '') = $1::text AS marked
+SELECT coalesce(pg_catalog.current_setting('lockapi.marker', true), '') OPERATOR(pg_catalog.=) $1::pg_catalog.text AS marked

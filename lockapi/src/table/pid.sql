@@ -2,4 +2,4 @@
 --
 -- Promises: that of the session that runs the transaction, also behind a proxy.
 -- Index: none. Race: none.
-SELECT pg_catalog.pg_backend_pid()::int8 AS pid
+SELECT pg_catalog.pg_backend_pid()::pg_catalog.int8 AS pid

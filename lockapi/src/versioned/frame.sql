@@ -7,6 +7,6 @@
 -- Race: whichever part the server runs first, a row that was written before it was to be locked is
 -- not found, and a row that is locked first is compared as it is then.
 WITH found (version) AS MATERIALIZED ({found}), written (version) AS ({written})
-SELECT f.version::int8 AS found, w.version::int8 AS written
+SELECT f.version::pg_catalog.int8 AS found, w.version::pg_catalog.int8 AS written
   FROM found AS f
   FULL JOIN written AS w ON true

@@ -87,6 +87,7 @@ impl Table {
         let mut key = String::new();
         for (at, column) in (1..).zip(keys) {
             let and = if at == 1 { "" } else { " AND " };
+            // What equals a key of the program is the program's to say: its type may be of an extension.
             // Writing to a string cannot fail.
             let _ok = write!(key, "{and}t.{column} = ${at}");
         }
@@ -96,11 +97,12 @@ impl Table {
         }
         let [before, between, after] = frame();
         Ok(format!(
-            "{before}SELECT t.{version}::int8 FROM {name} AS t WHERE {key} FOR NO KEY UPDATE{between}\
-             UPDATE {name} AS t SET {set}{version} = t.{version} + 1
+            "{before}SELECT t.{version}::pg_catalog.int8 FROM {name} AS t WHERE {key} FOR NO KEY UPDATE{between}\
+             UPDATE {name} AS t SET {set}{version} = t.{version} OPERATOR(pg_catalog.+) 1
                FROM found AS f
-              WHERE {key} AND t.{version} = ${seen}::int8 AND f.version = ${seen}::int8
-             RETURNING t.{version}::int8{after}"
+              WHERE {key} AND t.{version} OPERATOR(pg_catalog.=) ${seen}::pg_catalog.int8
+                AND f.version OPERATOR(pg_catalog.=) ${seen}::pg_catalog.int8
+             RETURNING t.{version}::pg_catalog.int8{after}"
         ))
     }
 }
