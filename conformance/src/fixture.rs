@@ -90,7 +90,7 @@ pub enum Place {
     /// The shared database, as a role before whose `search_path` others have put types, functions and
     /// operators of their own.
     DecoyRole,
-    /// The shared database, as a role that has only the rights in the notes of the migrations.
+    /// The shared database, as a role that has only the rights of a worker.
     PoorRole,
     /// As a role with the password [`SECRET`].
     Password,

@@ -1,10 +1,6 @@
 -- The schema that every lockapi backend shares.
 --
--- Rights: a role that only uses the primitives needs
---   GRANT USAGE ON SCHEMA lockapi TO role;
---   GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA lockapi TO role;
---   GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA lockapi TO role;
---   GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA lockapi TO role;
+-- Rights: lockapi::rights::grants() prints what a role needs that works, reads the views or operates.
 -- Only the role that runs migrate() needs CREATE on the database.
 
 SET LOCAL search_path = pg_catalog, pg_temp;
@@ -13,7 +9,7 @@ CREATE SCHEMA IF NOT EXISTS lockapi;
 
 COMMENT ON SCHEMA lockapi IS 'Locks, leases and other coordination state of the lockapi library.';
 
-CREATE TABLE IF NOT EXISTS lockapi.migration (
+CREATE TABLE lockapi.migration (
     version    int8        NOT NULL PRIMARY KEY,
     name       text        NOT NULL,
     checksum   text        NOT NULL,

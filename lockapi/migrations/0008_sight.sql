@@ -59,8 +59,8 @@ COMMENT ON COLUMN lockapi.lock_note.since IS 'Since when.';
 CREATE TABLE lockapi.audit (
     id          int8        NOT NULL GENERATED ALWAYS AS IDENTITY,
     at          timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
-    by_user     text        NOT NULL DEFAULT current_user,
-    application text        NOT NULL DEFAULT current_setting('application_name'),
+    by_user     text        NOT NULL DEFAULT session_user,
+    application text        NOT NULL DEFAULT pg_catalog.current_setting('application_name'),
     namespace   text        NOT NULL,
     action      text        NOT NULL,
     target      text        NOT NULL,
@@ -71,7 +71,7 @@ CREATE TABLE lockapi.audit (
 COMMENT ON TABLE lockapi.audit IS 'What operators did to the locks and jobs of others; nothing is deleted from it.';
 COMMENT ON COLUMN lockapi.audit.id IS 'Its number.';
 COMMENT ON COLUMN lockapi.audit.at IS 'When.';
-COMMENT ON COLUMN lockapi.audit.by_user IS 'The role that did it.';
+COMMENT ON COLUMN lockapi.audit.by_user IS 'The role that the session logged in as, as the server knows it.';
 COMMENT ON COLUMN lockapi.audit.application IS 'The application_name of the session that did it.';
 COMMENT ON COLUMN lockapi.audit.namespace IS 'Namespace of the backend that did it.';
 COMMENT ON COLUMN lockapi.audit.action IS 'release lease, terminate session, cancel statement or cancel job.';
@@ -111,6 +111,8 @@ CREATE FUNCTION lockapi.server_locks()
 
 COMMENT ON FUNCTION lockapi.server_locks() IS 'Advisory locks by their numbers, held and waited for.';
 
+-- They run with the rights of the owner of the tables, so that who may read the views needs no rights on these.
+--
 -- Nobody knows the size of the server's lock table beforehand, and the tables of sessions and notes fill
 -- and empty faster than statistics are made. So that the time grows with the number of locks and not with
 -- its square, these functions forbid nested loops but for the names, of which there may be many more than
@@ -118,7 +120,7 @@ COMMENT ON FUNCTION lockapi.server_locks() IS 'Advisory locks by their numbers, 
 CREATE FUNCTION lockapi.held_locks()
     RETURNS TABLE (namespace text, name text, mode text, owner text, pid int4, fence int8, since timestamptz,
                    lock_key int8, pair bool)
-    LANGUAGE sql STABLE ROWS 10000
+    LANGUAGE sql STABLE SECURITY DEFINER ROWS 10000
     SET search_path = pg_catalog, pg_temp SET enable_nestloop = off SET enable_seqscan = on SET jit = off
     AS $$
     WITH lock AS MATERIALIZED (
@@ -148,7 +150,7 @@ COMMENT ON FUNCTION lockapi.held_locks() IS 'Who holds which advisory lock, with
 CREATE FUNCTION lockapi.waits()
     RETURNS TABLE (namespace text, name text, mode text, owner text, pid int4, since timestamptz, blockers int4[],
                    lock_key int8, pair bool)
-    LANGUAGE sql STABLE ROWS 100
+    LANGUAGE sql STABLE SECURITY DEFINER ROWS 100
     SET search_path = pg_catalog, pg_temp SET enable_nestloop = off SET enable_seqscan = on SET jit = off
     AS $$
     WITH lock AS MATERIALIZED (
@@ -238,7 +240,7 @@ COMMENT ON VIEW lockapi.wait_view IS 'Who waits for which lock, for how long and
 CREATE FUNCTION lockapi.running_jobs(of_namespace text, of_queue text, most int8)
     RETURNS TABLE (id int8, namespace text, queue text, name text, worker text, attempt int4, priority int2,
                    started_at timestamptz, lease_until timestamptz)
-    LANGUAGE sql STABLE ROWS 1000
+    LANGUAGE sql STABLE SECURITY DEFINER ROWS 1000
     SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
     AS $$
     WITH RECURSIVE queues AS (

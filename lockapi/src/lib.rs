@@ -43,6 +43,7 @@ pub mod limit;
 pub mod memory;
 pub mod mutex;
 pub mod queue;
+pub mod rights;
 pub mod schedule;
 pub mod seam;
 pub mod semaphore;

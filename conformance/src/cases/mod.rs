@@ -37,6 +37,7 @@ mod queue;
 mod queue_keys;
 mod queue_limits;
 mod queue_outage;
+mod rights;
 mod rw_lock;
 mod schedule;
 mod schedule_runs;
@@ -85,6 +86,7 @@ const MODULES: &[&[Case]] = &[
     unknown::CASES,
     mutex::CASES,
     names::CASES,
+    rights::CASES,
     rw_lock::CASES,
     sets::CASES,
     deadlocks::CASES,

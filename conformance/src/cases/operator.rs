@@ -3,7 +3,7 @@
 use lockapi::lease::Terms;
 use lockapi::queue::{Claim, Job, QueueExt};
 use lockapi::sight::Filter;
-use lockapi::{BackendExt, ErrorKind, Key};
+use lockapi::{BackendExt, ErrorKind, Key, rights};
 
 use crate::context::{Context, MINUTE};
 use crate::fixture::{Locks, Place};
@@ -16,7 +16,7 @@ register! { "operator":
     I05 cancelled_job_is_lost_to_its_worker;
     I05 reason_and_key_are_checked;
     I05 ended_session_loses_the_mutex [Sessions];
-    I05 role_without_the_right_is_told_so @ PoorRole [Sessions];
+    I05 role_without_the_right_is_told_so @ PoorRole [Sessions, Transactions, Sql];
     I07 capability_tells_of_sessions;
 }
 
@@ -158,6 +158,21 @@ async fn role_without_the_right_is_told_so(cx: Context) {
     let other = cx.at(Place::Shared).await;
     let key = Key::from(fastrand::i64(..));
     let guard = other.mutex(&key).await.lock().await.unwrap();
+    let worker = cx.backend().await.operator();
+    let error = worker.release_lease(key.clone(), "why").await.unwrap_err();
+    assert_eq!(
+        error.kind(),
+        ErrorKind::Unsupported,
+        "a worker is no operator"
+    );
+    let mut tx = cx.begin().await.unwrap();
+    let name = tx.query("SELECT current_user::text").await;
+    tx.commit().await;
+    let grants = rights::grants(rights::Role::Operator, &name).unwrap();
+    cx.sql(&format!(
+        "SELECT pg_advisory_xact_lock(-728, 1); {grants} SELECT 'granted'"
+    ))
+    .await;
     let operator = cx.backend().await.operator();
     let ending = operator.terminate_holder(key.clone(), "it is stuck");
     let error = ending.await.unwrap_err();

@@ -2,6 +2,7 @@
 
 use std::error::Error as _;
 use std::fmt::Write;
+use std::time::{Duration, Instant};
 
 use lockapi::lease::Terms;
 use lockapi::limit::Quota;
@@ -10,7 +11,7 @@ use lockapi::{BackendExt, ErrorKind, MIGRATIONS, RateLimiterExt};
 use crate::context::{Context, MINUTE};
 use crate::fixture::{Place, SECRET};
 use crate::harness::register;
-use crate::patience::soon;
+use crate::patience::{eventually, soon};
 
 register! { "schema":
     V05 migrated_twice @ Empty [Schema];
@@ -23,6 +24,9 @@ register! { "schema":
     V05 column_of_another_type_is_corrupt @ Empty [Schema, Sql];
     V05 needs_no_rights_when_nothing_is_to_do @ PoorRole [Schema];
     V05 few_rights_are_enough @ PoorRole [Schema];
+    W10 schema_of_others_is_refused @ Empty [Schema, Sql];
+    W10 parts_of_others_are_refused @ Empty [Schema, Sql];
+    W01 migration_lets_others_read_while_it_waits @ Empty [Schema, Sql, Transactions];
     V07 secrets_are_never_shown @ Password [Passwords];
     V07 wrong_password_is_not_shown @ WrongPassword [Passwords];
 }
@@ -169,6 +173,139 @@ async fn column_of_another_type_is_corrupt(cx: Context) {
     let later = cx.backend().await.lease("job", Terms::new(MINUTE)).unwrap();
     later.peek().await.unwrap().expect("held");
     guard.release().await.unwrap();
+}
+
+/// A role that may create schemas, and the rights that it has after `act`.
+async fn squatted(cx: &Context, act: &str) -> String {
+    let role = format!("squatter_{}", cx.namespace());
+    let script = format!(
+        "DO $$ BEGIN
+             CREATE ROLE {role};
+             EXECUTE format('GRANT CREATE ON DATABASE %I TO {role}', current_database());
+         END $$;
+         CREATE SCHEMA IF NOT EXISTS theirs AUTHORIZATION {role};
+         SET ROLE {role};
+         CREATE FUNCTION theirs.climb() RETURNS trigger LANGUAGE plpgsql
+             AS 'BEGIN ALTER ROLE {role} SUPERUSER; RETURN NEW; END';
+         CREATE FUNCTION theirs.number() RETURNS int8 LANGUAGE plpgsql
+             AS 'BEGIN ALTER ROLE {role} SUPERUSER; RETURN 1; END';
+         GRANT USAGE ON SCHEMA theirs TO public;
+         {act};
+         RESET ROLE;
+         SELECT 'done'"
+    );
+    cx.sql(&script).await;
+    role
+}
+
+async fn is_refused(cx: &Context, role: &str) {
+    let error = cx.backend().await.migrate().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert!(error.to_string().contains(role), "{error}");
+    let climbed = format!("SELECT rolsuper FROM pg_roles WHERE rolname = '{role}'");
+    assert_eq!(cx.sql(&climbed).await, ["f"]);
+}
+
+async fn leave(cx: &Context, role: &str) {
+    cx.sql(&format!(
+        "DROP OWNED BY {role} CASCADE; DROP ROLE {role}; SELECT 'gone'"
+    ))
+    .await;
+}
+
+async fn schema_of_others_is_refused(cx: Context) {
+    let records = MIGRATIONS.iter();
+    let records =
+        records.map(|one| format!("({}, '{}', '{}')", one.version, one.name, one.checksum()));
+    let records = records.collect::<Vec<_>>().join(", ");
+    let table = "CREATE SCHEMA lockapi;
+         CREATE TABLE lockapi.migration (version int8 PRIMARY KEY, name text, checksum text,
+                                         applied_at timestamptz DEFAULT clock_timestamp());
+         GRANT ALL ON SCHEMA lockapi TO public; GRANT ALL ON lockapi.migration TO public;";
+    let trigger = "CREATE TRIGGER climb BEFORE INSERT ON lockapi.migration
+                       FOR EACH ROW EXECUTE FUNCTION theirs.climb()";
+    for act in [
+        "CREATE SCHEMA lockapi".to_owned(),
+        format!("{table} {trigger}"),
+        // Complete, as far as its records tell: who uses it would insert into it.
+        format!("{table} INSERT INTO lockapi.migration VALUES {records}; {trigger}"),
+    ] {
+        let role = squatted(&cx, &act).await;
+        is_refused(&cx, &role).await;
+        leave(&cx, &role).await;
+    }
+    cx.backend().await.migrate().await.unwrap();
+    works(&cx).await;
+}
+
+async fn parts_of_others_are_refused(cx: Context) {
+    first_version(&cx).await;
+    cx.sql("GRANT ALL ON SCHEMA lockapi TO public; GRANT ALL ON lockapi.migration TO public; SELECT 'open'")
+        .await;
+    for act in [
+        "CREATE TABLE lockapi.lease (mine int)",
+        "CREATE VIEW lockapi.lease AS SELECT 1 AS mine",
+        "CREATE FUNCTION lockapi.clock() RETURNS int8 LANGUAGE sql AS 'SELECT 1::int8'",
+        "CREATE TRIGGER climb BEFORE INSERT ON lockapi.migration FOR EACH ROW EXECUTE FUNCTION theirs.climb()",
+        "RESET ROLE; ALTER TABLE lockapi.migration ALTER version SET DEFAULT theirs.number()",
+        "RESET ROLE; CREATE RULE climb AS ON INSERT TO lockapi.migration DO ALSO SELECT theirs.number()",
+    ] {
+        let role = squatted(&cx, act).await;
+        is_refused(&cx, &role).await;
+        leave(&cx, &role).await;
+    }
+    cx.backend().await.migrate().await.unwrap();
+    works(&cx).await;
+    // The tables of a role that is trusted are its own business.
+    let role = squatted(&cx, "SELECT 'nothing'").await;
+    cx.sql(&format!(
+        "GRANT {role} TO CURRENT_USER; ALTER TABLE lockapi.lease OWNER TO {role}; SELECT 'member'"
+    ))
+    .await;
+    cx.backend().await.migrate().await.unwrap();
+    cx.sql(&format!("ALTER TABLE lockapi.lease OWNER TO CURRENT_USER; REVOKE {role} FROM CURRENT_USER; SELECT 'left'"))
+        .await;
+    leave(&cx, &role).await;
+}
+
+/// A migration that adds a column waits behind whoever reads the table, and everybody else behind it.
+async fn migration_lets_others_read_while_it_waits(cx: Context) {
+    for migration in MIGRATIONS.iter().filter(|one| one.version < 6) {
+        let record = format!(
+            "INSERT INTO lockapi.migration (version, name, checksum) VALUES ({}, '{}', '{}'); SELECT 'recorded'",
+            migration.version,
+            migration.name,
+            migration.checksum()
+        );
+        cx.sql(&format!(
+            "BEGIN; {}; {record}; COMMIT; SELECT 'applied'",
+            migration.sql
+        ))
+        .await;
+    }
+    let mut long = cx.begin().await.unwrap();
+    long.query("SELECT count(*)::text FROM lockapi.job").await;
+    let backend = cx.backend().await;
+    let migrating = tokio::spawn(async move { backend.migrate().await });
+    let waits = "SELECT pid FROM pg_locks WHERE relation = 'lockapi.job'::regclass AND NOT granted";
+    for _ in 0..2 {
+        eventually("it waits", async || !cx.sql(waits).await.is_empty()).await;
+        let began = Instant::now();
+        let mut reader = cx.begin().await.unwrap();
+        reader.query("SELECT count(*)::text FROM lockapi.job").await;
+        let took = began.elapsed();
+        reader.commit().await;
+        assert!(
+            took < Duration::from_secs(2),
+            "a reader waited for {took:?}"
+        );
+        eventually("it gives way", async || cx.sql(waits).await.is_empty()).await;
+    }
+    assert!(!migrating.is_finished(), "it goes on trying");
+    long.commit().await;
+    soon("the migration", migrating).await.unwrap().unwrap();
+    assert_eq!(applied(&cx).await, all());
+    works(&cx).await;
 }
 
 async fn needs_no_rights_when_nothing_is_to_do(cx: Context) {

@@ -27,16 +27,6 @@ pub(super) struct Site {
     pub(super) relay: Option<Relay>,
 }
 
-/// Rights as the notes of the migrations have them.
-fn grants(role: &str) -> String {
-    format!(
-        "GRANT USAGE ON SCHEMA lockapi TO {role};
-         GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA lockapi TO {role};
-         GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA lockapi TO {role};
-         GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA lockapi TO {role};"
-    )
-}
-
 /// Settings that break programs which rely on the defaults.
 const HOSTILE: &[(&str, &str)] = &[
     ("default_transaction_isolation", "serializable"),
@@ -183,7 +173,8 @@ async fn with_role(mut site: Site, settings: &[(&str, &str)]) -> Result<Site, Pr
     if !settings.is_empty() {
         observer.try_rows(DECOYS).await?;
     }
-    let mut script = format!("CREATE ROLE {role} LOGIN; {}", grants(&role));
+    let grants = lockapi::rights::grants(lockapi::rights::Role::Worker, &role)?;
+    let mut script = format!("CREATE ROLE {role} LOGIN; {grants}");
     for (name, value) in settings {
         let value = if *name == "search_path" {
             (*value).to_owned()

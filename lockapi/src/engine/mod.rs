@@ -373,7 +373,8 @@ impl<C: Connector> Backend for Engine<C> {
             async move {
                 let watch = patient.watch();
                 let mut link = patient.open(&watch, Duration::ZERO).await?;
-                link.run(|connection| Box::pin(migrate::run(connection)))
+                let keeper = patient.keeper.clone();
+                link.run(|connection| Box::pin(async move { migrate::run(connection, &keeper).await }))
                     .await
             },
         )

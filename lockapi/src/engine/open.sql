@@ -49,7 +49,7 @@ WITH named (name) AS (
       JOIN pg_catalog.pg_settings AS s ON s.name OPERATOR(pg_catalog.=) w.name
 )
 SELECT pg_catalog.pg_is_in_recovery() AS standby, pg_catalog.count(d.value) AS settings,
-       pg_catalog.pg_backend_pid()::int8 AS pid,
-       (SELECT (extract(epoch FROM a.backend_start) OPERATOR(pg_catalog.*) 1000000)::int8
+       pg_catalog.pg_backend_pid()::pg_catalog.int8 AS pid,
+       (SELECT (extract(epoch FROM a.backend_start) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8
           FROM pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid()) AS a) AS started
   FROM done AS d

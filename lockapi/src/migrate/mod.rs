@@ -1,10 +1,11 @@
 //! The schema and its versions.
 
 use std::fmt::Write;
+use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
-use crate::engine::{COMMIT, ROLLBACK, begin};
+use crate::engine::{COMMIT, Keeper, ROLLBACK, begin};
 use crate::error::{Error, ErrorKind, Failure};
 use crate::key::advisory_key;
 use crate::memory::World;
@@ -74,27 +75,42 @@ impl Migration {
     }
 }
 
+/// How long a migration goes on trying to get its locks, each of which it waits for a short time.
+const PATIENCE: Duration = Duration::from_secs(40);
+/// How long it lets others have the tables in between.
+const PAUSE: Duration = Duration::from_secs(1);
+
+const SETTLE: &str = include_str!("settle.sql");
+
 /// Applies what is missing.
-pub(crate) async fn run<N: Connection>(connection: &mut N) -> Result<(), Failure> {
-    if missing(connection).await?.is_empty() {
-        return Ok(());
-    }
-    begin(connection).await?;
-    match apply(connection).await {
-        Ok(()) => connection.script(COMMIT).await,
-        Err(failure) => {
-            if !failure.broken {
-                connection.script(ROLLBACK).await?;
-            }
-            Err(failure)
+pub(crate) async fn run<N: Connection>(connection: &mut N, keeper: &Keeper) -> Result<(), Failure> {
+    let until = keeper.now() + PATIENCE;
+    loop {
+        begin(connection).await?;
+        let failure = match apply(connection).await {
+            Ok(()) => return connection.script(COMMIT).await,
+            Err(failure) => failure,
+        };
+        if !failure.broken {
+            connection.script(ROLLBACK).await?;
         }
+        let locked = failure.sqlstate.as_deref() == Some("55P03");
+        if !locked || keeper.now() + PAUSE > until {
+            return Err(failure);
+        }
+        keeper.sleep(PAUSE).await;
     }
 }
 
 async fn apply<N: Connection>(connection: &mut N) -> Result<(), Failure> {
+    connection.script(SETTLE).await?;
+    if missing(connection).await?.is_empty() {
+        return Ok(());
+    }
     let key = advisory_key("lockapi", "migrate");
     connection.perform(&[Exclude { key }]).await?;
-    for migration in missing(connection).await? {
+    let missing = missing(connection).await?;
+    for migration in &missing {
         connection.script(migration.sql).await?;
         let record = Record {
             version: migration.version,
@@ -103,11 +119,32 @@ async fn apply<N: Connection>(connection: &mut N) -> Result<(), Failure> {
         };
         connection.perform(&[record]).await?;
     }
-    Ok(())
+    // Somebody may have made the schema after it was looked at.
+    look(connection).await.map(drop)
+}
+
+/// Whether any migration was ever applied. Refuses what others own.
+async fn look<N: Connection>(connection: &mut N) -> Result<bool, Failure> {
+    let seen = connection.perform(&[LookAround]).await?.pop();
+    let seen = seen.ok_or_else(|| Failure::corrupt("the answer is missing"))?;
+    // Who cannot change the schema does not say by using it that it is right.
+    if seen.may && !seen.strange.is_empty() {
+        let message = format!(
+            "{}, which this role is not a member of: others may have put what they like there. Migrate as \
+             the owner, or remove it",
+            seen.strange.join("; ")
+        );
+        return Err(refused(ErrorKind::Unsupported, message));
+    }
+    if !seen.plain {
+        let message = "lockapi.migration is not a plain table";
+        return Err(refused(ErrorKind::Unsupported, message.to_owned()));
+    }
+    Ok(seen.found)
 }
 
 async fn missing<N: Connection>(connection: &mut N) -> Result<Vec<Migration>, Failure> {
-    if connection.perform(&[Exists]).await? != [true] {
+    if !look(connection).await? {
         return Ok(MIGRATIONS.to_vec());
     }
     let applied = connection.perform(&[Applied]).await?.concat();
@@ -124,22 +161,29 @@ async fn missing<N: Connection>(connection: &mut N) -> Result<Vec<Migration>, Fa
                     "migration {} ({}) was applied with another text than this version of the library has",
                     migration.version, migration.name
                 );
-                let error = Error::new(ErrorKind::Corrupt, "migrate", message);
-                return Err(Failure {
-                    sqlstate: None,
-                    broken: false,
-                    sent: false,
-                    source: std::sync::Arc::new(error),
-                });
+                return Err(refused(ErrorKind::Corrupt, message));
             }
         }
     }
     Ok(missing)
 }
 
-/// Tells whether any migration was ever applied; a batch of one.
+fn refused(kind: ErrorKind, message: String) -> Failure {
+    Failure::refused(None, Error::new(kind, "migrate", message))
+}
+
+/// Looks at who owns what is there; a batch of one.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Exists;
+pub(crate) struct LookAround;
+
+/// What there is before a migration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Surroundings {
+    found: bool,
+    plain: bool,
+    may: bool,
+    strange: Vec<String>,
+}
 
 /// Lists applied migrations with their checksums; a batch of one.
 #[derive(Clone, Copy, Debug)]
@@ -163,26 +207,41 @@ pub(crate) struct Record {
     pub checksum: String,
 }
 
-impl Operation for Exists {
-    type Output = bool;
+impl Operation for LookAround {
+    type Output = Surroundings;
 
     const STATEMENT: Statement = Statement {
-        name: "migrate.exists",
-        sql: include_str!("exists.sql"),
+        name: "migrate.look",
+        sql: include_str!("look.sql"),
         params: &[],
-        columns: &[Type::Bool],
+        columns: &[Type::Bool, Type::Bool, Type::Bool, Type::Texts],
     };
 
     fn params(_: &[Self]) -> Vec<Value> {
         Vec::new()
     }
 
-    fn decode(_: &[Self], rows: Rows) -> Result<Vec<bool>, Failure> {
-        rows.into_iter().map(|mut row| row.bool(0)).collect()
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<Surroundings>, Failure> {
+        rows.into_iter()
+            .map(|mut row| {
+                Ok(Surroundings {
+                    found: row.bool(0)?,
+                    plain: row.bool(1)?,
+                    may: row.bool(2)?,
+                    strange: row.texts(3)?,
+                })
+            })
+            .collect()
     }
 
     fn model(_: &[Self], _: &mut World, _: u64) -> Option<Rows> {
-        Some(vec![Row(vec![Value::Bool(true)])])
+        let there = || Value::Bool(true);
+        Some(vec![Row(vec![
+            there(),
+            there(),
+            there(),
+            Value::Texts(Vec::new()),
+        ])])
     }
 }
 

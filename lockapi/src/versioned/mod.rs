@@ -16,6 +16,7 @@ mod table;
 
 pub use retry::{Attempt, Attempts, Retry};
 pub use table::Table;
+pub(crate) use table::quoted;
 
 use crate::error::Error;
 

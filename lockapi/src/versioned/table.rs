@@ -133,7 +133,7 @@ fn distinct<'a>(
 }
 
 /// The identifier in quotes, as the server reads it back.
-fn quoted(name: &str) -> Result<String> {
+pub(crate) fn quoted(name: &str) -> Result<String> {
     if name.is_empty() || name.len() > MAX_IDENTIFIER_BYTES {
         return Err(invalid(format!(
             "an identifier of {} bytes; allowed are 1 to {MAX_IDENTIFIER_BYTES}",

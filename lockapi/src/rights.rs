@@ -1,0 +1,198 @@
+//! What roles of the database need, as SQL to be run by the owner of the tables.
+//!
+//! A namespace is no boundary between roles: who may work may work on all of them, so all that a role of
+//! [`Role::Worker`] can reach is one trust domain. It can end what others hold, and check in with any
+//! token. What it cannot do is to change which migrations were applied, or what operators did.
+//!
+//! ```
+//! use lockapi::rights::{Role, check, grants};
+//!
+//! // To be run once, by whoever ran the migrations.
+//! println!("{}", grants(Role::Worker, "mail_service")?);
+//! // Answers a row for each right that the role has too much or too little.
+//! println!("{}", check(Role::Worker, "mail_service")?);
+//! # Ok::<(), lockapi::Error>(())
+//! ```
+
+use std::fmt::Write;
+
+use crate::error::Result;
+use crate::versioned::quoted;
+
+/// What a role does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Runs migrations, and owns what they make.
+    Owner,
+    /// Uses the primitives.
+    Worker,
+    /// Reads the views.
+    Reader,
+    /// Does what [`Operator`](crate::sight::Operator) offers; for some of it the server asks for
+    /// `pg_signal_backend` as well.
+    Operator,
+}
+
+/// Privileges on a table, a view, a sequence, or (with columns) a part of a table.
+type Right = (&'static str, &'static [&'static str], &'static str);
+
+const VIEWS: &[&str] = &[
+    "id_worker_view",
+    "lease_view",
+    "lock_view",
+    "rate_limit_view",
+    "running_view",
+    "task_log",
+    "task_view",
+    "wait_view",
+];
+
+const WORKER: &[Right] = &[
+    (
+        "SELECT, INSERT, UPDATE, DELETE",
+        &[
+            "fence_mark",
+            "id_block",
+            "id_space",
+            "id_worker",
+            "job",
+            "job_archive",
+            "lease",
+            "lock_name",
+            "lock_note",
+            "lock_session",
+            "push_key",
+            "queue",
+            "rate_limit",
+            "task",
+            "task_run",
+        ],
+        "",
+    ),
+    ("SELECT", &["audit", "migration"], ""),
+    ("SELECT", VIEWS, ""),
+    ("USAGE", &["delivery_seq", "fence_seq", "job_seq"], ""),
+];
+
+const READER: &[Right] = &[("SELECT", VIEWS, "")];
+
+const OPERATOR: &[Right] = &[
+    (
+        "SELECT",
+        &["audit", "job", "lease", "lock_name", "migration"],
+        "",
+    ),
+    ("SELECT", VIEWS, ""),
+    ("INSERT", &["audit"], "namespace, action, target, reason"),
+    (
+        "UPDATE",
+        &["lease"],
+        "fence, released_at, held_until, expires_at",
+    ),
+    // To lock the row.
+    ("UPDATE", &["job"], "lease_until"),
+    ("DELETE", &["job"], ""),
+    ("INSERT", &["job_archive"], ""),
+    ("USAGE", &["fence_seq"], ""),
+];
+
+impl Role {
+    const fn rights(self) -> &'static [Right] {
+        match self {
+            Self::Owner => &[],
+            Self::Worker => WORKER,
+            Self::Reader => READER,
+            Self::Operator => OPERATOR,
+        }
+    }
+}
+
+/// The statements that give a role its rights. A role may have several of these.
+///
+/// # Errors
+/// `Invalid` for a name that is not 1 to 63 bytes or has a NUL.
+pub fn grants(role: Role, name: &str) -> Result<String> {
+    let name = quoted(name).map_err(|error| error.during("grants"))?;
+    if role == Role::Owner {
+        return Ok(format!(
+            "DO $lockapi$ BEGIN
+    EXECUTE pg_catalog.format('GRANT CREATE ON DATABASE %I TO %s', pg_catalog.current_database(), {});
+END $lockapi$;\n",
+            literal(&name)
+        ));
+    }
+    let mut sql = format!("GRANT USAGE ON SCHEMA lockapi TO {name};\n");
+    for (privileges, objects, columns) in role.rights() {
+        let columns = if columns.is_empty() {
+            String::new()
+        } else {
+            format!(" ({columns})")
+        };
+        let kind = if *privileges == "USAGE" {
+            "SEQUENCE "
+        } else {
+            ""
+        };
+        let objects = objects.join(", lockapi.");
+        // Writing to a string cannot fail.
+        let _ok = writeln!(
+            sql,
+            "GRANT {privileges}{columns} ON {kind}lockapi.{objects} TO {name};"
+        );
+    }
+    Ok(sql)
+}
+
+/// A query that answers a row for each right in the schema that the role has too much (`excess`) or too
+/// little: of what, which, and whether it is in excess. It answers none for a role that is as it should
+/// be. A superuser, and the owner of the tables, have everything.
+///
+/// # Errors
+/// `Invalid` for a name that is not 1 to 63 bytes or has a NUL.
+pub fn check(role: Role, name: &str) -> Result<String> {
+    quoted(name).map_err(|error| error.during("check"))?;
+    let mut due = String::from("('lockapi', 'USAGE')");
+    if role == Role::Owner {
+        due.push_str(", ('lockapi', 'CREATE')");
+    }
+    for (privileges, objects, columns) in role.rights() {
+        for object in *objects {
+            for privilege in privileges.split(", ") {
+                for column in columns.split(", ") {
+                    let dot = if column.is_empty() { "" } else { "." };
+                    let _ok = write!(
+                        due,
+                        ",\n           ('{object}{dot}{column}', '{privilege}')"
+                    );
+                }
+            }
+        }
+    }
+    Ok(include_str!("rights/check.sql")
+        .replace("{due}", &due)
+        .replace("{role}", &literal(name)))
+}
+
+/// The text in quotes, as the server reads it back whatever its settings.
+fn literal(text: &str) -> String {
+    if text.contains('\\') {
+        return format!(" E'{}'", text.replace('\\', "\\\\").replace('\'', "''"));
+    }
+    format!("'{}'", text.replace('\'', "''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_cannot_leave_their_quotes() {
+        let nasty = "a\"; DROP TABLE t; --' \\";
+        for role in [Role::Owner, Role::Worker, Role::Reader, Role::Operator] {
+            let sql = grants(role, nasty).unwrap();
+            assert!(!sql.contains("a\";"), "{sql}");
+            assert!(!check(role, nasty).unwrap().contains("--' "));
+            assert!(grants(role, "").is_err() && check(role, "a\0").is_err());
+        }
+    }
+}
