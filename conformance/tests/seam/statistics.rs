@@ -49,6 +49,12 @@ fn lent(statement: Statement, values: &'static str) -> Scenario {
 }
 
 fn scenarios() -> Vec<Scenario> {
+    let mut all = scenarios_of_locks();
+    all.extend(scenarios_of_queues());
+    all
+}
+
+fn scenarios_of_locks() -> Vec<Scenario> {
     vec![
         engine(
             Acquire::STATEMENT,
@@ -105,6 +111,11 @@ fn scenarios() -> Vec<Scenario> {
             "'{{ns},{ns}}', '{ids,ids}', '{1,2}', '{1,2}', '{1,1}'",
         ),
         engine(NextBlock::STATEMENT, "'{{ns},{ns}}', '{ids,new}', '{10,10}'"),
+    ]
+}
+
+fn scenarios_of_queues() -> Vec<Scenario> {
+    vec![
         lent(
             queue::Push::STATEMENT,
             "'{{ns}}', '{work}', '{send}', '{1}', '{2}', '{0}', '{0}', '{20}', '{1}'",
@@ -369,8 +380,11 @@ fn no_statistics_lead_a_statement_through_a_table() {
                              ROLLBACK",
                             one.statement.sql
                         );
-                        let plan = plan(session, &script);
-                        let pages = most(&plan);
+                        let mut pages = most(&plan(session, &script));
+                        if pages > MOST {
+                            // The first time it may have read what catalogs say of tables and functions, too.
+                            pages = most(&plan(session, &script));
+                        }
                         if pages > MOST {
                             walks.push(format!(
                                 "{} reads {pages} pages on a connection {whose} with {mode}, reltuples {rows}, \
