@@ -60,6 +60,7 @@ mod fence;
 mod hold;
 mod key;
 mod migrate;
+mod random;
 mod wait;
 
 pub use backend::{Backend, BackendExt, Capabilities};

@@ -374,8 +374,10 @@ impl<C: Connector> Backend for Engine<C> {
                 let watch = patient.watch();
                 let mut link = patient.open(&watch, Duration::ZERO).await?;
                 let keeper = patient.keeper.clone();
-                link.run(|connection| Box::pin(async move { migrate::run(connection, &keeper).await }))
-                    .await
+                link.run(|connection| {
+                    Box::pin(async move { migrate::run(connection, &keeper).await })
+                })
+                .await
             },
         )
         .await

@@ -6,6 +6,7 @@ use super::link::{COMMIT, settle};
 use super::settle::Settle;
 use crate::error::Failure;
 use crate::memory::World;
+use crate::random;
 use crate::seam::{Connection, Connector, Mode, Operation, Row, Rows, Statement, Type, Value};
 
 const BEGIN: &str = include_str!("begin.sql");
@@ -27,7 +28,8 @@ pub(crate) async fn probe<C: Connector>(connector: &C) -> Result<Mode, Failure> 
     let mut other = connector.connect(Mode::Proxied).await?;
     let read = || [Marker(String::new())];
     for _ in 0..ROUNDS {
-        let marker = format!("m{:016x}", fastrand::u64(..));
+        let drawn = random::text().map_err(|error| Failure::connect(None, error))?;
+        let marker = format!("m{drawn}");
         mark(&mut one, Marker(marker.clone())).await?;
         // Where sessions take turns the next one has not got it, where the last one is used again
         // the other client finds it.

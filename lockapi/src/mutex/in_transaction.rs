@@ -8,6 +8,7 @@ use super::{LOCK_TIMEOUT_LIMIT, Named};
 use crate::error::{Error, ErrorKind, Failure, Result};
 use crate::key::{Key, LockId};
 use crate::memory::World;
+use crate::random;
 use crate::seam::{Connection, Operation, Row, Rows, Statement, Type, Value};
 
 /// Tries the lock of `mutex` for the transaction that is open on `connection`, without waiting.
@@ -86,7 +87,7 @@ async fn wait<C: Connection>(
     timeout: Duration,
 ) -> Result<bool, Failure> {
     let millis = timeout.as_nanos().div_ceil(1_000_000);
-    let mark = format!("{:016x}", fastrand::u64(..));
+    let mark = random::text().map_err(|error| Failure::refused(None, error))?;
     let bounded = Timeouts {
         lock: format!("{millis}ms"),
         statement: "0".to_owned(),

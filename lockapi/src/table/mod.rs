@@ -168,7 +168,7 @@ async fn lock<C: Connection>(
 ) -> Result<bool> {
     table.check(operation)?;
     let failed = |failure: Failure| failure.error(operation).on(table);
-    let mark = mark();
+    let mark = random::text().map_err(|error| error.during(operation).on(table))?;
     let bounded = Timeouts {
         lock: millis(timeout.unwrap_or_default()),
         statement: "0".to_owned(),
@@ -210,7 +210,7 @@ pub async fn limit_waits_on<C: Connection>(
     const OPERATION: &str = "with_lock_timeout_in";
     check_timeout(OPERATION, timeout)?;
     let failed = |failure: Failure| failure.error(OPERATION);
-    let mark = mark();
+    let mark = random::text().map_err(|error| error.during(OPERATION))?;
     let limit = LimitWaits {
         timeout: millis(timeout),
         mark: mark.clone(),
@@ -270,10 +270,6 @@ fn check_timeout(operation: &'static str, timeout: Duration) -> Result<()> {
 
 fn millis(timeout: Duration) -> String {
     format!("{}ms", timeout.as_nanos().div_ceil(1_000_000))
-}
-
-fn mark() -> String {
-    format!("{:016x}", fastrand::u64(..))
 }
 
 fn no_transaction(operation: &'static str) -> Error {

@@ -18,6 +18,7 @@ use crate::id::{
     Terms,
 };
 use crate::lease::micros;
+use crate::random;
 use crate::seam::Connector;
 
 /// A renewal follows the last one after this part of the reserve …
@@ -178,13 +179,17 @@ impl<C: Connector> Source<C> {
     }
 
     fn send_claim(&self, state: MutexGuard<'_, State>, tries: u32) {
+        let token = match random::positive() {
+            Ok(token) => token,
+            Err(error) => return answer(state, &Err(error.during("claim"))),
+        };
         let claim = ClaimWorker {
             namespace: self.namespace.to_string(),
             name: self.name.to_string(),
             worker_bits: self.layout.worker_bits().into(),
             sequence_bits: self.layout.sequence_bits().into(),
             epoch: self.layout.epoch_millis(),
-            token: fastrand::i64(1..),
+            token,
             ttl: micros(self.terms.kept()),
             reserve: millis(self.terms.reserved()),
             least: state.least,
@@ -194,7 +199,6 @@ impl<C: Connector> Source<C> {
         let Some(this) = self.this.upgrade() else {
             return;
         };
-        let token = claim.token;
         self.lane.submit(claim, move |outcome| {
             this.claimed(token, tries, outcome);
         });

@@ -17,6 +17,7 @@ use crate::limit::{
     Block, Decision, Look, MAX_WANTS, Permits, Policy, Quota, RateLimiter, Refund, Reservation,
     Reset, Sweep, Verdict, Want, charge, nanos, verdict,
 };
+use crate::random;
 use crate::seam::Connector;
 use crate::telemetry::{self, Kind, Stamp};
 use crate::wait::unless;
@@ -232,7 +233,7 @@ impl<C: Connector> RateLimiter for Limiter<C> {
             let message = "a ttl of zero; allowed are 1 ns to 366 days";
             return Err(Error::new(ErrorKind::Invalid, "reserve", message).on(&want.key));
         }
-        let id = fastrand::i64(1..);
+        let id = random::positive().map_err(|error| error.during("reserve").on(&want.key))?;
         for line in &mut charge.lines {
             (line.id, line.ttl) = (id, ttl);
         }

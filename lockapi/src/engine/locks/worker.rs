@@ -14,6 +14,7 @@ use crate::mutex::{
     Awaited, Circle, Enlist, Enlisted, Flush, Interrupt, Relax, ReleaseOne, Step, Stepped,
     TOKENS_AT_RISK, TryOne, Wait, Way,
 };
+use crate::random;
 use crate::seam::Connector;
 use crate::wait::{unless, yield_now};
 
@@ -146,8 +147,11 @@ impl<C: Connector> Worker<C> {
     async fn open(&mut self) -> Result<(), Failure> {
         if self.link.is_none() {
             let mut link = self.links.open(&self.watch, Duration::ZERO).await?;
-            let mark = fastrand::i64(..);
-            let answers = link.perform(&[Enlist { mark }]).await.map_err(Failure::undone)?;
+            let mark = random::number().map_err(|error| Failure::connect(None, error))?;
+            let answers = link
+                .perform(&[Enlist { mark }])
+                .await
+                .map_err(Failure::undone)?;
             let [
                 Enlisted {
                     marked: true,
