@@ -4,10 +4,13 @@ use std::time::{Duration, Instant};
 
 use lockapi::engine::Options;
 use lockapi::lease::Terms;
-use lockapi::{BackendExt, Capabilities, ErrorKind};
+use lockapi::limit::{Policy, Quota, Want};
+use lockapi::table::{Table, TableMode};
+use lockapi::{BackendExt, Capabilities, Error, ErrorKind};
 
+use super::queue::job;
 use crate::context::{Context, MINUTE};
-use crate::fixture::Place;
+use crate::fixture::{Locks, Place};
 use crate::harness::register;
 use crate::patience::{eventually, not_yet, soon};
 
@@ -17,6 +20,7 @@ register! { "places":
     V06 migration_under_hostile_settings @ HostileRole [Schema];
     V06 lease_under_hostile_settings_behind_a_proxy @ HostileProxy [Proxy];
     M19 hot_standby_is_refused @ Standby [Standby];
+    M19 transactions_on_a_hot_standby_take_nothing @ Standby [Standby, Transactions];
     M19 proxy_is_detected @ Proxy [Proxy];
     M19 proxy_with_one_session_is_detected @ HostileProxy [Proxy];
     M19 leases_work_behind_a_proxy @ Proxy [Proxy];
@@ -98,6 +102,44 @@ async fn hot_standby_is_refused(cx: Context) {
     let error = soon("an answer", connecting).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.to_string().contains("standby"), "{error}");
+}
+
+async fn transactions_on_a_hot_standby_take_nothing(cx: Context) {
+    // The handles are those of a program that reaches the primary.
+    let primary = cx.at(Place::Shared).await;
+    let mutex = primary.mutex("door").await;
+    let queue = primary.queue().await;
+    let limiter = primary.backend().await;
+    let limiter = limiter.rate_limiter(Policy::new(Quota::per_second(10)));
+    let (limiter, lock) = (limiter.unwrap(), primary.lock_id("door"));
+    let refused = |error: Error| {
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert!(error.is_retryable());
+    };
+    let mut tx = cx.begin().await.unwrap();
+    refused(tx.try_lock_in(&*mutex).await.unwrap_err());
+    assert_eq!(cx.locks(lock).await, Locks::NONE);
+    refused(tx.lock_in(&*mutex, MINUTE).await.unwrap_err());
+    assert_eq!(cx.locks(lock).await, Locks::NONE);
+    let settings = "SELECT current_setting('lock_timeout') || current_setting('statement_timeout')";
+    assert_eq!(tx.query(settings).await, "00", "as they were");
+    let table = || Table::from(("lockapi", "lease"));
+    for timeout in [None, Some(MINUTE)] {
+        let locking = tx.lock_table_in(table(), TableMode::RowExclusive, timeout);
+        refused(locking.await.unwrap_err());
+    }
+    let locked = "SELECT count(*)::text FROM pg_locks
+                   WHERE relation = 'lockapi.lease'::regclass AND mode = 'RowExclusiveLock'";
+    assert_eq!(tx.query(locked).await, "0");
+    refused(tx.take_in(&queue, 1).await.unwrap_err());
+    tx.rollback().await;
+    let mut tx = cx.begin().await.unwrap();
+    refused(tx.push_in(&queue, vec![job(1)]).await.unwrap_err());
+    tx.rollback().await;
+    let mut tx = cx.begin().await.unwrap();
+    let wants = [Want::new("door")];
+    refused(tx.check_all_in(&*limiter, &wants).await.unwrap_err());
+    tx.rollback().await;
 }
 
 async fn proxy_is_detected(cx: Context) {

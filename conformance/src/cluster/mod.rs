@@ -112,16 +112,20 @@ impl Cluster {
     }
 
     /// Starts a server of the caller's own that is permanently in recovery, like the standby of a
-    /// primary that is never heard of: it answers queries and refuses to write.
+    /// primary that is never heard of: it answers queries and refuses to write. Before, it runs
+    /// `scripts`.
     ///
     /// It is stopped and removed as with [`Cluster::private`].
     ///
     /// # Errors
     ///
     /// If no installed server is found, or it cannot be started.
-    pub fn standby() -> Result<Self, ClusterError> {
+    pub fn standby(scripts: &[&str]) -> Result<Self, ClusterError> {
         let mut server = Self::create(&[])?;
         server.launch()?;
+        for script in scripts {
+            psql::run(server.tools().client(), &server.url(), script)?;
+        }
         // Recovery has to begin at a clean end, or it would wait for more of the log.
         server.stop(StopMode::Fast)?;
         server.make_standby()?;

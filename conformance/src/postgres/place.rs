@@ -95,7 +95,10 @@ pub(super) async fn prepare(place: Place) -> Result<Site, Problem> {
             ];
             own(off_runtime(move || Cluster::private(&settings)).await).await
         }
-        Place::Standby => own(off_runtime(Cluster::standby).await).await,
+        Place::Standby => {
+            let scripts: Vec<_> = lockapi::MIGRATIONS.iter().map(|one| one.sql).collect();
+            own(off_runtime(move || Cluster::standby(&scripts)).await).await
+        }
         Place::Password | Place::WrongPassword => {
             let mut site = own(off_runtime(|| Cluster::private(&[])).await).await?;
             let right = if place == Place::Password {

@@ -102,7 +102,7 @@ pub(crate) async fn settle<N: Connection>(
     }
 }
 
-fn is_standby() -> Failure {
+pub(crate) fn is_standby() -> Failure {
     let message =
         "the server is a hot standby; what is locked there excludes nobody who uses the primary";
     Failure::connect(None, Error::new(ErrorKind::Unavailable, "connect", message))

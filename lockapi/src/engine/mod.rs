@@ -69,7 +69,7 @@ use lane::Lane;
 use leases::Leases;
 use limits::Limits;
 use link::Links;
-pub(crate) use link::{COMMIT, ROLLBACK, begin};
+pub(crate) use link::{COMMIT, ROLLBACK, begin, is_standby};
 use locks::{Limits as LockLimits, Locks, worker};
 use notices::Notices;
 pub(crate) use notify::{Heard, LISTEN, UNLISTEN};

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::one::lock_params;
 use super::step::Way;
 use super::{LOCK_TIMEOUT_LIMIT, Named};
+use crate::engine::is_standby;
 use crate::error::{Error, ErrorKind, Failure, Result};
 use crate::key::{Key, LockId};
 use crate::memory::World;
@@ -16,8 +17,9 @@ use crate::seam::{Connection, Operation, Row, Rows, Statement, Type, Value};
 /// Backend crates wrap it for their own connection types.
 ///
 /// # Errors
-/// [`ErrorKind::Invalid`] for a bad key, [`ErrorKind::Unsupported`] for a leased mutex, and the error
-/// of the connection.
+/// [`ErrorKind::Invalid`] for a bad key, [`ErrorKind::Unsupported`] for a leased mutex,
+/// [`ErrorKind::Unavailable`] on a hot standby, where nothing is locked, and the error of the
+/// connection.
 pub async fn try_lock_on<C: Connection>(
     connection: &mut C,
     mutex: &(impl Named + Sync + ?Sized),
@@ -26,7 +28,8 @@ pub async fn try_lock_on<C: Connection>(
     let (key, lock) = lock_of(mutex, OPERATION)?;
     let answers = connection.perform(&[TryIn { lock }]).await;
     match answers {
-        Ok(answers) => Ok(answers == [true]),
+        Ok(answers) if answers == [Tried::Standby] => Err(is_standby().error(OPERATION).on(key)),
+        Ok(answers) => Ok(answers == [Tried::Granted]),
         Err(failure) => Err(failure.error(OPERATION).on(key)),
     }
 }
@@ -43,7 +46,8 @@ pub async fn try_lock_on<C: Connection>(
 /// # Errors
 /// [`ErrorKind::TimedOut`] after `timeout`; [`ErrorKind::Invalid`] for a bad key, for a `timeout` of
 /// zero or more than 24 days, and where no transaction is open; [`ErrorKind::Unsupported`] for a
-/// leased mutex; and the error of the connection.
+/// leased mutex; [`ErrorKind::Unavailable`] on a hot standby, where nothing is locked; and the error of
+/// the connection.
 pub async fn lock_on<C: Connection>(
     connection: &mut C,
     mutex: &(impl Named + Sync + ?Sized),
@@ -95,13 +99,16 @@ async fn wait<C: Connection>(
     };
     let before = connection.perform(&[bounded]).await?;
     let granted = connection.perform(&[WaitIn { lock, mark }]).await?;
-    if granted == [None] {
+    if granted == [Tried::NoTransaction] {
         let message = "no transaction is open on the connection";
         let error = Error::new(ErrorKind::Invalid, "lock_in", message);
         return Err(Failure::refused(None, error));
     }
     connection.perform(&before).await?;
-    Ok(granted == [Some(true)])
+    if granted == [Tried::Standby] {
+        return Err(is_standby());
+    }
+    Ok(granted == [Tried::Granted])
 }
 
 /// Tries a transaction's lock; a batch of one.
@@ -132,39 +139,62 @@ pub struct Timeouts {
     pub mark: String,
 }
 
+/// What became of a lock for a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tried {
+    /// The transaction has it.
+    Granted,
+    /// Another holds it.
+    Refused,
+    /// No transaction is open.
+    NoTransaction,
+    /// The server is a hot standby, where a lock excludes nobody who uses the primary.
+    Standby,
+}
+
+impl Tried {
+    pub(crate) fn read(mut row: Row) -> Result<Self, Failure> {
+        Ok(match (row.maybe_bool(0)?, row.bool(1)?) {
+            (_, true) => Self::Standby,
+            (Some(true), _) => Self::Granted,
+            (Some(false), _) => Self::Refused,
+            (None, _) => Self::NoTransaction,
+        })
+    }
+}
+
 impl Operation for TryIn {
-    type Output = bool;
+    type Output = Tried;
 
     const STATEMENT: Statement = Statement {
         name: "mutex.try_in",
         sql: include_str!("try_in.sql"),
         params: &[Type::Int, Type::Bool],
-        columns: &[Type::Bool],
+        columns: &[Type::Bool, Type::Bool],
     };
 
     fn params(batch: &[Self]) -> Vec<Value> {
         lock_params(batch.first().map(|one| one.lock))
     }
 
-    fn decode(_: &[Self], rows: Rows) -> Result<Vec<bool>, Failure> {
-        rows.into_iter().map(|mut row| row.bool(0)).collect()
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<Tried>, Failure> {
+        rows.into_iter().map(Tried::read).collect()
     }
 
     fn model(batch: &[Self], world: &mut World, session: u64) -> Option<Rows> {
         let ok = world.try_lock(batch.first()?.lock, Way::Alone, session);
-        Some(vec![Row(vec![Value::Bool(ok)])])
+        Some(vec![Row(vec![Value::Bool(ok), Value::Bool(false)])])
     }
 }
 
 impl Operation for WaitIn {
-    /// Whether it was granted before the time ran out; `None` when there is no transaction.
-    type Output = Option<bool>;
+    type Output = Tried;
 
     const STATEMENT: Statement = Statement {
         name: "mutex.wait_in",
         sql: include_str!("wait_in.sql"),
         params: &[Type::Int, Type::Bool, Type::Text],
-        columns: &[Type::Bool],
+        columns: &[Type::Bool, Type::Bool],
     };
 
     fn params(batch: &[Self]) -> Vec<Value> {
@@ -173,13 +203,13 @@ impl Operation for WaitIn {
         params
     }
 
-    fn decode(_: &[Self], rows: Rows) -> Result<Vec<Option<bool>>, Failure> {
-        rows.into_iter().map(|mut row| row.maybe_bool(0)).collect()
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<Tried>, Failure> {
+        rows.into_iter().map(Tried::read).collect()
     }
 
     fn model(batch: &[Self], world: &mut World, session: u64) -> Option<Rows> {
         let granted = world.wait_lock(batch.first()?.lock, Way::Alone, session)?;
-        Some(vec![Row(vec![Value::Bool(granted)])])
+        Some(vec![Row(vec![Value::Bool(granted), Value::Bool(false)])])
     }
 }
 

@@ -28,7 +28,7 @@ mod wait;
 pub use awaited::Awaited;
 pub use check::Check;
 pub use circle::Circle;
-pub use in_transaction::{Timeouts, TryIn, WaitIn, lock_on, try_lock_on};
+pub use in_transaction::{Timeouts, Tried, TryIn, WaitIn, lock_on, try_lock_on};
 pub use interrupt::Interrupt;
 pub use line::Line;
 pub use one::{ReleaseOne, TryOne};

@@ -6,8 +6,10 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::engine::is_standby;
 use crate::error::{Error, ErrorKind, Failure, Result};
-use crate::mutex::{LOCK_TIMEOUT_LIMIT, Timeouts};
+use crate::mutex::{LOCK_TIMEOUT_LIMIT, Timeouts, Tried};
+use crate::random;
 use crate::seam::Connection;
 use crate::sight::{Operated, Priority, PriorityScope};
 
@@ -143,7 +145,7 @@ pub async fn try_lock_table_on<C: Connection>(
 /// # Errors
 /// `TimedOut`; `Invalid` for a bad name, for a `timeout` of zero or more than 24 days, and where no
 /// transaction is open; `Unsupported` for a table that is not there, or that the role may not lock;
-/// and those of the connection.
+/// `Unavailable` on a hot standby; and those of the connection.
 pub async fn lock_table_on<C: Connection>(
     connection: &mut C,
     table: &Table,
@@ -183,11 +185,14 @@ async fn lock<C: Connection>(
     };
     let before = connection.perform(&[bounded]).await.map_err(failed)?;
     let granted = connection.perform(&[lock]).await.map_err(failed)?;
-    if granted == [None] {
+    if granted == [Tried::NoTransaction] {
         return Err(no_transaction(operation).on(table));
     }
     connection.perform(&before).await.map_err(failed)?;
-    Ok(granted == [Some(true)])
+    if granted == [Tried::Standby] {
+        return Err(failed(is_standby()));
+    }
+    Ok(granted == [Tried::Granted])
 }
 
 /// What `lock_timeout` was before it was limited; see [`limit_waits_on`].

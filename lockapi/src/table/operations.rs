@@ -3,6 +3,7 @@
 use super::TableMode;
 use crate::error::Failure;
 use crate::memory::World;
+use crate::mutex::Tried;
 use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
 
 /// Locks a table for the transaction.
@@ -41,14 +42,13 @@ pub struct Marked {
 pub struct OwnPid;
 
 impl Operation for LockTable {
-    /// Whether it was locked; `None` when there is no transaction.
-    type Output = Option<bool>;
+    type Output = Tried;
 
     const STATEMENT: Statement = Statement {
         name: "table.lock",
         sql: include_str!("lock.sql"),
         params: &[Type::Text, Type::Text, Type::Text, Type::Bool, Type::Text],
-        columns: &[Type::Bool],
+        columns: &[Type::Bool, Type::Bool],
     };
 
     fn params(batch: &[Self]) -> Vec<Value> {
@@ -64,13 +64,13 @@ impl Operation for LockTable {
         batch.first().map(of).unwrap_or_default()
     }
 
-    fn decode(_: &[Self], rows: Rows) -> Result<Vec<Option<bool>>, Failure> {
-        rows.into_iter().map(|mut row| row.maybe_bool(0)).collect()
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<Tried>, Failure> {
+        rows.into_iter().map(Tried::read).collect()
     }
 
     /// There are no tables of the program in memory.
     fn model(_: &[Self], _: &mut World, _: u64) -> Option<Rows> {
-        Some(vec![Row(vec![Value::Null(Type::Bool)])])
+        Some(vec![Row(vec![Value::Null(Type::Bool), Value::Bool(false)])])
     }
 }
 

@@ -17,6 +17,7 @@ use crate::engine::piles::Queued;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hold::Hold;
 use crate::lease::micros;
+use crate::random;
 use crate::queue::{
     Ack, Cancel, Claim, Claimed, CountJobs, DeadLetter, Delivery, Discard, Exchange, Job,
     MAX_DELAY, Name, Outcome, Purge, Pushed, Queue, ReadDead, Redrive, SetPaused, Settle, Settled,
@@ -181,7 +182,7 @@ impl<C: Connector> Named<C> {
         let queues = &handle.core.queues;
         let sent = queues.keeper.now();
         let (lanes, partial) = handle.topic.lanes(sent);
-        let number = fastrand::i64(..);
+        let number = random::number()?;
         let most = i64::try_from(claim.most).unwrap_or(i64::MAX);
         let turn = Turn {
             acks,
