@@ -230,14 +230,14 @@ pub trait Fixture: Send + Sync {
     /// Opens accounts of the user; `None` where there are none.
     async fn accounts(&self) -> Option<Box<dyn Accounts>>;
 
-    /// Makes the leases and limits of the namespace older by `time`, without sleeping.
+    /// Makes everything in the namespace older by `time`, without sleeping.
     async fn elapse(&self, time: Duration);
 
-    /// Sets the server's clock ahead, as far as the claims of worker numbers of the namespace can
-    /// tell; their owners do not notice.
+    /// Sets the server's clock ahead, as far as what is in the namespace can tell; the programs' own
+    /// clocks go on as before.
     async fn set_clock_ahead(&self, by: Duration);
 
-    /// Sets the server's clock back, as far as the worker numbers of the namespace can tell.
+    /// Sets the server's clock back, as far as what is in the namespace can tell.
     async fn set_clock_back(&self, by: Duration);
 
     /// How many worker numbers of these ids are held.

@@ -144,7 +144,11 @@ impl Fixture for InMemory {
     }
 
     async fn set_silent(&self, silent: bool) {
-        self.database.set_silent(silent);
+        if silent {
+            self.database.silence_sessions();
+        } else {
+            self.database.set_silent(false);
+        }
     }
 
     async fn crash(&self) {

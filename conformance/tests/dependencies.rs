@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::env;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The crates that a package needs to run, with their features.
@@ -80,5 +81,40 @@ fn the_traits_bring_no_database_library() {
         "r2d2",
     ] {
         assert!(!has_any(&tree, other), "{other}");
+    }
+}
+
+/// Calls of `fastrand` that may decide nothing but how long, or from where on.
+const FOR_PAUSES: [&str; 4] = ["f64()", "usize(", "u64(POLL_MILLIS)", "Rng::with_seed("];
+
+fn sources(dir: &Path, found: &mut Vec<(PathBuf, String)>) {
+    for entry in std::fs::read_dir(dir).expect("a directory") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|it| it == "rs") {
+            let text = std::fs::read_to_string(&path).expect("a text");
+            found.push((path, text));
+        }
+    }
+}
+
+#[test]
+fn numbers_that_decide_come_from_the_operating_system() {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut found = Vec::new();
+    for package in ["lockapi", "backend-sqlx", "backend-diesel", "backend-sync"] {
+        sources(&workspace.join(package).join("src"), &mut found);
+    }
+    assert!(found.len() > 100, "the sources are not there");
+    for (path, text) in found {
+        for (nth, line) in text.lines().enumerate() {
+            let calls = line.split("fastrand::").skip(1);
+            let deciding = calls
+                .filter(|call| !FOR_PAUSES.iter().any(|pause| call.starts_with(pause)))
+                .count();
+            let place = format!("{}:{}", path.display(), nth + 1);
+            assert!(deciding == 0, "{place}: {line}");
+        }
     }
 }

@@ -31,7 +31,8 @@ COMMENT ON SEQUENCE lockapi.fence_seq IS 'Source of fencing tokens, which increa
 CREATE TABLE lockapi.fence_mark (
     namespace text COLLATE "C" NOT NULL,
     key       text COLLATE "C" NOT NULL,
-    fence     int8             NOT NULL,
+    fence      int8            NOT NULL,
+    checked_at timestamptz     NOT NULL DEFAULT pg_catalog.clock_timestamp(),
     PRIMARY KEY (namespace, key)
 ) WITH (fillfactor = 70);
 
@@ -39,6 +40,7 @@ COMMENT ON TABLE lockapi.fence_mark IS 'The highest fencing token of a mutex tha
 COMMENT ON COLUMN lockapi.fence_mark.namespace IS 'Namespace of the backend.';
 COMMENT ON COLUMN lockapi.fence_mark.key IS 'Key of the mutex: a name, #number or #class,object.';
 COMMENT ON COLUMN lockapi.fence_mark.fence IS 'The token.';
+COMMENT ON COLUMN lockapi.fence_mark.checked_at IS 'When a holder last checked in. The row goes a day later, once no session that was there then holds an advisory lock.';
 
 -- Functions that the server writes into the statements that call them would lose that with a search_path
 -- of their own: theirs names the schema of all that they use.

@@ -40,9 +40,11 @@ COMMENT ON COLUMN lockapi.lease.released_at IS 'When the latest holder released 
 CREATE VIEW lockapi.lease_view AS
     SELECT namespace, key, slot, owner, data, fence,
            expires_at > clock_timestamp() AND released_at IS NULL AS held,
+           CASE WHEN expires_at <= clock_timestamp() THEN 'free'
+                WHEN released_at IS NULL THEN 'held' ELSE 'kept' END AS state,
            acquired_at, renewed_at, expires_at, released_at,
            clock_timestamp() - acquired_at AS age,
            expires_at - clock_timestamp() AS expires_in
       FROM lockapi.lease;
 
-COMMENT ON VIEW lockapi.lease_view IS 'Leases as a person wants to read them: who holds what, since when, for how long still.';
+COMMENT ON VIEW lockapi.lease_view IS 'Leases as a person wants to read them: who holds what, since when, for how long still. The state is held, kept (released, and kept from others until its minimum hold ends) or free.';

@@ -61,6 +61,7 @@ mod hold;
 mod key;
 mod migrate;
 mod random;
+mod swept;
 mod wait;
 
 pub use backend::{Backend, BackendExt, Capabilities};

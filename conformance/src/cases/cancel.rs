@@ -37,8 +37,9 @@ register! { "cancel":
 
 const MOST_POLLS: usize = 50;
 
-/// Of two backends: each has one for tables, one that holds locks, and four that wait for them.
-const MOST_SESSIONS: usize = 12;
+/// Of two backends: each has one for tables, one for renewals, one that holds locks, and four that wait
+/// for them.
+const MOST_SESSIONS: usize = 14;
 
 /// Drops a future before each of its polls and, between the first and the second, after different
 /// times; each time nothing is left behind. What is in braces is done before, each time.

@@ -8,6 +8,7 @@ use crate::context::Context;
 use crate::harness::Case;
 
 mod cancel;
+mod clocks;
 mod deadlocks;
 mod deliveries;
 mod election;
@@ -20,6 +21,7 @@ mod ids_processes;
 mod interop;
 mod keys;
 mod lease;
+mod lease_answers;
 mod leased_mutex;
 mod limiter;
 mod limiter_load;
@@ -95,6 +97,8 @@ const MODULES: &[&[Case]] = &[
     open_transactions::CASES,
     processes::CASES,
     lease::CASES,
+    lease_answers::CASES,
+    clocks::CASES,
     limiter::CASES,
     limiter_load::CASES,
     limiter_permits::CASES,

@@ -227,21 +227,19 @@ async fn lease_is_lost_locally_while_the_server_is_silent(cx: Context) {
     let ttl = Duration::from_secs(1);
     let backend = cx.backend().await;
     let terms = Terms::new(ttl).renewed_by_hand();
-    let guard = backend
-        .lease("job", terms)
-        .unwrap()
-        .acquire()
-        .await
-        .unwrap();
+    let lease = backend.lease("job", terms).unwrap();
+    let guard = lease.acquire().await.unwrap();
     let start = Instant::now();
     cx.set_silent(true).await;
-    let renewing = guard.renew();
-    tokio::pin!(renewing);
-    let _pending = futures_util::poll!(&mut renewing);
+    let looking = lease.peek();
+    tokio::pin!(looking);
+    let _pending = futures_util::poll!(&mut looking);
     soon("lost while nothing answers", guard.lost()).await;
     assert!(start.elapsed() < ttl * 2);
     cx.set_silent(false).await;
-    soon("an answer", renewing).await.unwrap_err();
+    drop(soon("an answer", looking).await);
+    let error = soon("an answer", guard.renew()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost);
     assert!(cx.lease("job").await.is_none() || guard.is_lost());
 }
 

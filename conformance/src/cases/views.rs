@@ -14,6 +14,7 @@ register! { "views":
     I06 a_person_reads_the_views [Sql, Sessions];
     I06 everything_has_a_comment [Sql];
     I08 names_and_sessions_are_swept [Sql, Sessions];
+    I06 view_of_leases_tells_what_a_minimum_hold_keeps [Sql];
     A04 keys_that_are_numbers_are_the_servers_own [Sql, Transactions];
 }
 
@@ -94,6 +95,22 @@ async fn everything_has_a_comment(cx: Context) {
         )
         .await;
     assert!(uncommented.is_empty(), "{uncommented:?}");
+}
+
+async fn view_of_leases_tells_what_a_minimum_hold_keeps(cx: Context) {
+    let terms = Terms::new(MINUTE).renewed_by_hand();
+    let terms = terms.minimum_hold(MINUTE / 2);
+    let lease = cx.backend().await.lease("job", terms).unwrap();
+    let view = format!(
+        "SELECT concat_ws(' ', state, held) FROM lockapi.lease_view WHERE namespace = '{}'",
+        cx.namespace()
+    );
+    let guard = lease.acquire().await.unwrap();
+    assert_eq!(cx.sql(&view).await, ["held t"]);
+    guard.release().await.unwrap();
+    assert_eq!(cx.sql(&view).await, ["kept f"]);
+    cx.elapse(MINUTE).await;
+    assert_eq!(cx.sql(&view).await, ["free f"]);
 }
 
 async fn names_and_sessions_are_swept(cx: Context) {

@@ -1,5 +1,6 @@
 //! Random sequences of operations on permits, on a database and on the model.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -112,6 +113,10 @@ pub async fn run<C: Connection>(
 
 impl<C: Connection> Pair<'_, C> {
     async fn take(&mut self, wants: &[(u8, u8, u8, u8, u8, u8)]) {
+        // Of one number there is one request at a time.
+        let mut numbers = HashSet::new();
+        let wants = wants.iter().filter(|one| numbers.insert((one.0, one.3)));
+        let wants: Vec<_> = wants.copied().collect();
         let batch: Vec<_> = wants
             .iter()
             .map(|(key, permits, count, acquisition, ttl, hold)| Take {
@@ -138,7 +143,7 @@ impl<C: Connection> Pair<'_, C> {
                 ) => {
                     assert_eq!(slots, same, "key {key}");
                     self.granted.push(Granted {
-                        key: *key,
+                        key,
                         slots,
                         real,
                         model,

@@ -216,7 +216,11 @@ impl<C: Connection> Pair<'_, C> {
 
     async fn sweep(&mut self) {
         // Others have left things that go with it.
-        self.both(0, SweepNotes { limit: 10_000 }).await;
+        let sweep = SweepNotes {
+            after: i64::MIN,
+            most: 10_000,
+        };
+        self.both(0, sweep).await;
     }
 
     fn note(

@@ -130,6 +130,70 @@ impl OnPostgres {
         options.namespace(&self.namespace)
     }
 
+    /// Makes everything in the namespace older by so many microseconds.
+    async fn shift(&self, micros: i64) {
+        let namespace = literal(&self.namespace);
+        self.observer
+            .rows(format!(
+                "UPDATE lockapi.lease
+                    SET acquired_at = acquired_at - {micros} * interval '1 microsecond',
+                        renewed_at = renewed_at - {micros} * interval '1 microsecond',
+                        held_until = held_until - {micros} * interval '1 microsecond',
+                        expires_at = expires_at - {micros} * interval '1 microsecond',
+                        released_at = released_at - {micros} * interval '1 microsecond'
+                  WHERE namespace = {namespace};
+                 UPDATE lockapi.rate_limit
+                    SET tat = tat - {micros}::int8 * 1000, at = at - {micros}::int8 * 1000,
+                        started = started - {micros}::int8 * 1000,
+                        blocked_until = blocked_until - {micros}::int8 * 1000,
+                        due = due - {micros}::int8 * 1000,
+                        reserved = (SELECT array_agg(CASE WHEN i % 5 IN (2, 0) THEN v - {micros}::int8 * 1000
+                                                          ELSE v END ORDER BY i)
+                                      FROM unnest(reserved) WITH ORDINALITY AS r (v, i))
+                  WHERE namespace = {namespace}"
+            ))
+            .await;
+        self.observer
+            .rows(format!(
+                "WITH ended AS (
+                     UPDATE lockapi.job_archive SET completed_at = completed_at - {micros} * interval '1 microsecond'
+                      WHERE namespace = {namespace}
+                 ), keys AS (
+                     UPDATE lockapi.push_key SET created_at = created_at - {micros} * interval '1 microsecond'
+                      WHERE namespace = {namespace}
+                 )
+                 UPDATE lockapi.job
+                    SET run_at = run_at - {micros} * interval '1 microsecond',
+                        created_at = created_at - {micros} * interval '1 microsecond',
+                        started_at = started_at - {micros} * interval '1 microsecond',
+                        lease_until = lease_until - {micros} * interval '1 microsecond'
+                  WHERE namespace = {namespace}"
+            ))
+            .await;
+        self.observer
+            .rows(format!(
+                "UPDATE lockapi.lock_name SET seen_at = seen_at - {micros} * interval '1 microsecond'
+                  WHERE namespace = {namespace};
+                 UPDATE lockapi.lock_note SET since = since - {micros} * interval '1 microsecond'
+                  WHERE backend IN (SELECT backend FROM lockapi.lock_session WHERE namespace = {namespace})"
+            ))
+            .await;
+        // The time that a run was due is in its key: all leave before the first comes back.
+        self.observer
+            .rows(format!(
+                "UPDATE lockapi.task SET next_at = next_at - {micros} * interval '1 microsecond'
+                  WHERE namespace = {namespace};
+                 UPDATE lockapi.task_run
+                    SET fired_at = fired_at - {micros} * interval '1 microsecond',
+                        fire_at = fire_at - interval '5000 years'
+                  WHERE namespace = {namespace};
+                 UPDATE lockapi.task_run
+                    SET fire_at = fire_at + interval '5000 years' - {micros} * interval '1 microsecond'
+                  WHERE namespace = {namespace}"
+            ))
+            .await;
+    }
+
     async fn with_server(&self, act: fn(&mut Cluster)) {
         let site = Arc::clone(&self.site);
         off_runtime(move || {
@@ -193,65 +257,7 @@ impl Fixture for OnPostgres {
     }
 
     async fn elapse(&self, time: Duration) {
-        let (namespace, micros) = (literal(&self.namespace), time.as_micros());
-        self.observer
-            .rows(format!(
-                "UPDATE lockapi.lease
-                    SET acquired_at = acquired_at - {micros} * interval '1 microsecond',
-                        renewed_at = renewed_at - {micros} * interval '1 microsecond',
-                        held_until = held_until - {micros} * interval '1 microsecond',
-                        expires_at = expires_at - {micros} * interval '1 microsecond',
-                        released_at = released_at - {micros} * interval '1 microsecond'
-                  WHERE namespace = {namespace};
-                 UPDATE lockapi.rate_limit
-                    SET tat = tat - {micros}::int8 * 1000, at = at - {micros}::int8 * 1000,
-                        started = started - {micros}::int8 * 1000,
-                        blocked_until = blocked_until - {micros}::int8 * 1000,
-                        due = due - {micros}::int8 * 1000,
-                        reserved = (SELECT array_agg(CASE WHEN i % 5 IN (2, 0) THEN v - {micros}::int8 * 1000
-                                                          ELSE v END ORDER BY i)
-                                      FROM unnest(reserved) WITH ORDINALITY AS r (v, i))
-                  WHERE namespace = {namespace}"
-            ))
-            .await;
-        self.observer
-            .rows(format!(
-                "WITH ended AS (
-                     UPDATE lockapi.job_archive SET completed_at = completed_at - {micros} * interval '1 microsecond'
-                      WHERE namespace = {namespace}
-                 ), keys AS (
-                     UPDATE lockapi.push_key SET created_at = created_at - {micros} * interval '1 microsecond'
-                      WHERE namespace = {namespace}
-                 )
-                 UPDATE lockapi.job
-                    SET run_at = run_at - {micros} * interval '1 microsecond',
-                        created_at = created_at - {micros} * interval '1 microsecond',
-                        started_at = started_at - {micros} * interval '1 microsecond',
-                        lease_until = lease_until - {micros} * interval '1 microsecond'
-                  WHERE namespace = {namespace}"
-            ))
-            .await;
-        self.observer
-            .rows(format!(
-                "UPDATE lockapi.lock_name SET seen_at = seen_at - {micros} * interval '1 microsecond'
-                  WHERE namespace = {namespace};
-                 UPDATE lockapi.lock_note SET since = since - {micros} * interval '1 microsecond'
-                  WHERE backend IN (SELECT backend FROM lockapi.lock_session WHERE namespace = {namespace})"
-            ))
-            .await;
-        // The time that a run was due is in its key: all leave before the first comes back.
-        self.observer
-            .rows(format!(
-                "UPDATE lockapi.task SET next_at = next_at - {micros} * interval '1 microsecond'
-                  WHERE namespace = {namespace};
-                 UPDATE lockapi.task_run
-                    SET fired_at = fired_at - {micros} * interval '1 microsecond',
-                        fire_at = fire_at - interval '5000 years'
-                  WHERE namespace = {namespace};
-                 UPDATE lockapi.task_run
-                    SET fire_at = fire_at + interval '5000 years' - {micros} * interval '1 microsecond'
-                  WHERE namespace = {namespace}"
-            ))
+        self.shift(time.as_micros().try_into().expect("a time"))
             .await;
     }
 
@@ -289,6 +295,8 @@ impl Fixture for OnPostgres {
     }
 
     async fn set_clock_ahead(&self, by: Duration) {
+        // What was written before is older by a clock that was set ahead.
+        self.elapse(by).await;
         // The floor stays: ids of real times are below it.
         let (namespace, millis) = (literal(&self.namespace), by.as_millis());
         self.observer
@@ -302,6 +310,8 @@ impl Fixture for OnPostgres {
 
     async fn set_clock_back(&self, by: Duration) {
         // Compared with a clock that was set back, what it wrote before is later.
+        let micros: i64 = by.as_micros().try_into().expect("a time");
+        self.shift(-micros).await;
         let (namespace, millis) = (literal(&self.namespace), by.as_millis());
         self.observer
             .rows(format!(
@@ -432,6 +442,7 @@ impl Fixture for OnPostgres {
                 fence: number(3),
                 age: number(4),
                 remaining: number(5),
+                released: false,
             };
             (number(0), held)
         };

@@ -1,6 +1,6 @@
 //! The same operations on every driver, decoded alike.
 
-use lockapi::lease::{Acquire, Acquired, Peek, Release, Renew};
+use lockapi::lease::{Abandon, Acquire, Acquired, Peek, Release, Renew, Take, Taken};
 use lockapi::memory::World;
 use lockapi::mutex::{Check, Enlist, Named, ReleaseOne, Step, Stepped, TryOne, Way, lock_on};
 use lockapi::seam::{Connection, Operation, Row, Rows, Statement, Type, Value};
@@ -90,6 +90,7 @@ impl Named for Door {
 async fn exercise<C: Connection>(link: &mut C) {
     locks(link).await;
     leases(link).await;
+    permits(link).await;
     every_type(link).await;
     wrong_types(link).await;
 }
@@ -188,6 +189,77 @@ async fn leases<C: Connection>(link: &mut C) {
     let answers = link.perform(&[release.clone(), release]).await;
     assert_eq!(answers.expect("answered").first(), Some(&true));
     assert_eq!(link.perform(&[peek]).await.expect("answered"), [None]);
+}
+
+/// What repetitions of a request for permits find, and how what nobody was told of goes back.
+async fn permits<C: Connection>(link: &mut C) {
+    let namespace = format!("n{:016x}", fastrand::u64(..));
+    let take = |acquisition, count| Take {
+        namespace: namespace.clone(),
+        key: "pool".to_owned(),
+        permits: 4,
+        count,
+        acquisition,
+        ttl: 60_000_000,
+        hold: 30_000_000,
+        owner: "o".to_owned(),
+        data: String::new(),
+    };
+    let taken = async |link: &mut C, batch: &[Take]| {
+        let answers = link.perform(batch).await.expect("answered");
+        let of = |answer| match answer {
+            Taken::Granted { fence, slots } => Some((fence, slots)),
+            Taken::Refused { .. } => None,
+        };
+        answers.into_iter().map(of).collect::<Vec<_>>()
+    };
+    // The rows have to be made first.
+    taken(link, &[take(1, 4)]).await;
+    let first = taken(link, &[take(1, 1), take(2, 2)]).await;
+    let [Some(one), Some(two)] = &first[..] else {
+        panic!("{first:?}");
+    };
+    assert!(two.0 > one.0);
+    let again = taken(link, &[take(2, 2), take(1, 1), take(3, 1)]).await;
+    assert_eq!(
+        again[..2],
+        [Some(two.clone()), Some(one.clone())],
+        "repeated"
+    );
+    let third = again[2].clone().expect("the last one");
+    assert_eq!(
+        third.1[..],
+        [4],
+        "what was repeated is not taken from others"
+    );
+    let renew = |(fence, slots): &(i64, std::sync::Arc<[i64]>)| Renew {
+        namespace: namespace.clone(),
+        key: "pool".to_owned(),
+        slots: slots.clone(),
+        fence: *fence,
+        ttl: 60_000_000,
+    };
+    let answers = link.perform(&[renew(one), renew(two), renew(&third)]).await;
+    assert_eq!(answers.expect("answered"), [true, true, true]);
+    assert_eq!(taken(link, &[take(4, 2)]).await, [None]);
+    let abandon = |acquisition| Abandon {
+        namespace: namespace.clone(),
+        key: "pool".to_owned(),
+        first: 1,
+        last: 4,
+        acquisition,
+    };
+    let answers = link.perform(&[abandon(2), abandon(9)]).await;
+    assert_eq!(answers.expect("answered"), [true, false]);
+    let next = taken(link, &[take(4, 2)]).await;
+    let next = next[0]
+        .clone()
+        .expect("free at once, whatever the minimum hold");
+    assert_eq!(next.1, two.1);
+    let answers = link.perform(&[abandon(2), abandon(1)]).await;
+    assert_eq!(answers.expect("answered"), [false, true]);
+    let answers = link.perform(&[renew(&next), renew(two)]).await;
+    assert_eq!(answers.expect("answered"), [true, false]);
 }
 
 /// Sends a value of every type, and NULL of every type, and gets them back.

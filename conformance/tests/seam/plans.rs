@@ -1,10 +1,12 @@
 //! What statements read, however full the tables are and whatever the statistics say.
 
 use conformance::cluster::Cluster;
+use lockapi::mutex::SweepMarks;
 use lockapi::queue::{CountJobs, Turn};
 use lockapi::seam::Operation;
-use lockapi::sight::ListRunning;
-use postgres::{Client, NoTls, SimpleQueryMessage};
+use lockapi::sight::{ListRunning, SweepNotes};
+use lockapi::{lease, limit};
+use postgres::{Client, NoTls, SimpleQueryMessage, SimpleQueryRow};
 
 /// A level or two more of an index, and pages that are not full.
 const SLACK: i64 = 60;
@@ -179,6 +181,97 @@ fn running_jobs_of_many_queues_are_found_at_the_front_of_each() {
     assert!(
         all <= one + 50 * 4 * (50 + 10),
         "{all} pages, {one} of one queue"
+    );
+}
+
+#[test]
+fn sweeps_read_no_more_than_their_part() {
+    let (url, _runtime) = database();
+    let mut client = Client::connect(&url, NoTls).expect("a connection");
+    let sweeps = [
+        (lease::Sweep::STATEMENT.sql, "'n', 'key 5', 0, 100"),
+        (SweepMarks::STATEMENT.sql, "'n', 'key 5', 100"),
+        (limit::Sweep::STATEMENT.sql, "'n', 'key 5', 100"),
+        (SweepNotes::STATEMENT.sql, "5, 100"),
+    ];
+    let fills = [
+        "SELECT",
+        "ANALYZE",
+        // More than the statistics know, and nothing of it old.
+        "INSERT INTO lockapi.lease (namespace, key, slot, fence, acquisition, owner, data, acquired_at, renewed_at,
+                                    expires_at)
+         SELECT 'n', 'key ' || n, 0, n, n, '', '', now(), now(), now() FROM generate_series(1, 50000) AS n;
+         INSERT INTO lockapi.fence_mark (namespace, key, fence)
+         SELECT 'n', 'key ' || n, n FROM generate_series(1, 50000) AS n;
+         INSERT INTO lockapi.rate_limit (namespace, key, tat)
+         SELECT 'n', 'key ' || n, extract(epoch FROM now()) * 1000000000 FROM generate_series(1, 50000) AS n;
+         INSERT INTO lockapi.lock_name (lock_key, namespace, name)
+         SELECT n, 'n', 'name ' || n FROM generate_series(1, 50000) AS n",
+        "ANALYZE",
+        "UPDATE pg_class SET reltuples = 0
+          WHERE relname IN ('lease', 'fence_mark', 'rate_limit', 'lock_name')",
+        "UPDATE pg_class SET reltuples = 10000000, relpages = 1000000
+          WHERE relname IN ('lease', 'fence_mark', 'rate_limit', 'lock_name')",
+    ];
+    for change in fills {
+        fill(&mut client, change);
+        for (sql, values) in sweeps {
+            // A row is looked at twice at most, and its page may hold no other.
+            let pages = pages(&mut client, sql, values);
+            assert!(pages < 800, "{pages} pages after {change}: {sql}");
+        }
+    }
+}
+
+/// How many rows a sweep deletes, and how many it looks at.
+fn sweep(client: &mut Client, sql: &str, values: &str) -> (i64, i64) {
+    let sql = format!("PREPARE it AS {sql}; EXECUTE it({values}); DEALLOCATE it");
+    let rows = client.simple_query(&sql).expect("swept");
+    let number = |row: &SimpleQueryRow, at| row.get(at).expect("a number").parse().expect("one");
+    let row = rows.iter().find_map(|message| match message {
+        SimpleQueryMessage::Row(row) => Some((number(row, 0), number(row, 1))),
+        _ => None,
+    });
+    row.expect("a row")
+}
+
+#[test]
+fn sweeps_delete_what_is_old_and_nothing_else() {
+    let (url, _runtime) = database();
+    let mut client = Client::connect(&url, NoTls).expect("a connection");
+    let role = format!("plans_{:016x}", fastrand::u64(..));
+    fill(
+        &mut client,
+        &format!(
+            "INSERT INTO lockapi.lease (namespace, key, slot, fence, acquisition, owner, data, acquired_at,
+                                        renewed_at, expires_at)
+             SELECT 'n', 'key ' || n, n, n, n, '', '', now(), now(), now() - n * interval '13 hours'
+               FROM generate_series(-3, 3) AS n;
+             INSERT INTO lockapi.fence_mark (namespace, key, fence, checked_at)
+             SELECT 'n', 'key ' || n, n, now() - n * interval '13 hours' FROM generate_series(0, 3) AS n;
+             CREATE ROLE {role};
+             GRANT USAGE ON SCHEMA lockapi TO {role};
+             GRANT SELECT, UPDATE, DELETE ON lockapi.fence_mark TO {role}"
+        ),
+    );
+    let leases = lease::Sweep::STATEMENT.sql;
+    let part = sweep(&mut client, leases, "'', '', 0, 4");
+    assert_eq!(part, (0, 4), "the first four");
+    assert_eq!(sweep(&mut client, leases, "'', '', 0, 9"), (2, 7));
+    assert_eq!(sweep(&mut client, leases, "'', '', 0, 9"), (0, 5));
+    let marks = SweepMarks::STATEMENT.sql;
+    let mut holder = Client::connect(&url, NoTls).expect("a connection");
+    fill(&mut holder, "SELECT pg_advisory_lock(8)");
+    fill(&mut client, &format!("SET ROLE {role}"));
+    let unseen = sweep(&mut client, marks, "'', '', 9");
+    assert_eq!(unseen, (0, 4), "how old the session is cannot be seen");
+    fill(&mut client, "RESET ROLE");
+    let younger = sweep(&mut client, marks, "'', '', 9");
+    assert_eq!(younger, (2, 4), "the session is younger");
+    assert_eq!(sweep(&mut client, marks, "'', '', 9"), (0, 2));
+    fill(
+        &mut client,
+        &format!("DROP OWNED BY {role}; DROP ROLE {role}"),
     );
 }
 

@@ -2,11 +2,11 @@
 
 use lockapi::engine::{Cancelled, Marker, Notify, Settle};
 use lockapi::id::{ClaimWorker, NextBlock, ReleaseWorker, RenewWorker};
-use lockapi::lease::{self, Acquire, Peek, Release, Renew, Sweep, Take};
+use lockapi::lease::{self, Abandon, Acquire, Peek, Release, Renew, Sweep, Take};
 use lockapi::limit::{self, Block, Charge, Ensure, Look, Refund, Reset};
 use lockapi::mutex::{
-    self, Awaited, Circle, Enlist, Flush, Interrupt, Relax, ReleaseOne, Step, Timeouts, TryIn,
-    TryOne, Wait, WaitIn,
+    self, Awaited, Circle, Enlist, Flush, Interrupt, Relax, ReleaseOne, Step, SweepMarks, Timeouts,
+    TryIn, TryOne, Wait, WaitIn,
 };
 use lockapi::queue;
 use lockapi::schedule;
@@ -27,6 +27,8 @@ pub(super) fn statements() -> Vec<Statement> {
         Peek::STATEMENT,
         lease::Check::STATEMENT,
         Sweep::STATEMENT,
+        Abandon::STATEMENT,
+        SweepMarks::STATEMENT,
         limit::Take::STATEMENT,
         Charge::STATEMENT,
         Ensure::STATEMENT,

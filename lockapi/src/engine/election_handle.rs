@@ -71,7 +71,9 @@ impl<C: Connector> Election for Named<C> {
     }
 
     async fn leader(&self) -> Result<Option<Holder>> {
-        self.0.peek(slot::LEADER).await
+        // Who has resigned does not lead, also while the minimum hold keeps others from it.
+        let holder = self.0.peek(slot::LEADER).await?;
+        Ok(holder.filter(|holder| !holder.released))
     }
 
     fn observe(&self) -> Box<dyn Observer> {
@@ -112,6 +114,8 @@ impl<C: Connector> Observer for Observing<C> {
         loop {
             let leader = self.slots.peek(slot::LEADER).await;
             let leader = leader.map_err(|error| error.during("observe"))?;
+            let left = leader.as_ref().map(|holder| holder.remaining);
+            let leader = leader.filter(|holder| !holder.released);
             let token = leader.as_ref().map_or(0, |leader| leader.token);
             if self.seen != Some(token) {
                 self.seen = Some(token);
@@ -122,8 +126,7 @@ impl<C: Connector> Observer for Observing<C> {
             } else {
                 PAUSES.0
             };
-            let left = leader.map_or(longest, |leader| leader.remaining);
-            let pause = left.clamp(SHORTEST_PAUSE, longest);
+            let pause = left.unwrap_or(longest).clamp(SHORTEST_PAUSE, longest);
             unless(core.links.keeper.sleep(pause), self.told.notified()).await;
         }
     }

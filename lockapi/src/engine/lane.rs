@@ -18,6 +18,12 @@ use crate::wait::{unless, yield_now};
 
 /// How often a statement is repeated that the server took back because it met with another.
 const DEADLOCKS: u32 = 8;
+/// How long a connection that is open may leave requests unanswered that have a limit of their own: it
+/// is replaced by a fresh one, which has their whole limit.
+const SILENCE: Duration = Duration::from_secs(1);
+/// How often the other tasks of a thread have their turn before a limit ends an attempt: a runtime whose
+/// thread the program has kept busy then has looked for an answer that is there already.
+const TURNS: u32 = 200;
 
 type Piles<N> = BTreeMap<(u8, TypeId), Box<dyn Pile<N>>>;
 
@@ -31,14 +37,34 @@ struct State<N> {
 /// Takes requests from anywhere and runs them on one connection.
 pub(crate) struct Lane<C: Connector> {
     links: Arc<Links<C>>,
+    /// A connection that is not used for so long is closed.
+    idle: Option<Duration>,
+    /// The limit of requests that have none of their own.
+    limit: Option<Duration>,
     state: Mutex<State<C::Connection>>,
     wake: Notify,
 }
 
 impl<C: Connector> Lane<C> {
     pub(crate) fn new(links: Arc<Links<C>>) -> Arc<Self> {
+        Self::with(links, None, None)
+    }
+
+    /// A lane that gives up a connection which is silent for long.
+    pub(crate) fn hurried(links: Arc<Links<C>>) -> Arc<Self> {
+        Self::with(links, None, Some(SILENCE))
+    }
+
+    /// A lane whose connection is closed when it is not used for `idle`.
+    pub(crate) fn occasional(links: Arc<Links<C>>, idle: Duration) -> Arc<Self> {
+        Self::with(links, Some(idle), None)
+    }
+
+    fn with(links: Arc<Links<C>>, idle: Option<Duration>, limit: Option<Duration>) -> Arc<Self> {
         Arc::new(Self {
             links,
+            idle,
+            limit,
             state: Mutex::new(State {
                 piles: BTreeMap::new(),
                 running: false,
@@ -132,9 +158,17 @@ impl<C: Connector> Lane<C> {
             };
             let wait = apart.wait(keeper.now());
             if piles.is_empty() && wait != Some(Duration::ZERO) {
-                match wait {
-                    Some(wait) => drop(unless(keeper.sleep(wait), self.wake.notified()).await),
-                    None => self.wake.notified().await,
+                match (wait, self.idle) {
+                    (Some(wait), _) => drop(unless(keeper.sleep(wait), self.wake.notified()).await),
+                    (None, Some(idle)) if link.is_some() => {
+                        if unless(keeper.sleep(idle), self.wake.notified())
+                            .await
+                            .is_none()
+                        {
+                            link = None;
+                        }
+                    }
+                    (None, _) => self.wake.notified().await,
                 }
                 continue;
             }
@@ -170,25 +204,42 @@ impl<C: Connector> Lane<C> {
         pile: &mut dyn Pile<C::Connection>,
         patience: Duration,
     ) -> Result<(), Failure> {
+        let limit = pile.limit().or(self.limit);
+        // Waiting for a lock is no silence.
+        let patience = limit.map_or(patience, |limit| patience.min(limit / 4));
         let mut tries = 2;
         let mut deadlocks = DEADLOCKS;
         let mut before: Option<Failure> = None;
         loop {
             tries -= 1;
-            let outcome = match link {
-                Some(open) => match open.prepare(patience, !pile.is_repeatable()).await {
-                    Ok(()) => pile.serve(open).await,
-                    Err(failure) => Err(failure),
-                },
-                None => match self.links.open(watch, patience).await {
-                    Ok(open) => pile.serve(link.insert(open)).await,
-                    Err(failure) => Err(failure),
-                },
+            let limit = match link {
+                Some(_) => limit.map(|limit| limit.min(SILENCE)),
+                None => limit,
             };
-            let Err(failure) = outcome else {
+            let mut opened = link.is_some();
+            let attempt = async {
+                match link {
+                    Some(open) => {
+                        open.prepare(patience, !pile.is_repeatable()).await?;
+                        pile.serve(open).await
+                    }
+                    None => {
+                        let open = self.links.open(watch, patience).await?;
+                        opened = true;
+                        pile.serve(link.insert(open)).await
+                    }
+                }
+            };
+            let outcome = match limit {
+                Some(limit) => self.within(limit, attempt).await,
+                None => attempt.await,
+            };
+            let Err(mut failure) = outcome else {
                 return Ok(());
             };
-            let open = link.is_some();
+            if !opened {
+                failure = failure.undone();
+            }
             if failure.broken {
                 *link = None;
             }
@@ -208,11 +259,30 @@ impl<C: Connector> Lane<C> {
             // What took too long once would do so again, and keep the others waiting.
             let late = failure.sqlstate.as_deref() == Some("57014");
             let harmless = !failure.sent || pile.is_repeatable();
-            if tries == 0 || !open || !again || late || !harmless {
+            if tries == 0 || !opened || !again || late || !harmless {
                 return Err(unknown.unwrap_or(failure));
             }
             before = unknown.or(Some(failure));
         }
+    }
+
+    /// Runs an attempt, and takes it for unanswered after `limit`.
+    async fn within(
+        &self,
+        limit: Duration,
+        attempt: impl Future<Output = Result<(), Failure>>,
+    ) -> Result<(), Failure> {
+        let keeper = &self.links.keeper;
+        let up = async {
+            keeper.sleep(limit).await;
+            for _ in 0..TURNS {
+                yield_now().await;
+            }
+        };
+        unless(up, attempt).await.unwrap_or_else(|| {
+            let message = format!("the server did not answer within {limit:?}");
+            Err(Failure::statement(None, true, message))
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, State<C::Connection>> {

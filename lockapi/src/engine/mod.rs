@@ -55,6 +55,7 @@ mod semaphore_handle;
 mod settle;
 mod sight;
 mod slots;
+mod sweeps;
 mod watch;
 
 pub use cancel::{Cancelled, Process};
@@ -80,6 +81,7 @@ use queues::Queues;
 pub use settle::{Settle, Settled};
 use sight::{Names, Noting};
 use slots::Slots;
+use sweeps::Sweeps;
 
 /// How long migrations may take: another process may be applying them.
 const MIGRATION_TIMEOUT: Duration = Duration::from_mins(1);
@@ -88,8 +90,9 @@ const MIGRATION_TIMEOUT: Duration = Duration::from_mins(1);
 ///
 /// Backend crates wrap it. It opens two connections for the probe and closes them again; further
 /// connections are opened when the first primitive of their kind is used: one for statements on
-/// tables, one for jobs, two for rate limits, one that holds mutexes, up to [`Options::waiters`] that
-/// wait for mutexes, and one that hears notifications.
+/// tables, one for renewals of leases and heartbeats of deliveries, one for jobs, two for rate limits,
+/// one that holds mutexes, up to [`Options::waiters`] that wait for mutexes, and one that hears
+/// notifications. One more is opened from time to time, to delete old rows.
 ///
 /// # Errors
 /// `Invalid` for bad options, `Unavailable` when the server cannot be reached or is a standby.
@@ -128,11 +131,10 @@ pub(crate) async fn start_with<C: Connector>(
         })
     })
     .await?;
-    Ok(Arc::new(Engine(Core::new(
-        name,
-        options.clone(),
-        links(mode),
-    ))))
+    let core = Core::new(name, options.clone(), links(mode));
+    Ok(Arc::new(Engine(
+        core.map_err(|error| error.during("connect"))?,
+    )))
 }
 
 /// Runs `work` where the connector runs lanes.
@@ -164,8 +166,10 @@ struct Core<C: Connector> {
     links: Arc<Links<C>>,
     lane: Arc<Lane<C>>,
     leases: Arc<Leases<C>>,
-    /// Jobs have a connection of their own: renewals do not wait behind them.
+    /// Renewals of leases and heartbeats of deliveries, and nothing else.
+    renewals: Arc<Lane<C>>,
     jobs: Arc<Lane<C>>,
+    sweeps: Arc<Sweeps<C>>,
     queues: Arc<Queues<C>>,
     limits: Arc<Limits<C>>,
     locks: Arc<Locks>,
@@ -175,21 +179,29 @@ struct Core<C: Connector> {
 }
 
 impl<C: Connector> Core<C> {
-    fn new(name: &'static str, options: Options, links: Arc<Links<C>>) -> Arc<Self> {
+    fn new(name: &'static str, options: Options, links: Arc<Links<C>>) -> Result<Arc<Self>> {
         let keeper = links.keeper.clone();
         let lane = Lane::new(Arc::clone(&links));
-        let leases = Leases::new(Arc::clone(&lane), keeper.clone());
+        let renewals = Lane::hurried(Arc::clone(&links));
+        let sweeps = Sweeps::new(&links);
+        let leases = Leases::new(
+            Arc::clone(&lane),
+            Arc::clone(&renewals),
+            Arc::clone(&sweeps),
+            keeper.clone(),
+        );
         let jobs = Lane::new(Arc::clone(&links));
-        let queues = Queues::new(Arc::clone(&jobs), keeper);
+        let queues = Queues::new(Arc::clone(&jobs), Arc::clone(&renewals), keeper);
         let names = Arc::<Names>::default();
         let namespace: Arc<str> = options.namespace.into();
         let observe = options.notes.then(|| {
             let noting = Noting::new(
                 Arc::clone(&jobs),
+                Arc::clone(&sweeps),
                 Arc::clone(&names),
                 Arc::clone(&namespace),
-            );
-            Box::new(move |observed| noting.look(observed)) as Box<_>
+            )?;
+            Ok(Box::new(move |observed| noting.look(observed)) as Box<_>)
         });
         let limits = LockLimits {
             waiters: options.waiters,
@@ -198,7 +210,7 @@ impl<C: Connector> Core<C> {
             observed: options.notes,
             seed: fastrand::u64(..),
         };
-        let locks = Locks::new(links.keeper.clone(), limits, observe);
+        let locks = Locks::new(links.keeper.clone(), limits, observe.transpose()?);
         let (weak, spawning) = (Arc::downgrade(&locks), Arc::clone(&links));
         locks.start_with(move |session| {
             let Some(locks) = weak.upgrade() else {
@@ -213,22 +225,24 @@ impl<C: Connector> Core<C> {
             spawning.connector.spawn(name, Box::pin(worker));
         });
         let notices = Notices::new(Arc::clone(&links));
-        let limits = Limits::new(Arc::clone(&namespace), &links);
-        Arc::new(Self {
+        let limits = Limits::new(Arc::clone(&namespace), &links, Arc::clone(&sweeps));
+        Ok(Arc::new(Self {
             name,
             namespace,
             warn: options.warn,
             links,
             lane,
             leases,
+            renewals,
             jobs,
+            sweeps,
             queues,
             limits,
             locks,
             names,
             contended: Arc::default(),
             notices,
-        })
+        }))
     }
 
     /// What is told of something that belongs to a key.
@@ -258,7 +272,9 @@ impl<C: Connector> Drop for Core<C> {
         self.locks.close();
         self.notices.close();
         self.lane.close();
+        self.renewals.close();
         self.jobs.close();
+        self.sweeps.close();
         self.limits.close();
     }
 }
@@ -301,11 +317,13 @@ impl<C: Connector> Backend for Engine<C> {
             return Err(Error::new(ErrorKind::Unsupported, "mutex", message).on(&key));
         }
         self.0.check_lock(&key, "mutex")?;
+        self.0.leases.sweep_marks_later();
         Ok(mutex_handle::open(&self.0, key))
     }
 
     fn open_rw_lock(&self, key: Key) -> Result<Arc<dyn RwLock>> {
         self.0.check_lock(&key, "rw_lock")?;
+        self.0.leases.sweep_marks_later();
         Ok(mutex_handle::open_rw(&self.0, key))
     }
 

@@ -64,7 +64,8 @@ impl Options {
 
     /// How long a statement may go unanswered before its connection is given up, and how long a
     /// request waits for what somebody's open transaction has locked; 5 s unless set, at least 2 s. The
-    /// server gives a statement up after nine tenths of it.
+    /// server gives a statement up after nine tenths of it. Renewals of leases and heartbeats of
+    /// deliveries are given up earlier, as their time to live demands.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;

@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::future::Future;
 use std::pin::Pin;
+use std::time::Duration;
 
 use super::contain;
 use super::link::Link;
@@ -22,6 +23,17 @@ pub(crate) trait Queued: Operation {
     const NAME: &'static str;
     /// Whether a request whose answer was lost may be sent again.
     const REPEATABLE: bool = true;
+
+    /// The same of one request.
+    fn is_repeatable(&self) -> bool {
+        Self::REPEATABLE
+    }
+
+    /// How long its answer may take, if not as long as any on the lane: on a connection that is open,
+    /// and again, with the time that connecting takes, on a fresh one.
+    fn limit(&self) -> Option<Duration> {
+        None
+    }
 
     /// How much of a statement it takes; a statement has room for 2048.
     fn weight(&self) -> usize {
@@ -78,6 +90,10 @@ pub(crate) trait Pile<N>: Send + 'static {
     fn refuse(&mut self, failure: &Failure);
     /// Whether a statement whose answer was lost may be sent again.
     fn is_repeatable(&self) -> bool;
+    /// The shortest time that an answer may take of those that the next statement would carry.
+    fn limit(&self) -> Option<Duration> {
+        None
+    }
     fn is_empty(&self) -> bool;
 
     /// Fails all.
@@ -201,7 +217,14 @@ impl<O: Queued, N: Connection + 'static> Pile<N> for Requests<O> {
     }
 
     fn is_repeatable(&self) -> bool {
-        O::REPEATABLE
+        self.asked[self.start()..].iter().all(Queued::is_repeatable)
+    }
+
+    fn limit(&self) -> Option<Duration> {
+        self.asked[self.start()..]
+            .iter()
+            .filter_map(Queued::limit)
+            .min()
     }
 
     fn is_empty(&self) -> bool {

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use super::Core;
 use super::contention::Counting;
 use super::lane::ended;
-use super::leases::{Asked, Claim, Refused, What};
+use super::leases::{Asked, Claim, Granted, Refused, What};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::{Fence, Proof};
 use crate::key::Key;
@@ -46,7 +46,7 @@ impl<C: Connector> Handle<C> {
     }
 }
 
-type Attempt<C> = Result<std::result::Result<Claim<C>, Refused>>;
+type Attempt<C> = Result<Granted<C>>;
 
 impl<C: Connector> Slots<C> {
     /// `primitive` is what errors tell.
@@ -244,7 +244,7 @@ impl<C: Connector> Slots<C> {
                 Err(refused) => refused.held_for,
             };
             let jitter = pause.mul_f64(0.5 + fastrand::f64());
-            let nap = jitter.min(left.max(SHORTEST_PAUSE));
+            let nap = left.map_or(jitter, |left| jitter.min(left.max(SHORTEST_PAUSE)));
             unless(core.links.keeper.sleep(nap), released).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }

@@ -180,7 +180,7 @@ impl Operation for ClaimWorker {
     }
 
     fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
-        let now = world.unix();
+        let now = world.now;
         let rows = (1..).zip(batch).map(|(n, one)| {
             let layout = world.ids.layout(now, one);
             let claimed = (layout == Some((one.worker_bits, one.sequence_bits, one.epoch))
@@ -244,7 +244,7 @@ impl Operation for RenewWorker {
     }
 
     fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
-        let now = world.unix();
+        let now = world.now;
         let rows = (1..).zip(batch).map(|(n, one)| {
             let floor = maybe_int(world.ids.renew(now, one));
             Row(vec![Value::Int(n), floor, Value::Int(now)])
@@ -279,7 +279,7 @@ impl Operation for ReleaseWorker {
     }
 
     fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
-        let now = world.unix();
+        let now = world.now;
         Some(flag_rows(batch, |one| world.ids.release(now, one)))
     }
 }

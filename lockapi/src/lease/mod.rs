@@ -9,14 +9,17 @@ use async_trait::async_trait;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::key::{Key, check_name};
+use crate::random;
 
 mod model;
 mod operations;
 mod take;
+mod upkeep;
 
 pub(crate) use model::Table;
-pub use operations::{Acquire, Acquired, Check, Peek, Peeked, Release, Renew, Sweep};
+pub use operations::{Acquire, Acquired, Check, Peek, Peeked, Release, Renew};
 pub use take::{Take, Taken};
+pub use upkeep::{Abandon, Sweep};
 
 /// The slots of a key that are not permits of a semaphore, which are numbered from 1.
 pub(crate) mod slot {
@@ -56,7 +59,9 @@ pub struct Terms {
 impl Terms {
     /// Terms with this time to live, renewed automatically, without minimum hold.
     ///
-    /// A holder that dies is replaced after `ttl`. Renewals happen three times in a `ttl`.
+    /// A holder that dies is replaced after `ttl`. Renewals happen three times in a `ttl`. With 2 s or
+    /// more a lease survives a connection that falls silent, if a fresh one can be opened within a
+    /// quarter of the `ttl`; a shorter one may be lost to it.
     #[must_use]
     pub fn new(ttl: Duration) -> Self {
         Self {
@@ -137,32 +142,38 @@ impl Terms {
     }
 
     /// The request that these terms make; only after [`check`](Self::check).
-    pub(crate) fn acquire(&self, namespace: &str, key: &str, slot: i64) -> Acquire {
-        Acquire {
+    pub(crate) fn acquire(&self, namespace: &str, key: &str, slot: i64) -> Result<Acquire> {
+        Ok(Acquire {
             namespace: namespace.to_owned(),
             key: key.to_owned(),
             slot,
-            acquisition: fastrand::i64(..),
+            acquisition: random::number()?,
             ttl: micros(self.ttl),
             hold: micros(self.minimum_hold),
             owner: self.owner_or_process(),
             data: self.data.clone(),
-        }
+        })
     }
 
     /// The request for `count` of the permits of a semaphore; only after [`check`](Self::check).
-    pub(crate) fn take(&self, namespace: &str, key: &str, permits: i64, count: i64) -> Take {
-        Take {
+    pub(crate) fn take(
+        &self,
+        namespace: &str,
+        key: &str,
+        permits: i64,
+        count: i64,
+    ) -> Result<Take> {
+        Ok(Take {
             namespace: namespace.to_owned(),
             key: key.to_owned(),
             permits,
             count,
-            acquisition: fastrand::i64(..),
+            acquisition: random::number()?,
             ttl: micros(self.ttl),
             hold: micros(self.minimum_hold),
             owner: self.owner_or_process(),
             data: self.data.clone(),
-        }
+        })
     }
 
     fn owner_or_process(&self) -> String {
@@ -194,6 +205,15 @@ pub(crate) fn micros(duration: Duration) -> i64 {
 ///   run alike. It learns it while the network is silent and while the async runtime is starved.
 ///   A process that is stopped learns it when it continues: protect writes with the [`Fence`].
 /// - Automatic renewal never revives a lease that ended.
+/// - What was granted without anybody being told of it, or later than it was surely held, goes back at
+///   once, also when it has a minimum hold.
+///
+/// # When the server's clock is set
+/// Set ahead, it ends leases early by the step. Another may then be granted one while its former
+/// holder still believes to hold it, until that renews, which is within a third of the ttl, or checks
+/// in: the former holder's [`Fence`] is refused from then on. Set back, it makes leases that were
+/// granted or renewed before last longer by the step: nobody else has them in that time, and one whose
+/// holder died is free only afterwards. A renewal counts from the new time.
 ///
 /// # Cancel safety
 /// Every future may be dropped at any point: a lease that was acquired meanwhile is released.
@@ -205,8 +225,9 @@ pub trait Lease: Send + Sync + fmt::Debug {
     /// Acquires it if it is free; `None` when another holds it.
     ///
     /// # Errors
-    /// `Unavailable`. `Indeterminate` when the answer never came although the request was repeated:
-    /// if it was acquired, it ends by itself after its time to live.
+    /// `Unavailable`, also when it was granted too late, after its time to live as counted here, and
+    /// given back. `Indeterminate` when the answer never came although the request was repeated: if it
+    /// was acquired it is given back in the background, or ends by itself after its time to live.
     async fn try_acquire(&self) -> Result<Option<Box<dyn LeaseGuard>>>;
 
     /// Waits until it is acquired.
@@ -221,7 +242,8 @@ pub trait Lease: Send + Sync + fmt::Debug {
     /// `TimedOut`; otherwise as for [`try_acquire`](Self::try_acquire).
     async fn acquire_timeout(&self, timeout: Duration) -> Result<Box<dyn LeaseGuard>>;
 
-    /// Reads who holds it; `None` when it is free.
+    /// Reads who holds it; `None` when it is free. A lease that was [released](Holder::released)
+    /// before its minimum hold ended is not free yet.
     ///
     /// # Errors
     /// `Unavailable`.
@@ -242,6 +264,9 @@ pub struct Holder {
     pub age: Duration,
     /// How long it is still held unless it is renewed.
     pub remaining: Duration,
+    /// Whether the holder has released it, and it is only kept from others until its
+    /// [minimum hold](Terms::minimum_hold) ends.
+    pub released: bool,
 }
 
 impl From<Peeked> for Holder {
@@ -253,6 +278,7 @@ impl From<Peeked> for Holder {
             token: peeked.fence,
             age: duration(peeked.age),
             remaining: duration(peeked.remaining),
+            released: peeked.released,
         }
     }
 }

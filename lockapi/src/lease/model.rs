@@ -1,9 +1,11 @@
 //! What the table of leases means, in memory.
 
 use std::collections::BTreeMap;
+use std::ops::Bound::{Excluded, Unbounded};
 
 use super::operations::{Acquire, Acquired, Peeked};
 use super::take::{Take, Taken};
+use super::upkeep::Abandon;
 use crate::fence::HAND_OVER_BITS;
 
 const DAY: i64 = 24 * 3600 * 1_000_000;
@@ -70,14 +72,26 @@ impl Table {
         mut next_fence: impl FnMut() -> i64,
         batch: &[Take],
     ) -> Vec<Taken> {
-        let lines: Vec<_> = batch
-            .iter()
-            .map(|want| Line::of(self, now, batch, want))
-            .collect();
+        let again: Vec<_> = batch.iter().map(|want| self.again(now, want)).collect();
+        let is_fresh = |at: usize| again[at].is_none();
+        let fresh: Vec<_> = (0..batch.len()).filter(|at| is_fresh(*at)).collect();
+        let fresh: Vec<&Take> = fresh.into_iter().map(|at| &batch[at]).collect();
+        let lines = batch.iter().map(|want| Line::of(self, now, &fresh, want));
+        let lines: Vec<_> = lines.collect();
         let mut answers = Vec::new();
         for (at, (want, line)) in batch.iter().zip(&lines).enumerate() {
-            let before = batch[..at].iter().filter(|other| other.same_key(want));
-            let before: i64 = before.map(|other| other.count).sum();
+            if let Some((fence, slots)) = &again[at] {
+                for slot in slots {
+                    self.give(now, want, *slot, *fence);
+                }
+                answers.push(Taken::Granted {
+                    fence: *fence,
+                    slots: slots.as_slice().into(),
+                });
+                continue;
+            }
+            let before = (0..at).filter(|other| is_fresh(*other) && batch[*other].same_key(want));
+            let before: i64 = before.map(|other| batch[other].count).sum();
             let part = |nth: i64| usize::try_from(nth).unwrap_or(usize::MAX);
             let given = line.free.get(part(before)..part(before + want.count));
             answers.push(match given {
@@ -115,6 +129,19 @@ impl Table {
         answers
     }
 
+    /// What a request has that came before, with its token; only if it has all that it wants.
+    fn again(&self, now: i64, want: &Take) -> Option<(i64, Vec<i64>)> {
+        let rows = self.of_key(&want.namespace, &want.key, want.permits);
+        let had = rows.filter(|((.., slot), row)| {
+            *slot > 0 && row.is_held(now) && row.acquisition == want.acquisition
+        });
+        let had: Vec<_> = had.map(|((.., slot), row)| (row.fence, *slot)).collect();
+        let (fence, _) = *had.first()?;
+        let all = i64::try_from(had.len()) == Ok(want.count);
+        let one = had.iter().all(|(of, _)| *of == fence);
+        (all && one).then(|| (fence, had.into_iter().map(|(_, slot)| slot).collect()))
+    }
+
     fn give(&mut self, now: i64, want: &Take, slot: i64, fence: i64) {
         let row = Row {
             fence,
@@ -134,7 +161,8 @@ impl Table {
     pub(crate) fn all_held(&self, now: i64) -> impl Iterator<Item = (&str, &str, i64, Peeked)> {
         self.rows.keys().filter_map(move |place| {
             let (namespace, key, slot) = place;
-            Some((&**namespace, &**key, *slot, self.peek(now, place)?))
+            let held = self.peek(now, place).filter(|peeked| !peeked.released)?;
+            Some((&**namespace, &**key, *slot, held))
         })
     }
 
@@ -185,31 +213,56 @@ impl Table {
 
     pub(crate) fn peek(&self, now: i64, place: &Place) -> Option<Peeked> {
         let row = self.rows.get(place)?;
-        row.is_held(now).then(|| Peeked {
+        (row.expires_at > now).then(|| Peeked {
             owner: row.owner.clone(),
             data: row.data.clone(),
             fence: row.fence,
             age: now - row.acquired_at,
             remaining: row.expires_at - now,
+            released: row.released,
         })
     }
 
     /// The slots of a key that are held.
     pub(crate) fn held(&self, now: i64, namespace: &str, key: &str) -> Vec<(i64, Peeked)> {
         self.of_key(namespace, key, i64::MAX)
+            .filter(|(_, row)| row.is_held(now))
             .filter_map(|(place, _)| Some((place.2, self.peek(now, place)?)))
             .collect()
     }
 
-    pub(crate) fn sweep(&mut self, now: i64, limit: i64) -> i64 {
-        let before = now - DAY;
-        let mut deleted = 0;
-        self.rows.retain(|_, row| {
-            let old = row.expires_at < before && deleted < limit;
-            deleted += i64::from(old);
-            !old
-        });
-        deleted
+    /// Answers how many were deleted, and what was looked at.
+    pub(crate) fn sweep(&mut self, now: i64, after: &Place, most: i64) -> (i64, Vec<Place>) {
+        let rows = self.rows.range((Excluded(after), Unbounded));
+        let part: Vec<_> = rows
+            .take(usize::try_from(most).unwrap_or_default())
+            .collect();
+        let old = |row: &Row| row.expires_at < now - DAY;
+        let gone: Vec<_> = part.iter().filter(|(_, row)| old(row)).collect();
+        let gone: Vec<Place> = gone
+            .into_iter()
+            .map(|(place, _)| (*place).clone())
+            .collect();
+        let part = part.into_iter().map(|(place, _)| place.clone()).collect();
+        for place in &gone {
+            self.rows.remove(place);
+        }
+        (i64::try_from(gone.len()).unwrap_or(i64::MAX), part)
+    }
+
+    /// Frees what an acquisition got; answers whether it had got something.
+    pub(crate) fn abandon(&mut self, now: i64, want: &Abandon) -> bool {
+        let place = |slot| (want.namespace.clone(), want.key.clone(), slot);
+        let mut found = false;
+        for (_, row) in self.rows.range_mut(place(want.first)..=place(want.last)) {
+            if row.is_held(now) && row.acquisition == want.acquisition {
+                row.released = true;
+                row.held_until = now;
+                row.expires_at = now;
+                found = true;
+            }
+        }
+        found
     }
 
     fn of(&mut self, place: &Place, fence: i64) -> Option<&mut Row> {
@@ -232,7 +285,7 @@ struct Line {
 }
 
 impl Line {
-    fn of(table: &Table, now: i64, batch: &[Take], want: &Take) -> Self {
+    fn of(table: &Table, now: i64, batch: &[&Take], want: &Take) -> Self {
         let all = || batch.iter().filter(|other| other.same_key(want));
         let permits = all().map(|other| other.permits).max().unwrap_or_default();
         let wanted = all().map(|other| other.count).sum::<i64>();

@@ -76,7 +76,7 @@ pub struct Peek {
     pub slot: i64,
 }
 
-/// The answer to a [`Peek`] of a lease that is held; times in microseconds.
+/// The answer to a [`Peek`] of a lease that is not free; times in microseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peeked {
     /// Who holds it.
@@ -89,6 +89,8 @@ pub struct Peeked {
     pub age: i64,
     /// How long it is still held unless it is renewed.
     pub remaining: i64,
+    /// Whether it was released, and is only kept from others until its minimum hold ends.
+    pub released: bool,
 }
 
 /// Checks one holder inside a transaction; a batch of one.
@@ -102,13 +104,6 @@ pub struct Check {
     pub slots: Arc<[i64]>,
     /// The holder's token.
     pub fence: i64,
-}
-
-/// Deletes rows of leases that ended long ago; a batch of one.
-#[derive(Clone, Copy, Debug)]
-pub struct Sweep {
-    /// How many rows at most.
-    pub limit: i64,
 }
 
 impl Operation for Acquire {
@@ -252,6 +247,7 @@ impl Operation for Peek {
             Type::Int,
             Type::Int,
             Type::Int,
+            Type::Bool,
         ],
     };
 
@@ -271,6 +267,7 @@ impl Operation for Peek {
                 fence: row.int(3)?,
                 age: row.int(4)?,
                 remaining: row.int(5)?,
+                released: row.bool(6)?,
             })
         })
     }
@@ -285,6 +282,7 @@ impl Operation for Peek {
                 Value::Int(held.fence),
                 Value::Int(held.age),
                 Value::Int(held.remaining),
+                Value::Bool(held.released),
             ]))
         });
         Some(rows.collect())
@@ -325,33 +323,9 @@ impl Operation for Check {
         let one = batch.first()?;
         let held = one.slots.iter().filter(|slot| {
             let held = world.peek_lease(&one.namespace, &one.key, **slot);
-            held.is_some_and(|held| held.fence == one.fence)
+            held.is_some_and(|held| held.fence == one.fence && !held.released)
         });
         Some(held.map(|_| Row(vec![Value::Bool(true)])).collect())
-    }
-}
-
-impl Operation for Sweep {
-    type Output = i64;
-
-    const STATEMENT: Statement = Statement {
-        name: "lease.sweep",
-        sql: include_str!("sweep.sql"),
-        params: &[Type::Int],
-        columns: &[Type::Int],
-    };
-
-    fn params(batch: &[Self]) -> Vec<Value> {
-        batch.iter().map(|one| Value::Int(one.limit)).collect()
-    }
-
-    fn decode(_: &[Self], rows: Rows) -> Result<Vec<i64>, Failure> {
-        rows.into_iter().map(|mut row| row.int(0)).collect()
-    }
-
-    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
-        let deleted = world.sweep_leases(batch.first()?.limit);
-        Some(vec![Row(vec![Value::Int(deleted)])])
     }
 }
 

@@ -9,6 +9,7 @@ WITH want AS MATERIALIZED (
     SELECT w.*
       FROM unnest($1::text[], $2::text[], $3::int8[], $4::int8[])
            WITH ORDINALITY AS w (namespace, key, slot, fence, n)
+     ORDER BY w.namespace, w.key, w.slot
 ), released AS (
     UPDATE lockapi.lease AS l
        SET released_at = coalesce(l.released_at, pg_catalog.clock_timestamp()),

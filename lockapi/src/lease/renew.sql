@@ -4,11 +4,13 @@
 -- is inserted and nothing is taken over.
 -- Index: the primary key of lease; no indexed column changes, so the update is HOT.
 -- Race: a taker that locked the row first has ended the lease, which the predicate sees when it is
--- evaluated again on the new row. Takers never wait for rows, so a batch cannot deadlock with one.
+-- evaluated again on the new row. Takers never wait for rows; renewals and releases, which travel on
+-- different connections, lock rows in the order of their keys.
 WITH want AS MATERIALIZED (
     SELECT w.*
       FROM unnest($1::text[], $2::text[], $3::int8[], $4::int8[], $5::int8[])
            WITH ORDINALITY AS w (namespace, key, slot, fence, ttl, n)
+     ORDER BY w.namespace, w.key, w.slot
 ), renewed AS (
     UPDATE lockapi.lease AS l
        SET renewed_at = pg_catalog.clock_timestamp(),

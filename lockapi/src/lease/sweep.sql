@@ -1,19 +1,36 @@
--- Deletes rows of leases that ended more than a day ago, at most $1 of them.
+-- Deletes rows of leases that ended more than a day ago, among the $4 rows that follow the key $1, $2, $3.
 --
--- Promises: no decision changes, because an ended lease and no row are the same to a taker.
--- Index: none, it scans the table; it runs seldom.
--- Race: a taker that drew its token before the deletion would have had to wait for a day. Rows
--- that somebody has locked are left for the next time.
-WITH old AS MATERIALIZED (
-    SELECT l.namespace, l.key, l.slot
+-- Promises: no decision changes, because an ended lease and no row are the same to a taker. Answers how
+-- many rows were deleted, how many were looked at, and the last of those.
+-- Index: the primary key of lease, so many rows of it.
+-- Race: a taker that drew its token before the deletion would have had to wait for a day. A row that
+-- was taken meanwhile is judged again when it is locked; one that somebody has locked is left for the
+-- next time.
+WITH part AS MATERIALIZED (
+    SELECT l.namespace, l.key, l.slot, l.expires_at
       FROM lockapi.lease AS l
-     WHERE l.expires_at < pg_catalog.statement_timestamp() - interval '1 day'
-     LIMIT $1::int8
-       FOR UPDATE OF l SKIP LOCKED
+     WHERE (l.namespace, l.key, l.slot) > ($1::text, $2::text, $3::int8)
+     ORDER BY l.namespace, l.key, l.slot
+     LIMIT $4::int8
+), old AS MATERIALIZED (
+    SELECT o.at
+      FROM part AS p
+     CROSS JOIN LATERAL (
+           SELECT l.ctid AS at
+             FROM lockapi.lease AS l
+            WHERE l.namespace = p.namespace AND l.key = p.key AND l.slot = p.slot
+              AND l.expires_at < pg_catalog.statement_timestamp() - interval '1 day'
+              FOR UPDATE OF l SKIP LOCKED) AS o
+     WHERE p.expires_at < pg_catalog.statement_timestamp() - interval '1 day'
 ), gone AS (
     DELETE FROM lockapi.lease AS l
-     USING old AS o
-     WHERE l.namespace = o.namespace AND l.key = o.key AND l.slot = o.slot
+     WHERE l.ctid = ANY (ARRAY(SELECT o.at FROM old AS o))
     RETURNING 1
 )
-SELECT pg_catalog.count(*) AS deleted FROM gone
+SELECT (SELECT pg_catalog.count(*) FROM gone) AS deleted,
+       (SELECT pg_catalog.count(*) FROM part) AS seen,
+       p.namespace::text, p.key::text, p.slot::int8
+  FROM (SELECT) AS one
+  LEFT JOIN LATERAL (
+       SELECT p.namespace, p.key, p.slot FROM part AS p
+        ORDER BY p.namespace DESC, p.key DESC, p.slot DESC LIMIT 1) AS p ON true

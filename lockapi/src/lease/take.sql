@@ -3,20 +3,48 @@
 -- Promises: a slot is given to at most one acquisition at a time, judged by the server's clock on
 -- the locked row; an acquisition gets all the slots that it asks for, or none; requests for one key
 -- are served in their order in the batch, up to the first that there are not enough slots for;
--- nobody waits for a row. A slot that an earlier run of this statement gave to an acquisition of the
--- batch is free: nobody was told of it.
--- Index: the primary key of lease, from slot 1 upwards until there are enough.
--- Race: two takers of an ended slot meet at FOR UPDATE, where the second skips. Slots that have no
+-- nobody waits for a row. A request repeated with the same acquisition number gets the same token and
+-- slots again, as long as it has all of them; otherwise those that it has are free, because nobody
+-- works under them.
+-- Index: the primary key of lease: the slots of a key, of which there are at most 1,024.
+-- Race: two takers of an ended slot meet at FOR UPDATE, where the second skips. A repetition that
+-- comes while the first run has not committed does not see it, skips its rows, and may get others. Slots that have no
 -- row yet are not given but created, free, and the answer says to ask again: what a concurrent taker
 -- creates meets ON CONFLICT, and taking less than all is never to be undone.
 WITH want AS MATERIALIZED (
-    SELECT w.*, (sum(w.count) OVER (PARTITION BY w.namespace, w.key ORDER BY w.n))::int8 AS upto
+    SELECT w.*
       FROM unnest($1::text[], $2::text[], $3::int8[], $4::int8[], $5::int8[], $6::int8[], $7::int8[],
                   $8::text[], $9::text[])
            WITH ORDINALITY AS w (namespace, key, permits, count, acquisition, ttl, hold, owner, data, n)
+), had AS MATERIALIZED (
+    SELECT w.n, w.count, l.namespace, l.key, l.slot, l.fence
+      FROM want AS w
+      JOIN lockapi.lease AS l ON l.namespace = w.namespace AND l.key = w.key AND l.slot BETWEEN 1 AND w.permits
+     WHERE l.acquisition = w.acquisition AND l.released_at IS NULL
+       AND l.expires_at > pg_catalog.clock_timestamp()
+     ORDER BY l.namespace, l.key, l.slot
+       FOR UPDATE OF l SKIP LOCKED
+), again AS MATERIALIZED (
+    SELECT h.n, min(h.fence) AS fence, array_agg(h.slot::int8 ORDER BY h.slot) AS slots
+      FROM had AS h
+     GROUP BY h.n, h.count
+    HAVING count(*) = h.count AND min(h.fence) = max(h.fence)
+), prolonged AS (
+    UPDATE lockapi.lease AS l
+       SET renewed_at = pg_catalog.clock_timestamp(),
+           held_until = pg_catalog.clock_timestamp() + nullif(w.hold, 0) * interval '1 microsecond',
+           expires_at = pg_catalog.clock_timestamp() + w.ttl * interval '1 microsecond'
+      FROM again AS a
+      JOIN want AS w ON w.n = a.n
+      JOIN had AS h ON h.n = a.n
+     WHERE l.namespace = h.namespace AND l.key = h.key AND l.slot = h.slot
+), fresh AS MATERIALIZED (
+    SELECT w.*, (sum(w.count) OVER (PARTITION BY w.namespace, w.key ORDER BY w.n))::int8 AS upto
+      FROM want AS w
+     WHERE NOT EXISTS (SELECT FROM again AS a WHERE a.n = w.n)
 ), line AS MATERIALIZED (
     SELECT w.namespace, w.key, max(w.permits) AS permits, max(w.upto) AS wanted
-      FROM want AS w
+      FROM fresh AS w
      GROUP BY w.namespace, w.key
      ORDER BY w.namespace, w.key
 ), free AS MATERIALIZED (
@@ -28,7 +56,7 @@ WITH want AS MATERIALIZED (
              FROM lockapi.lease AS l
             WHERE l.namespace = k.namespace AND l.key = k.key AND l.slot BETWEEN 1 AND k.permits
               AND (l.expires_at <= pg_catalog.clock_timestamp()
-                   OR (l.released_at IS NULL AND l.acquisition IN (SELECT w.acquisition FROM want AS w)))
+                   OR (l.released_at IS NULL AND l.acquisition IN (SELECT w.acquisition FROM fresh AS w)))
             ORDER BY l.slot
             LIMIT k.wanted
               FOR UPDATE OF l SKIP LOCKED) AS f
@@ -39,7 +67,7 @@ WITH want AS MATERIALIZED (
      GROUP BY k.namespace, k.key, k.permits, k.wanted
 ), given AS MATERIALIZED (
     SELECT w.*, pg_catalog.nextval('lockapi.fence_seq') << 10 AS fence
-      FROM want AS w
+      FROM fresh AS w
       JOIN found AS k ON k.namespace = w.namespace AND k.key = w.key
      WHERE w.upto <= k.slots
        AND NOT EXISTS (SELECT FROM free AS f
@@ -81,15 +109,16 @@ WITH want AS MATERIALIZED (
      ORDER BY m.namespace, m.key, m.slot
     ON CONFLICT DO NOTHING
 )
-SELECT w.n, t.fence, t.slots,
+SELECT w.n, coalesce(a.fence, t.fence) AS fence, coalesce(a.slots, t.slots) AS slots,
        EXISTS (SELECT FROM missing AS m WHERE m.namespace = w.namespace AND m.key = w.key) AS again,
-       CASE WHEN t.n IS NULL THEN coalesce((
+       CASE WHEN a.n IS NULL AND t.n IS NULL THEN coalesce((
            SELECT greatest((extract(epoch FROM min(l.expires_at) - pg_catalog.clock_timestamp()) * 1000000)::int8, 0)
              FROM lockapi.lease AS l
             WHERE l.namespace = w.namespace AND l.key = w.key AND l.slot BETWEEN 1 AND w.permits
               AND l.expires_at > pg_catalog.clock_timestamp()), 0)
        END AS held_for
   FROM want AS w
+  LEFT JOIN again AS a ON a.n = w.n
   LEFT JOIN (SELECT x.n, x.fence, array_agg(x.slot::int8 ORDER BY x.slot) AS slots
                FROM taken AS x
               GROUP BY x.n, x.fence) AS t ON t.n = w.n

@@ -1,22 +1,39 @@
--- Deletes rows that have meant the same as no row for a minute, at most $1 of them.
+-- Deletes rows that have meant the same as no row for a minute, among the $3 rows that follow the key $1,
+-- $2.
 --
--- Promises: no decision changes.
--- Index: none helps, it reads the whole table; it runs seldom.
+-- Promises: no decision changes. Answers how many rows were deleted, how many were looked at, and the
+-- last of those.
+-- Index: the primary key of rate_limit, so many rows of it.
 -- Race: a row that is used meanwhile is judged anew when it is locked; one that somebody has locked
 -- is left for the next time.
-WITH idle AS MATERIALIZED (
-    SELECT l.namespace, l.key
+WITH part AS MATERIALIZED (
+    SELECT l.namespace, l.key, l.tat
       FROM lockapi.rate_limit AS l
-     WHERE l.tat < lockapi.clock() - 60000000000
-       AND l.at < lockapi.clock() - 60000000000
-       AND (l.blocked_until IS NULL OR l.blocked_until < lockapi.clock())
-       AND l.reserved IS NULL
-     LIMIT $1::int8
-       FOR UPDATE OF l SKIP LOCKED
+     WHERE (l.namespace, l.key) > ($1::text, $2::text)
+     ORDER BY l.namespace, l.key
+     LIMIT $3::int8
+), idle AS MATERIALIZED (
+    SELECT i.place
+      FROM part AS p
+     CROSS JOIN LATERAL (
+           SELECT l.ctid AS place
+             FROM lockapi.rate_limit AS l
+            WHERE l.namespace = p.namespace AND l.key = p.key
+              AND l.tat < lockapi.clock() - 60000000000
+              AND l.at < lockapi.clock() - 60000000000
+              AND (l.blocked_until IS NULL OR l.blocked_until < lockapi.clock())
+              AND l.reserved IS NULL
+              FOR UPDATE OF l SKIP LOCKED) AS i
+     WHERE p.tat < lockapi.clock() - 60000000000
 ), gone AS (
     DELETE FROM lockapi.rate_limit AS l
-     USING idle AS i
-     WHERE l.namespace = i.namespace AND l.key = i.key
+     WHERE l.ctid = ANY (ARRAY(SELECT i.place FROM idle AS i))
     RETURNING 1
 )
-SELECT pg_catalog.count(*) AS deleted FROM gone
+SELECT (SELECT pg_catalog.count(*) FROM gone) AS deleted,
+       (SELECT pg_catalog.count(*) FROM part) AS seen,
+       p.namespace::text, p.key::text
+  FROM (SELECT) AS one
+  LEFT JOIN LATERAL (
+       SELECT p.namespace, p.key FROM part AS p
+        ORDER BY p.namespace DESC, p.key DESC LIMIT 1) AS p ON true

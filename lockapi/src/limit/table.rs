@@ -1,6 +1,7 @@
 //! The table of limits, in memory.
 
 use std::collections::BTreeMap;
+use std::ops::Bound::{Excluded, Unbounded};
 
 use super::charge::{Charge, Line};
 use super::judged::{Judged, Outcome};
@@ -143,14 +144,25 @@ impl Limits {
         found
     }
 
-    pub(crate) fn sweep(&mut self, limit: i64, now: i64) -> i64 {
-        let mut deleted = 0;
-        self.rows.retain(|_, level| {
-            let idle = level.tat < now - IDLE && level.is_idle(now) && deleted < limit;
-            deleted += i64::from(idle);
-            !idle
-        });
-        deleted
+    /// Answers how many were deleted, and what was looked at.
+    pub(crate) fn sweep(
+        &mut self,
+        after: &(String, String),
+        most: i64,
+        now: i64,
+    ) -> (i64, Vec<(String, String)>) {
+        let most = usize::try_from(most).unwrap_or_default();
+        let part = self.rows.range((Excluded(after), Unbounded)).take(most);
+        let idle = |level: &Level| level.tat < now - IDLE && level.is_idle(now);
+        let part: Vec<_> = part
+            .map(|(place, level)| (place.clone(), idle(level)))
+            .collect();
+        let rows = self.rows.len();
+        for (place, _) in part.iter().filter(|(_, idle)| *idle) {
+            self.rows.remove(place);
+        }
+        let deleted = i64::try_from(rows - self.rows.len()).unwrap_or(i64::MAX);
+        (deleted, part.into_iter().map(|(place, _)| place).collect())
     }
 
     fn row(&mut self, namespace: &str, key: &str) -> Option<&mut Level> {

@@ -7,6 +7,7 @@ use crate::error::Failure;
 use crate::memory::World;
 use crate::seam::columns::{all_answers, flag_rows, flags, ints, place, texts};
 use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
+use crate::swept::{Swept, decode_names, names_params, names_row};
 
 /// Reads the state of one limit.
 #[derive(Clone, Debug)]
@@ -85,11 +86,13 @@ pub struct Settle {
     pub price: i64,
 }
 
-/// Deletes rows that have been idle for a minute; a batch of one.
-#[derive(Clone, Copy, Debug)]
+/// Deletes rows that have been idle for a minute, in a part of the table; a batch of one.
+#[derive(Clone, Debug)]
 pub struct Sweep {
-    /// How many rows at most.
-    pub limit: i64,
+    /// Namespace and key that the part comes after.
+    pub after: (String, String),
+    /// How many rows are looked at.
+    pub most: i64,
 }
 
 impl Operation for Look {
@@ -326,26 +329,28 @@ impl Operation for Settle {
 }
 
 impl Operation for Sweep {
-    type Output = i64;
+    type Output = Swept<(String, String)>;
 
     const STATEMENT: Statement = Statement {
         name: "limit.sweep",
         sql: include_str!("sweep.sql"),
-        params: &[Type::Int],
-        columns: &[Type::Int],
+        params: &[Type::Text, Type::Text, Type::Int],
+        columns: &[Type::Int, Type::Int, Type::Text, Type::Text],
     };
 
     fn params(batch: &[Self]) -> Vec<Value> {
-        batch.iter().map(|one| Value::Int(one.limit)).collect()
+        let of = |one: &Self| names_params(&one.after, one.most);
+        batch.iter().take(1).flat_map(of).collect()
     }
 
-    fn decode(_: &[Self], rows: Rows) -> Result<Vec<i64>, Failure> {
-        rows.into_iter().map(|mut row| row.int(0)).collect()
+    fn decode(batch: &[Self], rows: Rows) -> Result<Vec<Self::Output>, Failure> {
+        decode_names(batch.first().map(|one| one.most), rows)
     }
 
     fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
+        let one = batch.first()?;
         let (limits, now) = world.limits();
-        let deleted = limits.sweep(batch.first()?.limit, now);
-        Some(vec![Row(vec![Value::Int(deleted)])])
+        let (deleted, part) = limits.sweep(&one.after, one.most, now);
+        Some(vec![names_row(deleted, &part)])
     }
 }

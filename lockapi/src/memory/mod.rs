@@ -58,10 +58,20 @@ struct Shared {
 #[derive(Default)]
 struct State {
     world: World,
+    /// How far the server's clock was set ahead, in microseconds.
+    set_ahead: i64,
     sessions: HashSet<u64>,
     opened: u64,
     unreachable: bool,
     silent: bool,
+    /// Sessions that are left unanswered.
+    silent_sessions: HashSet<u64>,
+}
+
+impl State {
+    fn is_silent(&self, session: u64) -> bool {
+        self.silent || self.silent_sessions.contains(&session)
+    }
 }
 
 impl Default for Database {
@@ -134,30 +144,41 @@ impl Database {
         }
     }
 
+    /// Leaves the sessions that are open now unanswered, as a network does that has forgotten their
+    /// connections; [`set_silent(false)`](Self::set_silent) answers them again.
+    pub fn silence_sessions(&self) {
+        let mut state = self.shared.lock();
+        state.silent_sessions = state.sessions.clone();
+    }
+
     /// Leaves statements unanswered until they are to be answered again.
     pub fn set_silent(&self, silent: bool) {
-        self.shared.lock().silent = silent;
+        let mut state = self.shared.lock();
+        state.silent = silent;
+        state.silent_sessions.clear();
+        drop(state);
         self.shared.changed.notify_all();
         self.shared.spoken.notify_waiters();
     }
 
-    /// Sets the server's clock ahead, as a person or a time service may. Ids depend on the time of
-    /// day, and the claims of worker numbers; leases do not.
+    /// Sets the server's clock ahead, as a person or a time service may. What the server has written
+    /// down with a time is then as old as that clock says: leases end, delayed jobs are due, permits
+    /// have flowed back. The clocks of backends go on as before.
     pub fn set_clock_ahead(&self, by: Duration) {
         let mut state = self.shared.lock();
-        state.world.set_ahead = state.world.set_ahead.saturating_add(micros(by));
+        state.set_ahead = state.set_ahead.saturating_add(micros(by));
     }
 
     /// Sets the server's clock back.
     pub fn set_clock_back(&self, by: Duration) {
         let mut state = self.shared.lock();
-        state.world.set_ahead = state.world.set_ahead.saturating_sub(micros(by));
+        state.set_ahead = state.set_ahead.saturating_sub(micros(by));
     }
 
     /// Looks at the state.
     pub fn inspect<T>(&self, look: impl FnOnce(&World) -> T) -> T {
         let mut state = self.shared.lock();
-        state.world.now = self.now();
+        state.world.now = self.now(state.set_ahead);
         look(&state.world)
     }
 
@@ -167,9 +188,9 @@ impl Database {
         self.shared.lock().sessions.len()
     }
 
-    /// Microseconds since 1970.
-    fn now(&self) -> i64 {
-        micros(self.started + self.clock.now())
+    /// What the server's clock shows: microseconds since 1970.
+    fn now(&self, set_ahead: i64) -> i64 {
+        micros(self.started + self.clock.now()).saturating_add(set_ahead)
     }
 }
 
@@ -202,6 +223,8 @@ impl Connector for Database {
         state.opened += 1;
         let id = state.opened;
         state.sessions.insert(id);
+        let now = self.now(state.set_ahead);
+        state.world.begin_session(id, now);
         drop(state);
         Ok(Session {
             database: self.clone(),
@@ -273,7 +296,7 @@ impl Listener for Session {
 impl Session {
     /// What was sent to the session, if anything, or that it was ended.
     fn look(&self, state: &mut State) -> Option<Result<String, Failure>> {
-        if state.silent {
+        if state.is_silent(self.id) {
             return None;
         }
         if !state.sessions.contains(&self.id) {
@@ -288,14 +311,14 @@ impl Session {
         let until = Instant::now() + SLICE;
         let mut state = shared.lock();
         loop {
-            if state.silent {
+            if state.is_silent(self.id) {
                 return None;
             }
             if !state.sessions.contains(&self.id) {
                 return Some(Err(ended()));
             }
             let left = until.saturating_duration_since(Instant::now());
-            state.world.now = self.database.now();
+            state.world.now = self.database.now(state.set_ahead);
             state.world.late = left.is_zero();
             if let Some(rows) = call.model(&mut state.world, self.id) {
                 shared.changed.notify_all();

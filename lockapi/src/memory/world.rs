@@ -1,11 +1,12 @@
 //! What the database knows, as a value.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::ops::Bound::{Excluded, Unbounded};
 
 use crate::engine::Heard;
 use crate::id;
 use crate::key::LockId;
-use crate::lease::{Acquire, Acquired, Peeked, Release, Renew, Table, Take, Taken};
+use crate::lease::{Abandon, Acquire, Acquired, Peeked, Release, Renew, Table, Take, Taken};
 use crate::limit::{Level, Limits};
 use crate::mutex::Way;
 use crate::queue::Jobs;
@@ -22,7 +23,8 @@ const LIMITS_SINCE: i64 = DAY;
 /// It never reads a clock; whoever runs an operation sets [`now`](Self::now) first.
 #[derive(Debug, Default)]
 pub struct World {
-    /// The time, in microseconds.
+    /// What the server's clock shows, in microseconds since 1970. It may be set, as any clock of the
+    /// time of day.
     pub now: i64,
     /// Whether who still waits is to be told that it was in vain.
     pub(crate) late: bool,
@@ -36,15 +38,16 @@ pub struct World {
     /// Sessions that were told to give up their wait.
     interrupted: HashSet<u64>,
     leases: Table,
-    marks: BTreeMap<(String, String), i64>,
+    /// The highest token that was checked in, and when.
+    marks: BTreeMap<(String, String), (i64, i64)>,
+    /// When sessions began.
+    begun: HashMap<u64, i64>,
     markers: HashMap<u64, String>,
     pub(crate) jobs: Jobs,
     pub(crate) tasks: Schedules,
     pub(crate) notes: Notes,
     pub(crate) heard: Heard,
     limits: Limits,
-    /// How far the server's clock was set ahead, in microseconds.
-    pub(crate) set_ahead: i64,
     pub(crate) ids: id::Tables,
 }
 
@@ -72,16 +75,10 @@ impl Holder {
 }
 
 impl World {
-    /// What the server's clock shows, in microseconds since 1970.
-    #[must_use]
-    pub fn unix(&self) -> i64 {
-        self.now.saturating_add(self.set_ahead)
-    }
-
     /// How many worker numbers of these ids are held.
     #[must_use]
     pub fn id_workers(&self, namespace: &str, name: &str) -> usize {
-        self.ids.held(self.unix(), namespace, name)
+        self.ids.held(self.now, namespace, name)
     }
 
     /// The next value of the token sequence.
@@ -274,8 +271,13 @@ impl World {
         self.locks.len()
     }
 
+    pub(crate) fn begin_session(&mut self, session: u64, now: i64) {
+        self.begun.insert(session, now);
+    }
+
     /// Releases what a session that ended had locked.
     pub fn end_session(&mut self, session: u64) {
+        self.begun.remove(&session);
         self.stop_waiting(session);
         self.release_all(session);
         self.markers.remove(&session);
@@ -318,12 +320,33 @@ impl World {
         let mark = self
             .marks
             .entry((namespace.to_owned(), key.to_owned()))
-            .or_insert(fence);
-        if *mark > fence {
+            .or_insert((fence, self.now));
+        if mark.0 > fence {
             return false;
         }
-        *mark = fence;
+        *mark = (fence, self.now);
         true
+    }
+
+    /// Answers how many were deleted, and what was looked at.
+    pub(crate) fn sweep_marks(
+        &mut self,
+        after: &(String, String),
+        most: i64,
+    ) -> (i64, Vec<(String, String)>) {
+        let begun = |session| self.begun.get(session).copied().unwrap_or(i64::MIN);
+        let holders = self.locks.values().flatten();
+        let oldest = holders.map(|one| begun(&one.session)).min();
+        let before = oldest.unwrap_or(i64::MAX).min(self.now).saturating_sub(DAY);
+        let most = usize::try_from(most).unwrap_or_default();
+        let part = self.marks.range((Excluded(after), Unbounded)).take(most);
+        let part: Vec<_> = part.map(|(place, (_, at))| (place.clone(), *at)).collect();
+        let marks = self.marks.len();
+        for (place, _) in part.iter().filter(|(_, at)| *at < before) {
+            self.marks.remove(place);
+        }
+        let deleted = i64::try_from(marks - self.marks.len()).unwrap_or(i64::MAX);
+        (deleted, part.into_iter().map(|(place, _)| place).collect())
     }
 
     pub(crate) fn acquire_lease(&mut self, want: &Acquire) -> Acquired {
@@ -383,8 +406,16 @@ impl World {
         owners
     }
 
-    pub(crate) fn sweep_leases(&mut self, limit: i64) -> i64 {
-        self.leases.sweep(self.now, limit)
+    pub(crate) fn sweep_leases(
+        &mut self,
+        after: &(String, String, i64),
+        most: i64,
+    ) -> (i64, Vec<(String, String, i64)>) {
+        self.leases.sweep(self.now, after, most)
+    }
+
+    pub(crate) fn abandon_lease(&mut self, want: &Abandon) -> bool {
+        self.leases.abandon(self.now, want)
     }
 
     /// The limits, and the time in nanoseconds.

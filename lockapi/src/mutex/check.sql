@@ -10,7 +10,7 @@ WITH alive AS MATERIALIZED (
 ), seen AS (
     INSERT INTO lockapi.fence_mark AS m (namespace, key, fence)
     SELECT $2::pg_catalog.text, $3::pg_catalog.text, $4::pg_catalog.int8 FROM alive WHERE held
-    ON CONFLICT (namespace, key) DO UPDATE SET fence = excluded.fence
+    ON CONFLICT (namespace, key) DO UPDATE SET fence = excluded.fence, checked_at = pg_catalog.clock_timestamp()
      WHERE m.fence OPERATOR(pg_catalog.<=) excluded.fence
     RETURNING m.fence
 )

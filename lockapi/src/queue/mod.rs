@@ -102,7 +102,8 @@ impl Terms {
 ///   process loses it.
 /// - **At least once.** A job is delivered until a delivery of it is acknowledged or its attempts
 ///   are used up. A worker that dies, hangs or is cut off loses its delivery when the lease ends,
-///   by the server's clock.
+///   by the server's clock. Where that is set ahead, leases of deliveries end early by the step, and the
+///   job is delivered again; where it is set back, they last longer by the step.
 /// - A delivery that is no longer the latest changes nothing: each has a token of its own.
 /// - What is acknowledged in the transaction of its effects ([`ack_on`], `ack_in` of the backend
 ///   crates) takes effect exactly once.

@@ -20,3 +20,5 @@ pub use hosted::{
 };
 pub use lent::{Lent, Remember, Restore, Settings};
 pub use value::{Row, Rows, Type, Value};
+
+pub use crate::swept::Swept;

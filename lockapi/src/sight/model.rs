@@ -2,6 +2,7 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound::{Excluded, Unbounded};
 
 use super::operations::{ListAudit, ListLeases, ListLocks, Note};
 use crate::key::LockId;
@@ -242,7 +243,8 @@ impl World {
         held.take(most(list.most)).map(row).collect()
     }
 
-    pub(crate) fn sweep_notes(&mut self, limit: i64) -> i64 {
+    /// Answers how many rows were deleted, and which names were looked at.
+    pub(crate) fn sweep_notes(&mut self, after: i64, limit: i64) -> (i64, Vec<i64>) {
         let dead: Vec<i64> = self
             .notes
             .sessions
@@ -263,8 +265,14 @@ impl World {
             !ended.contains(backend) || sessions.values().any(|(living, _)| living == backend)
         });
         let old = self.now - MONTH;
-        notes.names.retain(|_, (_, _, seen)| *seen >= old);
+        let part = notes.names.range((Excluded(after), Unbounded));
+        let part: Vec<i64> = part.take(most(limit)).map(|(key, _)| *key).collect();
+        for key in &part {
+            if notes.names.get(key).is_some_and(|(.., seen)| *seen < old) {
+                notes.names.remove(key);
+            }
+        }
         deleted += before - notes.noted.len() - notes.names.len();
-        i64::try_from(deleted).unwrap_or(i64::MAX)
+        (i64::try_from(deleted).unwrap_or(i64::MAX), part)
     }
 }

@@ -3,8 +3,11 @@
 use std::sync::MutexGuard;
 use std::time::Duration;
 
+use tokio::sync::oneshot;
+
 use super::{Entry, Leases, State, kind, lost};
 use crate::engine::clock::Time;
+use crate::engine::lane::ended;
 use crate::error::Result;
 use crate::lease::{Release, Renew};
 use crate::seam::Connector;
@@ -46,7 +49,7 @@ impl<C: Connector> Leases<C> {
             state.armed = None;
         }
         while let Some((due, id)) = state.due.first().copied() {
-            let Some(entry) = state.entries.get(&id) else {
+            let Some(entry) = state.entries.get_mut(&id) else {
                 state.due.remove(&(due, id));
                 continue;
             };
@@ -65,6 +68,7 @@ impl<C: Connector> Leases<C> {
                 continue;
             }
             renewals.push((id, entry.ttl, entry.renew()));
+            entry.renewing += 1;
             // Nothing more to do than to lose it, unless the renewal is answered.
             let deadline = entry.deadline;
             state.schedule(id, deadline);
@@ -75,13 +79,25 @@ impl<C: Connector> Leases<C> {
             entry.hold.announce();
         }
         for (id, ttl, renew) in renewals {
-            let this = self.this.clone();
-            self.lane.submit(renew.clone(), move |outcome| {
-                if let Some(leases) = this.upgrade() {
-                    leases.renewed(id, ttl, now, renew, &outcome);
-                }
-            });
+            self.send_renewal(id, ttl, now, renew, |_, _| ());
         }
+    }
+
+    /// Sends a renewal; `answered` is told whether the lease is still known here, and the answer.
+    fn send_renewal(
+        &self,
+        id: u64,
+        ttl: Duration,
+        sent: Time,
+        renew: Renew,
+        answered: impl FnOnce(bool, Result<bool>) + Send + 'static,
+    ) {
+        let this = self.this.clone();
+        self.renewals.submit(renew.clone(), move |outcome| {
+            let leases = this.upgrade();
+            let known = leases.is_some_and(|it| it.renewed(id, ttl, sent, renew, &outcome));
+            answered(known, outcome);
+        });
     }
 
     /// Takes the answer to a renewal that was sent at `sent`; answers whether the lease is still
@@ -102,6 +118,10 @@ impl<C: Connector> Leases<C> {
         telemetry::renewed(kind(&renew.slots), &renew.key, told);
         let mut state = self.lock();
         let mut lost = None;
+        let mut partly = false;
+        if let Some(entry) = state.entries.get_mut(&id) {
+            entry.renewing -= 1;
+        }
         let now = self.keeper.now();
         let held = |entry: &&mut Entry| now < entry.deadline;
         let Some(entry) = state.entries.get_mut(&id).filter(held) else {
@@ -129,6 +149,8 @@ impl<C: Connector> Leases<C> {
             Ok(false) => {
                 entry.hold.lose();
                 lost = state.remove(id);
+                // Of several slots the others may have been renewed.
+                partly = renew.slots.len() > 1;
             }
             // Unknown is not lost: it is held until the deadline, and asked again before.
             Err(_) if entry.renewed => {
@@ -141,6 +163,9 @@ impl<C: Connector> Leases<C> {
         if let Some(entry) = lost {
             telemetry::lost([entry.kind()].into_iter());
             entry.hold.announce();
+        }
+        if partly {
+            self.give_back(renew);
         }
         true
     }
@@ -166,12 +191,20 @@ impl<C: Connector> Leases<C> {
     /// Renews now, at the caller's wish.
     pub(crate) async fn renew(&self, id: u64) -> Result<()> {
         let sent = self.keeper.now();
-        let asked = (self.lock().entries.get(&id)).map(|entry| (entry.renew(), entry.ttl));
+        let asked = self.lock().entries.get_mut(&id).map(|entry| {
+            entry.renewing += 1;
+            (entry.renew(), entry.ttl)
+        });
         let Some((renew, ttl)) = asked else {
             return Err(lost("renew"));
         };
-        let outcome = self.lane.call(renew.clone()).await;
-        let known = self.renewed(id, ttl, sent, renew, &outcome);
+        let (sender, answer) = oneshot::channel();
+        self.send_renewal(id, ttl, sent, renew, move |known, outcome| {
+            // A caller that left does not want the answer.
+            drop(sender.send((known, outcome)));
+        });
+        let unanswered = |_| (true, Err(ended("renew")));
+        let (known, outcome) = answer.await.unwrap_or_else(unanswered);
         match outcome {
             Ok(true) if known => Ok(()),
             Ok(_) => Err(lost("renew")),

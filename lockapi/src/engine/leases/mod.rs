@@ -16,10 +16,12 @@ use tokio::sync::Notify;
 pub(crate) use claim::Claim;
 use keeping::{deadline, first_look};
 use line::Lines;
+pub(super) use requests::answer_limit;
 
 use super::clock::Time;
 use super::keeper::Keeper;
 use super::lane::Lane;
+use super::sweeps::Sweeps;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hold::Hold;
 use crate::lease::{Acquired, Renew, Taken, Terms, slot};
@@ -36,6 +38,8 @@ struct Entry {
     /// When the keeper looks at it next.
     due: Time,
     renewed: bool,
+    /// How many renewals have not been answered.
+    renewing: u32,
     hold: Arc<Hold>,
 }
 
@@ -81,12 +85,26 @@ impl What {
     }
 }
 
+/// A claim, or why there is none.
+pub(crate) type Granted<C> = std::result::Result<Claim<C>, Refused>;
+
 /// Why a request was not granted.
 pub(crate) struct Refused {
     /// It can be granted at once.
     pub(crate) again: bool,
-    /// Others hold it, for at most this time unless they renew.
-    pub(crate) held_for: Duration,
+    /// Others hold it, for at most this time unless they renew; `None` when nobody does, and only a
+    /// transaction that is open is in the way.
+    pub(crate) held_for: Option<Duration>,
+}
+
+impl Refused {
+    fn new(again: bool, held_for: i64) -> Self {
+        let held_for = u64::try_from(held_for).ok().filter(|left| *left > 0);
+        Self {
+            again,
+            held_for: held_for.map(Duration::from_micros),
+        }
+    }
 }
 
 #[derive(Default)]
@@ -95,7 +113,6 @@ struct State {
     due: BTreeSet<(Time, u64)>,
     next: u64,
     armed: Option<Time>,
-    sweeping: bool,
 }
 
 impl State {
@@ -118,6 +135,9 @@ impl State {
 pub(crate) struct Leases<C: Connector> {
     state: Mutex<State>,
     pub(crate) lane: Arc<Lane<C>>,
+    /// A renewal waits behind nothing but renewals, and releases of what is being renewed.
+    renewals: Arc<Lane<C>>,
+    sweeps: Arc<Sweeps<C>>,
     pub(crate) keeper: Keeper,
     /// Wakes local waiters when a lease of their bucket was released here.
     released: [Notify; 16],
@@ -126,10 +146,17 @@ pub(crate) struct Leases<C: Connector> {
 }
 
 impl<C: Connector> Leases<C> {
-    pub(crate) fn new(lane: Arc<Lane<C>>, keeper: Keeper) -> Arc<Self> {
+    pub(crate) fn new(
+        lane: Arc<Lane<C>>,
+        renewals: Arc<Lane<C>>,
+        sweeps: Arc<Sweeps<C>>,
+        keeper: Keeper,
+    ) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
             state: Mutex::default(),
             lane,
+            renewals,
+            sweeps,
             keeper,
             released: Default::default(),
             lines: Lines::default(),
@@ -141,40 +168,70 @@ impl<C: Connector> Leases<C> {
     pub(crate) fn ask(
         self: &Arc<Self>,
         asked: Asked,
-        answered: impl FnOnce(Result<std::result::Result<Claim<C>, Refused>>) + Send + 'static,
+        answered: impl FnOnce(Result<Granted<C>>) + Send + 'static,
     ) {
+        self.sweep_later();
         let sent = self.keeper.now();
         let leases = Arc::clone(self);
         let (namespace, key) = (&*asked.namespace, &*asked.key);
-        let refused = |again, held_for: i64| Refused {
-            again,
-            held_for: Duration::from_micros(held_for.max(0).unsigned_abs()),
-        };
         match asked.what {
             What::Slot(slot) => {
-                let acquire = asked.terms.acquire(namespace, key, slot);
+                let acquire = match asked.terms.acquire(namespace, key, slot) {
+                    Ok(acquire) => acquire,
+                    Err(error) => return answered(Err(error)),
+                };
+                let number = acquire.acquisition;
                 self.lane.submit(acquire, move |outcome| {
-                    answered(outcome.map(|acquired| match acquired {
-                        Acquired::Granted(fence) => {
-                            Ok(leases.granted(asked, Arc::new([slot]), fence, sent))
-                        }
-                        Acquired::Held(left) => Err(refused(false, left)),
-                    }));
+                    let outcome = outcome.map(|acquired| match acquired {
+                        Acquired::Granted(fence) => Ok((fence, Arc::from([slot]))),
+                        Acquired::Held(left) => Err(Refused::new(false, left)),
+                    });
+                    answered(leases.answered(asked, number, sent, outcome));
                 });
             }
             What::Permits { permits, count } => {
-                let take = asked.terms.take(namespace, key, permits, count);
+                let take = match asked.terms.take(namespace, key, permits, count) {
+                    Ok(take) => take,
+                    Err(error) => return answered(Err(error)),
+                };
+                let number = take.acquisition;
                 self.lane.submit(take, move |outcome| {
-                    answered(outcome.map(|taken| match taken {
-                        Taken::Granted { fence, slots } => {
-                            Ok(leases.granted(asked, slots, fence, sent))
-                        }
-                        Taken::Refused { again, held_for } => Err(refused(again, held_for)),
-                    }));
+                    let outcome = outcome.map(|taken| match taken {
+                        Taken::Granted { fence, slots } => Ok((fence, slots)),
+                        Taken::Refused { again, held_for } => Err(Refused::new(again, held_for)),
+                    });
+                    answered(leases.answered(asked, number, sent, outcome));
                 });
             }
         }
-        self.sweep_later();
+    }
+
+    /// What the server's answer to a request that was sent at `sent` means here.
+    fn answered(
+        self: &Arc<Self>,
+        asked: Asked,
+        acquisition: i64,
+        sent: Time,
+        outcome: Result<std::result::Result<(i64, Arc<[i64]>), Refused>>,
+    ) -> Result<Granted<C>> {
+        let late = self.keeper.now() >= deadline(sent, asked.terms.ttl());
+        match outcome {
+            Ok(Ok(_)) if late => {
+                // By this clock it ended before it was known: it is held by nobody, and goes back.
+                self.abandon(asked, acquisition);
+                let message = "it was granted, and given back: the answer took longer than its ttl";
+                Err(Error::new(ErrorKind::Unavailable, "acquire", message))
+            }
+            Ok(Ok((fence, slots))) => Ok(Ok(self.granted(asked, slots, fence, sent))),
+            Ok(Err(refused)) => Ok(Err(refused)),
+            Err(error) => {
+                let perhaps = matches!(error.kind(), ErrorKind::Indeterminate | ErrorKind::Corrupt);
+                if perhaps {
+                    self.abandon(asked, acquisition);
+                }
+                Err(error)
+            }
+        }
     }
 
     fn granted(
@@ -194,9 +251,10 @@ impl<C: Connector> Leases<C> {
             deadline: deadline(sent, ttl),
             due: first_look(sent, ttl, renewed),
             renewed,
+            renewing: 0,
             hold: Arc::default(),
         };
-        self.tell(&entry);
+        self.tell(&entry.namespace, &entry.key, &entry.slots);
         let hold = Arc::clone(&entry.hold);
         let mut state = self.lock();
         let id = state.next;

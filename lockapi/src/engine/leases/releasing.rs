@@ -3,16 +3,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Entry, Leases, lost};
+use super::{Asked, Entry, Leases, What, lost};
 use crate::election::topic;
 use crate::engine::Notify;
+use crate::engine::clock::Time;
 use crate::error::{ErrorKind, Result};
 use crate::hold::Hold;
-use crate::lease::{Release, slot};
+use crate::lease::{Abandon, Release, slot};
 use crate::seam::Connector;
 
 /// The pause before a release that did not get through is sent again.
 const RELEASE_AGAIN: Duration = Duration::from_millis(250);
+
+/// For so long an acquisition whose answer was lost is looked for again: its statement may still run.
+const LOOKS: Duration = Duration::from_secs(10);
 
 type Answered = Box<dyn FnOnce(Result<()>) + Send>;
 
@@ -39,7 +43,14 @@ impl<C: Connector> Leases<C> {
             fence: entry.fence,
         };
         let leases = Arc::clone(self);
-        self.lane.submit(release, move |outcome| {
+        // Behind a renewal of its own, which would otherwise have the row locked for a moment after
+        // the release: who comes next would be told that it is held.
+        let lane = if entry.renewing > 0 {
+            &self.renewals
+        } else {
+            &self.lane
+        };
+        lane.submit(release, move |outcome| {
             let repeat = outcome.as_ref().is_err_and(|error| {
                 matches!(
                     error.kind(),
@@ -59,15 +70,57 @@ impl<C: Connector> Leases<C> {
                 });
             } else {
                 leases.bucket(&entry.key).notify_waiters();
-                leases.tell(&entry);
+                leases.tell(&entry.namespace, &entry.key, &entry.slots);
+            }
+        });
+    }
+
+    /// Gives back what an acquisition got, or may have got, that its caller is not told of.
+    pub(super) fn abandon(self: &Arc<Self>, asked: Asked, acquisition: i64) {
+        let (first, last) = match asked.what {
+            What::Slot(slot) => (slot, slot),
+            What::Permits { permits, .. } => (1, permits),
+        };
+        let abandon = Abandon {
+            namespace: asked.namespace.to_string(),
+            key: asked.key.to_string(),
+            first,
+            last,
+            acquisition,
+        };
+        let now = self.keeper.now();
+        let ttl = asked.terms.ttl();
+        self.send_abandon(asked, abandon, now + LOOKS.min(ttl), now + ttl);
+    }
+
+    /// Until `seen` the acquisition may not have arrived yet; after `ends` it has ended by itself.
+    fn send_abandon(self: &Arc<Self>, asked: Asked, abandon: Abandon, seen: Time, ends: Time) {
+        let leases = Arc::clone(self);
+        self.lane.submit(abandon.clone(), move |outcome| {
+            let again = leases.keeper.now() + RELEASE_AGAIN;
+            let until = match outcome {
+                Ok(true) => Time::ZERO,
+                Ok(false) => seen,
+                Err(_) => ends,
+            };
+            if again < until {
+                let this = Arc::downgrade(&leases);
+                leases.keeper.run_at(again, move || {
+                    if let Some(leases) = this.upgrade() {
+                        leases.send_abandon(asked, abandon, seen, ends);
+                    }
+                });
+            } else {
+                leases.bucket(&asked.key).notify_waiters();
+                leases.tell(&asked.namespace, &asked.key, &[abandon.first]);
             }
         });
     }
 
     /// Notifies those who want to know who leads.
-    pub(super) fn tell(&self, entry: &Entry) {
-        if *entry.slots == [slot::LEADER] {
-            let topic = topic(&entry.namespace, &entry.key);
+    pub(super) fn tell(&self, namespace: &str, key: &str, slots: &[i64]) {
+        if *slots == [slot::LEADER] {
+            let topic = topic(namespace, key);
             // Who was not notified looks.
             self.lane.submit(Notify(topic), drop);
         }

@@ -1,7 +1,26 @@
 //! What the leases of a process send, in which order.
 
+use std::time::Duration;
+
 use crate::engine::piles::Queued;
-use crate::lease::{Acquire, Peek, Release, Renew, Sweep, Take};
+use crate::lease::{Abandon, Acquire, Peek, Release, Renew, Take};
+
+/// The part of a lease that the answer to its renewal may take, and at least so long. The first
+/// renewal is after a third of the lease: there is time for a connection that falls silent, and for a
+/// fresh one.
+const ANSWER_PART: i64 = 4;
+const SHORTEST_ANSWER: Duration = Duration::from_millis(250);
+
+/// How long the answer to the renewal of a lease of so many microseconds may take.
+pub(in crate::engine) fn answer_limit(lease: i64) -> Duration {
+    let part = Duration::from_micros((lease / ANSWER_PART).max(0).unsigned_abs());
+    part.max(SHORTEST_ANSWER)
+}
+
+impl Queued for Abandon {
+    const TURN: u8 = 0;
+    const NAME: &'static str = "release";
+}
 
 impl Queued for Release {
     const TURN: u8 = 0;
@@ -15,6 +34,10 @@ impl Queued for Release {
 impl Queued for Renew {
     const TURN: u8 = 1;
     const NAME: &'static str = "renew";
+
+    fn limit(&self) -> Option<Duration> {
+        Some(answer_limit(self.ttl))
+    }
 
     fn weight(&self) -> usize {
         self.slots.len()
@@ -38,9 +61,4 @@ impl Queued for Take {
 impl Queued for Peek {
     const TURN: u8 = 3;
     const NAME: &'static str = "peek";
-}
-
-impl Queued for Sweep {
-    const TURN: u8 = 4;
-    const NAME: &'static str = "sweep";
 }

@@ -1,49 +1,67 @@
-//! Deleting what ended long ago.
+//! Which rows of leases and of checked tokens are deleted, and when.
 
 use std::time::Duration;
 
 use super::Leases;
+use crate::engine::piles::{ALONE, Queued};
+use crate::engine::sweeps::{PART, Sweeping};
 use crate::lease::Sweep;
-use crate::seam::Connector;
+use crate::mutex::SweepMarks;
+use crate::seam::{Connector, Swept};
 
-/// Rows of leases that ended long ago are deleted this often.
-const SWEEP_EVERY: Duration = Duration::from_mins(10);
-const SWEEP_ROWS: i64 = 1000;
-/// The pause after a sweep that left rows behind.
-const SWEEP_AGAIN: Duration = Duration::from_secs(1);
+/// Rows are kept for a day after their end, so it matters little when in an hour they go.
+const EVERY: Duration = Duration::from_mins(30);
+
+impl Queued for Sweep {
+    const TURN: u8 = 0;
+    const NAME: &'static str = "sweep";
+
+    fn weight(&self) -> usize {
+        ALONE
+    }
+}
+
+impl Sweeping for Sweep {
+    const EVERY: Duration = EVERY;
+
+    fn next(self, swept: Swept<(String, String, i64)>) -> Option<Self> {
+        let after = swept.last?;
+        Some(Self { after, ..self })
+    }
+}
+
+impl Queued for SweepMarks {
+    const TURN: u8 = 0;
+    const NAME: &'static str = "sweep";
+
+    fn weight(&self) -> usize {
+        ALONE
+    }
+}
+
+impl Sweeping for SweepMarks {
+    const EVERY: Duration = EVERY;
+
+    fn next(self, swept: Swept<(String, String)>) -> Option<Self> {
+        let after = swept.last?;
+        Some(Self { after, ..self })
+    }
+}
 
 impl<C: Connector> Leases<C> {
     /// Deletes old rows from time to time, as long as leases are asked for.
     pub(super) fn sweep_later(&self) {
-        if std::mem::replace(&mut self.lock().sweeping, true) {
-            return;
-        }
-        let this = self.this.clone();
-        let jitter = Duration::from_secs(fastrand::u64(0..60));
-        self.keeper
-            .run_at(self.keeper.now() + SWEEP_EVERY + jitter, move || {
-                if let Some(leases) = this.upgrade() {
-                    leases.lock().sweeping = false;
-                    leases.sweep();
-                }
-            });
+        self.sweeps.later(0, || Sweep {
+            after: (String::new(), String::new(), i64::MIN),
+            most: PART,
+        });
     }
 
-    /// Sweeps until nothing old is left, in parts that leave others their turn.
-    fn sweep(&self) {
-        let this = self.this.clone();
-        self.lane
-            .submit(Sweep { limit: SWEEP_ROWS }, move |deleted| {
-                // A sweep that fails is made up for by the next.
-                let more = deleted.is_ok_and(|deleted| deleted >= SWEEP_ROWS);
-                if more && let Some(leases) = this.upgrade() {
-                    let again = leases.keeper.now() + SWEEP_AGAIN;
-                    leases.keeper.run_at(again, move || {
-                        if let Some(leases) = this.upgrade() {
-                            leases.sweep();
-                        }
-                    });
-                }
-            });
+    /// Deletes tokens of mutexes from time to time, as long as mutexes are opened.
+    pub(in crate::engine) fn sweep_marks_later(&self) {
+        self.sweeps.later(0, || SweepMarks {
+            after: Default::default(),
+            most: PART,
+        });
     }
 }

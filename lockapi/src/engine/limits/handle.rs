@@ -10,12 +10,13 @@ use super::super::Core;
 use super::reservation::Held;
 use super::takes::expire;
 use super::waiting::told;
-use super::{Limits, SWEEP_ROWS, hash, line, permits};
+use super::{Limits, first_part, hash, line, permits};
+use crate::engine::sweeps::Sweeping as _;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
 use crate::limit::{
     Block, Decision, Look, MAX_WANTS, Permits, Policy, Quota, RateLimiter, Refund, Reservation,
-    Reset, Sweep, Verdict, Want, charge, nanos, verdict,
+    Reset, Verdict, Want, charge, nanos, verdict,
 };
 use crate::random;
 use crate::seam::Connector;
@@ -299,9 +300,15 @@ impl<C: Connector> RateLimiter for Limiter<C> {
     }
 
     async fn sweep(&self) -> Result<u64> {
-        let sweep = Sweep { limit: SWEEP_ROWS };
-        let deleted = self.limits().lanes[0].call(sweep).await?;
-        Ok(u64::try_from(deleted).unwrap_or(0))
+        let mut part = first_part();
+        loop {
+            let swept = self.limits().lanes[0].call(part.clone()).await?;
+            let deleted = u64::try_from(swept.deleted).unwrap_or(0);
+            match part.next(swept) {
+                Some(next) if deleted == 0 => part = next,
+                _ => return Ok(deleted),
+            }
+        }
     }
 }
 

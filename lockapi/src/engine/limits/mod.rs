@@ -11,7 +11,6 @@ mod turns;
 mod waiting;
 
 use std::hash::BuildHasher;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -22,12 +21,13 @@ pub(super) use handle::open;
 use super::keeper::Keeper;
 use super::lane::{Lane, ended};
 use super::link::Links;
-use super::piles::{Queued, Reply};
+use super::piles::{ALONE, Queued, Reply};
+use super::sweeps::{PART, Sweeping, Sweeps};
 use crate::error::Result;
 use crate::limit::{
     Block, Charge, Judged, Line, Look, Outcome, Policy, Refund, Reset, Settle, Sweep, Take,
 };
-use crate::seam::Connector;
+use crate::seam::{Connector, Swept};
 use charges::Charges;
 use lately::Lately;
 use share::Shares;
@@ -37,11 +37,6 @@ use waiting::{Waiting, answer};
 
 /// Keys are divided among so many lanes: while one waits for the disk the other works.
 const LANES: usize = 2;
-/// Rows of idle keys are deleted this often.
-const SWEEP_EVERY: Duration = Duration::from_mins(10);
-pub(super) const SWEEP_ROWS: i64 = 1000;
-/// The pause after a sweep that left rows behind.
-const SWEEP_AGAIN: Duration = Duration::from_secs(1);
 
 const TAKES: u8 = 2;
 const CHARGES: u8 = 3;
@@ -90,8 +85,21 @@ impl Queued for Reset {
 }
 
 impl Queued for Sweep {
-    const TURN: u8 = 7;
+    const TURN: u8 = 0;
     const NAME: &'static str = "sweep";
+
+    fn weight(&self) -> usize {
+        ALONE
+    }
+}
+
+impl Sweeping for Sweep {
+    const EVERY: Duration = Duration::from_mins(5);
+
+    fn next(self, swept: Swept<(String, String)>) -> Option<Self> {
+        let after = swept.last?;
+        Some(Self { after, ..self })
+    }
 }
 
 /// The limits of a process on one database.
@@ -102,12 +110,16 @@ pub(crate) struct Limits<C: Connector> {
     turns: Turns,
     shares: Shares,
     lately: Lately,
-    sweeping: AtomicBool,
+    sweeps: Arc<Sweeps<C>>,
     this: Weak<Limits<C>>,
 }
 
 impl<C: Connector> Limits<C> {
-    pub(crate) fn new(namespace: Arc<str>, links: &Arc<Links<C>>) -> Arc<Self> {
+    pub(crate) fn new(
+        namespace: Arc<str>,
+        links: &Arc<Links<C>>,
+        sweeps: Arc<Sweeps<C>>,
+    ) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
             namespace,
             lanes: [(); LANES].map(|()| Lane::new(Arc::clone(links))),
@@ -115,7 +127,7 @@ impl<C: Connector> Limits<C> {
             turns: Turns::default(),
             shares: Shares::default(),
             lately: Lately::default(),
-            sweeping: AtomicBool::new(false),
+            sweeps,
             this: this.clone(),
         })
     }
@@ -267,35 +279,15 @@ impl<C: Connector> Limits<C> {
 
     /// Deletes idle rows from time to time, as long as limits are used.
     fn sweep_later(&self) {
-        if self.sweeping.load(Ordering::Relaxed) || self.sweeping.swap(true, Ordering::Relaxed) {
-            return;
-        }
-        let this = self.this.clone();
-        let jitter = Duration::from_secs(fastrand::u64(0..60));
-        let at = self.keeper.now() + SWEEP_EVERY + jitter;
-        self.keeper.run_at(at, move || {
-            if let Some(limits) = this.upgrade() {
-                limits.sweeping.store(false, Ordering::Relaxed);
-                limits.sweep();
-            }
-        });
+        self.sweeps.later(0, first_part);
     }
+}
 
-    /// Sweeps until nothing idle is left, in parts that leave others their turn.
-    fn sweep(&self) {
-        let this = self.this.clone();
-        self.lanes[0].submit(Sweep { limit: SWEEP_ROWS }, move |deleted| {
-            // A sweep that fails is made up for by the next.
-            let more = deleted.is_ok_and(|deleted| deleted >= SWEEP_ROWS);
-            if more && let Some(limits) = this.upgrade() {
-                let again = limits.keeper.now() + SWEEP_AGAIN;
-                limits.keeper.run_at(again, move || {
-                    if let Some(limits) = this.upgrade() {
-                        limits.sweep();
-                    }
-                });
-            }
-        });
+/// The first part of a sweep.
+fn first_part() -> Sweep {
+    Sweep {
+        after: Default::default(),
+        most: PART,
     }
 }
 

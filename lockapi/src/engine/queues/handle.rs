@@ -1,7 +1,6 @@
 //! [`Queue`] over the queues of a process.
 
 use std::fmt;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -9,6 +8,7 @@ use async_trait::async_trait;
 use tokio::sync::oneshot;
 
 use super::Queues;
+use super::kept::deadline;
 use super::topic::Topic;
 use crate::engine::Core;
 use crate::engine::lane::ended;
@@ -33,8 +33,6 @@ const PART: i64 = 1000;
 const COUNTED: i64 = 10_000;
 /// The most dead letters in one answer.
 const MAX_LETTERS: usize = 1000;
-/// What was kept long enough is deleted this often.
-const SWEEP_EVERY: Duration = Duration::from_mins(10);
 /// How often, and after which pause, something is asked again that another transaction was in the
 /// way of.
 pub(super) const TRIES: usize = 50;
@@ -77,6 +75,17 @@ struct Unclaimed<C: Connector> {
     queues: Arc<Queues<C>>,
     topic: Arc<Topic>,
     jobs: Vec<(Claimed, Arc<Hold>)>,
+}
+
+impl<C: Connector> Unclaimed<C> {
+    /// Gives them back, which leaves none.
+    fn give_back(self) -> Self {
+        Self {
+            queues: Arc::clone(&self.queues),
+            topic: Arc::clone(&self.topic),
+            jobs: Vec::new(),
+        }
+    }
 }
 
 impl<C: Connector> Drop for Unclaimed<C> {
@@ -130,36 +139,11 @@ impl<C: Connector> Handle<C> {
         });
     }
 
-    fn sweep_later(self: &Arc<Self>) {
-        if self.topic.sweeping.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        let keeper = &self.core.links.keeper;
-        let jitter = Duration::from_secs(fastrand::u64(0..60));
-        let this = Arc::downgrade(self);
-        keeper.run_at(keeper.now() + SWEEP_EVERY + jitter, move || {
-            if let Some(handle) = this.upgrade() {
-                handle.topic.sweeping.store(false, Ordering::Release);
-                handle.sweep();
-            }
-        });
-    }
-
-    /// Sweeps until nothing old is left, in parts that leave others their turn.
-    fn sweep(self: &Arc<Self>) {
-        let sweep = SweepQueue {
+    fn sweep_later(&self) {
+        self.core.sweeps.later(self.number, || SweepQueue {
             name: self.name.clone(),
             keep: micros(self.terms.keep),
             most: PART,
-        };
-        let this = Arc::downgrade(self);
-        self.core.queues.lane.submit(sweep, move |deleted| {
-            // A sweep that fails is made up for by the next.
-            if deleted.is_ok_and(|deleted| deleted >= PART)
-                && let Some(handle) = this.upgrade()
-            {
-                handle.sweep();
-            }
         });
     }
 }
@@ -199,22 +183,31 @@ impl<C: Connector> Named<C> {
         let (lease, renewed) = (claim.lease, claim.renewed);
         let (keeping, topic) = (Arc::clone(queues), Arc::clone(&handle.topic));
         let completed: Vec<_> = turn.acks.iter().map(|ack| ack.ticket).collect();
+        keeping.kept.set_settling(&completed, true);
         queues.lane.submit(turn, move |outcome| {
-            if let Err(error) = &outcome
-                && error.kind() == ErrorKind::Indeterminate
-            {
-                topic.claim_lost(number, keeping.keeper.now() + lease);
+            if let Err(error) = &outcome {
+                keeping.kept.set_settling(&completed, false);
+                if error.kind() == ErrorKind::Indeterminate {
+                    topic.claim_lost(number, keeping.keeper.now() + lease);
+                }
             }
             let outcome = outcome.map(|turned| {
                 keeping.kept.forget_all(&completed);
                 topic.claimed(&keeping.keeper, most, &turned);
                 let tickets = turned.claimed.iter().map(|job| job.ticket);
                 let holds = keeping.kept.keep(tickets, sent, lease, renewed);
-                let more = turned.picked >= most || partial;
+                // By this clock their leases ended before anybody knew of them: they go back.
+                let late = keeping.keeper.now() >= deadline(sent, lease);
+                let more = turned.picked >= most || partial || late;
                 let unclaimed = Unclaimed {
                     jobs: turned.claimed.into_iter().zip(holds).collect(),
                     queues: keeping,
                     topic,
+                };
+                let unclaimed = if late {
+                    unclaimed.give_back()
+                } else {
+                    unclaimed
                 };
                 (turned.acked, unclaimed, more)
             });
@@ -272,9 +265,14 @@ impl<C: Connector> Queue for Named<C> {
         let Some(claim) = claim else {
             // Asked for together, so that they travel together.
             let tickets: Vec<_> = acks.iter().map(|ack| ack.ticket).collect();
+            queues.kept.set_settling(&tickets, true);
             let calls: Vec<_> = acks.into_iter().map(|ack| handle.call(ack)).collect();
             let answers = futures_util::future::join_all(calls).await;
-            let acked = answers.into_iter().collect::<Result<Vec<_>>>()?;
+            let acked = answers.into_iter().collect::<Result<Vec<_>>>();
+            if acked.is_err() {
+                queues.kept.set_settling(&tickets, false);
+            }
+            let acked = acked?;
             queues.kept.forget_all(&tickets);
             return Ok(Exchange::new(acked, Vec::new(), false, seen));
         };
@@ -314,7 +312,18 @@ impl<C: Connector> Queue for Named<C> {
         let mut tries = TRIES;
         loop {
             let sent = queues.keeper.now();
-            let settled = handle.call(settle.clone()).await?;
+            let extends = matches!(outcome, Outcome::Extend(_));
+            let lane = if extends {
+                &queues.renewals
+            } else {
+                &queues.lane
+            };
+            queues.kept.set_settling(&[ticket], !extends);
+            let settled = lane.call(settle.clone()).await;
+            if settled.is_err() {
+                queues.kept.set_settling(&[ticket], false);
+            }
+            let settled = settled.map_err(|error| error.on(&handle.name.queue))?;
             tries -= 1;
             match (&outcome, settled) {
                 (_, Settled::Locked) if tries > 0 => queues.keeper.sleep(PAUSE).await,

@@ -22,7 +22,7 @@ const SLACK_PART: u32 = 12;
 const DRIFT_PART: u32 = 50;
 
 /// How long a delivery is surely kept, counted from before the request was sent.
-fn deadline(sent: Time, lease: Duration) -> Time {
+pub(super) fn deadline(sent: Time, lease: Duration) -> Time {
     sent + lease.saturating_sub(lease / DRIFT_PART)
 }
 
@@ -32,6 +32,9 @@ struct Entry {
     /// When the keeper looks at it next.
     due: Time,
     renewed: bool,
+    /// It is being settled, on another connection than that of extensions: only the answer to that
+    /// tells whether it is lost.
+    settling: bool,
     hold: Arc<Hold>,
 }
 
@@ -103,6 +106,7 @@ impl<C: Connector> Kept<C> {
                 deadline,
                 due,
                 renewed,
+                settling: false,
                 hold: Arc::clone(&hold),
             };
             state.entries.insert(ticket, entry);
@@ -128,6 +132,21 @@ impl<C: Connector> Kept<C> {
                 entry.hold.release();
             }
         }
+    }
+
+    /// They are about to be settled, or are not, because that failed.
+    pub(super) fn set_settling(&self, tickets: &[Ticket], settling: bool) {
+        let mut state = self.lock();
+        for ticket in tickets {
+            if let Some(entry) = state.entries.get_mut(ticket) {
+                entry.settling = settling;
+            }
+        }
+    }
+
+    fn is_settling(&self, ticket: Ticket) -> bool {
+        let state = self.lock();
+        state.entries.get(&ticket).is_some_and(|it| it.settling)
     }
 
     /// It was extended by a request that was sent at `sent`.
@@ -237,10 +256,11 @@ impl<C: Connector> Kept<C> {
         telemetry::renewed(Kind::Job, &ticket.id, told);
         match outcome {
             Ok(Settled::Done) => self.extended(ticket, sent, lease),
-            Ok(Settled::Lost | Settled::Dead) => self.lose(ticket),
+            Ok(Settled::Lost | Settled::Dead) if !self.is_settling(ticket) => self.lose(ticket),
             // Unknown is not lost, and neither is a row that the worker's own transaction has
-            // locked: it is kept until the deadline, and asked for again before.
-            Ok(Settled::Locked) | Err(_) => {
+            // locked, or that it is about to settle: it is kept until the deadline, and asked for
+            // again before.
+            Ok(_) | Err(_) => {
                 let again = self.keeper.now() + lease / SLACK_PART;
                 let mut state = self.lock();
                 state.schedule(ticket, again);

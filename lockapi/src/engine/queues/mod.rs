@@ -8,6 +8,7 @@ mod topic;
 use std::collections::HashMap;
 use std::hash::BuildHasher;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 pub(super) use handle::open;
 use kept::Kept;
@@ -17,7 +18,9 @@ use rustc_hash::FxBuildHasher;
 
 use super::keeper::Keeper;
 use super::lane::Lane;
+use super::leases::answer_limit;
 use super::piles::{ALONE, Queued};
+use super::sweeps::Sweeping;
 use crate::queue::{
     Ack, Cancel, CountJobs, Discard, Outcome, Purge, Push, PushKeyed, ReadDead, Redrive, SetPaused,
     Settle, SweepQueue, Turn,
@@ -49,7 +52,6 @@ macro_rules! queued {
 
 queued! {
     0 Ack "ack" false |_one| 1, at |one| one.ticket.id;
-    1 Settle "settle" false |_one| 1;
     2 Push "push" false |one| one.jobs.iter().map(|job| 1 + job.payload.len() / 4096).sum();
     3 PushKeyed "push" false |one| 1 + one.job.payload.len() / 4096,
         at |one| (&one.queue, &one.keys.unique_key, &one.keys.idempotency_key);
@@ -61,22 +63,50 @@ queued! {
     9 Redrive "redrive" false |_one| ALONE;
     10 Discard "discard" false |_one| ALONE;
     11 Purge "purge" false |_one| ALONE;
-    12 SweepQueue "sweep" true |_one| ALONE;
+    0 SweepQueue "sweep" true |_one| ALONE;
+}
+
+impl Queued for Settle {
+    const TURN: u8 = 1;
+    const NAME: &'static str = "settle";
+    const REPEATABLE: bool = false;
+
+    /// The same delivery may be extended twice.
+    fn is_repeatable(&self) -> bool {
+        self.extends().is_some()
+    }
+
+    fn limit(&self) -> Option<Duration> {
+        self.extends().map(answer_limit)
+    }
+}
+
+impl Sweeping for SweepQueue {
+    const EVERY: Duration = Duration::from_mins(5);
+    // A busy queue archives thousands of jobs a second.
+    const PAUSE: Duration = Duration::from_millis(50);
+
+    fn next(self, deleted: i64) -> Option<Self> {
+        (deleted >= self.most).then_some(self)
+    }
 }
 
 /// What the queues of a process share.
 pub(super) struct Queues<C: Connector> {
     lane: Arc<Lane<C>>,
+    /// A heartbeat waits behind nothing but heartbeats and renewals.
+    renewals: Arc<Lane<C>>,
     keeper: Keeper,
     kept: Arc<Kept<C>>,
     topics: Mutex<HashMap<i64, Weak<Topic>>>,
 }
 
 impl<C: Connector> Queues<C> {
-    pub(super) fn new(lane: Arc<Lane<C>>, keeper: Keeper) -> Arc<Self> {
+    pub(super) fn new(lane: Arc<Lane<C>>, renewals: Arc<Lane<C>>, keeper: Keeper) -> Arc<Self> {
         Arc::new(Self {
-            kept: Kept::new(Arc::clone(&lane), keeper.clone()),
+            kept: Kept::new(Arc::clone(&renewals), keeper.clone()),
             lane,
+            renewals,
             keeper,
             topics: Mutex::default(),
         })

@@ -1,7 +1,7 @@
 //! What a process knows of one queue: that something has arrived, and where claims start.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -40,7 +40,6 @@ pub(in crate::engine) struct Topic {
     generation: AtomicU64,
     changed: Notify,
     claims: AtomicU32,
-    pub(super) sweeping: AtomicBool,
     state: Mutex<State>,
 }
 

@@ -11,6 +11,7 @@ use crate::engine::clock::Time;
 use crate::engine::notices::Subscription;
 use crate::engine::piles::Queued;
 use crate::engine::queues::Topic;
+use crate::engine::sweeps::{PART, Sweeping};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::advisory_key;
 use crate::lease::micros;
@@ -29,7 +30,15 @@ const MAX_DUE: i64 = 1000;
 const MAX_RUNS: usize = 2000;
 /// Old runs are deleted this often, in parts of this size.
 const SWEEP_EVERY: Duration = Duration::from_mins(10);
-const PART: i64 = 1000;
+
+impl Sweeping for SweepRuns {
+    const EVERY: Duration = SWEEP_EVERY;
+    const PAUSE: Duration = Duration::from_millis(50);
+
+    fn next(self, deleted: i64) -> Option<Self> {
+        (deleted >= self.most).then_some(self)
+    }
+}
 /// How often, and after which pause, a change is tried again that another one was in the way of.
 const TRIES: usize = 50;
 const PAUSE: Duration = Duration::from_millis(20);
@@ -184,33 +193,20 @@ impl<C: Connector> Handle<C> {
         Ok(())
     }
 
-    fn sweep_if_due(self: &Arc<Self>) {
+    fn sweep_if_due(&self) {
         let now = self.core.links.keeper.now();
         let mut swept = self.swept.lock().unwrap_or_else(PoisonError::into_inner);
         if swept.is_some_and(|swept| now < swept + SWEEP_EVERY) {
             return;
         }
-        *swept = Some(now + Duration::from_secs(fastrand::u64(0..60)));
+        *swept = Some(now + Duration::from_mins(1).mul_f64(fastrand::f64()));
         drop(swept);
-        self.sweep();
-    }
-
-    /// Sweeps until nothing old is left, in parts that leave others their turn.
-    fn sweep(self: &Arc<Self>) {
-        let sweep = SweepRuns {
+        let first = SweepRuns {
             name: self.name.clone(),
             keep: micros(self.terms.keep),
             most: PART,
         };
-        let this = Arc::downgrade(self);
-        self.core.jobs.submit(sweep, move |deleted| {
-            // A sweep that fails is made up for by the next.
-            if deleted.is_ok_and(|deleted| deleted >= PART)
-                && let Some(handle) = this.upgrade()
-            {
-                handle.sweep();
-            }
-        });
+        self.core.sweeps.now(self.number, first);
     }
 }
 

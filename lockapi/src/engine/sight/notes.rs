@@ -10,9 +10,12 @@ use crate::engine::clock::Time;
 use crate::engine::lane::Lane;
 use crate::engine::locks::Observed;
 use crate::engine::piles::{ALONE, Queued};
+use crate::engine::sweeps::{PART, Sweeping, Sweeps};
+use crate::error::Result;
 use crate::key::{Key, LockId};
 use crate::lease::micros;
-use crate::seam::Connector;
+use crate::random;
+use crate::seam::{Connector, Swept};
 use crate::sight::{Note, Noted, SweepNotes};
 
 /// A name that is still in use is noted again after this time.
@@ -24,7 +27,6 @@ const KNOWN: usize = 100_000;
 /// The most holds and waits in one statement; the others follow half a second later.
 const MOST: usize = 10_000;
 const SWEEP_EVERY: Duration = Duration::from_hours(1);
-const SWEEP_ROWS: i64 = 10_000;
 
 impl Queued for Note {
     const TURN: u8 = 13;
@@ -36,11 +38,20 @@ impl Queued for Note {
 }
 
 impl Queued for SweepNotes {
-    const TURN: u8 = 14;
+    const TURN: u8 = 0;
     const NAME: &'static str = "sweep";
 
     fn weight(&self) -> usize {
         ALONE
+    }
+}
+
+impl Sweeping for SweepNotes {
+    const EVERY: Duration = SWEEP_EVERY;
+
+    fn next(self, swept: Swept<i64>) -> Option<Self> {
+        let after = swept.last?;
+        Some(Self { after, ..self })
     }
 }
 
@@ -94,6 +105,7 @@ struct State {
 /// Compares what lasts with what was noted, and notes the difference.
 pub(crate) struct Noting<C: Connector> {
     lane: Arc<Lane<C>>,
+    sweeps: Arc<Sweeps<C>>,
     names: Arc<Names>,
     namespace: Arc<str>,
     backend: i64,
@@ -103,16 +115,23 @@ pub(crate) struct Noting<C: Connector> {
 }
 
 impl<C: Connector> Noting<C> {
-    pub(crate) fn new(lane: Arc<Lane<C>>, names: Arc<Names>, namespace: Arc<str>) -> Arc<Self> {
-        Arc::new_cyclic(|this| Self {
+    pub(crate) fn new(
+        lane: Arc<Lane<C>>,
+        sweeps: Arc<Sweeps<C>>,
+        names: Arc<Names>,
+        namespace: Arc<str>,
+    ) -> Result<Arc<Self>> {
+        let backend = random::number()?;
+        Ok(Arc::new_cyclic(|this| Self {
             lane,
+            sweeps,
             names,
             namespace,
-            backend: fastrand::i64(..),
+            backend,
             owner: crate::lease::this_process(),
             state: Mutex::default(),
             this: this.clone(),
-        })
+        }))
     }
 
     /// Answers whether something that has ended is still noted.
@@ -133,7 +152,7 @@ impl<C: Connector> Noting<C> {
         state.busy = true;
         let sweep = state.sweep_at <= now;
         if sweep {
-            let jitter = Duration::from_secs(fastrand::u64(0..600));
+            let jitter = Duration::from_mins(10).mul_f64(fastrand::f64());
             state.sweep_at = now + SWEEP_EVERY + jitter;
         }
         drop(state);
@@ -154,8 +173,11 @@ impl<C: Connector> Noting<C> {
             }
         });
         if sweep {
-            // What is left is swept by the next.
-            self.lane.submit(SweepNotes { limit: SWEEP_ROWS }, drop);
+            let first = SweepNotes {
+                after: i64::MIN,
+                most: PART,
+            };
+            self.sweeps.now(0, first);
         }
         true
     }

@@ -31,7 +31,15 @@ pub struct Settle {
     pub error: String,
 }
 
+/// The kind of an extension.
+const EXTEND: i64 = 5;
+
 impl Settle {
+    /// For how long the delivery is kept, in microseconds, if it is extended.
+    pub(crate) fn extends(&self) -> Option<i64> {
+        (self.kind == EXTEND).then_some(self.time)
+    }
+
     /// `None` for [`Outcome::Ack`], which is an [`Ack`].
     #[must_use]
     pub fn new(ticket: Ticket, outcome: &Outcome) -> Option<Self> {
@@ -45,7 +53,7 @@ impl Settle {
                 let error = "the delivery was dropped without an answer";
                 (4, 0, error.to_owned())
             }
-            Outcome::Extend(time) => (5, micros(*time), String::new()),
+            Outcome::Extend(time) => (EXTEND, micros(*time), String::new()),
         };
         Some(Self {
             ticket,

@@ -3,7 +3,9 @@
 use crate::error::Failure;
 use crate::key::LockId;
 use crate::memory::World;
+use crate::seam::columns::maybe_int;
 use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
+use crate::swept::{self, Swept};
 
 /// Notes what has lasted, and takes back what has ended.
 #[derive(Clone, Debug, Default)]
@@ -39,11 +41,13 @@ pub struct Noted {
     pub age: i64,
 }
 
-/// Deletes what nobody needs any more.
+/// Deletes what nobody needs any more: of names in a part of their table.
 #[derive(Clone, Copy, Debug)]
 pub struct SweepNotes {
-    /// How many rows of each kind at most.
-    pub limit: i64,
+    /// The key of the name that the part comes after.
+    pub after: i64,
+    /// How many names are looked at, and how many sessions are deleted at most.
+    pub most: i64,
 }
 
 impl Operation for Note {
@@ -110,26 +114,30 @@ impl Operation for Note {
 }
 
 impl Operation for SweepNotes {
-    /// How many rows were deleted.
-    type Output = i64;
+    type Output = Swept<i64>;
 
     const STATEMENT: Statement = Statement {
         name: "sight.sweep",
         sql: include_str!("sweep.sql"),
-        params: &[Type::Int],
-        columns: &[Type::Int],
+        params: &[Type::Int, Type::Int],
+        columns: &[Type::Int, Type::Int, Type::Int],
     };
 
     fn params(batch: &[Self]) -> Vec<Value> {
-        batch.iter().map(|one| Value::Int(one.limit)).collect()
+        let of = |one: &Self| [Value::Int(one.after), Value::Int(one.most)];
+        batch.iter().take(1).flat_map(of).collect()
     }
 
-    fn decode(_: &[Self], rows: Rows) -> Result<Vec<i64>, Failure> {
-        rows.into_iter().map(|mut row| row.int(0)).collect()
+    fn decode(batch: &[Self], rows: Rows) -> Result<Vec<Swept<i64>>, Failure> {
+        let most = batch.first().map(|one| one.most);
+        swept::decode(most, rows, |row| row.int(2))
     }
 
     fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
-        let deleted = world.sweep_notes(batch.first()?.limit);
-        Some(vec![Row(vec![Value::Int(deleted)])])
+        let one = batch.first()?;
+        let (deleted, names) = world.sweep_notes(one.after, one.most);
+        let last = maybe_int(names.last().copied());
+        let seen = Value::Int(swept::count(&names));
+        Some(vec![Row(vec![Value::Int(deleted), seen, last])])
     }
 }

@@ -1,8 +1,10 @@
--- Deletes what nobody needs any more: sessions that ended with their notes, and names that nobody used
--- for a month; of each at most $1.
+-- Deletes what nobody needs any more: at most $2 sessions that ended, with their notes, and names that
+-- nobody used for a month, among the $2 that follow the key $1.
 --
--- Promises: a session is deleted only when its mark is free, which it is for good.
--- Index: none, it scans the tables; it runs seldom.
+-- Promises: a session is deleted only when its mark is free, which it is for good. Answers how many rows
+-- were deleted, how many names were looked at, and the last of those.
+-- Index: the primary key of lock_name, so many rows of it. Sessions are read as a whole: there are as
+-- many as programs hold mutexes.
 -- Race: a mark is locked before its session is noted, so a session that is seen here and whose mark is
 -- free has ended. A name that is noted meanwhile is judged again on its locked row.
 WITH dead AS MATERIALIZED (
@@ -11,7 +13,7 @@ WITH dead AS MATERIALIZED (
      WHERE s.mark NOT IN (SELECT (l.classid::int8 << 32) | l.objid::int8
                             FROM pg_catalog.pg_locks AS l
                            WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted)
-     LIMIT $1::int8
+     LIMIT $2::int8
 ), sessions AS (
     DELETE FROM lockapi.lock_session AS s USING dead AS d WHERE s.mark = d.mark
     RETURNING 1
@@ -21,15 +23,28 @@ WITH dead AS MATERIALIZED (
        AND o.backend NOT IN (SELECT s.backend FROM lockapi.lock_session AS s
                               WHERE s.mark NOT IN (SELECT d.mark FROM dead AS d))
     RETURNING 1
-), unused AS MATERIALIZED (
-    SELECT n.lock_key
+), part AS MATERIALIZED (
+    SELECT n.lock_key, n.seen_at
       FROM lockapi.lock_name AS n
-     WHERE n.seen_at < pg_catalog.statement_timestamp() - interval '30 days'
-     LIMIT $1::int8
-       FOR UPDATE OF n SKIP LOCKED
+     WHERE n.lock_key > $1::int8
+     ORDER BY n.lock_key
+     LIMIT $2::int8
+), unused AS MATERIALIZED (
+    SELECT u.at
+      FROM part AS p
+     CROSS JOIN LATERAL (
+           SELECT n.ctid AS at
+             FROM lockapi.lock_name AS n
+            WHERE n.lock_key = p.lock_key
+              AND n.seen_at < pg_catalog.statement_timestamp() - interval '30 days'
+              FOR UPDATE OF n SKIP LOCKED) AS u
+     WHERE p.seen_at < pg_catalog.statement_timestamp() - interval '30 days'
 ), names AS (
-    DELETE FROM lockapi.lock_name AS n USING unused AS u WHERE n.lock_key = u.lock_key
+    DELETE FROM lockapi.lock_name AS n
+     WHERE n.ctid = ANY (ARRAY(SELECT u.at FROM unused AS u))
     RETURNING 1
 )
 SELECT (SELECT pg_catalog.count(*) FROM sessions) + (SELECT pg_catalog.count(*) FROM notes)
-     + (SELECT pg_catalog.count(*) FROM names) AS deleted
+     + (SELECT pg_catalog.count(*) FROM names) AS deleted,
+       (SELECT pg_catalog.count(*) FROM part) AS seen,
+       (SELECT pg_catalog.max(p.lock_key) FROM part AS p) AS last

@@ -1,0 +1,32 @@
+-- Gives back what acquisitions got that nobody was told of, or was told of too late.
+--
+-- Promises: only what has the number of the acquisition is given back; it is free at once, also when it
+-- has a minimum hold, because nobody has worked under it.
+-- Index: the primary key of lease, one range for each request.
+-- Race: an acquisition that is still running at the server is not seen: ask again until it is found, or
+-- cannot be running any more.
+WITH want AS MATERIALIZED (
+    SELECT w.*
+      FROM unnest($1::text[], $2::text[], $3::int8[], $4::int8[], $5::int8[])
+           WITH ORDINALITY AS w (namespace, key, first, last, acquisition, n)
+     ORDER BY w.namespace, w.key, w.first
+), found AS MATERIALIZED (
+    SELECT w.n, l.namespace, l.key, l.slot
+      FROM want AS w
+      JOIN lockapi.lease AS l ON l.namespace = w.namespace AND l.key = w.key
+                             AND l.slot BETWEEN w.first AND w.last
+     WHERE l.acquisition = w.acquisition
+       AND l.released_at IS NULL AND l.expires_at > pg_catalog.clock_timestamp()
+     ORDER BY l.namespace, l.key, l.slot
+       FOR UPDATE OF l
+), freed AS (
+    UPDATE lockapi.lease AS l
+       SET released_at = pg_catalog.clock_timestamp(),
+           held_until = NULL,
+           expires_at = pg_catalog.clock_timestamp()
+      FROM found AS f
+     WHERE l.namespace = f.namespace AND l.key = f.key AND l.slot = f.slot
+    RETURNING f.n
+)
+SELECT w.n, EXISTS (SELECT FROM freed AS f WHERE f.n = w.n) AS found
+  FROM want AS w

@@ -1,0 +1,41 @@
+//! Deleting tokens that were checked in and that nobody can be behind any more.
+
+use crate::error::Failure;
+use crate::memory::World;
+use crate::seam::{Operation, Rows, Statement, Type, Value};
+use crate::swept::{Swept, decode_names, names_params, names_row};
+
+/// Goes through a part of the tokens that were checked in; a batch of one.
+#[derive(Clone, Debug)]
+pub struct SweepMarks {
+    /// Namespace and key that the part comes after.
+    pub after: (String, String),
+    /// How many rows are looked at.
+    pub most: i64,
+}
+
+impl Operation for SweepMarks {
+    type Output = Swept<(String, String)>;
+
+    const STATEMENT: Statement = Statement {
+        name: "mutex.sweep_marks",
+        sql: include_str!("sweep_marks.sql"),
+        params: &[Type::Text, Type::Text, Type::Int],
+        columns: &[Type::Int, Type::Int, Type::Text, Type::Text],
+    };
+
+    fn params(batch: &[Self]) -> Vec<Value> {
+        let of = |one: &Self| names_params(&one.after, one.most);
+        batch.iter().take(1).flat_map(of).collect()
+    }
+
+    fn decode(batch: &[Self], rows: Rows) -> Result<Vec<Self::Output>, Failure> {
+        decode_names(batch.first().map(|one| one.most), rows)
+    }
+
+    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
+        let one = batch.first()?;
+        let (deleted, part) = world.sweep_marks(&one.after, one.most);
+        Some(vec![names_row(deleted, &part)])
+    }
+}

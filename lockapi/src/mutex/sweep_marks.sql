@@ -1,0 +1,47 @@
+-- Deletes tokens that nobody can be behind any more, among the $3 rows of fence_mark that follow the key
+-- $1, $2.
+--
+-- Promises: a stale holder is refused as before. A token that is older than one of this table belongs
+-- to a session that was there when that one was checked in; it is refused by the table as long as that
+-- session lives, and by check.sql afterwards. So a row goes when every session that holds an advisory
+-- lock began at least a day after the row was last written: the day is for clocks that were set back. A
+-- session whose beginning this role may not see counts as old. Answers how many rows were deleted, how
+-- many were looked at, and the last of those.
+-- Index: the primary key of fence_mark, so many rows of it. pg_locks is read once.
+-- Race: a row that is written meanwhile is judged again when it is locked, or left; one that a transaction has
+-- locked is left for the next time.
+WITH bound AS MATERIALIZED (
+    SELECT least(pg_catalog.min(coalesce(a.backend_start, '-infinity')), pg_catalog.statement_timestamp())
+           - interval '1 day' AS before
+      FROM pg_catalog.pg_locks AS l
+      LEFT JOIN pg_catalog.pg_stat_activity AS a ON a.pid = l.pid
+     WHERE l.locktype = 'advisory' AND l.granted
+       AND l.database = (SELECT d.oid FROM pg_catalog.pg_database AS d
+                          WHERE d.datname = pg_catalog.current_database())
+), part AS MATERIALIZED (
+    SELECT m.namespace, m.key, m.checked_at
+      FROM lockapi.fence_mark AS m
+     WHERE (m.namespace, m.key) > ($1::text, $2::text)
+     ORDER BY m.namespace, m.key
+     LIMIT $3::int8
+), old AS MATERIALIZED (
+    SELECT o.at
+      FROM bound AS b
+      JOIN part AS p ON p.checked_at < b.before
+     CROSS JOIN LATERAL (
+           SELECT m.ctid AS at
+             FROM lockapi.fence_mark AS m
+            WHERE m.namespace = p.namespace AND m.key = p.key AND m.checked_at < b.before
+              FOR UPDATE OF m SKIP LOCKED) AS o
+), gone AS (
+    DELETE FROM lockapi.fence_mark AS m
+     WHERE m.ctid = ANY (ARRAY(SELECT o.at FROM old AS o))
+    RETURNING 1
+)
+SELECT (SELECT pg_catalog.count(*) FROM gone) AS deleted,
+       (SELECT pg_catalog.count(*) FROM part) AS seen,
+       p.namespace::text, p.key::text
+  FROM (SELECT) AS one
+  LEFT JOIN LATERAL (
+       SELECT p.namespace, p.key FROM part AS p
+        ORDER BY p.namespace DESC, p.key DESC LIMIT 1) AS p ON true
