@@ -218,17 +218,13 @@ impl<C: Connector> Lane<C> {
             };
             let mut opened = link.is_some();
             let attempt = async {
-                match link {
-                    Some(open) => {
-                        open.prepare(patience, !pile.is_repeatable()).await?;
-                        pile.serve(open).await
-                    }
-                    None => {
-                        let open = self.links.open(watch, patience).await?;
-                        opened = true;
-                        pile.serve(link.insert(open)).await
-                    }
+                if let Some(open) = link {
+                    open.prepare(patience, !pile.is_repeatable()).await?;
+                    return pile.serve(open).await;
                 }
+                let open = self.links.open(watch, patience).await?;
+                opened = true;
+                pile.serve(link.insert(open)).await
             };
             let outcome = match limit {
                 Some(limit) => self.within(limit, attempt).await,

@@ -148,7 +148,12 @@ impl Database {
     /// connections; [`set_silent(false)`](Self::set_silent) answers them again.
     pub fn silence_sessions(&self) {
         let mut state = self.shared.lock();
-        state.silent_sessions = state.sessions.clone();
+        let State {
+            silent_sessions,
+            sessions,
+            ..
+        } = &mut *state;
+        silent_sessions.clone_from(sessions);
     }
 
     /// Leaves statements unanswered until they are to be answered again.

@@ -88,6 +88,9 @@ impl What {
 /// A claim, or why there is none.
 pub(crate) type Granted<C> = std::result::Result<Claim<C>, Refused>;
 
+/// A token and slots, or why there are none.
+type Answer = std::result::Result<(i64, Arc<[i64]>), Refused>;
+
 /// Why a request was not granted.
 pub(crate) struct Refused {
     /// It can be granted at once.
@@ -212,7 +215,7 @@ impl<C: Connector> Leases<C> {
         asked: Asked,
         acquisition: i64,
         sent: Time,
-        outcome: Result<std::result::Result<(i64, Arc<[i64]>), Refused>>,
+        outcome: Result<Answer>,
     ) -> Result<Granted<C>> {
         let late = self.keeper.now() >= deadline(sent, asked.terms.ttl());
         match outcome {
