@@ -15,9 +15,10 @@ use super::lock;
 use crate::blocking::look;
 use crate::seam::Lane;
 
-/// How long a call may block before another thread sees to the lane; less than the least time
-/// limit of a statement, and more than a wait for a lock lasts.
-pub(super) const PATIENCE: Duration = Duration::from_millis(1_500);
+/// How long a call may block before another thread sees to a lane that was woken; less than the least
+/// time limit of a statement, which is that of the renewal of a short lease. A call that returns later
+/// is answered all the same.
+pub(super) const PATIENCE: Duration = Duration::from_millis(200);
 
 /// Answers who is to be woken once it is noted that the job has returned.
 type Job = Box<dyn FnOnce() -> Option<Waker> + Send>;
