@@ -17,12 +17,12 @@ use crate::engine::piles::Queued;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hold::Hold;
 use crate::lease::micros;
-use crate::random;
 use crate::queue::{
     Ack, Cancel, Claim, Claimed, CountJobs, DeadLetter, Delivery, Discard, Exchange, Job,
     MAX_DELAY, Name, Outcome, Purge, Pushed, Queue, ReadDead, Redrive, SetPaused, Settle, Settled,
     Statistics, SweepQueue, Terms, Ticket, Turn, check_lease, in_transaction,
 };
+use crate::random;
 use crate::seam::Connector;
 use crate::telemetry;
 use crate::wait::unless;
