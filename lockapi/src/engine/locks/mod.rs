@@ -43,7 +43,7 @@ pub(crate) struct Locks {
     /// Wakes the worker of each session.
     wakes: Vec<Notify>,
     keeper: Keeper,
-    max_locks: usize,
+    most: usize,
     start: OnceLock<Box<Start>>,
     observe: Option<Box<Observe>>,
     this: Weak<Self>,
@@ -55,7 +55,7 @@ impl Locks {
             table: Mutex::new(LockTable::new(limits)),
             wakes: (0..=limits.waiters).map(|_| Notify::new()).collect(),
             keeper,
-            max_locks: limits.max_locks,
+            most: limits.max_locks,
             start: OnceLock::new(),
             observe,
             this: this.clone(),
@@ -147,7 +147,7 @@ impl Locks {
 
     /// Lets the workers end; locks that are still held are released by the end of their sessions.
     pub(crate) fn close(&self) {
-        self.with(|table, effects| table.close(effects));
+        self.with(Table::close);
     }
 
     fn tick(&self, at: Time) {
@@ -247,7 +247,7 @@ impl Locks {
             Reason::Full => {
                 let message = format!(
                     "this process already holds or waits for {} locks, which is the limit that was set",
-                    self.max_locks
+                    self.most
                 );
                 Error::new(ErrorKind::Capacity, operation, message)
             }

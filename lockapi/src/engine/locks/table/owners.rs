@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use super::LockTable;
-use super::slot::{Patience, Phase, Waiter};
+use super::slot::{Patience, Phase, Slot, Waiter};
 use crate::key::LockId;
 use crate::mutex::line;
 
@@ -113,7 +113,7 @@ impl<W, H, R> LockTable<W, H, R> {
                 }
                 held.push(*lock);
                 let waiting = self.slots.get(lock).into_iter();
-                for waiter in waiting.flat_map(|slot| slot.waiting()) {
+                for waiter in waiting.flat_map(Slot::waiting) {
                     lines.extend(waiter.line.filter(|line| !lines.contains(line)));
                 }
             }

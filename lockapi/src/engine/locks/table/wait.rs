@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::effects::{Answer, Effects, Reason};
 use super::session::Command;
-use super::slot::{Patience, Phase};
+use super::slot::{Patience, Phase, Slot};
 use super::{LockTable, MAX_HELD, Now};
 use crate::engine::clock::Time;
 use crate::error::{ErrorKind, Failure};
@@ -173,7 +173,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
     ) -> Option<Slice> {
         let lock = self.sessions[session].wait.as_ref()?.lock;
         let slot = self.slots.get_mut(&lock);
-        let Some(way) = slot.and_then(|slot| slot.wanted()) else {
+        let Some(way) = slot.and_then(Slot::wanted) else {
             self.sessions[session].wait = None;
             self.slots.remove(&lock);
             self.assign(now, effects);
