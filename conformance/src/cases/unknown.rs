@@ -22,7 +22,7 @@ register! { "unknown":
     W06 lock_is_held_once_or_not_at_all @ Relay [Relay];
     W06 lock_whose_session_ended_is_unavailable @ Relay [Relay];
     W06 lease_is_not_denied @ Relay [Relay];
-    W06 nothing_was_sent_while_connecting @ Relay [Relay];
+    W06 nothing_was_sent_while_connecting @ Relay [Relay, OwnConnections];
     V07 data_of_the_program_is_not_in_errors @ Own [Sql];
 }
 

@@ -141,7 +141,7 @@ impl BlockingTransaction for Begun<'_> {
         sql: &'static str,
     ) -> Result<String, Problem> {
         backend_diesel::with_lock_timeout_in(self.0, timeout, |connection| {
-            let named = format!("SELECT q.answer::text FROM ({sql}) AS q (answer)");
+            let named = format!("SELECT q.answer::pg_catalog.text FROM ({sql}) AS q (answer)");
             let rows = diesel::sql_query(named).load::<Answer>(connection)?;
             let first = rows.into_iter().next().ok_or("no row")?;
             Ok(first.answer)
@@ -163,7 +163,7 @@ impl BlockingTransaction for Begun<'_> {
     }
 
     fn query(&mut self, sql: &'static str) -> String {
-        let named = format!("SELECT q.answer::text FROM ({sql}) AS q (answer)");
+        let named = format!("SELECT q.answer::pg_catalog.text FROM ({sql}) AS q (answer)");
         let rows = diesel::sql_query(named).load::<Answer>(self.0);
         rows.expect("a row").swap_remove(0).answer
     }

@@ -2,7 +2,7 @@
 
 use lockapi::engine::Settle;
 use lockapi::id::{ClaimWorker, NextBlock, ReleaseWorker, RenewWorker};
-use lockapi::lease::{self, Acquire, Peek, Release, Renew};
+use lockapi::lease::{self, Abandon, Acquire, Peek, Release, Renew};
 use lockapi::limit::{self, Block, Charge, Ensure, Look, Refund, Reset};
 use lockapi::mutex;
 use lockapi::queue;
@@ -18,8 +18,6 @@ const MOST: i64 = 150;
 
 /// Statements that read a table from one end to the other.
 const SCANS: &[(&str, &str)] = &[
-    ("lease.sweep", "runs seldom, on a connection of its own"),
-    ("limit.sweep", "runs seldom"),
     ("sight.sweep", "runs seldom"),
     ("sight.leases", "a person reads all that are held"),
     ("sight.audit", "a person reads it"),
@@ -73,6 +71,13 @@ fn scenarios_of_locks() -> Vec<Scenario> {
             lease::Take::STATEMENT,
             "'{{ns},{ns}}', '{k1,k4}', '{3,3}', '{2,1}', '{21,22}', '{1000000,1000000}', '{0,0}', '{o,o}', '{d,d}'",
         ),
+        engine(
+            Abandon::STATEMENT,
+            "'{{ns},{ns}}', '{k1,k2}', '{0,0}', '{0,0}', '{1,2}'",
+        ),
+        engine(lease::Sweep::STATEMENT, "'', '', 0, 10"),
+        engine(limit::Sweep::STATEMENT, "'', '', 10"),
+        engine(mutex::SweepMarks::STATEMENT, "'', '', 10"),
         engine(Peek::STATEMENT, "'{{ns},{ns}}', '{k1,k2}', '{0,0}'"),
         lent(lease::Check::STATEMENT, "'{ns}', 'k1', '{0}', 1"),
         engine(ForceRelease::STATEMENT, "'{ns}', 'k1', 'why'"),
@@ -127,7 +132,8 @@ fn scenarios_of_queues() -> Vec<Scenario> {
         ),
         engine(
             queue::Turn::STATEMENT,
-            "'{ids}', '{tokens}', '{t,f,t}', '{ns}', 'work', 60000000, '{0,1,2,3}', '{0,0,0,0}', 10, '{0,0,0,0}', 'w'",
+            "'{ids}', '{tokens}', '{t,f,t}', '{ns}', 'work', 60000000, '{0,1,2,3}', '{0,0,0,0}', 10, '{0,0,0,0}', 'w', 1,
+             '{2}'",
         ),
         lent(queue::Ack::STATEMENT, "'{ids}', '{tokens}', '{t,f,t}'"),
         engine(
@@ -337,7 +343,11 @@ fn no_statistics_lead_a_statement_through_a_table() {
     let open = |url: &str, settled: bool| {
         let mut session = Client::connect(url, NoTls).expect("a connection");
         if settled {
-            let settled = session.query(Settle::STATEMENT.sql, &[&false, &"0"]);
+            let settle = Settle::STATEMENT.sql;
+            let settled = session.query(
+                settle,
+                &[&false, &"0", &"0", &"plans", &" lockapi", &55_i64],
+            );
             settled.expect("settled");
         }
         session

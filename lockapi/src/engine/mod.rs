@@ -208,7 +208,7 @@ impl<C: Connector> Core<C> {
             max_locks: options.max_locks,
             heartbeat: options.heartbeat,
             observed: options.notes,
-            seed: fastrand::u64(..),
+            seed: crate::random::number()?.cast_unsigned(),
         };
         let locks = Locks::new(links.keeper.clone(), limits, observe.transpose()?);
         let (weak, spawning) = (Arc::downgrade(&locks), Arc::clone(&links));

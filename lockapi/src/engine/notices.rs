@@ -217,10 +217,11 @@ impl<C: Connector> Drop for Ended<C> {
         };
         telemetry::fault(Fault::WorkerEnded);
         shared.lock().listens = false;
-        if self.began && shared.goes_on() {
-            return start(links, shared);
+        if !self.began {
+            shared.lock().running = false;
+        } else if shared.goes_on() {
+            start(links, shared);
         }
-        shared.lock().running = false;
     }
 }
 

@@ -45,7 +45,8 @@ impl Options {
         self
     }
 
-    /// How many mutexes the process holds or waits for at most, 10,000 unless set. All sessions
+    /// How many mutexes the process holds or waits for at most, 10,000 unless set; those being released
+    /// do not count. All sessions
     /// of a server share room for about `max_locks_per_transaction * max_connections` locks.
     #[must_use]
     pub fn max_locks(mut self, locks: usize) -> Self {
@@ -54,8 +55,8 @@ impl Options {
     }
 
     /// How many connections wait for mutexes that other processes hold, 4 unless set, at most 64.
-    /// They are opened when needed. Further keys take turns of 250 ms on them; with 0 all waits are
-    /// polled, which gives up every order between processes.
+    /// They are opened when needed. Further keys take turns of 250 ms on them. With 0 all waits are
+    /// polled: between processes there is no order then, and a wait beside a busy process may be long.
     #[must_use]
     pub fn waiters(mut self, connections: usize) -> Self {
         self.waiters = connections;

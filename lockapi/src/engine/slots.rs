@@ -23,6 +23,9 @@ use crate::wait::unless;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
+/// How often a grant may come too late before the caller is told.
+const TRIES: u32 = 3;
+
 /// Slots of a key, in the hands of a caller.
 pub(super) struct Slots<C: Connector>(Arc<Handle<C>>);
 
@@ -203,6 +206,7 @@ impl<C: Connector> Slots<C> {
             terms,
             ..
         } = &*self.0;
+        let mut tries = TRIES;
         loop {
             let (sender, answer) = oneshot::channel();
             let asked = Asked {
@@ -217,6 +221,11 @@ impl<C: Connector> Slots<C> {
             });
             let outcome = answer.await.unwrap_or_else(|_| Err(ended(operation)));
             match outcome.map_err(|error| error.during(operation).on(key))? {
+                Err(Refused { late: true, .. }) if tries == 1 => {
+                    let message = "it was granted, and given back: the answer took longer than its ttl, each time";
+                    return Err(Error::new(ErrorKind::Unavailable, operation, message).on(key));
+                }
+                Err(Refused { late: true, .. }) => tries -= 1,
                 Err(Refused { again: true, .. }) => {}
                 answer => {
                     if answer.is_err() {

@@ -198,7 +198,12 @@ fn a_batcher_that_dies_fails_what_it_had_and_goes_on() {
     let kind = block_on(lease.try_acquire()).unwrap_err().kind();
     assert_eq!(kind, ErrorKind::Indeterminate, "it may have been sent");
     assert!(block_on(lease.try_acquire()).unwrap().is_some());
+    assert!(!mutex.is_lost(), "others do not notice");
+}
 
+#[test]
+fn a_batcher_that_cannot_start_fails_what_was_asked_and_starts_later() {
+    let (backend, _, faults) = connect(Options::default().notes(false));
     let jobs = backend.queue("jobs").unwrap();
     faults.unstarted("lockapi-tables");
     let kind = block_on(jobs.push(job())).unwrap_err().kind();
@@ -207,5 +212,4 @@ fn a_batcher_that_dies_fails_what_it_had_and_goes_on() {
     faults.panics("queue.turn");
     assert!(block_on(jobs.claim(&Claim::new(1))).is_err());
     assert_eq!(block_on(jobs.claim(&Claim::new(1))).unwrap().len(), 1);
-    assert!(!mutex.is_lost(), "others do not notice");
 }

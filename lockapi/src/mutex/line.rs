@@ -40,10 +40,11 @@ use crate::error::Result;
 /// - A circle that goes through lines of other processes is found by whoever closes it before it
 ///   waits, or within about a second; one of them gets the error. A wait whose turn on a connection
 ///   for waiting ([`Options::waiters`](crate::engine::Options::waiters)) has not come is not seen
-///   until then.
+///   until then; without such connections it never is.
 /// - With the error nothing of that wait is held. Guards that the line held before stay valid:
 ///   release them, so that the others can go on, and begin again.
-/// - A circle through a lock that was taken without a line is not seen.
+/// - A circle through a lock that was taken without a line is not seen, nor one that is closed by a
+///   grant to one branch of a line while another branch waits.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Line(Id);
 

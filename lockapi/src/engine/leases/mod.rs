@@ -95,6 +95,8 @@ type Answer = std::result::Result<(i64, Arc<[i64]>), Refused>;
 pub(crate) struct Refused {
     /// It can be granted at once.
     pub(crate) again: bool,
+    /// It was granted, and went back because the answer took longer than its time to live.
+    pub(crate) late: bool,
     /// Others hold it, for at most this time unless they renew; `None` when nobody does, and only a
     /// transaction that is open is in the way.
     pub(crate) held_for: Option<Duration>,
@@ -105,6 +107,7 @@ impl Refused {
         let held_for = u64::try_from(held_for).ok().filter(|left| *left > 0);
         Self {
             again,
+            late: false,
             held_for: held_for.map(Duration::from_micros),
         }
     }
@@ -222,8 +225,10 @@ impl<C: Connector> Leases<C> {
             Ok(Ok(_)) if late => {
                 // By this clock it ended before it was known: it is held by nobody, and goes back.
                 self.abandon(asked, acquisition);
-                let message = "it was granted, and given back: the answer took longer than its ttl";
-                Err(Error::new(ErrorKind::Unavailable, "acquire", message))
+                Ok(Err(Refused {
+                    late: true,
+                    ..Refused::new(true, 0)
+                }))
             }
             Ok(Ok((fence, slots))) => Ok(Ok(self.granted(asked, slots, fence, sent))),
             Ok(Err(refused)) => Ok(Err(refused)),

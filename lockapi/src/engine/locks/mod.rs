@@ -125,12 +125,16 @@ impl Locks {
         self.with(|table, effects| table.worker_ended(&now, session, began, failure, effects));
     }
 
-    fn worker_closed(&self, session: usize) {
-        self.with(|table, effects| table.worker_closed(session, effects));
-    }
-
     fn opened(&self, session: usize, mark: i64, process: i64) {
         self.lock().opened(session, mark, process);
+    }
+
+    fn is_wanted(&self, session: usize) -> bool {
+        self.lock().is_wanted(session)
+    }
+
+    fn answered(&self, session: usize) -> bool {
+        self.lock().answered(session)
     }
 
     fn is_idle(&self, session: usize) -> bool {
@@ -194,11 +198,11 @@ impl Locks {
             contended,
             start,
             mut wake,
-            timer,
+            timers,
             observe,
             unopened,
         } = effects;
-        if let Some(at) = timer {
+        for at in timers {
             let this = self.this.clone();
             self.keeper.run_at(at, move || {
                 if let Some(locks) = this.upgrade() {
@@ -260,3 +264,6 @@ impl Locks {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -55,10 +55,9 @@ struct Ended {
 }
 
 impl Ended {
+    /// The table knows already: it decided that the worker ends.
     fn finished(mut self) {
-        if let Some(locks) = self.locks.take() {
-            locks.worker_closed(self.session);
-        }
+        self.locks = None;
     }
 }
 
@@ -108,7 +107,12 @@ impl<C: Connector> Worker<C> {
                     yield_now().await;
                 }
             }
-            match self.locks.next(self.session, Batch::HalfWith(untold)) {
+            let next = self.locks.next(self.session, Batch::HalfWith(untold));
+            if !matches!(next, Next::Run(_)) {
+                // No statement follows that they could be told beside.
+                self.tell();
+            }
+            match next {
                 Next::Run(commands) => self.run(commands).await,
                 Next::Ping => self.ping().await,
                 Next::Wait(_) | Next::Rest => self.locks.woken(self.session).await,
@@ -275,11 +279,8 @@ impl<C: Connector> Worker<C> {
                 ..step
             })
             .collect();
-        let released = match &mut self.link {
-            Some(link) if !failure.broken && !failure.sent => link.perform(&releases).await.is_ok(),
-            _ => false,
-        };
-        if released {
+        let alive = !failure.broken && !failure.sent;
+        if alive && self.insist(&releases).await.is_ok() {
             self.locks.batch_failed(self.session, failure);
         } else {
             self.lose(failure);
@@ -289,15 +290,27 @@ impl<C: Connector> Worker<C> {
     /// The session and what it holds is gone.
     fn lose(&mut self, failure: &Failure) {
         self.link = None;
+        self.answered = None;
         self.locks.session_lost(self.session, failure);
     }
 
     /// Asks whether the session still lives.
     async fn ping(&mut self) {
-        if let Some(link) = &mut self.link
-            && let Err(failure) = link.perform::<Step>(&[]).await
+        if self.link.is_some()
+            && let Err(failure) = self.insist(&[]).await
         {
             self.lose(&failure);
+        }
+    }
+
+    /// Releases, or just asks. A statement that was cancelled, by whomever, is no sign that the session
+    /// has ended: it is sent again.
+    async fn insist(&mut self, releases: &[Step]) -> Result<(), Failure> {
+        match self.connection()?.perform(releases).await {
+            Err(failure) if !failure.broken && !failure.sent => {
+                self.connection()?.perform(releases).await.map(drop)
+            }
+            outcome => outcome.map(drop),
         }
     }
 
@@ -312,6 +325,10 @@ impl<C: Connector> Worker<C> {
             holding: slice.holding.clone(),
         });
         let outcome = self.wait_within(&slice, circle.as_ref()).await;
+        // An interrupt that is under way must not hit what is sent next.
+        while self.locks.answered(self.session) {
+            self.locks.woken(self.session).await;
+        }
         let granted = matches!(outcome, Ok(Waited::Granted(_)));
         let mut left = circle.map(|circle| circle.forget()).unwrap_or_default();
         if !granted {
@@ -329,7 +346,7 @@ impl<C: Connector> Worker<C> {
             return None;
         }
         if !left.is_empty()
-            && let Err(failure) = self.connection().ok()?.perform(&left).await
+            && let Err(failure) = self.insist(&left).await
         {
             self.lose(&failure);
             return None;
@@ -356,6 +373,9 @@ impl<C: Connector> Worker<C> {
             if !closed.is_empty() {
                 return Ok(Waited::Circle(closed));
             }
+        }
+        if !self.locks.is_wanted(self.session) {
+            return Ok(Waited::InVain);
         }
         let wait = Wait {
             lock: slice.lock,

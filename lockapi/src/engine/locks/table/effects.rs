@@ -22,7 +22,7 @@ pub(crate) struct Effects<W, H, R> {
     /// Sessions whose workers are to be woken, a bit for each.
     pub(crate) wake: u128,
     /// When [`tick`](super::LockTable::tick) is to be called.
-    pub(crate) timer: Option<Time>,
+    pub(crate) timers: Vec<Time>,
     /// Whether to [observe](super::LockTable::observe) what lasts.
     pub(crate) observe: bool,
     /// Sessions that could not be opened to wait.
@@ -75,7 +75,7 @@ impl<W, H, R> Default for Effects<W, H, R> {
             contended: 0,
             start: Vec::new(),
             wake: 0,
-            timer: None,
+            timers: Vec::new(),
             observe: false,
             unopened: 0,
         }

@@ -19,7 +19,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         let state = &mut self.sessions[session];
         (state.held, state.alone) = (0, 0);
         (state.mark, state.process) = (0, 0);
-        (state.ping_at, state.ping_due) = (None, false);
+        (state.ping_at, state.ping_due, state.interrupt_at) = (None, false, None);
         let in_flight: Vec<_> = state.in_flight.drain(..).flatten().collect();
         let queued = std::mem::take(&mut state.requests);
         let wait = state.wait.take();
@@ -88,6 +88,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         for request in others {
             match request.command {
                 Command::Release { lock, .. } => {
+                    self.releases -= 1;
                     effects.released(request.reply, Ok(()));
                     self.released(lock, effects);
                 }
@@ -101,7 +102,12 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             self.rouse(session, effects);
         } else {
             for request in tries {
-                self.fail(now, request, failure, effects);
+                if request.again {
+                    self.fail(now, request, failure, effects);
+                } else {
+                    let again = true;
+                    self.put(session, Request { again, ..request }, effects);
+                }
             }
         }
         self.assign(now, effects);
@@ -141,14 +147,6 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         self.sessions[session].running = false;
     }
 
-    /// The worker of a session has closed its connection, because nothing was left to do.
-    pub(crate) fn worker_closed(&mut self, session: usize, effects: &mut Effects<W, H, R>) {
-        self.sessions[session].running = false;
-        if !self.sessions[session].requests.is_empty() {
-            self.rouse(session, effects);
-        }
-    }
-
     fn put(&mut self, session: usize, request: Request<R>, effects: &mut Effects<W, H, R>) {
         self.sessions[session].requests.push(request);
         if self.sessions[session].requests.len() == 1 {
@@ -169,12 +167,13 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
                 self.refuse(lock, &Reason::Failure(failure.clone()), effects);
             }
             Command::Release { lock, .. } => {
+                self.releases -= 1;
                 effects.released(request.reply, Err(Reason::Lost));
                 self.released(lock, effects);
             }
             Command::Look { lock } => self.looked(now, lock, true, effects),
             // The wait goes on to the end of its slice.
-            Command::Interrupt { session, .. } => self.interrupted(session, effects),
+            Command::Interrupt { session, .. } => self.interrupted(now, session, effects),
         }
     }
 
@@ -185,7 +184,8 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
                 matches!(slot.phase, Phase::Trying | Phase::Waiting(_)),
                 "nothing else is asked of the server for those who wait"
             );
-            for waiter in slot.queue.into_iter().filter(|one| one.reply.is_some()) {
+            let mut queue = slot.queue;
+            for waiter in queue.take_out(|_| true) {
                 self.owners.unwait(&waiter, lock);
                 effects.answer_waiter(waiter, Answer::Failed(reason.clone()));
             }

@@ -13,8 +13,11 @@ mod effects;
 mod failures;
 mod observe;
 mod owners;
+mod queue;
 mod session;
 mod shared;
+#[cfg(test)]
+mod sim;
 mod slot;
 #[cfg(test)]
 mod tests;
@@ -43,6 +46,9 @@ use crate::mutex::{Stepped, Way};
 const MAX_HAND_OVERS: i64 = 64;
 /// How long a lock is passed on within the process before other processes get their turn.
 const MAX_HELD: Duration = Duration::from_millis(100);
+
+/// After that the process stands back for so long, so that those who poll find the lock free.
+const STAND_BACK: Duration = Duration::from_millis(2);
 
 const _: () = assert!(MAX_HAND_OVERS < 1 << HAND_OVER_BITS);
 
@@ -77,8 +83,12 @@ pub(crate) struct LockTable<W, H, R> {
     polls: BTreeSet<(Time, LockId)>,
     /// The last number that was given to a waiter, a hold or a turn.
     last: u64,
-    /// When [`tick`](Self::tick) is to be called.
+    /// When [`tick`](Self::tick) is to be called next.
     armed: Option<Time>,
+    /// All timers that are set: a later one stays set when an earlier one is.
+    timers: BTreeSet<Time>,
+    /// Releases that are queued or under way.
+    releases: usize,
     observe_at: Option<Time>,
     random: fastrand::Rng,
     closing: bool,
@@ -94,6 +104,8 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             polls: BTreeSet::new(),
             last: 0,
             armed: None,
+            timers: BTreeSet::new(),
+            releases: 0,
             observe_at: None,
             random: fastrand::Rng::with_seed(limits.seed),
             closing: false,
@@ -141,11 +153,11 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             }
             waiter.since = Some(now());
             self.owners.wait(&waiter, lock);
-            slot.queue.push_back(waiter);
+            slot.queue.push(waiter);
             if matches!(slot.phase, Phase::Shared(_)) {
                 self.admit(now, lock, effects);
             }
-        } else if self.slots.len() >= self.limits.max_locks {
+        } else if self.slots.len() >= self.limits.max_locks + self.releases {
             effects.answer_waiter(waiter, Answer::Failed(Reason::Full));
         } else {
             self.owners.wait(&waiter, lock);
@@ -167,7 +179,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         let Some(slot) = self.slots.get_mut(&lock) else {
             return;
         };
-        let Some(waiter) = slot.leave(id) else {
+        let Some(waiter) = slot.queue.leave(id) else {
             return;
         };
         self.owners.unwait(&waiter, lock);
@@ -183,7 +195,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
                 self.slots.remove(&lock);
             }
             Phase::Waiting(session) => {
-                self.waiter_left(session, deserted, waiter.line.is_some(), effects);
+                self.waiter_left(now, session, waiter.line.is_some(), effects);
             }
             // The answer that is under way finds nobody, and the slot goes.
             _ => {}
@@ -228,7 +240,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         if let Some(now) = now
             && held.hand_overs < MAX_HAND_OVERS
             && now.saturating_sub(held.since) < MAX_HELD
-            && let Some(next) = slot.queue.pop_front()
+            && let Some(next) = slot.queue.pop()
         {
             held.hand_overs += 1;
             held.id = id;
@@ -249,6 +261,11 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             return;
         }
         self.let_go(session, lock, Way::Alone, reply, effects);
+        if let Some(now) = now
+            && session == 0
+        {
+            self.stand_back(lock, now, effects);
+        }
     }
 
     /// Has the session that holds the lock release it, and tries it again for those who wait.
@@ -268,6 +285,15 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         if session == 0 {
             // Behind the release, and so behind everybody who waits at the server.
             self.try_for_first(lock, effects);
+        }
+    }
+
+    /// The process had the lock for its time.
+    fn stand_back(&mut self, lock: LockId, now: Time, effects: &mut Effects<W, H, R>) {
+        let requests = &mut self.sessions[0].requests;
+        let tries = |one: &session::Request<R>| matches!(one.command, Command::Try { lock: it, .. } if it == lock);
+        if requests.pop_if(|last| tries(last)).is_some() {
+            self.poll_at(lock, now + STAND_BACK, effects);
         }
     }
 
@@ -298,6 +324,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         for (request, reply) in batch.into_iter().zip(answers) {
             match (request.command, *reply) {
                 (Command::Release { lock, .. }, reply) => {
+                    self.releases -= 1;
                     let released = match reply {
                         Reply::Lock(Stepped::Released) => Ok(()),
                         _ => Err(Reason::Lost),
@@ -316,7 +343,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
                 (Command::Look { lock }, reply) => {
                     self.looked(now, lock, reply != Reply::Awaited(false), effects);
                 }
-                (Command::Interrupt { session, .. }, _) => self.interrupted(session, effects),
+                (Command::Interrupt { session, .. }, _) => self.interrupted(now, session, effects),
             }
         }
         self.assign(now, effects);
@@ -352,7 +379,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
                 return self.command(session, Command::Release { lock, way }, None, effects);
             }
         };
-        let Some(first) = slot.queue.pop_front() else {
+        let Some(first) = slot.queue.pop() else {
             return;
         };
         let now = now();
@@ -393,6 +420,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
 
     /// Does what is due by now, for the timer that was set to `at`.
     pub(crate) fn tick(&mut self, at: Time, now: Time, effects: &mut Effects<W, H, R>) {
+        self.timers.remove(&at);
         if self.armed != Some(at) {
             // Another one was set since, to an earlier time.
             return;
@@ -400,12 +428,19 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         self.armed = None;
         while let Some((at, lock)) = self.polls.first().copied().filter(|(at, _)| *at <= now) {
             self.polls.remove(&(at, lock));
-            if !self.try_for_first(lock, effects) {
-                self.slots.remove(&lock);
+            match self.slots.get(&lock).map(|slot| &slot.phase) {
+                Some(Phase::Polling(since)) if *since == at => {
+                    if !self.try_for_first(lock, effects) {
+                        self.slots.remove(&lock);
+                    }
+                }
+                Some(Phase::Shared(_)) => self.admit(&|| now, lock, effects),
+                _ => {}
             }
         }
         for session in 0..self.sessions.len() {
             self.ping_if_due(session, now, effects);
+            self.interrupt_if_due(session, now, effects);
         }
         self.assign(&|| now, effects);
         if self.observe_at.is_some_and(|at| at <= now) {
@@ -414,8 +449,10 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         }
         let pings = self.sessions.iter().filter_map(|session| session.ping_at);
         let polls = self.polls.first().map(|(at, _)| *at);
-        let next = pings.chain(polls).chain(self.observe_at).min();
-        if let Some(next) = next {
+        let interrupts = self.sessions.iter();
+        let interrupts = interrupts.filter_map(|session| session.interrupt_at);
+        let next = pings.chain(interrupts).chain(polls).chain(self.observe_at);
+        if let Some(next) = next.min() {
             self.arm(next, effects);
         }
     }
@@ -423,7 +460,9 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
     fn arm(&mut self, at: Time, effects: &mut Effects<W, H, R>) {
         if self.armed.is_none_or(|armed| at < armed) {
             self.armed = Some(at);
-            effects.timer = Some(at);
+            if self.timers.insert(at) {
+                effects.timers.push(at);
+            }
         }
     }
 

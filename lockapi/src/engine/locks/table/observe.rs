@@ -47,7 +47,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
     pub(crate) fn observe(&mut self, now: Time) -> Observed {
         let lasts = |since: Time| since + LASTING <= now;
         let mut lasting = Vec::new();
-        for (lock, slot) in &mut self.slots {
+        for (lock, slot) in &self.slots {
             // What is shared has no token.
             let held = match &slot.phase {
                 Phase::Held(held) => Some((held.fence + held.hand_overs, held.since)),
@@ -62,7 +62,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
                     since,
                 });
             }
-            let first = slot.waiting().next().and_then(|first| first.since);
+            let first = slot.queue.iter().next().and_then(|first| first.since);
             if let Some(since) = first.filter(|since| lasts(*since)) {
                 lasting.push(Lasting {
                     lock: *lock,

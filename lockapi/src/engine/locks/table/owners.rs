@@ -1,9 +1,9 @@
 //! Which line of work holds and waits for which locks: the wait-for graph of the process.
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::LockTable;
-use super::slot::{Patience, Phase, Slot, Waiter};
+use super::slot::{Patience, Phase, Waiter};
 use crate::key::LockId;
 use crate::mutex::line;
 
@@ -82,42 +82,37 @@ impl Owners {
 impl<W, H, R> LockTable<W, H, R> {
     /// Whether a line that waited for the lock would wait for itself.
     pub(super) fn closes_circle(&self, line: line::Id, lock: LockId) -> bool {
-        let mut reached = vec![lock];
-        let mut next = 0;
-        while let Some(lock) = reached.get(next).copied() {
-            next += 1;
+        let mut reached = FxHashSet::from_iter([lock]);
+        let mut next = vec![lock];
+        while let Some(lock) = next.pop() {
             for holder in self.holders(lock) {
                 if holder == line {
                     return true;
                 }
-                for wanted in self.owners.waits(holder) {
-                    if !reached.contains(wanted) {
-                        reached.push(*wanted);
-                    }
-                }
+                let wanted = self.owners.waits(holder).iter().copied();
+                next.extend(wanted.filter(|wanted| reached.insert(*wanted)));
             }
         }
         false
     }
 
-    /// What is held by a line and by those that wait, in this process, for it.
-    pub(super) fn held_behind(&self, line: line::Id) -> Vec<LockId> {
-        let mut lines = vec![line];
-        let mut held = Vec::new();
-        let mut next = 0;
-        while let Some(line) = lines.get(next).copied() {
-            next += 1;
+    /// What is held by lines and by those that wait, in this process, for them.
+    pub(super) fn held_behind(&self, lines: impl IntoIterator<Item = line::Id>) -> Vec<LockId> {
+        let mut next: Vec<_> = lines.into_iter().collect();
+        let mut reached = FxHashSet::from_iter(next.iter().copied());
+        let mut held = FxHashSet::default();
+        while let Some(line) = next.pop() {
             for lock in self.owners.holds(line) {
-                if held.contains(lock) {
+                if !held.insert(*lock) {
                     continue;
                 }
-                held.push(*lock);
                 let waiting = self.slots.get(lock).into_iter();
-                for waiter in waiting.flat_map(Slot::waiting) {
-                    lines.extend(waiter.line.filter(|line| !lines.contains(line)));
-                }
+                let lines = waiting.flat_map(|slot| slot.queue.iter().filter_map(|one| one.line));
+                next.extend(lines.filter(|line| reached.insert(*line)));
             }
         }
+        let mut held: Vec<_> = held.into_iter().collect();
+        held.sort_unstable();
         held
     }
 

@@ -84,7 +84,7 @@ pub(crate) enum Next {
     Ping,
     /// Nothing: wait to be woken.
     Rest,
-    /// Nothing is left to do, and nothing will come.
+    /// Nothing is left to do: the worker ends, and another is started if something comes.
     Close,
 }
 
@@ -110,6 +110,8 @@ pub(super) struct Session<R> {
     pub(super) down_until: Time,
     pub(super) ping_at: Option<Time>,
     pub(super) ping_due: bool,
+    /// When its wait is interrupted again, because the interrupt came before the wait.
+    pub(super) interrupt_at: Option<Time>,
 }
 
 impl<R> Default for Session<R> {
@@ -128,6 +130,7 @@ impl<R> Default for Session<R> {
             down_until: Time::ZERO,
             ping_at: None,
             ping_due: false,
+            interrupt_at: None,
         }
     }
 }
@@ -141,6 +144,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         reply: Option<R>,
         effects: &mut Effects<W, H, R>,
     ) {
+        self.releases += usize::from(matches!(command, Command::Release { .. }));
         let state = &mut self.sessions[session];
         state.requests.push(Request {
             command,
@@ -181,7 +185,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
                 }
                 return Next::Run(commands);
             }
-            if state.wait.as_ref().is_some_and(|wait| !wait.begun) {
+            if state.wait.as_ref().is_some_and(Wait::is_assigned) {
                 match self.begin_wait(now, session, effects) {
                     Some(slice) => return Next::Wait(slice),
                     None => continue,
@@ -191,6 +195,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
                 return Next::Ping;
             }
             if self.closing {
+                state.running = false;
                 return Next::Close;
             }
             // One timer in each heartbeat, however often the session becomes idle in between.
@@ -218,8 +223,8 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             let Command::Try { lock, .. } = request.command else {
                 return true;
             };
-            let wanted = self.slots.get_mut(&lock);
-            let wanted = wanted.is_some_and(|slot| !slot.is_deserted());
+            let slot = self.slots.get(&lock);
+            let wanted = slot.is_some_and(|slot| !slot.is_deserted());
             if !wanted {
                 self.slots.remove(&lock);
             }

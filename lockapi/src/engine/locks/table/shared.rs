@@ -35,8 +35,8 @@ enum Door {
     Open(Time),
     /// The server is being asked whether others wait.
     Asked,
-    /// Others wait: not before they had their turn.
-    Shut,
+    /// Others wait: not before they had their turn; the server is asked again at this time.
+    Shut(Time),
 }
 
 impl<W, H: Clone + Default, R> LockTable<W, H, R> {
@@ -76,16 +76,20 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         };
         let is_open = match shared.door {
             Door::Open(until) => now < until || shared.holds.is_empty(),
-            Door::Asked | Door::Shut => false,
+            Door::Asked | Door::Shut(_) => false,
         };
         if first == Some(Way::Shared) && !is_open {
             match shared.door {
                 Door::Asked => return,
-                Door::Open(_) => {
+                Door::Shut(until) if now < until => {
+                    if self.polls.insert((until, lock)) {
+                        self.arm(until, effects);
+                    }
+                }
+                Door::Open(_) | Door::Shut(_) => {
                     shared.door = Door::Asked;
                     return self.command(0, Command::Look { lock }, None, effects);
                 }
-                Door::Shut => {}
             }
         }
         if is_open {
@@ -102,7 +106,8 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             queue,
             ..
         }) = self.slots.get_mut(&lock)
-            && let Some(next) = queue.pop_front_if(|next| next.way == Way::Shared)
+            && queue.wanted() == Some(Way::Shared)
+            && let Some(next) = queue.pop()
         {
             self.last += 1;
             let share = Share {
@@ -122,9 +127,6 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             self.owners.unwait(&next, lock);
             self.owners.hold(next.line, lock);
             effects.answer_waiter(next, Answer::Granted(granted));
-            if let Some(slot) = self.slots.get_mut(&lock) {
-                slot.wanted();
-            }
         }
     }
 
@@ -140,10 +142,11 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             && let Phase::Shared(shared) = &mut slot.phase
             && shared.door == Door::Asked
         {
+            let until = now() + MAX_HELD;
             shared.door = if awaited {
-                Door::Shut
+                Door::Shut(until)
             } else {
-                Door::Open(now() + MAX_HELD)
+                Door::Open(until)
             };
             self.admit(now, lock, effects);
         }

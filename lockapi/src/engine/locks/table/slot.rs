@@ -1,8 +1,7 @@
 //! One lock that is held or wanted.
 
-use std::collections::VecDeque;
-
 use super::effects::{Answer, Effects};
+use super::queue::Queue;
 use super::shared::Shared;
 use crate::engine::clock::Time;
 use crate::key::LockId;
@@ -74,28 +73,26 @@ pub(super) struct Held<H> {
 
 pub(super) struct Slot<W, H> {
     pub(super) phase: Phase<H>,
-    /// In the order of arrival, and so of their numbers.
-    pub(super) queue: VecDeque<Waiter<W>>,
-    /// How many of the queue have left.
-    left: usize,
+    pub(super) queue: Queue<W>,
     /// The last attempt to wait for it failed.
     pub(super) failed: bool,
     /// The last wait for it would have closed a circle.
     pub(super) suspected: bool,
+    /// How long it was waited for in this turn.
+    pub(super) served: Time,
 }
-
-/// So many that left may stay in a queue, however short it is.
-const FEW: usize = 32;
 
 impl<W, H> Slot<W, H> {
     /// A slot of a lock that is to be tried for its first caller.
     pub(super) fn new(waiter: Waiter<W>) -> Self {
+        let mut queue = Queue::default();
+        queue.push(waiter);
         Self {
             phase: Phase::Trying,
-            queue: VecDeque::from([waiter]),
-            left: 0,
+            queue,
             failed: false,
             suspected: false,
+            served: Time::ZERO,
         }
     }
 
@@ -108,71 +105,20 @@ impl<W, H> Slot<W, H> {
         }
     }
 
-    /// How the first who still waits wants it.
-    pub(super) fn wanted(&mut self) -> Option<Way> {
-        self.prune();
-        self.queue.front().map(|first| first.way)
+    /// How the first who waits wants it.
+    pub(super) fn wanted(&self) -> Option<Way> {
+        self.queue.wanted()
     }
 
     /// Whether nobody waits any more.
-    pub(super) fn is_deserted(&mut self) -> bool {
-        self.wanted().is_none()
-    }
-
-    /// Those who still wait.
-    pub(super) fn waiting(&self) -> impl Iterator<Item = &Waiter<W>> {
-        self.queue.iter().filter(|waiter| waiter.reply.is_some())
-    }
-
-    /// A caller leaves; answers who it was, if it still waited. It keeps its place in the queue until
-    /// many have left, so that each costs little.
-    pub(super) fn leave(&mut self, id: u64) -> Option<Waiter<W>> {
-        let at = self.queue.binary_search_by_key(&id, |one| one.id).ok()?;
-        let waiter = &mut self.queue[at];
-        let left = Waiter {
-            reply: Some(waiter.reply.take()?),
-            ..*waiter
-        };
-        self.left += 1;
-        self.prune();
-        if self.left > FEW.max(self.queue.len() / 2) {
-            self.queue.retain(|waiter| waiter.reply.is_some());
-            self.left = 0;
-        }
-        Some(left)
-    }
-
-    /// Removes those that left, as far as they are in front.
-    fn prune(&mut self) {
-        while self.queue.front().is_some_and(|one| one.reply.is_none()) {
-            self.queue.pop_front();
-            self.left -= 1;
-        }
-    }
-
-    /// Takes those out of the queue that `choose` chooses.
-    pub(super) fn take_out(
-        &mut self,
-        mut choose: impl FnMut(&Waiter<W>) -> bool,
-    ) -> Vec<Waiter<W>> {
-        let mut chosen = Vec::new();
-        for waiter in std::mem::take(&mut self.queue) {
-            if waiter.reply.is_some() && choose(&waiter) {
-                chosen.push(waiter);
-            } else {
-                self.queue.push_back(waiter);
-            }
-        }
-        chosen
+    pub(super) fn is_deserted(&self) -> bool {
+        self.queue.is_empty()
     }
 
     /// Those who do not wait are told once somebody has the lock.
     pub(super) fn refuse_impatient<R>(&mut self, effects: &mut Effects<W, H, R>) {
-        let impatient = |waiter: &Waiter<W>| waiter.patience == Patience::None;
-        if self.queue.iter().any(impatient) {
-            for waiter in self.take_out(impatient) {
-                effects.answer_waiter(waiter, Answer::Busy);
-            }
+        for waiter in self.queue.take_impatient() {
+            effects.answer_waiter(waiter, Answer::Busy);
         }
     }
 }

@@ -1,632 +1,9 @@
-//! The table against a model of the server, driven by seeds: several processes with callers that ask,
-//! leave and release, statements that are answered late or never, sessions and workers that end.
+//! The table against a model of the server.
 
-use std::cell::Cell;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::rc::Rc;
 use std::time::Duration;
 
+use super::sim::{Caller, MS, Sim, lock, two};
 use super::*;
-use crate::error::Failure;
-
-const HEARTBEAT: Duration = Duration::from_secs(1);
-const MS: Duration = Duration::from_millis(1);
-
-type Lost = Rc<Cell<bool>>;
-type Table = LockTable<u64, Lost, u64>;
-type Todo = Effects<u64, Lost, u64>;
-
-/// The lock table of the server.
-#[derive(Default)]
-struct Server {
-    holders: BTreeMap<LockId, Vec<(u64, Way)>>,
-    queues: BTreeMap<LockId, VecDeque<(u64, Way)>>,
-    granted: BTreeSet<u64>,
-    fences: i64,
-    connections: u64,
-}
-
-impl Server {
-    fn is_free(&self, lock: LockId, connection: u64, way: Way) -> bool {
-        let mut holders = self.holders.get(&lock).into_iter().flatten();
-        holders
-            .all(|(other, held)| *other == connection || way == Way::Shared && *held == Way::Shared)
-    }
-
-    fn try_lock(&mut self, lock: LockId, way: Way, connection: u64) -> Stepped {
-        let mut queue = self.queues.get(&lock).into_iter().flatten();
-        let awaited = queue.any(|(_, other)| way == Way::Alone || *other == Way::Alone);
-        if awaited || !self.is_free(lock, connection, way) {
-            return Stepped::Contended;
-        }
-        self.grant(lock, way, connection)
-    }
-
-    fn grant(&mut self, lock: LockId, way: Way, connection: u64) -> Stepped {
-        let holders = self.holders.entry(lock).or_default();
-        assert!(
-            !holders.iter().any(|(one, _)| *one == connection),
-            "a session takes what it holds"
-        );
-        holders.push((connection, way));
-        self.token(way)
-    }
-
-    fn token(&mut self, way: Way) -> Stepped {
-        if way == Way::Shared {
-            return Stepped::Shared;
-        }
-        self.fences += 1;
-        Stepped::Taken(self.fences << HAND_OVER_BITS)
-    }
-
-    fn unlock(&mut self, lock: LockId, connection: u64) -> Stepped {
-        let holders = self.holders.entry(lock).or_default();
-        let held = holders.len();
-        holders.retain(|(one, _)| *one != connection);
-        let released = holders.len() < held;
-        if holders.is_empty() {
-            self.holders.remove(&lock);
-        }
-        self.pass_on(lock);
-        if released {
-            Stepped::Released
-        } else {
-            Stepped::NotHeld
-        }
-    }
-
-    fn pass_on(&mut self, lock: LockId) {
-        while let Some((first, way)) = self.queues.get(&lock).and_then(|q| q.front().copied()) {
-            if !self.is_free(lock, first, way) {
-                return;
-            }
-            if let Some(queue) = self.queues.get_mut(&lock) {
-                queue.pop_front();
-            }
-            self.holders.entry(lock).or_default().push((first, way));
-            self.granted.insert(first);
-        }
-    }
-
-    fn stop_waiting(&mut self, connection: u64) {
-        let locks: Vec<_> = self.queues.keys().copied().collect();
-        for lock in locks {
-            if let Some(queue) = self.queues.get_mut(&lock) {
-                queue.retain(|(one, _)| *one != connection);
-            }
-            self.pass_on(lock);
-        }
-    }
-
-    fn end(&mut self, connection: u64) {
-        self.stop_waiting(connection);
-        self.granted.remove(&connection);
-        let locks: Vec<_> = self.holders.keys().copied().collect();
-        for lock in locks {
-            self.unlock(lock, connection);
-        }
-    }
-}
-
-/// The worker of a session.
-#[derive(Default)]
-struct Worker {
-    alive: bool,
-    connection: Option<u64>,
-    doing: Doing,
-}
-
-#[derive(Default)]
-enum Doing {
-    #[default]
-    Nothing,
-    /// The server has done it; the answer is under way.
-    Ran(Vec<Reply>),
-    Waits {
-        lock: LockId,
-        way: Way,
-        until: Time,
-    },
-    Ping,
-}
-
-/// A caller, as the test sees it.
-enum Caller {
-    Asked {
-        lock: LockId,
-        number: u64,
-        way: Way,
-        patience: Patience,
-        since: Time,
-    },
-    Holds {
-        lock: LockId,
-        id: u64,
-        way: Way,
-        lost: Lost,
-    },
-}
-
-struct Process {
-    table: Table,
-    workers: Vec<Worker>,
-    callers: BTreeMap<u64, Caller>,
-}
-
-struct Sim {
-    random: fastrand::Rng,
-    now: Time,
-    server: Server,
-    processes: Vec<Process>,
-    timers: BTreeSet<(Time, usize)>,
-    names: u64,
-    /// The largest token that a holder of the lock was given.
-    tokens: BTreeMap<LockId, i64>,
-    keys: i64,
-    faults: bool,
-    /// Whether a caller that waits is granted within this time, once faults are off.
-    longest: Duration,
-}
-
-fn ended() -> Failure {
-    Failure::connect(None, "ended")
-}
-
-fn lock(key: i64) -> LockId {
-    LockId { key, pair: false }
-}
-
-impl Sim {
-    fn new(seed: u64) -> Self {
-        let mut random = fastrand::Rng::with_seed(seed);
-        let waiters = random.usize(0..4);
-        let keys = random.i64(1..8);
-        let max_locks = random.usize(2..12);
-        let processes = (0..random.usize(1..4)).map(|_| Process {
-            table: LockTable::new(super::Limits {
-                waiters,
-                max_locks,
-                heartbeat: HEARTBEAT,
-                observed: random.bool(),
-                seed: random.u64(..),
-            }),
-            workers: (0..=waiters).map(|_| Worker::default()).collect(),
-            callers: BTreeMap::new(),
-        });
-        Self {
-            processes: processes.collect(),
-            random: fastrand::Rng::with_seed(seed ^ 0x5eed),
-            now: Time::ZERO,
-            server: Server::default(),
-            timers: BTreeSet::new(),
-            names: 0,
-            tokens: BTreeMap::new(),
-            keys,
-            faults: true,
-            longest: Duration::ZERO,
-        }
-    }
-
-    fn change<T>(
-        &mut self,
-        p: usize,
-        change: impl FnOnce(&mut Table, Now<'_>, &mut Todo) -> T,
-    ) -> T {
-        let mut effects = Effects::default();
-        let now = self.now;
-        let changed = change(&mut self.processes[p].table, &|| now, &mut effects);
-        self.carry_out(p, effects);
-        changed
-    }
-
-    fn carry_out(&mut self, p: usize, effects: Todo) {
-        effects.lost.iter().for_each(|lost| lost.set(true));
-        if let Some(at) = effects.timer {
-            self.timers.insert((at, p));
-        }
-        for (caller, answer) in effects.answers {
-            let Some(Caller::Asked {
-                lock,
-                way,
-                patience,
-                since,
-                ..
-            }) = self.processes[p].callers.remove(&caller)
-            else {
-                panic!("an answer to nobody");
-            };
-            match answer {
-                Answer::Granted(granted) => {
-                    if !self.faults {
-                        self.longest = self.longest.max(self.now.saturating_sub(since));
-                    }
-                    self.granted(p, caller, lock, way, granted);
-                }
-                Answer::Busy => assert_eq!(patience, Patience::None, "who waits is not refused"),
-                Answer::Failed(_) => {}
-            }
-        }
-        for session in effects.start {
-            assert!(!self.processes[p].workers[session].alive, "it has a worker");
-            if self.faults && self.random.u8(..10) == 0 {
-                let now = self.now;
-                let mut effects = Effects::default();
-                let table = &mut self.processes[p].table;
-                table.worker_ended(&|| now, session, false, &ended(), &mut effects);
-                self.carry_out(p, effects);
-            } else {
-                self.processes[p].workers[session].alive = true;
-            }
-        }
-        if effects.observe {
-            let now = self.now;
-            self.processes[p].table.observe(now);
-        }
-    }
-
-    fn granted(&mut self, p: usize, caller: u64, lock: LockId, way: Way, granted: Granted<Lost>) {
-        for process in &self.processes {
-            for other in process.callers.values() {
-                if let Caller::Holds {
-                    lock: held,
-                    way: theirs,
-                    lost,
-                    ..
-                } = other
-                    && *held == lock
-                    && !lost.get()
-                {
-                    let shares = way == Way::Shared && *theirs == Way::Shared;
-                    assert!(shares, "two hold {lock:?}");
-                }
-            }
-        }
-        if way == Way::Alone {
-            let last = self.tokens.entry(lock).or_default();
-            assert!(granted.fence > *last, "tokens go back");
-            *last = granted.fence;
-        }
-        let holds = Caller::Holds {
-            lock,
-            id: granted.id,
-            way,
-            lost: granted.hold,
-        };
-        self.processes[p].callers.insert(caller, holds);
-    }
-
-    fn ask(&mut self) {
-        let p = self.random.usize(..self.processes.len());
-        self.names += 1;
-        let caller = self.names;
-        let lock = lock(self.random.i64(0..self.keys));
-        let patience = match self.random.u8(..4) {
-            0 => Patience::None,
-            1 => Patience::Until(self.now + MS * self.random.u32(1..2000)),
-            _ => Patience::Forever,
-        };
-        let way = if self.random.u8(..4) == 0 {
-            Way::Shared
-        } else {
-            Way::Alone
-        };
-        let since = self.now;
-        let asked = Caller::Asked {
-            lock,
-            number: 0,
-            way,
-            patience,
-            since,
-        };
-        self.processes[p].callers.insert(caller, asked);
-        let want = Want {
-            lock,
-            way,
-            line: None,
-            patience,
-        };
-        let id = self.change(p, |table, now, effects| {
-            table.ask(now, want, caller, effects)
-        });
-        if let Some(Caller::Asked { number, .. }) = self.processes[p].callers.get_mut(&caller) {
-            *number = id;
-        }
-    }
-
-    /// A caller leaves or releases.
-    fn end_one(&mut self, p: usize, caller: u64) {
-        match self.processes[p].callers.remove(&caller) {
-            Some(Caller::Asked { lock, number, .. }) => {
-                self.change(p, |table, now, effects| {
-                    table.leave(now, lock, number, effects);
-                });
-            }
-            Some(Caller::Holds { lock, id, .. }) => {
-                self.change(p, |table, now, effects| {
-                    table.release(now, lock, id, Some(0), effects);
-                });
-            }
-            None => {}
-        }
-    }
-
-    fn any_caller(&mut self) -> Option<(usize, u64)> {
-        let p = self.random.usize(..self.processes.len());
-        let many = self.processes[p].callers.len();
-        if many == 0 {
-            return None;
-        }
-        let at = self.random.usize(..many);
-        self.processes[p]
-            .callers
-            .keys()
-            .nth(at)
-            .map(|caller| (p, *caller))
-    }
-
-    /// Has a worker do its next step.
-    fn work(&mut self, p: usize, session: usize) {
-        let worker = &mut self.processes[p].workers[session];
-        if !worker.alive {
-            return;
-        }
-        match std::mem::take(&mut worker.doing) {
-            Doing::Nothing => self.begin(p, session),
-            Doing::Ran(replies) => {
-                self.change(p, |table, now, effects| {
-                    table.settle(now, session, &replies, effects);
-                });
-            }
-            Doing::Waits { lock, way, until } => self.wait(p, session, lock, way, until),
-            Doing::Ping => {}
-        }
-    }
-
-    fn begin(&mut self, p: usize, session: usize) {
-        let batch = if session == 0 {
-            Batch::HalfWith(0)
-        } else {
-            Batch::All
-        };
-        let next = self.change(p, |table, now, effects| {
-            table.next(now, session, batch, effects)
-        });
-        match next {
-            Next::Rest | Next::Close => {
-                let retired = session > 0
-                    && self.random.u8(..20) == 0
-                    && self.processes[p].table.retire(session);
-                if retired {
-                    self.close(p, session);
-                    self.processes[p].workers[session].alive = false;
-                }
-            }
-            Next::Ping => self.processes[p].workers[session].doing = Doing::Ping,
-            Next::Run(commands) => {
-                let Some(connection) = self.open(p, session) else {
-                    return self.change(p, |table, now, effects| {
-                        table.refuse_session(now, session, &ended(), effects);
-                    });
-                };
-                let replies = commands
-                    .iter()
-                    .map(|command| self.carry(*command, p, connection));
-                let replies = replies.collect();
-                self.processes[p].workers[session].doing = Doing::Ran(replies);
-            }
-            Next::Wait(slice) => {
-                let Some(connection) = self.open(p, session) else {
-                    return self.change(p, |table, now, effects| {
-                        table.waited(now, session, Waited::Unopened, effects);
-                    });
-                };
-                let Slice {
-                    lock, way, time, ..
-                } = slice;
-                if self.server.try_lock(lock, way, connection) == Stepped::Contended {
-                    let queue = self.server.queues.entry(lock).or_default();
-                    queue.push_back((connection, way));
-                    self.server.pass_on(lock);
-                } else {
-                    self.server.granted.insert(connection);
-                }
-                let until = self.now + time;
-                self.processes[p].workers[session].doing = Doing::Waits { lock, way, until };
-            }
-        }
-    }
-
-    fn wait(&mut self, p: usize, session: usize, lock: LockId, way: Way, until: Time) {
-        let Some(connection) = self.processes[p].workers[session].connection else {
-            return;
-        };
-        let waits = |server: &Server| {
-            let mut queue = server.queues.get(&lock).into_iter().flatten();
-            queue.any(|(one, _)| *one == connection)
-        };
-        let waited = if self.server.granted.remove(&connection) {
-            Waited::Granted(self.server.token(way))
-        } else if self.now < until && waits(&self.server) {
-            self.processes[p].workers[session].doing = Doing::Waits { lock, way, until };
-            return;
-        } else {
-            // The time is over, or it was interrupted.
-            self.server.stop_waiting(connection);
-            if self.server.granted.remove(&connection) {
-                self.server.unlock(lock, connection);
-            }
-            Waited::InVain
-        };
-        self.change(p, |table, now, effects| {
-            table.waited(now, session, waited, effects);
-        });
-    }
-
-    fn carry(&mut self, command: Command, p: usize, connection: u64) -> Reply {
-        match command {
-            Command::Try { lock, way } => Reply::Lock(self.server.try_lock(lock, way, connection)),
-            Command::Release { lock, .. } => Reply::Lock(self.server.unlock(lock, connection)),
-            Command::Look { lock } => {
-                let queue = self.server.queues.get(&lock);
-                Reply::Awaited(queue.is_some_and(|queue| !queue.is_empty()))
-            }
-            Command::Interrupt { session, .. } => {
-                let target = &self.processes[p].workers[session];
-                let runs = matches!(target.doing, Doing::Ran(_) | Doing::Ping);
-                assert!(!runs, "an interrupt hits what it was not meant for");
-                if let Some(target) = target.connection
-                    && !self.server.granted.contains(&target)
-                {
-                    self.server.stop_waiting(target);
-                }
-                Reply::Interrupted
-            }
-        }
-    }
-
-    fn open(&mut self, p: usize, session: usize) -> Option<u64> {
-        let worker = &mut self.processes[p].workers[session];
-        if let Some(connection) = worker.connection {
-            return Some(connection);
-        }
-        if self.faults && self.random.u8(..10) == 0 {
-            return None;
-        }
-        self.server.connections += 1;
-        let connection = self.server.connections;
-        worker.connection = Some(connection);
-        let mark = i64::try_from(connection).unwrap();
-        self.processes[p].table.opened(session, mark, mark);
-        Some(connection)
-    }
-
-    fn close(&mut self, p: usize, session: usize) {
-        if let Some(connection) = self.processes[p].workers[session].connection.take() {
-            self.server.end(connection);
-        }
-    }
-
-    /// A session ends, a statement fails, or a worker panics.
-    fn fault(&mut self) {
-        let p = self.random.usize(..self.processes.len());
-        let session = self.random.usize(..self.processes[p].workers.len());
-        if !self.processes[p].workers[session].alive {
-            return;
-        }
-        if self.random.bool() {
-            self.close(p, session);
-            self.processes[p].workers[session] = Worker::default();
-            self.change(p, |table, now, effects| {
-                table.worker_ended(now, session, true, &ended(), effects);
-            });
-        } else {
-            let worker = &mut self.processes[p].workers[session];
-            let idle = matches!(worker.doing, Doing::Nothing) && worker.connection.is_none();
-            worker.doing = Doing::Nothing;
-            self.close(p, session);
-            if !idle {
-                self.change(p, |table, now, effects| {
-                    table.session_lost(now, session, &ended(), effects);
-                });
-            }
-        }
-    }
-
-    fn pass_time(&mut self, by: Duration) {
-        let until = self.now + by;
-        while let Some((at, p)) = self.timers.first().copied().filter(|(at, _)| *at <= until) {
-            self.timers.remove(&(at, p));
-            self.now = self.now.max(at);
-            let now = self.now;
-            self.change(p, |table, _, effects| table.tick(at, now, effects));
-        }
-        self.now = until;
-    }
-
-    fn step(&mut self) {
-        match self.random.u8(..20) {
-            0..4 => self.ask(),
-            4..8 => {
-                if let Some((p, caller)) = self.any_caller() {
-                    self.end_one(p, caller);
-                }
-            }
-            8 if self.faults && self.random.u8(..6) == 0 => self.fault(),
-            9 => {
-                let by = MS * self.random.u32(..200);
-                self.pass_time(by);
-            }
-            _ => {
-                let p = self.random.usize(..self.processes.len());
-                let session = self.random.usize(..self.processes[p].workers.len());
-                self.work(p, session);
-            }
-        }
-    }
-
-    /// Lets everybody work for a while.
-    fn run(&mut self, time: Duration) {
-        let until = self.now + time;
-        while self.now < until {
-            for p in 0..self.processes.len() {
-                for session in 0..self.processes[p].workers.len() {
-                    self.work(p, session);
-                    self.work(p, session);
-                }
-            }
-            self.pass_time(MS * 5);
-        }
-    }
-
-    /// With faults off, everybody who waits is granted in bounded time, if holders let go.
-    fn is_live(&mut self) {
-        self.faults = false;
-        for _ in 0..200 {
-            let holding: Vec<_> = self.everybody(|caller| matches!(caller, Caller::Holds { .. }));
-            let asking: Vec<_> = self.everybody(|caller| matches!(caller, Caller::Asked { .. }));
-            if holding.is_empty() && asking.is_empty() {
-                return;
-            }
-            for (p, caller) in holding {
-                self.end_one(p, caller);
-            }
-            self.run(Duration::from_secs(1));
-        }
-        panic!("somebody waits for ever");
-    }
-
-    fn everybody(&self, is: impl Fn(&Caller) -> bool) -> Vec<(usize, u64)> {
-        let processes = self.processes.iter().enumerate();
-        processes
-            .flat_map(|(p, process)| {
-                let callers = process.callers.iter().filter(|(_, caller)| is(caller));
-                callers.map(move |(caller, _)| (p, *caller))
-            })
-            .collect()
-    }
-
-    fn leaves_nothing(&mut self) {
-        self.run(Duration::from_secs(3));
-        for process in &self.processes {
-            let table = &process.table;
-            assert!(
-                table.slots.is_empty(),
-                "{} slots are left",
-                table.slots.len()
-            );
-            assert!(table.wanted.is_empty() && table.polls.is_empty());
-            assert!(table.owners.is_empty());
-            for session in &table.sessions {
-                assert_eq!(session.held, 0, "a session holds nothing");
-                assert!(session.requests.is_empty() && session.in_flight.is_empty());
-                assert!(session.wait.is_none() && !session.interrupting);
-            }
-        }
-        assert!(self.server.holders.is_empty(), "{:?}", self.server.holders);
-        assert!(self.server.queues.values().all(VecDeque::is_empty));
-    }
-}
 
 /// So many as `LOCKAPI_SEEDS` says, or the one in `LOCKAPI_SEED`.
 fn seeds() -> std::ops::Range<u64> {
@@ -677,63 +54,6 @@ fn random_programs_that_all_leave_leave_nothing() {
             eprintln!("failed with LOCKAPI_SEED={seed}");
             std::panic::resume_unwind(panic);
         }
-    }
-}
-
-/// Two programs without faults, whose callers the test plays itself.
-fn two(waiters: usize, keys: i64) -> Sim {
-    let mut sim = Sim::new(0);
-    sim.faults = false;
-    sim.keys = keys;
-    let process = || Process {
-        table: LockTable::new(super::Limits {
-            waiters,
-            max_locks: 100,
-            heartbeat: HEARTBEAT,
-            observed: false,
-            seed: 7,
-        }),
-        workers: (0..=waiters).map(|_| Worker::default()).collect(),
-        callers: BTreeMap::new(),
-    };
-    sim.processes = vec![process(), process()];
-    sim
-}
-
-impl Sim {
-    /// A caller of a process waits for a lock.
-    fn wait_in(&mut self, p: usize, key: i64) -> u64 {
-        self.names += 1;
-        let (caller, lock, way, patience) = (self.names, lock(key), Way::Alone, Patience::Forever);
-        let since = self.now;
-        let asked = Caller::Asked {
-            lock,
-            number: 0,
-            way,
-            patience,
-            since,
-        };
-        self.processes[p].callers.insert(caller, asked);
-        let want = Want {
-            lock,
-            way,
-            line: None,
-            patience,
-        };
-        let id = self.change(p, |table, now, effects| {
-            table.ask(now, want, caller, effects)
-        });
-        if let Some(Caller::Asked { number, .. }) = self.processes[p].callers.get_mut(&caller) {
-            *number = id;
-        }
-        caller
-    }
-
-    fn holds(&self, p: usize, caller: u64) -> bool {
-        matches!(
-            self.processes[p].callers.get(&caller),
-            Some(Caller::Holds { .. })
-        )
     }
 }
 
@@ -923,4 +243,107 @@ fn an_attempt_of_one_branch_takes_no_wait_of_another_away() {
     table.leave(&|| MS, lock(1), waits, &mut effects);
     assert!(table.owners.is_empty());
     sim.end_one(1, theirs);
+}
+
+impl Sim {
+    fn ask_in(&mut self, p: usize, key: i64, way: Way) -> u64 {
+        let (lock, patience) = (lock(key), Patience::Forever);
+        self.names += 1;
+        let (caller, since) = (self.names, self.now);
+        let asked = Caller::Asked {
+            lock,
+            number: 0,
+            way,
+            patience,
+            since,
+        };
+        self.processes[p].callers.insert(caller, asked);
+        let want = Want {
+            lock,
+            way,
+            line: None,
+            patience,
+        };
+        let id = self.change(p, |table, now, effects| {
+            table.ask(now, want, caller, effects)
+        });
+        if let Some(Caller::Asked { number, .. }) = self.processes[p].callers.get_mut(&caller) {
+            *number = id;
+        }
+        caller
+    }
+}
+
+#[test]
+fn a_writer_that_left_keeps_no_reader_out() {
+    for behind in [false, true] {
+        let mut sim = two(1, 2);
+        let reader = sim.ask_in(1, 0, Way::Shared);
+        sim.run(MS * 50);
+        assert!(sim.holds(1, reader));
+        let writer = sim.ask_in(0, 0, Way::Alone);
+        sim.run(MS * 50);
+        let behind = behind.then(|| sim.ask_in(0, 0, Way::Shared));
+        sim.end_one(0, writer);
+        sim.run(MS * 200);
+        assert!(sim.server.queues.values().all(|queue| queue.is_empty()));
+        assert!(behind.is_none_or(|behind| sim.holds(0, behind)));
+    }
+}
+
+#[test]
+fn an_interrupted_wait_has_its_turn_again() {
+    let mut sim = two(1, 100);
+    let theirs: Vec<u64> = (0..20).map(|key| sim.wait_in(1, key)).collect();
+    sim.run(MS * 50);
+    let ours: Vec<u64> = (0..20).map(|key| sim.wait_in(0, key)).collect();
+    for caller in theirs {
+        sim.end_one(1, caller);
+    }
+    while !ours.iter().all(|caller| sim.holds(0, *caller)) {
+        sim.run(MS * 5);
+    }
+    sim.run(MS * 200);
+    let held: Vec<u64> = (0..5).map(|key| sim.wait_in(1, 50 + key)).collect();
+    sim.run(MS * 50);
+    let waits: Vec<u64> = (0..5).map(|key| sim.wait_in(0, 50 + key)).collect();
+    // A release every 125 ms interrupts the session that waits; each key has its time all the same.
+    let mut times = BTreeMap::<i64, Duration>::new();
+    for step in 0..500 {
+        sim.run(MS * 5);
+        let queued = sim.server.queues.iter();
+        for (lock, _) in queued.filter(|(lock, queue)| lock.key >= 50 && !queue.is_empty()) {
+            *times.entry(lock.key).or_default() += MS * 5;
+        }
+        if step % 25 == 24
+            && let Some(one) = ours.get(step / 25)
+        {
+            sim.end_one(0, *one);
+        }
+    }
+    assert_eq!(times.len(), 5, "{times:?}");
+    assert!(times.values().all(|time| *time >= MS * 225), "{times:?}");
+    assert!(held.iter().all(|one| sim.holds(1, *one)));
+    assert!(!waits.iter().any(|one| sim.holds(0, *one)));
+}
+
+#[test]
+fn timers_are_set_once() {
+    let mut sim = two(0, 2);
+    let day = Duration::from_hours(24);
+    sim.processes[0].table = LockTable::new(super::Limits {
+        waiters: 0,
+        max_locks: 100,
+        heartbeat: day,
+        observed: false,
+        seed: 7,
+    });
+    sim.wait_in(0, 5);
+    sim.run(MS * 50);
+    let theirs = sim.wait_in(1, 0);
+    sim.run(MS * 50);
+    let ours = sim.wait_in(0, 0);
+    sim.run(Duration::from_secs(60));
+    assert!(sim.processes[0].table.timers.len() < 10);
+    assert!(sim.holds(1, theirs) && !sim.holds(0, ours));
 }

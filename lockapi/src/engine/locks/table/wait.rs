@@ -3,8 +3,9 @@
 //! A waiting statement holds a snapshot, which holds back vacuum, so a wait is cut into slices.
 //! Within a slice the server grants in the order of arrival; between slices a lock goes to the end of
 //! the server's queue. Locks that no session waits for have their turn in the order in which they
-//! came here: with `n` of them and `w` sessions each is in the server's queue for at least
-//! [`SHORT_SLICE`] in any `SLICE + (n / w + 1) * SHORT_SLICE`.
+//! came here: with `n` of them and `w` sessions each has [`SHORT_SLICE`] in the server's queue in any
+//! `SLICE + (n / w + 1) * (SHORT_SLICE + MAX_HELD)`. A release on the session that waits interrupts a
+//! slice; then the same lock goes on, behind those who came to the server meanwhile.
 
 use std::time::Duration;
 
@@ -22,23 +23,44 @@ const SLICE: Duration = Duration::from_secs(1);
 /// The longest while other locks wait for their turn: longer than other processes pass a lock on
 /// among themselves.
 const SHORT_SLICE: Duration = Duration::from_millis(250);
-/// How long a session that could not be opened is not used.
+/// How long a session that could not be opened is not used, beyond the time that this took.
 const DOWN: Duration = Duration::from_secs(1);
+/// A wait that ends by itself within this time is not interrupted.
+const NEARLY: Duration = Duration::from_millis(20);
+/// When an interrupt that found no wait is repeated.
+const AGAIN: Duration = Duration::from_millis(5);
 /// The bounds of the pause between attempts when no session can wait, in milliseconds.
 const POLL_MILLIS: std::ops::Range<u64> = 20..120;
 
 /// A session that waits, or is about to.
 pub(super) struct Wait {
     lock: LockId,
-    /// The worker has begun it.
-    pub(super) begun: bool,
+    way: Way,
+    stage: Stage,
+    turn: u64,
+    since: Time,
+    until: Time,
     /// It is on behalf of lines of work that hold other locks.
     holding: bool,
     /// It was told to end.
     interrupted: bool,
 }
 
+/// How far a wait is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Assigned,
+    /// The worker is about to send it, or has.
+    Begun,
+    /// It was answered, and what it left is being cleared.
+    Ended,
+}
+
 impl Wait {
+    pub(super) fn is_assigned(&self) -> bool {
+        self.stage == Stage::Assigned
+    }
+
     pub(super) fn lock(&self) -> LockId {
         self.lock
     }
@@ -79,15 +101,16 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             return;
         }
         let now = now();
-        for waiter in &mut slot.queue {
+        for waiter in slot.queue.iter_mut() {
             waiter.since.get_or_insert(now);
         }
-        self.want(lock, now, effects);
+        self.want(lock, now, None, effects);
     }
 
     /// Lines the lock up for a session that waits, or has it polled where none can.
-    fn want(&mut self, lock: LockId, now: Time, effects: &mut Effects<W, H, R>) {
-        let turn = self.number();
+    /// One that was interrupted has its turn again.
+    fn want(&mut self, lock: LockId, now: Time, turn: Option<u64>, effects: &mut Effects<W, H, R>) {
+        let turn = turn.unwrap_or_else(|| self.number());
         let can_wait = self
             .sessions
             .iter()
@@ -108,8 +131,11 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
 
     fn poll_later(&mut self, lock: LockId, now: Time, effects: &mut Effects<W, H, R>) {
         let pause = Duration::from_millis(self.random.u64(POLL_MILLIS));
+        self.poll_at(lock, now + pause, effects);
+    }
+
+    pub(super) fn poll_at(&mut self, lock: LockId, at: Time, effects: &mut Effects<W, H, R>) {
         if let Some(slot) = self.slots.get_mut(&lock) {
-            let at = now + pause;
             slot.phase = Phase::Polling(at);
             self.polls.insert((at, lock));
             self.arm(at, effects);
@@ -136,12 +162,17 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
                 return;
             };
             self.wanted.remove(&turn);
-            if let Some(slot) = self.slots.get_mut(&lock) {
-                slot.phase = Phase::Waiting(session);
-            }
+            let Some(slot) = self.slots.get_mut(&lock) else {
+                continue;
+            };
+            slot.phase = Phase::Waiting(session);
             self.sessions[session].wait = Some(Wait {
                 lock,
-                begun: false,
+                way: slot.wanted().unwrap_or(Way::Alone),
+                stage: Stage::Assigned,
+                turn,
+                since: now,
+                until: now,
                 holding: false,
                 interrupted: false,
             });
@@ -172,7 +203,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         effects: &mut Effects<W, H, R>,
     ) -> Option<Slice> {
         let lock = self.sessions[session].wait.as_ref()?.lock;
-        let slot = self.slots.get_mut(&lock);
+        let slot = self.slots.get(&lock);
         let Some(way) = slot.and_then(Slot::wanted) else {
             self.sessions[session].wait = None;
             self.slots.remove(&lock);
@@ -181,16 +212,13 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         };
         let now = now();
         let slot = self.slots.get(&lock)?;
-        let longest = slot.waiting().map(|waiter| match waiter.patience {
+        let longest = slot.queue.iter().map(|waiter| match waiter.patience {
             Patience::None => Duration::ZERO,
             Patience::Until(at) => at.saturating_sub(now),
             Patience::Forever => SLICE,
         });
         let longest = longest.max().unwrap_or(SLICE);
-        let lines = slot.waiting().filter_map(|waiter| waiter.line);
-        let mut holding: Vec<LockId> = lines.flat_map(|line| self.held_behind(line)).collect();
-        holding.sort_unstable();
-        holding.dedup();
+        let holding = self.held_behind(slot.queue.iter().filter_map(|waiter| waiter.line));
         let most = match (self.wanted.is_empty(), holding.is_empty()) {
             (false, _) => SHORT_SLICE,
             (true, true) => SLICE,
@@ -198,16 +226,36 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             // the same time.
             (true, false) => SLICE.mul_f64(0.4 + 0.4 * self.random.f64()),
         };
+        let time = longest.clamp(Duration::from_millis(1), most);
         if let Some(wait) = &mut self.sessions[session].wait {
-            wait.begun = true;
+            wait.way = way;
+            wait.stage = Stage::Begun;
+            wait.since = now;
+            wait.until = now + time;
             wait.holding = !holding.is_empty();
         }
         Some(Slice {
             lock,
             way,
-            time: longest.clamp(Duration::from_millis(1), most),
+            time,
             holding,
         })
+    }
+
+    /// Whether the wait that the session has begun is still to be sent.
+    pub(crate) fn is_wanted(&self, session: usize) -> bool {
+        let wait = self.sessions[session].wait.as_ref();
+        wait.is_some_and(|wait| !wait.interrupted)
+    }
+
+    /// The server has answered the wait: it is not interrupted any more. Answers whether an interrupt
+    /// is under way, which what is sent next has to wait for.
+    pub(crate) fn answered(&mut self, session: usize) -> bool {
+        let state = &mut self.sessions[session];
+        if let Some(wait) = &mut state.wait {
+            wait.stage = Stage::Ended;
+        }
+        state.interrupting
     }
 
     /// The session waits no longer, and nothing of the wait is left at the server but the lock if it
@@ -230,21 +278,26 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             Waited::Failed(failure)
                 if wait.interrupted || failure.kind() == ErrorKind::Deadlock =>
             {
-                self.want(lock, now(), effects);
+                self.end_turn(&wait, now(), effects);
             }
             Waited::InVain => {
                 if let Some(slot) = self.slots.get_mut(&lock) {
                     (slot.failed, slot.suspected) = (false, false);
                 }
-                self.want(lock, now(), effects);
+                self.end_turn(&wait, now(), effects);
             }
             Waited::Circle(held) => self.circle(now, lock, &held, effects),
             Waited::Failed(failure) => self.wait_failed(now(), lock, &failure, effects),
             Waited::Unopened => {
                 let now = now();
-                self.sessions[session].down_until = now + DOWN;
+                let took = now.saturating_sub(wait.since);
+                self.sessions[session].down_until = now + took + DOWN;
                 effects.unopened += 1;
-                self.want(lock, now, effects);
+                if self.slots.get(&lock).is_some_and(Slot::is_deserted) {
+                    self.slots.remove(&lock);
+                } else {
+                    self.poll_later(lock, now, effects);
+                }
                 if self.sessions.iter().skip(1).all(|one| one.down_until > now) {
                     for lock in std::mem::take(&mut self.wanted).into_values() {
                         self.poll_later(lock, now, effects);
@@ -253,6 +306,20 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             }
         }
         self.assign(now, effects);
+    }
+
+    /// A slice is over. One that was interrupted goes on, until it has had its time.
+    fn end_turn(&mut self, wait: &Wait, now: Time, effects: &mut Effects<W, H, R>) {
+        let Some(slot) = self.slots.get_mut(&wait.lock) else {
+            return;
+        };
+        slot.served += now.saturating_sub(wait.since);
+        let goes_on = wait.interrupted && slot.served < SHORT_SLICE;
+        if !goes_on {
+            slot.served = Time::ZERO;
+        }
+        let turn = goes_on.then_some(wait.turn);
+        self.want(wait.lock, now, turn, effects);
     }
 
     /// A wait failed: it is tried once more, and then its waiters are told.
@@ -269,7 +336,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         if std::mem::replace(&mut slot.failed, true) {
             self.refuse(lock, &Reason::Failure(failure.clone()), effects);
         } else {
-            self.want(lock, now, effects);
+            self.want(lock, now, None, effects);
         }
     }
 
@@ -297,34 +364,42 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         let lines: Vec<_> = self.slots.get(&lock).into_iter().collect();
         let lines: Vec<_> = lines
             .iter()
-            .flat_map(|slot| slot.waiting().filter_map(|waiter| waiter.line))
-            .filter(|line| self.held_behind(*line).iter().any(|own| held.contains(own)))
+            .flat_map(|slot| slot.queue.iter().filter_map(|waiter| waiter.line))
+            .filter(|line| {
+                self.held_behind([*line])
+                    .iter()
+                    .any(|own| held.contains(own))
+            })
             .collect();
         if let Some(slot) = self.slots.get_mut(&lock) {
-            let closes = slot.take_out(|one| one.line.is_some_and(|line| lines.contains(&line)));
+            let closes = slot
+                .queue
+                .take_out(|one| one.line.is_some_and(|line| lines.contains(&line)));
             slot.suspected = false;
             for waiter in closes {
                 self.owners.unwait(&waiter, lock);
                 effects.answer_waiter(waiter, Answer::Failed(Reason::Deadlock));
             }
         }
-        self.want(lock, now(), effects);
+        self.want(lock, now(), None, effects);
     }
 
     /// A caller left whose lock this session waits for, or is about to.
     pub(super) fn waiter_left(
         &mut self,
+        now: Now<'_>,
         session: usize,
-        deserted: bool,
         in_line: bool,
         effects: &mut Effects<W, H, R>,
     ) {
         let Some(wait) = &self.sessions[session].wait else {
             return;
         };
-        // Others are told that lines wait which do not, or the session is of use elsewhere.
-        let in_the_way = wait.holding && in_line || deserted && !self.wanted.is_empty();
-        if in_the_way {
+        let wanted = self.slots.get(&wait.lock).and_then(Slot::wanted);
+        // Whoever waits at the server keeps others out there, and is told to wait for others by lines
+        // that hold something.
+        let in_the_way = wanted != Some(wait.way) || wait.holding && in_line;
+        if in_the_way && wait.until > now() + NEARLY {
             self.interrupt(session, effects);
         }
     }
@@ -332,13 +407,18 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
     /// Ends the wait of a session, if it waits at the server.
     pub(super) fn interrupt(&mut self, session: usize, effects: &mut Effects<W, H, R>) {
         let state = &mut self.sessions[session];
-        let Some(wait) = state.wait.as_mut().filter(|wait| wait.begun) else {
+        let Some(wait) = state
+            .wait
+            .as_mut()
+            .filter(|wait| wait.stage == Stage::Begun)
+        else {
             return;
         };
+        wait.interrupted = true;
+        state.interrupt_at = None;
         if std::mem::replace(&mut state.interrupting, true) {
             return;
         }
-        wait.interrupted = true;
         let interrupt = Command::Interrupt {
             session,
             mark: state.mark,
@@ -347,9 +427,36 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         self.command(0, interrupt, None, effects);
     }
 
-    /// No interrupt can hit what the session sends from now on.
-    pub(super) fn interrupted(&mut self, session: usize, effects: &mut Effects<W, H, R>) {
-        self.sessions[session].interrupting = false;
+    /// No interrupt can hit what the session sends from now on. One that came before the wait did, so
+    /// that the session ignored it, is repeated.
+    pub(super) fn interrupted(
+        &mut self,
+        now: Now<'_>,
+        session: usize,
+        effects: &mut Effects<W, H, R>,
+    ) {
+        let state = &mut self.sessions[session];
+        state.interrupting = false;
+        if let Some(wait) = &state.wait
+            && wait.stage == Stage::Begun
+            && wait.interrupted
+        {
+            let at = now() + AGAIN;
+            state.interrupt_at = Some(at);
+            self.arm(at, effects);
+        }
         self.rouse(session, effects);
+    }
+
+    pub(super) fn interrupt_if_due(
+        &mut self,
+        session: usize,
+        now: Time,
+        effects: &mut Effects<W, H, R>,
+    ) {
+        let due = self.sessions[session].interrupt_at.take_if(|at| *at <= now);
+        if due.is_some() {
+            self.interrupt(session, effects);
+        }
     }
 }

@@ -1,0 +1,112 @@
+//! Those who wait for one lock, in the order of arrival.
+
+use std::collections::VecDeque;
+
+use super::slot::{Patience, Waiter};
+use crate::mutex::Way;
+
+/// So many that left may stay in a queue, however short it is.
+const FEW: usize = 32;
+
+pub(super) struct Queue<W> {
+    /// In the order of their numbers. The first has not left.
+    waiters: VecDeque<Waiter<W>>,
+    /// How many of them have left.
+    left: usize,
+    /// How many of them do not wait.
+    impatient: usize,
+}
+
+impl<W> Default for Queue<W> {
+    fn default() -> Self {
+        Self {
+            waiters: VecDeque::new(),
+            left: 0,
+            impatient: 0,
+        }
+    }
+}
+
+impl<W> Queue<W> {
+    pub(super) fn push(&mut self, waiter: Waiter<W>) {
+        self.impatient += usize::from(waiter.patience == Patience::None);
+        self.waiters.push_back(waiter);
+    }
+
+    /// How the first wants the lock.
+    pub(super) fn wanted(&self) -> Option<Way> {
+        self.waiters.front().map(|first| first.way)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiters.is_empty()
+    }
+
+    /// Those who have not left.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Waiter<W>> {
+        self.waiters.iter().filter(|waiter| waiter.reply.is_some())
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Waiter<W>> {
+        self.waiters.iter_mut()
+    }
+
+    /// Takes the first out.
+    pub(super) fn pop(&mut self) -> Option<Waiter<W>> {
+        let first = self.waiters.pop_front()?;
+        self.impatient -= usize::from(first.patience == Patience::None);
+        self.prune();
+        Some(first)
+    }
+
+    /// A caller leaves; answers who it was, if it still waited. Its place goes when it is the first,
+    /// or when many have left, so that each costs little.
+    pub(super) fn leave(&mut self, id: u64) -> Option<Waiter<W>> {
+        let at = self.waiters.binary_search_by_key(&id, |one| one.id).ok()?;
+        let waiter = &mut self.waiters[at];
+        let reply = Some(waiter.reply.take()?);
+        let left = Waiter { reply, ..*waiter };
+        self.impatient -= usize::from(left.patience == Patience::None);
+        self.left += 1;
+        self.prune();
+        if self.left > FEW.max(self.waiters.len() / 2) {
+            self.waiters.retain(|waiter| waiter.reply.is_some());
+            self.left = 0;
+        }
+        Some(left)
+    }
+
+    fn prune(&mut self) {
+        while self.waiters.front().is_some_and(|one| one.reply.is_none()) {
+            self.waiters.pop_front();
+            self.left -= 1;
+        }
+    }
+
+    /// Takes those out who do not wait.
+    pub(super) fn take_impatient(&mut self) -> Vec<Waiter<W>> {
+        if self.impatient == 0 {
+            return Vec::new();
+        }
+        self.take_out(|waiter| waiter.patience == Patience::None)
+    }
+
+    /// Takes those out that `choose` chooses.
+    pub(super) fn take_out(
+        &mut self,
+        mut choose: impl FnMut(&Waiter<W>) -> bool,
+    ) -> Vec<Waiter<W>> {
+        let mut chosen = Vec::new();
+        for waiter in std::mem::take(self).waiters {
+            if waiter.reply.is_none() {
+                continue;
+            }
+            if choose(&waiter) {
+                chosen.push(waiter);
+            } else {
+                self.push(waiter);
+            }
+        }
+        chosen
+    }
+}

@@ -1,0 +1,564 @@
+//! Session locks over a server that is slow, hangs, or cancels what a session runs.
+
+use std::collections::{HashMap, HashSet};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use crate::backend::Backend;
+use crate::blocking::block_on;
+use crate::engine::Clock;
+use crate::engine::{ManualClock, Options, start_with};
+use crate::error::{ErrorKind, Failure};
+use crate::memory::{Database, Session};
+use crate::seam::{Call, Connection, Connector, Lane, Listener, Mode, Rows, Value};
+use crate::{BackendExt, MutexGuard};
+
+const MS: Duration = Duration::from_millis(1);
+
+#[derive(Default)]
+struct Control {
+    /// Time until a statement of a waiting session reaches the server.
+    latency: Mutex<HashMap<&'static str, Duration>>,
+    /// Time that the server takes for it, in which a cancel request hits it.
+    execution: Mutex<HashMap<&'static str, Duration>>,
+    /// Sessions that execute something, and those of them that were cancelled.
+    executing: Mutex<HashSet<i64>>,
+    cancelled: Mutex<HashSet<i64>>,
+    slow_close: AtomicBool,
+    hangs: AtomicBool,
+    cancel_pings: AtomicBool,
+    waiters_alive: AtomicUsize,
+    most_waiters: AtomicUsize,
+    manual: AtomicBool,
+    gate_shut: AtomicBool,
+    lanes: Mutex<Vec<Lane>>,
+}
+
+#[derive(Clone)]
+struct Probe(Database, Arc<Control>);
+
+struct Link {
+    session: Session,
+    control: Arc<Control>,
+    process: i64,
+}
+
+struct Alive(Arc<Control>);
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        self.0.waiters_alive.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Connector for Probe {
+    type Connection = Link;
+    type Listener = Link;
+
+    async fn connect(&self, mode: Mode) -> Result<Link, Failure> {
+        if self.1.hangs.load(Ordering::SeqCst) {
+            std::future::pending::<()>().await;
+        }
+        Ok(Link {
+            session: Connector::connect(&self.0, mode).await?,
+            control: Arc::clone(&self.1),
+            process: 0,
+        })
+    }
+
+    async fn listener(&self) -> Result<Link, Failure> {
+        Connector::connect(self, Mode::Direct).await
+    }
+
+    fn spawn(&self, name: &'static str, lane: Lane) {
+        if name == "lockapi-locks" && self.1.manual.load(Ordering::SeqCst) {
+            self.1.lanes.lock().unwrap().push(lane);
+            return;
+        }
+        if name == "lockapi-waiter" {
+            let alive = self.1.waiters_alive.fetch_add(1, Ordering::SeqCst) + 1;
+            self.1.most_waiters.fetch_max(alive, Ordering::SeqCst);
+            let guard = Alive(Arc::clone(&self.1));
+            return self.0.spawn(
+                name,
+                Box::pin(async move {
+                    lane.await;
+                    drop(guard);
+                }),
+            );
+        }
+        self.0.spawn(name, lane);
+    }
+}
+
+impl Connection for Link {
+    async fn run(&mut self, call: &dyn Call) -> Result<Rows, Failure> {
+        let name = call.statement().name;
+        let of = |map: &Mutex<HashMap<&'static str, Duration>>| {
+            map.lock().unwrap().get(name).copied().unwrap_or_default()
+        };
+        if name == "mutex.step" {
+            while self.control.gate_shut.load(Ordering::SeqCst) {
+                let mut once = false;
+                std::future::poll_fn(|_| {
+                    if std::mem::replace(&mut once, true) {
+                        Poll::Ready(())
+                    } else {
+                        Poll::Pending
+                    }
+                })
+                .await;
+            }
+            if matches!(call.params().first(), Some(Value::Ints(keys)) if keys.is_empty())
+                && self.control.cancel_pings.swap(false, Ordering::SeqCst)
+            {
+                return Err(cancelled());
+            }
+        }
+        if self.process > 1 {
+            std::thread::sleep(of(&self.control.latency));
+            let execution = of(&self.control.execution);
+            if !execution.is_zero() {
+                self.control.executing.lock().unwrap().insert(self.process);
+                let start = Instant::now();
+                let mut hit = false;
+                while start.elapsed() < execution && !hit {
+                    std::thread::sleep(MS);
+                    hit = self.control.cancelled.lock().unwrap().remove(&self.process);
+                }
+                self.control.executing.lock().unwrap().remove(&self.process);
+                if hit {
+                    return Err(cancelled());
+                }
+            }
+        }
+        if name == "mutex.interrupt"
+            && let Some(Value::Ints(processes)) = call.params().get(1)
+        {
+            // pg_cancel_backend hits whatever the session runs.
+            for process in processes {
+                if self.control.executing.lock().unwrap().contains(process) {
+                    self.control.cancelled.lock().unwrap().insert(*process);
+                }
+            }
+        }
+        let rows = self.session.run(call).await;
+        if name == "mutex.enlist"
+            && let Ok(rows) = &rows
+            && let Some(Value::Int(process)) = rows.first().and_then(|row| row.0.get(2))
+        {
+            self.process = *process;
+        }
+        rows
+    }
+
+    async fn script(&mut self, sql: &'static str) -> Result<(), Failure> {
+        self.session.script(sql).await
+    }
+}
+
+fn cancelled() -> Failure {
+    Failure::statement(
+        Some("57014".into()),
+        false,
+        "canceling statement due to user request",
+    )
+}
+
+impl Listener for Link {
+    async fn next(&mut self) -> Result<String, Failure> {
+        self.session.next().await
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        if self.process > 0 && self.control.slow_close.load(Ordering::SeqCst) {
+            std::thread::sleep(MS * 500);
+        }
+    }
+}
+
+fn connect(
+    options: Options,
+    clock: Option<&ManualClock>,
+) -> (Arc<dyn Backend>, Database, Arc<Control>) {
+    let database = clock.map_or_else(Database::new, Database::with_clock);
+    let control = Arc::<Control>::default();
+    let probe = Probe(database.clone(), Arc::clone(&control));
+    let clock = clock.map_or_else(Clock::real, |clock| Clock::Manual(clock.clone()));
+    let backend = block_on(start_with("probe", probe, options.notes(false), clock)).unwrap();
+    (backend, database, control)
+}
+
+type BoxedGuard = Box<dyn MutexGuard>;
+
+fn lock(backend: &Arc<dyn Backend>, key: &str) -> BoxedGuard {
+    block_on(backend.mutex(key).unwrap().lock()).unwrap()
+}
+
+fn waiting(
+    backend: &Arc<dyn Backend>,
+    key: &'static str,
+) -> std::thread::JoinHandle<crate::Result<BoxedGuard>> {
+    let backend = Arc::clone(backend);
+    std::thread::spawn(move || block_on(backend.mutex(key).unwrap().lock()))
+}
+
+/// Has the backend's waiting session hold the key, which the other gives up.
+fn by_waiting(
+    backend: &Arc<dyn Backend>,
+    other: &Arc<dyn Backend>,
+    key: &'static str,
+) -> BoxedGuard {
+    let theirs = lock(other, key);
+    let waits = waiting(backend, key);
+    std::thread::sleep(MS * 60);
+    block_on(theirs.unlock()).unwrap();
+    let guard = waits.join().unwrap().unwrap();
+    std::thread::sleep(MS * 120);
+    guard
+}
+
+#[test]
+fn everybody_is_told_when_the_other_half_left() {
+    let (database, control) = (Database::new(), Arc::<Control>::default());
+    control.manual.store(true, Ordering::SeqCst);
+    let probe = Probe(database, Arc::clone(&control));
+    let backend = block_on(start_with(
+        "probe",
+        probe,
+        Options::default().notes(false),
+        Clock::real(),
+    ))
+    .unwrap();
+    let mut context = Context::from_waker(Waker::noop());
+    let turn = |times: usize| {
+        for _ in 0..times {
+            let mut lanes = std::mem::take(&mut *control.lanes.lock().unwrap());
+            lanes.retain_mut(|lane| {
+                lane.as_mut()
+                    .poll(&mut Context::from_waker(Waker::noop()))
+                    .is_pending()
+            });
+            control.lanes.lock().unwrap().append(&mut lanes);
+        }
+    };
+    type Locking = Pin<Box<dyn Future<Output = crate::Result<BoxedGuard>>>>;
+    let ask = |key: String| -> Locking {
+        let mutex = backend.mutex(key).unwrap();
+        Box::pin(async move { mutex.lock().await })
+    };
+    let mut first = ask("first".into());
+    assert!(first.as_mut().poll(&mut context).is_pending());
+    turn(20);
+    let Poll::Ready(Ok(guard)) = first.as_mut().poll(&mut context) else {
+        panic!("not granted")
+    };
+    drop(guard);
+    turn(20);
+    // The worker rests. A hundred ask at once, as join_all does on the thread that runs the worker.
+    let mut asked: Vec<_> = (0..100).map(|n| ask(format!("k{n}"))).collect();
+    for one in &mut asked {
+        assert!(one.as_mut().poll(&mut context).is_pending());
+    }
+    control.gate_shut.store(true, Ordering::SeqCst);
+    turn(5);
+    // While the first half is at the server, the callers of the other half leave.
+    asked.truncate(64);
+    control.gate_shut.store(false, Ordering::SeqCst);
+    turn(1000);
+    let mut told = 0;
+    for one in &mut asked {
+        told += usize::from(one.as_mut().poll(&mut context).is_ready());
+    }
+    assert_eq!(told, 64, "callers that are never answered");
+}
+
+#[test]
+fn a_session_has_one_worker() {
+    let clock = ManualClock::default();
+    let (backend, database, control) = connect(Options::default().waiters(1), Some(&clock));
+    let other = block_on(database.connect_with(Options::default().notes(false))).unwrap();
+    let mut lost = 0;
+    for _ in 0..5 {
+        let guard = by_waiting(&backend, &other, "a");
+        block_on(guard.unlock()).unwrap();
+        std::thread::sleep(MS * 50);
+        control.slow_close.store(true, Ordering::SeqCst);
+        clock.advance(Duration::from_secs(10));
+        std::thread::sleep(MS * 100);
+        // The worker has retired and closes its connection. Another is started meanwhile.
+        let (one, two) = (lock(&other, "b"), lock(&other, "c"));
+        let waits = waiting(&backend, "b");
+        std::thread::sleep(MS * 900);
+        control.slow_close.store(false, Ordering::SeqCst);
+        block_on(one.unlock()).unwrap();
+        let guard = waits.join().unwrap().unwrap();
+        clock.advance(MS * 200);
+        std::thread::sleep(MS * 50);
+        lost += usize::from(block_on(guard.unlock()).is_err());
+        block_on(two.unlock()).unwrap();
+        std::thread::sleep(MS * 50);
+    }
+    assert_eq!(lost, 0, "unlocks of what is held");
+    // One that has retired may still be closing its connection.
+    assert!(control.most_waiters.load(Ordering::SeqCst) <= 2);
+}
+
+#[test]
+fn an_interrupt_does_not_hit_what_follows_the_wait() {
+    let (backend, database, control) = connect(Options::default().waiters(1), None);
+    drop(lock(&backend, "main"));
+    let other = block_on(database.connect_with(Options::default().notes(false))).unwrap();
+    let precious = by_waiting(&backend, &other, "precious");
+    let released = by_waiting(&backend, &other, "released");
+    let theirs = lock(&other, "theirs");
+    control
+        .execution
+        .lock()
+        .unwrap()
+        .insert("mutex.step", MS * 100);
+    let waits = waiting(&backend, "theirs");
+    // The slice ends in vain; what it may have left is cleared by a statement. Now somebody unlocks.
+    let start = Instant::now();
+    while control.executing.lock().unwrap().is_empty() {
+        assert!(start.elapsed() < Duration::from_secs(5));
+        std::thread::sleep(MS);
+    }
+    let unlocked = block_on(released.unlock());
+    control.execution.lock().unwrap().clear();
+    std::thread::sleep(MS * 100);
+    let is_lost = precious.is_lost();
+    block_on(theirs.unlock()).unwrap();
+    drop(waits.join().unwrap());
+    assert!(!is_lost && unlocked.is_ok());
+}
+
+#[test]
+fn an_interrupt_that_comes_before_the_wait_is_repeated() {
+    let (backend, database, control) = connect(Options::default().waiters(1), None);
+    drop(lock(&backend, "main"));
+    let other = block_on(database.connect_with(Options::default().notes(false))).unwrap();
+    let guards: Vec<_> = ["a", "b", "c", "d"]
+        .map(|key| by_waiting(&backend, &other, key))
+        .into_iter()
+        .collect();
+    let theirs = lock(&other, "theirs");
+    control
+        .latency
+        .lock()
+        .unwrap()
+        .insert("mutex.wait", MS * 20);
+    let waits = waiting(&backend, "theirs");
+    std::thread::sleep(MS * 70);
+    let mut times = Vec::new();
+    for guard in guards {
+        let start = Instant::now();
+        block_on(guard.unlock()).unwrap();
+        times.push(start.elapsed());
+    }
+    block_on(theirs.unlock()).unwrap();
+    drop(waits.join().unwrap());
+    assert!(times.iter().all(|time| *time < MS * 100));
+}
+
+#[test]
+fn readers_go_on_after_a_writer_elsewhere_gave_up() {
+    let (backend, database, _) = connect(Options::default(), None);
+    let other = block_on(database.connect_with(Options::default().notes(false))).unwrap();
+    let long = block_on(backend.rw_lock("k").unwrap().read()).unwrap();
+    std::thread::sleep(MS * 150);
+    let writer = {
+        let other = Arc::clone(&other);
+        std::thread::spawn(move || {
+            block_on(other.rw_lock("k").unwrap().write_timeout(MS * 400)).map(drop)
+        })
+    };
+    std::thread::sleep(MS * 100);
+    assert!(writer.join().unwrap().is_err(), "the writer gave up");
+    std::thread::sleep(Duration::from_secs(1));
+    let here = block_on(
+        backend
+            .rw_lock("k")
+            .unwrap()
+            .read_timeout(Duration::from_secs(3)),
+    );
+    let tried = block_on(backend.rw_lock("k").unwrap().try_read())
+        .unwrap()
+        .is_some();
+    let granted = here.is_ok();
+    block_on(long.unlock()).unwrap();
+    assert!(granted && tried);
+}
+
+#[test]
+fn a_wait_whose_connection_hangs_is_polled() {
+    let (backend, database, control) = connect(
+        Options::default()
+            .waiters(2)
+            .timeout(Duration::from_secs(2)),
+        None,
+    );
+    let other = block_on(database.connect_with(Options::default().notes(false))).unwrap();
+    drop(lock(&backend, "main"));
+    let theirs = lock(&other, "k");
+    control.hangs.store(true, Ordering::SeqCst);
+    let waits = {
+        let backend = Arc::clone(&backend);
+        std::thread::spawn(move || {
+            block_on(
+                backend
+                    .mutex("k")
+                    .unwrap()
+                    .lock_timeout(Duration::from_secs(15)),
+            )
+        })
+    };
+    std::thread::sleep(MS * 100);
+    block_on(theirs.unlock()).unwrap();
+    let outcome = waits.join().unwrap();
+    assert!(outcome.is_ok());
+}
+
+#[test]
+fn a_process_that_polls_has_its_turn_beside_a_busy_one() {
+    let (backend, database, _) = connect(Options::default().waiters(0), None);
+    let other = block_on(database.connect_with(Options::default().notes(false))).unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let busy: Vec<_> = (0..3)
+        .map(|_| {
+            let (other, stop) = (Arc::clone(&other), Arc::clone(&stop));
+            std::thread::spawn(move || {
+                while !stop.load(Ordering::SeqCst) {
+                    let guard = lock(&other, "k");
+                    std::thread::sleep(MS);
+                    block_on(guard.unlock()).unwrap();
+                }
+            })
+        })
+        .collect();
+    std::thread::sleep(MS * 100);
+    let outcome = block_on(
+        backend
+            .mutex("k")
+            .unwrap()
+            .lock_timeout(Duration::from_secs(15)),
+    );
+    stop.store(true, Ordering::SeqCst);
+    let kind = outcome.as_ref().map(drop).map_err(|e| e.kind());
+    drop(outcome);
+    for one in busy {
+        one.join().unwrap();
+    }
+    assert!(kind.is_ok());
+}
+
+#[test]
+fn a_lock_that_was_dropped_does_not_count() {
+    let (backend, _, _) = connect(Options::default().max_locks(1), None);
+    let mut refused = 0;
+    for _ in 0..50 {
+        drop(lock(&backend, "a"));
+        match block_on(backend.mutex("b").unwrap().try_lock()) {
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Capacity);
+                refused += 1;
+            }
+            Ok(guard) => drop(guard),
+        }
+        std::thread::sleep(MS * 5);
+    }
+    assert_eq!(refused, 0);
+}
+
+#[test]
+fn a_ping_that_is_cancelled_costs_nothing() {
+    let (backend, _, control) = connect(Options::default().heartbeat(MS * 50), None);
+    let guards: Vec<_> = ["a", "b", "c"]
+        .map(|key| lock(&backend, key))
+        .into_iter()
+        .collect();
+    control.cancel_pings.store(true, Ordering::SeqCst);
+    std::thread::sleep(MS * 200);
+    let lost = guards.iter().filter(|guard| guard.is_lost()).count();
+    assert_eq!(lost, 0);
+}
+
+#[test]
+fn what_closes_leaves_no_worker() {
+    let (backend, database, control) = connect(Options::default().waiters(2), None);
+    let other = block_on(database.connect_with(Options::default().notes(false))).unwrap();
+    let theirs = lock(&other, "k");
+    let mutex = backend.mutex("k").unwrap();
+    {
+        let mut wait = std::pin::pin!(mutex.lock());
+        let _ = wait.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        std::thread::sleep(MS * 50);
+    }
+    drop(mutex);
+    drop(backend);
+    std::thread::sleep(Duration::from_secs(1));
+    let alive = control.waiters_alive.load(Ordering::SeqCst);
+    assert_eq!(alive, 0);
+    drop(theirs);
+}
+
+#[test]
+fn a_session_that_holds_and_waits_can_die() {
+    // The session that holds and waits is ended: what it holds is told, who waits goes on.
+    let (backend, database, _) = connect(Options::default().waiters(1), None);
+    drop(lock(&backend, "main"));
+    let other = block_on(database.connect_with(Options::default().notes(false))).unwrap();
+    let held = by_waiting(&backend, &other, "held");
+    let theirs = lock(&other, "theirs");
+    let waits = waiting(&backend, "theirs");
+    std::thread::sleep(MS * 100);
+    database.sever();
+    block_on(held.lost());
+    let granted = waits.join().unwrap().map(drop).map_err(|e| e.kind());
+    assert!(granted.is_ok());
+    drop(theirs);
+}
+
+#[test]
+fn a_writer_among_readers_of_two_processes_has_its_turn() {
+    let (here, database, _) = connect(Options::default(), None);
+    let stop = Arc::new(AtomicBool::new(false));
+    let readers: Vec<_> = (0..2)
+        .flat_map(|_| {
+            let there = block_on(database.connect_with(Options::default().notes(false))).unwrap();
+            (0..3).map(move |_| Arc::clone(&there))
+        })
+        .map(|there| {
+            let stop = Arc::clone(&stop);
+            std::thread::spawn(move || {
+                while !stop.load(Ordering::SeqCst) {
+                    let guard = block_on(there.rw_lock("k").unwrap().read()).unwrap();
+                    std::thread::sleep(MS * 30);
+                    block_on(guard.unlock()).unwrap();
+                }
+            })
+        })
+        .collect();
+    std::thread::sleep(MS * 200);
+    let mut times = Vec::new();
+    for _ in 0..5 {
+        let start = Instant::now();
+        let guard = block_on(
+            here.rw_lock("k")
+                .unwrap()
+                .write_timeout(Duration::from_secs(10)),
+        );
+        times.push((guard.is_ok(), start.elapsed()));
+    }
+    stop.store(true, Ordering::SeqCst);
+    for reader in readers {
+        reader.join().unwrap();
+    }
+    assert!(times.iter().all(|(granted, _)| *granted));
+}
