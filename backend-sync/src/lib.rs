@@ -23,10 +23,11 @@
 //! ```
 //!
 //! # Connections
-//! From a pool the backend takes at most 6 + [`Options::waiters`] connections: one for leases and
-//! other tables, one for jobs, two for rate limits, one that holds the mutexes, some that wait for mutexes, and one that
-//! hears notifications while there is somebody to tell. Each is taken when it is first needed, and
-//! kept; two are taken for a moment when it connects. What goes back to the pool has its settings
+//! From a pool the backend takes at most 8 + [`Options::waiters`] connections: one for leases and
+//! other tables, one for renewals, one for jobs, two for rate limits, one that holds the mutexes, some
+//! that wait for mutexes, one that hears notifications while there is somebody to tell, and now and then
+//! one that deletes what is old. Each is taken when it is first needed, and most are kept; two are taken
+//! for a moment when it connects, and one when a statement is cancelled. What goes back to the pool has its settings
 //! as they were, holds no lock and listens to nothing of this library. A pool whose connections are
 //! all in use keeps the backend from opening one again that broke: with [`connect_manager`] or
 //! [`connect_url`] the backend opens connections of its own, and the program's pool does not

@@ -7,6 +7,7 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -168,6 +169,8 @@ struct Core<C: Connector> {
     leases: Arc<Leases<C>>,
     /// Renewals of leases and heartbeats of deliveries, and nothing else.
     renewals: Arc<Lane<C>>,
+    /// Whether there is a connection for them.
+    renewals_ready: AtomicBool,
     jobs: Arc<Lane<C>>,
     sweeps: Arc<Sweeps<C>>,
     queues: Arc<Queues<C>>,
@@ -234,6 +237,7 @@ impl<C: Connector> Core<C> {
             lane,
             leases,
             renewals,
+            renewals_ready: AtomicBool::new(false),
             jobs,
             sweeps,
             queues,

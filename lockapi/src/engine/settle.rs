@@ -33,7 +33,7 @@ pub struct Settle {
 pub struct Settled {
     /// Whether the server is a hot standby.
     pub standby: bool,
-    /// The process that serves the connection; of none in memory.
+    /// The process that serves the connection, as far as the role may see it; none in memory.
     pub process: Option<Process>,
 }
 
@@ -101,13 +101,12 @@ impl Operation for Settle {
 
     fn decode(_: &[Self], rows: Rows) -> Result<Vec<Settled>, Failure> {
         let settled = |mut row: Row| {
-            let process = Process {
-                pid: row.int(2)?,
-                started: row.int(3)?,
-            };
+            let (pid, started) = (row.int(2)?, row.maybe_int(3)?);
+            // A session that acts as another role may not see when its own process began.
+            let process = started.filter(|_| pid != 0);
             Ok(Settled {
                 standby: row.bool(0)?,
-                process: (process.pid != 0).then_some(process),
+                process: process.map(|started| Process { pid, started }),
             })
         };
         rows.into_iter().map(settled).collect()

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -183,17 +184,18 @@ impl<C: Connector> Slots<C> {
     }
 
     pub(super) async fn peek(&self, slot: i64) -> Result<Option<Holder>> {
-        let Handle {
-            core, key, text, ..
-        } = &*self.0;
-        let peek = Peek {
-            namespace: core.namespace.to_string(),
-            key: text.to_string(),
-            slot,
-        };
-        match core.lane.call(peek).await {
+        let Handle { core, key, .. } = &*self.0;
+        match core.lane.call(self.peeking(slot)).await {
             Ok(peeked) => Ok(peeked.map(Holder::from)),
             Err(error) => Err(error.on(key)),
+        }
+    }
+
+    fn peeking(&self, slot: i64) -> Peek {
+        Peek {
+            namespace: self.0.core.namespace.to_string(),
+            key: self.0.text.to_string(),
+            slot,
         }
     }
 
@@ -206,6 +208,12 @@ impl<C: Connector> Slots<C> {
             terms,
             ..
         } = &*self.0;
+        if terms.is_renewed() && !core.renewals_ready.load(Ordering::Relaxed) {
+            // Without room for the connection that renews it, a lease would be lost before long.
+            let ready = core.renewals.call(self.peeking(first(what))).await;
+            ready.map_err(|error| error.during(operation).on(key))?;
+            core.renewals_ready.store(true, Ordering::Relaxed);
+        }
         let mut tries = TRIES;
         loop {
             let (sender, answer) = oneshot::channel();

@@ -15,6 +15,7 @@ WITH want AS MATERIALIZED (
       FROM want AS w
       JOIN lockapi.lease AS l ON l.namespace = w.namespace AND l.key = w.key
                              AND l.slot BETWEEN w.first AND w.last
+                             AND l.namespace = ANY ($1::text[]) AND l.key = ANY ($2::text[])
      WHERE l.acquisition = w.acquisition
        AND l.released_at IS NULL AND l.expires_at > pg_catalog.clock_timestamp()
      ORDER BY l.namespace, l.key, l.slot
@@ -26,6 +27,7 @@ WITH want AS MATERIALIZED (
            expires_at = pg_catalog.clock_timestamp()
       FROM found AS f
      WHERE l.namespace = f.namespace AND l.key = f.key AND l.slot = f.slot
+       AND l.namespace = ANY ($1::text[]) AND l.key = ANY ($2::text[])
     RETURNING f.n
 )
 SELECT w.n, EXISTS (SELECT FROM freed AS f WHERE f.n = w.n) AS found
