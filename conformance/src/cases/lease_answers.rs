@@ -141,7 +141,8 @@ async fn dropped_futures_of_a_dead_runtime_leave_nothing(cx: Context) {
                 let lease = backend.lease("held", Terms::new(MINUTE)).unwrap();
                 (lease.acquire().await.unwrap(), backend)
             });
-            runtime.shutdown_background();
+            // Its tasks are gone when this returns.
+            runtime.shutdown_timeout(MINUTE);
             held
         });
         let (guard, backend) = dying.join().unwrap();

@@ -24,7 +24,7 @@ use crate::wait::unless;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
-/// How often a grant may come too late before the caller is told.
+/// How often a grant may come too late before a caller that waits is told.
 const TRIES: u32 = 3;
 
 /// Slots of a key, in the hands of a caller.
@@ -133,7 +133,7 @@ impl<C: Connector> Slots<C> {
         what: What,
     ) -> Result<Option<Box<dyn LeaseGuard>>> {
         let asked = Stamp::take(&self.0.core.links.keeper);
-        let attempt = self.attempt(operation, what).await?;
+        let attempt = self.attempt(operation, what, 1).await?;
         if attempt.is_err() {
             self.0.counting.refused(&self.0.key);
         }
@@ -149,7 +149,7 @@ impl<C: Connector> Slots<C> {
         let asked = Stamp::take(&self.0.core.links.keeper);
         let (lines, first) = (&self.0.core.leases.lines, first(what));
         if lines.is_empty(&self.0.text, first)
-            && let Ok(claim) = self.attempt(operation, what).await?
+            && let Ok(claim) = self.attempt(operation, what, TRIES).await?
         {
             return Ok(self.guard(claim, what, asked));
         }
@@ -200,7 +200,7 @@ impl<C: Connector> Slots<C> {
     }
 
     /// Asks until it is granted, or refused because others hold it.
-    async fn attempt(&self, operation: &'static str, what: What) -> Attempt<C> {
+    async fn attempt(&self, operation: &'static str, what: What, mut tries: u32) -> Attempt<C> {
         let Handle {
             core,
             key,
@@ -214,7 +214,6 @@ impl<C: Connector> Slots<C> {
             ready.map_err(|error| error.during(operation).on(key))?;
             core.renewals_ready.store(true, Ordering::Relaxed);
         }
-        let mut tries = TRIES;
         loop {
             let (sender, answer) = oneshot::channel();
             let asked = Asked {
@@ -256,7 +255,7 @@ impl<C: Connector> Slots<C> {
         loop {
             // Registered before the attempt, so a release in between is not missed.
             let released = core.leases.bucket(&self.0.text).notified();
-            let left = match self.attempt(operation, what).await? {
+            let left = match self.attempt(operation, what, TRIES).await? {
                 Ok(claim) => return Ok(self.guard(claim, what, asked)),
                 Err(refused) => refused.held_for,
             };
