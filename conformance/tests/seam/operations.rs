@@ -242,14 +242,18 @@ async fn permits<C: Connection>(link: &mut C) {
     let answers = link.perform(&[renew(one), renew(two), renew(&third)]).await;
     assert_eq!(answers.expect("answered"), [true, true, true]);
     assert_eq!(taken(link, &[take(4, 2)]).await, [None]);
-    let abandon = |acquisition| Abandon {
+    let but = |acquisition, granted| Abandon {
         namespace: namespace.clone(),
         key: "pool".to_owned(),
         first: 1,
         last: 4,
         acquisition,
+        granted,
     };
-    let answers = link.perform(&[abandon(2), abandon(9)]).await;
+    let abandon = |acquisition| but(acquisition, 0);
+    let answers = link.perform(&[but(2, two.0), abandon(9)]).await;
+    assert_eq!(answers.expect("answered"), [false, false]);
+    let answers = link.perform(&[but(2, two.0 - 1), abandon(9)]).await;
     assert_eq!(answers.expect("answered"), [true, false]);
     let next = taken(link, &[take(4, 2)]).await;
     let next = next[0]

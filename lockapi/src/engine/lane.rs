@@ -10,11 +10,14 @@ use tokio::sync::{Notify, oneshot};
 
 use super::apart::Apart;
 use super::link::{Link, Links, Watch};
-use super::piles::{Pile, Queued, Reply, Requests};
+use super::piles::{Pile, Queued, Repeated, Reply, Requests};
 use crate::error::{Error, ErrorKind, Failure, Result};
 use crate::seam::Connector;
 use crate::telemetry::{self, Fault};
 use crate::wait::{unless, yield_now};
+
+#[cfg(test)]
+mod tests;
 
 /// How often a statement is repeated that the server took back because it met with another.
 const DEADLOCKS: u32 = 8;
@@ -80,9 +83,27 @@ impl<C: Connector> Lane<C> {
         asked: O,
         reply: impl FnOnce(Result<O::Output>) + Send + 'static,
     ) {
+        self.queue(asked, Reply::new(reply));
+    }
+
+    /// The same; `reply` is also told whether the answer is that to a repetition.
+    pub(crate) fn submit_told<O: Queued>(
+        self: &Arc<Self>,
+        asked: O,
+        reply: impl FnOnce(Result<O::Output>, Repeated) + Send + 'static,
+    ) {
+        self.queue(asked, Reply::told(reply));
+    }
+
+    fn queue<O: Queued>(self: &Arc<Self>, asked: O, reply: Reply<O::Output>) {
         self.add(O::TURN, |requests: &mut Requests<O>| {
-            requests.add(asked, Reply::new(reply));
+            requests.add(asked, reply);
         });
+    }
+
+    /// How long the server may take to answer.
+    pub(super) fn timeout(&self) -> Duration {
+        self.links.timeout
     }
 
     /// Adds to the pile of a kind.
@@ -217,14 +238,21 @@ impl<C: Connector> Lane<C> {
                 None => limit,
             };
             let mut opened = link.is_some();
+            let repeated = Repeated(before.as_ref().is_some_and(|before| before.sent));
             let attempt = async {
-                if let Some(open) = link {
-                    open.prepare(patience, !pile.is_repeatable()).await?;
-                    return pile.serve(open).await;
-                }
-                let open = self.links.open(watch, patience).await?;
-                opened = true;
-                pile.serve(link.insert(open)).await
+                let open = match link {
+                    Some(open) => {
+                        open.prepare(patience, !pile.is_repeatable()).await?;
+                        open
+                    }
+                    None => {
+                        let open = self.links.open(watch, patience).await?;
+                        opened = true;
+                        link.insert(open)
+                    }
+                };
+                open.repeated = repeated;
+                pile.serve(open).await
             };
             let outcome = match limit {
                 Some(limit) => self.within(limit, attempt).await,

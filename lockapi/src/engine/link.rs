@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::cancel::{Cancel, Cancels, Process};
 use super::clock::Time;
 use super::keeper::Keeper;
+use super::piles::Repeated;
 use super::settle::{Settle, Settled};
 pub(crate) use super::watch::Watch;
 use crate::error::{Error, ErrorKind, Failure};
@@ -78,6 +79,7 @@ impl<C: Connector> Links<C> {
             used: self.keeper.now(),
             process,
             cancels: Arc::clone(&self.cancels) as Arc<dyn Cancel>,
+            repeated: Repeated(false),
         })
     }
 
@@ -130,6 +132,8 @@ pub(crate) struct Link<N> {
     used: Time,
     process: Option<Process>,
     cancels: Arc<dyn Cancel>,
+    /// Whether the requests that are sent next were sent before, without an answer.
+    pub(super) repeated: Repeated,
 }
 
 impl<N: Connection> Link<N> {

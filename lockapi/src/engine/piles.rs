@@ -49,20 +49,38 @@ pub(crate) trait Queued: Operation {
 
 /// Answers one request, once, and must not block. It also answers when it is dropped, because the
 /// batcher ended while a statement was under way.
-pub(crate) struct Reply<T>(Option<Box<dyn FnOnce(Result<T>) + Send>>);
+pub(crate) struct Reply<T>(Option<Answer<T>>);
 
-impl<T> Reply<T> {
+type Answer<T> = Box<dyn FnOnce(Result<T>, Repeated) + Send>;
+
+/// Whether the request was also sent before, without an answer. The server may still be carrying out
+/// that first try: the repetition does not see what it does, and may do it once more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Repeated(pub(crate) bool);
+
+impl<T: 'static> Reply<T> {
     pub(crate) fn new(answer: impl FnOnce(Result<T>) + Send + 'static) -> Self {
+        Self::told(|outcome, _| answer(outcome))
+    }
+
+    /// For requests whose repetition may be answered differently while the first try runs.
+    pub(crate) fn told(answer: impl FnOnce(Result<T>, Repeated) + Send + 'static) -> Self {
         Self(Some(Box::new(answer)))
     }
+}
 
-    pub(crate) fn send(mut self, outcome: Result<T>) {
-        self.answer(outcome);
+impl<T> Reply<T> {
+    pub(crate) fn send(self, outcome: Result<T>) {
+        self.send_told(outcome, Repeated(false));
     }
 
-    fn answer(&mut self, outcome: Result<T>) {
+    fn send_told(mut self, outcome: Result<T>, repeated: Repeated) {
+        self.answer(outcome, repeated);
+    }
+
+    fn answer(&mut self, outcome: Result<T>, repeated: Repeated) {
         if let Some(answer) = self.0.take() {
-            contain(|| answer(outcome));
+            contain(|| answer(outcome, repeated));
         }
     }
 }
@@ -70,7 +88,8 @@ impl<T> Reply<T> {
 impl<T> Drop for Reply<T> {
     fn drop(&mut self) {
         let message = "the task that sent the statement ended before the answer came";
-        self.answer(Err(Error::new(ErrorKind::Indeterminate, "end", message)));
+        let error = Error::new(ErrorKind::Indeterminate, "end", message);
+        self.answer(Err(error), Repeated(false));
     }
 }
 
@@ -178,7 +197,7 @@ impl<O: Queued, N: Connection + 'static> Pile<N> for Requests<O> {
             let answers = link.perform(&self.asked[from..]).await?;
             self.asked.truncate(from);
             for (reply, answer) in self.replies.drain(from..).zip(answers) {
-                reply.send(Ok(answer));
+                reply.send_told(Ok(answer), link.repeated);
             }
             Ok(())
         })

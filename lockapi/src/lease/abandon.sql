@@ -1,14 +1,15 @@
 -- Gives back what acquisitions got that nobody was told of, or was told of too late.
 --
--- Promises: only what has the number of the acquisition is given back; it is free at once, also when it
--- has a minimum hold, because nobody has worked under it.
+-- Promises: only what has the number of the acquisition is given back, and not what it has under the
+-- token that its caller was told of; it is free at once, also when it has a minimum hold, because nobody
+-- has worked under it.
 -- Index: the primary key of lease, one range for each request.
--- Race: an acquisition that is still running at the server is not seen: ask again until it is found, or
--- cannot be running any more.
+-- Race: an acquisition that is still running at the server is not seen: ask again until it cannot be
+-- running any more.
 WITH want AS MATERIALIZED (
     SELECT w.*
-      FROM unnest($1::text[], $2::text[], $3::int8[], $4::int8[], $5::int8[])
-           WITH ORDINALITY AS w (namespace, key, first, last, acquisition, n)
+      FROM unnest($1::text[], $2::text[], $3::int8[], $4::int8[], $5::int8[], $6::int8[])
+           WITH ORDINALITY AS w (namespace, key, first, last, acquisition, granted, n)
      ORDER BY w.namespace, w.key, w.first
 ), found AS MATERIALIZED (
     SELECT w.n, l.namespace, l.key, l.slot
@@ -16,7 +17,7 @@ WITH want AS MATERIALIZED (
       JOIN lockapi.lease AS l ON l.namespace = w.namespace AND l.key = w.key
                              AND l.slot BETWEEN w.first AND w.last
                              AND l.namespace = ANY ($1::text[]) AND l.key = ANY ($2::text[])
-     WHERE l.acquisition = w.acquisition
+     WHERE l.acquisition = w.acquisition AND l.fence <> w.granted
        AND l.released_at IS NULL AND l.expires_at > pg_catalog.clock_timestamp()
      ORDER BY l.namespace, l.key, l.slot
        FOR UPDATE OF l

@@ -255,7 +255,8 @@ impl Table {
         let place = |slot| (want.namespace.clone(), want.key.clone(), slot);
         let mut found = false;
         for (_, row) in self.rows.range_mut(place(want.first)..=place(want.last)) {
-            if row.is_held(now) && row.acquisition == want.acquisition {
+            if row.is_held(now) && row.acquisition == want.acquisition && row.fence != want.granted
+            {
                 row.released = true;
                 row.held_until = now;
                 row.expires_at = now;

@@ -19,6 +19,8 @@ pub struct Abandon {
     pub last: i64,
     /// The number of the acquisition.
     pub acquisition: i64,
+    /// The token that its caller was told of, which stays granted; 0 if there is none.
+    pub granted: i64,
 }
 
 /// Deletes rows of leases that ended long ago, in a part of the table; a batch of one.
@@ -37,7 +39,14 @@ impl Operation for Abandon {
     const STATEMENT: Statement = Statement {
         name: "lease.abandon",
         sql: include_str!("abandon.sql"),
-        params: &[Type::Texts, Type::Texts, Type::Ints, Type::Ints, Type::Ints],
+        params: &[
+            Type::Texts,
+            Type::Texts,
+            Type::Ints,
+            Type::Ints,
+            Type::Ints,
+            Type::Ints,
+        ],
         columns: &[Type::Int, Type::Bool],
     };
 
@@ -48,6 +57,7 @@ impl Operation for Abandon {
             ints(batch, |one| one.first),
             ints(batch, |one| one.last),
             ints(batch, |one| one.acquisition),
+            ints(batch, |one| one.granted),
         ]
     }
 

@@ -21,6 +21,7 @@ pub(super) use requests::answer_limit;
 use super::clock::Time;
 use super::keeper::Keeper;
 use super::lane::Lane;
+use super::piles::Repeated;
 use super::sweeps::Sweeps;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hold::Hold;
@@ -187,12 +188,12 @@ impl<C: Connector> Leases<C> {
                     Err(error) => return answered(Err(error)),
                 };
                 let number = acquire.acquisition;
-                self.lane.submit(acquire, move |outcome| {
+                self.lane.submit_told(acquire, move |outcome, repeated| {
                     let outcome = outcome.map(|acquired| match acquired {
                         Acquired::Granted(fence) => Ok((fence, Arc::from([slot]))),
                         Acquired::Held(left) => Err(Refused::new(false, left)),
                     });
-                    answered(leases.answered(asked, number, sent, outcome));
+                    answered(leases.answered(asked, number, sent, outcome, repeated));
                 });
             }
             What::Permits { permits, count } => {
@@ -201,12 +202,12 @@ impl<C: Connector> Leases<C> {
                     Err(error) => return answered(Err(error)),
                 };
                 let number = take.acquisition;
-                self.lane.submit(take, move |outcome| {
+                self.lane.submit_told(take, move |outcome, repeated| {
                     let outcome = outcome.map(|taken| match taken {
                         Taken::Granted { fence, slots } => Ok((fence, slots)),
                         Taken::Refused { again, held_for } => Err(Refused::new(again, held_for)),
                     });
-                    answered(leases.answered(asked, number, sent, outcome));
+                    answered(leases.answered(asked, number, sent, outcome, repeated));
                 });
             }
         }
@@ -219,23 +220,36 @@ impl<C: Connector> Leases<C> {
         acquisition: i64,
         sent: Time,
         outcome: Result<Answer>,
+        repeated: Repeated,
     ) -> Result<Granted<C>> {
         let late = self.keeper.now() >= deadline(sent, asked.terms.ttl());
         match outcome {
             Ok(Ok(_)) if late => {
                 // By this clock it ended before it was known: it is held by nobody, and goes back.
-                self.abandon(asked, acquisition);
+                self.abandon(&asked, acquisition, None);
                 Ok(Err(Refused {
                     late: true,
                     ..Refused::new(true, 0)
                 }))
             }
-            Ok(Ok((fence, slots))) => Ok(Ok(self.granted(asked, slots, fence, sent))),
-            Ok(Err(refused)) => Ok(Err(refused)),
+            Ok(Ok((fence, slots))) => {
+                if repeated.0 {
+                    // The first try may get other slots yet, or the same once they are released.
+                    self.abandon(&asked, acquisition, Some(fence));
+                }
+                Ok(Ok(self.granted(asked, slots, fence, sent)))
+            }
+            Ok(Err(refused)) => {
+                if repeated.0 {
+                    // What is in the way may be the first try.
+                    self.abandon(&asked, acquisition, None);
+                }
+                Ok(Err(refused))
+            }
             Err(error) => {
                 let perhaps = matches!(error.kind(), ErrorKind::Indeterminate | ErrorKind::Corrupt);
                 if perhaps {
-                    self.abandon(asked, acquisition);
+                    self.abandon(&asked, acquisition, None);
                 }
                 Err(error)
             }

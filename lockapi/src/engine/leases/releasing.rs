@@ -15,8 +15,12 @@ use crate::seam::Connector;
 /// The pause before a release that did not get through is sent again.
 const RELEASE_AGAIN: Duration = Duration::from_millis(250);
 
-/// For so long an acquisition whose answer was lost is looked for again: its statement may still run.
+/// For at least so long an acquisition whose answer was lost is looked for again: its statement may
+/// still run …
 const LOOKS: Duration = Duration::from_secs(10);
+/// … and for so many times as long as the server may take: the network may be late with the request, and
+/// then the server with the commit.
+const LOOKS_TIMEOUTS: u32 = 2;
 
 type Answered = Box<dyn FnOnce(Result<()>) + Send>;
 
@@ -75,8 +79,9 @@ impl<C: Connector> Leases<C> {
         });
     }
 
-    /// Gives back what an acquisition got, or may have got, that its caller is not told of.
-    pub(super) fn abandon(self: &Arc<Self>, asked: Asked, acquisition: i64) {
+    /// Gives back what an acquisition got, or may yet get, that its caller is not told of: all but what
+    /// it has under the token `granted`.
+    pub(super) fn abandon(self: &Arc<Self>, asked: &Asked, acquisition: i64, granted: Option<i64>) {
         let (first, last) = match asked.what {
             What::Slot(slot) => (slot, slot),
             What::Permits { permits, .. } => (1, permits),
@@ -87,32 +92,33 @@ impl<C: Connector> Leases<C> {
             first,
             last,
             acquisition,
+            granted: granted.unwrap_or(0),
         };
         let now = self.keeper.now();
         let ttl = asked.terms.ttl();
-        self.send_abandon(asked, abandon, now + LOOKS.min(ttl), now + ttl);
+        let looks = LOOKS.max(self.lane.timeout() * LOOKS_TIMEOUTS);
+        self.send_abandon(abandon, now + looks.min(ttl), now + ttl);
     }
 
-    /// Until `seen` the acquisition may not have arrived yet; after `ends` it has ended by itself.
-    fn send_abandon(self: &Arc<Self>, asked: Asked, abandon: Abandon, seen: Time, ends: Time) {
+    /// Until `seen` a try of the acquisition may not have arrived yet, also when another was found;
+    /// after `ends` it has ended by itself.
+    fn send_abandon(self: &Arc<Self>, abandon: Abandon, seen: Time, ends: Time) {
         let leases = Arc::clone(self);
         self.lane.submit(abandon.clone(), move |outcome| {
             let again = leases.keeper.now() + RELEASE_AGAIN;
-            let until = match outcome {
-                Ok(true) => Time::ZERO,
-                Ok(false) => seen,
-                Err(_) => ends,
-            };
-            if again < until {
+            let until = if outcome.is_ok() { seen } else { ends };
+            let last = again >= until;
+            if last || matches!(outcome, Ok(true)) {
+                leases.bucket(&abandon.key).notify_waiters();
+                leases.tell(&abandon.namespace, &abandon.key, &[abandon.first]);
+            }
+            if !last {
                 let this = Arc::downgrade(&leases);
                 leases.keeper.run_at(again, move || {
                     if let Some(leases) = this.upgrade() {
-                        leases.send_abandon(asked, abandon, seen, ends);
+                        leases.send_abandon(abandon, seen, ends);
                     }
                 });
-            } else {
-                leases.bucket(&asked.key).notify_waiters();
-                leases.tell(&asked.namespace, &asked.key, &[abandon.first]);
             }
         });
     }
