@@ -28,7 +28,11 @@ const SILENCE: Duration = Duration::from_secs(1);
 /// thread the program has kept busy then has looked for an answer that is there already.
 const TURNS: u32 = 200;
 
-type Piles<N> = BTreeMap<(u8, TypeId), Box<dyn Pile<N>>>;
+type Piles<N> = BTreeMap<Place, Box<dyn Pile<N>>>;
+
+/// The turn of requests, the class of their limit, and their kind. What is in one place goes into the
+/// same statements.
+type Place = (u8, u32, TypeId);
 
 struct State<N> {
     piles: Piles<N>,
@@ -96,7 +100,8 @@ impl<C: Connector> Lane<C> {
     }
 
     fn queue<O: Queued>(self: &Arc<Self>, asked: O, reply: Reply<O::Output>) {
-        self.add(O::TURN, |requests: &mut Requests<O>| {
+        let class = asked.limit().map_or(0, class);
+        self.place(O::TURN, class, |requests: &mut Requests<O>| {
             requests.add(asked, reply);
         });
     }
@@ -112,10 +117,19 @@ impl<C: Connector> Lane<C> {
         turn: u8,
         add: impl FnOnce(&mut P),
     ) {
+        self.place(turn, 0, add);
+    }
+
+    fn place<P: Pile<C::Connection> + Default>(
+        self: &Arc<Self>,
+        turn: u8,
+        class: u32,
+        add: impl FnOnce(&mut P),
+    ) {
         let mut state = self.lock();
         let pile = state
             .piles
-            .entry((turn, TypeId::of::<P>()))
+            .entry((turn, class, TypeId::of::<P>()))
             .or_insert_with(|| Box::<P>::default());
         if let Some(pile) = pile.as_any().downcast_mut() {
             add(pile);
@@ -264,8 +278,13 @@ impl<C: Connector> Lane<C> {
             if !opened {
                 failure = failure.undone();
             }
-            if failure.broken {
-                *link = None;
+            if failure.broken
+                && let Some(broken) = link.take()
+                && failure.sent
+                && failure.sqlstate.is_none()
+            {
+                // It must not go on beside its repetition, or with nobody waiting for it.
+                broken.cancel();
             }
             // What an earlier try may have done stays unknown.
             let unknown = before.take().filter(|before| before.sent);
@@ -312,6 +331,13 @@ impl<C: Connector> Lane<C> {
     fn lock(&self) -> MutexGuard<'_, State<C::Connection>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Limits of one class are within a factor of four of each other: the shortest is that of the statement,
+/// and must not be much too short for the others.
+fn class(limit: Duration) -> u32 {
+    let micros = u64::try_from(limit.as_micros()).unwrap_or(u64::MAX);
+    1 + micros.max(1).ilog2() / 2
 }
 
 /// Notices that the task ended before its time: it panicked, or its runtime dropped it. What it had

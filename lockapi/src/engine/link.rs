@@ -227,11 +227,21 @@ impl<N: Connection> Link<N> {
     ) -> Result<T, Failure> {
         self.used = watch.now();
         outcome.unwrap_or_else(|| {
-            if let Some(process) = self.process.take() {
-                Arc::clone(&self.cancels).cancel(process);
-            }
+            self.cancel_running();
             Err(watch.silence())
         })
+    }
+
+    /// Gives the connection up, and has the server cancel what it still runs.
+    pub(super) fn cancel(mut self) {
+        self.cancel_running();
+    }
+
+    /// Once: afterwards the connection is not used any more.
+    fn cancel_running(&mut self) {
+        if let Some(process) = self.process.take() {
+            Arc::clone(&self.cancels).cancel(process);
+        }
     }
 
     /// Behind a proxy a transaction is what keeps the statement and its settings together. What fails

@@ -1,7 +1,11 @@
 //! Statements whose answer is lost while the server goes on with them.
 
+use std::future::pending;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+
+use futures_util::future::join3;
 
 use crate::BackendExt;
 use crate::backend::Backend;
@@ -14,13 +18,23 @@ use crate::seam::{self, Call, Connection, Connector, Listener, Mode, Row, Rows, 
 
 /// What happens to the next runs of a statement.
 #[derive(Clone, Default)]
-struct Runs(Arc<Mutex<Vec<(&'static str, Run)>>>);
+struct Runs(Arc<Mutex<Vec<(&'static str, Run)>>>, Sent);
+
+/// The statements that were sent with numbers in this parameter, and those numbers.
+type Sent = Arc<Mutex<Vec<(&'static str, Vec<i64>)>>>;
+
+/// What is recorded: who is cancelled, and for how long is renewed.
+const RECORDED: [(&str, usize); 2] = [("engine.cancel", 0), ("lease.renew", 4)];
 
 enum Run {
     /// The connection breaks.
     Cut,
     /// It is carried out, and answered with these rows.
     Answered(Rows),
+    /// It is not answered.
+    Silent,
+    /// It tells that it has arrived, and is carried out when it is told to.
+    Gate(Sender<()>, Receiver<()>),
 }
 
 impl Runs {
@@ -30,11 +44,20 @@ impl Runs {
         Some(runs.remove(first).1)
     }
 
+    fn add(&self, statement: &'static str, run: Run) {
+        self.0.lock().unwrap().push((statement, run));
+    }
+
+    fn sent(&self, statement: &str) -> Vec<Vec<i64>> {
+        let sent = self.1.lock().unwrap();
+        let of = sent.iter().filter(|(name, _)| *name == statement);
+        of.map(|(_, numbers)| numbers.clone()).collect()
+    }
+
     /// The answer is lost, and it commits after the repetition, which meets locked rows, has failed.
     fn commits_late(&self, statement: &'static str, repetition: Row) {
-        let mut runs = self.0.lock().unwrap();
-        runs.push((statement, Run::Cut));
-        runs.push((statement, Run::Answered(vec![repetition])));
+        self.add(statement, Run::Cut);
+        self.add(statement, Run::Answered(vec![repetition]));
     }
 }
 
@@ -62,10 +85,22 @@ impl Connector for Late {
 
 impl Connection for Link {
     async fn run(&mut self, call: &dyn Call) -> Result<Rows, Failure> {
-        match self.1.next(call.statement().name) {
+        let name = call.statement().name;
+        if let Some((_, at)) = RECORDED.iter().find(|one| one.0 == name)
+            && let Value::Ints(numbers) = &call.params()[*at]
+        {
+            self.1.1.lock().unwrap().push((name, numbers.clone()));
+        }
+        match self.1.next(name) {
             None => self.0.run(call).await,
             Some(Run::Cut) => Err(Failure::statement(None, true, "cut by the test")),
             Some(Run::Answered(rows)) => self.0.run(call).await.map(|_| rows),
+            Some(Run::Silent) => pending().await,
+            Some(Run::Gate(arrived, open)) => {
+                arrived.send(()).unwrap();
+                open.recv().unwrap();
+                self.0.run(call).await
+            }
         }
     }
 
@@ -167,11 +202,89 @@ fn permits_that_a_first_try_gets_besides_those_of_its_repetition_are_given_back(
 #[test]
 fn what_a_repetition_got_stays_held() {
     let (backend, database, runs) = connect();
-    runs.0.lock().unwrap().push(("lease.acquire", Run::Cut));
+    runs.add("lease.acquire", Run::Cut);
     let lease = backend.lease("a", hour()).unwrap();
     let guard = block_on(lease.try_acquire()).unwrap().unwrap();
     // The lane has asked for what else there is when it has answered this.
     assert!(block_on(lease.try_acquire()).unwrap().is_none());
     assert_eq!(held(&database).len(), 1);
     block_on(guard.renew()).unwrap();
+}
+
+/// The next connection that is opened is served by this process.
+fn process(runs: &Runs, pid: i64) {
+    let served = [
+        Value::Bool(false),
+        Value::Int(0),
+        Value::Int(pid),
+        Value::Int(1),
+    ];
+    runs.add("engine.open", Run::Answered(vec![Row(served.into())]));
+}
+
+fn soon_cancelled(runs: &Runs, pid: i64) {
+    let start = Instant::now();
+    while runs.sent("engine.cancel") != [[pid]] {
+        let sent = runs.sent("engine.cancel");
+        assert!(
+            start.elapsed() < Duration::from_secs(10),
+            "cancelled: {sent:?}"
+        );
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_renewal_that_is_given_up_is_cancelled() {
+    let (backend, _, runs) = connect();
+    let terms = Terms::new(Duration::from_secs(4)).renewed_by_hand();
+    let lease = backend.lease("a", terms).unwrap();
+    let guard = block_on(lease.acquire()).unwrap();
+    process(&runs, 7);
+    runs.add("lease.renew", Run::Silent);
+    block_on(guard.renew()).unwrap();
+    assert_eq!(runs.sent("lease.renew").len(), 2, "it was repeated");
+    soon_cancelled(&runs, 7);
+}
+
+#[test]
+fn what_ran_on_a_connection_that_broke_is_cancelled() {
+    let (backend, _, runs) = connect();
+    process(&runs, 7);
+    runs.add("lease.acquire", Run::Cut);
+    let lease = backend.lease("a", hour()).unwrap();
+    let _guard = block_on(lease.acquire()).unwrap();
+    soon_cancelled(&runs, 7);
+}
+
+#[test]
+fn a_short_lease_does_not_shorten_the_limit_of_a_long_one() {
+    let (backend, _, runs) = connect();
+    let held = |key: &str, seconds| {
+        let terms = Terms::new(Duration::from_secs(seconds)).renewed_by_hand();
+        block_on(backend.lease(key, terms).unwrap().acquire()).unwrap()
+    };
+    let (first, short, long, longer) = (
+        held("a", 3600),
+        held("b", 30),
+        held("c", 3600),
+        held("d", 3601),
+    );
+    let (arrived, arrives) = channel();
+    let (open, opens) = channel();
+    runs.add("lease.renew", Run::Gate(arrived, opens));
+    let renewing = std::thread::spawn(move || block_on(first.renew()));
+    arrives.recv().unwrap();
+    let opening = async { open.send(()).unwrap() };
+    let (long, (short, longer), ()) = block_on(join3(
+        long.renew(),
+        futures_util::future::join(short.renew(), longer.renew()),
+        opening,
+    ));
+    long.and(short).and(longer).unwrap();
+    renewing.join().unwrap().unwrap();
+    let statements = runs.sent("lease.renew");
+    let seconds = |it: &Vec<i64>| it.iter().map(|micros| micros / 1_000_000).collect();
+    let statements: Vec<Vec<_>> = statements.iter().map(seconds).collect();
+    assert_eq!(statements, [vec![3600], vec![30], vec![3600, 3601]]);
 }
