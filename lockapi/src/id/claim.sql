@@ -3,8 +3,9 @@
 -- Promises: a number has at most one owner at a time, judged by the server's clock on the locked
 -- row; it starts at or after the floor that its former owner stored, and its own floor is stored
 -- before it makes an id; the number that is free for longest goes first; all numbers of a name have
--- one layout, and none is given before its epoch. A request that is repeated may take a second
--- number, which then expires.
+-- one layout, and none is given before its epoch. A request that is repeated is given the number that
+-- its token has, if that has not expired, and starts where it would have started at first. Only if the
+-- first is carried out after the second was asked may it take another, which then expires.
 -- Index: the primary keys of id_space and id_worker, of which it reads all rows of a name.
 -- Race: two takers of a number meet at FOR UPDATE, where the second skips; two makers of a new
 -- number or name meet at ON CONFLICT DO NOTHING, in the order of the keys, and the second is told
@@ -33,13 +34,40 @@ WITH want AS MATERIALIZED (
       JOIN lockapi.id_space AS s ON s.namespace = w.namespace AND s.name = w.name
                                 AND s.namespace = ANY (ARRAY(SELECT x.namespace FROM want AS x))
                                 AND s.name = ANY (ARRAY(SELECT x.name FROM want AS x))
-), fit AS MATERIALIZED (
-    SELECT w.*, pg_catalog.row_number() OVER (PARTITION BY w.namespace, w.name ORDER BY w.n) AS nth
+), able AS MATERIALIZED (
+    SELECT w.*
       FROM want AS w
       JOIN space AS s ON s.namespace = w.namespace AND s.name = w.name
        AND s.worker_bits = w.worker_bits AND s.sequence_bits = w.sequence_bits AND s.epoch = w.epoch
      CROSS JOIN clock AS c
      WHERE w.epoch * 1000 <= c.us
+), own AS MATERIALIZED (
+    SELECT a.*, o.worker
+      FROM able AS a
+     CROSS JOIN LATERAL (
+            SELECT l.worker
+              FROM lockapi.id_worker AS l
+             WHERE l.namespace = a.namespace AND l.name = a.name AND l.token = a.token
+               AND l.expires_at > pg_catalog.clock_timestamp()
+             ORDER BY l.worker
+             LIMIT 1
+               FOR UPDATE OF l SKIP LOCKED
+           ) AS o
+), again AS (
+    UPDATE lockapi.id_worker AS l
+       SET floor = greatest(l.floor, greatest(o.least, c.us / 1000) + o.reserve),
+           renewed_at = pg_catalog.clock_timestamp(),
+           expires_at = pg_catalog.clock_timestamp() + o.ttl * interval '1 microsecond'
+      FROM own AS o, clock AS c
+     WHERE l.namespace = o.namespace AND l.name = o.name AND l.worker = o.worker
+       AND l.namespace = ANY (ARRAY(SELECT x.namespace FROM own AS x))
+       AND l.name = ANY (ARRAY(SELECT x.name FROM own AS x))
+       AND l.worker = ANY (ARRAY(SELECT x.worker FROM own AS x))
+    RETURNING o.n, l.worker, l.floor
+), fit AS MATERIALIZED (
+    SELECT a.*, pg_catalog.row_number() OVER (PARTITION BY a.namespace, a.name ORDER BY a.n) AS nth
+      FROM able AS a
+     WHERE a.n <> ALL (ARRAY(SELECT o.n FROM own AS o))
 ), asked AS MATERIALIZED (
     SELECT f.namespace, f.name, f.worker_bits, pg_catalog.count(*) AS many
       FROM fit AS f
@@ -52,6 +80,7 @@ WITH want AS MATERIALIZED (
               FROM lockapi.id_worker AS l
              WHERE l.namespace = a.namespace AND l.name = a.name
                AND l.expires_at <= pg_catalog.clock_timestamp()
+               AND l.token <> ALL (ARRAY(SELECT o.token FROM own AS o))
              ORDER BY l.expires_at, l.worker
              LIMIT a.many
                FOR UPDATE OF l SKIP LOCKED
@@ -102,8 +131,8 @@ WITH want AS MATERIALIZED (
     RETURNING l.namespace, l.name, l.worker, l.floor
 )
 SELECT w.n,
-       coalesce(t.worker, a.worker) AS worker,
-       coalesce(t.floor, a.floor) - w.reserve AS start,
+       coalesce(g.worker, t.worker, a.worker) AS worker,
+       coalesce(g.floor, t.floor, a.floor) - w.reserve AS start,
        c.us AS now,
        coalesce(x.worker >= 1::int8 << x.worker_bits::int4, false) AS is_full,
        s.worker_bits, s.sequence_bits, s.epoch
@@ -111,5 +140,6 @@ SELECT w.n,
  CROSS JOIN clock AS c
   LEFT JOIN space AS s ON s.namespace = w.namespace AND s.name = w.name
   LEFT JOIN new AS x ON x.n = w.n
+  LEFT JOIN again AS g ON g.n = w.n
   LEFT JOIN taken AS t ON t.n = w.n
   LEFT JOIN added AS a ON a.namespace = x.namespace AND a.name = x.name AND a.worker = x.worker

@@ -41,6 +41,15 @@ impl Ids {
     pub(crate) fn claim(&mut self, now: i64, want: &ClaimWorker) -> Option<(i64, i64)> {
         let name = (want.namespace.clone(), want.name.clone());
         let workers = self.workers.entry(name).or_default();
+        // The answer of the same request was lost.
+        let own = (0..)
+            .zip(workers.iter_mut())
+            .find(|(_, worker)| worker.token == want.token && worker.expires_at > now);
+        if let Some((at, own)) = own {
+            own.floor = own.floor.max(want.least.max(now / 1000) + want.reserve);
+            own.expires_at = now + want.ttl;
+            return Some((at, own.floor - want.reserve));
+        }
         let free = (0..workers.len())
             .filter(|at| workers[*at].expires_at <= now)
             .min_by_key(|at| (workers[*at].expires_at, *at));
