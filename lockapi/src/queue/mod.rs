@@ -27,7 +27,8 @@ pub use job::{How, Job, MAX_DELAY, MAX_PUSH, MAX_PUSH_BYTES, Priority, Pushed, U
 pub use model::Jobs;
 pub use operations::{
     Ack, Cancel, Claimed, CountJobs, Counted, DeadRow, Discard, Floor, Keys, Name, NewJob, Purge,
-    Push, PushKeyed, ReadDead, Redrive, SetPaused, Settle, SweepQueue, Take, Turn, Turned,
+    Push, PushKeyed, ReadDead, Redrive, Redriven, SetPaused, Settle, SweepQueue, Take, Turn,
+    Turned,
 };
 pub(crate) use runs::RunState;
 

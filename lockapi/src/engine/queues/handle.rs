@@ -177,7 +177,7 @@ impl<C: Connector> Named<C> {
             lanes,
             worker: claim.worker_name(),
             claim: number,
-            lost: handle.topic.lost(sent),
+            lost: handle.topic.lost(),
         };
         let (sender, answer) = oneshot::channel();
         let (lease, renewed) = (claim.lease, claim.renewed);
@@ -187,13 +187,17 @@ impl<C: Connector> Named<C> {
         queues.lane.submit(turn, move |outcome| {
             if let Err(error) = &outcome {
                 keeping.kept.set_settling(&completed, false);
-                if error.kind() == ErrorKind::Indeterminate {
+                // It was carried out, perhaps, and nobody has what it took.
+                if matches!(error.kind(), ErrorKind::Indeterminate | ErrorKind::Corrupt) {
                     topic.claim_lost(number, keeping.keeper.now() + lease);
                 }
             }
             let outcome = outcome.map(|turned| {
                 keeping.kept.forget_all(&completed);
                 topic.claimed(&keeping.keeper, most, &turned);
+                if turned.picked < most && !partial {
+                    topic.looked(sent);
+                }
                 let tickets = turned.claimed.iter().map(|job| job.ticket);
                 let holds = keeping.kept.keep(tickets, sent, lease, renewed);
                 // By this clock their leases ended before anybody knew of them: they go back.
@@ -417,9 +421,21 @@ impl<C: Connector> Queue for Named<C> {
             most: PART,
             topic: self.0.number,
         };
-        let redriven = self.0.in_parts(part).await;
+        let mut total = 0;
+        let outcome = loop {
+            match self.0.call(part()).await {
+                Ok(part) => {
+                    total += part.redriven.max(0).unsigned_abs();
+                    // What stays behind, of two with one unique key, has been looked at as well.
+                    if part.looked < PART {
+                        break Ok(total);
+                    }
+                }
+                Err(error) => break Err(error),
+            }
+        };
         self.0.topic.bump();
-        redriven
+        outcome
     }
 
     async fn discard(&self, ids: Vec<i64>) -> Result<u64> {

@@ -16,8 +16,10 @@ use crate::queue::{Claimed, Floor, Priority, Turned};
 const FLOOR_LASTS: Duration = Duration::from_millis(250);
 /// Listeners are told of pushes at most once in this time.
 const QUIET: Duration = Duration::from_millis(5);
-/// How many claims whose answers were lost are remembered.
-const MOST_LOST: usize = 16;
+/// How many claims whose answers were lost are remembered: more than are sent in an outage, each of
+/// which fails only after a while. It bounds the memory and the statement. A claim is not repeated
+/// under its old number, since the lost one may be carried out after its repetition was answered.
+const MOST_LOST: usize = 1024;
 /// One claim in so many looks at the low priorities first.
 const LOW_FIRST: u32 = 16;
 
@@ -29,8 +31,8 @@ struct State {
     due: Option<Time>,
     rung: Option<Time>,
     owed: bool,
-    /// The numbers of claims whose answers were lost, and until when they are looked for: nobody has
-    /// what they took.
+    /// The numbers of claims whose answers were lost, and when their leases end: nobody has what they
+    /// took.
     lost: VecDeque<(i64, Time)>,
 }
 
@@ -94,8 +96,8 @@ impl Topic {
         (lanes, floors != <[Floor; Priority::ALL.len()]>::default())
     }
 
-    /// The answer of a claim was lost: the next ones look for what it took. The server may still work
-    /// on it, so they look until the lease of what it took has ended.
+    /// The answer of a claim was lost: the next ones look for what it took, which is leased until
+    /// `until`.
     pub(super) fn claim_lost(&self, claim: i64, until: Time) {
         let mut state = self.lock();
         if state.lost.len() == MOST_LOST {
@@ -107,10 +109,16 @@ impl Topic {
     }
 
     /// The claims whose answers were lost.
-    pub(super) fn lost(&self, now: Time) -> Vec<i64> {
-        let mut state = self.lock();
-        state.lost.retain(|(_, until)| now < *until);
-        state.lost.iter().map(|(claim, _)| *claim).collect()
+    pub(super) fn lost(&self) -> Vec<i64> {
+        self.lock().lost.iter().map(|(claim, _)| *claim).collect()
+    }
+
+    /// A claim that was sent at `sent` has looked at the whole queue, also for the claims that were
+    /// lost by then. The server may have carried one out later than that, until its lease ends. But
+    /// the end of a lease is no reason to forget a claim that nobody has looked for: the last
+    /// attempt of what it took would end without anybody having had it.
+    pub(super) fn looked(&self, sent: Time) {
+        self.lock().lost.retain(|(_, until)| sent < *until);
     }
 
     /// Takes notice of a claim of at most `most` jobs that was answered. Below the places that it
@@ -179,5 +187,27 @@ fn raise(floors: &mut [Floor], job: &Claimed) {
         .and_then(|at| floors.get_mut(at));
     if let Some(floor) = floor {
         *floor = (*floor).max((job.run_at, job.ticket.id));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lost_claims_are_looked_for_until_somebody_has_looked() {
+        let topic = Topic::default();
+        let lease = Duration::from_secs(5);
+        let start = Time::default();
+        for claim in 0..100 {
+            topic.claim_lost(claim, start + lease);
+        }
+        topic.claim_lost(100, start + lease * 3);
+        let all: Vec<i64> = (0..=100).collect();
+        assert_eq!(topic.lost(), all, "an outage loses many");
+        topic.looked(start + lease / 2);
+        assert_eq!(topic.lost(), all, "the server may still work on them");
+        topic.looked(start + lease * 2);
+        assert_eq!(topic.lost(), [100]);
     }
 }

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use super::{DAY, Jobs, Live, Running, Status};
 use crate::queue::operations::{
-    Cancel, CountJobs, Counted, DeadRow, Discard, Name, Purge, ReadDead, Redrive, SweepQueue,
+    Cancel, CountJobs, Counted, DeadRow, Discard, Name, Purge, ReadDead, Redrive, Redriven,
+    SweepQueue,
 };
 use crate::seam::{Row, Rows, Value};
 
@@ -45,7 +46,7 @@ impl Jobs {
             .filter(|id| ids.is_empty() || ids.contains(id))
     }
 
-    pub(crate) fn redrive(&mut self, now: i64, want: &Redrive) -> i64 {
+    pub(crate) fn redrive(&mut self, now: i64, want: &Redrive) -> Redriven {
         let most = usize::try_from(want.most).unwrap_or(0);
         let free = |id: &i64| {
             let key = self.ended.get(id).map(|ended| &ended.job.unique_key);
@@ -56,7 +57,8 @@ impl Jobs {
             .filter(free)
             .take(most)
             .collect();
-        let mut count = 0;
+        let looked = i64::try_from(held.len()).unwrap_or(i64::MAX);
+        let mut redriven = 0;
         for id in held {
             let Some(ended) = self.ended.remove(&id) else {
                 continue;
@@ -71,9 +73,9 @@ impl Jobs {
             live.attempt = 0;
             live.running = None;
             self.insert(id, live);
-            count += 1;
+            redriven += 1;
         }
-        count
+        Redriven { redriven, looked }
     }
 
     pub(crate) fn discard(&mut self, want: &Discard) -> i64 {

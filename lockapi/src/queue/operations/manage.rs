@@ -14,7 +14,7 @@ pub struct Name {
 }
 
 impl Name {
-    fn params(&self) -> [Value; 2] {
+    pub(super) fn params(&self) -> [Value; 2] {
         [
             Value::Text(self.namespace.clone()),
             Value::Text(self.queue.clone()),
@@ -38,19 +38,6 @@ pub struct Purge {
     pub name: Name,
     /// How many at most.
     pub most: i64,
-}
-
-/// Puts dead letters back.
-#[derive(Clone, Debug)]
-pub struct Redrive {
-    /// The queue.
-    pub name: Name,
-    /// Their numbers; none are all.
-    pub ids: Vec<i64>,
-    /// How many at most.
-    pub most: i64,
-    /// The topic to tell listeners of.
-    pub topic: i64,
 }
 
 /// Deletes dead letters.
@@ -204,19 +191,6 @@ macro_rules! counting {
 counting! { Purge, "queue.purge", "purge.sql", [Int], [Type::Int],
     |one| [Value::Int(one.most)],
     |world, one| world.jobs.purge(one)
-}
-
-counting! { Redrive, "queue.redrive", "redrive.sql", [Ints, Int, Ints], [Type::Int, Type::Int],
-    |one| [
-        Value::Ints(one.ids.clone()),
-        Value::Int(one.most),
-        Value::Ints(vec![one.topic]),
-    ],
-    |world, one| {
-        let count = world.jobs.redrive(world.now, one);
-        world.tell([one.topic]);
-        count
-    }
 }
 
 counting! { Discard, "queue.discard", "discard.sql", [Ints, Int], [Type::Int],

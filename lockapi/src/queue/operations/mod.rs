@@ -2,15 +2,16 @@
 
 mod manage;
 mod push;
+mod redrive;
 mod settle;
 mod take;
 mod turn;
 
 pub use manage::{
-    Cancel, CountJobs, Counted, DeadRow, Discard, Name, Purge, ReadDead, Redrive, SetPaused,
-    SweepQueue,
+    Cancel, CountJobs, Counted, DeadRow, Discard, Name, Purge, ReadDead, SetPaused, SweepQueue,
 };
 pub use push::{Keys, NewJob, Push, PushKeyed};
+pub use redrive::{Redrive, Redriven};
 pub use settle::{Ack, Settle};
 pub use take::Take;
 pub use turn::{Claimed, Floor, Turn, Turned};

@@ -2,7 +2,9 @@
 -- if there are no numbers.
 --
 -- Promises: each is due at once, with all its attempts ahead of it and the error of its last one.
--- One whose unique key another job has by now stays where it is.
+-- They are due at the same time, so the order of their numbers holds. One whose unique key another
+-- job has by now stays where it is. Answers how many were looked at as well: of two letters with one
+-- unique key only one goes back.
 -- Index: job_archive_failed to find, job_archive_pkey to delete, and job_unique; no other fits.
 -- Race: of two that redrive the same letter the second skips it. A job of the same unique key that
 -- is pushed meanwhile makes the statement fail, which changes nothing.
@@ -42,11 +44,12 @@ WITH named AS MATERIALIZED (
 ), pushed AS (
     INSERT INTO lockapi.job (id, run_at, created_at, max_attempts, priority, worker, error, namespace, queue,
                              unique_key, name, payload, task)
-    SELECT b.id, pg_catalog.clock_timestamp(), b.created_at, b.max_attempts, b.priority, b.worker, b.error,
+    SELECT b.id, pg_catalog.statement_timestamp(), b.created_at, b.max_attempts, b.priority, b.worker, b.error,
            b.namespace, b.queue, b.unique_key, b.name, b.payload, b.task
       FROM back AS b
     RETURNING id
 )
 SELECT pg_catalog.count(*) AS redriven,
-       (SELECT pg_catalog.count(pg_catalog.pg_notify('lockapi', t.topic::text)) FROM unnest($5::int8[]) AS t (topic)) AS told
+       (SELECT pg_catalog.count(pg_catalog.pg_notify('lockapi', t.topic::text)) FROM unnest($5::int8[]) AS t (topic)) AS told,
+       (SELECT pg_catalog.count(*) FROM held AS h) AS looked
   FROM pushed

@@ -3,7 +3,8 @@
 --
 -- Promises: only the latest delivery of a job is acted on, whether or not its lease has ended. What
 -- failed at its last attempt, or was rejected, goes to the dead letters. Answers 0 done, 1 dead
--- letter, 2 lost, 3 nothing done because somebody has the row locked.
+-- letter, 2 lost, 3 nothing done because somebody has the row locked. Jobs that are settled together
+-- with the same delay are due at the same time, so they keep the order of their numbers.
 -- Index: job_pkey; no other fits. An extension changes no indexed column, so it is HOT.
 -- Race: a claim that took the job over first has changed its token, which is looked at again on the
 -- locked row. A row that a transaction has locked (an ack of its own) is skipped: this statement
@@ -26,7 +27,7 @@ WITH want AS MATERIALIZED (
     UPDATE lockapi.job AS j
        SET token = CASE WHEN w.kind = 5 THEN j.token END,
            lease_until = CASE WHEN w.kind = 5 THEN pg_catalog.clock_timestamp() + w.time * interval '1 microsecond' END,
-           run_at = CASE WHEN w.kind IN (0, 2) THEN pg_catalog.clock_timestamp() + w.time * interval '1 microsecond'
+           run_at = CASE WHEN w.kind IN (0, 2) THEN pg_catalog.statement_timestamp() + w.time * interval '1 microsecond'
                          ELSE j.run_at END,
            attempt = CASE WHEN w.kind IN (2, 3) THEN j.attempt - 1 ELSE j.attempt END,
            error = coalesce(nullif(w.error, ''), j.error)

@@ -1,0 +1,71 @@
+//! Putting dead letters back.
+
+use super::manage::Name;
+use crate::error::Failure;
+use crate::memory::World;
+use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
+
+/// Puts dead letters back; a batch of one.
+#[derive(Clone, Debug)]
+pub struct Redrive {
+    /// The queue.
+    pub name: Name,
+    /// Their numbers; none are all.
+    pub ids: Vec<i64>,
+    /// How many at most.
+    pub most: i64,
+    /// The topic to tell listeners of.
+    pub topic: i64,
+}
+
+/// The answer to a [`Redrive`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Redriven {
+    /// How many were put back.
+    pub redriven: i64,
+    /// How many were looked at; fewer than asked for only when there are no more. Of two with one
+    /// unique key only one is put back.
+    pub looked: i64,
+}
+
+impl Operation for Redrive {
+    type Output = Redriven;
+
+    const STATEMENT: Statement = Statement {
+        name: "queue.redrive",
+        sql: include_str!("redrive.sql"),
+        params: &[Type::Text, Type::Text, Type::Ints, Type::Int, Type::Ints],
+        columns: &[Type::Int, Type::Int, Type::Int],
+    };
+
+    fn params(batch: &[Self]) -> Vec<Value> {
+        let Some(one) = batch.first() else {
+            return Vec::new();
+        };
+        let mut params = one.name.params().to_vec();
+        params.extend([
+            Value::Ints(one.ids.clone()),
+            Value::Int(one.most),
+            Value::Ints(vec![one.topic]),
+        ]);
+        params
+    }
+
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<Redriven>, Failure> {
+        let read = |mut row: Row| {
+            Ok(Redriven {
+                redriven: row.int(0)?,
+                looked: row.int(2)?,
+            })
+        };
+        rows.into_iter().map(read).collect()
+    }
+
+    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
+        let one = batch.first()?;
+        let Redriven { redriven, looked } = world.jobs.redrive(world.now, one);
+        world.tell([one.topic]);
+        let row = [redriven, 0, looked].map(Value::Int);
+        Some(vec![Row(row.to_vec())])
+    }
+}
