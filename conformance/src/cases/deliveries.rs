@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use lockapi::queue::Claim;
+use lockapi::queue::{Claim, Unique};
 use lockapi::{ErrorKind, QueueExt};
 
 use super::queue::{by_hand, by_hand_from, job, lost, none, one};
@@ -21,6 +21,7 @@ register! { "queue":
     Q08 failed_job_comes_back_after_its_time_and_ends_as_a_dead_letter;
     Q08 rejected_job_is_a_dead_letter_at_once;
     Q08 dead_letters_are_put_back_or_discarded;
+    Q08 all_dead_letters_are_put_back_but_twins;
     Q08 last_attempt_that_ends_without_an_answer_is_a_dead_letter;
     Q09 snoozed_and_released_deliveries_do_not_count;
     Q17 cancelled_job_is_lost_to_its_worker;
@@ -141,6 +142,30 @@ async fn rejected_job_is_a_dead_letter_at_once(cx: Context) {
     none(&queue).await;
     let dead = queue.dead_letters(0, 10).await.unwrap();
     assert_eq!(dead[0].error, "nobody knows this kind");
+}
+
+async fn all_dead_letters_are_put_back_but_twins(cx: Context) {
+    const PLAIN: usize = 1100;
+    let queue = cx.queue().await;
+    for nth in 0..2 {
+        let twin = job(nth).unique("twin", Unique::Skip);
+        queue.push(twin).await.unwrap();
+        one(&queue).await.reject("no").await.unwrap();
+    }
+    for part in [PLAIN / 2; 2] {
+        let jobs = (0..part).map(job).collect();
+        queue.push_all(jobs).await.unwrap();
+        let claim = Claim::new(part).extended_by_hand();
+        let deliveries = queue.claim(&claim).await.unwrap();
+        assert_eq!(deliveries.len(), part);
+        let rejected = deliveries.into_iter().map(|delivery| delivery.reject("no"));
+        for rejected in futures_util::future::join_all(rejected).await {
+            rejected.unwrap();
+        }
+    }
+    let redriven = queue.redrive(Vec::new()).await.unwrap();
+    assert_eq!(redriven, u64::try_from(PLAIN).unwrap() + 1);
+    assert_eq!(queue.dead_letters(0, 10).await.unwrap().len(), 1);
 }
 
 async fn dead_letters_are_put_back_or_discarded(cx: Context) {

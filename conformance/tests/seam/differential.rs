@@ -160,6 +160,36 @@ fn x04_queue_and_model_agree() {
         .unwrap_or_else(|failure| panic!("{failure}"));
 }
 
+/// Jobs that one statement makes due are due at the same time, so their numbers decide, whatever the
+/// order of the rows is.
+#[test]
+fn x04_jobs_that_are_due_together_keep_their_order() {
+    use differential::queue::Action::{Push, Redrive, Settle, Turn};
+
+    let (url, runtime) = crate::server();
+    let _entered = runtime.enter();
+    let mut connection = Link::connect(Library::Sync, &url);
+    let jobs = || Push(vec![(0, 0, 3); 4]);
+    let reject = |back| Settle(vec![(back, 1, 1)]);
+    let claim = || Turn(Vec::new(), 4, 1, false);
+    let redriven = [
+        vec![jobs(), claim()],
+        (0..4).map(reject).collect(),
+        vec![Redrive(4), claim()],
+    ];
+    let snoozed = [
+        jobs(),
+        claim(),
+        Settle((0..4).map(|back| (back, 2, 0)).collect()),
+        claim(),
+    ];
+    for actions in [redriven.concat(), snoozed.to_vec()] {
+        let namespace = format!("n{:016x}", fastrand::u64(..));
+        let work = differential::queue::run(&mut connection, &namespace, &actions, |_| {});
+        pollster::block_on(work);
+    }
+}
+
 fn agree(libraries: [Library; SESSIONS]) {
     let (url, runtime) = crate::server();
     let _entered = runtime.enter();

@@ -20,6 +20,8 @@ enum Action {
     Claim(u8, u8, usize, bool, u16),
     /// Several of one name.
     Together(u8, usize),
+    /// A claim whose answer was lost: which of the claims.
+    Again(usize),
     /// Which of the claims, and how far ahead the owner is.
     Renew(usize, u16),
     Release(usize, u16),
@@ -40,6 +42,7 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
                 Action::Claim(name, bits, epoch, ends, ahead)
             }),
         1 => (name.clone(), 2..5usize).prop_map(|(name, count)| Action::Together(name, count)),
+        2 => any::<usize>().prop_map(Action::Again),
         2 => (any::<usize>(), any::<u16>()).prop_map(|(which, ahead)| Action::Renew(which, ahead)),
         2 => (any::<usize>(), any::<u16>()).prop_map(|(which, back)| Action::Release(which, back)),
         1 => prop::collection::vec((name, 1..100u16), 1..5).prop_map(Action::Blocks),
@@ -71,6 +74,25 @@ fn x04_database_and_model_agree_on_ids() {
             Ok(())
         })
         .unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+#[test]
+fn x04_repeated_claim_is_given_its_own_number() {
+    let (url, runtime) = crate::server();
+    let _entered = runtime.enter();
+    let mut link = Link::connect(Library::Sync, &url);
+    let mut pair = Pair {
+        world: World::default(),
+        namespace: format!("n{:016x}", fastrand::u64(..)),
+        claims: Vec::new(),
+    };
+    let claims = [pair.claim(0, 2, 0, HOUR, 0), pair.claim(0, 2, 0, HOUR, 0)];
+    pair.claimed(&mut link, &claims);
+    // Together with one that is new, and in another order.
+    let new = pair.claim(0, 2, 0, HOUR, 0);
+    pair.claimed(&mut link, &[claims[1].clone(), new, claims[0].clone()]);
+    let workers: Vec<_> = pair.claims.iter().map(|(_, worker, _)| *worker).collect();
+    assert_eq!(workers, [0, 1, 1, 2, 0]);
 }
 
 struct Pair {
@@ -128,6 +150,17 @@ impl Pair {
                     .map(|_| self.claim(name, 2, 0, HOUR, 0))
                     .collect();
                 self.claimed(link, &claims);
+            }
+            Action::Again(which) => {
+                let Some((name, _, token)) = self.known(which) else {
+                    return;
+                };
+                let claim = ClaimWorker {
+                    name,
+                    token,
+                    ..self.claim(0, 2, 0, HOUR, 0)
+                };
+                self.claimed(link, &[claim]);
             }
             Action::Renew(which, ahead) => {
                 let Some((name, worker, token)) = self.known(which) else {
