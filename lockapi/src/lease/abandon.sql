@@ -14,13 +14,14 @@ WITH want AS MATERIALIZED (
 ), found AS MATERIALIZED (
     SELECT w.n, l.namespace, l.key, l.slot
       FROM want AS w
-      JOIN lockapi.lease AS l ON l.namespace = w.namespace AND l.key = w.key
-                             AND l.slot BETWEEN w.first AND w.last
-                             AND l.namespace = ANY ($1::text[]) AND l.key = ANY ($2::text[])
-     WHERE l.acquisition = w.acquisition AND l.fence <> w.granted
-       AND l.released_at IS NULL AND l.expires_at > pg_catalog.clock_timestamp()
-     ORDER BY l.namespace, l.key, l.slot
-       FOR UPDATE OF l
+     CROSS JOIN LATERAL (
+           SELECT l.namespace, l.key, l.slot
+             FROM lockapi.lease AS l
+            WHERE l.namespace = w.namespace AND l.key = w.key AND l.slot BETWEEN w.first AND w.last
+              AND l.acquisition = w.acquisition AND l.fence <> w.granted
+              AND l.released_at IS NULL AND l.expires_at > pg_catalog.clock_timestamp()
+            ORDER BY l.slot
+              FOR UPDATE OF l) AS l
 ), freed AS (
     UPDATE lockapi.lease AS l
        SET released_at = pg_catalog.clock_timestamp(),

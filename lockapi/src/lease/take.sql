@@ -19,11 +19,14 @@ WITH want AS MATERIALIZED (
 ), had AS MATERIALIZED (
     SELECT w.n, w.count, l.namespace, l.key, l.slot, l.fence
       FROM want AS w
-      JOIN lockapi.lease AS l ON l.namespace = w.namespace AND l.key = w.key AND l.slot BETWEEN 1 AND w.permits
-     WHERE l.acquisition = w.acquisition AND l.released_at IS NULL
-       AND l.expires_at > pg_catalog.clock_timestamp()
-     ORDER BY l.namespace, l.key, l.slot
-       FOR UPDATE OF l SKIP LOCKED
+     CROSS JOIN LATERAL (
+           SELECT l.namespace, l.key, l.slot, l.fence
+             FROM lockapi.lease AS l
+            WHERE l.namespace = w.namespace AND l.key = w.key AND l.slot BETWEEN 1 AND w.permits
+              AND l.acquisition = w.acquisition AND l.released_at IS NULL
+              AND l.expires_at > pg_catalog.clock_timestamp()
+           OFFSET 0
+              FOR UPDATE OF l SKIP LOCKED) AS l
 ), again AS MATERIALIZED (
     SELECT h.n, min(h.fence) AS fence, array_agg(h.slot::int8 ORDER BY h.slot) AS slots
       FROM had AS h
@@ -38,6 +41,7 @@ WITH want AS MATERIALIZED (
       JOIN want AS w ON w.n = a.n
       JOIN had AS h ON h.n = a.n
      WHERE l.namespace = h.namespace AND l.key = h.key AND l.slot = h.slot
+       AND l.namespace = ANY ($1::text[]) AND l.key = ANY ($2::text[])
 ), fresh AS MATERIALIZED (
     SELECT w.*, (sum(w.count) OVER (PARTITION BY w.namespace, w.key ORDER BY w.n))::int8 AS upto
       FROM want AS w
@@ -88,6 +92,7 @@ WITH want AS MATERIALIZED (
       JOIN free AS f ON f.namespace = g.namespace AND f.key = g.key
                     AND f.nth > g.upto - g.count AND f.nth <= g.upto
      WHERE l.namespace = f.namespace AND l.key = f.key AND l.slot = f.slot
+       AND l.namespace = ANY ($1::text[]) AND l.key = ANY ($2::text[])
     RETURNING g.n, l.slot, l.fence
 ), missing AS MATERIALIZED (
     SELECT k.namespace, k.key, s.slot
@@ -96,7 +101,7 @@ WITH want AS MATERIALIZED (
            SELECT s.slot
              FROM generate_series(1, k.permits) AS s (slot)
             WHERE NOT EXISTS (SELECT FROM lockapi.lease AS o
-                               WHERE o.namespace = k.namespace AND o.key = k.key AND o.slot = s.slot)
+                               WHERE o.namespace = k.namespace AND o.key = k.key AND o.slot = s.slot OFFSET 0)
             ORDER BY s.slot
             LIMIT k.wanted - k.slots) AS s
      WHERE k.slots < k.wanted

@@ -196,6 +196,7 @@ fn connect(
 }
 
 type BoxedGuard = Box<dyn MutexGuard>;
+type Locking = Pin<Box<dyn Future<Output = crate::Result<BoxedGuard>>>>;
 
 fn lock(backend: &Arc<dyn Backend>, key: &str) -> BoxedGuard {
     block_on(backend.mutex(key).unwrap().lock()).unwrap()
@@ -248,7 +249,6 @@ fn everybody_is_told_when_the_other_half_left() {
             control.lanes.lock().unwrap().append(&mut lanes);
         }
     };
-    type Locking = Pin<Box<dyn Future<Output = crate::Result<BoxedGuard>>>>;
     let ask = |key: String| -> Locking {
         let mutex = backend.mutex(key).unwrap();
         Box::pin(async move { mutex.lock().await })
@@ -450,7 +450,7 @@ fn a_process_that_polls_has_its_turn_beside_a_busy_one() {
             .lock_timeout(Duration::from_secs(15)),
     );
     stop.store(true, Ordering::SeqCst);
-    let kind = outcome.as_ref().map(drop).map_err(|e| e.kind());
+    let kind = outcome.as_ref().map(drop).map_err(crate::Error::kind);
     drop(outcome);
     for one in busy {
         one.join().unwrap();
@@ -520,7 +520,7 @@ fn a_session_that_holds_and_waits_can_die() {
     std::thread::sleep(MS * 100);
     database.sever();
     block_on(held.lost());
-    let granted = waits.join().unwrap().map(drop).map_err(|e| e.kind());
+    let granted = waits.join().unwrap().map(drop).map_err(crate::Error::kind);
     assert!(granted.is_ok());
     drop(theirs);
 }

@@ -430,7 +430,8 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             self.polls.remove(&(at, lock));
             match self.slots.get(&lock).map(|slot| &slot.phase) {
                 Some(Phase::Polling(since)) if *since == at => {
-                    if !self.try_for_first(lock, effects) {
+                    let deserted = !self.try_for_first(lock, effects);
+                    if deserted {
                         self.slots.remove(&lock);
                     }
                 }

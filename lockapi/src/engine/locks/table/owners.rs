@@ -82,7 +82,7 @@ impl Owners {
 impl<W, H, R> LockTable<W, H, R> {
     /// Whether a line that waited for the lock would wait for itself.
     pub(super) fn closes_circle(&self, line: line::Id, lock: LockId) -> bool {
-        let mut reached = FxHashSet::from_iter([lock]);
+        let mut reached: FxHashSet<_> = [lock].into_iter().collect();
         let mut next = vec![lock];
         while let Some(lock) = next.pop() {
             for holder in self.holders(lock) {
@@ -99,7 +99,7 @@ impl<W, H, R> LockTable<W, H, R> {
     /// What is held by lines and by those that wait, in this process, for them.
     pub(super) fn held_behind(&self, lines: impl IntoIterator<Item = line::Id>) -> Vec<LockId> {
         let mut next: Vec<_> = lines.into_iter().collect();
-        let mut reached = FxHashSet::from_iter(next.iter().copied());
+        let mut reached: FxHashSet<_> = next.iter().copied().collect();
         let mut held = FxHashSet::default();
         while let Some(line) = next.pop() {
             for lock in self.owners.holds(line) {

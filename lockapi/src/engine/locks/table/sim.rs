@@ -435,12 +435,11 @@ impl Sim {
                 self.processes[p].workers[session].doing = Doing::Ran(replies);
             }
             Next::Wait(slice) => {
-                let Some(connection) = self.open(p, session) else {
+                if self.open(p, session).is_none() {
                     return self.change(p, |table, now, effects| {
                         table.waited(now, session, Waited::Unopened, effects);
                     });
-                };
-                let _opened = connection;
+                }
                 self.processes[p].workers[session].doing = Doing::Sends(slice);
             }
         }
