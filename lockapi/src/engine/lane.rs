@@ -254,16 +254,13 @@ impl<C: Connector> Lane<C> {
             let mut opened = link.is_some();
             let repeated = Repeated(before.as_ref().is_some_and(|before| before.sent));
             let attempt = async {
-                let open = match link {
-                    Some(open) => {
-                        open.prepare(patience, !pile.is_repeatable()).await?;
-                        open
-                    }
-                    None => {
-                        let open = self.links.open(watch, patience).await?;
-                        opened = true;
-                        link.insert(open)
-                    }
+                let open = if let Some(open) = link {
+                    open.prepare(patience, !pile.is_repeatable()).await?;
+                    open
+                } else {
+                    let open = self.links.open(watch, patience).await?;
+                    opened = true;
+                    link.insert(open)
                 };
                 open.repeated = repeated;
                 pile.serve(open).await
