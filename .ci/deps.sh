@@ -38,6 +38,8 @@ have pkg-config || missing="$missing pkg-config"
 have_library libpq || missing="$missing libpq-dev"
 if [ "$purpose" = test ]; then
     have_library openssl || missing="$missing libssl-dev"
+    # Two hosts on one machine, to cut the cable between them.
+    [ "$(uname)" != Linux ] || have ip || missing="$missing iproute2"
     have pgbouncer || [ -x /usr/sbin/pgbouncer ] || missing="$missing pgbouncer"
 fi
 [ -n "$missing" ] || exit 0
