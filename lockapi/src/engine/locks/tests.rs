@@ -520,7 +520,11 @@ fn a_session_that_holds_and_waits_can_die() {
     std::thread::sleep(MS * 100);
     database.sever();
     block_on(held.lost());
-    let granted = waits.join().unwrap().map(drop).map_err(|error| error.kind());
+    let granted = waits
+        .join()
+        .unwrap()
+        .map(drop)
+        .map_err(|error| error.kind());
     assert!(granted.is_ok());
     drop(theirs);
 }
