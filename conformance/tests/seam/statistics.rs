@@ -73,7 +73,7 @@ fn scenarios_of_locks() -> Vec<Scenario> {
         ),
         engine(
             Abandon::STATEMENT,
-            "'{{ns},{ns}}', '{k1,k2}', '{0,0}', '{0,0}', '{1,2}'",
+            "'{{ns},{ns}}', '{k1,k2}', '{0,0}', '{0,0}', '{1,2}', '{0,0}'",
         ),
         engine(lease::Sweep::STATEMENT, "'', '', 0, 10"),
         engine(limit::Sweep::STATEMENT, "'', '', 10"),

@@ -249,7 +249,8 @@ impl<C: Connector> Lane<C> {
             tries -= 1;
             let limit = match link {
                 Some(_) => limit.map(|limit| limit.min(SILENCE)),
-                None => limit,
+                // Who has no limit of its own has the time that opening a connection takes.
+                None => pile.limit(),
             };
             let mut opened = link.is_some();
             let repeated = Repeated(before.as_ref().is_some_and(|before| before.sent));
