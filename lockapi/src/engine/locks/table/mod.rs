@@ -234,6 +234,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             return;
         };
         let session = held.session;
+        let passed_on = held.hand_overs > 0;
         self.owners.unhold(held.line, lock);
         // Nobody asks what time it is where nobody waits.
         let now = exclusive.then(now);
@@ -263,6 +264,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         self.let_go(session, lock, Way::Alone, reply, effects);
         if let Some(now) = now
             && session == 0
+            && passed_on
         {
             self.stand_back(lock, now, effects);
         }
