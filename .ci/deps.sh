@@ -26,6 +26,12 @@ have_library() {
     have pkg-config && pkg-config --exists "$1"
 }
 
+# Cases run against a server whose messages are not in English.
+german=/usr/share/i18n/locales/de_DE
+have_german() {
+    locale -a 2>/dev/null | grep -qi '^de_DE\.utf-\{0,1\}8$'
+}
+
 if ! have cargo; then
     echo "Rust is missing: install version 1.94 or newer, see https://rustup.rs" >&2
     exit 1
@@ -41,10 +47,17 @@ if [ "$purpose" = test ]; then
     # Two hosts on one machine, to cut the cable between them.
     [ "$(uname)" != Linux ] || have ip || missing="$missing iproute2"
     have pgbouncer || [ -x /usr/sbin/pgbouncer ] || missing="$missing pgbouncer"
+    # Steps of a server's clock.
+    [ "$(uname)" != Linux ] || have faketime || missing="$missing faketime"
+    have_german || [ -e "$german" ] || missing="$missing locales"
 fi
-[ -n "$missing" ] || exit 0
 
-if ! have apt-get; then
+if [ "$purpose" = demo ] || have_german; then
+    german=
+fi
+[ -n "$missing$german" ] || exit 0
+
+if [ -n "$missing" ] && ! have apt-get; then
     echo "These are missing (the names are those of Debian's packages):$missing" >&2
     echo "Install them with the package manager of this system." >&2
     exit 1
@@ -54,13 +67,19 @@ sudo=
 if [ "$(id -u)" -ne 0 ]; then
     if ! have sudo; then
         echo "These packages are missing; have root install them: apt-get install$missing" >&2
+        [ -z "$german" ] || echo "and make the locale de_DE.UTF-8" >&2
         exit 1
     fi
     sudo=sudo
 fi
 
-echo "Installing$missing"
-$sudo apt-get update -q
-# The list is meant to be split into words.
-# shellcheck disable=SC2086
-$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $missing
+if [ -n "$missing" ]; then
+    echo "Installing$missing"
+    $sudo apt-get update -q
+    # The list is meant to be split into words.
+    # shellcheck disable=SC2086
+    $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $missing
+fi
+if [ -n "$german" ]; then
+    $sudo localedef -i de_DE -f UTF-8 de_DE.UTF-8
+fi

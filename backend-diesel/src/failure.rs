@@ -1,7 +1,7 @@
 //! What Diesel's errors say.
 //!
 //! Diesel tells the SQLSTATE of a few errors only. Of the others this crate reads the server's
-//! message, where that is in English; otherwise the failure is known to have had no effect, and
+//! message, where that is in English, or in one of the languages of [`TRANSLATED`]; otherwise the failure is known to have had no effect, and
 //! its kind is the general one. Severity is not told either, but libpq tells when the session has
 //! ended, and then nothing is known of the statement, whatever the server reported.
 
@@ -9,6 +9,8 @@ use std::error::Error as StdError;
 
 use diesel::result::{DatabaseErrorKind, Error};
 use lockapi::{Failure, Report};
+
+use crate::messages::TRANSLATED;
 
 /// How a message begins or what it contains, and the code that the server sends with it.
 const MESSAGES: &[(&str, &str)] = &[
@@ -123,7 +125,13 @@ fn sqlstate(message: &str) -> Option<&'static str> {
         let missing = MISSING.iter().find(|(what, _)| message.contains(what));
         missing.filter(|_| message.contains("does not exist"))
     };
-    known.or_else(missing).map(|(_, code)| *code)
+    let translated = || {
+        let says = |texts: &&[&str]| texts.iter().any(|text| message.contains(text));
+        let code = TRANSLATED.iter().find(|(_, texts)| says(texts));
+        code.map(|(code, _)| *code)
+    };
+    let code = known.or_else(missing).map(|(_, code)| *code);
+    code.or_else(translated)
 }
 
 #[cfg(test)]
@@ -172,6 +180,18 @@ mod tests {
                 .to_string()
                 .contains("too many clients")
         );
+    }
+
+    #[test]
+    fn what_is_acted_upon_is_known_in_other_languages() {
+        let unknown = |message| kind_of(DatabaseErrorKind::Unknown, message);
+        let waited = "storniere Anfrage wegen Zeitüberschreitung einer Sperre";
+        assert_eq!(unknown(waited), ErrorKind::TimedOut);
+        assert_eq!(
+            unknown("検出 デッドロックを検出しました"),
+            ErrorKind::Deadlock
+        );
+        assert_eq!(unknown("mémoire partagée épuisée"), ErrorKind::Capacity);
     }
 
     #[test]

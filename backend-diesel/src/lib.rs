@@ -44,8 +44,9 @@
 //!
 //! # Errors
 //! Diesel does not tell the server's error codes. The kind of an error is taken from the server's
-//! message; where `lc_messages` is not English, a full lock table and missing tables or rights are
-//! told as `Unavailable`, with the server's own words.
+//! message. Where `lc_messages` is not English, missing tables and rights are told as `Unavailable`,
+//! with the server's own words; a lock that is waited for in vain, a deadlock and a full lock table
+//! are known in eleven other languages, in the rest of them they are `Unavailable` as well.
 //!
 //! # libpq
 //! Diesel needs libpq: the system's (`libpq-dev` on Debian), or with the feature `bundled` one that
@@ -53,6 +54,7 @@
 
 mod connector;
 mod failure;
+mod messages;
 mod queue;
 mod table;
 mod transaction;

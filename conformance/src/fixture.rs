@@ -81,12 +81,16 @@ pub enum Place {
     /// A server of the case's own, migrated, which may be made unreachable and be crashed. It has
     /// room for more than 20,000 locks.
     Own,
+    /// A server of the case's own, migrated, with a clock of the time of day that is really set.
+    SetClock,
     /// A server of the case's own, migrated, with room for few locks.
     Cramped,
     /// A new, empty database.
     Empty,
     /// The shared database, as a role whose settings are as unhelpful as settings can be.
     HostileRole,
+    /// The shared database, as a role to whom the server speaks German.
+    GermanRole,
     /// The shared database, as a role before whose `search_path` others have put types, functions and
     /// operators of their own.
     DecoyRole,

@@ -15,6 +15,8 @@ register! { "clocks":
     W09 permits_and_leaders_follow_the_clock;
     W09 delivery_ends_early_when_the_clock_is_set_ahead;
     W09 delivery_is_given_to_nobody_when_the_clock_is_set_back;
+    W09 leases_while_the_clock_of_a_server_is_set @ SetClock [Transactions, Schema];
+    W09 queues_while_the_clock_of_a_server_is_set @ SetClock [Schema];
 }
 
 fn by_hand() -> Terms {
@@ -135,4 +137,17 @@ async fn delivery_is_given_to_nobody_when_the_clock_is_set_back(cx: Context) {
     let second = one(&there).await;
     lost(first.ack().await);
     second.ack().await.unwrap();
+}
+
+/// The same on a server whose clock is really set; elsewhere what was stored is moved.
+async fn leases_while_the_clock_of_a_server_is_set(cx: Context) {
+    lease_ends_early_when_the_clock_is_set_ahead(cx.elsewhere().await).await;
+    stale_holder_cannot_write_after_the_clock_was_set_ahead(cx.elsewhere().await).await;
+    lease_is_given_to_nobody_when_the_clock_is_set_back(cx.elsewhere().await).await;
+    permits_and_leaders_follow_the_clock(cx.elsewhere().await).await;
+}
+
+async fn queues_while_the_clock_of_a_server_is_set(cx: Context) {
+    delivery_ends_early_when_the_clock_is_set_ahead(cx.elsewhere().await).await;
+    delivery_is_given_to_nobody_when_the_clock_is_set_back(cx.elsewhere().await).await;
 }

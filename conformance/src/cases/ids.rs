@@ -20,6 +20,7 @@ register! { "ids":
     I04 full_millisecond_is_waited_for;
     I05 lost_number_is_not_used_again;
     I05 owner_past_its_floor_sees_that_its_number_is_lost;
+    W09 ids_while_the_clock_of_a_server_is_set @ SetClock [Schema];
     I08 time_of_an_id_and_its_texts;
     I11 ids_advance_inside_a_long_transaction [Transactions];
     I14 blocks_are_dense_and_unique;
@@ -233,6 +234,14 @@ async fn successor_starts_behind_a_number_that_ran_ahead(cx: Context) {
     made.extend(third.batch(100).await.unwrap());
     assert!(made.iter().all(|id| worker(*id) == worker(one)));
     assert!(made.is_sorted_by(|one, next| one < next));
+}
+
+/// The same on a server whose clock is really set; elsewhere what was stored is moved.
+async fn ids_while_the_clock_of_a_server_is_set(cx: Context) {
+    lost_number_is_not_used_again(cx.elsewhere().await).await;
+    owner_past_its_floor_sees_that_its_number_is_lost(cx.elsewhere().await).await;
+    clock_set_back_makes_no_id_twice(cx.elsewhere().await).await;
+    successor_starts_behind_a_number_that_ran_ahead(cx.elsewhere().await).await;
 }
 
 async fn full_millisecond_is_waited_for(cx: Context) {

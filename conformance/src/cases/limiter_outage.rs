@@ -12,6 +12,7 @@ use crate::patience::{eventually, soon};
 
 register! { "limiter_outage":
     R07 clock_steps_heal_within_a_burst [Sql];
+    W09 limits_while_the_clock_of_a_server_is_set @ SetClock [Schema];
     R17 declared_policy_decides_in_an_outage @ Own;
     R20 crash_of_the_server_forgets_nothing @ Own;
 }
@@ -69,6 +70,35 @@ async fn clock_steps_heal_within_a_burst(cx: Context) {
                 assert_eq!(decision.is_allowed(), nth < 3, "{key}");
             }
         }
+    }
+}
+
+async fn limits_while_the_clock_of_a_server_is_set(cx: Context) {
+    let cells = Quota::per_hour(3).burst(3);
+    for (key, quota) in [
+        ("cells", cells),
+        ("fixed", Quota::per_hour(3).fixed_window()),
+        ("sliding", Quota::per_hour(3).sliding_window()),
+    ] {
+        let limiter = cx.backend().await.rate_limiter(quota).unwrap();
+        let admitted = async || {
+            let mut admitted = 0;
+            for _ in 0..5 {
+                let decision = limiter.check(key).await.unwrap();
+                assert!(decision.retry_after() <= HOUR * 2, "{key}: {decision:?}");
+                admitted += u32::from(decision.is_allowed());
+            }
+            admitted
+        };
+        assert_eq!(admitted().await, 3, "{key}");
+        // At most one burst for a step, whatever its length.
+        cx.set_clock_back(HOUR * 24 * 30).await;
+        assert!(admitted().await <= 3, "{key}");
+        assert_eq!(admitted().await, 0, "{key}");
+        cx.set_clock_ahead(HOUR * 24 * 60).await;
+        assert_eq!(admitted().await, 3, "{key}");
+        assert_eq!(admitted().await, 0, "{key}");
+        cx.set_clock_back(HOUR * 24 * 30).await;
     }
 }
 

@@ -72,6 +72,7 @@ pub(crate) fn roles() -> impl Iterator<Item = &'static (&'static str, Role)> {
         ids_processes::ROLES,
         worker_outage::ROLES,
         schedule::ROLES,
+        schema::ROLES,
     ]
     .into_iter()
     .flatten()

@@ -20,6 +20,8 @@ register! { "transactions":
     Q10 open_take_holds_up_completions_of_its_jobs_alone [Transactions];
     R14 open_charge_holds_up_calls_for_its_keys_alone [Transactions];
     R14 open_charge_holds_up_nobody_for_ever [Transactions];
+    V06 open_push_holds_up_its_key_alone_in_german @ GermanRole [Transactions, Schema];
+    V06 open_charge_holds_up_its_keys_alone_in_german @ GermanRole [Transactions, Schema];
 }
 
 /// A backend that waits for as long as these cases may take on a busy machine.
@@ -86,6 +88,14 @@ async fn open_push_holds_up_pushes_of_its_key_alone(cx: Context) {
         assert_eq!(new, usize::from(!commit), "one pushes what is not there");
         assert_eq!(queue.purge().await.unwrap(), 46);
     }
+}
+
+async fn open_push_holds_up_its_key_alone_in_german(cx: Context) {
+    open_push_holds_up_pushes_of_its_key_alone(cx).await;
+}
+
+async fn open_charge_holds_up_its_keys_alone_in_german(cx: Context) {
+    open_charge_holds_up_calls_for_its_keys_alone(cx).await;
 }
 
 async fn open_push_holds_up_nobody_for_ever(cx: Context) {

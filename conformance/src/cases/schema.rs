@@ -8,6 +8,7 @@ use lockapi::lease::Terms;
 use lockapi::limit::Quota;
 use lockapi::{BackendExt, ErrorKind, MIGRATIONS, RateLimiterExt};
 
+use super::Role;
 use crate::context::{Context, MINUTE};
 use crate::fixture::{Place, SECRET};
 use crate::harness::register;
@@ -27,9 +28,19 @@ register! { "schema":
     W10 schema_of_others_is_refused @ Empty [Schema, Sql];
     W10 parts_of_others_are_refused @ Empty [Schema, Sql];
     W01 migration_lets_others_read_while_it_waits @ Empty [Schema, Sql, Transactions];
+    W01 killed_migration_leaves_the_queue_for_the_table @ Empty [Schema, Sql, Transactions, Processes];
     V07 secrets_are_never_shown @ Password [Passwords];
     V07 wrong_password_is_not_shown @ WrongPassword [Passwords];
 }
+
+pub(super) const ROLES: &[(&str, Role)] = &[("migrate", |cx, _, parent| {
+    Box::pin(async move {
+        let backend = cx.backend().await;
+        parent.say("ready");
+        backend.migrate().await.unwrap();
+        parent.say("done");
+    })
+})];
 
 async fn applied(cx: &Context) -> Vec<String> {
     let sql = "SELECT version || ' ' || checksum FROM lockapi.migration ORDER BY version";
@@ -269,7 +280,8 @@ async fn parts_of_others_are_refused(cx: Context) {
 }
 
 /// A migration that adds a column waits behind whoever reads the table, and everybody else behind it.
-async fn migration_lets_others_read_while_it_waits(cx: Context) {
+/// As the fifth version of the library left it. The next one changes a table.
+async fn fifth_version(cx: &Context) {
     for migration in MIGRATIONS.iter().filter(|one| one.version < 6) {
         let record = format!(
             "INSERT INTO lockapi.migration (version, name, checksum) VALUES ({}, '{}', '{}'); SELECT 'recorded'",
@@ -283,13 +295,43 @@ async fn migration_lets_others_read_while_it_waits(cx: Context) {
         ))
         .await;
     }
+}
+
+/// Who waits for the table of jobs.
+const WAITS: &str =
+    "SELECT pid FROM pg_locks WHERE relation = 'lockapi.job'::regclass AND NOT granted";
+
+async fn killed_migration_leaves_the_queue_for_the_table(cx: Context) {
+    fifth_version(&cx).await;
+    let mut long = cx.begin().await.unwrap();
+    long.query("SELECT count(*)::text FROM lockapi.job").await;
+    let mut killed = cx.child("migrate", &[]);
+    assert_eq!(killed.line().await, "ready");
+    eventually("it waits", async || !cx.sql(WAITS).await.is_empty()).await;
+    killed.kill();
+    // It may have to do so by itself: a server does not see at once that a client has gone.
+    eventually("it gives way", async || cx.sql(WAITS).await.is_empty()).await;
+    let mut reader = cx.begin().await.unwrap();
+    reader.query("SELECT count(*)::text FROM lockapi.job").await;
+    reader.commit().await;
+    for _ in 0..20 {
+        assert_eq!(cx.sql(WAITS).await, Vec::<String>::new(), "nobody is left");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    long.commit().await;
+    let backend = cx.backend().await;
+    soon("the migration", backend.migrate()).await.unwrap();
+    assert_eq!(applied(&cx).await, all());
+}
+
+async fn migration_lets_others_read_while_it_waits(cx: Context) {
+    fifth_version(&cx).await;
     let mut long = cx.begin().await.unwrap();
     long.query("SELECT count(*)::text FROM lockapi.job").await;
     let backend = cx.backend().await;
     let migrating = tokio::spawn(async move { backend.migrate().await });
-    let waits = "SELECT pid FROM pg_locks WHERE relation = 'lockapi.job'::regclass AND NOT granted";
     for _ in 0..2 {
-        eventually("it waits", async || !cx.sql(waits).await.is_empty()).await;
+        eventually("it waits", async || !cx.sql(WAITS).await.is_empty()).await;
         let began = Instant::now();
         let mut reader = cx.begin().await.unwrap();
         reader.query("SELECT count(*)::text FROM lockapi.job").await;
@@ -299,7 +341,7 @@ async fn migration_lets_others_read_while_it_waits(cx: Context) {
             took < Duration::from_secs(2),
             "a reader waited for {took:?}"
         );
-        eventually("it gives way", async || cx.sql(waits).await.is_empty()).await;
+        eventually("it gives way", async || cx.sql(WAITS).await.is_empty()).await;
     }
     assert!(!migrating.is_finished(), "it goes on trying");
     long.commit().await;

@@ -43,6 +43,13 @@ pub enum ClusterError {
     )]
     NoServerUser,
 
+    /// The clock of a server cannot be set.
+    #[error(
+        "a server whose clock can be set needs libfaketime: install it (`apt-get install faketime` \
+         on Debian and Ubuntu)"
+    )]
+    NoClock,
+
     /// The operating system refused something.
     #[error("{action}: {source}")]
     Io {

@@ -12,6 +12,7 @@
 
 #![forbid(unsafe_code)]
 
+mod clock;
 mod error;
 mod find;
 mod instance;
@@ -23,6 +24,7 @@ mod tools;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 use std::{env, fmt::Write as _};
 
 pub use error::ClusterError;
@@ -102,6 +104,32 @@ impl Cluster {
         let mut server = Self::create(settings)?;
         server.launch()?;
         Ok(Self::of(server))
+    }
+
+    /// The same with a clock of the time of day that can be set; see [`Cluster::set_clock`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Cluster::private`], and if libfaketime is not installed.
+    pub fn with_clock() -> Result<Self, ClusterError> {
+        let mut server = Self::create(&[])?.with_clock()?;
+        server.launch()?;
+        Ok(Self::of(server))
+    }
+
+    /// Sets the clock of [`Cluster::with_clock`] ahead, or back.
+    ///
+    /// # Errors
+    ///
+    /// If the server has no such clock.
+    pub fn set_clock(&self, by: Duration, ahead: bool) -> Result<(), ClusterError> {
+        self.server("clock")?.set_clock(by, ahead)
+    }
+
+    /// Whether it has a clock that can be set.
+    #[must_use]
+    pub fn has_clock(&self) -> bool {
+        self.server.as_ref().is_some_and(Server::has_clock)
     }
 
     fn create(settings: &[(&str, &str)]) -> Result<Server, ClusterError> {

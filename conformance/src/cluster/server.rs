@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::clock::Clock;
 use super::instance::{self, Instance, Linger};
 use super::tools::{Answer, Tools, failure, output_of, run, text_of};
 use super::{ClusterError, StopMode, psql};
@@ -36,6 +37,8 @@ pub(super) struct Server {
     tools: Tools,
     instance: Instance,
     port: u16,
+    /// The server's clock, if it can be set.
+    clock: Option<Clock>,
     /// Whether the server goes with this value.
     owned: bool,
 }
@@ -56,6 +59,7 @@ impl Server {
             tools,
             instance,
             port: 0,
+            clock: None,
             owned: true,
         };
         if let Some(like) = like {
@@ -87,6 +91,22 @@ impl Server {
 
     fn copy(&self, from: &Path, to: &Path) -> Result<(), ClusterError> {
         run(self.tools.command("/bin/cp").arg("-Rp").arg(from).arg(to))
+    }
+
+    /// Gives the server, which has not been started yet, a clock that can be set.
+    pub(super) fn with_clock(mut self) -> Result<Self, ClusterError> {
+        self.clock = Some(Clock::create(self.dir(), &self.tools)?);
+        Ok(self)
+    }
+
+    pub(super) fn has_clock(&self) -> bool {
+        self.clock.is_some()
+    }
+
+    /// Sets the clock ahead, or back.
+    pub(super) fn set_clock(&self, by: Duration, ahead: bool) -> Result<(), ClusterError> {
+        let clock = self.clock.as_ref().ok_or(ClusterError::NoClock)?;
+        clock.set(by, ahead)
     }
 
     /// Starts the server for the first time, on a free port.
@@ -133,6 +153,7 @@ impl Server {
                         tools,
                         instance,
                         port,
+                        clock: None,
                         owned: false,
                     });
                 }
@@ -246,6 +267,9 @@ impl Server {
         let mut command = self.tools.command("pg_ctl");
         command.args(["start", "-w", "-t", "120", "-D"]);
         command.arg(self.data_dir()).arg("-l").arg(&log);
+        if let Some(clock) = &self.clock {
+            clock.give(&mut command);
+        }
         let output = output_of(&mut command)?;
         if output.status.success() {
             Ok(())

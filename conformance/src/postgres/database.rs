@@ -217,6 +217,20 @@ impl Drop for OnPostgres {
     }
 }
 
+impl OnPostgres {
+    /// Sets the clock of a server that has one which can be set.
+    fn sets_clock(&self, by: Duration, ahead: bool) -> bool {
+        let Some(own) = &self.site.own else {
+            return false;
+        };
+        let cluster = own.lock().unwrap_or_else(PoisonError::into_inner);
+        if cluster.has_clock() {
+            cluster.set_clock(by, ahead).expect("the clock is set");
+        }
+        cluster.has_clock()
+    }
+}
+
 #[async_trait]
 impl Fixture for OnPostgres {
     fn namespace(&self) -> &str {
@@ -295,6 +309,9 @@ impl Fixture for OnPostgres {
     }
 
     async fn set_clock_ahead(&self, by: Duration) {
+        if self.sets_clock(by, true) {
+            return;
+        }
         // What was written before is older by a clock that was set ahead.
         self.elapse(by).await;
         // The floor stays: ids of real times are below it.
@@ -309,6 +326,9 @@ impl Fixture for OnPostgres {
     }
 
     async fn set_clock_back(&self, by: Duration) {
+        if self.sets_clock(by, false) {
+            return;
+        }
         // Compared with a clock that was set back, what it wrote before is later.
         let micros: i64 = by.as_micros().try_into().expect("a time");
         self.shift(-micros).await;

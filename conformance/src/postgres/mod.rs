@@ -119,7 +119,11 @@ impl Subject for Postgres {
     async fn fixture(&self, place: Place) -> Result<Arc<dyn Fixture>, Problem> {
         if matches!(
             place,
-            Place::PoorRole | Place::HostileRole | Place::DecoyRole | Place::HostileProxy
+            Place::PoorRole
+                | Place::HostileRole
+                | Place::GermanRole
+                | Place::DecoyRole
+                | Place::HostileProxy
         ) {
             // The tables that the role is given rights on.
             self.fixture(Place::Shared).await?;

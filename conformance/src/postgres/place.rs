@@ -38,6 +38,7 @@ const HOSTILE: &[(&str, &str)] = &[
     ("lock_timeout", "1ms"),
     ("idle_in_transaction_session_timeout", "500ms"),
     ("idle_session_timeout", "500ms"),
+    GERMAN,
     ("DateStyle", "SQL, DMY"),
     ("IntervalStyle", "iso_8601"),
     ("TimeZone", "Asia/Kathmandu"),
@@ -49,6 +50,9 @@ const HOSTILE: &[(&str, &str)] = &[
     ("plan_cache_mode", "force_custom_plan"),
     ("quote_all_identifiers", "on"),
 ];
+
+/// Drivers that read the server's words must not depend on their language.
+const GERMAN: (&str, &str) = ("lc_messages", "de_DE.UTF-8");
 
 /// Settings under which a statement finds what others made, unless it says what it means.
 const DECOYED: &[(&str, &str)] = &[("search_path", "hostile, pg_catalog, public")];
@@ -88,6 +92,7 @@ pub(super) async fn prepare(place: Place) -> Result<Site, Problem> {
             ];
             own(off_runtime(move || Cluster::private(&settings)).await).await
         }
+        Place::SetClock => own(off_runtime(Cluster::with_clock).await).await,
         Place::Cramped => {
             let settings = [
                 ("max_locks_per_transaction", "10"),
@@ -139,6 +144,7 @@ pub(super) async fn prepare(place: Place) -> Result<Site, Problem> {
             relay(&mut site)?;
             Ok(site)
         }
+        Place::GermanRole => with_role(site(Address::parse(&url.await?)?), &[GERMAN]).await,
         Place::DecoyRole => with_role(site(Address::parse(&url.await?)?), DECOYED).await,
         Place::Proxy | Place::HostileProxy | Place::RelayedProxy => {
             let mut site = site(Address::parse(&url.await?)?);
@@ -173,7 +179,7 @@ fn relay(site: &mut Site) -> Result<(), Problem> {
 async fn with_role(mut site: Site, settings: &[(&str, &str)]) -> Result<Site, Problem> {
     let role = format!("conf_{:016x}", fastrand::u64(..));
     let observer = Observer::new(site.direct.config()?);
-    if !settings.is_empty() {
+    if settings.iter().any(|(name, _)| *name == "search_path") {
         observer.try_rows(DECOYS).await?;
     }
     let grants = lockapi::rights::grants(lockapi::rights::Role::Worker, &role)?;
