@@ -3,7 +3,8 @@
 -- the next holder's token has to be larger; rows that ended long ago are swept.
 --
 -- No index mentions expires_at or fence: a renewal then updates the row in place (HOT). The slot is
--- small, and no minimum hold is stored as NULL, so that the slot makes no row larger.
+-- small, and no minimum hold is stored as NULL, so that the slot makes no row larger. The primary key
+-- begins with the key: the array of a batch then is a condition of the index, whatever statistics say.
 
 SET LOCAL search_path = pg_catalog, pg_temp;
 
@@ -20,7 +21,7 @@ CREATE TABLE lockapi.lease (
     held_until  timestamptz,
     expires_at  timestamptz      NOT NULL,
     released_at timestamptz,
-    PRIMARY KEY (namespace, key, slot)
+    PRIMARY KEY (key, namespace, slot)
 ) WITH (fillfactor = 50);
 
 COMMENT ON TABLE lockapi.lease IS 'Expiring locks, one row a slot of a key; the row outlives the lease.';

@@ -2,7 +2,8 @@
 -- rows are swept.
 --
 -- Times are nanoseconds since 1970. No index mentions what changes, and pages are half empty: taking
--- permits then updates the row in place (HOT).
+-- permits then updates the row in place (HOT). The primary key begins with the key: the array of a batch
+-- then is a condition of the index, whatever statistics say.
 
 SET LOCAL search_path = pg_catalog, pg_temp;
 
@@ -18,7 +19,7 @@ CREATE TABLE lockapi.rate_limit (
     blocked_until int8,
     due           int8,
     reserved      int8[],
-    PRIMARY KEY (namespace, key)
+    PRIMARY KEY (key, namespace)
 ) WITH (fillfactor = 50);
 
 COMMENT ON TABLE lockapi.rate_limit IS 'Rate limits, one row a key; times are nanoseconds since 1970.';

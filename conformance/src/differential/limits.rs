@@ -21,10 +21,11 @@ const BIT: i64 = MINUTE / 64;
 pub enum LimitAction {
     /// Takes of keys, each at a price and so many times.
     Take(Vec<(u8, u8, u8)>),
-    /// Charges lines, each of a key, by an algorithm, at a cost, reserved or not.
-    Charge(Vec<(u8, u8, u8, bool)>),
-    /// Gives back of a key.
-    Refund(u8, u8),
+    /// Charges requests, so often each, of lines, each of a key, by an algorithm, at a cost, reserved or
+    /// not. Requests may have keys in common.
+    Charge(Vec<(u8, Vec<(u8, u8, u8, bool)>)>),
+    /// Gives back of keys.
+    Refund(Vec<(u8, u8)>),
     /// Ends a reservation of a key: which, and how much is given back.
     Settle(u8, u8, u8),
     /// Blocks a key.
@@ -37,20 +38,26 @@ pub enum LimitAction {
 
 pub(super) fn actions() -> impl Strategy<Value = (usize, LimitAction)> {
     let key = 0..4u8;
+    // Most lines of a key are of one algorithm.
+    let algorithm = prop_oneof![3 => Just(None), 1 => (0..3u8).prop_map(Some)];
+    let line = (key.clone(), algorithm, 1..4u8, prop::bool::weighted(0.3));
+    let lines = prop::collection::vec(line, 1..4).prop_map(|lines| {
+        let own = |(key, algorithm, cost, reserved): (u8, Option<u8>, u8, bool)| {
+            (key, algorithm.unwrap_or(key % 3), cost, reserved)
+        };
+        let mut lines: Vec<_> = lines.into_iter().map(own).collect();
+        lines.sort_unstable();
+        lines.dedup_by_key(|line| line.0);
+        lines
+    });
     let action = prop_oneof![
         4 => prop::collection::vec((key.clone(), 1..4u8, 1..5u8), 1..4).prop_map(|mut takes| {
             takes.sort_unstable();
             takes.dedup_by_key(|take| take.0);
             LimitAction::Take(takes)
         }),
-        4 => prop::collection::vec((key.clone(), 0..3u8, 1..4u8, any::<bool>()), 1..4).prop_map(
-            |mut lines| {
-                lines.sort_unstable();
-                lines.dedup_by_key(|line| line.0);
-                LimitAction::Charge(lines)
-            }
-        ),
-        2 => (key.clone(), 1..4u8).prop_map(|(key, units)| LimitAction::Refund(key, units)),
+        4 => prop::collection::vec((1..4u8, lines), 1..4).prop_map(LimitAction::Charge),
+        2 => prop::collection::vec((key.clone(), 1..4u8), 1..4).prop_map(LimitAction::Refund),
         2 => (key.clone(), 0..3u8, 0..4u8)
             .prop_map(|(key, back, units)| LimitAction::Settle(key, back, units)),
         1 => (key.clone(), 0..3u8).prop_map(|(key, units)| LimitAction::Block(key, units)),
@@ -90,6 +97,7 @@ impl<C: Connection> Pair<'_, C> {
                     depth: 5 * MINUTE + MINUTE / 2,
                     times: i64::from(*times),
                     relaxed: *key == 0,
+                    look: false,
                 };
                 let batch: Vec<_> = takes.iter().map(of).collect();
                 let (real, model) = self.both(session, &batch).await;
@@ -97,17 +105,20 @@ impl<C: Connection> Pair<'_, C> {
                     self.judged(*key, real, model);
                 }
             }
-            LimitAction::Charge(lines) => self.charge(session, lines).await,
-            LimitAction::Refund(key, units) => {
-                let at = self.limits.taken.get(key).copied().unwrap_or_default();
-                let refund = |at| Refund {
+            LimitAction::Charge(requests) => self.charge(session, requests).await,
+            LimitAction::Refund(refunds) => {
+                let refund = |(key, units): &(u8, u8), at| Refund {
                     namespace: namespace.clone(),
                     key: key.to_string(),
                     price: i64::from(*units) * MINUTE + BIT,
                     window: 0,
                     at,
                 };
-                self.apart(session, &[refund(at.0)], &[refund(at.1)]).await;
+                let at = |key| self.limits.taken.get(key).copied().unwrap_or_default();
+                let real = refunds.iter().map(|one| refund(one, at(&one.0).0));
+                let model = refunds.iter().map(|one| refund(one, at(&one.0).1));
+                let (real, model): (Vec<_>, Vec<_>) = (real.collect(), model.collect());
+                self.apart(session, &real, &model).await;
             }
             LimitAction::Settle(key, back, units) => {
                 let known = self.limits.reserved.get(key).map_or(&[][..], Vec::as_slice);
@@ -156,72 +167,86 @@ impl<C: Connection> Pair<'_, C> {
         }
     }
 
-    async fn charge(&mut self, session: usize, wants: &[(u8, u8, u8, bool)]) {
-        let minute = Duration::from_micros(UNIT.unsigned_abs());
-        let mut lines = Vec::new();
-        for (key, algorithm, cost, reserve) in wants {
-            self.limits.next += 1;
-            lines.push(Line {
-                key: key.to_string(),
-                quota: match algorithm {
-                    0 => Quota::new(1, minute).burst(5),
-                    1 => Quota::new(5, minute * 4).fixed_window(),
-                    _ => Quota::new(5, minute * 4).sliding_window(),
-                },
-                cost: u64::from(*cost),
-                id: if *reserve { self.limits.next } else { 0 },
-                ttl: 3 * MINUTE,
-            });
-        }
-        let charge = Charge {
-            namespace: self.namespace.to_owned(),
-            lines,
-            relaxed: false,
-        };
-        // Rows are created first, and what has expired is ended.
-        for _ in 0..3 {
-            let charges = std::slice::from_ref(&charge);
-            let (real, model) = self.both(session, charges).await;
-            let mut again = false;
-            let lines = charge
-                .lines
-                .iter()
-                .zip(wants)
-                .zip(real[0].iter().zip(&model[0]));
-            for ((line, (key, ..)), (real, model)) in lines {
-                self.judged(*key, real, model);
-                let (namespace, key) = (charge.namespace.clone(), line.key.clone());
-                match real.outcome {
-                    Outcome::Absent => {
-                        let ensure = Ensure { namespace, key };
-                        let (real, model) = self.both(session, &[ensure]).await;
-                        assert_eq!(real, model);
-                    }
-                    Outcome::Overdue => {
-                        let settle = Settle {
-                            namespace,
-                            key,
-                            id: 0,
-                            price: 0,
-                        };
-                        let (real, model) = self.both(session, &[settle]).await;
-                        assert_eq!(real, model);
-                    }
-                    _ => {}
+    async fn charge(&mut self, session: usize, wants: &[(u8, Vec<(u8, u8, u8, bool)>)]) {
+        let mut charges: Vec<_> = wants
+            .iter()
+            .map(|(times, lines)| {
+                let lines: Vec<_> = lines.iter().map(|line| self.line(line)).collect();
+                // What is reserved is taken once.
+                let reserves = lines.iter().any(|line| line.id != 0);
+                Charge {
+                    namespace: self.namespace.to_owned(),
+                    lines,
+                    times: if reserves { 1 } else { i64::from(*times) },
+                    relaxed: false,
                 }
-                again |= matches!(
-                    real.outcome,
-                    Outcome::Absent | Outcome::Overdue | Outcome::Again
-                );
-                if matches!(real.outcome, Outcome::Taken(_)) && line.id != 0 {
-                    let reserved = wants.iter().find(|want| want.0.to_string() == line.key);
-                    let known = self.limits.reserved.entry(reserved.expect("wanted").0);
-                    known.or_default().push(line.id);
+            })
+            .collect();
+        // Rows are created first, what has expired is ended, and the first request is decided.
+        for _ in 0..5 {
+            let (real, model) = self.both(session, &charges).await;
+            let mut left = Vec::new();
+            for (charge, (real, model)) in charges.into_iter().zip(real.iter().zip(&model)) {
+                let mut again = false;
+                for (line, (real, model)) in charge.lines.iter().zip(real.iter().zip(model)) {
+                    let key = line.key.parse().expect("a small number");
+                    self.judged(key, real, model);
+                    self.upkeep(session, &charge.namespace, line, real.outcome)
+                        .await;
+                    again |= matches!(
+                        real.outcome,
+                        Outcome::Absent | Outcome::Overdue | Outcome::Again
+                    );
+                    if matches!(real.outcome, Outcome::Taken(_)) && line.id != 0 {
+                        self.limits.reserved.entry(key).or_default().push(line.id);
+                    }
+                }
+                if again {
+                    left.push(charge);
                 }
             }
-            if !again {
+            charges = left;
+            if charges.is_empty() {
                 break;
             }
+        }
+    }
+
+    fn line(&mut self, (key, algorithm, cost, reserve): &(u8, u8, u8, bool)) -> Line {
+        let minute = Duration::from_micros(UNIT.unsigned_abs());
+        self.limits.next += 1;
+        Line {
+            key: key.to_string(),
+            quota: match algorithm {
+                0 => Quota::new(1, minute).burst(5),
+                1 => Quota::new(5, minute * 4).fixed_window(),
+                _ => Quota::new(5, minute * 4).sliding_window(),
+            },
+            cost: u64::from(*cost),
+            id: if *reserve { self.limits.next } else { 0 },
+            ttl: 3 * MINUTE,
+        }
+    }
+
+    async fn upkeep(&mut self, session: usize, namespace: &str, line: &Line, outcome: Outcome) {
+        let (namespace, key) = (namespace.to_owned(), line.key.clone());
+        match outcome {
+            Outcome::Absent => {
+                let ensure = Ensure { namespace, key };
+                let (real, model) = self.both(session, &[ensure]).await;
+                assert_eq!(real, model);
+            }
+            Outcome::Overdue => {
+                let settle = Settle {
+                    namespace,
+                    key,
+                    id: 0,
+                    price: 0,
+                };
+                let (real, model) = self.both(session, &[settle]).await;
+                assert_eq!(real, model);
+            }
+            _ => {}
         }
     }
 

@@ -4,10 +4,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::batcher::Repeated;
 use super::cancel::{Cancel, Cancels, Process};
 use super::clock::Time;
 use super::keeper::Keeper;
-use super::piles::Repeated;
 use super::settle::{Settle, Settled};
 pub(crate) use super::watch::Watch;
 use crate::error::{Error, ErrorKind, Failure};

@@ -29,7 +29,7 @@ use crate::semaphore::{MAX_PERMITS, Semaphore, check_permits};
 use crate::sight::{Inspector, Operator};
 use crate::telemetry::{self, Kind, Subject, Warn};
 
-mod apart;
+mod batcher;
 mod cancel;
 mod clock;
 mod contain;
@@ -37,7 +37,6 @@ mod contention;
 mod election_handle;
 mod ids;
 mod keeper;
-mod lane;
 mod lease_handle;
 mod leased_mutex;
 mod leases;
@@ -48,7 +47,6 @@ mod mutex_handle;
 mod notices;
 mod notify;
 mod options;
-mod piles;
 mod probe;
 mod queues;
 mod schedules;
@@ -59,6 +57,7 @@ mod slots;
 mod sweeps;
 mod watch;
 
+use batcher::Batcher;
 pub use cancel::{Cancelled, Process};
 pub(crate) use clock::Clock;
 pub use clock::ManualClock;
@@ -67,7 +66,6 @@ use contention::Contended;
 #[cfg(feature = "tracing")]
 pub(crate) use keeper::Alarm;
 pub(crate) use keeper::Keeper;
-use lane::Lane;
 use leases::Leases;
 use limits::Limits;
 use link::Links;
@@ -155,7 +153,7 @@ async fn on_lane<C: Connector, T: Send + 'static>(
     );
     match outcome.await {
         Ok(outcome) => outcome.map_err(|failure| failure.error(operation)),
-        Err(_) => Err(lane::ended(operation)),
+        Err(_) => Err(batcher::ended(operation)),
     }
 }
 
@@ -165,13 +163,13 @@ struct Core<C: Connector> {
     namespace: Arc<str>,
     warn: Warn,
     links: Arc<Links<C>>,
-    lane: Arc<Lane<C>>,
+    batcher: Arc<Batcher<C>>,
     leases: Arc<Leases<C>>,
     /// Renewals of leases and heartbeats of deliveries, and nothing else.
-    renewals: Arc<Lane<C>>,
+    renewals: Arc<Batcher<C>>,
     /// Whether there is a connection for them.
     renewals_ready: AtomicBool,
-    jobs: Arc<Lane<C>>,
+    jobs: Arc<Batcher<C>>,
     sweeps: Arc<Sweeps<C>>,
     queues: Arc<Queues<C>>,
     limits: Arc<Limits<C>>,
@@ -184,16 +182,16 @@ struct Core<C: Connector> {
 impl<C: Connector> Core<C> {
     fn new(name: &'static str, options: Options, links: Arc<Links<C>>) -> Result<Arc<Self>> {
         let keeper = links.keeper.clone();
-        let lane = Lane::new(Arc::clone(&links));
-        let renewals = Lane::hurried(Arc::clone(&links));
+        let batcher = Batcher::new(Arc::clone(&links));
+        let renewals = Batcher::hurried(Arc::clone(&links));
         let sweeps = Sweeps::new(&links);
         let leases = Leases::new(
-            Arc::clone(&lane),
+            Arc::clone(&batcher),
             Arc::clone(&renewals),
             Arc::clone(&sweeps),
             keeper.clone(),
         );
-        let jobs = Lane::new(Arc::clone(&links));
+        let jobs = Batcher::new(Arc::clone(&links));
         let queues = Queues::new(Arc::clone(&jobs), Arc::clone(&renewals), keeper);
         let names = Arc::<Names>::default();
         let namespace: Arc<str> = options.namespace.into();
@@ -234,7 +232,7 @@ impl<C: Connector> Core<C> {
             namespace,
             warn: options.warn,
             links,
-            lane,
+            batcher,
             leases,
             renewals,
             renewals_ready: AtomicBool::new(false),
@@ -275,7 +273,7 @@ impl<C: Connector> Drop for Core<C> {
     fn drop(&mut self) {
         self.locks.close();
         self.notices.close();
-        self.lane.close();
+        self.batcher.close();
         self.renewals.close();
         self.jobs.close();
         self.sweeps.close();

@@ -7,8 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::Core;
+use super::batcher::ended;
 use super::contention::Counting;
-use super::lane::ended;
 use super::locks::{Grant, Patience, Want};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::{Fence, Proof, is_hand_over};

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+use super::batcher::Queued;
 use super::link::settle;
-use super::piles::Queued;
 use super::settle::Settle;
 use crate::error::Failure;
 use crate::memory::World;
@@ -62,7 +62,6 @@ impl Operation for Notify {
 
 impl Queued for Notify {
     /// Last: what is told of has been done.
-    const TURN: u8 = u8::MAX;
     const NAME: &'static str = "notify";
 }
 

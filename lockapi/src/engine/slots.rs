@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use tokio::sync::oneshot;
 
 use super::Core;
+use super::batcher::ended;
 use super::contention::Counting;
-use super::lane::ended;
 use super::leases::{Asked, Claim, Granted, Refused, What};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::{Fence, Proof};
@@ -185,7 +185,7 @@ impl<C: Connector> Slots<C> {
 
     pub(super) async fn peek(&self, slot: i64) -> Result<Option<Holder>> {
         let Handle { core, key, .. } = &*self.0;
-        match core.lane.call(self.peeking(slot)).await {
+        match core.batcher.call(self.peeking(slot)).await {
             Ok(peeked) => Ok(peeked.map(Holder::from)),
             Err(error) => Err(error.on(key)),
         }

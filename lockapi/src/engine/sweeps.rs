@@ -8,10 +8,10 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use super::batcher::Batcher;
+use super::batcher::Queued;
 use super::keeper::Keeper;
-use super::lane::Lane;
 use super::link::Links;
-use super::piles::Queued;
 use crate::seam::Connector;
 
 /// How many rows a part has.
@@ -36,7 +36,7 @@ pub(super) trait Sweeping: Queued + Clone {
 
 /// The sweeps of a process.
 pub(crate) struct Sweeps<C: Connector> {
-    lane: Arc<Lane<C>>,
+    batcher: Arc<Batcher<C>>,
     keeper: Keeper,
     /// What is swept, or will be.
     running: Mutex<HashSet<(TypeId, i64)>>,
@@ -46,7 +46,7 @@ pub(crate) struct Sweeps<C: Connector> {
 impl<C: Connector> Sweeps<C> {
     pub(super) fn new(links: &Arc<Links<C>>) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
-            lane: Lane::occasional(Arc::clone(links), IDLE),
+            batcher: Batcher::occasional(Arc::clone(links), IDLE),
             keeper: links.keeper.clone(),
             running: Mutex::default(),
             this: this.clone(),
@@ -54,7 +54,7 @@ impl<C: Connector> Sweeps<C> {
     }
 
     pub(super) fn close(&self) {
-        self.lane.close();
+        self.batcher.close();
     }
 
     /// Sweeps after a while, from `first` on. Of those of one kind, `of` tells apart which may run
@@ -88,7 +88,7 @@ impl<C: Connector> Sweeps<C> {
 
     fn part<O: Sweeping>(&self, of: i64, part: O, tries: u32) {
         let this = self.this.clone();
-        self.lane.submit(part.clone(), move |answer| {
+        self.batcher.submit(part.clone(), move |answer| {
             let Some(sweeps) = this.upgrade() else {
                 return;
             };

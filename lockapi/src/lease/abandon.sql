@@ -29,7 +29,7 @@ WITH want AS MATERIALIZED (
            expires_at = pg_catalog.clock_timestamp()
       FROM found AS f
      WHERE l.namespace = f.namespace AND l.key = f.key AND l.slot = f.slot
-       AND l.namespace = ANY ($1::text[]) AND l.key = ANY ($2::text[])
+       AND l.namespace = ($1::text[])[1] AND l.key = ANY ($2::text[])
     RETURNING f.n
 )
 SELECT w.n, EXISTS (SELECT FROM freed AS f WHERE f.n = w.n) AS found

@@ -17,8 +17,7 @@ WITH want AS MATERIALIZED (
     SELECT w.n
       FROM want AS w
       JOIN lockapi.lease AS l ON l.namespace = w.namespace AND l.key = w.key AND l.slot = w.slot
-                           AND l.namespace = ANY (ARRAY(SELECT x.namespace FROM want AS x))
-                           AND l.key = ANY (ARRAY(SELECT x.key FROM want AS x))
+                           AND l.namespace = ($1::text[])[1] AND l.key = ANY (ARRAY(SELECT x.key FROM want AS x))
      WHERE l.expires_at <= pg_catalog.clock_timestamp()
         OR (l.acquisition = w.acquisition AND l.released_at IS NULL)
      ORDER BY l.namespace, l.key, l.slot
@@ -40,8 +39,7 @@ WITH want AS MATERIALIZED (
       FROM want AS w
      WHERE w.n IN (SELECT f.n FROM free AS f)
        AND l.namespace = w.namespace AND l.key = w.key AND l.slot = w.slot
-       AND l.namespace = ANY (ARRAY(SELECT x.namespace FROM want AS x))
-       AND l.key = ANY (ARRAY(SELECT x.key FROM want AS x))
+       AND l.namespace = ($1::text[])[1] AND l.key = ANY (ARRAY(SELECT x.key FROM want AS x))
     RETURNING w.n, l.fence
 ), created AS (
     INSERT INTO lockapi.lease AS l (namespace, key, slot, fence, acquisition, owner, data,
@@ -53,8 +51,7 @@ WITH want AS MATERIALIZED (
       FROM want AS w
      WHERE NOT EXISTS (SELECT FROM lockapi.lease AS o
                         WHERE o.namespace = w.namespace AND o.key = w.key AND o.slot = w.slot
-                          AND o.namespace = ANY (ARRAY(SELECT x.namespace FROM want AS x))
-                          AND o.key = ANY (ARRAY(SELECT x.key FROM want AS x)))
+                          AND o.namespace = ($1::text[])[1] AND o.key = ANY (ARRAY(SELECT x.key FROM want AS x)))
      ORDER BY w.namespace, w.key, w.slot
     ON CONFLICT DO NOTHING
     RETURNING l.acquisition, l.fence
@@ -66,5 +63,4 @@ SELECT w.n,
   LEFT JOIN taken AS t ON t.n = w.n
   LEFT JOIN created AS c ON c.acquisition = w.acquisition
   LEFT JOIN lockapi.lease AS l ON l.namespace = w.namespace AND l.key = w.key AND l.slot = w.slot
-                              AND l.namespace = ANY (ARRAY(SELECT x.namespace FROM want AS x))
-                              AND l.key = ANY (ARRAY(SELECT x.key FROM want AS x))
+                              AND l.namespace = ($1::text[])[1] AND l.key = ANY (ARRAY(SELECT x.key FROM want AS x))

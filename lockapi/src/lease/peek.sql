@@ -9,5 +9,5 @@ SELECT w.n, l.owner, l.data, l.fence,
        l.released_at IS NOT NULL AS released
   FROM unnest($1::text[], $2::text[], $3::int8[]) WITH ORDINALITY AS w (namespace, key, slot, n)
   JOIN lockapi.lease AS l ON l.namespace = w.namespace AND l.key = w.key AND l.slot = w.slot
-                         AND l.namespace = ANY ($1::text[]) AND l.key = ANY ($2::text[])
+                         AND l.namespace = ($1::text[])[1] AND l.key = ANY ($2::text[])
  WHERE l.expires_at > pg_catalog.clock_timestamp()

@@ -17,8 +17,7 @@ WITH want AS MATERIALIZED (
            expires_at = pg_catalog.clock_timestamp() + w.ttl * interval '1 microsecond'
       FROM want AS w
      WHERE l.namespace = w.namespace AND l.key = w.key AND l.slot = w.slot AND l.fence = w.fence
-       AND l.namespace = ANY (ARRAY(SELECT x.namespace FROM want AS x))
-       AND l.key = ANY (ARRAY(SELECT x.key FROM want AS x))
+       AND l.namespace = ($1::text[])[1] AND l.key = ANY (ARRAY(SELECT x.key FROM want AS x))
        AND l.released_at IS NULL
        AND l.expires_at > pg_catalog.clock_timestamp()
     RETURNING l.slot, l.fence

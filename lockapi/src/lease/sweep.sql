@@ -9,8 +9,8 @@
 WITH part AS MATERIALIZED (
     SELECT l.namespace, l.key, l.slot, l.expires_at
       FROM lockapi.lease AS l
-     WHERE (l.namespace, l.key, l.slot) > ($1::text, $2::text, $3::int8)
-     ORDER BY l.namespace, l.key, l.slot
+     WHERE (l.key, l.namespace, l.slot) > ($2::text, $1::text, $3::int8)
+     ORDER BY l.key, l.namespace, l.slot
      LIMIT $4::int8
 ), old AS MATERIALIZED (
     SELECT o.at
@@ -33,4 +33,4 @@ SELECT (SELECT pg_catalog.count(*) FROM gone) AS deleted,
   FROM (SELECT) AS one
   LEFT JOIN LATERAL (
        SELECT p.namespace, p.key, p.slot FROM part AS p
-        ORDER BY p.namespace DESC, p.key DESC, p.slot DESC LIMIT 1) AS p ON true
+        ORDER BY p.key DESC, p.namespace DESC, p.slot DESC LIMIT 1) AS p ON true

@@ -41,7 +41,7 @@ WITH want AS MATERIALIZED (
       JOIN want AS w ON w.n = a.n
       JOIN had AS h ON h.n = a.n
      WHERE l.namespace = h.namespace AND l.key = h.key AND l.slot = h.slot
-       AND l.namespace = ANY ($1::text[]) AND l.key = ANY ($2::text[])
+       AND l.namespace = ($1::text[])[1] AND l.key = ANY ($2::text[])
 ), fresh AS MATERIALIZED (
     SELECT w.*, (sum(w.count) OVER (PARTITION BY w.namespace, w.key ORDER BY w.n))::int8 AS upto
       FROM want AS w
@@ -92,7 +92,7 @@ WITH want AS MATERIALIZED (
       JOIN free AS f ON f.namespace = g.namespace AND f.key = g.key
                     AND f.nth > g.upto - g.count AND f.nth <= g.upto
      WHERE l.namespace = f.namespace AND l.key = f.key AND l.slot = f.slot
-       AND l.namespace = ANY ($1::text[]) AND l.key = ANY ($2::text[])
+       AND l.namespace = ($1::text[])[1] AND l.key = ANY ($2::text[])
     RETURNING g.n, l.slot, l.fence
 ), missing AS MATERIALIZED (
     SELECT k.namespace, k.key, s.slot

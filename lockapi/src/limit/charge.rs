@@ -8,15 +8,17 @@ use crate::memory::World;
 use crate::seam::columns::place;
 use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
 
-/// A request of several lines, which are taken all or not at all.
+/// A request of several lines, which are taken all or not at all, as often as they fit.
 ///
-/// No key occurs twice in a batch, and `relaxed` is that of the first request.
+/// No key occurs twice in a request. `relaxed` is that of the first one of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Charge {
     /// Namespace of the backend.
     pub namespace: String,
     /// What is to be taken.
     pub lines: Vec<Line>,
+    /// How often, at most; once if something is reserved.
+    pub times: i64,
     /// Whether the commit need not wait for the disk.
     pub relaxed: bool,
 }
@@ -60,6 +62,7 @@ impl Operation for Charge {
             Type::Ints,
             Type::Ints,
             Type::Ints,
+            Type::Ints,
             Type::Bool,
         ],
         columns: &[Type::Int; 8],
@@ -82,6 +85,7 @@ impl Operation for Charge {
             ints(|line| line.quota.price(line.quota.limit())),
             ints(|line| line.id),
             ints(|line| line.ttl),
+            Value::Ints(lines().map(|(_, one, _)| one.times).collect()),
             Value::Bool(batch.first().is_some_and(|one| one.relaxed)),
         ]
     }
@@ -111,8 +115,8 @@ impl Operation for Charge {
 
     fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
         let (limits, now) = world.limits();
-        let judged = batch.iter().flat_map(|one| limits.charge(one, now));
-        let rows = (1..).zip(judged.collect::<Vec<_>>()).map(|(n, judged)| {
+        let judged = limits.charge(batch, now).concat();
+        let rows = (1..).zip(judged).map(|(n, judged)| {
             let Judged {
                 outcome,
                 level,

@@ -1,12 +1,15 @@
--- Charges requests that have several lines each: all lines of a request, or none.
+-- Charges requests that have several lines each: all lines of a request, or none, as often as fit.
 --
 -- Promises: a request is admitted only if each of its lines fits at the server's time, judged on
 -- locked rows; one that is refused by what is seen before locks and writes nothing, except that a
--- time which the quota cannot have led to is brought back. No key occurs twice in a batch.
--- A line's outcome is 1 for taken, 0 for refused with its request, -1 for "ask again", -2 for a row
--- that has to be created first, -3 for a row whose reservations have to be ended first.
+-- time which the quota cannot have led to is brought back. Requests may have keys in common: one is
+-- admitted if it fits behind all that those before it may get, and told to ask again if it would fit
+-- alone. The first one is always decided, so is everything when there is enough. No key occurs twice
+-- in a request.
+-- A line's outcome is how often it was taken, 0 for refused with its request, -1 for "ask again", -2 for
+-- a row that has to be created first, -3 for a row whose reservations have to be ended first.
 -- Index: the primary key of rate_limit; no indexed column changes, so the update is HOT.
--- Race: rows are locked in the order of their keys, and the clock is read after that. With $10 the
+-- Race: rows are locked in the order of their keys, and the clock is read after that. With $11 the
 -- commit does not wait for the disk.
 WITH want AS MATERIALIZED (
     SELECT w.*
@@ -14,9 +17,9 @@ WITH want AS MATERIALIZED (
                       pg_catalog.unnest($3::pg_catalog.text[]), pg_catalog.unnest($4::pg_catalog.int8[]),
                       pg_catalog.unnest($5::pg_catalog.bool[]), pg_catalog.unnest($6::pg_catalog.int8[]),
                       pg_catalog.unnest($7::pg_catalog.int8[]), pg_catalog.unnest($8::pg_catalog.int8[]),
-                      pg_catalog.unnest($9::pg_catalog.int8[]))
-           WITH ORDINALITY AS w (request, namespace, key, length, sliding, price, depth, id, ttl, n)
-     WHERE (SELECT CASE WHEN $10::pg_catalog.bool
+                      pg_catalog.unnest($9::pg_catalog.int8[]), pg_catalog.unnest($10::pg_catalog.int8[]))
+           WITH ORDINALITY AS w (request, namespace, key, length, sliding, price, depth, id, ttl, times, n)
+     WHERE (SELECT CASE WHEN $11::pg_catalog.bool
                         THEN pg_catalog.set_config('synchronous_commit', 'off', true) OPERATOR(pg_catalog.<>) ''
                         ELSE true END)
 ), looked AS MATERIALIZED (
@@ -41,86 +44,144 @@ WITH want AS MATERIALIZED (
     SELECT s.*, pg_catalog.bool_and(s.fits AND NOT s.overdue) OVER (PARTITION BY s.request) AS hope,
            pg_catalog.bool_or(s.absent) OVER (PARTITION BY s.request) AS incomplete
       FROM seen AS s
-), locked AS MATERIALIZED (
-    SELECT h.n, h.request, h.namespace, h.key, h.length, h.sliding, h.price, h.depth, h.id, h.ttl,
-           l.tat, l.started, l.used, l.before, l.blocked_until, l.due
+), tried AS MATERIALIZED (
+    SELECT DISTINCT h.namespace, h.key
       FROM hoped AS h
-      JOIN lockapi.rate_limit AS l
-        ON l.namespace OPERATOR(pg_catalog.=) h.namespace AND l.key OPERATOR(pg_catalog.=) h.key
-       AND l.namespace OPERATOR(pg_catalog.=) ANY ($2::pg_catalog.text[])
-       AND l.key OPERATOR(pg_catalog.=) ANY ($3::pg_catalog.text[])
      WHERE h.hope AND NOT h.incomplete
+), locked AS MATERIALIZED (
+    SELECT l.namespace, l.key, l.tat, l.started, l.used, l.before, l.blocked_until, l.due
+      FROM tried AS t
+      JOIN lockapi.rate_limit AS l
+        ON l.namespace OPERATOR(pg_catalog.=) t.namespace AND l.key OPERATOR(pg_catalog.=) t.key
+       AND l.namespace OPERATOR(pg_catalog.=) ($2::pg_catalog.text[])[1] AND l.key OPERATOR(pg_catalog.=) ANY ($3::pg_catalog.text[])
      ORDER BY l.namespace, l.key
        FOR UPDATE OF l
 ), timed AS MATERIALIZED (
-    SELECT k.*, c.now,
+    SELECT h.n, h.request, h.namespace, h.key, h.length, h.sliding, h.price, h.depth, h.id, h.ttl, h.times,
+           k.tat, k.started, k.used, k.before, k.blocked_until, k.due, c.now,
            coalesce(c.now OPERATOR(pg_catalog.>=) k.started
-                    AND c.now OPERATOR(pg_catalog.<) (k.started OPERATOR(pg_catalog.+) k.length), false) AS same,
-           coalesce(k.sliding AND c.now OPERATOR(pg_catalog.>=) (k.started OPERATOR(pg_catalog.+) k.length)
+                    AND c.now OPERATOR(pg_catalog.<) (k.started OPERATOR(pg_catalog.+) h.length), false) AS same,
+           coalesce(h.sliding AND c.now OPERATOR(pg_catalog.>=) (k.started OPERATOR(pg_catalog.+) h.length)
                     AND c.now OPERATOR(pg_catalog.<)
-                        (k.started OPERATOR(pg_catalog.+) (2 OPERATOR(pg_catalog.*) k.length)), false) AS next,
-           lockapi.limit_room(k.tat, k.started, k.used, k.before, k.blocked_until, k.length,
-                              k.sliding, k.depth, c.now) AS room
-      FROM locked AS k
+                        (k.started OPERATOR(pg_catalog.+) (2 OPERATOR(pg_catalog.*) h.length)), false) AS next,
+           lockapi.limit_room(k.tat, k.started, k.used, k.before, k.blocked_until, h.length,
+                              h.sliding, h.depth, c.now) AS room
+      FROM hoped AS h
+      JOIN locked AS k
+        ON k.namespace OPERATOR(pg_catalog.=) h.namespace AND k.key OPERATOR(pg_catalog.=) h.key
       CROSS JOIN (SELECT lockapi.clock() AS now FROM (SELECT pg_catalog.count(*) FROM locked) AS l OFFSET 0) AS c
-), judged AS MATERIALIZED (
+     WHERE h.hope AND NOT h.incomplete
+), alone AS MATERIALIZED (
+    -- How often each request would fit if there were no others.
     SELECT t.*,
-           t.length OPERATOR(pg_catalog.=) 0
-               AND t.tat OPERATOR(pg_catalog.>) (t.now OPERATOR(pg_catalog.+) t.depth) AS beyond,
-           pg_catalog.bool_and(t.room OPERATOR(pg_catalog.>=) t.price
-                               AND coalesce(t.due OPERATOR(pg_catalog.>) t.now, true)) OVER (PARTITION BY t.request)
-           AND pg_catalog.count(*) OVER (PARTITION BY t.request) OPERATOR(pg_catalog.=)
-               (SELECT pg_catalog.count(*) FROM want AS w WHERE w.request OPERATOR(pg_catalog.=) t.request) AS admitted
+           CASE WHEN pg_catalog.bool_and(coalesce(t.due OPERATOR(pg_catalog.>) t.now, true)) OVER of_request
+                 AND pg_catalog.count(*) OVER of_request OPERATOR(pg_catalog.=) w.lines
+                THEN greatest(0, least(t.times, pg_catalog.min(t.room OPERATOR(pg_catalog./) t.price) OVER of_request))
+                ELSE 0 END AS alone
       FROM timed AS t
+      JOIN (SELECT w.request, pg_catalog.count(*) AS lines FROM want AS w GROUP BY w.request) AS w
+        ON w.request OPERATOR(pg_catalog.=) t.request
+    WINDOW of_request AS (PARTITION BY t.request)
+), behind AS MATERIALIZED (
+    -- What those before it may get, at most; and whether they have the key under another quota.
+    SELECT a.*,
+           coalesce(pg_catalog.sum(a.price OPERATOR(pg_catalog.*) a.alone) OVER before_it, 0)::pg_catalog.int8 AS ahead,
+           coalesce(pg_catalog.first_value(a.length) OVER of_key OPERATOR(pg_catalog.=) a.length
+                    AND pg_catalog.first_value(a.sliding) OVER of_key OPERATOR(pg_catalog.=) a.sliding
+                    AND pg_catalog.first_value(a.depth) OVER of_key OPERATOR(pg_catalog.=) a.depth, true) AS alike
+      FROM alone AS a
+    WINDOW of_key AS (PARTITION BY a.namespace, a.key ORDER BY a.alone OPERATOR(pg_catalog.=) 0, a.n),
+           before_it AS (PARTITION BY a.namespace, a.key ORDER BY a.n
+                         ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+), judged AS MATERIALIZED (
+    SELECT b.*,
+           CASE WHEN b.alone OPERATOR(pg_catalog.>) 0 AND pg_catalog.bool_and(b.alike) OVER of_request
+                THEN greatest(0, least(b.times,
+                         pg_catalog.min((b.room OPERATOR(pg_catalog.-) b.ahead) OPERATOR(pg_catalog./) b.price)
+                         OVER of_request))
+                ELSE 0 END AS taken
+      FROM behind AS b
+    WINDOW of_request AS (PARTITION BY b.request)
+), charged AS MATERIALIZED (
+    SELECT j.*,
+           pg_catalog.sum(j.price OPERATOR(pg_catalog.*) j.taken) OVER until_it AS sum
+      FROM judged AS j
+    WINDOW until_it AS (PARTITION BY j.namespace, j.key ORDER BY j.n)
+), changes AS MATERIALIZED (
+    -- What is written of each row, by the quota of the first of its lines that counts.
+    SELECT DISTINCT ON (c.namespace, c.key)
+           c.namespace, c.key, c.length, c.sliding, c.depth, c.tat, c.started, c.used, c.before, c.now, c.same, c.next,
+           (pg_catalog.sum(c.price OPERATOR(pg_catalog.*) c.taken) OVER of_key)::pg_catalog.int8 AS sum,
+           pg_catalog.min(CASE WHEN c.taken OPERATOR(pg_catalog.>) 0 AND c.id OPERATOR(pg_catalog.<>) 0
+                               THEN c.now OPERATOR(pg_catalog.+) c.ttl END) OVER of_key AS due,
+           c.length OPERATOR(pg_catalog.=) 0
+               AND c.tat OPERATOR(pg_catalog.>) (c.now OPERATOR(pg_catalog.+) c.depth) AS beyond
+      FROM charged AS c
+    WINDOW of_key AS (PARTITION BY c.namespace, c.key)
+     ORDER BY c.namespace, c.key, c.alone OPERATOR(pg_catalog.=) 0, c.n
+), reserved AS MATERIALIZED (
+    SELECT c.namespace, c.key, pg_catalog.array_agg(v.v ORDER BY c.n, v.j) AS parts
+      FROM charged AS c
+      CROSS JOIN LATERAL ROWS FROM (
+               pg_catalog.unnest(ARRAY[c.id, c.now, c.price, c.length, c.now OPERATOR(pg_catalog.+) c.ttl]))
+               WITH ORDINALITY AS v (v, j)
+     WHERE c.taken OPERATOR(pg_catalog.>) 0 AND c.id OPERATOR(pg_catalog.<>) 0
+     GROUP BY c.namespace, c.key
 ), updated AS (
     UPDATE lockapi.rate_limit AS l
-       SET tat = CASE WHEN NOT j.admitted THEN j.now OPERATOR(pg_catalog.+) j.depth
-                      WHEN j.length OPERATOR(pg_catalog.=) 0
-                      THEN greatest(j.now, least(j.tat, j.now OPERATOR(pg_catalog.+) j.depth))
-                           OPERATOR(pg_catalog.+) j.price
-                      ELSE CASE WHEN j.same THEN j.started
-                                WHEN j.next THEN j.started OPERATOR(pg_catalog.+) j.length
-                                ELSE j.now END
+       SET tat = CASE WHEN r.sum OPERATOR(pg_catalog.=) 0 THEN r.now OPERATOR(pg_catalog.+) r.depth
+                      WHEN r.length OPERATOR(pg_catalog.=) 0
+                      THEN greatest(r.now, least(r.tat, r.now OPERATOR(pg_catalog.+) r.depth))
+                           OPERATOR(pg_catalog.+) r.sum
+                      ELSE CASE WHEN r.same THEN r.started
+                                WHEN r.next THEN r.started OPERATOR(pg_catalog.+) r.length
+                                ELSE r.now END
                            OPERATOR(pg_catalog.+)
-                           CASE WHEN j.sliding THEN 2 OPERATOR(pg_catalog.*) j.length ELSE j.length END END,
-           taken = CASE WHEN j.admitted THEN 1 ELSE 0 END,
-           at = j.now,
-           started = CASE WHEN NOT j.admitted OR j.length OPERATOR(pg_catalog.=) 0 OR j.same THEN j.started
-                          WHEN j.next THEN j.started OPERATOR(pg_catalog.+) j.length
-                          ELSE j.now END,
-           used = CASE WHEN NOT j.admitted OR j.length OPERATOR(pg_catalog.=) 0 THEN j.used
-                       WHEN j.same THEN j.used OPERATOR(pg_catalog.+) j.price
-                       ELSE j.price END,
-           before = CASE WHEN NOT j.admitted OR j.length OPERATOR(pg_catalog.=) 0 OR j.same THEN j.before
-                         WHEN j.next THEN j.used
+                           CASE WHEN r.sliding THEN 2 OPERATOR(pg_catalog.*) r.length ELSE r.length END END,
+           taken = CASE WHEN r.sum OPERATOR(pg_catalog.>) 0 THEN 1 ELSE 0 END,
+           at = r.now,
+           started = CASE WHEN r.sum OPERATOR(pg_catalog.=) 0 OR r.length OPERATOR(pg_catalog.=) 0 OR r.same THEN r.started
+                          WHEN r.next THEN r.started OPERATOR(pg_catalog.+) r.length
+                          ELSE r.now END,
+           used = CASE WHEN r.sum OPERATOR(pg_catalog.=) 0 OR r.length OPERATOR(pg_catalog.=) 0 THEN r.used
+                       WHEN r.same THEN r.used OPERATOR(pg_catalog.+) r.sum
+                       ELSE r.sum END,
+           before = CASE WHEN r.sum OPERATOR(pg_catalog.=) 0 OR r.length OPERATOR(pg_catalog.=) 0 OR r.same THEN r.before
+                         WHEN r.next THEN r.used
                          ELSE 0 END,
-           due = CASE WHEN j.admitted AND j.id OPERATOR(pg_catalog.<>) 0
-                      THEN least(l.due, j.now OPERATOR(pg_catalog.+) j.ttl) ELSE l.due END,
-           reserved = CASE WHEN j.admitted AND j.id OPERATOR(pg_catalog.<>) 0
-                           THEN l.reserved OPERATOR(pg_catalog.||)
-                                ARRAY[j.id, j.now, j.price, j.length, j.now OPERATOR(pg_catalog.+) j.ttl]
-                           ELSE l.reserved END
-      FROM judged AS j
-     WHERE l.namespace OPERATOR(pg_catalog.=) j.namespace AND l.key OPERATOR(pg_catalog.=) j.key
-       AND l.namespace OPERATOR(pg_catalog.=) ANY ($2::pg_catalog.text[])
-       AND l.key OPERATOR(pg_catalog.=) ANY ($3::pg_catalog.text[])
-       AND (j.admitted OR j.beyond)
-    RETURNING j.n, l.tat, l.started, l.used, l.before
+           due = least(l.due, r.due),
+           reserved = CASE WHEN r.due IS NULL THEN l.reserved
+                           ELSE l.reserved OPERATOR(pg_catalog.||)
+                                (SELECT p.parts FROM reserved AS p
+                                  WHERE p.namespace OPERATOR(pg_catalog.=) r.namespace
+                                    AND p.key OPERATOR(pg_catalog.=) r.key) END
+      FROM changes AS r
+     WHERE l.namespace OPERATOR(pg_catalog.=) r.namespace AND l.key OPERATOR(pg_catalog.=) r.key
+       AND l.namespace OPERATOR(pg_catalog.=) ($2::pg_catalog.text[])[1] AND l.key OPERATOR(pg_catalog.=) ANY ($3::pg_catalog.text[])
+       AND (r.sum OPERATOR(pg_catalog.>) 0 OR r.beyond)
+    RETURNING l.namespace, l.key, l.tat, l.started, l.used, l.before
 )
 SELECT h.n,
-       CASE WHEN j.admitted THEN 1
-            WHEN j.due OPERATOR(pg_catalog.<=) j.now THEN -3
-            WHEN j.n IS NOT NULL THEN 0
+       CASE WHEN c.taken OPERATOR(pg_catalog.>) 0 THEN c.taken
+            WHEN c.due OPERATOR(pg_catalog.<=) c.now THEN -3
+            WHEN c.alone OPERATOR(pg_catalog.>) 0 THEN -1
+            WHEN c.n IS NOT NULL THEN 0
             WHEN h.overdue THEN -3
             WHEN NOT h.hope THEN 0
             WHEN h.absent THEN -2
             ELSE -1 END::pg_catalog.int8 AS outcome,
-       coalesce(u.tat, j.tat, h.tat, 0) AS tat,
-       coalesce(u.started, j.started, h.started, 0) AS started,
-       coalesce(u.used, j.used, h.used, 0) AS used,
-       coalesce(u.before, j.before, h.before, 0) AS before,
-       coalesce(j.blocked_until, h.blocked_until, 0) AS blocked_until,
-       coalesce(j.now, h.now) AS now
+       -- As if the requests of the batch had come one by one.
+       coalesce(CASE WHEN c.alike AND c.length OPERATOR(pg_catalog.=) 0
+                     THEN u.tat OPERATOR(pg_catalog.-) (r.sum OPERATOR(pg_catalog.-) c.sum) ELSE u.tat END,
+                c.tat, h.tat, 0)::pg_catalog.int8 AS tat,
+       coalesce(u.started, c.started, h.started, 0) AS started,
+       coalesce(CASE WHEN c.alike AND c.length OPERATOR(pg_catalog.>) 0
+                     THEN u.used OPERATOR(pg_catalog.-) (r.sum OPERATOR(pg_catalog.-) c.sum) ELSE u.used END,
+                c.used, h.used, 0)::pg_catalog.int8 AS used,
+       coalesce(u.before, c.before, h.before, 0) AS before,
+       coalesce(c.blocked_until, h.blocked_until, 0) AS blocked_until,
+       coalesce(c.now, h.now) AS now
   FROM hoped AS h
-  LEFT JOIN judged AS j ON j.n OPERATOR(pg_catalog.=) h.n
-  LEFT JOIN updated AS u ON u.n OPERATOR(pg_catalog.=) h.n
+  LEFT JOIN charged AS c ON c.n OPERATOR(pg_catalog.=) h.n
+  LEFT JOIN changes AS r ON r.namespace OPERATOR(pg_catalog.=) c.namespace AND r.key OPERATOR(pg_catalog.=) c.key
+  LEFT JOIN updated AS u ON u.namespace OPERATOR(pg_catalog.=) c.namespace AND u.key OPERATOR(pg_catalog.=) c.key

@@ -135,6 +135,7 @@ pub(crate) fn charge(namespace: &str, policy: &Policy, wants: &[Want]) -> Result
     Ok(Charge {
         namespace: namespace.to_owned(),
         lines,
+        times: 1,
         relaxed: policy.relaxed,
     })
 }

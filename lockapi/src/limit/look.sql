@@ -8,4 +8,4 @@ SELECT w.n, coalesce(l.tat, 0) AS tat, coalesce(l.started, 0) AS started, coales
        lockapi.clock() AS now
   FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS w (namespace, key, n)
   LEFT JOIN lockapi.rate_limit AS l ON l.namespace = w.namespace AND l.key = w.key
-                                   AND l.namespace = ANY ($1::text[]) AND l.key = ANY ($2::text[])
+                                   AND l.namespace = ($1::text[])[1] AND l.key = ANY ($2::text[])

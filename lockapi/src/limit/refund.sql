@@ -1,31 +1,33 @@
 -- Gives back what was taken.
 --
 -- Promises: what has flowed back since it was taken is not given back a second time, so what others
--- have taken meanwhile stays taken. Of several requests for a key the first counts; the others, and
--- nobody else, are told to ask again.
+-- have taken meanwhile stays taken. All requests for a key count.
 -- Index: the primary key of rate_limit; no indexed column changes, so the update is HOT.
 -- Race: the arithmetic is done on the latest version of the row, in the order of the keys. A request
 -- must not be repeated when its answer is lost.
 WITH want AS MATERIALIZED (
-    SELECT DISTINCT ON (w.namespace COLLATE "C", w.key COLLATE "C") w.*
+    SELECT w.namespace COLLATE "C" AS namespace, w.key COLLATE "C" AS key,
+           pg_catalog.array_agg(w.price) AS prices, pg_catalog.array_agg(w.length) AS lengths,
+           pg_catalog.array_agg(w.at) AS ats
       FROM unnest($1::text[], $2::text[], $3::int8[], $4::int8[], $5::int8[])
-           WITH ORDINALITY AS w (namespace, key, price, length, at, n)
-     ORDER BY w.namespace COLLATE "C", w.key COLLATE "C", w.n
+           AS w (namespace, key, price, length, at)
+     GROUP BY 1, 2
+     ORDER BY 1, 2
 ), refunded AS (
     UPDATE lockapi.rate_limit AS l
-       SET tat = CASE WHEN w.length = 0
-                      THEN l.tat - greatest(0, w.price - greatest(0, lockapi.clock() - w.at))
-                      ELSE l.tat END,
-           used = CASE WHEN w.length > 0 AND w.at >= l.started
-                       THEN greatest(0, l.used - w.price) ELSE l.used END,
-           before = CASE WHEN w.length > 0 AND w.at < l.started AND w.at >= l.started - w.length
-                         THEN greatest(0, l.before - w.price) ELSE l.before END
+       SET (tat, used, before) = (
+               SELECT l.tat - coalesce(pg_catalog.sum(greatest(0, b.price - greatest(0, lockapi.clock() - b.at)))
+                                       FILTER (WHERE b.length = 0), 0)::int8,
+                      greatest(0, l.used - coalesce(pg_catalog.sum(b.price)
+                                                    FILTER (WHERE b.length > 0 AND b.at >= l.started), 0)::int8),
+                      greatest(0, l.before - coalesce(pg_catalog.sum(b.price)
+                                                      FILTER (WHERE b.length > 0 AND b.at < l.started
+                                                                AND b.at >= l.started - b.length), 0)::int8)
+                 FROM unnest(w.prices, w.lengths, w.ats) AS b (price, length, at))
       FROM want AS w
      WHERE l.namespace = w.namespace AND l.key = w.key
-       AND l.namespace = ANY (ARRAY(SELECT x.namespace FROM want AS x))
-       AND l.key = ANY (ARRAY(SELECT x.key FROM want AS x))
-    RETURNING w.n
+       AND l.namespace = ($1::text[])[1] AND l.key = ANY (ARRAY(SELECT x.key FROM want AS x))
+    RETURNING 1
 )
-SELECT w.n, true AS done
-  FROM want AS w
- WHERE (SELECT pg_catalog.count(*) FROM refunded) >= 0
+SELECT w.n, (SELECT pg_catalog.count(*) FROM refunded) >= 0 AS done
+  FROM unnest($1::text[]) WITH ORDINALITY AS w (namespace, n)

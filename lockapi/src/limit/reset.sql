@@ -10,15 +10,14 @@ WITH want AS MATERIALIZED (
     SELECT l.namespace, l.key
       FROM want AS w
       JOIN lockapi.rate_limit AS l ON l.namespace = w.namespace AND l.key = w.key
-                                  AND l.namespace = ANY ($1::text[]) AND l.key = ANY ($2::text[])
+                                  AND l.namespace = ($1::text[])[1] AND l.key = ANY ($2::text[])
      ORDER BY l.namespace, l.key
        FOR UPDATE OF l
 ), gone AS (
     DELETE FROM lockapi.rate_limit AS l
      USING (SELECT DISTINCT k.namespace, k.key FROM locked AS k) AS k
      WHERE l.namespace = k.namespace AND l.key = k.key
-       AND l.namespace = ANY (ARRAY(SELECT x.namespace FROM locked AS x))
-       AND l.key = ANY (ARRAY(SELECT x.key FROM locked AS x))
+       AND l.namespace = ($1::text[])[1] AND l.key = ANY (ARRAY(SELECT x.key FROM locked AS x))
     RETURNING 1
 )
 SELECT w.n, (SELECT pg_catalog.count(*) FROM gone) >= 0 AS done

@@ -17,8 +17,7 @@ WITH want AS MATERIALIZED (
       FROM want AS w
       JOIN lockapi.rate_limit AS l
         ON l.namespace OPERATOR(pg_catalog.=) w.namespace AND l.key OPERATOR(pg_catalog.=) w.key
-       AND l.namespace OPERATOR(pg_catalog.=) ANY ($1::pg_catalog.text[])
-       AND l.key OPERATOR(pg_catalog.=) ANY ($2::pg_catalog.text[])
+       AND l.namespace OPERATOR(pg_catalog.=) ($1::pg_catalog.text[])[1] AND l.key OPERATOR(pg_catalog.=) ANY ($2::pg_catalog.text[])
      ORDER BY l.namespace, l.key
        FOR UPDATE OF l
 ), timed AS MATERIALIZED (
@@ -69,8 +68,7 @@ WITH want AS MATERIALIZED (
                         WHERE p.n OPERATOR(pg_catalog.=) s.n AND NOT p.ended)
       FROM summed AS s
      WHERE l.namespace OPERATOR(pg_catalog.=) s.namespace AND l.key OPERATOR(pg_catalog.=) s.key
-       AND l.namespace OPERATOR(pg_catalog.=) ANY ($1::pg_catalog.text[])
-       AND l.key OPERATOR(pg_catalog.=) ANY ($2::pg_catalog.text[])
+       AND l.namespace OPERATOR(pg_catalog.=) ($1::pg_catalog.text[])[1] AND l.key OPERATOR(pg_catalog.=) ANY ($2::pg_catalog.text[])
        AND EXISTS (SELECT FROM parts AS p WHERE p.n OPERATOR(pg_catalog.=) s.n AND p.ended)
     RETURNING s.n
 )

@@ -9,8 +9,8 @@
 WITH part AS MATERIALIZED (
     SELECT l.namespace, l.key, l.tat
       FROM lockapi.rate_limit AS l
-     WHERE (l.namespace, l.key) > ($1::text, $2::text)
-     ORDER BY l.namespace, l.key
+     WHERE (l.key, l.namespace) > ($2::text, $1::text)
+     ORDER BY l.key, l.namespace
      LIMIT $3::int8
 ), idle AS MATERIALIZED (
     SELECT i.place
@@ -36,4 +36,4 @@ SELECT (SELECT pg_catalog.count(*) FROM gone) AS deleted,
   FROM (SELECT) AS one
   LEFT JOIN LATERAL (
        SELECT p.namespace, p.key FROM part AS p
-        ORDER BY p.namespace DESC, p.key DESC LIMIT 1) AS p ON true
+        ORDER BY p.key DESC, p.namespace DESC LIMIT 1) AS p ON true

@@ -6,6 +6,7 @@ use std::ops::Bound::{Excluded, Unbounded};
 use super::charge::{Charge, Line};
 use super::judged::{Judged, Outcome};
 use super::level::{Level, Reserved};
+use super::quota::Quota;
 use super::take::Take;
 use super::upkeep::{Block, Refund, Settle};
 
@@ -56,51 +57,146 @@ impl Limits {
         }
     }
 
-    pub(crate) fn charge(&mut self, want: &Charge, now: i64) -> Vec<Judged> {
-        let levels: Vec<_> = want
-            .lines
-            .iter()
-            .map(|line| self.level(&want.namespace, &line.key))
-            .collect();
-        let lines = || want.lines.iter().zip(&levels);
-        let overdue = lines().any(|(_, level)| is_overdue(level, now));
-        let fits = lines().all(|(line, level)| level.fits(&line.quota, line.price(), now) > 0);
-        let hope = lines().all(|(line, level)| {
-            level.is_beyond(&line.quota, now) || level.fits(&line.quota, line.price(), now) > 0
-        });
-        let known = |line: &Line| {
-            let place = (want.namespace.clone(), line.key.clone());
-            self.rows.contains_key(&place)
-        };
-        let incomplete = !want.lines.iter().all(known);
-        let outcomes: Vec<_> = lines()
-            .map(|(line, level)| match () {
-                () if is_overdue(level, now) => Outcome::Overdue,
-                () if overdue || !hope => Outcome::Refused,
-                () if !known(line) => Outcome::Absent,
-                () if incomplete => Outcome::Again,
-                () if fits => Outcome::Taken(1),
-                () => Outcome::Refused,
-            })
-            .collect();
-        let settled = !overdue && hope && !incomplete;
-        want.lines
-            .iter()
-            .zip(levels)
-            .zip(outcomes)
-            .map(|((line, mut level), outcome)| {
-                if settled && (fits || level.is_beyond(&line.quota, now)) {
-                    charge(&mut level, line, fits, now);
-                    let place = (want.namespace.clone(), line.key.clone());
-                    self.rows.insert(place, level.clone());
+    /// Charges a batch, in which requests may have keys in common: one is admitted if it fits behind
+    /// all that those before it may get.
+    pub(crate) fn charge(&mut self, batch: &[Charge], now: i64) -> Vec<Vec<Judged>> {
+        let hopes: Vec<_> = batch.iter().map(|want| self.hope(want, now)).collect();
+        let mut keys: BTreeMap<(String, String), Charged> = BTreeMap::new();
+        for (want, alone) in batch.iter().zip(&hopes) {
+            for line in want.lines.iter().filter(|_| alone.is_some()) {
+                let key = keys.entry(place(want, line)).or_insert_with(|| Charged {
+                    before: self.level(&want.namespace, &line.key),
+                    quota: None,
+                    first: line.quota,
+                    ahead: 0,
+                    sum: 0,
+                });
+                if *alone > Some(0) {
+                    key.quota.get_or_insert(line.quota);
                 }
-                Judged {
+            }
+        }
+        let mut answers = Vec::new();
+        for (want, alone) in batch.iter().zip(&hopes) {
+            let Some(alone) = *alone else {
+                answers.push((self.not_tried(want, now), Vec::new()));
+                continue;
+            };
+            let fits = |line: &Line| {
+                let key = &keys[&place(want, line)];
+                let alike = key.quota == Some(line.quota);
+                let room = key.before.room(&line.quota, now) - key.ahead;
+                if alike { room / line.price() } else { 0 }
+            };
+            let taken = want.lines.iter().map(fits).min().unwrap_or(0);
+            let taken = if alone > 0 {
+                taken.clamp(0, want.times)
+            } else {
+                0
+            };
+            let mut judged = Vec::new();
+            let mut sums = Vec::new();
+            for line in &want.lines {
+                let Some(key) = keys.get_mut(&place(want, line)) else {
+                    continue;
+                };
+                key.ahead += line.price() * alone;
+                key.sum += line.price() * taken;
+                sums.push(key.sum);
+                let outcome = match (taken, alone) {
+                    (1.., _) => Outcome::Taken(taken),
+                    (_, 1..) => Outcome::Again,
+                    _ => Outcome::Refused,
+                };
+                let level = key.before.clone();
+                judged.push(Judged {
                     outcome,
                     level,
                     now,
+                });
+            }
+            answers.push((judged, sums));
+        }
+        for ((namespace, key), charged) in &keys {
+            let quota = charged.quota.unwrap_or(charged.first);
+            let Some(level) = self.row(namespace, key) else {
+                continue;
+            };
+            if charged.sum > 0 {
+                level.take(&quota, charged.sum, now);
+            } else {
+                level.heal(&quota, now);
+            }
+        }
+        let mut all = Vec::new();
+        for (want, (mut judged, sums)) in batch.iter().zip(answers) {
+            for ((line, judged), sum) in want.lines.iter().zip(&mut judged).zip(sums) {
+                let charged = &keys[&place(want, line)];
+                let Some(level) = self.row(&want.namespace, &line.key) else {
+                    continue;
+                };
+                judged.level = level.clone();
+                if charged.quota.unwrap_or(charged.first) == line.quota {
+                    // As if the requests of the batch had come one by one.
+                    let later = charged.sum - sum;
+                    match line.quota.window() {
+                        0 => judged.level.tat -= later,
+                        _ => judged.level.used -= later,
+                    }
                 }
-            })
-            .collect()
+                if line.id != 0 && matches!(judged.outcome, Outcome::Taken(_)) {
+                    level.reserved.push(Reserved {
+                        id: line.id,
+                        at: now,
+                        price: line.price(),
+                        window: line.quota.window(),
+                        expires: now.saturating_add(line.ttl),
+                    });
+                }
+            }
+            all.push(judged);
+        }
+        all
+    }
+
+    /// How often a request would fit if it were alone; `None` if what is there decides already.
+    fn hope(&self, want: &Charge, now: i64) -> Option<i64> {
+        let mut alone = want.times;
+        for line in &want.lines {
+            let level = self.row_of(&want.namespace, &line.key)?;
+            let fits = level.fits(&line.quota, line.price(), now);
+            if is_overdue(&level, now) || (fits == 0 && !level.is_beyond(&line.quota, now)) {
+                return None;
+            }
+            alone = alone.min(fits);
+        }
+        Some(alone)
+    }
+
+    /// The answer to a request that nothing is locked for.
+    fn not_tried(&self, want: &Charge, now: i64) -> Vec<Judged> {
+        let level = |line: &Line| self.level(&want.namespace, &line.key);
+        let known = |line: &Line| self.row_of(&want.namespace, &line.key).is_some();
+        let hope = want.lines.iter().all(|line| {
+            let level = level(line);
+            let fits = level.fits(&line.quota, line.price(), now) > 0;
+            (fits || level.is_beyond(&line.quota, now)) && !is_overdue(&level, now)
+        });
+        let judge = |line: &Line| {
+            let level = level(line);
+            let outcome = match () {
+                () if is_overdue(&level, now) => Outcome::Overdue,
+                () if !hope => Outcome::Refused,
+                () if !known(line) => Outcome::Absent,
+                () => Outcome::Again,
+            };
+            Judged {
+                outcome,
+                level,
+                now,
+            }
+        };
+        want.lines.iter().map(judge).collect()
     }
 
     pub(crate) fn ensure(&mut self, namespace: &str, key: &str) {
@@ -174,19 +270,19 @@ fn is_overdue(level: &Level, now: i64) -> bool {
     level.due() <= now
 }
 
-fn charge(level: &mut Level, line: &Line, fits: bool, now: i64) {
-    if !fits {
-        level.heal(&line.quota, now);
-        return;
-    }
-    level.take(&line.quota, line.price(), now);
-    if line.id != 0 {
-        level.reserved.push(Reserved {
-            id: line.id,
-            at: now,
-            price: line.price(),
-            window: line.quota.window(),
-            expires: now.saturating_add(line.ttl),
-        });
-    }
+fn place(want: &Charge, line: &Line) -> (String, String) {
+    (want.namespace.clone(), line.key.clone())
+}
+
+/// A row that a batch charges.
+struct Charged {
+    before: Level,
+    /// The quota of the first line that fits alone: those of another quota have to ask again.
+    quota: Option<Quota>,
+    /// The quota of the first line.
+    first: Quota,
+    /// What the lines so far may get, at most.
+    ahead: i64,
+    /// What the lines so far got.
+    sum: i64,
 }

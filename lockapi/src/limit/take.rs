@@ -25,6 +25,8 @@ pub struct Take {
     pub times: i64,
     /// Whether the commit need not wait for the disk.
     pub relaxed: bool,
+    /// Whether it is probably refused, so that a look is enough.
+    pub look: bool,
 }
 
 impl Take {

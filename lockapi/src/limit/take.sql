@@ -30,8 +30,7 @@ WITH want AS MATERIALIZED (
                        OFFSET 0) AS f)
       FROM want AS w
      WHERE l.namespace = w.namespace AND l.key = w.key
-       AND l.namespace = ANY (ARRAY(SELECT x.namespace FROM want AS x))
-       AND l.key = ANY (ARRAY(SELECT x.key FROM want AS x))
+       AND l.namespace = ($1::text[])[1] AND l.key = ANY (ARRAY(SELECT x.key FROM want AS x))
        AND (l.tat + w.price <= lockapi.clock() + w.depth OR l.tat > lockapi.clock() + w.depth)
        AND (l.blocked_until IS NULL OR l.blocked_until <= lockapi.clock())
        AND (l.due IS NULL OR l.due > lockapi.clock())

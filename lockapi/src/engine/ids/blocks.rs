@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use tokio::sync::oneshot;
 
 use crate::engine::Core;
-use crate::engine::lane::ended;
+use crate::engine::batcher::ended;
 use crate::error::{Error, ErrorKind, Result};
 use crate::id::{IdGen, Ids, NextBlock, Terms};
 use crate::seam::Connector;
@@ -54,7 +54,7 @@ impl<C: Connector> Handle<C> {
             size: self.size.cast_signed(),
         };
         let (state, size) = (Arc::clone(&self.state), self.size);
-        self.core.lane.submit(next, move |outcome| {
+        self.core.batcher.submit(next, move |outcome| {
             let mut state = lock(&state);
             let outcome = outcome.and_then(|first| {
                 let message = "the sequence has come to its end";

@@ -7,27 +7,25 @@ mod snowflake;
 use std::sync::Arc;
 
 use super::Core;
-use super::piles::Queued;
+use super::batcher::Queued;
 use crate::id::{ClaimWorker, IdGen, Kind, NextBlock, ReleaseWorker, RenewWorker, Terms};
 use crate::seam::Connector;
 
 impl Queued for ReleaseWorker {
-    const TURN: u8 = 5;
     const NAME: &'static str = "release";
+    const GIVES_BACK: bool = true;
 }
 
 impl Queued for RenewWorker {
-    const TURN: u8 = 6;
     const NAME: &'static str = "renew";
+    const GIVES_BACK: bool = true;
 }
 
 impl Queued for ClaimWorker {
-    const TURN: u8 = 7;
     const NAME: &'static str = "claim";
 }
 
 impl Queued for NextBlock {
-    const TURN: u8 = 8;
     const NAME: &'static str = "next_block";
 }
 

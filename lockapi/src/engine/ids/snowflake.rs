@@ -9,9 +9,9 @@ use tokio::sync::oneshot;
 
 use super::counter::{Counter, Obstacle};
 use crate::engine::Core;
+use crate::engine::batcher::{Batcher, ended};
 use crate::engine::clock::Time;
 use crate::engine::keeper::Keeper;
-use crate::engine::lane::{Lane, ended};
 use crate::error::{Error, ErrorKind, Result};
 use crate::id::{
     ClaimWorker, ClaimedWorker, IdGen, Ids, Layout, ReleaseWorker, RenewWorker, RenewedWorker,
@@ -44,7 +44,7 @@ impl<C: Connector> Handle<C> {
             name: name.into(),
             layout,
             terms,
-            lane: Arc::clone(&core.lane),
+            batcher: Arc::clone(&core.batcher),
             keeper: core.links.keeper.clone(),
             counter: Counter::new(layout),
             state: Mutex::default(),
@@ -111,7 +111,7 @@ struct Source<C: Connector> {
     name: Arc<str>,
     layout: Layout,
     terms: Terms,
-    lane: Arc<Lane<C>>,
+    batcher: Arc<Batcher<C>>,
     keeper: Keeper,
     counter: Counter,
     state: Mutex<State>,
@@ -199,7 +199,7 @@ impl<C: Connector> Source<C> {
         let Some(this) = self.this.upgrade() else {
             return;
         };
-        self.lane.submit(claim, move |outcome| {
+        self.batcher.submit(claim, move |outcome| {
             this.claimed(token, tries, outcome);
         });
     }
@@ -299,7 +299,7 @@ impl<C: Connector> Source<C> {
         let Some(this) = self.this.upgrade() else {
             return;
         };
-        self.lane.submit(renew, move |outcome| {
+        self.batcher.submit(renew, move |outcome| {
             this.renewed(claim, sent, outcome);
         });
     }
@@ -383,7 +383,7 @@ impl<C: Connector> Source<C> {
             floor,
         };
         // When this fails it ends by itself.
-        self.lane.submit(release, drop);
+        self.batcher.submit(release, drop);
     }
 
     fn end_of_time(&self) -> Error {

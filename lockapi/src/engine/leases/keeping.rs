@@ -6,8 +6,8 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::{Entry, Leases, State, kind, lost};
+use crate::engine::batcher::ended;
 use crate::engine::clock::Time;
-use crate::engine::lane::ended;
 use crate::error::Result;
 use crate::lease::{Release, Renew};
 use crate::seam::Connector;
@@ -185,7 +185,7 @@ impl<C: Connector> Leases<C> {
             fence,
         };
         // When this fails it ends by itself.
-        self.lane.submit(release, drop);
+        self.batcher.submit(release, drop);
     }
 
     /// Renews now, at the caller's wish.

@@ -18,10 +18,10 @@ use keeping::{deadline, first_look};
 use line::Lines;
 pub(super) use requests::answer_limit;
 
+use super::batcher::Batcher;
+use super::batcher::Repeated;
 use super::clock::Time;
 use super::keeper::Keeper;
-use super::lane::Lane;
-use super::piles::Repeated;
 use super::sweeps::Sweeps;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hold::Hold;
@@ -141,9 +141,9 @@ impl State {
 /// The leases of a process on one database.
 pub(crate) struct Leases<C: Connector> {
     state: Mutex<State>,
-    pub(crate) lane: Arc<Lane<C>>,
+    pub(crate) batcher: Arc<Batcher<C>>,
     /// A renewal waits behind nothing but renewals, and releases of what is being renewed.
-    renewals: Arc<Lane<C>>,
+    renewals: Arc<Batcher<C>>,
     sweeps: Arc<Sweeps<C>>,
     pub(crate) keeper: Keeper,
     /// Wakes local waiters when a lease of their bucket was released here.
@@ -154,14 +154,14 @@ pub(crate) struct Leases<C: Connector> {
 
 impl<C: Connector> Leases<C> {
     pub(crate) fn new(
-        lane: Arc<Lane<C>>,
-        renewals: Arc<Lane<C>>,
+        batcher: Arc<Batcher<C>>,
+        renewals: Arc<Batcher<C>>,
         sweeps: Arc<Sweeps<C>>,
         keeper: Keeper,
     ) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
             state: Mutex::default(),
-            lane,
+            batcher,
             renewals,
             sweeps,
             keeper,
@@ -188,7 +188,7 @@ impl<C: Connector> Leases<C> {
                     Err(error) => return answered(Err(error)),
                 };
                 let number = acquire.acquisition;
-                self.lane.submit_told(acquire, move |outcome, repeated| {
+                self.batcher.submit_told(acquire, move |outcome, repeated| {
                     let outcome = outcome.map(|acquired| match acquired {
                         Acquired::Granted(fence) => Ok((fence, Arc::from([slot]))),
                         Acquired::Held(left) => Err(Refused::new(false, left)),
@@ -202,7 +202,7 @@ impl<C: Connector> Leases<C> {
                     Err(error) => return answered(Err(error)),
                 };
                 let number = take.acquisition;
-                self.lane.submit_told(take, move |outcome, repeated| {
+                self.batcher.submit_told(take, move |outcome, repeated| {
                     let outcome = outcome.map(|taken| match taken {
                         Taken::Granted { fence, slots } => Ok((fence, slots)),
                         Taken::Refused { again, held_for } => Err(Refused::new(again, held_for)),

@@ -52,7 +52,7 @@ impl<C: Connector> Leases<C> {
         let lane = if entry.renewing > 0 {
             &self.renewals
         } else {
-            &self.lane
+            &self.batcher
         };
         lane.submit(release, move |outcome| {
             let repeat = outcome.as_ref().is_err_and(|error| {
@@ -96,7 +96,7 @@ impl<C: Connector> Leases<C> {
         };
         let now = self.keeper.now();
         let ttl = asked.terms.ttl();
-        let looks = LOOKS.max(self.lane.timeout() * LOOKS_TIMEOUTS);
+        let looks = LOOKS.max(self.batcher.timeout() * LOOKS_TIMEOUTS);
         self.send_abandon(abandon, now + looks.min(ttl), now + ttl);
     }
 
@@ -104,7 +104,7 @@ impl<C: Connector> Leases<C> {
     /// after `ends` it has ended by itself.
     fn send_abandon(self: &Arc<Self>, abandon: Abandon, seen: Time, ends: Time) {
         let leases = Arc::clone(self);
-        self.lane.submit(abandon.clone(), move |outcome| {
+        self.batcher.submit(abandon.clone(), move |outcome| {
             let again = leases.keeper.now() + RELEASE_AGAIN;
             let until = if outcome.is_ok() { seen } else { ends };
             let last = again >= until;
@@ -128,7 +128,7 @@ impl<C: Connector> Leases<C> {
         if *slots == [slot::LEADER] {
             let topic = topic(namespace, key);
             // Who was not notified looks.
-            self.lane.submit(Notify(topic), drop);
+            self.batcher.submit(Notify(topic), drop);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::engine::piles::Queued;
+use crate::engine::batcher::Queued;
 use crate::lease::{Abandon, Acquire, Peek, Release, Renew, Take};
 
 /// The part of a lease that the answer to its renewal may take, and at least so long. The first
@@ -18,13 +18,13 @@ pub(in crate::engine) fn answer_limit(lease: i64) -> Duration {
 }
 
 impl Queued for Abandon {
-    const TURN: u8 = 0;
     const NAME: &'static str = "release";
+    const GIVES_BACK: bool = true;
 }
 
 impl Queued for Release {
-    const TURN: u8 = 0;
     const NAME: &'static str = "release";
+    const GIVES_BACK: bool = true;
 
     fn weight(&self) -> usize {
         self.slots.len()
@@ -32,8 +32,8 @@ impl Queued for Release {
 }
 
 impl Queued for Renew {
-    const TURN: u8 = 1;
     const NAME: &'static str = "renew";
+    const GIVES_BACK: bool = true;
 
     fn limit(&self) -> Option<Duration> {
         Some(answer_limit(self.ttl))
@@ -45,12 +45,10 @@ impl Queued for Renew {
 }
 
 impl Queued for Acquire {
-    const TURN: u8 = 2;
     const NAME: &'static str = "acquire";
 }
 
 impl Queued for Take {
-    const TURN: u8 = 2;
     const NAME: &'static str = "take";
 
     fn weight(&self) -> usize {
@@ -59,6 +57,5 @@ impl Queued for Take {
 }
 
 impl Queued for Peek {
-    const TURN: u8 = 3;
     const NAME: &'static str = "peek";
 }

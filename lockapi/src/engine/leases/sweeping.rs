@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Leases;
-use crate::engine::piles::{ALONE, Queued};
+use crate::engine::batcher::{ALONE, Queued};
 use crate::engine::sweeps::{PART, Sweeping};
 use crate::lease::Sweep;
 use crate::mutex::SweepMarks;
@@ -13,7 +13,6 @@ use crate::seam::{Connector, Swept};
 const EVERY: Duration = Duration::from_mins(30);
 
 impl Queued for Sweep {
-    const TURN: u8 = 0;
     const NAME: &'static str = "sweep";
 
     fn weight(&self) -> usize {
@@ -31,7 +30,6 @@ impl Sweeping for Sweep {
 }
 
 impl Queued for SweepMarks {
-    const TURN: u8 = 0;
     const NAME: &'static str = "sweep";
 
     fn weight(&self) -> usize {

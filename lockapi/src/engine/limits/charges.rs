@@ -1,152 +1,162 @@
-//! Requests of several limits, as they wait for their statement.
+//! Requests of several limits, as they travel.
 
-use std::any::Any;
-use std::collections::{HashSet, VecDeque};
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hash, Hasher};
 
-use super::super::link::Link;
-use super::super::piles::{self, Pile, Served, divide};
-use super::takes::{contended, expire};
+use rustc_hash::FxBuildHasher;
+
+use super::hash;
+use super::takes::{TRIES, contended, expire};
+use crate::engine::batcher::{Batch, Caller, Callers, Queued};
+use crate::engine::link::Link;
 use crate::error::Failure;
 use crate::limit::{Charge, Ensure, Judged, Outcome};
 use crate::seam::Connection;
 
-/// The most lines in one statement, unless one request has more.
-const MAX_LINES: usize = 1024;
-/// How often a request is repeated whose rows others changed meanwhile.
-const TRIES: u32 = 100;
+impl Queued for Charge {
+    const NAME: &'static str = "check";
+    /// What was taken twice is a loss to the caller, and no more than that.
+    const REPEATABLE: bool = true;
 
-pub(super) type Reply = piles::Reply<Vec<Judged>>;
-
-struct Request {
-    charge: Charge,
-    reply: Reply,
-    tries: u32,
-}
-
-/// The requests that wait; `RELAXED` ones do not wait for the disk.
-#[derive(Default)]
-pub(super) struct Charges<const RELAXED: bool>(VecDeque<Request>);
-
-impl<const RELAXED: bool> Charges<RELAXED> {
-    pub(super) fn add(&mut self, charge: Charge, reply: Reply) {
-        self.0.push_back(Request {
-            charge,
-            reply,
-            tries: 0,
-        });
+    fn class(&self) -> u32 {
+        u32::from(self.relaxed)
     }
 
-    /// The requests of the next statement, no two of which have a key in common. Who comes after one
-    /// that has to wait does not overtake it.
-    fn draw(&mut self) -> Vec<Request> {
-        let mut keys = HashSet::new();
-        let mut lines = 0;
-        let mut drawn = Vec::new();
-        let mut left = VecDeque::new();
-        for request in std::mem::take(&mut self.0) {
-            let of = || request.charge.lines.iter().map(|line| line.key.clone());
-            let fits = drawn.is_empty() || lines + request.charge.lines.len() <= MAX_LINES;
-            let apart = of().all(|key| !keys.contains(&key));
-            keys.extend(of());
-            if fits && apart {
-                lines += request.charge.lines.len();
-                drawn.push(request);
-            } else {
-                left.push_back(request);
-            }
+    fn weight(&self) -> usize {
+        self.lines.len()
+    }
+
+    fn places(&self) -> impl Iterator<Item = u64> {
+        self.lines.iter().map(|line| hash(&line.key))
+    }
+
+    /// Reservations are each their own.
+    fn identity(&self) -> Option<u64> {
+        if self.lines.iter().any(|line| line.id != 0) {
+            return None;
         }
-        self.0 = left;
-        drawn
-    }
-}
-
-impl<const RELAXED: bool, N: Connection + 'static> Pile<N> for Charges<RELAXED> {
-    fn as_any(&mut self) -> &mut dyn Any {
-        self
+        let mut hasher = FxBuildHasher.build_hasher();
+        for line in &self.lines {
+            (&line.key, line.cost).hash(&mut hasher);
+        }
+        Some(hasher.finish())
     }
 
-    fn serve<'a>(&'a mut self, link: &'a mut Link<N>) -> Served<'a> {
-        Box::pin(async move {
-            let drawn = self.draw();
-            let charges: Vec<_> = drawn.iter().map(|one| one.charge.clone()).collect();
-            let answers = match link.perform(&charges).await {
-                Ok(answers) => answers,
-                Err(failure) => {
-                    for request in drawn.into_iter().rev() {
-                        self.0.push_front(request);
-                    }
-                    return Err(failure);
-                }
-            };
-            let (mut absent, mut overdue) = (Vec::new(), Vec::new());
-            for (mut request, judged) in drawn.into_iter().zip(answers) {
-                let mut again = false;
-                let namespace = &request.charge.namespace;
-                for (line, judged) in request.charge.lines.iter().zip(&judged) {
-                    match judged.outcome {
-                        Outcome::Taken(_) | Outcome::Refused => continue,
-                        Outcome::Again => {}
-                        Outcome::Absent => absent.push(Ensure {
+    fn is_like(&self, other: &Self) -> bool {
+        self.lines == other.lines
+    }
+
+    fn times(&mut self) -> Option<&mut i64> {
+        Some(&mut self.times)
+    }
+
+    async fn serve<N: Connection>(
+        batch: &mut Batch<Self>,
+        link: &mut Link<N>,
+    ) -> Result<(), Failure> {
+        let answers = link.perform(&batch.asked).await?;
+        let shared = shared(&batch.asked);
+        let (mut absent, mut overdue) = (Vec::new(), Vec::new());
+        for (at, ((mut charge, mut callers), judged)) in batch.take().zip(answers).enumerate() {
+            let mut taken = charge.times;
+            let mut again = false;
+            let namespace = &charge.namespace;
+            for (line, judged) in charge.lines.iter().zip(&judged) {
+                match judged.outcome {
+                    Outcome::Taken(times) => taken = taken.min(times),
+                    Outcome::Refused => taken = 0,
+                    Outcome::Again => again = true,
+                    Outcome::Absent => {
+                        again = true;
+                        absent.push(Ensure {
                             namespace: namespace.clone(),
                             key: line.key.clone(),
-                        }),
-                        Outcome::Overdue => overdue.push(expire(namespace, &line.key)),
+                        });
                     }
-                    again = true;
-                }
-                if !again {
-                    request.reply.send(Ok(judged));
-                } else if request.tries == TRIES {
-                    request.reply.send(Err(contended("check")));
-                } else {
-                    request.tries += 1;
-                    self.0.push_front(request);
+                    Outcome::Overdue => {
+                        again = true;
+                        overdue.push(expire(namespace, &line.key));
+                    }
                 }
             }
-            if !absent.is_empty() {
-                link.perform(&absent).await?;
+            if !again {
+                // For the rest there was no room, unless others of the statement may have had it.
+                let decided = taken == 0 || !shared[at];
+                let left = deal(&charge, callers, taken, decided, &judged);
+                let Some((left, times)) = left else { continue };
+                (callers, charge.times) = (left, times);
             }
-            if !overdue.is_empty() {
-                link.perform(&overdue).await?;
-            }
-            Ok(())
-        })
-    }
-
-    fn split(&mut self, parts: usize) -> Vec<Box<dyn Pile<N>>> {
-        divide(self.draw(), parts)
-            .map(|part| -> Box<dyn Pile<N>> { Box::new(Self(part.into())) })
-            .collect()
-    }
-
-    fn join(&mut self, fresh: &mut dyn Pile<N>) {
-        let Some(fresh) = fresh.as_any().downcast_mut::<Self>() else {
-            return;
-        };
-        let lines = self.0.iter().flat_map(|request| &request.charge.lines);
-        let keys: HashSet<_> = lines.map(|line| line.key.clone()).collect();
-        for request in std::mem::take(&mut fresh.0) {
-            let mut lines = request.charge.lines.iter();
-            if lines.any(|line| keys.contains(&line.key)) {
-                self.0.push_back(request);
+            if callers.tries == TRIES {
+                callers.refuse(|| contended("check"));
             } else {
-                fresh.0.push_back(request);
+                callers.tries += 1;
+                batch.push(charge, callers);
             }
         }
-    }
-
-    fn refuse(&mut self, failure: &Failure) {
-        for request in self.draw() {
-            request.reply.send(Err(failure.error("check")));
+        if !absent.is_empty() {
+            link.perform(&absent).await?;
         }
+        if !overdue.is_empty() {
+            link.perform(&overdue).await?;
+        }
+        Ok(())
     }
+}
 
-    /// What was taken twice is a loss to the caller, and no more than that.
-    fn is_repeatable(&self) -> bool {
-        true
-    }
+/// Which of the requests have a key that an earlier one has.
+fn shared(charges: &[Charge]) -> Vec<bool> {
+    let mut first = HashMap::new();
+    charges
+        .iter()
+        .enumerate()
+        .map(|(at, charge)| {
+            let mut shared = false;
+            for line in &charge.lines {
+                shared |= *first.entry(&line.key).or_insert(at) < at;
+            }
+            shared
+        })
+        .collect()
+}
 
-    fn is_empty(&self) -> bool {
-        self.0.is_empty()
+/// Tells the callers, in the order of arrival, what is theirs: of those for whom there was nothing,
+/// `decided` ones that they are refused. Answers the others, and how often they want it.
+fn deal(
+    charge: &Charge,
+    callers: Callers<Vec<Judged>>,
+    taken: i64,
+    decided: bool,
+    judged: &[Judged],
+) -> Option<(Callers<Vec<Judged>>, i64)> {
+    let tries = callers.tries;
+    let mut dealt = 0;
+    let mut left = Vec::new();
+    for caller in callers {
+        let admitted = dealt < taken;
+        if !admitted && !decided {
+            left.push(caller);
+            continue;
+        }
+        dealt += i64::from(admitted);
+        let answer = charge.lines.iter().zip(judged).map(|(line, judged)| {
+            // As if they had been asked one by one.
+            let mut judged = judged.clone();
+            let later = (taken - dealt) * line.price();
+            if line.quota.window() > 0 {
+                judged.level.used -= later;
+            } else {
+                judged.level.tat -= later;
+            }
+            if admitted {
+                judged.outcome = Outcome::Taken(1);
+            } else {
+                judged.outcome = Outcome::Refused;
+            }
+            judged
+        });
+        let Caller { reply, .. } = caller;
+        reply.send(Ok(answer.collect()));
     }
+    let times = i64::try_from(left.len()).unwrap_or(i64::MAX);
+    Some((Callers::of(left, tries)?, times))
 }

@@ -11,6 +11,7 @@ mod turns;
 mod waiting;
 
 use std::hash::BuildHasher;
+use std::iter;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -18,74 +19,65 @@ use rustc_hash::FxBuildHasher;
 
 pub(super) use handle::open;
 
+use super::batcher::{ALONE, Queued, Reply};
+use super::batcher::{Batcher, ended};
 use super::keeper::Keeper;
-use super::lane::{Lane, ended};
 use super::link::Links;
-use super::piles::{ALONE, Queued, Reply};
 use super::sweeps::{PART, Sweeping, Sweeps};
 use crate::error::Result;
 use crate::limit::{
     Block, Charge, Judged, Line, Look, Outcome, Policy, Refund, Reset, Settle, Sweep, Take,
 };
 use crate::seam::{Connector, Swept};
-use charges::Charges;
 use lately::Lately;
 use share::Shares;
-use takes::Takes;
 use turns::Turns;
-use waiting::{Waiting, answer};
+use waiting::{OneLine, Waiting, answer};
 
 /// Keys are divided among so many lanes: while one waits for the disk the other works.
 const LANES: usize = 2;
 
-const TAKES: u8 = 2;
-const CHARGES: u8 = 3;
-
 impl Queued for Settle {
-    const TURN: u8 = 0;
     const NAME: &'static str = "commit";
     const REPEATABLE: bool = false;
+    const GIVES_BACK: bool = true;
 
-    fn place(&self) -> Option<u64> {
-        Some(hash(&self.key))
+    fn places(&self) -> impl Iterator<Item = u64> {
+        iter::once(hash(&self.key))
     }
 }
 
 impl Queued for Refund {
-    const TURN: u8 = 1;
     const NAME: &'static str = "refund";
     const REPEATABLE: bool = false;
+    const GIVES_BACK: bool = true;
 
-    fn place(&self) -> Option<u64> {
-        Some(hash(&self.key))
+    fn places(&self) -> impl Iterator<Item = u64> {
+        iter::once(hash(&self.key))
     }
 }
 
 impl Queued for Look {
-    const TURN: u8 = 4;
     const NAME: &'static str = "peek";
 }
 
 impl Queued for Block {
-    const TURN: u8 = 5;
     const NAME: &'static str = "block";
 
-    fn place(&self) -> Option<u64> {
-        Some(hash(&self.key))
+    fn places(&self) -> impl Iterator<Item = u64> {
+        iter::once(hash(&self.key))
     }
 }
 
 impl Queued for Reset {
-    const TURN: u8 = 6;
     const NAME: &'static str = "reset";
 
-    fn place(&self) -> Option<u64> {
-        Some(hash(&self.key))
+    fn places(&self) -> impl Iterator<Item = u64> {
+        iter::once(hash(&self.key))
     }
 }
 
 impl Queued for Sweep {
-    const TURN: u8 = 0;
     const NAME: &'static str = "sweep";
 
     fn weight(&self) -> usize {
@@ -105,7 +97,7 @@ impl Sweeping for Sweep {
 /// The limits of a process on one database.
 pub(crate) struct Limits<C: Connector> {
     namespace: Arc<str>,
-    lanes: [Arc<Lane<C>>; LANES],
+    lanes: [Arc<Batcher<C>>; LANES],
     keeper: Keeper,
     turns: Turns,
     shares: Shares,
@@ -122,7 +114,7 @@ impl<C: Connector> Limits<C> {
     ) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
             namespace,
-            lanes: [(); LANES].map(|()| Lane::new(Arc::clone(links))),
+            lanes: [(); LANES].map(|()| Batcher::new(Arc::clone(links))),
             keeper: links.keeper.clone(),
             turns: Turns::default(),
             shares: Shares::default(),
@@ -139,7 +131,7 @@ impl<C: Connector> Limits<C> {
     }
 
     /// The lane of a key.
-    fn lane(&self, key: &str) -> &Arc<Lane<C>> {
+    fn lane(&self, key: &str) -> &Arc<Batcher<C>> {
         let upper = hash(key) >> 32;
         &self.lanes[usize::try_from(upper).unwrap_or(0) % LANES]
     }
@@ -158,32 +150,23 @@ impl<C: Connector> Limits<C> {
             let charge = Charge {
                 namespace: self.namespace.to_string(),
                 lines: vec![line],
+                times: 1,
                 relaxed,
             };
-            Self::submit(lane, charge, move |judged| {
-                reply(judged.map(|mut judged| judged.pop().unwrap_or_else(Judged::again)));
-            });
+            lane.queue(charge, 1, Reply::new(OneLine(reply)));
             return waiting;
         }
+        let times = i64::try_from(times).unwrap_or(i64::MAX);
         let take = Take {
             namespace: self.namespace.to_string(),
             price: line.price(),
             depth: line.quota.price(line.quota.limit()),
-            times: i64::try_from(times).unwrap_or(i64::MAX),
+            times,
             relaxed,
+            look: self.lately.contains(hash(&line.key)),
             key: line.key,
         };
-        let look = self.lately.contains(hash(&take.key));
-        let reply = Reply::new(reply);
-        if relaxed {
-            lane.add(TAKES, |takes: &mut Takes<true>| {
-                takes.add(take, look, reply);
-            });
-        } else {
-            lane.add(TAKES, |takes: &mut Takes<false>| {
-                takes.add(take, look, reply);
-            });
-        }
+        lane.queue(take, times, Reply::new(reply));
         waiting
     }
 
@@ -202,25 +185,9 @@ impl<C: Connector> Limits<C> {
             }
         });
         let first = charge.lines.first().map_or("", |line| &line.key);
-        Self::submit(self.lane(first), charge, reply);
-        waiting
-    }
-
-    fn submit(
-        lane: &Arc<Lane<C>>,
-        charge: Charge,
-        reply: impl FnOnce(Result<Vec<Judged>>) + Send + 'static,
-    ) {
         let reply = Reply::new(reply);
-        if charge.relaxed {
-            lane.add(CHARGES, |charges: &mut Charges<true>| {
-                charges.add(charge, reply);
-            });
-        } else {
-            lane.add(CHARGES, |charges: &mut Charges<false>| {
-                charges.add(charge, reply);
-            });
-        }
+        self.lane(first).queue(charge, 1, reply);
+        waiting
     }
 
     /// Gives back in the background. What does not get through stays taken.
@@ -239,18 +206,10 @@ impl<C: Connector> Limits<C> {
         self.refund(refund, drop);
     }
 
-    /// Gives back; where another refund of the key went first, after it. It happens also when nobody
-    /// listens any more.
+    /// Gives back. It happens also when nobody listens any more.
     fn refund(&self, refund: Refund, done: impl FnOnce(Result<()>) + Send + 'static) {
-        let this = self.this.clone();
-        let again = refund.clone();
         self.lane(&refund.key)
-            .submit(refund, move |answer| match (answer, this.upgrade()) {
-                (Ok(true), _) => done(Ok(())),
-                (Ok(false), Some(limits)) => limits.refund(again, done),
-                (Ok(false), None) => done(Err(ended(Refund::NAME))),
-                (Err(error), _) => done(Err(error)),
-            });
+            .submit(refund, move |answer| done(answer.map(drop)));
     }
 
     /// The end of a reservation of which `price` is given back.

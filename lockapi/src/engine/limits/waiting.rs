@@ -5,26 +5,57 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use tokio::sync::oneshot::{self, Receiver};
+use tokio::sync::oneshot::{self, Receiver, Sender};
 
-use super::super::lane::ended;
+use crate::engine::batcher::{Answer, Repeated, ended};
 use crate::error::Result;
+use crate::limit::Judged;
 
 type Undo<T> = Arc<dyn Fn(T) + Send + Sync>;
 
 /// The side that answers and the side that waits; `undo` gets an answer that nobody waits for.
 pub(super) fn answer<T: Send + 'static>(
     undo: impl Fn(T) + Send + Sync + 'static,
-) -> (impl FnOnce(Result<T>) + Send + 'static, Waiting<T>) {
+) -> (Undoing<T>, Waiting<T>) {
     let undo: Undo<T> = Arc::new(undo);
     let (sender, receiver) = oneshot::channel();
-    let left = Arc::clone(&undo);
-    let reply = move |outcome| {
-        if let Err(Ok(answer)) = sender.send(outcome) {
-            left(answer);
-        }
+    let answering = Undoing {
+        sender,
+        undo: Arc::clone(&undo),
     };
-    (reply, Waiting { receiver, undo })
+    (answering, Waiting { receiver, undo })
+}
+
+/// See [`answer`].
+pub(super) struct Undoing<T> {
+    sender: Sender<Result<T>>,
+    undo: Undo<T>,
+}
+
+impl<T: Send> Answer<T> for Undoing<T> {
+    fn answer(self: Box<Self>, outcome: Result<T>, _: Repeated) {
+        if let Err(Ok(answer)) = self.sender.send(outcome) {
+            (self.undo)(answer);
+        }
+    }
+
+    fn is_wanted(&self) -> bool {
+        !self.sender.is_closed()
+    }
+}
+
+/// Of a request of one line.
+pub(super) struct OneLine(pub(super) Undoing<Judged>);
+
+impl Answer<Vec<Judged>> for OneLine {
+    fn answer(self: Box<Self>, outcome: Result<Vec<Judged>>, repeated: Repeated) {
+        let outcome = outcome.map(|mut judged| judged.pop().unwrap_or_else(Judged::again));
+        Box::new(self.0).answer(outcome, repeated);
+    }
+
+    fn is_wanted(&self) -> bool {
+        self.0.is_wanted()
+    }
 }
 
 /// See [`answer`].

@@ -64,7 +64,7 @@ impl Ended {
 impl Drop for Ended {
     fn drop(&mut self) {
         if let Some(locks) = self.locks.take() {
-            let failure = Failure::connect(None, crate::engine::lane::ended("lock"));
+            let failure = Failure::connect(None, crate::engine::batcher::ended("lock"));
             locks.worker_ended(self.session, self.began, &failure);
         }
     }

@@ -1,9 +1,9 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
+use super::super::batcher::Batcher;
 use super::super::clock::{Clock, ManualClock};
 use super::super::keeper::Keeper;
-use super::super::lane::Lane;
 use super::super::notify::Notify;
 use super::*;
 use crate::blocking::block_on;
@@ -43,7 +43,7 @@ struct Told {
 /// A process with its lane of statements, on a clock that is moved by hand.
 struct Process {
     notices: Notices<Counting>,
-    lane: Arc<Lane<Counting>>,
+    batcher: Arc<Batcher<Counting>>,
     opened: Arc<AtomicUsize>,
     clock: ManualClock,
     database: Database,
@@ -63,7 +63,7 @@ impl Process {
         let links = Arc::new(Links::new(Arc::new(counting), keeper, mode, timeout));
         Self {
             notices: Notices::new(Arc::clone(&links)),
-            lane: Lane::new(links),
+            batcher: Batcher::new(links),
             opened,
             clock,
             database,
@@ -91,7 +91,7 @@ impl Process {
     }
 
     fn notify(&self, topic: i64) {
-        block_on(self.lane.call(Notify(topic))).unwrap();
+        block_on(self.batcher.call(Notify(topic))).unwrap();
     }
 
     /// Lets time pass until it is told.
@@ -110,7 +110,7 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         self.notices.close();
-        self.lane.close();
+        self.batcher.close();
     }
 }
 

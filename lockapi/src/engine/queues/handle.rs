@@ -11,9 +11,9 @@ use super::Queues;
 use super::kept::deadline;
 use super::topic::Topic;
 use crate::engine::Core;
-use crate::engine::lane::ended;
+use crate::engine::batcher::Queued;
+use crate::engine::batcher::ended;
 use crate::engine::notices::Subscription;
-use crate::engine::piles::Queued;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hold::Hold;
 use crate::lease::micros;
@@ -111,7 +111,7 @@ impl<C: Connector> Handle<C> {
     }
 
     pub(super) async fn call<O: Queued>(&self, asked: O) -> Result<O::Output> {
-        let answer = self.core.queues.lane.call(asked).await;
+        let answer = self.core.queues.batcher.call(asked).await;
         answer.map_err(|error| error.on(&self.name.queue))
     }
 
@@ -184,7 +184,7 @@ impl<C: Connector> Named<C> {
         let (keeping, topic) = (Arc::clone(queues), Arc::clone(&handle.topic));
         let completed: Vec<_> = turn.acks.iter().map(|ack| ack.ticket).collect();
         keeping.kept.set_settling(&completed, true);
-        queues.lane.submit(turn, move |outcome| {
+        queues.batcher.submit(turn, move |outcome| {
             if let Err(error) = &outcome {
                 keeping.kept.set_settling(&completed, false);
                 // It was carried out, perhaps, and nobody has what it took.
@@ -320,7 +320,7 @@ impl<C: Connector> Queue for Named<C> {
             let lane = if extends {
                 &queues.renewals
             } else {
-                &queues.lane
+                &queues.batcher
             };
             queues.kept.set_settling(&[ticket], !extends);
             let settled = lane.call(settle.clone()).await;

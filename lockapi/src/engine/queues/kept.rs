@@ -4,9 +4,9 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use crate::engine::batcher::Batcher;
 use crate::engine::clock::Time;
 use crate::engine::keeper::Keeper;
-use crate::engine::lane::Lane;
 use crate::error::Result;
 use crate::hold::Hold;
 use crate::queue::{Outcome, Settle, Settled, Ticket};
@@ -68,16 +68,16 @@ impl State {
 /// What the process has claimed and not settled.
 pub(super) struct Kept<C: Connector> {
     state: Mutex<State>,
-    lane: Arc<Lane<C>>,
+    batcher: Arc<Batcher<C>>,
     keeper: Keeper,
     this: Weak<Self>,
 }
 
 impl<C: Connector> Kept<C> {
-    pub(super) fn new(lane: Arc<Lane<C>>, keeper: Keeper) -> Arc<Self> {
+    pub(super) fn new(batcher: Arc<Batcher<C>>, keeper: Keeper) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
             state: Mutex::default(),
-            lane,
+            batcher,
             keeper,
             this: this.clone(),
         })
@@ -238,7 +238,7 @@ impl<C: Connector> Kept<C> {
         for (ticket, lease) in extensions {
             let this = self.this.clone();
             if let Some(extend) = Settle::new(ticket, &Outcome::Extend(lease)) {
-                self.lane.submit(extend, move |outcome| {
+                self.batcher.submit(extend, move |outcome| {
                     if let Some(kept) = this.upgrade() {
                         kept.answered(ticket, now, lease, &outcome);
                     }

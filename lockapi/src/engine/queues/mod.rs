@@ -7,6 +7,7 @@ mod topic;
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
+use std::iter;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -16,10 +17,10 @@ pub(super) use topic::Topic;
 
 use rustc_hash::FxBuildHasher;
 
+use super::batcher::Batcher;
+use super::batcher::{ALONE, Queued};
 use super::keeper::Keeper;
-use super::lane::Lane;
 use super::leases::answer_limit;
-use super::piles::{ALONE, Queued};
 use super::sweeps::Sweeping;
 use crate::queue::{
     Ack, Cancel, CountJobs, Discard, Outcome, Purge, Push, PushKeyed, ReadDead, Redrive, SetPaused,
@@ -27,13 +28,12 @@ use crate::queue::{
 };
 use crate::seam::Connector;
 
-/// Declares how operations of queues travel: in this order, which weigh what, and what they may find
-/// locked.
+/// Declares how operations of queues travel: which may be repeated, which weigh what, and what they may
+/// find locked.
 macro_rules! queued {
-    ($($turn:literal $operation:ident $name:literal $repeatable:literal |$one:ident| $weight:expr
+    ($($operation:ident $name:literal $repeatable:literal |$one:ident| $weight:expr
        $(, at |$other:ident| $place:expr)?;)*) => {
         $(impl Queued for $operation {
-            const TURN: u8 = $turn;
             const NAME: &'static str = $name;
             const REPEATABLE: bool = $repeatable;
 
@@ -42,34 +42,43 @@ macro_rules! queued {
                 $weight
             }
 
-            $(fn place(&self) -> Option<u64> {
+            $(fn places(&self) -> impl Iterator<Item = u64> {
                 let $other = self;
-                Some(FxBuildHasher.hash_one($place))
+                iter::once(FxBuildHasher.hash_one($place))
             })?
         })*
     };
 }
 
 queued! {
-    0 Ack "ack" false |_one| 1, at |one| one.ticket.id;
-    2 Push "push" false |one| one.jobs.iter().map(|job| 1 + job.payload.len() / 4096).sum();
-    3 PushKeyed "push" false |one| 1 + one.job.payload.len() / 4096,
+    Push "push" false |one| one.jobs.iter().map(|job| 1 + job.payload.len() / 4096).sum();
+    PushKeyed "push" false |one| 1 + one.job.payload.len() / 4096,
         at |one| (&one.queue, &one.keys.unique_key, &one.keys.idempotency_key);
-    4 Turn "claim" false |_one| ALONE;
-    5 SetPaused "set_paused" true |_one| ALONE;
-    6 Cancel "cancel" false |_one| ALONE;
-    7 CountJobs "statistics" true |_one| ALONE;
-    8 ReadDead "dead_letters" true |_one| ALONE;
-    9 Redrive "redrive" false |_one| ALONE;
-    10 Discard "discard" false |_one| ALONE;
-    11 Purge "purge" false |_one| ALONE;
-    0 SweepQueue "sweep" true |_one| ALONE;
+    Turn "claim" false |_one| ALONE;
+    SetPaused "set_paused" true |_one| ALONE;
+    Cancel "cancel" false |_one| ALONE;
+    CountJobs "statistics" true |_one| ALONE;
+    ReadDead "dead_letters" true |_one| ALONE;
+    Redrive "redrive" false |_one| ALONE;
+    Discard "discard" false |_one| ALONE;
+    Purge "purge" false |_one| ALONE;
+    SweepQueue "sweep" true |_one| ALONE;
+}
+
+impl Queued for Ack {
+    const NAME: &'static str = "ack";
+    const REPEATABLE: bool = false;
+    const GIVES_BACK: bool = true;
+
+    fn places(&self) -> impl Iterator<Item = u64> {
+        iter::once(FxBuildHasher.hash_one(self.ticket.id))
+    }
 }
 
 impl Queued for Settle {
-    const TURN: u8 = 1;
     const NAME: &'static str = "settle";
     const REPEATABLE: bool = false;
+    const GIVES_BACK: bool = true;
 
     /// The same delivery may be extended twice.
     fn is_repeatable(&self) -> bool {
@@ -93,19 +102,23 @@ impl Sweeping for SweepQueue {
 
 /// What the queues of a process share.
 pub(super) struct Queues<C: Connector> {
-    lane: Arc<Lane<C>>,
+    batcher: Arc<Batcher<C>>,
     /// A heartbeat waits behind nothing but heartbeats and renewals.
-    renewals: Arc<Lane<C>>,
+    renewals: Arc<Batcher<C>>,
     keeper: Keeper,
     kept: Arc<Kept<C>>,
     topics: Mutex<HashMap<i64, Weak<Topic>>>,
 }
 
 impl<C: Connector> Queues<C> {
-    pub(super) fn new(lane: Arc<Lane<C>>, renewals: Arc<Lane<C>>, keeper: Keeper) -> Arc<Self> {
+    pub(super) fn new(
+        batcher: Arc<Batcher<C>>,
+        renewals: Arc<Batcher<C>>,
+        keeper: Keeper,
+    ) -> Arc<Self> {
         Arc::new(Self {
             kept: Kept::new(Arc::clone(&renewals), keeper.clone()),
-            lane,
+            batcher,
             renewals,
             keeper,
             topics: Mutex::default(),
@@ -130,8 +143,8 @@ impl<C: Connector> Queues<C> {
         self.kept.forget(ticket);
         let topic = Arc::clone(topic);
         match Settle::new(ticket, outcome) {
-            Some(settle) => self.lane.submit(settle, move |_| topic.returned()),
-            None => self.lane.submit(ack, drop),
+            Some(settle) => self.batcher.submit(settle, move |_| topic.returned()),
+            None => self.batcher.submit(ack, drop),
         }
     }
 }

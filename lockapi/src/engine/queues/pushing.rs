@@ -23,7 +23,7 @@ impl<C: Connector> Handle<C> {
                     if let (Some(topic), Some(queues)) = (topic.upgrade(), queues.upgrade()) {
                         topic.rung(queues.keeper.now());
                         // Who is not told looks by itself after a while.
-                        queues.lane.submit(Notify(number), drop);
+                        queues.batcher.submit(Notify(number), drop);
                     }
                 });
                 None

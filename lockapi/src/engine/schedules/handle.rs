@@ -7,9 +7,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use async_trait::async_trait;
 
 use crate::engine::Core;
+use crate::engine::batcher::Queued;
 use crate::engine::clock::Time;
 use crate::engine::notices::Subscription;
-use crate::engine::piles::Queued;
 use crate::engine::queues::Topic;
 use crate::engine::sweeps::{PART, Sweeping};
 use crate::error::{Error, ErrorKind, Result};

@@ -11,7 +11,7 @@ use async_trait::async_trait;
 pub(super) use notes::{Names, Noting};
 
 use super::Core;
-use super::piles::{ALONE, Queued};
+use super::batcher::{ALONE, Queued};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{Key, check_name};
 use crate::queue::Name;
@@ -22,11 +22,10 @@ use crate::sight::{
     RunningJob, Terminate, Unblock, Waiter, check_reason,
 };
 
-/// Declares how operations travel: in this order, each in a statement of its own.
+/// Declares how operations travel: each in a statement of its own.
 macro_rules! queued {
-    ($($turn:literal $operation:ident $name:literal $repeatable:literal;)*) => {
+    ($($operation:ident $name:literal $repeatable:literal;)*) => {
         $(impl Queued for $operation {
-            const TURN: u8 = $turn;
             const NAME: &'static str = $name;
             const REPEATABLE: bool = $repeatable;
 
@@ -38,15 +37,15 @@ macro_rules! queued {
 }
 
 queued! {
-    15 Unblock "prioritize" false;
-    16 ForceRelease "release_lease" false;
-    17 Terminate "terminate_holder" false;
-    18 CancelJob "cancel_job" false;
-    19 ListLocks "locks" true;
-    20 ListWaits "waiters" true;
-    21 ListLeases "leases" true;
-    22 ListRunning "running" true;
-    23 ListAudit "audit" true;
+    Unblock "prioritize" false;
+    ForceRelease "release_lease" false;
+    Terminate "terminate_holder" false;
+    CancelJob "cancel_job" false;
+    ListLocks "locks" true;
+    ListWaits "waiters" true;
+    ListLeases "leases" true;
+    ListRunning "running" true;
+    ListAudit "audit" true;
 }
 
 pub(super) fn inspector<C: Connector>(core: &Arc<Core<C>>) -> Arc<dyn Inspector> {

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use rustc_hash::FxHashMap;
 
+use crate::engine::batcher::Batcher;
+use crate::engine::batcher::{ALONE, Queued};
 use crate::engine::clock::Time;
-use crate::engine::lane::Lane;
 use crate::engine::locks::Observed;
-use crate::engine::piles::{ALONE, Queued};
 use crate::engine::sweeps::{PART, Sweeping, Sweeps};
 use crate::error::Result;
 use crate::key::{Key, LockId};
@@ -29,7 +29,6 @@ const MOST: usize = 10_000;
 const SWEEP_EVERY: Duration = Duration::from_hours(1);
 
 impl Queued for Note {
-    const TURN: u8 = 13;
     const NAME: &'static str = "note";
 
     fn weight(&self) -> usize {
@@ -38,7 +37,6 @@ impl Queued for Note {
 }
 
 impl Queued for SweepNotes {
-    const TURN: u8 = 0;
     const NAME: &'static str = "sweep";
 
     fn weight(&self) -> usize {
@@ -104,7 +102,7 @@ struct State {
 
 /// Compares what lasts with what was noted, and notes the difference.
 pub(crate) struct Noting<C: Connector> {
-    lane: Arc<Lane<C>>,
+    batcher: Arc<Batcher<C>>,
     sweeps: Arc<Sweeps<C>>,
     names: Arc<Names>,
     namespace: Arc<str>,
@@ -116,14 +114,14 @@ pub(crate) struct Noting<C: Connector> {
 
 impl<C: Connector> Noting<C> {
     pub(crate) fn new(
-        lane: Arc<Lane<C>>,
+        batcher: Arc<Batcher<C>>,
         sweeps: Arc<Sweeps<C>>,
         names: Arc<Names>,
         namespace: Arc<str>,
     ) -> Result<Arc<Self>> {
         let backend = random::number()?;
         Ok(Arc::new_cyclic(|this| Self {
-            lane,
+            batcher,
             sweeps,
             names,
             namespace,
@@ -157,7 +155,7 @@ impl<C: Connector> Noting<C> {
         }
         drop(state);
         let this = self.this.clone();
-        self.lane.submit(note, move |outcome| {
+        self.batcher.submit(note, move |outcome| {
             let Some(noting) = this.upgrade() else {
                 return;
             };

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::engine::clock::Time;
 use crate::engine::keeper::Keeper;
-use crate::engine::{Core, lane::Lane};
+use crate::engine::{Core, batcher::Batcher};
 use crate::error::Result;
 use crate::seam::Connector;
 use crate::sight::{Blocker, Hit, Priority, PriorityScope, Strike, Unblock};
@@ -26,7 +26,7 @@ struct Known {
 }
 
 struct Watching<C: Connector> {
-    lane: Arc<Lane<C>>,
+    batcher: Arc<Batcher<C>>,
     keeper: Keeper,
     namespace: String,
     pid: i64,
@@ -43,7 +43,7 @@ pub(super) fn start<C: Connector>(
 ) -> PriorityScope {
     let told = Arc::<crate::sight::Shared>::default();
     let watching = Arc::new(Watching {
-        lane: Arc::clone(&core.jobs),
+        batcher: Arc::clone(&core.jobs),
         keeper: core.links.keeper.clone(),
         namespace: core.namespace.to_string(),
         pid,
@@ -90,7 +90,7 @@ impl<C: Connector> Watching<C> {
             terminate,
             reason: self.priority.reason.clone(),
         };
-        let lane = Arc::clone(&self.lane);
+        let lane = Arc::clone(&self.batcher);
         lane.submit(unblock, move |outcome| self.looked(outcome));
     }
 

@@ -2,13 +2,17 @@
 --
 -- Promises: a job is completed only by the token of its latest delivery; once. Tokens are of one
 -- sequence, so one that is in a row is there for the job that it was drawn for.
--- Index: job_pkey; no other index fits.
+-- Index: job_pkey; no other index fits. What is compared with a whole batch is looked up by hash, in a
+-- subquery that is not made a join.
 -- Race: a claim that took the job over first has changed its token, which is looked at again on the
 -- locked row; of two completions of one delivery the second finds no row.
 WITH done AS (
     DELETE FROM lockapi.job AS j
      WHERE j.id OPERATOR(pg_catalog.=) ANY ($1::pg_catalog.int8[])
-       AND j.token OPERATOR(pg_catalog.=) ANY ($2::pg_catalog.int8[])
+       AND ((j.id, j.token) OPERATOR(pg_catalog.=) ANY (
+               SELECT w.id, w.token
+                 FROM ROWS FROM (pg_catalog.unnest($1::pg_catalog.int8[]), pg_catalog.unnest($2::pg_catalog.int8[]))
+                   AS w (id, token))) IS TRUE
     RETURNING j.*
 ), kept AS (
     INSERT INTO lockapi.job_archive (id, token, status, run_at, created_at, started_at, attempt, max_attempts,
@@ -17,10 +21,10 @@ WITH done AS (
            d.priority, d.worker, d.error, d.namespace, d.queue, d.unique_key, d.name, d.payload, d.task
       FROM done AS d
      WHERE d.task IS NOT NULL
-        OR d.id OPERATOR(pg_catalog.=) ANY (ARRAY(
+        OR d.id OPERATOR(pg_catalog.=) ANY (
                SELECT w.id
                  FROM ROWS FROM (pg_catalog.unnest($1::pg_catalog.int8[]), pg_catalog.unnest($3::pg_catalog.bool[]))
                    AS w (id, archive)
-                WHERE w.archive))
+                WHERE w.archive)
 )
 SELECT pg_catalog.array_agg(d.id) AS completed FROM done AS d

@@ -14,7 +14,8 @@
 -- its repetition.
 WITH done AS (
     DELETE FROM lockapi.job AS j
-     WHERE j.id = ANY ($1::int8[]) AND j.token = ANY ($2::int8[])
+     WHERE j.id = ANY ($1::int8[])
+       AND ((j.id, j.token) IN (SELECT w.id, w.token FROM unnest($1::int8[], $2::int8[]) AS w (id, token))) IS TRUE
     RETURNING j.*
 ), kept AS (
     INSERT INTO lockapi.job_archive (id, token, status, run_at, created_at, started_at, attempt, max_attempts,
@@ -23,7 +24,7 @@ WITH done AS (
            d.priority, d.worker, d.error, d.namespace, d.queue, d.unique_key, d.name, d.payload, d.task
       FROM done AS d
      WHERE d.task IS NOT NULL
-        OR d.id = ANY (ARRAY(SELECT w.id FROM unnest($1::int8[], $3::bool[]) AS w (id, archive) WHERE w.archive))
+        OR d.id IN (SELECT w.id FROM unnest($1::int8[], $3::bool[]) AS w (id, archive) WHERE w.archive)
 ), picked AS MATERIALIZED (
     SELECT p.id, p.last AND NOT p.found AS last
       FROM unnest($7::int8[], $8::int8[], $10::int8[]) AS lane (priority, floor_at, floor_id)

@@ -44,10 +44,11 @@ use crate::mutex::{Stepped, Way};
 
 /// How often a lock is passed on within the process before other processes get their turn.
 const MAX_HAND_OVERS: i64 = 64;
-/// How long a lock is passed on within the process before other processes get their turn.
+/// How long a lock is passed on within the process before it is released for those who wait at the
+/// server, and how long the process keeps it altogether before it stands back.
 const MAX_HELD: Duration = Duration::from_millis(100);
 
-/// After that the process stands back for so long, so that those who poll find the lock free.
+/// The process stands back for so long, so that those who poll find the lock free.
 const STAND_BACK: Duration = Duration::from_millis(2);
 
 const _: () = assert!(MAX_HAND_OVERS < 1 << HAND_OVER_BITS);
@@ -234,7 +235,6 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             return;
         };
         let session = held.session;
-        let passed_on = held.hand_overs > 0;
         self.owners.unhold(held.line, lock);
         // Nobody asks what time it is where nobody waits.
         let now = exclusive.then(now);
@@ -243,6 +243,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             && now.saturating_sub(held.since) < MAX_HELD
             && let Some(next) = slot.queue.pop()
         {
+            slot.kept = slot.kept.map(|(since, callers)| (since, callers + 1));
             held.hand_overs += 1;
             held.id = id;
             held.hold = H::default();
@@ -261,11 +262,15 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             effects.released(reply, Ok(()));
             return;
         }
+        // Whoever keeps to the first caller has taken nothing from others.
+        let stands_back = match (now, slot.kept) {
+            (Some(now), Some((since, 2..))) if session == 0 => {
+                (now.saturating_sub(since) >= MAX_HELD).then_some(now)
+            }
+            _ => None,
+        };
         self.let_go(session, lock, Way::Alone, reply, effects);
-        if let Some(now) = now
-            && session == 0
-            && passed_on
-        {
+        if let Some(now) = stands_back {
             self.stand_back(lock, now, effects);
         }
     }
@@ -295,6 +300,9 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         let requests = &mut self.sessions[0].requests;
         let tries = |one: &session::Request<R>| matches!(one.command, Command::Try { lock: it, .. } if it == lock);
         if requests.pop_if(|last| tries(last)).is_some() {
+            if let Some(slot) = self.slots.get_mut(&lock) {
+                slot.kept = None;
+            }
             self.poll_at(lock, now + STAND_BACK, effects);
         }
     }
@@ -340,6 +348,9 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
                 ) => self.taken(now, session, lock, taken, effects),
                 (Command::Try { lock, .. }, _) => {
                     effects.contended += 1;
+                    if let Some(slot) = self.slots.get_mut(&lock) {
+                        slot.kept = None;
+                    }
                     self.contended(now, lock, effects);
                 }
                 (Command::Look { lock }, reply) => {
@@ -395,6 +406,8 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             hand_overs: 0,
             since: now,
         });
+        let (since, callers) = slot.kept.unwrap_or((now, 0));
+        slot.kept = Some((since, callers + 1));
         slot.refuse_impatient(effects);
         self.owners.unwait(&first, lock);
         self.owners.hold(first.line, lock);

@@ -80,6 +80,8 @@ pub(super) struct Slot<W, H> {
     pub(super) suspected: bool,
     /// How long it was waited for in this turn.
     pub(super) served: Time,
+    /// Since when this process has it, one caller after the other, and how many they were.
+    pub(super) kept: Option<(Time, u32)>,
 }
 
 impl<W, H> Slot<W, H> {
@@ -93,6 +95,7 @@ impl<W, H> Slot<W, H> {
             failed: false,
             suspected: false,
             served: Time::ZERO,
+            kept: None,
         }
     }
 

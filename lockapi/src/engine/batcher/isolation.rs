@@ -1,27 +1,27 @@
-//! Requests that a lane tries apart from the others, because the statement that carried them waited
+//! Requests that a batcher tries apart from the others, because the statement that carried them waited
 //! for a lock of somebody's open transaction, or had data that the server refuses.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::clock::Time;
-use super::piles::Pile;
+use super::batch::AnyBatch;
+use crate::engine::clock::Time;
 use crate::error::{ErrorKind, Failure};
 
-/// How long a statement of a lane waits for a lock: for so long everything on the lane waits with it.
+/// How long a statement of a batcher waits for a lock: for so long everything on the batcher waits with it.
 const PATIENCE: Duration = Duration::from_millis(300);
 /// The same while something is known to wait, since more of it may come.
 const WARNED: Duration = Duration::from_millis(50);
 /// How long the first statement of those waits that are tried apart; each further one twice as long.
 const FIRST: Duration = Duration::from_millis(10);
 const LONGEST: Duration = Duration::from_millis(80);
-/// After a statement that waited in vain the lane is for others for so many times as long.
+/// After a statement that waited in vain the batcher is for others for so many times as long.
 const REST: u32 = 4;
 /// Those that failed together are divided into so many parts, until each fails by itself.
 const PARTS: usize = 16;
 
-/// The requests of a lane that are tried apart.
-pub(super) struct Apart<N> {
+/// The requests of a batcher that are tried isolation.
+pub(super) struct Isolation<N> {
     /// Those first of which it is not known whether they wait.
     groups: VecDeque<Group<N>>,
     /// When the next of them is tried.
@@ -32,7 +32,7 @@ pub(super) struct Apart<N> {
 
 /// Requests that are tried together.
 pub(super) struct Group<N> {
-    pile: Box<dyn Pile<N>>,
+    batch: Box<dyn AnyBatch<N>>,
     /// Whether it is known which of them wait: who wants the same waits with them.
     known: bool,
     patience: Duration,
@@ -41,12 +41,12 @@ pub(super) struct Group<N> {
 
 impl<N> Group<N> {
     /// What is to be tried, and how long it may wait for a lock.
-    pub(super) fn turn(&mut self) -> (&mut dyn Pile<N>, Duration) {
-        (self.pile.as_mut(), self.patience)
+    pub(super) fn turn(&mut self) -> (&mut dyn AnyBatch<N>, Duration) {
+        (self.batch.as_mut(), self.patience)
     }
 }
 
-impl<N: 'static> Apart<N> {
+impl<N: 'static> Isolation<N> {
     pub(super) fn new(limit: Duration) -> Self {
         Self {
             groups: VecDeque::new(),
@@ -79,24 +79,24 @@ impl<N: 'static> Apart<N> {
         self.groups.retain_mut(|group| {
             let late = group.until <= now;
             if late {
-                group.pile.refuse_all(&failure);
+                group.batch.refuse(&failure);
             }
             !late
         });
         self.groups.pop_front()
     }
 
-    /// Lets those of a pile wait apart that want what others are known to wait for.
-    pub(super) fn join(&mut self, fresh: &mut dyn Pile<N>) {
+    /// Lets those of a batch wait apart that want what others are known to wait for.
+    pub(super) fn join(&mut self, fresh: &mut dyn AnyBatch<N>) {
         for group in self.groups.iter_mut().filter(|group| group.known) {
-            group.pile.join(fresh);
+            group.batch.join(fresh);
         }
     }
 
     /// Takes the requests of a statement that failed: those that others may be to blame for are
     /// tried again.
-    pub(super) fn failed(&mut self, pile: &mut dyn Pile<N>, failure: &Failure, now: Time) {
-        self.divide(pile, failure, now + self.limit);
+    pub(super) fn failed(&mut self, batch: &mut dyn AnyBatch<N>, failure: &Failure, now: Time) {
+        self.divide(batch, failure, now + self.limit);
     }
 
     /// Takes a group back that was tried.
@@ -109,30 +109,30 @@ impl<N: 'static> Apart<N> {
             if waited && group.known {
                 group.patience = LONGEST.min(group.patience * 2);
             } else {
-                self.divide(group.pile.as_mut(), failure, group.until);
+                self.divide(group.batch.as_mut(), failure, group.until);
             }
         }
-        if !group.pile.is_empty() {
+        if !group.batch.is_empty() {
             self.groups.push_back(group);
         }
     }
 
-    fn divide(&mut self, pile: &mut dyn Pile<N>, failure: &Failure, until: Time) {
+    fn divide(&mut self, batch: &mut dyn AnyBatch<N>, failure: &Failure, until: Time) {
         let waited = waited(failure);
         let of_one = waited || !failure.broken && failure.kind() == ErrorKind::Corrupt;
         if !of_one {
-            pile.refuse(failure);
+            batch.refuse(failure);
             return;
         }
-        let parts = pile.split(PARTS);
+        let parts = batch.split(PARTS);
         let known = parts.len() == 1;
-        for mut pile in parts {
+        for mut batch in parts {
             if known && !waited {
-                pile.refuse_all(failure);
+                batch.refuse(failure);
                 continue;
             }
             let group = Group {
-                pile,
+                batch,
                 known,
                 patience: FIRST,
                 until,
@@ -155,91 +155,95 @@ fn waited(failure: &Failure) -> bool {
 mod tests {
     use std::sync::mpsc::{Receiver, Sender, channel};
 
-    use super::super::piles::{Reply, Requests};
+    use super::super::batch::Batch;
+    use super::super::request::{Caller, Callers, Repeated, Reply};
     use super::*;
     use crate::memory::Session;
     use crate::queue::{Ack, Ticket};
 
     const LIMIT: Duration = Duration::from_secs(5);
 
-    fn add(pile: &mut Requests<Ack>, id: i64, told: &Sender<(i64, ErrorKind)>) {
+    fn add(batch: &mut Batch<Ack>, id: i64, told: &Sender<(i64, ErrorKind)>) {
         let ticket = Ticket { id, token: 1 };
         let ack = Ack {
             ticket,
             archive: false,
         };
         let told = told.clone();
-        let reply = move |answer: crate::Result<bool>| {
+        let reply = Reply::new(move |answer: crate::Result<bool>, _: Repeated| {
             let _left = told.send((id, answer.unwrap_err().kind()));
-        };
-        pile.add(ack, Reply::new(reply));
+        });
+        batch.push(ack, Callers::new(Caller { times: 1, reply }));
     }
 
     fn failure(sqlstate: &str) -> Failure {
         Failure::statement(Some(sqlstate.to_owned()), false, "no")
     }
 
-    fn ids(pile: &mut dyn Pile<Session>) -> Vec<i64> {
-        let requests: &mut Requests<Ack> = pile.as_any().downcast_mut().unwrap();
-        requests.asked().iter().map(|ack| ack.ticket.id).collect()
+    fn ids(batch: &mut dyn AnyBatch<Session>) -> Vec<i64> {
+        let batch: &mut Batch<Ack> = batch.as_any().downcast_mut().unwrap();
+        batch.asked.iter().map(|ack| ack.ticket.id).collect()
     }
 
     /// A hundred requests failed together; the failure was that of 7.
-    fn tried(sqlstate: &str) -> (Apart<Session>, Time, Receiver<(i64, ErrorKind)>) {
+    fn tried(sqlstate: &str) -> (Isolation<Session>, Time, Receiver<(i64, ErrorKind)>) {
         let (told, answers) = channel();
-        let mut apart = Apart::<Session>::new(LIMIT);
-        let mut pile = Requests::<Ack>::default();
+        let mut isolation = Isolation::<Session>::new(LIMIT);
+        let mut batch = Batch::<Ack>::default();
         for id in 0..100 {
-            add(&mut pile, id, &told);
+            add(&mut batch, id, &told);
         }
         let mut now = Time::ZERO;
-        apart.failed(&mut pile, &failure(sqlstate), now);
-        while let Some(wait) = apart.wait(now).filter(|_| now < Duration::from_secs(1)) {
+        isolation.failed(&mut batch, &failure(sqlstate), now);
+        while let Some(wait) = isolation.wait(now).filter(|_| now < Duration::from_secs(1)) {
             now += wait;
-            let mut group = apart.due(now).unwrap();
-            let (pile, patience) = group.turn();
-            if ids(pile).contains(&7) {
+            let mut group = isolation.due(now).unwrap();
+            let (batch, patience) = group.turn();
+            if ids(batch).contains(&7) {
                 now += patience;
-                apart.tried(group, Some(&failure(sqlstate)), now);
+                isolation.tried(group, Some(&failure(sqlstate)), now);
             } else {
                 // As if they were answered.
-                pile.refuse_all(&failure("57014"));
-                apart.tried(group, None, now);
+                batch.refuse(&failure("57014"));
+                isolation.tried(group, None, now);
             }
         }
-        (apart, now, answers)
+        (isolation, now, answers)
     }
 
     #[test]
     fn one_waits_and_the_others_are_answered() {
-        let (mut apart, mut now, answers) = tried("55P03");
+        let (mut isolation, mut now, answers) = tried("55P03");
         let answered: Vec<_> = answers.try_iter().collect();
         assert_eq!(answered.len(), 99);
         assert!(answered.iter().all(|(id, _)| *id != 7));
         now = now.max(LIMIT);
-        assert!(apart.due(now).is_none(), "it has waited for long enough");
+        assert!(
+            isolation.due(now).is_none(),
+            "it has waited for long enough"
+        );
         assert_eq!(answers.try_recv(), Ok((7, ErrorKind::TimedOut)));
-        assert!(apart.is_empty());
+        assert!(isolation.is_empty());
     }
 
     #[test]
     fn who_wants_the_same_waits_with_it() {
-        let (mut apart, now, _) = tried("55P03");
+        let (mut isolation, now, _) = tried("55P03");
         let (told, _) = channel();
-        let mut fresh = Requests::<Ack>::default();
+        let mut fresh = Batch::<Ack>::default();
         for id in [6, 7, 7, 8] {
             add(&mut fresh, id, &told);
         }
-        apart.join(&mut fresh);
+        isolation.join(&mut fresh);
         assert_eq!(ids(&mut fresh), [6, 8]);
-        let mut group = apart.due(now + LONGEST * REST).unwrap();
+        let mut group = isolation.due(now + LONGEST * REST).unwrap();
         assert_eq!(ids(group.turn().0), [7, 7, 7]);
     }
 
     #[test]
     fn one_with_bad_data_is_told_and_nobody_waits() {
-        let (apart, now, answers) = tried("22P02");
-        assert!(apart.is_empty() && now < LIMIT);
+        let (isolation, now, answers) = tried("22P02");
+        assert!(isolation.is_empty() && now < LIMIT);
         let bad: Vec<_> = answers
             .try_iter()
             .filter(|it| it.1 == ErrorKind::Corrupt)
@@ -249,17 +253,19 @@ mod tests {
 
     #[test]
     fn others_have_most_of_the_time() {
-        let (mut apart, now, _) = tried("55P03");
+        let (mut isolation, now, _) = tried("55P03");
         let (mut time, mut waited) = (now, Duration::ZERO);
         while time < LIMIT {
-            let Some(wait) = apart.wait(time) else { break };
+            let Some(wait) = isolation.wait(time) else {
+                break;
+            };
             time += wait;
-            let Some(mut group) = apart.due(time) else {
+            let Some(mut group) = isolation.due(time) else {
                 break;
             };
             let patience = group.turn().1;
             (time, waited) = (time + patience, waited + patience);
-            apart.tried(group, Some(&failure("55P03")), time);
+            isolation.tried(group, Some(&failure("55P03")), time);
         }
         assert!(
             waited * (REST + 1) <= LIMIT.saturating_sub(now) + LONGEST * REST,

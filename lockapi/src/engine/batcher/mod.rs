@@ -1,23 +1,37 @@
-//! The lane of statements on tables: merges what waits while a statement runs.
+//! Batches requests: what waits while a statement runs goes into the next one.
+//!
+//! A batcher has one connection and runs one statement at a time. Requests wait in the backlog of
+//! their kind. In each round the kinds that give something back run a statement each, and then that
+//! one of the others runs one that has had the least time of the connection: whoever asks for much
+//! waits for it himself.
 
 use std::any::TypeId;
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
 
-use super::apart::Apart;
 use super::link::{Link, Links, Watch};
-use super::piles::{Pile, Queued, Repeated, Reply, Requests};
 use crate::error::{Error, ErrorKind, Failure, Result};
 use crate::seam::Connector;
 use crate::telemetry::{self, Fault};
 use crate::wait::{unless, yield_now};
 
+mod backlog;
+mod batch;
+mod isolation;
+mod kinds;
+mod request;
 #[cfg(test)]
 mod tests;
+
+use batch::AnyBatch;
+pub(crate) use batch::Batch;
+use isolation::Isolation;
+use kinds::Kinds;
+use request::Waiting;
+pub(crate) use request::{ALONE, Answer, Caller, Callers, Queued, Repeated, Reply};
 
 /// How often a statement is repeated that the server took back because it met with another.
 const DEADLOCKS: u32 = 8;
@@ -28,21 +42,15 @@ const SILENCE: Duration = Duration::from_secs(1);
 /// thread the program has kept busy then has looked for an answer that is there already.
 const TURNS: u32 = 200;
 
-type Piles<N> = BTreeMap<Place, Box<dyn Pile<N>>>;
-
-/// The turn of requests, the class of their limit, and their kind. What is in one place goes into the
-/// same statements.
-type Place = (u8, u32, TypeId);
-
 struct State<N> {
-    piles: Piles<N>,
+    kinds: Kinds<N>,
     /// Whether there is a task that runs them.
     running: bool,
     closing: bool,
 }
 
 /// Takes requests from anywhere and runs them on one connection.
-pub(crate) struct Lane<C: Connector> {
+pub(crate) struct Batcher<C: Connector> {
     links: Arc<Links<C>>,
     /// A connection that is not used for so long is closed.
     idle: Option<Duration>,
@@ -52,17 +60,17 @@ pub(crate) struct Lane<C: Connector> {
     wake: Notify,
 }
 
-impl<C: Connector> Lane<C> {
+impl<C: Connector> Batcher<C> {
     pub(crate) fn new(links: Arc<Links<C>>) -> Arc<Self> {
         Self::with(links, None, None)
     }
 
-    /// A lane that gives up a connection which is silent for long.
+    /// A batcher that gives up a connection which is silent for long.
     pub(crate) fn hurried(links: Arc<Links<C>>) -> Arc<Self> {
         Self::with(links, None, Some(SILENCE))
     }
 
-    /// A lane whose connection is closed when it is not used for `idle`.
+    /// A batcher whose connection is closed when it is not used for `idle`.
     pub(crate) fn occasional(links: Arc<Links<C>>, idle: Duration) -> Arc<Self> {
         Self::with(links, Some(idle), None)
     }
@@ -73,7 +81,7 @@ impl<C: Connector> Lane<C> {
             idle,
             limit,
             state: Mutex::new(State {
-                piles: BTreeMap::new(),
+                kinds: Kinds::default(),
                 running: false,
                 closing: false,
             }),
@@ -81,13 +89,13 @@ impl<C: Connector> Lane<C> {
         })
     }
 
-    /// Queues a request; `reply` is called once, on the lane.
+    /// Queues a request; `reply` is called once, by the batcher, or by this call if too many wait.
     pub(crate) fn submit<O: Queued>(
         self: &Arc<Self>,
         asked: O,
         reply: impl FnOnce(Result<O::Output>) + Send + 'static,
     ) {
-        self.queue(asked, Reply::new(reply));
+        self.queue(asked, 1, Reply::new(|outcome, _: Repeated| reply(outcome)));
     }
 
     /// The same; `reply` is also told whether the answer is that to a repetition.
@@ -96,14 +104,27 @@ impl<C: Connector> Lane<C> {
         asked: O,
         reply: impl FnOnce(Result<O::Output>, Repeated) + Send + 'static,
     ) {
-        self.queue(asked, Reply::told(reply));
+        self.queue(asked, 1, Reply::new(reply));
     }
 
-    fn queue<O: Queued>(self: &Arc<Self>, asked: O, reply: Reply<O::Output>) {
-        let class = asked.limit().map_or(0, class);
-        self.place(O::TURN, class, |requests: &mut Requests<O>| {
-            requests.add(asked, reply);
-        });
+    /// Queues a request that is wanted so often.
+    pub(crate) fn queue<O: Queued>(
+        self: &Arc<Self>,
+        asked: O,
+        times: i64,
+        reply: Reply<O::Output>,
+    ) {
+        let mut state = self.lock();
+        let added = state.kinds.add(asked, Caller { times, reply });
+        let starts = added.is_ok() && !std::mem::replace(&mut state.running, true);
+        drop(state);
+        if let Err((caller, error)) = added {
+            return caller.reply.send(Err(error));
+        }
+        if starts {
+            self.start();
+        }
+        self.wake.notify_one();
     }
 
     /// How long the server may take to answer.
@@ -111,63 +132,32 @@ impl<C: Connector> Lane<C> {
         self.links.timeout
     }
 
-    /// Adds to the pile of a kind.
-    pub(crate) fn add<P: Pile<C::Connection> + Default>(
-        self: &Arc<Self>,
-        turn: u8,
-        add: impl FnOnce(&mut P),
-    ) {
-        self.place(turn, 0, add);
-    }
-
-    fn place<P: Pile<C::Connection> + Default>(
-        self: &Arc<Self>,
-        turn: u8,
-        class: u32,
-        add: impl FnOnce(&mut P),
-    ) {
-        let mut state = self.lock();
-        let pile = state
-            .piles
-            .entry((turn, class, TypeId::of::<P>()))
-            .or_insert_with(|| Box::<P>::default());
-        if let Some(pile) = pile.as_any().downcast_mut() {
-            add(pile);
-        }
-        let starts = !std::mem::replace(&mut state.running, true);
-        drop(state);
-        if starts {
-            self.start();
-        }
-        self.wake.notify_one();
-    }
-
     fn start(self: &Arc<Self>) {
-        let lane = Arc::clone(self).lane();
-        self.links.connector.spawn("lockapi-tables", Box::pin(lane));
+        let running = Arc::clone(self).running();
+        self.links
+            .connector
+            .spawn("lockapi-tables", Box::pin(running));
     }
 
-    /// Queues a request and waits for its answer.
+    /// Queues a request and waits for its answer. If the caller leaves before it is sent, it is not
+    /// sent, unless it gives something back.
     pub(crate) async fn call<O: Queued>(self: &Arc<Self>, asked: O) -> Result<O::Output> {
         let (sender, answer) = oneshot::channel();
-        self.submit(asked, move |outcome| {
-            // A caller that left does not want the answer.
-            let _left = sender.send(outcome);
-        });
+        self.queue(asked, 1, Reply::new(Waiting(sender)));
         let outcome = answer.await.unwrap_or_else(|_| Err(ended(O::NAME)));
         outcome.map_err(|error| error.during(O::NAME))
     }
 
-    /// Lets the lane end once it has done what is queued.
+    /// Lets the batcher end once it has done what is queued.
     pub(crate) fn close(&self) {
         self.lock().closing = true;
         self.wake.notify_one();
     }
 
     /// Takes notice of its end also when it is dropped before it is first polled.
-    fn lane(self: Arc<Self>) -> impl Future<Output = ()> {
+    fn running(self: Arc<Self>) -> impl Future<Output = ()> {
         let mut ended = Ended {
-            lane: Some(Arc::clone(&self)),
+            batcher: Some(Arc::clone(&self)),
             began: false,
         };
         async move {
@@ -181,18 +171,18 @@ impl<C: Connector> Lane<C> {
         let keeper = &self.links.keeper;
         let watch = self.links.watch();
         let mut link = None;
-        let mut apart = Apart::new(self.links.timeout);
+        let mut isolation = Isolation::new(self.links.timeout);
         loop {
-            let piles = {
+            let rounds = {
                 let mut state = self.lock();
-                if state.piles.is_empty() && apart.is_empty() && state.closing {
+                if state.kinds.is_empty() && isolation.is_empty() && state.closing {
                     state.running = false;
                     return;
                 }
-                std::mem::take(&mut state.piles)
+                state.kinds.round()
             };
-            let wait = apart.wait(keeper.now());
-            if piles.is_empty() && wait != Some(Duration::ZERO) {
+            let wait = isolation.wait(keeper.now());
+            if rounds.is_empty() && wait != Some(Duration::ZERO) {
                 match (wait, self.idle) {
                     (Some(wait), _) => drop(unless(keeper.sleep(wait), self.wake.notified()).await),
                     (None, Some(idle)) if link.is_some() => {
@@ -207,28 +197,37 @@ impl<C: Connector> Lane<C> {
                 }
                 continue;
             }
-            for mut pile in piles.into_values() {
-                apart.join(pile.as_mut());
-                while !pile.is_empty() {
-                    let patience = apart.patience();
-                    let served = self.serve(&mut link, &watch, pile.as_mut(), patience).await;
-                    if let Err(failure) = served {
-                        apart.failed(pile.as_mut(), &failure, keeper.now());
-                        apart.join(pile.as_mut());
-                    }
+            for kind in rounds {
+                let drawn = self.lock().kinds.draw(kind);
+                let mut batch = drawn.batch;
+                isolation.join(batch.as_mut());
+                if batch.is_empty() {
+                    continue;
                 }
+                let began = keeper.now();
+                let patience = isolation.patience();
+                let served = self
+                    .serve(&mut link, &watch, batch.as_mut(), patience)
+                    .await;
+                let now = keeper.now();
+                if let Err(failure) = served {
+                    isolation.failed(batch.as_mut(), &failure, now);
+                }
+                let mut state = self.lock();
+                let took = now.saturating_sub(began);
+                state.kinds.served(kind, drawn.left, took, batch.as_mut());
             }
             // One statement a round: others have their turn in between.
-            if let Some(mut group) = apart.due(keeper.now()) {
-                let (pile, patience) = group.turn();
-                let served = self.serve(&mut link, &watch, pile, patience).await;
-                apart.tried(group, served.err().as_ref(), keeper.now());
+            if let Some(mut group) = isolation.due(keeper.now()) {
+                let (batch, patience) = group.turn();
+                let served = self.serve(&mut link, &watch, batch, patience).await;
+                isolation.tried(group, served.err().as_ref(), keeper.now());
             }
             yield_now().await;
         }
     }
 
-    /// Runs the next statement of a pile, which waits for a lock for `patience` at most.
+    /// Runs the statement of a batch, which waits for a lock for `patience` at most.
     ///
     /// A request that met a broken connection gets a second try, if it may be repeated; one that met
     /// with another in a deadlock gets several.
@@ -236,10 +235,10 @@ impl<C: Connector> Lane<C> {
         &self,
         link: &mut Option<Link<C::Connection>>,
         watch: &Arc<Watch>,
-        pile: &mut dyn Pile<C::Connection>,
+        batch: &mut dyn AnyBatch<C::Connection>,
         patience: Duration,
     ) -> Result<(), Failure> {
-        let limit = pile.limit().or(self.limit);
+        let limit = batch.limit().or(self.limit);
         // Waiting for a lock is no silence.
         let patience = limit.map_or(patience, |limit| patience.min(limit / 4));
         let mut tries = 2;
@@ -250,13 +249,13 @@ impl<C: Connector> Lane<C> {
             let limit = match link {
                 Some(_) => limit.map(|limit| limit.min(SILENCE)),
                 // Who has no limit of its own has the time that opening a connection takes.
-                None => pile.limit(),
+                None => batch.limit(),
             };
             let mut opened = link.is_some();
             let repeated = Repeated(before.as_ref().is_some_and(|before| before.sent));
             let attempt = async {
                 let open = if let Some(open) = link {
-                    open.prepare(patience, !pile.is_repeatable()).await?;
+                    open.prepare(patience, !batch.is_repeatable()).await?;
                     open
                 } else {
                     let open = self.links.open(watch, patience).await?;
@@ -264,7 +263,7 @@ impl<C: Connector> Lane<C> {
                     link.insert(open)
                 };
                 open.repeated = repeated;
-                pile.serve(open).await
+                batch.serve(open).await
             };
             let outcome = match limit {
                 Some(limit) => self.within(limit, attempt).await,
@@ -299,7 +298,7 @@ impl<C: Connector> Lane<C> {
             );
             // What took too long once would do so again, and keep the others waiting.
             let late = failure.sqlstate.as_deref() == Some("57014");
-            let harmless = !failure.sent || pile.is_repeatable();
+            let harmless = !failure.sent || batch.is_repeatable();
             if tries == 0 || !opened || !again || late || !harmless {
                 return Err(unknown.unwrap_or(failure));
             }
@@ -331,18 +330,11 @@ impl<C: Connector> Lane<C> {
     }
 }
 
-/// Limits of one class are within a factor of four of each other: the shortest is that of the statement,
-/// and must not be much too short for the others.
-fn class(limit: Duration) -> u32 {
-    let micros = u64::try_from(limit.as_micros()).unwrap_or(u64::MAX);
-    1 + micros.max(1).ilog2() / 2
-}
-
 /// Notices that the task ended before its time: it panicked, or its runtime dropped it. What it had
 /// under way is answered as it is dropped; for what is queued another is started, unless this one
 /// could not even begin.
 struct Ended<C: Connector> {
-    lane: Option<Arc<Lane<C>>>,
+    batcher: Option<Arc<Batcher<C>>>,
     began: bool,
 }
 
@@ -352,27 +344,25 @@ impl<C: Connector> Ended<C> {
     }
 
     fn finish(mut self) {
-        self.lane = None;
+        self.batcher = None;
     }
 }
 
 impl<C: Connector> Drop for Ended<C> {
     fn drop(&mut self) {
-        let Some(lane) = self.lane.take() else {
+        let Some(batcher) = self.batcher.take() else {
             return;
         };
         telemetry::fault(Fault::WorkerEnded);
-        let mut state = lane.lock();
-        if self.began && !state.piles.is_empty() {
+        let mut state = batcher.lock();
+        if self.began && !state.kinds.is_empty() {
             drop(state);
-            return lane.start();
+            return batcher.start();
         }
         state.running = false;
-        let piles = std::mem::take(&mut state.piles);
+        let mut kinds = std::mem::take(&mut state.kinds);
         drop(state);
-        for mut pile in piles.into_values() {
-            pile.refuse_all(&Failure::connect(None, ended("end")));
-        }
+        kinds.refuse(&Failure::connect(None, ended("end")));
     }
 }
 
@@ -383,3 +373,6 @@ pub(crate) fn ended(operation: &'static str) -> Error {
         "the runtime that the backend was connected on has shut down",
     )
 }
+
+/// What tells the kinds of requests apart: their class, and their type.
+type KindId = (u32, TypeId);

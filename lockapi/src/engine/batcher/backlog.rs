@@ -1,0 +1,171 @@
+//! The requests of one kind that wait for a statement.
+
+use std::any::Any;
+use std::collections::{HashMap, VecDeque};
+
+use super::batch::{AnyBatch, Batch};
+use super::request::{Caller, Callers, MAX_WEIGHT, Queued};
+use crate::error::{Error, ErrorKind, Failure};
+use crate::seam::{Connection, Operation};
+
+/// The most callers that wait for requests of one kind.
+const MAX_CALLERS: usize = 1 << 17;
+/// The most weight of requests of one kind that wait.
+const MAX_WAITING: usize = 1 << 20;
+
+/// The requests of one kind that wait, whatever they are.
+pub(super) trait AnyBacklog<N>: Send {
+    fn as_any(&mut self) -> &mut dyn Any;
+    /// Takes out the requests of the next statement, of so much weight at most, or one that has more.
+    fn draw(&mut self, room: usize) -> Drawn<N>;
+    /// Takes back what a statement left, behind what waits by now.
+    fn put_back(&mut self, left: &mut dyn AnyBatch<N>);
+    fn is_empty(&self) -> bool;
+    /// Fails all.
+    fn refuse(&mut self, failure: &Failure);
+}
+
+/// The requests of a statement; there are none if all their callers have left.
+pub(super) struct Drawn<N> {
+    pub(super) batch: Box<dyn AnyBatch<N>>,
+    /// How much of the room is left.
+    pub(super) left: usize,
+}
+
+/// See [`AnyBacklog`]. In the order of arrival; a request that is like one that waits joins it.
+pub(super) struct Backlog<O: Operation> {
+    waiting: VecDeque<(O, Callers<O::Output>)>,
+    /// The number of the first that waits; they are numbered in their order.
+    first: u64,
+    /// The numbers of those that others may join, by their identity.
+    joined: HashMap<u64, u64>,
+    callers: usize,
+    weight: usize,
+}
+
+impl<O: Operation> Default for Backlog<O> {
+    fn default() -> Self {
+        Self {
+            waiting: VecDeque::new(),
+            first: 0,
+            joined: HashMap::new(),
+            callers: 0,
+            weight: 0,
+        }
+    }
+}
+
+impl<O: Queued> Backlog<O> {
+    /// Adds a request, unless too many wait: then the caller is given back, with what to tell it.
+    pub(super) fn add(
+        &mut self,
+        mut asked: O,
+        caller: Caller<O::Output>,
+    ) -> Result<(), (Caller<O::Output>, Error)> {
+        if !O::GIVES_BACK {
+            let full = match (self.callers, self.weight) {
+                (MAX_CALLERS.., _) => Some(format!("{MAX_CALLERS} calls wait already")),
+                (_, MAX_WAITING..) => Some("too much data waits already".to_owned()),
+                _ => None,
+            };
+            if let Some(message) = full {
+                return Err((caller, Error::new(ErrorKind::Capacity, O::NAME, message)));
+            }
+        }
+        self.callers += 1;
+        let identity = asked.identity();
+        if let Some((waiting, callers)) = identity.and_then(|of| self.like(of, &asked)) {
+            if let (Some(sum), Some(times)) = (waiting.times(), asked.times()) {
+                *sum = sum.saturating_add(*times);
+            }
+            callers.add(caller);
+            return Ok(());
+        }
+        self.weight += asked.weight();
+        if let Some(identity) = identity {
+            let number = self.first + self.waiting.len() as u64;
+            self.joined.insert(identity, number);
+        }
+        self.waiting.push_back((asked, Callers::new(caller)));
+        Ok(())
+    }
+
+    /// One that waits and that this one may join.
+    fn like(&mut self, identity: u64, asked: &O) -> Option<&mut (O, Callers<O::Output>)> {
+        let number = *self.joined.get(&identity)?;
+        let at = usize::try_from(number - self.first).ok()?;
+        let found = self.waiting.get_mut(at);
+        found.filter(|(waiting, _)| waiting.is_like(asked))
+    }
+
+    fn pop(&mut self) -> Option<(O, Callers<O::Output>)> {
+        let (asked, callers) = self.waiting.pop_front()?;
+        if let Some(identity) = asked.identity()
+            && self.joined.get(&identity) == Some(&self.first)
+        {
+            self.joined.remove(&identity);
+        }
+        self.first += 1;
+        self.weight -= asked.weight();
+        self.callers -= callers.len();
+        Some((asked, callers))
+    }
+}
+
+impl<O: Queued, N: Connection + 'static> AnyBacklog<N> for Backlog<O> {
+    fn as_any(&mut self) -> &mut dyn Any {
+        self
+    }
+
+    fn draw(&mut self, mut room: usize) -> Drawn<N> {
+        let mut batch = Batch::<O>::default();
+        // Those whose callers have left cost no room, but time.
+        let mut looked = 0;
+        while let Some((asked, _)) = self.waiting.front()
+            && (asked.weight() <= room || batch.asked.is_empty())
+            && looked < 4 * MAX_WEIGHT
+        {
+            looked += 1;
+            let Some((mut asked, callers)) = self.pop() else {
+                break;
+            };
+            let (callers, left) = if O::GIVES_BACK {
+                (Some(callers), 0)
+            } else {
+                callers.wanted()
+            };
+            if let Some(times) = asked.times() {
+                *times -= left;
+            }
+            if let Some(callers) = callers {
+                room = room.saturating_sub(asked.weight());
+                batch.push(asked, callers);
+            }
+        }
+        Drawn {
+            batch: Box::new(batch),
+            left: room,
+        }
+    }
+
+    fn put_back(&mut self, left: &mut dyn AnyBatch<N>) {
+        let Some(left) = left.as_any().downcast_mut::<Batch<O>>() else {
+            return;
+        };
+        for (asked, callers) in left.take() {
+            self.weight += asked.weight();
+            self.callers += callers.len();
+            self.waiting.push_back((asked, callers));
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    fn refuse(&mut self, failure: &Failure) {
+        while let Some((_, callers)) = self.pop() {
+            callers.refuse(|| failure.error(O::NAME));
+        }
+    }
+}

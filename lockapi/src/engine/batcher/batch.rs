@@ -1,0 +1,136 @@
+//! The requests of one statement.
+
+use std::any::Any;
+use std::collections::HashSet;
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use super::request::{Callers, Queued};
+use crate::engine::link::Link;
+use crate::error::Failure;
+use crate::seam::{Connection, Operation};
+
+pub(super) type Served<'a> = Pin<Box<dyn Future<Output = Result<(), Failure>> + Send + 'a>>;
+
+/// The requests of one statement, whatever their kind.
+pub(super) trait AnyBatch<N>: Send {
+    fn as_any(&mut self) -> &mut dyn Any;
+    /// Runs the statement and answers the requests; what is left is to be asked again.
+    fn serve<'a>(&'a mut self, link: &'a mut Link<N>) -> Served<'a>;
+    /// Divides it into at most so many.
+    fn split(&mut self, parts: usize) -> Vec<Box<dyn AnyBatch<N>>>;
+    /// Takes those out of `fresh` that want what this one waits for.
+    fn join(&mut self, fresh: &mut dyn AnyBatch<N>);
+    /// Fails all.
+    fn refuse(&mut self, failure: &Failure);
+    /// Whether it may be sent again when its answer was lost.
+    fn is_repeatable(&self) -> bool;
+    /// The shortest time that an answer may take.
+    fn limit(&self) -> Option<Duration>;
+    fn is_empty(&self) -> bool;
+}
+
+/// The requests of one statement, with those who wait for each.
+pub(crate) struct Batch<O: Operation> {
+    pub(crate) asked: Vec<O>,
+    pub(crate) callers: Vec<Callers<O::Output>>,
+}
+
+impl<O: Operation> Default for Batch<O> {
+    fn default() -> Self {
+        Self {
+            asked: Vec::new(),
+            callers: Vec::new(),
+        }
+    }
+}
+
+impl<O: Queued> Batch<O> {
+    pub(crate) fn push(&mut self, asked: O, callers: Callers<O::Output>) {
+        self.asked.push(asked);
+        self.callers.push(callers);
+    }
+
+    /// Takes all out.
+    pub(crate) fn take(&mut self) -> impl Iterator<Item = (O, Callers<O::Output>)> + use<O> {
+        let asked = std::mem::take(&mut self.asked);
+        asked.into_iter().zip(std::mem::take(&mut self.callers))
+    }
+
+    /// Runs the statement and gives each request its answer.
+    pub(crate) async fn perform<N: Connection>(
+        &mut self,
+        link: &mut Link<N>,
+    ) -> Result<(), Failure> {
+        let answers = link.perform(&self.asked).await?;
+        self.asked.clear();
+        for (callers, answer) in self.callers.drain(..).zip(answers) {
+            callers.first().send_told(Ok(answer), link.repeated);
+        }
+        Ok(())
+    }
+}
+
+impl<O: Queued> FromIterator<(O, Callers<O::Output>)> for Batch<O> {
+    fn from_iter<I: IntoIterator<Item = (O, Callers<O::Output>)>>(requests: I) -> Self {
+        let (asked, callers) = requests.into_iter().unzip();
+        Self { asked, callers }
+    }
+}
+
+impl<O: Queued, N: Connection + 'static> AnyBatch<N> for Batch<O> {
+    fn as_any(&mut self) -> &mut dyn Any {
+        self
+    }
+
+    fn serve<'a>(&'a mut self, link: &'a mut Link<N>) -> Served<'a> {
+        Box::pin(O::serve(self, link))
+    }
+
+    fn split(&mut self, parts: usize) -> Vec<Box<dyn AnyBatch<N>>> {
+        let size = self.asked.len().div_ceil(parts.max(1));
+        let mut rest = self.take();
+        std::iter::from_fn(|| {
+            let part: Self = rest.by_ref().take(size).collect();
+            (!part.asked.is_empty()).then(|| Box::new(part) as Box<dyn AnyBatch<N>>)
+        })
+        .collect()
+    }
+
+    fn join(&mut self, fresh: &mut dyn AnyBatch<N>) {
+        let Some(fresh) = fresh.as_any().downcast_mut::<Self>() else {
+            return;
+        };
+        let places: HashSet<u64> = self.asked.iter().flat_map(Queued::places).collect();
+        let meets = |asked: &O| asked.places().any(|place| places.contains(&place));
+        if fresh.asked.iter().any(meets) {
+            for (asked, callers) in fresh.take() {
+                let batch = if meets(&asked) {
+                    &mut *self
+                } else {
+                    &mut *fresh
+                };
+                batch.push(asked, callers);
+            }
+        }
+    }
+
+    fn refuse(&mut self, failure: &Failure) {
+        for (_, callers) in self.take() {
+            callers.refuse(|| failure.error(O::NAME));
+        }
+    }
+
+    fn is_repeatable(&self) -> bool {
+        self.asked.iter().all(Queued::is_repeatable)
+    }
+
+    fn limit(&self) -> Option<Duration> {
+        self.asked.iter().filter_map(Queued::limit).min()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.asked.is_empty()
+    }
+}

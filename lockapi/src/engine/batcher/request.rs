@@ -1,0 +1,246 @@
+//! What a batcher carries: operations, and those who wait for their answers.
+
+use std::future::Future;
+use std::iter;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use super::batch::Batch;
+use crate::engine::contain;
+use crate::engine::link::Link;
+use crate::error::{Error, ErrorKind, Failure, Result};
+use crate::seam::{Connection, Operation};
+
+/// The most weight that a statement carries.
+pub(super) const MAX_WEIGHT: usize = 2048;
+/// The weight of a request that needs a statement of its own.
+pub(crate) const ALONE: usize = MAX_WEIGHT;
+
+/// An operation that a batcher runs.
+pub(crate) trait Queued: Operation {
+    /// The name that errors tell.
+    const NAME: &'static str;
+    /// Whether a request whose answer was lost may be sent again.
+    const REPEATABLE: bool = true;
+    /// Whether it gives back, ends or keeps what the program has. Such requests go before others, are
+    /// never refused because there are too many, and are sent whether or not anybody waits for the
+    /// answer.
+    const GIVES_BACK: bool = false;
+
+    /// The same as [`REPEATABLE`](Self::REPEATABLE), of one request.
+    fn is_repeatable(&self) -> bool {
+        Self::REPEATABLE
+    }
+
+    /// How long its answer may take, if not as long as any: on a connection that is open, and again,
+    /// with the time that connecting takes, on a fresh one.
+    fn limit(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Requests of different classes do not travel together.
+    fn class(&self) -> u32 {
+        self.limit().map_or(0, class)
+    }
+
+    /// How much of a statement it takes; a statement has room for 2048.
+    fn weight(&self) -> usize {
+        1
+    }
+
+    /// What it may find locked by a transaction of a program, as numbers: requests with one in common
+    /// may wait for the same.
+    fn places(&self) -> impl Iterator<Item = u64> {
+        iter::empty()
+    }
+
+    /// A number that requests which may be merged have in common.
+    fn identity(&self) -> Option<u64> {
+        None
+    }
+
+    /// Whether two requests of one identity are merged.
+    fn is_like(&self, _other: &Self) -> bool {
+        false
+    }
+
+    /// How often it is wanted; `None` for requests that are not merged.
+    fn times(&mut self) -> Option<&mut i64> {
+        None
+    }
+
+    /// Runs the statement of a batch. What is left in the batch is asked again.
+    fn serve<N: Connection>(
+        batch: &mut Batch<Self>,
+        link: &mut Link<N>,
+    ) -> impl Future<Output = Result<(), Failure>> + Send {
+        batch.perform(link)
+    }
+}
+
+/// Limits of one class are within a factor of four of each other: the shortest is that of the statement,
+/// and must not be much too short for the others.
+fn class(limit: Duration) -> u32 {
+    let micros = u64::try_from(limit.as_micros()).unwrap_or(u64::MAX);
+    1 + micros.max(1).ilog2() / 2
+}
+
+/// Whether the request was also sent before, without an answer. The server may still be carrying out
+/// that first try: the repetition does not see what it does, and may do it once more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Repeated(pub(crate) bool);
+
+/// Where an answer goes. It must not block.
+pub(crate) trait Answer<T>: Send {
+    /// Called once.
+    fn answer(self: Box<Self>, outcome: Result<T>, repeated: Repeated);
+
+    /// Whether somebody still waits for it.
+    fn is_wanted(&self) -> bool {
+        true
+    }
+}
+
+impl<T, F: FnOnce(Result<T>, Repeated) + Send> Answer<T> for F {
+    fn answer(self: Box<Self>, outcome: Result<T>, repeated: Repeated) {
+        self(outcome, repeated);
+    }
+}
+
+/// A caller that waits, or has left.
+pub(super) struct Waiting<T>(pub(super) oneshot::Sender<Result<T>>);
+
+impl<T: Send> Answer<T> for Waiting<T> {
+    fn answer(self: Box<Self>, outcome: Result<T>, _: Repeated) {
+        // A caller that left does not want the answer.
+        let _left = self.0.send(outcome);
+    }
+
+    fn is_wanted(&self) -> bool {
+        !self.0.is_closed()
+    }
+}
+
+/// Answers one request, once. It also answers when it is dropped, because the batcher ended while a
+/// statement was under way.
+pub(crate) struct Reply<T>(Option<Box<dyn Answer<T>>>);
+
+impl<T> Reply<T> {
+    pub(crate) fn new(answer: impl Answer<T> + 'static) -> Self {
+        Self(Some(Box::new(answer)))
+    }
+
+    pub(crate) fn send(self, outcome: Result<T>) {
+        self.send_told(outcome, Repeated(false));
+    }
+
+    pub(super) fn send_told(mut self, outcome: Result<T>, repeated: Repeated) {
+        self.answer(outcome, repeated);
+    }
+
+    fn is_wanted(&self) -> bool {
+        self.0.as_ref().is_some_and(|answer| answer.is_wanted())
+    }
+
+    /// Lets go of a caller that left.
+    fn forget(mut self) {
+        self.0 = None;
+    }
+
+    fn answer(&mut self, outcome: Result<T>, repeated: Repeated) {
+        if let Some(answer) = self.0.take() {
+            contain(|| answer.answer(outcome, repeated));
+        }
+    }
+}
+
+impl<T> Drop for Reply<T> {
+    fn drop(&mut self) {
+        let message = "the task that sent the statement ended before the answer came";
+        let error = Error::new(ErrorKind::Indeterminate, "end", message);
+        self.answer(Err(error), Repeated(false));
+    }
+}
+
+/// One who waits for a request, and how often it is wanted.
+pub(crate) struct Caller<T> {
+    pub(crate) times: i64,
+    pub(crate) reply: Reply<T>,
+}
+
+/// Those who wait for one request, in the order of arrival. There is one at least.
+pub(crate) struct Callers<T> {
+    first: Caller<T>,
+    more: Vec<Caller<T>>,
+    /// How often the request was asked again.
+    pub(crate) tries: u32,
+}
+
+impl<T> Callers<T> {
+    pub(super) fn new(first: Caller<T>) -> Self {
+        Self {
+            first,
+            more: Vec::new(),
+            tries: 0,
+        }
+    }
+
+    pub(super) fn add(&mut self, caller: Caller<T>) {
+        self.more.push(caller);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        1 + self.more.len()
+    }
+
+    pub(super) fn first(self) -> Reply<T> {
+        self.first.reply
+    }
+
+    /// Puts those together again of whom some are served.
+    pub(crate) fn of(callers: Vec<Caller<T>>, tries: u32) -> Option<Self> {
+        let mut callers = callers.into_iter();
+        Some(Self {
+            first: callers.next()?,
+            more: callers.collect(),
+            tries,
+        })
+    }
+
+    /// Those who still wait, and how often the others wanted the request.
+    pub(super) fn wanted(self) -> (Option<Self>, i64) {
+        if self.iter().all(|caller| caller.reply.is_wanted()) {
+            return (Some(self), 0);
+        }
+        let tries = self.tries;
+        let (wanted, left): (Vec<_>, Vec<_>) = self
+            .into_iter()
+            .partition(|caller| caller.reply.is_wanted());
+        let times = left.iter().map(|caller| caller.times).sum();
+        for caller in left {
+            caller.reply.forget();
+        }
+        (Self::of(wanted, tries), times)
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Caller<T>> {
+        iter::once(&self.first).chain(&self.more)
+    }
+
+    /// Tells all of them.
+    pub(crate) fn refuse(self, error: impl Fn() -> Error) {
+        for caller in self {
+            caller.reply.send(Err(error()));
+        }
+    }
+}
+
+impl<T> IntoIterator for Callers<T> {
+    type Item = Caller<T>;
+    type IntoIter = iter::Chain<iter::Once<Caller<T>>, std::vec::IntoIter<Caller<T>>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        iter::once(self.first).chain(self.more)
+    }
+}
