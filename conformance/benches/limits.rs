@@ -106,7 +106,92 @@ async fn all(mut report: Report) -> Report {
     .await;
     denials(&mut report, &backend, &pool, scarce).await;
     permits(&mut report, &backend, function).await;
+    sharing(&mut report, &backend).await;
+    neighbours(&mut report, &backend).await;
     report
+}
+
+/// Calls that have one of two keys in common.
+async fn sharing(report: &mut Report, backend: &Arc<dyn Backend>) {
+    let quota = Quota::per_second(10_000).burst(1_000_000_000);
+    let limiter = backend.rate_limiter(quota).expect("a limiter");
+    let ask = |together: bool| {
+        let limiter = Arc::clone(&limiter);
+        rate(64, move |task, count, until| {
+            let limiter = Arc::clone(&limiter);
+            async move {
+                let user = format!("bench/user/{task}");
+                let wants = [Want::new(&*user), Want::new("bench/tenant")];
+                while Instant::now() < until {
+                    if together {
+                        limiter.check_all(&wants).await.map(drop)
+                    } else {
+                        limiter.check_each(&wants).await.map(drop)
+                    }
+                    .expect("a decision");
+                    count.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        })
+    };
+    let (each, all) = (ask(false).await, ask(true).await);
+    report.add(
+        "limit.user_and_tenant.64",
+        "calls/s",
+        all,
+        each,
+        "check_each of the same",
+        Better::Higher,
+    );
+}
+
+/// What a caller of another key waits, beside so many who are refused on one window.
+async fn neighbours(report: &mut Report, backend: &Arc<dyn Backend>) {
+    let calm = Quota::per_second(10_000).burst(1_000_000_000);
+    let calm = backend.rate_limiter(calm).expect("a limiter");
+    let window = Quota::per_hour(1).fixed_window();
+    let busy = backend.rate_limiter(window).expect("a limiter");
+    let alone = slowest(&calm).await;
+    for calls in [64, 5000] {
+        let stop = Arc::new(AtomicU64::new(0));
+        let flood: Vec<_> = (0..calls)
+            .map(|_| {
+                let (busy, stop) = (Arc::clone(&busy), Arc::clone(&stop));
+                tokio::spawn(async move {
+                    while stop.load(Ordering::Relaxed) == 0 {
+                        let _refused = busy.check("bench/flood").await.expect("a decision");
+                    }
+                })
+            })
+            .collect();
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let beside = slowest(&calm).await;
+        stop.store(1, Ordering::Relaxed);
+        for one in flood {
+            one.await.expect("it ends");
+        }
+        report.add(
+            &format!("limit.neighbour.p99.{calls}"),
+            "us",
+            beside,
+            alone,
+            "alone",
+            Better::Lower,
+        );
+    }
+}
+
+/// The 99th percentile of lone calls, in microseconds.
+async fn slowest(limiter: &Arc<dyn lockapi::RateLimiter>) -> f64 {
+    let mut took = Vec::new();
+    let until = Instant::now() + SECONDS;
+    while Instant::now() < until {
+        let began = Instant::now();
+        let _decision = limiter.check("bench/calm").await.expect("a decision");
+        took.push(began.elapsed());
+    }
+    took.sort_unstable();
+    took[took.len() * 99 / 100].as_secs_f64() * 1e6
 }
 
 /// Both with so many tasks on so many keys; answers what the function did.

@@ -75,7 +75,12 @@ impl Driver for Sync {
     async fn connect(&self, url: &str, options: Options) -> Result<Arc<dyn Backend>> {
         let config = url.parse().expect("a URL");
         let manager = PostgresConnectionManager::new(config, NoTls);
-        backend_sync::connect_with(&pool(manager), options).await
+        let pool = pool(manager);
+        let connected = backend_sync::connect_with(&pool, options).await;
+        // A blocking driver does not let its connections be closed on a task.
+        let closed = tokio::task::spawn_blocking(move || drop(pool)).await;
+        closed.expect("the pool is dropped");
+        connected
     }
 
     async fn begin(&self, url: &str) -> Box<dyn Transaction> {

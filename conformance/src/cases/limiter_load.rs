@@ -20,6 +20,9 @@ register! { "limiter_load":
     R02 behind_a_proxy @ HostileProxy [Proxy];
     R03 goodput_is_the_rate_at_ten_times_the_load;
     R06 denial_leaves_the_row_untouched [Sql];
+    R10 calls_with_a_key_in_common_are_decided_together;
+    R10 calls_that_are_alike_take_what_there_is;
+    R10 callers_that_leave_take_nothing_of_a_window [Futures];
     R11 thousand_keys_in_any_order;
     R11 rows_are_locked_in_the_order_of_their_keys [Sql, Transactions];
 }
@@ -170,6 +173,88 @@ async fn denial_leaves_the_row_untouched(cx: Context) {
         assert!(!limiter.check_all(&wants).await.unwrap().is_allowed());
     }
     assert_eq!(cx.sql(&sql).await, before);
+}
+
+async fn calls_with_a_key_in_common_are_decided_together(cx: Context) {
+    for (name, tenant) in [
+        ("cells", Quota::per_hour(100)),
+        ("fixed", Quota::per_hour(100).fixed_window()),
+        ("sliding", Quota::per_hour(100).sliding_window()),
+    ] {
+        let limiter = cx.backend().await.rate_limiter(Quota::per_hour(2)).unwrap();
+        let tenant = || Want::new(format!("{name} tenant")).quota(tenant);
+        let calls = (0..300).map(|nth| {
+            let limiter = limiter.clone();
+            let user = format!("{name} user {}", nth % 150);
+            async move {
+                let wants = [Want::new(user), tenant()];
+                limiter.check_all(&wants).await.unwrap()
+            }
+        });
+        let verdicts = soon("all are decided", join_all(calls)).await;
+        let admitted = verdicts.iter().filter(|one| one.is_allowed()).count();
+        assert_eq!(admitted, 100, "{name}: as many as the tenant has");
+        for refused in verdicts.iter().filter(|one| !one.is_allowed()) {
+            let binding = refused.binding().unwrap();
+            assert!(binding.retry_after() > Duration::ZERO);
+        }
+        // Who was refused has lost nothing.
+        let users: Vec<_> = (0..150).map(|nth| format!("{name} user {nth}")).collect();
+        let wants: Vec<_> = users.iter().map(|user| Want::new(&**user)).collect();
+        let peeked = join_all(wants.iter().map(|want| limiter.peek(want))).await;
+        let left: u64 = peeked.into_iter().map(|one| one.unwrap().remaining()).sum();
+        assert_eq!(left, 150 * 2 - 100, "{name}");
+        assert_eq!(limiter.peek(&tenant()).await.unwrap().remaining(), 0);
+    }
+}
+
+async fn calls_that_are_alike_take_what_there_is(cx: Context) {
+    for quota in [
+        Quota::per_hour(40).fixed_window(),
+        Quota::per_hour(40).sliding_window(),
+    ] {
+        let limiter = cx.backend().await.rate_limiter(quota).unwrap();
+        let key = format!("{:?}", quota.algorithm());
+        let calls = (0..1000).map(|_| limiter.check(&*key));
+        let decisions = soon("all are decided", join_all(calls)).await;
+        let decisions: Vec<_> = decisions.into_iter().map(Result::unwrap).collect();
+        let mut left: Vec<_> = decisions
+            .iter()
+            .filter(|one| one.is_allowed())
+            .map(Decision::remaining)
+            .collect();
+        left.sort_unstable();
+        assert_eq!(
+            left,
+            (0..40).collect::<Vec<_>>(),
+            "each was told what is left after it"
+        );
+    }
+}
+
+async fn callers_that_leave_take_nothing_of_a_window(cx: Context) {
+    let quota = Quota::per_hour(40).fixed_window();
+    let limiter = cx.backend().await.rate_limiter(quota).unwrap();
+    let calls: Vec<_> = (0..1000)
+        .map(|_| {
+            let limiter = limiter.clone();
+            tokio::spawn(async move { limiter.check("a").await.unwrap().is_allowed() })
+        })
+        .collect();
+    let mut admitted = 0;
+    for (nth, call) in calls.into_iter().enumerate() {
+        if nth % 2 == 0 {
+            call.abort();
+        }
+        if let Ok(allowed) = call.await {
+            admitted += u64::from(allowed);
+        }
+    }
+    eventually("what nobody got is there", async || {
+        let left = limiter.peek(&Want::new("a")).await.unwrap().remaining();
+        left + admitted == 40
+    })
+    .await;
 }
 
 async fn thousand_keys_in_any_order(cx: Context) {

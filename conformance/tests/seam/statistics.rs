@@ -424,7 +424,10 @@ fn no_statistics_lead_a_statement_through_a_table() {
                         );
                         let explained = plan(session, &script);
                         let small = SMALL.iter().any(|(name, _)| *name == one.statement.name);
-                        if !*lent && !small && let Some(step) = product(&explained) {
+                        if !*lent
+                            && !small
+                            && let Some(step) = product(&explained)
+                        {
                             walks.push(format!(
                                 "{} compares all with all: {step}, reltuples {rows}, column statistics {columns}",
                                 one.statement.name

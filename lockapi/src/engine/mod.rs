@@ -157,7 +157,7 @@ async fn on_lane<C: Connector, T: Send + 'static>(
     }
 }
 
-/// Everything that the handles of a backend share; when the last is dropped the lanes end.
+/// Everything that the handles of a backend share; when the last is dropped its tasks end.
 struct Core<C: Connector> {
     name: &'static str,
     namespace: Arc<str>,

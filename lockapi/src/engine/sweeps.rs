@@ -57,6 +57,11 @@ impl<C: Connector> Sweeps<C> {
         self.batcher.close();
     }
 
+    /// For whatever else takes long: others do not wait behind it.
+    pub(super) fn batcher(&self) -> &Arc<Batcher<C>> {
+        &self.batcher
+    }
+
     /// Sweeps after a while, from `first` on. Of those of one kind, `of` tells apart which may run
     /// side by side.
     pub(super) fn later<O: Sweeping>(&self, of: i64, first: impl FnOnce() -> O) {

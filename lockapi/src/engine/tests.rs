@@ -1,15 +1,22 @@
-//! What the suite cannot reach: lanes that never run, and what is left behind inside.
+//! What the suite cannot reach: tasks that never run, and what is left behind inside.
 
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+
 use super::{ManualClock, Options, start};
+use crate::backend::Backend;
 use crate::blocking::{self, block_on};
-use crate::error::{ErrorKind, Failure};
+use crate::error::{ErrorKind, Failure, Result};
 use crate::lease::Terms;
+use crate::limit::{Quota, Want};
 use crate::memory::{Database, Session};
+use crate::queue::{Claim, Job};
 use crate::seam::{Connector, Lane, Mode};
-use crate::{BackendExt, LeaseExt};
+use crate::sight::Filter;
+use crate::{BackendExt, LeaseExt, QueueExt, RateLimiterExt, id, id::IdGenExt};
 
 /// Runs the probe; then the runtime has shut down, and drops what it is given.
 struct Gone(Database);
@@ -18,11 +25,11 @@ impl Connector for Gone {
     type Connection = Session;
     type Listener = Session;
 
-    async fn connect(&self, mode: Mode) -> Result<Session, Failure> {
+    async fn connect(&self, mode: Mode) -> std::result::Result<Session, Failure> {
         Connector::connect(&self.0, mode).await
     }
 
-    async fn listener(&self) -> Result<Session, Failure> {
+    async fn listener(&self) -> std::result::Result<Session, Failure> {
         self.0.listener().await
     }
 
@@ -33,26 +40,101 @@ impl Connector for Gone {
     }
 }
 
-#[test]
-fn a_lane_that_never_runs_fails_its_callers() {
-    let backend = block_on(start("gone", Gone(Database::new()), Options::default())).unwrap();
-    let (sender, outcome) = mpsc::channel();
-    std::thread::spawn(move || {
-        let mutex = backend.mutex("a").unwrap();
-        sender
-            .send(block_on(mutex.try_lock()).unwrap_err().kind())
-            .unwrap();
-        let lease = backend
-            .lease("a", Terms::new(Duration::from_secs(1)))
-            .unwrap();
-        sender
-            .send(block_on(lease.try_acquire()).unwrap_err().kind())
-            .unwrap();
-    });
-    for _ in 0..2 {
-        let kind = outcome.recv_timeout(Duration::from_secs(5));
-        assert_eq!(kind, Ok(ErrorKind::Unavailable));
+/// A call, made anew each time.
+type Calls = Vec<(
+    &'static str,
+    Box<dyn Fn() -> BoxFuture<'static, Result<()>> + Send>,
+)>;
+
+/// Every call that asks the server.
+fn calls(backend: &Arc<dyn Backend>) -> Calls {
+    let mut calls: Calls = Vec::new();
+    macro_rules! calls {
+        ($($name:literal |$of:ident = $handle:ident| $call:expr;)*) => {
+            $({
+                let $of = $handle.clone();
+                calls.push(($name, Box::new(move || {
+                    let $of = $of.clone();
+                    async move { $call.await.map(drop) }.boxed()
+                })));
+            })*
+        };
     }
+    let terms = || Terms::new(Duration::from_secs(1));
+    let mutex = backend.mutex("a").unwrap();
+    let lock = backend.rw_lock("b").unwrap();
+    let lease = backend.lease("a", terms()).unwrap();
+    let semaphore = backend.semaphore("a", 2, terms()).unwrap();
+    let seat = backend.election("a", terms()).unwrap();
+    let leased = backend.leased_mutex("a", terms()).unwrap();
+    let queue = backend.queue("a").unwrap();
+    let limiter = backend.rate_limiter(Quota::per_second(1)).unwrap();
+    let ids = backend.id_gen("a", id::Terms::default()).unwrap();
+    let blocks = backend.id_gen("b", id::Terms::blocks(10)).unwrap();
+    let scheduler = backend.scheduler("a").unwrap();
+    let inspector = backend.inspector();
+    calls! {
+        "lock" |it = mutex| it.lock();
+        "try_lock" |it = mutex| it.try_lock();
+        "read" |it = lock| it.read();
+        "write" |it = lock| it.write();
+        "acquire" |it = lease| it.acquire();
+        "try_acquire" |it = lease| it.try_acquire();
+        "peek of a lease" |it = lease| it.peek();
+        "acquire_many" |it = semaphore| it.acquire_many(2);
+        "try_acquire_many" |it = semaphore| it.try_acquire_many(2);
+        "campaign" |it = seat| it.campaign();
+        "try_campaign" |it = seat| it.try_campaign();
+        "lock of a leased mutex" |it = leased| it.lock();
+        "try_lock of a leased mutex" |it = leased| it.try_lock();
+        "push" |it = queue| it.push(Job::new("a", &1).unwrap());
+        "push of a key" |it = queue| it.push(Job::new("a", &1).unwrap().idempotency_key("a"));
+        "claim" |it = queue| it.claim(&Claim::new(1));
+        "pause" |it = queue| it.pause();
+        "statistics" |it = queue| it.statistics();
+        "purge" |it = queue| it.purge();
+        "check" |it = limiter| it.check("a");
+        "check_all" |it = limiter| it.check_all(&[Want::new("a"), Want::new("b")]);
+        "peek" |it = limiter| it.peek(&Want::new("a"));
+        "reserve" |it = limiter| it.reserve(&Want::new("a"), Duration::from_secs(1));
+        "until_ready" |it = limiter| it.until_ready(&Want::new("a"), Duration::from_secs(1));
+        "reset" |it = limiter| it.reset(&"a".into());
+        "next" |it = ids| it.next();
+        "next of a block" |it = blocks| it.next();
+        "tasks" |it = scheduler| it.tasks("", 10);
+        "locks" |it = inspector| it.locks(&Filter::default());
+        "leases" |it = inspector| it.leases(&Filter::default());
+        "audit" |it = inspector| it.audit(&Filter::default());
+        "migrate" |it = backend| it.migrate();
+    }
+    calls
+}
+
+#[test]
+fn tasks_that_never_run_fail_every_call() {
+    let backend = block_on(start("gone", Gone(Database::new()), Options::default())).unwrap();
+    let (sender, outcomes) = mpsc::channel();
+    std::thread::spawn(move || {
+        for (name, call) in calls(&backend) {
+            // Callers that leave at once change nothing.
+            for _ in 0..3 {
+                drop(call().now_or_never());
+            }
+            let kind = block_on(call()).map_err(|error| error.kind());
+            sender.send((name, kind)).unwrap();
+        }
+    });
+    let mut last = "none";
+    while let Ok((name, kind)) = outcomes
+        .recv_timeout(Duration::from_secs(5))
+        .map_err(|error| {
+            assert_eq!(error, mpsc::RecvTimeoutError::Disconnected, "after {last}");
+        })
+    {
+        assert_eq!(kind, Err(ErrorKind::Unavailable), "{name}");
+        last = name;
+    }
+    assert_eq!(last, "migrate");
 }
 
 #[test]

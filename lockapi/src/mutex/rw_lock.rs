@@ -39,7 +39,7 @@ use crate::key::Key;
 /// - All readers of a backend have it once at the server, however many they are.
 /// - Nobody is starved. Within a process callers are served in the order of arrival: readers who
 ///   come behind a waiting writer wait until it was served. Where another process waits at the
-///   server, readers are let in beside those of their own process for about 100 ms and then wait,
+///   server, readers are let in beside those of their own process for about 32 ms and then wait,
 ///   too. A writer is seen while it has its turn on a connection for waiting
 ///   ([`Options::waiters`](crate::engine::Options::waiters)).
 /// - It is not re-entrant, and there is no way from one kind of guard to the other: two readers

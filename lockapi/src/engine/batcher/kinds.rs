@@ -130,3 +130,207 @@ impl<N: Connection + 'static> Kinds<N> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, channel};
+
+    use tokio::sync::oneshot;
+
+    use super::super::batch::Batch;
+    use super::super::request::{Repeated, Reply, Waiting};
+    use super::*;
+    use crate::error::{ErrorKind, Result};
+    use crate::lease::{Peek, Release};
+    use crate::limit::{Charge, Judged, Line, Look, Quota};
+    use crate::memory::Session;
+    use crate::seam::Operation;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// A caller that hears its answer.
+    fn caller<T: Send + 'static>() -> (Caller<T>, Receiver<Result<T>>) {
+        let (told, answers) = channel();
+        let reply = Reply::new(move |outcome, _: Repeated| drop(told.send(outcome)));
+        (Caller { times: 1, reply }, answers)
+    }
+
+    fn add<O: Queued>(kinds: &mut Kinds<Session>, asked: O) -> Receiver<Result<O::Output>> {
+        let (caller, answers) = caller();
+        if let Err((caller, error)) = kinds.add(asked, caller) {
+            caller.reply.send(Err(error));
+        }
+        answers
+    }
+
+    fn peek() -> Peek {
+        Peek {
+            namespace: String::new(),
+            key: "door".to_owned(),
+            slot: 0,
+        }
+    }
+
+    fn look() -> Look {
+        Look {
+            namespace: String::new(),
+            key: "door".to_owned(),
+        }
+    }
+
+    fn charge(keys: &[&str]) -> Charge {
+        let line = |key: &&str| Line {
+            key: (*key).to_owned(),
+            quota: Quota::per_hour(10).fixed_window(),
+            cost: 1,
+            id: 0,
+            ttl: 0,
+        };
+        Charge {
+            namespace: String::new(),
+            lines: keys.iter().map(line).collect(),
+            times: 1,
+            relaxed: false,
+        }
+    }
+
+    /// What one kind sends next, if it is of this type.
+    fn sent<O: Queued>(drawn: &mut Drawn<Session>) -> Option<&mut Batch<O>> {
+        drawn.batch.as_any().downcast_mut()
+    }
+
+    /// Runs a round in which each statement takes so long, and answers which kinds had a turn.
+    fn round(kinds: &mut Kinds<Session>, took: impl Fn(usize) -> Duration) -> Vec<usize> {
+        let turns = kinds.round();
+        for kind in &turns {
+            let mut drawn = kinds.draw(*kind);
+            drawn.batch.refuse(&Failure::corrupt("done"));
+            kinds.served(*kind, drawn.left, took(*kind), drawn.batch.as_mut());
+        }
+        turns
+    }
+
+    #[test]
+    fn whoever_asks_for_much_waits_for_himself() {
+        let mut kinds = Kinds::default();
+        let mut answers: Vec<_> = (0..100_000).map(|_| add(&mut kinds, peek())).collect();
+        let mut statements = 0;
+        while !kinds.is_empty() {
+            let asked = add(&mut kinds, look());
+            let mut rounds = 0;
+            while asked.try_recv().is_err() {
+                round(&mut kinds, |kind| if kind == 0 { 4 * MS } else { MS });
+                rounds += 1;
+            }
+            assert!(rounds <= 2, "{rounds} rounds for one that asks for little");
+            statements += 1;
+            assert!(statements < 1000);
+            while answers.last().is_some_and(|one| one.try_recv().is_ok()) {
+                answers.pop();
+            }
+        }
+    }
+
+    #[test]
+    fn who_was_away_has_no_credit() {
+        let mut kinds = Kinds::default();
+        let _away = add(&mut kinds, look());
+        round(&mut kinds, |_| MS);
+        for _ in 0..10 {
+            let _busy = add(&mut kinds, peek());
+            round(&mut kinds, |_| 10 * MS);
+        }
+        let _answers: Vec<_> = (0..5000)
+            .map(|_| (add(&mut kinds, look()), add(&mut kinds, peek())))
+            .collect();
+        // Less than the last statement of the other took.
+        let turns: Vec<_> = (0..12).flat_map(|_| round(&mut kinds, |_| MS)).collect();
+        assert!(turns.contains(&0) && turns.contains(&1), "{turns:?}");
+    }
+
+    #[test]
+    fn what_gives_back_goes_first_and_is_never_too_much() {
+        let mut kinds = Kinds::default();
+        let refused = (0..200_000)
+            .map(|_| add(&mut kinds, peek()))
+            .filter(|answer| matches!(answer.try_recv(), Ok(Err(error)) if error.kind() == ErrorKind::Capacity));
+        assert_eq!(refused.count(), 200_000 - (1 << 17));
+        let release = || Release {
+            namespace: String::new(),
+            key: "door".to_owned(),
+            slots: [0].into(),
+            fence: 1,
+        };
+        for _ in 0..200_000 {
+            assert!(add(&mut kinds, release()).try_recv().is_err());
+        }
+        assert_eq!(kinds.round(), [1, 0]);
+    }
+
+    #[test]
+    fn what_takes_long_becomes_less() {
+        let mut kinds = Kinds::default();
+        let _answers: Vec<_> = (0..20_000).map(|_| add(&mut kinds, peek())).collect();
+        let mut drawn = |took| {
+            let mut drawn = kinds.draw(0);
+            let many = sent::<Peek>(&mut drawn).unwrap().asked.len();
+            drawn.batch.refuse(&Failure::corrupt("done"));
+            kinds.served(0, drawn.left, took, drawn.batch.as_mut());
+            many
+        };
+        let slow: Vec<_> = (0..6).map(|_| drawn(20 * MS)).collect();
+        assert_eq!(slow, [512, 256, 128, 64, 64, 64]);
+        let fast: Vec<_> = (0..7).map(|_| drawn(MS)).collect();
+        assert_eq!(fast, [64, 128, 256, 512, 1024, 2048, 2048]);
+    }
+
+    #[test]
+    fn nothing_is_sent_for_callers_that_left() {
+        let mut kinds = Kinds::default();
+        let mut waiting = Vec::new();
+        for nth in 0..1000 {
+            let (sender, receiver) = oneshot::channel::<Result<<Peek as Operation>::Output>>();
+            let reply = Reply::new(Waiting(sender));
+            assert!(kinds.add(peek(), Caller { times: 1, reply }).is_ok());
+            if nth % 100 == 7 {
+                waiting.push(receiver);
+            }
+        }
+        let mut drawn = kinds.draw(0);
+        assert_eq!(sent::<Peek>(&mut drawn).unwrap().asked.len(), 10);
+        assert!(kinds.is_empty());
+        for mut receiver in waiting {
+            assert!(receiver.try_recv().is_err(), "still waiting");
+        }
+    }
+
+    #[test]
+    fn requests_that_are_alike_are_one() {
+        let mut kinds = Kinds::default();
+        let mut receivers = Vec::new();
+        for _ in 0..1000 {
+            let (sender, receiver) = oneshot::channel::<Result<Vec<Judged>>>();
+            let reply = Reply::new(Waiting(sender));
+            let asked = charge(&["user", "tenant"]);
+            assert!(kinds.add(asked, Caller { times: 1, reply }).is_ok());
+            receivers.push(receiver);
+        }
+        let _other = add(&mut kinds, charge(&["tenant"]));
+        receivers.truncate(400);
+        let mut drawn = kinds.draw(0);
+        let batch = sent::<Charge>(&mut drawn).unwrap();
+        let times: Vec<_> = batch.asked.iter().map(|one| one.times).collect();
+        assert_eq!(times, [400, 1]);
+        // What is asked again waits behind what came meanwhile, and is joined by nobody.
+        let _later = add(&mut kinds, charge(&["later"]));
+        kinds.served(0, drawn.left, MS, drawn.batch.as_mut());
+        let _like = add(&mut kinds, charge(&["later"]));
+        let mut drawn = kinds.draw(0);
+        let asked = &sent::<Charge>(&mut drawn).unwrap().asked;
+        let asked: Vec<_> = asked
+            .iter()
+            .map(|one| (one.lines[0].key.as_str(), one.times))
+            .collect();
+        assert_eq!(asked, [("later", 2), ("user", 400), ("tenant", 1)]);
+    }
+}

@@ -205,7 +205,7 @@ fn what_a_repetition_got_stays_held() {
     runs.add("lease.acquire", Run::Cut);
     let lease = backend.lease("a", hour()).unwrap();
     let guard = block_on(lease.try_acquire()).unwrap().unwrap();
-    // The lane has asked for what else there is when it has answered this.
+    // The batcher has asked for what else there is when it has answered this.
     assert!(block_on(lease.try_acquire()).unwrap().is_none());
     assert_eq!(held(&database).len(), 1);
     block_on(guard.renew()).unwrap();

@@ -105,7 +105,7 @@ impl<C: Connector> IdGen for Handle<C> {
     }
 }
 
-/// What the handle, the lane and the keeper share.
+/// What the handle, the batcher and the keeper share.
 struct Source<C: Connector> {
     namespace: Arc<str>,
     name: Arc<str>,

@@ -171,7 +171,7 @@ impl<C: Connector> Leases<C> {
         })
     }
 
-    /// Asks once. `answered` is called on the lane, with a claim that releases when dropped.
+    /// Asks once. `answered` is called by the batcher, with a claim that releases when dropped.
     pub(crate) fn ask(
         self: &Arc<Self>,
         asked: Asked,

@@ -49,12 +49,12 @@ impl<C: Connector> Leases<C> {
         let leases = Arc::clone(self);
         // Behind a renewal of its own, which would otherwise have the row locked for a moment after
         // the release: who comes next would be told that it is held.
-        let lane = if entry.renewing > 0 {
+        let batcher = if entry.renewing > 0 {
             &self.renewals
         } else {
             &self.batcher
         };
-        lane.submit(release, move |outcome| {
+        batcher.submit(release, move |outcome| {
             let repeat = outcome.as_ref().is_err_and(|error| {
                 matches!(
                     error.kind(),

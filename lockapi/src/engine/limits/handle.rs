@@ -188,13 +188,13 @@ impl<C: Connector> RateLimiter for Limiter<C> {
         let line = line(want, &policy)?;
         let (namespace, key) = self.namespace_and(&want.key);
         let look = Look { namespace, key };
-        let lane = self.limits().lane(&line.key);
+        let batcher = self.limits().batcher(&line.key);
         let named = |error: Error| error.on(&want.key);
-        let mut looked = lane.call(look.clone()).await.map_err(named)?;
+        let mut looked = batcher.call(look.clone()).await.map_err(named)?;
         if looked.due <= looked.now {
-            let ended = lane.call(expire(&look.namespace, &look.key)).await;
+            let ended = batcher.call(expire(&look.namespace, &look.key)).await;
             ended.map_err(|error| named(error.during("peek")))?;
-            looked = lane.call(look).await.map_err(named)?;
+            looked = batcher.call(look).await.map_err(named)?;
         }
         let (level, now) = (looked.level, looked.now);
         let mut decision = Decision::of(&want.key, line.quota, want.cost, &level, now);
@@ -270,7 +270,7 @@ impl<C: Connector> RateLimiter for Limiter<C> {
             namespace,
             key: text.clone(),
         };
-        let done = self.limits().lane(&text).call(reset).await;
+        let done = self.limits().batcher(&text).call(reset).await;
         done.map(drop).map_err(|error| error.on(key))
     }
 
@@ -284,7 +284,7 @@ impl<C: Connector> RateLimiter for Limiter<C> {
             key: text.clone(),
             time,
         };
-        let done = self.limits().lane(&text).call(block).await;
+        let done = self.limits().batcher(&text).call(block).await;
         done.map(drop).map_err(named)
     }
 
@@ -302,7 +302,7 @@ impl<C: Connector> RateLimiter for Limiter<C> {
     async fn sweep(&self) -> Result<u64> {
         let mut part = first_part();
         loop {
-            let swept = self.limits().lanes[0].call(part.clone()).await?;
+            let swept = self.limits().batchers[0].call(part.clone()).await?;
             let deleted = u64::try_from(swept.deleted).unwrap_or(0);
             match part.next(swept) {
                 Some(next) if deleted == 0 => part = next,

@@ -34,8 +34,8 @@ use share::Shares;
 use turns::Turns;
 use waiting::{OneLine, Waiting, answer};
 
-/// Keys are divided among so many lanes: while one waits for the disk the other works.
-const LANES: usize = 2;
+/// Keys are divided among so many batchers: while one waits for the disk the other works.
+const BATCHERS: usize = 2;
 
 impl Queued for Settle {
     const NAME: &'static str = "commit";
@@ -97,7 +97,7 @@ impl Sweeping for Sweep {
 /// The limits of a process on one database.
 pub(crate) struct Limits<C: Connector> {
     namespace: Arc<str>,
-    lanes: [Arc<Batcher<C>>; LANES],
+    batchers: [Arc<Batcher<C>>; BATCHERS],
     keeper: Keeper,
     turns: Turns,
     shares: Shares,
@@ -114,7 +114,7 @@ impl<C: Connector> Limits<C> {
     ) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
             namespace,
-            lanes: [(); LANES].map(|()| Batcher::new(Arc::clone(links))),
+            batchers: [(); BATCHERS].map(|()| Batcher::new(Arc::clone(links))),
             keeper: links.keeper.clone(),
             turns: Turns::default(),
             shares: Shares::default(),
@@ -125,15 +125,15 @@ impl<C: Connector> Limits<C> {
     }
 
     pub(crate) fn close(&self) {
-        for lane in &self.lanes {
-            lane.close();
+        for batcher in &self.batchers {
+            batcher.close();
         }
     }
 
-    /// The lane of a key.
-    fn lane(&self, key: &str) -> &Arc<Batcher<C>> {
+    /// The batcher of a key.
+    fn batcher(&self, key: &str) -> &Arc<Batcher<C>> {
         let upper = hash(key) >> 32;
-        &self.lanes[usize::try_from(upper).unwrap_or(0) % LANES]
+        &self.batchers[usize::try_from(upper).unwrap_or(0) % BATCHERS]
     }
 
     /// Asks for permits of one limit, as many of `times` as there are; of windows all or none.
@@ -145,7 +145,7 @@ impl<C: Connector> Limits<C> {
                 limits.undo(&undone, times, judged.now);
             }
         });
-        let lane = self.lane(&line.key);
+        let batcher = self.batcher(&line.key);
         if line.quota.window() > 0 {
             let charge = Charge {
                 namespace: self.namespace.to_string(),
@@ -153,7 +153,7 @@ impl<C: Connector> Limits<C> {
                 times: 1,
                 relaxed,
             };
-            lane.queue(charge, 1, Reply::new(OneLine(reply)));
+            batcher.queue(charge, 1, Reply::new(OneLine(reply)));
             return waiting;
         }
         let times = i64::try_from(times).unwrap_or(i64::MAX);
@@ -166,7 +166,7 @@ impl<C: Connector> Limits<C> {
             look: self.lately.contains(hash(&line.key)),
             key: line.key,
         };
-        lane.queue(take, times, Reply::new(reply));
+        batcher.queue(take, times, Reply::new(reply));
         waiting
     }
 
@@ -186,7 +186,7 @@ impl<C: Connector> Limits<C> {
         });
         let first = charge.lines.first().map_or("", |line| &line.key);
         let reply = Reply::new(reply);
-        self.lane(first).queue(charge, 1, reply);
+        self.batcher(first).queue(charge, 1, reply);
         waiting
     }
 
@@ -208,7 +208,7 @@ impl<C: Connector> Limits<C> {
 
     /// Gives back. It happens also when nobody listens any more.
     fn refund(&self, refund: Refund, done: impl FnOnce(Result<()>) + Send + 'static) {
-        self.lane(&refund.key)
+        self.batcher(&refund.key)
             .submit(refund, move |answer| done(answer.map(drop)));
     }
 
@@ -227,7 +227,7 @@ impl<C: Connector> Limits<C> {
     fn settle(&self, settle: Settle, done: impl FnOnce(Result<bool>) + Send + 'static) {
         let this = self.this.clone();
         let again = settle.clone();
-        self.lane(&settle.key)
+        self.batcher(&settle.key)
             .submit(settle, move |answer| match (answer, this.upgrade()) {
                 (Ok(Outcome::Again), Some(limits)) => limits.settle(again, done),
                 (Ok(Outcome::Again), None) => done(Err(ended(Settle::NAME))),

@@ -115,11 +115,17 @@ impl<C: Connector> Handle<C> {
         answer.map_err(|error| error.on(&self.name.queue))
     }
 
+    /// Asks for what takes long.
+    pub(super) async fn call_in_bulk<O: Queued>(&self, asked: O) -> Result<O::Output> {
+        let answer = self.core.sweeps.batcher().call(asked).await;
+        answer.map_err(|error| error.on(&self.name.queue))
+    }
+
     /// Runs something in parts until one of them is not full, or until `most` is done.
     async fn in_parts<O: Queued<Output = i64>>(&self, part: impl Fn() -> O) -> Result<u64> {
         let mut total = 0;
         loop {
-            let done = self.call(part()).await?;
+            let done = self.call_in_bulk(part()).await?;
             total += done.max(0).unsigned_abs();
             if done < PART {
                 return Ok(total);
@@ -317,13 +323,13 @@ impl<C: Connector> Queue for Named<C> {
         loop {
             let sent = queues.keeper.now();
             let extends = matches!(outcome, Outcome::Extend(_));
-            let lane = if extends {
+            let batcher = if extends {
                 &queues.renewals
             } else {
                 &queues.batcher
             };
             queues.kept.set_settling(&[ticket], !extends);
-            let settled = lane.call(settle.clone()).await;
+            let settled = batcher.call(settle.clone()).await;
             if settled.is_err() {
                 queues.kept.set_settling(&[ticket], false);
             }
@@ -395,7 +401,7 @@ impl<C: Connector> Queue for Named<C> {
             name: self.0.name.clone(),
             most: COUNTED,
         };
-        let counts = self.0.call(count).await.map(Statistics::from)?;
+        let counts = self.0.call_in_bulk(count).await.map(Statistics::from)?;
         telemetry::counted(&self.0.name.queue, &counts);
         Ok(counts)
     }
@@ -410,7 +416,7 @@ impl<C: Connector> Queue for Named<C> {
             after,
             most: i64::try_from(most).unwrap_or(i64::MAX),
         };
-        let rows = self.0.call(read).await?;
+        let rows = self.0.call_in_bulk(read).await?;
         Ok(rows.into_iter().map(DeadLetter::from).collect())
     }
 
@@ -423,7 +429,7 @@ impl<C: Connector> Queue for Named<C> {
         };
         let mut total = 0;
         let outcome = loop {
-            match self.0.call(part()).await {
+            match self.0.call_in_bulk(part()).await {
                 Ok(part) => {
                     total += part.redriven.max(0).unsigned_abs();
                     // What stays behind, of two with one unique key, has been looked at as well.

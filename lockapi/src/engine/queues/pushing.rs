@@ -3,10 +3,14 @@
 use std::sync::Arc;
 
 use super::handle::{Handle, PAUSE, TRIES};
+use crate::engine::batcher::Queued;
 use crate::engine::notify::Notify;
 use crate::error::{ErrorKind, Result};
 use crate::queue::{Job, Push, PushKeyed, Pushed, in_transaction};
 use crate::seam::Connector;
+
+/// A push of more than this weight would keep completions and claims waiting.
+const BULK: usize = 256;
 
 impl<C: Connector> Handle<C> {
     /// The topic to tell listeners of with a push, unless they have just been told; then they are
@@ -41,6 +45,9 @@ impl<C: Connector> Handle<C> {
             jobs: jobs.iter().map(|job| job.row()).collect(),
             topic: self.ring(),
         };
+        if push.weight() > BULK {
+            return self.call_in_bulk(push).await;
+        }
         self.call(push).await
     }
 

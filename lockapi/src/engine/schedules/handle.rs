@@ -1,4 +1,4 @@
-//! [`Scheduler`] over the jobs' lane.
+//! [`Scheduler`] over the batcher of jobs.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};

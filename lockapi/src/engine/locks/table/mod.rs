@@ -45,10 +45,12 @@ use crate::mutex::{Stepped, Way};
 /// How often a lock is passed on within the process before other processes get their turn.
 const MAX_HAND_OVERS: i64 = 64;
 /// How long a lock is passed on within the process before it is released for those who wait at the
-/// server, and how long the process keeps it altogether before it stands back.
-const MAX_HELD: Duration = Duration::from_millis(100);
+/// server.
+const MAX_HELD: Duration = Duration::from_millis(32);
+/// How long a process keeps a lock altogether, one caller after the other, before it stands back.
+const MAX_KEPT: Duration = MAX_HELD;
 
-/// The process stands back for so long, so that those who poll find the lock free.
+/// It stands back for so long, so that those who poll find the lock free: a sixteenth of the time.
 const STAND_BACK: Duration = Duration::from_millis(2);
 
 const _: () = assert!(MAX_HAND_OVERS < 1 << HAND_OVER_BITS);
@@ -265,7 +267,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         // Whoever keeps to the first caller has taken nothing from others.
         let stands_back = match (now, slot.kept) {
             (Some(now), Some((since, 2..))) if session == 0 => {
-                (now.saturating_sub(since) >= MAX_HELD).then_some(now)
+                (now.saturating_sub(since) >= MAX_KEPT).then_some(now)
             }
             _ => None,
         };
