@@ -16,14 +16,16 @@ use super::{Pair, SESSIONS, UNIT};
 const MINUTE: i64 = UNIT * 1000;
 const BIT: i64 = MINUTE / 64;
 
+/// A line of a key, by an algorithm, at a cost, reserved or not.
+type Drawn = (u8, u8, u8, bool);
+
 /// One batch; keys and times are small numbers.
 #[derive(Clone, Debug)]
 pub enum LimitAction {
     /// Takes of keys, each at a price and so many times.
     Take(Vec<(u8, u8, u8)>),
-    /// Charges requests, so often each, of lines, each of a key, by an algorithm, at a cost, reserved or
-    /// not. Requests may have keys in common.
-    Charge(Vec<(u8, Vec<(u8, u8, u8, bool)>)>),
+    /// Charges requests of lines, so often each. Requests may have keys in common.
+    Charge(Vec<(u8, Vec<Drawn>)>),
     /// Gives back of keys.
     Refund(Vec<(u8, u8)>),
     /// Ends a reservation of a key: which, and how much is given back.
@@ -167,11 +169,11 @@ impl<C: Connection> Pair<'_, C> {
         }
     }
 
-    async fn charge(&mut self, session: usize, wants: &[(u8, Vec<(u8, u8, u8, bool)>)]) {
+    async fn charge(&mut self, session: usize, wants: &[(u8, Vec<Drawn>)]) {
         let mut charges: Vec<_> = wants
             .iter()
             .map(|(times, lines)| {
-                let lines: Vec<_> = lines.iter().map(|line| self.line(line)).collect();
+                let lines: Vec<_> = lines.iter().map(|line| self.line(*line)).collect();
                 // What is reserved is taken once.
                 let reserves = lines.iter().any(|line| line.id != 0);
                 Charge {
@@ -212,7 +214,7 @@ impl<C: Connection> Pair<'_, C> {
         }
     }
 
-    fn line(&mut self, (key, algorithm, cost, reserve): &(u8, u8, u8, bool)) -> Line {
+    fn line(&mut self, (key, algorithm, cost, reserve): Drawn) -> Line {
         let minute = Duration::from_micros(UNIT.unsigned_abs());
         self.limits.next += 1;
         Line {
@@ -222,8 +224,8 @@ impl<C: Connection> Pair<'_, C> {
                 1 => Quota::new(5, minute * 4).fixed_window(),
                 _ => Quota::new(5, minute * 4).sliding_window(),
             },
-            cost: u64::from(*cost),
-            id: if *reserve { self.limits.next } else { 0 },
+            cost: u64::from(cost),
+            id: if reserve { self.limits.next } else { 0 },
             ttl: 3 * MINUTE,
         }
     }

@@ -48,7 +48,8 @@ impl Queued for Take {
         let one_price = |take: &Take| keys.insert(take.key.clone());
         let asked: Vec<_> = batch.asked.iter().map(one_price).collect();
         let takes: Vec<_> = iter::zip(&batch.asked, &asked)
-            .filter_map(|(take, asked)| asked.then(|| take.clone()))
+            .filter(|(_, asked)| **asked)
+            .map(|(take, _)| take.clone())
             .collect();
         if takes.is_empty() {
             return Ok(());
