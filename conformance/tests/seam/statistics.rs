@@ -302,8 +302,8 @@ fn product(plan: &serde_json::Value) -> Option<String> {
     let loops = of("Node Type") == "Nested Loop" && !of("Join Filter").is_empty();
     let here = each.map(|filter| (*filter).to_owned());
     let here = here.or_else(|| loops.then(|| of("Join Filter").to_owned()));
-    let below = plan["Plans"].as_array().into_iter().flatten();
-    here.or_else(|| below.filter_map(product).next())
+    let mut below = plan["Plans"].as_array().into_iter().flatten();
+    here.or_else(|| below.find_map(product))
 }
 
 /// A scenario with what the rows of a namespace have for its values.
