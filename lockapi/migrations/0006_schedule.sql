@@ -109,7 +109,12 @@ CREATE VIEW lockapi.task_log AS
            coalesce(j.attempt, a.attempt, 0) AS attempt,
            r.missed, r.fired_by, r.fired_at
       FROM lockapi.task_run AS r
-      LEFT JOIN lockapi.job AS j ON j.id = r.job
-      LEFT JOIN lockapi.job_archive AS a ON a.id = r.job;
+      -- Looked up for each run that is read, and never joined as a whole.
+      LEFT JOIN LATERAL (
+               SELECT j.id, j.lease_until, j.worker, j.started_at, j.error, j.token, j.attempt
+                 FROM lockapi.job AS j WHERE j.id = r.job OFFSET 0) AS j ON true
+      LEFT JOIN LATERAL (
+               SELECT a.status, a.worker, a.started_at, a.completed_at, a.error, a.token, a.attempt
+                 FROM lockapi.job_archive AS a WHERE a.id = r.job OFFSET 0) AS a ON true;
 
 COMMENT ON VIEW lockapi.task_log IS 'Execution log: runs that are held, pending, running, completed, failed, skipped, cancelled or deleted; on which node, under which token, and why they failed.';

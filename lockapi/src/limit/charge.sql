@@ -56,6 +56,8 @@ WITH want AS MATERIALIZED (
        AND l.namespace OPERATOR(pg_catalog.=) ($2::pg_catalog.text[])[1] AND l.key OPERATOR(pg_catalog.=) ANY ($3::pg_catalog.text[])
      ORDER BY l.namespace, l.key
        FOR UPDATE OF l
+), tick AS MATERIALIZED (
+    SELECT lockapi.clock() AS now FROM (SELECT pg_catalog.count(*) FROM locked) AS l OFFSET 0
 ), timed AS MATERIALIZED (
     SELECT h.n, h.request, h.namespace, h.key, h.length, h.sliding, h.price, h.depth, h.id, h.ttl, h.times,
            k.tat, k.started, k.used, k.before, k.blocked_until, k.due, c.now,
@@ -69,7 +71,7 @@ WITH want AS MATERIALIZED (
       FROM hoped AS h
       JOIN locked AS k
         ON k.namespace OPERATOR(pg_catalog.=) h.namespace AND k.key OPERATOR(pg_catalog.=) h.key
-      CROSS JOIN (SELECT lockapi.clock() AS now FROM (SELECT pg_catalog.count(*) FROM locked) AS l OFFSET 0) AS c
+      CROSS JOIN tick AS c
      WHERE h.hope AND NOT h.incomplete
 ), alone AS MATERIALIZED (
     -- How often each request would fit if there were no others.
@@ -85,7 +87,9 @@ WITH want AS MATERIALIZED (
 ), behind AS MATERIALIZED (
     -- What those before it may get, at most; and whether they have the key under another quota.
     SELECT a.*,
-           coalesce(pg_catalog.sum(a.price OPERATOR(pg_catalog.*) a.alone) OVER before_it, 0)::pg_catalog.int8 AS ahead,
+           -- No room is larger than the bound, which keeps the sum a number.
+           least(coalesce(pg_catalog.sum(a.price OPERATOR(pg_catalog.*) a.alone) OVER before_it, 0),
+                 4000000000000000000)::pg_catalog.int8 AS ahead,
            coalesce(pg_catalog.first_value(a.length) OVER of_key OPERATOR(pg_catalog.=) a.length
                     AND pg_catalog.first_value(a.sliding) OVER of_key OPERATOR(pg_catalog.=) a.sliding
                     AND pg_catalog.first_value(a.depth) OVER of_key OPERATOR(pg_catalog.=) a.depth, true) AS alike
@@ -107,6 +111,11 @@ WITH want AS MATERIALIZED (
            pg_catalog.sum(j.price OPERATOR(pg_catalog.*) j.taken) OVER until_it AS sum
       FROM judged AS j
     WINDOW until_it AS (PARTITION BY j.namespace, j.key ORDER BY j.n)
+), decided AS MATERIALIZED (
+    -- Refused as well if what those before it really got leaves too little.
+    SELECT c.*, pg_catalog.bool_or(c.alike AND (c.room OPERATOR(pg_catalog.-) c.sum) OPERATOR(pg_catalog.<) c.price)
+                OVER (PARTITION BY c.request) AS refused
+      FROM charged AS c
 ), changes AS MATERIALIZED (
     -- What is written of each row, by the quota of the first of its lines that counts.
     SELECT DISTINCT ON (c.namespace, c.key)
@@ -152,10 +161,11 @@ WITH want AS MATERIALIZED (
            due = least(l.due, r.due),
            reserved = CASE WHEN r.due IS NULL THEN l.reserved
                            ELSE l.reserved OPERATOR(pg_catalog.||)
-                                (SELECT p.parts FROM reserved AS p
-                                  WHERE p.namespace OPERATOR(pg_catalog.=) r.namespace
-                                    AND p.key OPERATOR(pg_catalog.=) r.key) END
-      FROM changes AS r
+                                r.parts END
+      FROM (SELECT h.*, p.parts
+              FROM changes AS h
+              LEFT JOIN reserved AS p
+                ON p.namespace OPERATOR(pg_catalog.=) h.namespace AND p.key OPERATOR(pg_catalog.=) h.key) AS r
      WHERE l.namespace OPERATOR(pg_catalog.=) r.namespace AND l.key OPERATOR(pg_catalog.=) r.key
        AND l.namespace OPERATOR(pg_catalog.=) ($2::pg_catalog.text[])[1] AND l.key OPERATOR(pg_catalog.=) ANY ($3::pg_catalog.text[])
        AND (r.sum OPERATOR(pg_catalog.>) 0 OR r.beyond)
@@ -164,7 +174,7 @@ WITH want AS MATERIALIZED (
 SELECT h.n,
        CASE WHEN c.taken OPERATOR(pg_catalog.>) 0 THEN c.taken
             WHEN c.due OPERATOR(pg_catalog.<=) c.now THEN -3
-            WHEN c.alone OPERATOR(pg_catalog.>) 0 THEN -1
+            WHEN c.alone OPERATOR(pg_catalog.>) 0 AND NOT c.refused THEN -1
             WHEN c.n IS NOT NULL THEN 0
             WHEN h.overdue THEN -3
             WHEN NOT h.hope THEN 0
@@ -182,6 +192,6 @@ SELECT h.n,
        coalesce(c.blocked_until, h.blocked_until, 0) AS blocked_until,
        coalesce(c.now, h.now) AS now
   FROM hoped AS h
-  LEFT JOIN charged AS c ON c.n OPERATOR(pg_catalog.=) h.n
+  LEFT JOIN decided AS c ON c.n OPERATOR(pg_catalog.=) h.n
   LEFT JOIN changes AS r ON r.namespace OPERATOR(pg_catalog.=) c.namespace AND r.key OPERATOR(pg_catalog.=) c.key
   LEFT JOIN updated AS u ON u.namespace OPERATOR(pg_catalog.=) c.namespace AND u.key OPERATOR(pg_catalog.=) c.key

@@ -20,10 +20,12 @@ WITH want AS MATERIALIZED (
        AND l.namespace OPERATOR(pg_catalog.=) ($1::pg_catalog.text[])[1] AND l.key OPERATOR(pg_catalog.=) ANY ($2::pg_catalog.text[])
      ORDER BY l.namespace, l.key
        FOR UPDATE OF l
+), tick AS MATERIALIZED (
+    SELECT lockapi.clock() AS now FROM (SELECT pg_catalog.count(*) FROM locked) AS l OFFSET 0
 ), timed AS MATERIALIZED (
     SELECT k.*, c.now
       FROM locked AS k
-      CROSS JOIN (SELECT lockapi.clock() AS now FROM (SELECT pg_catalog.count(*) FROM locked) AS l OFFSET 0) AS c
+      CROSS JOIN tick AS c
 ), parts AS MATERIALIZED (
     SELECT t.n, i.i, t.now, t.started, p.*, p.id OPERATOR(pg_catalog.=) t.id AS asked,
            p.id OPERATOR(pg_catalog.=) t.id OR p.expires OPERATOR(pg_catalog.<=) t.now AS ended,

@@ -94,18 +94,25 @@ impl Limits {
             } else {
                 0
             };
+            let gone = |line: &Line| {
+                let key = &keys[&place(want, line)];
+                let room = key.before.room(&line.quota, now) - key.sum;
+                key.quota.unwrap_or(key.first) == line.quota && room < line.price()
+            };
+            let refused = taken == 0 && want.lines.iter().any(gone);
             let mut judged = Vec::new();
             let mut sums = Vec::new();
             for line in &want.lines {
                 let Some(key) = keys.get_mut(&place(want, line)) else {
                     continue;
                 };
-                key.ahead += line.price() * alone;
+                let ahead = key.ahead.saturating_add(line.price() * alone);
+                key.ahead = ahead.min(4_000_000_000_000_000_000);
                 key.sum += line.price() * taken;
                 sums.push(key.sum);
                 let outcome = match (taken, alone) {
                     (1.., _) => Outcome::Taken(taken),
-                    (_, 1..) => Outcome::Again,
+                    (_, 1..) if !refused => Outcome::Again,
                     _ => Outcome::Refused,
                 };
                 let level = key.before.clone();

@@ -240,7 +240,9 @@ impl World {
                 Value::Int(peeked.remaining),
             ])
         };
-        held.take(most(list.most)).map(row).collect()
+        let mut held: Vec<_> = held.collect();
+        held.sort_by_key(|(namespace, key, slot, _)| (*key, *namespace, *slot));
+        held.into_iter().take(most(list.most)).map(row).collect()
     }
 
     /// Answers how many rows were deleted, and which names were looked at.

@@ -18,7 +18,7 @@ pub(super) trait AnyBacklog<N>: Send {
     fn as_any(&mut self) -> &mut dyn Any;
     /// Takes out the requests of the next statement, of so much weight at most, or one that has more.
     fn draw(&mut self, room: usize) -> Drawn<N>;
-    /// Takes back what a statement left, behind what waits by now.
+    /// Takes back what a statement left, before what came meanwhile.
     fn put_back(&mut self, left: &mut dyn AnyBatch<N>);
     fn is_empty(&self) -> bool;
     /// Fails all.
@@ -47,7 +47,8 @@ impl<O: Operation> Default for Backlog<O> {
     fn default() -> Self {
         Self {
             waiting: VecDeque::new(),
-            first: 0,
+            // Numbers go down as well, when requests come back.
+            first: 1 << 63,
             joined: HashMap::new(),
             callers: 0,
             weight: 0,
@@ -142,9 +143,11 @@ impl<O: Queued, N: Connection + 'static> AnyBacklog<N> for Backlog<O> {
                 batch.push(asked, callers);
             }
         }
+        // What does not fit any more has filled it.
+        let full = (self.waiting.front()).is_some_and(|(asked, _)| asked.weight() > room);
         Drawn {
             batch: Box::new(batch),
-            left: room,
+            left: if full { 0 } else { room },
         }
     }
 
@@ -152,10 +155,12 @@ impl<O: Queued, N: Connection + 'static> AnyBacklog<N> for Backlog<O> {
         let Some(left) = left.as_any().downcast_mut::<Batch<O>>() else {
             return;
         };
-        for (asked, callers) in left.take() {
+        let left: Vec<_> = left.take().collect();
+        for (asked, callers) in left.into_iter().rev() {
             self.weight += asked.weight();
             self.callers += callers.len();
-            self.waiting.push_back((asked, callers));
+            self.first -= 1;
+            self.waiting.push_front((asked, callers));
         }
     }
 

@@ -1,11 +1,12 @@
 //! The requests of one statement.
 
-use std::any::Any;
+use std::any::{Any, TypeId};
 use std::collections::HashSet;
 use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
+use super::KindId;
 use super::request::{Callers, Queued};
 use crate::engine::link::Link;
 use crate::error::Failure;
@@ -29,6 +30,8 @@ pub(super) trait AnyBatch<N>: Send {
     /// The shortest time that an answer may take.
     fn limit(&self) -> Option<Duration>;
     fn is_empty(&self) -> bool;
+    /// The kind of its requests.
+    fn kind(&self) -> Option<KindId>;
 }
 
 /// The requests of one statement, with those who wait for each.
@@ -132,5 +135,10 @@ impl<O: Queued, N: Connection + 'static> AnyBatch<N> for Batch<O> {
 
     fn is_empty(&self) -> bool {
         self.asked.is_empty()
+    }
+
+    fn kind(&self) -> Option<KindId> {
+        let first = self.asked.first()?;
+        Some((first.class(), TypeId::of::<O>()))
     }
 }

@@ -99,22 +99,30 @@ impl<N: 'static> Isolation<N> {
         self.divide(batch, failure, now + self.limit);
     }
 
-    /// Takes a group back that was tried.
-    pub(super) fn tried(&mut self, mut group: Group<N>, failure: Option<&Failure>, now: Time) {
-        if let Some(failure) = failure {
-            let waited = waited(failure);
-            if waited {
-                self.next = now + group.patience * REST;
-            }
-            if waited && group.known {
-                group.patience = LONGEST.min(group.patience * 2);
-            } else {
-                self.divide(group.batch.as_mut(), failure, group.until);
-            }
+    /// Takes a group back that was tried; answers what a statement that nobody was in the way of left,
+    /// which need not be apart any more.
+    pub(super) fn tried(
+        &mut self,
+        mut group: Group<N>,
+        failure: Option<&Failure>,
+        now: Time,
+    ) -> Option<Box<dyn AnyBatch<N>>> {
+        let Some(failure) = failure else {
+            return (!group.batch.is_empty()).then_some(group.batch);
+        };
+        let waited = waited(failure);
+        if waited {
+            self.next = now + group.patience * REST;
+        }
+        if waited && group.known {
+            group.patience = LONGEST.min(group.patience * 2);
+        } else {
+            self.divide(group.batch.as_mut(), failure, group.until);
         }
         if !group.batch.is_empty() {
             self.groups.push_back(group);
         }
+        None
     }
 
     fn divide(&mut self, batch: &mut dyn AnyBatch<N>, failure: &Failure, until: Time) {
@@ -201,11 +209,11 @@ mod tests {
             let (batch, patience) = group.turn();
             if ids(batch).contains(&7) {
                 now += patience;
-                isolation.tried(group, Some(&failure(sqlstate)), now);
+                drop(isolation.tried(group, Some(&failure(sqlstate)), now));
             } else {
                 // As if they were answered.
                 batch.refuse(&failure("57014"));
-                isolation.tried(group, None, now);
+                assert!(isolation.tried(group, None, now).is_none());
             }
         }
         (isolation, now, answers)
@@ -265,7 +273,7 @@ mod tests {
             };
             let patience = group.turn().1;
             (time, waited) = (time + patience, waited + patience);
-            isolation.tried(group, Some(&failure("55P03")), time);
+            drop(isolation.tried(group, Some(&failure("55P03")), time));
         }
         assert!(
             waited * (REST + 1) <= LIMIT.saturating_sub(now) + LONGEST * REST,

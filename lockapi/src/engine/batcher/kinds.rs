@@ -35,6 +35,8 @@ struct Kind<N> {
     used: Duration,
     /// How much the next one carries.
     room: usize,
+    /// What a statement takes at least, however little it carries; forgotten slowly.
+    fixed: Duration,
 }
 
 impl<N> Default for Kinds<N> {
@@ -61,6 +63,7 @@ impl<N: Connection + 'static> Kinds<N> {
                 backlog: Box::<Backlog<O>>::default(),
                 used: Duration::ZERO,
                 room: FIRST_WEIGHT,
+                fixed: Duration::MAX,
             });
             self.all.len() - 1
         });
@@ -114,13 +117,28 @@ impl<N: Connection + 'static> Kinds<N> {
         batch: &mut dyn AnyBatch<N>,
     ) {
         let kind = &mut self.all[at];
-        kind.used += took;
-        if took > SLICE && left < kind.room {
+        // What hung once is not held against it for long.
+        kind.used += took.min(SLICE * 10);
+        kind.fixed = match kind.fixed {
+            Duration::MAX => took,
+            fixed => took.min(fixed + took.saturating_sub(fixed) / 1024),
+        };
+        // Less in a statement saves nothing of the way to the server and back.
+        let work = took.saturating_sub(kind.fixed);
+        if work > SLICE && left < kind.room {
             kind.room = MIN_WEIGHT.max(kind.room / 2);
-        } else if took < SLICE / 2 && left == 0 {
+        } else if work < SLICE / 2 && left == 0 {
             kind.room = MAX_WEIGHT.min(kind.room * 2);
         }
         kind.backlog.put_back(batch);
+    }
+
+    /// Takes back what is left of a batch that was tried apart.
+    pub(super) fn put_back(&mut self, batch: &mut dyn AnyBatch<N>) {
+        let id = batch.kind();
+        if let Some(kind) = self.all.iter_mut().find(|kind| Some(kind.id) == id) {
+            kind.backlog.put_back(batch);
+        }
     }
 
     /// Fails all.
@@ -278,10 +296,12 @@ mod tests {
             kinds.served(0, drawn.left, took, drawn.batch.as_mut());
             many
         };
-        let slow: Vec<_> = (0..6).map(|_| drawn(20 * MS)).collect();
-        assert_eq!(slow, [512, 256, 128, 64, 64, 64]);
-        let fast: Vec<_> = (0..7).map(|_| drawn(MS)).collect();
-        assert_eq!(fast, [64, 128, 256, 512, 1024, 2048, 2048]);
+        // The way there and back is not its fault.
+        assert_eq!([drawn(50 * MS), drawn(51 * MS)], [512, 1024]);
+        let slow: Vec<_> = (0..6).map(|_| drawn(70 * MS)).collect();
+        assert_eq!(slow, [2048, 1024, 512, 256, 128, 64]);
+        let fast: Vec<_> = (0..3).map(|_| drawn(51 * MS)).collect();
+        assert_eq!(fast, [64, 128, 256]);
     }
 
     #[test]
@@ -321,7 +341,7 @@ mod tests {
         let batch = sent::<Charge>(&mut drawn).unwrap();
         let times: Vec<_> = batch.asked.iter().map(|one| one.times).collect();
         assert_eq!(times, [400, 1]);
-        // What is asked again waits behind what came meanwhile, and is joined by nobody.
+        // What is asked again comes before what came meanwhile, and is joined by nobody.
         let _later = add(&mut kinds, charge(&["later"]));
         kinds.served(0, drawn.left, MS, drawn.batch.as_mut());
         let _like = add(&mut kinds, charge(&["later"]));
@@ -331,6 +351,6 @@ mod tests {
             .iter()
             .map(|one| (one.lines[0].key.as_str(), one.times))
             .collect();
-        assert_eq!(asked, [("later", 2), ("user", 400), ("tenant", 1)]);
+        assert_eq!(asked, [("user", 400), ("tenant", 1), ("later", 2)]);
     }
 }

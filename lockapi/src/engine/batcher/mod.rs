@@ -221,7 +221,10 @@ impl<C: Connector> Batcher<C> {
             if let Some(mut group) = isolation.due(keeper.now()) {
                 let (batch, patience) = group.turn();
                 let served = self.serve(&mut link, &watch, batch, patience).await;
-                isolation.tried(group, served.err().as_ref(), keeper.now());
+                let left = isolation.tried(group, served.err().as_ref(), keeper.now());
+                if let Some(mut left) = left {
+                    self.lock().kinds.put_back(left.as_mut());
+                }
             }
             yield_now().await;
         }

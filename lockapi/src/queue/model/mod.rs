@@ -339,10 +339,11 @@ impl Jobs {
                 } else {
                     self.remove(id);
                 }
-                done.push(id);
+                done.push(ack.ticket);
             }
         }
-        done
+        let tokens: Vec<_> = done.iter().map(|ticket| ticket.token).collect();
+        done.iter().map(|ticket| ticket.id).chain(tokens).collect()
     }
 
     pub(crate) fn settle(&mut self, now: i64, want: &Settle) -> Settled {

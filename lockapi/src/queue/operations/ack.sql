@@ -2,6 +2,7 @@
 --
 -- Promises: a job is completed only by the token of its latest delivery; once. Tokens are of one
 -- sequence, so one that is in a row is there for the job that it was drawn for.
+-- Answers the numbers of the jobs, and behind them the tokens.
 -- Index: job_pkey; no other index fits. What is compared with a whole batch is looked up by hash, in a
 -- subquery that is not made a join.
 -- Race: a claim that took the job over first has changed its token, which is looked at again on the
@@ -27,4 +28,4 @@ WITH done AS (
                    AS w (id, archive)
                 WHERE w.archive)
 )
-SELECT pg_catalog.array_agg(d.id) AS completed FROM done AS d
+SELECT pg_catalog.array_agg(d.id) OPERATOR(pg_catalog.||) pg_catalog.array_agg(d.token) AS completed FROM done AS d

@@ -118,12 +118,14 @@ pub(super) fn acks(batch: &[Ack]) -> Vec<Value> {
     ]
 }
 
-/// Which of the completions are among those done; the second for one job never is.
-pub(super) fn acked(batch: &[Ack], done: Vec<i64>) -> Vec<bool> {
-    let mut done: HashSet<i64> = done.into_iter().collect();
+/// Which of the completions are among those done, told by their numbers and behind them their tokens;
+/// the second for one delivery never is.
+pub(super) fn acked(batch: &[Ack], mut done: Vec<i64>) -> Vec<bool> {
+    let tokens = done.split_off(done.len() / 2);
+    let mut done: HashSet<(i64, i64)> = done.into_iter().zip(tokens).collect();
     batch
         .iter()
-        .map(|one| done.remove(&one.ticket.id))
+        .map(|one| done.remove(&(one.ticket.id, one.ticket.token)))
         .collect()
 }
 

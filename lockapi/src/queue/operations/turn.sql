@@ -84,4 +84,4 @@ SELECT NULL, (SELECT pg_catalog.count(*) FROM picked AS p), NULL, NULL, NULL, NU
                             AND j.run_at > pg_catalog.statement_timestamp()
                           ORDER BY j.run_at
                           LIMIT 1) AS f) END,
-       NULL, NULL, NULL, (SELECT pg_catalog.array_agg(d.id) FROM done AS d)
+       NULL, NULL, NULL, (SELECT pg_catalog.array_agg(d.id) || pg_catalog.array_agg(d.token) FROM done AS d)
