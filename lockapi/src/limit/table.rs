@@ -124,17 +124,7 @@ impl Limits {
             }
             answers.push((judged, sums));
         }
-        for ((namespace, key), charged) in &keys {
-            let quota = charged.quota.unwrap_or(charged.first);
-            let Some(level) = self.row(namespace, key) else {
-                continue;
-            };
-            if charged.sum > 0 {
-                level.take(&quota, charged.sum, now);
-            } else {
-                level.heal(&quota, now);
-            }
-        }
+        self.write(&keys, now);
         let mut all = Vec::new();
         for (want, (mut judged, sums)) in batch.iter().zip(answers) {
             for ((line, judged), sum) in want.lines.iter().zip(&mut judged).zip(sums) {
@@ -164,6 +154,21 @@ impl Limits {
             all.push(judged);
         }
         all
+    }
+
+    /// Takes what the rows of a batch are charged.
+    fn write(&mut self, keys: &BTreeMap<(String, String), Charged>, now: i64) {
+        for ((namespace, key), charged) in keys {
+            let quota = charged.quota.unwrap_or(charged.first);
+            let Some(level) = self.row(namespace, key) else {
+                continue;
+            };
+            if charged.sum > 0 {
+                level.take(&quota, charged.sum, now);
+            } else {
+                level.heal(&quota, now);
+            }
+        }
     }
 
     /// How often a request would fit if it were alone; `None` if what is there decides already.
