@@ -3,9 +3,9 @@
 -- Promises: a request is admitted only if each of its lines fits at the server's time, judged on
 -- locked rows; one that is refused by what is seen before locks and writes nothing, except that a
 -- time which the quota cannot have led to is brought back. Requests may have keys in common: one is
--- admitted if it fits behind all that those before it may get, and told to ask again if it would fit
--- alone. The first one is always decided, so is everything when there is enough. No key occurs twice
--- in a request.
+-- admitted if it fits behind all that those before it may get, refused if it does not fit alone or
+-- behind what they got, and told to ask again otherwise. The first one is always decided, so is
+-- everything when there is enough. No key occurs twice in a request, and a batch has one namespace.
 -- A line's outcome is how often it was taken, 0 for refused with its request, -1 for "ask again", -2 for
 -- a row that has to be created first, -3 for a row whose reservations have to be ended first.
 -- Index: the primary key of rate_limit; no indexed column changes, so the update is HOT.
@@ -57,6 +57,7 @@ WITH want AS MATERIALIZED (
      ORDER BY l.namespace, l.key
        FOR UPDATE OF l
 ), tick AS MATERIALIZED (
+    -- Once, and when all rows are locked.
     SELECT lockapi.clock() AS now FROM (SELECT pg_catalog.count(*) FROM locked) AS l OFFSET 0
 ), timed AS MATERIALIZED (
     SELECT h.n, h.request, h.namespace, h.key, h.length, h.sliding, h.price, h.depth, h.id, h.ttl, h.times,

@@ -20,7 +20,7 @@ const REST: u32 = 4;
 /// Those that failed together are divided into so many parts, until each fails by itself.
 const PARTS: usize = 16;
 
-/// The requests of a batcher that are tried isolation.
+/// The requests of a batcher that are tried apart.
 pub(super) struct Isolation<N> {
     /// Those first of which it is not known whether they wait.
     groups: VecDeque<Group<N>>,

@@ -346,6 +346,9 @@ mod tests {
         kinds.served(0, drawn.left, MS, drawn.batch.as_mut());
         let _like = add(&mut kinds, charge(&["later"]));
         let mut drawn = kinds.draw(0);
+        // As after it was tried apart.
+        kinds.put_back(drawn.batch.as_mut());
+        let mut drawn = kinds.draw(0);
         let asked = &sent::<Charge>(&mut drawn).unwrap().asked;
         let asked: Vec<_> = asked
             .iter()

@@ -17,7 +17,8 @@ pub(super) const MAX_WEIGHT: usize = 2048;
 /// The weight of a request that needs a statement of its own.
 pub(crate) const ALONE: usize = MAX_WEIGHT;
 
-/// An operation that a batcher runs.
+/// An operation that a batcher runs. The requests of a batcher are of one namespace, that of its backend:
+/// statements take it from the first of a batch.
 pub(crate) trait Queued: Operation {
     /// The name that errors tell.
     const NAME: &'static str;

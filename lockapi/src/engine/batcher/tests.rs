@@ -7,14 +7,15 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join3;
 
-use crate::BackendExt;
 use crate::backend::Backend;
 use crate::blocking::block_on;
 use crate::engine::{Options, start};
 use crate::error::Failure;
 use crate::lease::Terms;
 use crate::memory::{Database, Session};
+use crate::queue::{Claim, Job};
 use crate::seam::{self, Call, Connection, Connector, Listener, Mode, Row, Rows, Type, Value};
+use crate::{BackendExt, QueueExt};
 
 /// What happens to the next runs of a statement.
 #[derive(Clone, Default)]
@@ -287,4 +288,25 @@ fn a_short_lease_does_not_shorten_the_limit_of_a_long_one() {
     let seconds = |it: &Vec<i64>| it.iter().map(|micros| micros / 1_000_000).collect();
     let statements: Vec<Vec<_>> = statements.iter().map(seconds).collect();
     assert_eq!(statements, [vec![3600], vec![30], vec![3600, 3601]]);
+}
+
+#[test]
+fn nobody_waits_behind_a_push_of_many_jobs() {
+    let (backend, _, runs) = connect();
+    let queue = backend.queue("jobs").unwrap();
+    let job = || Job::new("a", &1).unwrap();
+    let (arrived, arrives) = channel();
+    let (open, opens) = channel();
+    runs.add("queue.push", Run::Gate(arrived, opens));
+    let many = Arc::clone(&queue);
+    let jobs = (0..300).map(|_| job()).collect();
+    let pushing = std::thread::spawn(move || block_on(many.push_all(jobs)));
+    arrives.recv().unwrap();
+    block_on(queue.push(job())).unwrap();
+    let claimed = block_on(queue.claim(&Claim::new(1))).unwrap();
+    for delivery in claimed {
+        block_on(delivery.ack()).unwrap();
+    }
+    open.send(()).unwrap();
+    assert_eq!(pushing.join().unwrap().unwrap().len(), 300);
 }
