@@ -38,6 +38,7 @@ mod processes;
 mod queue;
 mod queue_keys;
 mod queue_limits;
+mod queue_locked;
 mod queue_outage;
 mod rights;
 mod rw_lock;
@@ -113,6 +114,7 @@ const MODULES: &[&[Case]] = &[
     deliveries::CASES,
     queue_keys::CASES,
     queue_limits::CASES,
+    queue_locked::CASES,
     queue_outage::CASES,
     ids::CASES,
     ids_limits::CASES,

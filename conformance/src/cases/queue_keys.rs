@@ -69,7 +69,7 @@ async fn unique_key_may_replace_or_keep(cx: Context) {
     let running = queue.push(job(4).unique("key", Unique::Replace)).await;
     assert_eq!(
         running.unwrap().how,
-        How::Existing,
+        How::Running,
         "what runs is not changed"
     );
     let other = queue.push(job(5).unique("other", Unique::Replace)).await;

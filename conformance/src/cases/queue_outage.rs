@@ -9,6 +9,7 @@ use lockapi::queue::{Claim, Delivery, Job, Settled, Ticket, Unique};
 use lockapi::{BackendExt, ErrorKind, Queue, QueueExt};
 
 use super::Role;
+use super::queue::acked;
 use crate::child::Parent;
 use crate::context::{Context, MINUTE};
 use crate::harness::register;
@@ -135,7 +136,7 @@ async fn completion_and_takeover_have_one_outcome(cx: Context) {
         }
         for completion in completions {
             let (part, answer) = completion.await.unwrap();
-            let done = part.iter().zip(&answer.acked).filter(|(_, acked)| **acked);
+            let done = part.iter().zip(acked(&answer)).filter(|(_, acked)| *acked);
             for (ticket, _) in done {
                 *outcomes.entry(ticket.id).or_default() += 1;
             }
@@ -156,7 +157,7 @@ async fn completion_and_takeover_have_one_outcome(cx: Context) {
             "round {round}: {outcomes:?}"
         );
         let answer = there.exchange(tickets(&taken), None).await.unwrap();
-        assert!(answer.acked.iter().all(|acked| *acked), "round {round}");
+        assert!(acked(&answer).iter().all(|acked| *acked), "round {round}");
     }
     assert_eq!(cx.jobs().await, crate::fixture::Jobs::default());
 }

@@ -236,8 +236,9 @@ impl<C: Connection> Pair<'_, C> {
                 };
                 let (real, model) = (of(|it| it.0), of(|it| it.1));
                 let (real, model) = self.apart(&real, &model).await;
-                assert_eq!(real[0].len(), model[0].len(), "cancelled");
-                for (real, model) in real[0].iter().zip(&model[0]) {
+                let (real, model) = (&real[0].cancelled, &model[0].cancelled);
+                assert_eq!(real.len(), model.len(), "cancelled");
+                for (real, model) in real.iter().zip(model) {
                     self.same_job(*real, *model);
                 }
             }

@@ -219,6 +219,29 @@ impl<N: Connection> Link<N> {
         self.answered(watch, performed)
     }
 
+    /// Runs work in a transaction, which is committed unless the work fails.
+    pub(crate) async fn run_in_transaction<T>(
+        &mut self,
+        work: impl for<'a> FnOnce(
+            &'a mut N,
+        )
+            -> Pin<Box<dyn Future<Output = Result<T, Failure>> + Send + 'a>>,
+    ) -> Result<T, Failure> {
+        let settled = Settle::transaction(self.patience, self.limit);
+        let watch = Arc::clone(&self.watch);
+        let connection = &mut self.connection;
+        let transaction = async {
+            let done = async {
+                begin_settled(connection, settled).await?;
+                work(connection).await
+            };
+            let done = done.await;
+            end(connection, done).await
+        };
+        let outcome = watch.within(transaction).await;
+        self.answered(&watch, outcome)
+    }
+
     /// Tells the server when an answer is no longer waited for.
     fn answered<T>(
         &mut self,
@@ -244,30 +267,39 @@ impl<N: Connection> Link<N> {
         }
     }
 
-    /// Behind a proxy a transaction is what keeps the statement and its settings together. What fails
-    /// before the commit was sent did not happen.
+    /// Behind a proxy a transaction is what keeps the statement and its settings together.
     async fn perform_proxied<O: Operation>(
         &mut self,
         batch: &[O],
     ) -> Result<Vec<O::Output>, Failure> {
         let settled = Settle::transaction(self.patience, self.limit);
+        let connection = &mut self.connection;
         let done = async {
-            begin(&mut self.connection).await?;
-            settle(&mut self.connection, settled).await?;
-            self.connection.perform(batch).await
+            begin_settled(connection, settled).await?;
+            connection.perform(batch).await
+        };
+        let done = done.await;
+        end(connection, done).await
+    }
+}
+
+async fn begin_settled<N: Connection>(connection: &mut N, settled: Settle) -> Result<(), Failure> {
+    begin(connection).await?;
+    settle(connection, settled).await.map(drop)
+}
+
+/// Ends a transaction as its work did. What failed before the commit was sent did not happen.
+async fn end<N: Connection, T>(connection: &mut N, done: Result<T, Failure>) -> Result<T, Failure> {
+    match done {
+        Ok(done) => {
+            connection.script(COMMIT).await?;
+            Ok(done)
         }
-        .await;
-        match done {
-            Ok(answers) => {
-                self.connection.script(COMMIT).await?;
-                Ok(answers)
+        Err(mut failure) => {
+            if !failure.broken {
+                failure.broken = connection.script(ROLLBACK).await.is_err();
             }
-            Err(mut failure) => {
-                if !failure.broken {
-                    failure.broken = self.connection.script(ROLLBACK).await.is_err();
-                }
-                Err(failure.undone())
-            }
+            Err(failure.undone())
         }
     }
 }

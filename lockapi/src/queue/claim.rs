@@ -118,8 +118,10 @@ pub struct Ticket {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Exchange {
-    /// For each ticket that was handed in, whether it was still that of the latest delivery.
-    pub acked: Vec<bool>,
+    /// For each ticket that was handed in, whether it was still that of the latest delivery. `TimedOut`:
+    /// a transaction that is open has locked the job; it is not completed. The others as for an
+    /// [`ack`](Delivery::ack).
+    pub acked: Vec<Result<bool>>,
     /// What was claimed.
     pub deliveries: Vec<Delivery>,
     /// Whether there may be more to claim at once.
@@ -131,7 +133,7 @@ pub struct Exchange {
 impl Exchange {
     /// An answer, for backends of other kinds.
     #[must_use]
-    pub fn new(acked: Vec<bool>, deliveries: Vec<Delivery>, more: bool, seen: u64) -> Self {
+    pub fn new(acked: Vec<Result<bool>>, deliveries: Vec<Delivery>, more: bool, seen: u64) -> Self {
         Self {
             acked,
             deliveries,

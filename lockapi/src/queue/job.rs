@@ -53,12 +53,13 @@ impl Priority {
 
 /// What happens when a job is pushed while another of the same unique key waits or runs.
 ///
-/// A job that runs is never changed.
+/// A job that runs is never changed: the answer is [`How::Running`] then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unique {
     /// The one that is there stays as it is.
     Skip,
-    /// The one that waits becomes the new one: name, payload, priority, attempts and time.
+    /// The one that waits becomes the new one: name, payload, priority and time, with all attempts ahead
+    /// of it.
     Replace,
     /// The one that waits gets the new name and payload, and keeps its priority, attempts and time.
     Keep,
@@ -310,4 +311,6 @@ pub enum How {
     Existing,
     /// The one of the same unique key was changed.
     Changed,
+    /// It was to be changed, but it runs: nothing was done.
+    Running,
 }

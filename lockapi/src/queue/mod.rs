@@ -27,8 +27,8 @@ pub use job::{How, Job, MAX_DELAY, MAX_PUSH, MAX_PUSH_BYTES, Priority, Pushed, U
 pub use model::Jobs;
 pub use operations::{
     Ack, Cancel, Claimed, CountJobs, Counted, DeadRow, Discard, Floor, Keys, Name, NewJob, Purge,
-    Push, PushKeyed, ReadDead, Redrive, Redriven, SetPaused, Settle, SweepQueue, Take, Turn,
-    Turned,
+    Push, PushKeyed, PushTogether, ReadDead, Redrive, Redriven, SetPaused, Settle, SweepQueue,
+    Take, Turn, Turned,
 };
 pub(crate) use runs::RunState;
 
@@ -127,7 +127,6 @@ pub trait Queue: Send + Sync + fmt::Debug {
     fn terms(&self) -> &Terms;
 
     /// Pushes jobs, all of them or none, at most [`MAX_PUSH`] jobs of [`MAX_PUSH_BYTES`] in all.
-    /// Of jobs with keys each is pushed on its own, in their order, after those without.
     ///
     /// # Errors
     /// `Invalid` for what is outside of its limits, before anything is sent. `Unavailable`: not
@@ -180,7 +179,8 @@ pub trait Queue: Send + Sync + fmt::Debug {
     /// runs loses its delivery; its worker learns of it with the next extension of the lease.
     ///
     /// # Errors
-    /// `Unavailable`, `Indeterminate`.
+    /// `Unavailable`, `Indeterminate`. `TimedOut`: a transaction that is open had one of them locked for
+    /// [`Options::timeout`](crate::engine::Options::timeout); the others are cancelled.
     async fn cancel(&self, ids: Vec<i64>) -> Result<Vec<i64>>;
 
     /// Deletes all jobs that wait, in parts, and answers how many.

@@ -61,6 +61,16 @@ impl Schedules {
         true
     }
 
+    /// Runs of these tasks were put back: whoever read the tasks before fires nothing.
+    pub(crate) fn note(&mut self, queue: &queue::Name, tasks: &[String]) {
+        for (name, task) in &mut self.tasks {
+            let is_of = name.of.namespace == queue.namespace && name.of.scheduler == queue.queue;
+            if is_of && tasks.contains(&name.task) {
+                task.version += 1;
+            }
+        }
+    }
+
     /// Whether there is such a task, and whether it was changed.
     pub(crate) fn switch(&mut self, want: &SwitchTask) -> (bool, bool) {
         let there = self.tasks.get_mut(&want.name);

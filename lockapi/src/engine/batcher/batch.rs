@@ -27,6 +27,8 @@ pub(super) trait AnyBatch<N>: Send {
     fn refuse(&mut self, failure: &Failure);
     /// Whether it may be sent again when its answer was lost.
     fn is_repeatable(&self) -> bool;
+    /// Whether its requests are tried again while the lock of a transaction is in their way.
+    fn waits(&self) -> bool;
     /// The shortest time that an answer may take.
     fn limit(&self) -> Option<Duration>;
     fn is_empty(&self) -> bool;
@@ -127,6 +129,10 @@ impl<O: Queued, N: Connection + 'static> AnyBatch<N> for Batch<O> {
 
     fn is_repeatable(&self) -> bool {
         self.asked.iter().all(Queued::is_repeatable)
+    }
+
+    fn waits(&self) -> bool {
+        O::WAITS
     }
 
     fn limit(&self) -> Option<Duration> {

@@ -127,7 +127,8 @@ impl<N: 'static> Isolation<N> {
 
     fn divide(&mut self, batch: &mut dyn AnyBatch<N>, failure: &Failure, until: Time) {
         let waited = waited(failure);
-        let of_one = waited || !failure.broken && failure.kind() == ErrorKind::Corrupt;
+        let of_one =
+            waited && batch.waits() || !failure.broken && failure.kind() == ErrorKind::Corrupt;
         if !of_one {
             batch.refuse(failure);
             return;

@@ -29,6 +29,9 @@ pub(crate) trait Queued: Operation {
     /// answer.
     const GIVES_BACK: bool = false;
 
+    /// Whether it is tried again while the lock of a transaction is in its way.
+    const WAITS: bool = true;
+
     /// The same as [`REPEATABLE`](Self::REPEATABLE), of one request.
     fn is_repeatable(&self) -> bool {
         Self::REPEATABLE
@@ -136,7 +139,7 @@ impl<T> Reply<T> {
         self.send_told(outcome, Repeated(false));
     }
 
-    pub(super) fn send_told(mut self, outcome: Result<T>, repeated: Repeated) {
+    pub(crate) fn send_told(mut self, outcome: Result<T>, repeated: Repeated) {
         self.answer(outcome, repeated);
     }
 
@@ -195,7 +198,7 @@ impl<T> Callers<T> {
         1 + self.more.len()
     }
 
-    pub(super) fn first(self) -> Reply<T> {
+    pub(crate) fn first(self) -> Reply<T> {
         self.first.reply
     }
 

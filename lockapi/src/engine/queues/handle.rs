@@ -5,24 +5,18 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::sync::oneshot;
 
-use super::Queues;
-use super::kept::deadline;
 use super::topic::Topic;
 use crate::engine::Core;
 use crate::engine::batcher::Queued;
-use crate::engine::batcher::ended;
 use crate::engine::notices::Subscription;
 use crate::error::{Error, ErrorKind, Result};
-use crate::hold::Hold;
 use crate::lease::micros;
 use crate::queue::{
-    Ack, Cancel, Claim, Claimed, CountJobs, DeadLetter, Delivery, Discard, Exchange, Job,
-    MAX_DELAY, Name, Outcome, Purge, Pushed, Queue, ReadDead, Redrive, SetPaused, Settle, Settled,
-    Statistics, SweepQueue, Terms, Ticket, Turn, check_lease, in_transaction,
+    Cancel, Claim, CountJobs, DeadLetter, Discard, Exchange, Job, MAX_DELAY, Name, Outcome, Purge,
+    Pushed, Queue, ReadDead, Redrive, SetPaused, Settled, Statistics, SweepQueue, Terms, Ticket,
+    check_lease, in_transaction,
 };
-use crate::random;
 use crate::seam::Connector;
 use crate::telemetry;
 use crate::wait::unless;
@@ -60,7 +54,7 @@ pub(in crate::engine) fn open<C: Connector>(
 
 pub(super) struct Handle<C: Connector> {
     pub(super) name: Name,
-    terms: Terms,
+    pub(super) terms: Terms,
     pub(super) number: i64,
     pub(super) topic: Arc<Topic>,
     /// Made by the first claim: who only pushes listens to nothing.
@@ -68,41 +62,10 @@ pub(super) struct Handle<C: Connector> {
     pub(super) core: Arc<Core<C>>,
 }
 
-struct Named<C: Connector>(Arc<Handle<C>>);
-
-/// Jobs that were claimed and that nobody has been handed yet; dropped, they go back.
-struct Unclaimed<C: Connector> {
-    queues: Arc<Queues<C>>,
-    topic: Arc<Topic>,
-    jobs: Vec<(Claimed, Arc<Hold>)>,
-}
-
-impl<C: Connector> Unclaimed<C> {
-    /// Gives them back, which leaves none.
-    fn give_back(self) -> Self {
-        Self {
-            queues: Arc::clone(&self.queues),
-            topic: Arc::clone(&self.topic),
-            jobs: Vec::new(),
-        }
-    }
-}
-
-impl<C: Connector> Drop for Unclaimed<C> {
-    fn drop(&mut self) {
-        for (job, _) in &self.jobs {
-            let ack = Ack {
-                ticket: job.ticket,
-                archive: false,
-            };
-            self.queues
-                .settle_later(&self.topic, ack, &Outcome::Release);
-        }
-    }
-}
+pub(super) struct Named<C: Connector>(pub(super) Arc<Handle<C>>);
 
 impl<C: Connector> Handle<C> {
-    fn failed(&self, operation: &'static str) -> impl Fn(Error) -> Error {
+    pub(super) fn failed(&self, operation: &'static str) -> impl Fn(Error) -> Error {
         move |error| error.during(operation).on(&self.name.queue)
     }
 
@@ -134,7 +97,7 @@ impl<C: Connector> Handle<C> {
     }
 
     /// Hears of pushes by other processes from now on.
-    fn listen(&self) {
+    pub(super) fn listen(&self) {
         self.told.get_or_init(|| {
             let topic = Arc::downgrade(&self.topic);
             self.core.notices.subscribe(self.number, move || {
@@ -145,7 +108,7 @@ impl<C: Connector> Handle<C> {
         });
     }
 
-    fn sweep_later(&self) {
+    pub(super) fn sweep_later(&self) {
         self.core.sweeps.later(self.number, || SweepQueue {
             name: self.name.clone(),
             keep: micros(self.terms.keep),
@@ -164,71 +127,6 @@ impl<C: Connector> Named<C> {
             }
             _ => Ok(()),
         }
-    }
-
-    /// Asks for a claim together with completions; what is claimed is kept for whoever takes it.
-    async fn turn(&self, acks: Vec<Ack>, claim: &Claim) -> Result<(Vec<bool>, Unclaimed<C>, bool)> {
-        let handle = &self.0;
-        let queues = &handle.core.queues;
-        let sent = queues.keeper.now();
-        let (lanes, partial) = handle.topic.lanes(sent);
-        let number = random::number()?;
-        let most = i64::try_from(claim.most).unwrap_or(i64::MAX);
-        let turn = Turn {
-            acks,
-            namespace: handle.name.namespace.clone(),
-            queue: handle.name.queue.clone(),
-            most,
-            lease: micros(claim.lease),
-            lanes,
-            worker: claim.worker_name(),
-            claim: number,
-            lost: handle.topic.lost(),
-        };
-        let (sender, answer) = oneshot::channel();
-        let (lease, renewed) = (claim.lease, claim.renewed);
-        let (keeping, topic) = (Arc::clone(queues), Arc::clone(&handle.topic));
-        let completed: Vec<_> = turn.acks.iter().map(|ack| ack.ticket).collect();
-        keeping.kept.set_settling(&completed, true);
-        queues.batcher.submit(turn, move |outcome| {
-            if let Err(error) = &outcome {
-                keeping.kept.set_settling(&completed, false);
-                // It was carried out, perhaps, and nobody has what it took.
-                if matches!(error.kind(), ErrorKind::Indeterminate | ErrorKind::Corrupt) {
-                    topic.claim_lost(number, keeping.keeper.now() + lease);
-                }
-            }
-            let outcome = outcome.map(|turned| {
-                keeping.kept.forget_all(&completed);
-                topic.claimed(&keeping.keeper, most, &turned);
-                if turned.picked < most && !partial {
-                    topic.looked(sent);
-                }
-                let tickets = turned.claimed.iter().map(|job| job.ticket);
-                let holds = keeping.kept.keep(tickets, sent, lease, renewed);
-                // By this clock their leases ended before anybody knew of them: they go back.
-                let late = keeping.keeper.now() >= deadline(sent, lease);
-                let more = turned.picked >= most || partial || late;
-                let unclaimed = Unclaimed {
-                    jobs: turned.claimed.into_iter().zip(holds).collect(),
-                    queues: keeping,
-                    topic,
-                };
-                let unclaimed = if late {
-                    unclaimed.give_back()
-                } else {
-                    unclaimed
-                };
-                (turned.acked, unclaimed, more)
-            });
-            // A caller that left does not want them: they go back.
-            drop(sender.send(outcome));
-        });
-        let outcome = answer.await.unwrap_or_else(|_| Err(ended("claim")));
-        if let Ok((_, unclaimed, _)) = &outcome {
-            telemetry::claimed(&handle.name.queue, unclaimed.jobs.len());
-        }
-        outcome.map_err(|error| error.on(&handle.name.queue))
     }
 }
 
@@ -249,59 +147,13 @@ impl<C: Connector> Queue for Named<C> {
     async fn push_all(&self, jobs: Vec<Job>) -> Result<Vec<Pushed>> {
         let handle = &self.0;
         in_transaction::check(self, &jobs).map_err(handle.failed("push"))?;
-        let (keyed, plain): (Vec<_>, Vec<_>) = jobs.iter().partition(|job| job.is_keyed());
-        let ids = handle.push_plain(&plain).await?;
-        let mut pushed = Vec::with_capacity(keyed.len());
-        for job in keyed {
-            pushed.push(handle.push_keyed(job).await?);
-        }
+        let pushed = handle.push_all(&jobs).await?;
         handle.topic.bump();
-        Ok(in_transaction::in_order(&jobs, ids, pushed))
+        Ok(pushed)
     }
 
     async fn exchange(&self, acks: Vec<Ticket>, claim: Option<&Claim>) -> Result<Exchange> {
-        let handle = &self.0;
-        if let Some(claim) = claim {
-            claim.check().map_err(handle.failed("claim"))?;
-        }
-        let seen = handle.topic.generation();
-        handle.sweep_later();
-        let queues = &handle.core.queues;
-        let archive = handle.terms.archive;
-        let acks: Vec<_> = acks
-            .into_iter()
-            .map(|ticket| Ack { ticket, archive })
-            .collect();
-        let Some(claim) = claim else {
-            // Asked for together, so that they travel together.
-            let tickets: Vec<_> = acks.iter().map(|ack| ack.ticket).collect();
-            queues.kept.set_settling(&tickets, true);
-            let calls: Vec<_> = acks.into_iter().map(|ack| handle.call(ack)).collect();
-            let answers = futures_util::future::join_all(calls).await;
-            let acked = answers.into_iter().collect::<Result<Vec<_>>>();
-            if acked.is_err() {
-                queues.kept.set_settling(&tickets, false);
-            }
-            let acked = acked?;
-            queues.kept.forget_all(&tickets);
-            return Ok(Exchange::new(acked, Vec::new(), false, seen));
-        };
-        handle.listen();
-        let alone = acks.is_empty();
-        let (acked, mut unclaimed, more) = match self.turn(acks, claim).await {
-            // What it took, if it took something, is found by another.
-            Err(error) if alone && error.kind() == ErrorKind::Indeterminate => {
-                self.turn(Vec::new(), claim).await?
-            }
-            outcome => outcome?,
-        };
-        let jobs = std::mem::take(&mut unclaimed.jobs);
-        let queue: Arc<dyn Queue> = Arc::new(Self(Arc::clone(handle)));
-        let deliveries = jobs
-            .into_iter()
-            .map(|(job, hold)| Delivery::held(job, Arc::clone(&queue), hold))
-            .collect();
-        Ok(Exchange::new(acked, deliveries, more, seen))
+        self.0.exchange(acks, claim).await
     }
 
     async fn arrival(&self, seen: u64, at_most: Duration) -> Duration {
@@ -313,55 +165,11 @@ impl<C: Connector> Queue for Named<C> {
 
     async fn settle(&self, ticket: Ticket, outcome: Outcome) -> Result<Settled> {
         self.check_time(&outcome)?;
-        let handle = &self.0;
-        let queues = &handle.core.queues;
-        let Some(settle) = Settle::new(ticket, &outcome) else {
-            let acked = self.exchange(vec![ticket], None).await?.acked == [true];
-            return Ok(if acked { Settled::Done } else { Settled::Lost });
-        };
-        let mut tries = TRIES;
-        loop {
-            let sent = queues.keeper.now();
-            let extends = matches!(outcome, Outcome::Extend(_));
-            let batcher = if extends {
-                &queues.renewals
-            } else {
-                &queues.batcher
-            };
-            queues.kept.set_settling(&[ticket], !extends);
-            let settled = batcher.call(settle.clone()).await;
-            if settled.is_err() {
-                queues.kept.set_settling(&[ticket], false);
-            }
-            let settled = settled.map_err(|error| error.on(&handle.name.queue))?;
-            tries -= 1;
-            match (&outcome, settled) {
-                (_, Settled::Locked) if tries > 0 => queues.keeper.sleep(PAUSE).await,
-                (Outcome::Extend(lease), Settled::Done) => {
-                    queues.kept.extended(ticket, sent, *lease);
-                    return Ok(settled);
-                }
-                (Outcome::Extend(_), Settled::Lost) => {
-                    queues.kept.lose(ticket);
-                    return Ok(settled);
-                }
-                _ => {
-                    queues.kept.forget(ticket);
-                    handle.topic.returned();
-                    return Ok(settled);
-                }
-            }
-        }
+        self.0.settle(ticket, &outcome).await
     }
 
     fn settle_later(&self, ticket: Ticket, outcome: Outcome) {
-        let handle = &self.0;
-        let queues = &handle.core.queues;
-        let ack = Ack {
-            ticket,
-            archive: handle.terms.archive,
-        };
-        queues.settle_later(&handle.topic, ack, &outcome);
+        self.0.settle_later(ticket, &outcome);
     }
 
     async fn sleep(&self, time: Duration) {
@@ -380,12 +188,31 @@ impl<C: Connector> Queue for Named<C> {
     }
 
     async fn cancel(&self, ids: Vec<i64>) -> Result<Vec<i64>> {
-        let cancel = Cancel {
-            name: self.0.name.clone(),
-            ids,
-        };
-        let cancelled = self.0.call(cancel).await?;
-        Ok(cancelled)
+        let handle = &self.0;
+        let until = handle.core.links.keeper.now() + handle.core.links.timeout;
+        let mut ids = ids;
+        let mut cancelled = Vec::new();
+        loop {
+            let name = handle.name.clone();
+            let part = handle.call(Cancel { name, ids }).await?;
+            cancelled.extend(part.cancelled);
+            if part.locked.is_empty() {
+                cancelled.sort_unstable();
+                return Ok(cancelled);
+            }
+            // They are being claimed, or a transaction has completed them and not ended yet.
+            ids = part.locked;
+            if handle.core.links.keeper.now() >= until {
+                let message = format!(
+                    "a transaction that is open has locked the jobs {ids:?}; {} others are cancelled",
+                    cancelled.len()
+                );
+                return Err(
+                    Error::new(ErrorKind::TimedOut, "cancel", message).on(&handle.name.queue)
+                );
+            }
+            handle.core.links.keeper.sleep(PAUSE).await;
+        }
     }
 
     async fn purge(&self) -> Result<u64> {
@@ -428,10 +255,16 @@ impl<C: Connector> Queue for Named<C> {
             topic: self.0.number,
         };
         let mut total = 0;
+        let mut tries = TRIES;
         let outcome = loop {
             match self.0.call_in_bulk(part()).await {
                 Ok(part) => {
                     total += part.redriven.max(0).unsigned_abs();
+                    if part.busy > 0 && tries > 0 {
+                        tries -= 1;
+                        self.0.core.links.keeper.sleep(PAUSE).await;
+                        continue;
+                    }
                     // What stays behind, of two with one unique key, has been looked at as well.
                     if part.looked < PART {
                         break Ok(total);

@@ -35,6 +35,8 @@ struct Entry {
     /// It is being settled, on another connection than that of extensions: only the answer to that
     /// tells whether it is lost.
     settling: bool,
+    /// Somebody had locked its row when it was to be completed.
+    locked: bool,
     hold: Arc<Hold>,
 }
 
@@ -107,6 +109,7 @@ impl<C: Connector> Kept<C> {
                 due,
                 renewed,
                 settling: false,
+                locked: false,
                 hold: Arc::clone(&hold),
             };
             state.entries.insert(ticket, entry);
@@ -142,6 +145,18 @@ impl<C: Connector> Kept<C> {
                 entry.settling = settling;
             }
         }
+    }
+
+    /// Somebody has locked its row.
+    pub(super) fn set_locked(&self, ticket: Ticket) {
+        if let Some(entry) = self.lock().entries.get_mut(&ticket) {
+            entry.locked = true;
+        }
+    }
+
+    pub(super) fn is_locked(&self, ticket: Ticket) -> bool {
+        let state = self.lock();
+        state.entries.get(&ticket).is_some_and(|it| it.locked)
     }
 
     fn is_settling(&self, ticket: Ticket) -> bool {

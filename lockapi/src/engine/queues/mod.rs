@@ -1,8 +1,10 @@
 //! The queues of a process.
 
+mod exchange;
 mod handle;
 mod kept;
 mod pushing;
+mod settling;
 mod topic;
 
 use std::collections::HashMap;
@@ -23,8 +25,8 @@ use super::keeper::Keeper;
 use super::leases::answer_limit;
 use super::sweeps::Sweeping;
 use crate::queue::{
-    Ack, Cancel, CountJobs, Discard, Outcome, Purge, Push, PushKeyed, ReadDead, Redrive, SetPaused,
-    Settle, SweepQueue, Turn,
+    Ack, Cancel, CountJobs, Discard, Purge, Push, PushKeyed, ReadDead, Redrive, SetPaused, Settle,
+    SweepQueue, Turn,
 };
 use crate::seam::Connector;
 
@@ -54,7 +56,6 @@ queued! {
     Push "push" false |one| one.jobs.iter().map(|job| 1 + job.payload.len() / 4096).sum();
     PushKeyed "push" false |one| 1 + one.job.payload.len() / 4096,
         at |one| (&one.queue, &one.keys.unique_key, &one.keys.idempotency_key);
-    Turn "claim" false |_one| ALONE;
     SetPaused "set_paused" true |_one| ALONE;
     Cancel "cancel" false |_one| ALONE;
     CountJobs "statistics" true |_one| ALONE;
@@ -63,6 +64,17 @@ queued! {
     Discard "discard" false |_one| ALONE;
     Purge "purge" false |_one| ALONE;
     SweepQueue "sweep" true |_one| ALONE;
+}
+
+impl Queued for Turn {
+    const NAME: &'static str = "claim";
+    const REPEATABLE: bool = false;
+    /// What it completes may be locked; then it is asked again without that.
+    const WAITS: bool = false;
+
+    fn weight(&self) -> usize {
+        ALONE
+    }
 }
 
 impl Queued for Ack {
@@ -135,16 +147,5 @@ impl<C: Connector> Queues<C> {
         let topic = Arc::new(Topic::default());
         topics.insert(number, Arc::downgrade(&topic));
         topic
-    }
-
-    /// Settles in the background; where that fails the lease ends by itself.
-    fn settle_later(&self, topic: &Arc<Topic>, ack: Ack, outcome: &Outcome) {
-        let ticket = ack.ticket;
-        self.kept.forget(ticket);
-        let topic = Arc::clone(topic);
-        match Settle::new(ticket, outcome) {
-            Some(settle) => self.batcher.submit(settle, move |_| topic.returned()),
-            None => self.batcher.submit(ack, drop),
-        }
     }
 }

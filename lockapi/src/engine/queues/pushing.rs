@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use super::handle::{Handle, PAUSE, TRIES};
-use crate::engine::batcher::Queued;
+use crate::engine::batcher::{ALONE, Batch, Queued};
+use crate::engine::link::Link;
 use crate::engine::notify::Notify;
-use crate::error::{ErrorKind, Result};
-use crate::queue::{Job, Push, PushKeyed, Pushed, in_transaction};
-use crate::seam::Connector;
+use crate::error::{ErrorKind, Failure, Result};
+use crate::queue::{How, Job, Push, PushKeyed, PushTogether, Pushed, in_transaction};
+use crate::seam::{Connection, Connector};
 
 /// A push of more than this weight would keep completions and claims waiting.
 const BULK: usize = 256;
@@ -35,14 +36,11 @@ impl<C: Connector> Handle<C> {
         }
     }
 
-    pub(super) async fn push_plain(&self, jobs: &[&Job]) -> Result<Vec<i64>> {
-        if jobs.is_empty() {
-            return Ok(Vec::new());
-        }
+    async fn push_plain(&self, jobs: &[Job]) -> Result<Vec<i64>> {
         let push = Push {
             namespace: self.name.namespace.clone(),
             queue: self.name.queue.clone(),
-            jobs: jobs.iter().map(|job| job.row()).collect(),
+            jobs: jobs.iter().map(Job::row).collect(),
             topic: self.ring(),
         };
         if push.weight() > BULK {
@@ -51,15 +49,39 @@ impl<C: Connector> Handle<C> {
         self.call(push).await
     }
 
-    pub(super) async fn push_keyed(&self, job: &Job) -> Result<Pushed> {
-        let push = PushKeyed {
+    /// Pushes all jobs or none.
+    pub(super) async fn push_all(&self, jobs: &[Job]) -> Result<Vec<Pushed>> {
+        match jobs {
+            [] => Ok(Vec::new()),
+            [job] if job.is_keyed() => {
+                let push = self.keyed(job, self.ring());
+                Ok(vec![self.push_keyed(push, job.is_idempotent()).await?])
+            }
+            jobs if jobs.iter().any(Job::is_keyed) => {
+                let topic = self.ring();
+                let push = jobs.iter().map(|job| self.keyed(job, topic)).collect();
+                let repeat = jobs.iter().all(Job::is_idempotent);
+                self.push_together(PushTogether(push), repeat).await
+            }
+            jobs => {
+                let ids = self.push_plain(jobs).await?;
+                let new = |id| Pushed { id, how: How::New };
+                Ok(ids.into_iter().map(new).collect())
+            }
+        }
+    }
+
+    fn keyed(&self, job: &Job, topic: Option<i64>) -> PushKeyed {
+        PushKeyed {
             namespace: self.name.namespace.clone(),
             queue: self.name.queue.clone(),
             job: job.row(),
             keys: job.keys(),
-            topic: self.ring(),
-        };
-        let mut repeat = job.is_idempotent();
+            topic,
+        }
+    }
+
+    async fn push_keyed(&self, push: PushKeyed, mut repeat: bool) -> Result<Pushed> {
         for _ in 0..TRIES {
             match self.call(push.clone()).await {
                 Ok(Some(pushed)) => return Ok(pushed),
@@ -77,4 +99,66 @@ impl<C: Connector> Handle<C> {
         }
         Err(in_transaction::key_is_busy("push").on(&self.name.queue))
     }
+
+    async fn push_together(&self, push: PushTogether, repeat: bool) -> Result<Vec<Pushed>> {
+        let pushed = match self.call_in_bulk(push.clone()).await {
+            Err(error) if repeat && error.kind() == ErrorKind::Indeterminate => {
+                self.call_in_bulk(push).await?
+            }
+            pushed => pushed?,
+        };
+        Ok(pushed.into_iter().flatten().collect())
+    }
+}
+
+impl Queued for PushTogether {
+    const NAME: &'static str = "push";
+    const REPEATABLE: bool = false;
+
+    fn weight(&self) -> usize {
+        ALONE
+    }
+
+    async fn serve<N: Connection>(
+        batch: &mut Batch<Self>,
+        link: &mut Link<N>,
+    ) -> std::result::Result<(), Failure> {
+        while let Some(PushTogether(jobs)) = batch.asked.first().cloned() {
+            let push = link.run_in_transaction(|connection| Box::pin(push_on(connection, jobs)));
+            let pushed = push.await?;
+            batch.asked.remove(0);
+            let callers = batch.callers.remove(0);
+            callers.first().send_told(Ok(pushed), link.repeated);
+        }
+        Ok(())
+    }
+}
+
+/// Pushes jobs in the transaction that is open: again those that were to be asked for again, while that
+/// gets any of them done.
+async fn push_on<N: Connection>(
+    connection: &mut N,
+    mut left: Vec<PushKeyed>,
+) -> std::result::Result<Vec<Option<Pushed>>, Failure> {
+    let mut places: Vec<usize> = (0..left.len()).collect();
+    let mut all = vec![None; left.len()];
+    while !left.is_empty() {
+        let before = left.len();
+        let answers = connection.perform(&left).await?;
+        let mut answers = answers.into_iter().zip(std::mem::take(&mut places));
+        left.retain(|_| {
+            answers.next().is_some_and(|(pushed, at)| {
+                all[at] = pushed;
+                if pushed.is_none() {
+                    places.push(at);
+                }
+                pushed.is_none()
+            })
+        });
+        if left.len() == before {
+            let message = "somebody has locked a job of the same key; nothing was pushed";
+            return Err(Failure::statement(Some("55P03".to_owned()), false, message));
+        }
+    }
+    Ok(all)
 }

@@ -46,7 +46,8 @@ impl Jobs {
             .filter(|id| ids.is_empty() || ids.contains(id))
     }
 
-    pub(crate) fn redrive(&mut self, now: i64, want: &Redrive) -> Redriven {
+    /// Answers as well the tasks that its runs were looked at of.
+    pub(crate) fn redrive(&mut self, now: i64, want: &Redrive) -> (Redriven, Vec<String>) {
         let most = usize::try_from(want.most).unwrap_or(0);
         let free = |id: &i64| {
             let key = self.ended.get(id).map(|ended| &ended.job.unique_key);
@@ -58,6 +59,9 @@ impl Jobs {
             .take(most)
             .collect();
         let looked = i64::try_from(held.len()).unwrap_or(i64::MAX);
+        let looked_at = held.iter().filter_map(|id| self.ended.get(id));
+        let keyed = looked_at.filter(|ended| !ended.job.unique_key.is_empty());
+        let tasks = keyed.map(|ended| ended.job.task.clone()).collect();
         let mut redriven = 0;
         for id in held {
             let Some(ended) = self.ended.remove(&id) else {
@@ -75,7 +79,12 @@ impl Jobs {
             self.insert(id, live);
             redriven += 1;
         }
-        Redriven { redriven, looked }
+        let redriven = Redriven {
+            redriven,
+            looked,
+            busy: 0,
+        };
+        (redriven, tasks)
     }
 
     pub(crate) fn discard(&mut self, want: &Discard) -> i64 {

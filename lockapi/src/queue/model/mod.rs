@@ -178,13 +178,21 @@ impl Jobs {
                 .live
                 .get(&id)
                 .is_some_and(|live| live.running.is_none());
-            if unique == Unique::Skip || !waits {
+            if unique == Unique::Skip {
                 return existing(id);
+            }
+            if !waits {
+                return Pushed {
+                    id,
+                    how: How::Running,
+                };
             }
             if let Some(mut live) = self.remove(id) {
                 if unique == Unique::Replace {
                     live.run_at = time_of(now, &want.job);
                     live.job = want.job.clone();
+                    live.attempt = 0;
+                    live.error.clear();
                 } else {
                     live.job.name.clone_from(&want.job.name);
                     live.job.payload.clone_from(&want.job.payload);
@@ -351,6 +359,12 @@ impl Jobs {
         let Some(live) = self.live.get(&id).filter(|live| live.has(want.ticket)) else {
             return Settled::Lost;
         };
+        if want.kind == 6 {
+            let archive = want.time != 0;
+            let ticket = want.ticket;
+            self.ack(now, &[Ack { ticket, archive }]);
+            return Settled::Done;
+        }
         let last = live.attempt >= live.job.max_attempts;
         if want.kind == 1 || (matches!(want.kind, 0 | 4) && last) {
             self.end(id, Status::Failed, now, &want.error);

@@ -1,15 +1,19 @@
 -- Cancels jobs, waiting or running: they go to the archive as cancelled.
 --
 -- Promises: a job that runs loses its delivery, whose completion is then refused. Answers the
--- numbers of those that were there.
+-- numbers of those that were there, and of those that somebody has locked, to be asked for again.
 -- Index: job_pkey; the collation keeps job_due from fitting.
--- Race: of a completion and a cancellation the one that locks the row first counts. Rows that a
--- transaction has locked are left alone.
-WITH held AS MATERIALIZED (
+-- Race: of a completion and a cancellation the one that locks the row first counts. Rows that are
+-- being claimed, or that a transaction has locked, are left alone and told of.
+WITH there AS MATERIALIZED (
     SELECT j.id
       FROM lockapi.job AS j
      WHERE j.id = ANY ($3::int8[])
        AND j.namespace COLLATE "POSIX" = $1::text AND j.queue COLLATE "POSIX" = $2::text
+), held AS MATERIALIZED (
+    SELECT j.id
+      FROM lockapi.job AS j
+     WHERE j.id = ANY (ARRAY(SELECT t.id FROM there AS t))
      ORDER BY j.id + 0
        FOR UPDATE OF j SKIP LOCKED
 ), gone AS (
@@ -23,4 +27,7 @@ WITH held AS MATERIALIZED (
            g.priority, g.worker, g.error, g.namespace, g.queue, g.unique_key, g.name, g.payload, g.task
       FROM gone AS g
 )
-SELECT pg_catalog.array_agg(g.id ORDER BY g.id) AS cancelled FROM gone AS g
+SELECT pg_catalog.array_agg(g.id ORDER BY g.id) AS cancelled,
+       ARRAY(SELECT t.id FROM there AS t WHERE NOT EXISTS (SELECT FROM held AS h WHERE h.id = t.id)
+              ORDER BY t.id) AS locked
+  FROM gone AS g

@@ -31,6 +31,15 @@ pub struct Cancel {
     pub ids: Vec<i64>,
 }
 
+/// The answer to a [`Cancel`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cancelled {
+    /// The numbers of those that were there.
+    pub cancelled: Vec<i64>,
+    /// The numbers of those that somebody has locked.
+    pub locked: Vec<i64>,
+}
+
 /// Deletes jobs that wait.
 #[derive(Clone, Debug)]
 pub struct Purge {
@@ -204,14 +213,13 @@ counting! { SweepQueue, "queue.sweep", "sweep.sql", [Int, Int], [Type::Int],
 }
 
 impl Operation for Cancel {
-    /// The numbers of those that were there.
-    type Output = Vec<i64>;
+    type Output = Cancelled;
 
     const STATEMENT: Statement = Statement {
         name: "queue.cancel",
         sql: include_str!("cancel.sql"),
         params: &[Type::Text, Type::Text, Type::Ints],
-        columns: &[Type::Ints],
+        columns: &[Type::Ints, Type::Ints],
     };
 
     fn params(batch: &[Self]) -> Vec<Value> {
@@ -223,13 +231,20 @@ impl Operation for Cancel {
         params
     }
 
-    fn decode(_: &[Self], rows: Rows) -> Result<Vec<Vec<i64>>, Failure> {
-        rows.into_iter().map(|mut row| row.ints(0)).collect()
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<Cancelled>, Failure> {
+        let read = |mut row: Row| {
+            Ok(Cancelled {
+                cancelled: row.ints(0)?,
+                locked: row.ints(1)?,
+            })
+        };
+        rows.into_iter().map(read).collect()
     }
 
     fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
         let cancelled = world.jobs.cancel(world.now, batch.first()?);
-        Some(vec![Row(vec![Value::Ints(cancelled)])])
+        let none = Value::Ints(Vec::new());
+        Some(vec![Row(vec![Value::Ints(cancelled), none])])
     }
 }
 

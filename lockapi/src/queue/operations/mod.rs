@@ -10,7 +10,7 @@ mod turn;
 pub use manage::{
     Cancel, CountJobs, Counted, DeadRow, Discard, Name, Purge, ReadDead, SetPaused, SweepQueue,
 };
-pub use push::{Keys, NewJob, Push, PushKeyed};
+pub use push::{Keys, NewJob, Push, PushKeyed, PushTogether};
 pub use redrive::{Redrive, Redriven};
 pub use settle::{Ack, Settle};
 pub use take::Take;

@@ -56,7 +56,7 @@ pub struct Keys {
     pub idempotency_key: String,
 }
 
-/// Pushes one job with a key.
+/// Pushes one job that may have a key.
 #[derive(Clone, Debug)]
 pub struct PushKeyed {
     /// Namespace of the backend.
@@ -65,11 +65,15 @@ pub struct PushKeyed {
     pub queue: String,
     /// The job.
     pub job: NewJob,
-    /// Its keys: one of the two.
+    /// Its keys: one of the two, or none.
     pub keys: Keys,
     /// The topic to tell listeners of, if they are to be told.
     pub topic: Option<i64>,
 }
+
+/// Jobs that are pushed in one transaction; a batch of one.
+#[derive(Clone, Debug)]
+pub struct PushTogether(pub Vec<PushKeyed>);
 
 impl Operation for Push {
     /// The numbers of the jobs.
@@ -202,6 +206,7 @@ impl Operation for PushKeyed {
                 0 => How::New,
                 1 => How::Existing,
                 2 => How::Changed,
+                4 => How::Running,
                 _ => continue,
             };
             answers[at] = id.map(|id| Pushed { id, how });
@@ -221,7 +226,8 @@ impl Operation for PushKeyed {
                 &keys.unique_key,
                 &keys.idempotency_key,
             );
-            if !seen.insert(key) {
+            let is_keyed = !keys.unique_key.is_empty() || !keys.idempotency_key.is_empty();
+            if is_keyed && !seen.insert(key) {
                 let again = [
                     Value::Int(n),
                     Value::Null(Type::Int),
@@ -236,11 +242,33 @@ impl Operation for PushKeyed {
                 How::New => 0,
                 How::Existing => 1,
                 How::Changed => 2,
+                How::Running => 4,
             };
             rows.push(Row([n, id, how, 0].map(Value::Int).to_vec()));
         }
         world.tell(batch.iter().filter_map(|one| one.topic));
         Some(rows)
+    }
+}
+
+impl Operation for PushTogether {
+    /// For each job; `None` says: ask again.
+    type Output = Vec<Option<Pushed>>;
+
+    const STATEMENT: Statement = PushKeyed::STATEMENT;
+
+    fn params(batch: &[Self]) -> Vec<Value> {
+        PushKeyed::params(batch.first().map_or(&[], |one| &one.0))
+    }
+
+    fn decode(batch: &[Self], rows: Rows) -> Result<Vec<Self::Output>, Failure> {
+        let one = batch.iter().take(1);
+        one.map(|one| PushKeyed::decode(&one.0, rows.clone()))
+            .collect()
+    }
+
+    fn model(batch: &[Self], world: &mut World, session: u64) -> Option<Rows> {
+        PushKeyed::model(&batch.first()?.0, world, session)
     }
 }
 

@@ -1,9 +1,9 @@
--- Pushes jobs with unique or idempotency keys; of several for one key in the batch the first
+-- Pushes jobs, with unique or idempotency keys or without; of several for one key in the batch the first
 -- counts, and the others are to be asked again.
 --
 -- Promises: at most one job with a unique key waits or runs in a queue; an idempotency key stands
 -- for the job of its first push. A job has one of the two keys. Answers the job's number and how: 0 new, 1 existing, 2 changed,
--- 3 ask again.
+-- 3 ask again, 4 not changed because it runs.
 -- Index: push_key_pkey and job_unique, whose collation no other index has; job_pkey.
 -- Race: two pushes of a new key meet at ON CONFLICT DO NOTHING, where the second waits for the
 -- first to commit and is to ask again, since its snapshot does not show the first's row. A job that
@@ -37,7 +37,8 @@ WITH want AS MATERIALIZED (
        AND (w.unique_key OPERATOR(pg_catalog.=) '' OR w.nth_unique OPERATOR(pg_catalog.=) 1)
        AND NOT EXISTS (SELECT FROM told AS t WHERE t.n OPERATOR(pg_catalog.=) w.n)
 ), there AS MATERIALIZED (
-    SELECT t.n, o.id, o.waits AND t.mode OPERATOR(pg_catalog.>) 0 AS to_change
+    SELECT t.n, o.id, o.waits AND t.mode OPERATOR(pg_catalog.>) 0 AS to_change,
+           NOT o.waits AND t.mode OPERATOR(pg_catalog.>) 0 AS runs
       FROM turn AS t
      CROSS JOIN LATERAL (
            SELECT j.id, j.token IS NULL AS waits
@@ -55,10 +56,12 @@ WITH want AS MATERIALIZED (
        FOR UPDATE OF j SKIP LOCKED
 ), changed AS (
     UPDATE lockapi.job AS j
-       SET (name, payload, priority, max_attempts, run_at) = (
+       SET (name, payload, priority, max_attempts, attempt, error, run_at) = (
                SELECT t.name, t.payload::pg_catalog.json,
                       CASE WHEN t.mode OPERATOR(pg_catalog.=) 1 THEN t.priority ELSE j.priority END,
                       CASE WHEN t.mode OPERATOR(pg_catalog.=) 1 THEN t.max_attempts ELSE j.max_attempts END,
+                      CASE WHEN t.mode OPERATOR(pg_catalog.=) 1 THEN 0 ELSE j.attempt END,
+                      CASE WHEN t.mode OPERATOR(pg_catalog.=) 1 THEN NULL ELSE j.error END,
                       CASE WHEN t.mode OPERATOR(pg_catalog.=) 1
                            THEN greatest(timestamp with time zone 'epoch'
                                              OPERATOR(pg_catalog.+) (t.at OPERATOR(pg_catalog.*) interval '1 microsecond'),
@@ -87,7 +90,7 @@ WITH want AS MATERIALIZED (
      UNION ALL
     SELECT t.n, pg_catalog.nextval('lockapi.job_seq'::pg_catalog.regclass)
       FROM turn AS t
-     WHERE t.unique_key OPERATOR(pg_catalog.<>) ''
+     WHERE t.idempotency_key OPERATOR(pg_catalog.=) ''
        AND NOT EXISTS (SELECT FROM there AS o WHERE o.n OPERATOR(pg_catalog.=) t.n)
 ), pushed AS (
     INSERT INTO lockapi.job (id, run_at, created_at, max_attempts, priority, namespace, queue, unique_key, name, payload)
@@ -108,7 +111,7 @@ WITH want AS MATERIALIZED (
 ), found AS MATERIALIZED (
     SELECT t.n,
            coalesce(u.id, c.id, CASE WHEN NOT o.to_change THEN o.id END) AS id,
-           CASE WHEN u.id IS NOT NULL THEN 0 WHEN c.id IS NOT NULL THEN 2 ELSE 1 END AS how
+           CASE WHEN u.id IS NOT NULL THEN 0 WHEN c.id IS NOT NULL THEN 2 WHEN o.runs THEN 4 ELSE 1 END AS how
       FROM turn AS t
       LEFT JOIN place AS p ON p.n OPERATOR(pg_catalog.=) t.n
       LEFT JOIN pushed AS u ON u.id OPERATOR(pg_catalog.=) p.id

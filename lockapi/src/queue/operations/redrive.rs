@@ -26,6 +26,8 @@ pub struct Redriven {
     /// How many were looked at; fewer than asked for only when there are no more. Of two with one
     /// unique key only one is put back.
     pub looked: i64,
+    /// How many are to be asked for again, because the tasks that they are runs of are being fired.
+    pub busy: i64,
 }
 
 impl Operation for Redrive {
@@ -35,7 +37,7 @@ impl Operation for Redrive {
         name: "queue.redrive",
         sql: include_str!("redrive.sql"),
         params: &[Type::Text, Type::Text, Type::Ints, Type::Int, Type::Ints],
-        columns: &[Type::Int, Type::Int, Type::Int],
+        columns: &[Type::Int, Type::Int, Type::Int, Type::Int],
     };
 
     fn params(batch: &[Self]) -> Vec<Value> {
@@ -56,6 +58,7 @@ impl Operation for Redrive {
             Ok(Redriven {
                 redriven: row.int(0)?,
                 looked: row.int(2)?,
+                busy: row.int(3)?,
             })
         };
         rows.into_iter().map(read).collect()
@@ -63,9 +66,10 @@ impl Operation for Redrive {
 
     fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
         let one = batch.first()?;
-        let Redriven { redriven, looked } = world.jobs.redrive(world.now, one);
+        let (redriven, tasks) = world.jobs.redrive(world.now, one);
+        world.tasks.note(&one.name, &tasks);
         world.tell([one.topic]);
-        let row = [redriven, 0, looked].map(Value::Int);
+        let row = [redriven.redriven, 0, redriven.looked, 0].map(Value::Int);
         Some(vec![Row(row.to_vec())])
     }
 }

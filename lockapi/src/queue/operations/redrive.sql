@@ -4,12 +4,15 @@
 -- Promises: each is due at once, with all its attempts ahead of it and the error of its last one.
 -- They are due at the same time, so the order of their numbers holds. One whose unique key another
 -- job has by now stays where it is. Answers how many were looked at as well: of two letters with one
--- unique key only one goes back.
--- Index: job_archive_failed to find, job_archive_pkey to delete, and job_unique; no other fits.
+-- unique key only one goes back; and how many are to be asked for again, because their task is
+-- being fired.
+-- Index: job_archive_failed to find, job_archive_pkey to delete, task_pkey, and job_unique; no other
+-- fits.
 -- Race: of two that redrive the same letter the second skips it. A job of the same unique key that
--- is pushed meanwhile makes the statement fail, which changes nothing.
+-- is pushed meanwhile makes the statement fail, which changes nothing. The task of a run is locked and
+-- its version raised, so that whoever read before fires nothing beside the run.
 WITH named AS MATERIALIZED (
-    SELECT a.id, a.unique_key
+    SELECT a.id, a.unique_key, a.task
       FROM lockapi.job_archive AS a
      WHERE a.namespace = $1::text AND a.queue = $2::text AND a.status = 'failed' AND a.id + 0 = ANY ($3::int8[])
        AND NOT EXISTS (SELECT FROM lockapi.job AS j
@@ -19,7 +22,7 @@ WITH named AS MATERIALIZED (
      LIMIT $4::int8
        FOR UPDATE OF a SKIP LOCKED
 ), oldest AS MATERIALIZED (
-    SELECT a.id, a.unique_key
+    SELECT a.id, a.unique_key, a.task
       FROM lockapi.job_archive AS a
      WHERE pg_catalog.cardinality($3::int8[]) = 0
        AND a.namespace = $1::text AND a.queue = $2::text AND a.status = 'failed'
@@ -30,16 +33,33 @@ WITH named AS MATERIALIZED (
      LIMIT $4::int8
        FOR UPDATE OF a SKIP LOCKED
 ), held AS MATERIALIZED (
-    SELECT n.id, n.unique_key FROM named AS n
+    SELECT n.* FROM named AS n
      UNION ALL
-    SELECT o.id, o.unique_key FROM oldest AS o
+    SELECT o.* FROM oldest AS o
+), tasks AS MATERIALIZED (
+    SELECT t.name
+      FROM lockapi.task AS t
+     WHERE t.namespace = $1::text AND t.scheduler = $2::text
+       AND t.name = ANY (ARRAY(SELECT h.task FROM held AS h WHERE h.unique_key IS NOT NULL))
+), locked AS MATERIALIZED (
+    SELECT t.name
+      FROM lockapi.task AS t
+     WHERE t.namespace = $1::text AND t.scheduler = $2::text AND t.name = ANY (ARRAY(SELECT x.name FROM tasks AS x))
+     ORDER BY t.name
+       FOR UPDATE OF t SKIP LOCKED
+), noted AS (
+    UPDATE lockapi.task AS t
+       SET version = t.version + 1
+     WHERE t.namespace = $1::text AND t.scheduler = $2::text AND t.name = ANY (ARRAY(SELECT l.name FROM locked AS l))
 ), one AS MATERIALIZED (
     SELECT h.id, h.unique_key IS NULL
-                 OR pg_catalog.row_number() OVER (PARTITION BY h.unique_key ORDER BY h.id) = 1 AS first
+                 OR pg_catalog.row_number() OVER (PARTITION BY h.unique_key ORDER BY h.id) = 1 AS first,
+           h.unique_key IS NOT NULL AND h.task IN (SELECT x.name FROM tasks AS x)
+               AND h.task NOT IN (SELECT l.name FROM locked AS l) AS busy
       FROM held AS h
 ), back AS (
     DELETE FROM lockapi.job_archive AS a
-     WHERE a.id = ANY (ARRAY(SELECT o.id FROM one AS o WHERE o.first))
+     WHERE a.id = ANY (ARRAY(SELECT o.id FROM one AS o WHERE o.first AND o.busy IS NOT TRUE))
     RETURNING a.*
 ), pushed AS (
     INSERT INTO lockapi.job (id, run_at, created_at, max_attempts, priority, worker, error, namespace, queue,
@@ -51,5 +71,6 @@ WITH named AS MATERIALIZED (
 )
 SELECT pg_catalog.count(*) AS redriven,
        (SELECT pg_catalog.count(pg_catalog.pg_notify('lockapi', t.topic::text)) FROM unnest($5::int8[]) AS t (topic)) AS told,
-       (SELECT pg_catalog.count(*) FROM held AS h) AS looked
+       (SELECT pg_catalog.count(*) FROM held AS h) AS looked,
+       (SELECT pg_catalog.count(*) FROM one AS o WHERE o.first AND o.busy) AS busy
   FROM pushed

@@ -33,11 +33,24 @@ pub struct Settle {
 
 /// The kind of an extension.
 const EXTEND: i64 = 5;
+/// The kind of a completion; its time tells whether the job is kept in the archive.
+const COMPLETE: i64 = 6;
 
 impl Settle {
     /// For how long the delivery is kept, in microseconds, if it is extended.
     pub(crate) fn extends(&self) -> Option<i64> {
         (self.kind == EXTEND).then_some(self.time)
+    }
+
+    /// Completes a delivery, but waits for nobody who has locked its row.
+    #[must_use]
+    pub fn completion(ticket: Ticket, archive: bool) -> Self {
+        Self {
+            ticket,
+            kind: COMPLETE,
+            time: i64::from(archive),
+            error: String::new(),
+        }
     }
 
     /// `None` for [`Outcome::Ack`], which is an [`Ack`].

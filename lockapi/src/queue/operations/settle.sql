@@ -1,5 +1,5 @@
--- Settles deliveries: fails, rejects, snoozes, releases, abandons or extends them; of several for
--- one job in the batch the first counts.
+-- Settles deliveries: fails, rejects, snoozes, releases, abandons, extends or completes them; of
+-- several for one job in the batch the first counts.
 --
 -- Promises: only the latest delivery of a job is acted on, whether or not its lease has ended. What
 -- failed at its last attempt, or was rejected, goes to the dead letters. Answers 0 done, 1 dead
@@ -15,7 +15,7 @@ WITH want AS MATERIALIZED (
            WITH ORDINALITY AS w (id, token, kind, time, error, n)
      ORDER BY w.id, w.n
 ), held AS MATERIALIZED (
-    SELECT w.n, o.id, w.kind = 1 OR (w.kind IN (0, 4) AND o.tried) AS last
+    SELECT w.n, o.id, w.kind = 6 AS completed, w.kind IN (1, 6) OR (w.kind IN (0, 4) AND o.tried) AS last
       FROM want AS w
      CROSS JOIN LATERAL (
            SELECT j.id, j.attempt >= j.max_attempts AS tried
@@ -39,18 +39,19 @@ WITH want AS MATERIALIZED (
     DELETE FROM lockapi.job AS j
      USING held AS h
      WHERE h.last AND j.id = h.id AND j.id = ANY (ARRAY(SELECT x.id FROM held AS x))
-    RETURNING j.*, h.n
+    RETURNING j.*, h.n, h.completed
 ), dead AS (
     INSERT INTO lockapi.job_archive (id, token, status, run_at, created_at, started_at, attempt, max_attempts,
                                      priority, worker, error, namespace, queue, unique_key, name, payload, task)
-    SELECT g.id, g.token, 'failed', g.run_at, g.created_at, g.started_at, g.attempt, g.max_attempts,
-           g.priority, g.worker, coalesce(nullif(w.error, ''), g.error), g.namespace, g.queue, g.unique_key,
-           g.name, g.payload, g.task
+    SELECT g.id, g.token, CASE WHEN g.completed THEN 'completed' ELSE 'failed' END, g.run_at, g.created_at,
+           g.started_at, g.attempt, g.max_attempts, g.priority, g.worker, coalesce(nullif(w.error, ''), g.error),
+           g.namespace, g.queue, g.unique_key, g.name, g.payload, g.task
       FROM gone AS g
       JOIN want AS w ON w.n = g.n
+     WHERE NOT g.completed OR w.time = 1 OR g.task IS NOT NULL
 )
 SELECT w.n,
-       CASE WHEN m.n IS NOT NULL THEN 0 WHEN g.n IS NOT NULL THEN 1 WHEN j.id IS NULL THEN 2 ELSE 3 END::int8 AS settled
+       CASE WHEN m.n IS NOT NULL OR g.completed THEN 0 WHEN g.n IS NOT NULL THEN 1 WHEN j.id IS NULL THEN 2 ELSE 3 END::int8 AS settled
   FROM want AS w
   LEFT JOIN moved AS m ON m.n = w.n
   LEFT JOIN gone AS g ON g.n = w.n

@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::{Boxed, Done, Run};
 use crate::error::{Error, ErrorKind, Result};
 use crate::queue::{Claim, Delivery, Exchange, MAX_CLAIM, Ticket};
 use crate::worker::pace::AHEAD;
 use crate::worker::settling::is_passing;
+
+/// After so long a completion is told again that somebody's lock was in the way of.
+const DELAY: Duration = Duration::from_millis(100);
 
 pub(super) struct Exchanging {
     pub(super) answer: Boxed<Result<Exchange>>,
@@ -81,24 +84,43 @@ impl Run {
                     self.hungry = answer.more || answer.deliveries.len() >= exchange.claimed;
                     self.seen = answer.seen;
                 }
-                self.acknowledged(exchange.acks, &answer.acked);
+                self.acknowledged(exchange.acks, answer.acked);
                 self.take(answer.deliveries);
             }
             Err(error) => self.failed(exchange.acks, error),
         }
     }
 
-    fn acknowledged(&mut self, acks: Vec<Done>, answers: &[bool]) {
-        let answers = answers.iter().copied().chain(std::iter::repeat(false));
-        for (done, acked) in acks.into_iter().zip(answers) {
-            let counter = if acked || done.delivery.is_acked_in_transaction() {
-                &mut self.summary.done
-            } else if done.unsure {
-                &mut self.summary.unknown
-            } else {
-                &mut self.summary.lost
+    fn acknowledged(&mut self, acks: Vec<Done>, answers: Vec<Result<bool>>) {
+        for (done, answer) in acks.into_iter().zip(answers) {
+            let counter = match answer {
+                Err(error) => {
+                    self.unacknowledged(done, &error);
+                    continue;
+                }
+                Ok(true) => &mut self.summary.done,
+                Ok(false) if done.delivery.is_acked_in_transaction() => &mut self.summary.done,
+                Ok(false) if done.unsure => &mut self.summary.unknown,
+                Ok(false) => &mut self.summary.lost,
             };
             *counter += 1;
+        }
+        if !self.delayed.is_empty() && self.delay.is_none() {
+            let queue = Arc::clone(&self.queue);
+            self.delay = Some(Box::pin(async move { queue.sleep(DELAY).await }));
+        }
+    }
+
+    /// Keeps what could not be told for another try, while others go on.
+    fn unacknowledged(&mut self, mut done: Done, error: &Error) {
+        done.unsure |= error.kind() == ErrorKind::Indeterminate;
+        let again = is_passing(error) && !self.hurry.load(Ordering::Acquire);
+        if again && !done.delivery.is_lost() {
+            self.delayed.push(done);
+        } else if done.unsure {
+            self.summary.unknown += 1;
+        } else {
+            self.summary.lost += 1;
         }
     }
 

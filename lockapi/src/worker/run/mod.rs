@@ -43,6 +43,9 @@ pub(super) struct Run {
     slots: Arc<Slots>,
     /// Done and not told.
     done: Vec<Done>,
+    /// Done, and to be told again after a delay, because each of them could not be.
+    delayed: Vec<Done>,
+    delay: Option<Boxed<()>>,
     exchange: Option<Exchanging>,
     settling: FuturesUnordered<Boxed<(Outcome, Told)>>,
     /// Whether there may be something to claim.
@@ -93,6 +96,8 @@ impl Run {
             handling: FuturesUnordered::new(),
             slots: Arc::default(),
             done: Vec::new(),
+            delayed: Vec::new(),
+            delay: None,
             exchange: None,
             settling: FuturesUnordered::new(),
             hungry: true,
@@ -145,11 +150,16 @@ impl Run {
         if ended(&mut self.grace, cx) {
             self.hurry.store(true, Ordering::Release);
             self.pause = None;
+            self.delay = None;
+            self.done.append(&mut self.delayed);
             self.give_up();
             return Poll::Ready(());
         }
         if ended(&mut self.pause, cx) {
             return Poll::Ready(());
+        }
+        if ended(&mut self.delay, cx) {
+            self.done.append(&mut self.delayed);
         }
         self.send();
         if let Some(exchange) = &mut self.exchange
@@ -175,6 +185,7 @@ impl Run {
             && self.running.is_empty()
             && self.exchange.is_none()
             && self.done.is_empty()
+            && self.delayed.is_empty()
             && self.settling.is_empty()
     }
 
@@ -357,7 +368,7 @@ impl Drop for Run {
         for delivery in &self.ahead {
             later(delivery, Outcome::Release);
         }
-        for done in &self.done {
+        for done in self.done.iter().chain(&self.delayed) {
             later(&done.delivery, Outcome::Ack);
         }
     }

@@ -1,0 +1,227 @@
+//! Completing and claiming.
+
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+
+use super::Queues;
+use super::handle::{Handle, Named};
+use super::kept::deadline;
+use super::topic::Topic;
+use crate::engine::batcher::ended;
+use crate::error::{Error, ErrorKind, Result};
+use crate::hold::Hold;
+use crate::lease::micros;
+use crate::queue::{
+    Ack, Claim, Claimed, Delivery, Exchange, Outcome, Queue, Settle, Settled, Ticket, Turn,
+};
+use crate::random;
+use crate::seam::Connector;
+use crate::telemetry;
+
+/// Jobs that were claimed and that nobody has been handed yet; dropped, they go back.
+pub(super) struct Unclaimed<C: Connector> {
+    queues: Arc<Queues<C>>,
+    topic: Arc<Topic>,
+    pub(super) jobs: Vec<(Claimed, Arc<Hold>)>,
+}
+
+impl<C: Connector> Unclaimed<C> {
+    /// Gives them back, which leaves none.
+    fn give_back(self) -> Self {
+        Self {
+            queues: Arc::clone(&self.queues),
+            topic: Arc::clone(&self.topic),
+            jobs: Vec::new(),
+        }
+    }
+}
+
+impl<C: Connector> Drop for Unclaimed<C> {
+    fn drop(&mut self) {
+        for (job, _) in &self.jobs {
+            let ack = Ack {
+                ticket: job.ticket,
+                archive: false,
+            };
+            self.queues
+                .settle_later(&self.topic, ack, &Outcome::Release);
+        }
+    }
+}
+
+impl<C: Connector> Handle<C> {
+    pub(super) async fn exchange(
+        self: &Arc<Self>,
+        acks: Vec<Ticket>,
+        claim: Option<&Claim>,
+    ) -> Result<Exchange> {
+        if let Some(claim) = claim {
+            claim.check().map_err(self.failed("claim"))?;
+        }
+        let seen = self.topic.generation();
+        self.sweep_later();
+        let Some(claim) = claim else {
+            let acked = self.complete_all(acks).await;
+            return Ok(Exchange::new(acked, Vec::new(), false, seen));
+        };
+        self.listen();
+        let (acked, unclaimed, more) = self.complete_and_claim(acks, claim).await?;
+        Ok(Exchange::new(acked, self.deliveries(unclaimed), more, seen))
+    }
+
+    fn deliveries(self: &Arc<Self>, mut unclaimed: Unclaimed<C>) -> Vec<Delivery> {
+        let jobs = std::mem::take(&mut unclaimed.jobs);
+        let queue: Arc<dyn Queue> = Arc::new(Named(Arc::clone(self)));
+        jobs.into_iter()
+            .map(|(job, hold)| Delivery::held(job, Arc::clone(&queue), hold))
+            .collect()
+    }
+
+    /// Completes deliveries, each for itself: they are asked for together, so that they travel
+    /// together.
+    pub(super) async fn complete_all(&self, tickets: Vec<Ticket>) -> Vec<Result<bool>> {
+        let kept = &self.core.queues.kept;
+        kept.set_settling(&tickets, true);
+        let calls = tickets.iter().map(|ticket| self.call(self.ack(*ticket)));
+        let answers = futures_util::future::join_all(calls).await;
+        for (ticket, answer) in tickets.iter().zip(&answers) {
+            match answer {
+                Ok(_) => kept.forget(*ticket),
+                Err(_) => kept.set_settling(&[*ticket], false),
+            }
+        }
+        answers
+    }
+
+    /// Completes deliveries in the statement of a claim, which no row that is locked holds up: those
+    /// that are known to be locked, and all of a statement that found one, are completed by another.
+    async fn complete_and_claim(
+        &self,
+        tickets: Vec<Ticket>,
+        claim: &Claim,
+    ) -> Result<(Vec<Result<bool>>, Unclaimed<C>, bool)> {
+        let kept = &self.core.queues.kept;
+        let locked: Vec<_> = tickets.iter().map(|it| kept.is_locked(*it)).collect();
+        let free = tickets.iter().zip(&locked).filter(|(_, locked)| !**locked);
+        let acks: Vec<_> = free.map(|(ticket, _)| self.ack(*ticket)).collect();
+        let alone = acks.is_empty();
+        let (acked, unclaimed, more) = match self.turn(acks, claim).await {
+            // What it took, if it took something, is found by another.
+            Err(error) if alone && error.kind() == ErrorKind::Indeterminate => {
+                self.turn(Vec::new(), claim).await?
+            }
+            Err(error) if !alone && error.kind() == ErrorKind::TimedOut => {
+                let (_, unclaimed, more) = self.turn(Vec::new(), claim).await?;
+                return Ok((self.complete_unlocked(&tickets).await, unclaimed, more));
+            }
+            outcome => outcome?,
+        };
+        let waiting: Vec<_> = tickets
+            .iter()
+            .zip(&locked)
+            .filter(|(_, locked)| **locked)
+            .map(|(ticket, _)| *ticket)
+            .collect();
+        let mut late = self.complete_unlocked(&waiting).await.into_iter();
+        let mut acked = acked.into_iter().map(Ok);
+        let answers = locked
+            .into_iter()
+            .map_while(|locked| if locked { late.next() } else { acked.next() });
+        Ok((answers.collect(), unclaimed, more))
+    }
+
+    /// Completes deliveries, but for those whose rows somebody has locked.
+    async fn complete_unlocked(&self, tickets: &[Ticket]) -> Vec<Result<bool>> {
+        let kept = &self.core.queues.kept;
+        let archive = self.terms.archive;
+        let calls = tickets.iter().map(async |ticket| {
+            match self.call(Settle::completion(*ticket, archive)).await? {
+                Settled::Done | Settled::Dead => Ok(true),
+                Settled::Lost => Ok(false),
+                Settled::Locked => {
+                    kept.set_locked(*ticket);
+                    let message =
+                        "a transaction that is open has locked the job; it is not completed";
+                    Err(Error::new(ErrorKind::TimedOut, "ack", message).on(&self.name.queue))
+                }
+            }
+        });
+        let answers = futures_util::future::join_all(calls).await;
+        for (ticket, answer) in tickets.iter().zip(&answers) {
+            if answer.is_ok() {
+                kept.forget(*ticket);
+            }
+        }
+        answers
+    }
+
+    fn ack(&self, ticket: Ticket) -> Ack {
+        let archive = self.terms.archive;
+        Ack { ticket, archive }
+    }
+
+    /// Asks for a claim together with completions; what is claimed is kept for whoever takes it.
+    async fn turn(&self, acks: Vec<Ack>, claim: &Claim) -> Result<(Vec<bool>, Unclaimed<C>, bool)> {
+        let queues = &self.core.queues;
+        let sent = queues.keeper.now();
+        let (lanes, partial) = self.topic.lanes(sent);
+        let number = random::number()?;
+        let most = i64::try_from(claim.most).unwrap_or(i64::MAX);
+        let turn = Turn {
+            acks,
+            namespace: self.name.namespace.clone(),
+            queue: self.name.queue.clone(),
+            most,
+            lease: micros(claim.lease),
+            lanes,
+            worker: claim.worker_name(),
+            claim: number,
+            lost: self.topic.lost(),
+        };
+        let (sender, answer) = oneshot::channel();
+        let (lease, renewed) = (claim.lease, claim.renewed);
+        let (keeping, topic) = (Arc::clone(queues), Arc::clone(&self.topic));
+        let completed: Vec<_> = turn.acks.iter().map(|ack| ack.ticket).collect();
+        keeping.kept.set_settling(&completed, true);
+        queues.batcher.submit(turn, move |outcome| {
+            if let Err(error) = &outcome {
+                keeping.kept.set_settling(&completed, false);
+                // It was carried out, perhaps, and nobody has what it took.
+                if matches!(error.kind(), ErrorKind::Indeterminate | ErrorKind::Corrupt) {
+                    topic.claim_lost(number, keeping.keeper.now() + lease);
+                }
+            }
+            let outcome = outcome.map(|turned| {
+                keeping.kept.forget_all(&completed);
+                topic.claimed(&keeping.keeper, most, &turned);
+                if turned.picked < most && !partial {
+                    topic.looked(sent);
+                }
+                let tickets = turned.claimed.iter().map(|job| job.ticket);
+                let holds = keeping.kept.keep(tickets, sent, lease, renewed);
+                // By this clock their leases ended before anybody knew of them: they go back.
+                let late = keeping.keeper.now() >= deadline(sent, lease);
+                let more = turned.picked >= most || partial || late;
+                let unclaimed = Unclaimed {
+                    jobs: turned.claimed.into_iter().zip(holds).collect(),
+                    queues: keeping,
+                    topic,
+                };
+                let unclaimed = if late {
+                    unclaimed.give_back()
+                } else {
+                    unclaimed
+                };
+                (turned.acked, unclaimed, more)
+            });
+            // A caller that left does not want them: they go back.
+            drop(sender.send(outcome));
+        });
+        let outcome = answer.await.unwrap_or_else(|_| Err(ended("claim")));
+        if let Ok((_, unclaimed, _)) = &outcome {
+            telemetry::claimed(&self.name.queue, unclaimed.jobs.len());
+        }
+        outcome.map_err(|error| error.on(&self.name.queue))
+    }
+}

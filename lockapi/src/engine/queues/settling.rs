@@ -1,0 +1,96 @@
+//! Settling deliveries otherwise than by completing them.
+
+use std::sync::Arc;
+
+use super::Queues;
+use super::handle::{Handle, PAUSE, TRIES};
+use super::topic::Topic;
+use crate::error::Result;
+use crate::queue::{Ack, Outcome, Settle, Settled, Ticket};
+use crate::seam::Connector;
+
+impl<C: Connector> Handle<C> {
+    pub(super) async fn settle(&self, ticket: Ticket, outcome: &Outcome) -> Result<Settled> {
+        let queues = &self.core.queues;
+        let Some(settle) = Settle::new(ticket, outcome) else {
+            let acked = self.complete_all(vec![ticket]).await.pop().transpose()?;
+            return Ok(if acked == Some(true) {
+                Settled::Done
+            } else {
+                Settled::Lost
+            });
+        };
+        let extension = match outcome {
+            Outcome::Extend(lease) => Some(*lease),
+            _ => None,
+        };
+        let batcher = match extension {
+            Some(_) => &queues.renewals,
+            None => &queues.batcher,
+        };
+        let mut tries = TRIES;
+        loop {
+            let sent = queues.keeper.now();
+            queues.kept.set_settling(&[ticket], extension.is_none());
+            let answer = batcher.call(settle.clone()).await;
+            if !matches!(answer, Ok(Settled::Done | Settled::Dead | Settled::Lost)) {
+                queues.kept.set_settling(&[ticket], false);
+            }
+            let settled = answer.map_err(|error| error.on(&self.name.queue))?;
+            tries -= 1;
+            match (settled, extension) {
+                (Settled::Locked, _) if tries > 0 => {
+                    queues.keeper.sleep(PAUSE).await;
+                    continue;
+                }
+                // Nothing was done: it is kept as it was.
+                (Settled::Locked, _) => {}
+                (Settled::Done, Some(lease)) => queues.kept.extended(ticket, sent, lease),
+                (_, Some(_)) => queues.kept.lose(ticket),
+                (_, None) => {
+                    queues.kept.forget(ticket);
+                    self.topic.returned();
+                }
+            }
+            return Ok(settled);
+        }
+    }
+
+    pub(super) fn settle_later(&self, ticket: Ticket, outcome: &Outcome) {
+        let archive = self.terms.archive;
+        let ack = Ack { ticket, archive };
+        self.core.queues.settle_later(&self.topic, ack, outcome);
+    }
+}
+
+impl<C: Connector> Queues<C> {
+    /// Settles in the background; where that fails the lease ends by itself.
+    pub(super) fn settle_later(self: &Arc<Self>, topic: &Arc<Topic>, ack: Ack, outcome: &Outcome) {
+        self.kept.forget(ack.ticket);
+        match Settle::new(ack.ticket, outcome) {
+            Some(settle) => self.settle_until_free(Arc::clone(topic), settle, TRIES),
+            None => self.batcher.submit(ack, drop),
+        }
+    }
+
+    /// Settles, again while somebody has locked the row: an extension that is under way, or a
+    /// transaction of the program.
+    fn settle_until_free(self: &Arc<Self>, topic: Arc<Topic>, settle: Settle, tries: usize) {
+        let this = Arc::downgrade(self);
+        self.batcher.submit(settle.clone(), move |answer| {
+            if matches!(answer, Ok(Settled::Locked))
+                && tries > 0
+                && let Some(queues) = this.upgrade()
+            {
+                let at = queues.keeper.now() + PAUSE;
+                queues.keeper.run_at(at, move || {
+                    if let Some(queues) = this.upgrade() {
+                        queues.settle_until_free(topic, settle, tries - 1);
+                    }
+                });
+                return;
+            }
+            topic.returned();
+        });
+    }
+}
