@@ -30,6 +30,7 @@ CREATE TABLE lockapi.job (
     started_at   timestamptz,
     attempt      int4             NOT NULL DEFAULT 0,
     max_attempts int4             NOT NULL,
+    size         int4             NOT NULL GENERATED ALWAYS AS (pg_catalog.octet_length(payload::text)) STORED,
     priority     int2             NOT NULL,
     worker       text,
     error        text,
@@ -55,6 +56,7 @@ COMMENT ON COLUMN lockapi.job.lease_until IS 'Delivered again from this time on;
 COMMENT ON COLUMN lockapi.job.started_at IS 'When it was last delivered.';
 COMMENT ON COLUMN lockapi.job.attempt IS 'How often it has been delivered.';
 COMMENT ON COLUMN lockapi.job.max_attempts IS 'How often it is delivered at most.';
+COMMENT ON COLUMN lockapi.job.size IS 'How many bytes the payload has.';
 COMMENT ON COLUMN lockapi.job.priority IS 'Smaller ones are claimed first: 0 urgent, 1 high, 2 normal, 3 low.';
 COMMENT ON COLUMN lockapi.job.worker IS 'Who it was last delivered to, in the words of the worker.';
 COMMENT ON COLUMN lockapi.job.error IS 'Why the last attempt failed.';

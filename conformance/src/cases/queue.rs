@@ -25,6 +25,10 @@ register! { "queue":
     Q13 batch_of_completions_has_an_answer_for_each;
     Q13 late_completion_is_not_claimed_again;
     Q20 low_priorities_are_not_starved;
+    Q20 low_priorities_are_taken_as_well [Transactions];
+    W01 waiting_claim_looks_for_what_comes_back;
+    W11 claim_by_names_leaves_the_others;
+    Q14 claims_are_bounded_by_their_bytes;
     Q01 archive_keeps_what_was_completed;
 }
 
@@ -314,4 +318,82 @@ async fn archive_keeps_what_was_completed(cx: Context) {
     one(&queue).await.ack().await.unwrap();
     let jobs = cx.jobs().await;
     assert_eq!((jobs.waiting, jobs.delivered, jobs.ended), (0, 0, 3));
+}
+
+async fn low_priorities_are_taken_as_well(cx: Context) {
+    let queue = cx.queue().await;
+    let urgent = (0..600).map(|nth| job(nth).priority(Priority::Urgent));
+    queue.push_all(urgent.collect()).await.unwrap();
+    let low = queue.push(job(1).priority(Priority::Low)).await.unwrap().id;
+    for _ in 0..600 {
+        let mut tx = cx.begin().await.unwrap();
+        let taken = tx.take_in(&queue, 1).await.unwrap();
+        tx.commit().await;
+        if taken[0].id() == low {
+            return;
+        }
+    }
+    panic!("all urgent ones were taken before the low one");
+}
+
+/// Nobody tells of the end of a lease in another process.
+async fn waiting_claim_looks_for_what_comes_back(cx: Context) {
+    let (here, there) = (cx.queue().await, cx.queue().await);
+    here.push_all((0..2).map(job).collect()).await.unwrap();
+    let (left, dropped) = (by_hand_from(&here).await, by_hand_from(&here).await);
+    let claim = Claim::new(1).wait(MINUTE * 60);
+    let waiting = there.claim(&claim);
+    tokio::pin!(waiting);
+    not_yet("both have a lease", &mut waiting).await;
+    dropped.nack("again", Duration::ZERO).await.unwrap();
+    let claimed = soon("what was given back elsewhere", waiting).await;
+    claimed.unwrap().remove(0).ack().await.unwrap();
+    let waiting = there.claim(&claim);
+    tokio::pin!(waiting);
+    not_yet("one has a lease", &mut waiting).await;
+    cx.elapse(MINUTE).await;
+    let claimed = soon("its lease has ended", waiting).await.unwrap();
+    assert_eq!(claimed[0].id(), left.id());
+}
+
+async fn claim_by_names_leaves_the_others(cx: Context) {
+    let queue = cx.queue().await;
+    let named = |name: &str, nth: usize| Job::new(name, &nth).unwrap();
+    let jobs = (0..30).map(|nth| named(["a", "b", "c"][nth % 3], nth));
+    queue.push_all(jobs.collect()).await.unwrap();
+    let claim = Claim::new(7).names(["c", "a", "c"]);
+    let mut claimed = Vec::new();
+    loop {
+        let part = queue.claim(&claim).await.unwrap();
+        if part.is_empty() {
+            break;
+        }
+        claimed.extend(part);
+    }
+    assert_eq!(claimed.len(), 20);
+    assert!(claimed.iter().all(|it| ["a", "c"].contains(&it.name())));
+    // Who takes all finds those that were passed over.
+    let rest = queue.claim(&Claim::new(100)).await.unwrap();
+    assert_eq!(rest.len(), 10);
+    assert!(rest.iter().all(|delivery| delivery.name() == "b"));
+    let many = Claim::new(1).names((0..1001).map(|nth| nth.to_string()));
+    let refused = queue.claim(&many).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Invalid);
+}
+
+async fn claims_are_bounded_by_their_bytes(cx: Context) {
+    let queue = cx.queue().await;
+    let large = "x".repeat(1 << 20);
+    let jobs = (0..20).map(|nth| Job::new("large", &(nth, &large[..1_000_000])).unwrap());
+    queue.push_all(jobs.collect()).await.unwrap();
+    let mut parts = Vec::new();
+    while parts.iter().sum::<usize>() < 20 {
+        let part = queue.claim(&Claim::new(20)).await.unwrap();
+        assert!(!part.is_empty());
+        parts.push(part.len());
+        for delivery in part {
+            delivery.ack().await.unwrap();
+        }
+    }
+    assert_eq!(parts, [9, 9, 2], "8 MiB, and what begins within");
 }

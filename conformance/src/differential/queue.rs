@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use lockapi::memory::World;
 use lockapi::queue::{
-    Ack, Cancel, Claimed, CountJobs, Discard, How, Keys, Name, NewJob, Outcome, Purge, Push,
-    PushKeyed, Pushed, ReadDead, Redrive, SetPaused, Settle, SweepQueue, Take, Ticket, Turn,
+    Ack, Cancel, Claimed, CountJobs, Discard, How, Keys, LookBack, Name, NewJob, Outcome, Purge,
+    Push, PushKeyed, Pushed, ReadDead, Redrive, SetPaused, Settle, SweepQueue, Take, Ticket, Turn,
     Unique,
 };
 use lockapi::seam::{Batch, Call, Connection, Operation};
@@ -26,8 +26,11 @@ pub enum Action {
     Push(Vec<(u8, u8, u8)>),
     /// Pushes a job with a key: which one, whether it is unique and how, priority and delay.
     Keyed(Vec<(u8, Option<u8>, u8, u8)>),
-    /// Completes deliveries and claims so many jobs, the low priorities first or last.
-    Turn(Vec<u8>, u8, u8, bool),
+    /// Completes deliveries and claims so many jobs, the low priorities first or last, of some names,
+    /// and with few bytes.
+    Turn(Vec<u8>, (u8, u8, bool, bool, bool)),
+    /// Looks for jobs that can be claimed.
+    LookBack(bool),
     /// Settles deliveries: which, how, and for how long.
     Settle(Vec<(u8, u8, u8)>),
     /// Completes deliveries, into the archive or not.
@@ -66,9 +69,13 @@ pub fn actions() -> impl Strategy<Value = Vec<Action>> {
             few.clone()
         )
         .prop_map(Action::Keyed),
-        6 => (prop::collection::vec(0..6u8, 0..4), 1..5u8, 1..4u8, any::<bool>())
-            .prop_map(|(acks, most, lease, low)| Action::Turn(acks, most, lease, low)),
-        4 => prop::collection::vec((0..6u8, 0..6u8, 1..4u8), few.clone()).prop_map(Action::Settle),
+        6 => (
+            prop::collection::vec(0..6u8, 0..4),
+            (1..5u8, 1..4u8, any::<bool>(), prop::bool::weighted(0.2), prop::bool::weighted(0.2))
+        )
+            .prop_map(|(acks, claim)| Action::Turn(acks, claim)),
+        1 => any::<bool>().prop_map(Action::LookBack),
+        4 => prop::collection::vec((0..6u8, 0..7u8, 1..4u8), few.clone()).prop_map(Action::Settle),
         2 => prop::collection::vec((0..6u8, any::<bool>()), few.clone()).prop_map(Action::Acks),
         1 => (1..4u8).prop_map(Action::Take),
         1 => prop::collection::vec(0..8u8, few).prop_map(Action::Cancel),
@@ -130,12 +137,21 @@ pub async fn run<C: Connection>(
 
 fn new_job(number: usize, priority: u8, delay: u8, attempts: u8) -> NewJob {
     NewJob {
-        name: format!("job {number}"),
+        name: format!("job {}", number % 2),
         payload: number.to_string(),
         priority: i64::from(priority),
         at: 0,
         delay: i64::from(delay) * UNIT,
         max_attempts: i64::from(attempts),
+    }
+}
+
+/// The name of the jobs with odd numbers, or none.
+fn names(odd: bool) -> Vec<String> {
+    if odd {
+        vec!["job 1".to_owned()]
+    } else {
+        Vec::new()
     }
 }
 
@@ -192,9 +208,8 @@ impl<C: Connection> Pair<'_, C> {
         match action {
             Action::Push(jobs) => self.push(jobs).await,
             Action::Keyed(jobs) => self.keyed(jobs).await,
-            Action::Turn(acks, most, lease, low_first) => {
-                self.turn(acks, *most, *lease, *low_first).await;
-            }
+            Action::Turn(acks, claim) => self.turn(acks, *claim).await,
+            Action::LookBack(odd) => self.look_back(*odd).await,
             Action::Settle(wants) => self.settle(wants).await,
             Action::Acks(wants) => {
                 let wants: Vec<_> = wants
@@ -216,6 +231,7 @@ impl<C: Connection> Pair<'_, C> {
                     namespace: self.namespace.to_owned(),
                     queue: "work".to_owned(),
                     most: i64::from(*most),
+                    lanes: vec![3, 0, 2, 1],
                     worker: "worker".to_owned(),
                     archive: false,
                 };
@@ -344,7 +360,26 @@ impl<C: Connection> Pair<'_, C> {
         }
     }
 
-    async fn turn(&mut self, acks: &[u8], most: u8, lease: u8, low_first: bool) {
+    async fn look_back(&mut self, odd: bool) {
+        let far = i64::MAX / 4;
+        let look_back = LookBack {
+            name: self.name(),
+            names: names(odd),
+            lanes: (0..4).map(|it| (it, 0, (far, i64::MAX))).collect(),
+        };
+        let (real, model) = self.both(look_back).await;
+        assert_eq!(real.found.len(), model.found.len());
+        for (real, model) in real.found.iter().zip(&model.found) {
+            assert_eq!(real.0, model.0);
+            self.same_job(real.1.1, model.1.1);
+        }
+    }
+
+    async fn turn(
+        &mut self,
+        acks: &[u8],
+        (most, lease, low_first, odd, small): (u8, u8, bool, bool, bool),
+    ) {
         let tickets: Vec<_> = acks.iter().map(|back| self.ticket(*back)).collect();
         let mut lanes: Vec<_> = (0..4).map(|priority| (priority, (0, 0))).collect();
         if low_first {
@@ -373,6 +408,8 @@ impl<C: Connection> Pair<'_, C> {
                 worker: "worker".to_owned(),
                 claim,
                 lost: lost.clone(),
+                names: names(odd),
+                bytes: if small { 2 } else { 1000 },
             }]
         };
         let (real, model) = (of(|it| it.0), of(|it| it.1));
@@ -416,15 +453,17 @@ impl<C: Connection> Pair<'_, C> {
                     2 => Outcome::Snooze(time),
                     3 => Outcome::Release,
                     4 => Outcome::Abandon,
-                    _ => Outcome::Extend(time),
+                    5 => Outcome::Extend(time),
+                    _ => Outcome::Ack,
                 };
                 (self.ticket(*back), outcome)
             })
             .collect();
         let of = |side: fn(Both<Ticket>) -> Ticket| -> Vec<_> {
-            let settled = wants
-                .iter()
-                .filter_map(|(tickets, outcome)| Settle::new(side(*tickets), outcome));
+            let settled = wants.iter().map(|(tickets, outcome)| {
+                let completion = || Settle::completion(side(*tickets), true);
+                Settle::new(side(*tickets), outcome).unwrap_or_else(completion)
+            });
             settled.collect()
         };
         let (real, model) = self.apart(&of(|it| it.0), &of(|it| it.1)).await;

@@ -171,7 +171,7 @@ fn x04_jobs_that_are_due_together_keep_their_order() {
     let mut connection = Link::connect(Library::Sync, &url);
     let jobs = || Push(vec![(0, 0, 3); 4]);
     let reject = |back| Settle(vec![(back, 1, 1)]);
-    let claim = || Turn(Vec::new(), 4, 1, false);
+    let claim = || Turn(Vec::new(), (4, 1, false, false, false));
     let redriven = [
         vec![jobs(), claim()],
         (0..4).map(reject).collect(),

@@ -53,6 +53,7 @@ pub(super) fn statements() -> Vec<Statement> {
         queue::Redrive::STATEMENT,
         queue::Discard::STATEMENT,
         queue::SetPaused::STATEMENT,
+        queue::LookBack::STATEMENT,
         queue::CountJobs::STATEMENT,
         queue::ReadDead::STATEMENT,
         queue::SweepQueue::STATEMENT,

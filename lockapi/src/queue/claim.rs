@@ -1,5 +1,6 @@
 //! How jobs are claimed.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::Delivery;
@@ -8,6 +9,8 @@ use crate::key::check_name;
 
 /// The most jobs in one claim.
 pub const MAX_CLAIM: usize = 1000;
+/// The most names in one claim.
+pub const MAX_NAMES: usize = 1000;
 /// The shortest lease of a delivery.
 pub const MIN_LEASE: Duration = Duration::from_millis(100);
 /// The longest lease of a delivery.
@@ -28,10 +31,12 @@ pub struct Claim {
     pub(crate) wait: Duration,
     pub(crate) renewed: bool,
     pub(crate) worker: Option<String>,
+    pub(crate) names: Arc<[String]>,
 }
 
 impl Claim {
-    /// At most so many jobs, 1 to [`MAX_CLAIM`], each for half a minute, without waiting.
+    /// At most so many jobs, 1 to [`MAX_CLAIM`], each for half a minute, without waiting. Of jobs that
+    /// have much payload fewer are claimed: 8 MiB in all, but one at least.
     #[must_use]
     pub fn new(most: usize) -> Self {
         Self {
@@ -40,6 +45,7 @@ impl Claim {
             wait: Duration::ZERO,
             renewed: true,
             worker: None,
+            names: Arc::default(),
         }
     }
 
@@ -73,6 +79,18 @@ impl Claim {
         self
     }
 
+    /// Takes only jobs of these names, at most [`MAX_NAMES`]; none are all. The others wait for a worker
+    /// that knows them. Each look goes through those of them that are due: a queue of its own is better
+    /// for many.
+    #[must_use]
+    pub fn names(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        let mut names: Vec<_> = names.into_iter().map(Into::into).collect();
+        names.sort_unstable();
+        names.dedup();
+        self.names = names.into();
+        self
+    }
+
     pub(crate) fn check(&self) -> Result<()> {
         let invalid = |message: String| Err(Error::new(ErrorKind::Invalid, "claim", message));
         if !(1..=MAX_CLAIM).contains(&self.most) {
@@ -82,6 +100,15 @@ impl Claim {
             ));
         }
         check_lease(self.lease)?;
+        if self.names.len() > MAX_NAMES {
+            return invalid(format!(
+                "a claim by {} names; allowed are {MAX_NAMES}",
+                self.names.len()
+            ));
+        }
+        for name in &*self.names {
+            check_name("name of a job", name, 1)?;
+        }
         if let Some(worker) = &self.worker {
             check_name("worker", worker, 0)?;
         }

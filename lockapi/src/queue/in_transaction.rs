@@ -3,10 +3,12 @@
 use serde::de::DeserializeOwned;
 
 use super::operations::{Ack, Claimed, Push, PushKeyed, Take};
-use super::{Claim, Delivery, How, Job, Pushed, Queue, delivery, job};
+use super::{Claim, Delivery, How, Job, Priority, Pushed, Queue, delivery, job};
 use crate::error::{Error, ErrorKind, Result};
 use crate::seam::Connection;
 
+/// One call in so many looks at the low priorities first.
+pub(crate) const LOW_FIRST: u32 = 16;
 /// How often a push that met another of its key is asked again.
 const TRIES: usize = 5;
 
@@ -152,6 +154,7 @@ pub async fn take_on<C: Connection>(
         namespace: queue.namespace().to_owned(),
         queue: queue.name().to_owned(),
         most: i64::try_from(most).unwrap_or(i64::MAX),
+        lanes: lanes(),
         worker: claim.worker_name(),
         archive: queue.terms().archive,
     };
@@ -159,6 +162,15 @@ pub async fn take_on<C: Connection>(
         Ok(taken) => Ok(taken.into_iter().flatten().map(Taken).collect()),
         Err(failure) => Err(failure.error(OPERATION).on(queue.name())),
     }
+}
+
+/// The priorities in the order in which a call looks at them: one in sixteen the low ones first.
+fn lanes() -> Vec<i64> {
+    let mut lanes: Vec<_> = Priority::ALL.into_iter().map(Priority::number).collect();
+    if fastrand::u32(..LOW_FIRST) == 0 {
+        lanes.reverse();
+    }
+    lanes
 }
 
 /// What listeners are told when something was pushed.

@@ -18,7 +18,9 @@ mod operations;
 mod runs;
 
 pub(crate) use claim::check_lease;
-pub use claim::{Claim, Exchange, MAX_CLAIM, MAX_LEASE, MIN_LEASE, Outcome, Settled, Ticket};
+pub use claim::{
+    Claim, Exchange, MAX_CLAIM, MAX_LEASE, MAX_NAMES, MIN_LEASE, Outcome, Settled, Ticket,
+};
 pub use delivery::Delivery;
 pub(crate) use delivery::point;
 pub(crate) use in_transaction::topic;
@@ -26,9 +28,9 @@ pub use in_transaction::{Taken, ack_on, push_on, take_on};
 pub use job::{How, Job, MAX_DELAY, MAX_PUSH, MAX_PUSH_BYTES, Priority, Pushed, Unique};
 pub use model::Jobs;
 pub use operations::{
-    Ack, Cancel, Claimed, CountJobs, Counted, DeadRow, Discard, Floor, Keys, Name, NewJob, Purge,
-    Push, PushKeyed, PushTogether, ReadDead, Redrive, Redriven, SetPaused, Settle, SweepQueue,
-    Take, Turn, Turned,
+    Ack, Cancel, Claimed, CountJobs, Counted, DeadRow, Discard, Floor, Keys, LookBack, Name,
+    NewJob, Purge, Push, PushKeyed, PushTogether, ReadDead, Redrive, Redriven, Seen, SetPaused,
+    Settle, SweepQueue, Take, Turn, Turned,
 };
 pub(crate) use runs::RunState;
 
@@ -36,6 +38,9 @@ pub(crate) use runs::RunState;
 pub const MAX_ERROR_BYTES: usize = 8192;
 /// The most bytes of a payload that a queue may be told to allow.
 pub const MAX_PAYLOAD_BYTES: usize = 16 << 20;
+
+/// How often a claim that waits looks, at about.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// How a queue is used by this handle of it.
 ///
@@ -233,6 +238,10 @@ pub trait QueueExt: Queue {
 
     /// Claims jobs; none when there are none within the claim's waiting time.
     ///
+    /// While it waits it looks once in a second as well, for jobs that come back from other processes.
+    /// While somebody holds an old snapshot, and thousands of deleted jobs cannot be vacuumed, what comes
+    /// back is looked for in the background, and a single claim may not see it yet.
+    ///
     /// # Cancel safety
     /// When dropped, nothing stays claimed.
     ///
@@ -246,7 +255,9 @@ pub trait QueueExt: Queue {
                 return Ok(exchange.deliveries);
             }
             if !exchange.more {
-                left = self.arrival(exchange.seen, left).await;
+                // Nobody tells of leases that end and of jobs that others give back.
+                let wait = left.min(LOOK.mul_f64(0.75 + fastrand::f64() / 2.0));
+                left = left - wait + self.arrival(exchange.seen, wait).await;
             }
         }
     }

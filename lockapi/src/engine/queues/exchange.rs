@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 use super::Queues;
+use super::floors::Floors;
 use super::handle::{Handle, Named};
 use super::kept::deadline;
 use super::topic::Topic;
@@ -18,6 +19,9 @@ use crate::queue::{
 use crate::random;
 use crate::seam::Connector;
 use crate::telemetry;
+
+/// A claim has at most so many bytes of payload, but for its last job: they travel in one answer.
+const MAX_BYTES: i64 = 8 << 20;
 
 /// Jobs that were claimed and that nobody has been handed yet; dropped, they go back.
 pub(super) struct Unclaimed<C: Connector> {
@@ -66,8 +70,23 @@ impl<C: Connector> Handle<C> {
             return Ok(Exchange::new(acked, Vec::new(), false, seen));
         };
         self.listen();
+        self.look_back_later(claim);
         let (acked, unclaimed, more) = self.complete_and_claim(acks, claim).await?;
         Ok(Exchange::new(acked, self.deliveries(unclaimed), more, seen))
+    }
+
+    /// Looks, in the background, for jobs that came back where claims do not look.
+    fn look_back_later(&self, claim: &Claim) {
+        let queues = &self.core.queues;
+        let now = queues.keeper.now();
+        let Some((look, look_back)) = self.topic.look(now, &self.name, &claim.names) else {
+            return;
+        };
+        let (queues, topic) = (Arc::clone(queues), Arc::clone(&self.topic));
+        let names = Arc::clone(&claim.names);
+        self.core.sweeps.batcher().submit(look_back, move |seen| {
+            topic.looked_back(queues.keeper.now(), &names, look, seen.as_ref().ok());
+        });
     }
 
     fn deliveries(self: &Arc<Self>, mut unclaimed: Unclaimed<C>) -> Vec<Delivery> {
@@ -165,7 +184,8 @@ impl<C: Connector> Handle<C> {
     async fn turn(&self, acks: Vec<Ack>, claim: &Claim) -> Result<(Vec<bool>, Unclaimed<C>, bool)> {
         let queues = &self.core.queues;
         let sent = queues.keeper.now();
-        let (lanes, partial) = self.topic.lanes(sent);
+        let names = Arc::clone(&claim.names);
+        let (started, lanes) = self.topic.lanes(sent, &names);
         let number = random::number()?;
         let most = i64::try_from(claim.most).unwrap_or(i64::MAX);
         let turn = Turn {
@@ -178,6 +198,8 @@ impl<C: Connector> Handle<C> {
             worker: claim.worker_name(),
             claim: number,
             lost: self.topic.lost(),
+            names: names.to_vec(),
+            bytes: MAX_BYTES,
         };
         let (sender, answer) = oneshot::channel();
         let (lease, renewed) = (claim.lease, claim.renewed);
@@ -194,15 +216,15 @@ impl<C: Connector> Handle<C> {
             }
             let outcome = outcome.map(|turned| {
                 keeping.kept.forget_all(&completed);
-                topic.claimed(&keeping.keeper, most, &turned);
-                if turned.picked < most && !partial {
+                let again = topic.claimed(&keeping.keeper, &names, started, most, &turned);
+                if turned.picked < most && Floors::is_start(&started) {
                     topic.looked(sent);
                 }
                 let tickets = turned.claimed.iter().map(|job| job.ticket);
                 let holds = keeping.kept.keep(tickets, sent, lease, renewed);
                 // By this clock their leases ended before anybody knew of them: they go back.
                 let late = keeping.keeper.now() >= deadline(sent, lease);
-                let more = turned.picked >= most || partial || late;
+                let more = turned.picked >= most || again || late;
                 let unclaimed = Unclaimed {
                     jobs: turned.claimed.into_iter().zip(holds).collect(),
                     queues: keeping,

@@ -1,6 +1,7 @@
 //! The queues of a process.
 
 mod exchange;
+mod floors;
 mod handle;
 mod kept;
 mod pushing;
@@ -25,8 +26,8 @@ use super::keeper::Keeper;
 use super::leases::answer_limit;
 use super::sweeps::Sweeping;
 use crate::queue::{
-    Ack, Cancel, CountJobs, Discard, Purge, Push, PushKeyed, ReadDead, Redrive, SetPaused, Settle,
-    SweepQueue, Turn,
+    Ack, Cancel, CountJobs, Discard, LookBack, Purge, Push, PushKeyed, ReadDead, Redrive,
+    SetPaused, Settle, SweepQueue, Turn,
 };
 use crate::seam::Connector;
 
@@ -58,6 +59,7 @@ queued! {
         at |one| (&one.queue, &one.keys.unique_key, &one.keys.idempotency_key);
     SetPaused "set_paused" true |_one| ALONE;
     Cancel "cancel" false |_one| ALONE;
+    LookBack "look_back" true |_one| ALONE;
     CountJobs "statistics" true |_one| ALONE;
     ReadDead "dead_letters" true |_one| ALONE;
     Redrive "redrive" false |_one| ALONE;

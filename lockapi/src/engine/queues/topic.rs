@@ -1,32 +1,31 @@
 //! What a process knows of one queue: that something has arrived, and where claims start.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
+use super::floors::{Floors, Found, Look, Places};
 use crate::engine::clock::Time;
 use crate::engine::keeper::Keeper;
-use crate::queue::{Claimed, Floor, Priority, Turned};
+use crate::queue::in_transaction::LOW_FIRST;
+use crate::queue::{Floor, LookBack, Name, Priority, Seen, Turned};
 
-/// How long claims start where the last one ended: what comes back into the queue before that place
-/// waits for so long, as long as there is other work.
-const FLOOR_LASTS: Duration = Duration::from_millis(250);
 /// Listeners are told of pushes at most once in this time.
 const QUIET: Duration = Duration::from_millis(5);
 /// How many claims whose answers were lost are remembered: more than are sent in an outage, each of
 /// which fails only after a while. It bounds the memory and the statement. A claim is not repeated
 /// under its old number, since the lost one may be carried out after its repetition was answered.
 const MOST_LOST: usize = 1024;
-/// One claim in so many looks at the low priorities first.
-const LOW_FIRST: u32 = 16;
+/// For how many sets of names places are remembered.
+const MOST_SETS: usize = 64;
 
 #[derive(Default)]
 struct State {
-    floors: [Floor; Priority::ALL.len()],
-    floors_until: Time,
+    /// Where claims start, by the names that they take.
+    floors: HashMap<Arc<[String]>, Floors>,
     /// The timer for the job that is due next.
     due: Option<Time>,
     rung: Option<Time>,
@@ -59,7 +58,7 @@ impl Topic {
 
     /// Something came back, perhaps below where claims start.
     pub(super) fn returned(&self) {
-        self.lock().floors = Default::default();
+        self.lock().floors.values_mut().for_each(Floors::reset);
         self.bump();
     }
 
@@ -75,25 +74,59 @@ impl Topic {
         }
     }
 
-    /// The priorities in the order of the next claim, and where it starts in each. Answers as well
-    /// whether it leaves something out.
-    pub(super) fn lanes(&self, now: Time) -> (Vec<(i64, Floor)>, bool) {
+    /// Where the next claim starts, and the priorities in its order.
+    pub(super) fn lanes(&self, now: Time, names: &Arc<[String]>) -> (Places, Vec<(i64, Floor)>) {
         let mut state = self.lock();
-        if now >= state.floors_until {
-            state.floors = Default::default();
+        if state.floors.len() >= MOST_SETS && !state.floors.contains_key(names) {
+            state.floors.clear();
         }
-        let floors = state.floors;
+        let floors = state.floors.entry(Arc::clone(names)).or_default();
+        let places = floors.start(now);
         drop(state);
         let mut lanes: Vec<_> = Priority::ALL
             .into_iter()
             .map(Priority::number)
-            .zip(floors)
+            .zip(places)
             .collect();
         let nth = self.claims.fetch_add(1, Ordering::Relaxed);
         if nth % LOW_FIRST == LOW_FIRST - 1 {
             lanes.reverse();
         }
-        (lanes, floors != <[Floor; Priority::ALL.len()]>::default())
+        (places, lanes)
+    }
+
+    /// What is to be looked at now, for jobs that came back.
+    pub(super) fn look(
+        &self,
+        now: Time,
+        name: &Name,
+        names: &Arc<[String]>,
+    ) -> Option<(Look, LookBack)> {
+        let mut state = self.lock();
+        let (look, lanes) = state.floors.get_mut(names)?.look(now)?;
+        let look_back = LookBack {
+            name: name.clone(),
+            names: names.to_vec(),
+            lanes,
+        };
+        Some((look, look_back))
+    }
+
+    /// A look was answered, or failed.
+    pub(super) fn looked_back(
+        &self,
+        now: Time,
+        names: &Arc<[String]>,
+        look: Look,
+        seen: Option<&Seen>,
+    ) {
+        let mut state = self.lock();
+        let floors = state.floors.get_mut(names);
+        let found = floors.is_some_and(|floors| floors.looked(now, look, seen));
+        drop(state);
+        if found {
+            self.bump();
+        }
     }
 
     /// The answer of a claim was lost: the next ones look for what it took, which is leased until
@@ -104,8 +137,9 @@ impl Topic {
             state.lost.pop_front();
         }
         state.lost.push_back((claim, until));
+        state.floors.clear();
         drop(state);
-        self.returned();
+        self.bump();
     }
 
     /// The claims whose answers were lost.
@@ -121,27 +155,35 @@ impl Topic {
         self.lock().lost.retain(|(_, until)| sent < *until);
     }
 
-    /// Takes notice of a claim of at most `most` jobs that was answered. Below the places that it
-    /// reached there are only jobs that others have, and rows that wait for vacuum.
-    pub(super) fn claimed(self: &Arc<Self>, keeper: &Keeper, most: i64, turned: &Turned) {
+    /// Takes notice of a claim of at most `most` jobs of these names, which started at `started` and was
+    /// answered. Below the places that it reached there are only jobs that others have, and rows that
+    /// wait for vacuum. Answers whether the next claim looks where this one did not.
+    pub(super) fn claimed(
+        self: &Arc<Self>,
+        keeper: &Keeper,
+        names: &Arc<[String]>,
+        started: Places,
+        most: i64,
+        turned: &Turned,
+    ) -> bool {
         let now = keeper.now();
         let mut state = self.lock();
-        if turned.picked < most {
-            state.floors = Default::default();
-        } else {
-            if state.floors == <[Floor; Priority::ALL.len()]>::default() {
-                state.floors_until = now + FLOOR_LASTS;
-            }
-            for job in &turned.claimed {
-                raise(&mut state.floors, job);
-            }
-        }
+        let again = state.floors.get_mut(names).is_some_and(|floors| {
+            let claimed = turned.claimed.iter();
+            let places = claimed.map(|job| (job.priority, (job.run_at, job.ticket.id)));
+            let found = Found {
+                started,
+                full: turned.picked >= most,
+                read: turned.read,
+            };
+            floors.claimed(now, &found, places)
+        });
         let Some(next) = turned.next_due else {
-            return;
+            return again;
         };
         let at = now + Duration::from_micros(next.max(0).unsigned_abs());
         if state.due.is_some_and(|due| now < due && due <= at) {
-            return;
+            return again;
         }
         state.due = Some(at);
         drop(state);
@@ -151,6 +193,7 @@ impl Topic {
                 topic.bump();
             }
         });
+        again
     }
 
     /// Whether listeners are to be told with the next push. If not, because they have just been
@@ -178,15 +221,6 @@ impl Topic {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-fn raise(floors: &mut [Floor], job: &Claimed) {
-    let floor = usize::try_from(job.priority)
-        .ok()
-        .and_then(|at| floors.get_mut(at));
-    if let Some(floor) = floor {
-        *floor = (*floor).max((job.run_at, job.ticket.id));
     }
 }
 

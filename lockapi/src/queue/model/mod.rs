@@ -4,7 +4,9 @@ mod manage;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use super::operations::{Ack, Claimed, Floor, Name, NewJob, PushKeyed, Settle, Take, Turn};
+use super::operations::{
+    Ack, Claimed, Floor, LookBack, Name, NewJob, PushKeyed, Settle, Take, Turn,
+};
 use super::{How, Pushed, Settled, Ticket, Unique};
 
 const DAY: i64 = 24 * 3600 * 1_000_000;
@@ -69,6 +71,16 @@ impl Live {
     fn is_of(&self, claims: &[i64]) -> bool {
         self.running
             .is_some_and(|running| claims.contains(&running.claim))
+    }
+
+    /// Whether it has one of these names; none are all.
+    fn is_named(&self, names: &[String]) -> bool {
+        names.is_empty() || names.contains(&self.job.name)
+    }
+
+    /// The bytes of its payload.
+    fn size(&self) -> i64 {
+        i64::try_from(self.job.payload.len()).unwrap_or(i64::MAX)
     }
 
     fn has(&self, ticket: Ticket) -> bool {
@@ -240,6 +252,7 @@ impl Jobs {
             let acked = || want.acks.iter().any(|ack| ack.ticket.id == *id);
             let ended = |live: &Live| live.is_of(&want.lost) || !live.is_held(now);
             let live = self.live.get(id);
+            let live = live.filter(|live| live.is_named(&want.names));
             live.is_some_and(|live| live.running.is_none() || (ended(live) && !acked()))
         };
         let queue = Name {
@@ -247,7 +260,19 @@ impl Jobs {
             queue: want.queue.clone(),
         };
         let in_turn = self.in_turn(now, &queue, &want.lanes);
-        let picked: Vec<i64> = in_turn.filter(free).take(most).collect();
+        let found: Vec<i64> = in_turn.filter(free).take(most).collect();
+        let mut before = 0;
+        let fits = |id: &i64| {
+            let fits = before < want.bytes;
+            before += self.live.get(id).map_or(0, Live::size);
+            fits
+        };
+        let picked: Vec<i64> = found.iter().copied().take_while(fits).collect();
+        let looked_at = if picked.len() < found.len() {
+            most
+        } else {
+            found.len()
+        };
         let mut claimed = Vec::new();
         for id in &picked {
             let Some(live) = self.live.get_mut(id) else {
@@ -282,7 +307,25 @@ impl Jobs {
                 payload: live.job.payload.clone(),
             });
         }
-        (i64::try_from(picked.len()).unwrap_or(i64::MAX), claimed)
+        (i64::try_from(looked_at).unwrap_or(i64::MAX), claimed)
+    }
+
+    pub(crate) fn look_back(&self, now: i64, want: &LookBack) -> Vec<(i64, Floor)> {
+        let Some(due) = self.due.get(&want.name) else {
+            return Vec::new();
+        };
+        let first = |(priority, from, to): &(i64, i64, Floor)| {
+            let from = (*priority, *from, i64::MAX);
+            let to = (*priority, to.0, to.1);
+            let mut places = due.iter().filter(|place| from < **place && **place <= to);
+            let free = |(_, _, id): &&(i64, i64, i64)| {
+                let live = self.live.get(id);
+                live.is_some_and(|live| !live.is_held(now) && live.is_named(&want.names))
+            };
+            let (_, at, id) = places.find(free)?;
+            Some((*priority, (*at, *id)))
+        };
+        want.lanes.iter().filter_map(first).collect()
     }
 
     pub(crate) fn take(&mut self, now: i64, want: &Take) -> Vec<Claimed> {
@@ -291,7 +334,7 @@ impl Jobs {
             queue: want.queue.clone(),
         };
         let most = usize::try_from(want.most).unwrap_or(0);
-        let lanes = [0, 1, 2, 3].map(|priority| (priority, (0, 0)));
+        let lanes: Vec<_> = want.lanes.iter().map(|lane| (*lane, (0, 0))).collect();
         let free = |id: &i64| self.live.get(id).is_some_and(|live| !live.is_held(now));
         let in_turn = self.in_turn(now, &queue, &lanes);
         let picked: Vec<i64> = in_turn.filter(free).take(most).collect();

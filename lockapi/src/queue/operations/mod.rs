@@ -1,5 +1,6 @@
 //! What queues do to the database.
 
+mod look_back;
 mod manage;
 mod push;
 mod redrive;
@@ -7,6 +8,7 @@ mod settle;
 mod take;
 mod turn;
 
+pub use look_back::{LookBack, Seen};
 pub use manage::{
     Cancel, CountJobs, Counted, DeadRow, Discard, Name, Purge, ReadDead, SetPaused, SweepQueue,
 };

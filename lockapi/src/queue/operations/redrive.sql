@@ -37,10 +37,14 @@ WITH named AS MATERIALIZED (
      UNION ALL
     SELECT o.* FROM oldest AS o
 ), tasks AS MATERIALIZED (
-    SELECT t.name
-      FROM lockapi.task AS t
-     WHERE t.namespace = $1::text AND t.scheduler = $2::text
-       AND t.name = ANY (ARRAY(SELECT h.task FROM held AS h WHERE h.unique_key IS NOT NULL))
+    SELECT DISTINCT o.name
+      FROM held AS h
+     CROSS JOIN LATERAL (
+           SELECT t.name
+             FROM lockapi.task AS t
+            WHERE t.namespace = $1::text AND t.scheduler = $2::text AND t.name = h.task
+           OFFSET 0) AS o
+     WHERE h.unique_key IS NOT NULL
 ), locked AS MATERIALIZED (
     SELECT t.name
       FROM lockapi.task AS t

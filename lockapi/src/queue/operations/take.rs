@@ -15,6 +15,8 @@ pub struct Take {
     pub queue: String,
     /// How many jobs at most.
     pub most: i64,
+    /// The numbers of the priorities in the order in which they are looked at.
+    pub lanes: Vec<i64>,
     /// Who takes them.
     pub worker: String,
     /// Whether the jobs are kept in the archive.
@@ -28,7 +30,14 @@ impl Operation for Take {
     const STATEMENT: Statement = Statement {
         name: "queue.take",
         sql: include_str!("take.sql"),
-        params: &[Type::Text, Type::Text, Type::Int, Type::Text, Type::Bool],
+        params: &[
+            Type::Text,
+            Type::Text,
+            Type::Int,
+            Type::Text,
+            Type::Bool,
+            Type::Ints,
+        ],
         columns: &[
             Type::Int,
             Type::Int,
@@ -52,6 +61,7 @@ impl Operation for Take {
                     Value::Int(one.most),
                     Value::Text(one.worker.clone()),
                     Value::Bool(one.archive),
+                    Value::Ints(one.lanes.clone()),
                 ]
             })
             .collect()

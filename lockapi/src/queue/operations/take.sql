@@ -1,4 +1,5 @@
--- Claims and completes jobs in the transaction of the caller: at most $3 of those that are due.
+-- Claims and completes jobs in the transaction of the caller: at most $3 of those that are due, of the
+-- priorities in the order of $6.
 --
 -- Promises: commit completes them; after a rollback they are as they were. Until then nobody else
 -- is given them, for as long as the transaction lasts.
@@ -7,7 +8,7 @@
 -- locked row.
 WITH picked AS MATERIALIZED (
     SELECT p.id
-      FROM pg_catalog.unnest(ARRAY[0, 1, 2, 3]::pg_catalog.int8[]) AS lane (priority)
+      FROM pg_catalog.unnest($6::pg_catalog.int8[]) AS lane (priority)
      CROSS JOIN LATERAL (
            SELECT j.id
              FROM lockapi.job AS j
@@ -42,4 +43,4 @@ SELECT d.id, d.attempt::pg_catalog.int8, d.max_attempts::pg_catalog.int8, d.prio
        (extract(epoch FROM d.created_at) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8 AS created_at,
        d.name, d.payload::pg_catalog.text AS payload
   FROM done AS d
- ORDER BY d.priority, d.run_at, d.id
+ ORDER BY pg_catalog.array_position($6::pg_catalog.int8[], d.priority::pg_catalog.int8), d.run_at, d.id

@@ -30,6 +30,10 @@ pub struct Turn {
     pub claim: i64,
     /// The numbers of claims whose answers were lost: what they took is claimed again.
     pub lost: Vec<i64>,
+    /// The names of the jobs; none are all.
+    pub names: Vec<String>,
+    /// So many bytes of payload at most, but for the last job.
+    pub bytes: i64,
 }
 
 /// The answer to a [`Turn`].
@@ -39,8 +43,11 @@ pub struct Turned {
     pub acked: Vec<bool>,
     /// What was claimed, in the order of the claim.
     pub claimed: Vec<Claimed>,
-    /// How many jobs were looked at: those claimed, and those that went to the dead letters.
+    /// How many jobs were looked at: those claimed, and those that went to the dead letters; as many as
+    /// were wanted when there was no room for more bytes.
     pub picked: i64,
+    /// How many entries of the index of due jobs were read.
+    pub read: i64,
     /// When the next job is due, in microseconds from now; told only when fewer jobs were picked
     /// than wanted.
     pub next_due: Option<i64>,
@@ -98,6 +105,8 @@ impl Operation for Turn {
             Type::Text,
             Type::Int,
             Type::Ints,
+            Type::Texts,
+            Type::Int,
         ],
         columns: &[
             Type::Int,
@@ -134,6 +143,8 @@ impl Operation for Turn {
                     Value::Text(one.worker.clone()),
                     Value::Int(one.claim),
                     Value::Ints(one.lost.clone()),
+                    Value::Texts(one.names.clone()),
+                    Value::Int(one.bytes),
                 ]);
                 params
             })
@@ -148,7 +159,7 @@ impl Operation for Turn {
         let mut rest = None;
         for mut row in rows {
             let Some(n) = row.maybe_int(0)? else {
-                rest = Some((row.int(1)?, row.maybe_int(6)?, row.ints(10)?));
+                rest = Some((row.int(1)?, row.int(2)?, row.maybe_int(6)?, row.ints(10)?));
                 continue;
             };
             let job = Claimed {
@@ -166,13 +177,14 @@ impl Operation for Turn {
             };
             claimed.push((n, job));
         }
-        let (picked, next_due, done) =
+        let (picked, read, next_due, done) =
             rest.ok_or_else(|| Failure::corrupt("the row of totals is missing"))?;
         claimed.sort_unstable_by_key(|(n, _)| *n);
         Ok(vec![Turned {
             acked: acked(&one.acks, done),
             claimed: claimed.into_iter().map(|(_, job)| job).collect(),
             picked,
+            read,
             next_due,
         }])
     }
@@ -205,7 +217,7 @@ impl Operation for Turn {
         rows.push(Row(vec![
             null.clone(),
             Value::Int(picked),
-            null.clone(),
+            Value::Int(0),
             null.clone(),
             null.clone(),
             null.clone(),

@@ -1,13 +1,14 @@
 -- Completes deliveries and claims jobs of one queue, in one transaction.
 --
 -- Promises: a job is completed only by the token of its latest delivery; at most $9 jobs are
--- claimed and exactly those are locked; none before its time, none whose lease still runs, none of
--- a paused queue; each gets a token larger than all before. A job whose last attempt ended without
+-- claimed, of which all but one together have at most $15 bytes of payload; none before its time, none
+-- whose lease still runs, none of a paused queue, and of no other names than those in $14, if there are
+-- any; each gets a token larger than all before. A job whose last attempt ended without
 -- an answer goes to the dead letters instead. What the claims in $13 took, whose answers were lost, is
 -- claimed again, and not counted again: nobody has it.
 -- Index: job_pkey by number; job_due to find, one range for each priority, in the order of $7,
--- from the place after $8 on: rows that were deleted but not yet vacuumed are not read again. No other
--- index fits either. A claim changes no column of it, so what lost claims took is still at the beginning.
+-- from the place after $8 on: rows that were deleted but not yet vacuumed are not read again. How many
+-- of its entries were read is told, as the server counts them. No other index fits either. A claim changes no column of it, so what lost claims took is still at the beginning.
 -- Race: two claims meet at FOR UPDATE, where the second skips; the lease is judged on the locked
 -- row. A claim never waits for a row. What the statement completes, however late, it does not claim.
 -- Each claim has a number of its own, $12, so a lost one that is carried out late takes nothing from
@@ -25,15 +26,20 @@ WITH done AS (
       FROM done AS d
      WHERE d.task IS NOT NULL
         OR d.id IN (SELECT w.id FROM unnest($1::int8[], $3::bool[]) AS w (id, archive) WHERE w.archive)
-), picked AS MATERIALIZED (
-    SELECT p.id, p.last AND NOT p.found AS last
-      FROM unnest($7::int8[], $8::int8[], $10::int8[]) AS lane (priority, floor_at, floor_id)
+), start AS MATERIALIZED (
+    SELECT pg_catalog.pg_stat_get_xact_tuples_returned('lockapi.job_due'::regclass) AS read
+), found AS MATERIALIZED (
+    SELECT p.id, p.size, p.last AND NOT p.found AS last
+      FROM start AS s
+     CROSS JOIN unnest($7::int8[], $8::int8[], $10::int8[]) AS lane (priority, floor_at, floor_id)
      CROSS JOIN LATERAL (
-           SELECT j.id, j.attempt >= j.max_attempts AS last,
+           SELECT j.id, j.size, j.attempt >= j.max_attempts AS last,
                   j.token IS NOT NULL AND coalesce(j.claim = ANY ($13::int8[]), false) AS found
              FROM lockapi.job AS j
-            WHERE j.namespace = $4::text AND j.queue = $5::text AND j.priority = lane.priority
+            WHERE s.read IS NOT NULL
+              AND j.namespace = $4::text AND j.queue = $5::text AND j.priority = lane.priority
               AND j.run_at <= pg_catalog.statement_timestamp()
+              AND (pg_catalog.cardinality($14::text[]) = 0 OR j.name = ANY ($14::text[]))
               AND (j.run_at, j.id + 0) > (timestamptz 'epoch' + lane.floor_at * interval '1 microsecond', lane.floor_id)
               AND (j.lease_until IS NULL
                    OR ((j.lease_until <= pg_catalog.clock_timestamp() OR j.claim = ANY ($13::int8[]))
@@ -44,6 +50,15 @@ WITH done AS (
      WHERE NOT EXISTS (SELECT FROM lockapi.queue AS q
                         WHERE q.namespace = $4::text AND q.name = $5::text AND q.paused)
      LIMIT $9::int8
+), picked AS MATERIALIZED (
+    SELECT o.id, o.last
+      FROM (SELECT f.id, f.last, pg_catalog.sum(f.size) OVER (ROWS UNBOUNDED PRECEDING) - f.size AS before
+              FROM found AS f) AS o
+     WHERE o.before < $15::int8
+), total AS MATERIALIZED (
+    SELECT CASE WHEN p.n < f.n THEN $9::int8 ELSE f.n END AS n
+      FROM (SELECT pg_catalog.count(*) AS n FROM found) AS f
+     CROSS JOIN (SELECT pg_catalog.count(*) AS n FROM picked) AS p
 ), buried AS (
     DELETE FROM lockapi.job AS j
      WHERE j.id = ANY (ARRAY(SELECT p.id FROM picked AS p WHERE p.last))
@@ -73,8 +88,9 @@ SELECT pg_catalog.row_number() OVER (ORDER BY pg_catalog.array_position($7::int8
        c.name, c.payload::text AS payload, NULL::int8[] AS completed
   FROM claimed AS c
  UNION ALL
-SELECT NULL, (SELECT pg_catalog.count(*) FROM picked AS p), NULL, NULL, NULL, NULL,
-       CASE WHEN (SELECT pg_catalog.count(*) FROM picked AS p) < $9::int8
+SELECT NULL, t.n, pg_catalog.pg_stat_get_xact_tuples_returned('lockapi.job_due'::regclass) - (SELECT s.read FROM start AS s),
+       NULL, NULL, NULL,
+       CASE WHEN t.n < $9::int8
             THEN (SELECT (extract(epoch FROM pg_catalog.min(f.run_at) - pg_catalog.statement_timestamp()) * 1000000)::int8
                     FROM unnest($7::int8[]) AS lane (priority)
                    CROSS JOIN LATERAL (
@@ -85,3 +101,4 @@ SELECT NULL, (SELECT pg_catalog.count(*) FROM picked AS p), NULL, NULL, NULL, NU
                           ORDER BY j.run_at
                           LIMIT 1) AS f) END,
        NULL, NULL, NULL, (SELECT pg_catalog.array_agg(d.id) || pg_catalog.array_agg(d.token) FROM done AS d)
+  FROM total AS t

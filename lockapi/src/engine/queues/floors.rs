@@ -1,0 +1,348 @@
+//! Where claims of a queue start: below these places there is nothing to claim but what came back.
+//!
+//! A claim reads the index of due jobs from a place on. In front of the first job that waits are the
+//! entries of jobs that were deleted: as long as vacuum may remove them they are few, and claims read
+//! them from time to time, to find what came back. While somebody holds an old snapshot they pile up.
+//! Then claims never start before their places, and what came back is looked for beside them, in parts
+//! of the index and for a small part of the time.
+
+use std::time::Duration;
+
+use crate::engine::clock::Time;
+use crate::queue::{Floor, Priority, Seen};
+
+const LANES: usize = Priority::ALL.len();
+/// How long claims start where the last one ended, while reading from the beginning costs little.
+const LASTS: Duration = Duration::from_millis(250);
+/// So many entries cost little.
+const CHEAP: i64 = 4096;
+/// After a look that read an entry nobody looks for so long: an entry takes one or two microseconds.
+const PAUSE: Duration = Duration::from_micros(100);
+/// The pause after a look that failed, and the shortest and longest after any.
+const FAILED: Duration = Duration::from_secs(5);
+const SHORTEST: Duration = Duration::from_millis(20);
+/// What comes back has mostly been claimed, or pushed by a transaction that ended late, just before:
+/// the last seconds, in microseconds, are looked at the most often.
+const NEAR: i64 = 5_000_000;
+/// How much of the time before is looked at first, and when its entries are few or many.
+const FIRST_WIDTH: i64 = 1_000_000;
+const FEW: i64 = 10_000;
+const MANY: i64 = 100_000;
+
+/// The places of one queue.
+#[derive(Default)]
+pub(super) struct Floors {
+    places: Places,
+    until: Time,
+    /// Whether there are too many entries before them for claims to read.
+    costly: bool,
+    near: Near,
+    far: Far,
+}
+
+/// Looks at the last seconds before the places.
+#[derive(Default)]
+struct Near {
+    at: Time,
+    looking: bool,
+}
+
+/// Looks at all that was before, backwards.
+#[derive(Default)]
+struct Far {
+    at: Time,
+    looking: bool,
+    /// The point in time that is reached; `None` begins.
+    reached: Option<i64>,
+    width: i64,
+    /// How many entries were read on the way.
+    read: i64,
+}
+
+/// A place for each priority.
+pub(super) type Places = [Floor; LANES];
+
+const START: Places = [(0, 0); LANES];
+
+/// What a claim found.
+pub(super) struct Found {
+    /// Where it started.
+    pub(super) started: Places,
+    /// Whether it got as many jobs as it wanted.
+    pub(super) full: bool,
+    /// How many entries of the index it read.
+    pub(super) read: i64,
+}
+
+impl Floors {
+    /// Where a claim starts.
+    pub(super) fn start(&mut self, now: Time) -> Places {
+        if now >= self.until && !self.costly {
+            self.places = START;
+        }
+        self.places
+    }
+
+    pub(super) fn is_start(places: &Places) -> bool {
+        *places == START
+    }
+
+    /// A claim was answered, and got what was at `places`, by their priorities. Answers whether there may
+    /// be more, because it did not start at the beginning and the next one will.
+    pub(super) fn claimed(
+        &mut self,
+        now: Time,
+        found: &Found,
+        places: impl Iterator<Item = (i64, Floor)>,
+    ) -> bool {
+        if found.started == START {
+            self.costly = found.read > CHEAP;
+        }
+        if !found.full && !self.costly {
+            self.places = START;
+            return found.started != START;
+        }
+        if self.places == START {
+            self.until = now + LASTS;
+        }
+        for (priority, place) in places {
+            if let Some(floor) = self.lane(priority) {
+                *floor = (*floor).max(place);
+            }
+        }
+        false
+    }
+
+    /// What is at this place is to be claimed.
+    fn returned(&mut self, priority: i64, (at, id): Floor) {
+        if let Some(floor) = self.lane(priority) {
+            *floor = (*floor).min((at, id - 1));
+        }
+    }
+
+    /// Something came back, nobody knows where.
+    pub(super) fn reset(&mut self) {
+        if self.costly {
+            self.near.at = Time::ZERO;
+        } else {
+            self.places = START;
+        }
+    }
+
+    fn lane(&mut self, priority: i64) -> Option<&mut Floor> {
+        let at = usize::try_from(priority).ok()?;
+        self.places.get_mut(at)
+    }
+
+    /// What is to be looked at now, for jobs that came back.
+    pub(super) fn look(&mut self, now: Time) -> Option<(Look, Vec<(i64, i64, Floor)>)> {
+        if !self.costly || self.places == START {
+            return None;
+        }
+        let look = if now >= self.near.at && !self.near.looking {
+            self.near.looking = true;
+            Look::Near
+        } else if now >= self.far.at && !self.far.looking {
+            self.far.looking = true;
+            Look::Far
+        } else {
+            return None;
+        };
+        let lanes = Priority::ALL.into_iter().zip(self.places);
+        let lanes = lanes.map(|(priority, place)| {
+            let (from, to) = match look {
+                Look::Near => (place.0 - NEAR, place.0),
+                Look::Far => self.far.part(&self.places),
+            };
+            (priority.number(), from, place.min((to, i64::MAX)))
+        });
+        Some((look, lanes.collect()))
+    }
+
+    /// A look was answered; whether there is something to claim.
+    pub(super) fn looked(&mut self, now: Time, look: Look, seen: Option<&Seen>) -> bool {
+        let pause = match seen {
+            Some(seen) => SHORTEST.max(PAUSE * u32::try_from(seen.read).unwrap_or(u32::MAX)),
+            None => FAILED,
+        };
+        match look {
+            Look::Near => {
+                self.near = Near {
+                    at: now + pause,
+                    looking: false,
+                }
+            }
+            Look::Far => {
+                let over = self.far.looked(&self.places, seen.map(|seen| seen.read));
+                self.far.at = now + pause;
+                self.far.looking = false;
+                if over.is_some_and(|read| read <= CHEAP) {
+                    self.costly = false;
+                }
+            }
+        }
+        let found = seen.map_or(&[][..], |seen| &seen.found);
+        for (priority, place) in found {
+            self.returned(*priority, *place);
+        }
+        !found.is_empty()
+    }
+}
+
+/// Which part a look was at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    Near,
+    Far,
+}
+
+impl Far {
+    fn part(&self, places: &Places) -> (i64, i64) {
+        let last = places.iter().map(|place| place.0).max().unwrap_or(0);
+        let to = self.reached.unwrap_or(last);
+        (to - self.width.max(FIRST_WIDTH), to)
+    }
+
+    /// Goes on to the part before. At the end, how many entries were read in all.
+    fn looked(&mut self, places: &Places, read: Option<i64>) -> Option<i64> {
+        let (from, _) = self.part(places);
+        let width = self.width.max(FIRST_WIDTH);
+        let Some(read) = read else {
+            // A smaller part may be read in time.
+            self.width = width / 4;
+            return None;
+        };
+        self.read += read;
+        self.width = match read {
+            ..FEW => width.saturating_mul(4),
+            FEW..MANY => width,
+            MANY.. => width / 4,
+        };
+        if from > 0 {
+            self.reached = Some(from);
+            return None;
+        }
+        let read = self.read;
+        *self = Self::default();
+        Some(read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: i64 = 1_000_000;
+    const NOW: i64 = 1_700_000_000 * SECOND;
+
+    fn claim(floors: &mut Floors, now: Time, full: bool, read: i64, at: i64) {
+        let started = floors.start(now);
+        let found = Found {
+            started,
+            full,
+            read,
+        };
+        floors.claimed(now, &found, std::iter::once((2, (at, 7))));
+    }
+
+    fn seen(read: i64, found: &[(i64, Floor)]) -> Seen {
+        Seen {
+            found: found.to_vec(),
+            read,
+        }
+    }
+
+    #[test]
+    fn claims_start_at_the_beginning_from_time_to_time() {
+        let mut floors = Floors::default();
+        let mut now = Time::ZERO;
+        assert_eq!(floors.start(now), START);
+        claim(&mut floors, now, true, 10, NOW);
+        assert_eq!(floors.start(now)[2], (NOW, 7));
+        now += LASTS;
+        assert_eq!(floors.start(now), START);
+        claim(&mut floors, now, true, 10, NOW);
+        claim(&mut floors, now, false, 10, NOW);
+        assert_eq!(floors.start(now), START, "there was no more");
+        assert!(floors.look(now + FAILED).is_none());
+    }
+
+    #[test]
+    fn claims_keep_their_places_while_much_is_before_them() {
+        let mut floors = Floors::default();
+        let mut now = Time::ZERO;
+        claim(&mut floors, now, true, 1_000_000, NOW);
+        now += LASTS * 100;
+        claim(&mut floors, now, false, 5, NOW + SECOND);
+        assert_eq!(floors.start(now)[2], (NOW + SECOND, 7));
+        floors.reset();
+        assert_eq!(floors.start(now)[2], (NOW + SECOND, 7));
+        floors.returned(2, (NOW, 5));
+        assert_eq!(floors.start(now)[2], (NOW, 4));
+    }
+
+    #[test]
+    fn what_came_back_is_found_near_and_far() {
+        let mut floors = Floors::default();
+        let mut now = Time::ZERO;
+        claim(&mut floors, now, true, 1_000_000, NOW);
+        let (near, back) = floors.look(now).unwrap();
+        assert_eq!(near, Look::Near);
+        assert_eq!(back[2], (2, NOW - NEAR, (NOW, 7)));
+        let (far, _) = floors.look(now).unwrap();
+        assert_eq!(far, Look::Far);
+        assert!(floors.look(now).is_none(), "both are under way");
+        assert!(floors.looked(now, near, Some(&seen(5_000, &[(2, (NOW - SECOND, 3))]))));
+        assert_eq!(floors.start(now)[2], (NOW - SECOND, 2));
+        assert!(!floors.looked(now, far, None));
+        assert!(floors.look(now).is_none(), "not at once");
+        now += FAILED;
+        assert!(floors.look(now).is_some());
+    }
+
+    /// Every moment is looked at, whatever the looks read, and they take a small part of the time.
+    #[test]
+    fn looks_go_back_to_the_beginning() {
+        let mut floors = Floors::default();
+        let mut now = Time::ZERO;
+        claim(&mut floors, now, true, 1_000_000, NOW);
+        floors.near.looking = true;
+        let dead = |from: i64, to: i64| {
+            // A thousand a second for an hour.
+            let (first, last) = (NOW - 3600 * SECOND, NOW);
+            (to.min(last) - from.max(first)).max(0) / 1000
+        };
+        let (mut reached, mut work) = (NOW, 0);
+        let mut looks = 0;
+        while floors.costly && reached > 0 {
+            let Some((look, back)) = floors.look(now) else {
+                now += SHORTEST;
+                continue;
+            };
+            let (_, from, to) = back[2];
+            assert_eq!(to.0, reached, "nothing is left out");
+            reached = from;
+            let read = dead(from, to.0);
+            assert!(read < 4 * MANY, "a look is bounded: {read}");
+            work += read;
+            looks += 1;
+            floors.looked(now, look, Some(&seen(read, &[])));
+        }
+        assert!(reached <= 0 && floors.costly, "there was much");
+        assert_eq!(work, 3_600_000);
+        assert!(looks < 200, "{looks} looks");
+        let busy = Duration::from_micros(2 * work.unsigned_abs());
+        assert!(
+            busy * 40 < now.saturating_sub(Time::ZERO),
+            "{busy:?} of {now:?}"
+        );
+        // With the snapshot gone another pass finds little.
+        while floors.costly {
+            if let Some((look, _)) = floors.look(now) {
+                floors.looked(now, look, Some(&seen(10, &[])));
+            }
+            now += SHORTEST;
+        }
+        assert_eq!(floors.start(now), START);
+    }
+}

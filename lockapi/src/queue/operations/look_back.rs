@@ -1,0 +1,98 @@
+//! Looking for jobs that came back before the places where claims start.
+
+use super::manage::Name;
+use super::turn::Floor;
+use crate::error::Failure;
+use crate::memory::World;
+use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
+
+/// Looks for jobs that can be claimed; a batch of one.
+#[derive(Clone, Debug)]
+pub struct LookBack {
+    /// The queue.
+    pub name: Name,
+    /// The names of the jobs; none are all.
+    pub names: Vec<String>,
+    /// For the number of each priority, after which time and up to which place.
+    pub lanes: Vec<(i64, i64, Floor)>,
+}
+
+/// The answer to a [`LookBack`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// The first jobs, by the numbers of their priorities.
+    pub found: Vec<(i64, Floor)>,
+    /// How many entries of the index were read.
+    pub read: i64,
+}
+
+impl Operation for LookBack {
+    type Output = Seen;
+
+    const STATEMENT: Statement = Statement {
+        name: "queue.look_back",
+        sql: include_str!("look_back.sql"),
+        params: &[
+            Type::Text,
+            Type::Text,
+            Type::Ints,
+            Type::Ints,
+            Type::Ints,
+            Type::Ints,
+            Type::Texts,
+        ],
+        columns: &[Type::Int, Type::Int, Type::Int, Type::Int],
+    };
+
+    fn params(batch: &[Self]) -> Vec<Value> {
+        let Some(one) = batch.first() else {
+            return Vec::new();
+        };
+        let ints = |field: fn(&(i64, i64, Floor)) -> i64| {
+            Value::Ints(one.lanes.iter().map(field).collect())
+        };
+        let mut params = one.name.params().to_vec();
+        params.extend([
+            ints(|lane| lane.0),
+            ints(|lane| lane.1),
+            ints(|lane| lane.2.0),
+            ints(|lane| lane.2.1),
+            Value::Texts(one.names.clone()),
+        ]);
+        params
+    }
+
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<Seen>, Failure> {
+        let mut seen = Seen {
+            found: Vec::new(),
+            read: 0,
+        };
+        for mut row in rows {
+            match row.maybe_int(0)? {
+                Some(priority) => {
+                    let place = (row.int(1)?, row.int(2)?);
+                    seen.found.push((priority, place));
+                }
+                None => seen.read = row.int(3)?,
+            }
+        }
+        Ok(vec![seen])
+    }
+
+    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
+        let found = world.jobs.look_back(world.now, batch.first()?);
+        let null = Value::Null(Type::Int);
+        let row = |(priority, (at, id))| {
+            let found = [priority, at, id].map(Value::Int);
+            Row(found.into_iter().chain([null.clone()]).collect())
+        };
+        let mut rows: Rows = found.into_iter().map(row).collect();
+        rows.push(Row(vec![
+            null.clone(),
+            null.clone(),
+            null.clone(),
+            Value::Int(0),
+        ]));
+        Some(rows)
+    }
+}

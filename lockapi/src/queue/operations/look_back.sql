@@ -1,0 +1,31 @@
+-- Looks for jobs that can be claimed before the places where claims start: of each priority in $3 the
+-- first one after the time in $4, and not after the time in $5 and the number in $6.
+--
+-- Promises: only jobs of the names in $7, if there are any. A last row tells how many entries of the
+-- index were read, as the server counts them.
+-- Index: job_due, one range for each priority. Race: none, it only reads; a claim looks again.
+WITH start AS MATERIALIZED (
+    SELECT pg_catalog.pg_stat_get_xact_tuples_returned('lockapi.job_due'::regclass) AS read
+), found AS MATERIALIZED (
+    SELECT lane.priority, p.run_at, p.id
+      FROM start AS s
+     CROSS JOIN unnest($3::int8[], $4::int8[], $5::int8[], $6::int8[]) AS lane (priority, from_at, to_at, to_id)
+     CROSS JOIN LATERAL (
+           SELECT j.run_at, j.id
+             FROM lockapi.job AS j
+            WHERE s.read IS NOT NULL
+              AND j.namespace = $1::text AND j.queue = $2::text AND j.priority = lane.priority
+              AND (pg_catalog.cardinality($7::text[]) = 0 OR j.name = ANY ($7::text[]))
+              AND j.run_at > timestamptz 'epoch' + lane.from_at * interval '1 microsecond'
+              AND (j.run_at, j.id + 0) <= (timestamptz 'epoch' + lane.to_at * interval '1 microsecond', lane.to_id)
+              AND (j.lease_until IS NULL OR j.lease_until <= pg_catalog.clock_timestamp())
+            ORDER BY j.run_at, j.id + 0
+            LIMIT 1) AS p
+)
+SELECT f.priority, (extract(epoch FROM f.run_at) * 1000000)::int8 AS run_at, f.id, NULL::int8 AS read
+  FROM found AS f
+ UNION ALL
+SELECT NULL, NULL, NULL,
+       CASE WHEN t.n IS NOT NULL
+            THEN pg_catalog.pg_stat_get_xact_tuples_returned('lockapi.job_due'::regclass) - (SELECT s.read FROM start AS s) END
+  FROM (SELECT pg_catalog.count(*) AS n FROM found) AS t
