@@ -20,6 +20,8 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
 use tokio::sync::mpsc;
 
 const JOBS: u32 = 100_000;
+/// How many jobs are done while a snapshot is held.
+const DEAD: u32 = 1_500_000;
 /// How many jobs are pushed in one call.
 const BATCH: u32 = 1000;
 
@@ -89,6 +91,9 @@ async fn all(mut report: Report, only: Option<String>) -> Report {
     }
     if wanted("single") {
         single(&mut report, &backend, &mut raw).await;
+    }
+    if wanted("snapshot") {
+        snapshot(&mut report, &backend, url).await;
     }
     if wanted("pick_up") {
         pick_up(&mut report, &backend, url).await;
@@ -206,6 +211,85 @@ async fn work_off(queue: &Arc<dyn Queue>, jobs: u32) {
     );
     let summary = worker.run(stop.stopped()).await.expect("a summary");
     assert_eq!(summary.done, u64::from(jobs));
+}
+
+/// What an old snapshot that somebody holds costs, while vacuum can remove nothing of what was done.
+async fn snapshot(report: &mut Report, backend: &Arc<dyn Backend>, url: &str) {
+    let queue = backend.queue("bench/snapshot").expect("a queue");
+    let mut bystander = PgConnection::connect(url).await.expect("a connection");
+    let mut holder = PgConnection::connect(url).await.expect("a connection");
+    let fresh = loaded(&queue, &mut bystander).await;
+    run(&mut holder, "BEGIN ISOLATION LEVEL REPEATABLE READ").await;
+    run(&mut holder, "SELECT FROM lockapi.queue").await;
+    for _ in 0..DEAD / JOBS {
+        for _ in 0..JOBS / BATCH {
+            queue.push_all(jobs(BATCH)).await.expect("pushed");
+        }
+        work_off(&queue, JOBS).await;
+    }
+    let held = loaded(&queue, &mut bystander).await;
+    run(&mut holder, "COMMIT").await;
+    for (at, (name, unit, better)) in [
+        ("snapshot.claim.p50", "us", Better::Lower),
+        ("snapshot.claim.p99", "us", Better::Lower),
+        ("snapshot.burn_down.16", "jobs/s", Better::Higher),
+        ("snapshot.bystander.p50", "us", Better::Lower),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        report.add(
+            name,
+            unit,
+            held[at],
+            fresh[at],
+            "without the snapshot",
+            better,
+        );
+    }
+}
+
+/// Claims of a lone job, the rate of a worker, and what a query of somebody else takes beside a worker
+/// that does a thousand jobs a second.
+async fn loaded(queue: &Arc<dyn Queue>, bystander: &mut PgConnection) -> [f64; 4] {
+    let mut times = Vec::new();
+    for _ in 0..500 {
+        queue.push_all(jobs(1)).await.expect("pushed");
+        let start = Instant::now();
+        let claimed = queue.claim(&Claim::new(1)).await.expect("claimed");
+        times.push(start.elapsed().as_secs_f64() * 1e6);
+        for delivery in claimed {
+            delivery.ack().await.expect("done");
+        }
+    }
+    times.sort_by(f64::total_cmp);
+    let (half, most) = (times[times.len() / 2], times[times.len() * 99 / 100]);
+    for _ in 0..JOBS / 2 / BATCH {
+        queue.push_all(jobs(BATCH)).await.expect("pushed");
+    }
+    let start = Instant::now();
+    work_off(queue, JOBS / 2).await;
+    let rate = per_second(JOBS / 2, start);
+    let pushed = Arc::clone(queue);
+    let feeding = tokio::spawn(async move {
+        let mut tick = tokio::time::interval(Duration::from_millis(10));
+        for _ in 0..500 {
+            tick.tick().await;
+            pushed.push_all(jobs(10)).await.expect("pushed");
+        }
+    });
+    let worked = Arc::clone(queue);
+    let working = tokio::spawn(async move { work_off(&worked, 5000).await });
+    let mut times = Vec::new();
+    while !feeding.is_finished() {
+        let start = Instant::now();
+        run(bystander, "SELECT count(*) FROM generate_series(1, 10000)").await;
+        times.push(start.elapsed().as_secs_f64() * 1e6);
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    feeding.await.expect("all are pushed");
+    working.await.expect("all are done");
+    [half, most, rate, median(times)]
 }
 
 /// Many tasks that push a job each, against one statement and one commit after the other.

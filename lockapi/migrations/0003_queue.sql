@@ -39,6 +39,8 @@ CREATE TABLE lockapi.job (
     unique_key   text COLLATE "C",
     name         text             NOT NULL,
     payload      json             NOT NULL,
+    expires_at   timestamptz,
+    errors       jsonb,
     CONSTRAINT job_pkey PRIMARY KEY (id)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 1);
 
@@ -65,6 +67,8 @@ COMMENT ON COLUMN lockapi.job.queue IS 'Name of the queue.';
 COMMENT ON COLUMN lockapi.job.unique_key IS 'No other job of the queue has this key while this one waits or runs.';
 COMMENT ON COLUMN lockapi.job.name IS 'What kind of job it is; workers choose the handler by it.';
 COMMENT ON COLUMN lockapi.job.payload IS 'What the handler is given.';
+COMMENT ON COLUMN lockapi.job.expires_at IS 'From this time on it is a dead letter instead of being delivered; NULL: never.';
+COMMENT ON COLUMN lockapi.job.errors IS 'What became of its last ten attempts that failed: attempt, at (microseconds since 1970), worker, error.';
 
 CREATE TABLE lockapi.job_archive (
     id           int8             NOT NULL,
@@ -83,15 +87,19 @@ CREATE TABLE lockapi.job_archive (
     unique_key   text COLLATE "C",
     name         text             NOT NULL,
     payload      json             NOT NULL,
+    expires_at   timestamptz,
+    errors       jsonb,
     CONSTRAINT job_archive_pkey PRIMARY KEY (id)
 );
 
-CREATE INDEX job_archive_completed ON lockapi.job_archive (namespace, queue, completed_at) WHERE status <> 'failed';
+CREATE INDEX job_archive_expires ON lockapi.job_archive (namespace, expires_at) WHERE expires_at IS NOT NULL;
 CREATE INDEX job_archive_failed ON lockapi.job_archive (namespace, queue, (id + 0)) WHERE status = 'failed';
 
 COMMENT ON TABLE lockapi.job_archive IS 'Jobs that ended: dead letters (failed), what was cancelled, and what was completed where the queue keeps it.';
 COMMENT ON COLUMN lockapi.job_archive.status IS 'completed, failed or cancelled.';
 COMMENT ON COLUMN lockapi.job_archive.completed_at IS 'When it ended.';
+COMMENT ON COLUMN lockapi.job_archive.expires_at IS 'Deleted from this time on, as the queue of whoever ended it said; NULL: by hand, or with the log of its task.';
+COMMENT ON COLUMN lockapi.job_archive.errors IS 'What became of its last ten attempts that failed: attempt, at (microseconds since 1970), worker, error.';
 
 CREATE TABLE lockapi.queue (
     namespace  text COLLATE "C" NOT NULL,

@@ -13,10 +13,6 @@ COMMENT ON COLUMN lockapi.job.task IS 'The recurring task that it is a run of; N
 COMMENT ON COLUMN lockapi.job_archive.token IS 'The token of its last delivery.';
 COMMENT ON COLUMN lockapi.job_archive.task IS 'The recurring task that it was a run of; NULL for other jobs.';
 
-DROP INDEX lockapi.job_archive_completed;
-CREATE INDEX job_archive_completed ON lockapi.job_archive (namespace, queue, completed_at)
-    WHERE status <> 'failed' AND task IS NULL;
-
 CREATE TABLE lockapi.task (
     next_at      timestamptz,
     version      int8             NOT NULL DEFAULT 1,

@@ -30,6 +30,8 @@ register! { "queue":
     W11 claim_by_names_leaves_the_others;
     Q14 claims_are_bounded_by_their_bytes;
     Q01 archive_keeps_what_was_completed;
+    Q08 dead_letters_tell_of_every_attempt;
+    Q08 jobs_that_are_not_begun_in_time_are_dead_letters;
 }
 
 pub(super) fn job(number: usize) -> Job {
@@ -396,4 +398,64 @@ async fn claims_are_bounded_by_their_bytes(cx: Context) {
         }
     }
     assert_eq!(parts, [9, 9, 2], "8 MiB, and what begins within");
+}
+
+async fn dead_letters_tell_of_every_attempt(cx: Context) {
+    let queue = cx.queue().await;
+    queue.push(job(1).max_attempts(14)).await.unwrap();
+    let claim = Claim::new(1).lease(MINUTE).extended_by_hand().worker("ada");
+    let mut silent = None;
+    for attempt in 1..=13 {
+        let delivery = queue.claim(&claim).await.unwrap().remove(0);
+        if attempt == 13 {
+            cx.elapse(MINUTE * 2).await;
+            silent = Some(delivery);
+        } else {
+            let error = format!("{attempt} {}", "x".repeat(2000));
+            delivery.nack(error, Duration::ZERO).await.unwrap();
+        }
+    }
+    let last = queue.claim(&claim).await.unwrap().remove(0);
+    last.reject("the end").await.unwrap();
+    lost(silent.unwrap().ack().await);
+    let letter = queue.dead_letters(0, 10).await.unwrap().remove(0);
+    assert_eq!((&*letter.error, letter.attempts), ("the end", 14));
+    let told: Vec<_> = letter.history.iter().map(|it| it.attempt).collect();
+    assert_eq!(told, (5..=14).collect::<Vec<_>>(), "the last ten");
+    assert!(letter.history.iter().all(|it| it.worker == "ada"));
+    assert_eq!(letter.history[0].error.len(), 1000);
+    assert!(letter.history[8].error.contains("lease ended"));
+    assert_eq!(letter.history[9].error, "the end");
+    assert!(letter.history.is_sorted_by_key(|it| it.at));
+}
+
+async fn jobs_that_are_not_begun_in_time_are_dead_letters(cx: Context) {
+    let queue = cx.queue().await;
+    let short = |nth| job(nth).ttl(MINUTE);
+    queue.push(short(1)).await.unwrap();
+    queue.push(short(2).delay(MINUTE * 10)).await.unwrap();
+    let begun = by_hand_from(&queue).await;
+    queue.push(short(3)).await.unwrap();
+    begun.extend(MINUTE * 5).await.unwrap();
+    cx.elapse(MINUTE * 2).await;
+    none(&queue).await;
+    begun.ack().await.unwrap();
+    let dead = queue.dead_letters(0, 10).await.unwrap();
+    assert_eq!((dead.len(), &*dead[0].payload), (1, "3"));
+    assert_eq!((dead[0].attempts, dead[0].history.len()), (0, 1));
+    // Put back it is delivered whenever that is.
+    queue.redrive(Vec::new()).await.unwrap();
+    cx.elapse(MINUTE * 2).await;
+    let again = one(&queue).await;
+    assert_eq!(again.payload(), "3");
+    again.ack().await.unwrap();
+    cx.elapse(MINUTE * 6).await;
+    assert_eq!(
+        one(&queue).await.payload(),
+        "2",
+        "its time began when it was due"
+    );
+    let long = job(4).ttl(Duration::from_hours(24 * 366 * 11));
+    let refused = queue.push(long).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Invalid);
 }

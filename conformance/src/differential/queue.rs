@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use lockapi::memory::World;
 use lockapi::queue::{
-    Ack, Cancel, Claimed, CountJobs, Discard, How, Keys, LookBack, Name, NewJob, Outcome, Purge,
-    Push, PushKeyed, Pushed, ReadDead, Redrive, SetPaused, Settle, SweepQueue, Take, Ticket, Turn,
-    Unique,
+    Ack, Cancel, Claimed, CountJobs, DELETED, Discard, FOR_EVER, How, Keys, LookBack, Name, NewJob,
+    Outcome, Purge, Push, PushKeyed, Pushed, ReadDead, Redrive, SetPaused, Settle, SweepQueues,
+    Take, Ticket, Turn, Unique,
 };
 use lockapi::seam::{Batch, Call, Connection, Operation};
 use proptest::prelude::*;
@@ -53,8 +53,8 @@ pub enum Action {
     Running(bool),
     /// Cancels a job as an operator.
     CancelOne(u8),
-    /// Deletes what has been kept for so long.
-    Sweep(u8),
+    /// Deletes what has been kept for long enough.
+    Sweep,
     /// Lets time go by.
     Elapse(u8),
 }
@@ -86,7 +86,7 @@ pub fn actions() -> impl Strategy<Value = Vec<Action>> {
         2 => (1..6u8).prop_map(Action::Count),
         2 => any::<bool>().prop_map(Action::Running),
         1 => (0..8u8).prop_map(Action::CancelOne),
-        1 => (0..3u8).prop_map(Action::Sweep),
+        1 => Just(Action::Sweep),
         4 => (1..3u8).prop_map(Action::Elapse),
     ];
     prop::collection::vec(action, 1..40)
@@ -143,6 +143,8 @@ fn new_job(number: usize, priority: u8, delay: u8, attempts: u8) -> NewJob {
         at: 0,
         delay: i64::from(delay) * UNIT,
         max_attempts: i64::from(attempts),
+        // One in three may wait for a few units of time.
+        ttl: if number % 3 == 0 { 4 * UNIT } else { 0 },
     }
 }
 
@@ -219,7 +221,7 @@ impl<C: Connection> Pair<'_, C> {
                 let of = |side: fn(Both<Ticket>) -> Ticket| -> Vec<_> {
                     let acks = wants.iter().map(|(tickets, archive)| Ack {
                         ticket: side(*tickets),
-                        archive: *archive,
+                        keep: if *archive { UNIT } else { DELETED },
                     });
                     acks.collect()
                 };
@@ -233,7 +235,7 @@ impl<C: Connection> Pair<'_, C> {
                     most: i64::from(*most),
                     lanes: vec![3, 0, 2, 1],
                     worker: "worker".to_owned(),
-                    archive: false,
+                    keep: DELETED,
                 };
                 let (real, model) = self.both(take).await;
                 assert_eq!(real.len(), model.len(), "taken");
@@ -248,6 +250,7 @@ impl<C: Connection> Pair<'_, C> {
                     [Cancel {
                         name: self.name(),
                         ids: ids.iter().copied().map(side).collect(),
+                        keep: UNIT,
                     }]
                 };
                 let (real, model) = (of(|it| it.0), of(|it| it.1));
@@ -290,11 +293,10 @@ impl<C: Connection> Pair<'_, C> {
             Action::Count(most) => self.count(i64::from(*most)).await,
             Action::Running(of_queue) => self.running(*of_queue).await,
             Action::CancelOne(back) => self.cancel_one(*back).await,
-            Action::Sweep(keep) => {
+            Action::Sweep => {
                 // How many idempotency keys of others went with it is no matter.
-                self.both(SweepQueue {
-                    name: self.name(),
-                    keep: i64::from(*keep) * UNIT,
+                self.both(SweepQueues {
+                    namespace: self.namespace.to_owned(),
                     most: 100,
                 })
                 .await;
@@ -396,7 +398,7 @@ impl<C: Connection> Pair<'_, C> {
         let of = |side: fn(Both<Ticket>) -> Ticket| {
             let acks = tickets.iter().map(|tickets| Ack {
                 ticket: side(*tickets),
-                archive: false,
+                keep: DELETED,
             });
             [Turn {
                 acks: acks.collect(),
@@ -410,6 +412,7 @@ impl<C: Connection> Pair<'_, C> {
                 lost: lost.clone(),
                 names: names(odd),
                 bytes: if small { 2 } else { 1000 },
+                keep_dead: if odd { UNIT } else { FOR_EVER },
             }]
         };
         let (real, model) = (of(|it| it.0), of(|it| it.1));
@@ -461,8 +464,9 @@ impl<C: Connection> Pair<'_, C> {
             .collect();
         let of = |side: fn(Both<Ticket>) -> Ticket| -> Vec<_> {
             let settled = wants.iter().map(|(tickets, outcome)| {
-                let completion = || Settle::completion(side(*tickets), true);
-                Settle::new(side(*tickets), outcome).unwrap_or_else(completion)
+                let (ticket, keep) = (side(*tickets), UNIT);
+                let completion = || Settle::completion(Ack { ticket, keep });
+                Settle::new(ticket, outcome, keep).unwrap_or_else(completion)
             });
             settled.collect()
         };
@@ -488,7 +492,10 @@ impl<C: Connection> Pair<'_, C> {
         for (real, model) in real.iter().zip(&model) {
             self.same_job(real.id, model.id);
             let of = |row: &lockapi::queue::DeadRow| {
-                (row.error.clone(), row.attempt, row.worker.clone())
+                let history = row.errors.iter();
+                let history = history.map(|it| (it.attempt, it.worker.clone(), it.error.clone()));
+                let last = (row.error.clone(), row.attempt, row.worker.clone());
+                (last, history.collect::<Vec<_>>())
             };
             assert_eq!(of(real), of(model));
         }

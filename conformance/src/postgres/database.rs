@@ -156,7 +156,8 @@ impl OnPostgres {
         self.observer
             .rows(format!(
                 "WITH ended AS (
-                     UPDATE lockapi.job_archive SET completed_at = completed_at - {micros} * interval '1 microsecond'
+                     UPDATE lockapi.job_archive SET completed_at = completed_at - {micros} * interval '1 microsecond',
+                                                   expires_at = expires_at - {micros} * interval '1 microsecond'
                       WHERE namespace = {namespace}
                  ), keys AS (
                      UPDATE lockapi.push_key SET created_at = created_at - {micros} * interval '1 microsecond'
@@ -166,7 +167,8 @@ impl OnPostgres {
                     SET run_at = run_at - {micros} * interval '1 microsecond',
                         created_at = created_at - {micros} * interval '1 microsecond',
                         started_at = started_at - {micros} * interval '1 microsecond',
-                        lease_until = lease_until - {micros} * interval '1 microsecond'
+                        lease_until = lease_until - {micros} * interval '1 microsecond',
+                        expires_at = expires_at - {micros} * interval '1 microsecond'
                   WHERE namespace = {namespace}"
             ))
             .await;

@@ -145,10 +145,12 @@ fn x04_queue_and_model_agree() {
                     "UPDATE lockapi.job
                         SET run_at = run_at - {micros} * interval '1 microsecond',
                             lease_until = lease_until - {micros} * interval '1 microsecond',
+                            expires_at = expires_at - {micros} * interval '1 microsecond',
                             started_at = started_at - {micros} * interval '1 microsecond'
                       WHERE namespace = '{namespace}';
                      UPDATE lockapi.job_archive
-                        SET completed_at = completed_at - {micros} * interval '1 microsecond'
+                        SET completed_at = completed_at - {micros} * interval '1 microsecond',
+                            expires_at = expires_at - {micros} * interval '1 microsecond'
                       WHERE namespace = '{namespace}'"
                 );
                 observer.batch_execute(&older).expect("older");

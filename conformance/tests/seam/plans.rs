@@ -65,7 +65,7 @@ pub(super) fn plan(client: &mut Client, script: &str) -> serde_json::Value {
 /// The pages of a claim of ten jobs of the queue `work`, from a place on in normal priority.
 fn claim(client: &mut Client, floor: (i64, i64)) -> i64 {
     let values = format!(
-        "'{{}}', '{{}}', '{{}}', 'n', 'work', 60000000, '{{0,1,2,3}}', '{{0,0,{},0}}', 10, '{{0,0,{},0}}', 'w', 1, '{{}}', '{{}}', 1000000",
+        "'{{}}', '{{}}', '{{}}', 'n', 'work', 60000000, '{{0,1,2,3}}', '{{0,0,{},0}}', 10, '{{0,0,{},0}}', 'w', 1, '{{}}', '{{}}', 1000000, 1",
         floor.0, floor.1
     );
     pages(client, Turn::STATEMENT.sql, &values)

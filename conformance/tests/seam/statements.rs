@@ -56,7 +56,7 @@ pub(super) fn statements() -> Vec<Statement> {
         queue::LookBack::STATEMENT,
         queue::CountJobs::STATEMENT,
         queue::ReadDead::STATEMENT,
-        queue::SweepQueue::STATEMENT,
+        queue::SweepQueues::STATEMENT,
         Step::STATEMENT,
         TryOne::STATEMENT,
         ReleaseOne::STATEMENT,

@@ -17,7 +17,7 @@ const TRIES: usize = 5;
 ///
 /// # Guarantees
 /// All or none, with everything else in the transaction. Workers are told at commit, by a
-/// notification; PostgreSQL lets transactions that notify commit one after the other.
+/// notification, unless [`Terms::notify_on_commit`](super::Terms::notify_on_commit) leaves it out.
 ///
 /// # Errors
 /// `Invalid` as for [`Queue::push_all`]; `Unavailable` where another transaction that is open has
@@ -30,7 +30,8 @@ pub async fn push_on<C: Connection>(
     const OPERATION: &str = "push_in";
     check(queue, jobs).map_err(|error| error.during(OPERATION).on(queue.name()))?;
     let failed = |failure: crate::error::Failure| failure.error(OPERATION).on(queue.name());
-    let topic = Some(topic(queue.namespace(), queue.name()));
+    let tells = queue.terms().notify_on_commit;
+    let topic = tells.then(|| topic(queue.namespace(), queue.name()));
     let (keyed, plain): (Vec<_>, Vec<_>) = jobs.iter().partition(|job| job.is_keyed());
     let mut ids = Vec::new();
     if !plain.is_empty() {
@@ -79,7 +80,7 @@ pub async fn ack_on<C: Connection>(connection: &mut C, delivery: &Delivery) -> R
     let about = || format!("{} of {}", delivery.id(), queue.name());
     let ack = Ack {
         ticket: delivery.ticket(),
-        archive: queue.terms().archive,
+        keep: queue.terms().keep(),
     };
     let lost = || {
         let message = "the job is done, cancelled, or in the hands of another";
@@ -156,7 +157,7 @@ pub async fn take_on<C: Connection>(
         most: i64::try_from(most).unwrap_or(i64::MAX),
         lanes: lanes(),
         worker: claim.worker_name(),
-        archive: queue.terms().archive,
+        keep: queue.terms().keep(),
     };
     match connection.perform(&[take]).await {
         Ok(taken) => Ok(taken.into_iter().flatten().map(Taken).collect()),

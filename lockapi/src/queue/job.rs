@@ -96,6 +96,7 @@ pub struct Job {
     delay: Duration,
     at: i64,
     max_attempts: u32,
+    ttl: Duration,
     unique: Option<(String, Unique)>,
     idempotency_key: Option<String>,
 }
@@ -148,6 +149,7 @@ impl Job {
             delay: Duration::ZERO,
             at: 0,
             max_attempts: 20,
+            ttl: Duration::ZERO,
             unique: None,
             idempotency_key: None,
         }
@@ -179,6 +181,14 @@ impl Job {
     #[must_use]
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.max_attempts = attempts;
+        self
+    }
+
+    /// Once it has been due for this long it is not delivered any more: it is a dead letter. At most
+    /// [`MAX_DELAY`]; zero, as unless set, is for ever. What runs by then may end.
+    #[must_use]
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = ttl;
         self
     }
 
@@ -236,6 +246,9 @@ impl Job {
         if self.delay > MAX_DELAY {
             return invalid(format!("a delay of {:?}; allowed are 10 years", self.delay));
         }
+        if self.ttl > MAX_DELAY {
+            return invalid(format!("a ttl of {:?}; allowed are 10 years", self.ttl));
+        }
         if self.at > LAST_TIME {
             return invalid("its time is after the year 9999".to_owned());
         }
@@ -266,6 +279,7 @@ impl Job {
             priority: self.priority.number(),
             at: self.at,
             delay: micros(self.delay),
+            ttl: micros(self.ttl),
             max_attempts: i64::from(self.max_attempts),
         }
     }

@@ -8,6 +8,7 @@ use async_trait::async_trait;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::check_name;
+use crate::lease::micros;
 
 mod claim;
 mod delivery;
@@ -28,9 +29,9 @@ pub use in_transaction::{Taken, ack_on, push_on, take_on};
 pub use job::{How, Job, MAX_DELAY, MAX_PUSH, MAX_PUSH_BYTES, Priority, Pushed, Unique};
 pub use model::Jobs;
 pub use operations::{
-    Ack, Cancel, Claimed, CountJobs, Counted, DeadRow, Discard, Floor, Keys, LookBack, Name,
-    NewJob, Purge, Push, PushKeyed, PushTogether, ReadDead, Redrive, Redriven, Seen, SetPaused,
-    Settle, SweepQueue, Take, Turn, Turned,
+    Ack, Cancel, Cancelled, Claimed, CountJobs, Counted, DELETED, DeadRow, Discard, FOR_EVER,
+    FailedAttempt, Floor, Keys, LookBack, Name, NewJob, Part, Purge, Push, PushKeyed, PushTogether,
+    ReadDead, Redrive, Redriven, Seen, SetPaused, Settle, SweepQueues, Take, Turn, Turned,
 };
 pub(crate) use runs::RunState;
 
@@ -54,7 +55,9 @@ const LOOK: Duration = Duration::from_secs(1);
 pub struct Terms {
     pub(crate) archive: bool,
     pub(crate) keep: Duration,
+    pub(crate) keep_dead: Option<Duration>,
     pub(crate) max_payload: usize,
+    pub(crate) notify_on_commit: bool,
 }
 
 impl Default for Terms {
@@ -62,18 +65,29 @@ impl Default for Terms {
         Self {
             archive: false,
             keep: Duration::from_hours(7 * 24),
+            keep_dead: Some(Duration::from_hours(30 * 24)),
             max_payload: 1 << 20,
+            notify_on_commit: true,
         }
     }
 }
 
 impl Terms {
-    /// Keeps completed jobs in the archive for this long; otherwise they are deleted. What was
-    /// cancelled is kept for this long as well, for a week unless set.
+    /// Keeps jobs that are completed through this handle in the archive for this long; otherwise they
+    /// are deleted. What is cancelled is kept for this long as well, for a week unless set. How long a
+    /// job is kept is stored with it: other handles and programs do not change it.
     #[must_use]
     pub fn archive(mut self, keep: Duration) -> Self {
         self.archive = true;
         self.keep = keep;
+        self
+    }
+
+    /// Keeps jobs that become dead letters through this handle for this long, for 30 days unless set;
+    /// `None` keeps them until they are redriven or discarded.
+    #[must_use]
+    pub fn dead_letters(mut self, keep: impl Into<Option<Duration>>) -> Self {
+        self.keep_dead = keep.into();
         self
     }
 
@@ -82,6 +96,31 @@ impl Terms {
     pub fn max_payload(mut self, bytes: usize) -> Self {
         self.max_payload = bytes;
         self
+    }
+
+    /// Whether workers are told when a transaction commits in which jobs were pushed, as they are unless
+    /// set to `false`; then they find the jobs when they look, once in a second.
+    ///
+    /// PostgreSQL has all transactions of a cluster that notify commit one after the other, each with its
+    /// wait for the disk. Where hundreds of them a second push, or do other durable work, leave it out.
+    #[must_use]
+    pub fn notify_on_commit(mut self, notify: bool) -> Self {
+        self.notify_on_commit = notify;
+        self
+    }
+
+    /// For how long completed jobs are kept, as statements know it.
+    pub(crate) fn keep(&self) -> i64 {
+        if self.archive {
+            micros(self.keep)
+        } else {
+            DELETED
+        }
+    }
+
+    /// For how long dead letters are kept, as statements know it.
+    pub(crate) fn keep_dead(&self) -> i64 {
+        self.keep_dead.map_or(FOR_EVER, micros)
     }
 
     pub(crate) fn check(&self, name: &str) -> Result<()> {
@@ -93,8 +132,8 @@ impl Terms {
                 self.max_payload
             ));
         }
-        if self.keep > MAX_DELAY {
-            let keep = self.keep;
+        let keep = self.keep.max(self.keep_dead.unwrap_or_default());
+        if keep > MAX_DELAY {
             return invalid(format!("keeping for {keep:?}; allowed are 10 years"));
         }
         Ok(())
@@ -257,7 +296,7 @@ pub trait QueueExt: Queue {
             if !exchange.more {
                 // Nobody tells of leases that end and of jobs that others give back.
                 let wait = left.min(LOOK.mul_f64(0.75 + fastrand::f64() / 2.0));
-                left = left - wait + self.arrival(exchange.seen, wait).await;
+                left = left.saturating_sub(wait) + self.arrival(exchange.seen, wait).await;
             }
         }
     }
@@ -354,6 +393,33 @@ pub struct DeadLetter {
     pub created_at: SystemTime,
     /// When it failed for good.
     pub failed_at: SystemTime,
+    /// What became of its attempts, of the last ten at most, the oldest first.
+    pub history: Vec<AttemptError>,
+}
+
+/// An attempt at a job that failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct AttemptError {
+    /// Which attempt it was, from 1 on; 0 when the job was never delivered.
+    pub attempt: u32,
+    /// When it failed, by the server's clock.
+    pub at: SystemTime,
+    /// Who had the job, in the words of the worker.
+    pub worker: String,
+    /// Why it failed, at most 1,000 characters.
+    pub error: String,
+}
+
+impl From<FailedAttempt> for AttemptError {
+    fn from(row: FailedAttempt) -> Self {
+        Self {
+            attempt: u32::try_from(row.attempt).unwrap_or(u32::MAX),
+            at: delivery::point(row.at),
+            worker: row.worker.unwrap_or_default(),
+            error: row.error,
+        }
+    }
 }
 
 impl From<DeadRow> for DeadLetter {
@@ -367,6 +433,7 @@ impl From<DeadRow> for DeadLetter {
             worker: row.worker,
             created_at: delivery::point(row.created_at),
             failed_at: delivery::point(row.failed_at),
+            history: row.errors.into_iter().map(AttemptError::from).collect(),
         }
     }
 }

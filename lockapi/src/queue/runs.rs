@@ -60,7 +60,7 @@ impl Jobs {
 
     /// Ends a job as a dead letter.
     pub(crate) fn fail(&mut self, id: i64, now: i64, error: &str) {
-        self.end(id, Status::Failed, now, error);
+        self.end(id, Status::Failed, now, error, super::FOR_EVER);
     }
 
     pub(crate) fn is_live(&self, id: i64) -> bool {

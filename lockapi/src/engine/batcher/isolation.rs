@@ -176,7 +176,7 @@ mod tests {
         let ticket = Ticket { id, token: 1 };
         let ack = Ack {
             ticket,
-            archive: false,
+            keep: crate::queue::DELETED,
         };
         let told = told.clone();
         let reply = Reply::new(move |answer: crate::Result<bool>, _: Repeated| {

@@ -14,7 +14,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::hold::Hold;
 use crate::lease::micros;
 use crate::queue::{
-    Ack, Claim, Claimed, Delivery, Exchange, Outcome, Queue, Settle, Settled, Ticket, Turn,
+    Ack, Claim, Claimed, DELETED, Delivery, Exchange, FOR_EVER, Outcome, Queue, Settle, Settled,
+    Ticket, Turn,
 };
 use crate::random;
 use crate::seam::Connector;
@@ -46,10 +47,10 @@ impl<C: Connector> Drop for Unclaimed<C> {
         for (job, _) in &self.jobs {
             let ack = Ack {
                 ticket: job.ticket,
-                archive: false,
+                keep: DELETED,
             };
             self.queues
-                .settle_later(&self.topic, ack, &Outcome::Release);
+                .settle_later(&self.topic, ack, &Outcome::Release, FOR_EVER);
         }
     }
 }
@@ -153,9 +154,8 @@ impl<C: Connector> Handle<C> {
     /// Completes deliveries, but for those whose rows somebody has locked.
     async fn complete_unlocked(&self, tickets: &[Ticket]) -> Vec<Result<bool>> {
         let kept = &self.core.queues.kept;
-        let archive = self.terms.archive;
         let calls = tickets.iter().map(async |ticket| {
-            match self.call(Settle::completion(*ticket, archive)).await? {
+            match self.call(Settle::completion(self.ack(*ticket))).await? {
                 Settled::Done | Settled::Dead => Ok(true),
                 Settled::Lost => Ok(false),
                 Settled::Locked => {
@@ -175,9 +175,9 @@ impl<C: Connector> Handle<C> {
         answers
     }
 
-    fn ack(&self, ticket: Ticket) -> Ack {
-        let archive = self.terms.archive;
-        Ack { ticket, archive }
+    pub(super) fn ack(&self, ticket: Ticket) -> Ack {
+        let keep = self.terms.keep();
+        Ack { ticket, keep }
     }
 
     /// Asks for a claim together with completions; what is claimed is kept for whoever takes it.
@@ -200,6 +200,7 @@ impl<C: Connector> Handle<C> {
             lost: self.topic.lost(),
             names: names.to_vec(),
             bytes: MAX_BYTES,
+            keep_dead: self.terms.keep_dead(),
         };
         let (sender, answer) = oneshot::channel();
         let (lease, renewed) = (claim.lease, claim.renewed);

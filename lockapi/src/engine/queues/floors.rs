@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use crate::engine::clock::Time;
-use crate::queue::{Floor, Priority, Seen};
+use crate::queue::{Floor, Part, Priority, Seen};
 
 const LANES: usize = Priority::ALL.len();
 /// How long claims start where the last one ended, while reading from the beginning costs little.
@@ -135,7 +135,7 @@ impl Floors {
     }
 
     /// What is to be looked at now, for jobs that came back.
-    pub(super) fn look(&mut self, now: Time) -> Option<(Look, Vec<(i64, i64, Floor)>)> {
+    pub(super) fn look(&mut self, now: Time) -> Option<(Look, Vec<Part>)> {
         if !self.costly || self.places == START {
             return None;
         }

@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::lease::micros;
 use crate::queue::{
     Cancel, Claim, CountJobs, DeadLetter, Discard, Exchange, Job, MAX_DELAY, Name, Outcome, Purge,
-    Pushed, Queue, ReadDead, Redrive, SetPaused, Settled, Statistics, SweepQueue, Terms, Ticket,
+    Pushed, Queue, ReadDead, Redrive, SetPaused, Settled, Statistics, SweepQueues, Terms, Ticket,
     check_lease, in_transaction,
 };
 use crate::seam::Connector;
@@ -109,9 +109,9 @@ impl<C: Connector> Handle<C> {
     }
 
     pub(super) fn sweep_later(&self) {
-        self.core.sweeps.later(self.number, || SweepQueue {
-            name: self.name.clone(),
-            keep: micros(self.terms.keep),
+        // One for all queues of the namespace.
+        self.core.sweeps.later(0, || SweepQueues {
+            namespace: self.name.namespace.clone(),
             most: PART,
         });
     }
@@ -147,9 +147,7 @@ impl<C: Connector> Queue for Named<C> {
     async fn push_all(&self, jobs: Vec<Job>) -> Result<Vec<Pushed>> {
         let handle = &self.0;
         in_transaction::check(self, &jobs).map_err(handle.failed("push"))?;
-        let pushed = handle.push_all(&jobs).await?;
-        handle.topic.bump();
-        Ok(pushed)
+        handle.push_all(&jobs).await
     }
 
     async fn exchange(&self, acks: Vec<Ticket>, claim: Option<&Claim>) -> Result<Exchange> {
@@ -194,7 +192,8 @@ impl<C: Connector> Queue for Named<C> {
         let mut cancelled = Vec::new();
         loop {
             let name = handle.name.clone();
-            let part = handle.call(Cancel { name, ids }).await?;
+            let keep = micros(handle.terms.keep);
+            let part = handle.call(Cancel { name, ids, keep }).await?;
             cancelled.extend(part.cancelled);
             if part.locked.is_empty() {
                 cancelled.sort_unstable();

@@ -9,7 +9,7 @@ use crate::engine::clock::Time;
 use crate::engine::keeper::Keeper;
 use crate::error::Result;
 use crate::hold::Hold;
-use crate::queue::{Outcome, Settle, Settled, Ticket};
+use crate::queue::{FOR_EVER, Outcome, Settle, Settled, Ticket};
 use crate::seam::Connector;
 use crate::telemetry::{self, Kind, Renewal};
 
@@ -252,7 +252,7 @@ impl<C: Connector> Kept<C> {
         }
         for (ticket, lease) in extensions {
             let this = self.this.clone();
-            if let Some(extend) = Settle::new(ticket, &Outcome::Extend(lease)) {
+            if let Some(extend) = Settle::new(ticket, &Outcome::Extend(lease), FOR_EVER) {
                 self.batcher.submit(extend, move |outcome| {
                     if let Some(kept) = this.upgrade() {
                         kept.answered(ticket, now, lease, &outcome);

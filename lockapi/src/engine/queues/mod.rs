@@ -27,7 +27,7 @@ use super::leases::answer_limit;
 use super::sweeps::Sweeping;
 use crate::queue::{
     Ack, Cancel, CountJobs, Discard, LookBack, Purge, Push, PushKeyed, ReadDead, Redrive,
-    SetPaused, Settle, SweepQueue, Turn,
+    SetPaused, Settle, SweepQueues, Turn,
 };
 use crate::seam::Connector;
 
@@ -65,7 +65,7 @@ queued! {
     Redrive "redrive" false |_one| ALONE;
     Discard "discard" false |_one| ALONE;
     Purge "purge" false |_one| ALONE;
-    SweepQueue "sweep" true |_one| ALONE;
+    SweepQueues "sweep" true |_one| ALONE;
 }
 
 impl Queued for Turn {
@@ -104,7 +104,7 @@ impl Queued for Settle {
     }
 }
 
-impl Sweeping for SweepQueue {
+impl Sweeping for SweepQueues {
     const EVERY: Duration = Duration::from_mins(5);
     // A busy queue archives thousands of jobs a second.
     const PAUSE: Duration = Duration::from_millis(50);

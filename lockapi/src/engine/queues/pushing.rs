@@ -14,24 +14,25 @@ use crate::seam::{Connection, Connector};
 const BULK: usize = 256;
 
 impl<C: Connector> Handle<C> {
-    /// The topic to tell listeners of with a push, unless they have just been told; then they are
-    /// told a moment later.
-    fn ring(&self) -> Option<i64> {
+    /// Tells listeners, in a statement of its own: a transaction that notifies keeps all others of the
+    /// cluster that do so waiting until its commit is on disk. Who was told a moment ago is told a
+    /// moment later.
+    fn tell(&self) {
         let queues = &self.core.queues;
+        let number = self.number;
         match self.topic.ring(queues.keeper.now()) {
-            Ok(()) => Some(self.number),
-            Err(None) => None,
+            // Who is not told looks by itself after a while.
+            Ok(()) => queues.batcher.submit(Notify(number), drop),
+            Err(None) => {}
             Err(Some(at)) => {
-                let (topic, number) = (Arc::downgrade(&self.topic), self.number);
+                let topic = Arc::downgrade(&self.topic);
                 let queues = Arc::downgrade(queues);
                 self.core.queues.keeper.run_at(at, move || {
                     if let (Some(topic), Some(queues)) = (topic.upgrade(), queues.upgrade()) {
                         topic.rung(queues.keeper.now());
-                        // Who is not told looks by itself after a while.
                         queues.batcher.submit(Notify(number), drop);
                     }
                 });
-                None
             }
         }
     }
@@ -41,7 +42,7 @@ impl<C: Connector> Handle<C> {
             namespace: self.name.namespace.clone(),
             queue: self.name.queue.clone(),
             jobs: jobs.iter().map(Job::row).collect(),
-            topic: self.ring(),
+            topic: None,
         };
         if push.weight() > BULK {
             return self.call_in_bulk(push).await;
@@ -51,15 +52,23 @@ impl<C: Connector> Handle<C> {
 
     /// Pushes all jobs or none.
     pub(super) async fn push_all(&self, jobs: &[Job]) -> Result<Vec<Pushed>> {
+        let pushed = self.push_untold(jobs).await?;
+        if !jobs.is_empty() {
+            self.topic.bump();
+            self.tell();
+        }
+        Ok(pushed)
+    }
+
+    async fn push_untold(&self, jobs: &[Job]) -> Result<Vec<Pushed>> {
         match jobs {
             [] => Ok(Vec::new()),
             [job] if job.is_keyed() => {
-                let push = self.keyed(job, self.ring());
-                Ok(vec![self.push_keyed(push, job.is_idempotent()).await?])
+                let push = self.push_keyed(self.keyed(job), job.is_idempotent());
+                Ok(vec![push.await?])
             }
             jobs if jobs.iter().any(Job::is_keyed) => {
-                let topic = self.ring();
-                let push = jobs.iter().map(|job| self.keyed(job, topic)).collect();
+                let push = jobs.iter().map(|job| self.keyed(job)).collect();
                 let repeat = jobs.iter().all(Job::is_idempotent);
                 self.push_together(PushTogether(push), repeat).await
             }
@@ -71,13 +80,13 @@ impl<C: Connector> Handle<C> {
         }
     }
 
-    fn keyed(&self, job: &Job, topic: Option<i64>) -> PushKeyed {
+    fn keyed(&self, job: &Job) -> PushKeyed {
         PushKeyed {
             namespace: self.name.namespace.clone(),
             queue: self.name.queue.clone(),
             job: job.row(),
             keys: job.keys(),
-            topic,
+            topic: None,
         }
     }
 

@@ -12,7 +12,7 @@ use crate::seam::Connector;
 impl<C: Connector> Handle<C> {
     pub(super) async fn settle(&self, ticket: Ticket, outcome: &Outcome) -> Result<Settled> {
         let queues = &self.core.queues;
-        let Some(settle) = Settle::new(ticket, outcome) else {
+        let Some(settle) = Settle::new(ticket, outcome, self.terms.keep_dead()) else {
             let acked = self.complete_all(vec![ticket]).await.pop().transpose()?;
             return Ok(if acked == Some(true) {
                 Settled::Done
@@ -57,17 +57,23 @@ impl<C: Connector> Handle<C> {
     }
 
     pub(super) fn settle_later(&self, ticket: Ticket, outcome: &Outcome) {
-        let archive = self.terms.archive;
-        let ack = Ack { ticket, archive };
-        self.core.queues.settle_later(&self.topic, ack, outcome);
+        let queues = &self.core.queues;
+        let keep_dead = self.terms.keep_dead();
+        queues.settle_later(&self.topic, self.ack(ticket), outcome, keep_dead);
     }
 }
 
 impl<C: Connector> Queues<C> {
     /// Settles in the background; where that fails the lease ends by itself.
-    pub(super) fn settle_later(self: &Arc<Self>, topic: &Arc<Topic>, ack: Ack, outcome: &Outcome) {
+    pub(super) fn settle_later(
+        self: &Arc<Self>,
+        topic: &Arc<Topic>,
+        ack: Ack,
+        outcome: &Outcome,
+        keep_dead: i64,
+    ) {
         self.kept.forget(ack.ticket);
-        match Settle::new(ack.ticket, outcome) {
+        match Settle::new(ack.ticket, outcome, keep_dead) {
             Some(settle) => self.settle_until_free(Arc::clone(topic), settle, TRIES),
             None => self.batcher.submit(ack, drop),
         }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::{DAY, Jobs, Live, Running, Status};
 use crate::queue::operations::{
     Cancel, CountJobs, Counted, DeadRow, Discard, Name, Purge, ReadDead, Redrive, Redriven,
-    SweepQueue,
+    SweepQueues,
 };
 use crate::seam::{Row, Rows, Value};
 
@@ -20,7 +20,7 @@ impl Jobs {
                 .is_some_and(|live| live.queue == want.name)
         });
         for id in &ids {
-            self.end(*id, Status::Cancelled, now, "");
+            self.end(*id, Status::Cancelled, now, "", want.keep);
         }
         ids
     }
@@ -75,6 +75,7 @@ impl Jobs {
             let mut live = ended.job;
             live.run_at = now;
             live.attempt = 0;
+            live.expires_at = None;
             live.running = None;
             self.insert(id, live);
             redriven += 1;
@@ -96,15 +97,15 @@ impl Jobs {
             .sum()
     }
 
-    pub(crate) fn sweep(&mut self, now: i64, want: &SweepQueue) -> i64 {
+    pub(crate) fn sweep(&mut self, now: i64, want: &SweepQueues) -> i64 {
         let most = usize::try_from(want.most).unwrap_or(0);
         let old = self.ended.iter().filter(|(_, ended)| {
-            ended.job.queue == want.name
-                && ended.status != Status::Failed
-                && ended.job.task.is_empty()
-                && ended.at < now - want.keep
+            ended.job.queue.namespace == want.namespace
+                && ended.expires_at.is_some_and(|at| at < now)
         });
-        let old: Vec<i64> = old.map(|(id, _)| *id).take(most).collect();
+        let mut old: Vec<_> = old.map(|(id, ended)| (ended.expires_at, *id)).collect();
+        old.sort_unstable();
+        let old: Vec<i64> = old.into_iter().map(|(_, id)| id).take(most).collect();
         for id in &old {
             self.ended.remove(id);
         }
@@ -173,6 +174,7 @@ impl Jobs {
                     worker: ended.job.worker.clone(),
                     created_at: ended.job.created_at,
                     failed_at: ended.at,
+                    errors: ended.job.errors.clone(),
                 })
             })
             .collect()

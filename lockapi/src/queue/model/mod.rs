@@ -5,7 +5,7 @@ mod manage;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::operations::{
-    Ack, Claimed, Floor, LookBack, Name, NewJob, PushKeyed, Settle, Take, Turn,
+    Ack, Claimed, FailedAttempt, Floor, LookBack, Name, NewJob, Part, PushKeyed, Settle, Take, Turn,
 };
 use super::{How, Pushed, Settled, Ticket, Unique};
 
@@ -38,6 +38,9 @@ pub(super) struct Live {
     pub(super) error: String,
     /// The recurring task that it is a run of; empty is none.
     pub(super) task: String,
+    /// From when on it is not delivered any more.
+    pub(super) expires_at: Option<i64>,
+    pub(super) errors: Vec<FailedAttempt>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -59,6 +62,8 @@ pub(super) struct Ended {
     pub(super) status: Status,
     pub(super) at: i64,
     pub(super) job: Live,
+    /// When it is deleted.
+    pub(super) expires_at: Option<i64>,
 }
 
 impl Live {
@@ -83,10 +88,31 @@ impl Live {
         i64::try_from(self.job.payload.len()).unwrap_or(i64::MAX)
     }
 
+    fn is_expired(&self, now: i64) -> bool {
+        self.expires_at.is_some_and(|at| at <= now)
+    }
+
+    /// Remembers why its attempt failed, with the last ten.
+    pub(super) fn fail(&mut self, now: i64, error: &str) {
+        if self.errors.len() >= 10 {
+            self.errors.remove(0);
+        }
+        self.errors.push(FailedAttempt {
+            attempt: self.attempt,
+            at: now,
+            worker: (!self.worker.is_empty()).then(|| self.worker.clone()),
+            error: error.chars().take(1000).collect(),
+        });
+    }
+
     fn has(&self, ticket: Ticket) -> bool {
         self.running
             .is_some_and(|running| running.token == ticket.token)
     }
+}
+
+fn expiry(due: i64, job: &NewJob) -> Option<i64> {
+    (job.ttl > 0).then(|| due.saturating_add(job.ttl))
 }
 
 fn time_of(now: i64, job: &NewJob) -> i64 {
@@ -122,6 +148,8 @@ impl Jobs {
                 worker: String::new(),
                 error: String::new(),
                 task: String::new(),
+                expires_at: expiry(time_of(now, job), job),
+                errors: Vec::new(),
             },
         );
         id
@@ -144,15 +172,19 @@ impl Jobs {
         Some(live)
     }
 
-    pub(super) fn end(&mut self, id: i64, status: Status, now: i64, error: &str) {
+    /// Puts a job into the archive, for so long.
+    pub(super) fn end(&mut self, id: i64, status: Status, now: i64, error: &str, keep: i64) {
         if let Some(mut job) = self.remove(id) {
             if !error.is_empty() {
                 error.clone_into(&mut job.error);
+                job.fail(now, error);
             }
+            let kept = keep >= 0 && job.task.is_empty();
             let ended = Ended {
                 status,
                 at: now,
                 job,
+                expires_at: kept.then(|| now.saturating_add(keep)),
             };
             self.ended.insert(id, ended);
         }
@@ -205,6 +237,8 @@ impl Jobs {
                     live.job = want.job.clone();
                     live.attempt = 0;
                     live.error.clear();
+                    live.errors.clear();
+                    live.expires_at = expiry(live.run_at, &live.job);
                 } else {
                     live.job.name.clone_from(&want.job.name);
                     live.job.payload.clone_from(&want.job.payload);
@@ -279,10 +313,18 @@ impl Jobs {
                 continue;
             };
             let again = live.is_of(&want.lost);
-            if live.attempt >= live.job.max_attempts && !again {
-                let error = "the lease of the last attempt ended without an answer";
-                self.end(*id, Status::Failed, now, error);
+            let used_up = live.attempt >= live.job.max_attempts;
+            if live.is_expired(now) || (used_up && !again) {
+                let error = if used_up {
+                    "the lease of the last attempt ended without an answer"
+                } else {
+                    "it was not delivered in time"
+                };
+                self.end(*id, Status::Failed, now, error, want.keep_dead);
                 continue;
+            }
+            if live.running.is_some() && !again {
+                live.fail(now, "its lease ended without an answer");
             }
             self.tokens += 1;
             live.attempt += i64::from(!again);
@@ -314,7 +356,7 @@ impl Jobs {
         let Some(due) = self.due.get(&want.name) else {
             return Vec::new();
         };
-        let first = |(priority, from, to): &(i64, i64, Floor)| {
+        let first = |(priority, from, to): &Part| {
             let from = (*priority, *from, i64::MAX);
             let to = (*priority, to.0, to.1);
             let mut places = due.iter().filter(|place| from < **place && **place <= to);
@@ -335,7 +377,10 @@ impl Jobs {
         };
         let most = usize::try_from(want.most).unwrap_or(0);
         let lanes: Vec<_> = want.lanes.iter().map(|lane| (*lane, (0, 0))).collect();
-        let free = |id: &i64| self.live.get(id).is_some_and(|live| !live.is_held(now));
+        let free = |id: &i64| {
+            let live = self.live.get(id);
+            live.is_some_and(|live| !live.is_held(now) && !live.is_expired(now))
+        };
         let in_turn = self.in_turn(now, &queue, &lanes);
         let picked: Vec<i64> = in_turn.filter(free).take(most).collect();
         let mut taken = Vec::new();
@@ -357,8 +402,8 @@ impl Jobs {
             live.running = None;
             live.started_at = Some(now);
             live.worker.clone_from(&want.worker);
-            if want.archive || !live.task.is_empty() {
-                self.end(id, Status::Completed, now, "");
+            if want.keep >= 0 || !live.task.is_empty() {
+                self.end(id, Status::Completed, now, "", want.keep);
             } else {
                 self.remove(id);
             }
@@ -385,8 +430,8 @@ impl Jobs {
         for ack in acks {
             let id = ack.ticket.id;
             if let Some(live) = self.live.get(&id).filter(|live| live.has(ack.ticket)) {
-                if ack.archive || !live.task.is_empty() {
-                    self.end(id, Status::Completed, now, "");
+                if ack.keep >= 0 || !live.task.is_empty() {
+                    self.end(id, Status::Completed, now, "", ack.keep);
                 } else {
                     self.remove(id);
                 }
@@ -403,14 +448,13 @@ impl Jobs {
             return Settled::Lost;
         };
         if want.kind == 6 {
-            let archive = want.time != 0;
-            let ticket = want.ticket;
-            self.ack(now, &[Ack { ticket, archive }]);
+            let (ticket, keep) = (want.ticket, want.keep);
+            self.ack(now, &[Ack { ticket, keep }]);
             return Settled::Done;
         }
         let last = live.attempt >= live.job.max_attempts;
         if want.kind == 1 || (matches!(want.kind, 0 | 4) && last) {
-            self.end(id, Status::Failed, now, &want.error);
+            self.end(id, Status::Failed, now, &want.error, want.keep);
             return Settled::Dead;
         }
         if let Some(mut live) = self.remove(id) {
@@ -429,6 +473,7 @@ impl Jobs {
             }
             if !want.error.is_empty() {
                 live.error.clone_from(&want.error);
+                live.fail(now, &want.error);
             }
             self.insert(id, live);
         }

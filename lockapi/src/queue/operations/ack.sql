@@ -17,15 +17,22 @@ WITH done AS (
     RETURNING j.*
 ), kept AS (
     INSERT INTO lockapi.job_archive (id, token, status, run_at, created_at, started_at, attempt, max_attempts,
-                                     priority, worker, error, namespace, queue, unique_key, name, payload, task)
+                                     priority, worker, error, namespace, queue, unique_key, name, payload, task,
+                                     errors, expires_at)
     SELECT d.id, d.token, 'completed', d.run_at, d.created_at, d.started_at, d.attempt, d.max_attempts,
-           d.priority, d.worker, d.error, d.namespace, d.queue, d.unique_key, d.name, d.payload, d.task
+           d.priority, d.worker, d.error, d.namespace, d.queue, d.unique_key, d.name, d.payload, d.task, d.errors,
+           CASE WHEN d.task IS NULL
+                THEN pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+)
+                         ((SELECT pg_catalog.max(w.keep)
+                             FROM ROWS FROM (pg_catalog.unnest($1::pg_catalog.int8[]), pg_catalog.unnest($3::pg_catalog.int8[]))
+                               AS w (id, keep)
+                            WHERE w.id OPERATOR(pg_catalog.=) d.id) OPERATOR(pg_catalog.*) interval '1 microsecond') END
       FROM done AS d
      WHERE d.task IS NOT NULL
         OR d.id OPERATOR(pg_catalog.=) ANY (
                SELECT w.id
-                 FROM ROWS FROM (pg_catalog.unnest($1::pg_catalog.int8[]), pg_catalog.unnest($3::pg_catalog.bool[]))
-                   AS w (id, archive)
-                WHERE w.archive)
+                 FROM ROWS FROM (pg_catalog.unnest($1::pg_catalog.int8[]), pg_catalog.unnest($3::pg_catalog.int8[]))
+                   AS w (id, keep)
+                WHERE w.keep OPERATOR(pg_catalog.>=) 0)
 )
 SELECT pg_catalog.array_agg(d.id) OPERATOR(pg_catalog.||) pg_catalog.array_agg(d.token) AS completed FROM done AS d

@@ -6,6 +6,9 @@ use crate::error::Failure;
 use crate::memory::World;
 use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
 
+/// A part of the index of due jobs: the number of a priority, after which time and up to which place.
+pub type Part = (i64, i64, Floor);
+
 /// Looks for jobs that can be claimed; a batch of one.
 #[derive(Clone, Debug)]
 pub struct LookBack {
@@ -13,8 +16,8 @@ pub struct LookBack {
     pub name: Name,
     /// The names of the jobs; none are all.
     pub names: Vec<String>,
-    /// For the number of each priority, after which time and up to which place.
-    pub lanes: Vec<(i64, i64, Floor)>,
+    /// Where, a part for each priority.
+    pub lanes: Vec<Part>,
 }
 
 /// The answer to a [`LookBack`].
@@ -48,9 +51,7 @@ impl Operation for LookBack {
         let Some(one) = batch.first() else {
             return Vec::new();
         };
-        let ints = |field: fn(&(i64, i64, Floor)) -> i64| {
-            Value::Ints(one.lanes.iter().map(field).collect())
-        };
+        let ints = |field: fn(&Part) -> i64| Value::Ints(one.lanes.iter().map(field).collect());
         let mut params = one.name.params().to_vec();
         params.extend([
             ints(|lane| lane.0),

@@ -1,5 +1,7 @@
 //! What people and programs do to a queue as a whole; batches of one.
 
+use serde_json::json;
+
 use crate::error::Failure;
 use crate::memory::World;
 use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
@@ -29,6 +31,8 @@ pub struct Cancel {
     pub name: Name,
     /// The numbers of the jobs.
     pub ids: Vec<i64>,
+    /// For how long they are kept in the archive, in microseconds.
+    pub keep: i64,
 }
 
 /// The answer to a [`Cancel`].
@@ -134,6 +138,21 @@ pub struct DeadRow {
     pub created_at: i64,
     /// When it failed for good.
     pub failed_at: i64,
+    /// What became of its last attempts.
+    pub errors: Vec<FailedAttempt>,
+}
+
+/// An attempt that failed, as the table has it; the time in microseconds since 1970.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailedAttempt {
+    /// Which attempt it was.
+    pub attempt: i64,
+    /// When it failed.
+    pub at: i64,
+    /// Who had the job.
+    pub worker: Option<String>,
+    /// Why it failed, at most 1,000 characters.
+    pub error: String,
 }
 
 /// Without the payload.
@@ -147,13 +166,11 @@ impl std::fmt::Debug for DeadRow {
     }
 }
 
-/// Deletes what has been in the archive for long.
+/// Deletes what has been in the archive of a namespace for long enough.
 #[derive(Clone, Debug)]
-pub struct SweepQueue {
-    /// The queue.
-    pub name: Name,
-    /// For how long things are kept, in microseconds.
-    pub keep: i64,
+pub struct SweepQueues {
+    /// Namespace of the backend.
+    pub namespace: String,
     /// How many at most.
     pub most: i64,
 }
@@ -207,9 +224,30 @@ counting! { Discard, "queue.discard", "discard.sql", [Ints, Int], [Type::Int],
     |world, one| world.jobs.discard(one)
 }
 
-counting! { SweepQueue, "queue.sweep", "sweep.sql", [Int, Int], [Type::Int],
-    |one| [Value::Int(one.keep), Value::Int(one.most)],
-    |world, one| world.jobs.sweep(world.now, one)
+impl Operation for SweepQueues {
+    /// How many were deleted.
+    type Output = i64;
+
+    const STATEMENT: Statement = Statement {
+        name: "queue.sweep",
+        sql: include_str!("sweep.sql"),
+        params: &[Type::Text, Type::Int],
+        columns: &[Type::Int],
+    };
+
+    fn params(batch: &[Self]) -> Vec<Value> {
+        let of = |one: &Self| vec![Value::Text(one.namespace.clone()), Value::Int(one.most)];
+        batch.first().map(of).unwrap_or_default()
+    }
+
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<i64>, Failure> {
+        rows.into_iter().map(|mut row| row.int(0)).collect()
+    }
+
+    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
+        let deleted = world.jobs.sweep(world.now, batch.first()?);
+        Some(vec![Row(vec![Value::Int(deleted)])])
+    }
 }
 
 impl Operation for Cancel {
@@ -218,7 +256,7 @@ impl Operation for Cancel {
     const STATEMENT: Statement = Statement {
         name: "queue.cancel",
         sql: include_str!("cancel.sql"),
-        params: &[Type::Text, Type::Text, Type::Ints],
+        params: &[Type::Text, Type::Text, Type::Ints, Type::Int],
         columns: &[Type::Ints, Type::Ints],
     };
 
@@ -227,7 +265,7 @@ impl Operation for Cancel {
             return Vec::new();
         };
         let mut params = one.name.params().to_vec();
-        params.push(Value::Ints(one.ids.clone()));
+        params.extend([Value::Ints(one.ids.clone()), Value::Int(one.keep)]);
         params
     }
 
@@ -358,6 +396,7 @@ impl Operation for ReadDead {
             Type::Text,
             Type::Int,
             Type::Int,
+            Type::Text,
         ],
     };
 
@@ -381,6 +420,7 @@ impl Operation for ReadDead {
                 worker: row.maybe_text(5)?.unwrap_or_default(),
                 created_at: row.int(6)?,
                 failed_at: row.int(7)?,
+                errors: errors(row.maybe_text(8)?)?,
             })
         };
         let read: Result<_, Failure> = rows.into_iter().map(read).collect();
@@ -398,9 +438,34 @@ impl Operation for ReadDead {
                 Value::Text(row.worker),
                 Value::Int(row.created_at),
                 Value::Int(row.failed_at),
+                Value::Text(written(&row.errors)),
             ])
         };
         let dead = world.jobs.dead_letters(batch.first()?);
         Some(dead.into_iter().map(row).collect())
     }
+}
+
+/// The attempts of a job, as its row has them.
+fn errors(text: Option<String>) -> Result<Vec<FailedAttempt>, Failure> {
+    let text = text.unwrap_or_else(|| "[]".to_owned());
+    let attempts: Option<Vec<_>> = serde_json::from_str(&text)
+        .ok()
+        .and_then(|rows: Vec<serde_json::Value>| rows.iter().map(attempt).collect());
+    attempts.ok_or_else(|| Failure::corrupt("the attempts of a job are not what they should be"))
+}
+
+fn attempt(row: &serde_json::Value) -> Option<FailedAttempt> {
+    Some(FailedAttempt {
+        attempt: row.get("attempt")?.as_i64()?,
+        at: row.get("at")?.as_i64()?,
+        worker: row.get("worker")?.as_str().map(str::to_owned),
+        error: row.get("error")?.as_str()?.to_owned(),
+    })
+}
+
+fn written(attempts: &[FailedAttempt]) -> String {
+    let row = |it: &FailedAttempt| json!({ "attempt": it.attempt, "at": it.at, "worker": it.worker, "error": it.error });
+    let rows: serde_json::Value = attempts.iter().map(row).collect();
+    rows.to_string()
 }

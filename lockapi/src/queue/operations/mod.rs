@@ -8,12 +8,13 @@ mod settle;
 mod take;
 mod turn;
 
-pub use look_back::{LookBack, Seen};
+pub use look_back::{LookBack, Part, Seen};
 pub use manage::{
-    Cancel, CountJobs, Counted, DeadRow, Discard, Name, Purge, ReadDead, SetPaused, SweepQueue,
+    Cancel, Cancelled, CountJobs, Counted, DeadRow, Discard, FailedAttempt, Name, Purge, ReadDead,
+    SetPaused, SweepQueues,
 };
 pub use push::{Keys, NewJob, Push, PushKeyed, PushTogether};
 pub use redrive::{Redrive, Redriven};
-pub use settle::{Ack, Settle};
+pub use settle::{Ack, DELETED, FOR_EVER, Settle};
 pub use take::Take;
 pub use turn::{Claimed, Floor, Turn, Turned};

@@ -23,6 +23,8 @@ pub struct NewJob {
     pub delay: i64,
     /// How often it is delivered at most.
     pub max_attempts: i64,
+    /// For how long from then on it may be delivered; 0 is for ever.
+    pub ttl: i64,
 }
 
 /// Without the payload.
@@ -92,6 +94,7 @@ impl Operation for Push {
             Type::Ints,
             Type::Ints,
             Type::Ints,
+            Type::Ints,
         ],
         columns: &[Type::Ints, Type::Int],
     };
@@ -117,6 +120,7 @@ impl Operation for Push {
             ints(|job| job.delay),
             ints(|job| job.max_attempts),
             topics(batch.iter().map(|one| one.topic)),
+            ints(|job| job.ttl),
         ]
     }
 
@@ -175,6 +179,7 @@ impl Operation for PushKeyed {
             Type::Ints,
             Type::Texts,
             Type::Ints,
+            Type::Ints,
         ],
         columns: &[Type::Int, Type::Int, Type::Int, Type::Int],
     };
@@ -194,6 +199,7 @@ impl Operation for PushKeyed {
             ints(|one| one.keys.unique.number()),
             texts(batch, |one| &one.keys.idempotency_key),
             topics(batch.iter().map(|one| one.topic)),
+            ints(|one| one.job.ttl),
         ]
     }
 

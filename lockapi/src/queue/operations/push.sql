@@ -4,18 +4,22 @@
 -- of the topics in $9 when it commits.
 -- Index: none is read. Race: none.
 WITH pushed AS (
-    INSERT INTO lockapi.job (run_at, created_at, max_attempts, priority, namespace, queue, name, payload)
-    SELECT greatest(timestamp with time zone 'epoch'
-                        OPERATOR(pg_catalog.+) (w.at OPERATOR(pg_catalog.*) interval '1 microsecond'),
-                    pg_catalog.statement_timestamp())
-               OPERATOR(pg_catalog.+) (w.delay OPERATOR(pg_catalog.*) interval '1 microsecond'),
-           pg_catalog.statement_timestamp(), w.max_attempts, w.priority, w.namespace, w.queue, w.name,
-           w.payload::pg_catalog.json
+    INSERT INTO lockapi.job (run_at, created_at, max_attempts, priority, namespace, queue, name, payload, expires_at)
+    SELECT d.due, pg_catalog.statement_timestamp(), w.max_attempts, w.priority, w.namespace, w.queue, w.name,
+           w.payload::pg_catalog.json,
+           CASE WHEN w.ttl OPERATOR(pg_catalog.>) 0
+                THEN d.due OPERATOR(pg_catalog.+) (w.ttl OPERATOR(pg_catalog.*) interval '1 microsecond') END
       FROM ROWS FROM (pg_catalog.unnest($1::pg_catalog.text[]), pg_catalog.unnest($2::pg_catalog.text[]),
                       pg_catalog.unnest($3::pg_catalog.text[]), pg_catalog.unnest($4::pg_catalog.text[]),
                       pg_catalog.unnest($5::pg_catalog.int8[]), pg_catalog.unnest($6::pg_catalog.int8[]),
-                      pg_catalog.unnest($7::pg_catalog.int8[]), pg_catalog.unnest($8::pg_catalog.int8[]))
-        AS w (namespace, queue, name, payload, priority, at, delay, max_attempts)
+                      pg_catalog.unnest($7::pg_catalog.int8[]), pg_catalog.unnest($8::pg_catalog.int8[]),
+                      pg_catalog.unnest($10::pg_catalog.int8[]))
+        AS w (namespace, queue, name, payload, priority, at, delay, max_attempts, ttl)
+     CROSS JOIN LATERAL (
+           SELECT greatest(timestamp with time zone 'epoch'
+                               OPERATOR(pg_catalog.+) (w.at OPERATOR(pg_catalog.*) interval '1 microsecond'),
+                           pg_catalog.statement_timestamp())
+                      OPERATOR(pg_catalog.+) (w.delay OPERATOR(pg_catalog.*) interval '1 microsecond') AS due) AS d
     RETURNING id
 )
 SELECT pg_catalog.array_agg(p.id) AS ids,

@@ -10,6 +10,10 @@
 -- is being claimed or settled is locked: it is skipped, and asked for again.
 WITH want AS MATERIALIZED (
     SELECT w.*,
+           greatest(timestamp with time zone 'epoch'
+                        OPERATOR(pg_catalog.+) (w.at OPERATOR(pg_catalog.*) interval '1 microsecond'),
+                    pg_catalog.statement_timestamp())
+               OPERATOR(pg_catalog.+) (w.delay OPERATOR(pg_catalog.*) interval '1 microsecond') AS due,
            pg_catalog.row_number() OVER (PARTITION BY w.namespace, w.queue, w.idempotency_key ORDER BY w.n) AS nth_push,
            pg_catalog.row_number() OVER (PARTITION BY w.namespace, w.queue, w.unique_key ORDER BY w.n) AS nth_unique
       FROM ROWS FROM (pg_catalog.unnest($1::pg_catalog.text[]), pg_catalog.unnest($2::pg_catalog.text[]),
@@ -17,9 +21,9 @@ WITH want AS MATERIALIZED (
                       pg_catalog.unnest($5::pg_catalog.int8[]), pg_catalog.unnest($6::pg_catalog.int8[]),
                       pg_catalog.unnest($7::pg_catalog.int8[]), pg_catalog.unnest($8::pg_catalog.int8[]),
                       pg_catalog.unnest($9::pg_catalog.text[]), pg_catalog.unnest($10::pg_catalog.int8[]),
-                      pg_catalog.unnest($11::pg_catalog.text[]))
+                      pg_catalog.unnest($11::pg_catalog.text[]), pg_catalog.unnest($13::pg_catalog.int8[]))
            WITH ORDINALITY
-        AS w (namespace, queue, name, payload, priority, at, delay, max_attempts, unique_key, mode, idempotency_key, n)
+        AS w (namespace, queue, name, payload, priority, at, delay, max_attempts, unique_key, mode, idempotency_key, ttl, n)
 ), told AS MATERIALIZED (
     SELECT w.n, o.job
       FROM want AS w
@@ -56,17 +60,18 @@ WITH want AS MATERIALIZED (
        FOR UPDATE OF j SKIP LOCKED
 ), changed AS (
     UPDATE lockapi.job AS j
-       SET (name, payload, priority, max_attempts, attempt, error, run_at) = (
+       SET (name, payload, priority, max_attempts, attempt, error, errors, expires_at, run_at) = (
                SELECT t.name, t.payload::pg_catalog.json,
                       CASE WHEN t.mode OPERATOR(pg_catalog.=) 1 THEN t.priority ELSE j.priority END,
                       CASE WHEN t.mode OPERATOR(pg_catalog.=) 1 THEN t.max_attempts ELSE j.max_attempts END,
                       CASE WHEN t.mode OPERATOR(pg_catalog.=) 1 THEN 0 ELSE j.attempt END,
                       CASE WHEN t.mode OPERATOR(pg_catalog.=) 1 THEN NULL ELSE j.error END,
+                      CASE WHEN t.mode OPERATOR(pg_catalog.=) 1 THEN NULL ELSE j.errors END,
+                      CASE WHEN t.mode OPERATOR(pg_catalog.<>) 1 THEN j.expires_at
+                           WHEN t.ttl OPERATOR(pg_catalog.>) 0
+                           THEN t.due OPERATOR(pg_catalog.+) (t.ttl OPERATOR(pg_catalog.*) interval '1 microsecond') END,
                       CASE WHEN t.mode OPERATOR(pg_catalog.=) 1
-                           THEN greatest(timestamp with time zone 'epoch'
-                                             OPERATOR(pg_catalog.+) (t.at OPERATOR(pg_catalog.*) interval '1 microsecond'),
-                                         pg_catalog.statement_timestamp())
-                                    OPERATOR(pg_catalog.+) (t.delay OPERATOR(pg_catalog.*) interval '1 microsecond')
+                           THEN t.due
                            ELSE j.run_at END
                  FROM there AS o
                  JOIN turn AS t ON t.n OPERATOR(pg_catalog.=) o.n
@@ -93,15 +98,14 @@ WITH want AS MATERIALIZED (
      WHERE t.idempotency_key OPERATOR(pg_catalog.=) ''
        AND NOT EXISTS (SELECT FROM there AS o WHERE o.n OPERATOR(pg_catalog.=) t.n)
 ), pushed AS (
-    INSERT INTO lockapi.job (id, run_at, created_at, max_attempts, priority, namespace, queue, unique_key, name, payload)
+    INSERT INTO lockapi.job (id, run_at, created_at, max_attempts, priority, namespace, queue, unique_key, name, payload, expires_at)
     SELECT p.id,
-           greatest(timestamp with time zone 'epoch'
-                        OPERATOR(pg_catalog.+) (t.at OPERATOR(pg_catalog.*) interval '1 microsecond'),
-                    pg_catalog.statement_timestamp())
-               OPERATOR(pg_catalog.+) (t.delay OPERATOR(pg_catalog.*) interval '1 microsecond'),
+           t.due,
            pg_catalog.statement_timestamp(), t.max_attempts, t.priority, t.namespace, t.queue,
            CASE WHEN t.unique_key OPERATOR(pg_catalog.<>) '' THEN t.unique_key END, t.name,
-           t.payload::pg_catalog.json
+           t.payload::pg_catalog.json,
+           CASE WHEN t.ttl OPERATOR(pg_catalog.>) 0
+                THEN t.due OPERATOR(pg_catalog.+) (t.ttl OPERATOR(pg_catalog.*) interval '1 microsecond') END
       FROM place AS p
       JOIN turn AS t ON t.n OPERATOR(pg_catalog.=) p.n
      ORDER BY t.namespace, t.queue, t.unique_key, t.n

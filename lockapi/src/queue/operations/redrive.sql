@@ -67,9 +67,9 @@ WITH named AS MATERIALIZED (
     RETURNING a.*
 ), pushed AS (
     INSERT INTO lockapi.job (id, run_at, created_at, max_attempts, priority, worker, error, namespace, queue,
-                             unique_key, name, payload, task)
+                             unique_key, name, payload, task, errors)
     SELECT b.id, pg_catalog.statement_timestamp(), b.created_at, b.max_attempts, b.priority, b.worker, b.error,
-           b.namespace, b.queue, b.unique_key, b.name, b.payload, b.task
+           b.namespace, b.queue, b.unique_key, b.name, b.payload, b.task, b.errors
       FROM back AS b
     RETURNING id
 )

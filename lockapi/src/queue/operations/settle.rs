@@ -14,8 +14,8 @@ use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
 pub struct Ack {
     /// The delivery.
     pub ticket: Ticket,
-    /// Whether the job is kept in the archive.
-    pub archive: bool,
+    /// For how long the job is kept in the archive, in microseconds; [`DELETED`] is not at all.
+    pub keep: i64,
 }
 
 /// Settles one delivery in another way.
@@ -29,11 +29,18 @@ pub struct Settle {
     pub time: i64,
     /// The error that goes with it; empty is none.
     pub error: String,
+    /// For how long a dead letter is kept, in microseconds; [`FOR_EVER`] is until it is discarded.
+    pub keep: i64,
 }
+
+/// A completed job is deleted at once.
+pub const DELETED: i64 = -1;
+/// What is in the archive is deleted by hand.
+pub const FOR_EVER: i64 = -1;
 
 /// The kind of an extension.
 const EXTEND: i64 = 5;
-/// The kind of a completion; its time tells whether the job is kept in the archive.
+/// The kind of a completion.
 const COMPLETE: i64 = 6;
 
 impl Settle {
@@ -44,18 +51,19 @@ impl Settle {
 
     /// Completes a delivery, but waits for nobody who has locked its row.
     #[must_use]
-    pub fn completion(ticket: Ticket, archive: bool) -> Self {
+    pub fn completion(ack: Ack) -> Self {
         Self {
-            ticket,
+            ticket: ack.ticket,
             kind: COMPLETE,
-            time: i64::from(archive),
+            time: 0,
             error: String::new(),
+            keep: ack.keep,
         }
     }
 
-    /// `None` for [`Outcome::Ack`], which is an [`Ack`].
+    /// `None` for [`Outcome::Ack`], which is an [`Ack`]. A dead letter is kept for `keep`.
     #[must_use]
-    pub fn new(ticket: Ticket, outcome: &Outcome) -> Option<Self> {
+    pub fn new(ticket: Ticket, outcome: &Outcome, keep: i64) -> Option<Self> {
         let (kind, time, error) = match outcome {
             Outcome::Ack => return None,
             Outcome::Nack { error, after } => (0, micros(*after), short(error)),
@@ -73,6 +81,7 @@ impl Settle {
             kind,
             time,
             error,
+            keep,
         })
     }
 }
@@ -100,7 +109,7 @@ impl Operation for Ack {
     const STATEMENT: Statement = Statement {
         name: "queue.ack",
         sql: include_str!("ack.sql"),
-        params: &[Type::Ints, Type::Ints, Type::Bools],
+        params: &[Type::Ints, Type::Ints, Type::Ints],
         columns: &[Type::Ints],
     };
 
@@ -127,7 +136,7 @@ pub(super) fn acks(batch: &[Ack]) -> Vec<Value> {
     vec![
         ints(batch, |one| one.ticket.id),
         ints(batch, |one| one.ticket.token),
-        Value::Bools(batch.iter().map(|one| one.archive).collect()),
+        ints(batch, |one| one.keep),
     ]
 }
 
@@ -148,7 +157,14 @@ impl Operation for Settle {
     const STATEMENT: Statement = Statement {
         name: "queue.settle",
         sql: include_str!("settle.sql"),
-        params: &[Type::Ints, Type::Ints, Type::Ints, Type::Ints, Type::Texts],
+        params: &[
+            Type::Ints,
+            Type::Ints,
+            Type::Ints,
+            Type::Ints,
+            Type::Texts,
+            Type::Ints,
+        ],
         columns: &[Type::Int, Type::Int],
     };
 
@@ -159,6 +175,7 @@ impl Operation for Settle {
             ints(batch, |one| one.kind),
             ints(batch, |one| one.time),
             texts(batch, |one| &one.error),
+            ints(batch, |one| one.keep),
         ]
     }
 

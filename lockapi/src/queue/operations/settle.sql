@@ -11,8 +11,8 @@
 -- waits for nobody.
 WITH want AS MATERIALIZED (
     SELECT DISTINCT ON (w.id) w.*
-      FROM unnest($1::int8[], $2::int8[], $3::int8[], $4::int8[], $5::text[])
-           WITH ORDINALITY AS w (id, token, kind, time, error, n)
+      FROM unnest($1::int8[], $2::int8[], $3::int8[], $4::int8[], $5::text[], $6::int8[])
+           WITH ORDINALITY AS w (id, token, kind, time, error, keep, n)
      ORDER BY w.id, w.n
 ), held AS MATERIALIZED (
     SELECT w.n, o.id, w.kind = 6 AS completed, w.kind IN (1, 6) OR (w.kind IN (0, 4) AND o.tried) AS last
@@ -30,7 +30,12 @@ WITH want AS MATERIALIZED (
            run_at = CASE WHEN w.kind IN (0, 2) THEN pg_catalog.statement_timestamp() + w.time * interval '1 microsecond'
                          ELSE j.run_at END,
            attempt = CASE WHEN w.kind IN (2, 3) THEN j.attempt - 1 ELSE j.attempt END,
-           error = coalesce(nullif(w.error, ''), j.error)
+           error = coalesce(nullif(w.error, ''), j.error),
+           errors = CASE WHEN w.error = '' THEN j.errors
+                         ELSE coalesce(CASE WHEN pg_catalog.jsonb_array_length(j.errors) >= 10 THEN j.errors - 0 ELSE j.errors END, '[]')
+                             || pg_catalog.jsonb_build_object(
+                                    'attempt', j.attempt, 'at', (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000)::int8,
+                                    'worker', j.worker, 'error', pg_catalog."left"(w.error, 1000)) END
       FROM held AS h
       JOIN want AS w ON w.n = h.n
      WHERE NOT h.last AND j.id = h.id AND j.id = ANY (ARRAY(SELECT x.id FROM held AS x))
@@ -42,13 +47,21 @@ WITH want AS MATERIALIZED (
     RETURNING j.*, h.n, h.completed
 ), dead AS (
     INSERT INTO lockapi.job_archive (id, token, status, run_at, created_at, started_at, attempt, max_attempts,
-                                     priority, worker, error, namespace, queue, unique_key, name, payload, task)
+                                     priority, worker, error, namespace, queue, unique_key, name, payload, task,
+                                     errors, expires_at)
     SELECT g.id, g.token, CASE WHEN g.completed THEN 'completed' ELSE 'failed' END, g.run_at, g.created_at,
            g.started_at, g.attempt, g.max_attempts, g.priority, g.worker, coalesce(nullif(w.error, ''), g.error),
-           g.namespace, g.queue, g.unique_key, g.name, g.payload, g.task
+           g.namespace, g.queue, g.unique_key, g.name, g.payload, g.task,
+           CASE WHEN w.error = '' THEN g.errors
+                ELSE coalesce(CASE WHEN pg_catalog.jsonb_array_length(g.errors) >= 10 THEN g.errors - 0 ELSE g.errors END, '[]')
+               || pg_catalog.jsonb_build_object(
+                      'attempt', g.attempt, 'at', (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000)::int8,
+                      'worker', g.worker, 'error', pg_catalog."left"(w.error, 1000)) END,
+           CASE WHEN g.task IS NULL AND w.keep >= 0
+                THEN pg_catalog.clock_timestamp() + w.keep * interval '1 microsecond' END
       FROM gone AS g
       JOIN want AS w ON w.n = g.n
-     WHERE NOT g.completed OR w.time = 1 OR g.task IS NOT NULL
+     WHERE NOT g.completed OR w.keep >= 0 OR g.task IS NOT NULL
 )
 SELECT w.n,
        CASE WHEN m.n IS NOT NULL OR g.completed THEN 0 WHEN g.n IS NOT NULL THEN 1 WHEN j.id IS NULL THEN 2 ELSE 3 END::int8 AS settled

@@ -1,19 +1,18 @@
--- Deletes what was completed or cancelled more than $3 microseconds ago, and idempotency keys that
--- are older than a day, at most $4 of each.
+-- Deletes jobs of the archive whose time is over, and idempotency keys that are older than a day, at
+-- most $2 of each.
 --
--- Promises: dead letters stay until somebody redrives or discards them, and runs of tasks for as long
+-- Promises: what has no such time stays until somebody deletes it, and runs of tasks for as long
 -- as the log of their scheduler. Answers how many were deleted of whichever there were more.
--- Index: job_archive_completed, which has the jobs of one queue together, and push_key_created: the
+-- Index: job_archive_expires, and push_key_created: the
 -- oldest first, so it stops at the first that is young enough. job_archive_pkey to delete; keys are
 -- never updated, so they are deleted from where they were locked.
 -- Race: two that sweep at the same time skip each other's rows.
 WITH old AS MATERIALIZED (
     SELECT a.id
       FROM lockapi.job_archive AS a
-     WHERE a.namespace = $1::text AND a.queue = $2::text AND a.status <> 'failed' AND a.task IS NULL
-       AND a.completed_at < pg_catalog.statement_timestamp() - $3::int8 * interval '1 microsecond'
-     ORDER BY a.completed_at
-     LIMIT $4::int8
+     WHERE a.namespace = $1::text AND a.expires_at < pg_catalog.statement_timestamp()
+     ORDER BY a.expires_at
+     LIMIT $2::int8
        FOR UPDATE OF a SKIP LOCKED
 ), gone AS (
     DELETE FROM lockapi.job_archive AS a
@@ -24,7 +23,7 @@ WITH old AS MATERIALIZED (
       FROM lockapi.push_key AS k
      WHERE k.created_at < pg_catalog.statement_timestamp() - interval '1 day'
      ORDER BY k.created_at
-     LIMIT $4::int8
+     LIMIT $2::int8
        FOR UPDATE OF k SKIP LOCKED
 ), forgotten AS (
     DELETE FROM lockapi.push_key AS k

@@ -19,8 +19,9 @@ pub struct Take {
     pub lanes: Vec<i64>,
     /// Who takes them.
     pub worker: String,
-    /// Whether the jobs are kept in the archive.
-    pub archive: bool,
+    /// For how long the jobs are kept in the archive, in microseconds; [`DELETED`](super::DELETED) is not at
+    /// all.
+    pub keep: i64,
 }
 
 impl Operation for Take {
@@ -35,7 +36,7 @@ impl Operation for Take {
             Type::Text,
             Type::Int,
             Type::Text,
-            Type::Bool,
+            Type::Int,
             Type::Ints,
         ],
         columns: &[
@@ -60,7 +61,7 @@ impl Operation for Take {
                     Value::Text(one.queue.clone()),
                     Value::Int(one.most),
                     Value::Text(one.worker.clone()),
-                    Value::Bool(one.archive),
+                    Value::Int(one.keep),
                     Value::Ints(one.lanes.clone()),
                 ]
             })

@@ -16,6 +16,7 @@ WITH picked AS MATERIALIZED (
               AND j.queue OPERATOR(pg_catalog.=) $2::pg_catalog.text
               AND j.priority OPERATOR(pg_catalog.=) lane.priority
               AND j.run_at OPERATOR(pg_catalog.<=) pg_catalog.statement_timestamp()
+              AND (j.expires_at IS NULL OR j.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp())
               AND (j.lease_until IS NULL OR j.lease_until OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp())
             ORDER BY j.run_at, j.id OPERATOR(pg_catalog.+) 0
             LIMIT $3::pg_catalog.int8
@@ -31,12 +32,16 @@ WITH picked AS MATERIALIZED (
     RETURNING j.*
 ), kept AS (
     INSERT INTO lockapi.job_archive (id, status, run_at, created_at, started_at, attempt, max_attempts,
-                                     priority, worker, error, namespace, queue, unique_key, name, payload, task)
+                                     priority, worker, error, namespace, queue, unique_key, name, payload, task,
+                                     errors, expires_at)
     SELECT d.id, 'completed', d.run_at, d.created_at, pg_catalog.clock_timestamp(), d.attempt OPERATOR(pg_catalog.+) 1,
            d.max_attempts, d.priority, $4::pg_catalog.text, d.error, d.namespace, d.queue, d.unique_key, d.name,
-           d.payload, d.task
+           d.payload, d.task, d.errors,
+           CASE WHEN d.task IS NULL
+                THEN pg_catalog.clock_timestamp()
+                         OPERATOR(pg_catalog.+) ($5::pg_catalog.int8 OPERATOR(pg_catalog.*) interval '1 microsecond') END
       FROM done AS d
-     WHERE $5::pg_catalog.bool OR d.task IS NOT NULL
+     WHERE $5::pg_catalog.int8 OPERATOR(pg_catalog.>=) 0 OR d.task IS NOT NULL
 )
 SELECT d.id, d.attempt::pg_catalog.int8, d.max_attempts::pg_catalog.int8, d.priority::pg_catalog.int8,
        (extract(epoch FROM d.run_at) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8 AS run_at,

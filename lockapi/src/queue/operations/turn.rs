@@ -34,6 +34,9 @@ pub struct Turn {
     pub names: Vec<String>,
     /// So many bytes of payload at most, but for the last job.
     pub bytes: i64,
+    /// For how long those are kept that are dead letters by now, in microseconds; [`FOR_EVER`](super::FOR_EVER)
+    /// is until they are discarded.
+    pub keep_dead: i64,
 }
 
 /// The answer to a [`Turn`].
@@ -94,7 +97,7 @@ impl Operation for Turn {
         params: &[
             Type::Ints,
             Type::Ints,
-            Type::Bools,
+            Type::Ints,
             Type::Text,
             Type::Text,
             Type::Int,
@@ -106,6 +109,7 @@ impl Operation for Turn {
             Type::Int,
             Type::Ints,
             Type::Texts,
+            Type::Int,
             Type::Int,
         ],
         columns: &[
@@ -145,6 +149,7 @@ impl Operation for Turn {
                     Value::Ints(one.lost.clone()),
                     Value::Texts(one.names.clone()),
                     Value::Int(one.bytes),
+                    Value::Int(one.keep_dead),
                 ]);
                 params
             })

@@ -4,7 +4,7 @@
 -- claimed, of which all but one together have at most $15 bytes of payload; none before its time, none
 -- whose lease still runs, none of a paused queue, and of no other names than those in $14, if there are
 -- any; each gets a token larger than all before. A job whose last attempt ended without
--- an answer goes to the dead letters instead. What the claims in $13 took, whose answers were lost, is
+-- an answer, or whose time is over, goes to the dead letters instead. What the claims in $13 took, whose answers were lost, is
 -- claimed again, and not counted again: nobody has it.
 -- Index: job_pkey by number; job_due to find, one range for each priority, in the order of $7,
 -- from the place after $8 on: rows that were deleted but not yet vacuumed are not read again. How many
@@ -20,20 +20,26 @@ WITH done AS (
     RETURNING j.*
 ), kept AS (
     INSERT INTO lockapi.job_archive (id, token, status, run_at, created_at, started_at, attempt, max_attempts,
-                                     priority, worker, error, namespace, queue, unique_key, name, payload, task)
+                                     priority, worker, error, namespace, queue, unique_key, name, payload, task,
+                                     errors, expires_at)
     SELECT d.id, d.token, 'completed', d.run_at, d.created_at, d.started_at, d.attempt, d.max_attempts,
-           d.priority, d.worker, d.error, d.namespace, d.queue, d.unique_key, d.name, d.payload, d.task
+           d.priority, d.worker, d.error, d.namespace, d.queue, d.unique_key, d.name, d.payload, d.task, d.errors,
+           CASE WHEN d.task IS NULL
+                THEN pg_catalog.clock_timestamp()
+                         + (SELECT pg_catalog.max(w.keep) FROM unnest($1::int8[], $3::int8[]) AS w (id, keep) WHERE w.id = d.id)
+                           * interval '1 microsecond' END
       FROM done AS d
      WHERE d.task IS NOT NULL
-        OR d.id IN (SELECT w.id FROM unnest($1::int8[], $3::bool[]) AS w (id, archive) WHERE w.archive)
+        OR d.id IN (SELECT w.id FROM unnest($1::int8[], $3::int8[]) AS w (id, keep) WHERE w.keep >= 0)
 ), start AS MATERIALIZED (
     SELECT pg_catalog.pg_stat_get_xact_tuples_returned('lockapi.job_due'::regclass) AS read
 ), found AS MATERIALIZED (
-    SELECT p.id, p.size, p.last AND NOT p.found AS last
+    SELECT p.id, p.size, p.expired OR (p.last AND NOT p.found) AS last
       FROM start AS s
      CROSS JOIN unnest($7::int8[], $8::int8[], $10::int8[]) AS lane (priority, floor_at, floor_id)
      CROSS JOIN LATERAL (
            SELECT j.id, j.size, j.attempt >= j.max_attempts AS last,
+                  coalesce(j.expires_at <= pg_catalog.clock_timestamp(), false) AS expired,
                   j.token IS NOT NULL AND coalesce(j.claim = ANY ($13::int8[]), false) AS found
              FROM lockapi.job AS j
             WHERE s.read IS NOT NULL
@@ -65,11 +71,21 @@ WITH done AS (
     RETURNING j.*
 ), dead AS (
     INSERT INTO lockapi.job_archive (id, token, status, run_at, created_at, started_at, attempt, max_attempts,
-                                     priority, worker, error, namespace, queue, unique_key, name, payload, task)
+                                     priority, worker, error, namespace, queue, unique_key, name, payload, task,
+                                     errors, expires_at)
     SELECT b.id, b.token, 'failed', b.run_at, b.created_at, b.started_at, b.attempt, b.max_attempts,
-           b.priority, b.worker, 'the lease of the last attempt ended without an answer',
-           b.namespace, b.queue, b.unique_key, b.name, b.payload, b.task
+           b.priority, b.worker, r.reason, b.namespace, b.queue, b.unique_key, b.name, b.payload, b.task,
+           coalesce(CASE WHEN pg_catalog.jsonb_array_length(b.errors) >= 10 THEN b.errors - 0 ELSE b.errors END, '[]')
+               || pg_catalog.jsonb_build_object(
+                      'attempt', b.attempt, 'at', (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000)::int8,
+                      'worker', b.worker, 'error', pg_catalog."left"(r.reason, 1000)),
+           CASE WHEN b.task IS NULL AND $16::int8 >= 0
+                THEN pg_catalog.clock_timestamp() + $16::int8 * interval '1 microsecond' END
       FROM buried AS b
+     CROSS JOIN LATERAL (
+           SELECT CASE WHEN b.attempt >= b.max_attempts
+                       THEN 'the lease of the last attempt ended without an answer'
+                       ELSE 'it was not delivered in time' END AS reason) AS r
 ), claimed AS (
     UPDATE lockapi.job AS j
        SET token = pg_catalog.nextval('lockapi.delivery_seq'),
@@ -77,7 +93,12 @@ WITH done AS (
            lease_until = pg_catalog.clock_timestamp() + $6::int8 * interval '1 microsecond',
            started_at = pg_catalog.clock_timestamp(),
            attempt = j.attempt + CASE WHEN j.token IS NOT NULL AND j.claim = ANY ($13::int8[]) THEN 0 ELSE 1 END,
-           worker = $11::text
+           worker = $11::text,
+           errors = CASE WHEN j.token IS NULL OR j.claim = ANY ($13::int8[]) THEN j.errors
+                         ELSE coalesce(CASE WHEN pg_catalog.jsonb_array_length(j.errors) >= 10 THEN j.errors - 0 ELSE j.errors END, '[]')
+                             || pg_catalog.jsonb_build_object(
+                                    'attempt', j.attempt, 'at', (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000)::int8,
+                                    'worker', j.worker, 'error', pg_catalog."left"('its lease ended without an answer', 1000)) END
      WHERE j.id = ANY (ARRAY(SELECT p.id FROM picked AS p WHERE NOT p.last))
     RETURNING j.id, j.token, j.attempt, j.max_attempts, j.priority, j.run_at, j.created_at, j.name, j.payload
 )

@@ -19,10 +19,14 @@ WITH late AS MATERIALIZED (
     RETURNING j.*
 ), dead AS (
     INSERT INTO lockapi.job_archive (id, token, status, run_at, created_at, started_at, attempt, max_attempts,
-                                     priority, worker, error, namespace, queue, unique_key, name, payload, task)
+                                     priority, worker, error, namespace, queue, unique_key, name, payload, task, errors)
     SELECT g.id, g.token, 'failed', g.run_at, g.created_at, g.started_at, g.attempt, g.max_attempts,
            g.priority, g.worker, 'it lasted longer than its timeout', g.namespace, g.queue,
-           g.unique_key, g.name, g.payload, g.task
+           g.unique_key, g.name, g.payload, g.task,
+           coalesce(CASE WHEN pg_catalog.jsonb_array_length(g.errors) >= 10 THEN g.errors - 0 ELSE g.errors END, '[]')
+               || pg_catalog.jsonb_build_object(
+                      'attempt', g.attempt, 'at', (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000)::int8,
+                      'worker', g.worker, 'error', pg_catalog."left"('it lasted longer than its timeout', 1000))
       FROM gone AS g
 )
 SELECT pg_catalog.count(*) AS expired FROM gone

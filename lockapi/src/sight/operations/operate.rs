@@ -200,6 +200,7 @@ impl Operation for CancelJob {
     fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
         let one = batch.first()?;
         let cancel = queue::Cancel {
+            keep: 7 * 24 * 3600 * 1_000_000,
             name: one.name.clone(),
             ids: vec![one.id],
         };
