@@ -144,7 +144,11 @@ fn new_job(number: usize, priority: u8, delay: u8, attempts: u8) -> NewJob {
         delay: i64::from(delay) * UNIT,
         max_attempts: i64::from(attempts),
         // One in three may wait for a few units of time.
-        ttl: if number % 3 == 0 { 4 * UNIT } else { 0 },
+        ttl: if number.is_multiple_of(3) {
+            4 * UNIT
+        } else {
+            0
+        },
     }
 }
 
