@@ -119,6 +119,26 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// Takes locks, leases and jobs from others; nothing is sent.
     fn operator(&self) -> Arc<dyn Operator>;
 
+    /// Gives back all that is held through the backend, tells what is still to be told, and closes its
+    /// connections: the last that a program does before it ends.
+    ///
+    /// Without it what was dropped is given back in the background, if the program goes on for long
+    /// enough; otherwise others wait until sessions have ended, and until the times to live of leases,
+    /// elections and deliveries are over.
+    ///
+    /// # Guarantees
+    /// When it answers `Ok`, mutexes, leases, permits and terms of leadership are free for others, jobs that
+    /// were claimed are back in their queues, uncounted, and completions are on disk. Guards and deliveries
+    /// that are still there are lost. Later calls answer `Unavailable`.
+    ///
+    /// # Cancel safety
+    /// When dropped, what was asked for goes on in the background; it can be called again.
+    ///
+    /// # Errors
+    /// `Unavailable` and `Indeterminate` for what could not be given back, which ends by itself; the
+    /// backend is closed nevertheless.
+    async fn close(&self) -> Result<()>;
+
     /// Creates or upgrades the tables. When nothing is to do it needs no right to change them.
     ///
     /// # Guarantees

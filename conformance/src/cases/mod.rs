@@ -9,6 +9,7 @@ use crate::harness::Case;
 
 mod cancel;
 mod clocks;
+mod closing;
 mod deadlocks;
 mod deliveries;
 mod election;
@@ -101,6 +102,7 @@ const MODULES: &[&[Case]] = &[
     lease::CASES,
     lease_answers::CASES,
     clocks::CASES,
+    closing::CASES,
     limiter::CASES,
     limiter_load::CASES,
     limiter_permits::CASES,

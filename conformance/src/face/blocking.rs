@@ -124,6 +124,10 @@ impl Backend for Blocking<blocking::Backend> {
         Arc::new(Blocking(self.0.operator()))
     }
 
+    async fn close(&self) -> Result<()> {
+        self.with(|backend| backend.close()).await
+    }
+
     async fn migrate(&self) -> Result<()> {
         self.with(|backend| backend.migrate()).await
     }

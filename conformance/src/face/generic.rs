@@ -113,6 +113,10 @@ impl<B: Backend + ?Sized> Backend for Through<B> {
         Arc::new(Through(self.0.operator()))
     }
 
+    async fn close(&self) -> Result<()> {
+        self.0.close().await
+    }
+
     async fn migrate(&self) -> Result<()> {
         self.0.migrate().await
     }

@@ -175,6 +175,7 @@ fn are_all_listed() {
         "rollback",
         "terminate",
         "unlisten",
+        "unlock_all",
     ];
     assert_eq!(unlisted, scripts);
 }

@@ -240,4 +240,12 @@ impl Backend {
     pub fn migrate(&self) -> Result<()> {
         block_on(self.0.migrate())
     }
+
+    /// Gives back all that is held, and closes the connections; see [`Backend::close`](crate::Backend::close).
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn close(&self) -> Result<()> {
+        block_on(self.0.close())
+    }
 }

@@ -8,6 +8,7 @@ use super::batcher::Repeated;
 use super::cancel::{Cancel, Cancels, Process};
 use super::clock::Time;
 use super::keeper::Keeper;
+use super::lanes::Lanes;
 use super::settle::{Settle, Settled};
 pub(crate) use super::watch::Watch;
 use crate::error::{Error, ErrorKind, Failure};
@@ -28,6 +29,7 @@ pub(crate) struct Links<C> {
     pub(crate) keeper: Keeper,
     pub(crate) mode: Mode,
     pub(crate) timeout: Duration,
+    pub(super) lanes: Arc<Lanes>,
     cancels: Arc<Cancels<C>>,
 }
 
@@ -39,7 +41,17 @@ impl<C: Connector> Links<C> {
             keeper,
             mode,
             timeout,
+            lanes: Arc::default(),
         }
+    }
+
+    /// Runs a task that has a connection, until it ends.
+    pub(super) fn spawn(
+        &self,
+        name: &'static str,
+        lane: impl Future<Output = ()> + Send + 'static,
+    ) {
+        self.lanes.spawn(&*self.connector, name, lane);
     }
 
     /// The same with another time limit.
@@ -55,6 +67,9 @@ impl<C: Connector> Links<C> {
         watch: &Arc<Watch>,
         patience: Duration,
     ) -> Result<Link<C::Connection>, Failure> {
+        if self.lanes.is_closed() {
+            return Err(is_closed());
+        }
         let opening = async {
             let mut connection = self.connector.connect(self.mode).await?;
             let mut process = None;
@@ -102,6 +117,11 @@ pub(crate) async fn settle<N: Connection>(
         [settled] if !settled.standby => Ok(settled),
         _ => Err(is_standby()),
     }
+}
+
+pub(crate) fn is_closed() -> Failure {
+    let error = Error::new(ErrorKind::Unavailable, "connect", "the backend is closed");
+    Failure::connect(None, error)
 }
 
 pub(crate) fn is_standby() -> Failure {

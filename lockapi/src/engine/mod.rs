@@ -28,6 +28,7 @@ use crate::seam::{Connector, Mode};
 use crate::semaphore::{MAX_PERMITS, Semaphore, check_permits};
 use crate::sight::{Inspector, Operator};
 use crate::telemetry::{self, Kind, Subject, Warn};
+use crate::wait::unless;
 
 mod batcher;
 mod cancel;
@@ -37,6 +38,7 @@ mod contention;
 mod election_handle;
 mod ids;
 mod keeper;
+mod lanes;
 mod lease_handle;
 mod leased_mutex;
 mod leases;
@@ -69,6 +71,7 @@ pub(crate) use keeper::Keeper;
 use leases::Leases;
 use limits::Limits;
 use link::Links;
+use link::is_closed;
 pub(crate) use link::{COMMIT, ROLLBACK, begin, is_standby};
 use locks::{Limits as LockLimits, Locks, worker};
 use notices::Notices;
@@ -223,7 +226,7 @@ impl<C: Connector> Core<C> {
                 "lockapi-waiter"
             };
             let worker = worker::run(locks, Arc::clone(&spawning), session);
-            spawning.connector.spawn(name, Box::pin(worker));
+            spawning.spawn(name, worker);
         });
         let notices = Notices::new(Arc::clone(&links));
         let limits = Limits::new(Arc::clone(&namespace), &links, Arc::clone(&sweeps));
@@ -269,8 +272,9 @@ impl<C: Connector> Core<C> {
     }
 }
 
-impl<C: Connector> Drop for Core<C> {
-    fn drop(&mut self) {
+impl<C: Connector> Core<C> {
+    /// Lets all tasks end once they have done what is queued.
+    fn close(&self) {
         self.locks.close();
         self.notices.close();
         self.batcher.close();
@@ -278,6 +282,49 @@ impl<C: Connector> Drop for Core<C> {
         self.jobs.close();
         self.sweeps.close();
         self.limits.close();
+    }
+
+    /// Gives back all that is held, and ends.
+    async fn give_back_and_close(&self) -> Result<()> {
+        let held = self.leases.release_all().into_iter();
+        let held = held.chain(self.queues.release_all());
+        let mut failed = Vec::new();
+        let mut total = 0_usize;
+        for answer in held {
+            total += 1;
+            match answer.await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => failed.push(error),
+                Err(_) => failed.push(batcher::ended("close")),
+            }
+        }
+        self.close();
+        let lost = Failure::connect(None, is_closed().error("close"));
+        self.locks.lose_all(&lost);
+        let keeper = &self.links.keeper;
+        let over = unless(
+            keeper.sleep(self.links.timeout * 2),
+            self.links.lanes.ended(),
+        )
+        .await;
+        self.links.lanes.close();
+        if let Some(error) = failed.first() {
+            let message = format!(
+                "{} of {total} that were held could not be given back, and end by themselves; the first: {error}",
+                failed.len()
+            );
+            return Err(Error::new(error.kind(), "close", message));
+        }
+        over.ok_or_else(|| {
+            let message = "the server did not answer; what was queued may not have been done";
+            Error::new(ErrorKind::Indeterminate, "close", message)
+        })
+    }
+}
+
+impl<C: Connector> Drop for Core<C> {
+    fn drop(&mut self) {
+        self.close();
     }
 }
 
@@ -381,6 +428,10 @@ impl<C: Connector> Backend for Engine<C> {
 
     fn operator(&self) -> Arc<dyn Operator> {
         sight::operator(&self.0)
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.0.give_back_and_close().await
     }
 
     async fn migrate(&self) -> Result<()> {

@@ -110,7 +110,7 @@ impl Drop for Subscription {
 }
 
 fn start<C: Connector>(links: Arc<Links<C>>, shared: Arc<Shared>) {
-    let connector = Arc::clone(&links.connector);
+    let spawning = Arc::clone(&links);
     let mut ended = Ended {
         of: Some((Arc::clone(&links), Arc::clone(&shared))),
         began: false,
@@ -120,7 +120,7 @@ fn start<C: Connector>(links: Arc<Links<C>>, shared: Arc<Shared>) {
         run(&links, &shared).await;
         ended.finish();
     };
-    connector.spawn("lockapi-notices", Box::pin(lane));
+    spawning.spawn("lockapi-notices", lane);
 }
 
 /// Listens until the backend ends, or until nobody is subscribed any more.

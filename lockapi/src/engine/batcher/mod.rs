@@ -134,9 +134,7 @@ impl<C: Connector> Batcher<C> {
 
     fn start(self: &Arc<Self>) {
         let running = Arc::clone(self).running();
-        self.links
-            .connector
-            .spawn("lockapi-tables", Box::pin(running));
+        self.links.spawn("lockapi-tables", running);
     }
 
     /// Queues a request and waits for its answer. If the caller leaves before it is sent, it is not

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::oneshot;
+
 use super::{Asked, Entry, Leases, What, lost};
 use crate::election::topic;
 use crate::engine::Notify;
@@ -37,6 +39,24 @@ impl<C: Connector> Leases<C> {
             Some(entry) if hold.release() => self.send_release(entry, Some(Box::new(answered))),
             _ => answered(Err(lost("release"))),
         }
+    }
+
+    /// Releases all that is held; answers what became of each.
+    pub(crate) fn release_all(self: &Arc<Self>) -> Vec<oneshot::Receiver<Result<()>>> {
+        let mut state = self.lock();
+        let ids: Vec<_> = state.entries.keys().copied().collect();
+        let entries: Vec<_> = ids.into_iter().filter_map(|id| state.remove(id)).collect();
+        drop(state);
+        let release = |entry: Entry| {
+            let (sender, answer) = oneshot::channel();
+            entry.hold.lose();
+            entry.hold.announce();
+            // Whoever closes may have left.
+            let told: Answered = Box::new(|outcome| drop(sender.send(outcome)));
+            self.send_release(entry, Some(told));
+            answer
+        };
+        entries.into_iter().map(release).collect()
     }
 
     fn send_release(self: &Arc<Self>, entry: Entry, answered: Option<Answered>) {

@@ -154,6 +154,13 @@ impl Locks {
         self.with(Table::close);
     }
 
+    /// All that is held is lost: the sessions are about to end.
+    pub(crate) fn lose_all(&self, failure: &Failure) {
+        for session in 0..self.wakes.len() {
+            self.session_lost(session, failure);
+        }
+    }
+
     fn tick(&self, at: Time) {
         let now = self.keeper.now();
         self.with(|table, effects| table.tick(at, now, effects));

@@ -127,6 +127,21 @@ impl<C: Connector> Kept<C> {
         }
     }
 
+    /// Takes all out that are not being settled, which are lost for whoever has them.
+    pub(super) fn take_all(&self) -> Vec<Ticket> {
+        let mut state = self.lock();
+        let entries = state.entries.iter();
+        let idle = entries.filter(|(_, entry)| !entry.settling);
+        let tickets: Vec<_> = idle.map(|(ticket, _)| *ticket).collect();
+        let entries: Vec<_> = tickets.iter().filter_map(|it| state.remove(*it)).collect();
+        drop(state);
+        for entry in entries {
+            entry.hold.lose();
+            entry.hold.announce();
+        }
+        tickets
+    }
+
     /// They are completed, or were not the program's any more.
     pub(super) fn forget_all(&self, tickets: &[Ticket]) {
         let mut state = self.lock();

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
+use tokio::sync::oneshot;
+
 use super::Queues;
 use super::handle::{Handle, PAUSE, TRIES};
 use super::topic::Topic;
 use crate::error::Result;
-use crate::queue::{Ack, Outcome, Settle, Settled, Ticket};
+use crate::queue::{Ack, FOR_EVER, Outcome, Settle, Settled, Ticket};
 use crate::seam::Connector;
 
 impl<C: Connector> Handle<C> {
@@ -77,6 +79,20 @@ impl<C: Connector> Queues<C> {
             Some(settle) => self.settle_until_free(Arc::clone(topic), settle, TRIES),
             None => self.batcher.submit(ack, drop),
         }
+    }
+
+    /// Gives all deliveries back, uncounted; answers what became of each.
+    pub(in crate::engine) fn release_all(&self) -> Vec<oneshot::Receiver<Result<()>>> {
+        let release = |ticket| {
+            let (sender, answer) = oneshot::channel();
+            if let Some(release) = Settle::new(ticket, &Outcome::Release, FOR_EVER) {
+                // One that is completed already has nothing to give back. Whoever closes may have left.
+                let told = |settled: Result<_>| drop(sender.send(settled.map(drop)));
+                self.batcher.submit(release, told);
+            }
+            answer
+        };
+        self.kept.take_all().into_iter().map(release).collect()
     }
 
     /// Settles, again while somebody has locked the row: an extension that is under way, or a

@@ -1,0 +1,130 @@
+//! Backends that are closed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockapi::lease::Terms;
+use lockapi::queue::{Claim, Delivery, Outcome};
+use lockapi::{Backend, BackendExt, ErrorKind, QueueExt};
+
+use super::queue::job;
+use crate::context::{Context, MINUTE};
+use crate::fixture::Locks;
+use crate::harness::register;
+use crate::patience::soon;
+
+register! { "close":
+    W12 close_gives_back_all_that_is_held;
+    W12 close_waits_for_what_was_dropped;
+    W12 close_makes_a_leader_resign;
+    W12 close_of_an_unreachable_server_tells_of_it @ Own;
+    W12 calls_after_close_are_refused;
+    W12 close_ends_all_connections [OwnConnections];
+}
+
+async fn close(backend: &Arc<dyn Backend>) {
+    soon("it is closed", backend.close()).await.unwrap();
+}
+
+async fn close_gives_back_all_that_is_held(cx: Context) {
+    let backend = cx.backend().await;
+    let queue = backend.queue("work").unwrap();
+    queue.push_all((0..3).map(job).collect()).await.unwrap();
+    let lease = backend.lease("job", Terms::new(MINUTE * 60)).unwrap();
+    let lease = lease.acquire().await.unwrap();
+    let mutex = backend.mutex("door").unwrap().lock().await.unwrap();
+    let claimed = queue.claim(&Claim::new(2)).await.unwrap();
+    close(&backend).await;
+    // At once, and not in a while.
+    assert!(cx.lease("job").await.is_none());
+    assert_eq!(cx.locks(cx.lock_id("door")).await, Locks::NONE);
+    let jobs = cx.jobs().await;
+    assert_eq!((jobs.waiting, jobs.delivered), (3, 0));
+    soon("told", lease.lost()).await;
+    soon("told", mutex.lost()).await;
+    for delivery in claimed {
+        assert!(delivery.is_lost());
+    }
+    let other = cx.queue().await;
+    for delivery in other.claim(&Claim::new(3)).await.unwrap() {
+        assert_eq!(delivery.attempt(), 1, "uncounted");
+    }
+}
+
+async fn close_waits_for_what_was_dropped(cx: Context) {
+    let backend = cx.backend().await;
+    let queue = backend.queue("work").unwrap();
+    queue.push_all((0..50).map(job).collect()).await.unwrap();
+    let claimed = queue.claim(&Claim::new(50)).await.unwrap();
+    let mut leases = Vec::new();
+    for nth in 0..20 {
+        let lease = backend.lease(format!("job {nth}"), Terms::new(MINUTE));
+        leases.push(lease.unwrap().acquire().await.unwrap());
+    }
+    // As workers do that are dropped.
+    for ticket in claimed.iter().map(Delivery::ticket) {
+        queue.settle_later(ticket, Outcome::Ack);
+    }
+    drop(leases);
+    close(&backend).await;
+    for nth in 0..20 {
+        assert!(cx.lease(&format!("job {nth}")).await.is_none(), "{nth}");
+    }
+    assert_eq!(cx.jobs().await.waiting, 0);
+}
+
+async fn close_makes_a_leader_resign(cx: Context) {
+    let (here, there) = (cx.backend().await, cx.backend().await);
+    let terms = || Terms::new(MINUTE * 60);
+    let leader = here.election("boss", terms()).unwrap();
+    let leader = leader.campaign().await.unwrap();
+    let successor = there.election("boss", terms()).unwrap();
+    let successor = tokio::spawn(async move { successor.campaign().await });
+    close(&here).await;
+    let successor = soon("there is a successor", successor).await.unwrap();
+    assert!(!successor.unwrap().is_lost());
+    soon("told", leader.lost()).await;
+}
+
+async fn close_of_an_unreachable_server_tells_of_it(cx: Context) {
+    let options = lockapi::engine::Options::default().timeout(Duration::from_secs(2));
+    let backend = cx.connect(options).await.unwrap();
+    let lease = backend.lease("job", Terms::new(MINUTE)).unwrap();
+    let _lease = lease.acquire().await.unwrap();
+    cx.set_reachable(false).await;
+    let refused = soon("an answer", backend.close()).await.unwrap_err();
+    let kinds = [ErrorKind::Unavailable, ErrorKind::Indeterminate];
+    assert!(kinds.contains(&refused.kind()), "{refused}");
+    assert!(refused.to_string().contains("1 of 1"), "{refused}");
+}
+
+async fn calls_after_close_are_refused(cx: Context) {
+    let backend = cx.backend().await;
+    let queue = backend.queue("work").unwrap();
+    let lease = backend.lease("job", Terms::new(MINUTE)).unwrap();
+    let mutex = backend.mutex("door").unwrap();
+    mutex.lock().await.unwrap().unlock().await.unwrap();
+    close(&backend).await;
+    close(&backend).await;
+    let refused = |kind, what| assert_eq!(kind, ErrorKind::Unavailable, "{what}");
+    let error = soon("push", queue.push(job(1))).await.unwrap_err();
+    assert!(error.to_string().contains("closed"), "{error}");
+    refused(error.kind(), "push");
+    let error = soon("acquire", lease.acquire()).await.unwrap_err();
+    refused(error.kind(), "acquire");
+    let error = soon("lock", mutex.lock()).await.unwrap_err();
+    refused(error.kind(), "lock");
+    let claim = Claim::new(1);
+    let error = soon("claim", queue.claim(&claim)).await.unwrap_err();
+    refused(error.kind(), "claim");
+}
+
+async fn close_ends_all_connections(cx: Context) {
+    let backend = cx.backend().await;
+    let queue = backend.queue("work").unwrap();
+    queue.push(job(1)).await.unwrap();
+    let _waiting = queue.claim(&Claim::new(1)).await.unwrap();
+    let _locked = backend.mutex("door").unwrap().lock().await.unwrap();
+    close(&backend).await;
+    crate::patience::eventually("no session is left", async || cx.sessions().await == 0).await;
+}

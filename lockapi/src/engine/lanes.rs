@@ -1,0 +1,68 @@
+//! The tasks of a backend that have connections.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use tokio::sync::Notify;
+
+use crate::seam::{Connector, Lane};
+
+/// Counts them, so that one can wait for their end.
+#[derive(Default)]
+pub(super) struct Lanes {
+    running: AtomicUsize,
+    ended: Notify,
+    closed: AtomicBool,
+}
+
+/// One of them; dropped when it has ended, however that came.
+struct Running(Arc<Lanes>);
+
+impl Lanes {
+    /// Has the connector run a lane.
+    pub(super) fn spawn<C: Connector>(
+        self: &Arc<Self>,
+        connector: &C,
+        name: &'static str,
+        lane: impl Future<Output = ()> + Send + 'static,
+    ) {
+        self.running.fetch_add(1, Ordering::AcqRel);
+        let running = Running(Arc::clone(self));
+        let lane: Lane = Box::pin(async move {
+            // Dropped after the lane, and with its connection.
+            let _running = running;
+            lane.await;
+        });
+        connector.spawn(name, lane);
+    }
+
+    /// From now on no connection is opened.
+    pub(super) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Returns once all have ended.
+    pub(super) async fn ended(&self) {
+        loop {
+            // Created before the count is read, so an end in between still wakes it.
+            let ended = self.ended.notified();
+            if self.running.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            ended.await;
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.0.running.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.ended.notify_waiters();
+        }
+    }
+}
