@@ -4,6 +4,11 @@
 -- Times are nanoseconds since 1970. No index mentions what changes, and pages are half empty: taking
 -- permits then updates the row in place (HOT). The primary key begins with the key: the array of a batch
 -- then is a condition of the index, whatever statistics say.
+--
+-- The cell rate algorithm and windows each have a state of their own. Neither depends on the quota that
+-- looks: a quota with a smaller burst or a shorter window forgets nothing that a larger one counts.
+-- Times are as of "at". When that is still to come, the clock was set back, and all of them are moved
+-- back by as much. The checks keep the arithmetic of every statement within an int8.
 
 SET LOCAL search_path = pg_catalog, pg_temp;
 
@@ -14,21 +19,31 @@ CREATE TABLE lockapi.rate_limit (
     taken         int8             NOT NULL DEFAULT 0,
     at            int8             NOT NULL DEFAULT 0,
     started       int8,
-    used          int8,
-    before        int8,
+    span          int8             NOT NULL DEFAULT 0,
+    used          int8             NOT NULL DEFAULT 0,
+    before        int8             NOT NULL DEFAULT 0,
     blocked_until int8,
     due           int8,
     reserved      int8[],
-    PRIMARY KEY (key, namespace)
+    PRIMARY KEY (key, namespace),
+    -- Ten years, the longest time in which a burst flows back, and one year, the longest window.
+    CONSTRAINT rate_limit_times CHECK (
+        at BETWEEN -4000000000000000000 AND 4000000000000000000
+        AND tat BETWEEN -4000000000000000000 AND at + 316224000000000000
+        AND started BETWEEN -4000000000000000000 AND at
+        AND span BETWEEN 0 AND 31622400000000000),
+    CONSTRAINT rate_limit_counts CHECK (
+        used BETWEEN 0 AND 1000000000 AND before BETWEEN 0 AND 1000000000)
 ) WITH (fillfactor = 50);
 
 COMMENT ON TABLE lockapi.rate_limit IS 'Rate limits, one row a key; times are nanoseconds since 1970.';
 COMMENT ON COLUMN lockapi.rate_limit.namespace IS 'Namespace of the backend.';
 COMMENT ON COLUMN lockapi.rate_limit.key IS 'Key of the limit: a name, #number or #class,object.';
-COMMENT ON COLUMN lockapi.rate_limit.tat IS 'Theoretical arrival time: when all that was taken has flowed back. Of windows: when nothing of them counts any more.';
+COMMENT ON COLUMN lockapi.rate_limit.tat IS 'Theoretical arrival time: when all that was taken by the cell rate algorithm has flowed back.';
 COMMENT ON COLUMN lockapi.rate_limit.taken IS 'How many requests the latest statement admitted.';
-COMMENT ON COLUMN lockapi.rate_limit.at IS 'When the latest statement decided.';
+COMMENT ON COLUMN lockapi.rate_limit.at IS 'When the latest statement decided; the other times are as of then.';
 COMMENT ON COLUMN lockapi.rate_limit.started IS 'When the window started; NULL without windows.';
+COMMENT ON COLUMN lockapi.rate_limit.span IS 'Length of the window: the longest of those that have taken in it. Twice as long after it started nothing of it counts.';
 COMMENT ON COLUMN lockapi.rate_limit.used IS 'Permits taken in the window.';
 COMMENT ON COLUMN lockapi.rate_limit.before IS 'Permits taken in the window before.';
 COMMENT ON COLUMN lockapi.rate_limit.blocked_until IS 'Everything is refused until then; NULL when it was never blocked.';
@@ -48,7 +63,8 @@ COMMENT ON FUNCTION lockapi.clock() IS 'Nanoseconds since 1970, in steps of a mi
 CREATE VIEW lockapi.rate_limit_view AS
     SELECT namespace, key,
            to_timestamp(at / 1000000000.0) AS decided_at,
-           greatest(to_timestamp(tat / 1000000000.0) - clock_timestamp(), interval '0') AS idle_in,
+           greatest(to_timestamp(greatest(tat, started + 2 * span) / 1000000000.0) - clock_timestamp(),
+                    interval '0') AS idle_in,
            to_timestamp(started / 1000000000.0) AS window_started_at, used, before,
            to_timestamp(blocked_until / 1000000000.0) AS blocked_until,
            coalesce(cardinality(reserved), 0) / 5 AS reservations
@@ -56,35 +72,44 @@ CREATE VIEW lockapi.rate_limit_view AS
 
 COMMENT ON VIEW lockapi.rate_limit_view IS 'Rate limits as a person wants to read them: when used last, when idle again, whether blocked.';
 
--- What is left of a limit: nanoseconds, or permits of windows of a length; below 1 while blocked.
-CREATE FUNCTION lockapi.limit_room(tat int8, started int8, used int8, before int8, blocked_until int8,
+-- What counts of the permits of a window of a length, when some time of the next one has passed: in steps
+-- of a millionth of the window, rounded up.
+CREATE FUNCTION lockapi.limit_overlap(permits int8, length int8, age int8) RETURNS int8
+    LANGUAGE sql IMMUTABLE
+    AS $$
+        SELECT ((permits OPERATOR(pg_catalog.*) greatest(0, least(1000000,
+                    (((length OPERATOR(pg_catalog.-) age) OPERATOR(pg_catalog.+) (length OPERATOR(pg_catalog./) 1000000))
+                     OPERATOR(pg_catalog.-) 1) OPERATOR(pg_catalog./) (length OPERATOR(pg_catalog./) 1000000))))
+                OPERATOR(pg_catalog.+) 999999) OPERATOR(pg_catalog./) 1000000
+    $$;
+
+COMMENT ON FUNCTION lockapi.limit_overlap(int8, int8, int8)
+    IS 'What counts of the permits of the window before, when a part of the window has passed; rounded up.';
+
+-- What is left of a limit: nanoseconds, or permits of windows of a length; below 1 while blocked. A
+-- window is as long as the longest of those that have taken in it, or that look.
+CREATE FUNCTION lockapi.limit_room(tat int8, started int8, span int8, used int8, before int8, blocked_until int8,
                                    length int8, sliding bool, depth int8, now int8) RETURNS int8
     LANGUAGE sql IMMUTABLE
     AS $$
         SELECT CASE
             WHEN blocked_until OPERATOR(pg_catalog.>) now THEN 0
             WHEN length OPERATOR(pg_catalog.=) 0
-            THEN now OPERATOR(pg_catalog.+) depth
-                 OPERATOR(pg_catalog.-) greatest(now, least(tat, now OPERATOR(pg_catalog.+) depth))
-            WHEN started IS NULL OR now OPERATOR(pg_catalog.<) started THEN depth
-            WHEN now OPERATOR(pg_catalog.<) (started OPERATOR(pg_catalog.+) length)
+            THEN depth OPERATOR(pg_catalog.-) greatest(0, tat OPERATOR(pg_catalog.-) now)
+            WHEN started IS NULL OR now OPERATOR(pg_catalog.<) started
+                 OR now OPERATOR(pg_catalog.>=) (started OPERATOR(pg_catalog.+) (2 OPERATOR(pg_catalog.*) span))
+            THEN depth
+            WHEN now OPERATOR(pg_catalog.<) (started OPERATOR(pg_catalog.+) greatest(span, length))
             THEN (depth OPERATOR(pg_catalog.-) used) OPERATOR(pg_catalog.-)
-                 CASE WHEN sliding AND before OPERATOR(pg_catalog.>) 0
-                      THEN ((before OPERATOR(pg_catalog.*) least(1000000,
-                                (((length OPERATOR(pg_catalog.-) (now OPERATOR(pg_catalog.-) started))
-                                  OPERATOR(pg_catalog.+) (length OPERATOR(pg_catalog./) 1000000)) OPERATOR(pg_catalog.-) 1)
-                                OPERATOR(pg_catalog./) (length OPERATOR(pg_catalog./) 1000000)))
-                            OPERATOR(pg_catalog.+) 999999) OPERATOR(pg_catalog./) 1000000
+                 CASE WHEN sliding
+                      THEN lockapi.limit_overlap(before, greatest(span, length), now OPERATOR(pg_catalog.-) started)
                       ELSE 0 END
-            WHEN sliding AND now OPERATOR(pg_catalog.<) (started OPERATOR(pg_catalog.+) (2 OPERATOR(pg_catalog.*) length))
+            WHEN sliding
             THEN depth OPERATOR(pg_catalog.-)
-                 (((used OPERATOR(pg_catalog.*) least(1000000,
-                       ((((2 OPERATOR(pg_catalog.*) length) OPERATOR(pg_catalog.-) (now OPERATOR(pg_catalog.-) started))
-                         OPERATOR(pg_catalog.+) (length OPERATOR(pg_catalog./) 1000000)) OPERATOR(pg_catalog.-) 1)
-                       OPERATOR(pg_catalog./) (length OPERATOR(pg_catalog./) 1000000)))
-                   OPERATOR(pg_catalog.+) 999999) OPERATOR(pg_catalog./) 1000000)
+                 lockapi.limit_overlap(used, length, (now OPERATOR(pg_catalog.-) started)
+                                                     OPERATOR(pg_catalog.-) greatest(span, length))
             ELSE depth END
     $$;
 
-COMMENT ON FUNCTION lockapi.limit_room(int8, int8, int8, int8, int8, int8, bool, int8, int8)
+COMMENT ON FUNCTION lockapi.limit_room(int8, int8, int8, int8, int8, int8, int8, bool, int8, int8)
     IS 'What is left of a limit: nanoseconds, or permits of windows of a length.';

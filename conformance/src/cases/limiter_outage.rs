@@ -22,8 +22,11 @@ async fn clock_steps_heal_within_a_burst(cx: Context) {
     let limiter = cx.backend().await.rate_limiter(quota).unwrap();
     let shift = async |days: i64| {
         let by = days * 24 * 3600 * 1_000_000_000;
-        let (namespace, sql) = (cx.namespace(), "UPDATE lockapi.rate_limit SET tat = tat +");
-        let sql = format!("{sql} {by}, started = started + {by} WHERE namespace = '{namespace}'");
+        let namespace = cx.namespace();
+        let sql = format!(
+            "UPDATE lockapi.rate_limit SET at = at + {by}, tat = tat + {by}, started = started + {by}
+              WHERE namespace = '{namespace}'"
+        );
         cx.sql(&sql).await;
     };
     for key in ["door", "lines"] {

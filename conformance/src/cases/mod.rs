@@ -25,6 +25,7 @@ mod lease;
 mod lease_answers;
 mod leased_mutex;
 mod limiter;
+mod limiter_changes;
 mod limiter_load;
 mod limiter_outage;
 mod limiter_permits;
@@ -104,6 +105,7 @@ const MODULES: &[&[Case]] = &[
     clocks::CASES,
     closing::CASES,
     limiter::CASES,
+    limiter_changes::CASES,
     limiter_load::CASES,
     limiter_permits::CASES,
     limiter_waits::CASES,

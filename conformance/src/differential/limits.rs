@@ -40,8 +40,8 @@ pub enum LimitAction {
 
 pub(super) fn actions() -> impl Strategy<Value = (usize, LimitAction)> {
     let key = 0..4u8;
-    // Most lines of a key are of one algorithm.
-    let algorithm = prop_oneof![3 => Just(None), 1 => (0..3u8).prop_map(Some)];
+    // Most lines of a key are of one quota.
+    let algorithm = prop_oneof![3 => Just(None), 1 => (0..6u8).prop_map(Some)];
     let line = (key.clone(), algorithm, 1..4u8, prop::bool::weighted(0.3));
     let lines = prop::collection::vec(line, 1..4).prop_map(|lines| {
         let own = |(key, algorithm, cost, reserved): (u8, Option<u8>, u8, bool)| {
@@ -96,7 +96,7 @@ impl<C: Connection> Pair<'_, C> {
                     namespace: namespace.clone(),
                     key: key.to_string(),
                     price: i64::from(*price) * MINUTE,
-                    depth: 5 * MINUTE + MINUTE / 2,
+                    depth: (2 + i64::from(*times)) * MINUTE + MINUTE / 2,
                     times: i64::from(*times),
                     relaxed: *key == 0,
                     look: false,
@@ -222,6 +222,9 @@ impl<C: Connection> Pair<'_, C> {
             quota: match algorithm {
                 0 => Quota::new(1, minute).burst(5),
                 1 => Quota::new(5, minute * 4).fixed_window(),
+                3 => Quota::new(1, minute).burst(3),
+                4 => Quota::new(7, minute * 9).fixed_window(),
+                5 => Quota::new(3, minute * 2).sliding_window(),
                 _ => Quota::new(5, minute * 4).sliding_window(),
             },
             cost: u64::from(cost),
@@ -278,6 +281,7 @@ fn same(key: u8, (real, real_now): (&Level, i64), (model, model_now): (&Level, i
         (model.used, model.before),
         "key {key}"
     );
+    assert_eq!(real.span, model.span, "key {key}");
     if model.started > 0 || real.started > 0 {
         near(key, real_now - real.started, model_now - model.started);
     }

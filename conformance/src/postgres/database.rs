@@ -282,7 +282,7 @@ impl Fixture for OnPostgres {
         let row = self
             .observer
             .rows(format!(
-                "SELECT tat, coalesce(started, 0), coalesce(used, 0), coalesce(before, 0),
+                "SELECT at, tat, coalesce(started, 0), span, used, before,
                         coalesce(blocked_until, 0), coalesce(array_to_string(reserved, ' '), '')
                    FROM lockapi.rate_limit
                   WHERE namespace = {namespace} AND key = {key}"
@@ -290,13 +290,15 @@ impl Fixture for OnPostgres {
             .await
             .pop()?;
         let number = |text: &str| text.parse::<i64>().expect("a number");
-        let reserved: Vec<_> = row[5].split_whitespace().map(number).collect();
+        let reserved: Vec<_> = row[7].split_whitespace().map(number).collect();
         Some(Level {
-            tat: number(&row[0]),
-            started: number(&row[1]),
-            used: number(&row[2]),
-            before: number(&row[3]),
-            blocked_until: number(&row[4]),
+            at: number(&row[0]),
+            tat: number(&row[1]),
+            started: number(&row[2]),
+            span: number(&row[3]),
+            used: number(&row[4]),
+            before: number(&row[5]),
+            blocked_until: number(&row[6]),
             reserved: reserved
                 .chunks(5)
                 .map(|one| Reserved {

@@ -203,8 +203,8 @@ fn sweeps_read_no_more_than_their_part() {
          SELECT 'n', 'key ' || n, 0, n, n, '', '', now(), now(), now() FROM generate_series(1, 50000) AS n;
          INSERT INTO lockapi.fence_mark (namespace, key, fence)
          SELECT 'n', 'key ' || n, n FROM generate_series(1, 50000) AS n;
-         INSERT INTO lockapi.rate_limit (namespace, key, tat)
-         SELECT 'n', 'key ' || n, extract(epoch FROM now()) * 1000000000 FROM generate_series(1, 50000) AS n;
+         INSERT INTO lockapi.rate_limit (namespace, key, at, tat)
+         SELECT 'n', 'key ' || n, lockapi.clock(), lockapi.clock() FROM generate_series(1, 50000) AS n;
          INSERT INTO lockapi.lock_name (lock_key, namespace, name)
          SELECT n, 'n', 'name ' || n FROM generate_series(1, 50000) AS n",
         "ANALYZE",

@@ -65,7 +65,7 @@ impl Operation for Charge {
             Type::Ints,
             Type::Bool,
         ],
-        columns: &[Type::Int; 8],
+        columns: &[Type::Int; 9],
     };
 
     fn params(batch: &[Self]) -> Vec<Value> {
@@ -100,12 +100,13 @@ impl Operation for Charge {
                 level: Level {
                     tat: row.int(2)?,
                     started: row.int(3)?,
-                    used: row.int(4)?,
-                    before: row.int(5)?,
-                    blocked_until: row.int(6)?,
+                    span: row.int(4)?,
+                    used: row.int(5)?,
+                    before: row.int(6)?,
+                    blocked_until: row.int(7)?,
                     ..Level::default()
                 },
-                now: row.int(7)?,
+                now: row.int(8)?,
             };
         }
         let mut answers = answers.into_iter();
@@ -127,6 +128,7 @@ impl Operation for Charge {
                 outcome.code(),
                 level.tat,
                 level.started,
+                level.span,
                 level.used,
                 level.before,
                 level.blocked_until,

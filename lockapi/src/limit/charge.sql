@@ -1,8 +1,8 @@
 -- Charges requests that have several lines each: all lines of a request, or none, as often as fit.
 --
 -- Promises: a request is admitted only if each of its lines fits at the server's time, judged on
--- locked rows; one that is refused by what is seen before locks and writes nothing, except that a
--- time which the quota cannot have led to is brought back. Requests may have keys in common: one is
+-- locked rows; one that is refused by what is seen before locks and writes nothing, except that the
+-- times of a row that was written at a time still to come are moved back: the clock was set back. Requests may have keys in common: one is
 -- admitted if it fits behind all that those before it may get, refused if it does not fit alone or
 -- behind what they got, and told to ask again otherwise. The first one is always decided, so is
 -- everything when there is enough. No key occurs twice in a request, and a batch has one namespace.
@@ -23,8 +23,9 @@ WITH want AS MATERIALIZED (
                         THEN pg_catalog.set_config('synchronous_commit', 'off', true) OPERATOR(pg_catalog.<>) ''
                         ELSE true END)
 ), looked AS MATERIALIZED (
-    SELECT w.*, l.key IS NULL AS absent, l.tat, l.started, l.used, l.before, l.blocked_until, l.due,
-           c.now
+    SELECT w.*, l.key IS NULL AS absent, l.tat OPERATOR(pg_catalog.-) a.back AS tat,
+           l.started OPERATOR(pg_catalog.-) a.back AS started, l.span, l.used, l.before, l.blocked_until, l.due,
+           a.back, c.now
       FROM want AS w
       CROSS JOIN (SELECT lockapi.clock() AS now OFFSET 0) AS c
       LEFT JOIN LATERAL (
@@ -32,13 +33,13 @@ WITH want AS MATERIALIZED (
                  FROM lockapi.rate_limit AS r
                 WHERE r.namespace OPERATOR(pg_catalog.=) w.namespace AND r.key OPERATOR(pg_catalog.=) w.key
                OFFSET 0) AS l ON true
+      CROSS JOIN LATERAL (SELECT greatest(0, l.at OPERATOR(pg_catalog.-) c.now) AS back) AS a
 ), seen AS MATERIALIZED (
     SELECT k.*, coalesce(k.due OPERATOR(pg_catalog.<=) k.now, false) AS overdue,
            k.absent
-           OR lockapi.limit_room(k.tat, k.started, k.used, k.before, k.blocked_until, k.length,
+           OR lockapi.limit_room(k.tat, k.started, k.span, k.used, k.before, k.blocked_until, k.length,
                                  k.sliding, k.depth, k.now) OPERATOR(pg_catalog.>=) k.price
-           OR (k.length OPERATOR(pg_catalog.=) 0
-               AND k.tat OPERATOR(pg_catalog.>) (k.now OPERATOR(pg_catalog.+) k.depth)) AS fits
+           OR k.back OPERATOR(pg_catalog.>) 0 AS fits
       FROM looked AS k
 ), hoped AS MATERIALIZED (
     SELECT s.*, pg_catalog.bool_and(s.fits AND NOT s.overdue) OVER (PARTITION BY s.request) AS hope,
@@ -49,7 +50,7 @@ WITH want AS MATERIALIZED (
       FROM hoped AS h
      WHERE h.hope AND NOT h.incomplete
 ), locked AS MATERIALIZED (
-    SELECT l.namespace, l.key, l.tat, l.started, l.used, l.before, l.blocked_until, l.due
+    SELECT l.namespace, l.key, l.at, l.tat, l.started, l.span, l.used, l.before, l.blocked_until, l.due
       FROM tried AS t
       JOIN lockapi.rate_limit AS l
         ON l.namespace OPERATOR(pg_catalog.=) t.namespace AND l.key OPERATOR(pg_catalog.=) t.key
@@ -61,18 +62,25 @@ WITH want AS MATERIALIZED (
     SELECT lockapi.clock() AS now FROM (SELECT pg_catalog.count(*) FROM locked) AS l OFFSET 0
 ), timed AS MATERIALIZED (
     SELECT h.n, h.request, h.namespace, h.key, h.length, h.sliding, h.price, h.depth, h.id, h.ttl, h.times,
-           k.tat, k.started, k.used, k.before, k.blocked_until, k.due, c.now,
-           coalesce(c.now OPERATOR(pg_catalog.>=) k.started
-                    AND c.now OPERATOR(pg_catalog.<) (k.started OPERATOR(pg_catalog.+) h.length), false) AS same,
-           coalesce(h.sliding AND c.now OPERATOR(pg_catalog.>=) (k.started OPERATOR(pg_catalog.+) h.length)
-                    AND c.now OPERATOR(pg_catalog.<)
-                        (k.started OPERATOR(pg_catalog.+) (2 OPERATOR(pg_catalog.*) h.length)), false) AS next,
-           lockapi.limit_room(k.tat, k.started, k.used, k.before, k.blocked_until, h.length,
+           a.tat, a.started, greatest(k.span, h.length) AS span, k.used, k.before, k.blocked_until, k.due, c.now,
+           a.known AND c.now OPERATOR(pg_catalog.<) (a.started OPERATOR(pg_catalog.+) greatest(k.span, h.length)) AS same,
+           a.known AND c.now OPERATOR(pg_catalog.<)
+                       ((a.started OPERATOR(pg_catalog.+) greatest(k.span, h.length))
+                        OPERATOR(pg_catalog.+) h.length) AS next,
+           k.at OPERATOR(pg_catalog.>) c.now AS beyond,
+           lockapi.limit_room(a.tat, a.started, k.span, k.used, k.before, k.blocked_until, h.length,
                               h.sliding, h.depth, c.now) AS room
       FROM hoped AS h
       JOIN locked AS k
         ON k.namespace OPERATOR(pg_catalog.=) h.namespace AND k.key OPERATOR(pg_catalog.=) h.key
       CROSS JOIN tick AS c
+      CROSS JOIN LATERAL (
+               SELECT k.tat OPERATOR(pg_catalog.-) b.back AS tat, k.started OPERATOR(pg_catalog.-) b.back AS started,
+                      coalesce(c.now OPERATOR(pg_catalog.>=) (k.started OPERATOR(pg_catalog.-) b.back)
+                               AND c.now OPERATOR(pg_catalog.<)
+                                   ((k.started OPERATOR(pg_catalog.-) b.back)
+                                    OPERATOR(pg_catalog.+) (2 OPERATOR(pg_catalog.*) k.span)), false) AS known
+                 FROM (SELECT greatest(0, k.at OPERATOR(pg_catalog.-) c.now) AS back OFFSET 0) AS b) AS a
      WHERE h.hope AND NOT h.incomplete
 ), alone AS MATERIALIZED (
     -- How often each request would fit if there were no others.
@@ -120,12 +128,11 @@ WITH want AS MATERIALIZED (
 ), changes AS MATERIALIZED (
     -- What is written of each row, by the quota of the first of its lines that counts.
     SELECT DISTINCT ON (c.namespace, c.key)
-           c.namespace, c.key, c.length, c.sliding, c.depth, c.tat, c.started, c.used, c.before, c.now, c.same, c.next,
+           c.namespace, c.key, c.length, c.sliding, c.tat, c.started, c.span, c.used, c.before, c.now, c.same, c.next,
            (pg_catalog.sum(c.price OPERATOR(pg_catalog.*) c.taken) OVER of_key)::pg_catalog.int8 AS sum,
            pg_catalog.min(CASE WHEN c.taken OPERATOR(pg_catalog.>) 0 AND c.id OPERATOR(pg_catalog.<>) 0
                                THEN c.now OPERATOR(pg_catalog.+) c.ttl END) OVER of_key AS due,
-           c.length OPERATOR(pg_catalog.=) 0
-               AND c.tat OPERATOR(pg_catalog.>) (c.now OPERATOR(pg_catalog.+) c.depth) AS beyond
+           c.beyond
       FROM charged AS c
     WINDOW of_key AS (PARTITION BY c.namespace, c.key)
      ORDER BY c.namespace, c.key, c.alone OPERATOR(pg_catalog.=) 0, c.n
@@ -139,38 +146,36 @@ WITH want AS MATERIALIZED (
      GROUP BY c.namespace, c.key
 ), updated AS (
     UPDATE lockapi.rate_limit AS l
-       SET tat = CASE WHEN r.sum OPERATOR(pg_catalog.=) 0 THEN r.now OPERATOR(pg_catalog.+) r.depth
-                      WHEN r.length OPERATOR(pg_catalog.=) 0
-                      THEN greatest(r.now, least(r.tat, r.now OPERATOR(pg_catalog.+) r.depth))
-                           OPERATOR(pg_catalog.+) r.sum
-                      ELSE CASE WHEN r.same THEN r.started
-                                WHEN r.next THEN r.started OPERATOR(pg_catalog.+) r.length
-                                ELSE r.now END
-                           OPERATOR(pg_catalog.+)
-                           CASE WHEN r.sliding THEN 2 OPERATOR(pg_catalog.*) r.length ELSE r.length END END,
+       SET tat = CASE WHEN r.sum OPERATOR(pg_catalog.>) 0 AND r.length OPERATOR(pg_catalog.=) 0
+                      THEN greatest(r.now, r.tat) OPERATOR(pg_catalog.+) r.sum
+                      ELSE r.tat END,
            taken = CASE WHEN r.sum OPERATOR(pg_catalog.>) 0 THEN 1 ELSE 0 END,
            at = r.now,
-           started = CASE WHEN r.sum OPERATOR(pg_catalog.=) 0 OR r.length OPERATOR(pg_catalog.=) 0 OR r.same THEN r.started
-                          WHEN r.next THEN r.started OPERATOR(pg_catalog.+) r.length
+           started = CASE WHEN r.keeps OR r.same THEN r.started
+                          WHEN r.next AND r.sliding THEN r.started OPERATOR(pg_catalog.+) r.span
                           ELSE r.now END,
-           used = CASE WHEN r.sum OPERATOR(pg_catalog.=) 0 OR r.length OPERATOR(pg_catalog.=) 0 THEN r.used
+           span = CASE WHEN r.keeps THEN l.span
+                       WHEN r.same THEN r.span
+                       ELSE r.length END,
+           used = CASE WHEN r.keeps THEN r.used
                        WHEN r.same THEN r.used OPERATOR(pg_catalog.+) r.sum
                        ELSE r.sum END,
-           before = CASE WHEN r.sum OPERATOR(pg_catalog.=) 0 OR r.length OPERATOR(pg_catalog.=) 0 OR r.same THEN r.before
+           before = CASE WHEN r.keeps OR r.same THEN r.before
                          WHEN r.next THEN r.used
                          ELSE 0 END,
            due = least(l.due, r.due),
            reserved = CASE WHEN r.due IS NULL THEN l.reserved
                            ELSE l.reserved OPERATOR(pg_catalog.||)
                                 r.parts END
-      FROM (SELECT h.*, p.parts
+      FROM (SELECT h.*, p.parts,
+                   h.sum OPERATOR(pg_catalog.=) 0 OR h.length OPERATOR(pg_catalog.=) 0 AS keeps
               FROM changes AS h
               LEFT JOIN reserved AS p
                 ON p.namespace OPERATOR(pg_catalog.=) h.namespace AND p.key OPERATOR(pg_catalog.=) h.key) AS r
      WHERE l.namespace OPERATOR(pg_catalog.=) r.namespace AND l.key OPERATOR(pg_catalog.=) r.key
        AND l.namespace OPERATOR(pg_catalog.=) ($2::pg_catalog.text[])[1] AND l.key OPERATOR(pg_catalog.=) ANY ($3::pg_catalog.text[])
        AND (r.sum OPERATOR(pg_catalog.>) 0 OR r.beyond)
-    RETURNING l.namespace, l.key, l.tat, l.started, l.used, l.before
+    RETURNING l.namespace, l.key, l.tat, l.started, l.span, l.used, l.before
 )
 SELECT h.n,
        CASE WHEN c.taken OPERATOR(pg_catalog.>) 0 THEN c.taken
@@ -186,6 +191,7 @@ SELECT h.n,
                      THEN u.tat OPERATOR(pg_catalog.-) (r.sum OPERATOR(pg_catalog.-) c.sum) ELSE u.tat END,
                 c.tat, h.tat, 0)::pg_catalog.int8 AS tat,
        coalesce(u.started, c.started, h.started, 0) AS started,
+       coalesce(u.span, k.span, h.span, 0) AS span,
        coalesce(CASE WHEN c.alike AND c.length OPERATOR(pg_catalog.>) 0
                      THEN u.used OPERATOR(pg_catalog.-) (r.sum OPERATOR(pg_catalog.-) c.sum) ELSE u.used END,
                 c.used, h.used, 0)::pg_catalog.int8 AS used,
@@ -194,5 +200,6 @@ SELECT h.n,
        coalesce(c.now, h.now) AS now
   FROM hoped AS h
   LEFT JOIN decided AS c ON c.n OPERATOR(pg_catalog.=) h.n
+  LEFT JOIN locked AS k ON k.namespace OPERATOR(pg_catalog.=) c.namespace AND k.key OPERATOR(pg_catalog.=) c.key
   LEFT JOIN changes AS r ON r.namespace OPERATOR(pg_catalog.=) c.namespace AND r.key OPERATOR(pg_catalog.=) c.key
   LEFT JOIN updated AS u ON u.namespace OPERATOR(pg_catalog.=) c.namespace AND u.key OPERATOR(pg_catalog.=) c.key

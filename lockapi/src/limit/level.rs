@@ -9,13 +9,20 @@ const PARTS: i64 = 1_000_000;
 
 /// The state of a key; times in nanoseconds of the server's clock.
 ///
-/// Nothing but zeros is the state of a key that was never used.
+/// Nothing but zeros is the state of a key that was never used. The cell rate algorithm has the arrival
+/// time, windows have the rest; neither is changed by a quota that only looks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Level {
-    /// The theoretical arrival time; of windows, when nothing of them counts any more.
+    /// When the latest request was decided. When that is still to come the clock was set back, and all
+    /// times but that of a block are to be moved back by as much.
+    pub at: i64,
+    /// The theoretical arrival time.
     pub tat: i64,
     /// When the window started; 0 without one.
     pub started: i64,
+    /// The length of the window: the longest of those that have taken in it. Twice as long after it
+    /// started nothing of it counts.
+    pub span: i64,
     /// Permits taken in the window.
     pub used: i64,
     /// Permits taken in the window before.
@@ -50,43 +57,45 @@ impl Level {
         (self.room(quota, now) / price).max(0)
     }
 
-    /// What is left at `now`, in the unit of the state.
+    /// What is left at `now`, in the unit of the state; less than nothing where a larger quota took it.
     pub(crate) fn room(&self, quota: &Quota, now: i64) -> i64 {
         let depth = quota.price(quota.limit());
         match quota.algorithm() {
-            Algorithm::Gcra => now + depth - self.base(depth, now),
+            Algorithm::Gcra => depth - self.debt(now),
             Algorithm::FixedWindow => depth - self.rolled(quota, now).used,
             Algorithm::SlidingWindow => {
                 let rolled = self.rolled(quota, now);
-                depth - rolled.used - overlap(rolled.before, quota.window(), now - rolled.started)
+                depth - rolled.used - overlap(rolled.before, rolled.span, now - rolled.started)
             }
         }
     }
 
     /// Takes `price`, which has to fit.
     pub(crate) fn take(&mut self, quota: &Quota, price: i64, now: i64) {
+        self.move_back(now);
         match quota.algorithm() {
-            Algorithm::Gcra => self.tat = self.base(quota.price(quota.limit()), now) + price,
+            Algorithm::Gcra => self.tat = self.tat.max(now) + price,
             Algorithm::FixedWindow | Algorithm::SlidingWindow => {
                 *self = self.rolled(quota, now);
                 self.used += price;
-                self.tat = self.started + memory(quota);
             }
         }
+        self.at = now;
     }
 
-    /// A time beyond what the quota can have led to: the clock went back, or the quota was larger.
-    pub(crate) fn is_beyond(&self, quota: &Quota, now: i64) -> bool {
-        match quota.algorithm() {
-            Algorithm::Gcra => self.tat > now + quota.price(quota.limit()),
-            Algorithm::FixedWindow | Algorithm::SlidingWindow => false,
-        }
+    /// Whether it was written at a time that is still to come: the clock was set back.
+    pub(crate) fn is_ahead(&self, now: i64) -> bool {
+        self.at > now
     }
 
-    /// Brings it back to what the quota can have led to.
-    pub(crate) fn heal(&mut self, quota: &Quota, now: i64) {
-        if self.is_beyond(quota, now) {
-            self.tat = now + quota.price(quota.limit());
+    /// Moves its times back as far as the clock was set back. No more time has passed since than it
+    /// says, so nothing that was taken is forgotten.
+    pub(crate) fn move_back(&mut self, now: i64) {
+        let by = (self.at - now).max(0);
+        self.at -= by;
+        self.tat -= by;
+        if self.started > 0 {
+            self.started -= by;
         }
     }
 
@@ -94,7 +103,8 @@ impl Level {
     /// have taken meanwhile stays taken.
     pub(crate) fn give_back(&mut self, price: i64, window: i64, at: i64, now: i64) {
         if window == 0 {
-            self.tat -= (price - (now - at).max(0)).max(0);
+            let left = self.tat - (price - (now - at).max(0)).max(0);
+            self.tat = left.max(self.tat.min(self.at));
         } else if self.started > 0 && at >= self.started {
             self.used = (self.used - price).max(0);
         } else if self.started > 0 && at >= self.started - window {
@@ -108,34 +118,43 @@ impl Level {
         expire.min().unwrap_or(i64::MAX)
     }
 
-    /// Whether it means the same as no row.
+    /// Whether it means the same as no row, to every quota.
     pub(crate) fn is_idle(&self, now: i64) -> bool {
-        self.tat <= now && self.blocked_until <= now && self.reserved.is_empty()
+        self.at <= now
+            && self.tat <= now
+            && self.forgotten() <= now
+            && self.blocked_until <= now
+            && self.reserved.is_empty()
+    }
+
+    /// When nothing of the window counts any more.
+    pub(crate) fn forgotten(&self) -> i64 {
+        self.started + 2 * self.span
     }
 
     /// Nanoseconds until `price` fits; 0 when it does.
     pub(crate) fn wait_for(&self, quota: &Quota, price: i64, now: i64) -> i64 {
-        let blocked = (self.blocked_until - now).max(0);
+        let blocked = self.blocked_until.saturating_sub(now).max(0);
         let depth = quota.price(quota.limit());
+        let level = self.as_of(now);
         let wait = match quota.algorithm() {
-            Algorithm::Gcra => self.base(depth, now) + price - depth - now,
-            Algorithm::FixedWindow => {
-                let rolled = self.rolled(quota, now);
-                if rolled.used + price <= depth {
-                    0
-                } else {
-                    rolled.started + quota.window() - now
-                }
-            }
-            Algorithm::SlidingWindow => {
-                let rolled = self.rolled(quota, now);
-                let (room, window) = (depth - price, quota.window());
-                let at = if rolled.used <= room {
-                    rolled.started + reaches(rolled.before, window, room - rolled.used)
-                } else {
-                    rolled.started + window + reaches(rolled.used, window, room)
+            Algorithm::Gcra => level.debt(now) + price - depth,
+            Algorithm::FixedWindow | Algorithm::SlidingWindow => {
+                let (rolled, room) = (level.rolled(quota, now), depth - price);
+                let end = rolled.started + rolled.span;
+                let slides = quota.algorithm() == Algorithm::SlidingWindow;
+                let at = match () {
+                    () if rolled.used > room && slides => {
+                        end + reaches(rolled.used, quota.window(), room)
+                    }
+                    () if rolled.used > room => end,
+                    () if slides => {
+                        let room = room - rolled.used;
+                        rolled.started + reaches(rolled.before, rolled.span, room)
+                    }
+                    () => now,
                 };
-                at - now
+                at.min(level.forgotten().max(now)) - now
             }
         };
         blocked.max(wait).max(0)
@@ -143,48 +162,58 @@ impl Level {
 
     /// Nanoseconds until everything is there again.
     pub(crate) fn idle_in(&self, quota: &Quota, now: i64) -> i64 {
+        let level = self.as_of(now);
         let idle = match quota.algorithm() {
-            Algorithm::Gcra => self.base(quota.price(quota.limit()), now) - now,
+            Algorithm::Gcra => level.debt(now),
             Algorithm::FixedWindow | Algorithm::SlidingWindow => {
-                let rolled = self.rolled(quota, now);
-                if rolled.used > 0 {
-                    rolled.started + memory(quota) - now
-                } else if rolled.before > 0 {
-                    rolled.started + quota.window() - now
-                } else {
-                    0
-                }
+                let rolled = level.rolled(quota, now);
+                let end = rolled.started + rolled.span;
+                let slides = quota.algorithm() == Algorithm::SlidingWindow;
+                let at = match () {
+                    () if rolled.used > 0 && slides => end + quota.window(),
+                    () if rolled.used > 0 || (rolled.before > 0 && slides) => end,
+                    () => now,
+                };
+                at.min(level.forgotten().max(now)) - now
             }
         };
-        idle.max(self.blocked_until - now).max(0)
+        let blocked = self.blocked_until.saturating_sub(now);
+        idle.max(blocked).max(0)
     }
 
-    fn base(&self, depth: i64, now: i64) -> i64 {
-        self.tat.min(now + depth).max(now)
+    /// How long what was taken flows back, by the cell rate algorithm.
+    pub(crate) fn debt(&self, now: i64) -> i64 {
+        (self.tat - self.at.max(now)).max(0)
     }
 
-    /// With the window of `now`; one that starts in the future is of a clock that went back.
+    /// The state with its times as of `now`.
+    pub(crate) fn as_of(&self, now: i64) -> Self {
+        let mut level = self.clone();
+        level.move_back(now);
+        level
+    }
+
+    /// With the window of `now`. A window ends when the longest of those that took in it ends: one
+    /// that is shorter waits for that, one that is longer counts what was taken in it.
     fn rolled(&self, quota: &Quota, now: i64) -> Self {
-        let (window, mut rolled) = (quota.window(), self.clone());
-        let age = now - self.started;
-        if self.started > 0 && (0..window).contains(&age) {
+        let (window, mut rolled) = (quota.window(), self.as_of(now));
+        let age = now - rolled.started;
+        let span = rolled.span.max(window);
+        let known = rolled.started > 0 && age >= 0 && now < rolled.forgotten();
+        if known && age < span {
+            rolled.span = span;
             return rolled;
         }
-        let next = self.started > 0
-            && quota.algorithm() == Algorithm::SlidingWindow
-            && (window..2 * window).contains(&age);
-        rolled.before = if next { self.used } else { 0 };
-        rolled.started = if next { self.started + window } else { now };
+        let next = known && age < span + window;
+        rolled.before = if next { rolled.used } else { 0 };
+        rolled.started = if next && quota.algorithm() == Algorithm::SlidingWindow {
+            rolled.started + span
+        } else {
+            now
+        };
+        rolled.span = window;
         rolled.used = 0;
         rolled
-    }
-}
-
-/// How long a window counts after it started.
-fn memory(quota: &Quota) -> i64 {
-    match quota.algorithm() {
-        Algorithm::SlidingWindow => quota.window() * 2,
-        Algorithm::Gcra | Algorithm::FixedWindow => quota.window(),
     }
 }
 
@@ -360,10 +389,122 @@ mod tests {
             let mut level = Level::default();
             level.take(quota, quota.price(1), START);
             let before = START - 86_400_000_000_000;
-            level.heal(quota, before);
             let full = quota.price(quota.limit());
-            let heals = before + if quota.window() == 0 { full } else { 0 };
-            assert_eq!(level.room(quota, heals), full, "{quota:?}");
+            assert_eq!(
+                level.room(quota, before),
+                full - quota.price(1),
+                "{quota:?}"
+            );
+            let wait = level.idle_in(quota, before);
+            level.move_back(before);
+            assert!(level.room(quota, before + wait - 1) < full, "{quota:?}");
+            assert_eq!(level.room(quota, before + wait), full, "{quota:?}");
+        }
+    }
+
+    /// Quotas of one key: what each admits, and those of one rate together.
+    #[test]
+    fn no_quota_loosens_another() {
+        let hour = |permits, burst| Quota::per_hour(permits).burst(burst);
+        let sets = [
+            vec![hour(100, 1), hour(100, 7), hour(100, 100)],
+            vec![hour(100, 3), hour(3600, 10), hour(7, 7)],
+        ];
+        for (set, seed) in sets
+            .iter()
+            .flat_map(|set| (0..40).map(move |seed| (set, seed)))
+        {
+            let mut random = fastrand::Rng::with_seed(seed);
+            let (mut level, mut now, mut taken) = (Level::default(), START, Vec::new());
+            for _ in 0..400 {
+                now += random.i64(0..3) * random.i64(0..=20_000_000_000);
+                let quota = &set[random.usize(..set.len())];
+                let cost = random.u64(1..=quota.limit().min(3));
+                if level.fits(quota, quota.price(cost), now) > 0 {
+                    level.take(quota, quota.price(cost), now);
+                    taken.push((now, i64::try_from(cost).unwrap(), *quota));
+                }
+            }
+            let most = |quota: &Quota, time: i64| {
+                i64::try_from(quota.limit()).unwrap() + time / quota.interval()
+            };
+            for (n, (from, ..)) in taken.iter().enumerate() {
+                for (until, ..) in &taken[n..] {
+                    let inside = || {
+                        let inside = taken.iter();
+                        inside.filter(|(at, ..)| (from..=until).contains(&at))
+                    };
+                    for quota in set {
+                        let own = inside().filter(|(.., of)| of == quota);
+                        let own: i64 = own.map(|(_, cost, _)| cost).sum();
+                        assert!(own <= most(quota, until - from), "{own}, {quota:?}");
+                    }
+                    if set.iter().all(|quota| quota.permits() == 100) {
+                        let all: i64 = inside().map(|(_, cost, _)| cost).sum();
+                        assert!(all <= most(&set[2], until - from), "{all}");
+                    }
+                }
+            }
+        }
+    }
+
+    /// The two definitions, whatever windows of other lengths take meanwhile.
+    #[test]
+    fn no_window_loosens_another() {
+        let minutes = |many| Duration::from_mins(many);
+        for seed in 0..60 {
+            let set = [
+                Quota::new(10, minutes(1)).fixed_window(),
+                Quota::new(60, minutes(60)).fixed_window(),
+                Quota::new(20, minutes(7)).sliding_window(),
+            ];
+            let mut random = fastrand::Rng::with_seed(seed);
+            let (mut level, mut now, mut taken) = (Level::default(), START, Vec::new());
+            for _ in 0..2000 {
+                now += random.i64(0..=60_000_000_000) / random.i64(1..=20);
+                let quota = &set[random.usize(..set.len())];
+                let wait = level.wait_for(quota, 1, now);
+                let fits = |at| level.fits(quota, 1, at) > 0;
+                assert_eq!(wait == 0, fits(now), "{quota:?}");
+                assert!(wait == 0 || !fits(now + wait - 1), "{quota:?} {level:?}");
+                assert!(fits(now + wait), "{quota:?} {level:?}");
+                let full = now + level.idle_in(quota, now);
+                let limit = i64::try_from(quota.limit()).unwrap();
+                assert_eq!(level.room(quota, full), limit, "{quota:?}");
+                if wait == 0 {
+                    level.take(quota, 1, now);
+                    taken.push((now, *quota));
+                }
+                assert!(level.forgotten() <= now + 2 * set[1].window());
+            }
+            for quota in &set {
+                let own = taken.iter().filter(|(_, of)| of == quota);
+                let own: Vec<_> = own.map(|(at, _)| (*at, 1)).collect();
+                for (from, _) in &own {
+                    let most = 2 * i64::try_from(quota.limit()).unwrap();
+                    assert!(
+                        within(&own, *from, from + quota.window()) <= most,
+                        "{quota:?}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn another_algorithm_begins_anew() {
+        let gcra = Quota::per_hour(100);
+        for window in [gcra.fixed_window(), gcra.sliding_window()] {
+            for (first, then) in [(gcra, window), (window, gcra)] {
+                let mut level = Level::default();
+                level.take(&first, first.price(100), START);
+                assert_eq!(level.fits(&then, then.price(1), START), 100);
+                level.take(&then, then.price(100), START);
+                // Back and forth gives nothing.
+                for quota in [first, then] {
+                    assert_eq!(level.fits(&quota, quota.price(1), START), 0, "{quota:?}");
+                }
+            }
         }
     }
 }

@@ -61,21 +61,27 @@ pub const MAX_TIME: Duration = Duration::from_hours(366 * 24);
 /// Limits how often something is done, among all programs that use the same database.
 ///
 /// A limit is a row in a table, named by its key, and a [`Quota`] that every call brings along. Put
-/// into the key what is limited and for whom, as in `user:123:api`. Programs that use one key have to
-/// agree on its quota.
+/// into the key what is limited and for whom, as in `user:123:api`. Programs that use one key should
+/// agree on its quota; where they do not, each quota is kept for itself, as below.
 ///
 /// # Guarantees
-/// - With [`Algorithm::Gcra`], in any time `t` no more than `burst + rate * t` permits are taken, over
-///   all processes and backends. Windows keep to their definitions.
-/// - The server's clock alone decides. When it is set back or forward, a limit is right again after
-///   the time that its burst takes to flow back; forward, one burst more can be taken. Windows begin
-///   anew. A block lasts until the server's clock says so.
+/// - With [`Algorithm::Gcra`], in any time `t` no more than `burst + rate * t` permits are taken under
+///   a quota, over all processes and backends, whatever is taken of the key under other quotas. Under
+///   quotas of one rate it is no more than the largest burst and the rate allow, all together. Windows
+///   keep to their definitions.
+/// - The server's clock alone decides. When it is set back, what was taken counts as at the latest
+///   decision before, so that nothing is forgotten and nothing counts for longer; when it is set
+///   forward, one burst or one window more can be taken. A block lasts until the server's clock says so.
 /// - What is refused takes nothing and writes nothing.
 /// - What was admitted is on disk when the call returns, unless the policy is
 ///   [relaxed](Policy::relaxed): a crash of the server then forgets what was taken during about the
 ///   last second.
-/// - A quota may be changed at any time. What was taken stays taken, at most the burst of the new one.
-///   A change of the algorithm begins anew.
+/// - A quota may be changed at any time. What was taken stays taken until it has flowed back under the
+///   quota that took it: after a change to a smaller quota the key can refuse everything for the time in
+///   which the burst of the larger one flows back, and no longer. A window ends when the longest of
+///   those that took in it ends. [`reset`](Self::reset) ends the wait.
+/// - A change between [`Algorithm::Gcra`] and windows begins anew: each counts what it admitted itself,
+///   so that a change back gives nothing either.
 ///
 /// Waiting calls of one key on one process travel in one row of one statement: they are admitted in
 /// the order of arrival.

@@ -16,13 +16,15 @@ WITH want AS MATERIALIZED (
 ), refunded AS (
     UPDATE lockapi.rate_limit AS l
        SET (tat, used, before) = (
-               SELECT l.tat - coalesce(pg_catalog.sum(greatest(0, b.price - greatest(0, lockapi.clock() - b.at)))
-                                       FILTER (WHERE b.length = 0), 0)::int8,
+               -- What is below "at" is owed to nobody: no sum leaves the numbers.
+               SELECT greatest(least(l.tat, l.at),
+                               l.tat - coalesce(pg_catalog.sum(greatest(0, b.price - greatest(0, lockapi.clock() - b.at)))
+                                                FILTER (WHERE b.length = 0), 0))::int8,
                       greatest(0, l.used - coalesce(pg_catalog.sum(b.price)
-                                                    FILTER (WHERE b.length > 0 AND b.at >= l.started), 0)::int8),
+                                                    FILTER (WHERE b.length > 0 AND b.at >= l.started), 0))::int8,
                       greatest(0, l.before - coalesce(pg_catalog.sum(b.price)
                                                       FILTER (WHERE b.length > 0 AND b.at < l.started
-                                                                AND b.at >= l.started - b.length), 0)::int8)
+                                                                AND b.at >= l.started - b.length), 0))::int8
                  FROM unnest(w.prices, w.lengths, w.ats) AS b (price, length, at))
       FROM want AS w
      WHERE l.namespace = w.namespace AND l.key = w.key

@@ -33,14 +33,14 @@ impl Limits {
         let place = (want.namespace.clone(), want.key.clone());
         let known = self.rows.contains_key(&place);
         let mut level = self.level(&want.namespace, &want.key);
-        let base = level.tat.min(now + want.depth).max(now);
-        let fits = ((now + want.depth - base) / want.price).clamp(0, want.times);
+        let fits = ((want.depth - level.debt(now)) / want.price).clamp(0, want.times);
         let outcome = if is_overdue(&level, now) {
             Outcome::Overdue
-        } else if level.blocked_until > now || (fits == 0 && level.tat <= now + want.depth) {
+        } else if level.blocked_until > now || (fits == 0 && !level.is_ahead(now)) {
             Outcome::Refused
         } else {
-            level.tat = base + fits * want.price;
+            level.move_back(now);
+            (level.tat, level.at) = (level.tat.max(now) + fits * want.price, now);
             if fits > 0 || known {
                 self.rows.insert(place, level.clone());
             }
@@ -52,7 +52,7 @@ impl Limits {
         };
         Judged {
             outcome,
-            level,
+            level: level.as_of(now),
             now,
         }
     }
@@ -166,7 +166,7 @@ impl Limits {
             if charged.sum > 0 {
                 level.take(&quota, charged.sum, now);
             } else {
-                level.heal(&quota, now);
+                level.move_back(now);
             }
         }
     }
@@ -177,7 +177,7 @@ impl Limits {
         for line in &want.lines {
             let level = self.row_of(&want.namespace, &line.key)?;
             let fits = level.fits(&line.quota, line.price(), now);
-            if is_overdue(&level, now) || (fits == 0 && !level.is_beyond(&line.quota, now)) {
+            if is_overdue(&level, now) || (fits == 0 && !level.is_ahead(now)) {
                 return None;
             }
             alone = alone.min(fits);
@@ -192,7 +192,7 @@ impl Limits {
         let hope = want.lines.iter().all(|line| {
             let level = level(line);
             let fits = level.fits(&line.quota, line.price(), now) > 0;
-            (fits || level.is_beyond(&line.quota, now)) && !is_overdue(&level, now)
+            (fits || level.is_ahead(now)) && !is_overdue(&level, now)
         });
         let judge = |line: &Line| {
             let level = level(line);
@@ -204,7 +204,7 @@ impl Limits {
             };
             Judged {
                 outcome,
-                level,
+                level: level.as_of(now),
                 now,
             }
         };
@@ -261,7 +261,10 @@ impl Limits {
     ) -> (i64, Vec<(String, String)>) {
         let most = usize::try_from(most).unwrap_or_default();
         let part = self.rows.range((Excluded(after), Unbounded)).take(most);
-        let idle = |level: &Level| level.tat < now - IDLE && level.is_idle(now);
+        let idle = |level: &Level| {
+            let idle = level.at.max(level.tat).max(level.forgotten()) < now - IDLE;
+            idle && level.is_idle(now)
+        };
         let part: Vec<_> = part
             .map(|(place, level)| (place.clone(), idle(level)))
             .collect();

@@ -32,8 +32,8 @@ pub struct Take {
 impl Take {
     /// Whether a state leaves no permit, and nothing that has to be put right.
     pub(crate) fn is_refused(&self, looked: &Looked) -> bool {
-        let (level, end) = (&looked.level, looked.now + self.depth);
-        let full = level.tat + self.price > end && level.tat <= end;
+        let level = &looked.level;
+        let full = level.debt(looked.now) + self.price > self.depth && !level.is_ahead(looked.now);
         looked.due > looked.now && (full || level.blocked_until > looked.now)
     }
 }

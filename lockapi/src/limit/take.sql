@@ -1,9 +1,10 @@
 -- Takes permits by the generic cell rate algorithm; of each key as many times as fit.
 --
 -- Promises: no more is taken than fits at the server's time, judged on the latest version of the
--- row; what is refused writes nothing and locks nothing, except that a time which the quota cannot
--- have led to (the clock went back, the quota was larger) is brought back once. Rows are updated in
--- the order of their keys, and created after that in the same order.
+-- row; what is refused writes nothing and locks nothing, except that the times of a row that was
+-- written at a time still to come are moved back once: the clock was set back. A smaller quota never
+-- shortens what a larger one took. Rows are updated in the order of their keys, and created after that
+-- in the same order.
 -- The outcome is how often it was taken, 0 for refused, -1 for "ask again", -3 for a row whose
 -- reservations have to be ended first.
 -- Index: the primary key of rate_limit; no indexed column changes, so the update is HOT.
@@ -20,29 +21,28 @@ WITH want AS MATERIALIZED (
      ORDER BY w.namespace COLLATE "C", w.key COLLATE "C"
 ), took AS (
     UPDATE lockapi.rate_limit AS l
-       SET (tat, taken, at) = (
-               SELECT f.base + f.fits * w.price, f.fits, f.now
-                 FROM (SELECT b.now, b.base,
-                              greatest(0, least(w.times, (b.now + w.depth - b.base) / w.price)) AS fits
-                         FROM (SELECT c.now, greatest(c.now, least(l.tat, c.now + w.depth)) AS base
+       SET (tat, started, taken, at) = (
+               SELECT f.now + f.debt + f.fits * w.price, l.started - greatest(0, l.at - f.now), f.fits, f.now
+                 FROM (SELECT b.now, b.debt, greatest(0, least(w.times, (w.depth - b.debt) / w.price)) AS fits
+                         FROM (SELECT c.now, greatest(0, l.tat - greatest(l.at, c.now)) AS debt
                                  FROM (SELECT lockapi.clock() AS now OFFSET 0) AS c
                                OFFSET 0) AS b
                        OFFSET 0) AS f)
       FROM want AS w
      WHERE l.namespace = w.namespace AND l.key = w.key
        AND l.namespace = ($1::text[])[1] AND l.key = ANY (ARRAY(SELECT x.key FROM want AS x))
-       AND (l.tat + w.price <= lockapi.clock() + w.depth OR l.tat > lockapi.clock() + w.depth)
+       AND (l.tat - lockapi.clock() <= w.depth - w.price OR l.at > lockapi.clock())
        AND (l.blocked_until IS NULL OR l.blocked_until <= lockapi.clock())
        AND (l.due IS NULL OR l.due > lockapi.clock())
     RETURNING w.n, l.taken, l.tat, l.at
 ), rest AS MATERIALIZED (
     SELECT w.n, w.namespace, w.key, w.price, w.depth, least(w.times, w.depth / w.price) AS fits,
-           l.tat, coalesce(l.blocked_until, 0) AS blocked_until,
+           l.tat, l.at, coalesce(l.blocked_until, 0) AS blocked_until,
            coalesce(l.due, 9223372036854775807) AS due, lockapi.clock() AS now
       FROM want AS w
       LEFT JOIN took AS t ON t.n = w.n
       LEFT JOIN LATERAL (
-               SELECT r.tat, r.blocked_until, r.due
+               SELECT r.tat, r.at, r.blocked_until, r.due
                  FROM lockapi.rate_limit AS r
                 WHERE t.n IS NULL AND r.namespace = w.namespace AND r.key = w.key
                OFFSET 0) AS l ON true
@@ -64,8 +64,8 @@ SELECT r.n,
             WHEN r.tat IS NULL THEN -1
             WHEN r.due <= r.now THEN -3
             WHEN r.blocked_until > r.now THEN 0
-            WHEN r.tat + r.price > r.now + r.depth AND r.tat <= r.now + r.depth THEN 0
+            WHEN r.tat - r.now > r.depth - r.price AND r.at <= r.now THEN 0
             ELSE -1 END,
-       coalesce(m.tat, r.tat, 0), r.blocked_until, r.now
+       coalesce(m.tat, r.tat - greatest(0, r.at - r.now), 0), r.blocked_until, r.now
   FROM rest AS r
   LEFT JOIN made AS m ON m.namespace = r.namespace AND m.key = r.key

@@ -102,7 +102,7 @@ impl Operation for Look {
         name: "limit.look",
         sql: include_str!("look.sql"),
         params: &[Type::Texts, Type::Texts],
-        columns: &[Type::Int; 8],
+        columns: &[Type::Int; 10],
     };
 
     fn params(batch: &[Self]) -> Vec<Value> {
@@ -115,17 +115,19 @@ impl Operation for Look {
     fn decode(batch: &[Self], rows: Rows) -> Result<Vec<Looked>, Failure> {
         all_answers(batch.len(), rows, |row| {
             let level = Level {
-                tat: row.int(1)?,
-                started: row.int(2)?,
-                used: row.int(3)?,
-                before: row.int(4)?,
-                blocked_until: row.int(5)?,
+                at: row.int(1)?,
+                tat: row.int(2)?,
+                started: row.int(3)?,
+                span: row.int(4)?,
+                used: row.int(5)?,
+                before: row.int(6)?,
+                blocked_until: row.int(7)?,
                 reserved: Vec::new(),
             };
             Ok(Looked {
                 level,
-                due: row.int(6)?,
-                now: row.int(7)?,
+                due: row.int(8)?,
+                now: row.int(9)?,
             })
         })
     }
@@ -136,8 +138,10 @@ impl Operation for Look {
             let level = limits.level(&one.namespace, &one.key);
             Row([
                 n,
+                level.at,
                 level.tat,
                 level.started,
+                level.span,
                 level.used,
                 level.before,
                 level.blocked_until,

@@ -126,7 +126,7 @@ impl<C: Connector> Shared<C> {
             left: taken - 1,
             asked,
             at: judged.now,
-            ends_in: (judged.level.started + window - judged.now).max(0),
+            ends_in: (judged.level.started + window.max(judged.level.span) - judged.now).max(0),
         };
         Ok(true)
     }
