@@ -107,6 +107,7 @@ async fn all(mut report: Report) -> Report {
     denials(&mut report, &backend, &pool, scarce).await;
     permits(&mut report, &backend, function).await;
     sharing(&mut report, &backend).await;
+    reservations(&mut report, &backend).await;
     neighbours(&mut report, &backend).await;
     report
 }
@@ -179,6 +180,37 @@ async fn neighbours(report: &mut Report, backend: &Arc<dyn Backend>) {
             Better::Lower,
         );
     }
+}
+
+/// Reservations of one key that end, of few and of many that are open.
+async fn reservations(report: &mut Report, backend: &Arc<dyn Backend>) {
+    let quota = Quota::per_second(10_000).burst(1_000_000_000);
+    let limiter = backend.rate_limiter(quota).expect("a limiter");
+    let want = Want::new("bench/reserved");
+    let settled = async |open: usize| {
+        let calls = (0..open).map(|_| limiter.reserve(&want, Duration::from_mins(10)));
+        let reserved = futures_util::future::join_all(calls).await;
+        let reserved = reserved.into_iter();
+        let reserved: Vec<_> = reserved
+            .map(|one| one.expect("an answer").expect("admitted"))
+            .collect();
+        let began = Instant::now();
+        let ends = reserved.into_iter().map(lockapi::Reservation::cancel);
+        for end in futures_util::future::join_all(ends).await {
+            end.expect("it was there");
+        }
+        let many = u32::try_from(open).expect("a small number");
+        f64::from(many) / began.elapsed().as_secs_f64()
+    };
+    let few = settled(500).await;
+    report.add(
+        "limit.settle.8000",
+        "ends/s",
+        settled(8000).await,
+        few,
+        "of 500 that are open",
+        Better::Higher,
+    );
 }
 
 /// The 99th percentile of lone calls, in microseconds.

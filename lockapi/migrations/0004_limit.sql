@@ -24,7 +24,7 @@ CREATE TABLE lockapi.rate_limit (
     before        int8             NOT NULL DEFAULT 0,
     blocked_until int8,
     due           int8,
-    reserved      int8[],
+    reserved      int8             NOT NULL DEFAULT 0,
     PRIMARY KEY (key, namespace),
     -- Ten years, the longest time in which a burst flows back, and one year, the longest window.
     CONSTRAINT rate_limit_times CHECK (
@@ -33,8 +33,27 @@ CREATE TABLE lockapi.rate_limit (
         AND started BETWEEN -4000000000000000000 AND at
         AND span BETWEEN 0 AND 31622400000000000),
     CONSTRAINT rate_limit_counts CHECK (
-        used BETWEEN 0 AND 1000000000 AND before BETWEEN 0 AND 1000000000)
+        used BETWEEN 0 AND 1000000000 AND before BETWEEN 0 AND 1000000000
+        AND reserved BETWEEN 0 AND 10000)
 ) WITH (fillfactor = 50);
+
+-- What is reserved. Its holder finds it by its number, a random one, and whoever decides on the limit by
+-- the time when it expires: no column is in both indexes, so that no statistics lead to the wrong one.
+CREATE TABLE lockapi.rate_reservation (
+    id        int8             NOT NULL PRIMARY KEY,
+    namespace text COLLATE "C" NOT NULL,
+    key       text COLLATE "C" NOT NULL,
+    at        int8             NOT NULL,
+    expires   int8             NOT NULL,
+    price     int8             NOT NULL,
+    span      int8             NOT NULL,
+    CONSTRAINT rate_reservation_times CHECK (
+        at BETWEEN -4000000000000000000 AND 4000000000000000000
+        AND price BETWEEN 0 AND 316224000000000000
+        AND span BETWEEN 0 AND 31622400000000000)
+);
+
+CREATE INDEX rate_reservation_due ON lockapi.rate_reservation (key, namespace, expires);
 
 COMMENT ON TABLE lockapi.rate_limit IS 'Rate limits, one row a key; times are nanoseconds since 1970.';
 COMMENT ON COLUMN lockapi.rate_limit.namespace IS 'Namespace of the backend.';
@@ -47,8 +66,17 @@ COMMENT ON COLUMN lockapi.rate_limit.span IS 'Length of the window: the longest 
 COMMENT ON COLUMN lockapi.rate_limit.used IS 'Permits taken in the window.';
 COMMENT ON COLUMN lockapi.rate_limit.before IS 'Permits taken in the window before.';
 COMMENT ON COLUMN lockapi.rate_limit.blocked_until IS 'Everything is refused until then; NULL when it was never blocked.';
-COMMENT ON COLUMN lockapi.rate_limit.due IS 'When the first reservation expires; NULL without reservations.';
-COMMENT ON COLUMN lockapi.rate_limit.reserved IS 'Reservations, five numbers each: its own number, when it was taken, what it took (nanoseconds, or permits of windows), the length of the window or 0, when it expires.';
+COMMENT ON COLUMN lockapi.rate_limit.due IS 'No reservation expires earlier; NULL without reservations.';
+COMMENT ON COLUMN lockapi.rate_limit.reserved IS 'How many reservations are open.';
+
+COMMENT ON TABLE lockapi.rate_reservation IS 'Permits that are taken and may be given back in part; changed only while the row of the limit is locked.';
+COMMENT ON COLUMN lockapi.rate_reservation.id IS 'Its random number.';
+COMMENT ON COLUMN lockapi.rate_reservation.namespace IS 'Namespace of the backend.';
+COMMENT ON COLUMN lockapi.rate_reservation.key IS 'Key of the limit.';
+COMMENT ON COLUMN lockapi.rate_reservation.expires IS 'When it ends by itself, and all of it is given back.';
+COMMENT ON COLUMN lockapi.rate_reservation.at IS 'When it was taken.';
+COMMENT ON COLUMN lockapi.rate_reservation.price IS 'What it took: nanoseconds, or permits of windows.';
+COMMENT ON COLUMN lockapi.rate_reservation.span IS 'Length of the window; 0 without windows.';
 
 -- The time of the server, read anew at each call.
 CREATE FUNCTION lockapi.clock() RETURNS int8
@@ -67,7 +95,7 @@ CREATE VIEW lockapi.rate_limit_view AS
                     interval '0') AS idle_in,
            to_timestamp(started / 1000000000.0) AS window_started_at, used, before,
            to_timestamp(blocked_until / 1000000000.0) AS blocked_until,
-           coalesce(cardinality(reserved), 0) / 5 AS reservations
+           reserved AS reservations
       FROM lockapi.rate_limit;
 
 COMMENT ON VIEW lockapi.rate_limit_view IS 'Rate limits as a person wants to read them: when used last, when idle again, whether blocked.';
@@ -113,3 +141,31 @@ CREATE FUNCTION lockapi.limit_room(tat int8, started int8, span int8, used int8,
 
 COMMENT ON FUNCTION lockapi.limit_room(int8, int8, int8, int8, int8, int8, int8, bool, int8, int8)
     IS 'What is left of a limit: nanoseconds, or permits of windows of a length.';
+
+-- The two that follow are volatile, so they see what others have committed until they are called: who calls
+-- them has locked the row of the limit.
+
+-- When the first reservation of a limit expires of those that have not expired.
+CREATE FUNCTION lockapi.next_expiry(the_namespace text, the_key text, now int8) RETURNS int8
+    LANGUAGE sql VOLATILE
+    AS $$
+        SELECT r.expires
+          FROM lockapi.rate_reservation AS r
+         WHERE r.namespace OPERATOR(pg_catalog.=) the_namespace AND r.key OPERATOR(pg_catalog.=) the_key
+           AND r.expires OPERATOR(pg_catalog.>) now
+         ORDER BY r.expires
+         LIMIT 1
+    $$;
+
+COMMENT ON FUNCTION lockapi.next_expiry(text, text, int8)
+    IS 'When the first reservation of a limit expires of those that have not expired.';
+
+-- Forgets all reservations of a limit.
+CREATE FUNCTION lockapi.forget_reservations(the_namespace text, the_key text) RETURNS void
+    LANGUAGE sql VOLATILE
+    AS $$
+        DELETE FROM lockapi.rate_reservation AS r
+         WHERE r.namespace OPERATOR(pg_catalog.=) the_namespace AND r.key OPERATOR(pg_catalog.=) the_key
+    $$;
+
+COMMENT ON FUNCTION lockapi.forget_reservations(text, text) IS 'Forgets all reservations of a limit.';

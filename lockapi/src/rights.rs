@@ -64,6 +64,7 @@ const WORKER: &[Right] = &[
             "push_key",
             "queue",
             "rate_limit",
+            "rate_reservation",
             "task",
             "task_run",
         ],

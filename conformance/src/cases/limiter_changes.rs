@@ -156,6 +156,8 @@ async fn row_of_any_numbers_is_no_overflow(cx: Context) {
         "used",
         "before",
         "blocked_until",
+        "due",
+        "reserved",
         "taken",
     ];
     let numbers = [

@@ -29,6 +29,7 @@ mod limiter_changes;
 mod limiter_load;
 mod limiter_outage;
 mod limiter_permits;
+mod limiter_reservations;
 mod limiter_waits;
 mod mutex;
 mod names;
@@ -108,6 +109,7 @@ const MODULES: &[&[Case]] = &[
     limiter_changes::CASES,
     limiter_load::CASES,
     limiter_permits::CASES,
+    limiter_reservations::CASES,
     limiter_waits::CASES,
     limiter_outage::CASES,
     holding::CASES,

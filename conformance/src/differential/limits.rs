@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use lockapi::limit::{
-    Block, Charge, Ensure, Judged, Level, Line, Look, Outcome, Quota, Refund, Reset, Settle, Take,
+    Block, Charge, Ensure, Expire, Judged, Level, Line, Look, Outcome, Quota, Refund, Reset,
+    Settle, Take,
 };
 use lockapi::seam::Connection;
 use proptest::prelude::*;
@@ -28,8 +29,8 @@ pub enum LimitAction {
     Charge(Vec<(u8, Vec<Drawn>)>),
     /// Gives back of keys.
     Refund(Vec<(u8, u8)>),
-    /// Ends a reservation of a key: which, and how much is given back.
-    Settle(u8, u8, u8),
+    /// Ends reservations of a key: which, and how much is given back of each.
+    Settle(u8, Vec<(u8, u8)>),
     /// Blocks a key.
     Block(u8, u8),
     /// Forgets a key.
@@ -60,8 +61,8 @@ pub(super) fn actions() -> impl Strategy<Value = (usize, LimitAction)> {
         }),
         4 => prop::collection::vec((1..4u8, lines), 1..4).prop_map(LimitAction::Charge),
         2 => prop::collection::vec((key.clone(), 1..4u8), 1..4).prop_map(LimitAction::Refund),
-        2 => (key.clone(), 0..3u8, 0..4u8)
-            .prop_map(|(key, back, units)| LimitAction::Settle(key, back, units)),
+        2 => (key.clone(), prop::collection::vec((0..4u8, 0..4u8), 1..4))
+            .prop_map(|(key, ended)| LimitAction::Settle(key, ended)),
         1 => (key.clone(), 0..3u8).prop_map(|(key, units)| LimitAction::Block(key, units)),
         1 => key.clone().prop_map(LimitAction::Reset),
         2 => prop::collection::vec(key, 1..4).prop_map(LimitAction::Look),
@@ -75,7 +76,7 @@ pub(super) struct Known {
     /// When something was taken last, on both sides.
     taken: BTreeMap<u8, (i64, i64)>,
     reserved: BTreeMap<u8, Vec<i64>>,
-    next: i64,
+    next: Option<i64>,
 }
 
 impl Known {
@@ -122,16 +123,19 @@ impl<C: Connection> Pair<'_, C> {
                 let (real, model): (Vec<_>, Vec<_>) = (real.collect(), model.collect());
                 self.apart(session, &real, &model).await;
             }
-            LimitAction::Settle(key, back, units) => {
+            LimitAction::Settle(key, ended) => {
                 let known = self.limits.reserved.get(key).map_or(&[][..], Vec::as_slice);
-                let at = known.len().checked_sub(1 + usize::from(*back));
-                let settle = Settle {
-                    namespace,
-                    key: key.to_string(),
-                    id: at.map_or(-1, |at| known[at]),
-                    price: (i64::from(*units) * MINUTE - BIT).max(0),
+                let of = |(back, units): &(u8, u8)| {
+                    let at = known.len().checked_sub(1 + usize::from(*back));
+                    Settle {
+                        namespace: namespace.clone(),
+                        key: key.to_string(),
+                        id: at.map_or(-1, |at| known[at]),
+                        price: (i64::from(*units) * MINUTE - BIT).max(0),
+                    }
                 };
-                let (real, model) = self.both(session, &[settle]).await;
+                let batch: Vec<_> = ended.iter().map(of).collect();
+                let (real, model) = self.both(session, &batch).await;
                 assert_eq!(real, model, "settle {key}");
             }
             LimitAction::Block(key, units) => {
@@ -216,7 +220,13 @@ impl<C: Connection> Pair<'_, C> {
 
     fn line(&mut self, (key, algorithm, cost, reserve): Drawn) -> Line {
         let minute = Duration::from_micros(UNIT.unsigned_abs());
-        self.limits.next += 1;
+        // A random beginning: others have used the server before.
+        let next = self
+            .limits
+            .next
+            .get_or_insert_with(|| fastrand::i64(1..i64::MAX / 2));
+        *next += 1;
+        let id = *next;
         Line {
             key: key.to_string(),
             quota: match algorithm {
@@ -228,7 +238,7 @@ impl<C: Connection> Pair<'_, C> {
                 _ => Quota::new(5, minute * 4).sliding_window(),
             },
             cost: u64::from(cost),
-            id: if reserve { self.limits.next } else { 0 },
+            id: if reserve { id } else { 0 },
             ttl: 3 * MINUTE,
         }
     }
@@ -242,13 +252,8 @@ impl<C: Connection> Pair<'_, C> {
                 assert_eq!(real, model);
             }
             Outcome::Overdue => {
-                let settle = Settle {
-                    namespace,
-                    key,
-                    id: 0,
-                    price: 0,
-                };
-                let (real, model) = self.both(session, &[settle]).await;
+                let expire = Expire { namespace, key };
+                let (real, model) = self.both(session, &[expire]).await;
                 assert_eq!(real, model);
             }
             _ => {}

@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockapi::engine::Options;
 use lockapi::lease::Peeked;
-use lockapi::limit::{Level, Reserved};
+use lockapi::limit::Level;
 use lockapi::{Backend, LockId, MIGRATIONS, Result};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -146,10 +146,10 @@ impl OnPostgres {
                     SET tat = tat - {micros}::int8 * 1000, at = at - {micros}::int8 * 1000,
                         started = started - {micros}::int8 * 1000,
                         blocked_until = blocked_until - {micros}::int8 * 1000,
-                        due = due - {micros}::int8 * 1000,
-                        reserved = (SELECT array_agg(CASE WHEN i % 5 IN (2, 0) THEN v - {micros}::int8 * 1000
-                                                          ELSE v END ORDER BY i)
-                                      FROM unnest(reserved) WITH ORDINALITY AS r (v, i))
+                        due = due - {micros}::int8 * 1000
+                  WHERE namespace = {namespace};
+                 UPDATE lockapi.rate_reservation
+                    SET at = at - {micros}::int8 * 1000, expires = expires - {micros}::int8 * 1000
                   WHERE namespace = {namespace}"
             ))
             .await;
@@ -283,14 +283,13 @@ impl Fixture for OnPostgres {
             .observer
             .rows(format!(
                 "SELECT at, tat, coalesce(started, 0), span, used, before,
-                        coalesce(blocked_until, 0), coalesce(array_to_string(reserved, ' '), '')
+                        coalesce(blocked_until, 0), reserved
                    FROM lockapi.rate_limit
                   WHERE namespace = {namespace} AND key = {key}"
             ))
             .await
             .pop()?;
         let number = |text: &str| text.parse::<i64>().expect("a number");
-        let reserved: Vec<_> = row[7].split_whitespace().map(number).collect();
         Some(Level {
             at: number(&row[0]),
             tat: number(&row[1]),
@@ -299,16 +298,7 @@ impl Fixture for OnPostgres {
             used: number(&row[4]),
             before: number(&row[5]),
             blocked_until: number(&row[6]),
-            reserved: reserved
-                .chunks(5)
-                .map(|one| Reserved {
-                    id: one[0],
-                    at: one[1],
-                    price: one[2],
-                    window: one[3],
-                    expires: one[4],
-                })
-                .collect(),
+            reserved: number(&row[7]),
         })
     }
 

@@ -218,11 +218,15 @@ fn agree(libraries: [Library; SESSIONS]) {
                             SET tat = tat - $2::int8 * 1000, at = at - $2::int8 * 1000,
                                 started = started - $2::int8 * 1000,
                                 blocked_until = blocked_until - $2::int8 * 1000,
-                                due = due - $2::int8 * 1000,
-                                reserved = (SELECT array_agg(CASE WHEN i % 5 IN (2, 0)
-                                                                  THEN v - $2::int8 * 1000
-                                                                  ELSE v END ORDER BY i)
-                                              FROM unnest(reserved) WITH ORDINALITY AS r (v, i))
+                                due = due - $2::int8 * 1000
+                          WHERE namespace = $1",
+                        &[&namespace, &micros],
+                    )
+                    .expect("older");
+                observer
+                    .execute(
+                        "UPDATE lockapi.rate_reservation
+                            SET at = at - $2::int8 * 1000, expires = expires - $2::int8 * 1000
                           WHERE namespace = $1",
                         &[&namespace, &micros],
                     )

@@ -37,6 +37,7 @@ pub(super) fn statements() -> Vec<Statement> {
         Reset::STATEMENT,
         Block::STATEMENT,
         limit::Settle::STATEMENT,
+        limit::Expire::STATEMENT,
         limit::Sweep::STATEMENT,
         ClaimWorker::STATEMENT,
         RenewWorker::STATEMENT,

@@ -107,7 +107,7 @@ fn scenarios_of_locks() -> Vec<Scenario> {
         lent(
             Charge::STATEMENT,
             "'{1,1,2}', '{{ns},{ns},{ns}}', '{k1,k2,new}', '{0,0,0}', '{f,f,f}', '{10,10,10}', '{1000,1000,1000}',
-             '{0,0,0}', '{0,0,0}', '{1,1,1}', false",
+             '{-1,0,-2}', '{10,0,10}', '{1,1,1}', false",
         ),
         lent(Ensure::STATEMENT, "'{{ns},{ns}}', '{k1,new}'"),
         engine(Look::STATEMENT, "'{{ns},{ns}}', '{k1,new}'"),
@@ -117,10 +117,11 @@ fn scenarios_of_locks() -> Vec<Scenario> {
         ),
         engine(Reset::STATEMENT, "'{{ns},{ns}}', '{k1,k2}'"),
         engine(Block::STATEMENT, "'{{ns},{ns}}', '{k1,k2}', '{10,10}'"),
-        lent(
+        engine(
             limit::Settle::STATEMENT,
-            "'{{ns},{ns}}', '{k1,k2}', '{0,0}', '{0,0}'",
+            "'{{ns},{ns}}', '{k1,k2}', '{reserved}', '{0,0}'",
         ),
+        lent(limit::Expire::STATEMENT, "'{{ns},{ns}}', '{k1,k2}'"),
         engine(
             ClaimWorker::STATEMENT,
             "'{{ns},{ns}}', '{ids,ids}', '{10,10}', '{12,12}', '{0,0}', '{31,32}', '{1000000,1000000}', '{1,1}',
@@ -224,6 +225,8 @@ const OTHERS: &str = "
     INSERT INTO lockapi.lease (namespace, key, slot, fence, acquisition, owner, data, acquired_at, renewed_at, expires_at)
     SELECT 'm', 'k' || n, 0, n, n, 'o', 'd', now(), now(), now() + interval '1 hour' FROM generate_series(1, 40000) AS n;
     INSERT INTO lockapi.rate_limit (namespace, key) SELECT 'm', 'k' || n FROM generate_series(1, 40000) AS n;
+    INSERT INTO lockapi.rate_reservation (id, namespace, key, at, expires, price, span)
+    SELECT ascii('m') * 100000 + n, 'm', 'k' || n % 100, 0, n, 1, 0 FROM generate_series(1, 40000) AS n;
     INSERT INTO lockapi.id_space SELECT 'm', 'ids' || n, 10, 12, 0 FROM generate_series(1, 20000) AS n;
     INSERT INTO lockapi.id_worker
     SELECT 'm', 'ids' || n / 4, n % 4, n, 0, 'o', now(), now(), now() FROM generate_series(1, 40000) AS n;
@@ -259,7 +262,9 @@ const OURS: &str = "
     INSERT INTO lockapi.lease (namespace, key, slot, fence, acquisition, owner, data, acquired_at, renewed_at, expires_at)
     SELECT '{ns}', 'k' || n, 0, n, n, 'o', 'd', now(), now(), now() + (n - 2) * interval '1 hour'
       FROM generate_series(1, 5) AS n;
-    INSERT INTO lockapi.rate_limit (namespace, key) SELECT '{ns}', 'k' || n FROM generate_series(1, 5) AS n;
+    INSERT INTO lockapi.rate_limit (namespace, key, reserved, due) SELECT '{ns}', 'k' || n, 4, 0 FROM generate_series(1, 5) AS n;
+    INSERT INTO lockapi.rate_reservation (id, namespace, key, at, expires, price, span)
+    SELECT ascii('{ns}') * 100000 + n, '{ns}', 'k' || n % 5, 0, 0, 1, 0 FROM generate_series(1, 20) AS n;
     INSERT INTO lockapi.id_space VALUES ('{ns}', 'ids', 10, 12, 0);
     INSERT INTO lockapi.id_worker
     SELECT '{ns}', 'ids', n, n, 0, 'o', now(), now(), now() FROM generate_series(1, 5) AS n;
@@ -343,6 +348,13 @@ fn values(client: &mut Client, namespace: &str, values: &str) -> String {
             one(
                 "SELECT (extract(epoch FROM min(next_at)) * 1000000)::int8::text FROM lockapi.task
                   WHERE namespace = $1 AND scheduler = 'work'",
+            ),
+        ),
+        (
+            "{reserved}",
+            one(
+                "SELECT array_agg(id ORDER BY key)::text FROM lockapi.rate_reservation
+                  WHERE namespace = $1 AND key IN ('k1', 'k2') AND id % 100000 <= 2",
             ),
         ),
         ("{ns}", namespace.to_owned()),

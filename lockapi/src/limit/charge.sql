@@ -7,7 +7,8 @@
 -- behind what they got, and told to ask again otherwise. The first one is always decided, so is
 -- everything when there is enough. No key occurs twice in a request, and a batch has one namespace.
 -- A line's outcome is how often it was taken, 0 for refused with its request, -1 for "ask again", -2 for
--- a row that has to be created first, -3 for a row whose reservations have to be ended first.
+-- a row that has to be created first, -3 for a row whose reservations have to be ended first, -4 for a
+-- reservation where 10,000 are open. With an id what is taken is reserved.
 -- Index: the primary key of rate_limit; no indexed column changes, so the update is HOT.
 -- Race: rows are locked in the order of their keys, and the clock is read after that. With $11 the
 -- commit does not wait for the disk.
@@ -25,6 +26,7 @@ WITH want AS MATERIALIZED (
 ), looked AS MATERIALIZED (
     SELECT w.*, l.key IS NULL AS absent, l.tat OPERATOR(pg_catalog.-) a.back AS tat,
            l.started OPERATOR(pg_catalog.-) a.back AS started, l.span, l.used, l.before, l.blocked_until, l.due,
+           coalesce(w.id OPERATOR(pg_catalog.<>) 0 AND l.reserved OPERATOR(pg_catalog.>=) 10000, false) AS full,
            a.back, c.now
       FROM want AS w
       CROSS JOIN (SELECT lockapi.clock() AS now OFFSET 0) AS c
@@ -42,7 +44,7 @@ WITH want AS MATERIALIZED (
            OR k.back OPERATOR(pg_catalog.>) 0 AS fits
       FROM looked AS k
 ), hoped AS MATERIALIZED (
-    SELECT s.*, pg_catalog.bool_and(s.fits AND NOT s.overdue) OVER (PARTITION BY s.request) AS hope,
+    SELECT s.*, pg_catalog.bool_and(s.fits AND NOT s.overdue AND NOT s.full) OVER (PARTITION BY s.request) AS hope,
            pg_catalog.bool_or(s.absent) OVER (PARTITION BY s.request) AS incomplete
       FROM seen AS s
 ), tried AS MATERIALIZED (
@@ -50,7 +52,8 @@ WITH want AS MATERIALIZED (
       FROM hoped AS h
      WHERE h.hope AND NOT h.incomplete
 ), locked AS MATERIALIZED (
-    SELECT l.namespace, l.key, l.at, l.tat, l.started, l.span, l.used, l.before, l.blocked_until, l.due
+    SELECT l.namespace, l.key, l.at, l.tat, l.started, l.span, l.used, l.before, l.blocked_until, l.due,
+           l.reserved
       FROM tried AS t
       JOIN lockapi.rate_limit AS l
         ON l.namespace OPERATOR(pg_catalog.=) t.namespace AND l.key OPERATOR(pg_catalog.=) t.key
@@ -63,6 +66,7 @@ WITH want AS MATERIALIZED (
 ), timed AS MATERIALIZED (
     SELECT h.n, h.request, h.namespace, h.key, h.length, h.sliding, h.price, h.depth, h.id, h.ttl, h.times,
            a.tat, a.started, greatest(k.span, h.length) AS span, k.used, k.before, k.blocked_until, k.due, c.now,
+           k.reserved, h.id OPERATOR(pg_catalog.<>) 0 AND k.reserved OPERATOR(pg_catalog.>=) 10000 AS full,
            a.known AND c.now OPERATOR(pg_catalog.<) (a.started OPERATOR(pg_catalog.+) greatest(k.span, h.length)) AS same,
            a.known AND c.now OPERATOR(pg_catalog.<)
                        ((a.started OPERATOR(pg_catalog.+) greatest(k.span, h.length))
@@ -85,7 +89,7 @@ WITH want AS MATERIALIZED (
 ), alone AS MATERIALIZED (
     -- How often each request would fit if there were no others.
     SELECT t.*,
-           CASE WHEN pg_catalog.bool_and(coalesce(t.due OPERATOR(pg_catalog.>) t.now, true)) OVER of_request
+           CASE WHEN pg_catalog.bool_and(coalesce(t.due OPERATOR(pg_catalog.>) t.now, true) AND NOT t.full) OVER of_request
                  AND pg_catalog.count(*) OVER of_request OPERATOR(pg_catalog.=) w.lines
                 THEN greatest(0, least(t.times, pg_catalog.min(t.room OPERATOR(pg_catalog./) t.price) OVER of_request))
                 ELSE 0 END AS alone
@@ -99,6 +103,10 @@ WITH want AS MATERIALIZED (
            -- No room is larger than the bound, which keeps the sum a number.
            least(coalesce(pg_catalog.sum(a.price OPERATOR(pg_catalog.*) a.alone) OVER before_it, 0),
                  4000000000000000000)::pg_catalog.int8 AS ahead,
+           a.id OPERATOR(pg_catalog.=) 0
+               OR (a.reserved OPERATOR(pg_catalog.+)
+                   pg_catalog.count(*) FILTER (WHERE a.id OPERATOR(pg_catalog.<>) 0 AND a.alone OPERATOR(pg_catalog.>) 0)
+                       OVER before_it) OPERATOR(pg_catalog.<) 10000 AS free,
            coalesce(pg_catalog.first_value(a.length) OVER of_key OPERATOR(pg_catalog.=) a.length
                     AND pg_catalog.first_value(a.sliding) OVER of_key OPERATOR(pg_catalog.=) a.sliding
                     AND pg_catalog.first_value(a.depth) OVER of_key OPERATOR(pg_catalog.=) a.depth, true) AS alike
@@ -108,7 +116,7 @@ WITH want AS MATERIALIZED (
                          ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
 ), judged AS MATERIALIZED (
     SELECT b.*,
-           CASE WHEN b.alone OPERATOR(pg_catalog.>) 0 AND pg_catalog.bool_and(b.alike) OVER of_request
+           CASE WHEN b.alone OPERATOR(pg_catalog.>) 0 AND pg_catalog.bool_and(b.alike AND b.free) OVER of_request
                 THEN greatest(0, least(b.times,
                          pg_catalog.min((b.room OPERATOR(pg_catalog.-) b.ahead) OPERATOR(pg_catalog./) b.price)
                          OVER of_request))
@@ -130,20 +138,19 @@ WITH want AS MATERIALIZED (
     SELECT DISTINCT ON (c.namespace, c.key)
            c.namespace, c.key, c.length, c.sliding, c.tat, c.started, c.span, c.used, c.before, c.now, c.same, c.next,
            (pg_catalog.sum(c.price OPERATOR(pg_catalog.*) c.taken) OVER of_key)::pg_catalog.int8 AS sum,
+           pg_catalog.count(*) FILTER (WHERE c.taken OPERATOR(pg_catalog.>) 0 AND c.id OPERATOR(pg_catalog.<>) 0)
+               OVER of_key AS reservations,
            pg_catalog.min(CASE WHEN c.taken OPERATOR(pg_catalog.>) 0 AND c.id OPERATOR(pg_catalog.<>) 0
                                THEN c.now OPERATOR(pg_catalog.+) c.ttl END) OVER of_key AS due,
            c.beyond
       FROM charged AS c
     WINDOW of_key AS (PARTITION BY c.namespace, c.key)
      ORDER BY c.namespace, c.key, c.alone OPERATOR(pg_catalog.=) 0, c.n
-), reserved AS MATERIALIZED (
-    SELECT c.namespace, c.key, pg_catalog.array_agg(v.v ORDER BY c.n, v.j) AS parts
+), reserved AS (
+    INSERT INTO lockapi.rate_reservation (namespace, key, expires, id, at, price, span)
+    SELECT c.namespace, c.key, c.now OPERATOR(pg_catalog.+) c.ttl, c.id, c.now, c.price, c.length
       FROM charged AS c
-      CROSS JOIN LATERAL ROWS FROM (
-               pg_catalog.unnest(ARRAY[c.id, c.now, c.price, c.length, c.now OPERATOR(pg_catalog.+) c.ttl]))
-               WITH ORDINALITY AS v (v, j)
      WHERE c.taken OPERATOR(pg_catalog.>) 0 AND c.id OPERATOR(pg_catalog.<>) 0
-     GROUP BY c.namespace, c.key
 ), updated AS (
     UPDATE lockapi.rate_limit AS l
        SET tat = CASE WHEN r.sum OPERATOR(pg_catalog.>) 0 AND r.length OPERATOR(pg_catalog.=) 0
@@ -164,14 +171,10 @@ WITH want AS MATERIALIZED (
                          WHEN r.next THEN r.used
                          ELSE 0 END,
            due = least(l.due, r.due),
-           reserved = CASE WHEN r.due IS NULL THEN l.reserved
-                           ELSE l.reserved OPERATOR(pg_catalog.||)
-                                r.parts END
-      FROM (SELECT h.*, p.parts,
+           reserved = l.reserved OPERATOR(pg_catalog.+) r.reservations
+      FROM (SELECT h.*,
                    h.sum OPERATOR(pg_catalog.=) 0 OR h.length OPERATOR(pg_catalog.=) 0 AS keeps
-              FROM changes AS h
-              LEFT JOIN reserved AS p
-                ON p.namespace OPERATOR(pg_catalog.=) h.namespace AND p.key OPERATOR(pg_catalog.=) h.key) AS r
+              FROM changes AS h) AS r
      WHERE l.namespace OPERATOR(pg_catalog.=) r.namespace AND l.key OPERATOR(pg_catalog.=) r.key
        AND l.namespace OPERATOR(pg_catalog.=) ($2::pg_catalog.text[])[1] AND l.key OPERATOR(pg_catalog.=) ANY ($3::pg_catalog.text[])
        AND (r.sum OPERATOR(pg_catalog.>) 0 OR r.beyond)
@@ -180,9 +183,11 @@ WITH want AS MATERIALIZED (
 SELECT h.n,
        CASE WHEN c.taken OPERATOR(pg_catalog.>) 0 THEN c.taken
             WHEN c.due OPERATOR(pg_catalog.<=) c.now THEN -3
+            WHEN c.full AND c.room OPERATOR(pg_catalog.>=) c.price THEN -4
             WHEN c.alone OPERATOR(pg_catalog.>) 0 AND NOT c.refused THEN -1
             WHEN c.n IS NOT NULL THEN 0
             WHEN h.overdue THEN -3
+            WHEN h.full AND h.fits THEN -4
             WHEN NOT h.hope THEN 0
             WHEN h.absent THEN -2
             ELSE -1 END::pg_catalog.int8 AS outcome,

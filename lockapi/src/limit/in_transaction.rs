@@ -4,7 +4,8 @@ use super::charge::{Charge, Line};
 use super::decision::{Decision, Verdict};
 use super::judged::Outcome;
 use super::policy::{Policy, Want};
-use super::upkeep::{Ensure, Settle};
+use super::reserved::Expire;
+use super::upkeep::Ensure;
 use super::{MAX_WANTS, RateLimiter};
 use crate::error::{Error, ErrorKind, Result};
 use crate::seam::Connection;
@@ -77,17 +78,11 @@ pub async fn check_all_on<C: Connection, L: Metered + ?Sized>(
                     .await
                     .map(drop),
                 Outcome::Overdue => {
-                    let (id, price) = (0, 0);
-                    let settle = Settle {
-                        namespace,
-                        key,
-                        id,
-                        price,
-                    };
-                    connection.perform(&[settle]).await.map(drop)
+                    let expire = Expire { namespace, key };
+                    connection.perform(&[expire]).await.map(drop)
                 }
                 Outcome::Again => Ok(()),
-                Outcome::Taken(_) | Outcome::Refused => continue,
+                Outcome::Taken(_) | Outcome::Refused | Outcome::Full => continue,
             };
             upkept.map_err(|failure| failure.error(OPERATION))?;
             again = true;

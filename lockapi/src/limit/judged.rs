@@ -16,6 +16,8 @@ pub enum Outcome {
     Absent,
     /// Reservations that have expired have to be ended first.
     Overdue,
+    /// There are as many reservations as there may be.
+    Full,
 }
 
 impl Outcome {
@@ -25,6 +27,7 @@ impl Outcome {
             -1 => Ok(Self::Again),
             -2 => Ok(Self::Absent),
             -3 => Ok(Self::Overdue),
+            -4 => Ok(Self::Full),
             times if times > 0 => Ok(Self::Taken(times)),
             _ => Err(Failure::corrupt(format!("an outcome of {code}"))),
         }
@@ -37,6 +40,7 @@ impl Outcome {
             Self::Again => -1,
             Self::Absent => -2,
             Self::Overdue => -3,
+            Self::Full => -4,
         }
     }
 }

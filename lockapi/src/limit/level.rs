@@ -29,23 +29,8 @@ pub struct Level {
     pub before: i64,
     /// Everything is refused until then.
     pub blocked_until: i64,
-    /// What is reserved.
-    pub reserved: Vec<Reserved>,
-}
-
-/// A reservation in a [`Level`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reserved {
-    /// Its random number.
-    pub id: i64,
-    /// When it was taken.
-    pub at: i64,
-    /// What it took: nanoseconds, or permits of a window.
-    pub price: i64,
-    /// The length of the window, or 0.
-    pub window: i64,
-    /// When it ends by itself.
-    pub expires: i64,
+    /// How many reservations are open.
+    pub reserved: i64,
 }
 
 impl Level {
@@ -112,19 +97,13 @@ impl Level {
         }
     }
 
-    /// When the first reservation expires.
-    pub(crate) fn due(&self) -> i64 {
-        let expire = self.reserved.iter().map(|one| one.expires);
-        expire.min().unwrap_or(i64::MAX)
-    }
-
     /// Whether it means the same as no row, to every quota.
     pub(crate) fn is_idle(&self, now: i64) -> bool {
         self.at <= now
             && self.tat <= now
             && self.forgotten() <= now
             && self.blocked_until <= now
-            && self.reserved.is_empty()
+            && self.reserved == 0
     }
 
     /// When nothing of the window counts any more.

@@ -34,6 +34,7 @@ mod judged;
 mod level;
 mod policy;
 mod quota;
+mod reserved;
 mod table;
 mod take;
 mod upkeep;
@@ -44,17 +45,20 @@ pub use headers::{Fields, fields};
 pub use in_transaction::{Metered, check_all_on};
 pub(crate) use in_transaction::{charge, verdict};
 pub use judged::{Judged, Outcome};
-pub use level::{Level, Reserved};
+pub use level::Level;
 pub(crate) use policy::nanos;
 pub use policy::{Outage, Policy, Want};
 pub(crate) use quota::MAX_DEPTH;
 pub use quota::{Algorithm, MAX_PERIOD, MAX_PERMITS, MIN_INTERVAL, Quota};
+pub use reserved::{Expire, Settle};
 pub(crate) use table::Limits;
 pub use take::Take;
-pub use upkeep::{Block, Ensure, Look, Looked, Refund, Reset, Settle, Sweep};
+pub use upkeep::{Block, Ensure, Look, Looked, Refund, Reset, Sweep};
 
 /// The most limits in one call.
 pub const MAX_WANTS: usize = 1000;
+/// The most reservations of a key that are open at once.
+pub const MAX_RESERVATIONS: usize = 10_000;
 /// The longest time that a key is blocked or a reservation lasts.
 pub const MAX_TIME: Duration = Duration::from_hours(366 * 24);
 
@@ -138,11 +142,12 @@ pub trait RateLimiter: Send + Sync + fmt::Debug {
     /// Takes permits that can be given back in part when the true cost is known; `Err` of the inner
     /// result is the decision that refuses.
     ///
-    /// What is neither committed nor cancelled within `ttl` is cancelled by itself.
+    /// What is neither committed nor cancelled within `ttl` is cancelled by itself, by the next one who
+    /// asks for the key.
     ///
     /// # Errors
-    /// `Invalid` for a `ttl` of zero or more than [`MAX_TIME`]; otherwise as for
-    /// [`peek`](Self::peek).
+    /// `Invalid` for a `ttl` of zero or more than [`MAX_TIME`]; `Capacity` where the permits are there and
+    /// [`MAX_RESERVATIONS`] of the key are open; otherwise as for [`peek`](Self::peek).
     async fn reserve(
         &self,
         want: &Want,

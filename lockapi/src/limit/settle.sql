@@ -1,85 +1,68 @@
--- Ends reservations: the one of each request, and every one of its key that has expired.
+-- Ends reservations, as many of a key as are asked for.
 --
--- Promises: a reservation ends once. Of the one that is asked for, $4 is given back, of the expired
--- ones everything; less what has flowed back since they were taken. The outcome is 1 when the
--- reservation was there, 0 when it was not, -1 for "ask again", which is told to all but the first
--- request for a key.
--- Index: the primary key of rate_limit; no indexed column changes, so the update is HOT.
--- Race: rows are locked in the order of their keys, and the clock is read after that.
+-- Promises: a reservation ends once. Of one that has not expired $4 is given back, of one that has
+-- everything; less what has flowed back since it was taken. The outcome tells whether it was there and
+-- had not expired. The time when the first of a key expires is left as it is, unless none is left: it
+-- may be too early, which costs the one who finds out a look.
+-- Index: the primary keys of rate_limit and rate_reservation; of the former no indexed column changes, so
+-- the update is HOT.
+-- Race: rows of rate_limit are locked in the order of their keys, reservations are ended under that
+-- lock only, and the clock is read after that. A request must not be repeated when its answer is lost.
 WITH want AS MATERIALIZED (
-    SELECT DISTINCT ON (w.namespace COLLATE pg_catalog."C", w.key COLLATE pg_catalog."C") w.*
-      FROM ROWS FROM (pg_catalog.unnest($1::pg_catalog.text[]), pg_catalog.unnest($2::pg_catalog.text[]),
-                      pg_catalog.unnest($3::pg_catalog.int8[]), pg_catalog.unnest($4::pg_catalog.int8[]))
+    SELECT w.*
+      FROM unnest($1::text[], $2::text[], $3::int8[], $4::int8[])
            WITH ORDINALITY AS w (namespace, key, id, price, n)
-     ORDER BY w.namespace COLLATE pg_catalog."C", w.key COLLATE pg_catalog."C", w.n
 ), locked AS MATERIALIZED (
-    SELECT w.n, w.namespace, w.key, w.id, w.price, l.reserved, l.started
-      FROM want AS w
-      JOIN lockapi.rate_limit AS l
-        ON l.namespace OPERATOR(pg_catalog.=) w.namespace AND l.key OPERATOR(pg_catalog.=) w.key
-       AND l.namespace OPERATOR(pg_catalog.=) ($1::pg_catalog.text[])[1] AND l.key OPERATOR(pg_catalog.=) ANY ($2::pg_catalog.text[])
+    SELECT l.namespace, l.key, l.started
+      FROM lockapi.rate_limit AS l
+     WHERE l.namespace = ($1::text[])[1] AND l.key = ANY ($2::text[])
      ORDER BY l.namespace, l.key
        FOR UPDATE OF l
 ), tick AS MATERIALIZED (
     -- Once, and when all rows are locked.
     SELECT lockapi.clock() AS now FROM (SELECT pg_catalog.count(*) FROM locked) AS l OFFSET 0
-), timed AS MATERIALIZED (
-    SELECT k.*, c.now
-      FROM locked AS k
-      CROSS JOIN tick AS c
-), parts AS MATERIALIZED (
-    SELECT t.n, i.i, t.now, t.started, p.*, p.id OPERATOR(pg_catalog.=) t.id AS asked,
-           p.id OPERATOR(pg_catalog.=) t.id OR p.expires OPERATOR(pg_catalog.<=) t.now AS ended,
-           CASE WHEN p.id OPERATOR(pg_catalog.=) t.id AND p.expires OPERATOR(pg_catalog.>) t.now
-                THEN least(t.price, p.price)
-                ELSE p.price END AS back
-      FROM timed AS t
-      CROSS JOIN LATERAL pg_catalog.generate_series(1, coalesce(pg_catalog.cardinality(t.reserved), 0), 5) AS i (i)
-      CROSS JOIN LATERAL (
-               SELECT t.reserved[i.i] AS id, t.reserved[i.i OPERATOR(pg_catalog.+) 1] AS at,
-                      t.reserved[i.i OPERATOR(pg_catalog.+) 2] AS price,
-                      t.reserved[i.i OPERATOR(pg_catalog.+) 3] AS length,
-                      t.reserved[i.i OPERATOR(pg_catalog.+) 4] AS expires) AS p
+), found AS MATERIALIZED (
+    SELECT r.place
+      FROM want AS w
+     CROSS JOIN LATERAL (
+           SELECT r.ctid AS place
+             FROM lockapi.rate_reservation AS r
+            WHERE r.id = w.id AND (r.namespace = w.namespace AND r.key = w.key) IS TRUE
+           OFFSET 0) AS r
+), gone AS (
+    DELETE FROM lockapi.rate_reservation AS r
+     WHERE r.ctid = ANY (ARRAY(SELECT f.place FROM found AS f WHERE (SELECT t.now FROM tick AS t) IS NOT NULL))
+    RETURNING r.namespace, r.key, r.expires, r.id, r.at, r.price, r.span
+), ended AS MATERIALIZED (
+    SELECT w.n, g.namespace, g.key, g.at, g.span, k.started, t.now,
+           CASE WHEN g.expires > t.now THEN least(w.price, g.price) ELSE g.price END AS back,
+           g.expires > t.now AS good
+      FROM gone AS g
+      JOIN (SELECT DISTINCT ON (w.id) w.* FROM want AS w ORDER BY w.id, w.n) AS w ON w.id = g.id
+      JOIN locked AS k ON k.namespace = g.namespace AND k.key = g.key
+     CROSS JOIN tick AS t
 ), summed AS MATERIALIZED (
-    SELECT t.n, t.namespace, t.key,
-           coalesce((pg_catalog.sum(greatest(0, p.back OPERATOR(pg_catalog.-)
-                                                greatest(0, t.now OPERATOR(pg_catalog.-) p.at)))
-               FILTER (WHERE p.ended AND p.length OPERATOR(pg_catalog.=) 0))::pg_catalog.int8, 0) AS flown,
-           coalesce((pg_catalog.sum(p.back)
-               FILTER (WHERE p.ended AND p.length OPERATOR(pg_catalog.>) 0
-                         AND p.at OPERATOR(pg_catalog.>=) t.started))::pg_catalog.int8, 0) AS used,
-           coalesce((pg_catalog.sum(p.back)
-               FILTER (WHERE p.ended AND p.length OPERATOR(pg_catalog.>) 0 AND p.at OPERATOR(pg_catalog.<) t.started
-                         AND p.at OPERATOR(pg_catalog.>=) (t.started OPERATOR(pg_catalog.-) p.length)))::pg_catalog.int8,
-                    0) AS before,
-           pg_catalog.min(p.expires) FILTER (WHERE NOT p.ended) AS due,
-           coalesce(pg_catalog.bool_or(p.asked AND p.expires OPERATOR(pg_catalog.>) t.now), false) AS found
-      FROM timed AS t
-      LEFT JOIN parts AS p ON p.n OPERATOR(pg_catalog.=) t.n
-     GROUP BY t.n, t.namespace, t.key
+    SELECT e.namespace, e.key, pg_catalog.count(*) AS many,
+           coalesce(pg_catalog.sum(greatest(0, e.back - greatest(0, e.now - e.at)))
+               FILTER (WHERE e.span = 0), 0) AS flown,
+           coalesce(pg_catalog.sum(e.back)
+               FILTER (WHERE e.span > 0 AND e.at >= e.started), 0) AS used,
+           coalesce(pg_catalog.sum(e.back)
+               FILTER (WHERE e.span > 0 AND e.at < e.started AND e.at >= e.started - e.span), 0) AS before
+      FROM ended AS e
+     GROUP BY e.namespace, e.key
 ), settled AS (
     UPDATE lockapi.rate_limit AS l
-       SET tat = l.tat OPERATOR(pg_catalog.-) s.flown,
-           used = greatest(0, l.used OPERATOR(pg_catalog.-) s.used),
-           before = greatest(0, l.before OPERATOR(pg_catalog.-) s.before),
-           due = s.due,
-           reserved = (SELECT pg_catalog.array_agg(v.v ORDER BY p.i, v.j)
-                         FROM parts AS p
-                         CROSS JOIN LATERAL ROWS FROM (
-                              pg_catalog.unnest(ARRAY[p.id, p.at, p.price, p.length, p.expires]))
-                              WITH ORDINALITY AS v (v, j)
-                        WHERE p.n OPERATOR(pg_catalog.=) s.n AND NOT p.ended)
+       SET tat = greatest(least(l.tat, l.at), l.tat - s.flown)::int8,
+           used = greatest(0, l.used - s.used)::int8,
+           before = greatest(0, l.before - s.before)::int8,
+           reserved = greatest(0, l.reserved - s.many),
+           due = CASE WHEN l.reserved > s.many THEN l.due END
       FROM summed AS s
-     WHERE l.namespace OPERATOR(pg_catalog.=) s.namespace AND l.key OPERATOR(pg_catalog.=) s.key
-       AND l.namespace OPERATOR(pg_catalog.=) ($1::pg_catalog.text[])[1] AND l.key OPERATOR(pg_catalog.=) ANY ($2::pg_catalog.text[])
-       AND EXISTS (SELECT FROM parts AS p WHERE p.n OPERATOR(pg_catalog.=) s.n AND p.ended)
-    RETURNING s.n
+     WHERE l.namespace = s.namespace AND l.key = s.key
+       AND l.namespace = ($1::text[])[1] AND l.key = ANY ($2::text[])
+    RETURNING 1
 )
-SELECT a.n,
-       CASE WHEN w.n IS NULL THEN -1
-            WHEN s.found AND (SELECT pg_catalog.count(*) FROM settled) OPERATOR(pg_catalog.>=) 0 THEN 1
-            ELSE 0 END::pg_catalog.int8 AS outcome
-  FROM ROWS FROM (pg_catalog.unnest($1::pg_catalog.text[]), pg_catalog.unnest($2::pg_catalog.text[]))
-       WITH ORDINALITY AS a (namespace, key, n)
-  LEFT JOIN want AS w ON w.n OPERATOR(pg_catalog.=) a.n
-  LEFT JOIN summed AS s ON s.n OPERATOR(pg_catalog.=) a.n
+SELECT w.n, coalesce(e.good, false) AND (SELECT pg_catalog.count(*) FROM settled) >= 0 AS done
+  FROM want AS w
+  LEFT JOIN ended AS e ON e.n = w.n

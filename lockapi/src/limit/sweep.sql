@@ -24,7 +24,7 @@ WITH part AS MATERIALIZED (
               AND l.at < lockapi.clock() - 60000000000
               AND (l.started IS NULL OR l.started + 2 * l.span < lockapi.clock() - 60000000000)
               AND (l.blocked_until IS NULL OR l.blocked_until < lockapi.clock())
-              AND l.reserved IS NULL
+              AND l.reserved = 0
               FOR UPDATE OF l SKIP LOCKED) AS i
      WHERE greatest(p.tat, p.forgotten) < lockapi.clock() - 60000000000
 ), gone AS (

@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
 
+use super::MAX_RESERVATIONS;
 use super::charge::{Charge, Line};
 use super::judged::{Judged, Outcome};
-use super::level::{Level, Reserved};
+use super::level::Level;
 use super::quota::Quota;
+use super::reserved::{Expire, PART, Settle};
 use super::take::Take;
-use super::upkeep::{Block, Refund, Settle};
+use super::upkeep::{Block, Refund};
 
 /// A row that has been idle for so long is deleted, in nanoseconds.
 const IDLE: i64 = 60_000_000_000;
@@ -16,7 +18,66 @@ const IDLE: i64 = 60_000_000_000;
 /// The rows of all limits.
 #[derive(Debug, Default)]
 pub(crate) struct Limits {
-    rows: BTreeMap<(String, String), Level>,
+    rows: BTreeMap<(String, String), Kept>,
+}
+
+/// A row, and the reservations of its key.
+#[derive(Clone, Debug, Default)]
+struct Kept {
+    level: Level,
+    /// No reservation expires earlier; `None` without reservations.
+    due: Option<i64>,
+    /// By the time when they expire, and their numbers.
+    reserved: BTreeMap<(i64, i64), Reserved>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Reserved {
+    /// When it was taken.
+    at: i64,
+    /// What it took: nanoseconds, or permits of a window.
+    price: i64,
+    /// The length of the window, or 0.
+    window: i64,
+}
+
+impl Kept {
+    fn is_overdue(&self, now: i64) -> bool {
+        self.due.is_some_and(|due| due <= now)
+    }
+
+    /// Whether another reservation would be one too many, when so many come before it.
+    fn is_full(&self, line: &Line, ahead: usize) -> bool {
+        line.id != 0 && self.reserved.len() + ahead >= MAX_RESERVATIONS
+    }
+
+    fn reserve(&mut self, line: &Line, now: i64) {
+        let expires = now.saturating_add(line.ttl);
+        let reserved = Reserved {
+            at: now,
+            price: line.price(),
+            window: line.quota.window(),
+        };
+        self.reserved.insert((expires, line.id), reserved);
+        self.due = Some(self.due.map_or(expires, |due| due.min(expires)));
+        self.count();
+    }
+
+    /// Ends a reservation, of which at most `price` is given back.
+    fn end(&mut self, place: (i64, i64), price: i64, now: i64) {
+        if let Some(one) = self.reserved.remove(&place) {
+            let price = price.min(one.price);
+            self.level.give_back(price, one.window, one.at, now);
+        }
+        self.count();
+    }
+
+    fn count(&mut self) {
+        self.level.reserved = i64::try_from(self.reserved.len()).unwrap_or(i64::MAX);
+        if self.reserved.is_empty() {
+            self.due = None;
+        }
+    }
 }
 
 impl Limits {
@@ -25,16 +86,29 @@ impl Limits {
     }
 
     pub(crate) fn row_of(&self, namespace: &str, key: &str) -> Option<Level> {
-        let place = (namespace.to_owned(), key.to_owned());
-        self.rows.get(&place).cloned()
+        self.kept(namespace, key).map(|kept| kept.level.clone())
+    }
+
+    /// The state, and the time before which no reservation expires.
+    pub(crate) fn look(&self, namespace: &str, key: &str) -> (Level, i64) {
+        let due = self.kept(namespace, key).and_then(|kept| kept.due);
+        (self.level(namespace, key), due.unwrap_or(i64::MAX))
+    }
+
+    fn kept(&self, namespace: &str, key: &str) -> Option<&Kept> {
+        self.rows.get(&(namespace.to_owned(), key.to_owned()))
     }
 
     pub(crate) fn take(&mut self, want: &Take, now: i64) -> Judged {
         let place = (want.namespace.clone(), want.key.clone());
         let known = self.rows.contains_key(&place);
+        let overdue = self
+            .rows
+            .get(&place)
+            .is_some_and(|kept| kept.is_overdue(now));
         let mut level = self.level(&want.namespace, &want.key);
         let fits = ((want.depth - level.debt(now)) / want.price).clamp(0, want.times);
-        let outcome = if is_overdue(&level, now) {
+        let outcome = if overdue {
             Outcome::Overdue
         } else if level.blocked_until > now || (fits == 0 && !level.is_ahead(now)) {
             Outcome::Refused
@@ -42,7 +116,7 @@ impl Limits {
             level.move_back(now);
             (level.tat, level.at) = (level.tat.max(now) + fits * want.price, now);
             if fits > 0 || known {
-                self.rows.insert(place, level.clone());
+                self.rows.entry(place).or_default().level = level.clone();
             }
             if fits > 0 {
                 Outcome::Taken(fits)
@@ -70,6 +144,7 @@ impl Limits {
                     first: line.quota,
                     ahead: 0,
                     sum: 0,
+                    reserves: 0,
                 });
                 if *alone > Some(0) {
                     key.quota.get_or_insert(line.quota);
@@ -86,7 +161,13 @@ impl Limits {
                 let key = &keys[&place(want, line)];
                 let alike = key.quota == Some(line.quota);
                 let room = key.before.room(&line.quota, now) - key.ahead;
-                if alike { room / line.price() } else { 0 }
+                let kept = self.kept(&want.namespace, &line.key);
+                let full = kept.is_some_and(|kept| kept.is_full(line, key.reserves));
+                if alike && !full {
+                    room / line.price()
+                } else {
+                    0
+                }
             };
             let taken = want.lines.iter().map(fits).min().unwrap_or(0);
             let taken = if alone > 0 {
@@ -109,6 +190,7 @@ impl Limits {
                 let ahead = key.ahead.saturating_add(line.price() * alone);
                 key.ahead = ahead.min(4_000_000_000_000_000_000);
                 key.sum += line.price() * taken;
+                key.reserves += usize::from(line.id != 0 && alone > 0);
                 sums.push(key.sum);
                 let outcome = match (taken, alone) {
                     (1.., _) => Outcome::Taken(taken),
@@ -129,10 +211,10 @@ impl Limits {
         for (want, (mut judged, sums)) in batch.iter().zip(answers) {
             for ((line, judged), sum) in want.lines.iter().zip(&mut judged).zip(sums) {
                 let charged = &keys[&place(want, line)];
-                let Some(level) = self.row(&want.namespace, &line.key) else {
+                let Some(kept) = self.row(&want.namespace, &line.key) else {
                     continue;
                 };
-                judged.level = level.clone();
+                judged.level = kept.level.clone();
                 if charged.quota.unwrap_or(charged.first) == line.quota {
                     // As if the requests of the batch had come one by one.
                     let later = charged.sum - sum;
@@ -142,13 +224,7 @@ impl Limits {
                     }
                 }
                 if line.id != 0 && matches!(judged.outcome, Outcome::Taken(_)) {
-                    level.reserved.push(Reserved {
-                        id: line.id,
-                        at: now,
-                        price: line.price(),
-                        window: line.quota.window(),
-                        expires: now.saturating_add(line.ttl),
-                    });
+                    kept.reserve(line, now);
                 }
             }
             all.push(judged);
@@ -160,7 +236,7 @@ impl Limits {
     fn write(&mut self, keys: &BTreeMap<(String, String), Charged>, now: i64) {
         for ((namespace, key), charged) in keys {
             let quota = charged.quota.unwrap_or(charged.first);
-            let Some(level) = self.row(namespace, key) else {
+            let Some(Kept { level, .. }) = self.row(namespace, key) else {
                 continue;
             };
             if charged.sum > 0 {
@@ -175,9 +251,11 @@ impl Limits {
     fn hope(&self, want: &Charge, now: i64) -> Option<i64> {
         let mut alone = want.times;
         for line in &want.lines {
-            let level = self.row_of(&want.namespace, &line.key)?;
+            let kept = self.kept(&want.namespace, &line.key)?;
+            let level = &kept.level;
             let fits = level.fits(&line.quota, line.price(), now);
-            if is_overdue(&level, now) || (fits == 0 && !level.is_ahead(now)) {
+            if kept.is_overdue(now) || kept.is_full(line, 0) || (fits == 0 && !level.is_ahead(now))
+            {
                 return None;
             }
             alone = alone.min(fits);
@@ -188,18 +266,22 @@ impl Limits {
     /// The answer to a request that nothing is locked for.
     fn not_tried(&self, want: &Charge, now: i64) -> Vec<Judged> {
         let level = |line: &Line| self.level(&want.namespace, &line.key);
-        let known = |line: &Line| self.row_of(&want.namespace, &line.key).is_some();
-        let hope = want.lines.iter().all(|line| {
+        let known = |line: &Line| self.kept(&want.namespace, &line.key);
+        let overdue = |line: &Line| known(line).is_some_and(|kept| kept.is_overdue(now));
+        let full = |line: &Line| known(line).is_some_and(|kept| kept.is_full(line, 0));
+        let fits = |line: &Line| {
             let level = level(line);
-            let fits = level.fits(&line.quota, line.price(), now) > 0;
-            (fits || level.is_ahead(now)) && !is_overdue(&level, now)
-        });
+            level.fits(&line.quota, line.price(), now) > 0 || level.is_ahead(now)
+        };
+        let hope = |line: &Line| fits(line) && !overdue(line) && !full(line);
+        let hope = want.lines.iter().all(hope);
         let judge = |line: &Line| {
             let level = level(line);
             let outcome = match () {
-                () if is_overdue(&level, now) => Outcome::Overdue,
+                () if overdue(line) => Outcome::Overdue,
+                () if full(line) && fits(line) => Outcome::Full,
                 () if !hope => Outcome::Refused,
-                () if !known(line) => Outcome::Absent,
+                () if known(line).is_none() => Outcome::Absent,
                 () => Outcome::Again,
             };
             Judged {
@@ -217,7 +299,7 @@ impl Limits {
     }
 
     pub(crate) fn refund(&mut self, want: &Refund, now: i64) {
-        if let Some(level) = self.row(&want.namespace, &want.key) {
+        if let Some(Kept { level, .. }) = self.row(&want.namespace, &want.key) {
             level.give_back(want.price, want.window, want.at, now);
         }
     }
@@ -228,28 +310,42 @@ impl Limits {
 
     pub(crate) fn block(&mut self, want: &Block, now: i64) {
         self.ensure(&want.namespace, &want.key);
-        if let Some(level) = self.row(&want.namespace, &want.key) {
+        if let Some(Kept { level, .. }) = self.row(&want.namespace, &want.key) {
             level.blocked_until = now.saturating_add(want.time);
         }
     }
 
-    /// Whether the reservation was there.
+    /// Whether the reservation was there and had not expired.
     pub(crate) fn settle(&mut self, want: &Settle, now: i64) -> bool {
-        let Some(level) = self.row(&want.namespace, &want.key) else {
+        let Some(kept) = self.row(&want.namespace, &want.key) else {
             return false;
         };
-        let mut found = false;
-        for one in std::mem::take(&mut level.reserved) {
-            if one.expires <= now {
-                level.give_back(one.price, one.window, one.at, now);
-            } else if one.id == want.id {
-                level.give_back(want.price.min(one.price), one.window, one.at, now);
-                found = true;
-            } else {
-                level.reserved.push(one);
-            }
+        let found = kept.reserved.keys().find(|(_, id)| *id == want.id).copied();
+        let Some((expires, id)) = found else {
+            return false;
+        };
+        let price = if expires > now { want.price } else { i64::MAX };
+        kept.end((expires, id), price, now);
+        expires > now
+    }
+
+    pub(crate) fn expire(&mut self, want: &Expire, now: i64) {
+        let Some(kept) = self.row(&want.namespace, &want.key) else {
+            return;
+        };
+        let expired = kept
+            .reserved
+            .keys()
+            .take_while(|(expires, _)| *expires <= now);
+        let part: Vec<_> = expired.take(PART).copied().collect();
+        for place in &part {
+            kept.end(*place, i64::MAX, now);
         }
-        found
+        let left = kept.reserved.keys().map(|(expires, _)| *expires);
+        kept.due = match part.last() {
+            Some((last, _)) if part.len() == PART => Some(*last),
+            _ => left.min(),
+        };
     }
 
     /// Answers how many were deleted, and what was looked at.
@@ -266,7 +362,7 @@ impl Limits {
             idle && level.is_idle(now)
         };
         let part: Vec<_> = part
-            .map(|(place, level)| (place.clone(), idle(level)))
+            .map(|(place, kept)| (place.clone(), idle(&kept.level)))
             .collect();
         let rows = self.rows.len();
         for (place, _) in part.iter().filter(|(_, idle)| *idle) {
@@ -276,13 +372,9 @@ impl Limits {
         (deleted, part.into_iter().map(|(place, _)| place).collect())
     }
 
-    fn row(&mut self, namespace: &str, key: &str) -> Option<&mut Level> {
+    fn row(&mut self, namespace: &str, key: &str) -> Option<&mut Kept> {
         self.rows.get_mut(&(namespace.to_owned(), key.to_owned()))
     }
-}
-
-fn is_overdue(level: &Level, now: i64) -> bool {
-    level.due() <= now
 }
 
 fn place(want: &Charge, line: &Line) -> (String, String) {
@@ -300,4 +392,6 @@ struct Charged {
     ahead: i64,
     /// What the lines so far got.
     sum: i64,
+    /// How many reservations the lines so far may get.
+    reserves: usize,
 }

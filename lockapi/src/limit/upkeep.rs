@@ -1,11 +1,9 @@
 //! Reading limits, giving back, blocking and forgetting.
 
-use super::judged::Judged;
-use super::judged::Outcome;
 use super::level::Level;
 use crate::error::Failure;
 use crate::memory::World;
-use crate::seam::columns::{all_answers, flag_rows, flags, ints, place, texts};
+use crate::seam::columns::{all_answers, flag_rows, flags, ints, texts};
 use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
 use crate::swept::{Swept, decode_names, names_params, names_row};
 
@@ -23,7 +21,7 @@ pub struct Look {
 pub struct Looked {
     /// The state, without its reservations.
     pub level: Level,
-    /// When the first reservation expires.
+    /// No reservation expires earlier.
     pub due: i64,
     /// The server's time, in nanoseconds.
     pub now: i64,
@@ -73,19 +71,6 @@ pub struct Block {
     pub time: i64,
 }
 
-/// Ends one reservation, and those of its key that have expired.
-#[derive(Clone, Debug)]
-pub struct Settle {
-    /// Namespace of the backend.
-    pub namespace: String,
-    /// Key of the limit.
-    pub key: String,
-    /// The random number of the reservation; 0 for none.
-    pub id: i64,
-    /// What is given back of it: nanoseconds, or permits of a window.
-    pub price: i64,
-}
-
 /// Deletes rows that have been idle for a minute, in a part of the table; a batch of one.
 #[derive(Clone, Debug)]
 pub struct Sweep {
@@ -122,7 +107,7 @@ impl Operation for Look {
                 used: row.int(5)?,
                 before: row.int(6)?,
                 blocked_until: row.int(7)?,
-                reserved: Vec::new(),
+                reserved: 0,
             };
             Ok(Looked {
                 level,
@@ -135,7 +120,7 @@ impl Operation for Look {
     fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
         let (limits, now) = world.limits();
         let rows = (1..).zip(batch).map(|(n, one)| {
-            let level = limits.level(&one.namespace, &one.key);
+            let (level, due) = limits.look(&one.namespace, &one.key);
             Row([
                 n,
                 level.at,
@@ -145,7 +130,7 @@ impl Operation for Look {
                 level.used,
                 level.before,
                 level.blocked_until,
-                level.due(),
+                due,
                 now,
             ]
             .map(Value::Int)
@@ -281,50 +266,6 @@ impl Operation for Block {
             true
         };
         Some(flag_rows(batch, block))
-    }
-}
-
-impl Operation for Settle {
-    /// Taken once when the reservation was there, otherwise refused; or again.
-    type Output = Outcome;
-
-    const STATEMENT: Statement = Statement {
-        name: "limit.settle",
-        sql: include_str!("settle.sql"),
-        params: &[Type::Texts, Type::Texts, Type::Ints, Type::Ints],
-        columns: &[Type::Int, Type::Int],
-    };
-
-    fn params(batch: &[Self]) -> Vec<Value> {
-        vec![
-            texts(batch, |one| &one.namespace),
-            texts(batch, |one| &one.key),
-            ints(batch, |one| one.id),
-            ints(batch, |one| one.price),
-        ]
-    }
-
-    fn decode(batch: &[Self], rows: Rows) -> Result<Vec<Outcome>, Failure> {
-        let mut answers = vec![Judged::again().outcome; batch.len()];
-        for mut row in rows {
-            let at = place(&mut row, batch.len())?;
-            answers[at] = Outcome::decode(row.int(1)?)?;
-        }
-        Ok(answers)
-    }
-
-    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
-        let (limits, now) = world.limits();
-        let mut seen = std::collections::HashSet::new();
-        let rows = (1..).zip(batch).map(|(n, one)| {
-            let code = if seen.insert((&one.namespace, &one.key)) {
-                i64::from(limits.settle(one, now))
-            } else {
-                Outcome::Again.code()
-            };
-            Row(vec![Value::Int(n), Value::Int(code)])
-        });
-        Some(rows.collect())
     }
 }
 

@@ -9,8 +9,8 @@ use super::hash;
 use super::takes::{TRIES, contended, expire};
 use crate::engine::batcher::{Batch, Caller, Callers, Queued};
 use crate::engine::link::Link;
-use crate::error::Failure;
-use crate::limit::{Charge, Ensure, Judged, Outcome};
+use crate::error::{Error, ErrorKind, Failure};
+use crate::limit::{Charge, Ensure, Judged, MAX_RESERVATIONS, Outcome};
 use crate::seam::Connection;
 
 impl Queued for Charge {
@@ -59,13 +59,14 @@ impl Queued for Charge {
         let (mut absent, mut overdue) = (Vec::new(), Vec::new());
         for (at, ((mut charge, mut callers), judged)) in batch.take().zip(answers).enumerate() {
             let mut taken = charge.times;
-            let mut again = false;
+            let (mut again, mut full) = (false, false);
             let namespace = &charge.namespace;
             for (line, judged) in charge.lines.iter().zip(&judged) {
                 match judged.outcome {
                     Outcome::Taken(times) => taken = taken.min(times),
                     Outcome::Refused => taken = 0,
                     Outcome::Again => again = true,
+                    Outcome::Full => full = true,
                     Outcome::Absent => {
                         again = true;
                         absent.push(Ensure {
@@ -78,6 +79,10 @@ impl Queued for Charge {
                         overdue.push(expire(namespace, &line.key));
                     }
                 }
+            }
+            if full && !again {
+                callers.refuse(crowded);
+                continue;
             }
             if !again {
                 // For the rest there was no room, unless others of the statement may have had it.
@@ -101,6 +106,11 @@ impl Queued for Charge {
         }
         Ok(())
     }
+}
+
+fn crowded() -> Error {
+    let message = format!("{MAX_RESERVATIONS} reservations of the key are open");
+    Error::new(ErrorKind::Capacity, "reserve", message)
 }
 
 /// Which of the requests have a key that an earlier one has.

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 
 use super::super::Core;
 use super::reservation::Held;
-use super::takes::expire;
+use super::takes::{TRIES, expire};
 use super::waiting::told;
 use super::{Limits, first_part, hash, line, permits};
 use crate::engine::sweeps::Sweeping as _;
@@ -191,10 +191,13 @@ impl<C: Connector> RateLimiter for Limiter<C> {
         let batcher = self.limits().batcher(&line.key);
         let named = |error: Error| error.on(&want.key);
         let mut looked = batcher.call(look.clone()).await.map_err(named)?;
-        if looked.due <= looked.now {
+        for _ in 0..TRIES {
+            if looked.due > looked.now {
+                break;
+            }
             let ended = batcher.call(expire(&look.namespace, &look.key)).await;
             ended.map_err(|error| named(error.during("peek")))?;
-            looked = batcher.call(look).await.map_err(named)?;
+            looked = batcher.call(look.clone()).await.map_err(named)?;
         }
         let (level, now) = (looked.level, looked.now);
         let mut decision = Decision::of(&want.key, line.quota, want.cost, &level, now);

@@ -12,21 +12,21 @@ mod waiting;
 
 use std::hash::BuildHasher;
 use std::iter;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustc_hash::FxBuildHasher;
 
 pub(super) use handle::open;
 
+use super::batcher::Batcher;
 use super::batcher::{ALONE, Queued, Reply};
-use super::batcher::{Batcher, ended};
 use super::keeper::Keeper;
 use super::link::Links;
 use super::sweeps::{PART, Sweeping, Sweeps};
 use crate::error::Result;
 use crate::limit::{
-    Block, Charge, Judged, Line, Look, Outcome, Policy, Refund, Reset, Settle, Sweep, Take,
+    Block, Charge, Expire, Judged, Line, Look, Outcome, Policy, Refund, Reset, Settle, Sweep, Take,
 };
 use crate::seam::{Connector, Swept};
 use lately::Lately;
@@ -41,6 +41,14 @@ impl Queued for Settle {
     const NAME: &'static str = "commit";
     const REPEATABLE: bool = false;
     const GIVES_BACK: bool = true;
+
+    fn places(&self) -> impl Iterator<Item = u64> {
+        iter::once(hash(&self.key))
+    }
+}
+
+impl Queued for Expire {
+    const NAME: &'static str = "expire";
 
     fn places(&self) -> impl Iterator<Item = u64> {
         iter::once(hash(&self.key))
@@ -103,7 +111,6 @@ pub(crate) struct Limits<C: Connector> {
     shares: Shares,
     lately: Lately,
     sweeps: Arc<Sweeps<C>>,
-    this: Weak<Limits<C>>,
 }
 
 impl<C: Connector> Limits<C> {
@@ -112,7 +119,7 @@ impl<C: Connector> Limits<C> {
         links: &Arc<Links<C>>,
         sweeps: Arc<Sweeps<C>>,
     ) -> Arc<Self> {
-        Arc::new_cyclic(|this| Self {
+        Arc::new(Self {
             namespace,
             batchers: [(); BATCHERS].map(|()| Batcher::new(Arc::clone(links))),
             keeper: links.keeper.clone(),
@@ -120,7 +127,6 @@ impl<C: Connector> Limits<C> {
             shares: Shares::default(),
             lately: Lately::default(),
             sweeps,
-            this: this.clone(),
         })
     }
 
@@ -225,15 +231,7 @@ impl<C: Connector> Limits<C> {
     /// Ends a reservation, whether or not anybody listens; where that fails it expires. Answers
     /// whether it was there.
     fn settle(&self, settle: Settle, done: impl FnOnce(Result<bool>) + Send + 'static) {
-        let this = self.this.clone();
-        let again = settle.clone();
-        self.batcher(&settle.key)
-            .submit(settle, move |answer| match (answer, this.upgrade()) {
-                (Ok(Outcome::Again), Some(limits)) => limits.settle(again, done),
-                (Ok(Outcome::Again), None) => done(Err(ended(Settle::NAME))),
-                (Ok(outcome), _) => done(Ok(matches!(outcome, Outcome::Taken(_)))),
-                (Err(error), _) => done(Err(error)),
-            });
+        self.batcher(&settle.key).submit(settle, done);
     }
 
     /// Deletes idle rows from time to time, as long as limits are used.

@@ -7,7 +7,7 @@ use super::hash;
 use crate::engine::batcher::{Batch, Caller, Callers, Queued};
 use crate::engine::link::Link;
 use crate::error::{Error, ErrorKind, Failure};
-use crate::limit::{Judged, Look, Outcome, Settle, Take};
+use crate::limit::{Expire, Judged, Look, Outcome, Take};
 use crate::seam::Connection;
 
 /// How often a request is repeated whose row others changed meanwhile.
@@ -142,12 +142,10 @@ fn deal(take: &Take, callers: Callers<Judged>, judged: &Judged) {
 }
 
 /// Ends the reservations of a key that have expired.
-pub(super) fn expire(namespace: &str, key: &str) -> Settle {
-    Settle {
+pub(super) fn expire(namespace: &str, key: &str) -> Expire {
+    Expire {
         namespace: namespace.to_owned(),
         key: key.to_owned(),
-        id: 0,
-        price: 0,
     }
 }
 

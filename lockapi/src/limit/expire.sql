@@ -1,0 +1,80 @@
+-- Ends reservations that have expired, at most 1,000 of each key.
+--
+-- Promises: what is ended is given back, less what has flowed back since it was taken. Where there are
+-- more, the key stays due, and the next one who asks goes on.
+-- Index: the primary key of rate_limit, of which no indexed column changes, so the update is HOT; and
+-- rate_reservation_due.
+-- Race: rows of rate_limit are locked in the order of their keys, reservations are ended under that
+-- lock only, and the clock is read after that. When the next one expires is read by a function that sees
+-- what others have reserved before the lock was there.
+WITH want AS MATERIALIZED (
+    SELECT w.*
+      FROM ROWS FROM (pg_catalog.unnest($1::pg_catalog.text[]), pg_catalog.unnest($2::pg_catalog.text[]))
+           WITH ORDINALITY AS w (namespace, key, n)
+), locked AS MATERIALIZED (
+    SELECT l.namespace, l.key, l.started
+      FROM lockapi.rate_limit AS l
+     WHERE l.namespace OPERATOR(pg_catalog.=) ($1::pg_catalog.text[])[1]
+       AND l.key OPERATOR(pg_catalog.=) ANY ($2::pg_catalog.text[])
+     ORDER BY l.namespace, l.key
+       FOR UPDATE OF l
+), tick AS MATERIALIZED (
+    -- Once, and when all rows are locked.
+    SELECT lockapi.clock() AS now FROM (SELECT pg_catalog.count(*) FROM locked) AS l OFFSET 0
+), front AS MATERIALIZED (
+    SELECT k.namespace, k.key, r.place, r.expires
+      FROM locked AS k
+     CROSS JOIN tick AS t
+     CROSS JOIN LATERAL (
+           SELECT r.ctid AS place, r.expires
+             FROM lockapi.rate_reservation AS r
+            WHERE r.namespace OPERATOR(pg_catalog.=) k.namespace AND r.key OPERATOR(pg_catalog.=) k.key
+              AND r.expires OPERATOR(pg_catalog.<=) t.now
+            ORDER BY r.expires
+            LIMIT 1000) AS r
+), gone AS (
+    DELETE FROM lockapi.rate_reservation AS r
+     WHERE r.ctid OPERATOR(pg_catalog.=) ANY (ARRAY(SELECT f.place FROM front AS f))
+    RETURNING r.namespace, r.key, r.at, r.price, r.span
+), summed AS MATERIALIZED (
+    SELECT k.namespace, k.key, pg_catalog.count(g.at) AS many,
+           coalesce(pg_catalog.sum(greatest(0, g.price OPERATOR(pg_catalog.-)
+                                               greatest(0, t.now OPERATOR(pg_catalog.-) g.at)))
+               FILTER (WHERE g.span OPERATOR(pg_catalog.=) 0), 0) AS flown,
+           coalesce(pg_catalog.sum(g.price)
+               FILTER (WHERE g.span OPERATOR(pg_catalog.>) 0 AND g.at OPERATOR(pg_catalog.>=) k.started), 0) AS used,
+           coalesce(pg_catalog.sum(g.price)
+               FILTER (WHERE g.span OPERATOR(pg_catalog.>) 0 AND g.at OPERATOR(pg_catalog.<) k.started
+                         AND g.at OPERATOR(pg_catalog.>=) (k.started OPERATOR(pg_catalog.-) g.span)), 0) AS before
+      FROM locked AS k
+     CROSS JOIN tick AS t
+      LEFT JOIN gone AS g
+        ON g.namespace OPERATOR(pg_catalog.=) k.namespace AND g.key OPERATOR(pg_catalog.=) k.key
+     GROUP BY k.namespace, k.key
+), fronts AS MATERIALIZED (
+    SELECT f.namespace, f.key, pg_catalog.count(*) AS many, pg_catalog.max(f.expires) AS last
+      FROM front AS f
+     GROUP BY f.namespace, f.key
+), settled AS (
+    UPDATE lockapi.rate_limit AS l
+       SET tat = greatest(least(l.tat, l.at), l.tat OPERATOR(pg_catalog.-) s.flown)::pg_catalog.int8,
+           used = greatest(0, l.used OPERATOR(pg_catalog.-) s.used)::pg_catalog.int8,
+           before = greatest(0, l.before OPERATOR(pg_catalog.-) s.before)::pg_catalog.int8,
+           reserved = CASE WHEN s.due IS NULL THEN 0
+                           ELSE greatest(0, l.reserved OPERATOR(pg_catalog.-) s.many) END,
+           due = s.due
+      FROM (SELECT s.*,
+                   CASE WHEN f.many OPERATOR(pg_catalog.=) 1000 THEN f.last
+                        ELSE lockapi.next_expiry(s.namespace, s.key, t.now) END AS due
+              FROM summed AS s
+             CROSS JOIN tick AS t
+              LEFT JOIN fronts AS f
+                ON f.namespace OPERATOR(pg_catalog.=) s.namespace AND f.key OPERATOR(pg_catalog.=) s.key
+            OFFSET 0) AS s
+     WHERE l.namespace OPERATOR(pg_catalog.=) s.namespace AND l.key OPERATOR(pg_catalog.=) s.key
+       AND l.namespace OPERATOR(pg_catalog.=) ($1::pg_catalog.text[])[1]
+       AND l.key OPERATOR(pg_catalog.=) ANY ($2::pg_catalog.text[])
+    RETURNING 1
+)
+SELECT w.n, (SELECT pg_catalog.count(*) FROM settled) OPERATOR(pg_catalog.>=) 0 AS done
+  FROM want AS w

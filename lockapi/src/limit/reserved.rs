@@ -1,0 +1,96 @@
+//! Ending reservations.
+
+use crate::error::Failure;
+use crate::memory::World;
+use crate::seam::columns::{flag_rows, flags, ints, texts};
+use crate::seam::{Operation, Rows, Statement, Type, Value};
+
+/// How many reservations of a key are ended at once.
+pub(crate) const PART: usize = 1000;
+
+/// Ends one reservation; not to be repeated.
+#[derive(Clone, Debug)]
+pub struct Settle {
+    /// Namespace of the backend.
+    pub namespace: String,
+    /// Key of the limit.
+    pub key: String,
+    /// Its random number.
+    pub id: i64,
+    /// What is given back of it: nanoseconds, or permits of a window.
+    pub price: i64,
+}
+
+/// Ends reservations of one key that have expired, a bounded number of them.
+#[derive(Clone, Debug)]
+pub struct Expire {
+    /// Namespace of the backend.
+    pub namespace: String,
+    /// Key of the limit.
+    pub key: String,
+}
+
+impl Operation for Settle {
+    /// Whether it was there and had not expired.
+    type Output = bool;
+
+    const STATEMENT: Statement = Statement {
+        name: "limit.settle",
+        sql: include_str!("settle.sql"),
+        params: &[Type::Texts, Type::Texts, Type::Ints, Type::Ints],
+        columns: &[Type::Int, Type::Bool],
+    };
+
+    fn params(batch: &[Self]) -> Vec<Value> {
+        vec![
+            texts(batch, |one| &one.namespace),
+            texts(batch, |one| &one.key),
+            ints(batch, |one| one.id),
+            ints(batch, |one| one.price),
+        ]
+    }
+
+    fn decode(batch: &[Self], rows: Rows) -> Result<Vec<bool>, Failure> {
+        flags(batch.len(), rows)
+    }
+
+    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
+        let (limits, now) = world.limits();
+        Some(flag_rows(batch, |one| limits.settle(one, now)))
+    }
+}
+
+impl Operation for Expire {
+    /// Always true.
+    type Output = bool;
+
+    const STATEMENT: Statement = Statement {
+        name: "limit.expire",
+        sql: include_str!("expire.sql"),
+        params: &[Type::Texts, Type::Texts],
+        columns: &[Type::Int, Type::Bool],
+    };
+
+    fn params(batch: &[Self]) -> Vec<Value> {
+        vec![
+            texts(batch, |one| &one.namespace),
+            texts(batch, |one| &one.key),
+        ]
+    }
+
+    fn decode(batch: &[Self], rows: Rows) -> Result<Vec<bool>, Failure> {
+        flags(batch.len(), rows)
+    }
+
+    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
+        let (limits, now) = world.limits();
+        let mut seen = std::collections::HashSet::new();
+        let expire = |one: &Self| {
+            if seen.insert((one.namespace.clone(), one.key.clone())) {
+                limits.expire(one, now);
+            }
+            true
+        };
+        Some(flag_rows(batch, expire))
+    }
+}
