@@ -12,7 +12,7 @@ use super::queue::{by_hand_from, job, lost, none, one};
 use crate::context::{Context, MINUTE};
 use crate::fixture::Jobs;
 use crate::harness::register;
-use crate::patience::soon;
+use crate::patience::{not_yet, soon};
 
 register! { "transactions":
     Q10 open_push_holds_up_pushes_of_its_key_alone [Transactions];
@@ -20,6 +20,7 @@ register! { "transactions":
     Q10 open_take_holds_up_completions_of_its_jobs_alone [Transactions];
     R14 open_charge_holds_up_calls_for_its_keys_alone [Transactions];
     R14 open_charge_holds_up_nobody_for_ever [Transactions];
+    R14 refused_charge_holds_up_nobody [Transactions];
     V06 open_push_holds_up_its_key_alone_in_german @ GermanRole [Transactions, Schema];
     V06 open_charge_holds_up_its_keys_alone_in_german @ GermanRole [Transactions, Schema];
 }
@@ -202,4 +203,47 @@ async fn open_charge_holds_up_nobody_for_ever(cx: Context) {
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::TimedOut);
     tx.commit().await;
     assert_eq!(limiter.check("door").await.unwrap().remaining(), 1);
+}
+
+async fn refused_charge_holds_up_nobody(cx: Context) {
+    let limiter = patient(&cx)
+        .await
+        .rate_limiter(Quota::per_hour(10))
+        .unwrap();
+    let door = |cost| Want::new("door").cost(cost);
+    assert!(limiter.check_cost("hall", 1).await.unwrap().is_allowed());
+    assert!(limiter.check_cost("door", 1).await.unwrap().is_allowed());
+    let mut first = cx.begin().await.unwrap();
+    let verdict = first.check_all_in(&*limiter, &[door(8)]).await.unwrap();
+    assert!(verdict.is_allowed());
+    // The other one still sees nine permits, and waits for the row.
+    let mut second = cx.begin().await.unwrap();
+    assert_eq!(second.query("SELECT 'begun'").await, "begun");
+    let there = limiter.clone();
+    let mut refused = tokio::spawn(async move {
+        let wants = [
+            Want::new("door").cost(5),
+            Want::new("hall"),
+            Want::new("new"),
+        ];
+        let verdict = second.check_all_in(&*there, &wants).await;
+        (second, verdict.unwrap())
+    });
+    not_yet("decided while the row is locked", &mut refused).await;
+    first.commit().await;
+    let (mut second, verdict) = soon("a refusal", refused).await.unwrap();
+    assert!(!verdict.is_allowed());
+    // It is still open, and holds nothing.
+    for key in ["door", "hall", "new"] {
+        let decision = soon("a check beside it", limiter.check(key)).await.unwrap();
+        assert!(decision.is_allowed(), "{key}");
+    }
+    assert_eq!(second.query("SELECT 'usable'").await, "usable");
+    // What it takes later it takes.
+    let later = [Want::new("hall").cost(2)];
+    let verdict = second.check_all_in(&*limiter, &later).await.unwrap();
+    assert!(verdict.is_allowed());
+    second.commit().await;
+    let left = async |key: &str| limiter.peek(&Want::new(key)).await.unwrap().remaining();
+    assert_eq!((left("door").await, left("hall").await), (0, 6));
 }

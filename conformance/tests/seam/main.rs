@@ -2,6 +2,7 @@
 
 mod differential;
 mod ids;
+mod limits;
 mod link;
 mod listeners;
 mod operations;

@@ -172,9 +172,12 @@ fn are_all_listed() {
         "begin",
         "begin_write",
         "commit",
+        "keep",
         "listen",
         "rollback",
+        "savepoint",
         "terminate",
+        "undo",
         "unlisten",
         "unlock_all",
     ];

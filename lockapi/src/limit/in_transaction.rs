@@ -2,14 +2,20 @@
 
 use super::charge::{Charge, Line};
 use super::decision::{Decision, Verdict};
-use super::judged::Outcome;
+use super::judged::{Judged, Outcome};
 use super::policy::{Policy, Want};
 use super::reserved::Expire;
 use super::upkeep::Ensure;
 use super::{MAX_WANTS, RateLimiter};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Failure, Result};
 use crate::seam::Connection;
 
+const OPERATION: &str = "check_all_in";
+const SAVEPOINT: &str = include_str!("savepoint.sql");
+const KEEP: &str = include_str!("keep.sql");
+const UNDO: &str = include_str!("undo.sql");
+/// SQLSTATE of a savepoint without a transaction.
+const NO_TRANSACTION: &str = "25P01";
 /// How often a request is repeated whose rows others changed meanwhile.
 const TRIES: usize = 100;
 
@@ -48,7 +54,10 @@ impl Metered for crate::blocking::RateLimiter {
 /// # Guarantees
 /// What is taken is taken when the transaction commits, and not when it rolls back. Until it ends,
 /// everybody else who wants permits of these keys waits, at most for
-/// [`Options::timeout`](crate::engine::Options::timeout): take them late, and commit soon. What is refused locks nothing.
+/// [`Options::timeout`](crate::engine::Options::timeout): take them late, and commit soon. After a
+/// refusal nothing is locked, also where it had to wait for others: the call is done after a savepoint,
+/// and undone. On a connection without a transaction it takes as
+/// [`check_all`](RateLimiter::check_all) does.
 ///
 /// # Errors
 /// As for [`RateLimiter::check_all`]; the policy for outages and relaxed durability do not apply.
@@ -58,14 +67,46 @@ pub async fn check_all_on<C: Connection, L: Metered + ?Sized>(
     limiter: &L,
     wants: &[Want],
 ) -> Result<Verdict> {
-    const OPERATION: &str = "check_all_in";
     let mut policy = limiter.policy();
     // How the transaction is committed is its owner's business.
     policy.relaxed = false;
     let charge = charge(limiter.namespace(), &policy, wants)?;
-    let charges = std::slice::from_ref(&charge);
+    let failed = |failure: Failure| failure.error(OPERATION);
+    let marked = match connection.script(SAVEPOINT).await {
+        Ok(()) => true,
+        Err(failure) if !may_be_without_transaction(&failure) => return Err(failed(failure)),
+        // Nothing is locked when a statement without a transaction has ended.
+        Err(_) => false,
+    };
+    let judged = take(connection, &charge).await;
+    let verdict = judged.map(|judged| verdict(wants, &policy, &charge, &judged));
+    if !marked {
+        return verdict;
+    }
+    match verdict {
+        Ok(verdict) => {
+            let end = if verdict.admitted { KEEP } else { UNDO };
+            connection.script(end).await.map_err(failed)?;
+            Ok(verdict)
+        }
+        Err(error) => {
+            // The first error says what happened; the transaction can be used again if this works.
+            let _undone = connection.script(UNDO).await;
+            Err(error)
+        }
+    }
+}
+
+/// Not every driver tells the code; what else it may be the next statement tells as well.
+fn may_be_without_transaction(failure: &Failure) -> bool {
+    let code = failure.sqlstate.as_deref();
+    !failure.broken && code.is_none_or(|code| code == NO_TRANSACTION)
+}
+
+/// Charges, as often as others change the same limits meanwhile.
+async fn take<C: Connection>(connection: &mut C, charge: &Charge) -> Result<Vec<Judged>> {
     for _ in 0..TRIES {
-        let answers = connection.perform(charges).await;
+        let answers = connection.perform(std::slice::from_ref(charge)).await;
         let judged = answers
             .map_err(|failure| failure.error(OPERATION))?
             .concat();
@@ -77,10 +118,10 @@ pub async fn check_all_on<C: Connection, L: Metered + ?Sized>(
                     .perform(&[Ensure { namespace, key }])
                     .await
                     .map(drop),
-                Outcome::Overdue => {
-                    let expire = Expire { namespace, key };
-                    connection.perform(&[expire]).await.map(drop)
-                }
+                Outcome::Overdue => connection
+                    .perform(&[Expire { namespace, key }])
+                    .await
+                    .map(drop),
                 Outcome::Again => Ok(()),
                 Outcome::Taken(_) | Outcome::Refused | Outcome::Full => continue,
             };
@@ -88,7 +129,7 @@ pub async fn check_all_on<C: Connection, L: Metered + ?Sized>(
             again = true;
         }
         if !again {
-            return Ok(verdict(wants, &policy, &charge, &judged));
+            return Ok(judged);
         }
     }
     let message = "others changed the same limits each time";
@@ -140,7 +181,7 @@ pub(crate) fn verdict(
     wants: &[Want],
     policy: &Policy,
     charge: &Charge,
-    judged: &[super::Judged],
+    judged: &[Judged],
 ) -> Verdict {
     let taken = judged
         .iter()

@@ -186,7 +186,7 @@ pub trait RateLimiter: Send + Sync + fmt::Debug {
     fn permits(&self, want: &Want) -> Result<Arc<dyn Permits>>;
 
     /// Deletes rows of the database that have been idle for a minute, at most 1,000; tells how many.
-    /// It happens by itself every ten minutes while limits are used.
+    /// It happens by itself every ten minutes while limits are used, on a connection of its own.
     ///
     /// # Errors
     /// `Unavailable`.
@@ -266,11 +266,12 @@ pub trait Reservation: Send + Sync + fmt::Debug {
 ///   up beside the new permits.
 #[async_trait]
 pub trait Permits: Send + Sync + fmt::Debug {
-    /// Takes one permit of the block at hand, without asking the database; `false` when there is none.
+    /// Takes one permit of the block at hand, without asking the database; `false` when there is none,
+    /// which is no refusal: [`take`](Self::take) asks.
     fn try_now(&self) -> bool;
 
     /// Takes one permit, asking for a new block when there is none at hand; `false` when the database
-    /// refuses.
+    /// refuses, unless in [shadow mode](Policy::shadow).
     ///
     /// # Cancel safety
     /// When dropped, a block that was asked for is given back.

@@ -63,7 +63,9 @@ impl Policy {
     }
 
     /// Decides and takes permits as usual, but never refuses: to try a quota out. See
-    /// [`Decision::is_admitted`](super::Decision::is_admitted).
+    /// [`Decision::is_admitted`](super::Decision::is_admitted). What would be refused is reserved as
+    /// nothing, whose end has no effect, and [`Permits::take`](super::Permits::take) is always `true`.
+    /// Errors are still told.
     #[must_use]
     pub const fn shadow(mut self) -> Self {
         self.shadow = true;

@@ -252,6 +252,8 @@ impl<C: Connector> RateLimiter for Limiter<C> {
         })?;
         Ok(if admitted {
             Ok(Held::open(&self.core, id, decision))
+        } else if policy.shadow {
+            Ok(Held::of_nothing(&self.core, decision))
         } else {
             Err(decision)
         })
@@ -294,18 +296,13 @@ impl<C: Connector> RateLimiter for Limiter<C> {
     fn permits(&self, want: &Want) -> Result<Arc<dyn Permits>> {
         let policy = self.policy_now();
         let line = line(want, &policy).map_err(|error| error.during("permits"))?;
-        Ok(permits::open(
-            &self.core,
-            want.key.clone(),
-            line,
-            policy.relaxed,
-        ))
+        Ok(permits::open(&self.core, want.key.clone(), line, &policy))
     }
 
     async fn sweep(&self) -> Result<u64> {
         let mut part = first_part();
         loop {
-            let swept = self.limits().batchers[0].call(part.clone()).await?;
+            let swept = self.limits().sweeps.batcher().call(part.clone()).await?;
             let deleted = u64::try_from(swept.deleted).unwrap_or(0);
             match part.next(swept) {
                 Some(next) if deleted == 0 => part = next,

@@ -11,7 +11,7 @@ use super::Limits;
 use super::waiting::told;
 use crate::error::Result;
 use crate::key::Key;
-use crate::limit::{Decision, Judged, Line, Outcome, Permits, Refund};
+use crate::limit::{Decision, Judged, Line, Outcome, Permits, Policy, Refund};
 use crate::seam::Connector;
 use crate::telemetry;
 
@@ -22,7 +22,7 @@ pub(super) fn open<C: Connector>(
     core: &Arc<Core<C>>,
     key: Key,
     line: Line,
-    relaxed: bool,
+    policy: &Policy,
 ) -> Arc<dyn Permits> {
     let (size, one) = (line.cost, Line { cost: 1, ..line });
     Arc::new(Blocks(Arc::new(Shared {
@@ -30,7 +30,8 @@ pub(super) fn open<C: Connector>(
         key,
         size,
         one,
-        relaxed,
+        relaxed: policy.relaxed,
+        shadow: policy.shadow,
         at_hand: Mutex::default(),
         asking: tokio::sync::Mutex::default(),
     })))
@@ -82,6 +83,8 @@ struct Shared<C: Connector> {
     size: u64,
     one: Line,
     relaxed: bool,
+    /// Whether nothing is refused.
+    shadow: bool,
     at_hand: Mutex<AtHand>,
     /// One caller asks, the others wait in the order of arrival.
     asking: tokio::sync::Mutex<()>,
@@ -197,7 +200,7 @@ impl<C: Connector> Permits for Blocks<C> {
     async fn take(&self) -> Result<bool> {
         let admitted = self.0.try_now() || self.0.ask().await?;
         telemetry::decided(&self.0.key, admitted);
-        Ok(admitted)
+        Ok(admitted || self.0.shadow)
     }
 
     async fn give_back(&self) -> Result<()> {

@@ -14,6 +14,7 @@ use crate::seam::Connector;
 /// A reservation that its holder has not ended yet.
 pub(super) struct Held<C: Connector> {
     core: Arc<Core<C>>,
+    /// Its number; 0 where nothing was taken, in shadow mode.
     id: i64,
     decision: Decision,
     open: bool,
@@ -29,6 +30,11 @@ impl<C: Connector> Held<C> {
         })
     }
 
+    /// What shadow mode answers instead of a refusal: there is nothing to end.
+    pub(super) fn of_nothing(core: &Arc<Core<C>>, decision: Decision) -> Box<dyn Reservation> {
+        Self::open(core, 0, decision)
+    }
+
     /// Ends it; `used` permits stay taken.
     async fn end(mut self: Box<Self>, operation: &'static str, used: u64) -> Result<()> {
         let Some(left) = self.decision.cost().checked_sub(used) else {
@@ -38,6 +44,9 @@ impl<C: Connector> Held<C> {
             return Err(error.on(self.decision.key()));
         };
         self.open = false;
+        if self.id == 0 {
+            return Ok(());
+        }
         let named = |error: Error| error.during(operation).on(self.decision.key());
         let settled = told(operation, |done| self.settle(left, done)).await;
         if settled.map_err(named)? {
@@ -71,7 +80,7 @@ impl<C: Connector> Reservation for Held<C> {
 
 impl<C: Connector> Drop for Held<C> {
     fn drop(&mut self) {
-        if self.open {
+        if self.open && self.id != 0 {
             self.settle(self.decision.cost(), drop);
         }
     }
