@@ -37,7 +37,7 @@ use crate::failure::{failed, sqlstate_of};
 /// let written = diesel::update(row.filter(version.eq(seen)))
 ///     .set((balance.eq(had + 1), version.eq(version + 1)))
 ///     .returning(version);
-/// match update_versioned(conn, found, written)? {
+/// match update_versioned(conn, seen, found, written)? {
 ///     Outcome::Updated(now) => println!("version {now}"),
 ///     Outcome::Stale { current } => println!("somebody wrote version {current}"),
 ///     Outcome::Gone => println!("no such account"),
@@ -46,12 +46,14 @@ use crate::failure::{failed, sqlstate_of};
 /// # }
 /// ```
 ///
-/// Both have one column, the version, which is an integer, and are about the same row.
+/// Both have one column, the version, which is an integer, and are about the same row; `seen` is the
+/// version that the second one looks for.
 ///
 /// # Errors
-/// Those of the connection.
+/// `Unsupported` when a trigger or a policy of the table suppressed the write; those of the connection.
 pub fn update_versioned<F, W>(
     connection: &mut PgConnection,
+    seen: i64,
     found: F,
     written: W,
 ) -> lockapi::Result<Outcome>
@@ -62,9 +64,8 @@ where
     let query = Versioned { found, written };
     let rows: QueryResult<Vec<(Option<i64>, Option<i64>)>> = query.load(connection);
     let rows = rows.map_err(|error| failed(error).error("update_versioned"))?;
-    Ok(rows.first().map_or(Outcome::Gone, |(found, written)| {
-        Outcome::of(*found, *written)
-    }))
+    let (found, written) = rows.first().copied().unwrap_or_default();
+    Outcome::of(seen, found, written)
 }
 
 /// Both parts in one statement; see [`frame`].
@@ -129,7 +130,7 @@ impl<F, W> RunQueryDsl<PgConnection> for Versioned<F, W> {}
 ///             .set((value.eq(had + 1), version.eq(version + 1)))
 ///             .returning(version);
 ///         let found = row.select(version).for_no_key_update();
-///         update_versioned(conn, found, written)?.updated()?;
+///         update_versioned(conn, seen, found, written)?.updated()?;
 ///         Ok(had + 1)
 ///     })
 /// }

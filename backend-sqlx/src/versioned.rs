@@ -98,8 +98,8 @@ impl<'t> VersionedUpdate<'t> {
     /// When dropped, the row may or may not be written.
     ///
     /// # Errors
-    /// `Invalid` for columns that cannot be, and a key that is not complete; those of the
-    /// connection.
+    /// `Invalid` for columns that cannot be, and a key that is not complete; `Unsupported` when a
+    /// trigger or a policy of the table suppressed the write; those of the connection.
     pub async fn run(self, connection: &mut PgConnection, seen: i64) -> lockapi::Result<Outcome> {
         const OPERATION: &str = "update_versioned";
         if self.keys != self.table.key_columns() {
@@ -124,7 +124,7 @@ impl<'t> VersionedUpdate<'t> {
         };
         let column = |at: usize| row.try_get::<Option<i64>, _>(at);
         match (column(0), column(1)) {
-            (Ok(found), Ok(written)) => Ok(Outcome::of(found, written)),
+            (Ok(found), Ok(written)) => Outcome::of(seen, found, written),
             (Err(error), _) | (_, Err(error)) => {
                 Err(Failure::corrupt(error.to_string()).error(OPERATION))
             }
@@ -180,7 +180,7 @@ where
 {
     let mut attempts = retry.begin(keys)?;
     loop {
-        let attempt = attempts.next().await;
+        let attempt = attempts.next().await?;
         let transaction = Arc::new(Mutex::new(pool.begin().await?));
         let begun = Begun {
             transaction: Arc::clone(&transaction).lock_owned().await,

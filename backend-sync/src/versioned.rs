@@ -35,7 +35,8 @@ pub type Typed<'a> = (&'a (dyn ToSql + Sync), Type);
 /// ```
 ///
 /// # Errors
-/// `Invalid` for columns that cannot be, and a key that is not complete; those of the connection.
+/// `Invalid` for columns that cannot be, and a key that is not complete; `Unsupported` when a trigger or
+/// a policy of the table suppressed the write; those of the connection.
 pub fn update_versioned<C: GenericClient>(
     client: &mut C,
     table: &Table,
@@ -68,7 +69,7 @@ pub fn update_versioned<C: GenericClient>(
         return Ok(Outcome::Gone);
     };
     match (row.try_get(0), row.try_get(1)) {
-        (Ok(found), Ok(written)) => Ok(Outcome::of(found, written)),
+        (Ok(found), Ok(written)) => Outcome::of(seen, found, written),
         (Err(error), _) | (_, Err(error)) => {
             Err(Failure::corrupt(error.to_string()).error(OPERATION))
         }

@@ -206,7 +206,7 @@ async fn ours_on_one_row(pool: &PgPool) -> f64 {
             while Instant::now() < until {
                 let mut attempts = retry.begin(&["bench_counter/1"]).expect("attempts");
                 loop {
-                    attempts.next().await;
+                    attempts.next().await.expect("its turn");
                     let (n, version): (i64, i64) = sqlx::query_as(READ)
                         .bind(1_i64)
                         .fetch_one(&mut *connection)

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use lockapi::versioned::{BoxError, Outcome, Retry};
 
-/// Creates the table that [`Accounts`] are in.
+/// Creates the table that [`Accounts`] are in; a balance of -1 is not written, by a trigger.
 pub const CREATE_ACCOUNTS: &str = "
     SELECT pg_advisory_xact_lock(-728, 2)::text;
     CREATE SCHEMA IF NOT EXISTS conformance;
@@ -12,6 +12,14 @@ pub const CREATE_ACCOUNTS: &str = "
         balance int8 NOT NULL,
         version int8 NOT NULL
     );
+    CREATE OR REPLACE FUNCTION conformance.suppress() RETURNS trigger LANGUAGE plpgsql
+        AS $$ BEGIN RETURN NULL; END $$;
+    DO $$ BEGIN
+        IF NOT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = 'conformance.account'::regclass) THEN
+            CREATE TRIGGER suppress BEFORE UPDATE ON conformance.account
+                FOR EACH ROW WHEN (new.balance = -1) EXECUTE FUNCTION conformance.suppress();
+        END IF;
+    END $$;
     CREATE OR REPLACE FUNCTION conformance.run(sql text) RETURNS text LANGUAGE plpgsql
         AS $$ BEGIN EXECUTE sql; RETURN 'done'; END $$;";
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use lockapi::ErrorKind;
 use lockapi::versioned::{Outcome, Retry};
 
 use crate::accounts::{Accounts, CREATE_ACCOUNTS};
@@ -14,6 +15,7 @@ use crate::patience::{not_yet, soon};
 register! { "versioned":
     O01 stale_and_gone_change_nothing [Accounts];
     O01 writer_that_waited_is_told_the_version_of_the_one_before [Accounts, Transactions];
+    W10 write_that_a_trigger_suppresses_is_told_and_not_repeated [Accounts];
     O02 increments_are_exact [Accounts];
     O03 transfers_make_and_lose_no_money [Accounts];
     O04 conflicts_are_repeated_and_other_errors_are_not [Accounts];
@@ -91,6 +93,20 @@ async fn writer_that_waited_is_told_the_version_of_the_one_before(cx: Context) {
         let written = soon("the row is free", writing).await.unwrap().unwrap();
         assert_eq!(written, outcome);
     }
+}
+
+async fn write_that_a_trigger_suppresses_is_told_and_not_repeated(cx: Context) {
+    let (accounts, ids) = open(&cx, &[100]).await;
+    let id = ids[0];
+    let error = accounts.write(id, 1, -1).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert!(error.to_string().contains("trigger"), "{error}");
+    // A version that is not the one of the row is stale all the same.
+    let stale = Outcome::Stale { current: 1 };
+    assert_eq!(accounts.write(id, 7, -1).await.unwrap(), stale);
+    assert_eq!(row(&cx, id).await, ["100 1"]);
+    let written = accounts.write(id, 1, 90).await.unwrap();
+    assert_eq!(written, Outcome::Updated(2));
 }
 
 async fn increments_are_exact(cx: Context) {

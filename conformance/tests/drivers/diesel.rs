@@ -202,7 +202,7 @@ fn write(connection: &mut PgConnection, id: i64, seen: i64, balance: i64) -> Res
         ))
         .returning(account::version);
     let found = row.select(account::version).for_no_key_update();
-    update_versioned(connection, found, written)
+    update_versioned(connection, seen, found, written)
 }
 
 fn transfer(

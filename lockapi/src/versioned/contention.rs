@@ -1,13 +1,20 @@
 //! Which rows this process has met others on.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
+use tokio::sync::OwnedMutexGuard;
+
+use crate::engine::{Clock, Keeper};
+use crate::wait::unless;
 
 /// A row stays hot for so long after the last conflict on it, or the last wait for a turn.
 const HOT: Duration = Duration::from_secs(1);
+/// Who keeps its turn for so long is no longer waited for.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// So many rows are remembered.
 const MOST: usize = 4096;
 
@@ -18,7 +25,58 @@ pub(super) struct Contention(Mutex<HashMap<String, Spot>>);
 #[derive(Debug)]
 struct Spot {
     hot_until: Instant,
-    turn: Arc<Turn<()>>,
+    turn: Arc<Turn>,
+}
+
+/// The turn of a row, and how often it was taken.
+#[derive(Debug, Default)]
+struct Turn {
+    lock: Arc<tokio::sync::Mutex<()>>,
+    taken: AtomicU64,
+}
+
+impl Turn {
+    /// Waits until `until`, and as long as the turn is passed on.
+    async fn wait(&self, until: Instant) -> Waited {
+        let mut lock = pin!(Arc::clone(&self.lock).lock_owned());
+        loop {
+            let taken = self.taken.load(Ordering::Relaxed);
+            let left = until.saturating_duration_since(Instant::now());
+            if let Some(guard) = unless(sleep(left.min(PATIENCE)), lock.as_mut()).await {
+                self.taken.fetch_add(1, Ordering::Relaxed);
+                return Waited::Taken(guard);
+            }
+            if Instant::now() >= until {
+                return Waited::Late;
+            }
+            if taken == self.taken.load(Ordering::Relaxed) {
+                return Waited::Kept;
+            }
+        }
+    }
+}
+
+enum Waited {
+    Taken(OwnedMutexGuard<()>),
+    /// Somebody keeps it.
+    Kept,
+    /// The time is over.
+    Late,
+}
+
+/// The turns that a writer has.
+#[derive(Debug, Default)]
+pub(super) struct Turns {
+    _held: Vec<OwnedMutexGuard<()>>,
+    /// Whether any of the rows is hot.
+    pub(super) hot: bool,
+}
+
+impl Spot {
+    /// Whether somebody has the turn, or waits for it.
+    fn is_used(&self) -> bool {
+        Arc::strong_count(&self.turn) > 1 || Arc::strong_count(&self.turn.lock) > 1
+    }
 }
 
 impl Contention {
@@ -27,7 +85,7 @@ impl Contention {
         let now = Instant::now();
         let mut spots = self.lock();
         if spots.len() >= MOST {
-            spots.retain(|_, spot| spot.hot_until > now || Arc::strong_count(&spot.turn) > 1);
+            spots.retain(|_, spot| spot.hot_until > now || spot.is_used());
         }
         for key in keys {
             if let Some(spot) = spots.get_mut(key) {
@@ -43,7 +101,7 @@ impl Contention {
     }
 
     /// The turns of those keys that are hot, in their order.
-    fn turns(&self, keys: &[String]) -> Vec<Arc<Turn<()>>> {
+    fn turns(&self, keys: &[String]) -> Vec<Arc<Turn>> {
         let now = Instant::now();
         let spots = self.lock();
         let hot = |key| spots.get(key).filter(|spot| spot.hot_until > now);
@@ -53,22 +111,44 @@ impl Contention {
             .collect()
     }
 
-    /// Waits for the turn on those keys that are hot; keys are in order, so that nobody waits in a
-    /// circle.
-    pub(super) async fn queue(&self, keys: &[String]) -> Vec<OwnedMutexGuard<()>> {
+    /// Waits for the turn on those keys that are hot, in the order of the keys; `None` when it has not
+    /// come until `until`.
+    ///
+    /// Work that is begun inside other work can wait for a turn while it keeps another, and so in a
+    /// circle. Turns only spare the server conflicts, so whoever waits for one that is not passed on
+    /// goes on without it.
+    pub(super) async fn queue(&self, keys: &[String], until: Instant) -> Option<Turns> {
         let mut held = Vec::new();
-        for turn in self.turns(keys) {
-            if let Ok(guard) = Arc::clone(&turn).try_lock_owned() {
+        let turns = self.turns(keys);
+        let hot = !turns.is_empty();
+        for turn in turns {
+            if let Ok(guard) = Arc::clone(&turn.lock).try_lock_owned() {
+                turn.taken.fetch_add(1, Ordering::Relaxed);
                 held.push(guard);
-            } else {
-                self.heat(keys);
-                held.push(turn.lock_owned().await);
+                continue;
+            }
+            self.heat(keys);
+            match turn.wait(until).await {
+                Waited::Taken(guard) => held.push(guard),
+                Waited::Kept => {}
+                Waited::Late => return None,
             }
         }
-        held
+        Some(Turns { _held: held, hot })
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Spot>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Without a runtime; one thread of the process serves all pauses.
+pub(super) async fn sleep(pause: Duration) {
+    static KEEPER: OnceLock<Option<Keeper>> = OnceLock::new();
+    let keeper = KEEPER.get_or_init(|| Keeper::start(&Clock::real()).ok());
+    match keeper {
+        Some(keeper) => keeper.sleep(pause).await,
+        // No thread can be started: a short pause does less harm than none.
+        None => std::thread::sleep(pause),
     }
 }

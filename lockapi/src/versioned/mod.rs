@@ -18,7 +18,7 @@ pub use retry::{Attempt, Attempts, Retry};
 pub use table::Table;
 pub(crate) use table::quoted;
 
-use crate::error::Error;
+use crate::error::{Error, ErrorKind, Result};
 
 /// Any error, as closures that are repeated give it.
 pub type BoxError = Box<dyn StdError + Send + Sync>;
@@ -45,18 +45,33 @@ pub enum Outcome {
         /// The version that it has now.
         current: i64,
     },
-    /// There is no such row, or not any more. Nothing was changed.
+    /// There is no such row, or not any more, or a policy of its table hides it from who writes. Nothing
+    /// was changed.
     Gone,
 }
 
 impl Outcome {
-    /// Of the version that was found in the row, and the one that was written to it.
+    /// Of the version that was seen, the one that was found in the row, and the one that was written to
+    /// it.
+    ///
+    /// # Errors
+    /// `Unsupported` when the row was not written although it has the version that was seen: that would
+    /// not get better by doing it again.
     #[doc(hidden)]
-    pub fn of(found: Option<i64>, written: Option<i64>) -> Self {
+    pub fn of(seen: i64, found: Option<i64>, written: Option<i64>) -> Result<Self> {
         match (found, written) {
-            (_, Some(version)) => Self::Updated(version),
-            (Some(current), None) => Self::Stale { current },
-            (None, None) => Self::Gone,
+            (_, Some(version)) => Ok(Self::Updated(version)),
+            (Some(current), None) if current == seen => {
+                let message = "the row has the version that was seen and was not written: \
+                               a trigger or a policy of its table suppressed it";
+                Err(Error::new(
+                    ErrorKind::Unsupported,
+                    "update_versioned",
+                    message,
+                ))
+            }
+            (Some(current), None) => Ok(Self::Stale { current }),
+            (None, None) => Ok(Self::Gone),
         }
     }
 
@@ -64,7 +79,7 @@ impl Outcome {
     ///
     /// # Errors
     /// A conflict, which [`Retry`] repeats the work for if the row is still there.
-    pub fn updated(self) -> Result<i64, Conflict> {
+    pub fn updated(self) -> std::result::Result<i64, Conflict> {
         match self {
             Self::Updated(version) => Ok(version),
             Self::Stale { current } => Err(Conflict {
@@ -122,7 +137,6 @@ pub fn is_conflict(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::ErrorKind;
 
     /// Of a driver, with the code that it has.
     #[derive(Debug)]
@@ -160,6 +174,9 @@ mod tests {
         assert!(!repeated(&Driver(None, None)), "unknown");
         let unknown = Error::new(ErrorKind::Indeterminate, "commit", "it may have happened");
         assert!(!repeated(&unknown));
+        let suppressed = Outcome::of(7, Some(7), None).unwrap_err();
+        assert_eq!(suppressed.kind(), ErrorKind::Unsupported);
+        assert!(!repeated(&suppressed), "it would never end");
         assert!(repeated(&stale));
         assert!(repeated(&Driver(None, Some(stale))), "it is inside");
         assert!(!repeated(&gone));

@@ -26,7 +26,8 @@ const LONGEST: Duration = Duration::from_hours(1);
 /// A row is hot for a second after a conflict on it, or after a writer had to wait for another of
 /// this process. On hot rows writers of one process take turns, so that they do not meet at the
 /// server, and are told to [lock](Attempt::locks) what they read, so that a writer of another process
-/// cannot come in between. Rows are told apart by the keys that are given with the work.
+/// cannot come in between. A turn that somebody keeps for a second, as work that waits for another
+/// turn may, is no longer waited for. Rows are told apart by the keys that are given with the work.
 ///
 /// ```
 /// use std::time::Duration;
@@ -107,7 +108,8 @@ impl Retry {
         self
     }
 
-    /// No attempt begins later than this after the first, at most 1 h.
+    /// No attempt begins later than this after the work did, also not the first one, which may have to
+    /// wait for others of this process; at most 1 h.
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
@@ -139,7 +141,7 @@ impl Retry {
     /// async fn increment(retry: &Retry) -> Result<i64, BoxError> {
     ///     let mut attempts = retry.begin(&["counter/7"])?;
     ///     loop {
-    ///         let attempt = attempts.next().await;
+    ///         let attempt = attempts.next().await?;
     ///         let (value, version) = read(attempt.locks()).await?;
     ///         match write(version, value + 1).await?.updated() {
     ///             Ok(_) => return Ok(attempts.succeed(value + 1)),
@@ -176,8 +178,9 @@ impl Retry {
     /// When dropped, the attempt that is under way is.
     ///
     /// # Errors
-    /// The error of `work` if it is no conflict, or of the last attempt; `Invalid` when what was
-    /// set is outside of its limits.
+    /// The error of `work` if it is no conflict, or of the last attempt; `TimedOut` when others of this
+    /// process wrote the same rows until the deadline; `Invalid` when what was set is outside of its
+    /// limits.
     pub async fn run<T, W>(
         &self,
         keys: &[&str],
@@ -189,7 +192,7 @@ impl Retry {
     {
         let mut attempts = self.begin(keys)?;
         loop {
-            let attempt = attempts.next().await;
+            let attempt = attempts.next().await?;
             match work(attempt).await {
                 Ok(value) => return Ok(attempts.succeed(value)),
                 Err(error) => {
@@ -212,7 +215,7 @@ impl Retry {
     ) -> Result<T, BoxError> {
         let mut attempts = self.begin(keys)?;
         loop {
-            let attempt = attempts.next_blocking();
+            let attempt = attempts.next_blocking()?;
             match work(attempt) {
                 Ok(value) => return Ok(attempts.succeed(value)),
                 Err(error) => {
@@ -227,6 +230,7 @@ impl Retry {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::AtomicU32;
+    use std::time::Instant;
 
     use super::super::Conflict;
     use super::*;
@@ -302,8 +306,100 @@ mod tests {
                 });
             }
         });
-        let cold = retry.begin(&["c"]).unwrap().next_blocking();
+        let cold = retry.begin(&["c"]).unwrap().next_blocking().unwrap();
         assert!(!cold.locks());
+    }
+
+    /// Keys on which there was a conflict just now.
+    fn heat(retry: &Retry, keys: &[&str]) {
+        let mut attempts = retry.begin(keys).unwrap();
+        attempts.next_blocking().unwrap();
+        let stale: Result<(), Conflict> = attempts.again(STALE, true);
+        assert!(stale.is_ok());
+    }
+
+    #[test]
+    fn first_attempt_begins_before_the_deadline_or_never() {
+        let retry = quick();
+        heat(&retry, &["a"]);
+        let mut holder = retry.begin(&["a"]).unwrap();
+        assert!(holder.next_blocking().unwrap().locks());
+        let short = retry.clone().deadline(Duration::from_millis(100));
+        let began = Instant::now();
+        let worked: Result<(), BoxError> =
+            short.run_blocking(&["a"], |_| true, |_| panic!("it is not its turn"));
+        let error = worked.unwrap_err();
+        let kind = error.downcast_ref::<Error>().map(Error::kind);
+        assert_eq!(kind, Some(ErrorKind::TimedOut));
+        let took = began.elapsed();
+        assert!(took >= Duration::from_millis(100) && took < Duration::from_millis(600));
+        holder.succeed(());
+        short
+            .run_blocking(&["a"], |_| true, |_| Ok(()))
+            .expect("its turn");
+    }
+
+    #[test]
+    fn pause_beyond_the_deadline_is_not_waited_for() {
+        let minute = Duration::from_mins(1);
+        let retry = Retry::default().pause(minute, minute).deadline(minute / 60);
+        for _ in 0..5 {
+            let mut attempts = retry.begin(&[]).unwrap();
+            attempts.next_blocking().unwrap();
+            // A pause of up to a minute is nearly always too long.
+            if attempts.again(STALE, true).is_err() {
+                return;
+            }
+        }
+        panic!("it waits for what begins too late");
+    }
+
+    #[test]
+    fn work_inside_work_does_not_wait_in_a_circle() {
+        let retry = quick();
+        heat(&retry, &["a", "b"]);
+        let met = std::sync::Barrier::new(2);
+        std::thread::scope(|scope| {
+            for (outer, inner) in [("a", "b"), ("b", "a")] {
+                let (retry, met) = (&retry, &met);
+                scope.spawn(move || {
+                    let inside = |_| -> Result<(), BoxError> {
+                        met.wait();
+                        retry.run_blocking(
+                            &[inner],
+                            |_| true,
+                            |attempt| {
+                                assert!(attempt.locks(), "the server finds circles");
+                                Ok(())
+                            },
+                        )
+                    };
+                    retry.run_blocking(&[outer], |_| true, inside).unwrap();
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn those_who_pass_the_turn_on_are_waited_for() {
+        let retry = quick();
+        heat(&retry, &["a"]);
+        let (inside, most) = (AtomicU32::new(0), AtomicU32::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    // The last one waits for longer than anybody keeps the turn.
+                    let work = |_| {
+                        most.fetch_max(1 + inside.fetch_add(1, Ordering::SeqCst), Ordering::SeqCst);
+                        std::thread::sleep(Duration::from_millis(250));
+                        inside.fetch_sub(1, Ordering::SeqCst);
+                        Ok(())
+                    };
+                    retry.run_blocking(&["a"], |_| true, work).unwrap();
+                });
+            }
+        });
+        assert_eq!(most.into_inner(), 1);
     }
 
     #[test]

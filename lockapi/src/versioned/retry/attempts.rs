@@ -1,13 +1,11 @@
 //! The attempts at one piece of work: their pauses, turns and end.
 
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use tokio::sync::OwnedMutexGuard;
-
+use super::super::contention::{Turns, sleep};
 use super::Retry;
 use crate::blocking::block_on;
-use crate::engine::{Clock, Keeper};
+use crate::error::{Error, ErrorKind, Result};
 
 /// A piece of work that is repeated; see [`Retry::begin`]. While an attempt is under way, others of
 /// this process on the same hot rows wait.
@@ -19,7 +17,9 @@ pub struct Attempts {
     number: u32,
     conflicts: u32,
     /// The turn of the attempt that is under way.
-    turn: Vec<OwnedMutexGuard<()>>,
+    turn: Turns,
+    /// The pause before the next attempt.
+    pause: Duration,
 }
 
 impl Attempts {
@@ -33,27 +33,35 @@ impl Attempts {
             until: Instant::now() + retry.deadline,
             number: 0,
             conflicts: 0,
-            turn: Vec::new(),
+            turn: Turns::default(),
+            pause: Duration::ZERO,
         }
     }
 
     /// Waits out the pause and for the turn, and begins the next attempt.
-    pub async fn next(&mut self) -> Attempt {
-        let pause = self.pause();
-        if !pause.is_zero() {
-            sleep(pause).await;
+    ///
+    /// # Errors
+    /// `TimedOut` when the turn has not come by the deadline.
+    pub async fn next(&mut self) -> Result<Attempt> {
+        if !self.pause.is_zero() {
+            sleep(self.pause).await;
         }
-        self.turn.clear();
-        self.turn = self.retry.shared.contention.queue(&self.keys).await;
-        self.attempt()
+        self.turn = Turns::default();
+        let queued = self.retry.shared.contention.queue(&self.keys, self.until);
+        let turn = queued.await;
+        self.attempt(turn)
     }
 
     /// As [`next`](Self::next), on a thread that may block.
-    pub fn next_blocking(&mut self) -> Attempt {
-        std::thread::sleep(self.pause());
-        self.turn.clear();
-        self.turn = block_on(self.retry.shared.contention.queue(&self.keys));
-        self.attempt()
+    ///
+    /// # Errors
+    /// As for [`next`](Self::next).
+    pub fn next_blocking(&mut self) -> Result<Attempt> {
+        std::thread::sleep(self.pause);
+        self.turn = Turns::default();
+        let queued = self.retry.shared.contention.queue(&self.keys, self.until);
+        let turn = block_on(queued);
+        self.attempt(turn)
     }
 
     /// Ends an attempt that failed: `Ok` when the next one may begin.
@@ -61,13 +69,16 @@ impl Attempts {
     /// # Errors
     /// The error itself, when it is no conflict, and when attempts, time or budget are used up.
     pub fn again<E>(&mut self, error: E, is_conflict: bool) -> Result<(), E> {
-        self.turn.clear();
+        self.turn = Turns::default();
         if !is_conflict {
             return Err(error);
         }
         self.conflicts += 1;
         self.retry.shared.contention.heat(&self.keys);
-        if self.number >= self.retry.attempts || Instant::now() >= self.until {
+        self.pause = self.pause();
+        // Who would begin after the deadline does not wait for it.
+        let late = Instant::now() + self.pause >= self.until;
+        if self.number >= self.retry.attempts || late {
             return Err(error);
         }
         if self.retry.shared.spend() {
@@ -79,20 +90,26 @@ impl Attempts {
 
     /// Ends the work with its value.
     pub fn succeed<T>(mut self, value: T) -> T {
-        self.turn.clear();
+        self.turn = Turns::default();
         self.retry.shared.refund();
         value
     }
 
-    fn attempt(&mut self) -> Attempt {
+    fn attempt(&mut self, turn: Option<Turns>) -> Result<Attempt> {
+        let Some(turn) = turn else {
+            let deadline = self.retry.deadline;
+            let message = format!("others of this process wrote the same rows for {deadline:?}");
+            return Err(Error::new(ErrorKind::TimedOut, "retry", message));
+        };
+        self.turn = turn;
         self.number += 1;
-        Attempt {
+        Ok(Attempt {
             number: self.number,
-            locks: !self.turn.is_empty() || self.conflicts >= self.retry.lock_after,
-        }
+            locks: self.turn.hot || self.conflicts >= self.retry.lock_after,
+        })
     }
 
-    /// Random, so that those who met do not meet again, and within the deadline.
+    /// Random, so that those who met do not meet again.
     fn pause(&self) -> Duration {
         if self.conflicts == 0 {
             return Duration::ZERO;
@@ -100,8 +117,7 @@ impl Attempts {
         let doubled = 1u32 << (self.conflicts - 1).min(20);
         let most = self.retry.base.saturating_mul(doubled);
         let most = most.min(self.retry.longest);
-        let left = self.until.saturating_duration_since(Instant::now());
-        most.mul_f64(fastrand::f64()).min(left)
+        most.mul_f64(fastrand::f64())
     }
 }
 
@@ -124,17 +140,6 @@ impl Attempt {
     #[must_use]
     pub fn locks(self) -> bool {
         self.locks
-    }
-}
-
-/// Without a runtime; one thread of the process serves all pauses.
-async fn sleep(pause: Duration) {
-    static KEEPER: OnceLock<Option<Keeper>> = OnceLock::new();
-    let keeper = KEEPER.get_or_init(|| Keeper::start(&Clock::real()).ok());
-    match keeper {
-        Some(keeper) => keeper.sleep(pause).await,
-        // No thread can be started: a short pause does less harm than none.
-        None => std::thread::sleep(pause),
     }
 }
 
