@@ -14,7 +14,7 @@ CREATE TABLE lockapi.id_space (
     PRIMARY KEY (namespace, name)
 );
 
-COMMENT ON TABLE lockapi.id_space IS 'The layout of the ids of each name: two layouts under one name would make the same id twice.';
+COMMENT ON TABLE lockapi.id_space IS 'The layout of the ids of each name: two layouts under one name would make the same id twice. To replace a layout of which no id is in use, end the programs that use the name and delete its rows here and in id_worker.';
 COMMENT ON COLUMN lockapi.id_space.namespace IS 'Namespace of the backend.';
 COMMENT ON COLUMN lockapi.id_space.name IS 'Name of the ids.';
 COMMENT ON COLUMN lockapi.id_space.worker_bits IS 'How many bits of an id are the number of its worker.';
@@ -43,7 +43,7 @@ COMMENT ON COLUMN lockapi.id_worker.floor IS 'In milliseconds since 1970: the ow
 COMMENT ON COLUMN lockapi.id_worker.owner IS 'Who claimed it last.';
 COMMENT ON COLUMN lockapi.id_worker.claimed_at IS 'When it was claimed last.';
 COMMENT ON COLUMN lockapi.id_worker.renewed_at IS 'When its owner last renewed it.';
-COMMENT ON COLUMN lockapi.id_worker.expires_at IS 'Others may claim it from this time on.';
+COMMENT ON COLUMN lockapi.id_worker.expires_at IS 'Others may claim it from this time on, or when the token is 0.';
 
 CREATE TABLE lockapi.id_block (
     namespace text COLLATE "C" NOT NULL,
@@ -52,14 +52,14 @@ CREATE TABLE lockapi.id_block (
     PRIMARY KEY (namespace, name)
 ) WITH (fillfactor = 50);
 
-COMMENT ON TABLE lockapi.id_block IS 'Sequences that are handed out in blocks.';
+COMMENT ON TABLE lockapi.id_block IS 'Sequences that are handed out in blocks. After a restore, set next beyond the largest id in use before programs begin.';
 COMMENT ON COLUMN lockapi.id_block.namespace IS 'Namespace of the backend.';
 COMMENT ON COLUMN lockapi.id_block.name IS 'Name of the ids.';
 COMMENT ON COLUMN lockapi.id_block.next IS 'The first id that no process has been given.';
 
 CREATE VIEW lockapi.id_worker_view AS
     SELECT namespace, name, worker, owner,
-           expires_at > clock_timestamp() AS held,
+           token <> 0 AND expires_at > clock_timestamp() AS held,
            claimed_at, renewed_at, expires_at,
            'epoch'::timestamptz + floor * interval '1 millisecond' AS floor,
            expires_at - clock_timestamp() AS expires_in

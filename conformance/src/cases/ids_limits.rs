@@ -14,6 +14,10 @@ use crate::harness::register;
 use crate::patience::{eventually, soon};
 
 register! { "ids":
+    W09 numbers_are_free_after_the_clock_was_set_back;
+    W09 numbers_of_the_dead_are_free_after_the_clock_was_set_back [Sql];
+    I07 sequence_that_was_set_back_is_told [Sql];
+    I09 layout_that_was_a_mistake_is_replaced [Sql];
     I06 one_worker_too_many_is_told_and_numbers_are_reclaimed;
     I06 longest_expired_number_goes_first;
     I09 layouts_of_one_name_agree;
@@ -71,6 +75,107 @@ async fn longest_expired_number_goes_first(cx: Context) {
         assert_eq!(number(&ids).await, expected);
         successors.push(ids);
     }
+}
+
+async fn numbers_are_free_after_the_clock_was_set_back(cx: Context) {
+    // Two numbers; one generator gives its own back.
+    let layout = Layout::new(41, 1, 21).unwrap();
+    let terms = Terms::snowflake(layout);
+    let backend = cx.backend().await;
+    let first = open(&backend, terms);
+    let mut last = first.next().await.unwrap();
+    drop(first);
+    eventually("it is given back", async || {
+        cx.id_workers("orders").await == 0
+    })
+    .await;
+    cx.set_clock_back(MINUTE * 60).await;
+    for _ in 0..5 {
+        let next = open(&backend, terms);
+        let id = next.next().await.unwrap();
+        assert!(id > last, "it goes on where the one before has ended");
+        last = id;
+        drop(next);
+        eventually("it is given back", async || {
+            cx.id_workers("orders").await == 0
+        })
+        .await;
+    }
+}
+
+async fn numbers_of_the_dead_are_free_after_the_clock_was_set_back(cx: Context) {
+    let layout = Layout::new(41, 1, 21).unwrap();
+    let terms = Terms::snowflake(layout);
+    let backend = cx.backend().await;
+    let dead = [open(&backend, terms), open(&backend, terms)];
+    for ids in &dead {
+        ids.next().await.unwrap();
+    }
+    // As if the processes had ended: nobody renews them.
+    let namespace = cx.namespace();
+    cx.sql(&format!(
+        "UPDATE lockapi.id_worker SET token = token - 1 WHERE namespace = '{namespace}'"
+    ))
+    .await;
+    cx.set_clock_back(MINUTE * 60).await;
+    let next = open(&backend, terms);
+    let error = next.next().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Capacity, "they may still live");
+    // Three times the reserve, and not the hour.
+    cx.set_clock_ahead(MINUTE / 2).await;
+    next.next().await.unwrap();
+    drop(dead);
+}
+
+async fn sequence_that_was_set_back_is_told(cx: Context) {
+    let backend = cx.backend().await;
+    let ids = backend.id_gen("invoices", Terms::blocks(10)).unwrap();
+    let mut last = 0;
+    for _ in 0..25 {
+        last = i64::from(ids.next().await.unwrap());
+    }
+    let namespace = cx.namespace();
+    let next = async |next: &str| {
+        cx.sql(&format!(
+            "UPDATE lockapi.id_block SET next = {next}
+              WHERE namespace = '{namespace}' AND name = 'invoices'"
+        ))
+        .await;
+    };
+    // As after a restore from a backup.
+    next("1").await;
+    for _ in last..30 {
+        last = i64::from(ids.next().await.unwrap());
+    }
+    let error = ids.next().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    assert!(error.to_string().contains("lockapi.id_block"), "{error}");
+    // As its documentation says.
+    next(&format!(
+        "1 + (SELECT max(id) FROM (VALUES ({last})) AS invoice (id))"
+    ))
+    .await;
+    assert_eq!(i64::from(ids.next().await.unwrap()), last + 1);
+    assert_eq!(i64::from(ids.next().await.unwrap()), last + 2);
+}
+
+async fn layout_that_was_a_mistake_is_replaced(cx: Context) {
+    let backend = cx.backend().await;
+    let mistake = open(&backend, Terms::snowflake(Layout::new(41, 2, 20).unwrap()));
+    mistake.next().await.unwrap();
+    drop(mistake);
+    let right = open(&backend, Terms::default());
+    let error = right.next().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert!(error.to_string().contains("lockapi.id_space"), "{error}");
+    let namespace = cx.namespace();
+    for table in ["id_worker", "id_space"] {
+        cx.sql(&format!(
+            "DELETE FROM lockapi.{table} WHERE namespace = '{namespace}' AND name = 'orders'"
+        ))
+        .await;
+    }
+    right.next().await.unwrap();
 }
 
 async fn layouts_of_one_name_agree(cx: Context) {

@@ -313,7 +313,9 @@ impl Fixture for OnPostgres {
         self.observer
             .rows(format!(
                 "UPDATE lockapi.id_worker
-                    SET expires_at = expires_at - {millis} * interval '1 millisecond'
+                    SET claimed_at = claimed_at - {millis} * interval '1 millisecond',
+                        renewed_at = renewed_at - {millis} * interval '1 millisecond',
+                        expires_at = expires_at - {millis} * interval '1 millisecond'
                   WHERE namespace = {namespace}"
             ))
             .await;
@@ -331,6 +333,8 @@ impl Fixture for OnPostgres {
             .rows(format!(
                 "UPDATE lockapi.id_worker
                     SET floor = floor + {millis},
+                        claimed_at = claimed_at + {millis} * interval '1 millisecond',
+                        renewed_at = renewed_at + {millis} * interval '1 millisecond',
                         expires_at = expires_at + {millis} * interval '1 millisecond'
                   WHERE namespace = {namespace}"
             ))
@@ -342,7 +346,8 @@ impl Fixture for OnPostgres {
         self.observer
             .value(format!(
                 "SELECT count(*) FROM lockapi.id_worker
-                  WHERE namespace = {namespace} AND name = {name} AND expires_at > clock_timestamp()"
+                  WHERE namespace = {namespace} AND name = {name} AND token <> 0
+                    AND expires_at > clock_timestamp()"
             ))
             .await
             .parse()

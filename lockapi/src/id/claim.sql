@@ -5,7 +5,9 @@
 -- before it makes an id; the number that is free for longest goes first; all numbers of a name have
 -- one layout, and none is given before its epoch. A request that is repeated is given the number that
 -- its token has, if that has not expired, and starts where it would have started at first. Only if the
--- first is carried out after the second was asked may it take another, which then expires.
+-- first is carried out after the second was asked may it take another, which then expires. A number that
+-- was given back is free whatever the clock shows. One that was renewed at a time still to come is kept
+-- from now on for as long as it was to be kept then: the clock was set back.
 -- Index: the primary keys of id_space and id_worker, of which it reads all rows of a name.
 -- Race: two takers of a number meet at FOR UPDATE, where the second skips; two makers of a new
 -- number or name meet at ON CONFLICT DO NOTHING, in the order of the keys, and the second is told
@@ -79,12 +81,29 @@ WITH want AS MATERIALIZED (
             SELECT l.worker, l.expires_at
               FROM lockapi.id_worker AS l
              WHERE l.namespace = a.namespace AND l.name = a.name
-               AND l.expires_at <= pg_catalog.clock_timestamp()
+               AND (l.token = 0 OR l.expires_at <= pg_catalog.clock_timestamp())
                AND l.token <> ALL (ARRAY(SELECT o.token FROM own AS o))
              ORDER BY l.expires_at, l.worker
              LIMIT a.many
                FOR UPDATE OF l SKIP LOCKED
            ) AS o
+), ahead AS MATERIALIZED (
+    SELECT o.place
+      FROM asked AS a
+     CROSS JOIN LATERAL (
+            SELECT l.ctid AS place
+              FROM lockapi.id_worker AS l
+             WHERE l.namespace = a.namespace AND l.name = a.name AND l.token <> 0
+               AND l.renewed_at > pg_catalog.clock_timestamp()
+               AND l.token <> ALL (ARRAY(SELECT w.token FROM want AS w))
+               FOR UPDATE OF l SKIP LOCKED
+           ) AS o
+), moved AS (
+    UPDATE lockapi.id_worker AS l
+       SET expires_at = l.expires_at - (l.renewed_at - pg_catalog.clock_timestamp()),
+           claimed_at = least(l.claimed_at, pg_catalog.clock_timestamp()),
+           renewed_at = pg_catalog.clock_timestamp()
+     WHERE l.ctid = ANY (ARRAY(SELECT h.place FROM ahead AS h))
 ), picked AS MATERIALIZED (
     SELECT f.*, pg_catalog.row_number() OVER (PARTITION BY f.namespace, f.name ORDER BY f.expires_at, f.worker) AS nth
       FROM free AS f

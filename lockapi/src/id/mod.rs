@@ -77,7 +77,8 @@ impl Terms {
     }
 
     /// Consecutive ids, 1 and up: each generator takes `size` at a time, 1 to 1,000,000, from a
-    /// sequence in the database. What a process was given and did not use stays unused.
+    /// sequence in the database. What a process was given and did not use stays unused. See
+    /// [`IdGen`] for what a restore of the database takes.
     #[must_use]
     pub fn blocks(size: u64) -> Self {
         Self {
@@ -95,7 +96,8 @@ impl Terms {
     /// - A generator notices that the server's clock was set ahead, or back, with its next renewal.
     ///   A successor of a number starts where the reserve of its predecessor ends, so after the clock
     ///   was set back its ids may be ahead by the step and the reserve. A number that was given back,
-    ///   or that expired by a clock that only goes ahead, starts at the server's time.
+    ///   or that expired by a clock that only goes ahead, starts at the server's time. Numbers are free
+    ///   as soon as without the step: at once when given back, otherwise after three times the reserve.
     /// - After a fail-over to a server that had not received a claim, the number may be claimed twice
     ///   until the reserve of the first owner ends.
     #[must_use]
@@ -171,6 +173,21 @@ impl Terms {
 ///   until the database is back.
 /// - Blocks are dense but for what processes were given and did not use.
 ///
+/// # When an older state of the database comes back
+/// After a restore from a backup, or a promotion of a standby that had not received everything:
+/// - Blocks that were given since are given again. A generator that had them notices, and fails with
+///   `Corrupt`; one that begins afterwards cannot. Before programs begin, set the sequence beyond the
+///   largest id in use: `UPDATE lockapi.id_block SET next = 1 + (SELECT max(id) FROM invoice) WHERE
+///   namespace = '' AND name = 'invoices'`.
+/// - A snowflake id is never made again by who begins later than the [reserve](Terms::reserve) of the
+///   generators of before: end those, or wait for so long.
+///
+/// # A layout that was a mistake
+/// The first generator of a name decides its layout, and others are `Invalid`. Where no id of it is in
+/// use, end the programs that use the name, then `DELETE FROM lockapi.id_worker` and `DELETE FROM
+/// lockapi.id_space`, each `WHERE namespace = '' AND name = 'orders'`. Where ids of it are in use, take
+/// another name, and keep the ids of both apart.
+///
 /// # Cancel safety
 /// Every future may be dropped at any point.
 #[async_trait]
@@ -189,7 +206,8 @@ pub trait IdGen: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// `Invalid` for a count outside of its limits, for a layout that starts in the future by the
-    /// server's clock, and where the name has another layout. `Capacity` when all worker numbers are
+    /// server's clock, and where the name has another layout. `Corrupt` when a sequence was set back.
+    /// `Capacity` when all worker numbers are
     /// taken, or the layout's time or the sequence has ended. `Unavailable` and `Indeterminate` while
     /// the database cannot be reached and what was reserved is used up.
     async fn ready(&self, count: u64) -> Result<()>;

@@ -21,6 +21,7 @@ pub(crate) struct Ids {
 struct Worker {
     token: i64,
     floor: i64,
+    renewed_at: i64,
     expires_at: i64,
 }
 
@@ -47,11 +48,17 @@ impl Ids {
             .find(|(_, worker)| worker.token == want.token && worker.expires_at > now);
         if let Some((at, own)) = own {
             own.floor = own.floor.max(want.least.max(now / 1000) + want.reserve);
-            own.expires_at = now + want.ttl;
+            (own.renewed_at, own.expires_at) = (now, now + want.ttl);
             return Some((at, own.floor - want.reserve));
         }
+        // Renewed at a time still to come: the clock was set back.
+        for worker in workers.iter_mut().filter(|worker| worker.token != 0) {
+            let ahead = (worker.renewed_at - now).max(0);
+            worker.renewed_at -= ahead;
+            worker.expires_at -= ahead;
+        }
         let free = (0..workers.len())
-            .filter(|at| workers[*at].expires_at <= now)
+            .filter(|at| workers[*at].token == 0 || workers[*at].expires_at <= now)
             .min_by_key(|at| (workers[*at].expires_at, *at));
         let at = match free {
             Some(at) => at,
@@ -59,6 +66,7 @@ impl Ids {
                 workers.push(Worker {
                     token: 0,
                     floor: 0,
+                    renewed_at: now,
                     expires_at: now,
                 });
                 workers.len() - 1
@@ -69,6 +77,7 @@ impl Ids {
         workers[at] = Worker {
             token: want.token,
             floor: start + want.reserve,
+            renewed_at: now,
             expires_at: now + want.ttl,
         };
         Some((i64::try_from(at).unwrap_or(i64::MAX), start))
@@ -79,7 +88,7 @@ impl Ids {
         let worker = self.worker(&want.namespace, &want.name, want.worker, want.token)?;
         let wanted = want.least.max(now / 1000) + want.reserve;
         worker.floor = worker.floor.max(wanted);
-        worker.expires_at = now + want.ttl;
+        (worker.renewed_at, worker.expires_at) = (now, now + want.ttl);
         Some(worker.floor)
     }
 
@@ -127,7 +136,9 @@ impl Ids {
     pub(crate) fn held(&self, now: i64, namespace: &str, name: &str) -> usize {
         let workers = self.workers.get(&(namespace.to_owned(), name.to_owned()));
         workers.map_or(0, |workers| {
-            let held = workers.iter().filter(|worker| worker.expires_at > now);
+            let held = workers
+                .iter()
+                .filter(|worker| worker.token != 0 && worker.expires_at > now);
             held.count()
         })
     }

@@ -78,8 +78,8 @@ pub const MAX_TIME: Duration = Duration::from_hours(366 * 24);
 ///   forward, one burst or one window more can be taken. A block lasts until the server's clock says so.
 /// - What is refused takes nothing and writes nothing.
 /// - What was admitted is on disk when the call returns, unless the policy is
-///   [relaxed](Policy::relaxed): a crash of the server then forgets what was taken during about the
-///   last second.
+///   [relaxed](Policy::relaxed): a crash of the server can then forget what was taken during the last
+///   three `wal_writer_delay` (0.6 s unless set).
 /// - A quota may be changed at any time. What was taken stays taken until it has flowed back under the
 ///   quota that took it: after a change to a smaller quota the key can refuse everything for the time in
 ///   which the burst of the larger one flows back, and no longer. A window ends when the longest of

@@ -72,9 +72,9 @@ impl Policy {
         self
     }
 
-    /// Does not wait for the disk: several times faster on a few keys. A crash of the server forgets
-    /// what was taken during the last three `wal_writer_delay`, 0.6 s unless set, so for that time
-    /// more may be admitted. A crash of the client forgets nothing.
+    /// Does not wait for the disk: several times faster on a few keys. A crash of the server can forget
+    /// what was taken during the last three `wal_writer_delay` (0.6 s unless set), so that as much can
+    /// be admitted once more. A crash of the client forgets nothing.
     #[must_use]
     pub const fn relaxed(mut self) -> Self {
         self.relaxed = true;

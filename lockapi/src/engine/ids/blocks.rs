@@ -60,14 +60,19 @@ impl<C: Connector> Handle<C> {
                 let message = "the sequence has come to its end";
                 first.ok_or_else(|| Error::new(ErrorKind::Capacity, "next", message))
             });
-            let outcome = outcome.map(|first| {
-                let first = first.unsigned_abs();
+            let outcome = outcome.map(|first| (first.unsigned_abs(), state.end));
+            let outcome = outcome.and_then(|(first, end)| {
+                // Blocks of a name only go up, unless an older state of the database came back.
+                if first < end {
+                    return Err(set_back(first, end));
+                }
                 // A block that follows goes on from what is left; of another what is left, too
                 // little for who asks, stays unused.
                 if state.end != first {
                     state.next = first;
                 }
                 state.end = first + size;
+                Ok(())
             });
             state.asking = false;
             let waiting = std::mem::take(&mut state.waiting);
@@ -127,6 +132,14 @@ impl<C: Connector> fmt::Debug for Handle<C> {
             .field("terms", &self.terms)
             .finish_non_exhaustive()
     }
+}
+
+fn set_back(first: u64, end: u64) -> Error {
+    let message = format!(
+        "the sequence was set back, as by a restore: it gives {first} again, and this generator has had all \
+         below {end}; set next in lockapi.id_block beyond the largest id in use"
+    );
+    Error::new(ErrorKind::Corrupt, "next", message)
 }
 
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {

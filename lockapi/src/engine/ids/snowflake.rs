@@ -247,7 +247,9 @@ impl<C: Connector> Source<C> {
             }
             Ok(ClaimedWorker::Other(worker_bits, sequence_bits, epoch)) => {
                 let message = format!(
-                    "the name has another layout, {}: two would make the same id twice",
+                    "the name has another layout, {}: two would make the same id twice; where no id of \
+                     that one is in use, end the programs that use the name and delete its rows of \
+                     lockapi.id_space and lockapi.id_worker",
                     Layout::describe(worker_bits, sequence_bits, epoch)
                 );
                 refused(ErrorKind::Invalid, message)
