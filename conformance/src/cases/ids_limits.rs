@@ -144,7 +144,7 @@ async fn sequence_that_was_set_back_is_told(cx: Context) {
     };
     // As after a restore from a backup.
     next("1").await;
-    for _ in last..30 {
+    while last < 30 {
         last = i64::from(ids.next().await.unwrap());
     }
     let error = ids.next().await.unwrap_err();
