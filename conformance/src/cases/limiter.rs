@@ -26,7 +26,6 @@ register! { "limiter":
     R16 fixed_window_ends_at_once;
     R16 sliding_window_counts_a_part_of_the_one_before;
     R18 shadow_decides_and_never_refuses;
-    R18 shadow_reserves_and_permits_and_never_refuses;
 }
 
 pub(super) const HOUR: Duration = Duration::from_hours(1);
@@ -485,39 +484,4 @@ async fn shadow_decides_and_never_refuses(cx: Context) {
         .unwrap();
     assert!(verdict.is_allowed() && !verdict.is_admitted());
     assert_eq!(cx.limit("new").await, None, "of none when not of all");
-}
-
-async fn shadow_reserves_and_permits_and_never_refuses(cx: Context) {
-    let policy = lockapi::limit::Policy::new(Quota::per_day(4));
-    let limiter = cx.backend().await.rate_limiter(policy.shadow()).unwrap();
-    let left = async || limiter.peek(&Want::new("door")).await.unwrap().remaining();
-    let want = Want::new("door").cost(3);
-    let first = limiter.reserve(&want, HOUR).await.unwrap().unwrap();
-    assert!(first.decision().is_admitted());
-    for end in 0..3 {
-        let more = limiter.reserve(&want, HOUR).await.unwrap();
-        let more = more.expect("it refuses nothing");
-        assert!(more.decision().is_allowed() && !more.decision().is_admitted());
-        assert!(!more.decision().retry_after().is_zero());
-        match end {
-            0 => more.commit(2).await.unwrap(),
-            1 => more.cancel().await.unwrap(),
-            _ => drop(more),
-        }
-        assert_eq!(left().await, 1, "what was never taken is not given back");
-    }
-    let more = limiter.reserve(&want, HOUR).await.unwrap().unwrap();
-    assert_eq!(more.commit(4).await.unwrap_err().kind(), ErrorKind::Invalid);
-    first.commit(3).await.unwrap();
-    let permits = limiter.permits(&Want::new("door")).unwrap();
-    for _ in 0..3 {
-        assert!(permits.take().await.unwrap());
-    }
-    assert!(!permits.try_now(), "nothing is at hand");
-    assert_eq!(left().await, 0);
-    // Without it the same is refused.
-    let limiter = cx.backend().await.rate_limiter(policy).unwrap();
-    let permits = limiter.permits(&Want::new("door")).unwrap();
-    assert!(!permits.take().await.unwrap());
-    assert!(limiter.reserve(&want, HOUR).await.unwrap().is_err());
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockapi::limit::{Quota, Want};
+use lockapi::limit::{Policy, Quota, Want};
 use lockapi::{BackendExt, ErrorKind, RateLimiterExt};
 
 use super::limiter::HOUR;
@@ -17,6 +17,7 @@ register! { "limiter_permits":
     R12 unused_permits_are_given_back;
     R19 reservation_is_committed_in_part;
     R19 reservation_expires;
+    R18 shadow_reserves_and_permits_and_never_refuses;
 }
 
 async fn blocks_never_admit_more(cx: Context) {
@@ -168,4 +169,39 @@ async fn reservation_expires(cx: Context) {
     cx.elapse(HOUR + HOUR / 2).await;
     let wants = [want, Want::new("other")];
     assert!(limiter.check_all(&wants).await.unwrap().is_allowed());
+}
+
+async fn shadow_reserves_and_permits_and_never_refuses(cx: Context) {
+    let policy = Policy::new(Quota::per_day(4));
+    let limiter = cx.backend().await.rate_limiter(policy.shadow()).unwrap();
+    let left = async || limiter.peek(&Want::new("door")).await.unwrap().remaining();
+    let want = Want::new("door").cost(3);
+    let first = limiter.reserve(&want, HOUR).await.unwrap().unwrap();
+    assert!(first.decision().is_admitted());
+    for end in 0..3 {
+        let more = limiter.reserve(&want, HOUR).await.unwrap();
+        let more = more.expect("it refuses nothing");
+        assert!(more.decision().is_allowed() && !more.decision().is_admitted());
+        assert!(!more.decision().retry_after().is_zero());
+        match end {
+            0 => more.commit(2).await.unwrap(),
+            1 => more.cancel().await.unwrap(),
+            _ => drop(more),
+        }
+        assert_eq!(left().await, 1, "what was never taken is not given back");
+    }
+    let more = limiter.reserve(&want, HOUR).await.unwrap().unwrap();
+    assert_eq!(more.commit(4).await.unwrap_err().kind(), ErrorKind::Invalid);
+    first.commit(3).await.unwrap();
+    let permits = limiter.permits(&Want::new("door")).unwrap();
+    for _ in 0..3 {
+        assert!(permits.take().await.unwrap());
+    }
+    assert!(!permits.try_now(), "nothing is at hand");
+    assert_eq!(left().await, 0);
+    // Without it the same is refused.
+    let limiter = cx.backend().await.rate_limiter(policy).unwrap();
+    let permits = limiter.permits(&Want::new("door")).unwrap();
+    assert!(!permits.take().await.unwrap());
+    assert!(limiter.reserve(&want, HOUR).await.unwrap().is_err());
 }

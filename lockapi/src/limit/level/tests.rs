@@ -1,0 +1,264 @@
+//! What the arithmetic of limits promises, at random.
+
+use std::time::Duration;
+
+use super::*;
+
+const START: i64 = 1_700_000_000_000_000_000;
+
+/// Quotas that do not divide evenly, and others.
+fn quotas() -> Vec<Quota> {
+    let of = |permits, nanos, burst| Quota::new(permits, Duration::from_nanos(nanos)).burst(burst);
+    let mut quotas = vec![
+        of(7, 1_000_000_000, 7),
+        of(1, 1_000_000, 1),
+        of(3, 1_000_000, 5),
+        of(10_000_000, 1_000_000_000, 1000),
+        of(1, 3_600_000_000_000, 20),
+    ];
+    for permits in [1, 7, 1000] {
+        let quota = Quota::new(permits, Duration::from_secs(61));
+        quotas.extend([quota.fixed_window(), quota.sliding_window()]);
+    }
+    quotas
+}
+
+/// Takes at random times, and answers what was taken when.
+fn history(quota: &Quota, seed: u64) -> Vec<(i64, i64)> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let (mut level, mut now, mut taken) = (Level::default(), START, Vec::new());
+    let scale = quota.window() / 4 + quota.interval();
+    for _ in 0..300 {
+        now += random.i64(0..=scale) / random.i64(1..=20);
+        let cost = random.u64(1..=quota.limit().min(3));
+        if level.fits(quota, quota.price(cost), now) > 0 {
+            level.take(quota, quota.price(cost), now);
+            taken.push((now, i64::try_from(cost).unwrap()));
+        }
+    }
+    assert!(taken.len() > 5);
+    taken
+}
+
+/// What was taken from `from` until just before `until`.
+fn within(history: &[(i64, i64)], from: i64, until: i64) -> i64 {
+    let inside = history.iter().filter(|(at, _)| (from..until).contains(at));
+    inside.map(|(_, cost)| cost).sum()
+}
+
+#[test]
+fn no_window_holds_more_than_burst_and_rate() {
+    for quota in quotas().iter().filter(|quota| quota.window() == 0) {
+        for seed in 0..20 {
+            let history = history(quota, seed);
+            for (n, (from, _)) in history.iter().enumerate() {
+                for (until, _) in &history[n..] {
+                    let taken = i128::from(within(&history, *from, until + 1));
+                    let flowed = i128::from(until - from) * i128::from(quota.permits());
+                    let most = i128::from(quota.limit())
+                        + flowed / i128::try_from(quota.period().as_nanos()).unwrap();
+                    assert!(taken <= most, "{taken} of {most}, {quota:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn windows_keep_to_their_definitions() {
+    for quota in quotas().iter().filter(|quota| quota.window() > 0) {
+        let (window, limit) = (quota.window(), i64::try_from(quota.limit()).unwrap());
+        for seed in 0..20 {
+            let history = history(quota, seed);
+            // Of any window, what a fixed one admits is at most that of two.
+            for (from, _) in &history {
+                assert!(within(&history, *from, from + window) <= 2 * limit);
+            }
+            let mut start = START;
+            for (at, _) in &history {
+                if *at >= start + window || start == START {
+                    start = *at;
+                    let fixed = quota.algorithm() == Algorithm::FixedWindow;
+                    assert!(!fixed || within(&history, start, start + window) <= limit);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn retry_after_is_exact() {
+    for quota in &quotas() {
+        let mut random = fastrand::Rng::with_seed(7);
+        let (mut level, mut now) = (Level::default(), START);
+        for _ in 0..500 {
+            let price = quota.price(random.u64(1..=quota.limit().min(3)));
+            let wait = level.wait_for(quota, price, now);
+            let fits = |at| level.fits(quota, price, at) > 0;
+            assert_eq!(wait == 0, fits(now), "{quota:?}");
+            assert!(wait == 0 || !fits(now + wait - 1), "{quota:?} {level:?}");
+            assert!(fits(now + wait), "{quota:?} {level:?}");
+            now += wait;
+            level.take(quota, price, now);
+            let idle = now + level.idle_in(quota, now);
+            let depth = quota.price(quota.limit());
+            assert_eq!(level.room(quota, idle), depth, "{quota:?}");
+            now += random.i64(0..=quota.interval());
+        }
+    }
+}
+
+#[test]
+fn a_rest_gives_the_burst_and_no_more() {
+    for quota in &quotas() {
+        let mut level = Level::default();
+        for now in [START, START + quota.window() * 3 + quota.interval() * 1000] {
+            let one = quota.price(1);
+            let mut taken = 0;
+            while level.fits(quota, one, now) > 0 {
+                level.take(quota, one, now);
+                taken += 1;
+            }
+            assert_eq!(taken, quota.limit(), "{quota:?}");
+        }
+    }
+}
+
+#[test]
+fn a_refund_gives_back_no_more_than_was_lost() {
+    let quota = Quota::per_second(10);
+    let (one, second) = (quota.price(1), 1_000_000_000);
+    let mut level = Level::default();
+    level.take(&quota, one * 6, START);
+    // Half a second later five of six have flowed back: one is left to be given.
+    level.take(&quota, one * 5, START + second / 2);
+    level.give_back(one * 6, 0, START, START + second / 2);
+    assert_eq!(level.room(&quota, START + second / 2), one * 5);
+    level.give_back(one * 6, 0, START, START + second);
+    assert_eq!(level.room(&quota, START + second), one * 10);
+}
+
+#[test]
+fn a_clock_that_goes_back_is_healed_within_a_burst() {
+    for quota in &quotas() {
+        let mut level = Level::default();
+        level.take(quota, quota.price(1), START);
+        let before = START - 86_400_000_000_000;
+        let full = quota.price(quota.limit());
+        assert_eq!(
+            level.room(quota, before),
+            full - quota.price(1),
+            "{quota:?}"
+        );
+        let wait = level.idle_in(quota, before);
+        level.move_back(before);
+        assert!(level.room(quota, before + wait - 1) < full, "{quota:?}");
+        assert_eq!(level.room(quota, before + wait), full, "{quota:?}");
+    }
+}
+
+/// Quotas of one key: what each admits, and those of one rate together.
+#[test]
+fn no_quota_loosens_another() {
+    let hour = |permits, burst| Quota::per_hour(permits).burst(burst);
+    let sets = [
+        vec![hour(100, 1), hour(100, 7), hour(100, 100)],
+        vec![hour(100, 3), hour(3600, 10), hour(7, 7)],
+    ];
+    for (set, seed) in sets
+        .iter()
+        .flat_map(|set| (0..40).map(move |seed| (set, seed)))
+    {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let (mut level, mut now, mut taken) = (Level::default(), START, Vec::new());
+        for _ in 0..400 {
+            now += random.i64(0..3) * random.i64(0..=20_000_000_000);
+            let quota = &set[random.usize(..set.len())];
+            let cost = random.u64(1..=quota.limit().min(3));
+            if level.fits(quota, quota.price(cost), now) > 0 {
+                level.take(quota, quota.price(cost), now);
+                taken.push((now, i64::try_from(cost).unwrap(), *quota));
+            }
+        }
+        let most = |quota: &Quota, time: i64| {
+            i64::try_from(quota.limit()).unwrap() + time / quota.interval()
+        };
+        for (n, (from, ..)) in taken.iter().enumerate() {
+            for (until, ..) in &taken[n..] {
+                let inside = || {
+                    let inside = taken.iter();
+                    inside.filter(|(at, ..)| (from..=until).contains(&at))
+                };
+                for quota in set {
+                    let own = inside().filter(|(.., of)| of == quota);
+                    let own: i64 = own.map(|(_, cost, _)| cost).sum();
+                    assert!(own <= most(quota, until - from), "{own}, {quota:?}");
+                }
+                if set.iter().all(|quota| quota.permits() == 100) {
+                    let all: i64 = inside().map(|(_, cost, _)| cost).sum();
+                    assert!(all <= most(&set[2], until - from), "{all}");
+                }
+            }
+        }
+    }
+}
+
+/// The two definitions, whatever windows of other lengths take meanwhile.
+#[test]
+fn no_window_loosens_another() {
+    let minutes = |many| Duration::from_mins(many);
+    for seed in 0..60 {
+        let set = [
+            Quota::new(10, minutes(1)).fixed_window(),
+            Quota::new(60, minutes(60)).fixed_window(),
+            Quota::new(20, minutes(7)).sliding_window(),
+        ];
+        let mut random = fastrand::Rng::with_seed(seed);
+        let (mut level, mut now, mut taken) = (Level::default(), START, Vec::new());
+        for _ in 0..2000 {
+            now += random.i64(0..=60_000_000_000) / random.i64(1..=20);
+            let quota = &set[random.usize(..set.len())];
+            let wait = level.wait_for(quota, 1, now);
+            let fits = |at| level.fits(quota, 1, at) > 0;
+            assert_eq!(wait == 0, fits(now), "{quota:?}");
+            assert!(wait == 0 || !fits(now + wait - 1), "{quota:?} {level:?}");
+            assert!(fits(now + wait), "{quota:?} {level:?}");
+            let full = now + level.idle_in(quota, now);
+            let limit = i64::try_from(quota.limit()).unwrap();
+            assert_eq!(level.room(quota, full), limit, "{quota:?}");
+            if wait == 0 {
+                level.take(quota, 1, now);
+                taken.push((now, *quota));
+            }
+            assert!(level.forgotten() <= now + 2 * set[1].window());
+        }
+        for quota in &set {
+            let own = taken.iter().filter(|(_, of)| of == quota);
+            let own: Vec<_> = own.map(|(at, _)| (*at, 1)).collect();
+            for (from, _) in &own {
+                let most = 2 * i64::try_from(quota.limit()).unwrap();
+                assert!(
+                    within(&own, *from, from + quota.window()) <= most,
+                    "{quota:?}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn another_algorithm_begins_anew() {
+    let gcra = Quota::per_hour(100);
+    for window in [gcra.fixed_window(), gcra.sliding_window()] {
+        for (first, then) in [(gcra, window), (window, gcra)] {
+            let mut level = Level::default();
+            level.take(&first, first.price(100), START);
+            assert_eq!(level.fits(&then, then.price(1), START), 100);
+            level.take(&then, then.price(100), START);
+            // Back and forth gives nothing.
+            for quota in [first, then] {
+                assert_eq!(level.fits(&quota, quota.price(1), START), 0, "{quota:?}");
+            }
+        }
+    }
+}
