@@ -4,6 +4,8 @@
 //! `fastrand` are for pauses and turns: two processes may draw the same, because its state is copied by
 //! a fork and by a snapshot of a virtual machine.
 
+use std::sync::OnceLock;
+
 use crate::error::{Error, ErrorKind, Result};
 
 /// Any number.
@@ -26,6 +28,37 @@ pub(crate) fn text() -> Result<String> {
     Ok(format!("{:016x}", number()?))
 }
 
+/// The name of this process for readers: that of the host, and a random part, because the number of a
+/// process is 1 in every container.
+pub(crate) fn process_name() -> &'static str {
+    static NAME: OnceLock<String> = OnceLock::new();
+    NAME.get_or_init(|| {
+        let part = number().unwrap_or_else(|_| i64::from(std::process::id()));
+        format!("{}-{:08x}", host(), part & 0xffff_ffff)
+    })
+}
+
+/// The first part of the name of the host, as the system knows it or the environment tells it.
+fn host() -> String {
+    let told = |name: String| {
+        let name: String = name
+            .chars()
+            .take_while(|letter| !matches!(letter, '.' | '\n'))
+            .filter(|letter| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '_'))
+            .take(64)
+            .collect();
+        (!name.is_empty()).then_some(name)
+    };
+    let system = std::fs::read_to_string("/proc/sys/kernel/hostname");
+    let environment = ["HOSTNAME", "COMPUTERNAME"].map(std::env::var);
+    let mut names = [system.ok()]
+        .into_iter()
+        .chain(environment.map(std::result::Result::ok));
+    names
+        .find_map(|name| name.and_then(told))
+        .unwrap_or_else(|| "host".to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -36,5 +69,13 @@ mod tests {
         assert_eq!(drawn.len(), 1000);
         assert!((0..1000).all(|_| positive().unwrap() > 0));
         assert_eq!(text().unwrap().len(), 16);
+    }
+
+    #[test]
+    fn processes_are_named_for_their_host() {
+        let (host, part) = process_name().rsplit_once('-').unwrap();
+        assert!(!host.is_empty() && !host.contains("pid"), "{host}");
+        assert_eq!(part.len(), 8);
+        assert_eq!(process_name(), process_name());
     }
 }

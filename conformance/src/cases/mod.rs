@@ -62,8 +62,10 @@ mod views;
 mod waits;
 mod worker;
 mod worker_endings;
+mod worker_fleet;
 mod worker_outage;
 mod worker_threads;
+mod worker_transactions;
 
 /// What another process does.
 pub(crate) type Role = fn(Context, Vec<String>, Parent) -> Pin<Box<dyn Future<Output = ()>>>;
@@ -128,6 +130,8 @@ const MODULES: &[&[Case]] = &[
     versioned::CASES,
     worker::CASES,
     worker_endings::CASES,
+    worker_fleet::CASES,
+    worker_transactions::CASES,
     worker_threads::CASES,
     worker_outage::CASES,
     schedule::CASES,

@@ -20,7 +20,6 @@ register! { "worker":
     Q18 handler_may_put_off_and_reject;
     Q18 handler_is_stopped_when_its_time_is_over;
     Q18 handler_is_stopped_when_its_job_is_lost;
-    Q18 jobs_that_nobody_understands_are_dead_letters;
     Q18 fallback_does_what_has_no_handler;
     Q10 handler_may_acknowledge_in_its_transaction [Transactions];
 }
@@ -128,33 +127,6 @@ async fn handler_is_stopped_when_its_job_is_lost(cx: Context) {
     cx.pass(Duration::from_millis(600)).await;
     begun.dropped().await;
     assert_eq!(tally(&worker.end().await), [1, 0, 0, 0, 0, 0, 1, 0]);
-}
-
-async fn jobs_that_nobody_understands_are_dead_letters(cx: Context) {
-    let queue = cx.queue().await;
-    queue.push(Job::new("other", &1).unwrap()).await.unwrap();
-    queue
-        .push(Job::new("count", "text").unwrap())
-        .await
-        .unwrap();
-    push(&queue, 1).await;
-    let (handler, mut gate) = Gate::new();
-    let worker = run(Worker::new(queue.clone()).handle("count", handler));
-    gate.begun().await.end(Ok(()));
-    eventually("all have ended", async || {
-        let jobs = cx.jobs().await;
-        (jobs.waiting, jobs.delivered) == (0, 0)
-    })
-    .await;
-    assert_eq!(tally(&worker.end().await), [3, 1, 0, 2, 0, 0, 0, 0]);
-    let dead = queue.dead_letters(0, 10).await.unwrap();
-    assert_eq!(
-        dead[0].error,
-        "this worker has no handler for jobs named \"other\""
-    );
-    let error = &dead[1].error;
-    assert!(error.contains("payload is not what"), "{error}");
-    assert!(!error.contains("text"), "without the payload: {error}");
 }
 
 async fn fallback_does_what_has_no_handler(cx: Context) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockapi::queue::{
-    Claim, DeadLetter, Exchange, Job, Outcome, Pushed, Settled, Statistics, Terms, Ticket,
+    Claim, DeadLetter, Exchange, Job, Outcome, Pushed, Settled, Standing, Statistics, Terms, Ticket,
 };
 use lockapi::worker::{Context as Working, Ending, Observe, Stop, Worker};
 use lockapi::{Error, ErrorKind, Queue, QueueExt, Result};
@@ -130,6 +130,14 @@ impl Queue for Spied {
 
     fn settle_later(&self, ticket: Ticket, outcome: Outcome) {
         self.queue.settle_later(ticket, outcome);
+    }
+
+    async fn standing(&self, ticket: Ticket) -> Result<Standing> {
+        self.queue.standing(ticket).await
+    }
+
+    fn begin(&self, ticket: Ticket) -> bool {
+        self.queue.begin(ticket)
     }
 
     async fn sleep(&self, time: Duration) {

@@ -8,8 +8,8 @@ use std::time::Duration;
 use lockapi::memory::World;
 use lockapi::queue::{
     Ack, Cancel, Claimed, CountJobs, DELETED, Discard, FOR_EVER, How, Keys, LookBack, Name, NewJob,
-    Outcome, Purge, Push, PushKeyed, Pushed, ReadDead, Redrive, SetPaused, Settle, SweepQueues,
-    Take, Ticket, Turn, Unique,
+    Outcome, Purge, Push, PushKeyed, Pushed, ReadDead, ReadStanding, Redrive, SetPaused, Settle,
+    SweepQueues, Take, Ticket, Turn, Unique,
 };
 use lockapi::seam::{Batch, Call, Connection, Operation};
 use proptest::prelude::*;
@@ -35,6 +35,8 @@ pub enum Action {
     Settle(Vec<(u8, u8, u8)>),
     /// Completes deliveries, into the archive or not.
     Acks(Vec<(u8, bool)>),
+    /// Asks where deliveries stand.
+    Stand(Vec<u8>),
     /// Takes so many jobs.
     Take(u8),
     /// Cancels jobs.
@@ -77,6 +79,7 @@ pub fn actions() -> impl Strategy<Value = Vec<Action>> {
         1 => any::<bool>().prop_map(Action::LookBack),
         4 => prop::collection::vec((0..6u8, 0..7u8, 1..4u8), few.clone()).prop_map(Action::Settle),
         2 => prop::collection::vec((0..6u8, any::<bool>()), few.clone()).prop_map(Action::Acks),
+        1 => prop::collection::vec(0..8u8, few.clone()).prop_map(Action::Stand),
         1 => (1..4u8).prop_map(Action::Take),
         1 => prop::collection::vec(0..8u8, few).prop_map(Action::Cancel),
         1 => (1..4u8).prop_map(Action::Purge),
@@ -231,6 +234,15 @@ impl<C: Connection> Pair<'_, C> {
                 };
                 let (real, model) = self.apart(&of(|it| it.0), &of(|it| it.1)).await;
                 assert_eq!(real, model, "acknowledged");
+            }
+            Action::Stand(backs) => {
+                let tickets: Vec<_> = backs.iter().map(|back| self.ticket(*back)).collect();
+                let of = |side: fn(Both<Ticket>) -> Ticket| -> Vec<_> {
+                    let tickets = tickets.iter().copied().map(side);
+                    tickets.map(|ticket| ReadStanding { ticket }).collect()
+                };
+                let (real, model) = self.apart(&of(|it| it.0), &of(|it| it.1)).await;
+                assert_eq!(real, model, "where they stand");
             }
             Action::Take(most) => {
                 let take = Take {

@@ -58,6 +58,7 @@ pub(super) fn statements() -> Vec<Statement> {
         queue::CountJobs::STATEMENT,
         queue::ReadDead::STATEMENT,
         queue::SweepQueues::STATEMENT,
+        queue::ReadStanding::STATEMENT,
         Step::STATEMENT,
         TryOne::STATEMENT,
         ReleaseOne::STATEMENT,

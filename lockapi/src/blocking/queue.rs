@@ -8,8 +8,8 @@ use std::time::Duration;
 use super::block_on;
 use crate::error::Result;
 use crate::queue::{
-    Claim, DeadLetter, Exchange, Job, Outcome, Pushable, Pushed, QueueExt, Settled, Statistics,
-    Ticket,
+    Claim, DeadLetter, Exchange, Job, Outcome, Pushable, Pushed, QueueExt, Settled, Standing,
+    Statistics, Ticket,
 };
 
 /// A [queue](crate::Queue) for blocking callers.
@@ -92,6 +92,21 @@ impl Queue {
     /// As for the async method.
     pub fn settle(&self, ticket: Ticket, outcome: Outcome) -> Result<Settled> {
         block_on(self.0.settle(ticket, outcome))
+    }
+
+    /// Tells whether a delivery is still the latest of its job; see
+    /// [`Queue::standing`](crate::Queue::standing).
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn standing(&self, ticket: Ticket) -> Result<Standing> {
+        block_on(self.0.standing(ticket))
+    }
+
+    /// Tells that work on a delivery begins; see [`Queue::begin`](crate::Queue::begin).
+    #[must_use]
+    pub fn begin(&self, ticket: Ticket) -> bool {
+        self.0.begin(ticket)
     }
 
     /// Returns after this time; see [`Queue::sleep`](crate::Queue::sleep).

@@ -30,6 +30,7 @@ pub struct Claim {
     pub(crate) lease: Duration,
     pub(crate) wait: Duration,
     pub(crate) renewed: bool,
+    pub(crate) begun_within: Option<Duration>,
     pub(crate) worker: Option<String>,
     pub(crate) names: Arc<[String]>,
 }
@@ -44,6 +45,7 @@ impl Claim {
             lease: Duration::from_secs(30),
             wait: Duration::ZERO,
             renewed: true,
+            begun_within: None,
             worker: None,
             names: Arc::default(),
         }
@@ -72,7 +74,17 @@ impl Claim {
         self
     }
 
-    /// Names the worker for readers; the default tells the process. At most 255 bytes.
+    /// Claims ahead of the work: a delivery is extended only once its [`begin`](Delivery::begin) was
+    /// called, and is given back, uncounted, if that is not done within this time, or within a third
+    /// of its lease.
+    #[must_use]
+    pub fn begun_within(mut self, time: Duration) -> Self {
+        self.begun_within = Some(time);
+        self
+    }
+
+    /// Names the worker for readers; the default is the name of the host and a random part, the same
+    /// for all of the process. At most 255 bytes.
     #[must_use]
     pub fn worker(mut self, worker: impl Into<String>) -> Self {
         self.worker = Some(worker.into());
@@ -118,7 +130,7 @@ impl Claim {
     pub(crate) fn worker_name(&self) -> String {
         self.worker
             .clone()
-            .unwrap_or_else(|| format!("pid {}", std::process::id()))
+            .unwrap_or_else(|| crate::random::process_name().to_owned())
     }
 }
 
@@ -196,6 +208,17 @@ pub enum Outcome {
     Abandon,
     /// It is kept for this long from now.
     Extend(Duration),
+}
+
+/// Where a delivery stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It is the latest of its job, whether or not its lease has ended.
+    Current,
+    /// Its job waits, or is in the hands of another.
+    Superseded,
+    /// Its job has ended: it is done, cancelled or a dead letter.
+    Ended,
 }
 
 /// What became of a delivery.

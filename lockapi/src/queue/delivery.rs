@@ -121,6 +121,14 @@ impl Delivery {
         point(self.claimed.created_at)
     }
 
+    /// Tells that the work on it begins, where it was claimed
+    /// [ahead of that](super::Claim::begun_within); otherwise nothing changes. Answers whether it may
+    /// begin: not when the delivery was given back meanwhile, or is lost.
+    #[must_use]
+    pub fn begin(&self) -> bool {
+        self.queue.begin(self.ticket()) && !self.is_lost()
+    }
+
     /// Whether its lease ended, or the job was cancelled.
     #[must_use]
     pub fn is_lost(&self) -> bool {

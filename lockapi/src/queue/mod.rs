@@ -20,7 +20,7 @@ mod runs;
 
 pub(crate) use claim::check_lease;
 pub use claim::{
-    Claim, Exchange, MAX_CLAIM, MAX_LEASE, MAX_NAMES, MIN_LEASE, Outcome, Settled, Ticket,
+    Claim, Exchange, MAX_CLAIM, MAX_LEASE, MAX_NAMES, MIN_LEASE, Outcome, Settled, Standing, Ticket,
 };
 pub use delivery::Delivery;
 pub(crate) use delivery::point;
@@ -31,7 +31,8 @@ pub use model::Jobs;
 pub use operations::{
     Ack, Cancel, Cancelled, Claimed, CountJobs, Counted, DELETED, DeadRow, Discard, FOR_EVER,
     FailedAttempt, Floor, Keys, LookBack, Name, NewJob, Part, Purge, Push, PushKeyed, PushTogether,
-    ReadDead, Redrive, Redriven, Seen, SetPaused, Settle, SweepQueues, Take, Turn, Turned,
+    ReadDead, ReadStanding, Redrive, Redriven, Seen, SetPaused, Settle, SweepQueues, Take, Turn,
+    Turned,
 };
 pub(crate) use runs::RunState;
 
@@ -208,6 +209,17 @@ pub trait Queue: Send + Sync + fmt::Debug {
     /// Decides what becomes of a delivery, in the background: for destructors. Where the server
     /// cannot be reached the lease ends by itself.
     fn settle_later(&self, ticket: Ticket, outcome: Outcome);
+
+    /// Tells whether a delivery is still the latest of its job. A transaction that has not ended
+    /// changes nothing: what is acknowledged in it is still `Current`.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    async fn standing(&self, ticket: Ticket) -> Result<Standing>;
+
+    /// Tells that work on a delivery of a claim with [`begun_within`](Claim::begun_within) begins: it
+    /// is extended from now on. Answers whether it may begin; it may not when it was given back.
+    fn begin(&self, ticket: Ticket) -> bool;
 
     /// Returns after this time, by the clock that leases are kept by: for workers, which need no
     /// particular runtime.

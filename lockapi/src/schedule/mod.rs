@@ -99,7 +99,8 @@ impl Default for Terms {
 }
 
 impl Terms {
-    /// Names the node for readers of the log; the default tells the process. At most 255 bytes.
+    /// Names the node for readers of the log; the default is the name of the host and a random part.
+    /// At most 255 bytes.
     #[must_use]
     pub fn node(mut self, node: impl Into<String>) -> Self {
         self.node = Some(node.into());
@@ -145,7 +146,7 @@ impl Terms {
     pub(crate) fn node_name(&self) -> String {
         self.node
             .clone()
-            .unwrap_or_else(|| format!("pid {}", std::process::id()))
+            .unwrap_or_else(|| crate::random::process_name().to_owned())
     }
 }
 

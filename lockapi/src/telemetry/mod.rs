@@ -37,6 +37,7 @@
 //! | `held long` | warn | `kind`, `key`, `held`, once, while it is held; see [`warn_held`](crate::engine::Options::warn_held) |
 //! | `lost` | warn | `kind`, `times` |
 //! | `fault` | warn | `fault`, as of `lockapi_faults_total` |
+//! | `job … failed`, and other words of a [`Report`](crate::worker::Report) | warn | none; of workers that have no observer |
 //! | `not renewed` | warn | `kind`, `name`, `outcome` |
 //! | `renewed` | trace | `kind`, `name` |
 //! | `granted` | debug | `kind`, `key`, `waited` |
@@ -81,6 +82,14 @@ mod overdue;
 pub(crate) use off::*;
 #[cfg(any(feature = "tracing", feature = "metrics"))]
 pub(crate) use on::*;
+
+/// Writes a line on standard error.
+#[cfg(not(feature = "tracing"))]
+fn write(what: std::fmt::Arguments<'_>) {
+    use std::io::Write;
+    // A program without standard error does not want it.
+    drop(writeln!(std::io::stderr(), "lockapi: {what}"));
+}
 
 /// What kind of thing something is told of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -102,6 +102,10 @@ pub(crate) fn lost(_: impl Iterator<Item = Kind>) {}
 #[inline]
 pub(crate) fn renewed(_: Kind, _: &dyn Display, _: Renewal) {}
 
+pub(crate) fn warn(what: std::fmt::Arguments<'_>) {
+    super::write(what);
+}
+
 #[inline]
 pub(crate) fn decided(_: &Key, _: bool) {}
 

@@ -54,7 +54,7 @@ impl Renewal {
 impl Ending {
     fn name(&self) -> &'static str {
         match self {
-            Self::Done => "done",
+            Self::Done | Self::Committed { .. } => "done",
             Self::Failed { .. } => "failed",
             Self::Rejected { .. } => "rejected",
             Self::Snoozed(_) => "snoozed",
@@ -300,6 +300,14 @@ pub(crate) fn renewed(kind: Kind, name: &dyn Display, outcome: Renewal) {
             tracing::warn!(target: "lockapi", kind, %name, outcome = told, "not renewed");
         }
     }
+}
+
+/// Tells a person of something that went wrong.
+pub(crate) fn warn(what: std::fmt::Arguments<'_>) {
+    #[cfg(feature = "tracing")]
+    tracing::warn!(target: "lockapi", "{what}");
+    #[cfg(not(feature = "tracing"))]
+    super::write(what);
 }
 
 /// A rate limit was asked.

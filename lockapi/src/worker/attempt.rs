@@ -12,6 +12,7 @@ use futures_util::future::{Either, pending, select};
 
 use super::context::Context;
 use super::failed::Failed;
+use super::report::drop_quietly;
 use crate::queue::Queue;
 
 /// A handler that has begun.
@@ -46,11 +47,16 @@ pub(super) async fn attempt(
     let verdict = match select(work, given_up).await {
         Either::Left((Ok(answer), _)) => Verdict::Answered(answer),
         Either::Left((Err(panic), _)) => {
-            let words = words(&*panic);
-            Verdict::Answered(Err(Failed::retry(format!("the handler panicked: {words}"))))
+            let failed = Failed::retry(format!("the handler panicked: {}", words(&*panic)));
+            drop_quietly(panic);
+            Verdict::Answered(Err(failed))
         }
-        Either::Right((true, _)) => Verdict::Lost,
-        Either::Right((false, _)) => {
+        Either::Right((true, work)) => {
+            drop_quietly(work);
+            Verdict::Lost
+        }
+        Either::Right((false, work)) => {
+            drop_quietly(work);
             let time = timeout.unwrap_or_default();
             Verdict::Answered(Err(Failed::retry(format!(
                 "the handler did not end within {time:?}"

@@ -1,8 +1,10 @@
 //! Which handler a job goes to.
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -53,7 +55,7 @@ impl Terms {
     }
 
     /// After which time a job is tried again, from the number of the attempt that failed, 1 for the
-    /// first. What is longer than [`MAX_DELAY`] is cut off.
+    /// first. What is longer than [`MAX_DELAY`] is cut off; where it panics the usual time counts.
     #[must_use]
     pub fn backoff(mut self, backoff: impl Fn(u32) -> Duration + Send + Sync + 'static) -> Self {
         self.backoff = Arc::new(backoff);
@@ -64,8 +66,12 @@ impl Terms {
         self.timeout
     }
 
-    pub(super) fn after(&self, attempt: u32) -> Duration {
-        (self.backoff)(attempt).min(MAX_DELAY)
+    /// As long as usual, and the panic, where the closure panics.
+    pub(super) fn after(&self, attempt: u32) -> (Duration, Option<Box<dyn Any + Send>>) {
+        match catch_unwind(AssertUnwindSafe(|| (self.backoff)(attempt))) {
+            Ok(time) => (time.min(MAX_DELAY), None),
+            Err(panic) => (exponential(attempt), Some(panic)),
+        }
     }
 }
 
@@ -166,7 +172,7 @@ where
     })
 }
 
-/// Reads the payload; what cannot be read will not be readable later.
+/// Reads the payload. What this program cannot read a newer one may: it is tried again.
 pub(crate) fn decode<T: DeserializeOwned>(context: &Context) -> Result<T, Failed> {
-    context.decode().map_err(Failed::reject)
+    context.decode().map_err(Failed::retry)
 }

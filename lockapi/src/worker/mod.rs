@@ -46,6 +46,7 @@ mod failed;
 mod handlers;
 mod observe;
 mod pace;
+mod report;
 mod run;
 mod settling;
 mod slots;
@@ -57,8 +58,9 @@ pub use failed::Failed;
 pub use handlers::Terms;
 pub(crate) use handlers::{Begin, decode};
 use handlers::{Handlers, typed, untyped};
-use observe::Nobody;
 pub use observe::{Ending, Observe, Summary};
+use report::Observer;
+pub use report::Report;
 use run::Run;
 pub use stop::Stop;
 
@@ -102,7 +104,7 @@ struct Settings {
     grace: Duration,
     claim: Claim,
     terms: Terms,
-    observer: Arc<dyn Observe>,
+    observer: Observer,
     spawn: Option<Arc<dyn Fn(Spawned) + Send + Sync>>,
 }
 
@@ -119,7 +121,7 @@ impl Worker {
                 grace: Duration::from_secs(20),
                 claim: Claim::new(1),
                 terms: Terms::default(),
-                observer: Arc::new(Nobody),
+                observer: Observer::reporting(),
                 spawn: None,
             },
         }
@@ -204,9 +206,9 @@ impl Worker {
         self
     }
 
-    /// Tells somebody what it does.
+    /// Tells somebody what it does. Without an observer, failures are [reported](Report).
     pub fn observe(mut self, observer: impl Observe) -> Self {
-        self.settings.observer = Arc::new(observer);
+        self.settings.observer.set(Arc::new(observer));
         self
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::queue::Delivery;
+use crate::queue::{Delivery, Outcome};
 
 /// Is told what a worker does, for logs and metrics. The calls are made between the polls of the
 /// worker, so they must not block.
@@ -18,14 +18,13 @@ pub trait Observe: Send + Sync + 'static {
     /// A handler has ended, or was given up, after this time.
     fn finished(&self, job: &Delivery, ending: &Ending, took: Duration) {}
 
+    /// A job was claimed that this worker has no handler for: it is put off, uncounted, for one that
+    /// has. A worker claims by the names that it handles, so this is rare.
+    fn unhandled(&self, job: &Delivery) {}
+
     /// The queue could not be reached, or refused; the worker tries again after a pause.
     fn failed(&self, error: &Error) {}
 }
-
-/// Tells nobody.
-pub(super) struct Nobody;
-
-impl Observe for Nobody {}
 
 /// How a handler ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,8 +40,14 @@ pub enum Ending {
         /// The time to wait.
         after: Duration,
     },
-    /// It failed for good: no handler, a payload that no handler understands, or the handler's word.
+    /// The handler said that it has failed for good.
     Rejected {
+        /// Why.
+        error: String,
+    },
+    /// The transaction in which it had acknowledged the job was committed, so the job is done; but
+    /// then it failed, panicked or took too long.
+    Committed {
         /// Why.
         error: String,
     },
@@ -52,6 +57,32 @@ pub enum Ending {
     Lost,
     /// It was stopped, because the worker ended; the job goes back, uncounted.
     Released,
+}
+
+impl Ending {
+    /// What is to become of the job.
+    pub(super) fn outcome(&self) -> Outcome {
+        match self {
+            Self::Done | Self::Committed { .. } => Outcome::Ack,
+            Self::Failed { error, after } => Outcome::Nack {
+                error: error.clone(),
+                after: *after,
+            },
+            Self::Rejected { error } => Outcome::Reject {
+                error: error.clone(),
+            },
+            Self::Snoozed(time) => Outcome::Snooze(*time),
+            Self::Lost | Self::Released => Outcome::Release,
+        }
+    }
+
+    /// The ending of a handler whose job is done by its own transaction.
+    pub(super) fn committed(self) -> Self {
+        match self {
+            Self::Failed { error, .. } | Self::Rejected { error } => Self::Committed { error },
+            _ => Self::Done,
+        }
+    }
 }
 
 /// What a worker did, in jobs.

@@ -33,6 +33,12 @@ impl Pace {
         blend(&mut self.round, took);
     }
 
+    /// What was claimed ahead could not begin within this time.
+    pub(super) fn stalled(&mut self, time: Duration) {
+        let time = time.as_secs_f64();
+        self.duration = Some(self.duration.map_or(time, |mean| mean.max(time)));
+    }
+
     /// How many jobs should be claimed beyond those that can begin at once.
     pub(super) fn ahead(&self, concurrency: usize, most: usize) -> usize {
         let (Some(duration), Some(round)) = (self.duration, self.round) else {
@@ -53,6 +59,13 @@ fn blend(mean: &mut Option<f64>, took: Duration) {
     let took = took.as_secs_f64();
     *mean = Some(mean.map_or(took, |mean| mean + WEIGHT * (took - mean)));
 }
+
+/// How long what was claimed ahead may wait for a handler before it goes back to the queue; a third of
+/// the lease where that is less.
+pub(super) const BEGUN_WITHIN: Duration = Duration::from_secs(1);
+
+/// About how long a job waits that was claimed by a worker without a handler for it.
+pub(super) const UNHANDLED: Duration = Duration::from_secs(30);
 
 /// The pauses after failures in a row.
 #[derive(Default)]

@@ -1,14 +1,20 @@
-//! Telling the queue what became of a delivery that is not done.
+//! Telling the queue what became of a delivery.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use super::observe::Observe;
+use super::observe::{Ending, Observe};
 use super::pace::Pauses;
-use crate::error::{Error, ErrorKind};
-use crate::queue::{Delivery, Outcome, Queue, Settled};
+use super::report::Observer;
+use crate::error::{Error, ErrorKind, Result};
+use crate::queue::{Delivery, Outcome, Queue, Settled, Standing};
+
+/// The longest pause between two looks at a row that a transaction has locked.
+const LOCKED: Duration = Duration::from_secs(1);
 
 /// What is known of it in the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Told {
     Settled(Settled),
     /// It never got through.
@@ -22,32 +28,127 @@ pub(super) fn is_passing(error: &Error) -> bool {
     error.is_retryable() || error.kind() == ErrorKind::Indeterminate
 }
 
-/// Tells it, again and again while the delivery is not lost and the worker not in a `hurry`. A
-/// repetition does no harm: it acts on this delivery only.
-pub(super) async fn settle(
+/// What tells the queue of one delivery.
+pub(super) struct Settling {
     queue: Arc<dyn Queue>,
     delivery: Arc<Delivery>,
-    outcome: Outcome,
-    observer: Arc<dyn Observe>,
+    observer: Observer,
+    /// Set when the time of grace is over: what fails then is not tried again.
     hurry: Arc<AtomicBool>,
-) -> (Outcome, Told) {
-    delivery.settled_by_caller();
-    let mut pauses = Pauses::default();
-    let mut unsure = false;
-    loop {
-        let settling = queue.settle(delivery.ticket(), outcome.clone());
-        let error = match settling.await {
-            Ok(Settled::Lost) if unsure => return (outcome, Told::Unknown),
-            Ok(settled) => return (outcome, Told::Settled(settled)),
-            Err(error) => error,
-        };
-        observer.failed(&error);
-        unsure |= error.kind() == ErrorKind::Indeterminate;
-        let over = delivery.is_lost() || hurry.load(Ordering::Acquire);
-        if over || !is_passing(&error) {
-            let told = if unsure { Told::Unknown } else { Told::Lost };
-            return (outcome, told);
+    pauses: Pauses,
+    unsure: bool,
+}
+
+impl Settling {
+    pub(super) fn new(
+        queue: Arc<dyn Queue>,
+        delivery: Arc<Delivery>,
+        observer: Observer,
+        hurry: Arc<AtomicBool>,
+    ) -> Self {
+        Self {
+            queue,
+            delivery,
+            observer,
+            hurry,
+            pauses: Pauses::default(),
+            unsure: false,
         }
-        queue.sleep(pauses.next()).await;
+    }
+
+    /// Tells the outcome, again and again while the delivery is not lost and the worker not in a
+    /// hurry. A repetition does no harm: it acts on this delivery only.
+    pub(super) async fn settle(mut self, outcome: Outcome) -> (Outcome, Told) {
+        self.delivery.settled_by_caller();
+        loop {
+            let settled = self.try_settle(&outcome).await;
+            let error = match settled {
+                Ok(Settled::Lost) if self.unsure => return (outcome, Told::Unknown),
+                Ok(settled) => return (outcome, Told::Settled(settled)),
+                Err(error) => error,
+            };
+            let over = self.delivery.is_lost() || self.hurry.load(Ordering::Acquire);
+            if over || !is_passing(&error) {
+                return (outcome, self.gave_up());
+            }
+            self.queue.sleep(self.pauses.next()).await;
+        }
+    }
+
+    /// Settles what its handler has acknowledged in a transaction of its own, once that has ended.
+    /// Committed, the job is done whatever the handler answered; rolled back, it is not, and what the
+    /// handler answered counts; but `rolled_back` in place of its having done the job.
+    ///
+    /// Answers nothing where the worker had to stop before it knew.
+    pub(super) async fn confirm(
+        mut self,
+        ending: Ending,
+        rolled_back: Ending,
+    ) -> Option<(Ending, Told)> {
+        let failed = if ending == Ending::Done {
+            rolled_back
+        } else {
+            ending.clone()
+        };
+        let outcome = failed.outcome();
+        loop {
+            match self.standing().await {
+                Ok(Standing::Ended) => {
+                    let told = Told::Settled(Settled::Done);
+                    return Some((ending.committed(), told));
+                }
+                // It may be this worker itself that has given it back.
+                Ok(Standing::Superseded) if self.unsure => return Some((failed, Told::Unknown)),
+                Ok(Standing::Superseded) => return Some((Ending::Lost, Told::Lost)),
+                Ok(Standing::Current) => match self.try_settle(&outcome).await {
+                    Ok(settled @ (Settled::Done | Settled::Dead)) => {
+                        return Some((failed, Told::Settled(settled)));
+                    }
+                    // It has ended since.
+                    Ok(Settled::Lost) => continue,
+                    Ok(Settled::Locked) if self.is_over(None) => return None,
+                    Err(error) if self.is_over(Some(&error)) => return None,
+                    Ok(Settled::Locked) | Err(_) => {}
+                },
+                Err(error) if self.is_over(Some(&error)) => return None,
+                Err(_) => {}
+            }
+            self.pause().await;
+        }
+    }
+
+    async fn try_settle(&mut self, outcome: &Outcome) -> Result<Settled> {
+        let settling = self.queue.settle(self.delivery.ticket(), outcome.clone());
+        let settled = settling.await;
+        if let Err(error) = &settled {
+            self.observer.failed(error);
+            self.unsure |= error.kind() == ErrorKind::Indeterminate;
+        }
+        settled
+    }
+
+    async fn standing(&self) -> Result<Standing> {
+        let standing = self.queue.standing(self.delivery.ticket()).await;
+        if let Err(error) = &standing {
+            self.observer.failed(error);
+        }
+        standing
+    }
+
+    /// Whether another try makes no sense.
+    fn is_over(&self, error: Option<&Error>) -> bool {
+        self.hurry.load(Ordering::Acquire) || error.is_some_and(|error| !is_passing(error))
+    }
+
+    fn gave_up(&self) -> Told {
+        if self.unsure {
+            Told::Unknown
+        } else {
+            Told::Lost
+        }
+    }
+
+    async fn pause(&mut self) {
+        self.queue.sleep(self.pauses.next().min(LOCKED)).await;
     }
 }

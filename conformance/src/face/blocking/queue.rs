@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockapi::queue::{
-    Claim, DeadLetter, Exchange, Job, Outcome, Pushable, Pushed, Queue, Settled, Statistics, Terms,
-    Ticket,
+    Claim, DeadLetter, Exchange, Job, Outcome, Pushable, Pushed, Queue, Settled, Standing,
+    Statistics, Terms, Ticket,
 };
 use lockapi::{Result, blocking};
 
@@ -53,6 +53,14 @@ impl Queue for Blocking<blocking::Queue> {
 
     fn settle_later(&self, ticket: Ticket, outcome: Outcome) {
         self.0.as_queue().settle_later(ticket, outcome);
+    }
+
+    async fn standing(&self, ticket: Ticket) -> Result<Standing> {
+        self.with(move |queue| queue.standing(ticket)).await
+    }
+
+    fn begin(&self, ticket: Ticket) -> bool {
+        self.0.begin(ticket)
     }
 
     async fn sleep(&self, time: Duration) {

@@ -6,7 +6,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockapi::Result;
 use lockapi::queue::{
-    Claim, DeadLetter, Exchange, Job, Outcome, Pushed, Queue, Settled, Statistics, Terms, Ticket,
+    Claim, DeadLetter, Exchange, Job, Outcome, Pushed, Queue, Settled, Standing, Statistics, Terms,
+    Ticket,
 };
 
 use super::Through;
@@ -50,6 +51,14 @@ impl<Q: Queue + ?Sized + 'static> Queue for Through<Q> {
 
     fn settle_later(&self, ticket: Ticket, outcome: Outcome) {
         self.0.settle_later(ticket, outcome);
+    }
+
+    async fn standing(&self, ticket: Ticket) -> Result<Standing> {
+        self.0.standing(ticket).await
+    }
+
+    fn begin(&self, ticket: Ticket) -> bool {
+        self.0.begin(ticket)
     }
 
     async fn sleep(&self, time: Duration) {

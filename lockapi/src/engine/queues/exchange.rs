@@ -203,7 +203,7 @@ impl<C: Connector> Handle<C> {
             keep_dead: self.terms.keep_dead(),
         };
         let (sender, answer) = oneshot::channel();
-        let (lease, renewed) = (claim.lease, claim.renewed);
+        let (lease, renewed, within) = (claim.lease, claim.renewed, claim.begun_within);
         let (keeping, topic) = (Arc::clone(queues), Arc::clone(&self.topic));
         let completed: Vec<_> = turn.acks.iter().map(|ack| ack.ticket).collect();
         keeping.kept.set_settling(&completed, true);
@@ -222,7 +222,9 @@ impl<C: Connector> Handle<C> {
                     topic.looked(sent);
                 }
                 let tickets = turned.claimed.iter().map(|job| job.ticket);
-                let holds = keeping.kept.keep(tickets, sent, lease, renewed);
+                let unbegun = within.map(|within| (within, &topic));
+                let kept = &keeping.kept;
+                let holds = kept.keep(tickets, sent, lease, renewed, unbegun);
                 // By this clock their leases ended before anybody knew of them: they go back.
                 let late = keeping.keeper.now() >= deadline(sent, lease);
                 let more = turned.picked >= most || again || late;

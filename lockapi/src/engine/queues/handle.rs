@@ -14,8 +14,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::lease::micros;
 use crate::queue::{
     Cancel, Claim, CountJobs, DeadLetter, Discard, Exchange, Job, MAX_DELAY, Name, Outcome, Purge,
-    Pushed, Queue, ReadDead, Redrive, SetPaused, Settled, Statistics, SweepQueues, Terms, Ticket,
-    check_lease, in_transaction,
+    Pushed, Queue, ReadDead, ReadStanding, Redrive, SetPaused, Settled, Standing, Statistics,
+    SweepQueues, Terms, Ticket, check_lease, in_transaction,
 };
 use crate::seam::Connector;
 use crate::telemetry;
@@ -168,6 +168,14 @@ impl<C: Connector> Queue for Named<C> {
 
     fn settle_later(&self, ticket: Ticket, outcome: Outcome) {
         self.0.settle_later(ticket, &outcome);
+    }
+
+    async fn standing(&self, ticket: Ticket) -> Result<Standing> {
+        self.0.call(ReadStanding { ticket }).await
+    }
+
+    fn begin(&self, ticket: Ticket) -> bool {
+        self.0.core.queues.kept.begin(ticket)
     }
 
     async fn sleep(&self, time: Duration) {

@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use super::topic::Topic;
 use crate::engine::batcher::Batcher;
 use crate::engine::clock::Time;
 use crate::engine::keeper::Keeper;
@@ -32,6 +33,10 @@ struct Entry {
     /// When the keeper looks at it next.
     due: Time,
     renewed: bool,
+    /// Nobody works on it yet: it goes back when it is due.
+    unbegun: Option<Arc<Topic>>,
+    /// Begun, it need not be extended before.
+    renew_at: Time,
     /// It is being settled, on another connection than that of extensions: only the answer to that
     /// tells whether it is lost.
     settling: bool,
@@ -92,13 +97,17 @@ impl<C: Connector> Kept<C> {
         sent: Time,
         lease: Duration,
         renewed: bool,
+        unbegun: Option<(Duration, &Arc<Topic>)>,
     ) -> Vec<Arc<Hold>> {
         let deadline = deadline(sent, lease);
-        let due = if renewed {
+        let renew_at = if renewed {
             sent + lease / EXTEND_PART
         } else {
             deadline
         };
+        let due = unbegun.map_or(renew_at, |(within, _)| {
+            (self.keeper.now() + within).min(sent + lease / EXTEND_PART)
+        });
         let mut state = self.lock();
         let holds = tickets.map(|ticket| {
             let hold = Arc::<Hold>::default();
@@ -108,6 +117,8 @@ impl<C: Connector> Kept<C> {
                 deadline,
                 due,
                 renewed,
+                unbegun: unbegun.map(|(_, topic)| Arc::clone(topic)),
+                renew_at,
                 settling: false,
                 locked: false,
                 hold: Arc::clone(&hold),
@@ -118,6 +129,17 @@ impl<C: Connector> Kept<C> {
         let holds = holds.collect();
         self.arm(state);
         holds
+    }
+
+    /// Work on it begins; answers whether it may.
+    pub(super) fn begin(&self, ticket: Ticket) -> bool {
+        let mut state = self.lock();
+        let Some(entry) = state.entries.get_mut(&ticket) else {
+            return false;
+        };
+        // The keeper looks when it was to go back, and finds that it was begun.
+        entry.unbegun = None;
+        entry.hold.is_held()
     }
 
     /// It is settled: nothing more is done about it.
@@ -227,17 +249,18 @@ impl<C: Connector> Kept<C> {
         let now = self.keeper.now();
         let mut extensions = Vec::new();
         let mut lost = Vec::new();
+        let mut returned = Vec::new();
         let mut state = self.lock();
         if state.armed == Some(armed) {
             state.armed = None;
         }
         while let Some((due, id, token)) = state.due.first().copied() {
             let ticket = Ticket { id, token };
-            let Some(entry) = state.entries.get(&ticket) else {
+            let Some(entry) = state.entries.get_mut(&ticket) else {
                 state.due.pop_first();
                 continue;
             };
-            let slack = if entry.renewed && entry.deadline > due {
+            let slack = if entry.renewed && entry.unbegun.is_none() && entry.deadline > due {
                 entry.lease / SLACK_PART
             } else {
                 Duration::ZERO
@@ -250,9 +273,19 @@ impl<C: Connector> Kept<C> {
                 state.remove(ticket);
                 continue;
             }
+            if let Some(topic) = entry.unbegun.take() {
+                entry.hold.lose();
+                returned.extend(state.remove(ticket).map(|entry| (ticket, topic, entry)));
+                continue;
+            }
             if now >= entry.deadline {
                 entry.hold.lose();
                 lost.extend(state.remove(ticket));
+                continue;
+            }
+            let renew_at = entry.renew_at;
+            if now + slack < renew_at {
+                state.schedule(ticket, renew_at);
                 continue;
             }
             extensions.push((ticket, entry.lease));
@@ -264,6 +297,13 @@ impl<C: Connector> Kept<C> {
         telemetry::lost(lost.iter().map(|_| Kind::Job));
         for entry in lost {
             entry.hold.announce();
+        }
+        for (ticket, topic, entry) in returned {
+            entry.hold.announce();
+            if let Some(release) = Settle::new(ticket, &Outcome::Release, FOR_EVER) {
+                // Where that fails the lease, which is not extended, ends by itself.
+                self.batcher.submit(release, move |_| topic.returned());
+            }
         }
         for (ticket, lease) in extensions {
             let this = self.this.clone();

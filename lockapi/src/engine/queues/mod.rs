@@ -26,8 +26,8 @@ use super::keeper::Keeper;
 use super::leases::answer_limit;
 use super::sweeps::Sweeping;
 use crate::queue::{
-    Ack, Cancel, CountJobs, Discard, LookBack, Purge, Push, PushKeyed, ReadDead, Redrive,
-    SetPaused, Settle, SweepQueues, Turn,
+    Ack, Cancel, CountJobs, Discard, LookBack, Purge, Push, PushKeyed, ReadDead, ReadStanding,
+    Redrive, SetPaused, Settle, SweepQueues, Turn,
 };
 use crate::seam::Connector;
 
@@ -62,6 +62,7 @@ queued! {
     LookBack "look_back" true |_one| ALONE;
     CountJobs "statistics" true |_one| ALONE;
     ReadDead "dead_letters" true |_one| ALONE;
+    ReadStanding "standing" true |_one| 1;
     Redrive "redrive" false |_one| ALONE;
     Discard "discard" false |_one| ALONE;
     Purge "purge" false |_one| ALONE;

@@ -442,6 +442,12 @@ impl Jobs {
         done.iter().map(|ticket| ticket.id).chain(tokens).collect()
     }
 
+    /// The token of the latest delivery of a job that has not ended; none while it waits.
+    pub(crate) fn token(&self, id: i64) -> Option<Option<i64>> {
+        let live = self.live.get(&id)?;
+        Some(live.running.map(|running| running.token))
+    }
+
     pub(crate) fn settle(&mut self, now: i64, want: &Settle) -> Settled {
         let id = want.ticket.id;
         let Some(live) = self.live.get(&id).filter(|live| live.has(want.ticket)) else {

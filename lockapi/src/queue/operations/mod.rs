@@ -5,6 +5,7 @@ mod manage;
 mod push;
 mod redrive;
 mod settle;
+mod standing;
 mod take;
 mod turn;
 
@@ -16,5 +17,6 @@ pub use manage::{
 pub use push::{Keys, NewJob, Push, PushKeyed, PushTogether};
 pub use redrive::{Redrive, Redriven};
 pub use settle::{Ack, DELETED, FOR_EVER, Settle};
+pub use standing::ReadStanding;
 pub use take::Take;
 pub use turn::{Claimed, Floor, Turn, Turned};

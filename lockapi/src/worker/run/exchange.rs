@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use super::{Boxed, Done, Run};
 use crate::error::{Error, ErrorKind, Result};
 use crate::queue::{Claim, Delivery, Exchange, MAX_CLAIM, Ticket};
-use crate::worker::pace::AHEAD;
+use crate::worker::observe::Observe;
+use crate::worker::pace::{AHEAD, BEGUN_WITHIN};
 use crate::worker::settling::is_passing;
 
 /// After so long a completion is told again that somebody's lock was in the way of.
@@ -57,6 +58,7 @@ impl Run {
         (want > 0).then(|| {
             let mut claim = self.settings.claim.clone();
             claim.most = want;
+            claim.begun_within = Some(BEGUN_WITHIN);
             claim
         })
     }

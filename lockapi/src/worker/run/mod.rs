@@ -1,9 +1,11 @@
 //! A worker at work: what it has in hand, and what it does next.
 
+mod ending;
 mod exchange;
 
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,19 +17,24 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::oneshot;
 
 use crate::error::{Error, Result};
-use crate::queue::{Delivery, MAX_DELAY, Outcome, Queue, Settled};
+use crate::queue::{Delivery, Outcome, Queue};
 use crate::telemetry::Handling;
 use crate::wait::unless;
-use crate::worker::Settings;
 use crate::worker::attempt::{Verdict, attempt};
 use crate::worker::context::Context;
-use crate::worker::failed::{Failed, Kind};
+use crate::worker::failed::Failed;
 use crate::worker::handlers::Handlers;
-use crate::worker::observe::{Ending, Summary};
-use crate::worker::pace::{Pace, Pauses};
-use crate::worker::settling::{Told, settle};
+use crate::worker::observe::{Ending, Observe, Summary};
+use crate::worker::pace::{BEGUN_WITHIN, Pace, Pauses, UNHANDLED};
+use crate::worker::report::drop_quietly;
+use crate::worker::settling::Told;
 use crate::worker::slots::Slots;
+use crate::worker::{Settings, Spawned};
+use ending::Confirmed;
 use exchange::Exchanging;
+
+/// How long a job is put off that no handler could be started for, through no fault of its own.
+const UNSPAWNED: Duration = Duration::from_secs(1);
 
 type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
@@ -38,6 +45,8 @@ pub(super) struct Run {
     settings: Settings,
     /// Claimed and not begun.
     ahead: VecDeque<Delivery>,
+    /// Runs while there is something ahead; then what could not begin has gone back.
+    behind: Option<Boxed<()>>,
     running: HashMap<u64, Running>,
     handling: FuturesUnordered<Boxed<(u64, Verdict)>>,
     slots: Arc<Slots>,
@@ -48,6 +57,8 @@ pub(super) struct Run {
     delay: Option<Boxed<()>>,
     exchange: Option<Exchanging>,
     settling: FuturesUnordered<Boxed<(Outcome, Told)>>,
+    /// Ended, and acknowledged by their handlers themselves.
+    confirming: FuturesUnordered<Boxed<Confirmed>>,
     /// Whether there may be something to claim.
     hungry: bool,
     seen: u64,
@@ -71,11 +82,10 @@ struct Running {
 }
 
 impl Running {
-    /// Its handler was dropped; tells of it, and answers how long it ran.
-    fn released(&self) -> Duration {
+    /// Its handler was dropped.
+    fn released(&self) {
         let took = self.since.elapsed();
         self.handling.ended(&self.delivery, &Ending::Released, took);
-        took
     }
 }
 
@@ -92,6 +102,7 @@ impl Run {
             handlers,
             settings,
             ahead: VecDeque::new(),
+            behind: None,
             running: HashMap::new(),
             handling: FuturesUnordered::new(),
             slots: Arc::default(),
@@ -100,6 +111,7 @@ impl Run {
             delay: None,
             exchange: None,
             settling: FuturesUnordered::new(),
+            confirming: FuturesUnordered::new(),
             hungry: true,
             seen: 0,
             arrival: None,
@@ -144,7 +156,15 @@ impl Run {
             return Poll::Ready(());
         }
         if let Poll::Ready(Some((outcome, told))) = self.settling.poll_next_unpin(cx) {
-            self.count(&outcome, &told);
+            self.count(&outcome, told);
+            return Poll::Ready(());
+        }
+        if let Poll::Ready(Some(confirmed)) = self.confirming.poll_next_unpin(cx) {
+            self.confirmed(confirmed);
+            return Poll::Ready(());
+        }
+        if ended(&mut self.behind, cx) {
+            self.drop_returned();
             return Poll::Ready(());
         }
         if ended(&mut self.grace, cx) {
@@ -187,6 +207,7 @@ impl Run {
             && self.done.is_empty()
             && self.delayed.is_empty()
             && self.settling.is_empty()
+            && self.confirming.is_empty()
     }
 
     fn free(&self) -> usize {
@@ -200,18 +221,39 @@ impl Run {
         {
             self.begin_one(Arc::new(delivery));
         }
+        if !self.ahead.is_empty() && self.behind.is_none() {
+            let queue = Arc::clone(&self.queue);
+            self.behind = Some(Box::pin(async move { queue.sleep(BEGUN_WITHIN).await }));
+        }
+    }
+
+    /// Forgets what was claimed ahead and has gone back, because no handler ended in time.
+    fn drop_returned(&mut self) {
+        let ahead = self.ahead.len();
+        self.ahead.retain(|delivery| {
+            if delivery.is_lost() {
+                delivery.settled_by_caller();
+            }
+            !delivery.is_lost()
+        });
+        let returned = ahead - self.ahead.len();
+        if returned > 0 {
+            self.pace.stalled(BEGUN_WITHIN);
+            self.summary.released += u64::try_from(returned).unwrap_or(u64::MAX);
+        }
     }
 
     fn begin_one(&mut self, delivery: Arc<Delivery>) {
-        if delivery.is_lost() {
+        if !delivery.begin() {
             delivery.settled_by_caller();
-            self.summary.lost += 1;
+            self.summary.released += 1;
             return;
         }
         let Some(handler) = self.handlers.of(delivery.name()) else {
-            let name = delivery.name();
-            let error = format!("this worker has no handler for jobs named {name:?}");
-            self.finish(delivery, Duration::ZERO, Ending::Rejected { error });
+            // Another worker may have one, such as a newer version of this program.
+            self.settings.observer.unhandled(&delivery);
+            let time = UNHANDLED.mul_f64(0.5 + fastrand::f64());
+            self.settle(delivery, Outcome::Snooze(time));
             return;
         };
         self.settings.observer.started(&delivery);
@@ -228,13 +270,22 @@ impl Run {
             None => Box::pin(async move { (number, attempt.await) }),
             Some(spawn) => {
                 let (mut sender, verdict) = oneshot::channel();
-                spawn(Box::pin(async move {
+                let work: Spawned = Box::pin(async move {
                     if let Some(verdict) = unless(sender.closed(), attempt).await {
                         // A worker that has ended does not want it.
                         drop(sender.send(verdict));
                     }
-                }));
-                Box::pin(async move { (number, verdict.await.unwrap_or(Verdict::Left)) })
+                });
+                let spawned = catch_unwind(AssertUnwindSafe(|| spawn(work)));
+                let left = match spawned {
+                    Ok(()) => Verdict::Left,
+                    Err(panic) => {
+                        let whose = "the spawn function of a worker";
+                        self.settings.observer.panicked(whose, panic);
+                        Verdict::Answered(Err(Failed::snooze(UNSPAWNED)))
+                    }
+                };
+                Box::pin(async move { (number, verdict.await.unwrap_or(left)) })
             }
         });
         let since = Instant::now();
@@ -244,88 +295,6 @@ impl Run {
             handling,
         };
         self.running.insert(number, running);
-    }
-
-    fn judge(&mut self, number: u64, verdict: Verdict) {
-        let Some(running) = self.running.remove(&number) else {
-            return;
-        };
-        let delivery = &running.delivery;
-        let took = running.since.elapsed();
-        self.pace.handled(took);
-        let ending = match verdict {
-            Verdict::Answered(Ok(())) => Ending::Done,
-            Verdict::Answered(Err(failed)) => self.ending(delivery, failed),
-            Verdict::Lost => Ending::Lost,
-            Verdict::Left => Ending::Released,
-        };
-        running.handling.ended(delivery, &ending, took);
-        self.finish(running.delivery, took, ending);
-    }
-
-    fn ending(&self, delivery: &Delivery, failed: Failed) -> Ending {
-        match failed.0 {
-            Kind::Retry { error, after } => {
-                let handler = self.handlers.of(delivery.name());
-                let terms = handler.and_then(|handler| handler.terms.as_ref());
-                let terms = terms.unwrap_or(&self.settings.terms);
-                let after = after.unwrap_or_else(|| terms.after(delivery.attempt()));
-                let after = after.min(MAX_DELAY);
-                Ending::Failed { error, after }
-            }
-            Kind::Reject(error) => Ending::Rejected { error },
-            Kind::Snooze(time) => Ending::Snoozed(time.min(MAX_DELAY)),
-        }
-    }
-
-    fn finish(&mut self, delivery: Arc<Delivery>, took: Duration, ending: Ending) {
-        self.settings.observer.finished(&delivery, &ending, took);
-        let outcome = match ending {
-            Ending::Done => {
-                delivery.settled_by_caller();
-                self.done.push(Done {
-                    delivery,
-                    unsure: false,
-                });
-                return;
-            }
-            Ending::Lost => {
-                delivery.settled_by_caller();
-                self.summary.lost += 1;
-                return;
-            }
-            Ending::Failed { error, after } => Outcome::Nack { error, after },
-            Ending::Rejected { error } => Outcome::Reject { error },
-            Ending::Snoozed(time) => Outcome::Snooze(time),
-            Ending::Released => Outcome::Release,
-        };
-        self.settle(delivery, outcome);
-    }
-
-    fn settle(&mut self, delivery: Arc<Delivery>, outcome: Outcome) {
-        self.settling.push(Box::pin(settle(
-            Arc::clone(&self.queue),
-            delivery,
-            outcome,
-            Arc::clone(&self.settings.observer),
-            Arc::clone(&self.hurry),
-        )));
-    }
-
-    fn count(&mut self, outcome: &Outcome, told: &Told) {
-        let counter = match (told, outcome) {
-            (Told::Unknown, _) => &mut self.summary.unknown,
-            (Told::Lost | Told::Settled(Settled::Lost | Settled::Locked), _) => {
-                &mut self.summary.lost
-            }
-            (Told::Settled(Settled::Dead), _) | (_, Outcome::Reject { .. }) => {
-                &mut self.summary.dead
-            }
-            (_, Outcome::Snooze(_)) => &mut self.summary.snoozed,
-            (_, Outcome::Release) => &mut self.summary.released,
-            _ => &mut self.summary.failed,
-        };
-        *counter += 1;
     }
 
     fn stop(&mut self) {
@@ -339,6 +308,7 @@ impl Run {
     }
 
     fn return_unbegun(&mut self) {
+        self.drop_returned();
         for delivery in std::mem::take(&mut self.ahead) {
             self.settle(Arc::new(delivery), Outcome::Release);
         }
@@ -346,17 +316,17 @@ impl Run {
 
     /// Drops the handlers that run, and returns their jobs.
     fn give_up(&mut self) {
-        self.handling = FuturesUnordered::new();
+        drop_quietly(std::mem::take(&mut self.handling));
         for (_, running) in std::mem::take(&mut self.running) {
-            let took = running.released();
-            self.finish(running.delivery, took, Ending::Released);
+            let took = running.since.elapsed();
+            self.finish(running, took, Ending::Released);
         }
     }
 }
 
 impl Drop for Run {
     fn drop(&mut self) {
-        self.handling = FuturesUnordered::new();
+        drop_quietly(std::mem::take(&mut self.handling));
         let later = |delivery: &Delivery, outcome| {
             delivery.settled_by_caller();
             self.queue.settle_later(delivery.ticket(), outcome);

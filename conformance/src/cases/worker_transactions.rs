@@ -1,0 +1,215 @@
+//! Workers: handlers that acknowledge their jobs in transactions of their own. Whatever they answer
+//! then, the effects of the transaction and the end of the job are one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockapi::queue::{Claim, Job};
+use lockapi::worker::{Failed, Summary, Terms, Worker};
+use lockapi::{BackendExt, Queue, QueueExt};
+
+use super::worker::{Begun, Gate, Runs, push, run, tally};
+use crate::context::{Context, MINUTE};
+use crate::fixture::{Jobs, Transaction};
+use crate::harness::register;
+use crate::patience::{eventually, not_yet};
+
+register! { "worker_transactions":
+    Q10 commit_and_ok_is_done [Transactions];
+    Q10 commit_and_error_is_done [Transactions];
+    Q10 commit_and_panic_is_done [Transactions];
+    Q10 commit_and_timeout_is_done [Transactions];
+    Q10 rollback_and_ok_is_a_failed_attempt [Transactions];
+    Q10 rollback_and_error_is_a_failed_attempt [Transactions];
+    Q10 rollback_and_panic_is_a_failed_attempt [Transactions];
+    Q10 rollback_and_reject_is_a_dead_letter [Transactions];
+    Q10 transaction_that_commits_after_its_handler_is_waited_for [Transactions];
+    Q10 transaction_that_is_rolled_back_after_its_handler_is_a_failed_attempt [Transactions];
+    Q10 transaction_that_outlives_its_worker_is_unknown [Transactions];
+    Q10 job_that_another_has_by_now_is_lost [Transactions];
+}
+
+const DONE: [u64; 8] = [1, 1, 0, 0, 0, 0, 0, 0];
+const FAILED: [u64; 8] = [1, 0, 1, 0, 0, 0, 0, 0];
+const DEAD: [u64; 8] = [1, 0, 0, 1, 0, 0, 0, 0];
+
+/// A worker whose only job has begun, and the queue that its effects are in.
+struct Scene {
+    cx: Context,
+    worker: Runs,
+    effects: Arc<dyn Queue>,
+    begun: Option<Begun>,
+    gate: Gate,
+}
+
+impl Scene {
+    /// The handler ends as it is told; told `Ok`, it panics if `panics`.
+    async fn new(cx: Context, terms: Terms, panics: bool) -> Self {
+        let queue = cx.queue().await;
+        push(&queue, 1).await;
+        let (handler, mut gate) = Gate::new();
+        let handler = move |number: usize, job| {
+            let work = handler(number, job);
+            async move {
+                work.await?;
+                assert!(!panics, "afterwards");
+                Ok(())
+            }
+        };
+        let worker = Worker::new(queue)
+            .terms(terms.backoff(|_| MINUTE * 60))
+            .grace(Duration::from_millis(200))
+            .handle("count", handler);
+        let worker = run(worker);
+        let begun = Some(gate.begun().await);
+        let effects = cx.backend().await.queue("effects").unwrap();
+        Self {
+            cx,
+            worker,
+            effects,
+            begun,
+            gate,
+        }
+    }
+
+    /// The transaction of the handler, with its effect and its completion.
+    async fn acknowledge(&self) -> Box<dyn Transaction> {
+        let mut tx = self.cx.begin().await.unwrap();
+        let job = Job::new("effect", &1).unwrap();
+        tx.push_in(&self.effects, vec![job]).await.unwrap();
+        let delivery = self.begun.as_ref().unwrap().job.delivery();
+        tx.ack_in(delivery).await.unwrap();
+        tx
+    }
+
+    fn answer(&mut self, answer: Result<(), Failed>) {
+        self.begun.take().unwrap().end(answer);
+    }
+
+    /// Waits until no worker has a job any more.
+    async fn settled(&self) {
+        let delivered = async || self.cx.jobs().await.delivered == 0;
+        eventually("it is settled", delivered).await;
+    }
+
+    /// Ends the worker, and answers what it did, how many effects there are, and how many jobs wait
+    /// for another attempt.
+    async fn end(mut self) -> ([u64; 8], usize, usize) {
+        not_yet("it does not run again", self.gate.begun()).await;
+        let summary: Summary = self.worker.end().await;
+        let claimed = self.effects.claim(&Claim::new(10)).await.unwrap();
+        let effects = claimed.len();
+        for delivery in claimed {
+            delivery.ack().await.unwrap();
+        }
+        (tally(&summary), effects, self.cx.jobs().await.waiting)
+    }
+}
+
+async fn answered(
+    cx: Context,
+    commits: bool,
+    answer: Result<(), Failed>,
+    panics: bool,
+) -> ([u64; 8], usize, usize) {
+    let mut scene = Scene::new(cx, Terms::default(), panics).await;
+    let tx = scene.acknowledge().await;
+    if commits {
+        tx.commit().await;
+    } else {
+        tx.rollback().await;
+    }
+    scene.answer(answer);
+    scene.settled().await;
+    scene.end().await
+}
+
+async fn commit_and_ok_is_done(cx: Context) {
+    assert_eq!(answered(cx, true, Ok(()), false).await, (DONE, 1, 0));
+}
+
+async fn commit_and_error_is_done(cx: Context) {
+    let error = Err(Failed::retry("no"));
+    assert_eq!(answered(cx, true, error, false).await, (DONE, 1, 0));
+}
+
+async fn commit_and_panic_is_done(cx: Context) {
+    assert_eq!(answered(cx, true, Ok(()), true).await, (DONE, 1, 0));
+}
+
+async fn commit_and_timeout_is_done(cx: Context) {
+    let terms = Terms::default().timeout(Duration::from_millis(400));
+    let mut scene = Scene::new(cx, terms, false).await;
+    scene.acknowledge().await.commit().await;
+    scene.begun.take().unwrap().dropped().await;
+    assert_eq!(scene.end().await, (DONE, 1, 0));
+}
+
+async fn rollback_and_ok_is_a_failed_attempt(cx: Context) {
+    assert_eq!(answered(cx, false, Ok(()), false).await, (FAILED, 0, 1));
+}
+
+async fn rollback_and_error_is_a_failed_attempt(cx: Context) {
+    let error = Err(Failed::retry("no"));
+    assert_eq!(answered(cx, false, error, false).await, (FAILED, 0, 1));
+}
+
+async fn rollback_and_panic_is_a_failed_attempt(cx: Context) {
+    assert_eq!(answered(cx, false, Ok(()), true).await, (FAILED, 0, 1));
+}
+
+async fn rollback_and_reject_is_a_dead_letter(cx: Context) {
+    let error = Err(Failed::reject("never"));
+    assert_eq!(answered(cx, false, error, false).await, (DEAD, 0, 0));
+}
+
+async fn transaction_that_commits_after_its_handler_is_waited_for(cx: Context) {
+    let mut scene = Scene::new(cx, Terms::default(), false).await;
+    let tx = scene.acknowledge().await;
+    scene.answer(Ok(()));
+    let jobs = async || scene.cx.jobs().await;
+    assert_eq!(jobs().await.delivered, 1);
+    not_yet("it is not settled", scene.settled()).await;
+    tx.commit().await;
+    scene.settled().await;
+    assert_eq!(scene.end().await, (DONE, 1, 0));
+}
+
+async fn transaction_that_is_rolled_back_after_its_handler_is_a_failed_attempt(cx: Context) {
+    let mut scene = Scene::new(cx, Terms::default(), false).await;
+    let tx = scene.acknowledge().await;
+    scene.answer(Ok(()));
+    not_yet("it is not settled", scene.settled()).await;
+    tx.rollback().await;
+    scene.settled().await;
+    assert_eq!(scene.end().await, (FAILED, 0, 1));
+}
+
+async fn transaction_that_outlives_its_worker_is_unknown(cx: Context) {
+    let mut scene = Scene::new(cx, Terms::default(), false).await;
+    let (tx, cx) = (scene.acknowledge().await, scene.cx.clone());
+    scene.answer(Ok(()));
+    let (summary, ..) = scene.end().await;
+    assert_eq!(summary, [1, 0, 0, 0, 0, 0, 0, 1]);
+    tx.commit().await;
+    let effect = Jobs {
+        waiting: 1,
+        ..Jobs::default()
+    };
+    assert_eq!(cx.jobs().await, effect, "the job is done all the same");
+}
+
+async fn job_that_another_has_by_now_is_lost(cx: Context) {
+    let mut scene = Scene::new(cx, Terms::default(), false).await;
+    scene.acknowledge().await.rollback().await;
+    scene.cx.elapse(MINUTE).await;
+    let other = scene.cx.queue().await.claim(&Claim::new(1)).await.unwrap();
+    scene.answer(Ok(()));
+    let cx = scene.cx.clone();
+    let (summary, effects, _) = scene.end().await;
+    assert_eq!((summary[1], effects), (0, 0), "nothing was done");
+    for delivery in other {
+        delivery.ack().await.unwrap();
+    }
+    assert_eq!(cx.jobs().await, Jobs::default());
+}

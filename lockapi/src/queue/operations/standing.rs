@@ -1,0 +1,54 @@
+//! What has become of deliveries.
+
+use std::collections::HashMap;
+
+use crate::error::Failure;
+use crate::memory::World;
+use crate::queue::{Standing, Ticket};
+use crate::seam::columns::ints;
+use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
+
+/// Asks whether a delivery is still the latest of its job.
+#[derive(Clone, Copy, Debug)]
+pub struct ReadStanding {
+    /// The delivery.
+    pub ticket: Ticket,
+}
+
+impl Operation for ReadStanding {
+    type Output = Standing;
+
+    const STATEMENT: Statement = Statement {
+        name: "queue.standing",
+        sql: include_str!("standing.sql"),
+        params: &[Type::Ints],
+        columns: &[Type::Int, Type::Int],
+    };
+
+    fn params(batch: &[Self]) -> Vec<Value> {
+        vec![ints(batch, |one| one.ticket.id)]
+    }
+
+    fn decode(batch: &[Self], rows: Rows) -> Result<Vec<Standing>, Failure> {
+        let mut tokens = HashMap::with_capacity(batch.len());
+        for mut row in rows {
+            tokens.insert(row.int(0)?, row.maybe_int(1)?);
+        }
+        let standing = |one: &Self| match tokens.get(&one.ticket.id) {
+            None => Standing::Ended,
+            Some(token) if *token == Some(one.ticket.token) => Standing::Current,
+            Some(_) => Standing::Superseded,
+        };
+        Ok(batch.iter().map(standing).collect())
+    }
+
+    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
+        let ids = batch.iter().map(|one| one.ticket.id);
+        let rows = ids.filter_map(|id| {
+            let token = world.jobs.token(id)?;
+            let token = token.map_or(Value::Null(Type::Int), Value::Int);
+            Some(Row(vec![Value::Int(id), token]))
+        });
+        Some(rows.collect())
+    }
+}

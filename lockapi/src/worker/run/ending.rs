@@ -1,0 +1,159 @@
+//! What becomes of deliveries whose handlers have ended.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Boxed, Done, Run, Running};
+use crate::queue::{Delivery, MAX_DELAY, Outcome, Settled};
+use crate::worker::attempt::Verdict;
+use crate::worker::failed::{Failed, Kind};
+use crate::worker::observe::{Ending, Observe};
+use crate::worker::settling::{Settling, Told};
+
+/// What is known of a delivery that its handler has acknowledged itself; nothing where the worker had
+/// to stop before that.
+pub(super) struct Confirmed {
+    running: Running,
+    took: Duration,
+    known: Option<(Ending, Told)>,
+}
+
+impl Run {
+    pub(super) fn judge(&mut self, number: u64, verdict: Verdict) {
+        let Some(running) = self.running.remove(&number) else {
+            return;
+        };
+        let took = running.since.elapsed();
+        self.pace.handled(took);
+        let ending = match verdict {
+            Verdict::Answered(Ok(())) => Ending::Done,
+            Verdict::Answered(Err(failed)) => self.failed_ending(&running.delivery, failed),
+            Verdict::Lost => Ending::Lost,
+            Verdict::Left => Ending::Released,
+        };
+        self.finish(running, took, ending);
+    }
+
+    fn failed_ending(&self, delivery: &Delivery, failed: Failed) -> Ending {
+        match failed.0 {
+            Kind::Retry { error, after } => {
+                let after = after.map(|after| after.min(MAX_DELAY));
+                let after = after.unwrap_or_else(|| self.backoff(delivery));
+                Ending::Failed { error, after }
+            }
+            Kind::Reject(error) => Ending::Rejected { error },
+            Kind::Snooze(time) => Ending::Snoozed(time.min(MAX_DELAY)),
+        }
+    }
+
+    fn backoff(&self, delivery: &Delivery) -> Duration {
+        let handler = self.handlers.of(delivery.name());
+        let terms = handler.and_then(|handler| handler.terms.as_ref());
+        let terms = terms.unwrap_or(&self.settings.terms);
+        let (after, panic) = terms.after(delivery.attempt());
+        if let Some(panic) = panic {
+            let whose = "the backoff of a worker";
+            self.settings.observer.panicked(whose, panic);
+        }
+        after
+    }
+
+    /// A handler has ended. What it has acknowledged in a transaction of its own is looked after: this
+    /// worker does not know whether that was committed.
+    pub(super) fn finish(&mut self, running: Running, took: Duration, ending: Ending) {
+        if running.delivery.is_acked_in_transaction() {
+            self.confirm(running, took, ending);
+            return;
+        }
+        self.tell(&running, &ending, took);
+        let delivery = running.delivery;
+        match ending {
+            Ending::Done => {
+                delivery.settled_by_caller();
+                self.done.push(Done {
+                    delivery,
+                    unsure: false,
+                });
+            }
+            Ending::Lost => {
+                delivery.settled_by_caller();
+                self.summary.lost += 1;
+            }
+            _ => self.settle(delivery, ending.outcome()),
+        }
+    }
+
+    fn tell(&self, running: &Running, ending: &Ending, took: Duration) {
+        running.handling.ended(&running.delivery, ending, took);
+        self.settings
+            .observer
+            .finished(&running.delivery, ending, took);
+    }
+
+    pub(super) fn settle(&mut self, delivery: Arc<Delivery>, outcome: Outcome) {
+        let settling = self.settling_of(delivery);
+        self.settling.push(Box::pin(settling.settle(outcome)));
+    }
+
+    fn confirm(&mut self, running: Running, took: Duration, ending: Ending) {
+        let rolled_back = Ending::Failed {
+            error: "the handler answered Ok, but not the transaction in which it acknowledged the job: that \
+                    was rolled back"
+                .to_owned(),
+            after: self.backoff(&running.delivery),
+        };
+        let settling = self.settling_of(Arc::clone(&running.delivery));
+        let confirmed: Boxed<Confirmed> = Box::pin(async move {
+            let known = settling.confirm(ending, rolled_back).await;
+            Confirmed {
+                running,
+                took,
+                known,
+            }
+        });
+        self.confirming.push(confirmed);
+    }
+
+    pub(super) fn confirmed(&mut self, confirmed: Confirmed) {
+        let Confirmed {
+            running,
+            took,
+            known,
+        } = confirmed;
+        let Some((ending, told)) = known else {
+            // Dropped, it goes back if the transaction is rolled back by then.
+            self.tell(&running, &Ending::Lost, took);
+            self.summary.unknown += 1;
+            return;
+        };
+        self.tell(&running, &ending, took);
+        running.delivery.settled_by_caller();
+        self.count(&ending.outcome(), told);
+    }
+
+    fn settling_of(&self, delivery: Arc<Delivery>) -> Settling {
+        Settling::new(
+            Arc::clone(&self.queue),
+            delivery,
+            self.settings.observer.clone(),
+            Arc::clone(&self.hurry),
+        )
+    }
+
+    pub(super) fn count(&mut self, outcome: &Outcome, told: Told) {
+        let counter = match (told, outcome) {
+            (Told::Unknown, _) => &mut self.summary.unknown,
+            (Told::Lost | Told::Settled(Settled::Lost | Settled::Locked), _) => {
+                &mut self.summary.lost
+            }
+            (Told::Settled(Settled::Dead), _) | (_, Outcome::Reject { .. }) => {
+                &mut self.summary.dead
+            }
+            (_, Outcome::Ack) => &mut self.summary.done,
+            (_, Outcome::Snooze(_)) => &mut self.summary.snoozed,
+            (_, Outcome::Release) => &mut self.summary.released,
+            _ => &mut self.summary.failed,
+        };
+        *counter += 1;
+    }
+}
