@@ -42,7 +42,7 @@ COMMENT ON COLUMN lockapi.task.next_at IS 'When it is due next, whether enabled 
 COMMENT ON COLUMN lockapi.task.version IS 'Counts changes: whoever fires names the version from which the next time was computed.';
 COMMENT ON COLUMN lockapi.task.enabled IS 'Whether it is fired when it is due.';
 COMMENT ON COLUMN lockapi.task.created_at IS 'When it was first set.';
-COMMENT ON COLUMN lockapi.task.changed_at IS 'When it was last changed, enabled or disabled.';
+COMMENT ON COLUMN lockapi.task.changed_at IS 'When it was last changed, enabled, disabled or fired: what is later than now was written before the clock was set back.';
 COMMENT ON COLUMN lockapi.task.every IS 'Microseconds between two times that it is due; NULL with a cron expression.';
 COMMENT ON COLUMN lockapi.task.timeout IS 'Microseconds that a delivery of a run may last; 0 is no limit.';
 COMMENT ON COLUMN lockapi.task.misfire IS 'What becomes of times that were missed: 0 skipped, 1 one run for all, 2 a run for each.';
@@ -84,7 +84,7 @@ COMMENT ON COLUMN lockapi.task_run.job IS 'Number of its job; NULL while it is h
 COMMENT ON COLUMN lockapi.task_run.decided IS 'held or skipped; NULL when there is a job.';
 COMMENT ON COLUMN lockapi.task_run.fire_at IS 'The time that it was due.';
 COMMENT ON COLUMN lockapi.task_run.fired_at IS 'When it was decided on.';
-COMMENT ON COLUMN lockapi.task_run.missed IS 'How many due times before it were missed and have no run; counted to 1000.';
+COMMENT ON COLUMN lockapi.task_run.missed IS 'How many due times before it were missed and have no run; counted to 100.';
 COMMENT ON COLUMN lockapi.task_run.namespace IS 'Namespace of the backend.';
 COMMENT ON COLUMN lockapi.task_run.scheduler IS 'Name of the scheduler.';
 COMMENT ON COLUMN lockapi.task_run.task IS 'Name of the task.';

@@ -46,6 +46,7 @@ mod queue_outage;
 mod rights;
 mod rw_lock;
 mod schedule;
+mod schedule_rules;
 mod schedule_runs;
 mod schedule_times;
 mod schema;
@@ -136,6 +137,7 @@ const MODULES: &[&[Case]] = &[
     worker_outage::CASES,
     schedule::CASES,
     schedule_times::CASES,
+    schedule_rules::CASES,
     schedule_runs::CASES,
     sight::CASES,
     waits::CASES,

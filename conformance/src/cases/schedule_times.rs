@@ -67,6 +67,12 @@ async fn bad_expressions_zones_and_tasks_are_refused(cx: Context) {
         (hourly("bad").timeout(Duration::from_millis(1)), "timeout"),
         (hourly("bad").misfire(Misfire::CatchUp(0)), "1 to 1000"),
         (hourly("bad").misfire(Misfire::CatchUp(1001)), "1 to 1000"),
+        (
+            hourly("bad")
+                .overlap(Overlap::Skip)
+                .misfire(Misfire::CatchUp(2)),
+            "overlap",
+        ),
         (Task::every("bad", HOUR, job("chore").delay(HOUR)), "delay"),
         (
             Task::every("bad", HOUR, job("chore").idempotency_key("k")),

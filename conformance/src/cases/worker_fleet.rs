@@ -185,8 +185,7 @@ async fn jobs_that_cannot_begin_go_back_although_the_executor_is_blocked(cx: Con
 }
 
 /// Panics whenever it is told something.
-#[derive(Default)]
-struct Panicking(AtomicUsize);
+struct Panicking;
 
 impl Observe for Panicking {
     fn claimed(&self, _: usize) {
@@ -207,7 +206,7 @@ async fn panics_of_callbacks_end_nothing(cx: Context) {
     push(&queue, 3).await;
     let spawned = AtomicUsize::new(0);
     let worker = looking(queue.clone())
-        .observe(Panicking::default())
+        .observe(Panicking)
         .terms(Terms::default().backoff(|_| panic!("backoff")))
         .spawn_with(move |work| {
             assert!(spawned.fetch_add(1, Ordering::AcqRel) > 0, "spawning");

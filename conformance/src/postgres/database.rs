@@ -183,7 +183,8 @@ impl OnPostgres {
         // The time that a run was due is in its key: all leave before the first comes back.
         self.observer
             .rows(format!(
-                "UPDATE lockapi.task SET next_at = next_at - {micros} * interval '1 microsecond'
+                "UPDATE lockapi.task SET next_at = next_at - {micros} * interval '1 microsecond',
+                                        changed_at = changed_at - {micros} * interval '1 microsecond'
                   WHERE namespace = {namespace};
                  UPDATE lockapi.task_run
                     SET fired_at = fired_at - {micros} * interval '1 microsecond',

@@ -109,13 +109,14 @@ impl Delivery {
         Priority::numbered(self.claimed.priority).unwrap_or_default()
     }
 
-    /// When it was due, by the server's clock.
+    /// When this delivery was due, by the server's clock: attempts after the first are due later.
     #[must_use]
     pub fn run_at(&self) -> SystemTime {
         point(self.claimed.run_at)
     }
 
-    /// When it was pushed, by the server's clock.
+    /// When it was pushed, by the server's clock; for the run of a recurring task, when it was
+    /// [due](Self::due_at).
     #[must_use]
     pub fn created_at(&self) -> SystemTime {
         point(self.claimed.created_at)
@@ -127,6 +128,13 @@ impl Delivery {
     #[must_use]
     pub fn begin(&self) -> bool {
         self.queue.begin(self.ticket()) && !self.is_lost()
+    }
+
+    /// For the run of a [recurring task](crate::schedule): the time that it was due, by the server's
+    /// clock, the same in every attempt. For other jobs: when they were pushed.
+    #[must_use]
+    pub fn due_at(&self) -> SystemTime {
+        point(self.claimed.created_at)
     }
 
     /// Whether its lease ended, or the job was cancelled.

@@ -97,6 +97,8 @@ pub struct Job {
     at: i64,
     max_attempts: u32,
     ttl: Duration,
+    /// Whether that was set by the program.
+    attempts_set: bool,
     unique: Option<(String, Unique)>,
     idempotency_key: Option<String>,
 }
@@ -150,6 +152,7 @@ impl Job {
             at: 0,
             max_attempts: 20,
             ttl: Duration::ZERO,
+            attempts_set: false,
             unique: None,
             idempotency_key: None,
         }
@@ -181,6 +184,15 @@ impl Job {
     #[must_use]
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.max_attempts = attempts;
+        self.attempts_set = true;
+        self
+    }
+
+    /// So often unless the program has set it.
+    pub(crate) fn attempts_unless_set(mut self, attempts: u32) -> Self {
+        if !self.attempts_set {
+            self.max_attempts = attempts;
+        }
         self
     }
 

@@ -31,10 +31,12 @@ impl RunState {
 }
 
 impl Jobs {
-    /// Pushes a run of a task, with a unique key if it has one.
+    /// Pushes a run of a task that was due at `due`, with a unique key if it has one.
+    #[allow(clippy::too_many_arguments, reason = "they are columns")]
     pub(crate) fn push_run(
         &mut self,
         now: i64,
+        due: i64,
         queue: &Name,
         task: &str,
         job: &NewJob,
@@ -43,6 +45,7 @@ impl Jobs {
         let id = self.push(now, &queue.namespace, &queue.queue, job, unique_key);
         if let Some(live) = self.live.get_mut(&id) {
             task.clone_into(&mut live.task);
+            live.created_at = due;
         }
         id
     }

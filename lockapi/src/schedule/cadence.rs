@@ -1,13 +1,16 @@
 //! When a task is due, as a function of time.
 
+use std::collections::VecDeque;
+
 use super::operations::Due;
 use super::task::{MAX_EVERY, MIN_EVERY};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::micros;
 
-/// The most due times before a run that are counted as missed.
-const MAX_MISSED: usize = 1000;
-const SECOND: i64 = 1_000_000;
+/// The most due times before a run that are counted as missed: each of an expression is computed.
+const MAX_MISSED: usize = 100;
+/// The first time that is looked back over, in microseconds.
+const WINDOW: i64 = 64_000_000;
 
 /// What a task is due by; times in microseconds since 1970.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,6 +64,54 @@ impl Cadence {
     /// The first due time after `after`; intervals are counted from `from`, which is due itself or
     /// where they start. `None` when there is no more.
     pub(crate) fn next(&self, from: i64, after: i64) -> Result<Option<i64>> {
+        self.times()?.next(from, after)
+    }
+
+    /// What to do at `now` about a task that has been due since `due.next`.
+    pub(crate) fn fire(&self, due: &Due) -> Result<Firing> {
+        let times = self.times()?;
+        if due.next > due.now {
+            // The clock has been set back since that was computed.
+            let next = times.next(due.next, due.now)?;
+            let runs = Vec::new();
+            return Ok(Firing { runs, next });
+        }
+        let most = match due.misfire {
+            2 => usize::try_from(due.misfire_most).unwrap_or(0).max(1),
+            _ => 1,
+        };
+        let latest = times.latest(due.next, due.now, most + MAX_MISSED)?;
+        let missed = latest.len().saturating_sub(most);
+        let fired = latest.iter().skip(missed);
+        let mut missed = i64::try_from(missed).unwrap_or(i64::MAX);
+        let late = |at: i64| due.misfire == 0 && due.now - at > due.misfire_most;
+        let runs = fired.map(|at| Planned {
+            at: *at,
+            skipped: late(*at),
+            missed: std::mem::take(&mut missed),
+        });
+        Ok(Firing {
+            runs: runs.collect(),
+            next: times.next(due.next, due.now)?,
+        })
+    }
+
+    fn times(&self) -> Result<Times> {
+        Ok(match self {
+            Self::Every(every) => Times::Every(*every),
+            Self::Cron { expression, zone } => Times::Cron(Box::new(cron(expression, zone)?)),
+        })
+    }
+}
+
+/// A cadence that was understood: expressions are parsed once for all that is asked of them.
+enum Times {
+    Every(i64),
+    Cron(Box<Cron>),
+}
+
+impl Times {
+    fn next(&self, from: i64, after: i64) -> Result<Option<i64>> {
         match self {
             Self::Every(every) => {
                 let passed = after.saturating_sub(from).div_euclid(*every);
@@ -69,84 +120,67 @@ impl Cadence {
                     .and_then(|steps| steps.checked_mul(*every))
                     .and_then(|time| from.checked_add(time)))
             }
-            Self::Cron { expression, zone } => cron(expression, zone)?.next(after),
+            Self::Cron(cron) => cron.next(after),
         }
     }
 
-    /// What to do at `now` about a task that has been due since `due.next`.
-    pub(crate) fn fire(&self, due: &Due) -> Result<Firing> {
-        let most = match due.misfire {
-            2 => usize::try_from(due.misfire_most).unwrap_or(0).max(1),
-            _ => 1,
-        };
-        let (times, next) = self.latest(due.next, due.now, most + MAX_MISSED)?;
-        let split = times.len().saturating_sub(most);
-        let (missed, fired) = times.split_at(split);
-        let mut missed = i64::try_from(missed.len()).unwrap_or(i64::MAX);
-        let late = |at: i64| due.misfire == 0 && due.now - at > due.misfire_most;
-        let runs = fired.iter().map(|at| Planned {
-            at: *at,
-            skipped: late(*at),
-            missed: std::mem::take(&mut missed),
-        });
-        Ok(Firing {
-            runs: runs.collect(),
-            next,
-        })
-    }
-
-    /// The latest `most` due times from `from`, which is one, to `now`, in their order; and the
-    /// first after `now`.
+    /// The latest `most` due times from `from`, which is one, to `now`, in their order.
     ///
-    /// It looks back from `now` in strides that double, so that the time it takes does not grow with the time
-    /// that was missed.
-    fn latest(&self, from: i64, now: i64, most: usize) -> Result<(Vec<i64>, Option<i64>)> {
-        let mut stride = 64 * SECOND;
-        if let Self::Every(every) = self {
-            let most = i64::try_from(most).unwrap_or(i64::MAX);
-            stride = stride.max(every.saturating_mul(most));
-        }
-        loop {
-            let start = now.saturating_sub(stride);
-            let whole = start <= from;
-            let mut times = std::collections::VecDeque::new();
-            let mut at = if whole {
+    /// For an expression it looks back from `now` in windows that double, each of which is looked
+    /// through once, so that the time it takes does not grow with the time that was missed.
+    fn latest(&self, from: i64, now: i64, most: usize) -> Result<VecDeque<i64>> {
+        let cron = match self {
+            Self::Every(every) => {
+                let last = now.saturating_sub(from).div_euclid(*every);
+                let first = (last - i64::try_from(most).unwrap_or(i64::MAX) + 1).max(0);
+                return Ok((first..=last).map(|step| from + step * every).collect());
+            }
+            Self::Cron(cron) => cron,
+        };
+        let mut latest = VecDeque::new();
+        let (mut end, mut window) = (now, WINDOW);
+        while end >= from && latest.len() < most {
+            let start = end.saturating_sub(window);
+            let mut times = Vec::new();
+            let mut at = if start < from {
                 Some(from)
             } else {
-                self.next(from, start)?
+                cron.next(start)?
             };
-            while let Some(time) = at.filter(|at| *at <= now) {
-                if times.len() == most {
-                    times.pop_front();
-                }
-                times.push_back(time);
-                at = self.next(from, time)?;
+            while let Some(time) = at.filter(|at| *at <= end) {
+                times.push(time);
+                at = cron.next(time)?;
             }
-            if whole || times.len() == most {
-                return Ok((times.into(), at));
+            for time in times.into_iter().rev().take(most - latest.len()) {
+                latest.push_front(time);
             }
-            stride = stride.saturating_mul(2);
+            end = start;
+            window = window.saturating_mul(2);
         }
+        Ok(latest)
     }
 }
 
 #[cfg(feature = "cron")]
-fn cron(expression: &str, zone: &str) -> Result<super::cron::Cron> {
-    super::cron::Cron::new(expression, zone)
+use super::cron::Cron;
+
+#[cfg(feature = "cron")]
+fn cron(expression: &str, zone: &str) -> Result<Cron> {
+    Cron::new(expression, zone)
 }
 
 /// Cron expressions that other nodes have set.
 #[cfg(not(feature = "cron"))]
-fn cron(_: &str, _: &str) -> Result<Never> {
+fn cron(_: &str, _: &str) -> Result<Cron> {
     let message = "cron expressions need the feature `cron` of lockapi";
     Err(Error::new(ErrorKind::Unsupported, "schedule", message))
 }
 
 #[cfg(not(feature = "cron"))]
-enum Never {}
+enum Cron {}
 
 #[cfg(not(feature = "cron"))]
-impl Never {
+impl Cron {
     fn next(&self, _: i64) -> Result<Option<i64>> {
         match *self {}
     }

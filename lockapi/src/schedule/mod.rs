@@ -63,7 +63,8 @@ pub use operations::{
 pub use run::{Decision, Round, Run, Status};
 pub(crate) use task::check_task;
 pub use task::{
-    MAX_CATCH_UP, MAX_EVERY, MAX_TASK_PAYLOAD_BYTES, MIN_EVERY, Misfire, Overlap, Task, TaskState,
+    MAX_CATCH_UP, MAX_EVERY, MAX_TASK_PAYLOAD_BYTES, MIN_EVERY, Misfire, Overlap, RUN_ATTEMPTS,
+    Task, TaskState,
 };
 
 pub(crate) use crate::queue::point;
@@ -117,7 +118,8 @@ impl Terms {
     }
 
     /// How long the log is kept, 30 days unless set, at most 10 years. Runs that have not ended are
-    /// kept in any case.
+    /// kept in any case. A scheduler of the namespace that has no tasks any more is swept by those
+    /// that have, by what they say.
     #[must_use]
     pub fn keep(mut self, keep: Duration) -> Self {
         self.keep = keep;
@@ -157,7 +159,8 @@ impl Terms {
 ///   of them die: the task is advanced and the job is pushed in one transaction, which counts only if
 ///   the task is still as it was read.
 /// - The database's clock says what is due. The next time of a cron expression is computed from it,
-///   never from a node's own clock.
+///   never from a node's own clock. Where it was ahead by more than a minute and is set back, the
+///   next times are computed anew; those that were fired meanwhile are not fired again.
 /// - The job is delivered [at least once](crate::Queue): when its worker dies it is delivered again.
 ///   What is acknowledged in the transaction of its effects takes effect exactly once.
 /// - A run that lasts longer than its task's timeout is recorded as failed, and its worker's late

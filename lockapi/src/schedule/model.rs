@@ -10,12 +10,15 @@ use super::operations::{
 use crate::memory::World;
 use crate::queue;
 
+const MINUTE: i64 = 60_000_000;
 const OVERLAPPED: &str = "the run before had not ended";
 
 /// The tables of schedulers.
 #[derive(Debug, Default)]
 pub struct Schedules {
     tasks: BTreeMap<TaskName, TaskRow>,
+    /// When each was last changed or fired.
+    changed: BTreeMap<TaskName, i64>,
     /// By the task and the time that it was due.
     runs: BTreeMap<(TaskName, i64), Record>,
 }
@@ -31,8 +34,9 @@ struct Record {
 }
 
 impl Schedules {
-    pub(crate) fn set(&mut self, want: &SetTask) -> bool {
+    pub(crate) fn set(&mut self, now: i64, want: &SetTask) -> bool {
         let Some(there) = self.tasks.get_mut(&want.name) else {
+            self.changed.insert(want.name.clone(), now);
             self.tasks.insert(want.name.clone(), want.row.clone());
             return true;
         };
@@ -58,6 +62,7 @@ impl Schedules {
             next,
             ..changed
         };
+        self.changed.insert(want.name.clone(), now);
         true
     }
 
@@ -72,7 +77,7 @@ impl Schedules {
     }
 
     /// Whether there is such a task, and whether it was changed.
-    pub(crate) fn switch(&mut self, want: &SwitchTask) -> (bool, bool) {
+    pub(crate) fn switch(&mut self, now: i64, want: &SwitchTask) -> (bool, bool) {
         let there = self.tasks.get_mut(&want.name);
         let Some(task) = there.filter(|task| task.version == want.version) else {
             return (false, false);
@@ -85,6 +90,7 @@ impl Schedules {
         if want.enabled {
             task.next = want.next;
         }
+        self.changed.insert(want.name.clone(), now);
         (true, true)
     }
 
@@ -94,6 +100,7 @@ impl Schedules {
                 run.error = "the task was removed";
             }
         }
+        self.changed.remove(name);
         self.tasks.remove(name).is_some()
     }
 
@@ -119,6 +126,11 @@ impl Schedules {
         let from = (name.clone(), i64::MIN);
         let to = (name.clone(), i64::MAX);
         self.runs.range(from..=to).map(|((_, at), run)| (*at, run))
+    }
+
+    /// Whether its next time was computed on a clock that was this much ahead.
+    fn is_ahead(&self, name: &TaskName, now: i64, by: i64) -> bool {
+        self.changed.get(name).is_some_and(|at| *at > now + by)
     }
 
     fn held_of(&self, name: &TaskName) -> Vec<i64> {
@@ -176,11 +188,12 @@ impl World {
         let now = self.now;
         let enabled = || self.tasks.of(&want.name).filter(|(_, task)| task.enabled);
         let mut due: Vec<_> = enabled()
-            .filter_map(|(_, task)| {
+            .filter_map(|(name, task)| {
+                let ahead = self.tasks.is_ahead(name, now, MINUTE);
                 Some(Due {
                     name: task.name.clone(),
                     version: task.version,
-                    next: task.next.filter(|next| *next <= now)?,
+                    next: task.next.filter(|next| *next <= now || ahead)?,
                     now,
                     cadence: task.cadence.clone(),
                     misfire: task.misfire,
@@ -209,18 +222,20 @@ impl World {
                 of: want.name.clone(),
                 task: request.task.clone(),
             };
+            let ahead = self.tasks.is_ahead(&name, now, 0);
             let there = self.tasks.tasks.get_mut(&name);
             let Some(task) = there.filter(|task| {
                 task.enabled
                     && task.version == request.version
                     && task.next == Some(request.due)
-                    && request.due <= now
+                    && (request.due <= now || ahead)
             }) else {
                 continue;
             };
             task.version += 1;
             task.next = request.next;
             let task = task.clone();
+            self.tasks.changed.insert(name.clone(), now);
             for run in &request.runs {
                 if !self.tasks.runs.contains_key(&(name.clone(), run.at)) {
                     fired.push(self.decide(&name, &task, *run, &want.node));
@@ -265,7 +280,8 @@ impl World {
                 _ => key_of(&name.task),
             };
             let (queue, now) = (queue_of(&name.of), self.now);
-            self.jobs.push_run(now, &queue, &name.task, &task.job, &key)
+            self.jobs
+                .push_run(now, run.at, &queue, &name.task, &task.job, &key)
         });
         let record = Record {
             job,
@@ -297,7 +313,9 @@ impl World {
             };
             row.version += 1;
             let (queue, now, key) = (queue_of(name), self.now, key_of(&task.task));
-            let job = self.jobs.push_run(now, &queue, &task.task, &row.job, &key);
+            let job = self
+                .jobs
+                .push_run(now, at, &queue, &task.task, &row.job, &key);
             if let Some(run) = self.tasks.runs.get_mut(&(task, at)) {
                 run.held = false;
                 run.job = Some(job);
@@ -354,7 +372,10 @@ impl World {
         let most = usize::try_from(want.most).unwrap_or(0);
         let before = self.now - want.keep;
         let old = self.tasks.runs.iter().filter(|((name, _), run)| {
-            name.of == want.name
+            let swept = name.of == want.name
+                || (name.of.namespace == want.name.namespace
+                    && self.tasks.of(&name.of).next().is_none());
+            swept
                 && run.fired_at < before
                 && !run.held
                 && !run.job.is_some_and(|job| self.jobs.is_live(job))

@@ -28,7 +28,7 @@ pub struct Run {
     pub token: Option<i64>,
     /// How often it was delivered.
     pub attempts: u32,
-    /// How many due times before it were missed and have no run; counted to 1000.
+    /// How many due times before it were missed and have no run; counted to 100.
     pub missed: u32,
     /// Who fired it, in the words of the node.
     pub fired_by: String,

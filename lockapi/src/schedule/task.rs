@@ -17,6 +17,9 @@ pub const MIN_EVERY: Duration = Duration::from_millis(100);
 pub const MAX_EVERY: Duration = Duration::from_hours(10 * 366 * 24);
 /// The most runs that make up for times that were missed.
 pub const MAX_CATCH_UP: usize = 1000;
+/// How often the run of a task is tried unless its job says otherwise: a run that has failed and is to
+/// be tried again has not ended, and holds back those after it.
+pub const RUN_ATTEMPTS: u32 = 3;
 /// The most bytes of the payload of a task's job.
 pub const MAX_TASK_PAYLOAD_BYTES: usize = 1 << 20;
 
@@ -33,7 +36,8 @@ pub enum Misfire {
     /// One run, at the latest of them, stands for all.
     Coalesce,
     /// Each has its run, the latest ones if there are more than this, which is 1 to
-    /// [`MAX_CATCH_UP`].
+    /// [`MAX_CATCH_UP`]. They run one after the other, or at the same time with
+    /// [`Overlap::Allow`]; [`Overlap::Skip`] would leave one, and is refused.
     CatchUp(usize),
 }
 
@@ -73,7 +77,7 @@ pub struct Task {
     first: Option<Duration>,
     job: Job,
     misfire: Misfire,
-    overlap: Overlap,
+    overlap: Option<Overlap>,
     timeout: Duration,
 }
 
@@ -81,7 +85,8 @@ impl Task {
     /// A task that is due every so often, from one interval after it was set on; [`MIN_EVERY`] to
     /// [`MAX_EVERY`].
     ///
-    /// Of the job its name, payload, priority and number of attempts matter.
+    /// Of the job its name, payload, priority and number of attempts matter; it is tried
+    /// [`RUN_ATTEMPTS`] times unless it says otherwise.
     #[must_use]
     pub fn every(name: impl Into<String>, interval: Duration, job: Job) -> Self {
         Self::new(name.into(), Cadence::Every(micros(interval)), job)
@@ -115,9 +120,9 @@ impl Task {
             name,
             cadence,
             first: None,
-            job,
+            job: job.attempts_unless_set(RUN_ATTEMPTS),
             misfire: Misfire::Coalesce,
-            overlap: Overlap::Skip,
+            overlap: None,
             timeout: Duration::ZERO,
         }
     }
@@ -137,10 +142,12 @@ impl Task {
         self
     }
 
-    /// What becomes of a run while one before it has not ended; [`Overlap::Skip`] unless set.
+    /// What becomes of a run while one before it has not ended; unless set [`Overlap::Skip`], and
+    /// [`Overlap::Queue`] with [`Misfire::CatchUp`]. A run that has failed and waits for its next
+    /// attempt has not ended.
     #[must_use]
     pub fn overlap(mut self, overlap: Overlap) -> Self {
-        self.overlap = overlap;
+        self.overlap = Some(overlap);
         self
     }
 
@@ -190,6 +197,10 @@ impl Task {
             Misfire::CatchUp(most) if !(1..=MAX_CATCH_UP).contains(&most) => invalid(format!(
                 "catching up with {most} runs; allowed are 1 to {MAX_CATCH_UP}"
             )),
+            Misfire::CatchUp(most) if most > 1 && self.overlap == Some(Overlap::Skip) => invalid(
+                "it catches up and skips runs that overlap, so that one of them would run; allowed are Overlap::Queue and Overlap::Allow"
+                    .to_owned(),
+            ),
             Misfire::Skip { late } if late > MAX_EVERY => {
                 invalid(format!("a lateness of {late:?}; allowed are 10 years"))
             }
@@ -207,6 +218,10 @@ impl Task {
             let message = "the cron expression is never due";
             return Err(Error::new(ErrorKind::Invalid, "set", message).on(&self.name));
         }
+        let overlap = self.overlap.unwrap_or(match self.misfire {
+            Misfire::CatchUp(_) => Overlap::Queue,
+            Misfire::Skip { .. } | Misfire::Coalesce => Overlap::Skip,
+        });
         let (misfire, misfire_most) = match self.misfire {
             Misfire::Skip { late } => (0, micros(late)),
             Misfire::Coalesce => (1, 0),
@@ -223,7 +238,7 @@ impl Task {
                 timeout: micros(self.timeout),
                 misfire,
                 misfire_most,
-                overlap: self.overlap as i64,
+                overlap: overlap as i64,
                 job: self.job.row(),
                 last: None,
             },

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 
@@ -22,7 +22,7 @@ use crate::schedule::{
     TaskRow, TaskState, Terms, check_task,
 };
 use crate::seam::Connector;
-use crate::wait::unless;
+use crate::wait::{unless, yield_now};
 
 /// How many tasks that are due are looked at in a round.
 const MAX_DUE: i64 = 1000;
@@ -39,6 +39,8 @@ impl Sweeping for SweepRuns {
         (deleted >= self.most).then_some(self)
     }
 }
+/// How long it plans at a time.
+const TURN: Duration = Duration::from_millis(5);
 /// How often, and after which pause, a change is tried again that another one was in the way of.
 const TRIES: usize = 50;
 const PAUSE: Duration = Duration::from_millis(20);
@@ -145,10 +147,16 @@ impl<C: Connector> Handle<C> {
         });
     }
 
-    /// Plans what is due; what this node does not understand is left to others.
-    fn plan(looked: &Looked, round: &mut Round) -> Result<Vec<Request>> {
+    /// Plans what is due; what this node does not understand is left to others. An expression takes a
+    /// while after a long outage, so others have their turn in between.
+    async fn plan(&self, looked: &Looked, round: &mut Round) -> Result<Vec<Request>> {
         let mut requests = Vec::new();
+        let mut since = Instant::now();
         for due in &looked.due {
+            if since.elapsed() >= TURN {
+                yield_now().await;
+                since = Instant::now();
+            }
             match due.cadence.fire(due) {
                 Ok(firing) => requests.push(Request {
                     task: due.name.clone(),
@@ -344,7 +352,8 @@ impl<C: Connector> Scheduler for Named<C> {
             let released = handle.call(release).await?;
             round.released = released.max(0).unsigned_abs();
         }
-        let requests = Handle::<C>::plan(&looked, &mut round).map_err(handle.failed("tick"))?;
+        let planned = handle.plan(&looked, &mut round).await;
+        let requests = planned.map_err(handle.failed("tick"))?;
         let next = requests.iter().filter_map(|request| request.next);
         let next = next.chain(looked.next).min();
         round.next = next.map(|next| {

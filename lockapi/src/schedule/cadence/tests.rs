@@ -1,5 +1,6 @@
 use super::*;
 
+const SECOND: i64 = 1_000_000;
 const HOUR: i64 = 3600 * SECOND;
 const DAY: i64 = 24 * HOUR;
 
@@ -53,7 +54,7 @@ fn missed_times_are_counted_and_bounded() {
     assert_eq!(fired(&every, &due(from, now, 2, 2)), two);
     let long = from + 100_000 * HOUR;
     let (times, missed, next) = fired(&every, &due(from, long, 1, 0));
-    assert_eq!((times, missed), (vec![long], vec![1000]));
+    assert_eq!((times, missed), (vec![long], vec![100]));
     assert_eq!(next, Some(long + HOUR));
     let late = every.fire(&due(from, now, 0, 0)).unwrap();
     assert!(late.runs[0].skipped);
@@ -147,8 +148,8 @@ mod cron {
     fn long_outages_are_looked_over_quickly() {
         let from = micros("2020-01-01T00:00:00Z");
         for (expression, missed, back) in [
-            ("* * * * * *", 1000, 0),
-            ("0 3 * * *", 1000, DAY),
+            ("* * * * * *", 100, 0),
+            ("0 3 * * *", 100, DAY),
             ("0 3 1 1 *", 6, 366 * DAY),
         ] {
             let cadence = berlin(expression);
@@ -161,6 +162,22 @@ mod cron {
             assert!(now - times[0] <= back, "{expression}");
             assert!(next.unwrap() > now);
         }
+    }
+
+    #[test]
+    fn many_tasks_are_planned_quickly_after_a_long_outage() {
+        let from = micros("2026-01-01T00:00:00Z");
+        let cadence = berlin("*/5 * * * *");
+        let first = cadence.next(from, from).unwrap().unwrap();
+        let now = first + 7 * DAY;
+        let started = Instant::now();
+        for _ in 0..200 {
+            let (times, found, next) = fired(&cadence, &due(first, now, 1, 0));
+            assert_eq!((times, found), (vec![now], vec![100]));
+            assert_eq!(next, Some(now + 300 * SECOND));
+        }
+        let took = started.elapsed();
+        assert!(took.as_secs() < 15, "{took:?}");
     }
 
     #[test]

@@ -3,7 +3,8 @@
 -- Promises: a request counts only if the task is still enabled and due at the time and of the
 -- version that the request names, so that of several nodes one fires. Advancing, the record and the
 -- job are one transaction: a crash loses or doubles none of them. A due time is fired once, whatever
--- the task went through. While a run before it has not ended, a run is skipped or held back if the
+-- the task went through. The next time of a task that was computed before the clock was set back is
+-- replaced, without a run. A job knows the time that it was due as the one that it was made. While a run before it has not ended, a run is skipped or held back if the
 -- task says so; at most $11 are held back, what is more is skipped. Answers the runs.
 -- Index: task_pkey; task_run_pkey; job_unique; task_run_held.
 -- Race: tasks are locked in the order of their names, and one that another node has locked is left
@@ -21,12 +22,12 @@ WITH want AS MATERIALIZED (
                             AND t.name = ANY ($3::text[])
      WHERE t.enabled AND t.version = w.version
        AND t.next_at = timestamptz 'epoch' + w.due * interval '1 microsecond'
-       AND t.next_at <= pg_catalog.clock_timestamp()
+       AND (t.next_at <= pg_catalog.clock_timestamp() OR t.changed_at > pg_catalog.clock_timestamp())
      ORDER BY t.name
        FOR UPDATE OF t SKIP LOCKED
 ), advanced AS (
     UPDATE lockapi.task AS t
-       SET version = t.version + 1,
+       SET version = t.version + 1, changed_at = pg_catalog.clock_timestamp(),
            next_at = CASE WHEN l.next >= 0 THEN timestamptz 'epoch' + l.next * interval '1 microsecond' END
       FROM locked AS l
      WHERE t.namespace = $1::text AND t.scheduler = $2::text AND t.name = l.name
@@ -62,7 +63,7 @@ WITH want AS MATERIALIZED (
               FROM ranked AS r) AS d
 ), pushed AS (
     INSERT INTO lockapi.job (id, run_at, created_at, max_attempts, priority, namespace, queue, unique_key, name, payload, task)
-    SELECT d.id, pg_catalog.statement_timestamp(), pg_catalog.statement_timestamp(), d.max_attempts, d.priority,
+    SELECT d.id, pg_catalog.statement_timestamp(), d.fire_at, d.max_attempts, d.priority,
            $1::text, $2::text, CASE WHEN d.overlap <> 0 THEN 'task/' || d.name END, d.job, d.payload, d.name
       FROM decided AS d
      WHERE d.id IS NOT NULL

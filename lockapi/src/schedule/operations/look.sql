@@ -1,7 +1,7 @@
 -- Looks at a scheduler: which tasks are due, and whether anything else is to be done.
 --
--- Promises: one row for each task that is enabled and due, at most $3 of them, those first that have been due
--- for the longest; a last row without a name tells when the next one is due, whether a run has
+-- Promises: one row for each task that is enabled and due, or whose next time was computed before the clock
+-- was set back by more than a minute, at most $3 of them, those first that have been due for the longest; a last row without a name tells when the next one is due, whether a run has
 -- lasted longer than its task allows, and whether one that is held back may go. Every row has the
 -- time of the server.
 -- Index: task_pkey, which has one scheduler's tasks together; job_due and job_unique; task_run_held.
@@ -14,7 +14,8 @@ SELECT t.name, t.version,
   FROM (SELECT d.*
           FROM lockapi.task AS d
          WHERE d.namespace = $1::text AND d.scheduler = $2::text AND d.enabled
-           AND d.next_at <= pg_catalog.statement_timestamp()
+           AND (d.next_at <= pg_catalog.statement_timestamp()
+                OR (d.next_at IS NOT NULL AND d.changed_at > pg_catalog.statement_timestamp() + interval '1 minute'))
          ORDER BY d.next_at, d.name
          LIMIT $3::int8) AS t
  UNION ALL

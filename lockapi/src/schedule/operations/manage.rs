@@ -167,7 +167,7 @@ impl Operation for SetTask {
 
     fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
         let one = batch.first()?;
-        if !world.tasks.set(one) {
+        if !world.tasks.set(world.now, one) {
             return Some(Rows::new());
         }
         let told = world.tell([one.topic]);
@@ -214,7 +214,7 @@ impl Operation for SwitchTask {
 
     fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
         let one = batch.first()?;
-        let (found, changed) = world.tasks.switch(one);
+        let (found, changed) = world.tasks.switch(world.now, one);
         let told = if changed { world.tell([one.topic]) } else { 0 };
         Some(vec![Row(vec![Value::Bool(found), Value::Int(told)])])
     }

@@ -33,7 +33,7 @@ WITH waiting AS MATERIALIZED (
               FOR UPDATE OF r) AS f
 ), pushed AS (
     INSERT INTO lockapi.job (id, run_at, created_at, max_attempts, priority, namespace, queue, unique_key, name, payload, task)
-    SELECT f.id, pg_catalog.statement_timestamp(), pg_catalog.statement_timestamp(), f.max_attempts, f.priority,
+    SELECT f.id, pg_catalog.statement_timestamp(), f.fire_at, f.max_attempts, f.priority,
            $1::text, $2::text, 'task/' || f.name, f.job, f.payload, f.name
       FROM first AS f
      ORDER BY f.name

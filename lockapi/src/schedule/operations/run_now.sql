@@ -38,7 +38,7 @@ WITH locked AS MATERIALIZED (
               FROM run AS r) AS d
 ), pushed AS (
     INSERT INTO lockapi.job (id, run_at, created_at, max_attempts, priority, namespace, queue, unique_key, name, payload, task)
-    SELECT d.id, pg_catalog.statement_timestamp(), pg_catalog.statement_timestamp(), d.max_attempts, d.priority,
+    SELECT d.id, pg_catalog.statement_timestamp(), d.fire_at, d.max_attempts, d.priority,
            $1::text, $2::text, CASE WHEN d.overlap <> 0 THEN 'task/' || d.name END, d.job, d.payload, d.name
       FROM decided AS d
      WHERE d.id IS NOT NULL
