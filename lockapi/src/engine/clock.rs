@@ -1,8 +1,15 @@
 //! The monotonic clock of a process, real or moved by hand.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
+
+/// How often a clock stops at most while it is advanced.
+const MOST_STOPS: usize = 10_000;
+/// How long it waits at most for what it wakes, and how often it looks.
+const PATIENCE: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_micros(20);
 
 /// A point on a monotonic clock, counted from an arbitrary start.
 pub(crate) type Time = Duration;
@@ -30,44 +37,119 @@ impl Clock {
         matches!(self, Self::Manual(_))
     }
 
-    /// Calls `moved` whenever the clock is moved by hand, until it answers `false`.
-    pub(crate) fn watch(&self, moved: impl Fn() -> bool + Send + Sync + 'static) {
+    /// Tells `watcher` whenever the clock is moved by hand, as long as it is there.
+    pub(crate) fn watch(&self, watcher: Weak<dyn Watch>) {
         if let Self::Manual(clock) = self {
-            clock.lock().watchers.push(Arc::new(moved));
+            clock.lock().watchers.push(watcher);
         }
+    }
+
+    /// What the clock waits for when it is moved by hand.
+    pub(crate) fn activity(&self) -> Option<Arc<Activity>> {
+        match self {
+            Self::Real(_) => None,
+            Self::Manual(clock) => Some(Arc::clone(&clock.0.activity)),
+        }
+    }
+}
+
+/// Whoever keeps times by a clock.
+pub(crate) trait Watch: Send + Sync {
+    /// The clock has been moved.
+    fn moved(&self);
+
+    /// When it has something to do next.
+    fn next(&self) -> Option<Time>;
+
+    /// Whether all that is due has been done.
+    fn is_idle(&self) -> bool;
+}
+
+/// How many background threads are at work.
+#[derive(Debug, Default)]
+pub(crate) struct Activity(AtomicUsize);
+
+impl Activity {
+    pub(crate) fn begin(&self) {
+        self.0.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn end(&self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    fn is_idle(&self) -> bool {
+        self.0.load(Ordering::Acquire) == 0
     }
 }
 
 /// A clock that stands still until it is advanced, for tests of the in-memory backend.
 #[derive(Clone, Default)]
-pub struct ManualClock(Arc<Mutex<Manual>>);
+pub struct ManualClock(Arc<Inner>);
 
-type Watcher = Arc<dyn Fn() -> bool + Send + Sync>;
+#[derive(Default)]
+struct Inner {
+    manual: Mutex<Manual>,
+    /// Held while the clock is moved.
+    moving: Mutex<()>,
+    activity: Arc<Activity>,
+}
 
 #[derive(Default)]
 struct Manual {
     now: Time,
-    watchers: Vec<Watcher>,
+    watchers: Vec<Weak<dyn Watch>>,
 }
 
 impl ManualClock {
-    /// Moves the clock forward. Everything that is due by then happens, in the background.
+    /// Moves the clock forward, from one time at which something is due to the next, and waits each
+    /// time until the backends have done it: renewals that are due are answered before the clock goes
+    /// on, so a lease that would be kept is kept. A time with more than 10,000 such stops ends with
+    /// one leap.
+    ///
+    /// It blocks for as long as that takes, a second of real time at most for each stop. What the program itself waits for goes
+    /// on when its runtime lets it.
     pub fn advance(&self, by: Duration) {
-        let watchers = {
+        let moving = self.0.moving.lock();
+        let moving = moving.unwrap_or_else(PoisonError::into_inner);
+        let target = self.lock().now.saturating_add(by);
+        for stop in 0..=MOST_STOPS {
+            let watchers = self.watchers();
+            let next = watchers.iter().filter_map(|it| it.next()).min();
+            let at = next.filter(|next| *next < target && stop < MOST_STOPS);
             let mut manual = self.lock();
-            manual.now += by;
-            manual.watchers.clone()
-        };
-        let gone: Vec<_> = watchers.iter().filter(|watcher| !watcher()).collect();
-        if !gone.is_empty() {
-            self.lock()
-                .watchers
-                .retain(|watcher| !gone.iter().any(|gone| Arc::ptr_eq(gone, watcher)));
+            manual.now = manual.now.max(at.unwrap_or(target));
+            drop(manual);
+            for watcher in &watchers {
+                watcher.moved();
+            }
+            self.settle(&watchers);
+            if at.is_none() {
+                break;
+            }
+        }
+        drop(moving);
+    }
+
+    fn watchers(&self) -> Vec<Arc<dyn Watch>> {
+        let mut manual = self.lock();
+        manual.watchers.retain(|it| it.strong_count() > 0);
+        manual.watchers.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Waits until nothing that is due is left, and nobody is at work on what came of it.
+    fn settle(&self, watchers: &[Arc<dyn Watch>]) {
+        let since = Instant::now();
+        let idle = || watchers.iter().all(|it| it.is_idle());
+        // Who is at work may make something due, and what is due sets others to work.
+        while !(idle() && self.0.activity.is_idle() && idle()) && since.elapsed() < PATIENCE {
+            std::thread::sleep(LOOK);
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Manual> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Manual> {
+        let manual = self.0.manual.lock();
+        manual.unwrap_or_else(PoisonError::into_inner)
     }
 }
 

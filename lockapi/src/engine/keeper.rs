@@ -5,11 +5,11 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use super::clock::{Clock, Time};
+use super::clock::{Clock, Time, Watch};
 use super::contain;
 
 /// Identifies a timer; earlier timers order first.
@@ -33,6 +33,8 @@ impl Due {
 struct Timers {
     due: BTreeMap<TimerId, Due>,
     next: u64,
+    /// Something that was due is happening.
+    running: bool,
     closed: bool,
 }
 
@@ -69,11 +71,13 @@ impl Shared {
             match timers.due.first_key_value().map(|(id, _)| *id) {
                 Some(id) if id.0 <= now => {
                     let due = timers.due.remove(&id);
+                    timers.running = true;
                     drop(timers);
                     if let Some(due) = due {
                         due.happen();
                     }
                     timers = self.lock();
+                    timers.running = false;
                 }
                 Some((at, _)) if !self.clock.is_manual() => {
                     timers = self
@@ -90,6 +94,26 @@ impl Shared {
                 }
             }
         }
+    }
+}
+
+impl Watch for Shared {
+    fn moved(&self) {
+        // Under the lock, so the thread is either before its look at the clock or waiting.
+        let _timers = self.lock();
+        self.changed.notify_one();
+    }
+
+    fn next(&self) -> Option<Time> {
+        let timers = self.lock();
+        timers.due.first_key_value().map(|((at, _), _)| *at)
+    }
+
+    fn is_idle(&self) -> bool {
+        let timers = self.lock();
+        let now = self.clock.now();
+        let due = timers.due.first_key_value();
+        timers.closed || !timers.running && due.is_none_or(|((at, _), _)| *at > now)
     }
 }
 
@@ -122,15 +146,8 @@ impl Keeper {
             timers: Mutex::default(),
             changed: Condvar::new(),
         });
-        let watched = Arc::downgrade(&shared);
-        clock.watch(move || {
-            watched.upgrade().is_some_and(|shared| {
-                // Under the lock, so the thread is either before its look at the clock or waiting.
-                let _timers = shared.lock();
-                shared.changed.notify_one();
-                true
-            })
-        });
+        let watched: Weak<Shared> = Arc::downgrade(&shared);
+        clock.watch(watched);
         let thread = Arc::clone(&shared);
         std::thread::Builder::new()
             .name("lockapi-keeper".into())

@@ -61,8 +61,8 @@ mod watch;
 
 use batcher::Batcher;
 pub use cancel::{Cancelled, Process};
-pub(crate) use clock::Clock;
 pub use clock::ManualClock;
+pub(crate) use clock::{Activity, Clock};
 pub(crate) use contain::contain;
 use contention::Contended;
 #[cfg(feature = "tracing")]

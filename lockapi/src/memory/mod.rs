@@ -18,7 +18,7 @@
 //! # lockapi::blocking::block_on(example()).unwrap();
 //! ```
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -32,6 +32,7 @@ use crate::error::{Failure, Result};
 use crate::lease::micros;
 use crate::seam::{Call, Connection, Connector, Lane, Listener, Mode, Rows};
 
+mod lane;
 mod world;
 
 pub use world::World;
@@ -44,6 +45,8 @@ const SLICE: Duration = Duration::from_millis(200);
 pub struct Database {
     shared: Arc<Shared>,
     clock: Clock,
+    /// The way that it is reached by; [`ALL`] stands for all of them.
+    link: u64,
     /// When its clock was at zero, since 1970.
     started: Duration,
 }
@@ -60,18 +63,28 @@ struct State {
     world: World,
     /// How far the server's clock was set ahead, in microseconds.
     set_ahead: i64,
-    sessions: HashSet<u64>,
+    /// And the links that they came by.
+    sessions: HashMap<u64, u64>,
     opened: u64,
-    unreachable: bool,
-    silent: bool,
+    links: u64,
+    unreachable: HashSet<u64>,
+    silent: HashSet<u64>,
     /// Sessions that are left unanswered.
     silent_sessions: HashSet<u64>,
 }
 
 impl State {
     fn is_silent(&self, session: u64) -> bool {
-        self.silent || self.silent_sessions.contains(&session)
+        let link = self.sessions.get(&session).unwrap_or(&ALL);
+        is_in(&self.silent, *link) || self.silent_sessions.contains(&session)
     }
+}
+
+/// The link that stands for all.
+const ALL: u64 = 0;
+
+fn is_in(links: &HashSet<u64>, link: u64) -> bool {
+    links.contains(&ALL) || links.contains(&link)
 }
 
 impl Default for Database {
@@ -106,6 +119,7 @@ impl Database {
             }),
             started: started.saturating_sub(clock.now()),
             clock,
+            link: ALL,
         }
     }
 
@@ -125,12 +139,53 @@ impl Database {
         start_with("memory", self.clone(), options, self.clock.clone()).await
     }
 
+    /// The same database, reached by a link of its own, as from another host. What is done to the link,
+    /// [`sever`](Self::sever), [`set_reachable`](Self::set_reachable), [`set_silent`](Self::set_silent)
+    /// and [`silence_sessions`](Self::silence_sessions), is done to the backends that are connected
+    /// through it, and to no others.
+    ///
+    /// ```
+    /// # async fn example() -> lockapi::Result<()> {
+    /// use lockapi::{BackendExt, memory::Database};
+    ///
+    /// let database = Database::new();
+    /// let (one, other) = (database.link(), database.link());
+    /// let (here, there) = (one.connect().await?, other.connect().await?);
+    /// one.set_reachable(false); // for `here` alone
+    /// assert!(there.mutex("k")?.try_lock().await?.is_some());
+    /// # drop(here);
+    /// # Ok(())
+    /// # }
+    /// # lockapi::blocking::block_on(example()).unwrap();
+    /// ```
+    #[must_use]
+    pub fn link(&self) -> Self {
+        let mut state = self.shared.lock();
+        state.links += 1;
+        Self {
+            link: state.links,
+            ..self.clone()
+        }
+    }
+
+    /// Whether it is this link that a session came by.
+    fn has(&self, link: u64) -> bool {
+        self.link == ALL || self.link == link
+    }
+
     /// Ends all sessions, as a server does that is restarted; they can be opened again at once.
     pub fn sever(&self) {
         let mut state = self.shared.lock();
-        for session in std::mem::take(&mut state.sessions) {
-            state.world.end_session(session);
-        }
+        let State {
+            sessions, world, ..
+        } = &mut *state;
+        sessions.retain(|session, link| {
+            let stays = !self.has(*link);
+            if !stays {
+                world.end_session(*session);
+            }
+            stays
+        });
         drop(state);
         self.shared.changed.notify_all();
         self.shared.spoken.notify_waiters();
@@ -138,7 +193,9 @@ impl Database {
 
     /// Refuses connections and statements, or serves them again.
     pub fn set_reachable(&self, reachable: bool) {
-        self.shared.lock().unreachable = !reachable;
+        let mut state = self.shared.lock();
+        set(&mut state.unreachable, self.link, !reachable);
+        drop(state);
         if !reachable {
             self.sever();
         }
@@ -153,14 +210,23 @@ impl Database {
             sessions,
             ..
         } = &mut *state;
-        silent_sessions.clone_from(sessions);
+        let of_link = sessions.iter().filter(|(_, link)| self.has(**link));
+        silent_sessions.extend(of_link.map(|(session, _)| *session));
     }
 
     /// Leaves statements unanswered until they are to be answered again.
     pub fn set_silent(&self, silent: bool) {
         let mut state = self.shared.lock();
-        state.silent = silent;
-        state.silent_sessions.clear();
+        set(&mut state.silent, self.link, silent);
+        let State {
+            silent_sessions,
+            sessions,
+            ..
+        } = &mut *state;
+        silent_sessions.retain(|session| {
+            let link = sessions.get(session);
+            link.is_some_and(|link| !self.has(*link))
+        });
         drop(state);
         self.shared.changed.notify_all();
         self.shared.spoken.notify_waiters();
@@ -205,6 +271,16 @@ impl fmt::Debug for Database {
     }
 }
 
+fn set(links: &mut HashSet<u64>, link: u64, is_in: bool) {
+    if is_in {
+        links.insert(link);
+    } else if link == ALL {
+        links.clear();
+    } else {
+        links.remove(&link);
+    }
+}
+
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -219,7 +295,7 @@ impl Connector for Database {
 
     async fn connect(&self, _: Mode) -> Result<Session, Failure> {
         let mut state = self.shared.lock();
-        if state.unreachable {
+        if is_in(&state.unreachable, self.link) {
             return Err(Failure::connect(
                 None,
                 "the database in memory is set unreachable",
@@ -227,7 +303,7 @@ impl Connector for Database {
         }
         state.opened += 1;
         let id = state.opened;
-        state.sessions.insert(id);
+        state.sessions.insert(id, self.link);
         let now = self.now(state.set_ahead);
         state.world.begin_session(id, now);
         drop(state);
@@ -242,9 +318,14 @@ impl Connector for Database {
     }
 
     fn spawn(&self, name: &'static str, lane: Lane) {
-        let spawned = std::thread::Builder::new()
-            .name(name.to_owned())
-            .spawn(move || block_on(lane));
+        let activity = self.clock.activity();
+        let spawned =
+            std::thread::Builder::new()
+                .name(name.to_owned())
+                .spawn(move || match activity {
+                    Some(activity) => lane::run(lane, activity),
+                    None => block_on(lane),
+                });
         // Without a thread the lane is dropped here, which fails its callers.
         drop(spawned);
     }
@@ -304,7 +385,7 @@ impl Session {
         if state.is_silent(self.id) {
             return None;
         }
-        if !state.sessions.contains(&self.id) {
+        if !state.sessions.contains_key(&self.id) {
             return Some(Err(ended()));
         }
         state.world.heard.next(self.id).map(Ok)
@@ -313,13 +394,14 @@ impl Session {
     /// Runs the call; `None` while the database is silent.
     fn attempt(&self, call: &dyn Call) -> Option<Result<Rows, Failure>> {
         let shared = &self.database.shared;
+        let activity = self.database.clock.activity();
         let until = Instant::now() + SLICE;
         let mut state = shared.lock();
         loop {
             if state.is_silent(self.id) {
                 return None;
             }
-            if !state.sessions.contains(&self.id) {
+            if !state.sessions.contains_key(&self.id) {
                 return Some(Err(ended()));
             }
             let left = until.saturating_duration_since(Instant::now());
@@ -332,11 +414,18 @@ impl Session {
                 }
                 return Some(Ok(rows));
             }
+            // Who waits for the lock of another is not at work.
+            if let Some(activity) = &activity {
+                activity.end();
+            }
             state = shared
                 .changed
                 .wait_timeout(state, left)
                 .unwrap_or_else(PoisonError::into_inner)
                 .0;
+            if let Some(activity) = &activity {
+                activity.begin();
+            }
         }
     }
 }
@@ -349,7 +438,7 @@ fn ended() -> Failure {
 impl Drop for Session {
     fn drop(&mut self) {
         let mut state = self.database.shared.lock();
-        if state.sessions.remove(&self.id) {
+        if state.sessions.remove(&self.id).is_some() {
             state.world.end_session(self.id);
         }
         drop(state);
