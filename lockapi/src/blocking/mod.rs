@@ -43,7 +43,7 @@ pub use rw_lock::{ReadGuard, RwLock};
 pub use schedule::Scheduler;
 pub use semaphore::Semaphore;
 pub use sight::{Inspector, Operator};
-pub use worker::{Context, Worker};
+pub use worker::{Context, Worker, any_error};
 
 use crate::backend::{BackendExt, Capabilities};
 use crate::error::Result;

@@ -8,8 +8,8 @@ use std::time::Duration;
 use super::block_on;
 use crate::error::Result;
 use crate::queue::{
-    Claim, DeadLetter, Exchange, Job, Outcome, Pushable, Pushed, QueueExt, Settled, Standing,
-    Statistics, Ticket,
+    Claim, DeadLetter, Exchange, Job, JobKind, Outcome, Pushable, Pushed, QueueExt, Settled,
+    Standing, Statistics, Ticket,
 };
 
 /// A [queue](crate::Queue) for blocking callers.
@@ -53,6 +53,14 @@ impl Queue {
     /// As for [`QueueExt::push`].
     pub fn push(&self, job: Job) -> Result<Pushed> {
         block_on(self.0.push(job))
+    }
+
+    /// Pushes a job of a [kind](JobKind).
+    ///
+    /// # Errors
+    /// As for [`QueueExt::push_kind`].
+    pub fn push_kind<K: JobKind + Sync>(&self, job: &K) -> Result<Pushed> {
+        block_on(self.0.push_kind(job))
     }
 
     /// Pushes jobs, all of them or none.

@@ -108,6 +108,14 @@ impl Scheduler {
         block_on(self.0.tick())
     }
 
+    /// Does all that is to be done by now; see [`SchedulerExt::run_due`].
+    ///
+    /// # Errors
+    /// As for [`tick`](Self::tick).
+    pub fn run_due(&self) -> Result<Vec<Decision>> {
+        block_on(self.0.run_due())
+    }
+
     /// Returns when there may be something to do; see
     /// [`Scheduler::changed`](crate::Scheduler::changed).
     pub fn changed(&self, seen: u64, at_most: Duration) {

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use self::pool::Pool;
 use super::{Queue, block_on};
 use crate::error::Result;
-use crate::queue::Delivery;
+use crate::queue::{Delivery, JobKind};
 use crate::telemetry::Handling;
 use crate::worker::{self, Begin, Failed, Observe, Stop, Summary, Terms, Work, decode, words};
 
@@ -80,13 +80,27 @@ impl Worker {
         self.with(|inner| inner.begin_with(name.into(), begin, Some(terms)))
     }
 
-    /// Has jobs of all other names done by `handler`, instead of making dead letters of them.
+    /// Has jobs of all other names done by `handler`, instead of leaving them to other workers.
     pub fn fallback<F>(self, handler: F) -> Self
     where
         F: Fn(Context) -> Result<(), Failed> + Send + Sync + 'static,
     {
         let begin = self.on_threads(handler);
         self.with(|inner| inner.fall_back_to(begin))
+    }
+
+    /// Has jobs of a [kind](JobKind) done by `handler`; see [`worker::Worker::handle_kind`].
+    pub fn handle_kind<K, F>(self, handler: F) -> Self
+    where
+        K: JobKind,
+        F: Fn(K, Context) -> Result<(), Failed> + Send + Sync + 'static,
+    {
+        self.handle(K::NAME, handler)
+    }
+
+    /// Hands a value to all handlers, which find it by its type: [`Context::data`].
+    pub fn data<D: Send + Sync + 'static>(self, data: D) -> Self {
+        self.with(|inner| inner.data(data))
     }
 
     /// The terms of all handlers that have none of their own.
@@ -139,6 +153,15 @@ impl Worker {
     pub fn run(self, stop: &Stop) -> Result<Summary> {
         let _closing = Closing(self.pool);
         block_on(self.inner.run(stop.stopped()))
+    }
+
+    /// Does what there is to do, and answers what was done; see [`worker::Worker::run_until_idle`].
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn run_until_idle(self) -> Result<Summary> {
+        let _closing = Closing(self.pool);
+        block_on(self.inner.run_until_idle())
     }
 
     fn with(self, set: impl FnOnce(worker::Worker) -> worker::Worker) -> Self {
@@ -210,11 +233,32 @@ impl fmt::Debug for Worker {
     }
 }
 
+/// Makes a handler of a function that returns errors of its own, such as `anyhow::Result<()>`; see
+/// [`worker::any_error`].
+pub fn any_error<T, F, E>(
+    handler: F,
+) -> impl Fn(T, Context) -> Result<(), Failed> + Send + Sync + 'static
+where
+    F: Fn(T, Context) -> Result<(), E> + Send + Sync + 'static,
+    E: Into<Failed>,
+{
+    move |payload, context| handler(payload, context).map_err(Into::into)
+}
+
 /// The delivery that a handler works on, and whether it still should; see [`worker::Context`].
 #[derive(Clone, Debug)]
 pub struct Context(worker::Context);
 
 impl Context {
+    /// What the worker was [given](Worker::data); see [`worker::Context::data`].
+    ///
+    /// # Panics
+    /// When it was given nothing of this type.
+    #[must_use]
+    pub fn data<D: Send + Sync + 'static>(&self) -> &D {
+        self.0.data()
+    }
+
     /// Whether nobody waits for the handler's answer any more: its delivery was lost, its time ran
     /// out, or the worker has ended. A handler that takes long should look now and then.
     #[must_use]

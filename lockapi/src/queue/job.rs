@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -71,6 +72,29 @@ impl Unique {
     }
 }
 
+/// A kind of jobs: their name, and what is in them.
+///
+/// ```
+/// use lockapi::queue::{Job, JobKind};
+///
+/// #[derive(serde::Serialize, serde::Deserialize)]
+/// struct Welcome {
+///     to: String,
+/// }
+///
+/// impl JobKind for Welcome {
+///     const NAME: &'static str = "welcome";
+/// }
+///
+/// let job = Job::of(&Welcome { to: "ada@example.com".to_owned() })?;
+/// assert_eq!(job.name(), "welcome");
+/// # Ok::<(), lockapi::Error>(())
+/// ```
+pub trait JobKind: Serialize + DeserializeOwned {
+    /// The name of the jobs.
+    const NAME: &'static str;
+}
+
 /// A job to push: what kind it is, what it is given, and when it may run.
 ///
 /// ```
@@ -121,6 +145,14 @@ impl Job {
                 Err(Error::new(ErrorKind::Invalid, "push", message).on(name))
             }
         }
+    }
+
+    /// A job of a [kind](JobKind).
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    pub fn of<K: JobKind>(job: &K) -> Result<Self> {
+        Self::new(K::NAME, job)
     }
 
     /// A job whose payload is a text that is JSON already.

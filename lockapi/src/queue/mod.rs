@@ -26,7 +26,7 @@ pub use delivery::Delivery;
 pub(crate) use delivery::point;
 pub(crate) use in_transaction::topic;
 pub use in_transaction::{Taken, ack_on, push_on, take_on};
-pub use job::{How, Job, MAX_DELAY, MAX_PUSH, MAX_PUSH_BYTES, Priority, Pushed, Unique};
+pub use job::{How, Job, JobKind, MAX_DELAY, MAX_PUSH, MAX_PUSH_BYTES, Priority, Pushed, Unique};
 pub use model::Jobs;
 pub use operations::{
     Ack, Cancel, Cancelled, Claimed, CountJobs, Counted, DELETED, DeadRow, Discard, FOR_EVER,
@@ -285,6 +285,14 @@ pub trait QueueExt: Queue {
             let message = "a push of one job was answered with none";
             Error::new(ErrorKind::Corrupt, "push", message).on(self.name())
         })
+    }
+
+    /// Pushes a job of a [kind](JobKind).
+    ///
+    /// # Errors
+    /// As for [`push_all`](Queue::push_all).
+    async fn push_kind<K: JobKind + Sync>(&self, job: &K) -> Result<Pushed> {
+        self.push(Job::of(job)?).await
     }
 
     /// Claims jobs; none when there are none within the claim's waiting time.

@@ -262,6 +262,23 @@ pub trait SchedulerExt: Scheduler {
         }
     }
 
+    /// Does all that is to be done by now, and answers what was decided: for tests. Rounds end when one
+    /// finds nothing; runs that are held back until others end stay so.
+    ///
+    /// # Errors
+    /// As for [`tick`](Scheduler::tick).
+    async fn run_due(&self) -> Result<Vec<Decision>> {
+        let mut decisions = Vec::new();
+        loop {
+            let round = self.tick().await?;
+            let found = !round.decisions.is_empty() || round.released > 0 || round.expired > 0;
+            decisions.extend(round.decisions);
+            if !found && round.next != Some(Duration::ZERO) {
+                return Ok(decisions);
+            }
+        }
+    }
+
     /// Lets a task be fired when it is due; answers whether there is one.
     ///
     /// # Errors

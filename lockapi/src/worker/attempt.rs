@@ -16,7 +16,7 @@ use super::report::drop_quietly;
 use crate::queue::Queue;
 
 /// A handler that has begun.
-pub(crate) type Work = Pin<Box<dyn Future<Output = Result<(), Failed>> + Send>>;
+pub type Work = Pin<Box<dyn Future<Output = Result<(), Failed>> + Send>>;
 
 /// What came of it.
 pub(super) enum Verdict {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
+use super::data::Data;
 use crate::hold::Hold;
 use crate::queue::Delivery;
 use crate::wait::unless;
@@ -12,18 +13,44 @@ use crate::wait::unless;
 ///
 /// It dereferences to its [`Delivery`]: number, attempt, payload, ticket, and `ack_in` of the backend
 /// crates. Clones tell the same.
+///
+/// # Acknowledging in a transaction
+/// A handler may acknowledge its job in the transaction of its effects, with `ack_in`, before it
+/// returns. From then on the worker does not: when the handler has ended it asks the database, and
+/// waits for the transaction if that is still open, because another task has it. What then counts:
+///
+/// | The transaction | The handler | The job |
+/// |---|---|---|
+/// | is committed | returns `Ok` | is done |
+/// | is committed | returns `Err`, panics, takes too long | is done; the error is told as [`Committed`](super::Ending::Committed) |
+/// | is rolled back | returns `Ok` | has failed, and is tried again: its effects did not happen |
+/// | is rolled back | returns `Err`, panics, takes too long | is what the handler said: failed, rejected or put off |
+/// | stays open until the worker has to stop | any | counts as [`unknown`](super::Summary::unknown); the transaction decides |
+///
+/// While the transaction has the job locked nobody else gets it, also when its lease ends.
 #[derive(Clone)]
 pub struct Context {
     delivery: Arc<Delivery>,
     over: Arc<Hold>,
+    data: Data,
 }
 
 impl Context {
-    pub(super) fn new(delivery: Arc<Delivery>) -> Self {
+    pub(super) fn new(delivery: Arc<Delivery>, data: Data) -> Self {
         Self {
             delivery,
             over: Arc::default(),
+            data,
         }
+    }
+
+    /// What the worker was [given](super::Worker::data), such as a pool.
+    ///
+    /// # Panics
+    /// When it was given nothing of this type, which fails the job as any panic of a handler does.
+    #[must_use]
+    pub fn data<D: Send + Sync + 'static>(&self) -> &D {
+        self.data.of()
     }
 
     /// Whether nobody waits for the handler's answer any more: its delivery was lost, its time ran

@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 
 use super::attempt::Work;
 use super::context::Context;
+use super::data::Data;
 use super::failed::Failed;
 use super::pace::exponential;
 use super::slots::Slot;
@@ -96,6 +97,7 @@ pub(super) struct Handler {
 pub(super) struct Handlers {
     named: HashMap<String, Handler>,
     fallback: Option<Handler>,
+    data: Data,
     twice: Option<String>,
 }
 
@@ -109,6 +111,14 @@ impl Handlers {
 
     pub(super) fn set_fallback(&mut self, begin: Begin) {
         self.fallback = Some(Handler { begin, terms: None });
+    }
+
+    pub(super) fn add_data<D: Send + Sync + 'static>(&mut self, data: D) {
+        self.data.insert(data);
+    }
+
+    pub(super) fn data(&self) -> Data {
+        self.data.clone()
     }
 
     pub(super) fn of(&self, name: &str) -> Option<&Handler> {
@@ -154,6 +164,34 @@ where
             work.await
         })
     })
+}
+
+/// Makes a handler of a function that returns errors of its own, such as `anyhow::Result<()>`:
+/// whatever turns into a [`Failed`] by `?`.
+///
+/// ```
+/// use lockapi::worker::{Context, Worker, any_error};
+///
+/// # type AnyError = Box<dyn std::error::Error + Send + Sync>;
+/// async fn welcome(address: String, _: Context) -> Result<(), AnyError> {
+///     let _: u16 = address.parse()?;
+///     Ok(())
+/// }
+///
+/// # fn worker(mails: std::sync::Arc<dyn lockapi::Queue>) -> Worker {
+/// Worker::new(mails).handle("welcome", any_error(welcome))
+/// # }
+/// ```
+pub fn any_error<T, F, W, E>(handler: F) -> impl Fn(T, Context) -> Work + Send + Sync + 'static
+where
+    F: Fn(T, Context) -> W + Send + Sync + 'static,
+    W: Future<Output = Result<(), E>> + Send + 'static,
+    E: Into<Failed>,
+{
+    move |payload, context| {
+        let work = handler(payload, context);
+        Box::pin(async move { work.await.map_err(Into::into) })
+    }
 }
 
 /// A handler of whatever comes.

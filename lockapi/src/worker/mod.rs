@@ -30,7 +30,7 @@
 //! ```
 
 use std::fmt;
-use std::future::{Future, poll_fn};
+use std::future::{Future, pending, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,10 +38,11 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::queue::{Claim, MAX_CLAIM, Queue};
+use crate::queue::{Claim, JobKind, MAX_CLAIM, Queue};
 
 mod attempt;
 mod context;
+mod data;
 mod failed;
 mod handlers;
 mod observe;
@@ -52,12 +53,13 @@ mod settling;
 mod slots;
 mod stop;
 
-pub(crate) use attempt::{Work, words};
+pub use attempt::Work;
+pub(crate) use attempt::words;
 pub use context::Context;
 pub use failed::Failed;
-pub use handlers::Terms;
 pub(crate) use handlers::{Begin, decode};
 use handlers::{Handlers, typed, untyped};
+pub use handlers::{Terms, any_error};
 pub use observe::{Ending, Observe, Summary};
 use report::Observer;
 pub use report::Report;
@@ -86,8 +88,12 @@ pub type Spawned = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// - A job is kept from others for as long as its handler runs, however long that is. When it is
 ///   lost nevertheless, or cancelled, the handler is dropped and its answer does not count.
 /// - A handler that returns an error or panics fails its job, which is tried again later, and
-///   nothing else. A job without a handler, or with a payload that its handler does not understand,
-///   is a dead letter.
+///   nothing else. So does a payload that its handler does not understand: another version of the
+///   program may. A job of a name that has no handler is left to other workers.
+/// - A job that its handler has acknowledged in a transaction of its own is done when, and only when,
+///   that is committed, whatever the handler returns; see [`Context`].
+/// - A job that was claimed ahead and cannot begin within a second, or a third of its lease, goes back
+///   to the queue, uncounted; only what has begun is extended.
 /// - Completed jobs travel to the server together with the next claim, and at once when nothing is
 ///   under way. While the server is away they are kept, until their leases are lost.
 #[must_use = "a worker does nothing until it is run"]
@@ -129,8 +135,9 @@ impl Worker {
 
     /// Has jobs of this name done by `handler`, which is given the payload and the job's context.
     ///
-    /// An async closure will do as long as it borrows nothing:
-    /// `async |mail: Mail, job: Context| send(mail).await`.
+    /// An async closure will do as long as it captures nothing:
+    /// `async |mail: Mail, job: Context| Ok(send(mail).await?)`. What it needs besides comes by
+    /// [`data`](Self::data). Functions that return errors of another kind go through [`any_error`].
     pub fn handle<T, F, W>(self, name: impl Into<String>, handler: F) -> Self
     where
         T: DeserializeOwned,
@@ -150,13 +157,55 @@ impl Worker {
         self.begin_with(name.into(), typed(handler), Some(terms))
     }
 
-    /// Has jobs of all other names done by `handler`, instead of making dead letters of them.
+    /// Has jobs of all other names done by `handler`, instead of leaving them to other workers.
     pub fn fallback<F, W>(self, handler: F) -> Self
     where
         F: Fn(Context) -> W + Send + Sync + 'static,
         W: Future<Output = Result<(), Failed>> + Send + 'static,
     {
         self.fall_back_to(untyped(handler))
+    }
+
+    /// Has jobs of a [kind](JobKind) done by `handler`, which is given the job itself.
+    ///
+    /// ```
+    /// use lockapi::queue::JobKind;
+    /// use lockapi::worker::{Context, Worker};
+    ///
+    /// #[derive(serde::Serialize, serde::Deserialize)]
+    /// struct Welcome {
+    ///     to: String,
+    /// }
+    ///
+    /// impl JobKind for Welcome {
+    ///     const NAME: &'static str = "welcome";
+    /// }
+    ///
+    /// # struct Mailer;
+    /// # impl Mailer { async fn send(&self, _: &str) -> Result<(), std::fmt::Error> { Ok(()) } }
+    /// # fn worker(mails: std::sync::Arc<dyn lockapi::Queue>, mailer: Mailer) -> Worker {
+    /// Worker::new(mails)
+    ///     .data(mailer)
+    ///     .handle_kind(async |mail: Welcome, job: Context| {
+    ///         job.data::<Mailer>().send(&mail.to).await?;
+    ///         Ok(())
+    ///     })
+    /// # }
+    /// ```
+    pub fn handle_kind<K, F, W>(self, handler: F) -> Self
+    where
+        K: JobKind,
+        F: Fn(K, Context) -> W + Send + Sync + 'static,
+        W: Future<Output = Result<(), Failed>> + Send + 'static,
+    {
+        self.handle(K::NAME, handler)
+    }
+
+    /// Hands a value to all handlers, which find it by its type: [`Context::data`]. Of several of one
+    /// type the last counts.
+    pub fn data<D: Send + Sync + 'static>(mut self, data: D) -> Self {
+        self.handlers.add_data(data);
+        self
     }
 
     /// The terms of all handlers that have none of their own.
@@ -240,6 +289,36 @@ impl Worker {
         let mut run = Run::new(self.queue, self.handlers, self.settings);
         let mut shutdown = pin!(shutdown);
         poll_fn(|cx| run.poll(cx, shutdown.as_mut())).await
+    }
+
+    /// Does what there is to do, and answers what was done: for tests.
+    ///
+    /// It ends when no job is due and none is under way. Jobs that handlers push meanwhile are done,
+    /// those that are due later, such as failed ones after their backoff, are left.
+    ///
+    /// ```
+    /// # async fn example() -> lockapi::Result<()> {
+    /// use lockapi::{BackendExt, QueueExt, memory::Database, queue::Job, worker::Worker};
+    ///
+    /// let mails = Database::new().connect().await?.queue("mails")?;
+    /// mails.push(Job::new("welcome", "ada@example.com")?).await?;
+    /// let worker = Worker::new(mails).handle("welcome", async |_: String, _| Ok(()));
+    /// assert_eq!(worker.run_until_idle().await?.done, 1);
+    /// # Ok(())
+    /// # }
+    /// # lockapi::blocking::block_on(example()).unwrap();
+    /// ```
+    ///
+    /// # Cancel safety
+    /// As for [`run`](Self::run).
+    ///
+    /// # Errors
+    /// As for [`run`](Self::run).
+    pub async fn run_until_idle(self) -> Result<Summary> {
+        self.check().map_err(|error| error.on(self.queue.name()))?;
+        let mut run = Run::new(self.queue, self.handlers, self.settings).until_idle();
+        let mut never = pin!(pending());
+        poll_fn(|cx| run.poll(cx, never.as_mut())).await
     }
 
     pub(crate) fn begin_with(mut self, name: String, begin: Begin, terms: Option<Terms>) -> Self {

@@ -18,6 +18,8 @@ pub(super) struct Exchanging {
     pub(super) answer: Boxed<Result<Exchange>>,
     acks: Vec<Done>,
     claimed: usize,
+    /// Nothing was in hand but what it tells.
+    alone: bool,
     since: Instant,
 }
 
@@ -43,6 +45,7 @@ impl Run {
             answer: Box::pin(async move { queue.exchange(tickets, claim.as_ref()).await }),
             acks,
             claimed,
+            alone: self.has_nothing(),
             since: Instant::now(),
         });
     }
@@ -86,6 +89,8 @@ impl Run {
                     self.hungry = answer.more || answer.deliveries.len() >= exchange.claimed;
                     self.seen = answer.seen;
                 }
+                let found = self.hungry || !answer.deliveries.is_empty();
+                self.looked = exchange.alone && exchange.claimed > 0 && !found;
                 self.acknowledged(exchange.acks, answer.acked);
                 self.take(answer.deliveries);
             }

@@ -68,6 +68,10 @@ pub(super) struct Run {
     /// Set when the time of grace is over: what fails now is not tried again.
     hurry: Arc<AtomicBool>,
     stopping: bool,
+    /// Whether it ends when there is nothing to do.
+    until_idle: bool,
+    /// Whether it has found nothing since it had something.
+    looked: bool,
     refused: Option<Error>,
     pace: Pace,
     pauses: Pauses,
@@ -119,6 +123,8 @@ impl Run {
             grace: None,
             hurry: Arc::default(),
             stopping: false,
+            until_idle: false,
+            looked: false,
             refused: None,
             pace: Pace::default(),
             pauses: Pauses::default(),
@@ -135,6 +141,13 @@ impl Run {
         loop {
             if !self.stopping && shutdown.as_mut().poll(cx).is_ready() {
                 self.stop();
+            }
+            if self.until_idle && !self.stopping && self.has_nothing() && self.exchange.is_none() {
+                if self.looked {
+                    self.stop();
+                } else {
+                    self.hungry = true;
+                }
             }
             if self.is_finished() {
                 return Poll::Ready(match self.refused.take() {
@@ -201,13 +214,23 @@ impl Run {
     }
 
     fn is_finished(&self) -> bool {
-        self.stopping
-            && self.running.is_empty()
-            && self.exchange.is_none()
+        self.stopping && self.has_nothing() && self.exchange.is_none()
+    }
+
+    /// Whether nothing is in hand, but for what is being exchanged.
+    fn has_nothing(&self) -> bool {
+        self.running.is_empty()
+            && self.ahead.is_empty()
             && self.done.is_empty()
             && self.delayed.is_empty()
             && self.settling.is_empty()
             && self.confirming.is_empty()
+    }
+
+    /// Has it end when there is nothing to do.
+    pub(super) fn until_idle(mut self) -> Self {
+        self.until_idle = true;
+        self
     }
 
     fn free(&self) -> usize {
@@ -259,7 +282,7 @@ impl Run {
         self.settings.observer.started(&delivery);
         self.begun += 1;
         let number = self.begun;
-        let context = Context::new(Arc::clone(&delivery));
+        let context = Context::new(Arc::clone(&delivery), self.handlers.data());
         let handling = Handling::of(&delivery);
         let slot = self.slots.take();
         let work = handling.run(|| (handler.begin)(context.clone(), slot));
