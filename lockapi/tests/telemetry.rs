@@ -317,7 +317,7 @@ fn everything_is_told() {
 
     let guard = backend.mutex("gone").unwrap().lock().unwrap();
     database.sever();
-    clock.advance(Duration::from_secs(2));
+    clock.leap(Duration::from_secs(2));
     guard.lost();
     eventually("the loss is counted", || {
         kept.total("lockapi_lost_total mutex") >= 1.0
@@ -342,7 +342,7 @@ fn mutexes(kept: &Kept, told: &Told, clock: &ManualClock, backend: &Backend) {
     let caller = tracing::info_span!(target: "program", "caller");
     let guard = caller.in_scope(|| mutex.lock().unwrap());
     assert!(mutex.try_lock().unwrap().is_none());
-    clock.advance(Duration::from_secs(4));
+    clock.leap(Duration::from_secs(4));
     guard.unlock().unwrap();
     assert_eq!(kept.values("lockapi_hold_seconds mutex"), [4.0]);
     assert_eq!(kept.values("lockapi_wait_seconds mutex"), [0.0]);
@@ -385,7 +385,7 @@ fn mutexes(kept: &Kept, told: &Told, clock: &ManualClock, backend: &Backend) {
     let error = mutex.lock_timeout(Duration::ZERO).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TimedOut);
     assert!(kept.counts("lockapi_acquisitions_total mutex refused", 2.0));
-    clock.advance(Duration::from_secs(20));
+    clock.leap(Duration::from_secs(20));
     let warned = [
         ["WARN", "held long", "key=long"],
         ["WARN", "waited long", "key=long"],
@@ -428,7 +428,7 @@ fn leases(kept: &Kept, told: &Told, clock: &ManualClock, backend: &Backend) {
     let guard = lease.acquire().unwrap();
     assert!(lease.try_acquire().unwrap().is_none());
     guard.renew().unwrap();
-    clock.advance(Duration::from_secs(61));
+    clock.leap(Duration::from_secs(61));
     guard.lost();
     drop(guard);
     assert!(kept.counts("lockapi_renewals_total lease done", 1.0));
@@ -488,11 +488,11 @@ fn queues(kept: &Kept, told: &Told, clock: &ManualClock, backend: &Backend) {
     assert_eq!(kept.values("lockapi_queue_jobs work ready"), [1.0]);
     assert_eq!(kept.values("lockapi_queue_jobs work running"), [2.0]);
     assert!(!kept.values("lockapi_batch_size queue.push").is_empty());
-    clock.advance(Duration::from_secs(11));
+    clock.leap(Duration::from_secs(11));
     eventually("the deliveries are extended", || {
         kept.total("lockapi_renewals_total job done") >= 2.0
     });
-    clock.advance(Duration::from_hours(1));
+    clock.leap(Duration::from_hours(1));
     eventually("the deliveries are lost", || {
         kept.total("lockapi_lost_total job") >= 2.0
     });

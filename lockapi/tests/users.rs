@@ -1,7 +1,7 @@
 //! What programs use in their own tests, and the obvious forms of their handlers.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lockapi::engine::ManualClock;
@@ -9,7 +9,7 @@ use lockapi::lease::Terms;
 use lockapi::memory::Database;
 use lockapi::queue::{Job, JobKind};
 use lockapi::schedule::Task;
-use lockapi::worker::{Context, Failed, Worker, any_error};
+use lockapi::worker::{Context, Failed, Observe, Stop, Worker, any_error};
 use lockapi::{BackendExt, ErrorKind, Queue, QueueExt, SchedulerExt, blocking};
 use serde::{Deserialize, Serialize};
 
@@ -137,6 +137,38 @@ async fn scheduler_fires_what_is_due() {
     assert_eq!(worker.run_until_idle().await.unwrap().done, 1);
     let blocking = blocking::Scheduler::from(scheduler);
     assert_eq!(blocking.run_due().unwrap(), []);
+}
+
+/// Hears of jobs that nobody handles.
+#[derive(Clone, Default)]
+struct Unhandled(Arc<Mutex<Vec<(String, u64)>>>);
+
+impl Observe for Unhandled {
+    fn unhandled(&self, queue: &str, jobs: &lockapi::queue::Unhandled) {
+        let told = (format!("{queue}: {}", jobs.name), jobs.jobs);
+        self.0.lock().unwrap().push(told);
+    }
+}
+
+#[tokio::test]
+async fn worker_tells_of_jobs_that_nobody_handles() {
+    let clock = ManualClock::default();
+    let backend = Database::with_clock(&clock).connect().await.unwrap();
+    let queue = backend.queue("work").unwrap();
+    queue.push(Job::new("new", &1).unwrap()).await.unwrap();
+    let (told, stop) = (Unhandled::default(), Stop::new());
+    let worker = Worker::new(queue)
+        .observe(told.clone())
+        .handle("count", async |_: usize, _| Ok(()));
+    let stopped = stop.clone();
+    let running = tokio::spawn(async move { worker.run(stopped.stopped()).await });
+    while told.0.lock().unwrap().is_empty() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        clock.advance(10 * SECOND);
+    }
+    stop.stop();
+    assert_eq!(running.await.unwrap().unwrap().claimed, 0);
+    assert_eq!(told.0.lock().unwrap()[0], ("work: new".to_owned(), 1));
 }
 
 #[derive(Serialize, Deserialize)]

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use lockapi::queue::{Delivery, Job};
+use lockapi::queue::{Claim, Delivery, Job, Priority};
 use lockapi::worker::{Context as Working, Ending, Failed, Observe, Stop, Terms, Worker};
 use lockapi::{Queue, QueueExt};
 use tokio::runtime::Builder;
@@ -18,6 +18,7 @@ use crate::patience::eventually;
 
 register! { "worker_fleet":
     W11 jobs_of_a_new_name_wait_for_the_new_version;
+    W11 jobs_that_nobody_handles_are_found;
     W11 payloads_of_a_new_kind_are_tried_again_by_the_new_version;
     Q18 jobs_that_cannot_begin_go_back_to_idle_workers;
     Q18 jobs_that_cannot_begin_go_back_although_the_executor_is_blocked;
@@ -56,9 +57,36 @@ async fn jobs_of_a_new_name_wait_for_the_new_version(cx: Context) {
     })
     .await;
     eventually("it is told", async || cx.jobs().await == Jobs::default()).await;
-    assert_eq!(old.end().await.dead, 0);
+    let old = old.end().await;
+    assert_eq!((old.claimed, old.dead), (1, 0), "it claims what it handles");
     assert_eq!(new.end().await.done, 20);
     assert_eq!(there.dead_letters(0, 1).await.unwrap().len(), 0);
+}
+
+async fn jobs_that_nobody_handles_are_found(cx: Context) {
+    let queue = cx.queue().await;
+    push(&queue, 3).await;
+    for priority in [Priority::Low, Priority::High] {
+        let job = Job::new("new", &1).unwrap().priority(priority);
+        queue.push(job).await.unwrap();
+    }
+    let later = Job::new("later", &1).unwrap().delay(MINUTE * 10);
+    queue.push(later).await.unwrap();
+    cx.elapse(MINUTE * 2).await;
+    let found = queue.unhandled(vec!["count".to_owned()]).await.unwrap();
+    let [new] = &*found else { panic!("{found:?}") };
+    assert_eq!((new.name.as_str(), new.jobs), ("new", 2));
+    assert!(new.waited >= MINUTE * 2 && new.waited < MINUTE * 4);
+    let claim = Claim::new(10).names(["new"]);
+    let claimed = queue.claim(&claim).await.unwrap();
+    assert_eq!(claimed.len(), 2);
+    let found = queue.unhandled(vec!["count".to_owned()]).await.unwrap();
+    assert!(found.is_empty(), "what is claimed is handled: {found:?}");
+    let all = queue.unhandled(Vec::new()).await.unwrap();
+    assert_eq!((all[0].name.as_str(), all[0].jobs), ("count", 3));
+    for delivery in claimed {
+        delivery.ack().await.unwrap();
+    }
 }
 
 async fn payloads_of_a_new_kind_are_tried_again_by_the_new_version(cx: Context) {

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockapi::queue::{
-    Claim, DeadLetter, Exchange, Job, Outcome, Pushed, Settled, Standing, Statistics, Terms, Ticket,
+    Claim, DeadLetter, Exchange, Job, Outcome, Pushed, Settled, Standing, Statistics, Terms,
+    Ticket, Unhandled,
 };
 use lockapi::worker::{Context as Working, Ending, Observe, Stop, Worker};
 use lockapi::{Error, ErrorKind, Queue, QueueExt, Result};
@@ -158,6 +159,10 @@ impl Queue for Spied {
 
     async fn statistics(&self) -> Result<Statistics> {
         self.queue.statistics().await
+    }
+
+    async fn unhandled(&self, names: Vec<String>) -> Result<Vec<Unhandled>> {
+        self.queue.unhandled(names).await
     }
 
     async fn dead_letters(&self, after: i64, most: usize) -> Result<Vec<DeadLetter>> {

@@ -8,8 +8,8 @@ use std::time::Duration;
 use lockapi::memory::World;
 use lockapi::queue::{
     Ack, Cancel, Claimed, CountJobs, DELETED, Discard, FOR_EVER, How, Keys, LookBack, Name, NewJob,
-    Outcome, Purge, Push, PushKeyed, Pushed, ReadDead, ReadStanding, Redrive, SetPaused, Settle,
-    SweepQueues, Take, Ticket, Turn, Unique,
+    Outcome, Purge, Push, PushKeyed, Pushed, ReadDead, ReadStanding, ReadUnhandled, Redrive,
+    SetPaused, Settle, SweepQueues, Take, Ticket, Turn, UnhandledRow, Unique,
 };
 use lockapi::seam::{Batch, Call, Connection, Operation};
 use proptest::prelude::*;
@@ -491,6 +491,21 @@ impl<C: Connection> Pair<'_, C> {
     }
 
     async fn count(&mut self, most: i64) {
+        let read = ReadUnhandled {
+            name: self.name(),
+            names: vec!["job 1".to_owned(), "job 3".to_owned()],
+            most,
+        };
+        let (real, model) = self.both(read).await;
+        let of = |rows: &[UnhandledRow]| -> Vec<_> {
+            rows.iter()
+                .map(|row| (row.name.clone(), row.jobs))
+                .collect()
+        };
+        assert_eq!(of(&real), of(&model), "what waits");
+        for (real, model) in real.iter().zip(&model) {
+            near(real.waited, model.waited);
+        }
         let name = self.name();
         let (mut real, mut model) = self.both(CountJobs { name, most }).await;
         match (real.oldest.take(), model.oldest.take()) {

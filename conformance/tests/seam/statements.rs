@@ -59,6 +59,7 @@ pub(super) fn statements() -> Vec<Statement> {
         queue::ReadDead::STATEMENT,
         queue::SweepQueues::STATEMENT,
         queue::ReadStanding::STATEMENT,
+        queue::ReadUnhandled::STATEMENT,
         Step::STATEMENT,
         TryOne::STATEMENT,
         ReleaseOne::STATEMENT,

@@ -173,6 +173,7 @@ fn scenarios_of_queues() -> Vec<Scenario> {
             queue::LookBack::STATEMENT,
             "'{ns}', 'work', '{0,1,2,3}', '{0,0,0,0}', '{9000000000000000,9000000000000000,9000000000000000,9000000000000000}', '{0,0,0,0}', '{}'",
         ),
+        engine(queue::ReadUnhandled::STATEMENT, "'{ns}', 'work', '{send}', 100"),
         engine(queue::ReadStanding::STATEMENT, "'{ids}'"),
         engine(queue::ReadDead::STATEMENT, "'{ns}', 'work', 0, 10"),
         engine(queue::SweepQueues::STATEMENT, "'{ns}', 10"),

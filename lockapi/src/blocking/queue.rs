@@ -9,7 +9,7 @@ use super::block_on;
 use crate::error::Result;
 use crate::queue::{
     Claim, DeadLetter, Exchange, Job, JobKind, Outcome, Pushable, Pushed, QueueExt, Settled,
-    Standing, Statistics, Ticket,
+    Standing, Statistics, Ticket, Unhandled,
 };
 
 /// A [queue](crate::Queue) for blocking callers.
@@ -160,6 +160,15 @@ impl Queue {
     /// As for [`Queue::statistics`](crate::Queue::statistics).
     pub fn statistics(&self) -> Result<Statistics> {
         block_on(self.0.statistics())
+    }
+
+    /// Tells which jobs wait that have none of these names; see
+    /// [`Queue::unhandled`](crate::Queue::unhandled).
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn unhandled(&self, names: Vec<String>) -> Result<Vec<Unhandled>> {
+        block_on(self.0.unhandled(names))
     }
 
     /// Reads dead letters; see [`Queue::dead_letters`](crate::Queue::dead_letters).

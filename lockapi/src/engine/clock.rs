@@ -107,8 +107,8 @@ impl ManualClock {
     /// on, so a lease that would be kept is kept. A time with more than 10,000 such stops ends with
     /// one leap.
     ///
-    /// It blocks for as long as that takes, a second of real time at most for each stop. What the program itself waits for goes
-    /// on when its runtime lets it.
+    /// It blocks for as long as that takes, a second of real time at most for each stop. What the
+    /// program itself waits for goes on when its runtime lets it.
     pub fn advance(&self, by: Duration) {
         let moving = self.0.moving.lock();
         let moving = moving.unwrap_or_else(PoisonError::into_inner);
@@ -129,6 +129,17 @@ impl ManualClock {
             }
         }
         drop(moving);
+    }
+
+    /// Moves the clock forward at once, as if the processes had been stopped for so long: leases end
+    /// before they can be renewed. What is due by then happens in the background.
+    pub fn leap(&self, by: Duration) {
+        let mut manual = self.lock();
+        manual.now = manual.now.saturating_add(by);
+        drop(manual);
+        for watcher in self.watchers() {
+            watcher.moved();
+        }
     }
 
     fn watchers(&self) -> Vec<Arc<dyn Watch>> {

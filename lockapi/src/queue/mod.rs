@@ -31,8 +31,8 @@ pub use model::Jobs;
 pub use operations::{
     Ack, Cancel, Cancelled, Claimed, CountJobs, Counted, DELETED, DeadRow, Discard, FOR_EVER,
     FailedAttempt, Floor, Keys, LookBack, Name, NewJob, Part, Purge, Push, PushKeyed, PushTogether,
-    ReadDead, ReadStanding, Redrive, Redriven, Seen, SetPaused, Settle, SweepQueues, Take, Turn,
-    Turned,
+    ReadDead, ReadStanding, ReadUnhandled, Redrive, Redriven, Seen, SetPaused, Settle, SweepQueues,
+    Take, Turn, Turned, UnhandledRow,
 };
 pub(crate) use runs::RunState;
 
@@ -251,6 +251,13 @@ pub trait Queue: Send + Sync + fmt::Debug {
     /// `Unavailable`.
     async fn statistics(&self) -> Result<Statistics>;
 
+    /// Tells which jobs are due and wait that have none of these names, among the first 1,000 of each
+    /// priority: what nobody handles, where these are the names that are handled.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    async fn unhandled(&self, names: Vec<String>) -> Result<Vec<Unhandled>>;
+
     /// Reads dead letters, the oldest first: at most `most` (up to 1,000) of those numbered above
     /// `after`.
     ///
@@ -356,6 +363,28 @@ pub struct Statistics {
     pub oldest: Option<Duration>,
     /// Whether the queue is paused.
     pub paused: bool,
+}
+
+/// Jobs of one name that are due and wait.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Unhandled {
+    /// The name.
+    pub name: String,
+    /// How many were seen.
+    pub jobs: u64,
+    /// For how long the first of them has been due.
+    pub waited: Duration,
+}
+
+impl From<UnhandledRow> for Unhandled {
+    fn from(row: UnhandledRow) -> Self {
+        Self {
+            name: row.name,
+            jobs: row.jobs.max(0).unsigned_abs(),
+            waited: Duration::from_micros(row.waited.max(0).unsigned_abs()),
+        }
+    }
 }
 
 /// A count that stops counting somewhere.

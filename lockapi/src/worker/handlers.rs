@@ -18,7 +18,7 @@ use super::pace::exponential;
 use super::slots::Slot;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::check_name;
-use crate::queue::MAX_DELAY;
+use crate::queue::{MAX_DELAY, MAX_NAMES};
 
 /// How a handler is run.
 ///
@@ -119,6 +119,13 @@ impl Handlers {
 
     pub(super) fn data(&self) -> Data {
         self.data.clone()
+    }
+
+    /// The names that are handled; none are all.
+    pub(super) fn names(&self) -> Vec<String> {
+        let all = self.fallback.is_some() || self.named.len() > MAX_NAMES;
+        let names = self.named.keys().filter(|_| !all);
+        names.cloned().collect()
     }
 
     pub(super) fn of(&self, name: &str) -> Option<&Handler> {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::queue::{Delivery, Outcome};
+use crate::queue::{Delivery, Outcome, Unhandled};
 
 /// Is told what a worker does, for logs and metrics. The calls are made between the polls of the
 /// worker, so they must not block.
@@ -18,9 +18,9 @@ pub trait Observe: Send + Sync + 'static {
     /// A handler has ended, or was given up, after this time.
     fn finished(&self, job: &Delivery, ending: &Ending, took: Duration) {}
 
-    /// A job was claimed that this worker has no handler for: it is put off, uncounted, for one that
-    /// has. A worker claims by the names that it handles, so this is rare.
-    fn unhandled(&self, job: &Delivery) {}
+    /// Jobs of a name have been due for more than a minute that this worker has no handler for: none
+    /// has, or those that have do not keep up. It looks once in a minute.
+    fn unhandled(&self, queue: &str, jobs: &Unhandled) {}
 
     /// The queue could not be reached, or refused; the worker tries again after a pause.
     fn failed(&self, error: &Error) {}

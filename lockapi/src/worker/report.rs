@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::attempt::words;
 use super::observe::{Ending, Observe};
 use crate::error::Error;
-use crate::queue::Delivery;
+use crate::queue::{Delivery, Unhandled};
 
 /// So many lines are written in each [`PERIOD`]; of the rest only the number is told.
 const LINES: u32 = 10;
@@ -64,8 +64,8 @@ impl Observe for Observer {
         self.tell(|observer| observer.finished(job, ending, took));
     }
 
-    fn unhandled(&self, job: &Delivery) {
-        self.tell(|observer| observer.unhandled(job));
+    fn unhandled(&self, queue: &str, jobs: &Unhandled) {
+        self.tell(|observer| observer.unhandled(queue, jobs));
     }
 
     fn failed(&self, error: &Error) {
@@ -178,10 +178,10 @@ impl Observe for Report {
         }
     }
 
-    fn unhandled(&self, job: &Delivery) {
-        let (id, name, queue) = (job.id(), job.name(), job.queue().name());
+    fn unhandled(&self, queue: &str, jobs: &Unhandled) {
+        let Unhandled { name, jobs, waited } = jobs;
         self.warn(format_args!(
-            "job {id} of queue {queue} waits: this worker has no handler for jobs named {name:?}"
+            "{jobs} jobs named {name:?} wait in queue {queue}, the first for {waited:?}: this worker has no handler for them"
         ));
     }
 

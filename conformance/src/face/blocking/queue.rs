@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockapi::queue::{
     Claim, DeadLetter, Exchange, Job, Outcome, Pushable, Pushed, Queue, Settled, Standing,
-    Statistics, Terms, Ticket,
+    Statistics, Terms, Ticket, Unhandled,
 };
 use lockapi::{Result, blocking};
 
@@ -89,6 +89,10 @@ impl Queue for Blocking<blocking::Queue> {
 
     async fn statistics(&self) -> Result<Statistics> {
         self.with(|queue| queue.statistics()).await
+    }
+
+    async fn unhandled(&self, names: Vec<String>) -> Result<Vec<Unhandled>> {
+        self.with(move |queue| queue.unhandled(names)).await
     }
 
     async fn dead_letters(&self, after: i64, most: usize) -> Result<Vec<DeadLetter>> {

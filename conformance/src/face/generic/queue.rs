@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use lockapi::Result;
 use lockapi::queue::{
     Claim, DeadLetter, Exchange, Job, Outcome, Pushed, Queue, Settled, Standing, Statistics, Terms,
-    Ticket,
+    Ticket, Unhandled,
 };
 
 use super::Through;
@@ -79,6 +79,10 @@ impl<Q: Queue + ?Sized + 'static> Queue for Through<Q> {
 
     async fn statistics(&self) -> Result<Statistics> {
         self.0.statistics().await
+    }
+
+    async fn unhandled(&self, names: Vec<String>) -> Result<Vec<Unhandled>> {
+        self.0.unhandled(names).await
     }
 
     async fn dead_letters(&self, after: i64, most: usize) -> Result<Vec<DeadLetter>> {

@@ -14,8 +14,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::lease::micros;
 use crate::queue::{
     Cancel, Claim, CountJobs, DeadLetter, Discard, Exchange, Job, MAX_DELAY, Name, Outcome, Purge,
-    Pushed, Queue, ReadDead, ReadStanding, Redrive, SetPaused, Settled, Standing, Statistics,
-    SweepQueues, Terms, Ticket, check_lease, in_transaction,
+    Pushed, Queue, ReadDead, ReadStanding, ReadUnhandled, Redrive, SetPaused, Settled, Standing,
+    Statistics, SweepQueues, Terms, Ticket, Unhandled, check_lease, in_transaction,
 };
 use crate::seam::Connector;
 use crate::telemetry;
@@ -238,6 +238,16 @@ impl<C: Connector> Queue for Named<C> {
         let counts = self.0.call_in_bulk(count).await.map(Statistics::from)?;
         telemetry::counted(&self.0.name.queue, &counts);
         Ok(counts)
+    }
+
+    async fn unhandled(&self, names: Vec<String>) -> Result<Vec<Unhandled>> {
+        let read = ReadUnhandled {
+            name: self.0.name.clone(),
+            names,
+            most: PART,
+        };
+        let found = self.0.call_in_bulk(read).await?;
+        Ok(found.into_iter().map(Unhandled::from).collect())
     }
 
     async fn dead_letters(&self, after: i64, most: usize) -> Result<Vec<DeadLetter>> {

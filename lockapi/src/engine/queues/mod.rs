@@ -27,7 +27,7 @@ use super::leases::answer_limit;
 use super::sweeps::Sweeping;
 use crate::queue::{
     Ack, Cancel, CountJobs, Discard, LookBack, Purge, Push, PushKeyed, ReadDead, ReadStanding,
-    Redrive, SetPaused, Settle, SweepQueues, Turn,
+    ReadUnhandled, Redrive, SetPaused, Settle, SweepQueues, Turn,
 };
 use crate::seam::Connector;
 
@@ -63,6 +63,7 @@ queued! {
     CountJobs "statistics" true |_one| ALONE;
     ReadDead "dead_letters" true |_one| ALONE;
     ReadStanding "standing" true |_one| 1;
+    ReadUnhandled "unhandled" true |_one| ALONE;
     Redrive "redrive" false |_one| ALONE;
     Discard "discard" false |_one| ALONE;
     Purge "purge" false |_one| ALONE;

@@ -1,11 +1,11 @@
 //! What is done to queues as a whole, and what is told of them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::{DAY, Jobs, Live, Running, Status};
 use crate::queue::operations::{
-    Cancel, CountJobs, Counted, DeadRow, Discard, Name, Purge, ReadDead, Redrive, Redriven,
-    SweepQueues,
+    Cancel, CountJobs, Counted, DeadRow, Discard, Name, Purge, ReadDead, ReadUnhandled, Redrive,
+    Redriven, SweepQueues,
 };
 use crate::seam::{Row, Rows, Value};
 
@@ -120,6 +120,26 @@ impl Jobs {
         } else {
             self.paused.remove(queue);
         }
+    }
+
+    /// By name, how many jobs of other names are due and wait, and for how long the first has.
+    pub(crate) fn unhandled(&self, now: i64, want: &ReadUnhandled) -> BTreeMap<String, (i64, i64)> {
+        let mut seen = HashMap::<i64, i64>::new();
+        let mut found = BTreeMap::<String, (i64, i64)>::new();
+        let places = self.due.get(&want.name).into_iter().flatten();
+        for (priority, at, id) in places.filter(|(_, at, _)| *at <= now) {
+            let seen = seen.entry(*priority).or_default();
+            *seen += 1;
+            let live = self.live.get(id).filter(|live| live.running.is_none());
+            let Some(live) = live.filter(|_| *seen <= want.most) else {
+                continue;
+            };
+            if !want.names.contains(&live.job.name) {
+                let found = found.entry(live.job.name.clone()).or_default();
+                *found = (found.0 + 1, found.1.max(now - at));
+            }
+        }
+        found
     }
 
     pub(crate) fn count(&self, now: i64, want: &CountJobs) -> Counted {

@@ -8,6 +8,7 @@ mod settle;
 mod standing;
 mod take;
 mod turn;
+mod unhandled;
 
 pub use look_back::{LookBack, Part, Seen};
 pub use manage::{
@@ -20,3 +21,4 @@ pub use settle::{Ack, DELETED, FOR_EVER, Settle};
 pub use standing::ReadStanding;
 pub use take::Take;
 pub use turn::{Claimed, Floor, Turn, Turned};
+pub use unhandled::{ReadUnhandled, UnhandledRow};

@@ -17,7 +17,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::oneshot;
 
 use crate::error::{Error, Result};
-use crate::queue::{Delivery, Outcome, Queue};
+use crate::queue::{Delivery, Outcome, Queue, Unhandled};
 use crate::telemetry::Handling;
 use crate::wait::unless;
 use crate::worker::attempt::{Verdict, attempt};
@@ -33,6 +33,8 @@ use crate::worker::{Settings, Spawned};
 use ending::Confirmed;
 use exchange::Exchanging;
 
+/// How often it looks for jobs that nobody handles, and how long they wait by then.
+const WATCH: Duration = Duration::from_mins(1);
 /// How long a job is put off that no handler could be started for, through no fault of its own.
 const UNSPAWNED: Duration = Duration::from_secs(1);
 
@@ -63,6 +65,8 @@ pub(super) struct Run {
     hungry: bool,
     seen: u64,
     arrival: Option<Boxed<()>>,
+    /// Looks now and then for jobs that nobody handles.
+    watch: Option<Boxed<Result<Vec<Unhandled>>>>,
     pause: Option<Boxed<()>>,
     grace: Option<Boxed<()>>,
     /// Set when the time of grace is over: what fails now is not tried again.
@@ -100,7 +104,8 @@ struct Done {
 }
 
 impl Run {
-    pub(super) fn new(queue: Arc<dyn Queue>, handlers: Handlers, settings: Settings) -> Self {
+    pub(super) fn new(queue: Arc<dyn Queue>, handlers: Handlers, mut settings: Settings) -> Self {
+        settings.claim = settings.claim.names(handlers.names());
         Self {
             queue,
             handlers,
@@ -119,6 +124,7 @@ impl Run {
             hungry: true,
             seen: 0,
             arrival: None,
+            watch: None,
             pause: None,
             grace: None,
             hurry: Arc::default(),
@@ -180,6 +186,7 @@ impl Run {
             self.drop_returned();
             return Poll::Ready(());
         }
+        self.watch_unhandled(cx);
         if ended(&mut self.grace, cx) {
             self.hurry.store(true, Ordering::Release);
             self.pause = None;
@@ -211,6 +218,38 @@ impl Run {
             return Poll::Ready(());
         }
         Poll::Pending
+    }
+
+    /// Tells of jobs that nobody handles.
+    fn watch_unhandled(&mut self, cx: &mut Waiting<'_>) {
+        if self.settings.claim.names.is_empty() || self.stopping {
+            self.watch = None;
+            return;
+        }
+        let watch = self.watch.get_or_insert_with(|| {
+            let queue = Arc::clone(&self.queue);
+            let names = self.settings.claim.names.to_vec();
+            let time = WATCH.mul_f64(0.75 + fastrand::f64() / 2.0);
+            Box::pin(async move {
+                queue.sleep(time).await;
+                queue.unhandled(names).await
+            })
+        });
+        let Poll::Ready(found) = watch.as_mut().poll(cx) else {
+            return;
+        };
+        self.watch = None;
+        // The next is waited for from now on.
+        cx.waker().wake_by_ref();
+        match found {
+            Ok(found) => {
+                for jobs in found.iter().filter(|jobs| jobs.waited >= WATCH) {
+                    let queue = self.queue.name();
+                    self.settings.observer.unhandled(queue, jobs);
+                }
+            }
+            Err(error) => self.settings.observer.failed(&error),
+        }
     }
 
     fn is_finished(&self) -> bool {
@@ -274,7 +313,6 @@ impl Run {
         }
         let Some(handler) = self.handlers.of(delivery.name()) else {
             // Another worker may have one, such as a newer version of this program.
-            self.settings.observer.unhandled(&delivery);
             let time = UNHANDLED.mul_f64(0.5 + fastrand::f64());
             self.settle(delivery, Outcome::Snooze(time));
             return;
