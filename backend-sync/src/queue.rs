@@ -100,6 +100,10 @@ impl<Q: Pushable + ?Sized> TakeIn for Q {
 pub trait AckIn {
     /// Completes the delivery in the transaction that is open on `connection`. See [`ack_on`].
     ///
+    /// In a worker, call it before the handler returns. If the transaction is committed the job is done,
+    /// whatever the handler returns; if it is rolled back, a handler that returns `Ok` has failed, and
+    /// one that returns `Err` or panics as well. A transaction that is still open is waited for.
+    ///
     /// # Errors
     /// `Lost` when it is not the latest delivery of its job any more; those of the connection.
     fn ack_in<C: GenericClient + Send>(&self, connection: &mut C) -> Result<()>;

@@ -71,6 +71,12 @@ pub async fn push_on<C: Connection>(
 /// The delivery goes on being extended, and may be dropped after the transaction has ended: if that
 /// was rolled back the job is given back then.
 ///
+/// # In a worker
+/// Call it before the handler returns. The worker then waits until the transaction has ended and asks
+/// what became of it. Committed, the job is done, whatever the handler returns or whether it panics.
+/// Rolled back, it is not: `Ok` counts as a failed attempt, `Err` and a panic as what they are. See
+/// [`Context`](crate::worker::Context).
+///
 /// # Errors
 /// `Lost` when it is not the latest delivery of its job any more: roll back; and those of the
 /// connection.
