@@ -1,6 +1,8 @@
 //! Schedulers: rules that hold together: what is made up for, what is tried again, what a run knows, and
 //! what is left of it.
 
+use std::time::Duration;
+
 use lockapi::queue::{Claim, Job};
 use lockapi::schedule::{Misfire, Status, Task, Terms};
 use lockapi::{BackendExt, QueueExt};
@@ -67,7 +69,7 @@ async fn run_knows_the_time_that_it_was_due(cx: Context) {
     for run in due {
         let delivery = one(&queue).await;
         assert_eq!(delivery.due_at(), run.fire_at);
-        delivery.nack("no", MINUTE * 0).await.unwrap();
+        delivery.nack("no", Duration::ZERO).await.unwrap();
         let delivery = one(&queue).await;
         assert_eq!(delivery.due_at(), run.fire_at, "in every attempt");
         delivery.ack().await.unwrap();

@@ -235,15 +235,7 @@ impl<C: Connection> Pair<'_, C> {
                 let (real, model) = self.apart(&of(|it| it.0), &of(|it| it.1)).await;
                 assert_eq!(real, model, "acknowledged");
             }
-            Action::Stand(backs) => {
-                let tickets: Vec<_> = backs.iter().map(|back| self.ticket(*back)).collect();
-                let of = |side: fn(Both<Ticket>) -> Ticket| -> Vec<_> {
-                    let tickets = tickets.iter().copied().map(side);
-                    tickets.map(|ticket| ReadStanding { ticket }).collect()
-                };
-                let (real, model) = self.apart(&of(|it| it.0), &of(|it| it.1)).await;
-                assert_eq!(real, model, "where they stand");
-            }
+            Action::Stand(backs) => self.stand(backs).await,
             Action::Take(most) => {
                 let take = Take {
                     namespace: self.namespace.to_owned(),
@@ -319,6 +311,16 @@ impl<C: Connection> Pair<'_, C> {
             }
             Action::Elapse(_) => {}
         }
+    }
+
+    async fn stand(&mut self, backs: &[u8]) {
+        let tickets: Vec<_> = backs.iter().map(|back| self.ticket(*back)).collect();
+        let of = |side: fn(Both<Ticket>) -> Ticket| -> Vec<_> {
+            let tickets = tickets.iter().copied().map(side);
+            tickets.map(|ticket| ReadStanding { ticket }).collect()
+        };
+        let (real, model) = self.apart(&of(|it| it.0), &of(|it| it.1)).await;
+        assert_eq!(real, model, "where they stand");
     }
 
     async fn push(&mut self, jobs: &[(u8, u8, u8)]) {

@@ -40,13 +40,13 @@ impl Drop for Working {
 }
 
 /// Runs a lane to its end on this thread.
-pub(super) fn run(lane: Lane, activity: Arc<Activity>) {
+pub(super) fn run(lane: Lane, activity: &Arc<Activity>) {
     activity.begin();
-    let mut working = Working(Arc::clone(&activity));
+    let mut working = Working(Arc::clone(activity));
     let waking = Arc::new(Waking {
         thread: thread::current(),
         state: AtomicU8::new(AT_WORK),
-        activity: Arc::clone(&activity),
+        activity: Arc::clone(activity),
     });
     let waker = Waker::from(Arc::clone(&waking));
     let mut context = Context::from_waker(&waker);
@@ -68,6 +68,6 @@ pub(super) fn run(lane: Lane, activity: Arc<Activity>) {
             thread::park();
         }
         // Whoever woke it has begun the activity.
-        working = Working(Arc::clone(&activity));
+        working = Working(Arc::clone(activity));
     }
 }

@@ -323,7 +323,7 @@ impl Connector for Database {
             std::thread::Builder::new()
                 .name(name.to_owned())
                 .spawn(move || match activity {
-                    Some(activity) => lane::run(lane, activity),
+                    Some(activity) => lane::run(lane, &activity),
                     None => block_on(lane),
                 });
         // Without a thread the lane is dropped here, which fails its callers.

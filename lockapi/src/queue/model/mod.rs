@@ -442,10 +442,10 @@ impl Jobs {
         done.iter().map(|ticket| ticket.id).chain(tokens).collect()
     }
 
-    /// The token of the latest delivery of a job that has not ended; none while it waits.
-    pub(crate) fn token(&self, id: i64) -> Option<Option<i64>> {
-        let live = self.live.get(&id)?;
-        Some(live.running.map(|running| running.token))
+    /// The token of the latest delivery of a job.
+    pub(crate) fn token(&self, id: i64) -> Option<i64> {
+        let running = self.live.get(&id)?.running;
+        running.map(|running| running.token)
     }
 
     pub(crate) fn settle(&mut self, now: i64, want: &Settle) -> Settled {

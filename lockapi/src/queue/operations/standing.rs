@@ -44,10 +44,11 @@ impl Operation for ReadStanding {
 
     fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
         let ids = batch.iter().map(|one| one.ticket.id);
-        let rows = ids.filter_map(|id| {
-            let token = world.jobs.token(id)?;
+        let live = ids.filter(|id| world.jobs.is_live(*id));
+        let rows = live.map(|id| {
+            let token = world.jobs.token(id);
             let token = token.map_or(Value::Null(Type::Int), Value::Int);
-            Some(Row(vec![Value::Int(id), token]))
+            Row(vec![Value::Int(id), token])
         });
         Some(rows.collect())
     }

@@ -41,6 +41,7 @@ const UNSPAWNED: Duration = Duration::from_secs(1);
 type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// A worker at work. Dropped, it gives back what it has.
+#[allow(clippy::struct_excessive_bools, reason = "each is a state of its own")]
 pub(super) struct Run {
     queue: Arc<dyn Queue>,
     handlers: Handlers,
