@@ -174,7 +174,7 @@ pub async fn take_on<C: Connection>(
 /// The priorities in the order in which a call looks at them: one in sixteen the low ones first.
 fn lanes() -> Vec<i64> {
     let mut lanes: Vec<_> = Priority::ALL.into_iter().map(Priority::number).collect();
-    if fastrand::u32(..LOW_FIRST) == 0 {
+    if fastrand::f64() * f64::from(LOW_FIRST) < 1.0 {
         lanes.reverse();
     }
     lanes

@@ -154,6 +154,7 @@ impl<C: Connector> Handle<C> {
     /// Completes deliveries, but for those whose rows somebody has locked.
     async fn complete_unlocked(&self, tickets: &[Ticket]) -> Vec<Result<bool>> {
         let kept = &self.core.queues.kept;
+        kept.set_settling(tickets, true);
         let calls = tickets.iter().map(async |ticket| {
             match self.call(Settle::completion(self.ack(*ticket))).await? {
                 Settled::Done | Settled::Dead => Ok(true),
@@ -168,8 +169,9 @@ impl<C: Connector> Handle<C> {
         });
         let answers = futures_util::future::join_all(calls).await;
         for (ticket, answer) in tickets.iter().zip(&answers) {
-            if answer.is_ok() {
-                kept.forget(*ticket);
+            match answer {
+                Ok(_) => kept.forget(*ticket),
+                Err(_) => kept.set_settling(&[*ticket], false),
             }
         }
         answers

@@ -24,6 +24,10 @@ const SHORTEST: Duration = Duration::from_millis(20);
 /// What comes back has mostly been claimed, or pushed by a transaction that ended late, just before:
 /// the last seconds, in microseconds, are looked at the most often.
 const NEAR: i64 = 5_000_000;
+/// A push that is under way for so long, in microseconds, is found by the next claim.
+const LAG: i64 = 100_000;
+/// A server's clock that is so far behind, in microseconds, was set back.
+const SET_BACK: i64 = 1_000_000;
 /// How much of the time before is looked at first, and when its entries are few or many.
 const FIRST_WIDTH: i64 = 1_000_000;
 const FEW: i64 = 10_000;
@@ -34,6 +38,8 @@ const MANY: i64 = 100_000;
 pub(super) struct Floors {
     places: Places,
     until: Time,
+    /// The server's time at a point of this process's.
+    server: (i64, Time),
     /// Whether there are too many entries before them for claims to read.
     costly: bool,
     near: Near,
@@ -72,6 +78,8 @@ pub(super) struct Found {
     pub(super) full: bool,
     /// How many entries of the index it read.
     pub(super) read: i64,
+    /// The server's time.
+    pub(super) at: i64,
 }
 
 impl Floors {
@@ -80,7 +88,18 @@ impl Floors {
         if now >= self.until && !self.costly {
             self.places = START;
         }
-        self.places
+        if !self.costly {
+            return self.places;
+        }
+        let latest = self.server_time(now).saturating_sub(LAG);
+        self.places.map(|place| place.min((latest, 0)))
+    }
+
+    /// What the server's clock shows, if nobody has set it.
+    fn server_time(&self, now: Time) -> i64 {
+        let (then, at) = self.server;
+        let since = i64::try_from(now.saturating_sub(at).as_micros()).unwrap_or(i64::MAX);
+        then.saturating_add(since)
     }
 
     pub(super) fn is_start(places: &Places) -> bool {
@@ -95,15 +114,26 @@ impl Floors {
         found: &Found,
         places: impl Iterator<Item = (i64, Floor)>,
     ) -> bool {
+        if found.at.saturating_add(SET_BACK) < self.server_time(now) {
+            // What is pushed from now on is due before all that was claimed.
+            *self = Self::default();
+            return true;
+        }
         if found.started == START {
             self.costly = found.read > CHEAP;
         }
+        self.server = (found.at, now);
         if !found.full && !self.costly {
             self.places = START;
             return found.started != START;
         }
         if self.places == START {
             self.until = now + LASTS;
+        }
+        if !found.full {
+            // All that was due was looked at, in each priority.
+            let reached = (found.at, i64::MAX);
+            self.places = self.places.map(|place| place.max(reached));
         }
         for (priority, place) in places {
             if let Some(floor) = self.lane(priority) {
@@ -241,6 +271,7 @@ mod tests {
             started,
             full,
             read,
+            at: NOW + 5 * SECOND,
         };
         floors.claimed(now, &found, std::iter::once((2, (at, 7))));
     }
@@ -273,12 +304,31 @@ mod tests {
         let mut now = Time::ZERO;
         claim(&mut floors, now, true, 1_000_000, NOW);
         now += LASTS * 100;
-        claim(&mut floors, now, false, 5, NOW + SECOND);
+        claim(&mut floors, now, true, 5, NOW + SECOND);
         assert_eq!(floors.start(now)[2], (NOW + SECOND, 7));
         floors.reset();
         assert_eq!(floors.start(now)[2], (NOW + SECOND, 7));
+        assert_eq!(floors.start(now)[3], (0, 0), "nobody has looked there");
+        claim(&mut floors, now, false, 5, NOW + SECOND);
+        // What is pushed meanwhile is due a moment before the claim looked.
+        let latest = (NOW + 5 * SECOND - LAG, 0);
+        assert_eq!(floors.start(now), [latest; LANES]);
         floors.returned(2, (NOW, 5));
         assert_eq!(floors.start(now)[2], (NOW, 4));
+    }
+
+    #[test]
+    fn clock_that_was_set_back_begins_anew() {
+        let mut floors = Floors::default();
+        claim(&mut floors, Time::ZERO, true, 1_000_000, NOW);
+        let found = Found {
+            started: floors.start(Time::ZERO),
+            full: false,
+            read: 10,
+            at: NOW - 3600 * SECOND,
+        };
+        let again = floors.claimed(Duration::from_secs(1), &found, std::iter::empty());
+        assert!(again && floors.start(Duration::from_secs(1)) == START);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::handle::{Handle, PAUSE, TRIES};
+use super::handle::{Handle, PAUSE};
 use crate::engine::batcher::{ALONE, Batch, Queued};
 use crate::engine::link::Link;
 use crate::engine::notify::Notify;
@@ -91,7 +91,9 @@ impl<C: Connector> Handle<C> {
     }
 
     async fn push_keyed(&self, push: PushKeyed, mut repeat: bool) -> Result<Pushed> {
-        for _ in 0..TRIES {
+        let keeper = &self.core.links.keeper;
+        let until = keeper.now() + self.core.links.timeout;
+        while keeper.now() < until {
             match self.call(push.clone()).await {
                 Ok(Some(pushed)) => return Ok(pushed),
                 Ok(None) => {}
@@ -100,11 +102,7 @@ impl<C: Connector> Handle<C> {
                 }
                 Err(error) => return Err(error),
             }
-            self.core
-                .links
-                .keeper
-                .sleep(PAUSE.mul_f64(fastrand::f64()))
-                .await;
+            keeper.sleep(PAUSE.mul_f64(fastrand::f64())).await;
         }
         Err(in_transaction::key_is_busy("push").on(&self.name.queue))
     }

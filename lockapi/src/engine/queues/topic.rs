@@ -175,6 +175,7 @@ impl Topic {
                 started,
                 full: turned.picked >= most,
                 read: turned.read,
+                at: turned.now,
             };
             floors.claimed(now, &found, places)
         });

@@ -1,6 +1,6 @@
 //! Pushing.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 use crate::error::Failure;
 use crate::memory::World;
@@ -223,7 +223,7 @@ impl Operation for PushKeyed {
     fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
         let now = world.now;
         let mut rows = Rows::new();
-        let mut seen = HashSet::new();
+        let mut seen = HashMap::new();
         for (n, one) in (1..).zip(batch) {
             let keys = &one.keys;
             let key = (
@@ -233,14 +233,14 @@ impl Operation for PushKeyed {
                 &keys.idempotency_key,
             );
             let is_keyed = !keys.unique_key.is_empty() || !keys.idempotency_key.is_empty();
-            if is_keyed && !seen.insert(key) {
-                let again = [
-                    Value::Int(n),
-                    Value::Null(Type::Int),
-                    Value::Int(3),
-                    Value::Int(0),
-                ];
-                rows.push(Row(again.to_vec()));
+            if is_keyed && let Some(first) = seen.get(&key) {
+                let changes = keys.idempotency_key.is_empty() && keys.unique != Unique::Skip;
+                let (id, how) = if changes {
+                    (Value::Null(Type::Int), 3)
+                } else {
+                    (Value::Int(*first), 1)
+                };
+                rows.push(Row(vec![Value::Int(n), id, Value::Int(how), Value::Int(0)]));
                 continue;
             }
             let Pushed { id, how } = world.jobs.push_keyed(now, one);
@@ -250,6 +250,7 @@ impl Operation for PushKeyed {
                 How::Changed => 2,
                 How::Running => 4,
             };
+            seen.insert(key, id);
             rows.push(Row([n, id, how, 0].map(Value::Int).to_vec()));
         }
         world.tell(batch.iter().filter_map(|one| one.topic));

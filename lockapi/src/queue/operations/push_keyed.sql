@@ -1,5 +1,5 @@
 -- Pushes jobs, with unique or idempotency keys or without; of several for one key in the batch the first
--- counts, and the others are to be asked again.
+-- counts. Those that would change it are to be asked again; the others are answered as it is.
 --
 -- Promises: at most one job with a unique key waits or runs in a queue; an idempotency key stands
 -- for the job of its first push. A job has one of the two keys. Answers the job's number and how: 0 new, 1 existing, 2 changed,
@@ -15,7 +15,9 @@ WITH want AS MATERIALIZED (
                     pg_catalog.statement_timestamp())
                OPERATOR(pg_catalog.+) (w.delay OPERATOR(pg_catalog.*) interval '1 microsecond') AS due,
            pg_catalog.row_number() OVER (PARTITION BY w.namespace, w.queue, w.idempotency_key ORDER BY w.n) AS nth_push,
-           pg_catalog.row_number() OVER (PARTITION BY w.namespace, w.queue, w.unique_key ORDER BY w.n) AS nth_unique
+           pg_catalog.row_number() OVER (PARTITION BY w.namespace, w.queue, w.unique_key ORDER BY w.n) AS nth_unique,
+           pg_catalog.min(w.n) OVER (PARTITION BY w.namespace, w.queue, w.idempotency_key) AS first_push,
+           pg_catalog.min(w.n) OVER (PARTITION BY w.namespace, w.queue, w.unique_key) AS first_unique
       FROM ROWS FROM (pg_catalog.unnest($1::pg_catalog.text[]), pg_catalog.unnest($2::pg_catalog.text[]),
                       pg_catalog.unnest($3::pg_catalog.text[]), pg_catalog.unnest($4::pg_catalog.text[]),
                       pg_catalog.unnest($5::pg_catalog.int8[]), pg_catalog.unnest($6::pg_catalog.int8[]),
@@ -123,9 +125,16 @@ WITH want AS MATERIALIZED (
       LEFT JOIN changed AS c ON c.id OPERATOR(pg_catalog.=) o.id
 )
 SELECT w.n, coalesce(t.job, f.id) AS id,
-       CASE WHEN t.job IS NOT NULL THEN 1 WHEN f.id IS NOT NULL THEN f.how ELSE 3 END::pg_catalog.int8 AS how,
+       CASE WHEN t.job IS NOT NULL THEN 1
+            WHEN f.id IS NULL THEN 3
+            WHEN f.n OPERATOR(pg_catalog.=) w.n THEN f.how
+            ELSE 1 END::pg_catalog.int8 AS how,
        (SELECT pg_catalog.count(pg_catalog.pg_notify('lockapi', x.topic::pg_catalog.text))
           FROM pg_catalog.unnest($12::pg_catalog.int8[]) AS x (topic)) AS told
   FROM want AS w
   LEFT JOIN told AS t ON t.n OPERATOR(pg_catalog.=) w.n
-  LEFT JOIN found AS f ON f.n OPERATOR(pg_catalog.=) w.n
+  LEFT JOIN found AS f
+    ON f.n OPERATOR(pg_catalog.=) CASE WHEN w.idempotency_key OPERATOR(pg_catalog.<>) '' THEN w.first_push
+                                       WHEN w.unique_key OPERATOR(pg_catalog.<>) '' AND w.mode OPERATOR(pg_catalog.=) 0
+                                       THEN w.first_unique
+                                       ELSE w.n END

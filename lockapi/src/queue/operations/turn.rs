@@ -51,6 +51,8 @@ pub struct Turned {
     pub picked: i64,
     /// How many entries of the index of due jobs were read.
     pub read: i64,
+    /// The server's time, in microseconds since 1970: what was due then was looked at.
+    pub now: i64,
     /// When the next job is due, in microseconds from now; told only when fewer jobs were picked
     /// than wanted.
     pub next_due: Option<i64>,
@@ -164,7 +166,12 @@ impl Operation for Turn {
         let mut rest = None;
         for mut row in rows {
             let Some(n) = row.maybe_int(0)? else {
-                rest = Some((row.int(1)?, row.int(2)?, row.maybe_int(6)?, row.ints(10)?));
+                rest = Some((
+                    row.int(1)?,
+                    (row.int(2)?, row.int(7)?),
+                    row.maybe_int(6)?,
+                    row.ints(10)?,
+                ));
                 continue;
             };
             let job = Claimed {
@@ -182,7 +189,7 @@ impl Operation for Turn {
             };
             claimed.push((n, job));
         }
-        let (picked, read, next_due, done) =
+        let (picked, (read, now), next_due, done) =
             rest.ok_or_else(|| Failure::corrupt("the row of totals is missing"))?;
         claimed.sort_unstable_by_key(|(n, _)| *n);
         Ok(vec![Turned {
@@ -190,6 +197,7 @@ impl Operation for Turn {
             claimed: claimed.into_iter().map(|(_, job)| job).collect(),
             picked,
             read,
+            now,
             next_due,
         }])
     }
@@ -226,8 +234,8 @@ impl Operation for Turn {
             null.clone(),
             null.clone(),
             null.clone(),
-            next_due.map_or(null.clone(), Value::Int),
-            null,
+            next_due.map_or(null, Value::Int),
+            Value::Int(now),
             Value::Null(Type::Text),
             Value::Null(Type::Text),
             Value::Ints(done),

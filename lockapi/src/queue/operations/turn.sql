@@ -121,5 +121,5 @@ SELECT NULL, t.n, pg_catalog.pg_stat_get_xact_tuples_returned('lockapi.job_due':
                             AND j.run_at > pg_catalog.statement_timestamp()
                           ORDER BY j.run_at
                           LIMIT 1) AS f) END,
-       NULL, NULL, NULL, (SELECT pg_catalog.array_agg(d.id) || pg_catalog.array_agg(d.token) FROM done AS d)
+       (extract(epoch FROM pg_catalog.statement_timestamp()) * 1000000)::int8, NULL, NULL, (SELECT pg_catalog.array_agg(d.id) || pg_catalog.array_agg(d.token) FROM done AS d)
   FROM total AS t

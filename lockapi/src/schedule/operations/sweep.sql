@@ -10,13 +10,13 @@ WITH RECURSIVE known (scheduler) AS (
     (SELECT r.scheduler || ''
        FROM lockapi.task_run AS r
       WHERE r.namespace || '' = $1::text
-      ORDER BY r.scheduler || ''
+      ORDER BY r.scheduler || '', r.fired_at
       LIMIT 1)
      UNION ALL
     SELECT (SELECT r.scheduler || ''
               FROM lockapi.task_run AS r
              WHERE r.namespace || '' = $1::text AND r.scheduler || '' > k.scheduler
-             ORDER BY r.scheduler || ''
+             ORDER BY r.scheduler || '', r.fired_at
              LIMIT 1)
       FROM known AS k
      WHERE k.scheduler IS NOT NULL
