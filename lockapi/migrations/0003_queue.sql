@@ -67,7 +67,7 @@ COMMENT ON COLUMN lockapi.job.queue IS 'Name of the queue.';
 COMMENT ON COLUMN lockapi.job.unique_key IS 'No other job of the queue has this key while this one waits or runs.';
 COMMENT ON COLUMN lockapi.job.name IS 'What kind of job it is; workers choose the handler by it.';
 COMMENT ON COLUMN lockapi.job.payload IS 'What the handler is given.';
-COMMENT ON COLUMN lockapi.job.expires_at IS 'From this time on it is a dead letter instead of being delivered; NULL: never.';
+COMMENT ON COLUMN lockapi.job.expires_at IS 'From this time on it is a dead letter instead of being delivered for the first time; NULL: never.';
 COMMENT ON COLUMN lockapi.job.errors IS 'What became of its last ten attempts that failed: attempt, at (microseconds since 1970), worker, error.';
 
 CREATE TABLE lockapi.job_archive (

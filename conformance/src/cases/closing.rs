@@ -19,6 +19,8 @@ register! { "close":
     W12 close_makes_a_leader_resign;
     W12 close_of_an_unreachable_server_tells_of_it @ Own;
     W12 calls_after_close_are_refused;
+    W12 close_refuses_who_waits;
+    W12 close_ends_what_goes_on [Futures];
     W12 close_ends_all_connections [OwnConnections];
 }
 
@@ -127,4 +129,53 @@ async fn close_ends_all_connections(cx: Context) {
     let _locked = backend.mutex("door").unwrap().lock().await.unwrap();
     close(&backend).await;
     crate::patience::eventually("no session is left", async || cx.sessions().await == 0).await;
+}
+
+/// Nobody who waits is granted what others give back.
+async fn close_refuses_who_waits(cx: Context) {
+    let backend = cx.backend().await;
+    let mutex = backend.mutex("door").unwrap();
+    let lease = backend.lease("job", Terms::new(MINUTE)).unwrap();
+    let (_guard, _held) = (mutex.lock().await.unwrap(), lease.acquire().await.unwrap());
+    let (there, other) = (mutex.clone(), lease.clone());
+    let locking = tokio::spawn(async move { there.lock().await.map(drop) });
+    let leasing = tokio::spawn(async move { other.acquire().await.map(drop) });
+    crate::patience::eventually("both wait", async || {
+        tokio::task::yield_now().await;
+        !locking.is_finished() && !leasing.is_finished()
+    })
+    .await;
+    close(&backend).await;
+    for (what, waiting) in [("mutex", locking), ("lease", leasing)] {
+        let refused = soon("refused", waiting).await.unwrap();
+        let kind = refused.map_err(|error| error.kind());
+        assert_eq!(kind, Err(ErrorKind::Unavailable), "{what}");
+    }
+    assert!(cx.lease("job").await.is_none());
+    assert_eq!(cx.locks(cx.lock_id("door")).await, Locks::NONE);
+}
+
+/// A program that goes on asking keeps nothing open, and nothing of what it gets.
+async fn close_ends_what_goes_on(cx: Context) {
+    let backend = cx.backend().await;
+    let queue = backend.queue("work").unwrap();
+    queue.push_all((0..200).map(job).collect()).await.unwrap();
+    let asking = (0..8).map(|_| {
+        let queue = queue.clone();
+        tokio::spawn(async move {
+            let mut claimed = Vec::new();
+            while let Ok(part) = queue.claim(&Claim::new(3)).await {
+                claimed.extend(part);
+                let _pushed = queue.push(job(7)).await;
+            }
+            claimed
+        })
+    });
+    let asking: Vec<_> = asking.collect();
+    tokio::task::yield_now().await;
+    close(&backend).await;
+    for asking in asking {
+        drop(soon("it ends", asking).await.unwrap());
+    }
+    assert_eq!(cx.jobs().await.delivered, 0);
 }

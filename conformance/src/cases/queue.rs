@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use lockapi::queue::{Claim, Delivery, Exchange, How, Job, Priority, Terms};
+use lockapi::queue::{Claim, Delivery, Exchange, How, Job, Priority, Terms, Unique};
 use lockapi::{ErrorKind, Queue, QueueExt};
 
 use crate::context::{Context, MINUTE};
@@ -450,11 +450,20 @@ async fn jobs_that_are_not_begun_in_time_are_dead_letters(cx: Context) {
     assert_eq!(again.payload(), "3");
     again.ack().await.unwrap();
     cx.elapse(MINUTE * 6).await;
-    assert_eq!(
-        one(&queue).await.payload(),
-        "2",
-        "its time began when it was due"
-    );
+    let later = one(&queue).await;
+    assert_eq!(later.payload(), "2", "its time began when it was due");
+    later.ack().await.unwrap();
+    // One that was never begun does not keep another of its key out.
+    let keyed = |nth| short(nth).unique("key", Unique::Skip);
+    let first = queue.push(keyed(5)).await.unwrap();
+    cx.elapse(MINUTE * 2).await;
+    let second = queue.push(keyed(6)).await.unwrap();
+    assert_eq!((second.id, second.how), (first.id, How::Changed));
+    let begun = one(&queue).await;
+    assert_eq!(begun.payload(), "6");
+    begun.nack("later", MINUTE * 5).await.unwrap();
+    cx.elapse(MINUTE * 6).await;
+    assert_eq!(one(&queue).await.payload(), "6", "it was begun in time");
     let long = job(4).ttl(Duration::from_hours(24 * 366 * 11));
     let refused = queue.push(long).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Invalid);

@@ -386,6 +386,7 @@ impl<C: Connection> Pair<'_, C> {
             name: self.name(),
             names: names(odd),
             lanes: (0..4).map(|it| (it, 0, (far, i64::MAX))).collect(),
+            lost: vec![self.claim],
         };
         let (real, model) = self.both(look_back).await;
         assert_eq!(real.found.len(), model.found.len());

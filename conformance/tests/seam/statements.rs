@@ -181,7 +181,6 @@ fn are_all_listed() {
         "terminate",
         "undo",
         "unlisten",
-        "unlock_all",
     ];
     assert_eq!(unlisted, scripts);
 }

@@ -171,7 +171,7 @@ fn scenarios_of_queues() -> Vec<Scenario> {
         engine(queue::CountJobs::STATEMENT, "'{ns}', 'work', 100"),
         engine(
             queue::LookBack::STATEMENT,
-            "'{ns}', 'work', '{0,1,2,3}', '{0,0,0,0}', '{9000000000000000,9000000000000000,9000000000000000,9000000000000000}', '{0,0,0,0}', '{}'",
+            "'{ns}', 'work', '{0,1,2,3}', '{0,0,0,0}', '{9000000000000000,9000000000000000,9000000000000000,9000000000000000}', '{0,0,0,0}', '{}', '{2}'",
         ),
         engine(queue::ReadUnhandled::STATEMENT, "'{ns}', 'work', '{send}', 100"),
         engine(queue::ReadStanding::STATEMENT, "'{ids}'"),

@@ -13,11 +13,12 @@ use crate::seam::{Connector, Lane};
 pub(super) struct Lanes {
     running: AtomicUsize,
     ended: Notify,
+    closing: AtomicBool,
     closed: AtomicBool,
 }
 
-/// One of them; dropped when it has ended, however that came.
-struct Running(Arc<Lanes>);
+/// One of them, or something that they wait for; dropped when it has ended, however that came.
+pub(super) struct Running(Arc<Lanes>);
 
 impl Lanes {
     /// Has the connector run a lane.
@@ -27,14 +28,28 @@ impl Lanes {
         name: &'static str,
         lane: impl Future<Output = ()> + Send + 'static,
     ) {
-        self.running.fetch_add(1, Ordering::AcqRel);
-        let running = Running(Arc::clone(self));
+        let running = self.enter();
         let lane: Lane = Box::pin(async move {
             // Dropped after the lane, and with its connection.
             let _running = running;
             lane.await;
         });
         connector.spawn(name, lane);
+    }
+
+    /// Counts something else that is to be waited for.
+    pub(super) fn enter(self: &Arc<Self>) -> Running {
+        self.running.fetch_add(1, Ordering::AcqRel);
+        Running(Arc::clone(self))
+    }
+
+    /// From now on nothing is asked for but what gives something back.
+    pub(super) fn begin_close(&self) {
+        self.closing.store(true, Ordering::Release);
+    }
+
+    pub(super) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Acquire)
     }
 
     /// From now on no connection is opened.

@@ -57,7 +57,10 @@ impl<C: Connector> Links<C> {
     /// The same with another time limit.
     pub(crate) fn with_timeout(&self, timeout: Duration) -> Self {
         let (connector, keeper) = (Arc::clone(&self.connector), self.keeper.clone());
-        Self::new(connector, keeper, self.mode, timeout)
+        Self {
+            lanes: Arc::clone(&self.lanes),
+            ..Self::new(connector, keeper, self.mode, timeout)
+        }
     }
 
     /// Opens a connection and settles its settings; refuses a standby. Its statements wait for a

@@ -286,6 +286,7 @@ impl<C: Connector> Core<C> {
 
     /// Gives back all that is held, and ends.
     async fn give_back_and_close(&self) -> Result<()> {
+        self.links.lanes.begin_close();
         let held = self.leases.release_all().into_iter();
         let held = held.chain(self.queues.release_all());
         let mut failed = Vec::new();
@@ -294,13 +295,14 @@ impl<C: Connector> Core<C> {
             total += 1;
             match answer.await {
                 Ok(Ok(())) => {}
+                // It had ended before.
+                Ok(Err(error)) if error.kind() == ErrorKind::Lost => {}
                 Ok(Err(error)) => failed.push(error),
                 Err(_) => failed.push(batcher::ended("close")),
             }
         }
+        self.locks.close_all();
         self.close();
-        let lost = Failure::connect(None, is_closed().error("close"));
-        self.locks.lose_all(&lost);
         let keeper = &self.links.keeper;
         let over = unless(
             keeper.sleep(self.links.timeout * 2),

@@ -228,8 +228,9 @@ impl Job {
         self
     }
 
-    /// Once it has been due for this long it is not delivered any more: it is a dead letter. At most
-    /// [`MAX_DELAY`]; zero, as unless set, is for ever. What runs by then may end.
+    /// If it has been due for this long and was never delivered, it is a dead letter once a worker comes to
+    /// it, and does not keep another job of its unique key out. At most [`MAX_DELAY`]; zero, as unless set,
+    /// is for ever.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;

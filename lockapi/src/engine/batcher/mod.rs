@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
 
-use super::link::{Link, Links, Watch};
+use super::lanes::Running;
+use super::link::{Link, Links, Watch, is_closed};
 use crate::error::{Error, ErrorKind, Failure, Result};
 use crate::seam::Connector;
 use crate::telemetry::{self, Fault};
@@ -114,6 +115,9 @@ impl<C: Connector> Batcher<C> {
         times: i64,
         reply: Reply<O::Output>,
     ) {
+        if self.is_closing() && !O::GIVES_BACK {
+            return reply.send(Err(is_closed().error(O::NAME)));
+        }
         let mut state = self.lock();
         let added = state.kinds.add(asked, Caller { times, reply });
         let starts = added.is_ok() && !std::mem::replace(&mut state.running, true);
@@ -125,6 +129,16 @@ impl<C: Connector> Batcher<C> {
             self.start();
         }
         self.wake.notify_one();
+    }
+
+    /// Whether the backend is being closed: what is granted from now on goes back.
+    pub(super) fn is_closing(&self) -> bool {
+        self.links.lanes.is_closing()
+    }
+
+    /// What closing waits for.
+    pub(super) fn enter(&self) -> Running {
+        self.links.lanes.enter()
     }
 
     /// How long the server may take to answer.

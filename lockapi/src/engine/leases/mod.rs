@@ -23,6 +23,7 @@ use super::batcher::Repeated;
 use super::clock::Time;
 use super::keeper::Keeper;
 use super::sweeps::Sweeps;
+use crate::engine::is_closed;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hold::Hold;
 use crate::lease::{Acquired, Renew, Taken, Terms, slot};
@@ -193,7 +194,8 @@ impl<C: Connector> Leases<C> {
                         Acquired::Granted(fence) => Ok((fence, Arc::from([slot]))),
                         Acquired::Held(left) => Err(Refused::new(false, left)),
                     });
-                    answered(leases.answered(asked, number, sent, outcome, repeated));
+                    let answer = leases.answered(asked, number, sent, outcome, repeated);
+                    answered(leases.unless_closing(answer));
                 });
             }
             What::Permits { permits, count } => {
@@ -207,7 +209,8 @@ impl<C: Connector> Leases<C> {
                         Taken::Granted { fence, slots } => Ok((fence, slots)),
                         Taken::Refused { again, held_for } => Err(Refused::new(again, held_for)),
                     });
-                    answered(leases.answered(asked, number, sent, outcome, repeated));
+                    let answer = leases.answered(asked, number, sent, outcome, repeated);
+                    answered(leases.unless_closing(answer));
                 });
             }
         }
@@ -254,6 +257,14 @@ impl<C: Connector> Leases<C> {
                 Err(error)
             }
         }
+    }
+
+    /// What was granted to a backend that is being closed goes back.
+    fn unless_closing(&self, answer: Result<Granted<C>>) -> Result<Granted<C>> {
+        if self.batcher.is_closing() {
+            return Err(is_closed().error("acquire"));
+        }
+        answer
     }
 
     fn granted(

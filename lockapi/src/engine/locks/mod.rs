@@ -21,6 +21,7 @@ pub(crate) use table::{Limits, Observed, Patience, Want};
 use super::clock::Time;
 use super::contain;
 use super::keeper::Keeper;
+use crate::engine::is_closed;
 use crate::error::{Error, ErrorKind, Failure, Result};
 use crate::hold::Hold;
 use crate::key::LockId;
@@ -154,11 +155,10 @@ impl Locks {
         self.with(Table::close);
     }
 
-    /// All that is held is lost: the sessions are about to end.
-    pub(crate) fn lose_all(&self, failure: &Failure) {
-        for session in 0..self.wakes.len() {
-            self.session_lost(session, failure);
-        }
+    /// Releases all that is held, and lets the workers end.
+    pub(crate) fn close_all(&self) {
+        let now = || self.keeper.now();
+        self.with(|table, effects| table.close_all(&now, effects));
     }
 
     fn tick(&self, at: Time) {
@@ -266,6 +266,7 @@ impl Locks {
                 let message = "waiting would never end: whoever holds the lock waits for what this line of work holds, or is this line itself; release what it holds and begin again";
                 Error::new(ErrorKind::Deadlock, operation, message)
             }
+            Reason::Closed => is_closed().error(operation),
             // A lock belongs to its session: with that it is gone, whatever was answered.
             Reason::Failure(failure) => failure.clone().undone().error(operation),
         }

@@ -15,7 +15,7 @@ use crate::mutex::{
     TOKENS_AT_RISK, TryOne, Wait, Way,
 };
 use crate::random;
-use crate::seam::{Connection, Connector};
+use crate::seam::Connector;
 use crate::wait::{unless, yield_now};
 
 /// How long a session that waited is kept without work.
@@ -23,8 +23,6 @@ const IDLE: Duration = Duration::from_secs(10);
 
 /// How long the disk may take: much longer than a server that lives is silent otherwise.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(30);
-
-const UNLOCK_ALL: &str = include_str!("../unlock_all.sql");
 
 /// The worker of a session: of the main one, which never waits, or of one that waits.
 pub(crate) fn run<C: Connector>(
@@ -121,16 +119,6 @@ impl<C: Connector> Worker<C> {
                 Next::Close => break,
             }
         }
-        self.unlock_all().await;
-    }
-
-    /// Releases what is still held before the session ends, which the server notices a little later.
-    async fn unlock_all(&mut self) {
-        if let Some(link) = &mut self.link {
-            let unlock = link.run(|connection| Box::pin(connection.script(UNLOCK_ALL)));
-            // A session that does not answer is released by its end.
-            let _ended = unlock.await;
-        }
     }
 
     /// Waits in the server's queue, for one lock at a time, and holds what it was given.
@@ -157,7 +145,6 @@ impl<C: Connector> Worker<C> {
                 Next::Close => break,
             }
         }
-        self.unlock_all().await;
     }
 
     /// Sees to it that there is a connection, and that it is marked.

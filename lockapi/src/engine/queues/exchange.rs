@@ -102,13 +102,12 @@ impl<C: Connector> Handle<C> {
     /// together.
     pub(super) async fn complete_all(&self, tickets: Vec<Ticket>) -> Vec<Result<bool>> {
         let kept = &self.core.queues.kept;
-        kept.set_settling(&tickets, true);
+        let _settling = kept.settling(&tickets);
         let calls = tickets.iter().map(|ticket| self.call(self.ack(*ticket)));
         let answers = futures_util::future::join_all(calls).await;
         for (ticket, answer) in tickets.iter().zip(&answers) {
-            match answer {
-                Ok(_) => kept.forget(*ticket),
-                Err(_) => kept.set_settling(&[*ticket], false),
+            if answer.is_ok() {
+                kept.forget(*ticket);
             }
         }
         answers
@@ -154,7 +153,7 @@ impl<C: Connector> Handle<C> {
     /// Completes deliveries, but for those whose rows somebody has locked.
     async fn complete_unlocked(&self, tickets: &[Ticket]) -> Vec<Result<bool>> {
         let kept = &self.core.queues.kept;
-        kept.set_settling(tickets, true);
+        let _settling = kept.settling(tickets);
         let calls = tickets.iter().map(async |ticket| {
             match self.call(Settle::completion(self.ack(*ticket))).await? {
                 Settled::Done | Settled::Dead => Ok(true),
@@ -169,9 +168,8 @@ impl<C: Connector> Handle<C> {
         });
         let answers = futures_util::future::join_all(calls).await;
         for (ticket, answer) in tickets.iter().zip(&answers) {
-            match answer {
-                Ok(_) => kept.forget(*ticket),
-                Err(_) => kept.set_settling(&[*ticket], false),
+            if answer.is_ok() {
+                kept.forget(*ticket);
             }
         }
         answers
@@ -219,16 +217,19 @@ impl<C: Connector> Handle<C> {
             }
             let outcome = outcome.map(|turned| {
                 keeping.kept.forget_all(&completed);
-                let again = topic.claimed(&keeping.keeper, &names, started, most, &turned);
+                let again = topic.claimed(&keeping.keeper, &names, (started, sent), most, &turned);
                 if turned.picked < most && Floors::is_start(&started) {
                     topic.looked(sent);
+                } else {
+                    topic.looked_in_part(sent);
                 }
                 let tickets = turned.claimed.iter().map(|job| job.ticket);
                 let unbegun = within.map(|within| (within, &topic));
                 let kept = &keeping.kept;
                 let holds = kept.keep(tickets, sent, lease, renewed, unbegun);
                 // By this clock their leases ended before anybody knew of them: they go back.
-                let late = keeping.keeper.now() >= deadline(sent, lease);
+                let late =
+                    keeping.keeper.now() >= deadline(sent, lease) || keeping.batcher.is_closing();
                 let more = turned.picked >= most || again || late;
                 let unclaimed = Unclaimed {
                     jobs: turned.claimed.into_iter().zip(holds).collect(),

@@ -76,8 +76,10 @@ pub(super) struct Found {
     pub(super) started: Places,
     /// Whether it got as many jobs as it wanted.
     pub(super) full: bool,
-    /// How many entries of the index it read.
-    pub(super) read: i64,
+    /// How many entries of the index it read; `None` where the queue is paused.
+    pub(super) read: Option<i64>,
+    /// When it was asked for.
+    pub(super) sent: Time,
     /// The server's time.
     pub(super) at: i64,
 }
@@ -114,13 +116,17 @@ impl Floors {
         found: &Found,
         places: impl Iterator<Item = (i64, Floor)>,
     ) -> bool {
-        if found.at.saturating_add(SET_BACK) < self.server_time(now) {
+        let Some(read) = found.read else {
+            // It looked at nothing.
+            return false;
+        };
+        if found.at.saturating_add(SET_BACK) < self.server_time(found.sent) {
             // What is pushed from now on is due before all that was claimed.
             *self = Self::default();
             return true;
         }
         if found.started == START {
-            self.costly = found.read > CHEAP;
+            self.costly = read > CHEAP;
         }
         self.server = (found.at, now);
         if !found.full && !self.costly {
@@ -265,13 +271,18 @@ mod tests {
     const SECOND: i64 = 1_000_000;
     const NOW: i64 = 1_700_000_000 * SECOND;
 
+    fn server(now: Time) -> i64 {
+        NOW + 5 * SECOND + i64::try_from(now.as_micros()).unwrap()
+    }
+
     fn claim(floors: &mut Floors, now: Time, full: bool, read: i64, at: i64) {
         let started = floors.start(now);
         let found = Found {
             started,
             full,
-            read,
-            at: NOW + 5 * SECOND,
+            read: Some(read),
+            sent: now,
+            at: server(now),
         };
         floors.claimed(now, &found, std::iter::once((2, (at, 7))));
     }
@@ -311,10 +322,25 @@ mod tests {
         assert_eq!(floors.start(now)[3], (0, 0), "nobody has looked there");
         claim(&mut floors, now, false, 5, NOW + SECOND);
         // What is pushed meanwhile is due a moment before the claim looked.
-        let latest = (NOW + 5 * SECOND - LAG, 0);
+        let latest = (server(now) - LAG, 0);
         assert_eq!(floors.start(now), [latest; LANES]);
         floors.returned(2, (NOW, 5));
         assert_eq!(floors.start(now)[2], (NOW, 4));
+    }
+
+    #[test]
+    fn paused_queue_keeps_its_places() {
+        let mut floors = Floors::default();
+        claim(&mut floors, Time::ZERO, true, 1_000_000, NOW);
+        let paused = Found {
+            started: floors.start(Time::ZERO),
+            full: false,
+            read: None,
+            sent: Time::ZERO,
+            at: NOW + 5 * SECOND,
+        };
+        assert!(!floors.claimed(Time::ZERO, &paused, std::iter::empty()));
+        assert_eq!(floors.start(Time::ZERO)[2], (NOW, 7));
     }
 
     #[test]
@@ -324,7 +350,8 @@ mod tests {
         let found = Found {
             started: floors.start(Time::ZERO),
             full: false,
-            read: 10,
+            read: Some(10),
+            sent: Duration::from_secs(1),
             at: NOW - 3600 * SECOND,
         };
         let again = floors.claimed(Duration::from_secs(1), &found, std::iter::empty());

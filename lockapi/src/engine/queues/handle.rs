@@ -277,7 +277,15 @@ impl<C: Connector> Queue for Named<C> {
             match self.0.call_in_bulk(part()).await {
                 Ok(part) => {
                     total += part.redriven.max(0).unsigned_abs();
-                    if part.busy > 0 && tries > 0 {
+                    if part.busy > 0 {
+                        if tries == 0 {
+                            let message = format!(
+                                "a transaction that is open has locked the tasks of {} runs; {total} dead letters are back",
+                                part.busy
+                            );
+                            break Err(Error::new(ErrorKind::TimedOut, "redrive", message)
+                                .on(&self.0.name.queue));
+                        }
                         tries -= 1;
                         self.0.core.links.keeper.sleep(PAUSE).await;
                         continue;

@@ -196,6 +196,16 @@ impl<C: Connector> Kept<C> {
         state.entries.get(&ticket).is_some_and(|it| it.locked)
     }
 
+    /// They are about to be settled, until what it answers is dropped: by then it is known what became of
+    /// them, or nobody waits for it.
+    pub(super) fn settling<'a>(&'a self, tickets: &'a [Ticket]) -> Settling<'a, C> {
+        self.set_settling(tickets, true);
+        Settling {
+            kept: self,
+            tickets,
+        }
+    }
+
     fn is_settling(&self, ticket: Ticket) -> bool {
         let state = self.lock();
         state.entries.get(&ticket).is_some_and(|it| it.settling)
@@ -341,5 +351,17 @@ impl<C: Connector> Kept<C> {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Deliveries that are about to be settled.
+pub(super) struct Settling<'a, C: Connector> {
+    kept: &'a Kept<C>,
+    tickets: &'a [Ticket],
+}
+
+impl<C: Connector> Drop for Settling<'_, C> {
+    fn drop(&mut self) {
+        self.kept.set_settling(self.tickets, false);
     }
 }

@@ -25,10 +25,10 @@ impl<C: Connector> Handle<C> {
             Ok(()) => queues.batcher.submit(Notify(number), drop),
             Err(None) => {}
             Err(Some(at)) => {
-                let topic = Arc::downgrade(&self.topic);
+                let topic = Arc::clone(&self.topic);
                 let queues = Arc::downgrade(queues);
                 self.core.queues.keeper.run_at(at, move || {
-                    if let (Some(topic), Some(queues)) = (topic.upgrade(), queues.upgrade()) {
+                    if let Some(queues) = queues.upgrade() {
                         topic.rung(queues.keeper.now());
                         queues.batcher.submit(Notify(number), drop);
                     }

@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 use super::Queues;
 use super::handle::{Handle, PAUSE, TRIES};
 use super::topic::Topic;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::queue::{Ack, FOR_EVER, Outcome, Settle, Settled, Ticket};
 use crate::seam::Connector;
 
@@ -33,11 +33,9 @@ impl<C: Connector> Handle<C> {
         let mut tries = TRIES;
         loop {
             let sent = queues.keeper.now();
-            queues.kept.set_settling(&[ticket], extension.is_none());
+            let tickets = [ticket];
+            let _settling = extension.is_none().then(|| queues.kept.settling(&tickets));
             let answer = batcher.call(settle.clone()).await;
-            if !matches!(answer, Ok(Settled::Done | Settled::Dead | Settled::Lost)) {
-                queues.kept.set_settling(&[ticket], false);
-            }
             let settled = answer.map_err(|error| error.on(&self.name.queue))?;
             tries -= 1;
             match (settled, extension) {
@@ -76,19 +74,33 @@ impl<C: Connector> Queues<C> {
     ) {
         self.kept.forget(ack.ticket);
         match Settle::new(ack.ticket, outcome, keep_dead) {
-            Some(settle) => self.settle_until_free(Arc::clone(topic), settle, TRIES),
+            Some(settle) => {
+                let topic = Arc::clone(topic);
+                let told = Box::new(move |_| topic.returned());
+                self.settle_until_free(settle, TRIES, told);
+            }
             None => self.batcher.submit(ack, drop),
         }
     }
 
     /// Gives all deliveries back, uncounted; answers what became of each.
-    pub(in crate::engine) fn release_all(&self) -> Vec<oneshot::Receiver<Result<()>>> {
+    pub(in crate::engine) fn release_all(self: &Arc<Self>) -> Vec<oneshot::Receiver<Result<()>>> {
         let release = |ticket| {
             let (sender, answer) = oneshot::channel();
             if let Some(release) = Settle::new(ticket, &Outcome::Release, FOR_EVER) {
-                // One that is completed already has nothing to give back. Whoever closes may have left.
-                let told = |settled: Result<_>| drop(sender.send(settled.map(drop)));
-                self.batcher.submit(release, told);
+                let told = move |settled: Result<Settled>| {
+                    let given_back = settled.and_then(|settled| match settled {
+                        Settled::Locked => {
+                            let message = "a transaction that is open has locked the job";
+                            Err(Error::new(ErrorKind::Unavailable, "close", message))
+                        }
+                        // One that is completed already has nothing to give back.
+                        _ => Ok(()),
+                    });
+                    // Whoever closes may have left.
+                    drop(sender.send(given_back));
+                };
+                self.settle_until_free(release, TRIES, Box::new(told));
             }
             answer
         };
@@ -97,8 +109,10 @@ impl<C: Connector> Queues<C> {
 
     /// Settles, again while somebody has locked the row: an extension that is under way, or a
     /// transaction of the program.
-    fn settle_until_free(self: &Arc<Self>, topic: Arc<Topic>, settle: Settle, tries: usize) {
+    fn settle_until_free(self: &Arc<Self>, settle: Settle, tries: usize, told: Told) {
         let this = Arc::downgrade(self);
+        // Closing waits for the tries.
+        let busy = self.batcher.enter();
         self.batcher.submit(settle.clone(), move |answer| {
             if matches!(answer, Ok(Settled::Locked))
                 && tries > 0
@@ -106,13 +120,17 @@ impl<C: Connector> Queues<C> {
             {
                 let at = queues.keeper.now() + PAUSE;
                 queues.keeper.run_at(at, move || {
+                    let _busy = busy;
                     if let Some(queues) = this.upgrade() {
-                        queues.settle_until_free(topic, settle, tries - 1);
+                        queues.settle_until_free(settle, tries - 1, told);
                     }
                 });
                 return;
             }
-            topic.returned();
+            told(answer);
         });
     }
 }
+
+/// Hears what became of it.
+type Told = Box<dyn FnOnce(Result<Settled>) + Send>;

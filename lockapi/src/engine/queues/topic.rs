@@ -19,6 +19,8 @@ const QUIET: Duration = Duration::from_millis(5);
 /// which fails only after a while. It bounds the memory and the statement. A claim is not repeated
 /// under its old number, since the lost one may be carried out after its repetition was answered.
 const MOST_LOST: usize = 1024;
+/// So long after its lease has ended nobody looks for what a lost claim took.
+const LOST_FOR: Duration = Duration::from_mins(10);
 /// For how many sets of names places are remembered.
 const MOST_SETS: usize = 64;
 
@@ -105,6 +107,7 @@ impl Topic {
         let mut state = self.lock();
         let (look, lanes) = state.floors.get_mut(names)?.look(now)?;
         let look_back = LookBack {
+            lost: state.lost.iter().map(|(claim, _)| *claim).collect(),
             name: name.clone(),
             names: names.to_vec(),
             lanes,
@@ -155,6 +158,13 @@ impl Topic {
         self.lock().lost.retain(|(_, until)| sent < *until);
     }
 
+    /// A claim that did not look at the whole queue leaves out those that looks beside it must have found
+    /// by now.
+    pub(super) fn looked_in_part(&self, sent: Time) {
+        let mut state = self.lock();
+        state.lost.retain(|(_, until)| sent < *until + LOST_FOR);
+    }
+
     /// Takes notice of a claim of at most `most` jobs of these names, which started at `started` and was
     /// answered. Below the places that it reached there are only jobs that others have, and rows that
     /// wait for vacuum. Answers whether the next claim looks where this one did not.
@@ -162,7 +172,7 @@ impl Topic {
         self: &Arc<Self>,
         keeper: &Keeper,
         names: &Arc<[String]>,
-        started: Places,
+        (started, sent): (Places, Time),
         most: i64,
         turned: &Turned,
     ) -> bool {
@@ -176,6 +186,7 @@ impl Topic {
                 full: turned.picked >= most,
                 read: turned.read,
                 at: turned.now,
+                sent,
             };
             floors.claimed(now, &found, places)
         });

@@ -89,7 +89,7 @@ impl Live {
     }
 
     fn is_expired(&self, now: i64) -> bool {
-        self.expires_at.is_some_and(|at| at <= now)
+        self.attempt == 0 && self.expires_at.is_some_and(|at| at <= now)
     }
 
     /// Remembers why its attempt failed, with the last ten.
@@ -218,11 +218,10 @@ impl Jobs {
             && let Some(id) = self.with_unique_key(&queue, unique_key)
         {
             let unique = want.keys.unique;
-            let waits = self
-                .live
-                .get(&id)
-                .is_some_and(|live| live.running.is_none());
-            if unique == Unique::Skip {
+            let live = self.live.get(&id);
+            let waits = live.is_some_and(|live| live.running.is_none());
+            let expired = waits && live.is_some_and(|live| live.is_expired(now));
+            if unique == Unique::Skip && !expired {
                 return existing(id);
             }
             if !waits {
@@ -232,7 +231,7 @@ impl Jobs {
                 };
             }
             if let Some(mut live) = self.remove(id) {
-                if unique == Unique::Replace {
+                if unique == Unique::Replace || expired {
                     live.run_at = time_of(now, &want.job);
                     live.job = want.job.clone();
                     live.attempt = 0;
@@ -315,10 +314,10 @@ impl Jobs {
             let again = live.is_of(&want.lost);
             let used_up = live.attempt >= live.job.max_attempts;
             if live.is_expired(now) || (used_up && !again) {
-                let error = if used_up {
-                    "the lease of the last attempt ended without an answer"
-                } else {
+                let error = if live.attempt == 0 {
                     "it was not delivered in time"
+                } else {
+                    "the lease of the last attempt ended without an answer"
                 };
                 self.end(*id, Status::Failed, now, error, want.keep_dead);
                 continue;
@@ -352,6 +351,12 @@ impl Jobs {
         (i64::try_from(looked_at).unwrap_or(i64::MAX), claimed)
     }
 
+    pub(crate) fn is_paused(&self, want: &Turn) -> bool {
+        self.paused
+            .iter()
+            .any(|name| name.namespace == want.namespace && name.queue == want.queue)
+    }
+
     pub(crate) fn look_back(&self, now: i64, want: &LookBack) -> Vec<(i64, Floor)> {
         let Some(due) = self.due.get(&want.name) else {
             return Vec::new();
@@ -362,7 +367,9 @@ impl Jobs {
             let mut places = due.iter().filter(|place| from < **place && **place <= to);
             let free = |(_, _, id): &&(i64, i64, i64)| {
                 let live = self.live.get(id);
-                live.is_some_and(|live| !live.is_held(now) && live.is_named(&want.names))
+                live.is_some_and(|live| {
+                    (!live.is_held(now) || live.is_of(&want.lost)) && live.is_named(&want.names)
+                })
             };
             let (_, at, id) = places.find(free)?;
             Some((*priority, (*at, *id)))

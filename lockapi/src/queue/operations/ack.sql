@@ -24,15 +24,17 @@ WITH done AS (
            CASE WHEN d.task IS NULL
                 THEN pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+)
                          ((SELECT pg_catalog.max(w.keep)
-                             FROM ROWS FROM (pg_catalog.unnest($1::pg_catalog.int8[]), pg_catalog.unnest($3::pg_catalog.int8[]))
-                               AS w (id, keep)
-                            WHERE w.id OPERATOR(pg_catalog.=) d.id) OPERATOR(pg_catalog.*) interval '1 microsecond') END
+                             FROM ROWS FROM (pg_catalog.unnest($1::pg_catalog.int8[]), pg_catalog.unnest($2::pg_catalog.int8[]),
+                                             pg_catalog.unnest($3::pg_catalog.int8[]))
+                               AS w (id, token, keep)
+                            WHERE w.id OPERATOR(pg_catalog.=) d.id AND w.token OPERATOR(pg_catalog.=) d.token) OPERATOR(pg_catalog.*) interval '1 microsecond') END
       FROM done AS d
      WHERE d.task IS NOT NULL
-        OR d.id OPERATOR(pg_catalog.=) ANY (
-               SELECT w.id
-                 FROM ROWS FROM (pg_catalog.unnest($1::pg_catalog.int8[]), pg_catalog.unnest($3::pg_catalog.int8[]))
-                   AS w (id, keep)
+        OR (d.id, d.token) OPERATOR(pg_catalog.=) ANY (
+               SELECT w.id, w.token
+                 FROM ROWS FROM (pg_catalog.unnest($1::pg_catalog.int8[]), pg_catalog.unnest($2::pg_catalog.int8[]),
+                                 pg_catalog.unnest($3::pg_catalog.int8[]))
+                   AS w (id, token, keep)
                 WHERE w.keep OPERATOR(pg_catalog.>=) 0)
 )
 SELECT pg_catalog.array_agg(d.id) OPERATOR(pg_catalog.||) pg_catalog.array_agg(d.token) AS completed FROM done AS d

@@ -18,6 +18,8 @@ pub struct LookBack {
     pub names: Vec<String>,
     /// Where, a part for each priority.
     pub lanes: Vec<Part>,
+    /// The numbers of claims whose answers were lost.
+    pub lost: Vec<i64>,
 }
 
 /// The answer to a [`LookBack`].
@@ -43,6 +45,7 @@ impl Operation for LookBack {
             Type::Ints,
             Type::Ints,
             Type::Texts,
+            Type::Ints,
         ],
         columns: &[Type::Int, Type::Int, Type::Int, Type::Int],
     };
@@ -59,6 +62,7 @@ impl Operation for LookBack {
             ints(|lane| lane.2.0),
             ints(|lane| lane.2.1),
             Value::Texts(one.names.clone()),
+            Value::Ints(one.lost.clone()),
         ]);
         params
     }

@@ -1,7 +1,7 @@
 -- Looks for jobs that can be claimed before the places where claims start: of each priority in $3 the
 -- first one after the time in $4, and not after the time in $5 and the number in $6.
 --
--- Promises: only jobs of the names in $7, if there are any. A last row tells how many entries of the
+-- Promises: only jobs of the names in $7, if there are any; those that lost claims in $8 took are among them. A last row tells how many entries of the
 -- index were read, as the server counts them.
 -- Index: job_due, one range for each priority. Race: none, it only reads; a claim looks again.
 WITH start AS MATERIALIZED (
@@ -18,7 +18,8 @@ WITH start AS MATERIALIZED (
               AND (pg_catalog.cardinality($7::text[]) = 0 OR j.name = ANY ($7::text[]))
               AND j.run_at > timestamptz 'epoch' + lane.from_at * interval '1 microsecond'
               AND (j.run_at, j.id + 0) <= (timestamptz 'epoch' + lane.to_at * interval '1 microsecond', lane.to_id)
-              AND (j.lease_until IS NULL OR j.lease_until <= pg_catalog.clock_timestamp())
+              AND (j.lease_until IS NULL OR j.lease_until <= pg_catalog.clock_timestamp()
+                   OR j.claim = ANY ($8::int8[]))
             ORDER BY j.run_at, j.id + 0
             LIMIT 1) AS p
 )

@@ -43,11 +43,13 @@ WITH want AS MATERIALIZED (
        AND (w.unique_key OPERATOR(pg_catalog.=) '' OR w.nth_unique OPERATOR(pg_catalog.=) 1)
        AND NOT EXISTS (SELECT FROM told AS t WHERE t.n OPERATOR(pg_catalog.=) w.n)
 ), there AS MATERIALIZED (
-    SELECT t.n, o.id, o.waits AND t.mode OPERATOR(pg_catalog.>) 0 AS to_change,
+    SELECT t.n, o.id, o.waits AND (t.mode OPERATOR(pg_catalog.>) 0 OR o.expired) AS to_change, o.expired,
            NOT o.waits AND t.mode OPERATOR(pg_catalog.>) 0 AS runs
       FROM turn AS t
      CROSS JOIN LATERAL (
-           SELECT j.id, j.token IS NULL AS waits
+           SELECT j.id, j.token IS NULL AS waits,
+                  j.token IS NULL AND j.attempt OPERATOR(pg_catalog.=) 0
+                      AND coalesce(j.expires_at OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp(), false) AS expired
              FROM lockapi.job AS j
             WHERE j.namespace COLLATE pg_catalog."POSIX" OPERATOR(pg_catalog.=) t.namespace
               AND j.queue COLLATE pg_catalog."POSIX" OPERATOR(pg_catalog.=) t.queue
@@ -64,19 +66,22 @@ WITH want AS MATERIALIZED (
     UPDATE lockapi.job AS j
        SET (name, payload, priority, max_attempts, attempt, error, errors, expires_at, run_at) = (
                SELECT t.name, t.payload::pg_catalog.json,
-                      CASE WHEN t.mode OPERATOR(pg_catalog.=) 1 THEN t.priority ELSE j.priority END,
-                      CASE WHEN t.mode OPERATOR(pg_catalog.=) 1 THEN t.max_attempts ELSE j.max_attempts END,
-                      CASE WHEN t.mode OPERATOR(pg_catalog.=) 1 THEN 0 ELSE j.attempt END,
-                      CASE WHEN t.mode OPERATOR(pg_catalog.=) 1 THEN NULL ELSE j.error END,
-                      CASE WHEN t.mode OPERATOR(pg_catalog.=) 1 THEN NULL ELSE j.errors END,
-                      CASE WHEN t.mode OPERATOR(pg_catalog.<>) 1 THEN j.expires_at
+                      CASE WHEN o.anew THEN t.priority ELSE j.priority END,
+                      CASE WHEN o.anew THEN t.max_attempts ELSE j.max_attempts END,
+                      CASE WHEN o.anew THEN 0 ELSE j.attempt END,
+                      CASE WHEN o.anew THEN NULL ELSE j.error END,
+                      CASE WHEN o.anew THEN NULL ELSE j.errors END,
+                      CASE WHEN NOT o.anew THEN j.expires_at
                            WHEN t.ttl OPERATOR(pg_catalog.>) 0
                            THEN t.due OPERATOR(pg_catalog.+) (t.ttl OPERATOR(pg_catalog.*) interval '1 microsecond') END,
-                      CASE WHEN t.mode OPERATOR(pg_catalog.=) 1
+                      CASE WHEN o.anew
                            THEN t.due
                            ELSE j.run_at END
-                 FROM there AS o
-                 JOIN turn AS t ON t.n OPERATOR(pg_catalog.=) o.n
+                 FROM turn AS t
+                 JOIN LATERAL (
+                      SELECT x.id, x.expired OR t.mode OPERATOR(pg_catalog.=) 1 AS anew
+                        FROM there AS x
+                       WHERE x.n OPERATOR(pg_catalog.=) t.n) AS o ON true
                 WHERE o.id OPERATOR(pg_catalog.=) j.id)
      WHERE j.id OPERATOR(pg_catalog.=) ANY (ARRAY(SELECT h.id FROM held AS h))
     RETURNING j.id

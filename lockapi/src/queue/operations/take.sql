@@ -16,7 +16,7 @@ WITH picked AS MATERIALIZED (
               AND j.queue OPERATOR(pg_catalog.=) $2::pg_catalog.text
               AND j.priority OPERATOR(pg_catalog.=) lane.priority
               AND j.run_at OPERATOR(pg_catalog.<=) pg_catalog.statement_timestamp()
-              AND (j.expires_at IS NULL OR j.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp())
+              AND (j.expires_at IS NULL OR j.attempt OPERATOR(pg_catalog.>) 0 OR j.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp())
               AND (j.lease_until IS NULL OR j.lease_until OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp())
             ORDER BY j.run_at, j.id OPERATOR(pg_catalog.+) 0
             LIMIT $3::pg_catalog.int8

@@ -49,8 +49,8 @@ pub struct Turned {
     /// How many jobs were looked at: those claimed, and those that went to the dead letters; as many as
     /// were wanted when there was no room for more bytes.
     pub picked: i64,
-    /// How many entries of the index of due jobs were read.
-    pub read: i64,
+    /// How many entries of the index of due jobs were read; `None` where the queue is paused.
+    pub read: Option<i64>,
     /// The server's time, in microseconds since 1970: what was due then was looked at.
     pub now: i64,
     /// When the next job is due, in microseconds from now; told only when fewer jobs were picked
@@ -168,7 +168,7 @@ impl Operation for Turn {
             let Some(n) = row.maybe_int(0)? else {
                 rest = Some((
                     row.int(1)?,
-                    (row.int(2)?, row.int(7)?),
+                    (row.maybe_int(2)?, row.int(7)?),
                     row.maybe_int(6)?,
                     row.ints(10)?,
                 ));
@@ -230,7 +230,9 @@ impl Operation for Turn {
         rows.push(Row(vec![
             null.clone(),
             Value::Int(picked),
-            Value::Int(0),
+            (!world.jobs.is_paused(one))
+                .then_some(0)
+                .map_or(null.clone(), Value::Int),
             null.clone(),
             null.clone(),
             null.clone(),

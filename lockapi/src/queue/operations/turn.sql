@@ -26,11 +26,13 @@ WITH done AS (
            d.priority, d.worker, d.error, d.namespace, d.queue, d.unique_key, d.name, d.payload, d.task, d.errors,
            CASE WHEN d.task IS NULL
                 THEN pg_catalog.clock_timestamp()
-                         + (SELECT pg_catalog.max(w.keep) FROM unnest($1::int8[], $3::int8[]) AS w (id, keep) WHERE w.id = d.id)
+                         + (SELECT pg_catalog.max(w.keep) FROM unnest($1::int8[], $2::int8[], $3::int8[]) AS w (id, token, keep)
+                            WHERE w.id = d.id AND w.token = d.token)
                            * interval '1 microsecond' END
       FROM done AS d
      WHERE d.task IS NOT NULL
-        OR d.id IN (SELECT w.id FROM unnest($1::int8[], $3::int8[]) AS w (id, keep) WHERE w.keep >= 0)
+        OR (d.id, d.token) IN (SELECT w.id, w.token FROM unnest($1::int8[], $2::int8[], $3::int8[]) AS w (id, token, keep)
+                                WHERE w.keep >= 0)
 ), start AS MATERIALIZED (
     SELECT pg_catalog.pg_stat_get_xact_tuples_returned('lockapi.job_due'::regclass) AS read
 ), found AS MATERIALIZED (
@@ -39,7 +41,7 @@ WITH done AS (
      CROSS JOIN unnest($7::int8[], $8::int8[], $10::int8[]) AS lane (priority, floor_at, floor_id)
      CROSS JOIN LATERAL (
            SELECT j.id, j.size, j.attempt >= j.max_attempts AS last,
-                  coalesce(j.expires_at <= pg_catalog.clock_timestamp(), false) AS expired,
+                  j.attempt = 0 AND coalesce(j.expires_at <= pg_catalog.clock_timestamp(), false) AS expired,
                   j.token IS NOT NULL AND coalesce(j.claim = ANY ($13::int8[]), false) AS found
              FROM lockapi.job AS j
             WHERE s.read IS NOT NULL
@@ -83,9 +85,8 @@ WITH done AS (
                 THEN pg_catalog.clock_timestamp() + $16::int8 * interval '1 microsecond' END
       FROM buried AS b
      CROSS JOIN LATERAL (
-           SELECT CASE WHEN b.attempt >= b.max_attempts
-                       THEN 'the lease of the last attempt ended without an answer'
-                       ELSE 'it was not delivered in time' END AS reason) AS r
+           SELECT CASE WHEN b.attempt = 0 THEN 'it was not delivered in time'
+                       ELSE 'the lease of the last attempt ended without an answer' END AS reason) AS r
 ), claimed AS (
     UPDATE lockapi.job AS j
        SET token = pg_catalog.nextval('lockapi.delivery_seq'),
@@ -109,7 +110,10 @@ SELECT pg_catalog.row_number() OVER (ORDER BY pg_catalog.array_position($7::int8
        c.name, c.payload::text AS payload, NULL::int8[] AS completed
   FROM claimed AS c
  UNION ALL
-SELECT NULL, t.n, pg_catalog.pg_stat_get_xact_tuples_returned('lockapi.job_due'::regclass) - (SELECT s.read FROM start AS s),
+SELECT NULL, t.n,
+       CASE WHEN NOT EXISTS (SELECT FROM lockapi.queue AS q
+                              WHERE q.namespace = $4::text AND q.name = $5::text AND q.paused)
+            THEN pg_catalog.pg_stat_get_xact_tuples_returned('lockapi.job_due'::regclass) - (SELECT s.read FROM start AS s) END,
        NULL, NULL, NULL,
        CASE WHEN t.n < $9::int8
             THEN (SELECT (extract(epoch FROM pg_catalog.min(f.run_at) - pg_catalog.statement_timestamp()) * 1000000)::int8

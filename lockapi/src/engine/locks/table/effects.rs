@@ -62,6 +62,8 @@ pub(crate) enum Reason {
     Full,
     /// The wait would never end.
     Deadlock,
+    /// The backend is closed.
+    Closed,
     /// The server could not be asked; nothing is held.
     Failure(Failure),
 }

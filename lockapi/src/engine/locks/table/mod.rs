@@ -95,6 +95,8 @@ pub(crate) struct LockTable<W, H, R> {
     observe_at: Option<Time>,
     random: fastrand::Rng,
     closing: bool,
+    /// Nothing is granted any more.
+    closed: bool,
 }
 
 impl<W, H: Clone + Default, R> LockTable<W, H, R> {
@@ -112,6 +114,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             observe_at: None,
             random: fastrand::Rng::with_seed(limits.seed),
             closing: false,
+            closed: false,
             limits,
         }
     }
@@ -144,6 +147,10 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             since: None,
             reply: Some(reply),
         };
+        if self.closed {
+            effects.answer_waiter(waiter, Answer::Failed(Reason::Closed));
+            return id;
+        }
         if let Some(slot) = self.slots.get_mut(&lock) {
             effects.contended += 1;
             let may_be_free = matches!(
@@ -179,12 +186,18 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         id: u64,
         effects: &mut Effects<W, H, R>,
     ) {
-        let Some(slot) = self.slots.get_mut(&lock) else {
-            return;
-        };
-        let Some(waiter) = slot.queue.leave(id) else {
-            return;
-        };
+        drop(self.take_waiter(now, lock, id, effects));
+    }
+
+    fn take_waiter(
+        &mut self,
+        now: Now<'_>,
+        lock: LockId,
+        id: u64,
+        effects: &mut Effects<W, H, R>,
+    ) -> Option<Waiter<W>> {
+        let slot = self.slots.get_mut(&lock)?;
+        let waiter = slot.queue.leave(id)?;
         self.owners.unwait(&waiter, lock);
         let deserted = slot.is_deserted();
         match slot.phase {
@@ -203,6 +216,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             // The answer that is under way finds nobody, and the slot goes.
             _ => {}
         }
+        Some(waiter)
     }
 
     /// A holder is done: passes the lock on within the process, or releases it.
@@ -487,6 +501,35 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
     fn number(&mut self) -> u64 {
         self.last += 1;
         self.last
+    }
+
+    /// Refuses all who wait, releases all that is held, which is lost for its holders, and lets the
+    /// workers end.
+    pub(crate) fn close_all(&mut self, now: Now<'_>, effects: &mut Effects<W, H, R>) {
+        self.closed = true;
+        let slots = self.slots.iter();
+        let waiting = slots.flat_map(|(lock, slot)| slot.queue.iter().map(|one| (*lock, one.id)));
+        for (lock, id) in waiting.collect::<Vec<_>>() {
+            if let Some(waiter) = self.take_waiter(now, lock, id, effects) {
+                effects.answer_waiter(waiter, Answer::Failed(Reason::Closed));
+            }
+        }
+        let mut held = Vec::new();
+        for (lock, slot) in &self.slots {
+            match &slot.phase {
+                Phase::Held(one) => held.push((*lock, one.id, one.hold.clone())),
+                Phase::Shared(shared) => {
+                    let holds = shared.holds.iter();
+                    held.extend(holds.map(|one| (*lock, one.id, one.hold.clone())));
+                }
+                _ => {}
+            }
+        }
+        for (lock, id, hold) in held {
+            effects.lost.push(hold);
+            self.release(now, lock, id, None, effects);
+        }
+        self.close(effects);
     }
 
     /// Lets the workers end; locks that are still held are released by the end of their sessions.
