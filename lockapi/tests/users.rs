@@ -1,5 +1,11 @@
 //! What programs use in their own tests, and the obvious forms of their handlers.
 
+#![allow(
+    clippy::needless_pass_by_value,
+    clippy::unused_async,
+    reason = "as users write them"
+)]
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
