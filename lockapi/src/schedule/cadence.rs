@@ -11,6 +11,8 @@ use crate::lease::micros;
 const MAX_MISSED: usize = 100;
 /// The first time that is looked back over, in microseconds.
 const WINDOW: i64 = 64_000_000;
+/// The least time that is looked back over: due times are whole seconds.
+const MIN_WINDOW: i64 = 1_000_000;
 
 /// What a task is due by; times in microseconds since 1970.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,40 +127,56 @@ impl Times {
     }
 
     /// The latest `most` due times from `from`, which is one, to `now`, in their order.
-    ///
-    /// For an expression it looks back from `now` in windows that double, each of which is looked
-    /// through once, so that the time it takes does not grow with the time that was missed.
     fn latest(&self, from: i64, now: i64, most: usize) -> Result<VecDeque<i64>> {
-        let cron = match self {
+        match self {
             Self::Every(every) => {
                 let last = now.saturating_sub(from).div_euclid(*every);
                 let first = (last - i64::try_from(most).unwrap_or(i64::MAX) + 1).max(0);
-                return Ok((first..=last).map(|step| from + step * every).collect());
+                Ok((first..=last).map(|step| from + step * every).collect())
             }
-            Self::Cron(cron) => cron,
-        };
-        let mut latest = VecDeque::new();
-        let (mut end, mut window) = (now, WINDOW);
-        while end >= from && latest.len() < most {
-            let start = end.saturating_sub(window);
-            let mut times = Vec::new();
-            let mut at = if start < from {
-                Some(from)
-            } else {
-                cron.next(start)?
-            };
-            while let Some(time) = at.filter(|at| *at <= end) {
-                times.push(time);
-                at = cron.next(time)?;
-            }
-            for time in times.into_iter().rev().take(most - latest.len()) {
-                latest.push_front(time);
-            }
-            end = start;
-            window = window.saturating_mul(2);
+            Self::Cron(cron) => look_back(from, now, most, |after| cron.next(after)),
         }
-        Ok(latest)
     }
+}
+
+/// The latest `most` times from `from`, which is one, to `now`, in their order; `next` answers the
+/// first one after a time.
+///
+/// It looks back from `now` in windows that double, so that the number of times that are computed does
+/// not grow with the time that was missed. A window with far more times than are wanted, as where they
+/// are dense in a part of the year, is left when that shows, for one half as long.
+fn look_back(
+    from: i64,
+    now: i64,
+    most: usize,
+    mut next: impl FnMut(i64) -> Result<Option<i64>>,
+) -> Result<VecDeque<i64>> {
+    let many = most.saturating_mul(4);
+    let mut latest = VecDeque::new();
+    let (mut end, mut window) = (now, WINDOW);
+    while end >= from && latest.len() < most {
+        let start = end.saturating_sub(window);
+        let mut times = Vec::new();
+        let mut at = if start < from {
+            Some(from)
+        } else {
+            next(start)?
+        };
+        while let Some(time) = at.filter(|at| *at <= end && times.len() <= many) {
+            times.push(time);
+            at = next(time)?;
+        }
+        if times.len() > many && window > MIN_WINDOW {
+            window /= 2;
+            continue;
+        }
+        for time in times.into_iter().rev().take(most - latest.len()) {
+            latest.push_front(time);
+        }
+        end = start;
+        window = window.saturating_mul(2);
+    }
+    Ok(latest)
 }
 
 #[cfg(feature = "cron")]

@@ -62,6 +62,42 @@ fn missed_times_are_counted_and_bounded() {
     assert!(!in_time.runs[0].skipped);
 }
 
+#[test]
+fn look_back_over_dense_times_is_bounded() {
+    // Every second of the first month, and one time in the middle of the year.
+    let (dense, alone) = (31 * DAY, 180 * DAY);
+    let after = |after: i64| {
+        let second = after.div_euclid(SECOND) * SECOND + SECOND;
+        let times = [second.max(0), alone];
+        times
+            .into_iter()
+            .find(|at| *at > after && (*at < dense || *at == alone))
+    };
+    for (now, most) in [
+        (330 * DAY, 101),
+        (200 * DAY, 101),
+        (dense + 1, 101),
+        (330 * DAY, 1),
+    ] {
+        let mut computed = 0;
+        let latest = look_back(0, now, most, |at| {
+            computed += 1;
+            Ok(after(at))
+        });
+        let latest: Vec<_> = latest.unwrap().into();
+        let mut wanted: Vec<_> = (0..most)
+            .map(|n| dense - SECOND * i64::try_from(n + 1).unwrap())
+            .collect();
+        if now > alone {
+            wanted.insert(0, alone);
+            wanted.pop();
+        }
+        wanted.reverse();
+        assert_eq!(latest, wanted, "{most} until {now}");
+        assert!(computed < 150 * most, "{computed} for {most} until {now}");
+    }
+}
+
 #[cfg(feature = "cron")]
 mod cron {
     use std::time::Instant;
