@@ -1,8 +1,11 @@
 //! What a worker tells when nobody observes it, and the fence around those who do.
 
 use std::fmt;
+use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context as Waiting, Poll};
 use std::time::{Duration, Instant};
 
 use super::attempt::words;
@@ -79,6 +82,33 @@ pub(super) fn drop_quietly<T>(value: T) {
     if let Err(panic) = dropped {
         // Whatever that was, it is not dropped again.
         std::mem::forget(panic);
+    }
+}
+
+/// A future of foreign code, whose destructor may panic wherever it is dropped: a collection that drops
+/// several would leave the others behind.
+pub(super) struct Quiet<T>(Option<Pin<Box<dyn Future<Output = T> + Send>>>);
+
+impl<T> Quiet<T> {
+    pub(super) fn new(work: impl Future<Output = T> + Send + 'static) -> Self {
+        Self(Some(Box::pin(work)))
+    }
+}
+
+impl<T> Future for Quiet<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Waiting<'_>) -> Poll<T> {
+        match &mut self.0 {
+            Some(work) => work.as_mut().poll(cx),
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl<T> Drop for Quiet<T> {
+    fn drop(&mut self) {
+        drop_quietly(self.0.take());
     }
 }
 

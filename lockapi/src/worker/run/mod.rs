@@ -26,7 +26,7 @@ use crate::worker::failed::Failed;
 use crate::worker::handlers::Handlers;
 use crate::worker::observe::{Ending, Observe, Summary};
 use crate::worker::pace::{BEGUN_WITHIN, Pace, Pauses, UNHANDLED};
-use crate::worker::report::drop_quietly;
+use crate::worker::report::Quiet;
 use crate::worker::settling::Told;
 use crate::worker::slots::Slots;
 use crate::worker::{Settings, Spawned};
@@ -51,7 +51,7 @@ pub(super) struct Run {
     /// Runs while there is something ahead; then what could not begin has gone back.
     behind: Option<Boxed<()>>,
     running: HashMap<u64, Running>,
-    handling: FuturesUnordered<Boxed<(u64, Verdict)>>,
+    handling: FuturesUnordered<Quiet<(u64, Verdict)>>,
     slots: Arc<Slots>,
     /// Done and not told.
     done: Vec<Done>,
@@ -329,7 +329,7 @@ impl Run {
         let attempt = attempt(work, context, Arc::clone(&self.queue), terms.time());
         let attempt = handling.around(attempt);
         self.handling.push(match &self.settings.spawn {
-            None => Box::pin(async move { (number, attempt.await) }),
+            None => Quiet::new(async move { (number, attempt.await) }),
             Some(spawn) => {
                 let (mut sender, verdict) = oneshot::channel();
                 let work: Spawned = Box::pin(async move {
@@ -347,7 +347,7 @@ impl Run {
                         Verdict::Answered(Err(Failed::snooze(UNSPAWNED)))
                     }
                 };
-                Box::pin(async move { (number, verdict.await.unwrap_or(left)) })
+                Quiet::new(async move { (number, verdict.await.unwrap_or(left)) })
             }
         });
         let since = Instant::now();
@@ -378,7 +378,7 @@ impl Run {
 
     /// Drops the handlers that run, and returns their jobs.
     fn give_up(&mut self) {
-        drop_quietly(std::mem::take(&mut self.handling));
+        drop(std::mem::take(&mut self.handling));
         for (_, running) in std::mem::take(&mut self.running) {
             let took = running.since.elapsed();
             self.finish(running, took, Ending::Released);
@@ -388,7 +388,7 @@ impl Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
-        drop_quietly(std::mem::take(&mut self.handling));
+        drop(std::mem::take(&mut self.handling));
         let later = |delivery: &Delivery, outcome| {
             delivery.settled_by_caller();
             self.queue.settle_later(delivery.ticket(), outcome);
@@ -416,3 +416,6 @@ fn ended(waiting: &mut Option<Boxed<()>>, cx: &mut Waiting<'_>) -> bool {
     }
     ready
 }
+
+#[cfg(test)]
+mod tests;
