@@ -27,6 +27,7 @@ register! { "worker":
     V10 completions_survive_an_unreachable_server @ Own;
     V10 completion_whose_answer_was_lost_is_told_again;
     V10 refusal_of_the_server_stops_the_worker;
+    Q18 worker_is_not_idle_before_what_it_returns_has_gone_back;
     Q02 killed_worker_loses_nothing [Processes];
 }
 
@@ -64,6 +65,8 @@ struct Spied {
     refuse: AtomicBool,
     /// It never tells that something has arrived.
     deaf: AtomicBool,
+    /// The next delivery may not begin, and has not gone back yet: through it, or of its next exchange.
+    late: AtomicBool,
 }
 
 impl Spied {
@@ -75,6 +78,7 @@ impl Spied {
             lose: AtomicBool::new(false),
             refuse: AtomicBool::new(false),
             deaf: AtomicBool::new(false),
+            late: AtomicBool::new(false),
         })
     }
 }
@@ -110,7 +114,15 @@ impl Queue for Spied {
         if self.refuse.load(Ordering::Acquire) {
             return Err(Error::new(ErrorKind::Unsupported, "claim", "no such table"));
         }
-        let exchange = self.queue.exchange(acks, claim).await?;
+        let mut exchange = self.queue.exchange(acks, claim).await?;
+        if self.late.swap(false, Ordering::AcqRel) {
+            let through = Self::new(Arc::clone(&self.queue), Duration::ZERO);
+            through.late.store(true, Ordering::Release);
+            let deliveries = exchange.deliveries.into_iter();
+            let deliveries =
+                deliveries.map(|it| it.through(Arc::clone(&through) as Arc<dyn Queue>));
+            exchange.deliveries = deliveries.collect();
+        }
         if told > 0 && self.lose.swap(false, Ordering::AcqRel) {
             let message = "the answer was lost";
             return Err(Error::new(ErrorKind::Indeterminate, "claim", message));
@@ -138,7 +150,7 @@ impl Queue for Spied {
     }
 
     fn begin(&self, ticket: Ticket) -> bool {
-        self.queue.begin(ticket)
+        !self.late.swap(false, Ordering::AcqRel) && self.queue.begin(ticket)
     }
 
     async fn sleep(&self, time: Duration) {
@@ -402,4 +414,16 @@ async fn killed_worker_loses_nothing(cx: Context) {
     let summary = soon("the worker ends", running).await.unwrap().unwrap();
     assert_eq!(summary.done, 3);
     assert_eq!(*attempts.lock().unwrap(), [2, 2, 2]);
+}
+
+async fn worker_is_not_idle_before_what_it_returns_has_gone_back(cx: Context) {
+    let queue = cx.queue().await;
+    queue.push(job(0)).await.unwrap();
+    let spied = Spied::new(queue, Duration::ZERO);
+    spied.late.store(true, Ordering::Release);
+    let worker = Worker::new(spied).handle("count", async |_: usize, _| Ok(()));
+    let summary = soon("the worker ends", worker.run_until_idle()).await;
+    let summary = summary.unwrap();
+    assert_eq!((summary.released, summary.done, summary.lost), (1, 1, 0));
+    assert_eq!(cx.jobs().await, Jobs::default());
 }

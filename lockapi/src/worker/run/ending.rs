@@ -95,6 +95,17 @@ impl Run {
         self.settling.push(Box::pin(settling.settle(outcome)));
     }
 
+    /// Waits until what could not begin in time has gone back, for which it was asked in the background:
+    /// before that this worker is not idle, as the job is due again. Asked for twice, it goes back once;
+    /// where that fails its lease, which is not extended, ends by itself.
+    pub(super) fn give_back(&mut self, delivery: Arc<Delivery>) {
+        let settling = self.settling_of(delivery);
+        self.settling.push(Box::pin(async move {
+            let (outcome, _) = settling.settle(Outcome::Release).await;
+            (outcome, Told::Settled(Settled::Done))
+        }));
+    }
+
     fn confirm(&mut self, running: Running, took: Duration, ending: Ending) {
         let rolled_back = Ending::Failed {
             error: "the handler answered Ok, but not the transaction in which it acknowledged the job: that \

@@ -292,24 +292,20 @@ impl Run {
 
     /// Forgets what was claimed ahead and has gone back, because no handler ended in time.
     fn drop_returned(&mut self) {
-        let ahead = self.ahead.len();
-        self.ahead.retain(|delivery| {
-            if delivery.is_lost() {
-                delivery.settled_by_caller();
-            }
-            !delivery.is_lost()
-        });
-        let returned = ahead - self.ahead.len();
-        if returned > 0 {
+        let ahead = std::mem::take(&mut self.ahead).into_iter();
+        let (returned, ahead): (Vec<_>, _) = ahead.partition(Delivery::is_lost);
+        self.ahead = ahead.into();
+        if !returned.is_empty() {
             self.pace.stalled(BEGUN_WITHIN);
-            self.summary.released += u64::try_from(returned).unwrap_or(u64::MAX);
+        }
+        for delivery in returned {
+            self.give_back(Arc::new(delivery));
         }
     }
 
     fn begin_one(&mut self, delivery: Arc<Delivery>) {
         if !delivery.begin() {
-            delivery.settled_by_caller();
-            self.summary.released += 1;
+            self.give_back(delivery);
             return;
         }
         let Some(handler) = self.handlers.of(delivery.name()) else {
