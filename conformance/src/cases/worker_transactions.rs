@@ -27,6 +27,9 @@ register! { "worker_transactions":
     Q10 transaction_that_is_rolled_back_after_its_handler_is_a_failed_attempt [Transactions];
     Q10 transaction_that_outlives_its_worker_is_unknown [Transactions];
     Q10 job_that_another_has_by_now_is_lost [Transactions];
+    Q10 rollback_and_cancellation_is_lost [Transactions];
+    Q10 rollback_and_dead_letter_is_lost [Transactions];
+    Q10 rollback_and_completion_by_another_is_unknown [Transactions];
 }
 
 const DONE: [u64; 8] = [1, 1, 0, 0, 0, 0, 0, 0];
@@ -212,4 +215,45 @@ async fn job_that_another_has_by_now_is_lost(cx: Context) {
         delivery.ack().await.unwrap();
     }
     assert_eq!(cx.jobs().await, Jobs::default());
+}
+
+const LOST: [u64; 8] = [1, 0, 0, 0, 0, 0, 1, 0];
+const UNKNOWN: [u64; 8] = [1, 0, 0, 0, 0, 0, 0, 1];
+
+async fn rollback_and_cancellation_is_lost(cx: Context) {
+    let mut scene = Scene::new(cx, Terms::default(), false).await;
+    scene.acknowledge().await.rollback().await;
+    let id = scene.begun.as_ref().unwrap().job.id();
+    let cancelled = scene.cx.queue().await.cancel(vec![id]).await.unwrap();
+    assert_eq!(cancelled, [id]);
+    scene.answer(Ok(()));
+    assert_eq!(scene.end().await, (LOST, 0, 0));
+}
+
+async fn rollback_and_dead_letter_is_lost(cx: Context) {
+    let mut scene = Scene::new(cx, Terms::default(), false).await;
+    scene.acknowledge().await.rollback().await;
+    scene.cx.elapse(MINUTE).await;
+    let other = scene.cx.queue().await.claim(&Claim::new(1)).await.unwrap();
+    for delivery in other {
+        delivery.reject("never").await.unwrap();
+    }
+    scene.answer(Ok(()));
+    assert_eq!(scene.end().await, (LOST, 0, 0));
+}
+
+async fn rollback_and_completion_by_another_is_unknown(cx: Context) {
+    let mut scene = Scene::new(cx, Terms::default(), false).await;
+    scene.acknowledge().await.rollback().await;
+    scene.cx.elapse(MINUTE).await;
+    let other = scene.cx.queue().await.claim(&Claim::new(1)).await.unwrap();
+    assert_eq!(other.len(), 1);
+    for delivery in other {
+        delivery.ack().await.unwrap();
+    }
+    let delivery = scene.begun.as_ref().unwrap().job.delivery();
+    delivery.extend(MINUTE).await.unwrap_err();
+    assert!(delivery.is_lost());
+    scene.answer(Ok(()));
+    assert_eq!(scene.end().await, (UNKNOWN, 0, 0));
 }

@@ -215,9 +215,13 @@ pub enum Outcome {
 pub enum Standing {
     /// It is the latest of its job, whether or not its lease has ended.
     Current,
-    /// Its job waits, or is in the hands of another.
+    /// Its job waits, is in the hands of another, or has ended without it: done by another,
+    /// cancelled, or a dead letter.
     Superseded,
-    /// Its job has ended: it is done, cancelled or a dead letter.
+    /// Its job was done by it.
+    Done,
+    /// Its job has ended and left no record: it was done, by this delivery or by a later one, or a
+    /// record of its end was deleted since.
     Ended,
 }
 

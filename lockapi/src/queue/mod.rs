@@ -210,7 +210,7 @@ pub trait Queue: Send + Sync + fmt::Debug {
     /// cannot be reached the lease ends by itself.
     fn settle_later(&self, ticket: Ticket, outcome: Outcome);
 
-    /// Tells whether a delivery is still the latest of its job. A transaction that has not ended
+    /// Tells whether a delivery is still the latest of its job, or has done it. A transaction that has not ended
     /// changes nothing: what is acknowledged in it is still `Current`.
     ///
     /// # Errors

@@ -27,6 +27,10 @@ use crate::wait::unless;
 /// | is rolled back | returns `Err`, panics, takes too long | is what the handler said: failed, rejected or put off |
 /// | stays open until the worker has to stop | any | counts as [`unknown`](super::Summary::unknown); the transaction decides |
 ///
+/// A job that was cancelled, became a dead letter or went to another after a rollback is lost, whatever
+/// the handler returns. If the lease has ended as well and the job is gone without a record, it counts as
+/// unknown: another may have done it.
+///
 /// While the transaction has the job locked nobody else gets it, also when its lease ends.
 #[derive(Clone)]
 pub struct Context {

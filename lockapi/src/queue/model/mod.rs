@@ -449,10 +449,16 @@ impl Jobs {
         done.iter().map(|ticket| ticket.id).chain(tokens).collect()
     }
 
-    /// The token of the latest delivery of a job.
-    pub(crate) fn token(&self, id: i64) -> Option<i64> {
-        let running = self.live.get(&id)?.running;
-        running.map(|running| running.token)
+    /// The token of the latest delivery of a job, or of the one that has completed it; and whether
+    /// the job has ended.
+    pub(crate) fn standing(&self, id: i64) -> Option<(Option<i64>, bool)> {
+        let token = |live: &Live| live.running.map(|running| running.token);
+        if let Some(live) = self.live.get(&id) {
+            return Some((token(live), false));
+        }
+        let ended = self.ended.get(&id)?;
+        let completed = ended.status == Status::Completed;
+        Some((token(&ended.job).filter(|_| completed), true))
     }
 
     pub(crate) fn settle(&mut self, now: i64, want: &Settle) -> Settled {

@@ -8,7 +8,7 @@ use crate::queue::{Standing, Ticket};
 use crate::seam::columns::ints;
 use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
 
-/// Asks whether a delivery is still the latest of its job.
+/// Asks whether a delivery is still the latest of its job, or has completed it.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadStanding {
     /// The delivery.
@@ -22,7 +22,7 @@ impl Operation for ReadStanding {
         name: "queue.standing",
         sql: include_str!("standing.sql"),
         params: &[Type::Ints],
-        columns: &[Type::Int, Type::Int],
+        columns: &[Type::Int, Type::Int, Type::Bool],
     };
 
     fn params(batch: &[Self]) -> Vec<Value> {
@@ -32,23 +32,31 @@ impl Operation for ReadStanding {
     fn decode(batch: &[Self], rows: Rows) -> Result<Vec<Standing>, Failure> {
         let mut tokens = HashMap::with_capacity(batch.len());
         for mut row in rows {
-            tokens.insert(row.int(0)?, row.maybe_int(1)?);
+            tokens.insert(row.int(0)?, (row.maybe_int(1)?, row.bool(2)?));
         }
         let standing = |one: &Self| match tokens.get(&one.ticket.id) {
             None => Standing::Ended,
-            Some(token) if *token == Some(one.ticket.token) => Standing::Current,
+            Some((Some(token), ended)) if *token == one.ticket.token => {
+                if *ended {
+                    Standing::Done
+                } else {
+                    Standing::Current
+                }
+            }
             Some(_) => Standing::Superseded,
         };
         Ok(batch.iter().map(standing).collect())
     }
 
     fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
-        let ids = batch.iter().map(|one| one.ticket.id);
-        let live = ids.filter(|id| world.jobs.is_live(*id));
-        let rows = live.map(|id| {
-            let token = world.jobs.token(id);
+        let rows = batch.iter().filter_map(|one| {
+            let (token, ended) = world.jobs.standing(one.ticket.id)?;
             let token = token.map_or(Value::Null(Type::Int), Value::Int);
-            Row(vec![Value::Int(id), token])
+            Some(Row(vec![
+                Value::Int(one.ticket.id),
+                token,
+                Value::Bool(ended),
+            ]))
         });
         Some(rows.collect())
     }
