@@ -145,20 +145,19 @@ COMMENT ON FUNCTION lockapi.limit_room(int8, int8, int8, int8, int8, int8, int8,
 -- The two that follow are volatile, so they see what others have committed until they are called: who calls
 -- them has locked the row of the limit.
 
--- When the first reservation of a limit expires of those that have not expired.
-CREATE FUNCTION lockapi.next_expiry(the_namespace text, the_key text, now int8) RETURNS int8
+-- When the first reservation of a limit expires, or when it did: one that was made and has expired while its
+-- caller waited for the row is left for the next one who asks.
+CREATE FUNCTION lockapi.next_expiry(the_namespace text, the_key text) RETURNS int8
     LANGUAGE sql VOLATILE
     AS $$
         SELECT r.expires
           FROM lockapi.rate_reservation AS r
          WHERE r.namespace OPERATOR(pg_catalog.=) the_namespace AND r.key OPERATOR(pg_catalog.=) the_key
-           AND r.expires OPERATOR(pg_catalog.>) now
          ORDER BY r.expires
          LIMIT 1
     $$;
 
-COMMENT ON FUNCTION lockapi.next_expiry(text, text, int8)
-    IS 'When the first reservation of a limit expires of those that have not expired.';
+COMMENT ON FUNCTION lockapi.next_expiry(text, text) IS 'When the first reservation of a limit expires, or did.';
 
 -- Forgets all reservations of a limit.
 CREATE FUNCTION lockapi.forget_reservations(the_namespace text, the_key text) RETURNS void

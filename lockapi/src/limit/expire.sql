@@ -6,7 +6,8 @@
 -- rate_reservation_due.
 -- Race: rows of rate_limit are locked in the order of their keys, reservations are ended under that
 -- lock only, and the clock is read after that. When the next one expires is read by a function that sees
--- what others have reserved before the lock was there.
+-- what others have reserved before the lock was there, and no more of what is ended: all of that has been
+-- deleted before. A reservation that the snapshot does not show and that has expired keeps the key due.
 WITH want AS MATERIALIZED (
     SELECT w.*
       FROM ROWS FROM (pg_catalog.unnest($1::pg_catalog.text[]), pg_catalog.unnest($2::pg_catalog.text[]))
@@ -65,11 +66,11 @@ WITH want AS MATERIALIZED (
            due = s.due
       FROM (SELECT s.*,
                    CASE WHEN f.many OPERATOR(pg_catalog.=) 1000 THEN f.last
-                        ELSE lockapi.next_expiry(s.namespace, s.key, t.now) END AS due
+                        ELSE lockapi.next_expiry(s.namespace, s.key) END AS due
               FROM summed AS s
-             CROSS JOIN tick AS t
               LEFT JOIN fronts AS f
                 ON f.namespace OPERATOR(pg_catalog.=) s.namespace AND f.key OPERATOR(pg_catalog.=) s.key
+             WHERE (SELECT pg_catalog.count(*) FROM gone) OPERATOR(pg_catalog.>=) 0
             OFFSET 0) AS s
      WHERE l.namespace OPERATOR(pg_catalog.=) s.namespace AND l.key OPERATOR(pg_catalog.=) s.key
        AND l.namespace OPERATOR(pg_catalog.=) ($1::pg_catalog.text[])[1]
