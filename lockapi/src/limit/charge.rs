@@ -45,6 +45,13 @@ impl Line {
     }
 }
 
+impl Charge {
+    /// Whether what is taken is reserved.
+    pub(crate) fn reserves(&self) -> bool {
+        self.lines.iter().any(|line| line.id != 0)
+    }
+}
+
 impl Operation for Charge {
     /// An answer for each line.
     type Output = Vec<Judged>;

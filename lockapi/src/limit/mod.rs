@@ -143,7 +143,7 @@ pub trait RateLimiter: Send + Sync + fmt::Debug {
     /// result is the decision that refuses.
     ///
     /// What is neither committed nor cancelled within `ttl` is cancelled by itself, by the next one who
-    /// asks for the key.
+    /// asks for the key; so is one whose answer was lost.
     ///
     /// # Errors
     /// `Invalid` for a `ttl` of zero or more than [`MAX_TIME`]; `Capacity` where the permits are there and

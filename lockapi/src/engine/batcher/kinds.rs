@@ -356,4 +356,24 @@ mod tests {
             .collect();
         assert_eq!(asked, [("user", 400), ("tenant", 1), ("later", 2)]);
     }
+
+    #[test]
+    fn reservations_are_not_repeated_and_spoil_nothing_that_is() {
+        let mut kinds = Kinds::default();
+        let mut reserves = charge(&["user"]);
+        reserves.lines[0].id = 7;
+        let _waiting = [
+            add(&mut kinds, charge(&["user"])),
+            add(&mut kinds, reserves),
+            add(&mut kinds, charge(&["tenant"])),
+        ];
+        let mut drawn = kinds.draw(0);
+        let batch = sent::<Charge>(&mut drawn).unwrap();
+        let keys: Vec<_> = batch.asked.iter().map(|one| &*one.lines[0].key).collect();
+        assert_eq!(keys, ["user", "tenant"]);
+        assert!(drawn.batch.is_repeatable());
+        let mut drawn = kinds.draw(1);
+        assert_eq!(sent::<Charge>(&mut drawn).unwrap().asked[0].lines[0].id, 7);
+        assert!(!drawn.batch.is_repeatable());
+    }
 }

@@ -18,8 +18,14 @@ impl Queued for Charge {
     /// What was taken twice is a loss to the caller, and no more than that.
     const REPEATABLE: bool = true;
 
+    /// A reservation has a number, which cannot be taken twice.
+    fn is_repeatable(&self) -> bool {
+        !self.reserves()
+    }
+
+    /// What may be repeated travels without what may not.
     fn class(&self) -> u32 {
-        u32::from(self.relaxed)
+        u32::from(self.relaxed) | u32::from(self.reserves()) << 1
     }
 
     fn weight(&self) -> usize {
@@ -32,7 +38,7 @@ impl Queued for Charge {
 
     /// Reservations are each their own.
     fn identity(&self) -> Option<u64> {
-        if self.lines.iter().any(|line| line.id != 0) {
+        if self.reserves() {
             return None;
         }
         let mut hasher = FxBuildHasher.build_hasher();
