@@ -76,7 +76,8 @@ pub const MAX_TIME: Duration = Duration::from_hours(366 * 24);
 /// - The server's clock alone decides. When it is set back, what was taken counts as at the latest
 ///   decision before, so that nothing is forgotten and nothing counts for longer; when it is set
 ///   forward, one burst or one window more can be taken. A block lasts until the server's clock says so.
-/// - What is refused takes nothing and writes nothing.
+/// - What is refused takes nothing. It writes nothing either, unless the server's clock was set back, and
+///   locks the row only where the row showed room when the statement began.
 /// - What was admitted is on disk when the call returns, unless the policy is
 ///   [relaxed](Policy::relaxed): a crash of the server can then forget what was taken during the last
 ///   three `wal_writer_delay` (0.6 s unless set).
