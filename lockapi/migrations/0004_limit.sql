@@ -22,6 +22,8 @@ CREATE TABLE lockapi.rate_limit (
     span          int8             NOT NULL DEFAULT 0,
     used          int8             NOT NULL DEFAULT 0,
     before        int8             NOT NULL DEFAULT 0,
+    slide         int8             NOT NULL DEFAULT 0,
+    span_before   int8             NOT NULL DEFAULT 0,
     blocked_until int8,
     due           int8,
     reserved      int8             NOT NULL DEFAULT 0,
@@ -31,7 +33,9 @@ CREATE TABLE lockapi.rate_limit (
         at BETWEEN -4000000000000000000 AND 4000000000000000000
         AND tat BETWEEN -4000000000000000000 AND at + 316224000000000000
         AND started BETWEEN -4000000000000000000 AND at
-        AND span BETWEEN 0 AND 31622400000000000),
+        AND span BETWEEN 0 AND 31622400000000000
+        AND slide BETWEEN 0 AND 31622400000000000
+        AND span_before BETWEEN 0 AND 31622400000000000),
     CONSTRAINT rate_limit_counts CHECK (
         used BETWEEN 0 AND 1000000000 AND before BETWEEN 0 AND 1000000000
         AND reserved BETWEEN 0 AND 10000)
@@ -62,9 +66,11 @@ COMMENT ON COLUMN lockapi.rate_limit.tat IS 'Theoretical arrival time: when all 
 COMMENT ON COLUMN lockapi.rate_limit.taken IS 'How many requests the latest statement admitted.';
 COMMENT ON COLUMN lockapi.rate_limit.at IS 'When the latest statement decided; the other times are as of then.';
 COMMENT ON COLUMN lockapi.rate_limit.started IS 'When the window started; NULL without windows.';
-COMMENT ON COLUMN lockapi.rate_limit.span IS 'Length of the window: the longest of those that have taken in it. Twice as long after it started nothing of it counts.';
+COMMENT ON COLUMN lockapi.rate_limit.span IS 'Length of the window: the longest of those that have taken in it, and of the sliding ones that took in the one before. Twice as long after it started nothing of it counts.';
 COMMENT ON COLUMN lockapi.rate_limit.used IS 'Permits taken in the window.';
 COMMENT ON COLUMN lockapi.rate_limit.before IS 'Permits taken in the window before.';
+COMMENT ON COLUMN lockapi.rate_limit.slide IS 'Length of the longest sliding window that has taken in the window; the next window is as long at least.';
+COMMENT ON COLUMN lockapi.rate_limit.span_before IS 'Length of the window before.';
 COMMENT ON COLUMN lockapi.rate_limit.blocked_until IS 'Everything is refused until then; NULL when it was never blocked.';
 COMMENT ON COLUMN lockapi.rate_limit.due IS 'No reservation expires earlier; NULL without reservations.';
 COMMENT ON COLUMN lockapi.rate_limit.reserved IS 'How many reservations are open.';
@@ -115,9 +121,10 @@ COMMENT ON FUNCTION lockapi.limit_overlap(int8, int8, int8)
     IS 'What counts of the permits of the window before, when a part of the window has passed; rounded up.';
 
 -- What is left of a limit: nanoseconds, or permits of windows of a length; below 1 while blocked. A
--- window is as long as the longest of those that have taken in it, or that look.
-CREATE FUNCTION lockapi.limit_room(tat int8, started int8, span int8, used int8, before int8, blocked_until int8,
-                                   length int8, sliding bool, depth int8, now int8) RETURNS int8
+-- window is as long as the longest of those that have taken in it, or that look, and as the longest sliding
+-- one that took in the window before: until then that one counts what it took.
+CREATE FUNCTION lockapi.limit_room(tat int8, started int8, span int8, used int8, before int8, slide int8,
+                                   blocked_until int8, length int8, sliding bool, depth int8, now int8) RETURNS int8
     LANGUAGE sql IMMUTABLE
     AS $$
         SELECT CASE
@@ -134,12 +141,13 @@ CREATE FUNCTION lockapi.limit_room(tat int8, started int8, span int8, used int8,
                       ELSE 0 END
             WHEN sliding
             THEN depth OPERATOR(pg_catalog.-)
-                 lockapi.limit_overlap(used, length, (now OPERATOR(pg_catalog.-) started)
-                                                     OPERATOR(pg_catalog.-) greatest(span, length))
+                 lockapi.limit_overlap(used, greatest(length, slide),
+                                       (now OPERATOR(pg_catalog.-) started)
+                                       OPERATOR(pg_catalog.-) greatest(span, length))
             ELSE depth END
     $$;
 
-COMMENT ON FUNCTION lockapi.limit_room(int8, int8, int8, int8, int8, int8, int8, bool, int8, int8)
+COMMENT ON FUNCTION lockapi.limit_room(int8, int8, int8, int8, int8, int8, int8, int8, bool, int8, int8)
     IS 'What is left of a limit: nanoseconds, or permits of windows of a length.';
 
 -- The two that follow are volatile, so they see what others have committed until they are called: who calls

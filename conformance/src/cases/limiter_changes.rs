@@ -14,6 +14,8 @@ register! { "limiter_changes":
     W11 smaller_quota_heals_in_the_time_of_the_larger;
     W11 another_algorithm_begins_anew_and_once;
     W11 windows_of_two_lengths_count_together;
+    W11 short_window_does_not_make_a_long_one_forget;
+    W11 refund_of_a_long_window_leaves_what_a_short_one_took;
     W11 sweep_keeps_what_a_longer_window_counts;
     W10 row_of_any_numbers_is_no_overflow [Sql];
     W09 step_back_of_the_clock_forgets_nothing;
@@ -119,6 +121,53 @@ async fn windows_of_two_lengths_count_together(cx: Context) {
     assert_eq!(admitted(&*limiter, "door", minute, 12).await, 10);
 }
 
+async fn short_window_does_not_make_a_long_one_forget(cx: Context) {
+    let long = Quota::per_hour(100).sliding_window();
+    let limiter = cx.backend().await.rate_limiter(long).unwrap();
+    for short in [
+        Quota::per_minute(1000).sliding_window(),
+        Quota::per_minute(1000).fixed_window(),
+    ] {
+        let key = format!("{:?}", short.algorithm());
+        assert_eq!(admitted(&*limiter, &key, long, 1).await, 1);
+        cx.elapse(HOUR - Duration::from_secs(30)).await;
+        assert_eq!(admitted(&*limiter, &key, long, 100).await, 99);
+        // What the long one took at the end of its hour counts during the next.
+        for minutes in [1, 3, 2] {
+            cx.elapse(Duration::from_mins(minutes)).await;
+            assert_eq!(admitted(&*limiter, &key, short, 1).await, 1);
+            let again = admitted(&*limiter, &key, long, 100).await;
+            assert!(again <= 15, "{key}: {again}");
+        }
+    }
+}
+
+async fn refund_of_a_long_window_leaves_what_a_short_one_took(cx: Context) {
+    let long = Quota::per_hour(100).fixed_window();
+    let short = Quota::per_minute(100).sliding_window();
+    let limiter = cx.backend().await.rate_limiter(long).unwrap();
+    let of_long = Want::new("door").cost(99).quota(long);
+    let of_short = Want::new("door").cost(90).quota(short);
+    let one = |quota| [Want::new("door").quota(quota)];
+    let taken = limiter.check_each(&one(long)).await.unwrap();
+    assert!(taken[0].is_allowed());
+    cx.elapse(HOUR - Duration::from_secs(30)).await;
+    let reserved = limiter.reserve(&of_long, HOUR).await.unwrap().unwrap();
+    cx.elapse(Duration::from_secs(90)).await;
+    let later = limiter.check_each(&[of_short]).await.unwrap();
+    assert!(later[0].is_allowed());
+    cx.elapse(Duration::from_secs(65)).await;
+    let later = limiter.check_each(&one(short)).await.unwrap();
+    assert!(later[0].is_allowed());
+    let counts = async || {
+        let level = cx.limit("door").await.unwrap();
+        (level.before, level.used)
+    };
+    assert_eq!(counts().await, (90, 1));
+    reserved.cancel().await.unwrap();
+    assert_eq!(counts().await, (90, 1));
+}
+
 async fn sweep_keeps_what_a_longer_window_counts(cx: Context) {
     let minute = Quota::per_minute(5).sliding_window();
     let day = Quota::per_day(5).sliding_window();
@@ -155,6 +204,8 @@ async fn row_of_any_numbers_is_no_overflow(cx: Context) {
         "span",
         "used",
         "before",
+        "slide",
+        "span_before",
         "blocked_until",
         "due",
         "reserved",

@@ -284,7 +284,7 @@ impl Fixture for OnPostgres {
             .observer
             .rows(format!(
                 "SELECT at, tat, coalesce(started, 0), span, used, before,
-                        coalesce(blocked_until, 0), reserved
+                        coalesce(blocked_until, 0), reserved, slide, span_before
                    FROM lockapi.rate_limit
                   WHERE namespace = {namespace} AND key = {key}"
             ))
@@ -300,6 +300,8 @@ impl Fixture for OnPostgres {
             before: number(&row[5]),
             blocked_until: number(&row[6]),
             reserved: number(&row[7]),
+            slide: number(&row[8]),
+            span_before: number(&row[9]),
         })
     }
 

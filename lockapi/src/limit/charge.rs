@@ -72,7 +72,7 @@ impl Operation for Charge {
             Type::Ints,
             Type::Bool,
         ],
-        columns: &[Type::Int; 9],
+        columns: &[Type::Int; 10],
     };
 
     fn params(batch: &[Self]) -> Vec<Value> {
@@ -110,10 +110,11 @@ impl Operation for Charge {
                     span: row.int(4)?,
                     used: row.int(5)?,
                     before: row.int(6)?,
-                    blocked_until: row.int(7)?,
+                    slide: row.int(7)?,
+                    blocked_until: row.int(8)?,
                     ..Level::default()
                 },
-                now: row.int(8)?,
+                now: row.int(9)?,
             };
         }
         let mut answers = answers.into_iter();
@@ -138,6 +139,7 @@ impl Operation for Charge {
                 level.span,
                 level.used,
                 level.before,
+                level.slide,
                 level.blocked_until,
                 now,
             ]

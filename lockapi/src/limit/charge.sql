@@ -25,7 +25,8 @@ WITH want AS MATERIALIZED (
                         ELSE true END)
 ), looked AS MATERIALIZED (
     SELECT w.*, l.key IS NULL AS absent, l.tat OPERATOR(pg_catalog.-) a.back AS tat,
-           l.started OPERATOR(pg_catalog.-) a.back AS started, l.span, l.used, l.before, l.blocked_until, l.due,
+           l.started OPERATOR(pg_catalog.-) a.back AS started, l.span, l.used, l.before, l.slide,
+           l.blocked_until, l.due,
            coalesce(w.id OPERATOR(pg_catalog.<>) 0 AND l.reserved OPERATOR(pg_catalog.>=) 10000, false) AS full,
            a.back, c.now
       FROM want AS w
@@ -39,8 +40,8 @@ WITH want AS MATERIALIZED (
 ), seen AS MATERIALIZED (
     SELECT k.*, coalesce(k.due OPERATOR(pg_catalog.<=) k.now, false) AS overdue,
            k.absent
-           OR lockapi.limit_room(k.tat, k.started, k.span, k.used, k.before, k.blocked_until, k.length,
-                                 k.sliding, k.depth, k.now) OPERATOR(pg_catalog.>=) k.price
+           OR lockapi.limit_room(k.tat, k.started, k.span, k.used, k.before, k.slide, k.blocked_until,
+                                 k.length, k.sliding, k.depth, k.now) OPERATOR(pg_catalog.>=) k.price
            OR k.back OPERATOR(pg_catalog.>) 0 AS fits
       FROM looked AS k
 ), hoped AS MATERIALIZED (
@@ -52,8 +53,8 @@ WITH want AS MATERIALIZED (
       FROM hoped AS h
      WHERE h.hope AND NOT h.incomplete
 ), locked AS MATERIALIZED (
-    SELECT l.namespace, l.key, l.at, l.tat, l.started, l.span, l.used, l.before, l.blocked_until, l.due,
-           l.reserved
+    SELECT l.namespace, l.key, l.at, l.tat, l.started, l.span, l.used, l.before, l.slide, l.blocked_until,
+           l.due, l.reserved
       FROM tried AS t
       JOIN lockapi.rate_limit AS l
         ON l.namespace OPERATOR(pg_catalog.=) t.namespace AND l.key OPERATOR(pg_catalog.=) t.key
@@ -65,15 +66,16 @@ WITH want AS MATERIALIZED (
     SELECT lockapi.clock() AS now FROM (SELECT pg_catalog.count(*) FROM locked) AS l OFFSET 0
 ), timed AS MATERIALIZED (
     SELECT h.n, h.request, h.namespace, h.key, h.length, h.sliding, h.price, h.depth, h.id, h.ttl, h.times,
-           a.tat, a.started, greatest(k.span, h.length) AS span, k.used, k.before, k.blocked_until, k.due, c.now,
+           a.tat, a.started, greatest(k.span, h.length) AS span, k.used, k.before, k.slide, k.blocked_until,
+           k.due, c.now,
            k.reserved, h.id OPERATOR(pg_catalog.<>) 0 AND k.reserved OPERATOR(pg_catalog.>=) 10000 AS full,
            a.known AND c.now OPERATOR(pg_catalog.<) (a.started OPERATOR(pg_catalog.+) greatest(k.span, h.length)) AS same,
            a.known AND c.now OPERATOR(pg_catalog.<)
                        ((a.started OPERATOR(pg_catalog.+) greatest(k.span, h.length))
-                        OPERATOR(pg_catalog.+) h.length) AS next,
+                        OPERATOR(pg_catalog.+) greatest(h.length, k.slide)) AS next,
            k.at OPERATOR(pg_catalog.>) c.now AS beyond,
-           lockapi.limit_room(a.tat, a.started, k.span, k.used, k.before, k.blocked_until, h.length,
-                              h.sliding, h.depth, c.now) AS room
+           lockapi.limit_room(a.tat, a.started, k.span, k.used, k.before, k.slide, k.blocked_until,
+                              h.length, h.sliding, h.depth, c.now) AS room
       FROM hoped AS h
       JOIN locked AS k
         ON k.namespace OPERATOR(pg_catalog.=) h.namespace AND k.key OPERATOR(pg_catalog.=) h.key
@@ -136,7 +138,8 @@ WITH want AS MATERIALIZED (
 ), changes AS MATERIALIZED (
     -- What is written of each row, by the quota of the first of its lines that counts.
     SELECT DISTINCT ON (c.namespace, c.key)
-           c.namespace, c.key, c.length, c.sliding, c.tat, c.started, c.span, c.used, c.before, c.now, c.same, c.next,
+           c.namespace, c.key, c.length, c.sliding, c.tat, c.started, c.span, c.used, c.before, c.slide, c.now,
+           c.same, c.next,
            (pg_catalog.sum(c.price OPERATOR(pg_catalog.*) c.taken) OVER of_key)::pg_catalog.int8 AS sum,
            pg_catalog.count(*) FILTER (WHERE c.taken OPERATOR(pg_catalog.>) 0 AND c.id OPERATOR(pg_catalog.<>) 0)
                OVER of_key AS reservations,
@@ -163,7 +166,14 @@ WITH want AS MATERIALIZED (
                           ELSE r.now END,
            span = CASE WHEN r.keeps THEN l.span
                        WHEN r.same THEN r.span
+                       WHEN r.next THEN greatest(r.length, r.slide)
                        ELSE r.length END,
+           slide = CASE WHEN r.keeps THEN r.slide
+                        ELSE greatest(CASE WHEN r.same THEN r.slide ELSE 0 END,
+                                      CASE WHEN r.sliding THEN r.length ELSE 0 END) END,
+           span_before = CASE WHEN r.keeps OR r.same THEN l.span_before
+                              WHEN r.next THEN r.span
+                              ELSE 0 END,
            used = CASE WHEN r.keeps THEN r.used
                        WHEN r.same THEN r.used OPERATOR(pg_catalog.+) r.sum
                        ELSE r.sum END,
@@ -178,7 +188,7 @@ WITH want AS MATERIALIZED (
      WHERE l.namespace OPERATOR(pg_catalog.=) r.namespace AND l.key OPERATOR(pg_catalog.=) r.key
        AND l.namespace OPERATOR(pg_catalog.=) ($2::pg_catalog.text[])[1] AND l.key OPERATOR(pg_catalog.=) ANY ($3::pg_catalog.text[])
        AND (r.sum OPERATOR(pg_catalog.>) 0 OR r.beyond)
-    RETURNING l.namespace, l.key, l.tat, l.started, l.span, l.used, l.before
+    RETURNING l.namespace, l.key, l.tat, l.started, l.span, l.used, l.before, l.slide
 )
 SELECT h.n,
        CASE WHEN c.taken OPERATOR(pg_catalog.>) 0 THEN c.taken
@@ -201,6 +211,7 @@ SELECT h.n,
                      THEN u.used OPERATOR(pg_catalog.-) (r.sum OPERATOR(pg_catalog.-) c.sum) ELSE u.used END,
                 c.used, h.used, 0)::pg_catalog.int8 AS used,
        coalesce(u.before, c.before, h.before, 0) AS before,
+       coalesce(u.slide, c.slide, h.slide, 0) AS slide,
        coalesce(c.blocked_until, h.blocked_until, 0) AS blocked_until,
        coalesce(c.now, h.now) AS now
   FROM hoped AS h

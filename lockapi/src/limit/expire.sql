@@ -13,7 +13,7 @@ WITH want AS MATERIALIZED (
       FROM ROWS FROM (pg_catalog.unnest($1::pg_catalog.text[]), pg_catalog.unnest($2::pg_catalog.text[]))
            WITH ORDINALITY AS w (namespace, key, n)
 ), locked AS MATERIALIZED (
-    SELECT l.namespace, l.key, l.started
+    SELECT l.namespace, l.key, l.started, l.span_before
       FROM lockapi.rate_limit AS l
      WHERE l.namespace OPERATOR(pg_catalog.=) ($1::pg_catalog.text[])[1]
        AND l.key OPERATOR(pg_catalog.=) ANY ($2::pg_catalog.text[])
@@ -46,7 +46,7 @@ WITH want AS MATERIALIZED (
                FILTER (WHERE g.span OPERATOR(pg_catalog.>) 0 AND g.at OPERATOR(pg_catalog.>=) k.started), 0) AS used,
            coalesce(pg_catalog.sum(g.price)
                FILTER (WHERE g.span OPERATOR(pg_catalog.>) 0 AND g.at OPERATOR(pg_catalog.<) k.started
-                         AND g.at OPERATOR(pg_catalog.>=) (k.started OPERATOR(pg_catalog.-) g.span)), 0) AS before
+                         AND g.at OPERATOR(pg_catalog.>=) (k.started OPERATOR(pg_catalog.-) k.span_before)), 0) AS before
       FROM locked AS k
      CROSS JOIN tick AS t
       LEFT JOIN gone AS g

@@ -20,13 +20,18 @@ pub struct Level {
     pub tat: i64,
     /// When the window started; 0 without one.
     pub started: i64,
-    /// The length of the window: the longest of those that have taken in it. Twice as long after it
-    /// started nothing of it counts.
+    /// The length of the window: the longest of those that have taken in it, and of the sliding ones
+    /// that took in the window before. Twice as long after it started nothing of it counts.
     pub span: i64,
     /// Permits taken in the window.
     pub used: i64,
     /// Permits taken in the window before.
     pub before: i64,
+    /// The length of the longest sliding window that has taken in the window. It counts that in the next
+    /// one too, which therefore is as long at least.
+    pub slide: i64,
+    /// The length of the window before.
+    pub span_before: i64,
     /// Everything is refused until then.
     pub blocked_until: i64,
     /// How many reservations are open.
@@ -63,6 +68,9 @@ impl Level {
             Algorithm::FixedWindow | Algorithm::SlidingWindow => {
                 *self = self.rolled(quota, now);
                 self.used += price;
+                if quota.is_sliding() {
+                    self.slide = self.slide.max(quota.window());
+                }
             }
         }
         self.at = now;
@@ -92,7 +100,7 @@ impl Level {
             self.tat = left.max(self.tat.min(self.at));
         } else if self.started > 0 && at >= self.started {
             self.used = (self.used - price).max(0);
-        } else if self.started > 0 && at >= self.started - window {
+        } else if self.started > 0 && at >= self.started - self.span_before {
             self.before = (self.before - price).max(0);
         }
     }
@@ -124,7 +132,7 @@ impl Level {
                 let slides = quota.algorithm() == Algorithm::SlidingWindow;
                 let at = match () {
                     () if rolled.used > room && slides => {
-                        end + reaches(rolled.used, quota.window(), room)
+                        end + reaches(rolled.used, rolled.next_span(quota), room)
                     }
                     () if rolled.used > room => end,
                     () if slides => {
@@ -149,7 +157,7 @@ impl Level {
                 let end = rolled.started + rolled.span;
                 let slides = quota.algorithm() == Algorithm::SlidingWindow;
                 let at = match () {
-                    () if rolled.used > 0 && slides => end + quota.window(),
+                    () if rolled.used > 0 && slides => end + rolled.next_span(quota),
                     () if rolled.used > 0 || (rolled.before > 0 && slides) => end,
                     () => now,
                 };
@@ -172,8 +180,14 @@ impl Level {
         level
     }
 
-    /// With the window of `now`. A window ends when the longest of those that took in it ends: one
-    /// that is shorter waits for that, one that is longer counts what was taken in it.
+    /// How long the next window is, for one that takes first in it.
+    fn next_span(&self, quota: &Quota) -> i64 {
+        quota.window().max(self.slide)
+    }
+
+    /// With the window of `now`. A window ends when the longest of those that took in it ends, and of
+    /// the sliding ones that took in the window before: one that is shorter waits for that, one that is
+    /// longer counts what was taken in it.
     fn rolled(&self, quota: &Quota, now: i64) -> Self {
         let (window, mut rolled) = (quota.window(), self.as_of(now));
         let age = now - rolled.started;
@@ -183,14 +197,20 @@ impl Level {
             rolled.span = span;
             return rolled;
         }
-        let next = known && age < span + window;
+        let next = known && age < span + rolled.next_span(quota);
         rolled.before = if next { rolled.used } else { 0 };
         rolled.started = if next && quota.algorithm() == Algorithm::SlidingWindow {
             rolled.started + span
         } else {
             now
         };
-        rolled.span = window;
+        rolled.span_before = if next { span } else { 0 };
+        rolled.span = if next {
+            rolled.next_span(quota)
+        } else {
+            window
+        };
+        rolled.slide = 0;
         rolled.used = 0;
         rolled
     }

@@ -84,7 +84,8 @@ pub const MAX_TIME: Duration = Duration::from_hours(366 * 24);
 /// - A quota may be changed at any time. What was taken stays taken until it has flowed back under the
 ///   quota that took it: after a change to a smaller quota the key can refuse everything for the time in
 ///   which the burst of the larger one flows back, and no longer. A window ends when the longest of
-///   those that took in it ends. [`reset`](Self::reset) ends the wait.
+///   those that took in it ends, and of the sliding ones that took in the window before, which still count
+///   that. [`reset`](Self::reset) ends the wait.
 /// - A change between [`Algorithm::Gcra`] and windows begins anew: each counts what it admitted itself,
 ///   so that a change back gives nothing either.
 ///

@@ -24,7 +24,7 @@ WITH want AS MATERIALIZED (
                                                     FILTER (WHERE b.length > 0 AND b.at >= l.started), 0))::int8,
                       greatest(0, l.before - coalesce(pg_catalog.sum(b.price)
                                                       FILTER (WHERE b.length > 0 AND b.at < l.started
-                                                                AND b.at >= l.started - b.length), 0))::int8
+                                                                AND b.at >= l.started - l.span_before), 0))::int8
                  FROM unnest(w.prices, w.lengths, w.ats) AS b (price, length, at))
       FROM want AS w
      WHERE l.namespace = w.namespace AND l.key = w.key

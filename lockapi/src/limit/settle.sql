@@ -13,7 +13,7 @@ WITH want AS MATERIALIZED (
       FROM unnest($1::text[], $2::text[], $3::int8[], $4::int8[])
            WITH ORDINALITY AS w (namespace, key, id, price, n)
 ), locked AS MATERIALIZED (
-    SELECT l.namespace, l.key, l.started
+    SELECT l.namespace, l.key, l.started, l.span_before
       FROM lockapi.rate_limit AS l
      WHERE l.namespace = ($1::text[])[1] AND l.key = ANY ($2::text[])
      ORDER BY l.namespace, l.key
@@ -34,7 +34,7 @@ WITH want AS MATERIALIZED (
      WHERE r.ctid = ANY (ARRAY(SELECT f.place FROM found AS f WHERE (SELECT t.now FROM tick AS t) IS NOT NULL))
     RETURNING r.namespace, r.key, r.expires, r.id, r.at, r.price, r.span
 ), ended AS MATERIALIZED (
-    SELECT w.n, g.namespace, g.key, g.at, g.span, k.started, t.now,
+    SELECT w.n, g.namespace, g.key, g.at, g.span, k.started, k.span_before, t.now,
            CASE WHEN g.expires > t.now THEN least(w.price, g.price) ELSE g.price END AS back,
            g.expires > t.now AS good
       FROM gone AS g
@@ -48,7 +48,7 @@ WITH want AS MATERIALIZED (
            coalesce(pg_catalog.sum(e.back)
                FILTER (WHERE e.span > 0 AND e.at >= e.started), 0) AS used,
            coalesce(pg_catalog.sum(e.back)
-               FILTER (WHERE e.span > 0 AND e.at < e.started AND e.at >= e.started - e.span), 0) AS before
+               FILTER (WHERE e.span > 0 AND e.at < e.started AND e.at >= e.started - e.span_before), 0) AS before
       FROM ended AS e
      GROUP BY e.namespace, e.key
 ), settled AS (

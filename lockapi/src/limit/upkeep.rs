@@ -87,7 +87,7 @@ impl Operation for Look {
         name: "limit.look",
         sql: include_str!("look.sql"),
         params: &[Type::Texts, Type::Texts],
-        columns: &[Type::Int; 10],
+        columns: &[Type::Int; 11],
     };
 
     fn params(batch: &[Self]) -> Vec<Value> {
@@ -106,13 +106,14 @@ impl Operation for Look {
                 span: row.int(4)?,
                 used: row.int(5)?,
                 before: row.int(6)?,
-                blocked_until: row.int(7)?,
-                reserved: 0,
+                slide: row.int(7)?,
+                blocked_until: row.int(8)?,
+                ..Level::default()
             };
             Ok(Looked {
                 level,
-                due: row.int(8)?,
-                now: row.int(9)?,
+                due: row.int(9)?,
+                now: row.int(10)?,
             })
         })
     }
@@ -129,6 +130,7 @@ impl Operation for Look {
                 level.span,
                 level.used,
                 level.before,
+                level.slide,
                 level.blocked_until,
                 due,
                 now,

@@ -207,12 +207,19 @@ fn no_quota_loosens_another() {
 #[test]
 fn no_window_loosens_another() {
     let minutes = |many| Duration::from_mins(many);
-    for seed in 0..60 {
-        let set = [
+    let sets = [
+        [
             Quota::new(10, minutes(1)).fixed_window(),
             Quota::new(60, minutes(60)).fixed_window(),
             Quota::new(20, minutes(7)).sliding_window(),
-        ];
+        ],
+        [
+            Quota::new(50, minutes(1)).sliding_window(),
+            Quota::new(60, minutes(30)).sliding_window(),
+            Quota::new(20, minutes(7)).fixed_window(),
+        ],
+    ];
+    for (seed, set) in (0..60).flat_map(|seed| sets.iter().map(move |set| (seed, set))) {
         let mut random = fastrand::Rng::with_seed(seed);
         let (mut level, mut now, mut taken) = (Level::default(), START, Vec::new());
         for _ in 0..2000 {
@@ -232,7 +239,7 @@ fn no_window_loosens_another() {
             }
             assert!(level.forgotten() <= now + 2 * set[1].window());
         }
-        for quota in &set {
+        for quota in set {
             let own = taken.iter().filter(|(_, of)| of == quota);
             let own: Vec<_> = own.map(|(at, _)| (*at, 1)).collect();
             for (from, _) in &own {
@@ -242,8 +249,63 @@ fn no_window_loosens_another() {
                     "{quota:?}"
                 );
             }
+            let limit = i128::from(quota.limit());
+            let slides = quota.algorithm() == Algorithm::SlidingWindow;
+            for (n, (from, _)) in own.iter().enumerate().filter(|_| slides) {
+                for (taken, (until, _)) in (1..).zip(&own[n..]) {
+                    let most =
+                        limit + limit * i128::from(until - from) / i128::from(quota.window()) + 1;
+                    assert!(taken <= most, "{taken} of {most}, {quota:?}");
+                }
+            }
         }
     }
+}
+
+/// What a long sliding window took counts for it, however often short ones take after that.
+#[test]
+fn short_window_does_not_make_a_long_one_forget() {
+    let (second, hour) = (1_000_000_000, 3_600_000_000_000);
+    let long = Quota::per_hour(100).sliding_window();
+    for short in [
+        Quota::per_second(1000).sliding_window(),
+        Quota::per_second(1000).fixed_window(),
+    ] {
+        let mut level = Level::default();
+        level.take(&long, 1, START);
+        level.take(&long, 99, START + hour - second);
+        for after in [1, 3, 10, 60] {
+            let now = START + hour + after * second;
+            level.take(&short, 1, now);
+            assert!(level.room(&long, now) <= after, "{short:?} {level:?}");
+        }
+        // Two hours later the short one is alone again.
+        let now = START + hour * 3;
+        level.take(&short, 1, now);
+        level.take(&short, 1, now + 2 * second);
+        assert_eq!(level.span, second, "{short:?}");
+    }
+}
+
+/// What is given back to a window that is over is not taken off another.
+#[test]
+fn refund_of_a_long_window_leaves_what_a_short_one_took() {
+    let (second, hour) = (1_000_000_000, 3_600_000_000_000);
+    let long = Quota::per_hour(100).fixed_window();
+    let short = Quota::per_second(100).sliding_window();
+    let mut level = Level::default();
+    level.take(&long, 1, START);
+    let at = START + hour - second;
+    level.take(&long, 99, at);
+    let now = START + hour + second;
+    level.take(&short, 90, now);
+    let later = level.started + second;
+    level.take(&short, 1, later);
+    assert_eq!((level.before, level.used), (90, 1));
+    level.give_back(99, hour, at, later);
+    assert_eq!((level.before, level.used), (90, 1));
+    level.give_back(90, second, now, later);
+    assert_eq!((level.before, level.used), (0, 1));
 }
 
 #[test]
