@@ -29,7 +29,6 @@ register! { "worker_transactions":
     Q10 job_that_another_has_by_now_is_lost [Transactions];
     Q10 rollback_and_cancellation_is_lost [Transactions];
     Q10 rollback_and_dead_letter_is_lost [Transactions];
-    Q10 rollback_and_completion_by_another_is_unknown [Transactions];
 }
 
 const DONE: [u64; 8] = [1, 1, 0, 0, 0, 0, 0, 0];
@@ -218,7 +217,6 @@ async fn job_that_another_has_by_now_is_lost(cx: Context) {
 }
 
 const LOST: [u64; 8] = [1, 0, 0, 0, 0, 0, 1, 0];
-const UNKNOWN: [u64; 8] = [1, 0, 0, 0, 0, 0, 0, 1];
 
 async fn rollback_and_cancellation_is_lost(cx: Context) {
     let mut scene = Scene::new(cx, Terms::default(), false).await;
@@ -240,20 +238,4 @@ async fn rollback_and_dead_letter_is_lost(cx: Context) {
     }
     scene.answer(Ok(()));
     assert_eq!(scene.end().await, (LOST, 0, 0));
-}
-
-async fn rollback_and_completion_by_another_is_unknown(cx: Context) {
-    let mut scene = Scene::new(cx, Terms::default(), false).await;
-    scene.acknowledge().await.rollback().await;
-    scene.cx.elapse(MINUTE).await;
-    let other = scene.cx.queue().await.claim(&Claim::new(1)).await.unwrap();
-    assert_eq!(other.len(), 1);
-    for delivery in other {
-        delivery.ack().await.unwrap();
-    }
-    let delivery = scene.begun.as_ref().unwrap().job.delivery();
-    delivery.extend(MINUTE).await.unwrap_err();
-    assert!(delivery.is_lost());
-    scene.answer(Ok(()));
-    assert_eq!(scene.end().await, (UNKNOWN, 0, 0));
 }

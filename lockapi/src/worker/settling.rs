@@ -93,10 +93,6 @@ impl Settling {
         let outcome = failed.outcome();
         loop {
             match self.standing().await {
-                // Without a record of who has done it, another may have while the lease was over.
-                Ok(Standing::Ended) if self.delivery.is_lost() => {
-                    return Some((Ending::Lost, Told::Unknown));
-                }
                 Ok(Standing::Done | Standing::Ended) => {
                     let told = Told::Settled(Settled::Done);
                     return Some((ending.committed(), told));
