@@ -132,7 +132,7 @@ impl<O: Queued, N: Connection + 'static> AnyBatch<N> for Batch<O> {
     }
 
     fn waits(&self) -> bool {
-        O::WAITS
+        self.asked.iter().all(Queued::waits)
     }
 
     fn limit(&self) -> Option<Duration> {

@@ -29,12 +29,14 @@ pub(crate) trait Queued: Operation {
     /// answer.
     const GIVES_BACK: bool = false;
 
-    /// Whether it is tried again while the lock of a transaction is in its way.
-    const WAITS: bool = true;
-
     /// The same as [`REPEATABLE`](Self::REPEATABLE), of one request.
     fn is_repeatable(&self) -> bool {
         Self::REPEATABLE
+    }
+
+    /// Whether it is tried again while the lock of a transaction is in its way.
+    fn waits(&self) -> bool {
+        true
     }
 
     /// How long its answer may take, if not as long as any: on a connection that is open, and again,

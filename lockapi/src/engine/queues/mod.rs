@@ -74,7 +74,9 @@ impl Queued for Turn {
     const NAME: &'static str = "claim";
     const REPEATABLE: bool = false;
     /// What it completes may be locked; then it is asked again without that.
-    const WAITS: bool = false;
+    fn waits(&self) -> bool {
+        self.acks.is_empty()
+    }
 
     fn weight(&self) -> usize {
         ALONE
