@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockapi::queue::{Claim, Job};
+use lockapi::queue::{self, Claim, Delivery, Job};
 use lockapi::worker::{Failed, Summary, Terms, Worker};
 use lockapi::{BackendExt, Queue, QueueExt};
 
@@ -29,6 +29,7 @@ register! { "worker_transactions":
     Q10 job_that_another_has_by_now_is_lost [Transactions];
     Q10 rollback_and_cancellation_is_lost [Transactions];
     Q10 rollback_and_dead_letter_is_lost [Transactions];
+    Q10 rollback_and_kept_completion_by_another_is_lost [Transactions];
 }
 
 const DONE: [u64; 8] = [1, 1, 0, 0, 0, 0, 0, 0];
@@ -228,14 +229,29 @@ async fn rollback_and_cancellation_is_lost(cx: Context) {
     assert_eq!(scene.end().await, (LOST, 0, 0));
 }
 
+/// The delivery of another, after the lease of the scene's has ended.
+async fn taken_over(scene: &Scene) -> Delivery {
+    scene.cx.elapse(MINUTE).await;
+    let backend = scene.cx.backend().await;
+    let terms = queue::Terms::default().archive(MINUTE * 60);
+    let queue = backend.open_queue("work".to_owned(), terms).unwrap();
+    let claim = Claim::new(1).wait(MINUTE);
+    queue.claim(&claim).await.unwrap().remove(0)
+}
+
 async fn rollback_and_dead_letter_is_lost(cx: Context) {
     let mut scene = Scene::new(cx, Terms::default(), false).await;
     scene.acknowledge().await.rollback().await;
-    scene.cx.elapse(MINUTE).await;
-    let other = scene.cx.queue().await.claim(&Claim::new(1)).await.unwrap();
-    for delivery in other {
-        delivery.reject("never").await.unwrap();
-    }
+    let other = taken_over(&scene).await;
+    other.reject("never").await.unwrap();
+    scene.answer(Ok(()));
+    assert_eq!(scene.end().await, (LOST, 0, 0));
+}
+
+async fn rollback_and_kept_completion_by_another_is_lost(cx: Context) {
+    let mut scene = Scene::new(cx, Terms::default(), false).await;
+    scene.acknowledge().await.rollback().await;
+    taken_over(&scene).await.ack().await.unwrap();
     scene.answer(Ok(()));
     assert_eq!(scene.end().await, (LOST, 0, 0));
 }

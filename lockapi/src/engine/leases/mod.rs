@@ -261,10 +261,10 @@ impl<C: Connector> Leases<C> {
 
     /// What was granted to a backend that is being closed goes back.
     fn unless_closing(&self, answer: Result<Granted<C>>) -> Result<Granted<C>> {
-        if self.batcher.is_closing() {
-            return Err(is_closed().error("acquire"));
+        match answer {
+            Ok(Ok(_)) if self.batcher.is_closing() => Err(is_closed().error("acquire")),
+            answer => answer,
         }
-        answer
     }
 
     fn granted(

@@ -18,7 +18,7 @@ const LASTS: Duration = Duration::from_millis(250);
 const CHEAP: i64 = 4096;
 /// After a look that read an entry nobody looks for so long: an entry takes one or two microseconds.
 const PAUSE: Duration = Duration::from_micros(100);
-/// The pause after a look that failed, and the shortest and longest after any.
+/// The pause after a look that failed, and the shortest after any.
 const FAILED: Duration = Duration::from_secs(5);
 const SHORTEST: Duration = Duration::from_millis(20);
 /// What comes back has mostly been claimed, or pushed by a transaction that ended late, just before:
@@ -198,7 +198,7 @@ impl Floors {
     /// A look was answered; whether there is something to claim.
     pub(super) fn looked(&mut self, now: Time, look: Look, seen: Option<&Seen>) -> bool {
         let pause = match seen {
-            Some(seen) => SHORTEST.max(PAUSE * u32::try_from(seen.read).unwrap_or(u32::MAX)),
+            Some(seen) => SHORTEST.max(PAUSE * u32::try_from(seen.read.max(0)).unwrap_or(u32::MAX)),
             None => FAILED,
         };
         match look {
