@@ -7,9 +7,10 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use super::KindId;
-use super::request::{Callers, Queued};
+use super::outbox::{AT_ONCE, Answers};
+use super::request::{Callers, Queued, Reply};
 use crate::engine::link::Link;
-use crate::error::Failure;
+use crate::error::{Failure, Result};
 use crate::seam::{Connection, Operation};
 
 pub(super) type Served<'a> = Pin<Box<dyn Future<Output = Result<(), Failure>> + Send + 'a>>;
@@ -25,6 +26,8 @@ pub(super) trait AnyBatch<N>: Send {
     fn join(&mut self, fresh: &mut dyn AnyBatch<N>);
     /// Fails all.
     fn refuse(&mut self, failure: &Failure);
+    /// The answers that are still to be told.
+    fn answers(&mut self) -> Vec<Box<dyn Answers>>;
     /// Whether it may be sent again when its answer was lost.
     fn is_repeatable(&self) -> bool;
     /// Whether its requests are tried again while the lock of a transaction is in their way.
@@ -40,6 +43,7 @@ pub(super) trait AnyBatch<N>: Send {
 pub(crate) struct Batch<O: Operation> {
     pub(crate) asked: Vec<O>,
     pub(crate) callers: Vec<Callers<O::Output>>,
+    answers: Vec<Box<dyn Answers>>,
 }
 
 impl<O: Operation> Default for Batch<O> {
@@ -47,6 +51,7 @@ impl<O: Operation> Default for Batch<O> {
         Self {
             asked: Vec::new(),
             callers: Vec::new(),
+            answers: Vec::new(),
         }
     }
 }
@@ -61,6 +66,17 @@ impl<O: Queued> Batch<O> {
     pub(crate) fn take(&mut self) -> impl Iterator<Item = (O, Callers<O::Output>)> + use<O> {
         let asked = std::mem::take(&mut self.asked);
         asked.into_iter().zip(std::mem::take(&mut self.callers))
+    }
+
+    /// Tells the callers of a request what is theirs; of many, most of them later.
+    pub(crate) fn tell<I>(&mut self, answers: I)
+    where
+        I: Iterator<Item = (Reply<O::Output>, Result<O::Output>)> + Send + 'static,
+    {
+        let mut answers = Box::new(answers);
+        if !answers.tell(AT_ONCE) {
+            self.answers.push(answers);
+        }
     }
 
     /// Runs the statement and gives each request its answer.
@@ -80,7 +96,11 @@ impl<O: Queued> Batch<O> {
 impl<O: Queued> FromIterator<(O, Callers<O::Output>)> for Batch<O> {
     fn from_iter<I: IntoIterator<Item = (O, Callers<O::Output>)>>(requests: I) -> Self {
         let (asked, callers) = requests.into_iter().unzip();
-        Self { asked, callers }
+        Self {
+            asked,
+            callers,
+            answers: Vec::new(),
+        }
     }
 }
 
@@ -125,6 +145,10 @@ impl<O: Queued, N: Connection + 'static> AnyBatch<N> for Batch<O> {
         for (_, callers) in self.take() {
             callers.refuse(|| failure.error(O::NAME));
         }
+    }
+
+    fn answers(&mut self) -> Vec<Box<dyn Answers>> {
+        std::mem::take(&mut self.answers)
     }
 
     fn is_repeatable(&self) -> bool {

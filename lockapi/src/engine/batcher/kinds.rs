@@ -10,9 +10,14 @@ use super::request::{Caller, MAX_WEIGHT, Queued};
 use crate::error::{Error, Failure};
 use crate::seam::Connection;
 
-/// A statement carries as much as the server does in about this time, so that others need not wait
-/// for long.
+/// A statement carries as much as the server does in about this time, so that who comes next need not
+/// wait for long.
 const SLICE: Duration = Duration::from_millis(4);
+/// The same while requests of another kind share the connection: theirs are to take no more than about
+/// three times as long as alone.
+const SHARED_SLICE: Duration = Duration::from_micros(500);
+/// For how many statements it is remembered that another kind had one in between.
+const REMEMBERED: u32 = 256;
 /// What it carries at least, however long that takes: smaller statements would cost more than they
 /// save.
 const MIN_WEIGHT: usize = 64;
@@ -37,6 +42,8 @@ struct Kind<N> {
     room: usize,
     /// What a statement takes at least, however little it carries; forgotten slowly.
     fixed: Duration,
+    /// How many more statements are small, because another kind had one lately.
+    shared: u32,
 }
 
 impl<N> Default for Kinds<N> {
@@ -64,6 +71,7 @@ impl<N: Connection + 'static> Kinds<N> {
                 used: Duration::ZERO,
                 room: FIRST_WEIGHT,
                 fixed: Duration::MAX,
+                shared: 0,
             });
             self.all.len() - 1
         });
@@ -116,7 +124,15 @@ impl<N: Connection + 'static> Kinds<N> {
         took: Duration,
         batch: &mut dyn AnyBatch<N>,
     ) {
+        if !self.all[at].gives_back {
+            let others = self.all.iter_mut().enumerate();
+            for (_, other) in others.filter(|(other, _)| *other != at) {
+                other.shared = REMEMBERED;
+            }
+        }
         let kind = &mut self.all[at];
+        let slice = if kind.shared > 0 { SHARED_SLICE } else { SLICE };
+        kind.shared = kind.shared.saturating_sub(1);
         // What hung once is not held against it for long.
         kind.used += took.min(SLICE * 10);
         kind.fixed = match kind.fixed {
@@ -125,9 +141,9 @@ impl<N: Connection + 'static> Kinds<N> {
         };
         // Less in a statement saves nothing of the way to the server and back.
         let work = took.saturating_sub(kind.fixed);
-        if work > SLICE && left < kind.room {
+        if work > slice && left < kind.room {
             kind.room = MIN_WEIGHT.max(kind.room / 2);
-        } else if work < SLICE / 2 && left == 0 {
+        } else if work < slice / 2 && left == 0 {
             kind.room = MAX_WEIGHT.min(kind.room * 2);
         }
         kind.backlog.put_back(batch);
@@ -247,6 +263,37 @@ mod tests {
                 answers.pop();
             }
         }
+    }
+
+    #[test]
+    fn statements_are_small_while_others_share_the_connection() {
+        let mut kinds = Kinds::default();
+        let drawn = |kinds: &mut Kinds<Session>| {
+            let mut drawn = kinds.draw(0);
+            let many = sent::<Peek>(&mut drawn).unwrap().asked.len();
+            drawn.batch.refuse(&Failure::corrupt("done"));
+            let took = MS / 5 + MS / 500 * u32::try_from(many).unwrap();
+            kinds.served(0, drawn.left, took, drawn.batch.as_mut());
+            many
+        };
+        let _answer = add(&mut kinds, peek());
+        assert_eq!(drawn(&mut kinds), 1);
+        let _answers: Vec<_> = (0..1 << 17).map(|_| add(&mut kinds, peek())).collect();
+        let alone: Vec<_> = (0..4).map(|_| drawn(&mut kinds)).collect();
+        assert_eq!(alone, [512, 1024, 1024, 1024]);
+        let _answer = add(&mut kinds, look());
+        let mut other = kinds.draw(1);
+        other.batch.refuse(&Failure::corrupt("done"));
+        kinds.served(1, other.left, MS / 5, other.batch.as_mut());
+        let shared: Vec<_> = (0..64).map(|_| drawn(&mut kinds)).collect();
+        assert!(
+            shared[4..].iter().all(|many| (128..=256).contains(many)),
+            "{shared:?}"
+        );
+        for _ in 0..REMEMBERED - 50 {
+            drawn(&mut kinds);
+        }
+        assert!(drawn(&mut kinds) >= 512, "it is alone again");
     }
 
     #[test]

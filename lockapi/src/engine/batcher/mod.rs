@@ -23,6 +23,7 @@ mod backlog;
 mod batch;
 mod isolation;
 mod kinds;
+mod outbox;
 mod request;
 #[cfg(test)]
 mod tests;
@@ -31,6 +32,7 @@ use batch::AnyBatch;
 pub(crate) use batch::Batch;
 use isolation::Isolation;
 use kinds::Kinds;
+use outbox::Outbox;
 use request::Waiting;
 pub(crate) use request::{ALONE, Answer, Caller, Callers, Queued, Repeated, Reply};
 
@@ -184,10 +186,12 @@ impl<C: Connector> Batcher<C> {
         let watch = self.links.watch();
         let mut link = None;
         let mut isolation = Isolation::new(self.links.timeout);
+        let mut outbox = Outbox::default();
         loop {
             let rounds = {
                 let mut state = self.lock();
-                if state.kinds.is_empty() && isolation.is_empty() && state.closing {
+                let idle = state.kinds.is_empty() && isolation.is_empty() && outbox.is_empty();
+                if idle && state.closing {
                     state.running = false;
                     return;
                 }
@@ -195,6 +199,10 @@ impl<C: Connector> Batcher<C> {
             };
             let wait = isolation.wait(keeper.now());
             if rounds.is_empty() && wait != Some(Duration::ZERO) {
+                if !outbox.is_empty() {
+                    unless(self.wake.notified(), outbox.tell()).await;
+                    continue;
+                }
                 match (wait, self.idle) {
                     (Some(wait), _) => drop(unless(keeper.sleep(wait), self.wake.notified()).await),
                     (None, Some(idle)) if link.is_some() => {
@@ -218,9 +226,9 @@ impl<C: Connector> Batcher<C> {
                 }
                 let began = keeper.now();
                 let patience = isolation.patience();
-                let served = self
-                    .serve(&mut link, &watch, batch.as_mut(), patience)
-                    .await;
+                let served = self.serve(&mut link, &watch, batch.as_mut(), patience);
+                let served = outbox.beside(served).await;
+                outbox.add(batch.answers());
                 let now = keeper.now();
                 if let Err(failure) = served {
                     isolation.failed(batch.as_mut(), &failure, now);
@@ -232,7 +240,9 @@ impl<C: Connector> Batcher<C> {
             // One statement a round: others have their turn in between.
             if let Some(mut group) = isolation.due(keeper.now()) {
                 let (batch, patience) = group.turn();
-                let served = self.serve(&mut link, &watch, batch, patience).await;
+                let served = self.serve(&mut link, &watch, batch, patience);
+                let served = outbox.beside(served).await;
+                outbox.add(batch.answers());
                 let left = isolation.tried(group, served.err().as_ref(), keeper.now());
                 if let Some(mut left) = left {
                     self.lock().kinds.put_back(left.as_mut());

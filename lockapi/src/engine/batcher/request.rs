@@ -196,7 +196,7 @@ impl<T> Callers<T> {
         self.more.push(caller);
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         1 + self.more.len()
     }
 

@@ -7,9 +7,9 @@ use rustc_hash::FxBuildHasher;
 
 use super::hash;
 use super::takes::{TRIES, contended, expire};
-use crate::engine::batcher::{Batch, Caller, Callers, Queued};
+use crate::engine::batcher::{Batch, Caller, Callers, Queued, Reply};
 use crate::engine::link::Link;
-use crate::error::{Error, ErrorKind, Failure};
+use crate::error::{Error, ErrorKind, Failure, Result};
 use crate::limit::{Charge, Ensure, Judged, MAX_RESERVATIONS, Outcome};
 use crate::seam::Connection;
 
@@ -93,9 +93,11 @@ impl Queued for Charge {
             if !again {
                 // For the rest there was no room, unless others of the statement may have had it.
                 let decided = taken == 0 || !shared[at];
-                let left = deal(&charge, callers, taken, decided, &judged);
-                let Some((left, times)) = left else { continue };
-                (callers, charge.times) = (left, times);
+                let (told, left) = divide(callers, taken, decided);
+                batch.tell(deal(&charge, told, taken, judged));
+                let Some(left) = left else { continue };
+                charge.times = i64::try_from(left.len()).unwrap_or(i64::MAX);
+                callers = left;
             }
             if callers.tries == TRIES {
                 callers.refuse(|| contended("check"));
@@ -135,44 +137,60 @@ fn shared(charges: &[Charge]) -> Vec<bool> {
         .collect()
 }
 
-/// Tells the callers, in the order of arrival, what is theirs: of those for whom there was nothing,
-/// `decided` ones that they are refused. Answers the others, and how often they want it.
-fn deal(
-    charge: &Charge,
+type Asking = Caller<Vec<Judged>>;
+
+/// Those who are told, and those who ask again: of the callers for whom there was nothing, `decided`
+/// ones are told so.
+fn divide(
     callers: Callers<Vec<Judged>>,
     taken: i64,
     decided: bool,
-    judged: &[Judged],
-) -> Option<(Callers<Vec<Judged>>, i64)> {
+) -> (Vec<Asking>, Option<Callers<Vec<Judged>>>) {
     let tries = callers.tries;
+    let mut told: Vec<_> = callers.into_iter().collect();
+    let admitted = usize::try_from(taken).unwrap_or(0).min(told.len());
+    let left = if decided {
+        Vec::new()
+    } else {
+        told.split_off(admitted)
+    };
+    (told, Callers::of(left, tries))
+}
+
+/// What the callers are told, in the order of arrival.
+fn deal(
+    charge: &Charge,
+    callers: Vec<Asking>,
+    taken: i64,
+    judged: Vec<Judged>,
+) -> impl Iterator<Item = (Reply<Vec<Judged>>, Result<Vec<Judged>>)> + Send + use<> {
+    let prices = charge.lines.iter();
+    let prices: Vec<_> = prices
+        .map(|line| (line.price(), line.quota.window() > 0))
+        .collect();
     let mut dealt = 0;
-    let mut left = Vec::new();
-    for caller in callers {
+    callers.into_iter().map(move |Caller { reply, .. }| {
         let admitted = dealt < taken;
-        if !admitted && !decided {
-            left.push(caller);
-            continue;
-        }
         dealt += i64::from(admitted);
-        let answer = charge.lines.iter().zip(judged).map(|(line, judged)| {
-            // As if they had been asked one by one.
-            let mut judged = judged.clone();
-            let later = (taken - dealt) * line.price();
-            if line.quota.window() > 0 {
-                judged.level.used -= later;
-            } else {
-                judged.level.tat -= later;
-            }
-            if admitted {
-                judged.outcome = Outcome::Taken(1);
-            } else {
-                judged.outcome = Outcome::Refused;
-            }
-            judged
-        });
-        let Caller { reply, .. } = caller;
-        reply.send(Ok(answer.collect()));
-    }
-    let times = i64::try_from(left.len()).unwrap_or(i64::MAX);
-    Some((Callers::of(left, tries)?, times))
+        let answer = prices
+            .iter()
+            .zip(&judged)
+            .map(|((price, windowed), judged)| {
+                // As if they had been asked one by one.
+                let mut judged = judged.clone();
+                let later = (taken - dealt) * price;
+                if *windowed {
+                    judged.level.used -= later;
+                } else {
+                    judged.level.tat -= later;
+                }
+                judged.outcome = if admitted {
+                    Outcome::Taken(1)
+                } else {
+                    Outcome::Refused
+                };
+                judged
+            });
+        (reply, Ok(answer.collect()))
+    })
 }

@@ -4,9 +4,9 @@ use std::collections::HashSet;
 use std::iter;
 
 use super::hash;
-use crate::engine::batcher::{Batch, Caller, Callers, Queued};
+use crate::engine::batcher::{Batch, Caller, Callers, Queued, Reply};
 use crate::engine::link::Link;
-use crate::error::{Error, ErrorKind, Failure};
+use crate::error::{Error, ErrorKind, Failure, Result};
 use crate::limit::{Expire, Judged, Look, Outcome, Take};
 use crate::seam::Connection;
 
@@ -63,7 +63,7 @@ impl Queued for Take {
                 continue;
             };
             match judged.outcome {
-                Outcome::Taken(_) | Outcome::Refused => deal(&take, callers, &judged),
+                Outcome::Taken(_) | Outcome::Refused => batch.tell(deal(&take, callers, judged)),
                 _ if callers.tries == TRIES => callers.refuse(|| contended("check")),
                 outcome => {
                     if outcome == Outcome::Overdue {
@@ -108,7 +108,7 @@ async fn look<N: Connection>(batch: &mut Batch<Take>, link: &mut Link<N>) -> Res
                     level,
                     now,
                 };
-                deal(&take, callers, &judged);
+                batch.tell(deal(&take, callers, judged));
             }
             _ => batch.push(take, callers),
         }
@@ -116,29 +116,37 @@ async fn look<N: Connection>(batch: &mut Batch<Take>, link: &mut Link<N>) -> Res
     Ok(())
 }
 
-/// Tells the callers, in the order of arrival, what is theirs.
-fn deal(take: &Take, callers: Callers<Judged>, judged: &Judged) {
+/// What the callers are told, in the order of arrival.
+fn deal(
+    take: &Take,
+    callers: Callers<Judged>,
+    judged: Judged,
+) -> impl Iterator<Item = (Reply<Judged>, Result<Judged>)> + Send + use<> {
+    let price = take.price;
     let mut left = match judged.outcome {
         Outcome::Taken(times) => times,
         _ => 0,
     };
     // As if they had been asked one by one.
-    let mut level = judged.level.clone();
-    level.tat -= left * take.price;
-    for Caller { times, reply } in callers {
+    let Judged { mut level, now, .. } = judged;
+    level.tat -= left * price;
+    callers.into_iter().map(move |Caller { times, reply }| {
         let times = times.min(left);
         left -= times;
-        level.tat += times * take.price;
-        reply.send(Ok(Judged {
-            outcome: if times > 0 {
-                Outcome::Taken(times)
-            } else {
-                Outcome::Refused
-            },
-            level: level.clone(),
-            now: judged.now,
-        }));
-    }
+        level.tat += times * price;
+        let outcome = if times > 0 {
+            Outcome::Taken(times)
+        } else {
+            Outcome::Refused
+        };
+        let level = level.clone();
+        let judged = Judged {
+            outcome,
+            level,
+            now,
+        };
+        (reply, Ok(judged))
+    })
 }
 
 /// Ends the reservations of a key that have expired.
