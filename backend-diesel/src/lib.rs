@@ -85,7 +85,9 @@ const NAME: &str = "diesel";
 /// When dropped, the probe ends in the background and its connections go back.
 ///
 /// # Errors
-/// `Unavailable` when the pool has no connection to give, or the server is a standby.
+/// `Invalid` when the pool may not have [more connections](Options::check_pool) than a backend takes: 13
+/// with these options, while the default of r2d2 is 10. `Unavailable` when the pool has no connection to
+/// give, or the server is a standby.
 pub async fn connect<M>(pool: &Pool<M>) -> Result<Arc<dyn Backend>>
 where
     M: ManageConnection<Connection = PgConnection>,
@@ -101,6 +103,7 @@ pub async fn connect_with<M>(pool: &Pool<M>, options: Options) -> Result<Arc<dyn
 where
     M: ManageConnection<Connection = PgConnection>,
 {
+    options.check_pool(usize::try_from(pool.max_size()).unwrap_or(usize::MAX))?;
     start(NAME, connector(pool), options).await
 }
 

@@ -27,9 +27,9 @@ fn main() {
     );
 }
 
-fn pool<M: ManageConnection>(manager: M) -> Pool<M> {
+fn pool<M: ManageConnection>(manager: M, options: &Options) -> Pool<M> {
     Pool::builder()
-        .max_size(8)
+        .max_size(u32::try_from(options.connections() + 1).expect("a small number"))
         .min_idle(Some(0))
         .connection_timeout(Duration::from_secs(2))
         .build(manager)
@@ -51,7 +51,7 @@ impl Driver for Diesel {
 
     async fn connect(&self, url: &str, options: Options) -> Result<Arc<dyn Backend>> {
         let manager = diesel::r2d2::ConnectionManager::<PgConnection>::new(url);
-        backend_diesel::connect_with(&pool(manager), options).await
+        backend_diesel::connect_with(&pool(manager, &options), options).await
     }
 
     async fn begin(&self, url: &str) -> Box<dyn Transaction> {
@@ -75,7 +75,7 @@ impl Driver for Sync {
     async fn connect(&self, url: &str, options: Options) -> Result<Arc<dyn Backend>> {
         let config = url.parse().expect("a URL");
         let manager = PostgresConnectionManager::new(config, NoTls);
-        let pool = pool(manager);
+        let pool = pool(manager, &options);
         let connected = backend_sync::connect_with(&pool, options).await;
         // A blocking driver does not let its connections be closed on a task.
         let closed = tokio::task::spawn_blocking(move || drop(pool)).await;

@@ -6,6 +6,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::key::check_name;
 use crate::telemetry::Warn;
 
+/// Connections of a backend beside those that wait for mutexes: one for mutexes, one for
+/// notifications, one for what sweeps, and those of the kinds of statements.
+const OWN_CONNECTIONS: usize = 8;
+
 /// What a program may choose when it connects.
 ///
 /// ```
@@ -103,6 +107,32 @@ impl Options {
     pub fn warn_held(mut self, time: Duration) -> Self {
         self.warn.held = Some(time);
         self
+    }
+
+    /// How many connections a backend has open at most: 8 and the [`waiters`](Self::waiters).
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        OWN_CONNECTIONS + self.waiters
+    }
+
+    /// Checks that a pool which a backend takes its [connections](Self::connections) of has one more, for
+    /// the program.
+    ///
+    /// # Errors
+    /// `Invalid` when it is smaller.
+    pub fn check_pool(&self, size: usize) -> Result<()> {
+        let needed = self.connections();
+        if size > needed {
+            return Ok(());
+        }
+        let message = format!(
+            "a pool of {size}; a backend takes up to {needed} of its connections, {OWN_CONNECTIONS} and one \
+             for each of {} waiters, and the program needs one: allowed are {} or more, or connections of \
+             the backend's own, as with `connect_url`",
+            self.waiters,
+            needed + 1
+        );
+        Err(Error::new(ErrorKind::Invalid, "connect", message))
     }
 
     pub(super) fn check(&self) -> Result<()> {

@@ -6,6 +6,7 @@ use diesel::r2d2::{ConnectionManager, Pool};
 use diesel::sql_query;
 use diesel::sql_types::{BigInt, Bool, Text};
 use lockapi::blocking::Backend;
+use lockapi::engine::Options;
 use lockapi::queue::Delivery;
 
 use super::{
@@ -18,9 +19,13 @@ use crate::worker::{Node, threads};
 pub(super) fn work(url: &str, node: Node) -> Result<()> {
     let pool = Pool::builder()
         .max_size(CONNECTIONS + CONNECTIONS_OF_BACKEND)
+        .min_idle(Some(1))
         .connection_timeout(PATIENCE)
         .build(ConnectionManager::new(url))?;
-    let backend = Backend::connect(backend_diesel::connect(&pool))?;
+    let backend = Backend::connect(backend_diesel::connect_with(
+        &pool,
+        Options::default().waiters(0),
+    ))?;
     threads::Worker::new(node, backend, Tables(pool)).work()?;
     Ok(())
 }

@@ -3,6 +3,7 @@
 
 use backend_sync::AckIn;
 use lockapi::blocking::Backend;
+use lockapi::engine::Options;
 use lockapi::queue::Delivery;
 use r2d2::Pool;
 use r2d2_postgres::PostgresConnectionManager;
@@ -22,9 +23,13 @@ pub(super) fn work(url: &str, node: Node) -> Result<()> {
         .map_err(|_| format!("the postgres crate does not understand {URL}"))?;
     let pool = Pool::builder()
         .max_size(CONNECTIONS + CONNECTIONS_OF_BACKEND)
+        .min_idle(Some(1))
         .connection_timeout(PATIENCE)
         .build(PostgresConnectionManager::new(config, NoTls))?;
-    let backend = Backend::connect(backend_sync::connect(&pool))?;
+    let backend = Backend::connect(backend_sync::connect_with(
+        &pool,
+        Options::default().waiters(0),
+    ))?;
     threads::Worker::new(node, backend, Tables(pool)).work()?;
     Ok(())
 }
