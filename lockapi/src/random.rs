@@ -11,11 +11,28 @@ use crate::error::{Error, ErrorKind, Result};
 /// Any number.
 pub(crate) fn number() -> Result<i64> {
     let mut bytes = [0; 8];
-    getrandom::fill(&mut bytes).map_err(|error| {
+    fill(&mut bytes).map_err(|error| {
         let message = format!("the operating system has no random number: {error}");
         Error::new(ErrorKind::Unavailable, "random", message)
     })?;
     Ok(i64::from_ne_bytes(bytes))
+}
+
+#[cfg(not(test))]
+use getrandom::fill;
+
+#[cfg(test)]
+thread_local! {
+    /// Whether this thread gets no numbers.
+    pub(crate) static EXHAUSTED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+#[cfg(test)]
+fn fill(bytes: &mut [u8]) -> std::result::Result<(), getrandom::Error> {
+    if EXHAUSTED.get() {
+        return Err(getrandom::Error::UNSUPPORTED);
+    }
+    getrandom::fill(bytes)
 }
 
 /// A number above zero.

@@ -9,11 +9,12 @@ use futures_util::future::BoxFuture;
 use super::{ManualClock, Options, start};
 use crate::backend::Backend;
 use crate::blocking::{self, block_on};
-use crate::error::{ErrorKind, Failure, Result};
+use crate::error::{Error, ErrorKind, Failure, Result};
 use crate::lease::Terms;
 use crate::limit::{Quota, Want};
 use crate::memory::{Database, Session};
 use crate::queue::{Claim, Job};
+use crate::random::EXHAUSTED;
 use crate::seam::{Connector, Lane, Mode};
 use crate::sight::Filter;
 use crate::{BackendExt, LeaseExt, QueueExt, RateLimiterExt, id, id::IdGenExt};
@@ -146,7 +147,7 @@ fn work_that_was_done_is_not_taken_back_by_an_outage() {
         .unwrap();
     let ran = lease.run_exclusive(|_| {
         database.set_reachable(false);
-        7
+        Ok::<_, Error>(7)
     });
     assert_eq!(ran.unwrap(), Some(7));
 
@@ -157,7 +158,7 @@ fn work_that_was_done_is_not_taken_back_by_an_outage() {
         .unwrap();
     let ran = block_on(lease.run_exclusive(async |_| {
         database.set_reachable(false);
-        7
+        Ok::<_, Error>(7)
     }));
     assert_eq!(ran.unwrap(), Some(7));
 }
@@ -195,4 +196,33 @@ fn a_lease_is_lost_by_the_clock_and_not_by_a_thread() {
         clock.advance(Duration::from_secs(30));
         assert!(guard.is_lost(), "believed held after its end");
     }
+}
+
+#[test]
+fn without_random_numbers_nothing_is_granted() {
+    let database = Database::new();
+    let backend = block_on(database.connect()).unwrap();
+    let lease = backend
+        .lease("a", Terms::new(Duration::from_secs(30)))
+        .unwrap();
+    let queue = backend.queue("work").unwrap();
+    block_on(queue.push(Job::new("job", &1).unwrap())).unwrap();
+    let limiter = backend.rate_limiter(Quota::per_hour(1)).unwrap();
+    let refused = |outcome: Result<()>| {
+        let error = outcome.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert!(error.to_string().contains("no random number"), "{error}");
+    };
+    let (claim, want) = (Claim::new(1), Want::new("key"));
+    EXHAUSTED.set(true);
+    refused(block_on(lease.try_acquire()).map(drop));
+    refused(block_on(queue.claim(&claim)).map(drop));
+    refused(block_on(limiter.reserve(&want, Duration::from_mins(1))).map(drop));
+    refused(block_on(database.connect()).map(drop));
+    EXHAUSTED.set(false);
+    // Nothing was taken.
+    assert!(block_on(lease.try_acquire()).unwrap().is_some());
+    assert_eq!(block_on(queue.claim(&claim)).unwrap().len(), 1);
+    let reserved = block_on(limiter.reserve(&want, Duration::from_mins(1)));
+    assert!(reserved.unwrap().is_ok());
 }

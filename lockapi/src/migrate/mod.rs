@@ -334,3 +334,51 @@ impl Operation for Record {
         Some(vec![Row(vec![Value::Int(batch.first()?.version)])])
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::blocking::block_on;
+    use crate::engine::{Clock, ManualClock};
+    use crate::seam::Call;
+
+    /// Somebody has locked what every migration looks at.
+    struct Locked {
+        tries: usize,
+    }
+
+    impl Connection for Locked {
+        async fn run(&mut self, _: &dyn Call) -> Result<Rows, Failure> {
+            self.tries += 1;
+            Err(Failure::statement(
+                Some("55P03".to_owned()),
+                false,
+                "locked",
+            ))
+        }
+
+        async fn script(&mut self, _: &'static str) -> Result<(), Failure> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_lock_that_stays_is_told_of_in_the_end() {
+        let clock = ManualClock::default();
+        let keeper = Keeper::start(&Clock::Manual(clock.clone())).unwrap();
+        let began = keeper.now();
+        let mut connection = Locked { tries: 0 };
+        let outcome = std::thread::scope(|scope| {
+            let migration = scope.spawn(|| block_on(run(&mut connection, &keeper)));
+            while !migration.is_finished() {
+                clock.advance(PAUSE / 10);
+            }
+            migration.join().unwrap()
+        });
+        let failure = outcome.unwrap_err();
+        assert_eq!(failure.kind(), ErrorKind::TimedOut);
+        let took = keeper.now().saturating_sub(began);
+        assert!(took + 2 * PAUSE >= PATIENCE, "{took:?}");
+        assert!((2..=41).contains(&connection.tries), "{}", connection.tries);
+    }
+}
