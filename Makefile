@@ -1,16 +1,25 @@
 .POSIX:
-.PHONY: help demo test bench
+.PHONY: help demo check lint test test-rest bench
 
 CARGO = cargo
 # Options of the demo, such as ARGS='--workers 20 --kill 5'.
 ARGS =
 
+# Where the servers of the tests have their files: in memory, where there are 4 GB for them.
+FILES = if [ -z "$$TMPDIR" ] && [ -w /dev/shm ] && \
+	[ "$$(df -Pk /dev/shm | awk 'NR == 2 { print $$4 }')" -gt 4000000 ]; then export TMPDIR=/dev/shm; fi
+# Cases wait more than they compute.
+NEXTEST = $(FILES); $(CARGO) nextest run --test-threads $$(( 6 * $$(getconf _NPROCESSORS_ONLN) ))
+
 help:
-	@echo 'make demo    ten processes on three database libraries share recurring tasks while some of'
-	@echo '             them are killed (a minute, and a few minutes to build); ARGS=--help tells'
-	@echo '             its options'
-	@echo 'make test    format, lints, documentation and all tests'
-	@echo 'make bench   locks and leases against the bare driver'
+	@echo 'make demo       ten processes on three database libraries share recurring tasks while some of'
+	@echo '                them are killed (a minute, and a few minutes to build); ARGS=--help tells'
+	@echo '                its options'
+	@echo 'make check      format, lints, unit tests and the suite in memory'
+	@echo 'make test       format, lints, documentation, and all cases, on each library through one of'
+	@echo '                its faces'
+	@echo 'make test-rest  the cases on the other faces, and on connections of pools'
+	@echo 'make bench      what it does in a second, beside the bare driver and what else is used'
 	@echo
 	@echo 'They install what is missing on Debian and Ubuntu, and say what to install elsewhere. The'
 	@echo 'PostgreSQL servers they use are their own, and are removed in the end.'
@@ -19,24 +28,39 @@ demo:
 	@sh .ci/deps.sh demo
 	$(CARGO) run --release -p conformance --example fleet -- $(ARGS)
 
-test:
+lint:
 	@sh .ci/deps.sh test
 	$(CARGO) fmt --check
 	$(CARGO) clippy --all-targets --all-features -- -D warnings
+
+check: lint
+	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
+		$(NEXTEST) -E 'package(lockapi) or binary(memory)'; \
+	else \
+		$(CARGO) test -p lockapi --lib --tests; \
+		$(CARGO) test -p conformance --test memory; \
+	fi
+
+test: lint
 	for features in '' tracing metrics; do \
 		$(CARGO) clippy -p lockapi --no-default-features --features "$$features" -- -D warnings || exit; \
 	done
 	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --no-deps
 	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
-		threads=$$(( 3 * $$(getconf _NPROCESSORS_ONLN) )); \
-		echo "$(CARGO) nextest run --test-threads $$threads"; \
-		$(CARGO) nextest run --test-threads $$threads; \
+		$(NEXTEST); \
 	else \
-		echo '$(CARGO) test --lib --bins --tests'; \
-		$(CARGO) test --lib --bins --tests; \
+		$(FILES); $(CARGO) test --lib --bins --tests; \
 	fi
 	$(CARGO) test -p lockapi --all-features --test telemetry
 	$(CARGO) test --doc
+
+test-rest:
+	@sh .ci/deps.sh test
+	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
+		$(NEXTEST) --ignore-default-filter -E 'not default()'; \
+	else \
+		echo 'make test ran them: cargo-nextest is not there to choose'; \
+	fi
 
 bench:
 	@sh .ci/deps.sh demo
