@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use common::{Better, Report, median, rate, runtime};
 use conformance::cluster::Cluster;
 use lockapi::queue::{Claim, Job};
-use lockapi::worker::{Context, Stop, Worker};
-use lockapi::{Backend, BackendExt, Queue, QueueExt};
+use lockapi::worker::{Context, Worker};
+use lockapi::{Backend, BackendExt, Queue, QueueExt, Stop};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
 use tokio::sync::mpsc;
 
@@ -209,7 +209,7 @@ async fn work_off(queue: &Arc<dyn Queue>, jobs: u32) {
             async { Ok(()) }
         },
     );
-    let summary = worker.run(stop.stopped()).await.expect("a summary");
+    let summary = worker.run(&stop).await.expect("a summary");
     assert_eq!(summary.done, u64::from(jobs));
 }
 
@@ -341,7 +341,7 @@ async fn pick_up(report: &mut Report, backend: &Arc<dyn Backend>, url: &str) {
             let _late = sender.send(Instant::now());
             async { Ok(()) }
         });
-    let running = tokio::spawn(async move { worker.run(stopped.stopped()).await });
+    let running = tokio::spawn(async move { worker.run(stopped).await });
     let mut times = Vec::new();
     for round in 0..300 {
         // Idle, and not in step with anything.

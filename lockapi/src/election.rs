@@ -1,14 +1,21 @@
 //! Choosing one of many, and telling the others who it is.
 
 use std::fmt;
+use std::pin::pin;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::future::select;
 
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::key::{Key, advisory_key};
 use crate::lease::{Holder, LeaseGuard, run_leased};
+use crate::stop::Stop;
+use crate::wait::{Held, unless};
+
+/// Between two attempts to lead while the database is away.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// Makes one of the candidates the leader, for as long as it renews its term.
 ///
@@ -28,7 +35,7 @@ use crate::lease::{Holder, LeaseGuard, run_leased};
 /// let term = election.campaign().await?;
 /// assert_eq!(leaders.next().await?.expect("a leader").owner, "node-7");
 /// term.release().await?;
-/// let token = election.lead(async |fence| fence.token()).await?;
+/// let token = election.lead(async |fence| Ok::<_, lockapi::Error>(fence.token())).await?;
 /// # assert!(token > 0);
 /// # Ok(())
 /// # }
@@ -76,6 +83,9 @@ pub trait Election: Send + Sync + fmt::Debug {
 
     /// Observes who leads; nothing is sent before [`Observer::next`].
     fn observe(&self) -> Box<dyn Observer>;
+
+    /// Returns when the leader may have changed, or after this time.
+    async fn changed(&self, at_most: Duration);
 }
 
 /// Sees the leaders of an [`Election`] change.
@@ -103,20 +113,79 @@ pub trait ElectionExt: Election {
     /// before another can begin.
     ///
     /// # Errors
-    /// `Lost` when the term ended before `work` did; otherwise as for
+    /// Those of `work`. `Lost` when the term ended before `work` succeeded; otherwise as for
     /// [`campaign`](Election::campaign).
-    async fn lead<F, W, T>(&self, work: F) -> Result<T>
+    async fn lead<F, W, T, E>(&self, work: F) -> Result<T, E>
     where
         F: FnOnce(Fence) -> W + Send,
-        W: Future<Output = T> + Send,
+        W: Future<Output = Result<T, E>> + Send,
         T: Send,
+        E: From<Error> + Send,
     {
         let term = self.campaign().await?;
         run_leased("lead", term, work).await
     }
+
+    /// Leads whenever it can until it is told to [stop](Stop), and then answers `None`.
+    ///
+    /// `work` is run in each of its terms, and dropped when the term ends or when it is told to stop; it
+    /// has resigned when this returns. When `work` ends by itself, that is the answer. While the
+    /// database is away it goes on trying.
+    ///
+    /// # Cancel safety
+    /// When dropped, `work` is dropped, and it resigns in the background.
+    ///
+    /// # Errors
+    /// Those of `work`, and those of [`campaign`](Election::campaign) that trying again does not help.
+    async fn lead_until<F, W, T, E>(
+        &self,
+        stop: impl Into<Stop> + Send,
+        mut work: F,
+    ) -> Result<Option<T>, E>
+    where
+        F: FnMut(Fence) -> W + Send,
+        W: Future<Output = Result<T, E>> + Send,
+        T: Send,
+        E: From<Error> + Send,
+    {
+        let stop = stop.into();
+        while let Some(term) = campaign_until(self, &stop).await? {
+            let over = async {
+                select(term.lost(), pin!(stop.stopped())).await;
+            };
+            let outcome = unless(over, work(term.fence())).await;
+            match Held::from_parts(outcome, term.release().await) {
+                Held::Ended(outcome) => return outcome.map(Some),
+                Held::Lost(_) => {}
+            }
+        }
+        Ok(None)
+    }
 }
 
 impl<E: Election + ?Sized> ElectionExt for E {}
+
+/// Becomes the leader unless it is told to stop. Outages pass.
+pub(crate) async fn campaign_until<E: Election + ?Sized>(
+    election: &E,
+    stop: &Stop,
+) -> Result<Option<Box<dyn LeaseGuard>>> {
+    while !stop.is_stopped() {
+        let campaign = async {
+            match election.campaign().await {
+                Err(error) if error.is_retryable() || error.kind() == ErrorKind::Indeterminate => {
+                    election.changed(PAUSE).await;
+                    Ok(None)
+                }
+                outcome => outcome.map(Some),
+            }
+        };
+        if let Some(Some(term)) = unless(stop.stopped(), campaign).await.transpose()? {
+            return Ok(Some(term));
+        }
+    }
+    Ok(None)
+}
 
 /// What those who wait for a change of the leader are notified of.
 pub(crate) fn topic(namespace: &str, key: &str) -> i64 {

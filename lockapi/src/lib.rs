@@ -19,7 +19,7 @@
 //! # async fn example() -> lockapi::Result<()> {
 //! let backend = lockapi::memory::Database::new().connect().await?;
 //! let nightly = backend.lease("nightly-report", Terms::new(Duration::from_secs(30)))?;
-//! let ran = nightly.run_exclusive(async |fence| format!("done by holder {fence}")).await?;
+//! let ran = nightly.run_exclusive(async |fence| Ok::<_, lockapi::Error>(fence.token())).await?;
 //! assert!(ran.is_some(), "nobody else was at it");
 //! # Ok(())
 //! # }
@@ -61,6 +61,7 @@ mod hold;
 mod key;
 mod migrate;
 mod random;
+mod stop;
 mod swept;
 mod wait;
 
@@ -80,3 +81,4 @@ pub use mutex::{
 pub use queue::{Queue, QueueExt};
 pub use schedule::{Scheduler, SchedulerExt};
 pub use semaphore::{Semaphore, SemaphoreExt};
+pub use stop::Stop;

@@ -114,13 +114,14 @@ pub trait SemaphoreExt: Semaphore {
     /// permit is lost.
     ///
     /// # Errors
-    /// `Lost` when the permit was lost before `work` ended; otherwise as for
+    /// Those of `work`. `Lost` when the permit was lost before `work` succeeded; otherwise as for
     /// [`try_acquire`](Self::try_acquire).
-    async fn run_permitted<F, W, T>(&self, work: F) -> Result<Option<T>>
+    async fn run_permitted<F, W, T, E>(&self, work: F) -> Result<Option<T>, E>
     where
         F: FnOnce(Fence) -> W + Send,
-        W: Future<Output = T> + Send,
+        W: Future<Output = Result<T, E>> + Send,
         T: Send,
+        E: From<Error> + Send,
     {
         match self.try_acquire().await? {
             Some(permit) => run_leased("run_permitted", permit, work).await.map(Some),
@@ -132,11 +133,12 @@ pub trait SemaphoreExt: Semaphore {
     ///
     /// # Errors
     /// As for [`run_permitted`](Self::run_permitted).
-    async fn run_permitted_wait<F, W, T>(&self, work: F) -> Result<T>
+    async fn run_permitted_wait<F, W, T, E>(&self, work: F) -> Result<T, E>
     where
         F: FnOnce(Fence) -> W + Send,
-        W: Future<Output = T> + Send,
+        W: Future<Output = Result<T, E>> + Send,
         T: Send,
+        E: From<Error> + Send,
     {
         let permit = self.acquire().await?;
         run_leased("run_permitted_wait", permit, work).await

@@ -19,25 +19,41 @@ pub(crate) async fn unless<T>(
     }
 }
 
-/// What work is worth that ran while a guard was held, or was dropped because the guard was lost.
-pub(crate) fn held_throughout<T>(outcome: Option<T>, released: Result<()>) -> Result<T> {
-    match (outcome, released) {
-        (Some(value), released) => unless_lost(value, released),
-        (None, Err(error)) => Err(error),
-        (None, Ok(())) => Err(Error::new(
-            ErrorKind::Lost,
-            "run_exclusive",
-            "it was lost while the work ran",
-        )),
-    }
+/// What became of work that ran while a guard was held.
+pub(crate) enum Held<T, E> {
+    Ended(Result<T, E>),
+    /// The guard was lost before the work succeeded.
+    Lost(Error),
 }
 
-/// A release that did not get through is made up for in the background, and takes nothing back of
-/// what was done while the guard was held; one that was lost does.
-pub(crate) fn unless_lost<T>(value: T, released: Result<()>) -> Result<T> {
-    match released {
-        Err(error) if error.kind() == ErrorKind::Lost => Err(error),
-        _ => Ok(value),
+impl<T, E> Held<T, E> {
+    /// Judges work by its outcome, `None` when it was dropped because the guard was lost, and by the
+    /// release of the guard.
+    ///
+    /// A release that did not get through is made up for in the background, and takes nothing back of
+    /// what was done while the guard was held; one that was lost does.
+    pub(crate) fn from_parts(outcome: Option<Result<T, E>>, released: Result<()>) -> Self {
+        match (outcome, released) {
+            (Some(Err(error)), _) => Self::Ended(Err(error)),
+            (_, Err(error)) if error.kind() == ErrorKind::Lost => Self::Lost(error),
+            (Some(Ok(value)), _) => Self::Ended(Ok(value)),
+            (None, _) => Self::Lost(Error::new(
+                ErrorKind::Lost,
+                "release",
+                "it was lost while the work ran",
+            )),
+        }
+    }
+
+    /// One flat result.
+    pub(crate) fn during(self, operation: &'static str) -> Result<T, E>
+    where
+        E: From<Error>,
+    {
+        match self {
+            Self::Ended(outcome) => outcome,
+            Self::Lost(error) => Err(error.during(operation).into()),
+        }
     }
 }
 

@@ -16,8 +16,8 @@ use lockapi::lease::Terms;
 use lockapi::limit::{Quota, Want};
 use lockapi::memory::Database;
 use lockapi::queue::{Claim, Job};
-use lockapi::worker::{self, Failed, Stop, Worker};
-use lockapi::{BackendExt, ErrorKind};
+use lockapi::worker::{self, Failed, Worker};
+use lockapi::{BackendExt, ErrorKind, Stop};
 use metrics::{
     Counter, CounterFn, Gauge, GaugeFn, Histogram, HistogramFn, Key, KeyName, Recorder,
     SharedString, Unit,
@@ -554,7 +554,7 @@ fn workers(kept: &Kept, told: &Told, backend: &Backend) {
                         Err(Failed::reject("secret reason"))
                     }
                 });
-            blocking::block_on(worker.run(stop.stopped())).unwrap();
+            blocking::block_on(worker.run(&stop)).unwrap();
         }
     }
     for queue in ["tasks", "threads"] {

@@ -6,8 +6,10 @@
     reason = "as users write them"
 )]
 
+use std::future::ready;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
 use std::time::Duration;
 
 use lockapi::engine::ManualClock;
@@ -15,8 +17,8 @@ use lockapi::lease::Terms;
 use lockapi::memory::Database;
 use lockapi::queue::{Job, JobKind};
 use lockapi::schedule::Task;
-use lockapi::worker::{Context, Failed, Observe, Stop, Worker, any_error};
-use lockapi::{BackendExt, ErrorKind, Queue, QueueExt, SchedulerExt, blocking};
+use lockapi::worker::{Context, Failed, Observe, Worker, any_error};
+use lockapi::{BackendExt, Error, ErrorKind, Queue, QueueExt, SchedulerExt, Stop, blocking};
 use serde::{Deserialize, Serialize};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -167,7 +169,7 @@ async fn worker_tells_of_jobs_that_nobody_handles() {
         .observe(told.clone())
         .handle("count", async |_: usize, _| Ok(()));
     let stopped = stop.clone();
-    let running = tokio::spawn(async move { worker.run(stopped.stopped()).await });
+    let running = tokio::spawn(async move { worker.run(stopped).await });
     while told.0.lock().unwrap().is_empty() {
         tokio::time::sleep(Duration::from_millis(1)).await;
         clock.advance(10 * SECOND);
@@ -270,4 +272,63 @@ fn blocking_handlers_have_the_same() {
     let summary = worker.run_until_idle().unwrap();
     assert_eq!((summary.done, summary.failed), (1, 1));
     assert_eq!(mailer.0.load(Ordering::Acquire), 1);
+}
+
+#[test]
+fn one_stop_ends_everything_that_blocks() {
+    let database = Database::new();
+    let backend = blocking::Backend::connect(database.connect()).unwrap();
+    let stop = Stop::new();
+    let mails = backend.queue("mails").unwrap();
+    let worker = blocking::Worker::new(&mails).handle("mail", |_: String, _| Ok(()));
+    let scheduler = backend.scheduler("chores").unwrap();
+    let terms = Terms::new(Duration::from_secs(10));
+    let (here, there) = (
+        backend.election("head", terms.clone()).unwrap(),
+        backend.election("head", terms).unwrap(),
+    );
+    let (leads, led) = mpsc::channel();
+    thread::scope(|scope| {
+        let working = scope.spawn(|| worker.run(&stop));
+        let scheduling = scope.spawn(|| scheduler.run(&stop));
+        let leading = scope.spawn(|| {
+            here.lead_until(&stop, |term| {
+                leads.send(()).unwrap();
+                while !stop.is_stopped() && !term.is_lost() {
+                    thread::sleep(Duration::from_millis(1));
+                }
+                Ok::<_, Error>("done")
+            })
+        });
+        led.recv().unwrap();
+        let waiting = scope.spawn(|| {
+            let never = |_: &_| -> Result<(), Error> { panic!("another leads") };
+            there.lead_until(ready(()), never)
+        });
+        assert_eq!(waiting.join().unwrap().unwrap(), None);
+        stop.stop();
+        working.join().unwrap().unwrap();
+        scheduling.join().unwrap().unwrap();
+        assert_eq!(leading.join().unwrap().unwrap(), Some("done"));
+    });
+}
+
+#[test]
+fn who_leads_goes_on_after_an_outage() {
+    let database = Database::new();
+    let backend = blocking::Backend::connect(database.connect()).unwrap();
+    let election = backend
+        .election("head", Terms::new(Duration::from_secs(10)))
+        .unwrap();
+    database.set_reachable(false);
+    let back = thread::spawn({
+        let database = database.clone();
+        move || {
+            thread::sleep(Duration::from_millis(200));
+            database.set_reachable(true);
+        }
+    });
+    let led = election.lead_until(Stop::new(), |term| Ok::<_, Error>(term.fence().token()));
+    assert!(led.unwrap().is_some());
+    back.join().unwrap();
 }

@@ -288,10 +288,12 @@ async fn run_exclusive_dropped(cx: Context) {
     let mutex = here.mutex("door").unwrap();
     let lease = here.lease("job", Terms::new(MINUTE)).unwrap();
     drop_everywhere!(&cx, &*there, {}, async {
-        let work = mutex.run_exclusive(async |_| tokio::task::yield_now().await);
-        work.await.unwrap();
-        let work = lease.run_exclusive_wait(async |_| tokio::task::yield_now().await);
-        work.await.unwrap();
+        let work = async |_| {
+            tokio::task::yield_now().await;
+            Ok::<_, lockapi::Error>(())
+        };
+        mutex.run_exclusive(work).await.unwrap();
+        lease.run_exclusive_wait(work).await.unwrap();
     });
 }
 

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockapi::lease::Terms;
-use lockapi::{BackendExt, Election, ElectionExt, ErrorKind, LeaseExt, MutexExt, SemaphoreExt};
+use lockapi::{
+    BackendExt, Election, ElectionExt, Error, ErrorKind, LeaseExt, MutexExt, SemaphoreExt, Stop,
+};
 
 use crate::context::{Context, MINUTE};
 use crate::harness::register;
@@ -21,6 +23,8 @@ register! { "election":
     E06 minimum_hold_outlasts_a_resignation;
     E07 lease_leader_mutex_and_permits_of_a_key_do_not_meet;
     E08 elections_work_behind_a_proxy @ Proxy [Proxy];
+    E09 leads_term_by_term_until_it_is_told_to_stop;
+    E09 failed_work_ends_the_leadership;
 }
 
 fn by_hand() -> Terms {
@@ -95,13 +99,16 @@ async fn work_stops_when_the_term_ends(cx: Context) {
         election(&cx, Terms::new(ttl)).await,
         election(&cx, by_hand()).await,
     );
-    let led = here.lead(async |fence| fence.token()).await.unwrap();
+    let led = here
+        .lead(async |fence| Ok::<_, Error>(fence.token()))
+        .await
+        .unwrap();
     assert_eq!(there.leader().await.unwrap(), None, "it has resigned");
     let (started, starts) = tokio::sync::oneshot::channel();
     let leading = tokio::spawn(async move {
         here.lead(async |fence| {
             started.send(fence.token()).unwrap();
-            std::future::pending::<()>().await;
+            std::future::pending::<Result<(), Error>>().await
         })
         .await
     });
@@ -201,11 +208,70 @@ async fn a_leader_that_died_is_replaced(cx: Context) {
 
 async fn minimum_hold_outlasts_a_resignation(cx: Context) {
     let election = election(&cx, by_hand().minimum_hold(MINUTE / 2)).await;
-    election.lead(async |_| ()).await.unwrap();
+    election.lead(async |_| Ok::<_, Error>(())).await.unwrap();
     assert_eq!(election.leader().await.unwrap(), None);
     assert!(election.try_campaign().await.unwrap().is_none());
     cx.elapse(MINUTE / 2).await;
-    election.lead(async |_| ()).await.unwrap();
+    election.lead(async |_| Ok::<_, Error>(())).await.unwrap();
+}
+
+async fn leads_term_by_term_until_it_is_told_to_stop(cx: Context) {
+    let ttl = Duration::from_millis(1500);
+    let (here, there) = (
+        election(&cx, Terms::new(ttl)).await,
+        election(&cx, by_hand()).await,
+    );
+    let (stop, (begun, mut terms)) = (Stop::new(), tokio::sync::mpsc::unbounded_channel());
+    let leading = tokio::spawn({
+        let stop = stop.clone();
+        async move {
+            let led = here.lead_until(stop, async |fence| {
+                begun.send(fence.token()).unwrap();
+                std::future::pending::<Result<(), Error>>().await
+            });
+            led.await
+        }
+    });
+    tokio::pin!(leading);
+    let first = soon("a term", terms.recv()).await.unwrap();
+    cx.elapse(ttl * 2).await;
+    let second = soon("another term", terms.recv()).await.unwrap();
+    assert!(second > first);
+    not_yet("it leads", &mut leading).await;
+    stop.stop();
+    assert_eq!(soon("it stops", leading).await.unwrap().unwrap(), None);
+    assert_eq!(there.leader().await.unwrap(), None, "it has resigned");
+    // Who does not lead stops as well.
+    let term = there.campaign().await.unwrap();
+    let never = async |_| -> Result<(), Error> { panic!("another leads") };
+    let other = election(&cx, by_hand()).await;
+    let stop = tokio::time::sleep(Duration::from_millis(50));
+    let waited = soon("it stops", other.lead_until(stop, never)).await;
+    assert_eq!(waited.unwrap(), None);
+    term.release().await.unwrap();
+}
+
+async fn failed_work_ends_the_leadership(cx: Context) {
+    #[derive(Debug)]
+    enum Failure {
+        Work,
+        Election,
+    }
+    impl From<Error> for Failure {
+        fn from(_: Error) -> Self {
+            Self::Election
+        }
+    }
+    let election = election(&cx, by_hand()).await;
+    let fails = async |_| Err::<(), _>(Failure::Work);
+    let led = election.lead_until(Stop::new(), fails).await;
+    assert!(matches!(led, Err(Failure::Work)), "{led:?}");
+    let led = election.lead(fails).await;
+    assert!(matches!(led, Err(Failure::Work)), "{led:?}");
+    let ends = async |_| Ok::<_, Failure>(7);
+    let led = election.lead_until(Stop::new(), ends).await;
+    assert_eq!(led.unwrap(), Some(7));
+    assert_eq!(election.leader().await.unwrap(), None);
 }
 
 async fn lease_leader_mutex_and_permits_of_a_key_do_not_meet(cx: Context) {
@@ -236,10 +302,25 @@ async fn lease_leader_mutex_and_permits_of_a_key_do_not_meet(cx: Context) {
     assert_eq!(slots, expected);
     permit.release().await.unwrap();
     assert!(!locked.is_lost() && !leased.is_lost() && !term.is_lost());
-    assert!(lease.run_exclusive(async |_| ()).await.unwrap().is_none());
-    assert!(mutex.run_exclusive(async |_| ()).await.unwrap().is_none());
+    assert!(
+        lease
+            .run_exclusive(async |_| Ok::<_, Error>(()))
+            .await
+            .unwrap()
+            .is_none()
+    );
+    assert!(
+        mutex
+            .run_exclusive(async |_| Ok::<_, Error>(()))
+            .await
+            .unwrap()
+            .is_none()
+    );
     assert!(election.try_campaign().await.unwrap().is_none());
-    let free = semaphore.run_permitted(async |_| ()).await.unwrap();
+    let free = semaphore
+        .run_permitted(async |_| Ok::<_, Error>(()))
+        .await
+        .unwrap();
     assert!(free.is_some());
     drop((leased, term, locked));
     eventually("all are free", async || cx.slots("head").await.is_empty()).await;

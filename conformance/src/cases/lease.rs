@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lockapi::lease::Terms;
-use lockapi::{BackendExt, ErrorKind, LeaseExt};
+use lockapi::{BackendExt, Error, ErrorKind, LeaseExt};
 
 use crate::context::{Context, MINUTE};
 use crate::harness::register;
@@ -342,19 +342,23 @@ async fn run_exclusive_runs_one_and_skips_others(cx: Context) {
     let (here, there) = (cx.lease_of("job").await, cx.lease_of("job").await);
     let outcome = here
         .run_exclusive(async |fence| {
-            let skipped = there.run_exclusive(async |_| panic!("ran as well")).await;
+            let skipped = there
+                .run_exclusive(async |_| -> Result<(), Error> { panic!("ran as well") })
+                .await;
             assert!(skipped.unwrap().is_none());
-            fence.token()
+            Ok::<_, Error>(fence.token())
         })
         .await;
     let token = outcome.unwrap().expect("it ran");
     assert!(cx.lease("job").await.is_none());
-    let later = there.run_exclusive_wait(async |fence| fence.token()).await;
+    let later = there
+        .run_exclusive_wait(async |fence| Ok::<_, Error>(fence.token()))
+        .await;
     assert!(later.unwrap() > token);
     let panicking = Arc::clone(&here);
     let panicked = tokio::spawn(async move {
         panicking
-            .run_exclusive(async |_| panic!("on purpose"))
+            .run_exclusive(async |_| -> Result<(), Error> { panic!("on purpose") })
             .await
     });
     assert!(panicked.await.unwrap_err().is_panic());
@@ -369,7 +373,7 @@ async fn work_is_dropped_when_the_lease_is_lost(cx: Context) {
     let lease = cx.backend().await.lease("job", Terms::new(ttl)).unwrap();
     let running = tokio::spawn(async move {
         lease
-            .run_exclusive(async |_| std::future::pending::<()>().await)
+            .run_exclusive(async |_| std::future::pending::<Result<(), Error>>().await)
             .await
     });
     eventually("it runs", async || cx.lease("job").await.is_some()).await;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use lockapi::lease::Terms;
-use lockapi::{BackendExt, ErrorKind, Mutex, MutexExt};
+use lockapi::{BackendExt, Error, ErrorKind, Mutex, MutexExt};
 
 use crate::context::{Context, MINUTE};
 use crate::harness::register;
@@ -123,7 +123,7 @@ async fn work_is_dropped_when_it_is_lost(cx: Context) {
     let ttl = Duration::from_millis(1500);
     let mutex = mutex(&cx, Terms::new(ttl)).await;
     let running = tokio::spawn(async move {
-        let work = async |_| std::future::pending::<()>().await;
+        let work = async |_| std::future::pending::<Result<(), Error>>().await;
         mutex.run_exclusive(work).await
     });
     eventually("it runs", async || !cx.slots("door").await.is_empty()).await;
@@ -152,8 +152,26 @@ async fn no_transaction_can_hold_it_and_it_can_be_checked_in_one(cx: Context) {
 async fn minimum_hold_outlasts_the_work(cx: Context) {
     let terms = by_hand().minimum_hold(MINUTE / 2);
     let mutex = mutex(&cx, terms).await;
-    assert!(mutex.run_exclusive(async |_| ()).await.unwrap().is_some());
-    assert!(mutex.run_exclusive(async |_| ()).await.unwrap().is_none());
+    assert!(
+        mutex
+            .run_exclusive(async |_| Ok::<_, Error>(()))
+            .await
+            .unwrap()
+            .is_some()
+    );
+    assert!(
+        mutex
+            .run_exclusive(async |_| Ok::<_, Error>(()))
+            .await
+            .unwrap()
+            .is_none()
+    );
     cx.elapse(MINUTE / 2).await;
-    assert!(mutex.run_exclusive(async |_| ()).await.unwrap().is_some());
+    assert!(
+        mutex
+            .run_exclusive(async |_| Ok::<_, Error>(()))
+            .await
+            .unwrap()
+            .is_some()
+    );
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lockapi::{BackendExt, ErrorKind, MutexExt};
+use lockapi::{BackendExt, Error, ErrorKind, MutexExt};
 use tokio::sync::mpsc;
 
 use crate::context::{Context, MINUTE};
@@ -231,23 +231,31 @@ async fn run_exclusive_runs_one_and_skips_others(cx: Context) {
     let (here, there) = (cx.mutex("door").await, cx.mutex("door").await);
     let outcome = here
         .run_exclusive(async |fence| {
-            let skipped = there.run_exclusive(async |_| panic!("ran as well")).await;
+            let skipped = there
+                .run_exclusive(async |_| -> Result<(), Error> { panic!("ran as well") })
+                .await;
             assert!(skipped.unwrap().is_none());
-            fence.token()
+            Ok::<_, Error>(fence.token())
         })
         .await;
     let token = outcome.unwrap().expect("it ran");
     assert_eq!(cx.locks(cx.lock_id("door")).await, Locks::NONE);
-    let later = there.run_exclusive(async |fence| fence.token()).await;
+    let later = there
+        .run_exclusive(async |fence| Ok::<_, Error>(fence.token()))
+        .await;
     assert!(later.unwrap().expect("it ran") > token);
-    let waited = here.run_exclusive_wait(async |_| "waited").await;
+    let waited = here
+        .run_exclusive_wait(async |_| Ok::<_, Error>("waited"))
+        .await;
     assert_eq!(waited.unwrap(), "waited");
 }
 
 async fn run_exclusive_releases_when_work_panics(cx: Context) {
     let (here, there) = (cx.mutex("door").await, cx.mutex("door").await);
-    let panicked =
-        tokio::spawn(async move { here.run_exclusive(async |_| panic!("on purpose")).await });
+    let panicked = tokio::spawn(async move {
+        here.run_exclusive(async |_| -> Result<(), Error> { panic!("on purpose") })
+            .await
+    });
     assert!(panicked.await.unwrap_err().is_panic());
     let guard = soon("released by the panic", there.lock()).await.unwrap();
     guard.unlock().await.unwrap();

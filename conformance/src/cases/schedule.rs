@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use lockapi::queue::{Claim, Delivery, Job};
 use lockapi::schedule::{Overlap, Round, Run, Status, Task, TaskState, Terms};
-use lockapi::{BackendExt, Queue, QueueExt, Scheduler, SchedulerExt};
+use lockapi::{BackendExt, Queue, QueueExt, Scheduler, SchedulerExt, Stop};
 
 use super::Role;
 use crate::child::Parent;
@@ -38,7 +38,7 @@ async fn schedule(cx: Context, _: Vec<String>, parent: Parent) {
     let backend = cx.backend().await;
     let scheduler = backend.open_scheduler("chores".to_owned(), terms).unwrap();
     parent.say("ready");
-    scheduler.run(std::future::pending()).await.unwrap();
+    scheduler.run(Stop::new()).await.unwrap();
 }
 
 pub(super) async fn node(cx: &Context, name: &str) -> Arc<dyn Scheduler> {
@@ -266,10 +266,7 @@ async fn running_node_fires_what_is_due_and_hears_of_changes(cx: Context) {
     let running = backend.open_scheduler("chores".to_owned(), terms).unwrap();
     let other = node(&cx, "other").await;
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let run = tokio::spawn(async move {
-        let shutdown = async { drop(stopped.await) };
-        running.run(shutdown).await
-    });
+    let run = tokio::spawn(async move { running.run(stopped).await });
     tokio::pin!(run);
     not_yet("it runs until it is told to stop", &mut run).await;
     let task = hourly("soon").first_in(Duration::from_millis(1));

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lockapi::lease::Terms;
 use lockapi::semaphore::MAX_PERMITS;
-use lockapi::{BackendExt, ErrorKind, Semaphore, SemaphoreExt};
+use lockapi::{BackendExt, Error, ErrorKind, Semaphore, SemaphoreExt};
 
 use crate::context::{Context, MINUTE};
 use crate::harness::register;
@@ -296,19 +296,23 @@ async fn work_is_permitted_skipped_and_dropped(cx: Context) {
     let (here, there) = (semaphore(&cx, 1).await, semaphore(&cx, 1).await);
     let token = here
         .run_permitted(async |fence| {
-            let skipped = there.run_permitted(async |_| panic!("ran as well")).await;
+            let skipped = there
+                .run_permitted(async |_| -> Result<(), Error> { panic!("ran as well") })
+                .await;
             assert!(skipped.unwrap().is_none());
-            fence.token()
+            Ok::<_, Error>(fence.token())
         })
         .await;
     let token = token.unwrap().expect("it ran");
-    let later = there.run_permitted_wait(async |fence| fence.token()).await;
+    let later = there
+        .run_permitted_wait(async |fence| Ok::<_, Error>(fence.token()))
+        .await;
     assert!(later.unwrap() > token);
     let ttl = Duration::from_millis(1500);
     let terms = Terms::new(ttl);
     let short = cx.backend().await.semaphore("pool", 1, terms).unwrap();
     let running = tokio::spawn(async move {
-        let work = async |_| std::future::pending::<()>().await;
+        let work = async |_| std::future::pending::<Result<(), Error>>().await;
         short.run_permitted_wait(work).await
     });
     eventually("it runs", async || held(&cx).await == [1]).await;
@@ -320,14 +324,20 @@ async fn work_is_permitted_skipped_and_dropped(cx: Context) {
 async fn minimum_hold_outlasts_the_work(cx: Context) {
     let terms = by_hand().minimum_hold(MINUTE / 2);
     let semaphore = cx.backend().await.semaphore("pool", 1, terms).unwrap();
-    let ran = semaphore.run_permitted(async |_| ()).await.unwrap();
+    let ran = semaphore
+        .run_permitted(async |_| Ok::<_, Error>(()))
+        .await
+        .unwrap();
     assert!(ran.is_some());
-    let again = semaphore.run_permitted(async |_| ()).await.unwrap();
+    let again = semaphore
+        .run_permitted(async |_| Ok::<_, Error>(()))
+        .await
+        .unwrap();
     assert!(again.is_none(), "kept from all");
     cx.elapse(MINUTE / 2).await;
     assert!(
         semaphore
-            .run_permitted(async |_| ())
+            .run_permitted(async |_| Ok::<_, Error>(()))
             .await
             .unwrap()
             .is_some()

@@ -6,8 +6,8 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use lockapi::queue::{Claim, Delivery, Job};
-use lockapi::worker::{Context as Working, Failed, Stop, Summary, Terms, Worker};
-use lockapi::{ErrorKind, Queue, QueueExt, Result};
+use lockapi::worker::{Context as Working, Failed, Summary, Terms, Worker};
+use lockapi::{ErrorKind, Queue, QueueExt, Result, Stop};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
@@ -89,7 +89,7 @@ pub(super) struct Runs {
 pub(super) fn run(worker: Worker) -> Runs {
     let stop = Stop::new();
     let stopped = stop.clone();
-    let running = tokio::spawn(async move { worker.run(stopped.stopped()).await });
+    let running = tokio::spawn(async move { worker.run(stopped).await });
     Runs { stop, running }
 }
 
@@ -301,10 +301,10 @@ async fn settings_outside_of_their_limits_are_refused(cx: Context) {
     ];
     for (nth, set) in refused.into_iter().enumerate() {
         let worker = Worker::new(queue.clone()).handle("count", async |_: usize, _| Ok(()));
-        let refused = set(worker).run(std::future::pending());
+        let refused = set(worker).run(Stop::new());
         let error = soon("it is refused", refused).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid, "{nth}: {error}");
     }
-    let error = Worker::new(queue).run(std::future::pending()).await;
+    let error = Worker::new(queue).run(Stop::new()).await;
     assert_eq!(error.unwrap_err().kind(), ErrorKind::Invalid);
 }

@@ -5,8 +5,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use lockapi::queue::{Claim, Delivery, Job, Priority};
-use lockapi::worker::{Context as Working, Ending, Failed, Observe, Stop, Terms, Worker};
-use lockapi::{Queue, QueueExt};
+use lockapi::worker::{Context as Working, Ending, Failed, Observe, Terms, Worker};
+use lockapi::{Queue, QueueExt, Stop};
 use tokio::runtime::Builder;
 use tokio::task::spawn_blocking;
 
@@ -172,7 +172,7 @@ async fn hostages(cx: Context, spawns: bool) {
     // In a runtime of its own, so that what is blocked is the worker and nobody else.
     let hung = std::thread::spawn(move || {
         let runtime = Builder::new_current_thread().build().unwrap();
-        runtime.block_on(worker.run(stopped.stopped()))
+        runtime.block_on(worker.run(stopped))
     });
     // Blocked, it has handlers in hand that have begun and do nothing.
     let (hangs, in_hand) = if spawns { (4, 0) } else { (1, 3) };

@@ -9,8 +9,8 @@ use lockapi::queue::{
     Claim, DeadLetter, Exchange, Job, Outcome, Pushed, Settled, Standing, Statistics, Terms,
     Ticket, Unhandled,
 };
-use lockapi::worker::{Context as Working, Ending, Observe, Stop, Worker};
-use lockapi::{Error, ErrorKind, Queue, QueueExt, Result};
+use lockapi::worker::{Context as Working, Ending, Observe, Worker};
+use lockapi::{Error, ErrorKind, Queue, QueueExt, Result, Stop};
 use tokio::sync::mpsc;
 
 use super::Role;
@@ -48,7 +48,7 @@ async fn serve(cx: Context, _: Vec<String>, parent: Parent) {
                 std::future::pending().await
             }
         });
-    worker.run(std::future::pending()).await.unwrap();
+    worker.run(Stop::new()).await.unwrap();
 }
 
 /// What a worker asks of a queue.
@@ -229,7 +229,7 @@ async fn completions_travel_with_the_next_claim(cx: Context) {
         .poll(MINUTE)
         .handle("count", async |_: usize, _| Ok(()));
     let stopped = stop.clone();
-    let running = tokio::spawn(async move { worker.run(stopped.stopped()).await });
+    let running = tokio::spawn(async move { worker.run(stopped).await });
     all_are_done(&cx).await;
     stop.stop();
     let summary = soon("the worker ends", running).await.unwrap().unwrap();
@@ -275,7 +275,7 @@ async fn lone_completion_is_told_at_once(cx: Context) {
     let worker = Worker::new(spied).handle("count", handler);
     let stop = Stop::new();
     let stopped = stop.clone();
-    let running = tokio::spawn(async move { worker.run(stopped.stopped()).await });
+    let running = tokio::spawn(async move { worker.run(stopped).await });
     let end = soon("one waits", waiting.recv()).await.unwrap();
     eventually("the other is told", async || cx.jobs().await.delivered == 1).await;
     drop(end);
@@ -299,7 +299,7 @@ async fn what_was_claimed_ahead_goes_back_at_once(cx: Context) {
         .grace(MINUTE * 10);
     let stop = Stop::new();
     let stopped = stop.clone();
-    let running = tokio::spawn(async move { worker.run(stopped.stopped()).await });
+    let running = tokio::spawn(async move { worker.run(stopped).await });
     let ends = [
         soon("one waits", waiting.recv()).await.unwrap(),
         soon("two wait", waiting.recv()).await.unwrap(),
@@ -333,7 +333,7 @@ async fn completions_survive_an_unreachable_server(cx: Context) {
         .lease(MINUTE * 5);
     let stop = Stop::new();
     let stopped = stop.clone();
-    let running = tokio::spawn(async move { worker.run(stopped.stopped()).await });
+    let running = tokio::spawn(async move { worker.run(stopped).await });
     let first = soon("one waits", waiting.recv()).await.unwrap();
     let second = soon("two wait", waiting.recv()).await.unwrap();
     cx.set_reachable(false).await;
@@ -367,7 +367,7 @@ async fn completion_whose_answer_was_lost_is_told_again(cx: Context) {
         .handle("count", async |_: usize, _| Ok(()));
     let stop = Stop::new();
     let stopped = stop.clone();
-    let running = tokio::spawn(async move { worker.run(stopped.stopped()).await });
+    let running = tokio::spawn(async move { worker.run(stopped).await });
     eventually("it is told again", async || {
         let exchanges = spied.exchanges.lock().unwrap();
         exchanges.iter().filter(|(told, _)| *told == 1).count() == 2
@@ -384,7 +384,7 @@ async fn refusal_of_the_server_stops_the_worker(cx: Context) {
     let spied = Spied::new(cx.queue().await, Duration::ZERO);
     spied.refuse.store(true, Ordering::Release);
     let worker = Worker::new(spied.clone()).handle("count", async |_: usize, _| Ok(()));
-    let ended = soon("the worker ends", worker.run(std::future::pending())).await;
+    let ended = soon("the worker ends", worker.run(Stop::new())).await;
     assert_eq!(ended.unwrap_err().kind(), ErrorKind::Unsupported);
 }
 
@@ -407,7 +407,7 @@ async fn killed_worker_loses_nothing(cx: Context) {
     );
     let stop = Stop::new();
     let stopped = stop.clone();
-    let running = tokio::spawn(async move { worker.run(stopped.stopped()).await });
+    let running = tokio::spawn(async move { worker.run(stopped).await });
     cx.elapse(MINUTE).await;
     all_are_done(&cx).await;
     stop.stop();

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use lockapi::worker::{Failed, Stop, Terms};
-use lockapi::{Result, blocking};
+use lockapi::worker::{Failed, Terms};
+use lockapi::{Result, Stop, blocking};
 use tokio::sync::mpsc;
 
 use super::worker::{Runs, attempts, job, push, tally};

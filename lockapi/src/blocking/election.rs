@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{LeaseGuard, block_on};
-use crate::error::Result;
+use crate::election::campaign_until;
+use crate::error::{Error, Result};
 use crate::key::Key;
 use crate::lease::Holder;
-use crate::wait::unless_lost;
+use crate::stop::Stop;
+use crate::wait::Held;
 
 /// An [election](crate::Election) for blocking callers.
 ///
@@ -17,7 +19,7 @@ use crate::wait::unless_lost;
 ///
 /// let backend = blocking::Backend::connect(Database::new().connect())?;
 /// let election = backend.election("scheduler", Terms::new(Duration::from_secs(10)))?;
-/// let token = election.lead(|term| term.fence().token())?;
+/// let token = election.lead(|term| Ok::<_, lockapi::Error>(term.fence().token()))?;
 /// let term = election.campaign()?;
 /// assert!(term.fence().token() > token);
 /// assert_eq!(election.leader()?.expect("a leader").token, term.fence().token());
@@ -78,18 +80,53 @@ impl Election {
         Observer(self.0.observe())
     }
 
+    /// Returns when the leader may have changed, or after this time.
+    pub fn changed(&self, at_most: Duration) {
+        block_on(self.0.changed(at_most));
+    }
+
     /// Waits until it is the leader and runs `work`; it resigns when `work` ends or panics.
     ///
     /// Blocking work cannot be stopped when the term ends; let it look at
     /// [`LeaseGuard::is_lost`] between its steps.
     ///
     /// # Errors
-    /// `Lost` when the term ended before `work` did; otherwise as for
+    /// Those of `work`. `Lost` when the term ended before `work` succeeded; otherwise as for
     /// [`campaign`](Self::campaign).
-    pub fn lead<T>(&self, work: impl FnOnce(&LeaseGuard) -> T) -> Result<T> {
+    pub fn lead<T, E>(&self, work: impl FnOnce(&LeaseGuard) -> Result<T, E>) -> Result<T, E>
+    where
+        E: From<Error>,
+    {
         let term = self.campaign()?;
-        let value = work(&term);
-        unless_lost(value, term.release())
+        let outcome = work(&term);
+        Held::from_parts(Some(outcome), term.release()).during("lead")
+    }
+
+    /// Leads whenever it can until it is told to [stop](Stop), and then answers `None`; see
+    /// [`ElectionExt::lead_until`](crate::ElectionExt::lead_until).
+    ///
+    /// Blocking work is not interrupted: let it look at [`LeaseGuard::is_lost`] and at
+    /// [`Stop::is_stopped`] between its steps. What it answers counts unless the term ended before.
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn lead_until<T, E>(
+        &self,
+        stop: impl Into<Stop>,
+        mut work: impl FnMut(&LeaseGuard) -> Result<T, E>,
+    ) -> Result<Option<T>, E>
+    where
+        E: From<Error>,
+    {
+        let stop = stop.into();
+        while let Some(term) = block_on(campaign_until(&*self.0, &stop))?.map(LeaseGuard::from) {
+            let outcome = work(&term);
+            match Held::from_parts(Some(outcome), term.release()) {
+                Held::Ended(outcome) => return outcome.map(Some),
+                Held::Lost(_) => {}
+            }
+        }
+        Ok(None)
     }
 }
 

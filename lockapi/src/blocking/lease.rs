@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::block_on;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::key::Key;
 use crate::lease::Holder;
-use crate::wait::unless_lost;
+use crate::wait::Held;
 
 /// A [lease](crate::Lease) for blocking callers.
 #[derive(Clone, Debug)]
@@ -65,24 +65,38 @@ impl Lease {
     /// [`LeaseGuard::is_lost`] between its steps. It is released also when `work` panics.
     ///
     /// # Errors
-    /// `Lost` when the lease was lost before `work` ended; otherwise as for
+    /// Those of `work`. `Lost` when the lease was lost before `work` succeeded; otherwise as for
     /// [`try_acquire`](Self::try_acquire).
-    pub fn run_exclusive<T>(&self, work: impl FnOnce(&LeaseGuard) -> T) -> Result<Option<T>> {
+    pub fn run_exclusive<T, E>(
+        &self,
+        work: impl FnOnce(&LeaseGuard) -> Result<T, E>,
+    ) -> Result<Option<T>, E>
+    where
+        E: From<Error>,
+    {
         let Some(guard) = self.try_acquire()? else {
             return Ok(None);
         };
-        let value = work(&guard);
-        unless_lost(Some(value), guard.release())
+        let outcome = work(&guard);
+        let held = Held::from_parts(Some(outcome), guard.release());
+        held.during("run_exclusive").map(Some)
     }
 
     /// Waits for the lease and runs `work` while holding it.
     ///
     /// # Errors
     /// As for [`run_exclusive`](Self::run_exclusive).
-    pub fn run_exclusive_wait<T>(&self, work: impl FnOnce(&LeaseGuard) -> T) -> Result<T> {
+    pub fn run_exclusive_wait<T, E>(
+        &self,
+        work: impl FnOnce(&LeaseGuard) -> Result<T, E>,
+    ) -> Result<T, E>
+    where
+        E: From<Error>,
+    {
         let guard = self.acquire()?;
-        let value = work(&guard);
-        unless_lost(value, guard.release())
+        let outcome = work(&guard);
+        let held = Held::from_parts(Some(outcome), guard.release());
+        held.during("run_exclusive_wait")
     }
 }
 

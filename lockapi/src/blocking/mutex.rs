@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::block_on;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::key::Key;
 use crate::mutex::Line;
-use crate::wait::unless_lost;
+use crate::wait::Held;
 
 /// A [mutex](crate::Mutex) for blocking callers.
 #[derive(Clone, Debug)]
@@ -75,24 +75,38 @@ impl Mutex {
     /// [`MutexGuard::is_lost`] between its steps. The lock is released also when `work` panics.
     ///
     /// # Errors
-    /// `Lost` when the lock was lost before `work` ended; otherwise as for
+    /// Those of `work`. `Lost` when the lock was lost before `work` succeeded; otherwise as for
     /// [`try_lock`](Self::try_lock).
-    pub fn run_exclusive<T>(&self, work: impl FnOnce(&MutexGuard) -> T) -> Result<Option<T>> {
+    pub fn run_exclusive<T, E>(
+        &self,
+        work: impl FnOnce(&MutexGuard) -> Result<T, E>,
+    ) -> Result<Option<T>, E>
+    where
+        E: From<Error>,
+    {
         let Some(guard) = self.try_lock()? else {
             return Ok(None);
         };
-        let value = work(&guard);
-        unless_lost(Some(value), guard.unlock())
+        let outcome = work(&guard);
+        let held = Held::from_parts(Some(outcome), guard.unlock());
+        held.during("run_exclusive").map(Some)
     }
 
     /// Waits for the lock and runs `work` while holding it.
     ///
     /// # Errors
     /// As for [`run_exclusive`](Self::run_exclusive).
-    pub fn run_exclusive_wait<T>(&self, work: impl FnOnce(&MutexGuard) -> T) -> Result<T> {
+    pub fn run_exclusive_wait<T, E>(
+        &self,
+        work: impl FnOnce(&MutexGuard) -> Result<T, E>,
+    ) -> Result<T, E>
+    where
+        E: From<Error>,
+    {
         let guard = self.lock()?;
-        let value = work(&guard);
-        unless_lost(value, guard.unlock())
+        let outcome = work(&guard);
+        let held = Held::from_parts(Some(outcome), guard.unlock());
+        held.during("run_exclusive_wait")
     }
 }
 

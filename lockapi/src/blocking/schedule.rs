@@ -5,7 +5,8 @@ use std::time::{Duration, SystemTime};
 
 use super::block_on;
 use crate::error::Result;
-use crate::schedule::{Decision, Round, Run, SchedulerExt, Task, TaskState, Terms, pause_after};
+use crate::schedule::{Decision, Round, Run, SchedulerExt, Task, TaskState, Terms};
+use crate::stop::Stop;
 
 /// A [scheduler](crate::Scheduler) for blocking callers.
 #[derive(Clone, Debug)]
@@ -122,18 +123,12 @@ impl Scheduler {
         block_on(self.0.changed(seen, at_most));
     }
 
-    /// Does what is to be done, round by round, for as long as `goes_on` says so after a round; it is
-    /// asked at least as often as the scheduler [polls](Terms::poll).
+    /// Does what is to be done, round by round, until it is told to [stop](Stop); see
+    /// [`SchedulerExt::run`].
     ///
     /// # Errors
-    /// As for [`SchedulerExt::run`].
-    pub fn run(&self, goes_on: impl Fn() -> bool) -> Result<()> {
-        while goes_on() {
-            let (seen, pause) = pause_after(self.tick(), self.terms().poll)?;
-            if goes_on() {
-                self.changed(seen, pause);
-            }
-        }
-        Ok(())
+    /// As for the async method.
+    pub fn run(&self, stop: impl Into<Stop>) -> Result<()> {
+        block_on(self.0.run(stop.into()))
     }
 }

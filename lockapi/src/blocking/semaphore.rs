@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{LeaseGuard, block_on};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::key::Key;
-use crate::wait::unless_lost;
+use crate::wait::Held;
 
 /// A [semaphore](crate::Semaphore) for blocking callers.
 ///
@@ -97,23 +97,37 @@ impl Semaphore {
     /// [`LeaseGuard::is_lost`] between its steps. It is released also when `work` panics.
     ///
     /// # Errors
-    /// `Lost` when the permit was lost before `work` ended; otherwise as for
+    /// Those of `work`. `Lost` when the permit was lost before `work` succeeded; otherwise as for
     /// [`try_acquire`](Self::try_acquire).
-    pub fn run_permitted<T>(&self, work: impl FnOnce(&LeaseGuard) -> T) -> Result<Option<T>> {
+    pub fn run_permitted<T, E>(
+        &self,
+        work: impl FnOnce(&LeaseGuard) -> Result<T, E>,
+    ) -> Result<Option<T>, E>
+    where
+        E: From<Error>,
+    {
         let Some(permit) = self.try_acquire()? else {
             return Ok(None);
         };
-        let value = work(&permit);
-        unless_lost(Some(value), permit.release())
+        let outcome = work(&permit);
+        let held = Held::from_parts(Some(outcome), permit.release());
+        held.during("run_permitted").map(Some)
     }
 
     /// Waits for a permit and runs `work` while holding it.
     ///
     /// # Errors
     /// As for [`run_permitted`](Self::run_permitted).
-    pub fn run_permitted_wait<T>(&self, work: impl FnOnce(&LeaseGuard) -> T) -> Result<T> {
+    pub fn run_permitted_wait<T, E>(
+        &self,
+        work: impl FnOnce(&LeaseGuard) -> Result<T, E>,
+    ) -> Result<T, E>
+    where
+        E: From<Error>,
+    {
         let permit = self.acquire()?;
-        let value = work(&permit);
-        unless_lost(value, permit.release())
+        let outcome = work(&permit);
+        let held = Held::from_parts(Some(outcome), permit.release());
+        held.during("run_permitted_wait")
     }
 }

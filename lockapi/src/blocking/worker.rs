@@ -15,8 +15,9 @@ use self::pool::Pool;
 use super::{Queue, block_on};
 use crate::error::Result;
 use crate::queue::{Delivery, JobKind};
+use crate::stop::Stop;
 use crate::telemetry::Handling;
-use crate::worker::{self, Begin, Failed, Observe, Stop, Summary, Terms, Work, decode, words};
+use crate::worker::{self, Begin, Failed, Observe, Summary, Terms, Work, decode, words};
 
 /// Does the jobs of a queue with handlers that block, each on a thread of its own; see
 /// [`worker::Worker`], whose guarantees it shares.
@@ -26,7 +27,7 @@ use crate::worker::{self, Begin, Failed, Observe, Stop, Summary, Terms, Work, de
 /// returns.
 ///
 /// ```
-/// use lockapi::{blocking, memory::Database, queue::Job, worker::Stop};
+/// use lockapi::{Stop, blocking, memory::Database, queue::Job};
 ///
 /// let backend = blocking::Backend::connect(Database::new().connect())?;
 /// let mails = backend.queue("mails")?;
@@ -143,16 +144,16 @@ impl Worker {
         self.with(|inner| inner.observe(observer))
     }
 
-    /// Works until it is told to stop, and answers what was done; see [`worker::Worker::run`].
+    /// Works until it is told to [stop](Stop), and answers what was done; see [`worker::Worker::run`].
     ///
     /// It returns at the latest after the time of [`grace`](Self::grace) and what the server takes to
     /// answer, although handlers that did not stop may still run on their threads.
     ///
     /// # Errors
     /// As for the async method.
-    pub fn run(self, stop: &Stop) -> Result<Summary> {
+    pub fn run(self, stop: impl Into<Stop>) -> Result<Summary> {
         let _closing = Closing(self.pool);
-        block_on(self.inner.run(stop.stopped()))
+        block_on(self.inner.run(stop.into()))
     }
 
     /// Does what there is to do, and answers what was done; see [`worker::Worker::run_until_idle`].

@@ -85,6 +85,15 @@ impl<C: Connector> Election for Named<C> {
             seen: None,
         })
     }
+
+    async fn changed(&self, at_most: Duration) {
+        let (core, told) = (self.0.core(), Arc::new(Notify::new()));
+        let notified = Arc::clone(&told);
+        let _subscribed = core
+            .notices
+            .subscribe(self.topic(), move || notified.notify_one());
+        unless(core.links.keeper.sleep(at_most), told.notified()).await;
+    }
 }
 
 impl<C: Connector> fmt::Debug for Named<C> {

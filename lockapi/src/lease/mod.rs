@@ -10,6 +10,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::key::{Key, check_name};
 use crate::random;
+use crate::wait::{Held, unless};
 
 mod model;
 mod operations;
@@ -332,13 +333,14 @@ pub trait LeaseExt: Lease {
     /// lease is lost.
     ///
     /// # Errors
-    /// `Lost` when the lease was lost before `work` ended; otherwise as for
+    /// Those of `work`. `Lost` when the lease was lost before `work` succeeded; otherwise as for
     /// [`try_acquire`](Lease::try_acquire).
-    async fn run_exclusive<F, W, T>(&self, work: F) -> Result<Option<T>>
+    async fn run_exclusive<F, W, T, E>(&self, work: F) -> Result<Option<T>, E>
     where
         F: FnOnce(Fence) -> W + Send,
-        W: Future<Output = T> + Send,
+        W: Future<Output = Result<T, E>> + Send,
         T: Send,
+        E: From<Error> + Send,
     {
         match self.try_acquire().await? {
             Some(guard) => run_leased("run_exclusive", guard, work).await.map(Some),
@@ -350,11 +352,12 @@ pub trait LeaseExt: Lease {
     ///
     /// # Errors
     /// As for [`run_exclusive`](Self::run_exclusive).
-    async fn run_exclusive_wait<F, W, T>(&self, work: F) -> Result<T>
+    async fn run_exclusive_wait<F, W, T, E>(&self, work: F) -> Result<T, E>
     where
         F: FnOnce(Fence) -> W + Send,
-        W: Future<Output = T> + Send,
+        W: Future<Output = Result<T, E>> + Send,
         T: Send,
+        E: From<Error> + Send,
     {
         let guard = self.acquire().await?;
         run_leased("run_exclusive_wait", guard, work).await
@@ -363,16 +366,16 @@ pub trait LeaseExt: Lease {
 
 impl<L: Lease + ?Sized> LeaseExt for L {}
 
-pub(crate) async fn run_leased<F, W, T>(
+pub(crate) async fn run_leased<F, W, T, E>(
     operation: &'static str,
     guard: Box<dyn LeaseGuard>,
     work: F,
-) -> Result<T>
+) -> Result<T, E>
 where
     F: FnOnce(Fence) -> W + Send,
-    W: Future<Output = T> + Send,
+    W: Future<Output = Result<T, E>> + Send,
+    E: From<Error>,
 {
-    let outcome = crate::wait::unless(guard.lost(), work(guard.fence())).await;
-    let released = guard.release().await;
-    crate::wait::held_throughout(outcome, released).map_err(|error| error.during(operation))
+    let outcome = unless(guard.lost(), work(guard.fence())).await;
+    Held::from_parts(outcome, guard.release().await).during(operation)
 }

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::key::Key;
+use crate::wait::{Held, unless};
 
 mod awaited;
 mod check;
@@ -136,16 +137,17 @@ pub trait MutexExt: Mutex {
     /// lock is lost.
     ///
     /// # Errors
-    /// `Lost` when the lock was lost before `work` ended; otherwise as for
+    /// Those of `work`. `Lost` when the lock was lost before `work` succeeded; otherwise as for
     /// [`try_lock`](Mutex::try_lock).
-    async fn run_exclusive<F, W, T>(&self, work: F) -> Result<Option<T>>
+    async fn run_exclusive<F, W, T, E>(&self, work: F) -> Result<Option<T>, E>
     where
         F: FnOnce(Fence) -> W + Send,
-        W: Future<Output = T> + Send,
+        W: Future<Output = Result<T, E>> + Send,
         T: Send,
+        E: From<Error> + Send,
     {
         match self.try_lock().await? {
-            Some(guard) => run_locked(guard, work).await.map(Some),
+            Some(guard) => run_locked("run_exclusive", guard, work).await.map(Some),
             None => Ok(None),
         }
     }
@@ -154,14 +156,15 @@ pub trait MutexExt: Mutex {
     ///
     /// # Errors
     /// As for [`run_exclusive`](Self::run_exclusive).
-    async fn run_exclusive_wait<F, W, T>(&self, work: F) -> Result<T>
+    async fn run_exclusive_wait<F, W, T, E>(&self, work: F) -> Result<T, E>
     where
         F: FnOnce(Fence) -> W + Send,
-        W: Future<Output = T> + Send,
+        W: Future<Output = Result<T, E>> + Send,
         T: Send,
+        E: From<Error> + Send,
     {
         let guard = self.lock().await?;
-        run_locked(guard, work).await
+        run_locked("run_exclusive_wait", guard, work).await
     }
 }
 
@@ -207,12 +210,16 @@ impl Named for crate::blocking::Mutex {
     }
 }
 
-async fn run_locked<F, W, T>(guard: Box<dyn MutexGuard>, work: F) -> Result<T>
+async fn run_locked<F, W, T, E>(
+    operation: &'static str,
+    guard: Box<dyn MutexGuard>,
+    work: F,
+) -> Result<T, E>
 where
     F: FnOnce(Fence) -> W + Send,
-    W: Future<Output = T> + Send,
+    W: Future<Output = Result<T, E>> + Send,
+    E: From<Error>,
 {
-    let outcome = crate::wait::unless(guard.lost(), work(guard.fence())).await;
-    let unlocked = guard.unlock().await;
-    crate::wait::held_throughout(outcome, unlocked)
+    let outcome = unless(guard.lost(), work(guard.fence())).await;
+    Held::from_parts(outcome, guard.unlock().await).during(operation)
 }

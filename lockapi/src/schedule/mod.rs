@@ -36,15 +36,14 @@
 //! Cron expressions need the feature `cron`, which is on by default.
 
 use std::fmt;
-use std::future::Future;
-use std::pin::pin;
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
-use futures_util::future::{Either, select};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::check_name;
+use crate::stop::Stop;
+use crate::wait::unless;
 
 mod cadence;
 #[cfg(feature = "cron")]
@@ -241,25 +240,23 @@ pub trait Scheduler: Send + Sync + fmt::Debug {
 /// Conveniences over [`Scheduler`].
 #[async_trait]
 pub trait SchedulerExt: Scheduler {
-    /// Does what is to be done, round by round, until `shutdown` ends; every node may. While the
-    /// database is away it goes on trying.
+    /// Does what is to be done, round by round, until it is told to [stop](Stop); every node may. While
+    /// the database is away it goes on trying.
     ///
     /// # Cancel safety
-    /// It may be dropped instead of being told to shut down.
+    /// It may be dropped instead of being told to stop.
     ///
     /// # Errors
     /// Those that trying again does not help, such as missing tables.
-    async fn run(&self, shutdown: impl Future<Output = ()> + Send) -> Result<()> {
-        let rounds = pin!(async {
+    async fn run(&self, stop: impl Into<Stop> + Send) -> Result<()> {
+        let stop = stop.into();
+        let rounds = async {
             loop {
                 let (seen, pause) = pause_after(self.tick().await, self.terms().poll)?;
                 self.changed(seen, pause).await;
             }
-        });
-        match select(rounds, pin!(shutdown)).await {
-            Either::Left((ended, _)) => ended,
-            Either::Right(_) => Ok(()),
-        }
+        };
+        unless(stop.stopped(), rounds).await.unwrap_or(Ok(()))
     }
 
     /// Does all that is to be done by now, and answers what was decided: for tests. Rounds end when one

@@ -3,7 +3,8 @@
 //! ```
 //! use std::time::Duration;
 //! use lockapi::{BackendExt, QueueExt, memory::Database, queue::Job};
-//! use lockapi::worker::{Context, Stop, Worker};
+//! use lockapi::Stop;
+//! use lockapi::worker::{Context, Worker};
 //!
 //! # async fn example() -> lockapi::Result<()> {
 //! let mails = Database::new().connect().await?.queue("mails")?;
@@ -21,7 +22,7 @@
 //!         }
 //!     })
 //!     .concurrency(4)
-//!     .run(stop.stopped())
+//!     .run(&stop)
 //!     .await?;
 //! assert_eq!(summary.done, 1);
 //! # Ok(())
@@ -39,6 +40,7 @@ use serde::de::DeserializeOwned;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::queue::{Claim, JobKind, MAX_CLAIM, Queue};
+use crate::stop::Stop;
 
 mod attempt;
 mod context;
@@ -51,7 +53,6 @@ mod report;
 mod run;
 mod settling;
 mod slots;
-mod stop;
 
 pub use attempt::Work;
 pub(crate) use attempt::words;
@@ -64,7 +65,6 @@ pub use observe::{Ending, Observe, Summary};
 use report::Observer;
 pub use report::Report;
 use run::Run;
-pub use stop::Stop;
 
 /// The most handlers of one worker that run at the same time.
 pub const MAX_CONCURRENCY: usize = 1000;
@@ -270,7 +270,7 @@ impl Worker {
         self
     }
 
-    /// Works until `shutdown` ends, and answers what was done.
+    /// Works until it is told to [stop](Stop), and answers what was done.
     ///
     /// Then it claims no more and gives back what has not begun. Handlers may go on for the time of
     /// [`grace`](Self::grace); those that have not ended by then are dropped and their jobs given
@@ -282,13 +282,14 @@ impl Worker {
     ///
     /// # Errors
     /// `Invalid` for settings outside of their limits, at once. While the server cannot be reached it
-    /// tries again; another refusal, such as missing tables, stops the worker as `shutdown` does and
-    /// is answered then.
-    pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<Summary> {
+    /// tries again; another refusal, such as missing tables, stops the worker as well and is answered
+    /// then.
+    pub async fn run(self, stop: impl Into<Stop>) -> Result<Summary> {
+        let stop = stop.into();
         self.check().map_err(|error| error.on(self.queue.name()))?;
         let mut run = Run::new(self.queue, self.handlers, self.settings);
-        let mut shutdown = pin!(shutdown);
-        poll_fn(|cx| run.poll(cx, shutdown.as_mut())).await
+        let mut stopped = pin!(stop.stopped());
+        poll_fn(|cx| run.poll(cx, stopped.as_mut())).await
     }
 
     /// Does what there is to do, and answers what was done: for tests.

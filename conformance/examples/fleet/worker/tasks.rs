@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use lockapi::queue::Delivery;
-use lockapi::{Backend, BackendExt, Queue, QueueExt, SchedulerExt};
+use lockapi::{Backend, BackendExt, Queue, QueueExt, SchedulerExt, Stop};
 use tokio::time::sleep;
 
 use super::{HANDS, NAME, Node, POLL, REPORT, RETRY};
@@ -34,7 +34,7 @@ impl Worker {
             .open_scheduler(NAME.to_owned(), self.node.terms())?;
         tokio::select! {
             _ = join_all((0..HANDS).map(|_| self.run_all(&queue))) => {}
-            failed = scheduler.run(std::future::pending()) => failed?,
+            failed = scheduler.run(Stop::new()) => failed?,
             () = self.report_all() => {}
         }
         self.report().await;

@@ -1,10 +1,10 @@
 //! A worker on plain threads: the same as in `tasks`, with the blocking face.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use lockapi::Stop;
 use lockapi::blocking::{Backend, Delivery, Queue};
 
 use super::{HANDS, NAME, Node, POLL, REPORT, RETRY};
@@ -34,16 +34,16 @@ impl<S: BlockingStore> Worker<S> {
         let queue = self.backend.queue(NAME)?;
         let scheduler = self.backend.scheduler_with(NAME, self.node.terms())?;
         let (working, ended) = mpsc::channel();
-        let done = AtomicBool::new(false);
+        let done = Stop::new();
         let scheduled = thread::scope(|all| {
             all.spawn(move || self.report_all(&ended));
-            let scheduling = all.spawn(|| scheduler.run(|| !done.load(Ordering::Acquire)));
+            let scheduling = all.spawn(|| scheduler.run(&done));
             thread::scope(|hands| {
                 for _ in 0..HANDS {
                     hands.spawn(|| self.run_all(&queue));
                 }
             });
-            done.store(true, Ordering::Release);
+            done.stop();
             drop::<mpsc::Sender<()>>(working);
             scheduling.join()
         });

@@ -75,6 +75,10 @@ impl Election for Blocking<blocking::Election> {
         self.with(|election| election.leader()).await
     }
 
+    async fn changed(&self, at_most: Duration) {
+        self.with(move |election| election.changed(at_most)).await;
+    }
+
     fn observe(&self) -> Box<dyn Observer> {
         Box::new(Observing(Some(self.0.observe())))
     }

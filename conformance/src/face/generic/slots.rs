@@ -69,6 +69,10 @@ impl<E: Election + ?Sized> Election for Through<E> {
         self.0.leader().await
     }
 
+    async fn changed(&self, at_most: Duration) {
+        self.0.changed(at_most).await;
+    }
+
     fn observe(&self) -> Box<dyn Observer> {
         self.0.observe()
     }

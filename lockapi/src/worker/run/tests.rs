@@ -8,6 +8,7 @@ use tokio::sync::Semaphore;
 use crate::blocking::block_on;
 use crate::memory::Database;
 use crate::queue::Job;
+use crate::stop::Stop;
 use crate::wait::unless;
 use crate::worker::{Context, Worker};
 use crate::{BackendExt, QueueExt};
@@ -50,7 +51,7 @@ async fn at_work() -> (Worker, Arc<Semaphore>, Arc<AtomicUsize>) {
     (worker, begun, dropped)
 }
 
-async fn all(begun: &Semaphore) {
+async fn all(begun: Arc<Semaphore>) {
     let many = u32::try_from(HANDLERS).unwrap();
     begun.acquire_many(many).await.unwrap().forget();
 }
@@ -59,8 +60,8 @@ async fn all(begun: &Semaphore) {
 fn destructor_that_panics_keeps_no_other_handler_from_being_dropped() {
     block_on(async {
         let (worker, begun, dropped) = at_work().await;
-        let run = Box::pin(worker.run(pending()));
-        assert!(unless(all(&begun), run).await.is_none(), "it was dropped");
+        let run = Box::pin(worker.run(Stop::new()));
+        assert!(unless(all(begun), run).await.is_none(), "it was dropped");
         assert_eq!(dropped.load(Ordering::Acquire), HANDLERS);
     });
 }
@@ -69,7 +70,7 @@ fn destructor_that_panics_keeps_no_other_handler_from_being_dropped() {
 fn destructor_that_panics_keeps_no_other_job_from_going_back() {
     block_on(async {
         let (worker, begun, dropped) = at_work().await;
-        let summary = worker.run(all(&begun)).await.unwrap();
+        let summary = worker.run(all(begun)).await.unwrap();
         assert_eq!(summary.released, u64::try_from(HANDLERS).unwrap());
         assert_eq!(dropped.load(Ordering::Acquire), HANDLERS);
     });

@@ -1,0 +1,176 @@
+//! Telling what runs to stop.
+
+use std::fmt;
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use futures_util::future::{BoxFuture, FutureExt, Shared, select};
+use tokio::sync::Notify;
+
+/// Tells workers, schedulers and leaders to stop; clones are one and the same.
+///
+/// What runs until it is stopped takes anything that is `Into<Stop>`: a `Stop`, a reference to one, or
+/// any future, such as `tokio::signal::ctrl_c()`, and stops once that has ended.
+///
+/// ```
+/// use lockapi::Stop;
+///
+/// let by_hand = Stop::new();
+/// let clone = by_hand.clone();
+/// clone.stop();
+/// assert!(by_hand.is_stopped());
+///
+/// # lockapi::blocking::block_on(async {
+/// let (terminate, terminated) = tokio::sync::oneshot::channel::<()>();
+/// let by_signal = Stop::from(terminated);
+/// terminate.send(()).expect("it is waited for");
+/// by_signal.stopped().await;
+/// # });
+/// ```
+#[derive(Clone, Default)]
+pub struct Stop(Arc<State>);
+
+#[derive(Default)]
+struct State {
+    told: AtomicBool,
+    changed: Notify,
+    signal: Option<Signal>,
+}
+
+type Signal = Shared<BoxFuture<'static, ()>>;
+
+impl Stop {
+    /// One that nobody has told yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Tells all clones; more than once is the same.
+    pub fn stop(&self) {
+        self.0.told.store(true, Ordering::Release);
+        self.0.changed.notify_waiters();
+    }
+
+    /// Whether it was told.
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        let ended = |signal: &Signal| signal.clone().now_or_never().is_some();
+        self.0.told.load(Ordering::Acquire) || self.0.signal.as_ref().is_some_and(ended)
+    }
+
+    /// Returns once it was told.
+    ///
+    /// # Cancel safety
+    /// Safe to drop and to call again.
+    pub async fn stopped(&self) {
+        let told = pin!(self.told());
+        match self.0.signal.clone() {
+            Some(signal) => drop(select(told, signal).await),
+            None => told.await,
+        }
+    }
+
+    async fn told(&self) {
+        loop {
+            // Created before the flag is read, so that a call in between still wakes it.
+            let changed = self.0.changed.notified();
+            if self.0.told.load(Ordering::Acquire) {
+                return;
+            }
+            changed.await;
+        }
+    }
+}
+
+/// Stops once the future has ended. What it answers does not matter: a signal that cannot be waited for
+/// stops as well, and so does one that panics.
+impl<F> From<F> for Stop
+where
+    F: Future + Send + 'static,
+{
+    fn from(signal: F) -> Self {
+        let signal = AssertUnwindSafe(signal).catch_unwind().map(|_| ()).boxed();
+        Self(Arc::new(State {
+            signal: Some(signal.shared()),
+            ..State::default()
+        }))
+    }
+}
+
+impl From<&Stop> for Stop {
+    fn from(stop: &Stop) -> Self {
+        stop.clone()
+    }
+}
+
+impl fmt::Debug for Stop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let stopped = self.is_stopped();
+        f.debug_struct("Stop").field("stopped", &stopped).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use super::*;
+    use crate::blocking::block_on;
+
+    #[test]
+    fn a_future_and_a_word_stop_all_clones() {
+        let (signal, signalled) = tokio::sync::oneshot::channel::<()>();
+        let stop = Stop::from(signalled);
+        let clones: Vec<_> = (0..3).map(|_| stop.clone()).collect();
+        let waiting: Vec<_> = clones
+            .into_iter()
+            .map(|stop| std::thread::spawn(move || block_on(stop.stopped())))
+            .collect();
+        assert!(!stop.is_stopped());
+        signal.send(()).unwrap();
+        for thread in waiting {
+            thread.join().unwrap();
+        }
+        assert!(stop.is_stopped());
+
+        let (signal, signalled) = tokio::sync::oneshot::channel::<()>();
+        let stop = Stop::from(signalled);
+        assert!(!stop.is_stopped());
+        signal.send(()).unwrap();
+        assert!(stop.is_stopped(), "nobody waits for it");
+
+        let stop = Stop::from(pending::<()>());
+        stop.clone().stop();
+        block_on(Stop::from(&stop).stopped());
+        assert!(stop.is_stopped());
+    }
+
+    #[test]
+    fn whoever_waits_for_a_signal_may_leave() {
+        let (signal, signalled) = tokio::sync::oneshot::channel::<()>();
+        let stop = Stop::from(signalled);
+        // The first to wait is the one that the signal wakes.
+        assert!(stop.stopped().now_or_never().is_none());
+        let waiting = std::thread::spawn({
+            let stop = stop.clone();
+            move || block_on(stop.stopped())
+        });
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        signal.send(()).unwrap();
+        waiting.join().unwrap();
+    }
+
+    #[test]
+    fn a_signal_that_fails_or_panics_stops() {
+        block_on(Stop::from(ready(Err::<(), _>("no handler"))).stopped());
+        let stop = Stop::from(async { panic!("on purpose") });
+        for _ in 0..2 {
+            block_on(stop.stopped());
+        }
+        assert!(stop.is_stopped());
+    }
+}
