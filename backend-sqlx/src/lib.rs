@@ -4,7 +4,6 @@
 //! and their errors are described in [`lockapi`].
 //!
 //! ```no_run
-//! use lockapi::BackendExt;
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! let pool = sqlx::PgPool::connect("postgres://localhost/app").await?;

@@ -13,7 +13,7 @@ use common::{Better, Report, SECONDS, median, rate, runtime};
 use conformance::cluster::Cluster;
 use diesel::connection::SimpleConnection;
 use diesel::{Connection, PgConnection, RunQueryDsl, select};
-use lockapi::{Backend, BackendExt, blocking};
+use lockapi::{Backend, blocking};
 use postgres::{Client, NoTls};
 
 const CALLERS: usize = 256;

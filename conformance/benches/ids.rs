@@ -13,7 +13,6 @@ use common::{Better, Report, median, rate, runtime};
 use conformance::cluster::Cluster;
 use lockapi::id::{Layout, Terms};
 use lockapi::versioned::{Retry, Table};
-use lockapi::{BackendExt, IdGenExt};
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 

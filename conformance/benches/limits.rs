@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use common::{Better, Report, SECONDS, rate, runtime};
 use conformance::cluster::Cluster;
+use lockapi::Backend;
 use lockapi::limit::{Policy, Quota, Want};
-use lockapi::{Backend, BackendExt, RateLimiterExt};
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 

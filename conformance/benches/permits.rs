@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use common::{Better, Report, median, rate, runtime};
 use conformance::cluster::Cluster;
+use lockapi::Backend;
 use lockapi::lease::Terms;
-use lockapi::{Backend, BackendExt, SemaphoreExt};
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{Connection, PgConnection};
 

@@ -15,7 +15,7 @@ use common::{Better, Report, median, rate, runtime};
 use conformance::cluster::Cluster;
 use lockapi::queue::{Claim, Job};
 use lockapi::worker::{Context, Worker};
-use lockapi::{Backend, BackendExt, Queue, QueueExt, Stop};
+use lockapi::{Backend, Queue, Stop};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
 use tokio::sync::mpsc;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lockapi::engine::Options;
 use lockapi::lease::{Peeked, Terms};
-use lockapi::{Backend, BackendExt, Key, Lease, LockId, Mutex, Queue, Result, RwLock};
+use lockapi::{Backend, Key, Lease, LockId, Mutex, Queue, Result, RwLock};
 
 use crate::child::Child;
 use crate::face::Face;

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use conformance::cluster::Cluster;
 use libtest_mimic::{Arguments, Failed, Trial};
-use lockapi::BackendExt;
 use lockapi::engine::Options;
 use postgres::{Client, NoTls};
 

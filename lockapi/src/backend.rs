@@ -40,7 +40,7 @@ impl Capabilities {
 
 /// One database, or the in-memory stand-in for one, as a place to coordinate.
 ///
-/// Keep it in an `Arc<dyn Backend>`; [`BackendExt`] has the methods that programs call. Its
+/// Keep it in an `Arc<dyn Backend>`; [`Backend`](crate::Backend) has the methods that programs call. Its
 /// connections are closed when the backend and everything opened from it are dropped.
 #[async_trait]
 pub trait Backend: Send + Sync + fmt::Debug {
@@ -154,13 +154,12 @@ pub trait Backend: Send + Sync + fmt::Debug {
     async fn migrate(&self) -> Result<()>;
 }
 
-/// Conveniences over [`Backend`].
-pub trait BackendExt: Backend {
+impl dyn Backend + '_ {
     /// Opens a mutex; nothing is sent.
     ///
     /// # Errors
     /// `Invalid` for a bad key, `Unsupported` where session locks are not available.
-    fn mutex(&self, key: impl Into<Key>) -> Result<Arc<dyn Mutex>> {
+    pub fn mutex(&self, key: impl Into<Key>) -> Result<Arc<dyn Mutex>> {
         self.open_mutex(key.into())
     }
 
@@ -169,7 +168,7 @@ pub trait BackendExt: Backend {
     /// # Errors
     /// As for [`mutex`](Self::mutex), and `Invalid` for none or more than
     /// [`MutexSet::MAX_KEYS`].
-    fn mutex_set<K: Into<Key>>(&self, keys: impl IntoIterator<Item = K>) -> Result<MutexSet> {
+    pub fn mutex_set<K: Into<Key>>(&self, keys: impl IntoIterator<Item = K>) -> Result<MutexSet> {
         let keys = keys.into_iter();
         let mutexes: Result<Vec<_>> = keys.map(|key| self.open_mutex(key.into())).collect();
         MutexSet::new(mutexes?)
@@ -180,7 +179,7 @@ pub trait BackendExt: Backend {
     /// # Errors
     /// As for [`mutex`](Self::mutex), and `Invalid` for none or more than
     /// [`Striped::MAX_STRIPES`].
-    fn striped(&self, name: &str, stripes: usize) -> Result<Striped> {
+    pub fn striped(&self, name: &str, stripes: usize) -> Result<Striped> {
         Striped::new(name, stripes, |key| self.open_mutex(key.into()))
     }
 
@@ -188,7 +187,7 @@ pub trait BackendExt: Backend {
     ///
     /// # Errors
     /// As for [`mutex`](Self::mutex).
-    fn rw_lock(&self, key: impl Into<Key>) -> Result<Arc<dyn RwLock>> {
+    pub fn rw_lock(&self, key: impl Into<Key>) -> Result<Arc<dyn RwLock>> {
         self.open_rw_lock(key.into())
     }
 
@@ -196,7 +195,7 @@ pub trait BackendExt: Backend {
     ///
     /// # Errors
     /// `Invalid` for a bad key or terms that are outside their limits.
-    fn lease(&self, key: impl Into<Key>, terms: Terms) -> Result<Arc<dyn Lease>> {
+    pub fn lease(&self, key: impl Into<Key>, terms: Terms) -> Result<Arc<dyn Lease>> {
         self.open_lease(key.into(), terms)
     }
 
@@ -205,7 +204,7 @@ pub trait BackendExt: Backend {
     /// # Errors
     /// `Invalid` for a bad key, a number of permits that is not 1 to
     /// [`MAX_PERMITS`](crate::semaphore::MAX_PERMITS), or terms that are outside their limits.
-    fn semaphore(
+    pub fn semaphore(
         &self,
         key: impl Into<Key>,
         permits: u32,
@@ -218,7 +217,7 @@ pub trait BackendExt: Backend {
     ///
     /// # Errors
     /// `Invalid` for a bad key or terms that are outside their limits.
-    fn election(&self, key: impl Into<Key>, terms: Terms) -> Result<Arc<dyn Election>> {
+    pub fn election(&self, key: impl Into<Key>, terms: Terms) -> Result<Arc<dyn Election>> {
         self.open_election(key.into(), terms)
     }
 
@@ -234,7 +233,7 @@ pub trait BackendExt: Backend {
     ///
     /// # Errors
     /// `Invalid` for a bad key or terms that are outside their limits.
-    fn leased_mutex(&self, key: impl Into<Key>, terms: Terms) -> Result<Arc<dyn Mutex>> {
+    pub fn leased_mutex(&self, key: impl Into<Key>, terms: Terms) -> Result<Arc<dyn Mutex>> {
         self.open_leased_mutex(key.into(), terms)
     }
 
@@ -242,7 +241,7 @@ pub trait BackendExt: Backend {
     ///
     /// # Errors
     /// `Invalid` for a name that is not 1 to 255 bytes.
-    fn queue(&self, name: impl Into<String>) -> Result<Arc<dyn Queue>> {
+    pub fn queue(&self, name: impl Into<String>) -> Result<Arc<dyn Queue>> {
         self.open_queue(name.into(), queue::Terms::default())
     }
 
@@ -250,7 +249,7 @@ pub trait BackendExt: Backend {
     ///
     /// # Errors
     /// `Invalid` for a quota that is outside its limits.
-    fn rate_limiter(&self, policy: impl Into<Policy>) -> Result<Arc<dyn RateLimiter>> {
+    pub fn rate_limiter(&self, policy: impl Into<Policy>) -> Result<Arc<dyn RateLimiter>> {
         self.open_rate_limiter(policy.into())
     }
 
@@ -260,7 +259,7 @@ pub trait BackendExt: Backend {
     ///
     /// # Errors
     /// `Invalid` for a name that is not 1 to 255 bytes, or terms that are outside their limits.
-    fn id_gen(&self, name: impl Into<String>, terms: id::Terms) -> Result<Arc<dyn IdGen>> {
+    pub fn id_gen(&self, name: impl Into<String>, terms: id::Terms) -> Result<Arc<dyn IdGen>> {
         self.open_id_gen(name.into(), terms)
     }
 
@@ -268,9 +267,7 @@ pub trait BackendExt: Backend {
     ///
     /// # Errors
     /// `Invalid` for a name that is not 1 to 255 bytes.
-    fn scheduler(&self, name: impl Into<String>) -> Result<Arc<dyn Scheduler>> {
+    pub fn scheduler(&self, name: impl Into<String>) -> Result<Arc<dyn Scheduler>> {
         self.open_scheduler(name.into(), schedule::Terms::default())
     }
 }
-
-impl<B: Backend + ?Sized> BackendExt for B {}

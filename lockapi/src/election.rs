@@ -24,7 +24,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 ///
 /// ```
 /// use std::time::Duration;
-/// use lockapi::{BackendExt, ElectionExt, lease::Terms};
+/// use lockapi::{lease::Terms};
 ///
 /// # async fn example() -> lockapi::Result<()> {
 /// let backend = lockapi::memory::Database::new().connect().await?;
@@ -46,7 +46,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// - There is at most one term at a time, as the server's clock has it, and each has a larger token
 ///   than all before it.
 /// - A leader learns of the end of its term before anybody else can begin one, as with a
-///   [`Lease`](crate::Lease): [`lead`](ElectionExt::lead) drops the work then.
+///   [`Lease`](crate::Lease): [`lead`](crate::Election#method.lead) drops the work then.
 /// - Candidates of a process are served in the order of arrival. Between processes they look, at
 ///   least twice a second, and at once when they are notified of a leader's resignation.
 ///
@@ -104,9 +104,7 @@ pub trait Observer: Send + fmt::Debug {
     async fn next(&mut self) -> Result<Option<Holder>>;
 }
 
-/// Conveniences over [`Election`].
-#[async_trait]
-pub trait ElectionExt: Election {
+impl dyn Election + '_ {
     /// Waits until it is the leader and runs `work` for as long as it is.
     ///
     /// It resigns when `work` ends, panics, or is dropped. `work` is dropped when the term ends,
@@ -115,7 +113,7 @@ pub trait ElectionExt: Election {
     /// # Errors
     /// Those of `work`. `Lost` when the term ended before `work` succeeded; otherwise as for
     /// [`campaign`](Election::campaign).
-    async fn lead<F, W, T, E>(&self, work: F) -> Result<T, E>
+    pub async fn lead<F, W, T, E>(&self, work: F) -> Result<T, E>
     where
         F: FnOnce(Fence) -> W + Send,
         W: Future<Output = Result<T, E>> + Send,
@@ -137,7 +135,7 @@ pub trait ElectionExt: Election {
     ///
     /// # Errors
     /// Those of `work`, and those of [`campaign`](Election::campaign) that trying again does not help.
-    async fn lead_until<F, W, T, E>(
+    pub async fn lead_until<F, W, T, E>(
         &self,
         stop: impl Into<Stop> + Send,
         mut work: F,
@@ -162,8 +160,6 @@ pub trait ElectionExt: Election {
         Ok(None)
     }
 }
-
-impl<E: Election + ?Sized> ElectionExt for E {}
 
 /// Becomes the leader unless it is told to stop. Outages pass.
 pub(crate) async fn campaign_until<E: Election + ?Sized>(

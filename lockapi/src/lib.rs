@@ -14,7 +14,7 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use lockapi::{BackendExt, LeaseExt, lease::Terms};
+//! use lockapi::{lease::Terms};
 //!
 //! # async fn example() -> lockapi::Result<()> {
 //! let backend = lockapi::memory::Database::new().connect().await?;
@@ -65,20 +65,18 @@ mod stop;
 mod swept;
 mod wait;
 
-pub use backend::{Backend, BackendExt, Capabilities};
-pub use election::{Election, ElectionExt, Observer};
+pub use backend::{Backend, Capabilities};
+pub use election::{Election, Observer};
 pub use error::{Error, ErrorKind, Failure, Result};
 pub use failure::{Report, Severity};
 pub use fence::Fence;
-pub use id::{IdGen, IdGenExt};
+pub use id::IdGen;
 pub use key::{Key, LockId, MAX_NAME_BYTES, advisory_key};
-pub use lease::{Lease, LeaseExt, LeaseGuard};
-pub use limit::{Permits, RateLimiter, RateLimiterExt, Reservation};
+pub use lease::{Lease, LeaseGuard};
+pub use limit::{Permits, RateLimiter, Reservation};
 pub use migrate::{MIGRATIONS, Migration};
-pub use mutex::{
-    Line, Mutex, MutexExt, MutexGuard, MutexSet, MutexSetGuard, ReadGuard, RwLock, Striped,
-};
-pub use queue::{Queue, QueueExt};
-pub use schedule::{Scheduler, SchedulerExt};
-pub use semaphore::{Semaphore, SemaphoreExt};
+pub use mutex::{Line, Mutex, MutexGuard, MutexSet, MutexSetGuard, ReadGuard, RwLock, Striped};
+pub use queue::Queue;
+pub use schedule::Scheduler;
+pub use semaphore::Semaphore;
 pub use stop::Stop;

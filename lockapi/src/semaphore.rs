@@ -21,7 +21,7 @@ pub const MAX_PERMITS: u32 = 1024;
 ///
 /// ```
 /// use std::time::Duration;
-/// use lockapi::{BackendExt, SemaphoreExt, lease::Terms};
+/// use lockapi::{lease::Terms};
 ///
 /// # async fn example() -> lockapi::Result<()> {
 /// let backend = lockapi::memory::Database::new().connect().await?;
@@ -81,14 +81,12 @@ pub trait Semaphore: Send + Sync + fmt::Debug {
     ) -> Result<Box<dyn LeaseGuard>>;
 }
 
-/// Conveniences over [`Semaphore`].
-#[async_trait]
-pub trait SemaphoreExt: Semaphore {
+impl dyn Semaphore + '_ {
     /// Acquires a permit if one is free; `None` when others hold all.
     ///
     /// # Errors
     /// As for [`try_acquire_many`](Semaphore::try_acquire_many).
-    async fn try_acquire(&self) -> Result<Option<Box<dyn LeaseGuard>>> {
+    pub async fn try_acquire(&self) -> Result<Option<Box<dyn LeaseGuard>>> {
         self.try_acquire_many(1).await
     }
 
@@ -96,7 +94,7 @@ pub trait SemaphoreExt: Semaphore {
     ///
     /// # Errors
     /// As for [`try_acquire`](Self::try_acquire).
-    async fn acquire(&self) -> Result<Box<dyn LeaseGuard>> {
+    pub async fn acquire(&self) -> Result<Box<dyn LeaseGuard>> {
         self.acquire_many(1).await
     }
 
@@ -104,7 +102,7 @@ pub trait SemaphoreExt: Semaphore {
     ///
     /// # Errors
     /// `TimedOut`; otherwise as for [`try_acquire`](Self::try_acquire).
-    async fn acquire_timeout(&self, timeout: Duration) -> Result<Box<dyn LeaseGuard>> {
+    pub async fn acquire_timeout(&self, timeout: Duration) -> Result<Box<dyn LeaseGuard>> {
         self.acquire_many_timeout(1, timeout).await
     }
 
@@ -116,7 +114,7 @@ pub trait SemaphoreExt: Semaphore {
     /// # Errors
     /// Those of `work`. `Lost` when the permit was lost before `work` succeeded; otherwise as for
     /// [`try_acquire`](Self::try_acquire).
-    async fn run_permitted<F, W, T, E>(&self, work: F) -> Result<Option<T>, E>
+    pub async fn run_permitted<F, W, T, E>(&self, work: F) -> Result<Option<T>, E>
     where
         F: FnOnce(Fence) -> W + Send,
         W: Future<Output = Result<T, E>> + Send,
@@ -133,7 +131,7 @@ pub trait SemaphoreExt: Semaphore {
     ///
     /// # Errors
     /// As for [`run_permitted`](Self::run_permitted).
-    async fn run_permitted_wait<F, W, T, E>(&self, work: F) -> Result<T, E>
+    pub async fn run_permitted_wait<F, W, T, E>(&self, work: F) -> Result<T, E>
     where
         F: FnOnce(Fence) -> W + Send,
         W: Future<Output = Result<T, E>> + Send,
@@ -144,8 +142,6 @@ pub trait SemaphoreExt: Semaphore {
         run_leased("run_permitted_wait", permit, work).await
     }
 }
-
-impl<S: Semaphore + ?Sized> SemaphoreExt for S {}
 
 /// Checks how many permits a semaphore is to have, or are asked of one that has `most`.
 pub(crate) fn check_permits(permits: u32, most: u32) -> Result<i64> {

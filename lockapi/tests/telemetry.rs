@@ -17,7 +17,7 @@ use lockapi::limit::{Quota, Want};
 use lockapi::memory::Database;
 use lockapi::queue::{Claim, Job};
 use lockapi::worker::{self, Failed, Worker};
-use lockapi::{BackendExt, ErrorKind, Stop};
+use lockapi::{ErrorKind, Stop};
 use metrics::{
     Counter, CounterFn, Gauge, GaugeFn, Histogram, HistogramFn, Key, KeyName, Recorder,
     SharedString, Unit,

@@ -18,7 +18,7 @@ use lockapi::memory::Database;
 use lockapi::queue::{Job, JobKind};
 use lockapi::schedule::Task;
 use lockapi::worker::{Context, Failed, Observe, Worker, any_error};
-use lockapi::{BackendExt, Error, ErrorKind, Queue, QueueExt, SchedulerExt, Stop, blocking};
+use lockapi::{Error, ErrorKind, Queue, Stop, blocking};
 use serde::{Deserialize, Serialize};
 
 const SECOND: Duration = Duration::from_secs(1);

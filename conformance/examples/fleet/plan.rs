@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lockapi::queue::Job;
 use lockapi::schedule::{Misfire, Overlap};
-use lockapi::{Queue, Scheduler, SchedulerExt};
+use lockapi::{Queue, Scheduler};
 
 /// The first time is so long after the start, so that all tasks are set by then.
 const SETTING: Duration = Duration::from_secs(2);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lockapi::engine::Options;
 use lockapi::lease::Terms;
-use lockapi::{Backend, BackendExt, LeaseExt, Line, MutexExt};
+use lockapi::{Backend, Line};
 
 use crate::context::{Context, MINUTE};
 use crate::fixture::Locks;

@@ -1,7 +1,7 @@
 //! What holds when the server's clock of the time of day is set, while the clocks of programs go on.
 
 use lockapi::lease::Terms;
-use lockapi::{BackendExt, ErrorKind, LeaseGuard, QueueExt};
+use lockapi::{ErrorKind, LeaseGuard};
 
 use super::queue::{by_hand_from, job, lost, none, one};
 use crate::context::{Context, MINUTE};

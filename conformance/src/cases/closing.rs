@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lockapi::lease::Terms;
 use lockapi::queue::{Claim, Delivery, Outcome};
-use lockapi::{Backend, BackendExt, ErrorKind, QueueExt};
+use lockapi::{Backend, ErrorKind};
 
 use super::queue::job;
 use crate::context::{Context, MINUTE};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use lockapi::engine::Options;
-use lockapi::{Backend, BackendExt, ErrorKind, Line, Mutex, MutexGuard, Result};
+use lockapi::{Backend, ErrorKind, Line, Mutex, MutexGuard, Result};
 
 use crate::context::{Context, MINUTE};
 use crate::fixture::Locks;

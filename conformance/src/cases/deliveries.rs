@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use lockapi::ErrorKind;
 use lockapi::queue::{Claim, Unique};
-use lockapi::{ErrorKind, QueueExt};
 
 use super::queue::{by_hand, by_hand_from, job, lost, none, one};
 use crate::context::{Context, MINUTE};

@@ -4,9 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockapi::lease::Terms;
-use lockapi::{
-    BackendExt, Election, ElectionExt, Error, ErrorKind, LeaseExt, MutexExt, SemaphoreExt, Stop,
-};
+use lockapi::{Election, Error, ErrorKind, Stop};
 
 use crate::context::{Context, MINUTE};
 use crate::harness::register;

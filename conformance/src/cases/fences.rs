@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use lockapi::ErrorKind;
 use lockapi::lease::Terms;
-use lockapi::{BackendExt, ErrorKind};
 
 use crate::context::{Context, MINUTE};
 use crate::fixture::Locks;

@@ -4,7 +4,7 @@ use std::future::pending;
 
 use lockapi::engine::Options;
 use lockapi::lease::Terms;
-use lockapi::{Backend, BackendExt, LeaseGuard, MutexGuard};
+use lockapi::{Backend, LeaseGuard, MutexGuard};
 use tokio::runtime::Runtime;
 
 use crate::context::{Context, MINUTE};

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use lockapi::ErrorKind;
 use lockapi::lease::Terms;
-use lockapi::{BackendExt, ErrorKind};
 
 use crate::context::{Context, MINUTE};
 use crate::harness::register;

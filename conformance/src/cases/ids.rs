@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use lockapi::id::{Id, IdGen, IdGenExt, Layout, Terms};
-use lockapi::{Backend, BackendExt};
+use lockapi::Backend;
+use lockapi::id::{Id, IdGen, Layout, Terms};
 
 use crate::context::{Context, MINUTE};
 use crate::harness::register;

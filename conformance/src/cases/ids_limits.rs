@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use lockapi::ErrorKind;
 use lockapi::id::{IdGen, Layout, Terms};
-use lockapi::{BackendExt, ErrorKind, IdGenExt};
 
 use super::ids::{generator, open, seldom, worker};
 use crate::context::{Context, MINUTE};

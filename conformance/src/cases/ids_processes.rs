@@ -5,7 +5,6 @@ use std::io::{BufWriter, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use lockapi::IdGenExt;
 use lockapi::id::{Id, Layout, Terms};
 
 use super::Role;

@@ -1,7 +1,7 @@
 //! What names, numbers and namespaces mean.
 
 use lockapi::lease::Terms;
-use lockapi::{BackendExt, ErrorKind, Key, LockId, advisory_key};
+use lockapi::{ErrorKind, Key, LockId, advisory_key};
 
 use crate::context::{Context, MINUTE};
 use crate::fixture::Locks;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lockapi::lease::Terms;
-use lockapi::{BackendExt, Error, ErrorKind, LeaseExt};
+use lockapi::{Error, ErrorKind};
 
 use crate::context::{Context, MINUTE};
 use crate::harness::register;

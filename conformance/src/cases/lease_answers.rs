@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use lockapi::ErrorKind;
 use lockapi::lease::Terms;
 use lockapi::queue::Claim;
-use lockapi::{BackendExt, ErrorKind, QueueExt};
 use tokio::runtime::Runtime;
 
 use super::queue::job;

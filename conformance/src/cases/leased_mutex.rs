@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use lockapi::lease::Terms;
-use lockapi::{BackendExt, Error, ErrorKind, Mutex, MutexExt};
+use lockapi::{Error, ErrorKind, Mutex};
 
 use crate::context::{Context, MINUTE};
 use crate::harness::register;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lockapi::limit::{Quota, Want};
-use lockapi::{BackendExt, ErrorKind, RateLimiter, RateLimiterExt};
+use lockapi::{ErrorKind, RateLimiter};
 
 use crate::context::Context;
 use crate::harness::register;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use lockapi::RateLimiter;
 use lockapi::limit::{Quota, Want};
-use lockapi::{BackendExt, RateLimiter, RateLimiterExt};
 
 use super::limiter::HOUR;
 use crate::context::Context;

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use lockapi::limit::{Decision, Quota, Want};
-use lockapi::{BackendExt, RateLimiterExt};
 
 use super::limiter::HOUR;
 use crate::child::Parent;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lockapi::limit::{Outage, Policy, Quota, Want};
-use lockapi::{BackendExt, ErrorKind, RateLimiter, RateLimiterExt};
+use lockapi::{ErrorKind, RateLimiter};
 
 use super::limiter::HOUR;
 use crate::context::Context;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use lockapi::ErrorKind;
 use lockapi::limit::{Policy, Quota, Want};
-use lockapi::{BackendExt, ErrorKind, RateLimiterExt};
 
 use super::limiter::HOUR;
 use crate::context::Context;

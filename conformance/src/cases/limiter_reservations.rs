@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use lockapi::limit::{Algorithm, MAX_PERIOD, MAX_RESERVATIONS, Quota, Want};
-use lockapi::{BackendExt, ErrorKind, RateLimiter, RateLimiterExt, Reservation};
+use lockapi::{ErrorKind, RateLimiter, Reservation};
 
 use super::limiter::HOUR;
 use crate::context::Context;

@@ -4,8 +4,8 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use lockapi::ErrorKind;
 use lockapi::limit::{Quota, Want};
-use lockapi::{BackendExt, ErrorKind, RateLimiterExt};
 
 use super::limiter::HOUR;
 use crate::context::Context;

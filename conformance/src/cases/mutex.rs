@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lockapi::{BackendExt, Error, ErrorKind, MutexExt};
+use lockapi::{Error, ErrorKind};
 use tokio::sync::mpsc;
 
 use crate::context::{Context, MINUTE};

@@ -3,10 +3,9 @@
 
 use std::time::Duration;
 
-use lockapi::BackendExt;
 use lockapi::lease::Terms;
 use lockapi::limit::{Quota, Want};
-use lockapi::queue::{Claim, Job, QueueExt, Unique};
+use lockapi::queue::{Claim, Job, Unique};
 use lockapi::sight::Priority;
 use lockapi::table::TableMode;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use lockapi::engine::Options;
 use lockapi::limit::{Quota, Want};
 use lockapi::queue::{How, Job, Unique};
-use lockapi::{Backend, BackendExt, ErrorKind, Queue, QueueExt, RateLimiterExt};
+use lockapi::{Backend, ErrorKind, Queue};
 
 use super::queue::{by_hand_from, job, lost, none, one};
 use crate::context::{Context, MINUTE};

@@ -1,9 +1,9 @@
 //! What operators do to the locks, leases and jobs of others.
 
 use lockapi::lease::Terms;
-use lockapi::queue::{Claim, Job, QueueExt};
+use lockapi::queue::{Claim, Job};
 use lockapi::sight::Filter;
-use lockapi::{BackendExt, ErrorKind, Key, rights};
+use lockapi::{ErrorKind, Key, rights};
 
 use crate::context::{Context, MINUTE};
 use crate::fixture::{Locks, Place};

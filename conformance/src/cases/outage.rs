@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use lockapi::ErrorKind;
 use lockapi::engine::Options;
 use lockapi::lease::Terms;
-use lockapi::{BackendExt, ErrorKind};
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 

@@ -6,7 +6,7 @@ use lockapi::engine::Options;
 use lockapi::lease::Terms;
 use lockapi::limit::{Policy, Quota, Want};
 use lockapi::table::{Table, TableMode};
-use lockapi::{BackendExt, Capabilities, Error, ErrorKind};
+use lockapi::{Capabilities, Error, ErrorKind};
 
 use super::queue::job;
 use crate::context::{Context, MINUTE};

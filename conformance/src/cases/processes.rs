@@ -3,8 +3,8 @@
 use std::fs;
 use std::time::Duration;
 
+use lockapi::ErrorKind;
 use lockapi::lease::Terms;
-use lockapi::{BackendExt, ErrorKind};
 
 use super::Role;
 use crate::child::Parent;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use lockapi::queue::{Claim, Delivery, Exchange, How, Job, Priority, Terms, Unique};
-use lockapi::{ErrorKind, Queue, QueueExt};
+use lockapi::{ErrorKind, Queue};
 
 use crate::context::{Context, MINUTE};
 use crate::fixture::Jobs;
@@ -125,8 +125,6 @@ async fn claim_waits_for_a_push_of_another_process(cx: Context) {
 }
 
 async fn queues_and_namespaces_never_meet(cx: Context) {
-    use lockapi::BackendExt;
-
     let backend = cx.backend().await;
     let (mails, bills) = (
         backend.queue("mails").unwrap(),

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use lockapi::ErrorKind;
 use lockapi::queue::{Claim, How, Priority, Unique};
-use lockapi::{ErrorKind, QueueExt};
 
 use super::queue::{by_hand_from, job, none, one};
 use crate::context::{Context, MINUTE};

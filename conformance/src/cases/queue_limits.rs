@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use lockapi::ErrorKind;
 use lockapi::queue::{Claim, Job, MAX_PUSH, Terms, Unique};
-use lockapi::{BackendExt, ErrorKind, QueueExt};
 
 use crate::context::{Context, MINUTE};
 use crate::harness::register;

@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use lockapi::engine::Options;
 use lockapi::queue::{Claim, Delivery, How, Job, Unique};
 use lockapi::schedule::{Overlap, Task};
-use lockapi::{Backend, BackendExt, ErrorKind, QueueExt};
+use lockapi::{Backend, ErrorKind};
 
 use super::queue::{acked, by_hand_from, job, lost, none, one};
 use crate::context::{Context, MINUTE};

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lockapi::queue::{Claim, Delivery, Job, Settled, Ticket, Unique};
-use lockapi::{BackendExt, ErrorKind, Queue, QueueExt};
+use lockapi::{ErrorKind, Queue};
 
 use super::Role;
 use super::queue::acked;

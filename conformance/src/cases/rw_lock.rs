@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use lockapi::{BackendExt, ErrorKind, RwLock};
+use lockapi::{ErrorKind, RwLock};
 use tokio::sync::mpsc;
 
 use crate::context::{Context, MINUTE};

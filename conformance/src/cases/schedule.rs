@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use lockapi::queue::{Claim, Delivery, Job};
 use lockapi::schedule::{Overlap, Round, Run, Status, Task, TaskState, Terms};
-use lockapi::{BackendExt, Queue, QueueExt, Scheduler, SchedulerExt, Stop};
+use lockapi::{Queue, Scheduler, Stop};
 
 use super::Role;
 use crate::child::Parent;

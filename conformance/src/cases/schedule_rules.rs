@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use lockapi::queue::{Claim, Job};
 use lockapi::schedule::{Misfire, Status, Task, Terms};
-use lockapi::{BackendExt, QueueExt};
 
 use super::schedule::{HOUR, chores, finish_all, hourly, job, log, node, one, state, statuses};
 use crate::context::{Context, MINUTE};

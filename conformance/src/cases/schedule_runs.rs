@@ -1,9 +1,9 @@
 //! Schedulers: runs that overlap or last too long, and the log of all of them.
 
 use futures_util::future::join_all;
+use lockapi::ErrorKind;
 use lockapi::queue::Claim;
 use lockapi::schedule::{Misfire, Overlap, Status, Terms};
-use lockapi::{ErrorKind, QueueExt};
 
 use super::schedule::{HOUR, chores, count, finish_all, hourly, log, node, one, state, statuses};
 use crate::context::{Context, MINUTE};

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use lockapi::ErrorKind;
 use lockapi::schedule::{Misfire, Overlap, Status, Task, TaskState, Terms};
-use lockapi::{BackendExt, ErrorKind, SchedulerExt};
 
 use super::schedule::{HOUR, chores, count, finish_all, hourly, job, log, node, state, statuses};
 use crate::context::{Context, MINUTE};

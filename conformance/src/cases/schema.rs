@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use lockapi::lease::Terms;
 use lockapi::limit::Quota;
-use lockapi::{BackendExt, ErrorKind, MIGRATIONS, RateLimiterExt};
+use lockapi::{ErrorKind, MIGRATIONS};
 
 use super::Role;
 use crate::context::{Context, MINUTE};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lockapi::lease::Terms;
 use lockapi::semaphore::MAX_PERMITS;
-use lockapi::{BackendExt, Error, ErrorKind, Semaphore, SemaphoreExt};
+use lockapi::{Error, ErrorKind, Semaphore};
 
 use crate::context::{Context, MINUTE};
 use crate::harness::register;

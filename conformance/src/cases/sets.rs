@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use lockapi::{Backend, BackendExt, ErrorKind, MutexSet, blocking};
+use lockapi::{Backend, ErrorKind, MutexSet, blocking};
 
 use crate::context::{Context, MINUTE};
 use crate::fixture::Locks;

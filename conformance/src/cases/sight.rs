@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use lockapi::lease::Terms;
-use lockapi::queue::{Claim, Job, QueueExt};
+use lockapi::queue::{Claim, Job};
 use lockapi::sight::{Filter, LockMode, MAX_ENTRIES};
-use lockapi::{BackendExt, ErrorKind, Key};
+use lockapi::{ErrorKind, Key};
 
 use crate::context::{Context, MINUTE};
 use crate::harness::register;

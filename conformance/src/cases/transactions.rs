@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use lockapi::{BackendExt, ErrorKind};
+use lockapi::ErrorKind;
 
 use crate::context::Context;
 use crate::fixture::Locks;

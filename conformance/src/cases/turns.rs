@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use lockapi::engine::Options;
-use lockapi::{Backend, BackendExt, ErrorKind};
+use lockapi::{Backend, ErrorKind};
 
 use crate::context::Context;
 use crate::harness::register;

@@ -3,10 +3,10 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use lockapi::ErrorKind;
 use lockapi::engine::Options;
 use lockapi::lease::Terms;
 use lockapi::queue::Job;
-use lockapi::{BackendExt, ErrorKind, QueueExt};
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use lockapi::engine::Options;
 use lockapi::lease::Terms;
 use lockapi::queue::{Claim, Job};
-use lockapi::{Backend, BackendExt, ErrorKind, QueueExt};
+use lockapi::{Backend, ErrorKind};
 
 use crate::context::{Context, MINUTE};
 use crate::fixture::{Answer, Fault, Point};

@@ -2,9 +2,9 @@
 
 use std::time::SystemTime;
 
+use lockapi::Key;
 use lockapi::lease::Terms;
-use lockapi::queue::{Claim, Job, QueueExt};
-use lockapi::{BackendExt, Key};
+use lockapi::queue::{Claim, Job};
 
 use crate::context::{Context, MINUTE};
 use crate::harness::register;

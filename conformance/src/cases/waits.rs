@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lockapi::lease::Terms;
 use lockapi::sight::{Contention, Filter};
-use lockapi::{Backend, BackendExt, ErrorKind};
+use lockapi::{Backend, ErrorKind};
 
 use crate::context::{Context, MINUTE};
 use crate::harness::register;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lockapi::queue::{Claim, Delivery, Job};
 use lockapi::worker::{Context as Working, Failed, Summary, Terms, Worker};
-use lockapi::{ErrorKind, Queue, QueueExt, Result, Stop};
+use lockapi::{ErrorKind, Queue, Result, Stop};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 

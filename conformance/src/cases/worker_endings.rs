@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use lockapi::Queue;
 use lockapi::queue::Job;
 use lockapi::worker::{Failed, Terms, Worker};
-use lockapi::{Queue, QueueExt};
 
 use super::worker::{Gate, job, push, run, tally};
 use crate::context::{Context, MINUTE};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lockapi::queue::{Claim, Delivery, Job, Priority};
 use lockapi::worker::{Context as Working, Ending, Failed, Observe, Terms, Worker};
-use lockapi::{Queue, QueueExt, Stop};
+use lockapi::{Queue, Stop};
 use tokio::runtime::Builder;
 use tokio::task::spawn_blocking;
 

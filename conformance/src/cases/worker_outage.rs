@@ -10,7 +10,7 @@ use lockapi::queue::{
     Ticket, Unhandled,
 };
 use lockapi::worker::{Context as Working, Ending, Observe, Worker};
-use lockapi::{Error, ErrorKind, Queue, QueueExt, Result, Stop};
+use lockapi::{Error, ErrorKind, Queue, Result, Stop};
 use tokio::sync::mpsc;
 
 use super::Role;

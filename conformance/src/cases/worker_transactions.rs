@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockapi::Queue;
 use lockapi::queue::{self, Claim, Delivery, Job};
 use lockapi::worker::{Failed, Summary, Terms, Worker};
-use lockapi::{BackendExt, Queue, QueueExt};
 
 use super::worker::{Begun, Gate, Runs, push, run, tally};
 use crate::context::{Context, MINUTE};

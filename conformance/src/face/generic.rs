@@ -14,8 +14,8 @@ use lockapi::id::{self, IdGen};
 use lockapi::lease::{Holder, Terms};
 use lockapi::limit::Policy;
 use lockapi::{
-    Backend, BackendExt, Capabilities, Election, Fence, Key, Lease, LeaseGuard, Line, Mutex,
-    MutexGuard, RateLimiter, Result, RwLock, Semaphore,
+    Backend, Capabilities, Election, Fence, Key, Lease, LeaseGuard, Line, Mutex, MutexGuard,
+    RateLimiter, Result, RwLock, Semaphore,
 };
 
 pub(super) fn wrap(backend: Arc<dyn Backend>) -> Arc<dyn Backend> {
@@ -58,27 +58,29 @@ impl<B: Backend + ?Sized> Backend for Through<B> {
     }
 
     fn open_mutex(&self, key: Key) -> Result<Arc<dyn Mutex>> {
-        Ok(Arc::new(Through(self.0.mutex(key)?)))
+        Ok(Arc::new(Through(self.0.open_mutex(key)?)))
     }
 
     fn open_rw_lock(&self, key: Key) -> Result<Arc<dyn RwLock>> {
-        Ok(Arc::new(Through(self.0.rw_lock(key)?)))
+        Ok(Arc::new(Through(self.0.open_rw_lock(key)?)))
     }
 
     fn open_lease(&self, key: Key, terms: Terms) -> Result<Arc<dyn Lease>> {
-        Ok(Arc::new(Through(self.0.lease(key, terms)?)))
+        Ok(Arc::new(Through(self.0.open_lease(key, terms)?)))
     }
 
     fn open_semaphore(&self, key: Key, permits: u32, terms: Terms) -> Result<Arc<dyn Semaphore>> {
-        Ok(Arc::new(Through(self.0.semaphore(key, permits, terms)?)))
+        Ok(Arc::new(Through(
+            self.0.open_semaphore(key, permits, terms)?,
+        )))
     }
 
     fn open_election(&self, key: Key, terms: Terms) -> Result<Arc<dyn Election>> {
-        Ok(Arc::new(Through(self.0.election(key, terms)?)))
+        Ok(Arc::new(Through(self.0.open_election(key, terms)?)))
     }
 
     fn open_leased_mutex(&self, key: Key, terms: Terms) -> Result<Arc<dyn Mutex>> {
-        Ok(Arc::new(Through(self.0.leased_mutex(key, terms)?)))
+        Ok(Arc::new(Through(self.0.open_leased_mutex(key, terms)?)))
     }
 
     fn open_queue(
@@ -90,11 +92,11 @@ impl<B: Backend + ?Sized> Backend for Through<B> {
     }
 
     fn open_rate_limiter(&self, policy: Policy) -> Result<Arc<dyn RateLimiter>> {
-        Ok(super::limits::through(self.0.rate_limiter(policy)?))
+        Ok(super::limits::through(self.0.open_rate_limiter(policy)?))
     }
 
     fn open_id_gen(&self, name: String, terms: id::Terms) -> Result<Arc<dyn IdGen>> {
-        Ok(super::ids::generic(self.0.id_gen(name, terms)?))
+        Ok(super::ids::generic(self.0.open_id_gen(name, terms)?))
     }
 
     fn open_scheduler(

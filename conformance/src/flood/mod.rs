@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::future::join_all;
 use lockapi::limit::{Algorithm, Decision, Policy, Quota, Want};
-use lockapi::{Backend, BackendExt, ErrorKind, Permits, RateLimiter, Result};
+use lockapi::{Backend, ErrorKind, Permits, RateLimiter, Result};
 
 pub use judge::{Found, judge};
 

@@ -1,6 +1,5 @@
 //! Limits on a connection of the program, whether or not it has a transaction open.
 
-use lockapi::BackendExt;
 use lockapi::limit::{Expire, Quota, Want, check_all_on};
 use lockapi::memory::Database;
 use lockapi::seam::{Connection, Operation};

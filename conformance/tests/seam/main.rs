@@ -12,7 +12,7 @@ mod statements;
 mod statistics;
 
 use conformance::cluster::Cluster;
-use lockapi::{BackendExt, MIGRATIONS};
+use lockapi::MIGRATIONS;
 
 /// The URL of a server whose database has the tables, and a runtime for sqlx.
 fn server() -> (String, tokio::runtime::Runtime) {

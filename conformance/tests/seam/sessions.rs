@@ -1,6 +1,6 @@
 //! What a server shows of the sessions of a backend.
 
-use lockapi::{Backend, BackendExt, Result};
+use lockapi::{Backend, Result};
 use postgres::{Client, NoTls};
 use std::sync::Arc;
 

@@ -103,7 +103,7 @@ impl Election {
     }
 
     /// Leads whenever it can until it is told to [stop](Stop), and then answers `None`; see
-    /// [`ElectionExt::lead_until`](crate::ElectionExt::lead_until).
+    /// [`Election::lead_until`](crate::Election#method.lead_until).
     ///
     /// Blocking work is not interrupted: let it look at [`LeaseGuard::is_lost`] and at
     /// [`Stop::is_stopped`] between its steps. What it answers counts unless the term ended before.

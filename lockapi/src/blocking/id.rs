@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::block_on;
 use crate::error::Result;
+use crate::id;
 use crate::id::{Id, Ids};
-use crate::{IdGenExt, id};
 
 /// A [generator of ids](crate::IdGen) for blocking callers.
 ///
@@ -37,7 +37,7 @@ impl IdGen {
     /// The next id. It blocks when there is none at hand.
     ///
     /// # Errors
-    /// As for [`IdGenExt::next`].
+    /// As for [`IdGen::next`](crate::IdGen#method.next).
     pub fn next(&self) -> Result<Id> {
         match self.0.try_next()? {
             Some(id) => Ok(id),
@@ -48,7 +48,7 @@ impl IdGen {
     /// The next id, if there is one without waiting.
     ///
     /// # Errors
-    /// As for [`IdGenExt::try_next`].
+    /// As for [`IdGen::try_next`](crate::IdGen#method.try_next).
     pub fn try_next(&self) -> Result<Option<Id>> {
         self.0.try_next()
     }
@@ -56,7 +56,7 @@ impl IdGen {
     /// The next `count` ids; no other caller's are between them.
     ///
     /// # Errors
-    /// As for [`IdGenExt::batch`].
+    /// As for [`IdGen::batch`](crate::IdGen#method.batch).
     pub fn batch(&self, count: u64) -> Result<Ids> {
         block_on(self.0.batch(count))
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::block_on;
 use crate::error::Result;
 use crate::key::Key;
-use crate::limit::{Decision, Policy, Quota, RateLimiterExt, Verdict, Want};
+use crate::limit::{Decision, Policy, Quota, Verdict, Want};
 
 /// A [rate limiter](crate::RateLimiter) for blocking callers.
 #[derive(Clone, Debug)]
@@ -42,7 +42,7 @@ impl RateLimiter {
     /// Takes one permit if it is there.
     ///
     /// # Errors
-    /// As for [`RateLimiterExt::check`].
+    /// As for [`RateLimiter::check`](crate::RateLimiter#method.check).
     pub fn check(&self, key: impl Into<Key>) -> Result<Decision> {
         self.check_cost(key, 1)
     }
@@ -50,7 +50,7 @@ impl RateLimiter {
     /// Takes `cost` permits if they are there.
     ///
     /// # Errors
-    /// As for [`RateLimiterExt::check_cost`].
+    /// As for [`RateLimiter::check_cost`](crate::RateLimiter#method.check_cost).
     pub fn check_cost(&self, key: impl Into<Key>, cost: u64) -> Result<Decision> {
         let key: Key = key.into();
         block_on(self.0.check_cost(key, cost))

@@ -45,7 +45,7 @@ pub use semaphore::Semaphore;
 pub use sight::{Inspector, Operator};
 pub use worker::{Context, Worker, any_error};
 
-use crate::backend::{BackendExt, Capabilities};
+use crate::backend::Capabilities;
 use crate::error::Result;
 use crate::key::Key;
 use crate::lease::Terms;
@@ -100,7 +100,7 @@ impl Backend {
     /// Opens a mutex; nothing is sent.
     ///
     /// # Errors
-    /// As for [`BackendExt::mutex`].
+    /// As for [`Backend::mutex`](crate::Backend#method.mutex).
     pub fn mutex(&self, key: impl Into<Key>) -> Result<Mutex> {
         self.0.mutex(key).map(Mutex::from)
     }
@@ -108,7 +108,7 @@ impl Backend {
     /// Opens a lock that readers share; nothing is sent.
     ///
     /// # Errors
-    /// As for [`BackendExt::rw_lock`].
+    /// As for [`Backend::rw_lock`](crate::Backend#method.rw_lock).
     pub fn rw_lock(&self, key: impl Into<Key>) -> Result<RwLock> {
         self.0.rw_lock(key).map(RwLock::from)
     }
@@ -116,7 +116,7 @@ impl Backend {
     /// Opens mutexes that are locked together; nothing is sent.
     ///
     /// # Errors
-    /// As for [`BackendExt::mutex_set`].
+    /// As for [`Backend::mutex_set`](crate::Backend#method.mutex_set).
     pub fn mutex_set<K: Into<Key>>(&self, keys: impl IntoIterator<Item = K>) -> Result<MutexSet> {
         self.0.mutex_set(keys).map(MutexSet::from)
     }
@@ -124,7 +124,7 @@ impl Backend {
     /// Opens a mutex that is cut into stripes; nothing is sent.
     ///
     /// # Errors
-    /// As for [`BackendExt::striped`].
+    /// As for [`Backend::striped`](crate::Backend#method.striped).
     pub fn striped(&self, name: &str, stripes: usize) -> Result<Striped> {
         self.0.striped(name, stripes).map(Striped::from)
     }
@@ -132,7 +132,7 @@ impl Backend {
     /// Opens a lease; nothing is sent.
     ///
     /// # Errors
-    /// As for [`BackendExt::lease`].
+    /// As for [`Backend::lease`](crate::Backend#method.lease).
     pub fn lease(&self, key: impl Into<Key>, terms: Terms) -> Result<Lease> {
         self.0.lease(key, terms).map(Lease::from)
     }
@@ -140,7 +140,7 @@ impl Backend {
     /// Opens a semaphore with so many permits; nothing is sent.
     ///
     /// # Errors
-    /// As for [`BackendExt::semaphore`].
+    /// As for [`Backend::semaphore`](crate::Backend#method.semaphore).
     pub fn semaphore(&self, key: impl Into<Key>, permits: u32, terms: Terms) -> Result<Semaphore> {
         self.0.semaphore(key, permits, terms).map(Semaphore::from)
     }
@@ -148,16 +148,16 @@ impl Backend {
     /// Opens an election; nothing is sent.
     ///
     /// # Errors
-    /// As for [`BackendExt::election`].
+    /// As for [`Backend::election`](crate::Backend#method.election).
     pub fn election(&self, key: impl Into<Key>, terms: Terms) -> Result<Election> {
         self.0.election(key, terms).map(Election::from)
     }
 
     /// Opens a mutex that is a lease and not the lock of a session; nothing is sent. See
-    /// [`BackendExt::leased_mutex`].
+    /// [`Backend::leased_mutex`](crate::Backend#method.leased_mutex).
     ///
     /// # Errors
-    /// As for [`BackendExt::leased_mutex`].
+    /// As for [`Backend::leased_mutex`](crate::Backend#method.leased_mutex).
     pub fn leased_mutex(&self, key: impl Into<Key>, terms: Terms) -> Result<Mutex> {
         self.0.leased_mutex(key, terms).map(Mutex::from)
     }
@@ -165,7 +165,7 @@ impl Backend {
     /// Opens a queue with the default [terms](crate::queue::Terms); nothing is sent.
     ///
     /// # Errors
-    /// As for [`BackendExt::queue`].
+    /// As for [`Backend::queue`](crate::Backend#method.queue).
     pub fn queue(&self, name: impl Into<String>) -> Result<Queue> {
         self.queue_with(name, crate::queue::Terms::default())
     }
@@ -181,7 +181,7 @@ impl Backend {
     /// Opens a rate limiter; nothing is sent.
     ///
     /// # Errors
-    /// As for [`BackendExt::rate_limiter`].
+    /// As for [`Backend::rate_limiter`](crate::Backend#method.rate_limiter).
     pub fn rate_limiter(&self, policy: impl Into<Policy>) -> Result<RateLimiter> {
         self.0.rate_limiter(policy).map(RateLimiter::from)
     }
@@ -189,7 +189,7 @@ impl Backend {
     /// Opens a generator of ids that are unique under `name`; nothing is sent.
     ///
     /// # Errors
-    /// As for [`BackendExt::id_gen`].
+    /// As for [`Backend::id_gen`](crate::Backend#method.id_gen).
     pub fn id_gen(&self, name: impl Into<String>, terms: crate::id::Terms) -> Result<IdGen> {
         self.0.id_gen(name, terms).map(IdGen::from)
     }
@@ -197,7 +197,7 @@ impl Backend {
     /// Opens a scheduler with the default [terms](crate::schedule::Terms); nothing is sent.
     ///
     /// # Errors
-    /// As for [`BackendExt::scheduler`].
+    /// As for [`Backend::scheduler`](crate::Backend#method.scheduler).
     pub fn scheduler(&self, name: impl Into<String>) -> Result<Scheduler> {
         self.scheduler_with(name, crate::schedule::Terms::default())
     }

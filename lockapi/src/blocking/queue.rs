@@ -8,8 +8,8 @@ use std::time::Duration;
 use super::block_on;
 use crate::error::Result;
 use crate::queue::{
-    Claim, DeadLetter, Exchange, Job, JobKind, Outcome, Pushable, Pushed, QueueExt, Settled,
-    Standing, Statistics, Ticket, Unhandled,
+    Claim, DeadLetter, Exchange, Job, JobKind, Outcome, Pushable, Pushed, Settled, Standing,
+    Statistics, Ticket, Unhandled,
 };
 
 /// A [queue](crate::Queue) for blocking callers.
@@ -50,7 +50,7 @@ impl Queue {
     /// Pushes a job.
     ///
     /// # Errors
-    /// As for [`QueueExt::push`].
+    /// As for [`Queue::push`](crate::Queue#method.push).
     pub fn push(&self, job: Job) -> Result<Pushed> {
         block_on(self.0.push(job))
     }
@@ -58,7 +58,7 @@ impl Queue {
     /// Pushes a job of a [kind](JobKind).
     ///
     /// # Errors
-    /// As for [`QueueExt::push_kind`].
+    /// As for [`Queue::push_kind`](crate::Queue#method.push_kind).
     pub fn push_kind<K: JobKind + Sync>(&self, job: &K) -> Result<Pushed> {
         block_on(self.0.push_kind(job))
     }
@@ -74,7 +74,7 @@ impl Queue {
     /// Claims jobs; none when there are none within the claim's waiting time.
     ///
     /// # Errors
-    /// As for [`QueueExt::claim`].
+    /// As for [`Queue::claim`](crate::Queue#method.claim).
     pub fn claim(&self, claim: &Claim) -> Result<Vec<Delivery>> {
         let deliveries = block_on(self.0.claim(claim))?;
         Ok(deliveries.into_iter().map(Delivery).collect())
@@ -125,7 +125,7 @@ impl Queue {
     /// Stops giving out jobs.
     ///
     /// # Errors
-    /// As for [`QueueExt::pause`].
+    /// As for [`Queue::pause`](crate::Queue#method.pause).
     pub fn pause(&self) -> Result<()> {
         block_on(self.0.pause())
     }
@@ -133,7 +133,7 @@ impl Queue {
     /// Gives out jobs again.
     ///
     /// # Errors
-    /// As for [`QueueExt::resume`].
+    /// As for [`Queue::resume`](crate::Queue#method.resume).
     pub fn resume(&self) -> Result<()> {
         block_on(self.0.resume())
     }

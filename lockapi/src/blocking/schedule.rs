@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use super::block_on;
 use crate::error::Result;
-use crate::schedule::{Decision, Round, Run, SchedulerExt, Task, TaskState, Terms};
+use crate::schedule::{Decision, Round, Run, Task, TaskState, Terms};
 use crate::stop::Stop;
 
 /// A [scheduler](crate::Scheduler) for blocking callers.
@@ -88,7 +88,7 @@ impl Scheduler {
     /// Reads all tasks in the order of their names.
     ///
     /// # Errors
-    /// As for [`SchedulerExt::list`].
+    /// As for [`Scheduler::list`](crate::Scheduler#method.list).
     pub fn list(&self) -> Result<Vec<TaskState>> {
         block_on(self.0.list())
     }
@@ -109,7 +109,7 @@ impl Scheduler {
         block_on(self.0.tick())
     }
 
-    /// Does all that is to be done by now; see [`SchedulerExt::run_due`].
+    /// Does all that is to be done by now; see [`Scheduler::run_due`](crate::Scheduler#method.run_due).
     ///
     /// # Errors
     /// As for [`tick`](Self::tick).
@@ -124,7 +124,7 @@ impl Scheduler {
     }
 
     /// Does what is to be done, round by round, until it is told to [stop](Stop); see
-    /// [`SchedulerExt::run`].
+    /// [`Scheduler::run`](crate::Scheduler#method.run).
     ///
     /// # Errors
     /// As for the async method.

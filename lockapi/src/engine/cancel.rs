@@ -3,11 +3,12 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::driver::Driver;
 use super::keeper::Keeper;
 use super::watch::Watch;
 use crate::error::Failure;
 use crate::memory::World;
-use crate::seam::{Connection, Connector, Mode, Operation, Row, Rows, Statement, Type, Value};
+use crate::seam::{Connection, Mode, Operation, Row, Rows, Statement, Type, Value};
 
 /// How many sessions are waiting to be told at most. The others end by their `statement_timeout`.
 const MOST: usize = 64;
@@ -22,14 +23,8 @@ pub struct Process {
 }
 
 /// Cancels what sessions run whose connections were given up.
-pub(super) trait Cancel: Send + Sync {
-    /// Does it in the background, on a connection that is opened for it.
-    fn cancel(self: Arc<Self>, process: Process);
-}
-
-/// On the connections of a connector.
-pub(super) struct Cancels<C> {
-    connector: Arc<C>,
+pub(super) struct Cancels {
+    driver: Driver,
     keeper: Keeper,
     timeout: Duration,
     state: Mutex<State>,
@@ -41,10 +36,10 @@ struct State {
     running: bool,
 }
 
-impl<C> Cancels<C> {
-    pub(super) fn new(connector: Arc<C>, keeper: Keeper, timeout: Duration) -> Arc<Self> {
+impl Cancels {
+    pub(super) fn new(driver: Driver, keeper: Keeper, timeout: Duration) -> Arc<Self> {
         Arc::new(Self {
-            connector,
+            driver,
             keeper,
             timeout,
             state: Mutex::default(),
@@ -54,10 +49,9 @@ impl<C> Cancels<C> {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-impl<C: Connector> Cancel for Cancels<C> {
-    fn cancel(self: Arc<Self>, process: Process) {
+    /// Does it in the background, on a connection that is opened for it.
+    pub(super) fn cancel(self: Arc<Self>, process: Process) {
         let mut state = self.lock();
         if state.wanted.len() < MOST {
             state.wanted.push(process);
@@ -67,12 +61,10 @@ impl<C: Connector> Cancel for Cancels<C> {
         if starts {
             let running = Running(Arc::clone(&self));
             let lane = async move { running.0.run().await };
-            self.connector.spawn("lockapi-cancel", Box::pin(lane));
+            self.driver.spawn("lockapi-cancel", Box::pin(lane));
         }
     }
-}
 
-impl<C: Connector> Cancels<C> {
     async fn run(&self) {
         let watch = Watch::new(self.keeper.clone(), self.timeout);
         loop {
@@ -85,7 +77,7 @@ impl<C: Connector> Cancels<C> {
                 return;
             }
             let cancelling = async {
-                let mut connection = self.connector.connect(Mode::Direct).await?;
+                let mut connection = self.driver.connect(Mode::Direct).await?;
                 connection.perform(&[Cancelled(wanted)]).await
             };
             // Where the server cannot be reached, it has its own timeout.
@@ -95,9 +87,9 @@ impl<C: Connector> Cancels<C> {
 }
 
 /// Lets the next one start another lane when the runtime drops this one.
-struct Running<C>(Arc<Cancels<C>>);
+struct Running(Arc<Cancels>);
 
-impl<C> Drop for Running<C> {
+impl Drop for Running {
     fn drop(&mut self) {
         let mut state = self.0.lock();
         state.running = false;

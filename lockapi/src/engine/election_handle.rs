@@ -14,7 +14,6 @@ use crate::election::{Election, Observer, topic};
 use crate::error::Result;
 use crate::key::Key;
 use crate::lease::{Holder, LeaseGuard, slot};
-use crate::seam::Connector;
 use crate::wait::unless;
 
 const THIS: What = What::Slot(slot::LEADER);
@@ -24,9 +23,9 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from
 /// The shortest, when a term is about to end.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 
-pub(super) struct Named<C: Connector>(pub(super) Slots<C>);
+pub(super) struct Named(pub(super) Slots);
 
-impl<C: Connector> Named<C> {
+impl Named {
     fn topic(&self) -> i64 {
         topic(&self.0.core().namespace, self.0.text())
     }
@@ -48,7 +47,7 @@ impl<C: Connector> Named<C> {
 }
 
 #[async_trait]
-impl<C: Connector> Election for Named<C> {
+impl Election for Named {
     fn key(&self) -> &Key {
         self.0.key()
     }
@@ -96,14 +95,14 @@ impl<C: Connector> Election for Named<C> {
     }
 }
 
-impl<C: Connector> fmt::Debug for Named<C> {
+impl fmt::Debug for Named {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Election").field(self.0.key()).finish()
     }
 }
 
-struct Observing<C: Connector> {
-    slots: Slots<C>,
+struct Observing {
+    slots: Slots,
     topic: i64,
     told: Arc<Notify>,
     subscription: Option<Subscription>,
@@ -112,7 +111,7 @@ struct Observing<C: Connector> {
 }
 
 #[async_trait]
-impl<C: Connector> Observer for Observing<C> {
+impl Observer for Observing {
     async fn next(&mut self) -> Result<Option<Holder>> {
         let core = self.slots.core();
         if self.seen.is_some() && self.subscription.is_none() {
@@ -141,7 +140,7 @@ impl<C: Connector> Observer for Observing<C> {
     }
 }
 
-impl<C: Connector> fmt::Debug for Observing<C> {
+impl fmt::Debug for Observing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Observer").field(self.slots.key()).finish()
     }

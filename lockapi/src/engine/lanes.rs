@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tokio::sync::Notify;
 
-use crate::seam::{Connector, Lane};
+use super::driver::Driver;
+use crate::seam::Lane;
 
 /// Counts them, so that one can wait for their end.
 #[derive(Default)]
@@ -21,10 +22,10 @@ pub(super) struct Lanes {
 pub(super) struct Running(Arc<Lanes>);
 
 impl Lanes {
-    /// Has the connector run a lane.
-    pub(super) fn spawn<C: Connector>(
+    /// Has the driver run a lane.
+    pub(super) fn spawn(
         self: &Arc<Self>,
-        connector: &C,
+        driver: &Driver,
         name: &'static str,
         lane: impl Future<Output = ()> + Send + 'static,
     ) {
@@ -34,7 +35,7 @@ impl Lanes {
             let _running = running;
             lane.await;
         });
-        connector.spawn(name, lane);
+        driver.spawn(name, lane);
     }
 
     /// Counts something else that is to be waited for.

@@ -10,14 +10,13 @@ use super::slots::Slots;
 use crate::error::Result;
 use crate::key::Key;
 use crate::lease::{Holder, Lease, LeaseGuard, slot};
-use crate::seam::Connector;
 
 const THIS: What = What::Slot(slot::LEASE);
 
-pub(super) struct Named<C: Connector>(pub(super) Slots<C>);
+pub(super) struct Named(pub(super) Slots);
 
 #[async_trait]
-impl<C: Connector> Lease for Named<C> {
+impl Lease for Named {
     fn key(&self) -> &Key {
         self.0.key()
     }
@@ -41,7 +40,7 @@ impl<C: Connector> Lease for Named<C> {
     }
 }
 
-impl<C: Connector> fmt::Debug for Named<C> {
+impl fmt::Debug for Named {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Lease").field(self.0.key()).finish()
     }

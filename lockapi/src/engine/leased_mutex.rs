@@ -13,14 +13,13 @@ use crate::fence::Fence;
 use crate::key::Key;
 use crate::lease::{LeaseGuard, slot};
 use crate::mutex::{Line, Mutex, MutexGuard};
-use crate::seam::Connector;
 
 const THIS: What = What::Slot(slot::MUTEX);
 
-pub(super) struct Named<C: Connector>(pub(super) Slots<C>);
+pub(super) struct Named(pub(super) Slots);
 
 #[async_trait]
-impl<C: Connector> Mutex for Named<C> {
+impl Mutex for Named {
     fn key(&self) -> &Key {
         self.0.key()
     }
@@ -52,7 +51,7 @@ impl<C: Connector> Mutex for Named<C> {
     }
 }
 
-impl<C: Connector> fmt::Debug for Named<C> {
+impl fmt::Debug for Named {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("LeasedMutex").field(self.0.key()).finish()
     }

@@ -5,14 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::batcher::Repeated;
-use super::cancel::{Cancel, Cancels, Process};
+use super::cancel::{Cancels, Process};
 use super::clock::Time;
+use super::driver::{Driver, DriverConnection};
 use super::keeper::Keeper;
 use super::lanes::Lanes;
 use super::settle::{Settle, Settled};
 pub(crate) use super::watch::Watch;
 use crate::error::{Error, ErrorKind, Failure};
-use crate::seam::{Connection, Connector, Mode, Operation};
+use crate::seam::{Connection, Mode, Operation};
 use crate::telemetry;
 
 const BEGIN_WRITE: &str = include_str!("begin_write.sql");
@@ -24,20 +25,20 @@ pub(crate) const ROLLBACK: &str = include_str!("rollback.sql");
 const IDLE: Duration = Duration::from_secs(1);
 
 /// Opens links to one database.
-pub(crate) struct Links<C> {
-    pub(crate) connector: Arc<C>,
+pub(crate) struct Links {
+    pub(crate) driver: Driver,
     pub(crate) keeper: Keeper,
     pub(crate) mode: Mode,
     pub(crate) timeout: Duration,
     pub(super) lanes: Arc<Lanes>,
-    cancels: Arc<Cancels<C>>,
+    cancels: Arc<Cancels>,
 }
 
-impl<C: Connector> Links<C> {
-    pub(crate) fn new(connector: Arc<C>, keeper: Keeper, mode: Mode, timeout: Duration) -> Self {
+impl Links {
+    pub(crate) fn new(driver: Driver, keeper: Keeper, mode: Mode, timeout: Duration) -> Self {
         Self {
-            cancels: Cancels::new(Arc::clone(&connector), keeper.clone(), timeout),
-            connector,
+            cancels: Cancels::new(driver.clone(), keeper.clone(), timeout),
+            driver,
             keeper,
             mode,
             timeout,
@@ -51,15 +52,15 @@ impl<C: Connector> Links<C> {
         name: &'static str,
         lane: impl Future<Output = ()> + Send + 'static,
     ) {
-        self.lanes.spawn(&*self.connector, name, lane);
+        self.lanes.spawn(&self.driver, name, lane);
     }
 
     /// The same with another time limit.
     pub(crate) fn with_timeout(&self, timeout: Duration) -> Self {
-        let (connector, keeper) = (Arc::clone(&self.connector), self.keeper.clone());
+        let (driver, keeper) = (self.driver.clone(), self.keeper.clone());
         Self {
             lanes: Arc::clone(&self.lanes),
-            ..Self::new(connector, keeper, self.mode, timeout)
+            ..Self::new(driver, keeper, self.mode, timeout)
         }
     }
 
@@ -69,12 +70,12 @@ impl<C: Connector> Links<C> {
         &self,
         watch: &Arc<Watch>,
         patience: Duration,
-    ) -> Result<Link<C::Connection>, Failure> {
+    ) -> Result<Link, Failure> {
         if self.lanes.is_closed() {
             return Err(is_closed());
         }
         let opening = async {
-            let mut connection = self.connector.connect(self.mode).await?;
+            let mut connection = self.driver.connect(self.mode).await?;
             let mut process = None;
             if self.mode == Mode::Direct {
                 let settings = Settle::session(patience, watch.limit());
@@ -96,7 +97,7 @@ impl<C: Connector> Links<C> {
             limit: watch.limit(),
             used: self.keeper.now(),
             process,
-            cancels: Arc::clone(&self.cancels) as Arc<dyn Cancel>,
+            cancels: Arc::clone(&self.cancels),
             repeated: Repeated(false),
         })
     }
@@ -143,8 +144,8 @@ pub(crate) async fn begin<N: Connection>(connection: &mut N) -> Result<(), Failu
 }
 
 /// An open connection.
-pub(crate) struct Link<N> {
-    connection: N,
+pub(crate) struct Link {
+    connection: DriverConnection,
     mode: Mode,
     watch: Arc<Watch>,
     /// How long statements wait for a lock.
@@ -154,12 +155,12 @@ pub(crate) struct Link<N> {
     /// When the server last answered.
     used: Time,
     process: Option<Process>,
-    cancels: Arc<dyn Cancel>,
+    cancels: Arc<Cancels>,
     /// Whether the requests that are sent next were sent before, without an answer.
     pub(super) repeated: Repeated,
 }
 
-impl<N: Connection> Link<N> {
+impl Link {
     /// From now on statements wait for a lock for `patience` at most. Whoever cannot repeat what is
     /// sent next is `careful`.
     ///
@@ -194,7 +195,7 @@ impl<N: Connection> Link<N> {
     pub(crate) async fn run<T>(
         &mut self,
         work: impl for<'a> FnOnce(
-            &'a mut N,
+            &'a mut DriverConnection,
         )
             -> Pin<Box<dyn Future<Output = Result<T, Failure>> + Send + 'a>>,
     ) -> Result<T, Failure> {
@@ -246,7 +247,7 @@ impl<N: Connection> Link<N> {
     pub(crate) async fn run_in_transaction<T>(
         &mut self,
         work: impl for<'a> FnOnce(
-            &'a mut N,
+            &'a mut DriverConnection,
         )
             -> Pin<Box<dyn Future<Output = Result<T, Failure>> + Send + 'a>>,
     ) -> Result<T, Failure> {

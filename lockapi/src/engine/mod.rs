@@ -35,6 +35,7 @@ mod cancel;
 mod clock;
 mod contain;
 mod contention;
+mod driver;
 mod election_handle;
 mod ids;
 mod keeper;
@@ -65,6 +66,7 @@ pub use clock::ManualClock;
 pub(crate) use clock::{Activity, Clock};
 pub(crate) use contain::contain;
 use contention::Contended;
+pub(crate) use driver::Driver;
 #[cfg(feature = "tracing")]
 pub(crate) use keeper::Alarm;
 pub(crate) use keeper::Keeper;
@@ -103,12 +105,12 @@ pub async fn start<C: Connector>(
     connector: C,
     options: Options,
 ) -> Result<Arc<dyn Backend>> {
-    start_with(name, connector, options, Clock::real()).await
+    start_with(name, Driver::new(connector), options, Clock::real()).await
 }
 
-pub(crate) async fn start_with<C: Connector>(
+pub(crate) async fn start_with(
     name: &'static str,
-    connector: C,
+    driver: Driver,
     options: Options,
     clock: Clock,
 ) -> Result<Arc<dyn Backend>> {
@@ -117,15 +119,14 @@ pub(crate) async fn start_with<C: Connector>(
     let keeper = Keeper::start(&clock).map_err(|error| {
         Failure::connect(None, format!("no thread for the keeper: {error}")).error("connect")
     })?;
-    let connector = Arc::new(connector);
     let links = |mode| {
-        let (connector, keeper) = (Arc::clone(&connector), keeper.clone());
-        Arc::new(Links::new(connector, keeper, mode, options.timeout))
+        let (driver, keeper) = (driver.clone(), keeper.clone());
+        Arc::new(Links::new(driver, keeper, mode, options.timeout))
     };
     let probing = links(Mode::Proxied);
-    let mode = on_lane(&*connector, "lockapi-probe", "connect", async move {
+    let mode = on_lane(&driver, "lockapi-probe", "connect", async move {
         let watch = probing.watch();
-        let probed = watch.bound(probe::probe(&*probing.connector)).await;
+        let probed = watch.bound(probe::probe(&probing.driver)).await;
         probed.map_err(|mut failure| {
             // The probe leaves nothing behind.
             failure.sent = false;
@@ -139,15 +140,15 @@ pub(crate) async fn start_with<C: Connector>(
     )))
 }
 
-/// Runs `work` where the connector runs lanes.
-async fn on_lane<C: Connector, T: Send + 'static>(
-    connector: &C,
+/// Runs `work` where the driver runs lanes.
+async fn on_lane<T: Send + 'static>(
+    driver: &Driver,
     name: &'static str,
     operation: &'static str,
     work: impl Future<Output = Result<T, Failure>> + Send + 'static,
 ) -> Result<T> {
     let (sender, outcome) = oneshot::channel();
-    connector.spawn(
+    driver.spawn(
         name,
         Box::pin(async move {
             // A caller that left does not want the outcome.
@@ -161,29 +162,29 @@ async fn on_lane<C: Connector, T: Send + 'static>(
 }
 
 /// Everything that the handles of a backend share; when the last is dropped its tasks end.
-struct Core<C: Connector> {
+struct Core {
     name: &'static str,
     namespace: Arc<str>,
     warn: Warn,
-    links: Arc<Links<C>>,
-    batcher: Arc<Batcher<C>>,
-    leases: Arc<Leases<C>>,
+    links: Arc<Links>,
+    batcher: Arc<Batcher>,
+    leases: Arc<Leases>,
     /// Renewals of leases and heartbeats of deliveries, and nothing else.
-    renewals: Arc<Batcher<C>>,
+    renewals: Arc<Batcher>,
     /// Whether there is a connection for them.
     renewals_ready: AtomicBool,
-    jobs: Arc<Batcher<C>>,
-    sweeps: Arc<Sweeps<C>>,
-    queues: Arc<Queues<C>>,
-    limits: Arc<Limits<C>>,
+    jobs: Arc<Batcher>,
+    sweeps: Arc<Sweeps>,
+    queues: Arc<Queues>,
+    limits: Arc<Limits>,
     locks: Arc<Locks>,
     names: Arc<Names>,
     contended: Arc<Contended>,
-    notices: Notices<C>,
+    notices: Notices,
 }
 
-impl<C: Connector> Core<C> {
-    fn new(name: &'static str, options: Options, links: Arc<Links<C>>) -> Result<Arc<Self>> {
+impl Core {
+    fn new(name: &'static str, options: Options, links: Arc<Links>) -> Result<Arc<Self>> {
         let keeper = links.keeper.clone();
         let batcher = Batcher::new(Arc::clone(&links));
         let renewals = Batcher::hurried(Arc::clone(&links));
@@ -272,7 +273,7 @@ impl<C: Connector> Core<C> {
     }
 }
 
-impl<C: Connector> Core<C> {
+impl Core {
     /// Lets all tasks end once they have done what is queued.
     fn close(&self) {
         self.locks.close();
@@ -324,15 +325,15 @@ impl<C: Connector> Core<C> {
     }
 }
 
-impl<C: Connector> Drop for Core<C> {
+impl Drop for Core {
     fn drop(&mut self) {
         self.close();
     }
 }
 
-struct Engine<C: Connector>(Arc<Core<C>>);
+struct Engine(Arc<Core>);
 
-impl<C: Connector> fmt::Debug for Engine<C> {
+impl fmt::Debug for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Backend")
             .field("name", &self.0.name)
@@ -342,7 +343,7 @@ impl<C: Connector> fmt::Debug for Engine<C> {
 }
 
 #[async_trait]
-impl<C: Connector> Backend for Engine<C> {
+impl Backend for Engine {
     fn name(&self) -> &'static str {
         self.0.name
     }
@@ -356,7 +357,7 @@ impl<C: Connector> Backend for Engine<C> {
         Capabilities {
             session_locks: direct,
             notifications: direct,
-            sessions: C::SERVER,
+            sessions: self.0.links.driver.has_server(),
         }
     }
 
@@ -439,20 +440,13 @@ impl<C: Connector> Backend for Engine<C> {
     async fn migrate(&self) -> Result<()> {
         let links = Arc::clone(&self.0.links);
         let patient = links.with_timeout(MIGRATION_TIMEOUT);
-        on_lane(
-            &*links.connector,
-            "lockapi-migrate",
-            "migrate",
-            async move {
-                let watch = patient.watch();
-                let mut link = patient.open(&watch, Duration::ZERO).await?;
-                let keeper = patient.keeper.clone();
-                link.run(|connection| {
-                    Box::pin(async move { migrate::run(connection, &keeper).await })
-                })
+        on_lane(&links.driver, "lockapi-migrate", "migrate", async move {
+            let watch = patient.watch();
+            let mut link = patient.open(&watch, Duration::ZERO).await?;
+            let keeper = patient.keeper.clone();
+            link.run(|connection| Box::pin(async move { migrate::run(connection, &keeper).await }))
                 .await
-            },
-        )
+        })
         .await
     }
 }

@@ -14,26 +14,25 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fence::{Fence, Proof, is_hand_over};
 use crate::key::{Key, LockId};
 use crate::mutex::{Line, Mutex, MutexGuard, ReadGuard, RwLock, Way, line};
-use crate::seam::Connector;
 use crate::telemetry::{self, Held, Kind, Stamp, Subject};
 use crate::wait::unless;
 
-pub(super) fn open<C: Connector>(core: &Arc<Core<C>>, key: Key) -> Arc<dyn Mutex> {
+pub(super) fn open(core: &Arc<Core>, key: Key) -> Arc<dyn Mutex> {
     Arc::new(Named::new(core, key))
 }
 
-pub(super) fn open_rw<C: Connector>(core: &Arc<Core<C>>, key: Key) -> Arc<dyn RwLock> {
+pub(super) fn open_rw(core: &Arc<Core>, key: Key) -> Arc<dyn RwLock> {
     Arc::new(Shareable(Named::new(core, key)))
 }
 
-struct Handle<C: Connector> {
-    core: Arc<Core<C>>,
+struct Handle {
+    core: Arc<Core>,
     key: Key,
     lock: LockId,
     counting: Counting,
 }
 
-impl<C: Connector> Drop for Handle<C> {
+impl Drop for Handle {
     fn drop(&mut self) {
         self.core.names.remove(self.lock);
     }
@@ -43,13 +42,13 @@ impl<C: Connector> Drop for Handle<C> {
 type Granted = (Grant, Stamp);
 
 /// The lock of a key, taken alone.
-struct Named<C: Connector> {
-    handle: Arc<Handle<C>>,
+struct Named {
+    handle: Arc<Handle>,
     line: Option<line::Id>,
 }
 
-impl<C: Connector> Named<C> {
-    fn new(core: &Arc<Core<C>>, key: Key) -> Self {
+impl Named {
+    fn new(core: &Arc<Core>, key: Key) -> Self {
         let lock = key.lock_id(&core.namespace);
         core.names.add(lock, &key);
         let handle = Arc::new(Handle {
@@ -99,13 +98,13 @@ impl<C: Connector> Named<C> {
             .map_err(|error| error.during(operation).on(key))
     }
 
-    async fn try_for(&self, operation: &'static str, way: Way) -> Result<Option<Guard<C>>> {
+    async fn try_for(&self, operation: &'static str, way: Way) -> Result<Option<Guard>> {
         let asking = self.ask(operation, way, Patience::None);
         let granted = telemetry::acquiring(self.subject(), operation, asking).await?;
         Ok(granted.map(|granted| self.guard(granted)))
     }
 
-    async fn wait(&self, operation: &'static str, way: Way) -> Result<Guard<C>> {
+    async fn wait(&self, operation: &'static str, way: Way) -> Result<Guard> {
         let asking = self.ask(operation, way, Patience::Forever);
         let granted = telemetry::acquiring(self.subject(), operation, asking).await?;
         let granted = granted.ok_or_else(|| self.not_granted(operation, "not granted"))?;
@@ -117,7 +116,7 @@ impl<C: Connector> Named<C> {
         operation: &'static str,
         way: Way,
         timeout: Duration,
-    ) -> Result<Guard<C>> {
+    ) -> Result<Guard> {
         let keeper = &self.handle.core.links.keeper;
         let asking = async {
             if timeout.is_zero() {
@@ -148,7 +147,7 @@ impl<C: Connector> Named<C> {
         self.handle.core.subject(Kind::Mutex, &self.handle.key)
     }
 
-    fn guard(&self, (grant, asked): Granted) -> Guard<C> {
+    fn guard(&self, (grant, asked): Granted) -> Guard {
         Guard {
             held: telemetry::granted(self.subject(), asked, &grant.hold),
             grant,
@@ -162,7 +161,7 @@ impl<C: Connector> Named<C> {
 }
 
 #[async_trait]
-impl<C: Connector> Mutex for Named<C> {
+impl Mutex for Named {
     fn key(&self) -> &Key {
         &self.handle.key
     }
@@ -194,17 +193,17 @@ impl<C: Connector> Mutex for Named<C> {
     }
 }
 
-impl<C: Connector> fmt::Debug for Named<C> {
+impl fmt::Debug for Named {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Mutex").field(&self.handle.key).finish()
     }
 }
 
 /// The lock of a key, taken alone or shared.
-struct Shareable<C: Connector>(Named<C>);
+struct Shareable(Named);
 
 #[async_trait]
-impl<C: Connector> RwLock for Shareable<C> {
+impl RwLock for Shareable {
     fn key(&self) -> &Key {
         &self.0.handle.key
     }
@@ -246,21 +245,21 @@ impl<C: Connector> RwLock for Shareable<C> {
     }
 }
 
-impl<C: Connector> fmt::Debug for Shareable<C> {
+impl fmt::Debug for Shareable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("RwLock").field(&self.0.handle.key).finish()
     }
 }
 
-struct Guard<C: Connector> {
+struct Guard {
     held: Held,
     // Dropped before the handle, whose end may end the lanes.
     grant: Grant,
-    handle: Arc<Handle<C>>,
+    handle: Arc<Handle>,
 }
 
 #[async_trait]
-impl<C: Connector> MutexGuard for Guard<C> {
+impl MutexGuard for Guard {
     fn fence(&self) -> Fence {
         Fence {
             token: self.grant.fence,
@@ -285,7 +284,7 @@ impl<C: Connector> MutexGuard for Guard<C> {
 }
 
 #[async_trait]
-impl<C: Connector> ReadGuard for Guard<C> {
+impl ReadGuard for Guard {
     fn is_lost(&self) -> bool {
         self.grant.hold.is_lost()
     }
@@ -299,7 +298,7 @@ impl<C: Connector> ReadGuard for Guard<C> {
     }
 }
 
-impl<C: Connector> Guard<C> {
+impl Guard {
     async fn end(self) -> Result<()> {
         let Self {
             held,
@@ -314,7 +313,7 @@ impl<C: Connector> Guard<C> {
     }
 }
 
-impl<C: Connector> fmt::Debug for Guard<C> {
+impl fmt::Debug for Guard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Guard")
             .field("key", &self.handle.key)

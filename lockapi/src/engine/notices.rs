@@ -12,9 +12,9 @@ use tokio::sync::Notify;
 
 use super::contain;
 use super::link::{Links, Watch};
-use super::notify::listen;
+use super::notify::prepare;
 use crate::error::Failure;
-use crate::seam::{Connector, Listener, Mode};
+use crate::seam::{Listener, Mode};
 use crate::telemetry::{self, Fault};
 use crate::wait::unless;
 
@@ -26,8 +26,8 @@ const LIFETIME: Duration = Duration::from_mins(5);
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 /// Listens on behalf of the subscribers of a backend, while there are any.
-pub(crate) struct Notices<C> {
-    links: Arc<Links<C>>,
+pub(crate) struct Notices {
+    links: Arc<Links>,
     shared: Arc<Shared>,
 }
 
@@ -57,8 +57,8 @@ struct State {
     closed: bool,
 }
 
-impl<C: Connector> Notices<C> {
-    pub(crate) fn new(links: Arc<Links<C>>) -> Self {
+impl Notices {
+    pub(crate) fn new(links: Arc<Links>) -> Self {
         let shared = Arc::default();
         Self { links, shared }
     }
@@ -109,7 +109,7 @@ impl Drop for Subscription {
     }
 }
 
-fn start<C: Connector>(links: Arc<Links<C>>, shared: Arc<Shared>) {
+fn start(links: Arc<Links>, shared: Arc<Shared>) {
     let spawning = Arc::clone(&links);
     let mut ended = Ended {
         of: Some((Arc::clone(&links), Arc::clone(&shared))),
@@ -124,7 +124,7 @@ fn start<C: Connector>(links: Arc<Links<C>>, shared: Arc<Shared>) {
 }
 
 /// Listens until the backend ends, or until nobody is subscribed any more.
-async fn run<C: Connector>(links: &Links<C>, shared: &Shared) {
+async fn run(links: &Links, shared: &Shared) {
     let watch = links.watch();
     let mut pause = PAUSES.0;
     while shared.goes_on() {
@@ -145,12 +145,13 @@ async fn run<C: Connector>(links: &Links<C>, shared: &Shared) {
 }
 
 /// Listens on one connection, until it fails or has been listened on for long enough.
-async fn hear<C: Connector>(
-    links: &Links<C>,
-    watch: &Arc<Watch>,
-    shared: &Shared,
-) -> Result<(), Failure> {
-    let mut listener = watch.bound(listen(&*links.connector)).await?;
+async fn hear(links: &Links, watch: &Arc<Watch>, shared: &Shared) -> Result<(), Failure> {
+    let opening = async {
+        let mut listener = links.driver.listener().await?;
+        prepare(&mut listener).await?;
+        Ok(listener)
+    };
+    let mut listener = watch.bound(opening).await?;
     shared.lock().listens = true;
     shared.ring(i64::MIN, i64::MAX);
     let lifetime = LIFETIME.mul_f64(0.8 + fastrand::f64() / 5.0);
@@ -195,12 +196,12 @@ impl Shared {
 
 /// Notices that the task ended before its time, and starts another, unless this one could not even
 /// begin: then the next who subscribes does.
-struct Ended<C: Connector> {
-    of: Option<(Arc<Links<C>>, Arc<Shared>)>,
+struct Ended {
+    of: Option<(Arc<Links>, Arc<Shared>)>,
     began: bool,
 }
 
-impl<C: Connector> Ended<C> {
+impl Ended {
     fn begin(&mut self) {
         self.began = true;
     }
@@ -210,7 +211,7 @@ impl<C: Connector> Ended<C> {
     }
 }
 
-impl<C: Connector> Drop for Ended<C> {
+impl Drop for Ended {
     fn drop(&mut self) {
         let Some((links, shared)) = self.of.take() else {
             return;

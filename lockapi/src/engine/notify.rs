@@ -8,7 +8,7 @@ use super::link::settle;
 use super::settle::Settle;
 use crate::error::Failure;
 use crate::memory::World;
-use crate::seam::{Connection, Connector, Operation, Row, Rows, Statement, Type, Value};
+use crate::seam::{Connector, Listener, Operation, Row, Rows, Statement, Type, Value};
 
 pub(crate) const LISTEN: &str = include_str!("listen.sql");
 pub(crate) const UNLISTEN: &str = include_str!("unlisten.sql");
@@ -23,9 +23,14 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// Those of the connection, and one for a standby, where nobody can listen.
 pub async fn listen<C: Connector>(connector: &C) -> Result<C::Listener, Failure> {
     let mut listener = connector.listener().await?;
-    settle(&mut listener, Settle::session(Duration::ZERO, LIMIT)).await?;
-    listener.script(LISTEN).await?;
+    prepare(&mut listener).await?;
     Ok(listener)
+}
+
+/// Settles the settings of a connection, and has it listen.
+pub(super) async fn prepare<L: Listener>(listener: &mut L) -> Result<(), Failure> {
+    settle(listener, Settle::session(Duration::ZERO, LIMIT)).await?;
+    listener.script(LISTEN).await
 }
 
 /// Notifies all who listen of a topic; the payload is its number.

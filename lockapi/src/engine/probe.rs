@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use super::driver::Driver;
 use super::link::{COMMIT, settle};
 use super::settle::Settle;
 use crate::error::Failure;
 use crate::memory::World;
 use crate::random;
-use crate::seam::{Connection, Connector, Mode, Operation, Row, Rows, Statement, Type, Value};
+use crate::seam::{Connection, Mode, Operation, Row, Rows, Statement, Type, Value};
 
 const BEGIN: &str = include_str!("begin.sql");
 
@@ -19,13 +20,13 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// One client leaves markers in its session; another, inside a transaction, looks for them. A
 /// proxy gives the second client the server session that the first one has just left, or the
 /// first one does not find its marker again.
-pub(crate) async fn probe<C: Connector>(connector: &C) -> Result<Mode, Failure> {
+pub(crate) async fn probe(driver: &Driver) -> Result<Mode, Failure> {
     const ROUNDS: usize = 4;
-    let mut one = connector.connect(Mode::Proxied).await?;
+    let mut one = driver.connect(Mode::Proxied).await?;
     one.script(BEGIN).await?;
     settle(&mut one, Settle::transaction(Duration::ZERO, LIMIT)).await?;
     one.script(COMMIT).await?;
-    let mut other = connector.connect(Mode::Proxied).await?;
+    let mut other = driver.connect(Mode::Proxied).await?;
     let read = || [Marker(String::new())];
     for _ in 0..ROUNDS {
         let drawn = random::text().map_err(|error| Failure::connect(None, error))?;

@@ -10,15 +10,14 @@ use super::slots::Slots;
 use crate::error::Result;
 use crate::key::Key;
 use crate::lease::LeaseGuard;
-use crate::seam::Connector;
 use crate::semaphore::{Semaphore, check_permits};
 
-pub(super) struct Named<C: Connector> {
-    pub(super) slots: Slots<C>,
+pub(super) struct Named {
+    pub(super) slots: Slots,
     pub(super) permits: u32,
 }
 
-impl<C: Connector> Named<C> {
+impl Named {
     fn what(&self, operation: &'static str, count: u32) -> Result<What> {
         let count = check_permits(count, self.permits)
             .map_err(|error| error.during(operation).on(self.slots.key()))?;
@@ -30,7 +29,7 @@ impl<C: Connector> Named<C> {
 }
 
 #[async_trait]
-impl<C: Connector> Semaphore for Named<C> {
+impl Semaphore for Named {
     fn key(&self) -> &Key {
         self.slots.key()
     }
@@ -62,7 +61,7 @@ impl<C: Connector> Semaphore for Named<C> {
     }
 }
 
-impl<C: Connector> fmt::Debug for Named<C> {
+impl fmt::Debug for Named {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Semaphore")
             .field("key", self.slots.key())

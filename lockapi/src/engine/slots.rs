@@ -16,7 +16,6 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fence::{Fence, Proof};
 use crate::key::Key;
 use crate::lease::{Holder, LeaseGuard, Peek, Terms};
-use crate::seam::Connector;
 use crate::telemetry::{self, Answer, Held, Stamp, Subject};
 use crate::wait::unless;
 
@@ -28,34 +27,34 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 const TRIES: u32 = 3;
 
 /// Slots of a key, in the hands of a caller.
-pub(super) struct Slots<C: Connector>(Arc<Handle<C>>);
+pub(super) struct Slots(Arc<Handle>);
 
-impl<C: Connector> Clone for Slots<C> {
+impl Clone for Slots {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
 }
 
-struct Handle<C: Connector> {
-    core: Arc<Core<C>>,
+struct Handle {
+    core: Arc<Core>,
     key: Key,
     text: Arc<str>,
     terms: Arc<Terms>,
     counting: Counting,
 }
 
-impl<C: Connector> Handle<C> {
+impl Handle {
     fn subject(&self, what: What) -> Subject<'_> {
         self.core.subject(what.kind(), &self.key)
     }
 }
 
-type Attempt<C> = Result<Granted<C>>;
+type Attempt = Result<Granted>;
 
-impl<C: Connector> Slots<C> {
+impl Slots {
     /// `primitive` is what errors tell.
     pub(super) fn open(
-        core: &Arc<Core<C>>,
+        core: &Arc<Core>,
         primitive: &'static str,
         key: Key,
         terms: Terms,
@@ -80,7 +79,7 @@ impl<C: Connector> Slots<C> {
         &self.0.text
     }
 
-    pub(super) fn core(&self) -> &Core<C> {
+    pub(super) fn core(&self) -> &Core {
         &self.0.core
     }
 
@@ -200,7 +199,7 @@ impl<C: Connector> Slots<C> {
     }
 
     /// Asks until it is granted, or refused because others hold it.
-    async fn attempt(&self, operation: &'static str, what: What, mut tries: u32) -> Attempt<C> {
+    async fn attempt(&self, operation: &'static str, what: What, mut tries: u32) -> Attempt {
         let Handle {
             core,
             key,
@@ -266,7 +265,7 @@ impl<C: Connector> Slots<C> {
         }
     }
 
-    fn guard(&self, claim: Claim<C>, what: What, asked: Stamp) -> Box<dyn LeaseGuard> {
+    fn guard(&self, claim: Claim, what: What, asked: Stamp) -> Box<dyn LeaseGuard> {
         Box::new(Guard {
             held: telemetry::granted(self.0.subject(what), asked, &claim.hold),
             claim,
@@ -283,15 +282,15 @@ fn first(what: What) -> i64 {
     }
 }
 
-struct Guard<C: Connector> {
+struct Guard {
     held: Held,
     // Dropped before the handle, whose end may end the lanes.
-    claim: Claim<C>,
-    handle: Arc<Handle<C>>,
+    claim: Claim,
+    handle: Arc<Handle>,
 }
 
 #[async_trait]
-impl<C: Connector> LeaseGuard for Guard<C> {
+impl LeaseGuard for Guard {
     fn fence(&self) -> Fence {
         Fence {
             token: self.claim.fence,
@@ -334,7 +333,7 @@ impl<C: Connector> LeaseGuard for Guard<C> {
     }
 }
 
-impl<C: Connector> fmt::Debug for Guard<C> {
+impl fmt::Debug for Guard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LeaseGuard")
             .field("key", &self.handle.key)

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::{Options, start};
+use crate::MutexGuard;
 use crate::backend::Backend;
 use crate::blocking::block_on;
 use crate::error::{ErrorKind, Failure};
@@ -12,7 +13,6 @@ use crate::lease::Terms;
 use crate::memory::{Database, Session};
 use crate::queue::{Claim, Job};
 use crate::seam::{Call, Connection, Connector, Lane, Listener, Mode, Rows};
-use crate::{BackendExt, MutexGuard, QueueExt};
 
 /// What goes wrong next.
 #[derive(Clone, Default)]

@@ -12,7 +12,6 @@ use super::batcher::Batcher;
 use super::batcher::Queued;
 use super::keeper::Keeper;
 use super::link::Links;
-use crate::seam::Connector;
 
 /// How many rows a part has.
 pub(super) const PART: i64 = 1000;
@@ -35,16 +34,16 @@ pub(super) trait Sweeping: Queued + Clone {
 }
 
 /// The sweeps of a process.
-pub(crate) struct Sweeps<C: Connector> {
-    batcher: Arc<Batcher<C>>,
+pub(crate) struct Sweeps {
+    batcher: Arc<Batcher>,
     keeper: Keeper,
     /// What is swept, or will be.
     running: Mutex<HashSet<(TypeId, i64)>>,
     this: Weak<Self>,
 }
 
-impl<C: Connector> Sweeps<C> {
-    pub(super) fn new(links: &Arc<Links<C>>) -> Arc<Self> {
+impl Sweeps {
+    pub(super) fn new(links: &Arc<Links>) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
             batcher: Batcher::occasional(Arc::clone(links), IDLE),
             keeper: links.keeper.clone(),
@@ -58,7 +57,7 @@ impl<C: Connector> Sweeps<C> {
     }
 
     /// For whatever else takes long: others do not wait behind it.
-    pub(super) fn batcher(&self) -> &Arc<Batcher<C>> {
+    pub(super) fn batcher(&self) -> &Arc<Batcher> {
         &self.batcher
     }
 

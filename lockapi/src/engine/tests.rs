@@ -10,6 +10,7 @@ use super::{ManualClock, Options, start};
 use crate::backend::Backend;
 use crate::blocking::{self, block_on};
 use crate::error::{Error, ErrorKind, Failure, Result};
+use crate::id;
 use crate::lease::Terms;
 use crate::limit::{Quota, Want};
 use crate::memory::{Database, Session};
@@ -17,7 +18,6 @@ use crate::queue::{Claim, Job};
 use crate::random::EXHAUSTED;
 use crate::seam::{Connector, Lane, Mode};
 use crate::sight::Filter;
-use crate::{BackendExt, LeaseExt, QueueExt, RateLimiterExt, id, id::IdGenExt};
 
 /// Runs the probe; then the runtime has shut down, and drops what it is given.
 struct Gone(Database);

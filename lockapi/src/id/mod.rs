@@ -154,7 +154,7 @@ impl Terms {
 /// Makes ids.
 ///
 /// Generators of one name, in any number of processes and on any backend, never make the same id.
-/// The conveniences are in [`IdGenExt`].
+/// The conveniences are in [`IdGen`](crate::IdGen).
 ///
 /// A snowflake generator leases a worker number from the database with its first id, and renews it
 /// in the background; in between it makes ids in memory. When the generator is dropped the number is
@@ -213,8 +213,7 @@ pub trait IdGen: Send + Sync + fmt::Debug {
     async fn ready(&self, count: u64) -> Result<()>;
 }
 
-/// Conveniences over [`IdGen`].
-pub trait IdGenExt: IdGen {
+impl dyn IdGen + '_ {
     /// The next id.
     ///
     /// # Cancel safety
@@ -222,7 +221,7 @@ pub trait IdGenExt: IdGen {
     ///
     /// # Errors
     /// As for [`IdGen::ready`].
-    fn next(&self) -> impl Future<Output = Result<Id>> + Send {
+    pub fn next(&self) -> impl Future<Output = Result<Id>> + Send {
         async move {
             loop {
                 if let Some(id) = self.try_next()? {
@@ -237,7 +236,7 @@ pub trait IdGenExt: IdGen {
     ///
     /// # Errors
     /// `Capacity` when the layout's time has ended.
-    fn try_next(&self) -> Result<Option<Id>> {
+    pub fn try_next(&self) -> Result<Option<Id>> {
         let taken = self.try_take(1)?;
         Ok(taken.and_then(|mut ids| ids.next()))
     }
@@ -249,7 +248,7 @@ pub trait IdGenExt: IdGen {
     ///
     /// # Errors
     /// As for [`IdGen::ready`].
-    fn batch(&self, count: u64) -> impl Future<Output = Result<Ids>> + Send {
+    pub fn batch(&self, count: u64) -> impl Future<Output = Result<Ids>> + Send {
         async move {
             loop {
                 if let Some(ids) = self.try_take(count)? {
@@ -260,8 +259,6 @@ pub trait IdGenExt: IdGen {
         }
     }
 }
-
-impl<G: IdGen + ?Sized> IdGenExt for G {}
 
 /// Ids that follow each other, in order.
 #[derive(Clone, Debug)]

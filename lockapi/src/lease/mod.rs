@@ -324,9 +324,7 @@ pub trait LeaseGuard: Send + Sync + fmt::Debug {
     async fn release(self: Box<Self>) -> Result<()>;
 }
 
-/// Conveniences over [`Lease`].
-#[async_trait]
-pub trait LeaseExt: Lease {
+impl dyn Lease + '_ {
     /// Runs `work` while holding the lease; `None`, without running it, when another holds it.
     ///
     /// The lease is released when `work` ends, panics, or is dropped. `work` is dropped when the
@@ -335,7 +333,7 @@ pub trait LeaseExt: Lease {
     /// # Errors
     /// Those of `work`. `Lost` when the lease was lost before `work` succeeded; otherwise as for
     /// [`try_acquire`](Lease::try_acquire).
-    async fn run_exclusive<F, W, T, E>(&self, work: F) -> Result<Option<T>, E>
+    pub async fn run_exclusive<F, W, T, E>(&self, work: F) -> Result<Option<T>, E>
     where
         F: FnOnce(Fence) -> W + Send,
         W: Future<Output = Result<T, E>> + Send,
@@ -352,7 +350,7 @@ pub trait LeaseExt: Lease {
     ///
     /// # Errors
     /// As for [`run_exclusive`](Self::run_exclusive).
-    async fn run_exclusive_wait<F, W, T, E>(&self, work: F) -> Result<T, E>
+    pub async fn run_exclusive_wait<F, W, T, E>(&self, work: F) -> Result<T, E>
     where
         F: FnOnce(Fence) -> W + Send,
         W: Future<Output = Result<T, E>> + Send,
@@ -363,8 +361,6 @@ pub trait LeaseExt: Lease {
         run_leased("run_exclusive_wait", guard, work).await
     }
 }
-
-impl<L: Lease + ?Sized> LeaseExt for L {}
 
 pub(crate) async fn run_leased<F, W, T, E>(
     operation: &'static str,

@@ -21,7 +21,7 @@ pub struct Fields {
 /// in which characters that the fields cannot hold become `_`.
 ///
 /// ```
-/// use lockapi::{BackendExt, RateLimiterExt, limit::{Quota, fields}};
+/// use lockapi::{limit::{Quota, fields}};
 ///
 /// # async fn example() -> lockapi::Result<()> {
 /// let backend = lockapi::memory::Database::new().connect().await?;

@@ -2,7 +2,6 @@
 //!
 //! ```
 //! use lockapi::limit::Quota;
-//! use lockapi::{BackendExt, RateLimiterExt};
 //!
 //! # async fn example() -> lockapi::Result<()> {
 //! let backend = lockapi::memory::Database::new().connect().await?;
@@ -198,14 +197,12 @@ pub trait RateLimiter: Send + Sync + fmt::Debug {
 /// The most calls that wait in [`RateLimiter::until_ready`] of one backend.
 pub const MAX_WAITING: usize = 10_000;
 
-/// Conveniences over [`RateLimiter`].
-#[async_trait]
-pub trait RateLimiterExt: RateLimiter {
+impl dyn RateLimiter + '_ {
     /// Takes one permit if it is there.
     ///
     /// # Errors
     /// As for [`RateLimiter::check_each`].
-    async fn check<K: Into<Key> + Send>(&self, key: K) -> Result<Decision> {
+    pub async fn check<K: Into<Key> + Send>(&self, key: K) -> Result<Decision> {
         self.check_cost(key, 1).await
     }
 
@@ -213,7 +210,7 @@ pub trait RateLimiterExt: RateLimiter {
     ///
     /// # Errors
     /// As for [`RateLimiter::check_each`].
-    async fn check_cost<K: Into<Key> + Send>(&self, key: K, cost: u64) -> Result<Decision> {
+    pub async fn check_cost<K: Into<Key> + Send>(&self, key: K, cost: u64) -> Result<Decision> {
         let want = Want::new(key).cost(cost);
         let mut decisions = self.check_each(std::slice::from_ref(&want)).await?;
         decisions.pop().ok_or_else(|| {
@@ -222,8 +219,6 @@ pub trait RateLimiterExt: RateLimiter {
         })
     }
 }
-
-impl<L: RateLimiter + ?Sized> RateLimiterExt for L {}
 
 /// Permits that are taken, and given back in part.
 ///

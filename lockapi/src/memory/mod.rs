@@ -5,7 +5,7 @@
 //!
 //! ```
 //! # async fn example() -> lockapi::Result<()> {
-//! use lockapi::{BackendExt, memory::Database};
+//! use lockapi::{memory::Database};
 //!
 //! let database = Database::new();
 //! let here = database.connect().await?;
@@ -27,7 +27,7 @@ use tokio::sync::Notify;
 
 use crate::backend::Backend;
 use crate::blocking::block_on;
-use crate::engine::{Clock, LISTEN, ManualClock, Options, start_with};
+use crate::engine::{Clock, Driver, LISTEN, ManualClock, Options, start_with};
 use crate::error::{Failure, Result};
 use crate::lease::micros;
 use crate::seam::{Call, Connection, Connector, Lane, Listener, Mode, Rows};
@@ -136,7 +136,13 @@ impl Database {
     /// # Errors
     /// `Invalid` for bad options; otherwise as for [`connect`](Self::connect).
     pub async fn connect_with(&self, options: Options) -> Result<Arc<dyn Backend>> {
-        start_with("memory", self.clone(), options, self.clock.clone()).await
+        start_with(
+            "memory",
+            Driver::new(self.clone()),
+            options,
+            self.clock.clone(),
+        )
+        .await
     }
 
     /// The same database, reached by a link of its own, as from another host. What is done to the link,
@@ -146,7 +152,7 @@ impl Database {
     ///
     /// ```
     /// # async fn example() -> lockapi::Result<()> {
-    /// use lockapi::{BackendExt, memory::Database};
+    /// use lockapi::{memory::Database};
     ///
     /// let database = Database::new();
     /// let (one, other) = (database.link(), database.link());

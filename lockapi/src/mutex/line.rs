@@ -16,7 +16,7 @@ use crate::error::Result;
 /// Take locks in one order, or as a [set](super::MutexSet), and nothing of this is needed.
 ///
 /// ```
-/// use lockapi::{BackendExt, ErrorKind, Line, memory::Database};
+/// use lockapi::{ErrorKind, Line, memory::Database};
 ///
 /// # async fn example() -> lockapi::Result<()> {
 /// let backend = Database::new().connect().await?;

@@ -73,7 +73,7 @@ pub trait Mutex: Send + Sync + fmt::Debug {
     fn namespace(&self) -> &str;
 
     /// Whether it is a lease and not the lock of a session: see
-    /// [`leased_mutex`](crate::BackendExt::leased_mutex).
+    /// [`leased_mutex`](crate::Backend#method.leased_mutex).
     fn is_leased(&self) -> bool;
 
     /// The same mutex, locked by a [line of work](Line). One that is leased is not told of circles:
@@ -128,9 +128,7 @@ pub trait MutexGuard: Send + Sync + fmt::Debug {
     async fn unlock(self: Box<Self>) -> Result<()>;
 }
 
-/// Conveniences over [`Mutex`].
-#[async_trait]
-pub trait MutexExt: Mutex {
+impl dyn Mutex + '_ {
     /// Runs `work` while holding the lock; `None`, without running it, when another holds it.
     ///
     /// The lock is released when `work` ends, panics, or is dropped. `work` is dropped when the
@@ -139,7 +137,7 @@ pub trait MutexExt: Mutex {
     /// # Errors
     /// Those of `work`. `Lost` when the lock was lost before `work` succeeded; otherwise as for
     /// [`try_lock`](Mutex::try_lock).
-    async fn run_exclusive<F, W, T, E>(&self, work: F) -> Result<Option<T>, E>
+    pub async fn run_exclusive<F, W, T, E>(&self, work: F) -> Result<Option<T>, E>
     where
         F: FnOnce(Fence) -> W + Send,
         W: Future<Output = Result<T, E>> + Send,
@@ -156,7 +154,7 @@ pub trait MutexExt: Mutex {
     ///
     /// # Errors
     /// As for [`run_exclusive`](Self::run_exclusive).
-    async fn run_exclusive_wait<F, W, T, E>(&self, work: F) -> Result<T, E>
+    pub async fn run_exclusive_wait<F, W, T, E>(&self, work: F) -> Result<T, E>
     where
         F: FnOnce(Fence) -> W + Send,
         W: Future<Output = Result<T, E>> + Send,
@@ -167,8 +165,6 @@ pub trait MutexExt: Mutex {
         run_locked("run_exclusive_wait", guard, work).await
     }
 }
-
-impl<M: Mutex + ?Sized> MutexExt for M {}
 
 /// What a mutex is called, of either face: all that a lock in a transaction needs to know.
 pub trait Named {

@@ -17,7 +17,7 @@ use crate::key::Key;
 /// mutex exclude each other, and readers exclude both.
 ///
 /// ```
-/// use lockapi::{BackendExt, memory::Database};
+/// use lockapi::{memory::Database};
 ///
 /// # async fn example() -> lockapi::Result<()> {
 /// let backend = Database::new().connect().await?;

@@ -183,7 +183,7 @@ pub trait Queue: Send + Sync + fmt::Debug {
     /// Completes deliveries and claims jobs, in one round trip and one transaction, without
     /// waiting; `None` claims nothing.
     ///
-    /// Programs call [`QueueExt::claim`] and [`Delivery::ack`]; this is what workers are made of.
+    /// Programs call [`Queue::claim`](crate::Queue#method.claim) and [`Delivery::ack`]; this is what workers are made of.
     ///
     /// # Errors
     /// `Invalid` for a claim outside of its limits. `Unavailable`: neither. `Indeterminate`: nobody
@@ -279,14 +279,12 @@ pub trait Queue: Send + Sync + fmt::Debug {
     async fn discard(&self, ids: Vec<i64>) -> Result<u64>;
 }
 
-/// Conveniences over [`Queue`].
-#[async_trait]
-pub trait QueueExt: Queue {
+impl dyn Queue + '_ {
     /// Pushes a job.
     ///
     /// # Errors
     /// As for [`push_all`](Queue::push_all).
-    async fn push(&self, job: Job) -> Result<Pushed> {
+    pub async fn push(&self, job: Job) -> Result<Pushed> {
         let pushed = self.push_all(vec![job]).await?;
         pushed.first().copied().ok_or_else(|| {
             let message = "a push of one job was answered with none";
@@ -298,7 +296,7 @@ pub trait QueueExt: Queue {
     ///
     /// # Errors
     /// As for [`push_all`](Queue::push_all).
-    async fn push_kind<K: JobKind + Sync>(&self, job: &K) -> Result<Pushed> {
+    pub async fn push_kind<K: JobKind + Sync>(&self, job: &K) -> Result<Pushed> {
         self.push(Job::of(job)?).await
     }
 
@@ -313,7 +311,7 @@ pub trait QueueExt: Queue {
     ///
     /// # Errors
     /// As for [`exchange`](Queue::exchange).
-    async fn claim(&self, claim: &Claim) -> Result<Vec<Delivery>> {
+    pub async fn claim(&self, claim: &Claim) -> Result<Vec<Delivery>> {
         let mut left = claim.wait;
         loop {
             let exchange = self.exchange(Vec::new(), Some(claim)).await?;
@@ -332,7 +330,7 @@ pub trait QueueExt: Queue {
     ///
     /// # Errors
     /// As for [`set_paused`](Queue::set_paused).
-    async fn pause(&self) -> Result<()> {
+    pub async fn pause(&self) -> Result<()> {
         self.set_paused(true).await
     }
 
@@ -340,12 +338,10 @@ pub trait QueueExt: Queue {
     ///
     /// # Errors
     /// As for [`set_paused`](Queue::set_paused).
-    async fn resume(&self) -> Result<()> {
+    pub async fn resume(&self) -> Result<()> {
         self.set_paused(false).await
     }
 }
-
-impl<Q: Queue + ?Sized> QueueExt for Q {}
 
 /// How many jobs a queue has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,16 +1,15 @@
 //! Work that is due again and again, on one node each time.
 //!
 //! Tasks are rows in the database, and so is when each is due next. Any number of nodes
-//! [run](SchedulerExt::run) the same scheduler; there is no leader. Whoever finds a task due
+//! [run](crate::Scheduler#method.run) the same scheduler; there is no leader. Whoever finds a task due
 //! advances it and pushes the job of its run in one transaction, so each time has one job, whoever
 //! dies. The jobs are in the queue that has the name of the scheduler, where any worker
-//! [claims](crate::QueueExt::claim) them.
+//! [claims](crate::Queue#method.claim) them.
 //!
 //! ```
 //! use std::time::Duration;
 //! use lockapi::queue::{Claim, Job};
 //! use lockapi::schedule::{Overlap, Task};
-//! use lockapi::{BackendExt, QueueExt, SchedulerExt};
 //!
 //! # async fn example() -> lockapi::Result<()> {
 //! let backend = lockapi::memory::Database::new().connect().await?;
@@ -107,7 +106,7 @@ impl Terms {
         self
     }
 
-    /// How long [`run`](SchedulerExt::run) waits at most until it looks again, 1 s unless set, 10 ms
+    /// How long [`run`](crate::Scheduler#method.run) waits at most until it looks again, 1 s unless set, 10 ms
     /// to an hour. What is due is fired at its time in any case; runs that last too long and runs
     /// that are held back are noticed within this time.
     #[must_use]
@@ -226,7 +225,7 @@ pub trait Scheduler: Send + Sync + fmt::Debug {
     async fn runs(&self, task: &str, before: Option<SystemTime>, most: usize) -> Result<Vec<Run>>;
 
     /// Does once what is to be done: fires what is due, ends runs that have lasted too long, and lets
-    /// go what was held back. [`run`](SchedulerExt::run) does it again and again.
+    /// go what was held back. [`run`](crate::Scheduler#method.run) does it again and again.
     ///
     /// # Errors
     /// `Unavailable`; `Indeterminate`: tasks may have been fired.
@@ -237,9 +236,7 @@ pub trait Scheduler: Send + Sync + fmt::Debug {
     async fn changed(&self, seen: u64, at_most: Duration);
 }
 
-/// Conveniences over [`Scheduler`].
-#[async_trait]
-pub trait SchedulerExt: Scheduler {
+impl dyn Scheduler + '_ {
     /// Does what is to be done, round by round, until it is told to [stop](Stop); every node may. While
     /// the database is away it goes on trying.
     ///
@@ -248,7 +245,7 @@ pub trait SchedulerExt: Scheduler {
     ///
     /// # Errors
     /// Those that trying again does not help, such as missing tables.
-    async fn run(&self, stop: impl Into<Stop> + Send) -> Result<()> {
+    pub async fn run(&self, stop: impl Into<Stop> + Send) -> Result<()> {
         let stop = stop.into();
         let rounds = async {
             loop {
@@ -264,7 +261,7 @@ pub trait SchedulerExt: Scheduler {
     ///
     /// # Errors
     /// As for [`tick`](Scheduler::tick).
-    async fn run_due(&self) -> Result<Vec<Decision>> {
+    pub async fn run_due(&self) -> Result<Vec<Decision>> {
         let mut decisions = Vec::new();
         loop {
             let round = self.tick().await?;
@@ -280,7 +277,7 @@ pub trait SchedulerExt: Scheduler {
     ///
     /// # Errors
     /// As for [`set_enabled`](Scheduler::set_enabled).
-    async fn enable(&self, task: &str) -> Result<bool> {
+    pub async fn enable(&self, task: &str) -> Result<bool> {
         self.set_enabled(task, true).await
     }
 
@@ -288,7 +285,7 @@ pub trait SchedulerExt: Scheduler {
     ///
     /// # Errors
     /// As for [`set_enabled`](Scheduler::set_enabled).
-    async fn disable(&self, task: &str) -> Result<bool> {
+    pub async fn disable(&self, task: &str) -> Result<bool> {
         self.set_enabled(task, false).await
     }
 
@@ -296,7 +293,7 @@ pub trait SchedulerExt: Scheduler {
     ///
     /// # Errors
     /// `Unavailable`.
-    async fn list(&self) -> Result<Vec<TaskState>> {
+    pub async fn list(&self) -> Result<Vec<TaskState>> {
         let mut all = Vec::<TaskState>::new();
         loop {
             let after = all.last().map_or("", |task| &task.name).to_owned();
@@ -309,8 +306,6 @@ pub trait SchedulerExt: Scheduler {
         }
     }
 }
-
-impl<S: Scheduler + ?Sized> SchedulerExt for S {}
 
 /// What to wait for after a round, and how long at most.
 pub(crate) fn pause_after(round: Result<Round>, poll: Duration) -> Result<(u64, Duration)> {

@@ -2,7 +2,7 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use lockapi::{BackendExt, QueueExt, memory::Database, queue::Job};
+//! use lockapi::{memory::Database, queue::Job};
 //! use lockapi::Stop;
 //! use lockapi::worker::{Context, Worker};
 //!
@@ -299,7 +299,7 @@ impl Worker {
     ///
     /// ```
     /// # async fn example() -> lockapi::Result<()> {
-    /// use lockapi::{BackendExt, QueueExt, memory::Database, queue::Job, worker::Worker};
+    /// use lockapi::{memory::Database, queue::Job, worker::Worker};
     ///
     /// let mails = Database::new().connect().await?.queue("mails")?;
     /// mails.push(Job::new("welcome", "ada@example.com")?).await?;

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use lockapi::BackendExt;
 use lockapi::memory::Database;
 
 use crate::Result;

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime};
 
 use async_trait::async_trait;
-use lockapi::SchedulerExt;
 
 use super::state::{Row, Status};
 use super::tables::Tables;

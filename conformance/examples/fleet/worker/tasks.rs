@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use lockapi::queue::Delivery;
-use lockapi::{Backend, BackendExt, Queue, QueueExt, SchedulerExt, Stop};
+use lockapi::{Backend, Queue, Stop};
 use tokio::time::sleep;
 
 use super::{HANDS, NAME, Node, POLL, REPORT, RETRY};

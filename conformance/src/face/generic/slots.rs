@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockapi::lease::Holder;
-use lockapi::{Election, Key, LeaseGuard, Observer, Result, Semaphore, SemaphoreExt};
+use lockapi::{Election, Key, LeaseGuard, Observer, Result, Semaphore};
 
 use super::{Through, lease_guard};
 
@@ -19,19 +19,11 @@ impl<S: Semaphore + ?Sized> Semaphore for Through<S> {
     }
 
     async fn try_acquire_many(&self, permits: u32) -> Result<Option<Box<dyn LeaseGuard>>> {
-        let granted = match permits {
-            1 => self.0.try_acquire().await?,
-            many => self.0.try_acquire_many(many).await?,
-        };
-        Ok(granted.map(lease_guard))
+        Ok(self.0.try_acquire_many(permits).await?.map(lease_guard))
     }
 
     async fn acquire_many(&self, permits: u32) -> Result<Box<dyn LeaseGuard>> {
-        let granted = match permits {
-            1 => self.0.acquire().await,
-            many => self.0.acquire_many(many).await,
-        };
-        granted.map(lease_guard)
+        self.0.acquire_many(permits).await.map(lease_guard)
     }
 
     async fn acquire_many_timeout(
@@ -39,11 +31,8 @@ impl<S: Semaphore + ?Sized> Semaphore for Through<S> {
         permits: u32,
         timeout: Duration,
     ) -> Result<Box<dyn LeaseGuard>> {
-        let granted = match permits {
-            1 => self.0.acquire_timeout(timeout).await,
-            many => self.0.acquire_many_timeout(many, timeout).await,
-        };
-        granted.map(lease_guard)
+        let granted = self.0.acquire_many_timeout(permits, timeout);
+        granted.await.map(lease_guard)
     }
 }
 

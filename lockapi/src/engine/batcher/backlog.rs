@@ -6,7 +6,7 @@ use std::collections::{HashMap, VecDeque};
 use super::batch::{AnyBatch, Batch};
 use super::request::{Caller, Callers, MAX_WEIGHT, Queued};
 use crate::error::{Error, ErrorKind, Failure};
-use crate::seam::{Connection, Operation};
+use crate::seam::Operation;
 
 /// The most callers that wait for requests of one kind.
 const MAX_CALLERS: usize = 1 << 17;
@@ -14,20 +14,20 @@ const MAX_CALLERS: usize = 1 << 17;
 const MAX_WAITING: usize = 1 << 20;
 
 /// The requests of one kind that wait, whatever they are.
-pub(super) trait AnyBacklog<N>: Send {
+pub(super) trait AnyBacklog: Send {
     fn as_any(&mut self) -> &mut dyn Any;
     /// Takes out the requests of the next statement, of so much weight at most, or one that has more.
-    fn draw(&mut self, room: usize) -> Drawn<N>;
+    fn draw(&mut self, room: usize) -> Drawn;
     /// Takes back what a statement left, before what came meanwhile.
-    fn put_back(&mut self, left: &mut dyn AnyBatch<N>);
+    fn put_back(&mut self, left: &mut dyn AnyBatch);
     fn is_empty(&self) -> bool;
     /// Fails all.
     fn refuse(&mut self, failure: &Failure);
 }
 
 /// The requests of a statement; there are none if all their callers have left.
-pub(super) struct Drawn<N> {
-    pub(super) batch: Box<dyn AnyBatch<N>>,
+pub(super) struct Drawn {
+    pub(super) batch: Box<dyn AnyBatch>,
     /// How much of the room is left.
     pub(super) left: usize,
 }
@@ -113,12 +113,12 @@ impl<O: Queued> Backlog<O> {
     }
 }
 
-impl<O: Queued, N: Connection + 'static> AnyBacklog<N> for Backlog<O> {
+impl<O: Queued> AnyBacklog for Backlog<O> {
     fn as_any(&mut self) -> &mut dyn Any {
         self
     }
 
-    fn draw(&mut self, mut room: usize) -> Drawn<N> {
+    fn draw(&mut self, mut room: usize) -> Drawn {
         let mut batch = Batch::<O>::default();
         // Those whose callers have left cost no room, but time.
         let mut looked = 0;
@@ -151,7 +151,7 @@ impl<O: Queued, N: Connection + 'static> AnyBacklog<N> for Backlog<O> {
         }
     }
 
-    fn put_back(&mut self, left: &mut dyn AnyBatch<N>) {
+    fn put_back(&mut self, left: &mut dyn AnyBatch) {
         let Some(left) = left.as_any().downcast_mut::<Batch<O>>() else {
             return;
         };

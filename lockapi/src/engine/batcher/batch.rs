@@ -11,19 +11,19 @@ use super::outbox::{AT_ONCE, Answers};
 use super::request::{Callers, Queued, Reply};
 use crate::engine::link::Link;
 use crate::error::{Failure, Result};
-use crate::seam::{Connection, Operation};
+use crate::seam::Operation;
 
 pub(super) type Served<'a> = Pin<Box<dyn Future<Output = Result<(), Failure>> + Send + 'a>>;
 
 /// The requests of one statement, whatever their kind.
-pub(super) trait AnyBatch<N>: Send {
+pub(super) trait AnyBatch: Send {
     fn as_any(&mut self) -> &mut dyn Any;
     /// Runs the statement and answers the requests; what is left is to be asked again.
-    fn serve<'a>(&'a mut self, link: &'a mut Link<N>) -> Served<'a>;
+    fn serve<'a>(&'a mut self, link: &'a mut Link) -> Served<'a>;
     /// Divides it into at most so many.
-    fn split(&mut self, parts: usize) -> Vec<Box<dyn AnyBatch<N>>>;
+    fn split(&mut self, parts: usize) -> Vec<Box<dyn AnyBatch>>;
     /// Takes those out of `fresh` that want what this one waits for.
-    fn join(&mut self, fresh: &mut dyn AnyBatch<N>);
+    fn join(&mut self, fresh: &mut dyn AnyBatch);
     /// Fails all.
     fn refuse(&mut self, failure: &Failure);
     /// The answers that are still to be told.
@@ -80,10 +80,7 @@ impl<O: Queued> Batch<O> {
     }
 
     /// Runs the statement and gives each request its answer.
-    pub(crate) async fn perform<N: Connection>(
-        &mut self,
-        link: &mut Link<N>,
-    ) -> Result<(), Failure> {
+    pub(crate) async fn perform(&mut self, link: &mut Link) -> Result<(), Failure> {
         let answers = link.perform(&self.asked).await?;
         self.asked.clear();
         for (callers, answer) in self.callers.drain(..).zip(answers) {
@@ -104,26 +101,26 @@ impl<O: Queued> FromIterator<(O, Callers<O::Output>)> for Batch<O> {
     }
 }
 
-impl<O: Queued, N: Connection + 'static> AnyBatch<N> for Batch<O> {
+impl<O: Queued> AnyBatch for Batch<O> {
     fn as_any(&mut self) -> &mut dyn Any {
         self
     }
 
-    fn serve<'a>(&'a mut self, link: &'a mut Link<N>) -> Served<'a> {
+    fn serve<'a>(&'a mut self, link: &'a mut Link) -> Served<'a> {
         Box::pin(O::serve(self, link))
     }
 
-    fn split(&mut self, parts: usize) -> Vec<Box<dyn AnyBatch<N>>> {
+    fn split(&mut self, parts: usize) -> Vec<Box<dyn AnyBatch>> {
         let size = self.asked.len().div_ceil(parts.max(1));
         let mut rest = self.take();
         std::iter::from_fn(|| {
             let part: Self = rest.by_ref().take(size).collect();
-            (!part.asked.is_empty()).then(|| Box::new(part) as Box<dyn AnyBatch<N>>)
+            (!part.asked.is_empty()).then(|| Box::new(part) as Box<dyn AnyBatch>)
         })
         .collect()
     }
 
-    fn join(&mut self, fresh: &mut dyn AnyBatch<N>) {
+    fn join(&mut self, fresh: &mut dyn AnyBatch) {
         let Some(fresh) = fresh.as_any().downcast_mut::<Self>() else {
             return;
         };

@@ -21,9 +21,9 @@ const REST: u32 = 4;
 const PARTS: usize = 16;
 
 /// The requests of a batcher that are tried apart.
-pub(super) struct Isolation<N> {
+pub(super) struct Isolation {
     /// Those first of which it is not known whether they wait.
-    groups: VecDeque<Group<N>>,
+    groups: VecDeque<Group>,
     /// When the next of them is tried.
     next: Time,
     /// How long a request may wait for a lock.
@@ -31,22 +31,22 @@ pub(super) struct Isolation<N> {
 }
 
 /// Requests that are tried together.
-pub(super) struct Group<N> {
-    batch: Box<dyn AnyBatch<N>>,
+pub(super) struct Group {
+    batch: Box<dyn AnyBatch>,
     /// Whether it is known which of them wait: who wants the same waits with them.
     known: bool,
     patience: Duration,
     until: Time,
 }
 
-impl<N> Group<N> {
+impl Group {
     /// What is to be tried, and how long it may wait for a lock.
-    pub(super) fn turn(&mut self) -> (&mut dyn AnyBatch<N>, Duration) {
+    pub(super) fn turn(&mut self) -> (&mut dyn AnyBatch, Duration) {
         (self.batch.as_mut(), self.patience)
     }
 }
 
-impl<N: 'static> Isolation<N> {
+impl Isolation {
     pub(super) fn new(limit: Duration) -> Self {
         Self {
             groups: VecDeque::new(),
@@ -70,7 +70,7 @@ impl<N: 'static> Isolation<N> {
     }
 
     /// What is to be tried now. Refuses what has waited for too long.
-    pub(super) fn due(&mut self, now: Time) -> Option<Group<N>> {
+    pub(super) fn due(&mut self, now: Time) -> Option<Group> {
         if now < self.next {
             return None;
         }
@@ -87,7 +87,7 @@ impl<N: 'static> Isolation<N> {
     }
 
     /// Lets those of a batch wait apart that want what others are known to wait for.
-    pub(super) fn join(&mut self, fresh: &mut dyn AnyBatch<N>) {
+    pub(super) fn join(&mut self, fresh: &mut dyn AnyBatch) {
         for group in self.groups.iter_mut().filter(|group| group.known) {
             group.batch.join(fresh);
         }
@@ -95,7 +95,7 @@ impl<N: 'static> Isolation<N> {
 
     /// Takes the requests of a statement that failed: those that others may be to blame for are
     /// tried again.
-    pub(super) fn failed(&mut self, batch: &mut dyn AnyBatch<N>, failure: &Failure, now: Time) {
+    pub(super) fn failed(&mut self, batch: &mut dyn AnyBatch, failure: &Failure, now: Time) {
         self.divide(batch, failure, now + self.limit);
     }
 
@@ -103,10 +103,10 @@ impl<N: 'static> Isolation<N> {
     /// which need not be apart any more.
     pub(super) fn tried(
         &mut self,
-        mut group: Group<N>,
+        mut group: Group,
         failure: Option<&Failure>,
         now: Time,
-    ) -> Option<Box<dyn AnyBatch<N>>> {
+    ) -> Option<Box<dyn AnyBatch>> {
         let Some(failure) = failure else {
             return (!group.batch.is_empty()).then_some(group.batch);
         };
@@ -125,7 +125,7 @@ impl<N: 'static> Isolation<N> {
         None
     }
 
-    fn divide(&mut self, batch: &mut dyn AnyBatch<N>, failure: &Failure, until: Time) {
+    fn divide(&mut self, batch: &mut dyn AnyBatch, failure: &Failure, until: Time) {
         let waited = waited(failure);
         let of_one =
             waited && batch.waits() || !failure.broken && failure.kind() == ErrorKind::Corrupt;
@@ -167,7 +167,6 @@ mod tests {
     use super::super::batch::Batch;
     use super::super::request::{Caller, Callers, Repeated, Reply};
     use super::*;
-    use crate::memory::Session;
     use crate::queue::{Ack, Ticket};
 
     const LIMIT: Duration = Duration::from_secs(5);
@@ -189,15 +188,15 @@ mod tests {
         Failure::statement(Some(sqlstate.to_owned()), false, "no")
     }
 
-    fn ids(batch: &mut dyn AnyBatch<Session>) -> Vec<i64> {
+    fn ids(batch: &mut dyn AnyBatch) -> Vec<i64> {
         let batch: &mut Batch<Ack> = batch.as_any().downcast_mut().unwrap();
         batch.asked.iter().map(|ack| ack.ticket.id).collect()
     }
 
     /// A hundred requests failed together; the failure was that of 7.
-    fn tried(sqlstate: &str) -> (Isolation<Session>, Time, Receiver<(i64, ErrorKind)>) {
+    fn tried(sqlstate: &str) -> (Isolation, Time, Receiver<(i64, ErrorKind)>) {
         let (told, answers) = channel();
-        let mut isolation = Isolation::<Session>::new(LIMIT);
+        let mut isolation = Isolation::new(LIMIT);
         let mut batch = Batch::<Ack>::default();
         for id in 0..100 {
             add(&mut batch, id, &told);

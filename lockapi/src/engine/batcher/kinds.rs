@@ -8,7 +8,6 @@ use super::backlog::{AnyBacklog, Backlog, Drawn};
 use super::batch::AnyBatch;
 use super::request::{Caller, MAX_WEIGHT, Queued};
 use crate::error::{Error, Failure};
-use crate::seam::Connection;
 
 /// A statement carries as much as the server does in about this time, so that who comes next need not
 /// wait for long.
@@ -25,17 +24,17 @@ const MIN_WEIGHT: usize = 64;
 const FIRST_WEIGHT: usize = 512;
 
 /// The requests that wait, by kind.
-pub(super) struct Kinds<N> {
+pub(super) struct Kinds {
     /// In the order in which they were first used.
-    all: Vec<Kind<N>>,
+    all: Vec<Kind>,
     /// The time that the kind had which ran last: who comes anew begins there.
     floor: Duration,
 }
 
-struct Kind<N> {
+struct Kind {
     id: KindId,
     gives_back: bool,
-    backlog: Box<dyn AnyBacklog<N>>,
+    backlog: Box<dyn AnyBacklog>,
     /// How long its statements have had the connection.
     used: Duration,
     /// How much the next one carries.
@@ -46,7 +45,7 @@ struct Kind<N> {
     shared: u32,
 }
 
-impl<N> Default for Kinds<N> {
+impl Default for Kinds {
     fn default() -> Self {
         Self {
             all: Vec::new(),
@@ -55,7 +54,7 @@ impl<N> Default for Kinds<N> {
     }
 }
 
-impl<N: Connection + 'static> Kinds<N> {
+impl Kinds {
     pub(super) fn add<O: Queued>(
         &mut self,
         asked: O,
@@ -108,7 +107,7 @@ impl<N: Connection + 'static> Kinds<N> {
     }
 
     /// The requests of the next statement of a kind.
-    pub(super) fn draw(&mut self, at: usize) -> Drawn<N> {
+    pub(super) fn draw(&mut self, at: usize) -> Drawn {
         let kind = &mut self.all[at];
         if !kind.gives_back {
             self.floor = self.floor.max(kind.used);
@@ -122,7 +121,7 @@ impl<N: Connection + 'static> Kinds<N> {
         at: usize,
         left: usize,
         took: Duration,
-        batch: &mut dyn AnyBatch<N>,
+        batch: &mut dyn AnyBatch,
     ) {
         if !self.all[at].gives_back {
             let others = self.all.iter_mut().enumerate();
@@ -150,7 +149,7 @@ impl<N: Connection + 'static> Kinds<N> {
     }
 
     /// Takes back what is left of a batch that was tried apart.
-    pub(super) fn put_back(&mut self, batch: &mut dyn AnyBatch<N>) {
+    pub(super) fn put_back(&mut self, batch: &mut dyn AnyBatch) {
         let id = batch.kind();
         if let Some(kind) = self.all.iter_mut().find(|kind| Some(kind.id) == id) {
             kind.backlog.put_back(batch);
@@ -177,7 +176,6 @@ mod tests {
     use crate::error::{ErrorKind, Result};
     use crate::lease::{Peek, Release};
     use crate::limit::{Charge, Judged, Line, Look, Quota};
-    use crate::memory::Session;
     use crate::seam::Operation;
 
     const MS: Duration = Duration::from_millis(1);
@@ -189,7 +187,7 @@ mod tests {
         (Caller { times: 1, reply }, answers)
     }
 
-    fn add<O: Queued>(kinds: &mut Kinds<Session>, asked: O) -> Receiver<Result<O::Output>> {
+    fn add<O: Queued>(kinds: &mut Kinds, asked: O) -> Receiver<Result<O::Output>> {
         let (caller, answers) = caller();
         if let Err((caller, error)) = kinds.add(asked, caller) {
             caller.reply.send(Err(error));
@@ -229,12 +227,12 @@ mod tests {
     }
 
     /// What one kind sends next, if it is of this type.
-    fn sent<O: Queued>(drawn: &mut Drawn<Session>) -> Option<&mut Batch<O>> {
+    fn sent<O: Queued>(drawn: &mut Drawn) -> Option<&mut Batch<O>> {
         drawn.batch.as_any().downcast_mut()
     }
 
     /// Runs a round in which each statement takes so long, and answers which kinds had a turn.
-    fn round(kinds: &mut Kinds<Session>, took: impl Fn(usize) -> Duration) -> Vec<usize> {
+    fn round(kinds: &mut Kinds, took: impl Fn(usize) -> Duration) -> Vec<usize> {
         let turns = kinds.round();
         for kind in &turns {
             let mut drawn = kinds.draw(*kind);
@@ -268,7 +266,7 @@ mod tests {
     #[test]
     fn statements_are_small_while_others_share_the_connection() {
         let mut kinds = Kinds::default();
-        let drawn = |kinds: &mut Kinds<Session>| {
+        let drawn = |kinds: &mut Kinds| {
             let mut drawn = kinds.draw(0);
             let many = sent::<Peek>(&mut drawn).unwrap().asked.len();
             drawn.batch.refuse(&Failure::corrupt("done"));

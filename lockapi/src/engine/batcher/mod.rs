@@ -15,7 +15,6 @@ use tokio::sync::{Notify, oneshot};
 use super::lanes::Running;
 use super::link::{Link, Links, Watch, is_closed};
 use crate::error::{Error, ErrorKind, Failure, Result};
-use crate::seam::Connector;
 use crate::telemetry::{self, Fault};
 use crate::wait::{unless, yield_now};
 
@@ -45,40 +44,40 @@ const SILENCE: Duration = Duration::from_secs(1);
 /// thread the program has kept busy then has looked for an answer that is there already.
 const TURNS: u32 = 200;
 
-struct State<N> {
-    kinds: Kinds<N>,
+struct State {
+    kinds: Kinds,
     /// Whether there is a task that runs them.
     running: bool,
     closing: bool,
 }
 
 /// Takes requests from anywhere and runs them on one connection.
-pub(crate) struct Batcher<C: Connector> {
-    links: Arc<Links<C>>,
+pub(crate) struct Batcher {
+    links: Arc<Links>,
     /// A connection that is not used for so long is closed.
     idle: Option<Duration>,
     /// The limit of requests that have none of their own.
     limit: Option<Duration>,
-    state: Mutex<State<C::Connection>>,
+    state: Mutex<State>,
     wake: Notify,
 }
 
-impl<C: Connector> Batcher<C> {
-    pub(crate) fn new(links: Arc<Links<C>>) -> Arc<Self> {
+impl Batcher {
+    pub(crate) fn new(links: Arc<Links>) -> Arc<Self> {
         Self::with(links, None, None)
     }
 
     /// A batcher that gives up a connection which is silent for long.
-    pub(crate) fn hurried(links: Arc<Links<C>>) -> Arc<Self> {
+    pub(crate) fn hurried(links: Arc<Links>) -> Arc<Self> {
         Self::with(links, None, Some(SILENCE))
     }
 
     /// A batcher whose connection is closed when it is not used for `idle`.
-    pub(crate) fn occasional(links: Arc<Links<C>>, idle: Duration) -> Arc<Self> {
+    pub(crate) fn occasional(links: Arc<Links>, idle: Duration) -> Arc<Self> {
         Self::with(links, Some(idle), None)
     }
 
-    fn with(links: Arc<Links<C>>, idle: Option<Duration>, limit: Option<Duration>) -> Arc<Self> {
+    fn with(links: Arc<Links>, idle: Option<Duration>, limit: Option<Duration>) -> Arc<Self> {
         Arc::new(Self {
             links,
             idle,
@@ -258,9 +257,9 @@ impl<C: Connector> Batcher<C> {
     /// with another in a deadlock gets several.
     async fn serve(
         &self,
-        link: &mut Option<Link<C::Connection>>,
+        link: &mut Option<Link>,
         watch: &Arc<Watch>,
-        batch: &mut dyn AnyBatch<C::Connection>,
+        batch: &mut dyn AnyBatch,
         patience: Duration,
     ) -> Result<(), Failure> {
         let limit = batch.limit().or(self.limit);
@@ -350,7 +349,7 @@ impl<C: Connector> Batcher<C> {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<C::Connection>> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -358,12 +357,12 @@ impl<C: Connector> Batcher<C> {
 /// Notices that the task ended before its time: it panicked, or its runtime dropped it. What it had
 /// under way is answered as it is dropped; for what is queued another is started, unless this one
 /// could not even begin.
-struct Ended<C: Connector> {
-    batcher: Option<Arc<Batcher<C>>>,
+struct Ended {
+    batcher: Option<Arc<Batcher>>,
     began: bool,
 }
 
-impl<C: Connector> Ended<C> {
+impl Ended {
     fn begin(&mut self) {
         self.began = true;
     }
@@ -373,7 +372,7 @@ impl<C: Connector> Ended<C> {
     }
 }
 
-impl<C: Connector> Drop for Ended<C> {
+impl Drop for Ended {
     fn drop(&mut self) {
         let Some(batcher) = self.batcher.take() else {
             return;

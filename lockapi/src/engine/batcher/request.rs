@@ -10,7 +10,7 @@ use super::batch::Batch;
 use crate::engine::contain;
 use crate::engine::link::Link;
 use crate::error::{Error, ErrorKind, Failure, Result};
-use crate::seam::{Connection, Operation};
+use crate::seam::Operation;
 
 /// The most weight that a statement carries.
 pub(super) const MAX_WEIGHT: usize = 2048;
@@ -77,9 +77,9 @@ pub(crate) trait Queued: Operation {
     }
 
     /// Runs the statement of a batch. What is left in the batch is asked again.
-    fn serve<N: Connection>(
+    fn serve(
         batch: &mut Batch<Self>,
-        link: &mut Link<N>,
+        link: &mut Link,
     ) -> impl Future<Output = Result<(), Failure>> + Send {
         batch.perform(link)
     }

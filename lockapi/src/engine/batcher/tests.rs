@@ -15,7 +15,6 @@ use crate::lease::Terms;
 use crate::memory::{Database, Session};
 use crate::queue::{Claim, Job};
 use crate::seam::{self, Call, Connection, Connector, Listener, Mode, Row, Rows, Type, Value};
-use crate::{BackendExt, QueueExt};
 
 /// What happens to the next runs of a statement.
 #[derive(Clone, Default)]

@@ -10,10 +10,9 @@ use crate::engine::Core;
 use crate::engine::batcher::ended;
 use crate::error::{Error, ErrorKind, Result};
 use crate::id::{IdGen, Ids, NextBlock, Terms};
-use crate::seam::Connector;
 
-pub(super) struct Handle<C: Connector> {
-    core: Arc<Core<C>>,
+pub(super) struct Handle {
+    core: Arc<Core>,
     name: Arc<str>,
     terms: Terms,
     size: u64,
@@ -29,8 +28,8 @@ struct State {
     waiting: Vec<oneshot::Sender<Result<()>>>,
 }
 
-impl<C: Connector> Handle<C> {
-    pub(super) fn new(core: &Arc<Core<C>>, name: &str, terms: Terms, size: u64) -> Self {
+impl Handle {
+    pub(super) fn new(core: &Arc<Core>, name: &str, terms: Terms, size: u64) -> Self {
         Self {
             core: Arc::clone(core),
             name: name.into(),
@@ -91,7 +90,7 @@ impl<C: Connector> Handle<C> {
 }
 
 #[async_trait]
-impl<C: Connector> IdGen for Handle<C> {
+impl IdGen for Handle {
     fn name(&self) -> &str {
         &self.name
     }
@@ -125,7 +124,7 @@ impl<C: Connector> IdGen for Handle<C> {
     }
 }
 
-impl<C: Connector> fmt::Debug for Handle<C> {
+impl fmt::Debug for Handle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("IdGen")
             .field("name", &self.name)

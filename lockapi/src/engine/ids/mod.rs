@@ -9,7 +9,6 @@ use std::sync::Arc;
 use super::Core;
 use super::batcher::Queued;
 use crate::id::{ClaimWorker, IdGen, Kind, NextBlock, ReleaseWorker, RenewWorker, Terms};
-use crate::seam::Connector;
 
 impl Queued for ReleaseWorker {
     const NAME: &'static str = "release";
@@ -30,7 +29,7 @@ impl Queued for NextBlock {
 }
 
 /// Opens a generator; its terms have been checked.
-pub(super) fn open<C: Connector>(core: &Arc<Core<C>>, name: &str, terms: Terms) -> Arc<dyn IdGen> {
+pub(super) fn open(core: &Arc<Core>, name: &str, terms: Terms) -> Arc<dyn IdGen> {
     match terms.kind {
         Kind::Snowflake(layout) => Arc::new(snowflake::Handle::new(core, name, terms, layout)),
         Kind::Blocks(size) => Arc::new(blocks::Handle::new(core, name, terms, size)),

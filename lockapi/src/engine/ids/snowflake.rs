@@ -19,7 +19,6 @@ use crate::id::{
 };
 use crate::lease::micros;
 use crate::random;
-use crate::seam::Connector;
 
 /// A renewal follows the last one after this part of the reserve …
 const RENEW_PART: u32 = 2;
@@ -30,15 +29,15 @@ const BUSY_TRIES: u32 = 50;
 const BUSY_PAUSE: Duration = Duration::from_millis(2);
 
 /// A generator in the hands of a caller; dropping it gives its number back.
-pub(super) struct Handle<C: Connector> {
-    source: Arc<Source<C>>,
+pub(super) struct Handle {
+    source: Arc<Source>,
     terms: Terms,
     /// Kept until the source has been closed: its end ends the lanes.
-    _core: Arc<Core<C>>,
+    _core: Arc<Core>,
 }
 
-impl<C: Connector> Handle<C> {
-    pub(super) fn new(core: &Arc<Core<C>>, name: &str, terms: Terms, layout: Layout) -> Self {
+impl Handle {
+    pub(super) fn new(core: &Arc<Core>, name: &str, terms: Terms, layout: Layout) -> Self {
         let source = Arc::new_cyclic(|this| Source {
             namespace: Arc::clone(&core.namespace),
             name: name.into(),
@@ -58,13 +57,13 @@ impl<C: Connector> Handle<C> {
     }
 }
 
-impl<C: Connector> Drop for Handle<C> {
+impl Drop for Handle {
     fn drop(&mut self) {
         self.source.close();
     }
 }
 
-impl<C: Connector> fmt::Debug for Handle<C> {
+impl fmt::Debug for Handle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("IdGen")
             .field("name", &self.source.name)
@@ -74,7 +73,7 @@ impl<C: Connector> fmt::Debug for Handle<C> {
 }
 
 #[async_trait]
-impl<C: Connector> IdGen for Handle<C> {
+impl IdGen for Handle {
     fn name(&self) -> &str {
         &self.source.name
     }
@@ -106,12 +105,12 @@ impl<C: Connector> IdGen for Handle<C> {
 }
 
 /// What the handle, the batcher and the keeper share.
-struct Source<C: Connector> {
+struct Source {
     namespace: Arc<str>,
     name: Arc<str>,
     layout: Layout,
     terms: Terms,
-    batcher: Arc<Batcher<C>>,
+    batcher: Arc<Batcher>,
     keeper: Keeper,
     counter: Counter,
     state: Mutex<State>,
@@ -140,7 +139,7 @@ struct Claim {
     looked: Time,
 }
 
-impl<C: Connector> Source<C> {
+impl Source {
     /// Waits until so many ids can be taken.
     async fn ready(&self, count: u64) -> Result<()> {
         loop {

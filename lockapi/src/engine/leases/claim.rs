@@ -5,18 +5,17 @@ use std::sync::Arc;
 use super::Leases;
 use crate::error::Result;
 use crate::hold::Hold;
-use crate::seam::Connector;
 
 /// A lease that somebody was given. Dropping it releases it.
-pub(crate) struct Claim<C: Connector> {
-    pub(super) leases: Option<Arc<Leases<C>>>,
+pub(crate) struct Claim {
+    pub(super) leases: Option<Arc<Leases>>,
     pub(crate) id: u64,
     pub(crate) slots: Arc<[i64]>,
     pub(crate) fence: i64,
     pub(crate) hold: Arc<Hold>,
 }
 
-impl<C: Connector> Claim<C> {
+impl Claim {
     /// Releases it and tells whether it was still held.
     pub(crate) fn release(mut self, answered: impl FnOnce(Result<()>) + Send + 'static) {
         if let Some(leases) = self.leases.take() {
@@ -25,7 +24,7 @@ impl<C: Connector> Claim<C> {
     }
 }
 
-impl<C: Connector> Drop for Claim<C> {
+impl Drop for Claim {
     fn drop(&mut self) {
         if let Some(leases) = self.leases.take() {
             leases.release(self.id, &self.hold, drop);

@@ -10,7 +10,6 @@ use crate::engine::batcher::ended;
 use crate::engine::clock::Time;
 use crate::error::Result;
 use crate::lease::{Release, Renew};
-use crate::seam::Connector;
 use crate::telemetry::{self, Renewal};
 
 /// A lease is renewed when this part of its time to live has passed …
@@ -20,7 +19,7 @@ const SLACK_PART: u32 = 12;
 /// This part is given up for the difference in speed of two clocks.
 const DRIFT_PART: u32 = 50;
 
-impl<C: Connector> Leases<C> {
+impl Leases {
     /// Sees to it that the keeper looks when the first entry is due.
     pub(super) fn arm(&self, mut state: MutexGuard<'_, State>) {
         let Some((first, _)) = state.due.first().copied() else {

@@ -27,7 +27,6 @@ use crate::engine::is_closed;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hold::Hold;
 use crate::lease::{Acquired, Renew, Taken, Terms, slot};
-use crate::seam::Connector;
 use crate::telemetry::Kind;
 
 struct Entry {
@@ -88,7 +87,7 @@ impl What {
 }
 
 /// A claim, or why there is none.
-pub(crate) type Granted<C> = std::result::Result<Claim<C>, Refused>;
+pub(crate) type Granted = std::result::Result<Claim, Refused>;
 
 /// A token and slots, or why there are none.
 type Answer = std::result::Result<(i64, Arc<[i64]>), Refused>;
@@ -140,24 +139,24 @@ impl State {
 }
 
 /// The leases of a process on one database.
-pub(crate) struct Leases<C: Connector> {
+pub(crate) struct Leases {
     state: Mutex<State>,
-    pub(crate) batcher: Arc<Batcher<C>>,
+    pub(crate) batcher: Arc<Batcher>,
     /// A renewal waits behind nothing but renewals, and releases of what is being renewed.
-    renewals: Arc<Batcher<C>>,
-    sweeps: Arc<Sweeps<C>>,
+    renewals: Arc<Batcher>,
+    sweeps: Arc<Sweeps>,
     pub(crate) keeper: Keeper,
     /// Wakes local waiters when a lease of their bucket was released here.
     released: [Notify; 16],
     pub(crate) lines: Lines,
-    this: Weak<Leases<C>>,
+    this: Weak<Leases>,
 }
 
-impl<C: Connector> Leases<C> {
+impl Leases {
     pub(crate) fn new(
-        batcher: Arc<Batcher<C>>,
-        renewals: Arc<Batcher<C>>,
-        sweeps: Arc<Sweeps<C>>,
+        batcher: Arc<Batcher>,
+        renewals: Arc<Batcher>,
+        sweeps: Arc<Sweeps>,
         keeper: Keeper,
     ) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
@@ -176,7 +175,7 @@ impl<C: Connector> Leases<C> {
     pub(crate) fn ask(
         self: &Arc<Self>,
         asked: Asked,
-        answered: impl FnOnce(Result<Granted<C>>) + Send + 'static,
+        answered: impl FnOnce(Result<Granted>) + Send + 'static,
     ) {
         self.sweep_later();
         let sent = self.keeper.now();
@@ -224,7 +223,7 @@ impl<C: Connector> Leases<C> {
         sent: Time,
         outcome: Result<Answer>,
         repeated: Repeated,
-    ) -> Result<Granted<C>> {
+    ) -> Result<Granted> {
         let late = self.keeper.now() >= deadline(sent, asked.terms.ttl());
         match outcome {
             Ok(Ok(_)) if late => {
@@ -260,20 +259,14 @@ impl<C: Connector> Leases<C> {
     }
 
     /// What was granted to a backend that is being closed goes back.
-    fn unless_closing(&self, answer: Result<Granted<C>>) -> Result<Granted<C>> {
+    fn unless_closing(&self, answer: Result<Granted>) -> Result<Granted> {
         match answer {
             Ok(Ok(_)) if self.batcher.is_closing() => Err(is_closed().error("acquire")),
             answer => answer,
         }
     }
 
-    fn granted(
-        self: &Arc<Self>,
-        asked: Asked,
-        slots: Arc<[i64]>,
-        fence: i64,
-        sent: Time,
-    ) -> Claim<C> {
+    fn granted(self: &Arc<Self>, asked: Asked, slots: Arc<[i64]>, fence: i64, sent: Time) -> Claim {
         let (ttl, renewed) = (asked.terms.ttl(), asked.terms.is_renewed());
         let entry = Entry {
             namespace: asked.namespace,

@@ -12,7 +12,6 @@ use crate::engine::clock::Time;
 use crate::error::{ErrorKind, Result};
 use crate::hold::Hold;
 use crate::lease::{Abandon, Release, slot};
-use crate::seam::Connector;
 
 /// The pause before a release that did not get through is sent again.
 const RELEASE_AGAIN: Duration = Duration::from_millis(250);
@@ -26,7 +25,7 @@ const LOOKS_TIMEOUTS: u32 = 2;
 
 type Answered = Box<dyn FnOnce(Result<()>) + Send>;
 
-impl<C: Connector> Leases<C> {
+impl Leases {
     /// Releases; `answered` is told whether it was still held.
     pub(super) fn release(
         self: &Arc<Self>,

@@ -7,7 +7,7 @@ use crate::engine::batcher::{ALONE, Queued};
 use crate::engine::sweeps::{PART, Sweeping};
 use crate::lease::Sweep;
 use crate::mutex::SweepMarks;
-use crate::seam::{Connector, Swept};
+use crate::seam::Swept;
 
 /// Rows are kept for a day after their end, so it matters little when in an hour they go.
 const EVERY: Duration = Duration::from_mins(30);
@@ -46,7 +46,7 @@ impl Sweeping for SweepMarks {
     }
 }
 
-impl<C: Connector> Leases<C> {
+impl Leases {
     /// Deletes old rows from time to time, as long as leases are asked for.
     pub(super) fn sweep_later(&self) {
         self.sweeps.later(0, || Sweep {

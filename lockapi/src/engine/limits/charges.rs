@@ -11,7 +11,6 @@ use crate::engine::batcher::{Batch, Caller, Callers, Queued, Reply};
 use crate::engine::link::Link;
 use crate::error::{Error, ErrorKind, Failure, Result};
 use crate::limit::{Charge, Ensure, Judged, MAX_RESERVATIONS, Outcome};
-use crate::seam::Connection;
 
 impl Queued for Charge {
     const NAME: &'static str = "check";
@@ -56,10 +55,7 @@ impl Queued for Charge {
         Some(&mut self.times)
     }
 
-    async fn serve<N: Connection>(
-        batch: &mut Batch<Self>,
-        link: &mut Link<N>,
-    ) -> Result<(), Failure> {
+    async fn serve(batch: &mut Batch<Self>, link: &mut Link) -> Result<(), Failure> {
         let answers = link.perform(&batch.asked).await?;
         let shared = shared(&batch.asked);
         let (mut absent, mut overdue) = (Vec::new(), Vec::new());

@@ -19,24 +19,23 @@ use crate::limit::{
     Reset, Verdict, Want, charge, nanos, verdict,
 };
 use crate::random;
-use crate::seam::Connector;
 use crate::telemetry::{self, Kind, Stamp};
 use crate::wait::unless;
 
-pub(crate) fn open<C: Connector>(core: &Arc<Core<C>>, policy: Policy) -> Arc<dyn RateLimiter> {
+pub(crate) fn open(core: &Arc<Core>, policy: Policy) -> Arc<dyn RateLimiter> {
     Arc::new(Limiter {
         core: Arc::clone(core),
         policy: RwLock::new(policy),
     })
 }
 
-struct Limiter<C: Connector> {
-    core: Arc<Core<C>>,
+struct Limiter {
+    core: Arc<Core>,
     policy: RwLock<Policy>,
 }
 
-impl<C: Connector> Limiter<C> {
-    fn limits(&self) -> &Arc<Limits<C>> {
+impl Limiter {
+    fn limits(&self) -> &Arc<Limits> {
         &self.core.limits
     }
 
@@ -134,7 +133,7 @@ impl<C: Connector> Limiter<C> {
 }
 
 #[async_trait]
-impl<C: Connector> RateLimiter for Limiter<C> {
+impl RateLimiter for Limiter {
     fn namespace(&self) -> &str {
         &self.core.namespace
     }
@@ -312,7 +311,7 @@ impl<C: Connector> RateLimiter for Limiter<C> {
     }
 }
 
-impl<C: Connector> fmt::Debug for Limiter<C> {
+impl fmt::Debug for Limiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("RateLimiter")
             .field(&self.policy_now())
@@ -321,12 +320,12 @@ impl<C: Connector> fmt::Debug for Limiter<C> {
 }
 
 /// Decisions that are on the way to their caller. Who does not get them has not taken anything.
-struct Undelivered<'a, C: Connector> {
-    limiter: &'a Limiter<C>,
+struct Undelivered<'a> {
+    limiter: &'a Limiter,
     decisions: Vec<Decision>,
 }
 
-impl<C: Connector> Drop for Undelivered<'_, C> {
+impl Drop for Undelivered<'_> {
     fn drop(&mut self) {
         for decision in self.decisions.iter().filter(|decision| decision.at != 0) {
             let refund = self.limiter.refund_of(decision);

@@ -28,7 +28,7 @@ use crate::error::Result;
 use crate::limit::{
     Block, Charge, Expire, Judged, Line, Look, Outcome, Policy, Refund, Reset, Settle, Sweep, Take,
 };
-use crate::seam::{Connector, Swept};
+use crate::seam::Swept;
 use lately::Lately;
 use share::Shares;
 use turns::Turns;
@@ -103,22 +103,18 @@ impl Sweeping for Sweep {
 }
 
 /// The limits of a process on one database.
-pub(crate) struct Limits<C: Connector> {
+pub(crate) struct Limits {
     namespace: Arc<str>,
-    batchers: [Arc<Batcher<C>>; BATCHERS],
+    batchers: [Arc<Batcher>; BATCHERS],
     keeper: Keeper,
     turns: Turns,
     shares: Shares,
     lately: Lately,
-    sweeps: Arc<Sweeps<C>>,
+    sweeps: Arc<Sweeps>,
 }
 
-impl<C: Connector> Limits<C> {
-    pub(crate) fn new(
-        namespace: Arc<str>,
-        links: &Arc<Links<C>>,
-        sweeps: Arc<Sweeps<C>>,
-    ) -> Arc<Self> {
+impl Limits {
+    pub(crate) fn new(namespace: Arc<str>, links: &Arc<Links>, sweeps: Arc<Sweeps>) -> Arc<Self> {
         Arc::new(Self {
             namespace,
             batchers: [(); BATCHERS].map(|()| Batcher::new(Arc::clone(links))),
@@ -137,7 +133,7 @@ impl<C: Connector> Limits<C> {
     }
 
     /// The batcher of a key.
-    fn batcher(&self, key: &str) -> &Arc<Batcher<C>> {
+    fn batcher(&self, key: &str) -> &Arc<Batcher> {
         let upper = hash(key) >> 32;
         &self.batchers[usize::try_from(upper).unwrap_or(0) % BATCHERS]
     }

@@ -12,18 +12,12 @@ use super::waiting::told;
 use crate::error::Result;
 use crate::key::Key;
 use crate::limit::{Decision, Judged, Line, Outcome, Permits, Policy, Refund};
-use crate::seam::Connector;
 use crate::telemetry;
 
 /// This part is given up for the difference in speed of two clocks.
 const DRIFT_PART: i64 = 50;
 
-pub(super) fn open<C: Connector>(
-    core: &Arc<Core<C>>,
-    key: Key,
-    line: Line,
-    policy: &Policy,
-) -> Arc<dyn Permits> {
+pub(super) fn open(core: &Arc<Core>, key: Key, line: Line, policy: &Policy) -> Arc<dyn Permits> {
     let (size, one) = (line.cost, Line { cost: 1, ..line });
     Arc::new(Blocks(Arc::new(Shared {
         core: Arc::clone(core),
@@ -77,8 +71,8 @@ impl AtHand {
     }
 }
 
-struct Shared<C: Connector> {
-    core: Arc<Core<C>>,
+struct Shared {
+    core: Arc<Core>,
     key: Key,
     size: u64,
     one: Line,
@@ -90,8 +84,8 @@ struct Shared<C: Connector> {
     asking: tokio::sync::Mutex<()>,
 }
 
-impl<C: Connector> Shared<C> {
-    fn limits(&self) -> &Arc<Limits<C>> {
+impl Shared {
+    fn limits(&self) -> &Arc<Limits> {
         &self.core.limits
     }
 
@@ -176,7 +170,7 @@ impl<C: Connector> Shared<C> {
     }
 }
 
-impl<C: Connector> Drop for Shared<C> {
+impl Drop for Shared {
     fn drop(&mut self) {
         if let Some(refund) = self.leave() {
             self.core.limits.refund(refund, drop);
@@ -184,10 +178,10 @@ impl<C: Connector> Drop for Shared<C> {
     }
 }
 
-struct Blocks<C: Connector>(Arc<Shared<C>>);
+struct Blocks(Arc<Shared>);
 
 #[async_trait]
-impl<C: Connector> Permits for Blocks<C> {
+impl Permits for Blocks {
     fn try_now(&self) -> bool {
         let admitted = self.0.try_now();
         // Otherwise nothing is at hand, which is no refusal.
@@ -215,7 +209,7 @@ impl<C: Connector> Permits for Blocks<C> {
     }
 }
 
-impl<C: Connector> fmt::Debug for Blocks<C> {
+impl fmt::Debug for Blocks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Permits")
             .field("key", &self.0.key)

@@ -9,19 +9,18 @@ use super::super::Core;
 use super::waiting::told;
 use crate::error::{Error, ErrorKind, Result};
 use crate::limit::{Decision, Reservation};
-use crate::seam::Connector;
 
 /// A reservation that its holder has not ended yet.
-pub(super) struct Held<C: Connector> {
-    core: Arc<Core<C>>,
+pub(super) struct Held {
+    core: Arc<Core>,
     /// Its number; 0 where nothing was taken, in shadow mode.
     id: i64,
     decision: Decision,
     open: bool,
 }
 
-impl<C: Connector> Held<C> {
-    pub(super) fn open(core: &Arc<Core<C>>, id: i64, decision: Decision) -> Box<dyn Reservation> {
+impl Held {
+    pub(super) fn open(core: &Arc<Core>, id: i64, decision: Decision) -> Box<dyn Reservation> {
         Box::new(Self {
             core: Arc::clone(core),
             id,
@@ -31,7 +30,7 @@ impl<C: Connector> Held<C> {
     }
 
     /// What shadow mode answers instead of a refusal: there is nothing to end.
-    pub(super) fn of_nothing(core: &Arc<Core<C>>, decision: Decision) -> Box<dyn Reservation> {
+    pub(super) fn of_nothing(core: &Arc<Core>, decision: Decision) -> Box<dyn Reservation> {
         Self::open(core, 0, decision)
     }
 
@@ -64,7 +63,7 @@ impl<C: Connector> Held<C> {
 }
 
 #[async_trait]
-impl<C: Connector> Reservation for Held<C> {
+impl Reservation for Held {
     fn decision(&self) -> &Decision {
         &self.decision
     }
@@ -78,7 +77,7 @@ impl<C: Connector> Reservation for Held<C> {
     }
 }
 
-impl<C: Connector> Drop for Held<C> {
+impl Drop for Held {
     fn drop(&mut self) {
         if self.open && self.id != 0 {
             self.settle(self.decision.cost(), drop);
@@ -86,7 +85,7 @@ impl<C: Connector> Drop for Held<C> {
     }
 }
 
-impl<C: Connector> fmt::Debug for Held<C> {
+impl fmt::Debug for Held {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Reservation")
             .field("key", self.decision.key())

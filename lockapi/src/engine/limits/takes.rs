@@ -8,7 +8,6 @@ use crate::engine::batcher::{Batch, Caller, Callers, Queued, Reply};
 use crate::engine::link::Link;
 use crate::error::{Error, ErrorKind, Failure, Result};
 use crate::limit::{Expire, Judged, Look, Outcome, Take};
-use crate::seam::Connection;
 
 /// How often a request is repeated whose row others changed meanwhile.
 pub(super) const TRIES: u32 = 100;
@@ -38,10 +37,7 @@ impl Queued for Take {
         Some(&mut self.times)
     }
 
-    async fn serve<N: Connection>(
-        batch: &mut Batch<Self>,
-        link: &mut Link<N>,
-    ) -> Result<(), Failure> {
+    async fn serve(batch: &mut Batch<Self>, link: &mut Link) -> Result<(), Failure> {
         look(batch, link).await?;
         // A key that is wanted at several prices has one of them in a statement.
         let mut keys = HashSet::new();
@@ -83,7 +79,7 @@ impl Queued for Take {
 }
 
 /// Answers those that a look shows to be refused; the others stay.
-async fn look<N: Connection>(batch: &mut Batch<Take>, link: &mut Link<N>) -> Result<(), Failure> {
+async fn look(batch: &mut Batch<Take>, link: &mut Link) -> Result<(), Failure> {
     let of = |take: &Take| Look {
         namespace: take.namespace.clone(),
         key: take.key.clone(),

@@ -8,14 +8,14 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use crate::MutexGuard;
 use crate::backend::Backend;
 use crate::blocking::block_on;
 use crate::engine::Clock;
-use crate::engine::{ManualClock, Options, start_with};
+use crate::engine::{Driver, ManualClock, Options, start_with};
 use crate::error::{ErrorKind, Failure};
 use crate::memory::{Database, Session};
 use crate::seam::{Call, Connection, Connector, Lane, Listener, Mode, Rows, Value};
-use crate::{BackendExt, MutexGuard};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -191,7 +191,13 @@ fn connect(
     let control = Arc::<Control>::default();
     let probe = Probe(database.clone(), Arc::clone(&control));
     let clock = clock.map_or_else(Clock::real, |clock| Clock::Manual(clock.clone()));
-    let backend = block_on(start_with("probe", probe, options.notes(false), clock)).unwrap();
+    let backend = block_on(start_with(
+        "probe",
+        Driver::new(probe),
+        options.notes(false),
+        clock,
+    ))
+    .unwrap();
     (backend, database, control)
 }
 
@@ -232,7 +238,7 @@ fn everybody_is_told_when_the_other_half_left() {
     let probe = Probe(database, Arc::clone(&control));
     let backend = block_on(start_with(
         "probe",
-        probe,
+        Driver::new(probe),
         Options::default().notes(false),
         Clock::real(),
     ))

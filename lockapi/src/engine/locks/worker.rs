@@ -15,7 +15,6 @@ use crate::mutex::{
     TOKENS_AT_RISK, TryOne, Wait, Way,
 };
 use crate::random;
-use crate::seam::Connector;
 use crate::wait::{unless, yield_now};
 
 /// How long a session that waited is kept without work.
@@ -25,9 +24,9 @@ const IDLE: Duration = Duration::from_secs(10);
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The worker of a session: of the main one, which never waits, or of one that waits.
-pub(crate) fn run<C: Connector>(
+pub(crate) fn run(
     locks: Arc<Locks>,
-    links: Arc<Links<C>>,
+    links: Arc<Links>,
     session: usize,
 ) -> impl Future<Output = ()> + Send {
     let mut ended = Ended {
@@ -71,20 +70,20 @@ impl Drop for Ended {
 }
 
 /// The connection is opened when it is needed.
-struct Worker<C: Connector> {
+struct Worker {
     locks: Arc<Locks>,
-    links: Arc<Links<C>>,
+    links: Arc<Links>,
     watch: Arc<Watch>,
     session: usize,
-    link: Option<Link<C::Connection>>,
+    link: Option<Link>,
     /// A value of the token sequence that is known to be safe on disk.
     safe: i64,
     /// What the server has answered and the callers have not been told.
     answered: Option<Vec<Reply>>,
 }
 
-impl<C: Connector> Worker<C> {
-    fn new(locks: Arc<Locks>, links: Arc<Links<C>>, session: usize) -> Self {
+impl Worker {
+    fn new(locks: Arc<Locks>, links: Arc<Links>, session: usize) -> Self {
         Self {
             watch: links.watch(),
             locks,
@@ -188,7 +187,7 @@ impl<C: Connector> Worker<C> {
         Ok(())
     }
 
-    fn connection(&mut self) -> Result<&mut Link<C::Connection>, Failure> {
+    fn connection(&mut self) -> Result<&mut Link, Failure> {
         let closed = || Failure::corrupt("the session is not open").undone();
         self.link.as_mut().ok_or_else(closed)
     }

@@ -7,8 +7,9 @@ use super::super::keeper::Keeper;
 use super::super::notify::Notify;
 use super::*;
 use crate::blocking::block_on;
+use crate::engine::Driver;
 use crate::memory::{Database, Session};
-use crate::seam;
+use crate::seam::{self, Connector};
 
 /// Counts the listeners that are opened.
 struct Counting {
@@ -42,8 +43,8 @@ struct Told {
 
 /// A process with its lane of statements, on a clock that is moved by hand.
 struct Process {
-    notices: Notices<Counting>,
-    batcher: Arc<Batcher<Counting>>,
+    notices: Notices,
+    batcher: Arc<Batcher>,
     opened: Arc<AtomicUsize>,
     clock: ManualClock,
     database: Database,
@@ -60,7 +61,7 @@ impl Process {
         };
         let keeper = Keeper::start(&Clock::Manual(clock.clone())).unwrap();
         let timeout = Duration::from_secs(5);
-        let links = Arc::new(Links::new(Arc::new(counting), keeper, mode, timeout));
+        let links = Arc::new(Links::new(Driver::new(counting), keeper, mode, timeout));
         Self {
             notices: Notices::new(Arc::clone(&links)),
             batcher: Batcher::new(links),

@@ -18,20 +18,19 @@ use crate::queue::{
     Ticket, Turn,
 };
 use crate::random;
-use crate::seam::Connector;
 use crate::telemetry;
 
 /// A claim has at most so many bytes of payload, but for its last job: they travel in one answer.
 const MAX_BYTES: i64 = 8 << 20;
 
 /// Jobs that were claimed and that nobody has been handed yet; dropped, they go back.
-pub(super) struct Unclaimed<C: Connector> {
-    queues: Arc<Queues<C>>,
+pub(super) struct Unclaimed {
+    queues: Arc<Queues>,
     topic: Arc<Topic>,
     pub(super) jobs: Vec<(Claimed, Arc<Hold>)>,
 }
 
-impl<C: Connector> Unclaimed<C> {
+impl Unclaimed {
     /// Gives them back, which leaves none.
     fn give_back(self) -> Self {
         Self {
@@ -42,7 +41,7 @@ impl<C: Connector> Unclaimed<C> {
     }
 }
 
-impl<C: Connector> Drop for Unclaimed<C> {
+impl Drop for Unclaimed {
     fn drop(&mut self) {
         for (job, _) in &self.jobs {
             let ack = Ack {
@@ -55,7 +54,7 @@ impl<C: Connector> Drop for Unclaimed<C> {
     }
 }
 
-impl<C: Connector> Handle<C> {
+impl Handle {
     pub(super) async fn exchange(
         self: &Arc<Self>,
         acks: Vec<Ticket>,
@@ -90,7 +89,7 @@ impl<C: Connector> Handle<C> {
         });
     }
 
-    fn deliveries(self: &Arc<Self>, mut unclaimed: Unclaimed<C>) -> Vec<Delivery> {
+    fn deliveries(self: &Arc<Self>, mut unclaimed: Unclaimed) -> Vec<Delivery> {
         let jobs = std::mem::take(&mut unclaimed.jobs);
         let queue: Arc<dyn Queue> = Arc::new(Named(Arc::clone(self)));
         jobs.into_iter()
@@ -119,7 +118,7 @@ impl<C: Connector> Handle<C> {
         &self,
         tickets: Vec<Ticket>,
         claim: &Claim,
-    ) -> Result<(Vec<Result<bool>>, Unclaimed<C>, bool)> {
+    ) -> Result<(Vec<Result<bool>>, Unclaimed, bool)> {
         let kept = &self.core.queues.kept;
         let locked: Vec<_> = tickets.iter().map(|it| kept.is_locked(*it)).collect();
         let free = tickets.iter().zip(&locked).filter(|(_, locked)| !**locked);
@@ -181,7 +180,7 @@ impl<C: Connector> Handle<C> {
     }
 
     /// Asks for a claim together with completions; what is claimed is kept for whoever takes it.
-    async fn turn(&self, acks: Vec<Ack>, claim: &Claim) -> Result<(Vec<bool>, Unclaimed<C>, bool)> {
+    async fn turn(&self, acks: Vec<Ack>, claim: &Claim) -> Result<(Vec<bool>, Unclaimed, bool)> {
         let queues = &self.core.queues;
         let sent = queues.keeper.now();
         let names = Arc::clone(&claim.names);

@@ -17,7 +17,6 @@ use crate::queue::{
     Pushed, Queue, ReadDead, ReadStanding, ReadUnhandled, Redrive, SetPaused, Settled, Standing,
     Statistics, SweepQueues, Terms, Ticket, Unhandled, check_lease, in_transaction,
 };
-use crate::seam::Connector;
 use crate::telemetry;
 use crate::wait::unless;
 
@@ -32,11 +31,7 @@ const MAX_LETTERS: usize = 1000;
 pub(super) const TRIES: usize = 50;
 pub(super) const PAUSE: Duration = Duration::from_millis(20);
 
-pub(in crate::engine) fn open<C: Connector>(
-    core: &Arc<Core<C>>,
-    queue: String,
-    terms: Terms,
-) -> Arc<dyn Queue> {
+pub(in crate::engine) fn open(core: &Arc<Core>, queue: String, terms: Terms) -> Arc<dyn Queue> {
     let number = in_transaction::topic(&core.namespace, &queue);
     let topic = core.queues.topic(number);
     Arc::new(Named(Arc::new(Handle {
@@ -52,19 +47,19 @@ pub(in crate::engine) fn open<C: Connector>(
     })))
 }
 
-pub(super) struct Handle<C: Connector> {
+pub(super) struct Handle {
     pub(super) name: Name,
     pub(super) terms: Terms,
     pub(super) number: i64,
     pub(super) topic: Arc<Topic>,
     /// Made by the first claim: who only pushes listens to nothing.
     told: OnceLock<Subscription>,
-    pub(super) core: Arc<Core<C>>,
+    pub(super) core: Arc<Core>,
 }
 
-pub(super) struct Named<C: Connector>(pub(super) Arc<Handle<C>>);
+pub(super) struct Named(pub(super) Arc<Handle>);
 
-impl<C: Connector> Handle<C> {
+impl Handle {
     pub(super) fn failed(&self, operation: &'static str) -> impl Fn(Error) -> Error {
         move |error| error.during(operation).on(&self.name.queue)
     }
@@ -117,7 +112,7 @@ impl<C: Connector> Handle<C> {
     }
 }
 
-impl<C: Connector> Named<C> {
+impl Named {
     fn check_time(&self, outcome: &Outcome) -> Result<()> {
         match outcome {
             Outcome::Extend(lease) => check_lease(*lease).map_err(self.0.failed("extend")),
@@ -131,7 +126,7 @@ impl<C: Connector> Named<C> {
 }
 
 #[async_trait]
-impl<C: Connector> Queue for Named<C> {
+impl Queue for Named {
     fn name(&self) -> &str {
         &self.0.name.queue
     }
@@ -312,7 +307,7 @@ impl<C: Connector> Queue for Named<C> {
     }
 }
 
-impl<C: Connector> fmt::Debug for Named<C> {
+impl fmt::Debug for Named {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Queue").field(&self.0.name.queue).finish()
     }

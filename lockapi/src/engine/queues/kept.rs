@@ -11,7 +11,6 @@ use crate::engine::keeper::Keeper;
 use crate::error::Result;
 use crate::hold::Hold;
 use crate::queue::{FOR_EVER, Outcome, Settle, Settled, Ticket};
-use crate::seam::Connector;
 use crate::telemetry::{self, Kind, Renewal};
 
 /// A lease is extended when this part of it has passed …
@@ -73,15 +72,15 @@ impl State {
 }
 
 /// What the process has claimed and not settled.
-pub(super) struct Kept<C: Connector> {
+pub(super) struct Kept {
     state: Mutex<State>,
-    batcher: Arc<Batcher<C>>,
+    batcher: Arc<Batcher>,
     keeper: Keeper,
     this: Weak<Self>,
 }
 
-impl<C: Connector> Kept<C> {
-    pub(super) fn new(batcher: Arc<Batcher<C>>, keeper: Keeper) -> Arc<Self> {
+impl Kept {
+    pub(super) fn new(batcher: Arc<Batcher>, keeper: Keeper) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
             state: Mutex::default(),
             batcher,
@@ -198,7 +197,7 @@ impl<C: Connector> Kept<C> {
 
     /// They are about to be settled, until what it answers is dropped: by then it is known what became of
     /// them, or nobody waits for it.
-    pub(super) fn settling<'a>(&'a self, tickets: &'a [Ticket]) -> Settling<'a, C> {
+    pub(super) fn settling<'a>(&'a self, tickets: &'a [Ticket]) -> Settling<'a> {
         self.set_settling(tickets, true);
         Settling {
             kept: self,
@@ -355,12 +354,12 @@ impl<C: Connector> Kept<C> {
 }
 
 /// Deliveries that are about to be settled.
-pub(super) struct Settling<'a, C: Connector> {
-    kept: &'a Kept<C>,
+pub(super) struct Settling<'a> {
+    kept: &'a Kept,
     tickets: &'a [Ticket],
 }
 
-impl<C: Connector> Drop for Settling<'_, C> {
+impl Drop for Settling<'_> {
     fn drop(&mut self) {
         self.kept.set_settling(self.tickets, false);
     }

@@ -29,7 +29,6 @@ use crate::queue::{
     Ack, Cancel, CountJobs, Discard, LookBack, Purge, Push, PushKeyed, ReadDead, ReadStanding,
     ReadUnhandled, Redrive, SetPaused, Settle, SweepQueues, Turn,
 };
-use crate::seam::Connector;
 
 /// Declares how operations of queues travel: which may be repeated, which weigh what, and what they may
 /// find locked.
@@ -119,21 +118,17 @@ impl Sweeping for SweepQueues {
 }
 
 /// What the queues of a process share.
-pub(super) struct Queues<C: Connector> {
-    batcher: Arc<Batcher<C>>,
+pub(super) struct Queues {
+    batcher: Arc<Batcher>,
     /// A heartbeat waits behind nothing but heartbeats and renewals.
-    renewals: Arc<Batcher<C>>,
+    renewals: Arc<Batcher>,
     keeper: Keeper,
-    kept: Arc<Kept<C>>,
+    kept: Arc<Kept>,
     topics: Mutex<HashMap<i64, Weak<Topic>>>,
 }
 
-impl<C: Connector> Queues<C> {
-    pub(super) fn new(
-        batcher: Arc<Batcher<C>>,
-        renewals: Arc<Batcher<C>>,
-        keeper: Keeper,
-    ) -> Arc<Self> {
+impl Queues {
+    pub(super) fn new(batcher: Arc<Batcher>, renewals: Arc<Batcher>, keeper: Keeper) -> Arc<Self> {
         Arc::new(Self {
             kept: Kept::new(Arc::clone(&renewals), keeper.clone()),
             batcher,

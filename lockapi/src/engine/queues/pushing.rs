@@ -8,12 +8,12 @@ use crate::engine::link::Link;
 use crate::engine::notify::Notify;
 use crate::error::{ErrorKind, Failure, Result};
 use crate::queue::{How, Job, Push, PushKeyed, PushTogether, Pushed, in_transaction};
-use crate::seam::{Connection, Connector};
+use crate::seam::Connection;
 
 /// A push of more than this weight would keep completions and claims waiting.
 const BULK: usize = 256;
 
-impl<C: Connector> Handle<C> {
+impl Handle {
     /// Tells listeners, in a statement of its own: a transaction that notifies keeps all others of the
     /// cluster that do so waiting until its commit is on disk. Who was told a moment ago is told a
     /// moment later.
@@ -126,10 +126,7 @@ impl Queued for PushTogether {
         ALONE
     }
 
-    async fn serve<N: Connection>(
-        batch: &mut Batch<Self>,
-        link: &mut Link<N>,
-    ) -> std::result::Result<(), Failure> {
+    async fn serve(batch: &mut Batch<Self>, link: &mut Link) -> std::result::Result<(), Failure> {
         while let Some(PushTogether(jobs)) = batch.asked.first().cloned() {
             let push = link.run_in_transaction(|connection| Box::pin(push_on(connection, jobs)));
             let pushed = push.await?;

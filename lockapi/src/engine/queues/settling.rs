@@ -9,9 +9,8 @@ use super::handle::{Handle, PAUSE, TRIES};
 use super::topic::Topic;
 use crate::error::{Error, ErrorKind, Result};
 use crate::queue::{Ack, FOR_EVER, Outcome, Settle, Settled, Ticket};
-use crate::seam::Connector;
 
-impl<C: Connector> Handle<C> {
+impl Handle {
     pub(super) async fn settle(&self, ticket: Ticket, outcome: &Outcome) -> Result<Settled> {
         let queues = &self.core.queues;
         let Some(settle) = Settle::new(ticket, outcome, self.terms.keep_dead()) else {
@@ -63,7 +62,7 @@ impl<C: Connector> Handle<C> {
     }
 }
 
-impl<C: Connector> Queues<C> {
+impl Queues {
     /// Settles in the background; where that fails the lease ends by itself.
     pub(super) fn settle_later(
         self: &Arc<Self>,

@@ -21,7 +21,6 @@ use crate::schedule::{
     Request, Round, Run, RunNow, Scheduler, SetTask, SweepRuns, SwitchTask, Task, TaskName,
     TaskRow, TaskState, Terms, check_task,
 };
-use crate::seam::Connector;
 use crate::wait::{unless, yield_now};
 
 /// How many tasks that are due are looked at in a round.
@@ -47,8 +46,8 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// The last time that a log is read to: the end of the year 9999.
 const LAST: i64 = 253_402_300_799_000_000;
 
-pub(in crate::engine) fn open<C: Connector>(
-    core: &Arc<Core<C>>,
+pub(in crate::engine) fn open(
+    core: &Arc<Core>,
     scheduler: String,
     terms: Terms,
 ) -> Arc<dyn Scheduler> {
@@ -70,7 +69,7 @@ pub(in crate::engine) fn open<C: Connector>(
     })))
 }
 
-struct Handle<C: Connector> {
+struct Handle {
     name: Name,
     terms: Terms,
     /// What nodes that wait are told of changes by.
@@ -82,12 +81,12 @@ struct Handle<C: Connector> {
     /// Made by the first wait.
     told: OnceLock<Subscription>,
     swept: Mutex<Option<Time>>,
-    core: Arc<Core<C>>,
+    core: Arc<Core>,
 }
 
-struct Named<C: Connector>(Arc<Handle<C>>);
+struct Named(Arc<Handle>);
 
-impl<C: Connector> Handle<C> {
+impl Handle {
     fn failed(&self, operation: &'static str) -> impl Fn(Error) -> Error {
         move |error| error.during(operation).on(&self.name.scheduler)
     }
@@ -219,7 +218,7 @@ impl<C: Connector> Handle<C> {
 }
 
 #[async_trait]
-impl<C: Connector> Scheduler for Named<C> {
+impl Scheduler for Named {
     fn name(&self) -> &str {
         &self.0.name.scheduler
     }
@@ -275,7 +274,7 @@ impl<C: Connector> Scheduler for Named<C> {
             }
             handle.pause().await;
         }
-        Err(Handle::<C>::busy("set_enabled", task))
+        Err(Handle::busy("set_enabled", task))
     }
 
     async fn run_now(&self, task: &str) -> Result<Option<Decision>> {
@@ -297,7 +296,7 @@ impl<C: Connector> Scheduler for Named<C> {
             }
             handle.pause().await;
         }
-        Err(Handle::<C>::busy("run_now", task))
+        Err(Handle::busy("run_now", task))
     }
 
     async fn tasks(&self, after: &str, most: usize) -> Result<Vec<TaskState>> {
@@ -383,7 +382,7 @@ impl<C: Connector> Scheduler for Named<C> {
     }
 }
 
-impl<C: Connector> fmt::Debug for Named<C> {
+impl fmt::Debug for Named {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Scheduler")
             .field(&self.0.name.scheduler)

@@ -15,7 +15,6 @@ use super::batcher::{ALONE, Queued};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{Key, check_name};
 use crate::queue::Name;
-use crate::seam::Connector;
 use crate::sight::{
     Audited, CancelJob, Contention, Ended, Filter, ForceRelease, HeldLease, HeldLock, Inspector,
     ListAudit, ListLeases, ListLocks, ListRunning, ListWaits, Operator, Priority, PriorityScope,
@@ -48,17 +47,17 @@ queued! {
     ListAudit "audit" true;
 }
 
-pub(super) fn inspector<C: Connector>(core: &Arc<Core<C>>) -> Arc<dyn Inspector> {
+pub(super) fn inspector(core: &Arc<Core>) -> Arc<dyn Inspector> {
     Arc::new(Sight(Arc::clone(core)))
 }
 
-pub(super) fn operator<C: Connector>(core: &Arc<Core<C>>) -> Arc<dyn Operator> {
+pub(super) fn operator(core: &Arc<Core>) -> Arc<dyn Operator> {
     Arc::new(Sight(Arc::clone(core)))
 }
 
-struct Sight<C: Connector>(Arc<Core<C>>);
+struct Sight(Arc<Core>);
 
-impl<C: Connector> Sight<C> {
+impl Sight {
     fn list_locks(&self, operation: &'static str, filter: &Filter) -> Result<ListLocks> {
         filter.check().map_err(|error| error.during(operation))?;
         let namespace = filter.namespace(&self.0.namespace);
@@ -81,8 +80,8 @@ impl<C: Connector> Sight<C> {
         Some((self.0.namespace.to_string(), key.to_string()))
     }
 
-    fn with_sessions(operation: &'static str) -> Result<()> {
-        if C::SERVER {
+    fn with_sessions(&self, operation: &'static str) -> Result<()> {
+        if self.0.links.driver.has_server() {
             return Ok(());
         }
         let message = "a database in memory has no sessions that could be ended";
@@ -91,7 +90,7 @@ impl<C: Connector> Sight<C> {
 }
 
 #[async_trait]
-impl<C: Connector> Inspector for Sight<C> {
+impl Inspector for Sight {
     async fn locks(&self, filter: &Filter) -> Result<Vec<HeldLock>> {
         let list = self.list_locks("locks", filter)?;
         let mut locks = self.0.jobs.call(list).await?;
@@ -149,7 +148,7 @@ impl<C: Connector> Inspector for Sight<C> {
 }
 
 #[async_trait]
-impl<C: Connector> Operator for Sight<C> {
+impl Operator for Sight {
     async fn release_lease(&self, key: Key, reason: &str) -> Result<Vec<String>> {
         const OPERATION: &str = "release_lease";
         let checked = key.check().and_then(|()| check_reason(reason));
@@ -166,7 +165,7 @@ impl<C: Connector> Operator for Sight<C> {
     async fn terminate_holder(&self, key: Key, reason: &str) -> Result<Vec<Ended>> {
         const OPERATION: &str = "terminate_holder";
         let checked = key.check().and_then(|()| check_reason(reason));
-        let checked = checked.and_then(|()| Self::with_sessions(OPERATION));
+        let checked = checked.and_then(|()| self.with_sessions(OPERATION));
         checked.map_err(|error| error.during(OPERATION).on(&key))?;
         let terminate = Terminate {
             namespace: self.0.namespace.to_string(),
@@ -213,13 +212,13 @@ impl<C: Connector> Operator for Sight<C> {
     }
 
     fn prioritize(&self, pid: i64, priority: Priority) -> Result<PriorityScope> {
-        Self::with_sessions("prioritize")?;
+        self.with_sessions("prioritize")?;
         priority.check()?;
         Ok(priority::start(&self.0, pid, priority))
     }
 }
 
-impl<C: Connector> fmt::Debug for Sight<C> {
+impl fmt::Debug for Sight {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Sight").field(&self.0.namespace).finish()
     }

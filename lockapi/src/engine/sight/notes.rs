@@ -15,7 +15,7 @@ use crate::error::Result;
 use crate::key::{Key, LockId};
 use crate::lease::micros;
 use crate::random;
-use crate::seam::{Connector, Swept};
+use crate::seam::Swept;
 use crate::sight::{Note, Noted, SweepNotes};
 
 /// A name that is still in use is noted again after this time.
@@ -101,9 +101,9 @@ struct State {
 }
 
 /// Compares what lasts with what was noted, and notes the difference.
-pub(crate) struct Noting<C: Connector> {
-    batcher: Arc<Batcher<C>>,
-    sweeps: Arc<Sweeps<C>>,
+pub(crate) struct Noting {
+    batcher: Arc<Batcher>,
+    sweeps: Arc<Sweeps>,
     names: Arc<Names>,
     namespace: Arc<str>,
     backend: i64,
@@ -112,10 +112,10 @@ pub(crate) struct Noting<C: Connector> {
     this: Weak<Self>,
 }
 
-impl<C: Connector> Noting<C> {
+impl Noting {
     pub(crate) fn new(
-        batcher: Arc<Batcher<C>>,
-        sweeps: Arc<Sweeps<C>>,
+        batcher: Arc<Batcher>,
+        sweeps: Arc<Sweeps>,
         names: Arc<Names>,
         namespace: Arc<str>,
     ) -> Result<Arc<Self>> {

@@ -8,7 +8,6 @@ use crate::engine::clock::Time;
 use crate::engine::keeper::Keeper;
 use crate::engine::{Core, batcher::Batcher};
 use crate::error::Result;
-use crate::seam::Connector;
 use crate::sight::{Blocker, Hit, Priority, PriorityScope, Strike, Unblock};
 
 /// How often it looks.
@@ -25,8 +24,8 @@ struct Known {
     wanted: bool,
 }
 
-struct Watching<C: Connector> {
-    batcher: Arc<Batcher<C>>,
+struct Watching {
+    batcher: Arc<Batcher>,
     keeper: Keeper,
     namespace: String,
     pid: i64,
@@ -36,11 +35,7 @@ struct Watching<C: Connector> {
     told: Arc<crate::sight::Shared>,
 }
 
-pub(super) fn start<C: Connector>(
-    core: &Arc<Core<C>>,
-    pid: i64,
-    priority: Priority,
-) -> PriorityScope {
+pub(super) fn start(core: &Arc<Core>, pid: i64, priority: Priority) -> PriorityScope {
     let told = Arc::<crate::sight::Shared>::default();
     let watching = Arc::new(Watching {
         batcher: Arc::clone(&core.jobs),
@@ -55,7 +50,7 @@ pub(super) fn start<C: Connector>(
     PriorityScope { shared: told }
 }
 
-impl<C: Connector> Watching<C> {
+impl Watching {
     fn look_later(self: Arc<Self>) {
         let keeper = self.keeper.clone();
         let at = keeper.now() + LOOK;

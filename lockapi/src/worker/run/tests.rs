@@ -11,7 +11,6 @@ use crate::queue::Job;
 use crate::stop::Stop;
 use crate::wait::unless;
 use crate::worker::{Context, Worker};
-use crate::{BackendExt, QueueExt};
 
 const HANDLERS: usize = 8;
 

@@ -1,0 +1,130 @@
+//! A driver without its type: the engine is compiled once, and not for each backend crate.
+//!
+//! A statement costs one allocation for its future.
+
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+
+use crate::error::Failure;
+use crate::seam::{Call, Connection, Connector, Lane, Listener, Mode, Rows};
+
+/// Opens connections of some driver; clones are one and the same.
+#[derive(Clone)]
+pub(crate) struct Driver(Arc<dyn AnyConnector>);
+
+impl Driver {
+    pub(crate) fn new(connector: impl Connector) -> Self {
+        Self(Arc::new(connector))
+    }
+
+    /// See [`Connector::SERVER`].
+    pub(crate) fn has_server(&self) -> bool {
+        self.0.has_server()
+    }
+
+    /// See [`Connector::connect`].
+    pub(crate) async fn connect(&self, mode: Mode) -> Result<DriverConnection, Failure> {
+        self.0.connect(mode).await.map(DriverConnection)
+    }
+
+    /// See [`Connector::listener`].
+    pub(crate) async fn listener(&self) -> Result<DriverListener, Failure> {
+        self.0.listener().await.map(DriverListener)
+    }
+
+    /// See [`Connector::spawn`].
+    pub(crate) fn spawn(&self, name: &'static str, lane: Lane) {
+        self.0.spawn(name, lane);
+    }
+}
+
+/// A connection of some driver.
+pub(crate) struct DriverConnection(Box<dyn AnyConnection>);
+
+impl Connection for DriverConnection {
+    async fn run(&mut self, call: &dyn Call) -> Result<Rows, Failure> {
+        self.0.run(call).await
+    }
+
+    async fn script(&mut self, sql: &'static str) -> Result<(), Failure> {
+        self.0.script(sql).await
+    }
+}
+
+/// A connection of some driver that hears notifications.
+pub(crate) struct DriverListener(Box<dyn AnyListener>);
+
+impl Connection for DriverListener {
+    async fn run(&mut self, call: &dyn Call) -> Result<Rows, Failure> {
+        self.0.run(call).await
+    }
+
+    async fn script(&mut self, sql: &'static str) -> Result<(), Failure> {
+        self.0.script(sql).await
+    }
+}
+
+impl Listener for DriverListener {
+    async fn next(&mut self) -> Result<String, Failure> {
+        self.0.next().await
+    }
+}
+
+type Opening<'a, T> = BoxFuture<'a, Result<Box<T>, Failure>>;
+
+trait AnyConnector: Send + Sync {
+    fn has_server(&self) -> bool;
+    fn connect(&self, mode: Mode) -> Opening<'_, dyn AnyConnection>;
+    fn listener(&self) -> Opening<'_, dyn AnyListener>;
+    fn spawn(&self, name: &'static str, lane: Lane);
+}
+
+impl<C: Connector> AnyConnector for C {
+    fn has_server(&self) -> bool {
+        C::SERVER
+    }
+
+    fn connect(&self, mode: Mode) -> Opening<'_, dyn AnyConnection> {
+        Box::pin(async move {
+            let connection = Connector::connect(self, mode).await?;
+            Ok(Box::new(connection) as Box<_>)
+        })
+    }
+
+    fn listener(&self) -> Opening<'_, dyn AnyListener> {
+        Box::pin(async move {
+            let listener = Connector::listener(self).await?;
+            Ok(Box::new(listener) as Box<_>)
+        })
+    }
+
+    fn spawn(&self, name: &'static str, lane: Lane) {
+        Connector::spawn(self, name, lane);
+    }
+}
+
+trait AnyConnection: Send {
+    fn run<'a>(&'a mut self, call: &'a dyn Call) -> BoxFuture<'a, Result<Rows, Failure>>;
+    fn script(&mut self, sql: &'static str) -> BoxFuture<'_, Result<(), Failure>>;
+}
+
+impl<N: Connection> AnyConnection for N {
+    fn run<'a>(&'a mut self, call: &'a dyn Call) -> BoxFuture<'a, Result<Rows, Failure>> {
+        Box::pin(Connection::run(self, call))
+    }
+
+    fn script(&mut self, sql: &'static str) -> BoxFuture<'_, Result<(), Failure>> {
+        Box::pin(Connection::script(self, sql))
+    }
+}
+
+trait AnyListener: AnyConnection {
+    fn next(&mut self) -> BoxFuture<'_, Result<String, Failure>>;
+}
+
+impl<L: Listener> AnyListener for L {
+    fn next(&mut self) -> BoxFuture<'_, Result<String, Failure>> {
+        Box::pin(Listener::next(self))
+    }
+}
