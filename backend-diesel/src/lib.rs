@@ -1,18 +1,15 @@
 //! Coordination on PostgreSQL for programs that use Diesel.
 //!
-//! [`connect`] takes the program's `r2d2` pool and gives a [`Backend`]. The primitives, their
+//! [`connect_url`] opens connections of its own, [`connect`] takes those of the program's `r2d2` pool; both
+//! give a [`Backend`]. The primitives, their
 //! guarantees and their errors are described in [`lockapi`]; programs without an async runtime use
 //! its [`blocking`](lockapi::blocking) face.
 //!
 //! ```no_run
-//! use diesel::PgConnection;
-//! use diesel::r2d2::{ConnectionManager, Pool};
 //! use lockapi::blocking::Backend;
 //!
 //! # fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! let manager = ConnectionManager::<PgConnection>::new("postgres://localhost/app");
-//! let pool = Pool::new(manager)?;
-//! let backend = Backend::connect(backend_diesel::connect(&pool))?;
+//! let backend = Backend::connect(backend_diesel::connect_url("postgres://localhost/app"))?;
 //! backend.migrate()?;
 //!
 //! let guard = backend.mutex("reports/daily")?.lock()?;
@@ -23,7 +20,7 @@
 //! ```
 //!
 //! # Connections
-//! From a pool the backend takes at most 8 + [`Options::waiters`] connections: one for leases and
+//! From a pool the backend takes at most 9 + [`Options::waiters`] connections: one for leases and
 //! other tables, one for renewals, one for jobs, two for rate limits, one that holds the mutexes, some
 //! that wait for mutexes, one that hears notifications while there is somebody to tell, and now and then
 //! one that deletes what is old. Each is taken when it is first needed, and most are kept; two are taken
@@ -85,7 +82,7 @@ const NAME: &str = "diesel";
 /// When dropped, the probe ends in the background and its connections go back.
 ///
 /// # Errors
-/// `Invalid` when the pool may not have [more connections](Options::check_pool) than a backend takes: 13
+/// `Invalid` when the pool may not have [more connections](Options::check_pool) than a backend takes: 14
 /// with these options, while the default of r2d2 is 10. `Unavailable` when the pool has no connection to
 /// give, or the server is a standby.
 pub async fn connect<M>(pool: &Pool<M>) -> Result<Arc<dyn Backend>>

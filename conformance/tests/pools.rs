@@ -121,7 +121,7 @@ fn options() -> Options {
 }
 
 fn no_more_is_taken_than_is_stated<L: Library>() {
-    let pool = pool::<L>(24);
+    let pool = pool::<L>(25);
     let options = options();
     let backend = L::connect(&pool, options.clone()).expect("a backend");
     backend.migrate().expect("migrated");
@@ -163,7 +163,7 @@ fn what_goes_back_is_as_it_was<L: Library>() {
             (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()),
             (SELECT count(*) FROM pg_stat_activity WHERE pid = pg_backend_pid()
                 AND xact_start < query_start - interval '50ms')) AS answer";
-    let pool = pool::<L>(11);
+    let pool = pool::<L>(12);
     let before = L::answer(&mut pool.get().expect("a connection"), LEFT);
     assert!(before.starts_with("77s "), "{before}");
     let backend = L::connect(&pool, options()).expect("a backend");
@@ -193,8 +193,8 @@ fn what_goes_back_is_as_it_was<L: Library>() {
 }
 
 fn a_full_pool_is_told_of<L: Library>() {
-    let pool = pool::<L>(11);
-    let all: Vec<_> = (0..11).map(|_| pool.get().expect("one")).collect();
+    let pool = pool::<L>(12);
+    let all: Vec<_> = (0..12).map(|_| pool.get().expect("one")).collect();
     let started = Instant::now();
     let error = L::connect(&pool, options()).expect_err("nothing is left");
     assert_eq!(error.kind(), ErrorKind::Unavailable);
@@ -204,11 +204,11 @@ fn a_full_pool_is_told_of<L: Library>() {
 }
 
 fn a_pool_that_is_too_small_is_refused<L: Library>() {
-    let error = L::connect(&pool::<L>(10), options()).expect_err("too small");
+    let error = L::connect(&pool::<L>(11), options()).expect_err("too small");
     assert_eq!(error.kind(), ErrorKind::Invalid);
     let words = error.to_string();
-    assert!(words.contains("a pool of 10"), "{words}");
-    assert!(words.contains("11 or more"), "{words}");
+    assert!(words.contains("a pool of 11"), "{words}");
+    assert!(words.contains("12 or more"), "{words}");
     let default = Pool::new(L::manager(&url())).expect("a pool");
     let error = L::connect(&default, Options::default()).expect_err("the default of r2d2");
     assert_eq!(error.kind(), ErrorKind::Invalid);

@@ -166,7 +166,7 @@ impl dyn Backend + '_ {
     /// Opens mutexes that are locked together; nothing is sent.
     ///
     /// # Errors
-    /// As for [`mutex`](Self::mutex), and `Invalid` for none or more than
+    /// As for [`mutex`](#method.mutex), and `Invalid` for none or more than
     /// [`MutexSet::MAX_KEYS`].
     pub fn mutex_set<K: Into<Key>>(&self, keys: impl IntoIterator<Item = K>) -> Result<MutexSet> {
         let keys = keys.into_iter();
@@ -177,7 +177,7 @@ impl dyn Backend + '_ {
     /// Opens a mutex that is cut into stripes; nothing is sent.
     ///
     /// # Errors
-    /// As for [`mutex`](Self::mutex), and `Invalid` for none or more than
+    /// As for [`mutex`](#method.mutex), and `Invalid` for none or more than
     /// [`Striped::MAX_STRIPES`].
     pub fn striped(&self, name: &str, stripes: usize) -> Result<Striped> {
         Striped::new(name, stripes, |key| self.open_mutex(key.into()))
@@ -186,7 +186,7 @@ impl dyn Backend + '_ {
     /// Opens a lock that readers share; nothing is sent.
     ///
     /// # Errors
-    /// As for [`mutex`](Self::mutex).
+    /// As for [`mutex`](#method.mutex).
     pub fn rw_lock(&self, key: impl Into<Key>) -> Result<Arc<dyn RwLock>> {
         self.open_rw_lock(key.into())
     }
@@ -221,14 +221,14 @@ impl dyn Backend + '_ {
         self.open_election(key.into(), terms)
     }
 
-    /// Opens a [`Mutex`] that is a [lease](Self::lease) and not the lock of a session; nothing is
+    /// Opens a [`Mutex`] that is a [lease](#method.lease) and not the lock of a session; nothing is
     /// sent.
     ///
     /// It works where [session locks](Capabilities::session_locks) are not available. In exchange
     /// each locking and unlocking is a committed write, waiters of other processes are polled, and
     /// the lock of a holder that died is free after the time to live.
     ///
-    /// It does not meet the [`mutex`](Self::mutex) or the lease of the same key, and it cannot be
+    /// It does not meet the [`mutex`](#method.mutex) or the lease of the same key, and it cannot be
     /// locked in a transaction; its holder's token can be checked in one.
     ///
     /// # Errors

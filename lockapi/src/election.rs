@@ -12,7 +12,7 @@ use crate::fence::Fence;
 use crate::key::{Key, advisory_key};
 use crate::lease::{Holder, LeaseGuard, run_leased};
 use crate::stop::Stop;
-use crate::wait::{Held, unless};
+use crate::wait::{unless, was_lost};
 
 /// Between two attempts to lead while the database is away.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -126,9 +126,10 @@ impl dyn Election + '_ {
 
     /// Leads whenever it can until it is told to [stop](Stop), and then answers `None`.
     ///
-    /// `work` is run in each of its terms, and dropped when the term ends or when it is told to stop; it
-    /// has resigned when this returns. When `work` ends by itself, that is the answer. While the
-    /// database is away it goes on trying.
+    /// `work` is run in each of its terms, and dropped when the term ends or when it is told to stop; then
+    /// it resigns. When `work` ends by itself while it leads, that is the answer; when the term had ended
+    /// before, `work` is run again in the next one. While the database is away, or after the backend was
+    /// closed, it goes on trying.
     ///
     /// # Cancel safety
     /// When dropped, `work` is dropped, and it resigns in the background.
@@ -152,9 +153,9 @@ impl dyn Election + '_ {
                 select(term.lost(), pin!(stop.stopped())).await;
             };
             let outcome = unless(over, work(term.fence())).await;
-            match Held::from_parts(outcome, term.release().await) {
-                Held::Ended(outcome) => return outcome.map(Some),
-                Held::Lost(_) => {}
+            let lost = was_lost(&term.release().await);
+            if let Some(outcome) = outcome.filter(|_| !lost) {
+                return outcome.map(Some);
             }
         }
         Ok(None)
@@ -176,7 +177,8 @@ pub(crate) async fn campaign_until<E: Election + ?Sized>(
                 outcome => outcome.map(Some),
             }
         };
-        if let Some(Some(term)) = unless(stop.stopped(), campaign).await.transpose()? {
+        let term = unless(stop.stopped(), campaign).await.transpose()?;
+        if let Some(Some(term)) = term.filter(|_| !stop.is_stopped()) {
             return Ok(Some(term));
         }
     }

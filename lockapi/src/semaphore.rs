@@ -93,7 +93,7 @@ impl dyn Semaphore + '_ {
     /// Waits for a permit.
     ///
     /// # Errors
-    /// As for [`try_acquire`](Self::try_acquire).
+    /// As for [`try_acquire`](#method.try_acquire).
     pub async fn acquire(&self) -> Result<Box<dyn LeaseGuard>> {
         self.acquire_many(1).await
     }
@@ -101,7 +101,7 @@ impl dyn Semaphore + '_ {
     /// Waits for a permit for at most `timeout`.
     ///
     /// # Errors
-    /// `TimedOut`; otherwise as for [`try_acquire`](Self::try_acquire).
+    /// `TimedOut`; otherwise as for [`try_acquire`](#method.try_acquire).
     pub async fn acquire_timeout(&self, timeout: Duration) -> Result<Box<dyn LeaseGuard>> {
         self.acquire_many_timeout(1, timeout).await
     }
@@ -113,7 +113,7 @@ impl dyn Semaphore + '_ {
     ///
     /// # Errors
     /// Those of `work`. `Lost` when the permit was lost before `work` succeeded; otherwise as for
-    /// [`try_acquire`](Self::try_acquire).
+    /// [`try_acquire`](#method.try_acquire).
     pub async fn run_permitted<F, W, T, E>(&self, work: F) -> Result<Option<T>, E>
     where
         F: FnOnce(Fence) -> W + Send,
@@ -130,7 +130,7 @@ impl dyn Semaphore + '_ {
     /// Waits for a permit and runs `work` while holding it.
     ///
     /// # Errors
-    /// As for [`run_permitted`](Self::run_permitted).
+    /// As for [`run_permitted`](#method.run_permitted).
     pub async fn run_permitted_wait<F, W, T, E>(&self, work: F) -> Result<T, E>
     where
         F: FnOnce(Fence) -> W + Send,

@@ -2,12 +2,11 @@
 
 use std::fmt;
 use std::future::Future;
-use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use futures_util::future::{BoxFuture, FutureExt, Shared, select};
+use futures_util::future::{BoxFuture, Either, FutureExt, Shared, select};
 use tokio::sync::Notify;
 
 /// Tells workers, schedulers and leaders to stop; clones are one and the same.
@@ -55,10 +54,11 @@ impl Stop {
         self.0.changed.notify_waiters();
     }
 
-    /// Whether it was told.
+    /// Whether it was told, by [`stop`](Self::stop) or by a future that somebody has seen end who waits
+    /// for it, as everything does that runs until it is stopped.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
-        let ended = |signal: &Signal| signal.clone().now_or_never().is_some();
+        let ended = |signal: &Signal| signal.peek().is_some();
         self.0.told.load(Ordering::Acquire) || self.0.signal.as_ref().is_some_and(ended)
     }
 
@@ -67,10 +67,19 @@ impl Stop {
     /// # Cancel safety
     /// Safe to drop and to call again.
     pub async fn stopped(&self) {
-        let told = pin!(self.told());
-        match self.0.signal.clone() {
-            Some(signal) => drop(select(told, signal).await),
-            None => told.await,
+        let Some(signal) = self.0.signal.clone() else {
+            return self.told().await;
+        };
+        // Whoever leaves may be the one whom the end of the future has woken: the others look as well.
+        let _leaving = Leaving(&self.0);
+        loop {
+            let changed = pin!(self.0.changed.notified());
+            if self.0.told.load(Ordering::Acquire) {
+                return;
+            }
+            if let Either::Right(_) = select(changed, signal.clone()).await {
+                return;
+            }
         }
     }
 
@@ -86,14 +95,23 @@ impl Stop {
     }
 }
 
+struct Leaving<'a>(&'a State);
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        self.0.changed.notify_waiters();
+    }
+}
+
 /// Stops once the future has ended. What it answers does not matter: a signal that cannot be waited for
-/// stops as well, and so does one that panics.
+/// stops as well. A future that needs a runtime, as those of tokio do, can only be waited for on one: with
+/// the blocking face call [`stop`](Stop::stop) instead, from a handler of signals for one.
 impl<F> From<F> for Stop
 where
     F: Future + Send + 'static,
 {
     fn from(signal: F) -> Self {
-        let signal = AssertUnwindSafe(signal).catch_unwind().map(|_| ()).boxed();
+        let signal = signal.map(drop).boxed();
         Self(Arc::new(State {
             signal: Some(signal.shared()),
             ..State::default()
@@ -137,12 +155,6 @@ mod tests {
         }
         assert!(stop.is_stopped());
 
-        let (signal, signalled) = tokio::sync::oneshot::channel::<()>();
-        let stop = Stop::from(signalled);
-        assert!(!stop.is_stopped());
-        signal.send(()).unwrap();
-        assert!(stop.is_stopped(), "nobody waits for it");
-
         let stop = Stop::from(pending::<()>());
         stop.clone().stop();
         block_on(Stop::from(&stop).stopped());
@@ -154,23 +166,29 @@ mod tests {
         let (signal, signalled) = tokio::sync::oneshot::channel::<()>();
         let stop = Stop::from(signalled);
         // The first to wait is the one that the signal wakes.
-        assert!(stop.stopped().now_or_never().is_none());
+        let mut first = Box::pin(stop.stopped());
+        assert!((&mut first).now_or_never().is_none());
         let waiting = std::thread::spawn({
             let stop = stop.clone();
             move || block_on(stop.stopped())
         });
         std::thread::sleep(std::time::Duration::from_millis(20));
         signal.send(()).unwrap();
+        drop(first);
         waiting.join().unwrap();
     }
 
     #[test]
-    fn a_signal_that_fails_or_panics_stops() {
-        block_on(Stop::from(ready(Err::<(), _>("no handler"))).stopped());
-        let stop = Stop::from(async { panic!("on purpose") });
-        for _ in 0..2 {
-            block_on(stop.stopped());
-        }
+    fn a_signal_that_fails_stops() {
+        let stop = Stop::from(ready(Err::<(), _>("no handler")));
+        assert!(!stop.is_stopped(), "nobody has waited for it");
+        block_on(stop.stopped());
         assert!(stop.is_stopped());
+    }
+
+    #[test]
+    fn to_look_at_it_does_not_run_the_future() {
+        let stop = Stop::from(async { panic!("on purpose") });
+        assert_eq!(format!("{stop:?}"), "Stop { stopped: false }");
     }
 }

@@ -19,40 +19,27 @@ pub(crate) async fn unless<T>(
     }
 }
 
-/// What became of work that ran while a guard was held.
-pub(crate) enum Held<T, E> {
-    Ended(Result<T, E>),
-    /// The guard was lost before the work succeeded.
-    Lost(Error),
+/// Whether a guard was no longer held when it was released.
+///
+/// A release that did not get through is made up for in the background, and takes nothing back of what was
+/// done while the guard was held; one that was lost does.
+pub(crate) fn was_lost(released: &Result<()>) -> bool {
+    matches!(released, Err(error) if error.kind() == ErrorKind::Lost)
 }
 
-impl<T, E> Held<T, E> {
-    /// Judges work by its outcome, `None` when it was dropped because the guard was lost, and by the
-    /// release of the guard.
-    ///
-    /// A release that did not get through is made up for in the background, and takes nothing back of
-    /// what was done while the guard was held; one that was lost does.
-    pub(crate) fn from_parts(outcome: Option<Result<T, E>>, released: Result<()>) -> Self {
-        match (outcome, released) {
-            (Some(Err(error)), _) => Self::Ended(Err(error)),
-            (_, Err(error)) if error.kind() == ErrorKind::Lost => Self::Lost(error),
-            (Some(Ok(value)), _) => Self::Ended(Ok(value)),
-            (None, _) => Self::Lost(Error::new(
-                ErrorKind::Lost,
-                "release",
-                "it was lost while the work ran",
-            )),
-        }
-    }
-
-    /// One flat result.
-    pub(crate) fn during(self, operation: &'static str) -> Result<T, E>
-    where
-        E: From<Error>,
-    {
-        match self {
-            Self::Ended(outcome) => outcome,
-            Self::Lost(error) => Err(error.during(operation).into()),
+/// What work is worth that ran while a guard was held, or was dropped because the guard was lost.
+pub(crate) fn held_throughout<T, E: From<Error>>(
+    operation: &'static str,
+    outcome: Option<Result<T, E>>,
+    released: Result<()>,
+) -> Result<T, E> {
+    match (outcome, released) {
+        (Some(Err(error)), _) => Err(error),
+        (Some(Ok(value)), released) if !was_lost(&released) => Ok(value),
+        (_, Err(error)) => Err(error.during(operation).into()),
+        (_, Ok(())) => {
+            let message = "it was lost while the work ran";
+            Err(Error::new(ErrorKind::Lost, operation, message).into())
         }
     }
 }

@@ -14,7 +14,7 @@ use super::instance::{self, Instance, Linger};
 use super::tools::{Answer, Tools, failure, output_of, run, text_of};
 use super::{ClusterError, StopMode, psql};
 
-/// For throw-away use, but a commit is as durable (and as slow) as in production.
+/// For throw-away use, but commits are durable, as far as the place of the files is.
 const SETTINGS: [(&str, &str); 7] = [
     ("listen_addresses", "127.0.0.1"),
     ("fsync", "on"),

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::key::Key;
 use crate::lease::Holder;
 use crate::stop::Stop;
-use crate::wait::Held;
+use crate::wait::{held_throughout, was_lost};
 
 /// An [election](crate::Election) for blocking callers.
 ///
@@ -99,14 +99,15 @@ impl Election {
     {
         let term = self.campaign()?;
         let outcome = work(&term);
-        Held::from_parts(Some(outcome), term.release()).during("lead")
+        held_throughout("lead", Some(outcome), term.release())
     }
 
     /// Leads whenever it can until it is told to [stop](Stop), and then answers `None`; see
     /// [`Election::lead_until`](crate::Election#method.lead_until).
     ///
     /// Blocking work is not interrupted: let it look at [`LeaseGuard::is_lost`] and at
-    /// [`Stop::is_stopped`] between its steps. What it answers counts unless the term ended before.
+    /// [`Stop::is_stopped`] between its steps, which knows of [`Stop::stop`] and not of a future. What
+    /// it answers counts unless the term had ended before; then it is run again.
     ///
     /// # Errors
     /// As for the async method.
@@ -121,9 +122,8 @@ impl Election {
         let stop = stop.into();
         while let Some(term) = block_on(campaign_until(&*self.0, &stop))?.map(LeaseGuard::from) {
             let outcome = work(&term);
-            match Held::from_parts(Some(outcome), term.release()) {
-                Held::Ended(outcome) => return outcome.map(Some),
-                Held::Lost(_) => {}
+            if !was_lost(&term.release()) {
+                return outcome.map(Some);
             }
         }
         Ok(None)

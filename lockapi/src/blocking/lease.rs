@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::key::Key;
 use crate::lease::Holder;
-use crate::wait::Held;
+use crate::wait::held_throughout;
 
 /// A [lease](crate::Lease) for blocking callers.
 #[derive(Clone, Debug)]
@@ -78,8 +78,7 @@ impl Lease {
             return Ok(None);
         };
         let outcome = work(&guard);
-        let held = Held::from_parts(Some(outcome), guard.release());
-        held.during("run_exclusive").map(Some)
+        held_throughout("run_exclusive", Some(outcome), guard.release()).map(Some)
     }
 
     /// Waits for the lease and runs `work` while holding it.
@@ -95,8 +94,7 @@ impl Lease {
     {
         let guard = self.acquire()?;
         let outcome = work(&guard);
-        let held = Held::from_parts(Some(outcome), guard.release());
-        held.during("run_exclusive_wait")
+        held_throughout("run_exclusive_wait", Some(outcome), guard.release())
     }
 }
 

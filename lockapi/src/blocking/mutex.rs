@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::key::Key;
 use crate::mutex::Line;
-use crate::wait::Held;
+use crate::wait::held_throughout;
 
 /// A [mutex](crate::Mutex) for blocking callers.
 #[derive(Clone, Debug)]
@@ -88,8 +88,7 @@ impl Mutex {
             return Ok(None);
         };
         let outcome = work(&guard);
-        let held = Held::from_parts(Some(outcome), guard.unlock());
-        held.during("run_exclusive").map(Some)
+        held_throughout("run_exclusive", Some(outcome), guard.unlock()).map(Some)
     }
 
     /// Waits for the lock and runs `work` while holding it.
@@ -105,8 +104,7 @@ impl Mutex {
     {
         let guard = self.lock()?;
         let outcome = work(&guard);
-        let held = Held::from_parts(Some(outcome), guard.unlock());
-        held.during("run_exclusive_wait")
+        held_throughout("run_exclusive_wait", Some(outcome), guard.unlock())
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{LeaseGuard, block_on};
 use crate::error::{Error, Result};
 use crate::key::Key;
-use crate::wait::Held;
+use crate::wait::held_throughout;
 
 /// A [semaphore](crate::Semaphore) for blocking callers.
 ///
@@ -110,8 +110,7 @@ impl Semaphore {
             return Ok(None);
         };
         let outcome = work(&permit);
-        let held = Held::from_parts(Some(outcome), permit.release());
-        held.during("run_permitted").map(Some)
+        held_throughout("run_permitted", Some(outcome), permit.release()).map(Some)
     }
 
     /// Waits for a permit and runs `work` while holding it.
@@ -127,7 +126,6 @@ impl Semaphore {
     {
         let permit = self.acquire()?;
         let outcome = work(&permit);
-        let held = Held::from_parts(Some(outcome), permit.release());
-        held.during("run_permitted_wait")
+        held_throughout("run_permitted_wait", Some(outcome), permit.release())
     }
 }

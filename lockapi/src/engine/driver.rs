@@ -23,6 +23,11 @@ impl Driver {
         self.0.has_server()
     }
 
+    /// See [`Connector::THREADS`].
+    pub(crate) fn has_threads(&self) -> bool {
+        self.0.has_threads()
+    }
+
     /// See [`Connector::connect`].
     pub(crate) async fn connect(&self, mode: Mode) -> Result<DriverConnection, Failure> {
         self.0.connect(mode).await.map(DriverConnection)
@@ -75,6 +80,7 @@ type Opening<'a, T> = BoxFuture<'a, Result<Box<T>, Failure>>;
 
 trait AnyConnector: Send + Sync {
     fn has_server(&self) -> bool;
+    fn has_threads(&self) -> bool;
     fn connect(&self, mode: Mode) -> Opening<'_, dyn AnyConnection>;
     fn listener(&self) -> Opening<'_, dyn AnyListener>;
     fn spawn(&self, name: &'static str, lane: Lane);
@@ -83,6 +89,10 @@ trait AnyConnector: Send + Sync {
 impl<C: Connector> AnyConnector for C {
     fn has_server(&self) -> bool {
         C::SERVER
+    }
+
+    fn has_threads(&self) -> bool {
+        C::THREADS
     }
 
     fn connect(&self, mode: Mode) -> Opening<'_, dyn AnyConnection> {

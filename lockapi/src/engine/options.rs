@@ -6,9 +6,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::key::check_name;
 use crate::telemetry::Warn;
 
-/// Connections of a backend beside those that wait for mutexes: one for mutexes, one for
-/// notifications, one for what sweeps, and those of the kinds of statements.
-const OWN_CONNECTIONS: usize = 8;
+/// Connections of a backend beside those that wait for mutexes: five for statements on tables, one each for
+/// mutexes, for notifications and for what sweeps, and one that is opened for a moment, to cancel or to
+/// migrate.
+const OWN_CONNECTIONS: usize = 9;
 
 /// What a program may choose when it connects.
 ///
@@ -109,18 +110,21 @@ impl Options {
         self
     }
 
-    /// How many connections a backend has open at most: 8 and the [`waiters`](Self::waiters).
+    /// How many connections a backend has open at most: 8 that it keeps, one that it opens for a moment,
+    /// and the [`waiters`](Self::waiters). Connections that a broken network keeps from being closed
+    /// do not count.
     #[must_use]
     pub fn connections(&self) -> usize {
-        OWN_CONNECTIONS + self.waiters
+        self.waiters.saturating_add(OWN_CONNECTIONS)
     }
 
     /// Checks that a pool which a backend takes its [connections](Self::connections) of has one more, for
     /// the program.
     ///
     /// # Errors
-    /// `Invalid` when it is smaller.
+    /// `Invalid` when it is smaller, and for options that are outside their limits.
     pub fn check_pool(&self, size: usize) -> Result<()> {
+        self.check()?;
         let needed = self.connections();
         if size > needed {
             return Ok(());

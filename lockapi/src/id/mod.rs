@@ -1,7 +1,6 @@
 //! Ids that are unique across processes without a round trip for each.
 
 use std::fmt;
-use std::future::Future;
 use std::iter::FusedIterator;
 use std::time::Duration;
 
@@ -154,7 +153,6 @@ impl Terms {
 /// Makes ids.
 ///
 /// Generators of one name, in any number of processes and on any backend, never make the same id.
-/// The conveniences are in [`IdGen`](crate::IdGen).
 ///
 /// A snowflake generator leases a worker number from the database with its first id, and renews it
 /// in the background; in between it makes ids in memory. When the generator is dropped the number is
@@ -221,14 +219,12 @@ impl dyn IdGen + '_ {
     ///
     /// # Errors
     /// As for [`IdGen::ready`].
-    pub fn next(&self) -> impl Future<Output = Result<Id>> + Send {
-        async move {
-            loop {
-                if let Some(id) = self.try_next()? {
-                    return Ok(id);
-                }
-                self.ready(1).await?;
+    pub async fn next(&self) -> Result<Id> {
+        loop {
+            if let Some(id) = self.try_next()? {
+                return Ok(id);
             }
+            self.ready(1).await?;
         }
     }
 
@@ -248,14 +244,12 @@ impl dyn IdGen + '_ {
     ///
     /// # Errors
     /// As for [`IdGen::ready`].
-    pub fn batch(&self, count: u64) -> impl Future<Output = Result<Ids>> + Send {
-        async move {
-            loop {
-                if let Some(ids) = self.try_take(count)? {
-                    return Ok(ids);
-                }
-                self.ready(count).await?;
+    pub async fn batch(&self, count: u64) -> Result<Ids> {
+        loop {
+            if let Some(ids) = self.try_take(count)? {
+                return Ok(ids);
             }
+            self.ready(count).await?;
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::key::{Key, check_name};
 use crate::random;
-use crate::wait::{Held, unless};
+use crate::wait::{held_throughout, unless};
 
 mod model;
 mod operations;
@@ -349,7 +349,7 @@ impl dyn Lease + '_ {
     /// Waits for the lease and runs `work` while holding it.
     ///
     /// # Errors
-    /// As for [`run_exclusive`](Self::run_exclusive).
+    /// As for [`run_exclusive`](#method.run_exclusive).
     pub async fn run_exclusive_wait<F, W, T, E>(&self, work: F) -> Result<T, E>
     where
         F: FnOnce(Fence) -> W + Send,
@@ -373,5 +373,5 @@ where
     E: From<Error>,
 {
     let outcome = unless(guard.lost(), work(guard.fence())).await;
-    Held::from_parts(outcome, guard.release().await).during(operation)
+    held_throughout(operation, outcome, guard.release().await)
 }

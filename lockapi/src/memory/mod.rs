@@ -298,6 +298,7 @@ impl Connector for Database {
     type Listener = Session;
 
     const SERVER: bool = false;
+    const THREADS: bool = true;
 
     async fn connect(&self, _: Mode) -> Result<Session, Failure> {
         let mut state = self.shared.lock();

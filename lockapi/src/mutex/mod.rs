@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::key::Key;
-use crate::wait::{Held, unless};
+use crate::wait::{held_throughout, unless};
 
 mod awaited;
 mod check;
@@ -153,7 +153,7 @@ impl dyn Mutex + '_ {
     /// Waits for the lock and runs `work` while holding it.
     ///
     /// # Errors
-    /// As for [`run_exclusive`](Self::run_exclusive).
+    /// As for [`run_exclusive`](#method.run_exclusive).
     pub async fn run_exclusive_wait<F, W, T, E>(&self, work: F) -> Result<T, E>
     where
         F: FnOnce(Fence) -> W + Send,
@@ -217,5 +217,5 @@ where
     E: From<Error>,
 {
     let outcome = unless(guard.lost(), work(guard.fence())).await;
-    Held::from_parts(outcome, guard.unlock().await).during(operation)
+    held_throughout(operation, outcome, guard.unlock().await)
 }

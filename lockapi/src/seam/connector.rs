@@ -34,6 +34,9 @@ pub trait Connector: Send + Sync + 'static {
     /// Whether there is a server behind it, whose sessions can be seen and ended.
     const SERVER: bool = true;
 
+    /// Whether each lane has a thread of its own, where it delays no task of the program.
+    const THREADS: bool = false;
+
     /// Opens a connection. The engine bounds the time it may take.
     ///
     /// # Errors

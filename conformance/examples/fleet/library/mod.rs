@@ -19,9 +19,9 @@ const REPORT: &str = include_str!("report.sql");
 /// The connections that a worker's own transactions use.
 const CONNECTIONS: u32 = 4;
 /// What the backend may take of a pool that it shares with the worker; nobody waits for mutexes.
-const CONNECTIONS_OF_BACKEND: u32 = 8;
+const CONNECTIONS_OF_BACKEND: u32 = 9;
 /// With those of the backend, the most that a worker opens.
-pub(crate) const CONNECTIONS_OF_WORKER: usize = 12;
+pub(crate) const CONNECTIONS_OF_WORKER: usize = 13;
 /// How long a worker waits for a connection.
 const PATIENCE: Duration = Duration::from_secs(5);
 

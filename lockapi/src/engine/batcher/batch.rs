@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use super::KindId;
-use super::outbox::{AT_ONCE, Answers};
+use super::outbox::Outbox;
 use super::request::{Callers, Queued, Reply};
 use crate::engine::link::Link;
 use crate::error::{Failure, Result};
@@ -26,8 +26,8 @@ pub(super) trait AnyBatch: Send {
     fn join(&mut self, fresh: &mut dyn AnyBatch);
     /// Fails all.
     fn refuse(&mut self, failure: &Failure);
-    /// The answers that are still to be told.
-    fn answers(&mut self) -> Vec<Box<dyn Answers>>;
+    /// Has those of its callers who share a request told through this, a few at a time.
+    fn tell_through(&mut self, outbox: &Outbox);
     /// Whether it may be sent again when its answer was lost.
     fn is_repeatable(&self) -> bool;
     /// Whether its requests are tried again while the lock of a transaction is in their way.
@@ -43,7 +43,7 @@ pub(super) trait AnyBatch: Send {
 pub(crate) struct Batch<O: Operation> {
     pub(crate) asked: Vec<O>,
     pub(crate) callers: Vec<Callers<O::Output>>,
-    answers: Vec<Box<dyn Answers>>,
+    outbox: Option<Outbox>,
 }
 
 impl<O: Operation> Default for Batch<O> {
@@ -51,7 +51,7 @@ impl<O: Operation> Default for Batch<O> {
         Self {
             asked: Vec::new(),
             callers: Vec::new(),
-            answers: Vec::new(),
+            outbox: None,
         }
     }
 }
@@ -68,14 +68,14 @@ impl<O: Queued> Batch<O> {
         asked.into_iter().zip(std::mem::take(&mut self.callers))
     }
 
-    /// Tells the callers of a request what is theirs; of many, most of them later.
-    pub(crate) fn tell<I>(&mut self, answers: I)
+    /// Tells the callers of a request what is theirs.
+    pub(crate) fn tell<I>(&self, answers: I)
     where
-        I: Iterator<Item = (Reply<O::Output>, Result<O::Output>)> + Send + 'static,
+        I: ExactSizeIterator<Item = (Reply<O::Output>, Result<O::Output>)> + Send + 'static,
     {
-        let mut answers = Box::new(answers);
-        if !answers.tell(AT_ONCE) {
-            self.answers.push(answers);
+        match &self.outbox {
+            Some(outbox) => outbox.add(answers),
+            None => answers.for_each(|(reply, outcome)| reply.send(outcome)),
         }
     }
 
@@ -96,7 +96,7 @@ impl<O: Queued> FromIterator<(O, Callers<O::Output>)> for Batch<O> {
         Self {
             asked,
             callers,
-            answers: Vec::new(),
+            outbox: None,
         }
     }
 }
@@ -144,8 +144,8 @@ impl<O: Queued> AnyBatch for Batch<O> {
         }
     }
 
-    fn answers(&mut self) -> Vec<Box<dyn Answers>> {
-        std::mem::take(&mut self.answers)
+    fn tell_through(&mut self, outbox: &Outbox) {
+        self.outbox = Some(outbox.clone());
     }
 
     fn is_repeatable(&self) -> bool {

@@ -123,14 +123,20 @@ impl Kinds {
         took: Duration,
         batch: &mut dyn AnyBatch,
     ) {
+        // What gives back goes first, and waits for nobody.
         if !self.all[at].gives_back {
             let others = self.all.iter_mut().enumerate();
-            for (_, other) in others.filter(|(other, _)| *other != at) {
+            for (_, other) in others.filter(|(other, it)| *other != at && !it.gives_back) {
                 other.shared = REMEMBERED;
             }
         }
         let kind = &mut self.all[at];
-        let slice = if kind.shared > 0 { SHARED_SLICE } else { SLICE };
+        let slice = if kind.shared > 0 {
+            // What the way there and back takes anyway is not felt.
+            SHARED_SLICE.max(kind.fixed.min(took) / 2)
+        } else {
+            SLICE
+        };
         kind.shared = kind.shared.saturating_sub(1);
         // What hung once is not held against it for long.
         kind.used += took.min(SLICE * 10);

@@ -185,7 +185,9 @@ impl Batcher {
         let watch = self.links.watch();
         let mut link = None;
         let mut isolation = Isolation::new(self.links.timeout);
-        let mut outbox = Outbox::default();
+        let outbox = Outbox::default();
+        // A thread of its own delays no task of the program.
+        let paced = !self.links.driver.has_threads();
         loop {
             let rounds = {
                 let mut state = self.lock();
@@ -225,9 +227,12 @@ impl Batcher {
                 }
                 let began = keeper.now();
                 let patience = isolation.patience();
+                if paced {
+                    batch.tell_through(&outbox);
+                }
                 let served = self.serve(&mut link, &watch, batch.as_mut(), patience);
                 let served = outbox.beside(served).await;
-                outbox.add(batch.answers());
+                outbox.tell_part().await;
                 let now = keeper.now();
                 if let Err(failure) = served {
                     isolation.failed(batch.as_mut(), &failure, now);
@@ -239,9 +244,12 @@ impl Batcher {
             // One statement a round: others have their turn in between.
             if let Some(mut group) = isolation.due(keeper.now()) {
                 let (batch, patience) = group.turn();
+                if paced {
+                    batch.tell_through(&outbox);
+                }
                 let served = self.serve(&mut link, &watch, batch, patience);
                 let served = outbox.beside(served).await;
-                outbox.add(batch.answers());
+                outbox.tell_part().await;
                 let left = isolation.tried(group, served.err().as_ref(), keeper.now());
                 if let Some(mut left) = left {
                     self.lock().kinds.put_back(left.as_mut());

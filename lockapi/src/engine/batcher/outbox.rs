@@ -2,102 +2,171 @@
 //! that are woken after it, and nobody is to wait behind thousands.
 
 use std::collections::VecDeque;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::pin;
-
-use futures_util::future::{Either, select};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::request::Reply;
 use crate::error::Result;
 use crate::wait::yield_now;
 
 /// How many callers are woken before other tasks have their turn.
-pub(super) const AT_ONCE: usize = 64;
+const AT_ONCE: usize = 64;
+/// Before a statement at least this part of what waits is told, so that it cannot grow without end.
+const PART: usize = 8;
 
 /// The rest of what the callers of one request are told.
-pub(super) trait Answers: Send {
-    /// Tells so many; answers whether it told all.
-    fn tell(&mut self, most: usize) -> bool;
+trait Answers: Send {
+    /// How many are left.
+    fn left(&self) -> usize;
+    /// Tells the next.
+    fn tell(&mut self);
 }
 
 impl<I, T> Answers for I
 where
-    I: Iterator<Item = (Reply<T>, Result<T>)> + Send,
+    I: ExactSizeIterator<Item = (Reply<T>, Result<T>)> + Send,
 {
-    fn tell(&mut self, most: usize) -> bool {
-        for _ in 0..most {
-            match self.next() {
-                Some((reply, outcome)) => reply.send(outcome),
-                None => return true,
-            }
+    fn left(&self) -> usize {
+        self.len()
+    }
+
+    fn tell(&mut self) {
+        if let Some((reply, outcome)) = self.next() {
+            reply.send(outcome);
         }
-        false
     }
 }
 
-/// What is still to be told.
+/// What is still to be told; clones are one and the same. What is left when the last is dropped is told
+/// then.
+#[derive(Clone, Default)]
+pub(super) struct Outbox(Arc<Mutex<Waiting>>);
+
 #[derive(Default)]
-pub(super) struct Outbox(VecDeque<Box<dyn Answers>>);
+struct Waiting {
+    answers: VecDeque<Box<dyn Answers>>,
+    left: usize,
+}
 
 impl Outbox {
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.lock().left == 0
     }
 
-    pub(super) fn add(&mut self, answers: Vec<Box<dyn Answers>>) {
-        self.0.extend(answers);
+    /// Tells the callers of a request what is theirs; of many, most of them later.
+    pub(super) fn add<T>(
+        &self,
+        mut answers: impl ExactSizeIterator<Item = (Reply<T>, Result<T>)> + Send + 'static,
+    ) {
+        for (reply, outcome) in answers.by_ref().take(AT_ONCE) {
+            reply.send(outcome);
+        }
+        if answers.len() > 0 {
+            let mut waiting = self.lock();
+            waiting.left += answers.len();
+            waiting.answers.push_back(Box::new(answers));
+        }
     }
 
     /// Does work, and tells in its pauses.
-    pub(super) async fn beside<T>(&mut self, work: impl Future<Output = T>) -> T {
-        match select(pin!(work), pin!(self.tell())).await {
-            Either::Left((done, _)) => done,
-            Either::Right(((), work)) => work.await,
+    pub(super) async fn beside<T>(&self, work: impl Future<Output = T>) -> T {
+        let mut work = pin!(work);
+        poll_fn(|context| {
+            let done = work.as_mut().poll(context);
+            if done.is_pending() && !self.is_empty() {
+                self.tell_some();
+                context.waker().wake_by_ref();
+            }
+            done
+        })
+        .await
+    }
+
+    /// Tells as many as have to be told before the next statement.
+    pub(super) async fn tell_part(&self) {
+        let most = self.lock().left / PART;
+        for _ in 0..most.div_ceil(AT_ONCE) {
+            self.tell_some();
+            yield_now().await;
         }
     }
 
     /// Tells all.
-    pub(super) async fn tell(&mut self) {
-        while let Some(answers) = self.0.front_mut() {
-            if answers.tell(AT_ONCE) {
-                self.0.pop_front();
-            }
+    pub(super) async fn tell(&self) {
+        while !self.is_empty() {
+            self.tell_some();
             yield_now().await;
+        }
+    }
+
+    fn tell_some(&self) {
+        // Whoever is told may call.
+        let Some(mut answers) = self.lock().answers.pop_front() else {
+            return;
+        };
+        let most = answers.left().min(AT_ONCE);
+        for _ in 0..most {
+            answers.tell();
+        }
+        let mut waiting = self.lock();
+        waiting.left -= most;
+        if answers.left() > 0 {
+            waiting.answers.push_front(answers);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        for answers in &mut self.answers {
+            while answers.left() > 0 {
+                answers.tell();
+            }
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::future::poll_fn;
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
+
     use std::task::Poll;
 
     use super::super::request::Repeated;
     use super::*;
     use crate::blocking::block_on;
 
+    /// Answers to so many callers, each of whom counts.
+    fn answers(
+        many: usize,
+        told: &Arc<AtomicUsize>,
+    ) -> impl ExactSizeIterator<Item = (Reply<()>, Result<()>)> + Send + use<> {
+        let told = Arc::clone(told);
+        (0..many).map(move |_| {
+            let told = Arc::clone(&told);
+            let reply = Reply::new(move |outcome: Result<()>, _: Repeated| {
+                assert!(outcome.is_ok());
+                told.fetch_add(1, Ordering::Relaxed);
+            });
+            (reply, Ok(()))
+        })
+    }
+
     #[test]
     fn many_are_told_a_few_at_a_time_while_work_goes_on() {
-        let told = Arc::new(AtomicUsize::new(0));
-        let answers = |many: usize| -> Box<dyn Answers> {
-            let told = Arc::clone(&told);
-            Box::new((0..many).map(move |_| {
-                let told = Arc::clone(&told);
-                let reply = Reply::new(move |_: Result<()>, _: Repeated| {
-                    told.fetch_add(1, Ordering::Relaxed);
-                });
-                (reply, Ok(()))
-            }))
-        };
-        let mut outbox = Outbox::default();
-        outbox.add(vec![answers(1000), answers(10)]);
+        let (told, outbox) = (Arc::default(), Outbox::default());
+        outbox.add(answers(1000, &told));
+        outbox.add(answers(10, &told));
         let mut turns = 0;
         let work = poll_fn(|context| {
-            turns += 1;
             let told = told.load(Ordering::Relaxed);
-            assert!(told <= turns * AT_ONCE, "{told} told after {turns} turns");
+            assert!(told <= 10 + (turns + 1) * AT_ONCE, "{told} after {turns}");
+            turns += 1;
             context.waker().wake_by_ref();
             if turns == 5 {
                 Poll::Ready("done")
@@ -106,9 +175,28 @@ mod tests {
             }
         });
         assert_eq!(block_on(outbox.beside(work)), "done");
-        assert!((1..1000).contains(&told.load(Ordering::Relaxed)));
+        assert_eq!(told.load(Ordering::Relaxed), 10 + 5 * AT_ONCE);
         block_on(outbox.tell());
         assert_eq!(told.load(Ordering::Relaxed), 1010);
         assert!(outbox.is_empty());
+    }
+
+    #[test]
+    fn what_waits_does_not_grow_although_statements_take_no_time() {
+        let (told, outbox) = (Arc::default(), Outbox::default());
+        for _ in 0..1000 {
+            outbox.add(answers(1000, &told));
+            block_on(outbox.tell_part());
+            let left = outbox.lock().left;
+            assert!(left <= PART * 1000, "{left}");
+        }
+    }
+
+    #[test]
+    fn what_was_decided_is_told_although_the_batcher_ends() {
+        let (told, outbox) = (Arc::default(), Outbox::default());
+        outbox.add(answers(1000, &told));
+        drop(outbox);
+        assert_eq!(told.load(Ordering::Relaxed), 1000);
     }
 }

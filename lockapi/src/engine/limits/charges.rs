@@ -159,7 +159,7 @@ fn deal(
     callers: Vec<Asking>,
     taken: i64,
     judged: Vec<Judged>,
-) -> impl Iterator<Item = (Reply<Vec<Judged>>, Result<Vec<Judged>>)> + Send + use<> {
+) -> impl ExactSizeIterator<Item = (Reply<Vec<Judged>>, Result<Vec<Judged>>)> + Send + use<> {
     let prices = charge.lines.iter();
     let prices: Vec<_> = prices
         .map(|line| (line.price(), line.quota.window() > 0))

@@ -117,7 +117,7 @@ fn deal(
     take: &Take,
     callers: Callers<Judged>,
     judged: Judged,
-) -> impl Iterator<Item = (Reply<Judged>, Result<Judged>)> + Send + use<> {
+) -> impl ExactSizeIterator<Item = (Reply<Judged>, Result<Judged>)> + Send + use<> {
     let price = take.price;
     let mut left = match judged.outcome {
         Outcome::Taken(times) => times,
@@ -126,6 +126,7 @@ fn deal(
     // As if they had been asked one by one.
     let Judged { mut level, now, .. } = judged;
     level.tat -= left * price;
+    let callers: Vec<_> = callers.into_iter().collect();
     callers.into_iter().map(move |Caller { times, reply }| {
         let times = times.min(left);
         left -= times;

@@ -121,6 +121,8 @@ impl<C: BlockingConnector> Connector for Hosted<C> {
     type Connection = HostedConnection<C::Connection>;
     type Listener = Self::Connection;
 
+    const THREADS: bool = true;
+
     async fn connect(&self, mode: Mode) -> Result<Self::Connection, Failure> {
         let stuck = self.stuck.load(Ordering::Relaxed);
         if stuck >= MOST_STUCK && !self.is_due() {
