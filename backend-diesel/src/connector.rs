@@ -9,8 +9,9 @@ use diesel::connection::SimpleConnection;
 use diesel::r2d2::{ManageConnection, Pool, PooledConnection};
 use diesel::{PgConnection, RunQueryDsl};
 use lockapi::Failure;
-use lockapi::seam::{
-    BlockingConnection, BlockingConnector, BlockingListener, Lent, Mode, Rows, Statement, Value,
+use lockapi::driver::{
+    BlockingConnection, BlockingConnector, BlockingListener, BorrowedConnection, Mode, Rows,
+    Statement, Value,
 };
 
 use crate::failure::{failed, not_connected};
@@ -42,17 +43,17 @@ where
 pub(crate) struct Pooled<M: ManageConnection>(pub(crate) Pool<M>);
 
 impl<M: ManageConnection<Connection = PgConnection>> BlockingConnector for Pooled<M> {
-    type Connection = Lent<Owned<PooledConnection<M>>>;
+    type Connection = BorrowedConnection<Owned<PooledConnection<M>>>;
 
     fn connect(&self, mode: Mode) -> Result<Self::Connection, Failure> {
         let timeout = self.0.connection_timeout().min(POOL_TIMEOUT);
         let pooled = self.0.get_timeout(timeout);
         let pooled = pooled.map_err(|error| not_connected(&error))?;
-        Lent::take(Owned::new(pooled, mode), mode)
+        BorrowedConnection::take(Owned::new(pooled, mode), mode)
     }
 }
 
-/// A connection that a lane owns; dropping it closes it, or gives it back to its pool.
+/// A connection that a task owns; dropping it closes it, or gives it back to its pool.
 pub(crate) struct Owned<C> {
     connection: C,
     cached: bool,
@@ -92,7 +93,7 @@ impl<C: DerefMut<Target = PgConnection> + Send> BlockingListener for Owned<C> {
 
 /// A connection of the caller as the engine sees one.
 ///
-/// It runs any [`Operation`](lockapi::seam::Operation), in the transaction that is open on it.
+/// It runs any [`Operation`](lockapi::driver::Operation), in the transaction that is open on it.
 ///
 /// No prepared statement is left on it.
 pub struct Borrowed<'a>(pub &'a mut PgConnection);

@@ -3,8 +3,8 @@
 use diesel::PgConnection;
 use lockapi::Result;
 use lockapi::blocking::block_on;
+use lockapi::driver::Inline;
 use lockapi::queue::{Delivery, Job, Pushable, Pushed, Taken, ack_on, push_on, take_on};
-use lockapi::seam::Inline;
 
 use crate::connector::Borrowed;
 

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use diesel::PgConnection;
 use lockapi::Result;
+use lockapi::admin::{Operated, Priority, Report};
 use lockapi::blocking::block_on;
-use lockapi::seam::Inline;
-use lockapi::sight::{Operated, Priority, Report};
+use lockapi::driver::Inline;
 use lockapi::table::{
     Table, TableMode, limit_waits_on, lock_table_on, prioritize_on, try_lock_table_on,
 };
@@ -83,11 +83,11 @@ where
 
 /// Runs `work` in the transaction that is open on `connection` with priority: who is in its way is
 /// cancelled, and after a grace period ended. Answers who was hit as well. See
-/// [`Operator::prioritize`](lockapi::sight::Operator::prioritize); `backend` looks and strikes.
+/// [`Operator::prioritize`](lockapi::admin::Operator::prioritize); `backend` looks and strikes.
 ///
 /// ```no_run
 /// use diesel::prelude::*;
-/// use lockapi::sight::Priority;
+/// use lockapi::admin::Priority;
 /// # fn example(mut conn: PgConnection, backend: lockapi::blocking::Backend) -> Result<(), Box<dyn std::error::Error>> {
 /// conn.transaction(|conn| {
 ///     let priority = Priority::new("add a column to orders");

@@ -1,4 +1,4 @@
-//! Values of the seam in a Diesel query.
+//! Values of the driver in a Diesel query.
 
 use diesel::deserialize::{self, FromSql, QueryableByName};
 use diesel::pg::{Pg, PgValue};
@@ -7,7 +7,7 @@ use diesel::row::{Field, NamedRow};
 use diesel::sql_types::{Array, BigInt, Binary, Bool, Nullable, Text, Untyped};
 use diesel::{QueryResult, RunQueryDsl};
 use lockapi::Failure;
-use lockapi::seam::{Row, Statement, Type, Value};
+use lockapi::driver::{Row, Statement, Type, Value};
 
 /// A statement with its parameters.
 ///

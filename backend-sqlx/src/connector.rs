@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use lockapi::seam::{Call, Connection, Connector, Lane, Listener, Mode, Rows};
+use lockapi::driver::{BackgroundTask, Call, Connection, Connector, Listener, Mode, Rows};
 use lockapi::{Error, ErrorKind, Failure, Report, Severity};
 use sqlx::postgres::{
     PgConnectOptions, PgConnection, PgDatabaseError, PgListener, PgPoolOptions, PgSeverity,
@@ -116,13 +116,13 @@ impl Connector for Sqlx {
         Ok(Listening(listener))
     }
 
-    fn spawn(&self, _: &'static str, lane: Lane) {
+    fn spawn(&self, _: &'static str, task: BackgroundTask) {
         // The task ends by itself; its handle is of no use.
-        drop(self.handle.spawn(lane));
+        drop(self.handle.spawn(task));
     }
 }
 
-/// A connection that a lane owns. Dropping it closes the socket, which ends the session.
+/// A connection that a task owns. Dropping it closes the socket, which ends the session.
 pub(crate) struct Owned {
     connection: PgConnection,
     named: bool,
@@ -164,7 +164,7 @@ impl Listener for Listening {
 
 /// A connection of the caller as the engine sees one.
 ///
-/// It runs any [`Operation`](lockapi::seam::Operation), in the transaction that is open on it.
+/// It runs any [`Operation`](lockapi::driver::Operation), in the transaction that is open on it.
 pub struct Borrowed<'a>(pub &'a mut PgConnection);
 
 impl fmt::Debug for Borrowed<'_> {

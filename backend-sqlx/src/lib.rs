@@ -20,7 +20,7 @@
 //! # Connections
 //! The backend takes no connection of the pool. It opens its own with the pool's options,
 //! `after_connect` included: two at the start, closed again after the probe; then one for leases
-//! and other tables, one for jobs, two for rate limits, one that holds the mutexes, at most [`Options::waiters`] that
+//! and other tables, one for jobs, two for rate limits, one that holds the mutexes, at most [`BackendOptions::waiters`] that
 //! wait for mutexes, and one that hears notifications while there is somebody to tell. Each is
 //! opened when it is first needed, after the server was asked on a connection that is closed again
 //! whether it answers.
@@ -42,8 +42,8 @@ mod versioned;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use lockapi::engine::Options;
-use lockapi::seam::Connector;
+use lockapi::BackendOptions;
+use lockapi::driver::Connector;
 use lockapi::{Backend, Error, ErrorKind, Result};
 use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
@@ -66,18 +66,18 @@ const NAME: &str = "sqlx";
 /// # Errors
 /// `Unavailable` when the server cannot be reached or is a standby.
 pub async fn connect(pool: &PgPool) -> Result<Arc<dyn Backend>> {
-    connect_with(pool, Options::default()).await
+    connect_with(pool, BackendOptions::default()).await
 }
 
 /// Connects a backend with the options of the program's pool and with options of its own.
 ///
 /// # Errors
 /// `Invalid` for bad options; otherwise as for [`connect`].
-pub async fn connect_with(pool: &PgPool, options: Options) -> Result<Arc<dyn Backend>> {
+pub async fn connect_with(pool: &PgPool, options: BackendOptions) -> Result<Arc<dyn Backend>> {
     lockapi::engine::start(NAME, connector(pool)?, options).await
 }
 
-/// The connector of [`connect`], for what is built on the [seam](lockapi::seam) itself.
+/// The connector of [`connect`], for what is built on the [driver](lockapi::driver) itself.
 ///
 /// # Errors
 /// `Unavailable` when there is no runtime, and none can be started.
@@ -91,18 +91,18 @@ pub fn connector(pool: &PgPool) -> Result<impl Connector + use<>> {
 /// # Errors
 /// `Invalid` for a URL that is not understood; otherwise as for [`connect`].
 pub async fn connect_url(url: &str) -> Result<Arc<dyn Backend>> {
-    connect_url_with(url, Options::default()).await
+    connect_url_with(url, BackendOptions::default()).await
 }
 
 /// Connects a backend to a URL with options.
 ///
 /// # Errors
 /// `Invalid` for bad options or a URL that is not understood; otherwise as for [`connect`].
-pub async fn connect_url_with(url: &str, options: Options) -> Result<Arc<dyn Backend>> {
+pub async fn connect_url_with(url: &str, options: BackendOptions) -> Result<Arc<dyn Backend>> {
     lockapi::engine::start(NAME, connector_url(url)?, options).await
 }
 
-/// The connector of [`connect_url`], for what is built on the [seam](lockapi::seam) itself.
+/// The connector of [`connect_url`], for what is built on the [driver](lockapi::driver) itself.
 ///
 /// # Errors
 /// `Invalid` for a URL that is not understood; otherwise as for [`connector`].

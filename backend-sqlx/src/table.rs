@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use lockapi::Result;
-use lockapi::sight::{Operated, Priority, Report};
+use lockapi::admin::{Operated, Priority, Report};
 use lockapi::table::{
     Table, TableMode, limit_waits_on, lock_table_on, prioritize_on, try_lock_table_on,
 };
@@ -109,10 +109,10 @@ where
 
 /// Runs `work` in the transaction that is open on `connection` with priority: who is in its way is
 /// cancelled, and after a grace period ended. Answers who was hit as well. See
-/// [`Operator::prioritize`](lockapi::sight::Operator::prioritize); `backend` looks and strikes.
+/// [`Operator::prioritize`](lockapi::admin::Operator::prioritize); `backend` looks and strikes.
 ///
 /// ```no_run
-/// use lockapi::sight::Priority;
+/// use lockapi::admin::Priority;
 /// # async fn example(pool: sqlx::PgPool, backend: std::sync::Arc<dyn lockapi::Backend>) -> Result<(), Box<dyn std::error::Error>> {
 /// let mut tx = pool.begin().await?;
 /// let priority = Priority::new("add a column to orders");

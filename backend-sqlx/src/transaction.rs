@@ -4,7 +4,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use lockapi::limit::{Metered, Verdict, Want, check_all_on};
-use lockapi::mutex::Named;
+use lockapi::mutex::LockName;
 use lockapi::{Fence, Result};
 use sqlx::PgConnection;
 
@@ -60,7 +60,7 @@ pub trait InTransaction {
     ) -> impl Future<Output = Result<()>> + Send;
 }
 
-impl<M: Named + Sync + ?Sized> InTransaction for M {
+impl<M: LockName + Sync + ?Sized> InTransaction for M {
     async fn try_lock_in(&self, connection: &mut PgConnection) -> Result<bool> {
         let connection = &mut Borrowed(connection);
         lockapi::mutex::try_lock_on(connection, self).await

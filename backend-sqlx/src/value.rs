@@ -1,7 +1,7 @@
-//! Values of the seam as sqlx arguments and columns.
+//! Values of the driver as sqlx arguments and columns.
 
 use lockapi::Failure;
-use lockapi::seam::{Row, Statement, Type, Value};
+use lockapi::driver::{Row, Statement, Type, Value};
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::{Arguments, Column, Row as _, ValueRef};
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use backend_sync::CheckIn;
 use lockapi::blocking::Backend;
-use lockapi::lease::Terms;
+use lockapi::lease::LeaseOptions;
 use r2d2_postgres::PostgresConnectionManager;
 use r2d2_postgres::postgres::NoTls;
 
@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let backend = Backend::connect(backend_sync::connect_url(&url))?;
     backend.migrate()?;
 
-    let nightly = backend.lease("nightly-report", Terms::new(Duration::from_secs(30)))?;
+    let nightly = backend.lease("nightly-report", LeaseOptions::new(Duration::from_secs(30)))?;
     let ran = nightly.run_exclusive(|guard| -> Result<(), Box<dyn Error>> {
         let mut client = pool.get()?;
         let mut tx = client.transaction()?;

@@ -6,8 +6,9 @@ use std::fmt;
 use std::ops::DerefMut;
 use std::time::Duration;
 
-use lockapi::seam::{
-    BlockingConnection, BlockingConnector, BlockingListener, Lent, Mode, Rows, Statement, Value,
+use lockapi::driver::{
+    BlockingConnection, BlockingConnector, BlockingListener, BorrowedConnection, Mode, Rows,
+    Statement, Value,
 };
 use lockapi::{Failure, Report, Severity};
 use postgres::fallible_iterator::FallibleIterator;
@@ -46,17 +47,17 @@ where
 pub(crate) struct Pooled<M: ManageConnection>(pub(crate) Pool<M>);
 
 impl<M: ManageConnection<Connection = Client>> BlockingConnector for Pooled<M> {
-    type Connection = Lent<Owned<PooledConnection<M>>>;
+    type Connection = BorrowedConnection<Owned<PooledConnection<M>>>;
 
     fn connect(&self, mode: Mode) -> Result<Self::Connection, Failure> {
         let timeout = self.0.connection_timeout().min(POOL_TIMEOUT);
         let pooled = self.0.get_timeout(timeout);
         let pooled = pooled.map_err(|error| Failure::connect(None, error))?;
-        Lent::take(Owned::new(pooled, mode), mode)
+        BorrowedConnection::take(Owned::new(pooled, mode), mode)
     }
 }
 
-/// A connection that a lane owns; dropping it closes it, or gives it back to its pool.
+/// A connection that a task owns; dropping it closes it, or gives it back to its pool.
 pub(crate) struct Owned<C> {
     client: C,
     /// By the names of the statements; `None` where a proxy keeps no prepared statements.
@@ -115,7 +116,7 @@ impl<C: DerefMut<Target = Client> + Send> BlockingListener for Owned<C> {
 
 /// A client or a transaction of the caller as the engine sees one.
 ///
-/// It runs any [`Operation`](lockapi::seam::Operation), in the transaction that is open on it.
+/// It runs any [`Operation`](lockapi::driver::Operation), in the transaction that is open on it.
 ///
 /// No prepared statement is left on it.
 pub struct Borrowed<'a, C>(pub &'a mut C);

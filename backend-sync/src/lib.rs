@@ -20,7 +20,7 @@
 //! ```
 //!
 //! # Connections
-//! From a pool the backend takes at most 9 + [`Options::waiters`] connections: one for leases and
+//! From a pool the backend takes at most 9 + [`BackendOptions::waiters`] connections: one for leases and
 //! other tables, one for renewals, one for jobs, two for rate limits, one that holds the mutexes, some
 //! that wait for mutexes, one that hears notifications while there is somebody to tell, and now and then
 //! one that deletes what is old. Each is taken when it is first needed, and most are kept; two are taken
@@ -47,8 +47,8 @@ mod versioned;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockapi::engine::{Options, start};
-use lockapi::seam::{Connector, Hosted};
+use lockapi::driver::{Connector, Threaded};
+use lockapi::engine::{BackendOptions, start};
 use lockapi::{Backend, Error, ErrorKind, Result};
 use postgres::{Client, Config, NoTls};
 use r2d2::{ManageConnection, Pool};
@@ -72,21 +72,21 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// When dropped, the probe ends in the background and its connections go back.
 ///
 /// # Errors
-/// `Invalid` when the pool may not have [more connections](Options::check_pool) than a backend takes: 14
+/// `Invalid` when the pool may not have [more connections](BackendOptions::check_pool) than a backend takes: 14
 /// with these options, while the default of r2d2 is 10. `Unavailable` when the pool has no connection to
 /// give, or the server is a standby.
 pub async fn connect<M>(pool: &Pool<M>) -> Result<Arc<dyn Backend>>
 where
     M: ManageConnection<Connection = Client>,
 {
-    connect_with(pool, Options::default()).await
+    connect_with(pool, BackendOptions::default()).await
 }
 
 /// Connects a backend that takes connections of the program's pool, with options.
 ///
 /// # Errors
 /// `Invalid` for bad options; otherwise as for [`connect`].
-pub async fn connect_with<M>(pool: &Pool<M>, options: Options) -> Result<Arc<dyn Backend>>
+pub async fn connect_with<M>(pool: &Pool<M>, options: BackendOptions) -> Result<Arc<dyn Backend>>
 where
     M: ManageConnection<Connection = Client>,
 {
@@ -94,13 +94,13 @@ where
     start(NAME, connector(pool), options).await
 }
 
-/// The connector of [`connect`], for what is built on the [seam](lockapi::seam) itself.
+/// The connector of [`connect`], for what is built on the [driver](lockapi::driver) itself.
 #[must_use]
 pub fn connector<M>(pool: &Pool<M>) -> impl Connector + use<M>
 where
     M: ManageConnection<Connection = Client>,
 {
-    Hosted::new(Pooled(pool.clone()))
+    Threaded::new(Pooled(pool.clone()))
 }
 
 /// Connects a backend that opens connections of its own with a pool's manager, and with whatever
@@ -108,13 +108,13 @@ where
 ///
 /// # Errors
 /// `Invalid` for bad options, `Unavailable` when the server cannot be reached or is a standby.
-pub async fn connect_manager<M>(manager: M, options: Options) -> Result<Arc<dyn Backend>>
+pub async fn connect_manager<M>(manager: M, options: BackendOptions) -> Result<Arc<dyn Backend>>
 where
     M: ManageConnection<Connection = Client>,
     M::Error: Send + Sync,
 {
     let open = Opened(move || manager.connect());
-    start(NAME, Hosted::new(open), options).await
+    start(NAME, Threaded::new(open), options).await
 }
 
 /// Connects a backend to a URL, such as `postgres://user@host/database`, without TLS.
@@ -123,18 +123,18 @@ where
 /// `Invalid` for a URL that is not understood, `Unavailable` when the server cannot be reached or
 /// is a standby.
 pub async fn connect_url(url: &str) -> Result<Arc<dyn Backend>> {
-    connect_url_with(url, Options::default()).await
+    connect_url_with(url, BackendOptions::default()).await
 }
 
 /// Connects a backend to a URL with options, without TLS.
 ///
 /// # Errors
 /// `Invalid` for bad options; otherwise as for [`connect_url`].
-pub async fn connect_url_with(url: &str, options: Options) -> Result<Arc<dyn Backend>> {
+pub async fn connect_url_with(url: &str, options: BackendOptions) -> Result<Arc<dyn Backend>> {
     start(NAME, connector_url(url)?, options).await
 }
 
-/// The connector of [`connect_url`], for what is built on the [seam](lockapi::seam) itself.
+/// The connector of [`connect_url`], for what is built on the [driver](lockapi::driver) itself.
 ///
 /// # Errors
 /// `Invalid` for a URL that is not understood.
@@ -158,5 +158,5 @@ pub fn connector_url(url: &str) -> Result<impl Connector + use<>> {
         config.tcp_user_timeout(Duration::from_secs(11));
     }
     let open = Opened(move || config.connect(NoTls));
-    Ok(Hosted::new(open))
+    Ok(Threaded::new(open))
 }

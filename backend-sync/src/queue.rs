@@ -2,8 +2,8 @@
 
 use lockapi::Result;
 use lockapi::blocking::block_on;
+use lockapi::driver::Inline;
 use lockapi::queue::{Delivery, Job, Pushable, Pushed, Taken, ack_on, push_on, take_on};
-use lockapi::seam::Inline;
 use postgres::GenericClient;
 
 use crate::connector::Borrowed;

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use lockapi::blocking::block_on;
+use lockapi::driver::Inline;
 use lockapi::limit::{Metered, Verdict, Want, check_all_on};
-use lockapi::mutex::{Named, lock_on, try_lock_on};
-use lockapi::seam::Inline;
+use lockapi::mutex::{LockName, lock_on, try_lock_on};
 use lockapi::{Fence, Result};
 use postgres::GenericClient;
 
@@ -49,7 +49,7 @@ pub trait InTransaction {
     -> Result<()>;
 }
 
-impl<M: Named + Sync + ?Sized> InTransaction for M {
+impl<M: LockName + Sync + ?Sized> InTransaction for M {
     fn try_lock_in<C: GenericClient + Send>(&self, connection: &mut C) -> Result<bool> {
         let connection = &mut Inline(Borrowed(connection));
         block_on(try_lock_on(connection, self))

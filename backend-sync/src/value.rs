@@ -1,7 +1,7 @@
-//! Values of the seam as parameters and columns of the `postgres` crate.
+//! Values of the driver as parameters and columns of the `postgres` crate.
 
 use lockapi::Failure;
-use lockapi::seam::{Row, Statement, Type, Value};
+use lockapi::driver::{Row, Statement, Type, Value};
 use postgres::types::{FromSql, ToSql, Type as Native};
 
 pub(crate) type Param = Box<dyn ToSql + Sync + Send>;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use backend_sqlx::VersionedUpdate;
 use common::{Better, Report, median, rate, runtime};
 use conformance::cluster::Cluster;
-use lockapi::id::{Layout, Terms};
+use lockapi::id::{IdOptions, Layout};
 use lockapi::versioned::{Retry, Table};
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
@@ -84,7 +84,7 @@ async fn snowflake(report: &mut Report, pool: &PgPool) {
     run(pool, FUNCTION).await;
     run(pool, COUNTED).await;
     let ids = backend
-        .id_gen("bench", Terms::default())
+        .id_gen("bench", IdOptions::default())
         .expect("a generator");
     let mut last = ids.next().await.expect("an id");
     let before = writes(pool).await;
@@ -177,7 +177,7 @@ const READ: &str = "SELECT n, version FROM bench_counter WHERE id = $1";
 async fn versioned(report: &mut Report, pool: &PgPool) {
     run(pool, COUNTERS).await;
     let (mut ours, mut baseline) = (Vec::new(), Vec::new());
-    // Turn by turn, so that both see the same noise.
+    // CompleteAndClaim by turn, so that both see the same noise.
     for _ in 0..3 {
         ours.push(ours_on_one_row(pool).await);
         baseline.push(compared_on_one_row(pool).await);

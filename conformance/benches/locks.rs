@@ -18,8 +18,8 @@ use common::{Better, Report, SECONDS, median, rate, runtime};
 use conformance::cluster::Cluster;
 use futures_util::future::join_all;
 use lockapi::Backend;
-use lockapi::engine::Options;
-use lockapi::lease::Terms;
+use lockapi::BackendOptions;
+use lockapi::lease::LeaseOptions;
 use sqlx::postgres::{PgAdvisoryLock, PgPoolOptions};
 use sqlx::{Connection, PgConnection};
 use usage::{cpu_time, resident_bytes};
@@ -106,7 +106,7 @@ async fn uncontended(report: &mut Report, backend: &Arc<dyn Backend>, url: &str)
     let mut ours = Vec::new();
     let mut baseline = Vec::new();
     let mut dropped = Vec::new();
-    // Turn by turn, so that both see the same noise.
+    // CompleteAndClaim by turn, so that both see the same noise.
     for _ in 0..4000 {
         let start = Instant::now();
         let guard = mutex.lock().await.expect("the lock");
@@ -337,7 +337,7 @@ async fn child(url: &str, key: &str) {
 /// Ten thousand locks at once: memory, and connections.
 async fn held(report: &mut Report, url: &str) {
     const LOCKS: u32 = 10_000;
-    let options = Options::default().max_locks(LOCKS as usize + 1);
+    let options = BackendOptions::default().max_locks(LOCKS as usize + 1);
     let backend = backend_sqlx::connect_url_with(url, options)
         .await
         .expect("a backend");
@@ -382,14 +382,16 @@ async fn held(report: &mut Report, url: &str) {
 /// Ten thousand leases: how long a round of renewals takes, and what it costs.
 async fn leases(report: &mut Report, url: &str) {
     const LEASES: u32 = 10_000;
-    let options = Options::default().namespace("bench");
+    let options = BackendOptions::default().namespace("bench");
     let backend = backend_sqlx::connect_url_with(url, options)
         .await
         .expect("a backend");
     let before = resident_bytes();
     let guards = join_all((0..LEASES).map(|n| {
-        let terms = Terms::new(Duration::from_secs(30)).renewed_by_hand();
-        let lease = backend.lease(format!("bench/{n}"), terms).expect("a lease");
+        let options = LeaseOptions::new(Duration::from_secs(30)).renewed_by_hand();
+        let lease = backend
+            .lease(format!("bench/{n}"), options)
+            .expect("a lease");
         async move { lease.acquire().await.expect("the lease") }
     }))
     .await;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use common::{Better, Report, median, rate, runtime};
 use conformance::cluster::Cluster;
 use lockapi::Backend;
-use lockapi::lease::Terms;
+use lockapi::lease::LeaseOptions;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{Connection, PgConnection};
 
@@ -51,18 +51,18 @@ async fn connect(url: &str) -> Arc<dyn Backend> {
     backend
 }
 
-fn terms() -> Terms {
-    Terms::new(Duration::from_mins(1))
+fn options() -> LeaseOptions {
+    LeaseOptions::new(Duration::from_mins(1))
 }
 
 /// One task: acquire and release against two updates, each committed.
 async fn alone(report: &mut Report, url: &str) {
     let backend = connect(url).await;
-    let semaphore = backend.semaphore("bench/alone", PERMITS, terms());
+    let semaphore = backend.semaphore("bench/alone", PERMITS, options());
     let semaphore = semaphore.expect("a semaphore");
     let mut raw = PgConnection::connect(url).await.expect("a connection");
     let (mut ours, mut baseline) = (Vec::new(), Vec::new());
-    // Turn by turn, so that both see the same noise.
+    // CompleteAndClaim by turn, so that both see the same noise.
     for _ in 0..2000 {
         let start = Instant::now();
         let permit = semaphore.acquire().await.expect("a permit");
@@ -90,7 +90,7 @@ async fn together(mut report: Report) -> Report {
     let cluster = Cluster::private(&[]).unwrap_or_else(|error| panic!("{error}"));
     let backend = connect(cluster.url()).await;
     let ours = rate(PERMITS as usize, |_, count, until| {
-        let semaphore = backend.semaphore("bench/together", PERMITS, terms());
+        let semaphore = backend.semaphore("bench/together", PERMITS, options());
         let semaphore = semaphore.expect("a semaphore");
         async move {
             while Instant::now() < until {

@@ -4,8 +4,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockapi::engine::Options;
-use lockapi::lease::{Peeked, Terms};
+use lockapi::BackendOptions;
+use lockapi::lease::{LeaseOptions, Peeked};
 use lockapi::{Backend, Key, Lease, LockId, Mutex, Queue, Result, RwLock};
 
 use crate::child::Child;
@@ -74,11 +74,13 @@ impl Context {
 
     /// Connects a backend, as another process would.
     pub(crate) async fn backend(&self) -> Arc<dyn Backend> {
-        self.connect(Options::default()).await.expect("a backend")
+        self.connect(BackendOptions::default())
+            .await
+            .expect("a backend")
     }
 
     /// Tries to connect a backend with options; their namespace is replaced by the fixture's.
-    pub(crate) async fn connect(&self, options: Options) -> Result<Arc<dyn Backend>> {
+    pub(crate) async fn connect(&self, options: BackendOptions) -> Result<Arc<dyn Backend>> {
         self.face.connect(&self.fixture, options).await
     }
 
@@ -86,7 +88,9 @@ impl Context {
     pub(crate) async fn connect_beside_full_pool(
         &self,
     ) -> Option<(Arc<dyn Backend>, Box<dyn Send + Sync>)> {
-        let connecting = self.fixture.backend_beside_full_pool(Options::default());
+        let connecting = self
+            .fixture
+            .backend_beside_full_pool(BackendOptions::default());
         let (backend, pool) = connecting.await.expect("a backend")?;
         Some((self.face.wrap(backend), pool))
     }
@@ -103,8 +107,8 @@ impl Context {
 
     /// Connects a backend for a lease of this key, with a ttl of a minute.
     pub(crate) async fn lease_of(&self, key: impl Into<Key>) -> Arc<dyn Lease> {
-        let terms = Terms::new(MINUTE);
-        self.backend().await.lease(key, terms).expect("a lease")
+        let options = LeaseOptions::new(MINUTE);
+        self.backend().await.lease(key, options).expect("a lease")
     }
 
     /// Connects a backend for a queue.

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lockapi::engine::Options;
+use lockapi::BackendOptions;
+use lockapi::admin::{Priority, Report};
 use lockapi::lease::Peeked;
 use lockapi::limit::{Level, Verdict, Want};
 use lockapi::queue::{Delivery, Job, Pushed, Taken};
-use lockapi::sight::{Priority, Report};
 use lockapi::table::{Table, TableMode};
 use lockapi::{Backend, Fence, LockId, Mutex, Queue, RateLimiter, Result};
 
@@ -216,7 +216,7 @@ pub trait Fixture: Send + Sync {
     ///
     /// # Errors
     /// Those of the backend.
-    async fn backend(&self, options: Options) -> Result<Arc<dyn Backend>>;
+    async fn backend(&self, options: BackendOptions) -> Result<Arc<dyn Backend>>;
 
     /// Connects a backend beside a pool of the program that is exhausted as long as the second
     /// value lives; `None` where programs have no pool.
@@ -225,7 +225,7 @@ pub trait Fixture: Send + Sync {
     /// Those of the backend.
     async fn backend_beside_full_pool(
         &self,
-        options: Options,
+        options: BackendOptions,
     ) -> Result<Option<(Arc<dyn Backend>, Box<dyn Send + Sync>)>>;
 
     /// Begins a transaction of the user; `None` where there are none.

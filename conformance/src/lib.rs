@@ -12,8 +12,8 @@
 //! ```
 //!
 //! # Write your own backend
-//! A backend for another `PostgreSQL` driver is a [`Connector`](lockapi::seam::Connector), its
-//! [`Connection`](lockapi::seam::Connection) and its [`Listener`](lockapi::seam::Listener), handed to
+//! A backend for another `PostgreSQL` driver is a [`Connector`](lockapi::driver::Connector), its
+//! [`Connection`](lockapi::driver::Connection) and its [`Listener`](lockapi::driver::Listener), handed to
 //! [`lockapi::engine::start`]. They connect, run statements, pass on notifications, and tell what a
 //! failure looks like.
 //! All that is known of locking is in `lockapi`, so a backend of yours uses the same tables, keys
@@ -25,14 +25,14 @@
 //! ```no_run
 //! use std::sync::Arc;
 //!
-//! use lockapi::engine::Options;
-//! use lockapi::seam::{Call, Connection, Connector, Lane, Listener, Mode, Rows};
+//! use lockapi::BackendOptions;
+//! use lockapi::driver::{Call, Connection, Connector, BackgroundTask, Listener, Mode, Rows};
 //! use lockapi::{Backend, Failure, Result};
 //! use tokio::runtime::Handle;
 //!
 //! # mod my_driver {
 //! #     use lockapi::Failure;
-//! #     use lockapi::seam::{Mode, Rows, Statement, Value};
+//! #     use lockapi::driver::{Mode, Rows, Statement, Value};
 //! #     pub struct Session;
 //! #     pub async fn open(_: &str, _: Mode) -> Result<Session, Failure> { Ok(Session) }
 //! #     impl Session {
@@ -61,8 +61,8 @@
 //!         self.connect(Mode::Direct).await
 //!     }
 //!
-//!     fn spawn(&self, _: &'static str, lane: Lane) {
-//!         drop(self.handle.spawn(lane));
+//!     fn spawn(&self, _: &'static str, task: BackgroundTask) {
+//!         drop(self.handle.spawn(task));
 //!     }
 //! }
 //!
@@ -87,7 +87,7 @@
 //!     }
 //! }
 //!
-//! pub async fn connect(url: &str, options: Options) -> Result<Arc<dyn Backend>> {
+//! pub async fn connect(url: &str, options: BackendOptions) -> Result<Arc<dyn Backend>> {
 //!     let connector = MyConnector {
 //!         url: url.to_owned(),
 //!         handle: Handle::current(),
@@ -97,11 +97,11 @@
 //! ```
 //!
 //! ## Rules
-//! **Lanes.** `spawn` runs a future to its end, beside others. An async driver spawns it on its
+//! **Tasks.** `spawn` runs a future to its end, beside others. An async driver spawns it on its
 //! runtime, and starts a runtime of its own where there is none: the blocking face connects from a
 //! thread without one. Drivers that block implement
-//! [`BlockingConnector`](lockapi::seam::BlockingConnector), and are hosted on threads by
-//! [`Hosted`](lockapi::seam::Hosted); their transactions run [`Steps`].
+//! [`BlockingConnector`](lockapi::driver::BlockingConnector), and are threaded on threads by
+//! [`Threaded`](lockapi::driver::Threaded); their transactions run [`Steps`].
 //!
 //! **Dropping a call.** The engine bounds the time of `connect`, `run` and `script` by dropping
 //! them. What a dropped call leaves on the connection does not matter: the connection is dropped
@@ -110,8 +110,8 @@
 //! **Dropping a connection.** It closes the socket, also when the server never answered, and does
 //! not block. A driver that leaves its socket to a task has the task aborted.
 //!
-//! **Modes.** In [`Mode::Direct`](lockapi::seam::Mode::Direct) the session is yours: prepare each
-//! statement once and keep it by its text. In [`Mode::Proxied`](lockapi::seam::Mode::Proxied) the
+//! **Modes.** In [`Mode::Direct`](lockapi::driver::Mode::Direct) the session is yours: prepare each
+//! statement once and keep it by its text. In [`Mode::Proxied`](lockapi::driver::Mode::Proxied) the
 //! next transaction may run in another session: send text and values together, in an unnamed
 //! statement, and set nothing in the session. The engine finds out which of them it is, and opens
 //! and closes transactions through `script`.
@@ -121,11 +121,11 @@
 //! connects again by itself is told not to, because what was sent meanwhile is lost, and the engine
 //! has to know. It need not be quick to notice: nothing depends on notifications, they only save
 //! waiting. Where every connection can listen, `Listener` is the type of all of them. A blocking
-//! driver waits in slices: see [`BlockingListener`](lockapi::seam::BlockingListener).
+//! driver waits in slices: see [`BlockingListener`](lockapi::driver::BlockingListener).
 //!
-//! **Types.** Only those of [`Type`](lockapi::seam::Type) cross, and NULL. Each parameter is cast
+//! **Types.** Only those of [`Type`](lockapi::driver::Type) cross, and NULL. Each parameter is cast
 //! in the text, so the declared type is the one to send. Hand the types that a row has to
-//! [`check_columns`](lockapi::seam::Statement::check_columns) before its columns are read: another
+//! [`check_columns`](lockapi::driver::Statement::check_columns) before its columns are read: another
 //! type than declared will not do, even if the driver could convert it.
 //!
 //! **Errors.** A failure to connect is [`Failure::connect`](lockapi::Failure::connect). What the
@@ -142,11 +142,11 @@
 //! may hold a password or the URL, which parsers like to quote.
 //!
 //! **Nothing else.** A connector does not retry, does not keep a pool, and changes no setting. If
-//! it needs to know what a statement is for, something is wrong with the seam.
+//! it needs to know what a statement is for, something is wrong with the driver.
 //!
 //! ## Transactions of the program
 //! Programs lock and check in inside transactions of their own. Put the program's connection,
-//! borrowed, behind [`Connection`](lockapi::seam::Connection) as well, and give programs methods
+//! borrowed, behind [`Connection`](lockapi::driver::Connection) as well, and give programs methods
 //! that pass it to [`lockapi::mutex::try_lock_on`], [`lockapi::mutex::lock_on`] and
 //! [`lockapi::Fence::check_in_on`]. Unnamed statements are right there: nobody knows what is
 //! between you and the server.
@@ -160,13 +160,13 @@
 //!
 //! use async_trait::async_trait;
 //! use conformance::{Driver, Need, Postgres, Transaction};
-//! use lockapi::engine::Options;
+//! use lockapi::BackendOptions;
 //! use lockapi::{Backend, Result};
 //!
 //! # mod my_backend {
 //! #     pub async fn connect(
 //! #         _: &str,
-//! #         options: lockapi::engine::Options,
+//! #         options: lockapi::BackendOptions,
 //! #     ) -> lockapi::Result<std::sync::Arc<dyn lockapi::Backend>> {
 //! #         lockapi::memory::Database::new().connect_with(options).await
 //! #     }
@@ -182,7 +182,7 @@
 //!         "mine"
 //!     }
 //!
-//!     async fn connect(&self, url: &str, options: Options) -> Result<Arc<dyn Backend>> {
+//!     async fn connect(&self, url: &str, options: BackendOptions) -> Result<Arc<dyn Backend>> {
 //!         my_backend::connect(url, options).await
 //!     }
 //!

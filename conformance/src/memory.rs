@@ -4,7 +4,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use lockapi::engine::{ManualClock, Options};
+use lockapi::engine::{BackendOptions, ManualClock};
 use lockapi::lease::Peeked;
 use lockapi::limit::Level;
 use lockapi::memory::Database;
@@ -84,7 +84,7 @@ impl Fixture for InMemory {
         }))
     }
 
-    async fn backend(&self, options: Options) -> Result<Arc<dyn Backend>> {
+    async fn backend(&self, options: BackendOptions) -> Result<Arc<dyn Backend>> {
         let options = options.namespace(&self.namespace);
         let backend = self.database.connect_with(options).await?;
         backend.migrate().await?;
@@ -93,7 +93,7 @@ impl Fixture for InMemory {
 
     async fn backend_beside_full_pool(
         &self,
-        _: Options,
+        _: BackendOptions,
     ) -> Result<Option<(Arc<dyn Backend>, Box<dyn Send + Sync>)>> {
         Ok(None)
     }
@@ -120,7 +120,7 @@ impl Fixture for InMemory {
 
     async fn id_workers(&self, name: &str) -> usize {
         self.database
-            .inspect(|world| world.id_workers(&self.namespace, name))
+            .inspect(|model| model.id_workers(&self.namespace, name))
     }
 
     async fn pass(&self, time: Duration) {
@@ -156,9 +156,9 @@ impl Fixture for InMemory {
     }
 
     async fn locks(&self, lock: LockId) -> Locks {
-        self.database.inspect(|world| Locks {
-            granted: world.holders(lock),
-            waiting: world.waiting(lock),
+        self.database.inspect(|model| Locks {
+            granted: model.holders(lock),
+            waiting: model.waiting(lock),
         })
     }
 
@@ -168,12 +168,12 @@ impl Fixture for InMemory {
 
     async fn slots(&self, key: &str) -> Vec<(i64, Peeked)> {
         self.database
-            .inspect(|world| world.slots_held(&self.namespace, key))
+            .inspect(|model| model.slots_held(&self.namespace, key))
     }
 
     async fn jobs(&self) -> Jobs {
-        self.database.inspect(|world| {
-            let (waiting, delivered, ended) = world.jobs().count_all(&self.namespace);
+        self.database.inspect(|model| {
+            let (waiting, delivered, ended) = model.jobs().count_all(&self.namespace);
             Jobs {
                 waiting,
                 delivered,
@@ -183,18 +183,18 @@ impl Fixture for InMemory {
     }
 
     async fn lease_of_jobs(&self) -> Option<Duration> {
-        let left = self.database.inspect(|world| {
-            world
+        let left = self.database.inspect(|model| {
+            model
                 .jobs()
                 .first_end(&self.namespace)
-                .map(|end| end - world.now)
+                .map(|end| end - model.now)
         });
         left.map(|micros| Duration::from_micros(micros.max(0).unsigned_abs()))
     }
 
     async fn limit(&self, key: &str) -> Option<Level> {
         self.database
-            .inspect(|world| world.limit(&self.namespace, key))
+            .inspect(|model| model.limit(&self.namespace, key))
     }
 
     async fn sessions(&self) -> usize {

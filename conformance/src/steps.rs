@@ -7,10 +7,10 @@ use std::thread;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use lockapi::admin::{Priority, Report};
 use lockapi::limit::{Metered, Policy, Verdict, Want};
-use lockapi::mutex::Named;
+use lockapi::mutex::LockName;
 use lockapi::queue::{Delivery, Job, Pushed, Taken};
-use lockapi::sight::{Priority, Report};
 use lockapi::table::{Table, TableMode};
 use lockapi::{Backend, Fence, Key, Mutex, Queue, RateLimiter, Result};
 use tokio::sync::oneshot;
@@ -25,7 +25,7 @@ pub struct Name {
     leased: bool,
 }
 
-impl Named for Name {
+impl LockName for Name {
     fn namespace(&self) -> &str {
         &self.namespace
     }
@@ -137,13 +137,13 @@ pub trait BlockingTransaction {
 
 type Work = dyn FnOnce(&mut dyn BlockingTransaction) + Send;
 
-enum Step {
+enum LockRequest {
     Do(Box<Work>),
     End { commit: bool },
 }
 
 /// What a case does in a transaction, step by step.
-pub struct Steps(Receiver<Step>);
+pub struct Steps(Receiver<LockRequest>);
 
 impl Steps {
     /// Begins a transaction on a thread of its own: `work` opens it, has the steps
@@ -163,8 +163,8 @@ impl Steps {
     pub fn run(self, transaction: &mut dyn BlockingTransaction) -> bool {
         for step in self.0 {
             match step {
-                Step::Do(step) => step(transaction),
-                Step::End { commit } => return commit,
+                LockRequest::Do(step) => step(transaction),
+                LockRequest::End { commit } => return commit,
             }
         }
         false
@@ -179,7 +179,7 @@ impl fmt::Debug for Steps {
 
 /// The side of the case.
 struct OnThread {
-    steps: Sender<Step>,
+    steps: Sender<LockRequest>,
     ended: oneshot::Receiver<()>,
 }
 
@@ -189,7 +189,7 @@ impl OnThread {
         step: impl FnOnce(&mut dyn BlockingTransaction) -> T + Send + 'static,
     ) -> T {
         let (sender, answer) = oneshot::channel();
-        let step = Step::Do(Box::new(move |transaction| {
+        let step = LockRequest::Do(Box::new(move |transaction| {
             drop(sender.send(step(transaction)));
         }));
         self.steps.send(step).expect("the transaction is open");
@@ -197,7 +197,7 @@ impl OnThread {
     }
 
     async fn end(self, commit: bool) {
-        let step = Step::End { commit };
+        let step = LockRequest::End { commit };
         self.steps.send(step).expect("the transaction is open");
         self.ended.await.expect("the transaction ends");
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use conformance::cluster::Cluster;
 use libtest_mimic::{Arguments, Failed, Trial};
-use lockapi::engine::Options;
+use lockapi::BackendOptions;
 use postgres::{Client, NoTls};
 
 /// How long a vanished host may keep a mutex.
@@ -163,7 +163,7 @@ fn vanish(url: &str) {
             Ok("often") => Duration::from_millis(10),
             _ => Duration::from_hours(1),
         };
-        let options = Options::default().heartbeat(heartbeat);
+        let options = BackendOptions::default().heartbeat(heartbeat);
         let connecting = backend_sqlx::connect_url_with(url, options);
         let backend = connecting.await.expect("a backend");
         let mutex = backend.mutex("door").expect("a mutex");

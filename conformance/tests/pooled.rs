@@ -11,7 +11,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use conformance::{Driver, Face, Need, Postgres, Transaction};
 use diesel::PgConnection;
-use lockapi::engine::Options;
+use lockapi::BackendOptions;
 use lockapi::{Backend, Result};
 use r2d2::{ManageConnection, Pool};
 use r2d2_postgres::PostgresConnectionManager;
@@ -27,7 +27,7 @@ fn main() {
     );
 }
 
-fn pool<M: ManageConnection>(manager: M, options: &Options) -> Pool<M> {
+fn pool<M: ManageConnection>(manager: M, options: &BackendOptions) -> Pool<M> {
     Pool::builder()
         .max_size(u32::try_from(options.connections() + 1).expect("a small number"))
         .min_idle(Some(0))
@@ -49,7 +49,7 @@ impl Driver for Diesel {
         "diesel-pool"
     }
 
-    async fn connect(&self, url: &str, options: Options) -> Result<Arc<dyn Backend>> {
+    async fn connect(&self, url: &str, options: BackendOptions) -> Result<Arc<dyn Backend>> {
         let manager = diesel::r2d2::ConnectionManager::<PgConnection>::new(url);
         backend_diesel::connect_with(&pool(manager, &options), options).await
     }
@@ -72,7 +72,7 @@ impl Driver for Sync {
         "sync-pool"
     }
 
-    async fn connect(&self, url: &str, options: Options) -> Result<Arc<dyn Backend>> {
+    async fn connect(&self, url: &str, options: BackendOptions) -> Result<Arc<dyn Backend>> {
         let config = url.parse().expect("a URL");
         let manager = PostgresConnectionManager::new(config, NoTls);
         let pool = pool(manager, &options);

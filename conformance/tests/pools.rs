@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use conformance::cluster::Cluster;
 use diesel::sql_types::Text;
 use diesel::{PgConnection, QueryableByName, RunQueryDsl};
+use lockapi::BackendOptions;
 use lockapi::ErrorKind;
 use lockapi::blocking::Backend;
-use lockapi::engine::Options;
 use r2d2::{CustomizeConnection, ManageConnection, Pool};
 use r2d2_postgres::PostgresConnectionManager;
 use r2d2_postgres::postgres::{Client, NoTls};
@@ -18,7 +18,7 @@ trait Library: std::fmt::Debug + 'static {
     type Manager: ManageConnection;
 
     fn manager(url: &str) -> Self::Manager;
-    fn connect(pool: &Pool<Self::Manager>, options: Options) -> lockapi::Result<Backend>;
+    fn connect(pool: &Pool<Self::Manager>, options: BackendOptions) -> lockapi::Result<Backend>;
     fn answer(
         connection: &mut <Self::Manager as ManageConnection>::Connection,
         sql: &str,
@@ -35,7 +35,7 @@ impl Library for Sync {
         PostgresConnectionManager::new(url.parse().expect("a URL"), NoTls)
     }
 
-    fn connect(pool: &Pool<Self::Manager>, options: Options) -> lockapi::Result<Backend> {
+    fn connect(pool: &Pool<Self::Manager>, options: BackendOptions) -> lockapi::Result<Backend> {
         Backend::connect(backend_sync::connect_with(pool, options))
     }
 
@@ -60,7 +60,7 @@ impl Library for Diesel {
         Self::Manager::new(url)
     }
 
-    fn connect(pool: &Pool<Self::Manager>, options: Options) -> lockapi::Result<Backend> {
+    fn connect(pool: &Pool<Self::Manager>, options: BackendOptions) -> lockapi::Result<Backend> {
         Backend::connect(backend_diesel::connect_with(pool, options))
     }
 
@@ -113,8 +113,8 @@ fn in_use<M: ManageConnection>(pool: &Pool<M>) -> u32 {
     state.connections - state.idle_connections
 }
 
-fn options() -> Options {
-    Options::default()
+fn options() -> BackendOptions {
+    BackendOptions::default()
         .namespace(format!("n{:016x}", fastrand::u64(..)))
         .waiters(2)
         .notes(false)
@@ -138,8 +138,8 @@ fn no_more_is_taken_than_is_stated<L: Library>() {
             thread::spawn(move || drop(mutex.lock().expect("locked")))
         })
         .collect();
-    let terms = lockapi::lease::Terms::new(Duration::from_secs(30));
-    let lease = backend.lease("job", terms).expect("a lease");
+    let options = lockapi::lease::LeaseOptions::new(Duration::from_secs(30));
+    let lease = backend.lease("job", options).expect("a lease");
     drop(lease.acquire().expect("acquired"));
     // The other one has no waiters, and no statements on tables.
     let started = Instant::now();
@@ -170,8 +170,8 @@ fn what_goes_back_is_as_it_was<L: Library>() {
     backend.migrate().expect("migrated");
     let guard = backend.mutex("door").expect("a mutex").lock();
     let guard = guard.expect("locked");
-    let terms = lockapi::lease::Terms::new(Duration::from_secs(30));
-    let lease = backend.lease("job", terms).expect("a lease");
+    let options = lockapi::lease::LeaseOptions::new(Duration::from_secs(30));
+    let lease = backend.lease("job", options).expect("a lease");
     drop(lease.acquire().expect("acquired"));
     assert_eq!(in_use(&pool), 3);
     drop((guard, backend, lease));
@@ -210,7 +210,7 @@ fn a_pool_that_is_too_small_is_refused<L: Library>() {
     assert!(words.contains("a pool of 11"), "{words}");
     assert!(words.contains("12 or more"), "{words}");
     let default = Pool::new(L::manager(&url())).expect("a pool");
-    let error = L::connect(&default, Options::default()).expect_err("the default of r2d2");
+    let error = L::connect(&default, BackendOptions::default()).expect_err("the default of r2d2");
     assert_eq!(error.kind(), ErrorKind::Invalid);
 }
 

@@ -5,17 +5,17 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
+use crate::admin::{Inspector, Operator};
 use crate::election::Election;
 use crate::error::Result;
 use crate::id::{self, IdGen};
 use crate::key::Key;
-use crate::lease::{Lease, Terms};
+use crate::lease::{Lease, LeaseOptions};
 use crate::limit::{Policy, RateLimiter};
 use crate::mutex::{Mutex, MutexSet, RwLock, Striped};
 use crate::queue::{self, Queue};
 use crate::schedule::{self, Scheduler};
 use crate::semaphore::Semaphore;
-use crate::sight::{Inspector, Operator};
 
 /// What a backend can do, beyond what every backend can.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,33 +68,38 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// Opens a lease; nothing is sent.
     ///
     /// # Errors
-    /// `Invalid` for a bad key or terms that are outside their limits.
-    fn open_lease(&self, key: Key, terms: Terms) -> Result<Arc<dyn Lease>>;
+    /// `Invalid` for a bad key or options that are outside their limits.
+    fn open_lease(&self, key: Key, options: LeaseOptions) -> Result<Arc<dyn Lease>>;
 
     /// Opens a semaphore; nothing is sent.
     ///
     /// # Errors
     /// `Invalid` for a bad key, a number of permits that is not 1 to
-    /// [`MAX_PERMITS`](crate::semaphore::MAX_PERMITS), or terms that are outside their limits.
-    fn open_semaphore(&self, key: Key, permits: u32, terms: Terms) -> Result<Arc<dyn Semaphore>>;
+    /// [`MAX_PERMITS`](crate::semaphore::MAX_PERMITS), or options that are outside their limits.
+    fn open_semaphore(
+        &self,
+        key: Key,
+        permits: u32,
+        options: LeaseOptions,
+    ) -> Result<Arc<dyn Semaphore>>;
 
     /// Opens an election; nothing is sent.
     ///
     /// # Errors
-    /// `Invalid` for a bad key or terms that are outside their limits.
-    fn open_election(&self, key: Key, terms: Terms) -> Result<Arc<dyn Election>>;
+    /// `Invalid` for a bad key or options that are outside their limits.
+    fn open_election(&self, key: Key, options: LeaseOptions) -> Result<Arc<dyn Election>>;
 
     /// Opens a mutex that is a lease; nothing is sent.
     ///
     /// # Errors
-    /// `Invalid` for a bad key or terms that are outside their limits.
-    fn open_leased_mutex(&self, key: Key, terms: Terms) -> Result<Arc<dyn Mutex>>;
+    /// `Invalid` for a bad key or options that are outside their limits.
+    fn open_leased_mutex(&self, key: Key, options: LeaseOptions) -> Result<Arc<dyn Mutex>>;
 
     /// Opens a queue; nothing is sent.
     ///
     /// # Errors
-    /// `Invalid` for a name that is not 1 to 255 bytes, or terms that are outside their limits.
-    fn open_queue(&self, name: String, terms: queue::Terms) -> Result<Arc<dyn Queue>>;
+    /// `Invalid` for a name that is not 1 to 255 bytes, or options that are outside their limits.
+    fn open_queue(&self, name: String, options: queue::QueueOptions) -> Result<Arc<dyn Queue>>;
     /// Opens a rate limiter; nothing is sent.
     ///
     /// # Errors
@@ -104,14 +109,18 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// Opens a generator of ids; nothing is sent.
     ///
     /// # Errors
-    /// `Invalid` for a name that is not 1 to 255 bytes, or terms that are outside their limits.
-    fn open_id_gen(&self, name: String, terms: id::Terms) -> Result<Arc<dyn IdGen>>;
+    /// `Invalid` for a name that is not 1 to 255 bytes, or options that are outside their limits.
+    fn open_id_gen(&self, name: String, options: id::IdOptions) -> Result<Arc<dyn IdGen>>;
 
     /// Opens a scheduler; nothing is sent.
     ///
     /// # Errors
-    /// `Invalid` for a name that is not 1 to 255 bytes, or terms that are outside their limits.
-    fn open_scheduler(&self, name: String, terms: schedule::Terms) -> Result<Arc<dyn Scheduler>>;
+    /// `Invalid` for a name that is not 1 to 255 bytes, or options that are outside their limits.
+    fn open_scheduler(
+        &self,
+        name: String,
+        options: schedule::SchedulerOptions,
+    ) -> Result<Arc<dyn Scheduler>>;
 
     /// Sees who holds and who waits for what; nothing is sent.
     fn inspector(&self) -> Arc<dyn Inspector>;
@@ -127,7 +136,7 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// elections and deliveries are over.
     ///
     /// # Guarantees
-    /// When it answers `Ok`, mutexes, leases, permits and terms of leadership are free for others, jobs that
+    /// When it answers `Ok`, mutexes, leases, permits and options of leadership are free for others, jobs that
     /// were claimed are back in their queues, uncounted, and completions are on disk. Guards and deliveries
     /// that are still there are lost. Later calls answer `Unavailable`.
     ///
@@ -194,31 +203,35 @@ impl dyn Backend + '_ {
     /// Opens a lease; nothing is sent.
     ///
     /// # Errors
-    /// `Invalid` for a bad key or terms that are outside their limits.
-    pub fn lease(&self, key: impl Into<Key>, terms: Terms) -> Result<Arc<dyn Lease>> {
-        self.open_lease(key.into(), terms)
+    /// `Invalid` for a bad key or options that are outside their limits.
+    pub fn lease(&self, key: impl Into<Key>, options: LeaseOptions) -> Result<Arc<dyn Lease>> {
+        self.open_lease(key.into(), options)
     }
 
     /// Opens a semaphore with so many permits; nothing is sent.
     ///
     /// # Errors
     /// `Invalid` for a bad key, a number of permits that is not 1 to
-    /// [`MAX_PERMITS`](crate::semaphore::MAX_PERMITS), or terms that are outside their limits.
+    /// [`MAX_PERMITS`](crate::semaphore::MAX_PERMITS), or options that are outside their limits.
     pub fn semaphore(
         &self,
         key: impl Into<Key>,
         permits: u32,
-        terms: Terms,
+        options: LeaseOptions,
     ) -> Result<Arc<dyn Semaphore>> {
-        self.open_semaphore(key.into(), permits, terms)
+        self.open_semaphore(key.into(), permits, options)
     }
 
     /// Opens an election; nothing is sent.
     ///
     /// # Errors
-    /// `Invalid` for a bad key or terms that are outside their limits.
-    pub fn election(&self, key: impl Into<Key>, terms: Terms) -> Result<Arc<dyn Election>> {
-        self.open_election(key.into(), terms)
+    /// `Invalid` for a bad key or options that are outside their limits.
+    pub fn election(
+        &self,
+        key: impl Into<Key>,
+        options: LeaseOptions,
+    ) -> Result<Arc<dyn Election>> {
+        self.open_election(key.into(), options)
     }
 
     /// Opens a [`Mutex`] that is a [lease](#method.lease) and not the lock of a session; nothing is
@@ -232,17 +245,21 @@ impl dyn Backend + '_ {
     /// locked in a transaction; its holder's token can be checked in one.
     ///
     /// # Errors
-    /// `Invalid` for a bad key or terms that are outside their limits.
-    pub fn leased_mutex(&self, key: impl Into<Key>, terms: Terms) -> Result<Arc<dyn Mutex>> {
-        self.open_leased_mutex(key.into(), terms)
+    /// `Invalid` for a bad key or options that are outside their limits.
+    pub fn leased_mutex(
+        &self,
+        key: impl Into<Key>,
+        options: LeaseOptions,
+    ) -> Result<Arc<dyn Mutex>> {
+        self.open_leased_mutex(key.into(), options)
     }
 
-    /// Opens a queue with the default [terms](queue::Terms); nothing is sent.
+    /// Opens a queue with the default [options](queue::QueueOptions); nothing is sent.
     ///
     /// # Errors
     /// `Invalid` for a name that is not 1 to 255 bytes.
     pub fn queue(&self, name: impl Into<String>) -> Result<Arc<dyn Queue>> {
-        self.open_queue(name.into(), queue::Terms::default())
+        self.open_queue(name.into(), queue::QueueOptions::default())
     }
 
     /// Opens a rate limiter with a [`Quota`](crate::limit::Quota) or a [`Policy`]; nothing is sent.
@@ -258,16 +275,20 @@ impl dyn Backend + '_ {
     /// Share one in the process: each has a worker number of its own.
     ///
     /// # Errors
-    /// `Invalid` for a name that is not 1 to 255 bytes, or terms that are outside their limits.
-    pub fn id_gen(&self, name: impl Into<String>, terms: id::Terms) -> Result<Arc<dyn IdGen>> {
-        self.open_id_gen(name.into(), terms)
+    /// `Invalid` for a name that is not 1 to 255 bytes, or options that are outside their limits.
+    pub fn id_gen(
+        &self,
+        name: impl Into<String>,
+        options: id::IdOptions,
+    ) -> Result<Arc<dyn IdGen>> {
+        self.open_id_gen(name.into(), options)
     }
 
-    /// Opens a scheduler with the default [terms](schedule::Terms); nothing is sent.
+    /// Opens a scheduler with the default [options](schedule::SchedulerOptions); nothing is sent.
     ///
     /// # Errors
     /// `Invalid` for a name that is not 1 to 255 bytes.
     pub fn scheduler(&self, name: impl Into<String>) -> Result<Arc<dyn Scheduler>> {
-        self.open_scheduler(name.into(), schedule::Terms::default())
+        self.open_scheduler(name.into(), schedule::SchedulerOptions::default())
     }
 }

@@ -20,16 +20,16 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Makes one of the candidates the leader, for as long as it renews its term.
 ///
 /// A term is a [lease](crate::Lease): releasing its guard resigns. What a leader says of itself is
-/// in its [`Terms`](crate::lease::Terms): the owner, and data such as an address.
+/// in its [`LeaseOptions`](crate::lease::LeaseOptions): the owner, and data such as an address.
 ///
 /// ```
 /// use std::time::Duration;
-/// use lockapi::{lease::Terms};
+/// use lockapi::{lease::LeaseOptions};
 ///
 /// # async fn example() -> lockapi::Result<()> {
 /// let backend = lockapi::memory::Database::new().connect().await?;
-/// let terms = Terms::new(Duration::from_secs(10)).owner("node-7");
-/// let election = backend.election("scheduler", terms)?;
+/// let options = LeaseOptions::new(Duration::from_secs(10)).owner("node-7");
+/// let election = backend.election("scheduler", options)?;
 /// let mut leaders = election.observe();
 /// assert!(leaders.next().await?.is_none(), "nobody leads");
 /// let term = election.campaign().await?;
@@ -126,7 +126,7 @@ impl dyn Election + '_ {
 
     /// Leads whenever it can until it is told to [stop](Stop), and then answers `None`.
     ///
-    /// `work` is run in each of its terms, and dropped when the term ends or when it is told to stop; then
+    /// `work` is run in each of its options, and dropped when the term ends or when it is told to stop; then
     /// it resigns. When `work` ends by itself while it leads, that is the answer; when the term had ended
     /// before, `work` is run again in the next one. While the database is away, or after the backend was
     /// closed, it goes on trying.

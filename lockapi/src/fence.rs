@@ -3,10 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::driver::Connection;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hold::Hold;
 use crate::key::Key;
-use crate::seam::Connection;
 use crate::{lease, mutex};
 
 /// How far a value of the sequence is shifted to make room for hand-overs.

@@ -14,11 +14,11 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use lockapi::{lease::Terms};
+//! use lockapi::{lease::LeaseOptions};
 //!
 //! # async fn example() -> lockapi::Result<()> {
 //! let backend = lockapi::memory::Database::new().connect().await?;
-//! let nightly = backend.lease("nightly-report", Terms::new(Duration::from_secs(30)))?;
+//! let nightly = backend.lease("nightly-report", LeaseOptions::new(Duration::from_secs(30)))?;
 //! let ran = nightly.run_exclusive(async |fence| Ok::<_, lockapi::Error>(fence.token())).await?;
 //! assert!(ran.is_some(), "nobody else was at it");
 //! # Ok(())
@@ -27,14 +27,16 @@
 //! ```
 //!
 //! The features `tracing` and `metrics` have the engine tell of itself: of waits and holds, with
-//! warnings from [`engine::Options::warn_waited`] and [`warn_held`](engine::Options::warn_held) on, of
+//! warnings from [`engine::BackendOptions::warn_waited`] and [`warn_held`](engine::BackendOptions::warn_held) on, of
 //! contention, renewals, losses, refusals, jobs, queues and batches; [`telemetry`] lists all spans,
 //! events and metrics. Without them nothing is told; nothing else changes.
 //!
-//! Programs without an async runtime use [`blocking`]. Backends implement [`seam::Connector`],
+//! Programs without an async runtime use [`blocking`]. Backends implement [`driver::Connector`],
 //! which [`engine::start`] turns into a [`Backend`].
 
+pub mod admin;
 pub mod blocking;
+pub mod driver;
 pub mod election;
 pub mod engine;
 pub mod id;
@@ -45,9 +47,7 @@ pub mod mutex;
 pub mod queue;
 pub mod rights;
 pub mod schedule;
-pub mod seam;
 pub mod semaphore;
-pub mod sight;
 pub mod table;
 pub mod telemetry;
 pub mod versioned;
@@ -67,6 +67,7 @@ mod wait;
 
 pub use backend::{Backend, Capabilities};
 pub use election::{Election, Observer};
+pub use engine::BackendOptions;
 pub use error::{Error, ErrorKind, Failure, Result};
 pub use failure::{Report, Severity};
 pub use fence::Fence;
@@ -75,7 +76,9 @@ pub use key::{Key, LockId, MAX_NAME_BYTES, advisory_key};
 pub use lease::{Lease, LeaseGuard};
 pub use limit::{Permits, RateLimiter, Reservation};
 pub use migrate::{MIGRATIONS, Migration};
-pub use mutex::{Line, Mutex, MutexGuard, MutexSet, MutexSetGuard, ReadGuard, RwLock, Striped};
+pub use mutex::{
+    LockOwner, Mutex, MutexGuard, MutexSet, MutexSetGuard, ReadGuard, RwLock, Striped,
+};
 pub use queue::Queue;
 pub use schedule::Scheduler;
 pub use semaphore::Semaphore;

@@ -28,7 +28,7 @@ pub enum Role {
     Worker,
     /// Reads the views.
     Reader,
-    /// Does what [`Operator`](crate::sight::Operator) offers; for some of it the server asks for
+    /// Does what [`Operator`](crate::admin::Operator) offers; for some of it the server asks for
     /// `pg_signal_backend` as well.
     Operator,
 }

@@ -21,11 +21,11 @@ pub const MAX_PERMITS: u32 = 1024;
 ///
 /// ```
 /// use std::time::Duration;
-/// use lockapi::{lease::Terms};
+/// use lockapi::{lease::LeaseOptions};
 ///
 /// # async fn example() -> lockapi::Result<()> {
 /// let backend = lockapi::memory::Database::new().connect().await?;
-/// let imports = backend.semaphore("imports", 3, Terms::new(Duration::from_secs(30)))?;
+/// let imports = backend.semaphore("imports", 3, LeaseOptions::new(Duration::from_secs(30)))?;
 /// let one = imports.acquire().await?;
 /// let two = imports.try_acquire_many(2).await?.expect("two more");
 /// assert!(imports.try_acquire().await?.is_none());

@@ -1,7 +1,7 @@
 //! What the sweep of a part of a table answers.
 
+use crate::driver::{Row, Rows, Type, Value};
 use crate::error::Failure;
-use crate::seam::{Row, Rows, Type, Value};
 
 /// What was done in a part of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,8 +11,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use lockapi::blocking::{self, Backend};
-use lockapi::engine::{ManualClock, Options};
-use lockapi::lease::Terms;
+use lockapi::engine::{BackendOptions, ManualClock};
+use lockapi::lease::LeaseOptions;
 use lockapi::limit::{Quota, Want};
 use lockapi::memory::Database;
 use lockapi::queue::{Claim, Job};
@@ -305,7 +305,7 @@ fn everything_is_told() {
 
     let clock = ManualClock::default();
     let database = Database::with_clock(&clock);
-    let options = Options::default()
+    let options = BackendOptions::default()
         .warn_waited(Duration::from_secs(5))
         .warn_held(Duration::from_secs(10));
     let backend = Backend::connect(database.connect_with(options)).unwrap();
@@ -423,8 +423,8 @@ fn mutexes(kept: &Kept, told: &Told, clock: &ManualClock, backend: &Backend) {
 }
 
 fn leases(kept: &Kept, told: &Told, clock: &ManualClock, backend: &Backend) {
-    let terms = || Terms::new(Duration::from_mins(1)).renewed_by_hand();
-    let lease = backend.lease("job", terms()).unwrap();
+    let options = || LeaseOptions::new(Duration::from_mins(1)).renewed_by_hand();
+    let lease = backend.lease("job", options()).unwrap();
     let guard = lease.acquire().unwrap();
     assert!(lease.try_acquire().unwrap().is_none());
     guard.renew().unwrap();
@@ -438,13 +438,13 @@ fn leases(kept: &Kept, told: &Told, clock: &ManualClock, backend: &Backend) {
     assert_eq!(kept.values("lockapi_hold_seconds lease"), [61.0]);
     assert!(told.has(&["WARN", "lost", "lease"]));
 
-    let semaphore = backend.semaphore("pool", 2, terms()).unwrap();
+    let semaphore = backend.semaphore("pool", 2, options()).unwrap();
     let both = semaphore.acquire_many(2).unwrap();
     assert!(semaphore.try_acquire().unwrap().is_none());
     both.release().unwrap();
-    let election = backend.election("head", terms()).unwrap();
+    let election = backend.election("head", options()).unwrap();
     election.campaign().unwrap().release().unwrap();
-    let mutex = backend.leased_mutex("door", terms()).unwrap();
+    let mutex = backend.leased_mutex("door", options()).unwrap();
     mutex.lock().unwrap().unlock().unwrap();
     for kind in ["semaphore", "election", "leased_mutex"] {
         let granted = format!("lockapi_acquisitions_total {kind} granted");

@@ -13,7 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use lockapi::engine::ManualClock;
-use lockapi::lease::Terms;
+use lockapi::lease::LeaseOptions;
 use lockapi::memory::Database;
 use lockapi::queue::{Job, JobKind};
 use lockapi::schedule::Task;
@@ -33,7 +33,7 @@ async fn clock_that_is_advanced_keeps_what_is_renewed() {
     for _ in 0..50 {
         let clock = ManualClock::default();
         let backend = Database::with_clock(&clock).connect().await.unwrap();
-        let lease = backend.lease("k", Terms::new(30 * SECOND)).unwrap();
+        let lease = backend.lease("k", LeaseOptions::new(30 * SECOND)).unwrap();
         let guard = lease.try_acquire().await.unwrap().unwrap();
         for _ in 0..6 {
             clock.advance(11 * SECOND);
@@ -50,7 +50,7 @@ async fn clock_that_is_advanced_loses_what_cannot_be_renewed() {
     let clock = ManualClock::default();
     let database = Database::with_clock(&clock);
     let backend = database.connect().await.unwrap();
-    let lease = backend.lease("k", Terms::new(30 * SECOND)).unwrap();
+    let lease = backend.lease("k", LeaseOptions::new(30 * SECOND)).unwrap();
     let guard = lease.try_acquire().await.unwrap().unwrap();
     database.set_reachable(false);
     clock.advance(60 * SECOND);
@@ -282,10 +282,10 @@ fn one_stop_ends_everything_that_blocks() {
     let mails = backend.queue("mails").unwrap();
     let worker = blocking::Worker::new(&mails).handle("mail", |_: String, _| Ok(()));
     let scheduler = backend.scheduler("chores").unwrap();
-    let terms = Terms::new(Duration::from_secs(10));
+    let options = LeaseOptions::new(Duration::from_secs(10));
     let (here, there) = (
-        backend.election("head", terms.clone()).unwrap(),
-        backend.election("head", terms).unwrap(),
+        backend.election("head", options.clone()).unwrap(),
+        backend.election("head", options).unwrap(),
     );
     let (leads, led) = mpsc::channel();
     thread::scope(|scope| {
@@ -318,7 +318,7 @@ fn who_leads_goes_on_after_an_outage() {
     let database = Database::new();
     let backend = blocking::Backend::connect(database.connect()).unwrap();
     let election = backend
-        .election("head", Terms::new(Duration::from_secs(10)))
+        .election("head", LeaseOptions::new(Duration::from_secs(10)))
         .unwrap();
     database.set_reachable(false);
     let back = thread::spawn({

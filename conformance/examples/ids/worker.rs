@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lockapi::ErrorKind;
 use lockapi::blocking::Backend;
-use lockapi::id::Terms;
+use lockapi::id::IdOptions;
 use postgres::{Client, NoTls};
 
 use crate::SET_AHEAD;
@@ -14,8 +14,8 @@ use crate::common::{Problem, Task};
 
 pub(crate) fn run(task: &Task) -> Result<(), Problem> {
     let backend = Backend::connect(task.connect())?;
-    let terms = Terms::default().reserve(Duration::from_millis(300));
-    let ids = backend.id_gen("audit", terms)?;
+    let options = IdOptions::default().reserve(Duration::from_millis(300));
+    let ids = backend.id_gen("audit", options)?;
     // So that it takes the number of a process that is alive, and makes ids of it.
     Client::connect(&task.url, NoTls)?.execute(SET_AHEAD, &[])?;
     let mut file = BufWriter::new(File::create(&task.file)?);

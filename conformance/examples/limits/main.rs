@@ -1,5 +1,5 @@
 //! Rate limits that many processes on three libraries ask as fast as they can, while they are killed
-//! and stopped; afterwards all decisions that were recorded are judged by the definitions of the
+//! and stopped; afterwards all decisions that were recorded are decided by the definitions of the
 //! quotas.
 //!
 //! ```text
@@ -80,7 +80,7 @@ fn run() -> Result<bool, Problem> {
     );
     println!("killed       {:>9}   and replaced", crew.killed);
     println!("stopped      {:>9}   for up to 2 s\n", crew.stopped);
-    // In each of two lanes of a process one window may start whose admission is not recorded.
+    // In each of two tasks of a process one window may start whose admission is not recorded.
     let within = print(&history, 2 * crew.killed);
     let passed = within && history.len() as u64 >= decisions;
     println!("{}", if passed { "PASSED" } else { "FAILED" });

@@ -5,9 +5,9 @@ use std::future::poll_fn;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use lockapi::engine::Options;
-use lockapi::seam::{
-    Call, Connection, Connector, Lane, Listener, Mode, Row, Rows, Statement, Type, Value,
+use lockapi::BackendOptions;
+use lockapi::driver::{
+    BackgroundTask, Call, Connection, Connector, Listener, Mode, Row, Rows, Statement, Type, Value,
 };
 use lockapi::{Backend, Error, ErrorKind, Failure, Report, Result, Severity};
 use tokio::runtime::{Builder, Handle, Runtime};
@@ -23,7 +23,7 @@ use tokio_postgres::{
 ///
 /// # Errors
 /// `Invalid` for a URL that is not understood; otherwise as for [`connect`].
-pub async fn connect_url(url: &str, options: Options) -> Result<Arc<dyn Backend>> {
+pub async fn connect_url(url: &str, options: BackendOptions) -> Result<Arc<dyn Backend>> {
     // The parser's error may quote the URL, which may hold a password.
     let config = Config::from_str(url).map_err(|_| {
         let message = "the URL is not understood; allowed is postgres://user:password@host:port/database?options";
@@ -39,7 +39,7 @@ pub async fn connect_url(url: &str, options: Options) -> Result<Arc<dyn Backend>
 ///
 /// # Errors
 /// `Invalid` for bad options; `Unavailable` when the server cannot be reached or is a standby.
-pub async fn connect(config: Config, options: Options) -> Result<Arc<dyn Backend>> {
+pub async fn connect(config: Config, options: BackendOptions) -> Result<Arc<dyn Backend>> {
     let (handle, own) = if let Ok(handle) = Handle::try_current() {
         (handle, None)
     } else {
@@ -100,9 +100,9 @@ impl Connector for TokioPostgres {
         self.connect(Mode::Direct).await
     }
 
-    fn spawn(&self, _: &'static str, lane: Lane) {
+    fn spawn(&self, _: &'static str, task: BackgroundTask) {
         // The task ends by itself; its handle is of no use.
-        drop(self.handle.spawn(lane));
+        drop(self.handle.spawn(task));
     }
 }
 
@@ -119,7 +119,7 @@ async fn serve(
     }
 }
 
-/// A connection that a lane owns.
+/// A connection that a task owns.
 struct Owned {
     client: Client,
     socket: JoinHandle<()>,

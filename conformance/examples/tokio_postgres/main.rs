@@ -15,10 +15,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use conformance::{Driver, Face, Need, Postgres, Problem, Transaction};
-use lockapi::engine::Options;
+use lockapi::BackendOptions;
+use lockapi::admin::{Priority, Report};
 use lockapi::limit::{Verdict, Want};
 use lockapi::queue::{Delivery, Job, Pushed, Taken};
-use lockapi::sight::{Priority, Report};
 use lockapi::table::{
     Table, TableMode, limit_waits_on, lock_table_on, prioritize_on, try_lock_table_on,
 };
@@ -45,7 +45,7 @@ impl Driver for TokioPostgres {
         !matches!(need, Need::Pool | Need::Accounts)
     }
 
-    async fn connect(&self, url: &str, options: Options) -> Result<Arc<dyn Backend>> {
+    async fn connect(&self, url: &str, options: BackendOptions) -> Result<Arc<dyn Backend>> {
         backend::connect_url(url, options).await
     }
 

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockapi::engine::Options;
-use lockapi::lease::Terms;
-use lockapi::{Backend, Line};
+use lockapi::BackendOptions;
+use lockapi::lease::LeaseOptions;
+use lockapi::{Backend, LockOwner};
 
 use crate::context::{Context, MINUTE};
 use crate::fixture::Locks;
@@ -70,7 +70,7 @@ async fn left_clean(cx: &Context, there: &dyn Backend) {
     .await;
     let guard = soon("another locks it", there.mutex("door").unwrap().lock()).await;
     guard.unwrap().unlock().await.unwrap();
-    let lease = there.lease("job", Terms::new(MINUTE)).unwrap();
+    let lease = there.lease("job", LeaseOptions::new(MINUTE)).unwrap();
     let guard = soon("another leases it", lease.acquire()).await;
     guard.unwrap().release().await.unwrap();
     // What was dropped while it connected may still be closing its connections.
@@ -82,7 +82,11 @@ async fn left_clean(cx: &Context, there: &dyn Backend) {
 
 async fn pair(cx: &Context) -> (Arc<dyn Backend>, Arc<dyn Backend>) {
     // Notes would be on a connection of their own, which is counted.
-    let connect = async || cx.connect(Options::default().notes(false)).await.unwrap();
+    let connect = async || {
+        cx.connect(BackendOptions::default().notes(false))
+            .await
+            .unwrap()
+    };
     (connect().await, connect().await)
 }
 
@@ -239,18 +243,18 @@ async fn lock_any_dropped(cx: Context) {
 
 async fn lock_of_a_line_dropped(cx: Context) {
     let (here, there) = pair(&cx).await;
-    let line = Line::new();
+    let owner = LockOwner::new();
     let (door, window) = (here.mutex("door").unwrap(), here.mutex("window").unwrap());
     drop_everywhere!(
         &cx,
         &*there,
         {
             let guard = there.mutex("door").unwrap().lock().await.unwrap();
-            let (door, window, line) = (Arc::clone(&door), Arc::clone(&window), line.clone());
+            let (door, window, owner) = (Arc::clone(&door), Arc::clone(&window), owner.clone());
         },
         async move {
-            let held = line.lock(&*window).await.unwrap();
-            let (waited, ()) = tokio::join!(line.lock(&*door), async move {
+            let held = owner.lock(&*window).await.unwrap();
+            let (waited, ()) = tokio::join!(owner.lock(&*door), async move {
                 tokio::time::sleep(Duration::from_millis(1)).await;
                 guard.unlock().await.unwrap();
             });
@@ -258,8 +262,8 @@ async fn lock_of_a_line_dropped(cx: Context) {
             held.unlock().await.unwrap();
         }
     );
-    // What was dropped is not counted as the line's.
-    let guard = soon("free", line.lock(&*window)).await.unwrap();
+    // What was dropped is not counted as the owner's.
+    let guard = soon("free", owner.lock(&*window)).await.unwrap();
     guard.unlock().await.unwrap();
 }
 
@@ -267,7 +271,7 @@ async fn lost_dropped(cx: Context) {
     let (here, there) = pair(&cx).await;
     let (mutex, lease) = (
         here.mutex("door").unwrap(),
-        here.lease("job", Terms::new(MINUTE)),
+        here.lease("job", LeaseOptions::new(MINUTE)),
     );
     let lease = lease.unwrap();
     for polls in 0..3 {
@@ -286,7 +290,7 @@ async fn lost_dropped(cx: Context) {
 async fn run_exclusive_dropped(cx: Context) {
     let (here, there) = pair(&cx).await;
     let mutex = here.mutex("door").unwrap();
-    let lease = here.lease("job", Terms::new(MINUTE)).unwrap();
+    let lease = here.lease("job", LeaseOptions::new(MINUTE)).unwrap();
     drop_everywhere!(&cx, &*there, {}, async {
         let work = async |_| {
             tokio::task::yield_now().await;
@@ -299,7 +303,7 @@ async fn run_exclusive_dropped(cx: Context) {
 
 async fn try_acquire_dropped(cx: Context) {
     let (here, there) = pair(&cx).await;
-    let lease = here.lease("job", Terms::new(MINUTE)).unwrap();
+    let lease = here.lease("job", LeaseOptions::new(MINUTE)).unwrap();
     drop_everywhere!(&cx, &*there, {}, async {
         drop(lease.try_acquire().await.unwrap());
     });
@@ -307,8 +311,8 @@ async fn try_acquire_dropped(cx: Context) {
 
 async fn waiting_acquire_dropped(cx: Context) {
     let (here, there) = pair(&cx).await;
-    let lease = here.lease("job", Terms::new(MINUTE)).unwrap();
-    let other = there.lease("job", Terms::new(MINUTE)).unwrap();
+    let lease = here.lease("job", LeaseOptions::new(MINUTE)).unwrap();
+    let other = there.lease("job", LeaseOptions::new(MINUTE)).unwrap();
     drop_everywhere!(
         &cx,
         &*there,
@@ -328,7 +332,7 @@ async fn waiting_acquire_dropped(cx: Context) {
 
 async fn renew_dropped(cx: Context) {
     let (here, there) = pair(&cx).await;
-    let lease = here.lease("job", Terms::new(MINUTE)).unwrap();
+    let lease = here.lease("job", LeaseOptions::new(MINUTE)).unwrap();
     drop_everywhere!(
         &cx,
         &*there,
@@ -341,7 +345,7 @@ async fn renew_dropped(cx: Context) {
 
 async fn release_dropped(cx: Context) {
     let (here, there) = pair(&cx).await;
-    let lease = here.lease("job", Terms::new(MINUTE)).unwrap();
+    let lease = here.lease("job", LeaseOptions::new(MINUTE)).unwrap();
     drop_everywhere!(
         &cx,
         &*there,
@@ -354,7 +358,7 @@ async fn release_dropped(cx: Context) {
 
 async fn peek_dropped(cx: Context) {
     let (here, there) = pair(&cx).await;
-    let lease = here.lease("job", Terms::new(MINUTE)).unwrap();
+    let lease = here.lease("job", LeaseOptions::new(MINUTE)).unwrap();
     drop_everywhere!(&cx, &*there, {}, async {
         drop(lease.peek().await.unwrap());
     });

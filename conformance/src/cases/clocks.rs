@@ -1,6 +1,6 @@
 //! What holds when the server's clock of the time of day is set, while the clocks of programs go on.
 
-use lockapi::lease::Terms;
+use lockapi::lease::LeaseOptions;
 use lockapi::{ErrorKind, LeaseGuard};
 
 use super::queue::{by_hand_from, job, lost, none, one};
@@ -19,8 +19,8 @@ register! { "clocks":
     W09 queues_while_the_clock_of_a_server_is_set @ SetClock [Schema];
 }
 
-fn by_hand() -> Terms {
-    Terms::new(MINUTE).renewed_by_hand()
+fn by_hand() -> LeaseOptions {
+    LeaseOptions::new(MINUTE).renewed_by_hand()
 }
 
 /// Still held as far as the holder knows, and told at the next renewal.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockapi::lease::Terms;
+use lockapi::lease::LeaseOptions;
 use lockapi::queue::{Claim, Delivery, Outcome};
 use lockapi::{Backend, ErrorKind};
 
@@ -32,7 +32,9 @@ async fn close_gives_back_all_that_is_held(cx: Context) {
     let backend = cx.backend().await;
     let queue = backend.queue("work").unwrap();
     queue.push_all((0..3).map(job).collect()).await.unwrap();
-    let lease = backend.lease("job", Terms::new(MINUTE * 60)).unwrap();
+    let lease = backend
+        .lease("job", LeaseOptions::new(MINUTE * 60))
+        .unwrap();
     let lease = lease.acquire().await.unwrap();
     let mutex = backend.mutex("door").unwrap().lock().await.unwrap();
     let claimed = queue.claim(&Claim::new(2)).await.unwrap();
@@ -60,7 +62,7 @@ async fn close_waits_for_what_was_dropped(cx: Context) {
     let claimed = queue.claim(&Claim::new(50)).await.unwrap();
     let mut leases = Vec::new();
     for nth in 0..20 {
-        let lease = backend.lease(format!("job {nth}"), Terms::new(MINUTE));
+        let lease = backend.lease(format!("job {nth}"), LeaseOptions::new(MINUTE));
         leases.push(lease.unwrap().acquire().await.unwrap());
     }
     // As workers do that are dropped.
@@ -77,10 +79,10 @@ async fn close_waits_for_what_was_dropped(cx: Context) {
 
 async fn close_makes_a_leader_resign(cx: Context) {
     let (here, there) = (cx.backend().await, cx.backend().await);
-    let terms = || Terms::new(MINUTE * 60);
-    let leader = here.election("boss", terms()).unwrap();
+    let options = || LeaseOptions::new(MINUTE * 60);
+    let leader = here.election("boss", options()).unwrap();
     let leader = leader.campaign().await.unwrap();
-    let successor = there.election("boss", terms()).unwrap();
+    let successor = there.election("boss", options()).unwrap();
     let successor = tokio::spawn(async move { successor.campaign().await });
     close(&here).await;
     let successor = soon("there is a successor", successor).await.unwrap();
@@ -89,9 +91,9 @@ async fn close_makes_a_leader_resign(cx: Context) {
 }
 
 async fn close_of_an_unreachable_server_tells_of_it(cx: Context) {
-    let options = lockapi::engine::Options::default().timeout(Duration::from_secs(2));
+    let options = lockapi::BackendOptions::default().timeout(Duration::from_secs(2));
     let backend = cx.connect(options).await.unwrap();
-    let lease = backend.lease("job", Terms::new(MINUTE)).unwrap();
+    let lease = backend.lease("job", LeaseOptions::new(MINUTE)).unwrap();
     let _lease = lease.acquire().await.unwrap();
     cx.set_reachable(false).await;
     let refused = soon("an answer", backend.close()).await.unwrap_err();
@@ -103,7 +105,7 @@ async fn close_of_an_unreachable_server_tells_of_it(cx: Context) {
 async fn calls_after_close_are_refused(cx: Context) {
     let backend = cx.backend().await;
     let queue = backend.queue("work").unwrap();
-    let lease = backend.lease("job", Terms::new(MINUTE)).unwrap();
+    let lease = backend.lease("job", LeaseOptions::new(MINUTE)).unwrap();
     let mutex = backend.mutex("door").unwrap();
     mutex.lock().await.unwrap().unlock().await.unwrap();
     close(&backend).await;
@@ -135,7 +137,7 @@ async fn close_ends_all_connections(cx: Context) {
 async fn close_refuses_who_waits(cx: Context) {
     let backend = cx.backend().await;
     let mutex = backend.mutex("door").unwrap();
-    let lease = backend.lease("job", Terms::new(MINUTE)).unwrap();
+    let lease = backend.lease("job", LeaseOptions::new(MINUTE)).unwrap();
     let (_guard, _held) = (mutex.lock().await.unwrap(), lease.acquire().await.unwrap());
     let (there, other) = (mutex.clone(), lease.clone());
     let locking = tokio::spawn(async move { there.lock().await.map(drop) });

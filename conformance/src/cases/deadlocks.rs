@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
-use lockapi::engine::Options;
-use lockapi::{Backend, ErrorKind, Line, Mutex, MutexGuard, Result};
+use lockapi::BackendOptions;
+use lockapi::{Backend, ErrorKind, LockOwner, Mutex, MutexGuard, Result};
 
 use crate::context::{Context, MINUTE};
 use crate::fixture::Locks;
@@ -29,9 +29,9 @@ register! { "deadlocks":
 
 type Locked = Result<Box<dyn MutexGuard>>;
 
-/// Begins to wait for a mutex on a line.
-fn begin(mutex: &Arc<dyn Mutex>, line: &Line) -> tokio::task::JoinHandle<Locked> {
-    let mutex = mutex.on(line);
+/// Begins to wait for a mutex on an owner.
+fn begin(mutex: &Arc<dyn Mutex>, owner: &LockOwner) -> tokio::task::JoinHandle<Locked> {
+    let mutex = mutex.on(owner);
     tokio::spawn(async move { mutex.lock().await })
 }
 
@@ -82,20 +82,20 @@ async fn one_is_refused(
 
 async fn own_key_is_told_at_once(cx: Context) {
     let backend = cx.backend().await;
-    let line = Line::new();
+    let owner = LockOwner::new();
     let door = mutex(&backend, "door");
-    let shared = backend.rw_lock("door").unwrap().on(&line);
-    let guard = line.lock(&*door).await.unwrap();
-    refused(soon("an error", line.lock(&*door)).await);
-    refused(soon("an error", door.on(&line).lock_timeout(MINUTE)).await);
+    let shared = backend.rw_lock("door").unwrap().on(&owner);
+    let guard = owner.lock(&*door).await.unwrap();
+    refused(soon("an error", owner.lock(&*door)).await);
+    refused(soon("an error", door.on(&owner).lock_timeout(MINUTE)).await);
     refused(soon("an error", shared.write()).await);
     let error = soon("an error", shared.read()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Deadlock);
     assert_eq!((error.operation(), error.key()), ("read", Some("door")));
-    let set = backend.mutex_set(["window", "door"]).unwrap().on(&line);
+    let set = backend.mutex_set(["window", "door"]).unwrap().on(&owner);
     let error = soon("an error", set.lock_all()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Deadlock);
-    assert!(door.on(&line).try_lock().await.unwrap().is_none());
+    assert!(door.on(&owner).try_lock().await.unwrap().is_none());
     assert!(!guard.is_lost());
     guard.unlock().await.unwrap();
     free(&cx, &["door", "window"]).await;
@@ -103,33 +103,33 @@ async fn own_key_is_told_at_once(cx: Context) {
     assert!(soon("an error", shared.read()).await.is_err());
     refused(soon("an error", shared.write()).await);
     reader.unlock().await.unwrap();
-    let guard = soon("free again", line.lock(&*door)).await.unwrap();
-    // Another branch of the same task is another line.
-    not_yet("locked twice", Line::new().lock(&*door)).await;
+    let guard = soon("free again", owner.lock(&*door)).await.unwrap();
+    // Another branch of the same task is another owner.
+    not_yet("locked twice", LockOwner::new().lock(&*door)).await;
     guard.unlock().await.unwrap();
 }
 
 async fn circle_in_a_process_is_told_at_once(cx: Context) {
     let backend = cx.backend().await;
     let keys = ["a", "b", "c"];
-    let lines = keys.map(|_| Line::new());
+    let owners = keys.map(|_| LockOwner::new());
     let mutexes = keys.map(|key| mutex(&backend, key));
     let mut guards = Vec::new();
-    for (line, mutex) in lines.iter().zip(&mutexes) {
-        guards.push(line.lock(&**mutex).await.unwrap());
+    for (owner, mutex) in owners.iter().zip(&mutexes) {
+        guards.push(owner.lock(&**mutex).await.unwrap());
     }
     let mut waits = Vec::new();
     for nth in 0..2 {
-        let mut wait = begin(&mutexes[nth + 1], &lines[nth]);
+        let mut wait = begin(&mutexes[nth + 1], &owners[nth]);
         not_yet("granted although it is held", &mut wait).await;
         waits.push(wait);
     }
-    refused(soon("an error", lines[2].lock(&*mutexes[0])).await);
+    refused(soon("an error", owners[2].lock(&*mutexes[0])).await);
     for guard in guards.into_iter().rev() {
         assert!(!guard.is_lost());
         guard.unlock().await.unwrap();
         if let Some(wait) = waits.pop() {
-            let guard = soon("the next of the line", wait).await.unwrap();
+            let guard = soon("the next of the owner", wait).await.unwrap();
             guard.unwrap().unlock().await.unwrap();
         }
     }
@@ -139,12 +139,12 @@ async fn circle_in_a_process_is_told_at_once(cx: Context) {
 async fn circle_of_two_processes_ends_in_one_error(cx: Context) {
     let (here, there) = (cx.backend().await, cx.backend().await);
     for _ in 0..2 {
-        let lines = [Line::new(), Line::new()];
-        let a = lines[0].lock(&*mutex(&here, "a")).await.unwrap();
-        let b = lines[1].lock(&*mutex(&there, "b")).await.unwrap();
+        let owners = [LockOwner::new(), LockOwner::new()];
+        let a = owners[0].lock(&*mutex(&here, "a")).await.unwrap();
+        let b = owners[1].lock(&*mutex(&there, "b")).await.unwrap();
         let waits = [
-            begin(&mutex(&here, "b"), &lines[0]),
-            begin(&mutex(&there, "a"), &lines[1]),
+            begin(&mutex(&here, "b"), &owners[0]),
+            begin(&mutex(&there, "a"), &owners[1]),
         ];
         one_is_refused(waits, [Some(a), Some(b)]).await;
         free(&cx, &["a", "b"]).await;
@@ -153,7 +153,7 @@ async fn circle_of_two_processes_ends_in_one_error(cx: Context) {
 
 async fn circle_through_another_line_of_the_process(cx: Context) {
     let (here, there) = (cx.backend().await, cx.backend().await);
-    let [one, two, three] = [(); 3].map(|()| Line::new());
+    let [one, two, three] = [(); 3].map(|()| LockOwner::new());
     let a = one.lock(&*mutex(&here, "a")).await.unwrap();
     let b = two.lock(&*mutex(&here, "b")).await.unwrap();
     let c = three.lock(&*mutex(&there, "c")).await.unwrap();
@@ -192,9 +192,9 @@ async fn circle_through_another_line_of_the_process(cx: Context) {
 
 async fn circle_through_readers(cx: Context) {
     let (here, there) = (cx.backend().await, cx.backend().await);
-    let lines = [Line::new(), Line::new()];
+    let owners = [LockOwner::new(), LockOwner::new()];
     let [one, other] = [(&here, 0), (&there, 1)].map(|(backend, nth)| {
-        let lock: &Line = &lines[nth];
+        let lock: &LockOwner = &owners[nth];
         backend.rw_lock("a").unwrap().on(lock)
     });
     let readers = [one.read().await.unwrap(), other.read().await.unwrap()];
@@ -211,13 +211,13 @@ async fn circle_through_readers(cx: Context) {
     let reader = here
         .rw_lock("a")
         .unwrap()
-        .on(&lines[0])
+        .on(&owners[0])
         .read()
         .await
         .unwrap();
-    let b = lines[1].lock(&*mutex(&there, "b")).await.unwrap();
-    let writing = begin(&mutex(&there, "a"), &lines[1]);
-    let locking = begin(&mutex(&here, "b"), &lines[0]);
+    let b = owners[1].lock(&*mutex(&there, "b")).await.unwrap();
+    let writing = begin(&mutex(&there, "a"), &owners[1]);
+    let locking = begin(&mutex(&here, "b"), &owners[0]);
     match soon("an error", select(writing, locking)).await {
         Either::Left((outcome, locking)) => {
             refused(outcome.unwrap());
@@ -239,13 +239,13 @@ async fn circle_through_readers(cx: Context) {
 
 async fn waiting_without_a_circle_is_no_error(cx: Context) {
     let (here, there) = (cx.backend().await, cx.backend().await);
-    let lines = [(); 3].map(|()| Line::new());
-    let a = lines[0].lock(&*mutex(&here, "a")).await.unwrap();
-    let b = lines[1].lock(&*mutex(&there, "b")).await.unwrap();
+    let owners = [(); 3].map(|()| LockOwner::new());
+    let a = owners[0].lock(&*mutex(&here, "a")).await.unwrap();
+    let b = owners[1].lock(&*mutex(&there, "b")).await.unwrap();
     let waits = [
-        begin(&mutex(&here, "b"), &lines[0]),
-        begin(&mutex(&there, "b"), &lines[2]),
-        begin(&mutex(&there, "a"), &lines[2]),
+        begin(&mutex(&here, "b"), &owners[0]),
+        begin(&mutex(&there, "b"), &owners[2]),
+        begin(&mutex(&there, "a"), &owners[2]),
     ];
     // Long enough for several looks of each.
     tokio::time::sleep(Duration::from_millis(1500)).await;
@@ -270,7 +270,7 @@ async fn waiting_without_a_circle_is_no_error(cx: Context) {
 
 async fn line_that_left_is_waited_for_no_more(cx: Context) {
     let backend = cx.backend().await;
-    let (one, other) = (Line::new(), Line::new());
+    let (one, other) = (LockOwner::new(), LockOwner::new());
     let a = one.lock(&*mutex(&backend, "a")).await.unwrap();
     let b = other.lock(&*mutex(&backend, "b")).await.unwrap();
     let short = Duration::from_millis(50);
@@ -297,7 +297,7 @@ async fn line_that_left_is_waited_for_no_more(cx: Context) {
 
 async fn wait_that_was_dropped_is_no_circle(cx: Context) {
     let (here, there) = (cx.backend().await, cx.backend().await);
-    let (one, other) = (Line::new(), Line::new());
+    let (one, other) = (LockOwner::new(), LockOwner::new());
     let a = one.lock(&*mutex(&here, "a")).await.unwrap();
     let b = other.lock(&*mutex(&there, "b")).await.unwrap();
     let (waits, lock) = (mutex(&here, "b").on(&one), cx.lock_id("b"));
@@ -307,7 +307,7 @@ async fn wait_that_was_dropped_is_no_circle(cx: Context) {
         Either::Left((granted, _)) => panic!("it is held: {granted:?}"),
         Either::Right(((), _)) => drop(waiting),
     }
-    // Nobody waits for the other line any more.
+    // Nobody waits for the other owner any more.
     let wait = begin(&mutex(&there, "a"), &other);
     let lock = cx.lock_id("a");
     eventually("it waits", async || cx.locks(lock).await.waiting == 1).await;
@@ -320,7 +320,7 @@ async fn wait_that_was_dropped_is_no_circle(cx: Context) {
 
 async fn attempt_of_a_branch_keeps_the_wait_of_another(cx: Context) {
     let backend = cx.backend().await;
-    let (one, other) = (Line::new(), Line::new());
+    let (one, other) = (LockOwner::new(), LockOwner::new());
     let a = one.lock(&*mutex(&backend, "a")).await.unwrap();
     let b = other.lock(&*mutex(&backend, "b")).await.unwrap();
     let mut wait = begin(&mutex(&backend, "b"), &one);
@@ -340,10 +340,13 @@ async fn attempt_of_a_branch_keeps_the_wait_of_another(cx: Context) {
 }
 
 async fn line_that_was_served_is_waited_for_no_more(cx: Context) {
-    // With one session that waits, for one line after the other.
-    let here = cx.connect(Options::default().waiters(1)).await.unwrap();
+    // With one session that waits, for one owner after the other.
+    let here = cx
+        .connect(BackendOptions::default().waiters(1))
+        .await
+        .unwrap();
     let there = cx.backend().await;
-    let (one, other) = (Line::new(), Line::new());
+    let (one, other) = (LockOwner::new(), LockOwner::new());
     let b = one.lock(&*mutex(&here, "b")).await.unwrap();
     let a = mutex(&there, "a").lock().await.unwrap();
     let mut wait = begin(&mutex(&here, "a"), &one);
@@ -356,7 +359,7 @@ async fn line_that_was_served_is_waited_for_no_more(cx: Context) {
     let b = mutex(&here, "b").lock().await.unwrap();
     let c = other.lock(&*mutex(&there, "c")).await.unwrap();
     let waits = [
-        begin(&mutex(&here, "c"), &Line::new()),
+        begin(&mutex(&here, "c"), &LockOwner::new()),
         begin(&mutex(&there, "b"), &other),
     ];
     for key in ["c", "b"] {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockapi::lease::Terms;
+use lockapi::lease::LeaseOptions;
 use lockapi::{Election, Error, ErrorKind, Stop};
 
 use crate::context::{Context, MINUTE};
@@ -25,12 +25,12 @@ register! { "election":
     E09 failed_work_ends_the_leadership;
 }
 
-fn by_hand() -> Terms {
-    Terms::new(MINUTE).renewed_by_hand()
+fn by_hand() -> LeaseOptions {
+    LeaseOptions::new(MINUTE).renewed_by_hand()
 }
 
-async fn election(cx: &Context, terms: Terms) -> Arc<dyn Election> {
-    cx.backend().await.election("head", terms).unwrap()
+async fn election(cx: &Context, options: LeaseOptions) -> Arc<dyn Election> {
+    cx.backend().await.election("head", options).unwrap()
 }
 
 async fn there_is_one_leader_and_tokens_grow(cx: Context) {
@@ -80,8 +80,8 @@ async fn exercise(cx: &Context) {
 }
 
 async fn everybody_can_read_who_leads(cx: Context) {
-    let terms = by_hand().owner("node-7").data("10.0.0.7:80");
-    let (here, there) = (election(&cx, terms).await, election(&cx, by_hand()).await);
+    let options = by_hand().owner("node-7").data("10.0.0.7:80");
+    let (here, there) = (election(&cx, options).await, election(&cx, by_hand()).await);
     assert_eq!(there.leader().await.unwrap(), None);
     let term = here.campaign().await.unwrap();
     let leader = there.leader().await.unwrap().expect("a leader");
@@ -94,7 +94,7 @@ async fn everybody_can_read_who_leads(cx: Context) {
 async fn work_stops_when_the_term_ends(cx: Context) {
     let ttl = Duration::from_millis(1500);
     let (here, there) = (
-        election(&cx, Terms::new(ttl)).await,
+        election(&cx, LeaseOptions::new(ttl)).await,
         election(&cx, by_hand()).await,
     );
     let led = here
@@ -116,7 +116,7 @@ async fn work_stops_when_the_term_ends(cx: Context) {
     let outcome = soon("the work is dropped", leading).await.unwrap();
     assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Lost);
     // Without renewals the holder's clock alone ends the work, before the server's ends the term.
-    let by_hand = Terms::new(Duration::from_millis(700)).renewed_by_hand();
+    let by_hand = LeaseOptions::new(Duration::from_millis(700)).renewed_by_hand();
     let short = election(&cx, by_hand).await;
     let term = short.campaign().await.unwrap();
     let next = soon("the next leader", there.campaign()).await.unwrap();
@@ -216,10 +216,10 @@ async fn minimum_hold_outlasts_a_resignation(cx: Context) {
 async fn leads_term_by_term_until_it_is_told_to_stop(cx: Context) {
     let ttl = Duration::from_millis(1500);
     let (here, there) = (
-        election(&cx, Terms::new(ttl)).await,
+        election(&cx, LeaseOptions::new(ttl)).await,
         election(&cx, by_hand()).await,
     );
-    let (stop, (begun, mut terms)) = (Stop::new(), tokio::sync::mpsc::unbounded_channel());
+    let (stop, (begun, mut options)) = (Stop::new(), tokio::sync::mpsc::unbounded_channel());
     let leading = tokio::spawn({
         let stop = stop.clone();
         async move {
@@ -231,9 +231,9 @@ async fn leads_term_by_term_until_it_is_told_to_stop(cx: Context) {
         }
     });
     tokio::pin!(leading);
-    let first = soon("a term", terms.recv()).await.unwrap();
+    let first = soon("a term", options.recv()).await.unwrap();
     cx.elapse(ttl * 2).await;
-    let second = soon("another term", terms.recv()).await.unwrap();
+    let second = soon("another term", options.recv()).await.unwrap();
     assert!(second > first);
     not_yet("it leads", &mut leading).await;
     stop.stop();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lockapi::ErrorKind;
-use lockapi::lease::Terms;
+use lockapi::lease::LeaseOptions;
 
 use crate::context::{Context, MINUTE};
 use crate::fixture::Locks;
@@ -39,7 +39,7 @@ async fn increase_over_holders_and_backends(cx: Context) {
         locked = guard.fence().token();
         guard.unlock().await.unwrap();
         let guard = backend
-            .lease("job", Terms::new(MINUTE))
+            .lease("job", LeaseOptions::new(MINUTE))
             .unwrap()
             .acquire()
             .await
@@ -79,8 +79,8 @@ async fn increase_over_hand_overs(cx: Context) {
 async fn increase_over_a_crash_of_the_server(cx: Context) {
     let backend = cx.backend().await;
     let mutex = backend.mutex("door").unwrap();
-    let terms = Terms::new(MINUTE).renewed_by_hand();
-    let lease = backend.lease("job", terms).unwrap();
+    let options = LeaseOptions::new(MINUTE).renewed_by_hand();
+    let lease = backend.lease("job", options).unwrap();
     let (mut locked, mut leased) = (0, 0);
     for _ in 0..2 {
         // Many tokens that need not be on disk yet, and one of a lease.
@@ -300,8 +300,8 @@ async fn older_fence_is_rejected_after_a_newer_one(cx: Context) {
     next.unlock().await.unwrap();
 }
 
-fn by_hand() -> Terms {
-    Terms::new(MINUTE).renewed_by_hand()
+fn by_hand() -> LeaseOptions {
+    LeaseOptions::new(MINUTE).renewed_by_hand()
 }
 
 async fn check_in_rejects_an_expired_holder(cx: Context) {
@@ -327,8 +327,8 @@ async fn check_in_rejects_an_expired_holder(cx: Context) {
 }
 
 async fn check_in_rejects_a_released_holder(cx: Context) {
-    let terms = by_hand().minimum_hold(MINUTE / 2);
-    let lease = cx.backend().await.lease("job", terms).unwrap();
+    let options = by_hand().minimum_hold(MINUTE / 2);
+    let lease = cx.backend().await.lease("job", options).unwrap();
     let guard = lease.acquire().await.unwrap();
     let fence = guard.fence();
     guard.release().await.unwrap();

@@ -2,8 +2,8 @@
 
 use std::future::pending;
 
-use lockapi::engine::Options;
-use lockapi::lease::Terms;
+use lockapi::BackendOptions;
+use lockapi::lease::LeaseOptions;
 use lockapi::{Backend, LeaseGuard, MutexGuard};
 use tokio::runtime::Runtime;
 
@@ -27,7 +27,7 @@ type Held = (Box<dyn MutexGuard>, Box<dyn LeaseGuard>);
 
 async fn held(backend: &dyn Backend) -> Held {
     let mutex = backend.mutex("door").unwrap();
-    let lease = backend.lease("job", Terms::new(MINUTE)).unwrap();
+    let lease = backend.lease("job", LeaseOptions::new(MINUTE)).unwrap();
     let locked = soon("locked", mutex.lock()).await.unwrap();
     (locked, soon("leased", lease.acquire()).await.unwrap())
 }
@@ -96,7 +96,7 @@ async fn forgotten_guard_goes_with_its_session(cx: Context) {
     let guard = soon("free again", other.mutex("door").unwrap().lock()).await;
     guard.unwrap().unlock().await.unwrap();
     cx.elapse(MINUTE).await;
-    let lease = other.lease("job", Terms::new(MINUTE)).unwrap();
+    let lease = other.lease("job", LeaseOptions::new(MINUTE)).unwrap();
     soon("free again", lease.acquire())
         .await
         .unwrap()
@@ -149,7 +149,7 @@ async fn connections_end_with_the_backend(cx: Context) {
     let none = async || cx.sessions().await == 0;
     eventually("the session of the migration ends", none).await;
     // What is noted of them is noted on another.
-    let options = Options::default().notes(false);
+    let options = BackendOptions::default().notes(false);
     let backend = cx.connect(options).await.unwrap();
     eventually("nothing is kept open before it is needed", async || {
         cx.sessions().await == 0

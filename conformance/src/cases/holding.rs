@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lockapi::ErrorKind;
-use lockapi::lease::Terms;
+use lockapi::lease::LeaseOptions;
 
 use crate::context::{Context, MINUTE};
 use crate::harness::register;
@@ -25,7 +25,7 @@ async fn renewed_by_itself_across_ten_ttl(cx: Context) {
     let ttl = Duration::from_secs(2);
     let backend = cx.backend().await;
     let guard = backend
-        .lease("job", Terms::new(ttl))
+        .lease("job", LeaseOptions::new(ttl))
         .unwrap()
         .acquire()
         .await
@@ -46,7 +46,7 @@ async fn renewal_stops_at_release(cx: Context) {
     let backend = cx.backend().await;
     for told in [true, false] {
         let guard = backend
-            .lease("job", Terms::new(ttl))
+            .lease("job", LeaseOptions::new(ttl))
             .unwrap()
             .acquire()
             .await
@@ -80,7 +80,7 @@ async fn release_races_renewal(cx: Context) {
         let backend = Arc::clone(&backend);
         tasks.spawn(async move {
             let key = format!("job-{task}");
-            let lease = backend.lease(&*key, Terms::new(MINUTE)).unwrap();
+            let lease = backend.lease(&*key, LeaseOptions::new(MINUTE)).unwrap();
             for _ in 0..ROUNDS / TASKS {
                 let guard = lease
                     .try_acquire()
@@ -106,7 +106,7 @@ async fn lost_lease_is_not_revived(cx: Context) {
     let ttl = Duration::from_millis(600);
     let backend = cx.backend().await;
     let guard = backend
-        .lease("job", Terms::new(ttl))
+        .lease("job", LeaseOptions::new(ttl))
         .unwrap()
         .acquire()
         .await
@@ -123,9 +123,9 @@ async fn lost_lease_is_not_revived(cx: Context) {
 
 async fn lost_locally_before_it_can_be_granted(cx: Context) {
     let ttl = Duration::from_secs(1);
-    let terms = Terms::new(ttl).renewed_by_hand();
-    let lease = cx.backend().await.lease("job", terms.clone()).unwrap();
-    let other = cx.backend().await.lease("job", terms).unwrap();
+    let options = LeaseOptions::new(ttl).renewed_by_hand();
+    let lease = cx.backend().await.lease("job", options.clone()).unwrap();
+    let other = cx.backend().await.lease("job", options).unwrap();
     for _ in 0..2 {
         let guard = lease.acquire().await.unwrap();
         let there = u64::try_from(cx.holder("job").await.remaining).unwrap();
@@ -144,9 +144,9 @@ async fn lost_locally_before_it_can_be_granted(cx: Context) {
 async fn lost_while_the_runtime_is_starved(cx: Context) {
     let ttl = Duration::from_millis(400);
     let backend = cx.backend().await;
-    let terms = Terms::new(ttl).renewed_by_hand();
+    let options = LeaseOptions::new(ttl).renewed_by_hand();
     let guard = backend
-        .lease("job", terms)
+        .lease("job", options)
         .unwrap()
         .acquire()
         .await
@@ -168,7 +168,7 @@ async fn lost_while_the_runtime_is_starved(cx: Context) {
 
 async fn abandoned_acquisition_leaves_one_holder(cx: Context) {
     let backend = cx.backend().await;
-    let lease = backend.lease("job", Terms::new(MINUTE)).unwrap();
+    let lease = backend.lease("job", LeaseOptions::new(MINUTE)).unwrap();
     drop(lease.acquire().await.unwrap());
     for _ in 0..10 {
         // The server ends the session while requests are under way: they are sent again.
@@ -200,7 +200,7 @@ async fn a_thousand_leases_are_renewed_together(cx: Context) {
     for tens in 0..LEASES / 100 {
         let asking = (0..100).map(|nth| {
             let lease = backend
-                .lease(format!("job-{tens}-{nth}"), Terms::new(ttl))
+                .lease(format!("job-{tens}-{nth}"), LeaseOptions::new(ttl))
                 .unwrap();
             async move { lease.try_acquire().await }
         });

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use lockapi::Backend;
-use lockapi::id::{Id, IdGen, Layout, Terms};
+use lockapi::id::{Id, IdGen, IdOptions, Layout};
 
 use crate::context::{Context, MINUTE};
 use crate::harness::register;
@@ -28,16 +28,16 @@ register! { "ids":
 }
 
 /// Claims of these are renewed so seldom that a case is over before.
-pub(super) fn seldom() -> Terms {
-    Terms::default().reserve(MINUTE)
+pub(super) fn seldom() -> IdOptions {
+    IdOptions::default().reserve(MINUTE)
 }
 
-pub(super) fn open(backend: &Arc<dyn Backend>, terms: Terms) -> Arc<dyn IdGen> {
-    backend.id_gen("orders", terms).expect("a generator")
+pub(super) fn open(backend: &Arc<dyn Backend>, options: IdOptions) -> Arc<dyn IdGen> {
+    backend.id_gen("orders", options).expect("a generator")
 }
 
-pub(super) async fn generator(cx: &Context, terms: Terms) -> Arc<dyn IdGen> {
-    open(&cx.backend().await, terms)
+pub(super) async fn generator(cx: &Context, options: IdOptions) -> Arc<dyn IdGen> {
+    open(&cx.backend().await, options)
 }
 
 pub(super) fn worker(id: Id) -> u32 {
@@ -47,7 +47,7 @@ pub(super) fn worker(id: Id) -> u32 {
 async fn unique_over_generators_and_backends(cx: Context) {
     let (here, there) = (cx.backend().await, cx.backend().await);
     let generators: Vec<_> = [&here, &there, &here, &there]
-        .map(|backend| open(backend, Terms::default()))
+        .map(|backend| open(backend, IdOptions::default()))
         .into();
     let makers = generators.iter().map(|ids| {
         let ids = Arc::clone(ids);
@@ -82,7 +82,7 @@ async fn unique_over_generators_and_backends(cx: Context) {
 }
 
 async fn strictly_increasing_and_batches_contiguous(cx: Context) {
-    let ids = generator(&cx, Terms::default()).await;
+    let ids = generator(&cx, IdOptions::default()).await;
     let takers = (0..4).map(|_| {
         let ids = Arc::clone(&ids);
         tokio::spawn(async move {
@@ -137,7 +137,7 @@ async fn lost_number_is_not_used_again(cx: Context) {
     assert!(made.iter().all(|id| !others.contains(id)));
     // It gives back what it had, which is not what the other has.
     drop(first);
-    let later = backend.id_gen("invoices", Terms::default()).unwrap();
+    let later = backend.id_gen("invoices", IdOptions::default()).unwrap();
     later.next().await.unwrap();
     assert_eq!(cx.id_workers("orders").await, 1);
 }
@@ -146,7 +146,7 @@ async fn owner_past_its_floor_sees_that_its_number_is_lost(cx: Context) {
     let backend = cx.backend().await;
     let first = open(
         &backend,
-        Terms::default().reserve(Duration::from_millis(100)),
+        IdOptions::default().reserve(Duration::from_millis(100)),
     );
     let mut made = vec![first.next().await.unwrap()];
     let number = worker(made[0]);
@@ -189,7 +189,7 @@ async fn clock_set_back_makes_no_id_twice(cx: Context) {
     ] {
         let ids = open(
             &backend,
-            Terms::default().reserve(Duration::from_millis(100)),
+            IdOptions::default().reserve(Duration::from_millis(100)),
         );
         let first = ids.next().await.unwrap();
         assert!(last < Some(first), "{first} after {last:?}");
@@ -247,7 +247,7 @@ async fn ids_while_the_clock_of_a_server_is_set(cx: Context) {
 async fn full_millisecond_is_waited_for(cx: Context) {
     // Two ids a millisecond.
     let layout = Layout::new(46, 16, 1).unwrap();
-    let ids = generator(&cx, Terms::snowflake(layout)).await;
+    let ids = generator(&cx, IdOptions::snowflake(layout)).await;
     ids.ready(1).await.unwrap();
     let mut refused = false;
     for _ in 0..200 {
@@ -278,7 +278,7 @@ async fn full_millisecond_is_waited_for(cx: Context) {
 
 async fn time_of_an_id_and_its_texts(cx: Context) {
     let layout = Layout::default();
-    let ids = generator(&cx, Terms::default()).await;
+    let ids = generator(&cx, IdOptions::default()).await;
     let mut made = vec![ids.next().await.unwrap()];
     for _ in 0..3 {
         cx.pass(Duration::from_millis(20)).await;
@@ -307,7 +307,7 @@ async fn time_of_an_id_and_its_texts(cx: Context) {
 }
 
 async fn ids_advance_inside_a_long_transaction(cx: Context) {
-    let ids = generator(&cx, Terms::default()).await;
+    let ids = generator(&cx, IdOptions::default()).await;
     let mut tx = cx.begin().await.unwrap();
     let before = tx.query("SELECT now()::text").await;
     let layout = Layout::default();
@@ -321,13 +321,13 @@ async fn ids_advance_inside_a_long_transaction(cx: Context) {
 
 async fn blocks_are_dense_and_unique(cx: Context) {
     let (here, there) = (cx.backend().await, cx.backend().await);
-    let alone = open(&here, Terms::blocks(10));
+    let alone = open(&here, IdOptions::blocks(10));
     let mut made: Vec<i64> = Vec::new();
     for count in [1, 9, 3, 10, 2] {
         made.extend(alone.batch(count).await.unwrap().map(i64::from));
     }
     assert_eq!(made, (1..=25).collect::<Vec<_>>(), "no gap");
-    let generators = [&here, &there, &here].map(|backend| open(backend, Terms::blocks(7)));
+    let generators = [&here, &there, &here].map(|backend| open(backend, IdOptions::blocks(7)));
     let takers = generators.map(|ids| {
         tokio::spawn(async move {
             let mut made = Vec::new();
@@ -351,14 +351,14 @@ async fn blocks_are_dense_and_unique(cx: Context) {
 
 async fn dropped_waits_lose_no_id(cx: Context) {
     for polls in 1..4 {
-        let ids = generator(&cx, Terms::blocks(100)).await;
+        let ids = generator(&cx, IdOptions::blocks(100)).await;
         let name = ids.name().to_owned();
         crate::patience::poll_then_drop(ids.next(), polls).await;
         let first = ids.next().await.unwrap();
         let second = ids.next().await.unwrap();
         assert_eq!(i64::from(second), i64::from(first) + 1, "{name}");
     }
-    let ids = generator(&cx, Terms::default()).await;
+    let ids = generator(&cx, IdOptions::default()).await;
     for polls in 1..4 {
         crate::patience::poll_then_drop(ids.batch(10), polls).await;
     }

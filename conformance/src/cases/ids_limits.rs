@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use lockapi::ErrorKind;
-use lockapi::id::{IdGen, Layout, Terms};
+use lockapi::id::{IdGen, IdOptions, Layout};
 
 use super::ids::{generator, open, seldom, worker};
 use crate::context::{Context, MINUTE};
@@ -47,17 +47,17 @@ async fn one_worker_too_many_is_told_and_numbers_are_reclaimed(cx: Context) {
 async fn longest_expired_number_goes_first(cx: Context) {
     let backend = cx.backend().await;
     let layout = Layout::new(41, 2, 20).unwrap();
-    let terms = Terms::snowflake(layout).reserve(MINUTE);
+    let options = IdOptions::snowflake(layout).reserve(MINUTE);
     let number = async |ids: &Arc<dyn IdGen>| layout.decode(ids.next().await.unwrap()).worker;
     let mut kept = Vec::new();
     for expected in 0..4 {
-        let ids = open(&backend, terms);
+        let ids = open(&backend, options);
         assert_eq!(number(&ids).await, expected);
         kept.push(ids);
         cx.set_clock_ahead(Duration::from_secs(1)).await;
     }
     let other = cx.backend().await;
-    let error = open(&other, terms).next().await.unwrap_err();
+    let error = open(&other, options).next().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Capacity);
     // The number that was given back is free from now on, the others since long ago.
     kept.remove(2);
@@ -66,12 +66,12 @@ async fn longest_expired_number_goes_first(cx: Context) {
     })
     .await;
     cx.set_clock_ahead(Duration::from_secs(1)).await;
-    let successor = open(&other, terms);
+    let successor = open(&other, options);
     assert_eq!(number(&successor).await, 2);
     cx.set_clock_ahead(MINUTE * 10).await;
     let mut successors = Vec::new();
     for expected in [0, 1, 3] {
-        let ids = open(&other, terms);
+        let ids = open(&other, options);
         assert_eq!(number(&ids).await, expected);
         successors.push(ids);
     }
@@ -80,9 +80,9 @@ async fn longest_expired_number_goes_first(cx: Context) {
 async fn numbers_are_free_after_the_clock_was_set_back(cx: Context) {
     // Two numbers; one generator gives its own back.
     let layout = Layout::new(41, 1, 21).unwrap();
-    let terms = Terms::snowflake(layout);
+    let options = IdOptions::snowflake(layout);
     let backend = cx.backend().await;
-    let first = open(&backend, terms);
+    let first = open(&backend, options);
     let mut last = first.next().await.unwrap();
     drop(first);
     eventually("it is given back", async || {
@@ -91,7 +91,7 @@ async fn numbers_are_free_after_the_clock_was_set_back(cx: Context) {
     .await;
     cx.set_clock_back(MINUTE * 60).await;
     for _ in 0..5 {
-        let next = open(&backend, terms);
+        let next = open(&backend, options);
         let id = next.next().await.unwrap();
         assert!(id > last, "it goes on where the one before has ended");
         last = id;
@@ -105,9 +105,9 @@ async fn numbers_are_free_after_the_clock_was_set_back(cx: Context) {
 
 async fn numbers_of_the_dead_are_free_after_the_clock_was_set_back(cx: Context) {
     let layout = Layout::new(41, 1, 21).unwrap();
-    let terms = Terms::snowflake(layout);
+    let options = IdOptions::snowflake(layout);
     let backend = cx.backend().await;
-    let dead = [open(&backend, terms), open(&backend, terms)];
+    let dead = [open(&backend, options), open(&backend, options)];
     for ids in &dead {
         ids.next().await.unwrap();
     }
@@ -118,7 +118,7 @@ async fn numbers_of_the_dead_are_free_after_the_clock_was_set_back(cx: Context) 
     ))
     .await;
     cx.set_clock_back(MINUTE * 60).await;
-    let next = open(&backend, terms);
+    let next = open(&backend, options);
     let error = next.next().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Capacity, "they may still live");
     // Three times the reserve, and not the hour.
@@ -129,7 +129,7 @@ async fn numbers_of_the_dead_are_free_after_the_clock_was_set_back(cx: Context) 
 
 async fn sequence_that_was_set_back_is_told(cx: Context) {
     let backend = cx.backend().await;
-    let ids = backend.id_gen("invoices", Terms::blocks(10)).unwrap();
+    let ids = backend.id_gen("invoices", IdOptions::blocks(10)).unwrap();
     let mut last = 0;
     for _ in 0..25 {
         last = i64::from(ids.next().await.unwrap());
@@ -161,10 +161,13 @@ async fn sequence_that_was_set_back_is_told(cx: Context) {
 
 async fn layout_that_was_a_mistake_is_replaced(cx: Context) {
     let backend = cx.backend().await;
-    let mistake = open(&backend, Terms::snowflake(Layout::new(41, 2, 20).unwrap()));
+    let mistake = open(
+        &backend,
+        IdOptions::snowflake(Layout::new(41, 2, 20).unwrap()),
+    );
     mistake.next().await.unwrap();
     drop(mistake);
-    let right = open(&backend, Terms::default());
+    let right = open(&backend, IdOptions::default());
     let error = right.next().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert!(error.to_string().contains("lockapi.id_space"), "{error}");
@@ -181,17 +184,20 @@ async fn layout_that_was_a_mistake_is_replaced(cx: Context) {
 async fn layouts_of_one_name_agree(cx: Context) {
     let (here, there) = (cx.backend().await, cx.backend().await);
     let layout = Layout::new(42, 8, 13).unwrap();
-    let ids = open(&here, Terms::snowflake(layout));
+    let ids = open(&here, IdOptions::snowflake(layout));
     let id = ids.next().await.unwrap();
     assert!(layout.decode(id).worker == 0 && layout.decode(id).sequence == 0);
-    let error = open(&there, Terms::default()).next().await.unwrap_err();
+    let error = open(&there, IdOptions::default()).next().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert!(error.to_string().contains("42 bits of time"), "{error}");
     let later = layout.since(layout.epoch() + MINUTE).unwrap();
-    let error = open(&there, Terms::snowflake(later)).next().await;
+    let error = open(&there, IdOptions::snowflake(later)).next().await;
     assert_eq!(error.unwrap_err().kind(), ErrorKind::Invalid);
-    open(&there, Terms::snowflake(layout)).next().await.unwrap();
-    let elsewhere = there.id_gen("invoices", Terms::default()).unwrap();
+    open(&there, IdOptions::snowflake(layout))
+        .next()
+        .await
+        .unwrap();
+    let elsewhere = there.id_gen("invoices", IdOptions::default()).unwrap();
     elsewhere.next().await.unwrap();
 }
 
@@ -200,19 +206,19 @@ async fn epoch_in_the_future_is_refused(cx: Context) {
     let layout = Layout::default();
     let century = Duration::from_hours(24 * 36_525);
     let future = layout.since(layout.epoch() + century).unwrap();
-    let ids = open(&backend, Terms::snowflake(future));
+    let ids = open(&backend, IdOptions::snowflake(future));
     let error = ids.next().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert!(error.to_string().contains("in the future"), "{error}");
     // It has left nothing behind.
-    let ids = open(&backend, Terms::default());
+    let ids = open(&backend, IdOptions::default());
     assert_eq!(worker(ids.next().await.unwrap()), 0);
 }
 
 async fn end_of_the_time_is_told(cx: Context) {
     // 49 days from 2021 on.
     let layout = Layout::new(32, 15, 16).unwrap();
-    let ids = generator(&cx, Terms::snowflake(layout)).await;
+    let ids = generator(&cx, IdOptions::snowflake(layout)).await;
     for _ in 0..2 {
         let error = soon("it is told", ids.next()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Capacity);
@@ -226,24 +232,24 @@ async fn values_outside_the_limits_are_invalid(cx: Context) {
     let backend = cx.backend().await;
     let long = "x".repeat(256);
     for name in ["", "a\0b", long.as_str()] {
-        let error = backend.id_gen(name, Terms::default()).unwrap_err();
+        let error = backend.id_gen(name, IdOptions::default()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid, "{name:?}");
     }
-    let reserve = |time| Terms::default().reserve(time);
-    for terms in [
-        Terms::blocks(0),
-        Terms::blocks(1_000_001),
-        Terms::blocks(u64::MAX),
+    let reserve = |time| IdOptions::default().reserve(time);
+    for options in [
+        IdOptions::blocks(0),
+        IdOptions::blocks(1_000_001),
+        IdOptions::blocks(u64::MAX),
         reserve(Duration::ZERO),
         reserve(Duration::from_millis(99)),
         reserve(Duration::from_secs(61)),
         reserve(Duration::MAX),
     ] {
-        let error = backend.id_gen("orders", terms).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Invalid, "{terms:?}");
+        let error = backend.id_gen("orders", options).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{options:?}");
     }
-    for (terms, most) in [(Terms::default(), 65_536), (Terms::blocks(10), 10)] {
-        let ids = open(&backend, terms);
+    for (options, most) in [(IdOptions::default(), 65_536), (IdOptions::blocks(10), 10)] {
+        let ids = open(&backend, options);
         for count in [0, most + 1, u64::MAX] {
             for error in [
                 ids.try_take(count).unwrap_err(),
@@ -258,8 +264,8 @@ async fn values_outside_the_limits_are_invalid(cx: Context) {
 }
 
 async fn database_away_stops_it_and_it_goes_on(cx: Context) {
-    let terms = Terms::default().reserve(Duration::from_millis(500));
-    let ids = generator(&cx, terms).await;
+    let options = IdOptions::default().reserve(Duration::from_millis(500));
+    let ids = generator(&cx, options).await;
     let mut made = vec![ids.next().await.unwrap()];
     cx.set_reachable(false).await;
     let using_up = async {

@@ -5,7 +5,7 @@ use std::io::{BufWriter, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use lockapi::id::{Id, Layout, Terms};
+use lockapi::id::{Id, IdOptions, Layout};
 
 use super::Role;
 use super::ids::{generator, worker};
@@ -28,7 +28,7 @@ pub(super) const ROLES: &[(&str, Role)] = &[("ids", |cx, arguments, parent| {
 async fn make(cx: Context, arguments: Vec<String>, mut parent: Parent) {
     let mut file = BufWriter::new(File::create(&arguments[0]).unwrap());
     let reserve = Duration::from_millis(arguments[1].parse().unwrap());
-    let ids = generator(&cx, Terms::default().reserve(reserve)).await;
+    let ids = generator(&cx, IdOptions::default().reserve(reserve)).await;
     loop {
         let count: u64 = parent.line().await.parse().unwrap();
         let half = count / 2;
@@ -86,7 +86,7 @@ async fn ids_of_processes_are_unique(cx: Context) {
         .iter()
         .map(|file| cx.child("ids", &[file.path(), "3000"]))
         .collect();
-    let ids = generator(&cx, Terms::default()).await;
+    let ids = generator(&cx, IdOptions::default()).await;
     let mut all = Vec::new();
     for _ in 0..2 {
         for child in &mut children {
@@ -116,7 +116,7 @@ async fn stopped_owner_makes_no_id_of_its_successor(cx: Context) {
     assert_eq!(owner.line().await, "made");
     owner.pause();
     cx.set_clock_ahead(MINUTE).await;
-    let successor = generator(&cx, Terms::default()).await;
+    let successor = generator(&cx, IdOptions::default()).await;
     let mut all: Vec<i64> = Vec::new();
     all.extend(successor.batch(1000).await.unwrap().map(i64::from));
     assert_eq!(

@@ -1,6 +1,6 @@
 //! What names, numbers and namespaces mean.
 
-use lockapi::lease::Terms;
+use lockapi::lease::LeaseOptions;
 use lockapi::{ErrorKind, Key, LockId, advisory_key};
 
 use crate::context::{Context, MINUTE};
@@ -54,7 +54,7 @@ async fn similar_names_are_distinct(cx: Context) {
     for key in &keys {
         let mutex = backend.mutex(key).unwrap();
         mutexes.push(mutex.try_lock().await.unwrap().expect("a lock of its own"));
-        let lease = backend.lease(key, Terms::new(MINUTE)).unwrap();
+        let lease = backend.lease(key, LeaseOptions::new(MINUTE)).unwrap();
         leases.push(
             lease
                 .try_acquire()
@@ -85,7 +85,7 @@ async fn names_outside_the_limits_are_invalid(cx: Context) {
             (error.kind(), error.operation()),
             (ErrorKind::Invalid, "mutex")
         );
-        let error = backend.lease(name, Terms::new(MINUTE)).unwrap_err();
+        let error = backend.lease(name, LeaseOptions::new(MINUTE)).unwrap_err();
         assert_eq!(
             (error.kind(), error.operation()),
             (ErrorKind::Invalid, "lease")
@@ -186,7 +186,7 @@ async fn namespaces_never_meet(cx: Context) {
     let (here, there) = (cx.backend().await, other.backend().await);
     let guard = here.mutex("door").unwrap().lock().await.unwrap();
     let held = here
-        .lease("job", Terms::new(MINUTE))
+        .lease("job", LeaseOptions::new(MINUTE))
         .unwrap()
         .acquire()
         .await
@@ -201,7 +201,7 @@ async fn namespaces_never_meet(cx: Context) {
         .unlock()
         .await
         .unwrap();
-    let lease = there.lease("job", Terms::new(MINUTE)).unwrap();
+    let lease = there.lease("job", LeaseOptions::new(MINUTE)).unwrap();
     assert!(lease.peek().await.unwrap().is_none());
     lease
         .try_acquire()

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lockapi::lease::Terms;
+use lockapi::lease::LeaseOptions;
 use lockapi::{Error, ErrorKind};
 
 use crate::context::{Context, MINUTE};
@@ -29,9 +29,9 @@ register! { "lease":
     L15 acquisitions_of_a_batch_exclude_each_other;
 }
 
-/// Terms that nobody renews.
-fn by_hand(ttl: Duration) -> Terms {
-    Terms::new(ttl).renewed_by_hand()
+/// LeaseOptions that nobody renews.
+fn by_hand(ttl: Duration) -> LeaseOptions {
+    LeaseOptions::new(ttl).renewed_by_hand()
 }
 
 async fn acquired_renewed_expired_reacquired(cx: Context) {
@@ -134,8 +134,8 @@ async fn release_by_the_old_holder_does_not_touch_the_new_one(cx: Context) {
 }
 
 async fn owner_and_data_are_readable(cx: Context) {
-    let terms = by_hand(MINUTE).owner("node-7").data(r#"{"port":8080}"#);
-    let lease = cx.backend().await.lease("job", terms).unwrap();
+    let options = by_hand(MINUTE).owner("node-7").data(r#"{"port":8080}"#);
+    let lease = cx.backend().await.lease("job", options).unwrap();
     let reader = cx.backend().await.lease("job", by_hand(MINUTE)).unwrap();
     let guard = lease.acquire().await.unwrap();
     cx.elapse(MINUTE / 4).await;
@@ -162,10 +162,10 @@ async fn owner_and_data_are_readable(cx: Context) {
 }
 
 async fn minimum_hold_outlasts_an_early_release(cx: Context) {
-    let terms = by_hand(MINUTE).minimum_hold(MINUTE / 2);
+    let options = by_hand(MINUTE).minimum_hold(MINUTE / 2);
     let (here, there) = (cx.backend().await, cx.backend().await);
-    let lease = here.lease("job", terms.clone()).unwrap();
-    let other = there.lease("job", terms).unwrap();
+    let lease = here.lease("job", options.clone()).unwrap();
+    let other = there.lease("job", options).unwrap();
     let guard = lease.acquire().await.unwrap();
     let token = guard.fence().token();
     guard.release().await.unwrap();
@@ -188,8 +188,8 @@ async fn minimum_hold_outlasts_an_early_release(cx: Context) {
     assert!(!other.peek().await.unwrap().expect("held").released);
     guard.release().await.unwrap();
     // Who has resigned does not lead, although nobody can follow yet.
-    let terms = by_hand(MINUTE).minimum_hold(MINUTE / 2);
-    let election = here.election("seat", terms).unwrap();
+    let options = by_hand(MINUTE).minimum_hold(MINUTE / 2);
+    let election = here.election("seat", options).unwrap();
     let term = election.campaign().await.unwrap();
     assert!(election.leader().await.unwrap().is_some());
     term.release().await.unwrap();
@@ -198,8 +198,8 @@ async fn minimum_hold_outlasts_an_early_release(cx: Context) {
 }
 
 async fn minimum_hold_does_not_prolong_a_late_release(cx: Context) {
-    let terms = by_hand(MINUTE).minimum_hold(MINUTE / 4);
-    let lease = cx.backend().await.lease("job", terms).unwrap();
+    let options = by_hand(MINUTE).minimum_hold(MINUTE / 4);
+    let lease = cx.backend().await.lease("job", options).unwrap();
     let guard = lease.acquire().await.unwrap();
     cx.elapse(MINUTE / 2).await;
     guard.release().await.unwrap();
@@ -217,22 +217,22 @@ async fn ttl_outside_the_limits_is_invalid(cx: Context) {
         year * 10,
         Duration::MAX,
     ] {
-        let error = backend.lease("job", Terms::new(ttl)).unwrap_err();
+        let error = backend.lease("job", LeaseOptions::new(ttl)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid, "{ttl:?}");
-        let hold = Terms::new(MINUTE).minimum_hold(ttl);
+        let hold = LeaseOptions::new(MINUTE).minimum_hold(ttl);
         if ttl > MINUTE {
             let error = backend.lease("job", hold).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid, "a hold of {ttl:?}");
         }
     }
-    for terms in [
-        Terms::new(MINUTE).minimum_hold(MINUTE + Duration::from_nanos(1)),
-        Terms::new(MINUTE).owner("o".repeat(256)),
-        Terms::new(MINUTE).owner("o\0"),
-        Terms::new(MINUTE).data("d".repeat(4097)),
-        Terms::new(MINUTE).data("d\0"),
+    for options in [
+        LeaseOptions::new(MINUTE).minimum_hold(MINUTE + Duration::from_nanos(1)),
+        LeaseOptions::new(MINUTE).owner("o".repeat(256)),
+        LeaseOptions::new(MINUTE).owner("o\0"),
+        LeaseOptions::new(MINUTE).data("d".repeat(4097)),
+        LeaseOptions::new(MINUTE).data("d\0"),
     ] {
-        let error = backend.lease("job", terms).unwrap_err();
+        let error = backend.lease("job", options).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
     }
 }
@@ -240,12 +240,12 @@ async fn ttl_outside_the_limits_is_invalid(cx: Context) {
 async fn longest_and_shortest_ttl_are_exact(cx: Context) {
     let backend = cx.backend().await;
     let longest = lockapi::lease::MAX_TTL;
-    let terms = by_hand(longest)
+    let options = by_hand(longest)
         .minimum_hold(longest)
         .owner("o".repeat(255))
         .data("d".repeat(4096));
     let guard = backend
-        .lease("long", terms)
+        .lease("long", options)
         .unwrap()
         .acquire()
         .await
@@ -289,8 +289,8 @@ async fn waiter_is_granted_after_release(cx: Context) {
         } else {
             cx.backend().await
         };
-        let lease = backend.lease("job", Terms::new(MINUTE)).unwrap();
-        let waiter = other.lease("job", Terms::new(MINUTE)).unwrap();
+        let lease = backend.lease("job", LeaseOptions::new(MINUTE)).unwrap();
+        let waiter = other.lease("job", LeaseOptions::new(MINUTE)).unwrap();
         let guard = lease.acquire().await.unwrap();
         let waiting = tokio::spawn(async move { waiter.acquire().await });
         tokio::pin!(waiting);
@@ -370,7 +370,11 @@ async fn run_exclusive_runs_one_and_skips_others(cx: Context) {
 
 async fn work_is_dropped_when_the_lease_is_lost(cx: Context) {
     let ttl = Duration::from_millis(1500);
-    let lease = cx.backend().await.lease("job", Terms::new(ttl)).unwrap();
+    let lease = cx
+        .backend()
+        .await
+        .lease("job", LeaseOptions::new(ttl))
+        .unwrap();
     let running = tokio::spawn(async move {
         lease
             .run_exclusive(async |_| std::future::pending::<Result<(), Error>>().await)
@@ -387,7 +391,7 @@ async fn acquisitions_of_a_batch_exclude_each_other(cx: Context) {
     for round in 0..20 {
         let key = format!("job-{round}");
         let attempts = (0..16).map(|_| {
-            let lease = backend.lease(&*key, Terms::new(MINUTE)).unwrap();
+            let lease = backend.lease(&*key, LeaseOptions::new(MINUTE)).unwrap();
             tokio::spawn(async move { lease.try_acquire().await })
         });
         let mut guards = Vec::new();

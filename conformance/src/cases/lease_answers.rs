@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lockapi::ErrorKind;
-use lockapi::lease::Terms;
+use lockapi::lease::LeaseOptions;
 use lockapi::queue::Claim;
 use tokio::runtime::Runtime;
 
@@ -34,7 +34,11 @@ async fn pass_in_steps(cx: &Context, time: Duration) {
 }
 
 async fn lease_of_two_seconds_survives_a_silent_connection(cx: Context) {
-    let lease = cx.backend().await.lease("job", Terms::new(SHORT)).unwrap();
+    let lease = cx
+        .backend()
+        .await
+        .lease("job", LeaseOptions::new(SHORT))
+        .unwrap();
     let guard = lease.acquire().await.unwrap();
     // So that there is a connection for renewals that can fall silent.
     guard.renew().await.unwrap();
@@ -66,8 +70,16 @@ async fn delivery_of_two_seconds_survives_a_silent_connection(cx: Context) {
 
 async fn grant_that_comes_too_late_is_given_back(cx: Context) {
     let ttl = Duration::from_secs(4);
-    let here = cx.backend().await.lease("job", Terms::new(ttl)).unwrap();
-    let there = cx.backend().await.lease("job", Terms::new(ttl)).unwrap();
+    let here = cx
+        .backend()
+        .await
+        .lease("job", LeaseOptions::new(ttl))
+        .unwrap();
+    let there = cx
+        .backend()
+        .await
+        .lease("job", LeaseOptions::new(ttl))
+        .unwrap();
     here.acquire().await.unwrap().release().await.unwrap();
     there.acquire().await.unwrap().release().await.unwrap();
     cx.set_silent(true).await;
@@ -110,8 +122,8 @@ async fn waiter_behind_a_check_in_backs_off(cx: Context) {
 
 async fn permits_that_are_lost_in_part_are_given_back(cx: Context) {
     let backend = cx.backend().await;
-    let terms = Terms::new(MINUTE).renewed_by_hand();
-    let semaphore = backend.semaphore("pool", 3, terms).unwrap();
+    let options = LeaseOptions::new(MINUTE).renewed_by_hand();
+    let semaphore = backend.semaphore("pool", 3, options).unwrap();
     let guard = semaphore.acquire_many(2).await.unwrap();
     let namespace = cx.namespace();
     // As after a person has given one of them to somebody else.
@@ -138,7 +150,7 @@ async fn dropped_futures_of_a_dead_runtime_leave_nothing(cx: Context) {
             let runtime = Runtime::new().unwrap();
             let held = runtime.block_on(async {
                 let backend = own.backend().await;
-                let lease = backend.lease("held", Terms::new(MINUTE)).unwrap();
+                let lease = backend.lease("held", LeaseOptions::new(MINUTE)).unwrap();
                 (lease.acquire().await.unwrap(), backend)
             });
             // Its tasks are gone when this returns.
@@ -146,10 +158,14 @@ async fn dropped_futures_of_a_dead_runtime_leave_nothing(cx: Context) {
             held
         });
         let (guard, backend) = dying.join().unwrap();
-        let lease = backend.lease("job", Terms::new(MINUTE)).unwrap();
-        let semaphore = backend.semaphore("pool", 2, Terms::new(MINUTE)).unwrap();
-        let election = backend.election("seat", Terms::new(MINUTE)).unwrap();
-        let mutex = backend.leased_mutex("door", Terms::new(MINUTE)).unwrap();
+        let lease = backend.lease("job", LeaseOptions::new(MINUTE)).unwrap();
+        let semaphore = backend
+            .semaphore("pool", 2, LeaseOptions::new(MINUTE))
+            .unwrap();
+        let election = backend.election("seat", LeaseOptions::new(MINUTE)).unwrap();
+        let mutex = backend
+            .leased_mutex("door", LeaseOptions::new(MINUTE))
+            .unwrap();
         // A backend that has threads of its own does not even notice.
         let dead = soon("an answer", lease.try_acquire()).await.is_err();
         macro_rules! ends {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use lockapi::lease::Terms;
+use lockapi::lease::LeaseOptions;
 use lockapi::{Error, ErrorKind, Mutex};
 
 use crate::context::{Context, MINUTE};
@@ -22,12 +22,12 @@ register! { "leased_mutex":
     K08 it_works_where_session_locks_do_not @ Proxy [Proxy];
 }
 
-fn by_hand() -> Terms {
-    Terms::new(MINUTE).renewed_by_hand()
+fn by_hand() -> LeaseOptions {
+    LeaseOptions::new(MINUTE).renewed_by_hand()
 }
 
-async fn mutex(cx: &Context, terms: Terms) -> Arc<dyn Mutex> {
-    cx.backend().await.leased_mutex("door", terms).unwrap()
+async fn mutex(cx: &Context, options: LeaseOptions) -> Arc<dyn Mutex> {
+    cx.backend().await.leased_mutex("door", options).unwrap()
 }
 
 async fn it_excludes_and_tokens_grow(cx: Context) {
@@ -121,7 +121,7 @@ async fn a_stale_unlock_frees_nothing(cx: Context) {
 
 async fn work_is_dropped_when_it_is_lost(cx: Context) {
     let ttl = Duration::from_millis(1500);
-    let mutex = mutex(&cx, Terms::new(ttl)).await;
+    let mutex = mutex(&cx, LeaseOptions::new(ttl)).await;
     let running = tokio::spawn(async move {
         let work = async |_| std::future::pending::<Result<(), Error>>().await;
         mutex.run_exclusive(work).await
@@ -150,8 +150,8 @@ async fn no_transaction_can_hold_it_and_it_can_be_checked_in_one(cx: Context) {
 }
 
 async fn minimum_hold_outlasts_the_work(cx: Context) {
-    let terms = by_hand().minimum_hold(MINUTE / 2);
-    let mutex = mutex(&cx, terms).await;
+    let options = by_hand().minimum_hold(MINUTE / 2);
+    let mutex = mutex(&cx, options).await;
     assert!(
         mutex
             .run_exclusive(async |_| Ok::<_, Error>(()))

@@ -7,6 +7,7 @@ use crate::child::Parent;
 use crate::context::Context;
 use crate::harness::Case;
 
+mod admin;
 mod cancel;
 mod clocks;
 mod closing;
@@ -52,7 +53,6 @@ mod schedule_times;
 mod schema;
 mod semaphore;
 mod sets;
-mod sight;
 mod tables;
 mod transactions;
 mod turns;
@@ -139,7 +139,7 @@ const MODULES: &[&[Case]] = &[
     schedule_times::CASES,
     schedule_rules::CASES,
     schedule_runs::CASES,
-    sight::CASES,
+    admin::CASES,
     waits::CASES,
     operator::CASES,
     views::CASES,

@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use lockapi::lease::Terms;
+use lockapi::admin::Priority;
+use lockapi::lease::LeaseOptions;
 use lockapi::limit::{Quota, Want};
 use lockapi::queue::{Claim, Job, Unique};
-use lockapi::sight::Priority;
 use lockapi::table::TableMode;
 
 use crate::context::{Context, MINUTE};
@@ -43,8 +43,8 @@ async fn every_operation(cx: &Context) {
     let backend = cx.backend().await;
     let (queue, mutex) = (cx.queue().await, cx.mutex("door").await);
     let guard = mutex.lock().await.unwrap();
-    let terms = Terms::new(MINUTE);
-    let lease = backend.lease("job", terms).unwrap();
+    let options = LeaseOptions::new(MINUTE);
+    let lease = backend.lease("job", options).unwrap();
     let lease = lease.acquire().await.unwrap();
     let limiter = backend.rate_limiter(Quota::per_hour(1000)).unwrap();
     let job = |name| Job::new(name, "payload").unwrap();

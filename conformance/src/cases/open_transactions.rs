@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockapi::engine::Options;
+use lockapi::BackendOptions;
 use lockapi::limit::{Quota, Want};
 use lockapi::queue::{How, Job, Unique};
 use lockapi::{Backend, ErrorKind, Queue};
@@ -27,7 +27,7 @@ register! { "transactions":
 
 /// A backend that waits for as long as these cases may take on a busy machine.
 async fn patient(cx: &Context) -> Arc<dyn Backend> {
-    let options = Options::default().timeout(MINUTE * 10);
+    let options = BackendOptions::default().timeout(MINUTE * 10);
     cx.connect(options).await.unwrap()
 }
 
@@ -100,7 +100,7 @@ async fn open_charge_holds_up_its_keys_alone_in_german(cx: Context) {
 }
 
 async fn open_push_holds_up_nobody_for_ever(cx: Context) {
-    let options = Options::default().timeout(Duration::from_secs(2));
+    let options = BackendOptions::default().timeout(Duration::from_secs(2));
     let queue = cx.connect(options).await.unwrap().queue("work").unwrap();
     let keyed = || job(1).unique("key", Unique::Skip);
     let mut tx = cx.begin().await.unwrap();
@@ -192,7 +192,7 @@ async fn open_charge_holds_up_calls_for_its_keys_alone(cx: Context) {
 }
 
 async fn open_charge_holds_up_nobody_for_ever(cx: Context) {
-    let options = Options::default().timeout(Duration::from_secs(2));
+    let options = BackendOptions::default().timeout(Duration::from_secs(2));
     let backend = cx.connect(options).await.unwrap();
     let limiter = backend.rate_limiter(Quota::per_hour(3)).unwrap();
     let mut tx = cx.begin().await.unwrap();

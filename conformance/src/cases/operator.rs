@@ -1,8 +1,8 @@
 //! What operators do to the locks, leases and jobs of others.
 
-use lockapi::lease::Terms;
+use lockapi::admin::Filter;
+use lockapi::lease::LeaseOptions;
 use lockapi::queue::{Claim, Job};
-use lockapi::sight::Filter;
 use lockapi::{ErrorKind, Key, rights};
 
 use crate::context::{Context, MINUTE};
@@ -21,9 +21,11 @@ register! { "operator":
 }
 
 async fn forced_release_is_told_by_the_next_renewal(cx: Context) {
-    let terms = Terms::new(MINUTE).owner("node-7").minimum_hold(MINUTE);
+    let options = LeaseOptions::new(MINUTE)
+        .owner("node-7")
+        .minimum_hold(MINUTE);
     let backend = cx.backend().await;
-    let lease = backend.lease("job", terms).unwrap();
+    let lease = backend.lease("job", options).unwrap();
     let stale = lease.acquire().await.unwrap();
     let there = cx.backend().await;
     let owner = there
@@ -33,7 +35,7 @@ async fn forced_release_is_told_by_the_next_renewal(cx: Context) {
     assert_eq!(owner.unwrap(), ["node-7"]);
     let nobody = there.operator().release_lease("job".into(), "again").await;
     assert!(nobody.unwrap().is_empty());
-    let next = there.lease("job", Terms::new(MINUTE)).unwrap();
+    let next = there.lease("job", LeaseOptions::new(MINUTE)).unwrap();
     let next = next.try_acquire().await.unwrap().expect("free at once");
     assert!(next.fence().token() > stale.fence().token());
     assert_eq!(stale.renew().await.unwrap_err().kind(), ErrorKind::Lost);
@@ -53,7 +55,7 @@ async fn forced_release_is_told_by_the_next_renewal(cx: Context) {
 
 async fn forced_release_is_fenced(cx: Context) {
     let backend = cx.backend().await;
-    let lease = backend.lease("job", Terms::new(MINUTE)).unwrap();
+    let lease = backend.lease("job", LeaseOptions::new(MINUTE)).unwrap();
     let stale = lease.acquire().await.unwrap();
     let operator = backend.operator();
     operator
@@ -189,7 +191,7 @@ async fn capability_tells_of_sessions(cx: Context) {
         .operator()
         .terminate_holder("door".into(), "why")
         .await;
-    let priority = lockapi::sight::Priority::new("why");
+    let priority = lockapi::admin::Priority::new("why");
     let scope = backend.operator().prioritize(0, priority);
     if backend.capabilities().sessions {
         assert!(ending.unwrap().is_empty());

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use lockapi::BackendOptions;
 use lockapi::ErrorKind;
-use lockapi::engine::Options;
-use lockapi::lease::Terms;
+use lockapi::lease::LeaseOptions;
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 
@@ -30,7 +30,7 @@ register! { "outage":
 async fn full_pool_of_the_program_does_not_matter(cx: Context) {
     let (backend, pool) = cx.connect_beside_full_pool().await.expect("a pool");
     let mutex = backend.mutex("door").unwrap();
-    let lease = backend.lease("job", Terms::new(MINUTE)).unwrap();
+    let lease = backend.lease("job", LeaseOptions::new(MINUTE)).unwrap();
     let locked = soon("locked", mutex.lock()).await.unwrap();
     let leased = soon("leased", lease.acquire()).await.unwrap();
     soon("renewed", leased.renew()).await.unwrap();
@@ -42,7 +42,7 @@ async fn full_pool_of_the_program_does_not_matter(cx: Context) {
 async fn unreachable_server_is_unavailable_and_comes_back(cx: Context) {
     let backend = cx.backend().await;
     let mutex = backend.mutex("door").unwrap();
-    let lease = backend.lease("job", Terms::new(MINUTE)).unwrap();
+    let lease = backend.lease("job", LeaseOptions::new(MINUTE)).unwrap();
     let locked = mutex.lock().await.unwrap();
     cx.set_reachable(false).await;
     soon("told of the loss", locked.lost()).await;
@@ -53,7 +53,7 @@ async fn unreachable_server_is_unavailable_and_comes_back(cx: Context) {
             soon("an answer", mutex.lock()),
             soon("an answer", lease.try_acquire()),
             soon("an answer", lease.peek()),
-            soon("an answer", cx.connect(Options::default())),
+            soon("an answer", cx.connect(BackendOptions::default())),
         );
         for error in [
             tried.unwrap_err(),
@@ -80,12 +80,12 @@ async fn unreachable_server_is_unavailable_and_comes_back(cx: Context) {
 async fn options_outside_the_limits_are_invalid(cx: Context) {
     let day = Duration::from_hours(24);
     for options in [
-        Options::default().max_locks(0),
-        Options::default().waiters(65),
-        Options::default().timeout(Duration::from_secs(1)),
-        Options::default().timeout(day * 2),
-        Options::default().heartbeat(Duration::ZERO),
-        Options::default().heartbeat(Duration::MAX),
+        BackendOptions::default().max_locks(0),
+        BackendOptions::default().waiters(65),
+        BackendOptions::default().timeout(Duration::from_secs(1)),
+        BackendOptions::default().timeout(day * 2),
+        BackendOptions::default().heartbeat(Duration::ZERO),
+        BackendOptions::default().heartbeat(Duration::MAX),
     ] {
         let text = format!("{options:?}");
         let error = cx.connect(options).await.unwrap_err();
@@ -95,7 +95,7 @@ async fn options_outside_the_limits_are_invalid(cx: Context) {
             "{text}"
         );
     }
-    let lowest = Options::default()
+    let lowest = BackendOptions::default()
         .waiters(0)
         .timeout(Duration::from_secs(2))
         .max_locks(1);
@@ -118,7 +118,7 @@ async fn options_outside_the_limits_are_invalid(cx: Context) {
 async fn lease_is_kept_over_a_short_outage(cx: Context) {
     let ttl = Duration::from_secs(30);
     let backend = cx.backend().await;
-    let lease = backend.lease("job", Terms::new(ttl)).unwrap();
+    let lease = backend.lease("job", LeaseOptions::new(ttl)).unwrap();
     let guard = lease.acquire().await.unwrap();
     cx.set_reachable(false).await;
     let error = soon("an answer", guard.renew()).await.unwrap_err();
@@ -137,7 +137,7 @@ async fn lease_is_lost_locally_in_a_long_outage(cx: Context) {
     let backend = cx.backend().await;
     let start = Instant::now();
     let guard = backend
-        .lease("job", Terms::new(ttl))
+        .lease("job", LeaseOptions::new(ttl))
         .unwrap()
         .acquire()
         .await
@@ -158,10 +158,10 @@ async fn silent_server_blocks_no_thread_of_the_program(cx: Context) {
     let program = off_runtime(move || {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let options = Options::default().timeout(Duration::from_secs(2));
+            let options = BackendOptions::default().timeout(Duration::from_secs(2));
             let backend = own.connect(options).await.unwrap();
             let mutex = backend.mutex("door").unwrap();
-            let lease = backend.lease("job", Terms::new(MINUTE)).unwrap();
+            let lease = backend.lease("job", LeaseOptions::new(MINUTE)).unwrap();
             mutex.lock().await.unwrap().unlock().await.unwrap();
             lease.acquire().await.unwrap().release().await.unwrap();
             ready.send(()).unwrap();
@@ -191,10 +191,10 @@ async fn silent_server_blocks_no_thread_of_the_program(cx: Context) {
 }
 
 async fn silent_server_is_given_up_and_comes_back(cx: Context) {
-    let options = Options::default().timeout(Duration::from_secs(2));
+    let options = BackendOptions::default().timeout(Duration::from_secs(2));
     let backend = cx.connect(options).await.unwrap();
     let mutex = backend.mutex("door").unwrap();
-    let lease = backend.lease("job", Terms::new(MINUTE)).unwrap();
+    let lease = backend.lease("job", LeaseOptions::new(MINUTE)).unwrap();
     let locked = mutex.lock().await.unwrap();
     let leased = lease.acquire().await.unwrap();
     cx.set_silent(true).await;
@@ -226,8 +226,8 @@ async fn silent_server_is_given_up_and_comes_back(cx: Context) {
 async fn lease_is_lost_locally_while_the_server_is_silent(cx: Context) {
     let ttl = Duration::from_secs(1);
     let backend = cx.backend().await;
-    let terms = Terms::new(ttl).renewed_by_hand();
-    let lease = backend.lease("job", terms).unwrap();
+    let options = LeaseOptions::new(ttl).renewed_by_hand();
+    let lease = backend.lease("job", options).unwrap();
     let guard = lease.acquire().await.unwrap();
     let start = Instant::now();
     cx.set_silent(true).await;
@@ -246,7 +246,7 @@ async fn lease_is_lost_locally_while_the_server_is_silent(cx: Context) {
 async fn ten_thousand_locks_use_one_connection(cx: Context) {
     const LOCKS: usize = 10_000;
     // What is noted of them is noted on another.
-    let options = Options::default().notes(false);
+    let options = BackendOptions::default().notes(false);
     let backend = cx.connect(options).await.unwrap();
     let locking = (0..LOCKS).map(|nth| {
         let mutex = backend.mutex(format!("door-{nth}")).unwrap();
@@ -296,7 +296,10 @@ trait Chunks: Iterator + Sized {
 impl<I: Iterator> Chunks for I {}
 
 async fn beyond_the_limit_is_capacity_and_harms_nobody(cx: Context) {
-    let backend = cx.connect(Options::default().max_locks(3)).await.unwrap();
+    let backend = cx
+        .connect(BackendOptions::default().max_locks(3))
+        .await
+        .unwrap();
     let mut guards = Vec::new();
     for name in ["a", "b", "c"] {
         guards.push(backend.mutex(name).unwrap().lock().await.unwrap());

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use lockapi::engine::Options;
-use lockapi::lease::Terms;
+use lockapi::BackendOptions;
+use lockapi::lease::LeaseOptions;
 use lockapi::limit::{Policy, Quota, Want};
 use lockapi::table::{Table, TableMode};
 use lockapi::{Capabilities, Error, ErrorKind};
@@ -60,7 +60,7 @@ async fn leases_work_behind_a_proxy(cx: Context) {
 /// Two backends exclude each other, leases expire, and are renewed by themselves.
 async fn exercise_leases(cx: &Context) {
     let (one, other) = (cx.backend().await, cx.backend().await);
-    let by_hand = || Terms::new(MINUTE).renewed_by_hand().data("d");
+    let by_hand = || LeaseOptions::new(MINUTE).renewed_by_hand().data("d");
     let here = one.lease("job", by_hand()).unwrap();
     let there = other.lease("job", by_hand()).unwrap();
     for _ in 0..3 {
@@ -79,7 +79,7 @@ async fn exercise_leases(cx: &Context) {
     }
     let ttl = Duration::from_millis(900);
     let guard = one
-        .lease("kept", Terms::new(ttl))
+        .lease("kept", LeaseOptions::new(ttl))
         .unwrap()
         .acquire()
         .await
@@ -98,7 +98,7 @@ async fn migration_under_hostile_settings(cx: Context) {
 }
 
 async fn hot_standby_is_refused(cx: Context) {
-    let connecting = cx.connect(Options::default());
+    let connecting = cx.connect(BackendOptions::default());
     let error = soon("an answer", connecting).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.to_string().contains("standby"), "{error}");
@@ -174,7 +174,7 @@ async fn direct_connection_is_not_taken_for_a_proxy(cx: Context) {
         assert!(is_direct(cx.backend().await.capabilities()));
     }
     // Neither when others connect at the same time.
-    let connecting = (0..8).map(|_| cx.connect(Options::default()));
+    let connecting = (0..8).map(|_| cx.connect(BackendOptions::default()));
     for backend in futures_util::future::join_all(connecting).await {
         assert!(is_direct(backend.unwrap().capabilities()));
     }

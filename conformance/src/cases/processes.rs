@@ -4,7 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use lockapi::ErrorKind;
-use lockapi::lease::Terms;
+use lockapi::lease::LeaseOptions;
 
 use super::Role;
 use crate::child::Parent;
@@ -64,7 +64,11 @@ async fn lock(cx: Context, _: Vec<String>, mut parent: Parent) {
 /// Acquires a lease and then, whenever it is told, tries to write as its holder.
 async fn lease(cx: Context, arguments: Vec<String>, mut parent: Parent) {
     let ttl = Duration::from_millis(arguments[0].parse().unwrap());
-    let lease = cx.backend().await.lease("job", Terms::new(ttl)).unwrap();
+    let lease = cx
+        .backend()
+        .await
+        .lease("job", LeaseOptions::new(ttl))
+        .unwrap();
     let guard = lease.acquire().await.unwrap();
     parent.say(guard.fence());
     loop {

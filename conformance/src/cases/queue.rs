@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use lockapi::queue::{Claim, Delivery, Exchange, How, Job, Priority, Terms, Unique};
+use lockapi::queue::{Claim, Delivery, Exchange, How, Job, Priority, QueueOptions, Unique};
 use lockapi::{ErrorKind, Queue};
 
 use crate::context::{Context, MINUTE};
@@ -306,9 +306,9 @@ async fn low_priorities_are_not_starved(cx: Context) {
 }
 
 async fn archive_keeps_what_was_completed(cx: Context) {
-    let terms = Terms::default().archive(MINUTE);
+    let options = QueueOptions::default().archive(MINUTE);
     let backend = cx.backend().await;
-    let queue = backend.open_queue("work".to_owned(), terms).unwrap();
+    let queue = backend.open_queue("work".to_owned(), options).unwrap();
     queue.push_all((0..2).map(job).collect()).await.unwrap();
     let claimed = queue.claim(&Claim::new(2)).await.unwrap();
     let tickets = claimed.iter().map(Delivery::ticket).collect();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lockapi::ErrorKind;
-use lockapi::queue::{Claim, Job, MAX_PUSH, Terms, Unique};
+use lockapi::queue::{Claim, Job, MAX_PUSH, QueueOptions, Unique};
 
 use crate::context::{Context, MINUTE};
 use crate::harness::register;
@@ -23,9 +23,9 @@ register! { "queue":
 }
 
 async fn payloads_up_to_the_limit_and_no_further(cx: Context) {
-    let terms = Terms::default().max_payload(1000);
+    let options = QueueOptions::default().max_payload(1000);
     let backend = cx.backend().await;
-    let queue = backend.open_queue("work".to_owned(), terms).unwrap();
+    let queue = backend.open_queue("work".to_owned(), options).unwrap();
     let of = |bytes: usize| Job::json("text", format!("\"{}\"", "x".repeat(bytes - 2))).unwrap();
     queue.push(of(1000)).await.unwrap();
     let refused = queue.push(of(1001)).await.unwrap_err();
@@ -41,7 +41,10 @@ async fn payloads_up_to_the_limit_and_no_further(cx: Context) {
     let refused = whole.push(of((1 << 20) + 1)).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Invalid);
     for bytes in [0, (16 << 20) + 1] {
-        let refused = backend.open_queue("work".to_owned(), Terms::default().max_payload(bytes));
+        let refused = backend.open_queue(
+            "work".to_owned(),
+            QueueOptions::default().max_payload(bytes),
+        );
         assert_eq!(refused.unwrap_err().kind(), ErrorKind::Invalid);
     }
 }

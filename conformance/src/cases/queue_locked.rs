@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use lockapi::engine::Options;
+use lockapi::BackendOptions;
 use lockapi::queue::{Claim, Delivery, How, Job, Unique};
 use lockapi::schedule::{Overlap, Task};
 use lockapi::{Backend, ErrorKind};
@@ -31,7 +31,7 @@ register! { "locked":
 
 /// A backend that gives up soon.
 async fn impatient(cx: &Context) -> Arc<dyn Backend> {
-    let options = Options::default().timeout(Duration::from_secs(2));
+    let options = BackendOptions::default().timeout(Duration::from_secs(2));
     cx.connect(options).await.unwrap()
 }
 

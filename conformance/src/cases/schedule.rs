@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use lockapi::queue::{Claim, Delivery, Job};
-use lockapi::schedule::{Overlap, Round, Run, Status, Task, TaskState, Terms};
+use lockapi::schedule::{Overlap, Round, Run, SchedulerOptions, Status, Task, TaskState};
 use lockapi::{Queue, Scheduler, Stop};
 
 use super::Role;
@@ -34,17 +34,23 @@ pub(super) const HOUR: Duration = Duration::from_hours(1);
 
 /// Runs a scheduler until it is killed.
 async fn schedule(cx: Context, _: Vec<String>, parent: Parent) {
-    let terms = Terms::default().poll(Duration::from_millis(10));
+    let options = SchedulerOptions::default().poll(Duration::from_millis(10));
     let backend = cx.backend().await;
-    let scheduler = backend.open_scheduler("chores".to_owned(), terms).unwrap();
+    let scheduler = backend
+        .open_scheduler("chores".to_owned(), options)
+        .unwrap();
     parent.say("ready");
     scheduler.run(Stop::new()).await.unwrap();
 }
 
 pub(super) async fn node(cx: &Context, name: &str) -> Arc<dyn Scheduler> {
-    let terms = Terms::default().node(name).poll(Duration::from_millis(10));
+    let options = SchedulerOptions::default()
+        .node(name)
+        .poll(Duration::from_millis(10));
     let backend = cx.backend().await;
-    backend.open_scheduler("chores".to_owned(), terms).unwrap()
+    backend
+        .open_scheduler("chores".to_owned(), options)
+        .unwrap()
 }
 
 pub(super) async fn chores(cx: &Context) -> Arc<dyn Queue> {
@@ -261,9 +267,11 @@ async fn crash_of_the_server_loses_and_doubles_nothing(cx: Context) {
 }
 
 async fn running_node_fires_what_is_due_and_hears_of_changes(cx: Context) {
-    let terms = Terms::default().poll(HOUR);
+    let options = SchedulerOptions::default().poll(HOUR);
     let backend = cx.backend().await;
-    let running = backend.open_scheduler("chores".to_owned(), terms).unwrap();
+    let running = backend
+        .open_scheduler("chores".to_owned(), options)
+        .unwrap();
     let other = node(&cx, "other").await;
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let run = tokio::spawn(async move { running.run(stopped).await });

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use lockapi::queue::{Claim, Job};
-use lockapi::schedule::{Misfire, Status, Task, Terms};
+use lockapi::schedule::{Misfire, SchedulerOptions, Status, Task};
 
 use super::schedule::{HOUR, chores, finish_all, hourly, job, log, node, one, state, statuses};
 use crate::context::{Context, MINUTE};
@@ -77,7 +77,7 @@ async fn run_knows_the_time_that_it_was_due(cx: Context) {
 }
 
 async fn log_of_a_scheduler_without_tasks_is_swept_by_others(cx: Context) {
-    let keep = || Terms::default().keep(HOUR * 24);
+    let keep = || SchedulerOptions::default().keep(HOUR * 24);
     let open = async |name: &str| {
         let backend = cx.backend().await;
         backend.open_scheduler(name.to_owned(), keep()).unwrap()

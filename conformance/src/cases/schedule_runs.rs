@@ -3,7 +3,7 @@
 use futures_util::future::join_all;
 use lockapi::ErrorKind;
 use lockapi::queue::Claim;
-use lockapi::schedule::{Misfire, Overlap, Status, Terms};
+use lockapi::schedule::{Misfire, Overlap, SchedulerOptions, Status};
 
 use super::schedule::{HOUR, chores, count, finish_all, hourly, log, node, one, state, statuses};
 use crate::context::{Context, MINUTE};
@@ -212,9 +212,11 @@ async fn log_is_readable_in_sql(cx: Context) {
 async fn log_is_kept_for_as_long_as_it_says(cx: Context) {
     let queue = chores(&cx).await;
     let open = async || {
-        let terms = Terms::default().keep(HOUR * 24);
+        let options = SchedulerOptions::default().keep(HOUR * 24);
         let backend = cx.backend().await;
-        backend.open_scheduler("chores".to_owned(), terms).unwrap()
+        backend
+            .open_scheduler("chores".to_owned(), options)
+            .unwrap()
     };
     let here = open().await;
     here.set(hourly("only").overlap(Overlap::Allow))

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use lockapi::ErrorKind;
-use lockapi::schedule::{Misfire, Overlap, Status, Task, TaskState, Terms};
+use lockapi::schedule::{Misfire, Overlap, SchedulerOptions, Status, Task, TaskState};
 
 use super::schedule::{HOUR, chores, count, finish_all, hourly, job, log, node, state, statuses};
 use crate::context::{Context, MINUTE};
@@ -86,12 +86,12 @@ async fn bad_expressions_zones_and_tasks_are_refused(cx: Context) {
     }
     assert!(here.list().await.unwrap().is_empty());
     let backend = cx.backend().await;
-    for terms in [
-        Terms::default().poll(Duration::ZERO),
-        Terms::default().keep(Duration::MAX),
-        Terms::default().node("n".repeat(256)),
+    for options in [
+        SchedulerOptions::default().poll(Duration::ZERO),
+        SchedulerOptions::default().keep(Duration::MAX),
+        SchedulerOptions::default().node("n".repeat(256)),
     ] {
-        let error = backend.open_scheduler("chores".to_owned(), terms);
+        let error = backend.open_scheduler("chores".to_owned(), options);
         assert_eq!(error.unwrap_err().kind(), ErrorKind::Invalid);
     }
     assert!(backend.scheduler("").is_err());

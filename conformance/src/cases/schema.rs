@@ -4,7 +4,7 @@ use std::error::Error as _;
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
-use lockapi::lease::Terms;
+use lockapi::lease::LeaseOptions;
 use lockapi::limit::Quota;
 use lockapi::{ErrorKind, MIGRATIONS};
 
@@ -58,7 +58,7 @@ async fn works(cx: &Context) {
     let backend = cx.backend().await;
     let guard = backend.mutex("door").unwrap().lock().await.unwrap();
     guard.unlock().await.unwrap();
-    let lease = backend.lease("job", Terms::new(MINUTE)).unwrap();
+    let lease = backend.lease("job", LeaseOptions::new(MINUTE)).unwrap();
     let guard = lease.acquire().await.unwrap();
     assert!(lease.try_acquire().await.unwrap().is_none());
     guard.renew().await.unwrap();
@@ -109,7 +109,7 @@ async fn migrated_over_an_older_version(cx: Context) {
     let (one, other) = (cx.backend().await, cx.backend().await);
     // What the old version has works before, and its sessions go on after.
     let guard = one.mutex("door").unwrap().lock().await.unwrap();
-    let lease = one.lease("job", Terms::new(MINUTE)).unwrap();
+    let lease = one.lease("job", LeaseOptions::new(MINUTE)).unwrap();
     let error = lease.try_acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     let (first, second) = tokio::join!(one.migrate(), other.migrate());
@@ -162,7 +162,7 @@ async fn missing_tables_are_told(cx: Context) {
     let error = backend.mutex("door").unwrap().try_lock().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.to_string().contains("migrate()"), "{error}");
-    let lease = backend.lease("job", Terms::new(MINUTE)).unwrap();
+    let lease = backend.lease("job", LeaseOptions::new(MINUTE)).unwrap();
     let error = lease.try_acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.to_string().contains("migrate()"), "{error}");
@@ -176,12 +176,16 @@ async fn column_of_another_type_is_corrupt(cx: Context) {
     // Every driver could read it as text.
     cx.sql("DROP VIEW lockapi.lease_view; ALTER TABLE lockapi.lease ALTER owner TYPE varchar")
         .await;
-    let lease = backend.lease("job", Terms::new(MINUTE)).unwrap();
+    let lease = backend.lease("job", LeaseOptions::new(MINUTE)).unwrap();
     let guard = lease.acquire().await.unwrap();
     assert_eq!(lease.peek().await.unwrap_err().kind(), ErrorKind::Corrupt);
     cx.sql("ALTER TABLE lockapi.lease ALTER owner TYPE text")
         .await;
-    let later = cx.backend().await.lease("job", Terms::new(MINUTE)).unwrap();
+    let later = cx
+        .backend()
+        .await
+        .lease("job", LeaseOptions::new(MINUTE))
+        .unwrap();
     later.peek().await.unwrap().expect("held");
     guard.release().await.unwrap();
 }
@@ -380,8 +384,8 @@ async fn secrets_are_never_shown(cx: Context) {
     const PAYLOAD: &str = "payload-4711";
     let backend = cx.backend().await;
     let mutex = backend.mutex("door").unwrap();
-    let terms = Terms::new(MINUTE).data(PAYLOAD);
-    let lease = backend.lease("job", terms).unwrap();
+    let options = LeaseOptions::new(MINUTE).data(PAYLOAD);
+    let lease = backend.lease("job", options).unwrap();
     let (locked, leased) = (mutex.lock().await.unwrap(), lease.acquire().await.unwrap());
     let mut text = format!("{backend:?} {mutex:?} {lease:?} {locked:?} {leased:?}");
     let _ok = write!(
@@ -398,7 +402,7 @@ async fn secrets_are_never_shown(cx: Context) {
     text += &shown(&leased.release().await.unwrap_err());
     text += &shown(&backend.migrate().await.unwrap_err());
     text += &shown(
-        &cx.connect(lockapi::engine::Options::default())
+        &cx.connect(lockapi::BackendOptions::default())
             .await
             .unwrap_err(),
     );
@@ -408,7 +412,7 @@ async fn secrets_are_never_shown(cx: Context) {
 }
 
 async fn wrong_password_is_not_shown(cx: Context) {
-    let connecting = cx.connect(lockapi::engine::Options::default());
+    let connecting = cx.connect(lockapi::BackendOptions::default());
     let error = soon("an answer", connecting).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     let text = shown(&error);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use lockapi::lease::Terms;
+use lockapi::lease::LeaseOptions;
 use lockapi::semaphore::MAX_PERMITS;
 use lockapi::{Error, ErrorKind, Semaphore};
 
@@ -30,8 +30,8 @@ register! { "semaphore":
     P14 permits_work_behind_a_proxy @ Proxy [Proxy];
 }
 
-fn by_hand() -> Terms {
-    Terms::new(MINUTE).renewed_by_hand()
+fn by_hand() -> LeaseOptions {
+    LeaseOptions::new(MINUTE).renewed_by_hand()
 }
 
 async fn semaphore(cx: &Context, permits: u32) -> Arc<dyn Semaphore> {
@@ -182,7 +182,9 @@ async fn permits_of_a_dead_holder_are_free_again(cx: Context) {
 async fn permits_are_renewed_together(cx: Context) {
     let ttl = Duration::from_secs(2);
     let backend = cx.backend().await;
-    let semaphore = backend.semaphore("pool", 3, Terms::new(ttl)).unwrap();
+    let semaphore = backend
+        .semaphore("pool", 3, LeaseOptions::new(ttl))
+        .unwrap();
     let permits = semaphore.acquire_many(3).await.unwrap();
     for _ in 0..6 {
         cx.pass(ttl / 3).await;
@@ -309,8 +311,8 @@ async fn work_is_permitted_skipped_and_dropped(cx: Context) {
         .await;
     assert!(later.unwrap() > token);
     let ttl = Duration::from_millis(1500);
-    let terms = Terms::new(ttl);
-    let short = cx.backend().await.semaphore("pool", 1, terms).unwrap();
+    let options = LeaseOptions::new(ttl);
+    let short = cx.backend().await.semaphore("pool", 1, options).unwrap();
     let running = tokio::spawn(async move {
         let work = async |_| std::future::pending::<Result<(), Error>>().await;
         short.run_permitted_wait(work).await
@@ -322,8 +324,8 @@ async fn work_is_permitted_skipped_and_dropped(cx: Context) {
 }
 
 async fn minimum_hold_outlasts_the_work(cx: Context) {
-    let terms = by_hand().minimum_hold(MINUTE / 2);
-    let semaphore = cx.backend().await.semaphore("pool", 1, terms).unwrap();
+    let options = by_hand().minimum_hold(MINUTE / 2);
+    let semaphore = cx.backend().await.semaphore("pool", 1, options).unwrap();
     let ran = semaphore
         .run_permitted(async |_| Ok::<_, Error>(()))
         .await

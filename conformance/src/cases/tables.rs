@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use lockapi::ErrorKind;
-use lockapi::sight::{Filter, Priority, Strike};
+use lockapi::admin::{Filter, Priority, Strike};
 use lockapi::table::{Table, TableMode};
 
 use crate::context::Context;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use lockapi::engine::Options;
+use lockapi::BackendOptions;
 use lockapi::{Backend, ErrorKind};
 
 use crate::context::Context;
@@ -24,7 +24,7 @@ fn keys(many: usize) -> Vec<String> {
 
 async fn waits_that_ended_leave_no_place(cx: Context) {
     let there = cx.backend().await;
-    let options = Options::default().max_locks(10).waiters(1);
+    let options = BackendOptions::default().max_locks(10).waiters(1);
     let here = cx.connect(options).await.unwrap();
     let mut held = Vec::new();
     for key in keys(20) {
@@ -49,7 +49,10 @@ async fn pass_on(backend: Arc<dyn Backend>, key: String, stop: Arc<AtomicBool>) 
 
 async fn keys_have_their_turn_on_the_sessions_that_wait(cx: Context) {
     let there = cx.backend().await;
-    let here = cx.connect(Options::default().waiters(1)).await.unwrap();
+    let here = cx
+        .connect(BackendOptions::default().waiters(1))
+        .await
+        .unwrap();
     let stop = Arc::new(AtomicBool::new(false));
     let keys = keys(5);
     let rivals: Vec<_> = keys
@@ -74,7 +77,10 @@ async fn keys_have_their_turn_on_the_sessions_that_wait(cx: Context) {
 
 async fn long_holds_do_not_keep_others_from_waiting(cx: Context) {
     let there = cx.backend().await;
-    let here = cx.connect(Options::default().waiters(2)).await.unwrap();
+    let here = cx
+        .connect(BackendOptions::default().waiters(2))
+        .await
+        .unwrap();
     let mut held = Vec::new();
     for key in keys(5) {
         let guard = there.mutex(key.as_str()).unwrap().lock().await.unwrap();

@@ -3,9 +3,9 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use lockapi::BackendOptions;
 use lockapi::ErrorKind;
-use lockapi::engine::Options;
-use lockapi::lease::Terms;
+use lockapi::lease::LeaseOptions;
 use lockapi::queue::Job;
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
@@ -37,7 +37,7 @@ async fn slow_push(cx: &Context, when: &str) -> (ErrorKind, Duration) {
          SELECT ''"
     ))
     .await;
-    let options = Options::default().timeout(TIMEOUT);
+    let options = BackendOptions::default().timeout(TIMEOUT);
     let backend = cx.connect(options).await.unwrap();
     let queue = backend.queue("work").unwrap();
     let pushing = queue.push(Job::new("count", &1).unwrap());
@@ -84,9 +84,9 @@ async fn blocked_thread_loses_nothing(cx: Context) {
     let program = off_runtime(move || {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let options = Options::default().timeout(TIMEOUT);
+            let options = BackendOptions::default().timeout(TIMEOUT);
             let backend = own.connect(options).await.unwrap();
-            let lease = backend.lease("job", Terms::new(MINUTE)).unwrap();
+            let lease = backend.lease("job", LeaseOptions::new(MINUTE)).unwrap();
             let leased = lease.acquire().await.unwrap();
             let mut locked = Vec::new();
             for number in 0..MUTEXES {

@@ -4,8 +4,8 @@ use std::error::Error as _;
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
-use lockapi::engine::Options;
-use lockapi::lease::Terms;
+use lockapi::BackendOptions;
+use lockapi::lease::LeaseOptions;
 use lockapi::queue::{Claim, Job};
 use lockapi::{Backend, ErrorKind};
 
@@ -56,7 +56,7 @@ fn faults(statement: &'static str) -> impl Iterator<Item = Fault> {
 
 /// As what is noted and renewed in the background would meet with the fault as well.
 async fn quiet(cx: &Context) -> std::sync::Arc<dyn Backend> {
-    let options = Options::default().notes(false);
+    let options = BackendOptions::default().notes(false);
     cx.connect(options).await.expect("a backend")
 }
 
@@ -154,11 +154,11 @@ async fn lock_whose_session_ended_is_unavailable(cx: Context) {
 
 async fn lease_is_not_denied(cx: Context) {
     let backend = quiet(&cx).await;
-    let terms = Terms::new(MINUTE).renewed_by_hand();
+    let options = LeaseOptions::new(MINUTE).renewed_by_hand();
     for (number, fault) in faults("lockapi.lease").enumerate() {
         let told = format!("{fault:?}");
         let key = format!("job-{number}");
-        let lease = backend.lease(&*key, terms.clone()).unwrap();
+        let lease = backend.lease(&*key, options.clone()).unwrap();
         cx.break_next(fault, 1).await;
         let leased = soon("an answer", lease.try_acquire()).await;
         assert_eq!(cx.mend().await, 0, "not met: {told}");
@@ -186,7 +186,7 @@ async fn nothing_was_sent_while_connecting(cx: Context) {
         };
         // The connection for leases is opened when it is needed.
         cx.break_next(fault, 1000).await;
-        let lease = backend.lease("job", Terms::new(MINUTE)).unwrap();
+        let lease = backend.lease("job", LeaseOptions::new(MINUTE)).unwrap();
         let error = soon("an answer", lease.try_acquire()).await.unwrap_err();
         cx.mend().await;
         let expected = match answer {

@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use lockapi::Key;
-use lockapi::lease::Terms;
+use lockapi::lease::LeaseOptions;
 use lockapi::queue::{Claim, Job};
 
 use crate::context::{Context, MINUTE};
@@ -32,9 +32,9 @@ async fn a_person_reads_the_views(cx: Context) {
     queue.push(Job::new("send", "bob").unwrap()).await.unwrap();
     let claim = Claim::new(1).worker("node-7").lease(MINUTE);
     let delivery = queue.claim(&claim).await.unwrap().remove(0);
-    let terms = Terms::new(MINUTE).owner("node-7").data("here");
+    let options = LeaseOptions::new(MINUTE).owner("node-7").data("here");
     let lease = backend
-        .lease("job", terms)
+        .lease("job", options)
         .unwrap()
         .acquire()
         .await
@@ -98,9 +98,9 @@ async fn everything_has_a_comment(cx: Context) {
 }
 
 async fn view_of_leases_tells_what_a_minimum_hold_keeps(cx: Context) {
-    let terms = Terms::new(MINUTE).renewed_by_hand();
-    let terms = terms.minimum_hold(MINUTE / 2);
-    let lease = cx.backend().await.lease("job", terms).unwrap();
+    let options = LeaseOptions::new(MINUTE).renewed_by_hand();
+    let options = options.minimum_hold(MINUTE / 2);
+    let lease = cx.backend().await.lease("job", options).unwrap();
     let view = format!(
         "SELECT concat_ws(' ', state, held) FROM lockapi.lease_view WHERE namespace = '{}'",
         cx.namespace()

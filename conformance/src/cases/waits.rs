@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockapi::lease::Terms;
-use lockapi::sight::{Contention, Filter};
+use lockapi::admin::{Contention, Filter};
+use lockapi::lease::LeaseOptions;
 use lockapi::{Backend, ErrorKind};
 
 use crate::context::{Context, MINUTE};
@@ -92,7 +92,7 @@ async fn waiting_statement_and_blocker_are_known(cx: Context) {
     let waiting = tokio::spawn(async move { there.lock().await });
     eventually("it waits at the server", async || {
         let waiters = inspector.waiters(&Filter::key("door")).await.unwrap();
-        let known = |one: &lockapi::sight::Waiter| {
+        let known = |one: &lockapi::admin::Waiter| {
             let statement = one.statement.as_deref().unwrap_or_default();
             one.pid.is_some()
                 && statement.contains("await_lock")
@@ -160,7 +160,7 @@ async fn mutex_that_was_not_free_is_counted(cx: Context) {
 
 async fn lease_that_was_not_free_is_counted(cx: Context) {
     let (here, there) = (cx.backend().await, cx.backend().await);
-    let open = |backend: &dyn Backend| backend.lease("job", Terms::new(MINUTE)).unwrap();
+    let open = |backend: &dyn Backend| backend.lease("job", LeaseOptions::new(MINUTE)).unwrap();
     let (lease, other) = (open(&*here), open(&*there));
     let guard = other.acquire().await.unwrap();
     assert!(lease.try_acquire().await.unwrap().is_none());

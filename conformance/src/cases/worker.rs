@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use lockapi::queue::{Claim, Delivery, Job};
-use lockapi::worker::{Context as Working, Failed, Summary, Terms, Worker};
+use lockapi::worker::{Context as Working, Failed, Summary, Worker, WorkerOptions};
 use lockapi::{ErrorKind, Queue, Result, Stop};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -296,7 +296,7 @@ async fn settings_outside_of_their_limits_are_refused(cx: Context) {
         |worker| worker.grace(Duration::MAX),
         |worker| worker.lease(Duration::ZERO),
         |worker| worker.name("x".repeat(256)),
-        |worker| worker.terms(Terms::default().timeout(Duration::ZERO)),
+        |worker| worker.options(WorkerOptions::default().timeout(Duration::ZERO)),
         |worker| worker.handle("count", async |_: usize, _| Ok(())),
     ];
     for (nth, set) in refused.into_iter().enumerate() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lockapi::Queue;
 use lockapi::queue::Job;
-use lockapi::worker::{Failed, Terms, Worker};
+use lockapi::worker::{Failed, Worker, WorkerOptions};
 
 use super::worker::{Gate, job, push, run, tally};
 use crate::context::{Context, MINUTE};
@@ -64,8 +64,8 @@ async fn failed_job_comes_back_after_the_backoff(cx: Context) {
     let queue = cx.queue().await;
     push(&queue, 1).await;
     let (handler, mut gate) = Gate::new();
-    let terms = Terms::default().backoff(|attempt| MINUTE * attempt);
-    let worker = looking(&queue).handle_with("count", terms, handler);
+    let options = WorkerOptions::default().backoff(|attempt| MINUTE * attempt);
+    let worker = looking(&queue).handle_with("count", options, handler);
     let worker = run(worker);
     for (attempt, answer, time) in [
         (1, Failed::retry("no"), MINUTE),
@@ -106,8 +106,8 @@ async fn handler_is_stopped_when_its_time_is_over(cx: Context) {
     let queue = cx.queue().await;
     queue.push(job(1).max_attempts(1)).await.unwrap();
     let (handler, mut gate) = Gate::new();
-    let terms = Terms::default().timeout(Duration::from_millis(30));
-    let worker = Worker::new(queue.clone()).handle_with("count", terms, handler);
+    let options = WorkerOptions::default().timeout(Duration::from_millis(30));
+    let worker = Worker::new(queue.clone()).handle_with("count", options, handler);
     let worker = run(worker);
     gate.begun().await.dropped().await;
     eventually("it is told", async || cx.jobs().await.ended == 1).await;

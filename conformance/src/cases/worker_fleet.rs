@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use lockapi::queue::{Claim, Delivery, Job, Priority};
-use lockapi::worker::{Context as Working, Ending, Failed, Observe, Terms, Worker};
+use lockapi::worker::{Context as Working, Ending, Failed, Observe, Worker, WorkerOptions};
 use lockapi::{Queue, Stop};
 use tokio::runtime::Builder;
 use tokio::task::spawn_blocking;
@@ -94,9 +94,11 @@ async fn payloads_of_a_new_kind_are_tried_again_by_the_new_version(cx: Context) 
     here.push(Job::new("count", &(7, "new")).unwrap())
         .await
         .unwrap();
-    let terms = Terms::default().backoff(|_| MINUTE);
+    let options = WorkerOptions::default().backoff(|_| MINUTE);
     let (handler, _gate) = Gate::new();
-    let old = looking(here).terms(terms.clone()).handle("count", handler);
+    let old = looking(here)
+        .options(options.clone())
+        .handle("count", handler);
     let old = run(old);
     eventually("the old version has tried", async || {
         let jobs = cx.jobs().await;
@@ -235,7 +237,7 @@ async fn panics_of_callbacks_end_nothing(cx: Context) {
     let spawned = AtomicUsize::new(0);
     let worker = looking(queue.clone())
         .observe(Panicking)
-        .terms(Terms::default().backoff(|_| panic!("backoff")))
+        .options(WorkerOptions::default().backoff(|_| panic!("backoff")))
         .spawn_with(move |work| {
             assert!(spawned.fetch_add(1, Ordering::AcqRel) > 0, "spawning");
             tokio::spawn(work);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockapi::queue::{
-    Claim, DeadLetter, Exchange, Job, Outcome, Pushed, Settled, Standing, Statistics, Terms,
+    Claim, DeadLetter, Exchange, Job, Outcome, Pushed, QueueOptions, Settled, Standing, Statistics,
     Ticket, Unhandled,
 };
 use lockapi::worker::{Context as Working, Ending, Observe, Worker};
@@ -93,8 +93,8 @@ impl Queue for Spied {
         self.queue.namespace()
     }
 
-    fn terms(&self) -> &Terms {
-        self.queue.terms()
+    fn options(&self) -> &QueueOptions {
+        self.queue.options()
     }
 
     async fn push_all(&self, jobs: Vec<Job>) -> Result<Vec<Pushed>> {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockapi::worker::{Failed, Terms};
+use lockapi::worker::{Failed, WorkerOptions};
 use lockapi::{Result, Stop, blocking};
 use tokio::sync::mpsc;
 
@@ -76,8 +76,8 @@ async fn thread_is_told_that_its_time_is_over_and_keeps_its_place(cx: Context) {
     let jobs = (0..2).map(|number| job(number).max_attempts(1)).collect();
     queue.push_all(jobs).await.unwrap();
     let (handler, mut threads) = on_threads();
-    let terms = Terms::default().timeout(Duration::from_millis(30));
-    let worker = blocking::Worker::new(&queue.into()).handle_with("count", terms, handler);
+    let options = WorkerOptions::default().timeout(Duration::from_millis(30));
+    let worker = blocking::Worker::new(&queue.into()).handle_with("count", options, handler);
     let worker = run_blocking(worker.concurrency(1));
     let first = thread(&mut threads).await;
     let job = first.job.clone();

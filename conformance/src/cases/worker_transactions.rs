@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lockapi::Queue;
 use lockapi::queue::{self, Claim, Delivery, Job};
-use lockapi::worker::{Failed, Summary, Terms, Worker};
+use lockapi::worker::{Failed, Summary, Worker, WorkerOptions};
 
 use super::worker::{Begun, Gate, Runs, push, run, tally};
 use crate::context::{Context, MINUTE};
@@ -47,7 +47,7 @@ struct Scene {
 
 impl Scene {
     /// The handler ends as it is told; told `Ok`, it panics if `panics`.
-    async fn new(cx: Context, terms: Terms, panics: bool) -> Self {
+    async fn new(cx: Context, options: WorkerOptions, panics: bool) -> Self {
         let queue = cx.queue().await;
         push(&queue, 1).await;
         let (handler, mut gate) = Gate::new();
@@ -60,7 +60,7 @@ impl Scene {
             }
         };
         let worker = Worker::new(queue)
-            .terms(terms.backoff(|_| MINUTE * 60))
+            .options(options.backoff(|_| MINUTE * 60))
             .grace(Duration::from_millis(200))
             .handle("count", handler);
         let worker = run(worker);
@@ -115,7 +115,7 @@ async fn answered(
     answer: Result<(), Failed>,
     panics: bool,
 ) -> ([u64; 8], usize, usize) {
-    let mut scene = Scene::new(cx, Terms::default(), panics).await;
+    let mut scene = Scene::new(cx, WorkerOptions::default(), panics).await;
     let tx = scene.acknowledge().await;
     if commits {
         tx.commit().await;
@@ -141,8 +141,8 @@ async fn commit_and_panic_is_done(cx: Context) {
 }
 
 async fn commit_and_timeout_is_done(cx: Context) {
-    let terms = Terms::default().timeout(Duration::from_millis(400));
-    let mut scene = Scene::new(cx, terms, false).await;
+    let options = WorkerOptions::default().timeout(Duration::from_millis(400));
+    let mut scene = Scene::new(cx, options, false).await;
     scene.acknowledge().await.commit().await;
     scene.begun.take().unwrap().dropped().await;
     assert_eq!(scene.end().await, (DONE, 1, 0));
@@ -167,7 +167,7 @@ async fn rollback_and_reject_is_a_dead_letter(cx: Context) {
 }
 
 async fn transaction_that_commits_after_its_handler_is_waited_for(cx: Context) {
-    let mut scene = Scene::new(cx, Terms::default(), false).await;
+    let mut scene = Scene::new(cx, WorkerOptions::default(), false).await;
     let tx = scene.acknowledge().await;
     scene.answer(Ok(()));
     let jobs = async || scene.cx.jobs().await;
@@ -179,7 +179,7 @@ async fn transaction_that_commits_after_its_handler_is_waited_for(cx: Context) {
 }
 
 async fn transaction_that_is_rolled_back_after_its_handler_is_a_failed_attempt(cx: Context) {
-    let mut scene = Scene::new(cx, Terms::default(), false).await;
+    let mut scene = Scene::new(cx, WorkerOptions::default(), false).await;
     let tx = scene.acknowledge().await;
     scene.answer(Ok(()));
     not_yet("it is not settled", scene.settled()).await;
@@ -189,7 +189,7 @@ async fn transaction_that_is_rolled_back_after_its_handler_is_a_failed_attempt(c
 }
 
 async fn transaction_that_outlives_its_worker_is_unknown(cx: Context) {
-    let mut scene = Scene::new(cx, Terms::default(), false).await;
+    let mut scene = Scene::new(cx, WorkerOptions::default(), false).await;
     let (tx, cx) = (scene.acknowledge().await, scene.cx.clone());
     scene.answer(Ok(()));
     let (summary, ..) = scene.end().await;
@@ -203,7 +203,7 @@ async fn transaction_that_outlives_its_worker_is_unknown(cx: Context) {
 }
 
 async fn job_that_another_has_by_now_is_lost(cx: Context) {
-    let mut scene = Scene::new(cx, Terms::default(), false).await;
+    let mut scene = Scene::new(cx, WorkerOptions::default(), false).await;
     scene.acknowledge().await.rollback().await;
     scene.cx.elapse(MINUTE).await;
     let other = scene.cx.queue().await.claim(&Claim::new(1)).await.unwrap();
@@ -220,7 +220,7 @@ async fn job_that_another_has_by_now_is_lost(cx: Context) {
 const LOST: [u64; 8] = [1, 0, 0, 0, 0, 0, 1, 0];
 
 async fn rollback_and_cancellation_is_lost(cx: Context) {
-    let mut scene = Scene::new(cx, Terms::default(), false).await;
+    let mut scene = Scene::new(cx, WorkerOptions::default(), false).await;
     scene.acknowledge().await.rollback().await;
     let id = scene.begun.as_ref().unwrap().job.id();
     let cancelled = scene.cx.queue().await.cancel(vec![id]).await.unwrap();
@@ -233,14 +233,14 @@ async fn rollback_and_cancellation_is_lost(cx: Context) {
 async fn taken_over(scene: &Scene) -> Delivery {
     scene.cx.elapse(MINUTE).await;
     let backend = scene.cx.backend().await;
-    let terms = queue::Terms::default().archive(MINUTE * 60);
-    let queue = backend.open_queue("work".to_owned(), terms).unwrap();
+    let options = queue::QueueOptions::default().archive(MINUTE * 60);
+    let queue = backend.open_queue("work".to_owned(), options).unwrap();
     let claim = Claim::new(1).wait(MINUTE);
     queue.claim(&claim).await.unwrap().remove(0)
 }
 
 async fn rollback_and_dead_letter_is_lost(cx: Context) {
-    let mut scene = Scene::new(cx, Terms::default(), false).await;
+    let mut scene = Scene::new(cx, WorkerOptions::default(), false).await;
     scene.acknowledge().await.rollback().await;
     let other = taken_over(&scene).await;
     other.reject("never").await.unwrap();
@@ -249,7 +249,7 @@ async fn rollback_and_dead_letter_is_lost(cx: Context) {
 }
 
 async fn rollback_and_kept_completion_by_another_is_lost(cx: Context) {
-    let mut scene = Scene::new(cx, Terms::default(), false).await;
+    let mut scene = Scene::new(cx, WorkerOptions::default(), false).await;
     scene.acknowledge().await.rollback().await;
     taken_over(&scene).await.ack().await.unwrap();
     scene.answer(Ok(()));

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use lockapi::driver::Connection;
 use lockapi::limit::{
-    Block, Charge, Ensure, Expire, Judged, Level, Line, Look, Outcome, Quota, Refund, Reset,
-    Settle, Take,
+    Block, Charge, ChargeLine, Ensure, Expire, Level, Look, Outcome, Quota, RawDecision, Refund,
+    Reset, Settle, Take,
 };
-use lockapi::seam::Connection;
 use proptest::prelude::*;
 
 use super::{Pair, SESSIONS, UNIT};
@@ -105,7 +105,7 @@ impl<C: Connection> Pair<'_, C> {
                 let batch: Vec<_> = takes.iter().map(of).collect();
                 let (real, model) = self.both(session, &batch).await;
                 for ((key, ..), (real, model)) in takes.iter().zip(real.iter().zip(&model)) {
-                    self.judged(*key, real, model);
+                    self.decided(*key, real, model);
                 }
             }
             LimitAction::Charge(requests) => self.charge(session, requests).await,
@@ -196,7 +196,7 @@ impl<C: Connection> Pair<'_, C> {
                 let mut again = false;
                 for (line, (real, model)) in charge.lines.iter().zip(real.iter().zip(model)) {
                     let key = line.key.parse().expect("a small number");
-                    self.judged(key, real, model);
+                    self.decided(key, real, model);
                     self.upkeep(session, &charge.namespace, line, real.outcome)
                         .await;
                     again |= matches!(
@@ -218,7 +218,7 @@ impl<C: Connection> Pair<'_, C> {
         }
     }
 
-    fn line(&mut self, (key, algorithm, cost, reserve): Drawn) -> Line {
+    fn line(&mut self, (key, algorithm, cost, reserve): Drawn) -> ChargeLine {
         let minute = Duration::from_micros(UNIT.unsigned_abs());
         // A random beginning: others have used the server before.
         let next = self
@@ -227,7 +227,7 @@ impl<C: Connection> Pair<'_, C> {
             .get_or_insert_with(|| fastrand::i64(1..i64::MAX / 2));
         *next += 1;
         let id = *next;
-        Line {
+        ChargeLine {
             key: key.to_string(),
             quota: match algorithm {
                 0 => Quota::new(1, minute).burst(5),
@@ -243,7 +243,13 @@ impl<C: Connection> Pair<'_, C> {
         }
     }
 
-    async fn upkeep(&mut self, session: usize, namespace: &str, line: &Line, outcome: Outcome) {
+    async fn upkeep(
+        &mut self,
+        session: usize,
+        namespace: &str,
+        line: &ChargeLine,
+        outcome: Outcome,
+    ) {
         let (namespace, key) = (namespace.to_owned(), line.key.clone());
         match outcome {
             Outcome::Absent => {
@@ -260,7 +266,7 @@ impl<C: Connection> Pair<'_, C> {
         }
     }
 
-    fn judged(&mut self, key: u8, real: &Judged, model: &Judged) {
+    fn decided(&mut self, key: u8, real: &RawDecision, model: &RawDecision) {
         assert_eq!(
             real.outcome, model.outcome,
             "key {key}: {real:?}, {model:?}"

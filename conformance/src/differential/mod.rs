@@ -4,19 +4,19 @@
 //! [`Operation::model`], and compares every answer: tokens by their order, durations by whether
 //! they are near.
 
+pub mod admin;
 mod limits;
 pub mod permits;
 pub mod queue;
-pub mod sight;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use lockapi::LockId;
+use lockapi::driver::{Batch, Call, Connection, Operation};
 use lockapi::lease::{Acquire, Acquired, Check, Peek, Peeked, Release, Renew};
-use lockapi::memory::World;
-use lockapi::mutex::{Awaited, Circle, ReleaseOne, Step, Stepped, TryOne, Way};
-use lockapi::seam::{Batch, Call, Connection, Operation};
+use lockapi::memory::ModelState;
+use lockapi::mutex::{Awaited, Circle, LockAnswer, LockMode, LockRequest, ReleaseOne, TryOne};
 use proptest::prelude::*;
 
 pub use limits::LimitAction;
@@ -31,7 +31,7 @@ const UNIT: i64 = 60_000_000;
 #[derive(Clone, Debug)]
 pub enum Action {
     /// Releases and tries locks: key, whether shared, whether to release.
-    Step(usize, Vec<(u8, bool, bool)>),
+    LockRequest(usize, Vec<(u8, bool, bool)>),
     /// Notes that holders of some locks wait for another, and takes the notes away: what is waited
     /// for, what is held.
     Circle(usize, u8, Vec<u8>),
@@ -68,7 +68,7 @@ pub fn actions() -> impl Strategy<Value = Vec<Action>> {
     };
     let action = prop_oneof![
         3 => (session.clone(), prop::collection::vec((key.clone(), any::<bool>(), any::<bool>()), some.clone()))
-            .prop_map(|(session, steps)| Action::Step(session, steps)),
+            .prop_map(|(session, steps)| Action::LockRequest(session, steps)),
         1 => (session.clone(), key.clone(), prop::collection::vec(key.clone(), some.clone()).prop_map(distinct))
             .prop_map(|(session, lock, holding)| Action::Circle(session, lock, holding)),
         2 => (session.clone(), key.clone()).prop_map(|(session, key)| Action::TryOne(session, key)),
@@ -113,7 +113,7 @@ type Tokens = BTreeMap<u8, Vec<(i64, i64)>>;
 
 struct Pair<'a, C> {
     sessions: &'a mut [C],
-    world: World,
+    model: ModelState,
     namespace: &'a str,
     tokens: Tokens,
     limits: limits::Known,
@@ -131,7 +131,7 @@ pub async fn run<C: Connection>(
 ) {
     let mut pair = Pair {
         sessions,
-        world: World::default(),
+        model: ModelState::default(),
         namespace,
         tokens: Tokens::new(),
         limits: limits::Known::default(),
@@ -140,7 +140,7 @@ pub async fn run<C: Connection>(
         if let Action::Elapse(units) = action {
             // A bit more, so that nothing falls on the border between two minutes.
             let micros = i64::from(*units) * UNIT + UNIT / 64;
-            pair.world.now += micros;
+            pair.model.now += micros;
             pair.limits.older(micros);
             elapse(Duration::from_micros(micros.unsigned_abs()));
         } else {
@@ -161,7 +161,7 @@ impl<C: Connection> Pair<'_, C> {
         };
         let id = u64::try_from(session).expect("a small number");
         let rows = Batch(batch)
-            .model(&mut self.world, id)
+            .model(&mut self.model, id)
             .expect("nobody waits");
         let model = O::decode(batch, rows).expect("the model decodes");
         assert_eq!(real.len(), model.len());
@@ -170,12 +170,16 @@ impl<C: Connection> Pair<'_, C> {
 
     async fn act(&mut self, action: &Action) {
         match action {
-            Action::Step(session, steps) => {
+            Action::LockRequest(session, steps) => {
                 let batch: Vec<_> = steps
                     .iter()
-                    .map(|(key, shared, release)| Step {
+                    .map(|(key, shared, release)| LockRequest {
                         lock: self.lock(*key),
-                        way: if *shared { Way::Shared } else { Way::Alone },
+                        mode: if *shared {
+                            LockMode::Shared
+                        } else {
+                            LockMode::Exclusive
+                        },
                         release: *release,
                     })
                     .collect();
@@ -326,15 +330,17 @@ impl<C: Connection> Pair<'_, C> {
             Err(failure) => panic!("{}: {failure:?}", O::STATEMENT.name),
         };
         let rows = Batch(model)
-            .model(&mut self.world, 0)
+            .model(&mut self.model, 0)
             .expect("nobody waits");
         let model = O::decode(model, rows).expect("the model decodes");
         assert_eq!(real, model, "{}", O::STATEMENT.name);
     }
 
-    fn stepped(&mut self, key: u8, real: Stepped, model: Stepped) {
+    fn stepped(&mut self, key: u8, real: LockAnswer, model: LockAnswer) {
         match (real, model) {
-            (Stepped::Taken(real), Stepped::Taken(model)) => self.given(key + 100, real, model),
+            (LockAnswer::Taken(real), LockAnswer::Taken(model)) => {
+                self.given(key + 100, real, model);
+            }
             (real, model) => assert_eq!(real, model, "key {key}"),
         }
     }

@@ -4,9 +4,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockapi::driver::{Batch, Call, Connection, Operation};
 use lockapi::lease::{Check, Release, Renew, Take, Taken};
-use lockapi::memory::World;
-use lockapi::seam::{Batch, Call, Connection, Operation};
+use lockapi::memory::ModelState;
 use proptest::prelude::*;
 
 use super::{UNIT, near};
@@ -50,7 +50,7 @@ struct Granted {
 
 struct Pair<'a, C> {
     connection: &'a mut C,
-    world: World,
+    model: ModelState,
     namespace: &'a str,
     granted: Vec<Granted>,
 }
@@ -67,7 +67,7 @@ pub async fn run<C: Connection>(
 ) {
     let mut pair = Pair {
         connection,
-        world: World::default(),
+        model: ModelState::default(),
         namespace,
         granted: Vec::new(),
     };
@@ -104,7 +104,7 @@ pub async fn run<C: Connection>(
                 pair.of_granted(*which, check).await;
             }
             Action::Elapse(units) => {
-                pair.world.now += i64::from(*units) * UNIT;
+                pair.model.now += i64::from(*units) * UNIT;
                 elapse(Duration::from_micros(UNIT.unsigned_abs()) * u32::from(*units));
             }
         }
@@ -191,7 +191,7 @@ impl<C: Connection> Pair<'_, C> {
     }
 
     fn model<O: Operation>(&mut self, batch: &[O]) -> Vec<O::Output> {
-        let rows = Batch(batch).model(&mut self.world, 0);
+        let rows = Batch(batch).model(&mut self.model, 0);
         O::decode(batch, rows.expect("nobody waits")).expect("the model decodes")
     }
 }

@@ -5,13 +5,13 @@ mod seen;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use lockapi::memory::World;
+use lockapi::driver::{Batch, Call, Connection, Operation};
+use lockapi::memory::ModelState;
 use lockapi::queue::{
-    Ack, Cancel, Claimed, CountJobs, DELETED, Discard, FOR_EVER, How, Keys, LookBack, Name, NewJob,
-    Outcome, Purge, Push, PushKeyed, Pushed, ReadDead, ReadStanding, ReadUnhandled, Redrive,
-    SetPaused, Settle, SweepQueues, Take, Ticket, Turn, UnhandledRow, Unique,
+    Ack, Cancel, Claimed, CompleteAndClaim, CountJobs, DELETED, Discard, FOR_EVER, How, Keys,
+    LookBack, Name, NewJob, Outcome, Purge, Push, PushKeyed, Pushed, ReadDead, ReadStanding,
+    ReadUnhandled, Redrive, SetPaused, Settle, SweepQueues, Take, Ticket, UnhandledRow, Unique,
 };
-use lockapi::seam::{Batch, Call, Connection, Operation};
 use proptest::prelude::*;
 
 use super::{UNIT, near};
@@ -28,7 +28,7 @@ pub enum Action {
     Keyed(Vec<(u8, Option<u8>, u8, u8)>),
     /// Completes deliveries and claims so many jobs, the low priorities first or last, of some names,
     /// and with few bytes.
-    Turn(Vec<u8>, (u8, u8, bool, bool, bool)),
+    CompleteAndClaim(Vec<u8>, (u8, u8, bool, bool, bool)),
     /// Looks for jobs that can be claimed.
     LookBack(bool),
     /// Settles deliveries: which, how, and for how long.
@@ -75,7 +75,7 @@ pub fn actions() -> impl Strategy<Value = Vec<Action>> {
             prop::collection::vec(0..6u8, 0..4),
             (1..5u8, 1..4u8, any::<bool>(), prop::bool::weighted(0.2), prop::bool::weighted(0.2))
         )
-            .prop_map(|(acks, claim)| Action::Turn(acks, claim)),
+            .prop_map(|(acks, claim)| Action::CompleteAndClaim(acks, claim)),
         1 => any::<bool>().prop_map(Action::LookBack),
         4 => prop::collection::vec((0..6u8, 0..7u8, 1..4u8), few.clone()).prop_map(Action::Settle),
         2 => prop::collection::vec((0..6u8, any::<bool>()), few.clone()).prop_map(Action::Acks),
@@ -100,7 +100,7 @@ type Both<T> = (T, T);
 
 struct Pair<'a, C> {
     connection: &'a mut C,
-    world: World,
+    model: ModelState,
     namespace: &'a str,
     jobs: Vec<Both<i64>>,
     tickets: Vec<Both<Ticket>>,
@@ -120,17 +120,17 @@ pub async fn run<C: Connection>(
 ) {
     let mut pair = Pair {
         connection,
-        world: World::default(),
+        model: ModelState::default(),
         namespace,
         jobs: Vec::new(),
         tickets: Vec::new(),
         claim: 0,
     };
-    pair.world.now = 1_000_000 * UNIT;
+    pair.model.now = 1_000_000 * UNIT;
     for action in actions {
-        pair.world.now += STEP;
+        pair.model.now += STEP;
         if let Action::Elapse(units) = action {
-            pair.world.now += i64::from(*units) * UNIT;
+            pair.model.now += i64::from(*units) * UNIT;
             elapse(Duration::from_micros(UNIT.unsigned_abs()) * u32::from(*units));
         } else {
             pair.act(action).await;
@@ -178,7 +178,7 @@ impl<C: Connection> Pair<'_, C> {
             Ok(real) => real,
             Err(failure) => panic!("{}: {failure:?}", O::STATEMENT.name),
         };
-        let rows = Batch(model).model(&mut self.world, 0);
+        let rows = Batch(model).model(&mut self.model, 0);
         let rows = rows.expect("nobody waits");
         let model = O::decode(model, rows).expect("the model decodes");
         (real, model)
@@ -217,7 +217,7 @@ impl<C: Connection> Pair<'_, C> {
         match action {
             Action::Push(jobs) => self.push(jobs).await,
             Action::Keyed(jobs) => self.keyed(jobs).await,
-            Action::Turn(acks, claim) => self.turn(acks, *claim).await,
+            Action::CompleteAndClaim(acks, claim) => self.turn(acks, *claim).await,
             Action::LookBack(odd) => self.look_back(*odd).await,
             Action::Settle(wants) => self.settle(wants).await,
             Action::Acks(wants) => {
@@ -241,7 +241,7 @@ impl<C: Connection> Pair<'_, C> {
                     namespace: self.namespace.to_owned(),
                     queue: "work".to_owned(),
                     most: i64::from(*most),
-                    lanes: vec![3, 0, 2, 1],
+                    priorities: vec![3, 0, 2, 1],
                     worker: "worker".to_owned(),
                     keep: DELETED,
                 };
@@ -385,7 +385,7 @@ impl<C: Connection> Pair<'_, C> {
         let look_back = LookBack {
             name: self.name(),
             names: names(odd),
-            lanes: (0..4).map(|it| (it, 0, (far, i64::MAX))).collect(),
+            priorities: (0..4).map(|it| (it, 0, (far, i64::MAX))).collect(),
             lost: vec![self.claim],
         };
         let (real, model) = self.both(look_back).await;
@@ -402,9 +402,9 @@ impl<C: Connection> Pair<'_, C> {
         (most, lease, low_first, odd, small): (u8, u8, bool, bool, bool),
     ) {
         let tickets: Vec<_> = acks.iter().map(|back| self.ticket(*back)).collect();
-        let mut lanes: Vec<_> = (0..4).map(|priority| (priority, (0, 0))).collect();
+        let mut priorities: Vec<_> = (0..4).map(|priority| (priority, (0, 0))).collect();
         if low_first {
-            lanes.reverse();
+            priorities.reverse();
         }
         // Now and then the answer of the claim before was lost.
         let lost = if lease == 3 {
@@ -419,13 +419,13 @@ impl<C: Connection> Pair<'_, C> {
                 ticket: side(*tickets),
                 keep: DELETED,
             });
-            [Turn {
+            [CompleteAndClaim {
                 acks: acks.collect(),
                 namespace: self.namespace.to_owned(),
                 queue: "work".to_owned(),
                 most: i64::from(most),
                 lease: i64::from(lease) * UNIT,
-                lanes: lanes.clone(),
+                priorities: priorities.clone(),
                 worker: "worker".to_owned(),
                 claim,
                 lost: lost.clone(),

@@ -1,9 +1,9 @@
 //! The blocking face, called on threads that may block.
 
+mod admin;
 mod queue;
 mod rw_lock;
 mod schedule;
-mod sight;
 mod slots;
 
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockapi::blocking;
 use lockapi::id::{self, IdGen};
-use lockapi::lease::{Holder, Terms};
+use lockapi::lease::{Holder, LeaseOptions};
 use lockapi::limit::Policy;
 use lockapi::{
-    Backend, Capabilities, Election, Fence, Key, Lease, LeaseGuard, Line, Mutex, MutexGuard,
+    Backend, Capabilities, Election, Fence, Key, Lease, LeaseGuard, LockOwner, Mutex, MutexGuard,
     RateLimiter, Result, RwLock, Semaphore,
 };
 use tokio::task::spawn_blocking;
@@ -75,28 +75,33 @@ impl Backend for Blocking<blocking::Backend> {
         Ok(Arc::new(Blocking(self.0.rw_lock(key)?)))
     }
 
-    fn open_lease(&self, key: Key, terms: Terms) -> Result<Arc<dyn Lease>> {
-        Ok(Arc::new(Blocking(self.0.lease(key, terms)?)))
+    fn open_lease(&self, key: Key, options: LeaseOptions) -> Result<Arc<dyn Lease>> {
+        Ok(Arc::new(Blocking(self.0.lease(key, options)?)))
     }
 
-    fn open_semaphore(&self, key: Key, permits: u32, terms: Terms) -> Result<Arc<dyn Semaphore>> {
-        Ok(Arc::new(Blocking(self.0.semaphore(key, permits, terms)?)))
+    fn open_semaphore(
+        &self,
+        key: Key,
+        permits: u32,
+        options: LeaseOptions,
+    ) -> Result<Arc<dyn Semaphore>> {
+        Ok(Arc::new(Blocking(self.0.semaphore(key, permits, options)?)))
     }
 
-    fn open_election(&self, key: Key, terms: Terms) -> Result<Arc<dyn Election>> {
-        Ok(Arc::new(Blocking(self.0.election(key, terms)?)))
+    fn open_election(&self, key: Key, options: LeaseOptions) -> Result<Arc<dyn Election>> {
+        Ok(Arc::new(Blocking(self.0.election(key, options)?)))
     }
 
-    fn open_leased_mutex(&self, key: Key, terms: Terms) -> Result<Arc<dyn Mutex>> {
-        Ok(Arc::new(Blocking(self.0.leased_mutex(key, terms)?)))
+    fn open_leased_mutex(&self, key: Key, options: LeaseOptions) -> Result<Arc<dyn Mutex>> {
+        Ok(Arc::new(Blocking(self.0.leased_mutex(key, options)?)))
     }
 
     fn open_queue(
         &self,
         name: String,
-        terms: lockapi::queue::Terms,
+        options: lockapi::queue::QueueOptions,
     ) -> Result<Arc<dyn lockapi::Queue>> {
-        Ok(Arc::new(Blocking(self.0.queue_with(name, terms)?)))
+        Ok(Arc::new(Blocking(self.0.queue_with(name, options)?)))
     }
 
     fn open_rate_limiter(&self, policy: Policy) -> Result<Arc<dyn RateLimiter>> {
@@ -104,23 +109,23 @@ impl Backend for Blocking<blocking::Backend> {
         Ok(super::limits::blocking(limiter, self.0.namespace()))
     }
 
-    fn open_id_gen(&self, name: String, terms: id::Terms) -> Result<Arc<dyn IdGen>> {
-        Ok(super::ids::blocking(self.0.id_gen(name, terms)?))
+    fn open_id_gen(&self, name: String, options: id::IdOptions) -> Result<Arc<dyn IdGen>> {
+        Ok(super::ids::blocking(self.0.id_gen(name, options)?))
     }
 
     fn open_scheduler(
         &self,
         name: String,
-        terms: lockapi::schedule::Terms,
+        options: lockapi::schedule::SchedulerOptions,
     ) -> Result<Arc<dyn lockapi::Scheduler>> {
-        Ok(Arc::new(Blocking(self.0.scheduler_with(name, terms)?)))
+        Ok(Arc::new(Blocking(self.0.scheduler_with(name, options)?)))
     }
 
-    fn inspector(&self) -> Arc<dyn lockapi::sight::Inspector> {
+    fn inspector(&self) -> Arc<dyn lockapi::admin::Inspector> {
         Arc::new(Blocking(self.0.inspector()))
     }
 
-    fn operator(&self) -> Arc<dyn lockapi::sight::Operator> {
+    fn operator(&self) -> Arc<dyn lockapi::admin::Operator> {
         Arc::new(Blocking(self.0.operator()))
     }
 
@@ -155,8 +160,8 @@ impl Mutex for Blocking<blocking::Mutex> {
         self.0.is_leased()
     }
 
-    fn on(&self, line: &Line) -> Arc<dyn Mutex> {
-        Arc::new(Blocking(self.0.on(line)))
+    fn on(&self, owner: &LockOwner) -> Arc<dyn Mutex> {
+        Arc::new(Blocking(self.0.on(owner)))
     }
 
     async fn try_lock(&self) -> Result<Option<Box<dyn MutexGuard>>> {

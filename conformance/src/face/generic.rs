@@ -1,9 +1,9 @@
 //! The async traits, called through generics.
 
+mod admin;
 mod queue;
 mod rw_lock;
 mod schedule;
-mod sight;
 mod slots;
 
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockapi::id::{self, IdGen};
-use lockapi::lease::{Holder, Terms};
+use lockapi::lease::{Holder, LeaseOptions};
 use lockapi::limit::Policy;
 use lockapi::{
-    Backend, Capabilities, Election, Fence, Key, Lease, LeaseGuard, Line, Mutex, MutexGuard,
+    Backend, Capabilities, Election, Fence, Key, Lease, LeaseGuard, LockOwner, Mutex, MutexGuard,
     RateLimiter, Result, RwLock, Semaphore,
 };
 
@@ -65,53 +65,58 @@ impl<B: Backend + ?Sized> Backend for Through<B> {
         Ok(Arc::new(Through(self.0.open_rw_lock(key)?)))
     }
 
-    fn open_lease(&self, key: Key, terms: Terms) -> Result<Arc<dyn Lease>> {
-        Ok(Arc::new(Through(self.0.open_lease(key, terms)?)))
+    fn open_lease(&self, key: Key, options: LeaseOptions) -> Result<Arc<dyn Lease>> {
+        Ok(Arc::new(Through(self.0.open_lease(key, options)?)))
     }
 
-    fn open_semaphore(&self, key: Key, permits: u32, terms: Terms) -> Result<Arc<dyn Semaphore>> {
+    fn open_semaphore(
+        &self,
+        key: Key,
+        permits: u32,
+        options: LeaseOptions,
+    ) -> Result<Arc<dyn Semaphore>> {
         Ok(Arc::new(Through(
-            self.0.open_semaphore(key, permits, terms)?,
+            self.0.open_semaphore(key, permits, options)?,
         )))
     }
 
-    fn open_election(&self, key: Key, terms: Terms) -> Result<Arc<dyn Election>> {
-        Ok(Arc::new(Through(self.0.open_election(key, terms)?)))
+    fn open_election(&self, key: Key, options: LeaseOptions) -> Result<Arc<dyn Election>> {
+        Ok(Arc::new(Through(self.0.open_election(key, options)?)))
     }
 
-    fn open_leased_mutex(&self, key: Key, terms: Terms) -> Result<Arc<dyn Mutex>> {
-        Ok(Arc::new(Through(self.0.open_leased_mutex(key, terms)?)))
+    fn open_leased_mutex(&self, key: Key, options: LeaseOptions) -> Result<Arc<dyn Mutex>> {
+        Ok(Arc::new(Through(self.0.open_leased_mutex(key, options)?)))
     }
 
     fn open_queue(
         &self,
         name: String,
-        terms: lockapi::queue::Terms,
+        options: lockapi::queue::QueueOptions,
     ) -> Result<Arc<dyn lockapi::Queue>> {
-        Ok(Arc::new(Through(self.0.open_queue(name, terms)?)))
+        Ok(Arc::new(Through(self.0.open_queue(name, options)?)))
     }
 
     fn open_rate_limiter(&self, policy: Policy) -> Result<Arc<dyn RateLimiter>> {
         Ok(super::limits::through(self.0.open_rate_limiter(policy)?))
     }
 
-    fn open_id_gen(&self, name: String, terms: id::Terms) -> Result<Arc<dyn IdGen>> {
-        Ok(super::ids::generic(self.0.open_id_gen(name, terms)?))
+    fn open_id_gen(&self, name: String, options: id::IdOptions) -> Result<Arc<dyn IdGen>> {
+        Ok(super::ids::generic(self.0.open_id_gen(name, options)?))
     }
 
     fn open_scheduler(
         &self,
         name: String,
-        terms: lockapi::schedule::Terms,
+        options: lockapi::schedule::SchedulerOptions,
     ) -> Result<Arc<dyn lockapi::Scheduler>> {
-        Ok(Arc::new(Through(self.0.open_scheduler(name, terms)?)))
+        Ok(Arc::new(Through(self.0.open_scheduler(name, options)?)))
     }
 
-    fn inspector(&self) -> Arc<dyn lockapi::sight::Inspector> {
+    fn inspector(&self) -> Arc<dyn lockapi::admin::Inspector> {
         Arc::new(Through(self.0.inspector()))
     }
 
-    fn operator(&self) -> Arc<dyn lockapi::sight::Operator> {
+    fn operator(&self) -> Arc<dyn lockapi::admin::Operator> {
         Arc::new(Through(self.0.operator()))
     }
 
@@ -138,8 +143,8 @@ impl<M: Mutex + ?Sized> Mutex for Through<M> {
         self.0.is_leased()
     }
 
-    fn on(&self, line: &Line) -> Arc<dyn Mutex> {
-        Arc::new(Through(self.0.on(line)))
+    fn on(&self, owner: &LockOwner) -> Arc<dyn Mutex> {
+        Arc::new(Through(self.0.on(owner)))
     }
 
     async fn try_lock(&self) -> Result<Option<Box<dyn MutexGuard>>> {

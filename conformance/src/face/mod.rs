@@ -40,7 +40,7 @@ impl Face {
     pub(crate) async fn connect(
         self,
         fixture: &Arc<dyn Fixture>,
-        options: lockapi::engine::Options,
+        options: lockapi::BackendOptions,
     ) -> Result<Arc<dyn Backend>> {
         match self {
             Self::Generic => Ok(generic::wrap(fixture.backend(options).await?)),

@@ -36,7 +36,7 @@ pub fn judge(quota: &Quota, history: &[Record], lost: usize) -> Found {
         .copied()
         .collect();
     admitted.sort_by_key(|one| one.until);
-    let judged = match quota.algorithm() {
+    let decided = match quota.algorithm() {
         Algorithm::Gcra => judge_cells(quota, &admitted),
         Algorithm::FixedWindow | Algorithm::SlidingWindow => judge_windows(quota, &admitted, lost),
     };
@@ -44,7 +44,7 @@ pub fn judge(quota: &Quota, history: &[Record], lost: usize) -> Found {
         decisions: history.len() as u64,
         admitted: admitted.len() as u64,
         permits: admitted.iter().map(|one| one.permits).sum(),
-        excess: judged.err(),
+        excess: decided.err(),
     }
 }
 
@@ -115,7 +115,7 @@ fn judge_windows(quota: &Quota, admitted: &[Record], lost: usize) -> Result<(), 
     for one in admitted.iter().filter(|one| one.window != 0) {
         windows.entry(one.window).or_default().push(*one);
     }
-    // Nobody says of which window these are; those of a window that is not known cannot be judged.
+    // Nobody says of which window these are; those of a window that is not known cannot be decided.
     for one in admitted.iter().filter(|one| one.window == 0) {
         let window = windows.range_mut(..=one.from).next_back();
         if let Some((_, known)) = window.filter(|(start, _)| one.until < *start + length) {

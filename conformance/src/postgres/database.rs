@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lockapi::engine::Options;
+use lockapi::BackendOptions;
 use lockapi::lease::Peeked;
 use lockapi::limit::Level;
 use lockapi::{Backend, LockId, MIGRATIONS, Result};
@@ -92,7 +92,9 @@ impl OnPostgres {
             ..self.site.direct.clone()
         }
         .url();
-        let backend = self.drivers[0].connect(&url, Options::default()).await?;
+        let backend = self.drivers[0]
+            .connect(&url, BackendOptions::default())
+            .await?;
         Ok(backend.migrate().await?)
     }
 
@@ -126,7 +128,7 @@ impl OnPostgres {
         format!("pg_stat_activity WHERE application_name IN ({own}, {suffixed})")
     }
 
-    fn options(&self, options: Options) -> Options {
+    fn options(&self, options: BackendOptions) -> BackendOptions {
         options.namespace(&self.namespace)
     }
 
@@ -249,14 +251,14 @@ impl Fixture for OnPostgres {
         Ok(Arc::new(sibling))
     }
 
-    async fn backend(&self, options: Options) -> Result<Arc<dyn Backend>> {
+    async fn backend(&self, options: BackendOptions) -> Result<Arc<dyn Backend>> {
         let url = self.site.address.url();
         self.driver().connect(&url, self.options(options)).await
     }
 
     async fn backend_beside_full_pool(
         &self,
-        options: Options,
+        options: BackendOptions,
     ) -> Result<Option<(Arc<dyn Backend>, Box<dyn Send + Sync>)>> {
         let url = self.site.address.url();
         self.driver()

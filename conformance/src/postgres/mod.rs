@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use lockapi::engine::Options;
+use lockapi::BackendOptions;
 use lockapi::{Backend, Result};
 
 use crate::accounts::Accounts;
@@ -37,7 +37,7 @@ pub trait Driver: Send + Sync + 'static {
     ///
     /// # Errors
     /// Those of the backend.
-    async fn connect(&self, url: &str, options: Options) -> Result<Arc<dyn Backend>>;
+    async fn connect(&self, url: &str, options: BackendOptions) -> Result<Arc<dyn Backend>>;
 
     /// Connects a backend with a pool of one connection, which is in use as long as the second
     /// value lives; `None`, as unless implemented, where programs have no pool.
@@ -47,7 +47,7 @@ pub trait Driver: Send + Sync + 'static {
     async fn connect_beside_full_pool(
         &self,
         _url: &str,
-        _options: Options,
+        _options: BackendOptions,
     ) -> Result<Option<(Arc<dyn Backend>, Box<dyn Send + Sync>)>> {
         Ok(None)
     }

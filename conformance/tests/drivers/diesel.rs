@@ -16,10 +16,10 @@ use diesel::connection::SimpleConnection;
 use diesel::r2d2::{ConnectionManager, Pool};
 use diesel::sql_types::Text;
 use diesel::{Connection, ExpressionMethods, PgConnection, QueryDsl, QueryableByName, RunQueryDsl};
-use lockapi::engine::Options;
+use lockapi::BackendOptions;
+use lockapi::admin::{Priority, Report};
 use lockapi::limit::{Verdict, Want};
 use lockapi::queue::{Delivery, Job, Pushed, Taken};
-use lockapi::sight::{Priority, Report};
 use lockapi::table::{Table, TableMode};
 use lockapi::versioned::{BoxError, Outcome, Retry};
 use lockapi::{Backend, Fence, Queue, Result};
@@ -32,14 +32,14 @@ impl Driver for Diesel {
         "diesel"
     }
 
-    async fn connect(&self, url: &str, options: Options) -> Result<Arc<dyn Backend>> {
+    async fn connect(&self, url: &str, options: BackendOptions) -> Result<Arc<dyn Backend>> {
         backend_diesel::connect_url_with(url, options).await
     }
 
     async fn connect_beside_full_pool(
         &self,
         url: &str,
-        options: Options,
+        options: BackendOptions,
     ) -> Result<Option<(Arc<dyn Backend>, Box<dyn Send + Sync>)>> {
         let manager = || ConnectionManager::<PgConnection>::new(url);
         let full = used_up(manager());

@@ -8,10 +8,10 @@ use backend_sqlx::{
     AckIn, CheckIn, InTransaction, LimitIn, PushIn, TakeIn, VersionedUpdate, transact,
 };
 use conformance::{Accounts, Driver, Problem, Transaction};
-use lockapi::engine::Options;
+use lockapi::BackendOptions;
+use lockapi::admin::{Priority, Report};
 use lockapi::limit::{Verdict, Want};
 use lockapi::queue::{Delivery, Job, Pushed, Taken};
-use lockapi::sight::{Priority, Report};
 use lockapi::table::{Table, TableMode};
 use lockapi::versioned::{BoxError, Outcome, Retry};
 use lockapi::{Backend, Fence, Mutex, Queue, RateLimiter, Result};
@@ -26,14 +26,14 @@ impl Driver for Sqlx {
         "sqlx"
     }
 
-    async fn connect(&self, url: &str, options: Options) -> Result<Arc<dyn Backend>> {
+    async fn connect(&self, url: &str, options: BackendOptions) -> Result<Arc<dyn Backend>> {
         backend_sqlx::connect_url_with(url, options).await
     }
 
     async fn connect_beside_full_pool(
         &self,
         url: &str,
-        options: Options,
+        options: BackendOptions,
     ) -> Result<Option<(Arc<dyn Backend>, Box<dyn Send + Sync>)>> {
         let pool = PgPoolOptions::new()
             .max_connections(1)

@@ -12,10 +12,10 @@ use backend_sync::{
 use conformance::{
     Accounts, BlockingTransaction, Driver, Meter, Name, Problem, Steps, Transaction,
 };
-use lockapi::engine::Options;
+use lockapi::BackendOptions;
+use lockapi::admin::{Priority, Report};
 use lockapi::limit::{Verdict, Want};
 use lockapi::queue::{Delivery, Job, Pushed, Taken};
-use lockapi::sight::{Priority, Report};
 use lockapi::table::{Table, TableMode};
 use lockapi::versioned::{BoxError, Outcome, Retry};
 use lockapi::{Backend, Fence, Queue, Result};
@@ -31,14 +31,14 @@ impl Driver for Sync {
         "sync"
     }
 
-    async fn connect(&self, url: &str, options: Options) -> Result<Arc<dyn Backend>> {
+    async fn connect(&self, url: &str, options: BackendOptions) -> Result<Arc<dyn Backend>> {
         backend_sync::connect_url_with(url, options).await
     }
 
     async fn connect_beside_full_pool(
         &self,
         url: &str,
-        options: Options,
+        options: BackendOptions,
     ) -> Result<Option<(Arc<dyn Backend>, Box<dyn Send + std::marker::Sync>)>> {
         let config: Config = url.parse().expect("a URL");
         let manager = || PostgresConnectionManager::new(config.clone(), NoTls);

@@ -15,10 +15,10 @@ use crate::wait::{held_throughout, was_lost};
 ///
 /// ```
 /// use std::time::Duration;
-/// use lockapi::{blocking, lease::Terms, memory::Database};
+/// use lockapi::{blocking, lease::LeaseOptions, memory::Database};
 ///
 /// let backend = blocking::Backend::connect(Database::new().connect())?;
-/// let election = backend.election("scheduler", Terms::new(Duration::from_secs(10)))?;
+/// let election = backend.election("scheduler", LeaseOptions::new(Duration::from_secs(10)))?;
 /// let token = election.lead(|term| Ok::<_, lockapi::Error>(term.fence().token()))?;
 /// let term = election.campaign()?;
 /// assert!(term.fence().token() > token);

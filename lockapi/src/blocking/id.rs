@@ -10,10 +10,10 @@ use crate::id::{Id, Ids};
 /// A [generator of ids](crate::IdGen) for blocking callers.
 ///
 /// ```
-/// use lockapi::{blocking::Backend, id::Terms, memory::Database};
+/// use lockapi::{blocking::Backend, id::IdOptions, memory::Database};
 ///
 /// let backend = Backend::connect(Database::new().connect())?;
-/// let orders = backend.id_gen("orders", Terms::default())?;
+/// let orders = backend.id_gen("orders", IdOptions::default())?;
 /// let first = orders.next()?;
 /// assert!(orders.batch(100)?.all(|id| id > first));
 /// # Ok::<(), lockapi::Error>(())

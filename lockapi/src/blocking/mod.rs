@@ -14,6 +14,7 @@
 //! # Ok::<(), lockapi::Error>(())
 //! ```
 
+mod admin;
 mod election;
 mod id;
 mod lease;
@@ -25,12 +26,12 @@ mod queue;
 mod rw_lock;
 mod schedule;
 mod semaphore;
-mod sight;
 mod worker;
 
 use std::future::Future;
 use std::sync::Arc;
 
+pub use admin::{Inspector, Operator};
 pub use election::{Election, Observer};
 pub use id::IdGen;
 pub use lease::{Lease, LeaseGuard};
@@ -42,13 +43,12 @@ pub use queue::{Delivery, Queue};
 pub use rw_lock::{ReadGuard, RwLock};
 pub use schedule::Scheduler;
 pub use semaphore::Semaphore;
-pub use sight::{Inspector, Operator};
 pub use worker::{Context, Worker, any_error};
 
 use crate::backend::Capabilities;
 use crate::error::Result;
 use crate::key::Key;
-use crate::lease::Terms;
+use crate::lease::LeaseOptions;
 use crate::limit::Policy;
 
 /// Runs a future of this library to its end on the calling thread.
@@ -133,24 +133,29 @@ impl Backend {
     ///
     /// # Errors
     /// As for [`Backend::lease`](crate::Backend#method.lease).
-    pub fn lease(&self, key: impl Into<Key>, terms: Terms) -> Result<Lease> {
-        self.0.lease(key, terms).map(Lease::from)
+    pub fn lease(&self, key: impl Into<Key>, options: LeaseOptions) -> Result<Lease> {
+        self.0.lease(key, options).map(Lease::from)
     }
 
     /// Opens a semaphore with so many permits; nothing is sent.
     ///
     /// # Errors
     /// As for [`Backend::semaphore`](crate::Backend#method.semaphore).
-    pub fn semaphore(&self, key: impl Into<Key>, permits: u32, terms: Terms) -> Result<Semaphore> {
-        self.0.semaphore(key, permits, terms).map(Semaphore::from)
+    pub fn semaphore(
+        &self,
+        key: impl Into<Key>,
+        permits: u32,
+        options: LeaseOptions,
+    ) -> Result<Semaphore> {
+        self.0.semaphore(key, permits, options).map(Semaphore::from)
     }
 
     /// Opens an election; nothing is sent.
     ///
     /// # Errors
     /// As for [`Backend::election`](crate::Backend#method.election).
-    pub fn election(&self, key: impl Into<Key>, terms: Terms) -> Result<Election> {
-        self.0.election(key, terms).map(Election::from)
+    pub fn election(&self, key: impl Into<Key>, options: LeaseOptions) -> Result<Election> {
+        self.0.election(key, options).map(Election::from)
     }
 
     /// Opens a mutex that is a lease and not the lock of a session; nothing is sent. See
@@ -158,24 +163,28 @@ impl Backend {
     ///
     /// # Errors
     /// As for [`Backend::leased_mutex`](crate::Backend#method.leased_mutex).
-    pub fn leased_mutex(&self, key: impl Into<Key>, terms: Terms) -> Result<Mutex> {
-        self.0.leased_mutex(key, terms).map(Mutex::from)
+    pub fn leased_mutex(&self, key: impl Into<Key>, options: LeaseOptions) -> Result<Mutex> {
+        self.0.leased_mutex(key, options).map(Mutex::from)
     }
 
-    /// Opens a queue with the default [terms](crate::queue::Terms); nothing is sent.
+    /// Opens a queue with the default [options](crate::queue::QueueOptions); nothing is sent.
     ///
     /// # Errors
     /// As for [`Backend::queue`](crate::Backend#method.queue).
     pub fn queue(&self, name: impl Into<String>) -> Result<Queue> {
-        self.queue_with(name, crate::queue::Terms::default())
+        self.queue_with(name, crate::queue::QueueOptions::default())
     }
 
     /// Opens a queue; nothing is sent.
     ///
     /// # Errors
     /// As for [`Backend::open_queue`](crate::Backend::open_queue).
-    pub fn queue_with(&self, name: impl Into<String>, terms: crate::queue::Terms) -> Result<Queue> {
-        self.0.open_queue(name.into(), terms).map(Queue::from)
+    pub fn queue_with(
+        &self,
+        name: impl Into<String>,
+        options: crate::queue::QueueOptions,
+    ) -> Result<Queue> {
+        self.0.open_queue(name.into(), options).map(Queue::from)
     }
 
     /// Opens a rate limiter; nothing is sent.
@@ -190,16 +199,16 @@ impl Backend {
     ///
     /// # Errors
     /// As for [`Backend::id_gen`](crate::Backend#method.id_gen).
-    pub fn id_gen(&self, name: impl Into<String>, terms: crate::id::Terms) -> Result<IdGen> {
-        self.0.id_gen(name, terms).map(IdGen::from)
+    pub fn id_gen(&self, name: impl Into<String>, options: crate::id::IdOptions) -> Result<IdGen> {
+        self.0.id_gen(name, options).map(IdGen::from)
     }
 
-    /// Opens a scheduler with the default [terms](crate::schedule::Terms); nothing is sent.
+    /// Opens a scheduler with the default [options](crate::schedule::SchedulerOptions); nothing is sent.
     ///
     /// # Errors
     /// As for [`Backend::scheduler`](crate::Backend#method.scheduler).
     pub fn scheduler(&self, name: impl Into<String>) -> Result<Scheduler> {
-        self.scheduler_with(name, crate::schedule::Terms::default())
+        self.scheduler_with(name, crate::schedule::SchedulerOptions::default())
     }
 
     /// Opens a scheduler; nothing is sent.
@@ -209,9 +218,9 @@ impl Backend {
     pub fn scheduler_with(
         &self,
         name: impl Into<String>,
-        terms: crate::schedule::Terms,
+        options: crate::schedule::SchedulerOptions,
     ) -> Result<Scheduler> {
-        let scheduler = self.0.open_scheduler(name.into(), terms);
+        let scheduler = self.0.open_scheduler(name.into(), options);
         scheduler.map(Scheduler::from)
     }
 

@@ -7,7 +7,7 @@ use super::block_on;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::key::Key;
-use crate::mutex::Line;
+use crate::mutex::LockOwner;
 use crate::wait::held_throughout;
 
 /// A [mutex](crate::Mutex) for blocking callers.
@@ -39,10 +39,10 @@ impl Mutex {
         self.0.is_leased()
     }
 
-    /// The same mutex, locked by a [line of work](Line).
+    /// The same mutex, locked by a [owner of work](LockOwner).
     #[must_use]
-    pub fn on(&self, line: &Line) -> Self {
-        Self(self.0.on(line))
+    pub fn on(&self, owner: &LockOwner) -> Self {
+        Self(self.0.on(owner))
     }
 
     /// Locks if that is possible at once; `None` when it is held.

@@ -6,7 +6,7 @@ use super::{Mutex, MutexGuard, block_on};
 use crate::error::Result;
 use crate::fence::Fence;
 use crate::key::Key;
-use crate::mutex::Line;
+use crate::mutex::LockOwner;
 
 /// [Mutexes that are locked together](crate::MutexSet) for blocking callers.
 ///
@@ -33,10 +33,10 @@ impl MutexSet {
         self.0.keys()
     }
 
-    /// The same set, locked by a [line of work](Line).
+    /// The same set, locked by a [owner of work](LockOwner).
     #[must_use]
-    pub fn on(&self, line: &Line) -> Self {
-        Self(self.0.on(line))
+    pub fn on(&self, owner: &LockOwner) -> Self {
+        Self(self.0.on(owner))
     }
 
     /// Locks all of them if that is possible at once; `None` when one is held.
@@ -137,10 +137,10 @@ impl From<crate::Striped> for Striped {
 }
 
 impl Striped {
-    /// The same stripes, locked by a [line of work](Line).
+    /// The same stripes, locked by a [owner of work](LockOwner).
     #[must_use]
-    pub fn on(&self, line: &Line) -> Self {
-        Self(self.0.on(line))
+    pub fn on(&self, owner: &LockOwner) -> Self {
+        Self(self.0.on(owner))
     }
 
     /// The stripe for what is called `by`.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{MutexGuard, block_on};
 use crate::error::Result;
 use crate::key::Key;
-use crate::mutex::Line;
+use crate::mutex::LockOwner;
 
 /// A [lock that readers share](crate::RwLock) for blocking callers.
 ///
@@ -42,10 +42,10 @@ impl RwLock {
         self.0.namespace()
     }
 
-    /// The same lock, taken by a [line of work](Line).
+    /// The same lock, taken by a [owner of work](LockOwner).
     #[must_use]
-    pub fn on(&self, line: &Line) -> Self {
-        Self(self.0.on(line))
+    pub fn on(&self, owner: &LockOwner) -> Self {
+        Self(self.0.on(owner))
     }
 
     /// Shares it if that is possible at once; `None` when a writer has it or waits for it.

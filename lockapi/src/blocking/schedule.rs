@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use super::block_on;
 use crate::error::Result;
-use crate::schedule::{Decision, Round, Run, Task, TaskState, Terms};
+use crate::schedule::{Decision, Round, Run, SchedulerOptions, Task, TaskState};
 use crate::stop::Stop;
 
 /// A [scheduler](crate::Scheduler) for blocking callers.
@@ -33,8 +33,8 @@ impl Scheduler {
 
     /// How this handle uses it.
     #[must_use]
-    pub fn terms(&self) -> &Terms {
-        self.0.terms()
+    pub fn options(&self) -> &SchedulerOptions {
+        self.0.options()
     }
 
     /// Adds or changes a task; see [`Scheduler::set`](crate::Scheduler::set).

@@ -12,10 +12,10 @@ use crate::wait::held_throughout;
 ///
 /// ```
 /// use std::time::Duration;
-/// use lockapi::{blocking, lease::Terms, memory::Database};
+/// use lockapi::{blocking, lease::LeaseOptions, memory::Database};
 ///
 /// let backend = blocking::Backend::connect(Database::new().connect())?;
-/// let imports = backend.semaphore("imports", 2, Terms::new(Duration::from_secs(30)))?;
+/// let imports = backend.semaphore("imports", 2, LeaseOptions::new(Duration::from_secs(30)))?;
 /// let both = imports.acquire_many(2)?;
 /// assert!(imports.try_acquire()?.is_none());
 /// both.release()?;

@@ -17,7 +17,7 @@ use crate::error::Result;
 use crate::queue::{Delivery, JobKind};
 use crate::stop::Stop;
 use crate::telemetry::Handling;
-use crate::worker::{self, Begin, Failed, Observe, Summary, Terms, Work, decode, words};
+use crate::worker::{self, Begin, Failed, Observe, Summary, Work, WorkerOptions, decode, words};
 
 /// Does the jobs of a queue with handlers that block, each on a thread of its own; see
 /// [`worker::Worker`], whose guarantees it shares.
@@ -71,14 +71,19 @@ impl Worker {
         self.with(|inner| inner.begin_with(name.into(), begin, None))
     }
 
-    /// As [`handle`](Self::handle), on terms of its own.
-    pub fn handle_with<T, F>(self, name: impl Into<String>, terms: Terms, handler: F) -> Self
+    /// As [`handle`](Self::handle), on options of its own.
+    pub fn handle_with<T, F>(
+        self,
+        name: impl Into<String>,
+        options: WorkerOptions,
+        handler: F,
+    ) -> Self
     where
         T: DeserializeOwned,
         F: Fn(T, Context) -> Result<(), Failed> + Send + Sync + 'static,
     {
         let begin = self.typed(handler);
-        self.with(|inner| inner.begin_with(name.into(), begin, Some(terms)))
+        self.with(|inner| inner.begin_with(name.into(), begin, Some(options)))
     }
 
     /// Has jobs of all other names done by `handler`, instead of leaving them to other workers.
@@ -104,9 +109,9 @@ impl Worker {
         self.with(|inner| inner.data(data))
     }
 
-    /// The terms of all handlers that have none of their own.
-    pub fn terms(self, terms: Terms) -> Self {
-        self.with(|inner| inner.terms(terms))
+    /// The options of all handlers that have none of their own.
+    pub fn options(self, options: WorkerOptions) -> Self {
+        self.with(|inner| inner.options(options))
     }
 
     /// How many handlers run at the same time; see [`worker::Worker::concurrency`].

@@ -4,11 +4,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::driver::Driver;
-use super::keeper::Keeper;
+use super::timer::Timer;
 use super::watch::Watch;
+use crate::driver::{Connection, Mode, Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
-use crate::memory::World;
-use crate::seam::{Connection, Mode, Operation, Row, Rows, Statement, Type, Value};
+use crate::memory::ModelState;
 
 /// How many sessions are waiting to be told at most. The others end by their `statement_timeout`.
 const MOST: usize = 64;
@@ -25,7 +25,7 @@ pub struct Process {
 /// Cancels what sessions run whose connections were given up.
 pub(super) struct Cancels {
     driver: Driver,
-    keeper: Keeper,
+    timer: Timer,
     timeout: Duration,
     state: Mutex<State>,
 }
@@ -37,10 +37,10 @@ struct State {
 }
 
 impl Cancels {
-    pub(super) fn new(driver: Driver, keeper: Keeper, timeout: Duration) -> Arc<Self> {
+    pub(super) fn new(driver: Driver, timer: Timer, timeout: Duration) -> Arc<Self> {
         Arc::new(Self {
             driver,
-            keeper,
+            timer,
             timeout,
             state: Mutex::default(),
         })
@@ -60,13 +60,13 @@ impl Cancels {
         drop(state);
         if starts {
             let running = Running(Arc::clone(&self));
-            let lane = async move { running.0.run().await };
-            self.driver.spawn("lockapi-cancel", Box::pin(lane));
+            let task = async move { running.0.run().await };
+            self.driver.spawn("lockapi-cancel", Box::pin(task));
         }
     }
 
     async fn run(&self) {
-        let watch = Watch::new(self.keeper.clone(), self.timeout);
+        let watch = Watch::new(self.timer.clone(), self.timeout);
         loop {
             let wanted = {
                 let mut state = self.lock();
@@ -86,7 +86,7 @@ impl Cancels {
     }
 }
 
-/// Lets the next one start another lane when the runtime drops this one.
+/// Lets the next one start another task when the runtime drops this one.
 struct Running(Arc<Cancels>);
 
 impl Drop for Running {
@@ -123,7 +123,7 @@ impl Operation for Cancelled {
         rows.into_iter().map(|mut row| row.int(0)).collect()
     }
 
-    fn model(_: &[Self], _: &mut World, _: u64) -> Option<Rows> {
+    fn model(_: &[Self], _: &mut ModelState, _: u64) -> Option<Rows> {
         // A call in memory does not outlive its caller.
         Some(vec![Row(vec![Value::Int(0)])])
     }

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use rustc_hash::FxBuildHasher;
 
+use crate::admin::Contention;
 use crate::key::Key;
 use crate::lease::micros;
-use crate::sight::Contention;
 
 /// How many keys without a handle are counted at most.
 const KEYS: usize = 10_000;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
+use crate::driver::{BackgroundTask, Call, Connection, Connector, Listener, Mode, Rows};
 use crate::error::Failure;
-use crate::seam::{Call, Connection, Connector, Lane, Listener, Mode, Rows};
 
 /// Opens connections of some driver; clones are one and the same.
 #[derive(Clone)]
@@ -39,8 +39,8 @@ impl Driver {
     }
 
     /// See [`Connector::spawn`].
-    pub(crate) fn spawn(&self, name: &'static str, lane: Lane) {
-        self.0.spawn(name, lane);
+    pub(crate) fn spawn(&self, name: &'static str, task: BackgroundTask) {
+        self.0.spawn(name, task);
     }
 }
 
@@ -83,7 +83,7 @@ trait AnyConnector: Send + Sync {
     fn has_threads(&self) -> bool;
     fn connect(&self, mode: Mode) -> Opening<'_, dyn AnyConnection>;
     fn listener(&self) -> Opening<'_, dyn AnyListener>;
-    fn spawn(&self, name: &'static str, lane: Lane);
+    fn spawn(&self, name: &'static str, task: BackgroundTask);
 }
 
 impl<C: Connector> AnyConnector for C {
@@ -109,8 +109,8 @@ impl<C: Connector> AnyConnector for C {
         })
     }
 
-    fn spawn(&self, name: &'static str, lane: Lane) {
-        Connector::spawn(self, name, lane);
+    fn spawn(&self, name: &'static str, task: BackgroundTask) {
+        Connector::spawn(self, name, task);
     }
 }
 

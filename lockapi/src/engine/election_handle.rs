@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use tokio::sync::Notify;
 
 use super::leases::What;
-use super::notices::Subscription;
+use super::notifier::Subscription;
 use super::slots::Slots;
 use crate::election::{Election, Observer, topic};
 use crate::error::Result;
@@ -23,9 +23,9 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from
 /// The shortest, when a term is about to end.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 
-pub(super) struct Named(pub(super) Slots);
+pub(super) struct ElectionHandle(pub(super) Slots);
 
-impl Named {
+impl ElectionHandle {
     fn topic(&self) -> i64 {
         topic(&self.0.core().namespace, self.0.text())
     }
@@ -41,13 +41,13 @@ impl Named {
                 leases.bucket(&key).notify_waiters();
             }
         };
-        let _subscribed = self.0.core().notices.subscribe(self.topic(), told);
+        let _subscribed = self.0.core().notifier.subscribe(self.topic(), told);
         self.0.wait_for(operation, THIS).await
     }
 }
 
 #[async_trait]
-impl Election for Named {
+impl Election for ElectionHandle {
     fn key(&self) -> &Key {
         self.0.key()
     }
@@ -89,13 +89,13 @@ impl Election for Named {
         let (core, told) = (self.0.core(), Arc::new(Notify::new()));
         let notified = Arc::clone(&told);
         let _subscribed = core
-            .notices
+            .notifier
             .subscribe(self.topic(), move || notified.notify_one());
-        unless(core.links.keeper.sleep(at_most), told.notified()).await;
+        unless(core.connections.timer.sleep(at_most), told.notified()).await;
     }
 }
 
-impl fmt::Debug for Named {
+impl fmt::Debug for ElectionHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Election").field(self.0.key()).finish()
     }
@@ -117,7 +117,7 @@ impl Observer for Observing {
         if self.seen.is_some() && self.subscription.is_none() {
             let told = Arc::clone(&self.told);
             let told = move || told.notify_one();
-            self.subscription = Some(core.notices.subscribe(self.topic, told));
+            self.subscription = Some(core.notifier.subscribe(self.topic, told));
         }
         loop {
             let leader = self.slots.peek(slot::LEADER).await;
@@ -129,13 +129,13 @@ impl Observer for Observing {
                 self.seen = Some(token);
                 return Ok(leader);
             }
-            let longest = if core.notices.listens() {
+            let longest = if core.notifier.listens() {
                 PAUSES.1
             } else {
                 PAUSES.0
             };
             let pause = left.unwrap_or(longest).clamp(SHORTEST_PAUSE, longest);
-            unless(core.links.keeper.sleep(pause), self.told.notified()).await;
+            unless(core.connections.timer.sleep(pause), self.told.notified()).await;
         }
     }
 }

@@ -13,10 +13,10 @@ use crate::lease::{Holder, Lease, LeaseGuard, slot};
 
 const THIS: What = What::Slot(slot::LEASE);
 
-pub(super) struct Named(pub(super) Slots);
+pub(super) struct LeaseHandle(pub(super) Slots);
 
 #[async_trait]
-impl Lease for Named {
+impl Lease for LeaseHandle {
     fn key(&self) -> &Key {
         self.0.key()
     }
@@ -40,7 +40,7 @@ impl Lease for Named {
     }
 }
 
-impl fmt::Debug for Named {
+impl fmt::Debug for LeaseHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Lease").field(self.0.key()).finish()
     }

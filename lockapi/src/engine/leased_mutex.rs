@@ -12,14 +12,14 @@ use crate::error::Result;
 use crate::fence::Fence;
 use crate::key::Key;
 use crate::lease::{LeaseGuard, slot};
-use crate::mutex::{Line, Mutex, MutexGuard};
+use crate::mutex::{LockOwner, Mutex, MutexGuard};
 
 const THIS: What = What::Slot(slot::MUTEX);
 
-pub(super) struct Named(pub(super) Slots);
+pub(super) struct LeasedMutexHandle(pub(super) Slots);
 
 #[async_trait]
-impl Mutex for Named {
+impl Mutex for LeasedMutexHandle {
     fn key(&self) -> &Key {
         self.0.key()
     }
@@ -32,7 +32,7 @@ impl Mutex for Named {
         true
     }
 
-    fn on(&self, _: &Line) -> Arc<dyn Mutex> {
+    fn on(&self, _: &LockOwner) -> Arc<dyn Mutex> {
         Arc::new(Self(self.0.clone()))
     }
 
@@ -51,7 +51,7 @@ impl Mutex for Named {
     }
 }
 
-impl fmt::Debug for Named {
+impl fmt::Debug for LeasedMutexHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("LeasedMutex").field(self.0.key()).finish()
     }

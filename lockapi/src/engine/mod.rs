@@ -1,6 +1,6 @@
 //! The engine that turns a [`Connector`] into a [`Backend`].
 //!
-//! Requests of the whole process travel on lanes, each with one connection: what is asked while a
+//! Requests of the whole process travel on tasks, each with one connection: what is asked while a
 //! statement runs goes along with the next. Callers wait on channels, so they need no particular
 //! runtime, and may leave at any time.
 
@@ -13,41 +13,41 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::oneshot;
 
+use crate::admin::{Inspector, Operator};
 use crate::backend::{Backend, Capabilities};
+use crate::driver::{Connector, Mode};
 use crate::election::Election;
 use crate::error::{Error, ErrorKind, Failure, Result};
 use crate::id::{self, IdGen};
 use crate::key::Key;
-use crate::lease::{Lease, Terms};
+use crate::lease::{Lease, LeaseOptions};
 use crate::limit::{Policy, RateLimiter};
 use crate::migrate;
 use crate::mutex::{Mutex, RwLock};
 use crate::queue::{self, Queue};
 use crate::schedule::{self, Scheduler};
-use crate::seam::{Connector, Mode};
 use crate::semaphore::{MAX_PERMITS, Semaphore, check_permits};
-use crate::sight::{Inspector, Operator};
 use crate::telemetry::{self, Kind, Subject, Warn};
 use crate::wait::unless;
 
+mod admin;
 mod batcher;
 mod cancel;
 mod clock;
+mod connection;
 mod contain;
 mod contention;
 mod driver;
 mod election_handle;
 mod ids;
-mod keeper;
-mod lanes;
+mod keyed_fifo;
 mod lease_handle;
 mod leased_mutex;
 mod leases;
 mod limits;
-mod link;
 mod locks;
 mod mutex_handle;
-mod notices;
+mod notifier;
 mod notify;
 mod options;
 mod probe;
@@ -55,37 +55,38 @@ mod queues;
 mod schedules;
 mod semaphore_handle;
 mod settle;
-mod sight;
 mod slots;
 mod sweeps;
+mod tasks;
+mod timer;
 mod watch;
 
+use admin::{Names, Noting};
 use batcher::Batcher;
 pub use cancel::{Cancelled, Process};
 pub use clock::ManualClock;
 pub(crate) use clock::{Activity, Clock};
+use connection::Connections;
+use connection::is_closed;
+pub(crate) use connection::{COMMIT, ROLLBACK, begin, is_standby};
 pub(crate) use contain::contain;
 use contention::Contended;
 pub(crate) use driver::Driver;
-#[cfg(feature = "tracing")]
-pub(crate) use keeper::Alarm;
-pub(crate) use keeper::Keeper;
 use leases::Leases;
 use limits::Limits;
-use link::Links;
-use link::is_closed;
-pub(crate) use link::{COMMIT, ROLLBACK, begin, is_standby};
 use locks::{Limits as LockLimits, Locks, worker};
-use notices::Notices;
+use notifier::Notifier;
 pub(crate) use notify::{Heard, LISTEN, UNLISTEN};
 pub use notify::{Notify, listen};
-pub use options::Options;
+pub use options::BackendOptions;
 pub use probe::Marker;
 use queues::Queues;
 pub use settle::{Settle, Settled};
-use sight::{Names, Noting};
 use slots::Slots;
 use sweeps::Sweeps;
+#[cfg(feature = "tracing")]
+pub(crate) use timer::Alarm;
+pub(crate) use timer::Timer;
 
 /// How long migrations may take: another process may be applying them.
 const MIGRATION_TIMEOUT: Duration = Duration::from_mins(1);
@@ -95,7 +96,7 @@ const MIGRATION_TIMEOUT: Duration = Duration::from_mins(1);
 /// Backend crates wrap it. It opens two connections for the probe and closes them again; further
 /// connections are opened when the first primitive of their kind is used: one for statements on
 /// tables, one for renewals of leases and heartbeats of deliveries, one for jobs, two for rate limits,
-/// one that holds mutexes, up to [`Options::waiters`] that wait for mutexes, and one that hears
+/// one that holds mutexes, up to [`BackendOptions::waiters`] that wait for mutexes, and one that hears
 /// notifications. One more is opened from time to time, to delete old rows.
 ///
 /// # Errors
@@ -103,7 +104,7 @@ const MIGRATION_TIMEOUT: Duration = Duration::from_mins(1);
 pub async fn start<C: Connector>(
     name: &'static str,
     connector: C,
-    options: Options,
+    options: BackendOptions,
 ) -> Result<Arc<dyn Backend>> {
     start_with(name, Driver::new(connector), options, Clock::real()).await
 }
@@ -111,20 +112,20 @@ pub async fn start<C: Connector>(
 pub(crate) async fn start_with(
     name: &'static str,
     driver: Driver,
-    options: Options,
+    options: BackendOptions,
     clock: Clock,
 ) -> Result<Arc<dyn Backend>> {
     options.check()?;
     telemetry::describe();
-    let keeper = Keeper::start(&clock).map_err(|error| {
-        Failure::connect(None, format!("no thread for the keeper: {error}")).error("connect")
+    let timer = Timer::start(&clock).map_err(|error| {
+        Failure::connect(None, format!("no thread for the timer: {error}")).error("connect")
     })?;
-    let links = |mode| {
-        let (driver, keeper) = (driver.clone(), keeper.clone());
-        Arc::new(Links::new(driver, keeper, mode, options.timeout))
+    let connections = |mode| {
+        let (driver, timer) = (driver.clone(), timer.clone());
+        Arc::new(Connections::new(driver, timer, mode, options.timeout))
     };
-    let probing = links(Mode::Proxied);
-    let mode = on_lane(&driver, "lockapi-probe", "connect", async move {
+    let probing = connections(Mode::Proxied);
+    let mode = run_task(&driver, "lockapi-probe", "connect", async move {
         let watch = probing.watch();
         let probed = watch.bound(probe::probe(&probing.driver)).await;
         probed.map_err(|mut failure| {
@@ -134,14 +135,14 @@ pub(crate) async fn start_with(
         })
     })
     .await?;
-    let core = Core::new(name, options.clone(), links(mode));
+    let core = Core::new(name, options.clone(), connections(mode));
     Ok(Arc::new(Engine(
         core.map_err(|error| error.during("connect"))?,
     )))
 }
 
-/// Runs `work` where the driver runs lanes.
-async fn on_lane<T: Send + 'static>(
+/// Runs `work` where the driver runs tasks.
+async fn run_task<T: Send + 'static>(
     driver: &Driver,
     name: &'static str,
     operation: &'static str,
@@ -166,7 +167,7 @@ struct Core {
     name: &'static str,
     namespace: Arc<str>,
     warn: Warn,
-    links: Arc<Links>,
+    connections: Arc<Connections>,
     batcher: Arc<Batcher>,
     leases: Arc<Leases>,
     /// Renewals of leases and heartbeats of deliveries, and nothing else.
@@ -180,23 +181,27 @@ struct Core {
     locks: Arc<Locks>,
     names: Arc<Names>,
     contended: Arc<Contended>,
-    notices: Notices,
+    notifier: Notifier,
 }
 
 impl Core {
-    fn new(name: &'static str, options: Options, links: Arc<Links>) -> Result<Arc<Self>> {
-        let keeper = links.keeper.clone();
-        let batcher = Batcher::new(Arc::clone(&links));
-        let renewals = Batcher::hurried(Arc::clone(&links));
-        let sweeps = Sweeps::new(&links);
+    fn new(
+        name: &'static str,
+        options: BackendOptions,
+        connections: Arc<Connections>,
+    ) -> Result<Arc<Self>> {
+        let timer = connections.timer.clone();
+        let batcher = Batcher::new(Arc::clone(&connections));
+        let renewals = Batcher::hurried(Arc::clone(&connections));
+        let sweeps = Sweeps::new(&connections);
         let leases = Leases::new(
             Arc::clone(&batcher),
             Arc::clone(&renewals),
             Arc::clone(&sweeps),
-            keeper.clone(),
+            timer.clone(),
         );
-        let jobs = Batcher::new(Arc::clone(&links));
-        let queues = Queues::new(Arc::clone(&jobs), Arc::clone(&renewals), keeper);
+        let jobs = Batcher::new(Arc::clone(&connections));
+        let queues = Queues::new(Arc::clone(&jobs), Arc::clone(&renewals), timer);
         let names = Arc::<Names>::default();
         let namespace: Arc<str> = options.namespace.into();
         let observe = options.notes.then(|| {
@@ -215,8 +220,8 @@ impl Core {
             observed: options.notes,
             seed: crate::random::number()?.cast_unsigned(),
         };
-        let locks = Locks::new(links.keeper.clone(), limits, observe.transpose()?);
-        let (weak, spawning) = (Arc::downgrade(&locks), Arc::clone(&links));
+        let locks = Locks::new(connections.timer.clone(), limits, observe.transpose()?);
+        let (weak, spawning) = (Arc::downgrade(&locks), Arc::clone(&connections));
         locks.start_with(move |session| {
             let Some(locks) = weak.upgrade() else {
                 return;
@@ -229,13 +234,13 @@ impl Core {
             let worker = worker::run(locks, Arc::clone(&spawning), session);
             spawning.spawn(name, worker);
         });
-        let notices = Notices::new(Arc::clone(&links));
-        let limits = Limits::new(Arc::clone(&namespace), &links, Arc::clone(&sweeps));
+        let notifier = Notifier::new(Arc::clone(&connections));
+        let limits = Limits::new(Arc::clone(&namespace), &connections, Arc::clone(&sweeps));
         Ok(Arc::new(Self {
             name,
             namespace,
             warn: options.warn,
-            links,
+            connections,
             batcher,
             leases,
             renewals,
@@ -247,7 +252,7 @@ impl Core {
             locks,
             names,
             contended: Arc::default(),
-            notices,
+            notifier,
         }))
     }
 
@@ -258,14 +263,14 @@ impl Core {
             namespace: &self.namespace,
             key,
             warn: self.warn,
-            keeper: &self.links.keeper,
+            timer: &self.connections.timer,
         }
     }
 
     fn check_lock(&self, key: &Key, operation: &'static str) -> Result<()> {
         key.check()
             .map_err(|error| error.during(operation).on(key))?;
-        if self.links.mode != Mode::Direct {
+        if self.connections.mode != Mode::Direct {
             let message = "the server is reached through a transaction-pooling proxy, where a session lock would belong to a session that others use too; use a lease, or connect to the server directly";
             return Err(Error::new(ErrorKind::Unsupported, operation, message).on(key));
         }
@@ -277,7 +282,7 @@ impl Core {
     /// Lets all tasks end once they have done what is queued.
     fn close(&self) {
         self.locks.close();
-        self.notices.close();
+        self.notifier.close();
         self.batcher.close();
         self.renewals.close();
         self.jobs.close();
@@ -287,7 +292,7 @@ impl Core {
 
     /// Gives back all that is held, and ends.
     async fn give_back_and_close(&self) -> Result<()> {
-        self.links.lanes.begin_close();
+        self.connections.tasks.begin_close();
         let held = self.leases.release_all().into_iter();
         let held = held.chain(self.queues.release_all());
         let mut failed = Vec::new();
@@ -304,13 +309,13 @@ impl Core {
         }
         self.locks.close_all();
         self.close();
-        let keeper = &self.links.keeper;
+        let timer = &self.connections.timer;
         let over = unless(
-            keeper.sleep(self.links.timeout * 2),
-            self.links.lanes.ended(),
+            timer.sleep(self.connections.timeout * 2),
+            self.connections.tasks.ended(),
         )
         .await;
-        self.links.lanes.close();
+        self.connections.tasks.close();
         if let Some(error) = failed.first() {
             let message = format!(
                 "{} of {total} that were held could not be given back, and end by themselves; the first: {error}",
@@ -353,11 +358,11 @@ impl Backend for Engine {
     }
 
     fn capabilities(&self) -> Capabilities {
-        let direct = self.0.links.mode == Mode::Direct;
+        let direct = self.0.connections.mode == Mode::Direct;
         Capabilities {
             session_locks: direct,
             notifications: direct,
-            sessions: self.0.links.driver.has_server(),
+            sessions: self.0.connections.driver.has_server(),
         }
     }
 
@@ -379,31 +384,39 @@ impl Backend for Engine {
         Ok(mutex_handle::open_rw(&self.0, key))
     }
 
-    fn open_lease(&self, key: Key, terms: Terms) -> Result<Arc<dyn Lease>> {
-        let slots = Slots::open(&self.0, "lease", key, terms)?;
-        Ok(Arc::new(lease_handle::Named(slots)))
+    fn open_lease(&self, key: Key, options: LeaseOptions) -> Result<Arc<dyn Lease>> {
+        let slots = Slots::open(&self.0, "lease", key, options)?;
+        Ok(Arc::new(lease_handle::LeaseHandle(slots)))
     }
 
-    fn open_semaphore(&self, key: Key, permits: u32, terms: Terms) -> Result<Arc<dyn Semaphore>> {
+    fn open_semaphore(
+        &self,
+        key: Key,
+        permits: u32,
+        options: LeaseOptions,
+    ) -> Result<Arc<dyn Semaphore>> {
         check_permits(permits, MAX_PERMITS).map_err(|error| error.during("semaphore").on(&key))?;
-        let slots = Slots::open(&self.0, "semaphore", key, terms)?;
-        Ok(Arc::new(semaphore_handle::Named { slots, permits }))
+        let slots = Slots::open(&self.0, "semaphore", key, options)?;
+        Ok(Arc::new(semaphore_handle::SemaphoreHandle {
+            slots,
+            permits,
+        }))
     }
 
-    fn open_election(&self, key: Key, terms: Terms) -> Result<Arc<dyn Election>> {
-        let slots = Slots::open(&self.0, "election", key, terms)?;
-        Ok(Arc::new(election_handle::Named(slots)))
+    fn open_election(&self, key: Key, options: LeaseOptions) -> Result<Arc<dyn Election>> {
+        let slots = Slots::open(&self.0, "election", key, options)?;
+        Ok(Arc::new(election_handle::ElectionHandle(slots)))
     }
 
-    fn open_leased_mutex(&self, key: Key, terms: Terms) -> Result<Arc<dyn Mutex>> {
-        let slots = Slots::open(&self.0, "leased_mutex", key, terms)?;
-        Ok(Arc::new(leased_mutex::Named(slots)))
+    fn open_leased_mutex(&self, key: Key, options: LeaseOptions) -> Result<Arc<dyn Mutex>> {
+        let slots = Slots::open(&self.0, "leased_mutex", key, options)?;
+        Ok(Arc::new(leased_mutex::LeasedMutexHandle(slots)))
     }
 
-    fn open_queue(&self, name: String, terms: queue::Terms) -> Result<Arc<dyn Queue>> {
-        let checked = terms.check(&name);
+    fn open_queue(&self, name: String, options: queue::QueueOptions) -> Result<Arc<dyn Queue>> {
+        let checked = options.check(&name);
         checked.map_err(|error| error.during("queue").on(&name))?;
-        Ok(queues::open(&self.0, name, terms))
+        Ok(queues::open(&self.0, name, options))
     }
 
     fn open_rate_limiter(&self, policy: Policy) -> Result<Arc<dyn RateLimiter>> {
@@ -413,24 +426,28 @@ impl Backend for Engine {
         Ok(limits::open(&self.0, policy))
     }
 
-    fn open_id_gen(&self, name: String, terms: id::Terms) -> Result<Arc<dyn IdGen>> {
-        let checked = terms.check(&name);
+    fn open_id_gen(&self, name: String, options: id::IdOptions) -> Result<Arc<dyn IdGen>> {
+        let checked = options.check(&name);
         checked.map_err(|error| error.during("id_gen").on(&name))?;
-        Ok(ids::open(&self.0, &name, terms))
+        Ok(ids::open(&self.0, &name, options))
     }
 
-    fn open_scheduler(&self, name: String, terms: schedule::Terms) -> Result<Arc<dyn Scheduler>> {
-        let checked = terms.check(&name);
+    fn open_scheduler(
+        &self,
+        name: String,
+        options: schedule::SchedulerOptions,
+    ) -> Result<Arc<dyn Scheduler>> {
+        let checked = options.check(&name);
         checked.map_err(|error| error.during("scheduler").on(&name))?;
-        Ok(schedules::open(&self.0, name, terms))
+        Ok(schedules::open(&self.0, name, options))
     }
 
     fn inspector(&self) -> Arc<dyn Inspector> {
-        sight::inspector(&self.0)
+        admin::inspector(&self.0)
     }
 
     fn operator(&self) -> Arc<dyn Operator> {
-        sight::operator(&self.0)
+        admin::operator(&self.0)
     }
 
     async fn close(&self) -> Result<()> {
@@ -438,15 +455,23 @@ impl Backend for Engine {
     }
 
     async fn migrate(&self) -> Result<()> {
-        let links = Arc::clone(&self.0.links);
-        let patient = links.with_timeout(MIGRATION_TIMEOUT);
-        on_lane(&links.driver, "lockapi-migrate", "migrate", async move {
-            let watch = patient.watch();
-            let mut link = patient.open(&watch, Duration::ZERO).await?;
-            let keeper = patient.keeper.clone();
-            link.run(|connection| Box::pin(async move { migrate::run(connection, &keeper).await }))
-                .await
-        })
+        let connections = Arc::clone(&self.0.connections);
+        let patient = connections.with_timeout(MIGRATION_TIMEOUT);
+        run_task(
+            &connections.driver,
+            "lockapi-migrate",
+            "migrate",
+            async move {
+                let watch = patient.watch();
+                let mut connection = patient.open(&watch, Duration::ZERO).await?;
+                let timer = patient.timer.clone();
+                connection
+                    .run(|connection| {
+                        Box::pin(async move { migrate::run(connection, &timer).await })
+                    })
+                    .await
+            },
+        )
         .await
     }
 }

@@ -13,16 +13,16 @@ use super::locks::{Grant, Patience, Want};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::{Fence, Proof, is_hand_over};
 use crate::key::{Key, LockId};
-use crate::mutex::{Line, Mutex, MutexGuard, ReadGuard, RwLock, Way, line};
+use crate::mutex::{LockMode, LockOwner, Mutex, MutexGuard, OwnerId, ReadGuard, RwLock};
 use crate::telemetry::{self, Held, Kind, Stamp, Subject};
 use crate::wait::unless;
 
 pub(super) fn open(core: &Arc<Core>, key: Key) -> Arc<dyn Mutex> {
-    Arc::new(Named::new(core, key))
+    Arc::new(MutexHandle::new(core, key))
 }
 
 pub(super) fn open_rw(core: &Arc<Core>, key: Key) -> Arc<dyn RwLock> {
-    Arc::new(Shareable(Named::new(core, key)))
+    Arc::new(RwLockHandle(MutexHandle::new(core, key)))
 }
 
 struct Handle {
@@ -42,12 +42,12 @@ impl Drop for Handle {
 type Granted = (Grant, Stamp);
 
 /// The lock of a key, taken alone.
-struct Named {
+struct MutexHandle {
     handle: Arc<Handle>,
-    line: Option<line::Id>,
+    owner: Option<OwnerId>,
 }
 
-impl Named {
+impl MutexHandle {
     fn new(core: &Arc<Core>, key: Key) -> Self {
         let lock = key.lock_id(&core.namespace);
         core.names.add(lock, &key);
@@ -57,27 +57,30 @@ impl Named {
             core: Arc::clone(core),
             key,
         });
-        Self { handle, line: None }
+        Self {
+            handle,
+            owner: None,
+        }
     }
 
-    fn on(&self, line: &Line) -> Self {
+    fn on(&self, owner: &LockOwner) -> Self {
         Self {
             handle: Arc::clone(&self.handle),
-            line: Some(line.id()),
+            owner: Some(owner.id()),
         }
     }
 
     async fn ask(
         &self,
         operation: &'static str,
-        way: Way,
+        mode: LockMode,
         patience: Patience,
     ) -> Result<Option<Granted>> {
-        let since = Stamp::take(&self.handle.core.links.keeper);
+        let since = Stamp::take(&self.handle.core.connections.timer);
         let want = Want {
             lock: self.handle.lock,
-            way,
-            line: self.line,
+            mode,
+            owner: self.owner,
             patience,
         };
         let pending = self.handle.core.locks.ask(want);
@@ -98,14 +101,14 @@ impl Named {
             .map_err(|error| error.during(operation).on(key))
     }
 
-    async fn try_for(&self, operation: &'static str, way: Way) -> Result<Option<Guard>> {
-        let asking = self.ask(operation, way, Patience::None);
+    async fn try_for(&self, operation: &'static str, mode: LockMode) -> Result<Option<Guard>> {
+        let asking = self.ask(operation, mode, Patience::None);
         let granted = telemetry::acquiring(self.subject(), operation, asking).await?;
         Ok(granted.map(|granted| self.guard(granted)))
     }
 
-    async fn wait(&self, operation: &'static str, way: Way) -> Result<Guard> {
-        let asking = self.ask(operation, way, Patience::Forever);
+    async fn wait(&self, operation: &'static str, mode: LockMode) -> Result<Guard> {
+        let asking = self.ask(operation, mode, Patience::Forever);
         let granted = telemetry::acquiring(self.subject(), operation, asking).await?;
         let granted = granted.ok_or_else(|| self.not_granted(operation, "not granted"))?;
         Ok(self.guard(granted))
@@ -114,17 +117,17 @@ impl Named {
     async fn wait_for(
         &self,
         operation: &'static str,
-        way: Way,
+        mode: LockMode,
         timeout: Duration,
     ) -> Result<Guard> {
-        let keeper = &self.handle.core.links.keeper;
+        let timer = &self.handle.core.connections.timer;
         let asking = async {
             if timeout.is_zero() {
-                return self.ask(operation, way, Patience::None).await;
+                return self.ask(operation, mode, Patience::None).await;
             }
-            let until = keeper.now().saturating_add(timeout);
-            let asking = self.ask(operation, way, Patience::Until(until));
-            let granted = unless(keeper.sleep(timeout), asking).await.transpose()?;
+            let until = timer.now().saturating_add(timeout);
+            let asking = self.ask(operation, mode, Patience::Until(until));
+            let granted = unless(timer.sleep(timeout), asking).await.transpose()?;
             let granted = granted.flatten();
             if granted.is_none() {
                 self.handle.counting.timed_out(&self.handle.key);
@@ -161,7 +164,7 @@ impl Named {
 }
 
 #[async_trait]
-impl Mutex for Named {
+impl Mutex for MutexHandle {
     fn key(&self) -> &Key {
         &self.handle.key
     }
@@ -170,8 +173,8 @@ impl Mutex for Named {
         &self.handle.core.namespace
     }
 
-    fn on(&self, line: &Line) -> Arc<dyn Mutex> {
-        Arc::new(Named::on(self, line))
+    fn on(&self, owner: &LockOwner) -> Arc<dyn Mutex> {
+        Arc::new(MutexHandle::on(self, owner))
     }
 
     fn is_leased(&self) -> bool {
@@ -179,31 +182,31 @@ impl Mutex for Named {
     }
 
     async fn try_lock(&self) -> Result<Option<Box<dyn MutexGuard>>> {
-        let guard = self.try_for("try_lock", Way::Alone).await?;
+        let guard = self.try_for("try_lock", LockMode::Exclusive).await?;
         Ok(guard.map(|guard| Box::new(guard) as Box<dyn MutexGuard>))
     }
 
     async fn lock(&self) -> Result<Box<dyn MutexGuard>> {
-        Ok(Box::new(self.wait("lock", Way::Alone).await?))
+        Ok(Box::new(self.wait("lock", LockMode::Exclusive).await?))
     }
 
     async fn lock_timeout(&self, timeout: Duration) -> Result<Box<dyn MutexGuard>> {
-        let waiting = self.wait_for("lock_timeout", Way::Alone, timeout);
+        let waiting = self.wait_for("lock_timeout", LockMode::Exclusive, timeout);
         Ok(Box::new(waiting.await?))
     }
 }
 
-impl fmt::Debug for Named {
+impl fmt::Debug for MutexHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Mutex").field(&self.handle.key).finish()
     }
 }
 
 /// The lock of a key, taken alone or shared.
-struct Shareable(Named);
+struct RwLockHandle(MutexHandle);
 
 #[async_trait]
-impl RwLock for Shareable {
+impl RwLock for RwLockHandle {
     fn key(&self) -> &Key {
         &self.0.handle.key
     }
@@ -212,40 +215,42 @@ impl RwLock for Shareable {
         &self.0.handle.core.namespace
     }
 
-    fn on(&self, line: &Line) -> Arc<dyn RwLock> {
-        Arc::new(Self(self.0.on(line)))
+    fn on(&self, owner: &LockOwner) -> Arc<dyn RwLock> {
+        Arc::new(Self(self.0.on(owner)))
     }
 
     async fn try_read(&self) -> Result<Option<Box<dyn ReadGuard>>> {
-        let guard = self.0.try_for("try_read", Way::Shared).await?;
+        let guard = self.0.try_for("try_read", LockMode::Shared).await?;
         Ok(guard.map(|guard| Box::new(guard) as Box<dyn ReadGuard>))
     }
 
     async fn read(&self) -> Result<Box<dyn ReadGuard>> {
-        Ok(Box::new(self.0.wait("read", Way::Shared).await?))
+        Ok(Box::new(self.0.wait("read", LockMode::Shared).await?))
     }
 
     async fn read_timeout(&self, timeout: Duration) -> Result<Box<dyn ReadGuard>> {
-        let waiting = self.0.wait_for("read_timeout", Way::Shared, timeout);
+        let waiting = self.0.wait_for("read_timeout", LockMode::Shared, timeout);
         Ok(Box::new(waiting.await?))
     }
 
     async fn try_write(&self) -> Result<Option<Box<dyn MutexGuard>>> {
-        let guard = self.0.try_for("try_write", Way::Alone).await?;
+        let guard = self.0.try_for("try_write", LockMode::Exclusive).await?;
         Ok(guard.map(|guard| Box::new(guard) as Box<dyn MutexGuard>))
     }
 
     async fn write(&self) -> Result<Box<dyn MutexGuard>> {
-        Ok(Box::new(self.0.wait("write", Way::Alone).await?))
+        Ok(Box::new(self.0.wait("write", LockMode::Exclusive).await?))
     }
 
     async fn write_timeout(&self, timeout: Duration) -> Result<Box<dyn MutexGuard>> {
-        let waiting = self.0.wait_for("write_timeout", Way::Alone, timeout);
+        let waiting = self
+            .0
+            .wait_for("write_timeout", LockMode::Exclusive, timeout);
         Ok(Box::new(waiting.await?))
     }
 }
 
-impl fmt::Debug for Shareable {
+impl fmt::Debug for RwLockHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("RwLock").field(&self.0.handle.key).finish()
     }
@@ -253,7 +258,7 @@ impl fmt::Debug for Shareable {
 
 struct Guard {
     held: Held,
-    // Dropped before the handle, whose end may end the lanes.
+    // Dropped before the handle, whose end may end the tasks.
     grant: Grant,
     handle: Arc<Handle>,
 }

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use super::batcher::Queued;
-use super::link::settle;
+use super::connection::settle;
 use super::settle::Settle;
+use crate::driver::{Connector, Listener, Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
-use crate::memory::World;
-use crate::seam::{Connector, Listener, Operation, Row, Rows, Statement, Type, Value};
+use crate::memory::ModelState;
 
 pub(crate) const LISTEN: &str = include_str!("listen.sql");
 pub(crate) const UNLISTEN: &str = include_str!("unlisten.sql");
@@ -59,8 +59,8 @@ impl Operation for Notify {
         }
     }
 
-    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
-        let sent = world.tell(batch.iter().map(|one| one.0));
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
+        let sent = model.tell(batch.iter().map(|one| one.0));
         Some(vec![Row(vec![Value::Int(sent)])])
     }
 }

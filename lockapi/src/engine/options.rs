@@ -14,10 +14,10 @@ const OWN_CONNECTIONS: usize = 9;
 /// What a program may choose when it connects.
 ///
 /// ```
-/// let options = lockapi::engine::Options::default().namespace("billing").max_locks(500);
+/// let options = lockapi::BackendOptions::default().namespace("billing").max_locks(500);
 /// ```
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct BackendOptions {
     pub(super) namespace: String,
     pub(super) max_locks: usize,
     pub(super) waiters: usize,
@@ -27,7 +27,7 @@ pub struct Options {
     pub(super) warn: Warn,
 }
 
-impl Default for Options {
+impl Default for BackendOptions {
     fn default() -> Self {
         Self {
             namespace: "default".to_owned(),
@@ -41,7 +41,7 @@ impl Default for Options {
     }
 }
 
-impl Options {
+impl BackendOptions {
     /// The namespace of all names, 1 to 255 bytes; `default` unless set. Names in different
     /// namespaces never meet.
     #[must_use]
@@ -87,7 +87,7 @@ impl Options {
     }
 
     /// Whether mutexes that are held or waited for long are noted with their names, for those who
-    /// [look](crate::sight); they are unless set. It takes the connection of jobs.
+    /// [look](crate::admin); they are unless set. It takes the connection of jobs.
     #[must_use]
     pub fn notes(mut self, notes: bool) -> Self {
         self.notes = notes;

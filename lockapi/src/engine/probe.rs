@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use super::connection::{COMMIT, settle};
 use super::driver::Driver;
-use super::link::{COMMIT, settle};
 use super::settle::Settle;
+use crate::driver::{Connection, Mode, Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
-use crate::memory::World;
+use crate::memory::ModelState;
 use crate::random;
-use crate::seam::{Connection, Mode, Operation, Row, Rows, Statement, Type, Value};
 
 const BEGIN: &str = include_str!("begin.sql");
 
@@ -84,8 +84,8 @@ impl Operation for Marker {
         rows.into_iter().map(|mut row| row.text(0)).collect()
     }
 
-    fn model(batch: &[Self], world: &mut World, session: u64) -> Option<Rows> {
-        let marker = world.marker(session, &batch.first()?.0);
+    fn model(batch: &[Self], model: &mut ModelState, session: u64) -> Option<Rows> {
+        let marker = model.marker(session, &batch.first()?.0);
         Some(vec![Row(vec![Value::Text(marker)])])
     }
 }

@@ -12,12 +12,12 @@ use crate::key::Key;
 use crate::lease::LeaseGuard;
 use crate::semaphore::{Semaphore, check_permits};
 
-pub(super) struct Named {
+pub(super) struct SemaphoreHandle {
     pub(super) slots: Slots,
     pub(super) permits: u32,
 }
 
-impl Named {
+impl SemaphoreHandle {
     fn what(&self, operation: &'static str, count: u32) -> Result<What> {
         let count = check_permits(count, self.permits)
             .map_err(|error| error.during(operation).on(self.slots.key()))?;
@@ -29,7 +29,7 @@ impl Named {
 }
 
 #[async_trait]
-impl Semaphore for Named {
+impl Semaphore for SemaphoreHandle {
     fn key(&self) -> &Key {
         self.slots.key()
     }
@@ -61,7 +61,7 @@ impl Semaphore for Named {
     }
 }
 
-impl fmt::Debug for Named {
+impl fmt::Debug for SemaphoreHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Semaphore")
             .field("key", self.slots.key())

@@ -4,9 +4,9 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use super::cancel::Process;
+use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
-use crate::memory::World;
-use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
+use crate::memory::ModelState;
 
 /// What the name of a program is followed by where a session of this library shows it.
 const SUFFIX: &str = " lockapi";
@@ -112,7 +112,7 @@ impl Operation for Settle {
         rows.into_iter().map(settled).collect()
     }
 
-    fn model(_: &[Self], _: &mut World, _: u64) -> Option<Rows> {
+    fn model(_: &[Self], _: &mut ModelState, _: u64) -> Option<Rows> {
         let none = || Value::Int(0);
         let row = vec![Value::Bool(false), none(), none(), none()];
         Some(vec![Row(row)])

@@ -1,4 +1,4 @@
-//! Acquiring slots of a key, and holding them: what leases, permits, terms and leased mutexes are.
+//! Acquiring slots of a key, and holding them: what leases, permits, options and leased mutexes are.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::leases::{Asked, Claim, Granted, Refused, What};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::{Fence, Proof};
 use crate::key::Key;
-use crate::lease::{Holder, LeaseGuard, Peek, Terms};
+use crate::lease::{Holder, LeaseGuard, LeaseOptions, Peek};
 use crate::telemetry::{self, Answer, Held, Stamp, Subject};
 use crate::wait::unless;
 
@@ -39,7 +39,7 @@ struct Handle {
     core: Arc<Core>,
     key: Key,
     text: Arc<str>,
-    terms: Arc<Terms>,
+    options: Arc<LeaseOptions>,
     counting: Counting,
 }
 
@@ -57,16 +57,16 @@ impl Slots {
         core: &Arc<Core>,
         primitive: &'static str,
         key: Key,
-        terms: Terms,
+        options: LeaseOptions,
     ) -> Result<Self> {
-        let checked = key.check().and_then(|()| terms.check());
+        let checked = key.check().and_then(|()| options.check());
         checked.map_err(|error| error.during(primitive).on(&key))?;
         Ok(Self(Arc::new(Handle {
             text: key.to_string().into(),
             counting: Counting::new(&core.contended, true),
             core: Arc::clone(core),
             key,
-            terms: Arc::new(terms),
+            options: Arc::new(options),
         })))
     }
 
@@ -131,7 +131,7 @@ impl Slots {
         operation: &'static str,
         what: What,
     ) -> Result<Option<Box<dyn LeaseGuard>>> {
-        let asked = Stamp::take(&self.0.core.links.keeper);
+        let asked = Stamp::take(&self.0.core.connections.timer);
         let attempt = self.attempt(operation, what, 1).await?;
         if attempt.is_err() {
             self.0.counting.refused(&self.0.key);
@@ -145,18 +145,19 @@ impl Slots {
         operation: &'static str,
         what: What,
     ) -> Result<Box<dyn LeaseGuard>> {
-        let asked = Stamp::take(&self.0.core.links.keeper);
-        let (lines, first) = (&self.0.core.leases.lines, first(what));
-        if lines.is_empty(&self.0.text, first)
+        let asked = Stamp::take(&self.0.core.connections.timer);
+        let waiting = &self.0.core.leases.waiting;
+        let place = (Arc::clone(&self.0.text), first(what));
+        if waiting.is_empty(&place)
             && let Ok(claim) = self.attempt(operation, what, TRIES).await?
         {
             return Ok(self.guard(claim, what, asked));
         }
-        let keeper = &self.0.core.links.keeper;
-        let since = keeper.now();
-        let standing = lines.stand(&self.0.text, first);
-        let guard = standing.first(self.wait(operation, what, asked)).await?;
-        let waited = keeper.now().saturating_sub(since);
+        let timer = &self.0.core.connections.timer;
+        let since = timer.now();
+        let place = waiting.join(place);
+        let guard = place.first(self.wait(operation, what, asked)).await?;
+        let waited = timer.now().saturating_sub(since);
         self.0.counting.waited(&self.0.key, waited, false);
         Ok(guard)
     }
@@ -174,7 +175,7 @@ impl Slots {
             let granted = once.await?;
             return granted.ok_or_else(|| late("held by another".to_owned()));
         }
-        let sleep = self.0.core.links.keeper.sleep(timeout);
+        let sleep = self.0.core.connections.timer.sleep(timeout);
         let granted = unless(sleep, waiting).await;
         granted.unwrap_or_else(|| {
             self.0.counting.timed_out(&self.0.key);
@@ -204,10 +205,10 @@ impl Slots {
             core,
             key,
             text,
-            terms,
+            options,
             ..
         } = &*self.0;
-        if terms.is_renewed() && !core.renewals_ready.load(Ordering::Relaxed) {
+        if options.is_renewed() && !core.renewals_ready.load(Ordering::Relaxed) {
             // Without room for the connection that renews it, a lease would be lost before long.
             let ready = core.renewals.call(self.peeking(first(what))).await;
             ready.map_err(|error| error.during(operation).on(key))?;
@@ -219,7 +220,7 @@ impl Slots {
                 namespace: Arc::clone(&core.namespace),
                 key: Arc::clone(text),
                 what,
-                terms: Arc::clone(terms),
+                options: Arc::clone(options),
             };
             core.leases.ask(asked, move |outcome| {
                 // A caller that left drops its claim, which releases the lease.
@@ -260,7 +261,7 @@ impl Slots {
             };
             let jitter = pause.mul_f64(0.5 + fastrand::f64());
             let nap = left.map_or(jitter, |left| jitter.min(left.max(SHORTEST_PAUSE)));
-            unless(core.links.keeper.sleep(nap), released).await;
+            unless(core.connections.timer.sleep(nap), released).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
@@ -284,7 +285,7 @@ fn first(what: What) -> i64 {
 
 struct Guard {
     held: Held,
-    // Dropped before the handle, whose end may end the lanes.
+    // Dropped before the handle, whose end may end the tasks.
     claim: Claim,
     handle: Arc<Handle>,
 }
@@ -306,7 +307,7 @@ impl LeaseGuard for Guard {
     }
 
     fn is_lost(&self) -> bool {
-        // By the clock as well: the keeper's thread may not have had its turn yet.
+        // By the clock as well: the timer's thread may not have had its turn yet.
         self.claim.hold.is_lost() || self.remaining().is_zero()
     }
 

@@ -4,15 +4,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::{Options, start};
+use super::{BackendOptions, start};
 use crate::MutexGuard;
 use crate::backend::Backend;
 use crate::blocking::block_on;
+use crate::driver::{BackgroundTask, Call, Connection, Connector, Listener, Mode, Rows};
 use crate::error::{ErrorKind, Failure};
-use crate::lease::Terms;
+use crate::lease::LeaseOptions;
 use crate::memory::{Database, Session};
 use crate::queue::{Claim, Job};
-use crate::seam::{Call, Connection, Connector, Lane, Listener, Mode, Rows};
 
 /// What goes wrong next.
 #[derive(Clone, Default)]
@@ -49,32 +49,32 @@ impl Faults {
 
 struct Faulty(Database, Faults);
 
-struct Link(Session, Faults);
+struct OpenConnection(Session, Faults);
 
 impl Connector for Faulty {
-    type Connection = Link;
-    type Listener = Link;
+    type Connection = OpenConnection;
+    type Listener = OpenConnection;
 
-    async fn connect(&self, mode: Mode) -> Result<Link, Failure> {
+    async fn connect(&self, mode: Mode) -> Result<OpenConnection, Failure> {
         if self.1.0.unconnected.load(Ordering::Relaxed) {
             return Err(Failure::connect(Some("53300".into()), "too many clients"));
         }
         let session = Connector::connect(&self.0, mode).await?;
-        Ok(Link(session, self.1.clone()))
+        Ok(OpenConnection(session, self.1.clone()))
     }
 
-    async fn listener(&self) -> Result<Link, Failure> {
+    async fn listener(&self) -> Result<OpenConnection, Failure> {
         Connector::connect(self, Mode::Direct).await
     }
 
-    fn spawn(&self, name: &'static str, lane: Lane) {
+    fn spawn(&self, name: &'static str, task: BackgroundTask) {
         if !take(&self.1.0.unstarted, name) {
-            self.0.spawn(name, lane);
+            self.0.spawn(name, task);
         }
     }
 }
 
-impl Connection for Link {
+impl Connection for OpenConnection {
     async fn run(&mut self, call: &dyn Call) -> Result<Rows, Failure> {
         assert!(
             !take(&self.1.0.panics, call.statement().name),
@@ -88,13 +88,13 @@ impl Connection for Link {
     }
 }
 
-impl Listener for Link {
+impl Listener for OpenConnection {
     async fn next(&mut self) -> Result<String, Failure> {
         self.0.next().await
     }
 }
 
-fn connect(options: Options) -> (Arc<dyn Backend>, Database, Faults) {
+fn connect(options: BackendOptions) -> (Arc<dyn Backend>, Database, Faults) {
     let (database, faults) = (Database::new(), Faults::default());
     let faulty = Faulty(database.clone(), faults.clone());
     let backend = block_on(start("faulty", faulty, options)).unwrap();
@@ -119,7 +119,7 @@ fn soon(what: &str, mut is: impl FnMut() -> bool) {
 
 #[test]
 fn when_the_main_session_dies_its_guards_are_told_and_another_is_opened() {
-    let (backend, database, faults) = connect(Options::default());
+    let (backend, database, faults) = connect(BackendOptions::default());
     let guard = try_lock(&backend, "a").unwrap().unwrap();
     faults.panics("mutex.try");
     // What was under way is tried once more, on the new session.
@@ -134,12 +134,12 @@ fn when_the_main_session_dies_its_guards_are_told_and_another_is_opened() {
         try_lock(&backend, "a").unwrap().is_some(),
         "it is free again"
     );
-    soon("released", || database.inspect(|world| world.locks() <= 1));
+    soon("released", || database.inspect(|model| model.locks() <= 1));
 }
 
 #[test]
 fn an_unlock_that_the_main_session_dies_with_is_answered() {
-    let (backend, _, faults) = connect(Options::default());
+    let (backend, _, faults) = connect(BackendOptions::default());
     let guard = try_lock(&backend, "a").unwrap().unwrap();
     faults.panics("mutex.release");
     assert_eq!(
@@ -152,7 +152,7 @@ fn an_unlock_that_the_main_session_dies_with_is_answered() {
 #[test]
 fn a_session_that_waits_dies_alone() {
     for panics in [true, false] {
-        let (backend, database, faults) = connect(Options::default());
+        let (backend, database, faults) = connect(BackendOptions::default());
         let other = block_on(database.connect()).unwrap();
         let theirs = try_lock(&other, "theirs").unwrap().unwrap();
         let own = try_lock(&backend, "own").unwrap().unwrap();
@@ -173,7 +173,7 @@ fn a_session_that_waits_dies_alone() {
 
 #[test]
 fn what_cannot_wait_on_a_session_is_polled() {
-    let (backend, database, faults) = connect(Options::default());
+    let (backend, database, faults) = connect(BackendOptions::default());
     let other = block_on(database.connect()).unwrap();
     let theirs = try_lock(&other, "theirs").unwrap().unwrap();
     // The main session is open; the server has no room for more.
@@ -189,10 +189,10 @@ fn what_cannot_wait_on_a_session_is_polled() {
 
 #[test]
 fn a_batcher_that_dies_fails_what_it_had_and_goes_on() {
-    let (backend, _, faults) = connect(Options::default());
+    let (backend, _, faults) = connect(BackendOptions::default());
     let mutex = try_lock(&backend, "a").unwrap().unwrap();
     let lease = backend
-        .lease("a", Terms::new(Duration::from_secs(30)))
+        .lease("a", LeaseOptions::new(Duration::from_secs(30)))
         .unwrap();
     faults.panics("lease.acquire");
     let kind = block_on(lease.try_acquire()).unwrap_err().kind();
@@ -203,14 +203,14 @@ fn a_batcher_that_dies_fails_what_it_had_and_goes_on() {
 
 #[test]
 fn a_batcher_that_cannot_start_fails_what_was_asked_and_starts_later() {
-    let (backend, _, faults) = connect(Options::default().notes(false));
+    let (backend, _, faults) = connect(BackendOptions::default().notes(false));
     let jobs = backend.queue("jobs").unwrap();
     faults.unstarted("lockapi-tables");
     let kind = block_on(jobs.push(job())).unwrap_err().kind();
     assert_eq!(kind, ErrorKind::Unavailable, "nothing was sent");
     block_on(jobs.push(job())).unwrap();
     // A claim whose answer was lost is asked again.
-    faults.panics("queue.turn");
+    faults.panics("queue.complete_and_claim");
     assert_eq!(block_on(jobs.claim(&Claim::new(1))).unwrap().len(), 1);
     assert!(faults.happened());
 }

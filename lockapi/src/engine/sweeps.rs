@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use super::batcher::Batcher;
 use super::batcher::Queued;
-use super::keeper::Keeper;
-use super::link::Links;
+use super::connection::Connections;
+use super::timer::Timer;
 
 /// How many rows a part has.
 pub(super) const PART: i64 = 1000;
@@ -36,17 +36,17 @@ pub(super) trait Sweeping: Queued + Clone {
 /// The sweeps of a process.
 pub(crate) struct Sweeps {
     batcher: Arc<Batcher>,
-    keeper: Keeper,
+    timer: Timer,
     /// What is swept, or will be.
     running: Mutex<HashSet<(TypeId, i64)>>,
     this: Weak<Self>,
 }
 
 impl Sweeps {
-    pub(super) fn new(links: &Arc<Links>) -> Arc<Self> {
+    pub(super) fn new(connections: &Arc<Connections>) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
-            batcher: Batcher::occasional(Arc::clone(links), IDLE),
-            keeper: links.keeper.clone(),
+            batcher: Batcher::occasional(Arc::clone(connections), IDLE),
+            timer: connections.timer.clone(),
             running: Mutex::default(),
             this: this.clone(),
         })
@@ -83,7 +83,7 @@ impl Sweeps {
 
     fn part_after<O: Sweeping>(&self, pause: Duration, of: i64, part: O, tries: u32) {
         let this = self.this.clone();
-        self.keeper.run_at(self.keeper.now() + pause, move || {
+        self.timer.run_at(self.timer.now() + pause, move || {
             if let Some(sweeps) = this.upgrade() {
                 sweeps.part(of, part, tries);
             }

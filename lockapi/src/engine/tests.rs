@@ -6,18 +6,18 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
-use super::{ManualClock, Options, start};
+use super::{BackendOptions, ManualClock, start};
+use crate::admin::Filter;
 use crate::backend::Backend;
 use crate::blocking::{self, block_on};
+use crate::driver::{BackgroundTask, Connector, Mode};
 use crate::error::{Error, ErrorKind, Failure, Result};
 use crate::id;
-use crate::lease::Terms;
+use crate::lease::LeaseOptions;
 use crate::limit::{Quota, Want};
 use crate::memory::{Database, Session};
 use crate::queue::{Claim, Job};
 use crate::random::EXHAUSTED;
-use crate::seam::{Connector, Lane, Mode};
-use crate::sight::Filter;
 
 /// Runs the probe; then the runtime has shut down, and drops what it is given.
 struct Gone(Database);
@@ -34,9 +34,9 @@ impl Connector for Gone {
         self.0.listener().await
     }
 
-    fn spawn(&self, name: &'static str, lane: Lane) {
+    fn spawn(&self, name: &'static str, task: BackgroundTask) {
         if name == "lockapi-probe" {
-            self.0.spawn(name, lane);
+            self.0.spawn(name, task);
         }
     }
 }
@@ -61,17 +61,17 @@ fn calls(backend: &Arc<dyn Backend>) -> Calls {
             })*
         };
     }
-    let terms = || Terms::new(Duration::from_secs(1));
+    let options = || LeaseOptions::new(Duration::from_secs(1));
     let mutex = backend.mutex("a").unwrap();
     let lock = backend.rw_lock("b").unwrap();
-    let lease = backend.lease("a", terms()).unwrap();
-    let semaphore = backend.semaphore("a", 2, terms()).unwrap();
-    let seat = backend.election("a", terms()).unwrap();
-    let leased = backend.leased_mutex("a", terms()).unwrap();
+    let lease = backend.lease("a", options()).unwrap();
+    let semaphore = backend.semaphore("a", 2, options()).unwrap();
+    let seat = backend.election("a", options()).unwrap();
+    let leased = backend.leased_mutex("a", options()).unwrap();
     let queue = backend.queue("a").unwrap();
     let limiter = backend.rate_limiter(Quota::per_second(1)).unwrap();
-    let ids = backend.id_gen("a", id::Terms::default()).unwrap();
-    let blocks = backend.id_gen("b", id::Terms::blocks(10)).unwrap();
+    let ids = backend.id_gen("a", id::IdOptions::default()).unwrap();
+    let blocks = backend.id_gen("b", id::IdOptions::blocks(10)).unwrap();
     let scheduler = backend.scheduler("a").unwrap();
     let inspector = backend.inspector();
     calls! {
@@ -113,7 +113,12 @@ fn calls(backend: &Arc<dyn Backend>) -> Calls {
 
 #[test]
 fn tasks_that_never_run_fail_every_call() {
-    let backend = block_on(start("gone", Gone(Database::new()), Options::default())).unwrap();
+    let backend = block_on(start(
+        "gone",
+        Gone(Database::new()),
+        BackendOptions::default(),
+    ))
+    .unwrap();
     let (sender, outcomes) = mpsc::channel();
     std::thread::spawn(move || {
         for (name, call) in calls(&backend) {
@@ -143,7 +148,7 @@ fn work_that_was_done_is_not_taken_back_by_an_outage() {
     let database = Database::new();
     let backend = blocking::Backend::connect(database.connect()).unwrap();
     let lease = backend
-        .lease("a", Terms::new(Duration::from_secs(30)))
+        .lease("a", LeaseOptions::new(Duration::from_secs(30)))
         .unwrap();
     let ran = lease.run_exclusive(|_| {
         database.set_reachable(false);
@@ -154,7 +159,7 @@ fn work_that_was_done_is_not_taken_back_by_an_outage() {
     database.set_reachable(true);
     let backend = block_on(database.connect()).unwrap();
     let lease = backend
-        .lease("b", Terms::new(Duration::from_secs(30)))
+        .lease("b", LeaseOptions::new(Duration::from_secs(30)))
         .unwrap();
     let ran = block_on(lease.run_exclusive(async |_| {
         database.set_reachable(false);
@@ -168,8 +173,8 @@ fn a_renewal_that_is_answered_too_late_leaves_nothing_held() {
     let clock = ManualClock::default();
     let database = Database::with_clock(&clock);
     let here = blocking::Backend::connect(database.connect()).unwrap();
-    let terms = Terms::new(Duration::from_secs(30));
-    let guard = here.lease("a", terms).unwrap().acquire().unwrap();
+    let options = LeaseOptions::new(Duration::from_secs(30));
+    let guard = here.lease("a", options).unwrap().acquire().unwrap();
     database.set_silent(true);
     clock.advance(Duration::from_secs(10));
     // The renewal is sent by then.
@@ -178,7 +183,7 @@ fn a_renewal_that_is_answered_too_late_leaves_nothing_held() {
     guard.lost();
     database.set_silent(false);
     let start = Instant::now();
-    while database.inspect(|world| world.lease_held("default", "a").is_some()) {
+    while database.inspect(|model| model.lease_held("default", "a").is_some()) {
         assert!(start.elapsed() < Duration::from_secs(5), "still held");
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -189,9 +194,9 @@ fn a_lease_is_lost_by_the_clock_and_not_by_a_thread() {
     let clock = ManualClock::default();
     let database = Database::with_clock(&clock);
     let backend = blocking::Backend::connect(database.connect()).unwrap();
-    let terms = Terms::new(Duration::from_secs(30)).renewed_by_hand();
+    let options = LeaseOptions::new(Duration::from_secs(30)).renewed_by_hand();
     for n in 0..200 {
-        let lease = backend.lease(format!("a{n}"), terms.clone()).unwrap();
+        let lease = backend.lease(format!("a{n}"), options.clone()).unwrap();
         let guard = lease.acquire().unwrap();
         clock.advance(Duration::from_secs(30));
         assert!(guard.is_lost(), "believed held after its end");
@@ -203,7 +208,7 @@ fn without_random_numbers_nothing_is_granted() {
     let database = Database::new();
     let backend = block_on(database.connect()).unwrap();
     let lease = backend
-        .lease("a", Terms::new(Duration::from_secs(30)))
+        .lease("a", LeaseOptions::new(Duration::from_secs(30)))
         .unwrap();
     let queue = backend.queue("work").unwrap();
     block_on(queue.push(Job::new("job", &1).unwrap())).unwrap();

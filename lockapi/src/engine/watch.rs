@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::clock::Time;
-use super::keeper::Keeper;
+use super::timer::Timer;
 use crate::error::Failure;
 use crate::wait::unless;
 
@@ -22,10 +22,10 @@ const MOST: u32 = 64;
 
 /// Ends a statement that the server does not answer.
 ///
-/// A timer for each statement would wake the keeper for each; this one looks at most once in
+/// A timer for each statement would wake the timer for each; this one looks at most once in
 /// every limit.
 pub(crate) struct Watch {
-    keeper: Keeper,
+    timer: Timer,
     limit: Duration,
     state: Mutex<Watched>,
     abort: Notify,
@@ -38,9 +38,9 @@ struct Watched {
 }
 
 impl Watch {
-    pub(super) fn new(keeper: Keeper, limit: Duration) -> Arc<Self> {
+    pub(super) fn new(timer: Timer, limit: Duration) -> Arc<Self> {
         Arc::new(Self {
-            keeper,
+            timer,
             limit,
             state: Mutex::default(),
             abort: Notify::new(),
@@ -53,7 +53,7 @@ impl Watch {
     }
 
     pub(super) fn now(&self) -> Time {
-        self.keeper.now()
+        self.timer.now()
     }
 
     /// Runs `work` within the limit.
@@ -87,9 +87,9 @@ impl Watch {
         let part = GRACE / PARTS;
         let mut counted = 0;
         for _ in 0..MOST {
-            let began = self.keeper.now();
-            self.keeper.sleep(part).await;
-            counted += u32::from(self.keeper.now().saturating_sub(began) < GRACE);
+            let began = self.timer.now();
+            self.timer.sleep(part).await;
+            counted += u32::from(self.timer.now().saturating_sub(began) < GRACE);
             if counted == PARTS {
                 return;
             }
@@ -97,7 +97,7 @@ impl Watch {
     }
 
     fn begin(self: &Arc<Self>) {
-        let now = self.keeper.now();
+        let now = self.timer.now();
         let mut state = self.lock();
         state.since = Some(now);
         if !std::mem::replace(&mut state.armed, true) {
@@ -108,7 +108,7 @@ impl Watch {
 
     fn arm(self: &Arc<Self>, since: Time) {
         let watch = Arc::downgrade(self);
-        self.keeper.run_at(since + self.limit, move || {
+        self.timer.run_at(since + self.limit, move || {
             if let Some(watch) = watch.upgrade() {
                 watch.look();
             }
@@ -116,7 +116,7 @@ impl Watch {
     }
 
     fn look(self: &Arc<Self>) {
-        let now = self.keeper.now();
+        let now = self.timer.now();
         let mut state = self.lock();
         match state.since {
             None => state.armed = false,

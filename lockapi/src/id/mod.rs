@@ -38,15 +38,15 @@ const KEPT: u32 = 3;
 ///
 /// ```
 /// use std::time::Duration;
-/// use lockapi::id::{Layout, Terms};
+/// use lockapi::id::{Layout, IdOptions};
 ///
-/// let usual = Terms::default();
-/// let few_workers = Terms::snowflake(Layout::new(41, 4, 18)?).reserve(Duration::from_secs(10));
-/// let dense = Terms::blocks(1000);
+/// let usual = IdOptions::default();
+/// let few_workers = IdOptions::snowflake(Layout::new(41, 4, 18)?).reserve(Duration::from_secs(10));
+/// let dense = IdOptions::blocks(1000);
 /// # Ok::<(), lockapi::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Terms {
+pub struct IdOptions {
     pub(crate) kind: Kind,
     reserve: Duration,
 }
@@ -58,14 +58,14 @@ pub(crate) enum Kind {
     Blocks(u64),
 }
 
-impl Default for Terms {
+impl Default for IdOptions {
     /// Snowflake ids of the default [`Layout`].
     fn default() -> Self {
         Self::snowflake(Layout::default())
     }
 }
 
-impl Terms {
+impl IdOptions {
     /// Ids of time, worker number and sequence. They sort by time, and need no round trip.
     #[must_use]
     pub fn snowflake(layout: Layout) -> Self {
@@ -92,7 +92,7 @@ impl Terms {
     /// A longer reserve costs no uniqueness, but time:
     /// - A number whose owner died is given to another after three times the reserve. A restarted
     ///   process claims another number meanwhile.
-    /// - A generator notices that the server's clock was set ahead, or back, with its next renewal.
+    /// - A generator notifier that the server's clock was set ahead, or back, with its next renewal.
     ///   A successor of a number starts where the reserve of its predecessor ends, so after the clock
     ///   was set back its ids may be ahead by the step and the reserve. A number that was given back,
     ///   or that expired by a clock that only goes ahead, starts at the server's time. Numbers are free
@@ -167,17 +167,17 @@ impl Terms {
 ///   at most 8 ms ahead, and for as long as a batch takes, when ids are asked for faster than
 ///   the layout allows; then callers wait. After the server's clock was set back it runs ahead until
 ///   that has caught up.
-/// - While the database is away it goes on for its [reserve](Terms::reserve), then every call fails
+/// - While the database is away it goes on for its [reserve](IdOptions::reserve), then every call fails
 ///   until the database is back.
 /// - Blocks are dense but for what processes were given and did not use.
 ///
 /// # When an older state of the database comes back
 /// After a restore from a backup, or a promotion of a standby that had not received everything:
-/// - Blocks that were given since are given again. A generator that had them notices, and fails with
+/// - Blocks that were given since are given again. A generator that had them notifier, and fails with
 ///   `Corrupt`; one that begins afterwards cannot. Before programs begin, set the sequence beyond the
 ///   largest id in use: `UPDATE lockapi.id_block SET next = 1 + (SELECT max(id) FROM invoice) WHERE
 ///   namespace = '' AND name = 'invoices'`.
-/// - A snowflake id is never made again by who begins later than the [reserve](Terms::reserve) of the
+/// - A snowflake id is never made again by who begins later than the [reserve](IdOptions::reserve) of the
 ///   generators of before: end those, or wait for so long.
 ///
 /// # A layout that was a mistake

@@ -1,9 +1,9 @@
 //! What ids do to the database.
 
+use crate::driver::columns::{all_answers, flag_rows, flags, ints, maybe_int, place, texts};
+use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
-use crate::memory::World;
-use crate::seam::columns::{all_answers, flag_rows, flags, ints, maybe_int, place, texts};
-use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
+use crate::memory::ModelState;
 
 /// Claims one worker number; times in milliseconds since 1970 unless said otherwise.
 #[derive(Clone, Debug)]
@@ -179,13 +179,13 @@ impl Operation for ClaimWorker {
         Ok(answers)
     }
 
-    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
-        let now = world.now;
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
+        let now = model.now;
         let rows = (1..).zip(batch).map(|(n, one)| {
-            let layout = world.ids.layout(now, one);
+            let layout = model.ids.layout(now, one);
             let claimed = (layout == Some((one.worker_bits, one.sequence_bits, one.epoch))
                 && one.epoch.saturating_mul(1000) <= now)
-                .then(|| world.ids.claim(now, one));
+                .then(|| model.ids.claim(now, one));
             let (worker, start) = claimed
                 .flatten()
                 .map_or((None, None), |(worker, start)| (Some(worker), Some(start)));
@@ -243,10 +243,10 @@ impl Operation for RenewWorker {
         })
     }
 
-    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
-        let now = world.now;
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
+        let now = model.now;
         let rows = (1..).zip(batch).map(|(n, one)| {
-            let floor = maybe_int(world.ids.renew(now, one));
+            let floor = maybe_int(model.ids.renew(now, one));
             Row(vec![Value::Int(n), floor, Value::Int(now)])
         });
         Some(rows.collect())
@@ -278,9 +278,9 @@ impl Operation for ReleaseWorker {
         flags(batch.len(), rows)
     }
 
-    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
-        let now = world.now;
-        Some(flag_rows(batch, |one| world.ids.release(now, one)))
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
+        let now = model.now;
+        Some(flag_rows(batch, |one| model.ids.release(now, one)))
     }
 }
 
@@ -307,8 +307,8 @@ impl Operation for NextBlock {
         all_answers(batch.len(), rows, |row| row.maybe_int(1))
     }
 
-    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
-        let firsts = world.ids.blocks(batch);
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
+        let firsts = model.ids.blocks(batch);
         let rows = (1..)
             .zip(firsts)
             .map(|(n, first)| Row(vec![Value::Int(n), maybe_int(first)]));

@@ -43,13 +43,13 @@ pub const MAX_DATA_BYTES: usize = 4096;
 ///
 /// ```
 /// use std::time::Duration;
-/// use lockapi::lease::Terms;
+/// use lockapi::lease::LeaseOptions;
 ///
-/// let terms = Terms::new(Duration::from_secs(30)).owner("worker-7").data(r#"{"port":8080}"#);
-/// assert_eq!(terms.ttl(), Duration::from_secs(30));
+/// let options = LeaseOptions::new(Duration::from_secs(30)).owner("worker-7").data(r#"{"port":8080}"#);
+/// assert_eq!(options.ttl(), Duration::from_secs(30));
 /// ```
 #[derive(Clone, Debug)]
-pub struct Terms {
+pub struct LeaseOptions {
     ttl: Duration,
     minimum_hold: Duration,
     owner: Option<String>,
@@ -57,8 +57,8 @@ pub struct Terms {
     renewed: bool,
 }
 
-impl Terms {
-    /// Terms with this time to live, renewed automatically, without minimum hold.
+impl LeaseOptions {
+    /// LeaseOptions with this time to live, renewed automatically, without minimum hold.
     ///
     /// A holder that dies is replaced after `ttl`. Renewals happen three times in a `ttl`. With 2 s or
     /// more a lease survives a connection that falls silent, if a fresh one can be opened within a
@@ -142,7 +142,7 @@ impl Terms {
         Ok(())
     }
 
-    /// The request that these terms make; only after [`check`](Self::check).
+    /// The request that these options make; only after [`check`](Self::check).
     pub(crate) fn acquire(&self, namespace: &str, key: &str, slot: i64) -> Result<Acquire> {
         Ok(Acquire {
             namespace: namespace.to_owned(),
@@ -266,7 +266,7 @@ pub struct Holder {
     /// How long it is still held unless it is renewed.
     pub remaining: Duration,
     /// Whether the holder has released it, and it is only kept from others until its
-    /// [minimum hold](Terms::minimum_hold) ends.
+    /// [minimum hold](LeaseOptions::minimum_hold) ends.
     pub released: bool,
 }
 

@@ -76,7 +76,9 @@ impl Table {
         let is_fresh = |at: usize| again[at].is_none();
         let fresh: Vec<_> = (0..batch.len()).filter(|at| is_fresh(*at)).collect();
         let fresh: Vec<&Take> = fresh.into_iter().map(|at| &batch[at]).collect();
-        let lines = batch.iter().map(|want| Line::of(self, now, &fresh, want));
+        let lines = batch
+            .iter()
+            .map(|want| LockOwner::of(self, now, &fresh, want));
         let lines: Vec<_> = lines.collect();
         let mut answers = Vec::new();
         for (at, (want, line)) in batch.iter().zip(&lines).enumerate() {
@@ -278,14 +280,14 @@ impl Table {
 }
 
 /// What the requests for one key find.
-struct Line {
+struct LockOwner {
     free: Vec<i64>,
     missing: Vec<i64>,
     /// Slots that are not free, and for how long.
     busy: Vec<(i64, i64)>,
 }
 
-impl Line {
+impl LockOwner {
     fn of(table: &Table, now: i64, batch: &[&Take], want: &Take) -> Self {
         let all = || batch.iter().filter(|other| other.same_key(want));
         let permits = all().map(|other| other.permits).max().unwrap_or_default();

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use crate::driver::columns::{answers, flag_rows, flags, ints, place, texts};
+use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
-use crate::memory::World;
-use crate::seam::columns::{answers, flag_rows, flags, ints, place, texts};
-use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
+use crate::memory::ModelState;
 
 /// Acquires one lease.
 #[derive(Clone, Debug)]
@@ -152,12 +152,12 @@ impl Operation for Acquire {
         Ok(answers)
     }
 
-    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
         let mut seen = std::collections::HashSet::new();
         let mut rows = Rows::new();
         for (n, one) in (1..).zip(batch) {
             if seen.insert((&one.namespace, &one.key, one.slot)) {
-                let (fence, held_for) = match world.acquire_lease(one) {
+                let (fence, held_for) = match model.acquire_lease(one) {
                     Acquired::Granted(fence) => (Value::Int(fence), 0),
                     Acquired::Held(left) => (Value::Null(Type::Int), left),
                 };
@@ -193,10 +193,10 @@ impl Operation for Renew {
         all(batch, |one| &one.slots, rows)
     }
 
-    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
         let each = each(batch, |one| &one.slots);
         Some(flag_rows(&each, |(one, slot)| {
-            world.renew_lease(one, *slot)
+            model.renew_lease(one, *slot)
         }))
     }
 }
@@ -225,10 +225,10 @@ impl Operation for Release {
         all(batch, |one| &one.slots, rows)
     }
 
-    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
         let each = each(batch, |one| &one.slots);
         Some(flag_rows(&each, |(one, slot)| {
-            world.release_lease(one, *slot)
+            model.release_lease(one, *slot)
         }))
     }
 }
@@ -272,9 +272,9 @@ impl Operation for Peek {
         })
     }
 
-    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
         let rows = (1..).zip(batch).filter_map(|(n, one)| {
-            let held = world.peek_lease(&one.namespace, &one.key, one.slot)?;
+            let held = model.peek_lease(&one.namespace, &one.key, one.slot)?;
             Some(Row(vec![
                 Value::Int(n),
                 Value::Text(held.owner),
@@ -319,10 +319,10 @@ impl Operation for Check {
         Ok(batch.iter().map(held).collect())
     }
 
-    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
         let one = batch.first()?;
         let held = one.slots.iter().filter(|slot| {
-            let held = world.peek_lease(&one.namespace, &one.key, **slot);
+            let held = model.peek_lease(&one.namespace, &one.key, **slot);
             held.is_some_and(|held| held.fence == one.fence && !held.released)
         });
         Some(held.map(|_| Row(vec![Value::Bool(true)])).collect())

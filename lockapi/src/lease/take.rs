@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use crate::driver::columns::{all_answers, ints, texts};
+use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
-use crate::memory::World;
-use crate::seam::columns::{all_answers, ints, texts};
-use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
+use crate::memory::ModelState;
 
 /// Takes some of the slots of a key that are numbered from 1.
 #[derive(Clone, Debug)]
@@ -104,8 +104,8 @@ impl Operation for Take {
         })
     }
 
-    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
-        let rows = (1..).zip(world.take_slots(batch)).map(|(n, taken)| {
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
+        let rows = (1..).zip(model.take_slots(batch)).map(|(n, taken)| {
             let (fence, slots, again, held_for) = match taken {
                 Taken::Granted { fence, slots } => (
                     Value::Int(fence),

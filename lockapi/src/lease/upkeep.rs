@@ -1,9 +1,9 @@
 //! What nobody waits for: giving back, and deleting what ended long ago.
 
+use crate::driver::columns::{flag_rows, flags, ints, maybe_int, texts};
+use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
-use crate::memory::World;
-use crate::seam::columns::{flag_rows, flags, ints, maybe_int, texts};
-use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
+use crate::memory::ModelState;
 use crate::swept::{Swept, decode, names_row};
 
 /// Gives back what an acquisition got that its caller was not told of.
@@ -65,8 +65,8 @@ impl Operation for Abandon {
         flags(batch.len(), rows)
     }
 
-    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
-        Some(flag_rows(batch, |one| world.abandon_lease(one)))
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
+        Some(flag_rows(batch, |one| model.abandon_lease(one)))
     }
 }
 
@@ -99,9 +99,9 @@ impl Operation for Sweep {
         decode(most, rows, last)
     }
 
-    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
         let one = batch.first()?;
-        let (deleted, part) = world.sweep_leases(&one.after, one.most);
+        let (deleted, part) = model.sweep_leases(&one.after, one.most);
         let slot = part.last().map(|(.., slot)| *slot);
         let names: Vec<_> = part
             .into_iter()

@@ -1,12 +1,12 @@
 //! Charging several limits at once, all or nothing.
 
-use super::judged::{Judged, Outcome};
 use super::level::Level;
 use super::quota::Quota;
+use super::raw_decision::{Outcome, RawDecision};
+use crate::driver::columns::place;
+use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
-use crate::memory::World;
-use crate::seam::columns::place;
-use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
+use crate::memory::ModelState;
 
 /// A request of several lines, which are taken all or not at all, as often as they fit.
 ///
@@ -16,7 +16,7 @@ pub struct Charge {
     /// Namespace of the backend.
     pub namespace: String,
     /// What is to be taken.
-    pub lines: Vec<Line>,
+    pub lines: Vec<ChargeLine>,
     /// How often, at most; once if something is reserved.
     pub times: i64,
     /// Whether the commit need not wait for the disk.
@@ -25,7 +25,7 @@ pub struct Charge {
 
 /// What is taken of one limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line {
+pub struct ChargeLine {
     /// Key of the limit, as tables store it.
     pub key: String,
     /// Its quota.
@@ -38,7 +38,7 @@ pub struct Line {
     pub ttl: i64,
 }
 
-impl Line {
+impl ChargeLine {
     /// What it costs in the unit of the state.
     pub(crate) fn price(&self) -> i64 {
         self.quota.price(self.cost)
@@ -54,7 +54,7 @@ impl Charge {
 
 impl Operation for Charge {
     /// An answer for each line.
-    type Output = Vec<Judged>;
+    type Output = Vec<RawDecision>;
 
     const STATEMENT: Statement = Statement {
         name: "limit.charge",
@@ -81,14 +81,15 @@ impl Operation for Charge {
                 .zip(batch)
                 .flat_map(|(nth, one)| one.lines.iter().map(move |line| (nth, one, line)))
         };
-        let ints = |of: fn(&Line) -> i64| Value::Ints(lines().map(|(.., line)| of(line)).collect());
+        let ints =
+            |of: fn(&ChargeLine) -> i64| Value::Ints(lines().map(|(.., line)| of(line)).collect());
         vec![
             Value::Ints(lines().map(|(nth, ..)| nth).collect()),
             Value::Texts(lines().map(|(_, one, _)| one.namespace.clone()).collect()),
             Value::Texts(lines().map(|(.., line)| line.key.clone()).collect()),
             ints(|line| line.quota.window()),
             Value::Bools(lines().map(|(.., line)| line.quota.is_sliding()).collect()),
-            ints(Line::price),
+            ints(ChargeLine::price),
             ints(|line| line.quota.price(line.quota.limit())),
             ints(|line| line.id),
             ints(|line| line.ttl),
@@ -97,12 +98,12 @@ impl Operation for Charge {
         ]
     }
 
-    fn decode(batch: &[Self], rows: Rows) -> Result<Vec<Vec<Judged>>, Failure> {
+    fn decode(batch: &[Self], rows: Rows) -> Result<Vec<Vec<RawDecision>>, Failure> {
         let count = batch.iter().map(|one| one.lines.len()).sum();
-        let mut answers: Vec<_> = (0..count).map(|_| Judged::again()).collect();
+        let mut answers: Vec<_> = (0..count).map(|_| RawDecision::again()).collect();
         for mut row in rows {
             let at = place(&mut row, count)?;
-            answers[at] = Judged {
+            answers[at] = RawDecision {
                 outcome: Outcome::decode(row.int(1)?)?,
                 level: Level {
                     tat: row.int(2)?,
@@ -122,15 +123,15 @@ impl Operation for Charge {
         Ok(batch.iter().map(of).collect())
     }
 
-    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
-        let (limits, now) = world.limits();
-        let judged = limits.charge(batch, now).concat();
-        let rows = (1..).zip(judged).map(|(n, judged)| {
-            let Judged {
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
+        let (limits, now) = model.limits();
+        let decided = limits.charge(batch, now).concat();
+        let rows = (1..).zip(decided).map(|(n, decided)| {
+            let RawDecision {
                 outcome,
                 level,
                 now,
-            } = judged;
+            } = decided;
             Row([
                 n,
                 outcome.code(),

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::judged::{Judged, Outcome};
 use super::level::Level;
 use super::quota::Quota;
+use super::raw_decision::{Outcome, RawDecision};
 use crate::key::Key;
 
 /// What a decision rests on.
@@ -55,7 +55,7 @@ impl Decision {
         &self.key
     }
 
-    /// The quota that it was judged by.
+    /// The quota that it was decided by.
     #[must_use]
     pub fn quota(&self) -> Quota {
         self.quota
@@ -105,10 +105,10 @@ impl Decision {
     }
 
     /// Reads what the database said.
-    pub(crate) fn judged(key: &Key, quota: Quota, cost: u64, judged: &Judged) -> Self {
-        let admitted = matches!(judged.outcome, Outcome::Taken(_));
-        let now = judged.now;
-        let mut decision = Self::of(key, quota, cost, &judged.level, now);
+    pub(crate) fn decided(key: &Key, quota: Quota, cost: u64, decided: &RawDecision) -> Self {
+        let admitted = matches!(decided.outcome, Outcome::Taken(_));
+        let now = decided.now;
+        let mut decision = Self::of(key, quota, cost, &decided.level, now);
         decision.admitted = admitted;
         if admitted {
             decision.retry_after = Duration::ZERO;

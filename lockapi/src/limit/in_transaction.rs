@@ -1,14 +1,14 @@
 //! Limits inside a transaction of the caller.
 
-use super::charge::{Charge, Line};
+use super::charge::{Charge, ChargeLine};
 use super::decision::{Decision, Verdict};
-use super::judged::{Judged, Outcome};
 use super::policy::{Policy, Want};
+use super::raw_decision::{Outcome, RawDecision};
 use super::reserved::Expire;
 use super::upkeep::Ensure;
 use super::{MAX_WANTS, RateLimiter};
+use crate::driver::Connection;
 use crate::error::{Error, ErrorKind, Failure, Result};
-use crate::seam::Connection;
 
 const OPERATION: &str = "check_all_in";
 const SAVEPOINT: &str = include_str!("savepoint.sql");
@@ -54,7 +54,7 @@ impl Metered for crate::blocking::RateLimiter {
 /// # Guarantees
 /// What is taken is taken when the transaction commits, and not when it rolls back. Until it ends,
 /// everybody else who wants permits of these keys waits, at most for
-/// [`Options::timeout`](crate::engine::Options::timeout): take them late, and commit soon. After a
+/// [`BackendOptions::timeout`](crate::engine::BackendOptions::timeout): take them late, and commit soon. After a
 /// refusal nothing is locked, also where it had to wait for others: the call is done after a savepoint,
 /// and undone. On a connection without a transaction it takes as
 /// [`check_all`](RateLimiter::check_all) does.
@@ -78,8 +78,8 @@ pub async fn check_all_on<C: Connection, L: Metered + ?Sized>(
         // Nothing is locked when a statement without a transaction has ended.
         Err(_) => false,
     };
-    let judged = take(connection, &charge).await;
-    let verdict = judged.map(|judged| verdict(wants, &policy, &charge, &judged));
+    let decided = take(connection, &charge).await;
+    let verdict = decided.map(|decided| verdict(wants, &policy, &charge, &decided));
     if !marked {
         return verdict;
     }
@@ -104,16 +104,16 @@ fn may_be_without_transaction(failure: &Failure) -> bool {
 }
 
 /// Charges, as often as others change the same limits meanwhile.
-async fn take<C: Connection>(connection: &mut C, charge: &Charge) -> Result<Vec<Judged>> {
+async fn take<C: Connection>(connection: &mut C, charge: &Charge) -> Result<Vec<RawDecision>> {
     for _ in 0..TRIES {
         let answers = connection.perform(std::slice::from_ref(charge)).await;
-        let judged = answers
+        let decided = answers
             .map_err(|failure| failure.error(OPERATION))?
             .concat();
         let mut again = false;
-        for (line, judged) in charge.lines.iter().zip(&judged) {
+        for (line, decided) in charge.lines.iter().zip(&decided) {
             let (namespace, key) = (charge.namespace.clone(), line.key.clone());
-            let upkept = match judged.outcome {
+            let upkept = match decided.outcome {
                 Outcome::Absent => connection
                     .perform(&[Ensure { namespace, key }])
                     .await
@@ -129,7 +129,7 @@ async fn take<C: Connection>(connection: &mut C, charge: &Charge) -> Result<Vec<
             again = true;
         }
         if !again {
-            return Ok(judged);
+            return Ok(decided);
         }
     }
     let message = "others changed the same limits each time";
@@ -145,7 +145,7 @@ pub(crate) fn charge(namespace: &str, policy: &Policy, wants: &[Want]) -> Result
             "{found} limits in a call; allowed are 1 to {MAX_WANTS}"
         )));
     }
-    let mut lines: Vec<Line> = Vec::with_capacity(wants.len());
+    let mut lines: Vec<ChargeLine> = Vec::with_capacity(wants.len());
     let mut known = std::collections::HashMap::new();
     for want in wants {
         let quota = want.check(policy.quota)?;
@@ -159,7 +159,7 @@ pub(crate) fn charge(namespace: &str, policy: &Policy, wants: &[Want]) -> Result
                 .check_cost(line.cost)
                 .map_err(|error| error.on(&want.key))?;
         } else {
-            lines.push(Line {
+            lines.push(ChargeLine {
                 key: want.key.to_string(),
                 quota,
                 cost: want.cost,
@@ -181,20 +181,26 @@ pub(crate) fn verdict(
     wants: &[Want],
     policy: &Policy,
     charge: &Charge,
-    judged: &[Judged],
+    decided: &[RawDecision],
 ) -> Verdict {
-    let taken = judged
+    let taken = decided
         .iter()
-        .all(|judged| matches!(judged.outcome, Outcome::Taken(_)));
+        .all(|decided| matches!(decided.outcome, Outcome::Taken(_)));
     let decide = |want: &Want| {
         let key = want.key.to_string();
-        let mut lines = charge.lines.iter().zip(judged);
-        let (line, judged) = lines.find(|(line, _)| line.key == key)?;
+        let mut lines = charge.lines.iter().zip(decided);
+        let (line, decided) = lines.find(|(line, _)| line.key == key)?;
         let mut decision = if taken {
-            Decision::judged(&want.key, line.quota, want.cost, judged)
+            Decision::decided(&want.key, line.quota, want.cost, decided)
         } else {
             // The other limits tell what they would have said alone.
-            Decision::of(&want.key, line.quota, line.cost, &judged.level, judged.now)
+            Decision::of(
+                &want.key,
+                line.quota,
+                line.cost,
+                &decided.level,
+                decided.now,
+            )
         };
         decision.cost = want.cost;
         decision.shadow = policy.shadow;

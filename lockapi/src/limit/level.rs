@@ -1,4 +1,4 @@
-//! What a row of the table holds, and how it is judged.
+//! What a row of the table holds, and how it is decided.
 //!
 //! The statements do the same arithmetic; a property test compares them with this.
 

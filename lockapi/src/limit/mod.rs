@@ -29,26 +29,26 @@ mod charge;
 mod decision;
 mod headers;
 mod in_transaction;
-mod judged;
 mod level;
 mod policy;
 mod quota;
+mod raw_decision;
 mod reserved;
 mod table;
 mod take;
 mod upkeep;
 
-pub use charge::{Charge, Line};
+pub use charge::{Charge, ChargeLine};
 pub use decision::{Basis, Decision, Verdict};
 pub use headers::{Fields, fields};
 pub use in_transaction::{Metered, check_all_on};
 pub(crate) use in_transaction::{charge, verdict};
-pub use judged::{Judged, Outcome};
 pub use level::Level;
 pub(crate) use policy::nanos;
 pub use policy::{Outage, Policy, Want};
 pub(crate) use quota::MAX_DEPTH;
 pub use quota::{Algorithm, MAX_PERIOD, MAX_PERMITS, MIN_INTERVAL, Quota};
+pub use raw_decision::{Outcome, RawDecision};
 pub use reserved::{Expire, Settle};
 pub(crate) use table::Limits;
 pub use take::Take;
@@ -113,7 +113,7 @@ pub trait RateLimiter: Send + Sync + fmt::Debug {
     /// `Invalid` for bad keys, for costs of 0 or more than the quota's [limit](Quota::limit), and for
     /// more than [`MAX_WANTS`]. When the database cannot be reached what the policy says, unless set
     /// `Unavailable`; `TimedOut` when a transaction that has taken of a key stayed open for
-    /// [`Options::timeout`](crate::engine::Options::timeout); `Indeterminate` when the answer never
+    /// [`BackendOptions::timeout`](crate::engine::BackendOptions::timeout); `Indeterminate` when the answer never
     /// came: permits may have been taken.
     async fn check_each(&self, wants: &[Want]) -> Result<Vec<Decision>>;
 

@@ -1,9 +1,9 @@
 //! Ending reservations.
 
+use crate::driver::columns::{flag_rows, flags, ints, texts};
+use crate::driver::{Operation, Rows, Statement, Type, Value};
 use crate::error::Failure;
-use crate::memory::World;
-use crate::seam::columns::{flag_rows, flags, ints, texts};
-use crate::seam::{Operation, Rows, Statement, Type, Value};
+use crate::memory::ModelState;
 
 /// How many reservations of a key are ended at once.
 pub(crate) const PART: usize = 1000;
@@ -54,8 +54,8 @@ impl Operation for Settle {
         flags(batch.len(), rows)
     }
 
-    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
-        let (limits, now) = world.limits();
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
+        let (limits, now) = model.limits();
         Some(flag_rows(batch, |one| limits.settle(one, now)))
     }
 }
@@ -82,8 +82,8 @@ impl Operation for Expire {
         flags(batch.len(), rows)
     }
 
-    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
-        let (limits, now) = world.limits();
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
+        let (limits, now) = model.limits();
         let mut seen = std::collections::HashSet::new();
         let expire = |one: &Self| {
             if seen.insert((one.namespace.clone(), one.key.clone())) {

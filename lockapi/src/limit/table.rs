@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
 
 use super::MAX_RESERVATIONS;
-use super::charge::{Charge, Line};
-use super::judged::{Judged, Outcome};
+use super::charge::{Charge, ChargeLine};
 use super::level::Level;
 use super::quota::Quota;
+use super::raw_decision::{Outcome, RawDecision};
 use super::reserved::{Expire, PART, Settle};
 use super::take::Take;
 use super::upkeep::{Block, Refund};
@@ -47,11 +47,11 @@ impl Kept {
     }
 
     /// Whether another reservation would be one too many, when so many come before it.
-    fn is_full(&self, line: &Line, ahead: usize) -> bool {
+    fn is_full(&self, line: &ChargeLine, ahead: usize) -> bool {
         line.id != 0 && self.reserved.len() + ahead >= MAX_RESERVATIONS
     }
 
-    fn reserve(&mut self, line: &Line, now: i64) {
+    fn reserve(&mut self, line: &ChargeLine, now: i64) {
         let expires = now.saturating_add(line.ttl);
         let reserved = Reserved {
             at: now,
@@ -99,7 +99,7 @@ impl Limits {
         self.rows.get(&(namespace.to_owned(), key.to_owned()))
     }
 
-    pub(crate) fn take(&mut self, want: &Take, now: i64) -> Judged {
+    pub(crate) fn take(&mut self, want: &Take, now: i64) -> RawDecision {
         let place = (want.namespace.clone(), want.key.clone());
         let known = self.rows.contains_key(&place);
         let overdue = self
@@ -124,7 +124,7 @@ impl Limits {
                 Outcome::Refused
             }
         };
-        Judged {
+        RawDecision {
             outcome,
             level: level.as_of(now),
             now,
@@ -133,7 +133,7 @@ impl Limits {
 
     /// Charges a batch, in which requests may have keys in common: one is admitted if it fits behind
     /// all that those before it may get.
-    pub(crate) fn charge(&mut self, batch: &[Charge], now: i64) -> Vec<Vec<Judged>> {
+    pub(crate) fn charge(&mut self, batch: &[Charge], now: i64) -> Vec<Vec<RawDecision>> {
         let hopes: Vec<_> = batch.iter().map(|want| self.hope(want, now)).collect();
         let mut keys: BTreeMap<(String, String), Charged> = BTreeMap::new();
         for (want, alone) in batch.iter().zip(&hopes) {
@@ -157,7 +157,7 @@ impl Limits {
                 answers.push((self.not_tried(want, now), Vec::new()));
                 continue;
             };
-            let fits = |line: &Line| {
+            let fits = |line: &ChargeLine| {
                 let key = &keys[&place(want, line)];
                 let alike = key.quota == Some(line.quota);
                 let room = key.before.room(&line.quota, now) - key.ahead;
@@ -175,13 +175,13 @@ impl Limits {
             } else {
                 0
             };
-            let gone = |line: &Line| {
+            let gone = |line: &ChargeLine| {
                 let key = &keys[&place(want, line)];
                 let room = key.before.room(&line.quota, now) - key.sum;
                 key.quota.unwrap_or(key.first) == line.quota && room < line.price()
             };
             let refused = taken == 0 && want.lines.iter().any(gone);
-            let mut judged = Vec::new();
+            let mut decided = Vec::new();
             let mut sums = Vec::new();
             for line in &want.lines {
                 let Some(key) = keys.get_mut(&place(want, line)) else {
@@ -198,36 +198,36 @@ impl Limits {
                     _ => Outcome::Refused,
                 };
                 let level = key.before.clone();
-                judged.push(Judged {
+                decided.push(RawDecision {
                     outcome,
                     level,
                     now,
                 });
             }
-            answers.push((judged, sums));
+            answers.push((decided, sums));
         }
         self.write(&keys, now);
         let mut all = Vec::new();
-        for (want, (mut judged, sums)) in batch.iter().zip(answers) {
-            for ((line, judged), sum) in want.lines.iter().zip(&mut judged).zip(sums) {
+        for (want, (mut decided, sums)) in batch.iter().zip(answers) {
+            for ((line, decided), sum) in want.lines.iter().zip(&mut decided).zip(sums) {
                 let charged = &keys[&place(want, line)];
                 let Some(kept) = self.row(&want.namespace, &line.key) else {
                     continue;
                 };
-                judged.level = kept.level.clone();
+                decided.level = kept.level.clone();
                 if charged.quota.unwrap_or(charged.first) == line.quota {
                     // As if the requests of the batch had come one by one.
                     let later = charged.sum - sum;
                     match line.quota.window() {
-                        0 => judged.level.tat -= later,
-                        _ => judged.level.used -= later,
+                        0 => decided.level.tat -= later,
+                        _ => decided.level.used -= later,
                     }
                 }
-                if line.id != 0 && matches!(judged.outcome, Outcome::Taken(_)) {
+                if line.id != 0 && matches!(decided.outcome, Outcome::Taken(_)) {
                     kept.reserve(line, now);
                 }
             }
-            all.push(judged);
+            all.push(decided);
         }
         all
     }
@@ -264,18 +264,18 @@ impl Limits {
     }
 
     /// The answer to a request that nothing is locked for.
-    fn not_tried(&self, want: &Charge, now: i64) -> Vec<Judged> {
-        let level = |line: &Line| self.level(&want.namespace, &line.key);
-        let known = |line: &Line| self.kept(&want.namespace, &line.key);
-        let overdue = |line: &Line| known(line).is_some_and(|kept| kept.is_overdue(now));
-        let full = |line: &Line| known(line).is_some_and(|kept| kept.is_full(line, 0));
-        let fits = |line: &Line| {
+    fn not_tried(&self, want: &Charge, now: i64) -> Vec<RawDecision> {
+        let level = |line: &ChargeLine| self.level(&want.namespace, &line.key);
+        let known = |line: &ChargeLine| self.kept(&want.namespace, &line.key);
+        let overdue = |line: &ChargeLine| known(line).is_some_and(|kept| kept.is_overdue(now));
+        let full = |line: &ChargeLine| known(line).is_some_and(|kept| kept.is_full(line, 0));
+        let fits = |line: &ChargeLine| {
             let level = level(line);
             level.fits(&line.quota, line.price(), now) > 0 || level.is_ahead(now)
         };
-        let hope = |line: &Line| fits(line) && !overdue(line) && !full(line);
+        let hope = |line: &ChargeLine| fits(line) && !overdue(line) && !full(line);
         let hope = want.lines.iter().all(hope);
-        let judge = |line: &Line| {
+        let judge = |line: &ChargeLine| {
             let level = level(line);
             let outcome = match () {
                 () if overdue(line) => Outcome::Overdue,
@@ -284,7 +284,7 @@ impl Limits {
                 () if known(line).is_none() => Outcome::Absent,
                 () => Outcome::Again,
             };
-            Judged {
+            RawDecision {
                 outcome,
                 level: level.as_of(now),
                 now,
@@ -377,7 +377,7 @@ impl Limits {
     }
 }
 
-fn place(want: &Charge, line: &Line) -> (String, String) {
+fn place(want: &Charge, line: &ChargeLine) -> (String, String) {
     (want.namespace.clone(), line.key.clone())
 }
 

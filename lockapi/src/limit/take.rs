@@ -1,12 +1,12 @@
 //! Taking permits of one limit, the common case.
 
-use super::judged::{Judged, Outcome};
 use super::level::Level;
+use super::raw_decision::{Outcome, RawDecision};
 use super::upkeep::Looked;
+use crate::driver::columns::{ints, place, texts};
+use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
-use crate::memory::World;
-use crate::seam::columns::{ints, place, texts};
-use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
+use crate::memory::ModelState;
 
 /// Takes permits by the generic cell rate algorithm, several times if they fit.
 ///
@@ -39,7 +39,7 @@ impl Take {
 }
 
 impl Operation for Take {
-    type Output = Judged;
+    type Output = RawDecision;
 
     const STATEMENT: Statement = Statement {
         name: "limit.take",
@@ -66,11 +66,11 @@ impl Operation for Take {
         ]
     }
 
-    fn decode(batch: &[Self], rows: Rows) -> Result<Vec<Judged>, Failure> {
-        let mut answers: Vec<_> = batch.iter().map(|_| Judged::again()).collect();
+    fn decode(batch: &[Self], rows: Rows) -> Result<Vec<RawDecision>, Failure> {
+        let mut answers: Vec<_> = batch.iter().map(|_| RawDecision::again()).collect();
         for mut row in rows {
             let at = place(&mut row, batch.len())?;
-            answers[at] = Judged {
+            answers[at] = RawDecision {
                 outcome: Outcome::decode(row.int(1)?)?,
                 level: Level {
                     tat: row.int(2)?,
@@ -83,16 +83,16 @@ impl Operation for Take {
         Ok(answers)
     }
 
-    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
-        let (limits, now) = world.limits();
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
+        let (limits, now) = model.limits();
         let rows = (1..).zip(batch).map(|(n, one)| {
-            let judged = limits.take(one, now);
+            let decided = limits.take(one, now);
             Row([
                 n,
-                judged.outcome.code(),
-                judged.level.tat,
-                judged.level.blocked_until,
-                judged.now,
+                decided.outcome.code(),
+                decided.level.tat,
+                decided.level.blocked_until,
+                decided.now,
             ]
             .map(Value::Int)
             .into())

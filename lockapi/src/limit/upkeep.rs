@@ -1,10 +1,10 @@
 //! Reading limits, giving back, blocking and forgetting.
 
 use super::level::Level;
+use crate::driver::columns::{all_answers, flag_rows, flags, ints, texts};
+use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
-use crate::memory::World;
-use crate::seam::columns::{all_answers, flag_rows, flags, ints, texts};
-use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
+use crate::memory::ModelState;
 use crate::swept::{Swept, decode_names, names_params, names_row};
 
 /// Reads the state of one limit.
@@ -118,8 +118,8 @@ impl Operation for Look {
         })
     }
 
-    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
-        let (limits, now) = world.limits();
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
+        let (limits, now) = model.limits();
         let rows = (1..).zip(batch).map(|(n, one)| {
             let (level, due) = limits.look(&one.namespace, &one.key);
             Row([
@@ -163,8 +163,8 @@ impl Operation for Ensure {
         flags(batch.len(), rows)
     }
 
-    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
-        let (limits, _) = world.limits();
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
+        let (limits, _) = model.limits();
         let ensure = |one: &Self| {
             limits.ensure(&one.namespace, &one.key);
             true
@@ -198,8 +198,8 @@ impl Operation for Refund {
         flags(batch.len(), rows)
     }
 
-    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
-        let (limits, now) = world.limits();
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
+        let (limits, now) = model.limits();
         let refund = |one: &Self| {
             limits.refund(one, now);
             true
@@ -229,8 +229,8 @@ impl Operation for Reset {
         flags(batch.len(), rows)
     }
 
-    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
-        let (limits, _) = world.limits();
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
+        let (limits, _) = model.limits();
         let reset = |one: &Self| {
             limits.reset(&one.namespace, &one.key);
             true
@@ -261,8 +261,8 @@ impl Operation for Block {
         flags(batch.len(), rows)
     }
 
-    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
-        let (limits, now) = world.limits();
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
+        let (limits, now) = model.limits();
         let block = |one: &Self| {
             limits.block(one, now);
             true
@@ -290,9 +290,9 @@ impl Operation for Sweep {
         decode_names(batch.first().map(|one| one.most), rows)
     }
 
-    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
         let one = batch.first()?;
-        let (limits, now) = world.limits();
+        let (limits, now) = model.limits();
         let (deleted, part) = limits.sweep(&one.after, one.most, now);
         Some(vec![names_row(deleted, &part)])
     }

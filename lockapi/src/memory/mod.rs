@@ -1,4 +1,4 @@
-//! The in-memory backend: the same engine over a [`World`] instead of a server.
+//! The in-memory backend: the same engine over a [`ModelState`] instead of a server.
 //!
 //! It behaves as the database backends do, because it runs the same operations by their meaning
 //! instead of by their SQL. Use it in tests of your own code.
@@ -27,15 +27,15 @@ use tokio::sync::Notify;
 
 use crate::backend::Backend;
 use crate::blocking::block_on;
-use crate::engine::{Clock, Driver, LISTEN, ManualClock, Options, start_with};
+use crate::driver::{BackgroundTask, Call, Connection, Connector, Listener, Mode, Rows};
+use crate::engine::{BackendOptions, Clock, Driver, LISTEN, ManualClock, start_with};
 use crate::error::{Failure, Result};
 use crate::lease::micros;
-use crate::seam::{Call, Connection, Connector, Lane, Listener, Mode, Rows};
 
-mod lane;
-mod world;
+mod model;
+mod task;
 
-pub use world::World;
+pub use model::ModelState;
 
 /// How long a session waits for a lock before it is told that it was in vain.
 const SLICE: Duration = Duration::from_millis(200);
@@ -60,7 +60,7 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    world: World,
+    model: ModelState,
     /// How far the server's clock was set ahead, in microseconds.
     set_ahead: i64,
     /// And the links that they came by.
@@ -128,14 +128,14 @@ impl Database {
     /// # Errors
     /// `Unavailable` while the database is [unreachable](Self::set_reachable).
     pub async fn connect(&self) -> Result<Arc<dyn Backend>> {
-        self.connect_with(Options::default()).await
+        self.connect_with(BackendOptions::default()).await
     }
 
     /// Connects a backend with options.
     ///
     /// # Errors
     /// `Invalid` for bad options; otherwise as for [`connect`](Self::connect).
-    pub async fn connect_with(&self, options: Options) -> Result<Arc<dyn Backend>> {
+    pub async fn connect_with(&self, options: BackendOptions) -> Result<Arc<dyn Backend>> {
         start_with(
             "memory",
             Driver::new(self.clone()),
@@ -183,12 +183,12 @@ impl Database {
     pub fn sever(&self) {
         let mut state = self.shared.lock();
         let State {
-            sessions, world, ..
+            sessions, model, ..
         } = &mut *state;
         sessions.retain(|session, link| {
             let stays = !self.has(*link);
             if !stays {
-                world.end_session(*session);
+                model.end_session(*session);
             }
             stays
         });
@@ -253,10 +253,10 @@ impl Database {
     }
 
     /// Looks at the state.
-    pub fn inspect<T>(&self, look: impl FnOnce(&World) -> T) -> T {
+    pub fn inspect<T>(&self, look: impl FnOnce(&ModelState) -> T) -> T {
         let mut state = self.shared.lock();
-        state.world.now = self.now(state.set_ahead);
-        look(&state.world)
+        state.model.now = self.now(state.set_ahead);
+        look(&state.model)
     }
 
     /// How many sessions are open.
@@ -312,7 +312,7 @@ impl Connector for Database {
         let id = state.opened;
         state.sessions.insert(id, self.link);
         let now = self.now(state.set_ahead);
-        state.world.begin_session(id, now);
+        state.model.begin_session(id, now);
         drop(state);
         Ok(Session {
             database: self.clone(),
@@ -324,16 +324,16 @@ impl Connector for Database {
         Connector::connect(self, Mode::Direct).await
     }
 
-    fn spawn(&self, name: &'static str, lane: Lane) {
+    fn spawn(&self, name: &'static str, task: BackgroundTask) {
         let activity = self.clock.activity();
         let spawned =
             std::thread::Builder::new()
                 .name(name.to_owned())
                 .spawn(move || match activity {
-                    Some(activity) => lane::run(lane, &activity),
-                    None => block_on(lane),
+                    Some(activity) => task::run(task, &activity),
+                    None => block_on(task),
                 });
-        // Without a thread the lane is dropped here, which fails its callers.
+        // Without a thread the task is dropped here, which fails its callers.
         drop(spawned);
     }
 }
@@ -351,7 +351,7 @@ impl fmt::Debug for Session {
 }
 
 impl Connection for Session {
-    /// Blocks while the operation waits: lanes of this backend are threads.
+    /// Blocks while the operation waits: tasks of this backend are threads.
     async fn run(&mut self, call: &dyn Call) -> Result<Rows, Failure> {
         loop {
             // Registered before the look, so that a change in between is not missed.
@@ -366,7 +366,7 @@ impl Connection for Session {
     /// The other scripts manage schemas and transactions, which have no meaning in memory.
     async fn script(&mut self, sql: &'static str) -> Result<(), Failure> {
         if sql == LISTEN {
-            self.database.shared.lock().world.heard.listen(self.id);
+            self.database.shared.lock().model.heard.listen(self.id);
         }
         Ok(())
     }
@@ -395,7 +395,7 @@ impl Session {
         if !state.sessions.contains_key(&self.id) {
             return Some(Err(ended()));
         }
-        state.world.heard.next(self.id).map(Ok)
+        state.model.heard.next(self.id).map(Ok)
     }
 
     /// Runs the call; `None` while the database is silent.
@@ -412,11 +412,11 @@ impl Session {
                 return Some(Err(ended()));
             }
             let left = until.saturating_duration_since(Instant::now());
-            state.world.now = self.database.now(state.set_ahead);
-            state.world.late = left.is_zero();
-            if let Some(rows) = call.model(&mut state.world, self.id) {
+            state.model.now = self.database.now(state.set_ahead);
+            state.model.late = left.is_zero();
+            if let Some(rows) = call.model(&mut state.model, self.id) {
                 shared.changed.notify_all();
-                if std::mem::take(&mut state.world.heard.rung) {
+                if std::mem::take(&mut state.model.heard.rung) {
                     shared.spoken.notify_waiters();
                 }
                 return Some(Ok(rows));
@@ -446,7 +446,7 @@ impl Drop for Session {
     fn drop(&mut self) {
         let mut state = self.database.shared.lock();
         if state.sessions.remove(&self.id).is_some() {
-            state.world.end_session(self.id);
+            state.model.end_session(self.id);
         }
         drop(state);
         self.database.shared.changed.notify_all();

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
-use crate::engine::{COMMIT, Keeper, ROLLBACK, begin};
+use crate::driver::{Connection, Operation, Row, Rows, Statement, Type, Value};
+use crate::engine::{COMMIT, ROLLBACK, Timer, begin};
 use crate::error::{Error, ErrorKind, Failure};
 use crate::key::advisory_key;
-use crate::memory::World;
-use crate::seam::{Connection, Operation, Row, Rows, Statement, Type, Value};
+use crate::memory::ModelState;
 
 /// One step of the schema, plain enough to be copied into another migration tool.
 #[derive(Clone, Copy, Debug)]
@@ -83,8 +83,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 const SETTLE: &str = include_str!("settle.sql");
 
 /// Applies what is missing.
-pub(crate) async fn run<N: Connection>(connection: &mut N, keeper: &Keeper) -> Result<(), Failure> {
-    let until = keeper.now() + PATIENCE;
+pub(crate) async fn run<N: Connection>(connection: &mut N, timer: &Timer) -> Result<(), Failure> {
+    let until = timer.now() + PATIENCE;
     loop {
         begin(connection).await?;
         let failure = match apply(connection).await {
@@ -95,10 +95,10 @@ pub(crate) async fn run<N: Connection>(connection: &mut N, keeper: &Keeper) -> R
             connection.script(ROLLBACK).await?;
         }
         let locked = failure.sqlstate.as_deref() == Some("55P03");
-        if !locked || keeper.now() + PAUSE > until {
+        if !locked || timer.now() + PAUSE > until {
             return Err(failure);
         }
-        keeper.sleep(PAUSE).await;
+        timer.sleep(PAUSE).await;
     }
 }
 
@@ -234,7 +234,7 @@ impl Operation for LookAround {
             .collect()
     }
 
-    fn model(_: &[Self], _: &mut World, _: u64) -> Option<Rows> {
+    fn model(_: &[Self], _: &mut ModelState, _: u64) -> Option<Rows> {
         let there = || Value::Bool(true);
         Some(vec![Row(vec![
             there(),
@@ -268,7 +268,7 @@ impl Operation for Applied {
     }
 
     /// The model is always of this version.
-    fn model(_: &[Self], _: &mut World, _: u64) -> Option<Rows> {
+    fn model(_: &[Self], _: &mut ModelState, _: u64) -> Option<Rows> {
         let row = |migration: &Migration| {
             Row(vec![
                 Value::Int(migration.version),
@@ -297,7 +297,7 @@ impl Operation for Exclude {
         Ok(rows.into_iter().map(drop).collect())
     }
 
-    fn model(_: &[Self], _: &mut World, _: u64) -> Option<Rows> {
+    fn model(_: &[Self], _: &mut ModelState, _: u64) -> Option<Rows> {
         Some(vec![Row(vec![Value::Text(String::new())])])
     }
 }
@@ -330,7 +330,7 @@ impl Operation for Record {
         rows.into_iter().map(|mut row| row.int(0)).collect()
     }
 
-    fn model(batch: &[Self], _: &mut World, _: u64) -> Option<Rows> {
+    fn model(batch: &[Self], _: &mut ModelState, _: u64) -> Option<Rows> {
         Some(vec![Row(vec![Value::Int(batch.first()?.version)])])
     }
 }
@@ -339,8 +339,8 @@ impl Operation for Record {
 mod tests {
     use super::*;
     use crate::blocking::block_on;
+    use crate::driver::Call;
     use crate::engine::{Clock, ManualClock};
-    use crate::seam::Call;
 
     /// Somebody has locked what every migration looks at.
     struct Locked {
@@ -365,11 +365,11 @@ mod tests {
     #[test]
     fn a_lock_that_stays_is_told_of_in_the_end() {
         let clock = ManualClock::default();
-        let keeper = Keeper::start(&Clock::Manual(clock.clone())).unwrap();
-        let began = keeper.now();
+        let timer = Timer::start(&Clock::Manual(clock.clone())).unwrap();
+        let began = timer.now();
         let mut connection = Locked { tries: 0 };
         let outcome = std::thread::scope(|scope| {
-            let migration = scope.spawn(|| block_on(run(&mut connection, &keeper)));
+            let migration = scope.spawn(|| block_on(run(&mut connection, &timer)));
             while !migration.is_finished() {
                 clock.advance(PAUSE / 10);
             }
@@ -377,7 +377,7 @@ mod tests {
         });
         let failure = outcome.unwrap_err();
         assert_eq!(failure.kind(), ErrorKind::TimedOut);
-        let took = keeper.now().saturating_sub(began);
+        let took = timer.now().saturating_sub(began);
         assert!(took + 2 * PAUSE >= PATIENCE, "{took:?}");
         assert!((2..=41).contains(&connection.tries), "{}", connection.tries);
     }

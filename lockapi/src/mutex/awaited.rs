@@ -1,9 +1,9 @@
 //! Looking whether somebody waits for a lock.
 
+use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
 use crate::key::LockId;
-use crate::memory::World;
-use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
+use crate::memory::ModelState;
 
 /// Asks whether any session waits for a lock.
 #[derive(Clone, Copy, Debug)]
@@ -30,8 +30,8 @@ impl Operation for Awaited {
         rows.into_iter().map(|mut row| row.bool(0)).collect()
     }
 
-    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
-        let awaited = |one: &Self| Row(vec![Value::Bool(world.waiting(one.0) > 0)]);
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
+        let awaited = |one: &Self| Row(vec![Value::Bool(model.waiting(one.0) > 0)]);
         Some(batch.iter().map(awaited).collect())
     }
 }

@@ -1,9 +1,9 @@
 //! Checking a mutex holder inside a transaction.
 
+use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
-use crate::memory::World;
+use crate::memory::ModelState;
 use crate::mutex::session::mark_id;
-use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
 
 /// Checks one holder; a batch of one.
 #[derive(Clone, Debug)]
@@ -47,10 +47,10 @@ impl Operation for Check {
         rows.into_iter().map(|mut row| row.bool(0)).collect()
     }
 
-    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
         let check = batch.first()?;
-        let held = world.is_locked(mark_id(check.session))
-            && world.mark_fence(&check.namespace, &check.key, check.fence);
+        let held = model.is_locked(mark_id(check.session))
+            && model.mark_fence(&check.namespace, &check.key, check.fence);
         Some(vec![Row(vec![Value::Bool(held)])])
     }
 }

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
+use super::lock_request::LockMode;
 use super::one::lock_params;
-use super::step::Way;
-use super::{LOCK_TIMEOUT_LIMIT, Named};
+use super::{LOCK_TIMEOUT_LIMIT, LockName};
+use crate::driver::{Connection, Operation, Row, Rows, Statement, Type, Value};
 use crate::engine::is_standby;
 use crate::error::{Error, ErrorKind, Failure, Result};
 use crate::key::{Key, LockId};
-use crate::memory::World;
+use crate::memory::ModelState;
 use crate::random;
-use crate::seam::{Connection, Operation, Row, Rows, Statement, Type, Value};
 
 /// Tries the lock of `mutex` for the transaction that is open on `connection`, without waiting.
 ///
@@ -22,7 +22,7 @@ use crate::seam::{Connection, Operation, Row, Rows, Statement, Type, Value};
 /// connection.
 pub async fn try_lock_on<C: Connection>(
     connection: &mut C,
-    mutex: &(impl Named + Sync + ?Sized),
+    mutex: &(impl LockName + Sync + ?Sized),
 ) -> Result<bool> {
     const OPERATION: &str = "try_lock_in";
     let (key, lock) = lock_of(mutex, OPERATION)?;
@@ -50,7 +50,7 @@ pub async fn try_lock_on<C: Connection>(
 /// the connection.
 pub async fn lock_on<C: Connection>(
     connection: &mut C,
-    mutex: &(impl Named + Sync + ?Sized),
+    mutex: &(impl LockName + Sync + ?Sized),
     timeout: Duration,
 ) -> Result<()> {
     const OPERATION: &str = "lock_in";
@@ -73,7 +73,7 @@ pub async fn lock_on<C: Connection>(
 
 /// The lock that stands for a mutex, unless that is a lease.
 fn lock_of<'a>(
-    mutex: &'a (impl Named + ?Sized),
+    mutex: &'a (impl LockName + ?Sized),
     operation: &'static str,
 ) -> Result<(&'a Key, LockId)> {
     let key = mutex.key();
@@ -181,8 +181,8 @@ impl Operation for TryIn {
         rows.into_iter().map(Tried::read).collect()
     }
 
-    fn model(batch: &[Self], world: &mut World, session: u64) -> Option<Rows> {
-        let ok = world.try_lock(batch.first()?.lock, Way::Alone, session);
+    fn model(batch: &[Self], model: &mut ModelState, session: u64) -> Option<Rows> {
+        let ok = model.try_lock(batch.first()?.lock, LockMode::Exclusive, session);
         Some(vec![Row(vec![Value::Bool(ok), Value::Bool(false)])])
     }
 }
@@ -207,8 +207,8 @@ impl Operation for WaitIn {
         rows.into_iter().map(Tried::read).collect()
     }
 
-    fn model(batch: &[Self], world: &mut World, session: u64) -> Option<Rows> {
-        let granted = world.wait_lock(batch.first()?.lock, Way::Alone, session)?;
+    fn model(batch: &[Self], model: &mut ModelState, session: u64) -> Option<Rows> {
+        let granted = model.wait_lock(batch.first()?.lock, LockMode::Exclusive, session)?;
         Some(vec![Row(vec![Value::Bool(granted), Value::Bool(false)])])
     }
 }
@@ -249,7 +249,7 @@ impl Operation for Timeouts {
             .collect()
     }
 
-    fn model(_: &[Self], _: &mut World, _: u64) -> Option<Rows> {
+    fn model(_: &[Self], _: &mut ModelState, _: u64) -> Option<Rows> {
         // Settings have no meaning in memory.
         let off = || Value::Text("0".to_owned());
         Some(vec![Row(vec![off(), off()])])

@@ -1,9 +1,9 @@
 //! Interrupting a session that waits.
 
 use super::session::mark_id;
+use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
-use crate::memory::World;
-use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
+use crate::memory::ModelState;
 
 /// Ends the wait of another session.
 #[derive(Clone, Copy, Debug)]
@@ -36,12 +36,12 @@ impl Operation for Interrupt {
         rows.into_iter().map(|mut row| row.bool(0)).collect()
     }
 
-    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
         let interrupt = |one: &Self| {
             let session = u64::try_from(one.process).unwrap_or_default();
-            let lives = world.holds(mark_id(one.mark), session);
+            let lives = model.holds(mark_id(one.mark), session);
             if lives {
-                world.interrupt(session);
+                model.interrupt(session);
             }
             Row(vec![Value::Bool(lives)])
         };

@@ -1,8 +1,8 @@
 //! Deleting tokens that were checked in and that nobody can be behind any more.
 
+use crate::driver::{Operation, Rows, Statement, Type, Value};
 use crate::error::Failure;
-use crate::memory::World;
-use crate::seam::{Operation, Rows, Statement, Type, Value};
+use crate::memory::ModelState;
 use crate::swept::{Swept, decode_names, names_params, names_row};
 
 /// Goes through a part of the tokens that were checked in; a batch of one.
@@ -33,9 +33,9 @@ impl Operation for SweepMarks {
         decode_names(batch.first().map(|one| one.most), rows)
     }
 
-    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
         let one = batch.first()?;
-        let (deleted, part) = world.sweep_marks(&one.after, one.most);
+        let (deleted, part) = model.sweep_marks(&one.after, one.most);
         Some(vec![names_row(deleted, &part)])
     }
 }

@@ -14,32 +14,33 @@ use crate::wait::{held_throughout, unless};
 
 mod awaited;
 mod check;
-mod circle;
+mod deadlock;
 mod in_transaction;
 mod interrupt;
-pub(crate) mod line;
+mod lock_owner;
+mod lock_request;
 mod marks;
 mod one;
 mod rw_lock;
 mod session;
 mod set;
-mod step;
 mod striped;
 mod wait;
 
 pub use awaited::Awaited;
 pub use check::Check;
-pub use circle::Circle;
+pub use deadlock::Circle;
 pub use in_transaction::{Timeouts, Tried, TryIn, WaitIn, lock_on, try_lock_on};
 pub use interrupt::Interrupt;
-pub use line::Line;
+pub use lock_owner::LockOwner;
+pub(crate) use lock_owner::OwnerId;
+pub use lock_request::{LockAnswer, LockMode, LockRequest};
 pub use marks::SweepMarks;
 pub use one::{ReleaseOne, TryOne};
 pub use rw_lock::{ReadGuard, RwLock};
 pub(crate) use session::mark_id;
 pub use session::{Enlist, Enlisted, Flush, Relax, TOKENS_AT_RISK};
 pub use set::{MutexSet, MutexSetGuard};
-pub use step::{Step, Stepped, Way};
 pub use striped::Striped;
 pub use wait::Wait;
 
@@ -56,7 +57,7 @@ pub(crate) const LOCK_TIMEOUT_LIMIT: Duration = Duration::from_hours(24 * 24);
 /// # Guarantees
 /// - Two guards of one key never exist at the same time, in one process or in several, as far as
 ///   the server knows. A holder whose connection broke is told within the heartbeat
-///   ([`Options::heartbeat`](crate::engine::Options::heartbeat)); until then it may still believe
+///   ([`BackendOptions::heartbeat`](crate::engine::BackendOptions::heartbeat)); until then it may still believe
 ///   that it holds: protect writes with the [`Fence`].
 /// - Within a process waiters are served in the order of arrival. Between processes the server's
 ///   queue decides; a process passes the lock on within itself for a bounded time only.
@@ -76,9 +77,9 @@ pub trait Mutex: Send + Sync + fmt::Debug {
     /// [`leased_mutex`](crate::Backend#method.leased_mutex).
     fn is_leased(&self) -> bool;
 
-    /// The same mutex, locked by a [line of work](Line). One that is leased is not told of circles:
+    /// The same mutex, locked by a [owner of work](LockOwner). One that is leased is not told of circles:
     /// bound its waits.
-    fn on(&self, line: &Line) -> Arc<dyn Mutex>;
+    fn on(&self, owner: &LockOwner) -> Arc<dyn Mutex>;
 
     /// Locks if that is possible at once; `None` when it is held.
     ///
@@ -89,7 +90,7 @@ pub trait Mutex: Send + Sync + fmt::Debug {
     /// Waits until it is locked.
     ///
     /// # Errors
-    /// `Deadlock` on a [line of work](Line); otherwise as for [`try_lock`](Self::try_lock).
+    /// `Deadlock` on a [owner of work](LockOwner); otherwise as for [`try_lock`](Self::try_lock).
     async fn lock(&self) -> Result<Box<dyn MutexGuard>>;
 
     /// Waits for at most `timeout`.
@@ -167,7 +168,7 @@ impl dyn Mutex + '_ {
 }
 
 /// What a mutex is called, of either face: all that a lock in a transaction needs to know.
-pub trait Named {
+pub trait LockName {
     /// The namespace that a name is in.
     fn namespace(&self) -> &str;
 
@@ -178,7 +179,7 @@ pub trait Named {
     fn is_leased(&self) -> bool;
 }
 
-impl<M: Mutex + ?Sized> Named for M {
+impl<M: Mutex + ?Sized> LockName for M {
     fn namespace(&self) -> &str {
         Mutex::namespace(self)
     }
@@ -192,7 +193,7 @@ impl<M: Mutex + ?Sized> Named for M {
     }
 }
 
-impl Named for crate::blocking::Mutex {
+impl LockName for crate::blocking::Mutex {
     fn namespace(&self) -> &str {
         self.namespace()
     }

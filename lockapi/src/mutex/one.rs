@@ -1,11 +1,11 @@
 //! A lone request to the session that holds locks: less work for the server than a batch.
 
-use super::step::{Stepped, Way};
+use super::lock_request::{LockAnswer, LockMode};
+use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
 use crate::fence::HAND_OVER_BITS;
 use crate::key::LockId;
-use crate::memory::World;
-use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
+use crate::memory::ModelState;
 
 /// Tries one lock, to have it alone; a batch of one.
 #[derive(Clone, Copy, Debug)]
@@ -16,7 +16,7 @@ pub struct TryOne(pub LockId);
 pub struct ReleaseOne(pub LockId);
 
 impl Operation for TryOne {
-    type Output = Stepped;
+    type Output = LockAnswer;
 
     const STATEMENT: Statement = Statement {
         name: "mutex.try",
@@ -29,20 +29,20 @@ impl Operation for TryOne {
         lock_params(batch.first().map(|one| one.0))
     }
 
-    fn decode(_: &[Self], rows: Rows) -> Result<Vec<Stepped>, Failure> {
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<LockAnswer>, Failure> {
         rows.into_iter()
             .map(|mut row| {
                 let fence = row.maybe_int(0)?;
-                Ok(fence.map_or(Stepped::Contended, |fence| {
-                    Stepped::Taken(fence << HAND_OVER_BITS)
+                Ok(fence.map_or(LockAnswer::Contended, |fence| {
+                    LockAnswer::Taken(fence << HAND_OVER_BITS)
                 }))
             })
             .collect()
     }
 
-    fn model(batch: &[Self], world: &mut World, session: u64) -> Option<Rows> {
-        let fence = if world.try_lock(batch.first()?.0, Way::Alone, session) {
-            Value::Int(world.next_fence())
+    fn model(batch: &[Self], model: &mut ModelState, session: u64) -> Option<Rows> {
+        let fence = if model.try_lock(batch.first()?.0, LockMode::Exclusive, session) {
+            Value::Int(model.next_fence())
         } else {
             Value::Null(Type::Int)
         };
@@ -51,7 +51,7 @@ impl Operation for TryOne {
 }
 
 impl Operation for ReleaseOne {
-    type Output = Stepped;
+    type Output = LockAnswer;
 
     const STATEMENT: Statement = Statement {
         name: "mutex.release",
@@ -64,21 +64,21 @@ impl Operation for ReleaseOne {
         lock_params(batch.first().map(|one| one.0))
     }
 
-    fn decode(_: &[Self], rows: Rows) -> Result<Vec<Stepped>, Failure> {
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<LockAnswer>, Failure> {
         rows.into_iter()
             .map(|mut row| {
                 let released = row.bool(0)?;
                 Ok(if released {
-                    Stepped::Released
+                    LockAnswer::Released
                 } else {
-                    Stepped::NotHeld
+                    LockAnswer::NotHeld
                 })
             })
             .collect()
     }
 
-    fn model(batch: &[Self], world: &mut World, session: u64) -> Option<Rows> {
-        let released = world.unlock(batch.first()?.0, Way::Alone, session);
+    fn model(batch: &[Self], model: &mut ModelState, session: u64) -> Option<Rows> {
+        let released = model.unlock(batch.first()?.0, LockMode::Exclusive, session);
         Some(vec![Row(vec![Value::Bool(released)])])
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{Line, MutexGuard};
+use super::{LockOwner, MutexGuard};
 use crate::error::Result;
 use crate::key::Key;
 
@@ -41,7 +41,7 @@ use crate::key::Key;
 ///   come behind a waiting writer wait until it was served. Where another process waits at the
 ///   server, readers are let in beside those of their own process for about 32 ms and then wait,
 ///   too. A writer is seen while it has its turn on a connection for waiting
-///   ([`Options::waiters`](crate::engine::Options::waiters)).
+///   ([`BackendOptions::waiters`](crate::engine::BackendOptions::waiters)).
 /// - It is not re-entrant, and there is no way from one kind of guard to the other: two readers
 ///   that waited to become writers would wait for each other. Unlock and lock again, and look again
 ///   at what was read.
@@ -57,8 +57,8 @@ pub trait RwLock: Send + Sync + fmt::Debug {
     /// The namespace that a name is in.
     fn namespace(&self) -> &str;
 
-    /// The same lock, taken by a [line of work](Line).
-    fn on(&self, line: &Line) -> Arc<dyn RwLock>;
+    /// The same lock, taken by a [owner of work](LockOwner).
+    fn on(&self, owner: &LockOwner) -> Arc<dyn RwLock>;
 
     /// Shares it if that is possible at once; `None` when a writer has it or waits for it.
     ///

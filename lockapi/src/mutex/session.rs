@@ -1,10 +1,10 @@
 //! The life of a session that holds locks.
 
-use super::step::Way;
+use super::lock_request::LockMode;
+use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
 use crate::key::LockId;
-use crate::memory::World;
-use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
+use crate::memory::ModelState;
 
 /// How far a token may be above one that is known to be safe on disk, in values of the sequence.
 pub const TOKENS_AT_RISK: i64 = 16_384;
@@ -67,9 +67,9 @@ impl Operation for Enlist {
             .collect()
     }
 
-    fn model(batch: &[Self], world: &mut World, session: u64) -> Option<Rows> {
-        let marked = world.try_lock(mark_id(batch.first()?.mark), Way::Alone, session);
-        let safe = Value::Int(world.next_fence());
+    fn model(batch: &[Self], model: &mut ModelState, session: u64) -> Option<Rows> {
+        let marked = model.try_lock(mark_id(batch.first()?.mark), LockMode::Exclusive, session);
+        let safe = Value::Int(model.next_fence());
         let process = Value::Int(i64::try_from(session).unwrap_or_default());
         Some(vec![Row(vec![Value::Bool(marked), safe, process])])
     }
@@ -93,7 +93,7 @@ impl Operation for Relax {
         done(rows)
     }
 
-    fn model(_: &[Self], _: &mut World, _: u64) -> Option<Rows> {
+    fn model(_: &[Self], _: &mut ModelState, _: u64) -> Option<Rows> {
         Some(vec![Row(vec![Value::Text("off".to_owned())])])
     }
 }
@@ -116,7 +116,7 @@ impl Operation for Flush {
         done(rows)
     }
 
-    fn model(_: &[Self], _: &mut World, _: u64) -> Option<Rows> {
+    fn model(_: &[Self], _: &mut ModelState, _: u64) -> Option<Rows> {
         Some(vec![Row(vec![Value::Text("on".to_owned())])])
     }
 }

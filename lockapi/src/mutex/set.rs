@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::{FutureExt, join_all, select_all};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
-use super::{Line, Mutex, MutexGuard};
+use super::{LockOwner, Mutex, MutexGuard};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::key::Key;
@@ -78,12 +78,12 @@ impl MutexSet {
         self.mutexes.iter().map(|mutex| mutex.key())
     }
 
-    /// The same set, locked by a [line of work](Line). To wait for any of them counts as waiting for
+    /// The same set, locked by a [owner of work](LockOwner). To wait for any of them counts as waiting for
     /// each.
     #[must_use]
-    pub fn on(&self, line: &Line) -> Self {
+    pub fn on(&self, owner: &LockOwner) -> Self {
         Self {
-            mutexes: self.mutexes.iter().map(|mutex| mutex.on(line)).collect(),
+            mutexes: self.mutexes.iter().map(|mutex| mutex.on(owner)).collect(),
         }
     }
 

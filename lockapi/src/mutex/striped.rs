@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Line, Mutex, MutexGuard, MutexSet, MutexSetGuard};
+use super::{LockOwner, Mutex, MutexGuard, MutexSet, MutexSetGuard};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::advisory_key;
 
@@ -66,13 +66,13 @@ impl Striped {
         })
     }
 
-    /// The same stripes, locked by a [line of work](Line).
+    /// The same stripes, locked by a [owner of work](LockOwner).
     #[must_use]
-    pub fn on(&self, line: &Line) -> Self {
+    pub fn on(&self, owner: &LockOwner) -> Self {
         Self {
             name: Arc::clone(&self.name),
-            stripes: self.stripes.iter().map(|stripe| stripe.on(line)).collect(),
-            set: self.set.on(line),
+            stripes: self.stripes.iter().map(|stripe| stripe.on(owner)).collect(),
+            set: self.set.on(owner),
         }
     }
 

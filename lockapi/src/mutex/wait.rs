@@ -1,10 +1,10 @@
 //! Waiting for a lock in the server's queue.
 
-use super::step::{Stepped, Way, token};
+use super::lock_request::{LockAnswer, LockMode, token};
+use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
 use crate::key::LockId;
-use crate::memory::World;
-use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
+use crate::memory::ModelState;
 
 /// Waits for one lock; always a batch of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,14 +12,14 @@ pub struct Wait {
     /// The lock.
     pub lock: LockId,
     /// Alone or with others.
-    pub way: Way,
+    pub mode: LockMode,
     /// How long, in milliseconds; at least 1.
     pub millis: i64,
 }
 
 impl Operation for Wait {
-    /// [`Stepped::Contended`] when the time ran out.
-    type Output = Stepped;
+    /// [`LockAnswer::Contended`] when the time ran out.
+    type Output = LockAnswer;
 
     const STATEMENT: Statement = Statement {
         name: "mutex.wait",
@@ -37,31 +37,31 @@ impl Operation for Wait {
                     Value::Int(wait.lock.key),
                     Value::Bool(wait.lock.pair),
                     Value::Text(format!("{}ms", wait.millis.max(1))),
-                    Value::Bool(wait.way == Way::Shared),
+                    Value::Bool(wait.mode == LockMode::Shared),
                 ]
             })
             .collect()
     }
 
-    fn decode(batch: &[Self], rows: Rows) -> Result<Vec<Stepped>, Failure> {
+    fn decode(batch: &[Self], rows: Rows) -> Result<Vec<LockAnswer>, Failure> {
         rows.into_iter()
             .zip(batch)
             .map(|(mut row, wait)| {
                 let (granted, fence) = (row.bool(0)?, row.maybe_int(1)?);
-                match (granted, wait.way) {
-                    (false, _) => Ok(Stepped::Contended),
-                    (true, Way::Shared) => Ok(Stepped::Shared),
-                    (true, Way::Alone) => token(fence),
+                match (granted, wait.mode) {
+                    (false, _) => Ok(LockAnswer::Contended),
+                    (true, LockMode::Shared) => Ok(LockAnswer::Shared),
+                    (true, LockMode::Exclusive) => token(fence),
                 }
             })
             .collect()
     }
 
-    fn model(batch: &[Self], world: &mut World, session: u64) -> Option<Rows> {
+    fn model(batch: &[Self], model: &mut ModelState, session: u64) -> Option<Rows> {
         let wait = batch.first()?;
-        let granted = world.wait_lock(wait.lock, wait.way, session)?;
-        let fence = if granted && wait.way == Way::Alone {
-            Value::Int(world.next_fence())
+        let granted = model.wait_lock(wait.lock, wait.mode, session)?;
+        let fence = if granted && wait.mode == LockMode::Exclusive {
+            Value::Int(model.next_fence())
         } else {
             Value::Null(Type::Int)
         };

@@ -4,8 +4,8 @@ use serde::de::DeserializeOwned;
 
 use super::operations::{Ack, Claimed, Push, PushKeyed, Take};
 use super::{Claim, Delivery, How, Job, Priority, Pushed, Queue, delivery, job};
+use crate::driver::Connection;
 use crate::error::{Error, ErrorKind, Result};
-use crate::seam::Connection;
 
 /// One call in so many looks at the low priorities first.
 pub(crate) const LOW_FIRST: u32 = 16;
@@ -17,7 +17,7 @@ const TRIES: usize = 5;
 ///
 /// # Guarantees
 /// All or none, with everything else in the transaction. Workers are told at commit, by a
-/// notification, unless [`Terms::notify_on_commit`](super::Terms::notify_on_commit) leaves it out.
+/// notification, unless [`QueueOptions::notify_on_commit`](super::QueueOptions::notify_on_commit) leaves it out.
 ///
 /// # Errors
 /// `Invalid` as for [`Queue::push_all`]; `Unavailable` where another transaction that is open has
@@ -30,7 +30,7 @@ pub async fn push_on<C: Connection>(
     const OPERATION: &str = "push_in";
     check(queue, jobs).map_err(|error| error.during(OPERATION).on(queue.name()))?;
     let failed = |failure: crate::error::Failure| failure.error(OPERATION).on(queue.name());
-    let tells = queue.terms().notify_on_commit;
+    let tells = queue.options().notify_on_commit;
     let topic = tells.then(|| topic(queue.namespace(), queue.name()));
     let (keyed, plain): (Vec<_>, Vec<_>) = jobs.iter().partition(|job| job.is_keyed());
     let mut ids = Vec::new();
@@ -86,7 +86,7 @@ pub async fn ack_on<C: Connection>(connection: &mut C, delivery: &Delivery) -> R
     let about = || format!("{} of {}", delivery.id(), queue.name());
     let ack = Ack {
         ticket: delivery.ticket(),
-        keep: queue.terms().keep(),
+        keep: queue.options().keep(),
     };
     let lost = || {
         let message = "the job is done, cancelled, or in the hands of another";
@@ -161,9 +161,9 @@ pub async fn take_on<C: Connection>(
         namespace: queue.namespace().to_owned(),
         queue: queue.name().to_owned(),
         most: i64::try_from(most).unwrap_or(i64::MAX),
-        lanes: lanes(),
+        priorities: priorities(),
         worker: claim.worker_name(),
-        keep: queue.terms().keep(),
+        keep: queue.options().keep(),
     };
     match connection.perform(&[take]).await {
         Ok(taken) => Ok(taken.into_iter().flatten().map(Taken).collect()),
@@ -172,12 +172,12 @@ pub async fn take_on<C: Connection>(
 }
 
 /// The priorities in the order in which a call looks at them: one in sixteen the low ones first.
-fn lanes() -> Vec<i64> {
-    let mut lanes: Vec<_> = Priority::ALL.into_iter().map(Priority::number).collect();
+fn priorities() -> Vec<i64> {
+    let mut priorities: Vec<_> = Priority::ALL.into_iter().map(Priority::number).collect();
     if fastrand::f64() * f64::from(LOW_FIRST) < 1.0 {
-        lanes.reverse();
+        priorities.reverse();
     }
-    lanes
+    priorities
 }
 
 /// What listeners are told when something was pushed.
@@ -208,7 +208,7 @@ pub(crate) fn check(queue: &dyn Queue, jobs: &[Job]) -> Result<()> {
         ));
     }
     jobs.iter()
-        .try_for_each(|job| job.check(queue.terms().max_payload))
+        .try_for_each(|job| job.check(queue.options().max_payload))
 }
 
 /// Answers in the order of the jobs, of the numbers of those without keys and the answers to those

@@ -29,10 +29,10 @@ pub use in_transaction::{Taken, ack_on, push_on, take_on};
 pub use job::{How, Job, JobKind, MAX_DELAY, MAX_PUSH, MAX_PUSH_BYTES, Priority, Pushed, Unique};
 pub use model::Jobs;
 pub use operations::{
-    Ack, Cancel, Cancelled, Claimed, CountJobs, Counted, DELETED, DeadRow, Discard, FOR_EVER,
-    FailedAttempt, Floor, Keys, LookBack, Name, NewJob, Part, Purge, Push, PushKeyed, PushTogether,
-    ReadDead, ReadStanding, ReadUnhandled, Redrive, Redriven, Seen, SetPaused, Settle, SweepQueues,
-    Take, Turn, Turned, UnhandledRow,
+    Ack, Cancel, Cancelled, Claimed, CompleteAndClaim, CompletedAndClaimed, CountJobs, Counted,
+    DELETED, DeadRow, Discard, FOR_EVER, FailedAttempt, Floor, Keys, LookBack, Name, NewJob, Part,
+    Purge, Push, PushKeyed, PushTogether, ReadDead, ReadStanding, ReadUnhandled, Redrive, Redriven,
+    Seen, SetPaused, Settle, SweepQueues, Take, UnhandledRow,
 };
 pub(crate) use runs::RunState;
 
@@ -48,12 +48,12 @@ const LOOK: Duration = Duration::from_secs(1);
 ///
 /// ```
 /// use std::time::Duration;
-/// use lockapi::queue::Terms;
+/// use lockapi::queue::QueueOptions;
 ///
-/// let terms = Terms::default().archive(Duration::from_hours(24)).max_payload(64 << 10);
+/// let options = QueueOptions::default().archive(Duration::from_hours(24)).max_payload(64 << 10);
 /// ```
 #[derive(Clone, Debug)]
-pub struct Terms {
+pub struct QueueOptions {
     pub(crate) archive: bool,
     pub(crate) keep: Duration,
     pub(crate) keep_dead: Option<Duration>,
@@ -61,7 +61,7 @@ pub struct Terms {
     pub(crate) notify_on_commit: bool,
 }
 
-impl Default for Terms {
+impl Default for QueueOptions {
     fn default() -> Self {
         Self {
             archive: false,
@@ -73,7 +73,7 @@ impl Default for Terms {
     }
 }
 
-impl Terms {
+impl QueueOptions {
     /// Keeps jobs that are completed through this handle in the archive for this long; otherwise they
     /// are deleted. What is cancelled is kept for this long as well, for a week unless set. How long a
     /// job is kept is stored with it: other handles and programs do not change it.
@@ -169,14 +169,14 @@ pub trait Queue: Send + Sync + fmt::Debug {
     fn namespace(&self) -> &str;
 
     /// How this handle uses it.
-    fn terms(&self) -> &Terms;
+    fn options(&self) -> &QueueOptions;
 
     /// Pushes jobs, all of them or none, at most [`MAX_PUSH`] jobs of [`MAX_PUSH_BYTES`] in all.
     ///
     /// # Errors
     /// `Invalid` for what is outside of its limits, before anything is sent. `Unavailable`: not
     /// pushed. `TimedOut`: not pushed, because a transaction that has pushed the same key stayed open
-    /// for [`Options::timeout`](crate::engine::Options::timeout). `Indeterminate`: nobody knows; what has an idempotency key is tried again first, and
+    /// for [`BackendOptions::timeout`](crate::engine::BackendOptions::timeout). `Indeterminate`: nobody knows; what has an idempotency key is tried again first, and
     /// can be pushed again.
     async fn push_all(&self, jobs: Vec<Job>) -> Result<Vec<Pushed>>;
 
@@ -236,7 +236,7 @@ pub trait Queue: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// `Unavailable`, `Indeterminate`. `TimedOut`: a transaction that is open had one of them locked for
-    /// [`Options::timeout`](crate::engine::Options::timeout); the others are cancelled.
+    /// [`BackendOptions::timeout`](crate::engine::BackendOptions::timeout); the others are cancelled.
     async fn cancel(&self, ids: Vec<i64>) -> Result<Vec<i64>>;
 
     /// Deletes all jobs that wait, in parts, and answers how many.

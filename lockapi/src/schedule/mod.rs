@@ -76,18 +76,18 @@ pub const MAX_LIST: usize = 1000;
 ///
 /// ```
 /// use std::time::Duration;
-/// use lockapi::schedule::Terms;
+/// use lockapi::schedule::SchedulerOptions;
 ///
-/// let terms = Terms::default().node("web-7").keep(Duration::from_hours(24 * 90));
+/// let options = SchedulerOptions::default().node("web-7").keep(Duration::from_hours(24 * 90));
 /// ```
 #[derive(Clone, Debug)]
-pub struct Terms {
+pub struct SchedulerOptions {
     pub(crate) node: Option<String>,
     pub(crate) poll: Duration,
     pub(crate) keep: Duration,
 }
 
-impl Default for Terms {
+impl Default for SchedulerOptions {
     fn default() -> Self {
         Self {
             node: None,
@@ -97,7 +97,7 @@ impl Default for Terms {
     }
 }
 
-impl Terms {
+impl SchedulerOptions {
     /// Names the node for readers of the log; the default is the name of the host and a random part.
     /// At most 255 bytes.
     #[must_use]
@@ -177,7 +177,7 @@ pub trait Scheduler: Send + Sync + fmt::Debug {
     fn namespace(&self) -> &str;
 
     /// How this handle uses it.
-    fn terms(&self) -> &Terms;
+    fn options(&self) -> &SchedulerOptions;
 
     /// Adds a task, or changes the one of its name; answers whether that changed anything.
     ///
@@ -249,7 +249,7 @@ impl dyn Scheduler + '_ {
         let stop = stop.into();
         let rounds = async {
             loop {
-                let (seen, pause) = pause_after(self.tick().await, self.terms().poll)?;
+                let (seen, pause) = pause_after(self.tick().await, self.options().poll)?;
                 self.changed(seen, pause).await;
             }
         };

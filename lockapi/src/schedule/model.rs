@@ -7,7 +7,7 @@ use super::operations::{
     Due, Fate, Fire, Fired, Look, Looked, MAX_HELD, Name, ReadRuns, ReadTasks, RunNow, RunRow,
     SetTask, SweepRuns, SwitchTask, TaskName, TaskRow,
 };
-use crate::memory::World;
+use crate::memory::ModelState;
 use crate::queue;
 
 const MINUTE: i64 = 60_000_000;
@@ -150,7 +150,7 @@ fn key_of(task: &str) -> String {
     format!("task/{task}")
 }
 
-impl World {
+impl ModelState {
     fn is_busy(&self, name: &TaskName) -> bool {
         let found = self
             .jobs

@@ -6,12 +6,12 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::admin::{Operated, Priority, PriorityScope};
+use crate::driver::Connection;
 use crate::engine::is_standby;
 use crate::error::{Error, ErrorKind, Failure, Result};
 use crate::mutex::{LOCK_TIMEOUT_LIMIT, Timeouts, Tried};
 use crate::random;
-use crate::seam::Connection;
-use crate::sight::{Operated, Priority, PriorityScope};
 
 mod operations;
 
@@ -248,7 +248,7 @@ impl Limited {
 }
 
 /// Clears the way for the session of `connection` until the scope ends; see
-/// [`Operator::prioritize`](crate::sight::Operator::prioritize).
+/// [`Operator::prioritize`](crate::admin::Operator::prioritize).
 ///
 /// # Errors
 /// `Invalid` for times outside of their limits; those of the connection.

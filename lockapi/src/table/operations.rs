@@ -1,10 +1,10 @@
 //! What locks on tables do to the database; batches of one.
 
 use super::TableMode;
+use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
-use crate::memory::World;
+use crate::memory::ModelState;
 use crate::mutex::Tried;
-use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
 
 /// Locks a table for the transaction.
 #[derive(Clone, Debug)]
@@ -69,7 +69,7 @@ impl Operation for LockTable {
     }
 
     /// There are no tables of the program in memory.
-    fn model(_: &[Self], _: &mut World, _: u64) -> Option<Rows> {
+    fn model(_: &[Self], _: &mut ModelState, _: u64) -> Option<Rows> {
         Some(vec![Row(vec![Value::Null(Type::Bool), Value::Bool(false)])])
     }
 }
@@ -99,7 +99,7 @@ impl Operation for LimitWaits {
         rows.into_iter().map(|mut row| row.text(0)).collect()
     }
 
-    fn model(_: &[Self], _: &mut World, _: u64) -> Option<Rows> {
+    fn model(_: &[Self], _: &mut ModelState, _: u64) -> Option<Rows> {
         // Settings have no meaning in memory.
         Some(vec![Row(vec![Value::Text("0".to_owned())])])
     }
@@ -124,7 +124,7 @@ impl Operation for Marked {
         rows.into_iter().map(|mut row| row.bool(0)).collect()
     }
 
-    fn model(_: &[Self], _: &mut World, _: u64) -> Option<Rows> {
+    fn model(_: &[Self], _: &mut ModelState, _: u64) -> Option<Rows> {
         Some(vec![Row(vec![Value::Bool(false)])])
     }
 }
@@ -147,7 +147,7 @@ impl Operation for OwnPid {
         rows.into_iter().map(|mut row| row.int(0)).collect()
     }
 
-    fn model(_: &[Self], _: &mut World, session: u64) -> Option<Rows> {
+    fn model(_: &[Self], _: &mut ModelState, session: u64) -> Option<Rows> {
         let pid = i64::try_from(session).unwrap_or(i64::MAX);
         Some(vec![Row(vec![Value::Int(pid)])])
     }

@@ -33,8 +33,8 @@
 //!
 //! | Event | Level | Fields |
 //! |---|---|---|
-//! | `waited long` | warn | `kind`, `key`, `waited`, once, while it waits; see [`warn_waited`](crate::engine::Options::warn_waited) |
-//! | `held long` | warn | `kind`, `key`, `held`, once, while it is held; see [`warn_held`](crate::engine::Options::warn_held) |
+//! | `waited long` | warn | `kind`, `key`, `waited`, once, while it waits; see [`warn_waited`](crate::engine::BackendOptions::warn_waited) |
+//! | `held long` | warn | `kind`, `key`, `held`, once, while it is held; see [`warn_held`](crate::engine::BackendOptions::warn_held) |
 //! | `lost` | warn | `kind`, `times` |
 //! | `fault` | warn | `fault`, as of `lockapi_faults_total` |
 //! | `job … failed`, and other words of a [`Report`](crate::worker::Report) | warn | none; of workers that have no observer |
@@ -67,7 +67,7 @@
 
 use std::time::Duration;
 
-use crate::engine::Keeper;
+use crate::engine::Timer;
 use crate::key::Key;
 use crate::limit::Decision;
 
@@ -114,7 +114,7 @@ pub(crate) struct Subject<'a> {
     pub(crate) namespace: &'a str,
     pub(crate) key: &'a Key,
     pub(crate) warn: Warn,
-    pub(crate) keeper: &'a Keeper,
+    pub(crate) timer: &'a Timer,
 }
 
 /// From when on waiting and holding are warned of.

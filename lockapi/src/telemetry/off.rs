@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Answer, Fault, Kind, Renewal, Subject};
-use crate::engine::Keeper;
+use crate::engine::Timer;
 use crate::error::{Failure, Result};
 use crate::hold::Hold;
 use crate::key::Key;
@@ -19,7 +19,7 @@ pub(crate) struct Stamp;
 
 impl Stamp {
     #[inline]
-    pub(crate) fn take(_: &Keeper) -> Self {
+    pub(crate) fn take(_: &Timer) -> Self {
         Self
     }
 }

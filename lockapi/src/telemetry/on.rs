@@ -20,7 +20,7 @@ use tracing::{Instrument, Span, debug_span, field, info_span, trace_span};
 #[cfg(feature = "tracing")]
 use super::overdue::{Lasting, Overdue};
 use super::{Answer, Fault, Kind, Renewal, Subject};
-use crate::engine::Keeper;
+use crate::engine::Timer;
 use crate::error::{ErrorKind, Failure, Result};
 use crate::hold::Hold;
 use crate::key::Key;
@@ -69,8 +69,8 @@ impl Ending {
 pub(crate) struct Stamp(Duration);
 
 impl Stamp {
-    pub(crate) fn take(keeper: &Keeper) -> Self {
-        Self(keeper.now())
+    pub(crate) fn take(timer: &Timer) -> Self {
+        Self(timer.now())
     }
 }
 
@@ -79,7 +79,7 @@ pub(crate) struct Held {
     kind: Kind,
     key: Key,
     since: Duration,
-    keeper: Keeper,
+    timer: Timer,
     hold: Arc<Hold>,
     #[cfg(feature = "tracing")]
     span: Span,
@@ -96,7 +96,7 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        let held = self.keeper.now().saturating_sub(self.since);
+        let held = self.timer.now().saturating_sub(self.since);
         let (kind, key, lost) = (self.kind.name(), &self.key, self.hold.is_lost());
         #[cfg(feature = "metrics")]
         metrics::histogram!("lockapi_hold_seconds", "kind" => kind).record(held.as_secs_f64());
@@ -220,7 +220,7 @@ pub(crate) async fn acquiring<T: Answer>(
 
 /// Something was granted that was asked for at `asked`.
 pub(crate) fn waited(of: Subject<'_>, asked: Stamp) {
-    let waited = of.keeper.now().saturating_sub(asked.0);
+    let waited = of.timer.now().saturating_sub(asked.0);
     let (kind, key) = (of.kind.name(), of.key);
     #[cfg(feature = "metrics")]
     metrics::histogram!("lockapi_wait_seconds", "kind" => kind).record(waited.as_secs_f64());
@@ -246,8 +246,8 @@ pub(crate) fn granted(of: Subject<'_>, asked: Stamp, hold: &Arc<Hold>) -> Held {
     Held {
         kind: of.kind,
         key: of.key.clone(),
-        since: of.keeper.now(),
-        keeper: of.keeper.clone(),
+        since: of.timer.now(),
+        timer: of.timer.clone(),
         hold: Arc::clone(hold),
         #[cfg(feature = "tracing")]
         span,

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::Subject;
-use crate::engine::{Alarm, Keeper};
+use crate::engine::{Alarm, Timer};
 use crate::key::Key;
 
 /// What may last for too long.
@@ -20,7 +20,7 @@ pub(super) struct Overdue {
     warning: Arc<Warning>,
     since: Duration,
     limit: Duration,
-    keeper: Keeper,
+    timer: Timer,
     _alarm: Alarm,
 }
 
@@ -44,14 +44,14 @@ impl Overdue {
             key: subject.key.clone(),
             told: AtomicBool::new(false),
         });
-        let (since, late) = (subject.keeper.now(), Arc::clone(&warning));
+        let (since, late) = (subject.timer.now(), Arc::clone(&warning));
         let at = since.saturating_add(limit);
         Some(Self {
-            _alarm: subject.keeper.alarm(at, move || late.tell(limit)),
+            _alarm: subject.timer.alarm(at, move || late.tell(limit)),
             warning,
             since,
             limit,
-            keeper: subject.keeper.clone(),
+            timer: subject.timer.clone(),
         })
     }
 }
@@ -59,7 +59,7 @@ impl Overdue {
 impl Drop for Overdue {
     /// The alarm may be late.
     fn drop(&mut self) {
-        let lasted = self.keeper.now().saturating_sub(self.since);
+        let lasted = self.timer.now().saturating_sub(self.since);
         if lasted >= self.limit {
             self.warning.tell(lasted);
         }

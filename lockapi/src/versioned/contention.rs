@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::OwnedMutexGuard;
 
-use crate::engine::{Clock, Keeper};
+use crate::engine::{Clock, Timer};
 use crate::wait::unless;
 
 /// A row stays hot for so long after the last conflict on it, or the last wait for a turn.
@@ -25,17 +25,17 @@ pub(super) struct Contention(Mutex<HashMap<String, Spot>>);
 #[derive(Debug)]
 struct Spot {
     hot_until: Instant,
-    turn: Arc<Turn>,
+    turn: Arc<CompleteAndClaim>,
 }
 
 /// The turn of a row, and how often it was taken.
 #[derive(Debug, Default)]
-struct Turn {
+struct CompleteAndClaim {
     lock: Arc<tokio::sync::Mutex<()>>,
     taken: AtomicU64,
 }
 
-impl Turn {
+impl CompleteAndClaim {
     /// Waits until `until`, and as long as the turn is passed on.
     async fn wait(&self, until: Instant) -> Waited {
         let mut lock = pin!(Arc::clone(&self.lock).lock_owned());
@@ -101,7 +101,7 @@ impl Contention {
     }
 
     /// The turns of those keys that are hot, in their order.
-    fn turns(&self, keys: &[String]) -> Vec<Arc<Turn>> {
+    fn turns(&self, keys: &[String]) -> Vec<Arc<CompleteAndClaim>> {
         let now = Instant::now();
         let spots = self.lock();
         let hot = |key| spots.get(key).filter(|spot| spot.hot_until > now);
@@ -144,10 +144,10 @@ impl Contention {
 
 /// Without a runtime; one thread of the process serves all pauses.
 pub(super) async fn sleep(pause: Duration) {
-    static KEEPER: OnceLock<Option<Keeper>> = OnceLock::new();
-    let keeper = KEEPER.get_or_init(|| Keeper::start(&Clock::real()).ok());
-    match keeper {
-        Some(keeper) => keeper.sleep(pause).await,
+    static KEEPER: OnceLock<Option<Timer>> = OnceLock::new();
+    let timer = KEEPER.get_or_init(|| Timer::start(&Clock::real()).ok());
+    match timer {
+        Some(timer) => timer.sleep(pause).await,
         // No thread can be started: a short pause does less harm than none.
         None => std::thread::sleep(pause),
     }

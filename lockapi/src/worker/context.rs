@@ -30,7 +30,7 @@ use crate::wait::unless;
 /// A job that was cancelled, became a dead letter or went to another after a rollback is lost, whatever
 /// the handler returns. One that is gone without a record is taken for done, which it is, by this
 /// transaction or, if that was rolled back after the lease had ended, by another: a queue that
-/// [archives](crate::queue::Terms::archive) tells them apart.
+/// [archives](crate::queue::QueueOptions::archive) tells them apart.
 ///
 /// While the transaction has the job locked nobody else gets it, also when its lease ends.
 #[derive(Clone)]

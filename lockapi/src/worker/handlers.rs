@@ -24,21 +24,21 @@ use crate::queue::{MAX_DELAY, MAX_NAMES};
 ///
 /// ```
 /// use std::time::Duration;
-/// use lockapi::worker::Terms;
+/// use lockapi::worker::WorkerOptions;
 ///
-/// let terms = Terms::default()
+/// let options = WorkerOptions::default()
 ///     .timeout(Duration::from_secs(60))
 ///     .backoff(|attempt| Duration::from_secs(10) * attempt);
 /// ```
 #[derive(Clone)]
-pub struct Terms {
+pub struct WorkerOptions {
     timeout: Option<Duration>,
     backoff: Arc<dyn Fn(u32) -> Duration + Send + Sync>,
 }
 
 /// Without a time limit, and tried again after a time that doubles from a second to an hour, of
 /// which up to half is left to chance.
-impl Default for Terms {
+impl Default for WorkerOptions {
     fn default() -> Self {
         Self {
             timeout: None,
@@ -47,7 +47,7 @@ impl Default for Terms {
     }
 }
 
-impl Terms {
+impl WorkerOptions {
     /// How long the handler may take; after that it is stopped, and the job has failed.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
@@ -76,9 +76,9 @@ impl Terms {
     }
 }
 
-impl fmt::Debug for Terms {
+impl fmt::Debug for WorkerOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Terms")
+        f.debug_struct("WorkerOptions")
             .field("timeout", &self.timeout)
             .finish_non_exhaustive()
     }
@@ -89,7 +89,7 @@ pub(crate) type Begin = Arc<dyn Fn(Context, Slot) -> Work + Send + Sync>;
 
 pub(super) struct Handler {
     pub(super) begin: Begin,
-    pub(super) terms: Option<Terms>,
+    pub(super) options: Option<WorkerOptions>,
 }
 
 /// The handlers of a worker.
@@ -102,15 +102,18 @@ pub(super) struct Handlers {
 }
 
 impl Handlers {
-    pub(super) fn add(&mut self, name: String, begin: Begin, terms: Option<Terms>) {
-        let handler = Handler { begin, terms };
+    pub(super) fn add(&mut self, name: String, begin: Begin, options: Option<WorkerOptions>) {
+        let handler = Handler { begin, options };
         if self.named.insert(name.clone(), handler).is_some() {
             self.twice = Some(name);
         }
     }
 
     pub(super) fn set_fallback(&mut self, begin: Begin) {
-        self.fallback = Some(Handler { begin, terms: None });
+        self.fallback = Some(Handler {
+            begin,
+            options: None,
+        });
     }
 
     pub(super) fn add_data<D: Send + Sync + 'static>(&mut self, data: D) {
@@ -132,7 +135,7 @@ impl Handlers {
         self.named.get(name).or(self.fallback.as_ref())
     }
 
-    pub(super) fn check(&self, common: &Terms) -> Result<()> {
+    pub(super) fn check(&self, common: &WorkerOptions) -> Result<()> {
         let invalid = |message: String| Err(Error::new(ErrorKind::Invalid, "run", message));
         if self.named.is_empty() && self.fallback.is_none() {
             return invalid("the worker has no handler".to_owned());
@@ -144,10 +147,10 @@ impl Handlers {
             check_name("name", name, 1)?;
         }
         let handlers = self.named.values().chain(&self.fallback);
-        let terms = handlers.filter_map(|handler| handler.terms.as_ref());
-        if terms
+        let options = handlers.filter_map(|handler| handler.options.as_ref());
+        if options
             .chain([common])
-            .any(|terms| terms.time().is_some_and(|time| time.is_zero()))
+            .any(|options| options.time().is_some_and(|time| time.is_zero()))
         {
             return invalid("a timeout of zero; allowed is anything longer, or none".to_owned());
         }

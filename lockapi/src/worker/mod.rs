@@ -60,7 +60,7 @@ pub use context::Context;
 pub use failed::Failed;
 pub(crate) use handlers::{Begin, decode};
 use handlers::{Handlers, typed, untyped};
-pub use handlers::{Terms, any_error};
+pub use handlers::{WorkerOptions, any_error};
 pub use observe::{Ending, Observe, Summary};
 use report::Observer;
 pub use report::Report;
@@ -109,7 +109,7 @@ struct Settings {
     poll: Duration,
     grace: Duration,
     claim: Claim,
-    terms: Terms,
+    options: WorkerOptions,
     observer: Observer,
     spawn: Option<Arc<dyn Fn(Spawned) + Send + Sync>>,
 }
@@ -126,7 +126,7 @@ impl Worker {
                 poll: Duration::from_secs(1),
                 grace: Duration::from_secs(20),
                 claim: Claim::new(1),
-                terms: Terms::default(),
+                options: WorkerOptions::default(),
                 observer: Observer::reporting(),
                 spawn: None,
             },
@@ -147,14 +147,19 @@ impl Worker {
         self.begin_with(name.into(), typed(handler), None)
     }
 
-    /// As [`handle`](Self::handle), on terms of its own.
-    pub fn handle_with<T, F, W>(self, name: impl Into<String>, terms: Terms, handler: F) -> Self
+    /// As [`handle`](Self::handle), on options of its own.
+    pub fn handle_with<T, F, W>(
+        self,
+        name: impl Into<String>,
+        options: WorkerOptions,
+        handler: F,
+    ) -> Self
     where
         T: DeserializeOwned,
         F: Fn(T, Context) -> W + Send + Sync + 'static,
         W: Future<Output = Result<(), Failed>> + Send + 'static,
     {
-        self.begin_with(name.into(), typed(handler), Some(terms))
+        self.begin_with(name.into(), typed(handler), Some(options))
     }
 
     /// Has jobs of all other names done by `handler`, instead of leaving them to other workers.
@@ -208,9 +213,9 @@ impl Worker {
         self
     }
 
-    /// The terms of all handlers that have none of their own.
-    pub fn terms(mut self, terms: Terms) -> Self {
-        self.settings.terms = terms;
+    /// The options of all handlers that have none of their own.
+    pub fn options(mut self, options: WorkerOptions) -> Self {
+        self.settings.options = options;
         self
     }
 
@@ -322,8 +327,13 @@ impl Worker {
         poll_fn(|cx| run.poll(cx, never.as_mut())).await
     }
 
-    pub(crate) fn begin_with(mut self, name: String, begin: Begin, terms: Option<Terms>) -> Self {
-        self.handlers.add(name, begin, terms);
+    pub(crate) fn begin_with(
+        mut self,
+        name: String,
+        begin: Begin,
+        options: Option<WorkerOptions>,
+    ) -> Self {
+        self.handlers.add(name, begin, options);
         self
     }
 
@@ -359,7 +369,7 @@ impl Worker {
             return invalid(format!("a grace of {grace:?}; allowed are 24 hours"));
         }
         self.settings.claim.check()?;
-        self.handlers.check(&self.settings.terms)
+        self.handlers.check(&self.settings.options)
     }
 }
 

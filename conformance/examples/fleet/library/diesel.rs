@@ -5,8 +5,8 @@ use diesel::prelude::*;
 use diesel::r2d2::{ConnectionManager, Pool};
 use diesel::sql_query;
 use diesel::sql_types::{BigInt, Bool, Text};
+use lockapi::BackendOptions;
 use lockapi::blocking::Backend;
-use lockapi::engine::Options;
 use lockapi::queue::Delivery;
 
 use super::{
@@ -24,7 +24,7 @@ pub(super) fn work(url: &str, node: Node) -> Result<()> {
         .build(ConnectionManager::new(url))?;
     let backend = Backend::connect(backend_diesel::connect_with(
         &pool,
-        Options::default().waiters(0),
+        BackendOptions::default().waiters(0),
     ))?;
     threads::Worker::new(node, backend, Tables(pool)).work()?;
     Ok(())

@@ -2,8 +2,8 @@
 //! its locks.
 
 use backend_sync::AckIn;
+use lockapi::BackendOptions;
 use lockapi::blocking::Backend;
-use lockapi::engine::Options;
 use lockapi::queue::Delivery;
 use r2d2::Pool;
 use r2d2_postgres::PostgresConnectionManager;
@@ -28,7 +28,7 @@ pub(super) fn work(url: &str, node: Node) -> Result<()> {
         .build(PostgresConnectionManager::new(config, NoTls))?;
     let backend = Backend::connect(backend_sync::connect_with(
         &pool,
-        Options::default().waiters(0),
+        BackendOptions::default().waiters(0),
     ))?;
     threads::Worker::new(node, backend, Tables(pool)).work()?;
     Ok(())

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use lockapi::Scheduler;
+use lockapi::driver::{Connector, Mode};
 use lockapi::memory::Database;
 use lockapi::queue::{Delivery, ack_on};
-use lockapi::seam::{Connector, Mode};
 use tokio::sync::Mutex;
 
 use super::state::{Entry, State, Status};

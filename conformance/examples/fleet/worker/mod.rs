@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use lockapi::queue::Claim;
-use lockapi::schedule::Terms;
+use lockapi::schedule::SchedulerOptions;
 
 use crate::args::Safety;
 use crate::store::Counts;
@@ -45,8 +45,8 @@ impl Node {
         &self.name
     }
 
-    fn terms(&self) -> Terms {
-        Terms::default().node(&self.name).poll(POLL)
+    fn options(&self) -> SchedulerOptions {
+        SchedulerOptions::default().node(&self.name).poll(POLL)
     }
 
     fn claim(&self) -> Claim {

@@ -32,7 +32,7 @@ impl<S: BlockingStore> Worker<S> {
     /// Works until nothing is due any more.
     pub(crate) fn work(&self) -> lockapi::Result<()> {
         let queue = self.backend.queue(NAME)?;
-        let scheduler = self.backend.scheduler_with(NAME, self.node.terms())?;
+        let scheduler = self.backend.scheduler_with(NAME, self.node.options())?;
         let (working, ended) = mpsc::channel();
         let done = Stop::new();
         let scheduled = thread::scope(|all| {

@@ -1,7 +1,7 @@
 //! What inspectors see of a queue, and what operators do to it.
 
-use lockapi::seam::Connection;
-use lockapi::sight::{CancelJob, ListRunning};
+use lockapi::admin::{CancelJob, ListRunning};
+use lockapi::driver::Connection;
 
 use super::{Both, Pair};
 use crate::differential::near;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockapi::queue::{
-    Claim, DeadLetter, Exchange, Job, Outcome, Pushable, Pushed, Queue, Settled, Standing,
-    Statistics, Terms, Ticket, Unhandled,
+    Claim, DeadLetter, Exchange, Job, Outcome, Pushable, Pushed, Queue, QueueOptions, Settled,
+    Standing, Statistics, Ticket, Unhandled,
 };
 use lockapi::{Result, blocking};
 
@@ -22,8 +22,8 @@ impl Queue for Blocking<blocking::Queue> {
         self.0.namespace()
     }
 
-    fn terms(&self) -> &Terms {
-        self.0.as_queue().terms()
+    fn options(&self) -> &QueueOptions {
+        self.0.as_queue().options()
     }
 
     async fn push_all(&self, jobs: Vec<Job>) -> Result<Vec<Pushed>> {

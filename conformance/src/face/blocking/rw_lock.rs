@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lockapi::{Key, Line, MutexGuard, ReadGuard, Result, RwLock, blocking};
+use lockapi::{Key, LockOwner, MutexGuard, ReadGuard, Result, RwLock, blocking};
 
 use super::{Blocking, call, mutex_guard, until};
 
@@ -22,8 +22,8 @@ impl RwLock for Blocking<blocking::RwLock> {
         self.0.namespace()
     }
 
-    fn on(&self, line: &Line) -> Arc<dyn RwLock> {
-        Arc::new(Blocking(self.0.on(line)))
+    fn on(&self, owner: &LockOwner) -> Arc<dyn RwLock> {
+        Arc::new(Blocking(self.0.on(owner)))
     }
 
     async fn try_read(&self) -> Result<Option<Box<dyn ReadGuard>>> {

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
-use lockapi::schedule::{Decision, Round, Run, Scheduler, Task, TaskState, Terms};
+use lockapi::schedule::{Decision, Round, Run, Scheduler, SchedulerOptions, Task, TaskState};
 use lockapi::{Result, blocking};
 
 use super::Blocking;
@@ -18,8 +18,8 @@ impl Scheduler for Blocking<blocking::Scheduler> {
         self.0.namespace()
     }
 
-    fn terms(&self) -> &Terms {
-        self.0.terms()
+    fn options(&self) -> &SchedulerOptions {
+        self.0.options()
     }
 
     async fn set(&self, task: Task) -> Result<bool> {

@@ -6,8 +6,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockapi::Result;
 use lockapi::queue::{
-    Claim, DeadLetter, Exchange, Job, Outcome, Pushed, Queue, Settled, Standing, Statistics, Terms,
-    Ticket, Unhandled,
+    Claim, DeadLetter, Exchange, Job, Outcome, Pushed, Queue, QueueOptions, Settled, Standing,
+    Statistics, Ticket, Unhandled,
 };
 
 use super::Through;
@@ -22,8 +22,8 @@ impl<Q: Queue + ?Sized + 'static> Queue for Through<Q> {
         self.0.namespace()
     }
 
-    fn terms(&self) -> &Terms {
-        self.0.terms()
+    fn options(&self) -> &QueueOptions {
+        self.0.options()
     }
 
     async fn push_all(&self, jobs: Vec<Job>) -> Result<Vec<Pushed>> {

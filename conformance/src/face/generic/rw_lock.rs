@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lockapi::{Key, Line, MutexGuard, ReadGuard, Result, RwLock};
+use lockapi::{Key, LockOwner, MutexGuard, ReadGuard, Result, RwLock};
 
 use super::{Guarded, Through, mutex_guard};
 
@@ -25,8 +25,8 @@ impl<L: RwLock + ?Sized> RwLock for Through<L> {
         self.0.namespace()
     }
 
-    fn on(&self, line: &Line) -> Arc<dyn RwLock> {
-        Arc::new(Through(self.0.on(line)))
+    fn on(&self, owner: &LockOwner) -> Arc<dyn RwLock> {
+        Arc::new(Through(self.0.on(owner)))
     }
 
     async fn try_read(&self) -> Result<Option<Box<dyn ReadGuard>>> {

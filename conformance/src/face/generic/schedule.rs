@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use lockapi::Result;
-use lockapi::schedule::{Decision, Round, Run, Scheduler, Task, TaskState, Terms};
+use lockapi::schedule::{Decision, Round, Run, Scheduler, SchedulerOptions, Task, TaskState};
 
 use super::Through;
 
@@ -18,8 +18,8 @@ impl<S: Scheduler + ?Sized> Scheduler for Through<S> {
         self.0.namespace()
     }
 
-    fn terms(&self) -> &Terms {
-        self.0.terms()
+    fn options(&self) -> &SchedulerOptions {
+        self.0.options()
     }
 
     async fn set(&self, task: Task) -> Result<bool> {

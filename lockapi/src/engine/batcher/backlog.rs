@@ -5,8 +5,8 @@ use std::collections::{HashMap, VecDeque};
 
 use super::batch::{AnyBatch, Batch};
 use super::request::{Caller, Callers, MAX_WEIGHT, Queued};
+use crate::driver::Operation;
 use crate::error::{Error, ErrorKind, Failure};
-use crate::seam::Operation;
 
 /// The most callers that wait for requests of one kind.
 const MAX_CALLERS: usize = 1 << 17;

@@ -9,9 +9,9 @@ use std::time::Duration;
 use super::KindId;
 use super::outbox::Outbox;
 use super::request::{Callers, Queued, Reply};
-use crate::engine::link::Link;
+use crate::driver::Operation;
+use crate::engine::connection::OpenConnection;
 use crate::error::{Failure, Result};
-use crate::seam::Operation;
 
 pub(super) type Served<'a> = Pin<Box<dyn Future<Output = Result<(), Failure>> + Send + 'a>>;
 
@@ -19,7 +19,7 @@ pub(super) type Served<'a> = Pin<Box<dyn Future<Output = Result<(), Failure>> + 
 pub(super) trait AnyBatch: Send {
     fn as_any(&mut self) -> &mut dyn Any;
     /// Runs the statement and answers the requests; what is left is to be asked again.
-    fn serve<'a>(&'a mut self, link: &'a mut Link) -> Served<'a>;
+    fn serve<'a>(&'a mut self, connection: &'a mut OpenConnection) -> Served<'a>;
     /// Divides it into at most so many.
     fn split(&mut self, parts: usize) -> Vec<Box<dyn AnyBatch>>;
     /// Takes those out of `fresh` that want what this one waits for.
@@ -80,11 +80,11 @@ impl<O: Queued> Batch<O> {
     }
 
     /// Runs the statement and gives each request its answer.
-    pub(crate) async fn perform(&mut self, link: &mut Link) -> Result<(), Failure> {
-        let answers = link.perform(&self.asked).await?;
+    pub(crate) async fn perform(&mut self, connection: &mut OpenConnection) -> Result<(), Failure> {
+        let answers = connection.perform(&self.asked).await?;
         self.asked.clear();
         for (callers, answer) in self.callers.drain(..).zip(answers) {
-            callers.first().send_told(Ok(answer), link.repeated);
+            callers.first().send_told(Ok(answer), connection.repeated);
         }
         Ok(())
     }
@@ -106,8 +106,8 @@ impl<O: Queued> AnyBatch for Batch<O> {
         self
     }
 
-    fn serve<'a>(&'a mut self, link: &'a mut Link) -> Served<'a> {
-        Box::pin(O::serve(self, link))
+    fn serve<'a>(&'a mut self, connection: &'a mut OpenConnection) -> Served<'a> {
+        Box::pin(O::serve(self, connection))
     }
 
     fn split(&mut self, parts: usize) -> Vec<Box<dyn AnyBatch>> {

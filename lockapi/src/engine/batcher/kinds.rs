@@ -179,10 +179,10 @@ mod tests {
     use super::super::batch::Batch;
     use super::super::request::{Repeated, Reply, Waiting};
     use super::*;
+    use crate::driver::Operation;
     use crate::error::{ErrorKind, Result};
     use crate::lease::{Peek, Release};
-    use crate::limit::{Charge, Judged, Line, Look, Quota};
-    use crate::seam::Operation;
+    use crate::limit::{Charge, ChargeLine, Look, Quota, RawDecision};
 
     const MS: Duration = Duration::from_millis(1);
 
@@ -217,7 +217,7 @@ mod tests {
     }
 
     fn charge(keys: &[&str]) -> Charge {
-        let line = |key: &&str| Line {
+        let line = |key: &&str| ChargeLine {
             key: (*key).to_owned(),
             quota: Quota::per_hour(10).fixed_window(),
             cost: 1,
@@ -380,7 +380,7 @@ mod tests {
         let mut kinds = Kinds::default();
         let mut receivers = Vec::new();
         for _ in 0..1000 {
-            let (sender, receiver) = oneshot::channel::<Result<Vec<Judged>>>();
+            let (sender, receiver) = oneshot::channel::<Result<Vec<RawDecision>>>();
             let reply = Reply::new(Waiting(sender));
             let asked = charge(&["user", "tenant"]);
             assert!(kinds.add(asked, Caller { times: 1, reply }).is_ok());

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
 
-use super::lanes::Running;
-use super::link::{Link, Links, Watch, is_closed};
+use super::connection::{Connections, OpenConnection, Watch, is_closed};
+use super::tasks::Running;
 use crate::error::{Error, ErrorKind, Failure, Result};
 use crate::telemetry::{self, Fault};
 use crate::wait::{unless, yield_now};
@@ -53,7 +53,7 @@ struct State {
 
 /// Takes requests from anywhere and runs them on one connection.
 pub(crate) struct Batcher {
-    links: Arc<Links>,
+    connections: Arc<Connections>,
     /// A connection that is not used for so long is closed.
     idle: Option<Duration>,
     /// The limit of requests that have none of their own.
@@ -63,23 +63,27 @@ pub(crate) struct Batcher {
 }
 
 impl Batcher {
-    pub(crate) fn new(links: Arc<Links>) -> Arc<Self> {
-        Self::with(links, None, None)
+    pub(crate) fn new(connections: Arc<Connections>) -> Arc<Self> {
+        Self::with(connections, None, None)
     }
 
     /// A batcher that gives up a connection which is silent for long.
-    pub(crate) fn hurried(links: Arc<Links>) -> Arc<Self> {
-        Self::with(links, None, Some(SILENCE))
+    pub(crate) fn hurried(connections: Arc<Connections>) -> Arc<Self> {
+        Self::with(connections, None, Some(SILENCE))
     }
 
     /// A batcher whose connection is closed when it is not used for `idle`.
-    pub(crate) fn occasional(links: Arc<Links>, idle: Duration) -> Arc<Self> {
-        Self::with(links, Some(idle), None)
+    pub(crate) fn occasional(connections: Arc<Connections>, idle: Duration) -> Arc<Self> {
+        Self::with(connections, Some(idle), None)
     }
 
-    fn with(links: Arc<Links>, idle: Option<Duration>, limit: Option<Duration>) -> Arc<Self> {
+    fn with(
+        connections: Arc<Connections>,
+        idle: Option<Duration>,
+        limit: Option<Duration>,
+    ) -> Arc<Self> {
         Arc::new(Self {
-            links,
+            connections,
             idle,
             limit,
             state: Mutex::new(State {
@@ -134,22 +138,22 @@ impl Batcher {
 
     /// Whether the backend is being closed: what is granted from now on goes back.
     pub(super) fn is_closing(&self) -> bool {
-        self.links.lanes.is_closing()
+        self.connections.tasks.is_closing()
     }
 
     /// What closing waits for.
     pub(super) fn enter(&self) -> Running {
-        self.links.lanes.enter()
+        self.connections.tasks.enter()
     }
 
     /// How long the server may take to answer.
     pub(super) fn timeout(&self) -> Duration {
-        self.links.timeout
+        self.connections.timeout
     }
 
     fn start(self: &Arc<Self>) {
         let running = Arc::clone(self).running();
-        self.links.spawn("lockapi-tables", running);
+        self.connections.spawn("lockapi-tables", running);
     }
 
     /// Queues a request and waits for its answer. If the caller leaves before it is sent, it is not
@@ -181,13 +185,13 @@ impl Batcher {
     }
 
     async fn run(&self) {
-        let keeper = &self.links.keeper;
-        let watch = self.links.watch();
-        let mut link = None;
-        let mut isolation = Isolation::new(self.links.timeout);
+        let timer = &self.connections.timer;
+        let watch = self.connections.watch();
+        let mut connection = None;
+        let mut isolation = Isolation::new(self.connections.timeout);
         let outbox = Outbox::default();
         // A thread of its own delays no task of the program.
-        let paced = !self.links.driver.has_threads();
+        let paced = !self.connections.driver.has_threads();
         loop {
             let rounds = {
                 let mut state = self.lock();
@@ -198,20 +202,20 @@ impl Batcher {
                 }
                 state.kinds.round()
             };
-            let wait = isolation.wait(keeper.now());
+            let wait = isolation.wait(timer.now());
             if rounds.is_empty() && wait != Some(Duration::ZERO) {
                 if !outbox.is_empty() {
                     unless(self.wake.notified(), outbox.tell()).await;
                     continue;
                 }
                 match (wait, self.idle) {
-                    (Some(wait), _) => drop(unless(keeper.sleep(wait), self.wake.notified()).await),
-                    (None, Some(idle)) if link.is_some() => {
-                        if unless(keeper.sleep(idle), self.wake.notified())
+                    (Some(wait), _) => drop(unless(timer.sleep(wait), self.wake.notified()).await),
+                    (None, Some(idle)) if connection.is_some() => {
+                        if unless(timer.sleep(idle), self.wake.notified())
                             .await
                             .is_none()
                         {
-                            link = None;
+                            connection = None;
                         }
                     }
                     (None, _) => self.wake.notified().await,
@@ -225,15 +229,15 @@ impl Batcher {
                 if batch.is_empty() {
                     continue;
                 }
-                let began = keeper.now();
+                let began = timer.now();
                 let patience = isolation.patience();
                 if paced {
                     batch.tell_through(&outbox);
                 }
-                let served = self.serve(&mut link, &watch, batch.as_mut(), patience);
+                let served = self.serve(&mut connection, &watch, batch.as_mut(), patience);
                 let served = outbox.beside(served).await;
                 outbox.tell_part().await;
-                let now = keeper.now();
+                let now = timer.now();
                 if let Err(failure) = served {
                     isolation.failed(batch.as_mut(), &failure, now);
                 }
@@ -242,15 +246,15 @@ impl Batcher {
                 state.kinds.served(kind, drawn.left, took, batch.as_mut());
             }
             // One statement a round: others have their turn in between.
-            if let Some(mut group) = isolation.due(keeper.now()) {
+            if let Some(mut group) = isolation.due(timer.now()) {
                 let (batch, patience) = group.turn();
                 if paced {
                     batch.tell_through(&outbox);
                 }
-                let served = self.serve(&mut link, &watch, batch, patience);
+                let served = self.serve(&mut connection, &watch, batch, patience);
                 let served = outbox.beside(served).await;
                 outbox.tell_part().await;
-                let left = isolation.tried(group, served.err().as_ref(), keeper.now());
+                let left = isolation.tried(group, served.err().as_ref(), timer.now());
                 if let Some(mut left) = left {
                     self.lock().kinds.put_back(left.as_mut());
                 }
@@ -265,7 +269,7 @@ impl Batcher {
     /// with another in a deadlock gets several.
     async fn serve(
         &self,
-        link: &mut Option<Link>,
+        connection: &mut Option<OpenConnection>,
         watch: &Arc<Watch>,
         batch: &mut dyn AnyBatch,
         patience: Duration,
@@ -278,21 +282,21 @@ impl Batcher {
         let mut before: Option<Failure> = None;
         loop {
             tries -= 1;
-            let limit = match link {
+            let limit = match connection {
                 Some(_) => limit.map(|limit| limit.min(SILENCE)),
                 // Who has no limit of its own has the time that opening a connection takes.
                 None => batch.limit(),
             };
-            let mut opened = link.is_some();
+            let mut opened = connection.is_some();
             let repeated = Repeated(before.as_ref().is_some_and(|before| before.sent));
             let attempt = async {
-                let open = if let Some(open) = link {
+                let open = if let Some(open) = connection {
                     open.prepare(patience, !batch.is_repeatable()).await?;
                     open
                 } else {
-                    let open = self.links.open(watch, patience).await?;
+                    let open = self.connections.open(watch, patience).await?;
                     opened = true;
-                    link.insert(open)
+                    connection.insert(open)
                 };
                 open.repeated = repeated;
                 batch.serve(open).await
@@ -308,7 +312,7 @@ impl Batcher {
                 failure = failure.undone();
             }
             if failure.broken
-                && let Some(broken) = link.take()
+                && let Some(broken) = connection.take()
                 && failure.sent
                 && failure.sqlstate.is_none()
             {
@@ -344,9 +348,9 @@ impl Batcher {
         limit: Duration,
         attempt: impl Future<Output = Result<(), Failure>>,
     ) -> Result<(), Failure> {
-        let keeper = &self.links.keeper;
+        let timer = &self.connections.timer;
         let up = async {
-            keeper.sleep(limit).await;
+            timer.sleep(limit).await;
             for _ in 0..TURNS {
                 yield_now().await;
             }
@@ -362,7 +366,7 @@ impl Batcher {
     }
 }
 
-/// Notices that the task ended before its time: it panicked, or its runtime dropped it. What it had
+/// Notifier that the task ended before its time: it panicked, or its runtime dropped it. What it had
 /// under way is answered as it is dropped; for what is queued another is started, unless this one
 /// could not even begin.
 struct Ended {

@@ -7,10 +7,10 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::batch::Batch;
+use crate::driver::Operation;
+use crate::engine::connection::OpenConnection;
 use crate::engine::contain;
-use crate::engine::link::Link;
 use crate::error::{Error, ErrorKind, Failure, Result};
-use crate::seam::Operation;
 
 /// The most weight that a statement carries.
 pub(super) const MAX_WEIGHT: usize = 2048;
@@ -79,9 +79,9 @@ pub(crate) trait Queued: Operation {
     /// Runs the statement of a batch. What is left in the batch is asked again.
     fn serve(
         batch: &mut Batch<Self>,
-        link: &mut Link,
+        connection: &mut OpenConnection,
     ) -> impl Future<Output = Result<(), Failure>> + Send {
-        batch.perform(link)
+        batch.perform(connection)
     }
 }
 

@@ -9,12 +9,12 @@ use futures_util::future::join3;
 
 use crate::backend::Backend;
 use crate::blocking::block_on;
-use crate::engine::{Options, start};
+use crate::driver::{self, Call, Connection, Connector, Listener, Mode, Row, Rows, Type, Value};
+use crate::engine::{BackendOptions, start};
 use crate::error::Failure;
-use crate::lease::Terms;
+use crate::lease::LeaseOptions;
 use crate::memory::{Database, Session};
 use crate::queue::{Claim, Job};
-use crate::seam::{self, Call, Connection, Connector, Listener, Mode, Row, Rows, Type, Value};
 
 /// What happens to the next runs of a statement.
 #[derive(Clone, Default)]
@@ -63,27 +63,27 @@ impl Runs {
 
 struct Late(Database, Runs);
 
-struct Link(Session, Runs);
+struct OpenConnection(Session, Runs);
 
 impl Connector for Late {
-    type Connection = Link;
-    type Listener = Link;
+    type Connection = OpenConnection;
+    type Listener = OpenConnection;
 
-    async fn connect(&self, mode: Mode) -> Result<Link, Failure> {
+    async fn connect(&self, mode: Mode) -> Result<OpenConnection, Failure> {
         let session = Connector::connect(&self.0, mode).await?;
-        Ok(Link(session, self.1.clone()))
+        Ok(OpenConnection(session, self.1.clone()))
     }
 
-    async fn listener(&self) -> Result<Link, Failure> {
+    async fn listener(&self) -> Result<OpenConnection, Failure> {
         Connector::connect(self, Mode::Direct).await
     }
 
-    fn spawn(&self, name: &'static str, lane: seam::Lane) {
-        self.0.spawn(name, lane);
+    fn spawn(&self, name: &'static str, task: driver::BackgroundTask) {
+        self.0.spawn(name, task);
     }
 }
 
-impl Connection for Link {
+impl Connection for OpenConnection {
     async fn run(&mut self, call: &dyn Call) -> Result<Rows, Failure> {
         let name = call.statement().name;
         if let Some((_, at)) = RECORDED.iter().find(|one| one.0 == name)
@@ -109,7 +109,7 @@ impl Connection for Link {
     }
 }
 
-impl Listener for Link {
+impl Listener for OpenConnection {
     async fn next(&mut self) -> Result<String, Failure> {
         self.0.next().await
     }
@@ -118,17 +118,17 @@ impl Listener for Link {
 fn connect() -> (Arc<dyn Backend>, Database, Runs) {
     let (database, runs) = (Database::new(), Runs::default());
     let late = Late(database.clone(), runs.clone());
-    let backend = block_on(start("late", late, Options::default())).unwrap();
+    let backend = block_on(start("late", late, BackendOptions::default())).unwrap();
     (backend, database, runs)
 }
 
-fn hour() -> Terms {
-    Terms::new(Duration::from_hours(1)).renewed_by_hand()
+fn hour() -> LeaseOptions {
+    LeaseOptions::new(Duration::from_hours(1)).renewed_by_hand()
 }
 
 fn held(database: &Database) -> Vec<i64> {
-    database.inspect(|world| {
-        let held = world.held_leases().filter(|held| !held.3.released);
+    database.inspect(|model| {
+        let held = model.held_leases().filter(|held| !held.3.released);
         held.map(|(_, _, slot, _)| slot).collect()
     })
 }
@@ -237,8 +237,8 @@ fn soon_cancelled(runs: &Runs, pid: i64) {
 #[test]
 fn a_renewal_that_is_given_up_is_cancelled() {
     let (backend, _, runs) = connect();
-    let terms = Terms::new(Duration::from_secs(4)).renewed_by_hand();
-    let lease = backend.lease("a", terms).unwrap();
+    let options = LeaseOptions::new(Duration::from_secs(4)).renewed_by_hand();
+    let lease = backend.lease("a", options).unwrap();
     let guard = block_on(lease.acquire()).unwrap();
     process(&runs, 7);
     runs.add("lease.renew", Run::Silent);
@@ -261,8 +261,8 @@ fn what_ran_on_a_connection_that_broke_is_cancelled() {
 fn a_short_lease_does_not_shorten_the_limit_of_a_long_one() {
     let (backend, _, runs) = connect();
     let held = |key: &str, seconds| {
-        let terms = Terms::new(Duration::from_secs(seconds)).renewed_by_hand();
-        block_on(backend.lease(key, terms).unwrap().acquire()).unwrap()
+        let options = LeaseOptions::new(Duration::from_secs(seconds)).renewed_by_hand();
+        block_on(backend.lease(key, options).unwrap().acquire()).unwrap()
     };
     let (first, short, long, longer) = (
         held("a", 3600),

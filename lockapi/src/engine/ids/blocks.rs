@@ -9,12 +9,12 @@ use tokio::sync::oneshot;
 use crate::engine::Core;
 use crate::engine::batcher::ended;
 use crate::error::{Error, ErrorKind, Result};
-use crate::id::{IdGen, Ids, NextBlock, Terms};
+use crate::id::{IdGen, IdOptions, Ids, NextBlock};
 
 pub(super) struct Handle {
     core: Arc<Core>,
     name: Arc<str>,
-    terms: Terms,
+    options: IdOptions,
     size: u64,
     state: Arc<Mutex<State>>,
 }
@@ -29,11 +29,11 @@ struct State {
 }
 
 impl Handle {
-    pub(super) fn new(core: &Arc<Core>, name: &str, terms: Terms, size: u64) -> Self {
+    pub(super) fn new(core: &Arc<Core>, name: &str, options: IdOptions, size: u64) -> Self {
         Self {
             core: Arc::clone(core),
             name: name.into(),
-            terms,
+            options,
             size,
             state: Arc::default(),
         }
@@ -96,7 +96,7 @@ impl IdGen for Handle {
     }
 
     fn try_take(&self, count: u64) -> Result<Option<Ids>> {
-        let checked = self.terms.check_count(count);
+        let checked = self.options.check_count(count);
         checked.map_err(|error| self.about(error))?;
         let mut state = lock(&self.state);
         let from = state.next;
@@ -108,7 +108,7 @@ impl IdGen for Handle {
     }
 
     async fn ready(&self, count: u64) -> Result<()> {
-        let checked = self.terms.check_count(count);
+        let checked = self.options.check_count(count);
         checked.map_err(|error| self.about(error))?;
         loop {
             let answer = {
@@ -128,7 +128,7 @@ impl fmt::Debug for Handle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("IdGen")
             .field("name", &self.name)
-            .field("terms", &self.terms)
+            .field("options", &self.options)
             .finish_non_exhaustive()
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::Core;
 use super::batcher::Queued;
-use crate::id::{ClaimWorker, IdGen, Kind, NextBlock, ReleaseWorker, RenewWorker, Terms};
+use crate::id::{ClaimWorker, IdGen, IdOptions, Kind, NextBlock, ReleaseWorker, RenewWorker};
 
 impl Queued for ReleaseWorker {
     const NAME: &'static str = "release";
@@ -28,10 +28,10 @@ impl Queued for NextBlock {
     const NAME: &'static str = "next_block";
 }
 
-/// Opens a generator; its terms have been checked.
-pub(super) fn open(core: &Arc<Core>, name: &str, terms: Terms) -> Arc<dyn IdGen> {
-    match terms.kind {
-        Kind::Snowflake(layout) => Arc::new(snowflake::Handle::new(core, name, terms, layout)),
-        Kind::Blocks(size) => Arc::new(blocks::Handle::new(core, name, terms, size)),
+/// Opens a generator; its options have been checked.
+pub(super) fn open(core: &Arc<Core>, name: &str, options: IdOptions) -> Arc<dyn IdGen> {
+    match options.kind {
+        Kind::Snowflake(layout) => Arc::new(snowflake::Handle::new(core, name, options, layout)),
+        Kind::Blocks(size) => Arc::new(blocks::Handle::new(core, name, options, size)),
     }
 }

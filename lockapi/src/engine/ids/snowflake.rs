@@ -11,11 +11,11 @@ use super::counter::{Counter, Obstacle};
 use crate::engine::Core;
 use crate::engine::batcher::{Batcher, ended};
 use crate::engine::clock::Time;
-use crate::engine::keeper::Keeper;
+use crate::engine::timer::Timer;
 use crate::error::{Error, ErrorKind, Result};
 use crate::id::{
-    ClaimWorker, ClaimedWorker, IdGen, Ids, Layout, ReleaseWorker, RenewWorker, RenewedWorker,
-    Terms,
+    ClaimWorker, ClaimedWorker, IdGen, IdOptions, Ids, Layout, ReleaseWorker, RenewWorker,
+    RenewedWorker,
 };
 use crate::lease::micros;
 use crate::random;
@@ -31,27 +31,27 @@ const BUSY_PAUSE: Duration = Duration::from_millis(2);
 /// A generator in the hands of a caller; dropping it gives its number back.
 pub(super) struct Handle {
     source: Arc<Source>,
-    terms: Terms,
-    /// Kept until the source has been closed: its end ends the lanes.
+    options: IdOptions,
+    /// Kept until the source has been closed: its end ends the tasks.
     _core: Arc<Core>,
 }
 
 impl Handle {
-    pub(super) fn new(core: &Arc<Core>, name: &str, terms: Terms, layout: Layout) -> Self {
+    pub(super) fn new(core: &Arc<Core>, name: &str, options: IdOptions, layout: Layout) -> Self {
         let source = Arc::new_cyclic(|this| Source {
             namespace: Arc::clone(&core.namespace),
             name: name.into(),
             layout,
-            terms,
+            options,
             batcher: Arc::clone(&core.batcher),
-            keeper: core.links.keeper.clone(),
+            timer: core.connections.timer.clone(),
             counter: Counter::new(layout),
             state: Mutex::default(),
             this: this.clone(),
         });
         Self {
             source,
-            terms,
+            options,
             _core: Arc::clone(core),
         }
     }
@@ -67,7 +67,7 @@ impl fmt::Debug for Handle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("IdGen")
             .field("name", &self.source.name)
-            .field("terms", &self.terms)
+            .field("options", &self.options)
             .finish_non_exhaustive()
     }
 }
@@ -82,11 +82,11 @@ impl IdGen for Handle {
         let source = &*self.source;
         if count != 1 {
             source
-                .terms
+                .options
                 .check_count(count)
                 .map_err(|it| source.about(it))?;
         }
-        match source.counter.take(|| source.keeper.now(), count) {
+        match source.counter.take(|| source.timer.now(), count) {
             Ok(ids) => Ok(Some(ids)),
             Err(Obstacle::End) => Err(source.about(source.end_of_time())),
             Err(_) => Ok(None),
@@ -95,7 +95,7 @@ impl IdGen for Handle {
 
     async fn ready(&self, count: u64) -> Result<()> {
         let source = &*self.source;
-        let checked = source.terms.check_count(count);
+        let checked = source.options.check_count(count);
         let ready = match checked {
             Ok(()) => source.ready(count).await,
             Err(error) => Err(error),
@@ -104,14 +104,14 @@ impl IdGen for Handle {
     }
 }
 
-/// What the handle, the batcher and the keeper share.
+/// What the handle, the batcher and the timer share.
 struct Source {
     namespace: Arc<str>,
     name: Arc<str>,
     layout: Layout,
-    terms: Terms,
+    options: IdOptions,
     batcher: Arc<Batcher>,
-    keeper: Keeper,
+    timer: Timer,
     counter: Counter,
     state: Mutex<State>,
     this: Weak<Self>,
@@ -143,9 +143,9 @@ impl Source {
     /// Waits until so many ids can be taken.
     async fn ready(&self, count: u64) -> Result<()> {
         loop {
-            match self.counter.look(self.keeper.now(), count) {
+            match self.counter.look(self.timer.now(), count) {
                 Ok(()) => return Ok(()),
-                Err(Obstacle::Ahead(time)) => self.keeper.sleep(time).await,
+                Err(Obstacle::Ahead(time)) => self.timer.sleep(time).await,
                 Err(Obstacle::End) => return Err(self.end_of_time()),
                 Err(Obstacle::Unclaimed | Obstacle::Floor) => {
                     let answer = self.ask();
@@ -189,8 +189,8 @@ impl Source {
             sequence_bits: self.layout.sequence_bits().into(),
             epoch: self.layout.epoch_millis(),
             token,
-            ttl: micros(self.terms.kept()),
-            reserve: millis(self.terms.reserved()),
+            ttl: micros(self.options.kept()),
+            reserve: millis(self.options.reserved()),
             least: state.least,
             owner: format!("pid {}", std::process::id()),
         };
@@ -204,7 +204,7 @@ impl Source {
     }
 
     fn claimed(&self, token: i64, tries: u32, outcome: Result<ClaimedWorker>) {
-        let now = self.keeper.now();
+        let now = self.timer.now();
         let state = self.lock();
         let refused = |kind, message| Err(Error::new(kind, "claim", message));
         let outcome = match outcome {
@@ -232,7 +232,7 @@ impl Source {
                 let workers = 1u32 << self.layout.worker_bits();
                 let message = format!(
                     "all {workers} worker numbers are taken; one that is not renewed is free after {:?}",
-                    self.terms.kept()
+                    self.options.kept()
                 );
                 refused(ErrorKind::Capacity, message)
             }
@@ -264,14 +264,14 @@ impl Source {
             self.give_back(claim, start);
             return;
         }
-        let floor = start + millis(self.terms.reserved());
+        let floor = start + millis(self.options.reserved());
         let worker = claim.worker.unsigned_abs();
         self.counter
             .begin(worker, start, floor, claim.looked, server);
         state.claim = Some(claim);
         self.renew_at(
             &mut state,
-            claim.looked + self.terms.reserved() / RENEW_PART,
+            claim.looked + self.options.reserved() / RENEW_PART,
         );
         answer(state, &Ok(()));
     }
@@ -279,7 +279,7 @@ impl Source {
     fn claim_later(&self, tries: u32) {
         let pause = BUSY_PAUSE.mul_f64(fastrand::f64());
         let this = self.this.clone();
-        self.keeper.run_at(self.keeper.now() + pause, move || {
+        self.timer.run_at(self.timer.now() + pause, move || {
             if let Some(this) = this.upgrade() {
                 this.send_claim(this.lock(), tries);
             }
@@ -287,14 +287,14 @@ impl Source {
     }
 
     fn send_renewal(&self, claim: Claim) {
-        let sent = self.keeper.now();
+        let sent = self.timer.now();
         let renew = RenewWorker {
             namespace: self.namespace.to_string(),
             name: self.name.to_string(),
             worker: claim.worker,
             token: claim.token,
-            ttl: micros(self.terms.kept()),
-            reserve: millis(self.terms.reserved()),
+            ttl: micros(self.options.kept()),
+            reserve: millis(self.options.reserved()),
             least: self.counter.position(sent),
         };
         let Some(this) = self.this.upgrade() else {
@@ -306,12 +306,12 @@ impl Source {
     }
 
     fn renewed(&self, claim: Claim, sent: Time, outcome: Result<RenewedWorker>) {
-        let now = self.keeper.now();
+        let now = self.timer.now();
         let mut state = self.lock();
         if state.closed {
             return;
         }
-        let reserve = self.terms.reserved();
+        let reserve = self.options.reserved();
         match outcome {
             Ok(RenewedWorker {
                 floor: Some(floor),
@@ -350,11 +350,11 @@ impl Source {
     fn renew_at(&self, state: &mut State, at: Time) {
         state.due = at;
         let this = self.this.clone();
-        self.keeper.run_at(at, move || {
+        self.timer.run_at(at, move || {
             if let Some(this) = this.upgrade() {
                 let state = this.lock();
                 // Who needed ids may have renewed meanwhile, which has set a timer of its own.
-                if state.claim.is_some() && this.keeper.now() >= state.due {
+                if state.claim.is_some() && this.timer.now() >= state.due {
                     this.send(state);
                 }
             }

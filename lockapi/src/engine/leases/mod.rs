@@ -1,9 +1,8 @@
 //! The leases of a process: asking for them, and what is known of those that it has.
 
 mod claim;
-mod keeping;
-mod line;
 mod releasing;
+mod renewal;
 mod requests;
 mod sweeping;
 
@@ -14,19 +13,19 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 pub(crate) use claim::Claim;
-use keeping::{deadline, first_look};
-use line::Lines;
+use renewal::{deadline, first_look};
 pub(super) use requests::answer_limit;
 
 use super::batcher::Batcher;
 use super::batcher::Repeated;
 use super::clock::Time;
-use super::keeper::Keeper;
 use super::sweeps::Sweeps;
+use super::timer::Timer;
 use crate::engine::is_closed;
+use crate::engine::keyed_fifo::KeyedFifo;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hold::Hold;
-use crate::lease::{Acquired, Renew, Taken, Terms, slot};
+use crate::lease::{Acquired, LeaseOptions, Renew, Taken, slot};
 use crate::telemetry::Kind;
 
 struct Entry {
@@ -36,7 +35,7 @@ struct Entry {
     fence: i64,
     ttl: Duration,
     deadline: Time,
-    /// When the keeper looks at it next.
+    /// When the timer looks at it next.
     due: Time,
     renewed: bool,
     /// How many renewals have not been answered.
@@ -65,7 +64,7 @@ pub(crate) struct Asked {
     pub(crate) namespace: Arc<str>,
     pub(crate) key: Arc<str>,
     pub(crate) what: What,
-    pub(crate) terms: Arc<Terms>,
+    pub(crate) options: Arc<LeaseOptions>,
 }
 
 /// Which slots of a key are asked for.
@@ -145,10 +144,11 @@ pub(crate) struct Leases {
     /// A renewal waits behind nothing but renewals, and releases of what is being renewed.
     renewals: Arc<Batcher>,
     sweeps: Arc<Sweeps>,
-    pub(crate) keeper: Keeper,
+    pub(crate) timer: Timer,
     /// Wakes local waiters when a lease of their bucket was released here.
     released: [Notify; 16],
-    pub(crate) lines: Lines,
+    /// Callers that wait for a slot of a key, the first of its slots.
+    pub(crate) waiting: KeyedFifo<(Arc<str>, i64)>,
     this: Weak<Leases>,
 }
 
@@ -157,16 +157,16 @@ impl Leases {
         batcher: Arc<Batcher>,
         renewals: Arc<Batcher>,
         sweeps: Arc<Sweeps>,
-        keeper: Keeper,
+        timer: Timer,
     ) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
             state: Mutex::default(),
             batcher,
             renewals,
             sweeps,
-            keeper,
+            timer,
             released: Default::default(),
-            lines: Lines::default(),
+            waiting: KeyedFifo::default(),
             this: this.clone(),
         })
     }
@@ -178,12 +178,12 @@ impl Leases {
         answered: impl FnOnce(Result<Granted>) + Send + 'static,
     ) {
         self.sweep_later();
-        let sent = self.keeper.now();
+        let sent = self.timer.now();
         let leases = Arc::clone(self);
         let (namespace, key) = (&*asked.namespace, &*asked.key);
         match asked.what {
             What::Slot(slot) => {
-                let acquire = match asked.terms.acquire(namespace, key, slot) {
+                let acquire = match asked.options.acquire(namespace, key, slot) {
                     Ok(acquire) => acquire,
                     Err(error) => return answered(Err(error)),
                 };
@@ -198,7 +198,7 @@ impl Leases {
                 });
             }
             What::Permits { permits, count } => {
-                let take = match asked.terms.take(namespace, key, permits, count) {
+                let take = match asked.options.take(namespace, key, permits, count) {
                     Ok(take) => take,
                     Err(error) => return answered(Err(error)),
                 };
@@ -224,7 +224,7 @@ impl Leases {
         outcome: Result<Answer>,
         repeated: Repeated,
     ) -> Result<Granted> {
-        let late = self.keeper.now() >= deadline(sent, asked.terms.ttl());
+        let late = self.timer.now() >= deadline(sent, asked.options.ttl());
         match outcome {
             Ok(Ok(_)) if late => {
                 // By this clock it ended before it was known: it is held by nobody, and goes back.
@@ -267,7 +267,7 @@ impl Leases {
     }
 
     fn granted(self: &Arc<Self>, asked: Asked, slots: Arc<[i64]>, fence: i64, sent: Time) -> Claim {
-        let (ttl, renewed) = (asked.terms.ttl(), asked.terms.is_renewed());
+        let (ttl, renewed) = (asked.options.ttl(), asked.options.is_renewed());
         let entry = Entry {
             namespace: asked.namespace,
             key: asked.key,

@@ -83,10 +83,10 @@ impl Leases {
             if let Some(answered) = answered {
                 answered(outcome.and_then(|held| if held { Ok(()) } else { Err(lost("release")) }));
             }
-            let again = leases.keeper.now() + RELEASE_AGAIN;
+            let again = leases.timer.now() + RELEASE_AGAIN;
             if repeat && again < entry.deadline {
                 let this = Arc::downgrade(&leases);
-                leases.keeper.run_at(again, move || {
+                leases.timer.run_at(again, move || {
                     if let Some(leases) = this.upgrade() {
                         leases.send_release(entry, None);
                     }
@@ -113,8 +113,8 @@ impl Leases {
             acquisition,
             granted: granted.unwrap_or(0),
         };
-        let now = self.keeper.now();
-        let ttl = asked.terms.ttl();
+        let now = self.timer.now();
+        let ttl = asked.options.ttl();
         let looks = LOOKS.max(self.batcher.timeout() * LOOKS_TIMEOUTS);
         self.send_abandon(abandon, now + looks.min(ttl), now + ttl);
     }
@@ -124,7 +124,7 @@ impl Leases {
     fn send_abandon(self: &Arc<Self>, abandon: Abandon, seen: Time, ends: Time) {
         let leases = Arc::clone(self);
         self.batcher.submit(abandon.clone(), move |outcome| {
-            let again = leases.keeper.now() + RELEASE_AGAIN;
+            let again = leases.timer.now() + RELEASE_AGAIN;
             let until = if outcome.is_ok() { seen } else { ends };
             let last = again >= until;
             if last || matches!(outcome, Ok(true)) {
@@ -133,7 +133,7 @@ impl Leases {
             }
             if !last {
                 let this = Arc::downgrade(&leases);
-                leases.keeper.run_at(again, move || {
+                leases.timer.run_at(again, move || {
                     if let Some(leases) = this.upgrade() {
                         leases.send_abandon(abandon, seen, ends);
                     }

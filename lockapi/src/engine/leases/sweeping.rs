@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use super::Leases;
+use crate::driver::Swept;
 use crate::engine::batcher::{ALONE, Queued};
 use crate::engine::sweeps::{PART, Sweeping};
 use crate::lease::Sweep;
 use crate::mutex::SweepMarks;
-use crate::seam::Swept;
 
 /// Rows are kept for a day after their end, so it matters little when in an hour they go.
 const EVERY: Duration = Duration::from_mins(30);

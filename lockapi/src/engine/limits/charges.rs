@@ -8,9 +8,9 @@ use rustc_hash::FxBuildHasher;
 use super::hash;
 use super::takes::{TRIES, contended, expire};
 use crate::engine::batcher::{Batch, Caller, Callers, Queued, Reply};
-use crate::engine::link::Link;
+use crate::engine::connection::OpenConnection;
 use crate::error::{Error, ErrorKind, Failure, Result};
-use crate::limit::{Charge, Ensure, Judged, MAX_RESERVATIONS, Outcome};
+use crate::limit::{Charge, Ensure, MAX_RESERVATIONS, Outcome, RawDecision};
 
 impl Queued for Charge {
     const NAME: &'static str = "check";
@@ -55,16 +55,19 @@ impl Queued for Charge {
         Some(&mut self.times)
     }
 
-    async fn serve(batch: &mut Batch<Self>, link: &mut Link) -> Result<(), Failure> {
-        let answers = link.perform(&batch.asked).await?;
+    async fn serve(
+        batch: &mut Batch<Self>,
+        connection: &mut OpenConnection,
+    ) -> Result<(), Failure> {
+        let answers = connection.perform(&batch.asked).await?;
         let shared = shared(&batch.asked);
         let (mut absent, mut overdue) = (Vec::new(), Vec::new());
-        for (at, ((mut charge, mut callers), judged)) in batch.take().zip(answers).enumerate() {
+        for (at, ((mut charge, mut callers), raw)) in batch.take().zip(answers).enumerate() {
             let mut taken = charge.times;
             let (mut again, mut full) = (false, false);
             let namespace = &charge.namespace;
-            for (line, judged) in charge.lines.iter().zip(&judged) {
-                match judged.outcome {
+            for (line, decision) in charge.lines.iter().zip(&raw) {
+                match decision.outcome {
                     Outcome::Taken(times) => taken = taken.min(times),
                     Outcome::Refused => taken = 0,
                     Outcome::Again => again = true,
@@ -90,7 +93,7 @@ impl Queued for Charge {
                 // For the rest there was no room, unless others of the statement may have had it.
                 let decided = taken == 0 || !shared[at];
                 let (told, left) = divide(callers, taken, decided);
-                batch.tell(deal(&charge, told, taken, judged));
+                batch.tell(deal(&charge, told, taken, raw));
                 let Some(left) = left else { continue };
                 charge.times = i64::try_from(left.len()).unwrap_or(i64::MAX);
                 callers = left;
@@ -103,10 +106,10 @@ impl Queued for Charge {
             }
         }
         if !absent.is_empty() {
-            link.perform(&absent).await?;
+            connection.perform(&absent).await?;
         }
         if !overdue.is_empty() {
-            link.perform(&overdue).await?;
+            connection.perform(&overdue).await?;
         }
         Ok(())
     }
@@ -133,15 +136,15 @@ fn shared(charges: &[Charge]) -> Vec<bool> {
         .collect()
 }
 
-type Asking = Caller<Vec<Judged>>;
+type Asking = Caller<Vec<RawDecision>>;
 
 /// Those who are told, and those who ask again: of the callers for whom there was nothing, `decided`
 /// ones are told so.
 fn divide(
-    callers: Callers<Vec<Judged>>,
+    callers: Callers<Vec<RawDecision>>,
     taken: i64,
     decided: bool,
-) -> (Vec<Asking>, Option<Callers<Vec<Judged>>>) {
+) -> (Vec<Asking>, Option<Callers<Vec<RawDecision>>>) {
     let tries = callers.tries;
     let mut told: Vec<_> = callers.into_iter().collect();
     let admitted = usize::try_from(taken).unwrap_or(0).min(told.len());
@@ -158,8 +161,9 @@ fn deal(
     charge: &Charge,
     callers: Vec<Asking>,
     taken: i64,
-    judged: Vec<Judged>,
-) -> impl ExactSizeIterator<Item = (Reply<Vec<Judged>>, Result<Vec<Judged>>)> + Send + use<> {
+    decided: Vec<RawDecision>,
+) -> impl ExactSizeIterator<Item = (Reply<Vec<RawDecision>>, Result<Vec<RawDecision>>)> + Send + use<>
+{
     let prices = charge.lines.iter();
     let prices: Vec<_> = prices
         .map(|line| (line.price(), line.quota.window() > 0))
@@ -170,22 +174,22 @@ fn deal(
         dealt += i64::from(admitted);
         let answer = prices
             .iter()
-            .zip(&judged)
-            .map(|((price, windowed), judged)| {
+            .zip(&decided)
+            .map(|((price, windowed), decided)| {
                 // As if they had been asked one by one.
-                let mut judged = judged.clone();
+                let mut decided = decided.clone();
                 let later = (taken - dealt) * price;
                 if *windowed {
-                    judged.level.used -= later;
+                    decided.level.used -= later;
                 } else {
-                    judged.level.tat -= later;
+                    decided.level.tat -= later;
                 }
-                judged.outcome = if admitted {
+                decided.outcome = if admitted {
                     Outcome::Taken(1)
                 } else {
                     Outcome::Refused
                 };
-                judged
+                decided
             });
         (reply, Ok(answer.collect()))
     })

@@ -15,8 +15,8 @@ use crate::engine::sweeps::Sweeping as _;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
 use crate::limit::{
-    Block, Decision, Look, MAX_WANTS, Permits, Policy, Quota, RateLimiter, Refund, Reservation,
-    Reset, Verdict, Want, charge, nanos, verdict,
+    Block, Decision, Look, MAX_WAITING, MAX_WANTS, Permits, Policy, Quota, RateLimiter, Refund,
+    Reservation, Reset, Verdict, Want, charge, nanos, verdict,
 };
 use crate::random;
 use crate::telemetry::{self, Kind, Stamp};
@@ -55,8 +55,8 @@ impl Limiter {
         let lines = wants.iter().map(|want| line(want, policy));
         let lines = lines.collect::<Result<Vec<_>>>()?;
         let limits = self.limits();
-        if limits.shares.is_out(policy, limits.keeper.now()) {
-            let now = limits.keeper.now();
+        if limits.shares.is_out(policy, limits.timer.now()) {
+            let now = limits.timer.now();
             let decide = |want| limits.shares.decide(want, policy, now);
             return Ok(telling(wants.iter().map(decide).collect()));
         }
@@ -75,14 +75,14 @@ impl Limiter {
         // To the end also when one fails, so that all that was taken is known.
         for (want, ((quota, hash), waiting)) in wants.iter().zip(asked) {
             match waiting.await {
-                Ok(judged) => {
-                    limits.lately.note(hash, &judged);
-                    let mut decision = Decision::judged(&want.key, quota, want.cost, &judged);
+                Ok(decided) => {
+                    limits.denied_keys.note(hash, &decided);
+                    let mut decision = Decision::decided(&want.key, quota, want.cost, &decided);
                     decision.shadow = policy.shadow;
                     given.decisions.push(decision);
                 }
                 Err(error) => {
-                    let now = limits.keeper.now();
+                    let now = limits.timer.now();
                     if !limits.shares.applies(policy, &error, now) {
                         failed.get_or_insert(error.on(&want.key));
                         continue;
@@ -111,24 +111,30 @@ impl Limiter {
 
     async fn wait(&self, want: &Want, policy: &Policy, timeout: Duration) -> Result<Decision> {
         let limits = self.limits();
-        let until = limits.keeper.now().saturating_add(timeout);
-        let key = want.key.to_string();
-        let _turn = limits.turns.wait(&key).await?;
-        loop {
-            let decisions = self.decide_each(policy, std::slice::from_ref(want)).await?;
-            for decision in decisions {
-                if decision.is_allowed() {
-                    return Ok(decision);
-                }
-                let retry = decision.retry_after();
-                if limits.keeper.now().saturating_add(retry) > until {
-                    let message = format!("not admitted within {timeout:?}");
-                    let error = Error::new(ErrorKind::TimedOut, "until_ready", message);
-                    return Err(error.on(&want.key));
-                }
-                limits.keeper.sleep(retry).await;
-            }
+        let until = limits.timer.now().saturating_add(timeout);
+        if limits.waiting.waiting() >= MAX_WAITING {
+            let message = format!("{MAX_WAITING} calls wait already");
+            return Err(Error::new(ErrorKind::Capacity, "until_ready", message));
         }
+        let place = limits.waiting.join(want.key.to_string());
+        let admitted = async {
+            loop {
+                let decisions = self.decide_each(policy, std::slice::from_ref(want)).await?;
+                for decision in decisions {
+                    if decision.is_allowed() {
+                        return Ok(decision);
+                    }
+                    let retry = decision.retry_after();
+                    if limits.timer.now().saturating_add(retry) > until {
+                        let message = format!("not admitted within {timeout:?}");
+                        let error = Error::new(ErrorKind::TimedOut, "until_ready", message);
+                        return Err(error.on(&want.key));
+                    }
+                    limits.timer.sleep(retry).await;
+                }
+            }
+        };
+        place.first(admitted).await
     }
 }
 
@@ -157,21 +163,21 @@ impl RateLimiter for Limiter {
         let policy = self.policy_now();
         let charge = charge(&self.core.namespace, &policy, wants)?;
         let limits = self.limits();
-        let outcome = if limits.shares.is_out(&policy, limits.keeper.now()) {
+        let outcome = if limits.shares.is_out(&policy, limits.timer.now()) {
             None
         } else {
             match limits.charge(charge.clone()).await {
-                Ok(judged) => Some(judged),
-                Err(error) if limits.shares.applies(&policy, &error, limits.keeper.now()) => None,
+                Ok(decided) => Some(decided),
+                Err(error) if limits.shares.applies(&policy, &error, limits.timer.now()) => None,
                 Err(error) => return Err(error.during("check_all")),
             }
         };
-        if let Some(judged) = outcome {
-            let verdict = verdict(wants, &policy, &charge, &judged);
+        if let Some(decided) = outcome {
+            let verdict = verdict(wants, &policy, &charge, &decided);
             tell(&verdict);
             return Ok(verdict);
         }
-        let now = limits.keeper.now();
+        let now = limits.timer.now();
         let decisions = limits.shares.decide_all(wants, &policy, now);
         let verdict = Verdict {
             admitted: decisions.iter().all(Decision::is_admitted),
@@ -208,12 +214,12 @@ impl RateLimiter for Limiter {
         let policy = self.policy_now();
         want.check(policy.quota)
             .map_err(|error| error.during("until_ready"))?;
-        let keeper = &self.limits().keeper;
+        let timer = &self.limits().timer;
         let subject = self.core.subject(Kind::RateLimiter, &want.key);
-        let asked = Stamp::take(keeper);
+        let asked = Stamp::take(timer);
         let waiting = async {
             let waiting = self.wait(want, &policy, timeout);
-            let decision = unless(keeper.sleep(timeout), waiting).await;
+            let decision = unless(timer.sleep(timeout), waiting).await;
             decision.unwrap_or_else(|| {
                 let message = format!("not admitted within {timeout:?}");
                 Err(Error::new(ErrorKind::TimedOut, "until_ready", message).on(&want.key))
@@ -241,8 +247,8 @@ impl RateLimiter for Limiter {
             (line.id, line.ttl) = (id, ttl);
         }
         let charged = self.limits().charge(charge.clone()).await;
-        let judged = charged.map_err(|error| error.during("reserve").on(&want.key))?;
-        let mut verdict = verdict(std::slice::from_ref(want), &policy, &charge, &judged);
+        let decided = charged.map_err(|error| error.during("reserve").on(&want.key))?;
+        let mut verdict = verdict(std::slice::from_ref(want), &policy, &charge, &decided);
         tell(&verdict);
         let admitted = verdict.admitted;
         let decision = verdict.decisions.pop().ok_or_else(|| {

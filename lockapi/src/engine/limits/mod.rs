@@ -1,13 +1,12 @@
 //! The limits of a process.
 
 mod charges;
+mod denied_keys;
 mod handle;
-mod lately;
 mod permits;
 mod reservation;
 mod share;
 mod takes;
-mod turns;
 mod waiting;
 
 use std::hash::BuildHasher;
@@ -21,17 +20,18 @@ pub(super) use handle::open;
 
 use super::batcher::Batcher;
 use super::batcher::{ALONE, Queued, Reply};
-use super::keeper::Keeper;
-use super::link::Links;
+use super::connection::Connections;
 use super::sweeps::{PART, Sweeping, Sweeps};
+use super::timer::Timer;
+use crate::driver::Swept;
+use crate::engine::keyed_fifo::KeyedFifo;
 use crate::error::Result;
 use crate::limit::{
-    Block, Charge, Expire, Judged, Line, Look, Outcome, Policy, Refund, Reset, Settle, Sweep, Take,
+    Block, Charge, ChargeLine, Expire, Look, Outcome, Policy, RawDecision, Refund, Reset, Settle,
+    Sweep, Take,
 };
-use crate::seam::Swept;
-use lately::Lately;
+use denied_keys::DeniedKeys;
 use share::Shares;
-use turns::Turns;
 use waiting::{OneLine, Waiting, answer};
 
 /// Keys are divided among so many batchers: while one waits for the disk the other works.
@@ -106,22 +106,27 @@ impl Sweeping for Sweep {
 pub(crate) struct Limits {
     namespace: Arc<str>,
     batchers: [Arc<Batcher>; BATCHERS],
-    keeper: Keeper,
-    turns: Turns,
+    timer: Timer,
+    /// Callers that wait until they are admitted; the first of a key asks.
+    waiting: KeyedFifo<String>,
     shares: Shares,
-    lately: Lately,
+    denied_keys: DeniedKeys,
     sweeps: Arc<Sweeps>,
 }
 
 impl Limits {
-    pub(crate) fn new(namespace: Arc<str>, links: &Arc<Links>, sweeps: Arc<Sweeps>) -> Arc<Self> {
+    pub(crate) fn new(
+        namespace: Arc<str>,
+        connections: &Arc<Connections>,
+        sweeps: Arc<Sweeps>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             namespace,
-            batchers: [(); BATCHERS].map(|()| Batcher::new(Arc::clone(links))),
-            keeper: links.keeper.clone(),
-            turns: Turns::default(),
+            batchers: [(); BATCHERS].map(|()| Batcher::new(Arc::clone(connections))),
+            timer: connections.timer.clone(),
+            waiting: KeyedFifo::default(),
             shares: Shares::default(),
-            lately: Lately::default(),
+            denied_keys: DeniedKeys::default(),
             sweeps,
         })
     }
@@ -139,12 +144,12 @@ impl Limits {
     }
 
     /// Asks for permits of one limit, as many of `times` as there are; of windows all or none.
-    fn take(self: &Arc<Self>, line: Line, times: u64, relaxed: bool) -> Waiting<Judged> {
+    fn take(self: &Arc<Self>, line: ChargeLine, times: u64, relaxed: bool) -> Waiting<RawDecision> {
         self.sweep_later();
         let (undoing, undone) = (Arc::downgrade(self), line.clone());
-        let (reply, waiting) = answer(move |judged: Judged| {
-            if let (Outcome::Taken(times), Some(limits)) = (judged.outcome, undoing.upgrade()) {
-                limits.undo(&undone, times, judged.now);
+        let (reply, waiting) = answer(move |decided: RawDecision| {
+            if let (Outcome::Taken(times), Some(limits)) = (decided.outcome, undoing.upgrade()) {
+                limits.undo(&undone, times, decided.now);
             }
         });
         let batcher = self.batcher(&line.key);
@@ -165,7 +170,7 @@ impl Limits {
             depth: line.quota.price(line.quota.limit()),
             times,
             relaxed,
-            look: self.lately.contains(hash(&line.key)),
+            look: self.denied_keys.contains(hash(&line.key)),
             key: line.key,
         };
         batcher.queue(take, times, Reply::new(reply));
@@ -173,16 +178,16 @@ impl Limits {
     }
 
     /// Asks for permits of several limits.
-    fn charge(self: &Arc<Self>, charge: Charge) -> Waiting<Vec<Judged>> {
+    fn charge(self: &Arc<Self>, charge: Charge) -> Waiting<Vec<RawDecision>> {
         self.sweep_later();
         let (undoing, undone) = (Arc::downgrade(self), charge.lines.clone());
-        let (reply, waiting) = answer(move |judged: Vec<Judged>| {
+        let (reply, waiting) = answer(move |decided: Vec<RawDecision>| {
             let Some(limits) = undoing.upgrade() else {
                 return;
             };
-            for (line, judged) in undone.iter().zip(judged) {
-                if let Outcome::Taken(times) = judged.outcome {
-                    limits.undo(line, times, judged.now);
+            for (line, decided) in undone.iter().zip(decided) {
+                if let Outcome::Taken(times) = decided.outcome {
+                    limits.undo(line, times, decided.now);
                 }
             }
         });
@@ -193,7 +198,7 @@ impl Limits {
     }
 
     /// Gives back in the background. What does not get through stays taken.
-    fn undo(&self, line: &Line, times: i64, at: i64) {
+    fn undo(&self, line: &ChargeLine, times: i64, at: i64) {
         if line.id != 0 {
             self.settle(self.settlement(&line.key, line.id, line.price()), drop);
             return;
@@ -249,9 +254,9 @@ fn hash(key: &str) -> u64 {
 }
 
 /// The line of a want.
-fn line(want: &crate::limit::Want, policy: &Policy) -> Result<Line> {
+fn line(want: &crate::limit::Want, policy: &Policy) -> Result<ChargeLine> {
     let quota = want.check(policy.quota)?;
-    Ok(Line {
+    Ok(ChargeLine {
         key: want.key.to_string(),
         quota,
         cost: want.cost,

@@ -11,14 +11,19 @@ use super::Limits;
 use super::waiting::told;
 use crate::error::Result;
 use crate::key::Key;
-use crate::limit::{Decision, Judged, Line, Outcome, Permits, Policy, Refund};
+use crate::limit::{ChargeLine, Decision, Outcome, Permits, Policy, RawDecision, Refund};
 use crate::telemetry;
 
 /// This part is given up for the difference in speed of two clocks.
 const DRIFT_PART: i64 = 50;
 
-pub(super) fn open(core: &Arc<Core>, key: Key, line: Line, policy: &Policy) -> Arc<dyn Permits> {
-    let (size, one) = (line.cost, Line { cost: 1, ..line });
+pub(super) fn open(
+    core: &Arc<Core>,
+    key: Key,
+    line: ChargeLine,
+    policy: &Policy,
+) -> Arc<dyn Permits> {
+    let (size, one) = (line.cost, ChargeLine { cost: 1, ..line });
     Arc::new(Blocks(Arc::new(Shared {
         core: Arc::clone(core),
         key,
@@ -51,7 +56,7 @@ impl AtHand {
     /// As one flows back at the server in each interval, what lies here loses its worth: otherwise
     /// it could be used on top of those that have flowed back. What is worthless is gone, so that the
     /// others are given out once.
-    fn left(&mut self, line: &Line, now: Time) -> i64 {
+    fn left(&mut self, line: &ChargeLine, now: Time) -> i64 {
         let age = self.age(now);
         let age = age.saturating_add(age / DRIFT_PART);
         let worth = if line.quota.window() == 0 {
@@ -75,7 +80,7 @@ struct Shared {
     core: Arc<Core>,
     key: Key,
     size: u64,
-    one: Line,
+    one: ChargeLine,
     relaxed: bool,
     /// Whether nothing is refused.
     shadow: bool,
@@ -90,7 +95,7 @@ impl Shared {
     }
 
     fn try_now(&self) -> bool {
-        let now = self.limits().keeper.now();
+        let now = self.limits().timer.now();
         let mut at_hand = self.lock();
         if at_hand.left(&self.one, now) < 1 {
             return false;
@@ -106,15 +111,15 @@ impl Shared {
             return Ok(true);
         }
         let limits = self.limits();
-        let asked = limits.keeper.now();
-        let judged = if self.one.quota.window() == 0 {
+        let asked = limits.timer.now();
+        let decided = if self.one.quota.window() == 0 {
             let waiting = limits.take(self.one.clone(), self.size, self.relaxed);
             waiting.await
         } else {
             self.ask_window().await
         };
-        let judged = judged.map_err(|error| error.during("permits").on(&self.key))?;
-        let Outcome::Taken(taken) = judged.outcome else {
+        let decided = decided.map_err(|error| error.during("permits").on(&self.key))?;
+        let Outcome::Taken(taken) = decided.outcome else {
             return Ok(false);
         };
         let window = self.one.quota.window();
@@ -122,28 +127,28 @@ impl Shared {
             taken,
             left: taken - 1,
             asked,
-            at: judged.now,
-            ends_in: (judged.level.started + window.max(judged.level.span) - judged.now).max(0),
+            at: decided.now,
+            ends_in: (decided.level.started + window.max(decided.level.span) - decided.now).max(0),
         };
         Ok(true)
     }
 
     /// A whole block of a window, or what is left of it.
-    async fn ask_window(&self) -> Result<Judged> {
+    async fn ask_window(&self) -> Result<RawDecision> {
         let mut cost = self.size;
         loop {
-            let line = Line {
+            let line = ChargeLine {
                 cost,
                 ..self.one.clone()
             };
-            let mut judged = self.limits().take(line, 1, self.relaxed).await?;
-            if matches!(judged.outcome, Outcome::Taken(_)) {
-                judged.outcome = Outcome::Taken(i64::try_from(cost).unwrap_or(i64::MAX));
-                return Ok(judged);
+            let mut decided = self.limits().take(line, 1, self.relaxed).await?;
+            if matches!(decided.outcome, Outcome::Taken(_)) {
+                decided.outcome = Outcome::Taken(i64::try_from(cost).unwrap_or(i64::MAX));
+                return Ok(decided);
             }
-            let left = Decision::judged(&self.key, self.one.quota, 1, &judged).remaining();
+            let left = Decision::decided(&self.key, self.one.quota, 1, &decided).remaining();
             if left == 0 || left >= cost {
-                return Ok(judged);
+                return Ok(decided);
             }
             cost = left;
         }
@@ -151,7 +156,7 @@ impl Shared {
 
     /// What is to be given back of the block at hand, which is then used up.
     fn leave(&self) -> Option<Refund> {
-        let now = self.limits().keeper.now();
+        let now = self.limits().timer.now();
         let mut at_hand = self.lock();
         let left = at_hand.left(&self.one, now);
         at_hand.left = 0;
@@ -225,8 +230,8 @@ mod tests {
     use super::*;
     use crate::limit::{Level, Quota};
 
-    fn block(permits: u64, quota: Quota) -> (Line, AtHand) {
-        let line = Line {
+    fn block(permits: u64, quota: Quota) -> (ChargeLine, AtHand) {
+        let line = ChargeLine {
             key: "key".to_owned(),
             quota,
             cost: 1,

@@ -5,9 +5,9 @@ use std::iter;
 
 use super::hash;
 use crate::engine::batcher::{Batch, Caller, Callers, Queued, Reply};
-use crate::engine::link::Link;
+use crate::engine::connection::OpenConnection;
 use crate::error::{Error, ErrorKind, Failure, Result};
-use crate::limit::{Expire, Judged, Look, Outcome, Take};
+use crate::limit::{Expire, Look, Outcome, RawDecision, Take};
 
 /// How often a request is repeated whose row others changed meanwhile.
 pub(super) const TRIES: u32 = 100;
@@ -37,8 +37,11 @@ impl Queued for Take {
         Some(&mut self.times)
     }
 
-    async fn serve(batch: &mut Batch<Self>, link: &mut Link) -> Result<(), Failure> {
-        look(batch, link).await?;
+    async fn serve(
+        batch: &mut Batch<Self>,
+        connection: &mut OpenConnection,
+    ) -> Result<(), Failure> {
+        look(batch, connection).await?;
         // A key that is wanted at several prices has one of them in a statement.
         let mut keys = HashSet::new();
         let one_price = |take: &Take| keys.insert(take.key.clone());
@@ -50,16 +53,16 @@ impl Queued for Take {
         if takes.is_empty() {
             return Ok(());
         }
-        let mut answers = link.perform(&takes).await?.into_iter();
+        let mut answers = connection.perform(&takes).await?.into_iter();
         let mut overdue = Vec::new();
         for ((mut take, mut callers), asked) in iter::zip(batch.take(), asked) {
-            let judged = asked.then(|| answers.next()).flatten();
-            let Some(judged) = judged else {
+            let decided = asked.then(|| answers.next()).flatten();
+            let Some(decided) = decided else {
                 batch.push(take, callers);
                 continue;
             };
-            match judged.outcome {
-                Outcome::Taken(_) | Outcome::Refused => batch.tell(deal(&take, callers, judged)),
+            match decided.outcome {
+                Outcome::Taken(_) | Outcome::Refused => batch.tell(deal(&take, callers, decided)),
                 _ if callers.tries == TRIES => callers.refuse(|| contended("check")),
                 outcome => {
                     if outcome == Outcome::Overdue {
@@ -72,14 +75,14 @@ impl Queued for Take {
             }
         }
         if !overdue.is_empty() {
-            link.perform(&overdue).await?;
+            connection.perform(&overdue).await?;
         }
         Ok(())
     }
 }
 
 /// Answers those that a look shows to be refused; the others stay.
-async fn look(batch: &mut Batch<Take>, link: &mut Link) -> Result<(), Failure> {
+async fn look(batch: &mut Batch<Take>, connection: &mut OpenConnection) -> Result<(), Failure> {
     let of = |take: &Take| Look {
         namespace: take.namespace.clone(),
         key: take.key.clone(),
@@ -93,18 +96,18 @@ async fn look(batch: &mut Batch<Take>, link: &mut Link) -> Result<(), Failure> {
     if looks.is_empty() {
         return Ok(());
     }
-    let mut levels = link.perform(&looks).await?.into_iter();
+    let mut levels = connection.perform(&looks).await?.into_iter();
     for (take, callers) in batch.take() {
         match take.look.then(|| levels.next()).flatten() {
             Some(looked) if take.is_refused(&looked) => {
                 let outcome = Outcome::Refused;
                 let (level, now) = (looked.level, looked.now);
-                let judged = Judged {
+                let decided = RawDecision {
                     outcome,
                     level,
                     now,
                 };
-                batch.tell(deal(&take, callers, judged));
+                batch.tell(deal(&take, callers, decided));
             }
             _ => batch.push(take, callers),
         }
@@ -115,16 +118,16 @@ async fn look(batch: &mut Batch<Take>, link: &mut Link) -> Result<(), Failure> {
 /// What the callers are told, in the order of arrival.
 fn deal(
     take: &Take,
-    callers: Callers<Judged>,
-    judged: Judged,
-) -> impl ExactSizeIterator<Item = (Reply<Judged>, Result<Judged>)> + Send + use<> {
+    callers: Callers<RawDecision>,
+    decided: RawDecision,
+) -> impl ExactSizeIterator<Item = (Reply<RawDecision>, Result<RawDecision>)> + Send + use<> {
     let price = take.price;
-    let mut left = match judged.outcome {
+    let mut left = match decided.outcome {
         Outcome::Taken(times) => times,
         _ => 0,
     };
     // As if they had been asked one by one.
-    let Judged { mut level, now, .. } = judged;
+    let RawDecision { mut level, now, .. } = decided;
     level.tat -= left * price;
     let callers: Vec<_> = callers.into_iter().collect();
     callers.into_iter().map(move |Caller { times, reply }| {
@@ -137,12 +140,12 @@ fn deal(
             Outcome::Refused
         };
         let level = level.clone();
-        let judged = Judged {
+        let decided = RawDecision {
             outcome,
             level,
             now,
         };
-        (reply, Ok(judged))
+        (reply, Ok(decided))
     })
 }
 

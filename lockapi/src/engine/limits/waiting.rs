@@ -9,7 +9,7 @@ use tokio::sync::oneshot::{self, Receiver, Sender};
 
 use crate::engine::batcher::{Answer, Repeated, ended};
 use crate::error::Result;
-use crate::limit::Judged;
+use crate::limit::RawDecision;
 
 type Undo<T> = Arc<dyn Fn(T) + Send + Sync>;
 
@@ -45,11 +45,11 @@ impl<T: Send> Answer<T> for Undoing<T> {
 }
 
 /// Of a request of one line.
-pub(super) struct OneLine(pub(super) Undoing<Judged>);
+pub(super) struct OneLine(pub(super) Undoing<RawDecision>);
 
-impl Answer<Vec<Judged>> for OneLine {
-    fn answer(self: Box<Self>, outcome: Result<Vec<Judged>>, repeated: Repeated) {
-        let outcome = outcome.map(|mut judged| judged.pop().unwrap_or_else(Judged::again));
+impl Answer<Vec<RawDecision>> for OneLine {
+    fn answer(self: Box<Self>, outcome: Result<Vec<RawDecision>>, repeated: Repeated) {
+        let outcome = outcome.map(|mut decided| decided.pop().unwrap_or_else(RawDecision::again));
         Box::new(self.0).answer(outcome, repeated);
     }
 

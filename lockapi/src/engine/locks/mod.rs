@@ -20,7 +20,7 @@ pub(crate) use table::{Limits, Observed, Patience, Want};
 
 use super::clock::Time;
 use super::contain;
-use super::keeper::Keeper;
+use super::timer::Timer;
 use crate::engine::is_closed;
 use crate::error::{Error, ErrorKind, Failure, Result};
 use crate::hold::Hold;
@@ -43,7 +43,7 @@ pub(crate) struct Locks {
     table: Mutex<Table>,
     /// Wakes the worker of each session.
     wakes: Vec<Notify>,
-    keeper: Keeper,
+    timer: Timer,
     most: usize,
     start: OnceLock<Box<Start>>,
     observe: Option<Box<Observe>>,
@@ -51,11 +51,11 @@ pub(crate) struct Locks {
 }
 
 impl Locks {
-    pub(crate) fn new(keeper: Keeper, limits: Limits, observe: Option<Box<Observe>>) -> Arc<Self> {
+    pub(crate) fn new(timer: Timer, limits: Limits, observe: Option<Box<Observe>>) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
             table: Mutex::new(LockTable::new(limits)),
             wakes: (0..=limits.waiters).map(|_| Notify::new()).collect(),
-            keeper,
+            timer,
             most: limits.max_locks,
             start: OnceLock::new(),
             observe,
@@ -71,18 +71,18 @@ impl Locks {
     /// Asks for a lock.
     pub(crate) fn ask(self: &Arc<Self>, want: Want) -> Pending {
         let (sender, answer) = oneshot::channel();
-        let now = || self.keeper.now();
+        let now = || self.timer.now();
         let id = self.with(|table, effects| table.ask(&now, want, sender, effects));
         Pending::new(Arc::clone(self), want.lock, id, answer)
     }
 
     fn leave(&self, lock: LockId, id: u64) {
-        let now = || self.keeper.now();
+        let now = || self.timer.now();
         self.with(|table, effects| table.leave(&now, lock, id, effects));
     }
 
     fn release(&self, lock: LockId, id: u64, hold: &Hold, reply: Option<Released>) {
-        let now = || self.keeper.now();
+        let now = || self.timer.now();
         self.with(|table, effects| {
             // Lost under the same lock, so that it is one or the other.
             hold.release();
@@ -91,38 +91,38 @@ impl Locks {
     }
 
     fn next(&self, session: usize, batch: Batch) -> Next {
-        let now = || self.keeper.now();
+        let now = || self.timer.now();
         self.with(|table, effects| table.next(&now, session, batch, effects))
     }
 
     fn settle(&self, session: usize, replies: &[Reply]) {
-        let now = || self.keeper.now();
+        let now = || self.timer.now();
         self.with(|table, effects| table.settle(&now, session, replies, effects));
     }
 
     fn waited(&self, session: usize, waited: Waited) {
-        let now = || self.keeper.now();
+        let now = || self.timer.now();
         self.with(|table, effects| table.waited(&now, session, waited, effects));
     }
 
     fn batch_failed(&self, session: usize, failure: &Failure) {
-        let now = || self.keeper.now();
+        let now = || self.timer.now();
         self.with(|table, effects| table.batch_failed(&now, session, failure, effects));
     }
 
     fn session_lost(&self, session: usize, failure: &Failure) {
-        let now = || self.keeper.now();
+        let now = || self.timer.now();
         self.with(|table, effects| table.session_lost(&now, session, failure, effects));
     }
 
     fn refuse_session(&self, session: usize, failure: &Failure) {
-        let now = || self.keeper.now();
+        let now = || self.timer.now();
         self.with(|table, effects| table.refuse_session(&now, session, failure, effects));
     }
 
     fn worker_ended(&self, session: usize, began: bool, failure: &Failure) {
         telemetry::fault(Fault::WorkerEnded);
-        let now = || self.keeper.now();
+        let now = || self.timer.now();
         self.with(|table, effects| table.worker_ended(&now, session, began, failure, effects));
     }
 
@@ -157,12 +157,12 @@ impl Locks {
 
     /// Releases all that is held, and lets the workers end.
     pub(crate) fn close_all(&self) {
-        let now = || self.keeper.now();
+        let now = || self.timer.now();
         self.with(|table, effects| table.close_all(&now, effects));
     }
 
     fn tick(&self, at: Time) {
-        let now = self.keeper.now();
+        let now = self.timer.now();
         self.with(|table, effects| table.tick(at, now, effects));
     }
 
@@ -171,9 +171,9 @@ impl Locks {
         let Some(observe) = &self.observe else {
             return;
         };
-        let observed = self.lock().observe(self.keeper.now());
+        let observed = self.lock().observe(self.timer.now());
         let again = observe(observed);
-        let now = || self.keeper.now();
+        let now = || self.timer.now();
         self.with(|table, effects| {
             if again || table.is_in_use() {
                 table.observe_later(&now, effects);
@@ -211,7 +211,7 @@ impl Locks {
         } = effects;
         for at in timers {
             let this = self.this.clone();
-            self.keeper.run_at(at, move || {
+            self.timer.run_at(at, move || {
                 if let Some(locks) = this.upgrade() {
                     locks.tick(at);
                 }
@@ -263,7 +263,7 @@ impl Locks {
                 Error::new(ErrorKind::Capacity, operation, message)
             }
             Reason::Deadlock => {
-                let message = "waiting would never end: whoever holds the lock waits for what this line of work holds, or is this line itself; release what it holds and begin again";
+                let message = "waiting would never end: whoever holds the lock waits for what this owner of work holds, or is this owner itself; release what it holds and begin again";
                 Error::new(ErrorKind::Deadlock, operation, message)
             }
             Reason::Closed => is_closed().error(operation),

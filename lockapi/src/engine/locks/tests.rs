@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use crate::MutexGuard;
 use crate::backend::Backend;
 use crate::blocking::block_on;
+use crate::driver::{BackgroundTask, Call, Connection, Connector, Listener, Mode, Rows, Value};
 use crate::engine::Clock;
-use crate::engine::{Driver, ManualClock, Options, start_with};
+use crate::engine::{BackendOptions, Driver, ManualClock, start_with};
 use crate::error::{ErrorKind, Failure};
 use crate::memory::{Database, Session};
-use crate::seam::{Call, Connection, Connector, Lane, Listener, Mode, Rows, Value};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -35,13 +35,13 @@ struct Control {
     most_waiters: AtomicUsize,
     manual: AtomicBool,
     gate_shut: AtomicBool,
-    lanes: Mutex<Vec<Lane>>,
+    tasks: Mutex<Vec<BackgroundTask>>,
 }
 
 #[derive(Clone)]
 struct Probe(Database, Arc<Control>);
 
-struct Link {
+struct OpenConnection {
     session: Session,
     control: Arc<Control>,
     process: i64,
@@ -56,27 +56,27 @@ impl Drop for Alive {
 }
 
 impl Connector for Probe {
-    type Connection = Link;
-    type Listener = Link;
+    type Connection = OpenConnection;
+    type Listener = OpenConnection;
 
-    async fn connect(&self, mode: Mode) -> Result<Link, Failure> {
+    async fn connect(&self, mode: Mode) -> Result<OpenConnection, Failure> {
         if self.1.hangs.load(Ordering::SeqCst) {
             std::future::pending::<()>().await;
         }
-        Ok(Link {
+        Ok(OpenConnection {
             session: Connector::connect(&self.0, mode).await?,
             control: Arc::clone(&self.1),
             process: 0,
         })
     }
 
-    async fn listener(&self) -> Result<Link, Failure> {
+    async fn listener(&self) -> Result<OpenConnection, Failure> {
         Connector::connect(self, Mode::Direct).await
     }
 
-    fn spawn(&self, name: &'static str, lane: Lane) {
+    fn spawn(&self, name: &'static str, task: BackgroundTask) {
         if name == "lockapi-locks" && self.1.manual.load(Ordering::SeqCst) {
-            self.1.lanes.lock().unwrap().push(lane);
+            self.1.tasks.lock().unwrap().push(task);
             return;
         }
         if name == "lockapi-waiter" {
@@ -86,16 +86,16 @@ impl Connector for Probe {
             return self.0.spawn(
                 name,
                 Box::pin(async move {
-                    lane.await;
+                    task.await;
                     drop(guard);
                 }),
             );
         }
-        self.0.spawn(name, lane);
+        self.0.spawn(name, task);
     }
 }
 
-impl Connection for Link {
+impl Connection for OpenConnection {
     async fn run(&mut self, call: &dyn Call) -> Result<Rows, Failure> {
         let name = call.statement().name;
         let of = |map: &Mutex<HashMap<&'static str, Duration>>| {
@@ -169,13 +169,13 @@ fn cancelled() -> Failure {
     )
 }
 
-impl Listener for Link {
+impl Listener for OpenConnection {
     async fn next(&mut self) -> Result<String, Failure> {
         self.session.next().await
     }
 }
 
-impl Drop for Link {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
         if self.process > 0 && self.control.slow_close.load(Ordering::SeqCst) {
             std::thread::sleep(MS * 500);
@@ -184,7 +184,7 @@ impl Drop for Link {
 }
 
 fn connect(
-    options: Options,
+    options: BackendOptions,
     clock: Option<&ManualClock>,
 ) -> (Arc<dyn Backend>, Database, Arc<Control>) {
     let database = clock.map_or_else(Database::new, Database::with_clock);
@@ -239,20 +239,20 @@ fn everybody_is_told_when_the_other_half_left() {
     let backend = block_on(start_with(
         "probe",
         Driver::new(probe),
-        Options::default().notes(false),
+        BackendOptions::default().notes(false),
         Clock::real(),
     ))
     .unwrap();
     let mut context = Context::from_waker(Waker::noop());
     let turn = |times: usize| {
         for _ in 0..times {
-            let mut lanes = std::mem::take(&mut *control.lanes.lock().unwrap());
-            lanes.retain_mut(|lane| {
-                lane.as_mut()
+            let mut tasks = std::mem::take(&mut *control.tasks.lock().unwrap());
+            tasks.retain_mut(|task| {
+                task.as_mut()
                     .poll(&mut Context::from_waker(Waker::noop()))
                     .is_pending()
             });
-            control.lanes.lock().unwrap().append(&mut lanes);
+            control.tasks.lock().unwrap().append(&mut tasks);
         }
     };
     let ask = |key: String| -> Locking {
@@ -288,8 +288,8 @@ fn everybody_is_told_when_the_other_half_left() {
 #[test]
 fn a_session_has_one_worker() {
     let clock = ManualClock::default();
-    let (backend, database, control) = connect(Options::default().waiters(1), Some(&clock));
-    let other = block_on(database.connect_with(Options::default().notes(false))).unwrap();
+    let (backend, database, control) = connect(BackendOptions::default().waiters(1), Some(&clock));
+    let other = block_on(database.connect_with(BackendOptions::default().notes(false))).unwrap();
     let mut lost = 0;
     for _ in 0..5 {
         let guard = by_waiting(&backend, &other, "a");
@@ -318,9 +318,9 @@ fn a_session_has_one_worker() {
 
 #[test]
 fn an_interrupt_does_not_hit_what_follows_the_wait() {
-    let (backend, database, control) = connect(Options::default().waiters(1), None);
+    let (backend, database, control) = connect(BackendOptions::default().waiters(1), None);
     drop(lock(&backend, "main"));
-    let other = block_on(database.connect_with(Options::default().notes(false))).unwrap();
+    let other = block_on(database.connect_with(BackendOptions::default().notes(false))).unwrap();
     let precious = by_waiting(&backend, &other, "precious");
     let released = by_waiting(&backend, &other, "released");
     let theirs = lock(&other, "theirs");
@@ -347,9 +347,9 @@ fn an_interrupt_does_not_hit_what_follows_the_wait() {
 
 #[test]
 fn an_interrupt_that_comes_before_the_wait_is_repeated() {
-    let (backend, database, control) = connect(Options::default().waiters(1), None);
+    let (backend, database, control) = connect(BackendOptions::default().waiters(1), None);
     drop(lock(&backend, "main"));
-    let other = block_on(database.connect_with(Options::default().notes(false))).unwrap();
+    let other = block_on(database.connect_with(BackendOptions::default().notes(false))).unwrap();
     let guards: Vec<_> = ["a", "b", "c", "d"]
         .map(|key| by_waiting(&backend, &other, key))
         .into_iter()
@@ -375,8 +375,8 @@ fn an_interrupt_that_comes_before_the_wait_is_repeated() {
 
 #[test]
 fn readers_go_on_after_a_writer_elsewhere_gave_up() {
-    let (backend, database, _) = connect(Options::default(), None);
-    let other = block_on(database.connect_with(Options::default().notes(false))).unwrap();
+    let (backend, database, _) = connect(BackendOptions::default(), None);
+    let other = block_on(database.connect_with(BackendOptions::default().notes(false))).unwrap();
     let long = block_on(backend.rw_lock("k").unwrap().read()).unwrap();
     std::thread::sleep(MS * 150);
     let writer = {
@@ -405,12 +405,12 @@ fn readers_go_on_after_a_writer_elsewhere_gave_up() {
 #[test]
 fn a_wait_whose_connection_hangs_is_polled() {
     let (backend, database, control) = connect(
-        Options::default()
+        BackendOptions::default()
             .waiters(2)
             .timeout(Duration::from_secs(2)),
         None,
     );
-    let other = block_on(database.connect_with(Options::default().notes(false))).unwrap();
+    let other = block_on(database.connect_with(BackendOptions::default().notes(false))).unwrap();
     drop(lock(&backend, "main"));
     let theirs = lock(&other, "k");
     control.hangs.store(true, Ordering::SeqCst);
@@ -433,8 +433,8 @@ fn a_wait_whose_connection_hangs_is_polled() {
 
 #[test]
 fn a_process_that_polls_has_its_turn_beside_a_busy_one() {
-    let (backend, database, _) = connect(Options::default().waiters(0), None);
-    let other = block_on(database.connect_with(Options::default().notes(false))).unwrap();
+    let (backend, database, _) = connect(BackendOptions::default().waiters(0), None);
+    let other = block_on(database.connect_with(BackendOptions::default().notes(false))).unwrap();
     let stop = Arc::new(AtomicBool::new(false));
     let busy: Vec<_> = (0..3)
         .map(|_| {
@@ -466,7 +466,7 @@ fn a_process_that_polls_has_its_turn_beside_a_busy_one() {
 
 #[test]
 fn a_lock_that_was_dropped_does_not_count() {
-    let (backend, _, _) = connect(Options::default().max_locks(1), None);
+    let (backend, _, _) = connect(BackendOptions::default().max_locks(1), None);
     let mut refused = 0;
     for _ in 0..50 {
         drop(lock(&backend, "a"));
@@ -484,7 +484,7 @@ fn a_lock_that_was_dropped_does_not_count() {
 
 #[test]
 fn a_ping_that_is_cancelled_costs_nothing() {
-    let (backend, _, control) = connect(Options::default().heartbeat(MS * 50), None);
+    let (backend, _, control) = connect(BackendOptions::default().heartbeat(MS * 50), None);
     let guards: Vec<_> = ["a", "b", "c"]
         .map(|key| lock(&backend, key))
         .into_iter()
@@ -497,8 +497,8 @@ fn a_ping_that_is_cancelled_costs_nothing() {
 
 #[test]
 fn what_closes_leaves_no_worker() {
-    let (backend, database, control) = connect(Options::default().waiters(2), None);
-    let other = block_on(database.connect_with(Options::default().notes(false))).unwrap();
+    let (backend, database, control) = connect(BackendOptions::default().waiters(2), None);
+    let other = block_on(database.connect_with(BackendOptions::default().notes(false))).unwrap();
     let theirs = lock(&other, "k");
     let mutex = backend.mutex("k").unwrap();
     {
@@ -517,9 +517,9 @@ fn what_closes_leaves_no_worker() {
 #[test]
 fn a_session_that_holds_and_waits_can_die() {
     // The session that holds and waits is ended: what it holds is told, who waits goes on.
-    let (backend, database, _) = connect(Options::default().waiters(1), None);
+    let (backend, database, _) = connect(BackendOptions::default().waiters(1), None);
     drop(lock(&backend, "main"));
-    let other = block_on(database.connect_with(Options::default().notes(false))).unwrap();
+    let other = block_on(database.connect_with(BackendOptions::default().notes(false))).unwrap();
     let held = by_waiting(&backend, &other, "held");
     let theirs = lock(&other, "theirs");
     let waits = waiting(&backend, "theirs");
@@ -537,11 +537,12 @@ fn a_session_that_holds_and_waits_can_die() {
 
 #[test]
 fn a_writer_among_readers_of_two_processes_has_its_turn() {
-    let (here, database, _) = connect(Options::default(), None);
+    let (here, database, _) = connect(BackendOptions::default(), None);
     let stop = Arc::new(AtomicBool::new(false));
     let readers: Vec<_> = (0..2)
         .flat_map(|_| {
-            let there = block_on(database.connect_with(Options::default().notes(false))).unwrap();
+            let there =
+                block_on(database.connect_with(BackendOptions::default().notes(false))).unwrap();
             (0..3).map(move |_| Arc::clone(&there))
         })
         .map(|there| {

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use super::Locks;
 use super::table::{Batch, Command, Next, Reply, Slice, Waited};
-use crate::engine::link::{Link, Links, Watch};
+use crate::engine::connection::{Connections, OpenConnection, Watch};
 use crate::error::Failure;
 use crate::fence::HAND_OVER_BITS;
 use crate::key::LockId;
 use crate::mutex::{
-    Awaited, Circle, Enlist, Enlisted, Flush, Interrupt, Relax, ReleaseOne, Step, Stepped,
-    TOKENS_AT_RISK, TryOne, Wait, Way,
+    Awaited, Circle, Enlist, Enlisted, Flush, Interrupt, LockAnswer, LockMode, LockRequest, Relax,
+    ReleaseOne, TOKENS_AT_RISK, TryOne, Wait,
 };
 use crate::random;
 use crate::wait::{unless, yield_now};
@@ -26,7 +26,7 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(30);
 /// The worker of a session: of the main one, which never waits, or of one that waits.
 pub(crate) fn run(
     locks: Arc<Locks>,
-    links: Arc<Links>,
+    connections: Arc<Connections>,
     session: usize,
 ) -> impl Future<Output = ()> + Send {
     let mut ended = Ended {
@@ -36,7 +36,7 @@ pub(crate) fn run(
     };
     async move {
         ended.began = true;
-        let worker = Worker::new(locks, links, session);
+        let worker = Worker::new(locks, connections, session);
         if session == 0 {
             worker.hold().await;
         } else {
@@ -72,10 +72,10 @@ impl Drop for Ended {
 /// The connection is opened when it is needed.
 struct Worker {
     locks: Arc<Locks>,
-    links: Arc<Links>,
+    connections: Arc<Connections>,
     watch: Arc<Watch>,
     session: usize,
-    link: Option<Link>,
+    connection: Option<OpenConnection>,
     /// A value of the token sequence that is known to be safe on disk.
     safe: i64,
     /// What the server has answered and the callers have not been told.
@@ -83,13 +83,13 @@ struct Worker {
 }
 
 impl Worker {
-    fn new(locks: Arc<Locks>, links: Arc<Links>, session: usize) -> Self {
+    fn new(locks: Arc<Locks>, connections: Arc<Connections>, session: usize) -> Self {
         Self {
-            watch: links.watch(),
+            watch: connections.watch(),
             locks,
-            links,
+            connections,
             session,
-            link: None,
+            connection: None,
             safe: 0,
             answered: None,
         }
@@ -135,7 +135,7 @@ impl Worker {
                 }
                 Next::Ping => self.ping().await,
                 Next::Rest => {
-                    let sleep = self.links.keeper.sleep(IDLE);
+                    let sleep = self.connections.timer.sleep(IDLE);
                     let woken = unless(sleep, self.locks.woken(self.session)).await;
                     if woken.is_none() && self.locks.retire(self.session) {
                         break;
@@ -148,10 +148,10 @@ impl Worker {
 
     /// Sees to it that there is a connection, and that it is marked.
     async fn open(&mut self) -> Result<(), Failure> {
-        if self.link.is_none() {
-            let mut link = self.links.open(&self.watch, Duration::ZERO).await?;
+        if self.connection.is_none() {
+            let mut connection = self.connections.open(&self.watch, Duration::ZERO).await?;
             let mark = random::number().map_err(|error| Failure::connect(None, error))?;
-            let answers = link
+            let answers = connection
                 .perform(&[Enlist { mark }])
                 .await
                 .map_err(Failure::undone)?;
@@ -165,9 +165,12 @@ impl Worker {
             else {
                 return Err(Failure::corrupt("the session could not be marked").undone());
             };
-            link.perform(&[Relax]).await.map_err(Failure::undone)?;
+            connection
+                .perform(&[Relax])
+                .await
+                .map_err(Failure::undone)?;
             self.locks.opened(self.session, mark, process);
-            self.link = Some(link);
+            self.connection = Some(connection);
             self.safe = safe;
         }
         Ok(())
@@ -178,7 +181,7 @@ impl Worker {
         let value = token >> HAND_OVER_BITS;
         if value > self.safe + TOKENS_AT_RISK {
             // A disk that stalls must not make a session that holds locks look dead.
-            let patient = self.links.patient_watch(FLUSH_TIMEOUT);
+            let patient = self.connections.patient_watch(FLUSH_TIMEOUT);
             self.connection()?
                 .perform_within(&patient, &[Flush])
                 .await?;
@@ -187,31 +190,33 @@ impl Worker {
         Ok(())
     }
 
-    fn connection(&mut self) -> Result<&mut Link, Failure> {
+    fn connection(&mut self) -> Result<&mut OpenConnection, Failure> {
         let closed = || Failure::corrupt("the session is not open").undone();
-        self.link.as_mut().ok_or_else(closed)
+        self.connection.as_mut().ok_or_else(closed)
     }
 
     async fn send(&mut self, commands: &[Command]) -> Result<Vec<Reply>, Failure> {
         let looks: Vec<Awaited> = commands.iter().filter_map(look).collect();
-        let steps: Vec<Step> = commands.iter().filter_map(step).collect();
+        let steps: Vec<LockRequest> = commands.iter().filter_map(step).collect();
         let interrupts: Vec<Interrupt> = commands.iter().filter_map(interrupt).collect();
-        let link = self.connection()?;
+        let connection = self.connection()?;
         let stepped = match steps[..] {
             [] => Vec::new(),
-            [one] if one.way == Way::Alone && one.release => {
-                link.perform(&[ReleaseOne(one.lock)]).await?
+            [one] if one.mode == LockMode::Exclusive && one.release => {
+                connection.perform(&[ReleaseOne(one.lock)]).await?
             }
-            [one] if one.way == Way::Alone => link.perform(&[TryOne(one.lock)]).await?,
-            _ => link.perform(&steps).await?,
+            [one] if one.mode == LockMode::Exclusive => {
+                connection.perform(&[TryOne(one.lock)]).await?
+            }
+            _ => connection.perform(&steps).await?,
         };
         let awaited = if looks.is_empty() {
             Vec::new()
         } else {
-            link.perform(&looks).await?
+            connection.perform(&looks).await?
         };
         if !interrupts.is_empty()
-            && let Err(failure) = link.perform(&interrupts).await
+            && let Err(failure) = connection.perform(&interrupts).await
             && failure.broken
         {
             // One that is refused is none: the wait goes on to the end of its slice.
@@ -219,7 +224,7 @@ impl Worker {
         }
         let taken = stepped.iter().find_map(|answer| match answer {
             // All that one statement takes has one token.
-            Stepped::Taken(token) => Some(*token),
+            LockAnswer::Taken(token) => Some(*token),
             _ => None,
         });
         if let Some(token) = taken {
@@ -272,8 +277,8 @@ impl Worker {
     /// them is held, or the session is gone.
     async fn recover(&mut self, commands: &[Command], failure: &Failure) {
         let steps = commands.iter().filter_map(step);
-        let releases: Vec<Step> = steps
-            .map(|step| Step {
+        let releases: Vec<LockRequest> = steps
+            .map(|step| LockRequest {
                 release: true,
                 ..step
             })
@@ -288,14 +293,14 @@ impl Worker {
 
     /// The session and what it holds is gone.
     fn lose(&mut self, failure: &Failure) {
-        self.link = None;
+        self.connection = None;
         self.answered = None;
         self.locks.session_lost(self.session, failure);
     }
 
     /// Asks whether the session still lives.
     async fn ping(&mut self) {
-        if self.link.is_some()
+        if self.connection.is_some()
             && let Err(failure) = self.insist(&[]).await
         {
             self.lose(&failure);
@@ -304,7 +309,7 @@ impl Worker {
 
     /// Releases, or just asks. A statement that was cancelled, by whomever, is no sign that the session
     /// has ended: it is sent again.
-    async fn insist(&mut self, releases: &[Step]) -> Result<(), Failure> {
+    async fn insist(&mut self, releases: &[LockRequest]) -> Result<(), Failure> {
         match self.connection()?.perform(releases).await {
             Err(failure) if !failure.broken && !failure.sent => {
                 self.connection()?.perform(releases).await.map(drop)
@@ -332,9 +337,9 @@ impl Worker {
         let mut left = circle.map(|circle| circle.forget()).unwrap_or_default();
         if !granted {
             // The time can run out, or the interrupt come, in the moment of the grant.
-            left.push(Step {
+            left.push(LockRequest {
                 lock: slice.lock,
-                way: slice.way,
+                mode: slice.mode,
                 release: true,
             });
         }
@@ -378,29 +383,34 @@ impl Worker {
         }
         let wait = Wait {
             lock: slice.lock,
-            way: slice.way,
+            mode: slice.mode,
             millis: i64::try_from(slice.time.as_millis())
                 .unwrap_or(i64::MAX)
                 .max(1),
         };
         let answers = self.connection()?.perform(&[wait]).await?;
-        let Some(taken @ (Stepped::Taken(_) | Stepped::Shared)) = answers.into_iter().next() else {
+        let Some(taken @ (LockAnswer::Taken(_) | LockAnswer::Shared)) = answers.into_iter().next()
+        else {
             return Ok(Waited::InVain);
         };
-        if let Stepped::Taken(token) = taken {
+        if let LockAnswer::Taken(token) = taken {
             self.make_safe(token).await?;
         }
         Ok(Waited::Granted(taken))
     }
 }
 
-fn step(command: &Command) -> Option<Step> {
-    let (lock, way, release) = match *command {
-        Command::Try { lock, way } => (lock, way, false),
-        Command::Release { lock, way } => (lock, way, true),
+fn step(command: &Command) -> Option<LockRequest> {
+    let (lock, mode, release) = match *command {
+        Command::Try { lock, mode } => (lock, mode, false),
+        Command::Release { lock, mode } => (lock, mode, true),
         Command::Look { .. } | Command::Interrupt { .. } => return None,
     };
-    Some(Step { lock, way, release })
+    Some(LockRequest {
+        lock,
+        mode,
+        release,
+    })
 }
 
 fn look(command: &Command) -> Option<Awaited> {

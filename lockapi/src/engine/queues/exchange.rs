@@ -6,16 +6,16 @@ use tokio::sync::oneshot;
 
 use super::Queues;
 use super::floors::Floors;
-use super::handle::{Handle, Named};
-use super::kept::deadline;
+use super::handle::{Handle, QueueHandle};
+use super::heartbeat::deadline;
 use super::topic::Topic;
 use crate::engine::batcher::ended;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hold::Hold;
 use crate::lease::micros;
 use crate::queue::{
-    Ack, Claim, Claimed, DELETED, Delivery, Exchange, FOR_EVER, Outcome, Queue, Settle, Settled,
-    Ticket, Turn,
+    Ack, Claim, Claimed, CompleteAndClaim, DELETED, Delivery, Exchange, FOR_EVER, Outcome, Queue,
+    Settle, Settled, Ticket,
 };
 use crate::random;
 use crate::telemetry;
@@ -78,20 +78,20 @@ impl Handle {
     /// Looks, in the background, for jobs that came back where claims do not look.
     fn look_back_later(&self, claim: &Claim) {
         let queues = &self.core.queues;
-        let now = queues.keeper.now();
+        let now = queues.timer.now();
         let Some((look, look_back)) = self.topic.look(now, &self.name, &claim.names) else {
             return;
         };
         let (queues, topic) = (Arc::clone(queues), Arc::clone(&self.topic));
         let names = Arc::clone(&claim.names);
         self.core.sweeps.batcher().submit(look_back, move |seen| {
-            topic.looked_back(queues.keeper.now(), &names, look, seen.as_ref().ok());
+            topic.looked_back(queues.timer.now(), &names, look, seen.as_ref().ok());
         });
     }
 
     fn deliveries(self: &Arc<Self>, mut unclaimed: Unclaimed) -> Vec<Delivery> {
         let jobs = std::mem::take(&mut unclaimed.jobs);
-        let queue: Arc<dyn Queue> = Arc::new(Named(Arc::clone(self)));
+        let queue: Arc<dyn Queue> = Arc::new(QueueHandle(Arc::clone(self)));
         jobs.into_iter()
             .map(|(job, hold)| Delivery::held(job, Arc::clone(&queue), hold))
             .collect()
@@ -175,31 +175,31 @@ impl Handle {
     }
 
     pub(super) fn ack(&self, ticket: Ticket) -> Ack {
-        let keep = self.terms.keep();
+        let keep = self.options.keep();
         Ack { ticket, keep }
     }
 
     /// Asks for a claim together with completions; what is claimed is kept for whoever takes it.
     async fn turn(&self, acks: Vec<Ack>, claim: &Claim) -> Result<(Vec<bool>, Unclaimed, bool)> {
         let queues = &self.core.queues;
-        let sent = queues.keeper.now();
+        let sent = queues.timer.now();
         let names = Arc::clone(&claim.names);
-        let (started, lanes) = self.topic.lanes(sent, &names);
+        let (started, priorities) = self.topic.priorities(sent, &names);
         let number = random::number()?;
         let most = i64::try_from(claim.most).unwrap_or(i64::MAX);
-        let turn = Turn {
+        let turn = CompleteAndClaim {
             acks,
             namespace: self.name.namespace.clone(),
             queue: self.name.queue.clone(),
             most,
             lease: micros(claim.lease),
-            lanes,
+            priorities,
             worker: claim.worker_name(),
             claim: number,
             lost: self.topic.lost(),
             names: names.to_vec(),
             bytes: MAX_BYTES,
-            keep_dead: self.terms.keep_dead(),
+            keep_dead: self.options.keep_dead(),
         };
         let (sender, answer) = oneshot::channel();
         let (lease, renewed, within) = (claim.lease, claim.renewed, claim.begun_within);
@@ -211,12 +211,12 @@ impl Handle {
                 keeping.kept.set_settling(&completed, false);
                 // It was carried out, perhaps, and nobody has what it took.
                 if matches!(error.kind(), ErrorKind::Indeterminate | ErrorKind::Corrupt) {
-                    topic.claim_lost(number, keeping.keeper.now() + lease);
+                    topic.claim_lost(number, keeping.timer.now() + lease);
                 }
             }
             let outcome = outcome.map(|turned| {
                 keeping.kept.forget_all(&completed);
-                let again = topic.claimed(&keeping.keeper, &names, (started, sent), most, &turned);
+                let again = topic.claimed(&keeping.timer, &names, (started, sent), most, &turned);
                 if turned.picked < most && Floors::is_start(&started) {
                     topic.looked(sent);
                 } else {
@@ -228,7 +228,7 @@ impl Handle {
                 let holds = kept.keep(tickets, sent, lease, renewed, unbegun);
                 // By this clock their leases ended before anybody knew of them: they go back.
                 let late =
-                    keeping.keeper.now() >= deadline(sent, lease) || keeping.batcher.is_closing();
+                    keeping.timer.now() >= deadline(sent, lease) || keeping.batcher.is_closing();
                 let more = turned.picked >= most || again || late;
                 let unclaimed = Unclaimed {
                     jobs: turned.claimed.into_iter().zip(holds).collect(),

@@ -142,7 +142,7 @@ impl Floors {
             self.places = self.places.map(|place| place.max(reached));
         }
         for (priority, place) in places {
-            if let Some(floor) = self.lane(priority) {
+            if let Some(floor) = self.priority(priority) {
                 *floor = (*floor).max(place);
             }
         }
@@ -151,7 +151,7 @@ impl Floors {
 
     /// What is at this place is to be claimed.
     fn returned(&mut self, priority: i64, (at, id): Floor) {
-        if let Some(floor) = self.lane(priority) {
+        if let Some(floor) = self.priority(priority) {
             *floor = (*floor).min((at, id - 1));
         }
     }
@@ -165,7 +165,7 @@ impl Floors {
         }
     }
 
-    fn lane(&mut self, priority: i64) -> Option<&mut Floor> {
+    fn priority(&mut self, priority: i64) -> Option<&mut Floor> {
         let at = usize::try_from(priority).ok()?;
         self.places.get_mut(at)
     }
@@ -184,15 +184,15 @@ impl Floors {
         } else {
             return None;
         };
-        let lanes = Priority::ALL.into_iter().zip(self.places);
-        let lanes = lanes.map(|(priority, place)| {
+        let priorities = Priority::ALL.into_iter().zip(self.places);
+        let priorities = priorities.map(|(priority, place)| {
             let (from, to) = match look {
                 Look::Near => (place.0 - NEAR, place.0),
                 Look::Far => self.far.part(&self.places),
             };
             (priority.number(), from, place.min((to, i64::MAX)))
         });
-        Some((look, lanes.collect()))
+        Some((look, priorities.collect()))
     }
 
     /// A look was answered; whether there is something to claim.
@@ -368,7 +368,7 @@ mod tests {
         assert_eq!(back[2], (2, NOW - NEAR, (NOW, 7)));
         let (far, _) = floors.look(now).unwrap();
         assert_eq!(far, Look::Far);
-        assert!(floors.look(now).is_none(), "both are under way");
+        assert!(floors.look(now).is_none(), "both are under mode");
         assert!(floors.looked(now, near, Some(&seen(5_000, &[(2, (NOW - SECOND, 3))]))));
         assert_eq!(floors.start(now)[2], (NOW - SECOND, 2));
         assert!(!floors.looked(now, far, None));

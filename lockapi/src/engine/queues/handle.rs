@@ -9,13 +9,13 @@ use async_trait::async_trait;
 use super::topic::Topic;
 use crate::engine::Core;
 use crate::engine::batcher::Queued;
-use crate::engine::notices::Subscription;
+use crate::engine::notifier::Subscription;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::micros;
 use crate::queue::{
     Cancel, Claim, CountJobs, DeadLetter, Discard, Exchange, Job, MAX_DELAY, Name, Outcome, Purge,
-    Pushed, Queue, ReadDead, ReadStanding, ReadUnhandled, Redrive, SetPaused, Settled, Standing,
-    Statistics, SweepQueues, Terms, Ticket, Unhandled, check_lease, in_transaction,
+    Pushed, Queue, QueueOptions, ReadDead, ReadStanding, ReadUnhandled, Redrive, SetPaused,
+    Settled, Standing, Statistics, SweepQueues, Ticket, Unhandled, check_lease, in_transaction,
 };
 use crate::telemetry;
 use crate::wait::unless;
@@ -31,15 +31,19 @@ const MAX_LETTERS: usize = 1000;
 pub(super) const TRIES: usize = 50;
 pub(super) const PAUSE: Duration = Duration::from_millis(20);
 
-pub(in crate::engine) fn open(core: &Arc<Core>, queue: String, terms: Terms) -> Arc<dyn Queue> {
+pub(in crate::engine) fn open(
+    core: &Arc<Core>,
+    queue: String,
+    options: QueueOptions,
+) -> Arc<dyn Queue> {
     let number = in_transaction::topic(&core.namespace, &queue);
     let topic = core.queues.topic(number);
-    Arc::new(Named(Arc::new(Handle {
+    Arc::new(QueueHandle(Arc::new(Handle {
         name: Name {
             namespace: core.namespace.to_string(),
             queue,
         },
-        terms,
+        options,
         number,
         topic,
         told: OnceLock::new(),
@@ -49,7 +53,7 @@ pub(in crate::engine) fn open(core: &Arc<Core>, queue: String, terms: Terms) -> 
 
 pub(super) struct Handle {
     pub(super) name: Name,
-    pub(super) terms: Terms,
+    pub(super) options: QueueOptions,
     pub(super) number: i64,
     pub(super) topic: Arc<Topic>,
     /// Made by the first claim: who only pushes listens to nothing.
@@ -57,7 +61,7 @@ pub(super) struct Handle {
     pub(super) core: Arc<Core>,
 }
 
-pub(super) struct Named(pub(super) Arc<Handle>);
+pub(super) struct QueueHandle(pub(super) Arc<Handle>);
 
 impl Handle {
     pub(super) fn failed(&self, operation: &'static str) -> impl Fn(Error) -> Error {
@@ -95,7 +99,7 @@ impl Handle {
     pub(super) fn listen(&self) {
         self.told.get_or_init(|| {
             let topic = Arc::downgrade(&self.topic);
-            self.core.notices.subscribe(self.number, move || {
+            self.core.notifier.subscribe(self.number, move || {
                 if let Some(topic) = topic.upgrade() {
                     topic.bump();
                 }
@@ -112,7 +116,7 @@ impl Handle {
     }
 }
 
-impl Named {
+impl QueueHandle {
     fn check_time(&self, outcome: &Outcome) -> Result<()> {
         match outcome {
             Outcome::Extend(lease) => check_lease(*lease).map_err(self.0.failed("extend")),
@@ -126,7 +130,7 @@ impl Named {
 }
 
 #[async_trait]
-impl Queue for Named {
+impl Queue for QueueHandle {
     fn name(&self) -> &str {
         &self.0.name.queue
     }
@@ -135,8 +139,8 @@ impl Queue for Named {
         &self.0.name.namespace
     }
 
-    fn terms(&self) -> &Terms {
-        &self.0.terms
+    fn options(&self) -> &QueueOptions {
+        &self.0.options
     }
 
     async fn push_all(&self, jobs: Vec<Job>) -> Result<Vec<Pushed>> {
@@ -150,10 +154,10 @@ impl Queue for Named {
     }
 
     async fn arrival(&self, seen: u64, at_most: Duration) -> Duration {
-        let keeper = &self.0.core.links.keeper;
-        let until = keeper.now().saturating_add(at_most);
-        unless(keeper.sleep(at_most), self.0.topic.arrival(seen)).await;
-        until.saturating_sub(keeper.now())
+        let timer = &self.0.core.connections.timer;
+        let until = timer.now().saturating_add(at_most);
+        unless(timer.sleep(at_most), self.0.topic.arrival(seen)).await;
+        until.saturating_sub(timer.now())
     }
 
     async fn settle(&self, ticket: Ticket, outcome: Outcome) -> Result<Settled> {
@@ -174,7 +178,7 @@ impl Queue for Named {
     }
 
     async fn sleep(&self, time: Duration) {
-        self.0.core.links.keeper.sleep(time).await;
+        self.0.core.connections.timer.sleep(time).await;
     }
 
     async fn set_paused(&self, paused: bool) -> Result<()> {
@@ -190,12 +194,12 @@ impl Queue for Named {
 
     async fn cancel(&self, ids: Vec<i64>) -> Result<Vec<i64>> {
         let handle = &self.0;
-        let until = handle.core.links.keeper.now() + handle.core.links.timeout;
+        let until = handle.core.connections.timer.now() + handle.core.connections.timeout;
         let mut ids = ids;
         let mut cancelled = Vec::new();
         loop {
             let name = handle.name.clone();
-            let keep = micros(handle.terms.keep);
+            let keep = micros(handle.options.keep);
             let part = handle.call(Cancel { name, ids, keep }).await?;
             cancelled.extend(part.cancelled);
             if part.locked.is_empty() {
@@ -204,7 +208,7 @@ impl Queue for Named {
             }
             // They are being claimed, or a transaction has completed them and not ended yet.
             ids = part.locked;
-            if handle.core.links.keeper.now() >= until {
+            if handle.core.connections.timer.now() >= until {
                 let message = format!(
                     "a transaction that is open has locked the jobs {ids:?}; {} others are cancelled",
                     cancelled.len()
@@ -213,7 +217,7 @@ impl Queue for Named {
                     Error::new(ErrorKind::TimedOut, "cancel", message).on(&handle.name.queue)
                 );
             }
-            handle.core.links.keeper.sleep(PAUSE).await;
+            handle.core.connections.timer.sleep(PAUSE).await;
         }
     }
 
@@ -282,7 +286,7 @@ impl Queue for Named {
                                 .on(&self.0.name.queue));
                         }
                         tries -= 1;
-                        self.0.core.links.keeper.sleep(PAUSE).await;
+                        self.0.core.connections.timer.sleep(PAUSE).await;
                         continue;
                     }
                     // What stays behind, of two with one unique key, has been looked at as well.
@@ -307,7 +311,7 @@ impl Queue for Named {
     }
 }
 
-impl fmt::Debug for Named {
+impl fmt::Debug for QueueHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Queue").field(&self.0.name.queue).finish()
     }

@@ -3,7 +3,7 @@
 mod exchange;
 mod floors;
 mod handle;
-mod kept;
+mod heartbeat;
 mod pushing;
 mod settling;
 mod topic;
@@ -15,19 +15,19 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 pub(super) use handle::open;
-use kept::Kept;
+use heartbeat::Heartbeats;
 pub(super) use topic::Topic;
 
 use rustc_hash::FxBuildHasher;
 
 use super::batcher::Batcher;
 use super::batcher::{ALONE, Queued};
-use super::keeper::Keeper;
 use super::leases::answer_limit;
 use super::sweeps::Sweeping;
+use super::timer::Timer;
 use crate::queue::{
-    Ack, Cancel, CountJobs, Discard, LookBack, Purge, Push, PushKeyed, ReadDead, ReadStanding,
-    ReadUnhandled, Redrive, SetPaused, Settle, SweepQueues, Turn,
+    Ack, Cancel, CompleteAndClaim, CountJobs, Discard, LookBack, Purge, Push, PushKeyed, ReadDead,
+    ReadStanding, ReadUnhandled, Redrive, SetPaused, Settle, SweepQueues,
 };
 
 /// Declares how operations of queues travel: which may be repeated, which weigh what, and what they may
@@ -69,7 +69,7 @@ queued! {
     SweepQueues "sweep" true |_one| ALONE;
 }
 
-impl Queued for Turn {
+impl Queued for CompleteAndClaim {
     const NAME: &'static str = "claim";
     const REPEATABLE: bool = false;
     /// What it completes may be locked; then it is asked again without that.
@@ -122,18 +122,18 @@ pub(super) struct Queues {
     batcher: Arc<Batcher>,
     /// A heartbeat waits behind nothing but heartbeats and renewals.
     renewals: Arc<Batcher>,
-    keeper: Keeper,
-    kept: Arc<Kept>,
+    timer: Timer,
+    kept: Arc<Heartbeats>,
     topics: Mutex<HashMap<i64, Weak<Topic>>>,
 }
 
 impl Queues {
-    pub(super) fn new(batcher: Arc<Batcher>, renewals: Arc<Batcher>, keeper: Keeper) -> Arc<Self> {
+    pub(super) fn new(batcher: Arc<Batcher>, renewals: Arc<Batcher>, timer: Timer) -> Arc<Self> {
         Arc::new(Self {
-            kept: Kept::new(Arc::clone(&renewals), keeper.clone()),
+            kept: Heartbeats::new(Arc::clone(&renewals), timer.clone()),
             batcher,
             renewals,
-            keeper,
+            timer,
             topics: Mutex::default(),
         })
     }

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use super::handle::{Handle, PAUSE};
+use crate::driver::Connection;
 use crate::engine::batcher::{ALONE, Batch, Queued};
-use crate::engine::link::Link;
+use crate::engine::connection::OpenConnection;
 use crate::engine::notify::Notify;
 use crate::error::{ErrorKind, Failure, Result};
 use crate::queue::{How, Job, Push, PushKeyed, PushTogether, Pushed, in_transaction};
-use crate::seam::Connection;
 
 /// A push of more than this weight would keep completions and claims waiting.
 const BULK: usize = 256;
@@ -20,16 +20,16 @@ impl Handle {
     fn tell(&self) {
         let queues = &self.core.queues;
         let number = self.number;
-        match self.topic.ring(queues.keeper.now()) {
+        match self.topic.ring(queues.timer.now()) {
             // Who is not told looks by itself after a while.
             Ok(()) => queues.batcher.submit(Notify(number), drop),
             Err(None) => {}
             Err(Some(at)) => {
                 let topic = Arc::clone(&self.topic);
                 let queues = Arc::downgrade(queues);
-                self.core.queues.keeper.run_at(at, move || {
+                self.core.queues.timer.run_at(at, move || {
                     if let Some(queues) = queues.upgrade() {
-                        topic.rung(queues.keeper.now());
+                        topic.rung(queues.timer.now());
                         queues.batcher.submit(Notify(number), drop);
                     }
                 });
@@ -91,9 +91,9 @@ impl Handle {
     }
 
     async fn push_keyed(&self, push: PushKeyed, mut repeat: bool) -> Result<Pushed> {
-        let keeper = &self.core.links.keeper;
-        let until = keeper.now() + self.core.links.timeout;
-        while keeper.now() < until {
+        let timer = &self.core.connections.timer;
+        let until = timer.now() + self.core.connections.timeout;
+        while timer.now() < until {
             match self.call(push.clone()).await {
                 Ok(Some(pushed)) => return Ok(pushed),
                 Ok(None) => {}
@@ -102,7 +102,7 @@ impl Handle {
                 }
                 Err(error) => return Err(error),
             }
-            keeper.sleep(PAUSE.mul_f64(fastrand::f64())).await;
+            timer.sleep(PAUSE.mul_f64(fastrand::f64())).await;
         }
         Err(in_transaction::key_is_busy("push").on(&self.name.queue))
     }
@@ -126,13 +126,17 @@ impl Queued for PushTogether {
         ALONE
     }
 
-    async fn serve(batch: &mut Batch<Self>, link: &mut Link) -> std::result::Result<(), Failure> {
+    async fn serve(
+        batch: &mut Batch<Self>,
+        connection: &mut OpenConnection,
+    ) -> std::result::Result<(), Failure> {
         while let Some(PushTogether(jobs)) = batch.asked.first().cloned() {
-            let push = link.run_in_transaction(|connection| Box::pin(push_on(connection, jobs)));
+            let push =
+                connection.run_in_transaction(|connection| Box::pin(push_on(connection, jobs)));
             let pushed = push.await?;
             batch.asked.remove(0);
             let callers = batch.callers.remove(0);
-            callers.first().send_told(Ok(pushed), link.repeated);
+            callers.first().send_told(Ok(pushed), connection.repeated);
         }
         Ok(())
     }

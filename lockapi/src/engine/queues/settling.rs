@@ -13,7 +13,7 @@ use crate::queue::{Ack, FOR_EVER, Outcome, Settle, Settled, Ticket};
 impl Handle {
     pub(super) async fn settle(&self, ticket: Ticket, outcome: &Outcome) -> Result<Settled> {
         let queues = &self.core.queues;
-        let Some(settle) = Settle::new(ticket, outcome, self.terms.keep_dead()) else {
+        let Some(settle) = Settle::new(ticket, outcome, self.options.keep_dead()) else {
             let acked = self.complete_all(vec![ticket]).await.pop().transpose()?;
             return Ok(if acked == Some(true) {
                 Settled::Done
@@ -31,7 +31,7 @@ impl Handle {
         };
         let mut tries = TRIES;
         loop {
-            let sent = queues.keeper.now();
+            let sent = queues.timer.now();
             let tickets = [ticket];
             let _settling = extension.is_none().then(|| queues.kept.settling(&tickets));
             let answer = batcher.call(settle.clone()).await;
@@ -39,7 +39,7 @@ impl Handle {
             tries -= 1;
             match (settled, extension) {
                 (Settled::Locked, _) if tries > 0 => {
-                    queues.keeper.sleep(PAUSE).await;
+                    queues.timer.sleep(PAUSE).await;
                     continue;
                 }
                 // Nothing was done: it is kept as it was.
@@ -57,7 +57,7 @@ impl Handle {
 
     pub(super) fn settle_later(&self, ticket: Ticket, outcome: &Outcome) {
         let queues = &self.core.queues;
-        let keep_dead = self.terms.keep_dead();
+        let keep_dead = self.options.keep_dead();
         queues.settle_later(&self.topic, self.ack(ticket), outcome, keep_dead);
     }
 }
@@ -117,8 +117,8 @@ impl Queues {
                 && tries > 0
                 && let Some(queues) = this.upgrade()
             {
-                let at = queues.keeper.now() + PAUSE;
-                queues.keeper.run_at(at, move || {
+                let at = queues.timer.now() + PAUSE;
+                queues.timer.run_at(at, move || {
                     let _busy = busy;
                     if let Some(queues) = this.upgrade() {
                         queues.settle_until_free(settle, tries - 1, told);

@@ -9,9 +9,9 @@ use tokio::sync::Notify;
 
 use super::floors::{Floors, Found, Look, Places};
 use crate::engine::clock::Time;
-use crate::engine::keeper::Keeper;
+use crate::engine::timer::Timer;
 use crate::queue::in_transaction::LOW_FIRST;
-use crate::queue::{Floor, LookBack, Name, Priority, Seen, Turned};
+use crate::queue::{CompletedAndClaimed, Floor, LookBack, Name, Priority, Seen};
 
 /// Listeners are told of pushes at most once in this time.
 const QUIET: Duration = Duration::from_millis(5);
@@ -77,7 +77,11 @@ impl Topic {
     }
 
     /// Where the next claim starts, and the priorities in its order.
-    pub(super) fn lanes(&self, now: Time, names: &Arc<[String]>) -> (Places, Vec<(i64, Floor)>) {
+    pub(super) fn priorities(
+        &self,
+        now: Time,
+        names: &Arc<[String]>,
+    ) -> (Places, Vec<(i64, Floor)>) {
         let mut state = self.lock();
         if state.floors.len() >= MOST_SETS && !state.floors.contains_key(names) {
             state.floors.clear();
@@ -85,16 +89,16 @@ impl Topic {
         let floors = state.floors.entry(Arc::clone(names)).or_default();
         let places = floors.start(now);
         drop(state);
-        let mut lanes: Vec<_> = Priority::ALL
+        let mut priorities: Vec<_> = Priority::ALL
             .into_iter()
             .map(Priority::number)
             .zip(places)
             .collect();
         let nth = self.claims.fetch_add(1, Ordering::Relaxed);
         if nth % LOW_FIRST == LOW_FIRST - 1 {
-            lanes.reverse();
+            priorities.reverse();
         }
-        (places, lanes)
+        (places, priorities)
     }
 
     /// What is to be looked at now, for jobs that came back.
@@ -105,12 +109,12 @@ impl Topic {
         names: &Arc<[String]>,
     ) -> Option<(Look, LookBack)> {
         let mut state = self.lock();
-        let (look, lanes) = state.floors.get_mut(names)?.look(now)?;
+        let (look, priorities) = state.floors.get_mut(names)?.look(now)?;
         let look_back = LookBack {
             lost: state.lost.iter().map(|(claim, _)| *claim).collect(),
             name: name.clone(),
             names: names.to_vec(),
-            lanes,
+            priorities,
         };
         Some((look, look_back))
     }
@@ -170,13 +174,13 @@ impl Topic {
     /// wait for vacuum. Answers whether the next claim looks where this one did not.
     pub(super) fn claimed(
         self: &Arc<Self>,
-        keeper: &Keeper,
+        timer: &Timer,
         names: &Arc<[String]>,
         (started, sent): (Places, Time),
         most: i64,
-        turned: &Turned,
+        turned: &CompletedAndClaimed,
     ) -> bool {
-        let now = keeper.now();
+        let now = timer.now();
         let mut state = self.lock();
         let again = state.floors.get_mut(names).is_some_and(|floors| {
             let claimed = turned.claimed.iter();
@@ -200,7 +204,7 @@ impl Topic {
         state.due = Some(at);
         drop(state);
         let this = Arc::downgrade(self);
-        keeper.run_at(at, move || {
+        timer.run_at(at, move || {
             if let Some(topic) = this.upgrade() {
                 topic.bump();
             }

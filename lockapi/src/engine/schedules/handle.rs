@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use crate::engine::Core;
 use crate::engine::batcher::Queued;
 use crate::engine::clock::Time;
-use crate::engine::notices::Subscription;
+use crate::engine::notifier::Subscription;
 use crate::engine::queues::Topic;
 use crate::engine::sweeps::{PART, Sweeping};
 use crate::error::{Error, ErrorKind, Result};
@@ -18,8 +18,8 @@ use crate::lease::micros;
 use crate::queue;
 use crate::schedule::{
     Decision, Expire, Fire, Look, Looked, MAX_LIST, Name, ReadRuns, ReadTasks, Release, RemoveTask,
-    Request, Round, Run, RunNow, Scheduler, SetTask, SweepRuns, SwitchTask, Task, TaskName,
-    TaskRow, TaskState, Terms, check_task,
+    Request, Round, Run, RunNow, Scheduler, SchedulerOptions, SetTask, SweepRuns, SwitchTask, Task,
+    TaskName, TaskRow, TaskState, check_task,
 };
 use crate::wait::{unless, yield_now};
 
@@ -49,16 +49,16 @@ const LAST: i64 = 253_402_300_799_000_000;
 pub(in crate::engine) fn open(
     core: &Arc<Core>,
     scheduler: String,
-    terms: Terms,
+    options: SchedulerOptions,
 ) -> Arc<dyn Scheduler> {
     let number = advisory_key(&core.namespace, &format!("scheduler {scheduler}"));
     let queue_number = queue::topic(&core.namespace, &scheduler);
-    Arc::new(Named(Arc::new(Handle {
+    Arc::new(SchedulerHandle(Arc::new(Handle {
         name: Name {
             namespace: core.namespace.to_string(),
             scheduler,
         },
-        terms,
+        options,
         number,
         topic: core.queues.topic(number),
         queue_number,
@@ -71,7 +71,7 @@ pub(in crate::engine) fn open(
 
 struct Handle {
     name: Name,
-    terms: Terms,
+    options: SchedulerOptions,
     /// What nodes that wait are told of changes by.
     number: i64,
     topic: Arc<Topic>,
@@ -84,7 +84,7 @@ struct Handle {
     core: Arc<Core>,
 }
 
-struct Named(Arc<Handle>);
+struct SchedulerHandle(Arc<Handle>);
 
 impl Handle {
     fn failed(&self, operation: &'static str) -> impl Fn(Error) -> Error {
@@ -116,8 +116,8 @@ impl Handle {
     }
 
     async fn pause(&self) {
-        let keeper = &self.core.links.keeper;
-        keeper.sleep(PAUSE.mul_f64(fastrand::f64())).await;
+        let timer = &self.core.connections.timer;
+        timer.sleep(PAUSE.mul_f64(fastrand::f64())).await;
     }
 
     fn busy(operation: &'static str, task: &str) -> Error {
@@ -138,7 +138,7 @@ impl Handle {
     fn listen(&self) {
         self.told.get_or_init(|| {
             let topic = Arc::downgrade(&self.topic);
-            self.core.notices.subscribe(self.number, move || {
+            self.core.notifier.subscribe(self.number, move || {
                 if let Some(topic) = topic.upgrade() {
                     topic.bump();
                 }
@@ -189,7 +189,7 @@ impl Handle {
             let fire = Fire {
                 name: self.name.clone(),
                 requests: part,
-                node: self.terms.node_name(),
+                node: self.options.node_name(),
                 topic: self.queue_number,
             };
             let fired = self.call(fire).await?;
@@ -201,7 +201,7 @@ impl Handle {
     }
 
     fn sweep_if_due(&self) {
-        let now = self.core.links.keeper.now();
+        let now = self.core.connections.timer.now();
         let mut swept = self.swept.lock().unwrap_or_else(PoisonError::into_inner);
         if swept.is_some_and(|swept| now < swept + SWEEP_EVERY) {
             return;
@@ -210,7 +210,7 @@ impl Handle {
         drop(swept);
         let first = SweepRuns {
             name: self.name.clone(),
-            keep: micros(self.terms.keep),
+            keep: micros(self.options.keep),
             most: PART,
         };
         self.core.sweeps.now(self.number, first);
@@ -218,7 +218,7 @@ impl Handle {
 }
 
 #[async_trait]
-impl Scheduler for Named {
+impl Scheduler for SchedulerHandle {
     fn name(&self) -> &str {
         &self.0.name.scheduler
     }
@@ -227,8 +227,8 @@ impl Scheduler for Named {
         &self.0.name.namespace
     }
 
-    fn terms(&self) -> &Terms {
-        &self.0.terms
+    fn options(&self) -> &SchedulerOptions {
+        &self.0.options
     }
 
     async fn set(&self, task: Task) -> Result<bool> {
@@ -287,7 +287,7 @@ impl Scheduler for Named {
             let run = RunNow {
                 name: handle.task(task),
                 version: row.version,
-                node: handle.terms.node_name(),
+                node: handle.options.node_name(),
                 topic: handle.queue_number,
             };
             if let Some(fired) = handle.call(run).await? {
@@ -373,7 +373,7 @@ impl Scheduler for Named {
     async fn changed(&self, seen: u64, at_most: Duration) {
         let handle = &self.0;
         handle.listen();
-        let sleep = handle.core.links.keeper.sleep(at_most);
+        let sleep = handle.core.connections.timer.sleep(at_most);
         if seen == u64::MAX {
             sleep.await;
         } else {
@@ -382,7 +382,7 @@ impl Scheduler for Named {
     }
 }
 
-impl fmt::Debug for Named {
+impl fmt::Debug for SchedulerHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Scheduler")
             .field(&self.0.name.scheduler)

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::{DAY, Jobs, Live, Running, Status};
+use crate::driver::{Row, Rows, Value};
 use crate::queue::operations::{
     Cancel, CountJobs, Counted, DeadRow, Discard, Name, Purge, ReadDead, ReadUnhandled, Redrive,
     Redriven, SweepQueues,
 };
-use crate::seam::{Row, Rows, Value};
 
 impl Jobs {
     pub(crate) fn cancel(&mut self, now: i64, want: &Cancel) -> Vec<i64> {

@@ -5,7 +5,8 @@ mod manage;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::operations::{
-    Ack, Claimed, FailedAttempt, Floor, LookBack, Name, NewJob, Part, PushKeyed, Settle, Take, Turn,
+    Ack, Claimed, CompleteAndClaim, FailedAttempt, Floor, LookBack, Name, NewJob, Part, PushKeyed,
+    Settle, Take,
 };
 use super::{How, Pushed, Settled, Ticket, Unique};
 
@@ -261,11 +262,11 @@ impl Jobs {
         &'a self,
         now: i64,
         queue: &Name,
-        lanes: &'a [(i64, Floor)],
+        priorities: &'a [(i64, Floor)],
     ) -> impl Iterator<Item = i64> + use<'a> {
         let due = self.due.get(queue);
         let paused = self.paused.contains(queue);
-        lanes
+        priorities
             .iter()
             .filter(move |_| !paused)
             .flat_map(move |(priority, floor)| {
@@ -279,7 +280,7 @@ impl Jobs {
             })
     }
 
-    pub(crate) fn claim(&mut self, now: i64, want: &Turn) -> (i64, Vec<Claimed>) {
+    pub(crate) fn claim(&mut self, now: i64, want: &CompleteAndClaim) -> (i64, Vec<Claimed>) {
         let most = usize::try_from(want.most).unwrap_or(0);
         let free = |id: &i64| {
             let acked = || want.acks.iter().any(|ack| ack.ticket.id == *id);
@@ -292,7 +293,7 @@ impl Jobs {
             namespace: want.namespace.clone(),
             queue: want.queue.clone(),
         };
-        let in_turn = self.in_turn(now, &queue, &want.lanes);
+        let in_turn = self.in_turn(now, &queue, &want.priorities);
         let found: Vec<i64> = in_turn.filter(free).take(most).collect();
         let mut before = 0;
         let fits = |id: &i64| {
@@ -351,7 +352,7 @@ impl Jobs {
         (i64::try_from(looked_at).unwrap_or(i64::MAX), claimed)
     }
 
-    pub(crate) fn is_paused(&self, want: &Turn) -> bool {
+    pub(crate) fn is_paused(&self, want: &CompleteAndClaim) -> bool {
         self.paused
             .iter()
             .any(|name| name.namespace == want.namespace && name.queue == want.queue)
@@ -374,7 +375,7 @@ impl Jobs {
             let (_, at, id) = places.find(free)?;
             Some((*priority, (*at, *id)))
         };
-        want.lanes.iter().filter_map(first).collect()
+        want.priorities.iter().filter_map(first).collect()
     }
 
     pub(crate) fn take(&mut self, now: i64, want: &Take) -> Vec<Claimed> {
@@ -383,12 +384,16 @@ impl Jobs {
             queue: want.queue.clone(),
         };
         let most = usize::try_from(want.most).unwrap_or(0);
-        let lanes: Vec<_> = want.lanes.iter().map(|lane| (*lane, (0, 0))).collect();
+        let priorities: Vec<_> = want
+            .priorities
+            .iter()
+            .map(|priority| (*priority, (0, 0)))
+            .collect();
         let free = |id: &i64| {
             let live = self.live.get(id);
             live.is_some_and(|live| !live.is_held(now) && !live.is_expired(now))
         };
-        let in_turn = self.in_turn(now, &queue, &lanes);
+        let in_turn = self.in_turn(now, &queue, &priorities);
         let picked: Vec<i64> = in_turn.filter(free).take(most).collect();
         let mut taken = Vec::new();
         for id in picked {
@@ -418,13 +423,13 @@ impl Jobs {
         taken
     }
 
-    pub(crate) fn next_due(&self, now: i64, want: &Turn) -> Option<i64> {
+    pub(crate) fn next_due(&self, now: i64, want: &CompleteAndClaim) -> Option<i64> {
         let queue = Name {
             namespace: want.namespace.clone(),
             queue: want.queue.clone(),
         };
         let due = self.due.get(&queue)?;
-        let next = want.lanes.iter().filter_map(|(priority, _)| {
+        let next = want.priorities.iter().filter_map(|(priority, _)| {
             let from = (*priority, now, i64::MAX);
             let (of, at, _) = due.range(from..).find(|place| **place != from)?;
             (of == priority).then_some(at - now)
@@ -434,11 +439,17 @@ impl Jobs {
 
     fn ack(&mut self, now: i64, acks: &[Ack]) -> Vec<i64> {
         let mut done = Vec::new();
+        // Who completes a delivery twice keeps it for the longer of both times.
+        let mut longest = HashMap::<Ticket, i64>::new();
         for ack in acks {
-            let id = ack.ticket.id;
+            let keep = longest.entry(ack.ticket).or_insert(ack.keep);
+            *keep = ack.keep.max(*keep);
+        }
+        for ack in acks {
+            let (id, keep) = (ack.ticket.id, longest[&ack.ticket]);
             if let Some(live) = self.live.get(&id).filter(|live| live.has(ack.ticket)) {
-                if ack.keep >= 0 || !live.task.is_empty() {
-                    self.end(id, Status::Completed, now, "", ack.keep);
+                if keep >= 0 || !live.task.is_empty() {
+                    self.end(id, Status::Completed, now, "", keep);
                 } else {
                     self.remove(id);
                 }
@@ -500,7 +511,7 @@ impl Jobs {
     }
 }
 
-impl crate::memory::World {
+impl crate::memory::ModelState {
     /// The tables of queues.
     #[must_use]
     pub fn jobs(&self) -> &Jobs {

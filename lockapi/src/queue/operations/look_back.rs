@@ -1,10 +1,10 @@
 //! Looking for jobs that came back before the places where claims start.
 
+use super::complete_and_claim::Floor;
 use super::manage::Name;
-use super::turn::Floor;
+use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
-use crate::memory::World;
-use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
+use crate::memory::ModelState;
 
 /// A part of the index of due jobs: the number of a priority, after which time and up to which place.
 pub type Part = (i64, i64, Floor);
@@ -17,7 +17,7 @@ pub struct LookBack {
     /// The names of the jobs; none are all.
     pub names: Vec<String>,
     /// Where, a part for each priority.
-    pub lanes: Vec<Part>,
+    pub priorities: Vec<Part>,
     /// The numbers of claims whose answers were lost.
     pub lost: Vec<i64>,
 }
@@ -54,13 +54,14 @@ impl Operation for LookBack {
         let Some(one) = batch.first() else {
             return Vec::new();
         };
-        let ints = |field: fn(&Part) -> i64| Value::Ints(one.lanes.iter().map(field).collect());
+        let ints =
+            |field: fn(&Part) -> i64| Value::Ints(one.priorities.iter().map(field).collect());
         let mut params = one.name.params().to_vec();
         params.extend([
-            ints(|lane| lane.0),
-            ints(|lane| lane.1),
-            ints(|lane| lane.2.0),
-            ints(|lane| lane.2.1),
+            ints(|priority| priority.0),
+            ints(|priority| priority.1),
+            ints(|priority| priority.2.0),
+            ints(|priority| priority.2.1),
             Value::Texts(one.names.clone()),
             Value::Ints(one.lost.clone()),
         ]);
@@ -84,8 +85,8 @@ impl Operation for LookBack {
         Ok(vec![seen])
     }
 
-    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
-        let found = world.jobs.look_back(world.now, batch.first()?);
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
+        let found = model.jobs.look_back(model.now, batch.first()?);
         let null = Value::Null(Type::Int);
         let row = |(priority, (at, id))| {
             let found = [priority, at, id].map(Value::Int);

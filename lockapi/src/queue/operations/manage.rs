@@ -2,9 +2,9 @@
 
 use serde_json::json;
 
+use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
-use crate::memory::World;
-use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
+use crate::memory::ModelState;
 
 /// A queue by its names.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -178,7 +178,7 @@ pub struct SweepQueues {
 /// An operation that answers a number.
 macro_rules! counting {
     ($operation:ident, $name:literal, $sql:literal, [$($param:ident),*], $columns:expr,
-     |$one:ident| $params:expr, |$world:ident, $model:ident| $count:expr) => {
+     |$one:ident| $params:expr, |$model:ident, $wanted:ident| $count:expr) => {
         impl Operation for $operation {
             /// How many it was done to.
             type Output = i64;
@@ -203,8 +203,8 @@ macro_rules! counting {
                 rows.into_iter().map(|mut row| row.int(0)).collect()
             }
 
-            fn model(batch: &[Self], $world: &mut World, _: u64) -> Option<Rows> {
-                let $model = batch.first()?;
+            fn model(batch: &[Self], $model: &mut ModelState, _: u64) -> Option<Rows> {
+                let $wanted = batch.first()?;
                 let count: i64 = $count;
                 let mut columns = vec![Value::Int(count)];
                 columns.resize(Self::STATEMENT.columns.len(), Value::Int(0));
@@ -216,12 +216,12 @@ macro_rules! counting {
 
 counting! { Purge, "queue.purge", "purge.sql", [Int], [Type::Int],
     |one| [Value::Int(one.most)],
-    |world, one| world.jobs.purge(one)
+    |model, one| model.jobs.purge(one)
 }
 
 counting! { Discard, "queue.discard", "discard.sql", [Ints, Int], [Type::Int],
     |one| [Value::Ints(one.ids.clone()), Value::Int(one.most)],
-    |world, one| world.jobs.discard(one)
+    |model, one| model.jobs.discard(one)
 }
 
 impl Operation for SweepQueues {
@@ -244,8 +244,8 @@ impl Operation for SweepQueues {
         rows.into_iter().map(|mut row| row.int(0)).collect()
     }
 
-    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
-        let deleted = world.jobs.sweep(world.now, batch.first()?);
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
+        let deleted = model.jobs.sweep(model.now, batch.first()?);
         Some(vec![Row(vec![Value::Int(deleted)])])
     }
 }
@@ -279,8 +279,8 @@ impl Operation for Cancel {
         rows.into_iter().map(read).collect()
     }
 
-    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
-        let cancelled = world.jobs.cancel(world.now, batch.first()?);
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
+        let cancelled = model.jobs.cancel(model.now, batch.first()?);
         let none = Value::Ints(Vec::new());
         Some(vec![Row(vec![Value::Ints(cancelled), none])])
     }
@@ -309,10 +309,10 @@ impl Operation for SetPaused {
         rows.into_iter().map(|mut row| row.bool(0)).collect()
     }
 
-    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
         let one = batch.first()?;
-        world.jobs.set_paused(&one.name, one.paused);
-        world.tell([one.topic]);
+        model.jobs.set_paused(&one.name, one.paused);
+        model.tell([one.topic]);
         Some(vec![Row(vec![Value::Bool(one.paused), Value::Int(0)])])
     }
 }
@@ -363,9 +363,9 @@ impl Operation for CountJobs {
         rows.into_iter().map(read).collect()
     }
 
-    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
         let one = batch.first()?;
-        let counted = world.jobs.count(world.now, one);
+        let counted = model.jobs.count(model.now, one);
         Some(vec![Row(vec![
             Value::Int(counted.ready),
             Value::Int(counted.running),
@@ -427,7 +427,7 @@ impl Operation for ReadDead {
         Ok(vec![read?])
     }
 
-    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
         let row = |row: DeadRow| {
             Row(vec![
                 Value::Int(row.id),
@@ -441,7 +441,7 @@ impl Operation for ReadDead {
                 Value::Text(written(&row.errors)),
             ])
         };
-        let dead = world.jobs.dead_letters(batch.first()?);
+        let dead = model.jobs.dead_letters(batch.first()?);
         Some(dead.into_iter().map(row).collect())
     }
 }

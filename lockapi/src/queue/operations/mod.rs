@@ -1,5 +1,6 @@
 //! What queues do to the database.
 
+mod complete_and_claim;
 mod look_back;
 mod manage;
 mod push;
@@ -7,9 +8,9 @@ mod redrive;
 mod settle;
 mod standing;
 mod take;
-mod turn;
 mod unhandled;
 
+pub use complete_and_claim::{Claimed, CompleteAndClaim, CompletedAndClaimed, Floor};
 pub use look_back::{LookBack, Part, Seen};
 pub use manage::{
     Cancel, Cancelled, CountJobs, Counted, DeadRow, Discard, FailedAttempt, Name, Purge, ReadDead,
@@ -20,5 +21,4 @@ pub use redrive::{Redrive, Redriven};
 pub use settle::{Ack, DELETED, FOR_EVER, Settle};
 pub use standing::ReadStanding;
 pub use take::Take;
-pub use turn::{Claimed, Floor, Turn, Turned};
 pub use unhandled::{ReadUnhandled, UnhandledRow};

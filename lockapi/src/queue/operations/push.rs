@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
+use crate::driver::columns::{place, texts};
+use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
-use crate::memory::World;
+use crate::memory::ModelState;
 use crate::queue::{How, Pushed, Unique};
-use crate::seam::columns::{place, texts};
-use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
 
 /// A job to insert; times in microseconds.
 #[derive(Clone, PartialEq, Eq)]
@@ -146,15 +146,15 @@ impl Operation for Push {
         Ok(answers)
     }
 
-    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
-        let now = world.now;
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
+        let now = model.now;
         let mut ids = Vec::new();
         for one in batch {
             for job in &one.jobs {
-                ids.push(world.jobs.push(now, &one.namespace, &one.queue, job, ""));
+                ids.push(model.jobs.push(now, &one.namespace, &one.queue, job, ""));
             }
         }
-        world.tell(batch.iter().filter_map(|one| one.topic));
+        model.tell(batch.iter().filter_map(|one| one.topic));
         Some(vec![Row(vec![Value::Ints(ids), Value::Int(0)])])
     }
 }
@@ -220,8 +220,8 @@ impl Operation for PushKeyed {
         Ok(answers)
     }
 
-    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
-        let now = world.now;
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
+        let now = model.now;
         let mut rows = Rows::new();
         let mut seen = HashMap::new();
         for (n, one) in (1..).zip(batch) {
@@ -243,7 +243,7 @@ impl Operation for PushKeyed {
                 rows.push(Row(vec![Value::Int(n), id, Value::Int(how), Value::Int(0)]));
                 continue;
             }
-            let Pushed { id, how } = world.jobs.push_keyed(now, one);
+            let Pushed { id, how } = model.jobs.push_keyed(now, one);
             let how = match how {
                 How::New => 0,
                 How::Existing => 1,
@@ -253,7 +253,7 @@ impl Operation for PushKeyed {
             seen.insert(key, id);
             rows.push(Row([n, id, how, 0].map(Value::Int).to_vec()));
         }
-        world.tell(batch.iter().filter_map(|one| one.topic));
+        model.tell(batch.iter().filter_map(|one| one.topic));
         Some(rows)
     }
 }
@@ -274,8 +274,8 @@ impl Operation for PushTogether {
             .collect()
     }
 
-    fn model(batch: &[Self], world: &mut World, session: u64) -> Option<Rows> {
-        PushKeyed::model(&batch.first()?.0, world, session)
+    fn model(batch: &[Self], model: &mut ModelState, session: u64) -> Option<Rows> {
+        PushKeyed::model(&batch.first()?.0, model, session)
     }
 }
 

@@ -1,9 +1,9 @@
 //! Putting dead letters back.
 
 use super::manage::Name;
+use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
-use crate::memory::World;
-use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
+use crate::memory::ModelState;
 
 /// Puts dead letters back; a batch of one.
 #[derive(Clone, Debug)]
@@ -64,11 +64,11 @@ impl Operation for Redrive {
         rows.into_iter().map(read).collect()
     }
 
-    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
         let one = batch.first()?;
-        let (redriven, tasks) = world.jobs.redrive(world.now, one);
-        world.tasks.note(&one.name, &tasks);
-        world.tell([one.topic]);
+        let (redriven, tasks) = model.jobs.redrive(model.now, one);
+        model.tasks.note(&one.name, &tasks);
+        model.tell([one.topic]);
         let row = [redriven.redriven, 0, redriven.looked, 0].map(Value::Int);
         Some(vec![Row(row.to_vec())])
     }

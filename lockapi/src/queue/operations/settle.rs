@@ -2,12 +2,12 @@
 
 use std::collections::HashSet;
 
+use crate::driver::columns::{ints, place, texts};
+use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
 use crate::lease::micros;
-use crate::memory::World;
+use crate::memory::ModelState;
 use crate::queue::{MAX_ERROR_BYTES, Outcome, Settled, Ticket};
-use crate::seam::columns::{ints, place, texts};
-use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
 
 /// Completes one delivery.
 #[derive(Clone, Copy, Debug)]
@@ -125,8 +125,8 @@ impl Operation for Ack {
         Ok(acked(batch, done))
     }
 
-    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
-        let done = world.ack_jobs(batch);
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
+        let done = model.ack_jobs(batch);
         Some(vec![Row(vec![Value::Ints(done)])])
     }
 }
@@ -195,13 +195,13 @@ impl Operation for Settle {
         Ok(answers)
     }
 
-    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
-        let now = world.now;
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
+        let now = model.now;
         let mut seen = HashSet::new();
         let mut rows = Rows::new();
         for (n, one) in (1..).zip(batch) {
             if seen.insert(one.ticket.id) {
-                let settled = match world.jobs.settle(now, one) {
+                let settled = match model.jobs.settle(now, one) {
                     Settled::Done => 0,
                     Settled::Dead => 1,
                     Settled::Lost => 2,

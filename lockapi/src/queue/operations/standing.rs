@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
+use crate::driver::columns::ints;
+use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
-use crate::memory::World;
+use crate::memory::ModelState;
 use crate::queue::{Standing, Ticket};
-use crate::seam::columns::ints;
-use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
 
 /// Asks whether a delivery is still the latest of its job, or has completed it.
 #[derive(Clone, Copy, Debug)]
@@ -48,9 +48,9 @@ impl Operation for ReadStanding {
         Ok(batch.iter().map(standing).collect())
     }
 
-    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
         let rows = batch.iter().filter_map(|one| {
-            let (token, ended) = world.jobs.standing(one.ticket.id)?;
+            let (token, ended) = model.jobs.standing(one.ticket.id)?;
             let token = token.map_or(Value::Null(Type::Int), Value::Int);
             Some(Row(vec![
                 Value::Int(one.ticket.id),

@@ -1,10 +1,10 @@
 //! Claiming and completing in a transaction of the caller.
 
-use super::turn::Claimed;
+use super::complete_and_claim::Claimed;
+use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
-use crate::memory::World;
+use crate::memory::ModelState;
 use crate::queue::Ticket;
-use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
 
 /// Claims and completes jobs of one queue; a batch of one.
 #[derive(Clone, Debug)]
@@ -16,7 +16,7 @@ pub struct Take {
     /// How many jobs at most.
     pub most: i64,
     /// The numbers of the priorities in the order in which they are looked at.
-    pub lanes: Vec<i64>,
+    pub priorities: Vec<i64>,
     /// Who takes them.
     pub worker: String,
     /// For how long the jobs are kept in the archive, in microseconds; [`DELETED`](super::DELETED) is not at
@@ -62,7 +62,7 @@ impl Operation for Take {
                     Value::Int(one.most),
                     Value::Text(one.worker.clone()),
                     Value::Int(one.keep),
-                    Value::Ints(one.lanes.clone()),
+                    Value::Ints(one.priorities.clone()),
                 ]
             })
             .collect()
@@ -88,8 +88,8 @@ impl Operation for Take {
         Ok(vec![taken?])
     }
 
-    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
-        let taken = world.jobs.take(world.now, batch.first()?);
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
+        let taken = model.jobs.take(model.now, batch.first()?);
         let row = |job: Claimed| {
             Row(vec![
                 Value::Int(job.ticket.id),

@@ -1,9 +1,9 @@
 //! What waits for a handler.
 
 use super::Name;
+use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
-use crate::memory::World;
-use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
+use crate::memory::ModelState;
 
 /// Asks for jobs that are due and of other names than some; a batch of one.
 #[derive(Clone, Debug)]
@@ -59,8 +59,8 @@ impl Operation for ReadUnhandled {
         Ok(vec![found])
     }
 
-    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
-        let rows = world.jobs.unhandled(world.now, batch.first()?);
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
+        let rows = model.jobs.unhandled(model.now, batch.first()?);
         let row = |(name, (jobs, waited))| {
             Row(vec![
                 Value::Text(name),

@@ -1,10 +1,10 @@
 //! Firing tasks.
 
 use super::{Name, TaskName, maybe_int};
+use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
-use crate::memory::World;
+use crate::memory::ModelState;
 use crate::schedule::cadence::Planned;
-use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
 
 /// The most runs of a task that are held back.
 pub(crate) const MAX_HELD: i64 = 1000;
@@ -176,11 +176,11 @@ impl Operation for Fire {
         Ok(vec![fired])
     }
 
-    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
         let one = batch.first()?;
-        let fired = world.fire_tasks(one);
+        let fired = model.fire_tasks(one);
         if fired.iter().any(|fired| fired.job.is_some()) {
-            world.tell([one.topic]);
+            model.tell([one.topic]);
         }
         Some(rows(fired))
     }
@@ -223,11 +223,11 @@ impl Operation for RunNow {
         Ok(vec![rows.first_mut().map(fired).transpose()?])
     }
 
-    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
         let one = batch.first()?;
-        let fired = world.run_task_now(one);
+        let fired = model.run_task_now(one);
         if fired.as_ref().is_some_and(|fired| fired.job.is_some()) {
-            world.tell([one.topic]);
+            model.tell([one.topic]);
         }
         Some(rows(fired.into_iter().collect()))
     }

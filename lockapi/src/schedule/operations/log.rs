@@ -1,9 +1,9 @@
 //! The log of runs.
 
 use super::{Name, TaskName, maybe_int, maybe_text, number};
+use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
-use crate::memory::World;
-use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
+use crate::memory::ModelState;
 
 /// Reads runs of a task, the latest first.
 #[derive(Clone, Debug)]
@@ -110,8 +110,8 @@ impl Operation for ReadRuns {
         Ok(vec![runs?])
     }
 
-    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
-        let runs = world.read_runs(batch.first()?);
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
+        let runs = model.read_runs(batch.first()?);
         let row = |run: RunRow| {
             Row(vec![
                 Value::Int(run.at),
@@ -157,7 +157,7 @@ impl Operation for SweepRuns {
         rows.into_iter().map(|mut row| row.int(0)).collect()
     }
 
-    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
-        Some(number(world.sweep_runs(batch.first()?)))
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
+        Some(number(model.sweep_runs(batch.first()?)))
     }
 }

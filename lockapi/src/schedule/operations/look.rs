@@ -1,10 +1,10 @@
 //! Looking at what is to be done.
 
 use super::{Name, cadence, cadence_columns, maybe_int};
+use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
-use crate::memory::World;
+use crate::memory::ModelState;
 use crate::schedule::cadence::Cadence;
-use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
 
 /// Looks at a scheduler.
 #[derive(Clone, Debug)]
@@ -110,8 +110,8 @@ impl Operation for Look {
         Ok(vec![Looked { due, ..looked }])
     }
 
-    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
-        let looked = world.look_at_tasks(batch.first()?);
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
+        let looked = model.look_at_tasks(batch.first()?);
         let mut rows = Rows::new();
         for due in looked.due {
             let mut row = vec![

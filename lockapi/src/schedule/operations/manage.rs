@@ -1,11 +1,11 @@
 //! Setting, switching, removing and reading tasks.
 
 use super::{Name, cadence, cadence_columns, maybe_int};
+use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
-use crate::memory::World;
+use crate::memory::ModelState;
 use crate::queue::NewJob;
 use crate::schedule::cadence::Cadence;
-use crate::seam::{Operation, Row, Rows, Statement, Type, Value};
 
 /// A task by its names.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -165,12 +165,12 @@ impl Operation for SetTask {
         Ok(vec![!rows.is_empty()])
     }
 
-    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
         let one = batch.first()?;
-        if !world.tasks.set(world.now, one) {
+        if !model.tasks.set(model.now, one) {
             return Some(Rows::new());
         }
-        let told = world.tell([one.topic]);
+        let told = model.tell([one.topic]);
         Some(super::number(told))
     }
 }
@@ -212,10 +212,10 @@ impl Operation for SwitchTask {
         rows.into_iter().map(|mut row| row.bool(0)).collect()
     }
 
-    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
         let one = batch.first()?;
-        let (found, changed) = world.tasks.switch(world.now, one);
-        let told = if changed { world.tell([one.topic]) } else { 0 };
+        let (found, changed) = model.tasks.switch(model.now, one);
+        let told = if changed { model.tell([one.topic]) } else { 0 };
         Some(vec![Row(vec![Value::Bool(found), Value::Int(told)])])
     }
 }
@@ -240,8 +240,8 @@ impl Operation for RemoveTask {
         rows.into_iter().map(|mut row| row.bool(0)).collect()
     }
 
-    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
-        let found = world.tasks.remove(&batch.first()?.0);
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
+        let found = model.tasks.remove(&batch.first()?.0);
         Some(vec![Row(vec![Value::Bool(found)])])
     }
 }
@@ -325,11 +325,11 @@ impl Operation for ReadTasks {
         Ok(vec![Tasks { tasks, now }])
     }
 
-    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
         let one = batch.first()?;
-        let now = Value::Int(world.now);
+        let now = Value::Int(model.now);
         let mut rows = Rows::new();
-        for task in world.tasks.read(one) {
+        for task in model.tasks.read(one) {
             let mut row = vec![
                 Value::Text(task.name),
                 Value::Int(task.version),

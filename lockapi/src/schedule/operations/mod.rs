@@ -13,9 +13,9 @@ pub use look::{Due, Look, Looked};
 pub use manage::{ReadTasks, RemoveTask, SetTask, SwitchTask, TaskName, TaskRow, Tasks};
 pub use round::{Expire, Release};
 
+use crate::driver::columns::{maybe_int, maybe_text};
+use crate::driver::{Row, Type, Value};
 use crate::schedule::cadence::Cadence;
-use crate::seam::columns::{maybe_int, maybe_text};
-use crate::seam::{Row, Type, Value};
 
 /// A scheduler by its names.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,9 +1,9 @@
 //! What a round does besides firing.
 
 use super::{Name, number};
+use crate::driver::{Operation, Rows, Statement, Type, Value};
 use crate::error::Failure;
-use crate::memory::World;
-use crate::seam::{Operation, Rows, Statement, Type, Value};
+use crate::memory::ModelState;
 
 /// Ends runs that last longer than their tasks allow.
 #[derive(Clone, Debug)]
@@ -41,8 +41,8 @@ impl Operation for Expire {
         rows.into_iter().map(|mut row| row.int(0)).collect()
     }
 
-    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
-        Some(number(world.expire_runs(&batch.first()?.0)))
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
+        Some(number(model.expire_runs(&batch.first()?.0)))
     }
 }
 
@@ -71,10 +71,10 @@ impl Operation for Release {
         rows.into_iter().map(|mut row| row.int(0)).collect()
     }
 
-    fn model(batch: &[Self], world: &mut World, _: u64) -> Option<Rows> {
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
         let one = batch.first()?;
-        let released = world.release_runs(&one.name);
-        let told = world.tell([one.topic]);
+        let released = model.release_runs(&one.name);
+        let told = model.tell([one.topic]);
         let mut rows = number(released);
         rows[0].0.push(Value::Int(told));
         Some(rows)

@@ -48,9 +48,9 @@ impl Run {
 
     fn backoff(&self, delivery: &Delivery) -> Duration {
         let handler = self.handlers.of(delivery.name());
-        let terms = handler.and_then(|handler| handler.terms.as_ref());
-        let terms = terms.unwrap_or(&self.settings.terms);
-        let (after, panic) = terms.after(delivery.attempt());
+        let options = handler.and_then(|handler| handler.options.as_ref());
+        let options = options.unwrap_or(&self.settings.options);
+        let (after, panic) = options.after(delivery.attempt());
         if let Some(panic) = panic {
             let whose = "the backoff of a worker";
             self.settings.observer.panicked(whose, panic);

@@ -321,8 +321,8 @@ impl Run {
         let handling = Handling::of(&delivery);
         let slot = self.slots.take();
         let work = handling.run(|| (handler.begin)(context.clone(), slot));
-        let terms = handler.terms.as_ref().unwrap_or(&self.settings.terms);
-        let attempt = attempt(work, context, Arc::clone(&self.queue), terms.time());
+        let options = handler.options.as_ref().unwrap_or(&self.settings.options);
+        let attempt = attempt(work, context, Arc::clone(&self.queue), options.time());
         let attempt = handling.around(attempt);
         self.handling.push(match &self.settings.spawn {
             None => Quiet::new(async move { (number, attempt.await) }),

@@ -200,12 +200,12 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         match std::mem::replace(&mut slot.phase, Phase::Releasing) {
             Phase::Held(held) => {
                 effects.lost.push(held.hold);
-                self.owners.unhold(held.line, lock);
+                self.owners.unhold(held.owner, lock);
             }
             Phase::Shared(shared) => {
                 for share in shared.holds {
                     effects.lost.push(share.hold);
-                    self.owners.unhold(share.line, lock);
+                    self.owners.unhold(share.owner, lock);
                 }
             }
             _ => {}

@@ -40,7 +40,7 @@ pub(crate) use wait::{Slice, Waited};
 use crate::engine::clock::Time;
 use crate::fence::HAND_OVER_BITS;
 use crate::key::LockId;
-use crate::mutex::{Stepped, Way};
+use crate::mutex::{LockAnswer, LockMode};
 
 /// How often a lock is passed on within the process before other processes get their turn.
 const MAX_HAND_OVERS: i64 = 64;
@@ -130,20 +130,20 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         let id = self.number();
         let Want {
             lock,
-            way,
-            line,
+            mode,
+            owner,
             patience,
         } = want;
         let waits = patience != Patience::None;
-        if waits && line.is_some_and(|line| self.closes_circle(line, lock)) {
+        if waits && owner.is_some_and(|owner| self.closes_cycle(owner, lock)) {
             effects.answer(reply, Answer::Failed(Reason::Deadlock));
             return id;
         }
         let mut waiter = Waiter {
             id,
             patience,
-            way,
-            line,
+            mode,
+            owner,
             since: None,
             reply: Some(reply),
         };
@@ -172,7 +172,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         } else {
             self.owners.wait(&waiter, lock);
             self.slots.insert(lock, Slot::new(waiter));
-            self.command(0, Command::Try { lock, way }, None, effects);
+            self.command(0, Command::Try { lock, mode }, None, effects);
             self.observe_later(now, effects);
         }
         id
@@ -211,7 +211,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
                 self.slots.remove(&lock);
             }
             Phase::Waiting(session) => {
-                self.waiter_left(now, session, waiter.line.is_some(), effects);
+                self.waiter_left(now, session, waiter.owner.is_some(), effects);
             }
             // The answer that is under way finds nobody, and the slot goes.
             _ => {}
@@ -246,12 +246,12 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         let Some(slot) = self.slots.get_mut(&lock) else {
             return;
         };
-        let exclusive = slot.wanted() == Some(Way::Alone);
+        let exclusive = slot.wanted() == Some(LockMode::Exclusive);
         let Phase::Held(held) = &mut slot.phase else {
             return;
         };
         let session = held.session;
-        self.owners.unhold(held.line, lock);
+        self.owners.unhold(held.owner, lock);
         // Nobody asks what time it is where nobody waits.
         let now = exclusive.then(now);
         if let Some(now) = now
@@ -263,9 +263,9 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             held.hand_overs += 1;
             held.id = id;
             held.hold = H::default();
-            held.line = next.line;
+            held.owner = next.owner;
             self.owners.unwait(&next, lock);
-            self.owners.hold(next.line, lock);
+            self.owners.hold(next.owner, lock);
             let granted = Granted {
                 lock,
                 id,
@@ -285,7 +285,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             }
             _ => None,
         };
-        self.let_go(session, lock, Way::Alone, reply, effects);
+        self.let_go(session, lock, LockMode::Exclusive, reply, effects);
         if let Some(now) = stands_back {
             self.stand_back(lock, now, effects);
         }
@@ -296,7 +296,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         &mut self,
         session: usize,
         lock: LockId,
-        way: Way,
+        mode: LockMode,
         reply: Option<R>,
         effects: &mut Effects<W, H, R>,
     ) {
@@ -304,7 +304,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         if let Some(slot) = self.slots.get_mut(&lock) {
             slot.phase = Phase::Releasing;
         }
-        self.command(session, Command::Release { lock, way }, reply, effects);
+        self.command(session, Command::Release { lock, mode }, reply, effects);
         if session == 0 {
             // Behind the release, and so behind everybody who waits at the server.
             self.try_for_first(lock, effects);
@@ -328,11 +328,11 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         let Some(slot) = self.slots.get_mut(&lock) else {
             return false;
         };
-        let Some(way) = slot.wanted() else {
+        let Some(mode) = slot.wanted() else {
             return false;
         };
         slot.phase = Phase::Trying;
-        self.command(0, Command::Try { lock, way }, None, effects);
+        self.command(0, Command::Try { lock, mode }, None, effects);
         true
     }
 
@@ -352,7 +352,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
                 (Command::Release { lock, .. }, reply) => {
                     self.releases -= 1;
                     let released = match reply {
-                        Reply::Lock(Stepped::Released) => Ok(()),
+                        Reply::Lock(LockAnswer::Released) => Ok(()),
                         _ => Err(Reason::Lost),
                     };
                     effects.released(request.reply, released);
@@ -360,7 +360,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
                 }
                 (
                     Command::Try { lock, .. },
-                    Reply::Lock(taken @ (Stepped::Taken(_) | Stepped::Shared)),
+                    Reply::Lock(taken @ (LockAnswer::Taken(_) | LockAnswer::Shared)),
                 ) => self.taken(now, session, lock, taken, effects),
                 (Command::Try { lock, .. }, _) => {
                     effects.contended += 1;
@@ -384,7 +384,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         now: Now<'_>,
         session: usize,
         lock: LockId,
-        taken: Stepped,
+        taken: LockAnswer,
         effects: &mut Effects<W, H, R>,
     ) {
         let id = self.number();
@@ -394,18 +394,18 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         slot.failed = false;
         slot.suspected = false;
         let fence = match (taken, slot.wanted()) {
-            (Stepped::Taken(fence), Some(Way::Alone)) => fence,
-            (Stepped::Shared, Some(Way::Shared)) => {
+            (LockAnswer::Taken(fence), Some(LockMode::Exclusive)) => fence,
+            (LockAnswer::Shared, Some(LockMode::Shared)) => {
                 return self.share(now, session, lock, effects);
             }
             _ => {
                 // Nobody waits any more, or they want it otherwise.
                 slot.phase = Phase::Releasing;
-                let way = match taken {
-                    Stepped::Shared => Way::Shared,
-                    _ => Way::Alone,
+                let mode = match taken {
+                    LockAnswer::Shared => LockMode::Shared,
+                    _ => LockMode::Exclusive,
                 };
-                return self.command(session, Command::Release { lock, way }, None, effects);
+                return self.command(session, Command::Release { lock, mode }, None, effects);
             }
         };
         let Some(first) = slot.queue.pop() else {
@@ -417,7 +417,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             session,
             id,
             hold: hold.clone(),
-            line: first.line,
+            owner: first.owner,
             fence,
             hand_overs: 0,
             since: now,
@@ -426,7 +426,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         slot.kept = Some((since, callers + 1));
         slot.refuse_impatient(effects);
         self.owners.unwait(&first, lock);
-        self.owners.hold(first.line, lock);
+        self.owners.hold(first.owner, lock);
         let state = &mut self.sessions[session];
         state.held += 1;
         state.granted_at = now;

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::slot::{Patience, Waiter};
-use crate::mutex::Way;
+use crate::mutex::LockMode;
 
 /// So many that left may stay in a queue, however short it is.
 const FEW: usize = 32;
@@ -34,8 +34,8 @@ impl<W> Queue<W> {
     }
 
     /// How the first wants the lock.
-    pub(super) fn wanted(&self) -> Option<Way> {
-        self.waiters.front().map(|first| first.way)
+    pub(super) fn wanted(&self) -> Option<LockMode> {
+        self.waiters.front().map(|first| first.mode)
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -7,18 +7,18 @@ use super::wait::{Slice, Wait};
 use super::{LockTable, Now};
 use crate::engine::clock::Time;
 use crate::key::LockId;
-use crate::mutex::{Stepped, Way};
+use crate::mutex::{LockAnswer, LockMode};
 
 /// What a session is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     Try {
         lock: LockId,
-        way: Way,
+        mode: LockMode,
     },
     Release {
         lock: LockId,
-        way: Way,
+        mode: LockMode,
     },
     /// Look whether another session waits for a lock that is shared here.
     Look {
@@ -35,7 +35,7 @@ pub(crate) enum Command {
 /// The server's answer to a [`Command`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
-    Lock(Stepped),
+    Lock(LockAnswer),
     /// Whether somebody waits for the lock.
     Awaited(bool),
     /// The interrupt has arrived, if the session still waited.

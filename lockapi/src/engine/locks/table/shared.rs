@@ -11,7 +11,7 @@ use super::slot::{Phase, Slot};
 use super::{LockTable, MAX_HELD, Now};
 use crate::engine::clock::Time;
 use crate::key::LockId;
-use crate::mutex::{Way, line};
+use crate::mutex::{LockMode, OwnerId};
 
 /// A lock that callers share; all of them together have it once at the server.
 pub(super) struct Shared<H> {
@@ -25,7 +25,7 @@ pub(super) struct Shared<H> {
 pub(super) struct Share<H> {
     pub(super) id: u64,
     pub(super) hold: H,
-    pub(super) line: Option<line::Id>,
+    pub(super) owner: Option<OwnerId>,
 }
 
 /// Whether further callers may share a lock that is shared.
@@ -78,7 +78,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             Door::Open(until) => now < until || shared.holds.is_empty(),
             Door::Asked | Door::Shut(_) => false,
         };
-        if first == Some(Way::Shared) && !is_open {
+        if first == Some(LockMode::Shared) && !is_open {
             match shared.door {
                 Door::Asked => return,
                 Door::Shut(until) if now < until => {
@@ -106,14 +106,14 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             queue,
             ..
         }) = self.slots.get_mut(&lock)
-            && queue.wanted() == Some(Way::Shared)
+            && queue.wanted() == Some(LockMode::Shared)
             && let Some(next) = queue.pop()
         {
             self.last += 1;
             let share = Share {
                 id: self.last,
                 hold: H::default(),
-                line: next.line,
+                owner: next.owner,
             };
             let granted = Granted {
                 lock,
@@ -125,7 +125,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             };
             shared.holds.push(share);
             self.owners.unwait(&next, lock);
-            self.owners.hold(next.line, lock);
+            self.owners.hold(next.owner, lock);
             effects.answer_waiter(next, Answer::Granted(granted));
         }
     }
@@ -170,10 +170,10 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             return effects.released(reply, Err(Reason::Lost));
         };
         let share = shared.holds.swap_remove(at);
-        self.owners.unhold(share.line, lock);
+        self.owners.unhold(share.owner, lock);
         if shared.holds.is_empty() {
             let session = shared.session;
-            self.let_go(session, lock, Way::Shared, reply, effects);
+            self.let_go(session, lock, LockMode::Shared, reply, effects);
         } else {
             effects.released(reply, Ok(()));
         }

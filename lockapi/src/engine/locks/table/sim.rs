@@ -19,48 +19,50 @@ pub(super) type Todo = Effects<u64, Lost, u64>;
 /// The lock table of the server.
 #[derive(Default)]
 pub(super) struct Server {
-    pub(super) holders: BTreeMap<LockId, Vec<(u64, Way)>>,
-    pub(super) queues: BTreeMap<LockId, VecDeque<(u64, Way)>>,
+    pub(super) holders: BTreeMap<LockId, Vec<(u64, LockMode)>>,
+    pub(super) queues: BTreeMap<LockId, VecDeque<(u64, LockMode)>>,
     pub(super) granted: BTreeSet<u64>,
     pub(super) fences: i64,
     pub(super) connections: u64,
 }
 
 impl Server {
-    pub(super) fn is_free(&self, lock: LockId, connection: u64, way: Way) -> bool {
+    pub(super) fn is_free(&self, lock: LockId, connection: u64, mode: LockMode) -> bool {
         let mut holders = self.holders.get(&lock).into_iter().flatten();
-        holders
-            .all(|(other, held)| *other == connection || way == Way::Shared && *held == Way::Shared)
+        holders.all(|(other, held)| {
+            *other == connection || mode == LockMode::Shared && *held == LockMode::Shared
+        })
     }
 
-    pub(super) fn try_lock(&mut self, lock: LockId, way: Way, connection: u64) -> Stepped {
+    pub(super) fn try_lock(&mut self, lock: LockId, mode: LockMode, connection: u64) -> LockAnswer {
         let mut queue = self.queues.get(&lock).into_iter().flatten();
-        let awaited = queue.any(|(_, other)| way == Way::Alone || *other == Way::Alone);
-        if awaited || !self.is_free(lock, connection, way) {
-            return Stepped::Contended;
+        let awaited =
+            queue.any(|(_, other)| mode == LockMode::Exclusive || *other == LockMode::Exclusive);
+        if awaited || !self.is_free(lock, connection, mode) {
+            return LockAnswer::Contended;
         }
-        self.grant(lock, way, connection)
+        self.grant(lock, mode, connection)
     }
 
-    pub(super) fn grant(&mut self, lock: LockId, way: Way, connection: u64) -> Stepped {
+    pub(super) fn grant(&mut self, lock: LockId, mode: LockMode, connection: u64) -> LockAnswer {
         let holders = self.holders.entry(lock).or_default();
         assert!(
             !holders.iter().any(|(one, _)| *one == connection),
             "a session takes what it holds"
         );
-        holders.push((connection, way));
-        self.token(way)
+        holders.push((connection, mode));
+        self.token(mode)
     }
 
-    pub(super) fn token(&mut self, way: Way) -> Stepped {
-        if way == Way::Shared {
-            return Stepped::Shared;
+    pub(super) fn token(&mut self, mode: LockMode) -> LockAnswer {
+        if mode == LockMode::Shared {
+            return LockAnswer::Shared;
         }
         self.fences += 1;
-        Stepped::Taken(self.fences << HAND_OVER_BITS)
+        LockAnswer::Taken(self.fences << HAND_OVER_BITS)
     }
 
-    pub(super) fn unlock(&mut self, lock: LockId, connection: u64) -> Stepped {
+    pub(super) fn unlock(&mut self, lock: LockId, connection: u64) -> LockAnswer {
         let holders = self.holders.entry(lock).or_default();
         let held = holders.len();
         holders.retain(|(one, _)| *one != connection);
@@ -70,21 +72,21 @@ impl Server {
         }
         self.pass_on(lock);
         if released {
-            Stepped::Released
+            LockAnswer::Released
         } else {
-            Stepped::NotHeld
+            LockAnswer::NotHeld
         }
     }
 
     pub(super) fn pass_on(&mut self, lock: LockId) {
-        while let Some((first, way)) = self.queues.get(&lock).and_then(|q| q.front().copied()) {
-            if !self.is_free(lock, first, way) {
+        while let Some((first, mode)) = self.queues.get(&lock).and_then(|q| q.front().copied()) {
+            if !self.is_free(lock, first, mode) {
                 return;
             }
             if let Some(queue) = self.queues.get_mut(&lock) {
                 queue.pop_front();
             }
-            self.holders.entry(lock).or_default().push((first, way));
+            self.holders.entry(lock).or_default().push((first, mode));
             self.granted.insert(first);
         }
     }
@@ -127,7 +129,7 @@ pub(super) enum Doing {
     Sends(Slice),
     Waits {
         lock: LockId,
-        way: Way,
+        mode: LockMode,
         until: Time,
     },
     /// It was answered; what it left is cleared once no interrupt is under way.
@@ -140,14 +142,14 @@ pub(super) enum Caller {
     Asked {
         lock: LockId,
         number: u64,
-        way: Way,
+        mode: LockMode,
         patience: Patience,
         since: Time,
     },
     Holds {
         lock: LockId,
         id: u64,
-        way: Way,
+        mode: LockMode,
         lost: Lost,
     },
 }
@@ -230,7 +232,7 @@ impl Sim {
         for (caller, answer) in effects.answers {
             let Some(Caller::Asked {
                 lock,
-                way,
+                mode,
                 patience,
                 since,
                 ..
@@ -243,7 +245,7 @@ impl Sim {
                     if !self.faults {
                         self.longest = self.longest.max(self.now.saturating_sub(since));
                     }
-                    self.granted(p, caller, lock, way, granted);
+                    self.granted(p, caller, lock, mode, granted);
                 }
                 Answer::Busy => assert_eq!(patience, Patience::None, "who waits is not refused"),
                 Answer::Failed(_) => {}
@@ -272,26 +274,26 @@ impl Sim {
         p: usize,
         caller: u64,
         lock: LockId,
-        way: Way,
+        mode: LockMode,
         granted: Granted<Lost>,
     ) {
         for process in &self.processes {
             for other in process.callers.values() {
                 if let Caller::Holds {
                     lock: held,
-                    way: theirs,
+                    mode: theirs,
                     lost,
                     ..
                 } = other
                     && *held == lock
                     && !lost.get()
                 {
-                    let shares = way == Way::Shared && *theirs == Way::Shared;
+                    let shares = mode == LockMode::Shared && *theirs == LockMode::Shared;
                     assert!(shares, "two hold {lock:?}");
                 }
             }
         }
-        if way == Way::Alone {
+        if mode == LockMode::Exclusive {
             let last = self.tokens.entry(lock).or_default();
             assert!(granted.fence > *last, "tokens go back");
             *last = granted.fence;
@@ -299,7 +301,7 @@ impl Sim {
         let holds = Caller::Holds {
             lock,
             id: granted.id,
-            way,
+            mode,
             lost: granted.hold,
         };
         self.processes[p].callers.insert(caller, holds);
@@ -315,24 +317,24 @@ impl Sim {
             1 => Patience::Until(self.now + MS * self.random.u32(1..2000)),
             _ => Patience::Forever,
         };
-        let way = if self.random.u8(..4) == 0 {
-            Way::Shared
+        let mode = if self.random.u8(..4) == 0 {
+            LockMode::Shared
         } else {
-            Way::Alone
+            LockMode::Exclusive
         };
         let since = self.now;
         let asked = Caller::Asked {
             lock,
             number: 0,
-            way,
+            mode,
             patience,
             since,
         };
         self.processes[p].callers.insert(caller, asked);
         let want = Want {
             lock,
-            way,
-            line: None,
+            mode,
+            owner: None,
             patience,
         };
         let id = self.change(p, |table, now, effects| {
@@ -388,7 +390,7 @@ impl Sim {
                 });
             }
             Doing::Sends(slice) => self.send_wait(p, session, &slice),
-            Doing::Waits { lock, way, until } => self.wait(p, session, lock, way, until),
+            Doing::Waits { lock, mode, until } => self.wait(p, session, lock, mode, until),
             Doing::Clears(waited) => {
                 if self.processes[p].table.answered(session) {
                     self.processes[p].workers[session].doing = Doing::Clears(waited);
@@ -450,24 +452,31 @@ impl Sim {
             return;
         };
         let Slice {
-            lock, way, time, ..
+            lock, mode, time, ..
         } = *slice;
         if !self.processes[p].table.is_wanted(session) {
             self.processes[p].workers[session].doing = Doing::Clears(Waited::InVain);
             return;
         }
-        if self.server.try_lock(lock, way, connection) == Stepped::Contended {
+        if self.server.try_lock(lock, mode, connection) == LockAnswer::Contended {
             let queue = self.server.queues.entry(lock).or_default();
-            queue.push_back((connection, way));
+            queue.push_back((connection, mode));
             self.server.pass_on(lock);
         } else {
             self.server.granted.insert(connection);
         }
         let until = self.now + time;
-        self.processes[p].workers[session].doing = Doing::Waits { lock, way, until };
+        self.processes[p].workers[session].doing = Doing::Waits { lock, mode, until };
     }
 
-    pub(super) fn wait(&mut self, p: usize, session: usize, lock: LockId, way: Way, until: Time) {
+    pub(super) fn wait(
+        &mut self,
+        p: usize,
+        session: usize,
+        lock: LockId,
+        mode: LockMode,
+        until: Time,
+    ) {
         let Some(connection) = self.processes[p].workers[session].connection else {
             return;
         };
@@ -476,9 +485,9 @@ impl Sim {
             queue.any(|(one, _)| *one == connection)
         };
         let waited = if self.server.granted.remove(&connection) {
-            Waited::Granted(self.server.token(way))
+            Waited::Granted(self.server.token(mode))
         } else if self.now < until && waits(&self.server) {
-            self.processes[p].workers[session].doing = Doing::Waits { lock, way, until };
+            self.processes[p].workers[session].doing = Doing::Waits { lock, mode, until };
             return;
         } else {
             // The time is over, or it was interrupted.
@@ -494,7 +503,9 @@ impl Sim {
 
     pub(super) fn carry(&mut self, command: Command, p: usize, connection: u64) -> Reply {
         match command {
-            Command::Try { lock, way } => Reply::Lock(self.server.try_lock(lock, way, connection)),
+            Command::Try { lock, mode } => {
+                Reply::Lock(self.server.try_lock(lock, mode, connection))
+            }
             Command::Release { lock, .. } => Reply::Lock(self.server.unlock(lock, connection)),
             Command::Look { lock } => {
                 let queue = self.server.queues.get(&lock);
@@ -685,20 +696,25 @@ impl Sim {
     /// A caller of a process waits for a lock.
     pub(super) fn wait_in(&mut self, p: usize, key: i64) -> u64 {
         self.names += 1;
-        let (caller, lock, way, patience) = (self.names, lock(key), Way::Alone, Patience::Forever);
+        let (caller, lock, mode, patience) = (
+            self.names,
+            lock(key),
+            LockMode::Exclusive,
+            Patience::Forever,
+        );
         let since = self.now;
         let asked = Caller::Asked {
             lock,
             number: 0,
-            way,
+            mode,
             patience,
             since,
         };
         self.processes[p].callers.insert(caller, asked);
         let want = Want {
             lock,
-            way,
-            line: None,
+            mode,
+            owner: None,
             patience,
         };
         let id = self.change(p, |table, now, effects| {

@@ -5,7 +5,7 @@ use super::queue::Queue;
 use super::shared::Shared;
 use crate::engine::clock::Time;
 use crate::key::LockId;
-use crate::mutex::{Way, line};
+use crate::mutex::{LockMode, OwnerId};
 
 /// How long a caller is willing to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,9 +19,9 @@ pub(crate) enum Patience {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Want {
     pub(crate) lock: LockId,
-    pub(crate) way: Way,
-    /// The line of work that asks, if it told.
-    pub(crate) line: Option<line::Id>,
+    pub(crate) mode: LockMode,
+    /// The owner of work that asks, if it told.
+    pub(crate) owner: Option<OwnerId>,
     pub(crate) patience: Patience,
 }
 
@@ -29,8 +29,8 @@ pub(crate) struct Want {
 pub(super) struct Waiter<W> {
     pub(super) id: u64,
     pub(super) patience: Patience,
-    pub(super) way: Way,
-    pub(super) line: Option<line::Id>,
+    pub(super) mode: LockMode,
+    pub(super) owner: Option<OwnerId>,
     /// Since when it waits for another; unknown of one whose attempt is under way.
     pub(super) since: Option<Time>,
     /// `None` of one that left.
@@ -65,7 +65,7 @@ pub(super) struct Held<H> {
     pub(super) session: usize,
     pub(super) id: u64,
     pub(super) hold: H,
-    pub(super) line: Option<line::Id>,
+    pub(super) owner: Option<OwnerId>,
     pub(super) fence: i64,
     pub(super) hand_overs: i64,
     pub(super) since: Time,
@@ -109,7 +109,7 @@ impl<W, H> Slot<W, H> {
     }
 
     /// How the first who waits wants it.
-    pub(super) fn wanted(&self) -> Option<Way> {
+    pub(super) fn wanted(&self) -> Option<LockMode> {
         self.queue.wanted()
     }
 

@@ -161,25 +161,25 @@ fn callers_that_left_make_room_at_once() {
 #[test]
 fn a_circle_is_one_that_is_seen_twice() {
     let mut sim = two(1, 2);
-    let line = crate::mutex::Line::new().id();
+    let owner = crate::mutex::LockOwner::new().id();
     let theirs = sim.wait_in(1, 1);
     sim.run(MS * 20);
     let ask = |sim: &mut Sim, key| {
         sim.names += 1;
-        let (caller, way, patience) = (sim.names, Way::Alone, Patience::Forever);
+        let (caller, mode, patience) = (sim.names, LockMode::Exclusive, Patience::Forever);
         let (lock, since) = (lock(key), sim.now);
         let asked = Caller::Asked {
             lock,
             number: 0,
-            way,
+            mode,
             patience,
             since,
         };
         sim.processes[0].callers.insert(caller, asked);
         let want = Want {
             lock,
-            way,
-            line: Some(line),
+            mode,
+            owner: Some(owner),
             patience,
         };
         sim.change(0, |table, now, effects| {
@@ -225,12 +225,12 @@ fn a_circle_is_one_that_is_seen_twice() {
 #[test]
 fn an_attempt_of_one_branch_takes_no_wait_of_another_away() {
     let mut sim = two(1, 2);
-    let line = crate::mutex::Line::new().id();
+    let owner = crate::mutex::LockOwner::new().id();
     let theirs = sim.wait_in(1, 1);
     let want = |lock, patience| Want {
         lock,
-        way: Way::Alone,
-        line: Some(line),
+        mode: LockMode::Exclusive,
+        owner: Some(owner),
         patience,
     };
     sim.run(MS * 20);
@@ -246,22 +246,22 @@ fn an_attempt_of_one_branch_takes_no_wait_of_another_away() {
 }
 
 impl Sim {
-    fn ask_in(&mut self, p: usize, key: i64, way: Way) -> u64 {
+    fn ask_in(&mut self, p: usize, key: i64, mode: LockMode) -> u64 {
         let (lock, patience) = (lock(key), Patience::Forever);
         self.names += 1;
         let (caller, since) = (self.names, self.now);
         let asked = Caller::Asked {
             lock,
             number: 0,
-            way,
+            mode,
             patience,
             since,
         };
         self.processes[p].callers.insert(caller, asked);
         let want = Want {
             lock,
-            way,
-            line: None,
+            mode,
+            owner: None,
             patience,
         };
         let id = self.change(p, |table, now, effects| {
@@ -278,12 +278,12 @@ impl Sim {
 fn a_writer_that_left_keeps_no_reader_out() {
     for behind in [false, true] {
         let mut sim = two(1, 2);
-        let reader = sim.ask_in(1, 0, Way::Shared);
+        let reader = sim.ask_in(1, 0, LockMode::Shared);
         sim.run(MS * 50);
         assert!(sim.holds(1, reader));
-        let writer = sim.ask_in(0, 0, Way::Alone);
+        let writer = sim.ask_in(0, 0, LockMode::Exclusive);
         sim.run(MS * 50);
-        let behind = behind.then(|| sim.ask_in(0, 0, Way::Shared));
+        let behind = behind.then(|| sim.ask_in(0, 0, LockMode::Shared));
         sim.end_one(0, writer);
         sim.run(MS * 200);
         assert!(

@@ -16,7 +16,7 @@ use super::{LockTable, MAX_HELD, Now};
 use crate::engine::clock::Time;
 use crate::error::{ErrorKind, Failure};
 use crate::key::LockId;
-use crate::mutex::{Stepped, Way};
+use crate::mutex::{LockAnswer, LockMode};
 
 /// The longest wait in the server's queue.
 const SLICE: Duration = Duration::from_secs(1);
@@ -35,12 +35,12 @@ const POLL_MILLIS: std::ops::Range<u64> = 20..120;
 /// A session that waits, or is about to.
 pub(super) struct Wait {
     lock: LockId,
-    way: Way,
+    mode: LockMode,
     stage: Stage,
     turn: u64,
     since: Time,
     until: Time,
-    /// It is on behalf of lines of work that hold other locks.
+    /// It is on behalf of owners of work that hold other locks.
     holding: bool,
     /// It was told to end.
     interrupted: bool,
@@ -70,16 +70,16 @@ impl Wait {
 #[derive(Debug)]
 pub(crate) struct Slice {
     pub(crate) lock: LockId,
-    pub(crate) way: Way,
+    pub(crate) mode: LockMode,
     pub(crate) time: Duration,
-    /// What is held by lines of work that wait for this.
+    /// What is held by owners of work that wait for this.
     pub(crate) holding: Vec<LockId>,
 }
 
 /// How a slice ended. Whatever it left at the server is cleared.
 #[derive(Debug)]
 pub(crate) enum Waited {
-    Granted(Stepped),
+    Granted(LockAnswer),
     InVain,
     /// It was not begun: who holds these locks would have waited for themselves.
     Circle(Vec<LockId>),
@@ -107,7 +107,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         self.want(lock, now, None, effects);
     }
 
-    /// Lines the lock up for a session that waits, or has it polled where none can.
+    /// Owners the lock up for a session that waits, or has it polled where none can.
     /// One that was interrupted has its turn again.
     fn want(&mut self, lock: LockId, now: Time, turn: Option<u64>, effects: &mut Effects<W, H, R>) {
         let turn = turn.unwrap_or_else(|| self.number());
@@ -168,7 +168,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             slot.phase = Phase::Waiting(session);
             self.sessions[session].wait = Some(Wait {
                 lock,
-                way: slot.wanted().unwrap_or(Way::Alone),
+                mode: slot.wanted().unwrap_or(LockMode::Exclusive),
                 stage: Stage::Assigned,
                 turn,
                 since: now,
@@ -204,7 +204,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
     ) -> Option<Slice> {
         let lock = self.sessions[session].wait.as_ref()?.lock;
         let slot = self.slots.get(&lock);
-        let Some(way) = slot.and_then(Slot::wanted) else {
+        let Some(mode) = slot.and_then(Slot::wanted) else {
             self.sessions[session].wait = None;
             self.slots.remove(&lock);
             self.assign(now, effects);
@@ -218,7 +218,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             Patience::Forever => SLICE,
         });
         let longest = longest.max().unwrap_or(SLICE);
-        let holding = self.held_behind(slot.queue.iter().filter_map(|waiter| waiter.line));
+        let holding = self.held_behind(slot.queue.iter().filter_map(|waiter| waiter.owner));
         let most = match (self.wanted.is_empty(), holding.is_empty()) {
             (false, _) => SHORT_SLICE,
             (true, true) => SLICE,
@@ -228,7 +228,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         };
         let time = longest.clamp(Duration::from_millis(1), most);
         if let Some(wait) = &mut self.sessions[session].wait {
-            wait.way = way;
+            wait.mode = mode;
             wait.stage = Stage::Begun;
             wait.since = now;
             wait.until = now + time;
@@ -236,7 +236,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         }
         Some(Slice {
             lock,
-            way,
+            mode,
             time,
             holding,
         })
@@ -341,7 +341,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
     }
 
     /// A session was about to wait for the lock, and saw that somebody who holds it waits for one of
-    /// those `held` by lines that wait for it here. What it saw may have been about to end: a circle
+    /// those `held` by owners that wait for it here. What it saw may have been about to end: a circle
     /// is one that is seen twice.
     fn circle(
         &mut self,
@@ -361,12 +361,12 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             }
             return;
         }
-        let lines: Vec<_> = self.slots.get(&lock).into_iter().collect();
-        let lines: Vec<_> = lines
+        let owners: Vec<_> = self.slots.get(&lock).into_iter().collect();
+        let owners: Vec<_> = owners
             .iter()
-            .flat_map(|slot| slot.queue.iter().filter_map(|waiter| waiter.line))
-            .filter(|line| {
-                self.held_behind([*line])
+            .flat_map(|slot| slot.queue.iter().filter_map(|waiter| waiter.owner))
+            .filter(|owner| {
+                self.held_behind([*owner])
                     .iter()
                     .any(|own| held.contains(own))
             })
@@ -374,7 +374,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         if let Some(slot) = self.slots.get_mut(&lock) {
             let closes = slot
                 .queue
-                .take_out(|one| one.line.is_some_and(|line| lines.contains(&line)));
+                .take_out(|one| one.owner.is_some_and(|owner| owners.contains(&owner)));
             slot.suspected = false;
             for waiter in closes {
                 self.owners.unwait(&waiter, lock);
@@ -396,9 +396,9 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             return;
         };
         let wanted = self.slots.get(&wait.lock).and_then(Slot::wanted);
-        // Whoever waits at the server keeps others out there, and is told to wait for others by lines
+        // Whoever waits at the server keeps others out there, and is told to wait for others by owners
         // that hold something.
-        let in_the_way = wanted != Some(wait.way) || wait.holding && in_line;
+        let in_the_way = wanted != Some(wait.mode) || wait.holding && in_line;
         if in_the_way && wait.until > now() + NEARLY {
             self.interrupt(session, effects);
         }

@@ -1,0 +1,68 @@
+//! Inspectors and operators, called on threads that may block.
+
+use async_trait::async_trait;
+use lockapi::admin::{
+    Audited, Contention, Ended, Filter, HeldLease, HeldLock, Inspector, Operator, Priority,
+    PriorityScope, RunningJob, Waiter,
+};
+use lockapi::blocking;
+use lockapi::{Key, Result};
+
+use super::Blocking;
+
+#[async_trait]
+impl Inspector for Blocking<blocking::Inspector> {
+    async fn locks(&self, filter: &Filter) -> Result<Vec<HeldLock>> {
+        let filter = filter.clone();
+        self.with(move |inner| inner.locks(&filter)).await
+    }
+
+    async fn leases(&self, filter: &Filter) -> Result<Vec<HeldLease>> {
+        let filter = filter.clone();
+        self.with(move |inner| inner.leases(&filter)).await
+    }
+
+    async fn waiters(&self, filter: &Filter) -> Result<Vec<Waiter>> {
+        let filter = filter.clone();
+        self.with(move |inner| inner.waiters(&filter)).await
+    }
+
+    async fn running(&self, filter: &Filter) -> Result<Vec<RunningJob>> {
+        let filter = filter.clone();
+        self.with(move |inner| inner.running(&filter)).await
+    }
+
+    fn contention(&self, filter: &Filter) -> Result<Vec<Contention>> {
+        self.0.contention(filter)
+    }
+
+    async fn audit(&self, filter: &Filter) -> Result<Vec<Audited>> {
+        let filter = filter.clone();
+        self.with(move |inner| inner.audit(&filter)).await
+    }
+}
+
+#[async_trait]
+impl Operator for Blocking<blocking::Operator> {
+    async fn release_lease(&self, key: Key, reason: &str) -> Result<Vec<String>> {
+        let reason = reason.to_owned();
+        self.with(move |inner| inner.release_lease(key, &reason))
+            .await
+    }
+
+    async fn terminate_holder(&self, key: Key, reason: &str) -> Result<Vec<Ended>> {
+        let reason = reason.to_owned();
+        self.with(move |inner| inner.terminate_holder(key, &reason))
+            .await
+    }
+
+    async fn cancel_job(&self, queue: &str, id: i64, reason: &str) -> Result<bool> {
+        let (queue, reason) = (queue.to_owned(), reason.to_owned());
+        self.with(move |inner| inner.cancel_job(&queue, id, &reason))
+            .await
+    }
+
+    fn prioritize(&self, pid: i64, priority: Priority) -> Result<PriorityScope> {
+        self.0.prioritize(pid, priority)
+    }
+}

@@ -1,0 +1,56 @@
+//! Inspectors and operators, called through generics.
+
+use async_trait::async_trait;
+use lockapi::admin::{
+    Audited, Contention, Ended, Filter, HeldLease, HeldLock, Inspector, Operator, Priority,
+    PriorityScope, RunningJob, Waiter,
+};
+use lockapi::{Key, Result};
+
+use super::Through;
+
+#[async_trait]
+impl<I: Inspector + ?Sized> Inspector for Through<I> {
+    async fn locks(&self, filter: &Filter) -> Result<Vec<HeldLock>> {
+        self.0.locks(filter).await
+    }
+
+    async fn leases(&self, filter: &Filter) -> Result<Vec<HeldLease>> {
+        self.0.leases(filter).await
+    }
+
+    async fn waiters(&self, filter: &Filter) -> Result<Vec<Waiter>> {
+        self.0.waiters(filter).await
+    }
+
+    async fn running(&self, filter: &Filter) -> Result<Vec<RunningJob>> {
+        self.0.running(filter).await
+    }
+
+    fn contention(&self, filter: &Filter) -> Result<Vec<Contention>> {
+        self.0.contention(filter)
+    }
+
+    async fn audit(&self, filter: &Filter) -> Result<Vec<Audited>> {
+        self.0.audit(filter).await
+    }
+}
+
+#[async_trait]
+impl<O: Operator + ?Sized> Operator for Through<O> {
+    async fn release_lease(&self, key: Key, reason: &str) -> Result<Vec<String>> {
+        self.0.release_lease(key, reason).await
+    }
+
+    async fn terminate_holder(&self, key: Key, reason: &str) -> Result<Vec<Ended>> {
+        self.0.terminate_holder(key, reason).await
+    }
+
+    async fn cancel_job(&self, queue: &str, id: i64, reason: &str) -> Result<bool> {
+        self.0.cancel_job(queue, id, reason).await
+    }
+
+    fn prioritize(&self, pid: i64, priority: Priority) -> Result<PriorityScope> {
+        self.0.prioritize(pid, priority)
+    }
+}

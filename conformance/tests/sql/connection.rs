@@ -1,0 +1,66 @@
+//! A connection of any of the libraries, as the driver sees it.
+
+use backend_diesel::Borrowed as OnDiesel;
+use backend_sqlx::Borrowed as OnSqlx;
+use backend_sync::Borrowed as OnSync;
+use diesel::Connection as _;
+use lockapi::Failure;
+use lockapi::driver::{Call, Connection, Inline, Rows};
+use postgres::{Client, NoTls};
+use sqlx::Connection as _;
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Library {
+    Sqlx,
+    Diesel,
+    Sync,
+}
+
+impl Library {
+    pub(crate) const ALL: [Self; 3] = [Self::Sqlx, Self::Diesel, Self::Sync];
+}
+
+pub(crate) enum LibraryConnection {
+    Sqlx(Box<sqlx::PgConnection>),
+    Diesel(Box<diesel::PgConnection>),
+    Sync(Box<Client>),
+}
+
+impl LibraryConnection {
+    /// Connects; sqlx needs to be within the context of a runtime.
+    pub(crate) fn connect(library: Library, url: &str) -> Self {
+        match library {
+            Library::Sqlx => {
+                let connecting = sqlx::PgConnection::connect(url);
+                let connection = pollster::block_on(connecting).expect("a connection");
+                Self::Sqlx(Box::new(connection))
+            }
+            Library::Diesel => {
+                let connection = diesel::PgConnection::establish(url).expect("a connection");
+                Self::Diesel(Box::new(connection))
+            }
+            Library::Sync => {
+                let client = Client::connect(url, NoTls).expect("a connection");
+                Self::Sync(Box::new(client))
+            }
+        }
+    }
+}
+
+impl Connection for LibraryConnection {
+    async fn run(&mut self, call: &dyn Call) -> Result<Rows, Failure> {
+        match self {
+            Self::Sqlx(connection) => OnSqlx(connection).run(call).await,
+            Self::Diesel(connection) => Inline(OnDiesel(connection)).run(call).await,
+            Self::Sync(client) => Inline(OnSync(&mut **client)).run(call).await,
+        }
+    }
+
+    async fn script(&mut self, sql: &'static str) -> Result<(), Failure> {
+        match self {
+            Self::Sqlx(connection) => OnSqlx(connection).script(sql).await,
+            Self::Diesel(connection) => Inline(OnDiesel(connection)).script(sql).await,
+            Self::Sync(client) => Inline(OnSync(&mut **client)).script(sql).await,
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! The database and the model of the operations give the same answers.
+
+use std::sync::{Mutex, PoisonError};
+
+use conformance::differential::admin::Older;
+use conformance::differential::{self, SESSIONS};
+use lockapi::driver::Connection;
+use postgres::{Client, NoTls};
+use proptest::test_runner::{Config, TestRunner};
+
+use crate::connection::{Library, LibraryConnection};
+
+#[test]
+fn x04_sqlx_and_model_agree() {
+    agree([Library::Sqlx; SESSIONS]);
+}
+
+#[test]
+fn x04_diesel_and_model_agree() {
+    agree([Library::Diesel; SESSIONS]);
+}
+
+#[test]
+fn x04_sync_and_model_agree() {
+    agree([Library::Sync; SESSIONS]);
+}
+
+#[test]
+fn x04_all_together_and_model_agree() {
+    agree(Library::ALL);
+}
+
+#[test]
+fn x04_permits_and_model_agree() {
+    let (url, runtime) = crate::server();
+    let _entered = runtime.enter();
+    let observer = Mutex::new(Client::connect(&url, NoTls).expect("a connection"));
+    let config = Config {
+        cases: 300,
+        failure_persistence: None,
+        ..Config::default()
+    };
+    let connection = Mutex::new(LibraryConnection::connect(Library::Sqlx, &url));
+    TestRunner::new(config)
+        .run(&differential::permits::actions(), |actions| {
+            let mut connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
+            let namespace = format!("n{:016x}", fastrand::u64(..));
+            let elapse = |time| age_leases(&observer, &namespace, time);
+            let work = differential::permits::run(&mut *connection, &namespace, &actions, elapse);
+            pollster::block_on(work);
+            Ok(())
+        })
+        .unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+#[test]
+fn x04_sight_and_model_agree() {
+    let (url, runtime) = crate::server();
+    let _entered = runtime.enter();
+    let observer = Mutex::new(Client::connect(&url, NoTls).expect("a connection"));
+    let config = Config {
+        cases: 100,
+        failure_persistence: None,
+        ..Config::default()
+    };
+    let sessions =
+        Mutex::new(Library::ALL.map(|library| LibraryConnection::connect(library, &url)));
+    TestRunner::new(config)
+        .run(&differential::admin::actions(), |actions| {
+            let mut sessions = sessions.lock().unwrap_or_else(PoisonError::into_inner);
+            unlock_all(&mut *sessions);
+            let namespace = format!("n{:016x}", fastrand::u64(..));
+            let elapse = |older| {
+                let time = match older {
+                    Older::Rows(time) => {
+                        age_leases(&observer, &namespace, time);
+                        time
+                    }
+                    Older::Names(time) => time,
+                };
+                let micros = time.as_micros();
+                let older = match older {
+                    Older::Rows(_) => format!(
+                        "UPDATE lockapi.lock_note SET since = since - {micros} * interval '1 microsecond'
+                          WHERE backend IN (SELECT backend FROM lockapi.lock_session WHERE namespace = '{namespace}')"
+                    ),
+                    Older::Names(_) => format!(
+                        "UPDATE lockapi.lock_name SET seen_at = seen_at - {micros} * interval '1 microsecond'
+                          WHERE namespace = '{namespace}'"
+                    ),
+                };
+                let mut observer = observer.lock().unwrap_or_else(PoisonError::into_inner);
+                observer.batch_execute(&older).expect("older");
+            };
+            let work = differential::admin::run(&mut *sessions, &namespace, &actions, elapse);
+            pollster::block_on(work);
+            Ok(())
+        })
+        .unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+fn unlock_all(sessions: &mut [LibraryConnection]) {
+    for session in sessions {
+        let cleared = session.script("SELECT pg_advisory_unlock_all()");
+        pollster::block_on(cleared).expect("cleared");
+    }
+}
+
+/// Makes the leases of a namespace older.
+fn age_leases(observer: &Mutex<Client>, namespace: &str, time: std::time::Duration) {
+    let mut observer = observer.lock().unwrap_or_else(PoisonError::into_inner);
+    let micros = i64::try_from(time.as_micros()).expect("a short time");
+    observer
+        .execute(
+            "UPDATE lockapi.lease
+                SET acquired_at = acquired_at - $2::int8 * interval '1 microsecond',
+                    renewed_at = renewed_at - $2::int8 * interval '1 microsecond',
+                    held_until = held_until - $2::int8 * interval '1 microsecond',
+                    expires_at = expires_at - $2::int8 * interval '1 microsecond',
+                    released_at = released_at - $2::int8 * interval '1 microsecond'
+              WHERE namespace = $1",
+            &[&namespace, &micros],
+        )
+        .expect("older");
+}
+
+#[test]
+fn x04_queue_and_model_agree() {
+    let (url, runtime) = crate::server();
+    let _entered = runtime.enter();
+    let observer = Mutex::new(Client::connect(&url, NoTls).expect("a connection"));
+    let config = Config {
+        cases: 300,
+        failure_persistence: None,
+        ..Config::default()
+    };
+    let connection = Mutex::new(LibraryConnection::connect(Library::Sync, &url));
+    TestRunner::new(config)
+        .run(&differential::queue::actions(), |actions| {
+            let mut connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
+            let namespace = format!("n{:016x}", fastrand::u64(..));
+            let elapse = |time: std::time::Duration| {
+                let mut observer = observer.lock().unwrap_or_else(PoisonError::into_inner);
+                let micros = time.as_micros();
+                let older = format!(
+                    "UPDATE lockapi.job
+                        SET run_at = run_at - {micros} * interval '1 microsecond',
+                            lease_until = lease_until - {micros} * interval '1 microsecond',
+                            expires_at = expires_at - {micros} * interval '1 microsecond',
+                            started_at = started_at - {micros} * interval '1 microsecond'
+                      WHERE namespace = '{namespace}';
+                     UPDATE lockapi.job_archive
+                        SET completed_at = completed_at - {micros} * interval '1 microsecond',
+                            expires_at = expires_at - {micros} * interval '1 microsecond'
+                      WHERE namespace = '{namespace}'"
+                );
+                observer.batch_execute(&older).expect("older");
+            };
+            let work = differential::queue::run(&mut *connection, &namespace, &actions, elapse);
+            pollster::block_on(work);
+            Ok(())
+        })
+        .unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+/// Jobs that one statement makes due are due at the same time, so their numbers decide, whatever the
+/// order of the rows is.
+#[test]
+fn x04_jobs_that_are_due_together_keep_their_order() {
+    use differential::queue::Action::{CompleteAndClaim, Push, Redrive, Settle};
+
+    let (url, runtime) = crate::server();
+    let _entered = runtime.enter();
+    let mut connection = LibraryConnection::connect(Library::Sync, &url);
+    let jobs = || Push(vec![(0, 0, 3); 4]);
+    let reject = |back| Settle(vec![(back, 1, 1)]);
+    let claim = || CompleteAndClaim(Vec::new(), (4, 1, false, false, false));
+    let redriven = [
+        vec![jobs(), claim()],
+        (0..4).map(reject).collect(),
+        vec![Redrive(4), claim()],
+    ];
+    let snoozed = [
+        jobs(),
+        claim(),
+        Settle((0..4).map(|back| (back, 2, 0)).collect()),
+        claim(),
+    ];
+    for actions in [redriven.concat(), snoozed.to_vec()] {
+        let namespace = format!("n{:016x}", fastrand::u64(..));
+        let work = differential::queue::run(&mut connection, &namespace, &actions, |_| {});
+        pollster::block_on(work);
+    }
+}
+
+fn agree(libraries: [Library; SESSIONS]) {
+    let (url, runtime) = crate::server();
+    let _entered = runtime.enter();
+    let observer = Mutex::new(Client::connect(&url, NoTls).expect("a connection"));
+    let config = Config {
+        cases: 100,
+        failure_persistence: None,
+        ..Config::default()
+    };
+    let sessions = libraries.map(|library| LibraryConnection::connect(library, &url));
+    let sessions = Mutex::new(sessions);
+    TestRunner::new(config)
+        .run(&differential::actions(), |actions| {
+            let mut sessions = sessions.lock().unwrap_or_else(PoisonError::into_inner);
+            unlock_all(&mut *sessions);
+            let namespace = format!("n{:016x}", fastrand::u64(..));
+            let elapse = |time: std::time::Duration| {
+                age_leases(&observer, &namespace, time);
+                let mut observer = observer.lock().unwrap_or_else(PoisonError::into_inner);
+                let micros = i64::try_from(time.as_micros()).expect("a short time");
+                observer
+                    .execute(
+                        "UPDATE lockapi.rate_limit
+                            SET tat = tat - $2::int8 * 1000, at = at - $2::int8 * 1000,
+                                started = started - $2::int8 * 1000,
+                                blocked_until = blocked_until - $2::int8 * 1000,
+                                due = due - $2::int8 * 1000
+                          WHERE namespace = $1",
+                        &[&namespace, &micros],
+                    )
+                    .expect("older");
+                observer
+                    .execute(
+                        "UPDATE lockapi.rate_reservation
+                            SET at = at - $2::int8 * 1000, expires = expires - $2::int8 * 1000
+                          WHERE namespace = $1",
+                        &[&namespace, &micros],
+                    )
+                    .expect("older");
+            };
+            let work = differential::run(&mut *sessions, &namespace, &actions, elapse);
+            pollster::block_on(work);
+            Ok(())
+        })
+        .unwrap_or_else(|failure| panic!("{failure}"));
+}

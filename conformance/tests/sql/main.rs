@@ -1,0 +1,30 @@
+//! The driver on every library: operations, their types, and the same answers everywhere.
+
+mod connection;
+mod differential;
+mod ids;
+mod limits;
+mod listeners;
+mod operations;
+mod plans;
+mod sessions;
+mod statements;
+mod statistics;
+
+use conformance::cluster::Cluster;
+use lockapi::MIGRATIONS;
+
+/// The URL of a server whose database has the tables, and a runtime for sqlx.
+fn server() -> (String, tokio::runtime::Runtime) {
+    let url = match Cluster::shared() {
+        Ok(cluster) => cluster.url().to_owned(),
+        Err(error) => panic!("no server: {error}"),
+    };
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(async {
+        let backend = backend_sqlx::connect_url(&url).await.expect("a backend");
+        backend.migrate().await.expect("migrated");
+        assert!(backend.mutex("driver").is_ok() && !MIGRATIONS.is_empty());
+    });
+    (url, runtime)
+}

@@ -1,0 +1,186 @@
+//! Every statement of the library, as the server understands it.
+
+use lockapi::admin::{
+    CancelJob, ForceRelease, ListAudit, ListLeases, ListLocks, ListRunning, ListWaits, Note,
+    SweepNotes, Terminate, Unblock,
+};
+use lockapi::driver::{Operation, Remember, Restore, Statement, Type};
+use lockapi::engine::{Cancelled, Marker, Notify, Settle};
+use lockapi::id::{ClaimWorker, NextBlock, ReleaseWorker, RenewWorker};
+use lockapi::lease::{self, Abandon, Acquire, Peek, Release, Renew, Sweep, Take};
+use lockapi::limit::{self, Block, Charge, Ensure, Look, Refund, Reset};
+use lockapi::mutex::{
+    self, Awaited, Circle, Enlist, Flush, Interrupt, LockRequest, Relax, ReleaseOne, SweepMarks,
+    Timeouts, TryIn, TryOne, Wait, WaitIn,
+};
+use lockapi::queue;
+use lockapi::schedule;
+use lockapi::table::{LimitWaits, LockTable, Marked, OwnPid};
+use postgres::{Client, NoTls};
+
+pub(super) fn statements() -> Vec<Statement> {
+    vec![
+        Acquire::STATEMENT,
+        Renew::STATEMENT,
+        Release::STATEMENT,
+        Take::STATEMENT,
+        Peek::STATEMENT,
+        lease::Check::STATEMENT,
+        Sweep::STATEMENT,
+        Abandon::STATEMENT,
+        SweepMarks::STATEMENT,
+        limit::Take::STATEMENT,
+        Charge::STATEMENT,
+        Ensure::STATEMENT,
+        Look::STATEMENT,
+        Refund::STATEMENT,
+        Reset::STATEMENT,
+        Block::STATEMENT,
+        limit::Settle::STATEMENT,
+        limit::Expire::STATEMENT,
+        limit::Sweep::STATEMENT,
+        ClaimWorker::STATEMENT,
+        RenewWorker::STATEMENT,
+        ReleaseWorker::STATEMENT,
+        NextBlock::STATEMENT,
+        queue::Push::STATEMENT,
+        queue::PushKeyed::STATEMENT,
+        queue::CompleteAndClaim::STATEMENT,
+        queue::Ack::STATEMENT,
+        queue::Settle::STATEMENT,
+        queue::Take::STATEMENT,
+        queue::Cancel::STATEMENT,
+        queue::Purge::STATEMENT,
+        queue::Redrive::STATEMENT,
+        queue::Discard::STATEMENT,
+        queue::SetPaused::STATEMENT,
+        queue::LookBack::STATEMENT,
+        queue::CountJobs::STATEMENT,
+        queue::ReadDead::STATEMENT,
+        queue::SweepQueues::STATEMENT,
+        queue::ReadStanding::STATEMENT,
+        queue::ReadUnhandled::STATEMENT,
+        LockRequest::STATEMENT,
+        TryOne::STATEMENT,
+        ReleaseOne::STATEMENT,
+        Wait::STATEMENT,
+        Awaited::STATEMENT,
+        Circle::STATEMENT,
+        Enlist::STATEMENT,
+        Relax::STATEMENT,
+        Flush::STATEMENT,
+        Interrupt::STATEMENT,
+        mutex::Check::STATEMENT,
+        TryIn::STATEMENT,
+        WaitIn::STATEMENT,
+        Timeouts::STATEMENT,
+        Settle::STATEMENT,
+        Marker::STATEMENT,
+        Cancelled::STATEMENT,
+        Notify::STATEMENT,
+        Remember::STATEMENT,
+        Restore::STATEMENT,
+        schedule::Look::STATEMENT,
+        schedule::Fire::STATEMENT,
+        schedule::RunNow::STATEMENT,
+        schedule::Expire::STATEMENT,
+        schedule::Release::STATEMENT,
+        schedule::SetTask::STATEMENT,
+        schedule::SwitchTask::STATEMENT,
+        schedule::RemoveTask::STATEMENT,
+        schedule::ReadTasks::STATEMENT,
+        schedule::ReadRuns::STATEMENT,
+        schedule::SweepRuns::STATEMENT,
+        Note::STATEMENT,
+        SweepNotes::STATEMENT,
+        ListLocks::STATEMENT,
+        ListWaits::STATEMENT,
+        ListLeases::STATEMENT,
+        ListRunning::STATEMENT,
+        ListAudit::STATEMENT,
+        ForceRelease::STATEMENT,
+        Terminate::STATEMENT,
+        CancelJob::STATEMENT,
+        Unblock::STATEMENT,
+        LockTable::STATEMENT,
+        LimitWaits::STATEMENT,
+        Marked::STATEMENT,
+        OwnPid::STATEMENT,
+    ]
+}
+
+#[test]
+fn prepare_with_the_types_that_are_declared() {
+    let (url, _runtime) = crate::server();
+    let mut client = Client::connect(&url, NoTls).expect("a connection");
+    for statement in statements() {
+        let prepared = match client.prepare(statement.sql) {
+            Ok(prepared) => prepared,
+            Err(error) => panic!("{}: {error:?}", statement.name),
+        };
+        let oids = |types: &[Type]| types.iter().map(|of| of.oid()).collect::<Vec<_>>();
+        let params: Vec<_> = prepared
+            .params()
+            .iter()
+            .map(postgres::types::Type::oid)
+            .collect();
+        assert_eq!(
+            params,
+            oids(statement.params),
+            "parameters of {}",
+            statement.name
+        );
+        let columns = prepared.columns().iter();
+        let columns: Vec<_> = columns.map(|column| column.type_().oid()).collect();
+        assert_eq!(
+            columns,
+            oids(statement.columns),
+            "columns of {}",
+            statement.name
+        );
+    }
+}
+
+#[test]
+fn are_all_listed() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../lockapi/src");
+    let listed: Vec<_> = statements().iter().map(|statement| statement.sql).collect();
+    let mut unlisted = Vec::new();
+    let modules = [
+        "engine",
+        "id",
+        "lease",
+        "limit",
+        "mutex",
+        "queue/operations",
+        "schedule/operations",
+        "driver",
+        "admin/operations",
+        "table",
+    ];
+    for module in modules {
+        for file in std::fs::read_dir(format!("{folder}/{module}")).expect("the sources") {
+            let path = file.expect("a file").path();
+            if path.extension().is_some_and(|ending| ending == "sql") {
+                let sql = std::fs::read_to_string(&path).expect("a statement");
+                if !listed.contains(&&*sql) {
+                    unlisted.push(path.file_stem().expect("a name").display().to_string());
+                }
+            }
+        }
+    }
+    unlisted.sort();
+    let scripts = [
+        "begin",
+        "begin_write",
+        "commit",
+        "keep",
+        "listen",
+        "rollback",
+        "savepoint",
+        "terminate",
+        "undo",
+        "unlisten",
+    ];
+    assert_eq!(unlisted, scripts);
+}

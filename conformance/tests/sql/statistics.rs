@@ -1,0 +1,479 @@
+//! What every statement reads, whatever the statistics of the tables say.
+
+use lockapi::admin::{CancelJob, ForceRelease, ListRunning, Note};
+use lockapi::driver::{Operation, Statement};
+use lockapi::engine::Settle;
+use lockapi::id::{ClaimWorker, NextBlock, ReleaseWorker, RenewWorker};
+use lockapi::lease::{self, Abandon, Acquire, Peek, Release, Renew};
+use lockapi::limit::{self, Block, Charge, Ensure, Look, Refund, Reset};
+use lockapi::mutex;
+use lockapi::queue;
+use lockapi::schedule;
+use postgres::{Client, NoTls};
+
+use crate::plans::{database, fill, plan};
+
+/// What a statement may read in one step of its plan: the way through an index to each of a handful of rows.
+const MOST: i64 = 150;
+
+/// Statements that read a table from one end to the other.
+const SCANS: &[(&str, &str)] = &[
+    ("admin.sweep", "runs seldom"),
+    ("admin.leases", "a person reads all that are held"),
+    ("admin.audit", "a person reads it"),
+];
+
+/// Statements that compare all with all, in a batch that is small.
+const SMALL: &[(&str, &str)] = &[
+    ("id.claim", "a program has few generators"),
+    ("id.renew", "a program has few generators"),
+    ("id.release", "a program has few generators"),
+    ("lease.check", "the slots of one lease"),
+    ("mutex.sweep_marks", "one bound for all rows"),
+    (
+        "queue.complete_and_claim",
+        "completions, with what one claim looks at",
+    ),
+    (
+        "queue.look_back",
+        "the names that a worker has handlers for",
+    ),
+    ("queue.redrive", "jobs that a person named"),
+    ("queue.discard", "jobs that a person named"),
+    ("schedule.fire", "tasks of one scheduler"),
+    ("schedule.release", "tasks of one scheduler"),
+    ("schedule.run_now", "one task"),
+];
+
+/// A statement with values that concern a handful of rows of the namespace `{ns}`.
+struct Scenario {
+    statement: Statement,
+    values: &'static str,
+    /// Whether it is run on connections of the user as well, under whatever settings those have.
+    pooled: bool,
+}
+
+fn engine(statement: Statement, values: &'static str) -> Scenario {
+    Scenario {
+        statement,
+        values,
+        pooled: false,
+    }
+}
+
+fn pooled(statement: Statement, values: &'static str) -> Scenario {
+    Scenario {
+        pooled: true,
+        ..engine(statement, values)
+    }
+}
+
+fn scenarios() -> Vec<Scenario> {
+    let mut all = scenarios_of_locks();
+    all.extend(scenarios_of_queues());
+    all
+}
+
+fn scenarios_of_locks() -> Vec<Scenario> {
+    vec![
+        engine(
+            Acquire::STATEMENT,
+            "'{{ns},{ns},{ns}}', '{k1,k2,new}', '{0,0,0}', '{11,12,13}', '{1000000,1000000,1000000}', '{0,0,0}',
+             '{o,o,o}', '{d,d,d}'",
+        ),
+        engine(
+            Renew::STATEMENT,
+            "'{{ns},{ns},{ns}}', '{k1,k2,k3}', '{0,0,0}', '{1,2,3}', '{1000000,1000000,1000000}'",
+        ),
+        engine(
+            Release::STATEMENT,
+            "'{{ns},{ns},{ns}}', '{k1,k2,k3}', '{0,0,0}', '{1,2,3}'",
+        ),
+        engine(
+            lease::Take::STATEMENT,
+            "'{{ns},{ns}}', '{k1,k4}', '{3,3}', '{2,1}', '{21,22}', '{1000000,1000000}', '{0,0}', '{o,o}', '{d,d}'",
+        ),
+        engine(
+            Abandon::STATEMENT,
+            "'{{ns},{ns}}', '{k1,k2}', '{0,0}', '{0,0}', '{1,2}', '{0,0}'",
+        ),
+        engine(lease::Sweep::STATEMENT, "'', '', 0, 10"),
+        engine(limit::Sweep::STATEMENT, "'', '', 10"),
+        engine(mutex::SweepMarks::STATEMENT, "'', '', 10"),
+        engine(Peek::STATEMENT, "'{{ns},{ns}}', '{k1,k2}', '{0,0}'"),
+        pooled(lease::Check::STATEMENT, "'{ns}', 'k1', '{0}', 1"),
+        engine(ForceRelease::STATEMENT, "'{ns}', 'k1', 'why'"),
+        engine(
+            limit::Take::STATEMENT,
+            "'{{ns},{ns},{ns}}', '{k1,k2,new}', '{10,10,10}', '{1000,1000,1000}', '{1,1,1}', false",
+        ),
+        pooled(
+            Charge::STATEMENT,
+            "'{1,1,2}', '{{ns},{ns},{ns}}', '{k1,k2,new}', '{0,0,0}', '{f,f,f}', '{10,10,10}', '{1000,1000,1000}',
+             '{-1,0,-2}', '{10,0,10}', '{1,1,1}', false",
+        ),
+        pooled(Ensure::STATEMENT, "'{{ns},{ns}}', '{k1,new}'"),
+        engine(Look::STATEMENT, "'{{ns},{ns}}', '{k1,new}'"),
+        engine(
+            Refund::STATEMENT,
+            "'{{ns},{ns}}', '{k1,k2}', '{10,10}', '{0,0}', '{0,0}'",
+        ),
+        engine(Reset::STATEMENT, "'{{ns},{ns}}', '{k1,k2}'"),
+        engine(Block::STATEMENT, "'{{ns},{ns}}', '{k1,k2}', '{10,10}'"),
+        engine(
+            limit::Settle::STATEMENT,
+            "'{{ns},{ns}}', '{k1,k2}', '{reserved}', '{0,0}'",
+        ),
+        pooled(limit::Expire::STATEMENT, "'{{ns},{ns}}', '{k1,k2}'"),
+        engine(
+            ClaimWorker::STATEMENT,
+            "'{{ns},{ns}}', '{ids,ids}', '{10,10}', '{12,12}', '{0,0}', '{31,32}', '{1000000,1000000}', '{1,1}',
+             '{0,0}', '{o,o}'",
+        ),
+        engine(
+            RenewWorker::STATEMENT,
+            "'{{ns},{ns}}', '{ids,ids}', '{1,2}', '{1,2}', '{1000000,1000000}', '{1,1}', '{0,0}'",
+        ),
+        engine(
+            ReleaseWorker::STATEMENT,
+            "'{{ns},{ns}}', '{ids,ids}', '{1,2}', '{1,2}', '{1,1}'",
+        ),
+        engine(NextBlock::STATEMENT, "'{{ns},{ns}}', '{ids,new}', '{10,10}'"),
+    ]
+}
+
+fn scenarios_of_queues() -> Vec<Scenario> {
+    vec![
+        pooled(
+            queue::Push::STATEMENT,
+            "'{{ns}}', '{work}', '{send}', '{1}', '{2}', '{0}', '{0}', '{20}', '{1}', '{0}'",
+        ),
+        pooled(
+            queue::PushKeyed::STATEMENT,
+            "'{{ns},{ns},{ns},{ns}}', '{work,work,work,work}', '{s,s,s,s}', '{1,1,1,1}', '{2,2,2,2}', '{0,0,0,0}',
+             '{0,0,0,0}', '{20,20,20,20}', '{u1,new,\"\",\"\"}', '{1,1,0,0}', '{\"\",\"\",p1,new}', '{1}', '{0,0,0,0}'",
+        ),
+        engine(
+            queue::CompleteAndClaim::STATEMENT,
+            "'{ids}', '{tokens}', '{9,-1,9}', '{ns}', 'work', 60000000, '{0,1,2,3}', '{0,0,0,0}', 10, '{0,0,0,0}', 'w', 1,
+             '{2}', '{}', 8388608, 1000000",
+        ),
+        pooled(queue::Ack::STATEMENT, "'{ids}', '{tokens}', '{9,-1,9}'"),
+        engine(
+            queue::Settle::STATEMENT,
+            "'{ids}', '{tokens}', '{5,0,1}', '{60000000,0,0}', '{\"\",no,no}', '{9,9,9}'",
+        ),
+        pooled(queue::Take::STATEMENT, "'{ns}', 'work', 10, 'w', 9, '{0,1,2,3}'"),
+        engine(queue::Cancel::STATEMENT, "'{ns}', 'work', '{ids}', 9"),
+        engine(queue::Purge::STATEMENT, "'{ns}', 'work', 10"),
+        engine(queue::Redrive::STATEMENT, "'{ns}', 'work', '{dead}', 5, '{1}'"),
+        engine(queue::Redrive::STATEMENT, "'{ns}', 'work', '{}', 5, '{1}'"),
+        engine(queue::Discard::STATEMENT, "'{ns}', 'work', '{dead}', 10"),
+        engine(queue::Discard::STATEMENT, "'{ns}', 'work', '{}', 10"),
+        engine(queue::SetPaused::STATEMENT, "'{ns}', 'work', true, '{1}'"),
+        engine(queue::CountJobs::STATEMENT, "'{ns}', 'work', 100"),
+        engine(
+            queue::LookBack::STATEMENT,
+            "'{ns}', 'work', '{0,1,2,3}', '{0,0,0,0}', '{9000000000000000,9000000000000000,9000000000000000,9000000000000000}', '{0,0,0,0}', '{}', '{2}'",
+        ),
+        engine(queue::ReadUnhandled::STATEMENT, "'{ns}', 'work', '{send}', 100"),
+        engine(queue::ReadStanding::STATEMENT, "'{ids}'"),
+        engine(queue::ReadDead::STATEMENT, "'{ns}', 'work', 0, 10"),
+        engine(queue::SweepQueues::STATEMENT, "'{ns}', 10"),
+        engine(CancelJob::STATEMENT, "'{ns}', 'work', {id}, 'why'"),
+        engine(ListRunning::STATEMENT, "'{ns}', 'work', 10"),
+        pooled(mutex::Check::STATEMENT, "1, '{ns}', 'k1', 100"),
+        engine(schedule::Look::STATEMENT, "'{ns}', 'work', 10"),
+        engine(
+            schedule::Fire::STATEMENT,
+            "'{ns}', 'work', '{t1,t2}', '{1,1}', '{{due},{due}}', '{-1,-1}', '{1,2}', '{{due},{due}}', '{f,f}', '{0,0}',
+             10, 'node', '{1}'",
+        ),
+        engine(schedule::RunNow::STATEMENT, "'{ns}', 'work', 't1', 10, 'node', '{1}', 1"),
+        engine(schedule::Expire::STATEMENT, "'{ns}', 'work'"),
+        engine(schedule::Release::STATEMENT, "'{ns}', 'work', '{1}'"),
+        engine(
+            schedule::SetTask::STATEMENT,
+            "'{ns}', 'work', 't1', 0, 1000000, 0, 0, 0, 2, 20, 2, '', '', 'job', '1', '{1}'",
+        ),
+        engine(schedule::SwitchTask::STATEMENT, "'{ns}', 'work', 't1', false, 0, 1, '{1}'"),
+        engine(schedule::RemoveTask::STATEMENT, "'{ns}', 'work', 't1'"),
+        engine(schedule::ReadTasks::STATEMENT, "'{ns}', 'work', '', '', 10"),
+        engine(schedule::ReadRuns::STATEMENT, "'{ns}', 'work', 't1', {due} + 1000000, 10"),
+        engine(schedule::SweepRuns::STATEMENT, "'{ns}', 'work', 1000000, 10"),
+        engine(
+            Note::STATEMENT,
+            "7, '{ns}', 'o', '{7,8}', '{a,b}', '{7}', '{7,8}', '{f,f}', '{f,f}', '{1,2}', '{0,0}', '{9}', '{f}', '{f}',
+             false",
+        ),
+    ]
+}
+
+/// Rows of others, in other namespaces and in these, in front of and behind ours in every index.
+const OTHERS: &str = "
+    INSERT INTO lockapi.job (run_at, max_attempts, priority, namespace, queue, name, payload, unique_key, token,
+                             lease_until, started_at)
+    SELECT now() - interval '1 hour', 20, 2, o.namespace, o.queue, 'due', '1', 'u' || n, -n, now() + interval '1 hour', now()
+      FROM (VALUES ('m', 'work', 60000), ('a', 'aaa', 15000), ('a', 'zzz', 15000), ('z', 'aaa', 15000), ('z', 'zzz', 15000))
+           AS o (namespace, queue, many)
+     CROSS JOIN LATERAL generate_series(1, o.many) AS n;
+    INSERT INTO lockapi.job_archive (id, status, run_at, created_at, completed_at, attempt, max_attempts, priority,
+                                     namespace, queue, name, payload)
+    SELECT n::int8 * sign, CASE WHEN n % 2 = 0 THEN 'failed' ELSE 'completed' END, now(), now(), now() - interval '1 year', 1, 20, 2,
+           o.namespace, o.queue, 'done', '1'
+      FROM (VALUES ('m', 'work', 40000, -1), ('a', 'zzz', 15000, 100000000), ('z', 'aaa', 15000, -100000000))
+           AS o (namespace, queue, many, sign)
+     CROSS JOIN LATERAL generate_series(1, o.many) AS n;
+    INSERT INTO lockapi.push_key (namespace, queue, key, job, created_at)
+    SELECT 'm', 'work', 'p' || n, n, now() FROM generate_series(1, 40000) AS n;
+    INSERT INTO lockapi.queue (namespace, name, paused) SELECT 'm', 'q' || n, true FROM generate_series(1, 40000) AS n;
+    INSERT INTO lockapi.lease (namespace, key, slot, fence, acquisition, owner, data, acquired_at, renewed_at, expires_at)
+    SELECT 'm', 'k' || n, 0, n, n, 'o', 'd', now(), now(), now() + interval '1 hour' FROM generate_series(1, 40000) AS n;
+    INSERT INTO lockapi.rate_limit (namespace, key) SELECT 'm', 'k' || n FROM generate_series(1, 40000) AS n;
+    INSERT INTO lockapi.rate_reservation (id, namespace, key, at, expires, price, span)
+    SELECT ascii('m') * 100000 + n, 'm', 'k' || n % 100, 0, n, 1, 0 FROM generate_series(1, 40000) AS n;
+    INSERT INTO lockapi.id_space SELECT 'm', 'ids' || n, 10, 12, 0 FROM generate_series(1, 20000) AS n;
+    INSERT INTO lockapi.id_worker
+    SELECT 'm', 'ids' || n / 4, n % 4, n, 0, 'o', now(), now(), now() FROM generate_series(1, 40000) AS n;
+    INSERT INTO lockapi.id_block SELECT 'm', 'ids' || n, 1 FROM generate_series(1, 40000) AS n;
+    INSERT INTO lockapi.fence_mark SELECT 'm', 'k' || n, n FROM generate_series(1, 40000) AS n;
+    INSERT INTO lockapi.task (next_at, every, timeout, misfire, misfire_most, overlap, max_attempts, priority, namespace,
+                              scheduler, name, job, payload)
+    SELECT now(), 1000000, 1000000, 0, 0, 2, 20, 2, o.namespace, o.scheduler, 't' || n, 'job', '1'
+      FROM (VALUES ('m', 'work'), ('a', 'zzz'), ('z', 'aaa')) AS o (namespace, scheduler), generate_series(1, 10000) AS n;
+    INSERT INTO lockapi.task_run (job, decided, fire_at, fired_at, namespace, scheduler, task, fired_by)
+    SELECT CASE WHEN n % 2 = 0 THEN -n END, CASE WHEN n % 2 = 1 THEN 'held' END, now() - n * interval '1 s',
+           now() - interval '1 year', o.namespace, o.scheduler, 't1', 'node'
+      FROM (VALUES ('m', 'work'), ('a', 'zzz'), ('z', 'aaa')) AS o (namespace, scheduler), generate_series(1, 15000) AS n;
+    INSERT INTO lockapi.lock_name SELECT n + 1000, 'm', 'k' || n FROM generate_series(1, 40000) AS n;
+    INSERT INTO lockapi.lock_session SELECT n + 1000, n, 'm', 'o' FROM generate_series(1, 20000) AS n;
+    INSERT INTO lockapi.lock_note SELECT n, n, false, false, n, now() FROM generate_series(1, 20000) AS n;";
+
+/// A handful of rows of the namespace `{ns}`.
+const OURS: &str = "
+    INSERT INTO lockapi.job (run_at, max_attempts, priority, namespace, queue, name, payload, unique_key, token, lease_until,
+                             started_at, attempt, task)
+    SELECT now() - interval '1 minute', 20, 2, '{ns}', 'work', 'due', '1', CASE WHEN n > 6 THEN 'u' || n - 6 END,
+           CASE WHEN n < 4 THEN nextval('lockapi.delivery_seq') END, CASE WHEN n < 4 THEN now() + interval '1 hour' END,
+           now() - interval '1 minute', 1, CASE WHEN n = 4 THEN 't1' END
+      FROM generate_series(1, 20) AS n;
+    INSERT INTO lockapi.job_archive (id, status, run_at, created_at, completed_at, attempt, max_attempts, priority,
+                                     namespace, queue, name, payload)
+    SELECT nextval('lockapi.job_seq'), CASE WHEN n > 10 THEN 'failed' ELSE 'completed' END, now(), now(),
+           now() - interval '1 hour', 1, 20, 2, '{ns}', 'work', 'done', '1'
+      FROM generate_series(1, 20) AS n;
+    INSERT INTO lockapi.push_key (namespace, queue, key, job, created_at)
+    SELECT '{ns}', 'work', 'p' || n, n, now() - interval '2 days' FROM generate_series(1, 5) AS n;
+    INSERT INTO lockapi.lease (namespace, key, slot, fence, acquisition, owner, data, acquired_at, renewed_at, expires_at)
+    SELECT '{ns}', 'k' || n, 0, n, n, 'o', 'd', now(), now(), now() + (n - 2) * interval '1 hour'
+      FROM generate_series(1, 5) AS n;
+    INSERT INTO lockapi.rate_limit (namespace, key, reserved, due) SELECT '{ns}', 'k' || n, 4, 0 FROM generate_series(1, 5) AS n;
+    INSERT INTO lockapi.rate_reservation (id, namespace, key, at, expires, price, span)
+    SELECT ascii('{ns}') * 100000 + n, '{ns}', 'k' || n % 5, 0, 0, 1, 0 FROM generate_series(1, 20) AS n;
+    INSERT INTO lockapi.id_space VALUES ('{ns}', 'ids', 10, 12, 0);
+    INSERT INTO lockapi.id_worker
+    SELECT '{ns}', 'ids', n, n, 0, 'o', now(), now(), now() FROM generate_series(1, 5) AS n;
+    INSERT INTO lockapi.id_block VALUES ('{ns}', 'ids', 1);
+    INSERT INTO lockapi.fence_mark VALUES ('{ns}', 'k1', 1);
+    INSERT INTO lockapi.task (next_at, every, timeout, misfire, misfire_most, overlap, max_attempts, priority, namespace,
+                              scheduler, name, job, payload)
+    SELECT timestamptz 'epoch' + interval '50 years', 1000000, 1000000, 0, 0, 2, 20, 2, '{ns}', 'work', 't' || n, 'job', '1'
+      FROM generate_series(1, 5) AS n;
+    INSERT INTO lockapi.task_run (job, decided, fire_at, fired_at, namespace, scheduler, task, fired_by)
+    SELECT CASE WHEN n % 2 = 0 THEN 0 END, CASE WHEN n % 2 = 1 THEN 'held' END, now() - n * interval '1 s',
+           now() - interval '1 hour', '{ns}', 'work', 't1', 'node'
+      FROM generate_series(1, 10) AS n;";
+
+/// What the server believes of the size of tables: so many rows, or nothing yet.
+const SIZES: [i64; 4] = [0, -1, 1, 10_000_000];
+
+fn believe(client: &mut Client, rows: i64) {
+    let pages = "pg_relation_size(oid) / current_setting('block_size')::int";
+    let pages = if rows < 0 { "0" } else { pages };
+    fill(
+        client,
+        &format!(
+            "UPDATE pg_class SET reltuples = {rows}, relpages = {pages}
+              WHERE relnamespace = 'lockapi'::regnamespace AND relkind IN ('r', 'i')"
+        ),
+    );
+}
+
+/// The most pages that one step of the plan reads, with what is below it.
+fn most(plan: &serde_json::Value) -> i64 {
+    let of = |kind: &str| plan[kind].as_i64().expect("it tells pages");
+    let here = of("Shared Hit Blocks") + of("Shared Read Blocks");
+    let below = plan["Plans"].as_array().into_iter().flatten();
+    below.map(most).fold(here, i64::max)
+}
+
+/// A step that compares each row with each element of a batch, which has up to 2048: the planner takes
+/// every array for ten elements.
+fn product(plan: &serde_json::Value) -> Option<String> {
+    let of = |kind: &str| plan[kind].as_str().unwrap_or_default();
+    let filters = [of("Filter"), of("Join Filter")];
+    let each = filters.iter().find(|filter| {
+        let mut parts = filter.split(" = ANY (").skip(1);
+        // The array is a parameter, or what a part of the statement answered.
+        parts.any(|array| array.starts_with('$'))
+    });
+    let loops = of("Node Type") == "Nested Loop" && !of("Join Filter").is_empty();
+    let here = each.map(|filter| (*filter).to_owned());
+    let here = here.or_else(|| loops.then(|| of("Join Filter").to_owned()));
+    let mut below = plan["Plans"].as_array().into_iter().flatten();
+    here.or_else(|| below.find_map(product))
+}
+
+/// A scenario with what the rows of a namespace have for its values.
+fn values(client: &mut Client, namespace: &str, values: &str) -> String {
+    let mut one = |sql: &str| -> String {
+        let row = client.query_one(sql, &[&namespace]);
+        row.expect("our rows").get(0)
+    };
+    let running = "FROM lockapi.job WHERE namespace = $1 AND queue = 'work' AND token IS NOT NULL";
+    let found = [
+        (
+            "{ids}",
+            one(&format!("SELECT array_agg(id ORDER BY id)::text {running}")),
+        ),
+        (
+            "{tokens}",
+            one(&format!(
+                "SELECT array_agg(token ORDER BY id)::text {running}"
+            )),
+        ),
+        ("{id}", one(&format!("SELECT min(id)::text {running}"))),
+        (
+            "{dead}",
+            one("SELECT array_agg(id)::text FROM lockapi.job_archive
+                  WHERE namespace = $1 AND queue = 'work' AND status = 'failed'"),
+        ),
+        (
+            "{due}",
+            one(
+                "SELECT (extract(epoch FROM min(next_at)) * 1000000)::int8::text FROM lockapi.task
+                  WHERE namespace = $1 AND scheduler = 'work'",
+            ),
+        ),
+        (
+            "{reserved}",
+            one(
+                "SELECT array_agg(id ORDER BY key)::text FROM lockapi.rate_reservation
+                  WHERE namespace = $1 AND key IN ('k1', 'k2') AND id % 100000 <= 2",
+            ),
+        ),
+        ("{ns}", namespace.to_owned()),
+    ];
+    found.iter().fold(values.to_owned(), |text, (name, value)| {
+        text.replace(name, value)
+    })
+}
+
+#[test]
+fn every_statement_that_names_a_table_is_looked_at() {
+    let looked_at: Vec<_> = scenarios().iter().map(|one| one.statement.name).collect();
+    let unseen: Vec<_> = crate::statements::statements()
+        .iter()
+        .filter(|one| {
+            ["FROM", "JOIN", "INTO", "UPDATE"]
+                .iter()
+                .any(|word| one.sql.contains(&format!("{word} lockapi.")))
+        })
+        .map(|one| one.name)
+        .filter(|name| !looked_at.contains(name))
+        .filter(|name| SCANS.iter().all(|(scan, _)| scan != name))
+        // Functions, which plan for themselves and have a test of their own, and what only adds a row.
+        .filter(|name| !["admin.locks", "admin.waits"].contains(name))
+        .filter(|name| !["admin.terminate", "admin.unblock"].contains(name))
+        .collect();
+    assert!(unseen.is_empty(), "{unseen:?}");
+}
+
+#[test]
+fn no_statistics_lead_a_statement_through_a_table() {
+    let (url, _runtime) = database();
+    let mut client = Client::connect(&url, NoTls).expect("a connection");
+    let ours = |namespace: &str| OURS.replace("{ns}", namespace);
+    // The numbers of our jobs are the first in one namespace and the last in the other.
+    let script = format!("{} {OTHERS} ANALYZE; {}", ours("a"), ours("z"));
+    fill(&mut client, &script);
+    let open = |url: &str, settled: bool| {
+        let mut session = Client::connect(url, NoTls).expect("a connection");
+        if settled {
+            let settle = Settle::STATEMENT.sql;
+            let settled = session.query(
+                settle,
+                &[&false, &"0", &"0", &"plans", &" lockapi", &55_i64],
+            );
+            settled.expect("settled");
+        }
+        session
+    };
+    let mut sessions = [
+        (
+            "of the engine",
+            open(&url, true),
+            "force_generic_plan",
+            false,
+        ),
+        ("of the user", open(&url, false), "force_custom_plan", true),
+        ("of the user", open(&url, false), "force_generic_plan", true),
+    ];
+    let mut walks = Vec::new();
+    for columns in ["of others", "none"] {
+        if columns == "none" {
+            fill(
+                &mut client,
+                "DELETE FROM pg_statistic WHERE starelid IN
+                     (SELECT oid FROM pg_class WHERE relnamespace = 'lockapi'::regnamespace)",
+            );
+        }
+        for rows in SIZES {
+            for one in scenarios() {
+                for namespace in ["a", "z"] {
+                    // A vacuum of the server's own may have corrected it.
+                    believe(&mut client, rows);
+                    let values = values(&mut client, namespace, one.values);
+                    for (whose, session, mode, pooled) in &mut sessions {
+                        if *pooled && !one.pooled {
+                            continue;
+                        }
+                        let script = format!(
+                            "BEGIN;
+                             SET LOCAL plan_cache_mode = {mode};
+                             PREPARE it AS {};
+                             EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON, TIMING OFF) EXECUTE it({values});
+                             DEALLOCATE it;
+                             ROLLBACK",
+                            one.statement.sql
+                        );
+                        let explained = plan(session, &script);
+                        let small = SMALL.iter().any(|(name, _)| *name == one.statement.name);
+                        if !*pooled
+                            && !small
+                            && let Some(step) = product(&explained)
+                        {
+                            walks.push(format!(
+                                "{} compares all with all: {step}, reltuples {rows}, column statistics {columns}",
+                                one.statement.name
+                            ));
+                        }
+                        let mut pages = most(&explained);
+                        if pages > MOST {
+                            // The first time it may have read what catalogs say of tables and functions, too.
+                            pages = most(&plan(session, &script));
+                        }
+                        if pages > MOST {
+                            walks.push(format!(
+                                "{} reads {pages} pages on a connection {whose} with {mode}, reltuples {rows}, \
+                                 column statistics {columns}, namespace {namespace}",
+                                one.statement.name
+                            ));
+                        }
+                    }
+                }
+            }
+        }
+    }
+    assert!(walks.is_empty(), "{}", walks.join("\n"));
+}

@@ -1,0 +1,345 @@
+//! Seeing who holds and who waits for what, and stepping in.
+//!
+//! An [`Inspector`] reads, an [`Operator`] acts, and what it does is in an audit log. A person with
+//! psql reads the same in the views `lockapi.lock_view`, `wait_view`, `lease_view`, `running_view` and
+//! in the table `lockapi.audit`.
+//!
+//! An advisory lock is a number of the server. Its name, and since when it is held or waited for, is
+//! noted by the program that uses it, in the background, once that has lasted for half a second: a
+//! lock that is held for less writes nothing, and is shown by its number unless somebody noted its
+//! name before.
+//!
+//! ```
+//! # async fn example() -> lockapi::Result<()> {
+//! use lockapi::admin::Filter;
+//! use lockapi::{memory::Database};
+//!
+//! let backend = Database::new().connect().await?;
+//! let guard = backend.mutex("reports/daily")?.lock().await?;
+//! let held = backend.inspector().locks(&Filter::key("reports/daily")).await?;
+//! assert_eq!(held[0].name, "reports/daily");
+//! guard.unlock().await?;
+//! # Ok(())
+//! # }
+//! # lockapi::blocking::block_on(example()).unwrap();
+//! ```
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use async_trait::async_trait;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::Key;
+
+mod filter;
+mod model;
+mod operations;
+mod priority;
+
+pub use crate::mutex::LockMode;
+
+pub use filter::Filter;
+pub use model::Notes;
+pub use operations::{
+    Blocker, CancelJob, ForceRelease, ListAudit, ListLeases, ListLocks, ListRunning, ListWaits,
+    Note, Noted, Struck, SweepNotes, Terminate, Unblock,
+};
+pub(crate) use priority::Shared;
+pub use priority::{Hit, Priority, PriorityScope, Report, Strike};
+
+/// The most entries of one answer.
+pub const MAX_ENTRIES: usize = 10_000;
+/// The longest reason of an operator, in bytes.
+pub const MAX_REASON_BYTES: usize = 1000;
+
+/// Checks the reason of an operator.
+pub(crate) fn check_reason(reason: &str) -> Result<()> {
+    if reason.is_empty() || reason.len() > MAX_REASON_BYTES || reason.contains('\0') {
+        let message = format!(
+            "a reason of {} bytes; allowed are 1 to {MAX_REASON_BYTES} without NUL",
+            reason.len()
+        );
+        return Err(Error::new(ErrorKind::Invalid, "check", message));
+    }
+    Ok(())
+}
+
+/// Who holds an advisory lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HeldLock {
+    /// Namespace of its name; `None` for what has no name.
+    pub namespace: Option<String>,
+    /// Its name as tables store it, or its number: `#42`, `#7,42`.
+    pub name: String,
+    /// How it is held.
+    pub mode: LockMode,
+    /// The program, in its own words; `None` for what is not held by a mutex.
+    pub owner: Option<String>,
+    /// The application name of the session.
+    pub application: Option<String>,
+    /// The role of the session.
+    pub username: Option<String>,
+    /// The server's number of the session.
+    pub pid: Option<i64>,
+    /// The holder's fencing token, once it is noted.
+    pub fence: Option<i64>,
+    /// For how long, once it is noted.
+    pub held_for: Option<Duration>,
+}
+
+/// Who holds a lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HeldLease {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its key as tables store it.
+    pub key: String,
+    /// 0 of a lease; 1 and more of a permit, -1 of a leader, -2 of a leased mutex.
+    pub slot: i64,
+    /// The owner's words about itself.
+    pub owner: String,
+    /// What the holder left for readers.
+    pub data: String,
+    /// The holder's fencing token.
+    pub fence: i64,
+    /// For how long.
+    pub held_for: Duration,
+    /// How long it is still held unless it is renewed.
+    pub remaining: Duration,
+}
+
+/// Who waits for a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Waiter {
+    /// Namespace of the lock's name; `None` for what has no name.
+    pub namespace: Option<String>,
+    /// The lock: an advisory lock by name or number, a table, or what kind it is.
+    pub name: String,
+    /// The mode it is asked for in, as the server calls it; `None` for a wait within a program.
+    pub mode: Option<String>,
+    /// The program, in its own words; `None` for what is not a mutex.
+    pub owner: Option<String>,
+    /// The application name of the session.
+    pub application: Option<String>,
+    /// The role of the session.
+    pub username: Option<String>,
+    /// The server's number of the session; `None` for a wait within a program.
+    pub pid: Option<i64>,
+    /// The statement that waits, as far as the role may see it.
+    pub statement: Option<String>,
+    /// For how long.
+    pub waits_for: Option<Duration>,
+    /// The sessions that are in the way.
+    pub blockers: Vec<Blocking>,
+}
+
+/// A session that is in the way of another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Blocking {
+    /// The server's number of the session.
+    pub pid: i64,
+    /// Its application name.
+    pub application: Option<String>,
+    /// Its role.
+    pub username: Option<String>,
+    /// What it does, such as `idle in transaction`.
+    pub state: Option<String>,
+    /// Its latest statement, as far as the role may see it.
+    pub statement: Option<String>,
+    /// How old its transaction is.
+    pub transaction_age: Option<Duration>,
+}
+
+/// A job that runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RunningJob {
+    /// Its number.
+    pub id: i64,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its queue.
+    pub queue: String,
+    /// What kind it is.
+    pub name: String,
+    /// The node that it runs on, in the words of the worker.
+    pub worker: String,
+    /// Which attempt it is.
+    pub attempt: i64,
+    /// For how long.
+    pub runs_for: Duration,
+    /// How long the node has it still unless it extends.
+    pub lease_left: Duration,
+}
+
+/// How often a lock was not free for callers of one backend, since that was connected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Contention {
+    /// Its key as tables store it.
+    pub key: String,
+    /// Whether it is a lease, the permits of a semaphore, a leadership or a leased mutex of this key;
+    /// otherwise it is a mutex or a lock that readers share.
+    pub leased: bool,
+    /// How often it was granted after a wait.
+    pub waits: u64,
+    /// How long these waits were together.
+    pub waited: Duration,
+    /// How often a mutex was passed on within the process, without the server; these are waits too.
+    pub hand_overs: u64,
+    /// How often somebody who does not wait was told that it is held.
+    pub refusals: u64,
+    /// How often it was not granted in time.
+    pub timeouts: u64,
+}
+
+/// What an operator did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Audited {
+    /// Its number; later ones are larger.
+    pub id: i64,
+    /// When, by the server's clock.
+    pub at: SystemTime,
+    /// The role that did it.
+    pub by_user: String,
+    /// The application name of the session that did it.
+    pub application: String,
+    /// Namespace of the backend that did it.
+    pub namespace: String,
+    /// `release lease`, `terminate session`, `cancel statement` or `cancel job`.
+    pub action: String,
+    /// To what.
+    pub target: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// A session that was ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Ended {
+    /// The server's number of the session.
+    pub pid: i64,
+    /// Its application name.
+    pub application: String,
+    /// Its role.
+    pub username: String,
+}
+
+/// Reads who holds and who waits for what.
+///
+/// # Guarantees
+/// It only reads, on the connection of jobs but for [`contention`](Self::contention). What it answers
+/// was so a moment ago.
+///
+/// # Cancel safety
+/// All methods may be dropped at any point.
+///
+/// # Errors
+/// `Invalid` for a filter outside of its limits, `Unavailable`.
+#[async_trait]
+pub trait Inspector: Send + Sync + fmt::Debug {
+    /// Advisory locks that are held, by namespace and name.
+    async fn locks(&self, filter: &Filter) -> Result<Vec<HeldLock>>;
+
+    /// Leases that are held, by namespace and key.
+    async fn leases(&self, filter: &Filter) -> Result<Vec<HeldLease>>;
+
+    /// Who waits for which lock and who is in the way, the longest wait first. Waits for leases are
+    /// known to nobody but who waits. In the backend's own namespace these are waits for mutexes;
+    /// [everywhere](Filter::everywhere), for any lock of the server.
+    async fn waiters(&self, filter: &Filter) -> Result<Vec<Waiter>>;
+
+    /// Jobs that run. No index knows them: of [one queue](Filter::queue) the first due ones of each
+    /// priority are looked at, as many as the limit; of all queues the first 50 of each, and as many as
+    /// the limit where at least half of these run.
+    async fn running(&self, filter: &Filter) -> Result<Vec<RunningJob>>;
+
+    /// How often locks were not free for the callers of this backend, by key, the longest waited for
+    /// first. It asks nobody: other processes count for themselves, and
+    /// [everywhere](Filter::everywhere) makes no difference. A lock that was always free is not
+    /// counted. Of more than 10,000 keys the least contended are forgotten, but not while a handle of
+    /// theirs is open.
+    ///
+    /// # Errors
+    /// `Invalid` for a filter outside of its limits.
+    fn contention(&self, filter: &Filter) -> Result<Vec<Contention>>;
+
+    /// What operators did, the latest first.
+    async fn audit(&self, filter: &Filter) -> Result<Vec<Audited>>;
+}
+
+/// Takes locks, leases and jobs from others; each act is in the audit log, with its reason.
+///
+/// # Cancel safety
+/// When a method is dropped, its effect may or may not happen.
+///
+/// # Errors
+/// `Invalid` for a bad key or a reason that is not 1 to [`MAX_REASON_BYTES`] bytes; `Unavailable`;
+/// `Indeterminate` when the answer never came.
+#[async_trait]
+pub trait Operator: Send + Sync + fmt::Debug {
+    /// Takes a lease from whoever holds it, and the permits, the leadership and the leased mutex of the
+    /// same key; answers who held them.
+    ///
+    /// # Guarantees
+    /// It is free at once. The former holder's token is worth nothing from then on: its next renewal
+    /// tells it of the loss, and so does its check-in.
+    async fn release_lease(&self, key: Key, reason: &str) -> Result<Vec<String>>;
+
+    /// Ends the sessions that hold the lock of a mutex, or a person's advisory lock.
+    ///
+    /// A session of a backend holds all mutexes of its process: all of them are lost, and the process
+    /// is told. Where the lock is held by a transaction, that is rolled back.
+    ///
+    /// # Errors
+    /// `Unsupported`, with nothing ended of that role, where the role may not end sessions of another
+    /// (it takes `pg_signal_backend`), and in memory.
+    async fn terminate_holder(&self, key: Key, reason: &str) -> Result<Vec<Ended>>;
+
+    /// Cancels a job, waiting or running; answers whether it was there.
+    ///
+    /// # Errors
+    /// `Unavailable` when a transaction has the job locked.
+    async fn cancel_job(&self, queue: &str, id: i64, reason: &str) -> Result<bool>;
+
+    /// Clears the way for the session with this number, until the scope is dropped: who is in its way
+    /// is cancelled, and after a grace period ended. Backend crates wrap it as `with_priority_in`.
+    ///
+    /// # Errors
+    /// `Invalid` for times outside of their limits, `Unsupported` in memory.
+    fn prioritize(&self, pid: i64, priority: Priority) -> Result<PriorityScope>;
+}
+
+pub(crate) fn since_epoch(micros: i64) -> SystemTime {
+    UNIX_EPOCH + duration(micros)
+}
+
+pub(crate) fn duration(micros: i64) -> Duration {
+    Duration::from_micros(micros.max(0).unsigned_abs())
+}
+
+/// A backend's inspector and operator, of either face, where functions of backend crates take one.
+pub trait Operated {
+    /// The operator of the backend.
+    fn as_operator(&self) -> Arc<dyn Operator>;
+}
+
+impl<B: crate::Backend + ?Sized> Operated for B {
+    fn as_operator(&self) -> Arc<dyn Operator> {
+        self.operator()
+    }
+}
+
+impl Operated for crate::blocking::Backend {
+    fn as_operator(&self) -> Arc<dyn Operator> {
+        self.inner().operator()
+    }
+}

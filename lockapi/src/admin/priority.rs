@@ -1,0 +1,219 @@
+//! Clearing the way for one session.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use super::check_reason;
+use super::operations::Blocker;
+use crate::error::{Error, ErrorKind, Result};
+
+/// The longest patience and grace.
+const LONGEST: Duration = Duration::from_hours(24);
+
+type Test = dyn Fn(&Blocker) -> bool + Send + Sync;
+
+/// How the way of a session is cleared.
+///
+/// ```
+/// use std::time::Duration;
+/// use lockapi::admin::Priority;
+///
+/// let priority = Priority::new("add a column to orders")
+///     .patience(Duration::from_secs(2))
+///     .grace(Duration::from_secs(5))
+///     .filter(|blocker| blocker.application.as_deref() != Some("billing"));
+/// # let _ = priority;
+/// ```
+#[derive(Clone)]
+pub struct Priority {
+    pub(crate) reason: String,
+    pub(crate) patience: Duration,
+    pub(crate) grace: Option<Duration>,
+    pub(crate) filter: Arc<Test>,
+}
+
+impl Priority {
+    /// Clears the way for this reason, which is in the audit log: who has been in the way for a second
+    /// is cancelled, and who is in it 5 s later is ended.
+    pub fn new(reason: impl Into<String>) -> Self {
+        Self {
+            reason: reason.into(),
+            patience: Duration::from_secs(1),
+            grace: Some(Duration::from_secs(5)),
+            filter: Arc::new(|_| true),
+        }
+    }
+
+    /// How long somebody may be in the way before the statement that he runs is cancelled, at most a
+    /// day. Who runs none is not stopped by that.
+    #[must_use]
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    /// How long after that his session is ended, which rolls his transaction back; at most a day.
+    #[must_use]
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.grace = Some(grace);
+        self
+    }
+
+    /// Ends no session.
+    #[must_use]
+    pub fn cancel_only(mut self) -> Self {
+        self.grace = None;
+        self
+    }
+
+    /// Touches only those for whom the answer is true. It is called on threads of the backend and must
+    /// not block.
+    #[must_use]
+    pub fn filter(mut self, filter: impl Fn(&Blocker) -> bool + Send + Sync + 'static) -> Self {
+        self.filter = Arc::new(filter);
+        self
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        check_reason(&self.reason)?;
+        let grace = self.grace.unwrap_or_default();
+        if self.patience > LONGEST || grace > LONGEST {
+            let message = format!(
+                "a patience of {:?} and a grace of {grace:?}; allowed is a day each",
+                self.patience
+            );
+            return Err(Error::new(ErrorKind::Invalid, "prioritize", message));
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Priority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Priority")
+            .field("reason", &self.reason)
+            .field("patience", &self.patience)
+            .field("grace", &self.grace)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What was done to a session that was in the way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Strike {
+    /// The statement that it ran was cancelled.
+    Cancelled,
+    /// It was ended.
+    Terminated,
+    /// The role may not touch it: it takes `pg_signal_backend`.
+    Refused,
+}
+
+/// A session that was in the way, as it was when something was done to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Hit {
+    /// What was done.
+    pub strike: Strike,
+    /// The session.
+    pub blocker: Blocker,
+}
+
+/// What was done to clear the way of a session, in its order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Report {
+    /// Who was hit.
+    pub hits: Vec<Hit>,
+    /// The latest reason why nobody could look, if there was one.
+    pub trouble: Option<String>,
+}
+
+/// Clears the way of a session until it is [finished](Self::finish) or dropped.
+#[must_use = "the way is cleared until it is dropped"]
+pub struct PriorityScope {
+    pub(crate) shared: Arc<Shared>,
+}
+
+/// What the engine and the scope share.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    state: Mutex<State>,
+    answered: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    over: bool,
+    /// A statement that may strike is under way.
+    striking: bool,
+    report: Report,
+}
+
+impl Shared {
+    /// Begins to look, unless it is over.
+    pub(crate) fn begin(&self) -> bool {
+        let mut state = self.lock();
+        state.striking = !state.over;
+        state.striking
+    }
+
+    pub(crate) fn tell(&self, change: impl FnOnce(&mut Report)) {
+        change(&mut self.lock().report);
+    }
+
+    /// A look is over; answers whether there is to be another.
+    pub(crate) fn end(&self) -> bool {
+        let mut state = self.lock();
+        state.striking = false;
+        let again = !state.over;
+        drop(state);
+        self.answered.notify_waiters();
+        again
+    }
+
+    fn close(&self) {
+        self.lock().over = true;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl PriorityScope {
+    /// Ends it, and tells who was hit, also in the last moment: it waits for what is under way.
+    ///
+    /// # Cancel safety
+    /// When dropped, the scope has ended.
+    pub async fn finish(self) -> Report {
+        self.shared.close();
+        loop {
+            // Registered before the look, so that an answer in between is not missed.
+            let answered = self.shared.answered.notified();
+            {
+                let mut state = self.shared.lock();
+                if !state.striking {
+                    return std::mem::take(&mut state.report);
+                }
+            }
+            answered.await;
+        }
+    }
+}
+
+impl Drop for PriorityScope {
+    fn drop(&mut self) {
+        self.shared.close();
+    }
+}
+
+impl fmt::Debug for PriorityScope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("PriorityScope").field(&self.shared).finish()
+    }
+}

@@ -1,0 +1,121 @@
+//! [`Inspector`](crate::admin::Inspector) and [`Operator`](crate::admin::Operator) for blocking callers.
+
+use std::sync::Arc;
+
+use super::block_on;
+use crate::admin::{
+    Audited, Contention, Ended, Filter, HeldLease, HeldLock, Priority, PriorityScope, RunningJob,
+    Waiter,
+};
+use crate::error::Result;
+use crate::key::Key;
+
+/// An [inspector](crate::admin::Inspector) for blocking callers.
+#[derive(Clone, Debug)]
+pub struct Inspector(Arc<dyn crate::admin::Inspector>);
+
+impl From<Arc<dyn crate::admin::Inspector>> for Inspector {
+    fn from(inspector: Arc<dyn crate::admin::Inspector>) -> Self {
+        Self(inspector)
+    }
+}
+
+impl Inspector {
+    /// Advisory locks that are held, by namespace and name.
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn locks(&self, filter: &Filter) -> Result<Vec<HeldLock>> {
+        block_on(self.0.locks(filter))
+    }
+
+    /// Leases that are held, by namespace and key.
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn leases(&self, filter: &Filter) -> Result<Vec<HeldLease>> {
+        block_on(self.0.leases(filter))
+    }
+
+    /// Who waits for which lock and who is in the way; see
+    /// [`Inspector::waiters`](crate::admin::Inspector::waiters).
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn waiters(&self, filter: &Filter) -> Result<Vec<Waiter>> {
+        block_on(self.0.waiters(filter))
+    }
+
+    /// Jobs that run.
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn running(&self, filter: &Filter) -> Result<Vec<RunningJob>> {
+        block_on(self.0.running(filter))
+    }
+
+    /// How often locks were not free for the callers of this backend; see
+    /// [`Inspector::contention`](crate::admin::Inspector::contention).
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn contention(&self, filter: &Filter) -> Result<Vec<Contention>> {
+        self.0.contention(filter)
+    }
+
+    /// What operators did, the latest first.
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn audit(&self, filter: &Filter) -> Result<Vec<Audited>> {
+        block_on(self.0.audit(filter))
+    }
+}
+
+/// An [operator](crate::admin::Operator) for blocking callers.
+#[derive(Clone, Debug)]
+pub struct Operator(Arc<dyn crate::admin::Operator>);
+
+impl From<Arc<dyn crate::admin::Operator>> for Operator {
+    fn from(operator: Arc<dyn crate::admin::Operator>) -> Self {
+        Self(operator)
+    }
+}
+
+impl Operator {
+    /// Takes a lease from whoever holds it; see
+    /// [`Operator::release_lease`](crate::admin::Operator::release_lease).
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn release_lease(&self, key: impl Into<Key>, reason: &str) -> Result<Vec<String>> {
+        block_on(self.0.release_lease(key.into(), reason))
+    }
+
+    /// Ends the sessions that hold a lock; see
+    /// [`Operator::terminate_holder`](crate::admin::Operator::terminate_holder).
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn terminate_holder(&self, key: impl Into<Key>, reason: &str) -> Result<Vec<Ended>> {
+        block_on(self.0.terminate_holder(key.into(), reason))
+    }
+
+    /// Cancels a job, waiting or running; see
+    /// [`Operator::cancel_job`](crate::admin::Operator::cancel_job).
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn cancel_job(&self, queue: &str, id: i64, reason: &str) -> Result<bool> {
+        block_on(self.0.cancel_job(queue, id, reason))
+    }
+
+    /// Clears the way for a session; see
+    /// [`Operator::prioritize`](crate::admin::Operator::prioritize).
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn prioritize(&self, pid: i64, priority: Priority) -> Result<PriorityScope> {
+        self.0.prioritize(pid, priority)
+    }
+}

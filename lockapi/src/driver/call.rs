@@ -1,0 +1,113 @@
+//! An operation as a value.
+
+use super::value::{Rows, Type, Value};
+use crate::error::Failure;
+use crate::memory::ModelState;
+
+/// One constant SQL statement with the types of what goes in and comes out.
+#[derive(Debug)]
+pub struct Statement {
+    /// A short name, for errors and traces.
+    pub name: &'static str,
+    /// The text; every parameter in it is cast to its declared type. Lines of comment that it begins
+    /// with are not sent.
+    pub sql: &'static str,
+    /// The types of its parameters.
+    pub params: &'static [Type],
+    /// The types of its columns.
+    pub columns: &'static [Type],
+}
+
+impl Statement {
+    /// Without the comment that the file of its text begins with: no call has to carry it.
+    const fn bare(self) -> Self {
+        let bytes = self.sql.as_bytes();
+        let mut at = 0;
+        while at + 1 < bytes.len() && bytes[at] == b'-' && bytes[at + 1] == b'-' {
+            while at < bytes.len() && bytes[at] != b'\n' {
+                at += 1;
+            }
+            at += 1;
+        }
+        let (_, sql) = self.sql.split_at(at);
+        Self { sql, ..self }
+    }
+
+    /// Checks the columns that a row has, by the object identifiers of their types; `None` is a
+    /// column whose type the driver does not tell. A driver may be willing to read a column as
+    /// another type than it has: here only the declared one will do.
+    ///
+    /// # Errors
+    /// [`Failure::corrupt`] when they are not the declared ones.
+    pub fn check_columns(
+        &self,
+        found: impl IntoIterator<Item = Option<u32>>,
+    ) -> Result<(), Failure> {
+        let found: Vec<_> = found.into_iter().collect();
+        let declared = self.columns.iter().map(|of| of.oid());
+        let as_declared = found.len() == self.columns.len()
+            && declared
+                .zip(&found)
+                .all(|(declared, found)| found.is_none_or(|it| it == declared));
+        if as_declared {
+            return Ok(());
+        }
+        Err(Failure::corrupt(format!(
+            "{} answered columns of the types {found:?} instead of {:?}",
+            self.name, self.columns
+        )))
+    }
+}
+
+/// Something that a primitive does to the database, defined once for every backend.
+///
+/// An operation is written over a slice, so that concurrent calls travel in one statement.
+/// Neither its SQL nor its model reads the clock of the client.
+pub trait Operation: Send + Sync + Sized + 'static {
+    /// What one element of the slice is answered.
+    type Output: Send + PartialEq + std::fmt::Debug;
+
+    /// The statement that does it.
+    const STATEMENT: Statement;
+
+    /// The statement's parameters for `batch`.
+    fn params(batch: &[Self]) -> Vec<Value>;
+
+    /// Reads the statement's rows: one output for each element of `batch`, in its order.
+    ///
+    /// # Errors
+    /// [`Failure::corrupt`] when the rows do not have the declared shape.
+    fn decode(batch: &[Self], rows: Rows) -> Result<Vec<Self::Output>, Failure>;
+
+    /// What the statement means: the rows it answers in `model` when run by `session`.
+    ///
+    /// `None` says that the statement would wait for another session.
+    fn model(batch: &[Self], model: &mut ModelState, session: u64) -> Option<Rows>;
+}
+
+/// A call of an operation, without its type: what a driver runs.
+pub trait Call: Send + Sync {
+    /// The statement to run.
+    fn statement(&self) -> &'static Statement;
+    /// The values to send with it.
+    fn params(&self) -> Vec<Value>;
+    /// See [`Operation::model`].
+    fn model(&self, model: &mut ModelState, session: u64) -> Option<Rows>;
+}
+
+/// A slice of one operation, as a [`Call`].
+pub struct Batch<'a, O>(pub &'a [O]);
+
+impl<O: Operation> Call for Batch<'_, O> {
+    fn statement(&self) -> &'static Statement {
+        &const { O::STATEMENT.bare() }
+    }
+
+    fn params(&self) -> Vec<Value> {
+        O::params(self.0)
+    }
+
+    fn model(&self, model: &mut ModelState, session: u64) -> Option<Rows> {
+        O::model(self.0, model, session)
+    }
+}

@@ -1,0 +1,114 @@
+//! What a backend crate implements.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use super::call::{Batch, Call, Operation};
+use super::value::Rows;
+use crate::error::Failure;
+
+/// A long-running piece of the engine that a connector is asked to run.
+pub type BackgroundTask = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// How the server is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// The connection is one server session: named prepared statements are welcome.
+    Direct,
+    /// Each transaction may run in another server session: no named prepared statements, and
+    /// nothing may be left behind in the session.
+    Proxied,
+}
+
+/// Opens connections of one driver and runs tasks on its kind of thread.
+///
+/// A connector decides nothing about locking. It connects, runs statements, and tells what a
+/// failure looks like.
+pub trait Connector: Send + Sync + 'static {
+    /// A connection of the driver, owned by one task.
+    type Connection: Connection + 'static;
+
+    /// A connection that also hears notifications; the same type where every connection does.
+    type Listener: Listener + 'static;
+
+    /// Whether there is a server behind it, whose sessions can be seen and ended.
+    const SERVER: bool = true;
+
+    /// Whether each task has a thread of its own, where it delays no task of the program.
+    const THREADS: bool = false;
+
+    /// Opens a connection. The engine bounds the time it may take.
+    ///
+    /// # Errors
+    /// [`Failure::connect`].
+    fn connect(&self, mode: Mode)
+    -> impl Future<Output = Result<Self::Connection, Failure>> + Send;
+
+    /// Opens a connection that can hear notifications, in [`Mode::Direct`]. The engine bounds the
+    /// time it may take, settles its settings, and has it listen.
+    ///
+    /// # Errors
+    /// [`Failure::connect`].
+    fn listener(&self) -> impl Future<Output = Result<Self::Listener, Failure>> + Send;
+
+    /// Runs `task` until it ends: as a task of an async driver, on a thread for a blocking one.
+    ///
+    /// When the runtime of the connector shuts down it drops the task, which fails its callers.
+    fn spawn(&self, name: &'static str, task: BackgroundTask);
+}
+
+/// Runs statements, one at a time.
+///
+/// Dropping a running call makes the connection unusable; the engine then drops it as well, and
+/// dropping a connection must close it without blocking.
+pub trait Connection: Send {
+    /// Runs one statement in a transaction of its own, or in the one that is open.
+    ///
+    /// # Errors
+    /// [`Failure::statement`], with the server's code when it answered; [`Failure::corrupt`] when
+    /// a column does not have its declared type.
+    fn run(&mut self, call: &dyn Call) -> impl Future<Output = Result<Rows, Failure>> + Send;
+
+    /// Runs a script of several statements without parameters and ignores its rows.
+    ///
+    /// # Errors
+    /// As for [`run`](Self::run).
+    fn script(&mut self, sql: &'static str) -> impl Future<Output = Result<(), Failure>> + Send;
+
+    /// Runs a batch of one operation and reads its answers.
+    ///
+    /// # Errors
+    /// As for [`run`](Self::run).
+    fn perform<O: Operation>(
+        &mut self,
+        batch: &[O],
+    ) -> impl Future<Output = Result<Vec<O::Output>, Failure>> + Send {
+        async move {
+            let rows = self.run(&Batch(batch)).await?;
+            let answers = O::decode(batch, rows)?;
+            if answers.len() == batch.len() {
+                Ok(answers)
+            } else {
+                Err(Failure::corrupt(format!(
+                    "{} answered {} of {} requests",
+                    O::STATEMENT.name,
+                    answers.len(),
+                    batch.len()
+                )))
+            }
+        }
+    }
+}
+
+/// A connection that is told what others send.
+pub trait Listener: Connection {
+    /// Waits for the next notification on a channel that the session listens on, and answers its
+    /// payload.
+    ///
+    /// Dropping it while it waits makes the connection unusable, as with a call.
+    ///
+    /// # Errors
+    /// A failure of the connection, once it has ended: a listener does not connect again by
+    /// itself, because nobody would know that something was missed.
+    fn next(&mut self) -> impl Future<Output = Result<String, Failure>> + Send;
+}

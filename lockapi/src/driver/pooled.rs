@@ -1,0 +1,288 @@
+//! Connections that belong to a pool of the program.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::call::{Operation, Statement};
+use super::connector::{Connection, Mode};
+use super::threaded::{BlockingConnection, BlockingListener, Inline};
+use super::value::{Row, Rows, Type, Value};
+use crate::blocking::block_on;
+use crate::engine::{COMMIT, LISTEN, ROLLBACK, UNLISTEN};
+use crate::error::Failure;
+use crate::memory::ModelState;
+
+const TERMINATE: &str = include_str!("terminate.sql");
+
+/// A connection that goes back to where it came from when it is dropped, as it was.
+///
+/// # Guarantees
+/// What the next user gets holds no lock of this library, listens to nothing of it, has no
+/// transaction open and has the settings that it had before; or its session has ended. Behind a transaction-pooling proxy the
+/// session is another's and is left alone.
+pub struct BorrowedConnection<N: BlockingListener> {
+    connection: N,
+    before: Option<Settings>,
+    in_transaction: bool,
+    listens: bool,
+}
+
+impl<N: BlockingListener> BorrowedConnection<N> {
+    /// Takes a connection; notes its settings.
+    ///
+    /// # Errors
+    /// Those of the connection.
+    pub fn take(mut connection: N, mode: Mode) -> Result<Self, Failure> {
+        let before = match mode {
+            Mode::Direct => block_on(Inline(&mut connection).perform(&[Remember]))?.pop(),
+            Mode::Proxied => None,
+        };
+        Ok(Self {
+            connection,
+            before,
+            in_transaction: false,
+            listens: false,
+        })
+    }
+
+    fn give_back(&mut self) -> Result<(), Failure> {
+        let mut connection = Inline(&mut self.connection);
+        if self.in_transaction {
+            // It was given up in the middle of it.
+            block_on(connection.script(ROLLBACK))?;
+        }
+        if self.listens {
+            block_on(connection.script(UNLISTEN))?;
+            // What came in before that waits in the driver for whoever asks next.
+            while self.connection.next(Duration::ZERO)?.is_some() {}
+        }
+        let mut connection = Inline(&mut self.connection);
+        if let Some(before) = self.before.take() {
+            block_on(connection.perform(&[Restore(before)]))?;
+        }
+        Ok(())
+    }
+}
+
+impl<N: BlockingListener> fmt::Debug for BorrowedConnection<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BorrowedConnection").finish_non_exhaustive()
+    }
+}
+
+impl<N: BlockingListener> BlockingConnection for BorrowedConnection<N> {
+    fn run(&mut self, statement: &'static Statement, params: Vec<Value>) -> Result<Rows, Failure> {
+        self.connection.run(statement, params)
+    }
+
+    fn script(&mut self, sql: &'static str) -> Result<(), Failure> {
+        let outcome = self.connection.script(sql);
+        if sql == LISTEN {
+            self.listens = true;
+            return outcome;
+        }
+        // The other scripts begin a transaction, or are run in one.
+        let ended = outcome.is_ok() && [COMMIT, ROLLBACK].contains(&sql);
+        self.in_transaction = !ended;
+        outcome
+    }
+}
+
+impl<N: BlockingListener> BlockingListener for BorrowedConnection<N> {
+    fn next(&mut self, at_most: Duration) -> Result<Option<String>, Failure> {
+        self.connection.next(at_most)
+    }
+}
+
+impl<N: BlockingListener> Drop for BorrowedConnection<N> {
+    fn drop(&mut self) {
+        if self.give_back().is_err() {
+            // It ends the session if that has not ended; the answer is an error in any case.
+            let _ended = self.connection.script(TERMINATE);
+        }
+    }
+}
+
+/// The settings of a session.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    names: Vec<String>,
+    values: Vec<String>,
+}
+
+/// Reads the settings of a session; a batch of one.
+#[derive(Clone, Copy, Debug)]
+pub struct Remember;
+
+/// Puts the settings of a session back and releases its advisory locks; a batch of one.
+#[derive(Clone, Debug)]
+pub struct Restore(pub Settings);
+
+impl Operation for Remember {
+    type Output = Settings;
+
+    const STATEMENT: Statement = Statement {
+        name: "driver.remember",
+        sql: include_str!("remember.sql"),
+        params: &[],
+        columns: &[Type::Texts, Type::Texts],
+    };
+
+    fn params(_: &[Self]) -> Vec<Value> {
+        Vec::new()
+    }
+
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<Settings>, Failure> {
+        rows.into_iter()
+            .map(|mut row| {
+                Ok(Settings {
+                    names: row.texts(0)?,
+                    values: row.texts(1)?,
+                })
+            })
+            .collect()
+    }
+
+    fn model(_: &[Self], _: &mut ModelState, _: u64) -> Option<Rows> {
+        // Settings have no meaning in memory.
+        let none = || Value::Texts(Vec::new());
+        Some(vec![Row(vec![none(), none()])])
+    }
+}
+
+impl Operation for Restore {
+    /// How many settings were put back.
+    type Output = i64;
+
+    const STATEMENT: Statement = Statement {
+        name: "driver.restore",
+        sql: include_str!("restore.sql"),
+        params: &[Type::Texts, Type::Texts],
+        columns: &[Type::Int],
+    };
+
+    fn params(batch: &[Self]) -> Vec<Value> {
+        batch
+            .iter()
+            .take(1)
+            .flat_map(|Self(former)| {
+                [
+                    Value::Texts(former.names.clone()),
+                    Value::Texts(former.values.clone()),
+                ]
+            })
+            .collect()
+    }
+
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<i64>, Failure> {
+        rows.into_iter().map(|mut row| row.int(0)).collect()
+    }
+
+    fn model(_: &[Self], model: &mut ModelState, session: u64) -> Option<Rows> {
+        model.release_all(session);
+        Some(vec![Row(vec![Value::Int(0)])])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+    use crate::ErrorKind;
+
+    /// Notes what it runs; has no settings; fails what it is told to.
+    struct Noting {
+        ran: Arc<Mutex<Vec<&'static str>>>,
+        fails: &'static str,
+    }
+
+    impl Noting {
+        fn note(&self, what: &'static str) -> Result<(), Failure> {
+            self.ran.lock().unwrap().push(what);
+            if what == self.fails {
+                return Err(Failure::refused(None, "it is told to fail"));
+            }
+            Ok(())
+        }
+    }
+
+    impl BlockingConnection for Noting {
+        fn run(&mut self, statement: &'static Statement, _: Vec<Value>) -> Result<Rows, Failure> {
+            self.note(statement.name)?;
+            let none = || Value::Texts(Vec::new());
+            Ok(vec![Row(match statement.name {
+                "driver.remember" => vec![none(), none()],
+                _ => vec![Value::Int(0)],
+            })])
+        }
+
+        fn script(&mut self, sql: &'static str) -> Result<(), Failure> {
+            self.note(sql)
+        }
+    }
+
+    impl BlockingListener for Noting {
+        fn next(&mut self, _: Duration) -> Result<Option<String>, Failure> {
+            self.note("next")?;
+            Ok(None)
+        }
+    }
+
+    fn give_back(mode: Mode, fails: &'static str, scripts: &[&'static str]) -> Vec<&'static str> {
+        let ran = Arc::new(Mutex::new(Vec::new()));
+        let noting = Noting {
+            ran: Arc::clone(&ran),
+            fails,
+        };
+        let mut pooled = BorrowedConnection::take(noting, mode).unwrap();
+        for script in scripts {
+            let ran = pooled.script(script);
+            assert_eq!(ran.is_err(), *script == fails);
+        }
+        drop(pooled);
+        let ran = ran.lock().unwrap();
+        ran[usize::from(mode == Mode::Direct) + scripts.len()..].to_vec()
+    }
+
+    #[test]
+    fn settings_and_locks_are_put_back() {
+        assert_eq!(give_back(Mode::Direct, "", &[]), ["driver.restore"]);
+        let ended = give_back(Mode::Direct, "", &["BEGIN", COMMIT]);
+        assert_eq!(ended, ["driver.restore"]);
+    }
+
+    #[test]
+    fn a_transaction_that_was_given_up_is_rolled_back() {
+        let ran = give_back(Mode::Direct, "", &["BEGIN"]);
+        assert_eq!(ran, [ROLLBACK, "driver.restore"]);
+        let ran = give_back(Mode::Direct, COMMIT, &["BEGIN", COMMIT]);
+        assert_eq!(ran, [ROLLBACK, "driver.restore"]);
+        assert_eq!(give_back(Mode::Proxied, "", &["BEGIN"]), [ROLLBACK]);
+    }
+
+    #[test]
+    fn a_session_that_listened_no_longer_does() {
+        let ran = give_back(Mode::Direct, "", &[LISTEN]);
+        assert_eq!(ran, [UNLISTEN, "next", "driver.restore"]);
+        let ran = give_back(Mode::Direct, UNLISTEN, &[LISTEN]);
+        assert_eq!(ran, [UNLISTEN, TERMINATE]);
+    }
+
+    #[test]
+    fn a_session_that_is_not_as_it_was_ends() {
+        let ran = give_back(Mode::Direct, "driver.restore", &[]);
+        assert_eq!(ran, ["driver.restore", TERMINATE]);
+    }
+
+    #[test]
+    fn the_session_of_another_is_left_alone() {
+        assert!(give_back(Mode::Proxied, "", &[]).is_empty());
+    }
+
+    #[test]
+    fn a_refusal_without_a_code_had_no_effect() {
+        let failure = Failure::refused(None, "no");
+        assert_eq!(failure.kind(), ErrorKind::Unavailable);
+    }
+}

@@ -1,0 +1,225 @@
+//! [`Inspector`] and [`Operator`] over the connection of jobs.
+
+mod notes;
+mod priority;
+
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+pub(super) use notes::{Names, Noting};
+
+use super::Core;
+use super::batcher::{ALONE, Queued};
+use crate::admin::{
+    Audited, CancelJob, Contention, Ended, Filter, ForceRelease, HeldLease, HeldLock, Inspector,
+    ListAudit, ListLeases, ListLocks, ListRunning, ListWaits, Operator, Priority, PriorityScope,
+    RunningJob, Terminate, Unblock, Waiter, check_reason,
+};
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::{Key, check_name};
+use crate::queue::Name;
+
+/// Declares how operations travel: each in a statement of its own.
+macro_rules! queued {
+    ($($operation:ident $name:literal $repeatable:literal;)*) => {
+        $(impl Queued for $operation {
+            const NAME: &'static str = $name;
+            const REPEATABLE: bool = $repeatable;
+
+            fn weight(&self) -> usize {
+                ALONE
+            }
+        })*
+    };
+}
+
+queued! {
+    Unblock "prioritize" false;
+    ForceRelease "release_lease" false;
+    Terminate "terminate_holder" false;
+    CancelJob "cancel_job" false;
+    ListLocks "locks" true;
+    ListWaits "waiters" true;
+    ListLeases "leases" true;
+    ListRunning "running" true;
+    ListAudit "audit" true;
+}
+
+pub(super) fn inspector(core: &Arc<Core>) -> Arc<dyn Inspector> {
+    Arc::new(Admin(Arc::clone(core)))
+}
+
+pub(super) fn operator(core: &Arc<Core>) -> Arc<dyn Operator> {
+    Arc::new(Admin(Arc::clone(core)))
+}
+
+struct Admin(Arc<Core>);
+
+impl Admin {
+    fn list_locks(&self, operation: &'static str, filter: &Filter) -> Result<ListLocks> {
+        filter.check().map_err(|error| error.during(operation))?;
+        let namespace = filter.namespace(&self.0.namespace);
+        let lock = filter.wanted_key();
+        Ok(ListLocks {
+            namespace: namespace.map(str::to_owned),
+            lock: lock.map(|key| key.lock_id(&self.0.namespace)),
+            most: filter.most(),
+        })
+    }
+
+    fn namespace(&self, operation: &'static str, filter: &Filter) -> Result<Option<String>> {
+        filter.check().map_err(|error| error.during(operation))?;
+        Ok(filter.namespace(&self.0.namespace).map(str::to_owned))
+    }
+
+    /// The name of the one lock that was asked for, also while nobody has noted it.
+    fn named(&self, filter: &Filter) -> Option<(String, String)> {
+        let key = filter.wanted_key().filter(|key| key.is_name())?;
+        Some((self.0.namespace.to_string(), key.to_string()))
+    }
+
+    fn with_sessions(&self, operation: &'static str) -> Result<()> {
+        if self.0.connections.driver.has_server() {
+            return Ok(());
+        }
+        let message = "a database in memory has no sessions that could be ended";
+        Err(Error::new(ErrorKind::Unsupported, operation, message))
+    }
+}
+
+#[async_trait]
+impl Inspector for Admin {
+    async fn locks(&self, filter: &Filter) -> Result<Vec<HeldLock>> {
+        let list = self.list_locks("locks", filter)?;
+        let mut locks = self.0.jobs.call(list).await?;
+        if let Some((namespace, name)) = self.named(filter) {
+            for lock in &mut locks {
+                lock.namespace = Some(namespace.clone());
+                lock.name.clone_from(&name);
+            }
+        }
+        Ok(locks)
+    }
+
+    async fn leases(&self, filter: &Filter) -> Result<Vec<HeldLease>> {
+        let list = ListLeases {
+            namespace: self.namespace("leases", filter)?,
+            key: filter.wanted_key().map(Key::to_string),
+            most: filter.most(),
+        };
+        self.0.jobs.call(list).await
+    }
+
+    async fn waiters(&self, filter: &Filter) -> Result<Vec<Waiter>> {
+        let list = ListWaits(self.list_locks("waiters", filter)?);
+        let mut waiters = self.0.jobs.call(list).await?;
+        if let Some((namespace, name)) = self.named(filter) {
+            for waiter in &mut waiters {
+                waiter.namespace = Some(namespace.clone());
+                waiter.name.clone_from(&name);
+            }
+        }
+        Ok(waiters)
+    }
+
+    async fn running(&self, filter: &Filter) -> Result<Vec<RunningJob>> {
+        let list = ListRunning {
+            namespace: self.namespace("running", filter)?,
+            queue: filter.wanted_queue().map(str::to_owned),
+            most: filter.most(),
+        };
+        self.0.jobs.call(list).await
+    }
+
+    fn contention(&self, filter: &Filter) -> Result<Vec<Contention>> {
+        filter.check().map_err(|error| error.during("contention"))?;
+        Ok(self.0.contended.list(filter.wanted_key(), filter.entries()))
+    }
+
+    async fn audit(&self, filter: &Filter) -> Result<Vec<Audited>> {
+        let list = ListAudit {
+            namespace: self.namespace("audit", filter)?,
+            most: filter.most(),
+        };
+        self.0.jobs.call(list).await
+    }
+}
+
+#[async_trait]
+impl Operator for Admin {
+    async fn release_lease(&self, key: Key, reason: &str) -> Result<Vec<String>> {
+        const OPERATION: &str = "release_lease";
+        let checked = key.check().and_then(|()| check_reason(reason));
+        checked.map_err(|error| error.during(OPERATION).on(&key))?;
+        let release = ForceRelease {
+            namespace: self.0.namespace.to_string(),
+            key: key.to_string(),
+            reason: reason.to_owned(),
+        };
+        let released = self.0.jobs.call(release).await;
+        released.map_err(|error| error.on(&key))
+    }
+
+    async fn terminate_holder(&self, key: Key, reason: &str) -> Result<Vec<Ended>> {
+        const OPERATION: &str = "terminate_holder";
+        let checked = key.check().and_then(|()| check_reason(reason));
+        let checked = checked.and_then(|()| self.with_sessions(OPERATION));
+        checked.map_err(|error| error.during(OPERATION).on(&key))?;
+        let terminate = Terminate {
+            namespace: self.0.namespace.to_string(),
+            lock: key.lock_id(&self.0.namespace),
+            name: key.to_string(),
+            reason: reason.to_owned(),
+        };
+        let struck = self.0.jobs.call(terminate).await;
+        let struck = struck.map_err(|error| error.on(&key))?;
+        if let Some(refused) = struck.iter().find(|one| !one.allowed) {
+            let message = format!(
+                "the session {} of the role {} may not be ended by this role; grant it pg_signal_backend",
+                refused.pid, refused.username
+            );
+            return Err(Error::new(ErrorKind::Unsupported, OPERATION, message).on(&key));
+        }
+        let ended = struck.into_iter().filter(|one| one.ended);
+        Ok(ended
+            .map(|one| Ended {
+                pid: one.pid,
+                application: one.application,
+                username: one.username,
+            })
+            .collect())
+    }
+
+    async fn cancel_job(&self, queue: &str, id: i64, reason: &str) -> Result<bool> {
+        const OPERATION: &str = "cancel_job";
+        let checked = check_name("queue", queue, 1).and_then(|()| check_reason(reason));
+        checked.map_err(|error| error.during(OPERATION).on(queue))?;
+        let cancel = CancelJob {
+            name: Name {
+                namespace: self.0.namespace.to_string(),
+                queue: queue.to_owned(),
+            },
+            id,
+            reason: reason.to_owned(),
+        };
+        let cancelled = self.0.jobs.call(cancel).await;
+        cancelled.map_err(|error| error.on(queue))?.ok_or_else(|| {
+            let message = format!("a transaction has job {id} locked; try again when it has ended");
+            Error::new(ErrorKind::Unavailable, OPERATION, message).on(queue)
+        })
+    }
+
+    fn prioritize(&self, pid: i64, priority: Priority) -> Result<PriorityScope> {
+        self.with_sessions("prioritize")?;
+        priority.check()?;
+        Ok(priority::start(&self.0, pid, priority))
+    }
+}
+
+impl fmt::Debug for Admin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Admin").field(&self.0.namespace).finish()
+    }
+}

@@ -1,0 +1,329 @@
+//! A connection with everything that makes it safe to use: settings, mode and a time limit.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::batcher::Repeated;
+use super::cancel::{Cancels, Process};
+use super::clock::Time;
+use super::driver::{Driver, DriverConnection};
+use super::settle::{Settle, Settled};
+use super::tasks::Tasks;
+use super::timer::Timer;
+pub(crate) use super::watch::Watch;
+use crate::driver::{Connection, Mode, Operation};
+use crate::error::{Error, ErrorKind, Failure};
+use crate::telemetry;
+
+const BEGIN_WRITE: &str = include_str!("begin_write.sql");
+pub(crate) const COMMIT: &str = include_str!("commit.sql");
+pub(crate) const ROLLBACK: &str = include_str!("rollback.sql");
+
+/// A session that was idle for so long may have been ended without its client noticing. What cannot be
+/// repeated is not sent before it has answered.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// Opens connections to one database.
+pub(crate) struct Connections {
+    pub(crate) driver: Driver,
+    pub(crate) timer: Timer,
+    pub(crate) mode: Mode,
+    pub(crate) timeout: Duration,
+    pub(super) tasks: Arc<Tasks>,
+    cancels: Arc<Cancels>,
+}
+
+impl Connections {
+    pub(crate) fn new(driver: Driver, timer: Timer, mode: Mode, timeout: Duration) -> Self {
+        Self {
+            cancels: Cancels::new(driver.clone(), timer.clone(), timeout),
+            driver,
+            timer,
+            mode,
+            timeout,
+            tasks: Arc::default(),
+        }
+    }
+
+    /// Runs a task that has a connection, until it ends.
+    pub(super) fn spawn(
+        &self,
+        name: &'static str,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) {
+        self.tasks.spawn(&self.driver, name, task);
+    }
+
+    /// The same with another time limit.
+    pub(crate) fn with_timeout(&self, timeout: Duration) -> Self {
+        let (driver, timer) = (self.driver.clone(), self.timer.clone());
+        Self {
+            tasks: Arc::clone(&self.tasks),
+            ..Self::new(driver, timer, self.mode, timeout)
+        }
+    }
+
+    /// Opens a connection and settles its settings; refuses a standby. Its statements wait for a
+    /// lock for `patience` at most, or without an end if that is zero.
+    pub(crate) async fn open(
+        &self,
+        watch: &Arc<Watch>,
+        patience: Duration,
+    ) -> Result<OpenConnection, Failure> {
+        if self.tasks.is_closed() {
+            return Err(is_closed());
+        }
+        let opening = async {
+            let mut connection = self.driver.connect(self.mode).await?;
+            let mut process = None;
+            if self.mode == Mode::Direct {
+                let settings = Settle::session(patience, watch.limit());
+                process = settle(&mut connection, settings).await?.process;
+            }
+            Ok((connection, process))
+        };
+        let opened = watch.bound(opening).await.map_err(|mut failure| {
+            // Whatever was sent so far had no effect beyond the connection.
+            failure.broken = true;
+            failure.undone()
+        });
+        let (connection, process) = opened?;
+        Ok(OpenConnection {
+            connection,
+            mode: self.mode,
+            watch: Arc::clone(watch),
+            patience,
+            limit: watch.limit(),
+            used: self.timer.now(),
+            process,
+            cancels: Arc::clone(&self.cancels),
+            repeated: Repeated(false),
+        })
+    }
+
+    pub(crate) fn watch(&self) -> Arc<Watch> {
+        self.patient_watch(self.timeout)
+    }
+
+    /// A watch that gives the server at least `limit`.
+    pub(crate) fn patient_watch(&self, limit: Duration) -> Arc<Watch> {
+        Watch::new(self.timer.clone(), limit.max(self.timeout))
+    }
+}
+
+/// Settles the settings of a connection; refuses a standby.
+pub(crate) async fn settle<N: Connection>(
+    connection: &mut N,
+    settle: Settle,
+) -> Result<Settled, Failure> {
+    match connection.perform(&[settle]).await?[..] {
+        [settled] if !settled.standby => Ok(settled),
+        _ => Err(is_standby()),
+    }
+}
+
+pub(crate) fn is_closed() -> Failure {
+    let error = Error::new(ErrorKind::Unavailable, "connect", "the backend is closed");
+    Failure::connect(None, error)
+}
+
+pub(crate) fn is_standby() -> Failure {
+    let message =
+        "the server is a hot standby; what is locked there excludes nobody who uses the primary";
+    Failure::connect(None, Error::new(ErrorKind::Unavailable, "connect", message))
+}
+
+/// Opens a transaction that writes. Settings cannot make a transaction that is open a writing one.
+pub(crate) async fn begin<N: Connection>(connection: &mut N) -> Result<(), Failure> {
+    let begun = connection.script(BEGIN_WRITE).await;
+    begun.map_err(|failure| match failure.sqlstate.as_deref() {
+        Some("0A000") => is_standby(),
+        _ => failure,
+    })
+}
+
+/// An open connection.
+pub(crate) struct OpenConnection {
+    connection: DriverConnection,
+    mode: Mode,
+    watch: Arc<Watch>,
+    /// How long statements wait for a lock.
+    patience: Duration,
+    /// The time limit that the server knows of.
+    limit: Duration,
+    /// When the server last answered.
+    used: Time,
+    process: Option<Process>,
+    cancels: Arc<Cancels>,
+    /// Whether the requests that are sent next were sent before, without an answer.
+    pub(super) repeated: Repeated,
+}
+
+impl OpenConnection {
+    /// From now on statements wait for a lock for `patience` at most. Whoever cannot repeat what is
+    /// sent next is `careful`.
+    ///
+    /// # Errors
+    /// Those of the connection; what was to be sent was not.
+    pub(crate) async fn prepare(
+        &mut self,
+        patience: Duration,
+        careful: bool,
+    ) -> Result<(), Failure> {
+        let idle = careful && self.watch.now().saturating_sub(self.used) > IDLE;
+        if self.patience != patience || idle {
+            self.patience = patience;
+            self.settle(self.limit).await.map_err(Failure::undone)?;
+        }
+        Ok(())
+    }
+
+    /// Tells the server how long the client waits.
+    async fn settle(&mut self, limit: Duration) -> Result<(), Failure> {
+        self.limit = limit;
+        if self.mode == Mode::Direct {
+            let settings = Settle::session(self.patience, limit);
+            let settling = settle(&mut self.connection, settings);
+            let settled = self.watch.within(settling).await;
+            self.answered(&Arc::clone(&self.watch), settled)?;
+        }
+        Ok(())
+    }
+
+    /// Runs work that makes its own transactions on the connection itself.
+    pub(crate) async fn run<T>(
+        &mut self,
+        work: impl for<'a> FnOnce(
+            &'a mut DriverConnection,
+        )
+            -> Pin<Box<dyn Future<Output = Result<T, Failure>> + Send + 'a>>,
+    ) -> Result<T, Failure> {
+        let watch = Arc::clone(&self.watch);
+        let outcome = watch.within(work(&mut self.connection)).await;
+        self.answered(&watch, outcome)
+    }
+
+    /// Runs a batch in a transaction of its own, within the time limit.
+    pub(crate) async fn perform<O: Operation>(
+        &mut self,
+        batch: &[O],
+    ) -> Result<Vec<O::Output>, Failure> {
+        let watch = Arc::clone(&self.watch);
+        let performed = self.perform_watched(&watch, batch);
+        telemetry::statement(O::STATEMENT.name, batch.len(), performed).await
+    }
+
+    /// Runs a batch in a transaction of its own, within the limit of `watch`.
+    pub(crate) async fn perform_within<O: Operation>(
+        &mut self,
+        watch: &Arc<Watch>,
+        batch: &[O],
+    ) -> Result<Vec<O::Output>, Failure> {
+        let usual = self.limit;
+        self.settle(watch.limit()).await.map_err(Failure::undone)?;
+        let performed = self.perform_watched(watch, batch);
+        let answers = telemetry::statement(O::STATEMENT.name, batch.len(), performed).await?;
+        self.settle(usual).await?;
+        Ok(answers)
+    }
+
+    async fn perform_watched<O: Operation>(
+        &mut self,
+        watch: &Arc<Watch>,
+        batch: &[O],
+    ) -> Result<Vec<O::Output>, Failure> {
+        let performed = async {
+            match self.mode {
+                Mode::Direct => self.connection.perform(batch).await,
+                Mode::Proxied => self.perform_proxied(batch).await,
+            }
+        };
+        let performed = watch.within(performed).await;
+        self.answered(watch, performed)
+    }
+
+    /// Runs work in a transaction, which is committed unless the work fails.
+    pub(crate) async fn run_in_transaction<T>(
+        &mut self,
+        work: impl for<'a> FnOnce(
+            &'a mut DriverConnection,
+        )
+            -> Pin<Box<dyn Future<Output = Result<T, Failure>> + Send + 'a>>,
+    ) -> Result<T, Failure> {
+        let settled = Settle::transaction(self.patience, self.limit);
+        let watch = Arc::clone(&self.watch);
+        let connection = &mut self.connection;
+        let transaction = async {
+            let done = async {
+                begin_settled(connection, settled).await?;
+                work(connection).await
+            };
+            let done = done.await;
+            end(connection, done).await
+        };
+        let outcome = watch.within(transaction).await;
+        self.answered(&watch, outcome)
+    }
+
+    /// Tells the server when an answer is no longer waited for.
+    fn answered<T>(
+        &mut self,
+        watch: &Watch,
+        outcome: Option<Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        self.used = watch.now();
+        outcome.unwrap_or_else(|| {
+            self.cancel_running();
+            Err(watch.silence())
+        })
+    }
+
+    /// Gives the connection up, and has the server cancel what it still runs.
+    pub(super) fn cancel(mut self) {
+        self.cancel_running();
+    }
+
+    /// Once: afterwards the connection is not used any more.
+    fn cancel_running(&mut self) {
+        if let Some(process) = self.process.take() {
+            Arc::clone(&self.cancels).cancel(process);
+        }
+    }
+
+    /// Behind a proxy a transaction is what keeps the statement and its settings together.
+    async fn perform_proxied<O: Operation>(
+        &mut self,
+        batch: &[O],
+    ) -> Result<Vec<O::Output>, Failure> {
+        let settled = Settle::transaction(self.patience, self.limit);
+        let connection = &mut self.connection;
+        let done = async {
+            begin_settled(connection, settled).await?;
+            connection.perform(batch).await
+        };
+        let done = done.await;
+        end(connection, done).await
+    }
+}
+
+async fn begin_settled<N: Connection>(connection: &mut N, settled: Settle) -> Result<(), Failure> {
+    begin(connection).await?;
+    settle(connection, settled).await.map(drop)
+}
+
+/// Ends a transaction as its work did. What failed before the commit was sent did not happen.
+async fn end<N: Connection, T>(connection: &mut N, done: Result<T, Failure>) -> Result<T, Failure> {
+    match done {
+        Ok(done) => {
+            connection.script(COMMIT).await?;
+            Ok(done)
+        }
+        Err(mut failure) => {
+            if !failure.broken {
+                failure.broken = connection.script(ROLLBACK).await.is_err();
+            }
+            Err(failure.undone())
+        }
+    }
+}

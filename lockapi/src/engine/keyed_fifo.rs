@@ -1,0 +1,96 @@
+//! A FIFO queue for each key: the callers of this process that wait for the same, in the order of arrival.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Semaphore;
+
+/// The queues that are not empty.
+pub(crate) struct KeyedFifo<K>(Mutex<State<K>>);
+
+struct State<K> {
+    queues: HashMap<K, Queue>,
+    /// Of all keys.
+    waiting: usize,
+}
+
+struct Queue {
+    /// Whoever has it is the first.
+    first: Arc<Semaphore>,
+    length: usize,
+}
+
+/// A place in a queue, until this is dropped.
+pub(crate) struct Place<'a, K: Eq + Hash> {
+    fifo: &'a KeyedFifo<K>,
+    key: K,
+    first: Arc<Semaphore>,
+}
+
+impl<K> Default for KeyedFifo<K> {
+    fn default() -> Self {
+        Self(Mutex::new(State {
+            queues: HashMap::new(),
+            waiting: 0,
+        }))
+    }
+}
+
+impl<K: Clone + Eq + Hash> KeyedFifo<K> {
+    /// Whether nobody waits for a key.
+    pub(crate) fn is_empty(&self, key: &K) -> bool {
+        !self.lock().queues.contains_key(key)
+    }
+
+    /// How many wait, for whatever key.
+    pub(crate) fn waiting(&self) -> usize {
+        self.lock().waiting
+    }
+
+    /// Takes the last place for a key.
+    pub(crate) fn join(&self, key: K) -> Place<'_, K> {
+        let mut state = self.lock();
+        state.waiting += 1;
+        let queue = state.queues.entry(key.clone()).or_insert_with(|| Queue {
+            first: Arc::new(Semaphore::new(1)),
+            length: 0,
+        });
+        queue.length += 1;
+        let first = Arc::clone(&queue.first);
+        drop(state);
+        Place {
+            fifo: self,
+            key,
+            first,
+        }
+    }
+}
+
+impl<K> KeyedFifo<K> {
+    fn lock(&self) -> MutexGuard<'_, State<K>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K: Eq + Hash> Place<'_, K> {
+    /// Runs `work` once everybody who came before has left.
+    pub(crate) async fn first<T>(&self, work: impl Future<Output = T>) -> T {
+        // It is never closed: that would let everybody in at once.
+        let _first = self.first.acquire().await;
+        work.await
+    }
+}
+
+impl<K: Eq + Hash> Drop for Place<'_, K> {
+    fn drop(&mut self) {
+        let mut state = self.fifo.lock();
+        state.waiting -= 1;
+        if let Some(queue) = state.queues.get_mut(&self.key) {
+            queue.length -= 1;
+            if queue.length == 0 {
+                state.queues.remove(&self.key);
+            }
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! The tasks of a backend that have connections.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use tokio::sync::Notify;
+
+use super::driver::Driver;
+use crate::driver::BackgroundTask;
+
+/// Counts them, so that one can wait for their end.
+#[derive(Default)]
+pub(super) struct Tasks {
+    running: AtomicUsize,
+    ended: Notify,
+    closing: AtomicBool,
+    closed: AtomicBool,
+}
+
+/// One of them, or something that they wait for; dropped when it has ended, however that came.
+pub(super) struct Running(Arc<Tasks>);
+
+impl Tasks {
+    /// Has the driver run a task.
+    pub(super) fn spawn(
+        self: &Arc<Self>,
+        driver: &Driver,
+        name: &'static str,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) {
+        let running = self.enter();
+        let task: BackgroundTask = Box::pin(async move {
+            // Dropped after the task, and with its connection.
+            let _running = running;
+            task.await;
+        });
+        driver.spawn(name, task);
+    }
+
+    /// Counts something else that is to be waited for.
+    pub(super) fn enter(self: &Arc<Self>) -> Running {
+        self.running.fetch_add(1, Ordering::AcqRel);
+        Running(Arc::clone(self))
+    }
+
+    /// From now on nothing is asked for but what gives something back.
+    pub(super) fn begin_close(&self) {
+        self.closing.store(true, Ordering::Release);
+    }
+
+    pub(super) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Acquire)
+    }
+
+    /// From now on no connection is opened.
+    pub(super) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Returns once all have ended.
+    pub(super) async fn ended(&self) {
+        loop {
+            // Created before the count is read, so an end in between still wakes it.
+            let ended = self.ended.notified();
+            if self.running.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            ended.await;
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.0.running.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.ended.notify_waiters();
+        }
+    }
+}

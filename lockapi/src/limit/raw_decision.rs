@@ -1,0 +1,67 @@
+//! What the database says to a request.
+
+use super::level::Level;
+use crate::error::Failure;
+
+/// What became of a request, or of a line of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Taken so many times.
+    Taken(i64),
+    /// Refused; nothing was taken.
+    Refused,
+    /// Others were faster; it has to be asked again.
+    Again,
+    /// The row has to be created first.
+    Absent,
+    /// Reservations that have expired have to be ended first.
+    Overdue,
+    /// There are as many reservations as there may be.
+    Full,
+}
+
+impl Outcome {
+    pub(crate) fn decode(code: i64) -> Result<Self, Failure> {
+        match code {
+            0 => Ok(Self::Refused),
+            -1 => Ok(Self::Again),
+            -2 => Ok(Self::Absent),
+            -3 => Ok(Self::Overdue),
+            -4 => Ok(Self::Full),
+            times if times > 0 => Ok(Self::Taken(times)),
+            _ => Err(Failure::corrupt(format!("an outcome of {code}"))),
+        }
+    }
+
+    pub(crate) fn code(self) -> i64 {
+        match self {
+            Self::Taken(times) => times,
+            Self::Refused => 0,
+            Self::Again => -1,
+            Self::Absent => -2,
+            Self::Overdue => -3,
+            Self::Full => -4,
+        }
+    }
+}
+
+/// The answer to a request, with the state after it and the server's time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RawDecision {
+    /// What became of it.
+    pub outcome: Outcome,
+    /// The state after it.
+    pub level: Level,
+    /// The server's time, in nanoseconds.
+    pub now: i64,
+}
+
+impl RawDecision {
+    pub(crate) fn again() -> Self {
+        Self {
+            outcome: Outcome::Again,
+            level: Level::default(),
+            now: 0,
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Finding those who wait for each other across processes.
+
+use super::lock_request::{LockMode, LockRequest};
+use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
+use crate::error::Failure;
+use crate::key::LockId;
+use crate::memory::ModelState;
+
+/// What turns a lock into the note that its holder waits.
+const NOTE: i64 = 7_309_453_129_462_714_281;
+
+/// Notes that holders of some locks are about to wait for another, and looks whether that closes a
+/// circle; a batch of one.
+#[derive(Clone, Debug)]
+pub struct Circle {
+    /// The lock that is to be waited for.
+    pub lock: LockId,
+    /// What is held meanwhile.
+    pub holding: Vec<LockId>,
+}
+
+impl Circle {
+    /// The steps that take the notes away again.
+    #[must_use]
+    pub fn forget(&self) -> Vec<LockRequest> {
+        let forget = |lock: &LockId| LockRequest {
+            lock: note(*lock),
+            mode: LockMode::Shared,
+            release: true,
+        };
+        self.holding.iter().map(forget).collect()
+    }
+}
+
+impl Operation for Circle {
+    /// The locks held that the circle goes through; none when there is no circle.
+    type Output = Vec<LockId>;
+
+    const STATEMENT: Statement = Statement {
+        name: "mutex.deadlock",
+        sql: include_str!("deadlock.sql"),
+        params: &[Type::Int, Type::Bool, Type::Ints, Type::Bools],
+        columns: &[Type::Ints, Type::Bools],
+    };
+
+    fn params(batch: &[Self]) -> Vec<Value> {
+        batch
+            .iter()
+            .take(1)
+            .flat_map(|circle| {
+                [
+                    Value::Int(circle.lock.key),
+                    Value::Bool(circle.lock.pair),
+                    Value::Ints(circle.holding.iter().map(|lock| lock.key).collect()),
+                    Value::Bools(circle.holding.iter().map(|lock| lock.pair).collect()),
+                ]
+            })
+            .collect()
+    }
+
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<Vec<LockId>>, Failure> {
+        rows.into_iter()
+            .map(|mut row| {
+                let (keys, pairs) = (row.ints(0)?, row.bools(1)?);
+                let locks = keys.into_iter().zip(pairs);
+                Ok(locks.map(|(key, pair)| LockId { key, pair }).collect())
+            })
+            .collect()
+    }
+
+    fn model(batch: &[Self], model: &mut ModelState, session: u64) -> Option<Rows> {
+        let circle = batch.first()?;
+        for lock in &circle.holding {
+            model.try_lock(note(*lock), LockMode::Shared, session);
+        }
+        let mut reached = vec![circle.lock];
+        let mut next = 0;
+        while let Some(lock) = reached.get(next).copied() {
+            next += 1;
+            for wanted in model.wanted_by_holders_of(note(lock)) {
+                if !reached.contains(&wanted) {
+                    reached.push(wanted);
+                }
+            }
+        }
+        reached.retain(|lock| circle.holding.contains(lock));
+        Some(vec![Row(vec![
+            Value::Ints(reached.iter().map(|lock| lock.key).collect()),
+            Value::Bools(reached.iter().map(|lock| lock.pair).collect()),
+        ])])
+    }
+}
+
+fn note(lock: LockId) -> LockId {
+    LockId {
+        key: lock.key ^ NOTE,
+        pair: lock.pair,
+    }
+}

@@ -1,0 +1,90 @@
+//! Owners of work, by which deadlocks are told.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{Mutex, MutexGuard};
+use crate::error::Result;
+
+/// One owner of work that takes several locks one after the other, such as a transfer or a request.
+///
+/// Locks that are taken through it ([`lock`](Self::lock), or a lock that was put
+/// [`on`](Mutex::on) it) are known to be its own until their guards end. So a wait that could never
+/// end is an error at once instead. A task or a thread would not do for that: branches that run
+/// together in one task may well wait for each other.
+///
+/// Take locks in one order, or as a [set](super::MutexSet), and nothing of this is needed.
+///
+/// ```
+/// use lockapi::{ErrorKind, LockOwner, memory::Database};
+///
+/// # async fn example() -> lockapi::Result<()> {
+/// let backend = Database::new().connect().await?;
+/// let (left, right) = (backend.mutex("left")?, backend.mutex("right")?);
+/// let (one, other) = (LockOwner::new(), LockOwner::new());
+/// let _left = one.lock(&*left).await?;
+/// let _right = other.lock(&*right).await?;
+/// let waiting = one.lock(&*right); // for the other owner
+/// # let mut waiting = std::pin::pin!(waiting);
+/// # assert!(futures_util::FutureExt::now_or_never(&mut waiting).is_none());
+/// let refused = other.lock(&*left).await.unwrap_err(); // which would wait for the first
+/// assert_eq!(refused.kind(), ErrorKind::Deadlock);
+/// # Ok(())
+/// # }
+/// # lockapi::blocking::block_on(example()).unwrap();
+/// ```
+///
+/// # Guarantees
+/// - Waiting for a lock that the owner itself holds, or that closes a circle of owners of this
+///   backend, is [`ErrorKind::Deadlock`](crate::ErrorKind::Deadlock) before anything is sent.
+/// - A circle that goes through owners of other processes is found by whoever closes it before it
+///   waits, or within about a second; one of them gets the error. A wait whose turn on a connection
+///   for waiting ([`BackendOptions::waiters`](crate::engine::BackendOptions::waiters)) has not come is not seen
+///   until then; without such connections it never is.
+/// - With the error nothing of that wait is held. Guards that the owner held before stay valid:
+///   release them, so that the others can go on, and begin again.
+/// - A circle through a lock that was taken without an owner is not seen, nor one that is closed by a
+///   grant to one branch of an owner while another branch waits.
+#[derive(Clone, PartialEq, Eq)]
+pub struct LockOwner(OwnerId);
+
+/// Which owner it is, in this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct OwnerId(u64);
+
+static LAST: AtomicU64 = AtomicU64::new(0);
+
+impl LockOwner {
+    /// A new owner, which holds nothing.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(OwnerId(LAST.fetch_add(1, Ordering::Relaxed)))
+    }
+
+    /// Waits until a mutex is locked; as [`Mutex::on`] and [`Mutex::lock`].
+    ///
+    /// # Cancel safety
+    /// When dropped, nothing stays locked.
+    ///
+    /// # Errors
+    /// `Deadlock`; otherwise as for [`Mutex::lock`].
+    pub async fn lock(&self, mutex: &dyn Mutex) -> Result<Box<dyn MutexGuard>> {
+        mutex.on(self).lock().await
+    }
+
+    pub(crate) fn id(&self) -> OwnerId {
+        self.0
+    }
+}
+
+impl Default for LockOwner {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for LockOwner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LockOwner({})", self.0.0)
+    }
+}

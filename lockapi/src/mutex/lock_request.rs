@@ -1,0 +1,119 @@
+//! Releasing and trying locks on the session that holds them.
+
+use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
+use crate::error::Failure;
+use crate::fence::HAND_OVER_BITS;
+use crate::key::LockId;
+use crate::memory::ModelState;
+
+/// How a lock is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LockMode {
+    /// By one holder.
+    Exclusive,
+    /// By several at the same time.
+    Shared,
+}
+
+/// One request to the session that holds the locks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LockRequest {
+    /// The lock.
+    pub lock: LockId,
+    /// How it is, or is to be, held.
+    pub mode: LockMode,
+    /// Release it, or try to take it.
+    pub release: bool,
+}
+
+/// The answer to a [`LockRequest`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LockAnswer {
+    /// The lock is now this session's alone, under this token.
+    Taken(i64),
+    /// The lock is now shared by this session.
+    Shared,
+    /// Another session holds it.
+    Contended,
+    /// Released.
+    Released,
+    /// This session did not hold it.
+    NotHeld,
+}
+
+impl LockRequest {
+    /// What is to be done, as a number of step.sql.
+    fn code(self) -> i64 {
+        i64::from(self.release)
+            + if self.mode == LockMode::Shared { 2 } else { 0 }
+            + if self.lock.pair { 4 } else { 0 }
+    }
+}
+
+impl Operation for LockRequest {
+    type Output = LockAnswer;
+
+    const STATEMENT: Statement = Statement {
+        name: "mutex.step",
+        sql: include_str!("step.sql"),
+        params: &[Type::Ints, Type::Ints],
+        columns: &[Type::Bools, Type::Int],
+    };
+
+    fn params(batch: &[Self]) -> Vec<Value> {
+        vec![
+            Value::Ints(batch.iter().map(|step| step.lock.key).collect()),
+            Value::Ints(batch.iter().map(|step| step.code()).collect()),
+        ]
+    }
+
+    fn decode(batch: &[Self], mut rows: Rows) -> Result<Vec<LockAnswer>, Failure> {
+        let row = rows
+            .first_mut()
+            .ok_or_else(|| Failure::corrupt("mutex.step answered no row"))?;
+        let done = row.bools(0)?;
+        let fence = row.maybe_int(1)?;
+        batch
+            .iter()
+            .zip(done)
+            .map(|(step, ok)| match (step.release, ok, step.mode) {
+                (true, true, _) => Ok(LockAnswer::Released),
+                (true, false, _) => Ok(LockAnswer::NotHeld),
+                (false, false, _) => Ok(LockAnswer::Contended),
+                (false, true, LockMode::Shared) => Ok(LockAnswer::Shared),
+                (false, true, LockMode::Exclusive) => token(fence),
+            })
+            .collect()
+    }
+
+    fn model(batch: &[Self], model: &mut ModelState, session: u64) -> Option<Rows> {
+        let done: Vec<bool> = batch
+            .iter()
+            .map(|step| {
+                if step.release {
+                    model.unlock(step.lock, step.mode, session)
+                } else {
+                    model.try_lock(step.lock, step.mode, session)
+                }
+            })
+            .collect();
+        let taken = batch
+            .iter()
+            .zip(&done)
+            .any(|(step, ok)| *ok && !step.release && step.mode == LockMode::Exclusive);
+        let fence = if taken {
+            Value::Int(model.next_fence())
+        } else {
+            Value::Null(Type::Int)
+        };
+        Some(vec![Row(vec![Value::Bools(done), fence])])
+    }
+}
+
+/// The answer for a lock that was taken alone.
+pub(super) fn token(fence: Option<i64>) -> Result<LockAnswer, Failure> {
+    fence
+        .map(|fence| LockAnswer::Taken(fence << HAND_OVER_BITS))
+        .ok_or_else(|| Failure::corrupt("a lock was taken without a token"))
+}

@@ -1,0 +1,247 @@
+//! Completing and claiming, in one round trip.
+
+use super::settle::{Ack, acked, acks};
+use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
+use crate::error::Failure;
+use crate::memory::ModelState;
+use crate::queue::Ticket;
+
+/// Where a claim of one priority starts: after this time and number.
+pub type Floor = (i64, i64);
+
+/// Completes deliveries and claims jobs; a batch of one.
+#[derive(Clone, Debug)]
+pub struct CompleteAndClaim {
+    /// What is done, of any queue.
+    pub acks: Vec<Ack>,
+    /// Namespace of the backend.
+    pub namespace: String,
+    /// Name of the queue to claim from.
+    pub queue: String,
+    /// How many jobs at most.
+    pub most: i64,
+    /// How long each is kept from others, in microseconds.
+    pub lease: i64,
+    /// The numbers of the priorities in the order in which they are looked at, and where to start.
+    pub priorities: Vec<(i64, Floor)>,
+    /// Who claims.
+    pub worker: String,
+    /// The number of this claim, which no other has.
+    pub claim: i64,
+    /// The numbers of claims whose answers were lost: what they took is claimed again.
+    pub lost: Vec<i64>,
+    /// The names of the jobs; none are all.
+    pub names: Vec<String>,
+    /// So many bytes of payload at most, but for the last job.
+    pub bytes: i64,
+    /// For how long those are kept that are dead letters by now, in microseconds; [`FOR_EVER`](super::FOR_EVER)
+    /// is until they are discarded.
+    pub keep_dead: i64,
+}
+
+/// The answer to a [`CompleteAndClaim`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CompletedAndClaimed {
+    /// Which of the completions were those of the latest delivery.
+    pub acked: Vec<bool>,
+    /// What was claimed, in the order of the claim.
+    pub claimed: Vec<Claimed>,
+    /// How many jobs were looked at: those claimed, and those that went to the dead letters; as many as
+    /// were wanted when there was no room for more bytes.
+    pub picked: i64,
+    /// How many entries of the index of due jobs were read; `None` where the queue is paused.
+    pub read: Option<i64>,
+    /// The server's time, in microseconds since 1970: what was due then was looked at.
+    pub now: i64,
+    /// When the next job is due, in microseconds from now; told only when fewer jobs were picked
+    /// than wanted.
+    pub next_due: Option<i64>,
+}
+
+/// A job that was claimed; times in microseconds since 1970.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Claimed {
+    /// The delivery.
+    pub ticket: Ticket,
+    /// Which delivery of the job it is, from 1 on.
+    pub attempt: i64,
+    /// How often the job is delivered at most.
+    pub max_attempts: i64,
+    /// The number of its priority.
+    pub priority: i64,
+    /// When it was due.
+    pub run_at: i64,
+    /// When it was pushed.
+    pub created_at: i64,
+    /// What kind of job it is.
+    pub name: String,
+    /// Its payload, as JSON.
+    pub payload: String,
+}
+
+/// Without the payload.
+impl std::fmt::Debug for Claimed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Claimed")
+            .field("ticket", &self.ticket)
+            .field("attempt", &self.attempt)
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Operation for CompleteAndClaim {
+    type Output = CompletedAndClaimed;
+
+    const STATEMENT: Statement = Statement {
+        name: "queue.complete_and_claim",
+        sql: include_str!("complete_and_claim.sql"),
+        params: &[
+            Type::Ints,
+            Type::Ints,
+            Type::Ints,
+            Type::Text,
+            Type::Text,
+            Type::Int,
+            Type::Ints,
+            Type::Ints,
+            Type::Int,
+            Type::Ints,
+            Type::Text,
+            Type::Int,
+            Type::Ints,
+            Type::Texts,
+            Type::Int,
+            Type::Int,
+        ],
+        columns: &[
+            Type::Int,
+            Type::Int,
+            Type::Int,
+            Type::Int,
+            Type::Int,
+            Type::Int,
+            Type::Int,
+            Type::Int,
+            Type::Text,
+            Type::Text,
+            Type::Ints,
+        ],
+    };
+
+    fn params(batch: &[Self]) -> Vec<Value> {
+        batch
+            .iter()
+            .take(1)
+            .flat_map(|one| {
+                let priorities = |field: fn(&(i64, Floor)) -> i64| {
+                    Value::Ints(one.priorities.iter().map(field).collect())
+                };
+                let mut params = acks(&one.acks);
+                params.extend([
+                    Value::Text(one.namespace.clone()),
+                    Value::Text(one.queue.clone()),
+                    Value::Int(one.lease),
+                    priorities(|priority| priority.0),
+                    priorities(|priority| priority.1.0),
+                    Value::Int(one.most),
+                    priorities(|priority| priority.1.1),
+                    Value::Text(one.worker.clone()),
+                    Value::Int(one.claim),
+                    Value::Ints(one.lost.clone()),
+                    Value::Texts(one.names.clone()),
+                    Value::Int(one.bytes),
+                    Value::Int(one.keep_dead),
+                ]);
+                params
+            })
+            .collect()
+    }
+
+    fn decode(batch: &[Self], rows: Rows) -> Result<Vec<CompletedAndClaimed>, Failure> {
+        let Some(one) = batch.first() else {
+            return Ok(Vec::new());
+        };
+        let mut claimed = Vec::new();
+        let mut rest = None;
+        for mut row in rows {
+            let Some(n) = row.maybe_int(0)? else {
+                rest = Some((
+                    row.int(1)?,
+                    (row.maybe_int(2)?, row.int(7)?),
+                    row.maybe_int(6)?,
+                    row.ints(10)?,
+                ));
+                continue;
+            };
+            let job = Claimed {
+                ticket: Ticket {
+                    id: row.int(1)?,
+                    token: row.int(2)?,
+                },
+                attempt: row.int(3)?,
+                max_attempts: row.int(4)?,
+                priority: row.int(5)?,
+                run_at: row.int(6)?,
+                created_at: row.int(7)?,
+                name: row.text(8)?,
+                payload: row.text(9)?,
+            };
+            claimed.push((n, job));
+        }
+        let (picked, (read, now), next_due, done) =
+            rest.ok_or_else(|| Failure::corrupt("the row of totals is missing"))?;
+        claimed.sort_unstable_by_key(|(n, _)| *n);
+        Ok(vec![CompletedAndClaimed {
+            acked: acked(&one.acks, done),
+            claimed: claimed.into_iter().map(|(_, job)| job).collect(),
+            picked,
+            read,
+            now,
+            next_due,
+        }])
+    }
+
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
+        let one = batch.first()?;
+        let now = model.now;
+        let done = model.ack_jobs(&one.acks);
+        let (picked, claimed) = model.jobs.claim(now, one);
+        let mut rows = Rows::new();
+        for (n, job) in (1..).zip(claimed) {
+            rows.push(Row(vec![
+                Value::Int(n),
+                Value::Int(job.ticket.id),
+                Value::Int(job.ticket.token),
+                Value::Int(job.attempt),
+                Value::Int(job.max_attempts),
+                Value::Int(job.priority),
+                Value::Int(job.run_at),
+                Value::Int(job.created_at),
+                Value::Text(job.name),
+                Value::Text(job.payload),
+                Value::Null(Type::Ints),
+            ]));
+        }
+        let next_due = (picked < one.most)
+            .then(|| model.jobs.next_due(now, one))
+            .flatten();
+        let null = Value::Null(Type::Int);
+        rows.push(Row(vec![
+            null.clone(),
+            Value::Int(picked),
+            (!model.jobs.is_paused(one))
+                .then_some(0)
+                .map_or(null.clone(), Value::Int),
+            null.clone(),
+            null.clone(),
+            null.clone(),
+            next_due.map_or(null, Value::Int),
+            Value::Int(now),
+            Value::Null(Type::Text),
+            Value::Null(Type::Text),
+            Value::Ints(done),
+        ]));
+        Some(rows)
+    }
+}
