@@ -27,7 +27,7 @@ help:
 
 demo:
 	@sh .ci/deps.sh demo
-	$(CARGO) run --release -p conformance --example fleet -- $(ARGS)
+	$(CARGO) run --release -p lockapi-conformance --example fleet -- $(ARGS)
 
 lint:
 	@sh .ci/deps.sh test
@@ -38,7 +38,7 @@ check: lint
 	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
 		$(NEXTEST) -E 'package(lockapi) or binary(memory)'; \
 	else \
-		$(CARGO) test -p lockapi --lib --tests && $(CARGO) test -p conformance --test memory; \
+		$(CARGO) test -p lockapi --lib --tests && $(CARGO) test -p lockapi-conformance --test memory; \
 	fi
 
 test: lint
@@ -64,4 +64,4 @@ test-rest:
 
 bench:
 	@sh .ci/deps.sh demo
-	$(CARGO) bench -p conformance
+	$(CARGO) bench -p lockapi-conformance

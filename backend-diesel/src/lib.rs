@@ -9,7 +9,7 @@
 //! use lockapi::blocking::Backend;
 //!
 //! # fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! let backend = Backend::connect(backend_diesel::connect_url("postgres://localhost/app"))?;
+//! let backend = Backend::connect(lockapi_diesel::connect_url("postgres://localhost/app"))?;
 //! backend.migrate()?;
 //!
 //! let guard = backend.mutex("reports/daily")?.lock()?;
@@ -42,7 +42,7 @@
 //! # Errors
 //! Diesel does not tell the server's error codes. The kind of an error is taken from the server's
 //! message. Where `lc_messages` is not English, missing tables and rights are told as `Unavailable`,
-//! with the server's own words; a lock that is waited for in vain, a deadlock and a full lock table
+//! with the server's own words; a wait for a lock that timed out, a deadlock and a full lock table
 //! are known in eleven other languages, in the rest of them they are `Unavailable` as well.
 //!
 //! # libpq

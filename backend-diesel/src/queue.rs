@@ -11,7 +11,7 @@ use crate::connector::Borrowed;
 /// Pushes jobs in a transaction of the caller. All calls block.
 ///
 /// ```no_run
-/// use backend_diesel::PushIn;
+/// use lockapi_diesel::PushIn;
 /// use diesel::prelude::*;
 /// use lockapi::queue::Job;
 /// # fn example(mut conn: PgConnection, queue: lockapi::blocking::Queue) -> Result<(), Box<dyn std::error::Error>> {
@@ -41,7 +41,7 @@ impl<Q: Pushable + ?Sized> PushIn for Q {
 /// Takes jobs in the transaction of the work itself.
 ///
 /// ```no_run
-/// use backend_diesel::TakeIn;
+/// use lockapi_diesel::TakeIn;
 /// use diesel::prelude::*;
 /// # fn example(mut conn: PgConnection, queue: lockapi::blocking::Queue) -> Result<(), Box<dyn std::error::Error>> {
 /// conn.transaction(|conn| {
@@ -76,7 +76,7 @@ impl<Q: Pushable + ?Sized> TakeIn for Q {
 /// Completes a delivery in the transaction of its effects, which then take effect exactly once.
 ///
 /// ```no_run
-/// use backend_diesel::AckIn;
+/// use lockapi_diesel::AckIn;
 /// use diesel::prelude::*;
 /// # fn example(mut conn: PgConnection, delivery: lockapi::blocking::Delivery) -> Result<(), Box<dyn std::error::Error>> {
 /// conn.transaction(|conn| {

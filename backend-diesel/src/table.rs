@@ -36,7 +36,7 @@ pub fn try_lock_table_in(
 /// use lockapi::table::TableMode;
 /// # fn example(mut conn: PgConnection) -> Result<(), Box<dyn std::error::Error>> {
 /// conn.transaction(|conn| {
-///     backend_diesel::lock_table_in(conn, "orders", TableMode::Share, Duration::from_secs(5))?;
+///     lockapi_diesel::lock_table_in(conn, "orders", TableMode::Share, Duration::from_secs(5))?;
 ///     Ok::<_, Box<dyn std::error::Error>>(()) // unlocks it
 /// })
 /// # }
@@ -91,7 +91,7 @@ where
 /// # fn example(mut conn: PgConnection, backend: lockapi::blocking::Backend) -> Result<(), Box<dyn std::error::Error>> {
 /// conn.transaction(|conn| {
 ///     let priority = Priority::new("add a column to orders");
-///     let (_, report) = backend_diesel::with_priority_in(&backend, conn, priority, |conn| {
+///     let (_, report) = lockapi_diesel::with_priority_in(&backend, conn, priority, |conn| {
 ///         diesel::sql_query("ALTER TABLE orders ADD note text").execute(conn)?;
 ///         Ok::<_, Box<dyn std::error::Error>>(())
 ///     })?;

@@ -17,7 +17,7 @@ use crate::connector::Borrowed;
 /// mutex on every backend. All calls block.
 ///
 /// ```no_run
-/// use backend_diesel::InTransaction;
+/// use lockapi_diesel::InTransaction;
 /// use diesel::prelude::*;
 /// # fn example(mut conn: PgConnection, mutex: lockapi::blocking::Mutex) -> Result<(), Box<dyn std::error::Error>> {
 /// conn.transaction(|conn| {
@@ -64,7 +64,7 @@ impl<M: LockName + Sync + ?Sized> InTransaction for M {
 /// Rejects a stale holder inside the transaction of its write.
 ///
 /// ```no_run
-/// use backend_diesel::CheckIn;
+/// use lockapi_diesel::CheckIn;
 /// use diesel::prelude::*;
 /// # fn example(mut conn: PgConnection, guard: lockapi::blocking::LeaseGuard) -> Result<(), Box<dyn std::error::Error>> {
 /// conn.transaction(|conn| {
@@ -92,7 +92,7 @@ impl CheckIn for Fence {
 /// Limits inside a transaction of the caller.
 ///
 /// ```no_run
-/// use backend_diesel::LimitIn;
+/// use lockapi_diesel::LimitIn;
 /// use lockapi::limit::Want;
 /// use diesel::prelude::*;
 /// # fn example(mut conn: PgConnection, limiter: lockapi::blocking::RateLimiter) -> Result<(), Box<dyn std::error::Error>> {

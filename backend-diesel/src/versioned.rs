@@ -16,7 +16,7 @@ use crate::failure::{failed, sqlstate_of};
 /// round trip, in the transaction that is open on `connection` or in one of its own, and blocks.
 ///
 /// ```no_run
-/// use backend_diesel::update_versioned;
+/// use lockapi_diesel::update_versioned;
 /// use diesel::prelude::*;
 /// use lockapi::versioned::Outcome;
 ///
@@ -103,7 +103,7 @@ impl<F, W> RunQueryDsl<PgConnection> for Versioned<F, W> {}
 /// at the commit. `keys` name the rows that it writes; see [`Retry`]. It blocks.
 ///
 /// ```no_run
-/// use backend_diesel::{transact, update_versioned};
+/// use lockapi_diesel::{transact, update_versioned};
 /// use diesel::prelude::*;
 /// use lockapi::versioned::{BoxError, Retry};
 ///

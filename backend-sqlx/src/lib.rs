@@ -7,7 +7,7 @@
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! let pool = sqlx::PgPool::connect("postgres://localhost/app").await?;
-//! let backend = backend_sqlx::connect(&pool).await?;
+//! let backend = lockapi_sqlx::connect(&pool).await?;
 //! backend.migrate().await?;
 //!
 //! let guard = backend.mutex("reports/daily")?.lock().await?;

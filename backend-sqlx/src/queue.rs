@@ -11,7 +11,7 @@ use crate::connector::Borrowed;
 /// Pushes jobs in a transaction of the caller.
 ///
 /// ```no_run
-/// use backend_sqlx::PushIn;
+/// use lockapi_sqlx::PushIn;
 /// use lockapi::queue::Job;
 /// # async fn example(pool: sqlx::PgPool, queue: std::sync::Arc<dyn lockapi::Queue>) -> Result<(), Box<dyn std::error::Error>> {
 /// let mut tx = pool.begin().await?;
@@ -46,7 +46,7 @@ impl<Q: Pushable + Sync + ?Sized> PushIn for Q {
 /// Takes jobs in the transaction of the work itself.
 ///
 /// ```no_run
-/// use backend_sqlx::TakeIn;
+/// use lockapi_sqlx::TakeIn;
 /// # async fn example(pool: sqlx::PgPool, queue: std::sync::Arc<dyn lockapi::Queue>) -> Result<(), Box<dyn std::error::Error>> {
 /// let mut tx = pool.begin().await?;
 /// for job in queue.take_in(&mut tx, 10).await? {
@@ -81,7 +81,7 @@ impl<Q: Pushable + Sync + ?Sized> TakeIn for Q {
 /// Completes a delivery in the transaction of its effects, which then take effect exactly once.
 ///
 /// ```no_run
-/// use backend_sqlx::AckIn;
+/// use lockapi_sqlx::AckIn;
 /// # async fn example(pool: sqlx::PgPool, delivery: lockapi::queue::Delivery) -> Result<(), Box<dyn std::error::Error>> {
 /// let mut tx = pool.begin().await?;
 /// sqlx::query("UPDATE account SET welcomed = true").execute(&mut *tx).await?;

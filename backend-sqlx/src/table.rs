@@ -40,7 +40,7 @@ pub async fn try_lock_table_in(
 /// use lockapi::table::TableMode;
 /// # async fn example(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
 /// let mut tx = pool.begin().await?;
-/// backend_sqlx::lock_table_in(&mut tx, "orders", TableMode::Share, Duration::from_secs(5)).await?;
+/// lockapi_sqlx::lock_table_in(&mut tx, "orders", TableMode::Share, Duration::from_secs(5)).await?;
 /// tx.commit().await?; // unlocks it
 /// # Ok(())
 /// # }
@@ -69,7 +69,7 @@ pub async fn lock_table_in(
 /// use std::time::Duration;
 /// # async fn example(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
 /// let mut tx = pool.begin().await?;
-/// backend_sqlx::with_lock_timeout_in(&mut tx, Duration::from_secs(1), |conn| {
+/// lockapi_sqlx::with_lock_timeout_in(&mut tx, Duration::from_secs(1), |conn| {
 ///     Box::pin(async move {
 ///         sqlx::query("ALTER TABLE orders ADD note text").execute(conn).await?;
 ///         Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
@@ -116,7 +116,7 @@ where
 /// # async fn example(pool: sqlx::PgPool, backend: std::sync::Arc<dyn lockapi::Backend>) -> Result<(), Box<dyn std::error::Error>> {
 /// let mut tx = pool.begin().await?;
 /// let priority = Priority::new("add a column to orders");
-/// let (_, report) = backend_sqlx::with_priority_in(&*backend, &mut tx, priority, |conn| {
+/// let (_, report) = lockapi_sqlx::with_priority_in(&*backend, &mut tx, priority, |conn| {
 ///     Box::pin(async move {
 ///         sqlx::query("ALTER TABLE orders ADD note text").execute(conn).await?;
 ///         Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())

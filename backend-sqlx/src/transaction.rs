@@ -16,7 +16,7 @@ use crate::connector::Borrowed;
 /// mutex on every backend.
 ///
 /// ```no_run
-/// use backend_sqlx::InTransaction;
+/// use lockapi_sqlx::InTransaction;
 /// # async fn example(pool: sqlx::PgPool, mutex: std::sync::Arc<dyn lockapi::Mutex>) -> Result<(), Box<dyn std::error::Error>> {
 /// let mut tx = pool.begin().await?;
 /// if mutex.try_lock_in(&mut tx).await? {
@@ -75,7 +75,7 @@ impl<M: LockName + Sync + ?Sized> InTransaction for M {
 /// Rejects a stale holder inside the transaction of its write.
 ///
 /// ```no_run
-/// use backend_sqlx::CheckIn;
+/// use lockapi_sqlx::CheckIn;
 /// # async fn example(pool: sqlx::PgPool, guard: Box<dyn lockapi::LeaseGuard>) -> Result<(), Box<dyn std::error::Error>> {
 /// let mut tx = pool.begin().await?;
 /// guard.fence().check_in(&mut tx).await?;
@@ -105,7 +105,7 @@ impl CheckIn for Fence {
 /// Limits inside a transaction of the caller.
 ///
 /// ```no_run
-/// use backend_sqlx::LimitIn;
+/// use lockapi_sqlx::LimitIn;
 /// use lockapi::limit::Want;
 /// # async fn example(pool: sqlx::PgPool, limiter: std::sync::Arc<dyn lockapi::RateLimiter>) -> Result<(), Box<dyn std::error::Error>> {
 /// let mut tx = pool.begin().await?;

@@ -18,7 +18,7 @@ use crate::connector::{failed, sqlstate};
 /// A write to one row that succeeds only if the row still has the version that was seen.
 ///
 /// ```no_run
-/// use backend_sqlx::VersionedUpdate;
+/// use lockapi_sqlx::VersionedUpdate;
 /// use lockapi::versioned::{Outcome, Table};
 /// # async fn example(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
 /// let accounts = Table::new("account", &["id"], "version")?;
@@ -142,7 +142,7 @@ fn unencodable(error: &BoxError) -> Error {
 /// at the commit. `keys` name the rows that it writes; see [`Retry`].
 ///
 /// ```no_run
-/// use backend_sqlx::{VersionedUpdate, transact};
+/// use lockapi_sqlx::{VersionedUpdate, transact};
 /// use lockapi::versioned::{BoxError, Retry, Table};
 ///
 /// async fn increment(pool: &sqlx::PgPool, retry: &Retry, table: &Table) -> Result<i64, BoxError> {

@@ -1,14 +1,14 @@
 //! A job that runs on one machine at a time, without an async runtime.
 //!
-//! `DATABASE_URL=postgres://user@host/database cargo run -p backend-sync --example nightly`
+//! `DATABASE_URL=postgres://user@host/database cargo run -p lockapi-postgres --example nightly`
 
 use std::env;
 use std::error::Error;
 use std::time::Duration;
 
-use backend_sync::CheckIn;
 use lockapi::blocking::Backend;
 use lockapi::lease::LeaseOptions;
+use lockapi_postgres::CheckIn;
 use r2d2_postgres::PostgresConnectionManager;
 use r2d2_postgres::postgres::NoTls;
 
@@ -16,7 +16,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let url = env::var("DATABASE_URL")?;
     let pool = r2d2::Pool::new(PostgresConnectionManager::new(url.parse()?, NoTls))?;
     // Connections of its own: the pool stays the program's.
-    let backend = Backend::connect(backend_sync::connect_url(&url))?;
+    let backend = Backend::connect(lockapi_postgres::connect_url(&url))?;
     backend.migrate()?;
 
     let nightly = backend.lease("nightly-report", LeaseOptions::new(Duration::from_secs(30)))?;

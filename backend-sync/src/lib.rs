@@ -9,7 +9,7 @@
 //! use lockapi::blocking::Backend;
 //!
 //! # fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! let backend = Backend::connect(backend_sync::connect_url("postgres://localhost/app"))?;
+//! let backend = Backend::connect(lockapi_postgres::connect_url("postgres://localhost/app"))?;
 //! backend.migrate()?;
 //!
 //! let guard = backend.mutex("reports/daily")?.lock()?;

@@ -11,7 +11,7 @@ use crate::connector::Borrowed;
 /// Pushes jobs in a transaction of the caller. All calls block.
 ///
 /// ```no_run
-/// use backend_sync::PushIn;
+/// use lockapi_postgres::PushIn;
 /// use lockapi::queue::Job;
 /// # fn example(mut client: postgres::Client, queue: lockapi::blocking::Queue) -> Result<(), Box<dyn std::error::Error>> {
 /// let mut tx = client.transaction()?;
@@ -48,7 +48,7 @@ impl<Q: Pushable + ?Sized> PushIn for Q {
 /// Takes jobs in the transaction of the work itself.
 ///
 /// ```no_run
-/// use backend_sync::TakeIn;
+/// use lockapi_postgres::TakeIn;
 /// # fn example(mut client: postgres::Client, queue: lockapi::blocking::Queue) -> Result<(), Box<dyn std::error::Error>> {
 /// let mut tx = client.transaction()?;
 /// for job in queue.take_in(&mut tx, 10)? {
@@ -88,7 +88,7 @@ impl<Q: Pushable + ?Sized> TakeIn for Q {
 /// Completes a delivery in the transaction of its effects, which then take effect exactly once.
 ///
 /// ```no_run
-/// use backend_sync::AckIn;
+/// use lockapi_postgres::AckIn;
 /// # fn example(mut client: postgres::Client, delivery: lockapi::blocking::Delivery) -> Result<(), Box<dyn std::error::Error>> {
 /// let mut tx = client.transaction()?;
 /// tx.execute("UPDATE account SET welcomed = true", &[])?;

@@ -35,7 +35,7 @@ pub fn try_lock_table_in<C: GenericClient + Send>(
 /// use lockapi::table::TableMode;
 /// # fn example(mut client: postgres::Client) -> Result<(), Box<dyn std::error::Error>> {
 /// let mut tx = client.transaction()?;
-/// backend_sync::lock_table_in(&mut tx, "orders", TableMode::Share, Duration::from_secs(5))?;
+/// lockapi_postgres::lock_table_in(&mut tx, "orders", TableMode::Share, Duration::from_secs(5))?;
 /// tx.commit()?; // unlocks it
 /// # Ok(())
 /// # }
@@ -89,7 +89,7 @@ where
 /// # fn example(mut client: postgres::Client, backend: lockapi::blocking::Backend) -> Result<(), Box<dyn std::error::Error>> {
 /// let mut tx = client.transaction()?;
 /// let priority = Priority::new("add a column to orders");
-/// let (_, report) = backend_sync::with_priority_in(&backend, &mut tx, priority, |tx| {
+/// let (_, report) = lockapi_postgres::with_priority_in(&backend, &mut tx, priority, |tx| {
 ///     tx.batch_execute("ALTER TABLE orders ADD note text")?;
 ///     Ok::<_, Box<dyn std::error::Error>>(())
 /// })?;

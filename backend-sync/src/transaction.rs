@@ -17,7 +17,7 @@ use crate::connector::Borrowed;
 /// mutex on every backend. All calls block.
 ///
 /// ```no_run
-/// use backend_sync::InTransaction;
+/// use lockapi_postgres::InTransaction;
 /// # fn example(mut client: postgres::Client, mutex: lockapi::blocking::Mutex) -> Result<(), Box<dyn std::error::Error>> {
 /// let mut tx = client.transaction()?;
 /// if mutex.try_lock_in(&mut tx)? {
@@ -68,7 +68,7 @@ impl<M: LockName + Sync + ?Sized> InTransaction for M {
 /// Rejects a stale holder inside the transaction of its write.
 ///
 /// ```no_run
-/// use backend_sync::CheckIn;
+/// use lockapi_postgres::CheckIn;
 /// # fn example(mut client: postgres::Client, guard: lockapi::blocking::LeaseGuard) -> Result<(), Box<dyn std::error::Error>> {
 /// let mut tx = client.transaction()?;
 /// guard.fence().check_in(&mut tx)?;
@@ -95,7 +95,7 @@ impl CheckIn for Fence {
 /// Limits inside a transaction of the caller.
 ///
 /// ```no_run
-/// use backend_sync::LimitIn;
+/// use lockapi_postgres::LimitIn;
 /// use lockapi::limit::Want;
 /// # fn example(mut client: postgres::Client, limiter: lockapi::blocking::RateLimiter) -> Result<(), Box<dyn std::error::Error>> {
 /// let mut tx = client.transaction()?;

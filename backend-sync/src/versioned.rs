@@ -16,7 +16,7 @@ pub type Typed<'a> = (&'a (dyn ToSql + Sync), Type);
 /// one round trip, in the transaction that is open on `client` or in one of its own, and blocks.
 ///
 /// ```no_run
-/// use backend_sync::update_versioned;
+/// use lockapi_postgres::update_versioned;
 /// use lockapi::versioned::{Outcome, Table};
 /// use postgres::types::Type;
 /// # fn example(mut client: postgres::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -81,7 +81,7 @@ pub fn update_versioned<C: GenericClient>(
 /// at the commit. `keys` name the rows that it writes; see [`Retry`]. It blocks.
 ///
 /// ```no_run
-/// use backend_sync::{transact, update_versioned};
+/// use lockapi_postgres::{transact, update_versioned};
 /// use lockapi::versioned::{BoxError, Retry, Table};
 /// use postgres::{Client, types::Type};
 ///

@@ -10,8 +10,8 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{Better, Report, median, runtime};
-use conformance::cluster::Cluster;
 use lockapi::admin::{Filter, Inspector, MAX_ENTRIES};
+use lockapi_conformance::cluster::Cluster;
 use sqlx::{Connection, PgConnection, Row};
 
 const ROUNDS: usize = 31;
@@ -70,7 +70,7 @@ async fn measured(mut report: Report) -> Report {
     // Nobody else's locks are to be seen.
     let cluster = Cluster::private(&[]).unwrap_or_else(|error| panic!("{error}"));
     let url = cluster.url();
-    let backend = backend_sqlx::connect_url(url).await.expect("a backend");
+    let backend = lockapi_sqlx::connect_url(url).await.expect("a backend");
     backend.migrate().await.expect("tables");
     let mut holder = PgConnection::connect(url).await.expect("a connection");
     for sql in SCENE {

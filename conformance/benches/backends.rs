@@ -10,10 +10,10 @@ use std::thread;
 use std::time::Instant;
 
 use common::{Better, Report, SECONDS, median, rate, runtime};
-use conformance::cluster::Cluster;
 use diesel::connection::SimpleConnection;
 use diesel::{Connection, PgConnection, RunQueryDsl, select};
 use lockapi::{Backend, blocking};
+use lockapi_conformance::cluster::Cluster;
 use postgres::{Client, NoTls};
 
 const CALLERS: usize = 256;
@@ -40,9 +40,9 @@ fn main() {
 
 async fn connect(name: &str, url: &str) -> lockapi::Result<Arc<dyn Backend>> {
     let backend = match name {
-        "diesel" => backend_diesel::connect_url(url).await,
-        "sync" => backend_sync::connect_url(url).await,
-        _ => backend_sqlx::connect_url(url).await,
+        "diesel" => lockapi_diesel::connect_url(url).await,
+        "sync" => lockapi_postgres::connect_url(url).await,
+        _ => lockapi_sqlx::connect_url(url).await,
     }?;
     backend.migrate().await?;
     Ok(backend)

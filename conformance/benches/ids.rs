@@ -8,11 +8,11 @@ mod common;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use backend_sqlx::VersionedUpdate;
 use common::{Better, Report, median, rate, runtime};
-use conformance::cluster::Cluster;
 use lockapi::id::{IdOptions, Layout};
 use lockapi::versioned::{Retry, Table};
+use lockapi_conformance::cluster::Cluster;
+use lockapi_sqlx::VersionedUpdate;
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 
@@ -79,7 +79,7 @@ async fn all(mut report: Report, groups: [bool; 2]) -> Report {
 
 /// One generator, one task, id by id.
 async fn snowflake(report: &mut Report, pool: &PgPool) {
-    let backend = backend_sqlx::connect(pool).await.expect("a backend");
+    let backend = lockapi_sqlx::connect(pool).await.expect("a backend");
     backend.migrate().await.expect("tables");
     run(pool, FUNCTION).await;
     run(pool, COUNTED).await;

@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{Better, Report, SECONDS, rate, runtime};
-use conformance::cluster::Cluster;
 use lockapi::Backend;
 use lockapi::limit::{Policy, Quota, Want};
+use lockapi_conformance::cluster::Cluster;
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 
@@ -57,7 +57,7 @@ async fn all(mut report: Report) -> Report {
         (Some(cluster), _) => cluster.url(),
         (None, url) => url.as_deref().unwrap_or_default(),
     };
-    let backend = backend_sqlx::connect_url(url).await.expect("a backend");
+    let backend = lockapi_sqlx::connect_url(url).await.expect("a backend");
     backend.migrate().await.expect("tables");
     let pool = PgPoolOptions::new()
         .max_connections(16)

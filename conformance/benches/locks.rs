@@ -15,11 +15,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{Better, Report, SECONDS, median, rate, runtime};
-use conformance::cluster::Cluster;
 use futures_util::future::join_all;
 use lockapi::Backend;
 use lockapi::BackendOptions;
 use lockapi::lease::LeaseOptions;
+use lockapi_conformance::cluster::Cluster;
 use sqlx::postgres::{PgAdvisoryLock, PgPoolOptions};
 use sqlx::{Connection, PgConnection};
 use usage::{cpu_time, resident_bytes};
@@ -94,7 +94,7 @@ async fn all(mut report: Report, groups: [bool; 5]) -> Report {
 }
 
 async fn connect(url: &str) -> Arc<dyn Backend> {
-    let backend = backend_sqlx::connect_url(url).await.expect("a backend");
+    let backend = lockapi_sqlx::connect_url(url).await.expect("a backend");
     backend.migrate().await.expect("tables");
     backend
 }
@@ -316,7 +316,7 @@ async fn processes(report: &mut Report, url: &str) {
 }
 
 async fn child(url: &str, key: &str) {
-    let backend = backend_sqlx::connect_url(url).await.expect("a backend");
+    let backend = lockapi_sqlx::connect_url(url).await.expect("a backend");
     let count = Arc::new(AtomicU64::new(0));
     let until = Instant::now() + SECONDS;
     let tasks = (0..2).map(|_| {
@@ -338,7 +338,7 @@ async fn child(url: &str, key: &str) {
 async fn held(report: &mut Report, url: &str) {
     const LOCKS: u32 = 10_000;
     let options = BackendOptions::default().max_locks(LOCKS as usize + 1);
-    let backend = backend_sqlx::connect_url_with(url, options)
+    let backend = lockapi_sqlx::connect_url_with(url, options)
         .await
         .expect("a backend");
     let first = backend.mutex("bench/held").expect("a mutex");
@@ -383,7 +383,7 @@ async fn held(report: &mut Report, url: &str) {
 async fn leases(report: &mut Report, url: &str) {
     const LEASES: u32 = 10_000;
     let options = BackendOptions::default().namespace("bench");
-    let backend = backend_sqlx::connect_url_with(url, options)
+    let backend = lockapi_sqlx::connect_url_with(url, options)
         .await
         .expect("a backend");
     let before = resident_bytes();

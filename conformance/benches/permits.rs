@@ -11,9 +11,9 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use common::{Better, Report, median, rate, runtime};
-use conformance::cluster::Cluster;
 use lockapi::Backend;
 use lockapi::lease::LeaseOptions;
+use lockapi_conformance::cluster::Cluster;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{Connection, PgConnection};
 
@@ -43,7 +43,7 @@ fn main() {
 }
 
 async fn connect(url: &str) -> Arc<dyn Backend> {
-    let backend = backend_sqlx::connect_url(url).await.expect("a backend");
+    let backend = lockapi_sqlx::connect_url(url).await.expect("a backend");
     backend.migrate().await.expect("tables");
     let mut raw = PgConnection::connect(url).await.expect("a connection");
     let table = sqlx::raw_sql(TABLE).execute(&mut raw).await;

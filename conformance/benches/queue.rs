@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{Better, Report, median, rate, runtime};
-use conformance::cluster::Cluster;
 use lockapi::queue::{Claim, Job};
 use lockapi::worker::{Context, Worker};
 use lockapi::{Backend, Queue, Stop};
+use lockapi_conformance::cluster::Cluster;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
 use tokio::sync::mpsc;
 
@@ -58,7 +58,7 @@ fn one_core(mut report: Report) -> Report {
         let url = url.to_owned();
         runtime().block_on(async {
             tokio::spawn(async move {
-                let backend = backend_sqlx::connect_url(&url).await.expect("a backend");
+                let backend = lockapi_sqlx::connect_url(&url).await.expect("a backend");
                 backend.migrate().await.expect("tables");
                 let mut raw = PgConnection::connect(&url).await.expect("a connection");
                 claim(&mut report, &backend, &mut raw).await;
@@ -79,7 +79,7 @@ async fn all(mut report: Report, only: Option<String>) -> Report {
         (Some(cluster), _) => cluster.url(),
         (None, url) => url.as_deref().unwrap_or_default(),
     };
-    let backend = backend_sqlx::connect_url(url).await.expect("a backend");
+    let backend = lockapi_sqlx::connect_url(url).await.expect("a backend");
     backend.migrate().await.expect("tables");
     let mut raw = PgConnection::connect(url).await.expect("a connection");
     for sql in ["DROP TABLE IF EXISTS bench_job", TABLE] {
@@ -329,7 +329,7 @@ async fn single(report: &mut Report, backend: &Arc<dyn Backend>, raw: &mut PgCon
 
 /// From the push of a lone job in another process to the begin of its handler.
 async fn pick_up(report: &mut Report, backend: &Arc<dyn Backend>, url: &str) {
-    let there = backend_sqlx::connect_url(url).await.expect("a backend");
+    let there = lockapi_sqlx::connect_url(url).await.expect("a backend");
     let there = there.queue("bench/pick_up").expect("a queue");
     let (sender, mut begun) = mpsc::unbounded_channel();
     let stop = Stop::new();

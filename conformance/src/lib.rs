@@ -6,9 +6,9 @@
 //! that need it into ignored ones, visibly; a server that is not there makes them fail.
 //!
 //! ```text
-//! cargo nextest run -p conformance                      # everything
-//! cargo nextest run -p conformance sqlx::dyn::lease     # a backend, a face, a module
-//! cargo test -p conformance --test memory -- --list     # what there is
+//! cargo nextest run -p lockapi-conformance                      # everything
+//! cargo nextest run -p lockapi-conformance sqlx::dyn::lease     # a backend, a face, a module
+//! cargo test -p lockapi-conformance --test memory -- --list     # what there is
 //! ```
 //!
 //! # Write your own backend
@@ -159,7 +159,7 @@
 //! use std::sync::Arc;
 //!
 //! use async_trait::async_trait;
-//! use conformance::{Driver, Need, Postgres, Transaction};
+//! use lockapi_conformance::{Driver, Need, Postgres, Transaction};
 //! use lockapi::BackendOptions;
 //! use lockapi::{Backend, Result};
 //!
@@ -170,8 +170,8 @@
 //! #     ) -> lockapi::Result<std::sync::Arc<dyn lockapi::Backend>> {
 //! #         lockapi::memory::Database::new().connect_with(options).await
 //! #     }
-//! #     pub async fn begin(_: &str) -> Box<dyn conformance::Transaction> {
-//! #         conformance::Steps::begin(drop)
+//! #     pub async fn begin(_: &str) -> Box<dyn lockapi_conformance::Transaction> {
+//! #         lockapi_conformance::Steps::begin(drop)
 //! #     }
 //! # }
 //! struct MyDriver;
@@ -196,7 +196,7 @@
 //! }
 //!
 //! fn main() {
-//!     conformance::run(&[Arc::new(Postgres::new(MyDriver))]);
+//!     lockapi_conformance::run(&[Arc::new(Postgres::new(MyDriver))]);
 //! }
 //! ```
 //!
@@ -229,7 +229,7 @@
 //! use std::sync::Arc;
 //!
 //! fn main() {
-//!     conformance::run(&[Arc::new(conformance::Memory)]);
+//!     lockapi_conformance::run(&[Arc::new(lockapi_conformance::Memory)]);
 //! }
 //! ```
 //!
@@ -263,7 +263,33 @@ pub use memory::Memory;
 pub use postgres::{Driver, Postgres};
 pub use steps::{BlockingTransaction, Meter, Name, Steps};
 
-/// Compiles and runs what the README shows.
+/// Compiles and runs what the README and the guides show.
 #[cfg(doctest)]
-#[doc = include_str!("../../README.md")]
-struct Readme;
+mod documents {
+    #[doc = include_str!("../../README.md")]
+    struct Readme;
+    #[doc = include_str!("../../docs/backends.md")]
+    struct Backends;
+    #[doc = include_str!("../../docs/guarantees.md")]
+    struct Guarantees;
+    #[doc = include_str!("../../docs/operating.md")]
+    struct Operating;
+    #[doc = include_str!("../../docs/guides/blocking.md")]
+    struct Blocking;
+    #[doc = include_str!("../../docs/guides/ids.md")]
+    struct Ids;
+    #[doc = include_str!("../../docs/guides/leases.md")]
+    struct Leases;
+    #[doc = include_str!("../../docs/guides/locks.md")]
+    struct Locks;
+    #[doc = include_str!("../../docs/guides/optimistic-locking.md")]
+    struct OptimisticLocking;
+    #[doc = include_str!("../../docs/guides/queues.md")]
+    struct Queues;
+    #[doc = include_str!("../../docs/guides/rate-limits.md")]
+    struct RateLimits;
+    #[doc = include_str!("../../docs/guides/schedules.md")]
+    struct Schedules;
+    #[doc = include_str!("../../docs/guides/testing.md")]
+    struct Testing;
+}

@@ -33,7 +33,7 @@ fn has_any(tree: &BTreeMap<String, String>, start: &str) -> bool {
 
 #[test]
 fn diesel_brings_no_runtime_and_no_other_library() {
-    let tree = tree("backend-diesel");
+    let tree = tree("lockapi-diesel");
     assert!(tree.contains_key("diesel"));
     // Channels only.
     assert_eq!(tree["tokio"], "sync");
@@ -44,7 +44,7 @@ fn diesel_brings_no_runtime_and_no_other_library() {
 
 #[test]
 fn sync_brings_the_runtime_that_postgres_brings() {
-    let tree = tree("backend-sync");
+    let tree = tree("lockapi-postgres");
     let postgres = self::tree("postgres");
     assert!(tree.contains_key("r2d2"));
     let features = |text: &str| text.split(',').map(str::to_owned).collect::<Vec<_>>();
@@ -61,7 +61,7 @@ fn sync_brings_the_runtime_that_postgres_brings() {
 
 #[test]
 fn sqlx_brings_no_other_library() {
-    let tree = tree("backend-sqlx");
+    let tree = tree("lockapi-sqlx");
     assert!(tree.contains_key("sqlx-postgres"));
     for other in ["diesel", "pq-sys", "tokio-postgres", "r2d2"] {
         assert!(!has_any(&tree, other), "{other}");
@@ -103,7 +103,12 @@ fn sources(dir: &Path, found: &mut Vec<(PathBuf, String)>) {
 fn numbers_that_decide_come_from_the_operating_system() {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut found = Vec::new();
-    for package in ["lockapi", "backend-sqlx", "backend-diesel", "backend-sync"] {
+    for package in [
+        "lockapi",
+        "lockapi-sqlx",
+        "lockapi-diesel",
+        "lockapi-postgres",
+    ] {
         sources(&workspace.join(package).join("src"), &mut found);
     }
     assert!(found.len() > 100, "the sources are not there");

@@ -7,9 +7,9 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use conformance::cluster::Cluster;
 use libtest_mimic::{Arguments, Failed, Trial};
 use lockapi::BackendOptions;
+use lockapi_conformance::cluster::Cluster;
 use postgres::{Client, NoTls};
 
 /// How long a vanished host may keep a mutex.
@@ -164,7 +164,7 @@ fn vanish(url: &str) {
             _ => Duration::from_hours(1),
         };
         let options = BackendOptions::default().heartbeat(heartbeat);
-        let connecting = backend_sqlx::connect_url_with(url, options);
+        let connecting = lockapi_sqlx::connect_url_with(url, options);
         let backend = connecting.await.expect("a backend");
         let mutex = backend.mutex("door").expect("a mutex");
         let guard = mutex.lock().await.expect("locked");
@@ -186,12 +186,12 @@ fn frees_a_mutex_in_time(in_flight: bool) -> Result<(), Failed> {
     let rule = format!("host all all 10.213.{}.0/24 trust\n", away.net);
     std::fs::write(&rules, rule + &old)?;
     cluster.psql("ALTER SYSTEM SET listen_addresses = '*'")?;
-    cluster.stop(conformance::cluster::StopMode::Fast)?;
+    cluster.stop(lockapi_conformance::cluster::StopMode::Fast)?;
     cluster.start()?;
     let mut here = Client::connect(cluster.url(), NoTls)?;
     let listens: String = here.query_one("SHOW listen_addresses", &[])?.get(0);
     let runtime = tokio::runtime::Runtime::new()?;
-    let backend = runtime.block_on(backend_sqlx::connect_url(cluster.url()))?;
+    let backend = runtime.block_on(lockapi_sqlx::connect_url(cluster.url()))?;
     runtime.block_on(backend.migrate())?;
     if listens != "*" {
         return Err(format!("the server listens on {listens} only").into());

@@ -4,7 +4,7 @@ mod drivers;
 
 use std::sync::Arc;
 
-use conformance::{Driver, Postgres};
+use lockapi_conformance::{Driver, Postgres};
 
 fn main() {
     let drivers: [Arc<dyn Driver>; 3] = [
@@ -12,5 +12,5 @@ fn main() {
         Arc::new(drivers::diesel::Diesel),
         Arc::new(drivers::sync::Sync),
     ];
-    conformance::run_pairs(&Postgres::pairs(&drivers));
+    lockapi_conformance::run_pairs(&Postgres::pairs(&drivers));
 }

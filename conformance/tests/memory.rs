@@ -3,5 +3,5 @@
 use std::sync::Arc;
 
 fn main() {
-    conformance::run(&[Arc::new(conformance::Memory)]);
+    lockapi_conformance::run(&[Arc::new(lockapi_conformance::Memory)]);
 }

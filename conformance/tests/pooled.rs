@@ -9,16 +9,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use conformance::{Driver, Face, Need, Postgres, Transaction};
 use diesel::PgConnection;
 use lockapi::BackendOptions;
 use lockapi::{Backend, Result};
+use lockapi_conformance::{Driver, Face, Need, Postgres, Transaction};
 use r2d2::{ManageConnection, Pool};
 use r2d2_postgres::PostgresConnectionManager;
 use r2d2_postgres::postgres::NoTls;
 
 fn main() {
-    conformance::run_through(
+    lockapi_conformance::run_through(
         &[Face::Dyn],
         &[
             Arc::new(Postgres::new(Diesel)),
@@ -51,7 +51,7 @@ impl Driver for Diesel {
 
     async fn connect(&self, url: &str, options: BackendOptions) -> Result<Arc<dyn Backend>> {
         let manager = diesel::r2d2::ConnectionManager::<PgConnection>::new(url);
-        backend_diesel::connect_with(&pool(manager, &options), options).await
+        lockapi_diesel::connect_with(&pool(manager, &options), options).await
     }
 
     async fn begin(&self, url: &str) -> Box<dyn Transaction> {
@@ -76,7 +76,7 @@ impl Driver for Sync {
         let config = url.parse().expect("a URL");
         let manager = PostgresConnectionManager::new(config, NoTls);
         let pool = pool(manager, &options);
-        let connected = backend_sync::connect_with(&pool, options).await;
+        let connected = lockapi_postgres::connect_with(&pool, options).await;
         // A blocking driver does not let its connections be closed on a task.
         let closed = tokio::task::spawn_blocking(move || drop(pool)).await;
         closed.expect("the pool is dropped");

@@ -3,12 +3,12 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use conformance::cluster::Cluster;
 use diesel::sql_types::Text;
 use diesel::{PgConnection, QueryableByName, RunQueryDsl};
 use lockapi::BackendOptions;
 use lockapi::ErrorKind;
 use lockapi::blocking::Backend;
+use lockapi_conformance::cluster::Cluster;
 use r2d2::{CustomizeConnection, ManageConnection, Pool};
 use r2d2_postgres::PostgresConnectionManager;
 use r2d2_postgres::postgres::{Client, NoTls};
@@ -36,7 +36,7 @@ impl Library for Sync {
     }
 
     fn connect(pool: &Pool<Self::Manager>, options: BackendOptions) -> lockapi::Result<Backend> {
-        Backend::connect(backend_sync::connect_with(pool, options))
+        Backend::connect(lockapi_postgres::connect_with(pool, options))
     }
 
     fn answer(connection: &mut Client, sql: &str) -> String {
@@ -61,7 +61,7 @@ impl Library for Diesel {
     }
 
     fn connect(pool: &Pool<Self::Manager>, options: BackendOptions) -> lockapi::Result<Backend> {
-        Backend::connect(backend_diesel::connect_with(pool, options))
+        Backend::connect(lockapi_diesel::connect_with(pool, options))
     }
 
     fn answer(connection: &mut PgConnection, sql: &str) -> String {

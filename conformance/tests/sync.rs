@@ -5,8 +5,8 @@ mod driver;
 
 use std::sync::Arc;
 
-use conformance::Postgres;
+use lockapi_conformance::Postgres;
 
 fn main() {
-    conformance::run(&[Arc::new(Postgres::new(driver::Sync))]);
+    lockapi_conformance::run(&[Arc::new(Postgres::new(driver::Sync))]);
 }

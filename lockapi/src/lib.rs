@@ -1,6 +1,6 @@
 //! Coordination for programs that already have PostgreSQL.
 //!
-//! A program picks the crate that matches its database library, `backend-sqlx` for one, and gets
+//! A program picks the crate that matches its database library, `lockapi-sqlx` for one, and gets
 //! the same primitives with the same semantics in the same tables; tests swap it for
 //! [`memory`]. Six of them are here:
 //!

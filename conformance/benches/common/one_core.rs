@@ -1,6 +1,6 @@
 //! Work that is not to move between cores.
 
-use conformance::cluster::Cluster;
+use lockapi_conformance::cluster::Cluster;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// Does work with client and server on one core: between two, waking a core that sleeps takes

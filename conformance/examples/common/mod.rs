@@ -202,9 +202,9 @@ impl Task {
         loop {
             let connected = match &*self.library {
                 _ if self.url.is_empty() => lockapi::memory::Database::new().connect().await,
-                "sqlx" => backend_sqlx::connect_url(&self.url).await,
-                "diesel" => backend_diesel::connect_url(&self.url).await,
-                _ => backend_sync::connect_url(&self.url).await,
+                "sqlx" => lockapi_sqlx::connect_url(&self.url).await,
+                "diesel" => lockapi_diesel::connect_url(&self.url).await,
+                _ => lockapi_postgres::connect_url(&self.url).await,
             };
             match connected {
                 // It was stopped meanwhile, or the machine is busy.

@@ -13,7 +13,7 @@ pub(crate) const HELP: &str = "\
 A fleet of workers shares recurring tasks through a scheduler in PostgreSQL, while workers are killed,
 stopped and cut off. In the end the log tells whether every due task was run exactly once.
 
-Usage: cargo run --release -p conformance --example fleet -- [options]
+Usage: cargo run --release -p lockapi-conformance --example fleet -- [options]
 
 BackendOptions:
   --backend NAME         what the workers use: mix (default) for processes on PostgreSQL that use

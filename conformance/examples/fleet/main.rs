@@ -1,7 +1,7 @@
 //! A fleet of workers that share recurring tasks, and a program that disturbs them.
 //!
 //! ```text
-//! cargo run --release -p conformance --example fleet -- --help
+//! cargo run --release -p lockapi-conformance --example fleet -- --help
 //! ```
 //!
 //! Every worker runs the same [`Scheduler`](lockapi::Scheduler) and works on the jobs of its

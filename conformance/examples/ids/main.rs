@@ -2,7 +2,7 @@
 //! set back and ahead; afterwards all ids that were recorded are compared.
 //!
 //! ```text
-//! cargo run --release -p conformance --example ids -- --ids 100000000
+//! cargo run --release -p lockapi-conformance --example ids -- --ids 100000000
 //! ```
 
 mod audit;
@@ -16,8 +16,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use common::{Crew, Problem, Task};
-use conformance::cluster::Cluster;
 use lockapi::blocking::Backend;
+use lockapi_conformance::cluster::Cluster;
 use postgres::{Client, NoTls};
 
 const SET_BACK: &str = include_str!("set_back.sql");
@@ -65,7 +65,7 @@ fn run() -> Result<bool, Problem> {
         }
     }
     let cluster = Cluster::private(&[])?;
-    let backend = Backend::connect(backend_sync::connect_url(cluster.url()))?;
+    let backend = Backend::connect(lockapi_postgres::connect_url(cluster.url()))?;
     backend.migrate()?;
     let mut client = Client::connect(cluster.url(), NoTls)?;
     let mut set = 0;

@@ -3,7 +3,7 @@
 //! quotas.
 //!
 //! ```text
-//! cargo run --release -p conformance --example limits -- --decisions 1000000
+//! cargo run --release -p lockapi-conformance --example limits -- --decisions 1000000
 //! ```
 
 #[path = "../common/mod.rs"]
@@ -16,10 +16,10 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use common::{Crew, Problem, Task};
-use conformance::cluster::Cluster;
-use conformance::flood::{DOORS, Record, flood, judge};
 use lockapi::blocking::Backend;
 use lockapi::limit::{Algorithm, Quota};
+use lockapi_conformance::cluster::Cluster;
+use lockapi_conformance::flood::{DOORS, Record, flood, judge};
 
 /// So many ask at the same time at a key, in each process.
 const CALLERS: usize = 256;
@@ -66,7 +66,7 @@ fn run() -> Result<bool, Problem> {
         }
     }
     let cluster = Cluster::private(&[])?;
-    Backend::connect(backend_sync::connect_url(cluster.url()))?.migrate()?;
+    Backend::connect(lockapi_postgres::connect_url(cluster.url()))?.migrate()?;
     let url = if alone { "" } else { cluster.url() };
     let start = Instant::now();
     let mut crew = Crew::start(url, recorded, processes, decisions)?;

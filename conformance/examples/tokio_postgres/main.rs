@@ -3,8 +3,8 @@
 //! `backend.rs` and `transaction.rs` are the backend; this file mounts the suite.
 //!
 //! ```text
-//! cargo nextest run -p conformance --example tokio_postgres
-//! cargo test -p conformance --example tokio_postgres
+//! cargo nextest run -p lockapi-conformance --example tokio_postgres
+//! cargo test -p lockapi-conformance --example tokio_postgres
 //! ```
 
 pub mod backend;
@@ -14,7 +14,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use conformance::{Driver, Face, Need, Postgres, Problem, Transaction};
 use lockapi::BackendOptions;
 use lockapi::admin::{Priority, Report};
 use lockapi::limit::{Verdict, Want};
@@ -23,14 +22,15 @@ use lockapi::table::{
     Table, TableMode, limit_waits_on, lock_table_on, prioritize_on, try_lock_table_on,
 };
 use lockapi::{Backend, Fence, Mutex, Queue, RateLimiter, Result};
+use lockapi_conformance::{Driver, Face, Need, Postgres, Problem, Transaction};
 use tokio_postgres::{Client, NoTls};
 
 use backend::Borrowed;
 use transaction::{AckIn, CheckIn, InTransaction, LimitIn, PushIn, TakeIn};
 
 fn main() {
-    // One face is enough for a connector; `conformance::run` goes through all of them.
-    conformance::run_through(&[Face::Dyn], &[Arc::new(Postgres::new(TokioPostgres))]);
+    // One face is enough for a connector; `lockapi_conformance::run` goes through all of them.
+    lockapi_conformance::run_through(&[Face::Dyn], &[Arc::new(Postgres::new(TokioPostgres))]);
 }
 
 struct TokioPostgres;

@@ -276,7 +276,7 @@ async fn line_that_left_is_waited_for_no_more(cx: Context) {
     let short = Duration::from_millis(50);
     let error = mutex(&backend, "b").on(&one).lock_timeout(short).await;
     assert_eq!(error.unwrap_err().kind(), ErrorKind::TimedOut);
-    // The first waits no longer, so this is no circle.
+    // The first waits no longer, so this is no cycle.
     let mut wait = begin(&mutex(&backend, "a"), &other);
     not_yet("granted although it is held", &mut wait).await;
     a.unlock().await.unwrap();

@@ -16,7 +16,9 @@ use lockapi::LockId;
 use lockapi::driver::{Batch, Call, Connection, Operation};
 use lockapi::lease::{Acquire, Acquired, Check, Peek, Peeked, Release, Renew};
 use lockapi::memory::ModelState;
-use lockapi::mutex::{Awaited, Circle, LockAnswer, LockMode, LockRequest, ReleaseOne, TryOne};
+use lockapi::mutex::{
+    Awaited, DeadlockCheck, LockAnswer, LockMode, LockRequest, ReleaseOne, TryOne,
+};
 use proptest::prelude::*;
 
 pub use limits::LimitAction;
@@ -34,7 +36,7 @@ pub enum Action {
     LockRequest(usize, Vec<(u8, bool, bool)>),
     /// Notes that holders of some locks wait for another, and takes the notes away: what is waited
     /// for, what is held.
-    Circle(usize, u8, Vec<u8>),
+    DeadlockCheck(usize, u8, Vec<u8>),
     /// Tries one lock.
     TryOne(usize, u8),
     /// Releases one lock.
@@ -70,7 +72,7 @@ pub fn actions() -> impl Strategy<Value = Vec<Action>> {
         3 => (session.clone(), prop::collection::vec((key.clone(), any::<bool>(), any::<bool>()), some.clone()))
             .prop_map(|(session, steps)| Action::LockRequest(session, steps)),
         1 => (session.clone(), key.clone(), prop::collection::vec(key.clone(), some.clone()).prop_map(distinct))
-            .prop_map(|(session, lock, holding)| Action::Circle(session, lock, holding)),
+            .prop_map(|(session, lock, holding)| Action::DeadlockCheck(session, lock, holding)),
         2 => (session.clone(), key.clone()).prop_map(|(session, key)| Action::TryOne(session, key)),
         2 => (session.clone(), key.clone())
             .prop_map(|(session, key)| Action::ReleaseOne(session, key)),
@@ -188,8 +190,8 @@ impl<C: Connection> Pair<'_, C> {
                     self.stepped(*key, *real, *model);
                 }
             }
-            Action::Circle(session, lock, holding) => {
-                self.circle(*session, *lock, holding).await;
+            Action::DeadlockCheck(session, lock, holding) => {
+                self.cycle(*session, *lock, holding).await;
             }
             Action::TryOne(session, key) => {
                 let lock = self.lock(*key);
@@ -261,14 +263,14 @@ impl<C: Connection> Pair<'_, C> {
         }
     }
 
-    async fn circle(&mut self, session: usize, lock: u8, holding: &[u8]) {
-        let circle = Circle {
+    async fn cycle(&mut self, session: usize, lock: u8, holding: &[u8]) {
+        let cycle = DeadlockCheck {
             lock: self.lock(lock),
             holding: holding.iter().map(|key| self.lock(*key)).collect(),
         };
-        let notes = circle.forget();
-        let awaited: Vec<_> = circle.holding.iter().map(|lock| Awaited(*lock)).collect();
-        let (real, model) = self.both(session, &[circle]).await;
+        let notes = cycle.forget();
+        let awaited: Vec<_> = cycle.holding.iter().map(|lock| Awaited(*lock)).collect();
+        let (real, model) = self.both(session, &[cycle]).await;
         assert_eq!(real, model, "nobody waits but for itself");
         let (real, model) = self.both(session, &notes).await;
         assert_eq!(real, model);

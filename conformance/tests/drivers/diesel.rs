@@ -6,12 +6,6 @@ use std::thread;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use backend_diesel::{
-    AckIn, CheckIn, InTransaction, LimitIn, PushIn, TakeIn, transact, update_versioned,
-};
-use conformance::{
-    Accounts, BlockingTransaction, Driver, Meter, Name, Problem, Steps, Transaction,
-};
 use diesel::connection::SimpleConnection;
 use diesel::r2d2::{ConnectionManager, Pool};
 use diesel::sql_types::Text;
@@ -23,6 +17,12 @@ use lockapi::queue::{Delivery, Job, Pushed, Taken};
 use lockapi::table::{Table, TableMode};
 use lockapi::versioned::{BoxError, Outcome, Retry};
 use lockapi::{Backend, Fence, Queue, Result};
+use lockapi_conformance::{
+    Accounts, BlockingTransaction, Driver, Meter, Name, Problem, Steps, Transaction,
+};
+use lockapi_diesel::{
+    AckIn, CheckIn, InTransaction, LimitIn, PushIn, TakeIn, transact, update_versioned,
+};
 
 pub(crate) struct Diesel;
 
@@ -33,7 +33,7 @@ impl Driver for Diesel {
     }
 
     async fn connect(&self, url: &str, options: BackendOptions) -> Result<Arc<dyn Backend>> {
-        backend_diesel::connect_url_with(url, options).await
+        lockapi_diesel::connect_url_with(url, options).await
     }
 
     async fn connect_beside_full_pool(
@@ -43,7 +43,7 @@ impl Driver for Diesel {
     ) -> Result<Option<(Arc<dyn Backend>, Box<dyn Send + Sync>)>> {
         let manager = || ConnectionManager::<PgConnection>::new(url);
         let full = used_up(manager());
-        let backend = backend_diesel::connect_manager(manager(), options).await?;
+        let backend = lockapi_diesel::connect_manager(manager(), options).await?;
         Ok(Some((backend, Box::new(full))))
     }
 
@@ -127,9 +127,9 @@ impl BlockingTransaction for Begun<'_> {
         timeout: Option<Duration>,
     ) -> Result<bool> {
         match timeout {
-            None => backend_diesel::try_lock_table_in(self.0, table, mode),
+            None => lockapi_diesel::try_lock_table_in(self.0, table, mode),
             Some(timeout) => {
-                backend_diesel::lock_table_in(self.0, table, mode, timeout)?;
+                lockapi_diesel::lock_table_in(self.0, table, mode, timeout)?;
                 Ok(true)
             }
         }
@@ -140,7 +140,7 @@ impl BlockingTransaction for Begun<'_> {
         timeout: Duration,
         sql: &'static str,
     ) -> Result<String, Problem> {
-        backend_diesel::with_lock_timeout_in(self.0, timeout, |connection| {
+        lockapi_diesel::with_lock_timeout_in(self.0, timeout, |connection| {
             let named = format!("SELECT q.answer::pg_catalog.text FROM ({sql}) AS q (answer)");
             let rows = diesel::sql_query(named).load::<Answer>(connection)?;
             let first = rows.into_iter().next().ok_or("no row")?;
@@ -158,7 +158,7 @@ impl BlockingTransaction for Begun<'_> {
             diesel::sql_query(sql).execute(connection)?;
             Ok::<_, Problem>(())
         };
-        let ((), report) = backend_diesel::with_priority_in(backend, self.0, priority, run)?;
+        let ((), report) = lockapi_diesel::with_priority_in(backend, self.0, priority, run)?;
         Ok(report)
     }
 

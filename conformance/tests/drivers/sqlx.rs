@@ -4,10 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use backend_sqlx::{
-    AckIn, CheckIn, InTransaction, LimitIn, PushIn, TakeIn, VersionedUpdate, transact,
-};
-use conformance::{Accounts, Driver, Problem, Transaction};
 use lockapi::BackendOptions;
 use lockapi::admin::{Priority, Report};
 use lockapi::limit::{Verdict, Want};
@@ -15,6 +11,10 @@ use lockapi::queue::{Delivery, Job, Pushed, Taken};
 use lockapi::table::{Table, TableMode};
 use lockapi::versioned::{BoxError, Outcome, Retry};
 use lockapi::{Backend, Fence, Mutex, Queue, RateLimiter, Result};
+use lockapi_conformance::{Accounts, Driver, Problem, Transaction};
+use lockapi_sqlx::{
+    AckIn, CheckIn, InTransaction, LimitIn, PushIn, TakeIn, VersionedUpdate, transact,
+};
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{PgConnection, PgPool, Postgres as Database};
 
@@ -27,7 +27,7 @@ impl Driver for Sqlx {
     }
 
     async fn connect(&self, url: &str, options: BackendOptions) -> Result<Arc<dyn Backend>> {
-        backend_sqlx::connect_url_with(url, options).await
+        lockapi_sqlx::connect_url_with(url, options).await
     }
 
     async fn connect_beside_full_pool(
@@ -42,7 +42,7 @@ impl Driver for Sqlx {
             .await
             .expect("a pool");
         let only = pool.acquire().await.expect("its connection");
-        let backend = backend_sqlx::connect_with(&pool, options).await?;
+        let backend = lockapi_sqlx::connect_with(&pool, options).await?;
         Ok(Some((backend, Box::new((pool, only)))))
     }
 
@@ -97,9 +97,9 @@ impl Transaction for Begun {
         timeout: Option<Duration>,
     ) -> Result<bool> {
         match timeout {
-            None => backend_sqlx::try_lock_table_in(&mut self.0, table, mode).await,
+            None => lockapi_sqlx::try_lock_table_in(&mut self.0, table, mode).await,
             Some(timeout) => {
-                backend_sqlx::lock_table_in(&mut self.0, table, mode, timeout).await?;
+                lockapi_sqlx::lock_table_in(&mut self.0, table, mode, timeout).await?;
                 Ok(true)
             }
         }
@@ -110,7 +110,7 @@ impl Transaction for Begun {
         timeout: Duration,
         sql: &'static str,
     ) -> Result<String, Problem> {
-        backend_sqlx::with_lock_timeout_in(&mut self.0, timeout, |connection| {
+        lockapi_sqlx::with_lock_timeout_in(&mut self.0, timeout, |connection| {
             Box::pin(async move { Ok(sqlx::query_scalar(sql).fetch_one(connection).await?) })
         })
         .await
@@ -123,7 +123,7 @@ impl Transaction for Begun {
         sql: &'static str,
     ) -> Result<Report, Problem> {
         let ((), report) =
-            backend_sqlx::with_priority_in(&**backend, &mut self.0, priority, |connection| {
+            lockapi_sqlx::with_priority_in(&**backend, &mut self.0, priority, |connection| {
                 Box::pin(async move {
                     sqlx::query(sql).execute(connection).await?;
                     Ok::<_, Problem>(())

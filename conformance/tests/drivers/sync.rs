@@ -6,12 +6,6 @@ use std::thread;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use backend_sync::{
-    AckIn, CheckIn, InTransaction, LimitIn, PushIn, TakeIn, transact, update_versioned,
-};
-use conformance::{
-    Accounts, BlockingTransaction, Driver, Meter, Name, Problem, Steps, Transaction,
-};
 use lockapi::BackendOptions;
 use lockapi::admin::{Priority, Report};
 use lockapi::limit::{Verdict, Want};
@@ -19,6 +13,12 @@ use lockapi::queue::{Delivery, Job, Pushed, Taken};
 use lockapi::table::{Table, TableMode};
 use lockapi::versioned::{BoxError, Outcome, Retry};
 use lockapi::{Backend, Fence, Queue, Result};
+use lockapi_conformance::{
+    Accounts, BlockingTransaction, Driver, Meter, Name, Problem, Steps, Transaction,
+};
+use lockapi_postgres::{
+    AckIn, CheckIn, InTransaction, LimitIn, PushIn, TakeIn, transact, update_versioned,
+};
 use r2d2_postgres::PostgresConnectionManager;
 use r2d2_postgres::postgres::types::Type;
 use r2d2_postgres::postgres::{self, Client, Config, GenericClient, NoTls};
@@ -32,7 +32,7 @@ impl Driver for Sync {
     }
 
     async fn connect(&self, url: &str, options: BackendOptions) -> Result<Arc<dyn Backend>> {
-        backend_sync::connect_url_with(url, options).await
+        lockapi_postgres::connect_url_with(url, options).await
     }
 
     async fn connect_beside_full_pool(
@@ -43,7 +43,7 @@ impl Driver for Sync {
         let config: Config = url.parse().expect("a URL");
         let manager = || PostgresConnectionManager::new(config.clone(), NoTls);
         let full = used_up(manager());
-        let backend = backend_sync::connect_manager(manager(), options).await?;
+        let backend = lockapi_postgres::connect_manager(manager(), options).await?;
         Ok(Some((backend, Box::new(full))))
     }
 
@@ -118,9 +118,9 @@ impl BlockingTransaction for Begun<'_, '_> {
         timeout: Option<Duration>,
     ) -> Result<bool> {
         match timeout {
-            None => backend_sync::try_lock_table_in(self.0, table, mode),
+            None => lockapi_postgres::try_lock_table_in(self.0, table, mode),
             Some(timeout) => {
-                backend_sync::lock_table_in(self.0, table, mode, timeout)?;
+                lockapi_postgres::lock_table_in(self.0, table, mode, timeout)?;
                 Ok(true)
             }
         }
@@ -131,7 +131,7 @@ impl BlockingTransaction for Begun<'_, '_> {
         timeout: Duration,
         sql: &'static str,
     ) -> Result<String, Problem> {
-        backend_sync::with_lock_timeout_in(self.0, timeout, |connection| {
+        lockapi_postgres::with_lock_timeout_in(self.0, timeout, |connection| {
             Ok(connection.query_one(sql, &[])?.get(0))
         })
     }
@@ -146,7 +146,7 @@ impl BlockingTransaction for Begun<'_, '_> {
             connection.batch_execute(sql)?;
             Ok::<_, Problem>(())
         };
-        let ((), report) = backend_sync::with_priority_in(backend, self.0, priority, run)?;
+        let ((), report) = lockapi_postgres::with_priority_in(backend, self.0, priority, run)?;
         Ok(report)
     }
 

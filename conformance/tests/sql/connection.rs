@@ -1,11 +1,11 @@
 //! A connection of any of the libraries, as the driver sees it.
 
-use backend_diesel::Borrowed as OnDiesel;
-use backend_sqlx::Borrowed as OnSqlx;
-use backend_sync::Borrowed as OnSync;
 use diesel::Connection as _;
 use lockapi::Failure;
 use lockapi::driver::{Call, Connection, Inline, Rows};
+use lockapi_diesel::Borrowed as OnDiesel;
+use lockapi_postgres::Borrowed as OnSync;
+use lockapi_sqlx::Borrowed as OnSqlx;
 use postgres::{Client, NoTls};
 use sqlx::Connection as _;
 

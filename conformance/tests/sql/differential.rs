@@ -2,9 +2,9 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use conformance::differential::admin::Older;
-use conformance::differential::{self, SESSIONS};
 use lockapi::driver::Connection;
+use lockapi_conformance::differential::admin::Older;
+use lockapi_conformance::differential::{self, SESSIONS};
 use postgres::{Client, NoTls};
 use proptest::test_runner::{Config, TestRunner};
 

@@ -195,7 +195,7 @@ macro_rules! each {
                 let (plain, runtime) = crate::server();
                 let _entered = runtime.enter();
                 let url = super::impatient(&plain);
-                let connector = backend_sqlx::connector_url(&url).expect("a connector");
+                let connector = lockapi_sqlx::connector_url(&url).expect("a connector");
                 super::$name(&connector.into(), &plain);
             }
 
@@ -204,7 +204,7 @@ macro_rules! each {
                 let (plain, runtime) = crate::server();
                 let _entered = runtime.enter();
                 let url = super::impatient(&plain);
-                let connector = backend_diesel::connector_url(&url).expect("a connector");
+                let connector = lockapi_diesel::connector_url(&url).expect("a connector");
                 super::$name(&connector.into(), &plain);
             }
 
@@ -213,7 +213,7 @@ macro_rules! each {
                 let (plain, runtime) = crate::server();
                 let _entered = runtime.enter();
                 let url = super::impatient(&plain);
-                let connector = backend_sync::connector_url(&url).expect("a connector");
+                let connector = lockapi_postgres::connector_url(&url).expect("a connector");
                 super::$name(&connector.into(), &plain);
             }
         }
@@ -235,7 +235,7 @@ fn a_listener_on_sqlx_takes_no_slot_of_the_pool() {
     let options = sqlx::postgres::PgPoolOptions::new().max_connections(1);
     let pool = runtime.block_on(options.connect(&url)).expect("a pool");
     let only = runtime.block_on(pool.acquire()).expect("its connection");
-    let connector = Arc::new(backend_sqlx::connector(&pool).expect("a connector"));
+    let connector = Arc::new(lockapi_sqlx::connector(&pool).expect("a connector"));
     let ear = Ear::open(&connector);
     let mut observer = client(&url);
     drop(connector);
@@ -252,7 +252,7 @@ fn a_listener_on_sqlx_ends_with_its_runtime() {
     for mut builder in [Builder::new_current_thread(), Builder::new_multi_thread()] {
         let runtime = builder.enable_all().build().expect("a runtime");
         let entered = runtime.enter();
-        let connector = Arc::new(backend_sqlx::connector_url(&url).expect("a connector"));
+        let connector = Arc::new(lockapi_sqlx::connector_url(&url).expect("a connector"));
         let opening = tokio::task::spawn_blocking(move || Ear::open(&connector));
         let ear = runtime.block_on(opening).expect("opened");
         assert!(!is_gone(&mut observer, ear.pid));
@@ -314,7 +314,7 @@ fn a_connection_of_a_diesel_pool_goes_back_as_it_was() {
 
     let (url, _runtime) = crate::server();
     let manager = diesel::r2d2::ConnectionManager::new(url);
-    goes_back_as_it_was(manager, backend_diesel::connector, ask, |connection| {
+    goes_back_as_it_was(manager, lockapi_diesel::connector, ask, |connection| {
         connection.notifications_iter().count()
     });
 }
@@ -329,7 +329,7 @@ fn a_connection_of_a_postgres_pool_goes_back_as_it_was() {
     let (url, _runtime) = crate::server();
     let config = url.parse().expect("a URL");
     let manager = r2d2_postgres::PostgresConnectionManager::new(config, NoTls);
-    goes_back_as_it_was(manager, backend_sync::connector, ask, |connection| {
+    goes_back_as_it_was(manager, lockapi_postgres::connector, ask, |connection| {
         let mut notifications = connection.notifications();
         notifications.iter().count().expect("they are counted")
     });

@@ -11,8 +11,8 @@ mod sessions;
 mod statements;
 mod statistics;
 
-use conformance::cluster::Cluster;
 use lockapi::MIGRATIONS;
+use lockapi_conformance::cluster::Cluster;
 
 /// The URL of a server whose database has the tables, and a runtime for sqlx.
 fn server() -> (String, tokio::runtime::Runtime) {
@@ -22,7 +22,7 @@ fn server() -> (String, tokio::runtime::Runtime) {
     };
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
-        let backend = backend_sqlx::connect_url(&url).await.expect("a backend");
+        let backend = lockapi_sqlx::connect_url(&url).await.expect("a backend");
         backend.migrate().await.expect("migrated");
         assert!(backend.mutex("driver").is_ok() && !MIGRATIONS.is_empty());
     });

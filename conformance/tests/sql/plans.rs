@@ -1,11 +1,11 @@
 //! What statements read, however full the tables are and whatever the statistics say.
 
-use conformance::cluster::Cluster;
 use lockapi::admin::{ListRunning, SweepNotes};
 use lockapi::driver::Operation;
 use lockapi::mutex::SweepMarks;
 use lockapi::queue::{CompleteAndClaim, CountJobs};
 use lockapi::{lease, limit};
+use lockapi_conformance::cluster::Cluster;
 use postgres::{Client, NoTls, SimpleQueryMessage, SimpleQueryRow};
 
 /// A level or two more of an index, and pages that are not full.
@@ -27,7 +27,7 @@ pub(super) fn database() -> (String, tokio::runtime::Runtime) {
     url.replace_range(start + 1..options, &name);
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
-        let backend = backend_sqlx::connect_url(&url).await.expect("a backend");
+        let backend = lockapi_sqlx::connect_url(&url).await.expect("a backend");
         backend.migrate().await.expect("migrated");
     });
     (url, runtime)

@@ -9,9 +9,9 @@ use crate::server;
 
 async fn connect(library: Library, url: &str) -> Result<Arc<dyn Backend>> {
     match library {
-        Library::Sqlx => backend_sqlx::connect_url(url).await,
-        Library::Diesel => backend_diesel::connect_url(url).await,
-        Library::Sync => backend_sync::connect_url(url).await,
+        Library::Sqlx => lockapi_sqlx::connect_url(url).await,
+        Library::Diesel => lockapi_diesel::connect_url(url).await,
+        Library::Sync => lockapi_postgres::connect_url(url).await,
     }
 }
 

@@ -10,8 +10,8 @@ use lockapi::id::{ClaimWorker, NextBlock, ReleaseWorker, RenewWorker};
 use lockapi::lease::{self, Abandon, Acquire, Peek, Release, Renew, Sweep, Take};
 use lockapi::limit::{self, Block, Charge, Ensure, Look, Refund, Reset};
 use lockapi::mutex::{
-    self, Awaited, Circle, Enlist, Flush, Interrupt, LockRequest, Relax, ReleaseOne, SweepMarks,
-    Timeouts, TryIn, TryOne, Wait, WaitIn,
+    self, Awaited, DeadlockCheck, Enlist, Flush, Interrupt, LockRequest, Relax, ReleaseOne,
+    SweepMarks, Timeouts, TryIn, TryOne, Wait, WaitIn,
 };
 use lockapi::queue;
 use lockapi::schedule;
@@ -65,7 +65,7 @@ pub(super) fn statements() -> Vec<Statement> {
         ReleaseOne::STATEMENT,
         Wait::STATEMENT,
         Awaited::STATEMENT,
-        Circle::STATEMENT,
+        DeadlockCheck::STATEMENT,
         Enlist::STATEMENT,
         Relax::STATEMENT,
         Flush::STATEMENT,

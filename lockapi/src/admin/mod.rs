@@ -253,7 +253,7 @@ pub trait Inspector: Send + Sync + fmt::Debug {
     async fn leases(&self, filter: &Filter) -> Result<Vec<HeldLease>>;
 
     /// Who waits for which lock and who is in the way, the longest wait first. Waits for leases are
-    /// known to nobody but who waits. In the backend's own namespace these are waits for mutexes;
+    /// not listed: they are polls, which the server does not know. In the backend's own namespace these are waits for mutexes;
     /// [everywhere](Filter::everywhere), for any lock of the server.
     async fn waiters(&self, filter: &Filter) -> Result<Vec<Waiter>>;
 

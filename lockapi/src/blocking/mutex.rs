@@ -39,7 +39,7 @@ impl Mutex {
         self.0.is_leased()
     }
 
-    /// The same mutex, locked by a [owner of work](LockOwner).
+    /// The same mutex, locked by a [`LockOwner`].
     #[must_use]
     pub fn on(&self, owner: &LockOwner) -> Self {
         Self(self.0.on(owner))

@@ -33,7 +33,7 @@ impl MutexSet {
         self.0.keys()
     }
 
-    /// The same set, locked by a [owner of work](LockOwner).
+    /// The same set, locked by a [`LockOwner`].
     #[must_use]
     pub fn on(&self, owner: &LockOwner) -> Self {
         Self(self.0.on(owner))
@@ -137,7 +137,7 @@ impl From<crate::Striped> for Striped {
 }
 
 impl Striped {
-    /// The same stripes, locked by a [owner of work](LockOwner).
+    /// The same stripes, locked by a [`LockOwner`].
     #[must_use]
     pub fn on(&self, owner: &LockOwner) -> Self {
         Self(self.0.on(owner))

@@ -42,7 +42,7 @@ impl RwLock {
         self.0.namespace()
     }
 
-    /// The same lock, taken by a [owner of work](LockOwner).
+    /// The same lock, taken by a [`LockOwner`].
     #[must_use]
     pub fn on(&self, owner: &LockOwner) -> Self {
         Self(self.0.on(owner))

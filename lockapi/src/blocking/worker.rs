@@ -71,7 +71,7 @@ impl Worker {
         self.with(|inner| inner.begin_with(name.into(), begin, None))
     }
 
-    /// As [`handle`](Self::handle), on options of its own.
+    /// As [`handle`](Self::handle), with options of its own.
     pub fn handle_with<T, F>(
         self,
         name: impl Into<String>,

@@ -201,7 +201,7 @@ impl Shared {
     }
 }
 
-/// Notifier that the task ended before its time, and starts another, unless this one could not even
+/// Notices that the task ended before its time, and starts another, unless this one could not even
 /// begin: then the next who subscribes does.
 struct Ended {
     of: Option<(Arc<Connections>, Arc<Shared>)>,

@@ -92,7 +92,7 @@ impl IdOptions {
     /// A longer reserve costs no uniqueness, but time:
     /// - A number whose owner died is given to another after three times the reserve. A restarted
     ///   process claims another number meanwhile.
-    /// - A generator notifier that the server's clock was set ahead, or back, with its next renewal.
+    /// - A generator notices that the server's clock was set ahead, or back, with its next renewal.
     ///   A successor of a number starts where the reserve of its predecessor ends, so after the clock
     ///   was set back its ids may be ahead by the step and the reserve. A number that was given back,
     ///   or that expired by a clock that only goes ahead, starts at the server's time. Numbers are free

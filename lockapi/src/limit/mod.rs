@@ -252,9 +252,9 @@ pub trait Reservation: Send + Sync + fmt::Debug {
 /// A block of permits that was taken in advance.
 ///
 /// # Guarantees
-/// - Never more is admitted than the quota allows, by the time when a permit is given out. Permits
-///   that lie about lose their worth as they flow back at the server: a block of `n` is worthless
-///   after the time of `n` permits, or when its window ends. For this the local monotonic clock is
+/// - Never more is admitted than the quota allows, by the time when a permit is given out. Unused
+///   permits expire as the server refills the limit: a block of `n` is empty after the time of `n`
+///   permits, or when its window ends. For this the local monotonic clock is
 ///   taken to run like the server's, within 2 %.
 /// - What is left is given back when it is dropped; what a crash loses is lost to the caller.
 /// - The next block is asked for when the last is used up. Where less is left than a block the block

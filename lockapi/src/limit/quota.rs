@@ -173,7 +173,7 @@ impl Quota {
         let depth = u128::from(self.interval().unsigned_abs()) * u128::from(self.limit());
         if depth > MAX_DEPTH.as_nanos() {
             return invalid(format!(
-                "a burst of {} permits takes more than ten years to flow back",
+                "a burst of {} permits takes more than ten years to refill",
                 self.limit()
             ));
         }

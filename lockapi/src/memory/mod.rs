@@ -37,7 +37,7 @@ mod task;
 
 pub use model::ModelState;
 
-/// How long a session waits for a lock before it is told that it was in vain.
+/// How long a session waits for a lock until it times out.
 const SLICE: Duration = Duration::from_millis(200);
 
 /// A database in memory, which any number of backends connect to.

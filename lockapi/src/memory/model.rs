@@ -26,7 +26,7 @@ pub struct ModelState {
     /// What the server's clock shows, in microseconds since 1970. It may be set, as any clock of the
     /// time of day.
     pub now: i64,
-    /// Whether who still waits is to be told that it was in vain.
+    /// Whether waits are to time out.
     pub(crate) late: bool,
     fences: i64,
     /// Who holds a lock; nobody is not listed.

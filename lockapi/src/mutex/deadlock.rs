@@ -10,16 +10,16 @@ use crate::memory::ModelState;
 const NOTE: i64 = 7_309_453_129_462_714_281;
 
 /// Notes that holders of some locks are about to wait for another, and looks whether that closes a
-/// circle; a batch of one.
+/// cycle; a batch of one.
 #[derive(Clone, Debug)]
-pub struct Circle {
+pub struct DeadlockCheck {
     /// The lock that is to be waited for.
     pub lock: LockId,
     /// What is held meanwhile.
     pub holding: Vec<LockId>,
 }
 
-impl Circle {
+impl DeadlockCheck {
     /// The steps that take the notes away again.
     #[must_use]
     pub fn forget(&self) -> Vec<LockRequest> {
@@ -32,8 +32,8 @@ impl Circle {
     }
 }
 
-impl Operation for Circle {
-    /// The locks held that the circle goes through; none when there is no circle.
+impl Operation for DeadlockCheck {
+    /// The locks held that the cycle goes through; none when there is no cycle.
     type Output = Vec<LockId>;
 
     const STATEMENT: Statement = Statement {
@@ -47,12 +47,12 @@ impl Operation for Circle {
         batch
             .iter()
             .take(1)
-            .flat_map(|circle| {
+            .flat_map(|cycle| {
                 [
-                    Value::Int(circle.lock.key),
-                    Value::Bool(circle.lock.pair),
-                    Value::Ints(circle.holding.iter().map(|lock| lock.key).collect()),
-                    Value::Bools(circle.holding.iter().map(|lock| lock.pair).collect()),
+                    Value::Int(cycle.lock.key),
+                    Value::Bool(cycle.lock.pair),
+                    Value::Ints(cycle.holding.iter().map(|lock| lock.key).collect()),
+                    Value::Bools(cycle.holding.iter().map(|lock| lock.pair).collect()),
                 ]
             })
             .collect()
@@ -69,11 +69,11 @@ impl Operation for Circle {
     }
 
     fn model(batch: &[Self], model: &mut ModelState, session: u64) -> Option<Rows> {
-        let circle = batch.first()?;
-        for lock in &circle.holding {
+        let cycle = batch.first()?;
+        for lock in &cycle.holding {
             model.try_lock(note(*lock), LockMode::Shared, session);
         }
-        let mut reached = vec![circle.lock];
+        let mut reached = vec![cycle.lock];
         let mut next = 0;
         while let Some(lock) = reached.get(next).copied() {
             next += 1;
@@ -83,7 +83,7 @@ impl Operation for Circle {
                 }
             }
         }
-        reached.retain(|lock| circle.holding.contains(lock));
+        reached.retain(|lock| cycle.holding.contains(lock));
         Some(vec![Row(vec![
             Value::Ints(reached.iter().map(|lock| lock.key).collect()),
             Value::Bools(reached.iter().map(|lock| lock.pair).collect()),

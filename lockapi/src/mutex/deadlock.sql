@@ -4,10 +4,10 @@
 --
 -- Promises: the note is a shared advisory lock for each lock held, whose key is that of the lock
 -- XOR a constant, so that holding one waits-for edge costs one entry of the lock table and goes with
--- the session. Answers those of the locks held that the circle goes through; none without a circle.
+-- the session. Answers those of the locks held that the cycle goes through; none without a cycle.
 -- Index: none. pg_locks is read once, and is one moment of the lock table.
 -- Race: the note is left before the look, and whoever waits is seen to wait, so of sessions that
--- close a circle one after the other the last sees it. Two that look before either waits see it
+-- close a cycle one after the other the last sees it. Two that look before either waits see it
 -- when they come again.
 WITH RECURSIVE noted AS MATERIALIZED (
     SELECT pg_catalog.count(CASE WHEN s.pair

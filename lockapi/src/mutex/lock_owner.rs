@@ -1,4 +1,4 @@
-//! Owners of work, by which deadlocks are told.
+//! What holds several locks together, so that deadlocks are seen.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,12 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::{Mutex, MutexGuard};
 use crate::error::Result;
 
-/// One owner of work that takes several locks one after the other, such as a transfer or a request.
+/// Owns several locks that are taken one after the other, as a transfer or a request does.
 ///
-/// Locks that are taken through it ([`lock`](Self::lock), or a lock that was put
-/// [`on`](Mutex::on) it) are known to be its own until their guards end. So a wait that could never
-/// end is an error at once instead. A task or a thread would not do for that: branches that run
-/// together in one task may well wait for each other.
+/// Locks that are taken through it ([`lock`](Self::lock), or any lock [`on`](Mutex::on) it) belong to it
+/// until their guards end. A wait that could never end is then an error at once. Neither a task nor a
+/// thread would do as the owner: branches that run together in one task may well wait for each other.
 ///
 /// Take locks in one order, or as a [set](super::MutexSet), and nothing of this is needed.
 ///
@@ -24,7 +23,7 @@ use crate::error::Result;
 /// let (one, other) = (LockOwner::new(), LockOwner::new());
 /// let _left = one.lock(&*left).await?;
 /// let _right = other.lock(&*right).await?;
-/// let waiting = one.lock(&*right); // for the other owner
+/// let waiting = one.lock(&*right); // for the other
 /// # let mut waiting = std::pin::pin!(waiting);
 /// # assert!(futures_util::FutureExt::now_or_never(&mut waiting).is_none());
 /// let refused = other.lock(&*left).await.unwrap_err(); // which would wait for the first
@@ -35,15 +34,15 @@ use crate::error::Result;
 /// ```
 ///
 /// # Guarantees
-/// - Waiting for a lock that the owner itself holds, or that closes a circle of owners of this
+/// - Waiting for a lock that the owner itself holds, or that closes a cycle of owners of this
 ///   backend, is [`ErrorKind::Deadlock`](crate::ErrorKind::Deadlock) before anything is sent.
-/// - A circle that goes through owners of other processes is found by whoever closes it before it
+/// - A cycle that goes through owners of other processes is found by whoever closes it before it
 ///   waits, or within about a second; one of them gets the error. A wait whose turn on a connection
 ///   for waiting ([`BackendOptions::waiters`](crate::engine::BackendOptions::waiters)) has not come is not seen
 ///   until then; without such connections it never is.
 /// - With the error nothing of that wait is held. Guards that the owner held before stay valid:
 ///   release them, so that the others can go on, and begin again.
-/// - A circle through a lock that was taken without an owner is not seen, nor one that is closed by a
+/// - A cycle through a lock that was taken without an owner is not seen, nor one that is closed by a
 ///   grant to one branch of an owner while another branch waits.
 #[derive(Clone, PartialEq, Eq)]
 pub struct LockOwner(OwnerId);

@@ -29,7 +29,7 @@ mod wait;
 
 pub use awaited::Awaited;
 pub use check::Check;
-pub use deadlock::Circle;
+pub use deadlock::DeadlockCheck;
 pub use in_transaction::{Timeouts, Tried, TryIn, WaitIn, lock_on, try_lock_on};
 pub use interrupt::Interrupt;
 pub use lock_owner::LockOwner;
@@ -77,7 +77,7 @@ pub trait Mutex: Send + Sync + fmt::Debug {
     /// [`leased_mutex`](crate::Backend#method.leased_mutex).
     fn is_leased(&self) -> bool;
 
-    /// The same mutex, locked by a [owner of work](LockOwner). One that is leased is not told of circles:
+    /// The same mutex, locked by an [owner](LockOwner). One that is leased is not told of cycles:
     /// bound its waits.
     fn on(&self, owner: &LockOwner) -> Arc<dyn Mutex>;
 
@@ -90,7 +90,7 @@ pub trait Mutex: Send + Sync + fmt::Debug {
     /// Waits until it is locked.
     ///
     /// # Errors
-    /// `Deadlock` on a [owner of work](LockOwner); otherwise as for [`try_lock`](Self::try_lock).
+    /// `Deadlock` for a [`LockOwner`]; otherwise as for [`try_lock`](Self::try_lock).
     async fn lock(&self) -> Result<Box<dyn MutexGuard>>;
 
     /// Waits for at most `timeout`.

@@ -57,7 +57,7 @@ pub trait RwLock: Send + Sync + fmt::Debug {
     /// The namespace that a name is in.
     fn namespace(&self) -> &str;
 
-    /// The same lock, taken by a [owner of work](LockOwner).
+    /// The same lock, taken by a [`LockOwner`].
     fn on(&self, owner: &LockOwner) -> Arc<dyn RwLock>;
 
     /// Shares it if that is possible at once; `None` when a writer has it or waits for it.

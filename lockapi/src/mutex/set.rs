@@ -36,7 +36,7 @@ use crate::key::Key;
 /// # Guarantees
 /// - Keys are sorted by the lock that stands for them at the server, and each is locked once
 ///   however often it was named. A caller waits only for a key that comes after all that it holds,
-///   so sets never wait for each other in a circle, in whichever order their keys were named.
+///   so sets never wait for each other in a cycle, in whichever order their keys were named.
 /// - All or nothing: a call that ends in an error, or is dropped, holds nothing.
 ///
 /// # Limits
@@ -78,7 +78,7 @@ impl MutexSet {
         self.mutexes.iter().map(|mutex| mutex.key())
     }
 
-    /// The same set, locked by a [owner of work](LockOwner). To wait for any of them counts as waiting for
+    /// The same set, locked by a [`LockOwner`]. To wait for any of them counts as waiting for
     /// each.
     #[must_use]
     pub fn on(&self, owner: &LockOwner) -> Self {

@@ -66,7 +66,7 @@ impl Striped {
         })
     }
 
-    /// The same stripes, locked by a [owner of work](LockOwner).
+    /// The same stripes, locked by a [`LockOwner`].
     #[must_use]
     pub fn on(&self, owner: &LockOwner) -> Self {
         Self {

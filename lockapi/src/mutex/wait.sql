@@ -5,7 +5,7 @@
 -- Index: none. The time is bounded because a waiting statement holds a snapshot, which stalls
 -- vacuum and CREATE INDEX CONCURRENTLY.
 -- Race: the time can run out, or the wait be interrupted, in the moment in which the lock is granted,
--- so a wait in vain is followed by a release. The token is drawn after the lock was taken; those who
+-- so a wait that failed is followed by a release. The token is drawn after the lock was taken; those who
 -- share a lock are not told apart, and get none.
 WITH bound AS MATERIALIZED (
     SELECT pg_catalog.set_config('lock_timeout', $3::text, true) AS value

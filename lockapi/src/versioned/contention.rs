@@ -115,7 +115,7 @@ impl Contention {
     /// come until `until`.
     ///
     /// Work that is begun inside other work can wait for a turn while it keeps another, and so in a
-    /// circle. Turns only spare the server conflicts, so whoever waits for one that is not passed on
+    /// cycle. Turns only spare the server conflicts, so whoever waits for one that is not passed on
     /// goes on without it.
     pub(super) async fn queue(&self, keys: &[String], until: Instant) -> Option<Turns> {
         let mut held = Vec::new();

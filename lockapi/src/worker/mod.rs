@@ -147,7 +147,7 @@ impl Worker {
         self.begin_with(name.into(), typed(handler), None)
     }
 
-    /// As [`handle`](Self::handle), on options of its own.
+    /// As [`handle`](Self::handle), with options of its own.
     pub fn handle_with<T, F, W>(
         self,
         name: impl Into<String>,

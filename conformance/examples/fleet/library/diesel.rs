@@ -1,6 +1,5 @@
 //! A worker on Diesel: plain threads, and one pool for the worker and for its locks.
 
-use backend_diesel::AckIn;
 use diesel::prelude::*;
 use diesel::r2d2::{ConnectionManager, Pool};
 use diesel::sql_query;
@@ -8,6 +7,7 @@ use diesel::sql_types::{BigInt, Bool, Text};
 use lockapi::BackendOptions;
 use lockapi::blocking::Backend;
 use lockapi::queue::Delivery;
+use lockapi_diesel::AckIn;
 
 use super::{
     BEGIN, COMPLETE, CONNECTIONS, CONNECTIONS_OF_BACKEND, Library, OVER, PATIENCE, REPORT,
@@ -22,7 +22,7 @@ pub(super) fn work(url: &str, node: Node) -> Result<()> {
         .min_idle(Some(1))
         .connection_timeout(PATIENCE)
         .build(ConnectionManager::new(url))?;
-    let backend = Backend::connect(backend_diesel::connect_with(
+    let backend = Backend::connect(lockapi_diesel::connect_with(
         &pool,
         BackendOptions::default().waiters(0),
     ))?;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use backend_sqlx::AckIn;
 use lockapi::queue::Delivery;
+use lockapi_sqlx::AckIn;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{PgPool, Row};
 
@@ -26,7 +26,7 @@ pub(super) fn work(url: &str, node: Node) -> Result<()> {
             .max_connections(CONNECTIONS)
             .acquire_timeout(PATIENCE)
             .connect_lazy_with(options);
-        let backend = backend_sqlx::connect(&pool).await?;
+        let backend = lockapi_sqlx::connect(&pool).await?;
         let tables = Arc::new(Tables(pool));
         tasks::Worker::new(node, backend, tables).work().await?;
         Ok(())

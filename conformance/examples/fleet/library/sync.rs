@@ -1,10 +1,10 @@
 //! A worker on the blocking `postgres` crate: plain threads, and one pool for the worker and for
 //! its locks.
 
-use backend_sync::AckIn;
 use lockapi::BackendOptions;
 use lockapi::blocking::Backend;
 use lockapi::queue::Delivery;
+use lockapi_postgres::AckIn;
 use r2d2::Pool;
 use r2d2_postgres::PostgresConnectionManager;
 use r2d2_postgres::postgres::{Config, NoTls};
@@ -26,7 +26,7 @@ pub(super) fn work(url: &str, node: Node) -> Result<()> {
         .min_idle(Some(1))
         .connection_timeout(PATIENCE)
         .build(PostgresConnectionManager::new(config, NoTls))?;
-    let backend = Backend::connect(backend_sync::connect_with(
+    let backend = Backend::connect(lockapi_postgres::connect_with(
         &pool,
         BackendOptions::default().waiters(0),
     ))?;

@@ -42,7 +42,7 @@ async fn conduct(
     screen: &Screen,
 ) -> Result<Verdict> {
     let pool = pool(url)?;
-    let backend = backend_sqlx::connect(&pool).await?;
+    let backend = lockapi_sqlx::connect(&pool).await?;
     backend.migrate().await?;
     let only = backend.mutex("fleet/demo")?.try_lock().await?;
     let only = only.ok_or("another fleet is running on this database")?;

@@ -1,6 +1,6 @@
 //! The server to use.
 
-use conformance::cluster::{Cluster, ClusterError};
+use lockapi_conformance::cluster::{Cluster, ClusterError};
 
 use crate::Result;
 use crate::library::{CONNECTIONS_OF_WORKER, URL};

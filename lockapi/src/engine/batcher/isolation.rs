@@ -15,7 +15,7 @@ const WARNED: Duration = Duration::from_millis(50);
 /// How long the first statement of those waits that are tried apart; each further one twice as long.
 const FIRST: Duration = Duration::from_millis(10);
 const LONGEST: Duration = Duration::from_millis(80);
-/// After a statement that waited in vain the batcher is for others for so many times as long.
+/// After a statement that timed out the batcher serves others for so many times as long.
 const REST: u32 = 4;
 /// Those that failed together are divided into so many parts, until each fails by itself.
 const PARTS: usize = 16;
@@ -33,7 +33,7 @@ pub(super) struct Isolation {
 /// Requests that are tried together.
 pub(super) struct Group {
     batch: Box<dyn AnyBatch>,
-    /// Whether it is known which of them wait: who wants the same waits with them.
+    /// Whether it is known which of them wait: later requests for the same rows wait with them.
     known: bool,
     patience: Duration,
     until: Time,

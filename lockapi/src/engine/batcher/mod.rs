@@ -366,7 +366,7 @@ impl Batcher {
     }
 }
 
-/// Notifier that the task ended before its time: it panicked, or its runtime dropped it. What it had
+/// Notices that the task ended before its time: it panicked, or its runtime dropped it. What it had
 /// under way is answered as it is dropped; for what is queued another is started, unless this one
 /// could not even begin.
 struct Ended {

@@ -263,7 +263,7 @@ impl Locks {
                 Error::new(ErrorKind::Capacity, operation, message)
             }
             Reason::Deadlock => {
-                let message = "waiting would never end: whoever holds the lock waits for what this owner of work holds, or is this owner itself; release what it holds and begin again";
+                let message = "waiting would never end: whoever holds the lock waits for what this lock owner holds, or is this owner itself; release what it holds and begin again";
                 Error::new(ErrorKind::Deadlock, operation, message)
             }
             Reason::Closed => is_closed().error(operation),

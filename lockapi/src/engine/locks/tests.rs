@@ -330,7 +330,7 @@ fn an_interrupt_does_not_hit_what_follows_the_wait() {
         .unwrap()
         .insert("mutex.step", MS * 100);
     let waits = waiting(&backend, "theirs");
-    // The slice ends in vain; what it may have left is cleared by a statement. Now somebody unlocks.
+    // The slice times out; what it may have left is cleared by a statement. Now somebody unlocks.
     let start = Instant::now();
     while control.executing.lock().unwrap().is_empty() {
         assert!(start.elapsed() < Duration::from_secs(5));

@@ -11,8 +11,8 @@ use crate::error::Failure;
 use crate::fence::HAND_OVER_BITS;
 use crate::key::LockId;
 use crate::mutex::{
-    Awaited, Circle, Enlist, Enlisted, Flush, Interrupt, LockAnswer, LockMode, LockRequest, Relax,
-    ReleaseOne, TOKENS_AT_RISK, TryOne, Wait,
+    Awaited, DeadlockCheck, Enlist, Enlisted, Flush, Interrupt, LockAnswer, LockMode, LockRequest,
+    Relax, ReleaseOne, TOKENS_AT_RISK, TryOne, Wait,
 };
 use crate::random;
 use crate::wait::{unless, yield_now};
@@ -324,17 +324,17 @@ impl Worker {
             self.locks.refuse_session(self.session, &failure);
             return Some(Waited::Unopened);
         }
-        let circle = (!slice.holding.is_empty()).then(|| Circle {
+        let cycle = (!slice.holding.is_empty()).then(|| DeadlockCheck {
             lock: slice.lock,
             holding: slice.holding.clone(),
         });
-        let outcome = self.wait_within(&slice, circle.as_ref()).await;
+        let outcome = self.wait_within(&slice, cycle.as_ref()).await;
         // An interrupt that is under way must not hit what is sent next.
         while self.locks.answered(self.session) {
             self.locks.woken(self.session).await;
         }
         let granted = matches!(outcome, Ok(Waited::Granted(_)));
-        let mut left = circle.map(|circle| circle.forget()).unwrap_or_default();
+        let mut left = cycle.map(|cycle| cycle.forget()).unwrap_or_default();
         if !granted {
             // The time can run out, or the interrupt come, in the moment of the grant.
             left.push(LockRequest {
@@ -366,16 +366,16 @@ impl Worker {
     async fn wait_within(
         &mut self,
         slice: &Slice,
-        circle: Option<&Circle>,
+        cycle: Option<&DeadlockCheck>,
     ) -> Result<Waited, Failure> {
-        if let Some(circle) = circle {
+        if let Some(cycle) = cycle {
             let closed = self
                 .connection()?
-                .perform(std::slice::from_ref(circle))
+                .perform(std::slice::from_ref(cycle))
                 .await?;
             let closed: Vec<LockId> = closed.into_iter().flatten().collect();
             if !closed.is_empty() {
-                return Ok(Waited::Circle(closed));
+                return Ok(Waited::Cycle(closed));
             }
         }
         if !self.locks.is_wanted(self.session) {

@@ -136,7 +136,7 @@ impl Attempt {
     }
 
     /// Whether to read with `FOR NO KEY UPDATE`: others write the same rows, and without a lock the
-    /// work may be in vain again.
+    /// work may have to be done again.
     #[must_use]
     pub fn locks(self) -> bool {
         self.locks

@@ -140,7 +140,7 @@ fn work_inside_work_does_not_wait_in_a_circle() {
                         &[inner],
                         |_| true,
                         |attempt| {
-                            assert!(attempt.locks(), "the server finds circles");
+                            assert!(attempt.locks(), "the server finds cycles");
                             Ok(())
                         },
                     )

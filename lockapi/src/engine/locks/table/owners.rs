@@ -1,4 +1,4 @@
-//! Which owner of work holds and waits for which locks: the wait-for graph of the process.
+//! Which owner holds and waits for which locks: the wait-for graph of the process.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -19,7 +19,7 @@ struct Owner {
 }
 
 impl Owners {
-    /// A waiter joins the queue of a lock. One that does not wait closes no circle.
+    /// A waiter joins the queue of a lock. One that does not wait closes no cycle.
     pub(super) fn wait<W>(&mut self, waiter: &Waiter<W>, lock: LockId) {
         if let Some(owner) = waiter.owner
             && waiter.patience != Patience::None

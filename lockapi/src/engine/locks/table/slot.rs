@@ -20,7 +20,7 @@ pub(crate) enum Patience {
 pub(crate) struct Want {
     pub(crate) lock: LockId,
     pub(crate) mode: LockMode,
-    /// The owner of work that asks, if it told.
+    /// The owner that asks, if it told.
     pub(crate) owner: Option<OwnerId>,
     pub(crate) patience: Patience,
 }
@@ -76,7 +76,7 @@ pub(super) struct Slot<W, H> {
     pub(super) queue: Queue<W>,
     /// The last attempt to wait for it failed.
     pub(super) failed: bool,
-    /// The last wait for it would have closed a circle.
+    /// The last wait for it would have closed a cycle.
     pub(super) suspected: bool,
     /// How long it was waited for in this turn.
     pub(super) served: Time,

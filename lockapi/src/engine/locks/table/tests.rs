@@ -200,9 +200,9 @@ fn a_circle_is_one_that_is_seen_twice() {
             });
             if let Next::Wait(slice) = next {
                 assert_eq!(slice.holding, [lock(0)]);
-                let circle = Waited::Circle(slice.holding);
+                let cycle = Waited::Cycle(slice.holding);
                 sim.change(0, |table, now, effects| {
-                    table.waited(now, 1, circle, effects);
+                    table.waited(now, 1, cycle, effects);
                 });
                 return;
             }

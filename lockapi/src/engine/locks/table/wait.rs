@@ -82,7 +82,7 @@ pub(crate) enum Waited {
     Granted(LockAnswer),
     InVain,
     /// It was not begun: who holds these locks would have waited for themselves.
-    Circle(Vec<LockId>),
+    Cycle(Vec<LockId>),
     /// The statement failed, and the session goes on.
     Failed(Failure),
     /// The session could not be opened.
@@ -222,7 +222,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         let most = match (self.wanted.is_empty(), holding.is_empty()) {
             (false, _) => SHORT_SLICE,
             (true, true) => SLICE,
-            // Sessions that wait for each other look for a circle between two slices, and not at
+            // Sessions that wait for each other look for a cycle between two slices, and not at
             // the same time.
             (true, false) => SLICE.mul_f64(0.4 + 0.4 * self.random.f64()),
         };
@@ -286,7 +286,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
                 }
                 self.end_turn(&wait, now(), effects);
             }
-            Waited::Circle(held) => self.circle(now, lock, &held, effects),
+            Waited::Cycle(held) => self.cycle(now, lock, &held, effects),
             Waited::Failed(failure) => self.wait_failed(now(), lock, &failure, effects),
             Waited::Unopened => {
                 let now = now();
@@ -341,9 +341,9 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
     }
 
     /// A session was about to wait for the lock, and saw that somebody who holds it waits for one of
-    /// those `held` by owners that wait for it here. What it saw may have been about to end: a circle
+    /// those `held` by owners that wait for it here. What it saw may have been about to end: a cycle
     /// is one that is seen twice.
-    fn circle(
+    fn cycle(
         &mut self,
         now: Now<'_>,
         lock: LockId,
