@@ -103,13 +103,8 @@ fn sources(dir: &Path, found: &mut Vec<(PathBuf, String)>) {
 fn numbers_that_decide_come_from_the_operating_system() {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut found = Vec::new();
-    for package in [
-        "lockapi",
-        "lockapi-sqlx",
-        "lockapi-diesel",
-        "lockapi-postgres",
-    ] {
-        sources(&workspace.join(package).join("src"), &mut found);
+    for folder in ["lockapi", "backend-sqlx", "backend-diesel", "backend-sync"] {
+        sources(&workspace.join(folder).join("src"), &mut found);
     }
     assert!(found.len() > 100, "the sources are not there");
     for (path, text) in found {

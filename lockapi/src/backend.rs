@@ -136,7 +136,7 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// elections and deliveries are over.
     ///
     /// # Guarantees
-    /// When it answers `Ok`, mutexes, leases, permits and options of leadership are free for others, jobs that
+    /// When it answers `Ok`, mutexes, leases, permits and terms of leadership are free for others, jobs that
     /// were claimed are back in their queues, uncounted, and completions are on disk. Guards and deliveries
     /// that are still there are lost. Later calls answer `Unavailable`.
     ///

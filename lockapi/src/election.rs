@@ -126,7 +126,7 @@ impl dyn Election + '_ {
 
     /// Leads whenever it can until it is told to [stop](Stop), and then answers `None`.
     ///
-    /// `work` is run in each of its options, and dropped when the term ends or when it is told to stop; then
+    /// `work` is run in each of its terms, and dropped when the term ends or when it is told to stop; then
     /// it resigns. When `work` ends by itself while it leads, that is the answer; when the term had ended
     /// before, `work` is run again in the next one. While the database is away, or after the backend was
     /// closed, it goes on trying.

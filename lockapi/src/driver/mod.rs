@@ -1,4 +1,4 @@
-//! The driver between this crate and a database driver.
+//! What a database driver implements, and what it exchanges with this crate.
 //!
 //! Everything that a primitive does to the database is an [`Operation`]: one constant SQL
 //! statement over arrays, the values it sends, how its rows are read, and what it means on the

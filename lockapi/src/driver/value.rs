@@ -1,4 +1,4 @@
-//! The few types that cross the driver.
+//! The few types that are exchanged with a driver.
 
 use crate::error::Failure;
 

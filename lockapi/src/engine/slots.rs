@@ -1,4 +1,4 @@
-//! Acquiring slots of a key, and holding them: what leases, permits, options and leased mutexes are.
+//! Acquiring slots of a key, and holding them: what leases, permits, terms and leased mutexes are.
 
 use std::fmt;
 use std::sync::Arc;

@@ -173,7 +173,7 @@ impl IdOptions {
 ///
 /// # When an older state of the database comes back
 /// After a restore from a backup, or a promotion of a standby that had not received everything:
-/// - Blocks that were given since are given again. A generator that had them notifier, and fails with
+/// - Blocks that were given since are given again. A generator that had them notices, and fails with
 ///   `Corrupt`; one that begins afterwards cannot. Before programs begin, set the sequence beyond the
 ///   largest id in use: `UPDATE lockapi.id_block SET next = 1 + (SELECT max(id) FROM invoice) WHERE
 ///   namespace = '' AND name = 'invoices'`.
