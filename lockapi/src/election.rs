@@ -115,10 +115,9 @@ impl dyn Election + '_ {
     /// [`campaign`](Election::campaign).
     pub async fn lead<F, W, T, E>(&self, work: F) -> Result<T, E>
     where
-        F: FnOnce(Fence) -> W + Send,
-        W: Future<Output = Result<T, E>> + Send,
-        T: Send,
-        E: From<Error> + Send,
+        F: FnOnce(Fence) -> W,
+        W: Future<Output = Result<T, E>>,
+        E: From<Error>,
     {
         let term = self.campaign().await?;
         run_leased("lead", term, work).await
@@ -138,14 +137,13 @@ impl dyn Election + '_ {
     /// Those of `work`, and those of [`campaign`](Election::campaign) that trying again does not help.
     pub async fn lead_until<F, W, T, E>(
         &self,
-        stop: impl Into<Stop> + Send,
+        stop: impl Into<Stop>,
         mut work: F,
     ) -> Result<Option<T>, E>
     where
-        F: FnMut(Fence) -> W + Send,
-        W: Future<Output = Result<T, E>> + Send,
-        T: Send,
-        E: From<Error> + Send,
+        F: FnMut(Fence) -> W,
+        W: Future<Output = Result<T, E>>,
+        E: From<Error>,
     {
         let stop = stop.into();
         while let Some(term) = campaign_until(self, &stop).await? {

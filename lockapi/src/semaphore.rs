@@ -116,10 +116,9 @@ impl dyn Semaphore + '_ {
     /// [`try_acquire`](#method.try_acquire).
     pub async fn run_permitted<F, W, T, E>(&self, work: F) -> Result<Option<T>, E>
     where
-        F: FnOnce(Fence) -> W + Send,
-        W: Future<Output = Result<T, E>> + Send,
-        T: Send,
-        E: From<Error> + Send,
+        F: FnOnce(Fence) -> W,
+        W: Future<Output = Result<T, E>>,
+        E: From<Error>,
     {
         match self.try_acquire().await? {
             Some(permit) => run_leased("run_permitted", permit, work).await.map(Some),
@@ -133,10 +132,9 @@ impl dyn Semaphore + '_ {
     /// As for [`run_permitted`](#method.run_permitted).
     pub async fn run_permitted_wait<F, W, T, E>(&self, work: F) -> Result<T, E>
     where
-        F: FnOnce(Fence) -> W + Send,
-        W: Future<Output = Result<T, E>> + Send,
-        T: Send,
-        E: From<Error> + Send,
+        F: FnOnce(Fence) -> W,
+        W: Future<Output = Result<T, E>>,
+        E: From<Error>,
     {
         let permit = self.acquire().await?;
         run_leased("run_permitted_wait", permit, work).await

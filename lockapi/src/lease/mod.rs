@@ -335,10 +335,9 @@ impl dyn Lease + '_ {
     /// [`try_acquire`](Lease::try_acquire).
     pub async fn run_exclusive<F, W, T, E>(&self, work: F) -> Result<Option<T>, E>
     where
-        F: FnOnce(Fence) -> W + Send,
-        W: Future<Output = Result<T, E>> + Send,
-        T: Send,
-        E: From<Error> + Send,
+        F: FnOnce(Fence) -> W,
+        W: Future<Output = Result<T, E>>,
+        E: From<Error>,
     {
         match self.try_acquire().await? {
             Some(guard) => run_leased("run_exclusive", guard, work).await.map(Some),
@@ -352,10 +351,9 @@ impl dyn Lease + '_ {
     /// As for [`run_exclusive`](#method.run_exclusive).
     pub async fn run_exclusive_wait<F, W, T, E>(&self, work: F) -> Result<T, E>
     where
-        F: FnOnce(Fence) -> W + Send,
-        W: Future<Output = Result<T, E>> + Send,
-        T: Send,
-        E: From<Error> + Send,
+        F: FnOnce(Fence) -> W,
+        W: Future<Output = Result<T, E>>,
+        E: From<Error>,
     {
         let guard = self.acquire().await?;
         run_leased("run_exclusive_wait", guard, work).await
@@ -368,8 +366,8 @@ pub(crate) async fn run_leased<F, W, T, E>(
     work: F,
 ) -> Result<T, E>
 where
-    F: FnOnce(Fence) -> W + Send,
-    W: Future<Output = Result<T, E>> + Send,
+    F: FnOnce(Fence) -> W,
+    W: Future<Output = Result<T, E>>,
     E: From<Error>,
 {
     let outcome = unless(guard.lost(), work(guard.fence())).await;

@@ -140,10 +140,9 @@ impl dyn Mutex + '_ {
     /// [`try_lock`](Mutex::try_lock).
     pub async fn run_exclusive<F, W, T, E>(&self, work: F) -> Result<Option<T>, E>
     where
-        F: FnOnce(Fence) -> W + Send,
-        W: Future<Output = Result<T, E>> + Send,
-        T: Send,
-        E: From<Error> + Send,
+        F: FnOnce(Fence) -> W,
+        W: Future<Output = Result<T, E>>,
+        E: From<Error>,
     {
         match self.try_lock().await? {
             Some(guard) => run_locked("run_exclusive", guard, work).await.map(Some),
@@ -157,10 +156,9 @@ impl dyn Mutex + '_ {
     /// As for [`run_exclusive`](#method.run_exclusive).
     pub async fn run_exclusive_wait<F, W, T, E>(&self, work: F) -> Result<T, E>
     where
-        F: FnOnce(Fence) -> W + Send,
-        W: Future<Output = Result<T, E>> + Send,
-        T: Send,
-        E: From<Error> + Send,
+        F: FnOnce(Fence) -> W,
+        W: Future<Output = Result<T, E>>,
+        E: From<Error>,
     {
         let guard = self.lock().await?;
         run_locked("run_exclusive_wait", guard, work).await
@@ -213,8 +211,8 @@ async fn run_locked<F, W, T, E>(
     work: F,
 ) -> Result<T, E>
 where
-    F: FnOnce(Fence) -> W + Send,
-    W: Future<Output = Result<T, E>> + Send,
+    F: FnOnce(Fence) -> W,
+    W: Future<Output = Result<T, E>>,
     E: From<Error>,
 {
     let outcome = unless(guard.lost(), work(guard.fence())).await;

@@ -245,7 +245,7 @@ impl dyn Scheduler + '_ {
     ///
     /// # Errors
     /// Those that trying again does not help, such as missing tables.
-    pub async fn run(&self, stop: impl Into<Stop> + Send) -> Result<()> {
+    pub async fn run(&self, stop: impl Into<Stop>) -> Result<()> {
         let stop = stop.into();
         let rounds = async {
             loop {
