@@ -223,6 +223,11 @@ impl Batcher {
                 continue;
             }
             for kind in rounds {
+                if outbox.is_due(kind) {
+                    // Others may have asked by then, and have less to wait for.
+                    outbox.tell_some();
+                    break;
+                }
                 let drawn = self.lock().kinds.draw(kind);
                 let mut batch = drawn.batch;
                 isolation.join(batch.as_mut());
@@ -236,7 +241,7 @@ impl Batcher {
                 }
                 let served = self.serve(&mut connection, &watch, batch.as_mut(), patience);
                 let served = outbox.beside(served).await;
-                outbox.tell_part().await;
+                outbox.fall_due(kind);
                 let now = timer.now();
                 if let Err(failure) = served {
                     isolation.failed(batch.as_mut(), &failure, now);
@@ -253,7 +258,6 @@ impl Batcher {
                 }
                 let served = self.serve(&mut connection, &watch, batch, patience);
                 let served = outbox.beside(served).await;
-                outbox.tell_part().await;
                 let left = isolation.tried(group, served.err().as_ref(), timer.now());
                 if let Some(mut left) = left {
                     self.lock().kinds.put_back(left.as_mut());

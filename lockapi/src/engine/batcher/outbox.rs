@@ -12,7 +12,8 @@ use crate::wait::yield_now;
 
 /// How many callers are woken before other tasks have their turn.
 const AT_ONCE: usize = 64;
-/// Before a statement at least this part of what waits is told, so that it cannot grow without end.
+/// Before the next statement of a kind at least this part of what waits is told, so that it cannot grow
+/// without end.
 const PART: usize = 8;
 
 /// The rest of what the callers of one request are told.
@@ -47,6 +48,10 @@ pub(super) struct Outbox(Arc<Mutex<Waiting>>);
 struct Waiting {
     answers: VecDeque<Box<dyn Answers>>,
     left: usize,
+    /// How many are to be told before the next statement of this kind.
+    due: (usize, usize),
+    /// Whether the statement that was answered last left some.
+    grown: bool,
 }
 
 impl Outbox {
@@ -65,6 +70,7 @@ impl Outbox {
         if answers.len() > 0 {
             let mut waiting = self.lock();
             waiting.left += answers.len();
+            waiting.grown = true;
             waiting.answers.push_back(Box::new(answers));
         }
     }
@@ -83,13 +89,19 @@ impl Outbox {
         .await
     }
 
-    /// Tells as many as have to be told before the next statement.
-    pub(super) async fn tell_part(&self) {
-        let most = self.lock().left / PART;
-        for _ in 0..most.div_ceil(AT_ONCE) {
-            self.tell_some();
-            yield_now().await;
+    /// A statement of this kind was answered. If it left some to be told, a part of what waits is to be told
+    /// before the next one.
+    pub(super) fn fall_due(&self, kind: usize) {
+        let mut waiting = self.lock();
+        if std::mem::take(&mut waiting.grown) {
+            waiting.due = (waiting.left / PART, kind);
         }
+    }
+
+    /// Whether more is to be told before the next statement of a kind.
+    pub(super) fn is_due(&self, kind: usize) -> bool {
+        let waiting = self.lock();
+        waiting.left > 0 && waiting.due.0 > 0 && waiting.due.1 == kind
     }
 
     /// Tells all.
@@ -100,7 +112,8 @@ impl Outbox {
         }
     }
 
-    fn tell_some(&self) {
+    /// Tells the next few.
+    pub(super) fn tell_some(&self) {
         // Whoever is told may call.
         let Some(mut answers) = self.lock().answers.pop_front() else {
             return;
@@ -111,6 +124,7 @@ impl Outbox {
         }
         let mut waiting = self.lock();
         waiting.left -= most;
+        waiting.due.0 = waiting.due.0.saturating_sub(most);
         if answers.left() > 0 {
             waiting.answers.push_front(answers);
         }
@@ -186,7 +200,12 @@ mod tests {
         let (told, outbox) = (Arc::default(), Outbox::default());
         for _ in 0..1000 {
             outbox.add(answers(1000, &told));
-            block_on(outbox.tell_part());
+            outbox.fall_due(0);
+            outbox.fall_due(1);
+            assert!(!outbox.is_due(1), "others need not wait");
+            while outbox.is_due(0) {
+                outbox.tell_some();
+            }
             let left = outbox.lock().left;
             assert!(left <= PART * 1000, "{left}");
         }
