@@ -62,8 +62,9 @@ use std::sync::Arc;
 
 use diesel::r2d2::{ManageConnection, Pool};
 use diesel::{Connection, PgConnection};
+use lockapi::BackendOptions;
 use lockapi::driver::{Connector, Threaded};
-use lockapi::engine::{BackendOptions, start};
+use lockapi::engine::start;
 use lockapi::{Backend, Error, ErrorKind, Result};
 
 pub use connector::Borrowed;

@@ -47,8 +47,9 @@ mod versioned;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockapi::BackendOptions;
 use lockapi::driver::{Connector, Threaded};
-use lockapi::engine::{BackendOptions, start};
+use lockapi::engine::start;
 use lockapi::{Backend, Error, ErrorKind, Result};
 use postgres::{Client, Config, NoTls};
 use r2d2::{ManageConnection, Pool};

@@ -4,7 +4,8 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use lockapi::engine::{BackendOptions, ManualClock};
+use lockapi::BackendOptions;
+use lockapi::engine::ManualClock;
 use lockapi::lease::Peeked;
 use lockapi::limit::Level;
 use lockapi::memory::Database;

@@ -24,7 +24,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 ///
 /// ```
 /// use std::time::Duration;
-/// use lockapi::{lease::LeaseOptions};
+/// use lockapi::lease::LeaseOptions;
 ///
 /// # async fn example() -> lockapi::Result<()> {
 /// let backend = lockapi::memory::Database::new().connect().await?;

@@ -14,7 +14,7 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use lockapi::{lease::LeaseOptions};
+//! use lockapi::lease::LeaseOptions;
 //!
 //! # async fn example() -> lockapi::Result<()> {
 //! let backend = lockapi::memory::Database::new().connect().await?;
@@ -27,7 +27,7 @@
 //! ```
 //!
 //! The features `tracing` and `metrics` have the engine tell of itself: of waits and holds, with
-//! warnings from [`engine::BackendOptions::warn_waited`] and [`warn_held`](engine::BackendOptions::warn_held) on, of
+//! warnings from [`BackendOptions::warn_waited`] and [`warn_held`](BackendOptions::warn_held) on, of
 //! contention, renewals, losses, refusals, jobs, queues and batches; [`telemetry`] lists all spans,
 //! events and metrics. Without them nothing is told; nothing else changes.
 //!

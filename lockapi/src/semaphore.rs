@@ -21,7 +21,7 @@ pub const MAX_PERMITS: u32 = 1024;
 ///
 /// ```
 /// use std::time::Duration;
-/// use lockapi::{lease::LeaseOptions};
+/// use lockapi::lease::LeaseOptions;
 ///
 /// # async fn example() -> lockapi::Result<()> {
 /// let backend = lockapi::memory::Database::new().connect().await?;

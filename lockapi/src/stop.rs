@@ -1,7 +1,7 @@
 //! Telling what runs to stop.
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, pending};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -67,39 +67,32 @@ impl Stop {
     /// # Cancel safety
     /// Safe to drop and to call again.
     pub async fn stopped(&self) {
-        let Some(signal) = self.0.signal.clone() else {
-            return self.told().await;
-        };
+        let mut signal = pin!(async {
+            match self.0.signal.clone() {
+                Some(signal) => signal.await,
+                None => pending().await,
+            }
+        });
         // Whoever leaves may be the one whom the end of the future has woken: the others look as well.
-        let _leaving = Leaving(&self.0);
+        let _leaving = self.0.signal.as_ref().map(|_| Leaving(&self.0.changed));
         loop {
+            // Created before the flag is read, so that a call in between still wakes it.
             let changed = pin!(self.0.changed.notified());
             if self.0.told.load(Ordering::Acquire) {
                 return;
             }
-            if let Either::Right(_) = select(changed, signal.clone()).await {
+            if let Either::Right(_) = select(changed, signal.as_mut()).await {
                 return;
             }
-        }
-    }
-
-    async fn told(&self) {
-        loop {
-            // Created before the flag is read, so that a call in between still wakes it.
-            let changed = self.0.changed.notified();
-            if self.0.told.load(Ordering::Acquire) {
-                return;
-            }
-            changed.await;
         }
     }
 }
 
-struct Leaving<'a>(&'a State);
+struct Leaving<'a>(&'a Notify);
 
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
-        self.0.changed.notify_waiters();
+        self.0.notify_waiters();
     }
 }
 
@@ -134,7 +127,7 @@ impl fmt::Debug for Stop {
 
 #[cfg(test)]
 mod tests {
-    use std::future::{pending, ready};
+    use std::future::ready;
 
     use super::*;
     use crate::blocking::block_on;

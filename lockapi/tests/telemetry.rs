@@ -10,8 +10,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use lockapi::BackendOptions;
 use lockapi::blocking::{self, Backend};
-use lockapi::engine::{BackendOptions, ManualClock};
+use lockapi::engine::ManualClock;
 use lockapi::lease::LeaseOptions;
 use lockapi::limit::{Quota, Want};
 use lockapi::memory::Database;

@@ -332,3 +332,28 @@ fn who_leads_goes_on_after_an_outage() {
     assert!(led.unwrap().is_some());
     back.join().unwrap();
 }
+
+#[test]
+fn work_that_outlives_its_term_is_done_again_in_the_next() {
+    let clock = ManualClock::default();
+    let backend = blocking::Backend::connect(Database::with_clock(&clock).connect()).unwrap();
+    let options = LeaseOptions::new(Duration::from_secs(10));
+    let election = backend.election("head", options).unwrap();
+    for failing in [false, true] {
+        let mut terms = Vec::new();
+        let led = election.lead_until(Stop::new(), |term| {
+            terms.push(term.fence().token());
+            if terms.len() > 1 {
+                return Ok("done");
+            }
+            clock.leap(Duration::from_secs(11));
+            if failing {
+                let message = "as when a check-in is refused";
+                return Err(Error::new(ErrorKind::Lost, "check_in", message));
+            }
+            Ok("too late")
+        });
+        assert_eq!(led.unwrap(), Some("done"));
+        assert!(terms.len() == 2 && terms[1] > terms[0], "{terms:?}");
+    }
+}

@@ -225,7 +225,7 @@ async fn readers_go_on_when_the_writer_before_them_left(cx: Context) {
     let first = door.read().await.unwrap();
     let writing = tokio::spawn({
         let door = Arc::clone(&door);
-        async move { door.write_timeout(Duration::from_millis(400)).await }
+        async move { door.write_timeout(Duration::from_secs(3)).await }
     });
     eventually("the writer waits", async || {
         door.try_read().await.unwrap().is_none()

@@ -141,7 +141,8 @@ async fn commit_and_panic_is_done(cx: Context) {
 }
 
 async fn commit_and_timeout_is_done(cx: Context) {
-    let options = WorkerOptions::default().timeout(Duration::from_millis(400));
+    // Ample time for the commit, which has to come first.
+    let options = WorkerOptions::default().timeout(Duration::from_secs(4));
     let mut scene = Scene::new(cx, options, false).await;
     scene.acknowledge().await.commit().await;
     scene.begun.take().unwrap().dropped().await;

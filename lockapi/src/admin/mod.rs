@@ -12,7 +12,7 @@
 //! ```
 //! # async fn example() -> lockapi::Result<()> {
 //! use lockapi::admin::Filter;
-//! use lockapi::{memory::Database};
+//! use lockapi::memory::Database;
 //!
 //! let backend = Database::new().connect().await?;
 //! let guard = backend.mutex("reports/daily")?.lock().await?;

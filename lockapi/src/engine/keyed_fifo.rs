@@ -43,14 +43,18 @@ impl<K: Clone + Eq + Hash> KeyedFifo<K> {
         !self.lock().queues.contains_key(key)
     }
 
-    /// How many wait, for whatever key.
-    pub(crate) fn waiting(&self) -> usize {
-        self.lock().waiting
-    }
-
     /// Takes the last place for a key.
     pub(crate) fn join(&self, key: K) -> Place<'_, K> {
-        let mut state = self.lock();
+        self.place(self.lock(), key)
+    }
+
+    /// The same, unless so many wait already, for whatever key.
+    pub(crate) fn try_join(&self, key: K, most: usize) -> Option<Place<'_, K>> {
+        let state = self.lock();
+        (state.waiting < most).then(|| self.place(state, key))
+    }
+
+    fn place(&self, mut state: MutexGuard<'_, State<K>>, key: K) -> Place<'_, K> {
         state.waiting += 1;
         let queue = state.queues.entry(key.clone()).or_insert_with(|| Queue {
             first: Arc::new(Semaphore::new(1)),
@@ -58,7 +62,6 @@ impl<K: Clone + Eq + Hash> KeyedFifo<K> {
         });
         queue.length += 1;
         let first = Arc::clone(&queue.first);
-        drop(state);
         Place {
             fifo: self,
             key,
@@ -92,5 +95,28 @@ impl<K: Eq + Hash> Drop for Place<'_, K> {
                 state.queues.remove(&self.key);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[test]
+    fn the_first_of_a_key_works_and_nothing_is_left_of_those_who_leave() {
+        let fifo = KeyedFifo::default();
+        let (one, two, other) = (fifo.join("a"), fifo.join("a"), fifo.join("b"));
+        assert!(fifo.try_join("c", 3).is_none());
+        let mut first = Box::pin(one.first(std::future::pending::<()>()));
+        assert!((&mut first).now_or_never().is_none());
+        assert!(two.first(async {}).now_or_never().is_none());
+        assert!(other.first(async {}).now_or_never().is_some());
+        drop(first);
+        assert!(two.first(async {}).now_or_never().is_some());
+        drop((one, two));
+        assert!(fifo.is_empty(&"a") && !fifo.is_empty(&"b"));
+        assert!(fifo.try_join("c", 2).is_some());
     }
 }

@@ -54,7 +54,7 @@ impl Metered for crate::blocking::RateLimiter {
 /// # Guarantees
 /// What is taken is taken when the transaction commits, and not when it rolls back. Until it ends,
 /// everybody else who wants permits of these keys waits, at most for
-/// [`BackendOptions::timeout`](crate::engine::BackendOptions::timeout): take them late, and commit soon. After a
+/// [`BackendOptions::timeout`](crate::BackendOptions::timeout): take them late, and commit soon. After a
 /// refusal nothing is locked, also where it had to wait for others: the call is done after a savepoint,
 /// and undone. On a connection without a transaction it takes as
 /// [`check_all`](RateLimiter::check_all) does.

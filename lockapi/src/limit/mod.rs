@@ -113,7 +113,7 @@ pub trait RateLimiter: Send + Sync + fmt::Debug {
     /// `Invalid` for bad keys, for costs of 0 or more than the quota's [limit](Quota::limit), and for
     /// more than [`MAX_WANTS`]. When the database cannot be reached what the policy says, unless set
     /// `Unavailable`; `TimedOut` when a transaction that has taken of a key stayed open for
-    /// [`BackendOptions::timeout`](crate::engine::BackendOptions::timeout); `Indeterminate` when the answer never
+    /// [`BackendOptions::timeout`](crate::BackendOptions::timeout); `Indeterminate` when the answer never
     /// came: permits may have been taken.
     async fn check_each(&self, wants: &[Want]) -> Result<Vec<Decision>>;
 

@@ -5,7 +5,7 @@
 //!
 //! ```
 //! # async fn example() -> lockapi::Result<()> {
-//! use lockapi::{memory::Database};
+//! use lockapi::memory::Database;
 //!
 //! let database = Database::new();
 //! let here = database.connect().await?;
@@ -25,10 +25,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::Notify;
 
+use crate::BackendOptions;
 use crate::backend::Backend;
 use crate::blocking::block_on;
 use crate::driver::{BackgroundTask, Call, Connection, Connector, Listener, Mode, Rows};
-use crate::engine::{BackendOptions, Clock, Driver, LISTEN, ManualClock, start_with};
+use crate::engine::{Clock, Driver, LISTEN, ManualClock, start_with};
 use crate::error::{Failure, Result};
 use crate::lease::micros;
 
@@ -152,7 +153,7 @@ impl Database {
     ///
     /// ```
     /// # async fn example() -> lockapi::Result<()> {
-    /// use lockapi::{memory::Database};
+    /// use lockapi::memory::Database;
     ///
     /// let database = Database::new();
     /// let (one, other) = (database.link(), database.link());

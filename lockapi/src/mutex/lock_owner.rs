@@ -38,7 +38,7 @@ use crate::error::Result;
 ///   backend, is [`ErrorKind::Deadlock`](crate::ErrorKind::Deadlock) before anything is sent.
 /// - A cycle that goes through owners of other processes is found by whoever closes it before it
 ///   waits, or within about a second; one of them gets the error. A wait whose turn on a connection
-///   for waiting ([`BackendOptions::waiters`](crate::engine::BackendOptions::waiters)) has not come is not seen
+///   for waiting ([`BackendOptions::waiters`](crate::BackendOptions::waiters)) has not come is not seen
 ///   until then; without such connections it never is.
 /// - With the error nothing of that wait is held. Guards that the owner held before stay valid:
 ///   release them, so that the others can go on, and begin again.

@@ -57,7 +57,7 @@ pub(crate) const LOCK_TIMEOUT_LIMIT: Duration = Duration::from_hours(24 * 24);
 /// # Guarantees
 /// - Two guards of one key never exist at the same time, in one process or in several, as far as
 ///   the server knows. A holder whose connection broke is told within the heartbeat
-///   ([`BackendOptions::heartbeat`](crate::engine::BackendOptions::heartbeat)); until then it may still believe
+///   ([`BackendOptions::heartbeat`](crate::BackendOptions::heartbeat)); until then it may still believe
 ///   that it holds: protect writes with the [`Fence`].
 /// - Within a process waiters are served in the order of arrival. Between processes the server's
 ///   queue decides; a process passes the lock on within itself for a bounded time only.

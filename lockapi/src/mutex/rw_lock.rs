@@ -17,7 +17,7 @@ use crate::key::Key;
 /// mutex exclude each other, and readers exclude both.
 ///
 /// ```
-/// use lockapi::{memory::Database};
+/// use lockapi::memory::Database;
 ///
 /// # async fn example() -> lockapi::Result<()> {
 /// let backend = Database::new().connect().await?;
@@ -41,7 +41,7 @@ use crate::key::Key;
 ///   come behind a waiting writer wait until it was served. Where another process waits at the
 ///   server, readers are let in beside those of their own process for about 32 ms and then wait,
 ///   too. A writer is seen while it has its turn on a connection for waiting
-///   ([`BackendOptions::waiters`](crate::engine::BackendOptions::waiters)).
+///   ([`BackendOptions::waiters`](crate::BackendOptions::waiters)).
 /// - It is not re-entrant, and there is no way from one kind of guard to the other: two readers
 ///   that waited to become writers would wait for each other. Unlock and lock again, and look again
 ///   at what was read.

@@ -14,7 +14,7 @@ use crate::key::Key;
 /// Mutexes that are locked together: all of them, or as many as can be had.
 ///
 /// ```
-/// use lockapi::{memory::Database};
+/// use lockapi::memory::Database;
 ///
 /// # async fn example() -> lockapi::Result<()> {
 /// let backend = Database::new().connect().await?;

@@ -17,7 +17,7 @@ use crate::key::advisory_key;
 /// number of stripes.
 ///
 /// ```
-/// use lockapi::{memory::Database};
+/// use lockapi::memory::Database;
 ///
 /// # async fn example() -> lockapi::Result<()> {
 /// let backend = Database::new().connect().await?;

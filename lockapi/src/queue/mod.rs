@@ -176,7 +176,7 @@ pub trait Queue: Send + Sync + fmt::Debug {
     /// # Errors
     /// `Invalid` for what is outside of its limits, before anything is sent. `Unavailable`: not
     /// pushed. `TimedOut`: not pushed, because a transaction that has pushed the same key stayed open
-    /// for [`BackendOptions::timeout`](crate::engine::BackendOptions::timeout). `Indeterminate`: nobody knows; what has an idempotency key is tried again first, and
+    /// for [`BackendOptions::timeout`](crate::BackendOptions::timeout). `Indeterminate`: nobody knows; what has an idempotency key is tried again first, and
     /// can be pushed again.
     async fn push_all(&self, jobs: Vec<Job>) -> Result<Vec<Pushed>>;
 
@@ -236,7 +236,7 @@ pub trait Queue: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// `Unavailable`, `Indeterminate`. `TimedOut`: a transaction that is open had one of them locked for
-    /// [`BackendOptions::timeout`](crate::engine::BackendOptions::timeout); the others are cancelled.
+    /// [`BackendOptions::timeout`](crate::BackendOptions::timeout); the others are cancelled.
     async fn cancel(&self, ids: Vec<i64>) -> Result<Vec<i64>>;
 
     /// Deletes all jobs that wait, in parts, and answers how many.

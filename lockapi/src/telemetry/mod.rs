@@ -33,8 +33,8 @@
 //!
 //! | Event | Level | Fields |
 //! |---|---|---|
-//! | `waited long` | warn | `kind`, `key`, `waited`, once, while it waits; see [`warn_waited`](crate::engine::BackendOptions::warn_waited) |
-//! | `held long` | warn | `kind`, `key`, `held`, once, while it is held; see [`warn_held`](crate::engine::BackendOptions::warn_held) |
+//! | `waited long` | warn | `kind`, `key`, `waited`, once, while it waits; see [`warn_waited`](crate::BackendOptions::warn_waited) |
+//! | `held long` | warn | `kind`, `key`, `held`, once, while it is held; see [`warn_held`](crate::BackendOptions::warn_held) |
 //! | `lost` | warn | `kind`, `times` |
 //! | `fault` | warn | `fault`, as of `lockapi_faults_total` |
 //! | `job … failed`, and other words of a [`Report`](crate::worker::Report) | warn | none; of workers that have no observer |

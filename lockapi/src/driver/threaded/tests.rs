@@ -4,9 +4,10 @@ use std::sync::mpsc::{self, Receiver, Sender};
 
 use super::host::PATIENCE;
 use super::*;
+use crate::BackendOptions;
 use crate::blocking::block_on;
 use crate::driver::{BorrowedConnection, Row, Type};
-use crate::engine::{BackendOptions, start};
+use crate::engine::start;
 use crate::wait::unless;
 use tokio::sync::Notify;
 

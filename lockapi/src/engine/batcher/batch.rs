@@ -68,13 +68,13 @@ impl<O: Queued> Batch<O> {
         asked.into_iter().zip(std::mem::take(&mut self.callers))
     }
 
-    /// Tells the callers of a request what is theirs.
-    pub(crate) fn tell<I>(&self, answers: I)
+    /// Tells so many callers of a request what is theirs.
+    pub(crate) fn tell<I>(&self, many: usize, answers: I)
     where
-        I: ExactSizeIterator<Item = (Reply<O::Output>, Result<O::Output>)> + Send + 'static,
+        I: Iterator<Item = (Reply<O::Output>, Result<O::Output>)> + Send + 'static,
     {
         match &self.outbox {
-            Some(outbox) => outbox.add(answers),
+            Some(outbox) => outbox.add(many, answers),
             None => answers.for_each(|(reply, outcome)| reply.send(outcome)),
         }
     }

@@ -1,7 +1,7 @@
 //! Answers to many callers of one request, told a few at a time: a task that is woken runs before those
 //! that are woken after it, and nobody is to wait behind thousands.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,23 +17,30 @@ const AT_ONCE: usize = 64;
 const PART: usize = 8;
 
 /// The rest of what the callers of one request are told.
-trait Answers: Send {
-    /// How many are left.
-    fn left(&self) -> usize;
-    /// Tells the next.
-    fn tell(&mut self);
+struct Answers<I> {
+    answers: I,
+    left: usize,
 }
 
-impl<I, T> Answers for I
+/// See [`Answers`].
+trait AnyAnswers: Send {
+    fn left(&self) -> usize;
+    /// Tells so many.
+    fn tell(&mut self, most: usize);
+}
+
+impl<I, T> AnyAnswers for Answers<I>
 where
-    I: ExactSizeIterator<Item = (Reply<T>, Result<T>)> + Send,
+    I: Iterator<Item = (Reply<T>, Result<T>)> + Send,
 {
     fn left(&self) -> usize {
-        self.len()
+        self.left
     }
 
-    fn tell(&mut self) {
-        if let Some((reply, outcome)) = self.next() {
+    fn tell(&mut self, most: usize) {
+        let most = most.min(self.left);
+        self.left -= most;
+        for (reply, outcome) in self.answers.by_ref().take(most) {
             reply.send(outcome);
         }
     }
@@ -46,10 +53,10 @@ pub(super) struct Outbox(Arc<Mutex<Waiting>>);
 
 #[derive(Default)]
 struct Waiting {
-    answers: VecDeque<Box<dyn Answers>>,
+    answers: VecDeque<Box<dyn AnyAnswers>>,
     left: usize,
-    /// How many are to be told before the next statement of this kind.
-    due: (usize, usize),
+    /// By kind, how many are to be told before its next statement.
+    due: HashMap<usize, usize>,
     /// Whether the statement that was answered last left some.
     grown: bool,
 }
@@ -59,17 +66,20 @@ impl Outbox {
         self.lock().left == 0
     }
 
-    /// Tells the callers of a request what is theirs; of many, most of them later.
+    /// Tells so many callers of a request what is theirs; of many, most of them later.
     pub(super) fn add<T>(
         &self,
-        mut answers: impl ExactSizeIterator<Item = (Reply<T>, Result<T>)> + Send + 'static,
+        many: usize,
+        answers: impl Iterator<Item = (Reply<T>, Result<T>)> + Send + 'static,
     ) {
-        for (reply, outcome) in answers.by_ref().take(AT_ONCE) {
-            reply.send(outcome);
-        }
-        if answers.len() > 0 {
+        let mut answers = Answers {
+            answers,
+            left: many,
+        };
+        answers.tell(AT_ONCE);
+        if answers.left > 0 {
             let mut waiting = self.lock();
-            waiting.left += answers.len();
+            waiting.left += answers.left;
             waiting.grown = true;
             waiting.answers.push_back(Box::new(answers));
         }
@@ -94,14 +104,15 @@ impl Outbox {
     pub(super) fn fall_due(&self, kind: usize) {
         let mut waiting = self.lock();
         if std::mem::take(&mut waiting.grown) {
-            waiting.due = (waiting.left / PART, kind);
+            let due = waiting.left / PART;
+            waiting.due.insert(kind, due);
         }
     }
 
     /// Whether more is to be told before the next statement of a kind.
     pub(super) fn is_due(&self, kind: usize) -> bool {
         let waiting = self.lock();
-        waiting.left > 0 && waiting.due.0 > 0 && waiting.due.1 == kind
+        waiting.left > 0 && waiting.due.get(&kind).is_some_and(|due| *due > 0)
     }
 
     /// Tells all.
@@ -118,13 +129,13 @@ impl Outbox {
         let Some(mut answers) = self.lock().answers.pop_front() else {
             return;
         };
-        let most = answers.left().min(AT_ONCE);
-        for _ in 0..most {
-            answers.tell();
-        }
+        let told = answers.left().min(AT_ONCE);
+        answers.tell(told);
         let mut waiting = self.lock();
-        waiting.left -= most;
-        waiting.due.0 = waiting.due.0.saturating_sub(most);
+        waiting.left -= told;
+        for due in waiting.due.values_mut() {
+            *due = due.saturating_sub(told);
+        }
         if answers.left() > 0 {
             waiting.answers.push_front(answers);
         }
@@ -138,9 +149,7 @@ impl Outbox {
 impl Drop for Waiting {
     fn drop(&mut self) {
         for answers in &mut self.answers {
-            while answers.left() > 0 {
-                answers.tell();
-            }
+            answers.tell(usize::MAX);
         }
     }
 }
@@ -148,7 +157,6 @@ impl Drop for Waiting {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
-
     use std::task::Poll;
 
     use super::super::request::Repeated;
@@ -159,7 +167,7 @@ mod tests {
     fn answers(
         many: usize,
         told: &Arc<AtomicUsize>,
-    ) -> impl ExactSizeIterator<Item = (Reply<()>, Result<()>)> + Send + use<> {
+    ) -> impl Iterator<Item = (Reply<()>, Result<()>)> + Send + use<> {
         let told = Arc::clone(told);
         (0..many).map(move |_| {
             let told = Arc::clone(&told);
@@ -174,8 +182,8 @@ mod tests {
     #[test]
     fn many_are_told_a_few_at_a_time_while_work_goes_on() {
         let (told, outbox) = (Arc::default(), Outbox::default());
-        outbox.add(answers(1000, &told));
-        outbox.add(answers(10, &told));
+        outbox.add(1000, answers(1000, &told));
+        outbox.add(10, answers(10, &told));
         let mut turns = 0;
         let work = poll_fn(|context| {
             let told = told.load(Ordering::Relaxed);
@@ -198,23 +206,25 @@ mod tests {
     #[test]
     fn what_waits_does_not_grow_although_statements_take_no_time() {
         let (told, outbox) = (Arc::default(), Outbox::default());
-        for _ in 0..1000 {
-            outbox.add(answers(1000, &told));
-            outbox.fall_due(0);
-            outbox.fall_due(1);
-            assert!(!outbox.is_due(1), "others need not wait");
-            while outbox.is_due(0) {
+        for round in 0..1000 {
+            // Two kinds take turns, and neither forgets what the other has to tell.
+            let kind = round % 2;
+            while outbox.is_due(kind) {
                 outbox.tell_some();
             }
+            outbox.add(1000, answers(1000, &told));
+            outbox.fall_due(kind);
+            outbox.fall_due(2);
+            assert!(!outbox.is_due(2), "others need not wait");
             let left = outbox.lock().left;
-            assert!(left <= PART * 1000, "{left}");
+            assert!(left <= 2 * PART * 1000, "{left}");
         }
     }
 
     #[test]
     fn what_was_decided_is_told_although_the_batcher_ends() {
         let (told, outbox) = (Arc::default(), Outbox::default());
-        outbox.add(answers(1000, &told));
+        outbox.add(1000, answers(1000, &told));
         drop(outbox);
         assert_eq!(told.load(Ordering::Relaxed), 1000);
     }

@@ -93,7 +93,7 @@ impl Queued for Charge {
                 // For the rest there was no room, unless others of the statement may have had it.
                 let decided = taken == 0 || !shared[at];
                 let (told, left) = divide(callers, taken, decided);
-                batch.tell(deal(&charge, told, taken, raw));
+                batch.tell(told.len(), deal(&charge, told, taken, raw));
                 let Some(left) = left else { continue };
                 charge.times = i64::try_from(left.len()).unwrap_or(i64::MAX);
                 callers = left;
@@ -162,8 +162,7 @@ fn deal(
     callers: Vec<Asking>,
     taken: i64,
     decided: Vec<RawDecision>,
-) -> impl ExactSizeIterator<Item = (Reply<Vec<RawDecision>>, Result<Vec<RawDecision>>)> + Send + use<>
-{
+) -> impl Iterator<Item = (Reply<Vec<RawDecision>>, Result<Vec<RawDecision>>)> + Send + use<> {
     let prices = charge.lines.iter();
     let prices: Vec<_> = prices
         .map(|line| (line.price(), line.quota.window() > 0))

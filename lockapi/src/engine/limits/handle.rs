@@ -112,11 +112,11 @@ impl Limiter {
     async fn wait(&self, want: &Want, policy: &Policy, timeout: Duration) -> Result<Decision> {
         let limits = self.limits();
         let until = limits.timer.now().saturating_add(timeout);
-        if limits.waiting.waiting() >= MAX_WAITING {
+        let place = limits.waiting.try_join(want.key.to_string(), MAX_WAITING);
+        let place = place.ok_or_else(|| {
             let message = format!("{MAX_WAITING} calls wait already");
-            return Err(Error::new(ErrorKind::Capacity, "until_ready", message));
-        }
-        let place = limits.waiting.join(want.key.to_string());
+            Error::new(ErrorKind::Capacity, "until_ready", message).on(&want.key)
+        })?;
         let admitted = async {
             loop {
                 let decisions = self.decide_each(policy, std::slice::from_ref(want)).await?;

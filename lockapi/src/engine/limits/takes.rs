@@ -62,7 +62,9 @@ impl Queued for Take {
                 continue;
             };
             match decided.outcome {
-                Outcome::Taken(_) | Outcome::Refused => batch.tell(deal(&take, callers, decided)),
+                Outcome::Taken(_) | Outcome::Refused => {
+                    batch.tell(callers.len(), deal(&take, callers, decided));
+                }
                 _ if callers.tries == TRIES => callers.refuse(|| contended("check")),
                 outcome => {
                     if outcome == Outcome::Overdue {
@@ -107,7 +109,7 @@ async fn look(batch: &mut Batch<Take>, connection: &mut OpenConnection) -> Resul
                     level,
                     now,
                 };
-                batch.tell(deal(&take, callers, decided));
+                batch.tell(callers.len(), deal(&take, callers, decided));
             }
             _ => batch.push(take, callers),
         }
@@ -120,7 +122,7 @@ fn deal(
     take: &Take,
     callers: Callers<RawDecision>,
     decided: RawDecision,
-) -> impl ExactSizeIterator<Item = (Reply<RawDecision>, Result<RawDecision>)> + Send + use<> {
+) -> impl Iterator<Item = (Reply<RawDecision>, Result<RawDecision>)> + Send + use<> {
     let price = take.price;
     let mut left = match decided.outcome {
         Outcome::Taken(times) => times,
@@ -129,7 +131,6 @@ fn deal(
     // As if they had been asked one by one.
     let RawDecision { mut level, now, .. } = decided;
     level.tat -= left * price;
-    let callers: Vec<_> = callers.into_iter().collect();
     callers.into_iter().map(move |Caller { times, reply }| {
         let times = times.min(left);
         left -= times;
