@@ -36,8 +36,47 @@
 //! Diesel cannot wait for notifications: the thread that hears them looks ten times a second.
 //!
 //! # In your own transaction
-//! [`InTransaction`], [`CheckIn`], [`PushIn`], [`AckIn`] and [`LimitIn`] work on the caller's connection, inside
-//! `conn.transaction(|conn| …)`, and block.
+//! Methods whose names end in `_in` take your connection, inside `conn.transaction(|conn| …)`, block, and
+//! need no import:
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use diesel::prelude::*;
+//! use diesel::{sql_query, sql_types::Text};
+//! use lockapi::limit::Want;
+//! use lockapi::queue::Job;
+//! use lockapi::table::{TableMode, lock_table_in};
+//! # fn example(
+//! #     mut conn: PgConnection,
+//! #     mutex: lockapi::blocking::Mutex,
+//! #     limiter: lockapi::blocking::RateLimiter,
+//! #     queue: lockapi::blocking::Queue,
+//! #     delivery: lockapi::blocking::Delivery,
+//! #     guard: lockapi::blocking::LeaseGuard,
+//! # ) -> Result<(), Box<dyn std::error::Error>> {
+//! conn.transaction(|conn| {
+//!     // A lock that commit or rollback releases.
+//!     if mutex.try_lock_in(conn)? {
+//!         sql_query("UPDATE account SET balance = balance + 1").execute(conn)?;
+//!     }
+//!     // `Lost` if somebody else may hold it by now: rolls back.
+//!     guard.fence().check_in(conn)?;
+//!     // The effects of a job, its completion, and the next job: all of them, or none.
+//!     sql_query("UPDATE account SET welcomed = true").execute(conn)?;
+//!     delivery.ack_in(conn)?;
+//!     queue.push_in(conn, &[Job::new("send-welcome", "ada")?])?;
+//!     if limiter.check_all_in(conn, &[Want::new("mail:123")])?.is_allowed() {
+//!         sql_query("INSERT INTO mail (recipient) VALUES (123)").execute(conn)?;
+//!     }
+//!     // Work that is done in the transaction that takes its job.
+//!     for job in queue.take_in(conn, 10)? {
+//!         sql_query("INSERT INTO sent (name) VALUES ($1)").bind::<Text, _>(job.name()).execute(conn)?;
+//!     }
+//!     lock_table_in(conn, "orders", TableMode::Share, Duration::from_secs(5))?;
+//!     Ok::<_, Box<dyn std::error::Error>>(())
+//! })
+//! # }
+//! ```
 //!
 //! # Errors
 //! Diesel does not tell the server's error codes. The kind of an error is taken from the server's
@@ -52,7 +91,6 @@
 mod connector;
 mod failure;
 mod messages;
-mod queue;
 mod table;
 mod transaction;
 mod value;
@@ -68,9 +106,8 @@ use lockapi::engine::start;
 use lockapi::{Backend, Error, ErrorKind, Result};
 
 pub use connector::Borrowed;
-pub use queue::{AckIn, PushIn, TakeIn};
-pub use table::{lock_table_in, try_lock_table_in, with_lock_timeout_in, with_priority_in};
-pub use transaction::{CheckIn, InTransaction, LimitIn};
+pub use table::{with_lock_timeout_in, with_priority_in};
+pub use transaction::Diesel;
 pub use versioned::{is_conflict, transact, update_versioned};
 
 use connector::{Opened, Pooled};

@@ -3,58 +3,9 @@
 use std::time::Duration;
 
 use diesel::PgConnection;
-use lockapi::Result;
 use lockapi::admin::{Operated, Priority, Report};
 use lockapi::blocking::block_on;
-use lockapi::driver::Inline;
-use lockapi::table::{
-    Table, TableMode, limit_waits_on, lock_table_on, prioritize_on, try_lock_table_on,
-};
-
-use crate::connector::Borrowed;
-
-/// Locks a table for the transaction that is open on `connection`, without waiting; `false` when
-/// another is in the way. See [`try_lock_table_on`].
-///
-/// # Errors
-/// As for [`lock_table_in`], but for `TimedOut`.
-pub fn try_lock_table_in(
-    connection: &mut PgConnection,
-    table: impl Into<Table>,
-    mode: TableMode,
-) -> Result<bool> {
-    let connection = &mut Inline(Borrowed(connection));
-    block_on(try_lock_table_on(connection, &table.into(), mode))
-}
-
-/// Locks a table for the transaction that is open on `connection`, and waits for that at most
-/// `timeout`. See [`lock_table_on`].
-///
-/// ```no_run
-/// use std::time::Duration;
-/// use diesel::prelude::*;
-/// use lockapi::table::TableMode;
-/// # fn example(mut conn: PgConnection) -> Result<(), Box<dyn std::error::Error>> {
-/// conn.transaction(|conn| {
-///     lockapi_diesel::lock_table_in(conn, "orders", TableMode::Share, Duration::from_secs(5))?;
-///     Ok::<_, Box<dyn std::error::Error>>(()) // unlocks it
-/// })
-/// # }
-/// ```
-///
-/// # Errors
-/// `TimedOut`; `Invalid` for a bad name, for a `timeout` of zero or more than 24 days, and where no
-/// transaction is open; `Unsupported` for a table that is not there, or that the role may not lock;
-/// and those of the connection.
-pub fn lock_table_in(
-    connection: &mut PgConnection,
-    table: impl Into<Table>,
-    mode: TableMode,
-    timeout: Duration,
-) -> Result<()> {
-    let connection = &mut Inline(Borrowed(connection));
-    block_on(lock_table_on(connection, &table.into(), mode, timeout))
-}
+use lockapi::table::{limit_waits_in, prioritize_in};
 
 /// Runs `work` in the transaction that is open on `connection`, with no statement waiting longer than
 /// `timeout` for a lock; afterwards the transaction's `lock_timeout` is what it was.
@@ -71,11 +22,10 @@ where
     E: From<lockapi::Error>,
     W: FnOnce(&mut PgConnection) -> std::result::Result<T, E>,
 {
-    let limiting = &mut Inline(Borrowed(&mut *connection));
-    let limited = block_on(limit_waits_on(limiting, timeout))?;
+    let limited = limit_waits_in(connection, timeout)?;
     // After an error the transaction is to be rolled back, with its settings.
-    let value = work(&mut *connection);
-    let lifted = block_on(limited.lift_on(&mut Inline(Borrowed(connection))));
+    let value = work(connection);
+    let lifted = limited.lift_in(connection);
     let value = value?;
     lifted?;
     Ok(value)
@@ -115,8 +65,7 @@ where
     E: From<lockapi::Error>,
     W: FnOnce(&mut PgConnection) -> std::result::Result<T, E>,
 {
-    let starting = &mut Inline(Borrowed(&mut *connection));
-    let scope = block_on(prioritize_on(starting, backend, priority))?;
+    let scope = prioritize_in(connection, backend.as_operator(), priority)?;
     let value = work(connection)?;
     Ok((value, block_on(scope.finish())))
 }

@@ -1,122 +1,36 @@
 //! Operations inside the caller's own transaction.
 
-use std::time::Duration;
-
 use diesel::PgConnection;
+use diesel::r2d2::{ManageConnection, PooledConnection};
 use lockapi::blocking::block_on;
-use lockapi::driver::Inline;
-use lockapi::limit::{Metered, Verdict, Want, check_all_on};
-use lockapi::mutex::{LockName, lock_on, try_lock_on};
-use lockapi::{Fence, Result};
+use lockapi::driver::{BoxFuture, Inline, Library, Transaction};
 
 use crate::connector::Borrowed;
 
-/// Locks of a mutex that belong to a transaction of the caller.
-///
-/// There is no guard: commit or rollback releases the lock. It excludes the guards of the same
-/// mutex on every backend. All calls block.
-///
-/// ```no_run
-/// use lockapi_diesel::InTransaction;
-/// use diesel::prelude::*;
-/// # fn example(mut conn: PgConnection, mutex: lockapi::blocking::Mutex) -> Result<(), Box<dyn std::error::Error>> {
-/// conn.transaction(|conn| {
-///     if mutex.try_lock_in(conn)? {
-///         diesel::sql_query("UPDATE account SET balance = balance + 1").execute(conn)?;
-///     }
-///     Ok::<_, Box<dyn std::error::Error>>(())
-/// })
-/// # }
-/// ```
-pub trait InTransaction {
-    /// Tries the lock for the transaction that is open on `connection`, without waiting. Where none
-    /// is open the lock ends with the call.
-    ///
-    /// # Errors
-    /// Those of the connection.
-    fn try_lock_in(&self, connection: &mut PgConnection) -> Result<bool>;
+/// Diesel, as the parameter of [`Transaction`].
+#[derive(Clone, Copy, Debug)]
+pub enum Diesel {}
 
-    /// Waits for the lock for the transaction that is open on `connection`.
-    ///
-    /// # Guarantees
-    /// After `TimedOut` the transaction can be used as before, and its `lock_timeout` and
-    /// `statement_timeout` are what they were.
-    ///
-    /// # Errors
-    /// `TimedOut` after `timeout`; `Invalid` for a timeout of zero or more than 24 days, and where
-    /// no transaction is open; `Unsupported` where the tables are missing or the role may not use
-    /// them; those of the connection. All but `TimedOut` end the transaction.
-    fn lock_in(&self, connection: &mut PgConnection, timeout: Duration) -> Result<()>;
-}
+impl Library for Diesel {
+    type Outcome<'c, T: Send + 'c> = T;
 
-impl<M: LockName + Sync + ?Sized> InTransaction for M {
-    fn try_lock_in(&self, connection: &mut PgConnection) -> Result<bool> {
-        let connection = &mut Inline(Borrowed(connection));
-        block_on(try_lock_on(connection, self))
-    }
-
-    fn lock_in(&self, connection: &mut PgConnection, timeout: Duration) -> Result<()> {
-        let connection = &mut Inline(Borrowed(connection));
-        block_on(lock_on(connection, self, timeout))
+    fn outcome<'c, T: Send + 'c>(work: BoxFuture<'c, T>) -> T {
+        block_on(work)
     }
 }
 
-/// Rejects a stale holder inside the transaction of its write.
-///
-/// ```no_run
-/// use lockapi_diesel::CheckIn;
-/// use diesel::prelude::*;
-/// # fn example(mut conn: PgConnection, guard: lockapi::blocking::LeaseGuard) -> Result<(), Box<dyn std::error::Error>> {
-/// conn.transaction(|conn| {
-///     guard.fence().check_in(conn)?;
-///     diesel::sql_query("UPDATE report SET done = true").execute(conn)?;
-///     Ok::<_, Box<dyn std::error::Error>>(())
-/// })
-/// # }
-/// ```
-pub trait CheckIn {
-    /// Fails unless the holder still holds; see [`Fence::check_in_on`] for what is guaranteed
-    /// until the transaction ends. It blocks.
-    ///
-    /// # Errors
-    /// `Lost` when the holder no longer holds, and those of the connection.
-    fn check_in(&self, connection: &mut PgConnection) -> Result<()>;
-}
+impl Transaction<Diesel> for PgConnection {
+    type Connection<'c> = Inline<Borrowed<'c>>;
 
-impl CheckIn for Fence {
-    fn check_in(&self, connection: &mut PgConnection) -> Result<()> {
-        block_on(self.check_in_on(&mut Inline(Borrowed(connection))))
+    fn connection(&mut self) -> Self::Connection<'_> {
+        Inline(Borrowed(self))
     }
 }
 
-/// Limits inside a transaction of the caller.
-///
-/// ```no_run
-/// use lockapi_diesel::LimitIn;
-/// use lockapi::limit::Want;
-/// use diesel::prelude::*;
-/// # fn example(mut conn: PgConnection, limiter: lockapi::blocking::RateLimiter) -> Result<(), Box<dyn std::error::Error>> {
-/// conn.transaction(|conn| {
-///     if limiter.check_all_in(conn, &[Want::new("mail:123")])?.is_allowed() {
-///         diesel::sql_query("INSERT INTO mail (recipient) VALUES (123)").execute(conn)?;
-///     }
-///     Ok::<_, Box<dyn std::error::Error>>(())
-/// })
-/// # }
-/// ```
-pub trait LimitIn {
-    /// Takes of limits for the transaction that is open on `connection`, of all or of none. It is
-    /// rolled back with the transaction; until that ends everybody else who wants permits of these
-    /// keys waits. See [`check_all_on`]. It blocks.
-    ///
-    /// # Errors
-    /// `Invalid` as for [`RateLimiter::check_all`](lockapi::RateLimiter::check_all), `Unavailable` when
-    /// others were faster, and those of the connection.
-    fn check_all_in(&self, connection: &mut PgConnection, wants: &[Want]) -> Result<Verdict>;
-}
+impl<M: ManageConnection<Connection = PgConnection>> Transaction<Diesel> for PooledConnection<M> {
+    type Connection<'c> = Inline<Borrowed<'c>>;
 
-impl<L: Metered + ?Sized> LimitIn for L {
-    fn check_all_in(&self, connection: &mut PgConnection, wants: &[Want]) -> Result<Verdict> {
-        block_on(check_all_on(&mut Inline(Borrowed(connection)), self, wants))
+    fn connection(&mut self) -> Self::Connection<'_> {
+        Inline(Borrowed(self))
     }
 }

@@ -16,7 +16,7 @@ use crate::value;
 const OPENING: u32 = 16;
 
 /// Opens connections with the options of a pool.
-pub(crate) struct Sqlx {
+pub(crate) struct SqlxConnector {
     direct: PgPool,
     proxied: PgPool,
     /// What a listener's pool is made of.
@@ -25,7 +25,7 @@ pub(crate) struct Sqlx {
     own: Option<Runtime>,
 }
 
-impl Sqlx {
+impl SqlxConnector {
     /// On the current tokio runtime, or on one of its own where there is none.
     pub(crate) fn new(pool: PgPoolOptions, connect: PgConnectOptions) -> Result<Self, Error> {
         let (handle, own) = if let Ok(handle) = Handle::try_current() {
@@ -67,7 +67,7 @@ fn own_runtime() -> Result<Runtime, Error> {
         })
 }
 
-impl Drop for Sqlx {
+impl Drop for SqlxConnector {
     fn drop(&mut self) {
         if let Some(runtime) = self.own.take() {
             runtime.shutdown_background();
@@ -84,7 +84,7 @@ async fn ask(options: &PgConnectOptions) -> Result<PgConnection, Failure> {
     answers.map_err(not_connected)
 }
 
-impl Connector for Sqlx {
+impl Connector for SqlxConnector {
     type Connection = Owned;
     type Listener = Listening;
 

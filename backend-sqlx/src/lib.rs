@@ -30,10 +30,47 @@
 //! with one thread of the backend's own when there is none. Deadlines are kept by a thread.
 //!
 //! # In your own transaction
-//! [`InTransaction`], [`CheckIn`], [`PushIn`], [`AckIn`] and [`LimitIn`] work on the connection of the caller's transaction.
+//! Methods whose names end in `_in` take the connection of your transaction, `&mut *tx`, and need no
+//! import:
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use lockapi::limit::Want;
+//! use lockapi::queue::Job;
+//! use lockapi::table::{TableMode, lock_table_in};
+//! # async fn example(
+//! #     pool: sqlx::PgPool,
+//! #     mutex: std::sync::Arc<dyn lockapi::Mutex>,
+//! #     limiter: std::sync::Arc<dyn lockapi::RateLimiter>,
+//! #     queue: std::sync::Arc<dyn lockapi::Queue>,
+//! #     delivery: lockapi::queue::Delivery,
+//! #     guard: Box<dyn lockapi::LeaseGuard>,
+//! # ) -> Result<(), Box<dyn std::error::Error>> {
+//! let mut tx = pool.begin().await?;
+//! // A lock that commit or rollback releases.
+//! if mutex.try_lock_in(&mut *tx).await? {
+//!     sqlx::query("UPDATE account SET balance = balance + 1").execute(&mut *tx).await?;
+//! }
+//! // `Lost` if somebody else may hold it by now: roll back.
+//! guard.fence().check_in(&mut *tx).await?;
+//! // The effects of a job, its completion, and the next job: all of them, or none.
+//! sqlx::query("UPDATE account SET welcomed = true").execute(&mut *tx).await?;
+//! delivery.ack_in(&mut *tx).await?;
+//! queue.push_in(&mut *tx, &[Job::new("send-welcome", "ada")?]).await?;
+//! if limiter.check_all_in(&mut *tx, &[Want::new("mail:123")]).await?.is_allowed() {
+//!     sqlx::query("INSERT INTO mail (recipient) VALUES (123)").execute(&mut *tx).await?;
+//! }
+//! // Work that is done in the transaction that takes its job.
+//! for job in queue.take_in(&mut *tx, 10).await? {
+//!     sqlx::query("INSERT INTO sent (name) VALUES ($1)").bind(job.name()).execute(&mut *tx).await?;
+//! }
+//! lock_table_in(&mut *tx, "orders", TableMode::Share, Duration::from_secs(5)).await?;
+//! tx.commit().await?;
+//! # Ok(())
+//! # }
+//! ```
 
 mod connector;
-mod queue;
 mod table;
 mod transaction;
 mod value;
@@ -49,12 +86,11 @@ use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 
 pub use connector::Borrowed;
-pub use queue::{AckIn, PushIn, TakeIn};
-pub use table::{Work, lock_table_in, try_lock_table_in, with_lock_timeout_in, with_priority_in};
-pub use transaction::{CheckIn, InTransaction, LimitIn};
+pub use table::{Work, with_lock_timeout_in, with_priority_in};
+pub use transaction::Sqlx;
 pub use versioned::{Begun, VersionedUpdate, is_conflict, transact};
 
-use connector::Sqlx;
+use connector::SqlxConnector;
 
 const NAME: &str = "sqlx";
 
@@ -83,7 +119,7 @@ pub async fn connect_with(pool: &PgPool, options: BackendOptions) -> Result<Arc<
 /// `Unavailable` when there is no runtime, and none can be started.
 pub fn connector(pool: &PgPool) -> Result<impl Connector + use<>> {
     let connect = pool.connect_options().as_ref().clone();
-    Sqlx::new(pool.options().clone(), connect)
+    SqlxConnector::new(pool.options().clone(), connect)
 }
 
 /// Connects a backend to a URL, such as `postgres://user@host/database`.
@@ -112,5 +148,5 @@ pub fn connector_url(url: &str) -> Result<impl Connector + use<>> {
         let message = "the URL is not understood; allowed is postgres://user:password@host:port/database?options";
         Error::new(ErrorKind::Invalid, "connect", message)
     })?;
-    Sqlx::new(PgPoolOptions::new(), connect)
+    SqlxConnector::new(PgPoolOptions::new(), connect)
 }

@@ -4,63 +4,12 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use lockapi::Result;
 use lockapi::admin::{Operated, Priority, Report};
-use lockapi::table::{
-    Table, TableMode, limit_waits_on, lock_table_on, prioritize_on, try_lock_table_on,
-};
+use lockapi::table::{limit_waits_in, prioritize_in};
 use sqlx::PgConnection;
-
-use crate::connector::Borrowed;
 
 /// What runs in a scope, on the connection that it is given.
 pub type Work<'c, T, E> = Pin<Box<dyn Future<Output = std::result::Result<T, E>> + Send + 'c>>;
-
-/// Locks a table for the transaction that is open on `connection`, without waiting; `false` when
-/// another is in the way. See [`try_lock_table_on`].
-///
-/// # Cancel safety
-/// When dropped, the table may be locked until the transaction ends.
-///
-/// # Errors
-/// As for [`lock_table_in`], but for `TimedOut`.
-pub async fn try_lock_table_in(
-    connection: &mut PgConnection,
-    table: impl Into<Table> + Send,
-    mode: TableMode,
-) -> Result<bool> {
-    try_lock_table_on(&mut Borrowed(connection), &table.into(), mode).await
-}
-
-/// Locks a table for the transaction that is open on `connection`, and waits for that at most
-/// `timeout`. See [`lock_table_on`].
-///
-/// ```no_run
-/// use std::time::Duration;
-/// use lockapi::table::TableMode;
-/// # async fn example(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
-/// let mut tx = pool.begin().await?;
-/// lockapi_sqlx::lock_table_in(&mut tx, "orders", TableMode::Share, Duration::from_secs(5)).await?;
-/// tx.commit().await?; // unlocks it
-/// # Ok(())
-/// # }
-/// ```
-///
-/// # Cancel safety
-/// When dropped, the table may be locked until the transaction ends, whose timeouts stay changed.
-///
-/// # Errors
-/// `TimedOut`; `Invalid` for a bad name, for a `timeout` of zero or more than 24 days, and where no
-/// transaction is open; `Unsupported` for a table that is not there, or that the role may not lock;
-/// and those of the connection.
-pub async fn lock_table_in(
-    connection: &mut PgConnection,
-    table: impl Into<Table> + Send,
-    mode: TableMode,
-    timeout: Duration,
-) -> Result<()> {
-    lock_table_on(&mut Borrowed(connection), &table.into(), mode, timeout).await
-}
 
 /// Runs `work` in the transaction that is open on `connection`, with no statement waiting longer than
 /// `timeout` for a lock; afterwards the transaction's `lock_timeout` is what it was.
@@ -98,10 +47,10 @@ where
     E: From<lockapi::Error> + Send,
     W: for<'c> FnOnce(&'c mut PgConnection) -> Work<'c, T, E> + Send,
 {
-    let limited = limit_waits_on(&mut Borrowed(connection), timeout).await?;
+    let limited = limit_waits_in(connection, timeout).await?;
     // After an error the transaction is to be rolled back, with its settings.
     let value = work(connection).await;
-    let lifted = limited.lift_on(&mut Borrowed(connection)).await;
+    let lifted = limited.lift_in(connection).await;
     let value = value?;
     lifted?;
     Ok(value)
@@ -148,7 +97,7 @@ where
     E: From<lockapi::Error> + Send,
     W: for<'c> FnOnce(&'c mut PgConnection) -> Work<'c, T, E> + Send,
 {
-    let scope = prioritize_on(&mut Borrowed(connection), backend, priority).await?;
+    let scope = prioritize_in(connection, backend.as_operator(), priority).await?;
     let value = work(connection).await?;
     Ok((value, scope.finish().await))
 }

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use lockapi::blocking::Backend;
 use lockapi::lease::LeaseOptions;
-use lockapi_postgres::CheckIn;
 use r2d2_postgres::PostgresConnectionManager;
 use r2d2_postgres::postgres::NoTls;
 

@@ -35,10 +35,46 @@
 //! well: no call blocks a thread of theirs. Deadlines are kept by one further thread.
 //!
 //! # In your own transaction
-//! [`InTransaction`], [`CheckIn`], [`PushIn`], [`AckIn`] and [`LimitIn`] work on the caller's client or transaction, and block.
+//! Methods whose names end in `_in` take your client or transaction, block, and need no import:
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use lockapi::limit::Want;
+//! use lockapi::queue::Job;
+//! use lockapi::table::{TableMode, lock_table_in};
+//! # fn example(
+//! #     mut client: postgres::Client,
+//! #     mutex: lockapi::blocking::Mutex,
+//! #     limiter: lockapi::blocking::RateLimiter,
+//! #     queue: lockapi::blocking::Queue,
+//! #     delivery: lockapi::blocking::Delivery,
+//! #     guard: lockapi::blocking::LeaseGuard,
+//! # ) -> Result<(), Box<dyn std::error::Error>> {
+//! let mut tx = client.transaction()?;
+//! // A lock that commit or rollback releases.
+//! if mutex.try_lock_in(&mut tx)? {
+//!     tx.execute("UPDATE account SET balance = balance + 1", &[])?;
+//! }
+//! // `Lost` if somebody else may hold it by now: roll back.
+//! guard.fence().check_in(&mut tx)?;
+//! // The effects of a job, its completion, and the next job: all of them, or none.
+//! tx.execute("UPDATE account SET welcomed = true", &[])?;
+//! delivery.ack_in(&mut tx)?;
+//! queue.push_in(&mut tx, &[Job::new("send-welcome", "ada")?])?;
+//! if limiter.check_all_in(&mut tx, &[Want::new("mail:123")])?.is_allowed() {
+//!     tx.execute("INSERT INTO mail (recipient) VALUES (123)", &[])?;
+//! }
+//! // Work that is done in the transaction that takes its job.
+//! for job in queue.take_in(&mut tx, 10)? {
+//!     tx.execute("INSERT INTO sent (name) VALUES ($1)", &[&job.name()])?;
+//! }
+//! lock_table_in(&mut tx, "orders", TableMode::Share, Duration::from_secs(5))?;
+//! tx.commit()?;
+//! # Ok(())
+//! # }
+//! ```
 
 mod connector;
-mod queue;
 mod table;
 mod transaction;
 mod value;
@@ -55,9 +91,8 @@ use postgres::{Client, Config, NoTls};
 use r2d2::{ManageConnection, Pool};
 
 pub use connector::Borrowed;
-pub use queue::{AckIn, PushIn, TakeIn};
-pub use table::{lock_table_in, try_lock_table_in, with_lock_timeout_in, with_priority_in};
-pub use transaction::{CheckIn, InTransaction, LimitIn};
+pub use table::{with_lock_timeout_in, with_priority_in};
+pub use transaction::Postgres;
 pub use versioned::{Typed, is_conflict, transact, update_versioned};
 
 use connector::{Opened, Pooled};

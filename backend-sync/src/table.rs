@@ -2,58 +2,12 @@
 
 use std::time::Duration;
 
-use lockapi::Result;
 use lockapi::admin::{Operated, Priority, Report};
 use lockapi::blocking::block_on;
-use lockapi::driver::Inline;
-use lockapi::table::{
-    Table, TableMode, limit_waits_on, lock_table_on, prioritize_on, try_lock_table_on,
-};
-use postgres::GenericClient;
+use lockapi::driver::Transaction;
+use lockapi::table::{limit_waits_in, prioritize_in};
 
-use crate::connector::Borrowed;
-
-/// Locks a table for the transaction that is open on `connection`, without waiting; `false` when
-/// another is in the way. See [`try_lock_table_on`].
-///
-/// # Errors
-/// As for [`lock_table_in`], but for `TimedOut`.
-pub fn try_lock_table_in<C: GenericClient + Send>(
-    connection: &mut C,
-    table: impl Into<Table>,
-    mode: TableMode,
-) -> Result<bool> {
-    let connection = &mut Inline(Borrowed(connection));
-    block_on(try_lock_table_on(connection, &table.into(), mode))
-}
-
-/// Locks a table for the transaction that is open on `connection`, and waits for that at most
-/// `timeout`. See [`lock_table_on`].
-///
-/// ```no_run
-/// use std::time::Duration;
-/// use lockapi::table::TableMode;
-/// # fn example(mut client: postgres::Client) -> Result<(), Box<dyn std::error::Error>> {
-/// let mut tx = client.transaction()?;
-/// lockapi_postgres::lock_table_in(&mut tx, "orders", TableMode::Share, Duration::from_secs(5))?;
-/// tx.commit()?; // unlocks it
-/// # Ok(())
-/// # }
-/// ```
-///
-/// # Errors
-/// `TimedOut`; `Invalid` for a bad name, for a `timeout` of zero or more than 24 days, and where no
-/// transaction is open; `Unsupported` for a table that is not there, or that the role may not lock;
-/// and those of the connection.
-pub fn lock_table_in<C: GenericClient + Send>(
-    connection: &mut C,
-    table: impl Into<Table>,
-    mode: TableMode,
-    timeout: Duration,
-) -> Result<()> {
-    let connection = &mut Inline(Borrowed(connection));
-    block_on(lock_table_on(connection, &table.into(), mode, timeout))
-}
+use crate::transaction::Postgres;
 
 /// Runs `work` in the transaction that is open on `connection`, with no statement waiting longer than
 /// `timeout` for a lock; afterwards the transaction's `lock_timeout` is what it was.
@@ -61,7 +15,7 @@ pub fn lock_table_in<C: GenericClient + Send>(
 /// # Errors
 /// Those of `work`; as an error of this library, `Invalid` for a `timeout` of zero or more than 24
 /// days, and where no transaction is open, and those of the connection.
-pub fn with_lock_timeout_in<C: GenericClient + Send, T, E, W>(
+pub fn with_lock_timeout_in<C: Transaction<Postgres>, T, E, W>(
     connection: &mut C,
     timeout: Duration,
     work: W,
@@ -70,11 +24,10 @@ where
     E: From<lockapi::Error>,
     W: FnOnce(&mut C) -> std::result::Result<T, E>,
 {
-    let limiting = &mut Inline(Borrowed(&mut *connection));
-    let limited = block_on(limit_waits_on(limiting, timeout))?;
+    let limited = limit_waits_in(connection, timeout)?;
     // After an error the transaction is to be rolled back, with its settings.
-    let value = work(&mut *connection);
-    let lifted = block_on(limited.lift_on(&mut Inline(Borrowed(connection))));
+    let value = work(connection);
+    let lifted = limited.lift_in(connection);
     let value = value?;
     lifted?;
     Ok(value)
@@ -102,7 +55,7 @@ where
 /// # Errors
 /// Those of `work`; as an error of this library, `Invalid` for times outside of their limits, and
 /// those of the connection.
-pub fn with_priority_in<C: GenericClient + Send, B, T, E, W>(
+pub fn with_priority_in<C: Transaction<Postgres>, B, T, E, W>(
     backend: &B,
     connection: &mut C,
     priority: Priority,
@@ -113,8 +66,7 @@ where
     E: From<lockapi::Error>,
     W: FnOnce(&mut C) -> std::result::Result<T, E>,
 {
-    let starting = &mut Inline(Borrowed(&mut *connection));
-    let scope = block_on(prioritize_on(starting, backend, priority))?;
+    let scope = prioritize_in(connection, backend.as_operator(), priority)?;
     let value = work(connection)?;
     Ok((value, block_on(scope.finish())))
 }

@@ -310,13 +310,13 @@ pub trait Transaction: Send {
     ///
     /// # Errors
     /// Those of the backend.
-    async fn try_lock_in(&mut self, mutex: &dyn Mutex) -> Result<bool>;
+    async fn try_lock_in(&mut self, mutex: &Arc<dyn Mutex>) -> Result<bool>;
 
     /// Waits for the lock of a mutex for the transaction.
     ///
     /// # Errors
     /// Those of the backend.
-    async fn lock_in(&mut self, mutex: &dyn Mutex, timeout: Duration) -> Result<()>;
+    async fn lock_in(&mut self, mutex: &Arc<dyn Mutex>, timeout: Duration) -> Result<()>;
 
     /// Rejects a stale holder.
     ///
@@ -345,7 +345,11 @@ pub trait Transaction: Send {
     ///
     /// # Errors
     /// Those of the backend.
-    async fn check_all_in(&mut self, limiter: &dyn RateLimiter, wants: &[Want]) -> Result<Verdict>;
+    async fn check_all_in(
+        &mut self,
+        limiter: &Arc<dyn RateLimiter>,
+        wants: &[Want],
+    ) -> Result<Verdict>;
 
     /// Locks a table of the user; without a timeout it does not wait.
     ///

@@ -145,11 +145,11 @@
 //! it needs to know what a statement is for, something is wrong with the driver.
 //!
 //! ## Transactions of the program
-//! Programs lock and check in inside transactions of their own. Put the program's connection,
-//! borrowed, behind [`Connection`](lockapi::driver::Connection) as well, and give programs methods
-//! that pass it to [`lockapi::mutex::try_lock_on`], [`lockapi::mutex::lock_on`] and
-//! [`lockapi::Fence::check_in_on`]. Unnamed statements are right there: nobody knows what is
-//! between you and the server.
+//! Programs lock, check in, push and complete inside transactions of their own. Put the program's
+//! connection, borrowed, behind [`Connection`](lockapi::driver::Connection) as well, and implement
+//! [`Library`](lockapi::driver::Library) once and [`Transaction`](lockapi::driver::Transaction) for each
+//! type that a program may have. Unnamed statements are right there: nobody knows what is between you
+//! and the server.
 //!
 //! # Mount the suite
 //! A test target without a harness (`harness = false` in `Cargo.toml`) implements [`Driver`] and
@@ -261,7 +261,7 @@ pub use fixture::{
 pub use harness::{run, run_pairs, run_through};
 pub use memory::Memory;
 pub use postgres::{Driver, Postgres};
-pub use steps::{BlockingTransaction, Meter, Name, Steps};
+pub use steps::{BlockingTransaction, Steps};
 
 /// Compiles and runs what the README and the guides show.
 #[cfg(doctest)]

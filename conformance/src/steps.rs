@@ -8,53 +8,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockapi::admin::{Priority, Report};
-use lockapi::limit::{Metered, Policy, Verdict, Want};
-use lockapi::mutex::LockName;
+use lockapi::limit::{Verdict, Want};
 use lockapi::queue::{Delivery, Job, Pushed, Taken};
 use lockapi::table::{Table, TableMode};
-use lockapi::{Backend, Fence, Key, Mutex, Queue, RateLimiter, Result};
+use lockapi::{Backend, Fence, Mutex, Queue, RateLimiter, Result};
 use tokio::sync::oneshot;
 
 use crate::fixture::{Problem, Transaction};
-
-/// What a mutex is called.
-#[derive(Clone, Debug)]
-pub struct Name {
-    namespace: String,
-    key: Key,
-    leased: bool,
-}
-
-impl LockName for Name {
-    fn namespace(&self) -> &str {
-        &self.namespace
-    }
-
-    fn key(&self) -> &Key {
-        &self.key
-    }
-
-    fn is_leased(&self) -> bool {
-        self.leased
-    }
-}
-
-/// What a rate limiter decides by.
-#[derive(Clone, Debug)]
-pub struct Meter {
-    namespace: String,
-    policy: Policy,
-}
-
-impl Metered for Meter {
-    fn namespace(&self) -> &str {
-        &self.namespace
-    }
-
-    fn policy(&self) -> Policy {
-        self.policy
-    }
-}
 
 /// A [`Transaction`] of a driver that blocks.
 pub trait BlockingTransaction {
@@ -62,13 +22,13 @@ pub trait BlockingTransaction {
     ///
     /// # Errors
     /// Those of the backend.
-    fn try_lock_in(&mut self, mutex: &Name) -> Result<bool>;
+    fn try_lock_in(&mut self, mutex: &dyn Mutex) -> Result<bool>;
 
     /// Waits for the lock of a mutex for the transaction.
     ///
     /// # Errors
     /// Those of the backend.
-    fn lock_in(&mut self, mutex: &Name, timeout: Duration) -> Result<()>;
+    fn lock_in(&mut self, mutex: &dyn Mutex, timeout: Duration) -> Result<()>;
 
     /// Rejects a stale holder.
     ///
@@ -97,7 +57,7 @@ pub trait BlockingTransaction {
     ///
     /// # Errors
     /// Those of the backend.
-    fn check_all_in(&mut self, limiter: &Meter, wants: &[Want]) -> Result<Verdict>;
+    fn check_all_in(&mut self, limiter: &dyn RateLimiter, wants: &[Want]) -> Result<Verdict>;
 
     /// Locks a table of the user; without a timeout it does not wait.
     ///
@@ -203,25 +163,17 @@ impl OnThread {
     }
 }
 
-fn name(mutex: &dyn Mutex) -> Name {
-    Name {
-        namespace: Mutex::namespace(mutex).to_owned(),
-        key: Mutex::key(mutex).clone(),
-        leased: Mutex::is_leased(mutex),
-    }
-}
-
 #[async_trait]
 impl Transaction for OnThread {
-    async fn try_lock_in(&mut self, mutex: &dyn Mutex) -> Result<bool> {
-        let name = name(mutex);
-        self.ask(move |transaction| transaction.try_lock_in(&name))
+    async fn try_lock_in(&mut self, mutex: &Arc<dyn Mutex>) -> Result<bool> {
+        let mutex = Arc::clone(mutex);
+        self.ask(move |transaction| transaction.try_lock_in(&*mutex))
             .await
     }
 
-    async fn lock_in(&mut self, mutex: &dyn Mutex, timeout: Duration) -> Result<()> {
-        let name = name(mutex);
-        self.ask(move |transaction| transaction.lock_in(&name, timeout))
+    async fn lock_in(&mut self, mutex: &Arc<dyn Mutex>, timeout: Duration) -> Result<()> {
+        let mutex = Arc::clone(mutex);
+        self.ask(move |transaction| transaction.lock_in(&*mutex, timeout))
             .await
     }
 
@@ -249,13 +201,13 @@ impl Transaction for OnThread {
             .await
     }
 
-    async fn check_all_in(&mut self, limiter: &dyn RateLimiter, wants: &[Want]) -> Result<Verdict> {
-        let meter = Meter {
-            namespace: limiter.namespace().to_owned(),
-            policy: limiter.policy(),
-        };
-        let wants = wants.to_vec();
-        self.ask(move |transaction| transaction.check_all_in(&meter, &wants))
+    async fn check_all_in(
+        &mut self,
+        limiter: &Arc<dyn RateLimiter>,
+        wants: &[Want],
+    ) -> Result<Verdict> {
+        let (limiter, wants) = (Arc::clone(limiter), wants.to_vec());
+        self.ask(move |transaction| transaction.check_all_in(&*limiter, &wants))
             .await
     }
 

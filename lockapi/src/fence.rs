@@ -3,7 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::driver::Connection;
+use crate::driver::{Connection, Library, Transaction};
+use crate::engine::CallerConnection;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hold::Hold;
 use crate::key::Key;
@@ -20,8 +21,8 @@ pub(crate) fn is_hand_over(token: i64) -> bool {
 /// Says which holder of a key somebody is: a number that grows from each holder to the next.
 ///
 /// Give [`token`](Self::token) to a resource outside the database, which must refuse a token
-/// smaller than the largest it has seen. For writes to the same PostgreSQL database, a backend
-/// crate's `check_in` compares it inside the transaction of the write.
+/// smaller than the largest it has seen. For writes to the same PostgreSQL database,
+/// [`check_in`](Self::check_in) compares it inside the transaction of the write.
 ///
 /// # Guarantees
 /// Of two holders of one key, the later has the larger token: across hand-overs in a process,
@@ -60,7 +61,7 @@ impl Fence {
     }
 
     /// Rejects this holder inside the transaction that is open on `connection`, unless it still
-    /// holds. Backend crates wrap it for their own connection types.
+    /// holds. The examples of the backend crates show it on each library.
     ///
     /// # Guarantees
     /// Lease: until the transaction ends nobody else is given the lease. Mutex: the session that
@@ -75,9 +76,20 @@ impl Fence {
     /// `tcp_keepalives_idle`, `tcp_user_timeout` and `idle_in_transaction_session_timeout` of its role,
     /// or the successor waits for as long as the server takes this transaction for alive.
     ///
+    /// # Cancel safety
+    /// When dropped, the transaction goes on with or without the check.
+    ///
     /// # Errors
-    /// [`ErrorKind::Lost`] when the holder no longer holds, and the error of the connection.
-    pub async fn check_in_on<C: Connection>(&self, connection: &mut C) -> Result<()> {
+    /// [`ErrorKind::Lost`] when the holder no longer holds, and those of the connection.
+    pub fn check_in<'c, L: Library, C: Transaction<L> + ?Sized>(
+        &'c self,
+        connection: &'c mut C,
+    ) -> L::Outcome<'c, Result<()>> {
+        let connection = CallerConnection::new(connection);
+        L::outcome(Box::pin(self.check(connection)))
+    }
+
+    async fn check(&self, mut connection: CallerConnection<'_>) -> Result<()> {
         const OPERATION: &str = "check_in";
         let lost = || {
             Error::new(

@@ -176,7 +176,7 @@ impl Listener for Owned {
 }
 
 /// A connection of the caller, or a transaction on one.
-pub(crate) struct Borrowed<'a, C>(pub(crate) &'a mut C);
+pub struct Borrowed<'a, C>(pub(crate) &'a mut C);
 
 impl<C: GenericClient + Send + Sync> Connection for Borrowed<'_, C> {
     async fn run(&mut self, call: &dyn Call) -> Result<Rows, Failure> {

@@ -19,14 +19,11 @@ use lockapi::admin::{Priority, Report};
 use lockapi::limit::{Verdict, Want};
 use lockapi::queue::{Delivery, Job, Pushed, Taken};
 use lockapi::table::{
-    Table, TableMode, limit_waits_on, lock_table_on, prioritize_on, try_lock_table_on,
+    Table, TableMode, limit_waits_in, lock_table_in, prioritize_in, try_lock_table_in,
 };
 use lockapi::{Backend, Fence, Mutex, Queue, RateLimiter, Result};
 use lockapi_conformance::{Driver, Face, Need, Postgres, Problem, Transaction};
 use tokio_postgres::{Client, NoTls};
-
-use backend::Borrowed;
-use transaction::{AckIn, CheckIn, InTransaction, LimitIn, PushIn, TakeIn};
 
 fn main() {
     // One face is enough for a connector; `lockapi_conformance::run` goes through all of them.
@@ -64,11 +61,11 @@ struct Begun(Client);
 
 #[async_trait]
 impl Transaction for Begun {
-    async fn try_lock_in(&mut self, mutex: &dyn Mutex) -> Result<bool> {
+    async fn try_lock_in(&mut self, mutex: &Arc<dyn Mutex>) -> Result<bool> {
         mutex.try_lock_in(&mut self.0).await
     }
 
-    async fn lock_in(&mut self, mutex: &dyn Mutex, timeout: Duration) -> Result<()> {
+    async fn lock_in(&mut self, mutex: &Arc<dyn Mutex>, timeout: Duration) -> Result<()> {
         mutex.lock_in(&mut self.0, timeout).await
     }
 
@@ -88,7 +85,11 @@ impl Transaction for Begun {
         delivery.ack_in(&mut self.0).await
     }
 
-    async fn check_all_in(&mut self, limiter: &dyn RateLimiter, wants: &[Want]) -> Result<Verdict> {
+    async fn check_all_in(
+        &mut self,
+        limiter: &Arc<dyn RateLimiter>,
+        wants: &[Want],
+    ) -> Result<Verdict> {
         limiter.check_all_in(&mut self.0, wants).await
     }
 
@@ -98,11 +99,10 @@ impl Transaction for Begun {
         mode: TableMode,
         timeout: Option<Duration>,
     ) -> Result<bool> {
-        let connection = &mut Borrowed(&mut self.0);
         match timeout {
-            None => try_lock_table_on(connection, &table, mode).await,
+            None => try_lock_table_in(&mut self.0, table, mode).await,
             Some(timeout) => {
-                lock_table_on(connection, &table, mode, timeout).await?;
+                lock_table_in(&mut self.0, table, mode, timeout).await?;
                 Ok(true)
             }
         }
@@ -113,9 +113,9 @@ impl Transaction for Begun {
         timeout: Duration,
         sql: &'static str,
     ) -> Result<String, Problem> {
-        let limited = limit_waits_on(&mut Borrowed(&mut self.0), timeout).await?;
+        let limited = limit_waits_in(&mut self.0, timeout).await?;
         let row = self.0.query_one(sql, &[]).await;
-        let lifted = limited.lift_on(&mut Borrowed(&mut self.0)).await;
+        let lifted = limited.lift_in(&mut self.0).await;
         let answer = row?.get(0);
         lifted?;
         Ok(answer)
@@ -127,7 +127,7 @@ impl Transaction for Begun {
         priority: Priority,
         sql: &'static str,
     ) -> Result<Report, Problem> {
-        let scope = prioritize_on(&mut Borrowed(&mut self.0), &**backend, priority).await?;
+        let scope = prioritize_in(&mut self.0, backend.operator(), priority).await?;
         self.0.batch_execute(sql).await?;
         Ok(scope.finish().await)
     }

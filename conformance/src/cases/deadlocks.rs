@@ -397,15 +397,15 @@ async fn by_hand_it_ends_with_the_timeout(cx: Context) {
 async fn transactions_in_opposite_order_end_in_one_error(cx: Context) {
     let (a, b) = (cx.mutex("a").await, cx.mutex("b").await);
     let (mut one, mut other) = (cx.begin().await.unwrap(), cx.begin().await.unwrap());
-    one.lock_in(&*a, MINUTE).await.unwrap();
-    other.lock_in(&*b, MINUTE).await.unwrap();
+    one.lock_in(&a, MINUTE).await.unwrap();
+    other.lock_in(&b, MINUTE).await.unwrap();
     let first = async {
-        let outcome = one.lock_in(&*b, MINUTE).await;
+        let outcome = one.lock_in(&b, MINUTE).await;
         one.rollback().await;
         outcome
     };
     let second = async {
-        let outcome = other.lock_in(&*a, MINUTE).await;
+        let outcome = other.lock_in(&a, MINUTE).await;
         other.rollback().await;
         outcome
     };

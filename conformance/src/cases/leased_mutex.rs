@@ -136,9 +136,9 @@ async fn no_transaction_can_hold_it_and_it_can_be_checked_in_one(cx: Context) {
     let mutex = mutex(&cx, by_hand()).await;
     let guard = mutex.lock().await.unwrap();
     let mut tx = cx.begin().await.expect("a transaction");
-    let error = tx.try_lock_in(&*mutex).await.unwrap_err();
+    let error = tx.try_lock_in(&mutex).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
-    let error = tx.lock_in(&*mutex, MINUTE).await.unwrap_err();
+    let error = tx.lock_in(&mutex, MINUTE).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     tx.check_in(&guard.fence()).await.unwrap();
     tx.commit().await;

@@ -385,15 +385,15 @@ async fn rolled_back_with_the_transaction(cx: Context) {
     ];
     let left = async || limiter.peek(&wants[0]).await.unwrap().remaining();
     let mut tx = cx.begin().await.unwrap();
-    let verdict = tx.check_all_in(&*limiter, &wants).await.unwrap();
+    let verdict = tx.check_all_in(&limiter, &wants).await.unwrap();
     assert!(verdict.is_allowed());
-    let verdict = tx.check_all_in(&*limiter, &wants).await.unwrap();
+    let verdict = tx.check_all_in(&limiter, &wants).await.unwrap();
     assert!(!verdict.is_allowed(), "the transaction sees what it took");
     tx.rollback().await;
     assert_eq!(left().await, 3);
     let mut tx = cx.begin().await.unwrap();
     assert!(
-        tx.check_all_in(&*limiter, &wants)
+        tx.check_all_in(&limiter, &wants)
             .await
             .unwrap()
             .is_allowed()
@@ -404,13 +404,13 @@ async fn rolled_back_with_the_transaction(cx: Context) {
     // A refusal locks nothing, and leaves the transaction as it was.
     let mut tx = cx.begin().await.unwrap();
     assert!(
-        !tx.check_all_in(&*limiter, &wants)
+        !tx.check_all_in(&limiter, &wants)
             .await
             .unwrap()
             .is_allowed()
     );
     assert!(limiter.check("door").await.unwrap().is_allowed());
-    let error = tx.check_all_in(&*limiter, &[]).await.unwrap_err();
+    let error = tx.check_all_in(&limiter, &[]).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert_eq!(tx.query("SELECT 'usable'").await, "usable");
     tx.commit().await;
@@ -422,7 +422,7 @@ async fn durability_of_the_transaction_stays(cx: Context) {
     let mut tx = cx.begin().await.unwrap();
     tx.query("SELECT set_config('synchronous_commit', 'on', true)")
         .await;
-    let verdict = tx.check_all_in(&*limiter, &[Want::new("door")]).await;
+    let verdict = tx.check_all_in(&limiter, &[Want::new("door")]).await;
     assert!(verdict.unwrap().is_allowed());
     let setting = tx.query("SELECT current_setting('synchronous_commit')");
     assert_eq!(setting.await, "on");

@@ -294,7 +294,7 @@ async fn rows_are_locked_in_the_order_of_their_keys(cx: Context) {
         assert!(decision.is_allowed());
     }
     let mut tx = cx.begin().await.unwrap();
-    let held = tx.check_all_in(&*limiter, &wants[6..]).await;
+    let held = tx.check_all_in(&limiter, &wants[6..]).await;
     assert!(held.unwrap().is_allowed());
     let sql = format!(
         "SELECT count(*) FROM (SELECT FROM lockapi.rate_limit WHERE namespace = '{}' \

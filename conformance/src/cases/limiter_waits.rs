@@ -136,7 +136,7 @@ async fn checks_dropped_between_their_answers(cx: Context) {
     let limiter = cx.backend().await.rate_limiter(Quota::per_hour(9)).unwrap();
     let keys = ["one", "two", "three", "four", "held"];
     let mut tx = cx.begin().await.unwrap();
-    let held = tx.check_all_in(&*limiter, &[Want::new("held")]).await;
+    let held = tx.check_all_in(&limiter, &[Want::new("held")]).await;
     assert!(held.unwrap().is_allowed());
     // Some keys do not travel with the one that waits for the transaction.
     let wants = keys.map(|key| [Want::new(key), Want::new("held")]);

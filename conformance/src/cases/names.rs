@@ -53,9 +53,9 @@ async fn every_operation(cx: &Context) {
     tx.check_in(&guard.fence()).await.unwrap();
     tx.check_in(&lease.fence()).await.unwrap();
     let window = cx.mutex("window").await;
-    assert!(tx.try_lock_in(&*window).await.unwrap());
+    assert!(tx.try_lock_in(&window).await.unwrap());
     let wall = cx.mutex("wall").await;
-    tx.lock_in(&*wall, LONG).await.unwrap();
+    tx.lock_in(&wall, LONG).await.unwrap();
     let pushed = tx.push_in(&queue, vec![job("plain"), job("plain")]).await;
     assert_eq!(pushed.unwrap().len(), 2);
     for keyed in [
@@ -67,7 +67,7 @@ async fn every_operation(cx: &Context) {
         tx.push_in(&queue, vec![keyed]).await.unwrap();
     }
     for key in ["door", "window", "door"] {
-        let verdict = tx.check_all_in(&*limiter, &[Want::new(key)]).await;
+        let verdict = tx.check_all_in(&limiter, &[Want::new(key)]).await;
         assert!(verdict.unwrap().is_allowed());
     }
     let migration = || ("lockapi", "migration").into();
@@ -102,7 +102,7 @@ async fn every_operation(cx: &Context) {
     let reserved = limiter.reserve(&want, MINUTE).await.unwrap().unwrap();
     cx.elapse(MINUTE * 2).await;
     let mut tx = cx.begin().await.unwrap();
-    let verdict = tx.check_all_in(&*limiter, &[want]).await.unwrap();
+    let verdict = tx.check_all_in(&limiter, &[want]).await.unwrap();
     assert!(verdict.is_allowed());
     tx.commit().await;
     drop(reserved);

@@ -149,7 +149,7 @@ async fn open_charge_holds_up_calls_for_its_keys_alone(cx: Context) {
     for (commit, left) in [(true, 15), (false, 10)] {
         let mut tx = cx.begin().await.unwrap();
         let taken = [Want::new("held").cost(10)];
-        let taken = tx.check_all_in(&*limiter, &taken).await.unwrap();
+        let taken = tx.check_all_in(&limiter, &taken).await.unwrap();
         assert!(taken.is_allowed());
         let waiting = (0..5).map(|nth| {
             let limiter = Arc::clone(&limiter);
@@ -197,7 +197,7 @@ async fn open_charge_holds_up_nobody_for_ever(cx: Context) {
     let limiter = backend.rate_limiter(Quota::per_hour(3)).unwrap();
     let mut tx = cx.begin().await.unwrap();
     let taken = [Want::new("door")];
-    let taken = tx.check_all_in(&*limiter, &taken).await.unwrap();
+    let taken = tx.check_all_in(&limiter, &taken).await.unwrap();
     assert!(taken.is_allowed());
     let refused = soon("it is refused", limiter.check("door")).await;
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::TimedOut);
@@ -214,7 +214,7 @@ async fn refused_charge_holds_up_nobody(cx: Context) {
     assert!(limiter.check_cost("hall", 1).await.unwrap().is_allowed());
     assert!(limiter.check_cost("door", 1).await.unwrap().is_allowed());
     let mut first = cx.begin().await.unwrap();
-    let verdict = first.check_all_in(&*limiter, &[door(8)]).await.unwrap();
+    let verdict = first.check_all_in(&limiter, &[door(8)]).await.unwrap();
     assert!(verdict.is_allowed());
     // The other one still sees nine permits, and waits for the row.
     let mut second = cx.begin().await.unwrap();
@@ -226,7 +226,7 @@ async fn refused_charge_holds_up_nobody(cx: Context) {
             Want::new("hall"),
             Want::new("new"),
         ];
-        let verdict = second.check_all_in(&*there, &wants).await;
+        let verdict = second.check_all_in(&there, &wants).await;
         (second, verdict.unwrap())
     });
     not_yet("decided while the row is locked", &mut refused).await;
@@ -241,7 +241,7 @@ async fn refused_charge_holds_up_nobody(cx: Context) {
     assert_eq!(second.query("SELECT 'usable'").await, "usable");
     // What it takes later it takes.
     let later = [Want::new("hall").cost(2)];
-    let verdict = second.check_all_in(&*limiter, &later).await.unwrap();
+    let verdict = second.check_all_in(&limiter, &later).await.unwrap();
     assert!(verdict.is_allowed());
     second.commit().await;
     let left = async |key: &str| limiter.peek(&Want::new(key)).await.unwrap().remaining();

@@ -117,9 +117,9 @@ async fn transactions_on_a_hot_standby_take_nothing(cx: Context) {
         assert!(error.is_retryable());
     };
     let mut tx = cx.begin().await.unwrap();
-    refused(tx.try_lock_in(&*mutex).await.unwrap_err());
+    refused(tx.try_lock_in(&mutex).await.unwrap_err());
     assert_eq!(cx.locks(lock).await, Locks::NONE);
-    refused(tx.lock_in(&*mutex, MINUTE).await.unwrap_err());
+    refused(tx.lock_in(&mutex, MINUTE).await.unwrap_err());
     assert_eq!(cx.locks(lock).await, Locks::NONE);
     let settings = "SELECT current_setting('lock_timeout') || current_setting('statement_timeout')";
     assert_eq!(tx.query(settings).await, "00", "as they were");
@@ -138,7 +138,7 @@ async fn transactions_on_a_hot_standby_take_nothing(cx: Context) {
     tx.rollback().await;
     let mut tx = cx.begin().await.unwrap();
     let wants = [Want::new("door")];
-    refused(tx.check_all_in(&*limiter, &wants).await.unwrap_err());
+    refused(tx.check_all_in(&limiter, &wants).await.unwrap_err());
     tx.rollback().await;
 }
 

@@ -24,9 +24,9 @@ async fn commit_and_rollback_release(cx: Context) {
         for wait in [true, false] {
             let mut tx = cx.begin().await.unwrap();
             if wait {
-                tx.lock_in(&*mutex, Duration::from_secs(5)).await.unwrap();
+                tx.lock_in(&mutex, Duration::from_secs(5)).await.unwrap();
             } else {
-                assert!(tx.try_lock_in(&*mutex).await.unwrap());
+                assert!(tx.try_lock_in(&mutex).await.unwrap());
             }
             assert_eq!(cx.locks(lock).await.granted, 1);
             assert!(mutex.try_lock().await.unwrap().is_none());
@@ -45,10 +45,10 @@ async fn transaction_and_guard_exclude_each_other(cx: Context) {
     let mutex = cx.mutex("door").await;
     let guard = mutex.lock().await.unwrap();
     let mut tx = cx.begin().await.unwrap();
-    assert!(!tx.try_lock_in(&*mutex).await.unwrap());
+    assert!(!tx.try_lock_in(&mutex).await.unwrap());
     let same = cx.mutex("door").await;
     let waiting = tokio::spawn(async move {
-        tx.lock_in(&*same, Duration::from_secs(20)).await.unwrap();
+        tx.lock_in(&same, Duration::from_secs(20)).await.unwrap();
         tx
     });
     tokio::pin!(waiting);
@@ -68,17 +68,17 @@ async fn transaction_survives_a_timeout(cx: Context) {
     );
     let guard = mutex.lock().await.unwrap();
     let mut tx = cx.begin().await.unwrap();
-    assert!(tx.try_lock_in(&*other).await.unwrap());
+    assert!(tx.try_lock_in(&other).await.unwrap());
     let start = Instant::now();
     let timeout = Duration::from_millis(500);
-    let error = tx.lock_in(&*mutex, timeout).await.unwrap_err();
+    let error = tx.lock_in(&mutex, timeout).await.unwrap_err();
     let took = start.elapsed();
     assert_eq!(error.kind(), ErrorKind::TimedOut);
     assert!(took > timeout && took < timeout * 2, "{took:?}");
     assert_eq!(tx.query("SELECT 'usable'").await, "usable");
     assert_eq!(cx.locks(cx.lock_id("other")).await.granted, 1, "kept");
     guard.unlock().await.unwrap();
-    tx.lock_in(&*mutex, timeout).await.unwrap();
+    tx.lock_in(&mutex, timeout).await.unwrap();
     tx.commit().await;
     assert_eq!(cx.locks(cx.lock_id("other")).await, Locks::NONE);
 }
@@ -93,15 +93,15 @@ async fn settings_are_what_they_were(cx: Context) {
     tx.query("SELECT set_config('statement_timeout', '98s', false)")
         .await;
     let before = tx.query(SETTINGS).await;
-    tx.lock_in(&*mutex, Duration::from_secs(5)).await.unwrap();
+    tx.lock_in(&mutex, Duration::from_secs(5)).await.unwrap();
     assert_eq!(tx.query(SETTINGS).await, before, "after success");
     let other = cx.mutex("other").await;
     let guard = other.lock().await.unwrap();
-    tx.lock_in(&*other, Duration::from_millis(20))
+    tx.lock_in(&other, Duration::from_millis(20))
         .await
         .unwrap_err();
     assert_eq!(tx.query(SETTINGS).await, before, "after a timeout");
-    assert!(!tx.try_lock_in(&*other).await.unwrap());
+    assert!(!tx.try_lock_in(&other).await.unwrap());
     assert_eq!(tx.query(SETTINGS).await, before, "after a try");
     guard.unlock().await.unwrap();
     tx.rollback().await;
@@ -111,9 +111,9 @@ async fn timeout_outside_the_limits_is_invalid(cx: Context) {
     let mutex = cx.mutex("door").await;
     let mut tx = cx.begin().await.unwrap();
     for timeout in [Duration::ZERO, Duration::from_hours(25 * 24), Duration::MAX] {
-        let error = tx.lock_in(&*mutex, timeout).await.unwrap_err();
+        let error = tx.lock_in(&mutex, timeout).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
     }
-    tx.lock_in(&*mutex, Duration::from_nanos(1)).await.unwrap();
+    tx.lock_in(&mutex, Duration::from_nanos(1)).await.unwrap();
     tx.commit().await;
 }

@@ -171,7 +171,7 @@ async fn keys_that_are_numbers_are_the_servers_own(cx: Context) {
         guard.unlock().await.unwrap();
         assert_eq!(cx.sql(&person).await, ["t"]);
         let mut tx = cx.begin().await.unwrap();
-        assert!(tx.try_lock_in(&*mutex).await.unwrap());
+        assert!(tx.try_lock_in(&mutex).await.unwrap());
         assert_eq!(cx.sql(&person).await, ["f"], "held by the transaction");
         tx.commit().await;
         assert_eq!(cx.sql(&person).await, ["t"]);

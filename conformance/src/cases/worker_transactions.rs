@@ -59,8 +59,11 @@ impl Scene {
                 Ok(())
             }
         };
+        // It claims nothing while its job runs, not even that job when another is to have it.
         let worker = Worker::new(queue)
             .options(options.backoff(|_| MINUTE * 60))
+            .concurrency(1)
+            .prefetch(0)
             .grace(Duration::from_millis(200))
             .handle("count", handler);
         let worker = run(worker);

@@ -8,13 +8,11 @@ use lockapi::BackendOptions;
 use lockapi::admin::{Priority, Report};
 use lockapi::limit::{Verdict, Want};
 use lockapi::queue::{Delivery, Job, Pushed, Taken};
-use lockapi::table::{Table, TableMode};
+use lockapi::table::{Table, TableMode, lock_table_in, try_lock_table_in};
 use lockapi::versioned::{BoxError, Outcome, Retry};
 use lockapi::{Backend, Fence, Mutex, Queue, RateLimiter, Result};
 use lockapi_conformance::{Accounts, Driver, Problem, Transaction};
-use lockapi_sqlx::{
-    AckIn, CheckIn, InTransaction, LimitIn, PushIn, TakeIn, VersionedUpdate, transact,
-};
+use lockapi_sqlx::{VersionedUpdate, transact};
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{PgConnection, PgPool, Postgres as Database};
 
@@ -62,11 +60,11 @@ struct Begun(sqlx::Transaction<'static, Database>);
 
 #[async_trait]
 impl Transaction for Begun {
-    async fn try_lock_in(&mut self, mutex: &dyn Mutex) -> Result<bool> {
+    async fn try_lock_in(&mut self, mutex: &Arc<dyn Mutex>) -> Result<bool> {
         mutex.try_lock_in(&mut self.0).await
     }
 
-    async fn lock_in(&mut self, mutex: &dyn Mutex, timeout: Duration) -> Result<()> {
+    async fn lock_in(&mut self, mutex: &Arc<dyn Mutex>, timeout: Duration) -> Result<()> {
         mutex.lock_in(&mut self.0, timeout).await
     }
 
@@ -86,7 +84,11 @@ impl Transaction for Begun {
         delivery.ack_in(&mut self.0).await
     }
 
-    async fn check_all_in(&mut self, limiter: &dyn RateLimiter, wants: &[Want]) -> Result<Verdict> {
+    async fn check_all_in(
+        &mut self,
+        limiter: &Arc<dyn RateLimiter>,
+        wants: &[Want],
+    ) -> Result<Verdict> {
         limiter.check_all_in(&mut self.0, wants).await
     }
 
@@ -97,9 +99,9 @@ impl Transaction for Begun {
         timeout: Option<Duration>,
     ) -> Result<bool> {
         match timeout {
-            None => lockapi_sqlx::try_lock_table_in(&mut self.0, table, mode).await,
+            None => try_lock_table_in(&mut self.0, table, mode).await,
             Some(timeout) => {
-                lockapi_sqlx::lock_table_in(&mut self.0, table, mode, timeout).await?;
+                lock_table_in(&mut self.0, table, mode, timeout).await?;
                 Ok(true)
             }
         }

@@ -10,15 +10,11 @@ use lockapi::BackendOptions;
 use lockapi::admin::{Priority, Report};
 use lockapi::limit::{Verdict, Want};
 use lockapi::queue::{Delivery, Job, Pushed, Taken};
-use lockapi::table::{Table, TableMode};
+use lockapi::table::{Table, TableMode, lock_table_in, try_lock_table_in};
 use lockapi::versioned::{BoxError, Outcome, Retry};
-use lockapi::{Backend, Fence, Queue, Result};
-use lockapi_conformance::{
-    Accounts, BlockingTransaction, Driver, Meter, Name, Problem, Steps, Transaction,
-};
-use lockapi_postgres::{
-    AckIn, CheckIn, InTransaction, LimitIn, PushIn, TakeIn, transact, update_versioned,
-};
+use lockapi::{Backend, Fence, Mutex, Queue, RateLimiter, Result};
+use lockapi_conformance::{Accounts, BlockingTransaction, Driver, Problem, Steps, Transaction};
+use lockapi_postgres::{transact, update_versioned};
 use r2d2_postgres::PostgresConnectionManager;
 use r2d2_postgres::postgres::types::Type;
 use r2d2_postgres::postgres::{self, Client, Config, GenericClient, NoTls};
@@ -83,11 +79,11 @@ fn used_up(manager: PostgresConnectionManager<NoTls>) -> Sender<()> {
 struct Begun<'a, 'c>(&'a mut postgres::Transaction<'c>);
 
 impl BlockingTransaction for Begun<'_, '_> {
-    fn try_lock_in(&mut self, mutex: &Name) -> Result<bool> {
+    fn try_lock_in(&mut self, mutex: &dyn Mutex) -> Result<bool> {
         mutex.try_lock_in(self.0)
     }
 
-    fn lock_in(&mut self, mutex: &Name, timeout: Duration) -> Result<()> {
+    fn lock_in(&mut self, mutex: &dyn Mutex, timeout: Duration) -> Result<()> {
         mutex.lock_in(self.0, timeout)
     }
 
@@ -107,7 +103,7 @@ impl BlockingTransaction for Begun<'_, '_> {
         delivery.ack_in(self.0)
     }
 
-    fn check_all_in(&mut self, limiter: &Meter, wants: &[Want]) -> Result<Verdict> {
+    fn check_all_in(&mut self, limiter: &dyn RateLimiter, wants: &[Want]) -> Result<Verdict> {
         limiter.check_all_in(self.0, wants)
     }
 
@@ -118,9 +114,9 @@ impl BlockingTransaction for Begun<'_, '_> {
         timeout: Option<Duration>,
     ) -> Result<bool> {
         match timeout {
-            None => lockapi_postgres::try_lock_table_in(self.0, table, mode),
+            None => try_lock_table_in(self.0, table, mode),
             Some(timeout) => {
-                lockapi_postgres::lock_table_in(self.0, table, mode, timeout)?;
+                lock_table_in(self.0, table, mode, timeout)?;
                 Ok(true)
             }
         }

@@ -2,7 +2,7 @@
 
 use diesel::Connection as _;
 use lockapi::Failure;
-use lockapi::driver::{Call, Connection, Inline, Rows};
+use lockapi::driver::{BoxFuture, Call, Connection, Inline, Rows, Transaction};
 use lockapi_diesel::Borrowed as OnDiesel;
 use lockapi_postgres::Borrowed as OnSync;
 use lockapi_sqlx::Borrowed as OnSqlx;
@@ -62,5 +62,21 @@ impl Connection for LibraryConnection {
             Self::Diesel(connection) => Inline(OnDiesel(connection)).script(sql).await,
             Self::Sync(client) => Inline(OnSync(&mut **client)).script(sql).await,
         }
+    }
+}
+
+impl Transaction<Library> for LibraryConnection {
+    type Connection<'c> = &'c mut Self;
+
+    fn connection(&mut self) -> &mut Self {
+        self
+    }
+}
+
+impl lockapi::driver::Library for Library {
+    type Outcome<'c, T: Send + 'c> = BoxFuture<'c, T>;
+
+    fn outcome<'c, T: Send + 'c>(work: BoxFuture<'c, T>) -> BoxFuture<'c, T> {
+        work
     }
 }

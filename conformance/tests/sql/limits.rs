@@ -1,7 +1,7 @@
 //! Limits on a connection of the program, whether or not it has a transaction open.
 
 use lockapi::driver::{Connection, Operation};
-use lockapi::limit::{Expire, Quota, Want, check_all_on};
+use lockapi::limit::{Expire, Quota, Want};
 use lockapi::memory::Database;
 use postgres::{Client, NoTls};
 
@@ -20,7 +20,7 @@ fn limits_are_taken_with_and_without_a_transaction() {
         let key = format!("driver {}", fastrand::u64(..));
         let wants = [Want::new(&*key)];
         let allowed = async |link: &mut LibraryConnection| {
-            let verdict = check_all_on(link, &*limiter, &wants).await;
+            let verdict = limiter.check_all_in(link, &wants).await;
             verdict.expect("a verdict").is_allowed()
         };
         pollster::block_on(async {

@@ -2,10 +2,8 @@
 
 use lockapi::driver::{Connection, Operation, Row, Rows, Statement, Type, Value};
 use lockapi::lease::{Abandon, Acquire, Acquired, Peek, Release, Renew, Take, Taken};
-use lockapi::memory::ModelState;
-use lockapi::mutex::{
-    Check, Enlist, LockAnswer, LockMode, LockName, LockRequest, ReleaseOne, TryOne, lock_on,
-};
+use lockapi::memory::{Database, ModelState};
+use lockapi::mutex::{Check, Enlist, LockAnswer, LockMode, LockRequest, ReleaseOne, TryOne};
 use lockapi::{ErrorKind, Failure, LockId};
 
 use crate::connection::{Library, LibraryConnection};
@@ -54,38 +52,24 @@ fn a_check_wants_a_living_session_and_no_larger_token() {
 fn waiting_for_the_lock_of_no_transaction_is_invalid() {
     let (url, runtime) = crate::server();
     let _entered = runtime.enter();
-    let door = Door(format!("door {}", fastrand::u64(..)).into());
+    // Of a mutex the call needs the key and the namespace only.
+    let backend = pollster::block_on(Database::new().connect()).expect("a backend");
+    let door = backend.mutex(format!("door {}", fastrand::u64(..)));
+    let door = door.expect("a mutex");
     let mut holder = LibraryConnection::connect(Library::Sync, &url);
     pollster::block_on(holder.script("BEGIN")).expect("begun");
     let time = std::time::Duration::from_millis(200);
     for held in [false, true] {
         for library in Library::ALL {
             let mut link = LibraryConnection::connect(library, &url);
-            let waited = pollster::block_on(lock_on(&mut link, &door, time));
+            let waited = pollster::block_on(door.lock_in(&mut link, time));
             let error = waited.expect_err("there is no transaction");
             assert_eq!(error.kind(), ErrorKind::Invalid, "{library:?}: {error}");
         }
         if !held {
-            let locked = pollster::block_on(lock_on(&mut holder, &door, time));
+            let locked = pollster::block_on(door.lock_in(&mut holder, time));
             locked.expect("locked");
         }
-    }
-}
-
-/// A mutex by its name alone.
-struct Door(lockapi::Key);
-
-impl LockName for Door {
-    fn namespace(&self) -> &'static str {
-        "driver"
-    }
-
-    fn key(&self) -> &lockapi::Key {
-        &self.0
-    }
-
-    fn is_leased(&self) -> bool {
-        false
     }
 }
 

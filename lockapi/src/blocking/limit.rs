@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::block_on;
+use crate::driver::{Library, Transaction};
 use crate::error::Result;
 use crate::key::Key;
 use crate::limit::{Decision, Policy, Quota, Verdict, Want};
@@ -131,6 +132,19 @@ impl RateLimiter {
     /// As for [`RateLimiter::permits`](crate::RateLimiter::permits).
     pub fn permits(&self, want: &Want) -> Result<Permits> {
         self.0.permits(want).map(Permits)
+    }
+
+    /// Takes of limits in a transaction of the caller; see
+    /// [`RateLimiter::check_all_in`](../trait.RateLimiter.html#method.check_all_in).
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn check_all_in<'c, L: Library, C: Transaction<L> + ?Sized>(
+        &'c self,
+        connection: &'c mut C,
+        wants: &'c [Want],
+    ) -> L::Outcome<'c, Result<Verdict>> {
+        self.0.check_all_in(connection, wants)
     }
 
     /// Deletes rows of the database that have been idle for a minute, at most 1,000; tells how many.

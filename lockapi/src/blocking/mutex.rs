@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::block_on;
+use crate::driver::{Library, Transaction};
 use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::key::Key;
@@ -43,6 +44,31 @@ impl Mutex {
     #[must_use]
     pub fn on(&self, owner: &LockOwner) -> Self {
         Self(self.0.on(owner))
+    }
+
+    /// Tries the lock for a transaction of the caller; see
+    /// [`Mutex::try_lock_in`](../trait.Mutex.html#method.try_lock_in).
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn try_lock_in<'c, L: Library, C: Transaction<L> + ?Sized>(
+        &'c self,
+        connection: &'c mut C,
+    ) -> L::Outcome<'c, Result<bool>> {
+        self.0.try_lock_in(connection)
+    }
+
+    /// Waits for the lock for a transaction of the caller; see
+    /// [`Mutex::lock_in`](../trait.Mutex.html#method.lock_in).
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn lock_in<'c, L: Library, C: Transaction<L> + ?Sized>(
+        &'c self,
+        connection: &'c mut C,
+        timeout: Duration,
+    ) -> L::Outcome<'c, Result<()>> {
+        self.0.lock_in(connection, timeout)
     }
 
     /// Locks if that is possible at once; `None` when it is held.

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::block_on;
+use crate::driver::{Library, Transaction};
 use crate::error::Result;
 use crate::queue::{
-    Claim, DeadLetter, Exchange, Job, JobKind, Outcome, Pushable, Pushed, Settled, Standing,
-    Statistics, Ticket, Unhandled,
+    Claim, DeadLetter, Exchange, Job, JobKind, Outcome, Pushed, Settled, Standing, Statistics,
+    Taken, Ticket, Unhandled,
 };
 
 /// A [queue](crate::Queue) for blocking callers.
@@ -19,12 +20,6 @@ pub struct Queue(Arc<dyn crate::Queue>);
 impl From<Arc<dyn crate::Queue>> for Queue {
     fn from(queue: Arc<dyn crate::Queue>) -> Self {
         Self(queue)
-    }
-}
-
-impl Pushable for Queue {
-    fn as_queue(&self) -> &dyn crate::Queue {
-        &*self.0
     }
 }
 
@@ -193,6 +188,32 @@ impl Queue {
     /// As for the async method.
     pub fn discard(&self, ids: Vec<i64>) -> Result<u64> {
         block_on(self.0.discard(ids))
+    }
+
+    /// Pushes jobs in a transaction of the caller; see
+    /// [`Queue::push_in`](../trait.Queue.html#method.push_in).
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn push_in<'c, L: Library, C: Transaction<L> + ?Sized>(
+        &'c self,
+        connection: &'c mut C,
+        jobs: &'c [Job],
+    ) -> L::Outcome<'c, Result<Vec<Pushed>>> {
+        self.0.push_in(connection, jobs)
+    }
+
+    /// Takes jobs in a transaction of the caller; see
+    /// [`Queue::take_in`](../trait.Queue.html#method.take_in).
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn take_in<'c, L: Library, C: Transaction<L> + ?Sized>(
+        &'c self,
+        connection: &'c mut C,
+        most: usize,
+    ) -> L::Outcome<'c, Result<Vec<Taken>>> {
+        self.0.take_in(connection, most)
     }
 }
 

@@ -100,6 +100,16 @@ pub trait Connection: Send {
     }
 }
 
+impl<C: Connection> Connection for &mut C {
+    async fn run(&mut self, call: &dyn Call) -> Result<Rows, Failure> {
+        (**self).run(call).await
+    }
+
+    async fn script(&mut self, sql: &'static str) -> Result<(), Failure> {
+        (**self).script(sql).await
+    }
+}
+
 /// A connection that is told what others send.
 pub trait Listener: Connection {
     /// Waits for the next notification on a channel that the session listens on, and answers its

@@ -11,6 +11,7 @@ pub(crate) mod columns;
 mod connector;
 mod pooled;
 mod threaded;
+mod transaction;
 mod value;
 
 pub use call::{Batch, Call, Operation, Statement};
@@ -19,6 +20,7 @@ pub use pooled::{BorrowedConnection, Remember, Restore, Settings};
 pub use threaded::{
     BlockingConnection, BlockingConnector, BlockingListener, Inline, Threaded, ThreadedConnection,
 };
+pub use transaction::{BoxFuture, Library, Transaction};
 pub use value::{Row, Rows, Type, Value};
 
 pub use crate::swept::Swept;

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
-use crate::driver::{BackgroundTask, Call, Connection, Connector, Listener, Mode, Rows};
+use crate::driver::{
+    BackgroundTask, Call, Connection, Connector, Library, Listener, Mode, Rows, Transaction,
+};
 use crate::error::Failure;
 
 /// Opens connections of some driver; clones are one and the same.
@@ -48,6 +50,25 @@ impl Driver {
 pub(crate) struct DriverConnection(Box<dyn AnyConnection>);
 
 impl Connection for DriverConnection {
+    async fn run(&mut self, call: &dyn Call) -> Result<Rows, Failure> {
+        self.0.run(call).await
+    }
+
+    async fn script(&mut self, sql: &'static str) -> Result<(), Failure> {
+        self.0.script(sql).await
+    }
+}
+
+/// A connection of the program, borrowed for an operation in its transaction.
+pub(crate) struct CallerConnection<'c>(Box<dyn AnyConnection + 'c>);
+
+impl<'c> CallerConnection<'c> {
+    pub(crate) fn new<L: Library>(transaction: &'c mut (impl Transaction<L> + ?Sized)) -> Self {
+        Self(Box::new(transaction.connection()))
+    }
+}
+
+impl Connection for CallerConnection<'_> {
     async fn run(&mut self, call: &dyn Call) -> Result<Rows, Failure> {
         self.0.run(call).await
     }

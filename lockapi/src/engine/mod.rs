@@ -71,7 +71,7 @@ use connection::is_closed;
 pub(crate) use connection::{COMMIT, ROLLBACK, begin, is_standby};
 pub(crate) use contain::contain;
 use contention::Contended;
-pub(crate) use driver::Driver;
+pub(crate) use driver::{CallerConnection, Driver};
 use leases::Leases;
 use limits::Limits;
 use locks::{Limits as LockLimits, Locks, worker};

@@ -7,7 +7,8 @@ use super::raw_decision::{Outcome, RawDecision};
 use super::reserved::Expire;
 use super::upkeep::Ensure;
 use super::{MAX_WANTS, RateLimiter};
-use crate::driver::Connection;
+use crate::driver::{Connection, Library, Transaction};
+use crate::engine::CallerConnection;
 use crate::error::{Error, ErrorKind, Failure, Result};
 
 const OPERATION: &str = "check_all_in";
@@ -19,52 +20,37 @@ const NO_TRANSACTION: &str = "25P01";
 /// How often a request is repeated whose rows others changed meanwhile.
 const TRIES: usize = 100;
 
-/// What a limiter decides by: what its calls inside a transaction need.
-pub trait Metered {
-    /// The namespace that its keys are in.
-    fn namespace(&self) -> &str;
-    /// The policy.
-    fn policy(&self) -> Policy;
+impl dyn RateLimiter + '_ {
+    /// Takes of limits inside the transaction that is open on `connection`, of all or of none. The
+    /// examples of the backend crates show it on each library.
+    ///
+    /// # Guarantees
+    /// What is taken is taken when the transaction commits, and not when it rolls back. Until it ends,
+    /// everybody else who wants permits of these keys waits, at most for
+    /// [`BackendOptions::timeout`](crate::BackendOptions::timeout): take them late, and commit soon.
+    /// After a refusal nothing is locked, also where it had to wait for others: the call is done after a
+    /// savepoint, and undone. On a connection without a transaction it takes as
+    /// [`check_all`](RateLimiter::check_all) does.
+    ///
+    /// # Cancel safety
+    /// When dropped, permits may be taken unless the transaction is rolled back.
+    ///
+    /// # Errors
+    /// As for [`RateLimiter::check_all`]; the policy for outages and relaxed durability do not apply.
+    /// `Unavailable` under REPEATABLE READ and SERIALIZABLE when others were faster.
+    pub fn check_all_in<'c, L: Library, C: Transaction<L> + ?Sized>(
+        &'c self,
+        connection: &'c mut C,
+        wants: &'c [Want],
+    ) -> L::Outcome<'c, Result<Verdict>> {
+        let connection = CallerConnection::new(connection);
+        L::outcome(Box::pin(check_all(connection, self, wants)))
+    }
 }
 
-impl<L: RateLimiter + ?Sized> Metered for L {
-    fn namespace(&self) -> &str {
-        RateLimiter::namespace(self)
-    }
-
-    fn policy(&self) -> Policy {
-        RateLimiter::policy(self)
-    }
-}
-
-impl Metered for crate::blocking::RateLimiter {
-    fn namespace(&self) -> &str {
-        self.namespace()
-    }
-
-    fn policy(&self) -> Policy {
-        self.policy()
-    }
-}
-
-/// Takes of limits inside the transaction that is open on `connection`, of all or of none.
-///
-/// Backend crates wrap it for their own connection types.
-///
-/// # Guarantees
-/// What is taken is taken when the transaction commits, and not when it rolls back. Until it ends,
-/// everybody else who wants permits of these keys waits, at most for
-/// [`BackendOptions::timeout`](crate::BackendOptions::timeout): take them late, and commit soon. After a
-/// refusal nothing is locked, also where it had to wait for others: the call is done after a savepoint,
-/// and undone. On a connection without a transaction it takes as
-/// [`check_all`](RateLimiter::check_all) does.
-///
-/// # Errors
-/// As for [`RateLimiter::check_all`]; the policy for outages and relaxed durability do not apply.
-/// `Unavailable` under REPEATABLE READ and SERIALIZABLE when others were faster.
-pub async fn check_all_on<C: Connection, L: Metered + ?Sized>(
-    connection: &mut C,
-    limiter: &L,
+async fn check_all(
+    mut connection: CallerConnection<'_>,
+    limiter: &dyn RateLimiter,
     wants: &[Want],
 ) -> Result<Verdict> {
     let mut policy = limiter.policy();
@@ -78,7 +64,7 @@ pub async fn check_all_on<C: Connection, L: Metered + ?Sized>(
         // Nothing is locked when a statement without a transaction has ended.
         Err(_) => false,
     };
-    let decided = take(connection, &charge).await;
+    let decided = take(&mut connection, &charge).await;
     let verdict = decided.map(|decided| verdict(wants, &policy, &charge, &decided));
     if !marked {
         return verdict;

@@ -41,7 +41,6 @@ mod upkeep;
 pub use charge::{Charge, ChargeLine};
 pub use decision::{Basis, Decision, Verdict};
 pub use headers::{Fields, fields};
-pub use in_transaction::{Metered, check_all_on};
 pub(crate) use in_transaction::{charge, verdict};
 pub use level::Level;
 pub(crate) use policy::nanos;

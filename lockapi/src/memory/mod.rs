@@ -28,7 +28,10 @@ use tokio::sync::Notify;
 use crate::BackendOptions;
 use crate::backend::Backend;
 use crate::blocking::block_on;
-use crate::driver::{BackgroundTask, Call, Connection, Connector, Listener, Mode, Rows};
+use crate::driver::{
+    BackgroundTask, BoxFuture, Call, Connection, Connector, Library, Listener, Mode, Rows,
+    Transaction,
+};
 use crate::engine::{Clock, Driver, LISTEN, ManualClock, start_with};
 use crate::error::{Failure, Result};
 use crate::lease::micros;
@@ -370,6 +373,23 @@ impl Connection for Session {
             self.database.shared.lock().model.heard.listen(self.id);
         }
         Ok(())
+    }
+}
+
+/// What has no transactions does each operation at once.
+impl Transaction<Database> for Session {
+    type Connection<'c> = &'c mut Self;
+
+    fn connection(&mut self) -> &mut Self {
+        self
+    }
+}
+
+impl Library for Database {
+    type Outcome<'c, T: Send + 'c> = BoxFuture<'c, T>;
+
+    fn outcome<'c, T: Send + 'c>(work: BoxFuture<'c, T>) -> BoxFuture<'c, T> {
+        work
     }
 }
 

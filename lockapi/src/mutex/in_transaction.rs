@@ -4,26 +4,65 @@ use std::time::Duration;
 
 use super::lock_request::LockMode;
 use super::one::lock_params;
-use super::{LOCK_TIMEOUT_LIMIT, LockName};
-use crate::driver::{Connection, Operation, Row, Rows, Statement, Type, Value};
-use crate::engine::is_standby;
+use super::{LOCK_TIMEOUT_LIMIT, Mutex};
+use crate::driver::{
+    Connection, Library, Operation, Row, Rows, Statement, Transaction, Type, Value,
+};
+use crate::engine::{CallerConnection, is_standby};
 use crate::error::{Error, ErrorKind, Failure, Result};
 use crate::key::{Key, LockId};
 use crate::memory::ModelState;
 use crate::random;
 
-/// Tries the lock of `mutex` for the transaction that is open on `connection`, without waiting.
-///
-/// Backend crates wrap it for their own connection types.
-///
-/// # Errors
-/// [`ErrorKind::Invalid`] for a bad key, [`ErrorKind::Unsupported`] for a leased mutex,
-/// [`ErrorKind::Unavailable`] on a hot standby, where nothing is locked, and the error of the
-/// connection.
-pub async fn try_lock_on<C: Connection>(
-    connection: &mut C,
-    mutex: &(impl LockName + Sync + ?Sized),
-) -> Result<bool> {
+impl dyn Mutex + '_ {
+    /// Tries the lock for the transaction that is open on `connection`, without waiting. Where none is
+    /// open the lock ends with the call.
+    ///
+    /// There is no guard: commit or rollback releases the lock. It excludes the guards of the same
+    /// mutex on every backend. The examples of the backend crates show it on each library.
+    ///
+    /// # Cancel safety
+    /// When dropped, the lock may be held until the transaction ends.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for a bad key, [`ErrorKind::Unsupported`] for a leased mutex,
+    /// [`ErrorKind::Unavailable`] on a hot standby, where nothing is locked, and those of the
+    /// connection.
+    pub fn try_lock_in<'c, L: Library, C: Transaction<L> + ?Sized>(
+        &'c self,
+        connection: &'c mut C,
+    ) -> L::Outcome<'c, Result<bool>> {
+        let connection = CallerConnection::new(connection);
+        L::outcome(Box::pin(try_lock(connection, self)))
+    }
+
+    /// Waits for the lock for the transaction that is open on `connection`.
+    ///
+    /// # Guarantees
+    /// When it times out the transaction goes on as if it had not been called. The transaction's
+    /// `lock_timeout` and `statement_timeout` are the same afterwards. Any other error of the server
+    /// ends the transaction, as an error in a statement of its own would.
+    ///
+    /// # Cancel safety
+    /// When dropped, the lock may be held until the transaction ends, whose timeouts stay changed.
+    ///
+    /// # Errors
+    /// [`ErrorKind::TimedOut`] after `timeout`; [`ErrorKind::Invalid`] for a bad key, for a `timeout`
+    /// of zero or more than 24 days, and where no transaction is open; [`ErrorKind::Unsupported`] for a
+    /// leased mutex, where the tables are missing and where the role may not use them;
+    /// [`ErrorKind::Unavailable`] on a hot standby, where nothing is locked; and those of the
+    /// connection.
+    pub fn lock_in<'c, L: Library, C: Transaction<L> + ?Sized>(
+        &'c self,
+        connection: &'c mut C,
+        timeout: Duration,
+    ) -> L::Outcome<'c, Result<()>> {
+        let connection = CallerConnection::new(connection);
+        L::outcome(Box::pin(lock(connection, self, timeout)))
+    }
+}
+
+async fn try_lock(mut connection: CallerConnection<'_>, mutex: &dyn Mutex) -> Result<bool> {
     const OPERATION: &str = "try_lock_in";
     let (key, lock) = lock_of(mutex, OPERATION)?;
     let answers = connection.perform(&[TryIn { lock }]).await;
@@ -34,23 +73,9 @@ pub async fn try_lock_on<C: Connection>(
     }
 }
 
-/// Waits for the lock of `mutex` for the transaction that is open on `connection`.
-///
-/// Backend crates wrap it for their own connection types.
-///
-/// # Guarantees
-/// When it times out the transaction goes on as if it had not been called. The transaction's
-/// `lock_timeout` and `statement_timeout` are the same afterwards. Any other error of the server
-/// ends the transaction, as an error in a statement of its own would.
-///
-/// # Errors
-/// [`ErrorKind::TimedOut`] after `timeout`; [`ErrorKind::Invalid`] for a bad key, for a `timeout` of
-/// zero or more than 24 days, and where no transaction is open; [`ErrorKind::Unsupported`] for a
-/// leased mutex; [`ErrorKind::Unavailable`] on a hot standby, where nothing is locked; and the error of
-/// the connection.
-pub async fn lock_on<C: Connection>(
-    connection: &mut C,
-    mutex: &(impl LockName + Sync + ?Sized),
+async fn lock(
+    mut connection: CallerConnection<'_>,
+    mutex: &dyn Mutex,
     timeout: Duration,
 ) -> Result<()> {
     const OPERATION: &str = "lock_in";
@@ -61,7 +86,7 @@ pub async fn lock_on<C: Connection>(
         );
         return Err(Error::new(ErrorKind::Invalid, OPERATION, message).on(key));
     }
-    match wait(connection, lock, timeout).await {
+    match wait(&mut connection, lock, timeout).await {
         Ok(true) => Ok(()),
         Ok(false) => {
             let message = format!("not granted within {timeout:?}");
@@ -72,10 +97,7 @@ pub async fn lock_on<C: Connection>(
 }
 
 /// The lock that stands for a mutex, unless that is a lease.
-fn lock_of<'a>(
-    mutex: &'a (impl LockName + ?Sized),
-    operation: &'static str,
-) -> Result<(&'a Key, LockId)> {
+fn lock_of<'a>(mutex: &'a dyn Mutex, operation: &'static str) -> Result<(&'a Key, LockId)> {
     let key = mutex.key();
     key.check().map_err(|error| error.during(operation))?;
     if mutex.is_leased() {
@@ -85,8 +107,8 @@ fn lock_of<'a>(
     Ok((key, key.lock_id(mutex.namespace())))
 }
 
-async fn wait<C: Connection>(
-    connection: &mut C,
+async fn wait(
+    connection: &mut CallerConnection<'_>,
     lock: LockId,
     timeout: Duration,
 ) -> Result<bool, Failure> {

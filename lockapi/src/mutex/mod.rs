@@ -30,7 +30,7 @@ mod wait;
 pub use awaited::Awaited;
 pub use check::Check;
 pub use deadlock::DeadlockCheck;
-pub use in_transaction::{Timeouts, Tried, TryIn, WaitIn, lock_on, try_lock_on};
+pub use in_transaction::{Timeouts, Tried, TryIn, WaitIn};
 pub use interrupt::Interrupt;
 pub use lock_owner::LockOwner;
 pub(crate) use lock_owner::OwnerId;
@@ -162,46 +162,6 @@ impl dyn Mutex + '_ {
     {
         let guard = self.lock().await?;
         run_locked("run_exclusive_wait", guard, work).await
-    }
-}
-
-/// What a mutex is called, of either face: all that a lock in a transaction needs to know.
-pub trait LockName {
-    /// The namespace that a name is in.
-    fn namespace(&self) -> &str;
-
-    /// The key.
-    fn key(&self) -> &Key;
-
-    /// Whether it is a lease, which no transaction can hold.
-    fn is_leased(&self) -> bool;
-}
-
-impl<M: Mutex + ?Sized> LockName for M {
-    fn namespace(&self) -> &str {
-        Mutex::namespace(self)
-    }
-
-    fn key(&self) -> &Key {
-        Mutex::key(self)
-    }
-
-    fn is_leased(&self) -> bool {
-        Mutex::is_leased(self)
-    }
-}
-
-impl LockName for crate::blocking::Mutex {
-    fn namespace(&self) -> &str {
-        self.namespace()
-    }
-
-    fn key(&self) -> &Key {
-        self.key()
-    }
-
-    fn is_leased(&self) -> bool {
-        self.is_leased()
     }
 }
 

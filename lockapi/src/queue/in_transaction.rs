@@ -4,7 +4,8 @@ use serde::de::DeserializeOwned;
 
 use super::operations::{Ack, Claimed, Push, PushKeyed, Take};
 use super::{Claim, Delivery, How, Job, Priority, Pushed, Queue, delivery, job};
-use crate::driver::Connection;
+use crate::driver::{Connection, Library, Transaction};
+use crate::engine::CallerConnection;
 use crate::error::{Error, ErrorKind, Result};
 
 /// One call in so many looks at the low priorities first.
@@ -12,18 +13,83 @@ pub(crate) const LOW_FIRST: u32 = 16;
 /// How often a push that met another of its key is asked again.
 const TRIES: usize = 5;
 
-/// Pushes jobs in the transaction that is open on `connection`: commit delivers them, rollback
-/// removes them. Backend crates wrap it for their own connection types.
-///
-/// # Guarantees
-/// All or none, with everything else in the transaction. Workers are told at commit, by a
-/// notification, unless [`QueueOptions::notify_on_commit`](super::QueueOptions::notify_on_commit) leaves it out.
-///
-/// # Errors
-/// `Invalid` as for [`Queue::push_all`]; `Unavailable` where another transaction that is open has
-/// pushed a job of the same key under REPEATABLE READ or stricter; those of the connection.
-pub async fn push_on<C: Connection>(
-    connection: &mut C,
+impl dyn Queue + '_ {
+    /// Pushes jobs in the transaction that is open on `connection`: commit delivers them, rollback
+    /// removes them. The examples of the backend crates show it on each library.
+    ///
+    /// # Guarantees
+    /// All or none, with everything else in the transaction. Workers are told at commit, by a
+    /// notification, unless [`QueueOptions::notify_on_commit`](super::QueueOptions::notify_on_commit)
+    /// leaves it out.
+    ///
+    /// # Cancel safety
+    /// When dropped, the transaction goes on with or without the jobs.
+    ///
+    /// # Errors
+    /// `Invalid` as for [`Queue::push_all`]; `Unavailable` where another transaction that is open has
+    /// pushed a job of the same key under REPEATABLE READ or stricter; those of the connection.
+    pub fn push_in<'c, L: Library, C: Transaction<L> + ?Sized>(
+        &'c self,
+        connection: &'c mut C,
+        jobs: &'c [Job],
+    ) -> L::Outcome<'c, Result<Vec<Pushed>>> {
+        let connection = CallerConnection::new(connection);
+        L::outcome(Box::pin(push(connection, self, jobs)))
+    }
+
+    /// Claims at most `most` jobs and completes them in the transaction that is open on `connection`:
+    /// the work is done in the same transaction, and all of it happens once or not at all.
+    ///
+    /// # Guarantees
+    /// Nobody else gets the jobs while the transaction lasts. After a rollback, or the death of the
+    /// program, they are as they were, and no attempt was counted: a job that always fails comes back
+    /// for ever, so settle such a job by its number.
+    ///
+    /// # Cancel safety
+    /// When dropped, the transaction may have the jobs: roll it back.
+    ///
+    /// # Errors
+    /// `Invalid` for more than [`MAX_CLAIM`](super::MAX_CLAIM); those of the connection.
+    pub fn take_in<'c, L: Library, C: Transaction<L> + ?Sized>(
+        &'c self,
+        connection: &'c mut C,
+        most: usize,
+    ) -> L::Outcome<'c, Result<Vec<Taken>>> {
+        let connection = CallerConnection::new(connection);
+        L::outcome(Box::pin(take(connection, self, most)))
+    }
+}
+
+impl Delivery {
+    /// Completes the delivery in the transaction that is open on `connection`, so that it is done when,
+    /// and only when, the transaction commits.
+    ///
+    /// The delivery goes on being extended, and may be dropped after the transaction has ended: if that
+    /// was rolled back the job is given back then.
+    ///
+    /// # In a worker
+    /// Call it before the handler returns. The worker then waits until the transaction has ended and
+    /// asks what became of it. Committed, the job is done, whatever the handler returns or whether it
+    /// panics. Rolled back, it is not: `Ok` counts as a failed attempt, `Err` and a panic as what they
+    /// are. See [`Context`](crate::worker::Context).
+    ///
+    /// # Cancel safety
+    /// When dropped, the transaction goes on with or without the completion.
+    ///
+    /// # Errors
+    /// `Lost` when it is not the latest delivery of its job any more: roll back; and those of the
+    /// connection.
+    pub fn ack_in<'c, L: Library, C: Transaction<L> + ?Sized>(
+        &'c self,
+        connection: &'c mut C,
+    ) -> L::Outcome<'c, Result<()>> {
+        let connection = CallerConnection::new(connection);
+        L::outcome(Box::pin(ack(connection, self)))
+    }
+}
+
+async fn push(
+    mut connection: CallerConnection<'_>,
     queue: &dyn Queue,
     jobs: &[Job],
 ) -> Result<Vec<Pushed>> {
@@ -65,22 +131,7 @@ pub async fn push_on<C: Connection>(
     Ok(in_order(jobs, ids, pushed))
 }
 
-/// Completes a delivery in the transaction that is open on `connection`, so that it is done when,
-/// and only when, the transaction commits. Backend crates wrap it for their own connection types.
-///
-/// The delivery goes on being extended, and may be dropped after the transaction has ended: if that
-/// was rolled back the job is given back then.
-///
-/// # In a worker
-/// Call it before the handler returns. The worker then waits until the transaction has ended and asks
-/// what became of it. Committed, the job is done, whatever the handler returns or whether it panics.
-/// Rolled back, it is not: `Ok` counts as a failed attempt, `Err` and a panic as what they are. See
-/// [`Context`](crate::worker::Context).
-///
-/// # Errors
-/// `Lost` when it is not the latest delivery of its job any more: roll back; and those of the
-/// connection.
-pub async fn ack_on<C: Connection>(connection: &mut C, delivery: &Delivery) -> Result<()> {
+async fn ack(mut connection: CallerConnection<'_>, delivery: &Delivery) -> Result<()> {
     const OPERATION: &str = "ack_in";
     let queue = delivery.queue();
     let about = || format!("{} of {}", delivery.id(), queue.name());
@@ -137,19 +188,8 @@ impl Taken {
     }
 }
 
-/// Claims at most `most` jobs and completes them in the transaction that is open on `connection`:
-/// the work is done in the same transaction, and all of it happens once or not at all. Backend
-/// crates wrap it for their own connection types.
-///
-/// # Guarantees
-/// Nobody else gets the jobs while the transaction lasts. After a rollback, or the death of the
-/// program, they are as they were, and no attempt was counted: a job that always fails comes back
-/// for ever, so settle such a job by its number.
-///
-/// # Errors
-/// `Invalid` for more than [`MAX_CLAIM`](super::MAX_CLAIM); those of the connection.
-pub async fn take_on<C: Connection>(
-    connection: &mut C,
+async fn take(
+    mut connection: CallerConnection<'_>,
     queue: &dyn Queue,
     most: usize,
 ) -> Result<Vec<Taken>> {

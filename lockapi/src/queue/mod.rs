@@ -1,7 +1,6 @@
 //! Work that waits in the database until somebody does it.
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
@@ -24,8 +23,8 @@ pub use claim::{
 };
 pub use delivery::Delivery;
 pub(crate) use delivery::point;
+pub use in_transaction::Taken;
 pub(crate) use in_transaction::topic;
-pub use in_transaction::{Taken, ack_on, push_on, take_on};
 pub use job::{How, Job, JobKind, MAX_DELAY, MAX_PUSH, MAX_PUSH_BYTES, Priority, Pushed, Unique};
 pub use model::Jobs;
 pub use operations::{
@@ -492,29 +491,5 @@ impl fmt::Debug for DeadLetter {
             .field("error", &self.error)
             .field("attempts", &self.attempts)
             .finish_non_exhaustive()
-    }
-}
-
-/// What a handle of a queue is, of either face: all that an operation in a transaction needs.
-pub trait Pushable {
-    /// The handle.
-    fn as_queue(&self) -> &dyn Queue;
-}
-
-impl<Q: Queue> Pushable for Q {
-    fn as_queue(&self) -> &dyn Queue {
-        self
-    }
-}
-
-impl Pushable for dyn Queue + '_ {
-    fn as_queue(&self) -> &dyn Queue {
-        self
-    }
-}
-
-impl Pushable for Arc<dyn Queue> {
-    fn as_queue(&self) -> &dyn Queue {
-        &**self
     }
 }

@@ -1,14 +1,12 @@
 //! Locks on tables of the program, inside its own transactions.
-//!
-//! Backend crates wrap these for their own connection types: `lock_table_in`, `try_lock_table_in`,
-//! `with_lock_timeout_in` and `with_priority_in`.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::admin::{Operated, Priority, PriorityScope};
-use crate::driver::Connection;
-use crate::engine::is_standby;
+use crate::admin::{Operator, Priority, PriorityScope};
+use crate::driver::{Connection, Library, Transaction};
+use crate::engine::{CallerConnection, is_standby};
 use crate::error::{Error, ErrorKind, Failure, Result};
 use crate::mutex::{LOCK_TIMEOUT_LIMIT, Timeouts, Tried};
 use crate::random;
@@ -125,44 +123,56 @@ impl Table {
 /// Locks a table for the transaction that is open on `connection`, without waiting; `false` when
 /// another is in the way.
 ///
+/// # Cancel safety
+/// When dropped, the table may be locked until the transaction ends.
+///
 /// # Errors
-/// As for [`lock_table_on`], but for `TimedOut`.
-pub async fn try_lock_table_on<C: Connection>(
+/// As for [`lock_table_in`], but for `TimedOut`.
+pub fn try_lock_table_in<L: Library, C: Transaction<L> + ?Sized>(
     connection: &mut C,
-    table: &Table,
+    table: impl Into<Table>,
     mode: TableMode,
-) -> Result<bool> {
-    lock(connection, "try_lock_table_in", table, mode, None).await
+) -> L::Outcome<'_, Result<bool>> {
+    let (table, connection) = (table.into(), CallerConnection::new(connection));
+    L::outcome(Box::pin(async move {
+        lock(connection, "try_lock_table_in", &table, mode, None).await
+    }))
 }
 
 /// Locks a table for the transaction that is open on `connection`, and waits for that at most
-/// `timeout`.
+/// `timeout`. The examples of the backend crates show it on each library.
 ///
 /// # Guarantees
 /// After `TimedOut` the transaction goes on as if this had not been called. Its `lock_timeout` and
 /// `statement_timeout` are the same afterwards. Any other error of the server ends the transaction.
 ///
+/// # Cancel safety
+/// When dropped, the table may be locked until the transaction ends, whose timeouts stay changed.
+///
 /// # Errors
 /// `TimedOut`; `Invalid` for a bad name, for a `timeout` of zero or more than 24 days, and where no
 /// transaction is open; `Unsupported` for a table that is not there, or that the role may not lock;
 /// `Unavailable` on a hot standby; and those of the connection.
-pub async fn lock_table_on<C: Connection>(
+pub fn lock_table_in<L: Library, C: Transaction<L> + ?Sized>(
     connection: &mut C,
-    table: &Table,
+    table: impl Into<Table>,
     mode: TableMode,
     timeout: Duration,
-) -> Result<()> {
+) -> L::Outcome<'_, Result<()>> {
     const OPERATION: &str = "lock_table_in";
-    check_timeout(OPERATION, timeout).map_err(|error| error.on(table))?;
-    if lock(connection, OPERATION, table, mode, Some(timeout)).await? {
-        return Ok(());
-    }
-    let message = format!("not granted within {timeout:?}");
-    Err(Error::new(ErrorKind::TimedOut, OPERATION, message).on(table))
+    let (table, connection) = (table.into(), CallerConnection::new(connection));
+    L::outcome(Box::pin(async move {
+        check_timeout(OPERATION, timeout).map_err(|error| error.on(&table))?;
+        if lock(connection, OPERATION, &table, mode, Some(timeout)).await? {
+            return Ok(());
+        }
+        let message = format!("not granted within {timeout:?}");
+        Err(Error::new(ErrorKind::TimedOut, OPERATION, message).on(&table))
+    }))
 }
 
-async fn lock<C: Connection>(
-    connection: &mut C,
+async fn lock(
+    mut connection: CallerConnection<'_>,
     operation: &'static str,
     table: &Table,
     mode: TableMode,
@@ -195,7 +205,7 @@ async fn lock<C: Connection>(
     Ok(granted == [Tried::Granted])
 }
 
-/// What `lock_timeout` was before it was limited; see [`limit_waits_on`].
+/// What `lock_timeout` was before it was limited; see [`limit_waits_in`].
 #[derive(Clone, Debug)]
 #[must_use = "the limit lasts until it is lifted or the transaction ends"]
 pub struct Limited {
@@ -203,64 +213,88 @@ pub struct Limited {
 }
 
 /// Lets no statement wait longer than `timeout` for a lock, in the transaction that is open on
-/// `connection`, until the limit is [lifted](Limited::lift_on).
+/// `connection`, until the limit is [lifted](Limited::lift_in).
+///
+/// The backend crates have `with_lock_timeout_in`, which limits what runs in a scope.
+///
+/// # Cancel safety
+/// When dropped, the limit may stay until the transaction ends.
 ///
 /// # Errors
 /// `Invalid` for a `timeout` of zero or more than 24 days, and where no transaction is open; those of
 /// the connection.
-pub async fn limit_waits_on<C: Connection>(
+pub fn limit_waits_in<L: Library, C: Transaction<L> + ?Sized>(
     connection: &mut C,
     timeout: Duration,
-) -> Result<Limited> {
+) -> L::Outcome<'_, Result<Limited>> {
     const OPERATION: &str = "with_lock_timeout_in";
-    check_timeout(OPERATION, timeout)?;
-    let failed = |failure: Failure| failure.error(OPERATION);
-    let mark = random::text().map_err(|error| error.during(OPERATION))?;
-    let limit = LimitWaits {
-        timeout: millis(timeout),
-        mark: mark.clone(),
-    };
-    let before = connection.perform(&[limit]).await.map_err(failed)?;
-    let marked = connection.perform(&[Marked { mark }]).await;
-    if marked.map_err(failed)? != [true] {
-        return Err(no_transaction(OPERATION));
-    }
-    let before = before.into_iter().next().unwrap_or_default();
-    Ok(Limited { before })
+    let mut connection = CallerConnection::new(connection);
+    L::outcome(Box::pin(async move {
+        check_timeout(OPERATION, timeout)?;
+        let failed = |failure: Failure| failure.error(OPERATION);
+        let mark = random::text().map_err(|error| error.during(OPERATION))?;
+        let limit = LimitWaits {
+            timeout: millis(timeout),
+            mark: mark.clone(),
+        };
+        let before = connection.perform(&[limit]).await.map_err(failed)?;
+        let marked = connection.perform(&[Marked { mark }]).await;
+        if marked.map_err(failed)? != [true] {
+            return Err(no_transaction(OPERATION));
+        }
+        let before = before.into_iter().next().unwrap_or_default();
+        Ok(Limited { before })
+    }))
 }
 
 impl Limited {
     /// Puts `lock_timeout` back to what it was. Where the transaction has failed there is nothing to
     /// do: its rollback does it.
     ///
+    /// # Cancel safety
+    /// When dropped, the limit may stay until the transaction ends.
+    ///
     /// # Errors
     /// Those of the connection.
-    pub async fn lift_on<C: Connection>(self, connection: &mut C) -> Result<()> {
-        let former = LimitWaits {
-            timeout: self.before,
-            mark: String::new(),
-        };
-        let lifted = connection.perform(&[former]).await;
-        lifted
-            .map(drop)
-            .map_err(|failure| failure.error("with_lock_timeout_in"))
+    pub fn lift_in<L: Library, C: Transaction<L> + ?Sized>(
+        self,
+        connection: &mut C,
+    ) -> L::Outcome<'_, Result<()>> {
+        let mut connection = CallerConnection::new(connection);
+        L::outcome(Box::pin(async move {
+            let former = LimitWaits {
+                timeout: self.before,
+                mark: String::new(),
+            };
+            let lifted = connection.perform(&[former]).await;
+            let failed = |failure: Failure| failure.error("with_lock_timeout_in");
+            lifted.map(drop).map_err(failed)
+        }))
     }
 }
 
 /// Clears the way for the session of `connection` until the scope ends; see
 /// [`Operator::prioritize`](crate::admin::Operator::prioritize).
 ///
+/// The backend crates have `with_priority_in`, which gives priority to what runs in a scope.
+///
+/// # Cancel safety
+/// When dropped, nobody is hit.
+///
 /// # Errors
 /// `Invalid` for times outside of their limits; those of the connection.
-pub async fn prioritize_on<C: Connection>(
+pub fn prioritize_in<L: Library, C: Transaction<L> + ?Sized>(
     connection: &mut C,
-    backend: &(impl Operated + ?Sized),
+    operator: Arc<dyn Operator>,
     priority: Priority,
-) -> Result<PriorityScope> {
-    let pid = connection.perform(&[OwnPid]).await;
-    let pid = pid.map_err(|failure| failure.error("with_priority_in"))?;
-    let pid = pid.first().copied().unwrap_or_default();
-    backend.as_operator().prioritize(pid, priority)
+) -> L::Outcome<'_, Result<PriorityScope>> {
+    let mut connection = CallerConnection::new(connection);
+    L::outcome(Box::pin(async move {
+        let pid = connection.perform(&[OwnPid]).await;
+        let pid = pid.map_err(|failure| failure.error("with_priority_in"))?;
+        let pid = pid.first().copied().unwrap_or_default();
+        operator.prioritize(pid, priority)
+    }))
 }
 
 fn check_timeout(operation: &'static str, timeout: Duration) -> Result<()> {

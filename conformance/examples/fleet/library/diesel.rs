@@ -7,7 +7,6 @@ use diesel::sql_types::{BigInt, Bool, Text};
 use lockapi::BackendOptions;
 use lockapi::blocking::Backend;
 use lockapi::queue::Delivery;
-use lockapi_diesel::AckIn;
 
 use super::{
     BEGIN, COMPLETE, CONNECTIONS, CONNECTIONS_OF_BACKEND, Library, OVER, PATIENCE, REPORT,

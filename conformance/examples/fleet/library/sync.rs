@@ -4,7 +4,6 @@
 use lockapi::BackendOptions;
 use lockapi::blocking::Backend;
 use lockapi::queue::Delivery;
-use lockapi_postgres::AckIn;
 use r2d2::Pool;
 use r2d2_postgres::PostgresConnectionManager;
 use r2d2_postgres::postgres::{Config, NoTls};

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use lockapi::Scheduler;
 use lockapi::driver::{Connector, Mode};
 use lockapi::memory::Database;
-use lockapi::queue::{Delivery, ack_on};
+use lockapi::queue::Delivery;
 use tokio::sync::Mutex;
 
 use super::state::{Entry, State, Status};
@@ -92,7 +92,7 @@ impl Store for Tables {
         if let Some(delivery) = delivery {
             let connected = Connector::connect(&self.database, Mode::Direct).await;
             let mut session = connected.map_err(|failure| failure.error("connect"))?;
-            ack_on(&mut session, delivery).await?;
+            delivery.ack_in(&mut session).await?;
         }
         let now = state.now();
         let number = usize::try_from(run.id).unwrap_or(usize::MAX);

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockapi::queue::{
-    Claim, DeadLetter, Exchange, Job, Outcome, Pushable, Pushed, Queue, QueueOptions, Settled,
-    Standing, Statistics, Ticket, Unhandled,
+    Claim, DeadLetter, Exchange, Job, Outcome, Pushed, Queue, QueueOptions, Settled, Standing,
+    Statistics, Ticket, Unhandled,
 };
 use lockapi::{Result, blocking};
 
@@ -23,7 +23,7 @@ impl Queue for Blocking<blocking::Queue> {
     }
 
     fn options(&self) -> &QueueOptions {
-        self.0.as_queue().options()
+        self.0.inner().options()
     }
 
     async fn push_all(&self, jobs: Vec<Job>) -> Result<Vec<Pushed>> {
@@ -52,7 +52,7 @@ impl Queue for Blocking<blocking::Queue> {
     }
 
     fn settle_later(&self, ticket: Ticket, outcome: Outcome) {
-        self.0.as_queue().settle_later(ticket, outcome);
+        self.0.inner().settle_later(ticket, outcome);
     }
 
     async fn standing(&self, ticket: Ticket) -> Result<Standing> {
@@ -65,7 +65,7 @@ impl Queue for Blocking<blocking::Queue> {
 
     async fn sleep(&self, time: Duration) {
         // A call that blocks would keep its thread when this is dropped.
-        self.0.as_queue().sleep(time).await;
+        self.0.inner().sleep(time).await;
     }
 
     async fn set_paused(&self, paused: bool) -> Result<()> {

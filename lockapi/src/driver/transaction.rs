@@ -1,0 +1,44 @@
+//! Connections of the program, for operations inside its own transactions.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use super::connector::Connection;
+
+/// A future whose type is not named.
+pub type BoxFuture<'c, T> = Pin<Box<dyn Future<Output = T> + Send + 'c>>;
+
+/// A database library of the program: whether its calls are async or block.
+pub trait Library {
+    /// What a method returns that computes a `T`: a future of an async library, the value itself of one
+    /// that blocks.
+    type Outcome<'c, T: Send + 'c>;
+
+    /// Returns the future, or runs it on the thread of the caller, with
+    /// [`block_on`](crate::blocking::block_on).
+    fn outcome<'c, T: Send + 'c>(work: BoxFuture<'c, T>) -> Self::Outcome<'c, T>;
+}
+
+/// A connection of the program, on which a transaction of the program is open.
+///
+/// Backend crates implement it for the connections and transactions of their library, so that
+/// [`push_in`](../trait.Queue.html#method.push_in), [`ack_in`](crate::queue::Delivery::ack_in),
+/// [`lock_in`](../trait.Mutex.html#method.lock_in), [`check_in`](crate::Fence::check_in),
+/// [`check_all_in`](../trait.RateLimiter.html#method.check_all_in) and
+/// [`lock_table_in`](crate::table::lock_table_in) take them. Nothing is imported, and `L` is inferred.
+/// With an async library these methods return futures, with one that blocks they block; the examples of
+/// the backend crates show both.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a connection or transaction of a library that has a backend",
+    note = "pass `&mut` of the connection itself, such as `&mut *tx` with sqlx",
+    note = "and add the backend crate of the library to the dependencies"
+)]
+pub trait Transaction<L: Library>: Send {
+    /// The connection, as this crate uses it.
+    type Connection<'c>: Connection + 'c
+    where
+        Self: 'c;
+
+    /// Borrows the connection.
+    fn connection(&mut self) -> Self::Connection<'_>;
+}
