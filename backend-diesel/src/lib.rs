@@ -108,7 +108,7 @@ use lockapi::{Backend, Error, ErrorKind, Result};
 pub use connector::Borrowed;
 pub use table::{with_lock_timeout_in, with_priority_in};
 pub use transaction::Diesel;
-pub use versioned::{is_conflict, transact, update_versioned};
+pub use versioned::{VersionedUpdate, is_conflict, transact};
 
 use connector::{Opened, Pooled};
 

@@ -1,24 +1,27 @@
 //! Optimistic locking of the program's own rows.
 
 use std::error::Error as StdError;
+use std::fmt;
 
 use diesel::connection::{AnsiTransactionManager, TransactionManager};
+use diesel::deserialize;
 use diesel::pg::{Pg, PgConnection};
-use diesel::query_builder::{AstPass, Query, QueryFragment, QueryId};
-use diesel::sql_types::{BigInt, Nullable};
-use diesel::{QueryResult, RunQueryDsl};
-use lockapi::versioned::{Attempt, BoxError, Outcome, Retry, frame};
+use diesel::query_builder::{BoxedSqlQuery, SqlQuery};
+use diesel::row::NamedRow;
+use diesel::serialize::ToSql;
+use diesel::sql_types::{BigInt, HasSqlType, Nullable};
+use diesel::{QueryResult, QueryableByName, RunQueryDsl, sql_query};
+use lockapi::versioned::{Attempt, BoxError, Outcome, Retry, Table};
 
 use crate::failure::{failed, sqlstate_of};
 
-/// Runs a versioned update that is made with the program's own `table!`: what locks the row and
-/// reads its version, and what writes it if the version is still the one that was seen. It takes one
-/// round trip, in the transaction that is open on `connection` or in one of its own, and blocks.
+/// A write to one row that succeeds only if the row still has the version that was seen.
 ///
 /// ```no_run
-/// use lockapi_diesel::update_versioned;
 /// use diesel::prelude::*;
-/// use lockapi::versioned::Outcome;
+/// use diesel::sql_types::BigInt;
+/// use lockapi::versioned::{Outcome, Table};
+/// use lockapi_diesel::VersionedUpdate;
 ///
 /// diesel::table! {
 ///     account (id) {
@@ -29,83 +32,132 @@ use crate::failure::{failed, sqlstate_of};
 /// }
 ///
 /// # fn example(conn: &mut PgConnection) -> Result<(), Box<dyn std::error::Error>> {
-/// use account::{balance, version};
-///
-/// let row = account::table.find(7);
-/// let (had, seen): (i64, i64) = row.select((balance, version)).first(conn)?;
-/// let found = row.select(version).for_no_key_update();
-/// let written = diesel::update(row.filter(version.eq(seen)))
-///     .set((balance.eq(had + 1), version.eq(version + 1)))
-///     .returning(version);
-/// match update_versioned(conn, seen, found, written)? {
-///     Outcome::Updated(now) => println!("version {now}"),
+/// let accounts = Table::new("account", &["id"], "version")?;
+/// let row = account::table.find(7).select((account::balance, account::version));
+/// let (balance, version): (i64, i64) = row.first(conn)?;
+/// let update = VersionedUpdate::of(&accounts)
+///     .key::<BigInt, _>(7_i64)
+///     .set::<BigInt, _>("balance", balance + 1);
+/// match update.run(conn, version)? {
+///     Outcome::Updated(version) => println!("version {version}"),
 ///     Outcome::Stale { current } => println!("somebody wrote version {current}"),
 ///     Outcome::Gone => println!("no such account"),
 /// }
 /// # Ok(())
 /// # }
 /// ```
-///
-/// Both have one column, the version, which is an integer, and are about the same row; `seen` is the
-/// version that the second one looks for.
-///
-/// # Errors
-/// `Unsupported` when a trigger or a policy of the table suppressed the write; those of the connection.
-pub fn update_versioned<F, W>(
-    connection: &mut PgConnection,
-    seen: i64,
-    found: F,
-    written: W,
-) -> lockapi::Result<Outcome>
-where
-    F: QueryFragment<Pg>,
-    W: QueryFragment<Pg>,
-{
-    let query = Versioned { found, written };
-    let rows: QueryResult<Vec<(Option<i64>, Option<i64>)>> = query.load(connection);
-    let rows = rows.map_err(|error| failed(error).error("update_versioned"))?;
-    let (found, written) = rows.first().copied().unwrap_or_default();
-    Outcome::of(seen, found, written)
+#[must_use = "nothing is written until it is run"]
+#[derive(Debug)]
+pub struct VersionedUpdate<'t> {
+    table: &'t Table,
+    keys: Vec<Value<'t>>,
+    columns: Vec<&'t str>,
+    values: Vec<Value<'t>>,
 }
 
-/// Both parts in one statement; see [`frame`].
-struct Versioned<F, W> {
-    found: F,
-    written: W,
-}
+type Update<'t> = BoxedSqlQuery<'t, Pg, SqlQuery>;
 
-impl<F: QueryFragment<Pg>, W: QueryFragment<Pg>> QueryFragment<Pg> for Versioned<F, W> {
-    fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, Pg>) -> QueryResult<()> {
-        let [before, between, after] = frame();
-        out.push_sql(before);
-        self.found.walk_ast(out.reborrow())?;
-        out.push_sql(between);
-        self.written.walk_ast(out.reborrow())?;
-        out.push_sql(after);
-        Ok(())
+/// Binds a value to the statement.
+struct Value<'t>(Box<dyn FnOnce(Update<'t>) -> Update<'t> + 't>);
+
+impl fmt::Debug for Value<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Value")
     }
 }
 
-impl<F, W> QueryId for Versioned<F, W> {
-    type QueryId = ();
-
-    const HAS_STATIC_QUERY_ID: bool = false;
+impl<'t> Value<'t> {
+    fn new<S, V>(value: V) -> Self
+    where
+        S: Send + 't,
+        V: ToSql<S, Pg> + Send + 't,
+        Pg: HasSqlType<S>,
+    {
+        Self(Box::new(move |update| update.bind::<S, V>(value)))
+    }
 }
 
-impl<F, W> Query for Versioned<F, W> {
-    type SqlType = (Nullable<BigInt>, Nullable<BigInt>);
+impl<'t> VersionedUpdate<'t> {
+    /// Of a row of this table.
+    pub fn of(table: &'t Table) -> Self {
+        Self {
+            table,
+            keys: Vec::new(),
+            columns: Vec::new(),
+            values: Vec::new(),
+        }
+    }
+
+    /// The value of the next column of the key, which has the SQL type `S`.
+    pub fn key<S, V>(mut self, value: V) -> Self
+    where
+        S: Send + 't,
+        V: ToSql<S, Pg> + Send + 't,
+        Pg: HasSqlType<S>,
+    {
+        self.keys.push(Value::new::<S, V>(value));
+        self
+    }
+
+    /// Sets a column, which has the SQL type `S`.
+    pub fn set<S, V>(mut self, column: &'t str, value: V) -> Self
+    where
+        S: Send + 't,
+        V: ToSql<S, Pg> + Send + 't,
+        Pg: HasSqlType<S>,
+    {
+        self.columns.push(column);
+        self.values.push(Value::new::<S, V>(value));
+        self
+    }
+
+    /// Writes, in the transaction that is open on `connection` or in one of its own, if the row has the
+    /// version `seen`; the version is then one higher. It takes one round trip, and blocks.
+    ///
+    /// # Errors
+    /// `Invalid` for columns that cannot be, and a key that is not complete; `Unsupported` when a
+    /// trigger or a policy of the table suppressed the write; those of the connection.
+    pub fn run(self, connection: &mut PgConnection, seen: i64) -> lockapi::Result<Outcome> {
+        self.table.check_key(self.keys.len())?;
+        let sql = self.table.update(&self.columns)?;
+        let values = self.keys.into_iter().chain([Value::new::<BigInt, _>(seen)]);
+        let update = values
+            .chain(self.values)
+            .fold(sql_query(sql).into_boxed(), |update, value| {
+                (value.0)(update)
+            });
+        let rows: QueryResult<Vec<Versions>> = update.load(connection);
+        let rows = rows.map_err(|error| failed(error).error("update_versioned"))?;
+        let Versions { found, written } = rows.first().copied().unwrap_or_default();
+        Outcome::of(seen, found, written)
+    }
 }
 
-impl<F, W> RunQueryDsl<PgConnection> for Versioned<F, W> {}
+/// The version that was found, and the one that was written.
+#[derive(Clone, Copy, Default)]
+struct Versions {
+    found: Option<i64>,
+    written: Option<i64>,
+}
+
+impl QueryableByName<Pg> for Versions {
+    fn build<'a>(row: &impl NamedRow<'a, Pg>) -> deserialize::Result<Self> {
+        Ok(Self {
+            found: NamedRow::get::<Nullable<BigInt>, _>(row, "found")?,
+            written: NamedRow::get::<Nullable<BigInt>, _>(row, "written")?,
+        })
+    }
+}
 
 /// Runs `work` in a transaction and commits it, and does it again, in a new transaction, after a
 /// conflict: a row that was written since it was read, a serialization failure or a deadlock, also
 /// at the commit. `keys` name the rows that it writes; see [`Retry`]. It blocks.
 ///
 /// ```no_run
-/// use lockapi_diesel::{transact, update_versioned};
 /// use diesel::prelude::*;
-/// use lockapi::versioned::{BoxError, Retry};
+/// use diesel::sql_types::BigInt;
+/// use lockapi::versioned::{BoxError, Retry, Table};
+/// use lockapi_diesel::{VersionedUpdate, transact};
 ///
 /// diesel::table! {
 ///     counter (id) {
@@ -115,22 +167,18 @@ impl<F, W> RunQueryDsl<PgConnection> for Versioned<F, W> {}
 ///     }
 /// }
 ///
-/// fn increment(conn: &mut PgConnection, retry: &Retry) -> Result<i64, BoxError> {
-///     use counter::{value, version};
-///
+/// fn increment(conn: &mut PgConnection, retry: &Retry, table: &Table) -> Result<i64, BoxError> {
 ///     transact(conn, retry, &["counter/7"], |conn, attempt| {
-///         let row = counter::table.find(7);
-///         let read = row.select((value, version));
+///         let read = counter::table.find(7).select((counter::value, counter::version));
 ///         let (had, seen): (i64, i64) = if attempt.locks() {
 ///             read.for_no_key_update().first(conn)?
 ///         } else {
 ///             read.first(conn)?
 ///         };
-///         let written = diesel::update(row.filter(version.eq(seen)))
-///             .set((value.eq(had + 1), version.eq(version + 1)))
-///             .returning(version);
-///         let found = row.select(version).for_no_key_update();
-///         update_versioned(conn, seen, found, written)?.updated()?;
+///         let update = VersionedUpdate::of(table)
+///             .key::<BigInt, _>(7_i64)
+///             .set::<BigInt, _>("value", had + 1);
+///         update.run(conn, seen)?.updated()?;
 ///         Ok(had + 1)
 ///     })
 /// }

@@ -15,6 +15,8 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use crate::connector::{failed, sqlstate};
 
+const OPERATION: &str = "update_versioned";
+
 /// A write to one row that succeeds only if the row still has the version that was seen.
 ///
 /// ```no_run
@@ -25,7 +27,7 @@ use crate::connector::{failed, sqlstate};
 /// let mut connection = pool.acquire().await?;
 /// let (balance, version): (i64, i64) =
 ///     sqlx::query_as("SELECT balance, version FROM account WHERE id = 7").fetch_one(&mut *connection).await?;
-/// let update = VersionedUpdate::of(&accounts).key(7_i64)?.set("balance", balance + 1);
+/// let update = VersionedUpdate::of(&accounts).key(7_i64).set("balance", balance + 1);
 /// match update.run(&mut connection, version).await? {
 ///     Outcome::Updated(version) => println!("version {version}"),
 ///     Outcome::Stale { current } => println!("somebody wrote version {current}"),
@@ -38,14 +40,29 @@ use crate::connector::{failed, sqlstate};
 #[derive(Debug)]
 pub struct VersionedUpdate<'t> {
     table: &'t Table,
-    key: PgArguments,
-    keys: usize,
+    keys: Vec<Value>,
     columns: Vec<&'t str>,
     values: Vec<Value>,
 }
 
-/// Adds a value behind the key and the version.
+/// Adds a value to the arguments.
 struct Value(Box<Add>);
+
+impl Value {
+    fn new<V>(value: V) -> Self
+    where
+        V: for<'q> Encode<'q, Postgres> + Type<Postgres> + Send + 'static,
+    {
+        Self(Box::new(move |arguments| arguments.add(value)))
+    }
+
+    fn add(self, arguments: &mut PgArguments) -> lockapi::Result<()> {
+        (self.0)(arguments).map_err(|error| {
+            let message = format!("a value cannot be encoded: {error}");
+            Error::new(ErrorKind::Invalid, OPERATION, message)
+        })
+    }
+}
 
 type Add = dyn FnOnce(&mut PgArguments) -> Result<(), BoxError> + Send;
 
@@ -60,24 +77,19 @@ impl<'t> VersionedUpdate<'t> {
     pub fn of(table: &'t Table) -> Self {
         Self {
             table,
-            key: PgArguments::default(),
-            keys: 0,
+            keys: Vec::new(),
             columns: Vec::new(),
             values: Vec::new(),
         }
     }
 
     /// The value of the next column of the key.
-    ///
-    /// # Errors
-    /// `Invalid` for a value that cannot be encoded.
-    pub fn key<V>(mut self, value: V) -> lockapi::Result<Self>
+    pub fn key<V>(mut self, value: V) -> Self
     where
-        V: for<'q> Encode<'q, Postgres> + Type<Postgres>,
+        V: for<'q> Encode<'q, Postgres> + Type<Postgres> + Send + 'static,
     {
-        self.key.add(value).map_err(|error| unencodable(&error))?;
-        self.keys += 1;
-        Ok(self)
+        self.keys.push(Value::new(value));
+        self
     }
 
     /// Sets a column.
@@ -86,8 +98,7 @@ impl<'t> VersionedUpdate<'t> {
         V: for<'q> Encode<'q, Postgres> + Type<Postgres> + Send + 'static,
     {
         self.columns.push(column);
-        let add = move |arguments: &mut PgArguments| arguments.add(value);
-        self.values.push(Value(Box::new(add)));
+        self.values.push(Value::new(value));
         self
     }
 
@@ -98,23 +109,16 @@ impl<'t> VersionedUpdate<'t> {
     /// When dropped, the row may or may not be written.
     ///
     /// # Errors
-    /// `Invalid` for columns that cannot be, and a key that is not complete; `Unsupported` when a
+    /// `Invalid` for columns that cannot be, a key that is not complete and a value that cannot be
+    /// encoded; `Unsupported` when a
     /// trigger or a policy of the table suppressed the write; those of the connection.
     pub async fn run(self, connection: &mut PgConnection, seen: i64) -> lockapi::Result<Outcome> {
-        const OPERATION: &str = "update_versioned";
-        if self.keys != self.table.key_columns() {
-            let message = format!(
-                "{} values for the key, which has {} columns",
-                self.keys,
-                self.table.key_columns()
-            );
-            return Err(Error::new(ErrorKind::Invalid, OPERATION, message));
-        }
+        self.table.check_key(self.keys.len())?;
         let sql = self.table.update(&self.columns)?;
-        let mut arguments = self.key;
-        arguments.add(seen).map_err(|error| unencodable(&error))?;
-        for value in self.values {
-            value.0(&mut arguments).map_err(|error| unencodable(&error))?;
+        let mut arguments = PgArguments::default();
+        let values = self.keys.into_iter().chain([Value::new(seen)]);
+        for value in values.chain(self.values) {
+            value.add(&mut arguments)?;
         }
         let query = sqlx::query_with(AssertSqlSafe(sql), arguments);
         let row = query.fetch_optional(connection).await;
@@ -130,11 +134,6 @@ impl<'t> VersionedUpdate<'t> {
             }
         }
     }
-}
-
-fn unencodable(error: &BoxError) -> Error {
-    let message = format!("a value cannot be encoded: {error}");
-    Error::new(ErrorKind::Invalid, "update_versioned", message)
 }
 
 /// Runs `work` in a transaction and commits it, and does it again, in a new transaction, after a
@@ -153,7 +152,7 @@ fn unencodable(error: &BoxError) -> Error {
 ///             "SELECT value, version FROM counter WHERE id = 7"
 ///         };
 ///         let (value, version): (i64, i64) = sqlx::query_as(read).fetch_one(&mut *tx).await?;
-///         let update = VersionedUpdate::of(table).key(7_i64)?.set("value", value + 1);
+///         let update = VersionedUpdate::of(table).key(7_i64).set("value", value + 1);
 ///         update.run(&mut tx, version).await?.updated()?;
 ///         Ok(value + 1)
 ///     })

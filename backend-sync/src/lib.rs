@@ -93,7 +93,7 @@ use r2d2::{ManageConnection, Pool};
 pub use connector::Borrowed;
 pub use table::{with_lock_timeout_in, with_priority_in};
 pub use transaction::Postgres;
-pub use versioned::{Typed, is_conflict, transact, update_versioned};
+pub use versioned::{VersionedUpdate, is_conflict, transact};
 
 use connector::{Opened, Pooled};
 

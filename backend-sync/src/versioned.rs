@@ -2,30 +2,29 @@
 
 use std::error::Error as StdError;
 
+use lockapi::Failure;
 use lockapi::versioned::{Attempt, BoxError, Outcome, Retry, Table};
-use lockapi::{Error, ErrorKind, Failure};
 use postgres::types::{ToSql, Type};
 use postgres::{Client, GenericClient, Transaction};
 
 use crate::connector::{failed, sqlstate};
 
-/// A value as [`GenericClient::query_typed`] takes it.
-pub type Typed<'a> = (&'a (dyn ToSql + Sync), Type);
+const OPERATION: &str = "update_versioned";
 
-/// Writes columns of one row if it has the version `seen`; the version is then one higher. It takes
-/// one round trip, in the transaction that is open on `client` or in one of its own, and blocks.
+/// A write to one row that succeeds only if the row still has the version that was seen.
 ///
 /// ```no_run
-/// use lockapi_postgres::update_versioned;
+/// use lockapi_postgres::VersionedUpdate;
 /// use lockapi::versioned::{Outcome, Table};
 /// use postgres::types::Type;
 /// # fn example(mut client: postgres::Client) -> Result<(), Box<dyn std::error::Error>> {
 /// let accounts = Table::new("account", &["id"], "version")?;
 /// let row = client.query_one("SELECT balance, version FROM account WHERE id = 7", &[])?;
 /// let (balance, version): (i64, i64) = (row.get(0), row.get(1));
-/// let key = [(&7_i64 as _, Type::INT8)];
-/// let set = [("balance", (&(balance + 1) as _, Type::INT8))];
-/// match update_versioned(&mut client, &accounts, &key, version, &set)? {
+/// let update = VersionedUpdate::of(&accounts)
+///     .key(7_i64, Type::INT8)
+///     .set("balance", balance + 1, Type::INT8);
+/// match update.run(&mut client, version)? {
 ///     Outcome::Updated(version) => println!("version {version}"),
 ///     Outcome::Stale { current } => println!("somebody wrote version {current}"),
 ///     Outcome::Gone => println!("no such account"),
@@ -33,45 +32,66 @@ pub type Typed<'a> = (&'a (dyn ToSql + Sync), Type);
 /// # Ok(())
 /// # }
 /// ```
-///
-/// # Errors
-/// `Invalid` for columns that cannot be, and a key that is not complete; `Unsupported` when a trigger or
-/// a policy of the table suppressed the write; those of the connection.
-pub fn update_versioned<C: GenericClient>(
-    client: &mut C,
-    table: &Table,
-    key: &[Typed<'_>],
-    seen: i64,
-    set: &[(&str, Typed<'_>)],
-) -> lockapi::Result<Outcome> {
-    const OPERATION: &str = "update_versioned";
-    if key.len() != table.key_columns() {
-        let message = format!(
-            "{} values for the key, which has {} columns",
-            key.len(),
-            table.key_columns()
-        );
-        return Err(Error::new(ErrorKind::Invalid, OPERATION, message));
+#[must_use = "nothing is written until it is run"]
+#[derive(Debug)]
+pub struct VersionedUpdate<'t> {
+    table: &'t Table,
+    keys: Vec<Value<'t>>,
+    columns: Vec<&'t str>,
+    values: Vec<Value<'t>>,
+}
+
+/// A value and its type at the server.
+type Value<'t> = (Box<dyn ToSql + Sync + 't>, Type);
+
+impl<'t> VersionedUpdate<'t> {
+    /// Of a row of this table.
+    pub fn of(table: &'t Table) -> Self {
+        Self {
+            table,
+            keys: Vec::new(),
+            columns: Vec::new(),
+            values: Vec::new(),
+        }
     }
-    let columns: Vec<_> = set.iter().map(|(column, _)| *column).collect();
-    let sql = table.update(&columns)?;
-    let version: Typed<'_> = (&seen, Type::INT8);
-    let values = set.iter().map(|(_, value)| value);
-    let params: Vec<Typed<'_>> = key
-        .iter()
-        .chain([&version])
-        .chain(values)
-        .cloned()
-        .collect();
-    let rows = client.query_typed(&sql, &params);
-    let rows = rows.map_err(|error| failed(error).error(OPERATION))?;
-    let Some(row) = rows.first() else {
-        return Ok(Outcome::Gone);
-    };
-    match (row.try_get(0), row.try_get(1)) {
-        (Ok(found), Ok(written)) => Outcome::of(seen, found, written),
-        (Err(error), _) | (_, Err(error)) => {
-            Err(Failure::corrupt(error.to_string()).error(OPERATION))
+
+    /// The value of the next column of the key, and its type.
+    pub fn key(mut self, value: impl ToSql + Sync + 't, of: Type) -> Self {
+        self.keys.push((Box::new(value), of));
+        self
+    }
+
+    /// Sets a column, which has this type.
+    pub fn set(mut self, column: &'t str, value: impl ToSql + Sync + 't, of: Type) -> Self {
+        self.columns.push(column);
+        self.values.push((Box::new(value), of));
+        self
+    }
+
+    /// Writes, in the transaction that is open on `client` or in one of its own, if the row has the
+    /// version `seen`; the version is then one higher. It takes one round trip, and blocks.
+    ///
+    /// # Errors
+    /// `Invalid` for columns that cannot be, and a key that is not complete; `Unsupported` when a
+    /// trigger or a policy of the table suppressed the write; those of the connection.
+    pub fn run<C: GenericClient>(self, client: &mut C, seen: i64) -> lockapi::Result<Outcome> {
+        self.table.check_key(self.keys.len())?;
+        let sql = self.table.update(&self.columns)?;
+        let version: Value<'_> = (Box::new(seen), Type::INT8);
+        let values = self.keys.iter().chain([&version]).chain(&self.values);
+        let params: Vec<(&(dyn ToSql + Sync), Type)> = values
+            .map(|(value, of)| (&**value as _, of.clone()))
+            .collect();
+        let rows = client.query_typed(&sql, &params);
+        let rows = rows.map_err(|error| failed(error).error(OPERATION))?;
+        let Some(row) = rows.first() else {
+            return Ok(Outcome::Gone);
+        };
+        match (row.try_get(0), row.try_get(1)) {
+            (Ok(found), Ok(written)) => Outcome::of(seen, found, written),
+            (Err(error), _) | (_, Err(error)) => {
+                Err(Failure::corrupt(error.to_string()).error(OPERATION))
+            }
         }
     }
 }
@@ -81,7 +101,7 @@ pub fn update_versioned<C: GenericClient>(
 /// at the commit. `keys` name the rows that it writes; see [`Retry`]. It blocks.
 ///
 /// ```no_run
-/// use lockapi_postgres::{transact, update_versioned};
+/// use lockapi_postgres::{VersionedUpdate, transact};
 /// use lockapi::versioned::{BoxError, Retry, Table};
 /// use postgres::{Client, types::Type};
 ///
@@ -94,8 +114,10 @@ pub fn update_versioned<C: GenericClient>(
 ///         };
 ///         let row = tx.query_one(read, &[])?;
 ///         let value = row.get::<_, i64>(0) + 1;
-///         let set = [("value", (&value as _, Type::INT8))];
-///         update_versioned(tx, table, &[(&7_i64, Type::INT8)], row.get(1), &set)?.updated()?;
+///         let update = VersionedUpdate::of(table)
+///             .key(7_i64, Type::INT8)
+///             .set("value", value, Type::INT8);
+///         update.run(tx, row.get(1))?.updated()?;
 ///         Ok(value)
 ///     })
 /// }

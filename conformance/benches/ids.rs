@@ -211,10 +211,7 @@ async fn ours_on_one_row(pool: &PgPool) -> f64 {
                         .fetch_one(&mut *connection)
                         .await
                         .expect("the row");
-                    let update = VersionedUpdate::of(&table)
-                        .key(1_i64)
-                        .expect("a key")
-                        .set("n", n + 1);
+                    let update = VersionedUpdate::of(&table).key(1_i64).set("n", n + 1);
                     let outcome = update.run(&mut connection, version).await;
                     match outcome.expect("an outcome").updated() {
                         Ok(_) => break attempts.succeed(()),

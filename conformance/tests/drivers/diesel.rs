@@ -8,8 +8,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use diesel::connection::SimpleConnection;
 use diesel::r2d2::{ConnectionManager, Pool};
-use diesel::sql_types::Text;
-use diesel::{Connection, ExpressionMethods, PgConnection, QueryDsl, QueryableByName, RunQueryDsl};
+use diesel::sql_types::{BigInt, Text};
+use diesel::{Connection, PgConnection, QueryDsl, QueryableByName, RunQueryDsl};
 use lockapi::BackendOptions;
 use lockapi::admin::{Priority, Report};
 use lockapi::limit::{Verdict, Want};
@@ -18,7 +18,7 @@ use lockapi::table::{Table, TableMode, lock_table_in, try_lock_table_in};
 use lockapi::versioned::{BoxError, Outcome, Retry};
 use lockapi::{Backend, Fence, Mutex, Queue, RateLimiter, Result};
 use lockapi_conformance::{Accounts, BlockingTransaction, Driver, Problem, Steps, Transaction};
-use lockapi_diesel::{transact, update_versioned};
+use lockapi_diesel::{VersionedUpdate, transact};
 
 pub(crate) struct Diesel;
 
@@ -190,15 +190,12 @@ impl At {
 }
 
 fn write(connection: &mut PgConnection, id: i64, seen: i64, balance: i64) -> Result<Outcome> {
-    let row = account::table.find(id);
-    let written = diesel::update(row.filter(account::version.eq(seen)))
-        .set((
-            account::balance.eq(balance),
-            account::version.eq(account::version + 1),
-        ))
-        .returning(account::version);
-    let found = row.select(account::version).for_no_key_update();
-    update_versioned(connection, seen, found, written)
+    let table =
+        lockapi::versioned::Table::new("account", &["id"], "version")?.in_schema("conformance")?;
+    let update = VersionedUpdate::of(&table)
+        .key::<BigInt, _>(id)
+        .set::<BigInt, _>("balance", balance);
+    update.run(connection, seen)
 }
 
 fn transfer(

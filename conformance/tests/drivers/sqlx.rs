@@ -174,7 +174,7 @@ impl Accounts for InPool {
     async fn write(&self, id: i64, seen: i64, balance: i64) -> Result<Outcome> {
         let table = table()?;
         let mut connection = self.0.acquire().await.expect("a connection");
-        let update = VersionedUpdate::of(&table).key(id)?.set("balance", balance);
+        let update = VersionedUpdate::of(&table).key(id).set("balance", balance);
         update.run(&mut connection, seen).await
     }
 
@@ -204,7 +204,7 @@ impl Accounts for InPool {
                     changes.push((id, version, balance + change));
                 }
                 for (id, seen, balance) in changes {
-                    let update = VersionedUpdate::of(table).key(id)?.set("balance", balance);
+                    let update = VersionedUpdate::of(table).key(id).set("balance", balance);
                     update.run(&mut tx, seen).await?.updated()?;
                 }
                 Ok(true)

@@ -14,7 +14,7 @@ use lockapi::table::{Table, TableMode, lock_table_in, try_lock_table_in};
 use lockapi::versioned::{BoxError, Outcome, Retry};
 use lockapi::{Backend, Fence, Mutex, Queue, RateLimiter, Result};
 use lockapi_conformance::{Accounts, BlockingTransaction, Driver, Problem, Steps, Transaction};
-use lockapi_postgres::{transact, update_versioned};
+use lockapi_postgres::{VersionedUpdate, transact};
 use r2d2_postgres::PostgresConnectionManager;
 use r2d2_postgres::postgres::types::Type;
 use r2d2_postgres::postgres::{self, Client, Config, GenericClient, NoTls};
@@ -170,8 +170,11 @@ impl At {
 fn write<C: GenericClient>(client: &mut C, id: i64, seen: i64, balance: i64) -> Result<Outcome> {
     let table =
         lockapi::versioned::Table::new("account", &["id"], "version")?.in_schema("conformance")?;
-    let set = [("balance", (&balance as _, Type::INT8))];
-    update_versioned(client, &table, &[(&id, Type::INT8)], seen, &set)
+    let update =
+        VersionedUpdate::of(&table)
+            .key(id, Type::INT8)
+            .set("balance", balance, Type::INT8);
+    update.run(client, seen)
 }
 
 fn transfer(

@@ -4,8 +4,7 @@
 //! holding anything, and writes with the version that it has seen. [`Outcome`] tells in the same
 //! round trip whether that was still the version, and [`Retry`] does it again when it was not.
 //!
-//! Backend crates have `update_versioned` for a transaction or connection of the program, and
-//! `transact`, which runs a closure in a transaction and repeats it on conflicts.
+//! Backend crates have `VersionedUpdate` for a transaction or connection of the program, and `transact`, which runs a closure in a transaction and repeats it on conflicts.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -22,17 +21,6 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// Any error, as closures that are repeated give it.
 pub type BoxError = Box<dyn StdError + Send + Sync>;
-
-/// The statement around a versioned update: what stands before the part that locks the row and reads
-/// its version, between it and the part that writes it, and after both. Backend crates use it where a
-/// query builder makes the parts.
-#[must_use]
-pub fn frame() -> [&'static str; 3] {
-    const SQL: &str = include_str!("frame.sql");
-    let (before, rest) = SQL.split_once("{found}").unwrap_or((SQL, ""));
-    let (between, after) = rest.split_once("{written}").unwrap_or((rest, ""));
-    [before, between, after]
-}
 
 /// What became of a versioned update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 use std::fmt::Write;
 
-use super::frame;
 use crate::error::{Error, ErrorKind, Result};
 
 /// The longest identifier that the server keeps whole, in bytes.
@@ -59,10 +58,19 @@ impl Table {
         Ok(self)
     }
 
-    /// How many columns the key has.
-    #[must_use]
-    pub fn key_columns(&self) -> usize {
-        self.keys.len()
+    /// Checks that so many values are a key. Backend crates call it.
+    ///
+    /// # Errors
+    /// `Invalid` where the key has more columns, or fewer.
+    #[doc(hidden)]
+    pub fn check_key(&self, values: usize) -> Result<()> {
+        let columns = self.keys.len();
+        if values == columns {
+            return Ok(());
+        }
+        Err(invalid(format!(
+            "{values} values for the key, which has {columns} columns"
+        )))
     }
 
     /// The statement that sets these columns. Its parameters are the key, the version that was seen
@@ -75,6 +83,7 @@ impl Table {
     /// # Errors
     /// `Invalid` for an identifier that is not 1 to 63 bytes or has a NUL, and for a column that is
     /// the version, part of the key, or named twice.
+    #[doc(hidden)]
     pub fn update(&self, columns: &[&str]) -> Result<String> {
         let taken = self.keys.iter().chain([&self.version]).cloned().collect();
         let columns = distinct(columns.iter().copied(), &taken)?;
@@ -105,6 +114,15 @@ impl Table {
              RETURNING t.{version}::pg_catalog.int8{after}"
         ))
     }
+}
+
+/// The statement around its two parts: what stands before the one that locks the row and reads its
+/// version, between it and the one that writes it, and after both.
+fn frame() -> [&'static str; 3] {
+    const SQL: &str = include_str!("frame.sql");
+    let (before, rest) = SQL.split_once("{found}").unwrap_or((SQL, ""));
+    let (between, after) = rest.split_once("{written}").unwrap_or((rest, ""));
+    [before, between, after]
 }
 
 /// Quotes identifiers, each of which occurs once and is not taken.
