@@ -1,9 +1,9 @@
 //! Coordination on PostgreSQL for programs that use Diesel.
 //!
-//! [`connect_url`] opens connections of its own, [`connect`] takes those of the program's `r2d2` pool; both
-//! give a [`Backend`]. The primitives, their
-//! guarantees and their errors are described in [`lockapi`]; programs without an async runtime use
-//! its [`blocking`](lockapi::blocking) face.
+//! [`connect_url`] opens connections of its own, [`connect`] takes those of the program's `r2d2`
+//! pool; both return a [`Backend`]. The primitives, their guarantees and their errors are described
+//! in [`lockapi`]; programs without an async runtime use its [`blocking`](lockapi::blocking)
+//! interface.
 //!
 //! ```no_run
 //! use lockapi::blocking::Backend;
@@ -20,20 +20,20 @@
 //! ```
 //!
 //! # Connections
-//! From a pool the backend takes at most 9 + [`BackendOptions::waiters`] connections: one for leases and
-//! other tables, one for renewals, one for jobs, two for rate limits, one that holds the mutexes, some
-//! that wait for mutexes, one that hears notifications while there is somebody to tell, and now and then
-//! one that deletes what is old. Each is taken when it is first needed, and most are kept; two are taken
-//! for a moment when it connects, and one when a statement is cancelled. What goes back to the pool has its settings
-//! as they were, holds no lock and listens to nothing of this library. A pool whose connections are
-//! all in use keeps the backend from opening one again that broke: with [`connect_manager`] or
-//! [`connect_url`] the backend opens connections of its own, and the program's pool does not
-//! matter.
+//! From a pool the backend takes at most 9 + [`BackendOptions::waiters`] connections: one for
+//! leases and other tables, one for renewals, one for jobs, two for rate limits, one that holds the
+//! mutexes, some that wait for mutexes, one that receives notifications while there are
+//! subscribers, and from time to time one that deletes old rows. Each is taken when it is first
+//! needed, and most are kept; two are taken for a moment when it connects, and one when a statement
+//! is cancelled. A connection that is returned to the pool has its settings as they were, holds no
+//! lock and listens to nothing of this library. If all connections of the pool are in use, the
+//! backend cannot replace one that broke: with [`connect_manager`] or [`connect_url`] the backend
+//! opens connections of its own, and the program's pool does not matter.
 //!
 //! # Threads
 //! Each connection is used on a thread of the backend, so async programs can use the backend as
-//! well: no call blocks a thread of theirs. Deadlines are kept by one further thread.
-//! Diesel cannot wait for notifications: the thread that hears them looks ten times a second.
+//! well: no call blocks a thread of theirs. One further thread watches the deadlines. Diesel cannot
+//! wait for notifications: the thread that receives them polls ten times a second.
 //!
 //! # In your own transaction
 //! Methods whose names end in `_in` take your connection, inside `conn.transaction(|conn| …)`, block, and
@@ -79,10 +79,10 @@
 //! ```
 //!
 //! # Errors
-//! Diesel does not tell the server's error codes. The kind of an error is taken from the server's
-//! message. Where `lc_messages` is not English, missing tables and rights are told as `Unavailable`,
-//! with the server's own words; a wait for a lock that timed out, a deadlock and a full lock table
-//! are known in eleven other languages, in the rest of them they are `Unavailable` as well.
+//! Diesel does not pass on most of the server's error codes. The kind of an error is taken from the
+//! server's message. Where `lc_messages` is not English, missing tables and rights are reported as
+//! `Unavailable`, with the server's message; a lock wait that timed out, a deadlock and a full lock
+//! table are recognised in eleven other languages; in all others they are `Unavailable` as well.
 //!
 //! # libpq
 //! Diesel needs libpq: the system's (`libpq-dev` on Debian), or with the feature `bundled` one that
@@ -117,7 +117,7 @@ const NAME: &str = "diesel";
 /// Connects a backend that takes connections of the program's pool.
 ///
 /// # Cancel safety
-/// When dropped, the probe ends in the background and its connections go back.
+/// When dropped, the probe ends in the background and its connections are returned.
 ///
 /// # Errors
 /// `Invalid` when the pool may not have [more connections](BackendOptions::check_pool) than a backend takes: 14

@@ -1,6 +1,6 @@
 //! Coordination on PostgreSQL for programs that use sqlx.
 //!
-//! [`connect`] takes the program's pool and gives a [`Backend`]. The primitives, their guarantees
+//! [`connect`] takes the program's pool and returns a [`Backend`]. The primitives, their guarantees
 //! and their errors are described in [`lockapi`].
 //!
 //! ```no_run
@@ -20,14 +20,14 @@
 //! # Connections
 //! The backend takes no connection of the pool. It opens its own with the pool's options,
 //! `after_connect` included: two at the start, closed again after the probe; then one for leases
-//! and other tables, one for jobs, two for rate limits, one that holds the mutexes, at most [`BackendOptions::waiters`] that
-//! wait for mutexes, and one that hears notifications while there is somebody to tell. Each is
-//! opened when it is first needed, after the server was asked on a connection that is closed again
-//! whether it answers.
+//! and other tables, one for renewals, one for jobs, two for rate limits, one that holds the mutexes, at
+//! most [`BackendOptions::waiters`] that wait for mutexes, one that receives notifications while there
+//! are subscribers, and now and then one that deletes what is old. Each is opened when it is first needed, after a probe on a connection
+//! that is closed again has shown that the server answers.
 //!
 //! # Runtime
 //! The work is done by tasks on the tokio runtime that [`connect`] is called on, or on a runtime
-//! with one thread of the backend's own when there is none. Deadlines are kept by a thread.
+//! with one thread of the backend's own when there is none. A thread watches the deadlines.
 //!
 //! # In your own transaction
 //! Methods whose names end in `_in` take the connection of your transaction, `&mut *tx`, and need no
@@ -125,7 +125,7 @@ pub fn connector(pool: &PgPool) -> Result<impl Connector + use<>> {
 /// Connects a backend to a URL, such as `postgres://user@host/database`.
 ///
 /// # Errors
-/// `Invalid` for a URL that is not understood; otherwise as for [`connect`].
+/// `Invalid` for a URL that cannot be parsed; otherwise as for [`connect`].
 pub async fn connect_url(url: &str) -> Result<Arc<dyn Backend>> {
     connect_url_with(url, BackendOptions::default()).await
 }
@@ -133,7 +133,7 @@ pub async fn connect_url(url: &str) -> Result<Arc<dyn Backend>> {
 /// Connects a backend to a URL with options.
 ///
 /// # Errors
-/// `Invalid` for bad options or a URL that is not understood; otherwise as for [`connect`].
+/// `Invalid` for bad options or a URL that cannot be parsed; otherwise as for [`connect`].
 pub async fn connect_url_with(url: &str, options: BackendOptions) -> Result<Arc<dyn Backend>> {
     lockapi::engine::start(NAME, connector_url(url)?, options).await
 }
@@ -141,7 +141,7 @@ pub async fn connect_url_with(url: &str, options: BackendOptions) -> Result<Arc<
 /// The connector of [`connect_url`], for what is built on the [driver](lockapi::driver) itself.
 ///
 /// # Errors
-/// `Invalid` for a URL that is not understood; otherwise as for [`connector`].
+/// `Invalid` for a URL that cannot be parsed; otherwise as for [`connector`].
 pub fn connector_url(url: &str) -> Result<impl Connector + use<>> {
     // The parser's error may quote the URL, which may hold a password.
     let connect = PgConnectOptions::from_str(url).map_err(|_| {

@@ -1,9 +1,9 @@
 //! Coordination on PostgreSQL for programs that use the blocking `postgres` crate.
 //!
-//! [`connect_url`] opens connections of its own, [`connect`] takes those of the program's `r2d2` pool; both
-//! give a [`Backend`]. The primitives, their
-//! guarantees and their errors are described in [`lockapi`]; programs without an async runtime use
-//! its [`blocking`](lockapi::blocking) face.
+//! [`connect_url`] opens connections of its own, [`connect`] takes those of the program's `r2d2`
+//! pool; both return a [`Backend`]. The primitives, their guarantees and their errors are described
+//! in [`lockapi`]; programs without an async runtime use its [`blocking`](lockapi::blocking)
+//! interface.
 //!
 //! ```no_run
 //! use lockapi::blocking::Backend;
@@ -20,19 +20,19 @@
 //! ```
 //!
 //! # Connections
-//! From a pool the backend takes at most 9 + [`BackendOptions::waiters`] connections: one for leases and
-//! other tables, one for renewals, one for jobs, two for rate limits, one that holds the mutexes, some
-//! that wait for mutexes, one that hears notifications while there is somebody to tell, and now and then
-//! one that deletes what is old. Each is taken when it is first needed, and most are kept; two are taken
-//! for a moment when it connects, and one when a statement is cancelled. What goes back to the pool has its settings
-//! as they were, holds no lock and listens to nothing of this library. A pool whose connections are
-//! all in use keeps the backend from opening one again that broke: with [`connect_manager`] or
-//! [`connect_url`] the backend opens connections of its own, and the program's pool does not
-//! matter.
+//! From a pool the backend takes at most 9 + [`BackendOptions::waiters`] connections: one for
+//! leases and other tables, one for renewals, one for jobs, two for rate limits, one that holds the
+//! mutexes, some that wait for mutexes, one that receives notifications while there are
+//! subscribers, and from time to time one that deletes old rows. Each is taken when it is first
+//! needed, and most are kept; two are taken for a moment when it connects, and one when a statement
+//! is cancelled. A connection that is returned to the pool has its settings as they were, holds no
+//! lock and listens to nothing of this library. If all connections of the pool are in use, the
+//! backend cannot replace one that broke: with [`connect_manager`] or [`connect_url`] the backend
+//! opens connections of its own, and the program's pool does not matter.
 //!
 //! # Threads
 //! Each connection is used on a thread of the backend, so async programs can use the backend as
-//! well: no call blocks a thread of theirs. Deadlines are kept by one further thread.
+//! well: no call blocks a thread of theirs. One further thread watches the deadlines.
 //!
 //! # In your own transaction
 //! Methods whose names end in `_in` take your client or transaction, block, and need no import:
@@ -99,18 +99,18 @@ use connector::{Opened, Pooled};
 
 const NAME: &str = "sync";
 
-/// How long the server has to accept a connection to a URL that says nothing of it.
+/// How long the server has to accept a connection if the URL does not set it.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Connects a backend that takes connections of the program's pool.
 ///
 /// # Cancel safety
-/// When dropped, the probe ends in the background and its connections go back.
+/// When dropped, the probe ends in the background and its connections are returned.
 ///
 /// # Errors
-/// `Invalid` when the pool may not have [more connections](BackendOptions::check_pool) than a backend takes: 14
-/// with these options, while the default of r2d2 is 10. `Unavailable` when the pool has no connection to
-/// give, or the server is a standby.
+/// `Invalid` when the pool may not have [more connections](BackendOptions::check_pool) than a
+/// backend takes: 14 with these options, while the default of r2d2 is 10. `Unavailable` when the
+/// pool has no free connection, or the server is a standby.
 pub async fn connect<M>(pool: &Pool<M>) -> Result<Arc<dyn Backend>>
 where
     M: ManageConnection<Connection = Client>,
@@ -139,8 +139,8 @@ where
     Threaded::new(Pooled(pool.clone()))
 }
 
-/// Connects a backend that opens connections of its own with a pool's manager, and with whatever
-/// TLS connector that has.
+/// Connects a backend that opens connections of its own with a pool's manager, and with the TLS
+/// connector of that manager.
 ///
 /// # Errors
 /// `Invalid` for bad options, `Unavailable` when the server cannot be reached or is a standby.
@@ -156,8 +156,8 @@ where
 /// Connects a backend to a URL, such as `postgres://user@host/database`, without TLS.
 ///
 /// # Errors
-/// `Invalid` for a URL that is not understood, `Unavailable` when the server cannot be reached or
-/// is a standby.
+/// `Invalid` for a URL that cannot be parsed, `Unavailable` when the server cannot be reached or is
+/// a standby.
 pub async fn connect_url(url: &str) -> Result<Arc<dyn Backend>> {
     connect_url_with(url, BackendOptions::default()).await
 }
@@ -173,7 +173,7 @@ pub async fn connect_url_with(url: &str, options: BackendOptions) -> Result<Arc<
 /// The connector of [`connect_url`], for what is built on the [driver](lockapi::driver) itself.
 ///
 /// # Errors
-/// `Invalid` for a URL that is not understood.
+/// `Invalid` for a URL that cannot be parsed.
 pub fn connector_url(url: &str) -> Result<impl Connector + use<>> {
     // The parser's error may quote the URL, which may hold a password.
     let mut config: Config = url.parse().map_err(|_| {

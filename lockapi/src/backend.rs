@@ -17,15 +17,16 @@ use crate::queue::{self, Queue};
 use crate::schedule::{self, Scheduler};
 use crate::semaphore::Semaphore;
 
-/// What a backend can do, beyond what every backend can.
+/// What a backend can do, beyond what every backend can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {
     /// Mutexes: the server's sessions are not shared with other clients.
     pub session_locks: bool,
-    /// Waiting that others end at once by a notification; without them it ends at the next look.
+    /// Waits that a notification from another process ends at once; without notifications a wait
+    /// ends at the next poll.
     pub notifications: bool,
-    /// Sessions of a server, with applications and statements, which can be seen and ended.
+    /// Sessions of a server, with applications and statements, which can be listed and terminated.
     pub sessions: bool,
 }
 
@@ -106,7 +107,7 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// `Invalid` for a quota that is outside its limits.
     fn open_rate_limiter(&self, policy: Policy) -> Result<Arc<dyn RateLimiter>>;
 
-    /// Opens a generator of ids; nothing is sent.
+    /// Opens an id generator; nothing is sent.
     ///
     /// # Errors
     /// `Invalid` for a name that is not 1 to 255 bytes, or options that are outside their limits.
@@ -122,33 +123,34 @@ pub trait Backend: Send + Sync + fmt::Debug {
         options: schedule::SchedulerOptions,
     ) -> Result<Arc<dyn Scheduler>>;
 
-    /// Sees who holds and who waits for what; nothing is sent.
+    /// Shows who holds and who waits for what; nothing is sent.
     fn inspector(&self) -> Arc<dyn Inspector>;
 
     /// Takes locks, leases and jobs from others; nothing is sent.
     fn operator(&self) -> Arc<dyn Operator>;
 
-    /// Gives back all that is held through the backend, tells what is still to be told, and closes its
-    /// connections: the last that a program does before it ends.
+    /// Gives back all that is held through the backend, sends what is still pending, and closes its
+    /// connections: the last call of a program before it exits.
     ///
-    /// Without it what was dropped is given back in the background, if the program goes on for long
-    /// enough; otherwise others wait until sessions have ended, and until the times to live of leases,
-    /// elections and deliveries are over.
+    /// Without it what was dropped is given back in the background, if the program runs for long
+    /// enough; otherwise others wait until its sessions have ended, and until the times to live of
+    /// leases, elections and deliveries have passed.
     ///
     /// # Guarantees
-    /// When it answers `Ok`, mutexes, leases, permits and terms of leadership are free for others, jobs that
-    /// were claimed are back in their queues, uncounted, and completions are on disk. Guards and deliveries
-    /// that are still there are lost. Later calls answer `Unavailable`.
+    /// When it returns `Ok`, mutexes, leases, permits and terms of leadership are free for others,
+    /// claimed jobs are back in their queues without counting an attempt, and completions are on
+    /// disk. Guards and deliveries that still exist are lost. Later calls return `Unavailable`.
     ///
     /// # Cancel safety
-    /// When dropped, what was asked for goes on in the background; it can be called again.
+    /// When dropped, closing continues in the background; it can be called again.
     ///
     /// # Errors
-    /// `Unavailable` and `Indeterminate` for what could not be given back, which ends by itself; the
-    /// backend is closed nevertheless.
+    /// `Unavailable` and `Indeterminate` for what could not be given back, which becomes free by
+    /// itself later; the backend is closed nevertheless.
     async fn close(&self) -> Result<()>;
 
-    /// Creates or upgrades the tables. When nothing is to do it needs no right to change them.
+    /// Creates or upgrades the tables. When there is nothing to do it needs no right to change
+    /// them.
     ///
     /// # Guarantees
     /// Callers may run at the same time. Either all migrations that were missing are applied, or
@@ -172,7 +174,7 @@ impl dyn Backend + '_ {
         self.open_mutex(key.into())
     }
 
-    /// Opens mutexes that are locked together; nothing is sent.
+    /// Opens a set of mutexes that are locked together; nothing is sent.
     ///
     /// # Errors
     /// As for [`mutex`](#method.mutex), and `Invalid` for none or more than
@@ -183,7 +185,7 @@ impl dyn Backend + '_ {
         MutexSet::new(mutexes?)
     }
 
-    /// Opens a mutex that is cut into stripes; nothing is sent.
+    /// Opens a mutex that is divided into stripes; nothing is sent.
     ///
     /// # Errors
     /// As for [`mutex`](#method.mutex), and `Invalid` for none or more than
@@ -208,7 +210,7 @@ impl dyn Backend + '_ {
         self.open_lease(key.into(), options)
     }
 
-    /// Opens a semaphore with so many permits; nothing is sent.
+    /// Opens a semaphore with this number of permits; nothing is sent.
     ///
     /// # Errors
     /// `Invalid` for a bad key, a number of permits that is not 1 to
@@ -238,11 +240,11 @@ impl dyn Backend + '_ {
     /// sent.
     ///
     /// It works where [session locks](Capabilities::session_locks) are not available. In exchange
-    /// each locking and unlocking is a committed write, waiters of other processes are polled, and
-    /// the lock of a holder that died is free after the time to live.
+    /// each lock and unlock is a committed write, waiters of other processes poll, and the lock of
+    /// a holder that died is free after the time to live.
     ///
-    /// It does not meet the [`mutex`](#method.mutex) or the lease of the same key, and it cannot be
-    /// locked in a transaction; its holder's token can be checked in one.
+    /// It does not conflict with the [`mutex`](#method.mutex) or the lease of the same key, and it
+    /// cannot be locked in a transaction; its holder's token can be checked in one.
     ///
     /// # Errors
     /// `Invalid` for a bad key or options that are outside their limits.
@@ -270,7 +272,7 @@ impl dyn Backend + '_ {
         self.open_rate_limiter(policy.into())
     }
 
-    /// Opens a generator of ids that are unique under `name`; nothing is sent.
+    /// Opens an id generator, whose ids are unique under `name`; nothing is sent.
     ///
     /// Share one in the process: each has a worker number of its own.
     ///

@@ -1,4 +1,4 @@
-//! Choosing one of many, and telling the others who it is.
+//! Choosing one of many processes as the leader, and showing the others which one it is.
 
 use std::fmt;
 use std::pin::pin;
@@ -14,13 +14,13 @@ use crate::lease::{Holder, LeaseGuard, run_leased};
 use crate::stop::Stop;
 use crate::wait::{unless, was_lost};
 
-/// Between two attempts to lead while the database is away.
+/// Between two attempts to lead while the database is unavailable.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Makes one of the candidates the leader, for as long as it renews its term.
 ///
-/// A term is a [lease](crate::Lease): releasing its guard resigns. What a leader says of itself is
-/// in its [`LeaseOptions`](crate::lease::LeaseOptions): the owner, and data such as an address.
+/// A term is a [lease](crate::Lease): releasing its guard resigns. A leader describes itself in its
+/// [`LeaseOptions`](crate::lease::LeaseOptions): the owner, and data such as an address.
 ///
 /// ```
 /// use std::time::Duration;
@@ -43,12 +43,12 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// ```
 ///
 /// # Guarantees
-/// - There is at most one term at a time, as the server's clock has it, and each has a larger token
-///   than all before it.
+/// - There is at most one term at a time, by the server's clock, and each has a larger token than
+///   all earlier terms.
 /// - A leader learns of the end of its term before anybody else can begin one, as with a
 ///   [`Lease`](crate::Lease): [`lead`](crate::Election#method.lead) drops the work then.
-/// - Candidates of a process are served in the order of arrival. Between processes they look, at
-///   least twice a second, and at once when they are notified of a leader's resignation.
+/// - Candidates of a process are served in the order of arrival. Between processes they poll, with
+///   random pauses of at most 750 ms, and at once when they are notified of a leader's resignation.
 ///
 /// # Cancel safety
 /// Every future may be dropped at any point: a term that was won meanwhile ends.
@@ -90,25 +90,26 @@ pub trait Election: Send + Sync + fmt::Debug {
 
 /// Sees the leaders of an [`Election`] change.
 ///
-/// It looks twice a second, or every two seconds and when it is notified. A leader whose term began
-/// and ended between two looks is not seen.
+/// It polls twice a second, or every two seconds and when it is notified. A leader whose term began
+/// and ended between two polls is not seen.
 #[async_trait]
 pub trait Observer: Send + fmt::Debug {
-    /// Answers the leader: at first at once, then whenever it is another one, or none any more.
+    /// Returns the leader: at once on the first call, then whenever it has changed, or there is
+    /// none any more.
     ///
     /// # Cancel safety
-    /// A change that was not answered is answered by the next call.
+    /// A change that was not returned is returned by the next call.
     ///
     /// # Errors
-    /// `Unavailable`; the next call looks again.
+    /// `Unavailable`; the next call polls again.
     async fn next(&mut self) -> Result<Option<Holder>>;
 }
 
 impl dyn Election + '_ {
     /// Waits until it is the leader and runs `work` for as long as it is.
     ///
-    /// It resigns when `work` ends, panics, or is dropped. `work` is dropped when the term ends,
-    /// before another can begin.
+    /// It resigns when `work` completes, panics, or is dropped. `work` is dropped when the term
+    /// ends, before another can begin.
     ///
     /// # Errors
     /// Those of `work`. `Lost` when the term ended before `work` succeeded; otherwise as for
@@ -123,18 +124,18 @@ impl dyn Election + '_ {
         run_leased("lead", term, work).await
     }
 
-    /// Leads whenever it can until it is told to [stop](Stop), and then answers `None`.
+    /// Leads whenever it can until it is [stopped](Stop), and then returns `None`.
     ///
-    /// `work` is run in each of its terms, and dropped when the term ends or when it is told to stop; then
-    /// it resigns. When `work` ends by itself while it leads, that is the answer; when the term had ended
-    /// before, `work` is run again in the next one. While the database is away, or after the backend was
-    /// closed, it goes on trying.
+    /// `work` is run in each of its terms, and dropped when the term ends or when it is stopped;
+    /// then it resigns. When `work` completes while it leads, its result is returned; when the term
+    /// had ended before, `work` is run again in the next one. While the database is unavailable, or
+    /// after the backend was closed, it keeps trying.
     ///
     /// # Cancel safety
     /// When dropped, `work` is dropped, and it resigns in the background.
     ///
     /// # Errors
-    /// Those of `work`, and those of [`campaign`](Election::campaign) that trying again does not help.
+    /// Those of `work`, and those of [`campaign`](Election::campaign) that a retry does not fix.
     pub async fn lead_until<F, W, T, E>(
         &self,
         stop: impl Into<Stop>,
@@ -160,7 +161,7 @@ impl dyn Election + '_ {
     }
 }
 
-/// Becomes the leader unless it is told to stop. Outages pass.
+/// Becomes the leader unless it is stopped. Retries during outages.
 pub(crate) async fn campaign_until<E: Election + ?Sized>(
     election: &E,
     stop: &Stop,
@@ -183,7 +184,7 @@ pub(crate) async fn campaign_until<E: Election + ?Sized>(
     Ok(None)
 }
 
-/// What those who wait for a change of the leader are notified of.
+/// The topic that waiters for a change of the leader are notified of.
 pub(crate) fn topic(namespace: &str, key: &str) -> i64 {
     advisory_key(namespace, &format!("leader of {key}"))
 }

@@ -1,4 +1,4 @@
-//! One error for every operation: what kind, of which operation, on which key, and why.
+//! One error for every operation: its kind, the operation, the key, and the reason.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -19,15 +19,15 @@ pub enum ErrorKind {
     /// The request was refused before anything was sent: a key, an option or a duration is
     /// outside its limits.
     Invalid,
-    /// The time given for waiting ran out; nothing is held.
+    /// The time limit for waiting has expired; nothing is held.
     TimedOut,
     /// The operation did not happen: the database could not be reached or refused to serve.
     Unavailable,
-    /// The request was sent and its answer never came, or the connection ended in place of it; it
-    /// may have happened.
+    /// The request was sent and its answer never arrived, or the connection ended instead; it may
+    /// have happened.
     Indeterminate,
-    /// Waiting would never have ended, because whoever holds it waits, directly or through others,
-    /// for what the caller holds. Nothing of the request is held; release what was held before, and
+    /// Waiting would never have ended, because the holder waits, directly or through others, for
+    /// what the caller holds. Nothing of the request is held; release what was held before, and
     /// begin again.
     Deadlock,
     /// You held it and no longer do: it expired, its session ended, or another holder followed.
@@ -36,7 +36,7 @@ pub enum ErrorKind {
     Capacity,
     /// This backend, or the way it is connected, cannot do that.
     Unsupported,
-    /// The database answered something that this version of the library does not understand.
+    /// The database returned something that this version of the library does not understand.
     Corrupt,
 }
 
@@ -59,7 +59,8 @@ struct Inner {
 }
 
 impl Error {
-    /// Makes an error of `kind` for `operation`; `message` says what was wrong and what is allowed.
+    /// Makes an error of `kind` for `operation`; `message` describes what was wrong and what is
+    /// allowed.
     #[must_use]
     pub fn new(kind: ErrorKind, operation: &'static str, message: impl Into<String>) -> Self {
         Self(Box::new(Inner {
@@ -115,7 +116,7 @@ impl Error {
         self.0.key.as_deref()
     }
 
-    /// The server's five-character error code, when it was the server that refused.
+    /// The server's five-character error code, when the server refused the request.
     #[must_use]
     pub fn sqlstate(&self) -> Option<&str> {
         self.0.sqlstate.as_deref()
@@ -123,7 +124,7 @@ impl Error {
 
     /// Whether the same call may succeed later without anything being changed.
     ///
-    /// An [`Indeterminate`](ErrorKind::Indeterminate) operation is not retryable as it is: look
+    /// An [`Indeterminate`](ErrorKind::Indeterminate) operation is not retryable as it is: check
     /// first whether it happened.
     #[must_use]
     pub fn is_retryable(&self) -> bool {

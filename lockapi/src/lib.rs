@@ -1,16 +1,16 @@
 //! Coordination for programs that already have PostgreSQL.
 //!
 //! A program picks the crate that matches its database library, `lockapi-sqlx` for one, and gets
-//! the same primitives with the same semantics in the same tables; tests swap it for
-//! [`memory`]. Six of them are here:
+//! the same primitives with the same semantics in the same tables; tests use [`memory`] instead.
+//! There are six of them:
 //!
 //! - [`Mutex`]: a lock that lasts as long as a connection does;
 //! - [`Lease`]: a lock that expires unless it is renewed; and, made of it, [`Semaphore`], which
-//!   several hold at once, and [`Election`], which tells who holds it;
+//!   several callers hold at the same time, and [`Election`], which shows who holds it;
 //! - [`RateLimiter`]: a limit on how often something is done;
-//! - [`Queue`]: jobs that are done later, by a [`worker`] in any process;
-//! - [`Scheduler`]: tasks that are due again and again;
-//! - [`IdGen`]: ids that are unique across processes, made in memory.
+//! - [`Queue`]: jobs that are run later, by a [`worker`] in any process;
+//! - [`Scheduler`]: recurring tasks;
+//! - [`IdGen`]: ids that are unique across processes, generated in memory.
 //!
 //! ```
 //! use std::time::Duration;
@@ -26,10 +26,10 @@
 //! # lockapi::blocking::block_on(example()).unwrap();
 //! ```
 //!
-//! The features `tracing` and `metrics` have the engine tell of itself: of waits and holds, with
-//! warnings from [`BackendOptions::warn_waited`] and [`warn_held`](BackendOptions::warn_held) on, of
-//! contention, renewals, losses, refusals, jobs, queues and batches; [`telemetry`] lists all spans,
-//! events and metrics. Without them nothing is told; nothing else changes.
+//! With the features `tracing` and `metrics` the engine reports waits and holds, with warnings
+//! after [`BackendOptions::warn_waited`] and [`warn_held`](BackendOptions::warn_held), contention,
+//! renewals, losses, refusals, jobs, queues and batches; [`telemetry`] lists all spans, events and
+//! metrics. Without them nothing is reported; nothing else changes.
 //!
 //! Programs without an async runtime use [`blocking`]. Backends implement [`driver::Connector`],
 //! which [`engine::start`] turns into a [`Backend`].

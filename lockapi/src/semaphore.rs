@@ -1,4 +1,4 @@
-//! Limiting how many work at once.
+//! Limiting how many callers work at the same time.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::lease::{LeaseGuard, run_leased};
 /// The most permits that a semaphore has.
 pub const MAX_PERMITS: u32 = 1024;
 
-/// A number of permits, each of which one holder has at a time among all programs that use the same
+/// A number of permits, each with one holder at a time among all programs that use the same
 /// database.
 ///
 /// A permit is a [lease](crate::Lease): it is a row in a table, is renewed while it is held, and is
@@ -37,14 +37,14 @@ pub const MAX_PERMITS: u32 = 1024;
 /// ```
 ///
 /// # Guarantees
-/// - Never are more than [`permits`](Self::permits) held at once, as the server's clock has it.
+/// - No more than [`permits`](Self::permits) are ever held at the same time, by the server's clock.
 ///   Permits are numbered, and a program takes those up to its own number only: where programs
 ///   disagree, each stays within its own, and all together within the largest number.
 /// - A holder learns of the end of its permits before anybody else can have them, as with a
 ///   [`Lease`](crate::Lease). The token of a later acquisition that waited for an earlier one to
 ///   end is larger; those that overlap are in no order.
-/// - Those who wait are served in the order of arrival within a process, whatever number they ask
-///   for; between processes they are polled. A `try_` does not stand in line.
+/// - Within a process waiters are served in the order of arrival, whatever number they request;
+///   between processes they poll. A `try_` call does not queue.
 /// - Where the answer to a request was lost, permits may stay taken until their time to live ends.
 ///
 /// # Cancel safety
@@ -57,14 +57,14 @@ pub trait Semaphore: Send + Sync + fmt::Debug {
     /// How many permits there are.
     fn permits(&self) -> u32;
 
-    /// Acquires so many permits if they are free, all of them or none.
+    /// Acquires this number of permits if they are free, all of them or none.
     ///
     /// # Errors
     /// `Invalid` for none, or more than there are; `Unavailable`; `Indeterminate` when the answer
-    /// never came although the request was repeated: what was acquired then ends by itself.
+    /// never arrived although the request was repeated: what was acquired then expires by itself.
     async fn try_acquire_many(&self, permits: u32) -> Result<Option<Box<dyn LeaseGuard>>>;
 
-    /// Waits until so many permits are acquired, all at once.
+    /// Waits until this number of permits is acquired, all at once.
     ///
     /// # Errors
     /// As for [`try_acquire_many`](Self::try_acquire_many).
@@ -108,8 +108,8 @@ impl dyn Semaphore + '_ {
 
     /// Runs `work` while holding a permit; `None`, without running it, when others hold all.
     ///
-    /// The permit is released when `work` ends, panics, or is dropped. `work` is dropped when the
-    /// permit is lost.
+    /// The permit is released when `work` completes, panics, or is dropped. `work` is dropped when
+    /// the permit is lost.
     ///
     /// # Errors
     /// Those of `work`. `Lost` when the permit was lost before `work` succeeded; otherwise as for
@@ -141,7 +141,7 @@ impl dyn Semaphore + '_ {
     }
 }
 
-/// Checks how many permits a semaphore is to have, or are asked of one that has `most`.
+/// Checks how many permits a semaphore is to have, or are requested of one that has `most`.
 pub(crate) fn check_permits(permits: u32, most: u32) -> Result<i64> {
     if permits == 0 || permits > most {
         let message = format!("{permits} permits; allowed are 1 to {most}");

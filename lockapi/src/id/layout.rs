@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use super::Id;
 use crate::error::{Error, ErrorKind, Result};
 
-/// The bits of an id: a positive `int8` has so many.
+/// The bits of an id: those of a positive `int8`.
 const BITS: u32 = 63;
 /// The fewest bits of time: 49 days.
 const LEAST_TIME_BITS: u32 = 32;
@@ -56,7 +56,7 @@ impl Default for Layout {
 }
 
 impl Layout {
-    /// A layout of so many bits each, 63 together, that counts from 2021-01-01T00:00:00Z.
+    /// A layout with these numbers of bits, 63 together, that counts from 2021-01-01T00:00:00Z.
     ///
     /// Time needs at least 32 bits, workers have 1 to 16, sequences 1 to 22.
     ///
@@ -95,7 +95,7 @@ impl Layout {
     }
 
     /// Counts from another time, a whole number of milliseconds since 1970. A time that is in the
-    /// future by the server's clock is refused when the first id is made.
+    /// future by the server's clock is refused when the first id is generated.
     ///
     /// # Errors
     /// `Invalid` for a time before 1970 or after the year 9999.
@@ -143,7 +143,7 @@ impl Layout {
         since_1970(self.epoch.saturating_add(self.end_millis()))
     }
 
-    /// What an id of this layout is made of.
+    /// The parts of an id of this layout.
     #[must_use]
     pub fn decode(&self, id: Id) -> Parts {
         let bits = i64::from(id).unsigned_abs();
@@ -157,9 +157,9 @@ impl Layout {
         }
     }
 
-    /// The ids that were made in a range of times, as a range for index scans: the first id of the
-    /// start up to, and without, the first id of the end. Times outside of what ids can tell count
-    /// as the nearest that they can.
+    /// The ids that were generated in a range of times, as a range for index scans: from the first
+    /// id of the start up to, but not including, the first id of the end. Times that ids cannot
+    /// represent count as the nearest ones that they can.
     ///
     /// A generator's time may run ahead of the server's clock, or behind it, by some milliseconds.
     #[must_use]
@@ -198,15 +198,15 @@ impl Layout {
     }
 }
 
-/// What an id is made of.
+/// The parts of an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Parts {
-    /// When it was made, to the millisecond.
+    /// When it was generated, to the millisecond.
     pub time: SystemTime,
-    /// The number of the generator that made it, while that had it.
+    /// The worker number of the generator at that time.
     pub worker: u32,
-    /// The how-manieth of its millisecond it is, from 0 on.
+    /// Its position within its millisecond, from 0 on.
     pub sequence: u32,
 }
 

@@ -1,4 +1,4 @@
-//! Ids that are unique across processes without a round trip for each.
+//! Ids that are unique across processes, without a round trip for each.
 
 use std::fmt;
 use std::iter::FusedIterator;
@@ -25,16 +25,16 @@ pub use text::Id;
 pub const MAX_BATCH: u64 = 65_536;
 /// The largest block.
 pub const MAX_BLOCK: u64 = 1_000_000;
-/// The shortest and the longest time that a generator may go on without its database.
+/// The shortest and the longest time that a generator may continue without its database.
 pub const MIN_RESERVE: Duration = Duration::from_millis(100);
 /// See [`MIN_RESERVE`].
 pub const MAX_RESERVE: Duration = Duration::from_mins(1);
 /// The reserve unless set.
 const RESERVE: Duration = Duration::from_secs(10);
-/// A worker number is kept for so many times its reserve after the last renewal.
+/// A worker number is kept for this multiple of its reserve after the last renewal.
 const KEPT: u32 = 3;
 
-/// How ids are made.
+/// How ids are generated.
 ///
 /// ```
 /// use std::time::Duration;
@@ -76,8 +76,8 @@ impl IdOptions {
     }
 
     /// Consecutive ids, 1 and up: each generator takes `size` at a time, 1 to 1,000,000, from a
-    /// sequence in the database. What a process was given and did not use stays unused. See
-    /// [`IdGen`] for what a restore of the database takes.
+    /// sequence in the database. Numbers that a process has taken and not used stay unused. See
+    /// [`IdGen`] for what a restore of the database requires.
     #[must_use]
     pub fn blocks(size: u64) -> Self {
         Self {
@@ -86,17 +86,19 @@ impl IdOptions {
         }
     }
 
-    /// How long a snowflake generator goes on while the database is away, 10 s unless set, 100 ms to
-    /// 1 min. It writes to the database twice in this time, and no more often at full speed.
+    /// How long a snowflake generator continues while the database is unavailable, 10 s unless set,
+    /// 100 ms to 1 min. It writes to the database twice in this time, and no more often at full
+    /// speed.
     ///
-    /// A longer reserve costs no uniqueness, but time:
-    /// - A number whose owner died is given to another after three times the reserve. A restarted
-    ///   process claims another number meanwhile.
-    /// - A generator notices that the server's clock was set ahead, or back, with its next renewal.
-    ///   A successor of a number starts where the reserve of its predecessor ends, so after the clock
-    ///   was set back its ids may be ahead by the step and the reserve. A number that was given back,
-    ///   or that expired by a clock that only goes ahead, starts at the server's time. Numbers are free
-    ///   as soon as without the step: at once when given back, otherwise after three times the reserve.
+    /// A longer reserve does not affect uniqueness, but costs time:
+    /// - A number whose owner died can be claimed by another after three times the reserve. A
+    ///   restarted process claims another number meanwhile.
+    /// - A generator notices with its next renewal that the server's clock was set ahead or back. A
+    ///   successor of a number starts where the reserve of its predecessor ends, so after the clock
+    ///   was set back its ids may be ahead by the step and the reserve. A number that was given
+    ///   back, or that expired by a clock that only goes ahead, starts at the server's time. The
+    ///   step does not change when numbers are free: at once when given back, otherwise after three
+    ///   times the reserve.
     /// - After a fail-over to a server that had not received a claim, the number may be claimed twice
     ///   until the reserve of the first owner ends.
     #[must_use]
@@ -105,7 +107,7 @@ impl IdOptions {
         self
     }
 
-    /// How long a generator goes on while the database is away.
+    /// How long a generator continues while the database is unavailable.
     pub(crate) fn reserved(&self) -> Duration {
         self.reserve
     }
@@ -150,41 +152,42 @@ impl IdOptions {
     }
 }
 
-/// Makes ids.
+/// Generates ids.
 ///
-/// Generators of one name, in any number of processes and on any backend, never make the same id.
+/// Generators of one name, in any number of processes and on any backend, never generate the same
+/// id.
 ///
 /// A snowflake generator leases a worker number from the database with its first id, and renews it
-/// in the background; in between it makes ids in memory. When the generator is dropped the number is
-/// given back in the background.
+/// in the background; in between it generates ids in memory. When the generator is dropped the
+/// number is given back in the background.
 ///
 /// # Guarantees
 /// - Ids are unique and, within a generator, strictly increasing. Neither a clock that is set back,
 ///   nor a process that is killed, stopped or restarted, nor a lost lease changes that: a generator
-///   makes ids only of times below a floor that it has stored before, and the next owner of its
-///   number starts at that floor.
-/// - The time in an id is the server's, carried on by the monotonic clock between two looks. It runs
-///   at most 8 ms ahead, and for as long as a batch takes, when ids are asked for faster than
-///   the layout allows; then callers wait. After the server's clock was set back it runs ahead until
-///   that has caught up.
-/// - While the database is away it goes on for its [reserve](IdOptions::reserve), then every call fails
-///   until the database is back.
-/// - Blocks are dense but for what processes were given and did not use.
+///   uses only times below a floor that it has stored before, and the next owner of its number
+///   starts at that floor.
+/// - The time in an id is the server's, continued by the monotonic clock between two renewals. It
+///   runs at most 8 ms ahead, and for as long as a batch takes, when ids are requested faster than
+///   the layout allows; then callers wait. After the server's clock was set back it runs ahead
+///   until that has caught up.
+/// - While the database is unavailable it continues for its [reserve](IdOptions::reserve); then
+///   every call fails until the database is back.
+/// - Blocks have no gaps except for numbers that processes took and did not use.
 ///
 /// # When an older state of the database comes back
 /// After a restore from a backup, or a promotion of a standby that had not received everything:
-/// - Blocks that were given since are given again. A generator that had them notices, and fails with
-///   `Corrupt`; one that begins afterwards cannot. Before programs begin, set the sequence beyond the
-///   largest id in use: `UPDATE lockapi.id_block SET next = 1 + (SELECT max(id) FROM invoice) WHERE
-///   namespace = '' AND name = 'invoices'`.
-/// - A snowflake id is never made again by who begins later than the [reserve](IdOptions::reserve) of the
-///   generators of before: end those, or wait for so long.
+/// - Blocks that were taken since are given out again. A generator that had them detects it, and
+///   fails with `Corrupt`; one that starts afterwards cannot. Before programs start, set the
+///   sequence beyond the largest id in use: `UPDATE lockapi.id_block SET next = 1 + (SELECT max(id)
+///   FROM invoice) WHERE namespace = '' AND name = 'invoices'`.
+/// - A generator that starts later than the [reserve](IdOptions::reserve) of the earlier generators
+///   repeats no snowflake id: stop those, or wait for that time.
 ///
 /// # A layout that was a mistake
-/// The first generator of a name decides its layout, and others are `Invalid`. Where no id of it is in
-/// use, end the programs that use the name, then `DELETE FROM lockapi.id_worker` and `DELETE FROM
-/// lockapi.id_space`, each `WHERE namespace = '' AND name = 'orders'`. Where ids of it are in use, take
-/// another name, and keep the ids of both apart.
+/// The first generator of a name decides its layout, and others are `Invalid`. If no id of it is in
+/// use, stop the programs that use the name, then `DELETE FROM lockapi.id_worker` and `DELETE FROM
+/// lockapi.id_space`, each `WHERE namespace = '' AND name = 'orders'`. If ids of it are in use,
+/// choose another name, and keep the ids of both apart.
 ///
 /// # Cancel safety
 /// Every future may be dropped at any point.
@@ -193,8 +196,8 @@ pub trait IdGen: Send + Sync + fmt::Debug {
     /// The name that its ids are unique under.
     fn name(&self) -> &str;
 
-    /// Takes `count` ids that follow each other, if that is possible without waiting: 1 to
-    /// [`MAX_BATCH`], and no more than 16 ms of the layout or a block have.
+    /// Takes `count` consecutive ids, if that is possible without waiting: 1 to [`MAX_BATCH`], and
+    /// no more than 16 ms of the layout or a block contain.
     ///
     /// # Errors
     /// `Invalid` for a count outside of its limits, `Capacity` when the layout's time has ended.
@@ -204,10 +207,10 @@ pub trait IdGen: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// `Invalid` for a count outside of its limits, for a layout that starts in the future by the
-    /// server's clock, and where the name has another layout. `Corrupt` when a sequence was set back.
-    /// `Capacity` when all worker numbers are
-    /// taken, or the layout's time or the sequence has ended. `Unavailable` and `Indeterminate` while
-    /// the database cannot be reached and what was reserved is used up.
+    /// server's clock, and where the name has another layout. `Corrupt` when a sequence was set
+    /// back. `Capacity` when all worker numbers are taken, or the layout's time or the sequence has
+    /// ended. `Unavailable` and `Indeterminate` while the database cannot be reached and the
+    /// reserve is used up.
     async fn ready(&self, count: u64) -> Result<()>;
 }
 
@@ -237,7 +240,8 @@ impl dyn IdGen + '_ {
         Ok(taken.and_then(|mut ids| ids.next()))
     }
 
-    /// The next `count` ids; no other caller's are between them. See [`IdGen::try_take`] for how many.
+    /// The next `count` ids, without an id of another caller between them. See [`IdGen::try_take`]
+    /// for how many.
     ///
     /// # Cancel safety
     /// When dropped, no id is lost.
@@ -254,7 +258,7 @@ impl dyn IdGen + '_ {
     }
 }
 
-/// Ids that follow each other, in order.
+/// Consecutive ids, in order.
 #[derive(Clone, Debug)]
 pub struct Ids {
     /// Time and sequence of the next, as one number; without them, the number itself.

@@ -26,7 +26,7 @@ pub struct ClaimWorker {
     pub reserve: i64,
     /// The earliest time that the claimer can use.
     pub least: i64,
-    /// Who claims.
+    /// The owner of the claim.
     pub owner: String,
 }
 
@@ -48,7 +48,7 @@ pub enum ClaimedWorker {
     TooEarly(i64),
     /// The name has another layout: bits of worker, bits of sequence, epoch.
     Other(i64, i64, i64),
-    /// Another made the same row at the same time: ask again.
+    /// Another created the same row at the same time: repeat the request.
     Busy,
 }
 
@@ -67,7 +67,7 @@ pub struct RenewWorker {
     pub ttl: i64,
     /// How far ahead of the time the floor is stored, in milliseconds.
     pub reserve: i64,
-    /// The time that the owner has come to, in milliseconds since 1970.
+    /// The time that the owner has reached, in milliseconds since 1970.
     pub least: i64,
 }
 
@@ -92,7 +92,7 @@ pub struct ReleaseWorker {
     pub worker: i64,
     /// The number of the claim.
     pub token: i64,
-    /// No id was made of this time or later, in milliseconds since 1970.
+    /// No id was generated of this time or later, in milliseconds since 1970.
     pub floor: i64,
 }
 

@@ -8,15 +8,15 @@ use crate::error::{Error, ErrorKind, Result};
 /// Crockford's alphabet, in the order of ASCII.
 const BASE32: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
 const BASE62: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
-/// So many digits every id has, so that texts sort as numbers do.
+/// The number of digits of every id, so that texts sort as numbers do.
 const DIGITS_32: usize = 13;
 const DIGITS_62: usize = 11;
 
 /// An id: a number that is not negative and fits `int8`.
 ///
 /// As text it is decimal; [`base32`](Self::base32) and [`base62`](Self::base62) are shorter, and
-/// sort byte by byte as the numbers do. Programs that keep numbers as floating point, as JavaScript
-/// does, need the text: beyond 2^53 they would change it.
+/// sort byte by byte as the numbers do. Programs that store numbers as floating point, as
+/// JavaScript does, need the text: beyond 2^53 they would change the number.
 ///
 /// ```
 /// use lockapi::id::Id;
@@ -47,7 +47,7 @@ impl Id {
     /// Reads [`base32`](Self::base32): in either case, `O` as 0, `I` and `L` as 1.
     ///
     /// # Errors
-    /// `Invalid` for a text that is none.
+    /// `Invalid` for any other text.
     pub fn from_base32(text: &str) -> Result<Self> {
         let plain = |byte: u8| match byte.to_ascii_uppercase() {
             b'O' => b'0',
@@ -66,7 +66,7 @@ impl Id {
     /// Reads [`base62`](Self::base62).
     ///
     /// # Errors
-    /// `Invalid` for a text that is none.
+    /// `Invalid` for any other text.
     pub fn from_base62(text: &str) -> Result<Self> {
         read(text, "base 62", BASE62, DIGITS_62, |byte| byte)
     }

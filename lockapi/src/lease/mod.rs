@@ -58,7 +58,7 @@ pub struct LeaseOptions {
 }
 
 impl LeaseOptions {
-    /// LeaseOptions with this time to live, renewed automatically, without minimum hold.
+    /// Options with this time to live, with automatic renewal, without minimum hold.
     ///
     /// A holder that dies is replaced after `ttl`. Renewals happen three times in a `ttl`. With 2 s or
     /// more a lease survives a connection that falls silent, if a fresh one can be opened within a
@@ -82,7 +82,7 @@ impl LeaseOptions {
         self
     }
 
-    /// Names the holder for readers; the default tells the process. At most 255 bytes.
+    /// Names the holder for readers; the default identifies the process. At most 255 bytes.
     #[must_use]
     pub fn owner(mut self, owner: impl Into<String>) -> Self {
         self.owner = Some(owner.into());
@@ -96,7 +96,7 @@ impl LeaseOptions {
         self
     }
 
-    /// Leaves renewing to the caller: without [`LeaseGuard::renew`] it ends after its `ttl`.
+    /// Leaves renewals to the caller: without [`LeaseGuard::renew`] it expires after its `ttl`.
     #[must_use]
     pub fn renewed_by_hand(mut self) -> Self {
         self.renewed = false;
@@ -183,7 +183,7 @@ impl LeaseOptions {
     }
 }
 
-/// What a program calls itself unless it is told.
+/// The name of a program unless it sets one.
 pub(crate) fn this_process() -> String {
     format!("pid {}", std::process::id())
 }
@@ -193,28 +193,30 @@ pub(crate) fn micros(duration: Duration) -> i64 {
     i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// A lock that ends by itself unless its holder renews it.
+/// A lock that expires unless its holder renews it.
 ///
 /// It is a row in a table. It survives a lost connection and a restart of the server, works behind
-/// a transaction-pooling proxy, and is given to somebody else after its time to live when the
+/// a transaction-pooling proxy, and can be acquired by others after its time to live when the
 /// holder is gone; in exchange every acquisition and renewal is a committed write.
 ///
 /// # Guarantees
-/// - The server's clock alone decides when a lease ends.
+/// - The server's clock alone decides when a lease expires.
 /// - A holder learns of the end from its own monotonic clock, counted from before the request was
 ///   sent and shortened by 2 %, hence before anybody else can have it, as long as the two clocks
-///   run alike. It learns it while the network is silent and while the async runtime is starved.
-///   A process that is stopped learns it when it continues: protect writes with the [`Fence`].
-/// - Automatic renewal never revives a lease that ended.
-/// - What was granted without anybody being told of it, or later than it was surely held, goes back at
-///   once, also when it has a minimum hold.
+///   run at the same speed. It learns of it also while the network is silent and while the async
+///   runtime is starved. A process that is stopped learns of it when it continues: protect writes
+///   with the [`Fence`].
+/// - Automatic renewal never revives a lease that has ended.
+/// - A lease that was granted although its caller got no answer, or got it too late, is given back
+///   at once, also when it has a minimum hold.
 ///
 /// # When the server's clock is set
-/// Set ahead, it ends leases early by the step. Another may then be granted one while its former
-/// holder still believes to hold it, until that renews, which is within a third of the ttl, or checks
-/// in: the former holder's [`Fence`] is refused from then on. Set back, it makes leases that were
-/// granted or renewed before last longer by the step: nobody else has them in that time, and one whose
-/// holder died is free only afterwards. A renewal counts from the new time.
+/// When it is set ahead, leases expire early by the step. Another process may then be granted one
+/// while its former holder still believes that it holds it, until that holder renews, which is
+/// within a third of the ttl, or checks in: the former holder's [`Fence`] is refused from then on.
+/// When it is set back, leases that were granted or renewed before last longer by the step: nobody
+/// else has them in that time, and one whose holder died is free only afterwards. A renewal counts
+/// from the new time.
 ///
 /// # Cancel safety
 /// Every future may be dropped at any point: a lease that was acquired meanwhile is released.
@@ -226,9 +228,10 @@ pub trait Lease: Send + Sync + fmt::Debug {
     /// Acquires it if it is free; `None` when another holds it.
     ///
     /// # Errors
-    /// `Unavailable`, also when it was granted too late, after its time to live as counted here, and
-    /// given back. `Indeterminate` when the answer never came although the request was repeated: if it
-    /// was acquired it is given back in the background, or ends by itself after its time to live.
+    /// `Unavailable`, also when it was granted too late, after its time to live as counted here,
+    /// and given back. `Indeterminate` when the answer never arrived although the request was
+    /// repeated: if it was acquired it is given back in the background, or expires by itself after
+    /// its time to live.
     async fn try_acquire(&self) -> Result<Option<Box<dyn LeaseGuard>>>;
 
     /// Waits until it is acquired.
@@ -251,11 +254,11 @@ pub trait Lease: Send + Sync + fmt::Debug {
     async fn peek(&self) -> Result<Option<Holder>>;
 }
 
-/// Who holds a lease, as the database knew it a moment ago.
+/// Who holds a lease, as it was in the database a moment ago.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holder {
-    /// The owner's words about itself.
+    /// The owner, as named in its [options](LeaseOptions::owner).
     pub owner: String,
     /// What the holder left for readers.
     pub data: String,
@@ -263,7 +266,7 @@ pub struct Holder {
     pub token: i64,
     /// How long it has been held.
     pub age: Duration,
-    /// How long it is still held unless it is renewed.
+    /// How long it is still held if it is not renewed.
     pub remaining: Duration,
     /// Whether the holder has released it, and it is only kept from others until its
     /// [minimum hold](LeaseOptions::minimum_hold) ends.
@@ -286,8 +289,8 @@ impl From<Peeked> for Holder {
 
 /// Holds a [`Lease`] until it is released, dropped or lost.
 ///
-/// Dropping it releases in the background, without blocking and without telling whether it was
-/// still held; [`release`](Self::release) tells.
+/// Dropping it releases in the background, without blocking and without reporting whether it was
+/// still held; [`release`](Self::release) reports that.
 #[must_use = "a guard that is dropped releases at once"]
 #[async_trait]
 pub trait LeaseGuard: Send + Sync + fmt::Debug {
@@ -306,7 +309,7 @@ pub trait LeaseGuard: Send + Sync + fmt::Debug {
     /// Safe to drop and to call again.
     async fn lost(&self);
 
-    /// Prolongs it by its time to live from now.
+    /// Extends it to its time to live from now.
     ///
     /// # Errors
     /// `Lost` when it is no longer held. After `Unavailable` or `Indeterminate` it is still held
@@ -319,16 +322,16 @@ pub trait LeaseGuard: Send + Sync + fmt::Debug {
     /// When dropped, the lease is still released.
     ///
     /// # Errors
-    /// `Lost` when it was no longer held. After `Unavailable` the release is tried again in the
-    /// background until the lease would have ended.
+    /// `Lost` when it was no longer held. After `Unavailable` the release is retried in the
+    /// background until the lease would have expired.
     async fn release(self: Box<Self>) -> Result<()>;
 }
 
 impl dyn Lease + '_ {
     /// Runs `work` while holding the lease; `None`, without running it, when another holds it.
     ///
-    /// The lease is released when `work` ends, panics, or is dropped. `work` is dropped when the
-    /// lease is lost.
+    /// The lease is released when `work` completes, panics, or is dropped. `work` is dropped when
+    /// the lease is lost.
     ///
     /// # Errors
     /// Those of `work`. `Lost` when the lease was lost before `work` succeeded; otherwise as for

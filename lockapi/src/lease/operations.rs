@@ -31,9 +31,9 @@ pub struct Acquire {
 /// The answer to an [`Acquire`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acquired {
-    /// It is yours, under this token.
+    /// It was acquired, with this token.
     Granted(i64),
-    /// Another holds it, for at most so many microseconds unless it renews.
+    /// Another holds it, for at most this many microseconds unless it renews.
     Held(i64),
 }
 
@@ -87,7 +87,7 @@ pub struct Peeked {
     pub fence: i64,
     /// How long it has been held.
     pub age: i64,
-    /// How long it is still held unless it is renewed.
+    /// How long it is still held if it is not renewed.
     pub remaining: i64,
     /// Whether it was released, and is only kept from others until its minimum hold ends.
     pub released: bool,

@@ -39,7 +39,7 @@ impl Take {
 /// The answer to a [`Take`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// These slots are yours, all under this token.
+    /// These slots were acquired, all with this token.
     Granted {
         /// The token.
         fence: i64,
@@ -50,7 +50,8 @@ pub enum Taken {
     Refused {
         /// Some had to be created first: they are free now.
         again: bool,
-        /// The first that others hold is held for at most so many microseconds unless it is renewed.
+        /// The first that others hold is held for at most this many microseconds unless it is
+        /// renewed.
         held_for: i64,
     },
 }

@@ -1,4 +1,5 @@
-//! What nobody waits for: giving back, and deleting what ended long ago.
+//! Upkeep that nobody waits for: giving leases back, and deleting rows of leases that ended long
+//! ago.
 
 use crate::driver::columns::{flag_rows, flags, ints, maybe_int, texts};
 use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
@@ -6,7 +7,7 @@ use crate::error::Failure;
 use crate::memory::ModelState;
 use crate::swept::{Swept, decode, names_row};
 
-/// Gives back what an acquisition got that its caller was not told of.
+/// Gives back what an acquisition got although its caller got no answer.
 #[derive(Clone, Debug)]
 pub struct Abandon {
     /// Namespace of the backend.
@@ -19,7 +20,7 @@ pub struct Abandon {
     pub last: i64,
     /// The number of the acquisition.
     pub acquisition: i64,
-    /// The token that its caller was told of, which stays granted; 0 if there is none.
+    /// The token that its caller got, which stays granted; 0 if there is none.
     pub granted: i64,
 }
 
@@ -28,7 +29,7 @@ pub struct Abandon {
 pub struct Sweep {
     /// Namespace, key and slot that the part comes after.
     pub after: (String, String, i64),
-    /// How many rows are looked at.
+    /// How many rows are read.
     pub most: i64,
 }
 

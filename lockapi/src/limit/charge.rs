@@ -17,7 +17,7 @@ pub struct Charge {
     pub namespace: String,
     /// What is to be taken.
     pub lines: Vec<ChargeLine>,
-    /// How often, at most; once if something is reserved.
+    /// The most times that it is taken; once if something is reserved.
     pub times: i64,
     /// Whether the commit need not wait for the disk.
     pub relaxed: bool,
@@ -30,7 +30,7 @@ pub struct ChargeLine {
     pub key: String,
     /// Its quota.
     pub quota: Quota,
-    /// How many permits.
+    /// The number of permits.
     pub cost: u64,
     /// The random number of the reservation; 0 for none.
     pub id: i64,

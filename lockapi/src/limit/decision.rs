@@ -1,4 +1,4 @@
-//! What is decided.
+//! Decisions.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -7,7 +7,7 @@ use super::quota::Quota;
 use super::raw_decision::{Outcome, RawDecision};
 use crate::key::Key;
 
-/// What a decision rests on.
+/// What made a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Basis {
@@ -19,7 +19,7 @@ pub enum Basis {
 
 /// Whether something may be done now, and what is left.
 ///
-/// Times are those of the moment when the server decided; they are no longer than the truth.
+/// Times count from the moment when the server decided; they are never too long.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "whether it may be done is in the decision"]
 pub struct Decision {
@@ -31,19 +31,20 @@ pub struct Decision {
     pub(crate) remaining: u64,
     pub(crate) retry_after: Duration,
     pub(crate) reset_after: Duration,
-    /// When it was taken, by the server's clock; 0 when nothing was.
+    /// When permits were taken, by the server's clock; 0 when none were.
     pub(crate) at: i64,
     pub(crate) basis: Basis,
 }
 
 impl Decision {
-    /// Whether it may be done; always so in shadow mode.
+    /// Whether it may be done; always `true` in shadow mode.
     #[must_use]
     pub fn is_allowed(&self) -> bool {
         self.admitted || self.shadow
     }
 
-    /// Whether the permits were there; differs from [`is_allowed`](Self::is_allowed) in shadow mode.
+    /// Whether the permits were available; differs from [`is_allowed`](Self::is_allowed) in shadow
+    /// mode.
     #[must_use]
     pub fn is_admitted(&self) -> bool {
         self.admitted
@@ -61,31 +62,32 @@ impl Decision {
         self.quota
     }
 
-    /// How many permits were asked for.
+    /// How many permits were requested.
     #[must_use]
     pub fn cost(&self) -> u64 {
         self.cost
     }
 
-    /// The most permits that are ever there at once.
+    /// The most permits that are ever available at once.
     #[must_use]
     pub fn limit(&self) -> u64 {
         self.quota.limit()
     }
 
-    /// How many permits are there now; 0 while the key is blocked.
+    /// How many permits are available now; 0 while the key is blocked.
     #[must_use]
     pub fn remaining(&self) -> u64 {
         self.remaining
     }
 
-    /// After which time the same request is admitted unless others take permits; zero when it was.
+    /// The time after which the same request is admitted unless others take permits; zero when it
+    /// was admitted.
     #[must_use]
     pub fn retry_after(&self) -> Duration {
         self.retry_after
     }
 
-    /// After which time all permits are there again unless somebody takes some.
+    /// The time after which all permits are available again unless any are taken.
     #[must_use]
     pub fn reset_after(&self) -> Duration {
         self.reset_after
@@ -98,13 +100,13 @@ impl Decision {
         (self.at != 0).then(|| UNIX_EPOCH + since)
     }
 
-    /// What it rests on.
+    /// What made it.
     #[must_use]
     pub fn basis(&self) -> Basis {
         self.basis
     }
 
-    /// Reads what the database said.
+    /// Reads the answer of the database.
     pub(crate) fn decided(key: &Key, quota: Quota, cost: u64, decided: &RawDecision) -> Self {
         let admitted = matches!(decided.outcome, Outcome::Taken(_));
         let now = decided.now;
@@ -145,20 +147,20 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// Whether all were admitted; otherwise nothing was taken. Always so in shadow mode.
+    /// Whether all were admitted; otherwise nothing was taken. Always `true` in shadow mode.
     #[must_use]
     pub fn is_allowed(&self) -> bool {
         self.admitted || self.shadow
     }
 
-    /// Whether all permits were there.
+    /// Whether all permits were available.
     #[must_use]
     pub fn is_admitted(&self) -> bool {
         self.admitted
     }
 
-    /// One for each limit, in the order asked. Of a request that was refused none was taken, also
-    /// where a single limit says that its permits were there.
+    /// One for each limit, in the order of the request. Of a request that was refused no permits
+    /// were taken, not even those of a limit whose decision shows that they were available.
     pub fn decisions(&self) -> &[Decision] {
         &self.decisions
     }

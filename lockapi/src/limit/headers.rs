@@ -15,10 +15,10 @@ pub struct Fields {
 }
 
 /// Renders decisions as the header fields of the IETF draft
-/// `draft-ietf-httpapi-ratelimit-headers-09`: `q` permits in `w` seconds, `r` permits remaining, and
-/// `t` seconds until more are there: until the same request is admitted after a refusal, otherwise
-/// until all permits are. Seconds are rounded up. Each decision comes with the name of its policy,
-/// in which characters that the fields cannot hold become `_`.
+/// `draft-ietf-httpapi-ratelimit-headers-09`: `q` permits in `w` seconds, `r` permits remaining,
+/// and `t` seconds until more are available: until the same request is admitted after a refusal,
+/// otherwise until all permits are available. Seconds are rounded up. Each decision comes with the
+/// name of its policy, in which characters that the fields cannot hold become `_`.
 ///
 /// ```
 /// use lockapi::{limit::{Quota, fields}};

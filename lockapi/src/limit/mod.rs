@@ -62,20 +62,20 @@ pub const MAX_TIME: Duration = Duration::from_hours(366 * 24);
 
 /// Limits how often something is done, among all programs that use the same database.
 ///
-/// A limit is a row in a table, named by its key, and a [`Quota`] that every call brings along. Put
-/// into the key what is limited and for whom, as in `user:123:api`. Programs that use one key should
-/// agree on its quota; where they do not, each quota is kept for itself, as below.
+/// A limit is a row in a table, named by its key, and a [`Quota`] that every call passes. The key
+/// should name what is limited and for whom, as in `user:123:api`. Programs that use one key should
+/// agree on its quota; if they do not, each quota is enforced separately, as described below.
 ///
 /// # Guarantees
 /// - With [`Algorithm::Gcra`], in any time `t` no more than `burst + rate * t` permits are taken under
 ///   a quota, over all processes and backends, whatever is taken of the key under other quotas. Under
 ///   quotas of one rate it is no more than the largest burst and the rate allow, all together. Windows
 ///   keep to their definitions.
-/// - The server's clock alone decides. When it is set back, what was taken counts as at the latest
-///   decision before, so that nothing is forgotten and nothing counts for longer; when it is set
-///   forward, one burst or one window more can be taken. A block lasts until the server's clock says so.
-/// - What is refused takes nothing. It writes nothing either, unless the server's clock was set back, and
-///   locks the row only where the row showed room when the statement began.
+/// - The server's clock alone decides. When it is set back, what was taken counts as it did at the
+///   latest decision before, so that nothing is forgotten and nothing counts for longer; when it is
+///   set forward, one burst or one window more can be taken. A block ends by the server's clock.
+/// - A refused call takes nothing. It writes nothing either, unless the server's clock was set
+///   back, and locks the row only if the row showed room when the statement began.
 /// - What was admitted is on disk when the call returns, unless the policy is
 ///   [relaxed](Policy::relaxed): a crash of the server can then forget what was taken during the last
 ///   three `wal_writer_delay` (0.6 s unless set).
@@ -84,11 +84,11 @@ pub const MAX_TIME: Duration = Duration::from_hours(366 * 24);
 ///   which the burst of the larger one flows back, and no longer. A window ends when the longest of
 ///   those that took in it ends, and of the sliding ones that took in the window before, which still count
 ///   that. [`reset`](Self::reset) ends the wait.
-/// - A change between [`Algorithm::Gcra`] and windows begins anew: each counts what it admitted itself,
-///   so that a change back gives nothing either.
+/// - A change between [`Algorithm::Gcra`] and windows starts from zero: each counts only what it
+///   admitted itself. A change back does not admit what was taken before once more.
 ///
-/// Waiting calls of one key on one process travel in one row of one statement: they are admitted in
-/// the order of arrival.
+/// Waiting calls of one key in one process are one row of one statement: they are admitted in the
+/// order of arrival.
 ///
 /// # Cancel safety
 /// Every future may be dropped at any point: what was taken for it is given back.
@@ -97,7 +97,7 @@ pub trait RateLimiter: Send + Sync + fmt::Debug {
     /// The namespace that its keys are in.
     fn namespace(&self) -> &str;
 
-    /// The policy, with the quota of now.
+    /// The policy, with the current quota.
     fn policy(&self) -> Policy;
 
     /// Changes the quota for the calls from now on, on this limiter only.
@@ -106,20 +106,21 @@ pub trait RateLimiter: Send + Sync + fmt::Debug {
     /// `Invalid` for a quota outside its limits.
     fn set_quota(&self, quota: Quota) -> Result<()>;
 
-    /// Decides each of several wants for itself, in one round trip; answers in their order.
+    /// Decides each of several wants separately, in one round trip; the decisions are in their
+    /// order.
     ///
     /// # Errors
-    /// `Invalid` for bad keys, for costs of 0 or more than the quota's [limit](Quota::limit), and for
-    /// more than [`MAX_WANTS`]. When the database cannot be reached what the policy says, unless set
-    /// `Unavailable`; `TimedOut` when a transaction that has taken of a key stayed open for
-    /// [`BackendOptions::timeout`](crate::BackendOptions::timeout); `Indeterminate` when the answer never
-    /// came: permits may have been taken.
+    /// `Invalid` for bad keys, for costs of 0 or more than the quota's [limit](Quota::limit), and
+    /// for more than [`MAX_WANTS`]. When the database cannot be reached, the policy decides, unless
+    /// set with `Unavailable`; `TimedOut` when a transaction that has taken permits of a key stayed
+    /// open for [`BackendOptions::timeout`](crate::BackendOptions::timeout); `Indeterminate` when
+    /// the answer never arrived: permits may have been taken.
     async fn check_each(&self, wants: &[Want]) -> Result<Vec<Decision>>;
 
-    /// Takes of several limits at once, of all or of none.
+    /// Takes permits of several limits together, of all or of none.
     ///
     /// # Errors
-    /// As for [`check_each`](Self::check_each); `Invalid` where one key is wanted under two quotas.
+    /// As for [`check_each`](Self::check_each); `Invalid` if one key is wanted under two quotas.
     async fn check_all(&self, wants: &[Want]) -> Result<Verdict>;
 
     /// What would be decided now; takes nothing.
@@ -131,19 +132,19 @@ pub trait RateLimiter: Send + Sync + fmt::Debug {
     /// Waits until it is admitted, at most for `timeout`. No connection is held meanwhile.
     ///
     /// # Guarantees
-    /// Those who wait for a key in one process are admitted in the order of arrival. When it is
-    /// clear that the time will not do, it ends at once.
+    /// Calls that wait for a key in one process are admitted in the order of arrival. When it is
+    /// clear that the time will not suffice, the wait ends at once.
     ///
     /// # Errors
-    /// `TimedOut`; `Capacity` when [`MAX_WAITING`] wait already; otherwise as for
+    /// `TimedOut`; `Capacity` when [`MAX_WAITING`] calls wait already; otherwise as for
     /// [`check_each`](Self::check_each).
     async fn until_ready(&self, want: &Want, timeout: Duration) -> Result<Decision>;
 
     /// Takes permits that can be given back in part when the true cost is known; `Err` of the inner
     /// result is the decision that refuses.
     ///
-    /// What is neither committed nor cancelled within `ttl` is cancelled by itself, by the next one who
-    /// asks for the key; so is one whose answer was lost.
+    /// A reservation that is neither committed nor cancelled within `ttl` is cancelled by the next
+    /// call for the key; so is one whose answer was lost.
     ///
     /// # Errors
     /// `Invalid` for a `ttl` of zero or more than [`MAX_TIME`]; `Capacity` where the permits are there and
@@ -155,7 +156,8 @@ pub trait RateLimiter: Send + Sync + fmt::Debug {
     ) -> Result<std::result::Result<Box<dyn Reservation>, Decision>>;
 
     /// Gives back what was taken for a decision: once, and less what has flowed back since, so that
-    /// what others have taken meanwhile stays taken. Of a decision that took nothing nothing is.
+    /// what others have taken meanwhile stays taken. For a decision that took nothing, nothing is
+    /// given back.
     ///
     /// # Cancel safety
     /// When dropped, it is still given back.
@@ -164,8 +166,8 @@ pub trait RateLimiter: Send + Sync + fmt::Debug {
     /// `Unavailable`; `Indeterminate`: do not repeat it, or twice the permits may be given back.
     async fn refund(&self, decision: &Decision) -> Result<()>;
 
-    /// Forgets all about a key: what was taken, reservations, a block. Decisions from before are not to
-    /// be [refunded](Self::refund) then: what they took is there already.
+    /// Deletes the state of a key: what was taken, reservations, a block. Do not
+    /// [refund](Self::refund) earlier decisions after that: what they took is free already.
     ///
     /// # Errors
     /// `Invalid` for a bad key, `Unavailable`.
@@ -178,15 +180,16 @@ pub trait RateLimiter: Send + Sync + fmt::Debug {
     /// `Invalid` for a bad key or a time of more than [`MAX_TIME`], `Unavailable`.
     async fn block(&self, key: &Key, time: Duration) -> Result<()>;
 
-    /// Opens a block of permits: so many as the want costs are taken in advance, and given out in
-    /// this process without a round trip; see [`Permits`]. Nothing is sent.
+    /// Opens a block of permits: as many as the want costs are taken in advance, and used in this
+    /// process without a round trip; see [`Permits`]. Nothing is sent.
     ///
     /// # Errors
     /// `Invalid` for a bad key or a cost outside the quota's limits.
     fn permits(&self, want: &Want) -> Result<Arc<dyn Permits>>;
 
-    /// Deletes rows of the database that have been idle for a minute, at most 1,000; tells how many.
-    /// It happens by itself every ten minutes while limits are used, on a connection of its own.
+    /// Deletes rows of the database that have been idle for a minute, at most 1,000; returns how
+    /// many. This also happens automatically every five to ten minutes while limits are used, on a
+    /// connection of its own.
     ///
     /// # Errors
     /// `Unavailable`.
@@ -197,7 +200,7 @@ pub trait RateLimiter: Send + Sync + fmt::Debug {
 pub const MAX_WAITING: usize = 10_000;
 
 impl dyn RateLimiter + '_ {
-    /// Takes one permit if it is there.
+    /// Takes one permit if it is available.
     ///
     /// # Errors
     /// As for [`RateLimiter::check_each`].
@@ -205,7 +208,7 @@ impl dyn RateLimiter + '_ {
         self.check_cost(key, 1).await
     }
 
-    /// Takes `cost` permits if they are there.
+    /// Takes `cost` permits if they are available.
     ///
     /// # Errors
     /// As for [`RateLimiter::check_each`].
@@ -219,7 +222,7 @@ impl dyn RateLimiter + '_ {
     }
 }
 
-/// Permits that are taken, and given back in part.
+/// Permits that are taken, and can be given back in part.
 ///
 /// Dropping it cancels in the background.
 #[must_use = "a reservation that is dropped is cancelled at once"]
@@ -228,14 +231,14 @@ pub trait Reservation: Send + Sync + fmt::Debug {
     /// The decision that admitted it.
     fn decision(&self) -> &Decision;
 
-    /// Uses so many of its permits and gives back the others, less what has flowed back since.
+    /// Uses this number of its permits and gives back the others, less what has flowed back since.
     ///
     /// # Cancel safety
     /// When dropped, it is still committed.
     ///
     /// # Errors
     /// `Invalid` for more than were reserved, which cancels it; `Lost` when it had expired and was
-    /// given back; `Unavailable`; `Indeterminate`. When it did not happen it expires.
+    /// given back; `Unavailable`; `Indeterminate`. If it did not happen the reservation expires.
     async fn commit(self: Box<Self>, used: u64) -> Result<()>;
 
     /// Gives back all of it.
@@ -251,32 +254,32 @@ pub trait Reservation: Send + Sync + fmt::Debug {
 /// A block of permits that was taken in advance.
 ///
 /// # Guarantees
-/// - Never more is admitted than the quota allows, by the time when a permit is given out. Unused
-///   permits expire as the server refills the limit: a block of `n` is empty after the time of `n`
-///   permits, or when its window ends. For this the local monotonic clock is
-///   taken to run like the server's, within 2 %.
-/// - What is left is given back when it is dropped; what a crash loses is lost to the caller.
-/// - The next block is asked for when the last is used up. Where less is left than a block the block
-///   is smaller.
-/// - After [`RateLimiter::reset`], and after a change of the quota, what is left of blocks can be used
-///   up beside the new permits.
+/// - No more is ever admitted than the quota allows, counted at the time when a permit is used.
+///   Unused permits expire as the server refills the limit: a block of `n` is empty after the time
+///   of `n` permits, or when its window ends. This assumes that the local monotonic clock runs like
+///   the server's, within 2 %.
+/// - Unused permits are given back when it is dropped; after a crash they are lost to the caller.
+/// - The next block is requested when the last one is used up. If less is left than a block the
+///   block is smaller.
+/// - After [`RateLimiter::reset`], and after a change of the quota, the rest of a block can be used
+///   in addition to the new permits.
 #[async_trait]
 pub trait Permits: Send + Sync + fmt::Debug {
-    /// Takes one permit of the block at hand, without asking the database; `false` when there is none,
-    /// which is no refusal: [`take`](Self::take) asks.
+    /// Takes one permit of the current block, without a query to the database; `false` when there
+    /// is none, which is no refusal: [`take`](Self::take) requests a new block.
     fn try_now(&self) -> bool;
 
-    /// Takes one permit, asking for a new block when there is none at hand; `false` when the database
-    /// refuses, unless in [shadow mode](Policy::shadow).
+    /// Takes one permit, and requests a new block when the current one is used up; `false` when the
+    /// database refuses, unless in [shadow mode](Policy::shadow).
     ///
     /// # Cancel safety
-    /// When dropped, a block that was asked for is given back.
+    /// When dropped, a block that was requested is given back.
     ///
     /// # Errors
     /// `Unavailable`, `Indeterminate`; no outage policy applies.
     async fn take(&self) -> Result<bool>;
 
-    /// Gives back what is left.
+    /// Gives back the unused permits.
     ///
     /// # Errors
     /// As for [`RateLimiter::refund`].

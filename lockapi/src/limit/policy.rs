@@ -1,4 +1,4 @@
-//! What a limiter is opened with, and what it is asked for.
+//! How a limiter is opened, and what is requested from it.
 
 use std::time::Duration;
 
@@ -9,22 +9,22 @@ use crate::key::Key;
 
 /// What is decided when the database cannot be reached.
 ///
-/// It applies to errors that say that it is so: `Unavailable`, `Indeterminate` and `Capacity`. After
-/// one, the database is left alone for half a second, so that an outage costs each process one wait
-/// in that time.
+/// It applies to the errors of that case: `Unavailable`, `Indeterminate` and `Capacity`. After such
+/// an error, no call is sent to the database for half a second, so that an outage costs each
+/// process one wait in that time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Outage {
-    /// The error is told.
+    /// The error is returned.
     #[default]
     Fail,
     /// Everything is admitted.
     Open,
     /// Everything is refused, for a second.
     Closed,
-    /// The process admits one part in so many of the quota by itself, by its own monotonic clock: the
-    /// number of processes, usually. It knows nothing of what was taken before, and what it admits is
-    /// not charged later. At most 10,000 keys are counted; more are refused. Of a quota with fewer
-    /// permits than parts it admits one at a time, and less often.
+    /// The process admits its share of the quota, one part of this number, by its own monotonic
+    /// clock; the number is usually that of the processes. It does not know what was taken before,
+    /// and what it admits is not charged later. At most 10,000 keys are counted; further keys are
+    /// refused. Of a quota with fewer permits than parts it admits one at a time, and less often.
     Share(u32),
 }
 
@@ -44,7 +44,8 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// This quota; errors are told, refusals refuse, and what is admitted is on disk.
+    /// A policy with this quota: errors are returned, refusals refuse, and what is admitted is on
+    /// disk.
     #[must_use]
     pub const fn new(quota: Quota) -> Self {
         Self {
@@ -62,19 +63,19 @@ impl Policy {
         self
     }
 
-    /// Decides and takes permits as usual, but never refuses: to try a quota out. See
-    /// [`Decision::is_admitted`](super::Decision::is_admitted). What would be refused is reserved as
-    /// nothing, whose end has no effect, and [`Permits::take`](super::Permits::take) is always `true`.
-    /// Errors are still told.
+    /// Decides and takes permits as usual, but never refuses: for trying a quota out. See
+    /// [`Decision::is_admitted`](super::Decision::is_admitted). A reservation that would be refused
+    /// is empty, and ending it has no effect; [`Permits::take`](super::Permits::take) is always
+    /// `true`. Errors are still returned.
     #[must_use]
     pub const fn shadow(mut self) -> Self {
         self.shadow = true;
         self
     }
 
-    /// Does not wait for the disk: several times faster on a few keys. A crash of the server can forget
-    /// what was taken during the last three `wal_writer_delay` (0.6 s unless set), so that as much can
-    /// be admitted once more. A crash of the client forgets nothing.
+    /// Does not wait for the disk: several times faster on a few keys. A crash of the server can
+    /// lose what was taken during the last three `wal_writer_delay` (0.6 s unless set), so that as
+    /// much can be admitted once more. A crash of the client loses nothing.
     #[must_use]
     pub const fn relaxed(mut self) -> Self {
         self.relaxed = true;
@@ -103,8 +104,8 @@ impl From<Quota> for Policy {
     }
 }
 
-/// What is asked of one limit: a key, a number of permits, 1 unless set, and a quota, that of the
-/// limiter unless set.
+/// What is requested from one limit: a key, a number of permits, 1 unless set, and a quota, that of
+/// the limiter unless set.
 ///
 /// ```
 /// use lockapi::limit::{Quota, Want};
@@ -132,14 +133,14 @@ impl Want {
         }
     }
 
-    /// How many permits.
+    /// The number of permits.
     #[must_use]
     pub fn cost(mut self, permits: u64) -> Self {
         self.cost = permits;
         self
     }
 
-    /// Another quota than that of the limiter.
+    /// A quota other than that of the limiter.
     #[must_use]
     pub fn quota(mut self, quota: Quota) -> Self {
         self.quota = Some(quota);

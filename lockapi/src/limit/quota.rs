@@ -17,19 +17,20 @@ const MIN_PERIOD: Duration = Duration::from_millis(1);
 /// How permits come back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Algorithm {
-    /// The generic cell rate algorithm, which is a token bucket without a job that fills it: one
-    /// permit comes back in each interval of `period / permits`, up to the burst. In any time `t`
-    /// no more than `burst + rate * t` permits are taken.
+    /// The generic cell rate algorithm, which is a token bucket without a process that fills it:
+    /// one permit flows back in each interval of `period / permits`, up to the burst. In any time
+    /// `t` no more than `burst + rate * t` permits are taken.
     ///
     /// Source: ITU-T I.371, annex A. The state is one number, the theoretical arrival time.
     Gcra,
-    /// All permits come back when the window ends. A window starts with the first permit that is
-    /// taken after the one before has ended. At the border of two windows twice the permits can be
-    /// taken in a short time.
+    /// All permits flow back when the window ends. A window starts with the first permit that is
+    /// taken after the previous window has ended. At the border of two windows twice the permits
+    /// can be taken in a short time.
     FixedWindow,
-    /// As many permits as in the window so far, and of the window before the part that a window
-    /// ending now would overlap. It is an approximation: it takes the permits of the window before
-    /// to have been taken evenly. In steps of a millionth of the window, rounded against the caller.
+    /// Counts the permits of the window so far, and of the previous window the part that a window
+    /// ending now would overlap. It is an approximation: it assumes that the permits of the
+    /// previous window were taken evenly. It counts in steps of a millionth of the window, rounded
+    /// against the caller.
     SlidingWindow,
 }
 
@@ -55,7 +56,7 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// So many permits in `period`, and as many at once.
+    /// This number of permits in `period`, and as many at once.
     #[must_use]
     pub const fn new(permits: u64, period: Duration) -> Self {
         Self {
@@ -66,25 +67,25 @@ impl Quota {
         }
     }
 
-    /// So many permits a second.
+    /// This number of permits a second.
     #[must_use]
     pub const fn per_second(permits: u64) -> Self {
         Self::new(permits, Duration::from_secs(1))
     }
 
-    /// So many permits a minute.
+    /// This number of permits a minute.
     #[must_use]
     pub const fn per_minute(permits: u64) -> Self {
         Self::new(permits, Duration::from_mins(1))
     }
 
-    /// So many permits an hour.
+    /// This number of permits an hour.
     #[must_use]
     pub const fn per_hour(permits: u64) -> Self {
         Self::new(permits, Duration::from_hours(1))
     }
 
-    /// So many permits in 24 hours.
+    /// This number of permits in 24 hours.
     #[must_use]
     pub const fn per_day(permits: u64) -> Self {
         Self::new(permits, Duration::from_hours(24))
@@ -198,7 +199,8 @@ impl Quota {
         i64::try_from(interval).unwrap_or(i64::MAX)
     }
 
-    /// What so many permits cost in the unit of the state: nanoseconds, or permits of a window.
+    /// What this number of permits costs in the unit of the state: nanoseconds, or permits of a
+    /// window.
     pub(crate) fn price(&self, permits: u64) -> i64 {
         let permits = i64::try_from(permits).unwrap_or(i64::MAX);
         match self.algorithm {

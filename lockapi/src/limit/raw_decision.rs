@@ -1,22 +1,22 @@
-//! What the database says to a request.
+//! The answer of the database to a request.
 
 use super::level::Level;
 use crate::error::Failure;
 
-/// What became of a request, or of a line of one.
+/// The outcome of a request, or of a line of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Taken so many times.
+    /// Taken this number of times.
     Taken(i64),
     /// Refused; nothing was taken.
     Refused,
-    /// Others were faster; it has to be asked again.
+    /// Others were faster; the request has to be repeated.
     Again,
     /// The row has to be created first.
     Absent,
     /// Reservations that have expired have to be ended first.
     Overdue,
-    /// There are as many reservations as there may be.
+    /// The limit on open reservations is reached.
     Full,
 }
 
@@ -48,7 +48,7 @@ impl Outcome {
 /// The answer to a request, with the state after it and the server's time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RawDecision {
-    /// What became of it.
+    /// Its outcome.
     pub outcome: Outcome,
     /// The state after it.
     pub level: Level,

@@ -21,11 +21,11 @@ pub struct Take {
     pub price: i64,
     /// The burst, in nanoseconds.
     pub depth: i64,
-    /// How often, at most.
+    /// The most times that it is taken.
     pub times: i64,
     /// Whether the commit need not wait for the disk.
     pub relaxed: bool,
-    /// Whether it is probably refused, so that a look is enough.
+    /// Whether it is probably refused, so that reading is enough.
     pub look: bool,
 }
 

@@ -51,7 +51,7 @@ pub struct Refund {
     pub at: i64,
 }
 
-/// Forgets all of one limit.
+/// Deletes the state of one limit.
 #[derive(Clone, Debug)]
 pub struct Reset {
     /// Namespace of the backend.
@@ -76,7 +76,7 @@ pub struct Block {
 pub struct Sweep {
     /// Namespace and key that the part comes after.
     pub after: (String, String),
-    /// How many rows are looked at.
+    /// How many rows are read.
     pub most: i64,
 }
 

@@ -1,11 +1,11 @@
-//! Looking whether somebody waits for a lock.
+//! Checking whether anybody waits for a lock.
 
 use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
 use crate::key::LockId;
 use crate::memory::ModelState;
 
-/// Asks whether any session waits for a lock.
+/// Checks whether any session waits for a lock.
 #[derive(Clone, Copy, Debug)]
 pub struct Awaited(pub LockId);
 

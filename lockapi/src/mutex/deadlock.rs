@@ -1,4 +1,4 @@
-//! Finding those who wait for each other across processes.
+//! Finding callers that wait for each other across processes.
 
 use super::lock_request::{LockMode, LockRequest};
 use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
@@ -9,7 +9,7 @@ use crate::memory::ModelState;
 /// What turns a lock into the note that its holder waits.
 const NOTE: i64 = 7_309_453_129_462_714_281;
 
-/// Notes that holders of some locks are about to wait for another, and looks whether that closes a
+/// Notes that holders of some locks are about to wait for another, and checks whether that closes a
 /// cycle; a batch of one.
 #[derive(Clone, Debug)]
 pub struct DeadlockCheck {
@@ -20,7 +20,7 @@ pub struct DeadlockCheck {
 }
 
 impl DeadlockCheck {
-    /// The steps that take the notes away again.
+    /// The steps that remove the notes again.
     #[must_use]
     pub fn forget(&self) -> Vec<LockRequest> {
         let forget = |lock: &LockId| LockRequest {

@@ -15,7 +15,7 @@ pub struct Interrupt {
 }
 
 impl Operation for Interrupt {
-    /// Whether the session was alive and told.
+    /// Whether the session was alive and was interrupted.
     type Output = bool;
 
     const STATEMENT: Statement = Statement {

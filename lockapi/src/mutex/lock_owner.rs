@@ -1,4 +1,4 @@
-//! What holds several locks together, so that deadlocks are seen.
+//! What holds several locks together, so that deadlocks are detected.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,11 +8,12 @@ use crate::error::Result;
 
 /// Owns several locks that are taken one after the other, as a transfer or a request does.
 ///
-/// Locks that are taken through it ([`lock`](Self::lock), or any lock [`on`](Mutex::on) it) belong to it
-/// until their guards end. A wait that could never end is then an error at once. Neither a task nor a
-/// thread would do as the owner: branches that run together in one task may well wait for each other.
+/// Locks that are taken through it ([`lock`](Self::lock), or any lock [`on`](Mutex::on) it) belong
+/// to it until their guards are dropped. A wait that could never end is then an error at once.
+/// Neither a task nor a thread can be the owner: branches that run together in one task may well
+/// wait for each other.
 ///
-/// Take locks in one order, or as a [set](super::MutexSet), and nothing of this is needed.
+/// If locks are taken in one order, or as a [set](super::MutexSet), no owner is needed.
 ///
 /// ```
 /// use lockapi::{ErrorKind, LockOwner, memory::Database};
@@ -36,12 +37,12 @@ use crate::error::Result;
 /// # Guarantees
 /// - Waiting for a lock that the owner itself holds, or that closes a cycle of owners of this
 ///   backend, is [`ErrorKind::Deadlock`](crate::ErrorKind::Deadlock) before anything is sent.
-/// - A cycle that goes through owners of other processes is found by whoever closes it before it
-///   waits, or within about a second; one of them gets the error. A wait whose turn on a connection
-///   for waiting ([`BackendOptions::waiters`](crate::BackendOptions::waiters)) has not come is not seen
-///   until then; without such connections it never is.
-/// - With the error nothing of that wait is held. Guards that the owner held before stay valid:
-///   release them, so that the others can go on, and begin again.
+/// - A cycle that goes through owners of other processes is detected by the process that closes it
+///   before it waits, or within about a second; one of them gets the error. A wait whose turn on a
+///   connection for waiting ([`BackendOptions::waiters`](crate::BackendOptions::waiters)) has not
+///   come is not seen until then; without such connections it never is.
+/// - After the error nothing of that wait is held. Guards that the owner held before stay valid:
+///   release them, so that the others can continue, and start again.
 /// - A cycle through a lock that was taken without an owner is not seen, nor one that is closed by a
 ///   grant to one branch of an owner while another branch waits.
 #[derive(Clone, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! Deleting tokens that were checked in and that nobody can be behind any more.
+//! Deleting tokens that were checked in and that no stale holder can be behind any more.
 
 use crate::driver::{Operation, Rows, Statement, Type, Value};
 use crate::error::Failure;
@@ -10,7 +10,7 @@ use crate::swept::{Swept, decode_names, names_params, names_row};
 pub struct SweepMarks {
     /// Namespace and key that the part comes after.
     pub after: (String, String),
-    /// How many rows are looked at.
+    /// How many rows are read.
     pub most: i64,
 }
 

@@ -55,10 +55,10 @@ pub(crate) const LOCK_TIMEOUT_LIMIT: Duration = Duration::from_hours(24 * 24);
 /// survive a lost connection.
 ///
 /// # Guarantees
-/// - Two guards of one key never exist at the same time, in one process or in several, as far as
-///   the server knows. A holder whose connection broke is told within the heartbeat
-///   ([`BackendOptions::heartbeat`](crate::BackendOptions::heartbeat)); until then it may still believe
-///   that it holds: protect writes with the [`Fence`].
+/// - Two guards of one key never exist at the same time, in one process or in several, as the
+///   server sees it. A holder whose connection broke learns of it within the heartbeat
+///   ([`BackendOptions::heartbeat`](crate::BackendOptions::heartbeat)); until then it may still
+///   believe that it holds the lock: protect writes with the [`Fence`].
 /// - Within a process waiters are served in the order of arrival. Between processes the server's
 ///   queue decides; a process passes the lock on within itself for a bounded time only.
 /// - It is not re-entrant: locking a key again waits, also in the same task.
@@ -77,7 +77,7 @@ pub trait Mutex: Send + Sync + fmt::Debug {
     /// [`leased_mutex`](crate::Backend#method.leased_mutex).
     fn is_leased(&self) -> bool;
 
-    /// The same mutex, locked by an [owner](LockOwner). One that is leased is not told of cycles:
+    /// The same mutex, locked by an [owner](LockOwner). For a leased mutex cycles are not detected:
     /// bound its waits.
     fn on(&self, owner: &LockOwner) -> Arc<dyn Mutex>;
 
@@ -102,8 +102,8 @@ pub trait Mutex: Send + Sync + fmt::Debug {
 
 /// Holds a [`Mutex`] until it is unlocked or dropped.
 ///
-/// Dropping it unlocks in the background, without blocking and without telling whether it was
-/// still held; [`unlock`](Self::unlock) tells.
+/// Dropping it unlocks in the background, without blocking and without reporting whether it was
+/// still held; [`unlock`](Self::unlock) reports that.
 #[must_use = "a guard that is dropped unlocks at once"]
 #[async_trait]
 pub trait MutexGuard: Send + Sync + fmt::Debug {
@@ -119,7 +119,7 @@ pub trait MutexGuard: Send + Sync + fmt::Debug {
     /// Safe to drop and to call again.
     async fn lost(&self);
 
-    /// Unlocks, and returns when the lock is free or another waiter of this process has it.
+    /// Unlocks, and returns when the lock is free or another waiter of this process holds it.
     ///
     /// # Cancel safety
     /// When dropped, the lock is still released.
@@ -132,8 +132,8 @@ pub trait MutexGuard: Send + Sync + fmt::Debug {
 impl dyn Mutex + '_ {
     /// Runs `work` while holding the lock; `None`, without running it, when another holds it.
     ///
-    /// The lock is released when `work` ends, panics, or is dropped. `work` is dropped when the
-    /// lock is lost.
+    /// The lock is released when `work` completes, panics, or is dropped. `work` is dropped when
+    /// the lock is lost.
     ///
     /// # Errors
     /// Those of `work`. `Lost` when the lock was lost before `work` succeeded; otherwise as for

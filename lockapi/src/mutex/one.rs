@@ -7,11 +7,11 @@ use crate::fence::HAND_OVER_BITS;
 use crate::key::LockId;
 use crate::memory::ModelState;
 
-/// Tries one lock, to have it alone; a batch of one.
+/// Tries one lock in exclusive mode; a batch of one.
 #[derive(Clone, Copy, Debug)]
 pub struct TryOne(pub LockId);
 
-/// Releases one lock that is held alone; a batch of one.
+/// Releases one lock that is held in exclusive mode; a batch of one.
 #[derive(Clone, Copy, Debug)]
 pub struct ReleaseOne(pub LockId);
 

@@ -10,7 +10,7 @@ use super::{LockOwner, MutexGuard};
 use crate::error::Result;
 use crate::key::Key;
 
-/// A lock that either one writer has, or any number of readers share, among all programs that use
+/// A lock that either one writer holds, or any number of readers share, among all programs that use
 /// the same database.
 ///
 /// It is the same lock as the [`Mutex`](super::Mutex) of its key: a writer and the holder of the
@@ -36,19 +36,19 @@ use crate::key::Key;
 /// # Guarantees
 /// - A writer is alone; readers hold it together, in one process or in several. See
 ///   [`Mutex`](super::Mutex) for what a lost connection means.
-/// - All readers of a backend have it once at the server, however many they are.
+/// - All readers of a backend hold it once in the server, however many they are.
 /// - Nobody is starved. Within a process callers are served in the order of arrival: readers who
-///   come behind a waiting writer wait until it was served. Where another process waits at the
-///   server, readers are let in beside those of their own process for about 32 ms and then wait,
+///   arrive behind a waiting writer wait until it was served. Where another process waits at the
+///   server, readers are admitted beside those of their own process for about 32 ms and then wait,
 ///   too. A writer is seen while it has its turn on a connection for waiting
 ///   ([`BackendOptions::waiters`](crate::BackendOptions::waiters)).
-/// - It is not re-entrant, and there is no way from one kind of guard to the other: two readers
-///   that waited to become writers would wait for each other. Unlock and lock again, and look again
-///   at what was read.
+/// - It is not re-entrant, and one kind of guard cannot be converted to the other: two readers that
+///   waited to become writers would wait for each other. Unlock and lock again, and read again what
+///   was read.
 ///
 /// # Cancel safety
 /// Every future may be dropped at any point: nothing stays locked that nobody holds a guard for,
-/// and readers behind a writer that left go on.
+/// and readers behind a writer that gave up continue.
 #[async_trait]
 pub trait RwLock: Send + Sync + fmt::Debug {
     /// The key.
@@ -60,7 +60,7 @@ pub trait RwLock: Send + Sync + fmt::Debug {
     /// The same lock, taken by a [`LockOwner`].
     fn on(&self, owner: &LockOwner) -> Arc<dyn RwLock>;
 
-    /// Shares it if that is possible at once; `None` when a writer has it or waits for it.
+    /// Shares it if that is possible at once; `None` when a writer holds it or waits for it.
     ///
     /// # Errors
     /// As for [`Mutex::try_lock`](super::Mutex::try_lock).
@@ -78,7 +78,7 @@ pub trait RwLock: Send + Sync + fmt::Debug {
     /// As for [`Mutex::lock_timeout`](super::Mutex::lock_timeout).
     async fn read_timeout(&self, timeout: Duration) -> Result<Box<dyn ReadGuard>>;
 
-    /// Locks it if that is possible at once; `None` when a writer or a reader has it.
+    /// Locks it if that is possible at once; `None` when a writer or a reader holds it.
     ///
     /// # Errors
     /// As for [`Mutex::try_lock`](super::Mutex::try_lock).
@@ -99,10 +99,11 @@ pub trait RwLock: Send + Sync + fmt::Debug {
 
 /// Shares an [`RwLock`] until it is unlocked or dropped.
 ///
-/// It has no fencing token: tokens put holders in an order, and readers hold together. What a
-/// writer must not overwrite is protected by the writer's.
+/// It has no fencing token: tokens order holders, and readers hold together. What a writer must not
+/// overwrite is protected by the writer's token.
 ///
-/// Dropping it unlocks in the background; [`unlock`](Self::unlock) tells whether it was still held.
+/// Dropping it unlocks in the background; [`unlock`](Self::unlock) reports whether it was still
+/// held.
 #[must_use = "a guard that is dropped unlocks at once"]
 #[async_trait]
 pub trait ReadGuard: Send + Sync + fmt::Debug {

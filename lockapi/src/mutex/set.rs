@@ -11,7 +11,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::key::Key;
 
-/// Mutexes that are locked together: all of them, or as many as can be had.
+/// Mutexes that are locked together: all of them, or as many as are free.
 ///
 /// ```
 /// use lockapi::memory::Database;
@@ -34,9 +34,9 @@ use crate::key::Key;
 /// ```
 ///
 /// # Guarantees
-/// - Keys are sorted by the lock that stands for them at the server, and each is locked once
-///   however often it was named. A caller waits only for a key that comes after all that it holds,
-///   so sets never wait for each other in a cycle, in whichever order their keys were named.
+/// - Keys are sorted by the lock that they stand for in the server, and each is locked once however
+///   often it was named. A caller waits only for a key that comes after all that it holds, so sets
+///   never wait for each other in a cycle, in whichever order their keys were named.
 /// - All or nothing: a call that ends in an error, or is dropped, holds nothing.
 ///
 /// # Limits
@@ -78,8 +78,7 @@ impl MutexSet {
         self.mutexes.iter().map(|mutex| mutex.key())
     }
 
-    /// The same set, locked by a [`LockOwner`]. To wait for any of them counts as waiting for
-    /// each.
+    /// The same set, locked by a [`LockOwner`]. Waiting for any of them counts as waiting for each.
     #[must_use]
     pub fn on(&self, owner: &LockOwner) -> Self {
         Self {
@@ -245,7 +244,8 @@ impl MutexSet {
 
 /// Holds mutexes of a [`MutexSet`] until they are unlocked or dropped.
 ///
-/// Dropping it unlocks in the background; [`unlock`](Self::unlock) tells whether all were still held.
+/// Dropping it unlocks in the background; [`unlock`](Self::unlock) reports whether all were still
+/// held.
 #[derive(Debug)]
 #[must_use = "a guard that is dropped unlocks at once"]
 pub struct MutexSetGuard {
@@ -253,7 +253,7 @@ pub struct MutexSetGuard {
 }
 
 impl MutexSetGuard {
-    /// The fencing token of each, which also tells its key.
+    /// The fencing token of each, which also has its key.
     pub fn fences(&self) -> impl Iterator<Item = Fence> {
         self.guards.iter().map(|guard| guard.fence())
     }

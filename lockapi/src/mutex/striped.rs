@@ -1,4 +1,4 @@
-//! One hot name, cut into stripes.
+//! One hot name, divided into stripes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,14 +7,14 @@ use super::{LockOwner, Mutex, MutexGuard, MutexSet, MutexSetGuard};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::advisory_key;
 
-/// A mutex that is cut into stripes, so that work on different parts of one thing does not wait for
-/// each other.
+/// A mutex that is divided into stripes, so that work on different parts of one thing does not wait
+/// for each other.
 ///
-/// Each piece of work says what it is [by](Self::lock), such as a customer or a shard of a counter;
-/// equal texts share a stripe, in every process that uses the same number of stripes. Stripe `n` of
-/// `name` is the mutex of the key `name/n`, counted from 0. The stripe of a text is its
-/// [`advisory_key`](crate::advisory_key) under the name, taken as an unsigned number, modulo the
-/// number of stripes.
+/// Each caller names the part that it works [on](Self::lock), such as a customer or a shard of a
+/// counter; equal texts share a stripe, in every process that uses the same number of stripes.
+/// Stripe `n` of `name` is the mutex of the key `name/n`, counted from 0. The stripe of a text is
+/// its [`advisory_key`](crate::advisory_key) under the name, taken as an unsigned number, modulo
+/// the number of stripes.
 ///
 /// ```
 /// use lockapi::memory::Database;
@@ -45,7 +45,7 @@ pub struct Striped {
 }
 
 impl Striped {
-    /// The most stripes that a name may be cut into.
+    /// The most stripes that a name may be divided into.
     pub const MAX_STRIPES: usize = MutexSet::MAX_KEYS;
 
     pub(crate) fn new(
@@ -76,7 +76,7 @@ impl Striped {
         }
     }
 
-    /// The stripe for what is called `by`.
+    /// The stripe for the text `by`.
     #[must_use]
     pub fn stripe(&self, by: &str) -> &Arc<dyn Mutex> {
         &self.stripes[nth(&self.name, by, self.stripes.len())]

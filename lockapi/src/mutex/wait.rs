@@ -11,14 +11,14 @@ use crate::memory::ModelState;
 pub struct Wait {
     /// The lock.
     pub lock: LockId,
-    /// Alone or with others.
+    /// Exclusive or shared.
     pub mode: LockMode,
     /// How long, in milliseconds; at least 1.
     pub millis: i64,
 }
 
 impl Operation for Wait {
-    /// [`LockAnswer::Contended`] when the time ran out.
+    /// [`LockAnswer::Contended`] when the time limit expired.
     type Output = LockAnswer;
 
     const STATEMENT: Statement = Statement {

@@ -36,8 +36,8 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// At most so many jobs, 1 to [`MAX_CLAIM`], each for half a minute, without waiting. Of jobs that
-    /// have much payload fewer are claimed: 8 MiB in all, but one at least.
+    /// At most this number of jobs, 1 to [`MAX_CLAIM`], each for half a minute, without waiting.
+    /// Fewer are claimed if their payloads are large: 8 MiB in all, but one job at least.
     #[must_use]
     pub fn new(most: usize) -> Self {
         Self {
@@ -51,8 +51,8 @@ impl Claim {
         }
     }
 
-    /// How long a job is kept from others unless it is extended, [`MIN_LEASE`] to [`MAX_LEASE`].
-    /// When its worker dies it is delivered again after this time.
+    /// How long a job is kept from others unless it is extended, [`MIN_LEASE`] to [`MAX_LEASE`]. If
+    /// its worker dies it is delivered again after this time.
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
@@ -67,16 +67,16 @@ impl Claim {
     }
 
     /// Leaves extending the lease to the caller. Otherwise it is extended in the background for as
-    /// long as the [`Delivery`] lives, from a third of it on.
+    /// long as the [`Delivery`] exists, each time a third of it has passed.
     #[must_use]
     pub fn extended_by_hand(mut self) -> Self {
         self.renewed = false;
         self
     }
 
-    /// Claims ahead of the work: a delivery is extended only once its [`begin`](Delivery::begin) was
-    /// called, and is given back, uncounted, if that is not done within this time, or within a third
-    /// of its lease.
+    /// Claims ahead of the work: a delivery is extended only once its [`begin`](Delivery::begin)
+    /// was called, and is given back without counting an attempt if that does not happen within
+    /// this time, or within a third of its lease.
     #[must_use]
     pub fn begun_within(mut self, time: Duration) -> Self {
         self.begun_within = Some(time);
@@ -91,9 +91,9 @@ impl Claim {
         self
     }
 
-    /// Takes only jobs of these names, at most [`MAX_NAMES`]; none are all. The others wait for a worker
-    /// that knows them. Each look goes through those of them that are due: a queue of its own is better
-    /// for many.
+    /// Takes only jobs of these names, at most [`MAX_NAMES`]; an empty list means all names. The
+    /// others wait for a worker that knows them. Each claim reads through those of them that are
+    /// due: if they are many, a queue of their own is better.
     #[must_use]
     pub fn names(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
         let mut names: Vec<_> = names.into_iter().map(Into::into).collect();
@@ -144,7 +144,7 @@ pub(crate) fn check_lease(lease: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Names one delivery of one job: acts on it, and on no later delivery of the same job.
+/// Identifies one delivery of one job, and no later delivery of the same job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ticket {
     /// The number of the job.
@@ -157,15 +157,15 @@ pub struct Ticket {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Exchange {
-    /// For each ticket that was handed in, whether it was still that of the latest delivery. `TimedOut`:
-    /// a transaction that is open has locked the job; it is not completed. The others as for an
-    /// [`ack`](Delivery::ack).
+    /// For each ticket that was passed, whether it was still that of the latest delivery.
+    /// `TimedOut`: an open transaction has locked the job; it is not completed. Other errors as for
+    /// an [`ack`](Delivery::ack).
     pub acked: Vec<Result<bool>>,
     /// What was claimed.
     pub deliveries: Vec<Delivery>,
-    /// Whether there may be more to claim at once.
+    /// Whether there may be more to claim immediately.
     pub more: bool,
-    /// To hand to [`arrival`](super::Queue::arrival).
+    /// The value to pass to [`arrival`](super::Queue::arrival).
     pub seen: u64,
 }
 
@@ -187,38 +187,38 @@ impl Exchange {
 pub enum Outcome {
     /// It is done.
     Ack,
-    /// It failed: it is delivered again after `after`, or is a dead letter if that was the last
-    /// attempt.
+    /// It failed: it is delivered again after `after`, or becomes a dead letter if that was the
+    /// last attempt.
     Nack {
         /// Why; at most [`MAX_ERROR_BYTES`](super::MAX_ERROR_BYTES), the rest is cut off.
         error: String,
         /// The time to wait.
         after: Duration,
     },
-    /// It failed for good: it is a dead letter.
+    /// It failed for good: it becomes a dead letter.
     Reject {
         /// Why.
         error: String,
     },
     /// Not now: it is delivered again after this time, and this delivery does not count.
     Snooze(Duration),
-    /// It goes back to where it was, and this delivery does not count.
+    /// It goes back to its place in the queue, and this delivery does not count.
     Release,
-    /// It goes back, and this delivery counts: whoever had it went away without a word.
+    /// It goes back, and this delivery counts: its owner dropped it without an outcome.
     Abandon,
     /// It is kept for this long from now.
     Extend(Duration),
 }
 
-/// Where a delivery stands.
+/// The state of a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// It is the latest of its job, whether or not its lease has ended.
     Current,
-    /// Its job waits, is in the hands of another, or has ended without it: done by another,
-    /// cancelled, or a dead letter.
+    /// Its job waits, is delivered to another worker, or has ended without it: completed by
+    /// another, cancelled, or a dead letter.
     Superseded,
-    /// Its job was done by it.
+    /// It completed its job.
     Done,
     /// Its job has ended and left no record: it was done, by this delivery or by a later one, or a
     /// record of its end was deleted since.
@@ -228,12 +228,12 @@ pub enum Standing {
 /// What became of a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settled {
-    /// As it was wished.
+    /// The outcome was applied.
     Done,
     /// It is a dead letter.
     Dead,
     /// Nothing: the delivery is not the latest of its job, or the job has ended.
     Lost,
-    /// Nothing: a transaction has the job locked.
+    /// Nothing: a transaction has locked the job.
     Locked,
 }

@@ -1,4 +1,4 @@
-//! A job in the hands of a worker.
+//! A job that was delivered to a worker.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use crate::hold::Hold;
 /// One delivery of one job, to be acknowledged.
 ///
 /// Dropping it gives the job back at once, in the background; the delivery counts as an attempt, so
-/// that a job which makes its workers panic ends as a dead letter.
+/// that a job which makes its workers panic becomes a dead letter.
 ///
 /// # Guarantees
-/// Every method acts on this delivery alone: after its lease has ended and the job was delivered
-/// again, they say `Lost` and change nothing.
+/// Every method acts on this delivery alone: after its lease has expired and the job was delivered
+/// again, they return `Lost` and change nothing.
 #[must_use = "a delivery that is dropped gives its job back"]
 pub struct Delivery {
     claimed: Claimed,
@@ -122,9 +122,9 @@ impl Delivery {
         point(self.claimed.created_at)
     }
 
-    /// Tells that the work on it begins, where it was claimed
-    /// [ahead of that](super::Claim::begun_within); otherwise nothing changes. Answers whether it may
-    /// begin: not when the delivery was given back meanwhile, or is lost.
+    /// Marks the start of the work on it, if it was claimed [ahead of
+    /// that](super::Claim::begun_within); otherwise nothing changes. Returns whether the work may
+    /// begin: not if the delivery was given back meanwhile, or is lost.
     #[must_use]
     pub fn begin(&self) -> bool {
         self.queue.begin(self.ticket()) && !self.is_lost()
@@ -137,13 +137,13 @@ impl Delivery {
         point(self.claimed.created_at)
     }
 
-    /// Whether its lease ended, or the job was cancelled.
+    /// Whether its lease has expired, or the job was cancelled.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.hold.is_lost()
     }
 
-    /// Returns once it is lost: another worker may have the job by then, or nobody is to.
+    /// Returns once it is lost: by then another worker may have the job, or it was cancelled.
     ///
     /// # Cancel safety
     /// Safe to drop and to call again.
@@ -151,23 +151,23 @@ impl Delivery {
         self.hold.lost().await;
     }
 
-    /// Tells that the job is done.
+    /// Completes the job.
     ///
     /// # Cancel safety
-    /// When dropped, it is still told.
+    /// When dropped, the outcome is still sent.
     ///
     /// # Errors
-    /// `Lost` when another delivery has the job by now, or it has ended. `Indeterminate` when the
-    /// answer never came.
+    /// `Lost` when another delivery has the job by now, or the job has ended. `Indeterminate` when
+    /// the answer never arrived.
     pub async fn ack(self) -> Result<()> {
         self.settle("ack", Outcome::Ack).await.map(drop)
     }
 
-    /// Tells that it failed: it is delivered again after `after`, or goes to the dead letters if
-    /// this was its last attempt. Answers whether it went there.
+    /// Fails it: it is delivered again after `after`, or becomes a dead letter if this was its last
+    /// attempt. Returns whether it became one.
     ///
     /// # Cancel safety
-    /// When dropped, it is still told.
+    /// When dropped, the outcome is still sent.
     ///
     /// # Errors
     /// As for [`ack`](Self::ack).
@@ -177,10 +177,10 @@ impl Delivery {
         Ok(settled == Settled::Dead)
     }
 
-    /// Tells that it failed and is not to be tried again: it goes to the dead letters.
+    /// Fails it for good, without another attempt: it becomes a dead letter.
     ///
     /// # Cancel safety
-    /// When dropped, it is still told.
+    /// When dropped, the outcome is still sent.
     ///
     /// # Errors
     /// As for [`ack`](Self::ack).
@@ -191,10 +191,10 @@ impl Delivery {
             .map(drop)
     }
 
-    /// Puts it off: it is delivered again after `time`, and this delivery does not count.
+    /// Postpones it: it is delivered again after `time`, and this delivery does not count.
     ///
     /// # Cancel safety
-    /// When dropped, it is still told.
+    /// When dropped, the outcome is still sent.
     ///
     /// # Errors
     /// As for [`ack`](Self::ack).
@@ -205,7 +205,7 @@ impl Delivery {
     /// Gives it back unfinished: it keeps its place, and this delivery does not count.
     ///
     /// # Cancel safety
-    /// When dropped, it is still told.
+    /// When dropped, the outcome is still sent.
     ///
     /// # Errors
     /// As for [`ack`](Self::ack).
@@ -222,7 +222,7 @@ impl Delivery {
         self.judge("extend", extending.await).map(drop)
     }
 
-    /// Leaves it to the caller to settle it: when dropped it is not given back.
+    /// Leaves settling it to the caller: when dropped it is not given back.
     pub(crate) fn settled_by_caller(&self) {
         self.settled.store(true, Ordering::Release);
     }
@@ -283,7 +283,7 @@ impl fmt::Debug for Delivery {
     }
 }
 
-/// A point in time that the server told in microseconds since 1970.
+/// A point in time that the server returned in microseconds since 1970.
 pub(crate) fn point(micros: i64) -> SystemTime {
     UNIX_EPOCH + Duration::from_micros(micros.max(0).unsigned_abs())
 }

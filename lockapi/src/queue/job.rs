@@ -22,15 +22,15 @@ const LAST_TIME: i64 = 253_402_300_799_000_000;
 
 /// Which jobs are claimed first.
 ///
-/// Of the jobs that are due those of the higher priority are claimed first; one claim in sixteen
-/// looks at them the other way round, so that low ones are not starved.
+/// Of the jobs that are due, those of the higher priority are claimed first; one claim in sixteen
+/// uses the reverse order, so that low priorities are not starved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Priority {
     /// Before all others.
     Urgent,
     /// Before the normal ones.
     High,
-    /// What most jobs have.
+    /// The default.
     #[default]
     Normal,
     /// After the normal ones.
@@ -54,15 +54,15 @@ impl Priority {
 
 /// What happens when a job is pushed while another of the same unique key waits or runs.
 ///
-/// A job that runs is never changed: the answer is [`How::Running`] then.
+/// A job that runs is never changed: the result is [`How::Running`] then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unique {
-    /// The one that is there stays as it is.
+    /// The existing job stays as it is.
     Skip,
-    /// The one that waits becomes the new one: name, payload, priority and time, with all attempts ahead
-    /// of it.
+    /// The waiting job becomes the new one: name, payload, priority and time, with all attempts
+    /// ahead of it.
     Replace,
-    /// The one that waits gets the new name and payload, and keeps its priority, attempts and time.
+    /// The waiting job gets the new name and payload, and keeps its priority, attempts and time.
     Keep,
 }
 
@@ -95,7 +95,7 @@ pub trait JobKind: Serialize + DeserializeOwned {
     const NAME: &'static str;
 }
 
-/// A job to push: what kind it is, what it is given, and when it may run.
+/// A job to push: its kind, its payload, and when it may run.
 ///
 /// ```
 /// use std::time::Duration;
@@ -128,10 +128,10 @@ pub struct Job {
 }
 
 impl Job {
-    /// A job of this kind whose payload is a value as JSON; it is due at once and is tried 20 times.
+    /// A job of this kind whose payload is a value as JSON; it is due at once and has 20 attempts.
     ///
     /// # Errors
-    /// `Invalid` for a value that has no form in JSON.
+    /// `Invalid` for a value that cannot be represented in JSON.
     pub fn new(name: impl Into<String>, payload: &(impl Serialize + ?Sized)) -> Result<Self> {
         let name = name.into();
         match serde_json::to_string(payload) {
@@ -155,7 +155,7 @@ impl Job {
         Self::new(K::NAME, job)
     }
 
-    /// A job whose payload is a text that is JSON already.
+    /// A job whose payload is a text that already is JSON.
     ///
     /// # Errors
     /// `Invalid` for a text that is not JSON or is nested deeper than 128 levels.
@@ -197,22 +197,22 @@ impl Job {
         self
     }
 
-    /// Not before this time has passed, by the server's clock; at most [`MAX_DELAY`].
+    /// Delays it until this time has passed, by the server's clock; at most [`MAX_DELAY`].
     #[must_use]
     pub fn delay(mut self, delay: Duration) -> Self {
         self.delay = delay;
         self
     }
 
-    /// Not before this point in time, by the server's clock; one that is past means at once. A
-    /// [`delay`](Self::delay) is added to it.
+    /// Delays it until this point in time, by the server's clock; a time in the past means at once.
+    /// A [`delay`](Self::delay) is added to it.
     #[must_use]
     pub fn at(mut self, time: SystemTime) -> Self {
         self.at = time.duration_since(UNIX_EPOCH).map_or(0, micros);
         self
     }
 
-    /// How often it is delivered at most, 20 times unless set; after that it is a dead letter.
+    /// How often it is delivered at most, 20 times unless set; after that it becomes a dead letter.
     #[must_use]
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.max_attempts = attempts;
@@ -228,9 +228,9 @@ impl Job {
         self
     }
 
-    /// If it has been due for this long and was never delivered, it is a dead letter once a worker comes to
-    /// it, and does not keep another job of its unique key out. At most [`MAX_DELAY`]; zero, as unless set,
-    /// is for ever.
+    /// If it has been due for this long and was never delivered, it becomes a dead letter once a
+    /// worker comes to it, and does not block another job of its unique key. At most [`MAX_DELAY`];
+    /// zero, the default, means for ever.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
@@ -245,9 +245,9 @@ impl Job {
     }
 
     /// Makes the push repeatable: for a day, a push with a key that was used before finds the job
-    /// of the first push, also when that is done. The key has 1 to 255 bytes.
+    /// of the first push, also when that has completed. The key has 1 to 255 bytes.
     ///
-    /// Set it where a push whose answer was lost is to be tried again.
+    /// Set it where a push whose answer was lost is to be repeated.
     #[must_use]
     pub fn idempotency_key(mut self, key: impl Into<String>) -> Self {
         self.idempotency_key = Some(key.into());
@@ -361,15 +361,15 @@ pub struct Pushed {
     pub how: How,
 }
 
-/// Whether a push made a job.
+/// Whether a push created a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
-    /// It is a new one.
+    /// It is a new job.
     New,
-    /// The one of the same unique or idempotency key stays as it is.
+    /// The job with the same unique or idempotency key stays as it is.
     Existing,
-    /// The one of the same unique key was changed.
+    /// The job with the same unique key was changed.
     Changed,
-    /// It was to be changed, but it runs: nothing was done.
+    /// It should have been changed, but it is running: nothing was done.
     Running,
 }

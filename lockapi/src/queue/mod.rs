@@ -1,4 +1,4 @@
-//! Work that waits in the database until somebody does it.
+//! Jobs that wait in the database until a worker runs them.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
@@ -37,13 +37,13 @@ pub(crate) use runs::RunState;
 
 /// The most bytes of an error that are kept.
 pub const MAX_ERROR_BYTES: usize = 8192;
-/// The most bytes of a payload that a queue may be told to allow.
+/// The largest limit on the bytes of a payload that a queue may be given.
 pub const MAX_PAYLOAD_BYTES: usize = 16 << 20;
 
-/// How often a claim that waits looks, at about.
+/// The interval at which a waiting claim polls, approximately.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// How a queue is used by this handle of it.
+/// How this handle uses a queue.
 ///
 /// ```
 /// use std::time::Duration;
@@ -73,9 +73,9 @@ impl Default for QueueOptions {
 }
 
 impl QueueOptions {
-    /// Keeps jobs that are completed through this handle in the archive for this long; otherwise they
-    /// are deleted. What is cancelled is kept for this long as well, for a week unless set. How long a
-    /// job is kept is stored with it: other handles and programs do not change it.
+    /// Keeps jobs that are completed through this handle in the archive for this long; otherwise
+    /// they are deleted. Cancelled jobs are kept for this long as well, for a week unless set. How
+    /// long a job is kept is stored with it: other handles and programs do not change it.
     #[must_use]
     pub fn archive(mut self, keep: Duration) -> Self {
         self.archive = true;
@@ -98,18 +98,19 @@ impl QueueOptions {
         self
     }
 
-    /// Whether workers are told when a transaction commits in which jobs were pushed, as they are unless
-    /// set to `false`; then they find the jobs when they look, once in a second.
+    /// Whether workers are notified when a transaction commits in which jobs were pushed; `true`
+    /// unless set. With `false` they find the jobs when they poll, once a second.
     ///
-    /// PostgreSQL has all transactions of a cluster that notify commit one after the other, each with its
-    /// wait for the disk. Where hundreds of them a second push, or do other durable work, leave it out.
+    /// In PostgreSQL all transactions of a cluster that notify commit one after the other, each
+    /// with its wait for the disk. Set it to `false` where hundreds of transactions a second push,
+    /// or do other durable work.
     #[must_use]
     pub fn notify_on_commit(mut self, notify: bool) -> Self {
         self.notify_on_commit = notify;
         self
     }
 
-    /// For how long completed jobs are kept, as statements know it.
+    /// How long completed jobs are kept, in the form that statements use.
     pub(crate) fn keep(&self) -> i64 {
         if self.archive {
             micros(self.keep)
@@ -118,7 +119,7 @@ impl QueueOptions {
         }
     }
 
-    /// For how long dead letters are kept, as statements know it.
+    /// How long dead letters are kept, in the form that statements use.
     pub(crate) fn keep_dead(&self) -> i64 {
         self.keep_dead.map_or(FOR_EVER, micros)
     }
@@ -143,22 +144,22 @@ impl QueueOptions {
 /// A queue of jobs that any number of programs push to and claim from.
 ///
 /// # Guarantees
-/// - A push that was answered is on disk: neither a crash of the server nor the death of any
+/// - A push that was acknowledged is on disk: neither a crash of the server nor the death of any
 ///   process loses it.
 /// - **At least once.** A job is delivered until a delivery of it is acknowledged or its attempts
-///   are used up. A worker that dies, hangs or is cut off loses its delivery when the lease ends,
-///   by the server's clock. Where that is set ahead, leases of deliveries end early by the step, and the
-///   job is delivered again; where it is set back, they last longer by the step.
+///   are used up. A worker that dies, hangs or is disconnected loses its delivery when the lease
+///   expires, by the server's clock. If that clock is set ahead, leases of deliveries expire early
+///   by the step, and the job is delivered again; if it is set back, they last longer by the step.
 /// - A delivery that is no longer the latest changes nothing: each has a token of its own.
-/// - What is acknowledged in the transaction of its effects ([`ack_on`], `ack_in` of the backend
-///   crates) takes effect exactly once.
-/// - Higher priorities go first, within them what has been due for longer; low ones are not
-///   starved. Workers that claim at the same time get different jobs, so the order in which jobs
-///   end says nothing.
+/// - What is acknowledged in the transaction of its effects ([`ack_in`](Delivery::ack_in)) takes
+///   effect exactly once.
+/// - Higher priorities go first, and within a priority the jobs that have been due for longer; low
+///   ones are not starved. Workers that claim at the same time get different jobs, so jobs may
+///   finish in any order.
 ///
 /// # Cancel safety
 /// Every future may be dropped at any point. A push that was under way may have happened. Jobs that
-/// were claimed for a caller that left are given back, uncounted.
+/// were claimed for a caller that left are given back without counting an attempt.
 #[async_trait]
 pub trait Queue: Send + Sync + fmt::Debug {
     /// Its name.
@@ -173,30 +174,32 @@ pub trait Queue: Send + Sync + fmt::Debug {
     /// Pushes jobs, all of them or none, at most [`MAX_PUSH`] jobs of [`MAX_PUSH_BYTES`] in all.
     ///
     /// # Errors
-    /// `Invalid` for what is outside of its limits, before anything is sent. `Unavailable`: not
-    /// pushed. `TimedOut`: not pushed, because a transaction that has pushed the same key stayed open
-    /// for [`BackendOptions::timeout`](crate::BackendOptions::timeout). `Indeterminate`: nobody knows; what has an idempotency key is tried again first, and
-    /// can be pushed again.
+    /// `Invalid` for jobs outside of the limits, before anything is sent. `Unavailable`: not
+    /// pushed. `TimedOut`: not pushed, because a transaction that has pushed the same key stayed
+    /// open for [`BackendOptions::timeout`](crate::BackendOptions::timeout). `Indeterminate`: the
+    /// outcome is unknown; a push with an idempotency key is retried first, and can be repeated.
     async fn push_all(&self, jobs: Vec<Job>) -> Result<Vec<Pushed>>;
 
     /// Completes deliveries and claims jobs, in one round trip and one transaction, without
     /// waiting; `None` claims nothing.
     ///
-    /// Programs call [`Queue::claim`](crate::Queue#method.claim) and [`Delivery::ack`]; this is what workers are made of.
+    /// Programs call [`Queue::claim`](crate::Queue#method.claim) and [`Delivery::ack`]; workers are
+    /// built on this method.
     ///
     /// # Errors
-    /// `Invalid` for a claim outside of its limits. `Unavailable`: neither. `Indeterminate`: nobody
-    /// knows; what was claimed is found by the next claims of this process, and its attempt counts once;
-    /// where there is none it is delivered again when its lease has ended. Deliveries that could not
-    /// be completed are still extended while they live.
+    /// `Invalid` for a claim outside of its limits. `Unavailable`: neither happened.
+    /// `Indeterminate`: the outcome is unknown; jobs that were claimed are found by the next claims
+    /// of this process, and the attempt counts once; where there is no further claim they are
+    /// delivered again when their leases have expired. Deliveries that could not be completed are
+    /// still extended while they exist.
     async fn exchange(&self, acks: Vec<Ticket>, claim: Option<&Claim>) -> Result<Exchange>;
 
     /// Returns when there may be something to claim that was not there at the exchange that
-    /// answered `seen`, at the latest after `at_most`.
+    /// returned `seen`, at the latest after `at_most`.
     ///
     /// It returns at once when something has arrived since. A job that becomes due, a job that is
-    /// pushed in this process, and, where the backend hears notifications, one that is pushed
-    /// elsewhere end it. Answers how much of the time is left.
+    /// pushed in this process, and, where the backend receives notifications, a job that is pushed
+    /// elsewhere end the wait. Returns how much of the time is left.
     async fn arrival(&self, seen: u64, at_most: Duration) -> Duration;
 
     /// Decides what becomes of a delivery.
@@ -205,40 +208,43 @@ pub trait Queue: Send + Sync + fmt::Debug {
     /// `Invalid` for a time outside of its limits, `Unavailable`, `Indeterminate`.
     async fn settle(&self, ticket: Ticket, outcome: Outcome) -> Result<Settled>;
 
-    /// Decides what becomes of a delivery, in the background: for destructors. Where the server
-    /// cannot be reached the lease ends by itself.
+    /// Decides what becomes of a delivery, in the background: for destructors. If the server cannot
+    /// be reached the lease expires by itself.
     fn settle_later(&self, ticket: Ticket, outcome: Outcome);
 
-    /// Tells whether a delivery is still the latest of its job, or has done it. A transaction that has not ended
-    /// changes nothing: what is acknowledged in it is still `Current`.
+    /// Reports whether a delivery is still the latest of its job, or has completed it. A
+    /// transaction that has not ended changes nothing: a delivery that is acknowledged in it is
+    /// still `Current`.
     ///
     /// # Errors
     /// `Unavailable`.
     async fn standing(&self, ticket: Ticket) -> Result<Standing>;
 
-    /// Tells that work on a delivery of a claim with [`begun_within`](Claim::begun_within) begins: it
-    /// is extended from now on. Answers whether it may begin; it may not when it was given back.
+    /// Marks the start of work on a delivery of a claim with [`begun_within`](Claim::begun_within):
+    /// it is extended from now on. Returns whether work may begin; it may not if the delivery was
+    /// given back.
     fn begin(&self, ticket: Ticket) -> bool;
 
-    /// Returns after this time, by the clock that leases are kept by: for workers, which need no
+    /// Returns after this time, by the clock that is used for leases: for workers, which need no
     /// particular runtime.
     async fn sleep(&self, time: Duration);
 
-    /// Pauses it, or lets it go on: a paused queue takes jobs and gives none.
+    /// Pauses or resumes it: a paused queue accepts jobs and delivers none.
     ///
     /// # Errors
     /// `Unavailable`, `Indeterminate`.
     async fn set_paused(&self, paused: bool) -> Result<()>;
 
-    /// Cancels jobs, waiting or running, and answers the numbers of those that were there. What
-    /// runs loses its delivery; its worker learns of it with the next extension of the lease.
+    /// Cancels jobs, waiting or running, and returns the numbers of those that were there. A
+    /// running job loses its delivery; its worker learns of it with the next extension of the
+    /// lease.
     ///
     /// # Errors
-    /// `Unavailable`, `Indeterminate`. `TimedOut`: a transaction that is open had one of them locked for
+    /// `Unavailable`, `Indeterminate`. `TimedOut`: an open transaction had one of them locked for
     /// [`BackendOptions::timeout`](crate::BackendOptions::timeout); the others are cancelled.
     async fn cancel(&self, ids: Vec<i64>) -> Result<Vec<i64>>;
 
-    /// Deletes all jobs that wait, in parts, and answers how many.
+    /// Deletes all jobs that wait, in parts, and returns how many.
     ///
     /// # Errors
     /// `Unavailable`, `Indeterminate`: some may have been deleted.
@@ -250,8 +256,8 @@ pub trait Queue: Send + Sync + fmt::Debug {
     /// `Unavailable`.
     async fn statistics(&self) -> Result<Statistics>;
 
-    /// Tells which jobs are due and wait that have none of these names, among the first 1,000 of each
-    /// priority: what nobody handles, where these are the names that are handled.
+    /// Lists the jobs that are due and waiting and have none of these names, among the first 1,000
+    /// of each priority: the jobs without a handler, if these are the names that are handled.
     ///
     /// # Errors
     /// `Unavailable`.
@@ -265,13 +271,14 @@ pub trait Queue: Send + Sync + fmt::Debug {
     async fn dead_letters(&self, after: i64, most: usize) -> Result<Vec<DeadLetter>>;
 
     /// Puts dead letters back, with all their attempts ahead of them: those with these numbers, or
-    /// all if there are none. Answers how many; one whose unique key is taken stays.
+    /// all if no numbers are given. Returns how many; one whose unique key is taken stays.
     ///
     /// # Errors
     /// `Unavailable`, `Indeterminate`: some may have been put back.
     async fn redrive(&self, ids: Vec<i64>) -> Result<u64>;
 
-    /// Deletes dead letters: those with these numbers, or all if there are none. Answers how many.
+    /// Deletes dead letters: those with these numbers, or all if no numbers are given. Returns how
+    /// many.
     ///
     /// # Errors
     /// `Unavailable`, `Indeterminate`: some may have been deleted.
@@ -299,11 +306,11 @@ impl dyn Queue + '_ {
         self.push(Job::of(job)?).await
     }
 
-    /// Claims jobs; none when there are none within the claim's waiting time.
+    /// Claims jobs; returns none when there are none within the claim's waiting time.
     ///
-    /// While it waits it looks once in a second as well, for jobs that come back from other processes.
-    /// While somebody holds an old snapshot, and thousands of deleted jobs cannot be vacuumed, what comes
-    /// back is looked for in the background, and a single claim may not see it yet.
+    /// While it waits it also polls once a second, for jobs that come back from other processes.
+    /// While an old snapshot is held, and thousands of deleted jobs cannot be vacuumed, jobs that
+    /// come back are found in the background, and a single claim may not see them yet.
     ///
     /// # Cancel safety
     /// When dropped, nothing stays claimed.
@@ -325,7 +332,7 @@ impl dyn Queue + '_ {
         }
     }
 
-    /// Stops giving out jobs.
+    /// Stops delivering jobs.
     ///
     /// # Errors
     /// As for [`set_paused`](Queue::set_paused).
@@ -333,7 +340,7 @@ impl dyn Queue + '_ {
         self.set_paused(true).await
     }
 
-    /// Gives out jobs again.
+    /// Delivers jobs again.
     ///
     /// # Errors
     /// As for [`set_paused`](Queue::set_paused).
@@ -348,19 +355,19 @@ impl dyn Queue + '_ {
 pub struct Statistics {
     /// Due and waiting for a worker.
     pub ready: Tally,
-    /// In the hands of workers.
+    /// Running on workers.
     pub running: Tally,
     /// Not yet due.
     pub delayed: Tally,
     /// Dead letters.
     pub dead: Tally,
-    /// How long the one that has been ready for the longest has been due.
+    /// How long the oldest ready job has been due.
     pub oldest: Option<Duration>,
     /// Whether the queue is paused.
     pub paused: bool,
 }
 
-/// Jobs of one name that are due and wait.
+/// Jobs of one name that are due and waiting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Unhandled {
@@ -382,7 +389,7 @@ impl From<UnhandledRow> for Unhandled {
     }
 }
 
-/// A count that stops counting somewhere.
+/// A count with an upper bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tally {
     /// How many were counted.
@@ -431,13 +438,13 @@ pub struct DeadLetter {
     pub error: String,
     /// How often it was delivered.
     pub attempts: u32,
-    /// Who had it last, in the words of the worker.
+    /// The name of the worker that had it last.
     pub worker: String,
     /// When it was pushed.
     pub created_at: SystemTime,
     /// When it failed for good.
     pub failed_at: SystemTime,
-    /// What became of its attempts, of the last ten at most, the oldest first.
+    /// The outcomes of its attempts, of the last ten at most, the oldest first.
     pub history: Vec<AttemptError>,
 }
 
@@ -449,7 +456,7 @@ pub struct AttemptError {
     pub attempt: u32,
     /// When it failed, by the server's clock.
     pub at: SystemTime,
-    /// Who had the job, in the words of the worker.
+    /// The name of the worker that had the job.
     pub worker: String,
     /// Why it failed, at most 1,000 characters.
     pub error: String,

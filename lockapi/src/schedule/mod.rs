@@ -1,10 +1,10 @@
-//! Work that is due again and again, on one node each time.
+//! Recurring work, on one node each time.
 //!
 //! Tasks are rows in the database, and so is when each is due next. Any number of nodes
-//! [run](crate::Scheduler#method.run) the same scheduler; there is no leader. Whoever finds a task due
-//! advances it and pushes the job of its run in one transaction, so each time has one job, whoever
-//! dies. The jobs are in the queue that has the name of the scheduler, where any worker
-//! [claims](crate::Queue#method.claim) them.
+//! [run](crate::Scheduler#method.run) the same scheduler; there is no leader. The node that finds a
+//! task due advances it and pushes the job of its run in one transaction, so each due time has one
+//! job, whichever node dies. The jobs are in the queue that has the name of the scheduler, where
+//! any worker [claims](crate::Queue#method.claim) them.
 //!
 //! ```
 //! use std::time::Duration;
@@ -72,7 +72,7 @@ pub const MAX_TASK_BYTES: usize = 250;
 /// The most tasks or runs in one answer.
 pub const MAX_LIST: usize = 1000;
 
-/// How a scheduler is used by this handle of it.
+/// How this handle uses a scheduler.
 ///
 /// ```
 /// use std::time::Duration;
@@ -106,9 +106,9 @@ impl SchedulerOptions {
         self
     }
 
-    /// How long [`run`](crate::Scheduler#method.run) waits at most until it looks again, 1 s unless set, 10 ms
-    /// to an hour. What is due is fired at its time in any case; runs that last too long and runs
-    /// that are held back are noticed within this time.
+    /// The longest interval between two polls of [`run`](crate::Scheduler#method.run), 1 s unless
+    /// set, 10 ms to an hour. Due tasks are fired at their time in any case; runs that last too
+    /// long and runs that are held back are noticed within this time.
     #[must_use]
     pub fn poll(mut self, poll: Duration) -> Self {
         self.poll = poll;
@@ -116,8 +116,8 @@ impl SchedulerOptions {
     }
 
     /// How long the log is kept, 30 days unless set, at most 10 years. Runs that have not ended are
-    /// kept in any case. A scheduler of the namespace that has no tasks any more is swept by those
-    /// that have, by what they say.
+    /// kept in any case. The log of a scheduler of the namespace that has no tasks any more is
+    /// swept by schedulers that have tasks, by their options.
     #[must_use]
     pub fn keep(mut self, keep: Duration) -> Self {
         self.keep = keep;
@@ -156,18 +156,18 @@ impl SchedulerOptions {
 /// - **One job for each time that a task is due**, however many nodes run the scheduler and whichever
 ///   of them die: the task is advanced and the job is pushed in one transaction, which counts only if
 ///   the task is still as it was read.
-/// - The database's clock says what is due. The next time of a cron expression is computed from it,
-///   never from a node's own clock. Where it was ahead by more than a minute and is set back, the
-///   next times are computed anew; those that were fired meanwhile are not fired again.
-/// - The job is delivered [at least once](crate::Queue): when its worker dies it is delivered again.
+/// - The database's clock decides what is due. The next time of a cron expression is computed from
+///   it, never from a node's own clock. If it was ahead by more than a minute and is set back, the
+///   next times are computed again; times that were fired meanwhile are not fired again.
+/// - The job is delivered [at least once](crate::Queue): if its worker dies it is delivered again.
 ///   What is acknowledged in the transaction of its effects takes effect exactly once.
 /// - A run that lasts longer than its task's timeout is recorded as failed, and its worker's late
 ///   completion is refused.
 /// - Every time that was fired, held back or skipped is in the log, `lockapi.task_log` in SQL.
 ///
 /// # Cancel safety
-/// Every future may be dropped at any point; what was under way may have happened, as a whole or
-/// not at all.
+/// Every future may be dropped at any point; an operation that was under way may have happened, as
+/// a whole or not at all.
 #[async_trait]
 pub trait Scheduler: Send + Sync + fmt::Debug {
     /// Its name, which is that of the queue of its runs as well.
@@ -179,33 +179,35 @@ pub trait Scheduler: Send + Sync + fmt::Debug {
     /// How this handle uses it.
     fn options(&self) -> &SchedulerOptions;
 
-    /// Adds a task, or changes the one of its name; answers whether that changed anything.
+    /// Adds a task, or changes the one of its name; returns whether that changed anything.
     ///
-    /// A task that is set again as it is stays as it is, so every node may set its tasks when it
-    /// starts. One that is changed keeps the time that it is due next unless its interval, expression
-    /// or zone changes; one that is disabled stays disabled.
+    /// Setting a task again without a change has no effect, so every node may set its tasks when it
+    /// starts. A task that is changed keeps its next due time unless its interval, expression or
+    /// zone changes; one that is disabled stays disabled.
     ///
     /// # Errors
-    /// `Invalid` for what is outside of its limits, for an expression that is not understood or never
-    /// due, and for an unknown zone, before anything is sent. `Unavailable`, `Indeterminate`.
+    /// `Invalid` for values outside of their limits, for an expression that cannot be parsed or is
+    /// never due, and for an unknown zone, before anything is sent. `Unavailable`, `Indeterminate`.
     async fn set(&self, task: Task) -> Result<bool>;
 
-    /// Removes a task; answers whether there was one. Runs that were fired go on, without a timeout;
-    /// those that are held back are skipped. The log stays.
+    /// Removes a task; returns whether there was one. Runs that were fired continue, without a
+    /// timeout; those that are held back are skipped. The log stays.
     ///
     /// # Errors
     /// `Unavailable`, `Indeterminate`.
     async fn remove(&self, task: &str) -> Result<bool>;
 
-    /// Enables or disables a task; answers whether there is one. When it is enabled again, the times
-    /// that have passed are not made up for. Runs that are held back wait while it is disabled.
+    /// Enables or disables a task; returns whether there is one. When it is enabled again, the
+    /// times that have passed are not made up for. Runs that are held back wait while it is
+    /// disabled.
     ///
     /// # Errors
     /// `Unavailable`, `Indeterminate`.
     async fn set_enabled(&self, task: &str, enabled: bool) -> Result<bool>;
 
-    /// Fires a task at once, whether or not it is due or enabled; `None` when there is no such task.
-    /// When it is due next stays as it is. What the task says of [overlapping](Overlap) runs holds.
+    /// Fires a task at once, whether or not it is due or enabled; `None` when there is no such
+    /// task. Its next due time does not change. The task's rule for [overlapping](Overlap) runs
+    /// applies.
     ///
     /// # Errors
     /// `Unavailable`, `Indeterminate`: it may have been fired.
@@ -224,8 +226,8 @@ pub trait Scheduler: Send + Sync + fmt::Debug {
     /// `Invalid` for more, `Unavailable`.
     async fn runs(&self, task: &str, before: Option<SystemTime>, most: usize) -> Result<Vec<Run>>;
 
-    /// Does once what is to be done: fires what is due, ends runs that have lasted too long, and lets
-    /// go what was held back. [`run`](crate::Scheduler#method.run) does it again and again.
+    /// Does one round: fires due tasks, ends runs that have lasted too long, and releases runs that
+    /// were held back. [`run`](crate::Scheduler#method.run) repeats it.
     ///
     /// # Errors
     /// `Unavailable`; `Indeterminate`: tasks may have been fired.
@@ -237,14 +239,14 @@ pub trait Scheduler: Send + Sync + fmt::Debug {
 }
 
 impl dyn Scheduler + '_ {
-    /// Does what is to be done, round by round, until it is told to [stop](Stop); every node may. While
-    /// the database is away it goes on trying.
+    /// Does round after round until it is [stopped](Stop); every node may run it. While the
+    /// database is unavailable it retries.
     ///
     /// # Cancel safety
-    /// It may be dropped instead of being told to stop.
+    /// It may be dropped instead of being stopped.
     ///
     /// # Errors
-    /// Those that trying again does not help, such as missing tables.
+    /// Those that a retry does not fix, such as missing tables.
     pub async fn run(&self, stop: impl Into<Stop>) -> Result<()> {
         let stop = stop.into();
         let rounds = async {
@@ -256,8 +258,8 @@ impl dyn Scheduler + '_ {
         unless(stop.stopped(), rounds).await.unwrap_or(Ok(()))
     }
 
-    /// Does all that is to be done by now, and answers what was decided: for tests. Rounds end when one
-    /// finds nothing; runs that are held back until others end stay so.
+    /// Does all that is due by now, and returns what was decided: for tests. It does rounds until
+    /// one finds nothing; runs that are held back until others end stay so.
     ///
     /// # Errors
     /// As for [`tick`](Scheduler::tick).
@@ -273,7 +275,7 @@ impl dyn Scheduler + '_ {
         }
     }
 
-    /// Lets a task be fired when it is due; answers whether there is one.
+    /// Enables a task, which is then fired when it is due; returns whether there is one.
     ///
     /// # Errors
     /// As for [`set_enabled`](Scheduler::set_enabled).
@@ -281,7 +283,7 @@ impl dyn Scheduler + '_ {
         self.set_enabled(task, true).await
     }
 
-    /// Keeps a task from being fired; answers whether there is one.
+    /// Disables a task, which is then not fired; returns whether there is one.
     ///
     /// # Errors
     /// As for [`set_enabled`](Scheduler::set_enabled).

@@ -1,4 +1,4 @@
-//! What became of the times that a task was due.
+//! What became of the due times of a task.
 
 use std::time::{Duration, SystemTime};
 
@@ -12,11 +12,11 @@ use crate::error::Failure;
 pub struct Run {
     /// When it was due.
     pub fire_at: SystemTime,
-    /// What has become of it.
+    /// Its status.
     pub status: Status,
     /// The number of its job; `None` while it is held back, and if it was skipped.
     pub job: Option<i64>,
-    /// Who works or worked on it, in the words of the worker.
+    /// The name of the worker that works or worked on it.
     pub node: Option<String>,
     /// When it was last delivered.
     pub started_at: Option<SystemTime>,
@@ -30,26 +30,26 @@ pub struct Run {
     pub attempts: u32,
     /// How many due times before it were missed and have no run; counted to 100.
     pub missed: u32,
-    /// Who fired it, in the words of the node.
+    /// The name of the node that fired it.
     pub fired_by: String,
     /// When it was fired.
     pub fired_at: SystemTime,
 }
 
-/// What has become of a run.
+/// The status of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Status {
-    /// It waits for the end of the run before.
+    /// It waits for the end of an earlier run.
     Held,
     /// It waits for a worker, for the first time or again.
     Pending,
-    /// A worker has it.
+    /// A worker runs it.
     Running,
-    /// It was done.
+    /// It was completed.
     Completed,
     /// It failed for good, or lasted too long.
     Failed,
-    /// It was not run: it overlapped, or its time was missed, or the task was removed.
+    /// It was not run: it overlapped, its time was missed, or the task was removed.
     Skipped,
     /// Its job was cancelled.
     Cancelled,
@@ -70,7 +70,7 @@ impl Status {
     ];
 }
 
-/// As the view of the log has it.
+/// As the view of the log shows it.
 impl std::fmt::Display for Status {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let word = Self::WORDS.iter().find(|(status, _)| status == self);
@@ -102,7 +102,7 @@ impl TryFrom<RunRow> for Run {
     }
 }
 
-/// What a round did about a time that a task was due.
+/// What a round decided about a due time of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Decision {
@@ -135,18 +135,18 @@ impl From<Fired> for Decision {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Round {
-    /// What was decided, by this node, about times that tasks were due.
+    /// What this node decided about the due times of tasks.
     pub decisions: Vec<Decision>,
-    /// How many runs that were held back were let go.
+    /// How many runs that were held back were released.
     pub released: u64,
     /// How many runs were ended because they lasted too long.
     pub expired: u64,
     /// How long it is, by the server's clock, until the next task is due; zero if there is more to
     /// do at once.
     pub next: Option<Duration>,
-    /// Tasks that are due and left to other nodes, because this one does not understand their
+    /// Tasks that are due and left to other nodes, because this node does not understand their
     /// expression or zone.
     pub left: Vec<String>,
-    /// To hand to [`changed`](super::Scheduler::changed).
+    /// The value to pass to [`changed`](super::Scheduler::changed).
     pub seen: u64,
 }

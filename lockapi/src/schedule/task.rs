@@ -1,4 +1,4 @@
-//! What is to be done again and again.
+//! Recurring tasks.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
@@ -17,23 +17,23 @@ pub const MIN_EVERY: Duration = Duration::from_millis(100);
 pub const MAX_EVERY: Duration = Duration::from_hours(10 * 366 * 24);
 /// The most runs that make up for times that were missed.
 pub const MAX_CATCH_UP: usize = 1000;
-/// How often the run of a task is tried unless its job says otherwise: a run that has failed and is to
-/// be tried again has not ended, and holds back those after it.
+/// How often the run of a task is tried unless its job sets it: a run that has failed and is to be
+/// retried has not ended, and holds back those after it.
 pub const RUN_ATTEMPTS: u32 = 3;
 /// The most bytes of the payload of a task's job.
 pub const MAX_TASK_PAYLOAD_BYTES: usize = 1 << 20;
 
-/// What becomes of times that a task was due and that nobody fired, because no node was running
-/// or the database was away.
+/// What becomes of due times that were not fired, because no node was running or the database was
+/// unavailable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Misfire {
-    /// They are not made up for. The latest of them is fired if it is at most so late, otherwise it
-    /// is recorded as skipped.
+    /// They are not made up for. The latest of them is fired if it is at most `late` overdue,
+    /// otherwise it is recorded as skipped.
     Skip {
-        /// From this lateness on a time is missed; at most [`MAX_EVERY`].
+        /// The lateness from which on a due time is missed; at most [`MAX_EVERY`].
         late: Duration,
     },
-    /// One run, at the latest of them, stands for all.
+    /// One run, for the latest of them, replaces all.
     Coalesce,
     /// Each has its run, the latest ones if there are more than this, which is 1 to
     /// [`MAX_CATCH_UP`]. They run one after the other, or at the same time with
@@ -41,15 +41,15 @@ pub enum Misfire {
     CatchUp(usize),
 }
 
-/// What becomes of a run while one before it has not ended.
+/// What becomes of a run while an earlier one has not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overlap {
     /// Both run.
     Allow,
     /// It is recorded as skipped.
     Skip,
-    /// It is held back until the one before has ended. At most 1000 runs of a task are held back,
-    /// what is more is skipped.
+    /// It is held back until the earlier one has ended. At most 1000 runs of a task are held back;
+    /// further ones are skipped.
     Queue,
 }
 
@@ -82,11 +82,11 @@ pub struct Task {
 }
 
 impl Task {
-    /// A task that is due every so often, from one interval after it was set on; [`MIN_EVERY`] to
-    /// [`MAX_EVERY`].
+    /// A task that is due at an interval, for the first time one interval after it was set;
+    /// [`MIN_EVERY`] to [`MAX_EVERY`].
     ///
-    /// Of the job its name, payload, priority and number of attempts matter; it is tried
-    /// [`RUN_ATTEMPTS`] times unless it says otherwise.
+    /// Of the job its name, payload, priority and number of attempts are used; it has
+    /// [`RUN_ATTEMPTS`] attempts unless it sets another number.
     #[must_use]
     pub fn every(name: impl Into<String>, interval: Duration, job: Job) -> Self {
         Self::new(name.into(), Cadence::Every(micros(interval)), job)
@@ -97,9 +97,9 @@ impl Task {
     ///
     /// The fields are minute, hour, day of the month, month and day of the week, each with `*`,
     /// lists, ranges, steps and names; a sixth in front is seconds. `@daily` and the like are
-    /// understood. Where the clock is put forward, a fixed time that does not exist is due at the
-    /// first moment after the gap, and one with a wildcard in hour or minute is not; where it is put back, a
-    /// fixed time is due once, and one with a wildcard each time.
+    /// supported. Where the clock is put forward, a fixed time that does not exist is due at the
+    /// first moment after the gap, and one with a wildcard in hour or minute is not due; where it
+    /// is put back, a fixed time is due once, and one with a wildcard each time.
     #[cfg(feature = "cron")]
     #[must_use]
     pub fn cron(
@@ -127,7 +127,7 @@ impl Task {
         }
     }
 
-    /// When a task with an interval is due first, from the moment on that it is set; at most
+    /// The time from when a task with an interval is set until it is first due; at most
     /// [`MAX_EVERY`].
     #[must_use]
     pub fn first_in(mut self, time: Duration) -> Self {
@@ -135,14 +135,14 @@ impl Task {
         self
     }
 
-    /// What becomes of times that were missed; [`Misfire::Coalesce`] unless set.
+    /// What becomes of due times that were missed; [`Misfire::Coalesce`] unless set.
     #[must_use]
     pub fn misfire(mut self, misfire: Misfire) -> Self {
         self.misfire = misfire;
         self
     }
 
-    /// What becomes of a run while one before it has not ended; unless set [`Overlap::Skip`], and
+    /// What becomes of a run while an earlier one has not ended; unless set [`Overlap::Skip`], and
     /// [`Overlap::Queue`] with [`Misfire::CatchUp`]. A run that has failed and waits for its next
     /// attempt has not ended.
     #[must_use]
@@ -152,7 +152,7 @@ impl Task {
     }
 
     /// How long a delivery of a run may last, [`MIN_EVERY`] to [`MAX_EVERY`], without limit unless
-    /// set. After that the run is recorded as failed, and whoever works on it has lost it.
+    /// set. After that the run is recorded as failed, and its worker has lost it.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
@@ -262,7 +262,7 @@ pub(crate) fn check_task(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// A task as it is kept.
+/// A task as it is stored.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct TaskState {

@@ -1,4 +1,4 @@
-//! What a handler knows of its job.
+//! What a handler knows about its job.
 
 use std::fmt;
 use std::ops::Deref;
@@ -9,10 +9,10 @@ use crate::hold::Hold;
 use crate::queue::Delivery;
 use crate::wait::unless;
 
-/// The delivery that a handler works on, and whether it still should.
+/// The delivery that a handler works on, and whether it should continue.
 ///
-/// It dereferences to its [`Delivery`]: number, attempt, payload, ticket, and `ack_in` of the backend
-/// crates. Clones tell the same.
+/// It dereferences to its [`Delivery`]: number, attempt, payload, ticket, and
+/// [`ack_in`](Delivery::ack_in). Clones share the same state.
 ///
 /// # Acknowledging in a transaction
 /// A handler may acknowledge its job in the transaction of its effects, with `ack_in`, before it
@@ -49,18 +49,18 @@ impl Context {
         }
     }
 
-    /// What the worker was [given](super::Worker::data), such as a pool.
+    /// A value that was [passed](super::Worker::data) to the worker, such as a pool.
     ///
     /// # Panics
-    /// When it was given nothing of this type, which fails the job as any panic of a handler does.
+    /// If no value of this type was passed, which fails the job as any panic of a handler does.
     #[must_use]
     pub fn data<D: Send + Sync + 'static>(&self) -> &D {
         self.data.of()
     }
 
-    /// Whether nobody waits for the handler's answer any more: its delivery was lost, its time ran
-    /// out, or the worker has ended. An async handler is dropped then; what it started elsewhere, and
-    /// a blocking handler, should stop by itself.
+    /// Whether nobody waits for the handler's result any more: its delivery was lost, its time
+    /// limit has expired, or the worker has ended. An async handler is dropped then; tasks that it
+    /// started, and a blocking handler, should stop by themselves.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.delivery.is_lost() || self.over.is_lost()

@@ -1,12 +1,12 @@
-//! Why a handler did not do its job.
+//! Why a handler did not complete its job.
 
 use std::error::Error as StdError;
 use std::fmt;
 use std::time::Duration;
 
-/// What a handler answers when it has not done its job, and what is to become of the job.
+/// What a handler returns when it has not completed its job, and what is to become of the job.
 ///
-/// Every error turns into one that is [tried again](Self::retry), so `?` does what is usual.
+/// Every error converts to one that is [retried](Self::retry), so `?` works as usual.
 ///
 /// ```
 /// use std::time::Duration;
@@ -36,7 +36,7 @@ pub(crate) enum Kind {
 }
 
 impl Failed {
-    /// It is tried again after the backoff, or is a dead letter if this was the last attempt.
+    /// The job is retried after the backoff, or becomes a dead letter if this was the last attempt.
     #[must_use]
     pub fn retry(error: impl fmt::Display) -> Self {
         Self(Kind::Retry {
@@ -45,7 +45,7 @@ impl Failed {
         })
     }
 
-    /// It is tried again after this time, or is a dead letter if this was the last attempt.
+    /// The job is retried after this time, or becomes a dead letter if this was the last attempt.
     #[must_use]
     pub fn retry_after(error: impl fmt::Display, after: Duration) -> Self {
         Self(Kind::Retry {
@@ -54,20 +54,20 @@ impl Failed {
         })
     }
 
-    /// It is a dead letter: trying again would not help.
+    /// The job becomes a dead letter: a retry would not help.
     #[must_use]
     pub fn reject(error: impl fmt::Display) -> Self {
         Self(Kind::Reject(error.to_string()))
     }
 
-    /// Not now: it is delivered again after this time, and this delivery does not count.
+    /// Not now: the job is delivered again after this time, and this delivery does not count.
     #[must_use]
     pub fn snooze(time: Duration) -> Self {
         Self(Kind::Snooze(time))
     }
 }
 
-/// With what the error and its sources say.
+/// With the messages of the error and its sources.
 impl<E: Into<Box<dyn StdError + Send + Sync>>> From<E> for Failed {
     fn from(error: E) -> Self {
         let error = error.into();
@@ -84,7 +84,7 @@ impl<E: Into<Box<dyn StdError + Send + Sync>>> From<E> for Failed {
     }
 }
 
-/// Without the words of the error, which may quote a payload.
+/// Without the message of the error, which may quote a payload.
 impl fmt::Debug for Failed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {

@@ -36,8 +36,8 @@ pub struct WorkerOptions {
     backoff: Arc<dyn Fn(u32) -> Duration + Send + Sync>,
 }
 
-/// Without a time limit, and tried again after a time that doubles from a second to an hour, of
-/// which up to half is left to chance.
+/// Without a time limit, and retried after a time that doubles from a second to an hour, of which
+/// up to half is random.
 impl Default for WorkerOptions {
     fn default() -> Self {
         Self {
@@ -48,15 +48,16 @@ impl Default for WorkerOptions {
 }
 
 impl WorkerOptions {
-    /// How long the handler may take; after that it is stopped, and the job has failed.
+    /// The time limit of the handler; after that it is stopped, and the job has failed.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
     }
 
-    /// After which time a job is tried again, from the number of the attempt that failed, 1 for the
-    /// first. What is longer than [`MAX_DELAY`] is cut off; where it panics the usual time counts.
+    /// The time after which a job is retried, from the number of the attempt that failed, 1 for the
+    /// first. Times longer than [`MAX_DELAY`] are cut off; if the closure panics the default
+    /// applies.
     #[must_use]
     pub fn backoff(mut self, backoff: impl Fn(u32) -> Duration + Send + Sync + 'static) -> Self {
         self.backoff = Arc::new(backoff);
@@ -67,7 +68,7 @@ impl WorkerOptions {
         self.timeout
     }
 
-    /// As long as usual, and the panic, where the closure panics.
+    /// The default, and the panic, if the closure panics.
     pub(super) fn after(&self, attempt: u32) -> (Duration, Option<Box<dyn Any + Send>>) {
         match catch_unwind(AssertUnwindSafe(|| (self.backoff)(attempt))) {
             Ok(time) => (time.min(MAX_DELAY), None),
@@ -124,7 +125,7 @@ impl Handlers {
         self.data.clone()
     }
 
-    /// The names that are handled; none are all.
+    /// The names that are handled; an empty list means all.
     pub(super) fn names(&self) -> Vec<String> {
         let all = self.fallback.is_some() || self.named.len() > MAX_NAMES;
         let names = self.named.keys().filter(|_| !all);
@@ -176,8 +177,8 @@ where
     })
 }
 
-/// Makes a handler of a function that returns errors of its own, such as `anyhow::Result<()>`:
-/// whatever turns into a [`Failed`] by `?`.
+/// Makes a handler of a function that returns errors of its own, such as `anyhow::Result<()>`: any
+/// error that converts to a [`Failed`] with `?`.
 ///
 /// ```
 /// use lockapi::worker::{Context, Worker, any_error};
@@ -204,7 +205,7 @@ where
     }
 }
 
-/// A handler of whatever comes.
+/// A handler of any payload.
 pub(super) fn untyped<F, W>(handler: F) -> Begin
 where
     F: Fn(Context) -> W + Send + Sync + 'static,
@@ -220,7 +221,7 @@ where
     })
 }
 
-/// Reads the payload. What this program cannot read a newer one may: it is tried again.
+/// Decodes the payload. What this program cannot decode a newer one may: the job is retried.
 pub(crate) fn decode<T: DeserializeOwned>(context: &Context) -> Result<T, Failed> {
     context.decode().map_err(Failed::retry)
 }

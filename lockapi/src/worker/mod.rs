@@ -1,4 +1,4 @@
-//! Workers: programs that do the jobs of a [`Queue`].
+//! Workers: programs that run the jobs of a [`Queue`].
 //!
 //! ```
 //! use std::time::Duration;
@@ -68,34 +68,34 @@ use run::Run;
 
 /// The most handlers of one worker that run at the same time.
 pub const MAX_CONCURRENCY: usize = 1000;
-/// The shortest time between two looks at the queue.
+/// The shortest interval between two polls of the queue.
 pub const MIN_POLL: Duration = Duration::from_millis(10);
-/// The longest time between two looks at the queue.
+/// The longest interval between two polls of the queue.
 pub const MAX_POLL: Duration = Duration::from_hours(1);
-/// The longest time for handlers to end in.
+/// The longest grace period for handlers to finish.
 pub const MAX_GRACE: Duration = Duration::from_hours(24);
 
-/// A handler on its way, for [`Worker::spawn_with`].
+/// A handler to be spawned, for [`Worker::spawn_with`].
 pub type Spawned = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Does the jobs of a queue: claims them, hands each to the handler for its name, and tells what
-/// became of it.
+/// Runs the jobs of a queue: claims them, passes each to the handler for its name, and reports the
+/// outcome.
 ///
 /// # Guarantees
-/// - **At least once**, as the queue says: a handler may see a job again whose worker died or lost
-///   it. What a handler writes in the transaction of `ack_in` happens exactly once.
-/// - At most as many handlers run as [`concurrency`](Self::concurrency) says.
-/// - A job is kept from others for as long as its handler runs, however long that is. When it is
-///   lost nevertheless, or cancelled, the handler is dropped and its answer does not count.
-/// - A handler that returns an error or panics fails its job, which is tried again later, and
-///   nothing else. So does a payload that its handler does not understand: another version of the
-///   program may. A job of a name that has no handler is left to other workers.
+/// - ***At least once**, as the queue guarantees: a handler may get a job again whose worker died
+///   or lost it. What a handler writes in the transaction of `ack_in` happens exactly once.
+/// - No more handlers run than [`concurrency`](Self::concurrency) allows.
+/// - A job is kept from others for as long as its handler runs, however long that is. If it is lost
+///   nevertheless, or cancelled, the handler is dropped and its result does not count.
+/// - A handler that returns an error or panics fails its job, which is retried later, and nothing
+///   else. So does a payload that its handler cannot decode: another version of the program may. A
+///   job of a name that has no handler is left to other workers.
 /// - A job that its handler has acknowledged in a transaction of its own is done when, and only when,
 ///   that is committed, whatever the handler returns; see [`Context`].
-/// - A job that was claimed ahead and cannot begin within a second, or a third of its lease, goes back
-///   to the queue, uncounted; only what has begun is extended.
-/// - Completed jobs travel to the server together with the next claim, and at once when nothing is
-///   under way. While the server is away they are kept, until their leases are lost.
+/// - A job that was claimed ahead and cannot begin within a second, or a third of its lease, goes
+///   back to the queue without counting an attempt; only jobs that have begun are extended.
+/// - Completions are sent to the server together with the next claim, and at once when nothing is
+///   under way. While the server is unavailable they are kept, until their leases are lost.
 #[must_use = "a worker does nothing until it is run"]
 pub struct Worker {
     queue: Arc<dyn Queue>,
@@ -133,11 +133,11 @@ impl Worker {
         }
     }
 
-    /// Has jobs of this name done by `handler`, which is given the payload and the job's context.
+    /// Runs jobs of this name with `handler`, which gets the payload and the job's context.
     ///
-    /// An async closure will do as long as it captures nothing:
-    /// `async |mail: Mail, job: Context| Ok(send(mail).await?)`. What it needs besides comes by
-    /// [`data`](Self::data). Functions that return errors of another kind go through [`any_error`].
+    /// An async closure can be used as long as it captures nothing: `async |mail: Mail, job:
+    /// Context| Ok(send(mail).await?)`. Pass other values with [`data`](Self::data). Wrap functions
+    /// that return errors of another kind in [`any_error`].
     pub fn handle<T, F, W>(self, name: impl Into<String>, handler: F) -> Self
     where
         T: DeserializeOwned,
@@ -162,7 +162,7 @@ impl Worker {
         self.begin_with(name.into(), typed(handler), Some(options))
     }
 
-    /// Has jobs of all other names done by `handler`, instead of leaving them to other workers.
+    /// Runs jobs of all other names with `handler`, instead of leaving them to other workers.
     pub fn fallback<F, W>(self, handler: F) -> Self
     where
         F: Fn(Context) -> W + Send + Sync + 'static,
@@ -171,7 +171,7 @@ impl Worker {
         self.fall_back_to(untyped(handler))
     }
 
-    /// Has jobs of a [kind](JobKind) done by `handler`, which is given the job itself.
+    /// Runs jobs of a [kind](JobKind) with `handler`, which gets the job itself.
     ///
     /// ```
     /// use lockapi::queue::JobKind;
@@ -206,8 +206,8 @@ impl Worker {
         self.handle(K::NAME, handler)
     }
 
-    /// Hands a value to all handlers, which find it by its type: [`Context::data`]. Of several of one
-    /// type the last counts.
+    /// Passes a value to all handlers, which get it by its type: [`Context::data`]. Of several
+    /// values of one type the last counts.
     pub fn data<D: Send + Sync + 'static>(mut self, data: D) -> Self {
         self.handlers.add_data(data);
         self
@@ -225,9 +225,9 @@ impl Worker {
         self
     }
 
-    /// How many jobs are claimed at most beyond those that can begin at once, up to
-    /// [`MAX_CLAIM`]; sixteen for each handler unless set. It claims only as many as will begin
-    /// within about two round trips, so long jobs are not claimed ahead whatever this says.
+    /// How many jobs are claimed at most beyond those that can begin at once, up to [`MAX_CLAIM`];
+    /// sixteen for each handler unless set. A worker claims only as many as will begin within about
+    /// two round trips, so long jobs are not claimed ahead, whatever this is set to.
     pub fn prefetch(mut self, jobs: usize) -> Self {
         self.settings.prefetch = Some(jobs);
         self
@@ -246,49 +246,50 @@ impl Worker {
         self
     }
 
-    /// How often it looks at an empty queue where no notification tells of new jobs, [`MIN_POLL`] to
-    /// [`MAX_POLL`]; once in a second unless set. Each look is up to a quarter earlier or later.
+    /// How often it polls an empty queue without a notification of new jobs, [`MIN_POLL`] to
+    /// [`MAX_POLL`]; once a second unless set. Each poll is up to a quarter of this earlier or
+    /// later.
     pub fn poll(mut self, every: Duration) -> Self {
         self.settings.poll = every;
         self
     }
 
-    /// How long handlers may go on when the worker is told to stop, up to [`MAX_GRACE`]; 20 seconds
+    /// How long handlers may continue after the worker was stopped, up to [`MAX_GRACE`]; 20 seconds
     /// unless set.
     pub fn grace(mut self, time: Duration) -> Self {
         self.settings.grace = time;
         self
     }
 
-    /// Tells somebody what it does. Without an observer, failures are [reported](Report).
+    /// Sets an observer of what it does. Without one, failures are [reported](Report).
     pub fn observe(mut self, observer: impl Observe) -> Self {
         self.settings.observer.set(Arc::new(observer));
         self
     }
 
-    /// Has each handler run where `spawn` puts it, such as `|work| { tokio::spawn(work); }`.
+    /// Runs each handler where `spawn` puts it, such as `|work| { tokio::spawn(work); }`.
     ///
-    /// Otherwise all run in the future of [`run`](Self::run), one at a time between their waits: one
-    /// that computes for long holds up the others.
+    /// Otherwise all run in the future of [`run`](Self::run), one at a time between their await
+    /// points: one that computes for long delays the others.
     pub fn spawn_with(mut self, spawn: impl Fn(Spawned) + Send + Sync + 'static) -> Self {
         self.settings.spawn = Some(Arc::new(spawn));
         self
     }
 
-    /// Works until it is told to [stop](Stop), and answers what was done.
+    /// Runs until it is [stopped](Stop), and returns what was done.
     ///
-    /// Then it claims no more and gives back what has not begun. Handlers may go on for the time of
-    /// [`grace`](Self::grace); those that have not ended by then are dropped and their jobs given
-    /// back, uncounted.
+    /// Then it claims no more jobs and gives back those that have not begun. Handlers may continue
+    /// for the time of [`grace`](Self::grace); those that have not finished by then are dropped and
+    /// their jobs given back without counting an attempt.
     ///
     /// # Cancel safety
-    /// When dropped, handlers are dropped at once and their jobs given back, uncounted; what was
-    /// done is still told. Both happen in the background.
+    /// When dropped, handlers are dropped at once and their jobs given back without counting an
+    /// attempt; completions are still sent. Both happen in the background.
     ///
     /// # Errors
-    /// `Invalid` for settings outside of their limits, at once. While the server cannot be reached it
-    /// tries again; another refusal, such as missing tables, stops the worker as well and is answered
-    /// then.
+    /// `Invalid` for settings outside of their limits, at once. While the server cannot be reached
+    /// it retries; any other failure, such as missing tables, stops the worker and is returned
+    /// after that.
     pub async fn run(self, stop: impl Into<Stop>) -> Result<Summary> {
         let stop = stop.into();
         self.check().map_err(|error| error.on(self.queue.name()))?;
@@ -297,10 +298,10 @@ impl Worker {
         poll_fn(|cx| run.poll(cx, stopped.as_mut())).await
     }
 
-    /// Does what there is to do, and answers what was done: for tests.
+    /// Runs the jobs that are due, and returns what was done: for tests.
     ///
-    /// It ends when no job is due and none is under way. Jobs that handlers push meanwhile are done,
-    /// those that are due later, such as failed ones after their backoff, are left.
+    /// It returns when no job is due and none is running. Jobs that handlers push meanwhile are
+    /// run; those that are due later, such as failed ones after their backoff, are left.
     ///
     /// ```
     /// # async fn example() -> lockapi::Result<()> {

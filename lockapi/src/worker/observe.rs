@@ -1,28 +1,29 @@
-//! What a worker tells of itself.
+//! What a worker reports about itself.
 
 use std::time::Duration;
 
 use crate::error::Error;
 use crate::queue::{Delivery, Outcome, Unhandled};
 
-/// Is told what a worker does, for logs and metrics. The calls are made between the polls of the
+/// Observes what a worker does, for logs and metrics. The calls are made between the polls of the
 /// worker, so they must not block.
 #[allow(unused_variables, reason = "whoever implements it wants the names")]
 pub trait Observe: Send + Sync + 'static {
-    /// So many jobs were claimed.
+    /// This many jobs were claimed.
     fn claimed(&self, jobs: usize) {}
 
     /// A handler begins.
     fn started(&self, job: &Delivery) {}
 
-    /// A handler has ended, or was given up, after this time.
+    /// A handler has finished, or was given up, after this time.
     fn finished(&self, job: &Delivery, ending: &Ending, took: Duration) {}
 
-    /// Jobs of a name have been due for more than a minute that this worker has no handler for: none
-    /// has, or those that have do not keep up. It looks once in a minute.
+    /// Jobs of a name that this worker has no handler for have been due for more than a minute: no
+    /// worker has a handler, or those that have one do not keep up. The worker checks once a
+    /// minute.
     fn unhandled(&self, queue: &str, jobs: &Unhandled) {}
 
-    /// The queue could not be reached, or refused; the worker tries again after a pause.
+    /// The queue could not be reached, or refused; the worker retries after a pause.
     fn failed(&self, error: &Error) {}
 }
 
@@ -30,17 +31,17 @@ pub trait Observe: Send + Sync + 'static {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Ending {
-    /// It did its job.
+    /// It completed its job.
     Done,
-    /// It failed, panicked or took too long, and the job is tried again after `after` unless this
-    /// was its last attempt.
+    /// It failed, panicked or took too long, and the job is retried after `after` unless this was
+    /// its last attempt.
     Failed {
         /// Why.
         error: String,
         /// The time to wait.
         after: Duration,
     },
-    /// The handler said that it has failed for good.
+    /// The handler returned that it has failed for good.
     Rejected {
         /// Why.
         error: String,
@@ -51,11 +52,11 @@ pub enum Ending {
         /// Why.
         error: String,
     },
-    /// It put the job off.
+    /// It postponed the job.
     Snoozed(Duration),
     /// It was stopped, because its delivery was lost.
     Lost,
-    /// It was stopped, because the worker ended; the job goes back, uncounted.
+    /// It was stopped, because the worker ended; the job goes back without counting an attempt.
     Released,
 }
 
@@ -93,17 +94,17 @@ pub struct Summary {
     pub claimed: u64,
     /// Done and acknowledged.
     pub done: u64,
-    /// Failed, and to be tried again.
+    /// Failed, and to be retried.
     pub failed: u64,
     /// Failed for good: dead letters.
     pub dead: u64,
-    /// Put off.
+    /// Postponed.
     pub snoozed: u64,
-    /// Given back, uncounted.
+    /// Given back, without counting an attempt.
     pub released: u64,
-    /// Lost to the end of their lease or by being cancelled, or not told in time: whatever the
-    /// handler did, the job may be done again.
+    /// Lost because their lease expired, they were cancelled, or their outcome was not sent in
+    /// time: whatever the handler did, the job may be run again.
     pub lost: u64,
-    /// Told, but the answer never came: they may have counted, or may be done again.
+    /// Sent, but the answer never arrived: they may have counted, or may be run again.
     pub unknown: u64,
 }

@@ -1,4 +1,4 @@
-//! What a worker tells when nobody observes it, and the fence around those who do.
+//! What a worker reports when it has no observer, and the containment of panics of observers.
 
 use std::fmt;
 use std::future::Future;
@@ -115,8 +115,8 @@ impl<T> Drop for Quiet<T> {
 /// Reports what has failed: as events of `tracing` at WARN, or on standard error without that
 /// feature; at most ten in ten seconds. A worker without an observer has one.
 ///
-/// The words of a handler may quote its payload, so they are in the database and not in the report,
-/// unless [`with_errors`](Self::with_errors).
+/// The errors of a handler may quote its payload, so they are in the database and not in the
+/// report, unless [`with_errors`](Self::with_errors) is set.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -156,7 +156,7 @@ impl Written {
 }
 
 impl Report {
-    /// Quotes what handlers say of their failures.
+    /// Includes the errors of handlers.
     #[must_use]
     pub fn with_errors(mut self) -> Self {
         self.errors = true;

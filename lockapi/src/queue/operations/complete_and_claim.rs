@@ -22,7 +22,7 @@ pub struct CompleteAndClaim {
     pub most: i64,
     /// How long each is kept from others, in microseconds.
     pub lease: i64,
-    /// The numbers of the priorities in the order in which they are looked at, and where to start.
+    /// The numbers of the priorities in the order in which they are searched, and where to start.
     pub priorities: Vec<(i64, Floor)>,
     /// Who claims.
     pub worker: String,
@@ -30,12 +30,12 @@ pub struct CompleteAndClaim {
     pub claim: i64,
     /// The numbers of claims whose answers were lost: what they took is claimed again.
     pub lost: Vec<i64>,
-    /// The names of the jobs; none are all.
+    /// The names of the jobs; an empty list means all.
     pub names: Vec<String>,
-    /// So many bytes of payload at most, but for the last job.
+    /// The most bytes of payload, except for the last job.
     pub bytes: i64,
-    /// For how long those are kept that are dead letters by now, in microseconds; [`FOR_EVER`](super::FOR_EVER)
-    /// is until they are discarded.
+    /// How long jobs that are dead letters by now are kept, in microseconds;
+    /// [`FOR_EVER`](super::FOR_EVER) means until they are discarded.
     pub keep_dead: i64,
 }
 
@@ -46,15 +46,15 @@ pub struct CompletedAndClaimed {
     pub acked: Vec<bool>,
     /// What was claimed, in the order of the claim.
     pub claimed: Vec<Claimed>,
-    /// How many jobs were looked at: those claimed, and those that went to the dead letters; as many as
-    /// were wanted when there was no room for more bytes.
+    /// How many jobs were found: those claimed, and those that became dead letters; as many as were
+    /// requested when there was no room for more bytes.
     pub picked: i64,
     /// How many entries of the index of due jobs were read; `None` where the queue is paused.
     pub read: Option<i64>,
-    /// The server's time, in microseconds since 1970: what was due then was looked at.
+    /// The server's time, in microseconds since 1970: jobs that were due then were considered.
     pub now: i64,
-    /// When the next job is due, in microseconds from now; told only when fewer jobs were picked
-    /// than wanted.
+    /// When the next job is due, in microseconds from now; only set when fewer jobs were picked
+    /// than requested.
     pub next_due: Option<i64>,
 }
 

@@ -1,4 +1,4 @@
-//! Looking for jobs that came back before the places where claims start.
+//! Finding jobs that came back before the places where claims start.
 
 use super::complete_and_claim::Floor;
 use super::manage::Name;
@@ -9,14 +9,14 @@ use crate::memory::ModelState;
 /// A part of the index of due jobs: the number of a priority, after which time and up to which place.
 pub type Part = (i64, i64, Floor);
 
-/// Looks for jobs that can be claimed; a batch of one.
+/// Finds jobs that can be claimed; a batch of one.
 #[derive(Clone, Debug)]
 pub struct LookBack {
     /// The queue.
     pub name: Name,
-    /// The names of the jobs; none are all.
+    /// The names of the jobs; an empty list means all.
     pub names: Vec<String>,
-    /// Where, a part for each priority.
+    /// Where to search, a part for each priority.
     pub priorities: Vec<Part>,
     /// The numbers of claims whose answers were lost.
     pub lost: Vec<i64>,

@@ -1,4 +1,4 @@
-//! What people and programs do to a queue as a whole; batches of one.
+//! Operations on a queue as a whole; batches of one.
 
 use serde_json::json;
 
@@ -40,7 +40,7 @@ pub struct Cancel {
 pub struct Cancelled {
     /// The numbers of those that were there.
     pub cancelled: Vec<i64>,
-    /// The numbers of those that somebody has locked.
+    /// The numbers of those that a transaction has locked.
     pub locked: Vec<i64>,
 }
 
@@ -58,7 +58,7 @@ pub struct Purge {
 pub struct Discard {
     /// The queue.
     pub name: Name,
-    /// Their numbers; none are all.
+    /// Their numbers; an empty list means all.
     pub ids: Vec<i64>,
     /// How many at most.
     pub most: i64,
@@ -71,7 +71,7 @@ pub struct SetPaused {
     pub name: Name,
     /// Whether it is paused from now on.
     pub paused: bool,
-    /// The topic to tell listeners of.
+    /// The topic to notify.
     pub topic: i64,
 }
 
@@ -175,7 +175,7 @@ pub struct SweepQueues {
     pub most: i64,
 }
 
-/// An operation that answers a number.
+/// An operation that returns a number.
 macro_rules! counting {
     ($operation:ident, $name:literal, $sql:literal, [$($param:ident),*], $columns:expr,
      |$one:ident| $params:expr, |$model:ident, $wanted:ident| $count:expr) => {

@@ -23,7 +23,7 @@ pub struct NewJob {
     pub delay: i64,
     /// How often it is delivered at most.
     pub max_attempts: i64,
-    /// For how long from then on it may be delivered; 0 is for ever.
+    /// How long it may be delivered from then on; 0 means for ever.
     pub ttl: i64,
 }
 
@@ -43,11 +43,11 @@ pub struct Push {
     pub queue: String,
     /// The jobs.
     pub jobs: Vec<NewJob>,
-    /// The topic to tell listeners of, if they are to be told.
+    /// The topic to notify, if listeners are to be notified.
     pub topic: Option<i64>,
 }
 
-/// The keys of a job; empty is none.
+/// The keys of a job; an empty text means none.
 #[derive(Clone, Debug)]
 pub struct Keys {
     /// See [`Job::unique`](crate::queue::Job::unique).
@@ -69,7 +69,7 @@ pub struct PushKeyed {
     pub job: NewJob,
     /// Its keys: one of the two, or none.
     pub keys: Keys,
-    /// The topic to tell listeners of, if they are to be told.
+    /// The topic to notify, if listeners are to be notified.
     pub topic: Option<i64>,
 }
 
@@ -160,7 +160,7 @@ impl Operation for Push {
 }
 
 impl Operation for PushKeyed {
-    /// `None` says: ask again.
+    /// `None` means: repeat the request.
     type Output = Option<Pushed>;
 
     const STATEMENT: Statement = Statement {
@@ -259,7 +259,7 @@ impl Operation for PushKeyed {
 }
 
 impl Operation for PushTogether {
-    /// For each job; `None` says: ask again.
+    /// For each job; `None` means: repeat the request.
     type Output = Vec<Option<Pushed>>;
 
     const STATEMENT: Statement = PushKeyed::STATEMENT;

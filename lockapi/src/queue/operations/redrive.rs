@@ -10,11 +10,11 @@ use crate::memory::ModelState;
 pub struct Redrive {
     /// The queue.
     pub name: Name,
-    /// Their numbers; none are all.
+    /// Their numbers; an empty list means all.
     pub ids: Vec<i64>,
     /// How many at most.
     pub most: i64,
-    /// The topic to tell listeners of.
+    /// The topic to notify.
     pub topic: i64,
 }
 
@@ -23,10 +23,10 @@ pub struct Redrive {
 pub struct Redriven {
     /// How many were put back.
     pub redriven: i64,
-    /// How many were looked at; fewer than asked for only when there are no more. Of two with one
+    /// How many were found; fewer than requested only when there are no more. Of two with one
     /// unique key only one is put back.
     pub looked: i64,
-    /// How many are to be asked for again, because the tasks that they are runs of are being fired.
+    /// How many are to be requested again, because the tasks that they are runs of are being fired.
     pub busy: i64,
 }
 

@@ -14,7 +14,7 @@ use crate::queue::{MAX_ERROR_BYTES, Outcome, Settled, Ticket};
 pub struct Ack {
     /// The delivery.
     pub ticket: Ticket,
-    /// For how long the job is kept in the archive, in microseconds; [`DELETED`] is not at all.
+    /// How long the job is kept in the archive, in microseconds; [`DELETED`] means not at all.
     pub keep: i64,
 }
 
@@ -23,13 +23,13 @@ pub struct Ack {
 pub struct Settle {
     /// The delivery.
     pub ticket: Ticket,
-    /// The number of what is to become of it, as the statement knows it.
+    /// The number of the outcome, as in the statement.
     pub kind: i64,
     /// The time that goes with it, in microseconds.
     pub time: i64,
-    /// The error that goes with it; empty is none.
+    /// The error that goes with it; an empty text means none.
     pub error: String,
-    /// For how long a dead letter is kept, in microseconds; [`FOR_EVER`] is until it is discarded.
+    /// How long a dead letter is kept, in microseconds; [`FOR_EVER`] means until it is discarded.
     pub keep: i64,
 }
 
@@ -49,7 +49,7 @@ impl Settle {
         (self.kind == EXTEND).then_some(self.time)
     }
 
-    /// Completes a delivery, but waits for nobody who has locked its row.
+    /// Completes a delivery, without waiting if its row is locked.
     #[must_use]
     pub fn completion(ack: Ack) -> Self {
         Self {

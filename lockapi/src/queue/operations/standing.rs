@@ -1,4 +1,4 @@
-//! What has become of deliveries.
+//! The state of deliveries.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use crate::error::Failure;
 use crate::memory::ModelState;
 use crate::queue::{Standing, Ticket};
 
-/// Asks whether a delivery is still the latest of its job, or has completed it.
+/// Checks whether a delivery is still the latest of its job, or has completed it.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadStanding {
     /// The delivery.

@@ -15,12 +15,12 @@ pub struct Take {
     pub queue: String,
     /// How many jobs at most.
     pub most: i64,
-    /// The numbers of the priorities in the order in which they are looked at.
+    /// The numbers of the priorities in the order in which they are searched.
     pub priorities: Vec<i64>,
     /// Who takes them.
     pub worker: String,
-    /// For how long the jobs are kept in the archive, in microseconds; [`DELETED`](super::DELETED) is not at
-    /// all.
+    /// How long the jobs are kept in the archive, in microseconds; [`DELETED`](super::DELETED)
+    /// means not at all.
     pub keep: i64,
 }
 

@@ -1,18 +1,18 @@
-//! What waits for a handler.
+//! Jobs that wait for a handler.
 
 use super::Name;
 use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
 use crate::memory::ModelState;
 
-/// Asks for jobs that are due and of other names than some; a batch of one.
+/// Finds jobs that are due and have none of some names; a batch of one.
 #[derive(Clone, Debug)]
 pub struct ReadUnhandled {
     /// The queue.
     pub name: Name,
-    /// The names that are of no interest.
+    /// The names to leave out.
     pub names: Vec<String>,
-    /// How many jobs of each priority are looked at.
+    /// How many jobs of each priority are read.
     pub most: i64,
 }
 
@@ -23,7 +23,7 @@ pub struct UnhandledRow {
     pub name: String,
     /// How many.
     pub jobs: i64,
-    /// For how long the first has been due, in microseconds.
+    /// How long the first has been due, in microseconds.
     pub waited: i64,
 }
 

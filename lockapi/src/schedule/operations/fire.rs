@@ -16,7 +16,7 @@ pub struct Fire {
     pub name: Name,
     /// The tasks, each once.
     pub requests: Vec<Request>,
-    /// Who fires.
+    /// The node that fires.
     pub node: String,
     /// The topic of the queue.
     pub topic: i64,
@@ -37,7 +37,7 @@ pub struct Request {
     pub runs: Vec<Planned>,
 }
 
-/// What became of a due time.
+/// The outcome of a due time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fired {
     /// Name of the task.
@@ -55,9 +55,9 @@ pub struct Fired {
 pub enum Fate {
     /// Its job was pushed.
     Fired,
-    /// It waits for the end of the run before.
+    /// It waits for the end of an earlier run.
     Held,
-    /// It is recorded only, because the run before had not ended.
+    /// It is recorded only, because an earlier run had not ended.
     Overlapped,
     /// It is recorded only, because it was noticed too late.
     Missed,
@@ -79,7 +79,7 @@ pub struct RunNow {
     pub name: TaskName,
     /// The version that it was found with.
     pub version: i64,
-    /// Who fires.
+    /// The node that fires.
     pub node: String,
     /// The topic of the queue.
     pub topic: i64,

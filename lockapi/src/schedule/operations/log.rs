@@ -21,11 +21,11 @@ pub struct ReadRuns {
 pub struct RunRow {
     /// When it was due.
     pub at: i64,
-    /// What has become of it.
+    /// Its status.
     pub status: String,
     /// The number of its job.
     pub job: Option<i64>,
-    /// Who has or had the job.
+    /// The worker that has or had the job.
     pub node: Option<String>,
     /// When it was last delivered.
     pub started_at: Option<i64>,
@@ -39,7 +39,7 @@ pub struct RunRow {
     pub attempt: i64,
     /// How many due times before it have no run.
     pub missed: i64,
-    /// Who fired it.
+    /// The node that fired it.
     pub fired_by: String,
     /// When it was fired.
     pub fired_at: i64,

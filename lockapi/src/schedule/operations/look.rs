@@ -1,4 +1,4 @@
-//! Looking at what is to be done.
+//! Finding what is to be done.
 
 use super::{Name, cadence, cadence_columns, maybe_int};
 use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
@@ -6,12 +6,12 @@ use crate::error::Failure;
 use crate::memory::ModelState;
 use crate::schedule::cadence::Cadence;
 
-/// Looks at a scheduler.
+/// Reads the tasks of a scheduler that are due.
 #[derive(Clone, Debug)]
 pub struct Look {
     /// The scheduler.
     pub name: Name,
-    /// How many tasks that are due at most.
+    /// The most due tasks to return.
     pub most: i64,
 }
 
@@ -26,7 +26,7 @@ pub struct Looked {
     pub next: Option<i64>,
     /// Whether a run has lasted longer than its task allows.
     pub overdue: bool,
-    /// Whether a run that is held back may go.
+    /// Whether a run that is held back may be released.
     pub releasable: bool,
 }
 
@@ -35,7 +35,7 @@ pub struct Looked {
 pub struct Due {
     /// Name of the task.
     pub name: String,
-    /// What was read is still so as long as the task has this version.
+    /// What was read is valid as long as the task has this version.
     pub version: i64,
     /// The time that it has been due since.
     pub next: i64,

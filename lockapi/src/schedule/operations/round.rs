@@ -9,7 +9,7 @@ use crate::memory::ModelState;
 #[derive(Clone, Debug)]
 pub struct Expire(pub Name);
 
-/// Lets runs go that were held back.
+/// Releases runs that were held back.
 #[derive(Clone, Debug)]
 pub struct Release {
     /// The scheduler.
@@ -47,7 +47,7 @@ impl Operation for Expire {
 }
 
 impl Operation for Release {
-    /// How many were let go.
+    /// How many were released.
     type Output = i64;
 
     const STATEMENT: Statement = Statement {
