@@ -261,7 +261,19 @@ impl dyn Backend + '_ {
     /// # Errors
     /// `Invalid` for a name that is not 1 to 255 bytes.
     pub fn queue(&self, name: impl Into<String>) -> Result<Arc<dyn Queue>> {
-        self.open_queue(name.into(), queue::QueueOptions::default())
+        self.queue_with(name, queue::QueueOptions::default())
+    }
+
+    /// Opens a queue with [options](queue::QueueOptions); nothing is sent.
+    ///
+    /// # Errors
+    /// `Invalid` for a name that is not 1 to 255 bytes, or options that are outside their limits.
+    pub fn queue_with(
+        &self,
+        name: impl Into<String>,
+        options: queue::QueueOptions,
+    ) -> Result<Arc<dyn Queue>> {
+        self.open_queue(name.into(), options)
     }
 
     /// Opens a rate limiter with a [`Quota`](crate::limit::Quota) or a [`Policy`]; nothing is sent.
@@ -291,6 +303,18 @@ impl dyn Backend + '_ {
     /// # Errors
     /// `Invalid` for a name that is not 1 to 255 bytes.
     pub fn scheduler(&self, name: impl Into<String>) -> Result<Arc<dyn Scheduler>> {
-        self.open_scheduler(name.into(), schedule::SchedulerOptions::default())
+        self.scheduler_with(name, schedule::SchedulerOptions::default())
+    }
+
+    /// Opens a scheduler with [options](schedule::SchedulerOptions); nothing is sent.
+    ///
+    /// # Errors
+    /// `Invalid` for a name that is not 1 to 255 bytes, or options that are outside their limits.
+    pub fn scheduler_with(
+        &self,
+        name: impl Into<String>,
+        options: schedule::SchedulerOptions,
+    ) -> Result<Arc<dyn Scheduler>> {
+        self.open_scheduler(name.into(), options)
     }
 }

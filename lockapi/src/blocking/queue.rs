@@ -9,8 +9,8 @@ use super::block_on;
 use crate::driver::{Library, Transaction};
 use crate::error::Result;
 use crate::queue::{
-    Claim, DeadLetter, Exchange, Job, JobKind, Outcome, Pushed, Settled, Standing, Statistics,
-    Taken, Ticket, Unhandled,
+    Claim, DeadLetter, Exchange, Job, JobKind, Outcome, Pushed, QueueOptions, Settled, Standing,
+    Statistics, Taken, Ticket, Unhandled,
 };
 
 /// A [queue](crate::Queue) for blocking callers.
@@ -34,6 +34,12 @@ impl Queue {
     #[must_use]
     pub fn namespace(&self) -> &str {
         self.0.namespace()
+    }
+
+    /// How this handle uses it.
+    #[must_use]
+    pub fn options(&self) -> &QueueOptions {
+        self.0.options()
     }
 
     /// The queue of the async face, which it is made of.
@@ -188,6 +194,12 @@ impl Queue {
     /// As for the async method.
     pub fn discard(&self, ids: Vec<i64>) -> Result<u64> {
         block_on(self.0.discard(ids))
+    }
+
+    /// Decides what becomes of a delivery, in the background; it does not block. See
+    /// [`Queue::settle_later`](crate::Queue::settle_later).
+    pub fn settle_later(&self, ticket: Ticket, outcome: Outcome) {
+        self.0.settle_later(ticket, outcome);
     }
 
     /// Pushes jobs in a transaction of the caller; see

@@ -276,6 +276,12 @@ impl Context {
     pub fn lost(&self) {
         block_on(self.0.lost());
     }
+
+    /// The delivery, to be shared with another thread.
+    #[must_use]
+    pub fn delivery(&self) -> &Arc<Delivery> {
+        self.0.delivery()
+    }
 }
 
 impl Deref for Context {

@@ -31,7 +31,7 @@ impl Worker {
         let queue = self.backend.queue(NAME)?;
         let scheduler = self
             .backend
-            .open_scheduler(NAME.to_owned(), self.node.options())?;
+            .scheduler_with(NAME, self.node.options())?;
         tokio::select! {
             _ = join_all((0..HANDS).map(|_| self.run_all(&queue))) => {}
             failed = scheduler.run(Stop::new()) => failed?,

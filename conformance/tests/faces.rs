@@ -1,0 +1,127 @@
+//! The async and the blocking face have the same methods.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use syn::{ImplItem, Item, ItemImpl, TraitItem, Type, TypeParamBound, Visibility};
+
+/// Methods of one face, with the reason.
+const ONE_FACE: &[(&str, &str)] = &[
+    ("Backend::inner", LEADS),
+    ("Backend::open_election", CALLED_BY_ANOTHER),
+    ("Backend::open_id_gen", CALLED_BY_ANOTHER),
+    ("Backend::open_lease", CALLED_BY_ANOTHER),
+    ("Backend::open_leased_mutex", CALLED_BY_ANOTHER),
+    ("Backend::open_mutex", CALLED_BY_ANOTHER),
+    ("Backend::open_queue", CALLED_BY_ANOTHER),
+    ("Backend::open_rate_limiter", CALLED_BY_ANOTHER),
+    ("Backend::open_rw_lock", CALLED_BY_ANOTHER),
+    ("Backend::open_scheduler", CALLED_BY_ANOTHER),
+    ("Backend::open_semaphore", CALLED_BY_ANOTHER),
+    ("Queue::inner", LEADS),
+    ("Queue::set_paused", CALLED_BY_ANOTHER),
+    ("Scheduler::set_enabled", CALLED_BY_ANOTHER),
+    ("Worker::spawn_with", "handlers that block have threads"),
+];
+const CALLED_BY_ANOTHER: &str = "a backend implements it; programs call the method that calls it";
+const LEADS: &str = "leads from the blocking face to the async one";
+
+/// The public methods of a face, by type.
+#[derive(Default)]
+struct Methods {
+    of: BTreeMap<String, BTreeSet<String>>,
+    /// Types that dereference to one that has the rest of their methods.
+    dereferenced: BTreeSet<String>,
+}
+
+impl Methods {
+    fn add_sources(&mut self, dir: &Path, leave_out: &[&str]) {
+        for entry in fs::read_dir(dir).expect("a directory") {
+            let path = entry.expect("an entry").path();
+            let name = path.file_name().expect("a name").to_string_lossy();
+            if leave_out.contains(&&*name) {
+                continue;
+            }
+            if path.is_dir() {
+                self.add_sources(&path, leave_out);
+            } else if name.ends_with(".rs") {
+                let text = fs::read_to_string(&path).expect("a text");
+                let file = syn::parse_file(&text).expect("Rust");
+                file.items.into_iter().for_each(|item| self.add(item));
+            }
+        }
+    }
+
+    fn add(&mut self, item: Item) {
+        match item {
+            Item::Trait(item) => {
+                let of = self.of.entry(item.ident.to_string()).or_default();
+                of.extend(item.items.iter().filter_map(|item| match item {
+                    TraitItem::Fn(method) => Some(method.sig.ident.to_string()),
+                    _ => None,
+                }));
+            }
+            Item::Impl(item) => self.add_impl(&item),
+            _ => {}
+        }
+    }
+
+    fn add_impl(&mut self, item: &ItemImpl) {
+        let Some(name) = name_of(&item.self_ty) else {
+            return;
+        };
+        if let Some((path, _)) = &item.trait_ {
+            if path.is_ident("Deref") {
+                self.dereferenced.insert(name);
+            }
+            return;
+        }
+        let of = self.of.entry(name).or_default();
+        of.extend(item.items.iter().filter_map(|item| match item {
+            ImplItem::Fn(method) => {
+                let public = matches!(method.vis, Visibility::Public(_));
+                let is_method = public && method.sig.receiver().is_some();
+                is_method.then(|| method.sig.ident.to_string())
+            }
+            _ => None,
+        }));
+    }
+}
+
+/// What a type of an `impl` is called: `Queue` of `dyn Queue + '_` and of `Queue`.
+fn name_of(of: &Type) -> Option<String> {
+    let path = match of {
+        Type::Path(of) => &of.path,
+        Type::TraitObject(of) => of.bounds.iter().find_map(|bound| match bound {
+            TypeParamBound::Trait(bound) => Some(&bound.path),
+            _ => None,
+        })?,
+        _ => return None,
+    };
+    Some(path.segments.last()?.ident.to_string())
+}
+
+#[test]
+fn have_the_same_methods() {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lockapi/src");
+    let (mut of_async, mut of_blocking) = (Methods::default(), Methods::default());
+    let others = ["blocking", "engine", "memory", "driver", "tests.rs"];
+    of_async.add_sources(&sources, &others);
+    of_blocking.add_sources(&sources.join("blocking"), &["worker"]);
+    let mut compared = 0;
+    let mut differences = BTreeSet::new();
+    for (name, blocking) in &of_blocking.of {
+        let Some(of_async) = of_async.of.get(name) else {
+            continue;
+        };
+        compared += 1;
+        let has_more = of_blocking.dereferenced.contains(name);
+        let missing = of_async.difference(blocking).filter(|_| !has_more);
+        let methods = missing.chain(blocking.difference(of_async));
+        differences.extend(methods.map(|method| format!("{name}::{method}")));
+    }
+    assert!(compared > 15, "{compared}");
+    let known = ONE_FACE.iter().map(|(method, _)| (*method).to_owned());
+    assert_eq!(differences, known.collect());
+}
