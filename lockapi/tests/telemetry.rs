@@ -424,7 +424,7 @@ fn mutexes(kept: &Kept, told: &Told, clock: &ManualClock, backend: &Backend) {
 }
 
 fn leases(kept: &Kept, told: &Told, clock: &ManualClock, backend: &Backend) {
-    let options = || LeaseOptions::new(Duration::from_mins(1)).renewed_by_hand();
+    let options = || LeaseOptions::new(Duration::from_secs(60)).renewed_by_hand();
     let lease = backend.lease("job", options()).unwrap();
     let guard = lease.acquire().unwrap();
     assert!(lease.try_acquire().unwrap().is_none());
@@ -472,7 +472,7 @@ fn limits(kept: &Kept, told: &Told, backend: &Backend) {
     assert!(told.has(&["DEBUG", "refused", "key=caller"]));
     assert!(!told.has(&["refused", "key=other"]));
     let want = Want::new("fourth");
-    assert!(limiter.until_ready(&want, Duration::from_mins(5)).is_ok());
+    assert!(limiter.until_ready(&want, Duration::from_secs(5 * 60)).is_ok());
     assert_eq!(kept.values("lockapi_wait_seconds rate_limiter"), [0.0]);
     let spans = told.spans(&["acquire", "rate_limiter", "until_ready", "key=fourth"]);
     assert!(spans[0].text.contains("granted"));
@@ -493,7 +493,7 @@ fn queues(kept: &Kept, told: &Told, clock: &ManualClock, backend: &Backend) {
     eventually("the deliveries are extended", || {
         kept.total("lockapi_renewals_total job done") >= 2.0
     });
-    clock.leap(Duration::from_hours(1));
+    clock.leap(Duration::from_secs(3600));
     eventually("the deliveries are lost", || {
         kept.total("lockapi_lost_total job") >= 2.0
     });

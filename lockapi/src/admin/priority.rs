@@ -11,7 +11,7 @@ use super::operations::Blocker;
 use crate::error::{Error, ErrorKind, Result};
 
 /// The longest patience and grace.
-const LONGEST: Duration = Duration::from_hours(24);
+const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
 type Test = dyn Fn(&Blocker) -> bool + Send + Sync;
 

@@ -89,7 +89,7 @@ pub(crate) use timer::Alarm;
 pub(crate) use timer::Timer;
 
 /// How long migrations may take: another process may be applying them.
-const MIGRATION_TIMEOUT: Duration = Duration::from_mins(1);
+const MIGRATION_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Connects: checks the options, probes the server, and gives the backend.
 ///

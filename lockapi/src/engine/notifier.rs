@@ -20,7 +20,7 @@ use crate::wait::unless;
 
 /// How long a connection is listened on. A network that lost it may never tell, so it is replaced;
 /// and nobody listens longer than this without a reason.
-const LIFETIME: Duration = Duration::from_mins(5);
+const LIFETIME: Duration = Duration::from_secs(300);
 
 /// The first and the longest pause before a connection that failed is replaced.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));

@@ -140,7 +140,7 @@ impl BackendOptions {
     }
 
     pub(super) fn check(&self) -> Result<()> {
-        const DAY: Duration = Duration::from_hours(24);
+        const DAY: Duration = Duration::from_secs(24 * 3600);
         let invalid = |message| Err(Error::new(ErrorKind::Invalid, "connect", message));
         check_name("namespace", &self.namespace, 1)?;
         if self.max_locks == 0 {

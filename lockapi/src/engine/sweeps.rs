@@ -18,7 +18,7 @@ pub(super) const PART: i64 = 1000;
 /// A connection that sweeps nothing for so long is closed.
 const IDLE: Duration = Duration::from_secs(5);
 /// A part that failed is tried again after this time, so often.
-const AGAIN: Duration = Duration::from_mins(1);
+const AGAIN: Duration = Duration::from_secs(60);
 const TRIES: u32 = 5;
 
 /// An operation that deletes what is old in a part of a table.

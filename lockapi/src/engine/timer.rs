@@ -298,7 +298,7 @@ mod tests {
     #[test]
     fn a_dropped_sleep_leaves_no_timer() {
         let timer = Timer::start(&Clock::real()).unwrap();
-        let mut sleep = timer.sleep(Duration::from_hours(1));
+        let mut sleep = timer.sleep(Duration::from_secs(3600));
         let mut context = Context::from_waker(Waker::noop());
         assert!(Pin::new(&mut sleep).poll(&mut context).is_pending());
         assert_eq!(timer.shared.lock().due.len(), 1);

@@ -30,11 +30,11 @@ const EPOCH_2021: i64 = 1_609_459_200_000;
 /// let id = Id::try_from(723_688_567_603_204_099)?;
 /// let parts = layout.decode(id);
 /// assert_eq!((parts.worker, parts.sequence), (1, 3));
-/// let day = SystemTime::UNIX_EPOCH + Duration::from_hours(495_000);
+/// let day = SystemTime::UNIX_EPOCH + Duration::from_secs(495_000 * 3600);
 /// assert_eq!(parts.time, day);
 ///
 /// // Ids of a day, for `WHERE id >= $1 AND id < $2`.
-/// let range = layout.bounds(day..day + Duration::from_hours(24));
+/// let range = layout.bounds(day..day + Duration::from_secs(24 * 3600));
 /// assert!(range.contains(&i64::from(id)));
 /// # Ok::<(), lockapi::Error>(())
 /// ```
@@ -249,7 +249,7 @@ mod tests {
     fn epochs_outside_of_the_limits_are_refused() {
         let layout = Layout::default();
         let before = SystemTime::UNIX_EPOCH - Duration::from_millis(1);
-        let after = SystemTime::UNIX_EPOCH + Duration::from_hours(70_389_528);
+        let after = SystemTime::UNIX_EPOCH + Duration::from_secs(70_389_528 * 3600);
         for epoch in [before, after] {
             let error = layout.since(epoch).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid);

@@ -28,7 +28,7 @@ pub const MAX_BLOCK: u64 = 1_000_000;
 /// The shortest and the longest time that a generator may continue without its database.
 pub const MIN_RESERVE: Duration = Duration::from_millis(100);
 /// See [`MIN_RESERVE`].
-pub const MAX_RESERVE: Duration = Duration::from_mins(1);
+pub const MAX_RESERVE: Duration = Duration::from_secs(60);
 /// The reserve unless set.
 const RESERVE: Duration = Duration::from_secs(10);
 /// A worker number is kept for this multiple of its reserve after the last renewal.

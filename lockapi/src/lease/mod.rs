@@ -35,7 +35,7 @@ pub(crate) mod slot {
 /// The shortest time to live.
 pub const MIN_TTL: Duration = Duration::from_millis(10);
 /// The longest time to live: a leap year.
-pub const MAX_TTL: Duration = Duration::from_hours(366 * 24);
+pub const MAX_TTL: Duration = Duration::from_secs(366 * 24 * 3600);
 /// The most bytes of data that a lease carries.
 pub const MAX_DATA_BYTES: usize = 4096;
 

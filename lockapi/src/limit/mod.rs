@@ -58,7 +58,7 @@ pub const MAX_WANTS: usize = 1000;
 /// The most reservations of a key that are open at once.
 pub const MAX_RESERVATIONS: usize = 10_000;
 /// The longest time that a key is blocked or a reservation lasts.
-pub const MAX_TIME: Duration = Duration::from_hours(366 * 24);
+pub const MAX_TIME: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// Limits how often something is done, among all programs that use the same database.
 ///

@@ -7,11 +7,11 @@ use crate::error::{Error, ErrorKind, Result};
 /// The most permits of a quota, of a burst, and of one call.
 pub const MAX_PERMITS: u64 = 1_000_000_000;
 /// The longest period of a quota: a leap year.
-pub const MAX_PERIOD: Duration = Duration::from_hours(366 * 24);
+pub const MAX_PERIOD: Duration = Duration::from_secs(366 * 24 * 3600);
 /// The shortest time between two permits.
 pub const MIN_INTERVAL: Duration = Duration::from_nanos(100);
 /// The longest time after which a burst has flowed back: ten leap years.
-pub(crate) const MAX_DEPTH: Duration = Duration::from_hours(3660 * 24);
+pub(crate) const MAX_DEPTH: Duration = Duration::from_secs(3660 * 24 * 3600);
 const MIN_PERIOD: Duration = Duration::from_millis(1);
 
 /// How permits come back.
@@ -76,19 +76,19 @@ impl Quota {
     /// This number of permits a minute.
     #[must_use]
     pub const fn per_minute(permits: u64) -> Self {
-        Self::new(permits, Duration::from_mins(1))
+        Self::new(permits, Duration::from_secs(60))
     }
 
     /// This number of permits an hour.
     #[must_use]
     pub const fn per_hour(permits: u64) -> Self {
-        Self::new(permits, Duration::from_hours(1))
+        Self::new(permits, Duration::from_secs(3600))
     }
 
     /// This number of permits in 24 hours.
     #[must_use]
     pub const fn per_day(permits: u64) -> Self {
-        Self::new(permits, Duration::from_hours(24))
+        Self::new(permits, Duration::from_secs(24 * 3600))
     }
 
     /// How many permits can be taken at once after a rest; the permits of a period unless set.

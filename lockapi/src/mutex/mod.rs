@@ -45,7 +45,7 @@ pub use striped::Striped;
 pub use wait::Wait;
 
 /// The longest time that a lock can be waited for: PostgreSQL counts milliseconds in 32 bits.
-pub(crate) const LOCK_TIMEOUT_LIMIT: Duration = Duration::from_hours(24 * 24);
+pub(crate) const LOCK_TIMEOUT_LIMIT: Duration = Duration::from_secs(24 * 24 * 3600);
 
 /// A lock that one holder has at a time, among all programs that use the same database.
 ///

@@ -14,7 +14,7 @@ pub const MAX_NAMES: usize = 1000;
 /// The shortest lease of a delivery.
 pub const MIN_LEASE: Duration = Duration::from_millis(100);
 /// The longest lease of a delivery.
-pub const MAX_LEASE: Duration = Duration::from_hours(24);
+pub const MAX_LEASE: Duration = Duration::from_secs(24 * 3600);
 
 /// What to claim, and for how long.
 ///

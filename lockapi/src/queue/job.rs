@@ -16,7 +16,7 @@ pub const MAX_PUSH: usize = 10_000;
 /// The most bytes of payload in one push.
 pub const MAX_PUSH_BYTES: usize = 64 << 20;
 /// The longest delay.
-pub const MAX_DELAY: Duration = Duration::from_hours(10 * 366 * 24);
+pub const MAX_DELAY: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
 /// The last point in time that a job can wait for: the end of the year 9999.
 const LAST_TIME: i64 = 253_402_300_799_000_000;
 

@@ -49,7 +49,7 @@ const LOOK: Duration = Duration::from_secs(1);
 /// use std::time::Duration;
 /// use lockapi::queue::QueueOptions;
 ///
-/// let options = QueueOptions::default().archive(Duration::from_hours(24)).max_payload(64 << 10);
+/// let options = QueueOptions::default().archive(Duration::from_secs(24 * 3600)).max_payload(64 << 10);
 /// ```
 #[derive(Clone, Debug)]
 pub struct QueueOptions {
@@ -64,8 +64,8 @@ impl Default for QueueOptions {
     fn default() -> Self {
         Self {
             archive: false,
-            keep: Duration::from_hours(7 * 24),
-            keep_dead: Some(Duration::from_hours(30 * 24)),
+            keep: Duration::from_secs(7 * 24 * 3600),
+            keep_dead: Some(Duration::from_secs(30 * 24 * 3600)),
             max_payload: 1 << 20,
             notify_on_commit: true,
         }

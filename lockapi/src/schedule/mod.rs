@@ -78,7 +78,7 @@ pub const MAX_LIST: usize = 1000;
 /// use std::time::Duration;
 /// use lockapi::schedule::SchedulerOptions;
 ///
-/// let options = SchedulerOptions::default().node("web-7").keep(Duration::from_hours(24 * 90));
+/// let options = SchedulerOptions::default().node("web-7").keep(Duration::from_secs(24 * 90 * 3600));
 /// ```
 #[derive(Clone, Debug)]
 pub struct SchedulerOptions {
@@ -92,7 +92,7 @@ impl Default for SchedulerOptions {
         Self {
             node: None,
             poll: Duration::from_secs(1),
-            keep: Duration::from_hours(30 * 24),
+            keep: Duration::from_secs(30 * 24 * 3600),
         }
     }
 }
@@ -130,7 +130,7 @@ impl SchedulerOptions {
             check_name("node", node, 0)?;
         }
         let invalid = |message| Err(Error::new(ErrorKind::Invalid, "check", message));
-        if self.poll < Duration::from_millis(10) || self.poll > Duration::from_hours(1) {
+        if self.poll < Duration::from_millis(10) || self.poll > Duration::from_secs(3600) {
             let poll = self.poll;
             return invalid(format!(
                 "polling every {poll:?}; allowed are 10 ms to 1 hour"

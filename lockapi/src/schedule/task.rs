@@ -14,7 +14,7 @@ use crate::queue::{Job, Priority};
 /// The shortest interval, and the shortest timeout.
 pub const MIN_EVERY: Duration = Duration::from_millis(100);
 /// The longest interval, and the longest timeout.
-pub const MAX_EVERY: Duration = Duration::from_hours(10 * 366 * 24);
+pub const MAX_EVERY: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
 /// The most runs that make up for times that were missed.
 pub const MAX_CATCH_UP: usize = 1000;
 /// How often the run of a task is tried unless its job sets it: a run that has failed and is to be
@@ -67,7 +67,7 @@ impl Overlap {
 /// let task = Task::every("metrics", Duration::from_secs(30), Job::new("collect", &"all")?)
 ///     .misfire(Misfire::Skip { late: Duration::from_secs(5) })
 ///     .overlap(Overlap::Skip)
-///     .timeout(Duration::from_mins(5));
+///     .timeout(Duration::from_secs(300));
 /// # Ok::<(), lockapi::Error>(())
 /// ```
 #[derive(Clone, Debug)]

@@ -15,7 +15,7 @@ use super::contention::Contention;
 use crate::error::{Error, ErrorKind, Result};
 
 const MOST_ATTEMPTS: u32 = 1000;
-const LONGEST: Duration = Duration::from_hours(1);
+const LONGEST: Duration = Duration::from_secs(3600);
 
 /// How work is done again that met a conflict: how often, with which pauses, and until when.
 ///

@@ -71,9 +71,9 @@ pub const MAX_CONCURRENCY: usize = 1000;
 /// The shortest interval between two polls of the queue.
 pub const MIN_POLL: Duration = Duration::from_millis(10);
 /// The longest interval between two polls of the queue.
-pub const MAX_POLL: Duration = Duration::from_hours(1);
+pub const MAX_POLL: Duration = Duration::from_secs(3600);
 /// The longest grace period for handlers to finish.
-pub const MAX_GRACE: Duration = Duration::from_hours(24);
+pub const MAX_GRACE: Duration = Duration::from_secs(24 * 3600);
 
 /// A handler to be spawned, for [`Worker::spawn_with`].
 pub type Spawned = Pin<Box<dyn Future<Output = ()> + Send>>;

@@ -10,7 +10,7 @@ pub(super) const AHEAD: usize = 16;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LAST_PAUSE: Duration = Duration::from_secs(5);
 const FIRST_RETRY: Duration = Duration::from_secs(1);
-const LAST_RETRY: Duration = Duration::from_hours(1);
+const LAST_RETRY: Duration = Duration::from_secs(3600);
 
 /// How long handlers and round trips take.
 ///

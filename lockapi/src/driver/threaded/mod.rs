@@ -18,7 +18,7 @@ use host::{Host, call};
 const MOST_STUCK: usize = 16;
 
 /// How rare.
-const PAUSE: Duration = Duration::from_mins(1);
+const PAUSE: Duration = Duration::from_secs(60);
 
 /// How long a listener waits in one call: it ends about so soon after it is dropped.
 const SLICE: Duration = Duration::from_millis(250);

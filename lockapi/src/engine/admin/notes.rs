@@ -19,14 +19,14 @@ use crate::lease::micros;
 use crate::random;
 
 /// A name that is still in use is noted again after this time.
-const AGAIN: Duration = Duration::from_hours(24);
+const AGAIN: Duration = Duration::from_secs(24 * 3600);
 /// How long nothing is noted after that failed.
 const PAUSE: Duration = Duration::from_secs(30);
 /// How many names are known to be noted.
 const KNOWN: usize = 100_000;
 /// The most holds and waits in one statement; the others follow half a second later.
 const MOST: usize = 10_000;
-const SWEEP_EVERY: Duration = Duration::from_hours(1);
+const SWEEP_EVERY: Duration = Duration::from_secs(3600);
 
 impl Queued for Note {
     const NAME: &'static str = "note";
@@ -150,7 +150,7 @@ impl Noting {
         state.busy = true;
         let sweep = state.sweep_at <= now;
         if sweep {
-            let jitter = Duration::from_mins(10).mul_f64(fastrand::f64());
+            let jitter = Duration::from_secs(600).mul_f64(fastrand::f64());
             state.sweep_at = now + SWEEP_EVERY + jitter;
         }
         drop(state);

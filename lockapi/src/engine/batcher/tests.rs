@@ -123,7 +123,7 @@ fn connect() -> (Arc<dyn Backend>, Database, Runs) {
 }
 
 fn hour() -> LeaseOptions {
-    LeaseOptions::new(Duration::from_hours(1)).renewed_by_hand()
+    LeaseOptions::new(Duration::from_secs(3600)).renewed_by_hand()
 }
 
 fn held(database: &Database) -> Vec<i64> {

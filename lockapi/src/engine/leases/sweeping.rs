@@ -10,7 +10,7 @@ use crate::lease::Sweep;
 use crate::mutex::SweepMarks;
 
 /// Rows are kept for a day after their end, so it matters little when in an hour they go.
-const EVERY: Duration = Duration::from_mins(30);
+const EVERY: Duration = Duration::from_secs(1800);
 
 impl Queued for Sweep {
     const NAME: &'static str = "sweep";

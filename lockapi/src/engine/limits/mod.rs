@@ -94,7 +94,7 @@ impl Queued for Sweep {
 }
 
 impl Sweeping for Sweep {
-    const EVERY: Duration = Duration::from_mins(5);
+    const EVERY: Duration = Duration::from_secs(300);
 
     fn next(self, swept: Swept<(String, String)>) -> Option<Self> {
         let after = swept.last?;

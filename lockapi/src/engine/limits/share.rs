@@ -226,7 +226,7 @@ mod tests {
         for quota in [year, most, year.fixed_window(), most.sliding_window()] {
             let policy = Policy::new(quota).outage(Outage::Share(u32::MAX));
             for (day, admitted) in [(1, true), (2, false), (366 * 30, true)] {
-                let day = Duration::from_hours(24 * day);
+                let day = Duration::from_secs(24 * day * 3600);
                 let decision = shares.decide(&Want::new("key"), &policy, day);
                 assert_eq!(decision.is_admitted(), admitted, "{quota:?}");
             }
@@ -245,7 +245,7 @@ mod tests {
         assert!(!shares.decide(&more, &policy, Duration::ZERO).is_allowed());
         let known = Want::new(0);
         assert!(shares.decide(&known, &policy, Duration::ZERO).is_allowed());
-        let later = Duration::from_hours(2);
+        let later = Duration::from_secs(2 * 3600);
         assert!(shares.decide(&more, &policy, later).is_allowed());
     }
 }

@@ -108,7 +108,7 @@ impl Queued for Settle {
 }
 
 impl Sweeping for SweepQueues {
-    const EVERY: Duration = Duration::from_mins(5);
+    const EVERY: Duration = Duration::from_secs(300);
     // A busy queue archives thousands of jobs a second.
     const PAUSE: Duration = Duration::from_millis(50);
 

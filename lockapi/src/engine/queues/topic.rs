@@ -20,7 +20,7 @@ const QUIET: Duration = Duration::from_millis(5);
 /// under its old number, since the lost one may be carried out after its repetition was answered.
 const MOST_LOST: usize = 1024;
 /// So long after its lease has ended nobody looks for what a lost claim took.
-const LOST_FOR: Duration = Duration::from_mins(10);
+const LOST_FOR: Duration = Duration::from_secs(600);
 /// For how many sets of names places are remembered.
 const MOST_SETS: usize = 64;
 

@@ -28,7 +28,7 @@ const MAX_DUE: i64 = 1000;
 /// How many runs are fired in a statement, unless those of one task are more.
 const MAX_RUNS: usize = 2000;
 /// Old runs are deleted this often, in parts of this size.
-const SWEEP_EVERY: Duration = Duration::from_mins(10);
+const SWEEP_EVERY: Duration = Duration::from_secs(600);
 
 impl Sweeping for SweepRuns {
     const EVERY: Duration = SWEEP_EVERY;
@@ -206,7 +206,7 @@ impl Handle {
         if swept.is_some_and(|swept| now < swept + SWEEP_EVERY) {
             return;
         }
-        *swept = Some(now + Duration::from_mins(1).mul_f64(fastrand::f64()));
+        *swept = Some(now + Duration::from_secs(60).mul_f64(fastrand::f64()));
         drop(swept);
         let first = SweepRuns {
             name: self.name.clone(),

@@ -206,7 +206,7 @@ fn no_quota_loosens_another() {
 /// The two definitions, whatever windows of other lengths take meanwhile.
 #[test]
 fn no_window_loosens_another() {
-    let minutes = |many| Duration::from_mins(many);
+    let minutes = |many: u64| Duration::from_secs(many * 60);
     let sets = [
         [
             Quota::new(10, minutes(1)).fixed_window(),

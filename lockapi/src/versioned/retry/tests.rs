@@ -112,7 +112,7 @@ fn first_attempt_begins_before_the_deadline_or_never() {
 
 #[test]
 fn pause_beyond_the_deadline_is_not_waited_for() {
-    let minute = Duration::from_mins(1);
+    let minute = Duration::from_secs(60);
     let retry = Retry::default().pause(minute, minute).deadline(minute / 60);
     for _ in 0..5 {
         let mut attempts = retry.begin(&[]).unwrap();
@@ -175,7 +175,7 @@ fn those_who_pass_the_turn_on_are_waited_for() {
 
 #[test]
 fn what_is_outside_of_the_limits_is_refused() {
-    let hours = Duration::from_hours(2);
+    let hours = Duration::from_secs(2 * 3600);
     for retry in [
         quick().attempts(0),
         quick().attempts(1001),

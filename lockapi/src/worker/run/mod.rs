@@ -34,7 +34,7 @@ use ending::Confirmed;
 use exchange::Exchanging;
 
 /// How often it looks for jobs that nobody handles, and how long they wait by then.
-const WATCH: Duration = Duration::from_mins(1);
+const WATCH: Duration = Duration::from_secs(60);
 /// How long a job is put off that no handler could be started for, through no fault of its own.
 const UNSPAWNED: Duration = Duration::from_secs(1);
 

@@ -335,7 +335,7 @@ fn an_interrupted_wait_has_its_turn_again() {
 #[test]
 fn timers_are_set_once() {
     let mut sim = two(0, 2);
-    let day = Duration::from_hours(24);
+    let day = Duration::from_secs(24 * 3600);
     sim.processes[0].table = LockTable::new(super::Limits {
         waiters: 0,
         max_locks: 100,
@@ -348,7 +348,7 @@ fn timers_are_set_once() {
     let theirs = sim.wait_in(1, 0);
     sim.run(MS * 50);
     let ours = sim.wait_in(0, 0);
-    sim.run(Duration::from_mins(1));
+    sim.run(Duration::from_secs(60));
     assert!(sim.processes[0].table.timers.len() < 10);
     assert!(sim.holds(1, theirs) && !sim.holds(0, ours));
 }
