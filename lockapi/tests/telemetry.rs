@@ -472,7 +472,11 @@ fn limits(kept: &Kept, told: &Told, backend: &Backend) {
     assert!(told.has(&["DEBUG", "refused", "key=caller"]));
     assert!(!told.has(&["refused", "key=other"]));
     let want = Want::new("fourth");
-    assert!(limiter.until_ready(&want, Duration::from_secs(5 * 60)).is_ok());
+    assert!(
+        limiter
+            .until_ready(&want, Duration::from_secs(5 * 60))
+            .is_ok()
+    );
     assert_eq!(kept.values("lockapi_wait_seconds rate_limiter"), [0.0]);
     let spans = told.spans(&["acquire", "rate_limiter", "until_ready", "key=fourth"]);
     assert!(spans[0].text.contains("granted"));

@@ -29,9 +29,7 @@ impl Worker {
     /// Works until nothing is due any more.
     pub(crate) async fn work(&self) -> lockapi::Result<()> {
         let queue = self.backend.queue(NAME)?;
-        let scheduler = self
-            .backend
-            .scheduler_with(NAME, self.node.options())?;
+        let scheduler = self.backend.scheduler_with(NAME, self.node.options())?;
         tokio::select! {
             _ = join_all((0..HANDS).map(|_| self.run_all(&queue))) => {}
             failed = scheduler.run(Stop::new()) => failed?,
