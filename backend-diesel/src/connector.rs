@@ -11,7 +11,7 @@ use diesel::{PgConnection, RunQueryDsl};
 use lockapi::Failure;
 use lockapi::driver::{
     BlockingConnection, BlockingConnector, BlockingListener, BorrowedConnection, Mode, Rows,
-    Statement, Value,
+    Script, Statement, Value,
 };
 
 use crate::failure::{failed, not_connected};
@@ -71,10 +71,10 @@ impl<C: DerefMut<Target = PgConnection> + Send> BlockingConnection for Owned<C> 
         run(&mut self.connection, statement, params, self.cached)
     }
 
-    fn script(&mut self, sql: &'static str) -> Result<(), Failure> {
+    fn script(&mut self, script: Script) -> Result<(), Failure> {
         self.connection
             .deref_mut()
-            .batch_execute(sql)
+            .batch_execute(script.sql())
             .map_err(failed)
     }
 }
@@ -93,8 +93,6 @@ impl<C: DerefMut<Target = PgConnection> + Send> BlockingListener for Owned<C> {
 
 /// A connection of the caller as the engine sees one.
 ///
-/// It runs any [`Operation`](lockapi::driver::Operation), in the transaction that is open on it.
-///
 /// No prepared statement is left on it.
 pub struct Borrowed<'a>(pub &'a mut PgConnection);
 
@@ -109,8 +107,8 @@ impl BlockingConnection for Borrowed<'_> {
         run(self.0, statement, params, false)
     }
 
-    fn script(&mut self, sql: &'static str) -> Result<(), Failure> {
-        self.0.batch_execute(sql).map_err(failed)
+    fn script(&mut self, script: Script) -> Result<(), Failure> {
+        self.0.batch_execute(script.sql()).map_err(failed)
     }
 }
 

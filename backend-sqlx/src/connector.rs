@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use lockapi::driver::{BackgroundTask, Call, Connection, Connector, Listener, Mode, Rows};
+use lockapi::driver::{BackgroundTask, Call, Connection, Connector, Listener, Mode, Rows, Script};
 use lockapi::{Error, ErrorKind, Failure, Report, Severity};
 use sqlx::postgres::{
     PgConnectOptions, PgConnection, PgDatabaseError, PgListener, PgPoolOptions, PgSeverity,
@@ -129,12 +129,12 @@ pub(crate) struct Owned {
 }
 
 impl Connection for Owned {
-    async fn run(&mut self, call: &dyn Call) -> Result<Rows, Failure> {
+    async fn run(&mut self, call: Call<'_>) -> Result<Rows, Failure> {
         run(&mut self.connection, call, self.named).await
     }
 
-    async fn script(&mut self, sql: &'static str) -> Result<(), Failure> {
-        script(&mut self.connection, sql).await
+    async fn script(&mut self, script: Script) -> Result<(), Failure> {
+        run_script(&mut self.connection, script).await
     }
 }
 
@@ -142,14 +142,14 @@ impl Connection for Owned {
 pub(crate) struct Listening(PgListener);
 
 impl Connection for Listening {
-    async fn run(&mut self, call: &dyn Call) -> Result<Rows, Failure> {
+    async fn run(&mut self, call: Call<'_>) -> Result<Rows, Failure> {
         let connection = self.0.acquire().await.map_err(not_connected)?;
         run(connection, call, true).await
     }
 
-    async fn script(&mut self, sql: &'static str) -> Result<(), Failure> {
+    async fn script(&mut self, script: Script) -> Result<(), Failure> {
         let connection = self.0.acquire().await.map_err(not_connected)?;
-        script(connection, sql).await
+        run_script(connection, script).await
     }
 }
 
@@ -163,8 +163,6 @@ impl Listener for Listening {
 }
 
 /// A connection of the caller as the engine sees one.
-///
-/// It runs any [`Operation`](lockapi::driver::Operation), in the transaction that is open on it.
 pub struct Borrowed<'a>(pub &'a mut PgConnection);
 
 impl fmt::Debug for Borrowed<'_> {
@@ -174,16 +172,16 @@ impl fmt::Debug for Borrowed<'_> {
 }
 
 impl Connection for Borrowed<'_> {
-    async fn run(&mut self, call: &dyn Call) -> Result<Rows, Failure> {
+    async fn run(&mut self, call: Call<'_>) -> Result<Rows, Failure> {
         run(self.0, call, true).await
     }
 
-    async fn script(&mut self, sql: &'static str) -> Result<(), Failure> {
-        script(self.0, sql).await
+    async fn script(&mut self, script: Script) -> Result<(), Failure> {
+        run_script(self.0, script).await
     }
 }
 
-async fn run(connection: &mut PgConnection, call: &dyn Call, named: bool) -> Result<Rows, Failure> {
+async fn run(connection: &mut PgConnection, call: Call<'_>, named: bool) -> Result<Rows, Failure> {
     let statement = call.statement();
     let arguments = value::arguments(&call.params())?;
     let query = sqlx::query_with(statement.sql, arguments).persistent(named);
@@ -191,8 +189,8 @@ async fn run(connection: &mut PgConnection, call: &dyn Call, named: bool) -> Res
     rows.iter().map(|row| value::row(statement, row)).collect()
 }
 
-async fn script(connection: &mut PgConnection, sql: &'static str) -> Result<(), Failure> {
-    sqlx::raw_sql(sql)
+async fn run_script(connection: &mut PgConnection, script: Script) -> Result<(), Failure> {
+    sqlx::raw_sql(script.sql())
         .execute(connection)
         .await
         .map(drop)

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use lockapi::driver::{
     BlockingConnection, BlockingConnector, BlockingListener, BorrowedConnection, Mode, Rows,
-    Statement, Value,
+    Script, Statement, Value,
 };
 use lockapi::{Failure, Report, Severity};
 use postgres::fallible_iterator::FallibleIterator;
@@ -95,8 +95,8 @@ impl<C: DerefMut<Target = Client> + Send> BlockingConnection for Owned<C> {
         decode(statement, self.client.query(query, &params))
     }
 
-    fn script(&mut self, sql: &'static str) -> Result<(), Failure> {
-        self.client.batch_execute(sql).map_err(failed)
+    fn script(&mut self, script: Script) -> Result<(), Failure> {
+        self.client.batch_execute(script.sql()).map_err(failed)
     }
 }
 
@@ -116,8 +116,6 @@ impl<C: DerefMut<Target = Client> + Send> BlockingListener for Owned<C> {
 
 /// A client or a transaction of the caller as the engine sees one.
 ///
-/// It runs any [`Operation`](lockapi::driver::Operation), in the transaction that is open on it.
-///
 /// No prepared statement is left on it.
 pub struct Borrowed<'a, C>(pub &'a mut C);
 
@@ -132,8 +130,8 @@ impl<C: GenericClient + Send> BlockingConnection for Borrowed<'_, C> {
         run_unprepared(self.0, statement, params)
     }
 
-    fn script(&mut self, sql: &'static str) -> Result<(), Failure> {
-        self.0.batch_execute(sql).map_err(failed)
+    fn script(&mut self, script: Script) -> Result<(), Failure> {
+        self.0.batch_execute(script.sql()).map_err(failed)
     }
 }
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockapi::BackendOptions;
-use lockapi::lease::{LeaseOptions, Peeked};
+use lockapi::lease::LeaseOptions;
+use lockapi::suite::lease::Peeked;
 use lockapi::{Backend, Key, Lease, LockId, Mutex, Queue, Result, RwLock};
 
 use crate::child::Child;

@@ -7,9 +7,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockapi::BackendOptions;
 use lockapi::admin::{Priority, Report};
-use lockapi::lease::Peeked;
-use lockapi::limit::{Level, Verdict, Want};
+use lockapi::limit::{Verdict, Want};
 use lockapi::queue::{Delivery, Job, Pushed, Taken};
+use lockapi::suite::lease::Peeked;
+use lockapi::suite::limit::Level;
 use lockapi::table::{Table, TableMode};
 use lockapi::{Backend, Fence, LockId, Mutex, Queue, RateLimiter, Result};
 

@@ -26,7 +26,7 @@
 //! use std::sync::Arc;
 //!
 //! use lockapi::BackendOptions;
-//! use lockapi::driver::{Call, Connection, Connector, BackgroundTask, Listener, Mode, Rows};
+//! use lockapi::driver::{BackgroundTask, Call, Connection, Connector, Listener, Mode, Rows, Script};
 //! use lockapi::{Backend, Failure, Result};
 //! use tokio::runtime::Handle;
 //!
@@ -69,14 +69,14 @@
 //! struct MyConnection(my_driver::Session);
 //!
 //! impl Connection for MyConnection {
-//!     async fn run(&mut self, call: &dyn Call) -> Result<Rows, Failure> {
+//!     async fn run(&mut self, call: Call<'_>) -> Result<Rows, Failure> {
 //!         // Sends statement.sql with the values, and reads columns of statement.columns.
 //!         self.0.query(call.statement(), &call.params()).await
 //!     }
 //!
-//!     async fn script(&mut self, sql: &'static str) -> Result<(), Failure> {
+//!     async fn script(&mut self, script: Script) -> Result<(), Failure> {
 //!         // Sends the text as it is.
-//!         self.0.execute(sql).await
+//!         self.0.execute(script.sql()).await
 //!     }
 //! }
 //!

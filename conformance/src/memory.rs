@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use lockapi::BackendOptions;
 use lockapi::engine::ManualClock;
-use lockapi::lease::Peeked;
-use lockapi::limit::Level;
 use lockapi::memory::Database;
+use lockapi::suite::lease::Peeked;
+use lockapi::suite::limit::Level;
 use lockapi::{Backend, LockId, Result};
 
 use crate::accounts::Accounts;

@@ -34,6 +34,9 @@
 //! Programs without an async runtime use [`blocking`]. Backends implement [`driver::Connector`],
 //! which [`engine::start`] turns into a [`Backend`].
 
+// Operations are public for the conformance suite alone.
+#![cfg_attr(not(feature = "suite"), allow(unreachable_pub))]
+
 pub mod admin;
 pub mod blocking;
 pub mod driver;
@@ -48,6 +51,9 @@ pub mod queue;
 pub mod rights;
 pub mod schedule;
 pub mod semaphore;
+#[cfg(feature = "suite")]
+#[doc(hidden)]
+pub mod suite;
 pub mod table;
 pub mod telemetry;
 pub mod versioned;

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use lockapi::BackendOptions;
 use lockapi::driver::{
-    BackgroundTask, Call, Connection, Connector, Listener, Mode, Row, Rows, Statement, Type, Value,
+    BackgroundTask, Call, Connection, Connector, Listener, Mode, Row, Rows, Script, Statement,
+    Type, Value,
 };
 use lockapi::{Backend, Error, ErrorKind, Failure, Report, Result, Severity};
 use tokio::runtime::{Builder, Handle, Runtime};
@@ -146,7 +147,7 @@ impl Owned {
 }
 
 impl Connection for Owned {
-    async fn run(&mut self, call: &dyn Call) -> Result<Rows, Failure> {
+    async fn run(&mut self, call: Call<'_>) -> Result<Rows, Failure> {
         self.check_open()?;
         let Some(prepared) = &mut self.prepared else {
             return run_unnamed(&self.client, call).await;
@@ -162,9 +163,12 @@ impl Connection for Owned {
         rows(statement, &answered.map_err(failed)?)
     }
 
-    async fn script(&mut self, sql: &'static str) -> Result<(), Failure> {
+    async fn script(&mut self, script: Script) -> Result<(), Failure> {
         self.check_open()?;
-        self.client.batch_execute(sql).await.map_err(failed)
+        self.client
+            .batch_execute(script.sql())
+            .await
+            .map_err(failed)
     }
 }
 
@@ -176,22 +180,20 @@ impl Listener for Owned {
 }
 
 /// A connection of the caller, or a transaction on one.
+#[derive(Debug)]
 pub struct Borrowed<'a, C>(pub(crate) &'a mut C);
 
 impl<C: GenericClient + Send + Sync> Connection for Borrowed<'_, C> {
-    async fn run(&mut self, call: &dyn Call) -> Result<Rows, Failure> {
+    async fn run(&mut self, call: Call<'_>) -> Result<Rows, Failure> {
         run_unnamed(self.0, call).await
     }
 
-    async fn script(&mut self, sql: &'static str) -> Result<(), Failure> {
-        self.0.batch_execute(sql).await.map_err(failed)
+    async fn script(&mut self, script: Script) -> Result<(), Failure> {
+        self.0.batch_execute(script.sql()).await.map_err(failed)
     }
 }
 
-async fn run_unnamed<C: GenericClient + Sync>(
-    client: &C,
-    call: &dyn Call,
-) -> Result<Rows, Failure> {
+async fn run_unnamed<C: GenericClient + Sync>(client: &C, call: Call<'_>) -> Result<Rows, Failure> {
     let statement = call.statement();
     let types = statement.params.iter().copied().map(pg_type);
     let params: Vec<_> = call.params().into_iter().map(param).collect();

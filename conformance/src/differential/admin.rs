@@ -3,13 +3,16 @@
 use std::time::{Duration, SystemTime};
 
 use lockapi::LockId;
-use lockapi::admin::{
-    Audited, ForceRelease, ListAudit, ListLeases, ListLocks, ListWaits, Note, Noted, SweepNotes,
+use lockapi::admin::Audited;
+use lockapi::driver::Connection;
+use lockapi::mutex::LockMode;
+use lockapi::suite::admin::{
+    ForceRelease, ListAudit, ListLeases, ListLocks, ListWaits, Note, Noted, SweepNotes,
 };
-use lockapi::driver::{Batch, Call, Connection, Operation};
-use lockapi::lease::Acquire;
-use lockapi::memory::ModelState;
-use lockapi::mutex::{LockAnswer, LockMode, LockRequest};
+use lockapi::suite::driver::Operation;
+use lockapi::suite::lease::Acquire;
+use lockapi::suite::memory::ModelState;
+use lockapi::suite::mutex::{LockAnswer, LockRequest};
 use proptest::prelude::*;
 
 use super::{SESSIONS, UNIT, near, place};
@@ -147,7 +150,7 @@ impl<C: Connection> Pair<'_, C> {
             Err(failure) => panic!("{}: {failure:?}", O::STATEMENT.name),
         };
         let id = u64::try_from(session).expect("a small number");
-        let rows = Batch(&batch).model(&mut self.model, id);
+        let rows = Operation::model(&batch, &mut self.model, id);
         let mut model = O::decode(&batch, rows.expect("nobody waits")).expect("the model decodes");
         (real.remove(0), model.remove(0))
     }

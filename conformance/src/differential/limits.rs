@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use lockapi::driver::Connection;
-use lockapi::limit::{
-    Block, Charge, ChargeLine, Ensure, Expire, Level, Look, Outcome, Quota, RawDecision, Refund,
-    Reset, Settle, Take,
+use lockapi::limit::Quota;
+use lockapi::suite::limit::{
+    Block, Charge, ChargeLine, Ensure, Expire, Level, Look, Outcome, RawDecision, Refund, Reset,
+    Settle, Take,
 };
 use proptest::prelude::*;
 

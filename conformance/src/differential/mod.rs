@@ -13,12 +13,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use lockapi::LockId;
-use lockapi::driver::{Batch, Call, Connection, Operation};
-use lockapi::lease::{Acquire, Acquired, Check, Peek, Peeked, Release, Renew};
-use lockapi::memory::ModelState;
-use lockapi::mutex::{
-    Awaited, DeadlockCheck, LockAnswer, LockMode, LockRequest, ReleaseOne, TryOne,
-};
+use lockapi::driver::Connection;
+use lockapi::mutex::LockMode;
+use lockapi::suite::driver::Operation;
+use lockapi::suite::lease::{Acquire, Acquired, Check, Peek, Peeked, Release, Renew};
+use lockapi::suite::memory::ModelState;
+use lockapi::suite::mutex::{Awaited, DeadlockCheck, LockAnswer, LockRequest, ReleaseOne, TryOne};
 use proptest::prelude::*;
 
 pub use limits::LimitAction;
@@ -162,9 +162,7 @@ impl<C: Connection> Pair<'_, C> {
             Err(failure) => panic!("{}: {failure:?}", O::STATEMENT.name),
         };
         let id = u64::try_from(session).expect("a small number");
-        let rows = Batch(batch)
-            .model(&mut self.model, id)
-            .expect("nobody waits");
+        let rows = Operation::model(batch, &mut self.model, id).expect("nobody waits");
         let model = O::decode(batch, rows).expect("the model decodes");
         assert_eq!(real.len(), model.len());
         (real, model)
@@ -331,9 +329,7 @@ impl<C: Connection> Pair<'_, C> {
             Ok(real) => real,
             Err(failure) => panic!("{}: {failure:?}", O::STATEMENT.name),
         };
-        let rows = Batch(model)
-            .model(&mut self.model, 0)
-            .expect("nobody waits");
+        let rows = Operation::model(model, &mut self.model, 0).expect("nobody waits");
         let model = O::decode(model, rows).expect("the model decodes");
         assert_eq!(real, model, "{}", O::STATEMENT.name);
     }

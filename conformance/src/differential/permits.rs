@@ -4,9 +4,10 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockapi::driver::{Batch, Call, Connection, Operation};
-use lockapi::lease::{Check, Release, Renew, Take, Taken};
-use lockapi::memory::ModelState;
+use lockapi::driver::Connection;
+use lockapi::suite::driver::Operation;
+use lockapi::suite::lease::{Check, Release, Renew, Take, Taken};
+use lockapi::suite::memory::ModelState;
 use proptest::prelude::*;
 
 use super::{UNIT, near};
@@ -191,7 +192,7 @@ impl<C: Connection> Pair<'_, C> {
     }
 
     fn model<O: Operation>(&mut self, batch: &[O]) -> Vec<O::Output> {
-        let rows = Batch(batch).model(&mut self.model, 0);
+        let rows = Operation::model(batch, &mut self.model, 0);
         O::decode(batch, rows.expect("nobody waits")).expect("the model decodes")
     }
 }

@@ -5,12 +5,14 @@ mod seen;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use lockapi::driver::{Batch, Call, Connection, Operation};
-use lockapi::memory::ModelState;
-use lockapi::queue::{
-    Ack, Cancel, Claimed, CompleteAndClaim, CountJobs, DELETED, Discard, FOR_EVER, How, Keys,
-    LookBack, Name, NewJob, Outcome, Purge, Push, PushKeyed, Pushed, ReadDead, ReadStanding,
-    ReadUnhandled, Redrive, SetPaused, Settle, SweepQueues, Take, Ticket, UnhandledRow, Unique,
+use lockapi::driver::Connection;
+use lockapi::queue::{How, Outcome, Pushed, Ticket, Unique};
+use lockapi::suite::driver::Operation;
+use lockapi::suite::memory::ModelState;
+use lockapi::suite::queue::{
+    Ack, Cancel, Claimed, CompleteAndClaim, CountJobs, DELETED, Discard, FOR_EVER, Keys, LookBack,
+    Name, NewJob, Purge, Push, PushKeyed, ReadDead, ReadStanding, ReadUnhandled, Redrive,
+    SetPaused, Settle, SweepQueues, Take, UnhandledRow,
 };
 use proptest::prelude::*;
 
@@ -178,7 +180,7 @@ impl<C: Connection> Pair<'_, C> {
             Ok(real) => real,
             Err(failure) => panic!("{}: {failure:?}", O::STATEMENT.name),
         };
-        let rows = Batch(model).model(&mut self.model, 0);
+        let rows = Operation::model(model, &mut self.model, 0);
         let rows = rows.expect("nobody waits");
         let model = O::decode(model, rows).expect("the model decodes");
         (real, model)
@@ -525,7 +527,7 @@ impl<C: Connection> Pair<'_, C> {
         assert_eq!(real.len(), model.len(), "dead letters");
         for (real, model) in real.iter().zip(&model) {
             self.same_job(real.id, model.id);
-            let of = |row: &lockapi::queue::DeadRow| {
+            let of = |row: &lockapi::suite::queue::DeadRow| {
                 let history = row.errors.iter();
                 let history = history.map(|it| (it.attempt, it.worker.clone(), it.error.clone()));
                 let last = (row.error.clone(), row.attempt, row.worker.clone());

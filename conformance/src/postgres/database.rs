@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockapi::BackendOptions;
-use lockapi::lease::Peeked;
-use lockapi::limit::Level;
+use lockapi::suite::lease::Peeked;
+use lockapi::suite::limit::Level;
 use lockapi::{Backend, LockId, MIGRATIONS, Result};
 use rustix::process::{Pid, Signal, kill_process};
 

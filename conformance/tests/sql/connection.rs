@@ -2,7 +2,7 @@
 
 use diesel::Connection as _;
 use lockapi::Failure;
-use lockapi::driver::{BoxFuture, Call, Connection, Inline, Rows, Transaction};
+use lockapi::driver::{BoxFuture, Call, Connection, Inline, Rows, Script, Transaction};
 use lockapi_diesel::Borrowed as OnDiesel;
 use lockapi_postgres::Borrowed as OnSync;
 use lockapi_sqlx::Borrowed as OnSqlx;
@@ -48,7 +48,7 @@ impl LibraryConnection {
 }
 
 impl Connection for LibraryConnection {
-    async fn run(&mut self, call: &dyn Call) -> Result<Rows, Failure> {
+    async fn run(&mut self, call: Call<'_>) -> Result<Rows, Failure> {
         match self {
             Self::Sqlx(connection) => OnSqlx(connection).run(call).await,
             Self::Diesel(connection) => Inline(OnDiesel(connection)).run(call).await,
@@ -56,11 +56,11 @@ impl Connection for LibraryConnection {
         }
     }
 
-    async fn script(&mut self, sql: &'static str) -> Result<(), Failure> {
+    async fn script(&mut self, script: Script) -> Result<(), Failure> {
         match self {
-            Self::Sqlx(connection) => OnSqlx(connection).script(sql).await,
-            Self::Diesel(connection) => Inline(OnDiesel(connection)).script(sql).await,
-            Self::Sync(client) => Inline(OnSync(&mut **client)).script(sql).await,
+            Self::Sqlx(connection) => OnSqlx(connection).script(script).await,
+            Self::Diesel(connection) => Inline(OnDiesel(connection)).script(script).await,
+            Self::Sync(client) => Inline(OnSync(&mut **client)).script(script).await,
         }
     }
 }

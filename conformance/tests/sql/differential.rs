@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use lockapi::driver::Connection;
+use lockapi::driver::{Connection, Script};
 use lockapi_conformance::differential::admin::Older;
 use lockapi_conformance::differential::{self, SESSIONS};
 use postgres::{Client, NoTls};
@@ -101,7 +101,7 @@ fn x04_sight_and_model_agree() {
 
 fn unlock_all(sessions: &mut [LibraryConnection]) {
     for session in sessions {
-        let cleared = session.script("SELECT pg_advisory_unlock_all()");
+        let cleared = session.script(Script::Run("SELECT pg_advisory_unlock_all()"));
         pollster::block_on(cleared).expect("cleared");
     }
 }

@@ -2,9 +2,10 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use lockapi::driver::{Batch, Call, Connection, Operation};
-use lockapi::id::{ClaimWorker, ClaimedWorker, NextBlock, ReleaseWorker, RenewWorker};
-use lockapi::memory::ModelState;
+use lockapi::driver::Connection;
+use lockapi::suite::driver::Operation;
+use lockapi::suite::id::{ClaimWorker, ClaimedWorker, NextBlock, ReleaseWorker, RenewWorker};
+use lockapi::suite::memory::ModelState;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
@@ -130,9 +131,7 @@ impl Pair {
         if let Some(now) = real.iter().find_map(now) {
             self.model.now = now;
         }
-        let rows = Batch(batch)
-            .model(&mut self.model, 0)
-            .expect("nobody waits");
+        let rows = Operation::model(batch, &mut self.model, 0).expect("nobody waits");
         let model = O::decode(batch, rows).expect("the model decodes");
         assert_eq!(real, model, "{}", O::STATEMENT.name);
         real

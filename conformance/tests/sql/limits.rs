@@ -1,8 +1,10 @@
 //! Limits on a connection of the program, whether or not it has a transaction open.
 
-use lockapi::driver::{Connection, Operation};
-use lockapi::limit::{Expire, Quota, Want};
+use lockapi::driver::{Connection, Script};
+use lockapi::limit::{Quota, Want};
 use lockapi::memory::Database;
+use lockapi::suite::driver::Operation;
+use lockapi::suite::limit::Expire;
 use postgres::{Client, NoTls};
 
 use crate::connection::{Library, LibraryConnection};
@@ -26,10 +28,10 @@ fn limits_are_taken_with_and_without_a_transaction() {
         pollster::block_on(async {
             assert!(allowed(&mut link).await, "{library:?}");
             for (end, left) in [("ROLLBACK", true), ("COMMIT", true)] {
-                link.script("BEGIN").await.expect("begun");
+                link.script(Script::Begin("BEGIN")).await.expect("begun");
                 assert_eq!(allowed(&mut link).await, left, "{library:?}");
                 assert!(!allowed(&mut link).await, "{library:?}");
-                link.script(end).await.expect("ended");
+                link.script(Script::Run(end)).await.expect("ended");
             }
             assert!(!allowed(&mut link).await, "{library:?}");
         });

@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use diesel::PgConnection;
 use futures_util::future::{Either, select};
 use lockapi::Failure;
-use lockapi::driver::{Connection, Connector, Listener, Operation, Rows, Statement, Type, Value};
-use lockapi::engine::{Notify, listen};
-use lockapi::memory::ModelState;
+use lockapi::driver::{Connection, Connector, Listener, Rows, Script, Statement, Type, Value};
+use lockapi::suite::driver::Operation;
+use lockapi::suite::engine::{Notify, listen};
+use lockapi::suite::memory::ModelState;
 use postgres::fallible_iterator::FallibleIterator;
 use postgres::{Client, NoTls};
 use r2d2::{ManageConnection, Pool};
@@ -140,9 +141,9 @@ fn what_is_rolled_back_is_not_heard<C: Connector>(connector: &Arc<C>, url: &str)
     let (topic, last) = (fastrand::i64(..), fastrand::i64(..));
     let mut link = LibraryConnection::connect(Library::Sync, url);
     let sending = async {
-        link.script("BEGIN").await?;
+        link.script(Script::Begin("BEGIN")).await?;
         link.perform(&[Notify(topic)]).await?;
-        link.script("ROLLBACK").await?;
+        link.script(Script::Rollback).await?;
         link.perform(&[Notify(last)]).await
     };
     pollster::block_on(sending).expect("sent");

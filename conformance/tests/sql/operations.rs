@@ -1,9 +1,12 @@
 //! The same operations on every driver, decoded alike.
 
-use lockapi::driver::{Connection, Operation, Row, Rows, Statement, Type, Value};
-use lockapi::lease::{Abandon, Acquire, Acquired, Peek, Release, Renew, Take, Taken};
-use lockapi::memory::{Database, ModelState};
-use lockapi::mutex::{Check, Enlist, LockAnswer, LockMode, LockRequest, ReleaseOne, TryOne};
+use lockapi::driver::{Connection, Row, Rows, Script, Statement, Type, Value};
+use lockapi::memory::Database;
+use lockapi::mutex::LockMode;
+use lockapi::suite::driver::Operation;
+use lockapi::suite::lease::{Abandon, Acquire, Acquired, Peek, Release, Renew, Take, Taken};
+use lockapi::suite::memory::ModelState;
+use lockapi::suite::mutex::{Check, Enlist, LockAnswer, LockRequest, ReleaseOne, TryOne};
 use lockapi::{ErrorKind, Failure, LockId};
 
 use crate::connection::{Library, LibraryConnection};
@@ -57,7 +60,7 @@ fn waiting_for_the_lock_of_no_transaction_is_invalid() {
     let door = backend.mutex(format!("door {}", fastrand::u64(..)));
     let door = door.expect("a mutex");
     let mut holder = LibraryConnection::connect(Library::Sync, &url);
-    pollster::block_on(holder.script("BEGIN")).expect("begun");
+    pollster::block_on(holder.script(Script::Begin("BEGIN"))).expect("begun");
     let time = std::time::Duration::from_millis(200);
     for held in [false, true] {
         for library in Library::ALL {

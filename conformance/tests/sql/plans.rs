@@ -1,10 +1,10 @@
 //! What statements read, however full the tables are and whatever the statistics say.
 
-use lockapi::admin::{ListRunning, SweepNotes};
-use lockapi::driver::Operation;
-use lockapi::mutex::SweepMarks;
-use lockapi::queue::{CompleteAndClaim, CountJobs};
-use lockapi::{lease, limit};
+use lockapi::suite::admin::{ListRunning, SweepNotes};
+use lockapi::suite::driver::Operation;
+use lockapi::suite::mutex::SweepMarks;
+use lockapi::suite::queue::{CompleteAndClaim, CountJobs};
+use lockapi::suite::{lease, limit};
 use lockapi_conformance::cluster::Cluster;
 use postgres::{Client, NoTls, SimpleQueryMessage, SimpleQueryRow};
 

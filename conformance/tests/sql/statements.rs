@@ -1,21 +1,25 @@
 //! Every statement of the library, as the server understands it.
 
-use lockapi::admin::{
+use lockapi::driver::{Statement, Type};
+use lockapi::suite::admin::{
     CancelJob, ForceRelease, ListAudit, ListLeases, ListLocks, ListRunning, ListWaits, Note,
     SweepNotes, Terminate, Unblock,
 };
-use lockapi::driver::{Operation, Remember, Restore, Statement, Type};
-use lockapi::engine::{Cancelled, Marker, Notify, Settle};
-use lockapi::id::{ClaimWorker, NextBlock, ReleaseWorker, RenewWorker};
-use lockapi::lease::{self, Abandon, Acquire, Peek, Release, Renew, Sweep, Take};
-use lockapi::limit::{self, Block, Charge, Ensure, Look, Refund, Reset};
-use lockapi::mutex::{
-    self, Awaited, DeadlockCheck, Enlist, Flush, Interrupt, LockRequest, Relax, ReleaseOne,
-    SweepMarks, Timeouts, TryIn, TryOne, Wait, WaitIn,
+use lockapi::suite::driver::{Operation, Remember, Restore};
+use lockapi::suite::engine::{Cancelled, Marker, Notify, Settle};
+use lockapi::suite::id::{ClaimWorker, NextBlock, ReleaseWorker, RenewWorker};
+use lockapi::suite::lease;
+use lockapi::suite::lease::{Abandon, Acquire, Peek, Release, Renew, Sweep, Take};
+use lockapi::suite::limit;
+use lockapi::suite::limit::{Block, Charge, Ensure, Look, Refund, Reset};
+use lockapi::suite::mutex;
+use lockapi::suite::mutex::{
+    Awaited, DeadlockCheck, Enlist, Flush, Interrupt, LockRequest, Relax, ReleaseOne, SweepMarks,
+    Timeouts, TryIn, TryOne, Wait, WaitIn,
 };
-use lockapi::queue;
-use lockapi::schedule;
-use lockapi::table::{LimitWaits, LockTable, Marked, OwnPid};
+use lockapi::suite::queue;
+use lockapi::suite::schedule;
+use lockapi::suite::table::{LimitWaits, LockTable, Marked, OwnPid};
 use postgres::{Client, NoTls};
 
 pub(super) fn statements() -> Vec<Statement> {

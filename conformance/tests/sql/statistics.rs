@@ -1,14 +1,17 @@
 //! What every statement reads, whatever the statistics of the tables say.
 
-use lockapi::admin::{CancelJob, ForceRelease, ListRunning, Note};
-use lockapi::driver::{Operation, Statement};
-use lockapi::engine::Settle;
-use lockapi::id::{ClaimWorker, NextBlock, ReleaseWorker, RenewWorker};
-use lockapi::lease::{self, Abandon, Acquire, Peek, Release, Renew};
-use lockapi::limit::{self, Block, Charge, Ensure, Look, Refund, Reset};
-use lockapi::mutex;
-use lockapi::queue;
-use lockapi::schedule;
+use lockapi::driver::Statement;
+use lockapi::suite::admin::{CancelJob, ForceRelease, ListRunning, Note};
+use lockapi::suite::driver::Operation;
+use lockapi::suite::engine::Settle;
+use lockapi::suite::id::{ClaimWorker, NextBlock, ReleaseWorker, RenewWorker};
+use lockapi::suite::lease;
+use lockapi::suite::lease::{Abandon, Acquire, Peek, Release, Renew};
+use lockapi::suite::limit;
+use lockapi::suite::limit::{Block, Charge, Ensure, Look, Refund, Reset};
+use lockapi::suite::mutex;
+use lockapi::suite::queue;
+use lockapi::suite::schedule;
 use postgres::{Client, NoTls};
 
 use crate::plans::{database, fill, plan};

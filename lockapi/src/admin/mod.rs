@@ -34,17 +34,17 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
 
 mod filter;
-mod model;
-mod operations;
+pub(crate) mod model;
+pub(crate) mod operations;
 mod priority;
 
 pub use crate::mutex::LockMode;
 
 pub use filter::Filter;
-pub use model::Notes;
-pub use operations::{
+pub(crate) use model::Notes;
+pub(crate) use operations::{
     Blocker, CancelJob, ForceRelease, ListAudit, ListLeases, ListLocks, ListRunning, ListWaits,
-    Note, Noted, Struck, SweepNotes, Terminate, Unblock,
+    Note, Noted, SweepNotes, Terminate, Unblock,
 };
 pub(crate) use priority::Shared;
 pub use priority::{Hit, Priority, PriorityScope, Report, Strike};

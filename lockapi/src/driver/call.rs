@@ -1,5 +1,7 @@
 //! An operation as a value.
 
+use std::fmt;
+
 use super::value::{Rows, Type, Value};
 use crate::error::Failure;
 use crate::memory::ModelState;
@@ -85,29 +87,55 @@ pub trait Operation: Send + Sync + Sized + 'static {
     fn model(batch: &[Self], model: &mut ModelState, session: u64) -> Option<Rows>;
 }
 
-/// A call of an operation, without its type: what a driver runs.
-pub trait Call: Send + Sync {
+/// A batch of one operation, without its type: what a driver runs.
+#[derive(Clone, Copy)]
+pub struct Call<'a>(&'a dyn AnyBatch);
+
+impl<'a> Call<'a> {
+    pub(crate) fn new<O: Operation>(batch: &'a &'a [O]) -> Self {
+        Self(batch)
+    }
+
     /// The statement to run.
-    fn statement(&self) -> &'static Statement;
+    #[must_use]
+    pub fn statement(&self) -> &'static Statement {
+        self.0.statement()
+    }
+
     /// The values to send with it.
-    fn params(&self) -> Vec<Value>;
+    #[must_use]
+    pub fn params(&self) -> Vec<Value> {
+        self.0.params()
+    }
+
     /// See [`Operation::model`].
+    pub(crate) fn model(&self, model: &mut ModelState, session: u64) -> Option<Rows> {
+        self.0.model(model, session)
+    }
+}
+
+impl fmt::Debug for Call<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Call").field(&self.statement().name).finish()
+    }
+}
+
+trait AnyBatch: Send + Sync {
+    fn statement(&self) -> &'static Statement;
+    fn params(&self) -> Vec<Value>;
     fn model(&self, model: &mut ModelState, session: u64) -> Option<Rows>;
 }
 
-/// A slice of one operation, as a [`Call`].
-pub struct Batch<'a, O>(pub &'a [O]);
-
-impl<O: Operation> Call for Batch<'_, O> {
+impl<O: Operation> AnyBatch for &[O] {
     fn statement(&self) -> &'static Statement {
         &const { O::STATEMENT.bare() }
     }
 
     fn params(&self) -> Vec<Value> {
-        O::params(self.0)
+        O::params(self)
     }
 
     fn model(&self, model: &mut ModelState, session: u64) -> Option<Rows> {
-        O::model(self.0, model, session)
+        O::model(self, model, session)
     }
 }

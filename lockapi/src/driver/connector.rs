@@ -3,7 +3,8 @@
 use std::future::Future;
 use std::pin::Pin;
 
-use super::call::{Batch, Call, Operation};
+use super::call::{Call, Operation};
+use super::script::Script;
 use super::value::Rows;
 use crate::error::Failure;
 
@@ -67,13 +68,13 @@ pub trait Connection: Send {
     /// # Errors
     /// [`Failure::statement`], with the server's code when it answered; [`Failure::corrupt`] when
     /// a column does not have its declared type.
-    fn run(&mut self, call: &dyn Call) -> impl Future<Output = Result<Rows, Failure>> + Send;
+    fn run(&mut self, call: Call<'_>) -> impl Future<Output = Result<Rows, Failure>> + Send;
 
-    /// Runs a script of several statements without parameters and ignores its rows.
+    /// Runs a script and ignores its rows.
     ///
     /// # Errors
     /// As for [`run`](Self::run).
-    fn script(&mut self, sql: &'static str) -> impl Future<Output = Result<(), Failure>> + Send;
+    fn script(&mut self, script: Script) -> impl Future<Output = Result<(), Failure>> + Send;
 
     /// Runs a batch of one operation and reads its answers.
     ///
@@ -84,7 +85,7 @@ pub trait Connection: Send {
         batch: &[O],
     ) -> impl Future<Output = Result<Vec<O::Output>, Failure>> + Send {
         async move {
-            let rows = self.run(&Batch(batch)).await?;
+            let rows = self.run(Call::new(&batch)).await?;
             let answers = O::decode(batch, rows)?;
             if answers.len() == batch.len() {
                 Ok(answers)
@@ -101,12 +102,12 @@ pub trait Connection: Send {
 }
 
 impl<C: Connection> Connection for &mut C {
-    async fn run(&mut self, call: &dyn Call) -> Result<Rows, Failure> {
+    async fn run(&mut self, call: Call<'_>) -> Result<Rows, Failure> {
         (**self).run(call).await
     }
 
-    async fn script(&mut self, sql: &'static str) -> Result<(), Failure> {
-        (**self).script(sql).await
+    async fn script(&mut self, script: Script) -> Result<(), Failure> {
+        (**self).script(script).await
     }
 }
 

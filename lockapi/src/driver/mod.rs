@@ -6,17 +6,20 @@
 //! [`Value`]s, read [`Value`]s back, and say how a failure looks. See [`Connector`] for what a
 //! backend crate implements.
 
-mod call;
+pub(crate) mod call;
 pub(crate) mod columns;
 mod connector;
-mod pooled;
+pub(crate) mod pooled;
+mod script;
 mod threaded;
 mod transaction;
 mod value;
 
-pub use call::{Batch, Call, Operation, Statement};
+pub(crate) use call::Operation;
+pub use call::{Call, Statement};
 pub use connector::{BackgroundTask, Connection, Connector, Listener, Mode};
-pub use pooled::{BorrowedConnection, Remember, Restore, Settings};
+pub use pooled::BorrowedConnection;
+pub use script::Script;
 pub use threaded::{
     BlockingConnection, BlockingConnector, BlockingListener, Inline, Threaded, ThreadedConnection,
 };

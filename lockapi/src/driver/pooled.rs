@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use super::call::{Operation, Statement};
 use super::connector::{Connection, Mode};
+use super::script::Script;
 use super::threaded::{BlockingConnection, BlockingListener, Inline};
 use super::value::{Row, Rows, Type, Value};
 use crate::blocking::block_on;
-use crate::engine::{COMMIT, LISTEN, ROLLBACK, UNLISTEN};
 use crate::error::Failure;
 use crate::memory::ModelState;
 
@@ -49,10 +49,10 @@ impl<N: BlockingListener> BorrowedConnection<N> {
         let mut connection = Inline(&mut self.connection);
         if self.in_transaction {
             // It was given up in the middle of it.
-            block_on(connection.script(ROLLBACK))?;
+            block_on(connection.script(Script::Rollback))?;
         }
         if self.listens {
-            block_on(connection.script(UNLISTEN))?;
+            block_on(connection.script(Script::Unlisten))?;
             // What came in before that waits in the driver for whoever asks next.
             while self.connection.next(Duration::ZERO)?.is_some() {}
         }
@@ -75,15 +75,14 @@ impl<N: BlockingListener> BlockingConnection for BorrowedConnection<N> {
         self.connection.run(statement, params)
     }
 
-    fn script(&mut self, sql: &'static str) -> Result<(), Failure> {
-        let outcome = self.connection.script(sql);
-        if sql == LISTEN {
-            self.listens = true;
-            return outcome;
+    fn script(&mut self, script: Script) -> Result<(), Failure> {
+        let outcome = self.connection.script(script);
+        match script {
+            Script::Begin(_) => self.in_transaction = true,
+            Script::Commit | Script::Rollback if outcome.is_ok() => self.in_transaction = false,
+            Script::Listen => self.listens = true,
+            _ => {}
         }
-        // The other scripts begin a transaction, or are run in one.
-        let ended = outcome.is_ok() && [COMMIT, ROLLBACK].contains(&sql);
-        self.in_transaction = !ended;
         outcome
     }
 }
@@ -98,7 +97,7 @@ impl<N: BlockingListener> Drop for BorrowedConnection<N> {
     fn drop(&mut self) {
         if self.give_back().is_err() {
             // It ends the session if that has not ended; the answer is an error in any case.
-            let _ended = self.connection.script(TERMINATE);
+            let _ended = self.connection.script(Script::Run(TERMINATE));
         }
     }
 }
@@ -191,6 +190,8 @@ mod tests {
     use super::*;
     use crate::ErrorKind;
 
+    const BEGIN: Script = Script::Begin("BEGIN");
+
     /// Notes what it runs; has no settings; fails what it is told to.
     struct Noting {
         ran: Arc<Mutex<Vec<&'static str>>>,
@@ -217,8 +218,8 @@ mod tests {
             })])
         }
 
-        fn script(&mut self, sql: &'static str) -> Result<(), Failure> {
-            self.note(sql)
+        fn script(&mut self, script: Script) -> Result<(), Failure> {
+            self.note(script.sql())
         }
     }
 
@@ -229,7 +230,7 @@ mod tests {
         }
     }
 
-    fn give_back(mode: Mode, fails: &'static str, scripts: &[&'static str]) -> Vec<&'static str> {
+    fn give_back(mode: Mode, fails: &'static str, scripts: &[Script]) -> Vec<&'static str> {
         let ran = Arc::new(Mutex::new(Vec::new()));
         let noting = Noting {
             ran: Arc::clone(&ran),
@@ -237,8 +238,8 @@ mod tests {
         };
         let mut pooled = BorrowedConnection::take(noting, mode).unwrap();
         for script in scripts {
-            let ran = pooled.script(script);
-            assert_eq!(ran.is_err(), *script == fails);
+            let ran = pooled.script(*script);
+            assert_eq!(ran.is_err(), script.sql() == fails);
         }
         drop(pooled);
         let ran = ran.lock().unwrap();
@@ -248,25 +249,26 @@ mod tests {
     #[test]
     fn settings_and_locks_are_put_back() {
         assert_eq!(give_back(Mode::Direct, "", &[]), ["driver.restore"]);
-        let ended = give_back(Mode::Direct, "", &["BEGIN", COMMIT]);
+        let ended = give_back(Mode::Direct, "", &[BEGIN, Script::Commit]);
         assert_eq!(ended, ["driver.restore"]);
     }
 
     #[test]
     fn a_transaction_that_was_given_up_is_rolled_back() {
-        let ran = give_back(Mode::Direct, "", &["BEGIN"]);
-        assert_eq!(ran, [ROLLBACK, "driver.restore"]);
-        let ran = give_back(Mode::Direct, COMMIT, &["BEGIN", COMMIT]);
-        assert_eq!(ran, [ROLLBACK, "driver.restore"]);
-        assert_eq!(give_back(Mode::Proxied, "", &["BEGIN"]), [ROLLBACK]);
+        let ran = give_back(Mode::Direct, "", &[BEGIN]);
+        assert_eq!(ran, [Script::Rollback.sql(), "driver.restore"]);
+        let ran = give_back(Mode::Direct, Script::Commit.sql(), &[BEGIN, Script::Commit]);
+        assert_eq!(ran, [Script::Rollback.sql(), "driver.restore"]);
+        let ran = give_back(Mode::Proxied, "", &[BEGIN]);
+        assert_eq!(ran, [Script::Rollback.sql()]);
     }
 
     #[test]
     fn a_session_that_listened_no_longer_does() {
-        let ran = give_back(Mode::Direct, "", &[LISTEN]);
-        assert_eq!(ran, [UNLISTEN, "next", "driver.restore"]);
-        let ran = give_back(Mode::Direct, UNLISTEN, &[LISTEN]);
-        assert_eq!(ran, [UNLISTEN, TERMINATE]);
+        let ran = give_back(Mode::Direct, "", &[Script::Listen]);
+        assert_eq!(ran, [Script::Unlisten.sql(), "next", "driver.restore"]);
+        let ran = give_back(Mode::Direct, Script::Unlisten.sql(), &[Script::Listen]);
+        assert_eq!(ran, [Script::Unlisten.sql(), TERMINATE]);
     }
 
     #[test]

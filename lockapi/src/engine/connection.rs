@@ -12,13 +12,11 @@ use super::settle::{Settle, Settled};
 use super::tasks::Tasks;
 use super::timer::Timer;
 pub(crate) use super::watch::Watch;
-use crate::driver::{Connection, Mode, Operation};
+use crate::driver::{Connection, Mode, Operation, Script};
 use crate::error::{Error, ErrorKind, Failure};
 use crate::telemetry;
 
 const BEGIN_WRITE: &str = include_str!("begin_write.sql");
-pub(crate) const COMMIT: &str = include_str!("commit.sql");
-pub(crate) const ROLLBACK: &str = include_str!("rollback.sql");
 
 /// A session that was idle for so long may have been ended without its client noticing. What cannot be
 /// repeated is not sent before it has answered.
@@ -136,7 +134,7 @@ pub(crate) fn is_standby() -> Failure {
 
 /// Opens a transaction that writes. Settings cannot make a transaction that is open a writing one.
 pub(crate) async fn begin<N: Connection>(connection: &mut N) -> Result<(), Failure> {
-    let begun = connection.script(BEGIN_WRITE).await;
+    let begun = connection.script(Script::Begin(BEGIN_WRITE)).await;
     begun.map_err(|failure| match failure.sqlstate.as_deref() {
         Some("0A000") => is_standby(),
         _ => failure,
@@ -316,12 +314,12 @@ async fn begin_settled<N: Connection>(connection: &mut N, settled: Settle) -> Re
 async fn end<N: Connection, T>(connection: &mut N, done: Result<T, Failure>) -> Result<T, Failure> {
     match done {
         Ok(done) => {
-            connection.script(COMMIT).await?;
+            connection.script(Script::Commit).await?;
             Ok(done)
         }
         Err(mut failure) => {
             if !failure.broken {
-                failure.broken = connection.script(ROLLBACK).await.is_err();
+                failure.broken = connection.script(Script::Rollback).await.is_err();
             }
             Err(failure.undone())
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 
 use crate::driver::{
-    BackgroundTask, Call, Connection, Connector, Library, Listener, Mode, Rows, Transaction,
+    BackgroundTask, Call, Connection, Connector, Library, Listener, Mode, Rows, Script, Transaction,
 };
 use crate::error::Failure;
 
@@ -50,12 +50,12 @@ impl Driver {
 pub(crate) struct DriverConnection(Box<dyn AnyConnection>);
 
 impl Connection for DriverConnection {
-    async fn run(&mut self, call: &dyn Call) -> Result<Rows, Failure> {
+    async fn run(&mut self, call: Call<'_>) -> Result<Rows, Failure> {
         self.0.run(call).await
     }
 
-    async fn script(&mut self, sql: &'static str) -> Result<(), Failure> {
-        self.0.script(sql).await
+    async fn script(&mut self, script: Script) -> Result<(), Failure> {
+        self.0.script(script).await
     }
 }
 
@@ -69,12 +69,12 @@ impl<'c> CallerConnection<'c> {
 }
 
 impl Connection for CallerConnection<'_> {
-    async fn run(&mut self, call: &dyn Call) -> Result<Rows, Failure> {
+    async fn run(&mut self, call: Call<'_>) -> Result<Rows, Failure> {
         self.0.run(call).await
     }
 
-    async fn script(&mut self, sql: &'static str) -> Result<(), Failure> {
-        self.0.script(sql).await
+    async fn script(&mut self, script: Script) -> Result<(), Failure> {
+        self.0.script(script).await
     }
 }
 
@@ -82,12 +82,12 @@ impl Connection for CallerConnection<'_> {
 pub(crate) struct DriverListener(Box<dyn AnyListener>);
 
 impl Connection for DriverListener {
-    async fn run(&mut self, call: &dyn Call) -> Result<Rows, Failure> {
+    async fn run(&mut self, call: Call<'_>) -> Result<Rows, Failure> {
         self.0.run(call).await
     }
 
-    async fn script(&mut self, sql: &'static str) -> Result<(), Failure> {
-        self.0.script(sql).await
+    async fn script(&mut self, script: Script) -> Result<(), Failure> {
+        self.0.script(script).await
     }
 }
 
@@ -136,17 +136,17 @@ impl<C: Connector> AnyConnector for C {
 }
 
 trait AnyConnection: Send {
-    fn run<'a>(&'a mut self, call: &'a dyn Call) -> BoxFuture<'a, Result<Rows, Failure>>;
-    fn script(&mut self, sql: &'static str) -> BoxFuture<'_, Result<(), Failure>>;
+    fn run<'a>(&'a mut self, call: Call<'a>) -> BoxFuture<'a, Result<Rows, Failure>>;
+    fn script(&mut self, script: Script) -> BoxFuture<'_, Result<(), Failure>>;
 }
 
 impl<N: Connection> AnyConnection for N {
-    fn run<'a>(&'a mut self, call: &'a dyn Call) -> BoxFuture<'a, Result<Rows, Failure>> {
+    fn run<'a>(&'a mut self, call: Call<'a>) -> BoxFuture<'a, Result<Rows, Failure>> {
         Box::pin(Connection::run(self, call))
     }
 
-    fn script(&mut self, sql: &'static str) -> BoxFuture<'_, Result<(), Failure>> {
-        Box::pin(Connection::script(self, sql))
+    fn script(&mut self, script: Script) -> BoxFuture<'_, Result<(), Failure>> {
+        Box::pin(Connection::script(self, script))
     }
 }
 

@@ -6,12 +6,9 @@ use std::time::Duration;
 use super::batcher::Queued;
 use super::connection::settle;
 use super::settle::Settle;
-use crate::driver::{Connector, Listener, Operation, Row, Rows, Statement, Type, Value};
+use crate::driver::{Listener, Operation, Row, Rows, Script, Statement, Type, Value};
 use crate::error::Failure;
 use crate::memory::ModelState;
-
-pub(crate) const LISTEN: &str = include_str!("listen.sql");
-pub(crate) const UNLISTEN: &str = include_str!("unlisten.sql");
 
 /// How long a statement on a connection that listens may take at the server.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -21,7 +18,8 @@ const LIMIT: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// Those of the connection, and one for a standby, where nobody can listen.
-pub async fn listen<C: Connector>(connector: &C) -> Result<C::Listener, Failure> {
+#[cfg(feature = "suite")]
+pub async fn listen<C: crate::driver::Connector>(connector: &C) -> Result<C::Listener, Failure> {
     let mut listener = connector.listener().await?;
     prepare(&mut listener).await?;
     Ok(listener)
@@ -30,7 +28,7 @@ pub async fn listen<C: Connector>(connector: &C) -> Result<C::Listener, Failure>
 /// Settles the settings of a connection, and has it listen.
 pub(super) async fn prepare<L: Listener>(listener: &mut L) -> Result<(), Failure> {
     settle(listener, Settle::session(Duration::ZERO, LIMIT)).await?;
-    listener.script(LISTEN).await
+    listener.script(Script::Listen).await
 }
 
 /// Notifies all who listen of a topic; the payload is its number.

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::connection::{COMMIT, settle};
+use super::connection::settle;
 use super::driver::Driver;
 use super::settle::Settle;
-use crate::driver::{Connection, Mode, Operation, Row, Rows, Statement, Type, Value};
+use crate::driver::{Connection, Mode, Operation, Row, Rows, Script, Statement, Type, Value};
 use crate::error::Failure;
 use crate::memory::ModelState;
 use crate::random;
@@ -23,9 +23,9 @@ const LIMIT: Duration = Duration::from_secs(5);
 pub(crate) async fn probe(driver: &Driver) -> Result<Mode, Failure> {
     const ROUNDS: usize = 4;
     let mut one = driver.connect(Mode::Proxied).await?;
-    one.script(BEGIN).await?;
+    one.script(Script::Begin(BEGIN)).await?;
     settle(&mut one, Settle::transaction(Duration::ZERO, LIMIT)).await?;
-    one.script(COMMIT).await?;
+    one.script(Script::Commit).await?;
     let mut other = driver.connect(Mode::Proxied).await?;
     let read = || [Marker(String::new())];
     for _ in 0..ROUNDS {
@@ -37,14 +37,14 @@ pub(crate) async fn probe(driver: &Driver) -> Result<Mode, Failure> {
         if mark(&mut one, Marker(String::new())).await? != marker {
             return Ok(Mode::Proxied);
         }
-        other.script(BEGIN).await?;
+        other.script(Script::Begin(BEGIN)).await?;
         if other.perform(&read()).await? == [marker.clone()] {
             // Where the proxy has one session only, the first client would wait for it for ever.
-            other.script(COMMIT).await?;
+            other.script(Script::Commit).await?;
             return Ok(Mode::Proxied);
         }
         let seen_here = mark(&mut one, Marker(String::new())).await?;
-        other.script(COMMIT).await?;
+        other.script(Script::Commit).await?;
         if seen_here != marker {
             return Ok(Mode::Proxied);
         }
@@ -54,9 +54,9 @@ pub(crate) async fn probe(driver: &Driver) -> Result<Mode, Failure> {
 }
 
 async fn mark<N: Connection>(connection: &mut N, marker: Marker) -> Result<String, Failure> {
-    connection.script(BEGIN).await?;
+    connection.script(Script::Begin(BEGIN)).await?;
     let mut answers = connection.perform(&[marker]).await?;
-    connection.script(COMMIT).await?;
+    connection.script(Script::Commit).await?;
     answers
         .pop()
         .ok_or_else(|| Failure::corrupt("the marker was not answered"))

@@ -8,7 +8,7 @@ use super::{BackendOptions, start};
 use crate::MutexGuard;
 use crate::backend::Backend;
 use crate::blocking::block_on;
-use crate::driver::{BackgroundTask, Call, Connection, Connector, Listener, Mode, Rows};
+use crate::driver::{BackgroundTask, Call, Connection, Connector, Listener, Mode, Rows, Script};
 use crate::error::{ErrorKind, Failure};
 use crate::lease::LeaseOptions;
 use crate::memory::{Database, Session};
@@ -75,7 +75,7 @@ impl Connector for Faulty {
 }
 
 impl Connection for OpenConnection {
-    async fn run(&mut self, call: &dyn Call) -> Result<Rows, Failure> {
+    async fn run(&mut self, call: Call<'_>) -> Result<Rows, Failure> {
         assert!(
             !take(&self.1.0.panics, call.statement().name),
             "by the test"
@@ -83,8 +83,8 @@ impl Connection for OpenConnection {
         self.0.run(call).await
     }
 
-    async fn script(&mut self, sql: &'static str) -> Result<(), Failure> {
-        self.0.script(sql).await
+    async fn script(&mut self, script: Script) -> Result<(), Failure> {
+        self.0.script(script).await
     }
 }
 

@@ -11,12 +11,12 @@ use crate::key::check_name;
 
 mod layout;
 mod model;
-mod operations;
+pub(crate) mod operations;
 mod text;
 
 pub use layout::{Layout, Parts};
 pub(crate) use model::Ids as Tables;
-pub use operations::{
+pub(crate) use operations::{
     ClaimWorker, ClaimedWorker, NextBlock, ReleaseWorker, RenewWorker, RenewedWorker,
 };
 pub use text::Id;

@@ -13,14 +13,14 @@ use crate::random;
 use crate::wait::{held_throughout, unless};
 
 mod model;
-mod operations;
-mod take;
-mod upkeep;
+pub(crate) mod operations;
+pub(crate) mod take;
+pub(crate) mod upkeep;
 
 pub(crate) use model::Table;
-pub use operations::{Acquire, Acquired, Check, Peek, Peeked, Release, Renew};
-pub use take::{Take, Taken};
-pub use upkeep::{Abandon, Sweep};
+pub(crate) use operations::{Acquire, Acquired, Check, Peek, Peeked, Release, Renew};
+pub(crate) use take::{Take, Taken};
+pub(crate) use upkeep::{Abandon, Sweep};
 
 /// The slots of a key that are not permits of a semaphore, which are numbered from 1.
 pub(crate) mod slot {

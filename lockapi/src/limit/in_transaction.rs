@@ -7,7 +7,7 @@ use super::raw_decision::{Outcome, RawDecision};
 use super::reserved::Expire;
 use super::upkeep::Ensure;
 use super::{MAX_WANTS, RateLimiter};
-use crate::driver::{Connection, Library, Transaction};
+use crate::driver::{Connection, Library, Script, Transaction};
 use crate::engine::CallerConnection;
 use crate::error::{Error, ErrorKind, Failure, Result};
 
@@ -58,7 +58,7 @@ async fn check_all(
     policy.relaxed = false;
     let charge = charge(limiter.namespace(), &policy, wants)?;
     let failed = |failure: Failure| failure.error(OPERATION);
-    let marked = match connection.script(SAVEPOINT).await {
+    let marked = match connection.script(Script::Run(SAVEPOINT)).await {
         Ok(()) => true,
         Err(failure) if !may_be_without_transaction(&failure) => return Err(failed(failure)),
         // Nothing is locked when a statement without a transaction has ended.
@@ -72,12 +72,12 @@ async fn check_all(
     match verdict {
         Ok(verdict) => {
             let end = if verdict.admitted { KEEP } else { UNDO };
-            connection.script(end).await.map_err(failed)?;
+            connection.script(Script::Run(end)).await.map_err(failed)?;
             Ok(verdict)
         }
         Err(error) => {
             // The first error says what happened; the transaction can be used again if this works.
-            let _undone = connection.script(UNDO).await;
+            let _undone = connection.script(Script::Run(UNDO)).await;
             Err(error)
         }
     }

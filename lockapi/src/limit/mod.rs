@@ -25,33 +25,33 @@ use async_trait::async_trait;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
 
-mod charge;
+pub(crate) mod charge;
 mod decision;
 mod headers;
 mod in_transaction;
-mod level;
+pub(crate) mod level;
 mod policy;
 mod quota;
-mod raw_decision;
-mod reserved;
+pub(crate) mod raw_decision;
+pub(crate) mod reserved;
 mod table;
-mod take;
-mod upkeep;
+pub(crate) mod take;
+pub(crate) mod upkeep;
 
-pub use charge::{Charge, ChargeLine};
+pub(crate) use charge::{Charge, ChargeLine};
 pub use decision::{Basis, Decision, Verdict};
 pub use headers::{Fields, fields};
 pub(crate) use in_transaction::{charge, verdict};
-pub use level::Level;
+pub(crate) use level::Level;
 pub(crate) use policy::nanos;
 pub use policy::{Outage, Policy, Want};
 pub(crate) use quota::MAX_DEPTH;
 pub use quota::{Algorithm, MAX_PERIOD, MAX_PERMITS, MIN_INTERVAL, Quota};
-pub use raw_decision::{Outcome, RawDecision};
-pub use reserved::{Expire, Settle};
+pub(crate) use raw_decision::{Outcome, RawDecision};
+pub(crate) use reserved::{Expire, Settle};
 pub(crate) use table::Limits;
-pub use take::Take;
-pub use upkeep::{Block, Ensure, Look, Looked, Refund, Reset, Sweep};
+pub(crate) use take::Take;
+pub(crate) use upkeep::{Block, Ensure, Look, Refund, Reset, Sweep};
 
 /// The most limits in one call.
 pub const MAX_WANTS: usize = 1000;

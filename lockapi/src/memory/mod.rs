@@ -29,17 +29,17 @@ use crate::BackendOptions;
 use crate::backend::Backend;
 use crate::blocking::block_on;
 use crate::driver::{
-    BackgroundTask, BoxFuture, Call, Connection, Connector, Library, Listener, Mode, Rows,
+    BackgroundTask, BoxFuture, Call, Connection, Connector, Library, Listener, Mode, Rows, Script,
     Transaction,
 };
-use crate::engine::{Clock, Driver, LISTEN, ManualClock, start_with};
+use crate::engine::{Clock, Driver, ManualClock, start_with};
 use crate::error::{Failure, Result};
 use crate::lease::micros;
 
-mod model;
+pub(crate) mod model;
 mod task;
 
-pub use model::ModelState;
+pub(crate) use model::ModelState;
 
 /// How long a session waits for a lock until it times out.
 const SLICE: Duration = Duration::from_millis(200);
@@ -257,6 +257,7 @@ impl Database {
     }
 
     /// Looks at the state.
+    #[cfg(feature = "suite")]
     pub fn inspect<T>(&self, look: impl FnOnce(&ModelState) -> T) -> T {
         let mut state = self.shared.lock();
         state.model.now = self.now(state.set_ahead);
@@ -356,7 +357,7 @@ impl fmt::Debug for Session {
 
 impl Connection for Session {
     /// Blocks while the operation waits: tasks of this backend are threads.
-    async fn run(&mut self, call: &dyn Call) -> Result<Rows, Failure> {
+    async fn run(&mut self, call: Call<'_>) -> Result<Rows, Failure> {
         loop {
             // Registered before the look, so that a change in between is not missed.
             let spoken = self.database.shared.spoken.notified();
@@ -368,8 +369,8 @@ impl Connection for Session {
     }
 
     /// The other scripts manage schemas and transactions, which have no meaning in memory.
-    async fn script(&mut self, sql: &'static str) -> Result<(), Failure> {
-        if sql == LISTEN {
+    async fn script(&mut self, script: Script) -> Result<(), Failure> {
+        if script == Script::Listen {
             self.database.shared.lock().model.heard.listen(self.id);
         }
         Ok(())
@@ -420,7 +421,7 @@ impl Session {
     }
 
     /// Runs the call; `None` while the database is silent.
-    fn attempt(&self, call: &dyn Call) -> Option<Result<Rows, Failure>> {
+    fn attempt(&self, call: Call<'_>) -> Option<Result<Rows, Failure>> {
         let shared = &self.database.shared;
         let activity = self.database.clock.activity();
         let until = Instant::now() + SLICE;

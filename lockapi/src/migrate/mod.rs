@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
-use crate::driver::{Connection, Operation, Row, Rows, Statement, Type, Value};
-use crate::engine::{COMMIT, ROLLBACK, Timer, begin};
+use crate::driver::{Connection, Operation, Row, Rows, Script, Statement, Type, Value};
+use crate::engine::{Timer, begin};
 use crate::error::{Error, ErrorKind, Failure};
 use crate::key::advisory_key;
 use crate::memory::ModelState;
@@ -88,11 +88,11 @@ pub(crate) async fn run<N: Connection>(connection: &mut N, timer: &Timer) -> Res
     loop {
         begin(connection).await?;
         let failure = match apply(connection).await {
-            Ok(()) => return connection.script(COMMIT).await,
+            Ok(()) => return connection.script(Script::Commit).await,
             Err(failure) => failure,
         };
         if !failure.broken {
-            connection.script(ROLLBACK).await?;
+            connection.script(Script::Rollback).await?;
         }
         let locked = failure.sqlstate.as_deref() == Some("55P03");
         if !locked || timer.now() + PAUSE > until {
@@ -103,7 +103,7 @@ pub(crate) async fn run<N: Connection>(connection: &mut N, timer: &Timer) -> Res
 }
 
 async fn apply<N: Connection>(connection: &mut N) -> Result<(), Failure> {
-    connection.script(SETTLE).await?;
+    connection.script(Script::Run(SETTLE)).await?;
     if missing(connection).await?.is_empty() {
         return Ok(());
     }
@@ -111,7 +111,7 @@ async fn apply<N: Connection>(connection: &mut N) -> Result<(), Failure> {
     connection.perform(&[Exclude { key }]).await?;
     let missing = missing(connection).await?;
     for migration in &missing {
-        connection.script(migration.sql).await?;
+        connection.script(Script::Run(migration.sql)).await?;
         let record = Record {
             version: migration.version,
             name: migration.name,
@@ -348,7 +348,7 @@ mod tests {
     }
 
     impl Connection for Locked {
-        async fn run(&mut self, _: &dyn Call) -> Result<Rows, Failure> {
+        async fn run(&mut self, _: Call<'_>) -> Result<Rows, Failure> {
             self.tries += 1;
             Err(Failure::statement(
                 Some("55P03".to_owned()),
@@ -357,7 +357,7 @@ mod tests {
             ))
         }
 
-        async fn script(&mut self, _: &'static str) -> Result<(), Failure> {
+        async fn script(&mut self, _: Script) -> Result<(), Failure> {
             Ok(())
         }
     }

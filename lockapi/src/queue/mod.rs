@@ -13,8 +13,8 @@ mod claim;
 mod delivery;
 pub(crate) mod in_transaction;
 mod job;
-mod model;
-mod operations;
+pub(crate) mod model;
+pub(crate) mod operations;
 mod runs;
 
 pub(crate) use claim::check_lease;
@@ -26,12 +26,12 @@ pub(crate) use delivery::point;
 pub use in_transaction::Taken;
 pub(crate) use in_transaction::topic;
 pub use job::{How, Job, JobKind, MAX_DELAY, MAX_PUSH, MAX_PUSH_BYTES, Priority, Pushed, Unique};
-pub use model::Jobs;
-pub use operations::{
-    Ack, Cancel, Cancelled, Claimed, CompleteAndClaim, CompletedAndClaimed, CountJobs, Counted,
-    DELETED, DeadRow, Discard, FOR_EVER, FailedAttempt, Floor, Keys, LookBack, Name, NewJob, Part,
-    Purge, Push, PushKeyed, PushTogether, ReadDead, ReadStanding, ReadUnhandled, Redrive, Redriven,
-    Seen, SetPaused, Settle, SweepQueues, Take, UnhandledRow,
+pub(crate) use model::Jobs;
+pub(crate) use operations::{
+    Ack, Cancel, Claimed, CompleteAndClaim, CompletedAndClaimed, CountJobs, Counted, DELETED,
+    DeadRow, Discard, FOR_EVER, FailedAttempt, Floor, Keys, LookBack, Name, NewJob, Part, Purge,
+    Push, PushKeyed, PushTogether, ReadDead, ReadStanding, ReadUnhandled, Redrive, Seen, SetPaused,
+    Settle, SweepQueues, UnhandledRow,
 };
 pub(crate) use runs::RunState;
 

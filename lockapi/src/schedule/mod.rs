@@ -47,16 +47,16 @@ use crate::wait::unless;
 mod cadence;
 #[cfg(feature = "cron")]
 mod cron;
-mod model;
-mod operations;
+pub(crate) mod model;
+pub(crate) mod operations;
 mod run;
 mod task;
 
 pub use cadence::{Cadence, Planned};
-pub use model::Schedules;
-pub use operations::{
-    Due, Expire, Fate, Fire, Fired, Look, Looked, Name, ReadRuns, ReadTasks, Release, RemoveTask,
-    Request, RunNow, RunRow, SetTask, SweepRuns, SwitchTask, TaskName, TaskRow, Tasks,
+pub(crate) use model::Schedules;
+pub(crate) use operations::{
+    Expire, Fire, Look, Looked, Name, ReadRuns, ReadTasks, Release, RemoveTask, Request, RunNow,
+    SetTask, SweepRuns, SwitchTask, TaskName, TaskRow,
 };
 pub use run::{Decision, Round, Run, Status};
 pub(crate) use task::check_task;

@@ -11,9 +11,9 @@ use crate::error::{Error, ErrorKind, Failure, Result};
 use crate::mutex::{LOCK_TIMEOUT_LIMIT, Timeouts, Tried};
 use crate::random;
 
-mod operations;
+pub(crate) mod operations;
 
-pub use operations::{LimitWaits, LockTable, Marked, OwnPid};
+pub(crate) use operations::{LimitWaits, LockTable, Marked, OwnPid};
 
 /// The longest name of a table or schema, in bytes: the server cuts off what is longer.
 pub const MAX_IDENTIFIER_BYTES: usize = 63;
@@ -274,7 +274,7 @@ impl Limited {
 }
 
 /// Clears the way for the session of `connection` until the scope ends; see
-/// [`Operator::prioritize`](crate::admin::Operator::prioritize).
+/// [`Operator::prioritize`].
 ///
 /// The backend crates have `with_priority_in`, which gives priority to what runs in a scope.
 ///

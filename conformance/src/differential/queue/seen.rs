@@ -1,7 +1,7 @@
 //! What inspectors see of a queue, and what operators do to it.
 
-use lockapi::admin::{CancelJob, ListRunning};
 use lockapi::driver::Connection;
+use lockapi::suite::admin::{CancelJob, ListRunning};
 
 use super::{Both, Pair};
 use crate::differential::near;

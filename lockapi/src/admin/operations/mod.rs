@@ -6,4 +6,6 @@ mod operate;
 
 pub use inspect::{ListAudit, ListLeases, ListLocks, ListRunning, ListWaits};
 pub use note::{Note, Noted, SweepNotes};
-pub use operate::{Blocker, CancelJob, ForceRelease, Struck, Terminate, Unblock};
+#[cfg(feature = "suite")]
+pub use operate::Struck;
+pub use operate::{Blocker, CancelJob, ForceRelease, Terminate, Unblock};

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::call::{Call, Statement};
 use super::connector::{BackgroundTask, Connection, Connector, Listener, Mode};
+use super::script::Script;
 use super::value::{Rows, Value};
 use crate::error::Failure;
 use host::{Host, call};
@@ -51,7 +52,7 @@ pub trait BlockingConnection: Send {
     ///
     /// # Errors
     /// As for [`Connection::run`].
-    fn script(&mut self, sql: &'static str) -> Result<(), Failure>;
+    fn script(&mut self, script: Script) -> Result<(), Failure>;
 }
 
 /// A connection that is told what others send.
@@ -187,14 +188,14 @@ impl<N: BlockingConnection + 'static> ThreadedConnection<N> {
 }
 
 impl<N: BlockingConnection + 'static> Connection for ThreadedConnection<N> {
-    async fn run(&mut self, call: &dyn Call) -> Result<Rows, Failure> {
+    async fn run(&mut self, call: Call<'_>) -> Result<Rows, Failure> {
         let (statement, params) = (call.statement(), call.params());
         self.with(move |connection| connection.run(statement, params))
             .await
     }
 
-    async fn script(&mut self, sql: &'static str) -> Result<(), Failure> {
-        self.with(move |connection| connection.script(sql)).await
+    async fn script(&mut self, script: Script) -> Result<(), Failure> {
+        self.with(move |connection| connection.script(script)).await
     }
 }
 
@@ -217,12 +218,12 @@ impl<N: BlockingListener + 'static> Listener for ThreadedConnection<N> {
 pub struct Inline<N>(pub N);
 
 impl<N: BlockingConnection> Connection for Inline<N> {
-    async fn run(&mut self, call: &dyn Call) -> Result<Rows, Failure> {
+    async fn run(&mut self, call: Call<'_>) -> Result<Rows, Failure> {
         self.0.run(call.statement(), call.params())
     }
 
-    async fn script(&mut self, sql: &'static str) -> Result<(), Failure> {
-        self.0.script(sql)
+    async fn script(&mut self, script: Script) -> Result<(), Failure> {
+        self.0.script(script)
     }
 }
 
@@ -231,8 +232,8 @@ impl<N: BlockingConnection> BlockingConnection for &mut N {
         (**self).run(statement, params)
     }
 
-    fn script(&mut self, sql: &'static str) -> Result<(), Failure> {
-        (**self).script(sql)
+    fn script(&mut self, script: Script) -> Result<(), Failure> {
+        (**self).script(script)
     }
 }
 

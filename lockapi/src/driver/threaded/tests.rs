@@ -6,7 +6,7 @@ use super::host::PATIENCE;
 use super::*;
 use crate::BackendOptions;
 use crate::blocking::block_on;
-use crate::driver::{BorrowedConnection, Row, Type};
+use crate::driver::{BorrowedConnection, Operation, Row, Type};
 use crate::engine::start;
 use crate::wait::unless;
 use tokio::sync::Notify;
@@ -35,7 +35,7 @@ impl BlockingConnection for Slow {
         panic!("a driver that panics")
     }
 
-    fn script(&mut self, _: &'static str) -> Result<(), Failure> {
+    fn script(&mut self, _: Script) -> Result<(), Failure> {
         let told = self.go_on.recv();
         told.map_err(|_| Failure::statement(None, true, "the server is gone"))
     }
@@ -58,21 +58,25 @@ impl Drop for Slow {
 
 struct Nothing;
 
-impl Call for Nothing {
-    fn statement(&self) -> &'static Statement {
-        &Statement {
-            name: "nothing",
-            sql: "",
-            params: &[],
-            columns: &[Type::Int],
-        }
-    }
+impl Operation for Nothing {
+    type Output = ();
 
-    fn params(&self) -> Vec<Value> {
+    const STATEMENT: Statement = Statement {
+        name: "nothing",
+        sql: "",
+        params: &[],
+        columns: &[Type::Int],
+    };
+
+    fn params(_: &[Self]) -> Vec<Value> {
         Vec::new()
     }
 
-    fn model(&self, _: &mut crate::memory::ModelState, _: u64) -> Option<Rows> {
+    fn decode(_: &[Self], _: Rows) -> Result<Vec<()>, Failure> {
+        Ok(Vec::new())
+    }
+
+    fn model(_: &[Self], _: &mut crate::memory::ModelState, _: u64) -> Option<Rows> {
         None
     }
 }
@@ -94,7 +98,8 @@ fn what_is_joined_with_a_call_runs_before_the_call_blocks() {
         Box::pin(async move {
             let mut connection = lane_hosted.connect(Mode::Direct).await.unwrap();
             let telling = async { sender.send("first").unwrap() };
-            let (ran, ()) = futures_util::future::join(connection.script("blocks"), telling).await;
+            let (ran, ()) =
+                futures_util::future::join(connection.script(Script::Run("blocks")), telling).await;
             ran.unwrap();
             sender.send("second").unwrap();
         }),
@@ -117,9 +122,19 @@ fn a_lane_goes_on_without_a_call_that_does_not_return() {
         "task",
         Box::pin(async move {
             let mut connection = lane_hosted.connect(Mode::Direct).await.unwrap();
-            let outcome = unless(lane_stop.notified(), connection.script("blocks")).await;
+            let outcome = unless(
+                lane_stop.notified(),
+                connection.script(Script::Run("blocks")),
+            )
+            .await;
             assert!(outcome.is_none());
-            assert!(connection.script("again").await.unwrap_err().broken);
+            assert!(
+                connection
+                    .script(Script::Run("again"))
+                    .await
+                    .unwrap_err()
+                    .broken
+            );
             drop(connection);
             let second = lane_hosted.connect(Mode::Direct).await;
             sender.send(second.is_ok()).unwrap();
@@ -149,7 +164,7 @@ fn a_driver_that_panics_ends_its_lane() {
         "task",
         Box::pin(async move {
             let mut connection = lane_hosted.connect(Mode::Direct).await.unwrap();
-            let answer = connection.run(&Nothing).await;
+            let answer = connection.run(Call::new(&&[Nothing][..])).await;
             drop(answer);
             sender.send(()).unwrap();
         }),
@@ -181,7 +196,11 @@ fn a_wake_soon_after_the_call_began_is_not_lost() {
         "task",
         Box::pin(async move {
             let mut connection = lane_hosted.connect(Mode::Direct).await.unwrap();
-            let outcome = unless(lane_stop.notified(), connection.script("blocks")).await;
+            let outcome = unless(
+                lane_stop.notified(),
+                connection.script(Script::Run("blocks")),
+            )
+            .await;
             sender.send(outcome.is_none()).unwrap();
         }),
     );
@@ -246,7 +265,7 @@ impl BlockingConnection for Fallen {
         Ok(vec![Row(row)])
     }
 
-    fn script(&mut self, _: &'static str) -> Result<(), Failure> {
+    fn script(&mut self, _: Script) -> Result<(), Failure> {
         self.count();
         Ok(())
     }

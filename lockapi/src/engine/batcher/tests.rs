@@ -9,7 +9,9 @@ use futures_util::future::join3;
 
 use crate::backend::Backend;
 use crate::blocking::block_on;
-use crate::driver::{self, Call, Connection, Connector, Listener, Mode, Row, Rows, Type, Value};
+use crate::driver::{
+    self, Call, Connection, Connector, Listener, Mode, Row, Rows, Script, Type, Value,
+};
 use crate::engine::{BackendOptions, start};
 use crate::error::Failure;
 use crate::lease::LeaseOptions;
@@ -84,7 +86,7 @@ impl Connector for Late {
 }
 
 impl Connection for OpenConnection {
-    async fn run(&mut self, call: &dyn Call) -> Result<Rows, Failure> {
+    async fn run(&mut self, call: Call<'_>) -> Result<Rows, Failure> {
         let name = call.statement().name;
         if let Some((_, at)) = RECORDED.iter().find(|one| one.0 == name)
             && let Value::Ints(numbers) = &call.params()[*at]
@@ -104,8 +106,8 @@ impl Connection for OpenConnection {
         }
     }
 
-    async fn script(&mut self, sql: &'static str) -> Result<(), Failure> {
-        self.0.script(sql).await
+    async fn script(&mut self, script: Script) -> Result<(), Failure> {
+        self.0.script(script).await
     }
 }
 

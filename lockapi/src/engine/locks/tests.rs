@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 use crate::MutexGuard;
 use crate::backend::Backend;
 use crate::blocking::block_on;
-use crate::driver::{BackgroundTask, Call, Connection, Connector, Listener, Mode, Rows, Value};
+use crate::driver::{
+    BackgroundTask, Call, Connection, Connector, Listener, Mode, Rows, Script, Value,
+};
 use crate::engine::Clock;
 use crate::engine::{BackendOptions, Driver, ManualClock, start_with};
 use crate::error::{ErrorKind, Failure};
@@ -96,7 +98,7 @@ impl Connector for Probe {
 }
 
 impl Connection for OpenConnection {
-    async fn run(&mut self, call: &dyn Call) -> Result<Rows, Failure> {
+    async fn run(&mut self, call: Call<'_>) -> Result<Rows, Failure> {
         let name = call.statement().name;
         let of = |map: &Mutex<HashMap<&'static str, Duration>>| {
             map.lock().unwrap().get(name).copied().unwrap_or_default()
@@ -156,8 +158,8 @@ impl Connection for OpenConnection {
         rows
     }
 
-    async fn script(&mut self, sql: &'static str) -> Result<(), Failure> {
-        self.session.script(sql).await
+    async fn script(&mut self, script: Script) -> Result<(), Failure> {
+        self.session.script(script).await
     }
 }
 

@@ -275,7 +275,7 @@ impl Queue for QueueHandle {
         let outcome = loop {
             match self.0.call_in_bulk(part()).await {
                 Ok(part) => {
-                    total += part.redriven.max(0).unsigned_abs();
+                    total += part.count.max(0).unsigned_abs();
                     if part.busy > 0 {
                         if tries == 0 {
                             let message = format!(

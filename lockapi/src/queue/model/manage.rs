@@ -81,7 +81,7 @@ impl Jobs {
             redriven += 1;
         }
         let redriven = Redriven {
-            redriven,
+            count: redriven,
             looked,
             busy: 0,
         };

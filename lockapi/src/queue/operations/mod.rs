@@ -12,9 +12,11 @@ mod unhandled;
 
 pub use complete_and_claim::{Claimed, CompleteAndClaim, CompletedAndClaimed, Floor};
 pub use look_back::{LookBack, Part, Seen};
+#[cfg(feature = "suite")]
+pub use manage::Cancelled;
 pub use manage::{
-    Cancel, Cancelled, CountJobs, Counted, DeadRow, Discard, FailedAttempt, Name, Purge, ReadDead,
-    SetPaused, SweepQueues,
+    Cancel, CountJobs, Counted, DeadRow, Discard, FailedAttempt, Name, Purge, ReadDead, SetPaused,
+    SweepQueues,
 };
 pub use push::{Keys, NewJob, Push, PushKeyed, PushTogether};
 pub use redrive::{Redrive, Redriven};

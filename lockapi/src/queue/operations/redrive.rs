@@ -22,7 +22,7 @@ pub struct Redrive {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Redriven {
     /// How many were put back.
-    pub redriven: i64,
+    pub count: i64,
     /// How many were found; fewer than requested only when there are no more. Of two with one
     /// unique key only one is put back.
     pub looked: i64,
@@ -56,7 +56,7 @@ impl Operation for Redrive {
     fn decode(_: &[Self], rows: Rows) -> Result<Vec<Redriven>, Failure> {
         let read = |mut row: Row| {
             Ok(Redriven {
-                redriven: row.int(0)?,
+                count: row.int(0)?,
                 looked: row.int(2)?,
                 busy: row.int(3)?,
             })
@@ -69,7 +69,7 @@ impl Operation for Redrive {
         let (redriven, tasks) = model.jobs.redrive(model.now, one);
         model.tasks.note(&one.name, &tasks);
         model.tell([one.topic]);
-        let row = [redriven.redriven, 0, redriven.looked, 0].map(Value::Int);
+        let row = [redriven.count, 0, redriven.looked, 0].map(Value::Int);
         Some(vec![Row(row.to_vec())])
     }
 }

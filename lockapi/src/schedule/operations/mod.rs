@@ -10,7 +10,9 @@ pub(crate) use fire::MAX_HELD;
 pub use fire::{Fate, Fire, Fired, Request, RunNow};
 pub use log::{ReadRuns, RunRow, SweepRuns};
 pub use look::{Due, Look, Looked};
-pub use manage::{ReadTasks, RemoveTask, SetTask, SwitchTask, TaskName, TaskRow, Tasks};
+#[cfg(feature = "suite")]
+pub use manage::Tasks;
+pub use manage::{ReadTasks, RemoveTask, SetTask, SwitchTask, TaskName, TaskRow};
 pub use round::{Expire, Release};
 
 use crate::driver::columns::{maybe_int, maybe_text};

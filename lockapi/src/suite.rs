@@ -1,0 +1,95 @@
+//! What the conformance suite sees of the inside: operations, their rows and their meaning in memory.
+//!
+//! It is no public interface, and changes with any version.
+
+/// See [`crate::lease`].
+pub mod lease {
+    pub use crate::lease::operations::{Acquire, Acquired, Check, Peek, Peeked, Release, Renew};
+    pub use crate::lease::take::{Take, Taken};
+    pub use crate::lease::upkeep::{Abandon, Sweep};
+}
+
+/// See [`crate::mutex`].
+pub mod mutex {
+    pub use crate::mutex::awaited::Awaited;
+    pub use crate::mutex::check::Check;
+    pub use crate::mutex::deadlock::DeadlockCheck;
+    pub use crate::mutex::in_transaction::{Timeouts, Tried, TryIn, WaitIn};
+    pub use crate::mutex::interrupt::Interrupt;
+    pub use crate::mutex::lock_request::{LockAnswer, LockRequest};
+    pub use crate::mutex::marks::SweepMarks;
+    pub use crate::mutex::one::{ReleaseOne, TryOne};
+    pub use crate::mutex::session::{Enlist, Enlisted, Flush, Relax, TOKENS_AT_RISK};
+    pub use crate::mutex::wait::Wait;
+}
+
+/// See [`crate::queue`].
+pub mod queue {
+    pub use crate::queue::model::Jobs;
+    pub use crate::queue::operations::{
+        Ack, Cancel, Cancelled, Claimed, CompleteAndClaim, CompletedAndClaimed, CountJobs, Counted,
+        DELETED, DeadRow, Discard, FOR_EVER, FailedAttempt, Floor, Keys, LookBack, Name, NewJob,
+        Part, Purge, Push, PushKeyed, PushTogether, ReadDead, ReadStanding, ReadUnhandled, Redrive,
+        Redriven, Seen, SetPaused, Settle, SweepQueues, Take, UnhandledRow,
+    };
+}
+
+/// See [`crate::limit`].
+pub mod limit {
+    pub use crate::limit::charge::{Charge, ChargeLine};
+    pub use crate::limit::level::Level;
+    pub use crate::limit::raw_decision::{Outcome, RawDecision};
+    pub use crate::limit::reserved::{Expire, Settle};
+    pub use crate::limit::take::Take;
+    pub use crate::limit::upkeep::{Block, Ensure, Look, Looked, Refund, Reset, Sweep};
+}
+
+/// See [`crate::id`].
+pub mod id {
+    pub use crate::id::operations::{
+        ClaimWorker, ClaimedWorker, NextBlock, ReleaseWorker, RenewWorker, RenewedWorker,
+    };
+}
+
+/// See [`crate::schedule`].
+pub mod schedule {
+    pub use crate::schedule::model::Schedules;
+    pub use crate::schedule::operations::{
+        Due, Expire, Fate, Fire, Fired, Look, Looked, Name, ReadRuns, ReadTasks, Release,
+        RemoveTask, Request, RunNow, RunRow, SetTask, SweepRuns, SwitchTask, TaskName, TaskRow,
+        Tasks,
+    };
+}
+
+/// See [`crate::admin`].
+pub mod admin {
+    pub use crate::admin::model::Notes;
+    pub use crate::admin::operations::{
+        Blocker, CancelJob, ForceRelease, ListAudit, ListLeases, ListLocks, ListRunning, ListWaits,
+        Note, Noted, Struck, SweepNotes, Terminate, Unblock,
+    };
+}
+
+/// See [`crate::table`].
+pub mod table {
+    pub use crate::table::operations::{LimitWaits, LockTable, Marked, OwnPid};
+}
+
+/// See [`crate::engine`].
+pub mod engine {
+    pub use crate::engine::cancel::{Cancelled, Process};
+    pub use crate::engine::notify::{Notify, listen};
+    pub use crate::engine::probe::Marker;
+    pub use crate::engine::settle::{Settle, Settled};
+}
+
+/// See [`crate::memory`].
+pub mod memory {
+    pub use crate::memory::model::ModelState;
+}
+
+/// See [`crate::driver`].
+pub mod driver {
+    pub use crate::driver::call::Operation;
+    pub use crate::driver::pooled::{Remember, Restore, Settings};
+}
