@@ -1,5 +1,5 @@
 .POSIX:
-.PHONY: help demo check lint test test-rest bench
+.PHONY: help demo check lint test test-rest packages bench
 
 CARGO = cargo
 # Options of the demo, such as ARGS='--workers 20 --kill 5'.
@@ -20,6 +20,7 @@ help:
 	@echo 'make test       format, lints, documentation, and all cases, on each library through one of'
 	@echo '                its faces'
 	@echo 'make test-rest  the cases on the other faces, and on connections of pools'
+	@echo 'make packages   what the crates depend on, and whether they can be published'
 	@echo 'make bench      what it does in a second, beside the bare driver and what else is used'
 	@echo
 	@echo 'They install what is missing on Debian and Ubuntu, and say what to install elsewhere. The'
@@ -61,6 +62,11 @@ test-rest:
 	else \
 		echo 'make test ran them: cargo-nextest is not there to choose'; \
 	fi
+
+packages:
+	@$(CARGO) deny --version >/dev/null 2>&1 || $(CARGO) install cargo-deny --locked
+	$(CARGO) deny check bans licenses sources
+	$(CARGO) package --workspace
 
 bench:
 	@sh .ci/deps.sh demo

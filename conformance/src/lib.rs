@@ -218,12 +218,11 @@
 //! one. The other needs are met by `begin`, by the suite and by SQL, so there is no reason for a driver not to
 //! offer them. An ignored case is a promise that you do not make: say so to your users.
 //!
-//! # Backends on something else
-//! What is not `PostgreSQL` implements [`lockapi::Backend`] itself, and everything that it opens.
-//! To the suite it is a [`Subject`], which makes a [`Fixture`] for each case: a namespace, more
+//! # Subjects
+//! What the suite runs on is a [`Subject`], which makes a [`Fixture`] for each case: a namespace, more
 //! backends in it, and ways to look at what is held, to let time pass, and to break things. They
-//! look into the database and not through the API under test. [`Memory`] is one, and offers
-//! [`Need::Futures`] only:
+//! look into the database and not through the API under test. [`Postgres`] with a driver is one;
+//! [`Memory`] is another, and offers [`Need::Futures`] only:
 //!
 //! ```no_run
 //! use std::sync::Arc;

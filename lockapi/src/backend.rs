@@ -43,6 +43,12 @@ impl Capabilities {
 ///
 /// Keep it in an `Arc<dyn Backend>`; [`Backend`](crate::Backend) has the methods that programs call. Its
 /// connections are closed when the backend and everything opened from it are dropped.
+///
+/// # Implementing it
+/// This crate alone implements it, and the traits of what it opens: for another driver implement
+/// [`Connector`](crate::driver::Connector) and call [`start`](crate::engine::start). A wrapper that passes
+/// calls on can implement them, but guards, fences, decisions and deliveries can be made nowhere else, and
+/// any version may add methods.
 #[async_trait]
 pub trait Backend: Send + Sync + fmt::Debug {
     /// The name of the backend, such as `sqlx`.

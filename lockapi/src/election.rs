@@ -52,6 +52,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 ///
 /// # Cancel safety
 /// Every future may be dropped at any point: a term that was won meanwhile ends.
+///
+/// Implemented by this crate; see [`Backend`](crate::Backend#implementing-it).
 #[async_trait]
 pub trait Election: Send + Sync + fmt::Debug {
     /// The key.
@@ -92,6 +94,8 @@ pub trait Election: Send + Sync + fmt::Debug {
 ///
 /// It polls twice a second, or every two seconds and when it is notified. A leader whose term began
 /// and ended between two polls is not seen.
+///
+/// Implemented by this crate; see [`Backend`](crate::Backend#implementing-it).
 #[async_trait]
 pub trait Observer: Send + fmt::Debug {
     /// Returns the leader: at once on the first call, then whenever it has changed, or there is

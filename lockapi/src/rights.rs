@@ -21,6 +21,7 @@ use crate::versioned::quoted;
 
 /// What a role does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Role {
     /// Runs migrations, and owns what they make.
     Owner,

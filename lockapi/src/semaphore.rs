@@ -49,6 +49,8 @@ pub const MAX_PERMITS: u32 = 1024;
 ///
 /// # Cancel safety
 /// Every future may be dropped at any point: permits that were acquired meanwhile are released.
+///
+/// Implemented by this crate; see [`Backend`](crate::Backend#implementing-it).
 #[async_trait]
 pub trait Semaphore: Send + Sync + fmt::Debug {
     /// The key.

@@ -159,5 +159,6 @@ fn text(quota: &Quota) -> String {
         Algorithm::Gcra => format!("{permits} in {period:?}, burst {burst}"),
         Algorithm::FixedWindow => format!("{permits} in fixed {period:?}"),
         Algorithm::SlidingWindow => format!("{permits} in sliding {period:?}"),
+        other => format!("{permits} in {period:?}, {other:?}"),
     }
 }

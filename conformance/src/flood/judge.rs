@@ -39,6 +39,7 @@ pub fn judge(quota: &Quota, history: &[Record], lost: usize) -> Found {
     let decided = match quota.algorithm() {
         Algorithm::Gcra => judge_cells(quota, &admitted),
         Algorithm::FixedWindow | Algorithm::SlidingWindow => judge_windows(quota, &admitted, lost),
+        other => Err(format!("nothing is known of {other:?}")),
     };
     Found {
         decisions: history.len() as u64,

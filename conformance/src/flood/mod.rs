@@ -89,9 +89,9 @@ impl Record {
         let quota = decision.quota();
         // All permits are there again when the window that they were taken of counts no more.
         let windows = match quota.algorithm() {
-            Algorithm::Gcra => 0,
             Algorithm::FixedWindow => 1,
             Algorithm::SlidingWindow => 2,
+            _ => 0,
         };
         let started = at + micros(decision.reset_after()) - windows * micros(quota.period());
         Self {

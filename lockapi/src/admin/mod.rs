@@ -244,6 +244,8 @@ pub struct Ended {
 ///
 /// # Errors
 /// `Invalid` for a filter outside of its limits, `Unavailable`.
+///
+/// Implemented by this crate; see [`Backend`](crate::Backend#implementing-it).
 #[async_trait]
 pub trait Inspector: Send + Sync + fmt::Debug {
     /// Advisory locks that are held, by namespace and name.
@@ -284,6 +286,8 @@ pub trait Inspector: Send + Sync + fmt::Debug {
 /// # Errors
 /// `Invalid` for a bad key or a reason that is not 1 to [`MAX_REASON_BYTES`] bytes; `Unavailable`;
 /// `Indeterminate` when the answer never came.
+///
+/// Implemented by this crate; see [`Backend`](crate::Backend#implementing-it).
 #[async_trait]
 pub trait Operator: Send + Sync + fmt::Debug {
     /// Takes a lease from whoever holds it, and the permits, the leadership and the leased mutex of the

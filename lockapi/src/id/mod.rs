@@ -191,6 +191,8 @@ impl IdOptions {
 ///
 /// # Cancel safety
 /// Every future may be dropped at any point.
+///
+/// Implemented by this crate; see [`Backend`](crate::Backend#implementing-it).
 #[async_trait]
 pub trait IdGen: Send + Sync + fmt::Debug {
     /// The name that its ids are unique under.

@@ -220,6 +220,8 @@ pub(crate) fn micros(duration: Duration) -> i64 {
 ///
 /// # Cancel safety
 /// Every future may be dropped at any point: a lease that was acquired meanwhile is released.
+///
+/// Implemented by this crate; see [`Backend`](crate::Backend#implementing-it).
 #[async_trait]
 pub trait Lease: Send + Sync + fmt::Debug {
     /// The key.
@@ -291,6 +293,8 @@ impl From<Peeked> for Holder {
 ///
 /// Dropping it releases in the background, without blocking and without reporting whether it was
 /// still held; [`release`](Self::release) reports that.
+///
+/// Implemented by this crate; see [`Backend`](crate::Backend#implementing-it).
 #[must_use = "a guard that is dropped releases at once"]
 #[async_trait]
 pub trait LeaseGuard: Send + Sync + fmt::Debug {

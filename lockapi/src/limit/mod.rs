@@ -92,6 +92,8 @@ pub const MAX_TIME: Duration = Duration::from_secs(366 * 24 * 3600);
 ///
 /// # Cancel safety
 /// Every future may be dropped at any point: what was taken for it is given back.
+///
+/// Implemented by this crate; see [`Backend`](crate::Backend#implementing-it).
 #[async_trait]
 pub trait RateLimiter: Send + Sync + fmt::Debug {
     /// The namespace that its keys are in.
@@ -225,6 +227,8 @@ impl dyn RateLimiter + '_ {
 /// Permits that are taken, and can be given back in part.
 ///
 /// Dropping it cancels in the background.
+///
+/// Implemented by this crate; see [`Backend`](crate::Backend#implementing-it).
 #[must_use = "a reservation that is dropped is cancelled at once"]
 #[async_trait]
 pub trait Reservation: Send + Sync + fmt::Debug {
@@ -263,6 +267,8 @@ pub trait Reservation: Send + Sync + fmt::Debug {
 ///   block is smaller.
 /// - After [`RateLimiter::reset`], and after a change of the quota, the rest of a block can be used
 ///   in addition to the new permits.
+///
+/// Implemented by this crate; see [`Backend`](crate::Backend#implementing-it).
 #[async_trait]
 pub trait Permits: Send + Sync + fmt::Debug {
     /// Takes one permit of the current block, without a query to the database; `false` when there

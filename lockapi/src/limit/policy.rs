@@ -13,6 +13,7 @@ use crate::key::Key;
 /// an error, no call is sent to the database for half a second, so that an outage costs each
 /// process one wait in that time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Outage {
     /// The error is returned.
     #[default]

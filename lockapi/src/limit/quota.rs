@@ -16,6 +16,7 @@ const MIN_PERIOD: Duration = Duration::from_millis(1);
 
 /// How permits come back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Algorithm {
     /// The generic cell rate algorithm, which is a token bucket without a process that fills it:
     /// one permit flows back in each interval of `period / permits`, up to the burst. In any time

@@ -66,6 +66,8 @@ pub(crate) const LOCK_TIMEOUT_LIMIT: Duration = Duration::from_secs(24 * 24 * 36
 ///
 /// # Cancel safety
 /// Every future may be dropped at any point: nothing stays locked that nobody holds a guard for.
+///
+/// Implemented by this crate; see [`Backend`](crate::Backend#implementing-it).
 #[async_trait]
 pub trait Mutex: Send + Sync + fmt::Debug {
     /// The key.
@@ -105,6 +107,8 @@ pub trait Mutex: Send + Sync + fmt::Debug {
 ///
 /// Dropping it unlocks in the background, without blocking and without reporting whether it was
 /// still held; [`unlock`](Self::unlock) reports that.
+///
+/// Implemented by this crate; see [`Backend`](crate::Backend#implementing-it).
 #[must_use = "a guard that is dropped unlocks at once"]
 #[async_trait]
 pub trait MutexGuard: Send + Sync + fmt::Debug {

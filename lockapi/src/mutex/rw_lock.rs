@@ -49,6 +49,8 @@ use crate::key::Key;
 /// # Cancel safety
 /// Every future may be dropped at any point: nothing stays locked that nobody holds a guard for,
 /// and readers behind a writer that gave up continue.
+///
+/// Implemented by this crate; see [`Backend`](crate::Backend#implementing-it).
 #[async_trait]
 pub trait RwLock: Send + Sync + fmt::Debug {
     /// The key.
@@ -104,6 +106,8 @@ pub trait RwLock: Send + Sync + fmt::Debug {
 ///
 /// Dropping it unlocks in the background; [`unlock`](Self::unlock) reports whether it was still
 /// held.
+///
+/// Implemented by this crate; see [`Backend`](crate::Backend#implementing-it).
 #[must_use = "a guard that is dropped unlocks at once"]
 #[async_trait]
 pub trait ReadGuard: Send + Sync + fmt::Debug {

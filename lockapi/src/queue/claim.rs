@@ -184,6 +184,7 @@ impl Exchange {
 
 /// What is to become of a delivery.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub enum Outcome {
     /// It is done.
     Ack,
@@ -212,6 +213,7 @@ pub enum Outcome {
 
 /// The state of a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Standing {
     /// It is the latest of its job, whether or not its lease has ended.
     Current,
@@ -227,6 +229,7 @@ pub enum Standing {
 
 /// What became of a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Settled {
     /// The outcome was applied.
     Done,

@@ -56,6 +56,7 @@ impl Priority {
 ///
 /// A job that runs is never changed: the result is [`How::Running`] then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Unique {
     /// The existing job stays as it is.
     Skip,
@@ -363,6 +364,7 @@ pub struct Pushed {
 
 /// Whether a push created a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum How {
     /// It is a new job.
     New,

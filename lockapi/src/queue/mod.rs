@@ -160,6 +160,8 @@ impl QueueOptions {
 /// # Cancel safety
 /// Every future may be dropped at any point. A push that was under way may have happened. Jobs that
 /// were claimed for a caller that left are given back without counting an attempt.
+///
+/// Implemented by this crate; see [`Backend`](crate::Backend#implementing-it).
 #[async_trait]
 pub trait Queue: Send + Sync + fmt::Debug {
     /// Its name.

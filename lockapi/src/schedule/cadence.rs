@@ -16,6 +16,7 @@ const MIN_WINDOW: i64 = 1_000_000;
 
 /// What a task is due by; times in microseconds since 1970.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Cadence {
     /// The time between two due times.
     Every(i64),

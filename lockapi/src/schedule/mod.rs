@@ -168,6 +168,8 @@ impl SchedulerOptions {
 /// # Cancel safety
 /// Every future may be dropped at any point; an operation that was under way may have happened, as
 /// a whole or not at all.
+///
+/// Implemented by this crate; see [`Backend`](crate::Backend#implementing-it).
 #[async_trait]
 pub trait Scheduler: Send + Sync + fmt::Debug {
     /// Its name, which is that of the queue of its runs as well.

@@ -38,6 +38,7 @@ pub struct Run {
 
 /// The status of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Status {
     /// It waits for the end of an earlier run.
     Held,

@@ -26,6 +26,7 @@ pub const MAX_TASK_PAYLOAD_BYTES: usize = 1 << 20;
 /// What becomes of due times that were not fired, because no node was running or the database was
 /// unavailable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Misfire {
     /// They are not made up for. The latest of them is fired if it is at most `late` overdue,
     /// otherwise it is recorded as skipped.
@@ -43,6 +44,7 @@ pub enum Misfire {
 
 /// What becomes of a run while an earlier one has not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Overlap {
     /// Both run.
     Allow,
