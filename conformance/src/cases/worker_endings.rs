@@ -8,7 +8,7 @@ use lockapi::Queue;
 use lockapi::queue::Job;
 use lockapi::worker::{Failed, Worker, WorkerOptions};
 
-use super::worker::{Gate, job, push, run, tally};
+use super::worker::{Gate, job, push, run, summary};
 use crate::context::{Context, MINUTE};
 use crate::fixture::Jobs;
 use crate::harness::register;
@@ -42,7 +42,10 @@ async fn panic_and_error_fail_the_job_and_nothing_else(cx: Context) {
         (jobs.waiting, jobs.delivered) == (0, 0)
     })
     .await;
-    assert_eq!(tally(&worker.end().await), [4, 2, 0, 2, 0, 0, 0, 0]);
+    assert_eq!(
+        worker.end().await,
+        summary! { claimed: 4, done: 2, dead: 2 }
+    );
     let dead = queue.dead_letters(0, 10).await.unwrap();
     let errors: BTreeMap<&str, &str> = dead
         .iter()
@@ -82,7 +85,10 @@ async fn failed_job_comes_back_after_the_backoff(cx: Context) {
     }
     gate.begun().await.end(Ok(()));
     eventually("it is told", async || cx.jobs().await == Jobs::default()).await;
-    assert_eq!(tally(&worker.end().await), [4, 1, 3, 0, 0, 0, 0, 0]);
+    assert_eq!(
+        worker.end().await,
+        summary! { claimed: 4, done: 1, failed: 3 }
+    );
 }
 
 async fn handler_may_put_off_and_reject(cx: Context) {
@@ -98,7 +104,10 @@ async fn handler_may_put_off_and_reject(cx: Context) {
     assert_eq!(begun.job.attempt(), 1, "it does not count");
     begun.end(Err(Failed::reject("never")));
     eventually("it is told", async || cx.jobs().await.ended == 1).await;
-    assert_eq!(tally(&worker.end().await), [2, 0, 0, 1, 1, 0, 0, 0]);
+    assert_eq!(
+        worker.end().await,
+        summary! { claimed: 2, dead: 1, snoozed: 1 }
+    );
     assert_eq!(queue.dead_letters(0, 1).await.unwrap()[0].error, "never");
 }
 
@@ -126,7 +135,7 @@ async fn handler_is_stopped_when_its_job_is_lost(cx: Context) {
     assert_eq!(there.cancel(vec![id]).await.unwrap(), [id]);
     cx.pass(Duration::from_millis(600)).await;
     begun.dropped().await;
-    assert_eq!(tally(&worker.end().await), [1, 0, 0, 0, 0, 0, 1, 0]);
+    assert_eq!(worker.end().await, summary! { claimed: 1, lost: 1 });
 }
 
 async fn fallback_does_what_has_no_handler(cx: Context) {
@@ -165,5 +174,5 @@ async fn handler_may_acknowledge_in_its_transaction(cx: Context) {
     cx.pass(Duration::from_millis(600)).await;
     not_yet("the handler goes on", begun.end.closed()).await;
     begun.end(Ok(()));
-    assert_eq!(tally(&worker.end().await), [1, 1, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(worker.end().await, summary! { claimed: 1, done: 1 });
 }

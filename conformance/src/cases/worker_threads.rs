@@ -6,7 +6,7 @@ use lockapi::worker::{Failed, WorkerOptions};
 use lockapi::{Result, Stop, blocking};
 use tokio::sync::mpsc;
 
-use super::worker::{Runs, attempts, job, push, tally};
+use super::worker::{Runs, attempts, job, push, summary};
 use crate::context::Context;
 use crate::face::off_runtime;
 use crate::fixture::Jobs;
@@ -68,7 +68,7 @@ async fn as_many_threads_run_as_may(cx: Context) {
     }
     drop(at_work);
     eventually("all are told", async || cx.jobs().await == Jobs::default()).await;
-    assert_eq!(tally(&worker.end().await), [6, 6, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(worker.end().await, summary! { claimed: 6, done: 6 });
 }
 
 async fn thread_is_told_that_its_time_is_over_and_keeps_its_place(cx: Context) {
@@ -89,7 +89,7 @@ async fn thread_is_told_that_its_time_is_over_and_keeps_its_place(cx: Context) {
     let second = thread(&mut threads).await;
     eventually("it has failed", async || cx.jobs().await.ended == 2).await;
     // The worker ends although its handler does not.
-    assert_eq!(tally(&worker.end().await), [2, 0, 0, 2, 0, 0, 0, 0]);
+    assert_eq!(worker.end().await, summary! { claimed: 2, dead: 2 });
     second.end.send(Ok(())).unwrap();
 }
 
@@ -112,7 +112,10 @@ async fn blocking_worker_fails_rejects_and_gives_back(cx: Context) {
     // A claim that was under way may have met what was given back, and gives it back again.
     let back = summary.released;
     assert!(back >= 1, "{summary:?}");
-    assert_eq!(tally(&summary), [2 + back, 0, 0, 2, 0, back, 0, 0]);
+    assert_eq!(
+        summary,
+        summary! { claimed: 2 + back, dead: 2, released: back }
+    );
     assert!(last.job.is_lost());
     tokio::time::sleep(A_MOMENT / 4).await;
     assert_eq!(attempts(&queue).await, [1], "uncounted");

@@ -8,7 +8,7 @@ use lockapi::Queue;
 use lockapi::queue::{self, Claim, Delivery, Job};
 use lockapi::worker::{Failed, Summary, Worker, WorkerOptions};
 
-use super::worker::{Begun, Gate, Runs, push, run, tally};
+use super::worker::{Begun, Gate, Runs, push, run, summary};
 use crate::context::{Context, MINUTE};
 use crate::fixture::{Jobs, Transaction};
 use crate::harness::register;
@@ -32,9 +32,40 @@ register! { "worker_transactions":
     Q10 rollback_and_kept_completion_by_another_is_lost [Transactions];
 }
 
-const DONE: [u64; 8] = [1, 1, 0, 0, 0, 0, 0, 0];
-const FAILED: [u64; 8] = [1, 0, 1, 0, 0, 0, 0, 0];
-const DEAD: [u64; 8] = [1, 0, 0, 1, 0, 0, 0, 0];
+/// What became of a scene.
+#[derive(Debug, PartialEq, Eq)]
+struct Ended {
+    worker: Summary,
+    effects: usize,
+    /// Jobs that wait for another attempt.
+    waiting: usize,
+}
+
+impl Ended {
+    const fn new(worker: Summary, effects: usize, waiting: usize) -> Self {
+        Self {
+            worker,
+            effects,
+            waiting,
+        }
+    }
+}
+
+fn done() -> Ended {
+    Ended::new(summary! { claimed: 1, done: 1 }, 1, 0)
+}
+
+fn failed() -> Ended {
+    Ended::new(summary! { claimed: 1, failed: 1 }, 0, 1)
+}
+
+fn dead() -> Ended {
+    Ended::new(summary! { claimed: 1, dead: 1 }, 0, 0)
+}
+
+fn lost() -> Ended {
+    Ended::new(summary! { claimed: 1, lost: 1 }, 0, 0)
+}
 
 /// A worker whose only job has begun, and the queue that its effects are in.
 struct Scene {
@@ -98,9 +129,8 @@ impl Scene {
         eventually("it is settled", delivered).await;
     }
 
-    /// Ends the worker, and answers what it did, how many effects there are, and how many jobs wait
-    /// for another attempt.
-    async fn end(mut self) -> ([u64; 8], usize, usize) {
+    /// Ends the worker, and answers what became of its job.
+    async fn end(mut self) -> Ended {
         not_yet("it does not run again", self.gate.begun()).await;
         let summary: Summary = self.worker.end().await;
         let claimed = self.effects.claim(&Claim::new(10)).await.unwrap();
@@ -108,16 +138,11 @@ impl Scene {
         for delivery in claimed {
             delivery.ack().await.unwrap();
         }
-        (tally(&summary), effects, self.cx.jobs().await.waiting)
+        Ended::new(summary, effects, self.cx.jobs().await.waiting)
     }
 }
 
-async fn answered(
-    cx: Context,
-    commits: bool,
-    answer: Result<(), Failed>,
-    panics: bool,
-) -> ([u64; 8], usize, usize) {
+async fn answered(cx: Context, commits: bool, answer: Result<(), Failed>, panics: bool) -> Ended {
     let mut scene = Scene::new(cx, WorkerOptions::default(), panics).await;
     let tx = scene.acknowledge().await;
     if commits {
@@ -131,16 +156,16 @@ async fn answered(
 }
 
 async fn commit_and_ok_is_done(cx: Context) {
-    assert_eq!(answered(cx, true, Ok(()), false).await, (DONE, 1, 0));
+    assert_eq!(answered(cx, true, Ok(()), false).await, done());
 }
 
 async fn commit_and_error_is_done(cx: Context) {
     let error = Err(Failed::retry("no"));
-    assert_eq!(answered(cx, true, error, false).await, (DONE, 1, 0));
+    assert_eq!(answered(cx, true, error, false).await, done());
 }
 
 async fn commit_and_panic_is_done(cx: Context) {
-    assert_eq!(answered(cx, true, Ok(()), true).await, (DONE, 1, 0));
+    assert_eq!(answered(cx, true, Ok(()), true).await, done());
 }
 
 async fn commit_and_timeout_is_done(cx: Context) {
@@ -149,25 +174,25 @@ async fn commit_and_timeout_is_done(cx: Context) {
     let mut scene = Scene::new(cx, options, false).await;
     scene.acknowledge().await.commit().await;
     scene.begun.take().unwrap().dropped().await;
-    assert_eq!(scene.end().await, (DONE, 1, 0));
+    assert_eq!(scene.end().await, done());
 }
 
 async fn rollback_and_ok_is_a_failed_attempt(cx: Context) {
-    assert_eq!(answered(cx, false, Ok(()), false).await, (FAILED, 0, 1));
+    assert_eq!(answered(cx, false, Ok(()), false).await, failed());
 }
 
 async fn rollback_and_error_is_a_failed_attempt(cx: Context) {
     let error = Err(Failed::retry("no"));
-    assert_eq!(answered(cx, false, error, false).await, (FAILED, 0, 1));
+    assert_eq!(answered(cx, false, error, false).await, failed());
 }
 
 async fn rollback_and_panic_is_a_failed_attempt(cx: Context) {
-    assert_eq!(answered(cx, false, Ok(()), true).await, (FAILED, 0, 1));
+    assert_eq!(answered(cx, false, Ok(()), true).await, failed());
 }
 
 async fn rollback_and_reject_is_a_dead_letter(cx: Context) {
     let error = Err(Failed::reject("never"));
-    assert_eq!(answered(cx, false, error, false).await, (DEAD, 0, 0));
+    assert_eq!(answered(cx, false, error, false).await, dead());
 }
 
 async fn transaction_that_commits_after_its_handler_is_waited_for(cx: Context) {
@@ -179,7 +204,7 @@ async fn transaction_that_commits_after_its_handler_is_waited_for(cx: Context) {
     not_yet("it is not settled", scene.settled()).await;
     tx.commit().await;
     scene.settled().await;
-    assert_eq!(scene.end().await, (DONE, 1, 0));
+    assert_eq!(scene.end().await, done());
 }
 
 async fn transaction_that_is_rolled_back_after_its_handler_is_a_failed_attempt(cx: Context) {
@@ -189,15 +214,15 @@ async fn transaction_that_is_rolled_back_after_its_handler_is_a_failed_attempt(c
     not_yet("it is not settled", scene.settled()).await;
     tx.rollback().await;
     scene.settled().await;
-    assert_eq!(scene.end().await, (FAILED, 0, 1));
+    assert_eq!(scene.end().await, failed());
 }
 
 async fn transaction_that_outlives_its_worker_is_unknown(cx: Context) {
     let mut scene = Scene::new(cx, WorkerOptions::default(), false).await;
     let (tx, cx) = (scene.acknowledge().await, scene.cx.clone());
     scene.answer(Ok(()));
-    let (summary, ..) = scene.end().await;
-    assert_eq!(summary, [1, 0, 0, 0, 0, 0, 0, 1]);
+    let ended = scene.end().await;
+    assert_eq!(ended.worker, summary! { claimed: 1, unknown: 1 });
     tx.commit().await;
     let effect = Jobs {
         waiting: 1,
@@ -213,15 +238,17 @@ async fn job_that_another_has_by_now_is_lost(cx: Context) {
     let other = scene.cx.queue().await.claim(&Claim::new(1)).await.unwrap();
     scene.answer(Ok(()));
     let cx = scene.cx.clone();
-    let (summary, effects, _) = scene.end().await;
-    assert_eq!((summary[1], effects), (0, 0), "nothing was done");
+    let ended = scene.end().await;
+    assert_eq!(
+        (ended.worker.done, ended.effects),
+        (0, 0),
+        "nothing was done"
+    );
     for delivery in other {
         delivery.ack().await.unwrap();
     }
     assert_eq!(cx.jobs().await, Jobs::default());
 }
-
-const LOST: [u64; 8] = [1, 0, 0, 0, 0, 0, 1, 0];
 
 async fn rollback_and_cancellation_is_lost(cx: Context) {
     let mut scene = Scene::new(cx, WorkerOptions::default(), false).await;
@@ -230,7 +257,7 @@ async fn rollback_and_cancellation_is_lost(cx: Context) {
     let cancelled = scene.cx.queue().await.cancel(vec![id]).await.unwrap();
     assert_eq!(cancelled, [id]);
     scene.answer(Ok(()));
-    assert_eq!(scene.end().await, (LOST, 0, 0));
+    assert_eq!(scene.end().await, lost());
 }
 
 /// The delivery of another, after the lease of the scene's has ended.
@@ -249,7 +276,7 @@ async fn rollback_and_dead_letter_is_lost(cx: Context) {
     let other = taken_over(&scene).await;
     other.reject("never").await.unwrap();
     scene.answer(Ok(()));
-    assert_eq!(scene.end().await, (LOST, 0, 0));
+    assert_eq!(scene.end().await, lost());
 }
 
 async fn rollback_and_kept_completion_by_another_is_lost(cx: Context) {
@@ -257,5 +284,5 @@ async fn rollback_and_kept_completion_by_another_is_lost(cx: Context) {
     scene.acknowledge().await.rollback().await;
     taken_over(&scene).await.ack().await.unwrap();
     scene.answer(Ok(()));
-    assert_eq!(scene.end().await, (LOST, 0, 0));
+    assert_eq!(scene.end().await, lost());
 }

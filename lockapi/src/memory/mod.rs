@@ -257,7 +257,7 @@ impl Database {
     }
 
     /// Looks at the state.
-    #[cfg(feature = "suite")]
+    #[cfg(any(test, feature = "suite"))]
     pub fn inspect<T>(&self, look: impl FnOnce(&ModelState) -> T) -> T {
         let mut state = self.shared.lock();
         state.model.now = self.now(state.set_ahead);
