@@ -97,13 +97,13 @@ pub trait BlockingTransaction {
 
 type Work = dyn FnOnce(&mut dyn BlockingTransaction) + Send;
 
-enum LockRequest {
+enum Command {
     Do(Box<Work>),
     End { commit: bool },
 }
 
 /// What a case does in a transaction, step by step.
-pub struct Steps(Receiver<LockRequest>);
+pub struct Steps(Receiver<Command>);
 
 impl Steps {
     /// Begins a transaction on a thread of its own: `work` opens it, has the steps
@@ -123,8 +123,8 @@ impl Steps {
     pub fn run(self, transaction: &mut dyn BlockingTransaction) -> bool {
         for step in self.0 {
             match step {
-                LockRequest::Do(step) => step(transaction),
-                LockRequest::End { commit } => return commit,
+                Command::Do(step) => step(transaction),
+                Command::End { commit } => return commit,
             }
         }
         false
@@ -139,7 +139,7 @@ impl fmt::Debug for Steps {
 
 /// The side of the case.
 struct OnThread {
-    steps: Sender<LockRequest>,
+    steps: Sender<Command>,
     ended: oneshot::Receiver<()>,
 }
 
@@ -149,7 +149,7 @@ impl OnThread {
         step: impl FnOnce(&mut dyn BlockingTransaction) -> T + Send + 'static,
     ) -> T {
         let (sender, answer) = oneshot::channel();
-        let step = LockRequest::Do(Box::new(move |transaction| {
+        let step = Command::Do(Box::new(move |transaction| {
             drop(sender.send(step(transaction)));
         }));
         self.steps.send(step).expect("the transaction is open");
@@ -157,7 +157,7 @@ impl OnThread {
     }
 
     async fn end(self, commit: bool) {
-        let step = LockRequest::End { commit };
+        let step = Command::End { commit };
         self.steps.send(step).expect("the transaction is open");
         self.ended.await.expect("the transaction ends");
     }

@@ -122,7 +122,7 @@ impl<C: Connection> Pair<'_, C> {
                 let real = refunds.iter().map(|one| refund(one, at(&one.0).0));
                 let model = refunds.iter().map(|one| refund(one, at(&one.0).1));
                 let (real, model): (Vec<_>, Vec<_>) = (real.collect(), model.collect());
-                self.apart(session, &real, &model).await;
+                self.compare(session, &real, &model).await;
             }
             LimitAction::Settle(key, ended) => {
                 let known = self.limits.reserved.get(key).map_or(&[][..], Vec::as_slice);

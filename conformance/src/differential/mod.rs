@@ -223,7 +223,7 @@ impl<C: Connection> Pair<'_, C> {
                         .collect::<Vec<_>>()
                 };
                 let (real, model) = (of(true), of(false));
-                self.apart(*session, &real, &model).await;
+                self.compare(*session, &real, &model).await;
             }
             Action::Release(session, wants) => {
                 let known: Vec<_> = wants
@@ -242,7 +242,7 @@ impl<C: Connection> Pair<'_, C> {
                         .collect::<Vec<_>>()
                 };
                 let (real, model) = (of(true), of(false));
-                self.apart(*session, &real, &model).await;
+                self.compare(*session, &real, &model).await;
             }
             Action::Peek(session, keys) => self.peek(*session, keys).await,
             Action::Check(session, key, back) => {
@@ -254,7 +254,7 @@ impl<C: Connection> Pair<'_, C> {
                     fence,
                 };
                 let (real, model) = ([check(token.0)], [check(token.1)]);
-                self.apart(*session, &real, &model).await;
+                self.compare(*session, &real, &model).await;
             }
             Action::Limit(session, action) => self.limit(*session, action).await,
             Action::Elapse(_) => {}
@@ -319,7 +319,7 @@ impl<C: Connection> Pair<'_, C> {
     }
 
     /// Runs batches that differ in their tokens only.
-    async fn apart<O: Operation<Output = bool>>(
+    async fn compare<O: Operation<Output = bool>>(
         &mut self,
         session: usize,
         real: &[O],

@@ -175,7 +175,7 @@ impl<C: Connection> Pair<'_, C> {
     }
 
     /// Runs a batch that may differ in its numbers.
-    async fn apart<O: Operation>(&mut self, real: &[O], model: &[O]) -> Both<Vec<O::Output>> {
+    async fn compare<O: Operation>(&mut self, real: &[O], model: &[O]) -> Both<Vec<O::Output>> {
         let real = match self.connection.perform(real).await {
             Ok(real) => real,
             Err(failure) => panic!("{}: {failure:?}", O::STATEMENT.name),
@@ -188,7 +188,7 @@ impl<C: Connection> Pair<'_, C> {
 
     async fn both<O: Operation + Clone>(&mut self, one: O) -> Both<O::Output> {
         let batch = [one];
-        let (mut real, mut model) = self.apart(&batch, &batch).await;
+        let (mut real, mut model) = self.compare(&batch, &batch).await;
         (real.remove(0), model.remove(0))
     }
 
@@ -234,7 +234,7 @@ impl<C: Connection> Pair<'_, C> {
                     });
                     acks.collect()
                 };
-                let (real, model) = self.apart(&of(|it| it.0), &of(|it| it.1)).await;
+                let (real, model) = self.compare(&of(|it| it.0), &of(|it| it.1)).await;
                 assert_eq!(real, model, "acknowledged");
             }
             Action::Stand(backs) => self.stand(backs).await,
@@ -264,7 +264,7 @@ impl<C: Connection> Pair<'_, C> {
                     }]
                 };
                 let (real, model) = (of(|it| it.0), of(|it| it.1));
-                let (real, model) = self.apart(&real, &model).await;
+                let (real, model) = self.compare(&real, &model).await;
                 let (real, model) = (&real[0].cancelled, &model[0].cancelled);
                 assert_eq!(real.len(), model.len(), "cancelled");
                 for (real, model) in real.iter().zip(model) {
@@ -321,7 +321,7 @@ impl<C: Connection> Pair<'_, C> {
             let tickets = tickets.iter().copied().map(side);
             tickets.map(|ticket| ReadStanding { ticket }).collect()
         };
-        let (real, model) = self.apart(&of(|it| it.0), &of(|it| it.1)).await;
+        let (real, model) = self.compare(&of(|it| it.0), &of(|it| it.1)).await;
         assert_eq!(real, model, "where they stand");
     }
 
@@ -367,7 +367,7 @@ impl<C: Connection> Pair<'_, C> {
                 topic: None,
             })
             .collect();
-        let (real, model) = self.apart(&batch, &batch).await;
+        let (real, model) = self.compare(&batch, &batch).await;
         for (real, model) in real.into_iter().zip(model) {
             let how = |pushed: Option<Pushed>| pushed.map(|pushed| pushed.how);
             assert_eq!(how(real), how(model), "{batch:?}");
@@ -437,7 +437,7 @@ impl<C: Connection> Pair<'_, C> {
             }]
         };
         let (real, model) = (of(|it| it.0), of(|it| it.1));
-        let (mut real, mut model) = self.apart(&real, &model).await;
+        let (mut real, mut model) = self.compare(&real, &model).await;
         let (real, model) = (real.remove(0), model.remove(0));
         assert_eq!((&real.acked, real.picked), (&model.acked, model.picked));
         assert_eq!(real.claimed.len(), model.claimed.len());
@@ -491,7 +491,7 @@ impl<C: Connection> Pair<'_, C> {
             });
             settled.collect()
         };
-        let (real, model) = self.apart(&of(|it| it.0), &of(|it| it.1)).await;
+        let (real, model) = self.compare(&of(|it| it.0), &of(|it| it.1)).await;
         assert_eq!(real, model, "{wants:?}");
     }
 

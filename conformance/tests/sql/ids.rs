@@ -81,17 +81,20 @@ fn x04_database_and_model_agree_on_ids() {
 fn x04_repeated_claim_is_given_its_own_number() {
     let (url, runtime) = crate::server();
     let _entered = runtime.enter();
-    let mut link = LibraryConnection::connect(Library::Sync, &url);
+    let mut connection = LibraryConnection::connect(Library::Sync, &url);
     let mut pair = Pair {
         model: ModelState::default(),
         namespace: format!("n{:016x}", fastrand::u64(..)),
         claims: Vec::new(),
     };
     let claims = [pair.claim(0, 2, 0, HOUR, 0), pair.claim(0, 2, 0, HOUR, 0)];
-    pair.claimed(&mut link, &claims);
+    pair.claimed(&mut connection, &claims);
     // Together with one that is new, and in another order.
     let new = pair.claim(0, 2, 0, HOUR, 0);
-    pair.claimed(&mut link, &[claims[1].clone(), new, claims[0].clone()]);
+    pair.claimed(
+        &mut connection,
+        &[claims[1].clone(), new, claims[0].clone()],
+    );
     let workers: Vec<_> = pair.claims.iter().map(|(_, worker, _)| *worker).collect();
     assert_eq!(workers, [0, 1, 1, 2, 0]);
 }
@@ -122,11 +125,11 @@ impl Pair {
     /// What the database answers, and the model at the same time.
     fn both<O: Operation>(
         &mut self,
-        link: &mut LibraryConnection,
+        connection: &mut LibraryConnection,
         batch: &[O],
         now: impl Fn(&O::Output) -> Option<i64>,
     ) -> Vec<O::Output> {
-        let real = pollster::block_on(link.perform(batch));
+        let real = pollster::block_on(connection.perform(batch));
         let real = real.unwrap_or_else(|failure| panic!("{}: {failure:?}", O::STATEMENT.name));
         if let Some(now) = real.iter().find_map(now) {
             self.model.now = now;
@@ -137,18 +140,18 @@ impl Pair {
         real
     }
 
-    fn act(&mut self, link: &mut LibraryConnection, action: Action) {
+    fn act(&mut self, connection: &mut LibraryConnection, action: Action) {
         match action {
             Action::Claim(name, bits, epoch, ends, ahead) => {
                 let ttl = if ends { 0 } else { HOUR };
                 let claim = self.claim(name, bits, epoch, ttl, ahead);
-                self.claimed(link, &[claim]);
+                self.claimed(connection, &[claim]);
             }
             Action::Together(name, count) => {
                 let claims: Vec<_> = (0..count)
                     .map(|_| self.claim(name, 2, 0, HOUR, 0))
                     .collect();
-                self.claimed(link, &claims);
+                self.claimed(connection, &claims);
             }
             Action::Again(which) => {
                 let Some((name, _, token)) = self.known(which) else {
@@ -159,7 +162,7 @@ impl Pair {
                     token,
                     ..self.claim(0, 2, 0, HOUR, 0)
                 };
-                self.claimed(link, &[claim]);
+                self.claimed(connection, &[claim]);
             }
             Action::Renew(which, ahead) => {
                 let Some((name, worker, token)) = self.known(which) else {
@@ -174,7 +177,7 @@ impl Pair {
                     reserve: 3000,
                     least: self.model.now / 1000 + i64::from(ahead) - 30_000,
                 };
-                self.both(link, &[renew], |renewed| Some(renewed.now));
+                self.both(connection, &[renew], |renewed| Some(renewed.now));
             }
             Action::Release(which, back) => {
                 let Some((name, worker, token)) = self.known(which) else {
@@ -188,7 +191,7 @@ impl Pair {
                     floor: self.model.now / 1000 + 30_000 - i64::from(back),
                 };
                 self.model.now += 1;
-                self.both(link, &[release], |_| None);
+                self.both(connection, &[release], |_| None);
             }
             Action::Blocks(sizes) => {
                 let batch: Vec<_> = sizes
@@ -199,14 +202,14 @@ impl Pair {
                         size: size.into(),
                     })
                     .collect();
-                self.both(link, &batch, |_| None);
+                self.both(connection, &batch, |_| None);
             }
         }
     }
 
-    fn claimed(&mut self, link: &mut LibraryConnection, batch: &[ClaimWorker]) {
+    fn claimed(&mut self, connection: &mut LibraryConnection, batch: &[ClaimWorker]) {
         // The model has no time of its own; a claim that is refused does not tell it.
-        let answers = self.both(link, batch, |claimed| match claimed {
+        let answers = self.both(connection, batch, |claimed| match claimed {
             ClaimedWorker::Granted { now, .. } | ClaimedWorker::TooEarly(now) => Some(*now),
             _ => None,
         });

@@ -18,22 +18,25 @@ fn limits_are_taken_with_and_without_a_transaction() {
     let backend = pollster::block_on(Database::new().connect()).expect("a backend");
     let limiter = backend.rate_limiter(Quota::per_hour(2)).expect("a limiter");
     for library in Library::ALL {
-        let mut link = LibraryConnection::connect(library, &url);
+        let mut connection = LibraryConnection::connect(library, &url);
         let key = format!("driver {}", fastrand::u64(..));
         let wants = [Want::new(&*key)];
-        let allowed = async |link: &mut LibraryConnection| {
-            let verdict = limiter.check_all_in(link, &wants).await;
+        let allowed = async |connection: &mut LibraryConnection| {
+            let verdict = limiter.check_all_in(connection, &wants).await;
             verdict.expect("a verdict").is_allowed()
         };
         pollster::block_on(async {
-            assert!(allowed(&mut link).await, "{library:?}");
+            assert!(allowed(&mut connection).await, "{library:?}");
             for (end, left) in [("ROLLBACK", true), ("COMMIT", true)] {
-                link.script(Script::Begin("BEGIN")).await.expect("begun");
-                assert_eq!(allowed(&mut link).await, left, "{library:?}");
-                assert!(!allowed(&mut link).await, "{library:?}");
-                link.script(Script::Run(end)).await.expect("ended");
+                connection
+                    .script(Script::Begin("BEGIN"))
+                    .await
+                    .expect("begun");
+                assert_eq!(allowed(&mut connection).await, left, "{library:?}");
+                assert!(!allowed(&mut connection).await, "{library:?}");
+                connection.script(Script::Run(end)).await.expect("ended");
             }
-            assert!(!allowed(&mut link).await, "{library:?}");
+            assert!(!allowed(&mut connection).await, "{library:?}");
         });
     }
 }

@@ -7,11 +7,13 @@ use std::time::{Duration, Instant};
 
 use diesel::PgConnection;
 use futures_util::future::{Either, select};
-use lockapi::Failure;
 use lockapi::driver::{Connection, Connector, Listener, Rows, Script, Statement, Type, Value};
+use lockapi::memory::Database;
+use lockapi::queue::{Job, QueueOptions};
 use lockapi::suite::driver::Operation;
 use lockapi::suite::engine::{Notify, listen};
 use lockapi::suite::memory::ModelState;
+use lockapi::{Failure, Queue, advisory_key};
 use postgres::fallible_iterator::FallibleIterator;
 use postgres::{Client, NoTls};
 use r2d2::{ManageConnection, Pool};
@@ -122,11 +124,11 @@ fn all_who_listen_hear<C: Connector>(connector: &Arc<C>, url: &str) {
     let ears = [Ear::open(connector), Ear::open(connector)];
     let (topic, last) = (fastrand::i64(..), fastrand::i64(..));
     for library in Library::ALL {
-        let mut link = LibraryConnection::connect(library, url);
+        let mut connection = LibraryConnection::connect(library, url);
         let twice = [Notify(topic), Notify(topic)];
-        let sent = pollster::block_on(link.perform(&twice));
+        let sent = pollster::block_on(connection.perform(&twice));
         assert_eq!(sent.expect("sent").len(), 2);
-        let sent = pollster::block_on(link.perform(&[Notify(last)]));
+        let sent = pollster::block_on(connection.perform(&[Notify(last)]));
         assert_eq!(sent.expect("sent").len(), 1);
         for ear in &ears {
             let heard = ear.hears(last);
@@ -139,15 +141,48 @@ fn all_who_listen_hear<C: Connector>(connector: &Arc<C>, url: &str) {
 fn what_is_rolled_back_is_not_heard<C: Connector>(connector: &Arc<C>, url: &str) {
     let ear = Ear::open(connector);
     let (topic, last) = (fastrand::i64(..), fastrand::i64(..));
-    let mut link = LibraryConnection::connect(Library::Sync, url);
+    let mut connection = LibraryConnection::connect(Library::Sync, url);
     let sending = async {
-        link.script(Script::Begin("BEGIN")).await?;
-        link.perform(&[Notify(topic)]).await?;
-        link.script(Script::Rollback).await?;
-        link.perform(&[Notify(last)]).await
+        connection.script(Script::Begin("BEGIN")).await?;
+        connection.perform(&[Notify(topic)]).await?;
+        connection.script(Script::Rollback).await?;
+        connection.perform(&[Notify(last)]).await
     };
     pollster::block_on(sending).expect("sent");
     assert!(!ear.hears(last).contains(&topic));
+}
+
+fn a_push_in_a_transaction_notifies_unless_that_is_left_out<C: Connector>(
+    connector: &Arc<C>,
+    url: &str,
+) {
+    let ear = Ear::open(connector);
+    // Of a queue the call needs namespace, name and options only.
+    let backend = pollster::block_on(Database::new().connect()).expect("a backend");
+    let name = || format!("work {}", fastrand::u64(..));
+    let options = QueueOptions::default().notify_on_commit(false);
+    let quiet = backend.queue_with(name(), options).expect("a queue");
+    let loud = backend.queue(name()).expect("a queue");
+    let topic = |queue: &Arc<dyn Queue>| {
+        advisory_key(queue.namespace(), &format!("queue {}", queue.name()))
+    };
+    for library in Library::ALL {
+        let mut connection = LibraryConnection::connect(library, url);
+        let jobs = [Job::new("job", &1).expect("a job")];
+        pollster::block_on(async {
+            connection
+                .script(Script::Begin("BEGIN"))
+                .await
+                .expect("begun");
+            for queue in [&quiet, &loud] {
+                let pushed = queue.push_in(&mut connection, &jobs).await;
+                assert_eq!(pushed.expect("pushed").len(), 1);
+            }
+            connection.script(Script::Commit).await.expect("committed");
+        });
+        let heard = ear.hears(topic(&loud));
+        assert!(!heard.contains(&topic(&quiet)), "on {library:?}");
+    }
 }
 
 fn the_end_of_the_session_is_told<C: Connector>(connector: &Arc<C>, url: &str) {
@@ -176,8 +211,8 @@ fn settings_of_its_role_do_not_end_it<C: Connector>(connector: &Arc<C>, url: &st
     let ear = Ear::open(connector);
     std::thread::sleep(IDLE * 3);
     let topic = fastrand::i64(..);
-    let mut link = LibraryConnection::connect(Library::Sync, url);
-    pollster::block_on(link.perform(&[Notify(topic)])).expect("sent");
+    let mut connection = LibraryConnection::connect(Library::Sync, url);
+    pollster::block_on(connection.perform(&[Notify(topic)])).expect("sent");
     assert!(ear.hears(topic).contains(&topic));
 }
 
@@ -224,6 +259,7 @@ macro_rules! each {
 each! {
     all_who_listen_hear
     what_is_rolled_back_is_not_heard
+    a_push_in_a_transaction_notifies_unless_that_is_left_out
     the_end_of_the_session_is_told
     a_dropped_listener_is_closed
     settings_of_its_role_do_not_end_it

@@ -64,8 +64,8 @@ fn waiting_for_the_lock_of_no_transaction_is_invalid() {
     let time = std::time::Duration::from_millis(200);
     for held in [false, true] {
         for library in Library::ALL {
-            let mut link = LibraryConnection::connect(library, &url);
-            let waited = pollster::block_on(door.lock_in(&mut link, time));
+            let mut connection = LibraryConnection::connect(library, &url);
+            let waited = pollster::block_on(door.lock_in(&mut connection, time));
             let error = waited.expect_err("there is no transaction");
             assert_eq!(error.kind(), ErrorKind::Invalid, "{library:?}: {error}");
         }
@@ -76,15 +76,15 @@ fn waiting_for_the_lock_of_no_transaction_is_invalid() {
     }
 }
 
-async fn exercise<C: Connection>(link: &mut C) {
-    locks(link).await;
-    leases(link).await;
-    permits(link).await;
-    every_type(link).await;
-    wrong_types(link).await;
+async fn exercise<C: Connection>(connection: &mut C) {
+    locks(connection).await;
+    leases(connection).await;
+    permits(connection).await;
+    every_type(connection).await;
+    wrong_types(connection).await;
 }
 
-async fn locks<C: Connection>(link: &mut C) {
+async fn locks<C: Connection>(connection: &mut C) {
     let lock = |pair| LockId {
         key: fastrand::i64(..),
         pair,
@@ -96,7 +96,7 @@ async fn locks<C: Connection>(link: &mut C) {
         release,
     };
     let steps = [take(one, false), take(two, false), take(lock(true), true)];
-    let answers = link.perform(&steps).await.expect("answered");
+    let answers = connection.perform(&steps).await.expect("answered");
     let [
         LockAnswer::Taken(first),
         LockAnswer::Taken(second),
@@ -107,21 +107,25 @@ async fn locks<C: Connection>(link: &mut C) {
     };
     assert_eq!(first, second, "one token for the batch");
     let releases = [take(one, true), take(two, true)];
-    let answers = link.perform(&releases).await.expect("answered");
+    let answers = connection.perform(&releases).await.expect("answered");
     assert_eq!(answers, [LockAnswer::Released, LockAnswer::Released]);
     assert!(
-        link.perform::<LockRequest>(&[])
+        connection
+            .perform::<LockRequest>(&[])
             .await
             .expect("answered")
             .is_empty()
     );
-    let answers = link.perform(&[TryOne(two)]).await.expect("answered");
+    let answers = connection.perform(&[TryOne(two)]).await.expect("answered");
     assert!(matches!(answers[..], [LockAnswer::Taken(token)] if token > first));
-    let answers = link.perform(&[ReleaseOne(two)]).await.expect("answered");
+    let answers = connection
+        .perform(&[ReleaseOne(two)])
+        .await
+        .expect("answered");
     assert_eq!(answers, [LockAnswer::Released]);
 }
 
-async fn leases<C: Connection>(link: &mut C) {
+async fn leases<C: Connection>(connection: &mut C) {
     let namespace = format!("n{:016x}", fastrand::u64(..));
     let acquire = |key: &str| Acquire {
         namespace: namespace.clone(),
@@ -134,7 +138,7 @@ async fn leases<C: Connection>(link: &mut C) {
         data: "\u{1f980} {\"a,b\"}".to_owned(),
     };
     let batch = [acquire("a"), acquire("b"), acquire("a")];
-    let answers = link.perform(&batch).await.expect("answered");
+    let answers = connection.perform(&batch).await.expect("answered");
     let [
         Acquired::Granted(fence),
         Acquired::Granted(_),
@@ -143,14 +147,14 @@ async fn leases<C: Connection>(link: &mut C) {
     else {
         panic!("{answers:?}");
     };
-    let again = link.perform(&batch[..1]).await.expect("answered");
+    let again = connection.perform(&batch[..1]).await.expect("answered");
     assert_eq!(again, [Acquired::Granted(fence)], "a repeated request");
     let peek = Peek {
         namespace: namespace.clone(),
         key: "a".to_owned(),
         slot: 0,
     };
-    let peeked = link
+    let peeked = connection
         .perform(std::slice::from_ref(&peek))
         .await
         .expect("answered")
@@ -167,7 +171,7 @@ async fn leases<C: Connection>(link: &mut C) {
         fence,
         ttl: 60_000_000,
     };
-    let answers = link.perform(&[renew(fence), renew(fence + 1)]).await;
+    let answers = connection.perform(&[renew(fence), renew(fence + 1)]).await;
     assert_eq!(answers.expect("answered"), [true, false]);
     let release = Release {
         namespace: namespace.clone(),
@@ -175,13 +179,13 @@ async fn leases<C: Connection>(link: &mut C) {
         slots: [0].into(),
         fence,
     };
-    let answers = link.perform(&[release.clone(), release]).await;
+    let answers = connection.perform(&[release.clone(), release]).await;
     assert_eq!(answers.expect("answered").first(), Some(&true));
-    assert_eq!(link.perform(&[peek]).await.expect("answered"), [None]);
+    assert_eq!(connection.perform(&[peek]).await.expect("answered"), [None]);
 }
 
 /// What repetitions of a request for permits find, and how what nobody was told of goes back.
-async fn permits<C: Connection>(link: &mut C) {
+async fn permits<C: Connection>(connection: &mut C) {
     let namespace = format!("n{:016x}", fastrand::u64(..));
     let take = |acquisition, count| Take {
         namespace: namespace.clone(),
@@ -194,8 +198,8 @@ async fn permits<C: Connection>(link: &mut C) {
         owner: "o".to_owned(),
         data: String::new(),
     };
-    let taken = async |link: &mut C, batch: &[Take]| {
-        let answers = link.perform(batch).await.expect("answered");
+    let taken = async |connection: &mut C, batch: &[Take]| {
+        let answers = connection.perform(batch).await.expect("answered");
         let of = |answer| match answer {
             Taken::Granted { fence, slots } => Some((fence, slots)),
             Taken::Refused { .. } => None,
@@ -203,13 +207,13 @@ async fn permits<C: Connection>(link: &mut C) {
         answers.into_iter().map(of).collect::<Vec<_>>()
     };
     // The rows have to be made first.
-    taken(link, &[take(1, 4)]).await;
-    let first = taken(link, &[take(1, 1), take(2, 2)]).await;
+    taken(connection, &[take(1, 4)]).await;
+    let first = taken(connection, &[take(1, 1), take(2, 2)]).await;
     let [Some(one), Some(two)] = &first[..] else {
         panic!("{first:?}");
     };
     assert!(two.0 > one.0);
-    let again = taken(link, &[take(2, 2), take(1, 1), take(3, 1)]).await;
+    let again = taken(connection, &[take(2, 2), take(1, 1), take(3, 1)]).await;
     assert_eq!(
         again[..2],
         [Some(two.clone()), Some(one.clone())],
@@ -228,9 +232,11 @@ async fn permits<C: Connection>(link: &mut C) {
         fence: *fence,
         ttl: 60_000_000,
     };
-    let answers = link.perform(&[renew(one), renew(two), renew(&third)]).await;
+    let answers = connection
+        .perform(&[renew(one), renew(two), renew(&third)])
+        .await;
     assert_eq!(answers.expect("answered"), [true, true, true]);
-    assert_eq!(taken(link, &[take(4, 2)]).await, [None]);
+    assert_eq!(taken(connection, &[take(4, 2)]).await, [None]);
     let but = |acquisition, granted| Abandon {
         namespace: namespace.clone(),
         key: "pool".to_owned(),
@@ -240,18 +246,18 @@ async fn permits<C: Connection>(link: &mut C) {
         granted,
     };
     let abandon = |acquisition| but(acquisition, 0);
-    let answers = link.perform(&[but(2, two.0), abandon(9)]).await;
+    let answers = connection.perform(&[but(2, two.0), abandon(9)]).await;
     assert_eq!(answers.expect("answered"), [false, false]);
-    let answers = link.perform(&[but(2, two.0 - 1), abandon(9)]).await;
+    let answers = connection.perform(&[but(2, two.0 - 1), abandon(9)]).await;
     assert_eq!(answers.expect("answered"), [true, false]);
-    let next = taken(link, &[take(4, 2)]).await;
+    let next = taken(connection, &[take(4, 2)]).await;
     let next = next[0]
         .clone()
         .expect("free at once, whatever the minimum hold");
     assert_eq!(next.1, two.1);
-    let answers = link.perform(&[abandon(2), abandon(1)]).await;
+    let answers = connection.perform(&[abandon(2), abandon(1)]).await;
     assert_eq!(answers.expect("answered"), [false, true]);
-    let answers = link.perform(&[renew(&next), renew(two)]).await;
+    let answers = connection.perform(&[renew(&next), renew(two)]).await;
     assert_eq!(answers.expect("answered"), [true, false]);
 }
 
@@ -292,7 +298,7 @@ impl Operation for Echo {
     }
 }
 
-async fn every_type<C: Connection>(link: &mut C) {
+async fn every_type<C: Connection>(connection: &mut C) {
     let texts = ["", "NULL", "a,b", "\"{}\\'", "\u{1f980}"].map(str::to_owned);
     for values in [
         TYPES.iter().map(|of| Value::Null(*of)).collect(),
@@ -315,7 +321,7 @@ async fn every_type<C: Connection>(link: &mut C) {
             Value::Texts(Vec::new()),
         ],
     ] {
-        let echoed = link
+        let echoed = connection
             .perform(&[Echo(values.clone())])
             .await
             .expect("answered");
@@ -363,19 +369,22 @@ wrong! {
     6 "SELECT NULL::int8 AS a";
 }
 
-async fn wrong_types<C: Connection>(link: &mut C) {
-    async fn refused<C: Connection, const NTH: usize>(link: &mut C)
+async fn wrong_types<C: Connection>(connection: &mut C) {
+    async fn refused<C: Connection, const NTH: usize>(connection: &mut C)
     where
         Wrong<NTH>: Operation<Output = i64>,
     {
-        let failure = link.perform(&[Wrong::<NTH>]).await.expect_err("refused");
+        let failure = connection
+            .perform(&[Wrong::<NTH>])
+            .await
+            .expect_err("refused");
         assert_eq!(failure.kind(), ErrorKind::Corrupt, "statement {NTH}");
     }
-    refused::<C, 0>(link).await;
-    refused::<C, 1>(link).await;
-    refused::<C, 2>(link).await;
-    refused::<C, 3>(link).await;
-    refused::<C, 4>(link).await;
-    refused::<C, 5>(link).await;
-    refused::<C, 6>(link).await;
+    refused::<C, 0>(connection).await;
+    refused::<C, 1>(connection).await;
+    refused::<C, 2>(connection).await;
+    refused::<C, 3>(connection).await;
+    refused::<C, 4>(connection).await;
+    refused::<C, 5>(connection).await;
+    refused::<C, 6>(connection).await;
 }

@@ -150,9 +150,9 @@ impl MutexHandle {
         self.handle.core.subject(Kind::Mutex, &self.handle.key)
     }
 
-    fn guard(&self, (grant, asked): Granted) -> Guard {
+    fn guard(&self, (grant, since): Granted) -> Guard {
         Guard {
-            held: telemetry::granted(self.subject(), asked, &grant.hold),
+            held: telemetry::granted(self.subject(), since, &grant.hold),
             grant,
             handle: Arc::clone(&self.handle),
         }

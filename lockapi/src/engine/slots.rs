@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use super::Core;
 use super::batcher::ended;
 use super::contention::Counting;
-use super::leases::{Asked, Claim, Granted, Refused, What};
+use super::leases::{AcquireRequest, Claim, Granted, Refused, What};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::{Fence, Proof};
 use crate::key::Key;
@@ -131,12 +131,12 @@ impl Slots {
         operation: &'static str,
         what: What,
     ) -> Result<Option<Box<dyn LeaseGuard>>> {
-        let asked = Stamp::take(&self.0.core.connections.timer);
+        let since = Stamp::take(&self.0.core.connections.timer);
         let attempt = self.attempt(operation, what, 1).await?;
         if attempt.is_err() {
             self.0.counting.refused(&self.0.key);
         }
-        Ok(attempt.ok().map(|claim| self.guard(claim, what, asked)))
+        Ok(attempt.ok().map(|claim| self.guard(claim, what, since)))
     }
 
     /// Waits until it is granted; [`acquiring`](Self::acquiring) tells of it.
@@ -145,19 +145,19 @@ impl Slots {
         operation: &'static str,
         what: What,
     ) -> Result<Box<dyn LeaseGuard>> {
-        let asked = Stamp::take(&self.0.core.connections.timer);
+        let since = Stamp::take(&self.0.core.connections.timer);
         let waiting = &self.0.core.leases.waiting;
         let place = (Arc::clone(&self.0.text), first(what));
         if waiting.is_empty(&place)
             && let Ok(claim) = self.attempt(operation, what, TRIES).await?
         {
-            return Ok(self.guard(claim, what, asked));
+            return Ok(self.guard(claim, what, since));
         }
         let timer = &self.0.core.connections.timer;
-        let since = timer.now();
+        let joined = timer.now();
         let place = waiting.join(place);
-        let guard = place.first(self.wait(operation, what, asked)).await?;
-        let waited = timer.now().saturating_sub(since);
+        let guard = place.first(self.wait(operation, what, since)).await?;
+        let waited = timer.now().saturating_sub(joined);
         self.0.counting.waited(&self.0.key, waited, false);
         Ok(guard)
     }
@@ -216,13 +216,13 @@ impl Slots {
         }
         loop {
             let (sender, answer) = oneshot::channel();
-            let asked = Asked {
+            let request = AcquireRequest {
                 namespace: Arc::clone(&core.namespace),
                 key: Arc::clone(text),
                 what,
                 options: Arc::clone(options),
             };
-            core.leases.ask(asked, move |outcome| {
+            core.leases.ask(request, move |outcome| {
                 // A caller that left drops its claim, which releases the lease.
                 drop(sender.send(outcome));
             });
@@ -248,7 +248,7 @@ impl Slots {
         &self,
         operation: &'static str,
         what: What,
-        asked: Stamp,
+        since: Stamp,
     ) -> Result<Box<dyn LeaseGuard>> {
         let core = &self.0.core;
         let mut pause = SHORTEST_PAUSE;
@@ -256,7 +256,7 @@ impl Slots {
             // Registered before the attempt, so a release in between is not missed.
             let released = core.leases.bucket(&self.0.text).notified();
             let left = match self.attempt(operation, what, TRIES).await? {
-                Ok(claim) => return Ok(self.guard(claim, what, asked)),
+                Ok(claim) => return Ok(self.guard(claim, what, since)),
                 Err(refused) => refused.held_for,
             };
             let jitter = pause.mul_f64(0.5 + fastrand::f64());
@@ -266,9 +266,9 @@ impl Slots {
         }
     }
 
-    fn guard(&self, claim: Claim, what: What, asked: Stamp) -> Box<dyn LeaseGuard> {
+    fn guard(&self, claim: Claim, what: What, since: Stamp) -> Box<dyn LeaseGuard> {
         Box::new(Guard {
-            held: telemetry::granted(self.0.subject(what), asked, &claim.hold),
+            held: telemetry::granted(self.0.subject(what), since, &claim.hold),
             claim,
             handle: Arc::clone(&self.0),
         })

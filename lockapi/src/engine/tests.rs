@@ -16,7 +16,7 @@ use crate::id;
 use crate::lease::LeaseOptions;
 use crate::limit::{Quota, Want};
 use crate::memory::{Database, Session};
-use crate::queue::{Claim, Job};
+use crate::queue::{Claim, Job, QueueOptions};
 use crate::random::EXHAUSTED;
 
 /// Runs the probe; then the runtime has shut down, and drops what it is given.
@@ -187,6 +187,42 @@ fn a_renewal_that_is_answered_too_late_leaves_nothing_held() {
         assert!(start.elapsed() < Duration::from_secs(5), "still held");
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+#[test]
+fn archives_are_swept_while_their_queue_is_used() {
+    const HOUR: Duration = Duration::from_secs(3600);
+    let clock = ManualClock::default();
+    let database = Database::with_clock(&clock);
+    let backend = blocking::Backend::connect(database.connect()).unwrap();
+    let queue = |name: &str, keep| {
+        let options = QueueOptions::default().archive(keep);
+        backend.queue_with(name, options).unwrap()
+    };
+    for queue in [queue("short", HOUR), queue("long", HOUR * 24)] {
+        queue.push(Job::new("job", &1).unwrap()).unwrap();
+        let claimed = queue.claim(&Claim::new(1)).unwrap();
+        for delivery in claimed {
+            delivery.ack().unwrap();
+        }
+    }
+    let ended = || database.inspect(|model| model.jobs().count_all("default").2);
+    assert_eq!(ended(), 2);
+    clock.leap(HOUR);
+    let start = Instant::now();
+    while ended() == 2 {
+        // The sweep comes some minutes after the queue was used.
+        assert!(
+            queue("long", HOUR)
+                .claim(&Claim::new(1))
+                .unwrap()
+                .is_empty()
+        );
+        clock.advance(Duration::from_secs(60));
+        assert!(start.elapsed() < Duration::from_secs(30), "not swept");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(ended(), 1, "the other is kept for a day");
 }
 
 #[test]

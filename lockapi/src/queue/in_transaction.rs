@@ -120,8 +120,8 @@ async fn push(
         };
         let mut answer = None;
         for _ in 0..TRIES {
-            let asked = connection.perform(std::slice::from_ref(&push)).await;
-            answer = asked.map_err(failed)?.pop().flatten();
+            let sent = connection.perform(std::slice::from_ref(&push)).await;
+            answer = sent.map_err(failed)?.pop().flatten();
             if answer.is_some() {
                 break;
             }

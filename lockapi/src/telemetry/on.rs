@@ -218,9 +218,9 @@ pub(crate) async fn acquiring<T: Answer>(
     answer
 }
 
-/// Something was granted that was asked for at `asked`.
-pub(crate) fn waited(of: Subject<'_>, asked: Stamp) {
-    let waited = of.timer.now().saturating_sub(asked.0);
+/// Something was granted that was requested at `since`.
+pub(crate) fn waited(of: Subject<'_>, since: Stamp) {
+    let waited = of.timer.now().saturating_sub(since.0);
     let (kind, key) = (of.kind.name(), of.key);
     #[cfg(feature = "metrics")]
     metrics::histogram!("lockapi_wait_seconds", "kind" => kind).record(waited.as_secs_f64());
@@ -229,8 +229,8 @@ pub(crate) fn waited(of: Subject<'_>, asked: Stamp) {
 }
 
 /// As [`waited`], for what is held from now on.
-pub(crate) fn granted(of: Subject<'_>, asked: Stamp, hold: &Arc<Hold>) -> Held {
-    waited(of, asked);
+pub(crate) fn granted(of: Subject<'_>, since: Stamp, hold: &Arc<Hold>) -> Held {
+    waited(of, since);
     #[cfg(feature = "tracing")]
     let span = debug_span!(
         target: "lockapi",

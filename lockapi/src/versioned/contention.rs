@@ -25,17 +25,17 @@ pub(super) struct Contention(Mutex<HashMap<String, Spot>>);
 #[derive(Debug)]
 struct Spot {
     hot_until: Instant,
-    turn: Arc<CompleteAndClaim>,
+    turn: Arc<WriterLock>,
 }
 
 /// The turn of a row, and how often it was taken.
 #[derive(Debug, Default)]
-struct CompleteAndClaim {
+struct WriterLock {
     lock: Arc<tokio::sync::Mutex<()>>,
     taken: AtomicU64,
 }
 
-impl CompleteAndClaim {
+impl WriterLock {
     /// Waits until `until`, and as long as the turn is passed on.
     async fn wait(&self, until: Instant) -> Waited {
         let mut lock = pin!(Arc::clone(&self.lock).lock_owned());
@@ -101,7 +101,7 @@ impl Contention {
     }
 
     /// The turns of those keys that are hot, in their order.
-    fn turns(&self, keys: &[String]) -> Vec<Arc<CompleteAndClaim>> {
+    fn turns(&self, keys: &[String]) -> Vec<Arc<WriterLock>> {
         let now = Instant::now();
         let spots = self.lock();
         let hot = |key| spots.get(key).filter(|spot| spot.hot_until > now);

@@ -45,7 +45,7 @@ impl<C: Connection> Pair<'_, C> {
             }]
         };
         let (real, model) = (of(real), of(model));
-        let (real, model) = self.apart(&real, &model).await;
+        let (real, model) = self.compare(&real, &model).await;
         assert_eq!(real, model, "cancelled");
     }
 }

@@ -60,7 +60,7 @@ impl<O: Queued> Backlog<O> {
     /// Adds a request, unless too many wait: then the caller is given back, with what to tell it.
     pub(super) fn add(
         &mut self,
-        mut asked: O,
+        mut request: O,
         caller: Caller<O::Output>,
     ) -> Result<(), (Caller<O::Output>, Error)> {
         if !O::GIVES_BACK {
@@ -74,42 +74,42 @@ impl<O: Queued> Backlog<O> {
             }
         }
         self.callers += 1;
-        let identity = asked.identity();
-        if let Some((waiting, callers)) = identity.and_then(|of| self.like(of, &asked)) {
-            if let (Some(sum), Some(times)) = (waiting.times(), asked.times()) {
+        let identity = request.identity();
+        if let Some((waiting, callers)) = identity.and_then(|of| self.like(of, &request)) {
+            if let (Some(sum), Some(times)) = (waiting.times(), request.times()) {
                 *sum = sum.saturating_add(*times);
             }
             callers.add(caller);
             return Ok(());
         }
-        self.weight += asked.weight();
+        self.weight += request.weight();
         if let Some(identity) = identity {
             let number = self.first + self.waiting.len() as u64;
             self.joined.insert(identity, number);
         }
-        self.waiting.push_back((asked, Callers::new(caller)));
+        self.waiting.push_back((request, Callers::new(caller)));
         Ok(())
     }
 
     /// One that waits and that this one may join.
-    fn like(&mut self, identity: u64, asked: &O) -> Option<&mut (O, Callers<O::Output>)> {
+    fn like(&mut self, identity: u64, request: &O) -> Option<&mut (O, Callers<O::Output>)> {
         let number = *self.joined.get(&identity)?;
         let at = usize::try_from(number - self.first).ok()?;
         let found = self.waiting.get_mut(at);
-        found.filter(|(waiting, _)| waiting.is_like(asked))
+        found.filter(|(waiting, _)| waiting.is_like(request))
     }
 
     fn pop(&mut self) -> Option<(O, Callers<O::Output>)> {
-        let (asked, callers) = self.waiting.pop_front()?;
-        if let Some(identity) = asked.identity()
+        let (request, callers) = self.waiting.pop_front()?;
+        if let Some(identity) = request.identity()
             && self.joined.get(&identity) == Some(&self.first)
         {
             self.joined.remove(&identity);
         }
         self.first += 1;
-        self.weight -= asked.weight();
+        self.weight -= request.weight();
         self.callers -= callers.len();
-        Some((asked, callers))
+        Some((request, callers))
     }
 }
 
@@ -122,12 +122,12 @@ impl<O: Queued> AnyBacklog for Backlog<O> {
         let mut batch = Batch::<O>::default();
         // Those whose callers have left cost no room, but time.
         let mut looked = 0;
-        while let Some((asked, _)) = self.waiting.front()
-            && (asked.weight() <= room || batch.asked.is_empty())
+        while let Some((request, _)) = self.waiting.front()
+            && (request.weight() <= room || batch.requests.is_empty())
             && looked < 4 * MAX_WEIGHT
         {
             looked += 1;
-            let Some((mut asked, callers)) = self.pop() else {
+            let Some((mut request, callers)) = self.pop() else {
                 break;
             };
             let (callers, left) = if O::GIVES_BACK {
@@ -135,16 +135,16 @@ impl<O: Queued> AnyBacklog for Backlog<O> {
             } else {
                 callers.wanted()
             };
-            if let Some(times) = asked.times() {
+            if let Some(times) = request.times() {
                 *times -= left;
             }
             if let Some(callers) = callers {
-                room = room.saturating_sub(asked.weight());
-                batch.push(asked, callers);
+                room = room.saturating_sub(request.weight());
+                batch.push(request, callers);
             }
         }
         // What does not fit any more has filled it.
-        let full = (self.waiting.front()).is_some_and(|(asked, _)| asked.weight() > room);
+        let full = (self.waiting.front()).is_some_and(|(request, _)| request.weight() > room);
         Drawn {
             batch: Box::new(batch),
             left: if full { 0 } else { room },
@@ -156,11 +156,11 @@ impl<O: Queued> AnyBacklog for Backlog<O> {
             return;
         };
         let left: Vec<_> = left.take().collect();
-        for (asked, callers) in left.into_iter().rev() {
-            self.weight += asked.weight();
+        for (request, callers) in left.into_iter().rev() {
+            self.weight += request.weight();
             self.callers += callers.len();
             self.first -= 1;
-            self.waiting.push_front((asked, callers));
+            self.waiting.push_front((request, callers));
         }
     }
 

@@ -41,7 +41,7 @@ pub(super) trait AnyBatch: Send {
 
 /// The requests of one statement, with those who wait for each.
 pub(crate) struct Batch<O: Operation> {
-    pub(crate) asked: Vec<O>,
+    pub(crate) requests: Vec<O>,
     pub(crate) callers: Vec<Callers<O::Output>>,
     outbox: Option<Outbox>,
 }
@@ -49,7 +49,7 @@ pub(crate) struct Batch<O: Operation> {
 impl<O: Operation> Default for Batch<O> {
     fn default() -> Self {
         Self {
-            asked: Vec::new(),
+            requests: Vec::new(),
             callers: Vec::new(),
             outbox: None,
         }
@@ -57,15 +57,15 @@ impl<O: Operation> Default for Batch<O> {
 }
 
 impl<O: Queued> Batch<O> {
-    pub(crate) fn push(&mut self, asked: O, callers: Callers<O::Output>) {
-        self.asked.push(asked);
+    pub(crate) fn push(&mut self, request: O, callers: Callers<O::Output>) {
+        self.requests.push(request);
         self.callers.push(callers);
     }
 
     /// Takes all out.
     pub(crate) fn take(&mut self) -> impl Iterator<Item = (O, Callers<O::Output>)> + use<O> {
-        let asked = std::mem::take(&mut self.asked);
-        asked.into_iter().zip(std::mem::take(&mut self.callers))
+        let requests = std::mem::take(&mut self.requests);
+        requests.into_iter().zip(std::mem::take(&mut self.callers))
     }
 
     /// Tells so many callers of a request what is theirs.
@@ -81,8 +81,8 @@ impl<O: Queued> Batch<O> {
 
     /// Runs the statement and gives each request its answer.
     pub(crate) async fn perform(&mut self, connection: &mut OpenConnection) -> Result<(), Failure> {
-        let answers = connection.perform(&self.asked).await?;
-        self.asked.clear();
+        let answers = connection.perform(&self.requests).await?;
+        self.requests.clear();
         for (callers, answer) in self.callers.drain(..).zip(answers) {
             callers.first().send_told(Ok(answer), connection.repeated);
         }
@@ -92,9 +92,9 @@ impl<O: Queued> Batch<O> {
 
 impl<O: Queued> FromIterator<(O, Callers<O::Output>)> for Batch<O> {
     fn from_iter<I: IntoIterator<Item = (O, Callers<O::Output>)>>(requests: I) -> Self {
-        let (asked, callers) = requests.into_iter().unzip();
+        let (requests, callers) = requests.into_iter().unzip();
         Self {
-            asked,
+            requests,
             callers,
             outbox: None,
         }
@@ -111,11 +111,11 @@ impl<O: Queued> AnyBatch for Batch<O> {
     }
 
     fn split(&mut self, parts: usize) -> Vec<Box<dyn AnyBatch>> {
-        let size = self.asked.len().div_ceil(parts.max(1));
+        let size = self.requests.len().div_ceil(parts.max(1));
         let mut rest = self.take();
         std::iter::from_fn(|| {
             let part: Self = rest.by_ref().take(size).collect();
-            (!part.asked.is_empty()).then(|| Box::new(part) as Box<dyn AnyBatch>)
+            (!part.requests.is_empty()).then(|| Box::new(part) as Box<dyn AnyBatch>)
         })
         .collect()
     }
@@ -124,16 +124,16 @@ impl<O: Queued> AnyBatch for Batch<O> {
         let Some(fresh) = fresh.as_any().downcast_mut::<Self>() else {
             return;
         };
-        let places: HashSet<u64> = self.asked.iter().flat_map(Queued::places).collect();
-        let meets = |asked: &O| asked.places().any(|place| places.contains(&place));
-        if fresh.asked.iter().any(meets) {
-            for (asked, callers) in fresh.take() {
-                let batch = if meets(&asked) {
+        let places: HashSet<u64> = self.requests.iter().flat_map(Queued::places).collect();
+        let meets = |request: &O| request.places().any(|place| places.contains(&place));
+        if fresh.requests.iter().any(meets) {
+            for (request, callers) in fresh.take() {
+                let batch = if meets(&request) {
                     &mut *self
                 } else {
                     &mut *fresh
                 };
-                batch.push(asked, callers);
+                batch.push(request, callers);
             }
         }
     }
@@ -149,23 +149,23 @@ impl<O: Queued> AnyBatch for Batch<O> {
     }
 
     fn is_repeatable(&self) -> bool {
-        self.asked.iter().all(Queued::is_repeatable)
+        self.requests.iter().all(Queued::is_repeatable)
     }
 
     fn waits(&self) -> bool {
-        self.asked.iter().all(Queued::waits)
+        self.requests.iter().all(Queued::waits)
     }
 
     fn limit(&self) -> Option<Duration> {
-        self.asked.iter().filter_map(Queued::limit).min()
+        self.requests.iter().filter_map(Queued::limit).min()
     }
 
     fn is_empty(&self) -> bool {
-        self.asked.is_empty()
+        self.requests.is_empty()
     }
 
     fn kind(&self) -> Option<KindId> {
-        let first = self.asked.first()?;
+        let first = self.requests.first()?;
         Some((first.class(), TypeId::of::<O>()))
     }
 }

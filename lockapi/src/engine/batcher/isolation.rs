@@ -190,7 +190,7 @@ mod tests {
 
     fn ids(batch: &mut dyn AnyBatch) -> Vec<i64> {
         let batch: &mut Batch<Ack> = batch.as_any().downcast_mut().unwrap();
-        batch.asked.iter().map(|ack| ack.ticket.id).collect()
+        batch.requests.iter().map(|ack| ack.ticket.id).collect()
     }
 
     /// A hundred requests failed together; the failure was that of 7.

@@ -57,10 +57,10 @@ impl Default for Kinds {
 impl Kinds {
     pub(super) fn add<O: Queued>(
         &mut self,
-        asked: O,
+        request: O,
         caller: Caller<O::Output>,
     ) -> Result<(), (Caller<O::Output>, Error)> {
-        let id = (asked.class(), TypeId::of::<O>());
+        let id = (request.class(), TypeId::of::<O>());
         let at = self.all.iter().position(|kind| kind.id == id);
         let at = at.unwrap_or_else(|| {
             self.all.push(Kind {
@@ -79,7 +79,7 @@ impl Kinds {
             kind.used = kind.used.max(self.floor);
         }
         match kind.backlog.as_any().downcast_mut::<Backlog<O>>() {
-            Some(backlog) => backlog.add(asked, caller),
+            Some(backlog) => backlog.add(request, caller),
             // The kind was found by its type.
             None => Ok(()),
         }
@@ -193,9 +193,9 @@ mod tests {
         (Caller { times: 1, reply }, answers)
     }
 
-    fn add<O: Queued>(kinds: &mut Kinds, asked: O) -> Receiver<Result<O::Output>> {
+    fn add<O: Queued>(kinds: &mut Kinds, request: O) -> Receiver<Result<O::Output>> {
         let (caller, answers) = caller();
-        if let Err((caller, error)) = kinds.add(asked, caller) {
+        if let Err((caller, error)) = kinds.add(request, caller) {
             caller.reply.send(Err(error));
         }
         answers
@@ -254,9 +254,9 @@ mod tests {
         let mut answers: Vec<_> = (0..100_000).map(|_| add(&mut kinds, peek())).collect();
         let mut statements = 0;
         while !kinds.is_empty() {
-            let asked = add(&mut kinds, look());
+            let request = add(&mut kinds, look());
             let mut rounds = 0;
-            while asked.try_recv().is_err() {
+            while request.try_recv().is_err() {
                 round(&mut kinds, |kind| if kind == 0 { 4 * MS } else { MS });
                 rounds += 1;
             }
@@ -274,7 +274,7 @@ mod tests {
         let mut kinds = Kinds::default();
         let drawn = |kinds: &mut Kinds| {
             let mut drawn = kinds.draw(0);
-            let many = sent::<Peek>(&mut drawn).unwrap().asked.len();
+            let many = sent::<Peek>(&mut drawn).unwrap().requests.len();
             drawn.batch.refuse(&Failure::corrupt("done"));
             let took = MS / 5 + MS / 500 * u32::try_from(many).unwrap();
             kinds.served(0, drawn.left, took, drawn.batch.as_mut());
@@ -342,7 +342,7 @@ mod tests {
         let _answers: Vec<_> = (0..20_000).map(|_| add(&mut kinds, peek())).collect();
         let mut drawn = |took| {
             let mut drawn = kinds.draw(0);
-            let many = sent::<Peek>(&mut drawn).unwrap().asked.len();
+            let many = sent::<Peek>(&mut drawn).unwrap().requests.len();
             drawn.batch.refuse(&Failure::corrupt("done"));
             kinds.served(0, drawn.left, took, drawn.batch.as_mut());
             many
@@ -368,7 +368,7 @@ mod tests {
             }
         }
         let mut drawn = kinds.draw(0);
-        assert_eq!(sent::<Peek>(&mut drawn).unwrap().asked.len(), 10);
+        assert_eq!(sent::<Peek>(&mut drawn).unwrap().requests.len(), 10);
         assert!(kinds.is_empty());
         for mut receiver in waiting {
             assert!(receiver.try_recv().is_err(), "still waiting");
@@ -382,15 +382,15 @@ mod tests {
         for _ in 0..1000 {
             let (sender, receiver) = oneshot::channel::<Result<Vec<RawDecision>>>();
             let reply = Reply::new(Waiting(sender));
-            let asked = charge(&["user", "tenant"]);
-            assert!(kinds.add(asked, Caller { times: 1, reply }).is_ok());
+            let request = charge(&["user", "tenant"]);
+            assert!(kinds.add(request, Caller { times: 1, reply }).is_ok());
             receivers.push(receiver);
         }
         let _other = add(&mut kinds, charge(&["tenant"]));
         receivers.truncate(400);
         let mut drawn = kinds.draw(0);
         let batch = sent::<Charge>(&mut drawn).unwrap();
-        let times: Vec<_> = batch.asked.iter().map(|one| one.times).collect();
+        let times: Vec<_> = batch.requests.iter().map(|one| one.times).collect();
         assert_eq!(times, [400, 1]);
         // What is asked again comes before what came meanwhile, and is joined by nobody.
         let _later = add(&mut kinds, charge(&["later"]));
@@ -400,12 +400,12 @@ mod tests {
         // As after it was tried apart.
         kinds.put_back(drawn.batch.as_mut());
         let mut drawn = kinds.draw(0);
-        let asked = &sent::<Charge>(&mut drawn).unwrap().asked;
-        let asked: Vec<_> = asked
+        let requests = &sent::<Charge>(&mut drawn).unwrap().requests;
+        let requests: Vec<_> = requests
             .iter()
             .map(|one| (one.lines[0].key.as_str(), one.times))
             .collect();
-        assert_eq!(asked, [("user", 400), ("tenant", 1), ("later", 2)]);
+        assert_eq!(requests, [("user", 400), ("tenant", 1), ("later", 2)]);
     }
 
     #[test]
@@ -420,11 +420,18 @@ mod tests {
         ];
         let mut drawn = kinds.draw(0);
         let batch = sent::<Charge>(&mut drawn).unwrap();
-        let keys: Vec<_> = batch.asked.iter().map(|one| &*one.lines[0].key).collect();
+        let keys: Vec<_> = batch
+            .requests
+            .iter()
+            .map(|one| &*one.lines[0].key)
+            .collect();
         assert_eq!(keys, ["user", "tenant"]);
         assert!(drawn.batch.is_repeatable());
         let mut drawn = kinds.draw(1);
-        assert_eq!(sent::<Charge>(&mut drawn).unwrap().asked[0].lines[0].id, 7);
+        assert_eq!(
+            sent::<Charge>(&mut drawn).unwrap().requests[0].lines[0].id,
+            7
+        );
         assert!(!drawn.batch.is_repeatable());
     }
 }

@@ -98,25 +98,29 @@ impl Batcher {
     /// Queues a request; `reply` is called once, by the batcher, or by this call if too many wait.
     pub(crate) fn submit<O: Queued>(
         self: &Arc<Self>,
-        asked: O,
+        request: O,
         reply: impl FnOnce(Result<O::Output>) + Send + 'static,
     ) {
-        self.queue(asked, 1, Reply::new(|outcome, _: Repeated| reply(outcome)));
+        self.queue(
+            request,
+            1,
+            Reply::new(|outcome, _: Repeated| reply(outcome)),
+        );
     }
 
     /// The same; `reply` is also told whether the answer is that to a repetition.
     pub(crate) fn submit_told<O: Queued>(
         self: &Arc<Self>,
-        asked: O,
+        request: O,
         reply: impl FnOnce(Result<O::Output>, Repeated) + Send + 'static,
     ) {
-        self.queue(asked, 1, Reply::new(reply));
+        self.queue(request, 1, Reply::new(reply));
     }
 
     /// Queues a request that is wanted so often.
     pub(crate) fn queue<O: Queued>(
         self: &Arc<Self>,
-        asked: O,
+        request: O,
         times: i64,
         reply: Reply<O::Output>,
     ) {
@@ -124,7 +128,7 @@ impl Batcher {
             return reply.send(Err(is_closed().error(O::NAME)));
         }
         let mut state = self.lock();
-        let added = state.kinds.add(asked, Caller { times, reply });
+        let added = state.kinds.add(request, Caller { times, reply });
         let starts = added.is_ok() && !std::mem::replace(&mut state.running, true);
         drop(state);
         if let Err((caller, error)) = added {
@@ -158,9 +162,9 @@ impl Batcher {
 
     /// Queues a request and waits for its answer. If the caller leaves before it is sent, it is not
     /// sent, unless it gives something back.
-    pub(crate) async fn call<O: Queued>(self: &Arc<Self>, asked: O) -> Result<O::Output> {
+    pub(crate) async fn call<O: Queued>(self: &Arc<Self>, request: O) -> Result<O::Output> {
         let (sender, answer) = oneshot::channel();
-        self.queue(asked, 1, Reply::new(Waiting(sender)));
+        self.queue(request, 1, Reply::new(Waiting(sender)));
         let outcome = answer.await.unwrap_or_else(|_| Err(ended(O::NAME)));
         outcome.map_err(|error| error.during(O::NAME))
     }

@@ -60,7 +60,7 @@ impl Entry {
 }
 
 /// What is asked for.
-pub(crate) struct Asked {
+pub(crate) struct AcquireRequest {
     pub(crate) namespace: Arc<str>,
     pub(crate) key: Arc<str>,
     pub(crate) what: What,
@@ -174,16 +174,16 @@ impl Leases {
     /// Asks once. `answered` is called by the batcher, with a claim that releases when dropped.
     pub(crate) fn ask(
         self: &Arc<Self>,
-        asked: Asked,
+        request: AcquireRequest,
         answered: impl FnOnce(Result<Granted>) + Send + 'static,
     ) {
         self.sweep_later();
         let sent = self.timer.now();
         let leases = Arc::clone(self);
-        let (namespace, key) = (&*asked.namespace, &*asked.key);
-        match asked.what {
+        let (namespace, key) = (&*request.namespace, &*request.key);
+        match request.what {
             What::Slot(slot) => {
-                let acquire = match asked.options.acquire(namespace, key, slot) {
+                let acquire = match request.options.acquire(namespace, key, slot) {
                     Ok(acquire) => acquire,
                     Err(error) => return answered(Err(error)),
                 };
@@ -193,12 +193,12 @@ impl Leases {
                         Acquired::Granted(fence) => Ok((fence, Arc::from([slot]))),
                         Acquired::Held(left) => Err(Refused::new(false, left)),
                     });
-                    let answer = leases.answered(asked, number, sent, outcome, repeated);
+                    let answer = leases.answered(request, number, sent, outcome, repeated);
                     answered(leases.unless_closing(answer));
                 });
             }
             What::Permits { permits, count } => {
-                let take = match asked.options.take(namespace, key, permits, count) {
+                let take = match request.options.take(namespace, key, permits, count) {
                     Ok(take) => take,
                     Err(error) => return answered(Err(error)),
                 };
@@ -208,7 +208,7 @@ impl Leases {
                         Taken::Granted { fence, slots } => Ok((fence, slots)),
                         Taken::Refused { again, held_for } => Err(Refused::new(again, held_for)),
                     });
-                    let answer = leases.answered(asked, number, sent, outcome, repeated);
+                    let answer = leases.answered(request, number, sent, outcome, repeated);
                     answered(leases.unless_closing(answer));
                 });
             }
@@ -218,17 +218,17 @@ impl Leases {
     /// What the server's answer to a request that was sent at `sent` means here.
     fn answered(
         self: &Arc<Self>,
-        asked: Asked,
+        request: AcquireRequest,
         acquisition: i64,
         sent: Time,
         outcome: Result<Answer>,
         repeated: Repeated,
     ) -> Result<Granted> {
-        let late = self.timer.now() >= deadline(sent, asked.options.ttl());
+        let late = self.timer.now() >= deadline(sent, request.options.ttl());
         match outcome {
             Ok(Ok(_)) if late => {
                 // By this clock it ended before it was known: it is held by nobody, and goes back.
-                self.abandon(&asked, acquisition, None);
+                self.abandon(&request, acquisition, None);
                 Ok(Err(Refused {
                     late: true,
                     ..Refused::new(true, 0)
@@ -237,21 +237,21 @@ impl Leases {
             Ok(Ok((fence, slots))) => {
                 if repeated.0 {
                     // The first try may get other slots yet, or the same once they are released.
-                    self.abandon(&asked, acquisition, Some(fence));
+                    self.abandon(&request, acquisition, Some(fence));
                 }
-                Ok(Ok(self.granted(asked, slots, fence, sent)))
+                Ok(Ok(self.granted(request, slots, fence, sent)))
             }
             Ok(Err(refused)) => {
                 if repeated.0 {
                     // What is in the way may be the first try.
-                    self.abandon(&asked, acquisition, None);
+                    self.abandon(&request, acquisition, None);
                 }
                 Ok(Err(refused))
             }
             Err(error) => {
                 let perhaps = matches!(error.kind(), ErrorKind::Indeterminate | ErrorKind::Corrupt);
                 if perhaps {
-                    self.abandon(&asked, acquisition, None);
+                    self.abandon(&request, acquisition, None);
                 }
                 Err(error)
             }
@@ -266,11 +266,17 @@ impl Leases {
         }
     }
 
-    fn granted(self: &Arc<Self>, asked: Asked, slots: Arc<[i64]>, fence: i64, sent: Time) -> Claim {
-        let (ttl, renewed) = (asked.options.ttl(), asked.options.is_renewed());
+    fn granted(
+        self: &Arc<Self>,
+        request: AcquireRequest,
+        slots: Arc<[i64]>,
+        fence: i64,
+        sent: Time,
+    ) -> Claim {
+        let (ttl, renewed) = (request.options.ttl(), request.options.is_renewed());
         let entry = Entry {
-            namespace: asked.namespace,
-            key: asked.key,
+            namespace: request.namespace,
+            key: request.key,
             slots: Arc::clone(&slots),
             fence,
             ttl,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::{Asked, Entry, Leases, What, lost};
+use super::{AcquireRequest, Entry, Leases, What, lost};
 use crate::election::topic;
 use crate::engine::Notify;
 use crate::engine::clock::Time;
@@ -100,21 +100,26 @@ impl Leases {
 
     /// Gives back what an acquisition got, or may yet get, that its caller is not told of: all but what
     /// it has under the token `granted`.
-    pub(super) fn abandon(self: &Arc<Self>, asked: &Asked, acquisition: i64, granted: Option<i64>) {
-        let (first, last) = match asked.what {
+    pub(super) fn abandon(
+        self: &Arc<Self>,
+        request: &AcquireRequest,
+        acquisition: i64,
+        granted: Option<i64>,
+    ) {
+        let (first, last) = match request.what {
             What::Slot(slot) => (slot, slot),
             What::Permits { permits, .. } => (1, permits),
         };
         let abandon = Abandon {
-            namespace: asked.namespace.to_string(),
-            key: asked.key.to_string(),
+            namespace: request.namespace.to_string(),
+            key: request.key.to_string(),
             first,
             last,
             acquisition,
             granted: granted.unwrap_or(0),
         };
         let now = self.timer.now();
-        let ttl = asked.options.ttl();
+        let ttl = request.options.ttl();
         let looks = LOOKS.max(self.batcher.timeout() * LOOKS_TIMEOUTS);
         self.send_abandon(abandon, now + looks.min(ttl), now + ttl);
     }

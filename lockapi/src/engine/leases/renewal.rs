@@ -190,11 +190,11 @@ impl Leases {
     /// Renews now, at the caller's wish.
     pub(crate) async fn renew(&self, id: u64) -> Result<()> {
         let sent = self.timer.now();
-        let asked = self.lock().entries.get_mut(&id).map(|entry| {
+        let request = self.lock().entries.get_mut(&id).map(|entry| {
             entry.renewing += 1;
             (entry.renew(), entry.ttl)
         });
-        let Some((renew, ttl)) = asked else {
+        let Some((renew, ttl)) = request else {
             return Err(lost("renew"));
         };
         let (sender, answer) = oneshot::channel();

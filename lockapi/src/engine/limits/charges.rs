@@ -59,8 +59,8 @@ impl Queued for Charge {
         batch: &mut Batch<Self>,
         connection: &mut OpenConnection,
     ) -> Result<(), Failure> {
-        let answers = connection.perform(&batch.asked).await?;
-        let shared = shared(&batch.asked);
+        let answers = connection.perform(&batch.requests).await?;
+        let shared = shared(&batch.requests);
         let (mut absent, mut overdue) = (Vec::new(), Vec::new());
         for (at, ((mut charge, mut callers), raw)) in batch.take().zip(answers).enumerate() {
             let mut taken = charge.times;

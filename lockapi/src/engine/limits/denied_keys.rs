@@ -1,4 +1,4 @@
-//! Which keys were refused denied_keys, and are looked at before they are asked for.
+//! Keys that were refused lately: they are looked at before permits are taken of them.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

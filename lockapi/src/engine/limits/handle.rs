@@ -60,11 +60,11 @@ impl Limiter {
             let decide = |want| limits.shares.decide(want, policy, now);
             return Ok(telling(wants.iter().map(decide).collect()));
         }
-        let asked: Vec<_> = lines
+        let takes: Vec<_> = lines
             .into_iter()
             .map(|line| {
-                let asked = (line.quota, hash(&line.key));
-                (asked, limits.take(line, 1, policy.relaxed))
+                let key = (line.quota, hash(&line.key));
+                (key, limits.take(line, 1, policy.relaxed))
             })
             .collect();
         let mut given = Undelivered {
@@ -73,7 +73,7 @@ impl Limiter {
         };
         let mut failed = None;
         // To the end also when one fails, so that all that was taken is known.
-        for (want, ((quota, hash), waiting)) in wants.iter().zip(asked) {
+        for (want, ((quota, hash), waiting)) in wants.iter().zip(takes) {
             match waiting.await {
                 Ok(decided) => {
                     limits.denied_keys.note(hash, &decided);
@@ -216,7 +216,7 @@ impl RateLimiter for Limiter {
             .map_err(|error| error.during("until_ready"))?;
         let timer = &self.limits().timer;
         let subject = self.core.subject(Kind::RateLimiter, &want.key);
-        let asked = Stamp::take(timer);
+        let since = Stamp::take(timer);
         let waiting = async {
             let waiting = self.wait(want, &policy, timeout);
             let decision = unless(timer.sleep(timeout), waiting).await;
@@ -226,7 +226,7 @@ impl RateLimiter for Limiter {
             })
         };
         let decision = telemetry::acquiring(subject, "until_ready", waiting).await?;
-        telemetry::waited(subject, asked);
+        telemetry::waited(subject, since);
         Ok(decision)
     }
 

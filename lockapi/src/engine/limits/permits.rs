@@ -43,10 +43,10 @@ struct AtHand {
     /// How many were left when it was looked at last.
     left: i64,
     /// When it was asked for, by the local clock.
-    asked: Time,
+    taken_at: Time,
     /// When it was taken, by the server's clock.
     at: i64,
-    /// Of windows: nanoseconds after `asked` until the window ends.
+    /// Of windows: nanoseconds after `taken_at` until the window ends.
     ends_in: i64,
 }
 
@@ -71,7 +71,7 @@ impl AtHand {
     }
 
     fn age(&self, now: Time) -> i64 {
-        let age = now.saturating_sub(self.asked).as_nanos();
+        let age = now.saturating_sub(self.taken_at).as_nanos();
         i64::try_from(age).unwrap_or(i64::MAX / 2)
     }
 }
@@ -111,7 +111,7 @@ impl Shared {
             return Ok(true);
         }
         let limits = self.limits();
-        let asked = limits.timer.now();
+        let taken_at = limits.timer.now();
         let decided = if self.one.quota.window() == 0 {
             let waiting = limits.take(self.one.clone(), self.size, self.relaxed);
             waiting.await
@@ -126,7 +126,7 @@ impl Shared {
         *self.lock() = AtHand {
             taken,
             left: taken - 1,
-            asked,
+            taken_at,
             at: decided.now,
             ends_in: (decided.level.started + window.max(decided.level.span) - decided.now).max(0),
         };
@@ -294,7 +294,7 @@ mod tests {
                         at_hand = AtHand {
                             taken,
                             left: taken,
-                            asked: time,
+                            taken_at: time,
                             at: now,
                             ends_in: 0,
                         };

@@ -45,9 +45,9 @@ impl Queued for Take {
         // A key that is wanted at several prices has one of them in a statement.
         let mut keys = HashSet::new();
         let one_price = |take: &Take| keys.insert(take.key.clone());
-        let asked: Vec<_> = batch.asked.iter().map(one_price).collect();
-        let takes: Vec<_> = iter::zip(&batch.asked, &asked)
-            .filter(|(_, asked)| **asked)
+        let sent: Vec<_> = batch.requests.iter().map(one_price).collect();
+        let takes: Vec<_> = iter::zip(&batch.requests, &sent)
+            .filter(|(_, sent)| **sent)
             .map(|(take, _)| take.clone())
             .collect();
         if takes.is_empty() {
@@ -55,8 +55,8 @@ impl Queued for Take {
         }
         let mut answers = connection.perform(&takes).await?.into_iter();
         let mut overdue = Vec::new();
-        for ((mut take, mut callers), asked) in iter::zip(batch.take(), asked) {
-            let decided = asked.then(|| answers.next()).flatten();
+        for ((mut take, mut callers), sent) in iter::zip(batch.take(), sent) {
+            let decided = sent.then(|| answers.next()).flatten();
             let Some(decided) = decided else {
                 batch.push(take, callers);
                 continue;
@@ -90,7 +90,7 @@ async fn look(batch: &mut Batch<Take>, connection: &mut OpenConnection) -> Resul
         key: take.key.clone(),
     };
     let looks: Vec<_> = batch
-        .asked
+        .requests
         .iter()
         .filter(|take| take.look)
         .map(of)

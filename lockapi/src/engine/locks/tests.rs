@@ -270,18 +270,18 @@ fn everybody_is_told_when_the_other_half_left() {
     drop(guard);
     turn(20);
     // The worker rests. A hundred ask at once, as join_all does on the thread that runs the worker.
-    let mut asked: Vec<_> = (0..100).map(|n| ask(format!("k{n}"))).collect();
-    for one in &mut asked {
+    let mut pending: Vec<_> = (0..100).map(|n| ask(format!("k{n}"))).collect();
+    for one in &mut pending {
         assert!(one.as_mut().poll(&mut context).is_pending());
     }
     control.gate_shut.store(true, Ordering::SeqCst);
     turn(5);
     // While the first half is at the server, the callers of the other half leave.
-    asked.truncate(64);
+    pending.truncate(64);
     control.gate_shut.store(false, Ordering::SeqCst);
     turn(1000);
     let mut told = 0;
-    for one in &mut asked {
+    for one in &mut pending {
         told += usize::from(one.as_mut().poll(&mut context).is_ready());
     }
     assert_eq!(told, 64, "callers that are never answered");

@@ -203,20 +203,20 @@ impl Handle {
         };
         let (sender, answer) = oneshot::channel();
         let (lease, renewed, within) = (claim.lease, claim.renewed, claim.begun_within);
-        let (keeping, topic) = (Arc::clone(queues), Arc::clone(&self.topic));
+        let (shared, topic) = (Arc::clone(queues), Arc::clone(&self.topic));
         let completed: Vec<_> = turn.acks.iter().map(|ack| ack.ticket).collect();
-        keeping.kept.set_settling(&completed, true);
+        shared.kept.set_settling(&completed, true);
         queues.batcher.submit(turn, move |outcome| {
             if let Err(error) = &outcome {
-                keeping.kept.set_settling(&completed, false);
+                shared.kept.set_settling(&completed, false);
                 // It was carried out, perhaps, and nobody has what it took.
                 if matches!(error.kind(), ErrorKind::Indeterminate | ErrorKind::Corrupt) {
-                    topic.claim_lost(number, keeping.timer.now() + lease);
+                    topic.claim_lost(number, shared.timer.now() + lease);
                 }
             }
             let outcome = outcome.map(|turned| {
-                keeping.kept.forget_all(&completed);
-                let again = topic.claimed(&keeping.timer, &names, (started, sent), most, &turned);
+                shared.kept.forget_all(&completed);
+                let again = topic.claimed(&shared.timer, &names, (started, sent), most, &turned);
                 if turned.picked < most && Floors::is_start(&started) {
                     topic.looked(sent);
                 } else {
@@ -224,15 +224,15 @@ impl Handle {
                 }
                 let tickets = turned.claimed.iter().map(|job| job.ticket);
                 let unbegun = within.map(|within| (within, &topic));
-                let kept = &keeping.kept;
+                let kept = &shared.kept;
                 let holds = kept.keep(tickets, sent, lease, renewed, unbegun);
                 // By this clock their leases ended before anybody knew of them: they go back.
                 let late =
-                    keeping.timer.now() >= deadline(sent, lease) || keeping.batcher.is_closing();
+                    shared.timer.now() >= deadline(sent, lease) || shared.batcher.is_closing();
                 let more = turned.picked >= most || again || late;
                 let unclaimed = Unclaimed {
                     jobs: turned.claimed.into_iter().zip(holds).collect(),
-                    queues: keeping,
+                    queues: shared,
                     topic,
                 };
                 let unclaimed = if late {

@@ -72,14 +72,14 @@ impl Handle {
         Error::new(ErrorKind::Invalid, operation, message).on(&self.name.queue)
     }
 
-    pub(super) async fn call<O: Queued>(&self, asked: O) -> Result<O::Output> {
-        let answer = self.core.queues.batcher.call(asked).await;
+    pub(super) async fn call<O: Queued>(&self, request: O) -> Result<O::Output> {
+        let answer = self.core.queues.batcher.call(request).await;
         answer.map_err(|error| error.on(&self.name.queue))
     }
 
     /// Asks for what takes long.
-    pub(super) async fn call_in_bulk<O: Queued>(&self, asked: O) -> Result<O::Output> {
-        let answer = self.core.sweeps.batcher().call(asked).await;
+    pub(super) async fn call_in_bulk<O: Queued>(&self, request: O) -> Result<O::Output> {
+        let answer = self.core.sweeps.batcher().call(request).await;
         answer.map_err(|error| error.on(&self.name.queue))
     }
 

@@ -130,11 +130,11 @@ impl Queued for PushTogether {
         batch: &mut Batch<Self>,
         connection: &mut OpenConnection,
     ) -> std::result::Result<(), Failure> {
-        while let Some(PushTogether(jobs)) = batch.asked.first().cloned() {
+        while let Some(PushTogether(jobs)) = batch.requests.first().cloned() {
             let push =
                 connection.run_in_transaction(|connection| Box::pin(push_on(connection, jobs)));
             let pushed = push.await?;
-            batch.asked.remove(0);
+            batch.requests.remove(0);
             let callers = batch.callers.remove(0);
             callers.first().send_told(Ok(pushed), connection.repeated);
         }

@@ -91,8 +91,8 @@ impl Handle {
         move |error| error.during(operation).on(&self.name.scheduler)
     }
 
-    async fn call<O: Queued>(&self, asked: O) -> Result<O::Output> {
-        let answer = self.core.jobs.call(asked).await;
+    async fn call<O: Queued>(&self, request: O) -> Result<O::Output> {
+        let answer = self.core.jobs.call(request).await;
         answer.map_err(|error| error.on(&self.name.scheduler))
     }
 

@@ -34,7 +34,7 @@ enum Door {
     /// Until then.
     Open(Time),
     /// The server is being asked whether others wait.
-    Asked,
+    Checking,
     /// Others wait: not before they had their turn; the server is asked again at this time.
     Shut(Time),
 }
@@ -76,18 +76,18 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         };
         let is_open = match shared.door {
             Door::Open(until) => now < until || shared.holds.is_empty(),
-            Door::Asked | Door::Shut(_) => false,
+            Door::Checking | Door::Shut(_) => false,
         };
         if first == Some(LockMode::Shared) && !is_open {
             match shared.door {
-                Door::Asked => return,
+                Door::Checking => return,
                 Door::Shut(until) if now < until => {
                     if self.polls.insert((until, lock)) {
                         self.arm(until, effects);
                     }
                 }
                 Door::Open(_) | Door::Shut(_) => {
-                    shared.door = Door::Asked;
+                    shared.door = Door::Checking;
                     return self.command(0, Command::Look { lock }, None, effects);
                 }
             }
@@ -140,7 +140,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
     ) {
         if let Some(slot) = self.slots.get_mut(&lock)
             && let Phase::Shared(shared) = &mut slot.phase
-            && shared.door == Door::Asked
+            && shared.door == Door::Checking
         {
             let until = now() + MAX_HELD;
             shared.door = if awaited {

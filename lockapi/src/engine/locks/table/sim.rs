@@ -139,7 +139,7 @@ pub(super) enum Doing {
 
 /// A caller, as the test sees it.
 pub(super) enum Caller {
-    Asked {
+    Pending {
         lock: LockId,
         number: u64,
         mode: LockMode,
@@ -230,7 +230,7 @@ impl Sim {
         effects.lost.iter().for_each(|lost| lost.set(true));
         self.timers.extend(effects.timers.iter().map(|at| (*at, p)));
         for (caller, answer) in effects.answers {
-            let Some(Caller::Asked {
+            let Some(Caller::Pending {
                 lock,
                 mode,
                 patience,
@@ -323,14 +323,14 @@ impl Sim {
             LockMode::Exclusive
         };
         let since = self.now;
-        let asked = Caller::Asked {
+        let pending = Caller::Pending {
             lock,
             number: 0,
             mode,
             patience,
             since,
         };
-        self.processes[p].callers.insert(caller, asked);
+        self.processes[p].callers.insert(caller, pending);
         let want = Want {
             lock,
             mode,
@@ -340,7 +340,7 @@ impl Sim {
         let id = self.change(p, |table, now, effects| {
             table.ask(now, want, caller, effects)
         });
-        if let Some(Caller::Asked { number, .. }) = self.processes[p].callers.get_mut(&caller) {
+        if let Some(Caller::Pending { number, .. }) = self.processes[p].callers.get_mut(&caller) {
             *number = id;
         }
     }
@@ -348,7 +348,7 @@ impl Sim {
     /// A caller leaves or releases.
     pub(super) fn end_one(&mut self, p: usize, caller: u64) {
         match self.processes[p].callers.remove(&caller) {
-            Some(Caller::Asked { lock, number, .. }) => {
+            Some(Caller::Pending { lock, number, .. }) => {
                 self.change(p, |table, now, effects| {
                     table.leave(now, lock, number, effects);
                 });
@@ -628,7 +628,7 @@ impl Sim {
         self.faults = false;
         for _ in 0..200 {
             let holding: Vec<_> = self.everybody(|caller| matches!(caller, Caller::Holds { .. }));
-            let asking: Vec<_> = self.everybody(|caller| matches!(caller, Caller::Asked { .. }));
+            let asking: Vec<_> = self.everybody(|caller| matches!(caller, Caller::Pending { .. }));
             if holding.is_empty() && asking.is_empty() {
                 return;
             }
@@ -703,14 +703,14 @@ impl Sim {
             Patience::Forever,
         );
         let since = self.now;
-        let asked = Caller::Asked {
+        let pending = Caller::Pending {
             lock,
             number: 0,
             mode,
             patience,
             since,
         };
-        self.processes[p].callers.insert(caller, asked);
+        self.processes[p].callers.insert(caller, pending);
         let want = Want {
             lock,
             mode,
@@ -720,7 +720,7 @@ impl Sim {
         let id = self.change(p, |table, now, effects| {
             table.ask(now, want, caller, effects)
         });
-        if let Some(Caller::Asked { number, .. }) = self.processes[p].callers.get_mut(&caller) {
+        if let Some(Caller::Pending { number, .. }) = self.processes[p].callers.get_mut(&caller) {
             *number = id;
         }
         caller

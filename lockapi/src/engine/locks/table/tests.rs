@@ -168,14 +168,14 @@ fn a_circle_is_one_that_is_seen_twice() {
         sim.names += 1;
         let (caller, mode, patience) = (sim.names, LockMode::Exclusive, Patience::Forever);
         let (lock, since) = (lock(key), sim.now);
-        let asked = Caller::Asked {
+        let pending = Caller::Pending {
             lock,
             number: 0,
             mode,
             patience,
             since,
         };
-        sim.processes[0].callers.insert(caller, asked);
+        sim.processes[0].callers.insert(caller, pending);
         let want = Want {
             lock,
             mode,
@@ -250,14 +250,14 @@ impl Sim {
         let (lock, patience) = (lock(key), Patience::Forever);
         self.names += 1;
         let (caller, since) = (self.names, self.now);
-        let asked = Caller::Asked {
+        let pending = Caller::Pending {
             lock,
             number: 0,
             mode,
             patience,
             since,
         };
-        self.processes[p].callers.insert(caller, asked);
+        self.processes[p].callers.insert(caller, pending);
         let want = Want {
             lock,
             mode,
@@ -267,7 +267,7 @@ impl Sim {
         let id = self.change(p, |table, now, effects| {
             table.ask(now, want, caller, effects)
         });
-        if let Some(Caller::Asked { number, .. }) = self.processes[p].callers.get_mut(&caller) {
+        if let Some(Caller::Pending { number, .. }) = self.processes[p].callers.get_mut(&caller) {
             *number = id;
         }
         caller
