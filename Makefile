@@ -47,6 +47,7 @@ test: lint
 		$(CARGO) clippy -p lockapi --no-default-features --features "$$features" -- -D warnings || exit; \
 	done
 	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --no-deps
+	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --no-deps -p lockapi --features tracing,metrics
 	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
 		$(NEXTEST); \
 	else \
@@ -64,7 +65,8 @@ test-rest:
 	fi
 
 packages:
-	@$(CARGO) deny --version >/dev/null 2>&1 || $(CARGO) install cargo-deny --locked
+	@$(CARGO) deny --version >/dev/null 2>&1 || $(CARGO) install cargo-deny@0.20.2 --locked
+	# Advisories come from a repository that CI cannot reach: `cargo deny check advisories` by hand.
 	$(CARGO) deny check bans licenses sources
 	$(CARGO) package --workspace
 

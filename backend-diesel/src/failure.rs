@@ -36,9 +36,10 @@ const MESSAGES: &[(&str, &str)] = &[
 /// What does not exist, and the code for that.
 const MISSING: &[(&str, &str)] = &[
     ("schema ", "3F000"),
+    // Before the relation, which the message of a column names as well.
+    ("column ", "42703"),
     ("relation ", "42P01"),
     ("function ", "42883"),
-    ("column ", "42703"),
     ("database ", "3D000"),
 ];
 

@@ -12,8 +12,11 @@ use diesel::serialize::ToSql;
 use diesel::sql_types::{BigInt, HasSqlType, Nullable};
 use diesel::{QueryResult, QueryableByName, RunQueryDsl, sql_query};
 use lockapi::versioned::{Attempt, BoxError, Outcome, Retry, Table};
+use lockapi::{Error, ErrorKind};
 
 use crate::failure::{failed, sqlstate_of};
+
+const OPERATION: &str = "update_versioned";
 
 /// A write to one row that succeeds only if the row still has the version that was seen.
 ///
@@ -115,7 +118,9 @@ impl<'t> VersionedUpdate<'t> {
     /// version `seen`; the version is then one higher. It takes one round trip, and blocks.
     ///
     /// # Errors
-    /// `Invalid` for columns that cannot be, and a key that is not complete; `Unsupported` when a
+    /// `Invalid` for columns that cannot be, a key that is not complete, a value that cannot be encoded,
+    /// and one that the server refuses, such as by a constraint; `Unsupported` for a table or column that
+    /// is not there, and when a
     /// trigger or a policy of the table suppressed the write; those of the connection.
     pub fn run(self, connection: &mut PgConnection, seen: i64) -> lockapi::Result<Outcome> {
         self.table.check_key(self.keys.len())?;
@@ -127,10 +132,19 @@ impl<'t> VersionedUpdate<'t> {
                 (value.0)(update)
             });
         let rows: QueryResult<Vec<Versions>> = update.load(connection);
-        let rows = rows.map_err(|error| failed(error).error("update_versioned"))?;
+        let rows = rows.map_err(refused)?;
         let Versions { found, written } = rows.first().copied().unwrap_or_default();
         Outcome::of(seen, found, written)
     }
+}
+
+/// What cannot be encoded was not sent.
+fn refused(error: diesel::result::Error) -> lockapi::Error {
+    if let diesel::result::Error::SerializationError(error) = error {
+        let message = format!("a value cannot be encoded: {error}");
+        return Error::new(ErrorKind::Invalid, OPERATION, message);
+    }
+    failed(error).error_of_program(OPERATION)
 }
 
 /// The version that was found, and the one that was written.

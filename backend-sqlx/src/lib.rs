@@ -31,7 +31,7 @@
 //!
 //! # In your own transaction
 //! Methods whose names end in `_in` take the connection of your transaction, `&mut *tx`, and need no
-//! import:
+//! import. Their statements stay prepared on it, as those of sqlx itself do:
 //!
 //! ```no_run
 //! use std::time::Duration;

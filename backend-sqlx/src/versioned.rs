@@ -40,18 +40,20 @@ const OPERATION: &str = "update_versioned";
 #[derive(Debug)]
 pub struct VersionedUpdate<'t> {
     table: &'t Table,
-    keys: Vec<Value>,
+    keys: Vec<Value<'t>>,
     columns: Vec<&'t str>,
-    values: Vec<Value>,
+    values: Vec<Value<'t>>,
 }
 
 /// Adds a value to the arguments.
-struct Value(Box<Add>);
+struct Value<'t>(Box<Add<'t>>);
 
-impl Value {
+type Add<'t> = dyn FnOnce(&mut PgArguments) -> Result<(), BoxError> + Send + 't;
+
+impl<'t> Value<'t> {
     fn new<V>(value: V) -> Self
     where
-        V: for<'q> Encode<'q, Postgres> + Type<Postgres> + Send + 'static,
+        V: for<'q> Encode<'q, Postgres> + Type<Postgres> + Send + 't,
     {
         Self(Box::new(move |arguments| arguments.add(value)))
     }
@@ -64,9 +66,7 @@ impl Value {
     }
 }
 
-type Add = dyn FnOnce(&mut PgArguments) -> Result<(), BoxError> + Send;
-
-impl fmt::Debug for Value {
+impl fmt::Debug for Value<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Value")
     }
@@ -86,7 +86,7 @@ impl<'t> VersionedUpdate<'t> {
     /// The value of the next column of the key.
     pub fn key<V>(mut self, value: V) -> Self
     where
-        V: for<'q> Encode<'q, Postgres> + Type<Postgres> + Send + 'static,
+        V: for<'q> Encode<'q, Postgres> + Type<Postgres> + Send + 't,
     {
         self.keys.push(Value::new(value));
         self
@@ -95,7 +95,7 @@ impl<'t> VersionedUpdate<'t> {
     /// Sets a column.
     pub fn set<V>(mut self, column: &'t str, value: V) -> Self
     where
-        V: for<'q> Encode<'q, Postgres> + Type<Postgres> + Send + 'static,
+        V: for<'q> Encode<'q, Postgres> + Type<Postgres> + Send + 't,
     {
         self.columns.push(column);
         self.values.push(Value::new(value));
@@ -103,14 +103,16 @@ impl<'t> VersionedUpdate<'t> {
     }
 
     /// Writes, in the transaction that is open on `connection` or in one of its own, if the row has
-    /// the version `seen`; the version is then one higher. It takes one round trip.
+    /// the version `seen`; the version is then one higher. It takes one round trip, and one more when the
+    /// connection first prepares the statement.
     ///
     /// # Cancel safety
     /// When dropped, the row may or may not be written.
     ///
     /// # Errors
-    /// `Invalid` for columns that cannot be, a key that is not complete and a value that cannot be
-    /// encoded; `Unsupported` when a
+    /// `Invalid` for columns that cannot be, a key that is not complete, a value that cannot be encoded,
+    /// and one that the server refuses, such as by a constraint; `Unsupported` for a table or column that
+    /// is not there, and when a
     /// trigger or a policy of the table suppressed the write; those of the connection.
     pub async fn run(self, connection: &mut PgConnection, seen: i64) -> lockapi::Result<Outcome> {
         self.table.check_key(self.keys.len())?;
@@ -122,7 +124,7 @@ impl<'t> VersionedUpdate<'t> {
         }
         let query = sqlx::query_with(AssertSqlSafe(sql), arguments);
         let row = query.fetch_optional(connection).await;
-        let row = row.map_err(|error| failed(error).error(OPERATION))?;
+        let row = row.map_err(|error| failed(error).error_of_program(OPERATION))?;
         let Some(row) = row else {
             return Ok(Outcome::Gone);
         };

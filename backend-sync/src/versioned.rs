@@ -2,8 +2,8 @@
 
 use std::error::Error as StdError;
 
-use lockapi::Failure;
 use lockapi::versioned::{Attempt, BoxError, Outcome, Retry, Table};
+use lockapi::{Error, ErrorKind, Failure};
 use postgres::types::{ToSql, Type};
 use postgres::{Client, GenericClient, Transaction};
 
@@ -72,7 +72,9 @@ impl<'t> VersionedUpdate<'t> {
     /// version `seen`; the version is then one higher. It takes one round trip, and blocks.
     ///
     /// # Errors
-    /// `Invalid` for columns that cannot be, and a key that is not complete; `Unsupported` when a
+    /// `Invalid` for columns that cannot be, a key that is not complete, a value that cannot be encoded
+    /// as its type, and one that the server refuses, such as by a constraint; `Unsupported` for a table or
+    /// column that is not there, and when a
     /// trigger or a policy of the table suppressed the write; those of the connection.
     pub fn run<C: GenericClient>(self, client: &mut C, seen: i64) -> lockapi::Result<Outcome> {
         self.table.check_key(self.keys.len())?;
@@ -83,7 +85,7 @@ impl<'t> VersionedUpdate<'t> {
             .map(|(value, of)| (&**value as _, of.clone()))
             .collect();
         let rows = client.query_typed(&sql, &params);
-        let rows = rows.map_err(|error| failed(error).error(OPERATION))?;
+        let rows = rows.map_err(refused)?;
         let Some(row) = rows.first() else {
             return Ok(Outcome::Gone);
         };
@@ -94,6 +96,23 @@ impl<'t> VersionedUpdate<'t> {
             }
         }
     }
+}
+
+/// What cannot be encoded was not sent.
+fn refused(error: postgres::Error) -> lockapi::Error {
+    let unencodable = error.as_db_error().is_none()
+        && error
+            .source()
+            .is_some_and(|source| !source.is::<std::io::Error>())
+        && error.to_string().starts_with("error serializing parameter");
+    if unencodable {
+        let message = match error.source() {
+            Some(source) => format!("a value cannot be encoded: {source}"),
+            None => format!("a value cannot be encoded: {error}"),
+        };
+        return Error::new(ErrorKind::Invalid, OPERATION, message);
+    }
+    failed(error).error_of_program(OPERATION)
 }
 
 /// Runs `work` in a transaction and commits it, and does it again, in a new transaction, after a

@@ -236,6 +236,23 @@ impl Failure {
         told(&*self.source)
     }
 
+    /// The error of a statement about a table of the program, in the server's words.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn error_of_program(&self, operation: &'static str) -> Error {
+        match (self.kind(), &self.sqlstate) {
+            (kind @ (ErrorKind::Unsupported | ErrorKind::Corrupt), Some(code)) => {
+                // A constraint, or a value that the column does not take.
+                let refused = kind == ErrorKind::Corrupt;
+                let kind = if refused { ErrorKind::Invalid } else { kind };
+                let message = format!("{} ({code})", self.told());
+                let error = Error::new(kind, operation, message);
+                error.caused(self.sqlstate.clone(), Arc::clone(&self.source))
+            }
+            _ => self.error(operation),
+        }
+    }
+
     /// The error for one caller of the failed statement.
     #[must_use]
     pub fn error(&self, operation: &'static str) -> Error {

@@ -61,7 +61,8 @@ impl Fence {
     }
 
     /// Rejects this holder inside the transaction that is open on `connection`, unless it still
-    /// holds. The examples of the backend crates show it on each library.
+    /// holds. The examples of the backend crates show it on each library. Where none is open, the check
+    /// holds for nothing that follows.
     ///
     /// # Guarantees
     /// Lease: until the transaction ends nobody else is given the lease. Mutex: the session that

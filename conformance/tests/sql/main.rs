@@ -10,6 +10,7 @@ mod plans;
 mod sessions;
 mod statements;
 mod statistics;
+mod versioned;
 
 use lockapi::MIGRATIONS;
 use lockapi_conformance::cluster::Cluster;

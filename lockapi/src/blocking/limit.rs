@@ -135,7 +135,7 @@ impl RateLimiter {
     }
 
     /// Takes of limits in a transaction of the caller; see
-    /// [`RateLimiter::check_all_in`](../trait.RateLimiter.html#method.check_all_in).
+    /// [`RateLimiter::check_all_in`](../limit/trait.RateLimiter.html#method.check_all_in).
     ///
     /// # Errors
     /// As for the async method.

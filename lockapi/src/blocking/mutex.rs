@@ -47,7 +47,7 @@ impl Mutex {
     }
 
     /// Tries the lock for a transaction of the caller; see
-    /// [`Mutex::try_lock_in`](../trait.Mutex.html#method.try_lock_in).
+    /// [`Mutex::try_lock_in`](../mutex/trait.Mutex.html#method.try_lock_in).
     ///
     /// # Errors
     /// As for the async method.
@@ -59,7 +59,7 @@ impl Mutex {
     }
 
     /// Waits for the lock for a transaction of the caller; see
-    /// [`Mutex::lock_in`](../trait.Mutex.html#method.lock_in).
+    /// [`Mutex::lock_in`](../mutex/trait.Mutex.html#method.lock_in).
     ///
     /// # Errors
     /// As for the async method.

@@ -203,7 +203,7 @@ impl Queue {
     }
 
     /// Pushes jobs in a transaction of the caller; see
-    /// [`Queue::push_in`](../trait.Queue.html#method.push_in).
+    /// [`Queue::push_in`](../queue/trait.Queue.html#method.push_in).
     ///
     /// # Errors
     /// As for the async method.
@@ -216,7 +216,7 @@ impl Queue {
     }
 
     /// Takes jobs in a transaction of the caller; see
-    /// [`Queue::take_in`](../trait.Queue.html#method.take_in).
+    /// [`Queue::take_in`](../queue/trait.Queue.html#method.take_in).
     ///
     /// # Errors
     /// As for the async method.

@@ -20,19 +20,26 @@ pub struct Statement {
     pub columns: &'static [Type],
 }
 
+/// The text without the comment that its file begins with.
+pub(crate) const fn without_comment(sql: &str) -> &str {
+    let bytes = sql.as_bytes();
+    let mut at = 0;
+    while at + 1 < bytes.len() && bytes[at] == b'-' && bytes[at + 1] == b'-' {
+        while at < bytes.len() && bytes[at] != b'\n' {
+            at += 1;
+        }
+        at += 1;
+    }
+    sql.split_at(at).1
+}
+
 impl Statement {
     /// Without the comment that the file of its text begins with: no call has to carry it.
     const fn bare(self) -> Self {
-        let bytes = self.sql.as_bytes();
-        let mut at = 0;
-        while at + 1 < bytes.len() && bytes[at] == b'-' && bytes[at + 1] == b'-' {
-            while at < bytes.len() && bytes[at] != b'\n' {
-                at += 1;
-            }
-            at += 1;
+        Self {
+            sql: without_comment(self.sql),
+            ..self
         }
-        let (_, sql) = self.sql.split_at(at);
-        Self { sql, ..self }
     }
 
     /// Checks the columns that a row has, by the object identifiers of their types; `None` is a

@@ -80,6 +80,7 @@ pub trait Connection: Send {
     ///
     /// # Errors
     /// As for [`run`](Self::run).
+    #[doc(hidden)]
     fn perform<O: Operation>(
         &mut self,
         batch: &[O],

@@ -1,9 +1,7 @@
 //! What a database driver implements, and what it exchanges with this crate.
 //!
-//! Everything that a primitive does to the database is an [`Operation`]: one constant SQL
-//! statement over arrays, the values it sends, how its rows are read, and what it means on the
-//! in-memory [`ModelState`](crate::memory::ModelState). A driver only has to run a [`Call`]: send
-//! [`Value`]s, read [`Value`]s back, and say how a failure looks. See [`Connector`] for what a
+//! Everything that a primitive does to the database is one constant SQL statement over arrays. A driver
+//! only has to run a [`Call`]: send [`Value`]s, read [`Value`]s back, and say how a failure looks. See [`Connector`] for what a
 //! backend crate implements.
 
 pub(crate) mod call;
@@ -15,8 +13,8 @@ mod threaded;
 mod transaction;
 mod value;
 
-pub(crate) use call::Operation;
 pub use call::{Call, Statement};
+pub(crate) use call::{Operation, without_comment};
 pub use connector::{BackgroundTask, Connection, Connector, Listener, Mode};
 pub use pooled::BorrowedConnection;
 pub use script::Script;

@@ -1,5 +1,7 @@
 //! Scripts: statements without parameters, whose rows are ignored.
 
+use super::call::without_comment;
+
 /// What a driver runs as it is, in one round trip.
 ///
 /// Most drivers send [`sql`](Self::sql) and need not know more. One whose library has calls for
@@ -25,12 +27,12 @@ impl Script {
     /// The text to send.
     #[must_use]
     pub const fn sql(self) -> &'static str {
-        match self {
+        without_comment(match self {
             Self::Begin(sql) | Self::Run(sql) => sql,
             Self::Commit => include_str!("commit.sql"),
             Self::Rollback => include_str!("rollback.sql"),
             Self::Listen => include_str!("listen.sql"),
             Self::Unlisten => include_str!("unlisten.sql"),
-        }
+        })
     }
 }

@@ -22,16 +22,20 @@ pub trait Library {
 /// A connection of the program, on which a transaction of the program is open.
 ///
 /// Backend crates implement it for the connections and transactions of their library, so that
-/// [`push_in`](../trait.Queue.html#method.push_in), [`ack_in`](crate::queue::Delivery::ack_in),
-/// [`lock_in`](../trait.Mutex.html#method.lock_in), [`check_in`](crate::Fence::check_in),
-/// [`check_all_in`](../trait.RateLimiter.html#method.check_all_in) and
+/// [`push_in`](../queue/trait.Queue.html#method.push_in), [`ack_in`](crate::queue::Delivery::ack_in),
+/// [`lock_in`](../mutex/trait.Mutex.html#method.lock_in), [`check_in`](crate::Fence::check_in),
+/// [`check_all_in`](../limit/trait.RateLimiter.html#method.check_all_in) and
 /// [`lock_table_in`](crate::table::lock_table_in) take them. Nothing is imported, and `L` is inferred.
+/// A crate that names its backend crate nowhere else says `use lockapi_sqlx as _;`, so that the compiler
+/// sees the implementations. The methods are those of `dyn Queue`, `dyn Mutex` and `dyn RateLimiter`, as
+/// all conveniences are: code that is generic over them passes `&dyn`.
+///
 /// With an async library these methods return futures, with one that blocks they block; the examples of
 /// the backend crates show both.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a connection or transaction of a library that has a backend",
-    note = "pass `&mut` of the connection itself, such as `&mut *tx` with sqlx",
-    note = "and add the backend crate of the library to the dependencies"
+    note = "pass the connection itself, such as `&mut *tx` of whatever dereferences to it",
+    note = "a crate that names its backend crate nowhere needs `use lockapi_sqlx as _;`, or `lockapi_diesel`, or `lockapi_postgres`"
 )]
 pub trait Transaction<L: Library>: Send {
     /// The connection, as this crate uses it.

@@ -1,4 +1,4 @@
-//! The in-memory backend: the same engine over a [`ModelState`] instead of a server.
+//! The in-memory backend: the same engine over a model instead of a server.
 //!
 //! It behaves as the database backends do, because it runs the same operations by their meaning
 //! instead of by their SQL. Use it in tests of your own code.

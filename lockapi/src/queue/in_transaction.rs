@@ -15,7 +15,8 @@ const TRIES: usize = 5;
 
 impl dyn Queue + '_ {
     /// Pushes jobs in the transaction that is open on `connection`: commit delivers them, rollback
-    /// removes them. The examples of the backend crates show it on each library.
+    /// removes them. The examples of the backend crates show it on each library. Where none is open,
+    /// each statement of it is a transaction of its own.
     ///
     /// # Guarantees
     /// All or none, with everything else in the transaction. Workers are told at commit, by a
@@ -38,7 +39,8 @@ impl dyn Queue + '_ {
     }
 
     /// Claims at most `most` jobs and completes them in the transaction that is open on `connection`:
-    /// the work is done in the same transaction, and all of it happens once or not at all.
+    /// the work is done in the same transaction, and all of it happens once or not at all. Where none is
+    /// open the jobs are done when this returns, before the work is.
     ///
     /// # Guarantees
     /// Nobody else gets the jobs while the transaction lasts. After a rollback, or the death of the
@@ -62,7 +64,7 @@ impl dyn Queue + '_ {
 
 impl Delivery {
     /// Completes the delivery in the transaction that is open on `connection`, so that it is done when,
-    /// and only when, the transaction commits.
+    /// and only when, the transaction commits. Where none is open it is done when this returns.
     ///
     /// The delivery goes on being extended, and may be dropped after the transaction has ended: if that
     /// was rolled back the job is given back then.

@@ -194,7 +194,8 @@ async fn lock(
         mark,
     };
     let before = connection.perform(&[bounded]).await.map_err(failed)?;
-    let granted = connection.perform(&[lock]).await.map_err(failed)?;
+    let granted = connection.perform(&[lock]).await;
+    let granted = granted.map_err(|failure| failure.error_of_program(operation).on(table))?;
     if granted == [Tried::NoTransaction] {
         return Err(no_transaction(operation).on(table));
     }

@@ -119,7 +119,7 @@ impl Table {
 /// The statement around its two parts: what stands before the one that locks the row and reads its
 /// version, between it and the one that writes it, and after both.
 fn frame() -> [&'static str; 3] {
-    const SQL: &str = include_str!("frame.sql");
+    const SQL: &str = crate::driver::without_comment(include_str!("frame.sql"));
     let (before, rest) = SQL.split_once("{found}").unwrap_or((SQL, ""));
     let (between, after) = rest.split_once("{written}").unwrap_or((rest, ""));
     [before, between, after]
