@@ -375,12 +375,16 @@ async fn work_is_dropped_when_the_lease_is_lost(cx: Context) {
         .await
         .lease("job", LeaseOptions::new(ttl))
         .unwrap();
+    let (began, begun) = tokio::sync::oneshot::channel();
     let running = tokio::spawn(async move {
         lease
-            .run_exclusive(async |_| std::future::pending::<Result<(), Error>>().await)
+            .run_exclusive(async |_| {
+                began.send(()).unwrap();
+                std::future::pending::<Result<(), Error>>().await
+            })
             .await
     });
-    eventually("it runs", async || cx.lease("job").await.is_some()).await;
+    soon("it runs", begun).await.unwrap();
     cx.elapse(ttl * 2).await;
     let outcome = soon("the work is dropped", running).await.unwrap();
     assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Lost);

@@ -93,7 +93,7 @@ async fn push_behind_a_proxy_is_not_done_twice_and_not_denied(cx: Context) {
 }
 
 async fn commit_behind_a_proxy_is_no_proof(cx: Context) {
-    pushes(&cx, "\nCOMMIT").await;
+    pushes(&cx, "COMMIT\n").await;
 }
 
 async fn lost_claim_counts_no_attempt(cx: Context) {

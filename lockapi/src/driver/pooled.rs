@@ -12,7 +12,7 @@ use crate::blocking::block_on;
 use crate::error::Failure;
 use crate::memory::ModelState;
 
-const TERMINATE: &str = include_str!("terminate.sql");
+const TERMINATE: Script = Script::Run(include_str!("terminate.sql"));
 
 /// A connection that goes back to where it came from when it is dropped, as it was.
 ///
@@ -97,7 +97,7 @@ impl<N: BlockingListener> Drop for BorrowedConnection<N> {
     fn drop(&mut self) {
         if self.give_back().is_err() {
             // It ends the session if that has not ended; the answer is an error in any case.
-            let _ended = self.connection.script(Script::Run(TERMINATE));
+            let _ended = self.connection.script(TERMINATE);
         }
     }
 }
@@ -268,13 +268,13 @@ mod tests {
         let ran = give_back(Mode::Direct, "", &[Script::Listen]);
         assert_eq!(ran, [Script::Unlisten.sql(), "next", "driver.restore"]);
         let ran = give_back(Mode::Direct, Script::Unlisten.sql(), &[Script::Listen]);
-        assert_eq!(ran, [Script::Unlisten.sql(), TERMINATE]);
+        assert_eq!(ran, [Script::Unlisten.sql(), TERMINATE.sql()]);
     }
 
     #[test]
     fn a_session_that_is_not_as_it_was_ends() {
         let ran = give_back(Mode::Direct, "driver.restore", &[]);
-        assert_eq!(ran, ["driver.restore", TERMINATE]);
+        assert_eq!(ran, ["driver.restore", TERMINATE.sql()]);
     }
 
     #[test]
