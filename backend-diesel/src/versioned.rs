@@ -11,7 +11,7 @@ use diesel::row::NamedRow;
 use diesel::serialize::ToSql;
 use diesel::sql_types::{BigInt, HasSqlType, Nullable};
 use diesel::{QueryResult, QueryableByName, RunQueryDsl, sql_query};
-use lockapi::versioned::{Attempt, BoxError, Outcome, Retry, Table};
+use lockapi::versioned::{Attempt, BoxError, Outcome, Retry, Table, Update};
 use lockapi::{Error, ErrorKind};
 
 use crate::failure::{failed, sqlstate_of};
@@ -51,17 +51,12 @@ const OPERATION: &str = "update_versioned";
 /// ```
 #[must_use = "nothing is written until it is run"]
 #[derive(Debug)]
-pub struct VersionedUpdate<'t> {
-    table: &'t Table,
-    keys: Vec<Value<'t>>,
-    columns: Vec<&'t str>,
-    values: Vec<Value<'t>>,
-}
+pub struct VersionedUpdate<'t>(Update<'t, Value<'t>>);
 
-type Update<'t> = BoxedSqlQuery<'t, Pg, SqlQuery>;
+type Query<'t> = BoxedSqlQuery<'t, Pg, SqlQuery>;
 
 /// Binds a value to the statement.
-struct Value<'t>(Box<dyn FnOnce(Update<'t>) -> Update<'t> + 't>);
+struct Value<'t>(Box<dyn FnOnce(Query<'t>) -> Query<'t> + 't>);
 
 impl fmt::Debug for Value<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -76,42 +71,34 @@ impl<'t> Value<'t> {
         V: ToSql<S, Pg> + Send + 't,
         Pg: HasSqlType<S>,
     {
-        Self(Box::new(move |update| update.bind::<S, V>(value)))
+        Self(Box::new(move |query| query.bind::<S, V>(value)))
     }
 }
 
 impl<'t> VersionedUpdate<'t> {
     /// Of a row of this table.
     pub fn of(table: &'t Table) -> Self {
-        Self {
-            table,
-            keys: Vec::new(),
-            columns: Vec::new(),
-            values: Vec::new(),
-        }
+        Self(Update::of(table))
     }
 
     /// The value of the next column of the key, which has the SQL type `S`.
-    pub fn key<S, V>(mut self, value: V) -> Self
+    pub fn key<S, V>(self, value: V) -> Self
     where
         S: Send + 't,
         V: ToSql<S, Pg> + Send + 't,
         Pg: HasSqlType<S>,
     {
-        self.keys.push(Value::new::<S, V>(value));
-        self
+        Self(self.0.key(Value::new::<S, V>(value)))
     }
 
     /// Sets a column, which has the SQL type `S`.
-    pub fn set<S, V>(mut self, column: &'t str, value: V) -> Self
+    pub fn set<S, V>(self, column: &'t str, value: V) -> Self
     where
         S: Send + 't,
         V: ToSql<S, Pg> + Send + 't,
         Pg: HasSqlType<S>,
     {
-        self.columns.push(column);
-        self.values.push(Value::new::<S, V>(value));
-        self
+        Self(self.0.set(column, Value::new::<S, V>(value)))
     }
 
     /// Writes, in the transaction that is open on `connection` or in one of its own, if the row has the
@@ -119,19 +106,16 @@ impl<'t> VersionedUpdate<'t> {
     ///
     /// # Errors
     /// `Invalid` for columns that cannot be, a key that is not complete, a value that cannot be encoded,
-    /// and one that the server refuses, such as by a constraint; `Unsupported` for a table or column that
-    /// is not there, and when a
-    /// trigger or a policy of the table suppressed the write; those of the connection.
+    /// and one that the server refuses, such as by a constraint; `Unsupported` for a table or
+    /// column that is not there, and when a trigger or a policy of the table suppressed the write; those of
+    /// the connection.
     pub fn run(self, connection: &mut PgConnection, seen: i64) -> lockapi::Result<Outcome> {
-        self.table.check_key(self.keys.len())?;
-        let sql = self.table.update(&self.columns)?;
-        let values = self.keys.into_iter().chain([Value::new::<BigInt, _>(seen)]);
-        let update = values
-            .chain(self.values)
-            .fold(sql_query(sql).into_boxed(), |update, value| {
-                (value.0)(update)
-            });
-        let rows: QueryResult<Vec<Versions>> = update.load(connection);
+        let (sql, values) = self.0.statement(Value::new::<BigInt, _>(seen))?;
+        let query = sql_query(sql).into_boxed();
+        let query = values
+            .into_iter()
+            .fold(query, |query, value| (value.0)(query));
+        let rows: QueryResult<Vec<Versions>> = query.load(connection);
         let rows = rows.map_err(refused)?;
         let Versions { found, written } = rows.first().copied().unwrap_or_default();
         Outcome::of(seen, found, written)

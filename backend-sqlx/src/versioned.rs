@@ -6,7 +6,7 @@ use std::future::Future;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use lockapi::versioned::{Attempt, BoxError, Outcome, Retry, Table};
+use lockapi::versioned::{Attempt, BoxError, Outcome, Retry, Table, Update};
 use lockapi::{Error, ErrorKind, Failure};
 use sqlx::encode::Encode;
 use sqlx::postgres::{PgArguments, PgConnection};
@@ -38,12 +38,7 @@ const OPERATION: &str = "update_versioned";
 /// ```
 #[must_use = "nothing is written until it is run"]
 #[derive(Debug)]
-pub struct VersionedUpdate<'t> {
-    table: &'t Table,
-    keys: Vec<Value<'t>>,
-    columns: Vec<&'t str>,
-    values: Vec<Value<'t>>,
-}
+pub struct VersionedUpdate<'t>(Update<'t, Value<'t>>);
 
 /// Adds a value to the arguments.
 struct Value<'t>(Box<Add<'t>>);
@@ -75,31 +70,23 @@ impl fmt::Debug for Value<'_> {
 impl<'t> VersionedUpdate<'t> {
     /// Of a row of this table.
     pub fn of(table: &'t Table) -> Self {
-        Self {
-            table,
-            keys: Vec::new(),
-            columns: Vec::new(),
-            values: Vec::new(),
-        }
+        Self(Update::of(table))
     }
 
     /// The value of the next column of the key.
-    pub fn key<V>(mut self, value: V) -> Self
+    pub fn key<V>(self, value: V) -> Self
     where
         V: for<'q> Encode<'q, Postgres> + Type<Postgres> + Send + 't,
     {
-        self.keys.push(Value::new(value));
-        self
+        Self(self.0.key(Value::new(value)))
     }
 
     /// Sets a column.
-    pub fn set<V>(mut self, column: &'t str, value: V) -> Self
+    pub fn set<V>(self, column: &'t str, value: V) -> Self
     where
         V: for<'q> Encode<'q, Postgres> + Type<Postgres> + Send + 't,
     {
-        self.columns.push(column);
-        self.values.push(Value::new(value));
-        self
+        Self(self.0.set(column, Value::new(value)))
     }
 
     /// Writes, in the transaction that is open on `connection` or in one of its own, if the row has
@@ -111,15 +98,13 @@ impl<'t> VersionedUpdate<'t> {
     ///
     /// # Errors
     /// `Invalid` for columns that cannot be, a key that is not complete, a value that cannot be encoded,
-    /// and one that the server refuses, such as by a constraint; `Unsupported` for a table or column that
-    /// is not there, and when a
-    /// trigger or a policy of the table suppressed the write; those of the connection.
+    /// and one that the server refuses, such as by a constraint; `Unsupported` for a table or
+    /// column that is not there, and when a trigger or a policy of the table suppressed the write; those of
+    /// the connection.
     pub async fn run(self, connection: &mut PgConnection, seen: i64) -> lockapi::Result<Outcome> {
-        self.table.check_key(self.keys.len())?;
-        let sql = self.table.update(&self.columns)?;
+        let (sql, values) = self.0.statement(Value::new(seen))?;
         let mut arguments = PgArguments::default();
-        let values = self.keys.into_iter().chain([Value::new(seen)]);
-        for value in values.chain(self.values) {
+        for value in values {
             value.add(&mut arguments)?;
         }
         let query = sqlx::query_with(AssertSqlSafe(sql), arguments);

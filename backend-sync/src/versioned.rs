@@ -2,7 +2,7 @@
 
 use std::error::Error as StdError;
 
-use lockapi::versioned::{Attempt, BoxError, Outcome, Retry, Table};
+use lockapi::versioned::{Attempt, BoxError, Outcome, Retry, Table, Update};
 use lockapi::{Error, ErrorKind, Failure};
 use postgres::types::{ToSql, Type};
 use postgres::{Client, GenericClient, Transaction};
@@ -34,12 +34,7 @@ const OPERATION: &str = "update_versioned";
 /// ```
 #[must_use = "nothing is written until it is run"]
 #[derive(Debug)]
-pub struct VersionedUpdate<'t> {
-    table: &'t Table,
-    keys: Vec<Value<'t>>,
-    columns: Vec<&'t str>,
-    values: Vec<Value<'t>>,
-}
+pub struct VersionedUpdate<'t>(Update<'t, Value<'t>>);
 
 /// A value and its type at the server.
 type Value<'t> = (Box<dyn ToSql + Sync + 't>, Type);
@@ -47,25 +42,17 @@ type Value<'t> = (Box<dyn ToSql + Sync + 't>, Type);
 impl<'t> VersionedUpdate<'t> {
     /// Of a row of this table.
     pub fn of(table: &'t Table) -> Self {
-        Self {
-            table,
-            keys: Vec::new(),
-            columns: Vec::new(),
-            values: Vec::new(),
-        }
+        Self(Update::of(table))
     }
 
     /// The value of the next column of the key, and its type.
-    pub fn key(mut self, value: impl ToSql + Sync + 't, of: Type) -> Self {
-        self.keys.push((Box::new(value), of));
-        self
+    pub fn key(self, value: impl ToSql + Sync + 't, of: Type) -> Self {
+        Self(self.0.key((Box::new(value), of)))
     }
 
     /// Sets a column, which has this type.
-    pub fn set(mut self, column: &'t str, value: impl ToSql + Sync + 't, of: Type) -> Self {
-        self.columns.push(column);
-        self.values.push((Box::new(value), of));
-        self
+    pub fn set(self, column: &'t str, value: impl ToSql + Sync + 't, of: Type) -> Self {
+        Self(self.0.set(column, (Box::new(value), of)))
     }
 
     /// Writes, in the transaction that is open on `client` or in one of its own, if the row has the
@@ -74,14 +61,12 @@ impl<'t> VersionedUpdate<'t> {
     /// # Errors
     /// `Invalid` for columns that cannot be, a key that is not complete, a value that cannot be encoded
     /// as its type, and one that the server refuses, such as by a constraint; `Unsupported` for a table or
-    /// column that is not there, and when a
-    /// trigger or a policy of the table suppressed the write; those of the connection.
+    /// column that is not there, and when a trigger or a policy of the table suppressed the write; those of
+    /// the connection.
     pub fn run<C: GenericClient>(self, client: &mut C, seen: i64) -> lockapi::Result<Outcome> {
-        self.table.check_key(self.keys.len())?;
-        let sql = self.table.update(&self.columns)?;
-        let version: Value<'_> = (Box::new(seen), Type::INT8);
-        let values = self.keys.iter().chain([&version]).chain(&self.values);
+        let (sql, values) = self.0.statement((Box::new(seen), Type::INT8))?;
         let params: Vec<(&(dyn ToSql + Sync), Type)> = values
+            .iter()
             .map(|(value, of)| (&**value as _, of.clone()))
             .collect();
         let rows = client.query_typed(&sql, &params);
@@ -100,16 +85,9 @@ impl<'t> VersionedUpdate<'t> {
 
 /// What cannot be encoded was not sent.
 fn refused(error: postgres::Error) -> lockapi::Error {
-    let unencodable = error.as_db_error().is_none()
-        && error
-            .source()
-            .is_some_and(|source| !source.is::<std::io::Error>())
-        && error.to_string().starts_with("error serializing parameter");
-    if unencodable {
-        let message = match error.source() {
-            Some(source) => format!("a value cannot be encoded: {source}"),
-            None => format!("a value cannot be encoded: {error}"),
-        };
+    // The driver has no other way to tell it.
+    if error.to_string().starts_with("error serializing parameter") {
+        let message = format!("a value cannot be encoded: {error}");
         return Error::new(ErrorKind::Invalid, OPERATION, message);
     }
     failed(error).error_of_program(OPERATION)

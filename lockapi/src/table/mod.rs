@@ -195,7 +195,11 @@ async fn lock(
     };
     let before = connection.perform(&[bounded]).await.map_err(failed)?;
     let granted = connection.perform(&[lock]).await;
-    let granted = granted.map_err(|failure| failure.error_of_program(operation).on(table))?;
+    let granted = granted.map_err(|failure| match failure.sqlstate.as_deref() {
+        // The table of the program; whatever else is missing is a part of the schema.
+        Some("42P01") => failure.error_of_program(operation).on(table),
+        _ => failed(failure),
+    })?;
     if granted == [Tried::NoTransaction] {
         return Err(no_transaction(operation).on(table));
     }

@@ -14,8 +14,8 @@ mod retry;
 mod table;
 
 pub use retry::{Attempt, Attempts, Retry};
-pub use table::Table;
 pub(crate) use table::quoted;
+pub use table::{Table, Update};
 
 use crate::error::{Error, ErrorKind, Result};
 

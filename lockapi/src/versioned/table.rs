@@ -58,24 +58,9 @@ impl Table {
         Ok(self)
     }
 
-    /// Checks that so many values are a key. Backend crates call it.
-    ///
-    /// # Errors
-    /// `Invalid` where the key has more columns, or fewer.
-    #[doc(hidden)]
-    pub fn check_key(&self, values: usize) -> Result<()> {
-        let columns = self.keys.len();
-        if values == columns {
-            return Ok(());
-        }
-        Err(invalid(format!(
-            "{values} values for the key, which has {columns} columns"
-        )))
-    }
-
     /// The statement that sets these columns. Its parameters are the key, the version that was seen
     /// (an `int8`), and the values, each in the order of the columns; it answers at most one row, of
-    /// the version that was found and the one that was written. Backend crates run it.
+    /// the version that was found and the one that was written.
     ///
     /// The row is locked before it is compared, and the answer is what the lock found, not what the
     /// snapshot has.
@@ -83,8 +68,7 @@ impl Table {
     /// # Errors
     /// `Invalid` for an identifier that is not 1 to 63 bytes or has a NUL, and for a column that is
     /// the version, part of the key, or named twice.
-    #[doc(hidden)]
-    pub fn update(&self, columns: &[&str]) -> Result<String> {
+    fn update(&self, columns: &[&str]) -> Result<String> {
         let taken = self.keys.iter().chain([&self.version]).cloned().collect();
         let columns = distinct(columns.iter().copied(), &taken)?;
         let Self {
@@ -113,6 +97,62 @@ impl Table {
                 AND f.version OPERATOR(pg_catalog.=) ${seen}::pg_catalog.int8
              RETURNING t.{version}::pg_catalog.int8{after}"
         ))
+    }
+}
+
+/// What the `VersionedUpdate` of each backend crate is made of; `V` is a value of its library.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Update<'t, V> {
+    table: &'t Table,
+    keys: Vec<V>,
+    columns: Vec<&'t str>,
+    values: Vec<V>,
+}
+
+impl<'t, V> Update<'t, V> {
+    /// Of a row of this table.
+    #[must_use]
+    pub fn of(table: &'t Table) -> Self {
+        Self {
+            table,
+            keys: Vec::new(),
+            columns: Vec::new(),
+            values: Vec::new(),
+        }
+    }
+
+    /// Adds the value of the next column of the key.
+    #[must_use]
+    pub fn key(mut self, value: V) -> Self {
+        self.keys.push(value);
+        self
+    }
+
+    /// Sets a column.
+    #[must_use]
+    pub fn set(mut self, column: &'t str, value: V) -> Self {
+        self.columns.push(column);
+        self.values.push(value);
+        self
+    }
+
+    /// The statement and its parameters, for a row that was `seen` with this version.
+    ///
+    /// # Errors
+    /// `Invalid` for columns that cannot be, and a key that has too many values or too few.
+    pub fn statement(self, seen: V) -> Result<(String, Vec<V>)> {
+        let (found, columns) = (self.keys.len(), self.table.keys.len());
+        if found != columns {
+            return Err(invalid(format!(
+                "{found} values for the key, which has {columns} columns"
+            )));
+        }
+        let sql = self.table.update(&self.columns)?;
+        let mut parameters = self.keys;
+        parameters.push(seen);
+        parameters.extend(self.values);
+        Ok((sql, parameters))
     }
 }
 
