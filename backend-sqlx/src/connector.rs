@@ -120,6 +120,10 @@ impl Connector for SqlxConnector {
         // The task ends by itself; its handle is of no use.
         drop(self.handle.spawn(task));
     }
+
+    async fn yield_now(&self) {
+        tokio::task::yield_now().await;
+    }
 }
 
 /// A connection that a task owns. Dropping it closes the socket, which ends the session.
@@ -182,8 +186,8 @@ impl Connection for Borrowed<'_> {
 }
 
 async fn run(connection: &mut PgConnection, call: Call<'_>, named: bool) -> Result<Rows, Failure> {
-    let statement = call.statement();
-    let arguments = value::arguments(&call.params())?;
+    let (statement, params) = call.query();
+    let arguments = value::arguments(&params)?;
     let query = sqlx::query_with(statement.sql, arguments).persistent(named);
     let rows = connection.fetch_all(query).await.map_err(failed)?;
     rows.iter().map(|row| value::row(statement, row)).collect()

@@ -71,7 +71,8 @@
 //! impl Connection for MyConnection {
 //!     async fn run(&mut self, call: Call<'_>) -> Result<Rows, Failure> {
 //!         // Sends statement.sql with the values, and reads columns of statement.columns.
-//!         self.0.query(call.statement(), &call.params()).await
+//!         let (statement, params) = call.query();
+//!         self.0.query(statement, &params).await
 //!     }
 //!
 //!     async fn script(&mut self, script: Script) -> Result<(), Failure> {

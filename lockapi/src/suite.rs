@@ -18,7 +18,6 @@ pub mod mutex {
     pub use crate::mutex::interrupt::Interrupt;
     pub use crate::mutex::lock_request::{LockAnswer, LockRequest};
     pub use crate::mutex::marks::SweepMarks;
-    pub use crate::mutex::one::{ReleaseOne, TryOne};
     pub use crate::mutex::session::{Enlist, Enlisted, Flush, Relax, TOKENS_AT_RISK};
     pub use crate::mutex::wait::Wait;
 }

@@ -418,7 +418,12 @@ fn mutexes(kept: &Kept, told: &Told, clock: &ManualClock, backend: &Backend) {
     let reading = told.spans(&["acquire", "operation=\"read\"", "key=door"]);
     assert_eq!(reading.len(), 1);
     assert!(!kept.values("lockapi_batch_size mutex.try").is_empty());
-    let statements = told.spans(&["statement TRACE", "mutex.try", "requests=1", "failed=false"]);
+    let statements = told.spans(&[
+        "statement TRACE",
+        "mutex.step",
+        "requests=1",
+        "failed=false",
+    ]);
     assert!(statements.iter().all(|span| span.parent.is_none()));
     assert!(!statements.is_empty());
 }

@@ -152,12 +152,12 @@ impl Connection for Owned {
         let Some(prepared) = &mut self.prepared else {
             return run_unnamed(&self.client, call).await;
         };
-        let statement = call.statement();
+        let (statement, params) = call.query();
         if !prepared.contains_key(statement.sql) {
             let new = self.client.prepare(statement.sql).await.map_err(failed)?;
             prepared.insert(statement.sql, new);
         }
-        let params: Vec<_> = call.params().into_iter().map(param).collect();
+        let params: Vec<_> = params.into_iter().map(param).collect();
         let params: Vec<_> = params.iter().map(|param| &**param as _).collect();
         let answered = self.client.query(&prepared[statement.sql], &params).await;
         rows(statement, &answered.map_err(failed)?)
@@ -194,9 +194,9 @@ impl<C: GenericClient + Send + Sync> Connection for Borrowed<'_, C> {
 }
 
 async fn run_unnamed<C: GenericClient + Sync>(client: &C, call: Call<'_>) -> Result<Rows, Failure> {
-    let statement = call.statement();
+    let (statement, params) = call.query();
     let types = statement.params.iter().copied().map(pg_type);
-    let params: Vec<_> = call.params().into_iter().map(param).collect();
+    let params: Vec<_> = params.into_iter().map(param).collect();
     let params = params.iter().map(|param| &**param as &(dyn ToSql + Sync));
     let params: Vec<_> = params.zip(types).collect();
     let answered = client.query_typed(statement.sql, &params).await;

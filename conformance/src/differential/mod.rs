@@ -18,7 +18,7 @@ use lockapi::mutex::LockMode;
 use lockapi::suite::driver::Operation;
 use lockapi::suite::lease::{Acquire, Acquired, Check, Peek, Peeked, Release, Renew};
 use lockapi::suite::memory::ModelState;
-use lockapi::suite::mutex::{Awaited, DeadlockCheck, LockAnswer, LockRequest, ReleaseOne, TryOne};
+use lockapi::suite::mutex::{Awaited, DeadlockCheck, LockAnswer, LockRequest};
 use proptest::prelude::*;
 
 pub use limits::LimitAction;
@@ -37,10 +37,6 @@ pub enum Action {
     /// Notes that holders of some locks wait for another, and takes the notes away: what is waited
     /// for, what is held.
     DeadlockCheck(usize, u8, Vec<u8>),
-    /// Tries one lock.
-    TryOne(usize, u8),
-    /// Releases one lock.
-    ReleaseOne(usize, u8),
     /// Acquires leases: key, acquisition, ttl and hold.
     Acquire(usize, Vec<(u8, u8, u8, u8)>),
     /// Renews leases: key, which token, ttl.
@@ -73,9 +69,9 @@ pub fn actions() -> impl Strategy<Value = Vec<Action>> {
             .prop_map(|(session, steps)| Action::LockRequest(session, steps)),
         1 => (session.clone(), key.clone(), prop::collection::vec(key.clone(), some.clone()).prop_map(distinct))
             .prop_map(|(session, lock, holding)| Action::DeadlockCheck(session, lock, holding)),
-        2 => (session.clone(), key.clone()).prop_map(|(session, key)| Action::TryOne(session, key)),
-        2 => (session.clone(), key.clone())
-            .prop_map(|(session, key)| Action::ReleaseOne(session, key)),
+        // A batch of one has a statement of its own.
+        4 => (session.clone(), key.clone(), any::<bool>(), any::<bool>())
+            .prop_map(|(session, key, shared, release)| Action::LockRequest(session, vec![(key, shared, release)])),
         4 => (
             session.clone(),
             prop::collection::vec((key.clone(), 0..6u8, 1..4u8, 0..4u8), some.clone())
@@ -190,16 +186,6 @@ impl<C: Connection> Pair<'_, C> {
             }
             Action::DeadlockCheck(session, lock, holding) => {
                 self.cycle(*session, *lock, holding).await;
-            }
-            Action::TryOne(session, key) => {
-                let lock = self.lock(*key);
-                let (real, model) = self.both(*session, &[TryOne(lock)]).await;
-                self.stepped(*key, real[0], model[0]);
-            }
-            Action::ReleaseOne(session, key) => {
-                let lock = self.lock(*key);
-                let (real, model) = self.both(*session, &[ReleaseOne(lock)]).await;
-                assert_eq!(real, model);
             }
             Action::Acquire(session, wants) => self.acquire(*session, wants).await,
             Action::Renew(session, wants) => {

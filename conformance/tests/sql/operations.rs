@@ -6,7 +6,7 @@ use lockapi::mutex::LockMode;
 use lockapi::suite::driver::Operation;
 use lockapi::suite::lease::{Abandon, Acquire, Acquired, Peek, Release, Renew, Take, Taken};
 use lockapi::suite::memory::ModelState;
-use lockapi::suite::mutex::{Check, Enlist, LockAnswer, LockRequest, ReleaseOne, TryOne};
+use lockapi::suite::mutex::{Check, Enlist, LockAnswer, LockRequest};
 use lockapi::{ErrorKind, Failure, LockId};
 
 use crate::connection::{Library, LibraryConnection};
@@ -116,10 +116,11 @@ async fn locks<C: Connection>(connection: &mut C) {
             .expect("answered")
             .is_empty()
     );
-    let answers = connection.perform(&[TryOne(two)]).await.expect("answered");
+    let alone = [take(two, false)];
+    let answers = connection.perform(&alone).await.expect("answered");
     assert!(matches!(answers[..], [LockAnswer::Taken(token)] if token > first));
     let answers = connection
-        .perform(&[ReleaseOne(two)])
+        .perform(&[take(two, true)])
         .await
         .expect("answered");
     assert_eq!(answers, [LockAnswer::Released]);

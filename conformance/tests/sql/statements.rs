@@ -14,16 +14,31 @@ use lockapi::suite::limit;
 use lockapi::suite::limit::{Block, Charge, Ensure, Look, Refund, Reset};
 use lockapi::suite::mutex;
 use lockapi::suite::mutex::{
-    Awaited, DeadlockCheck, Enlist, Flush, Interrupt, LockRequest, Relax, ReleaseOne, SweepMarks,
-    Timeouts, TryIn, TryOne, Wait, WaitIn,
+    Awaited, DeadlockCheck, Enlist, Flush, Interrupt, LockRequest, Relax, SweepMarks, Timeouts,
+    TryIn, Wait, WaitIn,
 };
 use lockapi::suite::queue;
 use lockapi::suite::schedule;
 use lockapi::suite::table::{LimitWaits, LockTable, Marked, OwnPid};
 use postgres::{Client, NoTls};
 
+/// Those that do for some batches.
+fn simple() -> Vec<Statement> {
+    let all = [
+        Acquire::SIMPLE,
+        Renew::SIMPLE,
+        Release::SIMPLE,
+        limit::Take::SIMPLE,
+        Charge::SIMPLE,
+        queue::Push::SIMPLE,
+        LockRequest::SIMPLE,
+    ];
+    all.into_iter().flatten().collect()
+}
+
 pub(super) fn statements() -> Vec<Statement> {
-    vec![
+    let mut all = simple();
+    all.extend(vec![
         Acquire::STATEMENT,
         Renew::STATEMENT,
         Release::STATEMENT,
@@ -65,8 +80,6 @@ pub(super) fn statements() -> Vec<Statement> {
         queue::ReadStanding::STATEMENT,
         queue::ReadUnhandled::STATEMENT,
         LockRequest::STATEMENT,
-        TryOne::STATEMENT,
-        ReleaseOne::STATEMENT,
         Wait::STATEMENT,
         Awaited::STATEMENT,
         DeadlockCheck::STATEMENT,
@@ -110,7 +123,8 @@ pub(super) fn statements() -> Vec<Statement> {
         LimitWaits::STATEMENT,
         Marked::STATEMENT,
         OwnPid::STATEMENT,
-    ]
+    ]);
+    all
 }
 
 #[test]

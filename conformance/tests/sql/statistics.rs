@@ -77,8 +77,24 @@ fn scenarios() -> Vec<Scenario> {
     all
 }
 
+/// The statement that does for some batches.
+fn simple<O: Operation>() -> Statement {
+    O::SIMPLE.expect("a simple statement")
+}
+
 fn scenarios_of_locks() -> Vec<Scenario> {
     vec![
+        engine(simple::<Acquire>(), "'{ns}', 'k1', 0, 11, 1000000, 0, 'o', 'd'"),
+        engine(simple::<Acquire>(), "'{ns}', 'new', 0, 11, 1000000, 0, 'o', 'd'"),
+        engine(simple::<Renew>(), "'{ns}', 'k1', 0, 1, 1000000"),
+        engine(simple::<Release>(), "'{ns}', 'k1', 0, 1"),
+        engine(simple::<limit::Take>(), "'{ns}', 'k1', 10, 1000, 1, false"),
+        pooled(
+            simple::<Charge>(),
+            "'{ns}', '{1,2,2}', '{k1,k2,new}', '{0,0,0}', '{f,f,f}', '{10,10,10}', '{1000,1000,1000}',
+             '{1,1,1}', false",
+        ),
+        pooled(simple::<queue::Push>(), "'{ns}', 'work', 'name', '1', 0, 0, 0, 3, 0"),
         engine(
             Acquire::STATEMENT,
             "'{{ns},{ns},{ns}}', '{k1,k2,new}', '{0,0,0}', '{11,12,13}', '{1000000,1000000,1000000}', '{0,0,0}',

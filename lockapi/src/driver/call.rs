@@ -79,8 +79,24 @@ pub trait Operation: Send + Sync + Sized + 'static {
     /// The statement that does it.
     const STATEMENT: Statement;
 
+    /// A statement that does for some batches, with less work for the server. If it answers no row it has
+    /// done nothing, and [`STATEMENT`](Self::STATEMENT) is run.
+    const SIMPLE: Option<Statement> = None;
+
     /// The statement's parameters for `batch`.
     fn params(batch: &[Self]) -> Vec<Value>;
+
+    /// Whether [`SIMPLE`](Self::SIMPLE) does for this batch.
+    #[must_use]
+    fn is_simple(_: &[Self]) -> bool {
+        false
+    }
+
+    /// The parameters of [`SIMPLE`](Self::SIMPLE).
+    #[must_use]
+    fn simple_params(batch: &[Self]) -> Vec<Value> {
+        Self::params(batch)
+    }
 
     /// Reads the statement's rows: one output for each element of `batch`, in its order.
     ///
@@ -96,50 +112,72 @@ pub trait Operation: Send + Sync + Sized + 'static {
 
 /// A batch of one operation, without its type: what a driver runs.
 #[derive(Clone, Copy)]
-pub struct Call<'a>(&'a dyn AnyBatch);
+pub struct Call<'a> {
+    batch: &'a dyn AnyBatch,
+    simple: bool,
+}
 
 impl<'a> Call<'a> {
+    /// By the statement that does for all batches.
     pub(crate) fn new<O: Operation>(batch: &'a &'a [O]) -> Self {
-        Self(batch)
+        Self {
+            batch,
+            simple: false,
+        }
     }
 
-    /// The statement to run.
-    #[must_use]
-    pub fn statement(&self) -> &'static Statement {
-        self.0.statement()
+    /// By the simple statement, if that does for the batch.
+    pub(crate) fn simple<O: Operation>(batch: &'a &'a [O]) -> Option<Self> {
+        let simple = O::is_simple(batch);
+        simple.then_some(Self { batch, simple })
     }
 
-    /// The values to send with it.
+    /// The statement to run, and the values to send with it.
     #[must_use]
-    pub fn params(&self) -> Vec<Value> {
-        self.0.params()
+    pub fn query(&self) -> (&'static Statement, Vec<Value>) {
+        self.batch.query(self.simple)
+    }
+
+    /// The name of the operation.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.batch.name()
     }
 
     /// See [`Operation::model`].
     pub(crate) fn model(&self, model: &mut ModelState, session: u64) -> Option<Rows> {
-        self.0.model(model, session)
+        self.batch.model(model, session)
     }
 }
 
 impl fmt::Debug for Call<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Call").field(&self.statement().name).finish()
+        f.debug_tuple("Call").field(&self.name()).finish()
     }
 }
 
 trait AnyBatch: Send + Sync {
-    fn statement(&self) -> &'static Statement;
-    fn params(&self) -> Vec<Value>;
+    fn name(&self) -> &'static str;
+    fn query(&self, simple: bool) -> (&'static Statement, Vec<Value>);
     fn model(&self, model: &mut ModelState, session: u64) -> Option<Rows>;
 }
 
 impl<O: Operation> AnyBatch for &[O] {
-    fn statement(&self) -> &'static Statement {
-        &const { O::STATEMENT.bare() }
+    fn name(&self) -> &'static str {
+        O::STATEMENT.name
     }
 
-    fn params(&self) -> Vec<Value> {
-        O::params(self)
+    fn query(&self, simple: bool) -> (&'static Statement, Vec<Value>) {
+        let statement = const {
+            &match O::SIMPLE {
+                Some(statement) => Some(statement.bare()),
+                None => None,
+            }
+        };
+        match statement {
+            Some(statement) if simple => (statement, O::simple_params(self)),
+            _ => (&const { O::STATEMENT.bare() }, O::params(self)),
+        }
     }
 
     fn model(&self, model: &mut ModelState, session: u64) -> Option<Rows> {

@@ -125,6 +125,42 @@ impl Operation for Acquire {
         columns: &[Type::Int, Type::Int, Type::Int],
     };
 
+    const SIMPLE: Option<Statement> = Some(Statement {
+        name: "lease.acquire_one",
+        sql: include_str!("acquire_one.sql"),
+        params: &[
+            Type::Text,
+            Type::Text,
+            Type::Int,
+            Type::Int,
+            Type::Int,
+            Type::Int,
+            Type::Text,
+            Type::Text,
+        ],
+        columns: Self::STATEMENT.columns,
+    });
+
+    fn is_simple(batch: &[Self]) -> bool {
+        batch.len() == 1
+    }
+
+    fn simple_params(batch: &[Self]) -> Vec<Value> {
+        let of = |one: &Self| {
+            [
+                Value::Text(one.namespace.clone()),
+                Value::Text(one.key.clone()),
+                Value::Int(one.slot),
+                Value::Int(one.acquisition),
+                Value::Int(one.ttl),
+                Value::Int(one.hold),
+                Value::Text(one.owner.clone()),
+                Value::Text(one.data.clone()),
+            ]
+        };
+        batch.iter().flat_map(of).collect()
+    }
+
     fn params(batch: &[Self]) -> Vec<Value> {
         vec![
             texts(batch, |one| &one.namespace),
@@ -178,6 +214,31 @@ impl Operation for Renew {
         columns: &[Type::Int, Type::Bool],
     };
 
+    const SIMPLE: Option<Statement> = Some(Statement {
+        name: "lease.renew_one",
+        sql: include_str!("renew_one.sql"),
+        params: &[Type::Text, Type::Text, Type::Int, Type::Int, Type::Int],
+        columns: Self::STATEMENT.columns,
+    });
+
+    fn is_simple(batch: &[Self]) -> bool {
+        matches!(batch, [one] if one.slots.len() == 1)
+    }
+
+    fn simple_params(batch: &[Self]) -> Vec<Value> {
+        let each = each(batch, |one| &one.slots);
+        let of = |(one, slot): (&Self, i64)| {
+            [
+                Value::Text(one.namespace.clone()),
+                Value::Text(one.key.clone()),
+                Value::Int(slot),
+                Value::Int(one.fence),
+                Value::Int(one.ttl),
+            ]
+        };
+        each.into_iter().flat_map(of).collect()
+    }
+
     fn params(batch: &[Self]) -> Vec<Value> {
         let each = each(batch, |one| &one.slots);
         vec![
@@ -210,6 +271,30 @@ impl Operation for Release {
         params: &[Type::Texts, Type::Texts, Type::Ints, Type::Ints],
         columns: &[Type::Int, Type::Bool],
     };
+
+    const SIMPLE: Option<Statement> = Some(Statement {
+        name: "lease.release_one",
+        sql: include_str!("release_one.sql"),
+        params: &[Type::Text, Type::Text, Type::Int, Type::Int],
+        columns: Self::STATEMENT.columns,
+    });
+
+    fn is_simple(batch: &[Self]) -> bool {
+        matches!(batch, [one] if one.slots.len() == 1)
+    }
+
+    fn simple_params(batch: &[Self]) -> Vec<Value> {
+        let each = each(batch, |one| &one.slots);
+        let of = |(one, slot): (&Self, i64)| {
+            [
+                Value::Text(one.namespace.clone()),
+                Value::Text(one.key.clone()),
+                Value::Int(slot),
+                Value::Int(one.fence),
+            ]
+        };
+        each.into_iter().flat_map(of).collect()
+    }
 
     fn params(batch: &[Self]) -> Vec<Value> {
         let each = each(batch, |one| &one.slots);

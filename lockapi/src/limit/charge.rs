@@ -1,5 +1,7 @@
 //! Charging several limits at once, all or nothing.
 
+use std::collections::HashSet;
+
 use super::level::Level;
 use super::quota::Quota;
 use super::raw_decision::{Outcome, RawDecision};
@@ -75,27 +77,52 @@ impl Operation for Charge {
         columns: &[Type::Int; 10],
     };
 
-    fn params(batch: &[Self]) -> Vec<Value> {
-        let lines = || {
-            (1..)
-                .zip(batch)
-                .flat_map(|(nth, one)| one.lines.iter().map(move |line| (nth, one, line)))
-        };
-        let ints =
-            |of: fn(&ChargeLine) -> i64| Value::Ints(lines().map(|(.., line)| of(line)).collect());
+    const SIMPLE: Option<Statement> = Some(Statement {
+        name: "limit.charge_apart",
+        sql: include_str!("charge_apart.sql"),
+        params: &[
+            Type::Text,
+            Type::Ints,
+            Type::Texts,
+            Type::Ints,
+            Type::Bools,
+            Type::Ints,
+            Type::Ints,
+            Type::Ints,
+            Type::Bool,
+        ],
+        columns: Self::STATEMENT.columns,
+    });
+
+    fn is_simple(batch: &[Self]) -> bool {
+        let mut keys = HashSet::new();
+        let mut lines = batch.iter().flat_map(|one| &one.lines);
+        !batch.is_empty() && lines.all(|line| line.id == 0 && keys.insert(&*line.key))
+    }
+
+    fn simple_params(batch: &[Self]) -> Vec<Value> {
+        let [
+            request,
+            _,
+            key,
+            length,
+            sliding,
+            price,
+            depth,
+            _,
+            _,
+            times,
+            relaxed,
+        ] = columns(batch);
+        let namespace = batch.first().map(|one| one.namespace.clone());
+        let namespace = Value::Text(namespace.unwrap_or_default());
         vec![
-            Value::Ints(lines().map(|(nth, ..)| nth).collect()),
-            Value::Texts(lines().map(|(_, one, _)| one.namespace.clone()).collect()),
-            Value::Texts(lines().map(|(.., line)| line.key.clone()).collect()),
-            ints(|line| line.quota.window()),
-            Value::Bools(lines().map(|(.., line)| line.quota.is_sliding()).collect()),
-            ints(ChargeLine::price),
-            ints(|line| line.quota.price(line.quota.limit())),
-            ints(|line| line.id),
-            ints(|line| line.ttl),
-            Value::Ints(lines().map(|(_, one, _)| one.times).collect()),
-            Value::Bool(batch.first().is_some_and(|one| one.relaxed)),
+            namespace, request, key, length, sliding, price, depth, times, relaxed,
         ]
+    }
+
+    fn params(batch: &[Self]) -> Vec<Value> {
+        columns(batch).into()
     }
 
     fn decode(batch: &[Self], rows: Rows) -> Result<Vec<Vec<RawDecision>>, Failure> {
@@ -149,4 +176,28 @@ impl Operation for Charge {
         });
         Some(rows.collect())
     }
+}
+
+/// The parameters of charge.sql: an entry for each line.
+fn columns(batch: &[Charge]) -> [Value; 11] {
+    let lines = || {
+        (1..)
+            .zip(batch)
+            .flat_map(|(nth, one)| one.lines.iter().map(move |line| (nth, one, line)))
+    };
+    let ints =
+        |of: fn(&ChargeLine) -> i64| Value::Ints(lines().map(|(.., line)| of(line)).collect());
+    [
+        Value::Ints(lines().map(|(nth, ..)| nth).collect()),
+        Value::Texts(lines().map(|(_, one, _)| one.namespace.clone()).collect()),
+        Value::Texts(lines().map(|(.., line)| line.key.clone()).collect()),
+        ints(|line| line.quota.window()),
+        Value::Bools(lines().map(|(.., line)| line.quota.is_sliding()).collect()),
+        ints(ChargeLine::price),
+        ints(|line| line.quota.price(line.quota.limit())),
+        ints(|line| line.id),
+        ints(|line| line.ttl),
+        Value::Ints(lines().map(|(_, one, _)| one.times).collect()),
+        Value::Bool(batch.first().is_some_and(|one| one.relaxed)),
+    ]
 }

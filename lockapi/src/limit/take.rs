@@ -55,6 +55,38 @@ impl Operation for Take {
         columns: &[Type::Int, Type::Int, Type::Int, Type::Int, Type::Int],
     };
 
+    const SIMPLE: Option<Statement> = Some(Statement {
+        name: "limit.take_one",
+        sql: include_str!("take_one.sql"),
+        params: &[
+            Type::Text,
+            Type::Text,
+            Type::Int,
+            Type::Int,
+            Type::Int,
+            Type::Bool,
+        ],
+        columns: Self::STATEMENT.columns,
+    });
+
+    fn is_simple(batch: &[Self]) -> bool {
+        batch.len() == 1
+    }
+
+    fn simple_params(batch: &[Self]) -> Vec<Value> {
+        let of = |one: &Self| {
+            [
+                Value::Text(one.namespace.clone()),
+                Value::Text(one.key.clone()),
+                Value::Int(one.price),
+                Value::Int(one.depth),
+                Value::Int(one.times),
+                Value::Bool(one.relaxed),
+            ]
+        };
+        batch.iter().flat_map(of).collect()
+    }
+
     fn params(batch: &[Self]) -> Vec<Value> {
         vec![
             texts(batch, |one| &one.namespace),

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use super::lock_request::LockMode;
-use super::one::lock_params;
 use super::{LOCK_TIMEOUT_LIMIT, Mutex};
 use crate::driver::{
     Connection, Library, Operation, Row, Rows, Statement, Transaction, Type, Value,
@@ -276,4 +275,9 @@ impl Operation for Timeouts {
         let off = || Value::Text("0".to_owned());
         Some(vec![Row(vec![off(), off()])])
     }
+}
+
+fn lock_params(lock: Option<LockId>) -> Vec<Value> {
+    lock.map(|lock| vec![Value::Int(lock.key), Value::Bool(lock.pair)])
+        .unwrap_or_default()
 }

@@ -61,6 +61,22 @@ impl Operation for LockRequest {
         columns: &[Type::Bools, Type::Int],
     };
 
+    const SIMPLE: Option<Statement> = Some(Statement {
+        name: "mutex.step_one",
+        sql: include_str!("step_one.sql"),
+        params: &[Type::Int, Type::Bool],
+        columns: &[Type::Int],
+    });
+
+    fn is_simple(batch: &[Self]) -> bool {
+        matches!(batch, [one] if one.mode == LockMode::Exclusive && !one.lock.pair)
+    }
+
+    fn simple_params(batch: &[Self]) -> Vec<Value> {
+        let of = |one: &Self| [Value::Int(one.lock.key), Value::Bool(one.release)];
+        batch.iter().flat_map(of).collect()
+    }
+
     fn params(batch: &[Self]) -> Vec<Value> {
         vec![
             Value::Ints(batch.iter().map(|step| step.lock.key).collect()),
@@ -72,6 +88,17 @@ impl Operation for LockRequest {
         let row = rows
             .first_mut()
             .ok_or_else(|| Failure::corrupt("mutex.step answered no row"))?;
+        if let [one] = batch
+            && row.0.len() == 1
+        {
+            let done = row.maybe_int(0)?;
+            return Ok(vec![match (one.release, done) {
+                (true, Some(_)) => LockAnswer::Released,
+                (true, None) => LockAnswer::NotHeld,
+                (false, Some(fence)) => LockAnswer::Taken(fence << HAND_OVER_BITS),
+                (false, None) => LockAnswer::Contended,
+            }]);
+        }
         let done = row.bools(0)?;
         let fence = row.maybe_int(1)?;
         batch

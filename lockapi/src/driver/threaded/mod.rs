@@ -189,7 +189,7 @@ impl<N: BlockingConnection + 'static> ThreadedConnection<N> {
 
 impl<N: BlockingConnection + 'static> Connection for ThreadedConnection<N> {
     async fn run(&mut self, call: Call<'_>) -> Result<Rows, Failure> {
-        let (statement, params) = (call.statement(), call.params());
+        let (statement, params) = call.query();
         self.with(move |connection| connection.run(statement, params))
             .await
     }
@@ -219,7 +219,8 @@ pub struct Inline<N>(pub N);
 
 impl<N: BlockingConnection> Connection for Inline<N> {
     async fn run(&mut self, call: Call<'_>) -> Result<Rows, Failure> {
-        self.0.run(call.statement(), call.params())
+        let (statement, params) = call.query();
+        self.0.run(statement, params)
     }
 
     async fn script(&mut self, script: Script) -> Result<(), Failure> {

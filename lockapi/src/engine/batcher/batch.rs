@@ -35,6 +35,8 @@ pub(super) trait AnyBatch: Send {
     /// The shortest time that an answer may take.
     fn limit(&self) -> Option<Duration>;
     fn is_empty(&self) -> bool;
+    /// How many callers wait for it.
+    fn callers(&self) -> usize;
     /// The kind of its requests.
     fn kind(&self) -> Option<KindId>;
 }
@@ -162,6 +164,10 @@ impl<O: Queued> AnyBatch for Batch<O> {
 
     fn is_empty(&self) -> bool {
         self.requests.is_empty()
+    }
+
+    fn callers(&self) -> usize {
+        self.callers.iter().map(Callers::len).sum()
     }
 
     fn kind(&self) -> Option<KindId> {

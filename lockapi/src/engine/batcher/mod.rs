@@ -44,6 +44,9 @@ const SILENCE: Duration = Duration::from_secs(1);
 /// thread the program has kept busy then has looked for an answer that is there already.
 const TURNS: u32 = 200;
 
+/// So few callers are waited for, until they had the time to ask again.
+const FEW: usize = 16;
+
 struct State {
     kinds: Kinds,
     /// Whether there is a task that runs them.
@@ -226,6 +229,7 @@ impl Batcher {
                 }
                 continue;
             }
+            let mut told = 0;
             for kind in rounds {
                 if outbox.is_due(kind) {
                     // Others may have asked by then, and have less to wait for.
@@ -238,6 +242,7 @@ impl Batcher {
                 if batch.is_empty() {
                     continue;
                 }
+                told += batch.callers();
                 let began = timer.now();
                 let patience = isolation.patience();
                 if paced {
@@ -267,7 +272,14 @@ impl Batcher {
                     self.lock().kinds.put_back(left.as_mut());
                 }
             }
-            yield_now().await;
+            match told {
+                // Nobody else is there.
+                0..=1 if self.lock().kinds.is_empty() => {}
+                // Those who were just told get to ask again, so that they travel with the others.
+                0..=FEW => self.connections.driver.yield_now().await,
+                // There are enough for a statement before the last of them has asked.
+                _ => yield_now().await,
+            }
         }
     }
 

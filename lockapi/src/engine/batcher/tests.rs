@@ -87,11 +87,14 @@ impl Connector for Late {
 
 impl Connection for OpenConnection {
     async fn run(&mut self, call: Call<'_>) -> Result<Rows, Failure> {
-        let name = call.statement().name;
-        if let Some((_, at)) = RECORDED.iter().find(|one| one.0 == name)
-            && let Value::Ints(numbers) = &call.params()[*at]
-        {
-            self.1.1.lock().unwrap().push((name, numbers.clone()));
+        let name = call.name();
+        if let Some((_, at)) = RECORDED.iter().find(|one| one.0 == name) {
+            let numbers = match &call.query().1[*at] {
+                Value::Ints(numbers) => numbers.clone(),
+                Value::Int(number) => vec![*number],
+                other => panic!("{name}: {other:?}"),
+            };
+            self.1.1.lock().unwrap().push((name, numbers));
         }
         match self.1.next(name) {
             None => self.0.run(call).await,

@@ -138,8 +138,8 @@ impl Locks {
         self.lock().answered(session)
     }
 
-    fn is_idle(&self, session: usize) -> bool {
-        self.lock().is_idle(session)
+    fn requests(&self, session: usize) -> usize {
+        self.lock().requests(session)
     }
 
     fn retire(&self, session: usize) -> bool {

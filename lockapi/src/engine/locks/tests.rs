@@ -99,7 +99,7 @@ impl Connector for Probe {
 
 impl Connection for OpenConnection {
     async fn run(&mut self, call: Call<'_>) -> Result<Rows, Failure> {
-        let name = call.statement().name;
+        let name = call.name();
         let of = |map: &Mutex<HashMap<&'static str, Duration>>| {
             map.lock().unwrap().get(name).copied().unwrap_or_default()
         };
@@ -115,7 +115,7 @@ impl Connection for OpenConnection {
                 })
                 .await;
             }
-            if matches!(call.params().first(), Some(Value::Ints(keys)) if keys.is_empty())
+            if matches!(call.query().1.first(), Some(Value::Ints(keys)) if keys.is_empty())
                 && self.control.cancel_pings.swap(false, Ordering::SeqCst)
             {
                 return Err(cancelled());
@@ -139,7 +139,7 @@ impl Connection for OpenConnection {
             }
         }
         if name == "mutex.interrupt"
-            && let Some(Value::Ints(processes)) = call.params().get(1)
+            && let Some(Value::Ints(processes)) = call.query().1.get(1)
         {
             // pg_cancel_backend hits whatever the session runs.
             for process in processes {

@@ -11,11 +11,11 @@ use crate::error::Failure;
 use crate::fence::HAND_OVER_BITS;
 use crate::key::LockId;
 use crate::mutex::{
-    Awaited, DeadlockCheck, Enlist, Enlisted, Flush, Interrupt, LockAnswer, LockMode, LockRequest,
-    Relax, ReleaseOne, TOKENS_AT_RISK, TryOne, Wait,
+    Awaited, DeadlockCheck, Enlist, Enlisted, Flush, Interrupt, LockAnswer, LockRequest, Relax,
+    TOKENS_AT_RISK, Wait,
 };
 use crate::random;
-use crate::wait::{unless, yield_now};
+use crate::wait::unless;
 
 /// How long a session that waited is kept without work.
 const IDLE: Duration = Duration::from_secs(10);
@@ -99,11 +99,12 @@ impl Worker {
     async fn hold(mut self) {
         loop {
             let untold = self.untold();
-            if untold > 0 && self.locks.is_idle(self.session) {
+            let waiting = self.locks.requests(self.session);
+            if untold > 0 && (waiting == 0 || untold + waiting <= Batch::WHOLE) {
                 self.tell();
-                if untold > 1 {
-                    // Those who were just told get to ask again before the next statement.
-                    yield_now().await;
+                if untold + waiting > 1 {
+                    // Those who were just told get to ask again, so that they travel with the others.
+                    self.connections.driver.yield_now().await;
                 }
             }
             let next = self.locks.next(self.session, Batch::HalfWith(untold));
@@ -200,15 +201,10 @@ impl Worker {
         let steps: Vec<LockRequest> = commands.iter().filter_map(step).collect();
         let interrupts: Vec<Interrupt> = commands.iter().filter_map(interrupt).collect();
         let connection = self.connection()?;
-        let stepped = match steps[..] {
-            [] => Vec::new(),
-            [one] if one.mode == LockMode::Exclusive && one.release => {
-                connection.perform(&[ReleaseOne(one.lock)]).await?
-            }
-            [one] if one.mode == LockMode::Exclusive => {
-                connection.perform(&[TryOne(one.lock)]).await?
-            }
-            _ => connection.perform(&steps).await?,
+        let stepped = if steps.is_empty() {
+            Vec::new()
+        } else {
+            connection.perform(&steps).await?
         };
         let awaited = if looks.is_empty() {
             Vec::new()

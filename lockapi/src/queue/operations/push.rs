@@ -99,6 +99,47 @@ impl Operation for Push {
         columns: &[Type::Ints, Type::Int],
     };
 
+    const SIMPLE: Option<Statement> = Some(Statement {
+        name: "queue.push_one",
+        sql: include_str!("push_one.sql"),
+        params: &[
+            Type::Text,
+            Type::Text,
+            Type::Text,
+            Type::Text,
+            Type::Int,
+            Type::Int,
+            Type::Int,
+            Type::Int,
+            Type::Int,
+        ],
+        columns: Self::STATEMENT.columns,
+    });
+
+    fn is_simple(batch: &[Self]) -> bool {
+        matches!(batch, [one] if one.jobs.len() == 1 && one.topic.is_none())
+    }
+
+    fn simple_params(batch: &[Self]) -> Vec<Value> {
+        let of = |one: &Self, job: &NewJob| {
+            [
+                Value::Text(one.namespace.clone()),
+                Value::Text(one.queue.clone()),
+                Value::Text(job.name.clone()),
+                Value::Text(job.payload.clone()),
+                Value::Int(job.priority),
+                Value::Int(job.at),
+                Value::Int(job.delay),
+                Value::Int(job.max_attempts),
+                Value::Int(job.ttl),
+            ]
+        };
+        let each = batch
+            .iter()
+            .flat_map(|one| one.jobs.iter().map(move |job| (one, job)));
+        each.flat_map(|(one, job)| of(one, job)).collect()
+    }
+
     fn params(batch: &[Self]) -> Vec<Value> {
         let jobs = || batch.iter().flat_map(|one| &one.jobs);
         let of_queue = |field: fn(&Self) -> &String| {

@@ -60,8 +60,8 @@ pub(crate) enum Batch {
 }
 
 impl Batch {
-    /// Fewer than this are not worth parting.
-    const WHOLE: usize = 64;
+    /// Up to so many travel together: a statement of half as many takes hardly less time.
+    pub(crate) const WHOLE: usize = 64;
 
     fn size(self, waiting: usize) -> usize {
         match self {
@@ -237,9 +237,9 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         commands
     }
 
-    /// Whether nothing is to be sent.
-    pub(crate) fn is_idle(&self, session: usize) -> bool {
-        self.sessions[session].requests.is_empty()
+    /// How many requests are to be sent.
+    pub(crate) fn requests(&self, session: usize) -> usize {
+        self.sessions[session].requests.len()
     }
 
     /// A session is open, under this mark, with this process at the server.

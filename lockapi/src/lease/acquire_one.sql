@@ -1,0 +1,37 @@
+-- Acquires one lease: the simple form of acquire.sql.
+--
+-- Promises: as acquire.sql; no row where it has to create one.
+-- Index: the primary key of lease.
+-- Race: as in acquire.sql.
+WITH free AS MATERIALIZED (
+    SELECT l.slot
+      FROM lockapi.lease AS l
+     WHERE l.key = $2::text AND l.namespace = $1::text AND l.slot = $3::int8
+       AND (l.expires_at <= pg_catalog.clock_timestamp()
+            OR (l.acquisition = $4::int8 AND l.released_at IS NULL))
+       FOR UPDATE OF l SKIP LOCKED
+), taken AS (
+    UPDATE lockapi.lease AS l
+       SET fence = CASE WHEN l.acquisition = $4::int8 AND l.released_at IS NULL
+                             AND l.expires_at > pg_catalog.clock_timestamp()
+                        THEN l.fence
+                        ELSE pg_catalog.nextval('lockapi.fence_seq') << 10 END,
+           acquisition = $4::int8,
+           owner = $7::text,
+           data = $8::text,
+           acquired_at = pg_catalog.clock_timestamp(),
+           renewed_at = pg_catalog.clock_timestamp(),
+           held_until = pg_catalog.clock_timestamp() + nullif($6::int8, 0) * interval '1 microsecond',
+           expires_at = pg_catalog.clock_timestamp() + $5::int8 * interval '1 microsecond',
+           released_at = NULL
+     WHERE l.key = $2::text AND l.namespace = $1::text AND l.slot = (SELECT f.slot FROM free AS f)
+    RETURNING l.fence
+), held AS (
+    SELECT greatest((extract(epoch FROM l.expires_at - pg_catalog.clock_timestamp()) * 1000000)::int8, 0) AS held_for
+      FROM lockapi.lease AS l
+     WHERE l.key = $2::text AND l.namespace = $1::text AND l.slot = $3::int8
+       AND NOT EXISTS (SELECT FROM taken)
+)
+SELECT 1::int8 AS n, t.fence, 0::int8 AS held_for FROM taken AS t
+ UNION ALL
+SELECT 1, NULL, h.held_for FROM held AS h

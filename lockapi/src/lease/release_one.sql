@@ -1,0 +1,13 @@
+-- Releases one lease: the simple form of release.sql.
+--
+-- Promises: as release.sql; no row where that has to look.
+-- Index: the primary key of lease; no indexed column changes, so the update is HOT.
+-- Race: as in release.sql.
+UPDATE lockapi.lease AS l
+   SET released_at = coalesce(l.released_at, pg_catalog.clock_timestamp()),
+       expires_at = CASE WHEN l.released_at IS NULL
+                         THEN greatest(pg_catalog.clock_timestamp(), l.held_until)
+                         ELSE l.expires_at END
+ WHERE l.key = $2::text AND l.namespace = $1::text AND l.slot = $3::int8 AND l.fence = $4::int8
+   AND (l.released_at IS NOT NULL OR l.expires_at > pg_catalog.clock_timestamp())
+RETURNING 1::int8 AS n, true AS released

@@ -1,0 +1,21 @@
+-- Takes permits of one limit by the generic cell rate algorithm: the simple form of take.sql.
+--
+-- Promises: as take.sql; no row where nothing is taken, or one has to be created.
+-- Index: the primary key of rate_limit; no indexed column changes, so the update is HOT.
+-- Race: an update that waited for another judges its row anew, by a clock that is read anew.
+UPDATE lockapi.rate_limit AS l
+   SET (tat, started, taken, at) = (
+           SELECT c.now + greatest(0, l.tat - greatest(l.at, c.now))
+                      + greatest(0, least($5::int8, ($4::int8 - greatest(0, l.tat - greatest(l.at, c.now))) / $3::int8)) * $3::int8,
+                  l.started - greatest(0, l.at - c.now),
+                  greatest(0, least($5::int8, ($4::int8 - greatest(0, l.tat - greatest(l.at, c.now))) / $3::int8)),
+                  c.now
+             FROM (SELECT lockapi.clock() AS now OFFSET 0) AS c)
+ WHERE l.key = $2::text AND l.namespace = $1::text
+   AND (l.tat - lockapi.clock() <= $4::int8 - $3::int8 OR l.at > lockapi.clock())
+   AND (l.blocked_until IS NULL OR l.blocked_until <= lockapi.clock())
+   AND (l.due IS NULL OR l.due > lockapi.clock())
+   AND (SELECT CASE WHEN $6::bool
+                    THEN pg_catalog.set_config('synchronous_commit', 'off', true) <> ''
+                    ELSE true END)
+RETURNING 1::int8 AS n, l.taken AS outcome, l.tat, 0::int8 AS blocked_until, l.at AS now
