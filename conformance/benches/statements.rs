@@ -1,0 +1,289 @@
+//! What the statements of the hot paths cost the server, beside the smallest that could do the same.
+//!
+//! One connection on one core, for batches of 1, 16 and 256; commits do not wait for the disk, and the round
+//! trip of `SELECT 1` is taken off. Prints a table and writes a line for each figure to
+//! `target/bench/figures.jsonl`.
+
+#[allow(dead_code, reason = "shared with other benches")]
+mod common;
+#[path = "common/one_core.rs"]
+mod one_core;
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use common::{Better, Report, median};
+use lockapi::LockId;
+use lockapi::driver::{Connection, Transaction};
+use lockapi::limit::Quota;
+use lockapi::mutex::LockMode;
+use lockapi::suite::driver::Operation;
+use lockapi::suite::engine::Settle;
+use lockapi::suite::lease::{Acquire, Acquired, Release, Renew};
+use lockapi::suite::limit::{Charge, ChargeLine, Ensure, Take};
+use lockapi::suite::mutex::LockRequest;
+use lockapi::suite::queue::{NewJob, Push};
+use lockapi_sqlx::Sqlx;
+use sqlx::{Connection as _, Executor, PgConnection};
+use tokio::runtime::Builder;
+
+/// How often each is measured.
+const ROUNDS: usize = 200;
+
+/// What the smallest statements work on.
+const TABLES: &str = "
+    CREATE TABLE bench_lease (key text PRIMARY KEY, token int8 NOT NULL, owner text NOT NULL,
+                              expires timestamptz NOT NULL) WITH (fillfactor = 50);
+    CREATE SEQUENCE bench_token;
+    CREATE TABLE bench_limit (key text PRIMARY KEY, tat int8 NOT NULL) WITH (fillfactor = 50);
+    CREATE TABLE bench_job (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, queue text NOT NULL,
+                            payload json NOT NULL, run_at timestamptz NOT NULL);
+    INSERT INTO bench_limit SELECT 'k' || n, 0 FROM generate_series(0, 999) AS n;";
+
+const ACQUIRE: &str = "
+    INSERT INTO bench_lease AS l
+    SELECT k, nextval('bench_token'), 'me', now() + interval '1 min' FROM unnest($1::text[]) AS k
+    ON CONFLICT (key) DO UPDATE SET token = excluded.token, owner = excluded.owner, expires = excluded.expires
+     WHERE l.expires <= now() RETURNING token";
+const RELEASE: &str =
+    "UPDATE bench_lease SET expires = now() WHERE key = ANY ($1::text[]) RETURNING key";
+const RENEW: &str = "UPDATE bench_lease SET expires = now() + interval '1 min' WHERE key = ANY ($1::text[]) RETURNING key";
+const TAKE: &str = "
+    UPDATE bench_limit AS l SET tat = greatest(l.tat, 0) + 10
+     WHERE l.key = ANY ($1::text[]) AND l.tat <= 1000000000000 RETURNING l.tat";
+const TRY: &str = "SELECT pg_try_advisory_lock(hashtext(k)) FROM unnest($1::text[]) AS k";
+const UNLOCK: &str = "SELECT pg_advisory_unlock(hashtext(k)) FROM unnest($1::text[]) AS k";
+const INSERT: &str = "
+    INSERT INTO bench_job (queue, payload, run_at) SELECT k, '{\"customer\": 4711}', now()
+      FROM unnest($1::text[]) AS k RETURNING id";
+
+fn main() {
+    let mut report = Report::open("statements");
+    report.of("sqlx");
+    let only = std::env::args().skip(1).find(|one| !one.starts_with("--"));
+    let report = one_core::on_one_core(|url| {
+        let runtime = Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.expect("a runtime");
+        runtime.block_on(all(report, url, only.as_deref().unwrap_or_default()))
+    });
+    report.print();
+}
+
+struct Bench {
+    report: Report,
+    connection: PgConnection,
+    /// What a round trip takes, in microseconds.
+    round_trip: f64,
+    only: String,
+    /// By the name of the statement, the times of ours and of the smallest one.
+    figures: BTreeMap<&'static str, (Vec<f64>, Vec<f64>)>,
+}
+
+async fn all(report: Report, url: &str, only: &str) -> Report {
+    let backend = lockapi_sqlx::connect_url(url).await.expect("a backend");
+    backend.migrate().await.expect("tables");
+    let mut connection = PgConnection::connect(url).await.expect("a connection");
+    connection.execute(TABLES).await.expect("tables");
+    let settle = Settle {
+        local: false,
+        lock_timeout: "1s".to_owned(),
+        statement_timeout: "10s".to_owned(),
+        program: "bench".to_owned(),
+    };
+    let mut bench = Bench {
+        report,
+        connection,
+        round_trip: 0.0,
+        only: only.to_owned(),
+        figures: BTreeMap::new(),
+    };
+    bench.run(&[settle]).await;
+    let relaxed = "SET synchronous_commit = off; SET search_path = public, pg_catalog";
+    bench.connection.execute(relaxed).await.expect("settings");
+    let mut took = Vec::new();
+    for _ in 0..2000 {
+        let began = Instant::now();
+        let query = sqlx::query("SELECT 1");
+        query.fetch_one(&mut bench.connection).await.expect("a row");
+        took.push(began.elapsed().as_secs_f64() * 1e6);
+    }
+    bench.round_trip = median(took);
+    for size in [1, 16, 256] {
+        bench.measure(size).await;
+    }
+    bench.report
+}
+
+impl Bench {
+    async fn run<O: Operation>(&mut self, batch: &[O]) -> Vec<O::Output> {
+        let mut connection = Transaction::<Sqlx>::connection(&mut self.connection);
+        connection.perform(batch).await.expect("an answer")
+    }
+
+    /// The time that an operation takes, in microseconds, without the way there and back.
+    async fn ours<O: Operation>(&mut self, batch: &[O]) -> f64 {
+        let began = Instant::now();
+        self.run(batch).await;
+        began.elapsed().as_secs_f64() * 1e6 - self.round_trip
+    }
+
+    async fn other(&mut self, sql: &'static str, keys: &[String]) -> f64 {
+        let began = Instant::now();
+        let query = sqlx::query(sql).bind(keys);
+        query.fetch_all(&mut self.connection).await.expect("rows");
+        began.elapsed().as_secs_f64() * 1e6 - self.round_trip
+    }
+
+    /// Measures an operation, and the smallest statement beside it.
+    async fn both<O: Operation>(
+        &mut self,
+        name: &'static str,
+        batch: &[O],
+        other: &'static str,
+        keys: &[String],
+    ) {
+        let ours = self.ours(batch).await;
+        self.note(name, ours, other, keys).await;
+    }
+
+    async fn note(&mut self, name: &'static str, ours: f64, other: &'static str, keys: &[String]) {
+        let other = self.other(other, keys).await;
+        let figures = self.figures.entry(name).or_default();
+        figures.0.push(ours);
+        figures.1.push(other);
+    }
+
+    async fn measure(&mut self, size: usize) {
+        let keys: Vec<_> = (0..size).map(|n| format!("k{n}")).collect();
+        let window = |key: &String| format!("w{key}");
+        let windows = keys.iter().map(window).chain(["tenant".to_owned()]);
+        let ensure = |key| Ensure {
+            namespace: String::new(),
+            key,
+        };
+        self.run(&windows.map(ensure).collect::<Vec<_>>()).await;
+        for round in 0..ROUNDS {
+            self.leases(round, &keys).await;
+            self.limits(&keys).await;
+            self.locks(&keys).await;
+            self.jobs(&keys).await;
+        }
+        for (name, (ours, other)) in std::mem::take(&mut self.figures) {
+            if name.starts_with(&self.only) {
+                let (ours, other) = (median(ours), median(other));
+                let name = format!("statement.{name}.{size}");
+                let is = "the smallest statement";
+                self.report.add(&name, "us", ours, other, is, Better::Lower);
+            }
+        }
+    }
+
+    async fn leases(&mut self, round: usize, keys: &[String]) {
+        let acquire = |(n, key): (usize, &String)| Acquire {
+            namespace: String::new(),
+            key: key.clone(),
+            slot: 0,
+            acquisition: i64::try_from(round * 1000 + n).expect("a number"),
+            ttl: 60_000_000,
+            hold: 0,
+            owner: "me".to_owned(),
+            data: String::new(),
+        };
+        let batch: Vec<_> = keys.iter().enumerate().map(acquire).collect();
+        let began = Instant::now();
+        let held = self.run(&batch).await;
+        let ours = began.elapsed().as_secs_f64() * 1e6 - self.round_trip;
+        self.note("acquire", ours, ACQUIRE, keys).await;
+        let fence = |held: &Acquired| match held {
+            Acquired::Granted(fence) => *fence,
+            Acquired::Held(_) => panic!("nobody else is there"),
+        };
+        let fences: Vec<_> = held.iter().map(fence).collect();
+        let renew = |(key, fence): (&String, &i64)| Renew {
+            namespace: String::new(),
+            key: key.clone(),
+            slots: [0].into(),
+            fence: *fence,
+            ttl: 60_000_000,
+        };
+        let batch: Vec<_> = keys.iter().zip(&fences).map(renew).collect();
+        self.both("renew", &batch, RENEW, keys).await;
+        let release = |(key, fence): (&String, &i64)| Release {
+            namespace: String::new(),
+            key: key.clone(),
+            slots: [0].into(),
+            fence: *fence,
+        };
+        let batch: Vec<_> = keys.iter().zip(&fences).map(release).collect();
+        self.both("release", &batch, RELEASE, keys).await;
+    }
+
+    async fn limits(&mut self, keys: &[String]) {
+        let take = |key: &String| Take {
+            namespace: String::new(),
+            key: key.clone(),
+            price: 10,
+            depth: 1_000_000_000_000,
+            times: 1,
+            relaxed: false,
+            look: false,
+        };
+        let batch: Vec<_> = keys.iter().map(take).collect();
+        self.both("take", &batch, TAKE, keys).await;
+        let line = |key: String| ChargeLine {
+            key,
+            quota: Quota::per_second(1_000_000_000).fixed_window(),
+            cost: 1,
+            id: 0,
+            ttl: 0,
+        };
+        let charge = |lines| Charge {
+            namespace: String::new(),
+            lines,
+            times: 1,
+            relaxed: false,
+        };
+        let window = |key: &String| charge(vec![line(format!("w{key}"))]);
+        let batch: Vec<_> = keys.iter().map(window).collect();
+        self.both("window", &batch, TAKE, keys).await;
+        let pair = |key: &String| charge(vec![line(format!("w{key}")), line("tenant".to_owned())]);
+        let batch: Vec<_> = keys.iter().map(pair).collect();
+        self.both("pair", &batch, TAKE, keys).await;
+    }
+
+    async fn locks(&mut self, keys: &[String]) {
+        let lock = |key: &String, release| LockRequest {
+            lock: LockId {
+                key: key
+                    .bytes()
+                    .fold(7, |hash, byte| hash * 31 + i64::from(byte)),
+                pair: false,
+            },
+            mode: LockMode::Exclusive,
+            release,
+        };
+        let batch: Vec<_> = keys.iter().map(|key| lock(key, false)).collect();
+        self.both("try_lock", &batch, TRY, keys).await;
+        let batch: Vec<_> = keys.iter().map(|key| lock(key, true)).collect();
+        self.both("unlock", &batch, UNLOCK, keys).await;
+    }
+
+    async fn jobs(&mut self, keys: &[String]) {
+        let job = |_| NewJob {
+            name: "remind".to_owned(),
+            payload: r#"{"customer": 4711}"#.to_owned(),
+            priority: 0,
+            at: 0,
+            delay: 0,
+            max_attempts: 3,
+            ttl: 0,
+        };
+        let push = Push {
+            namespace: String::new(),
+            queue: "bench".to_owned(),
+            jobs: keys.iter().map(job).collect(),
+            topic: None,
+        };
+        self.both("push", &[push], INSERT, keys).await;
+    }
+}
