@@ -108,7 +108,7 @@ async fn all(mut report: Report) -> Report {
     permits(&mut report, &backend, function).await;
     sharing(&mut report, &backend).await;
     reservations(&mut report, &backend).await;
-    neighbours(&mut report, &backend).await;
+    neighbours(&mut report, &backend, url).await;
     report
 }
 
@@ -147,9 +147,12 @@ async fn sharing(report: &mut Report, backend: &Arc<dyn Backend>) {
 }
 
 /// What a caller of another key waits, beside so many who are refused on one window.
-async fn neighbours(report: &mut Report, backend: &Arc<dyn Backend>) {
-    let calm = Quota::per_second(10_000).burst(1_000_000_000);
-    let calm = backend.rate_limiter(calm).expect("a limiter");
+async fn neighbours(report: &mut Report, backend: &Arc<dyn Backend>, url: &str) {
+    let quota = Quota::per_second(10_000).burst(1_000_000_000);
+    let calm = backend.rate_limiter(quota).expect("a limiter");
+    // Has the runtime and the server in common with the flood, but no connection.
+    let idle = lockapi_sqlx::connect_url(url).await.expect("a backend");
+    let idle = idle.rate_limiter(quota).expect("a limiter");
     let window = Quota::per_hour(1).fixed_window();
     let busy = backend.rate_limiter(window).expect("a limiter");
     let alone = slowest(&calm).await;
@@ -167,6 +170,7 @@ async fn neighbours(report: &mut Report, backend: &Arc<dyn Backend>) {
             .collect();
         tokio::time::sleep(Duration::from_millis(500)).await;
         let beside = slowest(&calm).await;
+        let on_idle = slowest(&idle).await;
         stop.store(1, Ordering::Relaxed);
         for one in flood {
             one.await.expect("it ends");
@@ -177,6 +181,14 @@ async fn neighbours(report: &mut Report, backend: &Arc<dyn Backend>) {
             beside,
             alone,
             "alone",
+            Better::Lower,
+        );
+        report.add(
+            &format!("limit.neighbour.p99.{calls}.idle"),
+            "us",
+            beside,
+            on_idle,
+            "on an idle backend beside the same",
             Better::Lower,
         );
     }

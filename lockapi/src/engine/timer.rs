@@ -158,6 +158,11 @@ impl Timer {
         })
     }
 
+    /// Whether time goes on by itself.
+    pub(crate) fn is_running(&self) -> bool {
+        !matches!(self.shared.clock, Clock::Manual(_))
+    }
+
     pub(crate) fn now(&self) -> Time {
         self.shared.clock.now()
     }

@@ -99,9 +99,10 @@ impl Handle {
     pub(super) fn listen(&self) {
         self.told.get_or_init(|| {
             let topic = Arc::downgrade(&self.topic);
+            let timer = self.core.connections.timer.clone();
             self.core.notifier.subscribe(self.number, move || {
                 if let Some(topic) = topic.upgrade() {
-                    topic.bump();
+                    topic.heard(&timer);
                 }
             })
         });

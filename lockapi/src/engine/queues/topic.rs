@@ -15,6 +15,9 @@ use crate::queue::{CompletedAndClaimed, Floor, LookBack, Name, Priority, Seen};
 
 /// Listeners are told of pushes at most once in this time.
 const QUIET: Duration = Duration::from_millis(5);
+/// A process whose last notifications led to nothing waits for a random time before it looks: up to 1 ms
+/// after the first of them, twice that after each further one, and never longer than 2 to this power.
+const LATEST: u32 = 4;
 /// How many claims whose answers were lost are remembered: more than are sent in an outage, each of
 /// which fails only after a while. It bounds the memory and the statement. A claim is not repeated
 /// under its old number, since the lost one may be carried out after its repetition was answered.
@@ -32,6 +35,12 @@ struct State {
     due: Option<Time>,
     rung: Option<Time>,
     owed: bool,
+    /// How many notifications in a row led to nothing.
+    fruitless: u32,
+    /// A notification has come, and no claim was answered since.
+    heard: bool,
+    /// The timer for a notification that is acted upon later.
+    later: bool,
     /// The numbers of claims whose answers were lost, and when their leases end: nobody has what they
     /// took.
     lost: VecDeque<(i64, Time)>,
@@ -56,6 +65,32 @@ impl Topic {
     pub(in crate::engine) fn bump(&self) {
         self.generation.fetch_add(1, Ordering::AcqRel);
         self.changed.notify_waiters();
+    }
+
+    /// Another process has told of something. Of many idle processes, those that found nothing lately are a
+    /// little late, and ask once for all that they were told of meanwhile: one that takes jobs need
+    /// not share the server with all the others.
+    pub(super) fn heard(self: &Arc<Self>, timer: &Timer) {
+        let mut state = self.lock();
+        state.heard = true;
+        if state.later {
+            return;
+        }
+        if state.fruitless == 0 || !timer.is_running() {
+            drop(state);
+            return self.bump();
+        }
+        state.later = true;
+        let longest = Duration::from_millis(1 << (state.fruitless - 1));
+        drop(state);
+        let this = Arc::downgrade(self);
+        let at = timer.now() + longest.mul_f64(fastrand::f64());
+        timer.run_at(at, move || {
+            if let Some(topic) = this.upgrade() {
+                topic.lock().later = false;
+                topic.bump();
+            }
+        });
     }
 
     /// Something came back, perhaps below where claims start.
@@ -182,6 +217,12 @@ impl Topic {
     ) -> bool {
         let now = timer.now();
         let mut state = self.lock();
+        let heard = std::mem::take(&mut state.heard);
+        if !turned.claimed.is_empty() {
+            state.fruitless = 0;
+        } else if heard {
+            state.fruitless = (state.fruitless + 1).min(LATEST + 1);
+        }
         let again = state.floors.get_mut(names).is_some_and(|floors| {
             let claimed = turned.claimed.iter();
             let places = claimed.map(|job| (job.priority, (job.run_at, job.ticket.id)));
@@ -242,7 +283,72 @@ impl Topic {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
+    use crate::engine::clock::Clock;
+    use crate::queue::{Claimed, Ticket};
+
+    /// The answer to a claim that found so many jobs.
+    fn answer(jobs: i64) -> CompletedAndClaimed {
+        let job = |id| Claimed {
+            ticket: Ticket { id, token: id },
+            attempt: 1,
+            max_attempts: 1,
+            priority: 0,
+            run_at: 0,
+            created_at: 0,
+            name: String::new(),
+            payload: String::new(),
+        };
+        CompletedAndClaimed {
+            acked: Vec::new(),
+            claimed: (1..=jobs).map(job).collect(),
+            picked: jobs,
+            read: Some(jobs),
+            now: 0,
+            next_due: None,
+        }
+    }
+
+    #[test]
+    fn whoever_found_nothing_lately_asks_once_for_many_notifications() {
+        let timer = Timer::start(&Clock::real()).unwrap();
+        let topic = Arc::new(Topic::default());
+        let names: Arc<[String]> = Arc::default();
+        let claimed = |jobs| {
+            let (places, _) = topic.priorities(timer.now(), &names);
+            topic.claimed(&timer, &names, (places, timer.now()), 10, &answer(jobs));
+        };
+        for _ in 0..100 {
+            let before = topic.generation();
+            topic.heard(&timer);
+            assert_eq!(topic.generation(), before + 1, "at once");
+            claimed(1);
+            // Who looks by itself, and finds nothing, has not been woken for nothing.
+            claimed(0);
+        }
+        for _ in 0..10 {
+            topic.heard(&timer);
+            claimed(0);
+        }
+        let before = topic.generation();
+        let start = Instant::now();
+        let mut told = 0;
+        while start.elapsed() < Duration::from_millis(200) {
+            topic.heard(&timer);
+            told += 1;
+        }
+        let woken = topic.generation() - before;
+        assert!((1..=told / 10).contains(&woken), "{woken} of {told}");
+        claimed(1);
+        while topic.lock().later {
+            std::thread::yield_now();
+        }
+        let before = topic.generation();
+        topic.heard(&timer);
+        assert_eq!(topic.generation(), before + 1, "at once");
+    }
 
     #[test]
     fn lost_claims_are_looked_for_until_somebody_has_looked() {
