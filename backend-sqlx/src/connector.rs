@@ -120,10 +120,6 @@ impl Connector for SqlxConnector {
         // The task ends by itself; its handle is of no use.
         drop(self.handle.spawn(task));
     }
-
-    async fn yield_now(&self) {
-        tokio::task::yield_now().await;
-    }
 }
 
 /// A connection that a task owns. Dropping it closes the socket, which ends the session.

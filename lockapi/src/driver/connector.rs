@@ -7,7 +7,6 @@ use super::call::{Call, Operation};
 use super::script::Script;
 use super::value::Rows;
 use crate::error::Failure;
-use crate::wait::yield_now;
 
 /// A long-running piece of the engine that a connector is asked to run.
 pub type BackgroundTask = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -57,14 +56,6 @@ pub trait Connector: Send + Sync + 'static {
     ///
     /// When the runtime of the connector shuts down it drops the task, which fails its callers.
     fn spawn(&self, name: &'static str, task: BackgroundTask);
-
-    /// Lets the other tasks that are ready on the thread run.
-    ///
-    /// A task that wakes itself has many a runtime wake a further thread to run it. A runtime that has a
-    /// cheaper way is asked for that here.
-    fn yield_now(&self) -> impl Future<Output = ()> + Send {
-        yield_now()
-    }
 }
 
 /// Runs statements, one at a time.

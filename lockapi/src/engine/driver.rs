@@ -44,11 +44,6 @@ impl Driver {
     pub(crate) fn spawn(&self, name: &'static str, task: BackgroundTask) {
         self.0.spawn(name, task);
     }
-
-    /// See [`Connector::yield_now`].
-    pub(crate) async fn yield_now(&self) {
-        self.0.yield_now().await;
-    }
 }
 
 /// A connection of some driver.
@@ -110,7 +105,6 @@ trait AnyConnector: Send + Sync {
     fn connect(&self, mode: Mode) -> Opening<'_, dyn AnyConnection>;
     fn listener(&self) -> Opening<'_, dyn AnyListener>;
     fn spawn(&self, name: &'static str, task: BackgroundTask);
-    fn yield_now(&self) -> BoxFuture<'_, ()>;
 }
 
 impl<C: Connector> AnyConnector for C {
@@ -138,10 +132,6 @@ impl<C: Connector> AnyConnector for C {
 
     fn spawn(&self, name: &'static str, task: BackgroundTask) {
         Connector::spawn(self, name, task);
-    }
-
-    fn yield_now(&self) -> BoxFuture<'_, ()> {
-        Box::pin(Connector::yield_now(self))
     }
 }
 

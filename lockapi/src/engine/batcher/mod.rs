@@ -44,9 +44,6 @@ const SILENCE: Duration = Duration::from_secs(1);
 /// thread the program has kept busy then has looked for an answer that is there already.
 const TURNS: u32 = 200;
 
-/// So few callers are waited for, until they had the time to ask again.
-const FEW: usize = 16;
-
 struct State {
     kinds: Kinds,
     /// Whether there is a task that runs them.
@@ -272,13 +269,10 @@ impl Batcher {
                     self.lock().kinds.put_back(left.as_mut());
                 }
             }
-            match told {
-                // Nobody else is there.
-                0..=1 if self.lock().kinds.is_empty() => {}
-                // Those who were just told get to ask again, so that they travel with the others.
-                0..=FEW => self.connections.driver.yield_now().await,
-                // There are enough for a statement before the last of them has asked.
-                _ => yield_now().await,
+            if told > 1 || !self.lock().kinds.is_empty() {
+                // Those who were just told get to ask again, so that they travel with the others. A lone
+                // caller is not waited for: yielding makes a runtime wake another thread.
+                yield_now().await;
             }
         }
     }

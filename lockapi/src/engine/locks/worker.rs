@@ -15,7 +15,7 @@ use crate::mutex::{
     TOKENS_AT_RISK, Wait,
 };
 use crate::random;
-use crate::wait::unless;
+use crate::wait::{unless, yield_now};
 
 /// How long a session that waited is kept without work.
 const IDLE: Duration = Duration::from_secs(10);
@@ -104,7 +104,7 @@ impl Worker {
                 self.tell();
                 if untold + waiting > 1 {
                     // Those who were just told get to ask again, so that they travel with the others.
-                    self.connections.driver.yield_now().await;
+                    yield_now().await;
                 }
             }
             let next = self.locks.next(self.session, Batch::HalfWith(untold));
