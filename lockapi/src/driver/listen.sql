@@ -1,6 +1,6 @@
--- Has this session hear what is sent with notify.sql, until unlisten.sql or its end.
+-- Makes this session receive the notifications of notify.sql, until unlisten.sql or the end of the session.
 --
--- Promises: what is committed after this has returned is heard; what was committed before is not, so
--- whoever waits for it looks once more.
+-- Promises: notifications that are committed after this has returned are received; those committed before are
+-- not, so a program that waits for one has to check once more.
 -- Index: none. Race: none.
 LISTEN lockapi

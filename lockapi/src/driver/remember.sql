@@ -1,8 +1,8 @@
--- Reads what a session itself has set, so that it can be put back.
+-- Reads the settings that a session itself has changed, so that they can be restored.
 --
--- Promises: all that was set in the session; what comes from the server, the database or the role is
--- left to them, and so is what lasts for a transaction only.
--- Index: none. Race: none. Operators are named in full, because search_path is that of the program.
+-- Promises: all settings that were set in the session. Settings that come from the server, the database or
+-- the role are not included, nor are those that last for a transaction only.
+-- Index: none. Race: none. Operators are schema-qualified, because search_path is that of the program.
 SELECT coalesce(pg_catalog.array_agg(s.name), '{}') AS names,
        coalesce(pg_catalog.array_agg(s.setting), '{}') AS settings
   FROM pg_catalog.pg_settings AS s

@@ -1,7 +1,7 @@
--- Puts what a session has set back to $1 and $2, and releases its advisory locks.
+-- Restores the settings of a session to $1 and $2, and releases its advisory locks.
 --
--- Promises: afterwards the session holds no advisory lock; what was set in it has those values, and
--- everything else has its default again; answers how many settings were changed.
+-- Promises: afterwards the session holds no advisory lock; the settings in $1 have the values in $2, and all
+-- others have their defaults again. Returns how many settings were changed.
 -- Index: none. Race: none, nobody else uses the session.
 WITH differing AS MATERIALIZED (
     SELECT s.name, f.value
@@ -13,7 +13,7 @@ WITH differing AS MATERIALIZED (
            ARRAY['transaction_isolation', 'transaction_read_only', 'transaction_deferrable']::pg_catalog.text[])
        AND (f.value IS NULL OR s.setting OPERATOR(pg_catalog.<>) f.value)
 ), done AS MATERIALIZED (
-    -- Without a value it is reset.
+    -- A setting without a value is reset.
     SELECT pg_catalog.set_config(d.name, d.value, false) AS value, 1 AS one
       FROM differing AS d
 ), released AS MATERIALIZED (

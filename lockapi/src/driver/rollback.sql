@@ -1,2 +1,2 @@
--- Gives up the transaction of a statement that failed.
+-- Rolls back the transaction of a statement that failed.
 ROLLBACK

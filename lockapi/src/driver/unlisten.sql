@@ -1,2 +1,2 @@
--- Has this session no longer hear what listen.sql has it hear; other channels are left as they are.
+-- Stops this session from receiving the notifications of listen.sql; other channels are not affected.
 UNLISTEN lockapi

@@ -1,2 +1,2 @@
--- Opens a transaction of the isolation that every statement here is written for.
+-- Begins a transaction with the isolation level that every statement here is written for.
 BEGIN ISOLATION LEVEL READ COMMITTED

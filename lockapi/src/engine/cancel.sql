@@ -1,11 +1,11 @@
 -- Cancels the statements of sessions whose client no longer waits: process $1 that began at $2, in
 -- microseconds.
 --
--- Promises: only the very session that was meant is told, and only while it is used by this library: a
--- connection that went back to the pool of its program has its own name again, and is left alone.
--- Answers how many were told.
--- Index: none. Race: what a session runs may end in the moment in which it is told; then its next
--- statement fails, if its client sends one, or it finds the connection closed.
+-- Promises: only the intended session is signalled, and only while this library uses it: a connection that
+-- was returned to the pool of its program has its own name again, and is not affected. Returns how many
+-- sessions were signalled.
+-- Index: none. Race: the statement of a session may end at the moment when the session is signalled. Then its
+-- next statement fails, if its client sends one, or it finds the connection closed.
 SELECT pg_catalog.count(*) FILTER (WHERE c.told) AS cancelled
   FROM (SELECT pg_catalog.pg_cancel_backend(a.pid) AS told
           FROM ROWS FROM (pg_catalog.unnest($1::int8[]), pg_catalog.unnest($2::int8[])) AS p (pid, started)

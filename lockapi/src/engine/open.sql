@@ -1,20 +1,20 @@
--- Makes a connection independent of its role's settings, and tells whether the server is a standby,
--- and which process serves the connection since when, in microseconds.
+-- Makes a connection independent of its role's settings, and returns whether the server is a standby, and the
+-- ID and the start time, in microseconds, of the process that serves the connection.
 --
--- Promises: afterwards statements run as READ COMMITTED and durable, whatever the defaults of the
--- role and the database are; a stricter synchronous_commit stays. With $1 the settings last for the
--- transaction, otherwise for the session. $2 is the time that a statement waits for a lock, $3 the
--- time that it may take: a little less than its client waits, so that nothing goes on that nobody
--- waits for. The session has the name of its program, or $4, of at most $6 bytes, followed by $5.
--- A transaction behind a proxy ends when its client falls silent, which would otherwise keep rows
--- of leases locked beyond their time to live. A client that vanished is noticed within 11 seconds,
--- by keepalives, or while an answer is on its way by tcp_user_timeout: keepalives rest then.
--- Plans are made once, often while tables are small, and have to do when they have grown: tables are
--- read through their indexes, which also keeps the order in which a batch locks its rows, and a batch
--- is joined by hash: the planner takes every array for ten elements, and a loop would read two thousand
--- of them for each of two thousand rows.
--- Index: none; settings that this version of the server does not have are left out by the join.
--- Race: none. Operators are named in full, because search_path is not settled yet.
+-- Promises: afterwards statements run as READ COMMITTED and durable, whatever the defaults of the role and
+-- the database are; a stricter synchronous_commit is kept. With $1 the settings last for the transaction,
+-- otherwise for the session. $2 is lock_timeout and $3 is statement_timeout, a little less than the client
+-- waits, so that no statement runs for which nobody waits. The session has the name of its program, or $4, of
+-- at most $6 bytes, followed by $5.
+-- Behind a proxy, a transaction ends when its client stops sending; otherwise it would keep rows of leases
+-- locked beyond their time to live. A client that vanished is detected within 11 seconds, by keepalives, or
+-- by tcp_user_timeout while an answer is being sent, because no keepalives are sent then.
+-- Plans are made once, often while tables are small, and have to be good enough when the tables have grown.
+-- So tables are read through their indexes, which also keeps the order in which a batch locks its rows, and a
+-- batch is joined by hash: the planner assumes ten elements for every array, and a nested loop would read two
+-- thousand of them for each of two thousand rows.
+-- Index: none; the join removes settings that this version of the server does not have.
+-- Race: none. Operators are schema-qualified, because search_path is not set yet.
 WITH named (name) AS (
     SELECT CASE WHEN a.name OPERATOR(pg_catalog.~~) ('%' OPERATOR(pg_catalog.||) $5::pg_catalog.text) THEN a.name
                 WHEN a.name OPERATOR(pg_catalog.=) ''

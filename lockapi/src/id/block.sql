@@ -1,11 +1,11 @@
--- Hands out blocks of consecutive ids.
+-- Allocates blocks of consecutive ids.
 --
--- Promises: no id is handed out twice; the ids of a name start at 1 and have no gap between blocks,
--- other than those that a process was given and did not use. NULL where the numbers have run out.
--- A request that is repeated takes another block.
+-- Promises: no id is allocated twice. The ids of a name start at 1 and have no gap between blocks, other than
+-- those that a process was given and did not use. NULL if the numbers are exhausted. A request that is
+-- repeated allocates another block.
 -- Index: the primary key of id_block; no indexed column changes, so the update is HOT.
--- Race: requests of two processes meet at the row, which ON CONFLICT DO UPDATE reads when it has the
--- lock. Requests of a batch are added up first; rows are taken in the order of the key.
+-- Race: requests of two processes conflict at the row, which ON CONFLICT DO UPDATE reads when it has the
+-- lock. Requests of a batch are added up first; rows are locked in the order of the key.
 WITH want AS MATERIALIZED (
     SELECT w.*,
            (pg_catalog.sum(w.size) OVER (PARTITION BY w.namespace, w.name ORDER BY w.n))::int8 AS upto

@@ -1,17 +1,17 @@
--- Claims worker numbers; of several requests for one name in the batch each gets its own.
+-- Claims worker numbers; of several requests for one name in the batch, each gets its own.
 --
--- Promises: a number has at most one owner at a time, judged by the server's clock on the locked
--- row; it starts at or after the floor that its former owner stored, and its own floor is stored
--- before it makes an id; the number that is free for longest goes first; all numbers of a name have
--- one layout, and none is given before its epoch. A request that is repeated is given the number that
--- its token has, if that has not expired, and starts where it would have started at first. Only if the
--- first is carried out after the second was asked may it take another, which then expires. A number that
--- was given back is free whatever the clock shows. One that was renewed at a time still to come is kept
--- from now on for as long as it was to be kept then: the clock was set back.
--- Index: the primary keys of id_space and id_worker, of which it reads all rows of a name.
--- Race: two takers of a number meet at FOR UPDATE, where the second skips; two makers of a new
--- number or name meet at ON CONFLICT DO NOTHING, in the order of the keys, and the second is told
--- to ask again. The floor is read from the locked row.
+-- Promises: a number has at most one owner at a time, judged by the server's clock on the locked row. The
+-- owner starts at or after the floor that the former owner stored, and its own floor is stored before it
+-- makes an id. The number that has been free for longest is claimed first. All numbers of a name have one
+-- layout, and none is given before its epoch. A request that is repeated gets the number that its token has,
+-- if that has not expired, and starts where it would have started at first. Only if the first is executed
+-- after the second was sent may it take another number, which then expires. A released number is free
+-- whatever the clock shows. If a number was renewed at a time in the future, because the clock was set back,
+-- it stays valid from now on for as long as it was to stay valid from that time.
+-- Index: the primary keys of id_space and id_worker; of id_worker all rows of a name are read.
+-- Race: two claims of a number conflict at FOR UPDATE, where the second skips the row; two that create a new
+-- number or name conflict at ON CONFLICT DO NOTHING, in the order of the keys, and the second has to be
+-- retried. The floor is read from the locked row.
 WITH want AS MATERIALIZED (
     SELECT w.*
       FROM unnest($1::text[], $2::text[], $3::int8[], $4::int8[], $5::int8[], $6::int8[], $7::int8[],

@@ -1,9 +1,9 @@
--- Gives worker numbers back.
+-- Releases worker numbers.
 --
--- Promises: only the claim with this token ends; its successor starts at the time that is told,
--- below which all of its ids are, or at the floor if that is earlier.
+-- Promises: only the claim with this token ends. Its successor starts at the time in the request, below which
+-- all ids of the claim are, or at the floor if that is earlier.
 -- Index: the primary key of id_worker; no indexed column changes, so the update is HOT.
--- Race: as in renew.sql. The token is taken away, so that a renewal that comes later finds nothing.
+-- Race: as in renew.sql. The token is removed, so that a renewal that comes later finds nothing.
 WITH want AS MATERIALIZED (
     SELECT w.*
       FROM unnest($1::text[], $2::text[], $3::int8[], $4::int8[], $5::int8[])

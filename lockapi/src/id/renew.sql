@@ -1,10 +1,10 @@
--- Keeps worker numbers, and moves the floors below which their owners make ids.
+-- Renews worker numbers, and moves the floors below which their owners make ids.
 --
--- Promises: only the claim with this token is renewed, also after its end as long as nobody has
--- taken the number; a floor never goes down. Nothing is inserted.
+-- Promises: only the claim with this token is renewed, even after its end, as long as nobody has taken the
+-- number. A floor never decreases. No row is inserted.
 -- Index: the primary key of id_worker; no indexed column changes, so the update is HOT.
--- Race: a taker that locked the row first has changed the token, which the predicate sees when it is
--- evaluated again on the new row. Takers never wait for rows, so a batch cannot deadlock with one.
+-- Race: a claim that locked the row first has changed the token; the predicate sees this when it is evaluated
+-- again on the new row version. Claims never wait for rows, so a batch cannot deadlock with one.
 WITH want AS MATERIALIZED (
     SELECT w.*
       FROM unnest($1::text[], $2::text[], $3::int8[], $4::int8[], $5::int8[], $6::int8[], $7::int8[])

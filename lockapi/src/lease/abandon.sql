@@ -1,11 +1,11 @@
--- Gives back what acquisitions got that nobody was told of, or was told of too late.
+-- Releases leases that were acquired but never reported to their caller, or reported too late.
 --
--- Promises: only what has the number of the acquisition is given back, and not what it has under the
--- token that its caller was told of; it is free at once, also when it has a minimum hold, because nobody
--- has worked under it.
+-- Promises: only rows with the number of the acquisition are released, and none with the token that was
+-- reported to its caller. They are free at once, even with a minimum hold, because nobody has worked under
+-- them.
 -- Index: the primary key of lease, one range for each request.
--- Race: an acquisition that is still running at the server is not seen: ask again until it cannot be
--- running any more.
+-- Race: an acquisition that is still running on the server is not visible: retry until it cannot be running
+-- any more.
 WITH want AS MATERIALIZED (
     SELECT w.*
       FROM unnest($1::text[], $2::text[], $3::int8[], $4::int8[], $5::int8[], $6::int8[])

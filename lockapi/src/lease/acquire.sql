@@ -1,13 +1,13 @@
--- Acquires leases; of several requests for one slot in the batch the first counts.
+-- Acquires leases; of several requests for one slot in the batch, the first takes effect.
 --
--- Promises: a slot is given to at most one acquisition at a time, judged by the server's clock on
--- the locked row; a request repeated with the same acquisition number gets the same token again;
--- nobody waits for a row that a transaction has checked in.
+-- Promises: a slot is given to at most one acquisition at a time, judged by the server's clock on the locked
+-- row. A request repeated with the same acquisition number gets the same token again. The statement never
+-- waits for a row that a transaction has checked in.
 -- Index: the primary key of lease.
--- Race: two takers of an ended lease meet at FOR UPDATE, where the second skips; two first takers
--- meet at ON CONFLICT DO NOTHING. A transaction's check-in (FOR KEY SHARE) is skipped as well, so
--- no successor exists before that transaction ends. The token of a taken row is drawn under its
--- lock, so it is larger than the one stored.
+-- Race: two acquisitions of an ended lease conflict at FOR UPDATE, where the second skips the row; two first
+-- acquisitions conflict at ON CONFLICT DO NOTHING. A row with a transaction's check-in (FOR KEY SHARE) is
+-- skipped as well, so no successor exists before that transaction ends. The token for a taken row is drawn
+-- while the row is locked, so it is larger than the stored one.
 WITH want AS MATERIALIZED (
     SELECT DISTINCT ON (w.namespace, w.key, w.slot) w.*
       FROM unnest($1::text[], $2::text[], $3::int8[], $4::int8[], $5::int8[], $6::int8[], $7::text[], $8::text[])

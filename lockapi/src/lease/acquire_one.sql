@@ -1,6 +1,6 @@
 -- Acquires one lease: the simple form of acquire.sql.
 --
--- Promises: as acquire.sql; no row where it has to create one.
+-- Promises: as acquire.sql; returns no row if a row has to be created.
 -- Index: the primary key of lease.
 -- Race: as in acquire.sql.
 WITH free AS MATERIALIZED (

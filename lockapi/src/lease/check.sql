@@ -1,10 +1,10 @@
--- Rejects a lease holder that no longer holds, inside the caller's transaction.
+-- Rejects a caller that no longer holds the lease, inside its transaction.
 --
--- Promises: a row for each slot that has the holder's token and has not ended; until the transaction
--- ends the lease is given to nobody else, while its holder can still renew and release it.
+-- Promises: a row for each slot that has the holder's token and has not ended. Until the transaction ends,
+-- nobody else can acquire the lease, while its holder can still renew and release it.
 -- Index: the primary key of lease.
--- Race: FOR KEY SHARE conflicts with the FOR UPDATE of a taker and not with the holder's updates;
--- the predicate is evaluated on the locked row.
+-- Race: FOR KEY SHARE conflicts with the FOR UPDATE of an acquisition, but not with the holder's updates; the
+-- predicate is evaluated on the locked row.
 SELECT true AS held
   FROM lockapi.lease AS l
  WHERE l.namespace OPERATOR(pg_catalog.=) $1::pg_catalog.text AND l.key OPERATOR(pg_catalog.=) $2::pg_catalog.text

@@ -1,7 +1,7 @@
 -- Reads who holds leases.
 --
--- Promises: one row for each slot that nobody could acquire now, by the server's clock; the last column
--- tells those that were released and are kept from others until their minimum hold ends.
+-- Promises: one row for each slot that nobody could acquire now, by the server's clock; the last column is
+-- true for a slot that was released but stays unavailable to others until its minimum hold ends.
 -- Index: the primary key of lease. Race: none, it only reads; the answer may be old on arrival.
 SELECT w.n, l.owner, l.data, l.fence,
        (extract(epoch FROM pg_catalog.clock_timestamp() - l.acquired_at) * 1000000)::int8 AS age,

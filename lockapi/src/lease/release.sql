@@ -1,10 +1,10 @@
 -- Releases leases.
 --
--- Promises: only the holder with this token is released; it becomes free at once, or when its
--- minimum hold ends; a release that is repeated because its answer was lost is told "released".
+-- Promises: only the holder with this token is released. The lease becomes free at once, or when its minimum
+-- hold ends. A release that is repeated because its answer was lost returns "released".
 -- Index: the primary key of lease; no indexed column changes, so the update is HOT.
--- Race: as in renew.sql. A row that was released before is updated as well, to what it is: a first
--- request may end while its repetition waits for the row, which the snapshot then does not show.
+-- Race: as in renew.sql. A row that was released before is updated as well, to the same values: a first
+-- request may end while its repetition waits for the row, and the snapshot does not show that.
 WITH want AS MATERIALIZED (
     SELECT w.*
       FROM unnest($1::text[], $2::text[], $3::int8[], $4::int8[])

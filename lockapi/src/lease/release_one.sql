@@ -1,6 +1,6 @@
 -- Releases one lease: the simple form of release.sql.
 --
--- Promises: as release.sql; no row where that has to look.
+-- Promises: as release.sql; returns no row if release.sql has to be run.
 -- Index: the primary key of lease; no indexed column changes, so the update is HOT.
 -- Race: as in release.sql.
 UPDATE lockapi.lease AS l

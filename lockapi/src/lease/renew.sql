@@ -1,10 +1,10 @@
 -- Renews leases.
 --
--- Promises: a lease is prolonged only by its own token, and only while it has not ended; nothing
--- is inserted and nothing is taken over.
+-- Promises: a lease is extended only with its own token, and only while it has not ended. No row is inserted,
+-- and no lease is taken over.
 -- Index: the primary key of lease; no indexed column changes, so the update is HOT.
--- Race: a taker that locked the row first has ended the lease, which the predicate sees when it is
--- evaluated again on the new row. Takers never wait for rows; renewals and releases, which travel on
+-- Race: an acquisition that locked the row first has ended the lease; the predicate sees this when it is
+-- evaluated again on the new row version. Acquisitions never wait for rows. Renewals and releases, which use
 -- different connections, lock rows in the order of their keys.
 WITH want AS MATERIALIZED (
     SELECT w.*

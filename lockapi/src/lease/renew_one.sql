@@ -1,6 +1,6 @@
 -- Renews one lease: the simple form of renew.sql.
 --
--- Promises: as renew.sql; no row where that has to look.
+-- Promises: as renew.sql; returns no row if renew.sql has to be run.
 -- Index: the primary key of lease; no indexed column changes, so the update is HOT.
 -- Race: as in renew.sql.
 UPDATE lockapi.lease AS l

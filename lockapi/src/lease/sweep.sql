@@ -1,11 +1,10 @@
 -- Deletes rows of leases that ended more than a day ago, among the $4 rows that follow the key $1, $2, $3.
 --
--- Promises: no decision changes, because an ended lease and no row are the same to a taker. Answers how
--- many rows were deleted, how many were looked at, and the last of those.
--- Index: the primary key of lease, so many rows of it.
--- Race: a taker that drew its token before the deletion would have had to wait for a day. A row that
--- was taken meanwhile is judged again when it is locked; one that somebody has locked is left for the
--- next time.
+-- Promises: no decision changes, because an acquisition treats an ended lease and a missing row alike.
+-- Returns how many rows were deleted, how many were examined, and the key of the last examined row.
+-- Index: the primary key of lease, for at most $4 rows.
+-- Race: an acquisition that drew its token before the deletion would have had to wait for a day. A row that
+-- was taken meanwhile is checked again when it is locked; a locked row is skipped until the next sweep.
 WITH part AS MATERIALIZED (
     SELECT l.namespace, l.key, l.slot, l.expires_at
       FROM lockapi.lease AS l

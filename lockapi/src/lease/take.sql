@@ -1,16 +1,16 @@
--- Takes slots of keys for semaphores, several at once for whoever asks for several.
+-- Takes slots of keys for semaphores; one request can take several at once.
 --
--- Promises: a slot is given to at most one acquisition at a time, judged by the server's clock on
--- the locked row; an acquisition gets all the slots that it asks for, or none; requests for one key
--- are served in their order in the batch, up to the first that there are not enough slots for;
--- nobody waits for a row. A request repeated with the same acquisition number gets the same token and
--- slots again, as long as it has all of them; otherwise those that it has are free, because nobody
--- works under them.
+-- Promises: a slot is given to at most one acquisition at a time, judged by the server's clock on the locked
+-- row. An acquisition gets all the slots that it requests, or none. Requests for one key are served in their
+-- order in the batch, up to the first one for which there are not enough slots. The statement never waits for
+-- a row. A request repeated with the same acquisition number gets the same token and slots again, as long as
+-- it has all of them; otherwise those that it has are free, because nobody works under them.
 -- Index: the primary key of lease: the slots of a key, of which there are at most 1,024.
--- Race: two takers of an ended slot meet at FOR UPDATE, where the second skips. A repetition that
--- comes while the first run has not committed does not see it, skips its rows, and may get others. Slots that have no
--- row yet are not given but created, free, and the answer says to ask again: what a concurrent taker
--- creates meets ON CONFLICT, and taking less than all is never to be undone.
+-- Race: two acquisitions of an ended slot conflict at FOR UPDATE, where the second skips the row. A
+-- repetition that runs before the first run has committed does not see it, skips its rows, and may get other
+-- slots. A slot that has no row yet is not given: its row is created, free, and the answer requests a retry.
+-- The reason is that rows created concurrently conflict at ON CONFLICT, and an acquisition of fewer slots
+-- than requested must never have to be undone.
 WITH want AS MATERIALIZED (
     SELECT w.*
       FROM unnest($1::text[], $2::text[], $3::int8[], $4::int8[], $5::int8[], $6::int8[], $7::int8[],

@@ -1,6 +1,6 @@
--- Refuses everything for a time, or ends that with a time of 0.
+-- Refuses all requests for a time; a time of 0 ends a block.
 --
--- Promises: the latest request for a key counts; what was taken stays taken.
+-- Promises: the latest request for a key takes effect; what was taken stays taken.
 -- Index: the primary key of rate_limit; no indexed column changes, so the update is HOT.
 -- Race: rows are written in the order of their keys.
 WITH want AS MATERIALIZED (

@@ -1,17 +1,18 @@
--- Charges requests that have several lines each: all lines of a request, or none, as often as fit.
+-- Charges requests that have several lines each: all lines of a request or none, as many times as they fit.
 --
--- Promises: a request is admitted only if each of its lines fits at the server's time, judged on
--- locked rows; one that is refused by what is seen before locks and writes nothing, except that the
--- times of a row that was written at a time still to come are moved back: the clock was set back. Requests may have keys in common: one is
--- admitted if it fits behind all that those before it may get, refused if it does not fit alone or
--- behind what they got, and told to ask again otherwise. The first one is always decided, so is
--- everything when there is enough. No key occurs twice in a request, and a batch has one namespace.
--- A line's outcome is how often it was taken, 0 for refused with its request, -1 for "ask again", -2 for
--- a row that has to be created first, -3 for a row whose reservations have to be ended first, -4 for a
--- reservation where 10,000 are open. With an id what is taken is reserved.
+-- Promises: a request is admitted only if each of its lines fits at the server's time, checked on locked
+-- rows. A request that is refused by what the statement reads before it locks rows writes nothing. The
+-- exception is a row that was written at a time in the future, because the clock was set back: its times are
+-- moved back. Requests may have keys in common. A request is admitted if it fits after the most that all
+-- requests before it may get. It is refused if it does not fit alone or after what they got. Otherwise it has
+-- to be retried. The first request is always decided, and so is every request if there is enough. No key
+-- occurs twice in a request, and a batch has one namespace.
+-- The outcome of a line is how many times it was taken, 0 for refused with its request, -1 for "retry", -2
+-- for a row that has to be created first, -3 for a row whose reservations have to be ended first, -4 for a
+-- reservation where 10,000 are open. With an id, what is taken is reserved.
 -- Index: the primary key of rate_limit; no indexed column changes, so the update is HOT.
--- Race: rows are locked in the order of their keys, and the clock is read after that. With $11 the
--- commit does not wait for the disk.
+-- Race: rows are locked in the order of their keys, and the clock is read after that. With $11, the
+-- transaction commits asynchronously.
 WITH want AS MATERIALIZED (
     SELECT w.*
       FROM ROWS FROM (pg_catalog.unnest($1::pg_catalog.int8[]), pg_catalog.unnest($2::pg_catalog.text[]),
@@ -62,7 +63,7 @@ WITH want AS MATERIALIZED (
      ORDER BY l.namespace, l.key
        FOR UPDATE OF l
 ), tick AS MATERIALIZED (
-    -- Once, and when all rows are locked.
+    -- Read once, after all rows are locked.
     SELECT lockapi.clock() AS now FROM (SELECT pg_catalog.count(*) FROM locked) AS l OFFSET 0
 ), timed AS MATERIALIZED (
     SELECT h.n, h.request, h.namespace, h.key, h.length, h.sliding, h.price, h.depth, h.id, h.ttl, h.times,
@@ -100,9 +101,9 @@ WITH want AS MATERIALIZED (
         ON w.request OPERATOR(pg_catalog.=) t.request
     WINDOW of_request AS (PARTITION BY t.request)
 ), behind AS MATERIALIZED (
-    -- What those before it may get, at most; and whether they have the key under another quota.
+    -- The most that the requests before it may get; and whether they use the key with another quota.
     SELECT a.*,
-           -- No room is larger than the bound, which keeps the sum a number.
+           -- No room is larger than the bound, which keeps the sum within int8.
            least(coalesce(pg_catalog.sum(a.price OPERATOR(pg_catalog.*) a.alone) OVER before_it, 0),
                  4000000000000000000)::pg_catalog.int8 AS ahead,
            a.id OPERATOR(pg_catalog.=) 0
@@ -131,12 +132,12 @@ WITH want AS MATERIALIZED (
       FROM judged AS j
     WINDOW until_it AS (PARTITION BY j.namespace, j.key ORDER BY j.n)
 ), decided AS MATERIALIZED (
-    -- Refused as well if what those before it really got leaves too little.
+    -- Also refused if what the requests before it got leaves too little.
     SELECT c.*, pg_catalog.bool_or(c.alike AND (c.room OPERATOR(pg_catalog.-) c.sum) OPERATOR(pg_catalog.<) c.price)
                 OVER (PARTITION BY c.request) AS refused
       FROM charged AS c
 ), changes AS MATERIALIZED (
-    -- What is written of each row, by the quota of the first of its lines that counts.
+    -- What is written to each row, with the quota of the first of its lines that counts.
     SELECT DISTINCT ON (c.namespace, c.key)
            c.namespace, c.key, c.length, c.sliding, c.tat, c.started, c.span, c.used, c.before, c.slide, c.now,
            c.same, c.next,

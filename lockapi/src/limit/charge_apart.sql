@@ -1,6 +1,6 @@
 -- Charges requests that have no key in common and reserve nothing: the simple form of charge.sql.
 --
--- Promises: as charge.sql; none has to ask again because of another.
+-- Promises: as charge.sql; no request has to be retried because of another.
 -- Index: the primary key of rate_limit; no indexed column changes, so the update is HOT.
 -- Race: as in charge.sql.
 WITH want AS MATERIALIZED (
@@ -42,7 +42,7 @@ WITH want AS MATERIALIZED (
      ORDER BY l.namespace, l.key
        FOR UPDATE OF l
 ), tick AS MATERIALIZED (
-    -- Once, and when all rows are locked.
+    -- Read once, after all rows are locked.
     SELECT lockapi.clock() AS now FROM (SELECT pg_catalog.count(*) FROM locked) AS l OFFSET 0
 ), timed AS MATERIALIZED (
     SELECT w.n, w.request, w.key, w.length, w.sliding, w.price, w.times, a.tat, a.started, k.span AS span_now,

@@ -1,9 +1,9 @@
 -- Creates rows for keys that have none.
 --
--- Promises: afterwards each key has a row, which means the same as none until it is used.
+-- Promises: afterwards each key has a row, which is equivalent to no row until it is used.
 -- Index: the primary key of rate_limit.
--- Race: two that create one row meet at ON CONFLICT DO NOTHING; rows are created in the order of
--- their keys.
+-- Race: two statements that create one row conflict at ON CONFLICT DO NOTHING; rows are created in the order
+-- of their keys.
 WITH want AS MATERIALIZED (
     SELECT w.*
       FROM ROWS FROM (pg_catalog.unnest($1::pg_catalog.text[]), pg_catalog.unnest($2::pg_catalog.text[]))

@@ -1,13 +1,14 @@
 -- Ends reservations that have expired, at most 1,000 of each key.
 --
--- Promises: what is ended is given back, less what has flowed back since it was taken. Where there are
--- more, the key stays due, and the next one who asks goes on.
+-- Promises: ended reservations are refunded, less what has been replenished since they were taken. If a key
+-- has more of them, it stays due, and the next request continues.
 -- Index: the primary key of rate_limit, of which no indexed column changes, so the update is HOT; and
 -- rate_reservation_due.
--- Race: rows of rate_limit are locked in the order of their keys, reservations are ended under that
--- lock only, and the clock is read after that. When the next one expires is read by a function that sees
--- what others have reserved before the lock was there, and no more of what is ended: all of that has been
--- deleted before. A reservation that the snapshot does not show and that has expired keeps the key due.
+-- Race: rows of rate_limit are locked in the order of their keys, reservations are ended under that lock
+-- only, and the clock is read after that. A volatile function reads when the next reservation expires. It
+-- sees what others reserved before the lock was acquired, and none of the reservations that this statement
+-- ends: all of them have been deleted by then. A reservation that the snapshot does not show and that has
+-- expired keeps the key due.
 WITH want AS MATERIALIZED (
     SELECT w.*
       FROM ROWS FROM (pg_catalog.unnest($1::pg_catalog.text[]), pg_catalog.unnest($2::pg_catalog.text[]))
@@ -20,7 +21,7 @@ WITH want AS MATERIALIZED (
      ORDER BY l.namespace, l.key
        FOR UPDATE OF l
 ), tick AS MATERIALIZED (
-    -- Once, and when all rows are locked.
+    -- Read once, after all rows are locked.
     SELECT lockapi.clock() AS now FROM (SELECT pg_catalog.count(*) FROM locked) AS l OFFSET 0
 ), front AS MATERIALIZED (
     SELECT k.namespace, k.key, r.place, r.expires

@@ -1,2 +1,2 @@
--- Forgets the mark: what was taken since belongs to the transaction.
+-- Releases the savepoint: what was taken since then belongs to the transaction.
 RELEASE SAVEPOINT lockapi_limit

@@ -1,10 +1,10 @@
--- Gives back what was taken.
+-- Refunds what was taken.
 --
--- Promises: what has flowed back since it was taken is not given back a second time, so what others
--- have taken meanwhile stays taken. All requests for a key count.
+-- Promises: what has been replenished since it was taken is not refunded a second time, so what others have
+-- taken meanwhile stays taken. All requests for a key take effect.
 -- Index: the primary key of rate_limit; no indexed column changes, so the update is HOT.
--- Race: the arithmetic is done on the latest version of the row, in the order of the keys. A request
--- must not be repeated when its answer is lost.
+-- Race: the arithmetic is done on the latest version of the row, in the order of the keys. A request must not
+-- be retried when its answer is lost.
 WITH want AS MATERIALIZED (
     SELECT w.namespace COLLATE "C" AS namespace, w.key COLLATE "C" AS key,
            pg_catalog.array_agg(w.price) AS prices, pg_catalog.array_agg(w.length) AS lengths,
@@ -16,7 +16,7 @@ WITH want AS MATERIALIZED (
 ), refunded AS (
     UPDATE lockapi.rate_limit AS l
        SET (tat, used, before) = (
-               -- What is below "at" is owed to nobody: no sum leaves the numbers.
+               -- A "tat" below "at" means no debt, so the result is bounded and stays within int8.
                SELECT greatest(least(l.tat, l.at),
                                l.tat - coalesce(pg_catalog.sum(greatest(0, b.price - greatest(0, lockapi.clock() - b.at)))
                                                 FILTER (WHERE b.length = 0), 0))::int8,

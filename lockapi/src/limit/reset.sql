@@ -1,9 +1,10 @@
--- Forgets what was taken, reserved and blocked.
+-- Clears what was taken, reserved and blocked.
 --
 -- Promises: afterwards the key is as if it had never been used.
 -- Index: the primary key of rate_limit, and rate_reservation_due.
--- Race: rows are locked in the order of their keys; one that was deleted meanwhile is as wished.
--- Reservations are deleted by a function that sees what others have reserved before the lock was there.
+-- Race: rows are locked in the order of their keys; a row that was deleted meanwhile needs no reset.
+-- Reservations are deleted by a volatile function, which sees what others reserved before the lock was
+-- acquired.
 WITH want AS MATERIALIZED (
     SELECT w.*
       FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS w (namespace, key, n)

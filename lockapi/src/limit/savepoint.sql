@@ -1,2 +1,2 @@
--- Marks where the transaction of the program is, so that a refusal keeps no row locked.
+-- Sets a savepoint in the transaction of the program, so that a refusal keeps no row locked.
 SAVEPOINT lockapi_limit

@@ -1,13 +1,13 @@
--- Ends reservations, as many of a key as are asked for.
+-- Ends reservations, of a key as many as are requested.
 --
--- Promises: a reservation ends once. Of one that has not expired $4 is given back, of one that has
--- everything; less what has flowed back since it was taken. The outcome tells whether it was there and
--- had not expired. The time when the first of a key expires is left as it is, unless none is left: it
--- may be too early, which costs the one who finds out a look.
+-- Promises: a reservation ends once. If it has not expired, $4 is refunded; if it has, all of it; less what
+-- has been replenished since it was taken. The outcome is whether it existed and had not expired. The time
+-- when the first reservation of a key expires is not changed, unless the key has no reservation any more.
+-- That time may be too early, which costs the request that finds out one extra read.
 -- Index: the primary keys of rate_limit and rate_reservation; of the former no indexed column changes, so
 -- the update is HOT.
--- Race: rows of rate_limit are locked in the order of their keys, reservations are ended under that
--- lock only, and the clock is read after that. A request must not be repeated when its answer is lost.
+-- Race: rows of rate_limit are locked in the order of their keys, reservations are ended under that lock
+-- only, and the clock is read after that. A request must not be retried when its answer is lost.
 WITH want AS MATERIALIZED (
     SELECT w.*
       FROM unnest($1::text[], $2::text[], $3::int8[], $4::int8[])
@@ -19,7 +19,7 @@ WITH want AS MATERIALIZED (
      ORDER BY l.namespace, l.key
        FOR UPDATE OF l
 ), tick AS MATERIALIZED (
-    -- Once, and when all rows are locked.
+    -- Read once, after all rows are locked.
     SELECT lockapi.clock() AS now FROM (SELECT pg_catalog.count(*) FROM locked) AS l OFFSET 0
 ), found AS MATERIALIZED (
     SELECT r.place

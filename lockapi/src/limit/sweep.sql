@@ -1,12 +1,12 @@
--- Deletes rows that have meant the same as no row for a minute, among the $3 rows that follow the key $1,
+-- Deletes rows that have been equivalent to no row for a minute, among the $3 rows that follow the key $1,
 -- $2.
 --
--- Promises: no decision changes, by whatever quota: of a window nothing counts after twice the time of
--- the longest that took in it. Answers how many rows were deleted, how many were looked at, and the
--- last of those.
--- Index: the primary key of rate_limit, so many rows of it.
--- Race: a row that is used meanwhile is judged anew when it is locked; one that somebody has locked
--- is left for the next time.
+-- Promises: no decision changes, whatever the quota: nothing in a window counts after twice the length of the
+-- longest quota that took from it. Returns how many rows were deleted, how many were examined, and the key of
+-- the last examined row.
+-- Index: the primary key of rate_limit, for at most $3 rows.
+-- Race: a row that is used meanwhile is checked again when it is locked; a locked row is skipped until the
+-- next sweep.
 WITH part AS MATERIALIZED (
     SELECT l.namespace, l.key, l.tat, l.started + 2 * l.span AS forgotten
       FROM lockapi.rate_limit AS l

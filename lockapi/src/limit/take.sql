@@ -1,16 +1,15 @@
--- Takes permits by the generic cell rate algorithm; of each key as many times as fit.
+-- Takes permits with the generic cell rate algorithm, for each key as many times as they fit.
 --
--- Promises: no more is taken than fits at the server's time, judged on the latest version of the
--- row; what is refused writes nothing and locks nothing, except that the times of a row that was
--- written at a time still to come are moved back once: the clock was set back. A smaller quota never
--- shortens what a larger one took. Rows are updated in the order of their keys, and created after that
--- in the same order.
--- The outcome is how often it was taken, 0 for refused, -1 for "ask again", -3 for a row whose
--- reservations have to be ended first.
+-- Promises: no more is taken than fits at the server's time, checked on the latest version of the row. A
+-- refused request writes nothing and locks nothing. The exception is a row that was written at a time in the
+-- future, because the clock was set back: its times are moved back once. A smaller quota never shortens what
+-- a larger one took. Rows are updated in the order of their keys, and created after that in the same order.
+-- The outcome is how many times it was taken, 0 for refused, -1 for "retry", -3 for a row whose reservations
+-- have to be ended first.
 -- Index: the primary key of rate_limit; no indexed column changes, so the update is HOT.
--- Race: an update that waited for another judges its row anew, by a clock that is read anew; when it
--- is refused then, the snapshot shows a row that was still good, and it has to ask again, as has the
--- loser of two that create a row. With $6 the commit does not wait for the disk.
+-- Race: an update that waited for another checks the new version of its row, and reads the clock again. If it
+-- is refused then, the snapshot shows a row that still had room, and the request has to be retried. The same
+-- holds for the loser of two that create a row. With $6, the transaction commits asynchronously.
 WITH want AS MATERIALIZED (
     SELECT w.*
       FROM unnest($1::text[], $2::text[], $3::int8[], $4::int8[], $5::int8[])

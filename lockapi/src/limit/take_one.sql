@@ -1,8 +1,8 @@
--- Takes permits of one limit by the generic cell rate algorithm: the simple form of take.sql.
+-- Takes permits of one limit with the generic cell rate algorithm: the simple form of take.sql.
 --
--- Promises: as take.sql; no row where nothing is taken, or one has to be created.
+-- Promises: as take.sql; returns no row if nothing fits, or if a row has to be created.
 -- Index: the primary key of rate_limit; no indexed column changes, so the update is HOT.
--- Race: an update that waited for another judges its row anew, by a clock that is read anew.
+-- Race: an update that waited for another checks the new version of its row, and reads the clock again.
 UPDATE lockapi.rate_limit AS l
    SET (tat, started, taken, at) = (
            SELECT c.now + greatest(0, l.tat - greatest(l.at, c.now))

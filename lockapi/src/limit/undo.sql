@@ -1,3 +1,3 @@
--- Undoes what was done since the mark: rows that were locked are free, rows that were created are gone.
+-- Rolls back to the savepoint: rows locked since then are unlocked, rows created since then are gone.
 ROLLBACK TO SAVEPOINT lockapi_limit;
 RELEASE SAVEPOINT lockapi_limit

@@ -2,5 +2,5 @@
 --
 -- Promises: one at a time until the transaction ends, whether the schema exists yet or not. The
 -- key is lockapi.advisory_key('lockapi', 'migrate').
--- Index: none. Race: this closes the race of several first users.
+-- Index: none. Race: this prevents the race of several first users.
 SELECT pg_catalog.pg_advisory_xact_lock($1::pg_catalog.int8)::pg_catalog.text AS done

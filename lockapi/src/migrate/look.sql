@@ -1,14 +1,14 @@
--- Looks at who owns the schema and what is in it, before anything in it is read.
+-- Reads who owns the schema and what it contains, before anything in it is read.
 --
--- Promises: reads nothing but catalogs, so that nothing of others is run. "found" tells whether the table
--- of applied migrations exists, "plain" that to read it runs nothing else, "may" that the role could change
--- the schema. "strange" has what is there and is owned by a role that this one neither is nor is a member
--- of, and that is no superuser; and functions of such roles that tables here would call. That a superuser
--- counts as a member of every role does not help: it is whom others would want to run something.
+-- Promises: reads only catalogs, so that no code of other roles is executed. "found" is whether the table of
+-- applied migrations exists, "plain" whether reading it executes nothing else, "may" whether the role could
+-- change the schema. "strange" lists objects that exist there and are owned by a role that is neither this
+-- one, nor one that it is a member of, nor a superuser; and functions of such roles that tables here would
+-- call. A superuser counts as a member of every role, but this membership is not used: a superuser is the
+-- role with which others would want to have code executed.
 -- Index: those of the catalogs.
--- Race: asked again under the lock, and once more when the scripts have run. It reads the catalogs as
--- tables: to_regclass() answers from a cache that a transaction which only waited for an advisory lock
--- does not bring up to date.
+-- Race: read again under the lock, and once more after the scripts have run. It reads the catalogs as tables:
+-- to_regclass() uses a cache that is not refreshed by a transaction which only waited for an advisory lock.
 WITH RECURSIVE member AS (
     SELECT r.oid FROM pg_catalog.pg_roles AS r WHERE r.rolname OPERATOR(pg_catalog.=) current_user
      UNION

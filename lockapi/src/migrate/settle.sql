@@ -1,7 +1,7 @@
 -- Makes the transaction of a migration independent of the settings of its role and of the session.
 --
--- A lock that is not to be had at once is given up soon: who waits for one keeps everybody else from the
--- table, readers included, also when its client has gone.
+-- The wait for a lock that is not available at once ends soon: a session that waits for one blocks all others
+-- from the table, including readers, even after its client has gone.
 SET LOCAL search_path = pg_catalog, pg_temp;
 SET LOCAL lock_timeout = '500ms';
 SET LOCAL statement_timeout = 0;

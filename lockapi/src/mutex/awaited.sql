@@ -1,8 +1,8 @@
--- Tells for which advisory locks some session waits.
+-- Returns for which advisory locks some session waits.
 --
--- Promises: one answer for each lock ($1; $2 tells whether it is a pair), in its order; one look at
--- the lock table for all.
--- Index: none. Race: none; a session that begins to wait afterwards is seen by the next look.
+-- Promises: one result for each lock ($1; $2 is true for a pair), in its order; the lock table is read once
+-- for all of them.
+-- Index: none. Race: none; a session that begins to wait afterwards is seen by the next call.
 SELECT EXISTS (SELECT
                  FROM pg_catalog.pg_locks AS l
                 WHERE l.locktype = 'advisory' AND NOT l.granted

@@ -1,8 +1,8 @@
--- Rejects a mutex holder that no longer holds, inside the caller's transaction.
+-- Rejects a caller that no longer holds the mutex, inside its transaction.
 --
--- Promises: true only when the session that holds the lock is alive (its mark cannot be shared)
--- and no later holder has checked in; the row stays locked until the transaction ends, so the
--- check-in of a later holder waits for it.
+-- Promises: true only when the session that holds the lock is alive (its mark cannot be shared) and no later
+-- holder has checked in. The row stays locked until the transaction ends, so the check-in of a later holder
+-- waits for it.
 -- Index: the primary key of fence_mark.
 -- Race: a stale holder that comes after its successor finds the larger token in the locked row.
 WITH alive AS MATERIALIZED (

@@ -1,14 +1,14 @@
--- Before a session waits for the lock $1 ($2 tells whether it is a pair) on behalf of holders of
--- the locks $3 and $4: notes that they wait, and looks whether the lock is held by somebody who
--- waits, directly or through others, for one of theirs.
+-- Before a session waits for the lock $1 ($2 is true for a pair) on behalf of holders of the locks $3 and $4:
+-- records that they wait, and checks whether the lock is held by an owner that waits, directly or through
+-- others, for one of their locks.
 --
--- Promises: the note is a shared advisory lock for each lock held, whose key is that of the lock
--- XOR a constant, so that holding one waits-for edge costs one entry of the lock table and goes with
--- the session. Answers those of the locks held that the cycle goes through; none without a cycle.
--- Index: none. pg_locks is read once, and is one moment of the lock table.
--- Race: the note is left before the look, and whoever waits is seen to wait, so of sessions that
--- close a cycle one after the other the last sees it. Two that look before either waits see it
--- when they come again.
+-- Promises: the note is a shared advisory lock for each lock held. Its key is the key of that lock XOR a
+-- constant, so a waits-for edge costs one entry of the lock table and ends with the session. Returns those of
+-- the held locks that are part of the cycle; none without a cycle.
+-- Index: none. pg_locks is read once, and shows one moment of the lock table.
+-- Race: the note is taken before the check, and a waiting session is visible as such, so of sessions that
+-- close a cycle one after another, the last one detects it. Two that check before either waits detect it at
+-- their next check.
 WITH RECURSIVE noted AS MATERIALIZED (
     SELECT pg_catalog.count(CASE WHEN s.pair
                THEN pg_catalog.pg_try_advisory_lock_shared((s.note >> 32)::int4, ((s.note << 32) >> 32)::int4)

@@ -1,7 +1,8 @@
--- Makes the tokens that all sessions drew so far safe from a crash.
+-- Makes the tokens that all sessions have drawn so far safe from a crash.
 --
--- Promises: the log is on disk up to here when it returns, whatever synchronous_commit is set to.
--- Index: none. Race: none; the statement writes to the log, so its commit waits for all that was
+-- Promises: the WAL is on disk up to this point when the statement returns, whatever synchronous_commit is
+-- set to.
+-- Index: none. Race: none; the statement writes to the WAL, so its commit waits for everything that was
 -- written before.
 SELECT pg_catalog.set_config('synchronous_commit',
                              CASE pg_catalog.current_setting('synchronous_commit')

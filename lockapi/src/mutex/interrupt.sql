@@ -1,9 +1,9 @@
--- Interrupts the waits of other sessions, each known by its mark ($1) and its process ($2).
+-- Interrupts the waits of other sessions, each identified by its mark ($1) and its process ID ($2).
 --
--- Promises: a session that still has its mark is told to give up the statement that it runs, if it
--- runs one; nothing else is touched, whoever has that process by now.
--- Index: none. Race: the signal is sent when this is answered, and an idle session ignores it, so it
--- cannot hit a statement that its session is sent afterwards.
+-- Promises: a session that still has its mark is signalled to cancel the statement that it runs, if it runs
+-- one. Nothing else is affected, whichever session has that process ID by now.
+-- Index: none. Race: the signal has been sent when the statement returns, and an idle session ignores it, so
+-- it cannot cancel a statement that is sent to the session afterwards.
 SELECT CASE WHEN NOT pg_catalog.pg_try_advisory_xact_lock_shared(i.mark)
             THEN pg_catalog.pg_cancel_backend(i.process::int4)
             ELSE false END AS sent

@@ -1,15 +1,15 @@
--- Releases and tries advisory locks of this session, in the order given.
+-- Releases and tries advisory locks of this session, in the given order.
 --
--- What to do is a number: 0 takes the lock alone, 1 releases it, 2 takes it shared, 3 releases it
--- as shared; 4 to 7 are the same for a pair of int4.
--- Promises: one answer for each request, in its order, because a single scan of the requests feeds
--- the aggregate; a lock that is tried is taken or not, without waiting; a release of what is not
--- held answers false. All locks taken alone share one fresh token; those who share a lock are not
--- told apart, and get none.
--- Index: none, advisory locks live in the lock table of the server.
--- Race: the token is drawn when the aggregates are complete, hence after every lock was taken, so
--- it is larger than any token that an earlier holder drew before releasing. OFFSET keeps the inner
--- query whole, so no request is carried out twice.
+-- The action is a number: 0 takes the lock exclusively, 1 releases it, 2 takes it shared, 3 releases it as
+-- shared; 4 to 7 are the same for a pair of int4.
+-- Promises: one result for each request, in its order, because a single scan of the requests feeds the
+-- aggregate. A lock that is tried is taken or not, without waiting. The release of a lock that is not held
+-- returns false. All locks taken exclusively share one new token. Holders of a shared lock are not
+-- distinguished, and get no token.
+-- Index: none, advisory locks are kept in the lock table of the server.
+-- Race: the token is drawn when the aggregates are complete, hence after every lock was taken, so it is
+-- larger than any token that an earlier holder drew before releasing. OFFSET prevents the inner query from
+-- being pulled up, so no request is executed twice.
 SELECT pg_catalog.array_agg(d.ok) AS ok,
        CASE WHEN pg_catalog.bool_or(d.ok AND d.what IN (0, 4))
             THEN pg_catalog.nextval('lockapi.fence_seq') END AS fence

@@ -1,8 +1,8 @@
--- Releases or tries one advisory lock of this session, alone: the simple form of step.sql.
+-- Releases or tries one exclusive advisory lock of this session: the simple form of step.sql.
 --
--- Promises: a token when the lock was taken and 0 when it was released; NULL when another session holds
--- it, or this one does not; no waiting.
--- Index: none, advisory locks live in the lock table of the server.
+-- Promises: a token if the lock was taken and 0 if it was released; NULL if another session holds the lock
+-- that is tried, or this session does not hold the lock that is released. It never waits.
+-- Index: none, advisory locks are kept in the lock table of the server.
 -- Race: the token is drawn only after the lock was taken, so it is larger than any that an
 -- earlier holder drew.
 SELECT CASE WHEN $2::bool THEN CASE WHEN pg_catalog.pg_advisory_unlock($1::int8) THEN 0 END

@@ -1,15 +1,15 @@
--- Deletes tokens that nobody can be behind any more, among the $3 rows of fence_mark that follow the key
+-- Deletes tokens that no holder can be behind any more, among the $3 rows of fence_mark that follow the key
 -- $1, $2.
 --
--- Promises: a stale holder is refused as before. A token that is older than one of this table belongs
--- to a session that was there when that one was checked in; it is refused by the table as long as that
--- session lives, and by check.sql afterwards. So a row goes when every session that holds an advisory
--- lock began at least a day after the row was last written: the day is for clocks that were set back. A
--- session whose beginning this role may not see counts as old. Answers how many rows were deleted, how
--- many were looked at, and the last of those.
--- Index: the primary key of fence_mark, so many rows of it. pg_locks is read once.
--- Race: a row that is written meanwhile is judged again when it is locked, or left; one that a transaction has
--- locked is left for the next time.
+-- Promises: a stale holder is refused as before. A token that is older than one in this table belongs to a
+-- session that existed when the newer token was checked in. The table refuses it as long as that session
+-- exists, and check.sql refuses it afterwards. So a row is deleted when every session that holds an advisory
+-- lock began at least a day after the row was last written; the day allows for clocks that were set back. A
+-- session whose start time this role may not see counts as old. Returns how many rows were deleted, how many
+-- were examined, and the key of the last examined row.
+-- Index: the primary key of fence_mark, for at most $3 rows. pg_locks is read once.
+-- Race: a row that is written meanwhile is checked again when it is locked, or skipped; a row that a
+-- transaction has locked is skipped until the next sweep.
 WITH bound AS MATERIALIZED (
     SELECT least(pg_catalog.min(coalesce(a.backend_start, '-infinity')), pg_catalog.statement_timestamp())
            - interval '1 day' AS before

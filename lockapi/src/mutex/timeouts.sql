@@ -1,5 +1,5 @@
--- Sets lock_timeout and statement_timeout for the transaction, marks it with $3, and answers what
--- the timeouts were.
+-- Sets lock_timeout and statement_timeout for the transaction, marks it with $3, and returns the previous
+-- timeouts.
 --
 -- Promises: the settings are changed together, for this transaction at most.
 -- Index: none. Race: none; "old" is read before "new" is set because "new" reads from it.

@@ -1,8 +1,8 @@
--- Tries an advisory lock for the transaction that is open.
+-- Tries an advisory lock for the open transaction.
 --
--- Promises: true when the transaction holds the lock until it ends; false, without waiting, when
--- another session holds it. On a standby, where the lock would exclude nobody who uses the primary,
--- nothing is locked, and the second column is true.
+-- Promises: true when the transaction holds the lock until it ends; false, without waiting, when another
+-- session holds it. On a standby, where the lock would exclude no session of the primary, nothing is locked,
+-- and the second column is true.
 -- Index: none. Race: none, the server decides.
 SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN false
             WHEN $2::pg_catalog.bool

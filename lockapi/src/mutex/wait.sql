@@ -1,12 +1,12 @@
--- Waits for one advisory lock, alone or shared, for a bounded time, on a session of its own.
+-- Waits for one advisory lock, exclusive or shared, for a limited time, in a session of its own.
 --
--- Promises: taken in the order of arrival among all sessions of the server, or false after the time
--- given; the setting is the statement's own.
--- Index: none. The time is bounded because a waiting statement holds a snapshot, which stalls
--- vacuum and CREATE INDEX CONCURRENTLY.
--- Race: the time can run out, or the wait be interrupted, in the moment in which the lock is granted,
--- so a wait that failed is followed by a release. The token is drawn after the lock was taken; those who
--- share a lock are not told apart, and get none.
+-- Promises: taken in the order of arrival among all sessions of the server, or false after the given time;
+-- the setting applies to this statement only.
+-- Index: none. The time is limited because a waiting statement holds a snapshot, which stalls vacuum and
+-- CREATE INDEX CONCURRENTLY.
+-- Race: the time can run out, or the wait be interrupted, at the moment when the lock is granted, so a failed
+-- wait is followed by a release. The token is drawn after the lock was taken. Holders of a shared lock are
+-- not distinguished, and get no token.
 WITH bound AS MATERIALIZED (
     SELECT pg_catalog.set_config('lock_timeout', $3::text, true) AS value
 ), taken AS MATERIALIZED (

@@ -1,7 +1,7 @@
--- Compares the rights of a role in the schema lockapi with those that it is due.
+-- Compares the privileges of a role in the schema lockapi with those that it should have.
 --
--- Promises: a row for each right that it has and is not due, or is due and has not; those on columns only
--- where it does not have them on the whole table.
+-- Promises: a row for each privilege that it has but should not have, or should have but does not have; those
+-- on columns only where it does not have them on the whole table.
 -- Index: those of the catalogs. Race: none, it only reads.
 WITH due (object, privilege) AS (
     VALUES {due}

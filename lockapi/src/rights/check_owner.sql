@@ -1,7 +1,7 @@
--- Tells what a role that is to run migrations lacks.
+-- Returns what a role that is to run migrations lacks.
 --
--- Promises: a row for each object of the schema lockapi that the role does not own, itself or through
--- a role that it belongs to, and one if it may not create schemas; it may run before there is a schema.
+-- Promises: a row for each object of the schema lockapi that the role does not own, itself or through a role
+-- of which it is a member, and one if it may not create schemas; it may run before the schema exists.
 -- Index: those of the catalogs. Race: none, it only reads.
 SELECT o.object, 'OWNER' AS privilege, false AS excess
   FROM (SELECT n.nspname::pg_catalog.text AS object, n.nspowner AS owner

@@ -1,4 +1,4 @@
--- Sets lock_timeout for the transaction that is open, marks it with $2, and answers what it was.
+-- Sets lock_timeout for the open transaction, marks it with $2, and returns the previous value.
 --
 -- Promises: the setting lasts for this transaction at most.
 -- Index: none. Race: none; "old" is read before "new" is set because "new" reads from it.

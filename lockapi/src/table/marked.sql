@@ -1,4 +1,5 @@
--- Tells whether the mark $1 that was set for a transaction has lasted: whether one is open.
+-- Returns whether the mark $1 that was set for a transaction has lasted, that is, whether a transaction is
+-- open.
 --
 -- Promises: true in the transaction that set it.
 -- Index: none. Race: none.

@@ -1,5 +1,5 @@
--- Tells the server's number of this session.
+-- Returns the process ID of this session.
 --
--- Promises: that of the session that runs the transaction, also behind a proxy.
+-- Promises: that of the session that runs the transaction, even behind a proxy.
 -- Index: none. Race: none.
 SELECT pg_catalog.pg_backend_pid()::pg_catalog.int8 AS pid

@@ -1,10 +1,10 @@
 -- Cancels the job $3 of the queue $2 of the namespace $1, waiting or running, for the reason $4.
 --
--- Promises: a worker that runs it loses its delivery; the archive has it as cancelled, with the reason.
--- Answers true when it was there. What is done is in the audit log, in the same transaction.
+-- Promises: a worker that runs the job loses its delivery; the archive has the job as cancelled, with the
+-- reason. Returns true if the job existed. The action is recorded in the audit log, in the same transaction.
 -- Index: job_pkey; the collation keeps job_due from fitting.
--- Race: of a completion and a cancellation the one that locks the row first counts. A row that a
--- transaction has locked is left alone, and answered as NULL.
+-- Race: of a completion and a cancellation, the one that locks the row first takes effect. A row that a
+-- transaction has locked is skipped, and NULL is returned.
 WITH held AS MATERIALIZED (
     SELECT j.id
       FROM lockapi.job AS j

@@ -1,6 +1,6 @@
 -- Reads who holds leases: of the namespace $1 or (NULL) of all, with the key $2 or (NULL) any.
 --
--- Promises: at most $3 of those that are held now, by key and namespace.
+-- Promises: at most $3 of the leases that are held now, ordered by key and namespace.
 -- Index: the primary key of lease. Race: none, it only reads; the answer may be old on arrival.
 SELECT l.namespace, l.key, l.slot::int8 AS slot, l.owner, l.data, l.fence,
        (extract(epoch FROM pg_catalog.clock_timestamp() - l.acquired_at) * 1000000)::int8 AS held_for,

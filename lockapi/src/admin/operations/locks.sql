@@ -1,7 +1,7 @@
 -- Reads who holds advisory locks: of the namespace $1, or the one lock $2, $3, or (NULL) all.
 --
--- Promises: at most $4 of them, by namespace and name, those without a name last; each lock of the
--- server is read once, and the time grows with their number.
+-- Promises: at most $4 of them, ordered by namespace and name, those without a name last; each lock of the
+-- server is read once, so the time grows with their number.
 -- Index: the primary key of lock_name. Race: none, it only reads; the answer may be old on arrival.
 SELECT l.namespace, l.name, l.mode, l.owner, a.application_name AS application, a.usename::text AS username,
        l.pid::int8 AS pid, l.fence,

@@ -1,11 +1,12 @@
--- Notes what a program holds and waits for, and what it is called.
+-- Records which locks a program holds and waits for, and the names of these locks.
 --
--- Promises: names $4/$5, sessions with the marks $6, and holds or waits $7 to $11 of the backend $1 are
--- there afterwards; what $12 to $14 name is not. With $15 all else of the backend is gone as well.
+-- Promises: the names $4/$5, the sessions with the marks $6, and the holds or waits $7 to $11 of the backend
+-- $1 exist afterwards; those that $12 to $14 name do not. With $15, all other notes of the backend are
+-- deleted as well.
 -- Index: the primary keys.
--- Race: two programs that note one name meet at its row, and go through them in one order. Sessions
--- and notes are the backend's own, which sends one of these at a time; a backend does not note and
--- take back one thing in one statement.
+-- Race: two programs that record one name conflict at its row, and process the names in the same order.
+-- Sessions and notes belong to one backend, which sends one of these statements at a time; a backend does not
+-- record and remove the same note in one statement.
 WITH names AS (
     INSERT INTO lockapi.lock_name AS n (lock_key, namespace, name)
     SELECT DISTINCT ON (w.lock_key) w.lock_key, $2::text, w.name

@@ -1,11 +1,11 @@
--- Takes the lease $2 of the namespace $1, in all its slots, from whoever holds them, for the reason $3.
+-- Takes the lease $2 of the namespace $1, in all its slots, from its holders, for the reason $3.
 --
--- Promises: it is free at once, also when it has a minimum hold; the former holder's token is in no row
--- any more, so its next renewal, its release and its check-in are told that it is lost. Answers a
--- row for each owner. What is done is in the audit log, in the same transaction.
+-- Promises: the lease is free at once, even with a minimum hold. No row has the former holder's token any
+-- more, so its next renewal, release and check-in return that the lease is lost. Returns a row for each
+-- owner. The action is recorded in the audit log, in the same transaction.
 -- Index: the primary key of lease.
--- Race: a renewal meets it at the row, where the one that is second finds what the first left. A
--- transaction that has checked in keeps the next holder out until it ends, as ever.
+-- Race: a renewal conflicts with this statement at the row, where the second finds what the first wrote. A
+-- transaction that has checked in keeps the next holder out until it ends, as always.
 WITH taken AS (
     UPDATE lockapi.lease AS l
        SET fence = pg_catalog.nextval('lockapi.fence_seq') << 10,

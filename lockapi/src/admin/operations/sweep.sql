@@ -1,12 +1,12 @@
--- Deletes what nobody needs any more: at most $2 sessions that ended, with their notes, and names that
+-- Deletes rows that are no longer needed: at most $2 sessions that ended, with their notes, and names that
 -- nobody used for a month, among the $2 that follow the key $1.
 --
--- Promises: a session is deleted only when its mark is free, which it is for good. Answers how many rows
--- were deleted, how many names were looked at, and the last of those.
--- Index: the primary key of lock_name, so many rows of it. Sessions are read as a whole: there are as
--- many as programs hold mutexes.
--- Race: a mark is locked before its session is noted, so a session that is seen here and whose mark is
--- free has ended. A name that is noted meanwhile is judged again on its locked row.
+-- Promises: a session is deleted only when its mark is free; a free mark stays free. Returns how many rows
+-- were deleted, how many names were examined, and the last of those.
+-- Index: the primary key of lock_name, for at most $2 rows. Sessions are read completely: there are as many
+-- as programs hold mutexes.
+-- Race: a mark is locked before its session is recorded, so a session that is visible here and whose mark is
+-- free has ended. A name that is recorded meanwhile is checked again on its locked row.
 WITH dead AS MATERIALIZED (
     SELECT s.mark, s.backend
       FROM lockapi.lock_session AS s

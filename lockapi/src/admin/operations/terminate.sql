@@ -1,11 +1,12 @@
--- Ends the sessions that hold the advisory lock $2, $3, called $4, for the reason $5.
+-- Terminates the sessions that hold the advisory lock $2, $3, named $4, for the reason $5.
 --
--- Promises: a row for each session that holds it; "allowed" is false, and nothing done, where the role
--- may not end sessions of that one's role. What is done is in the audit log, in the same transaction.
--- Index: none, advisory locks live in the lock table of the server.
--- Race: a session that released the lock since it was read is ended nevertheless. The rule of who may
--- is the server's own: superusers by superusers, others by members of their role or of
--- pg_signal_backend.
+-- Promises: a row for each session that holds it. "allowed" is false, and the session is not terminated, if
+-- the role may not terminate sessions of that session's role. The action is recorded in the audit log, in the
+-- same transaction.
+-- Index: none, advisory locks are kept in the lock table of the server.
+-- Race: a session that released the lock since it was read is terminated nevertheless. The permissions are
+-- those of the server: sessions of superusers are terminated by superusers only, other sessions by members of
+-- their role or of pg_signal_backend.
 WITH holder AS MATERIALIZED (
     SELECT a.pid, a.usename::text AS username, a.application_name,
            CASE WHEN r.rolsuper THEN (SELECT m.rolsuper FROM pg_catalog.pg_roles AS m WHERE m.rolname = current_user)

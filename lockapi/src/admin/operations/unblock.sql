@@ -1,11 +1,11 @@
--- Reads who is in the way of the session $2, and cancels the statements of ($3, $4) and ends the
--- sessions of ($5, $6) among them, for the reason $7.
+-- Reads which sessions block the session $2, cancels the statements of ($3, $4) and terminates the sessions
+-- of ($5, $6) among them, for the reason $7.
 --
--- Promises: a row for each session in the way, with when it began, which tells it from a later one with
--- the same number; only sessions that are in the way in this moment are touched, and only where the
--- role may. What is done is in the audit log, in the same transaction.
+-- Promises: a row for each blocking session, with its start time, which distinguishes it from a later session
+-- with the same process ID. Only sessions that block at this moment are signalled, and only where the role
+-- may. The action is recorded in the audit log, in the same transaction.
 -- Index: none, the server's lock table.
--- Race: a session that got out of the way after it was read is touched nevertheless.
+-- Race: a session that stopped blocking after it was read is signalled nevertheless.
 WITH blocker AS MATERIALIZED (
     SELECT a.pid, (extract(epoch FROM a.backend_start) * 1000000)::int8 AS started, a.usename::text AS username,
            a.application_name, a.state, a.query,

@@ -1,8 +1,7 @@
 -- Reads who waits for whom: for locks of the namespace $1, or for the one lock $2, $3, or (NULL) for
 -- any lock of the server.
 --
--- Promises: at most $4 rows, one for each session that is in the way of one that waits, the longest
--- wait first.
+-- Promises: at most $4 rows, one for each session that blocks a waiting session, the longest wait first.
 -- Index: the primary key of lock_name. Race: none, it only reads; the answer may be old on arrival.
 SELECT w.namespace, w.name, w.mode, w.owner, w.application, w.username, w.pid::int8 AS pid, w.statement,
        (extract(epoch FROM w.waits_for) * 1000000)::int8 AS waits_for,

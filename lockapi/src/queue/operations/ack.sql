@@ -1,12 +1,12 @@
 -- Completes deliveries.
 --
--- Promises: a job is completed only by the token of its latest delivery; once. Tokens are of one
--- sequence, so one that is in a row is there for the job that it was drawn for.
--- Answers the numbers of the jobs, and behind them the tokens.
--- Index: job_pkey; no other index fits. What is compared with a whole batch is looked up by hash, in a
--- subquery that is not made a join.
--- Race: a claim that took the job over first has changed its token, which is looked at again on the
--- locked row; of two completions of one delivery the second finds no row.
+-- Promises: a job is completed only by the token of its latest delivery, and only once. All tokens come from
+-- one sequence, so a token that is in a row was drawn for the job of that row.
+-- Returns the numbers of the jobs, followed by their tokens.
+-- Index: job_pkey; no other index fits. Comparisons with the whole batch use a hashed subquery that is not
+-- turned into a join.
+-- Race: a claim that took over the job first has changed its token, and the token is checked again on the
+-- locked row. Of two completions of one delivery, the second finds no row.
 WITH done AS (
     DELETE FROM lockapi.job AS j
      WHERE j.id OPERATOR(pg_catalog.=) ANY ($1::pg_catalog.int8[])

@@ -1,10 +1,10 @@
 -- Cancels jobs, waiting or running: they go to the archive as cancelled.
 --
--- Promises: a job that runs loses its delivery, whose completion is then refused. Answers the
--- numbers of those that were there, and of those that somebody has locked, to be asked for again.
+-- Promises: a running job loses its delivery; the completion of that delivery is then refused. Returns the
+-- numbers of the cancelled jobs, and of those whose rows were locked and that have to be retried.
 -- Index: job_pkey; the collation keeps job_due from fitting.
--- Race: of a completion and a cancellation the one that locks the row first counts. Rows that are
--- being claimed, or that a transaction has locked, are left alone and told of.
+-- Race: of a completion and a cancellation, the one that locks the row first takes effect. Rows that are
+-- being claimed, or that a transaction has locked, are skipped and reported.
 WITH there AS MATERIALIZED (
     SELECT j.id
       FROM lockapi.job AS j

@@ -1,18 +1,19 @@
 -- Completes deliveries and claims jobs of one queue, in one transaction.
 --
--- Promises: a job is completed only by the token of its latest delivery; at most $9 jobs are
--- claimed, of which all but one together have at most $15 bytes of payload; none before its time, none
--- whose lease still runs, none of a paused queue, and of no other names than those in $14, if there are
--- any; each gets a token larger than all before. A job whose last attempt ended without
--- an answer, or whose time is over, goes to the dead letters instead. What the claims in $13 took, whose answers were lost, is
--- claimed again, and not counted again: nobody has it.
--- Index: job_pkey by number; job_due to find, one range for each priority, in the order of $7,
--- from the place after $8 on: rows that were deleted but not yet vacuumed are not read again. How many
--- of its entries were read is told, as the server counts them. No other index fits either. A claim changes no column of it, so what lost claims took is still at the beginning.
--- Race: two claims meet at FOR UPDATE, where the second skips; the lease is judged on the locked
--- row. A claim never waits for a row. What the statement completes, however late, it does not claim.
--- Each claim has a number of its own, $12, so a lost one that is carried out late takes nothing from
--- its repetition.
+-- Promises: a job is completed only by the token of its latest delivery. At most $9 jobs are claimed, of
+-- which all but one together have at most $15 bytes of payload. No job is claimed before its time, while its
+-- lease is running, from a paused queue, or with a name other than those in $14, if there are any. Each
+-- claimed job gets a token larger than all earlier ones. A job whose last attempt ended without an answer, or
+-- that has expired, goes to the dead letters instead. The jobs that the claims in $13 took are claimed again,
+-- and the attempt is not counted again: the answers to those claims were lost, so nobody has these jobs.
+-- Index: job_pkey by number; job_due to find jobs, one range for each priority, in the order of $7, starting
+-- after the place in $8: rows that were deleted but not yet vacuumed are not read again. No other index fits.
+-- Returns how many entries of job_due were read, as the server counts them. A claim changes no column of
+-- job_due, so the jobs that lost claims took are still at the beginning.
+-- Race: two claims conflict at FOR UPDATE, where the second skips the row; the lease is checked on the locked
+-- row. A claim never waits for a row. The statement does not claim a job that it completes, however late the
+-- completion is. Each claim has its own number, $12, so a lost claim that is executed late takes nothing from
+-- its retry.
 WITH done AS (
     DELETE FROM lockapi.job AS j
      WHERE j.id = ANY ($1::int8[])

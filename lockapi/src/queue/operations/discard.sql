@@ -1,7 +1,7 @@
 -- Deletes dead letters: those numbered in $3, at most $4 of the oldest if there are no numbers.
 --
 -- Index: job_archive_failed to find, job_archive_pkey to delete.
--- Race: rows that somebody redrives are skipped.
+-- Race: rows that are being redriven are skipped.
 WITH named AS MATERIALIZED (
     SELECT a.id
       FROM lockapi.job_archive AS a

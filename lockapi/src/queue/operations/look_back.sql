@@ -1,9 +1,9 @@
--- Looks for jobs that can be claimed before the places where claims start: of each priority in $3 the
--- first one after the time in $4, and not after the time in $5 and the number in $6.
+-- Finds jobs that can be claimed before the places where claims start: for each priority in $3 the first one
+-- after the time in $4, and not after the time in $5 and the number in $6.
 --
--- Promises: only jobs of the names in $7, if there are any; those that lost claims in $8 took are among them. A last row tells how many entries of the
--- index were read, as the server counts them.
--- Index: job_due, one range for each priority. Race: none, it only reads; a claim looks again.
+-- Promises: only jobs with the names in $7, if there are any; jobs that the lost claims in $8 took are
+-- included. A last row returns how many entries of the index were read, as the server counts them.
+-- Index: job_due, one range for each priority. Race: none, it only reads; a claim checks again.
 WITH start AS MATERIALIZED (
     SELECT pg_catalog.pg_stat_get_xact_tuples_returned('lockapi.job_due'::regclass) AS read
 ), found AS MATERIALIZED (

@@ -1,6 +1,6 @@
--- Deletes jobs that wait, at most $3 of them.
+-- Deletes waiting jobs, at most $3 of them.
 --
--- Promises: what runs is left alone.
+-- Promises: running jobs are not deleted.
 -- Index: job_due to find, job_pkey to delete; no other fits.
 -- Race: a job that is being claimed is locked and skipped.
 WITH held AS MATERIALIZED (

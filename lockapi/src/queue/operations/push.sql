@@ -1,7 +1,7 @@
 -- Pushes jobs without keys.
 --
--- Promises: all of them or none; numbers grow in the order of the arrays. Whoever listens is told
--- of the topics in $9 when it commits.
+-- Promises: all of them or none; numbers increase in the order of the arrays. Listeners are notified of the
+-- topics in $9 at commit.
 -- Index: none is read. Race: none.
 WITH pushed AS (
     INSERT INTO lockapi.job (run_at, created_at, max_attempts, priority, namespace, queue, name, payload, expires_at)

@@ -1,13 +1,13 @@
--- Pushes jobs, with unique or idempotency keys or without; of several for one key in the batch the first
--- counts. Those that would change it are to be asked again; the others are answered as it is.
+-- Pushes jobs, with unique or idempotency keys or without. Of several for one key in the batch, the first
+-- takes effect. Those that would change its job have to be retried; the others return the same job.
 --
--- Promises: at most one job with a unique key waits or runs in a queue; an idempotency key stands
--- for the job of its first push. A job has one of the two keys. Answers the job's number and how: 0 new, 1 existing, 2 changed,
--- 3 ask again, 4 not changed because it runs.
+-- Promises: at most one job with a unique key waits or runs in a queue. An idempotency key always refers to
+-- the job of its first push. A job has only one of the two keys. Returns the number of the job and the
+-- outcome: 0 new, 1 existing, 2 changed, 3 retry, 4 not changed because it runs.
 -- Index: push_key_pkey and job_unique, whose collation no other index has; job_pkey.
--- Race: two pushes of a new key meet at ON CONFLICT DO NOTHING, where the second waits for the
--- first to commit and is to ask again, since its snapshot does not show the first's row. A job that
--- is being claimed or settled is locked: it is skipped, and asked for again.
+-- Race: two pushes of a new key conflict at ON CONFLICT DO NOTHING. The second waits for the first to commit
+-- and has to be retried, because its snapshot does not show the row of the first. A job that is being claimed
+-- or settled is locked: it is skipped, and the push has to be retried.
 WITH want AS MATERIALIZED (
     SELECT w.*,
            greatest(timestamp with time zone 'epoch'

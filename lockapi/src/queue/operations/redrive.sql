@@ -1,16 +1,15 @@
--- Puts dead letters back into their queue, at most $4 of them: those numbered in $3, or the oldest
--- if there are no numbers.
+-- Moves dead letters back into their queue, at most $4 of them: those numbered in $3, or the oldest if there
+-- are no numbers.
 --
--- Promises: each is due at once, with all its attempts ahead of it and the error of its last one.
--- They are due at the same time, so the order of their numbers holds. One whose unique key another
--- job has by now stays where it is. Answers how many were looked at as well: of two letters with one
--- unique key only one goes back; and how many are to be asked for again, because their task is
--- being fired.
+-- Promises: each is due at once, with all its attempts available again and the error of its last one. They
+-- are due at the same time, so the order of their numbers is kept. A dead letter whose unique key another job
+-- has by now stays where it is. Also returns how many were examined, because only one of two letters with the
+-- same unique key is moved; and how many have to be retried, because their task is being fired.
 -- Index: job_archive_failed to find, job_archive_pkey to delete, task_pkey, and job_unique; no other
 -- fits.
--- Race: of two that redrive the same letter the second skips it. A job of the same unique key that
--- is pushed meanwhile makes the statement fail, which changes nothing. The task of a run is locked and
--- its version raised, so that whoever read before fires nothing beside the run.
+-- Race: of two statements that redrive the same letter, the second skips it. If a job with the same unique
+-- key is pushed meanwhile, the statement fails and changes nothing. The task of a run is locked and its
+-- version is raised, so that a node that read the task before fires nothing in addition to the run.
 WITH named AS MATERIALIZED (
     SELECT a.id, a.unique_key, a.task
       FROM lockapi.job_archive AS a

@@ -1,7 +1,7 @@
--- Pauses a queue or lets it go on.
+-- Pauses or resumes a queue.
 --
 -- Promises: once it is committed, no later claim gets a job of a paused queue.
--- Index: queue_pkey. Race: the later of two counts.
+-- Index: queue_pkey. Race: the later of two takes effect.
 INSERT INTO lockapi.queue AS q (namespace, name, paused)
 VALUES ($1::text, $2::text, $3::bool)
 ON CONFLICT (namespace, name) DO UPDATE

@@ -1,14 +1,14 @@
--- Settles deliveries: fails, rejects, snoozes, releases, abandons, extends or completes them; of
--- several for one job in the batch the first counts.
+-- Settles deliveries: fails, rejects, snoozes, releases, abandons, extends or completes them. Of several for
+-- one job in the batch, the first takes effect.
 --
--- Promises: only the latest delivery of a job is acted on, whether or not its lease has ended. What
--- failed at its last attempt, or was rejected, goes to the dead letters. Answers 0 done, 1 dead
--- letter, 2 lost, 3 nothing done because somebody has the row locked. Jobs that are settled together
--- with the same delay are due at the same time, so they keep the order of their numbers.
+-- Promises: only the latest delivery of a job is settled, whether or not its lease has ended. A job that
+-- failed at its last attempt, or was rejected, goes to the dead letters. Returns 0 done, 1 dead letter, 2
+-- lost, 3 not done because the row is locked. Jobs that are settled together with the same delay are due at
+-- the same time, so they keep the order of their numbers.
 -- Index: job_pkey; no other fits. An extension changes no indexed column, so it is HOT.
--- Race: a claim that took the job over first has changed its token, which is looked at again on the
--- locked row. A row that a transaction has locked (an ack of its own) is skipped: this statement
--- waits for nobody.
+-- Race: a claim that took over the job first has changed its token, and the token is checked again on the
+-- locked row. A row that a transaction has locked (by an ack of its own) is skipped: this statement never
+-- waits for a row.
 WITH want AS MATERIALIZED (
     SELECT DISTINCT ON (w.id) w.*
       FROM unnest($1::int8[], $2::int8[], $3::int8[], $4::int8[], $5::text[], $6::int8[])

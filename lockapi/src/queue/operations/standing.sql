@@ -1,10 +1,10 @@
--- Tells which deliveries are still the latest of their jobs, and which have completed them.
+-- Returns which deliveries are still the latest of their jobs, and which have completed them.
 --
--- Promises: a job that has ended has no row, but one in the archive where that is kept; there only one that
--- was completed has the token. One that waits, or that another has, has not the token of the delivery. What
--- an open transaction has done to a row is not seen: it stands as before.
--- Index: job_pkey and job_archive_pkey; no other fits. Race: none, it only reads, and of one snapshot: a job
--- that is moved meanwhile is in one of both tables.
+-- Promises: a job that has ended has no row, except one in the archive if it is kept there; in the archive,
+-- only a completed job has the token. A job that waits, or that has another delivery, does not have the token
+-- of the delivery. Uncommitted changes of an open transaction are not visible: the row is as before.
+-- Index: job_pkey and job_archive_pkey; no other fits. Race: none, it only reads, in one snapshot: a job that
+-- is moved meanwhile is in one of the two tables.
 SELECT j.id, j.token, false AS ended
   FROM lockapi.job AS j
  WHERE j.id = ANY ($1::int8[])

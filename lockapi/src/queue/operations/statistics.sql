@@ -1,6 +1,6 @@
--- Counts the jobs of a queue, of each priority and state to at most $3.
+-- Counts the jobs of a queue, at most $3 for each priority and state.
 --
--- Promises: reads about four times $3 index entries at most for each state, however many there are.
+-- Promises: reads at most about four times $3 index entries for each state, however many jobs there are.
 -- Index: job_due and job_archive_failed. Race: none, it only reads.
 SELECT d.ready, d.running, l.delayed, f.dead, d.oldest, d.more AS more_due, l.more AS more_delayed, f.more AS more_dead,
        EXISTS (SELECT FROM lockapi.queue AS q WHERE q.namespace = $1::text AND q.name = $2::text AND q.paused) AS paused

@@ -1,12 +1,11 @@
--- Deletes jobs of the archive whose time is over, and idempotency keys that are older than a day, at
--- most $2 of each.
+-- Deletes expired jobs of the archive, and idempotency keys that are older than a day, at most $2 of each.
 --
--- Promises: what has no such time stays until somebody deletes it, and runs of tasks for as long
--- as the log of their scheduler. Answers how many were deleted of whichever there were more.
--- Index: job_archive_expires, and push_key_created: the
--- oldest first, so it stops at the first that is young enough. job_archive_pkey to delete; keys are
--- never updated, so they are deleted from where they were locked.
--- Race: two that sweep at the same time skip each other's rows.
+-- Promises: an archived job without an expiry time is kept until it is deleted explicitly; runs of tasks are
+-- kept as long as the log of their scheduler. Returns the larger of the two numbers of deleted rows.
+-- Index: job_archive_expires, and push_key_created: the oldest first, so a scan stops at the first row that
+-- is young enough. job_archive_pkey to delete; keys are never updated, so they are deleted by the ctid at
+-- which they were locked.
+-- Race: two concurrent sweeps skip each other's rows.
 WITH old AS MATERIALIZED (
     SELECT a.id
       FROM lockapi.job_archive AS a

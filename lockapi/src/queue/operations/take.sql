@@ -1,11 +1,10 @@
--- Claims and completes jobs in the transaction of the caller: at most $3 of those that are due, of the
+-- Claims and completes jobs in the transaction of the caller: at most $3 of those that are due, with the
 -- priorities in the order of $6.
 --
--- Promises: commit completes them; after a rollback they are as they were. Until then nobody else
--- is given them, for as long as the transaction lasts.
+-- Promises: a commit completes the jobs; a rollback leaves them unchanged. Nobody else gets them as long as
+-- the transaction is open.
 -- Index: job_due, one range for each priority, and job_pkey to complete; no other fits.
--- Race: as for a claim: rows that somebody has locked are skipped, and the lease is judged on the
--- locked row.
+-- Race: as for a claim: locked rows are skipped, and the lease is checked on the locked row.
 WITH picked AS MATERIALIZED (
     SELECT p.id
       FROM pg_catalog.unnest($6::pg_catalog.int8[]) AS lane (priority)

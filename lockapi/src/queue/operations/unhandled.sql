@@ -1,7 +1,8 @@
--- Tells which jobs are due and wait, of other names than $3: of each name how many, and for how long the first
--- has been due, among the first $4 of each priority.
+-- Returns which jobs are due and wait, with names other than those in $3: for each name how many there are,
+-- and for how long the first has been due, among the first $4 of each priority.
 --
--- Promises: reads about $4 index entries at most for each priority. What is leased, now or before, has a worker.
+-- Promises: reads at most about $4 index entries for each priority. A job that is leased, or was leased
+-- before, is not returned, because it has a worker.
 -- Index: job_due. Race: none, it only reads.
 SELECT o.name, pg_catalog.count(*) AS jobs,
        (extract(epoch FROM pg_catalog.statement_timestamp() - pg_catalog.min(o.run_at)) * 1000000)::int8 AS waited

@@ -1,10 +1,10 @@
--- Ends runs whose delivery has lasted longer than their task allows: they are recorded as failed.
+-- Ends runs whose delivery has exceeded the timeout of their task: they are recorded as failed.
 --
 -- Promises: the delivery is revoked, so that a late completion of it is refused; the task is free for
 -- its next run.
 -- Index: job_due, which has the jobs of one queue together; task_pkey.
--- Race: a completion that locks the job first counts; a job that somebody has locked is looked at in
--- the next round; the time is judged on the locked row.
+-- Race: a completion that locks the job first takes effect; a locked job is checked in the next round; the
+-- time is checked on the locked row.
 WITH late AS MATERIALIZED (
     SELECT j.id
       FROM lockapi.job AS j

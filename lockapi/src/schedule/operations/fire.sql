@@ -1,16 +1,17 @@
 -- Fires tasks: for each request, advances the task to the next time, and records and pushes its runs.
 --
--- Promises: a request counts only if the task is still enabled and due at the time and of the
--- version that the request names, so that of several nodes one fires. Advancing, the record and the
--- job are one transaction: a crash loses or doubles none of them. A due time is fired once, whatever
--- the task went through. The next time of a task that was computed before the clock was set back is
--- replaced, without a run. A job knows the time that it was due as the one that it was made. While a run before it has not ended, a run is skipped or held back if the
--- task says so; at most $11 are held back, what is more is skipped. Answers the runs.
+-- Promises: a request takes effect only if the task is still enabled, due at the time and of the version that
+-- the request names, so only one of several nodes fires it. Advancing the task, recording the run and pushing
+-- the job are one transaction: a crash neither loses nor duplicates any of them. A due time is fired once,
+-- whatever changes the task went through. If the next time of a task was computed before the clock was set
+-- back, it is replaced, without a run. A job stores the time at which it was due as its creation time. While
+-- an earlier run has not ended, a run is skipped or held back if the task says so; at most $11 are held back,
+-- any more are skipped. Returns the runs.
 -- Index: task_pkey; task_run_pkey; job_unique; task_run_held.
--- Race: tasks are locked in the order of their names, and one that another node has locked is left
--- to it; version, time and state are looked at again on the locked row. What keeps two runs apart is
--- the unique key of their jobs, which no statement but one that locked the task inserts; a job whose
--- end is not committed is there, and nobody waits for it.
+-- Race: tasks are locked in the order of their names, and a task that another node has locked is left to that
+-- node; version, time and state are checked again on the locked row. Two runs are kept apart by the unique
+-- key of their jobs, which only a statement that has locked the task inserts. A job whose end is not
+-- committed still exists, and no statement waits for it.
 WITH want AS MATERIALIZED (
     SELECT w.*
       FROM unnest($3::text[], $4::int8[], $5::int8[], $6::int8[])

@@ -1,11 +1,11 @@
--- Looks at a scheduler: which tasks are due, and whether anything else is to be done.
+-- Reads the state of a scheduler: which tasks are due, and whether there is anything else to do.
 --
 -- Promises: one row for each task that is enabled and due, or whose next time was computed before the clock
--- was set back by more than a minute, at most $3 of them, those first that have been due for the longest; a last row without a name tells when the next one is due, whether a run has
--- lasted longer than its task allows, and whether one that is held back may go. Every row has the
--- time of the server.
+-- was set back by more than a minute; at most $3 of them, those that have been due for the longest first. A
+-- last row without a name returns when the next task is due, whether a run has exceeded the timeout of its
+-- task, and whether a run that is held back can be released. Every row has the time of the server.
 -- Index: task_pkey, which has one scheduler's tasks together; job_due and job_unique; task_run_held.
--- Race: none, it only reads. Whoever acts on what it tells names what was read.
+-- Race: none, it only reads. A request that acts on the result names what was read.
 SELECT t.name, t.version,
        (extract(epoch FROM t.next_at) * 1000000)::int8 AS next_at,
        (extract(epoch FROM pg_catalog.statement_timestamp()) * 1000000)::int8 AS now,

@@ -1,10 +1,10 @@
--- Lets runs go that were held back: of each task the one that was due first, once none of its runs
--- is left.
+-- Releases runs that were held back: for each task the one that was due first, once all runs of the task that
+-- were fired have ended.
 --
 -- Promises: the record gets its job in the same transaction. Tasks that are disabled wait.
 -- Index: task_run_held; task_pkey; job_unique.
--- Race: tasks are locked in the order of their names, and one that another node has locked is left to it;
--- it raises the version, so that whoever read before fires nothing.
+-- Race: tasks are locked in the order of their names, and a task that another node has locked is left to that
+-- node. The statement raises the version, so that a node that read the task before fires nothing.
 WITH waiting AS MATERIALIZED (
     SELECT DISTINCT r.task
       FROM lockapi.task_run AS r

@@ -1,8 +1,8 @@
--- Removes a task. What it fired goes on to its end, what is held back is skipped.
+-- Removes a task. Runs that were fired continue to their end; runs that are held back are skipped.
 --
--- Promises: once it is committed, nobody fires it. Its log stays. Answers whether there was one.
+-- Promises: once it is committed, no node fires the task. Its log is kept. Returns whether the task existed.
 -- Index: task_pkey; task_run_held.
--- Race: a fire that has locked the task first counts.
+-- Race: a fire that has locked the task first takes effect.
 WITH gone AS (
     DELETE FROM lockapi.task AS t
      WHERE t.namespace = $1::text AND t.scheduler = $2::text AND t.name = $3::text

@@ -1,10 +1,10 @@
--- Fires a task at once, due or not, enabled or not; when it is due next stays as it is.
+-- Fires a task at once, due or not, enabled or not; its next due time does not change.
 --
--- Promises: it is subject to what the task says of runs that overlap. Answers what became of it: no
--- row when there is no such task, or it is not of version $7.
+-- Promises: the run is subject to the overlap setting of the task. Returns the outcome: no row if there is no
+-- such task, or if it does not have version $7.
 -- Index: task_pkey; task_run_pkey; task_run_held; job_unique.
--- Race: every fire raises the version, so what is read here is what the one before left. The time of the
--- run is that of the lock.
+-- Race: every fire raises the version, so this statement reads what the previous fire wrote. The time of the
+-- run is the time of the lock.
 WITH locked AS MATERIALIZED (
     SELECT t.*
       FROM lockapi.task AS t

@@ -1,10 +1,10 @@
 -- Adds a task, or changes the one of that name.
 --
--- Promises: a task that is set again as it is stays as it is. It keeps the time that it is due next unless its
--- interval, expression or zone changes; it stays disabled if it is.
+-- Promises: a task that is set again with the same values is not changed. It keeps its next due time unless
+-- its interval, expression or zone changes; a disabled task stays disabled.
 -- Index: task_pkey.
--- Race: of two that set the same task the later counts. A change raises the version, so nobody fires by the old
--- expression.
+-- Race: of two that set the same task, the later takes effect. A change raises the version, so no node fires
+-- by the old expression.
 INSERT INTO lockapi.task AS t (next_at, every, timeout, misfire, misfire_most, overlap, max_attempts, priority,
                                namespace, scheduler, name, cron, zone, job, payload)
 VALUES (CASE WHEN $4::int8 >= 0 THEN timestamptz 'epoch' + $4::int8 * interval '1 microsecond' END,

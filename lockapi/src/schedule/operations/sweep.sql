@@ -1,11 +1,12 @@
--- Deletes the log of runs that were fired more than $3 microseconds ago, at most $4, and their archived jobs: of
--- scheduler $2, and of those of the namespace that have no task any more, which nobody else sweeps.
+-- Deletes the log of runs that were fired more than $3 microseconds ago, at most $4, and their archived jobs:
+-- of scheduler $2, and of the schedulers of the namespace that have no task any more, which no other node
+-- sweeps.
 --
--- Promises: runs that have not ended stay.
+-- Promises: runs that have not ended are kept.
 -- Index: task_run_fired, from one scheduler to the next and in each the oldest first; task_pkey; job_pkey and
 -- job_archive_pkey. No other fits.
--- Race: two that sweep at the same time skip each other's rows. A row that was updated while it was being
--- locked is not where the snapshot has it, and is left for the next time.
+-- Race: two concurrent sweeps skip each other's rows. A row that was updated while it was being locked is not
+-- at the ctid that the snapshot shows, and is skipped until the next sweep.
 WITH RECURSIVE known (scheduler) AS (
     (SELECT r.scheduler || ''
        FROM lockapi.task_run AS r

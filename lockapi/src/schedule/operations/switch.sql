@@ -1,8 +1,8 @@
--- Enables or disables a task; enabled, it is due next at $5.
+-- Enables or disables a task; an enabled task is next due at $5.
 --
--- Promises: once it is committed, nobody fires a task that is disabled; one that is enabled is not
--- fired for the time that it was not. One that is as wished already stays as it is. Answers whether
--- there is such a task; of another version than $6 there is none.
+-- Promises: once it is committed, no node fires a disabled task; a task that is enabled is not fired for the
+-- time when it was disabled. A task that already has the requested state is not changed. Returns whether
+-- there is such a task; a task with a version other than $6 does not count.
 -- Index: task_pkey.
 -- Race: a change of the task since it was read has raised the version.
 WITH there AS MATERIALIZED (

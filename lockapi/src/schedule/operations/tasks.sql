@@ -1,5 +1,5 @@
--- Reads tasks with the time of the server: the one named $3, or all if that is empty, at most $5 after
--- the name $4. A last row without a name has the time alone.
+-- Reads tasks with the time of the server: the one named $3, or all if $3 is empty, at most $5 after the name
+-- $4. A last row without a name has only the time.
 --
 -- Index: task_pkey. Race: none, it only reads.
 (SELECT t.name, t.version, (extract(epoch FROM t.next_at) * 1000000)::int8 AS next_at,
