@@ -1,16 +1,21 @@
 //! Each primitive at 1 to 1,000 callers, against what a program would write itself, in one run.
 //!
 //! Every caller asks, waits for the answer and asks again. Prints a table and writes a line for each figure
-//! to `target/bench/figures.jsonl`. `-- limit,lease --callers 1,8` measures less.
+//! to `target/bench/figures.jsonl`, and draws a picture of each primitive beside it.
+//! `-- limit,lease --callers 1,8` measures less.
 
+#[path = "common/chart.rs"]
+mod chart;
 #[allow(dead_code, reason = "shared with other benches")]
 mod common;
 
 use std::future::Future;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use chart::Line;
 use common::{Better, Report, runtime};
 use lockapi::lease::LeaseOptions;
 use lockapi::limit::{Quota, Want};
@@ -167,18 +172,34 @@ async fn all(mut report: Report, only: Vec<String>, callers: Vec<usize>) -> Repo
                     work(0, round).await;
                 }
             }
+            let mut lines = lines(&scenario);
             for callers in &callers {
-                compare(&mut report, &scenario, *callers).await;
+                compare(&mut report, &scenario, *callers, &mut lines).await;
             }
+            let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/bench");
+            let path = Path::new(folder).join(format!("{}.svg", scenario.name));
+            chart::draw(&path, scenario.name, &lines);
         }
     }
     report
 }
 
-async fn compare(report: &mut Report, scenario: &Scenario, callers: usize) {
+/// Ours, and the others.
+fn lines(scenario: &Scenario) -> Vec<Line> {
+    let others = scenario.others.iter().map(|(name, _)| *name);
+    let line = |name: &str| Line {
+        name: name.to_owned(),
+        points: Vec::new(),
+    };
+    ["lockapi"].into_iter().chain(others).map(line).collect()
+}
+
+async fn compare(report: &mut Report, scenario: &Scenario, callers: usize, lines: &mut [Line]) {
+    let x = f64::from(u32::try_from(callers).expect("fewer than four billion"));
     let name = |what: &str| format!("{}.{what}.{callers}", scenario.name);
     let ours = measure(callers, &scenario.ours).await;
-    for (other, work) in &scenario.others {
+    lines[0].points.push((x, ours.rate, ours.p99));
+    for ((other, work), line) in scenario.others.iter().zip(&mut lines[1..]) {
         if std::env::var_os("ONLY_OURS").is_some() {
             eprintln!(
                 "{} {:.0} {:.1} {:.1}",
@@ -188,6 +209,7 @@ async fn compare(report: &mut Report, scenario: &Scenario, callers: usize) {
         }
         let other_is = *other;
         let other = measure(callers, work).await;
+        line.points.push((x, other.rate, other.p99));
         let rates = (ours.rate, other.rate);
         report.add(
             &name("rate"),
