@@ -417,7 +417,7 @@ fn mutexes(kept: &Kept, told: &Told, clock: &ManualClock, backend: &Backend) {
     door.read().unwrap().unlock().unwrap();
     let reading = told.spans(&["acquire", "operation=\"read\"", "key=door"]);
     assert_eq!(reading.len(), 1);
-    assert!(!kept.values("lockapi_batch_size mutex.try").is_empty());
+    assert!(!kept.values("lockapi_batch_size mutex.step").is_empty());
     let statements = told.spans(&[
         "statement TRACE",
         "mutex.step",
