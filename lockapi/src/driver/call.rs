@@ -92,10 +92,11 @@ pub trait Operation: Send + Sync + Sized + 'static {
         false
     }
 
-    /// The parameters of [`SIMPLE`](Self::SIMPLE).
+    /// The parameters of [`SIMPLE`](Self::SIMPLE): of a batch of one those of
+    /// [`STATEMENT`](Self::STATEMENT), with the one element of each array in its place.
     #[must_use]
     fn simple_params(batch: &[Self]) -> Vec<Value> {
-        Self::params(batch)
+        Self::params(batch).into_iter().map(Value::scalar).collect()
     }
 
     /// Reads the statement's rows: one output for each element of `batch`, in its order.

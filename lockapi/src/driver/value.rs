@@ -61,6 +61,19 @@ pub enum Value {
 }
 
 impl Value {
+    /// The one element of an array that has one; any other value as it is.
+    pub(crate) fn scalar(self) -> Self {
+        fn only<T>(values: Vec<T>) -> Result<T, Vec<T>> {
+            <[T; 1]>::try_from(values).map(|[value]| value)
+        }
+        match self {
+            Self::Bools(values) => only(values).map_or_else(Self::Bools, Self::Bool),
+            Self::Ints(values) => only(values).map_or_else(Self::Ints, Self::Int),
+            Self::Texts(values) => only(values).map_or_else(Self::Texts, Self::Text),
+            other => other,
+        }
+    }
+
     /// The type of the value.
     #[must_use]
     pub fn type_of(&self) -> Type {

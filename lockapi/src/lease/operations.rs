@@ -145,22 +145,6 @@ impl Operation for Acquire {
         batch.len() == 1
     }
 
-    fn simple_params(batch: &[Self]) -> Vec<Value> {
-        let of = |one: &Self| {
-            [
-                Value::Text(one.namespace.clone()),
-                Value::Text(one.key.clone()),
-                Value::Int(one.slot),
-                Value::Int(one.acquisition),
-                Value::Int(one.ttl),
-                Value::Int(one.hold),
-                Value::Text(one.owner.clone()),
-                Value::Text(one.data.clone()),
-            ]
-        };
-        batch.iter().flat_map(of).collect()
-    }
-
     fn params(batch: &[Self]) -> Vec<Value> {
         vec![
             texts(batch, |one| &one.namespace),
@@ -225,20 +209,6 @@ impl Operation for Renew {
         matches!(batch, [one] if one.slots.len() == 1)
     }
 
-    fn simple_params(batch: &[Self]) -> Vec<Value> {
-        let each = each(batch, |one| &one.slots);
-        let of = |(one, slot): (&Self, i64)| {
-            [
-                Value::Text(one.namespace.clone()),
-                Value::Text(one.key.clone()),
-                Value::Int(slot),
-                Value::Int(one.fence),
-                Value::Int(one.ttl),
-            ]
-        };
-        each.into_iter().flat_map(of).collect()
-    }
-
     fn params(batch: &[Self]) -> Vec<Value> {
         let each = each(batch, |one| &one.slots);
         vec![
@@ -281,19 +251,6 @@ impl Operation for Release {
 
     fn is_simple(batch: &[Self]) -> bool {
         matches!(batch, [one] if one.slots.len() == 1)
-    }
-
-    fn simple_params(batch: &[Self]) -> Vec<Value> {
-        let each = each(batch, |one| &one.slots);
-        let of = |(one, slot): (&Self, i64)| {
-            [
-                Value::Text(one.namespace.clone()),
-                Value::Text(one.key.clone()),
-                Value::Int(slot),
-                Value::Int(one.fence),
-            ]
-        };
-        each.into_iter().flat_map(of).collect()
     }
 
     fn params(batch: &[Self]) -> Vec<Value> {

@@ -78,8 +78,8 @@ impl Operation for Charge {
     };
 
     const SIMPLE: Option<Statement> = Some(Statement {
-        name: "limit.charge_apart",
-        sql: include_str!("charge_apart.sql"),
+        name: "limit.charge_disjoint",
+        sql: include_str!("charge_disjoint.sql"),
         params: &[
             Type::Text,
             Type::Ints,

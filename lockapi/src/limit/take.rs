@@ -73,20 +73,6 @@ impl Operation for Take {
         batch.len() == 1
     }
 
-    fn simple_params(batch: &[Self]) -> Vec<Value> {
-        let of = |one: &Self| {
-            [
-                Value::Text(one.namespace.clone()),
-                Value::Text(one.key.clone()),
-                Value::Int(one.price),
-                Value::Int(one.depth),
-                Value::Int(one.times),
-                Value::Bool(one.relaxed),
-            ]
-        };
-        batch.iter().flat_map(of).collect()
-    }
-
     fn params(batch: &[Self]) -> Vec<Value> {
         vec![
             texts(batch, |one| &one.namespace),

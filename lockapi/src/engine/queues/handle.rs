@@ -102,7 +102,7 @@ impl Handle {
             let timer = self.core.connections.timer.clone();
             self.core.notifier.subscribe(self.number, move || {
                 if let Some(topic) = topic.upgrade() {
-                    topic.heard(&timer);
+                    topic.notified(&timer);
                 }
             })
         });

@@ -15,9 +15,11 @@ use crate::queue::{CompletedAndClaimed, Floor, LookBack, Name, Priority, Seen};
 
 /// Listeners are told of pushes at most once in this time.
 const QUIET: Duration = Duration::from_millis(5);
-/// A process whose last notifications led to nothing waits for a random time before it looks: up to 1 ms
-/// after the first of them, twice that after each further one, and never longer than 2 to this power.
-const LATEST: u32 = 4;
+/// A process whose last notifications led to nothing waits for a random time before it claims: up to this
+/// time after the first of them, and up to twice as long after each further one.
+const SHORTEST_DELAY: Duration = Duration::from_millis(1);
+/// How often that is doubled: up to 16 ms.
+const DOUBLINGS: u32 = 4;
 /// How many claims whose answers were lost are remembered: more than are sent in an outage, each of
 /// which fails only after a while. It bounds the memory and the statement. A claim is not repeated
 /// under its old number, since the lost one may be carried out after its repetition was answered.
@@ -38,9 +40,9 @@ struct State {
     /// How many notifications in a row led to nothing.
     fruitless: u32,
     /// When a notification came, if no claim was sent since and answered.
-    heard: Option<Time>,
-    /// The timer for a notification that is acted upon later.
-    later: bool,
+    notified: Option<Time>,
+    /// Whether a timer runs for a notification that is acted upon later.
+    delayed: bool,
     /// The numbers of claims whose answers were lost, and when their leases end: nobody has what they
     /// took.
     lost: VecDeque<(i64, Time)>,
@@ -67,27 +69,27 @@ impl Topic {
         self.changed.notify_waiters();
     }
 
-    /// Another process has told of something. Of many idle processes, those that found nothing lately are a
-    /// little late, and ask once for all that they were told of meanwhile: one that takes jobs need
-    /// not share the server with all the others.
-    pub(super) fn heard(self: &Arc<Self>, timer: &Timer) {
+    /// A notification of another process has come. Of many idle processes, those that found nothing lately
+    /// wait a little, and claim once for all notifications that came meanwhile: whoever takes the jobs need not
+    /// share the server with all others.
+    pub(super) fn notified(self: &Arc<Self>, timer: &Timer) {
         let mut state = self.lock();
-        state.heard.get_or_insert(timer.now());
-        if state.later {
+        state.notified.get_or_insert(timer.now());
+        if state.delayed {
             return;
         }
         if state.fruitless == 0 || !timer.is_running() {
             drop(state);
             return self.bump();
         }
-        state.later = true;
-        let longest = Duration::from_millis(1 << (state.fruitless - 1));
+        state.delayed = true;
+        let longest = SHORTEST_DELAY * (1 << (state.fruitless - 1));
         drop(state);
         let this = Arc::downgrade(self);
         let at = timer.now() + longest.mul_f64(fastrand::f64());
         timer.run_at(at, move || {
             if let Some(topic) = this.upgrade() {
-                topic.lock().later = false;
+                topic.lock().delayed = false;
                 topic.bump();
             }
         });
@@ -217,11 +219,11 @@ impl Topic {
     ) -> bool {
         let now = timer.now();
         let mut state = self.lock();
-        let answered = state.heard.take_if(|heard| *heard <= sent).is_some();
+        let answered = state.notified.take_if(|at| *at <= sent).is_some();
         if !turned.claimed.is_empty() {
             state.fruitless = 0;
         } else if answered {
-            state.fruitless = (state.fruitless + 1).min(LATEST + 1);
+            state.fruitless = (state.fruitless + 1).min(DOUBLINGS + 1);
         }
         let again = state.floors.get_mut(names).is_some_and(|floors| {
             let claimed = turned.claimed.iter();
@@ -322,21 +324,21 @@ mod tests {
         };
         for _ in 0..100 {
             let before = topic.generation();
-            topic.heard(&timer);
+            topic.notified(&timer);
             assert_eq!(topic.generation(), before + 1, "at once");
             claimed(1);
             // Who looks by itself, and finds nothing, has not been woken for nothing.
             claimed(0);
         }
         for _ in 0..10 {
-            topic.heard(&timer);
+            topic.notified(&timer);
             claimed(0);
         }
         let before = topic.generation();
         let start = Instant::now();
         let mut told = 0;
         while start.elapsed() < Duration::from_millis(200) {
-            topic.heard(&timer);
+            topic.notified(&timer);
             told += 1;
         }
         let woken = topic.generation() - before;

@@ -77,6 +77,9 @@ pub struct PushKeyed {
 #[derive(Clone, Debug)]
 pub struct PushTogether(pub Vec<PushKeyed>);
 
+/// Which parameter of a push has the topics to notify.
+const TOPICS: usize = 8;
+
 impl Operation for Push {
     /// The numbers of the jobs.
     type Output = Vec<i64>;
@@ -121,23 +124,10 @@ impl Operation for Push {
     }
 
     fn simple_params(batch: &[Self]) -> Vec<Value> {
-        let of = |one: &Self, job: &NewJob| {
-            [
-                Value::Text(one.namespace.clone()),
-                Value::Text(one.queue.clone()),
-                Value::Text(job.name.clone()),
-                Value::Text(job.payload.clone()),
-                Value::Int(job.priority),
-                Value::Int(job.at),
-                Value::Int(job.delay),
-                Value::Int(job.max_attempts),
-                Value::Int(job.ttl),
-            ]
-        };
-        let each = batch
-            .iter()
-            .flat_map(|one| one.jobs.iter().map(move |job| (one, job)));
-        each.flat_map(|(one, job)| of(one, job)).collect()
+        let mut params = Self::params(batch);
+        // Nobody is notified.
+        params.remove(TOPICS);
+        params.into_iter().map(Value::scalar).collect()
     }
 
     fn params(batch: &[Self]) -> Vec<Value> {

@@ -5,17 +5,21 @@
 -- Race: as in charge.sql.
 WITH want AS MATERIALIZED (
     SELECT w.*
-      FROM ROWS FROM (pg_catalog.unnest($2::pg_catalog.int8[]), pg_catalog.unnest($3::pg_catalog.text[]), pg_catalog.unnest($4::pg_catalog.int8[]), pg_catalog.unnest($5::pg_catalog.bool[]),
-                      pg_catalog.unnest($6::pg_catalog.int8[]), pg_catalog.unnest($7::pg_catalog.int8[]), pg_catalog.unnest($8::pg_catalog.int8[]))
+      FROM ROWS FROM (pg_catalog.unnest($2::pg_catalog.int8[]), pg_catalog.unnest($3::pg_catalog.text[]),
+                      pg_catalog.unnest($4::pg_catalog.int8[]), pg_catalog.unnest($5::pg_catalog.bool[]),
+                      pg_catalog.unnest($6::pg_catalog.int8[]), pg_catalog.unnest($7::pg_catalog.int8[]),
+                      pg_catalog.unnest($8::pg_catalog.int8[]))
            WITH ORDINALITY AS w (request, key, length, sliding, price, depth, times, n)
      WHERE (SELECT CASE WHEN $9::pg_catalog.bool
                         THEN pg_catalog.set_config('synchronous_commit', 'off', true) OPERATOR(pg_catalog.<>) ''
                         ELSE true END)
 ), seen AS MATERIALIZED (
-    SELECT w.*, l.key IS NULL AS absent, l.tat OPERATOR(pg_catalog.-) a.back AS tat, l.started OPERATOR(pg_catalog.-) a.back AS started,
-           l.span, l.used, l.before, l.slide, l.blocked_until, coalesce(l.due OPERATOR(pg_catalog.<=) c.now, false) AS overdue, c.now,
+    SELECT w.*, l.key IS NULL AS absent, l.tat OPERATOR(pg_catalog.-) a.back AS tat,
+           l.started OPERATOR(pg_catalog.-) a.back AS started, l.span, l.used, l.before, l.slide, l.blocked_until,
+           coalesce(l.due OPERATOR(pg_catalog.<=) c.now, false) AS overdue, c.now,
            l.key IS NULL OR a.back OPERATOR(pg_catalog.>) 0
-           OR lockapi.limit_room(l.tat OPERATOR(pg_catalog.-) a.back, l.started OPERATOR(pg_catalog.-) a.back, l.span, l.used, l.before, l.slide, l.blocked_until,
+           OR lockapi.limit_room(l.tat OPERATOR(pg_catalog.-) a.back, l.started OPERATOR(pg_catalog.-) a.back,
+                                 l.span, l.used, l.before, l.slide, l.blocked_until,
                                  w.length, w.sliding, w.depth, c.now) OPERATOR(pg_catalog.>=) w.price AS fits
       FROM want AS w
       CROSS JOIN (SELECT lockapi.clock() AS now OFFSET 0) AS c
@@ -47,9 +51,12 @@ WITH want AS MATERIALIZED (
 ), timed AS MATERIALIZED (
     SELECT w.n, w.request, w.key, w.length, w.sliding, w.price, w.times, a.tat, a.started, k.span AS span_now,
            greatest(k.span, w.length) AS span, k.used, k.before, k.slide, k.blocked_until,
-           coalesce(k.due OPERATOR(pg_catalog.<=) c.now, false) AS overdue, c.now, k.at OPERATOR(pg_catalog.>) c.now AS beyond,
+           coalesce(k.due OPERATOR(pg_catalog.<=) c.now, false) AS overdue, c.now,
+           k.at OPERATOR(pg_catalog.>) c.now AS beyond,
            a.known AND c.now OPERATOR(pg_catalog.<) (a.started OPERATOR(pg_catalog.+) greatest(k.span, w.length)) AS same,
-           a.known AND c.now OPERATOR(pg_catalog.<) ((a.started OPERATOR(pg_catalog.+) greatest(k.span, w.length)) OPERATOR(pg_catalog.+) greatest(w.length, k.slide)) AS next,
+           a.known AND c.now OPERATOR(pg_catalog.<)
+                       ((a.started OPERATOR(pg_catalog.+) greatest(k.span, w.length))
+                        OPERATOR(pg_catalog.+) greatest(w.length, k.slide)) AS next,
            lockapi.limit_room(a.tat, a.started, k.span, k.used, k.before, k.slide, k.blocked_until,
                               w.length, w.sliding, w.depth, c.now) OPERATOR(pg_catalog./) w.price AS fits
       FROM want AS w
@@ -58,11 +65,14 @@ WITH want AS MATERIALIZED (
       CROSS JOIN LATERAL (
                SELECT k.tat OPERATOR(pg_catalog.-) b.back AS tat, k.started OPERATOR(pg_catalog.-) b.back AS started,
                       coalesce(c.now OPERATOR(pg_catalog.>=) (k.started OPERATOR(pg_catalog.-) b.back)
-                               AND c.now OPERATOR(pg_catalog.<) ((k.started OPERATOR(pg_catalog.-) b.back) OPERATOR(pg_catalog.+) (2 OPERATOR(pg_catalog.*) k.span)), false) AS known
+                               AND c.now OPERATOR(pg_catalog.<)
+                                   ((k.started OPERATOR(pg_catalog.-) b.back)
+                                    OPERATOR(pg_catalog.+) (2 OPERATOR(pg_catalog.*) k.span)), false) AS known
                  FROM (SELECT greatest(0, k.at OPERATOR(pg_catalog.-) c.now) AS back OFFSET 0) AS b) AS a
 ), decided AS MATERIALIZED (
     SELECT t.request,
-           CASE WHEN pg_catalog.bool_and(NOT t.overdue) AND pg_catalog.count(*) OPERATOR(pg_catalog.=) pg_catalog.min(h.lines)
+           CASE WHEN pg_catalog.bool_and(NOT t.overdue)
+                 AND pg_catalog.count(*) OPERATOR(pg_catalog.=) pg_catalog.min(h.lines)
                 THEN greatest(0, least(pg_catalog.min(t.times), pg_catalog.min(t.fits)))
                 ELSE 0 END AS taken
       FROM timed AS t
@@ -70,7 +80,9 @@ WITH want AS MATERIALIZED (
      GROUP BY t.request
 ), updated AS (
     UPDATE lockapi.rate_limit AS l
-       SET tat = CASE WHEN r.sum OPERATOR(pg_catalog.>) 0 AND r.length OPERATOR(pg_catalog.=) 0 THEN greatest(r.now, r.tat) OPERATOR(pg_catalog.+) r.sum ELSE r.tat END,
+       SET tat = CASE WHEN r.sum OPERATOR(pg_catalog.>) 0 AND r.length OPERATOR(pg_catalog.=) 0
+                      THEN greatest(r.now, r.tat) OPERATOR(pg_catalog.+) r.sum
+                      ELSE r.tat END,
            taken = CASE WHEN r.sum OPERATOR(pg_catalog.>) 0 THEN 1 ELSE 0 END,
            at = r.now,
            started = CASE WHEN r.keeps OR r.same THEN r.started
@@ -96,7 +108,8 @@ WITH want AS MATERIALIZED (
               FROM (SELECT t.*, t.price OPERATOR(pg_catalog.*) d.taken AS sum
                       FROM timed AS t
                       JOIN decided AS d ON d.request OPERATOR(pg_catalog.=) t.request) AS s) AS r
-     WHERE l.namespace OPERATOR(pg_catalog.=) $1::pg_catalog.text AND l.key OPERATOR(pg_catalog.=) r.key AND l.key OPERATOR(pg_catalog.=) ANY ($3::pg_catalog.text[])
+     WHERE l.namespace OPERATOR(pg_catalog.=) $1::pg_catalog.text AND l.key OPERATOR(pg_catalog.=) r.key
+       AND l.key OPERATOR(pg_catalog.=) ANY ($3::pg_catalog.text[])
        AND (r.sum OPERATOR(pg_catalog.>) 0 OR r.beyond)
     RETURNING l.key, l.tat, l.started, l.span, l.used, l.before, l.slide
 )
