@@ -127,7 +127,8 @@ impl Handle {
         let (acked, unclaimed, more) = match self.turn(acks, claim).await {
             // What it took, if it took something, is found by another.
             Err(error) if alone && error.kind() == ErrorKind::Indeterminate => {
-                self.turn(Vec::new(), claim).await?
+                let again = self.turn(Vec::new(), claim).await;
+                again.map_err(|_| error)?
             }
             Err(error) if !alone && error.kind() == ErrorKind::TimedOut => {
                 let (_, unclaimed, more) = self.turn(Vec::new(), claim).await?;

@@ -90,27 +90,35 @@ impl Handle {
         }
     }
 
-    async fn push_keyed(&self, push: PushKeyed, mut repeat: bool) -> Result<Pushed> {
+    async fn push_keyed(&self, push: PushKeyed, repeat: bool) -> Result<Pushed> {
         let timer = &self.core.connections.timer;
-        let until = timer.now() + self.core.connections.timeout;
+        let timeout = self.core.connections.timeout;
+        let mut until = timer.now() + timeout;
+        // What the first attempt may have done stays unknown until another has succeeded.
+        let mut unknown = None;
         while timer.now() < until {
             match self.call(push.clone()).await {
                 Ok(Some(pushed)) => return Ok(pushed),
                 Ok(None) => {}
-                Err(error) if repeat && error.kind() == ErrorKind::Indeterminate => {
-                    repeat = false;
+                Err(error)
+                    if repeat && unknown.is_none() && error.kind() == ErrorKind::Indeterminate =>
+                {
+                    unknown = Some(error);
+                    until = timer.now() + timeout;
                 }
-                Err(error) => return Err(error),
+                Err(error) => return Err(unknown.unwrap_or(error)),
             }
             timer.sleep(PAUSE.mul_f64(fastrand::f64())).await;
         }
-        Err(in_transaction::key_is_busy("push").on(&self.name.queue))
+        let busy = || in_transaction::key_is_busy("push").on(&self.name.queue);
+        Err(unknown.unwrap_or_else(busy))
     }
 
     async fn push_together(&self, push: PushTogether, repeat: bool) -> Result<Vec<Pushed>> {
         let pushed = match self.call_in_bulk(push.clone()).await {
             Err(error) if repeat && error.kind() == ErrorKind::Indeterminate => {
-                self.call_in_bulk(push).await?
+                let again = self.call_in_bulk(push).await;
+                again.map_err(|_| error)?
             }
             pushed => pushed?,
         };
