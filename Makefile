@@ -1,8 +1,8 @@
 .POSIX:
-.PHONY: help demo check lint test test-rest packages bench
+.PHONY: help demo check lint test test-rest simulate packages bench
 
 CARGO = cargo
-# Options of the demo, such as ARGS='--workers 20 --kill 5'.
+# Options of the demo, such as ARGS='--workers 20 --kill 5', or of the simulation, such as ARGS='--seed 7'.
 ARGS =
 
 # Where the servers of the tests have their files: in memory, where there are 4 GB for them.
@@ -20,6 +20,8 @@ help:
 	@echo 'make test       format, lints, documentation, and all cases, on each library through one of'
 	@echo '                its faces'
 	@echo 'make test-rest  the cases on the other faces, and on connections of pools'
+	@echo 'make simulate   programs on a server and a network that fail by seed, in virtual time; it needs no'
+	@echo '                PostgreSQL; ARGS=--help tells its options'
 	@echo 'make packages   what the crates depend on, and whether they can be published'
 	@echo 'make bench      what it does in a second, beside the bare driver and what else is used'
 	@echo
@@ -55,6 +57,7 @@ test: lint
 	fi
 	$(CARGO) test -p lockapi --all-features --test telemetry
 	$(CARGO) test --doc
+	@$(MAKE) simulate ARGS='--small --seeds 1000'
 
 test-rest:
 	@sh .ci/deps.sh test
@@ -63,6 +66,9 @@ test-rest:
 	else \
 		echo 'make test ran them: cargo-nextest is not there to choose'; \
 	fi
+
+simulate:
+	$(CARGO) run --profile simulation -p lockapi-simulation -- $(ARGS)
 
 packages:
 	@$(CARGO) deny --version >/dev/null 2>&1 || $(CARGO) install cargo-deny@0.20.2 --locked

@@ -18,19 +18,42 @@ pub(crate) fn number() -> Result<i64> {
     Ok(i64::from_ne_bytes(bytes))
 }
 
-#[cfg(not(test))]
-use getrandom::fill;
-
 #[cfg(test)]
 thread_local! {
     /// Whether this thread gets no numbers.
     pub(crate) static EXHAUSTED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-#[cfg(test)]
+#[cfg(feature = "suite")]
+thread_local! {
+    /// Where this thread gets its numbers instead, while it runs a simulation.
+    static SEEDED: std::cell::RefCell<Option<fastrand::Rng>> = const { std::cell::RefCell::new(None) };
+}
+
+/// From now on this thread gets the numbers that follow from the seed, also those of `fastrand`; without
+/// one, those of the operating system again.
+#[cfg(feature = "suite")]
+pub fn seed(seed: Option<u64>) {
+    // Drawn once for the process, whichever simulation comes first.
+    process_name();
+    SEEDED.set(seed.map(fastrand::Rng::with_seed));
+    match seed {
+        Some(seed) => fastrand::seed(seed),
+        None => fastrand::seed(getrandom::u64().unwrap_or_default()),
+    }
+}
+
 fn fill(bytes: &mut [u8]) -> std::result::Result<(), getrandom::Error> {
+    #[cfg(test)]
     if EXHAUSTED.get() {
         return Err(getrandom::Error::UNSUPPORTED);
+    }
+    #[cfg(feature = "suite")]
+    if SEEDED
+        .with_borrow_mut(|random| random.as_mut().map(|it| it.fill(bytes)))
+        .is_some()
+    {
+        return Ok(());
     }
     getrandom::fill(bytes)
 }

@@ -92,3 +92,10 @@ pub mod driver {
     pub use crate::driver::call::Operation;
     pub use crate::driver::pooled::{Remember, Restore, Settings};
 }
+
+/// What a simulation of whole programs in one thread is made of.
+pub mod simulation {
+    pub use crate::engine::DrivenClock;
+    pub use crate::memory::simulation::{Request, Server, connect};
+    pub use crate::random::seed;
+}

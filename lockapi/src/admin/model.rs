@@ -1,7 +1,7 @@
 //! What the statements about holds and waits mean.
 
+use std::collections::BTreeMap;
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound::{Excluded, Unbounded};
 
 use super::operations::{ListAudit, ListLeases, ListLocks, Note};
@@ -10,6 +10,7 @@ use crate::driver::{Row, Rows, Type, Value};
 use crate::key::LockId;
 use crate::lease::Peeked;
 use crate::memory::ModelState;
+use rustc_hash::FxHashMap;
 
 const HOUR: i64 = 3600 * 1_000_000;
 const MONTH: i64 = 30 * 24 * 3600 * 1_000_000;
@@ -20,7 +21,7 @@ pub struct Notes {
     /// Namespace, name, and when it was last seen.
     names: BTreeMap<i64, (String, String, i64)>,
     /// Marks of sessions, with their backend and its owner.
-    sessions: HashMap<i64, (i64, String)>,
+    sessions: FxHashMap<i64, (i64, String)>,
     /// By backend, lock and whether it waits: token, and since when.
     noted: BTreeMap<(i64, LockId, bool), (i64, i64)>,
     audit: Vec<Act>,

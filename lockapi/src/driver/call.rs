@@ -72,7 +72,7 @@ impl Statement {
 ///
 /// An operation is written over a slice, so that concurrent calls travel in one statement.
 /// Neither its SQL nor its model reads the clock of the client.
-pub trait Operation: Send + Sync + Sized + 'static {
+pub trait Operation: Clone + Send + Sync + Sized + 'static {
     /// What one element of the slice is answered.
     type Output: Send + PartialEq + std::fmt::Debug;
 
@@ -149,7 +149,18 @@ impl<'a> Call<'a> {
     pub(crate) fn model(&self, model: &mut ModelState, session: u64) -> Option<Rows> {
         self.batch.model(model, session)
     }
+
+    /// The meaning of the call, for a server that goes on when the client has left.
+    #[cfg(feature = "suite")]
+    #[must_use]
+    pub(crate) fn meaning(&self) -> Meaning {
+        self.batch.meaning()
+    }
 }
+
+/// See [`Operation::model`].
+#[cfg(feature = "suite")]
+pub(crate) type Meaning = Box<dyn Fn(&mut ModelState, u64) -> Option<Rows> + Send>;
 
 impl fmt::Debug for Call<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -161,6 +172,8 @@ trait AnyBatch: Send + Sync {
     fn name(&self) -> &'static str;
     fn query(&self, simple: bool) -> (&'static Statement, Vec<Value>);
     fn model(&self, model: &mut ModelState, session: u64) -> Option<Rows>;
+    #[cfg(feature = "suite")]
+    fn meaning(&self) -> Meaning;
 }
 
 impl<O: Operation> AnyBatch for &[O] {
@@ -183,5 +196,11 @@ impl<O: Operation> AnyBatch for &[O] {
 
     fn model(&self, model: &mut ModelState, session: u64) -> Option<Rows> {
         O::model(self, model, session)
+    }
+
+    #[cfg(feature = "suite")]
+    fn meaning(&self) -> Meaning {
+        let batch = self.to_vec();
+        Box::new(move |model, session| O::model(&batch, model, session))
     }
 }

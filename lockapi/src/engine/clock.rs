@@ -19,6 +19,8 @@ pub(crate) type Time = Duration;
 pub(crate) enum Clock {
     Real(Instant),
     Manual(ManualClock),
+    #[cfg(feature = "suite")]
+    Driven(DrivenClock),
 }
 
 impl Clock {
@@ -30,6 +32,8 @@ impl Clock {
         match self {
             Self::Real(start) => start.elapsed(),
             Self::Manual(clock) => clock.lock().now,
+            #[cfg(feature = "suite")]
+            Self::Driven(clock) => clock.now(),
         }
     }
 
@@ -37,16 +41,29 @@ impl Clock {
         matches!(self, Self::Manual(_))
     }
 
+    /// Whether `watcher` does what is due on the thread that moves the clock.
+    pub(crate) fn is_driven(&self) -> bool {
+        #[cfg(feature = "suite")]
+        return matches!(self, Self::Driven(_));
+        #[cfg(not(feature = "suite"))]
+        false
+    }
+
     /// Tells `watcher` whenever the clock is moved by hand, as long as it is there.
     pub(crate) fn watch(&self, watcher: Weak<dyn Watch>) {
-        if let Self::Manual(clock) = self {
-            clock.lock().watchers.push(watcher);
+        match self {
+            Self::Real(_) => {}
+            Self::Manual(clock) => clock.lock().watchers.push(watcher),
+            #[cfg(feature = "suite")]
+            Self::Driven(clock) => clock.lock().watchers.push(watcher),
         }
     }
 
     /// What the clock waits for when it is moved by hand.
     pub(crate) fn activity(&self) -> Option<Arc<Activity>> {
         match self {
+            #[cfg(feature = "suite")]
+            Self::Driven(_) => None,
             Self::Real(_) => None,
             Self::Manual(clock) => Some(Arc::clone(&clock.0.activity)),
         }
@@ -167,5 +184,57 @@ impl ManualClock {
 impl fmt::Debug for ManualClock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ManualClock({:?})", self.lock().now)
+    }
+}
+
+/// The clock of a program that is simulated: whoever moves it does what is due, on the same thread.
+#[cfg(feature = "suite")]
+#[derive(Clone, Default)]
+pub struct DrivenClock(Arc<Mutex<Manual>>);
+
+#[cfg(feature = "suite")]
+impl DrivenClock {
+    /// What it shows.
+    #[must_use]
+    pub fn now(&self) -> Duration {
+        self.lock().now
+    }
+
+    /// When something is due.
+    #[must_use]
+    pub fn next(&self) -> Option<Duration> {
+        let watchers = self.watchers();
+        watchers.iter().filter_map(|it| it.next()).min()
+    }
+
+    /// Moves it to `time`, unless it is beyond that; what is due has not been done yet.
+    pub fn set(&self, time: Duration) {
+        let mut state = self.lock();
+        state.now = state.now.max(time);
+    }
+
+    /// Moves it to `time`, unless it is beyond that, and does what is due.
+    pub fn advance_to(&self, time: Duration) {
+        self.set(time);
+        for watcher in self.watchers() {
+            watcher.moved();
+        }
+    }
+
+    fn watchers(&self) -> Vec<Arc<dyn Watch>> {
+        let mut state = self.lock();
+        state.watchers.retain(|it| it.strong_count() > 0);
+        state.watchers.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Manual> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(feature = "suite")]
+impl fmt::Debug for DrivenClock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DrivenClock({:?})", self.now())
     }
 }

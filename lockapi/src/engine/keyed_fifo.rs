@@ -1,16 +1,17 @@
 //! A FIFO queue for each key: the callers of this process that wait for the same, in the order of arrival.
 
-use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Semaphore;
 
+use rustc_hash::FxHashMap;
+
 /// The queues that are not empty.
 pub(crate) struct KeyedFifo<K>(Mutex<State<K>>);
 
 struct State<K> {
-    queues: HashMap<K, Queue>,
+    queues: FxHashMap<K, Queue>,
     /// Of all keys.
     waiting: usize,
 }
@@ -31,7 +32,7 @@ pub(crate) struct Place<'a, K: Eq + Hash> {
 impl<K> Default for KeyedFifo<K> {
     fn default() -> Self {
         Self(Mutex::new(State {
-            queues: HashMap::new(),
+            queues: FxHashMap::default(),
             waiting: 0,
         }))
     }

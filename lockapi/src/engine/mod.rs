@@ -63,6 +63,8 @@ mod watch;
 
 use admin::{Names, Noting};
 use batcher::Batcher;
+#[cfg(feature = "suite")]
+pub use clock::DrivenClock;
 pub use clock::ManualClock;
 pub(crate) use clock::{Activity, Clock};
 use connection::Connections;

@@ -64,21 +64,31 @@ impl Shared {
         id
     }
 
+    /// Lets what is due happen.
+    fn run_due<'a>(&'a self, mut timers: MutexGuard<'a, Timers>) -> MutexGuard<'a, Timers> {
+        loop {
+            let now = self.clock.now();
+            let first = timers.due.first_entry();
+            let Some(due) = first.filter(|first| first.key().0 <= now) else {
+                return timers;
+            };
+            let due = due.remove();
+            timers.running = true;
+            drop(timers);
+            due.happen();
+            timers = self.lock();
+            timers.running = false;
+        }
+    }
+
     fn run(&self) {
         let mut timers = self.lock();
         while !timers.closed {
+            timers = self.run_due(timers);
             let now = self.clock.now();
             match timers.due.first_key_value().map(|(id, _)| *id) {
-                Some(id) if id.0 <= now => {
-                    let due = timers.due.remove(&id);
-                    timers.running = true;
-                    drop(timers);
-                    if let Some(due) = due {
-                        due.happen();
-                    }
-                    timers = self.lock();
-                    timers.running = false;
-                }
+                _ if timers.closed => {}
+                Some((at, _)) if at <= now => {}
                 Some((at, _)) if !self.clock.is_manual() => {
                     timers = self
                         .changed
@@ -100,8 +110,12 @@ impl Shared {
 impl Watch for Shared {
     fn moved(&self) {
         // Under the lock, so the thread is either before its look at the clock or waiting.
-        let _timers = self.lock();
-        self.changed.notify_one();
+        let timers = self.lock();
+        if self.clock.is_driven() {
+            drop(self.run_due(timers));
+        } else {
+            self.changed.notify_one();
+        }
     }
 
     fn next(&self) -> Option<Time> {
@@ -148,10 +162,12 @@ impl Timer {
         });
         let watched: Weak<Shared> = Arc::downgrade(&shared);
         clock.watch(watched);
-        let thread = Arc::clone(&shared);
-        std::thread::Builder::new()
-            .name("lockapi-timer".into())
-            .spawn(move || thread.run())?;
+        if !clock.is_driven() {
+            let thread = Arc::clone(&shared);
+            std::thread::Builder::new()
+                .name("lockapi-timer".into())
+                .spawn(move || thread.run())?;
+        }
         Ok(Self {
             _alive: Arc::new(Alive(Arc::clone(&shared))),
             shared,

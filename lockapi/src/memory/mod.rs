@@ -37,6 +37,8 @@ use crate::error::{Failure, Result};
 use crate::lease::micros;
 
 pub(crate) mod model;
+#[cfg(feature = "suite")]
+pub(crate) mod simulation;
 mod task;
 
 pub(crate) use model::ModelState;

@@ -1,6 +1,6 @@
 //! What the database knows, as a value.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound::{Excluded, Unbounded};
 
 use crate::admin::{ForceRelease, Notes};
@@ -12,6 +12,7 @@ use crate::limit::{Level, Limits};
 use crate::mutex::LockMode;
 use crate::queue::Jobs;
 use crate::schedule::Schedules;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 const DAY: i64 = 24 * 3600 * 1_000_000;
 
@@ -30,19 +31,19 @@ pub struct ModelState {
     pub(crate) late: bool,
     fences: i64,
     /// Who holds a lock; nobody is not listed.
-    locks: HashMap<LockId, Vec<Holder>>,
+    locks: FxHashMap<LockId, Vec<Holder>>,
     /// Sessions that wait for a lock, in the order of arrival.
-    queues: HashMap<LockId, VecDeque<(u64, LockMode)>>,
+    queues: FxHashMap<LockId, VecDeque<(u64, LockMode)>>,
     /// Locks that were given to a session while it waited, and that it does not know of yet.
-    given: HashSet<(LockId, u64)>,
+    given: FxHashSet<(LockId, u64)>,
     /// Sessions that were told to give up their wait.
-    interrupted: HashSet<u64>,
+    interrupted: FxHashSet<u64>,
     leases: Table,
     /// The highest token that was checked in, and when.
     marks: BTreeMap<(String, String), (i64, i64)>,
     /// When sessions began.
-    begun: HashMap<u64, i64>,
-    markers: HashMap<u64, String>,
+    begun: FxHashMap<u64, i64>,
+    markers: FxHashMap<u64, String>,
     pub(crate) jobs: Jobs,
     pub(crate) tasks: Schedules,
     pub(crate) notes: Notes,

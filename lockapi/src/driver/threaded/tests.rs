@@ -56,6 +56,7 @@ impl Drop for Slow {
     }
 }
 
+#[derive(Clone)]
 struct Nothing;
 
 impl Operation for Nothing {

@@ -1,10 +1,7 @@
 //! Noting what the program holds and waits for long, in the background.
 
-use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
-
-use rustc_hash::FxHashMap;
 
 use crate::admin::{Note, Noted, SweepNotes};
 use crate::driver::Swept;
@@ -17,6 +14,7 @@ use crate::error::Result;
 use crate::key::{Key, LockId};
 use crate::lease::micros;
 use crate::random;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// A name that is still in use is noted again after this time.
 const AGAIN: Duration = Duration::from_secs(24 * 3600);
@@ -87,8 +85,8 @@ impl Names {
 #[derive(Default)]
 struct State {
     /// When names were noted.
-    names: HashMap<i64, Time>,
-    marks: HashSet<i64>,
+    names: FxHashMap<i64, Time>,
+    marks: FxHashSet<i64>,
     /// Since when, and under which token, holds and waits were noted.
     noted: FxHashMap<(LockId, bool), (Time, i64)>,
     /// A statement is under way.

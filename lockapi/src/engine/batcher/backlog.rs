@@ -1,12 +1,13 @@
 //! The requests of one kind that wait for a statement.
 
 use std::any::Any;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use super::batch::{AnyBatch, Batch};
 use super::request::{Caller, Callers, MAX_WEIGHT, Queued};
 use crate::driver::Operation;
 use crate::error::{Error, ErrorKind, Failure};
+use rustc_hash::FxHashMap;
 
 /// The most callers that wait for requests of one kind.
 const MAX_CALLERS: usize = 1 << 17;
@@ -38,7 +39,7 @@ pub(super) struct Backlog<O: Operation> {
     /// The number of the first that waits; they are numbered in their order.
     first: u64,
     /// The numbers of those that others may join, by their identity.
-    joined: HashMap<u64, u64>,
+    joined: FxHashMap<u64, u64>,
     callers: usize,
     weight: usize,
 }
@@ -49,7 +50,7 @@ impl<O: Operation> Default for Backlog<O> {
             waiting: VecDeque::new(),
             // Numbers go down as well, when requests come back.
             first: 1 << 63,
-            joined: HashMap::new(),
+            joined: FxHashMap::default(),
             callers: 0,
             weight: 0,
         }

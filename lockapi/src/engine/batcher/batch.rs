@@ -1,7 +1,6 @@
 //! The requests of one statement.
 
 use std::any::{Any, TypeId};
-use std::collections::HashSet;
 use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
@@ -12,6 +11,7 @@ use super::request::{Callers, Queued, Reply};
 use crate::driver::Operation;
 use crate::engine::connection::OpenConnection;
 use crate::error::{Failure, Result};
+use rustc_hash::FxHashSet;
 
 pub(super) type Served<'a> = Pin<Box<dyn Future<Output = Result<(), Failure>> + Send + 'a>>;
 
@@ -126,7 +126,7 @@ impl<O: Queued> AnyBatch for Batch<O> {
         let Some(fresh) = fresh.as_any().downcast_mut::<Self>() else {
             return;
         };
-        let places: HashSet<u64> = self.requests.iter().flat_map(Queued::places).collect();
+        let places: FxHashSet<u64> = self.requests.iter().flat_map(Queued::places).collect();
         let meets = |request: &O| request.places().any(|place| places.contains(&place));
         if fresh.requests.iter().any(meets) {
             for (request, callers) in fresh.take() {

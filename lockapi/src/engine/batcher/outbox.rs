@@ -1,7 +1,7 @@
 //! Answers to many callers of one request, told a few at a time: a task that is woken runs before those
 //! that are woken after it, and nobody is to wait behind thousands.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::request::Reply;
 use crate::error::Result;
 use crate::wait::yield_now;
+use rustc_hash::FxHashMap;
 
 /// How many callers are woken before other tasks have their turn.
 const AT_ONCE: usize = 64;
@@ -56,7 +57,7 @@ struct Waiting {
     answers: VecDeque<Box<dyn AnyAnswers>>,
     left: usize,
     /// By kind, how many are to be told before its next statement.
-    due: HashMap<usize, usize>,
+    due: FxHashMap<usize, usize>,
     /// Whether the statement that was answered last left some.
     grown: bool,
 }

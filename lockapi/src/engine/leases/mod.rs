@@ -6,7 +6,7 @@ mod renewal;
 mod requests;
 mod sweeping;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -27,6 +27,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::hold::Hold;
 use crate::lease::{Acquired, LeaseOptions, Renew, Taken, slot};
 use crate::telemetry::Kind;
+use rustc_hash::FxHashMap;
 
 struct Entry {
     namespace: Arc<str>,
@@ -115,7 +116,7 @@ impl Refused {
 
 #[derive(Default)]
 struct State {
-    entries: HashMap<u64, Entry>,
+    entries: FxHashMap<u64, Entry>,
     due: BTreeSet<(Time, u64)>,
     next: u64,
     armed: Option<Time>,

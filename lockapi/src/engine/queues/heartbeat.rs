@@ -1,6 +1,6 @@
 //! The deliveries of a process: keeping and losing them.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use crate::error::Result;
 use crate::hold::Hold;
 use crate::queue::{FOR_EVER, Outcome, Settle, Settled, Ticket};
 use crate::telemetry::{self, Kind, Renewal};
+use rustc_hash::FxHashMap;
 
 /// A lease is extended when this part of it has passed …
 const EXTEND_PART: u32 = 3;
@@ -46,7 +47,7 @@ struct Entry {
 
 #[derive(Default)]
 struct State {
-    entries: HashMap<Ticket, Entry>,
+    entries: FxHashMap<Ticket, Entry>,
     due: BTreeSet<(Time, i64, i64)>,
     armed: Option<Time>,
 }

@@ -1,6 +1,6 @@
 //! What a process knows of one queue: that something has arrived, and where claims start.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -8,6 +8,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::floors::{Floors, Found, Look, Places};
+use rustc_hash::FxHashMap;
+
 use crate::engine::clock::Time;
 use crate::engine::timer::Timer;
 use crate::queue::in_transaction::LOW_FIRST;
@@ -32,7 +34,7 @@ const MOST_SETS: usize = 64;
 #[derive(Default)]
 struct State {
     /// Where claims start, by the names that they take.
-    floors: HashMap<Arc<[String]>, Floors>,
+    floors: FxHashMap<Arc<[String]>, Floors>,
     /// The timer for the job that is due next.
     due: Option<Time>,
     rung: Option<Time>,

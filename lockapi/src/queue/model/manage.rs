@@ -1,6 +1,6 @@
 //! What is done to queues as a whole, and what is told of them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use super::{DAY, Jobs, Live, Running, Status};
 use crate::driver::{Row, Rows, Value};
@@ -8,6 +8,7 @@ use crate::queue::operations::{
     Cancel, CountJobs, Counted, DeadRow, Discard, Name, Purge, ReadDead, ReadUnhandled, Redrive,
     Redriven, SweepQueues,
 };
+use rustc_hash::FxHashMap;
 
 impl Jobs {
     pub(crate) fn cancel(&mut self, now: i64, want: &Cancel) -> Vec<i64> {
@@ -124,7 +125,7 @@ impl Jobs {
 
     /// By name, how many jobs of other names are due and wait, and for how long the first has.
     pub(crate) fn unhandled(&self, now: i64, want: &ReadUnhandled) -> BTreeMap<String, (i64, i64)> {
-        let mut seen = HashMap::<i64, i64>::new();
+        let mut seen = FxHashMap::<i64, i64>::default();
         let mut found = BTreeMap::<String, (i64, i64)>::new();
         let places = self.due.get(&want.name).into_iter().flatten();
         for (priority, at, id) in places.filter(|(_, at, _)| *at <= now) {
@@ -147,7 +148,7 @@ impl Jobs {
             paused: self.paused.contains(&want.name),
             ..Counted::default()
         };
-        let mut seen = HashMap::<(i64, bool), i64>::new();
+        let mut seen = FxHashMap::<(i64, bool), i64>::default();
         let places = self.due.get(&want.name).into_iter().flatten();
         for (priority, at, id) in places {
             let is_due = *at <= now;

@@ -2,13 +2,14 @@
 
 mod manage;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::operations::{
     Ack, Claimed, CompleteAndClaim, FailedAttempt, Floor, LookBack, Name, NewJob, Part, PushKeyed,
     Settle, Take,
 };
 use super::{How, Pushed, Settled, Ticket, Unique};
+use rustc_hash::{FxHashMap, FxHashSet};
 
 const DAY: i64 = 24 * 3600 * 1_000_000;
 
@@ -17,12 +18,12 @@ const DAY: i64 = 24 * 3600 * 1_000_000;
 pub struct Jobs {
     numbers: i64,
     tokens: i64,
-    pub(super) live: HashMap<i64, Live>,
+    pub(super) live: FxHashMap<i64, Live>,
     /// By queue, priority, time and number: the index that claims use.
     due: BTreeMap<Name, BTreeSet<(i64, i64, i64)>>,
     pub(super) ended: BTreeMap<i64, Ended>,
-    keys: HashMap<(Name, String), (i64, i64)>,
-    paused: HashSet<Name>,
+    keys: FxHashMap<(Name, String), (i64, i64)>,
+    paused: FxHashSet<Name>,
 }
 
 #[derive(Clone, Debug)]
@@ -440,7 +441,7 @@ impl Jobs {
     fn ack(&mut self, now: i64, acks: &[Ack]) -> Vec<i64> {
         let mut done = Vec::new();
         // Who completes a delivery twice keeps it for the longer of both times.
-        let mut longest = HashMap::<Ticket, i64>::new();
+        let mut longest = FxHashMap::<Ticket, i64>::default();
         for ack in acks {
             let keep = longest.entry(ack.ticket).or_insert(ack.keep);
             *keep = ack.keep.max(*keep);

@@ -3,7 +3,7 @@
 mod ending;
 mod exchange;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -32,6 +32,7 @@ use crate::worker::slots::Slots;
 use crate::worker::{Settings, Spawned};
 use ending::Confirmed;
 use exchange::Exchanging;
+use rustc_hash::FxHashMap;
 
 /// How often it looks for jobs that nobody handles, and how long they wait by then.
 const WATCH: Duration = Duration::from_secs(60);
@@ -50,7 +51,7 @@ pub(super) struct Run {
     ahead: VecDeque<Delivery>,
     /// Runs while there is something ahead; then what could not begin has gone back.
     behind: Option<Boxed<()>>,
-    running: HashMap<u64, Running>,
+    running: FxHashMap<u64, Running>,
     handling: FuturesUnordered<Quiet<(u64, Verdict)>>,
     slots: Arc<Slots>,
     /// Done and not told.
@@ -113,7 +114,7 @@ impl Run {
             settings,
             ahead: VecDeque::new(),
             behind: None,
-            running: HashMap::new(),
+            running: FxHashMap::default(),
             handling: FuturesUnordered::new(),
             slots: Arc::default(),
             done: Vec::new(),

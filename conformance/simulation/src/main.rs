@@ -1,0 +1,216 @@
+//! Whole programs with the real engine, a server and a network that fail by seed, in one thread and in
+//! virtual time: `simulate --help`.
+
+mod history;
+mod network;
+mod plan;
+mod programs;
+mod server;
+mod simulation;
+mod world;
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use lexopt::prelude::*;
+
+use crate::plan::{Fault, Plan};
+use crate::simulation::{Outcome, simulate};
+
+const HELP: &str = "\
+Runs programs on a server and a network that fail by seed, and checks every answer.
+
+    simulate [--seeds N] [--first N]     runs N seeds (1,000 unless set), from the first on
+    --small                              in small worlds, which take a twentieth of the time
+    simulate --seed N                    runs one seed, and tells what happened
+        [--programs N] [--tasks N] [--time MS] [--without FAULT,FAULT]
+                                         with less in it than the seed has
+    --twice                              runs each seed twice, and compares
+
+The exit status is 1 if a promise was broken.";
+
+struct Args {
+    first: u64,
+    seeds: u64,
+    one: Option<Plan>,
+    twice: bool,
+    small: bool,
+}
+
+fn main() -> Result<ExitCode, lexopt::Error> {
+    let Some(args) = parse()? else {
+        println!("{HELP}");
+        return Ok(ExitCode::SUCCESS);
+    };
+    if std::env::var_os("RUST_BACKTRACE").is_none() {
+        // A panic is a broken promise, and told as one.
+        std::panic::set_hook(Box::new(|_| {}));
+    }
+    Ok(match &args.one {
+        Some(plan) => one(plan, args.twice),
+        None => many(&args),
+    })
+}
+
+fn parse() -> Result<Option<Args>, lexopt::Error> {
+    let mut args = Args {
+        first: 1,
+        seeds: 1_000,
+        one: None,
+        twice: false,
+        small: false,
+    };
+    let mut parser = lexopt::Parser::from_env();
+    while let Some(arg) = parser.next()? {
+        match arg {
+            Long("first") => args.first = parser.value()?.parse()?,
+            Long("seeds") => args.seeds = parser.value()?.parse()?,
+            Long("seed") => args.one = Some(Plan::new(parser.value()?.parse()?)),
+            Long("twice") => args.twice = true,
+            Long("small") => {
+                args.small = true;
+                args.one = args.one.map(Plan::small);
+            }
+            Long(option @ ("programs" | "tasks" | "time" | "without")) => {
+                let option = option.to_owned();
+                let value = parser.value()?;
+                let Some(plan) = &mut args.one else {
+                    return Err(format!("--{option} goes with --seed, and after it").into());
+                };
+                match &*option {
+                    "programs" => plan.programs = value.parse()?,
+                    "tasks" => plan.tasks = value.parse()?,
+                    "time" => plan.time = Duration::from_millis(value.parse()?),
+                    _ => {
+                        for name in value.string()?.split(',') {
+                            let fault = Fault::named(name);
+                            let known = Fault::ALL.map(Fault::name).join(", ");
+                            let fault = fault
+                                .ok_or_else(|| format!("{name} is no fault; there are {known}"))?;
+                            *plan = plan.clone().without(fault);
+                        }
+                    }
+                }
+            }
+            Long("help") => return Ok(None),
+            _ => return Err(arg.unexpected()),
+        }
+    }
+    Ok(Some(args))
+}
+
+/// Runs one plan, and tells what happened.
+fn one(plan: &Plan, twice: bool) -> ExitCode {
+    println!("{plan:#?}");
+    let outcome = simulate(plan);
+    if twice {
+        let again = simulate(plan);
+        println!("traces: {:016x} {:016x}", outcome.trace, again.trace);
+    }
+    println!("{outcome:#?}");
+    match &outcome.violation {
+        Some(violation) => {
+            println!("{violation}");
+            ExitCode::FAILURE
+        }
+        None => ExitCode::SUCCESS,
+    }
+}
+
+fn many(args: &Args) -> ExitCode {
+    let begun = Instant::now();
+    let mut total = Totals::default();
+    for seed in args.first..args.first.saturating_add(args.seeds) {
+        let mut plan = Plan::new(seed);
+        if args.small {
+            plan = plan.small();
+        }
+        let outcome = simulate(&plan);
+        if args.twice && simulate(&plan).trace != outcome.trace {
+            println!("seed {seed} is not the same the second time");
+            return ExitCode::FAILURE;
+        }
+        if let Some(violation) = &outcome.violation {
+            println!("{violation}\nsimulate {plan}\nMaking it smaller ...");
+            let (plan, violation) = shrink(plan, violation.promise);
+            println!("{violation}\nsimulate {plan}");
+            return ExitCode::FAILURE;
+        }
+        total.add(&outcome);
+    }
+    total.print(args, begun.elapsed());
+    ExitCode::SUCCESS
+}
+
+/// The smallest plan that was found which breaks the same promise.
+fn shrink(mut plan: Plan, promise: &str) -> (Plan, world::Violation) {
+    let mut violation = None;
+    loop {
+        let broken = plan.smaller().into_iter().find_map(|smaller| {
+            let broken = simulate(&smaller).violation?;
+            (broken.promise == promise).then_some((smaller, broken))
+        });
+        let Some((smaller, broken)) = broken else {
+            break;
+        };
+        plan = smaller;
+        violation = Some(broken);
+    }
+    let violation = violation.or_else(|| simulate(&plan).violation);
+    (plan, violation.expect("what was broken before"))
+}
+
+/// What all seeds did together.
+#[derive(Default)]
+struct Totals {
+    statements: u64,
+    steps: u64,
+    time: Duration,
+    answers: std::collections::BTreeMap<&'static str, u64>,
+    errors: std::collections::BTreeMap<String, u64>,
+    faults: std::collections::BTreeMap<&'static str, u64>,
+}
+
+impl Totals {
+    fn add(&mut self, outcome: &Outcome) {
+        self.statements += outcome.statements;
+        self.steps += outcome.steps;
+        self.time += outcome.time;
+        for (name, times) in &outcome.answers {
+            *self.answers.entry(name).or_default() += times;
+        }
+        for (name, times) in &outcome.errors {
+            *self.errors.entry(name.clone()).or_default() += times;
+        }
+        for (name, times) in &outcome.faults {
+            *self.faults.entry(name).or_default() += times;
+        }
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "figures for people")]
+    fn print(&self, args: &Args, took: Duration) {
+        let answers: u64 = self.answers.values().sum();
+        println!(
+            "{} seeds from {}: {answers} answers checked, {} statements, {} steps in {:.1} h of virtual time; \
+             {:.1} s, {:.0} statements a second",
+            args.seeds,
+            args.first,
+            self.statements,
+            self.steps,
+            self.time.as_secs_f64() / 3600.0,
+            took.as_secs_f64(),
+            self.statements as f64 / took.as_secs_f64(),
+        );
+        println!("answers: {:?}", self.answers);
+        println!("errors:  {:?}", self.errors);
+        println!("faults:  {:?}", self.faults);
+        let idle: Vec<_> = Fault::ALL
+            .map(Fault::name)
+            .into_iter()
+            .filter(|it| !self.faults.contains_key(it))
+            .collect();
+        if !idle.is_empty() {
+            println!("without effect: {}", idle.join(", "));
+        }
+    }
+}

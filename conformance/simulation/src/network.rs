@@ -1,0 +1,90 @@
+//! The driver: what a process has of the network.
+
+use lockapi::Failure;
+use lockapi::driver::{BackgroundTask, Call, Connection, Connector, Listener, Mode, Rows, Script};
+use lockapi::suite::simulation::Request;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::server::{Message, Server};
+use crate::world::{ProgramId, World};
+
+/// Connects a process with the server.
+pub(crate) struct Network {
+    pub(crate) world: World,
+    pub(crate) server: Server,
+    pub(crate) program: ProgramId,
+}
+
+/// A connection of a process.
+pub(crate) struct Client {
+    server: Server,
+    session: u64,
+    notifications: Option<mpsc::UnboundedReceiver<String>>,
+}
+
+impl Connector for Network {
+    type Connection = Client;
+    type Listener = Client;
+
+    const SERVER: bool = false;
+
+    async fn connect(&self, _: Mode) -> Result<Client, Failure> {
+        let session = self.server.connect(self.program).await?;
+        Ok(Client {
+            server: self.server.clone(),
+            session,
+            notifications: None,
+        })
+    }
+
+    async fn listener(&self) -> Result<Client, Failure> {
+        let mut client = Connector::connect(self, Mode::Direct).await?;
+        client.notifications = client.server.listen(client.session);
+        Ok(client)
+    }
+
+    fn spawn(&self, name: &'static str, task: BackgroundTask) {
+        self.world.spawn_boxed(self.program, name, task);
+    }
+}
+
+impl Client {
+    async fn answered(
+        &self,
+        answer: oneshot::Receiver<Result<Rows, Failure>>,
+    ) -> Result<Rows, Failure> {
+        answer.await.unwrap_or_else(|_| {
+            let reset = "connection reset by peer";
+            Err(Failure::statement(None, true, reset))
+        })
+    }
+}
+
+impl Connection for Client {
+    async fn run(&mut self, call: Call<'_>) -> Result<Rows, Failure> {
+        let request = Request::new(call);
+        let answer = self.server.send(self.session, Message::Call(request));
+        self.answered(answer).await
+    }
+
+    async fn script(&mut self, script: Script) -> Result<(), Failure> {
+        let answer = self.server.send(self.session, Message::Script(script));
+        self.answered(answer).await.map(drop)
+    }
+}
+
+impl Listener for Client {
+    async fn next(&mut self) -> Result<String, Failure> {
+        let next = match &mut self.notifications {
+            Some(notifications) => notifications.recv().await,
+            None => None,
+        };
+        next.ok_or_else(|| Failure::statement(None, true, "connection reset by peer"))
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.server.leave(self.session);
+    }
+}

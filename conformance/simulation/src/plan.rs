@@ -1,0 +1,237 @@
+//! What a seed decides: how large the world is, and how often what fails.
+
+use std::fmt;
+use std::time::Duration;
+
+use fastrand::Rng;
+
+/// A kind of fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(usize)]
+pub(crate) enum Fault {
+    /// Messages take up to seconds.
+    Delay,
+    /// A connection ends before the server has read a statement.
+    CutBefore,
+    /// A connection ends after the server has carried a statement out.
+    CutAfter,
+    /// An answer never comes, and the connection stays open.
+    Silence,
+    /// The server refuses a statement.
+    Refusal,
+    /// The server ends a session, before a statement or after it.
+    Fatal,
+    /// A session is ended while it is idle or waits.
+    Terminate,
+    /// All sessions end.
+    Restart,
+    /// Nobody can connect.
+    Unreachable,
+    /// What a process sends and what it is sent waits, and its connections may end.
+    Partition,
+    /// Notifications are lost.
+    Deaf,
+    /// A process is stopped and continued.
+    Stop,
+    /// A process ends, and another one begins.
+    Kill,
+    /// A call is dropped at any of its polls.
+    Leave,
+    /// Clocks of processes run faster or slower, by up to a hundredth.
+    Drift,
+    /// The server's clock is set.
+    Step,
+}
+
+impl Fault {
+    pub(crate) const ALL: [Self; 16] = [
+        Self::Delay,
+        Self::CutBefore,
+        Self::CutAfter,
+        Self::Silence,
+        Self::Refusal,
+        Self::Fatal,
+        Self::Terminate,
+        Self::Restart,
+        Self::Unreachable,
+        Self::Partition,
+        Self::Deaf,
+        Self::Stop,
+        Self::Kill,
+        Self::Leave,
+        Self::Drift,
+        Self::Step,
+    ];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Delay => "delay",
+            Self::CutBefore => "cut-before",
+            Self::CutAfter => "cut-after",
+            Self::Silence => "silence",
+            Self::Refusal => "refusal",
+            Self::Fatal => "fatal",
+            Self::Terminate => "terminate",
+            Self::Restart => "restart",
+            Self::Unreachable => "unreachable",
+            Self::Partition => "partition",
+            Self::Deaf => "deaf",
+            Self::Stop => "stop",
+            Self::Kill => "kill",
+            Self::Leave => "leave",
+            Self::Drift => "drift",
+            Self::Step => "step",
+        }
+    }
+
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|fault| fault.name() == name)
+    }
+
+    /// The highest probability: of a message, of a call, or of a moment at which a fault may begin.
+    fn most(self) -> f64 {
+        match self {
+            Self::CutBefore | Self::CutAfter | Self::Fatal | Self::Silence => 0.02,
+            Self::Refusal | Self::Delay => 0.05,
+            Self::Leave => 0.2,
+            Self::Deaf => 0.5,
+            _ => 1.0,
+        }
+    }
+}
+
+/// What a world is made of.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Plan {
+    pub(crate) seed: u64,
+    pub(crate) small: bool,
+    /// How many processes there are.
+    pub(crate) programs: usize,
+    /// How many tasks of each kind a process has.
+    pub(crate) tasks: usize,
+    /// For how long things fail.
+    pub(crate) time: Duration,
+    /// For how long all goes on without faults before the tasks are to end.
+    pub(crate) calm: Duration,
+    /// How often something that concerns a process or the server begins to fail.
+    pub(crate) every: Duration,
+    faults: [f64; Fault::ALL.len()],
+}
+
+impl Plan {
+    /// That of a seed: about half of the faults are left out, so that each is seen without the others.
+    pub(crate) fn new(seed: u64) -> Self {
+        let mut random = Rng::with_seed(seed ^ 0x7061_6e74);
+        let calm = random.u8(..10) == 0;
+        let faults = Fault::ALL.map(|fault| {
+            let is_in = random.bool() && !calm;
+            let drawn = random.f64();
+            match fault.most() {
+                _ if !is_in => 0.0,
+                // Of the moments at which something may begin to fail.
+                1.0 => drawn.max(0.1),
+                most => most * drawn * drawn,
+            }
+        });
+        Self {
+            seed,
+            small: false,
+            programs: random.usize(1..=5),
+            tasks: random.usize(1..=4),
+            time: Duration::from_secs(random.u64(5..=60)),
+            calm: Duration::from_secs(20),
+            every: Duration::from_millis(random.u64(200..=5_000)),
+            faults,
+        }
+    }
+
+    /// The same in a small world, of which there may be many.
+    pub(crate) fn small(self) -> Self {
+        Self {
+            small: true,
+            programs: self.programs.min(3),
+            tasks: 1,
+            time: self.time / 10,
+            calm: self.calm / 10,
+            every: self.every / 10,
+            ..self
+        }
+    }
+
+    pub(crate) fn probability(&self, fault: Fault) -> f64 {
+        self.faults[fault as usize]
+    }
+
+    /// Whether the fault can happen.
+    pub(crate) fn has(&self, fault: Fault) -> bool {
+        self.probability(fault) > 0.0
+    }
+
+    pub(crate) fn without(mut self, fault: Fault) -> Self {
+        self.faults[fault as usize] = 0.0;
+        self
+    }
+
+    /// The faults that can happen.
+    pub(crate) fn faults(&self) -> impl Iterator<Item = Fault> {
+        Fault::ALL.into_iter().filter(|fault| self.has(*fault))
+    }
+
+    /// Plans that are a little smaller, the smallest first.
+    pub(crate) fn smaller(&self) -> Vec<Self> {
+        let mut smaller = Vec::new();
+        for programs in [1, self.programs / 2, self.programs - 1] {
+            smaller.push(Self {
+                programs,
+                ..self.clone()
+            });
+        }
+        for tasks in [1, self.tasks / 2, self.tasks - 1] {
+            smaller.push(Self {
+                tasks,
+                ..self.clone()
+            });
+        }
+        smaller.extend(self.faults().map(|fault| self.clone().without(fault)));
+        for time in [self.time / 4, self.time / 2, self.time * 3 / 4] {
+            smaller.push(Self {
+                time,
+                ..self.clone()
+            });
+        }
+        let least = Duration::from_secs(1);
+        smaller.retain(|it| it.programs > 0 && it.tasks > 0 && it.time >= least && it != self);
+        smaller.dedup();
+        smaller
+    }
+}
+
+/// The options that make this plan of its seed.
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut whole = Self::new(self.seed);
+        write!(f, "--seed {}", self.seed)?;
+        if self.small {
+            whole = whole.small();
+            write!(f, " --small")?;
+        }
+        if self.programs != whole.programs {
+            write!(f, " --programs {}", self.programs)?;
+        }
+        if self.tasks != whole.tasks {
+            write!(f, " --tasks {}", self.tasks)?;
+        }
+        if self.time != whole.time {
+            write!(f, " --time {}", self.time.as_millis())?;
+        }
+        let gone: Vec<_> = whole
+            .faults()
+            .filter(|fault| !self.has(*fault))
+            .map(Fault::name)
+            .collect();
+        if gone.is_empty() {
+            return Ok(());
+        }
+        write!(f, " --without {}", gone.join(","))
+    }
+}

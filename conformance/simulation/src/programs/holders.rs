@@ -1,0 +1,371 @@
+//! Whoever holds something.
+
+use std::sync::{Arc, Mutex, MutexGuard as Locked, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lockapi::lease::LeaseOptions;
+use lockapi::mutex::ReadGuard;
+use lockapi::{Error, LeaseGuard, MutexGuard, Result};
+
+use super::{Context, asked};
+use crate::history::Held;
+
+/// How long what is asked for may be held in the end, when nobody else holds anything.
+const IN_THE_END: Duration = Duration::from_secs(60);
+
+/// A guard of any kind.
+#[async_trait]
+trait Guard: Send + Sync + 'static {
+    fn token(&self) -> i64;
+    fn lost(&self) -> bool;
+    async fn give_back(self: Box<Self>) -> Result<()>;
+}
+
+#[async_trait]
+impl Guard for Box<dyn MutexGuard> {
+    fn token(&self) -> i64 {
+        self.fence().token()
+    }
+
+    fn lost(&self) -> bool {
+        self.is_lost()
+    }
+
+    async fn give_back(self: Box<Self>) -> Result<()> {
+        self.unlock().await
+    }
+}
+
+#[async_trait]
+impl Guard for Box<dyn LeaseGuard> {
+    fn token(&self) -> i64 {
+        self.fence().token()
+    }
+
+    fn lost(&self) -> bool {
+        self.is_lost()
+    }
+
+    async fn give_back(self: Box<Self>) -> Result<()> {
+        self.release().await
+    }
+}
+
+/// A guard that the history looks at as well.
+struct Shared<G>(Arc<Mutex<Option<Box<G>>>>);
+
+impl<G: Guard> Shared<G> {
+    fn new(guard: G) -> Self {
+        Self(Arc::new(Mutex::new(Some(Box::new(guard)))))
+    }
+
+    fn lock(&self) -> Locked<'_, Option<Box<G>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_held(&self) -> bool {
+        self.lock().as_ref().is_some_and(|guard| !guard.lost())
+    }
+
+    fn held(&self) -> Held {
+        let guard = Self(Arc::clone(&self.0));
+        Arc::new(move || guard.is_held())
+    }
+
+    fn take(&self) -> Option<Box<G>> {
+        self.lock().take()
+    }
+}
+
+impl<G> Drop for Shared<G> {
+    fn drop(&mut self) {
+        // The history has the other one.
+        if Arc::strong_count(&self.0) <= 2 {
+            let guard = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+            drop(guard);
+        }
+    }
+}
+
+/// Which of several calls gets something: without waiting, for some time, or until it is there.
+fn manner(context: &Context) -> u8 {
+    context.world.draw(|random| random.u8(..3))
+}
+
+fn patience(context: &Context) -> Duration {
+    context
+        .world
+        .between(Duration::from_millis(1), Duration::from_secs(5))
+}
+
+/// Holds for a while, then gives back or leaves.
+async fn hold<G: Guard>(
+    context: &Context,
+    kind: &'static str,
+    key: &str,
+    most: usize,
+    asked: crate::world::Time,
+    guard: G,
+) {
+    let token = guard.token();
+    let guard = Shared::new(guard);
+    let entry = context.history.granted(
+        kind,
+        key,
+        most,
+        context.program,
+        (token, asked),
+        guard.held(),
+    );
+    let until = context.world.now()
+        + context
+            .world
+            .between(Duration::from_micros(10), Duration::from_secs(3));
+    while guard.is_held() && context.world.now() < until {
+        context.rest(Duration::from_millis(500)).await;
+    }
+    if context.coin() {
+        drop(entry);
+        drop(guard);
+        return;
+    }
+    let taken = guard.take();
+    drop(entry);
+    drop(guard);
+    if let Some(guard) = taken {
+        match context.outcome(guard.give_back()).await {
+            Some(Err(error)) if error.kind() != lockapi::ErrorKind::Lost => {
+                context.history.failed(&error);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Waits are ended by the caller in the end.
+async fn within<T>(
+    context: &Context,
+    call: impl Future<Output = Result<T, Error>> + Send,
+) -> Option<T> {
+    let ends = async {
+        while !context.is_ending() {
+            context.world.sleep(Duration::from_millis(500)).await;
+        }
+    };
+    let call = std::pin::pin!(context.call(call));
+    let ends = std::pin::pin!(ends);
+    match futures_util::future::select(call, ends).await {
+        futures_util::future::Either::Left((answer, _)) => answer,
+        futures_util::future::Either::Right(_) => None,
+    }
+}
+
+pub(super) async fn mutex(context: Context) {
+    while !context.is_ending() {
+        let key = context.key();
+        let mutex = context.backend().mutex(key).expect("a key");
+        let began = asked(&context);
+        let guard = match manner(&context) {
+            0 => context.call(mutex.try_lock()).await.flatten(),
+            1 => timed(&context, mutex.lock_timeout(patience(&context))).await,
+            _ => within(&context, mutex.lock()).await,
+        };
+        if let Some(guard) = guard {
+            hold(&context, "mutex", key, 1, began, guard).await;
+        }
+        context.rest(Duration::from_millis(200)).await;
+    }
+}
+
+/// A call that may run out of time.
+async fn timed<T>(
+    context: &Context,
+    call: impl Future<Output = Result<T, Error>> + Send,
+) -> Option<T> {
+    match context.outcome(call).await? {
+        Ok(answer) => Some(answer),
+        Err(error) => {
+            if error.kind() != lockapi::ErrorKind::TimedOut {
+                context.history.failed(&error);
+            }
+            context.rest(Duration::from_millis(10)).await;
+            None
+        }
+    }
+}
+
+pub(super) async fn rw_lock(context: Context) {
+    while !context.is_ending() {
+        let key = context.key();
+        let lock = context
+            .backend()
+            .rw_lock(format!("rw-{key}"))
+            .expect("a key");
+        let began = asked(&context);
+        if context.coin() {
+            let guard: Option<Box<dyn ReadGuard>> = within(&context, lock.read()).await;
+            context.rest(Duration::from_millis(100)).await;
+            drop(guard);
+        } else if let Some(guard) = within(&context, lock.write()).await {
+            hold(&context, "rw_lock", key, 1, began, guard).await;
+        }
+        context.rest(Duration::from_millis(200)).await;
+    }
+}
+
+fn terms(context: &Context) -> LeaseOptions {
+    let ttl = context
+        .world
+        .between(Duration::from_secs(1), Duration::from_secs(10));
+    let options = LeaseOptions::new(ttl);
+    if context.world.happens(0.1) {
+        options.renewed_by_hand()
+    } else {
+        options
+    }
+}
+
+pub(super) async fn lease(context: Context) {
+    while !context.is_ending() {
+        let key = context.key();
+        let lease = context
+            .backend()
+            .lease(key, terms(&context))
+            .expect("a key");
+        let began = asked(&context);
+        let guard = match manner(&context) {
+            0 => context.call(lease.try_acquire()).await.flatten(),
+            1 => timed(&context, lease.acquire_timeout(patience(&context))).await,
+            _ => within(&context, lease.acquire()).await,
+        };
+        if let Some(guard) = guard {
+            hold(&context, "lease", key, 1, began, guard).await;
+        }
+        context.rest(Duration::from_millis(200)).await;
+    }
+}
+
+pub(super) async fn semaphore(context: Context) {
+    while !context.is_ending() {
+        let semaphore = context
+            .backend()
+            .semaphore("sem", 2, terms(&context))
+            .expect("a key");
+        let began = asked(&context);
+        let guard = if context.coin() {
+            context.call(semaphore.try_acquire()).await.flatten()
+        } else {
+            within(&context, semaphore.acquire()).await
+        };
+        if let Some(guard) = guard {
+            hold(&context, "semaphore", "sem", 2, began, guard).await;
+        }
+        context.rest(Duration::from_millis(200)).await;
+    }
+}
+
+pub(super) async fn election(context: Context) {
+    while !context.is_ending() {
+        let election = context
+            .backend()
+            .election("chief", terms(&context))
+            .expect("a key");
+        let began = asked(&context);
+        let guard = if context.coin() {
+            context.call(election.try_campaign()).await.flatten()
+        } else {
+            within(&context, election.campaign()).await
+        };
+        if let Some(guard) = guard {
+            hold(&context, "election", "chief", 1, began, guard).await;
+        }
+        context.rest(Duration::from_millis(200)).await;
+    }
+}
+
+pub(super) async fn leased_mutex(context: Context) {
+    while !context.is_ending() {
+        let key = context.key();
+        let mutex = context
+            .backend()
+            .leased_mutex(key, terms(&context))
+            .expect("a key");
+        let began = asked(&context);
+        let guard = if context.coin() {
+            context.call(mutex.try_lock()).await.flatten()
+        } else {
+            within(&context, mutex.lock()).await
+        };
+        if let Some(guard) = guard {
+            hold(&context, "leased mutex", key, 1, began, guard).await;
+        }
+        context.rest(Duration::from_millis(200)).await;
+    }
+}
+
+/// Everything can be had.
+pub(super) async fn audit(context: &Context) {
+    let backend = context.backend();
+    let failed = |what: &str, error: Error| {
+        context
+            .world
+            .violate("all can be had in the end", format!("{what}: {error:?}"));
+    };
+    for key in ["a", "b", "c"] {
+        match backend
+            .mutex(key)
+            .expect("a key")
+            .lock_timeout(IN_THE_END)
+            .await
+        {
+            Ok(guard) => drop(guard),
+            Err(error) => failed("mutex", error),
+        }
+        match backend
+            .rw_lock(format!("rw-{key}"))
+            .expect("a key")
+            .write_timeout(IN_THE_END)
+            .await
+        {
+            Ok(guard) => drop(guard),
+            Err(error) => failed("rw_lock", error),
+        }
+        match backend
+            .lease(key, terms(context))
+            .expect("a key")
+            .acquire_timeout(IN_THE_END)
+            .await
+        {
+            Ok(guard) => drop(guard),
+            Err(error) => failed("lease", error),
+        }
+        match backend
+            .leased_mutex(key, terms(context))
+            .expect("a key")
+            .lock_timeout(IN_THE_END)
+            .await
+        {
+            Ok(guard) => drop(guard),
+            Err(error) => failed("leased mutex", error),
+        }
+    }
+    match backend
+        .semaphore("sem", 2, terms(context))
+        .expect("a key")
+        .acquire_many_timeout(2, IN_THE_END)
+        .await
+    {
+        Ok(guard) => drop(guard),
+        Err(error) => failed("semaphore", error),
+    }
+    match backend
+        .election("chief", terms(context))
+        .expect("a key")
+        .campaign_timeout(IN_THE_END)
+        .await
+    {
+        Ok(guard) => drop(guard),
+        Err(error) => failed("election", error),
+    }
+}

@@ -1,0 +1,177 @@
+//! Whoever pushes jobs, and whoever works.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use lockapi::ErrorKind;
+use lockapi::queue::{Claim, Delivery, Job, Priority};
+
+use super::{Context, asked};
+use crate::world::Time;
+
+const QUEUE: &str = "jobs";
+/// So many that no job is buried.
+const ATTEMPTS: u32 = 10_000;
+
+fn priority(context: &Context) -> Priority {
+    const ALL: [Priority; 3] = [Priority::High, Priority::Normal, Priority::Low];
+    ALL[context.world.draw(|random| random.usize(..ALL.len()))]
+}
+
+pub(super) async fn push(context: Context) {
+    let queue = context.backend().queue(QUEUE).expect("a queue");
+    while !context.is_ending() {
+        let number = context.history.push();
+        let mut job = Job::new("job", &number)
+            .expect("a job")
+            .max_attempts(ATTEMPTS)
+            .priority(priority(&context));
+        if context.coin() {
+            job = job.delay(
+                context
+                    .world
+                    .between(Duration::from_millis(1), Duration::from_secs(3)),
+            );
+        }
+        if context.coin() {
+            job = job.idempotency_key(number.to_string());
+        }
+        match context.outcome(queue.push(job)).await {
+            Some(Ok(_)) => context.history.pushed(number, Ok(())),
+            Some(Err(error)) => {
+                context.history.failed(&error);
+                context.history.pushed(number, Err(&error));
+            }
+            // It may have been pushed.
+            None => {}
+        }
+        context.rest(Duration::from_secs(1)).await;
+    }
+}
+
+/// A delivery that the history looks at as well.
+type Shared = Arc<Mutex<Option<Delivery>>>;
+
+fn take(shared: &Shared) -> Option<Delivery> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner).take()
+}
+
+async fn handle(context: &Context, delivery: Delivery, began: Time) {
+    let Ok(job) = delivery.decode::<u64>() else {
+        return context
+            .world
+            .violate("what is delivered was pushed", delivery.payload());
+    };
+    let token = delivery.ticket().token;
+    let shared: Shared = Arc::new(Mutex::new(Some(delivery)));
+    let seen = Arc::downgrade(&shared);
+    let held = Arc::new(move || {
+        let shared = seen.upgrade();
+        shared.is_some_and(|it| {
+            let delivery = it.lock().unwrap_or_else(PoisonError::into_inner);
+            delivery.as_ref().is_some_and(|it| !it.is_lost())
+        })
+    });
+    let Some(entry) = context
+        .history
+        .delivered(job, context.program, (token, began), held)
+    else {
+        return;
+    };
+    context.rest(Duration::from_secs(1)).await;
+    let delivery = take(&shared);
+    drop(entry);
+    let Some(delivery) = delivery else {
+        return;
+    };
+    match context.world.draw(|random| random.u8(..10)) {
+        0 => drop(delivery),
+        1 => settled(context, delivery.nack("again", Duration::from_millis(100))).await,
+        2 => settled(context, delivery.release()).await,
+        3 => settled(context, delivery.snooze(Duration::from_millis(300))).await,
+        _ => {
+            context.history.ack(job);
+            match context.outcome(delivery.ack()).await {
+                Some(Ok(())) => context.history.acked(job, Ok(())),
+                Some(Err(error)) => {
+                    if error.kind() != ErrorKind::Lost {
+                        context.history.failed(&error);
+                    }
+                    context.history.acked(job, Err(&error));
+                }
+                // It may have been acknowledged.
+                None => {}
+            }
+        }
+    }
+}
+
+async fn settled<T>(
+    context: &Context,
+    settled: impl Future<Output = Result<T, lockapi::Error>> + Send,
+) {
+    match context.outcome(settled).await {
+        Some(Err(error)) if error.kind() != ErrorKind::Lost => context.history.failed(&error),
+        _ => {}
+    }
+}
+
+pub(super) async fn work(context: Context) {
+    let queue = context.backend().queue(QUEUE).expect("a queue");
+    while !context.is_ending() {
+        let most = context.world.draw(|random| random.usize(1..=4));
+        let lease = context
+            .world
+            .between(Duration::from_millis(500), Duration::from_secs(10));
+        let wait = context
+            .world
+            .between(Duration::from_millis(1), Duration::from_secs(3));
+        let mut claim = Claim::new(most).lease(lease).wait(wait);
+        if context.world.happens(0.2) {
+            claim = claim.extended_by_hand();
+        }
+        let began = asked(&context);
+        let Some(deliveries) = context.call(queue.claim(&claim)).await else {
+            continue;
+        };
+        for delivery in deliveries {
+            handle(&context, delivery, began).await;
+        }
+    }
+}
+
+/// All jobs can be done in the end.
+pub(super) async fn audit(context: &Context) {
+    let queue = context.backend().queue(QUEUE).expect("a queue");
+    // Leases of workers that were killed have to end first.
+    let until = context.world.now() + Duration::from_secs(60);
+    while context.world.now() < until {
+        let began = asked(context);
+        let claim = Claim::new(100).wait(Duration::from_secs(5));
+        let deliveries = match queue.claim(&claim).await {
+            Ok(deliveries) => deliveries,
+            Err(error) => {
+                return context
+                    .world
+                    .violate("all can be had in the end", format!("claim: {error:?}"));
+            }
+        };
+        for delivery in deliveries {
+            let job = delivery.decode::<u64>().unwrap_or_default();
+            let token = delivery.ticket().token;
+            let entry =
+                context
+                    .history
+                    .delivered(job, context.program, (token, began), Arc::new(|| false));
+            drop(entry);
+            context.history.ack(job);
+            match delivery.ack().await {
+                Ok(()) => context.history.acked(job, Ok(())),
+                Err(error) => context
+                    .world
+                    .violate("all can be had in the end", format!("ack: {error:?}")),
+            }
+        }
+    }
+    context.history.check_jobs();
+}

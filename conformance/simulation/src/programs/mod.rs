@@ -1,0 +1,232 @@
+//! What the processes do.
+
+mod holders;
+mod jobs;
+mod numbers;
+
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context as Waiting, Poll};
+use std::time::Duration;
+
+use lockapi::suite::simulation::{DrivenClock, connect};
+use lockapi::{Backend, BackendOptions, Error};
+
+use crate::history::History;
+use crate::network::Network;
+use crate::plan::{Fault, Plan};
+use crate::server::Server;
+use crate::world::{ProgramId, Time, World};
+
+/// What a task of a process has to do with.
+#[derive(Clone)]
+pub(crate) struct Context {
+    pub(crate) world: World,
+    pub(crate) server: Server,
+    pub(crate) history: History,
+    pub(crate) plan: Arc<Plan>,
+    /// Set when the tasks are to end.
+    pub(crate) ending: Arc<AtomicBool>,
+    pub(crate) program: ProgramId,
+    pub(crate) backend: Option<Arc<dyn Backend>>,
+    tasks: Arc<AtomicUsize>,
+}
+
+/// A task of a process.
+type Work = fn(Context) -> Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// All kinds of them.
+const KINDS: [(&str, Work); 10] = [
+    ("mutex", |it| Box::pin(holders::mutex(it))),
+    ("rw_lock", |it| Box::pin(holders::rw_lock(it))),
+    ("lease", |it| Box::pin(holders::lease(it))),
+    ("semaphore", |it| Box::pin(holders::semaphore(it))),
+    ("election", |it| Box::pin(holders::election(it))),
+    ("leased mutex", |it| Box::pin(holders::leased_mutex(it))),
+    ("push", |it| Box::pin(jobs::push(it))),
+    ("work", |it| Box::pin(jobs::work(it))),
+    ("limit", |it| Box::pin(numbers::limit(it))),
+    ("id", |it| Box::pin(numbers::ids(it))),
+];
+
+impl Context {
+    pub(crate) fn new(world: &World, server: &Server, history: &History, plan: &Plan) -> Self {
+        Self {
+            world: world.clone(),
+            server: server.clone(),
+            history: history.clone(),
+            plan: Arc::new(plan.clone()),
+            ending: Arc::default(),
+            program: ProgramId(0),
+            backend: None,
+            tasks: Arc::default(),
+        }
+    }
+
+    pub(crate) fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::Relaxed)
+    }
+
+    /// The backend of the process.
+    fn backend(&self) -> &Arc<dyn Backend> {
+        self.backend.as_ref().expect("a process that has connected")
+    }
+
+    /// One of some keys.
+    fn key(&self) -> &'static str {
+        const KEYS: [&str; 3] = ["a", "b", "c"];
+        KEYS[self.world.draw(|random| random.usize(..KEYS.len()))]
+    }
+
+    /// Whether something happens that does half of the time.
+    fn coin(&self) -> bool {
+        self.world.draw(fastrand::Rng::bool)
+    }
+
+    /// Waits for up to this time.
+    async fn rest(&self, most: Duration) {
+        let time = self.world.between(Duration::from_micros(100), most);
+        self.world.sleep(time).await;
+    }
+
+    /// Makes a call, or leaves it at any of its polls; `None` when it was left or has failed.
+    async fn call<T>(&self, call: impl Future<Output = Result<T, Error>> + Send) -> Option<T> {
+        match self.outcome(call).await? {
+            Ok(answer) => Some(answer),
+            Err(error) => {
+                self.history.failed(&error);
+                self.rest(Duration::from_millis(100)).await;
+                None
+            }
+        }
+    }
+
+    /// Makes a call, or leaves it at any of its polls.
+    async fn outcome<T>(
+        &self,
+        call: impl Future<Output = Result<T, Error>> + Send,
+    ) -> Option<Result<T, Error>> {
+        if !self.server.strikes(Fault::Leave) {
+            return Some(call.await);
+        }
+        let mut call = pin!(call);
+        let polls = self.world.draw(|random| random.u32(1..6));
+        let mut left = polls;
+        let time = self
+            .world
+            .between(Duration::from_micros(10), Duration::from_secs(5));
+        let mut time = pin!(self.world.sleep(time));
+        std::future::poll_fn(|waiting: &mut Waiting<'_>| {
+            if let Poll::Ready(outcome) = call.as_mut().poll(waiting) {
+                return Poll::Ready(Some(outcome));
+            }
+            left = left.saturating_sub(1);
+            if left == 0 || time.as_mut().poll(waiting).is_ready() {
+                return Poll::Ready(None);
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+/// Begins a process that connects and does all kinds of things until it is to end; then it gives back what it
+/// has, and ends.
+pub(crate) fn begin(context: &Context, whole: bool) -> ProgramId {
+    let world = &context.world;
+    let drift = if context.plan.has(Fault::Drift) {
+        world.draw(|random| random.i64(-10_000..=10_000))
+    } else {
+        0
+    };
+    let (program, clock) = world.begin_program(drift);
+    let context = Context {
+        program,
+        tasks: Arc::default(),
+        ..context.clone()
+    };
+    let begun = async move {
+        if whole {
+            run(context, clock).await;
+        } else {
+            audit(context, clock).await;
+        }
+    };
+    world.spawn(program, "main", begun);
+    program
+}
+
+async fn connected(context: &Context, clock: &DrivenClock) -> Option<Arc<dyn Backend>> {
+    loop {
+        let network = Network {
+            world: context.world.clone(),
+            server: context.server.clone(),
+            program: context.program,
+        };
+        let waiters = context.world.draw(|random| random.usize(0..3));
+        let options = BackendOptions::default().waiters(waiters);
+        let options = if context.coin() {
+            options.notes(true)
+        } else {
+            options
+        };
+        match connect(network, options, clock).await {
+            Ok(backend) => return Some(backend),
+            Err(_) if context.is_ending() => return None,
+            Err(error) => context.history.failed(&error),
+        }
+        context.rest(Duration::from_secs(1)).await;
+    }
+}
+
+async fn run(mut context: Context, clock: DrivenClock) {
+    let Some(backend) = connected(&context, &clock).await else {
+        return;
+    };
+    context.backend = Some(Arc::clone(&backend));
+    for (name, work) in KINDS {
+        for _ in 0..context.plan.tasks {
+            context.tasks.fetch_add(1, Ordering::Relaxed);
+            let (tasks, work) = (Arc::clone(&context.tasks), work(context.clone()));
+            let task = async move {
+                work.await;
+                tasks.fetch_sub(1, Ordering::Relaxed);
+            };
+            context.world.spawn(context.program, name, task);
+        }
+    }
+    while context.tasks.load(Ordering::Relaxed) > 0 {
+        context.world.sleep(Duration::from_millis(100)).await;
+    }
+    // A backend may also be dropped.
+    if context.coin() {
+        let closed = backend.close().await;
+        if let Err(error) = closed {
+            context.history.failed(&error);
+        }
+    }
+}
+
+/// Whether everything can be had again after the others have ended.
+async fn audit(mut context: Context, clock: DrivenClock) {
+    let Some(backend) = connected(&context, &clock).await else {
+        return;
+    };
+    context.backend = Some(Arc::clone(&backend));
+    holders::audit(&context).await;
+    jobs::audit(&context).await;
+    numbers::audit(&context).await;
+    if let Err(error) = backend.close().await {
+        context
+            .world
+            .violate("all can be had in the end", format!("{error:?}"));
+    }
+    context.history.answered("audit");
+}
+
+/// When a call began.
+fn asked(context: &Context) -> Time {
+    context.world.now()
+}

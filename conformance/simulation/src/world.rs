@@ -1,0 +1,502 @@
+//! The world of a simulation: virtual time, tasks that run one at a time, and everything that was
+//! scheduled. What happens next is decided by the seed alone.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::Future;
+use std::hash::Hasher;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use fastrand::Rng;
+use lockapi::suite::simulation::DrivenClock;
+use rustc_hash::FxHasher;
+
+/// A point of virtual time.
+pub(crate) type Time = Duration;
+
+type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
+type Action = Box<dyn FnOnce(&World) + Send>;
+
+/// How many polls may follow each other without any time passing.
+const MOST_AT_ONCE: u64 = 2_000_000;
+
+/// The number of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct ProgramId(pub(crate) usize);
+
+/// A world; clones are one and the same.
+#[derive(Clone)]
+pub(crate) struct World {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    ready: Mutex<Vec<(u64, ProgramId)>>,
+}
+
+struct State {
+    now: Time,
+    random: Rng,
+    trace: FxHasher,
+    events: BTreeMap<(Time, u64), Action>,
+    next: u64,
+    tasks: BTreeMap<u64, Slot>,
+    programs: Vec<Program>,
+    polls_at_once: u64,
+    steps: u64,
+    violation: Option<Violation>,
+}
+
+struct Slot {
+    program: ProgramId,
+    name: &'static str,
+    task: Option<Task>,
+    waker: Arc<Ready>,
+}
+
+/// A program: a process with a clock of its own.
+struct Program {
+    clock: DrivenClock,
+    /// How much faster its clock runs, in parts of a million.
+    drift: i64,
+    began: Time,
+    stopped: bool,
+    alive: bool,
+    /// Its tasks that became ready while it was stopped.
+    parked: Vec<u64>,
+}
+
+impl Program {
+    /// What its clock shows at a time of the world.
+    fn local(&self, now: Time) -> Time {
+        scale(
+            now.saturating_sub(self.began),
+            1_000_000 + self.drift,
+            1_000_000,
+        )
+    }
+
+    /// When its clock shows a time; never too early.
+    fn world(&self, local: Time) -> Time {
+        let nanos = scale(local, 1_000_000, 1_000_000 + self.drift);
+        self.began + nanos + Duration::from_nanos(1)
+    }
+}
+
+fn scale(time: Time, by: i64, of: i64) -> Time {
+    let nanos = time.as_nanos() * u128::try_from(by).unwrap_or(1) / u128::try_from(of).unwrap_or(1);
+    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+}
+
+/// A promise that was broken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Violation {
+    /// Which promise.
+    pub(crate) promise: &'static str,
+    /// How.
+    pub(crate) what: String,
+    /// When.
+    pub(crate) at: Time,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} (after {:?})", self.promise, self.what, self.at)
+    }
+}
+
+struct Ready {
+    task: u64,
+    program: ProgramId,
+    queued: AtomicBool,
+    world: std::sync::Weak<Shared>,
+}
+
+impl Wake for Ready {
+    fn wake(self: Arc<Self>) {
+        if !self.queued.swap(true, Ordering::AcqRel)
+            && let Some(shared) = self.world.upgrade()
+        {
+            shared.ready().push((self.task, self.program));
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ready(&self) -> MutexGuard<'_, Vec<(u64, ProgramId)>> {
+        self.ready.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl World {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                state: Mutex::new(State {
+                    now: Time::ZERO,
+                    random: Rng::with_seed(seed),
+                    trace: FxHasher::default(),
+                    events: BTreeMap::new(),
+                    next: 0,
+                    tasks: BTreeMap::new(),
+                    programs: Vec::new(),
+                    polls_at_once: 0,
+                    steps: 0,
+                    violation: None,
+                }),
+                ready: Mutex::default(),
+            }),
+        }
+    }
+
+    pub(crate) fn now(&self) -> Time {
+        self.shared.lock().now
+    }
+
+    /// How many polls and events there were.
+    pub(crate) fn steps(&self) -> u64 {
+        self.shared.lock().steps
+    }
+
+    /// A number that two runs have in common if everything happened in the same order.
+    pub(crate) fn trace(&self) -> u64 {
+        self.shared.lock().trace.finish()
+    }
+
+    /// Draws.
+    pub(crate) fn draw<T>(&self, draw: impl FnOnce(&mut Rng) -> T) -> T {
+        draw(&mut self.shared.lock().random)
+    }
+
+    /// Whether something with this probability happens.
+    pub(crate) fn happens(&self, probability: f64) -> bool {
+        probability > 0.0 && self.draw(Rng::f64) < probability
+    }
+
+    /// A time between two others, short ones as likely as long ones.
+    pub(crate) fn between(&self, least: Duration, most: Duration) -> Duration {
+        let (least, most) = (least.as_secs_f64().max(1e-6), most.as_secs_f64().max(1e-6));
+        let drawn = self.draw(Rng::f64);
+        Duration::from_secs_f64(least * (most / least).powf(drawn))
+    }
+
+    /// Notes that a promise was broken. The first one counts.
+    pub(crate) fn violate(&self, promise: &'static str, what: impl Into<String>) {
+        let mut state = self.shared.lock();
+        let at = state.now;
+        let what = what.into();
+        state
+            .violation
+            .get_or_insert(Violation { promise, what, at });
+    }
+
+    pub(crate) fn violation(&self) -> Option<Violation> {
+        self.shared.lock().violation.clone()
+    }
+
+    /// Does something at a time.
+    pub(crate) fn at(&self, time: Time, action: impl FnOnce(&World) + Send + 'static) {
+        let mut state = self.shared.lock();
+        let time = time.max(state.now);
+        let number = state.next;
+        state.next += 1;
+        state.events.insert((time, number), Box::new(action));
+    }
+
+    /// Does something after a time.
+    pub(crate) fn after(&self, time: Duration, action: impl FnOnce(&World) + Send + 'static) {
+        self.at(self.now() + time, action);
+    }
+
+    /// Waits in virtual time.
+    pub(crate) fn sleep(&self, time: Duration) -> Sleep {
+        Sleep {
+            world: self.clone(),
+            until: self.now() + time,
+            registered: None,
+        }
+    }
+
+    /// Starts a process.
+    pub(crate) fn begin_program(&self, drift: i64) -> (ProgramId, DrivenClock) {
+        let mut state = self.shared.lock();
+        let clock = DrivenClock::default();
+        let began = state.now;
+        state.programs.push(Program {
+            clock: clock.clone(),
+            drift,
+            began,
+            stopped: false,
+            alive: true,
+            parked: Vec::new(),
+        });
+        (ProgramId(state.programs.len() - 1), clock)
+    }
+
+    /// Whether the process runs: it neither ended nor is stopped.
+    pub(crate) fn is_running(&self, program: ProgramId) -> bool {
+        let state = self.shared.lock();
+        let program = &state.programs[program.0];
+        program.alive && !program.stopped
+    }
+
+    /// Whether the process has not ended.
+    pub(crate) fn is_alive(&self, program: ProgramId) -> bool {
+        self.shared.lock().programs[program.0].alive
+    }
+
+    /// Stops or continues a process, as signals do.
+    pub(crate) fn stop(&self, program: ProgramId, stopped: bool) {
+        let mut state = self.shared.lock();
+        let now = state.now;
+        let one = &mut state.programs[program.0];
+        one.stopped = stopped;
+        if !stopped {
+            // Its tasks may run before its timers.
+            one.clock.set(one.local(now));
+        }
+        let parked = std::mem::take(&mut one.parked);
+        drop(state);
+        let mut ready = self.shared.ready();
+        ready.extend(parked.into_iter().map(|task| (task, program)));
+    }
+
+    /// Ends a process without a warning: none of its tasks runs again. What they own is dropped, which
+    /// nobody outside notices.
+    pub(crate) fn kill(&self, program: ProgramId) {
+        let mut state = self.shared.lock();
+        state.programs[program.0].alive = false;
+        let tasks: Vec<_> = state
+            .tasks
+            .iter_mut()
+            .filter(|(_, slot)| slot.program == program)
+            .filter_map(|(_, slot)| slot.task.take())
+            .collect();
+        state.tasks.retain(|_, slot| slot.program != program);
+        drop(state);
+        drop(tasks);
+    }
+
+    /// Runs a task of a process until it ends.
+    pub(crate) fn spawn(
+        &self,
+        program: ProgramId,
+        name: &'static str,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) {
+        self.spawn_boxed(program, name, Box::pin(task));
+    }
+
+    pub(crate) fn spawn_boxed(&self, program: ProgramId, name: &'static str, task: Task) {
+        let mut state = self.shared.lock();
+        if !state.programs[program.0].alive {
+            drop(state);
+            return drop(task);
+        }
+        let number = state.next;
+        state.next += 1;
+        let waker = Arc::new(Ready {
+            task: number,
+            program,
+            queued: AtomicBool::new(true),
+            world: Arc::downgrade(&self.shared),
+        });
+        let slot = Slot {
+            program,
+            name,
+            task: Some(task),
+            waker,
+        };
+        state.tasks.insert(number, slot);
+        drop(state);
+        self.shared.ready().push((number, program));
+    }
+
+    /// Ends all that is left.
+    pub(crate) fn end(&self) {
+        let mut state = self.shared.lock();
+        for program in &mut state.programs {
+            program.alive = false;
+        }
+        let tasks = std::mem::take(&mut state.tasks);
+        let events = std::mem::take(&mut state.events);
+        drop(state);
+        drop((tasks, events));
+        // What was scheduled meanwhile holds the world.
+        drop(std::mem::take(&mut self.shared.lock().events));
+    }
+
+    /// The names of the tasks that have not ended.
+    pub(crate) fn tasks(&self) -> Vec<&'static str> {
+        self.shared
+            .lock()
+            .tasks
+            .values()
+            .map(|slot| slot.name)
+            .collect()
+    }
+
+    /// Lets time pass until `until`, or until a promise is broken or `done`.
+    pub(crate) fn run(&self, until: Time, done: impl Fn() -> bool) {
+        while self.violation().is_none() && !done() {
+            if let Some(task) = self.choose() {
+                self.poll(task);
+            } else if !self.pass(until) {
+                return;
+            }
+        }
+    }
+
+    /// One of the tasks that are ready, by chance.
+    fn choose(&self) -> Option<u64> {
+        let mut state = self.shared.lock();
+        let mut ready = self.shared.ready();
+        while !ready.is_empty() {
+            let at = state.random.usize(..ready.len());
+            let (task, program) = ready.swap_remove(at);
+            let program = &mut state.programs[program.0];
+            if program.stopped {
+                program.parked.push(task);
+            } else if program.alive {
+                return Some(task);
+            }
+        }
+        None
+    }
+
+    fn poll(&self, number: u64) {
+        let mut state = self.shared.lock();
+        state.steps += 1;
+        state.trace.write_u64(number);
+        state.polls_at_once += 1;
+        if state.polls_at_once > MOST_AT_ONCE {
+            let name = state.tasks.get(&number).map_or("", |slot| slot.name);
+            drop(state);
+            return self.violate(
+                "no task runs without end",
+                format!("{name} is polled again and again"),
+            );
+        }
+        let Some(slot) = state.tasks.get_mut(&number) else {
+            return;
+        };
+        let Some(mut task) = slot.task.take() else {
+            return;
+        };
+        slot.waker.queued.store(false, Ordering::Release);
+        let waker = Waker::from(Arc::clone(&slot.waker));
+        let name = slot.name;
+        drop(state);
+        let polled = catch_unwind(AssertUnwindSafe(|| {
+            task.as_mut().poll(&mut Context::from_waker(&waker))
+        }));
+        let ended = match polled {
+            Ok(polled) => polled.is_ready(),
+            Err(panic) => {
+                self.violate("no task panics", format!("{name}: {}", words(&*panic)));
+                true
+            }
+        };
+        let mut state = self.shared.lock();
+        if ended {
+            state.tasks.remove(&number);
+        } else if let Some(slot) = state.tasks.get_mut(&number) {
+            slot.task = Some(task);
+            return;
+        }
+        drop(state);
+        drop(task);
+    }
+
+    /// Goes on to the next time at which something happens; `false` when that is after `until`.
+    fn pass(&self, until: Time) -> bool {
+        let mut state = self.shared.lock();
+        let event = state.events.first_key_value().map(|((at, _), _)| *at);
+        let running = state.programs.iter().filter(|it| it.alive && !it.stopped);
+        let timers = running.filter_map(|it| it.clock.next().map(|local| it.world(local)));
+        let Some(next) = timers.chain(event).min().filter(|next| *next <= until) else {
+            state.now = state.now.max(until);
+            return false;
+        };
+        if next > state.now {
+            state.now = next;
+            state.polls_at_once = 0;
+        }
+        state.steps += 1;
+        let now = state.now;
+        let nanos = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+        state.trace.write_u64(nanos);
+        let clocks: Vec<_> = state
+            .programs
+            .iter()
+            .filter(|it| it.alive && !it.stopped)
+            .map(|it| (it.clock.clone(), it.local(now)))
+            .collect();
+        let due = state
+            .events
+            .first_key_value()
+            .is_some_and(|((at, _), _)| *at <= now);
+        let event = due.then(|| state.events.pop_first()).flatten();
+        drop(state);
+        for (clock, local) in clocks {
+            clock.advance_to(local);
+        }
+        if let Some((_, action)) = event {
+            action(self);
+        }
+        true
+    }
+}
+
+/// What a panic says.
+fn words(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+    text.or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_default()
+}
+
+/// See [`World::sleep`].
+pub(crate) struct Sleep {
+    world: World,
+    until: Time,
+    registered: Option<Arc<Mutex<Waker>>>,
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        if self.world.now() >= self.until {
+            return Poll::Ready(());
+        }
+        if let Some(waker) = &self.registered {
+            context
+                .waker()
+                .clone_into(&mut waker.lock().unwrap_or_else(PoisonError::into_inner));
+        } else {
+            let waker = Arc::new(Mutex::new(context.waker().clone()));
+            let woken = Arc::downgrade(&waker);
+            self.world.at(self.until, move |_| {
+                if let Some(waker) = woken.upgrade() {
+                    waker
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .wake_by_ref();
+                }
+            });
+            self.registered = Some(waker);
+        }
+        Poll::Pending
+    }
+}

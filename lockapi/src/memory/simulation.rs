@@ -1,0 +1,100 @@
+//! The server of a simulation: the model, with the sessions and the time that the simulation gives it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::ModelState;
+use crate::BackendOptions;
+use crate::backend::Backend;
+use crate::driver::call::Meaning;
+use crate::driver::{Call, Connector, Rows};
+use crate::engine::{Clock, DrivenClock, Driver, start_with};
+use crate::error::Result;
+
+/// Connects a backend whose time is that of the clock.
+///
+/// # Errors
+/// As for [`start`](crate::engine::start).
+pub async fn connect(
+    connector: impl Connector,
+    options: BackendOptions,
+    clock: &DrivenClock,
+) -> Result<Arc<dyn Backend>> {
+    let clock = Clock::Driven(clock.clone());
+    start_with("simulation", Driver::new(connector), options, clock).await
+}
+
+/// A statement on its way to the server.
+pub struct Request {
+    name: &'static str,
+    meaning: Meaning,
+}
+
+impl Request {
+    /// Of a call.
+    #[must_use]
+    pub fn new(call: Call<'_>) -> Self {
+        Self {
+            name: call.name(),
+            meaning: call.meaning(),
+        }
+    }
+
+    /// The name of the operation.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+}
+
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Request").field(&self.name).finish()
+    }
+}
+
+/// A server in memory whose sessions and time are given from outside.
+#[derive(Debug, Default)]
+pub struct Server(ModelState);
+
+impl Server {
+    /// A session begins.
+    pub fn begin_session(&mut self, session: u64, now: i64) {
+        self.0.begin_session(session, now);
+    }
+
+    /// A session ends; what it had locked is released.
+    pub fn end_session(&mut self, session: u64) {
+        self.0.end_session(session);
+    }
+
+    /// A session wants to be notified.
+    pub fn listen(&mut self, session: u64) {
+        self.0.heard.listen(session);
+    }
+
+    /// Whether anybody was notified since this was last called.
+    pub fn has_notified(&mut self) -> bool {
+        std::mem::take(&mut self.0.heard.rung)
+    }
+
+    /// The next notification for a session.
+    pub fn notification(&mut self, session: u64) -> Option<String> {
+        self.0.heard.next(session)
+    }
+
+    /// Runs a statement at a time of the server's clock, in microseconds since 1970. `None`: it waits for
+    /// another session; ask again when something has changed, and once more with `late` when it
+    /// has waited long enough.
+    pub fn run(&mut self, request: &Request, session: u64, now: i64, late: bool) -> Option<Rows> {
+        self.0.now = now;
+        self.0.late = late;
+        (request.meaning)(&mut self.0, session)
+    }
+
+    /// The state.
+    #[must_use]
+    pub fn state(&self) -> &ModelState {
+        &self.0
+    }
+}
