@@ -12,13 +12,13 @@ use crate::harness::register;
 use crate::patience::eventually;
 
 register! { "admin":
-    I01 held_mutex_is_seen_with_its_name;
-    I01 held_for_a_moment_writes_nothing;
-    I01 numbers_of_persons_are_seen_as_numbers;
-    I01 held_lease_is_seen;
-    I01 session_of_a_mutex_is_known [Sessions];
-    I03 running_job_is_seen_with_its_worker;
-    I04 filter_and_limit_choose;
+    H01 held_mutex_is_seen_with_its_name;
+    H01 held_for_a_moment_writes_nothing;
+    H01 numbers_of_persons_are_seen_as_numbers;
+    H01 held_lease_is_seen;
+    H01 session_of_a_mutex_is_known [Sessions];
+    H03 running_job_is_seen_with_its_worker;
+    H04 filter_and_limit_choose;
 }
 
 async fn held_mutex_is_seen_with_its_name(cx: Context) {

@@ -11,13 +11,13 @@ use crate::harness::register;
 use crate::patience::{eventually, soon};
 
 register! { "operator":
-    I05 forced_release_is_told_by_the_next_renewal;
-    I05 forced_release_is_fenced [Transactions];
-    I05 cancelled_job_is_lost_to_its_worker;
-    I05 reason_and_key_are_checked;
-    I05 ended_session_loses_the_mutex [Sessions];
-    I05 role_without_the_right_is_told_so @ PoorRole [Sessions, Transactions, Sql];
-    I07 capability_tells_of_sessions;
+    H05 forced_release_is_told_by_the_next_renewal;
+    H05 forced_release_is_fenced [Transactions];
+    H05 cancelled_job_is_lost_to_its_worker;
+    H05 reason_and_key_are_checked;
+    H05 ended_session_loses_the_mutex [Sessions];
+    H05 role_without_the_right_is_told_so @ PoorRole [Sessions, Transactions, Sql];
+    H07 capability_tells_of_sessions;
 }
 
 async fn forced_release_is_told_by_the_next_renewal(cx: Context) {

@@ -11,10 +11,10 @@ use crate::harness::register;
 use crate::patience::{eventually, soon};
 
 register! { "views":
-    I06 a_person_reads_the_views [Sql, Sessions];
-    I06 everything_has_a_comment [Sql];
-    I08 names_and_sessions_are_swept [Sql, Sessions];
-    I06 view_of_leases_tells_what_a_minimum_hold_keeps [Sql];
+    H06 a_person_reads_the_views [Sql, Sessions];
+    H06 everything_has_a_comment [Sql];
+    H08 names_and_sessions_are_swept [Sql, Sessions];
+    H06 view_of_leases_tells_what_a_minimum_hold_keeps [Sql];
     A04 keys_that_are_numbers_are_the_servers_own [Sql, Transactions];
 }
 

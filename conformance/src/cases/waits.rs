@@ -12,11 +12,11 @@ use crate::harness::register;
 use crate::patience::{eventually, soon};
 
 register! { "waits":
-    I02 waiter_is_seen_with_who_is_in_its_way;
-    I02 waits_within_a_process_are_seen;
-    I02 waiting_statement_and_blocker_are_known [Sessions];
-    I03 mutex_that_was_not_free_is_counted;
-    I03 lease_that_was_not_free_is_counted;
+    H02 waiter_is_seen_with_who_is_in_its_way;
+    H02 waits_within_a_process_are_seen;
+    H02 waiting_statement_and_blocker_are_known [Sessions];
+    H03 mutex_that_was_not_free_is_counted;
+    H03 lease_that_was_not_free_is_counted;
 }
 
 async fn waiter_is_seen_with_who_is_in_its_way(cx: Context) {
