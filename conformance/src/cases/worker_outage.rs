@@ -157,6 +157,10 @@ impl Queue for Spied {
         self.queue.sleep(time).await;
     }
 
+    fn now(&self) -> Duration {
+        self.queue.now()
+    }
+
     async fn set_paused(&self, paused: bool) -> Result<()> {
         self.queue.set_paused(paused).await
     }

@@ -123,6 +123,12 @@ impl Queue {
         block_on(self.0.sleep(time));
     }
 
+    /// Reads that clock; see [`Queue::now`](crate::Queue::now).
+    #[must_use]
+    pub fn now(&self) -> Duration {
+        self.0.now()
+    }
+
     /// Stops giving out jobs.
     ///
     /// # Errors

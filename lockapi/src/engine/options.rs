@@ -61,7 +61,8 @@ impl BackendOptions {
 
     /// How many connections wait for mutexes that other processes hold, 4 unless set, at most 64.
     /// They are opened when needed. Further keys take turns of 250 ms on them. With 0 all waits are
-    /// polled: between processes there is no order then, and a wait beside a busy process may be long.
+    /// polled: between processes there is no order then, a wait beside a busy process may be long, and deadlocks
+    /// with other processes are not detected.
     #[must_use]
     pub fn waiters(mut self, connections: usize) -> Self {
         self.waiters = connections;

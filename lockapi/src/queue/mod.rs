@@ -231,6 +231,9 @@ pub trait Queue: Send + Sync + fmt::Debug {
     /// particular runtime.
     async fn sleep(&self, time: Duration);
 
+    /// Reads that clock, counted from an arbitrary start.
+    fn now(&self) -> Duration;
+
     /// Pauses or resumes it: a paused queue accepts jobs and delivers none.
     ///
     /// # Errors

@@ -68,6 +68,10 @@ impl Queue for Blocking<blocking::Queue> {
         self.0.inner().sleep(time).await;
     }
 
+    fn now(&self) -> Duration {
+        self.0.now()
+    }
+
     async fn set_paused(&self, paused: bool) -> Result<()> {
         self.with(move |queue| {
             if paused {

@@ -65,6 +65,10 @@ impl<Q: Queue + ?Sized + 'static> Queue for Through<Q> {
         self.0.sleep(time).await;
     }
 
+    fn now(&self) -> Duration {
+        self.0.now()
+    }
+
     async fn set_paused(&self, paused: bool) -> Result<()> {
         self.0.set_paused(paused).await
     }

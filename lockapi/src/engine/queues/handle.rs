@@ -182,6 +182,10 @@ impl Queue for QueueHandle {
         self.0.core.connections.timer.sleep(time).await;
     }
 
+    fn now(&self) -> Duration {
+        self.0.core.connections.timer.now()
+    }
+
     async fn set_paused(&self, paused: bool) -> Result<()> {
         let set = SetPaused {
             name: self.0.name.clone(),

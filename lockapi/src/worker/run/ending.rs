@@ -23,7 +23,7 @@ impl Run {
         let Some(running) = self.running.remove(&number) else {
             return;
         };
-        let took = running.since.elapsed();
+        let took = self.queue.now().saturating_sub(running.since);
         self.pace.handled(took);
         let ending = match verdict {
             Verdict::Answered(Ok(())) => Ending::Done,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::{Boxed, Done, Run};
 use crate::error::{Error, ErrorKind, Result};
@@ -20,7 +20,7 @@ pub(super) struct Exchanging {
     claimed: usize,
     /// Nothing was in hand but what it tells.
     alone: bool,
-    since: Instant,
+    since: Duration,
 }
 
 impl Run {
@@ -46,7 +46,7 @@ impl Run {
             acks,
             claimed,
             alone: self.has_nothing(),
-            since: Instant::now(),
+            since: self.queue.now(),
         });
     }
 
@@ -85,7 +85,8 @@ impl Run {
             Ok(answer) => {
                 self.pauses.end();
                 if exchange.claimed > 0 {
-                    self.pace.exchanged(exchange.since.elapsed());
+                    let took = self.queue.now().saturating_sub(exchange.since);
+                    self.pace.exchanged(took);
                     self.hungry = answer.more || answer.deliveries.len() >= exchange.claimed;
                     self.seen = answer.seen;
                 }

@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context as Waiting, Poll, ready};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -87,14 +87,14 @@ pub(super) struct Run {
 
 struct Running {
     delivery: Arc<Delivery>,
-    since: Instant,
+    since: Duration,
     handling: Handling,
 }
 
 impl Running {
     /// Its handler was dropped.
-    fn released(&self) {
-        let took = self.since.elapsed();
+    fn released(&self, now: Duration) {
+        let took = now.saturating_sub(self.since);
         self.handling.ended(&self.delivery, &Ending::Released, took);
     }
 }
@@ -347,7 +347,7 @@ impl Run {
                 Quiet::new(async move { (number, verdict.await.unwrap_or(left)) })
             }
         });
-        let since = Instant::now();
+        let since = self.queue.now();
         let running = Running {
             delivery,
             since,
@@ -377,7 +377,7 @@ impl Run {
     fn give_up(&mut self) {
         drop(std::mem::take(&mut self.handling));
         for (_, running) in std::mem::take(&mut self.running) {
-            let took = running.since.elapsed();
+            let took = self.queue.now().saturating_sub(running.since);
             self.finish(running, took, Ending::Released);
         }
     }
@@ -391,7 +391,7 @@ impl Drop for Run {
             self.queue.settle_later(delivery.ticket(), outcome);
         };
         for running in self.running.values() {
-            running.released();
+            running.released(self.queue.now());
             later(&running.delivery, Outcome::Release);
         }
         for delivery in &self.ahead {
