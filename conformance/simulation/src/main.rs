@@ -25,6 +25,7 @@ Runs programs on a server and a network that fail by seed, and checks every answ
     simulate --seed N                    runs one seed, and tells what happened
         [--programs N] [--tasks N] [--time MS] [--without FAULT,FAULT]
                                          with less in it than the seed has
+    --panics                             prints panics with their place
     --twice                              runs each seed twice, and compares
 
 The exit status is 1 if a promise was broken.";
@@ -34,6 +35,7 @@ struct Args {
     seeds: u64,
     one: Option<Plan>,
     twice: bool,
+    panics: bool,
     small: bool,
 }
 
@@ -42,8 +44,8 @@ fn main() -> Result<ExitCode, lexopt::Error> {
         println!("{HELP}");
         return Ok(ExitCode::SUCCESS);
     };
-    if std::env::var_os("RUST_BACKTRACE").is_none() {
-        // A panic is a broken promise, and told as one.
+    if !args.panics {
+        // Handlers panic, and any other panic is a broken promise and told as one.
         std::panic::set_hook(Box::new(|_| {}));
     }
     Ok(match &args.one {
@@ -58,6 +60,7 @@ fn parse() -> Result<Option<Args>, lexopt::Error> {
         seeds: 1_000,
         one: None,
         twice: false,
+        panics: false,
         small: false,
     };
     let mut parser = lexopt::Parser::from_env();
@@ -66,6 +69,7 @@ fn parse() -> Result<Option<Args>, lexopt::Error> {
             Long("first") => args.first = parser.value()?.parse()?,
             Long("seeds") => args.seeds = parser.value()?.parse()?,
             Long("seed") => args.one = Some(Plan::new(parser.value()?.parse()?)),
+            Long("panics") => args.panics = true,
             Long("twice") => args.twice = true,
             Long("small") => {
                 args.small = true;

@@ -113,6 +113,8 @@ pub(crate) struct Plan {
     pub(crate) time: Duration,
     /// For how long all goes on without faults before the tasks are to end.
     pub(crate) calm: Duration,
+    /// Whether waits for locks of other processes are polled. Then nobody looks for deadlocks.
+    pub(crate) polls: bool,
     /// How often something that concerns a process or the server begins to fail.
     pub(crate) every: Duration,
     faults: [f64; Fault::ALL.len()],
@@ -141,6 +143,7 @@ impl Plan {
             time: Duration::from_secs(random.u64(5..=60)),
             calm: Duration::from_secs(20),
             every: Duration::from_millis(random.u64(200..=5_000)),
+            polls: random.u8(..5) == 0,
             faults,
         }
     }

@@ -53,8 +53,9 @@ pub(crate) fn simulate(plan: &Plan) -> Outcome {
     world.run(plan.time + plan.calm, || false);
     context.ending.store(true, Ordering::Relaxed);
     world.run(world.now() + PATIENCE, || world.tasks().is_empty());
-    if let Some(task) = world.tasks().first() {
-        world.violate("every call is answered", format!("{task} has not ended"));
+    let left = world.tasks();
+    if !left.is_empty() {
+        world.violate("every call is answered", format!("{left:?} have not ended"));
     }
     programs::begin(&context, false);
     world.run(world.now() + AUDIT, || world.tasks().is_empty());

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockapi::lease::LeaseOptions;
-use lockapi::mutex::ReadGuard;
+use lockapi::mutex::{LockOwner, ReadGuard};
 use lockapi::{Error, LeaseGuard, MutexGuard, Result};
 
 use super::{Context, asked};
@@ -304,6 +304,49 @@ pub(super) async fn leased_mutex(context: Context) {
     }
 }
 
+/// Takes two locks in any order; one of those who wait for each other is told.
+pub(super) async fn lock_owner(context: Context) {
+    while !context.is_ending() && !context.plan.polls {
+        let owner = LockOwner::new();
+        let keys = if context.coin() {
+            ["x", "y"]
+        } else {
+            ["y", "x"]
+        };
+        let mut held = Vec::new();
+        for key in keys {
+            let mutex = context.backend().mutex(key).expect("a key");
+            let began = asked(&context);
+            let locked = context.outcome(owner.lock(&*mutex)).await;
+            let guard = match locked {
+                Some(Ok(guard)) => guard,
+                Some(Err(error)) => {
+                    if error.kind() != lockapi::ErrorKind::Deadlock {
+                        context.history.failed(&error);
+                    }
+                    break;
+                }
+                None => break,
+            };
+            let token = guard.token();
+            let guard = Shared::new(guard);
+            let entry = context.history.granted(
+                "mutex",
+                key,
+                1,
+                context.program,
+                (token, began),
+                guard.held(),
+            );
+            context.rest(Duration::from_millis(500)).await;
+            held.push((entry, guard));
+        }
+        context.rest(Duration::from_millis(200)).await;
+        drop(held);
+        context.rest(Duration::from_millis(200)).await;
+    }
+}
+
 /// Everything can be had.
 pub(super) async fn audit(context: &Context) {
     let backend = context.backend();
@@ -312,7 +355,7 @@ pub(super) async fn audit(context: &Context) {
             .world
             .violate("all can be had in the end", format!("{what}: {error:?}"));
     };
-    for key in ["a", "b", "c"] {
+    for key in ["a", "b", "c", "x", "y"] {
         match backend
             .mutex(key)
             .expect("a key")

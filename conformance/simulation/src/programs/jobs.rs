@@ -142,9 +142,25 @@ pub(super) async fn work(context: Context) {
 
 /// All jobs can be done in the end.
 pub(super) async fn audit(context: &Context) {
-    let queue = context.backend().queue(QUEUE).expect("a queue");
+    for queue in [QUEUE, super::workers::QUEUE] {
+        drain(context, queue).await;
+    }
+    context.history.check_jobs(|job| {
+        context.server.model(|model| {
+            let jobs = format!("{:?}", model.state().jobs());
+            let at = jobs.find(&format!("payload: \"{job}\""));
+            at.map_or_else(
+                || "it is not there".to_owned(),
+                |at| jobs[at.saturating_sub(200)..jobs.len().min(at + 600)].to_owned(),
+            )
+        })
+    });
+}
+
+async fn drain(context: &Context, queue: &str) {
+    let queue = context.backend().queue(queue).expect("a queue");
     // Leases of workers that were killed have to end first.
-    let until = context.world.now() + Duration::from_secs(60);
+    let until = context.world.now() + Duration::from_secs(30);
     while context.world.now() < until {
         let began = asked(context);
         let claim = Claim::new(100).wait(Duration::from_secs(5));
@@ -173,5 +189,4 @@ pub(super) async fn audit(context: &Context) {
             }
         }
     }
-    context.history.check_jobs();
 }

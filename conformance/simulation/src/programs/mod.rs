@@ -3,6 +3,7 @@
 mod holders;
 mod jobs;
 mod numbers;
+mod workers;
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -38,7 +39,7 @@ pub(crate) struct Context {
 type Work = fn(Context) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// All kinds of them.
-const KINDS: [(&str, Work); 10] = [
+const KINDS: [(&str, Work); 13] = [
     ("mutex", |it| Box::pin(holders::mutex(it))),
     ("rw_lock", |it| Box::pin(holders::rw_lock(it))),
     ("lease", |it| Box::pin(holders::lease(it))),
@@ -47,6 +48,9 @@ const KINDS: [(&str, Work); 10] = [
     ("leased mutex", |it| Box::pin(holders::leased_mutex(it))),
     ("push", |it| Box::pin(jobs::push(it))),
     ("work", |it| Box::pin(jobs::work(it))),
+    ("worker", |it| Box::pin(workers::run(it))),
+    ("lock owner", |it| Box::pin(holders::lock_owner(it))),
+    ("reserve", |it| Box::pin(numbers::reserve(it))),
     ("limit", |it| Box::pin(numbers::limit(it))),
     ("id", |it| Box::pin(numbers::ids(it))),
 ];
@@ -165,7 +169,10 @@ async fn connected(context: &Context, clock: &DrivenClock) -> Option<Arc<dyn Bac
             server: context.server.clone(),
             program: context.program,
         };
-        let waiters = context.world.draw(|random| random.usize(0..3));
+        let waiters = match context.plan.polls {
+            true => 0,
+            false => context.world.draw(|random| random.usize(1..4)),
+        };
         let options = BackendOptions::default().waiters(waiters);
         let options = if context.coin() {
             options.notes(true)

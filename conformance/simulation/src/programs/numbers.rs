@@ -3,7 +3,7 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use lockapi::id::IdOptions;
-use lockapi::limit::Quota;
+use lockapi::limit::{Decision, Quota, Want};
 
 use super::Context;
 
@@ -17,13 +17,68 @@ pub(super) async fn limit(context: Context) {
         let key = context.key();
         if let Some(decision) = context.call(limiter.check(key)).await
             && decision.is_allowed()
-            && let Some(at) = decision.taken_at()
         {
-            let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
-            let nanos = i64::try_from(since.as_nanos()).unwrap_or_default();
-            context.history.permitted(key, QUOTA, nanos);
+            permitted(&context, key, &decision);
         }
         context.rest(Duration::from_millis(200)).await;
+    }
+}
+
+fn permitted(context: &Context, key: &str, decision: &Decision) {
+    if let Some(at) = decision.taken_at() {
+        let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let nanos = i64::try_from(since.as_nanos()).unwrap_or_default();
+        context.history.permitted(key, QUOTA, nanos);
+    }
+}
+
+/// Takes several limits together, or reserves.
+pub(super) async fn reserve(context: Context) {
+    let limiter = context.backend().rate_limiter(QUOTA).expect("a quota");
+    while !context.is_ending() {
+        let (one, other) = (
+            format!("r-{}", context.key()),
+            format!("r-{}", context.key()),
+        );
+        if context.coin() && one != other {
+            let wants = [Want::new(&*one), Want::new(&*other)];
+            if let Some(verdict) = context.call(limiter.check_all(&wants)).await
+                && verdict.is_allowed()
+            {
+                for decision in verdict.decisions() {
+                    permitted(&context, &decision.key().to_string(), decision);
+                }
+            }
+        } else {
+            let ttl = context
+                .world
+                .between(Duration::from_millis(100), Duration::from_secs(5));
+            let reserved = context.call(limiter.reserve(&Want::new(&*one), ttl)).await;
+            if let Some(Ok(reservation)) = reserved {
+                context.rest(Duration::from_secs(2)).await;
+                match context.world.draw(|random| random.u8(..3)) {
+                    0 => drop(reservation),
+                    1 => settled(&context, reservation.cancel()).await,
+                    _ => {
+                        let decision = reservation.decision().clone();
+                        if let Some(Ok(())) = context.outcome(reservation.commit(1)).await {
+                            permitted(&context, &one, &decision);
+                        }
+                    }
+                }
+            }
+        }
+        context.rest(Duration::from_millis(400)).await;
+    }
+}
+
+/// It may have expired.
+async fn settled(context: &Context, call: impl Future<Output = lockapi::Result<()>> + Send) {
+    match context.outcome(call).await {
+        Some(Err(error)) if error.kind() != lockapi::ErrorKind::Lost => {
+            context.history.failed(&error)
+        }
+        _ => {}
     }
 }
 

@@ -1,0 +1,130 @@
+//! Workers, whose handlers fail in all ways.
+
+use std::time::Duration;
+
+use lockapi::Stop;
+use lockapi::queue::{Job, Unhandled};
+use lockapi::worker::{self, Failed, Observe, Worker, WorkerOptions};
+
+use super::Context;
+use crate::world::Time;
+
+/// The queue that workers run.
+pub(super) const QUEUE: &str = "tasks";
+
+/// What a worker is not to report on standard error.
+struct Observer(Context);
+
+impl Observe for Observer {
+    fn unhandled(&self, queue: &str, jobs: &Unhandled) {
+        let what = format!("{queue}: {jobs:?}");
+        self.0
+            .world
+            .violate("jobs that have a handler are handled", what);
+    }
+
+    fn failed(&self, error: &lockapi::Error) {
+        self.0.history.failed(error);
+    }
+}
+
+/// Pushes some jobs, and runs a worker for a while.
+pub(super) async fn run(context: Context) {
+    let queue = context.backend().queue(QUEUE).expect("a queue");
+    while !context.is_ending() {
+        for _ in 0..context.world.draw(|random| random.usize(0..20)) {
+            let number = context.history.push();
+            let job = Job::new("task", &number)
+                .expect("a job")
+                .max_attempts(10_000);
+            match context.outcome(queue.push(job)).await {
+                Some(Ok(_)) => context.history.pushed(number, Ok(())),
+                Some(Err(error)) => {
+                    context.history.failed(&error);
+                    context.history.pushed(number, Err(&error));
+                }
+                None => {}
+            }
+        }
+        let stop = Stop::new();
+        let (handling, concurrency) = (
+            context.clone(),
+            context.world.draw(|random| random.usize(1..=8)),
+        );
+        let mut work = Worker::new(queue.clone())
+            .handle("task", move |job: u64, cx: worker::Context| {
+                handle(handling.clone(), job, cx)
+            })
+            .concurrency(concurrency)
+            .lease(
+                context
+                    .world
+                    .between(Duration::from_secs(1), Duration::from_secs(10)),
+            )
+            .grace(
+                context
+                    .world
+                    .between(Duration::from_millis(1), Duration::from_secs(5)),
+            )
+            .options(WorkerOptions::default().backoff(|_| Duration::from_millis(300)))
+            .observe(Observer(context.clone()));
+        if context.coin() {
+            work = work.prefetch(context.world.draw(|random| random.usize(0..=16)));
+        }
+        if context.coin() {
+            let spawning = context.clone();
+            work = work.spawn_with(move |work| {
+                // Some cannot be spawned.
+                if !spawning.world.happens(0.02) {
+                    spawning.world.spawn(spawning.program, "handler", work);
+                }
+            });
+        }
+        let ends = context.world.now()
+            + context
+                .world
+                .between(Duration::from_millis(100), Duration::from_secs(20));
+        let stopping = async {
+            while !context.is_ending() && context.world.now() < ends {
+                context.world.sleep(Duration::from_millis(200)).await;
+            }
+            stop.stop();
+            std::future::pending::<()>().await;
+        };
+        let stopping = std::pin::pin!(stopping);
+        let working = std::pin::pin!(context.outcome(work.run(&stop)));
+        let ran = futures_util::future::select(working, stopping).await;
+        if let futures_util::future::Either::Left((Some(Err(error)), _)) = ran {
+            context.history.failed(&error);
+        }
+    }
+}
+
+async fn handle(context: Context, job: u64, cx: worker::Context) -> Result<(), Failed> {
+    let delivery = std::sync::Arc::downgrade(cx.delivery());
+    let held = move || delivery.upgrade().is_some_and(|it| !it.is_lost());
+    let token = cx.delivery().ticket().token;
+    // When it was claimed is not known.
+    let asked = (token, Time::ZERO);
+    let entry = context
+        .history
+        .delivered(job, context.program, asked, std::sync::Arc::new(held));
+    context.rest(Duration::from_secs(2)).await;
+    drop(entry);
+    match context.world.draw(|random| random.u8(..20)) {
+        0 => panic!("a handler of the simulation"),
+        1 => Err(Failed::retry_after("again", Duration::from_millis(200))),
+        2 => Err(Failed::retry("again")),
+        3 => Err(Failed::snooze(Duration::from_millis(500))),
+        4 => {
+            // The server may still have it when this process takes it for lost.
+            context.history.ack(job);
+            cx.lost().await;
+            Ok(())
+        }
+        _ => {
+            context.history.ack(job);
+            Ok(())
+        }
+    }
+}
