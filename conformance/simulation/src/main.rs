@@ -23,7 +23,7 @@ Runs programs on a server and a network that fail by seed, and checks every answ
     simulate [--seeds N] [--first N]     runs N seeds (1,000 unless set), from the first on
     --small                              in small worlds, which take a twentieth of the time
     simulate --seed N                    runs one seed, and tells what happened
-        [--programs N] [--tasks N] [--time MS] [--without FAULT,FAULT]
+        [--programs N] [--tasks N] [--time MS] [--without NAME,NAME]
                                          with less in it than the seed has
     --panics                             prints panics with their place
     --twice                              runs each seed twice, and compares
@@ -87,11 +87,14 @@ fn parse() -> Result<Option<Args>, lexopt::Error> {
                     "time" => plan.time = Duration::from_millis(value.parse()?),
                     _ => {
                         for name in value.string()?.split(',') {
-                            let fault = Fault::named(name);
                             let known = Fault::ALL.map(Fault::name).join(", ");
-                            let fault = fault
-                                .ok_or_else(|| format!("{name} is no fault; there are {known}"))?;
-                            *plan = plan.clone().without(fault);
+                            let kinds = plan::KINDS.join(", ");
+                            let unknown = || {
+                                format!(
+                                    "{name} is neither a fault ({known}) nor a kind of task ({kinds})"
+                                )
+                            };
+                            *plan = plan.clone().without_named(name).ok_or_else(unknown)?;
                         }
                     }
                 }

@@ -23,7 +23,7 @@ pub(crate) enum Fault {
     Fatal,
     /// A session is ended while it is idle or waits.
     Terminate,
-    /// All sessions end.
+    /// The server crashes: all sessions end, and tokens that are not on disk are lost.
     Restart,
     /// Nobody can connect.
     Unreachable,
@@ -100,6 +100,23 @@ impl Fault {
     }
 }
 
+/// What the tasks of programs do.
+pub(crate) const KINDS: [&str; 13] = [
+    "mutex",
+    "rw-lock",
+    "lock-owner",
+    "lease",
+    "semaphore",
+    "election",
+    "leased-mutex",
+    "push",
+    "work",
+    "worker",
+    "limit",
+    "reserve",
+    "ids",
+];
+
 /// What a world is made of.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Plan {
@@ -118,6 +135,7 @@ pub(crate) struct Plan {
     /// How often something that concerns a process or the server begins to fail.
     pub(crate) every: Duration,
     faults: [f64; Fault::ALL.len()],
+    kinds: [bool; KINDS.len()],
 }
 
 impl Plan {
@@ -145,7 +163,24 @@ impl Plan {
             every: Duration::from_millis(random.u64(200..=5_000)),
             polls: random.u8(..5) == 0,
             faults,
+            kinds: KINDS.map(|_| random.u8(..3) > 0),
         }
+    }
+
+    /// Which tasks programs have.
+    pub(crate) fn kinds(&self) -> impl Iterator<Item = &'static str> {
+        let kinds = KINDS.into_iter().zip(self.kinds);
+        kinds.filter_map(|(kind, is_in)| is_in.then_some(kind))
+    }
+
+    /// Without the fault or the kind of task that has this name; `None` if there is none.
+    pub(crate) fn without_named(mut self, name: &str) -> Option<Self> {
+        if let Some(fault) = Fault::named(name) {
+            return Some(self.without(fault));
+        }
+        let kind = KINDS.iter().position(|kind| *kind == name)?;
+        self.kinds[kind] = false;
+        Some(self)
     }
 
     /// The same in a small world, of which there may be many.
@@ -195,6 +230,8 @@ impl Plan {
                 ..self.clone()
             });
         }
+        let without = |kind| self.clone().without_named(kind);
+        smaller.extend(self.kinds().filter_map(without));
         smaller.extend(self.faults().map(|fault| self.clone().without(fault)));
         for time in [self.time / 4, self.time / 2, self.time * 3 / 4] {
             smaller.push(Self {
@@ -227,11 +264,11 @@ impl fmt::Display for Plan {
         if self.time != whole.time {
             write!(f, " --time {}", self.time.as_millis())?;
         }
-        let gone: Vec<_> = whole
-            .faults()
-            .filter(|fault| !self.has(*fault))
-            .map(Fault::name)
-            .collect();
+        let faults = whole.faults().filter(|fault| !self.has(*fault));
+        let kinds = whole
+            .kinds()
+            .filter(|kind| !self.kinds().any(|it| it == *kind));
+        let gone: Vec<_> = faults.map(Fault::name).chain(kinds).collect();
         if gone.is_empty() {
             return Ok(());
         }

@@ -170,12 +170,14 @@ impl Server {
         self.lock().cut_off.insert(program, until);
     }
 
-    /// Ends all sessions, at once.
+    /// Crashes and starts again: all sessions end at once, and what was not on disk is lost.
     pub(crate) fn restart(&self) {
         let sessions: Vec<_> = self.lock().sessions.keys().copied().collect();
         for session in sessions {
             self.end(session, Some("57P02"));
         }
+        let lost = self.world.draw(fastrand::Rng::f64);
+        self.lock().model.crash(lost);
     }
 
     /// Ends one session.

@@ -87,6 +87,17 @@ impl ModelState {
         next(&mut self.fences)
     }
 
+    /// Leaves out values of the token sequence.
+    pub(crate) fn skip_fences(&mut self, values: i64) {
+        self.fences += values;
+    }
+
+    /// The last value of the token sequence.
+    #[cfg(feature = "suite")]
+    pub(crate) fn last_fence(&self) -> i64 {
+        self.fences
+    }
+
     /// Advisory locks are counted: a session can take its own lock again. Who does not have the lock
     /// that way yet stands back for those who wait for it.
     pub(crate) fn try_lock(&mut self, lock: LockId, mode: LockMode, session: u64) -> bool {

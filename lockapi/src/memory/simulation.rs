@@ -55,46 +55,68 @@ impl fmt::Debug for Request {
 
 /// A server in memory whose sessions and time are given from outside.
 #[derive(Debug, Default)]
-pub struct Server(ModelState);
+pub struct Server {
+    model: ModelState,
+    /// The token that is known to be on disk.
+    durable: i64,
+}
 
 impl Server {
     /// A session begins.
     pub fn begin_session(&mut self, session: u64, now: i64) {
-        self.0.begin_session(session, now);
+        self.model.begin_session(session, now);
     }
 
     /// A session ends; what it had locked is released.
     pub fn end_session(&mut self, session: u64) {
-        self.0.end_session(session);
+        self.model.end_session(session);
     }
 
     /// A session wants to be notified.
     pub fn listen(&mut self, session: u64) {
-        self.0.heard.listen(session);
+        self.model.heard.listen(session);
     }
 
     /// Whether anybody was notified since this was last called.
     pub fn has_notified(&mut self) -> bool {
-        std::mem::take(&mut self.0.heard.rung)
+        std::mem::take(&mut self.model.heard.rung)
     }
 
     /// The next notification for a session.
     pub fn notification(&mut self, session: u64) -> Option<String> {
-        self.0.heard.next(session)
+        self.model.heard.next(session)
     }
 
     /// Runs a statement at a time of the server's clock, in microseconds since 1970. `None`: it waits for
     /// another session; ask again when something has changed, and once more with `late` when it
     /// has waited long enough.
     pub fn run(&mut self, request: &Request, session: u64, now: i64, late: bool) -> Option<Rows> {
-        self.0.now = now;
-        self.0.late = late;
-        (request.meaning)(&mut self.0, session)
+        self.model.now = now;
+        self.model.late = late;
+        let rows = (request.meaning)(&mut self.model, session);
+        // What sessions of mutexes do is on disk some time later.
+        let name = request.name;
+        if !name.starts_with("mutex.") || matches!(name, "mutex.enlist" | "mutex.flush") {
+            self.durable = self.model.last_fence();
+        }
+        rows
+    }
+
+    /// All sessions have ended, and of what was not on disk a part is lost, between 0 and 1.
+    pub fn crash(&mut self, part: f64) {
+        let last = self.model.last_fence();
+        #[expect(
+            clippy::cast_precision_loss,
+            clippy::cast_possible_truncation,
+            reason = "a part of some thousand tokens"
+        )]
+        let lost = ((last - self.durable) as f64 * part) as i64;
+        self.model.skip_fences(-lost);
     }
 
     /// The state.
     #[must_use]
     pub fn state(&self) -> &ModelState {
-        &self.0
+        &self.model
     }
 }

@@ -69,6 +69,7 @@ impl Operation for Enlist {
 
     fn model(batch: &[Self], model: &mut ModelState, session: u64) -> Option<Rows> {
         let marked = model.try_lock(mark_id(batch.first()?.mark), LockMode::Exclusive, session);
+        model.skip_fences(SKIPPED - 1);
         let safe = Value::Int(model.next_fence());
         let process = Value::Int(i64::try_from(session).unwrap_or_default());
         Some(vec![Row(vec![Value::Bool(marked), safe, process])])

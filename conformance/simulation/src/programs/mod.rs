@@ -17,7 +17,7 @@ use lockapi::{Backend, BackendOptions, Error};
 
 use crate::history::History;
 use crate::network::Network;
-use crate::plan::{Fault, Plan};
+use crate::plan::{Fault, KINDS, Plan};
 use crate::server::Server;
 use crate::world::{ProgramId, Time, World};
 
@@ -38,21 +38,21 @@ pub(crate) struct Context {
 /// A task of a process.
 type Work = fn(Context) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// All kinds of them.
-const KINDS: [(&str, Work); 13] = [
-    ("mutex", |it| Box::pin(holders::mutex(it))),
-    ("rw_lock", |it| Box::pin(holders::rw_lock(it))),
-    ("lease", |it| Box::pin(holders::lease(it))),
-    ("semaphore", |it| Box::pin(holders::semaphore(it))),
-    ("election", |it| Box::pin(holders::election(it))),
-    ("leased mutex", |it| Box::pin(holders::leased_mutex(it))),
-    ("push", |it| Box::pin(jobs::push(it))),
-    ("work", |it| Box::pin(jobs::work(it))),
-    ("worker", |it| Box::pin(workers::run(it))),
-    ("lock owner", |it| Box::pin(holders::lock_owner(it))),
-    ("reserve", |it| Box::pin(numbers::reserve(it))),
-    ("limit", |it| Box::pin(numbers::limit(it))),
-    ("id", |it| Box::pin(numbers::ids(it))),
+/// Those of [`KINDS`](crate::plan::KINDS), in its order.
+const WORK: [Work; KINDS.len()] = [
+    |it| Box::pin(holders::mutex(it)),
+    |it| Box::pin(holders::rw_lock(it)),
+    |it| Box::pin(holders::lock_owner(it)),
+    |it| Box::pin(holders::lease(it)),
+    |it| Box::pin(holders::semaphore(it)),
+    |it| Box::pin(holders::election(it)),
+    |it| Box::pin(holders::leased_mutex(it)),
+    |it| Box::pin(jobs::push(it)),
+    |it| Box::pin(jobs::work(it)),
+    |it| Box::pin(workers::run(it)),
+    |it| Box::pin(numbers::limit(it)),
+    |it| Box::pin(numbers::reserve(it)),
+    |it| Box::pin(numbers::ids(it)),
 ];
 
 impl Context {
@@ -169,9 +169,10 @@ async fn connected(context: &Context, clock: &DrivenClock) -> Option<Arc<dyn Bac
             server: context.server.clone(),
             program: context.program,
         };
-        let waiters = match context.plan.polls {
-            true => 0,
-            false => context.world.draw(|random| random.usize(1..4)),
+        let waiters = if context.plan.polls {
+            0
+        } else {
+            context.world.draw(|random| random.usize(1..4))
         };
         let options = BackendOptions::default().waiters(waiters);
         let options = if context.coin() {
@@ -193,7 +194,9 @@ async fn run(mut context: Context, clock: DrivenClock) {
         return;
     };
     context.backend = Some(Arc::clone(&backend));
-    for (name, work) in KINDS {
+    let kinds: Vec<_> = context.plan.kinds().collect();
+    let work = KINDS.into_iter().zip(WORK);
+    for (name, work) in work.filter(|(name, _)| kinds.contains(name)) {
         for _ in 0..context.plan.tasks {
             context.tasks.fetch_add(1, Ordering::Relaxed);
             let (tasks, work) = (Arc::clone(&context.tasks), work(context.clone()));

@@ -76,7 +76,7 @@ pub(super) async fn reserve(context: Context) {
 async fn settled(context: &Context, call: impl Future<Output = lockapi::Result<()>> + Send) {
     match context.outcome(call).await {
         Some(Err(error)) if error.kind() != lockapi::ErrorKind::Lost => {
-            context.history.failed(&error)
+            context.history.failed(&error);
         }
         _ => {}
     }
