@@ -1,14 +1,15 @@
 -- Queues: one row a job. A job that is done leaves the table, so that it stays as small as the
 -- work that is left; what ended is kept in the archive if somebody wants to see it.
 --
--- The one index that claims use holds no column that a claim or a heartbeat changes, so both
--- update the row in place (HOT): a page has room for a second version of each of its rows.
+-- No index holds a column that a claim or a heartbeat changes, so both update the row in place
+-- (HOT): a page has room for a second version of each of its rows.
 -- Columns that change come before those that do not, which keeps the log of an update short.
 --
 -- After ANALYZE of an emptied table the planner takes all indexes that any condition fits to be
 -- equally good, and keeps its plan when the table has filled. So each way to find rows has one
 -- index that its conditions fit, and no other: what orders jobs is id + 0, which no condition on id
--- fits, and unique keys are indexed with a collation of their own, which compares the same bytes.
+-- fits, and unique keys and times of expiry are indexed with a collation of their own, which compares
+-- the same bytes.
 
 SET LOCAL search_path = pg_catalog, pg_temp;
 
@@ -47,6 +48,9 @@ CREATE TABLE lockapi.job (
 CREATE INDEX job_due ON lockapi.job (namespace, queue, priority, run_at, (id + 0));
 CREATE UNIQUE INDEX job_unique ON lockapi.job (namespace COLLATE "POSIX", queue COLLATE "POSIX", unique_key)
     WHERE unique_key IS NOT NULL;
+-- For the sweep of jobs that nobody claims.
+CREATE INDEX job_expires ON lockapi.job (namespace COLLATE "POSIX", expires_at, (id + 0))
+    WHERE expires_at IS NOT NULL;
 
 COMMENT ON TABLE lockapi.job IS 'Jobs that wait, for now or for their time, and jobs that run.';
 COMMENT ON COLUMN lockapi.job.id IS 'Its number.';

@@ -101,6 +101,10 @@ impl Queue for Spied {
         self.queue.push_all(jobs).await
     }
 
+    fn used(&self) {
+        self.queue.used();
+    }
+
     async fn exchange(&self, acks: Vec<Ticket>, claim: Option<&Claim>) -> Result<Exchange> {
         let told = acks.len();
         let before = self.exchanges.lock().unwrap().len();

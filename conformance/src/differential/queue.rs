@@ -1,5 +1,6 @@
 //! Random sequences of operations on a queue.
 
+mod expiring;
 mod seen;
 
 use std::collections::BTreeMap;
@@ -59,6 +60,9 @@ pub enum Action {
     CancelOne(u8),
     /// Deletes what has been kept for long enough.
     Sweep,
+    /// Moves expired jobs to the dead letters, so many in a statement, of few bytes or of many, and keeps those
+    /// of the queue for a time of their own or not.
+    Expire(u8, bool, bool),
     /// Lets time go by.
     Elapse(u8),
 }
@@ -92,6 +96,8 @@ pub fn actions() -> impl Strategy<Value = Vec<Action>> {
         2 => any::<bool>().prop_map(Action::Running),
         1 => (0..8u8).prop_map(Action::CancelOne),
         1 => Just(Action::Sweep),
+        1 => (1..4u8, prop::bool::weighted(0.2), any::<bool>())
+            .prop_map(|(most, small, own)| Action::Expire(most, small, own)),
         4 => (1..3u8).prop_map(Action::Elapse),
     ];
     prop::collection::vec(action, 1..40)
@@ -311,6 +317,7 @@ impl<C: Connection> Pair<'_, C> {
                 })
                 .await;
             }
+            Action::Expire(most, small, own) => self.expire(*most, *small, *own).await,
             Action::Elapse(_) => {}
         }
     }

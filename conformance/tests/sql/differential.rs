@@ -139,28 +139,77 @@ fn x04_queue_and_model_agree() {
         .run(&differential::queue::actions(), |actions| {
             let mut connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
             let namespace = format!("n{:016x}", fastrand::u64(..));
-            let elapse = |time: std::time::Duration| {
-                let mut observer = observer.lock().unwrap_or_else(PoisonError::into_inner);
-                let micros = time.as_micros();
-                let older = format!(
-                    "UPDATE lockapi.job
-                        SET run_at = run_at - {micros} * interval '1 microsecond',
-                            lease_until = lease_until - {micros} * interval '1 microsecond',
-                            expires_at = expires_at - {micros} * interval '1 microsecond',
-                            started_at = started_at - {micros} * interval '1 microsecond'
-                      WHERE namespace = '{namespace}';
-                     UPDATE lockapi.job_archive
-                        SET completed_at = completed_at - {micros} * interval '1 microsecond',
-                            expires_at = expires_at - {micros} * interval '1 microsecond'
-                      WHERE namespace = '{namespace}'"
-                );
-                observer.batch_execute(&older).expect("older");
-            };
+            let elapse = |time| age_jobs(&observer, &namespace, time);
             let work = differential::queue::run(&mut *connection, &namespace, &actions, elapse);
             pollster::block_on(work);
             Ok(())
         })
         .unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+/// Makes the jobs of a namespace older.
+fn age_jobs(observer: &Mutex<Client>, namespace: &str, time: std::time::Duration) {
+    let mut observer = observer.lock().unwrap_or_else(PoisonError::into_inner);
+    let micros = time.as_micros();
+    let older = format!(
+        "UPDATE lockapi.job
+            SET run_at = run_at - {micros} * interval '1 microsecond',
+                lease_until = lease_until - {micros} * interval '1 microsecond',
+                expires_at = expires_at - {micros} * interval '1 microsecond',
+                started_at = started_at - {micros} * interval '1 microsecond'
+          WHERE namespace = '{namespace}';
+         UPDATE lockapi.job_archive
+            SET completed_at = completed_at - {micros} * interval '1 microsecond',
+                expires_at = expires_at - {micros} * interval '1 microsecond'
+          WHERE namespace = '{namespace}'"
+    );
+    observer.batch_execute(&older).expect("older");
+}
+
+/// Jobs that expire wait, in a queue that is paused as well, are running, have run, or were given back.
+#[test]
+fn x04_expired_jobs_are_swept_by_the_model_as_well() {
+    use differential::queue::Action::{
+        CompleteAndClaim, Count, Elapse, Expire, Keyed, Pause, Push, Settle, Sweep,
+    };
+
+    let (url, runtime) = crate::server();
+    let _entered = runtime.enter();
+    let observer = Mutex::new(Client::connect(&url, NoTls).expect("a connection"));
+    let mut connection = LibraryConnection::connect(Library::Sync, &url);
+    let claim = |most, lease| CompleteAndClaim(Vec::new(), (most, lease, false, false, false));
+    for (most, small, own) in [
+        (1, false, false),
+        (2, false, true),
+        (3, true, true),
+        (200, true, false),
+    ] {
+        let actions = [
+            Push(vec![(0, 0, 3); 15]),
+            Keyed(vec![(0, Some(0), 1, 0), (1, Some(1), 1, 1)]),
+            claim(2, 2),
+            claim(6, 20),
+            // One of them is given back.
+            Settle(vec![(4, 3, 0)]),
+            Pause(true),
+            Expire(most, small, own),
+            Elapse(7),
+            Expire(most, small, own),
+            Count(20),
+            // The key is free.
+            Keyed(vec![(0, Some(0), 1, 0)]),
+            Pause(false),
+            claim(20, 1),
+            Elapse(2),
+            Sweep,
+            Expire(most, small, own),
+            Count(20),
+        ];
+        let namespace = format!("n{:016x}", fastrand::u64(..));
+        let elapse = |time| age_jobs(&observer, &namespace, time);
+        let work = differential::queue::run(&mut connection, &namespace, &actions, elapse);
+        pollster::block_on(work);
+    }
 }
 
 /// Jobs that one statement makes due are due at the same time, so their numbers decide, whatever the

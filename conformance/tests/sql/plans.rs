@@ -3,7 +3,7 @@
 use lockapi::suite::admin::{ListRunning, SweepNotes};
 use lockapi::suite::driver::Operation;
 use lockapi::suite::mutex::SweepMarks;
-use lockapi::suite::queue::{CompleteAndClaim, CountJobs};
+use lockapi::suite::queue::{CompleteAndClaim, CountJobs, ExpireJobs};
 use lockapi::suite::{lease, limit};
 use lockapi_conformance::cluster::Cluster;
 use postgres::{Client, NoTls, SimpleQueryMessage, SimpleQueryRow};
@@ -152,6 +152,32 @@ fn claims_stay_flat_under_a_snapshot_that_is_held() {
     drop(reader);
 }
 
+#[test]
+fn claims_of_jobs_that_expire_update_the_row_in_place() {
+    let (url, _runtime) = database();
+    let mut client = Client::connect(&url, NoTls).expect("a connection");
+    fill(
+        &mut client,
+        "INSERT INTO lockapi.job (run_at, max_attempts, priority, namespace, queue, name, payload, expires_at)
+         SELECT now(), 20, 2, 'n', 'work', 'due', '1', now() + n * interval '1 hour' FROM generate_series(1, 10) AS n",
+    );
+    let script = format!(
+        "BEGIN;
+         PREPARE it AS {};
+         EXECUTE it('{{}}', '{{}}', '{{}}', 'n', 'work', 60000000, '{{2}}', '{{0}}', 10, '{{0}}', 'w', 1, '{{}}', '{{}}', 1000, 1);
+         DEALLOCATE it",
+        CompleteAndClaim::STATEMENT.sql
+    );
+    fill(&mut client, &script);
+    let updates = client.query_one(
+        "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_xact_user_tables WHERE relid = 'lockapi.job'::regclass",
+        &[],
+    );
+    let updates = updates.expect("the server counts");
+    let of: (i64, i64) = (updates.get(0), updates.get(1));
+    assert_eq!(of, (10, 10), "updates, and those in place");
+}
+
 /// How many pages the running jobs take.
 fn running(client: &mut Client, queue: &str) -> i64 {
     pages(
@@ -193,6 +219,10 @@ fn sweeps_read_no_more_than_their_part() {
         (SweepMarks::STATEMENT.sql, "'n', 'key 5', 100"),
         (limit::Sweep::STATEMENT.sql, "'n', 'key 5', 100"),
         (SweepNotes::STATEMENT.sql, "5, 100"),
+        (
+            ExpireJobs::STATEMENT.sql,
+            "'n', 0, 0, 100, 8388608, '{}', '{}', 1000000",
+        ),
     ];
     let fills = [
         "SELECT",
@@ -206,12 +236,17 @@ fn sweeps_read_no_more_than_their_part() {
          INSERT INTO lockapi.rate_limit (namespace, key, at, tat)
          SELECT 'n', 'key ' || n, lockapi.clock(), lockapi.clock() FROM generate_series(1, 50000) AS n;
          INSERT INTO lockapi.lock_name (lock_key, namespace, name)
-         SELECT n, 'n', 'name ' || n FROM generate_series(1, 50000) AS n",
+         SELECT n, 'n', 'name ' || n FROM generate_series(1, 50000) AS n;
+         -- Jobs that were begun in time and came back, and jobs that have time.
+         INSERT INTO lockapi.job (run_at, max_attempts, priority, namespace, queue, name, payload, attempt, expires_at)
+         SELECT now(), 20, 2, 'n', 'q' || n % 7, 'job', '1', n % 2,
+                now() + (n % 2 * -2 + 1) * n * interval '1 minute'
+           FROM generate_series(1, 50000) AS n",
         "ANALYZE",
         "UPDATE pg_class SET reltuples = 0
-          WHERE relname IN ('lease', 'fence_mark', 'rate_limit', 'lock_name')",
+          WHERE relname IN ('lease', 'fence_mark', 'rate_limit', 'lock_name', 'job')",
         "UPDATE pg_class SET reltuples = 10000000, relpages = 1000000
-          WHERE relname IN ('lease', 'fence_mark', 'rate_limit', 'lock_name')",
+          WHERE relname IN ('lease', 'fence_mark', 'rate_limit', 'lock_name', 'job')",
     ];
     for change in fills {
         fill(&mut client, change);

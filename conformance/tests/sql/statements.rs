@@ -77,6 +77,7 @@ pub(super) fn statements() -> Vec<Statement> {
         queue::CountJobs::STATEMENT,
         queue::ReadDead::STATEMENT,
         queue::SweepQueues::STATEMENT,
+        queue::ExpireJobs::STATEMENT,
         queue::ReadStanding::STATEMENT,
         queue::ReadUnhandled::STATEMENT,
         LockRequest::STATEMENT,

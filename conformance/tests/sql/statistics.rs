@@ -199,6 +199,10 @@ fn scenarios_of_queues() -> Vec<Scenario> {
         engine(queue::ReadStanding::STATEMENT, "'{ids}'"),
         engine(queue::ReadDead::STATEMENT, "'{ns}', 'work', 0, 10"),
         engine(queue::SweepQueues::STATEMENT, "'{ns}', 10"),
+        engine(
+            queue::ExpireJobs::STATEMENT,
+            "'{ns}', 0, 0, 10, 8388608, '{work}', '{9}', 1000000",
+        ),
         engine(CancelJob::STATEMENT, "'{ns}', 'work', {id}, 'why'"),
         engine(ListRunning::STATEMENT, "'{ns}', 'work', 10"),
         pooled(mutex::Check::STATEMENT, "1, '{ns}', 'k1', 100"),
@@ -231,8 +235,9 @@ fn scenarios_of_queues() -> Vec<Scenario> {
 /// Rows of others, in other namespaces and in these, in front of and behind ours in every index.
 const OTHERS: &str = "
     INSERT INTO lockapi.job (run_at, max_attempts, priority, namespace, queue, name, payload, unique_key, token,
-                             lease_until, started_at)
-    SELECT now() - interval '1 hour', 20, 2, o.namespace, o.queue, 'due', '1', 'u' || n, -n, now() + interval '1 hour', now()
+                             lease_until, started_at, expires_at)
+    SELECT now() - interval '1 hour', 20, 2, o.namespace, o.queue, 'due', '1', 'u' || n, -n, now() + interval '1 hour', now(),
+           CASE WHEN n % 2 = 0 THEN now() END
       FROM (VALUES ('m', 'work', 60000), ('a', 'aaa', 15000), ('a', 'zzz', 15000), ('z', 'aaa', 15000), ('z', 'zzz', 15000))
            AS o (namespace, queue, many)
      CROSS JOIN LATERAL generate_series(1, o.many) AS n;
@@ -271,10 +276,11 @@ const OTHERS: &str = "
 /// A handful of rows of the namespace `{ns}`.
 const OURS: &str = "
     INSERT INTO lockapi.job (run_at, max_attempts, priority, namespace, queue, name, payload, unique_key, token, lease_until,
-                             started_at, attempt, task)
+                             started_at, attempt, task, expires_at)
     SELECT now() - interval '1 minute', 20, 2, '{ns}', 'work', 'due', '1', CASE WHEN n > 6 THEN 'u' || n - 6 END,
            CASE WHEN n < 4 THEN nextval('lockapi.delivery_seq') END, CASE WHEN n < 4 THEN now() + interval '1 hour' END,
-           now() - interval '1 minute', 1, CASE WHEN n = 4 THEN 't1' END
+           now() - interval '1 minute', CASE WHEN n > 15 THEN 0 ELSE 1 END, CASE WHEN n = 4 THEN 't1' END,
+           CASE WHEN n > 10 THEN now() - interval '1 hour' END
       FROM generate_series(1, 20) AS n;
     INSERT INTO lockapi.job_archive (id, status, run_at, created_at, completed_at, attempt, max_attempts, priority,
                                      namespace, queue, name, payload)

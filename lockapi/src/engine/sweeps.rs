@@ -1,7 +1,7 @@
-//! Deleting old rows in the background, on a connection of its own, which is closed in between.
+//! Deleting and moving old rows in the background, on a connection of its own, which is closed in between.
 //!
-//! A table is gone through in parts of its primary key, so that a statement reads as many rows as a
-//! part has, however large the table is and however little there is to delete.
+//! A table is gone through in parts of an index, so that a statement reads as many rows as a part has,
+//! however large the table is and however little there is to delete.
 
 use std::any::TypeId;
 use std::collections::HashSet;
@@ -63,10 +63,10 @@ impl Sweeps {
 
     /// Sweeps after a while, from `first` on. Of those of one kind, `of` tells apart which may run
     /// side by side.
-    pub(super) fn later<O: Sweeping>(&self, of: i64, first: impl FnOnce() -> O) {
+    pub(super) fn later<O: Sweeping>(&self, of: i64, first: impl FnOnce() -> O + Send + 'static) {
         if self.begin::<O>(of) {
             let pause = O::EVERY.mul_f64(1.0 + fastrand::f64());
-            self.part_after(pause, of, first(), TRIES);
+            self.part_after(pause, of, first, TRIES);
         }
     }
 
@@ -81,11 +81,17 @@ impl Sweeps {
         self.lock().insert((TypeId::of::<O>(), of))
     }
 
-    fn part_after<O: Sweeping>(&self, pause: Duration, of: i64, part: O, tries: u32) {
+    fn part_after<O: Sweeping>(
+        &self,
+        pause: Duration,
+        of: i64,
+        part: impl FnOnce() -> O + Send + 'static,
+        tries: u32,
+    ) {
         let this = self.this.clone();
         self.timer.run_at(self.timer.now() + pause, move || {
             if let Some(sweeps) = this.upgrade() {
-                sweeps.part(of, part, tries);
+                sweeps.part(of, part(), tries);
             }
         });
     }
@@ -102,7 +108,7 @@ impl Sweeps {
                 Err(_) => tries.checked_sub(1).map(|tries| (AGAIN, part, tries)),
             };
             match next {
-                Some((pause, next, tries)) => sweeps.part_after(pause, of, next, tries),
+                Some((pause, next, tries)) => sweeps.part_after(pause, of, move || next, tries),
                 None => drop(sweeps.lock().remove(&(TypeId::of::<O>(), of))),
             }
         });

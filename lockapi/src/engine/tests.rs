@@ -226,6 +226,40 @@ fn archives_are_swept_while_their_queue_is_used() {
 }
 
 #[test]
+fn expired_jobs_are_swept_although_no_worker_claims_them() {
+    const MINUTE: Duration = Duration::from_secs(60);
+    for pushes in [true, false] {
+        let clock = ManualClock::default();
+        let database = Database::with_clock(&clock);
+        let connect = || blocking::Backend::connect(database.connect()).unwrap();
+        let queue = |backend: &blocking::Backend| backend.queue("work").unwrap();
+        let job = |nth| Job::new("job", &nth).unwrap();
+        // By a process that has gone.
+        queue(&connect()).push(job(1).ttl(MINUTE)).unwrap();
+        let backend = connect();
+        let mut session = block_on(Connector::connect(&database, Mode::Direct)).unwrap();
+        clock.leap(MINUTE * 2);
+        let start = Instant::now();
+        while queue(&backend).dead_letters(0, 10).unwrap().is_empty() {
+            // The sweep comes some minutes after a queue was used.
+            if pushes {
+                let other = backend.queue("other").unwrap();
+                other.push(job(2)).unwrap();
+            } else {
+                let work = queue(&backend);
+                let taken = block_on(work.inner().take_in(&mut session, 1));
+                assert!(taken.unwrap().is_empty());
+            }
+            clock.advance(MINUTE);
+            assert!(start.elapsed() < Duration::from_secs(10), "not swept");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let counts = database.inspect(|model| model.jobs().count_all("default"));
+        assert_eq!((counts.1, counts.2), (0, 1), "running and ended");
+    }
+}
+
+#[test]
 fn a_lease_is_lost_by_the_clock_and_not_by_a_thread() {
     let clock = ManualClock::default();
     let database = Database::with_clock(&clock);

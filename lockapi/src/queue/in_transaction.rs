@@ -97,6 +97,7 @@ async fn push(
 ) -> Result<Vec<Pushed>> {
     const OPERATION: &str = "push_in";
     check(queue, jobs).map_err(|error| error.during(OPERATION).on(queue.name()))?;
+    queue.used();
     let failed = |failure: crate::error::Failure| failure.error(OPERATION).on(queue.name());
     let tells = queue.options().notify_on_commit;
     let topic = tells.then(|| topic(queue.namespace(), queue.name()));
@@ -199,6 +200,7 @@ async fn take(
     let claim = Claim::new(most);
     let checked = claim.check();
     checked.map_err(|error| error.during(OPERATION).on(queue.name()))?;
+    queue.used();
     let take = Take {
         namespace: queue.namespace().to_owned(),
         queue: queue.name().to_owned(),

@@ -229,9 +229,10 @@ impl Job {
         self
     }
 
-    /// If it has been due for this long and was never delivered, it becomes a dead letter once a
-    /// worker comes to it, and does not block another job of its unique key. At most [`MAX_DELAY`];
-    /// zero, the default, means for ever.
+    /// If it has been due for this long and was never delivered, it becomes a dead letter and does not
+    /// block another job of its unique key. A claim that comes to it moves it to the dead letters; where
+    /// no worker claims, a sweep does, within some ten minutes, as long as any process uses a queue of
+    /// the namespace. At most [`MAX_DELAY`]; zero, the default, means for ever.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;

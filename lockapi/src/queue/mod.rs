@@ -29,9 +29,9 @@ pub use job::{How, Job, JobKind, MAX_DELAY, MAX_PUSH, MAX_PUSH_BYTES, Priority, 
 pub(crate) use model::Jobs;
 pub(crate) use operations::{
     Ack, Cancel, Claimed, CompleteAndClaim, CompletedAndClaimed, CountJobs, Counted, DELETED,
-    DeadRow, Discard, FOR_EVER, FailedAttempt, Floor, Keys, LookBack, Name, NewJob, Part, Purge,
-    Push, PushKeyed, PushTogether, ReadDead, ReadStanding, ReadUnhandled, Redrive, Seen, SetPaused,
-    Settle, SweepQueues, UnhandledRow,
+    DeadRow, Discard, ExpireJobs, FOR_EVER, FailedAttempt, Floor, Keys, LookBack, Name, NewJob,
+    Part, Purge, Push, PushKeyed, PushTogether, ReadDead, ReadStanding, ReadUnhandled, Redrive,
+    Seen, SetPaused, Settle, SweepQueues, UnhandledRow,
 };
 pub(crate) use runs::RunState;
 
@@ -84,7 +84,9 @@ impl QueueOptions {
     }
 
     /// Keeps jobs that become dead letters through this handle for this long, for 30 days unless set;
-    /// `None` keeps them until they are redriven or discarded.
+    /// `None` keeps them until they are redriven or discarded. A job that a sweep moves there, because
+    /// it [expired](Job::ttl), is kept for the longest time of the handles of its queue in the process
+    /// that sweeps; if that has none, for 30 days.
     #[must_use]
     pub fn dead_letters(mut self, keep: impl Into<Option<Duration>>) -> Self {
         self.keep_dead = keep.into();
@@ -181,6 +183,10 @@ pub trait Queue: Send + Sync + fmt::Debug {
     /// open for [`BackendOptions::timeout`](crate::BackendOptions::timeout). `Indeterminate`: the
     /// outcome is unknown; a push with an idempotency key is retried first, and can be repeated.
     async fn push_all(&self, jobs: Vec<Job>) -> Result<Vec<Pushed>>;
+
+    /// Marks that a transaction of the caller uses it, so that old rows are swept in the background:
+    /// [`push_in`](crate::Queue#method.push_in) and [`take_in`](crate::Queue#method.take_in) call it.
+    fn used(&self);
 
     /// Completes deliveries and claims jobs, in one round trip and one transaction, without
     /// waiting; `None` claims nothing.

@@ -30,6 +30,10 @@ impl Queue for Blocking<blocking::Queue> {
         self.with(move |queue| queue.push_all(jobs)).await
     }
 
+    fn used(&self) {
+        self.0.inner().used();
+    }
+
     async fn exchange(&self, acks: Vec<Ticket>, claim: Option<&Claim>) -> Result<Exchange> {
         let claim = claim.cloned();
         let exchange = self.with(move |queue| queue.exchange(acks, claim.as_ref()));

@@ -30,6 +30,10 @@ impl<Q: Queue + ?Sized + 'static> Queue for Through<Q> {
         self.0.push_all(jobs).await
     }
 
+    fn used(&self) {
+        self.0.used();
+    }
+
     async fn exchange(&self, acks: Vec<Ticket>, claim: Option<&Claim>) -> Result<Exchange> {
         let mut exchange = self.0.exchange(acks, claim).await?;
         let queue: Arc<dyn Queue> = Arc::new(Through(Arc::clone(&self.0)));

@@ -21,7 +21,7 @@ use crate::random;
 use crate::telemetry;
 
 /// A claim has at most so many bytes of payload, but for its last job: they travel in one answer.
-const MAX_BYTES: i64 = 8 << 20;
+pub(super) const MAX_BYTES: i64 = 8 << 20;
 
 /// Jobs that were claimed and that nobody has been handed yet; dropped, they go back.
 pub(super) struct Unclaimed {

@@ -38,6 +38,8 @@ pub(in crate::engine) fn open(
 ) -> Arc<dyn Queue> {
     let number = in_transaction::topic(&core.namespace, &queue);
     let topic = core.queues.topic(number);
+    let terms = &core.queues.terms;
+    terms.opened(number, &queue, options.keep_dead(), &topic);
     Arc::new(QueueHandle(Arc::new(Handle {
         name: Name {
             namespace: core.namespace.to_string(),
@@ -110,10 +112,12 @@ impl Handle {
 
     pub(super) fn sweep_later(&self) {
         // One for all queues of the namespace.
-        self.core.sweeps.later(0, || SweepQueues {
-            namespace: self.name.namespace.clone(),
+        let namespace = Arc::clone(&self.core.namespace);
+        self.core.sweeps.later(0, move || SweepQueues {
+            namespace: namespace.to_string(),
             most: PART,
         });
+        self.expire_later();
     }
 }
 
@@ -148,6 +152,10 @@ impl Queue for QueueHandle {
         let handle = &self.0;
         in_transaction::check(self, &jobs).map_err(handle.failed("push"))?;
         handle.push_all(&jobs).await
+    }
+
+    fn used(&self) {
+        self.0.sweep_later();
     }
 
     async fn exchange(&self, acks: Vec<Ticket>, claim: Option<&Claim>) -> Result<Exchange> {

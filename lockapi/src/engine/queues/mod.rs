@@ -1,6 +1,7 @@
 //! The queues of a process.
 
 mod exchange;
+mod expiring;
 mod floors;
 mod handle;
 mod heartbeat;
@@ -14,6 +15,7 @@ use std::iter;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use expiring::Terms;
 pub(super) use handle::open;
 use heartbeat::Heartbeats;
 pub(super) use topic::Topic;
@@ -26,8 +28,8 @@ use super::leases::answer_limit;
 use super::sweeps::Sweeping;
 use super::timer::Timer;
 use crate::queue::{
-    Ack, Cancel, CompleteAndClaim, CountJobs, Discard, LookBack, Purge, Push, PushKeyed, ReadDead,
-    ReadStanding, ReadUnhandled, Redrive, SetPaused, Settle, SweepQueues,
+    Ack, Cancel, CompleteAndClaim, CountJobs, Discard, ExpireJobs, LookBack, Purge, Push,
+    PushKeyed, ReadDead, ReadStanding, ReadUnhandled, Redrive, SetPaused, Settle, SweepQueues,
 };
 
 /// Declares how operations of queues travel: which may be repeated, which weigh what, and what they may
@@ -67,6 +69,7 @@ queued! {
     Discard "discard" false |_one| ALONE;
     Purge "purge" false |_one| ALONE;
     SweepQueues "sweep" true |_one| ALONE;
+    ExpireJobs "expire" true |_one| ALONE;
 }
 
 impl Queued for CompleteAndClaim {
@@ -125,6 +128,7 @@ pub(super) struct Queues {
     timer: Timer,
     kept: Arc<Heartbeats>,
     topics: Mutex<HashMap<i64, Weak<Topic>>>,
+    terms: Terms,
 }
 
 impl Queues {
@@ -135,6 +139,7 @@ impl Queues {
             renewals,
             timer,
             topics: Mutex::default(),
+            terms: Terms::default(),
         })
     }
 

@@ -52,6 +52,7 @@ impl Handle {
 
     /// Pushes all jobs or none.
     pub(super) async fn push_all(&self, jobs: &[Job]) -> Result<Vec<Pushed>> {
+        self.sweep_later();
         let pushed = self.push_untold(jobs).await?;
         if !jobs.is_empty() {
             self.topic.bump();

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use super::{DAY, Jobs, Live, Running, Status};
+use super::{DAY, Jobs, Live, NOT_IN_TIME, Running, Status};
 use crate::driver::{Row, Rows, Value};
 use crate::queue::operations::{
-    Cancel, CountJobs, Counted, DeadRow, Discard, Name, Purge, ReadDead, ReadUnhandled, Redrive,
-    Redriven, SweepQueues,
+    Cancel, CountJobs, Counted, DeadRow, Discard, ExpireJobs, Floor, Name, Purge, ReadDead,
+    ReadUnhandled, Redrive, Redriven, SweepQueues,
 };
 use rustc_hash::FxHashMap;
 
@@ -113,6 +113,40 @@ impl Jobs {
         let keys = self.keys.len();
         self.keys.retain(|_, (_, used)| *used >= now - DAY);
         i64::try_from(old.len().max(keys - self.keys.len())).unwrap_or(i64::MAX)
+    }
+
+    /// Answers how many were moved, what was examined, and whether there may be more.
+    pub(crate) fn expire(&mut self, now: i64, want: &ExpireJobs) -> (i64, Vec<Floor>, bool) {
+        let most = usize::try_from(want.most).unwrap_or(0);
+        let live = self.live.iter();
+        let of = live.filter(|(_, live)| live.queue.namespace == want.namespace);
+        let mut part: Vec<Floor> = of
+            .filter_map(|(id, live)| Some((live.expires_at?, *id)))
+            .filter(|place| place.0 <= now && *place > want.after)
+            .collect();
+        part.sort_unstable();
+        part.truncate(most);
+        let mut before = 0;
+        let fits = |(_, id): &Floor| {
+            let fits = before < want.bytes;
+            let live = self.live.get(id).filter(|live| live.attempt == 0);
+            before += live.map_or(0, Live::size);
+            fits
+        };
+        let looked: Vec<Floor> = part.iter().copied().take_while(fits).collect();
+        let mut moved = 0;
+        for (_, id) in &looked {
+            let Some(live) = self.live.get(id) else {
+                continue;
+            };
+            if live.is_expired(now) && !live.is_held(now) {
+                let keep = want.keep(&live.queue.queue);
+                self.end(*id, Status::Failed, now, NOT_IN_TIME, keep);
+                moved += 1;
+            }
+        }
+        let full = looked.len() < part.len() || part.len() >= most;
+        (moved, looked, full)
     }
 
     pub(crate) fn set_paused(&mut self, queue: &Name, paused: bool) {

@@ -12,6 +12,8 @@ use super::{How, Pushed, Settled, Ticket, Unique};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 const DAY: i64 = 24 * 3600 * 1_000_000;
+/// Why a job is a dead letter that expired before it was delivered.
+const NOT_IN_TIME: &str = "it was not delivered in time";
 
 /// The tables of queues.
 #[derive(Debug, Default)]
@@ -86,11 +88,11 @@ impl Live {
     }
 
     /// The bytes of its payload.
-    fn size(&self) -> i64 {
+    pub(super) fn size(&self) -> i64 {
         i64::try_from(self.job.payload.len()).unwrap_or(i64::MAX)
     }
 
-    fn is_expired(&self, now: i64) -> bool {
+    pub(super) fn is_expired(&self, now: i64) -> bool {
         self.attempt == 0 && self.expires_at.is_some_and(|at| at <= now)
     }
 
@@ -317,7 +319,7 @@ impl Jobs {
             let used_up = live.attempt >= live.job.max_attempts;
             if live.is_expired(now) || (used_up && !again) {
                 let error = if live.attempt == 0 {
-                    "it was not delivered in time"
+                    NOT_IN_TIME
                 } else {
                     "the lease of the last attempt ended without an answer"
                 };

@@ -1,6 +1,7 @@
 //! What queues do to the database.
 
 mod complete_and_claim;
+mod expire;
 mod look_back;
 mod manage;
 mod push;
@@ -11,6 +12,7 @@ mod take;
 mod unhandled;
 
 pub use complete_and_claim::{Claimed, CompleteAndClaim, CompletedAndClaimed, Floor};
+pub use expire::ExpireJobs;
 pub use look_back::{LookBack, Part, Seen};
 #[cfg(feature = "suite")]
 pub use manage::Cancelled;

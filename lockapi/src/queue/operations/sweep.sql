@@ -1,4 +1,5 @@
--- Deletes expired jobs of the archive, and idempotency keys that are older than a day, at most $2 of each.
+-- Deletes jobs of the archive that were kept for long enough, and idempotency keys that are older than a day, at
+-- most $2 of each.
 --
 -- Promises: an archived job without an expiry time is kept until it is deleted explicitly; runs of tasks are
 -- kept as long as the log of their scheduler. Returns the larger of the two numbers of deleted rows.

@@ -2,7 +2,7 @@
 -- priorities in the order of $6.
 --
 -- Promises: a commit completes the jobs; a rollback leaves them unchanged. Nobody else gets them as long as
--- the transaction is open.
+-- the transaction is open. Expired jobs are skipped; the sweep moves them to the dead letters.
 -- Index: job_due, one range for each priority, and job_pkey to complete; no other fits.
 -- Race: as for a claim: locked rows are skipped, and the lease is checked on the locked row.
 WITH picked AS MATERIALIZED (

@@ -1,0 +1,129 @@
+//! Jobs that expire although no worker claims them.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use super::Topic;
+use super::exchange::MAX_BYTES;
+use super::handle::Handle;
+use crate::driver::Swept;
+use crate::engine::sweeps::{PART, Sweeping};
+use crate::queue::{ExpireJobs, FOR_EVER, Floor, QueueOptions};
+
+impl Sweeping for ExpireJobs {
+    const EVERY: Duration = Duration::from_secs(300);
+    const PAUSE: Duration = Duration::from_millis(50);
+
+    fn next(self, swept: Swept<Floor>) -> Option<Self> {
+        let after = swept.last?;
+        Some(Self { after, ..self })
+    }
+}
+
+/// How long dead letters are kept, by the queues that this process has open.
+#[derive(Default)]
+pub(super) struct Terms(Mutex<BTreeMap<i64, Term>>);
+
+struct Term {
+    queue: String,
+    /// The longest time of its handles, in the form that statements use.
+    keep_dead: i64,
+    topic: Weak<Topic>,
+}
+
+impl Term {
+    fn is_open(&self) -> bool {
+        self.topic.strong_count() > 0
+    }
+}
+
+impl Terms {
+    /// A handle was opened.
+    pub(super) fn opened(&self, number: i64, queue: &str, keep_dead: i64, topic: &Arc<Topic>) {
+        let mut terms = self.lock();
+        if let Some(term) = terms.get_mut(&number).filter(|term| term.is_open()) {
+            term.keep_dead = longer(term.keep_dead, keep_dead);
+            return;
+        }
+        terms.retain(|_, term| term.is_open());
+        let term = Term {
+            queue: queue.to_owned(),
+            keep_dead,
+            topic: Arc::downgrade(topic),
+        };
+        terms.insert(number, term);
+    }
+
+    /// Those that are not `usual`.
+    fn unusual(&self, usual: i64) -> Vec<(String, i64)> {
+        let terms = self.lock();
+        let open = terms.values().filter(|term| term.is_open());
+        open.filter(|term| term.keep_dead != usual)
+            .map(|term| (term.queue.clone(), term.keep_dead))
+            .collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<i64, Term>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn longer(one: i64, other: i64) -> i64 {
+    if one == FOR_EVER || other == FOR_EVER {
+        FOR_EVER
+    } else {
+        one.max(other)
+    }
+}
+
+impl Handle {
+    /// Moves expired jobs to the dead letters from time to time, as long as queues are used: one sweep for
+    /// all queues of the namespace, also those that no worker claims from.
+    pub(super) fn expire_later(&self) {
+        let namespace = Arc::clone(&self.core.namespace);
+        let queues = Arc::downgrade(&self.core.queues);
+        self.core.sweeps.later(0, move || {
+            let keep_dead = QueueOptions::default().keep_dead();
+            let queues = queues.upgrade();
+            ExpireJobs {
+                namespace: namespace.to_string(),
+                after: (0, 0),
+                most: PART,
+                bytes: MAX_BYTES,
+                terms: queues.map_or_else(Vec::new, |queues| queues.terms.unusual(keep_dead)),
+                keep_dead,
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_keeps_its_dead_letters_for_the_longest_time_of_its_handles() {
+        let terms = Terms::default();
+        let (one, other) = (Arc::new(Topic::default()), Arc::new(Topic::default()));
+        let sorted = || {
+            let mut terms = terms.unusual(30);
+            terms.sort_unstable();
+            terms
+        };
+        terms.opened(1, "one", 10, &one);
+        terms.opened(2, "other", 30, &other);
+        assert_eq!(sorted(), [("one".to_owned(), 10)]);
+        terms.opened(1, "one", 30, &one);
+        terms.opened(1, "one", 20, &one);
+        assert_eq!(sorted(), []);
+        terms.opened(2, "other", FOR_EVER, &other);
+        terms.opened(2, "other", 40, &other);
+        assert_eq!(sorted(), [("other".to_owned(), FOR_EVER)]);
+        drop(other);
+        assert_eq!(sorted(), []);
+        let other = Arc::new(Topic::default());
+        terms.opened(2, "other", 40, &other);
+        assert_eq!(sorted(), [("other".to_owned(), 40)]);
+    }
+}
