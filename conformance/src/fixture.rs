@@ -11,6 +11,7 @@ use lockapi::limit::{Verdict, Want};
 use lockapi::queue::{Delivery, Job, Pushed, Taken};
 use lockapi::suite::lease::Peeked;
 use lockapi::suite::limit::Level;
+use lockapi::suite::queue::ExpireJobs;
 use lockapi::table::{Table, TableMode};
 use lockapi::{Backend, Fence, LockId, Mutex, Queue, RateLimiter, Result};
 
@@ -285,6 +286,10 @@ pub trait Fixture: Send + Sync {
 
     /// How long it is until the first lease of a delivery in the namespace ends.
     async fn lease_of_jobs(&self) -> Option<Duration>;
+
+    /// Sweeps expired jobs of the namespace now, as each process that uses a queue does every few minutes.
+    async fn expire_jobs(&self);
+
     /// The state of a limit of the namespace; `None` when it has no row.
     async fn limit(&self, key: &str) -> Option<Level>;
 
@@ -296,6 +301,18 @@ pub trait Fixture: Send + Sync {
 
     /// What another process needs to know to join it; only with [`Need::Processes`].
     fn ticket(&self) -> String;
+}
+
+/// The sweep of all expired jobs of a namespace, in a process that has no queue open.
+pub(crate) fn sweep(namespace: &str) -> ExpireJobs {
+    ExpireJobs {
+        namespace: namespace.to_owned(),
+        after: (0, 0),
+        most: 1000,
+        bytes: 1 << 20,
+        terms: Vec::new(),
+        keep_dead: 30 * 24 * 3600 * 1_000_000,
+    }
 }
 
 /// The lease among the slots of a key.

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use lockapi::BackendOptions;
+use lockapi::driver::{Connection, Connector, Mode};
 use lockapi::engine::ManualClock;
 use lockapi::memory::Database;
 use lockapi::suite::lease::Peeked;
@@ -13,7 +14,7 @@ use lockapi::{Backend, LockId, Result};
 
 use crate::accounts::Accounts;
 use crate::fixture::{
-    Fault, Fixture, Jobs, Locks, Need, Place, Problem, Subject, Transaction, lease_of,
+    Fault, Fixture, Jobs, Locks, Need, Place, Problem, Subject, Transaction, lease_of, sweep,
 };
 
 /// How often the clock of a fixture follows the real one.
@@ -191,6 +192,13 @@ impl Fixture for InMemory {
                 .map(|end| end - model.now)
         });
         left.map(|micros| Duration::from_micros(micros.max(0).unsigned_abs()))
+    }
+
+    async fn expire_jobs(&self) {
+        let session = Connector::connect(&self.database, Mode::Direct).await;
+        let mut session = session.expect("a session");
+        let swept = session.perform(&[sweep(&self.namespace)]).await;
+        swept.expect("swept");
     }
 
     async fn limit(&self, key: &str) -> Option<Level> {

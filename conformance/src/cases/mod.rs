@@ -40,6 +40,7 @@ mod outage;
 mod places;
 mod processes;
 mod queue;
+mod queue_expiry;
 mod queue_keys;
 mod queue_limits;
 mod queue_locked;
@@ -120,6 +121,7 @@ const MODULES: &[&[Case]] = &[
     election::CASES,
     leased_mutex::CASES,
     queue::CASES,
+    queue_expiry::CASES,
     deliveries::CASES,
     queue_keys::CASES,
     queue_limits::CASES,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use lockapi::queue::{Claim, Delivery, Exchange, How, Job, Priority, QueueOptions, Unique};
+use lockapi::queue::{Claim, Delivery, Exchange, How, Job, Priority, QueueOptions};
 use lockapi::{ErrorKind, Queue};
 
 use crate::context::{Context, MINUTE};
@@ -31,7 +31,6 @@ register! { "queue":
     Q14 claims_are_bounded_by_their_bytes;
     Q01 archive_keeps_what_was_completed;
     Q08 dead_letters_tell_of_every_attempt;
-    Q08 jobs_that_are_not_begun_in_time_are_dead_letters;
 }
 
 pub(super) fn job(number: usize) -> Job {
@@ -425,44 +424,4 @@ async fn dead_letters_tell_of_every_attempt(cx: Context) {
     assert!(letter.history[8].error.contains("lease ended"));
     assert_eq!(letter.history[9].error, "the end");
     assert!(letter.history.is_sorted_by_key(|it| it.at));
-}
-
-async fn jobs_that_are_not_begun_in_time_are_dead_letters(cx: Context) {
-    let queue = cx.queue().await;
-    let short = |nth| job(nth).ttl(MINUTE);
-    queue.push(short(1)).await.unwrap();
-    queue.push(short(2).delay(MINUTE * 10)).await.unwrap();
-    let begun = by_hand_from(&queue).await;
-    queue.push(short(3)).await.unwrap();
-    begun.extend(MINUTE * 5).await.unwrap();
-    cx.elapse(MINUTE * 2).await;
-    none(&queue).await;
-    begun.ack().await.unwrap();
-    let dead = queue.dead_letters(0, 10).await.unwrap();
-    assert_eq!((dead.len(), &*dead[0].payload), (1, "3"));
-    assert_eq!((dead[0].attempts, dead[0].history.len()), (0, 1));
-    // Put back it is delivered whenever that is.
-    queue.redrive(Vec::new()).await.unwrap();
-    cx.elapse(MINUTE * 2).await;
-    let again = one(&queue).await;
-    assert_eq!(again.payload(), "3");
-    again.ack().await.unwrap();
-    cx.elapse(MINUTE * 6).await;
-    let later = one(&queue).await;
-    assert_eq!(later.payload(), "2", "its time began when it was due");
-    later.ack().await.unwrap();
-    // One that was never begun does not keep another of its key out.
-    let keyed = |nth| short(nth).unique("key", Unique::Skip);
-    let first = queue.push(keyed(5)).await.unwrap();
-    cx.elapse(MINUTE * 2).await;
-    let second = queue.push(keyed(6)).await.unwrap();
-    assert_eq!((second.id, second.how), (first.id, How::Changed));
-    let begun = one(&queue).await;
-    assert_eq!(begun.payload(), "6");
-    begun.nack("later", MINUTE * 5).await.unwrap();
-    cx.elapse(MINUTE * 6).await;
-    assert_eq!(one(&queue).await.payload(), "6", "it was begun in time");
-    let long = job(4).ttl(Duration::from_hours(24 * 366 * 11));
-    let refused = queue.push(long).await.unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::Invalid);
 }

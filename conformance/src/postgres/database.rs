@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockapi::BackendOptions;
+use lockapi::suite::driver::Operation;
 use lockapi::suite::lease::Peeked;
 use lockapi::suite::limit::Level;
+use lockapi::suite::queue::ExpireJobs;
 use lockapi::{Backend, LockId, MIGRATIONS, Result};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -18,7 +20,7 @@ use super::place::Site;
 use crate::accounts::Accounts;
 use crate::cluster::{Cluster, StopMode};
 use crate::face::off_runtime;
-use crate::fixture::{Fault, Fixture, Jobs, Locks, Problem, Transaction, lease_of};
+use crate::fixture::{Fault, Fixture, Jobs, Locks, Problem, Transaction, lease_of, sweep};
 use crate::patience::eventually;
 
 /// A namespace in a database of a server.
@@ -505,6 +507,23 @@ impl Fixture for OnPostgres {
             .concat();
         let micros: i64 = rows.first()?.parse().expect("a number");
         Some(Duration::from_micros(micros.max(0).unsigned_abs()))
+    }
+
+    async fn expire_jobs(&self) {
+        let (namespace, sql) = (literal(&self.namespace), ExpireJobs::STATEMENT.sql);
+        let ExpireJobs {
+            most,
+            bytes,
+            keep_dead,
+            ..
+        } = sweep(&self.namespace);
+        self.observer
+            .rows(format!(
+                "PREPARE expire AS {sql};
+                 EXECUTE expire({namespace}, 0, 0, {most}, {bytes}, '{{}}', '{{}}', {keep_dead});
+                 DEALLOCATE expire"
+            ))
+            .await;
     }
 
     async fn sessions(&self) -> usize {
