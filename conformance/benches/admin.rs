@@ -4,14 +4,12 @@
 //! 10,000 advisory locks whose names and ages are noted, among 100,000 names; there are as many
 //! leases, a million jobs in a hundred queues of which a few hundred run, and twenty sessions wait.
 
-#[allow(dead_code, reason = "nothing is counted by the second here")]
 mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{Better, Report, median, runtime};
+use common::{Better, Report, Server, connect, median, runtime};
 use lockapi::admin::{Filter, Inspector, MAX_ENTRIES};
-use lockapi_conformance::cluster::Cluster;
 use sqlx::{Connection, PgConnection, Row};
 
 const ROUNDS: usize = 31;
@@ -68,10 +66,9 @@ fn main() {
 
 async fn measured(mut report: Report) -> Report {
     // Nobody else's locks are to be seen.
-    let cluster = Cluster::private(&[]).unwrap_or_else(|error| panic!("{error}"));
-    let url = cluster.url();
-    let backend = lockapi_sqlx::connect_url(url).await.expect("a backend");
-    backend.migrate().await.expect("tables");
+    let server = Server::private();
+    let url = server.url();
+    let backend = connect(url).await;
     let mut holder = PgConnection::connect(url).await.expect("a connection");
     for sql in SCENE {
         sqlx::query(*sql).execute(&mut holder).await.expect("done");

@@ -9,11 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 
-use common::{Better, Report, SECONDS, median, rate, runtime};
+use common::{Better, Report, SECONDS, Server, median, plain, rate, runtime};
 use diesel::connection::SimpleConnection;
 use diesel::{Connection, PgConnection, RunQueryDsl, select};
 use lockapi::{Backend, blocking};
-use lockapi_conformance::cluster::Cluster;
 use postgres::{Client, NoTls};
 
 const CALLERS: usize = 256;
@@ -27,13 +26,13 @@ fn main() {
         .collect();
     let wanted = |group: &str| only.is_empty() || only.iter().any(|one| one == group);
     if wanted("alone") {
-        let cluster = Cluster::private(&[]).unwrap_or_else(|error| panic!("{error}"));
-        all_alone(&mut report, "", cluster.url());
+        let server = Server::private();
+        all_alone(&mut report, "", server.url());
         one_core::on_one_core(|url| all_alone(&mut report, ".one_core", url));
     }
     if wanted("merged") {
-        let cluster = Cluster::private(&[]).unwrap_or_else(|error| panic!("{error}"));
-        merged(&mut report, cluster.url());
+        let server = Server::private();
+        merged(&mut report, server.url());
     }
     report.print();
 }
@@ -53,11 +52,7 @@ type RoundTrips = Box<dyn FnMut()>;
 
 fn raw_postgres(url: &str) -> RoundTrips {
     let mut client = Client::connect(url, NoTls).expect("a connection");
-    let statements = [
-        "SELECT pg_try_advisory_lock($1)",
-        "SELECT pg_advisory_unlock($1)",
-    ]
-    .map(|sql| client.prepare(sql).expect("prepared"));
+    let statements = plain::LOCK.map(|sql| client.prepare(sql).expect("prepared"));
     Box::new(move || {
         for statement in &statements {
             client.query_one(statement, &[&1_i64]).expect("a row");

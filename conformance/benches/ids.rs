@@ -8,10 +8,9 @@ mod common;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use common::{Better, Report, median, rate, runtime};
+use common::{Better, Report, Server, median, rate, runtime};
 use lockapi::id::{IdOptions, Layout};
 use lockapi::versioned::{Retry, Table};
-use lockapi_conformance::cluster::Cluster;
 use lockapi_sqlx::VersionedUpdate;
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
@@ -62,10 +61,10 @@ fn main() {
 }
 
 async fn all(mut report: Report, groups: [bool; 2]) -> Report {
-    let cluster = Cluster::private(&[]).unwrap_or_else(|error| panic!("{error}"));
+    let server = Server::private();
     let pool = PgPoolOptions::new()
         .max_connections(8)
-        .connect(cluster.url())
+        .connect(server.url())
         .await
         .expect("a pool");
     if groups[0] {

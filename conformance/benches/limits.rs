@@ -3,41 +3,17 @@
 //! The function is called once a round trip over a pool of 16. Prints a table and writes a line for
 //! each figure to `target/bench/figures.jsonl`; the ratios are what to look at.
 
-#[allow(dead_code, reason = "shared with other benches")]
 mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{Better, Report, SECONDS, rate, runtime};
+use common::{Better, Report, SECONDS, Server, connect, plain, rate, runtime};
 use lockapi::Backend;
 use lockapi::limit::{Policy, Quota, Want};
-use lockapi_conformance::cluster::Cluster;
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
-
-/// A fixed window, counted under an advisory lock.
-const FUNCTION: &str = "
-    CREATE TABLE bench_window (key text PRIMARY KEY, started timestamptz NOT NULL, used int NOT NULL)
-        WITH (fillfactor = 50);
-    CREATE FUNCTION bench_check(the_key text, the_limit int, length interval) RETURNS bool
-    LANGUAGE plpgsql AS $$
-    DECLARE w bench_window;
-    BEGIN
-        PERFORM pg_advisory_xact_lock(hashtext(the_key));
-        SELECT * INTO w FROM bench_window WHERE key = the_key;
-        IF NOT FOUND OR w.started + length <= clock_timestamp() THEN
-            INSERT INTO bench_window VALUES (the_key, clock_timestamp(), 1)
-            ON CONFLICT (key) DO UPDATE SET started = excluded.started, used = 1;
-            RETURN true;
-        END IF;
-        IF w.used >= the_limit THEN
-            RETURN false;
-        END IF;
-        UPDATE bench_window SET used = used + 1 WHERE key = the_key;
-        RETURN true;
-    END $$;";
 
 fn main() {
     let mut report = Report::open("limits");
@@ -49,23 +25,16 @@ fn main() {
 }
 
 async fn all(mut report: Report) -> Report {
-    // Nobody else's work is to be measured, unless the caller names a server.
-    let named = std::env::var("DATABASE_URL").ok();
-    let private = named.is_none().then(|| Cluster::private(&[]));
-    let private = private.map(|started| started.unwrap_or_else(|error| panic!("{error}")));
-    let url = match (&private, &named) {
-        (Some(cluster), _) => cluster.url(),
-        (None, url) => url.as_deref().unwrap_or_default(),
-    };
-    let backend = lockapi_sqlx::connect_url(url).await.expect("a backend");
-    backend.migrate().await.expect("tables");
+    let server = Server::start();
+    let url = server.url();
+    let backend = connect(url).await;
     let pool = PgPoolOptions::new()
         .max_connections(16)
         .acquire_timeout(Duration::from_mins(1))
         .connect(url)
         .await
         .expect("a pool");
-    sqlx::raw_sql(FUNCTION)
+    sqlx::raw_sql(plain::WINDOWS)
         .execute(&pool)
         .await
         .expect("the function");
@@ -286,7 +255,7 @@ async fn function(pool: &PgPool, tasks: usize, keys: usize, limit: i32) -> f64 {
             let mut draw = fastrand::Rng::with_seed(u64::try_from(task).expect("a small number"));
             while Instant::now() < until {
                 let key = format!("bench/{keys}/{limit}/{}", draw.usize(..keys));
-                let query = sqlx::query_scalar::<_, bool>("SELECT bench_check($1, $2, '1 hour')");
+                let query = sqlx::query_scalar::<_, bool>(plain::CHECK_HOUR);
                 let query = query.bind(key).bind(limit);
                 query.fetch_one(&pool).await.expect("a row");
                 count.fetch_add(1, Ordering::Relaxed);

@@ -14,12 +14,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{Better, Report, SECONDS, median, rate, runtime};
+use common::{Better, Report, SECONDS, Server, connect, median, plain, rate, runtime};
 use futures_util::future::join_all;
 use lockapi::Backend;
 use lockapi::BackendOptions;
 use lockapi::lease::LeaseOptions;
-use lockapi_conformance::cluster::Cluster;
 use sqlx::postgres::{PgAdvisoryLock, PgPoolOptions};
 use sqlx::{Connection, PgConnection};
 use usage::{cpu_time, resident_bytes};
@@ -62,14 +61,8 @@ fn one_core(mut report: Report) -> Report {
 }
 
 async fn all(mut report: Report, groups: [bool; 5]) -> Report {
-    // Nobody else's work is to be measured, unless the caller names a server.
-    let named = std::env::var("DATABASE_URL").ok();
-    let private = named.is_none().then(|| Cluster::private(&[]));
-    let private = private.map(|started| started.unwrap_or_else(|error| panic!("{error}")));
-    let url = match (&private, &named) {
-        (Some(cluster), _) => cluster.url(),
-        (None, url) => url.as_deref().unwrap_or_default(),
-    };
+    let server = Server::start();
+    let url = server.url();
     let backend = connect(url).await;
     // First, while no memory that was freed before hides what they take.
     if groups[2] {
@@ -93,12 +86,6 @@ async fn all(mut report: Report, groups: [bool; 5]) -> Report {
     report
 }
 
-async fn connect(url: &str) -> Arc<dyn Backend> {
-    let backend = lockapi_sqlx::connect_url(url).await.expect("a backend");
-    backend.migrate().await.expect("tables");
-    backend
-}
-
 /// One task, one key: lock and unlock against two round trips of the driver.
 async fn uncontended(report: &mut Report, backend: &Arc<dyn Backend>, url: &str) {
     let mutex = backend.mutex("bench/uncontended").expect("a mutex");
@@ -113,10 +100,7 @@ async fn uncontended(report: &mut Report, backend: &Arc<dyn Backend>, url: &str)
         guard.unlock().await.expect("unlocked");
         ours.push(start.elapsed().as_secs_f64() * 1e6);
         let start = Instant::now();
-        for sql in [
-            "SELECT pg_try_advisory_lock($1)",
-            "SELECT pg_advisory_unlock($1)",
-        ] {
+        for sql in plain::LOCK {
             let query = sqlx::query(sql).bind(1_i64);
             query.fetch_one(&mut raw).await.expect("a row");
         }

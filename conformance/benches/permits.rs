@@ -10,10 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use common::{Better, Report, median, rate, runtime};
+use common::{Better, Report, Server, connect, median, rate, runtime};
 use lockapi::Backend;
 use lockapi::lease::LeaseOptions;
-use lockapi_conformance::cluster::Cluster;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{Connection, PgConnection};
 
@@ -42,9 +41,8 @@ fn main() {
     report.print();
 }
 
-async fn connect(url: &str) -> Arc<dyn Backend> {
-    let backend = lockapi_sqlx::connect_url(url).await.expect("a backend");
-    backend.migrate().await.expect("tables");
+async fn connect_with_table(url: &str) -> Arc<dyn Backend> {
+    let backend = connect(url).await;
     let mut raw = PgConnection::connect(url).await.expect("a connection");
     let table = sqlx::raw_sql(TABLE).execute(&mut raw).await;
     table.expect("a table of the driver's own");
@@ -57,7 +55,7 @@ fn options() -> LeaseOptions {
 
 /// One task: acquire and release against two updates, each committed.
 async fn alone(report: &mut Report, url: &str) {
-    let backend = connect(url).await;
+    let backend = connect_with_table(url).await;
     let semaphore = backend.semaphore("bench/alone", PERMITS, options());
     let semaphore = semaphore.expect("a semaphore");
     let mut raw = PgConnection::connect(url).await.expect("a connection");
@@ -87,8 +85,8 @@ async fn alone(report: &mut Report, url: &str) {
 
 /// 64 tasks on 64 permits, against as many updates of rows of their own through a pool of 16.
 async fn together(mut report: Report) -> Report {
-    let cluster = Cluster::private(&[]).unwrap_or_else(|error| panic!("{error}"));
-    let backend = connect(cluster.url()).await;
+    let server = Server::private();
+    let backend = connect_with_table(server.url()).await;
     let ours = rate(PERMITS as usize, |_, count, until| {
         let semaphore = backend.semaphore("bench/together", PERMITS, options());
         let semaphore = semaphore.expect("a semaphore");
@@ -102,7 +100,7 @@ async fn together(mut report: Report) -> Report {
     })
     .await;
     let pool = PgPoolOptions::new().max_connections(16);
-    let pool = pool.connect(cluster.url()).await.expect("a pool");
+    let pool = pool.connect(server.url()).await.expect("a pool");
     let baseline = rate(PERMITS as usize, |task, count, until| {
         let pool = pool.clone();
         let id = i64::try_from(task).expect("a small number") + 1;

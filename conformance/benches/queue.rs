@@ -11,11 +11,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{Better, Report, median, rate, runtime};
+use common::{Better, Report, Server, connect, median, rate, runtime};
 use lockapi::queue::{Claim, Job};
 use lockapi::worker::{Context, Worker};
 use lockapi::{Backend, Queue, Stop};
-use lockapi_conformance::cluster::Cluster;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
 use tokio::sync::mpsc;
 
@@ -58,8 +57,7 @@ fn one_core(mut report: Report) -> Report {
         let url = url.to_owned();
         runtime().block_on(async {
             tokio::spawn(async move {
-                let backend = lockapi_sqlx::connect_url(&url).await.expect("a backend");
-                backend.migrate().await.expect("tables");
+                let backend = connect(&url).await;
                 let mut raw = PgConnection::connect(&url).await.expect("a connection");
                 claim(&mut report, &backend, &mut raw).await;
                 report
@@ -71,16 +69,9 @@ fn one_core(mut report: Report) -> Report {
 }
 
 async fn all(mut report: Report, only: Option<String>) -> Report {
-    // Nobody else's work is to be measured, unless the caller names a server.
-    let named = std::env::var("DATABASE_URL").ok();
-    let private = named.is_none().then(|| Cluster::private(&[]));
-    let private = private.map(|started| started.unwrap_or_else(|error| panic!("{error}")));
-    let url = match (&private, &named) {
-        (Some(cluster), _) => cluster.url(),
-        (None, url) => url.as_deref().unwrap_or_default(),
-    };
-    let backend = lockapi_sqlx::connect_url(url).await.expect("a backend");
-    backend.migrate().await.expect("tables");
+    let server = Server::start();
+    let url = server.url();
+    let backend = connect(url).await;
     let mut raw = PgConnection::connect(url).await.expect("a connection");
     for sql in ["DROP TABLE IF EXISTS bench_job", TABLE] {
         run(&mut raw, sql).await;

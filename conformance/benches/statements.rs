@@ -4,7 +4,6 @@
 //! trip of `SELECT 1` is taken off. Prints a table and writes a line for each figure to
 //! `target/bench/figures.jsonl`.
 
-#[allow(dead_code, reason = "shared with other benches")]
 mod common;
 #[path = "common/one_core.rs"]
 mod one_core;
@@ -12,7 +11,7 @@ mod one_core;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use common::{Better, Report, median};
+use common::{Better, Report, connect, median, plain};
 use lockapi::LockId;
 use lockapi::driver::{Connection, Transaction};
 use lockapi::limit::Quota;
@@ -29,33 +28,6 @@ use tokio::runtime::Builder;
 
 /// How often each is measured.
 const ROUNDS: usize = 200;
-
-/// What the smallest statements work on.
-const TABLES: &str = "
-    CREATE TABLE bench_lease (key text PRIMARY KEY, token int8 NOT NULL, owner text NOT NULL,
-                              expires timestamptz NOT NULL) WITH (fillfactor = 50);
-    CREATE SEQUENCE bench_token;
-    CREATE TABLE bench_limit (key text PRIMARY KEY, tat int8 NOT NULL) WITH (fillfactor = 50);
-    CREATE TABLE bench_job (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, queue text NOT NULL,
-                            payload json NOT NULL, run_at timestamptz NOT NULL);
-    INSERT INTO bench_limit SELECT 'k' || n, 0 FROM generate_series(0, 999) AS n;";
-
-const ACQUIRE: &str = "
-    INSERT INTO bench_lease AS l
-    SELECT k, nextval('bench_token'), 'me', now() + interval '1 min' FROM unnest($1::text[]) AS k
-    ON CONFLICT (key) DO UPDATE SET token = excluded.token, owner = excluded.owner, expires = excluded.expires
-     WHERE l.expires <= now() RETURNING token";
-const RELEASE: &str =
-    "UPDATE bench_lease SET expires = now() WHERE key = ANY ($1::text[]) RETURNING key";
-const RENEW: &str = "UPDATE bench_lease SET expires = now() + interval '1 min' WHERE key = ANY ($1::text[]) RETURNING key";
-const TAKE: &str = "
-    UPDATE bench_limit AS l SET tat = greatest(l.tat, 0) + 10
-     WHERE l.key = ANY ($1::text[]) AND l.tat <= 1000000000000 RETURNING l.tat";
-const TRY: &str = "SELECT pg_try_advisory_lock(hashtext(k)) FROM unnest($1::text[]) AS k";
-const UNLOCK: &str = "SELECT pg_advisory_unlock(hashtext(k)) FROM unnest($1::text[]) AS k";
-const INSERT: &str = "
-    INSERT INTO bench_job (queue, payload, run_at) SELECT k, '{\"customer\": 4711}', now()
-      FROM unnest($1::text[]) AS k RETURNING id";
 
 fn main() {
     let mut report = Report::open("statements");
@@ -80,10 +52,11 @@ struct Bench {
 }
 
 async fn all(report: Report, url: &str, only: &str) -> Report {
-    let backend = lockapi_sqlx::connect_url(url).await.expect("a backend");
-    backend.migrate().await.expect("tables");
+    let _backend = connect(url).await;
     let mut connection = PgConnection::connect(url).await.expect("a connection");
-    connection.execute(TABLES).await.expect("tables");
+    for tables in [plain::LEASES, plain::LIMITS, plain::JOBS] {
+        connection.execute(tables).await.expect("tables");
+    }
     let settle = Settle {
         local: false,
         lock_timeout: "1s".to_owned(),
@@ -193,7 +166,7 @@ impl Bench {
         let began = Instant::now();
         let held = self.run(&batch).await;
         let ours = began.elapsed().as_secs_f64() * 1e6 - self.round_trip;
-        self.note("acquire", ours, ACQUIRE, keys).await;
+        self.note("acquire", ours, plain::ACQUIRE_ALL, keys).await;
         let fence = |held: &Acquired| match held {
             Acquired::Granted(fence) => *fence,
             Acquired::Held(_) => panic!("nobody else is there"),
@@ -207,7 +180,7 @@ impl Bench {
             ttl: 60_000_000,
         };
         let batch: Vec<_> = keys.iter().zip(&fences).map(renew).collect();
-        self.both("renew", &batch, RENEW, keys).await;
+        self.both("renew", &batch, plain::RENEW_ALL, keys).await;
         let release = |(key, fence): (&String, &i64)| Release {
             namespace: String::new(),
             key: key.clone(),
@@ -215,7 +188,7 @@ impl Bench {
             fence: *fence,
         };
         let batch: Vec<_> = keys.iter().zip(&fences).map(release).collect();
-        self.both("release", &batch, RELEASE, keys).await;
+        self.both("release", &batch, plain::RELEASE_ALL, keys).await;
     }
 
     async fn limits(&mut self, keys: &[String]) {
@@ -229,7 +202,7 @@ impl Bench {
             look: false,
         };
         let batch: Vec<_> = keys.iter().map(take).collect();
-        self.both("take", &batch, TAKE, keys).await;
+        self.both("take", &batch, plain::TAKE_ALL, keys).await;
         let line = |key: String| ChargeLine {
             key,
             quota: Quota::per_second(1_000_000_000).fixed_window(),
@@ -245,10 +218,10 @@ impl Bench {
         };
         let window = |key: &String| charge(vec![line(format!("w{key}"))]);
         let batch: Vec<_> = keys.iter().map(window).collect();
-        self.both("window", &batch, TAKE, keys).await;
+        self.both("window", &batch, plain::TAKE_ALL, keys).await;
         let pair = |key: &String| charge(vec![line(format!("w{key}")), line("tenant".to_owned())]);
         let batch: Vec<_> = keys.iter().map(pair).collect();
-        self.both("pair", &batch, TAKE, keys).await;
+        self.both("pair", &batch, plain::TAKE_ALL, keys).await;
     }
 
     async fn locks(&mut self, keys: &[String]) {
@@ -263,9 +236,9 @@ impl Bench {
             release,
         };
         let batch: Vec<_> = keys.iter().map(|key| lock(key, false)).collect();
-        self.both("try_lock", &batch, TRY, keys).await;
+        self.both("try_lock", &batch, plain::LOCK_ALL, keys).await;
         let batch: Vec<_> = keys.iter().map(|key| lock(key, true)).collect();
-        self.both("unlock", &batch, UNLOCK, keys).await;
+        self.both("unlock", &batch, plain::UNLOCK_ALL, keys).await;
     }
 
     async fn jobs(&mut self, keys: &[String]) {
@@ -284,6 +257,6 @@ impl Bench {
             jobs: keys.iter().map(job).collect(),
             topic: None,
         };
-        self.both("push", &[push], INSERT, keys).await;
+        self.both("push", &[push], plain::PUSH_ALL, keys).await;
     }
 }

@@ -59,6 +59,7 @@ fn panel(
         .configure_mesh()
         .x_desc("callers")
         .x_label_formatter(&|value| format!("{value:.0}"))
+        .y_labels(5)
         .y_label_formatter(&|value| format!("{value:.0}"))
         .light_line_style(WHITE)
         .draw()

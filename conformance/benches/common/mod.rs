@@ -1,4 +1,8 @@
-//! Where figures go, and how they are measured.
+//! Where figures go, how they are measured, and what is measured beside the library.
+
+#![allow(dead_code, reason = "each bench uses a part of it")]
+
+pub(crate) mod plain;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -7,8 +11,51 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use lockapi::Backend;
+use lockapi_conformance::cluster::Cluster;
 use serde_json::json;
 use tokio::runtime::{Builder, Runtime};
+
+/// A server to measure.
+pub(crate) struct Server {
+    cluster: Option<Cluster>,
+    named: String,
+}
+
+impl Server {
+    /// Nobody else's work is to be measured: a server that only this bench uses, unless the caller names
+    /// one in `DATABASE_URL`.
+    pub(crate) fn start() -> Self {
+        match std::env::var("DATABASE_URL") {
+            Ok(named) => Self {
+                cluster: None,
+                named,
+            },
+            Err(_) => Self::private(),
+        }
+    }
+
+    /// A server that only this bench uses.
+    pub(crate) fn private() -> Self {
+        let cluster = Cluster::private(&[]).unwrap_or_else(|error| panic!("{error}"));
+        Self {
+            cluster: Some(cluster),
+            named: String::new(),
+        }
+    }
+
+    pub(crate) fn url(&self) -> &str {
+        let cluster = self.cluster.as_ref();
+        cluster.map_or(&*self.named, Cluster::url)
+    }
+}
+
+/// A backend on sqlx, with its tables.
+pub(crate) async fn connect(url: &str) -> Arc<dyn Backend> {
+    let backend = lockapi_sqlx::connect_url(url).await.expect("a backend");
+    backend.migrate().await.expect("tables");
+    backend
+}
 
 /// Which direction is good.
 #[derive(Clone, Copy)]

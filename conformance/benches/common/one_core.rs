@@ -1,7 +1,8 @@
 //! Work that is not to move between cores.
 
-use lockapi_conformance::cluster::Cluster;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use crate::common::Server;
 
 /// Does work with client and server on one core: between two, waking a core that sleeps takes
 /// longer than anything that is to be compared, and not equally long each time.
@@ -11,8 +12,8 @@ pub(crate) fn on_one_core<T>(work: impl FnOnce(&str) -> T) -> T {
     let mut one = CpuSet::new();
     one.set(first.expect("a core"));
     sched_setaffinity(None, &one).expect("one core");
-    let cluster = Cluster::private(&[]).unwrap_or_else(|error| panic!("{error}"));
-    let done = work(cluster.url());
+    let server = Server::private();
+    let done = work(server.url());
     sched_setaffinity(None, &before).expect("all cores");
     done
 }
