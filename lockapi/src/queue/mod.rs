@@ -1,26 +1,28 @@
 //! Jobs that wait in the database until a worker runs them.
 
 use std::fmt;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use async_trait::async_trait;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::key::check_name;
-use crate::lease::micros;
 
 mod claim;
+mod dead_letter;
 mod delivery;
 pub(crate) mod in_transaction;
 mod job;
 pub(crate) mod model;
 pub(crate) mod operations;
+mod options;
 mod runs;
+mod statistics;
 
 pub(crate) use claim::check_lease;
 pub use claim::{
     Claim, Exchange, MAX_CLAIM, MAX_LEASE, MAX_NAMES, MIN_LEASE, Outcome, Settled, Standing, Ticket,
 };
+pub use dead_letter::{AttemptError, DeadLetter};
 pub use delivery::Delivery;
 pub(crate) use delivery::point;
 pub use in_transaction::Taken;
@@ -28,12 +30,14 @@ pub(crate) use in_transaction::topic;
 pub use job::{How, Job, JobKind, MAX_DELAY, MAX_PUSH, MAX_PUSH_BYTES, Priority, Pushed, Unique};
 pub(crate) use model::Jobs;
 pub(crate) use operations::{
-    Ack, Cancel, Claimed, CompleteAndClaim, CompletedAndClaimed, CountJobs, Counted, DELETED,
-    DeadRow, Discard, ExpireJobs, FOR_EVER, FailedAttempt, Floor, Keys, LookBack, Name, NewJob,
-    Part, Purge, Push, PushKeyed, PushTogether, ReadDead, ReadStanding, ReadUnhandled, Redrive,
-    Seen, SetPaused, Settle, SweepQueues, UnhandledRow,
+    Ack, Cancel, Claimed, CompleteAndClaim, CompletedAndClaimed, CountJobs, DELETED, Discard,
+    ExpireJobs, FOR_EVER, Floor, Keys, LookBack, Name, NewJob, Part, Purge, Push, PushKeyed,
+    PushTogether, ReadDead, ReadStanding, ReadUnhandled, Redrive, Seen, SetPaused, Settle,
+    SweepQueues,
 };
+pub use options::QueueOptions;
 pub(crate) use runs::RunState;
+pub use statistics::{Statistics, Tally, Unhandled};
 
 /// The most bytes of an error that are kept.
 pub const MAX_ERROR_BYTES: usize = 8192;
@@ -42,106 +46,6 @@ pub const MAX_PAYLOAD_BYTES: usize = 16 << 20;
 
 /// The interval at which a waiting claim polls, approximately.
 const LOOK: Duration = Duration::from_secs(1);
-
-/// How this handle uses a queue.
-///
-/// ```
-/// use std::time::Duration;
-/// use lockapi::queue::QueueOptions;
-///
-/// let options = QueueOptions::default().archive(Duration::from_secs(24 * 3600)).max_payload(64 << 10);
-/// ```
-#[derive(Clone, Debug)]
-pub struct QueueOptions {
-    pub(crate) archive: bool,
-    pub(crate) keep: Duration,
-    pub(crate) keep_dead: Option<Duration>,
-    pub(crate) max_payload: usize,
-    pub(crate) notify_on_commit: bool,
-}
-
-impl Default for QueueOptions {
-    fn default() -> Self {
-        Self {
-            archive: false,
-            keep: Duration::from_secs(7 * 24 * 3600),
-            keep_dead: Some(Duration::from_secs(30 * 24 * 3600)),
-            max_payload: 1 << 20,
-            notify_on_commit: true,
-        }
-    }
-}
-
-impl QueueOptions {
-    /// Keeps jobs that are completed through this handle in the archive for this long; otherwise
-    /// they are deleted. Cancelled jobs are kept for this long as well, for a week unless set. How
-    /// long a job is kept is stored with it: other handles and programs do not change it.
-    #[must_use]
-    pub fn archive(mut self, keep: Duration) -> Self {
-        self.archive = true;
-        self.keep = keep;
-        self
-    }
-
-    /// Keeps jobs that become dead letters through this handle for this long, for 30 days unless set;
-    /// `None` keeps them until they are redriven or discarded. A job that a sweep moves there, because
-    /// it [expired](Job::ttl), is kept for the longest time of the handles of its queue in the process
-    /// that sweeps; if that has none, for 30 days.
-    #[must_use]
-    pub fn dead_letters(mut self, keep: impl Into<Option<Duration>>) -> Self {
-        self.keep_dead = keep.into();
-        self
-    }
-
-    /// The most bytes of a payload, 1 MiB unless set, at most [`MAX_PAYLOAD_BYTES`].
-    #[must_use]
-    pub fn max_payload(mut self, bytes: usize) -> Self {
-        self.max_payload = bytes;
-        self
-    }
-
-    /// Whether workers are notified when a transaction commits in which jobs were pushed; `true`
-    /// unless set. With `false` they find the jobs when they poll, once a second.
-    ///
-    /// In PostgreSQL all transactions of a cluster that notify commit one after the other, each
-    /// with its wait for the disk. Set it to `false` where hundreds of transactions a second push,
-    /// or do other durable work.
-    #[must_use]
-    pub fn notify_on_commit(mut self, notify: bool) -> Self {
-        self.notify_on_commit = notify;
-        self
-    }
-
-    /// How long completed jobs are kept, in the form that statements use.
-    pub(crate) fn keep(&self) -> i64 {
-        if self.archive {
-            micros(self.keep)
-        } else {
-            DELETED
-        }
-    }
-
-    /// How long dead letters are kept, in the form that statements use.
-    pub(crate) fn keep_dead(&self) -> i64 {
-        self.keep_dead.map_or(FOR_EVER, micros)
-    }
-
-    pub(crate) fn check(&self, name: &str) -> Result<()> {
-        check_name("name of the queue", name, 1)?;
-        let invalid = |message| Err(Error::new(ErrorKind::Invalid, "check", message));
-        if !(1..=MAX_PAYLOAD_BYTES).contains(&self.max_payload) {
-            return invalid(format!(
-                "max_payload is {}; allowed are 1 to {MAX_PAYLOAD_BYTES} bytes",
-                self.max_payload
-            ));
-        }
-        let keep = self.keep.max(self.keep_dead.unwrap_or_default());
-        if keep > MAX_DELAY {
-            return invalid(format!("keeping for {keep:?}; allowed are 10 years"));
-        }
-        Ok(())
-    }
-}
 
 /// A queue of jobs that any number of programs push to and claim from.
 ///
@@ -357,157 +261,5 @@ impl dyn Queue + '_ {
     /// As for [`set_paused`](Queue::set_paused).
     pub async fn resume(&self) -> Result<()> {
         self.set_paused(false).await
-    }
-}
-
-/// How many jobs a queue has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Statistics {
-    /// Due and waiting for a worker.
-    pub ready: Tally,
-    /// Running on workers.
-    pub running: Tally,
-    /// Not yet due.
-    pub delayed: Tally,
-    /// Dead letters.
-    pub dead: Tally,
-    /// How long the oldest ready job has been due.
-    pub oldest: Option<Duration>,
-    /// Whether the queue is paused.
-    pub paused: bool,
-}
-
-/// Jobs of one name that are due and waiting.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Unhandled {
-    /// The name.
-    pub name: String,
-    /// How many were seen.
-    pub jobs: u64,
-    /// For how long the first of them has been due.
-    pub waited: Duration,
-}
-
-impl From<UnhandledRow> for Unhandled {
-    fn from(row: UnhandledRow) -> Self {
-        Self {
-            name: row.name,
-            jobs: row.jobs.max(0).unsigned_abs(),
-            waited: Duration::from_micros(row.waited.max(0).unsigned_abs()),
-        }
-    }
-}
-
-/// A count with an upper bound.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tally {
-    /// How many were counted.
-    pub count: u64,
-    /// Whether there may be more.
-    pub more: bool,
-}
-
-impl fmt::Display for Tally {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let more = if self.more { " or more" } else { "" };
-        write!(f, "{}{more}", self.count)
-    }
-}
-
-impl From<Counted> for Statistics {
-    fn from(counted: Counted) -> Self {
-        let tally = |count: i64, more| Tally {
-            count: count.max(0).unsigned_abs(),
-            more,
-        };
-        Self {
-            ready: tally(counted.ready, counted.more_due),
-            running: tally(counted.running, counted.more_due),
-            delayed: tally(counted.delayed, counted.more_delayed),
-            dead: tally(counted.dead, counted.more_dead),
-            oldest: counted
-                .oldest
-                .map(|micros| Duration::from_micros(micros.max(0).unsigned_abs())),
-            paused: counted.paused,
-        }
-    }
-}
-
-/// A job that failed for good.
-#[derive(Clone)]
-#[non_exhaustive]
-pub struct DeadLetter {
-    /// The number of the job.
-    pub id: i64,
-    /// What kind of job it was.
-    pub name: String,
-    /// Its payload, as JSON.
-    pub payload: String,
-    /// Why its last attempt failed.
-    pub error: String,
-    /// How often it was delivered.
-    pub attempts: u32,
-    /// The name of the worker that had it last.
-    pub worker: String,
-    /// When it was pushed.
-    pub created_at: SystemTime,
-    /// When it failed for good.
-    pub failed_at: SystemTime,
-    /// The outcomes of its attempts, of the last ten at most, the oldest first.
-    pub history: Vec<AttemptError>,
-}
-
-/// An attempt at a job that failed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct AttemptError {
-    /// Which attempt it was, from 1 on; 0 when the job was never delivered.
-    pub attempt: u32,
-    /// When it failed, by the server's clock.
-    pub at: SystemTime,
-    /// The name of the worker that had the job.
-    pub worker: String,
-    /// Why it failed, at most 1,000 characters.
-    pub error: String,
-}
-
-impl From<FailedAttempt> for AttemptError {
-    fn from(row: FailedAttempt) -> Self {
-        Self {
-            attempt: u32::try_from(row.attempt).unwrap_or(u32::MAX),
-            at: delivery::point(row.at),
-            worker: row.worker.unwrap_or_default(),
-            error: row.error,
-        }
-    }
-}
-
-impl From<DeadRow> for DeadLetter {
-    fn from(row: DeadRow) -> Self {
-        Self {
-            id: row.id,
-            name: row.name,
-            payload: row.payload,
-            error: row.error,
-            attempts: u32::try_from(row.attempt).unwrap_or(u32::MAX),
-            worker: row.worker,
-            created_at: delivery::point(row.created_at),
-            failed_at: delivery::point(row.failed_at),
-            history: row.errors.into_iter().map(AttemptError::from).collect(),
-        }
-    }
-}
-
-/// Without the payload.
-impl fmt::Debug for DeadLetter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DeadLetter")
-            .field("id", &self.id)
-            .field("name", &self.name)
-            .field("error", &self.error)
-            .field("attempts", &self.attempts)
-            .finish_non_exhaustive()
     }
 }

@@ -1,0 +1,109 @@
+//! How a handle uses a queue.
+
+use std::time::Duration;
+
+use super::operations::{DELETED, FOR_EVER};
+use super::{MAX_DELAY, MAX_PAYLOAD_BYTES};
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::check_name;
+use crate::lease::micros;
+
+/// How this handle uses a queue.
+///
+/// ```
+/// use std::time::Duration;
+/// use lockapi::queue::QueueOptions;
+///
+/// let options = QueueOptions::default().archive(Duration::from_secs(24 * 3600)).max_payload(64 << 10);
+/// ```
+#[derive(Clone, Debug)]
+pub struct QueueOptions {
+    pub(crate) archive: bool,
+    pub(crate) keep: Duration,
+    pub(crate) keep_dead: Option<Duration>,
+    pub(crate) max_payload: usize,
+    pub(crate) notify_on_commit: bool,
+}
+
+impl Default for QueueOptions {
+    fn default() -> Self {
+        Self {
+            archive: false,
+            keep: Duration::from_secs(7 * 24 * 3600),
+            keep_dead: Some(Duration::from_secs(30 * 24 * 3600)),
+            max_payload: 1 << 20,
+            notify_on_commit: true,
+        }
+    }
+}
+
+impl QueueOptions {
+    /// Keeps jobs that are completed through this handle in the archive for this long; otherwise
+    /// they are deleted. Cancelled jobs are kept for this long as well, for a week unless set. How
+    /// long a job is kept is stored with it: other handles and programs do not change it.
+    #[must_use]
+    pub fn archive(mut self, keep: Duration) -> Self {
+        self.archive = true;
+        self.keep = keep;
+        self
+    }
+
+    /// Keeps jobs that become dead letters through this handle for this long, for 30 days unless set;
+    /// `None` keeps them until they are redriven or discarded. A job that a sweep moves there, because
+    /// it [expired](super::Job::ttl), is kept for the longest time of the handles of its queue in the process
+    /// that sweeps; if that has none, for 30 days.
+    #[must_use]
+    pub fn dead_letters(mut self, keep: impl Into<Option<Duration>>) -> Self {
+        self.keep_dead = keep.into();
+        self
+    }
+
+    /// The most bytes of a payload, 1 MiB unless set, at most [`MAX_PAYLOAD_BYTES`].
+    #[must_use]
+    pub fn max_payload(mut self, bytes: usize) -> Self {
+        self.max_payload = bytes;
+        self
+    }
+
+    /// Whether workers are notified when a transaction commits in which jobs were pushed; `true`
+    /// unless set. With `false` they find the jobs when they poll, once a second.
+    ///
+    /// In PostgreSQL all transactions of a cluster that notify commit one after the other, each
+    /// with its wait for the disk. Set it to `false` where hundreds of transactions a second push,
+    /// or do other durable work.
+    #[must_use]
+    pub fn notify_on_commit(mut self, notify: bool) -> Self {
+        self.notify_on_commit = notify;
+        self
+    }
+
+    /// How long completed jobs are kept, in the form that statements use.
+    pub(crate) fn keep(&self) -> i64 {
+        if self.archive {
+            micros(self.keep)
+        } else {
+            DELETED
+        }
+    }
+
+    /// How long dead letters are kept, in the form that statements use.
+    pub(crate) fn keep_dead(&self) -> i64 {
+        self.keep_dead.map_or(FOR_EVER, micros)
+    }
+
+    pub(crate) fn check(&self, name: &str) -> Result<()> {
+        check_name("name of the queue", name, 1)?;
+        let invalid = |message| Err(Error::new(ErrorKind::Invalid, "check", message));
+        if !(1..=MAX_PAYLOAD_BYTES).contains(&self.max_payload) {
+            return invalid(format!(
+                "max_payload is {}; allowed are 1 to {MAX_PAYLOAD_BYTES} bytes",
+                self.max_payload
+            ));
+        }
+        let keep = self.keep.max(self.keep_dead.unwrap_or_default());
+        if keep > MAX_DELAY {
+            return invalid(format!("keeping for {keep:?}; allowed are 10 years"));
+        }
+        Ok(())
+    }
+}
