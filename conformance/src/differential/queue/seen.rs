@@ -2,6 +2,7 @@
 
 use lockapi::driver::Connection;
 use lockapi::suite::admin::{CancelJob, ListRunning};
+use lockapi::suite::queue::{CountJobs, DeadRow, ReadDead, ReadUnhandled, UnhandledRow};
 
 use super::{Both, Pair};
 use crate::differential::near;
@@ -47,5 +48,48 @@ impl<C: Connection> Pair<'_, C> {
         let (real, model) = (of(real), of(model));
         let (real, model) = self.compare(&real, &model).await;
         assert_eq!(real, model, "cancelled");
+    }
+
+    /// Counts and lists jobs, at most so many.
+    pub(super) async fn count(&mut self, most: i64) {
+        let read = ReadUnhandled {
+            name: self.name(),
+            names: vec!["job 1".to_owned(), "job 3".to_owned()],
+            most,
+        };
+        let (real, model) = self.both(read).await;
+        let of = |rows: &[UnhandledRow]| -> Vec<_> {
+            rows.iter()
+                .map(|row| (row.name.clone(), row.jobs))
+                .collect()
+        };
+        assert_eq!(of(&real), of(&model), "what waits");
+        for (real, model) in real.iter().zip(&model) {
+            near(real.waited, model.waited);
+        }
+        let name = self.name();
+        let (mut real, mut model) = self.both(CountJobs { name, most }).await;
+        match (real.oldest.take(), model.oldest.take()) {
+            (Some(real), Some(model)) => near(real, model),
+            (real, model) => assert_eq!(real, model, "the oldest"),
+        }
+        assert_eq!(real, model);
+        let read = ReadDead {
+            name: self.name(),
+            after: 0,
+            most,
+        };
+        let (real, model) = self.both(read).await;
+        assert_eq!(real.len(), model.len(), "dead letters");
+        for (real, model) in real.iter().zip(&model) {
+            self.same_job(real.id, model.id);
+            let of = |row: &DeadRow| {
+                let history = row.errors.iter();
+                let history = history.map(|it| (it.attempt, it.worker.clone(), it.error.clone()));
+                let last = (row.error.clone(), row.attempt, row.worker.clone());
+                (last, history.collect::<Vec<_>>())
+            };
+            assert_eq!(of(real), of(model));
+        }
     }
 }

@@ -1,0 +1,84 @@
+//! What is done to a queue on both sides.
+
+use proptest::prelude::*;
+
+/// One statement; jobs, deliveries and keys are small numbers, the latest first.
+#[derive(Clone, Debug)]
+pub enum Action {
+    /// Pushes jobs: priority, delay and attempts.
+    Push(Vec<(u8, u8, u8)>),
+    /// Pushes a job with a key: which one, whether it is unique and how, priority and delay.
+    Keyed(Vec<(u8, Option<u8>, u8, u8)>),
+    /// Completes deliveries and claims so many jobs, the low priorities first or last, of some names,
+    /// and with few bytes.
+    CompleteAndClaim(Vec<u8>, (u8, u8, bool, bool, bool)),
+    /// Looks for jobs that can be claimed.
+    LookBack(bool),
+    /// Settles deliveries: which, how, and for how long.
+    Settle(Vec<(u8, u8, u8)>),
+    /// Completes deliveries, into the archive or not.
+    Acks(Vec<(u8, bool)>),
+    /// Asks where deliveries stand.
+    Stand(Vec<u8>),
+    /// Takes so many jobs.
+    Take(u8),
+    /// Cancels jobs.
+    Cancel(Vec<u8>),
+    /// Deletes so many that wait.
+    Purge(u8),
+    /// Puts so many dead letters back.
+    Redrive(u8),
+    /// Deletes so many dead letters.
+    Discard(u8),
+    /// Pauses or resumes.
+    Pause(bool),
+    /// Counts at most so many.
+    Count(u8),
+    /// Lists which jobs run, of the queue or of the namespace.
+    Running(bool),
+    /// Cancels a job as an operator.
+    CancelOne(u8),
+    /// Deletes what has been kept for long enough.
+    Sweep,
+    /// Moves expired jobs to the dead letters, so many in a statement, of few bytes or of many, and keeps those
+    /// of the queue for a time of their own or not.
+    Expire(u8, bool, bool),
+    /// Lets time go by.
+    Elapse(u8),
+}
+
+/// Random actions.
+pub fn actions() -> impl Strategy<Value = Vec<Action>> {
+    let few = 1..5usize;
+    let action = prop_oneof![
+        4 => prop::collection::vec((0..4u8, 0..3u8, 1..3u8), few.clone()).prop_map(Action::Push),
+        3 => prop::collection::vec(
+            (0..3u8, prop::option::of(0..3u8), 0..4u8, 0..3u8),
+            few.clone()
+        )
+        .prop_map(Action::Keyed),
+        6 => (
+            prop::collection::vec(0..6u8, 0..4),
+            (1..5u8, 1..4u8, any::<bool>(), prop::bool::weighted(0.2), prop::bool::weighted(0.2))
+        )
+            .prop_map(|(acks, claim)| Action::CompleteAndClaim(acks, claim)),
+        1 => any::<bool>().prop_map(Action::LookBack),
+        4 => prop::collection::vec((0..6u8, 0..7u8, 1..4u8), few.clone()).prop_map(Action::Settle),
+        2 => prop::collection::vec((0..6u8, any::<bool>()), few.clone()).prop_map(Action::Acks),
+        1 => prop::collection::vec(0..8u8, few.clone()).prop_map(Action::Stand),
+        1 => (1..4u8).prop_map(Action::Take),
+        1 => prop::collection::vec(0..8u8, few).prop_map(Action::Cancel),
+        1 => (1..4u8).prop_map(Action::Purge),
+        1 => (1..4u8).prop_map(Action::Redrive),
+        1 => (1..4u8).prop_map(Action::Discard),
+        1 => prop::bool::weighted(0.3).prop_map(Action::Pause),
+        2 => (1..6u8).prop_map(Action::Count),
+        2 => any::<bool>().prop_map(Action::Running),
+        1 => (0..8u8).prop_map(Action::CancelOne),
+        1 => Just(Action::Sweep),
+        1 => (1..4u8, prop::bool::weighted(0.2), any::<bool>())
+            .prop_map(|(most, small, own)| Action::Expire(most, small, own)),
+        4 => (1..3u8).prop_map(Action::Elapse),
+    ];
+    prop::collection::vec(action, 1..40)
+}
