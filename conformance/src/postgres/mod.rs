@@ -14,10 +14,12 @@ use crate::fixture::{Fixture, Need, Place, Problem, Subject, Transaction};
 
 mod address;
 mod database;
+mod fixture;
 mod observer;
 mod place;
 mod proxy;
 mod relay;
+mod time;
 
 use database::OnPostgres;
 
