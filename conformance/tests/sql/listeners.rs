@@ -77,6 +77,7 @@ impl Ear {
 }
 
 /// The number of the server's process.
+#[derive(Clone)]
 struct Pid;
 
 impl Operation for Pid {

@@ -263,6 +263,7 @@ async fn permits<C: Connection>(connection: &mut C) {
 }
 
 /// Sends a value of every type, and NULL of every type, and gets them back.
+#[derive(Clone)]
 struct Echo(Vec<Value>);
 
 const TYPES: &[Type] = &[
@@ -331,6 +332,7 @@ async fn every_type<C: Connection>(connection: &mut C) {
 }
 
 /// Declares an `int8` where the server answers something else.
+#[derive(Clone)]
 struct Wrong<const NTH: usize>;
 
 macro_rules! wrong {
