@@ -1,5 +1,6 @@
 //! The driver on every library: operations, their types, and the same answers everywhere.
 
+mod concurrent;
 mod connection;
 mod differential;
 mod ids;

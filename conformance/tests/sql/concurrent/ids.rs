@@ -1,0 +1,155 @@
+//! Two sessions at the numbers of one name.
+
+use std::sync::Arc;
+
+use lockapi::suite::id::{ClaimWorker, ClaimedWorker, NextBlock, ReleaseWorker, RenewWorker};
+
+use super::sides::{Side, Step, UNIT, elapse_ids, minutes, sql, step};
+use super::{Meets, Schedule};
+
+const HOUR: i64 = 60 * UNIT;
+/// 2021, in milliseconds.
+const EPOCH: i64 = 1_609_459_200_000;
+
+/// Claims a number by a token; there are as many as so many bits can tell.
+fn claim(bits: i64, token: i64) -> Step {
+    Arc::new(move |side: &mut Side| {
+        let least = side.now() / 1000;
+        let claim = ClaimWorker {
+            namespace: side.namespace.clone(),
+            name: "it".to_owned(),
+            worker_bits: bits,
+            sequence_bits: 12,
+            epoch: EPOCH,
+            token,
+            ttl: HOUR,
+            reserve: 3_600_000,
+            least,
+            owner: "owner".to_owned(),
+        };
+        match side.perform(&[claim]).remove(0) {
+            ClaimedWorker::Granted { worker, start, now } => {
+                side.give(&format!("worker {token}"), worker);
+                format!("{worker} from {}", minutes(start * 1000 - now))
+            }
+            other => format!("{other:?}"),
+        }
+    })
+}
+
+fn renew(token: i64) -> Step {
+    Arc::new(move |side: &mut Side| {
+        let least = side.now() / 1000;
+        let renew = RenewWorker {
+            namespace: side.namespace.clone(),
+            name: "it".to_owned(),
+            worker: side.given(&format!("worker {token}")),
+            token,
+            ttl: 2 * HOUR,
+            reserve: 7_200_000,
+            least,
+        };
+        let renewed = side.perform(&[renew]).remove(0);
+        let floor = renewed
+            .floor
+            .map(|floor| minutes(floor * 1000 - renewed.now));
+        format!("renewed to {floor:?}")
+    })
+}
+
+fn release(token: i64) -> Step {
+    Arc::new(move |side: &mut Side| {
+        let floor = side.now() / 1000 + 600_000;
+        let release = ReleaseWorker {
+            namespace: side.namespace.clone(),
+            name: "it".to_owned(),
+            worker: side.given(&format!("worker {token}")),
+            token,
+            floor,
+        };
+        format!("released {:?}", side.perform(&[release]))
+    })
+}
+
+/// Allocates blocks of ten ids.
+pub(super) fn blocks(names: &'static [&'static str]) -> Step {
+    let batch = |side: &Side| {
+        let of = |name: &&str| NextBlock {
+            namespace: side.namespace.clone(),
+            name: (*name).to_owned(),
+            size: 10,
+        };
+        names.iter().map(of).collect()
+    };
+    step(batch, |_, first| format!("{first:?}"))
+}
+
+const LOCK: &str = "SELECT FROM lockapi.id_worker WHERE namespace = $n FOR UPDATE";
+
+#[test]
+fn a_free_number_goes_to_one_of_two() {
+    for first in [claim(0, 2), sql(LOCK)] {
+        // The only number is free: given back, or not renewed.
+        let given_back = [&claim(0, 1), &release(1)];
+        let schedule = Schedule::new(&given_back, &first, &claim(0, 3), Meets::Skips("Full"));
+        schedule.then(&claim(0, 4)).run();
+        let ended = [&claim(0, 1), &elapse_ids(90)];
+        let schedule = Schedule::new(&ended, &first, &claim(0, 3), Meets::Skips("Full"));
+        schedule.then(&renew(1)).then(&claim(0, 4)).run();
+    }
+    // Another number is new.
+    let before = [&claim(2, 1), &release(1)];
+    let schedule = Schedule::new(&before, &claim(2, 2), &claim(2, 3), Meets::Passes);
+    schedule.only_if_committed().then(&claim(2, 4)).run();
+}
+
+#[test]
+fn a_repeated_claim_skips_its_number_while_it_is_locked() {
+    for first in [renew(1), release(1), sql(LOCK)] {
+        let meets = Meets::Skips("Full");
+        let schedule = Schedule::new(&[&claim(0, 1)], &first, &claim(0, 1), meets);
+        schedule.then(&renew(1)).run();
+    }
+}
+
+#[test]
+fn a_number_or_name_that_another_creates_is_waited_for() {
+    let meets = Meets::WaitsAndRetries("Busy");
+    let schedule = Schedule::new(&[], &claim(2, 1), &claim(2, 2), meets);
+    schedule.then(&claim(2, 3)).run();
+    let schedule = Schedule::new(&[], &claim(2, 1), &claim(3, 2), meets);
+    schedule.then(&claim(2, 3)).run();
+    let schedule = Schedule::new(&[&claim(2, 1)], &claim(2, 2), &claim(2, 3), meets);
+    schedule.then(&claim(2, 4)).run();
+}
+
+#[test]
+fn renewals_and_releases_wait_for_what_changes_the_number() {
+    for first in [renew(1), release(1), sql(LOCK)] {
+        for second in [renew(1), release(1)] {
+            let before = [&claim(0, 1)];
+            let schedule = Schedule::new(&before, &first, &second, Meets::Waits);
+            schedule.then(&claim(0, 2)).run();
+        }
+    }
+}
+
+#[test]
+fn a_late_renewal_waits_for_the_claim_that_takes_the_number_over() {
+    for second in [renew(1), release(1)] {
+        let before = [&claim(0, 1), &elapse_ids(90)];
+        let schedule = Schedule::new(&before, &claim(0, 2), &second, Meets::Waits);
+        schedule.then(&renew(2)).then(&claim(0, 3)).run();
+    }
+}
+
+#[test]
+fn no_id_is_allocated_twice() {
+    let both = blocks(&["a", "b", "a"]);
+    for before in [&[] as &[&Step], &[&blocks(&["a", "b"])]] {
+        let schedule = Schedule::new(before, &blocks(&["a"]), &both, Meets::Waits);
+        schedule.then(&both).run();
+        let schedule = Schedule::new(before, &both, &blocks(&["b"]), Meets::Waits);
+        schedule.then(&both).run();
+    }
+}

@@ -1,0 +1,296 @@
+//! Two sessions at one lease.
+
+use lockapi::suite::admin::ForceRelease;
+use lockapi::suite::lease::{Abandon, Acquire, Acquired, Check, Peek, Release, Renew};
+
+use super::sides::{Side, Step, UNIT, elapse, minutes, sql, step};
+use super::{Meets, Schedule};
+
+/// Acquires leases: what the tokens are called, the keys and the numbers of the acquisitions.
+pub(super) fn acquire(wants: &'static [(&'static str, &'static str, i64)]) -> Step {
+    let batch = |side: &Side| {
+        let of = |(_, key, acquisition): &(&str, &str, i64)| Acquire {
+            namespace: side.namespace.clone(),
+            key: side.key(key),
+            slot: 0,
+            acquisition: *acquisition,
+            ttl: UNIT,
+            hold: 0,
+            owner: format!("owner {acquisition}"),
+            data: String::new(),
+        };
+        wants.iter().map(of).collect::<Vec<_>>()
+    };
+    std::sync::Arc::new(move |side| {
+        let answers = side.perform(&batch(side));
+        let words = answers
+            .into_iter()
+            .zip(wants)
+            .map(|(answer, want)| match answer {
+                Acquired::Granted(fence) => side.larger("token", want.0, fence),
+                Acquired::Held(left) => format!("held {}", minutes(left)),
+            });
+        words.collect::<Vec<_>>().join("; ")
+    })
+}
+
+/// Who has the leases of keys.
+pub(super) fn peek(keys: &'static [&'static str]) -> Step {
+    let batch = |side: &Side| {
+        let of = |key: &&str| Peek {
+            namespace: side.namespace.clone(),
+            key: side.key(key),
+            slot: 0,
+        };
+        keys.iter().map(of).collect()
+    };
+    step(batch, |side, held| {
+        held.map_or_else(
+            || "free".to_owned(),
+            |held| {
+                let token = side.name_of("token", held.fence);
+                let (left, released) = (minutes(held.remaining), held.released);
+                format!("{} {token} {left} {released}", held.owner)
+            },
+        )
+    })
+}
+
+/// Something that is done with leases of these keys and their tokens.
+fn with_tokens<O>(
+    wants: &'static [(&'static str, &'static str)],
+    of: impl Fn(String, String, i64) -> O + Send + Sync + 'static,
+) -> Step
+where
+    O: lockapi::suite::driver::Operation<Output = bool>,
+{
+    let batch = move |side: &Side| {
+        let of = |(key, token): &(&str, &str)| {
+            let fence = side.given(&format!("token {token}"));
+            of(side.namespace.clone(), side.key(key), fence)
+        };
+        wants.iter().map(of).collect()
+    };
+    step(batch, |_, done| done.to_string())
+}
+
+pub(super) fn renew(wants: &'static [(&'static str, &'static str)]) -> Step {
+    with_tokens(wants, |namespace, key, fence| Renew {
+        namespace,
+        key,
+        slots: [0].into(),
+        fence,
+        ttl: 3 * UNIT,
+    })
+}
+
+pub(super) fn release(wants: &'static [(&'static str, &'static str)]) -> Step {
+    with_tokens(wants, |namespace, key, fence| Release {
+        namespace,
+        key,
+        slots: [0].into(),
+        fence,
+    })
+}
+
+fn check(key: &'static str, token: &'static str) -> Step {
+    let batch = move |side: &Side| {
+        vec![Check {
+            namespace: side.namespace.clone(),
+            key: side.key(key),
+            slots: [0].into(),
+            fence: side.given(&format!("token {token}")),
+        }]
+    };
+    step(batch, |_, held| held.to_string())
+}
+
+/// Gives acquisitions back of which nobody was told.
+pub(super) fn abandon(wants: &'static [(&'static str, i64)]) -> Step {
+    let batch = |side: &Side| {
+        let of = |(key, acquisition): &(&str, i64)| Abandon {
+            namespace: side.namespace.clone(),
+            key: side.key(key),
+            first: 0,
+            last: 0,
+            acquisition: *acquisition,
+            granted: 0,
+        };
+        wants.iter().map(of).collect()
+    };
+    step(batch, |_, found| found.to_string())
+}
+
+fn force_release(key: &'static str) -> Step {
+    let batch = move |side: &Side| {
+        vec![ForceRelease {
+            namespace: side.namespace.clone(),
+            key: side.key(key),
+            reason: "it is stuck".to_owned(),
+        }]
+    };
+    step(batch, |_, owners| format!("from {owners:?}"))
+}
+
+/// As an acquisition has it.
+fn lock() -> Step {
+    sql("SELECT FROM lockapi.lease WHERE namespace = $n FOR UPDATE")
+}
+
+/// As a batch and alone: each has a statement of its own.
+type Forms<T> = [&'static [T]; 2];
+
+const FIRST: &[(&str, &str, i64)] = &[("first", "a", 1)];
+const SECOND: &[(&str, &str, i64)] = &[("second", "a", 2)];
+const THIRD: Forms<(&str, &str, i64)> = [
+    &[("third", "a", 3)],
+    &[("third", "a", 3), ("other", "b", 4)],
+];
+const MINE: Forms<(&str, &str)> = [&[("a", "first")], &[("a", "first"), ("b", "none")]];
+const KEYS: &[&str] = &["a", "b"];
+
+#[test]
+fn an_acquisition_skips_an_ended_lease_that_another_acquires() {
+    let (first, other) = (acquire(FIRST), acquire(&[("other", "b", 4)]));
+    for (third, answer) in THIRD.iter().zip(["held 0", "held 0; a larger token"]) {
+        for taken in [acquire(SECOND), lock()] {
+            let meets = Meets::Skips(answer);
+            let before = [&first, &elapse(2)];
+            let schedule = Schedule::new(&before, &taken, &acquire(third), meets);
+            let schedule = match third.len() {
+                1 => schedule,
+                _ => schedule.partly(&other),
+            };
+            schedule.then(&peek(KEYS)).run();
+        }
+    }
+}
+
+#[test]
+fn an_acquisition_skips_a_lease_that_a_transaction_has_checked_in() {
+    for (third, answer) in THIRD.iter().zip(["held 0", "held 0; a larger token"]) {
+        let (before, meets) = ([&acquire(FIRST)], Meets::Skips(answer));
+        let schedule = Schedule::new(&before, &check("a", "first"), &acquire(third), meets);
+        let schedule = match third.len() {
+            1 => schedule,
+            _ => schedule.partly(&acquire(&[("other", "b", 4)])),
+        };
+        schedule.meanwhile(&elapse(2)).then(&peek(KEYS)).run();
+    }
+}
+
+#[test]
+fn a_repeated_acquisition_skips_its_lease_while_it_is_locked() {
+    for (first, answer) in [
+        (FIRST, "held 1"),
+        (&[("first", "a", 1), ("other", "b", 4)], "held 1; held 1"),
+    ] {
+        let (before, again) = ([&acquire(first)], acquire(first));
+        let schedule = Schedule::new(&before, &lock(), &again, Meets::Skips(answer));
+        schedule.then(&peek(KEYS)).run();
+    }
+}
+
+#[test]
+fn an_acquisition_waits_for_another_that_creates_the_row() {
+    for (third, answer) in THIRD.iter().zip(["held 0", "held 0; a larger token"]) {
+        let meets = Meets::WaitsAndRetries(answer);
+        let schedule = Schedule::new(&[], &acquire(SECOND), &acquire(third), meets);
+        let schedule = match third.len() {
+            1 => schedule,
+            // What it acquired besides is acquired again.
+            _ => schedule
+                .only_if_committed()
+                .partly(&acquire(&[("other", "b", 4)])),
+        };
+        schedule.then(&peek(KEYS)).run();
+    }
+}
+
+#[test]
+fn a_renewal_waits_for_what_ends_the_lease() {
+    for mine in MINE {
+        for first in [
+            release(&[("a", "first")]),
+            release(&[("a", "first"), ("b", "none")]),
+            renew(&[("a", "first")]),
+            abandon(&[("a", 1)]),
+            force_release("a"),
+            lock(),
+        ] {
+            let before = [&acquire(FIRST)];
+            let schedule = Schedule::new(&before, &first, &renew(mine), Meets::Waits);
+            schedule.then(&peek(KEYS)).run();
+        }
+    }
+}
+
+#[test]
+fn a_release_waits_for_what_changes_the_lease() {
+    for mine in MINE {
+        for first in [
+            release(&[("a", "first")]),
+            renew(&[("a", "first")]),
+            abandon(&[("a", 1)]),
+            force_release("a"),
+            lock(),
+        ] {
+            let before = [&acquire(FIRST)];
+            let schedule = Schedule::new(&before, &first, &release(mine), Meets::Waits);
+            schedule.then(&peek(KEYS)).run();
+        }
+    }
+}
+
+#[test]
+fn renewals_and_releases_of_a_holder_pass_its_check_in() {
+    for second in [
+        renew(MINE[0]),
+        renew(MINE[1]),
+        release(MINE[0]),
+        release(MINE[1]),
+        check("a", "first"),
+        force_release("a"),
+    ] {
+        let (before, first) = ([&acquire(FIRST)], check("a", "first"));
+        let schedule = Schedule::new(&before, &first, &second, Meets::Passes);
+        schedule.then(&peek(KEYS)).run();
+    }
+}
+
+#[test]
+fn a_check_in_waits_while_somebody_acquires_the_lease() {
+    let before = [&acquire(FIRST)];
+    let schedule = Schedule::new(&before, &lock(), &check("a", "first"), Meets::Waits);
+    schedule.run();
+    // The repetition of an acquisition, whose holder checks in.
+    let again = acquire(FIRST);
+    let schedule = Schedule::new(&before, &again, &check("a", "first"), Meets::Waits);
+    schedule.then(&peek(KEYS)).run();
+}
+
+#[test]
+fn what_is_given_back_or_taken_away_waits_for_what_changes_the_lease() {
+    for second in [abandon(&[("a", 1)]), force_release("a")] {
+        for first in [
+            release(&[("a", "first")]),
+            renew(&[("a", "first")]),
+            abandon(&[("a", 1)]),
+            force_release("a"),
+            lock(),
+        ] {
+            let before = [&acquire(FIRST)];
+            let schedule = Schedule::new(&before, &first, &second, Meets::Waits);
+            schedule.then(&peek(KEYS)).run();
+        }
+    }
+}
+
+#[test]
+fn what_is_given_back_has_been_locked_in_its_last_version() {
+    // A successor that reuses the number of the acquisition has another token.
+    let before = [&acquire(FIRST)];
+    let first = force_release("a");
+    let schedule = Schedule::new(&before, &first, &abandon(&[("a", 1)]), Meets::Waits);
+    schedule.then(&acquire(SECOND)).then(&peek(KEYS)).run();
+}

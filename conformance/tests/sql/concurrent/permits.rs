@@ -1,0 +1,99 @@
+//! Two sessions at the slots of one key.
+
+use std::sync::Arc;
+
+use lockapi::suite::lease::{Release, Take, Taken};
+
+use super::sides::{Side, Step, UNIT, elapse, minutes, sql, step};
+use super::{Meets, Schedule};
+
+/// Takes slots of a key: how many there are, how many are wanted, the number of the acquisition.
+fn take(permits: i64, count: i64, acquisition: i64) -> Step {
+    Arc::new(move |side: &mut Side| {
+        let take = Take {
+            namespace: side.namespace.clone(),
+            key: side.key("pool"),
+            permits,
+            count,
+            acquisition,
+            ttl: UNIT,
+            hold: 0,
+            owner: "owner".to_owned(),
+            data: String::new(),
+        };
+        match side.perform(&[take]).remove(0) {
+            Taken::Granted { fence, slots } => {
+                let token = side.larger("token", &acquisition.to_string(), fence);
+                format!("{slots:?} {token}")
+            }
+            Taken::Refused { again, held_for } => {
+                format!("refused {again} {}", minutes(held_for))
+            }
+        }
+    })
+}
+
+fn release(slot: i64, acquisition: i64) -> Step {
+    let batch = move |side: &Side| {
+        vec![Release {
+            namespace: side.namespace.clone(),
+            key: side.key("pool"),
+            slots: [slot].into(),
+            fence: side.given(&format!("token {acquisition}")),
+        }]
+    };
+    step(batch, |_, done| done.to_string())
+}
+
+/// As somebody who takes it has it.
+const LOCK_FIRST: &str = "SELECT FROM lockapi.lease WHERE namespace = $n AND slot = 1 FOR UPDATE";
+
+#[test]
+fn slots_that_another_takes_are_skipped() {
+    // The rows have to be made first.
+    let made = take(2, 2, 1);
+    let one = take(2, 1, 1);
+    let before = [&made, &one];
+    let schedule = Schedule::new(&before, &take(2, 1, 2), &take(2, 1, 3), {
+        Meets::Skips("refused false 1")
+    });
+    schedule.then(&take(2, 1, 4)).run();
+    // The next one is free.
+    let schedule = Schedule::new(&[&made], &take(2, 1, 2), &take(2, 1, 3), Meets::Passes);
+    schedule.only_if_committed().then(&take(2, 1, 4)).run();
+    let schedule = Schedule::new(&[&made], &sql(LOCK_FIRST), &take(2, 2, 3), {
+        Meets::Skips("refused false 0")
+    });
+    schedule.then(&take(2, 1, 4)).run();
+}
+
+#[test]
+fn slots_of_an_ended_acquisition_go_to_one_of_two() {
+    let before = [&take(1, 1, 1), &take(1, 1, 1), &elapse(2)];
+    let schedule = Schedule::new(&before, &take(1, 1, 2), &take(1, 1, 3), {
+        Meets::Skips("refused false 0")
+    });
+    schedule.then(&take(1, 1, 4)).run();
+}
+
+#[test]
+fn a_repeated_request_skips_its_slots_while_they_are_locked() {
+    let before = [&take(1, 1, 1), &take(1, 1, 1)];
+    let schedule = Schedule::new(&before, &sql(LOCK_FIRST), &take(1, 1, 1), {
+        Meets::Skips("refused false 1")
+    });
+    schedule.then(&take(1, 1, 2)).run();
+    let schedule = Schedule::new(&before, &release(1, 1), &take(1, 1, 1), {
+        Meets::Skips("refused false 1")
+    });
+    schedule.then(&take(1, 1, 2)).run();
+}
+
+#[test]
+fn slots_that_another_creates_are_waited_for() {
+    // Both answer that it has to be tried again.
+    let schedule = Schedule::new(&[], &take(2, 1, 1), &take(2, 1, 2), {
+        Meets::WaitsAndRetries("refused true 0")
+    });
+    schedule.then(&take(2, 1, 3)).run();
+}

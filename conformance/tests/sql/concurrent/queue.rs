@@ -1,0 +1,443 @@
+//! Two sessions at one job.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use lockapi::queue::{Outcome, Ticket};
+use lockapi::suite::admin::CancelJob;
+use lockapi::suite::queue::{
+    Ack, Cancel, CompleteAndClaim, CountJobs, DELETED, Discard, FOR_EVER, Name, NewJob, Purge,
+    Push, ReadStanding, Redrive, SetPaused, Settle, Take,
+};
+
+use super::queue_keys::{Key, push_key};
+use super::sides::{Side, Step, UNIT, elapse, sql, step};
+use super::{Meets, Schedule};
+
+pub(super) fn name(side: &Side) -> Name {
+    Name {
+        namespace: side.namespace.clone(),
+        queue: "work".to_owned(),
+    }
+}
+
+pub(super) fn new_job() -> NewJob {
+    NewJob {
+        name: "job".to_owned(),
+        payload: "1".to_owned(),
+        priority: 2,
+        at: 0,
+        delay: 0,
+        max_attempts: 2,
+        ttl: 0,
+    }
+}
+
+/// Pushes a job for each of the names.
+pub(super) fn push(names: &'static [&'static str]) -> Step {
+    Arc::new(|side: &mut Side| {
+        let push = Push {
+            namespace: side.namespace.clone(),
+            queue: "work".to_owned(),
+            jobs: names.iter().map(|_| new_job()).collect(),
+            topic: None,
+        };
+        let ids = side.perform(&[push]).remove(0);
+        for (name, id) in names.iter().zip(ids) {
+            side.give(&format!("job {name}"), id);
+        }
+        String::new()
+    })
+}
+
+fn ticket(side: &Side, name: &str) -> Ticket {
+    Ticket {
+        id: side.given(&format!("job {name}")),
+        token: side.given(&format!("delivery {name}")),
+    }
+}
+
+/// Completes deliveries, and claims so many jobs; the deliveries have the names of the jobs.
+fn complete_and_claim(done: &'static [&'static str], most: i64) -> Step {
+    Arc::new(move |side: &mut Side| {
+        let ack = |name: &&str| Ack {
+            ticket: ticket(side, name),
+            keep: UNIT,
+        };
+        let claim = CompleteAndClaim {
+            acks: done.iter().map(ack).collect(),
+            namespace: side.namespace.clone(),
+            queue: "work".to_owned(),
+            most,
+            lease: UNIT,
+            priorities: (0..4).map(|priority| (priority, (0, 0))).collect(),
+            worker: "worker".to_owned(),
+            claim: fastrand::i64(1..),
+            lost: Vec::new(),
+            names: Vec::new(),
+            bytes: 1000,
+            keep_dead: FOR_EVER,
+        };
+        let answer = side.perform(&[claim]).remove(0);
+        let mut words = format!("done {:?}, picked {}:", answer.acked, answer.picked);
+        for job in answer.claimed {
+            let name = side.name_of("job", job.ticket.id);
+            let delivery = name.replacen("job", "delivery", 1);
+            // All deliveries of a job get their tokens from one sequence.
+            let later = side.given(&delivery) < job.ticket.token;
+            side.give(&delivery, job.ticket.token);
+            let _ = write!(words, " {name} {} {later}", job.attempt);
+        }
+        words
+    })
+}
+
+pub(super) fn claim(most: i64) -> Step {
+    complete_and_claim(&[], most)
+}
+
+fn take(most: i64) -> Step {
+    let batch = move |side: &Side| {
+        vec![Take {
+            namespace: side.namespace.clone(),
+            queue: "work".to_owned(),
+            most,
+            priorities: vec![0, 1, 2, 3],
+            worker: "worker".to_owned(),
+            keep: UNIT,
+        }]
+    };
+    step(batch, |side, taken| {
+        let names = taken.iter().map(|job| side.name_of("job", job.ticket.id));
+        format!("took {:?}", names.collect::<Vec<_>>())
+    })
+}
+
+pub(super) fn settle(names: &'static [&'static str], outcome: Outcome) -> Step {
+    let batch = move |side: &Side| {
+        let of = |name: &&str| {
+            let completion = Ack {
+                ticket: ticket(side, name),
+                keep: UNIT,
+            };
+            let settle = Settle::new(completion.ticket, &outcome, UNIT);
+            settle.unwrap_or_else(|| Settle::completion(completion))
+        };
+        names.iter().map(of).collect()
+    };
+    step(batch, |_, settled| format!("{settled:?}"))
+}
+
+fn nack() -> Outcome {
+    Outcome::Nack {
+        error: "it failed".to_owned(),
+        after: std::time::Duration::ZERO,
+    }
+}
+
+fn reject() -> Outcome {
+    Outcome::Reject {
+        error: "it failed".to_owned(),
+    }
+}
+
+fn extend() -> Outcome {
+    Outcome::Extend(std::time::Duration::from_mins(5))
+}
+
+pub(super) fn ack(names: &'static [&'static str]) -> Step {
+    let batch = |side: &Side| {
+        let of = |name: &&str| Ack {
+            ticket: ticket(side, name),
+            keep: DELETED,
+        };
+        names.iter().map(of).collect()
+    };
+    step(batch, |_, done| format!("{done}"))
+}
+
+pub(super) fn cancel(names: &'static [&'static str]) -> Step {
+    let batch = |side: &Side| {
+        let of = |name: &&str| side.given(&format!("job {name}"));
+        vec![Cancel {
+            name: name(side),
+            ids: names.iter().map(of).collect(),
+            keep: UNIT,
+        }]
+    };
+    step(batch, |side, answer| {
+        let names = |ids: Vec<i64>| {
+            let names = ids.into_iter().map(|id| side.name_of("job", id));
+            names.collect::<Vec<_>>()
+        };
+        let (cancelled, locked) = (names(answer.cancelled), names(answer.locked));
+        format!("cancelled {cancelled:?} locked {locked:?}")
+    })
+}
+
+fn cancel_as_operator() -> Step {
+    let batch = |side: &Side| {
+        vec![CancelJob {
+            name: name(side),
+            id: side.given("job a"),
+            reason: "a mistake".to_owned(),
+        }]
+    };
+    step(batch, |_, cancelled| format!("{cancelled:?}"))
+}
+
+fn purge() -> Step {
+    let batch = |side: &Side| {
+        vec![Purge {
+            name: name(side),
+            most: 10,
+        }]
+    };
+    step(batch, |_, count| format!("purged {count}"))
+}
+
+/// Puts dead letters back: those with these names, or all.
+pub(super) fn redrive(names: &'static [&'static str]) -> Step {
+    let batch = |side: &Side| {
+        let of = |name: &&str| side.given(&format!("job {name}"));
+        vec![Redrive {
+            name: name(side),
+            ids: names.iter().map(of).collect(),
+            most: 10,
+            topic: 0,
+        }]
+    };
+    step(batch, |_, answer| format!("{answer:?}"))
+}
+
+fn discard(names: &'static [&'static str]) -> Step {
+    let batch = |side: &Side| {
+        let of = |name: &&str| side.given(&format!("job {name}"));
+        vec![Discard {
+            name: name(side),
+            ids: names.iter().map(of).collect(),
+            most: 10,
+        }]
+    };
+    step(batch, |_, count| format!("discarded {count}"))
+}
+
+fn set_paused(paused: bool) -> Step {
+    let batch = move |side: &Side| {
+        vec![SetPaused {
+            name: name(side),
+            paused,
+            topic: 0,
+        }]
+    };
+    step(batch, |_, paused| format!("paused {paused}"))
+}
+
+/// How many jobs are in which state, and where the delivery of the first stands.
+pub(super) fn count() -> Step {
+    let counts = step(
+        |side| {
+            vec![CountJobs {
+                name: name(side),
+                most: 10,
+            }]
+        },
+        |_, counted| {
+            let of = [
+                counted.ready,
+                counted.running,
+                counted.delayed,
+                counted.dead,
+            ];
+            format!("{of:?} {}", counted.paused)
+        },
+    );
+    let stands = step(
+        |side| {
+            vec![ReadStanding {
+                ticket: ticket(side, "a"),
+            }]
+        },
+        |_, standing| format!("{standing:?}"),
+    );
+    Arc::new(move |side| format!("{}, {}", counts(side), stands(side)))
+}
+
+/// As a claim has it.
+const LOCK: &str = "SELECT FROM lockapi.job WHERE namespace = $n FOR UPDATE";
+const LOCK_DEAD: &str = "SELECT FROM lockapi.job_archive WHERE namespace = $n FOR UPDATE";
+
+#[test]
+fn a_waiting_job_that_another_has_is_skipped() {
+    let seconds = [
+        (claim(2), "done [], picked 0:"),
+        (take(2), "took []"),
+        (cancel(&["a"]), "cancelled [] locked [\"job a\"]"),
+        (cancel_as_operator(), "None"),
+        (purge(), "purged 0"),
+        (push_key("b", Key::Replace), "None"),
+    ];
+    for first in [
+        claim(1),
+        take(1),
+        cancel(&["a"]),
+        cancel_as_operator(),
+        purge(),
+        push_key("b", Key::Replace),
+        sql(LOCK),
+    ] {
+        for (second, answer) in &seconds {
+            let before = [&push_key("a", Key::Skip)];
+            let meets = Meets::Skips(answer);
+            let schedule = Schedule::new(&before, &first, second, meets);
+            schedule.then(&count()).then(&claim(2)).run();
+        }
+    }
+}
+
+#[test]
+fn a_claim_takes_the_next_job_beside_one_that_another_has() {
+    for first in [claim(1), take(1), cancel(&["a"])] {
+        for second in [claim(2), take(2)] {
+            let schedule = Schedule::new(&[&push(&["a", "b"])], &first, &second, Meets::Passes);
+            schedule.only_if_committed().then(&count()).run();
+        }
+    }
+}
+
+#[test]
+fn what_is_cancelled_and_purged_beside_a_locked_job_is_told() {
+    let before = [&push(&["a", "b"])];
+    let first = take(1);
+    let schedule = Schedule::new(&before, &first, &cancel(&["b", "a"]), {
+        Meets::Skips("cancelled [\"job b\"] locked [\"job a\"]")
+    });
+    schedule.partly(&cancel(&["b"])).then(&count()).run();
+    let schedule = Schedule::new(&before, &first, &purge(), Meets::Skips("purged 1"));
+    schedule.partly(&cancel(&["b"])).run();
+}
+
+/// Makes a dead letter of the first job.
+pub(super) fn claim_and_reject() -> Step {
+    let (claim, reject) = (claim(1), settle(&["a"], reject()));
+    Arc::new(move |side| format!("{} {}", claim(side), reject(side)))
+}
+
+/// What somebody does to a delivery.
+fn at_a_delivery() -> Vec<Step> {
+    vec![
+        ack(&["a"]),
+        complete_and_claim(&["a"], 1),
+        settle(&["a"], nack()),
+        settle(&["a"], reject()),
+        settle(&["a"], extend()),
+        settle(&["a"], Outcome::Ack),
+        cancel(&["a"]),
+        cancel_as_operator(),
+        sql(LOCK),
+    ]
+}
+
+#[test]
+fn a_delivery_whose_row_is_locked_is_left_alone() {
+    let seconds = [
+        (settle(&["a"], nack()), "Locked"),
+        (settle(&["a"], reject()), "Locked"),
+        (settle(&["a"], extend()), "Locked"),
+        (settle(&["a"], Outcome::Ack), "Locked"),
+        (cancel(&["a"]), "cancelled [] locked [\"job a\"]"),
+        (cancel_as_operator(), "None"),
+        (claim(1), "done [], picked 0:"),
+    ];
+    for first in at_a_delivery() {
+        for (second, answer) in &seconds {
+            let before = [&push(&["a"]), &claim(1)];
+            let schedule = Schedule::new(&before, &first, second, Meets::Skips(answer));
+            schedule.then(&count()).run();
+        }
+    }
+}
+
+#[test]
+fn a_completion_waits_for_what_changes_the_delivery() {
+    for first in at_a_delivery() {
+        for second in [ack(&["a"]), complete_and_claim(&["a"], 0)] {
+            let before = [&push(&["a"]), &claim(1)];
+            let schedule = Schedule::new(&before, &first, &second, Meets::Waits);
+            schedule.then(&count()).run();
+        }
+    }
+}
+
+#[test]
+fn a_late_completion_waits_for_the_claim_that_takes_the_job_over() {
+    let before = [&push(&["a"]), &claim(1), &elapse(2)];
+    for second in [ack(&["a"]), complete_and_claim(&["a"], 0)] {
+        let schedule = Schedule::new(&before, &claim_by_another(), &second, Meets::Waits);
+        schedule.then(&count()).run();
+    }
+    let schedule = Schedule::new(&before, &claim_by_another(), &settle(&["a"], extend()), {
+        Meets::Skips("Locked")
+    });
+    schedule.then(&count()).run();
+}
+
+/// A claim that does not replace the delivery that is known.
+fn claim_by_another() -> Step {
+    let claim = claim(1);
+    Arc::new(move |side: &mut Side| {
+        let mine = side.given("delivery a");
+        let answer = claim(side);
+        side.give("delivery a", mine);
+        answer
+    })
+}
+
+#[test]
+fn a_job_whose_lease_has_ended_goes_to_one_of_two() {
+    let before = [&push(&["a"]), &claim(1), &elapse(2)];
+    for first in [
+        claim(1),
+        take(1),
+        settle(&["a"], extend()),
+        ack(&["a"]),
+        sql(LOCK),
+    ] {
+        let schedule = Schedule::new(&before, &first, &claim(1), {
+            Meets::Skips("done [], picked 0:")
+        });
+        schedule.then(&count()).run();
+        let schedule = Schedule::new(&before, &first, &take(1), Meets::Skips("took []"));
+        schedule.then(&count()).run();
+    }
+}
+
+#[test]
+fn dead_letters_that_another_has_are_skipped() {
+    const NONE: &str = "Redriven { count: 0, looked: 0, busy: 0 }";
+    let before = [&push(&["a"]), &claim(1), &settle(&["a"], reject())];
+    for first in [redrive(&["a"]), discard(&["a"]), sql(LOCK_DEAD)] {
+        for names in [&[] as &[&str], &["a"]] {
+            let schedule = Schedule::new(&before, &first, &redrive(names), Meets::Skips(NONE));
+            schedule.then(&count()).then(&claim(1)).run();
+            let meets = Meets::Skips("discarded 0");
+            let schedule = Schedule::new(&before, &first, &discard(names), meets);
+            schedule.then(&count()).then(&claim(1)).run();
+        }
+    }
+}
+
+#[test]
+fn of_two_who_pause_and_resume_the_later_takes_effect() {
+    for first in [true, false] {
+        for before in [&[] as &[&Step], &[&set_paused(true)]] {
+            let (first, second) = (set_paused(first), set_paused(!first));
+            let schedule = Schedule::new(before, &first, &second, Meets::Waits);
+            schedule
+                .then(&push(&["a"]))
+                .then(&count())
+                .then(&claim(1))
+                .run();
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Two sessions that push a job with one key.
+
+use std::sync::Arc;
+
+use lockapi::queue::Unique;
+use lockapi::suite::driver::Operation;
+use lockapi::suite::queue::{Keys, PushKeyed, Redrive};
+
+use super::queue::{count, name, new_job};
+use super::sides::{Side, Step};
+use super::{Meets, Schedule};
+
+/// The key of a push.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Key {
+    Skip,
+    Replace,
+    Keep,
+    Idempotency,
+}
+
+/// Pushes a job with the key `it`, and calls it by this name.
+pub(super) fn push_key(job: &'static str, key: Key) -> Step {
+    push_keys(job, key, &["it"])
+}
+
+/// Pushes a job for each of the keys; the first is called by this name.
+pub(super) fn push_keys(job: &'static str, key: Key, keys: &'static [&'static str]) -> Step {
+    Arc::new(move |side: &mut Side| {
+        let of = |text: &&str| {
+            let text = (*text).to_owned();
+            let (unique_key, idempotency_key) = match key {
+                Key::Idempotency => (String::new(), text),
+                _ => (text, String::new()),
+            };
+            PushKeyed {
+                namespace: side.namespace.clone(),
+                queue: "work".to_owned(),
+                job: new_job(),
+                keys: Keys {
+                    unique_key,
+                    unique: match key {
+                        Key::Replace => Unique::Replace,
+                        Key::Keep => Unique::Keep,
+                        _ => Unique::Skip,
+                    },
+                    idempotency_key,
+                },
+                topic: None,
+            }
+        };
+        let batch: Vec<_> = keys.iter().map(of).collect();
+        let answers = side.perform(&batch);
+        let mut words = Vec::new();
+        for (key, pushed) in keys.iter().zip(answers) {
+            let called = if *key == "it" { job } else { key };
+            words.push(match pushed {
+                None => "None".to_owned(),
+                Some(pushed) => {
+                    let known = side.name_of("job", pushed.id);
+                    if known.starts_with("unknown") {
+                        side.give(&format!("job {called}"), pushed.id);
+                        format!("{:?}", pushed.how)
+                    } else {
+                        format!("{:?} {known}", pushed.how)
+                    }
+                }
+            });
+        }
+        words.join("; ")
+    })
+}
+
+#[test]
+fn a_push_waits_for_another_with_the_same_new_key() {
+    for key in [Key::Skip, Key::Replace, Key::Keep, Key::Idempotency] {
+        let (first, second) = (push_key("a", key), push_key("b", key));
+        let schedule = Schedule::new(&[], &first, &second, Meets::WaitsAndRetries("None"));
+        schedule.then(&count()).run();
+    }
+}
+
+#[test]
+fn a_push_passes_one_that_changes_nothing() {
+    for key in [Key::Skip, Key::Idempotency] {
+        let before = [&push_key("a", key)];
+        let (first, second) = (push_key("b", key), push_key("c", key));
+        let schedule = Schedule::new(&before, &first, &second, Meets::Passes);
+        schedule.then(&count()).run();
+    }
+}
+
+#[test]
+fn a_push_that_changes_a_job_is_retried_while_another_changes_it() {
+    for first in [Key::Replace, Key::Keep] {
+        for second in [Key::Replace, Key::Keep] {
+            let before = [&push_key("a", Key::Skip)];
+            let (first, second) = (push_key("b", first), push_key("c", second));
+            let schedule = Schedule::new(&before, &first, &second, Meets::Skips("None"));
+            schedule.then(&count()).run();
+        }
+    }
+}
+
+/// Puts all dead letters back, or tells the code of the error.
+fn redrive() -> Step {
+    Arc::new(|side: &mut Side| {
+        let redrive = Redrive {
+            name: name(side),
+            ids: Vec::new(),
+            most: 10,
+            topic: 0,
+        };
+        match side.attempt(&[redrive]) {
+            Ok(answers) => format!("{answers:?}"),
+            Err(failure) if format!("{failure:?}").contains("23505") => "a twin".to_owned(),
+            Err(failure) => panic!("{}: {failure:?}", Redrive::STATEMENT.name),
+        }
+    })
+}
+
+#[test]
+fn a_dead_letter_stays_where_it_is_when_its_key_is_pushed_meanwhile() {
+    let before = [&push_key("a", Key::Skip), &super::queue::claim_and_reject()];
+    let first = push_key("b", Key::Skip);
+    let schedule = Schedule::new(
+        &before,
+        &first,
+        &redrive(),
+        Meets::WaitsAndRetries("a twin"),
+    );
+    schedule.then(&count()).run();
+    // The other way round the key is that of the letter.
+    let schedule = Schedule::new(&before, &redrive(), &first, Meets::WaitsAndRetries("None"));
+    schedule.then(&count()).run();
+}

@@ -1,0 +1,303 @@
+//! Two nodes at one task.
+
+use std::sync::Arc;
+
+use lockapi::queue::Outcome;
+use lockapi::schedule::{Cadence, Planned};
+use lockapi::suite::schedule::{
+    Expire, Fire, Fired, Name, ReadRuns, ReadTasks, Release, RemoveTask, Request, RunNow, SetTask,
+    SweepRuns, SwitchTask, TaskName, TaskRow,
+};
+
+use super::queue::{ack, cancel, claim, claim_and_reject, count, new_job, redrive, settle};
+use super::sides::{Side, Step, UNIT, elapse, minutes, sql, step};
+use super::{Meets, Schedule};
+
+fn name(side: &Side) -> Name {
+    Name {
+        namespace: side.namespace.clone(),
+        // The queue of the jobs has the same name.
+        scheduler: "work".to_owned(),
+    }
+}
+
+fn task(side: &Side) -> TaskName {
+    TaskName {
+        of: name(side),
+        task: "it".to_owned(),
+    }
+}
+
+/// Runs of a task that overlap.
+#[derive(Clone, Copy)]
+enum Overlap {
+    Skipped = 1,
+    Held = 2,
+}
+
+/// Sets the task, which has been due for a minute, with a timeout in minutes.
+fn set(overlap: Overlap, timeout: i64) -> Step {
+    Arc::new(move |side: &mut Side| {
+        let due = side.now() - UNIT;
+        let row = TaskRow {
+            name: "it".to_owned(),
+            version: 1,
+            next: Some(due),
+            now: 0,
+            enabled: true,
+            cadence: Cadence::Every(10 * UNIT),
+            timeout: timeout * UNIT,
+            misfire: 0,
+            misfire_most: UNIT,
+            overlap: overlap as i64,
+            job: new_job(),
+            last: None,
+        };
+        let name = task(side);
+        let topic = 0;
+        let set = side.perform(&[SetTask { name, row, topic }]).remove(0);
+        // A task that is set again keeps the time when it is due.
+        if !side.given.contains_key("micros due") {
+            side.give("micros due", due);
+        }
+        format!("set {set}")
+    })
+}
+
+fn fired(side: &mut Side, fired: &Fired) -> String {
+    if let Some(job) = fired.job {
+        side.give("job a", job);
+    }
+    format!("{:?} {}", fired.fate, fired.job.is_some())
+}
+
+/// Fires so many times that were due.
+fn fire(times: i64) -> Step {
+    let batch = move |side: &Side| {
+        let due = side.given("micros due");
+        let run = |nth| Planned {
+            at: due - nth * UNIT,
+            skipped: false,
+            missed: 0,
+        };
+        vec![Fire {
+            name: name(side),
+            requests: vec![Request {
+                task: "it".to_owned(),
+                version: 1,
+                due,
+                next: Some(due + 10 * UNIT),
+                runs: (0..times).rev().map(run).collect(),
+            }],
+            node: "node".to_owned(),
+            topic: 0,
+        }]
+    };
+    step(batch, |side, all| {
+        let words = all.iter().map(|one| fired(side, one));
+        words.collect::<Vec<_>>().join(", ")
+    })
+}
+
+fn run_now(version: i64) -> Step {
+    let batch = move |side: &Side| {
+        vec![RunNow {
+            name: task(side),
+            version,
+            node: "node".to_owned(),
+            topic: 0,
+        }]
+    };
+    step(batch, |side, run| {
+        run.map_or_else(|| "no task".to_owned(), |one| fired(side, &one))
+    })
+}
+
+fn switch_off(version: i64) -> Step {
+    let batch = move |side: &Side| {
+        vec![SwitchTask {
+            name: task(side),
+            enabled: false,
+            next: None,
+            version,
+            topic: 0,
+        }]
+    };
+    step(batch, |_, found| format!("switched {found}"))
+}
+
+fn remove() -> Step {
+    step(
+        |side| vec![RemoveTask(task(side))],
+        |_, found| format!("removed {found}"),
+    )
+}
+
+fn release() -> Step {
+    let batch = |side: &Side| {
+        vec![Release {
+            name: name(side),
+            topic: 0,
+        }]
+    };
+    step(batch, |_, released| format!("{released} released"))
+}
+
+fn expire() -> Step {
+    step(
+        |side| vec![Expire(name(side))],
+        |_, expired| format!("{expired} expired"),
+    )
+}
+
+fn sweep() -> Step {
+    let batch = |side: &Side| {
+        vec![SweepRuns {
+            name: name(side),
+            keep: UNIT,
+            most: 10,
+        }]
+    };
+    step(batch, |_, swept| format!("{swept} swept"))
+}
+
+/// The task, its log and its jobs.
+fn look() -> Step {
+    let tasks = step(
+        |side| {
+            vec![ReadTasks {
+                name: name(side),
+                task: String::new(),
+                after: String::new(),
+                most: 10,
+            }]
+        },
+        |_, read| {
+            let of = |task: &TaskRow| {
+                let next = task.next.map(|next| minutes(next - read.now));
+                format!(
+                    "version {} {} next {next:?} {}",
+                    task.version, task.enabled, task.timeout
+                )
+            };
+            read.tasks.iter().map(of).collect::<Vec<_>>().join(", ")
+        },
+    );
+    let runs = step(
+        |side| {
+            vec![ReadRuns {
+                name: task(side),
+                before: i64::MAX / 4,
+                most: 10,
+            }]
+        },
+        |_, runs| {
+            let of = runs
+                .iter()
+                .map(|run| (run.status.clone(), run.error.clone()));
+            format!("{:?}", of.collect::<Vec<_>>())
+        },
+    );
+    let jobs = count();
+    Arc::new(move |side| format!("{}; {}; {}", tasks(side), runs(side), jobs(side)))
+}
+
+const LOCK: &str = "SELECT FROM lockapi.task WHERE namespace = $n FOR UPDATE";
+const LOCK_JOB: &str = "SELECT FROM lockapi.job WHERE namespace = $n FOR UPDATE";
+const LOCK_RUN: &str = "SELECT FROM lockapi.task_run WHERE namespace = $n FOR UPDATE";
+
+/// What changes the task, as it was set.
+fn changes() -> Vec<Step> {
+    vec![
+        fire(1),
+        run_now(1),
+        switch_off(1),
+        remove(),
+        set(Overlap::Skipped, 7),
+        sql(LOCK),
+    ]
+}
+
+#[test]
+fn a_task_that_another_node_changes_is_not_fired() {
+    for overlap in [Overlap::Skipped, Overlap::Held] {
+        for first in changes() {
+            let before = [&set(overlap, 0)];
+            let schedule = Schedule::new(&before, &first, &fire(1), Meets::Skips(""));
+            schedule.then(&look()).run();
+        }
+    }
+}
+
+#[test]
+fn what_operators_do_waits_for_what_changes_the_task() {
+    for first in changes() {
+        for second in [run_now(1), switch_off(1), remove(), set(Overlap::Held, 5)] {
+            let before = [&set(Overlap::Held, 0)];
+            let schedule = Schedule::new(&before, &first, &second, Meets::Waits);
+            schedule.then(&look()).then(&fire(1)).then(&look()).run();
+        }
+    }
+}
+
+#[test]
+fn of_two_who_add_a_task_the_later_changes_it() {
+    let first = set(Overlap::Skipped, 7);
+    let schedule = Schedule::new(&[], &first, &set(Overlap::Held, 5), Meets::Waits);
+    schedule.then(&look()).run();
+}
+
+#[test]
+fn a_run_that_is_held_back_is_not_released_while_another_node_has_the_task() {
+    let before = [&set(Overlap::Held, 0), &fire(2), &claim(1), &ack(&["a"])];
+    for first in [release(), run_now(2), switch_off(2), remove(), sql(LOCK)] {
+        let schedule = Schedule::new(&before, &first, &release(), Meets::Skips("0 released"));
+        schedule.then(&look()).run();
+    }
+    let schedule = Schedule::new(&before, &sql(LOCK_RUN), &release(), Meets::Waits);
+    schedule.then(&look()).run();
+}
+
+#[test]
+fn a_run_is_not_ended_while_somebody_has_its_job() {
+    let before = [&set(Overlap::Held, 2), &fire(1), &claim(1), &elapse(3)];
+    let extension = Outcome::Extend(std::time::Duration::from_mins(5));
+    for first in [
+        expire(),
+        ack(&["a"]),
+        cancel(&["a"]),
+        settle(&["a"], extension),
+        sql(LOCK_JOB),
+    ] {
+        let schedule = Schedule::new(&before, &first, &expire(), Meets::Skips("0 expired"));
+        schedule.then(&look()).run();
+    }
+}
+
+#[test]
+fn a_run_that_somebody_has_locked_is_not_swept() {
+    let before = [
+        &set(Overlap::Held, 0),
+        &fire(1),
+        &claim(1),
+        &ack(&["a"]),
+        &elapse(3),
+    ];
+    for first in [sweep(), sql(LOCK_RUN)] {
+        let schedule = Schedule::new(&before, &first, &sweep(), Meets::Skips("0 swept"));
+        schedule.then(&look()).run();
+    }
+}
+
+#[test]
+fn a_failed_run_is_not_put_back_while_its_task_is_changed() {
+    let before = [&set(Overlap::Skipped, 0), &fire(1), &claim_and_reject()];
+    let answer = "Redriven { count: 0, looked: 1, busy: 1 }";
+    for first in [switch_off(2), set(Overlap::Skipped, 7), sql(LOCK)] {
+        for names in [&[] as &[&str], &["a"]] {
+            let (second, meets) = (redrive(names), Meets::Skips(answer));
+            let schedule = Schedule::new(&before, &first, &second, meets);
+            schedule.then(&look()).run();
+        }
+    }
+}
