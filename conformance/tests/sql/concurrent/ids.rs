@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use lockapi::suite::id::{ClaimWorker, ClaimedWorker, NextBlock, ReleaseWorker, RenewWorker};
 
-use super::sides::{Side, Step, UNIT, elapse_ids, minutes, sql, step};
-use super::{Meets, Schedule};
+use super::sides::{Plans, Side, Step, UNIT, elapse_ids, minutes, sql, step};
+use super::{Meets, Schedule, agree};
 
 const HOUR: i64 = 60 * UNIT;
 /// 2021, in milliseconds.
@@ -34,6 +34,29 @@ fn claim(bits: i64, token: i64) -> Step {
             }
             other => format!("{other:?}"),
         }
+    })
+}
+
+/// Claims a number of each of these names.
+pub(super) fn claim_all(names: &'static [&'static str]) -> Step {
+    let batch = |side: &Side| {
+        let of = |name: &&str| ClaimWorker {
+            namespace: side.namespace.clone(),
+            name: (*name).to_owned(),
+            worker_bits: 4,
+            sequence_bits: 12,
+            epoch: EPOCH,
+            token: fastrand::i64(1..),
+            ttl: HOUR,
+            reserve: 3_600_000,
+            least: 0,
+            owner: "owner".to_owned(),
+        };
+        names.iter().map(of).collect()
+    };
+    step(batch, |_, answer| match answer {
+        ClaimedWorker::Granted { worker, .. } => worker.to_string(),
+        other => format!("{other:?}"),
     })
 }
 
@@ -113,6 +136,16 @@ fn a_repeated_claim_skips_its_number_while_it_is_locked() {
 }
 
 #[test]
+fn a_claim_after_the_clock_was_set_back_skips_numbers_that_others_have() {
+    let before = [&claim(2, 1), &elapse_ids(-30)];
+    for first in [renew(1), sql(LOCK)] {
+        let schedule = Schedule::new(&before, &first, &claim(2, 2), Meets::Passes);
+        let schedule = schedule.only_if_committed().then(&claim(2, 3));
+        schedule.then(&renew(1)).run();
+    }
+}
+
+#[test]
 fn a_number_or_name_that_another_creates_is_waited_for() {
     let meets = Meets::WaitsAndRetries("Busy");
     let schedule = Schedule::new(&[], &claim(2, 1), &claim(2, 2), meets);
@@ -152,4 +185,28 @@ fn no_id_is_allocated_twice() {
         let schedule = Schedule::new(before, &both, &blocks(&["b"]), Meets::Waits);
         schedule.then(&both).run();
     }
+}
+
+/// So many that a sort does not keep the order of those that are equal.
+#[test]
+fn of_many_claims_the_first_decides_on_the_layout() {
+    let many = step(
+        |side| {
+            let of = |nth: i64| ClaimWorker {
+                namespace: side.namespace.clone(),
+                name: (nth % 2).to_string(),
+                worker_bits: if nth < 2 { 4 } else { 5 },
+                sequence_bits: 12,
+                epoch: EPOCH,
+                token: nth + 1,
+                ttl: HOUR,
+                reserve: 3_600_000,
+                least: 0,
+                owner: "owner".to_owned(),
+            };
+            (0..200).map(of).collect()
+        },
+        |_, answer| matches!(answer, ClaimedWorker::Granted { .. }).to_string(),
+    );
+    agree(Plans::Engine, &[&many]);
 }

@@ -196,6 +196,21 @@ impl Schedule {
     }
 }
 
+/// One session does this, planned in some way: as the model does.
+///
+/// # Panics
+/// When the two sides differ.
+fn agree(plans: Plans, steps: &[&Step]) {
+    let run = |mut side: Side| {
+        side.namespace = format!("n{:016x}", fastrand::u64(..));
+        let mut given = BTreeMap::new();
+        let seen = steps.iter().map(|step| side.run(step, &mut given));
+        seen.collect::<Vec<_>>()
+    };
+    let (server, model) = (run(Side::server(url(), plans)), run(Side::model()));
+    assert_eq!(server, model, "the server and the model");
+}
+
 /// A session that runs a step on a thread of its own.
 struct Running {
     pid: i32,

@@ -8,9 +8,10 @@ use std::collections::BTreeMap;
 
 use super::Running;
 use super::admin::note;
-use super::ids::blocks;
+use super::ids::{blocks, claim_all};
 use super::leases::{abandon, acquire, release, renew};
 use super::limits::{By, block, charge, ensure, refund, reset, take};
+use super::permits;
 use super::queue_keys::{Key, push_keys};
 use super::reservations::{expire, settle};
 use super::sides::{Plans, Side, Step, elapse, sql, url};
@@ -197,6 +198,14 @@ fn leases_are_locked_in_the_order_of_keys() {
 }
 
 #[test]
+fn slots_of_a_key_are_locked_in_their_order() {
+    let before = [&permits::acquire(&[3, 2, 1])];
+    let lock = sql("SELECT FROM lockapi.lease WHERE namespace = $n AND slot = 2 FOR UPDATE");
+    let (second, third) = (permits::abandon(), permits::abandon());
+    Order::new(&before, &lock, &second, &third).run_however_planned();
+}
+
+#[test]
 fn leases_are_created_in_the_order_of_keys() {
     let all = acquire(&[("1", "1", 1), ("2", "2", 2), ("3", "3", 3)]);
     let turned = acquire(&[("3", "3", 6), ("2", "2", 5), ("1", "1", 4)]);
@@ -210,6 +219,16 @@ fn blocks_of_ids_are_allocated_in_the_order_of_names() {
     for before in before {
         let order = Order::new(before, &blocks(MIDDLE), &blocks(FORWARD), &blocks(BACKWARD));
         order.run_however_planned();
+    }
+}
+
+#[test]
+fn numbers_and_names_are_created_in_the_order_of_names() {
+    let before: [&[&Step]; 2] = [&[], &[&claim_all(BACKWARD)]];
+    for before in before {
+        let (all, turned) = (claim_all(FORWARD), claim_all(BACKWARD));
+        let order = Order::new(before, &claim_all(MIDDLE), &all, &turned);
+        order.retries().run_however_planned();
     }
 }
 

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use lockapi::suite::lease::{Release, Take, Taken};
+use lockapi::suite::lease::{Abandon, Acquire, Release, Take, Taken};
 
-use super::sides::{Side, Step, UNIT, elapse, minutes, sql, step};
-use super::{Meets, Schedule};
+use super::sides::{Plans, Side, Step, UNIT, elapse, minutes, sql, step};
+use super::{Meets, Schedule, agree};
 
 /// Takes slots of a key: how many there are, how many are wanted, the number of the acquisition.
 fn take(permits: i64, count: i64, acquisition: i64) -> Step {
@@ -43,6 +43,41 @@ fn release(slot: i64, acquisition: i64) -> Step {
         }]
     };
     step(batch, |_, done| done.to_string())
+}
+
+/// Acquires slots by one number, in this order.
+pub(super) fn acquire(slots: &'static [i64]) -> Step {
+    Arc::new(move |side: &mut Side| {
+        for slot in slots {
+            let acquire = Acquire {
+                namespace: side.namespace.clone(),
+                key: side.key("pool"),
+                slot: *slot,
+                acquisition: 1,
+                ttl: UNIT,
+                hold: 0,
+                owner: "owner".to_owned(),
+                data: String::new(),
+            };
+            side.perform(&[acquire]);
+        }
+        String::new()
+    })
+}
+
+/// Gives back what was acquired by that number.
+pub(super) fn abandon() -> Step {
+    let batch = |side: &Side| {
+        vec![Abandon {
+            namespace: side.namespace.clone(),
+            key: side.key("pool"),
+            first: 1,
+            last: 3,
+            acquisition: 1,
+            granted: 0,
+        }]
+    };
+    step(batch, |_, found| found.to_string())
 }
 
 /// As somebody who takes it has it.
@@ -96,4 +131,14 @@ fn slots_that_another_creates_are_waited_for() {
         Meets::WaitsAndRetries("refused true 0")
     });
     schedule.then(&take(2, 1, 3)).run();
+}
+
+/// Rows that were made in another order, read in the order of the table.
+#[test]
+fn slots_are_taken_in_their_order_however_planned() {
+    let all = take(3, 3, 2);
+    let free = [&acquire(&[3, 2, 1]), &abandon()];
+    agree(Plans::Scans, &[free[0], free[1], &all, &all]);
+    let (one, other) = (take(3, 1, 3), take(3, 1, 4));
+    agree(Plans::Scans, &[free[0], free[1], &one, &other, &one]);
 }

@@ -10,7 +10,7 @@ use lockapi::suite::schedule::{
 };
 
 use super::queue::{ack, cancel, claim, claim_and_reject, count, new_job, redrive, settle};
-use super::sides::{Side, Step, UNIT, elapse, minutes, sql, step};
+use super::sides::{Place, Side, Step, UNIT, elapse, minutes, sql, step};
 use super::{Meets, Schedule};
 
 fn name(side: &Side) -> Name {
@@ -256,6 +256,22 @@ fn a_run_that_is_held_back_is_not_released_while_another_node_has_the_task() {
     }
     let schedule = Schedule::new(&before, &sql(LOCK_RUN), &release(), Meets::Waits);
     schedule.then(&look()).run();
+}
+
+#[test]
+fn a_run_that_is_no_longer_held_back_gets_no_job() {
+    let before = [&set(Overlap::Held, 0), &fire(2), &claim(1), &ack(&["a"])];
+    // Between the snapshot of a release and its lock on the task another may have released the run.
+    let dropped = sql(
+        "UPDATE lockapi.task_run SET decided = 'skipped' WHERE namespace = $n AND decided = 'held'",
+    );
+    let removed = remove();
+    let first: Step = Arc::new(move |side| match side.place {
+        Place::Server(_) => dropped(side),
+        Place::Model(_) => removed(side).replace("removed true", ""),
+    });
+    let schedule = Schedule::new(&before, &first, &release(), Meets::Waits);
+    schedule.then(&count()).run();
 }
 
 #[test]

@@ -17,9 +17,9 @@ use postgres::{Client, NoTls};
 pub(super) const UNIT: i64 = 60_000_000;
 
 /// After so long a statement that should have been answered is an error.
-const LIMIT: &str = "20s";
+const LIMIT: &str = "10s";
 /// After so long the server has to show that a session waits, or its answer has to be there.
-pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What is done on a side, and what is seen of it, in words that are the same on both.
 pub(super) type Step = Arc<dyn Fn(&mut Side) -> String + Send + Sync>;

@@ -1,5 +1,7 @@
 //! A sweep meets a session that uses what it would delete.
 
+use std::collections::BTreeMap;
+
 use lockapi::suite::admin::SweepNotes;
 use lockapi::suite::lease;
 use lockapi::suite::limit;
@@ -11,7 +13,7 @@ use super::leases::{acquire, peek, release};
 use super::limits::{look, take};
 use super::queue::claim_and_reject;
 use super::queue_keys::{Key, push_key};
-use super::sides::{Side, Step, elapse, own_url, sql, step};
+use super::sides::{Plans, Side, Step, elapse, own_url, sql, step};
 use super::{Meets, Schedule};
 
 /// A bit more than two days, and than a month, in minutes.
@@ -66,6 +68,68 @@ fn sweep_names() -> Step {
         }]
     };
     step(batch, |_, swept| format!("{} swept", swept.deleted))
+}
+
+/// Several rows, made in another order than that of their keys, are swept in two parts.
+///
+/// The statements are planned as if no index were of use: a part of a table is what follows in the order of
+/// its keys, whatever the plan is.
+fn in_order(before: &[&Step], sweep: &dyn Fn((i64, i64)) -> Step) {
+    let on = |mut side: Side, namespace: String| {
+        side.namespace = namespace;
+        let mut given = BTreeMap::new();
+        for step in before {
+            side.run(step, &mut given);
+        }
+        let parts = [(0, 2), (2, 1)];
+        parts.map(|part| side.run(&sweep(part), &mut given))
+    };
+    let namespace = format!("n{:016x}", fastrand::u64(..));
+    let server = on(Side::server(own_url(), Plans::Scans), namespace.clone());
+    assert_eq!(
+        server,
+        on(Side::model(), namespace),
+        "the server and the model"
+    );
+}
+
+#[test]
+fn parts_of_tables_follow_their_keys() {
+    let before = [
+        &acquire(&[("3", "3", 3)]),
+        &acquire(&[("1", "1", 1)]),
+        &acquire(&[("2", "2", 2)]),
+        &elapse(TWO_DAYS),
+    ];
+    in_order(&before, &|(after, most)| {
+        let batch = move |side: &Side| {
+            vec![lease::Sweep {
+                after: (side.namespace.clone(), side.key(&after.to_string()), 0),
+                most,
+            }]
+        };
+        step(batch, |_, swept| format!("{swept:?}"))
+    });
+    let before = [&take(&["3"]), &take(&["1"]), &take(&["2"]), &elapse(60)];
+    in_order(&before, &|(after, most)| {
+        let batch = move |side: &Side| {
+            vec![limit::Sweep {
+                after: (side.namespace.clone(), side.key(&after.to_string())),
+                most,
+            }]
+        };
+        step(batch, |_, swept| format!("{swept:?}"))
+    });
+    let before = [&note(&["3"]), &note(&["1"]), &note(&["2"]), &elapse(MONTH)];
+    in_order(&before, &|(after, most)| {
+        let batch = move |side: &Side| {
+            vec![SweepNotes {
+                after: lock_key(side, &after.to_string()),
+                most,
+            }]
+        };
+        step(batch, |_, swept| format!("{swept:?}"))
+    });
 }
 
 fn skipped(before: &[&Step], first: &Step, sweep: &Step) -> Schedule {
