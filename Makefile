@@ -1,8 +1,9 @@
 .POSIX:
-.PHONY: help demo check lint test test-rest simulate packages bench
+.PHONY: help demo check lint test test-rest simulate mutants packages bench
 
 CARGO = cargo
-# Options of the demo, such as ARGS='--workers 20 --kill 5', or of the simulation, such as ARGS='--seed 7'.
+# Options of the demo, such as ARGS='--workers 20 --kill 5', of the simulation, such as ARGS='--seed 7',
+# and of the mutants.
 ARGS =
 
 # Where the servers of the tests have their files: in memory, where there are 4 GB for them.
@@ -22,6 +23,8 @@ help:
 	@echo 'make test-rest  the cases on the other faces, and on connections of pools'
 	@echo 'make simulate   programs on a server and a network that fail by seed, in virtual time; it needs no'
 	@echo '                PostgreSQL; ARGS=--help tells its options'
+	@echo 'make mutants    changes statements one at a time, and tells which changes no test notices;'
+	@echo '                ARGS=--help tells its options'
 	@echo 'make packages   what the crates depend on, and whether they can be published'
 	@echo 'make bench      what it does in a second, beside the bare driver and what else is used'
 	@echo
@@ -69,6 +72,10 @@ test-rest:
 
 simulate:
 	$(CARGO) run --profile simulation -p lockapi-simulation -- $(ARGS)
+
+mutants:
+	@sh .ci/deps.sh test
+	$(FILES); $(CARGO) run -p lockapi-conformance --example mutants -- $(ARGS)
 
 packages:
 	@$(CARGO) deny --version >/dev/null 2>&1 || $(CARGO) install cargo-deny@0.20.2 --locked

@@ -1,0 +1,232 @@
+//! Changes of a statement that keep the length of its text.
+
+use std::fmt;
+
+/// A change of one line of a statement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Mutation {
+    pub(crate) kind: Kind,
+    /// The number of the line in the file, from 1 on.
+    pub(crate) line: usize,
+    /// Where the line begins in the file, in bytes.
+    pub(crate) at: usize,
+    pub(crate) old: String,
+    /// As long as the old one.
+    pub(crate) new: String,
+}
+
+/// What is changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// `SKIP LOCKED` is removed: the statement waits.
+    SkipLocked,
+    /// `FOR UPDATE` or `FOR KEY SHARE` is removed, with `SKIP LOCKED`.
+    Lock,
+    /// `ORDER BY` is removed.
+    Order,
+    /// `ORDER BY` is reversed in its last column.
+    Reverse,
+    /// `LIMIT` is removed.
+    Limit,
+    /// `ON CONFLICT … DO NOTHING` is removed.
+    Conflict,
+    /// A line that begins with `AND` is removed.
+    Predicate,
+    /// A comparison is another one.
+    Comparison,
+    /// `AND` is `OR`, or a `NOT` is removed or added.
+    Logic,
+    /// A constant, a sign, `greatest` or `least` is another one.
+    Value,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Self; 10] = [
+        Self::SkipLocked,
+        Self::Lock,
+        Self::Order,
+        Self::Reverse,
+        Self::Limit,
+        Self::Conflict,
+        Self::Predicate,
+        Self::Comparison,
+        Self::Logic,
+        Self::Value,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::SkipLocked => "skip-locked",
+            Self::Lock => "lock",
+            Self::Order => "order",
+            Self::Reverse => "reverse",
+            Self::Limit => "limit",
+            Self::Conflict => "conflict",
+            Self::Predicate => "predicate",
+            Self::Comparison => "comparison",
+            Self::Logic => "logic",
+            Self::Value => "value",
+        }
+    }
+
+    pub(crate) fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// Words, and what they are replaced by.
+const WORDS: &[(Kind, &str, &[&str])] = &[
+    (Kind::Comparison, " >= ", &[" > ", " <= "]),
+    (Kind::Comparison, " > ", &[" >= ", " < "]),
+    (Kind::Comparison, " <= ", &[" < ", " >= "]),
+    (Kind::Comparison, " < ", &[" <= ", " > "]),
+    (Kind::Comparison, " = ", &[" <> "]),
+    (Kind::Comparison, " <> ", &[" = "]),
+    (Kind::Comparison, ".>=)", &[".>)", ".<=)"]),
+    (Kind::Comparison, ".>)", &[".>=)", ".<)"]),
+    (Kind::Comparison, ".<=)", &[".<)", ".>=)"]),
+    (Kind::Comparison, ".<)", &[".<=)", ".>)"]),
+    (Kind::Comparison, ".=)", &[".<>)"]),
+    (Kind::Comparison, ".<>)", &[".=)"]),
+    (Kind::Logic, " AND ", &[" OR "]),
+    (Kind::Logic, " OR ", &[" AND "]),
+    (Kind::Logic, "NOT ", &[""]),
+    (Kind::Logic, " IS NULL", &[" IS NOT NULL"]),
+    (Kind::Value, " + ", &[" - "]),
+    (Kind::Value, " - ", &[" + "]),
+    (Kind::Value, ".+)", &[".-)"]),
+    (Kind::Value, ".-)", &[".+)"]),
+    (Kind::Value, "greatest(", &["least("]),
+    (Kind::Value, "least(", &["greatest("]),
+    (Kind::Value, "true", &["null", "false"]),
+    (Kind::Value, "false", &["true"]),
+    (Kind::Value, "0", &["1"]),
+    (Kind::Value, "1", &["0"]),
+];
+
+/// All changes of a text that this program knows.
+pub(crate) fn mutations(text: &str) -> Vec<Mutation> {
+    let mut all = Vec::new();
+    let mut at = 0;
+    for (line, old) in (1..).zip(text.split_inclusive('\n')) {
+        let bare = old.trim_end();
+        // Comments are not executed.
+        if !bare.trim_start().starts_with("--") {
+            for (kind, new) in changes(bare) {
+                if let Some(new) = fitted(bare, &new) {
+                    let old = bare.to_owned();
+                    all.push(Mutation {
+                        kind,
+                        line,
+                        at,
+                        old,
+                        new,
+                    });
+                }
+            }
+        }
+        at += old.len();
+    }
+    all
+}
+
+/// A changed line in the length of the old one; indentation makes room for what is longer.
+fn fitted(old: &str, new: &str) -> Option<String> {
+    let (bare, width) = (new.trim(), old.len());
+    (bare.len() <= width && bare != old.trim()).then(|| format!("{bare:>width$}"))
+}
+
+fn changes(line: &str) -> Vec<(Kind, String)> {
+    let mut changes = Vec::new();
+    let mut without = |kind, from: usize, to: usize| {
+        changes.push((kind, format!("{}{}", &line[..from], &line[to..])));
+    };
+    for clause in ["FOR UPDATE", "FOR KEY SHARE"] {
+        if let Some(from) = line.find(clause) {
+            without(Kind::Lock, from, end_of_clause(line, from));
+        }
+    }
+    if let Some(from) = line.find(" SKIP LOCKED") {
+        without(Kind::SkipLocked, from, from + " SKIP LOCKED".len());
+    }
+    if let Some(from) = line.find("LIMIT ") {
+        without(Kind::Limit, from, end_of_clause(line, from));
+    }
+    if let Some(from) = line
+        .find("ON CONFLICT")
+        .filter(|_| line.ends_with("DO NOTHING"))
+    {
+        without(Kind::Conflict, from, line.len());
+    }
+    if line.trim_start().starts_with("AND ") && is_closed(line) {
+        without(Kind::Predicate, 0, line.len());
+    }
+    if let Some(from) = line.find("ORDER BY ") {
+        let to = end_of_clause(line, from);
+        without(Kind::Order, from, to);
+        let reversed = match line[from..to].strip_suffix(" DESC") {
+            Some(other) => other.to_owned(),
+            None => format!("{} DESC", &line[from..to]),
+        };
+        let text = format!("{}{reversed}{}", &line[..from], &line[to..]);
+        changes.push((Kind::Reverse, text));
+    }
+    for (kind, word, others) in WORDS {
+        for (from, _) in line
+            .match_indices(word)
+            .filter(|(at, _)| stands_alone(line, *at, word))
+        {
+            for other in *others {
+                let rest = &line[from + word.len()..];
+                changes.push((*kind, format!("{}{other}{rest}", &line[..from])));
+            }
+        }
+    }
+    changes
+}
+
+/// Where a clause ends that begins there: at the parenthesis that closes what it is in, or with the line.
+fn end_of_clause(line: &str, from: usize) -> usize {
+    let mut depth = 0;
+    for (at, sign) in line[from..].char_indices() {
+        match sign {
+            '(' => depth += 1,
+            ')' if depth == 0 => return from + at,
+            ')' => depth -= 1,
+            _ => {}
+        }
+    }
+    line.len()
+}
+
+/// Whether all parentheses that a line opens are closed in it, and no others.
+fn is_closed(line: &str) -> bool {
+    let mut depth = 0;
+    for sign in line.chars() {
+        match sign {
+            '(' => depth += 1,
+            ')' if depth == 0 => return false,
+            ')' => depth -= 1,
+            _ => {}
+        }
+    }
+    depth == 0
+}
+
+/// Whether a word or a number is not part of another one, or of the name of a parameter.
+fn stands_alone(line: &str, at: usize, word: &str) -> bool {
+    let is_part = |sign: char| sign.is_ascii_alphanumeric() || "_$.'\"".contains(sign);
+    let edges = (word.chars().next(), word.chars().next_back());
+    let before = line[..at].chars().next_back();
+    let after = line[at + word.len()..].chars().next();
+    let joined = |edge: Option<char>, beside: Option<char>| {
+        edge.is_some_and(|edge| edge.is_ascii_alphanumeric()) && beside.is_some_and(is_part)
+    };
+    !joined(edges.0, before) && !joined(edges.1, after)
+}

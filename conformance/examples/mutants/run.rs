@@ -1,0 +1,73 @@
+//! Running the tests until the first one fails.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::Result;
+
+/// What the tests say of a program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// All have passed.
+    Passed,
+    /// This one has failed first.
+    Failed(String),
+    /// This one has failed first, and passes when it is run alone.
+    Unsteady(String),
+    /// They have not ended in time, or the program has crashed.
+    Stuck(&'static str),
+}
+
+/// Runs the tests of a program, at most for some time. It is ended when a test has failed.
+pub(crate) fn run(program: &Path, arguments: &[String], limit: Duration) -> Result<Verdict> {
+    let mut child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()?;
+    let stdout = child.stdout.take().ok_or("the tests have no output")?;
+    let (sender, lines) = channel();
+    thread::spawn(move || {
+        for line in BufReader::new(stdout)
+            .lines()
+            .map_while(std::result::Result::ok)
+        {
+            if sender.send(line).is_err() {
+                break;
+            }
+        }
+    });
+    let began = Instant::now();
+    let verdict = loop {
+        match lines.recv_timeout(limit.saturating_sub(began.elapsed())) {
+            Ok(line) => {
+                if let Some(test) = failed(&line) {
+                    break Some(Verdict::Failed(test.to_owned()));
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => break Some(Verdict::Stuck("not in time")),
+            Err(RecvTimeoutError::Disconnected) => break None,
+        }
+    };
+    if verdict.is_some() {
+        // It may have ended meanwhile.
+        let _ = child.kill();
+    }
+    let status = child.wait()?;
+    Ok(verdict.unwrap_or(if status.success() {
+        Verdict::Passed
+    } else {
+        Verdict::Stuck("crashed")
+    }))
+}
+
+/// The name of the test that a line says has failed.
+fn failed(line: &str) -> Option<&str> {
+    let (test, outcome) = line.strip_prefix("test ")?.rsplit_once(" ... ")?;
+    outcome.trim().starts_with("FAILED").then(|| test.trim())
+}
