@@ -23,16 +23,20 @@ fn enlist() -> Step {
 }
 
 /// What remains of the check-in of a holder whose session has ended.
-pub(super) fn check_in() -> Step {
-    Arc::new(|side: &mut Side| {
+pub(super) fn check_in(key: &'static str) -> Step {
+    Arc::new(move |side: &mut Side| {
         let (namespace, mark) = (side.namespace.clone(), fastrand::i64(1..));
-        side.give("mark", mark);
-        let insert =
-            "INSERT INTO lockapi.fence_mark (namespace, key, fence) VALUES ('$n', 'door', 5)";
-        side.script(&insert.replace("$n", &namespace));
+        side.script(&format!(
+            "INSERT INTO lockapi.fence_mark (namespace, key, fence) VALUES ('{namespace}', '{key}', 5)"
+        ));
         if let Place::Model(_) = side.place {
             side.perform(&[Enlist { mark }]);
-            check(5)(side);
+            side.perform(&[Check {
+                session: mark,
+                namespace,
+                key: key.to_owned(),
+                fence: 5,
+            }]);
             side.perform(&[LockRequest {
                 lock: LockId {
                     key: mark,

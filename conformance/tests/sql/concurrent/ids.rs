@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use lockapi::suite::id::{ClaimWorker, ClaimedWorker, NextBlock, ReleaseWorker, RenewWorker};
 
-use super::sides::{Plans, Side, Step, UNIT, elapse_ids, minutes, sql, step};
-use super::{Meets, Schedule, agree};
+use super::sides::{Side, Step, UNIT, elapse_ids, minutes, sql, step};
+use super::{Meets, Schedule};
 
 const HOUR: i64 = 60 * UNIT;
 /// 2021, in milliseconds.
@@ -185,28 +185,4 @@ fn no_id_is_allocated_twice() {
         let schedule = Schedule::new(before, &both, &blocks(&["b"]), Meets::Waits);
         schedule.then(&both).run();
     }
-}
-
-/// So many that a sort does not keep the order of those that are equal.
-#[test]
-fn of_many_claims_the_first_decides_on_the_layout() {
-    let many = step(
-        |side| {
-            let of = |nth: i64| ClaimWorker {
-                namespace: side.namespace.clone(),
-                name: (nth % 2).to_string(),
-                worker_bits: if nth < 2 { 4 } else { 5 },
-                sequence_bits: 12,
-                epoch: EPOCH,
-                token: nth + 1,
-                ttl: HOUR,
-                reserve: 3_600_000,
-                least: 0,
-                owner: "owner".to_owned(),
-            };
-            (0..200).map(of).collect()
-        },
-        |_, answer| matches!(answer, ClaimedWorker::Granted { .. }).to_string(),
-    );
-    agree(Plans::Engine, &[&many]);
 }

@@ -3,8 +3,8 @@
 use lockapi::suite::admin::ForceRelease;
 use lockapi::suite::lease::{Abandon, Acquire, Acquired, Check, Peek, Release, Renew};
 
-use super::sides::{Plans, Side, Step, UNIT, elapse, minutes, sql, step};
-use super::{Meets, Schedule, agree};
+use super::sides::{Side, Step, UNIT, elapse, minutes, sql, step};
+use super::{Meets, Schedule};
 
 /// Acquires leases: what the tokens are called, the keys and the numbers of the acquisitions.
 pub(super) fn acquire(wants: &'static [(&'static str, &'static str, i64)]) -> Step {
@@ -293,26 +293,4 @@ fn what_is_given_back_has_been_locked_in_its_last_version() {
     let first = force_release("a");
     let schedule = Schedule::new(&before, &first, &abandon(&[("a", 1)]), Meets::Waits);
     schedule.then(&acquire(SECOND)).then(&peek(KEYS)).run();
-}
-
-/// So many that a sort does not keep the order of those that are equal.
-#[test]
-fn of_many_requests_for_a_lease_the_first_takes_effect() {
-    let many = step(
-        |side| {
-            let of = |nth: i64| Acquire {
-                namespace: side.namespace.clone(),
-                key: side.key(KEYS[usize::from(nth % 2 == 0)]),
-                slot: 0,
-                acquisition: nth,
-                ttl: UNIT,
-                hold: 0,
-                owner: nth.to_string(),
-                data: String::new(),
-            };
-            (1..200).map(of).collect()
-        },
-        |_, acquired| matches!(acquired, Acquired::Granted(_)).to_string(),
-    );
-    agree(Plans::Engine, &[&many]);
 }

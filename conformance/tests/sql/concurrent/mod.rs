@@ -6,6 +6,7 @@
 //! what is read afterwards are those that the model gives for A and then B, or for B alone.
 
 mod admin;
+mod batches;
 mod ids;
 mod leases;
 mod limits;
@@ -14,6 +15,7 @@ mod permits;
 mod queue;
 mod queue_keys;
 mod reservations;
+mod scans;
 mod schedule;
 mod sides;
 mod sweeps;

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use lockapi::suite::lease::{Abandon, Acquire, Release, Take, Taken};
 
-use super::sides::{Plans, Side, Step, UNIT, elapse, minutes, sql, step};
-use super::{Meets, Schedule, agree};
+use super::sides::{Side, Step, UNIT, elapse, minutes, sql, step};
+use super::{Meets, Schedule};
 
 /// Takes slots of a key: how many there are, how many are wanted, the number of the acquisition.
-fn take(permits: i64, count: i64, acquisition: i64) -> Step {
+pub(super) fn take(permits: i64, count: i64, acquisition: i64) -> Step {
     Arc::new(move |side: &mut Side| {
         let take = Take {
             namespace: side.namespace.clone(),
@@ -131,14 +131,4 @@ fn slots_that_another_creates_are_waited_for() {
         Meets::WaitsAndRetries("refused true 0")
     });
     schedule.then(&take(2, 1, 3)).run();
-}
-
-/// Rows that were made in another order, read in the order of the table.
-#[test]
-fn slots_are_taken_in_their_order_however_planned() {
-    let all = take(3, 3, 2);
-    let free = [&acquire(&[3, 2, 1]), &abandon()];
-    agree(Plans::Scans, &[free[0], free[1], &all, &all]);
-    let (one, other) = (take(3, 1, 3), take(3, 1, 4));
-    agree(Plans::Scans, &[free[0], free[1], &one, &other, &one]);
 }

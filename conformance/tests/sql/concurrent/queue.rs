@@ -96,7 +96,7 @@ pub(super) fn claim(most: i64) -> Step {
     complete_and_claim(&[], most)
 }
 
-fn take(most: i64) -> Step {
+pub(super) fn take(most: i64) -> Step {
     let batch = move |side: &Side| {
         vec![Take {
             namespace: side.namespace.clone(),

@@ -130,6 +130,21 @@ fn parts_of_tables_follow_their_keys() {
         };
         step(batch, |_, swept| format!("{swept:?}"))
     });
+    let before = [
+        &check_in("3"),
+        &check_in("1"),
+        &check_in("2"),
+        &elapse(TWO_DAYS),
+    ];
+    in_order(&before, &|(after, most)| {
+        let batch = move |side: &Side| {
+            vec![SweepMarks {
+                after: (side.namespace.clone(), after.to_string()),
+                most,
+            }]
+        };
+        step(batch, |_, swept| format!("{swept:?}"))
+    });
 }
 
 fn skipped(before: &[&Step], first: &Step, sweep: &Step) -> Schedule {
@@ -179,7 +194,7 @@ fn an_archived_job_or_a_key_that_somebody_has_locked_is_not_swept() {
 
 #[test]
 fn a_token_that_somebody_checks_in_is_not_swept() {
-    let before = [&check_in(), &elapse(TWO_DAYS)];
+    let before = [&check_in("door"), &elapse(TWO_DAYS)];
     let lock = sql("SELECT FROM lockapi.fence_mark WHERE namespace = $n FOR UPDATE");
     for first in [sweep_marks(), lock] {
         skipped(&before, &first, &sweep_marks()).run();
