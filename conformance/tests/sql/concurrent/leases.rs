@@ -285,12 +285,3 @@ fn what_is_given_back_or_taken_away_waits_for_what_changes_the_lease() {
         }
     }
 }
-
-#[test]
-fn what_is_given_back_has_been_locked_in_its_last_version() {
-    // A successor that reuses the number of the acquisition has another token.
-    let before = [&acquire(FIRST)];
-    let first = force_release("a");
-    let schedule = Schedule::new(&before, &first, &abandon(&[("a", 1)]), Meets::Waits);
-    schedule.then(&acquire(SECOND)).then(&peek(KEYS)).run();
-}

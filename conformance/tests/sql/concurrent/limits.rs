@@ -162,7 +162,7 @@ pub(super) fn look() -> Step {
     })
 }
 
-/// How many rows and reservations there are.
+/// As a decision has the rows.
 pub(super) fn lock() -> Step {
     sql("SELECT FROM lockapi.rate_limit WHERE namespace = $n FOR UPDATE")
 }
