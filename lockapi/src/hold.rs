@@ -1,6 +1,7 @@
 //! Whether something is still held, shared by a guard and the engine.
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 
@@ -12,10 +13,25 @@ const RELEASED: u8 = 2;
 #[derive(Debug, Default)]
 pub(crate) struct Hold {
     state: AtomicU8,
+    /// When it ends unless it is extended, in microseconds of the clock of its backend; zero is never.
+    deadline: AtomicU64,
     ended: Notify,
 }
 
 impl Hold {
+    /// It ends then, unless it is extended.
+    pub(crate) fn set_deadline(&self, deadline: Duration) {
+        let micros = u64::try_from(deadline.as_micros()).unwrap_or(u64::MAX);
+        self.deadline.store(micros.max(1), Ordering::Release);
+    }
+
+    /// Whether it is lost by a clock that shows `now`: the timer's thread may not have had its turn yet.
+    pub(crate) fn is_lost_at(&self, now: Duration) -> bool {
+        let deadline = self.deadline.load(Ordering::Acquire);
+        let over = deadline > 0 && now >= Duration::from_micros(deadline);
+        self.is_lost() || (over && self.is_held())
+    }
+
     pub(crate) fn is_held(&self) -> bool {
         self.state.load(Ordering::Acquire) == HELD
     }

@@ -43,10 +43,11 @@ impl Clock {
 
     /// Whether `watcher` does what is due on the thread that moves the clock.
     pub(crate) fn is_driven(&self) -> bool {
-        #[cfg(feature = "suite")]
-        return matches!(self, Self::Driven(_));
-        #[cfg(not(feature = "suite"))]
-        false
+        match self {
+            #[cfg(feature = "suite")]
+            Self::Driven(_) => true,
+            Self::Real(_) | Self::Manual(_) => false,
+        }
     }
 
     /// Tells `watcher` whenever the clock is moved by hand, as long as it is there.

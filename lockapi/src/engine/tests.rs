@@ -274,6 +274,22 @@ fn a_lease_is_lost_by_the_clock_and_not_by_a_thread() {
 }
 
 #[test]
+fn a_delivery_is_lost_by_the_clock_and_not_by_a_thread() {
+    let clock = ManualClock::default();
+    let database = Database::with_clock(&clock);
+    let backend = blocking::Backend::connect(database.connect()).unwrap();
+    let queue = backend.queue("work").unwrap();
+    let claim = Claim::new(1).lease(Duration::from_secs(30));
+    for n in 0..200 {
+        queue.push(Job::new("job", &n).unwrap()).unwrap();
+        let delivery = queue.claim(&claim).unwrap().pop().unwrap();
+        assert!(!delivery.is_lost());
+        clock.leap(Duration::from_secs(30));
+        assert!(delivery.is_lost(), "believed held after its end");
+    }
+}
+
+#[test]
 fn without_random_numbers_nothing_is_granted() {
     let database = Database::new();
     let backend = block_on(database.connect()).unwrap();

@@ -140,7 +140,7 @@ impl Delivery {
     /// Whether its lease has expired, or the job was cancelled.
     #[must_use]
     pub fn is_lost(&self) -> bool {
-        self.hold.is_lost()
+        self.hold.is_lost_at(self.queue.now())
     }
 
     /// Returns once it is lost: by then another worker may have the job, or it was cancelled.

@@ -111,6 +111,7 @@ impl Heartbeats {
         let mut state = self.lock();
         let holds = tickets.map(|ticket| {
             let hold = Arc::<Hold>::default();
+            hold.set_deadline(deadline);
             state.due.insert(State::place(ticket, due));
             let entry = Entry {
                 lease,
@@ -216,6 +217,7 @@ impl Heartbeats {
         let mut state = self.lock();
         if let Some(entry) = state.entries.get_mut(&ticket) {
             entry.deadline = deadline(sent, lease);
+            entry.hold.set_deadline(entry.deadline);
             entry.lease = lease;
             let next = if entry.renewed {
                 sent + lease / EXTEND_PART
