@@ -46,6 +46,8 @@ struct Job {
     acked: Option<Time>,
     /// Acknowledgements whose outcome is not known.
     unsure: u32,
+    /// The highest token of a delivery, and when that became known.
+    latest: (i64, Time),
     open: BTreeMap<u64, Hold>,
 }
 
@@ -252,6 +254,7 @@ impl History {
             deliveries: 0,
             acked: None,
             unsure: 0,
+            latest: (0, Time::ZERO),
             open: BTreeMap::new(),
         };
         state.jobs.insert(number, job);
@@ -300,6 +303,9 @@ impl History {
             return None;
         };
         known.deliveries += 1;
+        if token > known.latest.0 {
+            known.latest = (token, self.world.now());
+        }
         let refused = match &known.push {
             Push::Refused(error) => Some(error.clone()),
             _ => None,
@@ -356,8 +362,8 @@ impl History {
         }
     }
 
-    /// A delivery was acknowledged, or it is not known whether.
-    pub(crate) fn acked(&self, job: u64, outcome: Result<(), &Error>) {
+    /// A delivery that was acknowledged at `asked` is done, or it is not known whether.
+    pub(crate) fn acked(&self, job: u64, (token, asked): (i64, Time), outcome: Result<(), &Error>) {
         let now = self.world.now();
         let mut state = self.lock();
         let Some(known) = state.jobs.get_mut(&job) else {
@@ -373,9 +379,15 @@ impl History {
             Err(_) => {}
         }
         known.unsure -= 1;
+        let stale = outcome.is_ok() && known.latest.0 > token && known.latest.1 < asked;
         drop(state);
         if outcome.is_ok() {
             self.answered("ack");
+        }
+        if stale {
+            let what = format!("job {job}: {token} was acknowledged after a later delivery");
+            self.world
+                .violate("a delivery that is not the latest changes nothing", what);
         }
         if twice {
             self.world.violate(

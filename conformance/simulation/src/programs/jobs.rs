@@ -91,13 +91,14 @@ async fn handle(context: &Context, delivery: Delivery, began: Time) {
         3 => settled(context, delivery.snooze(Duration::from_millis(300))).await,
         _ => {
             context.history.ack(job);
+            let asked = (token, asked(context));
             match context.outcome(delivery.ack()).await {
-                Some(Ok(())) => context.history.acked(job, Ok(())),
+                Some(Ok(())) => context.history.acked(job, asked, Ok(())),
                 Some(Err(error)) => {
                     if error.kind() != ErrorKind::Lost {
                         context.history.failed(&error);
                     }
-                    context.history.acked(job, Err(&error));
+                    context.history.acked(job, asked, Err(&error));
                 }
                 // It may have been acknowledged.
                 None => {}
@@ -181,8 +182,9 @@ async fn drain(context: &Context, queue: &str) {
                     .delivered(job, context.program, (token, began), Arc::new(|| false));
             drop(entry);
             context.history.ack(job);
+            let asked = (token, asked(context));
             match delivery.ack().await {
-                Ok(()) => context.history.acked(job, Ok(())),
+                Ok(()) => context.history.acked(job, asked, Ok(())),
                 Err(error) => context
                     .world
                     .violate("all can be had in the end", format!("ack: {error:?}")),

@@ -38,7 +38,7 @@ pub(crate) struct Context {
 /// A task of a process.
 type Work = fn(Context) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Those of [`KINDS`](crate::plan::KINDS), in its order.
+/// Those of [`KINDS`], in its order.
 const WORK: [Work; KINDS.len()] = [
     |it| Box::pin(holders::mutex(it)),
     |it| Box::pin(holders::rw_lock(it)),

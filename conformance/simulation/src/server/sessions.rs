@@ -1,19 +1,15 @@
-//! The server, and the network between it and the processes.
+//! Sessions: what clients send, what they are answered, and how they end.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lockapi::driver::{Rows, Script};
-use lockapi::suite::simulation::{Request, Server as Model};
 use lockapi::{Failure, Report, Severity};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::plan::{Fault, Plan};
-use crate::world::{ProgramId, Time, World};
+use super::{Answer, Message, Running, Server, Session, State, clock};
+use crate::plan::Fault;
+use crate::world::{ProgramId, World};
 
-/// When the clock of the server began: microseconds since 1970.
-const EPOCH: i64 = 1_700_000_000_000_000;
 /// For how long a session waits for a lock before it tells its client so.
 const SLICE: Duration = Duration::from_secs(1);
 /// What an undisturbed message takes at least and at most.
@@ -27,184 +23,7 @@ const CODES: [&str; 9] = [
     "40001", "40P01", "53100", "53200", "53300", "55P03", "57014", "XX000", "54000",
 ];
 
-/// What a client is answered; nothing when its connection has ended.
-type Answer = oneshot::Sender<Result<Rows, Failure>>;
-
-/// What a client sends.
-pub(crate) enum Message {
-    Call(Request),
-    Script(Script),
-}
-
-/// A statement that a session runs.
-struct Running {
-    request: Request,
-    answer: Answer,
-    number: u64,
-}
-
-struct Session {
-    program: ProgramId,
-    /// No message comes before one that was sent earlier.
-    next_arrival: Time,
-    next_answer: Time,
-    running: Option<Running>,
-    /// Its client has left; it ends with the statement that it runs.
-    abandoned: bool,
-    notifications: Option<mpsc::UnboundedSender<String>>,
-    /// What is sent to it is not delivered any more.
-    silent: bool,
-}
-
-#[derive(Default)]
-struct State {
-    model: Model,
-    sessions: BTreeMap<u64, Session>,
-    next: u64,
-    /// How far the clock was set ahead, in microseconds.
-    set_ahead: i64,
-    unreachable: bool,
-    deaf: bool,
-    /// Processes whose messages wait.
-    cut_off: BTreeMap<ProgramId, Time>,
-    calls: u64,
-    /// Faults that had an effect.
-    struck: BTreeMap<&'static str, u64>,
-}
-
-/// The server; clones are one and the same.
-#[derive(Clone)]
-pub(crate) struct Server {
-    state: Arc<Mutex<State>>,
-    plan: Arc<Plan>,
-    world: World,
-    /// Whether things fail.
-    chaos: Arc<std::sync::atomic::AtomicBool>,
-}
-
 impl Server {
-    pub(crate) fn new(world: &World, plan: &Plan) -> Self {
-        Self {
-            state: Arc::default(),
-            plan: Arc::new(plan.clone()),
-            world: world.clone(),
-            chaos: Arc::new(true.into()),
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn is_chaotic(&self) -> bool {
-        self.chaos.load(std::sync::atomic::Ordering::Relaxed)
-    }
-
-    /// From now on nothing fails.
-    pub(crate) fn calm(&self) {
-        self.chaos
-            .store(false, std::sync::atomic::Ordering::Relaxed);
-        let mut state = self.lock();
-        state.unreachable = false;
-        state.deaf = false;
-        state.cut_off.clear();
-        // A network that works again answers or refuses; it does not keep silent.
-        let silent: Vec<_> = state
-            .sessions
-            .iter()
-            .filter(|(_, it)| it.silent)
-            .map(|(id, _)| *id)
-            .collect();
-        drop(state);
-        for session in silent {
-            self.end(session, None);
-        }
-    }
-
-    /// Whether a fault of a message or a call happens now.
-    pub(crate) fn strikes(&self, fault: Fault) -> bool {
-        let strikes = self.is_chaotic() && self.world.happens(self.plan.probability(fault));
-        if strikes {
-            self.note(fault);
-        }
-        strikes
-    }
-
-    /// Counts a fault that had an effect.
-    pub(crate) fn note(&self, fault: Fault) {
-        *self.lock().struck.entry(fault.name()).or_default() += 1;
-    }
-
-    /// How many statements it ran, and which faults had an effect how often.
-    pub(crate) fn figures(&self) -> (u64, BTreeMap<&'static str, u64>) {
-        let state = self.lock();
-        (state.calls, state.struck.clone())
-    }
-
-    /// How many sessions there are.
-    pub(crate) fn sessions(&self) -> usize {
-        self.lock().sessions.len()
-    }
-
-    /// Looks at the tables.
-    pub(crate) fn model<T>(&self, look: impl FnOnce(&Model) -> T) -> T {
-        look(&self.lock().model)
-    }
-
-    // What happens to it.
-
-    pub(crate) fn set_clock(&self, by: i64) {
-        self.lock().set_ahead += by;
-    }
-
-    pub(crate) fn set_unreachable(&self, unreachable: bool) {
-        self.lock().unreachable = unreachable;
-    }
-
-    pub(crate) fn set_deaf(&self, deaf: bool) {
-        self.lock().deaf = deaf;
-    }
-
-    /// Holds back what a process sends and is sent until a time.
-    pub(crate) fn cut_off(&self, program: ProgramId, until: Time) {
-        self.lock().cut_off.insert(program, until);
-    }
-
-    /// Crashes and starts again: all sessions end at once, and what was not on disk is lost.
-    pub(crate) fn restart(&self) {
-        let sessions: Vec<_> = self.lock().sessions.keys().copied().collect();
-        for session in sessions {
-            self.end(session, Some("57P02"));
-        }
-        let lost = self.world.draw(fastrand::Rng::f64);
-        self.lock().model.crash(lost);
-    }
-
-    /// Ends one session.
-    pub(crate) fn terminate_any(&self) -> bool {
-        let sessions: Vec<_> = self.lock().sessions.keys().copied().collect();
-        let Some(session) = self.world.draw(|random| random.choice(sessions)) else {
-            return false;
-        };
-        self.end(session, Some("57P01"));
-        true
-    }
-
-    /// The connections of a process that has ended; the server finds out sooner or later.
-    pub(crate) fn forget(&self, program: ProgramId) {
-        let state = self.lock();
-        let sessions: Vec<_> = state
-            .sessions
-            .iter()
-            .filter(|(_, it)| it.program == program)
-            .map(|(id, _)| *id)
-            .collect();
-        drop(state);
-        for session in sessions {
-            self.leave(session);
-        }
-    }
-
     /// How long a message takes now.
     fn delay(&self, program: ProgramId) -> Duration {
         let mut delay = self.world.between(NEAR.0, NEAR.1);
@@ -515,11 +334,6 @@ impl Server {
         drop(it);
         self.go_on(session);
     }
-}
-
-fn clock(state: &State, now: Time) -> i64 {
-    let micros = i64::try_from(now.as_micros()).unwrap_or(i64::MAX);
-    EPOCH + micros + state.set_ahead
 }
 
 /// The report of a session that was ended.

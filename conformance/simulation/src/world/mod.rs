@@ -1,6 +1,9 @@
 //! The world of a simulation: virtual time, tasks that run one at a time, and everything that was
 //! scheduled. What happens next is decided by the seed alone.
 
+mod program;
+mod sleep;
+
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,6 +20,10 @@ use fastrand::Rng;
 use lockapi::suite::simulation::DrivenClock;
 use rustc_hash::FxHasher;
 
+use program::Program;
+pub(crate) use program::ProgramId;
+pub(crate) use sleep::Sleep;
+
 /// A point of virtual time.
 pub(crate) type Time = Duration;
 
@@ -25,10 +32,6 @@ type Action = Box<dyn FnOnce(&World) + Send>;
 
 /// How many polls may follow each other without any time passing.
 const MOST_AT_ONCE: u64 = 2_000_000;
-
-/// The number of a program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct ProgramId(pub(crate) usize);
 
 /// A world; clones are one and the same.
 #[derive(Clone)]
@@ -59,40 +62,6 @@ struct Slot {
     name: &'static str,
     task: Option<Task>,
     waker: Arc<Ready>,
-}
-
-/// A program: a process with a clock of its own.
-struct Program {
-    clock: DrivenClock,
-    /// How much faster its clock runs, in parts of a million.
-    drift: i64,
-    began: Time,
-    stopped: bool,
-    alive: bool,
-    /// Its tasks that became ready while it was stopped.
-    parked: Vec<u64>,
-}
-
-impl Program {
-    /// What its clock shows at a time of the world.
-    fn local(&self, now: Time) -> Time {
-        scale(
-            now.saturating_sub(self.began),
-            1_000_000 + self.drift,
-            1_000_000,
-        )
-    }
-
-    /// When its clock shows a time; never too early.
-    fn world(&self, local: Time) -> Time {
-        let nanos = scale(local, 1_000_000, 1_000_000 + self.drift);
-        self.began + nanos + Duration::from_nanos(1)
-    }
-}
-
-fn scale(time: Time, by: i64, of: i64) -> Time {
-    let nanos = time.as_nanos() * u128::try_from(by).unwrap_or(1) / u128::try_from(of).unwrap_or(1);
-    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
 
 /// A promise that was broken.
@@ -464,39 +433,4 @@ fn words(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(ToString::to_string);
     text.or_else(|| panic.downcast_ref::<String>().cloned())
         .unwrap_or_default()
-}
-
-/// See [`World::sleep`].
-pub(crate) struct Sleep {
-    world: World,
-    until: Time,
-    registered: Option<Arc<Mutex<Waker>>>,
-}
-
-impl Future for Sleep {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        if self.world.now() >= self.until {
-            return Poll::Ready(());
-        }
-        if let Some(waker) = &self.registered {
-            context
-                .waker()
-                .clone_into(&mut waker.lock().unwrap_or_else(PoisonError::into_inner));
-        } else {
-            let waker = Arc::new(Mutex::new(context.waker().clone()));
-            let woken = Arc::downgrade(&waker);
-            self.world.at(self.until, move |_| {
-                if let Some(waker) = woken.upgrade() {
-                    waker
-                        .lock()
-                        .unwrap_or_else(PoisonError::into_inner)
-                        .wake_by_ref();
-                }
-            });
-            self.registered = Some(waker);
-        }
-        Poll::Pending
-    }
 }
