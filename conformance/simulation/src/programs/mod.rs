@@ -141,6 +141,7 @@ impl Context {
 pub(crate) fn begin(context: &Context, whole: bool) -> ProgramId {
     let world = &context.world;
     let drift = if context.plan.has(Fault::Drift) {
+        context.server.note(Fault::Drift);
         world.draw(|random| random.i64(-10_000..=10_000))
     } else {
         0
