@@ -84,8 +84,9 @@ fn the_traits_bring_no_database_library() {
     }
 }
 
-/// Calls of `fastrand` that may decide nothing but how long, or from where on.
-const FOR_PAUSES: [&str; 4] = ["f64()", "usize(", "u64(POLL_MILLIS)", "Rng"];
+/// Calls of `fastrand` that may decide nothing but how long, or from where on, and the one that a simulation
+/// begins with.
+const FOR_PAUSES: [&str; 5] = ["f64()", "usize(", "u64(POLL_MILLIS)", "Rng", "seed("];
 
 fn sources(dir: &Path, found: &mut Vec<(PathBuf, String)>) {
     for entry in std::fs::read_dir(dir).expect("a directory") {
