@@ -21,6 +21,7 @@ const ONE_FACE: &[(&str, &str)] = &[
     ("Backend::open_semaphore", CALLED_BY_ANOTHER),
     ("Queue::inner", LEADS),
     ("Queue::set_paused", CALLED_BY_ANOTHER),
+    ("Queue::used", CALLED_BY_ANOTHER),
     ("Scheduler::set_enabled", CALLED_BY_ANOTHER),
     ("Worker::spawn_with", "handlers that block have threads"),
 ];
