@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::collections::hash_map::Entry;
 use std::ops::Bound::{Excluded, Unbounded};
 
+use rustc_hash::FxHashMap;
+
 use super::operations::{ListAudit, ListLeases, ListLocks, Note};
 use crate::driver::columns::maybe_text;
 use crate::driver::{Row, Rows, Type, Value};
 use crate::key::LockId;
 use crate::lease::Peeked;
 use crate::memory::ModelState;
-use rustc_hash::FxHashMap;
 
 const HOUR: i64 = 3600 * 1_000_000;
 const MONTH: i64 = 30 * 24 * 3600 * 1_000_000;

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound::{Excluded, Unbounded};
 
+use rustc_hash::{FxHashMap, FxHashSet};
+
 use crate::admin::{ForceRelease, Notes};
 use crate::engine::Heard;
 use crate::id;
@@ -12,7 +14,6 @@ use crate::limit::{Level, Limits};
 use crate::mutex::LockMode;
 use crate::queue::Jobs;
 use crate::schedule::Schedules;
-use rustc_hash::{FxHashMap, FxHashSet};
 
 const DAY: i64 = 24 * 3600 * 1_000_000;
 

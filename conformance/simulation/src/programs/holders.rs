@@ -69,22 +69,12 @@ impl<G: Guard> Shared<G> {
     }
 
     fn held(&self) -> Held {
-        let guard = Self(Arc::clone(&self.0));
-        Arc::new(move || guard.is_held())
+        let guard = Arc::downgrade(&self.0);
+        Arc::new(move || guard.upgrade().is_some_and(|guard| Self(guard).is_held()))
     }
 
     fn take(&self) -> Option<Box<G>> {
         self.lock().take()
-    }
-}
-
-impl<G> Drop for Shared<G> {
-    fn drop(&mut self) {
-        // The history has the other one.
-        if Arc::strong_count(&self.0) <= 2 {
-            let guard = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-            drop(guard);
-        }
     }
 }
 

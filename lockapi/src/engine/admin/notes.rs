@@ -3,6 +3,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use rustc_hash::{FxHashMap, FxHashSet};
+
 use crate::admin::{Note, Noted, SweepNotes};
 use crate::driver::Swept;
 use crate::engine::batcher::Batcher;
@@ -14,7 +16,6 @@ use crate::error::Result;
 use crate::key::{Key, LockId};
 use crate::lease::micros;
 use crate::random;
-use rustc_hash::{FxHashMap, FxHashSet};
 
 /// A name that is still in use is noted again after this time.
 const AGAIN: Duration = Duration::from_secs(24 * 3600);

@@ -3,11 +3,12 @@
 use std::any::Any;
 use std::collections::VecDeque;
 
+use rustc_hash::FxHashMap;
+
 use super::batch::{AnyBatch, Batch};
 use super::request::{Caller, Callers, MAX_WEIGHT, Queued};
 use crate::driver::Operation;
 use crate::error::{Error, ErrorKind, Failure};
-use rustc_hash::FxHashMap;
 
 /// The most callers that wait for requests of one kind.
 const MAX_CALLERS: usize = 1 << 17;

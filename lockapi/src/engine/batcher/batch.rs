@@ -5,13 +5,14 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
+use rustc_hash::FxHashSet;
+
 use super::KindId;
 use super::outbox::Outbox;
 use super::request::{Callers, Queued, Reply};
 use crate::driver::Operation;
 use crate::engine::connection::OpenConnection;
 use crate::error::{Failure, Result};
-use rustc_hash::FxHashSet;
 
 pub(super) type Served<'a> = Pin<Box<dyn Future<Output = Result<(), Failure>> + Send + 'a>>;
 

@@ -6,10 +6,11 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use rustc_hash::FxHashMap;
+
 use super::request::Reply;
 use crate::error::Result;
 use crate::wait::yield_now;
-use rustc_hash::FxHashMap;
 
 /// How many callers are woken before other tasks have their turn.
 const AT_ONCE: usize = 64;

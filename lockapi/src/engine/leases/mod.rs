@@ -16,6 +16,8 @@ pub(crate) use claim::Claim;
 use renewal::{deadline, first_look};
 pub(super) use requests::answer_limit;
 
+use rustc_hash::FxHashMap;
+
 use super::batcher::Batcher;
 use super::batcher::Repeated;
 use super::clock::Time;
@@ -27,7 +29,6 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::hold::Hold;
 use crate::lease::{Acquired, LeaseOptions, Renew, Taken, slot};
 use crate::telemetry::Kind;
-use rustc_hash::FxHashMap;
 
 struct Entry {
     namespace: Arc<str>,

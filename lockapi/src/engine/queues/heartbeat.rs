@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use rustc_hash::FxHashMap;
+
 use super::topic::Topic;
 use crate::engine::batcher::Batcher;
 use crate::engine::clock::Time;
@@ -12,7 +14,6 @@ use crate::error::Result;
 use crate::hold::Hold;
 use crate::queue::{FOR_EVER, Outcome, Settle, Settled, Ticket};
 use crate::telemetry::{self, Kind, Renewal};
-use rustc_hash::FxHashMap;
 
 /// A lease is extended when this part of it has passed …
 const EXTEND_PART: u32 = 3;

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use rustc_hash::FxHashMap;
 use tokio::sync::Notify;
 
 use super::floors::{Floors, Found, Look, Places};
-use rustc_hash::FxHashMap;
 
 use crate::engine::clock::Time;
 use crate::engine::timer::Timer;

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use rustc_hash::FxHashMap;
+
 use super::{DAY, Jobs, Live, NOT_IN_TIME, Running, Status};
 use crate::driver::{Row, Rows, Value};
 use crate::queue::operations::{
     Cancel, CountJobs, Counted, DeadRow, Discard, ExpireJobs, Floor, Name, Purge, ReadDead,
     ReadUnhandled, Redrive, Redriven, SweepQueues,
 };
-use rustc_hash::FxHashMap;
 
 impl Jobs {
     pub(crate) fn cancel(&mut self, now: i64, want: &Cancel) -> Vec<i64> {

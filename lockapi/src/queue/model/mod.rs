@@ -4,12 +4,13 @@ mod manage;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use rustc_hash::{FxHashMap, FxHashSet};
+
 use super::operations::{
     Ack, Claimed, CompleteAndClaim, FailedAttempt, Floor, LookBack, Name, NewJob, Part, PushKeyed,
     Settle, Take,
 };
 use super::{How, Pushed, Settled, Ticket, Unique};
-use rustc_hash::{FxHashMap, FxHashSet};
 
 const DAY: i64 = 24 * 3600 * 1_000_000;
 /// Why a job is a dead letter that expired before it was delivered.

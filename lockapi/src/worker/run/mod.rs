@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use rustc_hash::FxHashMap;
 use tokio::sync::oneshot;
 
 use crate::error::{Error, Result};
@@ -32,7 +33,6 @@ use crate::worker::slots::Slots;
 use crate::worker::{Settings, Spawned};
 use ending::Confirmed;
 use exchange::Exchanging;
-use rustc_hash::FxHashMap;
 
 /// How often it looks for jobs that nobody handles, and how long they wait by then.
 const WATCH: Duration = Duration::from_secs(60);
