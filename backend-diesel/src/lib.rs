@@ -101,9 +101,9 @@ use std::sync::Arc;
 use diesel::r2d2::{ManageConnection, Pool};
 use diesel::{Connection, PgConnection};
 use lockapi::BackendOptions;
-use lockapi::driver::{Connector, Threaded};
+use lockapi::driver::{Connector, Hosts, Threaded, each_host};
 use lockapi::engine::start;
-use lockapi::{Backend, Error, ErrorKind, Result};
+use lockapi::{Backend, Result};
 
 pub use connector::Borrowed;
 pub use table::{with_lock_timeout_in, with_priority_in};
@@ -163,8 +163,9 @@ where
     start(NAME, Threaded::new(open), options).await
 }
 
-/// Connects a backend to a URL, such as `postgres://user@host/database`; libpq's parameters, such as
-/// `sslmode`, may follow.
+/// Connects a backend to a URL, such as `postgres://user@host/database`, or to the primary among several
+/// hosts: `postgres://user@one,two:5433/database?target_session_attrs=read-write`. libpq's parameters,
+/// such as `sslmode`, may follow.
 ///
 /// # Errors
 /// `Invalid` for what is not a URL, `Unavailable` when the server cannot be reached or is a standby.
@@ -185,13 +186,11 @@ pub async fn connect_url_with(url: &str, options: BackendOptions) -> Result<Arc<
 /// # Errors
 /// `Invalid` for what is not a URL.
 pub fn connector_url(url: &str) -> Result<impl Connector + use<>> {
-    if !url.starts_with("postgres://") && !url.starts_with("postgresql://") {
-        let message = "the URL is not understood; allowed is postgres://user:password@host:port/database?options";
-        return Err(Error::new(ErrorKind::Invalid, "connect", message));
-    }
-    let url = with_limits(url);
-    let open = Opened(move || PgConnection::establish(&url));
-    Ok(Threaded::new(open))
+    let hosts = each_host(url)?.into_iter().map(|url| {
+        let url = with_limits(&url);
+        Opened(move || PgConnection::establish(&url))
+    });
+    Ok(Threaded::new(Hosts::new(hosts.collect())?))
 }
 
 /// A network that lost the server is noticed in seconds, unless the URL says something of its own.

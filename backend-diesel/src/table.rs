@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use diesel::PgConnection;
 use lockapi::admin::{Operated, Priority, Report};
-use lockapi::blocking::block_on;
 use lockapi::table::{limit_waits_in, prioritize_in};
 
 /// Runs `work` in the transaction that is open on `connection`, with no statement waiting longer than
@@ -22,12 +21,13 @@ where
     E: From<lockapi::Error>,
     W: FnOnce(&mut PgConnection) -> std::result::Result<T, E>,
 {
-    let limited = limit_waits_in(connection, timeout)?;
+    const LIMITED: &str = "with_lock_timeout_in";
+    let limited = limit_waits_in(connection, timeout).map_err(|error| error.during(LIMITED))?;
     // After an error the transaction is to be rolled back, with its settings.
     let value = work(connection);
     let lifted = limited.lift_in(connection);
     let value = value?;
-    lifted?;
+    lifted.map_err(|error| error.during(LIMITED))?;
     Ok(value)
 }
 
@@ -65,7 +65,8 @@ where
     E: From<lockapi::Error>,
     W: FnOnce(&mut PgConnection) -> std::result::Result<T, E>,
 {
-    let scope = prioritize_in(connection, backend.as_operator(), priority)?;
+    let scope = prioritize_in(connection, backend.as_operator(), priority);
+    let scope = scope.map_err(|error| error.during("with_priority_in"))?;
     let value = work(connection)?;
-    Ok((value, block_on(scope.finish())))
+    Ok((value, scope.finish_blocking()))
 }

@@ -91,7 +91,8 @@ enum Column {
 impl QueryableByName<Pg> for Columns {
     fn build<'a>(row: &impl NamedRow<'a, Pg>) -> deserialize::Result<Self> {
         let columns = (0..row.field_count()).map(|at| {
-            let field = diesel::row::Row::get(row, at).ok_or("a column is missing")?;
+            let field =
+                diesel::row::Row::get(row, at).ok_or("a column of the answer is missing")?;
             field.value().map_or(Ok(Column::Null), read)
         });
         columns.collect::<deserialize::Result<_>>().map(Self)

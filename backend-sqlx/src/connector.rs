@@ -1,6 +1,7 @@
 //! Connecting, running statements and classifying failures.
 
 use std::fmt;
+use std::time::Duration;
 
 use lockapi::driver::{BackgroundTask, Call, Connection, Connector, Listener, Mode, Rows, Script};
 use lockapi::{Error, ErrorKind, Failure, Report, Severity};
@@ -9,6 +10,7 @@ use sqlx::postgres::{
 };
 use sqlx::{Acquire, Connection as _, Executor, PgPool};
 use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::time::timeout;
 
 use crate::value;
 
@@ -23,6 +25,8 @@ pub(crate) struct SqlxConnector {
     listening: PgPoolOptions,
     handle: Handle,
     own: Option<Runtime>,
+    /// How long the server has to answer, where the engine's limit is that of several.
+    limit: Option<Duration>,
 }
 
 impl SqlxConnector {
@@ -34,7 +38,18 @@ impl SqlxConnector {
             let runtime = own_runtime()?;
             (runtime.handle().clone(), Some(runtime))
         };
-        let _entered = handle.enter();
+        let mut connector = Self::on(handle, pool, connect);
+        connector.own = own;
+        Ok(connector)
+    }
+
+    /// For another server, on the same runtime.
+    pub(crate) fn beside(&self, pool: PgPoolOptions, connect: PgConnectOptions) -> Self {
+        Self::on(self.handle.clone(), pool, connect)
+    }
+
+    fn on(handle: Handle, pool: PgPoolOptions, connect: PgConnectOptions) -> Self {
+        let entered = handle.enter();
         // Each connection is taken out of its pool for good, which makes room for the next; the
         // pool only knows how to open one. It allocates a slot for each that it may have.
         let pool = pool
@@ -45,13 +60,36 @@ impl SqlxConnector {
         let listening = listening.max_lifetime(None).idle_timeout(None);
         let direct = pool.clone().connect_lazy_with(connect.clone());
         let proxied = pool.connect_lazy_with(connect.statement_cache_capacity(0));
-        Ok(Self {
+        drop(entered);
+        Self {
             direct,
             proxied,
             listening,
             handle,
-            own,
-        })
+            own: None,
+            limit: None,
+        }
+    }
+
+    /// The same with a limit for the server to answer in.
+    pub(crate) fn within(mut self, limit: Duration) -> Self {
+        self.limit = Some(limit);
+        self
+    }
+
+    /// Asks whether the server answers, on a connection that is of no further use.
+    ///
+    /// A pool tries again and again where nobody listens, and then does not tell why. So the server is
+    /// asked without it first; the pool is needed for its `after_connect`.
+    async fn ask(&self, options: &PgConnectOptions) -> Result<PgConnection, Failure> {
+        let answers = PgConnection::connect_with(options);
+        let answers = match self.limit {
+            Some(limit) => timeout(limit, answers).await.map_err(|_| {
+                Failure::connect(None, format!("a host did not answer within {limit:?}"))
+            })?,
+            None => answers.await,
+        };
+        answers.map_err(not_connected)
     }
 }
 
@@ -62,7 +100,7 @@ fn own_runtime() -> Result<Runtime, Error> {
         .enable_all()
         .build()
         .map_err(|error| {
-            let message = format!("no runtime could be started: {error}");
+            let message = format!("the runtime of the backend could not be started: {error}");
             Error::new(ErrorKind::Unavailable, "connect", message)
         })
 }
@@ -75,15 +113,6 @@ impl Drop for SqlxConnector {
     }
 }
 
-/// Asks whether the server answers, on a connection that is of no further use.
-///
-/// A pool tries again and again where nobody listens, and then does not tell why. So the server is
-/// asked without it first; the pool is needed for its `after_connect`.
-async fn ask(options: &PgConnectOptions) -> Result<PgConnection, Failure> {
-    let answers = PgConnection::connect_with(options).await;
-    answers.map_err(not_connected)
-}
-
 impl Connector for SqlxConnector {
     type Connection = Owned;
     type Listener = Listening;
@@ -93,7 +122,7 @@ impl Connector for SqlxConnector {
             Mode::Direct => &self.direct,
             Mode::Proxied => &self.proxied,
         };
-        let closed = ask(&pool.connect_options()).await?.close();
+        let closed = self.ask(&pool.connect_options()).await?.close();
         let (connection, _) = futures_util::join!(pool.acquire(), closed);
         let connection = connection.map_err(not_connected)?;
         Ok(Owned {
@@ -106,7 +135,7 @@ impl Connector for SqlxConnector {
     /// has one of its own, and that ends with it.
     async fn listener(&self) -> Result<Listening, Failure> {
         let options = self.direct.connect_options();
-        let closed = ask(&options).await?.close();
+        let closed = self.ask(&options).await?.close();
         let pool = self.listening.clone();
         let pool = pool.connect_lazy_with(options.as_ref().clone());
         let (listener, _) = futures_util::join!(PgListener::connect_with(&pool), closed);
@@ -173,7 +202,9 @@ impl fmt::Debug for Borrowed<'_> {
 
 impl Connection for Borrowed<'_> {
     async fn run(&mut self, call: Call<'_>) -> Result<Rows, Failure> {
-        run(self.0, call, true).await
+        // Nobody knows what is between the program and the server: behind a pooler a named statement may be
+        // in another session, or there already.
+        run(self.0, call, false).await
     }
 
     async fn script(&mut self, script: Script) -> Result<(), Failure> {

@@ -80,8 +80,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use lockapi::BackendOptions;
-use lockapi::driver::Connector;
-use lockapi::{Backend, Error, ErrorKind, Result};
+use lockapi::driver::{Connector, HOST_LIMIT, Hosts, each_host, not_understood};
+use lockapi::{Backend, Result};
 use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 
@@ -122,7 +122,8 @@ pub fn connector(pool: &PgPool) -> Result<impl Connector + use<>> {
     SqlxConnector::new(pool.options().clone(), connect)
 }
 
-/// Connects a backend to a URL, such as `postgres://user@host/database`.
+/// Connects a backend to a URL, such as `postgres://user@host/database`, or to the primary among several
+/// hosts: `postgres://user@one,two:5433/database?target_session_attrs=read-write`.
 ///
 /// # Errors
 /// `Invalid` for a URL that cannot be parsed; otherwise as for [`connect`].
@@ -143,10 +144,18 @@ pub async fn connect_url_with(url: &str, options: BackendOptions) -> Result<Arc<
 /// # Errors
 /// `Invalid` for a URL that cannot be parsed; otherwise as for [`connector`].
 pub fn connector_url(url: &str) -> Result<impl Connector + use<>> {
-    // The parser's error may quote the URL, which may hold a password.
-    let connect = PgConnectOptions::from_str(url).map_err(|_| {
-        let message = "the URL is not understood; allowed is postgres://user:password@host:port/database?options";
-        Error::new(ErrorKind::Invalid, "connect", message)
-    })?;
-    SqlxConnector::new(PgPoolOptions::new(), connect)
+    let mut hosts: Vec<SqlxConnector> = Vec::new();
+    for url in each_host(url)? {
+        // The parser's error may quote the URL, which may hold a password.
+        let connect = PgConnectOptions::from_str(&url).map_err(|_| not_understood())?;
+        hosts.push(match hosts.first() {
+            Some(first) => first.beside(PgPoolOptions::new(), connect),
+            None => SqlxConnector::new(PgPoolOptions::new(), connect)?,
+        });
+    }
+    if hosts.len() > 1 {
+        let limited = hosts.into_iter().map(|host| host.within(HOST_LIMIT));
+        hosts = limited.collect();
+    }
+    Hosts::new(hosts)
 }

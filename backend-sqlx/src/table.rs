@@ -47,12 +47,14 @@ where
     E: From<lockapi::Error> + Send,
     W: for<'c> FnOnce(&'c mut PgConnection) -> Work<'c, T, E> + Send,
 {
-    let limited = limit_waits_in(connection, timeout).await?;
+    const LIMITED: &str = "with_lock_timeout_in";
+    let limited = limit_waits_in(connection, timeout).await;
+    let limited = limited.map_err(|error| error.during(LIMITED))?;
     // After an error the transaction is to be rolled back, with its settings.
     let value = work(connection).await;
     let lifted = limited.lift_in(connection).await;
     let value = value?;
-    lifted?;
+    lifted.map_err(|error| error.during(LIMITED))?;
     Ok(value)
 }
 
@@ -97,7 +99,8 @@ where
     E: From<lockapi::Error> + Send,
     W: for<'c> FnOnce(&'c mut PgConnection) -> Work<'c, T, E> + Send,
 {
-    let scope = prioritize_in(connection, backend.as_operator(), priority).await?;
+    let scope = prioritize_in(connection, backend.as_operator(), priority).await;
+    let scope = scope.map_err(|error| error.during("with_priority_in"))?;
     let value = work(connection).await?;
     Ok((value, scope.finish().await))
 }

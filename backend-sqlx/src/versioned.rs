@@ -151,7 +151,9 @@ impl<'t> VersionedUpdate<'t> {
 /// Work whose commit ended without an answer is not done again: the error is `Indeterminate`.
 ///
 /// # Cancel safety
-/// When dropped before the commit was sent, nothing is written.
+/// When dropped before the commit was sent, nothing is written, and the connection goes back to the pool
+/// without a transaction. (Programs that call `pool.begin()` themselves: with sqlx 0.9.0 a future that is dropped
+/// while BEGIN is under way leaves the connection of the pool in that transaction.)
 ///
 /// # Errors
 /// The error of `work` if it is no conflict, or of the last attempt; those of pool and commit.
@@ -167,14 +169,14 @@ where
     let mut attempts = retry.begin(keys)?;
     loop {
         let attempt = attempts.next().await?;
-        let transaction = Arc::new(Mutex::new(pool.begin().await?));
+        let transaction = Arc::new(Mutex::new(begin(pool).await?));
         let begun = Begun {
             transaction: Arc::clone(&transaction).lock_owned().await,
             attempt,
         };
         let outcome = work(begun).await;
         let Some(transaction) = Arc::into_inner(transaction) else {
-            let message = "the work has kept its transaction; let it end with the work";
+            let message = "the work kept its transaction after it returned; drop it, so that it can be committed";
             return Err(Error::new(ErrorKind::Invalid, "transact", message).into());
         };
         let transaction = transaction.into_inner();
@@ -193,6 +195,15 @@ where
         let again = is_conflict(&*error);
         attempts.again(error, again)?;
     }
+}
+
+/// Begins a transaction, on a task of its own once there is a connection. sqlx 0.9.0 gives a connection
+/// back to the pool as it is when its BEGIN is given up before the answer: the next user of the
+/// connection would be in that transaction.
+async fn begin(pool: &PgPool) -> Result<Transaction<'static, Postgres>, BoxError> {
+    let connection = pool.acquire().await?;
+    let begun = tokio::spawn(Transaction::begin(connection, None));
+    Ok(begun.await??)
 }
 
 /// The transaction of an attempt, which is committed or rolled back when the work has ended.

@@ -79,7 +79,7 @@ impl<C: DerefMut<Target = Client> + Send> BlockingConnection for Owned<C> {
             return run_unprepared(&mut *self.client, statement, params);
         };
         if self.client.is_closed() {
-            return Err(Failure::connect(None, "the connection had ended before"));
+            return Err(Failure::connect(None, "the connection was closed already"));
         }
         let query = match prepared.entry(statement.name) {
             Entry::Occupied(query) => query.into_mut(),

@@ -84,9 +84,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockapi::BackendOptions;
-use lockapi::driver::{Connector, Threaded};
+use lockapi::driver::{Connector, Hosts, Threaded, each_host, not_understood};
 use lockapi::engine::start;
-use lockapi::{Backend, Error, ErrorKind, Result};
+use lockapi::{Backend, Result};
 use postgres::{Client, Config, NoTls};
 use r2d2::{ManageConnection, Pool};
 
@@ -153,7 +153,8 @@ where
     start(NAME, Threaded::new(open), options).await
 }
 
-/// Connects a backend to a URL, such as `postgres://user@host/database`, without TLS.
+/// Connects a backend to a URL, such as `postgres://user@host/database`, without TLS, or to the primary among
+/// several hosts: `postgres://user@one,two:5433/database?target_session_attrs=read-write`.
 ///
 /// # Errors
 /// `Invalid` for a URL that cannot be parsed, `Unavailable` when the server cannot be reached or is
@@ -175,12 +176,18 @@ pub async fn connect_url_with(url: &str, options: BackendOptions) -> Result<Arc<
 /// # Errors
 /// `Invalid` for a URL that cannot be parsed.
 pub fn connector_url(url: &str) -> Result<impl Connector + use<>> {
-    // The parser's error may quote the URL, which may hold a password.
-    let mut config: Config = url.parse().map_err(|_| {
-        let message = "the URL is not understood; allowed is postgres://user:password@host:port/database?options";
-        Error::new(ErrorKind::Invalid, "connect", message)
-    })?;
-    // A network that lost the server is noticed in seconds, unless the URL says something of it.
+    let mut hosts = Vec::new();
+    for url in each_host(url)? {
+        // The parser's error may quote the URL, which may hold a password.
+        let config = url.parse().map_err(|_| not_understood())?;
+        let config = with_limits(&url, config);
+        hosts.push(Opened(move || config.connect(NoTls)));
+    }
+    Ok(Threaded::new(Hosts::new(hosts)?))
+}
+
+/// A network that lost the server is noticed in seconds, unless the URL says something of it.
+fn with_limits(url: &str, mut config: Config) -> Config {
     if config.get_connect_timeout().is_none() {
         config.connect_timeout(CONNECT_TIMEOUT);
     }
@@ -193,6 +200,5 @@ pub fn connector_url(url: &str) -> Result<impl Connector + use<>> {
     if config.get_tcp_user_timeout().is_none() {
         config.tcp_user_timeout(Duration::from_secs(11));
     }
-    let open = Opened(move || config.connect(NoTls));
-    Ok(Threaded::new(open))
+    config
 }

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use lockapi::admin::{Operated, Priority, Report};
-use lockapi::blocking::block_on;
 use lockapi::driver::Transaction;
 use lockapi::table::{limit_waits_in, prioritize_in};
 
@@ -24,12 +23,13 @@ where
     E: From<lockapi::Error>,
     W: FnOnce(&mut C) -> std::result::Result<T, E>,
 {
-    let limited = limit_waits_in(connection, timeout)?;
+    const LIMITED: &str = "with_lock_timeout_in";
+    let limited = limit_waits_in(connection, timeout).map_err(|error| error.during(LIMITED))?;
     // After an error the transaction is to be rolled back, with its settings.
     let value = work(connection);
     let lifted = limited.lift_in(connection);
     let value = value?;
-    lifted?;
+    lifted.map_err(|error| error.during(LIMITED))?;
     Ok(value)
 }
 
@@ -66,7 +66,8 @@ where
     E: From<lockapi::Error>,
     W: FnOnce(&mut C) -> std::result::Result<T, E>,
 {
-    let scope = prioritize_in(connection, backend.as_operator(), priority)?;
+    let scope = prioritize_in(connection, backend.as_operator(), priority);
+    let scope = scope.map_err(|error| error.during("with_priority_in"))?;
     let value = work(connection)?;
-    Ok((value, block_on(scope.finish())))
+    Ok((value, scope.finish_blocking()))
 }

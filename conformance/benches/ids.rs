@@ -176,7 +176,7 @@ const READ: &str = "SELECT n, version FROM bench_counter WHERE id = $1";
 async fn versioned(report: &mut Report, pool: &PgPool) {
     run(pool, COUNTERS).await;
     let (mut ours, mut baseline) = (Vec::new(), Vec::new());
-    // CompleteAndClaim by turn, so that both see the same noise.
+    // Measured by turns, so that both see the same noise.
     for _ in 0..3 {
         ours.push(ours_on_one_row(pool).await);
         baseline.push(compared_on_one_row(pool).await);

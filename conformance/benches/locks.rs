@@ -93,7 +93,7 @@ async fn uncontended(report: &mut Report, backend: &Arc<dyn Backend>, url: &str)
     let mut ours = Vec::new();
     let mut baseline = Vec::new();
     let mut dropped = Vec::new();
-    // CompleteAndClaim by turn, so that both see the same noise.
+    // Measured by turns, so that both see the same noise.
     for _ in 0..4000 {
         let start = Instant::now();
         let guard = mutex.lock().await.expect("the lock");

@@ -60,7 +60,7 @@ async fn alone(report: &mut Report, url: &str) {
     let semaphore = semaphore.expect("a semaphore");
     let mut raw = PgConnection::connect(url).await.expect("a connection");
     let (mut ours, mut baseline) = (Vec::new(), Vec::new());
-    // CompleteAndClaim by turn, so that both see the same noise.
+    // Measured by turns, so that both see the same noise.
     for _ in 0..2000 {
         let start = Instant::now();
         let permit = semaphore.acquire().await.expect("a permit");

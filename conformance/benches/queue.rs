@@ -129,7 +129,7 @@ async fn burn_down(report: &mut Report, backend: &Arc<dyn Backend>, raw: &mut Pg
     let mut others = 0.0;
     let text = serde_json::to_string(&payload()).expect("JSON");
     let (names, texts) = (vec!["noop"; BATCH as usize], vec![text; BATCH as usize]);
-    // CompleteAndClaim by turn, so that both see the same noise.
+    // Measured by turns, so that both see the same noise.
     for _ in 0..JOBS / BATCH {
         let batch = jobs(BATCH);
         let start = Instant::now();

@@ -219,9 +219,10 @@ impl Bench {
         let window = |key: &String| charge(vec![line(format!("w{key}"))]);
         let batch: Vec<_> = keys.iter().map(window).collect();
         self.both("window", &batch, plain::TAKE_ALL, keys).await;
-        let pair = |key: &String| charge(vec![line(format!("w{key}")), line("tenant".to_owned())]);
-        let batch: Vec<_> = keys.iter().map(pair).collect();
-        self.both("pair", &batch, plain::TAKE_ALL, keys).await;
+        // As requests travel that have a key in common.
+        let pair = |key: &String| [line(format!("w{key}")), line("tenant".to_owned())];
+        let pairs = charge(keys.iter().flat_map(pair).collect());
+        self.both("pair", &[pairs], plain::TAKE_ALL, keys).await;
     }
 
     async fn locks(&mut self, keys: &[String]) {

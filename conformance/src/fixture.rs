@@ -40,6 +40,8 @@ pub enum Need {
     Passwords,
     /// Standby servers.
     Standby,
+    /// Standby servers that take over.
+    FailOver,
     /// A transaction-pooling proxy.
     Proxy,
     /// A relay before the server, which breaks round trips.
@@ -64,6 +66,7 @@ impl fmt::Display for Need {
             Self::Sql => "SQL",
             Self::Passwords => "passwords",
             Self::Standby => "a standby",
+            Self::FailOver => "a standby that takes over",
             Self::Proxy => "a proxy",
             Self::Relay => "a relay",
             Self::Pool => "a pool",
@@ -91,6 +94,8 @@ pub enum Place {
     Empty,
     /// The shared database, as a role whose settings are as unhelpful as settings can be.
     HostileRole,
+    /// Such a role with all rights, for cases that need some of them, and with timeouts of seconds.
+    HostileSuperuser,
     /// The shared database, as a role to whom the server speaks German.
     GermanRole,
     /// The shared database, as a role before whose `search_path` others have put types, functions and
@@ -104,8 +109,16 @@ pub enum Place {
     WrongPassword,
     /// A hot standby.
     Standby,
+    /// The shared database, by a URL of several hosts: one that refuses, a hot standby, and the server.
+    Hosts,
+    /// A URL of a host that refuses and of a hot standby.
+    NoPrimary,
     /// Behind a transaction-pooling proxy.
     Proxy,
+    /// Behind a proxy in session mode, where each client has a session of its own.
+    SessionProxy,
+    /// Behind a proxy in statement mode, which has no transactions.
+    StatementProxy,
     /// Behind a transaction-pooling proxy, as a role as in [`HostileRole`](Self::HostileRole).
     HostileProxy,
     /// The shared database, behind a relay that can be told to break round trips.
@@ -270,6 +283,14 @@ pub trait Fixture: Send + Sync {
 
     /// Crashes the server and starts it again; of [`Place::Own`] only.
     async fn crash(&self);
+
+    /// Makes two standbys that receive nothing from now on; of [`Place::Own`] only. The server may be
+    /// restarted for it.
+    async fn cut_replication(&self);
+
+    /// Loses the server, and has a standby take over under its address; the second time the other, which
+    /// has not heard of the first. Of [`Place::Own`] only, with [`Need::FailOver`].
+    async fn fail_over(&self);
 
     /// Who holds and who waits for an advisory lock.
     async fn locks(&self, lock: LockId) -> Locks;

@@ -234,37 +234,60 @@
 //! ```
 //!
 //! Several subjects may be given to one [`run`].
+//!
+//! # Features
+//! `cases`, a default feature, is the suite. Without it there are [`cluster`] and [`flood`] alone, which
+//! take a fraction of the time to compile.
 
 #![forbid(unsafe_code)]
 
 pub mod cluster;
+#[cfg(feature = "cases")]
 pub mod differential;
 pub mod flood;
 
+#[cfg(feature = "cases")]
 mod accounts;
+#[cfg(feature = "cases")]
 mod cases;
+#[cfg(feature = "cases")]
 mod child;
+#[cfg(feature = "cases")]
 mod context;
+#[cfg(feature = "cases")]
 mod face;
+#[cfg(feature = "cases")]
 mod fixture;
+#[cfg(feature = "cases")]
 mod harness;
+#[cfg(feature = "cases")]
 mod memory;
+#[cfg(feature = "cases")]
 mod patience;
+#[cfg(feature = "cases")]
 mod postgres;
+#[cfg(feature = "cases")]
 mod steps;
 
+#[cfg(feature = "cases")]
 pub use accounts::{Accounts, CREATE_ACCOUNTS};
+#[cfg(feature = "cases")]
 pub use face::Face;
+#[cfg(feature = "cases")]
 pub use fixture::{
     Answer, Fault, Fixture, Jobs, Locks, Need, Place, Point, Problem, SECRET, Subject, Transaction,
 };
+#[cfg(feature = "cases")]
 pub use harness::{run, run_pairs, run_through};
+#[cfg(feature = "cases")]
 pub use memory::Memory;
+#[cfg(feature = "cases")]
 pub use postgres::{Driver, Postgres};
+#[cfg(feature = "cases")]
 pub use steps::{BlockingTransaction, Steps};
 
 /// Compiles and runs what the README and the guides show.
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "cases"))]
 mod documents {
     #[doc = include_str!("../../README.md")]
     struct Readme;

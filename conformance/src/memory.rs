@@ -31,7 +31,7 @@ impl Subject for Memory {
     }
 
     fn offers(&self, need: Need) -> bool {
-        matches!(need, Need::Futures | Need::OwnConnections)
+        matches!(need, Need::Futures | Need::OwnConnections | Need::FailOver)
     }
 
     async fn fixture(&self, _: Place) -> Result<Arc<dyn Fixture>, Problem> {
@@ -155,6 +155,14 @@ impl Fixture for InMemory {
 
     async fn crash(&self) {
         self.database.sever();
+    }
+
+    async fn cut_replication(&self) {
+        self.database.cut_replication();
+    }
+
+    async fn fail_over(&self) {
+        self.database.fail_over();
     }
 
     async fn locks(&self, lock: LockId) -> Locks {

@@ -1,10 +1,11 @@
-//! The async and the blocking face have the same methods.
+//! The async and the blocking face have the same methods, and what both share can be awaited and
+//! waited for.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use syn::{ImplItem, Item, ItemImpl, TraitItem, Type, TypeParamBound, Visibility};
+use syn::{ImplItem, Item, ItemImpl, Signature, TraitItem, Type, TypeParamBound, Visibility};
 
 /// Methods of one face, with the reason.
 const ONE_FACE: &[(&str, &str)] = &[
@@ -28,10 +29,19 @@ const ONE_FACE: &[(&str, &str)] = &[
 const CALLED_BY_ANOTHER: &str = "a backend implements it; programs call the method that calls it";
 const LEADS: &str = "leads from the blocking face to the async one";
 
+/// Async methods of types that both faces share and that have no `…_blocking` beside them, with the
+/// reason.
+const NO_TWIN: &[(&str, &str)] = &[(
+    "LockOwner::lock",
+    "blocking callers say `mutex.on(&owner).lock()`, which async ones may say as well",
+)];
+
 /// The public methods of a face, by type.
 #[derive(Default)]
 struct Methods {
     of: BTreeMap<String, BTreeSet<String>>,
+    /// Those of them that are async.
+    awaited: BTreeMap<String, BTreeSet<String>>,
     /// Types that dereference to one that has the rest of their methods.
     dereferenced: BTreeSet<String>,
 }
@@ -57,11 +67,19 @@ impl Methods {
     fn add(&mut self, item: Item) {
         match item {
             Item::Trait(item) => {
-                let of = self.of.entry(item.ident.to_string()).or_default();
-                of.extend(item.items.iter().filter_map(|item| match item {
-                    TraitItem::Fn(method) => Some(method.sig.ident.to_string()),
-                    _ => None,
-                }));
+                let name = item.ident.to_string();
+                let public = matches!(item.vis, Visibility::Public(_));
+                for item in &item.items {
+                    if let TraitItem::Fn(method) = item {
+                        self.add_method(&name, &method.sig, public);
+                    }
+                }
+            }
+            Item::Fn(function)
+                if matches!(function.vis, Visibility::Public(_))
+                    && function.sig.asyncness.is_some() =>
+            {
+                self.add_method("functions", &function.sig, true);
             }
             Item::Impl(item) => self.add_impl(&item),
             _ => {}
@@ -78,16 +96,35 @@ impl Methods {
             }
             return;
         }
-        let of = self.of.entry(name).or_default();
-        of.extend(item.items.iter().filter_map(|item| match item {
-            ImplItem::Fn(method) => {
+        self.of.entry(name.clone()).or_default();
+        for item in &item.items {
+            if let ImplItem::Fn(method) = item {
                 let public = matches!(method.vis, Visibility::Public(_));
-                let is_method = public && method.sig.receiver().is_some();
-                is_method.then(|| method.sig.ident.to_string())
+                if public && method.sig.receiver().is_some() {
+                    self.add_method(&name, &method.sig, public);
+                }
             }
-            _ => None,
-        }));
+        }
     }
+
+    fn add_method(&mut self, of: &str, method: &Signature, public: bool) {
+        let name = method.ident.to_string();
+        if public && method.asyncness.is_some() {
+            let awaited = self.awaited.entry(of.to_owned()).or_default();
+            awaited.insert(name.clone());
+        }
+        self.of.entry(of.to_owned()).or_default().insert(name);
+    }
+}
+
+/// Both faces, as the sources have them.
+fn faces() -> [Methods; 2] {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lockapi/src");
+    let (mut of_async, mut of_blocking) = (Methods::default(), Methods::default());
+    let others = ["blocking", "engine", "memory", "driver", "tests.rs"];
+    of_async.add_sources(&sources, &others);
+    of_blocking.add_sources(&sources.join("blocking"), &["worker"]);
+    [of_async, of_blocking]
 }
 
 /// What a type of an `impl` is called: `Queue` of `dyn Queue + '_` and of `Queue`.
@@ -105,11 +142,7 @@ fn name_of(of: &Type) -> Option<String> {
 
 #[test]
 fn have_the_same_methods() {
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lockapi/src");
-    let (mut of_async, mut of_blocking) = (Methods::default(), Methods::default());
-    let others = ["blocking", "engine", "memory", "driver", "tests.rs"];
-    of_async.add_sources(&sources, &others);
-    of_blocking.add_sources(&sources.join("blocking"), &["worker"]);
+    let [of_async, of_blocking] = faces();
     let mut compared = 0;
     let mut differences = BTreeSet::new();
     for (name, blocking) in &of_blocking.of {
@@ -125,4 +158,40 @@ fn have_the_same_methods() {
     assert!(compared > 15, "{compared}");
     let known = ONE_FACE.iter().map(|(method, _)| (*method).to_owned());
     assert_eq!(differences, known.collect());
+}
+
+/// A type that only the async face has is shared by both: what is awaited on it, blocking callers have
+/// to be able to wait for.
+#[test]
+fn what_both_share_can_be_waited_for() {
+    let [of_async, of_blocking] = faces();
+    let mut twins = 0;
+    let mut missing = BTreeSet::new();
+    for (name, awaited) in &of_async.awaited {
+        if of_blocking.of.contains_key(name) {
+            continue;
+        }
+        for method in awaited {
+            if of_async.of[name].contains(&format!("{method}_blocking")) {
+                twins += 1;
+            } else {
+                missing.insert(format!("{name}::{method}"));
+            }
+        }
+    }
+    assert!(twins > 3, "{twins}");
+    let known = NO_TWIN.iter().map(|(method, _)| (*method).to_owned());
+    assert_eq!(missing, known.collect());
+}
+
+/// What only the blocking face has would be missing for async callers.
+#[test]
+fn no_type_is_on_the_blocking_face_alone() {
+    let [of_async, of_blocking] = faces();
+    let public = |(_, methods): &(_, &BTreeSet<String>)| !methods.is_empty();
+    let alone = of_blocking.of.iter().filter(public).map(|(name, _)| name);
+    let alone: Vec<_> = alone
+        .filter(|name| !of_async.of.contains_key(*name))
+        .collect();
+    assert!(alone.is_empty(), "{alone:?}");
 }

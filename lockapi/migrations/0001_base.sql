@@ -60,6 +60,9 @@ COMMENT ON FUNCTION lockapi.advisory_key(text, text) IS 'The advisory lock key t
 
 -- Takes an advisory lock for the session or the transaction, alone or shared; false when lock_timeout runs out, so
 -- that a wait in vain is no error: it is not logged, and a transaction that is open goes on.
+-- Sessions that wait in slices come and go in the queues of locks. The server may take two of them, each of which
+-- waits behind the other for a moment, for a deadlock, and end the wait of a third. So a deadlock counts when it is
+-- found again.
 CREATE FUNCTION lockapi.await_lock(key int8, pair bool, shared bool, for_transaction bool) RETURNS bool
     LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp
@@ -67,27 +70,37 @@ CREATE FUNCTION lockapi.await_lock(key int8, pair bool, shared bool, for_transac
     DECLARE
         class  int4 := key >> 32;
         object int4 := (key << 32) >> 32;
+        found_before bool := false;
     BEGIN
-        IF pair AND for_transaction AND shared THEN
-            PERFORM pg_catalog.pg_advisory_xact_lock_shared(class, object);
-        ELSIF pair AND for_transaction THEN
-            PERFORM pg_catalog.pg_advisory_xact_lock(class, object);
-        ELSIF pair AND shared THEN
-            PERFORM pg_catalog.pg_advisory_lock_shared(class, object);
-        ELSIF pair THEN
-            PERFORM pg_catalog.pg_advisory_lock(class, object);
-        ELSIF for_transaction AND shared THEN
-            PERFORM pg_catalog.pg_advisory_xact_lock_shared(key);
-        ELSIF for_transaction THEN
-            PERFORM pg_catalog.pg_advisory_xact_lock(key);
-        ELSIF shared THEN
-            PERFORM pg_catalog.pg_advisory_lock_shared(key);
-        ELSE
-            PERFORM pg_catalog.pg_advisory_lock(key);
-        END IF;
-        RETURN true;
-    EXCEPTION WHEN lock_not_available THEN
-        RETURN false;
+        LOOP
+            BEGIN
+                IF pair AND for_transaction AND shared THEN
+                    PERFORM pg_catalog.pg_advisory_xact_lock_shared(class, object);
+                ELSIF pair AND for_transaction THEN
+                    PERFORM pg_catalog.pg_advisory_xact_lock(class, object);
+                ELSIF pair AND shared THEN
+                    PERFORM pg_catalog.pg_advisory_lock_shared(class, object);
+                ELSIF pair THEN
+                    PERFORM pg_catalog.pg_advisory_lock(class, object);
+                ELSIF for_transaction AND shared THEN
+                    PERFORM pg_catalog.pg_advisory_xact_lock_shared(key);
+                ELSIF for_transaction THEN
+                    PERFORM pg_catalog.pg_advisory_xact_lock(key);
+                ELSIF shared THEN
+                    PERFORM pg_catalog.pg_advisory_lock_shared(key);
+                ELSE
+                    PERFORM pg_catalog.pg_advisory_lock(key);
+                END IF;
+                RETURN true;
+            EXCEPTION WHEN lock_not_available THEN
+                RETURN false;
+            WHEN deadlock_detected THEN
+                IF found_before THEN
+                    RAISE;
+                END IF;
+                found_before := true;
+            END;
+        END LOOP;
     END
     $$;
 

@@ -3,6 +3,7 @@
 use std::error::Error as StdError;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use crate::failure::Failure;
 
@@ -40,6 +41,9 @@ pub enum ErrorKind {
     Corrupt,
 }
 
+/// What an open transaction of somebody else does to a request that needs the same row.
+pub(crate) const LOCKED: &str = "locked by an open transaction; try again when that has ended";
+
 /// The error of every operation.
 ///
 /// It names the operation and the key. Its [`source`](StdError::source) is the server's
@@ -71,6 +75,16 @@ impl Error {
             sqlstate: None,
             source: None,
         }))
+    }
+
+    /// What was waited for was not granted in time.
+    pub(crate) fn not_granted(operation: &'static str, timeout: Duration) -> Self {
+        let message = if timeout.is_zero() {
+            "held by another".to_owned()
+        } else {
+            format!("not granted within {timeout:?}")
+        };
+        Self::new(ErrorKind::TimedOut, operation, message)
     }
 
     /// The same error, with the server's code and with what caused it.

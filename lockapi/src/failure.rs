@@ -232,7 +232,8 @@ impl Failure {
         }
     }
 
-    fn told(&self) -> String {
+    /// What the server or the driver says.
+    pub(crate) fn told(&self) -> String {
         told(&*self.source)
     }
 
@@ -256,11 +257,14 @@ impl Failure {
     /// The error for one caller of the failed statement.
     #[must_use]
     pub fn error(&self, operation: &'static str) -> Error {
+        if let (Some(_), Some(told)) = (&self.sqlstate, self.source.downcast_ref::<Error>()) {
+            return told.clone().during(operation);
+        }
         let kind = self.kind();
         let message = match (kind, &self.sqlstate) {
             (ErrorKind::Unsupported, Some(code)) if is_missing_object(code) => {
                 format!(
-                    "the lockapi tables are missing or of another version; run migrate() ({code})"
+                    "the tables of lockapi are missing or of another version; run `migrate()` ({code})"
                 )
             }
             (ErrorKind::Indeterminate, Some(code)) => format!(
@@ -333,7 +337,7 @@ fn classify(code: &str) -> ErrorKind {
 }
 
 /// Undefined schema, table, column or function.
-fn is_missing_object(code: &str) -> bool {
+pub(crate) fn is_missing_object(code: &str) -> bool {
     matches!(code, "3F000" | "42P01" | "42703" | "42883")
 }
 

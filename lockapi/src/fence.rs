@@ -26,9 +26,10 @@ pub(crate) fn is_hand_over(token: i64) -> bool {
 ///
 /// # Guarantees
 /// Of two holders of one key, the later has the larger token: across hand-overs in a process,
-/// across processes, backends, restarts and crashes of the server. Tokens of different keys do
-/// not say anything about each other. After a fail-over to a standby that had not received every
-/// committed transaction, tokens may repeat.
+/// across processes, backends, restarts and crashes of the server, and fail-overs to standbys that
+/// had not received every commit. Tokens of different keys do not say anything about each other. They have
+/// up to 63 bits: formats whose numbers are floating-point, such as JSON in many languages, do not keep them,
+/// so write them as text there.
 #[derive(Clone)]
 pub struct Fence {
     pub(crate) token: i64,
@@ -97,7 +98,7 @@ impl Fence {
                 ErrorKind::Lost,
                 OPERATION,
                 format!(
-                    "token {} is not, or no longer, that of the holder",
+                    "token {} is not, or is no longer, the token of the holder",
                     self.token
                 ),
             )

@@ -1,9 +1,9 @@
 //! Whether something is still held, shared by a guard and the engine.
 
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use crate::sync::Notify;
+use crate::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 const HELD: u8 = 0;
 const LOST: u8 = 1;
@@ -23,6 +23,19 @@ impl Hold {
     pub(crate) fn set_deadline(&self, deadline: Duration) {
         let micros = u64::try_from(deadline.as_micros()).unwrap_or(u64::MAX);
         self.deadline.store(micros.max(1), Ordering::Release);
+    }
+
+    pub(crate) fn deadline(&self) -> Duration {
+        Duration::from_micros(self.deadline.load(Ordering::Acquire))
+    }
+
+    /// How long it is surely held after `now`, unless it is extended.
+    pub(crate) fn remaining(&self, now: Duration) -> Duration {
+        if self.is_held() {
+            self.deadline().saturating_sub(now)
+        } else {
+            Duration::ZERO
+        }
     }
 
     /// Whether it is lost by a clock that shows `now`: the timer's thread may not have had its turn yet.
@@ -71,5 +84,37 @@ impl Hold {
             }
             ended.await;
         }
+    }
+}
+
+#[cfg(all(test, shuttle))]
+mod interleavings {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::sync::{explore, thread};
+
+    #[test]
+    fn whoever_waits_for_the_loss_is_woken() {
+        explore(|| {
+            let hold = Arc::new(Hold::default());
+            let waiting = Arc::clone(&hold);
+            let waiter = thread::spawn(move || shuttle::future::block_on(waiting.lost()));
+            hold.lose();
+            hold.announce();
+            waiter.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn it_ends_once() {
+        explore(|| {
+            let hold = Arc::new(Hold::default());
+            let losing = Arc::clone(&hold);
+            let timer = thread::spawn(move || losing.lose());
+            let released = hold.release();
+            timer.join().unwrap();
+            assert_ne!(released, hold.is_lost());
+        });
     }
 }

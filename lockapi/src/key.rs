@@ -163,13 +163,13 @@ pub(crate) fn check_name(what: &str, name: &str, least: usize) -> Result<(), Err
     }
     if name.len() > MAX_NAME_BYTES {
         return invalid(format!(
-            "the {what} has {} bytes; allowed are {least} to {MAX_NAME_BYTES}",
+            "the {what} has {} bytes; allowed are {least} to {MAX_NAME_BYTES} bytes",
             name.len()
         ));
     }
     if let Some(position) = name.find('\0') {
         return invalid(format!(
-            "the {what} has a NUL at byte {position}; PostgreSQL cannot store one"
+            "the {what} has a NUL at byte {position}, which PostgreSQL cannot store in text"
         ));
     }
     Ok(())

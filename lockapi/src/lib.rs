@@ -63,12 +63,15 @@ mod backend;
 mod error;
 mod failure;
 mod fence;
+#[cfg(test)]
+mod fuzz;
 mod hold;
 mod key;
 mod migrate;
 mod random;
 mod stop;
 mod swept;
+mod sync;
 mod wait;
 
 pub use backend::{Backend, Capabilities};

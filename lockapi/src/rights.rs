@@ -71,12 +71,26 @@ const WORKER: &[Right] = &[
         ],
         "",
     ),
-    ("SELECT", &["audit", "migration"], ""),
+    ("SELECT", &["audit", "epoch", "migration"], ""),
     ("SELECT", VIEWS, ""),
     ("USAGE", &["delivery_seq", "fence_seq", "job_seq"], ""),
 ];
 
 const READER: &[Right] = &[("SELECT", VIEWS, "")];
+
+/// What the views call. The others are for whoever works or operates.
+const FUNCTIONS_OF_VIEWS: &[&str] = &[
+    "advisory_key",
+    "clock",
+    "held_locks",
+    "limit_overlap",
+    "limit_room",
+    "lock_number",
+    "next_expiry",
+    "running_jobs",
+    "server_locks",
+    "waits",
+];
 
 const OPERATOR: &[Right] = &[
     (
@@ -127,8 +141,13 @@ END ${tag}$;\n",
             literal(&name)
         ));
     }
+    let functions = if role == Role::Reader {
+        format!("FUNCTION lockapi.{}", FUNCTIONS_OF_VIEWS.join(", lockapi."))
+    } else {
+        "ALL FUNCTIONS IN SCHEMA lockapi".to_owned()
+    };
     let mut sql = format!(
-        "GRANT USAGE ON SCHEMA lockapi TO {name};\nGRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA lockapi TO {name};\n"
+        "GRANT USAGE ON SCHEMA lockapi TO {name};\nGRANT EXECUTE ON {functions} TO {name};\n"
     );
     for (privileges, objects, columns) in role.rights() {
         let columns = if columns.is_empty() {
@@ -177,8 +196,17 @@ pub fn check(role: Role, name: &str) -> Result<String> {
             }
         }
     }
+    let functions = if role == Role::Reader {
+        format!(
+            "p.proname OPERATOR(pg_catalog.=) ANY (ARRAY['{}'])",
+            FUNCTIONS_OF_VIEWS.join("', '")
+        )
+    } else {
+        "true".to_owned()
+    };
     Ok(include_str!("rights/check.sql")
         .replace("{due}", &due)
+        .replace("{functions}", &functions)
         .replace("{role}", &literal(name)))
 }
 

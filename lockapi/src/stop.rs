@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use futures_util::future::{BoxFuture, Either, FutureExt, Shared, select};
 use tokio::sync::Notify;
 
+use crate::blocking::block_on;
+
 /// Tells workers, schedulers and leaders to stop; clones are one and the same.
 ///
 /// What runs until it is stopped takes anything that is `Into<Stop>`: a `Stop`, a reference to one, or
@@ -86,6 +88,12 @@ impl Stop {
             }
         }
     }
+
+    /// As [`stopped`](Self::stopped), and blocks the calling thread. A future that needs a runtime
+    /// cannot end here.
+    pub fn stopped_blocking(&self) {
+        block_on(self.stopped());
+    }
 }
 
 struct Leaving<'a>(&'a Notify);
@@ -130,7 +138,6 @@ mod tests {
     use std::future::ready;
 
     use super::*;
-    use crate::blocking::block_on;
 
     #[test]
     fn a_future_and_a_word_stop_all_clones() {
@@ -139,7 +146,7 @@ mod tests {
         let clones: Vec<_> = (0..3).map(|_| stop.clone()).collect();
         let waiting: Vec<_> = clones
             .into_iter()
-            .map(|stop| std::thread::spawn(move || block_on(stop.stopped())))
+            .map(|stop| std::thread::spawn(move || stop.stopped_blocking()))
             .collect();
         assert!(!stop.is_stopped());
         signal.send(()).unwrap();

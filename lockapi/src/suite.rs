@@ -77,8 +77,9 @@ pub mod table {
 /// See [`crate::engine`].
 pub mod engine {
     pub use crate::engine::cancel::{Cancelled, Process};
+    pub use crate::engine::epoch::EnterEpoch;
     pub use crate::engine::notify::{Notify, listen};
-    pub use crate::engine::probe::Marker;
+    pub use crate::engine::probe::{Lock, Marker, Seen};
     pub use crate::engine::settle::{Settle, Settled};
 }
 
@@ -90,6 +91,7 @@ pub mod memory {
 /// See [`crate::driver`].
 pub mod driver {
     pub use crate::driver::call::Operation;
+    pub use crate::driver::hosts::IsPrimary;
     pub use crate::driver::pooled::{Remember, Restore, Settings};
 }
 

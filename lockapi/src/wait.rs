@@ -38,7 +38,7 @@ pub(crate) fn held_throughout<T, E: From<Error>>(
         (Some(Ok(value)), released) if !was_lost(&released) => Ok(value),
         (_, Err(error)) => Err(error.during(operation).into()),
         (_, Ok(())) => {
-            let message = "it was lost while the work ran";
+            let message = "the guard was lost while the work ran";
             Err(Error::new(ErrorKind::Lost, operation, message).into())
         }
     }

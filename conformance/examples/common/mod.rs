@@ -47,7 +47,10 @@ impl Crew {
         work: u64,
     ) -> Result<Self, Problem> {
         if processes == 0 || work < processes {
-            return Err("at least one process, and something to do for each".into());
+            return Err(format!(
+                "{processes} processes for {work} in all; allowed are 1 or more processes, with one or more for each"
+            )
+            .into());
         }
         let mut crew = Self {
             url: url.to_owned(),

@@ -68,7 +68,7 @@ impl Backend {
             _ => match Library::ALL.iter().find(one) {
                 Some(library) => Ok(Self::Libraries(slice::from_ref(library))),
                 None => Err(format!(
-                    "no backend {name:?}; there are mix, sqlx, diesel, sync and memory"
+                    "--backend {name}; allowed are mix, sqlx, diesel, sync and memory"
                 )),
             },
         }
@@ -156,7 +156,9 @@ fn parse_all(mut parser: lexopt::Parser) -> Result<Command, lexopt::Error> {
             library,
             safety: settings.safety,
         }),
-        (Some(_), _) => Err("a worker uses one library: --backend sqlx, diesel or sync".into()),
+        (Some(_), _) => Err(
+            "a worker goes with one library; allowed are --backend sqlx, diesel and sync".into(),
+        ),
     }
 }
 
@@ -171,6 +173,6 @@ fn number(
         .filter(|number| allowed.contains(number))
         .ok_or_else(|| {
             let (least, most) = (allowed.start(), allowed.end());
-            format!("{option} {text}: allowed are {least} to {most}").into()
+            format!("{option} {text}; allowed are {least} to {most}").into()
         })
 }

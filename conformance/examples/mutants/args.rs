@@ -67,7 +67,9 @@ pub(crate) fn parse() -> Result<Option<Settings>> {
             Long("file") => settings.files.push(arguments.value()?.string()?),
             Long("kind") => {
                 let name = arguments.value()?.string()?;
-                let kind = Kind::parse(&name).ok_or(format!("no kind is called {name}"))?;
+                let known = Kind::ALL.map(Kind::name).join(", ");
+                let unknown = format!("--kind {name}; allowed are {known}");
+                let kind = Kind::parse(&name).ok_or(unknown)?;
                 settings.kinds.push(kind);
             }
             Long("list") => settings.list = true,

@@ -54,7 +54,7 @@ impl Kind {
         Self::Value,
     ];
 
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::SkipLocked => "skip-locked",
             Self::Lock => "lock",

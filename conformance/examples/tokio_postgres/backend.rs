@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use lockapi::BackendOptions;
 use lockapi::driver::{
-    BackgroundTask, Call, Connection, Connector, Listener, Mode, Row, Rows, Script, Statement,
-    Type, Value,
+    BackgroundTask, Call, Connection, Connector, Hosts, Listener, Mode, Row, Rows, Script,
+    Statement, Type, Value, each_host, not_understood,
 };
 use lockapi::{Backend, Error, ErrorKind, Failure, Report, Result, Severity};
 use tokio::runtime::{Builder, Handle, Runtime};
@@ -20,39 +20,33 @@ use tokio_postgres::{
     AsyncMessage, Client, Config, Error as PgError, GenericClient, NoTls, Row as PgRow, Socket,
 };
 
-/// Connects a backend to a URL, such as `postgres://user@host/database`.
-///
-/// # Errors
-/// `Invalid` for a URL that is not understood; otherwise as for [`connect`].
-pub async fn connect_url(url: &str, options: BackendOptions) -> Result<Arc<dyn Backend>> {
-    // The parser's error may quote the URL, which may hold a password.
-    let config = Config::from_str(url).map_err(|_| {
-        let message = "the URL is not understood; allowed is postgres://user:password@host:port/database?options";
-        Error::new(ErrorKind::Invalid, "connect", message)
-    })?;
-    connect(config, options).await
-}
-
-/// Connects a backend.
+/// Connects a backend to a URL, such as `postgres://user@host/database`, or to the primary among several
+/// hosts.
 ///
 /// The work is done by tasks on the current tokio runtime, or on a runtime with one thread of the
 /// backend's own when there is none.
 ///
 /// # Errors
-/// `Invalid` for bad options; `Unavailable` when the server cannot be reached or is a standby.
-pub async fn connect(config: Config, options: BackendOptions) -> Result<Arc<dyn Backend>> {
-    let (handle, own) = if let Ok(handle) = Handle::try_current() {
+/// `Invalid` for bad options and for a URL that is not understood; `Unavailable` when no server can be
+/// reached that is a primary.
+pub async fn connect_url(url: &str, options: BackendOptions) -> Result<Arc<dyn Backend>> {
+    let (handle, mut own) = if let Ok(handle) = Handle::try_current() {
         (handle, None)
     } else {
         let runtime = own_runtime()?;
         (runtime.handle().clone(), Some(runtime))
     };
-    let connector = TokioPostgres {
-        config,
-        handle,
-        own,
-    };
-    lockapi::engine::start("tokio-postgres", connector, options).await
+    let mut hosts = Vec::new();
+    for url in each_host(url)? {
+        // The parser's error may quote the URL, which may hold a password.
+        let config = Config::from_str(&url).map_err(|_| not_understood())?;
+        hosts.push(TokioPostgres {
+            config,
+            handle: handle.clone(),
+            own: own.take(),
+        });
+    }
+    lockapi::engine::start("tokio-postgres", Hosts::new(hosts)?, options).await
 }
 
 fn own_runtime() -> Result<Runtime> {
@@ -62,7 +56,7 @@ fn own_runtime() -> Result<Runtime> {
         .thread_name("lockapi")
         .enable_all();
     builder.build().map_err(|error| {
-        let message = format!("no runtime could be started: {error}");
+        let message = format!("the runtime of the backend could not be started: {error}");
         Error::new(ErrorKind::Unavailable, "connect", message)
     })
 }

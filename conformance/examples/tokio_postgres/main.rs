@@ -113,11 +113,13 @@ impl Transaction for Begun {
         timeout: Duration,
         sql: &'static str,
     ) -> Result<String, Problem> {
-        let limited = limit_waits_in(&mut self.0, timeout).await?;
+        const LIMITED: &str = "with_lock_timeout_in";
+        let limited = limit_waits_in(&mut self.0, timeout).await;
+        let limited = limited.map_err(|error| error.during(LIMITED))?;
         let row = self.0.query_one(sql, &[]).await;
         let lifted = limited.lift_in(&mut self.0).await;
         let answer = row?.get(0);
-        lifted?;
+        lifted.map_err(|error| error.during(LIMITED))?;
         Ok(answer)
     }
 

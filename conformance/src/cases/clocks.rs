@@ -1,12 +1,16 @@
 //! What holds when the server's clock of the time of day is set, while the clocks of programs go on.
 
+use std::time::Duration;
+
 use lockapi::lease::LeaseOptions;
 use lockapi::{ErrorKind, LeaseGuard};
 
 use super::queue::{by_hand_from, job, lost, none, one};
 use crate::context::{Context, MINUTE};
 use crate::harness::register;
-use crate::patience::soon;
+use crate::patience::{not_yet, soon};
+
+const HOUR: Duration = Duration::from_hours(1);
 
 register! { "clocks":
     W09 lease_ends_early_when_the_clock_is_set_ahead;
@@ -17,6 +21,8 @@ register! { "clocks":
     W09 delivery_is_given_to_nobody_when_the_clock_is_set_back;
     W09 leases_while_the_clock_of_a_server_is_set @ SetClock [Transactions, Schema];
     W09 queues_while_the_clock_of_a_server_is_set @ SetClock [Schema];
+    W09 delayed_jobs_follow_the_clock;
+    W09 mutexes_while_the_clock_of_a_server_is_set @ SetClock [Schema];
 }
 
 fn by_hand() -> LeaseOptions {
@@ -50,7 +56,7 @@ async fn stale_holder_cannot_write_after_the_clock_was_set_ahead(cx: Context) {
     let here = cx.backend().await.lease("job", by_hand()).unwrap();
     let there = cx.backend().await.lease("job", by_hand()).unwrap();
     let first = here.acquire().await.unwrap();
-    cx.set_clock_ahead(MINUTE).await;
+    cx.set_clock_ahead(HOUR).await;
     let second = there.try_acquire().await.unwrap().expect("it has ended");
     assert!(!first.is_lost(), "two believe that they hold it");
     let mut tx = cx.begin().await.unwrap();
@@ -62,7 +68,7 @@ async fn stale_holder_cannot_write_after_the_clock_was_set_ahead(cx: Context) {
 }
 
 async fn lease_is_given_to_nobody_when_the_clock_is_set_back(cx: Context) {
-    let step = MINUTE * 10;
+    let step = HOUR;
     let here = cx.backend().await.lease("job", by_hand()).unwrap();
     let there = cx.backend().await.lease("job", by_hand()).unwrap();
     let first = here.acquire().await.unwrap();
@@ -124,7 +130,7 @@ async fn delivery_ends_early_when_the_clock_is_set_ahead(cx: Context) {
 }
 
 async fn delivery_is_given_to_nobody_when_the_clock_is_set_back(cx: Context) {
-    let step = MINUTE * 10;
+    let step = HOUR;
     let (here, there) = (cx.queue().await, cx.queue().await);
     here.push(job(1)).await.unwrap();
     let first = by_hand_from(&here).await;
@@ -150,4 +156,44 @@ async fn leases_while_the_clock_of_a_server_is_set(cx: Context) {
 async fn queues_while_the_clock_of_a_server_is_set(cx: Context) {
     delivery_ends_early_when_the_clock_is_set_ahead(cx.elsewhere().await).await;
     delivery_is_given_to_nobody_when_the_clock_is_set_back(cx.elsewhere().await).await;
+    delayed_jobs_follow_the_clock(cx.elsewhere().await).await;
+}
+
+async fn delayed_jobs_follow_the_clock(cx: Context) {
+    let queue = cx.queue().await;
+    queue.push(job(1).delay(HOUR)).await.unwrap();
+    cx.set_clock_back(HOUR).await;
+    cx.set_clock_ahead(HOUR).await;
+    none(&queue).await;
+    cx.set_clock_ahead(HOUR).await;
+    one(&queue).await.ack().await.unwrap();
+}
+
+/// A mutex has no time to live, and waits are timed by clocks that only go on.
+async fn mutexes_while_the_clock_of_a_server_is_set(cx: Context) {
+    for steps in [[true, false], [false, true]] {
+        let (here, there) = (cx.mutex("door").await, cx.mutex("door").await);
+        let third = cx.mutex("door").await;
+        let guard = here.lock().await.unwrap();
+        let waiting = tokio::spawn(async move { there.lock_timeout(MINUTE * 5).await });
+        tokio::pin!(waiting);
+        not_yet("granted while another holds", &mut waiting).await;
+        for ahead in steps {
+            if ahead {
+                cx.set_clock_ahead(HOUR).await;
+            } else {
+                cx.set_clock_back(HOUR).await;
+            }
+            not_yet("granted, or given up", &mut waiting).await;
+            assert!(third.try_lock().await.unwrap().is_none());
+            let error = third.lock_timeout(MINUTE / 60).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::TimedOut);
+            assert!(!guard.is_lost());
+        }
+        let token = guard.fence().token();
+        guard.unlock().await.unwrap();
+        let next = soon("the waiter", waiting).await.unwrap().unwrap();
+        assert!(next.fence().token() > token);
+        next.unlock().await.unwrap();
+    }
 }

@@ -14,14 +14,14 @@ use crate::patience::{eventually, not_yet, soon};
 
 register! { "deadlocks":
     M15 own_key_is_told_at_once;
-    M15 circle_in_a_process_is_told_at_once;
-    M15 circle_of_two_processes_ends_in_one_error;
-    M15 circle_through_another_line_of_the_process;
-    M15 circle_through_readers;
-    M15 waiting_without_a_circle_is_no_error;
+    M15 cycle_in_a_process_is_told_at_once;
+    M15 cycle_of_two_processes_ends_in_one_error;
+    M15 cycle_through_another_lock_owner_of_the_process;
+    M15 cycle_through_readers;
+    M15 waiting_without_a_cycle_is_no_error;
     M15 line_that_left_is_waited_for_no_more;
     M15 line_that_was_served_is_waited_for_no_more;
-    M15 wait_that_was_dropped_is_no_circle [Futures];
+    M15 wait_that_was_dropped_is_no_cycle [Futures];
     M15 attempt_of_a_branch_keeps_the_wait_of_another;
     M15 by_hand_it_ends_with_the_timeout;
     M15 transactions_in_opposite_order_end_in_one_error [Transactions];
@@ -109,7 +109,7 @@ async fn own_key_is_told_at_once(cx: Context) {
     guard.unlock().await.unwrap();
 }
 
-async fn circle_in_a_process_is_told_at_once(cx: Context) {
+async fn cycle_in_a_process_is_told_at_once(cx: Context) {
     let backend = cx.backend().await;
     let keys = ["a", "b", "c"];
     let owners = keys.map(|_| LockOwner::new());
@@ -136,7 +136,7 @@ async fn circle_in_a_process_is_told_at_once(cx: Context) {
     free(&cx, &keys).await;
 }
 
-async fn circle_of_two_processes_ends_in_one_error(cx: Context) {
+async fn cycle_of_two_processes_ends_in_one_error(cx: Context) {
     let (here, there) = (cx.backend().await, cx.backend().await);
     for _ in 0..2 {
         let owners = [LockOwner::new(), LockOwner::new()];
@@ -151,7 +151,7 @@ async fn circle_of_two_processes_ends_in_one_error(cx: Context) {
     }
 }
 
-async fn circle_through_another_line_of_the_process(cx: Context) {
+async fn cycle_through_another_lock_owner_of_the_process(cx: Context) {
     let (here, there) = (cx.backend().await, cx.backend().await);
     let [one, two, three] = [(); 3].map(|()| LockOwner::new());
     let a = one.lock(&*mutex(&here, "a")).await.unwrap();
@@ -190,7 +190,7 @@ async fn circle_through_another_line_of_the_process(cx: Context) {
     free(&cx, &["a", "b", "c"]).await;
 }
 
-async fn circle_through_readers(cx: Context) {
+async fn cycle_through_readers(cx: Context) {
     let (here, there) = (cx.backend().await, cx.backend().await);
     let owners = [LockOwner::new(), LockOwner::new()];
     let [one, other] = [(&here, 0), (&there, 1)].map(|(backend, nth)| {
@@ -237,7 +237,7 @@ async fn circle_through_readers(cx: Context) {
     free(&cx, &["a", "b"]).await;
 }
 
-async fn waiting_without_a_circle_is_no_error(cx: Context) {
+async fn waiting_without_a_cycle_is_no_error(cx: Context) {
     let (here, there) = (cx.backend().await, cx.backend().await);
     let owners = [(); 3].map(|()| LockOwner::new());
     let a = owners[0].lock(&*mutex(&here, "a")).await.unwrap();
@@ -295,7 +295,7 @@ async fn line_that_left_is_waited_for_no_more(cx: Context) {
         .unwrap();
 }
 
-async fn wait_that_was_dropped_is_no_circle(cx: Context) {
+async fn wait_that_was_dropped_is_no_cycle(cx: Context) {
     let (here, there) = (cx.backend().await, cx.backend().await);
     let (one, other) = (LockOwner::new(), LockOwner::new());
     let a = one.lock(&*mutex(&here, "a")).await.unwrap();

@@ -23,17 +23,15 @@ register! { "limiter":
     R13 idle_rows_are_swept_and_no_others;
     R14 rolled_back_with_the_transaction [Transactions];
     R14 durability_of_the_transaction_stays [Transactions];
-    R16 fixed_window_ends_at_once;
-    R16 sliding_window_counts_a_part_of_the_one_before;
     R18 shadow_decides_and_never_refuses;
 }
 
 pub(super) const HOUR: Duration = Duration::from_hours(1);
 /// Time that the machine may lose within a case.
-const SLACK: Duration = Duration::from_mins(2);
+pub(super) const SLACK: Duration = Duration::from_mins(2);
 
 /// How many of `times` checks are admitted.
-async fn admitted(limiter: &dyn RateLimiter, key: &str, times: usize) -> usize {
+pub(super) async fn admitted(limiter: &dyn RateLimiter, key: &str, times: usize) -> usize {
     let mut admitted = 0;
     for _ in 0..times {
         admitted += usize::from(limiter.check(key).await.unwrap().is_allowed());
@@ -427,46 +425,6 @@ async fn durability_of_the_transaction_stays(cx: Context) {
     let setting = tx.query("SELECT current_setting('synchronous_commit')");
     assert_eq!(setting.await, "on");
     tx.commit().await;
-}
-
-async fn fixed_window_ends_at_once(cx: Context) {
-    let quota = Quota::per_hour(4).fixed_window();
-    let limiter = cx.backend().await.rate_limiter(quota).unwrap();
-    assert_eq!(admitted(&*limiter, "door", 3).await, 3);
-    cx.elapse(HOUR.saturating_sub(SLACK)).await;
-    assert_eq!(admitted(&*limiter, "door", 3).await, 1);
-    let refused = limiter.check_cost("door", 2).await.unwrap();
-    assert!(refused.retry_after() <= SLACK && !refused.retry_after().is_zero());
-    assert_eq!(refused.remaining(), 0);
-    cx.elapse(refused.retry_after()).await;
-    // All are back, and the window starts with the first that is taken.
-    cx.elapse(HOUR / 2).await;
-    assert_eq!(admitted(&*limiter, "door", 6).await, 4);
-    cx.elapse(HOUR.saturating_sub(SLACK)).await;
-    assert_eq!(admitted(&*limiter, "door", 2).await, 0);
-}
-
-async fn sliding_window_counts_a_part_of_the_one_before(cx: Context) {
-    let quota = Quota::per_hour(10).sliding_window();
-    let limiter = cx.backend().await.rate_limiter(quota).unwrap();
-    assert_eq!(admitted(&*limiter, "door", 12).await, 10);
-    let refused = limiter.check("door").await.unwrap();
-    // One of ten has slid out after a tenth of the next window.
-    let (retry, due) = (refused.retry_after(), HOUR + HOUR / 10);
-    assert!(
-        retry <= due && retry > due.saturating_sub(SLACK),
-        "{retry:?}"
-    );
-    cx.elapse(retry.saturating_sub(SLACK)).await;
-    assert!(!limiter.check("door").await.unwrap().is_allowed());
-    cx.elapse(SLACK).await;
-    assert!(limiter.check("door").await.unwrap().is_allowed());
-    assert!(!limiter.check("door").await.unwrap().is_allowed());
-    cx.elapse(HOUR / 2).await;
-    // Four of ten still count, and the one since.
-    assert_eq!(admitted(&*limiter, "door", 8).await, 5);
-    cx.elapse(HOUR * 3).await;
-    assert_eq!(admitted(&*limiter, "door", 12).await, 10);
 }
 
 async fn shadow_decides_and_never_refuses(cx: Context) {

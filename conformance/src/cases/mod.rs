@@ -14,6 +14,7 @@ mod closing;
 mod deadlocks;
 mod deliveries;
 mod election;
+mod failover;
 mod fences;
 mod guards;
 mod holding;
@@ -32,6 +33,7 @@ mod limiter_outage;
 mod limiter_permits;
 mod limiter_reservations;
 mod limiter_waits;
+mod limiter_windows;
 mod mutex;
 mod names;
 mod open_transactions;
@@ -108,6 +110,7 @@ const MODULES: &[&[Case]] = &[
     lease::CASES,
     lease_answers::CASES,
     clocks::CASES,
+    failover::CASES,
     closing::CASES,
     limiter::CASES,
     limiter_changes::CASES,
@@ -115,6 +118,7 @@ const MODULES: &[&[Case]] = &[
     limiter_permits::CASES,
     limiter_reservations::CASES,
     limiter_waits::CASES,
+    limiter_windows::CASES,
     limiter_outage::CASES,
     holding::CASES,
     semaphore::CASES,

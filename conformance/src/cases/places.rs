@@ -24,6 +24,8 @@ register! { "places":
     M19 proxy_is_detected @ Proxy [Proxy];
     M19 proxy_with_one_session_is_detected @ HostileProxy [Proxy];
     M19 leases_work_behind_a_proxy @ Proxy [Proxy];
+    M19 mutexes_work_behind_a_proxy_in_session_mode @ SessionProxy [Proxy];
+    M19 proxy_in_statement_mode_is_refused @ StatementProxy [Proxy];
     M19 direct_connection_is_not_taken_for_a_proxy;
 }
 
@@ -152,7 +154,7 @@ async fn proxy_is_detected(cx: Context) {
             (error.kind(), error.key()),
             (ErrorKind::Unsupported, Some("door"))
         );
-        assert!(error.to_string().contains("proxy"), "{error}");
+        assert!(error.to_string().contains("pooler"), "{error}");
     }
 }
 
@@ -163,6 +165,25 @@ async fn proxy_with_one_session_is_detected(cx: Context) {
         start.elapsed() < Duration::from_secs(10),
         "it waited for itself"
     );
+}
+
+async fn mutexes_work_behind_a_proxy_in_session_mode(cx: Context) {
+    let (one, other) = (cx.backend().await, cx.backend().await);
+    assert!(is_direct(one.capabilities()) && is_direct(other.capabilities()));
+    let (here, there) = (one.mutex("door").unwrap(), other.mutex("door").unwrap());
+    let guard = here.lock().await.unwrap();
+    assert!(there.try_lock().await.unwrap().is_none());
+    let waiting = tokio::spawn(async move { there.lock().await });
+    guard.unlock().await.unwrap();
+    let next = soon("the waiter", waiting).await.unwrap().unwrap();
+    next.unlock().await.unwrap();
+}
+
+async fn proxy_in_statement_mode_is_refused(cx: Context) {
+    let connecting = cx.connect(BackendOptions::default());
+    let error = soon("an answer", connecting).await.unwrap_err();
+    // PgBouncer tells why and hangs up, and libpq may lose what it told.
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
 }
 
 fn is_direct(can: Capabilities) -> bool {

@@ -93,6 +93,7 @@ async fn readers_read_views_alone(cx: Context) {
     for statement in NOBODYS {
         denied(&cx, &name, statement).await;
     }
+    denied(&cx, &name, "SELECT lockapi.enter_epoch()").await;
     let relations = "SELECT relname FROM pg_class
         WHERE relnamespace = 'lockapi'::regnamespace AND relkind = ";
     for view in cx.sql(&format!("{relations}'v'")).await {

@@ -71,7 +71,7 @@ async fn bad_expressions_zones_and_tasks_are_refused(cx: Context) {
             hourly("bad")
                 .overlap(Overlap::Skip)
                 .misfire(Misfire::CatchUp(2)),
-            "overlap",
+            "Overlap::Skip",
         ),
         (Task::every("bad", HOUR, job("chore").delay(HOUR)), "delay"),
         (

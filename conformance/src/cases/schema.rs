@@ -24,7 +24,7 @@ register! { "schema":
     V05 missing_tables_are_told @ Empty [Schema];
     V05 column_of_another_type_is_corrupt @ Empty [Schema, Sql];
     V05 needs_no_rights_when_nothing_is_to_do @ PoorRole [Schema];
-    V05 few_rights_are_enough @ PoorRole [Schema];
+    V05 few_rights_are_enough @ PoorRole [Schema, Transactions];
     W10 schema_of_others_is_refused @ Empty [Schema, Sql];
     W10 parts_of_others_are_refused @ Empty [Schema, Sql];
     W01 migration_lets_others_read_while_it_waits @ Empty [Schema, Sql, Transactions];

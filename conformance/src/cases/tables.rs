@@ -126,6 +126,19 @@ async fn names_are_quoted_and_checked(cx: Context) {
         .await;
     assert_eq!(error.unwrap_err().kind(), ErrorKind::Invalid);
     tx.rollback().await;
+    // What is missing is the program's, so nobody is sent to migrate().
+    for (missing, words) in [
+        (Table::from("no_such"), "\"no_such\""),
+        (Table::from(("public", "no_such")), "no_such\""),
+        (Table::from(("no_schema", &*odd)), "\"no_schema\""),
+    ] {
+        let mut tx = cx.begin().await.unwrap();
+        let error = tx.lock_table_in(missing, mode, None).await.unwrap_err();
+        tx.rollback().await;
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        let told = error.to_string();
+        assert!(told.contains(words) && !told.contains("migrate"), "{told}");
+    }
     cx.sql(&format!("DROP TABLE \"{quoted}\"; SELECT 'dropped'"))
         .await;
 }
@@ -157,6 +170,7 @@ async fn scope_limits_every_wait_and_restores(cx: Context) {
         let error = tx.with_lock_timeout_in(limit, SETTING).await.unwrap_err();
         let error = error.downcast::<lockapi::Error>().expect("of the library");
         assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert_eq!(error.operation(), "with_lock_timeout_in", "what was called");
     }
     holder.commit().await;
     assert_eq!(tx.with_lock_timeout_in(LONG, count).await.unwrap(), "0");

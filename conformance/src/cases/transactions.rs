@@ -15,6 +15,7 @@ register! { "transactions":
     M18 transaction_survives_a_timeout [Transactions];
     M18 settings_are_what_they_were [Transactions];
     M18 timeout_outside_the_limits_is_invalid [Transactions];
+    M18 nothing_is_left_prepared_in_the_session [Transactions];
 }
 
 async fn commit_and_rollback_release(cx: Context) {
@@ -115,5 +116,18 @@ async fn timeout_outside_the_limits_is_invalid(cx: Context) {
         assert_eq!(error.kind(), ErrorKind::Invalid);
     }
     tx.lock_in(&mutex, Duration::from_nanos(1)).await.unwrap();
+    tx.commit().await;
+}
+
+/// Behind a pooler the next statement may run in another session.
+async fn nothing_is_left_prepared_in_the_session(cx: Context) {
+    const PREPARED: &str = "SELECT count(*)::text FROM pg_prepared_statements
+        WHERE statement LIKE '%pg_try_advisory_xact_lock%' AND statement NOT LIKE '%pg_prepared_statements%'";
+    let mutex = cx.mutex("door").await;
+    let mut tx = cx.begin().await.unwrap();
+    for _ in 0..2 {
+        assert!(tx.try_lock_in(&mutex).await.unwrap());
+    }
+    assert_eq!(tx.query(PREPARED).await, "0");
     tx.commit().await;
 }

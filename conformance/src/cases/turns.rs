@@ -32,8 +32,17 @@ async fn waits_that_ended_leave_no_place(cx: Context) {
     }
     for key in keys(20) {
         let short = Duration::from_millis(20);
-        let late = here.mutex(key).unwrap().lock_timeout(short).await;
-        assert_eq!(late.unwrap_err().kind(), ErrorKind::TimedOut);
+        let mutex = here.mutex(key).unwrap();
+        // The server may need a moment until it has given up a wait that ended.
+        eventually("a place to wait", async || {
+            let late = mutex.lock_timeout(short).await.unwrap_err().kind();
+            assert!(
+                matches!(late, ErrorKind::TimedOut | ErrorKind::Capacity),
+                "{late:?}"
+            );
+            late == ErrorKind::TimedOut
+        })
+        .await;
     }
     let fresh = here.mutex("fresh").unwrap().try_lock().await.unwrap();
     fresh.unwrap().unlock().await.unwrap();

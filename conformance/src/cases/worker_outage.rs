@@ -24,6 +24,7 @@ register! { "worker":
     Q18 completions_travel_with_the_next_claim;
     Q18 lone_completion_is_told_at_once;
     Q18 what_was_claimed_ahead_goes_back_at_once;
+    Q15 claim_waits_no_longer_than_it_says;
     V10 completions_survive_an_unreachable_server @ Own;
     V10 completion_whose_answer_was_lost_is_told_again;
     V10 refusal_of_the_server_stops_the_worker;
@@ -65,6 +66,8 @@ struct Spied {
     refuse: AtomicBool,
     /// It never tells that something has arrived.
     deaf: AtomicBool,
+    /// It tells all the time that something has arrived.
+    busy: AtomicBool,
     /// The next delivery may not begin, and has not gone back yet: through it, or of its next exchange.
     late: AtomicBool,
 }
@@ -78,6 +81,7 @@ impl Spied {
             lose: AtomicBool::new(false),
             refuse: AtomicBool::new(false),
             deaf: AtomicBool::new(false),
+            busy: AtomicBool::new(false),
             late: AtomicBool::new(false),
         })
     }
@@ -134,11 +138,13 @@ impl Queue for Spied {
         Ok(exchange)
     }
 
-    async fn arrival(&self, seen: u64, at_most: Duration) -> Duration {
+    async fn arrival(&self, seen: u64, at_most: Duration) {
         if self.deaf.load(Ordering::Acquire) {
             return std::future::pending().await;
         }
-        self.queue.arrival(seen, at_most).await
+        if !self.busy.load(Ordering::Acquire) {
+            self.queue.arrival(seen, at_most).await;
+        }
     }
 
     async fn settle(&self, ticket: Ticket, outcome: Outcome) -> Result<Settled> {
@@ -196,6 +202,17 @@ impl Queue for Spied {
     async fn discard(&self, ids: Vec<i64>) -> Result<u64> {
         self.queue.discard(ids).await
     }
+}
+
+async fn claim_waits_no_longer_than_it_says(cx: Context) {
+    let queue = Spied::new(cx.queue().await, Duration::from_millis(100));
+    queue.busy.store(true, Ordering::Release);
+    let spied: Arc<dyn Queue> = Arc::clone(&queue) as _;
+    let claim = Claim::new(1).wait(Duration::from_millis(300));
+    let claimed = soon("the end of the wait", spied.claim(&claim)).await;
+    assert!(claimed.unwrap().is_empty());
+    let exchanges = queue.exchanges.lock().unwrap().len();
+    assert!(exchanges <= 4, "{exchanges} exchanges");
 }
 
 /// Counts what a worker tells.

@@ -19,10 +19,19 @@ pub enum ClusterError {
     /// `LOCKAPI_PG_BIN` names a directory without a server.
     #[error(
         "LOCKAPI_PG_BIN is set to {}, but that directory does not hold the programs of a \
-         PostgreSQL server (`initdb`, `postgres`, `pg_ctl`, `pg_isready` and `psql`)",
+         PostgreSQL server (`initdb`, `postgres` and `pg_ctl`)",
         .0.display()
     )]
     NoServerIn(PathBuf),
+
+    /// There is a server, but no client.
+    #[error(
+        "the tests need `psql` and `pg_isready`, and found them neither beside the server in {}, \
+         nor where they are usually installed: install a client (`apt-get install \
+         postgresql-client` on Debian and Ubuntu)",
+        .0.display()
+    )]
+    NoClient(PathBuf),
 
     /// The server found is older than the oldest supported version.
     #[error(

@@ -12,7 +12,10 @@ use super::ClusterError;
 const OLDEST_MAJOR: u64 = 13;
 
 /// What has to be in the directory of a server.
-const PROGRAMS: [&str; 5] = ["initdb", "postgres", "pg_ctl", "pg_isready", "psql"];
+const PROGRAMS: [&str; 3] = ["initdb", "postgres", "pg_ctl"];
+
+/// What may be in another one: some packages hold a server alone.
+const CLIENTS: [&str; 2] = ["pg_isready", "psql"];
 
 /// Where packages install servers, as (parent, start of the name): each stands for the glob
 /// `parent/start*/bin`.
@@ -25,10 +28,12 @@ const USUAL_PLACES: [(&str, &str); 6] = [
     ("/Applications/Postgres.app/Contents/Versions", ""),
 ];
 
-/// The programs of one installed server.
+/// The programs of one installed server, and of a client for it.
 #[derive(Debug)]
 pub(super) struct Installation {
     pub(super) bin_dir: PathBuf,
+    /// The directory of `psql`.
+    pub(super) client_dir: PathBuf,
     /// As `postgres --version` reports it, for example `15.13`.
     pub(super) version: String,
 }
@@ -36,11 +41,14 @@ pub(super) struct Installation {
 impl Installation {
     /// Finds the server to use and asks its version.
     pub(super) fn find() -> Result<Self, ClusterError> {
+        let path = env::var_os("PATH");
         let bin_dir = find_bin_dir(
             env::var_os("LOCKAPI_PG_BIN").as_deref(),
-            env::var_os("PATH").as_deref(),
+            path.as_deref(),
             Path::new("/"),
         )?;
+        let client_dir = find_client_dir(&bin_dir, path.as_deref(), Path::new("/"))
+            .ok_or_else(|| ClusterError::NoClient(bin_dir.clone()))?;
         let output = Command::new(bin_dir.join("postgres"))
             .arg("--version")
             .output()
@@ -58,7 +66,11 @@ impl Installation {
         if numbers(&version).first().copied().unwrap_or(0) < OLDEST_MAJOR {
             return Err(ClusterError::TooOld { bin_dir, version });
         }
-        Ok(Self { bin_dir, version })
+        Ok(Self {
+            bin_dir,
+            client_dir,
+            version,
+        })
     }
 }
 
@@ -72,29 +84,46 @@ fn find_bin_dir(
         let named = PathBuf::from(named);
         return server_of(&named).ok_or(ClusterError::NoServerIn(named));
     }
-    let in_path = path
-        .into_iter()
-        .flat_map(env::split_paths)
-        .filter(|dir| dir.is_absolute())
-        .find_map(|dir| server_of(&dir));
-    in_path
-        .or_else(|| {
-            USUAL_PLACES.iter().find_map(|(parent, start)| {
-                newest_below(&root.join(parent.trim_start_matches('/')), start)
-            })
-        })
+    absolute(path)
+        .find_map(|dir| server_of(&dir))
+        .or_else(|| in_usual_places(root, server_of))
         .ok_or(ClusterError::NoServer)
 }
 
-/// The highest version among the servers in `parent/start*/bin`.
-fn newest_below(parent: &Path, start: &str) -> Option<PathBuf> {
+/// Looks beside the server, then in the usual places below `root`, then in `PATH`, where Debian has
+/// a wrapper that takes longer to start.
+fn find_client_dir(bin_dir: &Path, path: Option<&OsStr>, root: &Path) -> Option<PathBuf> {
+    let client_of = |dir: &Path| holds(dir, &CLIENTS).then(|| dir.to_owned());
+    client_of(bin_dir)
+        .or_else(|| in_usual_places(root, client_of))
+        .or_else(|| absolute(path).find_map(|dir| client_of(&dir)))
+}
+
+fn absolute(path: Option<&OsStr>) -> impl Iterator<Item = PathBuf> {
+    path.into_iter()
+        .flat_map(env::split_paths)
+        .filter(|dir| dir.is_absolute())
+}
+
+fn in_usual_places(root: &Path, wanted: impl Fn(&Path) -> Option<PathBuf>) -> Option<PathBuf> {
+    USUAL_PLACES.iter().find_map(|(parent, start)| {
+        newest_below(&root.join(parent.trim_start_matches('/')), start, &wanted)
+    })
+}
+
+/// The highest version among what is wanted in `parent/start*/bin`.
+fn newest_below(
+    parent: &Path,
+    start: &str,
+    wanted: impl Fn(&Path) -> Option<PathBuf>,
+) -> Option<PathBuf> {
     fs::read_dir(parent)
         .ok()?
         .filter_map(Result::ok)
         .filter_map(|entry| {
             let name = entry.file_name();
             let version = numbers(name.to_str()?.strip_prefix(start)?);
-            Some((version, server_of(&entry.path().join("bin"))?))
+            Some((version, wanted(&entry.path().join("bin"))?))
         })
         .max()
         .map(|(_, bin_dir)| bin_dir)
@@ -102,17 +131,17 @@ fn newest_below(parent: &Path, start: &str) -> Option<PathBuf> {
 
 /// The directory with all the programs of the server in `dir`.
 fn server_of(dir: &Path) -> Option<PathBuf> {
-    if holds_server(dir) {
+    if holds(dir, &PROGRAMS) {
         return Some(dir.to_owned());
     }
     // Directories of `PATH` often hold links to some of the programs.
     let program = fs::canonicalize(dir.join("postgres")).ok()?;
     let linked = program.parent()?;
-    holds_server(linked).then(|| linked.to_owned())
+    holds(linked, &PROGRAMS).then(|| linked.to_owned())
 }
 
-fn holds_server(dir: &Path) -> bool {
-    PROGRAMS.iter().all(|program| {
+fn holds(dir: &Path, programs: &[&str]) -> bool {
+    programs.iter().all(|program| {
         fs::metadata(dir.join(program))
             .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
     })
@@ -132,8 +161,12 @@ mod tests {
     use super::*;
 
     fn fake_server(dir: &Path) -> PathBuf {
+        fake(dir, &PROGRAMS)
+    }
+
+    fn fake(dir: &Path, programs: &[&str]) -> PathBuf {
         fs::create_dir_all(dir).unwrap();
-        for program in PROGRAMS {
+        for program in programs {
             let file = dir.join(program);
             fs::write(&file, "").unwrap();
             fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
@@ -215,6 +248,22 @@ mod tests {
             find_bin_dir(Some(links.as_os_str()), None, root.path()).unwrap(),
             real
         );
+    }
+
+    #[test]
+    fn client_may_be_elsewhere() {
+        let root = tempfile::tempdir().unwrap();
+        let server = fake_server(&root.path().join("server"));
+        let client = || find_client_dir(&server, None, root.path());
+        assert_eq!(client(), None);
+        let path = fake(&root.path().join("path"), &CLIENTS);
+        let in_path = || find_client_dir(&server, Some(path.as_os_str()), root.path());
+        assert_eq!(in_path(), Some(path.clone()));
+        let usual = root.path().join("usr/lib/postgresql/15/bin");
+        fake(&usual, &CLIENTS);
+        assert_eq!(in_path(), Some(usual));
+        fake(&server, &CLIENTS);
+        assert_eq!(in_path(), Some(server.clone()));
     }
 
     #[test]

@@ -191,7 +191,7 @@ fn start_watchdog(dir: &Path, linger: Linger, tools: &Tools) -> Result<(), Clust
     command
         .args(["-c", WATCHDOG, "cluster-watchdog"])
         .arg(dir)
-        .arg(tools.bin_dir())
+        .arg(tools.client_dir())
         .arg(linger)
         .current_dir("/")
         .stdin(Stdio::null())

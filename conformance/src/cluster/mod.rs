@@ -251,6 +251,24 @@ impl Cluster {
         self.server("way to start it")?.start()
     }
 
+    /// Makes a standby that receives nothing from now on, for which the server is restarted.
+    ///
+    /// # Errors
+    ///
+    /// If the files cannot be copied, or the server does not start again.
+    pub fn cut_replication(&mut self) -> Result<(), ClusterError> {
+        self.server("way to make a standby")?.cut_replication()
+    }
+
+    /// Loses the server, and has the standby take over on its port.
+    ///
+    /// # Errors
+    ///
+    /// If there is no standby, or it does not start.
+    pub fn fail_over(&mut self) -> Result<(), ClusterError> {
+        self.server("standby")?.fail_over()
+    }
+
     /// Runs SQL with `psql` and returns what it printed: a line for each row, the columns separated
     /// by `|`, without headings and without the last line end.
     ///

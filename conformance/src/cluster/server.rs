@@ -213,6 +213,42 @@ impl Server {
         self.configure(&[("hot_standby", "on")])
     }
 
+    /// Copies the data directory at a clean end, twice.
+    pub(super) fn cut_replication(&self) -> Result<(), ClusterError> {
+        self.stop(StopMode::Fast)?;
+        for standby in self.standby_dirs() {
+            // One that was made before has missed more.
+            match fs::remove_dir_all(&standby) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(ClusterError::io("removing a standby")(error));
+                }
+                _ => {}
+            }
+            self.copy(&self.data_dir(), &standby)?;
+        }
+        self.start()
+    }
+
+    /// A copy takes the place of the data directory, on a timeline of its own.
+    pub(super) fn fail_over(&self) -> Result<(), ClusterError> {
+        self.stop(StopMode::Immediate)?;
+        let replacing = "replacing the server by its standby";
+        let mut standbys = self.standby_dirs().into_iter();
+        let standby = standbys.find(|standby| standby.exists());
+        let standby = standby.ok_or(ClusterError::Foreign("standby"))?;
+        fs::remove_dir_all(self.data_dir()).map_err(ClusterError::io(replacing))?;
+        fs::rename(standby, self.data_dir()).map_err(ClusterError::io(replacing))?;
+        self.make_standby()?;
+        self.start()?;
+        let mut promote = self.tools.command("pg_ctl");
+        promote.args(["promote", "-w", "-t", "120", "-D"]);
+        run(promote.arg(self.data_dir()))
+    }
+
+    fn standby_dirs(&self) -> [PathBuf; 2] {
+        ["standby", "sibling"].map(|name| self.dir().join(name))
+    }
+
     pub(super) fn tools(&self) -> &Tools {
         &self.tools
     }

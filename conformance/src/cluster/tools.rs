@@ -70,7 +70,12 @@ impl Tools {
         })
     }
 
-    /// Prepares one of the programs to run as the user of the server.
+    /// The directory of the client's programs.
+    pub(super) fn client_dir(&self) -> &Path {
+        &self.installation.client_dir
+    }
+
+    /// Prepares one of the server's programs to run as its user.
     pub(super) fn command(&self, tool: &str) -> Command {
         let mut command = prepared(&self.bin_dir().join(tool));
         if let Some(user) = self.user {
@@ -82,12 +87,12 @@ impl Tools {
 
     /// Prepares `psql`, to run as the user of this process.
     pub(super) fn client(&self) -> Command {
-        prepared(&self.bin_dir().join("psql"))
+        prepared(&self.client_dir().join("psql"))
     }
 
     /// Asks whether a server listens on the socket in `dir`.
     pub(super) fn ask(&self, dir: &Path, port: u16) -> Result<Answer, ClusterError> {
-        let mut command = self.command("pg_isready");
+        let mut command = prepared(&self.client_dir().join("pg_isready"));
         command.arg("-q").args(["-t", "5", "-h"]).arg(dir);
         command.arg("-p").arg(port.to_string());
         let output = output_of(&mut command)?;

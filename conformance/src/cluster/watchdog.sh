@@ -1,7 +1,7 @@
 # Removes a throw-away cluster once nobody uses it any more.
 #
 #   $1  the cluster's directory
-#   $2  the directory of the PostgreSQL programs
+#   $2  the directory of pg_isready
 #   $3  seconds to wait for another user, or "now" to remove the cluster at once
 #
 # Every user holds the pipe "users" open for writing. The kernel closes it however the user ends,

@@ -1,6 +1,6 @@
 //! Random sequences of what rate limits do.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use lockapi::driver::Connection;
@@ -26,7 +26,7 @@ type Drawn = (u8, u8, u8, bool);
 pub enum LimitAction {
     /// Takes of keys, each at a price and so many times.
     Take(Vec<(u8, u8, u8)>),
-    /// Charges requests of lines, so often each. Requests may have keys in common.
+    /// Charges requests of lines, so often each; those that have keys in common one after the other.
     Charge(Vec<(u8, Vec<Drawn>)>),
     /// Gives back of keys.
     Refund(Vec<(u8, u8)>),
@@ -51,7 +51,12 @@ pub(super) fn actions() -> impl Strategy<Value = (usize, LimitAction)> {
         };
         let mut lines: Vec<_> = lines.into_iter().map(own).collect();
         lines.sort_unstable();
-        lines.dedup_by_key(|line| line.0);
+        // Lines of one key have one quota.
+        for at in 1..lines.len() {
+            if lines[at].0 == lines[at - 1].0 {
+                lines[at].1 = lines[at - 1].1;
+            }
+        }
         lines
     });
     let action = prop_oneof![
@@ -175,7 +180,7 @@ impl<C: Connection> Pair<'_, C> {
     }
 
     async fn charge(&mut self, session: usize, wants: &[(u8, Vec<Drawn>)]) {
-        let mut charges: Vec<_> = wants
+        let mut waiting: Vec<_> = wants
             .iter()
             .map(|(times, lines)| {
                 let lines: Vec<_> = lines.iter().map(|line| self.line(*line)).collect();
@@ -189,10 +194,23 @@ impl<C: Connection> Pair<'_, C> {
                 }
             })
             .collect();
-        // Rows are created first, what has expired is ended, and the first request is decided.
-        for _ in 0..5 {
-            let (real, model) = self.both(session, &charges).await;
+        // Rows are created first, and what has expired is ended.
+        for _ in 0..9 {
             let mut left = Vec::new();
+            let mut keys = HashSet::new();
+            let charges: Vec<_> = waiting
+                .drain(..)
+                .filter_map(|charge| {
+                    let shares = charge.lines.iter().any(|line| keys.contains(&line.key));
+                    keys.extend(charge.lines.iter().map(|line| line.key.clone()));
+                    if shares {
+                        left.push(charge);
+                        return None;
+                    }
+                    Some(charge)
+                })
+                .collect();
+            let (real, model) = self.both(session, &charges).await;
             for (charge, (real, model)) in charges.into_iter().zip(real.iter().zip(&model)) {
                 let mut again = false;
                 for (line, (real, model)) in charge.lines.iter().zip(real.iter().zip(model)) {
@@ -212,8 +230,8 @@ impl<C: Connection> Pair<'_, C> {
                     left.push(charge);
                 }
             }
-            charges = left;
-            if charges.is_empty() {
+            waiting = left;
+            if waiting.is_empty() {
                 break;
             }
         }

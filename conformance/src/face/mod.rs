@@ -56,7 +56,8 @@ impl Face {
     }
 
     /// Puts the adapter in front of a backend.
-    pub(crate) fn wrap(self, backend: Arc<dyn Backend>) -> Arc<dyn Backend> {
+    #[must_use]
+    pub fn wrap(self, backend: Arc<dyn Backend>) -> Arc<dyn Backend> {
         match self {
             Self::Generic => generic::wrap(backend),
             Self::Dyn => backend,

@@ -17,7 +17,7 @@ use super::database::OnPostgres;
 use super::observer::literal;
 use crate::accounts::Accounts;
 use crate::cluster::StopMode;
-use crate::fixture::{Fault, Fixture, Jobs, Locks, Problem, Transaction, lease_of, sweep};
+use crate::fixture::{Fault, Fixture, Jobs, Locks, Place, Problem, Transaction, lease_of, sweep};
 use crate::patience::eventually;
 
 #[async_trait]
@@ -51,6 +51,9 @@ impl Fixture for OnPostgres {
     }
 
     async fn begin(&self) -> Option<Box<dyn Transaction>> {
+        if super::shared_place() != Place::Shared {
+            return None;
+        }
         Some(self.driver().begin(&self.site.address.url()).await)
     }
 
@@ -169,6 +172,16 @@ impl Fixture for OnPostgres {
             server.start().expect("the server starts");
         })
         .await;
+    }
+
+    async fn cut_replication(&self) {
+        self.with_server(|server| server.cut_replication().expect("a standby is made"))
+            .await;
+    }
+
+    async fn fail_over(&self) {
+        self.with_server(|server| server.fail_over().expect("the standby takes over"))
+            .await;
     }
 
     async fn locks(&self, lock: LockId) -> Locks {

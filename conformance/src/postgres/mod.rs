@@ -69,6 +69,26 @@ pub trait Driver: Send + Sync + 'static {
 pub struct Postgres {
     name: String,
     drivers: Vec<Arc<dyn Driver>>,
+    /// What [`Place::Shared`] is.
+    shared: Place,
+}
+
+/// Names what the cases of the shared database run on: nothing, or
+///
+/// - `hostile`: a role whose settings are as unhelpful as settings can be;
+/// - `proxy`: a transaction-pooling proxy, on which cases with session locks cannot succeed.
+///
+/// Transactions of the program have such settings, or their prepared statements, too, so cases with
+/// such transactions are ignored.
+const SHARED_PLACE: &str = "LOCKAPI_PLACE";
+
+fn shared_place() -> Place {
+    match std::env::var(SHARED_PLACE).unwrap_or_default().as_str() {
+        "" => Place::Shared,
+        "hostile" => Place::HostileSuperuser,
+        "proxy" => Place::Proxy,
+        other => panic!("{SHARED_PLACE} is `{other}`; it may be `hostile` or `proxy`"),
+    }
 }
 
 impl Postgres {
@@ -98,6 +118,7 @@ impl Postgres {
         Self {
             name: names.join("+"),
             drivers,
+            shared: shared_place(),
         }
     }
 }
@@ -115,24 +136,35 @@ impl Subject for Postgres {
     }
 
     fn offers(&self, need: Need) -> bool {
-        self.drivers.iter().all(|driver| driver.offers(need))
+        let transactions = matches!(need, Need::Transactions | Need::Accounts);
+        (self.shared == Place::Shared || !transactions)
+            && self.drivers.iter().all(|driver| driver.offers(need))
     }
 
     async fn fixture(&self, place: Place) -> Result<Arc<dyn Fixture>, Problem> {
+        let place = match place {
+            Place::Shared => self.shared,
+            place => place,
+        };
         if matches!(
             place,
             Place::PoorRole
                 | Place::HostileRole
+                | Place::HostileSuperuser
                 | Place::GermanRole
                 | Place::DecoyRole
                 | Place::HostileProxy
         ) {
             // The tables that the role is given rights on.
-            self.fixture(Place::Shared).await?;
+            let site = place::prepare(Place::Shared).await?;
+            OnPostgres::new(&self.drivers, site)?.migrate().await?;
         }
         let site = place::prepare(place).await?;
         let fixture = OnPostgres::new(&self.drivers, site)?;
-        if !matches!(place, Place::Empty | Place::Standby | Place::WrongPassword) {
+        if !matches!(
+            place,
+            Place::Empty | Place::Standby | Place::NoPrimary | Place::WrongPassword
+        ) {
             fixture.migrate().await?;
         }
         Ok(Arc::new(fixture))

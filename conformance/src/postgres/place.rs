@@ -104,26 +104,15 @@ pub(super) async fn prepare(place: Place) -> Result<Site, Problem> {
             let scripts: Vec<_> = lockapi::MIGRATIONS.iter().map(|one| one.sql).collect();
             own(off_runtime(move || Cluster::standby(&scripts)).await).await
         }
+        Place::Hosts | Place::NoPrimary => {
+            several_hosts(site(Address::parse(&url.await?)?), place).await
+        }
         Place::Password | Place::WrongPassword => {
-            let mut site = own(off_runtime(|| Cluster::private(&[])).await).await?;
-            let right = if place == Place::Password {
-                SECRET
-            } else {
-                "another"
-            };
-            let role = "guarded";
-            let observer = Observer::new(site.direct.config()?);
-            observer
-                .try_rows(format!(
-                    "SET password_encryption = 'scram-sha-256';
-                     CREATE ROLE {role} LOGIN SUPERUSER PASSWORD {}",
-                    literal(right)
-                ))
-                .await?;
-            demand_passwords(&observer, role).await?;
-            role.clone_into(&mut site.address.user);
-            site.address.password = Some(SECRET.to_owned());
-            Ok(site)
+            with_password(
+                own(off_runtime(|| Cluster::private(&[])).await).await?,
+                place,
+            )
+            .await
         }
         Place::Shared => Ok(site(Address::parse(&url.await?)?)),
         Place::Empty => {
@@ -139,6 +128,7 @@ pub(super) async fn prepare(place: Place) -> Result<Site, Problem> {
         }
         Place::PoorRole => with_role(site(Address::parse(&url.await?)?), &[]).await,
         Place::HostileRole => with_role(site(Address::parse(&url.await?)?), HOSTILE).await,
+        Place::HostileSuperuser => as_hostile_superuser(site(Address::parse(&url.await?)?)).await,
         Place::Relay => {
             let mut site = site(Address::parse(&url.await?)?);
             relay(&mut site)?;
@@ -146,24 +136,72 @@ pub(super) async fn prepare(place: Place) -> Result<Site, Problem> {
         }
         Place::GermanRole => with_role(site(Address::parse(&url.await?)?), &[GERMAN]).await,
         Place::DecoyRole => with_role(site(Address::parse(&url.await?)?), DECOYED).await,
-        Place::Proxy | Place::HostileProxy | Place::RelayedProxy => {
-            let mut site = site(Address::parse(&url.await?)?);
-            if place == Place::HostileProxy {
-                site = with_role(site, HOSTILE).await?;
-            }
-            // With one session the clients of the proxy meet in it; with more they move about.
-            let sessions = if place == Place::HostileProxy { 1 } else { 3 };
-            let (user, server) = (site.address.user.clone(), site.direct.port);
-            let proxy = off_runtime(move || Proxy::start(server, &user, sessions)).await?;
-            "127.0.0.1".clone_into(&mut site.address.host);
-            site.address.port = proxy.port();
-            site.proxy = Some(proxy);
-            if place == Place::RelayedProxy {
-                relay(&mut site)?;
-            }
-            Ok(site)
-        }
+        Place::Proxy
+        | Place::SessionProxy
+        | Place::StatementProxy
+        | Place::HostileProxy
+        | Place::RelayedProxy => behind_proxy(site(Address::parse(&url.await?)?), place).await,
     }
+}
+
+/// Names hosts beside the server, or instead of it: one that refuses, and a standby.
+async fn several_hosts(mut site: Site, place: Place) -> Result<Site, Problem> {
+    let standby = off_runtime(|| Cluster::standby(&[])).await?;
+    let port = standby.port()?;
+    let refuses = "127.0.0.1:1";
+    if place == Place::Hosts {
+        site.address.host = format!("{refuses},127.0.0.1:{port},{}", site.address.host);
+    } else {
+        site.address.host = format!("{refuses},127.0.0.1");
+        site.address.port = port;
+    }
+    site.own = Some(Mutex::new(standby));
+    Ok(site)
+}
+
+/// Connects as a role that needs a password.
+async fn with_password(mut site: Site, place: Place) -> Result<Site, Problem> {
+    let right = if place == Place::Password {
+        SECRET
+    } else {
+        "another"
+    };
+    let role = "guarded";
+    let observer = Observer::new(site.direct.config()?);
+    observer
+        .try_rows(format!(
+            "SET password_encryption = 'scram-sha-256';
+             CREATE ROLE {role} LOGIN SUPERUSER PASSWORD {}",
+            literal(right)
+        ))
+        .await?;
+    demand_passwords(&observer, role).await?;
+    role.clone_into(&mut site.address.user);
+    site.address.password = Some(SECRET.to_owned());
+    Ok(site)
+}
+
+/// Puts a proxy before the server.
+async fn behind_proxy(mut site: Site, place: Place) -> Result<Site, Problem> {
+    if place == Place::HostileProxy {
+        site = with_role(site, HOSTILE).await?;
+    }
+    // With one session the clients of the proxy meet in it; with more they move about.
+    let (sessions, mode) = match place {
+        Place::HostileProxy => (1, "transaction"),
+        Place::SessionProxy => (20, "session"),
+        Place::StatementProxy => (3, "statement"),
+        _ => (8, "transaction"),
+    };
+    let (user, server) = (site.address.user.clone(), site.direct.port);
+    let proxy = off_runtime(move || Proxy::start(server, &user, sessions, mode)).await?;
+    "127.0.0.1".clone_into(&mut site.address.host);
+    site.address.port = proxy.port();
+    site.proxy = Some(proxy);
+    if place == Place::RelayedProxy {
+        relay(&mut site)?;
+    }
+    Ok(site)
 }
 
 /// Puts a relay before where backends connect.
@@ -175,6 +213,20 @@ fn relay(site: &mut Site) -> Result<(), Problem> {
     Ok(())
 }
 
+/// All cases run as such roles at once, which keeps a small machine busy for longer than half a second.
+async fn as_hostile_superuser(site: Site) -> Result<Site, Problem> {
+    let patient = HOSTILE.iter().map(|(name, value)| match *value {
+        "500ms" => (*name, "3s"),
+        value => (*name, value),
+    });
+    let settings: Vec<_> = patient.collect();
+    let site = with_role(site, &settings).await?;
+    let observer = Observer::new(site.direct.config()?);
+    let promote = format!("ALTER ROLE {} SUPERUSER", site.address.user);
+    observer.try_rows(promote).await?;
+    Ok(site)
+}
+
 /// Connects as a role of the place's own, which has only the rights that it needs.
 async fn with_role(mut site: Site, settings: &[(&str, &str)]) -> Result<Site, Problem> {
     let role = format!("conf_{:016x}", fastrand::u64(..));
@@ -184,7 +236,15 @@ async fn with_role(mut site: Site, settings: &[(&str, &str)]) -> Result<Site, Pr
     }
     let grants = lockapi::rights::grants(lockapi::rights::Role::Worker, &role)?;
     let mut script = format!("CREATE ROLE {role} LOGIN; {grants}");
+    // `idle_session_timeout` came with version 14.
+    let known = observer
+        .try_rows("SELECT lower(name) FROM pg_settings")
+        .await?
+        .concat();
     for (name, value) in settings {
+        if !known.contains(&name.to_lowercase()) {
+            continue;
+        }
         let value = if *name == "search_path" {
             (*value).to_owned()
         } else {

@@ -1,4 +1,4 @@
-//! A transaction-pooling proxy in front of a server.
+//! A proxy that pools sessions, in front of a server.
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -24,8 +24,13 @@ pub(super) struct Proxy {
 }
 
 impl Proxy {
-    /// Starts one in front of the server on a port, for one user, with so many sessions.
-    pub(super) fn start(server: u16, user: &str, sessions: usize) -> Result<Self, Problem> {
+    /// Starts one in front of the server on a port, for one user, with so many sessions, in a mode of `pool_mode`.
+    pub(super) fn start(
+        server: u16,
+        user: &str,
+        sessions: usize,
+        mode: &str,
+    ) -> Result<Self, Problem> {
         let program = program()?;
         let dir = std::env::temp_dir().join(format!("lockapi-proxy-{:016x}", fastrand::u64(..)));
         fs::create_dir(&dir)?;
@@ -42,7 +47,7 @@ impl Proxy {
             format!(
                 "[databases]\n* = host=127.0.0.1 port={server}\n[pgbouncer]\n\
                  listen_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n\
-                 auth_type = trust\nauth_file = {}\npool_mode = transaction\n\
+                 auth_type = trust\nauth_file = {}\npool_mode = {mode}\n\
                  default_pool_size = {sessions}\nmin_pool_size = {sessions}\nmax_client_conn = 100\n\
                  server_round_robin = 1\nignore_startup_parameters = extra_float_digits\n",
                 users.display()

@@ -103,8 +103,8 @@ struct Due {
 fn serve(shared: &Shared, mut client: TcpStream, server: SocketAddr) -> io::Result<()> {
     client.set_nodelay(true)?;
     let first = loop {
-        let first = startup(&mut client)?;
-        match u32::from_be_bytes([first[4], first[5], first[6], first[7]]) {
+        let (code, first) = startup(&mut client)?;
+        match code {
             code if ENCRYPTION.contains(&code) => client.write_all(b"N")?,
             CANCEL => {
                 return TcpStream::connect(server)?.write_all(&first);
@@ -145,8 +145,8 @@ fn close(one: &TcpStream, other: &TcpStream) {
 /// Passes on what the client says; answers in place of the server where that is told.
 fn ask(
     shared: &Shared,
-    client: &mut TcpStream,
-    server: &mut TcpStream,
+    client: &mut (impl Read + Write),
+    server: &mut impl Write,
     due: &Mutex<Due>,
 ) -> io::Result<()> {
     let mut statements = HashMap::<String, String>::new();
@@ -185,7 +185,7 @@ fn ask(
 }
 
 /// Passes on what the server says, or something else once it has said all of it.
-fn answer(server: &mut TcpStream, client: &mut TcpStream, due: &Mutex<Due>) -> io::Result<()> {
+fn answer(server: &mut impl Read, client: &mut impl Write, due: &Mutex<Due>) -> io::Result<()> {
     loop {
         let frame = frame(server)?;
         let mut due = due.lock().unwrap_or_else(PoisonError::into_inner);
@@ -208,29 +208,34 @@ fn answer(server: &mut TcpStream, client: &mut TcpStream, due: &Mutex<Due>) -> i
     }
 }
 
-/// The first message of a client, which has no type.
-fn startup(client: &mut TcpStream) -> io::Result<Vec<u8>> {
+/// The first message of a client, which has no type, and the number that it begins with.
+fn startup(client: &mut impl Read) -> io::Result<(u32, Vec<u8>)> {
     let mut message = vec![0; 4];
     client.read_exact(&mut message)?;
-    rest(client, message, 0)
+    let message = rest(client, message, 0)?;
+    match message[4..] {
+        [a, b, c, d, ..] => Ok((u32::from_be_bytes([a, b, c, d]), message)),
+        _ => Err(ErrorKind::InvalidData.into()),
+    }
 }
 
-fn frame(socket: &mut TcpStream) -> io::Result<Vec<u8>> {
+fn frame(socket: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut frame = vec![0; 5];
     socket.read_exact(&mut frame)?;
     rest(socket, frame, 1)
 }
 
-/// Reads what belongs to a message whose length is at a place.
-fn rest(socket: &mut TcpStream, mut message: Vec<u8>, at: usize) -> io::Result<Vec<u8>> {
+/// Reads what belongs to a message whose length is at a place. A length alone takes no memory.
+fn rest(socket: &mut impl Read, mut message: Vec<u8>, at: usize) -> io::Result<Vec<u8>> {
     let length = [0, 1, 2, 3].map(|byte| message[at + byte]);
     let length = u32::from_be_bytes(length) as usize + at;
     if length < message.len() {
         return Err(ErrorKind::InvalidData.into());
     }
-    let begun = message.len();
-    message.resize(length, 0);
-    socket.read_exact(&mut message[begun..])?;
+    let missing = length - message.len();
+    if socket.take(missing as u64).read_to_end(&mut message)? < missing {
+        return Err(ErrorKind::UnexpectedEof.into());
+    }
     Ok(message)
 }
 
@@ -258,3 +263,6 @@ fn told(answer: &Answer) -> Vec<u8> {
     let length = u32::try_from(fields.len() + 4).unwrap_or(u32::MAX);
     [b"E".as_slice(), &length.to_be_bytes(), fields.as_bytes()].concat()
 }
+
+#[cfg(test)]
+mod tests;

@@ -35,6 +35,14 @@ impl OnPostgres {
                   WHERE namespace = {namespace}"
             ))
             .await;
+        if self.site.own.is_some() {
+            self.observer
+                .rows(format!(
+                    "UPDATE lockapi.epoch SET begun_at = begun_at - {micros} * interval '1 microsecond'
+                      WHERE number > first"
+                ))
+                .await;
+        }
         self.observer
             .rows(format!(
                 "WITH ended AS (

@@ -10,6 +10,9 @@ use proptest::test_runner::{Config, TestRunner};
 
 use crate::connection::{Library, LibraryConnection};
 
+/// A script; not all libraries send an empty one.
+const NOTHING: &str = "SELECT 1";
+
 #[test]
 fn x04_sqlx_and_model_agree() {
     agree([Library::Sqlx; SESSIONS]);
@@ -28,6 +31,20 @@ fn x04_sync_and_model_agree() {
 #[test]
 fn x04_all_together_and_model_agree() {
     agree(Library::ALL);
+}
+
+/// A program's own transactions have the isolation of its role.
+#[test]
+fn x04_all_together_and_model_agree_in_repeatable_read() {
+    const LEVEL: &str =
+        "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL REPEATABLE READ";
+    agree_after(LEVEL, Library::ALL);
+}
+
+#[test]
+fn x04_all_together_and_model_agree_in_serializable() {
+    const LEVEL: &str = "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL SERIALIZABLE";
+    agree_after(LEVEL, Library::ALL);
 }
 
 #[test]
@@ -54,7 +71,7 @@ fn x04_permits_and_model_agree() {
 }
 
 #[test]
-fn x04_sight_and_model_agree() {
+fn x04_admin_and_model_agree() {
     let (url, runtime) = crate::server();
     let _entered = runtime.enter();
     let observer = Mutex::new(Client::connect(&url, NoTls).expect("a connection"));
@@ -126,6 +143,15 @@ fn age_leases(observer: &Mutex<Client>, namespace: &str, time: std::time::Durati
 
 #[test]
 fn x04_queue_and_model_agree() {
+    queues_agree(NOTHING);
+}
+
+#[test]
+fn x04_queue_and_model_agree_in_serializable() {
+    queues_agree("SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL SERIALIZABLE");
+}
+
+fn queues_agree(script: &'static str) {
     let (url, runtime) = crate::server();
     let _entered = runtime.enter();
     let observer = Mutex::new(Client::connect(&url, NoTls).expect("a connection"));
@@ -134,7 +160,9 @@ fn x04_queue_and_model_agree() {
         failure_persistence: None,
         ..Config::default()
     };
-    let connection = Mutex::new(LibraryConnection::connect(Library::Sync, &url));
+    let mut connection = LibraryConnection::connect(Library::Sync, &url);
+    pollster::block_on(connection.script(Script::Run(script))).expect("a session");
+    let connection = Mutex::new(connection);
     TestRunner::new(config)
         .run(&differential::queue::actions(), |actions| {
             let mut connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
@@ -243,6 +271,11 @@ fn x04_jobs_that_are_due_together_keep_their_order() {
 }
 
 fn agree(libraries: [Library; SESSIONS]) {
+    agree_after(NOTHING, libraries);
+}
+
+/// On sessions that began with a script.
+fn agree_after(script: &'static str, libraries: [Library; SESSIONS]) {
     let (url, runtime) = crate::server();
     let _entered = runtime.enter();
     let observer = Mutex::new(Client::connect(&url, NoTls).expect("a connection"));
@@ -251,7 +284,11 @@ fn agree(libraries: [Library; SESSIONS]) {
         failure_persistence: None,
         ..Config::default()
     };
-    let sessions = libraries.map(|library| LibraryConnection::connect(library, &url));
+    let sessions = libraries.map(|library| {
+        let mut session = LibraryConnection::connect(library, &url);
+        pollster::block_on(session.script(Script::Run(script))).expect("a session");
+        session
+    });
     let sessions = Mutex::new(sessions);
     TestRunner::new(config)
         .run(&differential::actions(), |actions| {

@@ -3,11 +3,13 @@
 mod concurrent;
 mod connection;
 mod differential;
+mod epochs;
 mod ids;
 mod limits;
 mod listeners;
 mod operations;
 mod plans;
+mod probe;
 mod sessions;
 mod statements;
 mod statistics;

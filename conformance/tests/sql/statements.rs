@@ -5,8 +5,8 @@ use lockapi::suite::admin::{
     CancelJob, ForceRelease, ListAudit, ListLeases, ListLocks, ListRunning, ListWaits, Note,
     SweepNotes, Terminate, Unblock,
 };
-use lockapi::suite::driver::{Operation, Remember, Restore};
-use lockapi::suite::engine::{Cancelled, Marker, Notify, Settle};
+use lockapi::suite::driver::{IsPrimary, Operation, Remember, Restore};
+use lockapi::suite::engine::{Cancelled, EnterEpoch, Marker, Notify, Settle};
 use lockapi::suite::id::{ClaimWorker, NextBlock, ReleaseWorker, RenewWorker};
 use lockapi::suite::lease;
 use lockapi::suite::lease::{Abandon, Acquire, Peek, Release, Renew, Sweep, Take};
@@ -29,7 +29,6 @@ fn simple() -> Vec<Statement> {
         Renew::SIMPLE,
         Release::SIMPLE,
         limit::Take::SIMPLE,
-        Charge::SIMPLE,
         queue::Push::SIMPLE,
         LockRequest::SIMPLE,
     ];
@@ -93,6 +92,8 @@ pub(super) fn statements() -> Vec<Statement> {
         WaitIn::STATEMENT,
         Timeouts::STATEMENT,
         Settle::STATEMENT,
+        EnterEpoch::STATEMENT,
+        IsPrimary::STATEMENT,
         Marker::STATEMENT,
         Cancelled::STATEMENT,
         Notify::STATEMENT,

@@ -17,7 +17,7 @@ const HOUR: i64 = 3600 * 1_000_000;
 const MONTH: i64 = 30 * 24 * 3600 * 1_000_000;
 
 /// The tables of names, sessions and notes, and the audit log.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Notes {
     /// Namespace, name, and when it was last seen.
     names: BTreeMap<i64, (String, String, i64)>,
@@ -28,7 +28,7 @@ pub struct Notes {
     audit: Vec<Act>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Act {
     at: i64,
     namespace: String,

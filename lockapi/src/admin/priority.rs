@@ -8,6 +8,7 @@ use tokio::sync::Notify;
 
 use super::check_reason;
 use super::operations::Blocker;
+use crate::blocking::block_on;
 use crate::error::{Error, ErrorKind, Result};
 
 /// The longest patience and grace.
@@ -82,7 +83,7 @@ impl Priority {
         let grace = self.grace.unwrap_or_default();
         if self.patience > LONGEST || grace > LONGEST {
             let message = format!(
-                "a patience of {:?} and a grace of {grace:?}; allowed is a day each",
+                "a patience of {:?} and a grace of {grace:?}; allowed are at most 24 hours each",
                 self.patience
             );
             return Err(Error::new(ErrorKind::Invalid, "prioritize", message));
@@ -203,6 +204,12 @@ impl PriorityScope {
             }
             answered.await;
         }
+    }
+
+    /// As [`finish`](Self::finish), and blocks the calling thread.
+    #[must_use = "it says who was hit; a scope that is dropped ends as well"]
+    pub fn finish_blocking(self) -> Report {
+        block_on(self.finish())
     }
 }
 

@@ -110,7 +110,8 @@ impl Operator {
         block_on(self.0.cancel_job(queue, id, reason))
     }
 
-    /// Clears the way for a session; see
+    /// Clears the way for a session until the scope is
+    /// [finished](PriorityScope::finish_blocking) or dropped; see
     /// [`Operator::prioritize`](crate::admin::Operator::prioritize).
     ///
     /// # Errors

@@ -90,9 +90,8 @@ impl Queue {
     }
 
     /// Returns when there may be something to claim; see [`Queue::arrival`](crate::Queue::arrival).
-    #[must_use]
-    pub fn arrival(&self, seen: u64, at_most: Duration) -> Duration {
-        block_on(self.0.arrival(seen, at_most))
+    pub fn arrival(&self, seen: u64, at_most: Duration) {
+        block_on(self.0.arrival(seen, at_most));
     }
 
     /// Decides what becomes of a delivery; see [`Queue::settle`](crate::Queue::settle).

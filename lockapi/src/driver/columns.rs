@@ -21,10 +21,11 @@ pub(crate) fn maybe_text(value: Option<&str>) -> Value {
 
 /// Which request of the batch a row answers; its first column counts from 1.
 pub(crate) fn place(row: &mut Row, requests: usize) -> Result<usize, Failure> {
-    usize::try_from(row.int(0)? - 1)
-        .ok()
+    let place = row.int(0)?.checked_sub(1);
+    place
+        .and_then(|at| usize::try_from(at).ok())
         .filter(|at| *at < requests)
-        .ok_or_else(|| Failure::corrupt("a row answers no request of the batch"))
+        .ok_or_else(|| Failure::corrupt("a row of the answer belongs to no request of the batch"))
 }
 
 /// What the row of each request says; `None` where it has none.
@@ -47,7 +48,7 @@ pub(crate) fn all_answers<T>(
     rows: Rows,
     read: impl Fn(&mut Row) -> Result<T, Failure>,
 ) -> Result<Vec<T>, Failure> {
-    let missing = || Failure::corrupt("a request of the batch has no row");
+    let missing = || Failure::corrupt("a request of the batch has no row in the answer");
     let answers = answers(requests, rows, read)?.into_iter();
     answers.map(|one| one.ok_or_else(missing)).collect()
 }
@@ -62,4 +63,19 @@ pub(crate) fn flag_rows<O>(batch: &[O], mut flag: impl FnMut(&O) -> bool) -> Row
         .zip(batch)
         .map(|(n, one)| Row(vec![Value::Int(n), Value::Bool(flag(one))]))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_outside_of_the_batch_are_corrupt() {
+        for number in [i64::MIN, -1, 0, 3, i64::MAX] {
+            let rows = vec![Row(vec![Value::Int(number), Value::Bool(true)])];
+            assert!(flags(2, rows).is_err(), "{number}");
+        }
+        let rows = vec![Row(vec![Value::Int(2), Value::Bool(true)])];
+        assert_eq!(flags(2, rows).unwrap(), [false, true]);
+    }
 }

@@ -76,6 +76,9 @@ pub trait Connection: Send {
     /// As for [`run`](Self::run).
     fn script(&mut self, script: Script) -> impl Future<Output = Result<(), Failure>> + Send;
 
+    /// Notes that the engine refuses the server, because another has taken over from it.
+    fn superseded(&self) {}
+
     /// Runs a batch of one operation and reads its answers.
     ///
     /// # Errors
@@ -115,6 +118,10 @@ impl<C: Connection> Connection for &mut C {
 
     async fn script(&mut self, script: Script) -> Result<(), Failure> {
         (**self).script(script).await
+    }
+
+    fn superseded(&self) {
+        (**self).superseded();
     }
 }
 

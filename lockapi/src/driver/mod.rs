@@ -7,6 +7,7 @@
 pub(crate) mod call;
 pub(crate) mod columns;
 mod connector;
+pub(crate) mod hosts;
 pub(crate) mod pooled;
 mod script;
 mod threaded;
@@ -16,6 +17,7 @@ mod value;
 pub use call::{Call, Statement};
 pub(crate) use call::{Operation, without_comment};
 pub use connector::{BackgroundTask, Connection, Connector, Listener, Mode};
+pub use hosts::{HOST_LIMIT, HostConnection, Hosts, each_host, not_understood};
 pub use pooled::BorrowedConnection;
 pub use script::Script;
 pub use threaded::{

@@ -182,6 +182,6 @@ impl Row {
 
 fn mismatch(at: usize, wanted: &str) -> Failure {
     Failure::corrupt(format!(
-        "column {at} of the answer is not the {wanted} that was declared"
+        "column {at} of the answer is not of the expected type {wanted}"
     ))
 }

@@ -14,7 +14,7 @@ use crate::memory::ModelState;
 const MOST: usize = 64;
 
 /// A process of the server; a number is used again, but not with the same start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Process {
     /// Its number.
     pub pid: i64,

@@ -8,12 +8,14 @@ use super::batcher::Repeated;
 use super::cancel::{Cancels, Process};
 use super::clock::Time;
 use super::driver::{Driver, DriverConnection};
+use super::epoch::Epochs;
 use super::settle::{Settle, Settled};
 use super::tasks::Tasks;
 use super::timer::Timer;
 pub(crate) use super::watch::Watch;
 use crate::driver::{Connection, Mode, Operation, Script};
 use crate::error::{Error, ErrorKind, Failure};
+use crate::migrate::version;
 use crate::telemetry;
 
 const BEGIN_WRITE: &str = include_str!("begin_write.sql");
@@ -30,6 +32,7 @@ pub(crate) struct Connections {
     pub(crate) timeout: Duration,
     pub(super) tasks: Arc<Tasks>,
     cancels: Arc<Cancels>,
+    epochs: Arc<Epochs>,
 }
 
 impl Connections {
@@ -41,6 +44,7 @@ impl Connections {
             mode,
             timeout,
             tasks: Arc::default(),
+            epochs: Arc::default(),
         }
     }
 
@@ -58,11 +62,13 @@ impl Connections {
         let (driver, timer) = (self.driver.clone(), self.timer.clone());
         Self {
             tasks: Arc::clone(&self.tasks),
+            epochs: Arc::clone(&self.epochs),
             ..Self::new(driver, timer, self.mode, timeout)
         }
     }
 
-    /// Opens a connection and settles its settings; refuses a standby. Its statements wait for a
+    /// Opens a connection, settles its settings and enters the epoch of the server; refuses a standby, and
+    /// a server that another has taken over from. Its statements wait for a
     /// lock for `patience` at most, or without an end if that is zero.
     pub(crate) async fn open(
         &self,
@@ -75,18 +81,21 @@ impl Connections {
         let opening = async {
             let mut connection = self.driver.connect(self.mode).await?;
             let mut process = None;
+            let mut epoch = 0;
             if self.mode == Mode::Direct {
                 let settings = Settle::session(patience, watch.limit());
-                process = settle(&mut connection, settings).await?.process;
+                let settled = settle(&mut connection, settings).await?;
+                process = settled.process;
+                epoch = self.epochs.enter(&mut connection, settled).await?;
             }
-            Ok((connection, process))
+            Ok((connection, process, epoch))
         };
         let opened = watch.bound(opening).await.map_err(|mut failure| {
             // Whatever was sent so far had no effect beyond the connection.
             failure.broken = true;
             failure.undone()
         });
-        let (connection, process) = opened?;
+        let (connection, process, epoch) = opened?;
         Ok(OpenConnection {
             connection,
             mode: self.mode,
@@ -96,6 +105,8 @@ impl Connections {
             used: self.timer.now(),
             process,
             cancels: Arc::clone(&self.cancels),
+            epochs: Arc::clone(&self.epochs),
+            epoch,
             repeated: Repeated(false),
         })
     }
@@ -127,8 +138,7 @@ pub(crate) fn is_closed() -> Failure {
 }
 
 pub(crate) fn is_standby() -> Failure {
-    let message =
-        "the server is a hot standby; what is locked there excludes nobody who uses the primary";
+    let message = "the server is a hot standby, where a lock excludes nobody who uses the primary; connect to the primary";
     Failure::connect(None, Error::new(ErrorKind::Unavailable, "connect", message))
 }
 
@@ -154,6 +164,9 @@ pub(crate) struct OpenConnection {
     used: Time,
     process: Option<Process>,
     cancels: Arc<Cancels>,
+    epochs: Arc<Epochs>,
+    /// The epoch that it is in; behind a proxy each transaction enters its own.
+    epoch: i64,
     /// Whether the requests that are sent next were sent before, without an answer.
     pub(super) repeated: Repeated,
 }
@@ -197,6 +210,7 @@ impl OpenConnection {
         )
             -> Pin<Box<dyn Future<Output = Result<T, Failure>> + Send + 'a>>,
     ) -> Result<T, Failure> {
+        self.check_epoch()?;
         let watch = Arc::clone(&self.watch);
         let outcome = watch.within(work(&mut self.connection)).await;
         self.answered(&watch, outcome)
@@ -231,6 +245,7 @@ impl OpenConnection {
         watch: &Arc<Watch>,
         batch: &[O],
     ) -> Result<Vec<O::Output>, Failure> {
+        self.check_epoch()?;
         let performed = async {
             match self.mode {
                 Mode::Direct => self.connection.perform(batch).await,
@@ -238,7 +253,26 @@ impl OpenConnection {
             }
         };
         let performed = watch.within(performed).await;
-        self.answered(watch, performed)
+        let performed = self.answered(watch, performed);
+        self.explained(watch, performed).await
+    }
+
+    /// Tells which version of the schema there is, where something of it is missing.
+    async fn explained<T>(
+        &mut self,
+        watch: &Arc<Watch>,
+        outcome: Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        match outcome {
+            Err(failure) if version::is_missing(&failure) && !failure.broken => {
+                let explaining = version::explain(&mut self.connection, failure);
+                match watch.within(explaining).await {
+                    Some(failure) => Err(failure),
+                    None => self.answered(watch, None),
+                }
+            }
+            outcome => outcome,
+        }
     }
 
     /// Runs work in a transaction, which is committed unless the work fails.
@@ -249,19 +283,30 @@ impl OpenConnection {
         )
             -> Pin<Box<dyn Future<Output = Result<T, Failure>> + Send + 'a>>,
     ) -> Result<T, Failure> {
+        self.check_epoch()?;
         let settled = Settle::transaction(self.patience, self.limit);
         let watch = Arc::clone(&self.watch);
+        let epochs = (self.mode == Mode::Proxied).then_some(&*self.epochs);
         let connection = &mut self.connection;
         let transaction = async {
             let done = async {
-                begin_settled(connection, settled).await?;
+                begin_settled(connection, settled, epochs).await?;
                 work(connection).await
             };
             let done = done.await;
             end(connection, done).await
         };
         let outcome = watch.within(transaction).await;
-        self.answered(&watch, outcome)
+        let outcome = self.answered(&watch, outcome);
+        self.explained(&watch, outcome).await
+    }
+
+    /// Sends nothing more to a server that another has taken over from.
+    fn check_epoch(&self) -> Result<(), Failure> {
+        match self.mode {
+            Mode::Direct => self.epochs.check(self.epoch),
+            Mode::Proxied => Ok(()),
+        }
     }
 
     /// Tells the server when an answer is no longer waited for.
@@ -297,7 +342,7 @@ impl OpenConnection {
         let settled = Settle::transaction(self.patience, self.limit);
         let connection = &mut self.connection;
         let done = async {
-            begin_settled(connection, settled).await?;
+            begin_settled(connection, settled, Some(&self.epochs)).await?;
             connection.perform(batch).await
         };
         let done = done.await;
@@ -305,9 +350,37 @@ impl OpenConnection {
     }
 }
 
-async fn begin_settled<N: Connection>(connection: &mut N, settled: Settle) -> Result<(), Failure> {
-    begin(connection).await?;
-    settle(connection, settled).await.map(drop)
+/// How many sessions of a proxy enter the epoch, one after the other, until a transaction meets one that
+/// has.
+const SESSIONS: usize = 16;
+
+/// Begins a transaction, in a session that has entered the epoch of the server. What a session enters is
+/// committed before the work: it must not be undone with it.
+async fn begin_settled<N: Connection>(
+    connection: &mut N,
+    settings: Settle,
+    epochs: Option<&Epochs>,
+) -> Result<(), Failure> {
+    for _ in 0..SESSIONS {
+        begin(connection).await?;
+        let settled = settle(connection, settings.clone()).await?;
+        let Some(epochs) = epochs else {
+            return Ok(());
+        };
+        if epochs.has_entered(settled) {
+            return Ok(());
+        }
+        let number = epochs.enter(connection, settled).await?;
+        let Some(process) = settled.process.filter(|_| number > 0) else {
+            return Ok(());
+        };
+        connection.script(Script::Commit).await?;
+        epochs.remember(process, number);
+    }
+    let message =
+        "the pooler gave each transaction a session that had not entered the epoch; try again";
+    let error = Error::new(ErrorKind::Unavailable, "connect", message);
+    Err(Failure::connect(None, error))
 }
 
 /// Ends a transaction as its work did. What failed before the commit was sent did not happen.

@@ -57,6 +57,10 @@ impl Connection for DriverConnection {
     async fn script(&mut self, script: Script) -> Result<(), Failure> {
         self.0.script(script).await
     }
+
+    fn superseded(&self) {
+        self.0.superseded();
+    }
 }
 
 /// A connection of the program, borrowed for an operation in its transaction.
@@ -138,6 +142,7 @@ impl<C: Connector> AnyConnector for C {
 trait AnyConnection: Send {
     fn run<'a>(&'a mut self, call: Call<'a>) -> BoxFuture<'a, Result<Rows, Failure>>;
     fn script(&mut self, script: Script) -> BoxFuture<'_, Result<(), Failure>>;
+    fn superseded(&self);
 }
 
 impl<N: Connection> AnyConnection for N {
@@ -147,6 +152,10 @@ impl<N: Connection> AnyConnection for N {
 
     fn script(&mut self, script: Script) -> BoxFuture<'_, Result<(), Failure>> {
         Box::pin(Connection::script(self, script))
+    }
+
+    fn superseded(&self) {
+        Connection::superseded(self);
     }
 }
 

@@ -1,11 +1,12 @@
 //! A FIFO queue for each key: the callers of this process that wait for the same, in the order of arrival.
 
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-use tokio::sync::Semaphore;
+use std::sync::{Arc, PoisonError};
 
 use rustc_hash::FxHashMap;
+use tokio::sync::Semaphore;
+
+use crate::sync::{Mutex, MutexGuard};
 
 /// The queues that are not empty.
 pub(crate) struct KeyedFifo<K>(Mutex<State<K>>);
@@ -119,5 +120,37 @@ mod tests {
         drop((one, two));
         assert!(fifo.is_empty(&"a") && !fifo.is_empty(&"b"));
         assert!(fifo.try_join("c", 2).is_some());
+    }
+}
+
+#[cfg(all(test, shuttle))]
+mod interleavings {
+    use super::*;
+    use crate::sync::atomic::{AtomicUsize, Ordering};
+    use crate::sync::{explore, thread};
+
+    #[test]
+    fn one_of_a_key_works_at_a_time() {
+        explore(|| {
+            let fifo = Arc::new(KeyedFifo::default());
+            let inside = Arc::new(AtomicUsize::new(0));
+            let caller = || {
+                let (fifo, inside) = (Arc::clone(&fifo), Arc::clone(&inside));
+                thread::spawn(move || {
+                    let place = fifo.join("key");
+                    let work = async {
+                        assert_eq!(inside.fetch_add(1, Ordering::Relaxed), 0);
+                        shuttle::future::yield_now().await;
+                        inside.fetch_sub(1, Ordering::Relaxed);
+                    };
+                    shuttle::future::block_on(place.first(work));
+                })
+            };
+            let callers = [caller(), caller(), caller()];
+            for caller in callers {
+                caller.join().unwrap();
+            }
+            assert!(fifo.is_empty(&"key"));
+        });
     }
 }

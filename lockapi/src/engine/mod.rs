@@ -7,7 +7,6 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -27,8 +26,7 @@ use crate::mutex::{Mutex, RwLock};
 use crate::queue::{self, Queue};
 use crate::schedule::{self, Scheduler};
 use crate::semaphore::{MAX_PERMITS, Semaphore, check_permits};
-use crate::telemetry::{self, Kind, Subject, Warn};
-use crate::wait::unless;
+use crate::telemetry;
 
 mod admin;
 mod batcher;
@@ -37,8 +35,10 @@ mod clock;
 mod connection;
 mod contain;
 mod contention;
+mod core;
 mod driver;
 mod election_handle;
+pub(crate) mod epoch;
 mod ids;
 mod keyed_fifo;
 mod lease_handle;
@@ -52,6 +52,7 @@ pub(crate) mod notify;
 mod options;
 pub(crate) mod probe;
 mod queues;
+mod renewal;
 mod schedules;
 mod semaphore_handle;
 pub(crate) mod settle;
@@ -61,8 +62,7 @@ mod tasks;
 mod timer;
 mod watch;
 
-use admin::{Names, Noting};
-use batcher::Batcher;
+use self::core::Core;
 #[cfg(feature = "suite")]
 pub use clock::DrivenClock;
 pub use clock::ManualClock;
@@ -71,18 +71,11 @@ use connection::Connections;
 use connection::is_closed;
 pub(crate) use connection::{begin, is_standby};
 pub(crate) use contain::contain;
-use contention::Contended;
 pub(crate) use driver::{CallerConnection, Driver};
-use leases::Leases;
-use limits::Limits;
-use locks::{Limits as LockLimits, Locks, worker};
-use notifier::Notifier;
 pub(crate) use notify::Heard;
 pub(crate) use notify::Notify;
 pub use options::BackendOptions;
-use queues::Queues;
 use slots::Slots;
-use sweeps::Sweeps;
 #[cfg(feature = "tracing")]
 pub(crate) use timer::Alarm;
 pub(crate) use timer::Timer;
@@ -99,7 +92,8 @@ const MIGRATION_TIMEOUT: Duration = Duration::from_secs(60);
 /// notifications. One more is opened from time to time, to delete old rows.
 ///
 /// # Errors
-/// `Invalid` for bad options, `Unavailable` when the server cannot be reached or is a standby.
+/// `Invalid` for bad options, `Unavailable` when the server cannot be reached or is a standby, `Unsupported`
+/// when it is older than version 13 or its locks do not exclude.
 pub async fn start<C: Connector>(
     name: &'static str,
     connector: C,
@@ -117,7 +111,11 @@ pub(crate) async fn start_with(
     options.check()?;
     telemetry::describe();
     let timer = Timer::start(&clock).map_err(|error| {
-        Failure::connect(None, format!("no thread for the timer: {error}")).error("connect")
+        Failure::connect(
+            None,
+            format!("the thread of the timer could not be started: {error}"),
+        )
+        .error("connect")
     })?;
     let connections = |mode| {
         let (driver, timer) = (driver.clone(), timer.clone());
@@ -126,7 +124,9 @@ pub(crate) async fn start_with(
     let probing = connections(Mode::Proxied);
     let mode = run_task(&driver, "lockapi-probe", "connect", async move {
         let watch = probing.watch();
-        let probed = watch.bound(probe::probe(&probing.driver)).await;
+        let probed = watch
+            .bound(probe::probe(&probing.driver, &probing.timer))
+            .await;
         probed.map_err(|mut failure| {
             // The probe leaves nothing behind.
             failure.sent = false;
@@ -158,180 +158,6 @@ async fn run_task<T: Send + 'static>(
     match outcome.await {
         Ok(outcome) => outcome.map_err(|failure| failure.error(operation)),
         Err(_) => Err(batcher::ended(operation)),
-    }
-}
-
-/// Everything that the handles of a backend share; when the last is dropped its tasks end.
-struct Core {
-    name: &'static str,
-    namespace: Arc<str>,
-    warn: Warn,
-    connections: Arc<Connections>,
-    batcher: Arc<Batcher>,
-    leases: Arc<Leases>,
-    /// Renewals of leases and heartbeats of deliveries, and nothing else.
-    renewals: Arc<Batcher>,
-    /// Whether there is a connection for them.
-    renewals_ready: AtomicBool,
-    jobs: Arc<Batcher>,
-    sweeps: Arc<Sweeps>,
-    queues: Arc<Queues>,
-    limits: Arc<Limits>,
-    locks: Arc<Locks>,
-    names: Arc<Names>,
-    contended: Arc<Contended>,
-    notifier: Notifier,
-}
-
-impl Core {
-    fn new(
-        name: &'static str,
-        options: BackendOptions,
-        connections: Arc<Connections>,
-    ) -> Result<Arc<Self>> {
-        let timer = connections.timer.clone();
-        let batcher = Batcher::new(Arc::clone(&connections));
-        let renewals = Batcher::hurried(Arc::clone(&connections));
-        let sweeps = Sweeps::new(&connections);
-        let leases = Leases::new(
-            Arc::clone(&batcher),
-            Arc::clone(&renewals),
-            Arc::clone(&sweeps),
-            timer.clone(),
-        );
-        let jobs = Batcher::new(Arc::clone(&connections));
-        let queues = Queues::new(Arc::clone(&jobs), Arc::clone(&renewals), timer);
-        let names = Arc::<Names>::default();
-        let namespace: Arc<str> = options.namespace.into();
-        let observe = options.notes.then(|| {
-            let noting = Noting::new(
-                Arc::clone(&jobs),
-                Arc::clone(&sweeps),
-                Arc::clone(&names),
-                Arc::clone(&namespace),
-            )?;
-            Ok(Box::new(move |observed| noting.look(observed)) as Box<_>)
-        });
-        let limits = LockLimits {
-            waiters: options.waiters,
-            max_locks: options.max_locks,
-            heartbeat: options.heartbeat,
-            observed: options.notes,
-            seed: crate::random::number()?.cast_unsigned(),
-        };
-        let locks = Locks::new(connections.timer.clone(), limits, observe.transpose()?);
-        let (weak, spawning) = (Arc::downgrade(&locks), Arc::clone(&connections));
-        locks.start_with(move |session| {
-            let Some(locks) = weak.upgrade() else {
-                return;
-            };
-            let name = if session == 0 {
-                "lockapi-locks"
-            } else {
-                "lockapi-waiter"
-            };
-            let worker = worker::run(locks, Arc::clone(&spawning), session);
-            spawning.spawn(name, worker);
-        });
-        let notifier = Notifier::new(Arc::clone(&connections));
-        let limits = Limits::new(Arc::clone(&namespace), &connections, Arc::clone(&sweeps));
-        Ok(Arc::new(Self {
-            name,
-            namespace,
-            warn: options.warn,
-            connections,
-            batcher,
-            leases,
-            renewals,
-            renewals_ready: AtomicBool::new(false),
-            jobs,
-            sweeps,
-            queues,
-            limits,
-            locks,
-            names,
-            contended: Arc::default(),
-            notifier,
-        }))
-    }
-
-    /// What is told of something that belongs to a key.
-    fn subject<'a>(&'a self, kind: Kind, key: &'a Key) -> Subject<'a> {
-        Subject {
-            kind,
-            namespace: &self.namespace,
-            key,
-            warn: self.warn,
-            timer: &self.connections.timer,
-        }
-    }
-
-    fn check_lock(&self, key: &Key, operation: &'static str) -> Result<()> {
-        key.check()
-            .map_err(|error| error.during(operation).on(key))?;
-        if self.connections.mode != Mode::Direct {
-            let message = "the server is reached through a transaction-pooling proxy, where a session lock would belong to a session that others use too; use a lease, or connect to the server directly";
-            return Err(Error::new(ErrorKind::Unsupported, operation, message).on(key));
-        }
-        Ok(())
-    }
-}
-
-impl Core {
-    /// Lets all tasks end once they have done what is queued.
-    fn close(&self) {
-        self.locks.close();
-        self.notifier.close();
-        self.batcher.close();
-        self.renewals.close();
-        self.jobs.close();
-        self.sweeps.close();
-        self.limits.close();
-    }
-
-    /// Gives back all that is held, and ends.
-    async fn give_back_and_close(&self) -> Result<()> {
-        self.connections.tasks.begin_close();
-        let held = self.leases.release_all().into_iter();
-        let held = held.chain(self.queues.release_all());
-        let mut failed = Vec::new();
-        let mut total = 0_usize;
-        for answer in held {
-            total += 1;
-            match answer.await {
-                Ok(Ok(())) => {}
-                // It had ended before.
-                Ok(Err(error)) if error.kind() == ErrorKind::Lost => {}
-                Ok(Err(error)) => failed.push(error),
-                Err(_) => failed.push(batcher::ended("close")),
-            }
-        }
-        self.locks.close_all();
-        self.close();
-        let timer = &self.connections.timer;
-        let over = unless(
-            timer.sleep(self.connections.timeout * 2),
-            self.connections.tasks.ended(),
-        )
-        .await;
-        self.connections.tasks.close();
-        if let Some(error) = failed.first() {
-            let message = format!(
-                "{} of {total} that were held could not be given back, and end by themselves; the first: {error}",
-                failed.len()
-            );
-            return Err(Error::new(error.kind(), "close", message));
-        }
-        over.ok_or_else(|| {
-            let message = "the server did not answer; what was queued may not have been done";
-            Error::new(ErrorKind::Indeterminate, "close", message)
-        })
-    }
-}
-
-impl Drop for Core {
-    fn drop(&mut self) {
-        self.close();
     }
 }
 
@@ -369,7 +195,7 @@ impl Backend for Engine {
         key.check()
             .map_err(|error| error.during("mutex").on(&key))?;
         if !self.capabilities().session_locks {
-            let message = "the server is reached through a transaction-pooling proxy, where a session lock would belong to a session that others use too; use a leased_mutex or a lease, or connect to the server directly";
+            let message = "the server is reached through a pooler in transaction mode, where a session lock would belong to a session that others use too; use a leased_mutex or a lease, or connect to the server directly";
             return Err(Error::new(ErrorKind::Unsupported, "mutex", message).on(&key));
         }
         self.0.check_lock(&key, "mutex")?;

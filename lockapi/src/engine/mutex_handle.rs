@@ -10,7 +10,7 @@ use super::Core;
 use super::batcher::ended;
 use super::contention::Counting;
 use super::locks::{Grant, Patience, Want};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::fence::{Fence, Proof, is_hand_over};
 use crate::key::{Key, LockId};
 use crate::mutex::{LockMode, LockOwner, Mutex, MutexGuard, OwnerId, ReadGuard, RwLock};
@@ -110,7 +110,7 @@ impl MutexHandle {
     async fn wait(&self, operation: &'static str, mode: LockMode) -> Result<Guard> {
         let asking = self.ask(operation, mode, Patience::Forever);
         let granted = telemetry::acquiring(self.subject(), operation, asking).await?;
-        let granted = granted.ok_or_else(|| self.not_granted(operation, "not granted"))?;
+        let granted = granted.ok_or_else(|| self.not_granted(operation, Duration::MAX))?;
         Ok(self.guard(granted))
     }
 
@@ -135,14 +135,7 @@ impl MutexHandle {
             Ok(granted)
         };
         let granted = telemetry::acquiring(self.subject(), operation, asking).await?;
-        let granted = granted.ok_or_else(|| {
-            let message = if timeout.is_zero() {
-                "held by another".to_owned()
-            } else {
-                format!("not granted within {timeout:?}")
-            };
-            self.not_granted(operation, message)
-        })?;
+        let granted = granted.ok_or_else(|| self.not_granted(operation, timeout))?;
         Ok(self.guard(granted))
     }
 
@@ -158,8 +151,8 @@ impl MutexHandle {
         }
     }
 
-    fn not_granted(&self, operation: &'static str, message: impl Into<String>) -> Error {
-        Error::new(ErrorKind::TimedOut, operation, message).on(&self.handle.key)
+    fn not_granted(&self, operation: &'static str, timeout: Duration) -> Error {
+        Error::not_granted(operation, timeout).on(&self.handle.key)
     }
 }
 

@@ -53,7 +53,9 @@ impl Operation for Notify {
         let sent = rows.into_iter().next().map(|mut row| row.int(0));
         match sent.transpose()? {
             Some(_) => Ok(vec![(); batch.len()]),
-            None => Err(Failure::corrupt("it was not answered what was sent")),
+            None => Err(Failure::corrupt(
+                "the notifications have another number of answers than was sent",
+            )),
         }
     }
 
@@ -69,7 +71,7 @@ impl Queued for Notify {
 }
 
 /// What the sessions that listen have been sent and not yet read.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Heard {
     sessions: BTreeMap<u64, VecDeque<String>>,
     /// Whether something was sent since this was last looked at.

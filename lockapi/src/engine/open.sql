@@ -1,5 +1,6 @@
--- Makes a connection independent of its role's settings, and returns whether the server is a standby, and the
--- ID and the start time, in microseconds, of the process that serves the connection.
+-- Makes a connection independent of its role's settings, and returns whether the server is a standby, the ID
+-- and the start time, in microseconds, of the process that serves the connection, and whether the database
+-- knows epochs and the role may enter one: who may only read does not.
 --
 -- Promises: afterwards statements run as READ COMMITTED and durable, whatever the defaults of the role and
 -- the database are; a stricter synchronous_commit is kept. With $1 the settings last for the transaction,
@@ -13,7 +14,7 @@
 -- So tables are read through their indexes, which also keeps the order in which a batch locks its rows, and a
 -- batch is joined by hash: the planner assumes ten elements for every array, and a nested loop would read two
 -- thousand of them for each of two thousand rows.
--- Index: none; the join removes settings that this version of the server does not have.
+-- Index: those of the catalogs; the join removes settings that this version of the server does not have.
 -- Race: none. Operators are schema-qualified, because search_path is not set yet.
 WITH named (name) AS (
     SELECT CASE WHEN a.name OPERATOR(pg_catalog.~~) ('%' OPERATOR(pg_catalog.||) $5::pg_catalog.text) THEN a.name
@@ -55,5 +56,10 @@ WITH named (name) AS (
 SELECT pg_catalog.pg_is_in_recovery() AS standby, pg_catalog.count(d.value) AS settings,
        pg_catalog.pg_backend_pid()::pg_catalog.int8 AS pid,
        (SELECT (extract(epoch FROM a.backend_start) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8
-          FROM pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid()) AS a) AS started
+          FROM pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid()) AS a) AS started,
+       EXISTS (SELECT FROM pg_catalog.pg_namespace AS n
+                 JOIN pg_catalog.pg_proc AS p ON p.pronamespace OPERATOR(pg_catalog.=) n.oid
+                WHERE n.nspname OPERATOR(pg_catalog.=) 'lockapi'
+                  AND p.proname OPERATOR(pg_catalog.=) 'enter_epoch'
+                  AND pg_catalog.has_function_privilege(p.oid, 'EXECUTE')) AS epochs
   FROM done AS d

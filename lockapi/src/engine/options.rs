@@ -131,11 +131,11 @@ impl BackendOptions {
             return Ok(());
         }
         let message = format!(
-            "a pool of {size}; a backend takes up to {needed} of its connections, {OWN_CONNECTIONS} and one \
-             for each of {} waiters, and the program needs one: allowed are {} or more, or connections of \
-             the backend's own, as with `connect_url`",
-            self.waiters,
-            needed + 1
+            "a pool of {size} connections; allowed are {} or more: a backend takes up to {needed}, which are \
+             {OWN_CONNECTIONS} and one for each of {} waiters, and the program needs one. Or use \
+             `connect_url`, which opens connections of the backend's own",
+            needed + 1,
+            self.waiters
         );
         Err(Error::new(ErrorKind::Invalid, "connect", message))
     }
@@ -145,19 +145,21 @@ impl BackendOptions {
         let invalid = |message| Err(Error::new(ErrorKind::Invalid, "connect", message));
         check_name("namespace", &self.namespace, 1)?;
         if self.max_locks == 0 {
-            return invalid("max_locks is 0; allowed is 1 or more".to_owned());
+            return invalid("max_locks of 0; allowed are 1 or more".to_owned());
         }
         if self.waiters > 64 {
-            return invalid(format!("waiters is {}; allowed are 0 to 64", self.waiters));
+            return invalid(format!("waiters of {}; allowed are 0 to 64", self.waiters));
         }
         if self.timeout < Duration::from_secs(2) || self.timeout > DAY {
             let timeout = self.timeout;
-            return invalid(format!("a timeout of {timeout:?}; allowed are 2 s to 24 h"));
+            return invalid(format!(
+                "a timeout of {timeout:?}; allowed are 2 s to 24 hours"
+            ));
         }
         if self.heartbeat < Duration::from_millis(10) || self.heartbeat > DAY {
             let heartbeat = self.heartbeat;
             return invalid(format!(
-                "a heartbeat of {heartbeat:?}; allowed are 10 ms to 24 h"
+                "a heartbeat of {heartbeat:?}; allowed are 10 ms to 24 hours"
             ));
         }
         Ok(())

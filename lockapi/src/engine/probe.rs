@@ -1,91 +1,304 @@
-//! How the server is reached.
+//! How the server is reached, and whether it is one that excludes.
 
 use std::time::Duration;
 
 use super::connection::settle;
-use super::driver::Driver;
+use super::driver::{Driver, DriverConnection};
 use super::settle::Settle;
+use super::timer::Timer;
 use crate::driver::{Connection, Mode, Operation, Row, Rows, Script, Statement, Type, Value};
-use crate::error::Failure;
+use crate::error::{Error, ErrorKind, Failure};
 use crate::memory::ModelState;
-use crate::random;
+use crate::mutex::LockMode;
+use crate::wait::unless;
+use crate::{LockId, random};
 
 const BEGIN: &str = include_str!("begin.sql");
 
 /// How long a statement of the probe may take at the server.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// Refuses a standby, and tells whether sessions are shared behind a transaction-pooling proxy.
+/// For how long a proxy is given to find a second session.
+const SECOND_SESSION: Duration = Duration::from_millis(200);
+
+/// The first version that has what the statements need.
+const OLDEST: i64 = 130_000;
+
+/// Refuses a standby, a server that is too old and one whose locks do not exclude, and tells whether
+/// sessions are shared behind a transaction-pooling proxy.
+pub(crate) async fn probe(driver: &Driver, timer: &Timer) -> Result<Mode, Failure> {
+    let mut one = driver.connect(Mode::Proxied).await?;
+    look(&mut one).await?;
+    let mut other = driver.connect(Mode::Proxied).await?;
+    if is_direct(&mut one, &mut other).await.map_err(foreign)? {
+        return Ok(Mode::Direct);
+    }
+    let excludes = transactions_exclude(one, other, timer);
+    excludes.await.map_err(foreign)?;
+    Ok(Mode::Proxied)
+}
+
+/// Refuses a server by what it says of itself.
+async fn look(one: &mut DriverConnection) -> Result<(), Failure> {
+    one.script(Script::Begin(BEGIN)).await?;
+    let seen = perform(one, Marker::read()).await.map_err(foreign)?;
+    if seen.number < OLDEST {
+        let message = format!(
+            "the server says that it is {}; needed is version 13 of PostgreSQL or newer",
+            seen.version
+        );
+        return Err(unsupported(message));
+    }
+    let settled = settle(one, Settle::transaction(Duration::ZERO, LIMIT));
+    settled.await.map_err(foreign)?;
+    one.script(Script::Commit).await
+}
+
+/// Whether each of two connections is a session of its own.
 ///
 /// One client leaves markers in its session; another, inside a transaction, looks for them. A
 /// proxy gives the second client the server session that the first one has just left, or the
-/// first one does not find its marker again.
-pub(crate) async fn probe(driver: &Driver) -> Result<Mode, Failure> {
+/// first one does not find its marker again. A proxy that carries settings from session to session is
+/// known by the number of the process that answers.
+async fn is_direct(
+    one: &mut DriverConnection,
+    other: &mut DriverConnection,
+) -> Result<bool, Failure> {
     const ROUNDS: usize = 4;
-    let mut one = driver.connect(Mode::Proxied).await?;
-    one.script(Script::Begin(BEGIN)).await?;
-    settle(&mut one, Settle::transaction(Duration::ZERO, LIMIT)).await?;
-    one.script(Script::Commit).await?;
-    let mut other = driver.connect(Mode::Proxied).await?;
-    let read = || [Marker(String::new())];
-    for _ in 0..ROUNDS {
+    let mut pid = None;
+    for round in 1..=ROUNDS {
         let drawn = random::text().map_err(|error| Failure::connect(None, error))?;
         let marker = format!("m{drawn}");
-        mark(&mut one, Marker(marker.clone())).await?;
+        let key = number()?;
+        // A lock of the session would stay in one of a proxy, so that is tried last.
+        let last = round == ROUNDS;
+        let (first, second, third) = if last {
+            (Lock::Session(key), Lock::Transaction(key), Lock::None)
+        } else {
+            (Lock::None, Lock::Transaction(key), Lock::Transaction(key))
+        };
+        let marked = mark(one, Marker::new(&marker, first)).await?;
         // Where sessions take turns the next one has not got it, where the last one is used again
         // the other client finds it.
-        if mark(&mut one, Marker(String::new())).await? != marker {
-            return Ok(Mode::Proxied);
+        let pid = *pid.get_or_insert(marked.pid);
+        let is_here = |seen: &Seen| seen.marker == marker && seen.pid == pid;
+        if !is_here(&marked) || !is_here(&mark(one, Marker::read()).await?) {
+            return Ok(false);
         }
         other.script(Script::Begin(BEGIN)).await?;
-        if other.perform(&read()).await? == [marker.clone()] {
+        let seen_there = perform(other, Marker::new("", second)).await?;
+        if seen_there.marker == marker || seen_there.pid == pid {
             // Where the proxy has one session only, the first client would wait for it for ever.
             other.script(Script::Commit).await?;
-            return Ok(Mode::Proxied);
+            return Ok(false);
         }
-        let seen_here = mark(&mut one, Marker(String::new())).await?;
+        let seen_here = mark(one, Marker::new("", third)).await?;
         other.script(Script::Commit).await?;
-        if seen_here != marker {
-            return Ok(Mode::Proxied);
+        if !is_here(&seen_here) {
+            return Ok(false);
+        }
+        // Both sessions have lived to here, so what the first to ask was given it had all the time.
+        let (had, given) = if last {
+            (&marked, &seen_there)
+        } else {
+            (&seen_there, &seen_here)
+        };
+        excluded(had, given, if last { "session" } else { "transaction" })?;
+        if last {
+            let gone = mark(one, Marker::new("-", Lock::GiveBack(key))).await?;
+            return Ok(gone.locked == Some(true) && gone.pid == pid);
         }
     }
-    mark(&mut one, Marker("-".to_owned())).await?;
-    Ok(Mode::Direct)
+    Ok(false)
 }
 
-async fn mark<N: Connection>(connection: &mut N, marker: Marker) -> Result<String, Failure> {
+/// Refuses a server that gives two transactions the same lock, as far as the proxy can open both.
+async fn transactions_exclude(
+    mut one: DriverConnection,
+    mut other: DriverConnection,
+    timer: &Timer,
+) -> Result<(), Failure> {
+    let key = number()?;
+    other.script(Script::Begin(BEGIN)).await?;
+    let had = perform(&mut other, Marker::new("", Lock::Transaction(key))).await?;
+    let asking = mark(&mut one, Marker::new("", Lock::Transaction(key)));
+    let Some(given) = unless(timer.sleep(SECOND_SESSION), asking).await else {
+        // A proxy with one session lets the first client wait until the second one is done.
+        return Ok(());
+    };
+    let given = given?;
+    // It has lived to here, so it had the lock all the time.
+    other.script(Script::Commit).await?;
+    excluded(&had, &given, "transaction")
+}
+
+/// Refuses a server that gave a lock to two, or to nobody.
+fn excluded(had: &Seen, given: &Seen, scope: &str) -> Result<(), Failure> {
+    let what = match (had.locked, given.locked) {
+        (Some(true), Some(false)) => return Ok(()),
+        (Some(true), _) => "gave two sessions the same lock at the same time",
+        _ => "refused a lock that nobody had",
+    };
+    Err(unsupported(format!(
+        "the server {what} (an advisory lock of the {scope}), so its locks exclude nobody; it says that it is {}",
+        had.version
+    )))
+}
+
+fn unsupported(message: String) -> Failure {
+    Failure::connect(None, Error::new(ErrorKind::Unsupported, "connect", message))
+}
+
+/// What it means that a server rejects a statement of the probe, which every `PostgreSQL` understands.
+fn foreign(failure: Failure) -> Failure {
+    match failure.sqlstate.as_deref() {
+        // Syntax, what is not there, and features; but not rights.
+        Some(code) if code == "0A000" || code.starts_with("42") && code != "42501" => {
+            unsupported(format!(
+                "the server does not understand a statement that PostgreSQL 13 understands: {} ({code})",
+                failure.told()
+            ))
+        }
+        _ => failure,
+    }
+}
+
+fn number() -> Result<i64, Failure> {
+    random::number().map_err(|error| Failure::connect(None, error))
+}
+
+async fn mark<N: Connection>(connection: &mut N, marker: Marker) -> Result<Seen, Failure> {
     connection.script(Script::Begin(BEGIN)).await?;
-    let mut answers = connection.perform(&[marker]).await?;
+    let seen = perform(connection, marker).await?;
     connection.script(Script::Commit).await?;
+    Ok(seen)
+}
+
+async fn perform<N: Connection>(connection: &mut N, marker: Marker) -> Result<Seen, Failure> {
+    let mut answers = connection.perform(&[marker]).await?;
     answers
         .pop()
-        .ok_or_else(|| Failure::corrupt("the marker was not answered"))
+        .ok_or_else(|| Failure::corrupt("the server did not answer the probe"))
 }
 
-/// Leaves, reads or takes away a marker in a session; a batch of one.
+/// Leaves, reads or takes away a marker in a session, and tries a lock there; a batch of one. Each is in a
+/// transaction of its own.
 #[derive(Clone, Debug)]
-pub struct Marker(pub String);
+pub struct Marker {
+    /// Empty to read the one that is there, a hyphen to remove it.
+    pub marker: String,
+    /// What is done to a lock.
+    pub lock: Lock,
+}
+
+/// What a [`Marker`] does to an advisory lock.
+#[derive(Clone, Copy, Debug)]
+pub enum Lock {
+    /// Nothing.
+    None,
+    /// Tries it for the transaction.
+    Transaction(i64),
+    /// Tries it for the session.
+    Session(i64),
+    /// Gives back that of the session.
+    GiveBack(i64),
+}
+
+/// The answer to a [`Marker`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// The marker in the session.
+    pub marker: String,
+    /// Whether the lock was given, or given back.
+    pub locked: Option<bool>,
+    /// The process that answers.
+    pub pid: i64,
+    /// The server's version, as `server_version_num`.
+    pub number: i64,
+    /// What the server calls itself.
+    pub version: String,
+}
+
+impl Marker {
+    fn new(marker: &str, lock: Lock) -> Self {
+        let marker = marker.to_owned();
+        Self { marker, lock }
+    }
+
+    fn read() -> Self {
+        Self::new("", Lock::None)
+    }
+}
+
+impl Lock {
+    fn parts(self) -> (&'static str, i64) {
+        match self {
+            Self::None => ("", 0),
+            Self::Transaction(key) => ("transaction", key),
+            Self::Session(key) => ("session", key),
+            Self::GiveBack(key) => ("give back", key),
+        }
+    }
+}
 
 impl Operation for Marker {
-    type Output = String;
+    type Output = Seen;
 
     const STATEMENT: Statement = Statement {
         name: "engine.marker",
         sql: include_str!("marker.sql"),
-        params: &[Type::Text],
-        columns: &[Type::Text],
+        params: &[Type::Text, Type::Text, Type::Int],
+        columns: &[Type::Text, Type::Bool, Type::Int, Type::Int, Type::Text],
     };
 
     fn params(batch: &[Self]) -> Vec<Value> {
-        batch.iter().map(|one| Value::Text(one.0.clone())).collect()
+        let of = |one: &Self| {
+            let (what, key) = one.lock.parts();
+            let marker = Value::Text(one.marker.clone());
+            [marker, Value::Text(what.to_owned()), Value::Int(key)]
+        };
+        batch.iter().take(1).flat_map(of).collect()
     }
 
-    fn decode(_: &[Self], rows: Rows) -> Result<Vec<String>, Failure> {
-        rows.into_iter().map(|mut row| row.text(0)).collect()
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<Seen>, Failure> {
+        let seen = |mut row: Row| {
+            Ok(Seen {
+                marker: row.text(0)?,
+                locked: row.maybe_bool(1)?,
+                pid: row.int(2)?,
+                number: row.int(3)?,
+                version: row.text(4)?,
+            })
+        };
+        rows.into_iter().map(seen).collect()
     }
 
     fn model(batch: &[Self], model: &mut ModelState, session: u64) -> Option<Rows> {
-        let marker = model.marker(session, &batch.first()?.0);
-        Some(vec![Row(vec![Value::Text(marker)])])
+        let one = batch.first()?;
+        let (_, key) = one.lock.parts();
+        let lock = LockId { key, pair: false };
+        // The transaction of the one before has ended.
+        model.end_trial(session);
+        let mut tried = || model.try_lock(lock, LockMode::Exclusive, session);
+        let locked = match one.lock {
+            Lock::None => None,
+            Lock::Session(_) => Some(tried()),
+            Lock::Transaction(_) => {
+                let locked = tried();
+                if locked {
+                    model.begin_trial(session, lock);
+                }
+                Some(locked)
+            }
+            Lock::GiveBack(_) => Some(model.unlock(lock, LockMode::Exclusive, session)),
+        };
+        let marker = model.marker(session, &one.marker);
+        Some(vec![Row(vec![
+            Value::Text(marker),
+            locked.map_or(Value::Null(Type::Bool), Value::Bool),
+            Value::Int(session.cast_signed()),
+            Value::Int(OLDEST),
+            Value::Text("the model".to_owned()),
+        ])])
     }
 }

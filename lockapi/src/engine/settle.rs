@@ -35,6 +35,8 @@ pub struct Settled {
     pub standby: bool,
     /// The process that serves the connection, as far as the role may see it; none in memory.
     pub process: Option<Process>,
+    /// Whether the database has a schema that knows epochs.
+    pub epochs: bool,
 }
 
 impl Settle {
@@ -82,7 +84,7 @@ impl Operation for Settle {
             Type::Text,
             Type::Int,
         ],
-        columns: &[Type::Bool, Type::Int, Type::Int, Type::Int],
+        columns: &[Type::Bool, Type::Int, Type::Int, Type::Int, Type::Bool],
     };
 
     fn params(batch: &[Self]) -> Vec<Value> {
@@ -107,6 +109,7 @@ impl Operation for Settle {
             Ok(Settled {
                 standby: row.bool(0)?,
                 process: process.map(|started| Process { pid, started }),
+                epochs: row.bool(4)?,
             })
         };
         rows.into_iter().map(settled).collect()
@@ -114,7 +117,13 @@ impl Operation for Settle {
 
     fn model(_: &[Self], _: &mut ModelState, _: u64) -> Option<Rows> {
         let none = || Value::Int(0);
-        let row = vec![Value::Bool(false), none(), none(), none()];
+        let row = vec![
+            Value::Bool(false),
+            none(),
+            none(),
+            none(),
+            Value::Bool(true),
+        ];
         Some(vec![Row(row)])
     }
 }

@@ -170,16 +170,16 @@ impl Slots {
         once: impl Future<Output = Result<Option<Box<dyn LeaseGuard>>>>,
         waiting: impl Future<Output = Result<Box<dyn LeaseGuard>>>,
     ) -> Result<Box<dyn LeaseGuard>> {
-        let late = |message| Error::new(ErrorKind::TimedOut, operation, message).on(&self.0.key);
+        let late = || Error::not_granted(operation, timeout).on(&self.0.key);
         if timeout.is_zero() {
             let granted = once.await?;
-            return granted.ok_or_else(|| late("held by another".to_owned()));
+            return granted.ok_or_else(late);
         }
         let sleep = self.0.core.connections.timer.sleep(timeout);
         let granted = unless(sleep, waiting).await;
         granted.unwrap_or_else(|| {
             self.0.counting.timed_out(&self.0.key);
-            Err(late(format!("not granted within {timeout:?}")))
+            Err(late())
         })
     }
 
@@ -229,7 +229,7 @@ impl Slots {
             let outcome = answer.await.unwrap_or_else(|_| Err(ended(operation)));
             match outcome.map_err(|error| error.during(operation).on(key))? {
                 Err(Refused { late: true, .. }) if tries == 1 => {
-                    let message = "it was granted, and given back: the answer took longer than its ttl, each time";
+                    let message = "the answer of the server took longer than the ttl each time, so what was granted was given back; set a longer ttl, or try again";
                     return Err(Error::new(ErrorKind::Unavailable, operation, message).on(key));
                 }
                 Err(Refused { late: true, .. }) => tries -= 1,
@@ -303,12 +303,13 @@ impl LeaseGuard for Guard {
     }
 
     fn remaining(&self) -> Duration {
-        self.handle.core.leases.remaining(self.claim.id)
+        let now = self.handle.core.leases.timer.now();
+        self.claim.hold.remaining(now)
     }
 
     fn is_lost(&self) -> bool {
-        // By the clock as well: the timer's thread may not have had its turn yet.
-        self.claim.hold.is_lost() || self.remaining().is_zero()
+        let now = self.handle.core.leases.timer.now();
+        self.claim.hold.is_lost_at(now)
     }
 
     async fn lost(&self) {

@@ -118,7 +118,7 @@ fn soon(what: &str, mut is: impl FnMut() -> bool) {
 fn when_the_main_session_dies_its_guards_are_told_and_another_is_opened() {
     let (backend, database, faults) = connect(BackendOptions::default());
     let guard = try_lock(&backend, "a").unwrap().unwrap();
-    faults.panics("mutex.step");
+    faults.panics("mutex.lock_request");
     // What was under way is tried once more, on the new session.
     assert!(try_lock(&backend, "b").unwrap().is_some());
     assert!(faults.happened());
@@ -138,7 +138,7 @@ fn when_the_main_session_dies_its_guards_are_told_and_another_is_opened() {
 fn an_unlock_that_the_main_session_dies_with_is_answered() {
     let (backend, _, faults) = connect(BackendOptions::default());
     let guard = try_lock(&backend, "a").unwrap().unwrap();
-    faults.panics("mutex.step");
+    faults.panics("mutex.lock_request");
     assert_eq!(
         block_on(guard.unlock()).unwrap_err().kind(),
         ErrorKind::Lost

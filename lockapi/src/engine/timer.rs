@@ -5,12 +5,13 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use super::clock::{Clock, Time, Watch};
 use super::contain;
+use crate::sync::{Condvar, Mutex, MutexGuard, thread};
 
 /// Identifies a timer; earlier timers order first.
 type TimerId = (Time, u64);
@@ -163,10 +164,10 @@ impl Timer {
         let watched: Weak<Shared> = Arc::downgrade(&shared);
         clock.watch(watched);
         if !clock.is_driven() {
-            let thread = Arc::clone(&shared);
-            std::thread::Builder::new()
+            let shared = Arc::clone(&shared);
+            thread::Builder::new()
                 .name("lockapi-timer".into())
-                .spawn(move || thread.run())?;
+                .spawn(move || shared.run())?;
         }
         Ok(Self {
             _alive: Arc::new(Alive(Arc::clone(&shared))),
@@ -325,5 +326,46 @@ mod tests {
         assert_eq!(timer.shared.lock().due.len(), 1);
         drop(sleep);
         assert!(timer.shared.lock().due.is_empty());
+    }
+}
+
+#[cfg(all(test, shuttle))]
+mod interleavings {
+    use super::super::clock::ManualClock;
+    use super::*;
+    use crate::sync::explore;
+
+    #[test]
+    fn what_falls_due_while_somebody_begins_to_wait_wakes_him() {
+        explore(|| {
+            let clock = ManualClock::default();
+            let timer = Timer::start(&Clock::Manual(clock.clone())).unwrap();
+            let sleeper = |seconds| {
+                let sleep = timer.sleep(Duration::from_secs(seconds));
+                thread::spawn(move || shuttle::future::block_on(sleep))
+            };
+            let sleepers = [sleeper(2), sleeper(1)];
+            clock.leap(Duration::from_secs(1));
+            clock.leap(Duration::from_secs(1));
+            for sleeper in sleepers {
+                sleeper.join().unwrap();
+            }
+        });
+    }
+
+    #[test]
+    fn the_thread_ends_with_the_last_handle() {
+        explore(|| {
+            let clock = ManualClock::default();
+            let timer = Timer::start(&Clock::Manual(clock.clone())).unwrap();
+            let mover = thread::spawn(move || clock.leap(Duration::from_secs(1)));
+            timer.run_at(Duration::from_secs(1), || {});
+            let shared = Arc::downgrade(&timer.shared);
+            drop(timer);
+            mover.join().unwrap();
+            while shared.strong_count() > 0 {
+                thread::yield_now();
+            }
+        });
     }
 }

@@ -2,14 +2,13 @@
 
 use std::future::Future;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
-
-use tokio::sync::Notify;
 
 use super::clock::Time;
 use super::timer::Timer;
 use crate::error::Failure;
+use crate::sync::{Mutex, MutexGuard, Notify};
 use crate::wait::unless;
 
 /// For how long an answer is looked for after the limit. A runtime whose thread was blocked has not
@@ -142,5 +141,40 @@ struct Busy<'a>(&'a Watch);
 impl Drop for Busy<'_> {
     fn drop(&mut self) {
         self.0.lock().since = None;
+    }
+}
+
+#[cfg(all(test, shuttle))]
+mod interleavings {
+    use super::super::clock::{Clock, ManualClock};
+    use super::*;
+    use crate::sync::atomic::{AtomicBool, Ordering};
+    use crate::sync::thread;
+
+    /// The clock goes on until the work was given up: no schedule with few changes of the thread would do.
+    #[test]
+    fn work_that_nobody_answers_is_given_up() {
+        let program = || {
+            let (clock, limit) = (ManualClock::default(), Duration::from_secs(1));
+            let timer = Timer::start(&Clock::Manual(clock.clone())).unwrap();
+            let watch = Watch::new(timer, limit);
+            let given_up = Arc::new(AtomicBool::new(false));
+            let over = Arc::clone(&given_up);
+            let worker = thread::spawn(move || {
+                let work = async {
+                    // Work that is answered arms the watch for what comes after it.
+                    assert_eq!(watch.within(async { 1 }).await, Some(1));
+                    watch.within(std::future::pending::<()>()).await
+                };
+                assert!(shuttle::future::block_on(work).is_none());
+                over.store(true, Ordering::Release);
+            });
+            while !given_up.load(Ordering::Acquire) {
+                clock.leap(GRACE / PARTS);
+                thread::yield_now();
+            }
+            worker.join().unwrap();
+        };
+        shuttle::check_random(program, 300);
     }
 }

@@ -1,9 +1,11 @@
 -- Allocates blocks of consecutive ids.
 --
 -- Promises: no id is allocated twice. The ids of a name start at 1 and have no gap between blocks, other than
--- those that a process was given and did not use. NULL if the numbers are exhausted. A request that is
--- repeated allocates another block.
--- Index: the primary key of id_block; no indexed column changes, so the update is HOT.
+-- those that a process was given and did not use, and those that are left out in an epoch that is not the
+-- first: 2^24 for each second between the beginning of the epoch in which ids of the name were last allocated
+-- and that of this one, because some may have been allocated without the server's knowledge. NULL if the
+-- numbers are exhausted. A request that is repeated allocates another block.
+-- Index: the primary keys of id_block and epoch; no indexed column changes, so the update is HOT.
 -- Race: requests of two processes conflict at the row, which ON CONFLICT DO UPDATE reads when it has the
 -- lock. Requests of a batch are added up first; rows are locked in the order of the key.
 WITH want AS MATERIALIZED (
@@ -15,13 +17,17 @@ WITH want AS MATERIALIZED (
     SELECT w.namespace, w.name, pg_catalog.max(w.upto) AS size
       FROM want AS w
      GROUP BY w.namespace, w.name
+), epoch AS MATERIALIZED (
+    SELECT e.number, e.first FROM lockapi.epoch AS e WHERE e.one
 ), grown AS (
-    INSERT INTO lockapi.id_block AS b (namespace, name, next)
-    SELECT t.namespace, t.name, t.size + 1
+    INSERT INTO lockapi.id_block AS b (namespace, name, next, epoch)
+    SELECT t.namespace, t.name, t.size + 1 + ((e.number - e.first) << 24), e.number
       FROM total AS t
+     CROSS JOIN epoch AS e
      ORDER BY t.namespace, t.name
     ON CONFLICT (namespace, name) DO UPDATE
-       SET next = b.next + excluded.next - 1
+       SET next = b.next + excluded.next - 1 - (greatest(b.epoch - (SELECT e.first FROM epoch AS e), 0) << 24),
+           epoch = excluded.epoch
      WHERE b.next <= 9223372036854775807 - excluded.next
     RETURNING b.namespace, b.name, b.next
 )

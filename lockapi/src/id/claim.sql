@@ -2,13 +2,16 @@
 --
 -- Promises: a number has at most one owner at a time, judged by the server's clock on the locked row. The
 -- owner starts at or after the floor that the former owner stored, and its own floor is stored before it
--- makes an id. The number that has been free for longest is claimed first. All numbers of a name have one
--- layout, and none is given before its epoch. A request that is repeated gets the number that its token has,
--- if that has not expired, and starts where it would have started at first. Only if the first is executed
+-- makes an id. In an epoch that is not the first, it also starts 90 s after the beginning of the epoch or later,
+-- because floors may be lost: none is more than a minute in the future, or more than a second beyond the time that
+-- its owner has come to, where that runs ahead of the clock. The number that has been free for longest is claimed
+-- first. All numbers of a name have one layout, and none is given before its epoch. A request that is repeated
+-- gets the number that its token has, if that has not expired, and starts where it would have started at first, or
+-- later by the reserve at most. Only if the first is executed
 -- after the second was sent may it take another number, which then expires. A released number is free
 -- whatever the clock shows. If a number was renewed at a time in the future, because the clock was set back,
 -- it stays valid from now on for as long as it was to stay valid from that time.
--- Index: the primary keys of id_space and id_worker; of id_worker all rows of a name are read.
+-- Index: the primary keys of id_space, id_worker and epoch; of id_worker all rows of a name are read.
 -- Race: two claims of a number conflict at FOR UPDATE, where the second skips the row; two that create a new
 -- number or name conflict at ON CONFLICT DO NOTHING, in the order of the keys, and the second has to be
 -- retried. The floor is read from the locked row.
@@ -19,7 +22,9 @@ WITH want AS MATERIALIZED (
            WITH ORDINALITY AS w (namespace, name, worker_bits, sequence_bits, epoch, token, ttl,
                                  reserve, least, owner, n)
 ), clock AS MATERIALIZED (
-    SELECT (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000)::int8 AS us
+    SELECT (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000)::int8 AS us,
+           (SELECT (extract(epoch FROM e.begun_at) * 1000)::int8 + 90000
+              FROM lockapi.epoch AS e WHERE e.one) AS least
 ), created AS (
     INSERT INTO lockapi.id_space AS s (namespace, name, worker_bits, sequence_bits, epoch)
     SELECT DISTINCT ON (w.namespace, w.name) w.namespace, w.name, w.worker_bits, w.sequence_bits, w.epoch
@@ -57,7 +62,7 @@ WITH want AS MATERIALIZED (
            ) AS o
 ), again AS (
     UPDATE lockapi.id_worker AS l
-       SET floor = greatest(l.floor, greatest(o.least, c.us / 1000) + o.reserve),
+       SET floor = greatest(l.floor, c.us / 1000 + o.reserve, o.least + least(o.reserve, 1000)),
            renewed_at = pg_catalog.clock_timestamp(),
            expires_at = pg_catalog.clock_timestamp() + o.ttl * interval '1 microsecond'
       FROM own AS o, clock AS c
@@ -65,7 +70,7 @@ WITH want AS MATERIALIZED (
        AND l.namespace = ANY (ARRAY(SELECT x.namespace FROM own AS x))
        AND l.name = ANY (ARRAY(SELECT x.name FROM own AS x))
        AND l.worker = ANY (ARRAY(SELECT x.worker FROM own AS x))
-    RETURNING o.n, l.worker, l.floor
+    RETURNING o.n, l.worker, l.floor, l.floor - least(o.reserve, 1000) AS start
 ), fit AS MATERIALIZED (
     SELECT a.*, pg_catalog.row_number() OVER (PARTITION BY a.namespace, a.name ORDER BY a.n) AS nth
       FROM able AS a
@@ -75,10 +80,10 @@ WITH want AS MATERIALIZED (
       FROM fit AS f
      GROUP BY f.namespace, f.name, f.worker_bits
 ), free AS MATERIALIZED (
-    SELECT a.namespace, a.name, o.worker, o.expires_at
+    SELECT a.namespace, a.name, o.worker, o.expires_at, o.floor
       FROM asked AS a
      CROSS JOIN LATERAL (
-            SELECT l.worker, l.expires_at
+            SELECT l.worker, l.expires_at, l.floor
               FROM lockapi.id_worker AS l
              WHERE l.namespace = a.namespace AND l.name = a.name
                AND (l.token = 0 OR l.expires_at <= pg_catalog.clock_timestamp())
@@ -111,7 +116,8 @@ WITH want AS MATERIALIZED (
     UPDATE lockapi.id_worker AS l
        SET token = f.token,
            owner = f.owner,
-           floor = greatest(l.floor, f.least, c.us / 1000) + f.reserve,
+           floor = greatest(c.us / 1000 + f.reserve,
+                            greatest(p.floor, f.least, c.us / 1000, c.least) + least(f.reserve, 1000)),
            claimed_at = pg_catalog.clock_timestamp(),
            renewed_at = pg_catalog.clock_timestamp(),
            expires_at = pg_catalog.clock_timestamp() + f.ttl * interval '1 microsecond'
@@ -122,7 +128,7 @@ WITH want AS MATERIALIZED (
        AND l.namespace = ANY (ARRAY(SELECT x.namespace FROM picked AS x))
        AND l.name = ANY (ARRAY(SELECT x.name FROM picked AS x))
        AND l.worker = ANY (ARRAY(SELECT x.worker FROM picked AS x))
-    RETURNING f.n, l.worker, l.floor
+    RETURNING f.n, l.worker, l.floor, greatest(p.floor, f.least, c.us / 1000, c.least) AS start
 ), next AS MATERIALIZED (
     SELECT a.namespace, a.name,
            (SELECT coalesce(pg_catalog.max(l.worker) + 1, 0)
@@ -140,7 +146,8 @@ WITH want AS MATERIALIZED (
 ), added AS (
     INSERT INTO lockapi.id_worker AS l (namespace, name, worker, token, floor, owner,
                                         claimed_at, renewed_at, expires_at)
-    SELECT w.namespace, w.name, w.worker, w.token, greatest(w.least, c.us / 1000) + w.reserve, w.owner,
+    SELECT w.namespace, w.name, w.worker, w.token,
+           greatest(c.us / 1000 + w.reserve, greatest(w.least, c.us / 1000, c.least) + least(w.reserve, 1000)), w.owner,
            pg_catalog.clock_timestamp(), pg_catalog.clock_timestamp(),
            pg_catalog.clock_timestamp() + w.ttl * interval '1 microsecond'
       FROM new AS w, clock AS c
@@ -151,10 +158,12 @@ WITH want AS MATERIALIZED (
 )
 SELECT w.n,
        coalesce(g.worker, t.worker, a.worker) AS worker,
-       coalesce(g.floor, t.floor, a.floor) - w.reserve AS start,
+       CASE WHEN a.worker IS NULL THEN coalesce(g.start, t.start)
+            ELSE greatest(w.least, c.us / 1000, c.least) END AS start,
        c.us AS now,
        coalesce(x.worker >= 1::int8 << x.worker_bits::int4, false) AS is_full,
-       s.worker_bits, s.sequence_bits, s.epoch
+       s.worker_bits, s.sequence_bits, s.epoch,
+       coalesce(g.floor, t.floor, a.floor) AS floor
   FROM want AS w
  CROSS JOIN clock AS c
   LEFT JOIN space AS s ON s.namespace = w.namespace AND s.name = w.name

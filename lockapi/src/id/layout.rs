@@ -69,7 +69,7 @@ impl Layout {
             .fold(0u32, |sum, bits| sum.saturating_add(*bits));
         if sum != BITS {
             return invalid(format!(
-                "{time_bits}, {worker_bits} and {sequence_bits} bits are {sum} together; an id has {BITS}"
+                "{time_bits} bits of time, {worker_bits} of worker and {sequence_bits} of sequence are {sum} together; allowed are exactly {BITS}"
             ));
         }
         if worker_bits == 0 || worker_bits > MOST_WORKER_BITS {
@@ -106,7 +106,8 @@ impl Layout {
             .and_then(|since| i64::try_from(since.as_millis()).ok())
             .filter(|millis| *millis <= 253_402_300_799_999);
         let Some(millis) = millis else {
-            let message = "the epoch is not between 1970 and 9999";
+            let message =
+                "the epoch is before 1970 or after the year 9999; allowed are times in between";
             return Err(Error::new(ErrorKind::Invalid, "layout", message));
         };
         self.epoch = millis;
@@ -193,7 +194,7 @@ impl Layout {
     pub(crate) fn describe(worker_bits: i64, sequence_bits: i64, epoch: i64) -> String {
         let time_bits = i64::from(BITS) - worker_bits - sequence_bits;
         format!(
-            "{time_bits} bits of time, {worker_bits} of worker and {sequence_bits} of sequence since {epoch} ms"
+            "{time_bits} bits of time, {worker_bits} of worker and {sequence_bits} of sequence, counted from {epoch} ms since 1970"
         )
     }
 }

@@ -15,7 +15,7 @@ pub(crate) mod operations;
 mod text;
 
 pub use layout::{Layout, Parts};
-pub(crate) use model::Ids as Tables;
+pub(crate) use model::{Claimed, Ids as Tables};
 pub(crate) use operations::{
     ClaimWorker, ClaimedWorker, NextBlock, ReleaseWorker, RenewWorker, RenewedWorker,
 };
@@ -77,7 +77,7 @@ impl IdOptions {
 
     /// Consecutive ids, 1 and up: each generator takes `size` at a time, 1 to 1,000,000, from a
     /// sequence in the database. Numbers that a process has taken and not used stay unused. See
-    /// [`IdGen`] for what a restore of the database requires.
+    /// [`IdGen`] for what a fail-over does to the sequence.
     #[must_use]
     pub fn blocks(size: u64) -> Self {
         Self {
@@ -172,16 +172,20 @@ impl IdOptions {
 ///   until that has caught up.
 /// - While the database is unavailable it continues for its [reserve](IdOptions::reserve); then
 ///   every call fails until the database is back.
-/// - Blocks have no gaps except for numbers that processes took and did not use.
+/// - Blocks have no gaps except for numbers that processes took and did not use, and those that are left
+///   out after a fail-over.
 ///
 /// # When an older state of the database comes back
-/// After a restore from a backup, or a promotion of a standby that had not received everything:
-/// - Blocks that were taken since are given out again. A generator that had them detects it, and
-///   fails with `Corrupt`; one that starts afterwards cannot. Before programs start, set the
-///   sequence beyond the largest id in use: `UPDATE lockapi.id_block SET next = 1 + (SELECT max(id)
-///   FROM invoice) WHERE namespace = '' AND name = 'invoices'`.
-/// - A generator that starts later than the [reserve](IdOptions::reserve) of the earlier generators
-///   repeats no snowflake id: stop those, or wait for that time.
+/// After a promotion of a standby that had not received everything, or a restore from a backup, the server
+/// begins an epoch before ids are drawn from it:
+/// - A generator that claims a number starts 90 s after the beginning of the epoch or later, so it
+///   repeats no id. Until the clock has caught up, its ids run ahead, and without the database it stops
+///   after a second.
+/// - Blocks leave out 2^24 numbers for each second between the epoch in which the last one was taken and
+///   the new one.
+///
+/// Files that were set back without a new timeline, such as a snapshot of a volume, do not show it: before
+/// programs start, run `UPDATE lockapi.epoch SET timeline = 0`.
 ///
 /// # A layout that was a mistake
 /// The first generator of a name decides its layout, and others are `Invalid`. If no id of it is in

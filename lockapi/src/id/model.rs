@@ -3,18 +3,26 @@
 use std::collections::BTreeMap;
 
 use super::operations::{ClaimWorker, NextBlock, ReleaseWorker, RenewWorker};
+use crate::memory::Epoch;
+
+/// Beyond every floor that may be lost, in milliseconds after the beginning of an epoch.
+const BEYOND_LOST: i64 = 90_000;
+/// Who runs ahead of the clock has so many milliseconds at a time.
+const AHEAD: i64 = 1000;
+/// For each second between two epochs so many ids are left out, as a power of two.
+const LEFT_OUT_BITS: u32 = 24;
 
 /// Namespace and name.
 type Name = (String, String);
 
 /// The tables of ids; times in microseconds since 1970, floors in milliseconds.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Ids {
     layouts: BTreeMap<Name, (i64, i64, i64)>,
     /// By their numbers, which have no gap.
     workers: BTreeMap<Name, Vec<Worker>>,
-    /// The first that nobody was given.
-    next: BTreeMap<Name, i64>,
+    /// The first that nobody was given, and the epoch in which that was.
+    next: BTreeMap<Name, (i64, i64)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +31,26 @@ struct Worker {
     floor: i64,
     renewed_at: i64,
     expires_at: i64,
+}
+
+/// A number that was claimed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Claimed {
+    worker: i64,
+    start: i64,
+    floor: i64,
+}
+
+impl Claimed {
+    /// Number, time to start at, floor.
+    pub(crate) fn columns(self) -> [Option<i64>; 3] {
+        [Some(self.worker), Some(self.start), Some(self.floor)]
+    }
+}
+
+/// Up to when an owner that has come to a time makes ids.
+fn floor(now: i64, position: i64, reserve: i64) -> i64 {
+    (now / 1000 + reserve).max(position + reserve.min(AHEAD))
 }
 
 impl Ids {
@@ -38,8 +66,8 @@ impl Ids {
         known
     }
 
-    /// Number and time to start at; `None` when all are taken.
-    pub(crate) fn claim(&mut self, now: i64, want: &ClaimWorker) -> Option<(i64, i64)> {
+    /// `None` when all are taken.
+    pub(crate) fn claim(&mut self, now: i64, begun_at: i64, want: &ClaimWorker) -> Option<Claimed> {
         let name = (want.namespace.clone(), want.name.clone());
         let workers = self.workers.entry(name).or_default();
         // The answer of the same request was lost.
@@ -47,9 +75,13 @@ impl Ids {
             .zip(workers.iter_mut())
             .find(|(_, worker)| worker.token == want.token && worker.expires_at > now);
         if let Some((at, own)) = own {
-            own.floor = own.floor.max(want.least.max(now / 1000) + want.reserve);
+            own.floor = own.floor.max(floor(now, want.least, want.reserve));
             (own.renewed_at, own.expires_at) = (now, now + want.ttl);
-            return Some((at, own.floor - want.reserve));
+            return Some(Claimed {
+                worker: at,
+                start: own.floor - want.reserve.min(AHEAD),
+                floor: own.floor,
+            });
         }
         // Renewed at a time still to come: the clock was set back.
         for worker in workers.iter_mut().filter(|worker| worker.token != 0) {
@@ -73,21 +105,30 @@ impl Ids {
             }
             None => return None,
         };
-        let start = workers[at].floor.max(want.least).max(now / 1000);
+        let least = (begun_at / 1000)
+            .saturating_add(BEYOND_LOST)
+            .max(want.least);
+        let start = workers[at].floor.max(least).max(now / 1000);
         workers[at] = Worker {
             token: want.token,
-            floor: start + want.reserve,
+            floor: floor(now, start, want.reserve),
             renewed_at: now,
             expires_at: now + want.ttl,
         };
-        Some((i64::try_from(at).unwrap_or(i64::MAX), start))
+        Some(Claimed {
+            worker: i64::try_from(at).unwrap_or(i64::MAX),
+            start,
+            floor: workers[at].floor,
+        })
     }
 
     /// The floor; `None` when another has the number.
-    pub(crate) fn renew(&mut self, now: i64, want: &RenewWorker) -> Option<i64> {
+    pub(crate) fn renew(&mut self, now: i64, begun_at: i64, want: &RenewWorker) -> Option<i64> {
         let worker = self.worker(&want.namespace, &want.name, want.worker, want.token)?;
-        let wanted = want.least.max(now / 1000) + want.reserve;
-        worker.floor = worker.floor.max(wanted);
+        if worker.expires_at <= now && worker.renewed_at < begun_at {
+            return None;
+        }
+        worker.floor = worker.floor.max(floor(now, want.least, want.reserve));
         (worker.renewed_at, worker.expires_at) = (now, now + want.ttl);
         Some(worker.floor)
     }
@@ -104,7 +145,7 @@ impl Ids {
     }
 
     /// The first ids of blocks; requests for one name are answered together.
-    pub(crate) fn blocks(&mut self, batch: &[NextBlock]) -> Vec<Option<i64>> {
+    pub(crate) fn blocks(&mut self, epoch: Epoch, batch: &[NextBlock]) -> Vec<Option<i64>> {
         let mut totals: BTreeMap<Name, i64> = BTreeMap::new();
         for one in batch {
             let name = (one.namespace.clone(), one.name.clone());
@@ -112,11 +153,11 @@ impl Ids {
         }
         let mut from: BTreeMap<Name, Option<i64>> = BTreeMap::new();
         for (name, total) in totals {
-            let next = self.next.entry(name.clone()).or_insert(1);
-            let first = *next;
+            let next = self.next.entry(name.clone()).or_insert((1, epoch.first));
+            let first = next.0 + ((epoch.number - next.1) << LEFT_OUT_BITS);
             let after = first.checked_add(total).filter(|after| *after < i64::MAX);
             if let Some(after) = after {
-                *next = after;
+                *next = (after, epoch.number);
             }
             from.insert(name, after.map(|_| first));
         }

@@ -39,6 +39,8 @@ pub enum ClaimedWorker {
         worker: i64,
         /// Ids may be of this time and later, in milliseconds since 1970 …
         start: i64,
+        /// … and earlier than this.
+        floor: i64,
         /// The server's clock, in microseconds since 1970.
         now: i64,
     },
@@ -134,6 +136,7 @@ impl Operation for ClaimWorker {
             Type::Int,
             Type::Int,
             Type::Int,
+            Type::Int,
         ],
     };
 
@@ -166,6 +169,7 @@ impl Operation for ClaimWorker {
                 (Some(worker), _) => ClaimedWorker::Granted {
                     worker,
                     start: row.int(2)?,
+                    floor: row.int(8)?,
                     now,
                 },
                 (None, Some(other)) if other != (one.worker_bits, one.sequence_bits, one.epoch) => {
@@ -185,10 +189,9 @@ impl Operation for ClaimWorker {
             let layout = model.ids.layout(now, one);
             let claimed = (layout == Some((one.worker_bits, one.sequence_bits, one.epoch))
                 && one.epoch.saturating_mul(1000) <= now)
-                .then(|| model.ids.claim(now, one));
-            let (worker, start) = claimed
-                .flatten()
-                .map_or((None, None), |(worker, start)| (Some(worker), Some(start)));
+                .then(|| model.ids.claim(now, model.epoch().begun_at, one));
+            let claimed = claimed.map(|claimed| claimed.map(super::Claimed::columns));
+            let [worker, start, floor] = claimed.flatten().unwrap_or_default();
             Row(vec![
                 Value::Int(n),
                 maybe_int(worker),
@@ -198,6 +201,7 @@ impl Operation for ClaimWorker {
                 maybe_int(layout.map(|it| it.0)),
                 maybe_int(layout.map(|it| it.1)),
                 maybe_int(layout.map(|it| it.2)),
+                maybe_int(floor),
             ])
         });
         Some(rows.collect())
@@ -246,7 +250,7 @@ impl Operation for RenewWorker {
     fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
         let now = model.now;
         let rows = (1..).zip(batch).map(|(n, one)| {
-            let floor = maybe_int(model.ids.renew(now, one));
+            let floor = maybe_int(model.ids.renew(now, model.epoch().begun_at, one));
             Row(vec![Value::Int(n), floor, Value::Int(now)])
         });
         Some(rows.collect())
@@ -308,7 +312,7 @@ impl Operation for NextBlock {
     }
 
     fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
-        let firsts = model.ids.blocks(batch);
+        let firsts = model.ids.blocks(model.epoch(), batch);
         let rows = (1..)
             .zip(firsts)
             .map(|(n, first)| Row(vec![Value::Int(n), maybe_int(first)]));

@@ -1,8 +1,10 @@
 -- Renews worker numbers, and moves the floors below which their owners make ids.
 --
 -- Promises: only the claim with this token is renewed, even after its end, as long as nobody has taken the
--- number. A floor never decreases. No row is inserted.
--- Index: the primary key of id_worker; no indexed column changes, so the update is HOT.
+-- number; not after an end in an earlier epoch, in which somebody may have taken it without the server's
+-- knowledge. A floor never decreases. It is the reserve ahead of the clock, or a second ahead of an owner that
+-- runs ahead of it; see claim.sql. No row is inserted.
+-- Index: the primary keys of id_worker and epoch; no indexed column changes, so the update is HOT.
 -- Race: a claim that locked the row first has changed the token; the predicate sees this when it is evaluated
 -- again on the new row version. Claims never wait for rows, so a batch cannot deadlock with one.
 WITH want AS MATERIALIZED (
@@ -13,7 +15,7 @@ WITH want AS MATERIALIZED (
     SELECT (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000)::int8 AS us
 ), renewed AS (
     UPDATE lockapi.id_worker AS l
-       SET floor = greatest(l.floor, greatest(w.least, c.us / 1000) + w.reserve),
+       SET floor = greatest(l.floor, c.us / 1000 + w.reserve, w.least + least(w.reserve, 1000)),
            renewed_at = pg_catalog.clock_timestamp(),
            expires_at = pg_catalog.clock_timestamp() + w.ttl * interval '1 microsecond'
       FROM want AS w, clock AS c
@@ -21,6 +23,8 @@ WITH want AS MATERIALIZED (
        AND l.namespace = ANY (ARRAY(SELECT x.namespace FROM want AS x))
        AND l.name = ANY (ARRAY(SELECT x.name FROM want AS x))
        AND l.worker = ANY (ARRAY(SELECT x.worker FROM want AS x))
+       AND (l.expires_at > pg_catalog.clock_timestamp()
+            OR l.renewed_at >= (SELECT e.begun_at FROM lockapi.epoch AS e WHERE e.one))
     RETURNING w.n, l.floor
 )
 SELECT w.n, r.floor, c.us AS now

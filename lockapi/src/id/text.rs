@@ -91,7 +91,9 @@ fn read(
     plain: impl Fn(u8) -> u8,
 ) -> Result<Id> {
     let invalid = || {
-        let message = format!("not an id in {form}: that has {digits} digits, and at most 63 bits");
+        let message = format!(
+            "not an id in {form}; allowed are exactly {digits} of its digits, for a number of at most 63 bits"
+        );
         Error::new(ErrorKind::Invalid, "id", message)
     };
     if text.len() != digits {
@@ -118,7 +120,7 @@ impl TryFrom<i64> for Id {
 
     fn try_from(number: i64) -> Result<Self> {
         if number < 0 {
-            let message = format!("{number} is not an id, which is not negative");
+            let message = format!("{number} is not an id; allowed are 0 and more");
             return Err(Error::new(ErrorKind::Invalid, "id", message));
         }
         Ok(Self(number))
@@ -146,7 +148,8 @@ impl FromStr for Id {
         let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         let number = if digits { text.parse().ok() } else { None };
         number.map(Self).ok_or_else(|| {
-            let message = "not an id in decimal: that has digits only, and at most 63 bits";
+            let message =
+                "not an id in decimal; allowed are digits only, for a number of at most 63 bits";
             Error::new(ErrorKind::Invalid, "id", message)
         })
     }

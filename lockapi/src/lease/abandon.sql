@@ -2,8 +2,8 @@
 --
 -- Promises: only rows with the number of the acquisition are released, and none with the token that was
 -- reported to its caller. They are free at once, even with a minimum hold, because nobody has worked under
--- them.
--- Index: the primary key of lease, one range for each request.
+-- them; later in an epoch in which they were not acquired, as release.sql says.
+-- Index: the primary keys of lease, one range for each request, and of epoch.
 -- Race: an acquisition that is still running on the server is not visible: retry until it cannot be running
 -- any more.
 WITH want AS MATERIALIZED (
@@ -24,7 +24,9 @@ WITH want AS MATERIALIZED (
               FOR UPDATE OF l) AS l
 ), freed AS (
     UPDATE lockapi.lease AS l
-       SET released_at = pg_catalog.clock_timestamp(),
+       SET released_at = CASE WHEN l.renewed_at > (SELECT e.begun_at FROM lockapi.epoch AS e WHERE e.one)
+                              THEN pg_catalog.clock_timestamp()
+                              ELSE (SELECT e.begun_at FROM lockapi.epoch AS e WHERE e.one) END,
            held_until = NULL,
            expires_at = pg_catalog.clock_timestamp()
       FROM found AS f

@@ -1,14 +1,21 @@
 -- Acquires one lease: the simple form of acquire.sql.
 --
 -- Promises: as acquire.sql; returns no row if a row has to be created.
--- Index: the primary key of lease.
+-- Index: the primary keys of lease and epoch.
 -- Race: as in acquire.sql.
-WITH free AS MATERIALIZED (
+WITH epoch AS MATERIALIZED (
+    SELECT e.begun_at FROM lockapi.epoch AS e WHERE e.one
+), free AS MATERIALIZED (
     SELECT l.slot
       FROM lockapi.lease AS l
      WHERE l.key = $2::text AND l.namespace = $1::text AND l.slot = $3::int8
-       AND (l.expires_at <= pg_catalog.clock_timestamp()
-            OR (l.acquisition = $4::int8 AND l.released_at IS NULL))
+       AND (greatest(l.expires_at,
+                     CASE WHEN greatest(l.renewed_at, l.released_at) <= (SELECT e.begun_at FROM epoch AS e)
+                          THEN (SELECT e.begun_at FROM epoch AS e)
+                               + greatest($5::int8 * interval '1 microsecond',
+                                          CASE WHEN l.released_at IS NULL THEN l.expires_at - l.renewed_at END) END)
+                <= pg_catalog.clock_timestamp()
+            OR (l.acquisition = $4::int8 AND l.released_at IS NULL AND l.expires_at > pg_catalog.clock_timestamp()))
        FOR UPDATE OF l SKIP LOCKED
 ), taken AS (
     UPDATE lockapi.lease AS l
@@ -27,7 +34,13 @@ WITH free AS MATERIALIZED (
      WHERE l.key = $2::text AND l.namespace = $1::text AND l.slot = (SELECT f.slot FROM free AS f)
     RETURNING l.fence
 ), held AS (
-    SELECT greatest((extract(epoch FROM l.expires_at - pg_catalog.clock_timestamp()) * 1000000)::int8, 0) AS held_for
+    SELECT greatest((extract(epoch FROM greatest(
+               l.expires_at,
+               CASE WHEN greatest(l.renewed_at, l.released_at) <= (SELECT e.begun_at FROM epoch AS e)
+                    THEN (SELECT e.begun_at FROM epoch AS e)
+                         + greatest($5::int8 * interval '1 microsecond',
+                                    CASE WHEN l.released_at IS NULL THEN l.expires_at - l.renewed_at END) END)
+               - pg_catalog.clock_timestamp()) * 1000000)::int8, 0) AS held_for
       FROM lockapi.lease AS l
      WHERE l.key = $2::text AND l.namespace = $1::text AND l.slot = $3::int8
        AND NOT EXISTS (SELECT FROM taken)

@@ -117,13 +117,13 @@ impl LeaseOptions {
         let invalid = |message| Err(Error::new(ErrorKind::Invalid, "check", message));
         if self.ttl < MIN_TTL || self.ttl > MAX_TTL {
             return invalid(format!(
-                "a ttl of {:?} is outside the limits; allowed are {MIN_TTL:?} to 366 days",
+                "a ttl of {:?}; allowed are {MIN_TTL:?} to 366 days",
                 self.ttl
             ));
         }
         if self.minimum_hold > self.ttl {
             return invalid(format!(
-                "a minimum hold of {:?} is longer than the ttl of {:?}, after which the lease ends by itself",
+                "a minimum hold of {:?}; allowed are at most the ttl, {:?}, after which the lease ends by itself",
                 self.minimum_hold, self.ttl
             ));
         }
@@ -132,7 +132,7 @@ impl LeaseOptions {
         }
         if self.data.len() > MAX_DATA_BYTES {
             return invalid(format!(
-                "the data has {} bytes; allowed are {MAX_DATA_BYTES}",
+                "the data has {} bytes; allowed are at most {MAX_DATA_BYTES} bytes",
                 self.data.len()
             ));
         }

@@ -14,7 +14,7 @@ const DAY: i64 = 24 * 3600 * 1_000_000;
 type Place = (String, String, i64);
 
 /// The rows of leases.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Table {
     rows: BTreeMap<Place, Row>,
 }
@@ -27,6 +27,9 @@ struct Row {
     owner: String,
     data: String,
     acquired_at: i64,
+    /// When it was last acquired, renewed or released.
+    written_at: i64,
+    renewed_at: i64,
     held_until: i64,
     expires_at: i64,
     released: bool,
@@ -36,21 +39,48 @@ impl Row {
     fn is_held(&self, now: i64) -> bool {
         !self.released && self.expires_at > now
     }
+
+    /// One that was not renewed in the epoch may have been released, and acquired by another, before.
+    fn release(&mut self, now: i64, begun_at: i64) {
+        self.released = true;
+        if self.renewed_at > begun_at {
+            self.written_at = now;
+        }
+    }
+
+    /// From when on it is given to whoever asks for it with this time to live, in an epoch that began
+    /// at `begun_at`.
+    fn free_at(&self, begun_at: i64, ttl: i64) -> i64 {
+        if self.written_at > begun_at {
+            return self.expires_at;
+        }
+        let shown = if self.released {
+            0
+        } else {
+            self.expires_at - self.renewed_at
+        };
+        self.expires_at.max(begun_at.saturating_add(ttl.max(shown)))
+    }
 }
 
 impl Table {
     pub(crate) fn acquire(
         &mut self,
         now: i64,
+        begun_at: i64,
         next_fence: impl FnOnce() -> i64,
         want: &Acquire,
     ) -> Acquired {
         let place = (want.namespace.clone(), want.key.clone(), want.slot);
-        let again = match self.rows.get(&place) {
-            Some(row) if row.is_held(now) && row.acquisition == want.acquisition => Some(row.fence),
-            Some(row) if row.expires_at > now => return Acquired::Held(row.expires_at - now),
-            _ => None,
-        };
+        let row = self.rows.get(&place);
+        let same = |row: &&Row| row.is_held(now) && row.acquisition == want.acquisition;
+        let again = row.filter(same).map(|row| row.fence);
+        let free_at = row.map_or(begun_at.saturating_add(want.ttl), |row| {
+            row.free_at(begun_at, want.ttl)
+        });
+        if again.is_none() && free_at > now {
+            return Acquired::Held(free_at - now);
+        }
         let fence = again.unwrap_or_else(|| next_fence() << HAND_OVER_BITS);
         let row = Row {
             fence,
@@ -58,6 +88,8 @@ impl Table {
             owner: want.owner.clone(),
             data: want.data.clone(),
             acquired_at: now,
+            written_at: now,
+            renewed_at: now,
             held_until: now.saturating_add(want.hold),
             expires_at: now.saturating_add(want.ttl),
             released: false,
@@ -69,6 +101,7 @@ impl Table {
     pub(crate) fn take(
         &mut self,
         now: i64,
+        begun_at: i64,
         mut next_fence: impl FnMut() -> i64,
         batch: &[Take],
     ) -> Vec<Taken> {
@@ -78,7 +111,7 @@ impl Table {
         let fresh: Vec<&Take> = fresh.into_iter().map(|at| &batch[at]).collect();
         let lines = batch
             .iter()
-            .map(|want| LockOwner::of(self, now, &fresh, want));
+            .map(|want| LockOwner::of(self, now, begun_at, &fresh, want));
         let lines: Vec<_> = lines.collect();
         let mut answers = Vec::new();
         for (at, (want, line)) in batch.iter().zip(&lines).enumerate() {
@@ -122,6 +155,8 @@ impl Table {
                     owner: String::new(),
                     data: String::new(),
                     acquired_at: now,
+                    written_at: 0,
+                    renewed_at: 0,
                     held_until: now,
                     expires_at: now,
                     released: true,
@@ -151,6 +186,8 @@ impl Table {
             owner: want.owner.clone(),
             data: want.data.clone(),
             acquired_at: now,
+            written_at: now,
+            renewed_at: now,
             held_until: now.saturating_add(want.hold),
             expires_at: now.saturating_add(want.ttl),
             released: false,
@@ -184,6 +221,7 @@ impl Table {
             .map(|(_, row)| {
                 row.fence = next_fence() << HAND_OVER_BITS;
                 row.released = true;
+                row.written_at = now;
                 row.held_until = now;
                 row.expires_at = now;
                 row.owner.clone()
@@ -198,16 +236,17 @@ impl Table {
         let held = row.is_held(now);
         if held {
             row.expires_at = now.saturating_add(ttl);
+            (row.renewed_at, row.written_at) = (now, now);
         }
         held
     }
 
-    pub(crate) fn release(&mut self, now: i64, place: &Place, fence: i64) -> bool {
+    pub(crate) fn release(&mut self, now: i64, begun_at: i64, place: &Place, fence: i64) -> bool {
         let Some(row) = self.of(place, fence) else {
             return false;
         };
         if row.is_held(now) {
-            row.released = true;
+            row.release(now, begun_at);
             row.expires_at = now.max(row.held_until);
         }
         row.released
@@ -253,13 +292,13 @@ impl Table {
     }
 
     /// Frees what an acquisition got; answers whether it had got something.
-    pub(crate) fn abandon(&mut self, now: i64, want: &Abandon) -> bool {
+    pub(crate) fn abandon(&mut self, now: i64, begun_at: i64, want: &Abandon) -> bool {
         let place = |slot| (want.namespace.clone(), want.key.clone(), slot);
         let mut found = false;
         for (_, row) in self.rows.range_mut(place(want.first)..=place(want.last)) {
             if row.is_held(now) && row.acquisition == want.acquisition && row.fence != want.granted
             {
-                row.released = true;
+                row.release(now, begun_at);
                 row.held_until = now;
                 row.expires_at = now;
                 found = true;
@@ -288,9 +327,10 @@ struct LockOwner {
 }
 
 impl LockOwner {
-    fn of(table: &Table, now: i64, batch: &[&Take], want: &Take) -> Self {
+    fn of(table: &Table, now: i64, begun_at: i64, batch: &[&Take], want: &Take) -> Self {
         let all = || batch.iter().filter(|other| other.same_key(want));
         let permits = all().map(|other| other.permits).max().unwrap_or_default();
+        let ttl = all().map(|other| other.ttl).max().unwrap_or_default();
         let wanted = all().map(|other| other.count).sum::<i64>();
         let wanted = usize::try_from(wanted).unwrap_or_default();
         let row = |slot: &i64| {
@@ -299,8 +339,8 @@ impl LockOwner {
         };
         let is_free = |slot: &i64| {
             row(slot).is_some_and(|row| {
-                row.expires_at <= now
-                    || (!row.released
+                row.free_at(begun_at, ttl) <= now
+                    || (row.is_held(now)
                         && batch
                             .iter()
                             .any(|other| other.acquisition == row.acquisition))
@@ -312,7 +352,7 @@ impl LockOwner {
         Self {
             missing: (1..=permits).filter(is_missing).take(short).collect(),
             busy: (1..=permits)
-                .filter_map(|slot| Some((slot, row(&slot)?.expires_at - now)))
+                .filter_map(|slot| Some((slot, row(&slot)?.free_at(begun_at, want.ttl) - now)))
                 .filter(|(_, left)| *left > 0)
                 .collect(),
             free,

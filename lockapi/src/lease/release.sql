@@ -1,8 +1,10 @@
 -- Releases leases.
 --
 -- Promises: only the holder with this token is released. The lease becomes free at once, or when its minimum
--- hold ends. A release that is repeated because its answer was lost returns "released".
--- Index: the primary key of lease; no indexed column changes, so the update is HOT.
+-- hold ends. A release that is repeated because its answer was lost returns "released". In an epoch that is not
+-- the first, a lease that its holder has not renewed may have been released, and acquired by another, without the
+-- server's knowledge: it counts as released when the epoch began, so that the next one waits, as acquire.sql says.
+-- Index: the primary keys of lease and epoch; no indexed column changes, so the update is HOT.
 -- Race: as in renew.sql. A row that was released before is updated as well, to the same values: a first
 -- request may end while its repetition waits for the row, and the snapshot does not show that.
 WITH want AS MATERIALIZED (
@@ -12,7 +14,10 @@ WITH want AS MATERIALIZED (
      ORDER BY w.namespace, w.key, w.slot
 ), released AS (
     UPDATE lockapi.lease AS l
-       SET released_at = coalesce(l.released_at, pg_catalog.clock_timestamp()),
+       SET released_at = coalesce(l.released_at,
+                                CASE WHEN l.renewed_at > (SELECT e.begun_at FROM lockapi.epoch AS e WHERE e.one)
+                                     THEN pg_catalog.clock_timestamp()
+                                     ELSE (SELECT e.begun_at FROM lockapi.epoch AS e WHERE e.one) END),
            expires_at = CASE WHEN l.released_at IS NULL
                              THEN greatest(pg_catalog.clock_timestamp(), l.held_until)
                              ELSE l.expires_at END

@@ -4,14 +4,17 @@
 -- row. An acquisition gets all the slots that it requests, or none. Requests for one key are served in their
 -- order in the batch, up to the first one for which there are not enough slots. The statement never waits for
 -- a row. A request repeated with the same acquisition number gets the same token and slots again, as long as
--- it has all of them; otherwise those that it has are free, because nobody works under them.
--- Index: the primary key of lease: the slots of a key, of which there are at most 1,024.
+-- it has all of them; otherwise those that it has are free, because nobody works under them. In an epoch that
+-- is not the first, a slot that nobody has renewed in it is given later, as in acquire.sql.
+-- Index: the primary key of lease: the slots of a key, of which there are at most 1,024; that of epoch.
 -- Race: two acquisitions of an ended slot conflict at FOR UPDATE, where the second skips the row. A
 -- repetition that runs before the first run has committed does not see it, skips its rows, and may get other
 -- slots. A slot that has no row yet is not given: its row is created, free, and the answer requests a retry.
 -- The reason is that rows created concurrently conflict at ON CONFLICT, and an acquisition of fewer slots
 -- than requested must never have to be undone.
-WITH want AS MATERIALIZED (
+WITH epoch AS MATERIALIZED (
+    SELECT e.begun_at FROM lockapi.epoch AS e WHERE e.one
+), want AS MATERIALIZED (
     SELECT w.*
       FROM unnest($1::text[], $2::text[], $3::int8[], $4::int8[], $5::int8[], $6::int8[], $7::int8[],
                   $8::text[], $9::text[])
@@ -47,7 +50,7 @@ WITH want AS MATERIALIZED (
       FROM want AS w
      WHERE NOT EXISTS (SELECT FROM again AS a WHERE a.n = w.n)
 ), line AS MATERIALIZED (
-    SELECT w.namespace, w.key, max(w.permits) AS permits, max(w.upto) AS wanted
+    SELECT w.namespace, w.key, max(w.permits) AS permits, max(w.upto) AS wanted, max(w.ttl) AS ttl
       FROM fresh AS w
      GROUP BY w.namespace, w.key
      ORDER BY w.namespace, w.key
@@ -59,8 +62,15 @@ WITH want AS MATERIALIZED (
            SELECT l.namespace, l.key, l.slot
              FROM lockapi.lease AS l
             WHERE l.namespace = k.namespace AND l.key = k.key AND l.slot BETWEEN 1 AND k.permits
-              AND (l.expires_at <= pg_catalog.clock_timestamp()
-                   OR (l.released_at IS NULL AND l.acquisition IN (SELECT w.acquisition FROM fresh AS w)))
+              AND (greatest(l.expires_at,
+                            CASE WHEN greatest(l.renewed_at, l.released_at) <= (SELECT e.begun_at FROM epoch AS e)
+                                 THEN (SELECT e.begun_at FROM epoch AS e)
+                                      + greatest(k.ttl * interval '1 microsecond',
+                                                 CASE WHEN l.released_at IS NULL
+                                                      THEN l.expires_at - l.renewed_at END) END)
+                       <= pg_catalog.clock_timestamp()
+                   OR (l.released_at IS NULL AND l.expires_at > pg_catalog.clock_timestamp()
+                       AND l.acquisition IN (SELECT w.acquisition FROM fresh AS w)))
             ORDER BY l.slot
             LIMIT k.wanted
               FOR UPDATE OF l SKIP LOCKED) AS f
@@ -108,7 +118,7 @@ WITH want AS MATERIALIZED (
 ), created AS (
     INSERT INTO lockapi.lease (namespace, key, slot, fence, acquisition, owner, data,
                                acquired_at, renewed_at, expires_at, released_at)
-    SELECT m.namespace, m.key, m.slot, 0, 0, '', '', t.now, t.now, t.now, t.now
+    SELECT m.namespace, m.key, m.slot, 0, 0, '', '', t.now, 'epoch', t.now, 'epoch'
       FROM missing AS m
      CROSS JOIN (SELECT pg_catalog.clock_timestamp() AS now) AS t
      ORDER BY m.namespace, m.key, m.slot
@@ -117,10 +127,16 @@ WITH want AS MATERIALIZED (
 SELECT w.n, coalesce(a.fence, t.fence) AS fence, coalesce(a.slots, t.slots) AS slots,
        EXISTS (SELECT FROM missing AS m WHERE m.namespace = w.namespace AND m.key = w.key) AS again,
        CASE WHEN a.n IS NULL AND t.n IS NULL THEN coalesce((
-           SELECT greatest((extract(epoch FROM min(l.expires_at) - pg_catalog.clock_timestamp()) * 1000000)::int8, 0)
-             FROM lockapi.lease AS l
-            WHERE l.namespace = w.namespace AND l.key = w.key AND l.slot BETWEEN 1 AND w.permits
-              AND l.expires_at > pg_catalog.clock_timestamp()), 0)
+           SELECT greatest((extract(epoch FROM min(l.ends_at) - pg_catalog.clock_timestamp()) * 1000000)::int8, 0)
+             FROM (SELECT greatest(l.expires_at,
+                                   CASE WHEN greatest(l.renewed_at, l.released_at) <= (SELECT e.begun_at FROM epoch AS e)
+                                        THEN (SELECT e.begun_at FROM epoch AS e)
+                                             + greatest(w.ttl * interval '1 microsecond',
+                                                        CASE WHEN l.released_at IS NULL
+                                                             THEN l.expires_at - l.renewed_at END) END) AS ends_at
+                     FROM lockapi.lease AS l
+                    WHERE l.namespace = w.namespace AND l.key = w.key AND l.slot BETWEEN 1 AND w.permits) AS l
+            WHERE l.ends_at > pg_catalog.clock_timestamp()), 0)
        END AS held_for
   FROM want AS w
   LEFT JOIN again AS a ON a.n = w.n

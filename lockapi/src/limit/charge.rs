@@ -1,6 +1,6 @@
 //! Charging several limits at once, all or nothing.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 use super::level::Level;
 use super::quota::Quota;
@@ -12,7 +12,8 @@ use crate::memory::ModelState;
 
 /// A request of several lines, which are taken all or not at all, as often as they fit.
 ///
-/// No key occurs twice in a request. `relaxed` is that of the first one of a batch.
+/// Lines of one key have one quota and are taken together. No key occurs in two requests of a batch, and
+/// `relaxed` is that of the first one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Charge {
     /// Namespace of the backend.
@@ -52,34 +53,42 @@ impl Charge {
     pub(crate) fn reserves(&self) -> bool {
         self.lines.iter().any(|line| line.id != 0)
     }
+
+    /// What it takes of each key, and the place of each line's key in that.
+    pub(crate) fn keys(&self) -> (Vec<OfKey<'_>>, Vec<usize>) {
+        let mut keys: Vec<OfKey<'_>> = Vec::with_capacity(self.lines.len());
+        let mut known = HashMap::with_capacity(self.lines.len());
+        let mut places = Vec::with_capacity(self.lines.len());
+        for line in &self.lines {
+            let at = *known.entry(&*line.key).or_insert(keys.len());
+            places.push(at);
+            match keys.get_mut(at) {
+                Some(key) => key.price = key.price.saturating_add(line.price()),
+                None => keys.push(OfKey {
+                    line,
+                    price: line.price(),
+                }),
+            }
+        }
+        (keys, places)
+    }
+}
+
+/// What a request takes of one key.
+pub(crate) struct OfKey<'a> {
+    /// The first line of the key.
+    pub(crate) line: &'a ChargeLine,
+    /// What all of them cost together.
+    pub(crate) price: i64,
 }
 
 impl Operation for Charge {
-    /// An answer for each line.
+    /// An answer for each line, the same for lines of one key.
     type Output = Vec<RawDecision>;
 
     const STATEMENT: Statement = Statement {
         name: "limit.charge",
         sql: include_str!("charge.sql"),
-        params: &[
-            Type::Ints,
-            Type::Texts,
-            Type::Texts,
-            Type::Ints,
-            Type::Bools,
-            Type::Ints,
-            Type::Ints,
-            Type::Ints,
-            Type::Ints,
-            Type::Ints,
-            Type::Bool,
-        ],
-        columns: &[Type::Int; 10],
-    };
-
-    const SIMPLE: Option<Statement> = Some(Statement {
-        name: "limit.charge_disjoint",
-        sql: include_str!("charge_disjoint.sql"),
         params: &[
             Type::Text,
             Type::Ints,
@@ -89,47 +98,56 @@ impl Operation for Charge {
             Type::Ints,
             Type::Ints,
             Type::Ints,
+            Type::Ints,
+            Type::Ints,
+            Type::Ints,
+            Type::Ints,
             Type::Bool,
         ],
-        columns: Self::STATEMENT.columns,
-    });
+        columns: &[Type::Int; 11],
+    };
 
-    fn is_simple(batch: &[Self]) -> bool {
-        let mut keys = HashSet::new();
-        let mut lines = batch.iter().flat_map(|one| &one.lines);
-        !batch.is_empty() && lines.all(|line| line.id == 0 && keys.insert(&*line.key))
-    }
-
-    fn simple_params(batch: &[Self]) -> Vec<Value> {
+    fn params(batch: &[Self]) -> Vec<Value> {
+        let mut columns = Columns::default();
+        for (nth, one) in (1..).zip(batch) {
+            columns.add(nth, one);
+        }
         let [
             request,
-            _,
-            key,
             length,
-            sliding,
             price,
             depth,
-            _,
-            _,
             times,
-            relaxed,
-        ] = columns(batch);
+            line,
+            id,
+            ttl,
+            reserved,
+        ] = columns.ints.map(Value::Ints);
         let namespace = batch.first().map(|one| one.namespace.clone());
-        let namespace = Value::Text(namespace.unwrap_or_default());
         vec![
-            namespace, request, key, length, sliding, price, depth, times, relaxed,
+            Value::Text(namespace.unwrap_or_default()),
+            request,
+            Value::Texts(columns.keys),
+            length,
+            Value::Bools(columns.sliding),
+            price,
+            depth,
+            times,
+            line,
+            id,
+            ttl,
+            reserved,
+            Value::Bool(batch.first().is_some_and(|one| one.relaxed)),
         ]
     }
 
-    fn params(batch: &[Self]) -> Vec<Value> {
-        columns(batch).into()
-    }
-
     fn decode(batch: &[Self], rows: Rows) -> Result<Vec<Vec<RawDecision>>, Failure> {
-        let count = batch.iter().map(|one| one.lines.len()).sum();
+        let places: Vec<_> = batch.iter().map(|one| one.keys().1).collect();
+        let keys = |places: &Vec<usize>| places.iter().max().map_or(0, |last| last + 1);
+        let count = places.iter().map(keys).sum();
         let mut answers: Vec<_> = (0..count).map(|_| RawDecision::again()).collect();
         for mut row in rows {
-            let at = place(&mut row, count)?;
+            let at = place(&mut row, answers.len())?;
             answers[at] = RawDecision {
                 outcome: Outcome::decode(row.int(1)?)?,
                 level: Level {
@@ -140,19 +158,24 @@ impl Operation for Charge {
                     before: row.int(6)?,
                     slide: row.int(7)?,
                     blocked_until: row.int(8)?,
+                    reserved: row.int(9)?,
                     ..Level::default()
                 },
-                now: row.int(9)?,
+                now: row.int(10)?,
             };
         }
-        let mut answers = answers.into_iter();
-        let of = |one: &Self| answers.by_ref().take(one.lines.len()).collect();
-        Ok(batch.iter().map(of).collect())
+        let mut answers = &answers[..];
+        let of = |places: &Vec<usize>| {
+            let (own, others) = answers.split_at(keys(places));
+            answers = others;
+            places.iter().map(|at| own[*at].clone()).collect()
+        };
+        Ok(places.iter().map(of).collect())
     }
 
     fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
         let (limits, now) = model.limits();
-        let decided = limits.charge(batch, now).concat();
+        let decided = batch.iter().flat_map(|one| limits.charge(one, now));
         let rows = (1..).zip(decided).map(|(n, decided)| {
             let RawDecision {
                 outcome,
@@ -169,6 +192,7 @@ impl Operation for Charge {
                 level.before,
                 level.slide,
                 level.blocked_until,
+                level.reserved,
                 now,
             ]
             .map(Value::Int)
@@ -178,26 +202,36 @@ impl Operation for Charge {
     }
 }
 
-/// The parameters of charge.sql: an entry for each line.
-fn columns(batch: &[Charge]) -> [Value; 11] {
-    let lines = || {
-        (1..)
-            .zip(batch)
-            .flat_map(|(nth, one)| one.lines.iter().map(move |line| (nth, one, line)))
-    };
-    let ints =
-        |of: fn(&ChargeLine) -> i64| Value::Ints(lines().map(|(.., line)| of(line)).collect());
-    [
-        Value::Ints(lines().map(|(nth, ..)| nth).collect()),
-        Value::Texts(lines().map(|(_, one, _)| one.namespace.clone()).collect()),
-        Value::Texts(lines().map(|(.., line)| line.key.clone()).collect()),
-        ints(|line| line.quota.window()),
-        Value::Bools(lines().map(|(.., line)| line.quota.is_sliding()).collect()),
-        ints(ChargeLine::price),
-        ints(|line| line.quota.price(line.quota.limit())),
-        ints(|line| line.id),
-        ints(|line| line.ttl),
-        Value::Ints(lines().map(|(_, one, _)| one.times).collect()),
-        Value::Bool(batch.first().is_some_and(|one| one.relaxed)),
-    ]
+/// The parameters of charge.sql: a line for each key, and what is reserved.
+#[derive(Default)]
+struct Columns {
+    keys: Vec<String>,
+    sliding: Vec<bool>,
+    /// Of each line its request, the window, the price, the depth and how often it is wanted; of each reservation
+    /// the line, its number, its time to live and its price.
+    ints: [Vec<i64>; 9],
+}
+
+impl Columns {
+    fn add(&mut self, nth: i64, one: &Charge) {
+        let before = self.keys.len();
+        let (keys, places) = one.keys();
+        for OfKey { line, price } in keys {
+            self.keys.push(line.key.clone());
+            self.sliding.push(line.quota.is_sliding());
+            let depth = line.quota.price(line.quota.limit());
+            let ints = [nth, line.quota.window(), price, depth, one.times];
+            for (column, value) in self.ints.iter_mut().zip(ints) {
+                column.push(value);
+            }
+        }
+        let lines = one.lines.iter().zip(places);
+        for (line, at) in lines.filter(|(line, _)| line.id != 0) {
+            let at = i64::try_from(before + at + 1).unwrap_or(i64::MAX);
+            let ints = [at, line.id, line.ttl, line.price()];
+            for (column, value) in self.ints[5..].iter_mut().zip(ints) {
+                column.push(value);
+            }
+        }
+    }
 }

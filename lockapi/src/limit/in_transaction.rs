@@ -118,7 +118,8 @@ async fn take<C: Connection>(connection: &mut C, charge: &Charge) -> Result<Vec<
             return Ok(decided);
         }
     }
-    let message = "others changed the same limits each time";
+    let message =
+        "other processes changed the same limits during each attempt; nothing was taken: try again";
     Err(Error::new(ErrorKind::Unavailable, OPERATION, message))
 }
 
@@ -138,7 +139,10 @@ pub(crate) fn charge(namespace: &str, policy: &Policy, wants: &[Want]) -> Result
         let at = *known.entry(&want.key).or_insert(lines.len());
         if let Some(line) = lines.get_mut(at) {
             if line.quota != quota {
-                return Err(invalid("the key is wanted under two quotas".into()).on(&want.key));
+                return Err(invalid(
+                    "one call names the key with two quotas; allowed is one".into(),
+                )
+                .on(&want.key));
             }
             line.cost += want.cost;
             quota

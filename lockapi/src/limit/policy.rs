@@ -92,7 +92,7 @@ impl Policy {
     pub(crate) fn check(&self) -> Result<()> {
         self.quota.check()?;
         if self.outage == Outage::Share(0) {
-            let message = "a share of one part in 0; allowed are 1 and more parts";
+            let message = "a share of one part in 0; allowed are one in 1 or more";
             return Err(Error::new(ErrorKind::Invalid, "check", message));
         }
         Ok(())

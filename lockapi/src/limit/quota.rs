@@ -162,20 +162,23 @@ impl Quota {
         }
         if self.algorithm != Algorithm::Gcra {
             if self.burst.is_some() {
-                return invalid("a window has no burst of its own; set its permits".to_owned());
+                return invalid(
+                    "a window with a burst; allowed is none: its permits may all be taken at once"
+                        .to_owned(),
+                );
             }
             return Ok(());
         }
         if self.period.as_nanos() < u128::from(self.permits) * MIN_INTERVAL.as_nanos() {
             return invalid(format!(
-                "{} permits in {:?}; allowed is one every {MIN_INTERVAL:?}",
+                "{} permits in {:?}; allowed are at most one every {MIN_INTERVAL:?}",
                 self.permits, self.period
             ));
         }
         let depth = u128::from(self.interval().unsigned_abs()) * u128::from(self.limit());
         if depth > MAX_DEPTH.as_nanos() {
             return invalid(format!(
-                "a burst of {} permits takes more than ten years to refill",
+                "a burst of {} permits, which takes more than 10 years to refill; allowed are at most 10 years",
                 self.limit()
             ));
         }

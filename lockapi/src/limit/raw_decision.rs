@@ -29,7 +29,9 @@ impl Outcome {
             -3 => Ok(Self::Overdue),
             -4 => Ok(Self::Full),
             times if times > 0 => Ok(Self::Taken(times)),
-            _ => Err(Failure::corrupt(format!("an outcome of {code}"))),
+            _ => Err(Failure::corrupt(format!(
+                "an outcome that does not exist: {code}"
+            ))),
         }
     }
 

@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
 
 use super::MAX_RESERVATIONS;
-use super::charge::{Charge, ChargeLine};
+use super::charge::{Charge, ChargeLine, OfKey};
 use super::level::Level;
-use super::quota::Quota;
 use super::raw_decision::{Outcome, RawDecision};
 use super::reserved::{Expire, PART, Settle};
 use super::take::Take;
@@ -16,7 +15,7 @@ use super::upkeep::{Block, Refund};
 const IDLE: i64 = 60_000_000_000;
 
 /// The rows of all limits.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Limits {
     rows: BTreeMap<(String, String), Kept>,
 }
@@ -46,9 +45,9 @@ impl Kept {
         self.due.is_some_and(|due| due <= now)
     }
 
-    /// Whether another reservation would be one too many, when so many come before it.
-    fn is_full(&self, line: &ChargeLine, ahead: usize) -> bool {
-        line.id != 0 && self.reserved.len() + ahead >= MAX_RESERVATIONS
+    /// Whether so many more reservations are too many.
+    fn is_full(&self, more: usize) -> bool {
+        more > 0 && self.reserved.len() + more > MAX_RESERVATIONS
     }
 
     fn reserve(&mut self, line: &ChargeLine, now: i64) {
@@ -131,166 +130,67 @@ impl Limits {
         }
     }
 
-    /// Charges a batch, in which requests may have keys in common: one is admitted if it fits behind
-    /// all that those before it may get.
-    pub(crate) fn charge(&mut self, batch: &[Charge], now: i64) -> Vec<Vec<RawDecision>> {
-        let hopes: Vec<_> = batch.iter().map(|want| self.hope(want, now)).collect();
-        let mut keys: BTreeMap<(String, String), Charged> = BTreeMap::new();
-        for (want, alone) in batch.iter().zip(&hopes) {
-            for line in want.lines.iter().filter(|_| alone.is_some()) {
-                let key = keys.entry(place(want, line)).or_insert_with(|| Charged {
-                    before: self.level(&want.namespace, &line.key),
-                    quota: None,
-                    first: line.quota,
-                    ahead: 0,
-                    sum: 0,
-                    reserves: 0,
-                });
-                if *alone > Some(0) {
-                    key.quota.get_or_insert(line.quota);
-                }
-            }
+    /// Charges all lines of a request or none; answers for each of its keys.
+    pub(crate) fn charge(&mut self, want: &Charge, now: i64) -> Vec<RawDecision> {
+        let (keys, _) = want.keys();
+        let outcomes: Vec<_> = keys.iter().map(|key| self.glance(want, key, now)).collect();
+        let level = |key: &OfKey<'_>| self.level(&want.namespace, &key.line.key);
+        let hope = |outcome: &Outcome| matches!(outcome, Outcome::Again | Outcome::Absent);
+        if !outcomes.iter().all(|outcome| *outcome == Outcome::Again) {
+            let hope = outcomes.iter().all(hope);
+            let decided = keys.iter().zip(outcomes).map(|(key, outcome)| RawDecision {
+                outcome: match outcome {
+                    Outcome::Again | Outcome::Absent if !hope => Outcome::Refused,
+                    outcome => outcome,
+                },
+                level: level(key).as_of(now),
+                now,
+            });
+            return decided.collect();
         }
-        let mut answers = Vec::new();
-        for (want, alone) in batch.iter().zip(&hopes) {
-            let Some(alone) = *alone else {
-                answers.push((self.not_tried(want, now), Vec::new()));
+        let fits = |key: &OfKey<'_>| level(key).fits(&key.line.quota, key.price, now);
+        let times = keys.iter().map(fits).fold(want.times, i64::min);
+        let outcome = if times > 0 {
+            Outcome::Taken(times)
+        } else {
+            Outcome::Refused
+        };
+        let mut decided = Vec::new();
+        for key in &keys {
+            let Some(kept) = self.row(&want.namespace, &key.line.key) else {
                 continue;
             };
-            let fits = |line: &ChargeLine| {
-                let key = &keys[&place(want, line)];
-                let alike = key.quota == Some(line.quota);
-                let room = key.before.room(&line.quota, now) - key.ahead;
-                let kept = self.kept(&want.namespace, &line.key);
-                let full = kept.is_some_and(|kept| kept.is_full(line, key.reserves));
-                if alike && !full {
-                    room / line.price()
-                } else {
-                    0
-                }
-            };
-            let taken = want.lines.iter().map(fits).min().unwrap_or(0);
-            let taken = if alone > 0 {
-                taken.clamp(0, want.times)
-            } else {
-                0
-            };
-            let gone = |line: &ChargeLine| {
-                let key = &keys[&place(want, line)];
-                let room = key.before.room(&line.quota, now) - key.sum;
-                key.quota.unwrap_or(key.first) == line.quota && room < line.price()
-            };
-            let refused = taken == 0 && want.lines.iter().any(gone);
-            let mut decided = Vec::new();
-            let mut sums = Vec::new();
-            for line in &want.lines {
-                let Some(key) = keys.get_mut(&place(want, line)) else {
-                    continue;
-                };
-                let ahead = key.ahead.saturating_add(line.price() * alone);
-                key.ahead = ahead.min(4_000_000_000_000_000_000);
-                key.sum += line.price() * taken;
-                key.reserves += usize::from(line.id != 0 && alone > 0);
-                sums.push(key.sum);
-                let outcome = match (taken, alone) {
-                    (1.., _) => Outcome::Taken(taken),
-                    (_, 1..) if !refused => Outcome::Again,
-                    _ => Outcome::Refused,
-                };
-                let level = key.before.clone();
-                decided.push(RawDecision {
-                    outcome,
-                    level,
-                    now,
-                });
-            }
-            answers.push((decided, sums));
-        }
-        self.write(&keys, now);
-        let mut all = Vec::new();
-        for (want, (mut decided, sums)) in batch.iter().zip(answers) {
-            for ((line, decided), sum) in want.lines.iter().zip(&mut decided).zip(sums) {
-                let charged = &keys[&place(want, line)];
-                let Some(kept) = self.row(&want.namespace, &line.key) else {
-                    continue;
-                };
-                decided.level = kept.level.clone();
-                if charged.quota.unwrap_or(charged.first) == line.quota {
-                    // As if the requests of the batch had come one by one.
-                    let later = charged.sum - sum;
-                    match line.quota.window() {
-                        0 => decided.level.tat -= later,
-                        _ => decided.level.used -= later,
-                    }
-                }
-                if line.id != 0 && matches!(decided.outcome, Outcome::Taken(_)) {
+            if times > 0 {
+                kept.level.take(&key.line.quota, key.price * times, now);
+                let lines = want.lines.iter().filter(|line| line.key == key.line.key);
+                for line in lines.filter(|line| line.id != 0) {
                     kept.reserve(line, now);
                 }
-            }
-            all.push(decided);
-        }
-        all
-    }
-
-    /// Takes what the rows of a batch are charged.
-    fn write(&mut self, keys: &BTreeMap<(String, String), Charged>, now: i64) {
-        for ((namespace, key), charged) in keys {
-            let quota = charged.quota.unwrap_or(charged.first);
-            let Some(Kept { level, .. }) = self.row(namespace, key) else {
-                continue;
-            };
-            if charged.sum > 0 {
-                level.take(&quota, charged.sum, now);
             } else {
-                level.move_back(now);
+                kept.level.move_back(now);
             }
-        }
-    }
-
-    /// How often a request would fit if it were alone; `None` if what is there decides already.
-    fn hope(&self, want: &Charge, now: i64) -> Option<i64> {
-        let mut alone = want.times;
-        for line in &want.lines {
-            let kept = self.kept(&want.namespace, &line.key)?;
-            let level = &kept.level;
-            let fits = level.fits(&line.quota, line.price(), now);
-            if kept.is_overdue(now) || kept.is_full(line, 0) || (fits == 0 && !level.is_ahead(now))
-            {
-                return None;
-            }
-            alone = alone.min(fits);
-        }
-        Some(alone)
-    }
-
-    /// The answer to a request that nothing is locked for.
-    fn not_tried(&self, want: &Charge, now: i64) -> Vec<RawDecision> {
-        let level = |line: &ChargeLine| self.level(&want.namespace, &line.key);
-        let known = |line: &ChargeLine| self.kept(&want.namespace, &line.key);
-        let overdue = |line: &ChargeLine| known(line).is_some_and(|kept| kept.is_overdue(now));
-        let full = |line: &ChargeLine| known(line).is_some_and(|kept| kept.is_full(line, 0));
-        let fits = |line: &ChargeLine| {
-            let level = level(line);
-            level.fits(&line.quota, line.price(), now) > 0 || level.is_ahead(now)
-        };
-        let hope = |line: &ChargeLine| fits(line) && !overdue(line) && !full(line);
-        let hope = want.lines.iter().all(hope);
-        let judge = |line: &ChargeLine| {
-            let level = level(line);
-            let outcome = match () {
-                () if overdue(line) => Outcome::Overdue,
-                () if full(line) && fits(line) => Outcome::Full,
-                () if !hope => Outcome::Refused,
-                () if known(line).is_none() => Outcome::Absent,
-                () => Outcome::Again,
-            };
-            RawDecision {
+            decided.push(RawDecision {
                 outcome,
-                level: level.as_of(now),
+                level: kept.level.clone(),
                 now,
-            }
+            });
+        }
+        decided
+    }
+
+    /// What the row of a key says before any is locked: `Again` where it does not refuse.
+    fn glance(&self, want: &Charge, key: &OfKey<'_>, now: i64) -> Outcome {
+        let Some(kept) = self.kept(&want.namespace, &key.line.key) else {
+            return Outcome::Absent;
         };
-        want.lines.iter().map(judge).collect()
+        let fits = kept.level.fits(&key.line.quota, key.price, now) > 0 || kept.level.is_ahead(now);
+        let lines = want.lines.iter().filter(|line| line.key == key.line.key);
+        match () {
+            () if kept.is_overdue(now) => Outcome::Overdue,
+            () if !fits => Outcome::Refused,
+            () if kept.is_full(lines.filter(|line| line.id != 0).count()) => Outcome::Full,
+            () => Outcome::Again,
+        }
     }
 
     pub(crate) fn ensure(&mut self, namespace: &str, key: &str) {
@@ -375,23 +275,4 @@ impl Limits {
     fn row(&mut self, namespace: &str, key: &str) -> Option<&mut Kept> {
         self.rows.get_mut(&(namespace.to_owned(), key.to_owned()))
     }
-}
-
-fn place(want: &Charge, line: &ChargeLine) -> (String, String) {
-    (want.namespace.clone(), line.key.clone())
-}
-
-/// A row that a batch charges.
-struct Charged {
-    before: Level,
-    /// The quota of the first line that fits alone: those of another quota have to ask again.
-    quota: Option<Quota>,
-    /// The quota of the first line.
-    first: Quota,
-    /// What the lines so far may get, at most.
-    ahead: i64,
-    /// What the lines so far got.
-    sum: i64,
-    /// How many reservations the lines so far may get.
-    reserves: usize,
 }

@@ -21,30 +21,27 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::Notify;
 
 use crate::BackendOptions;
 use crate::backend::Backend;
 use crate::blocking::block_on;
-use crate::driver::{
-    BackgroundTask, BoxFuture, Call, Connection, Connector, Library, Listener, Mode, Rows, Script,
-    Transaction,
-};
+use crate::driver::{BackgroundTask, Connector, Mode};
 use crate::engine::{Clock, Driver, ManualClock, start_with};
 use crate::error::{Failure, Result};
 use crate::lease::micros;
 
+mod faults;
 pub(crate) mod model;
+mod session;
 #[cfg(feature = "suite")]
 pub(crate) mod simulation;
 mod task;
 
-pub(crate) use model::ModelState;
-
-/// How long a session waits for a lock until it times out.
-const SLICE: Duration = Duration::from_millis(200);
+pub(crate) use model::{Epoch, ModelState};
+pub use session::Session;
 
 /// A database in memory, which any number of backends connect to.
 #[derive(Clone)]
@@ -77,6 +74,8 @@ struct State {
     silent: HashSet<u64>,
     /// Sessions that are left unanswered.
     silent_sessions: HashSet<u64>,
+    /// What the standbys have, which receive nothing any more.
+    standbys: Vec<ModelState>,
 }
 
 impl State {
@@ -185,79 +184,6 @@ impl Database {
         self.link == ALL || self.link == link
     }
 
-    /// Ends all sessions, as a server does that is restarted; they can be opened again at once.
-    pub fn sever(&self) {
-        let mut state = self.shared.lock();
-        let State {
-            sessions, model, ..
-        } = &mut *state;
-        sessions.retain(|session, link| {
-            let stays = !self.has(*link);
-            if !stays {
-                model.end_session(*session);
-            }
-            stays
-        });
-        drop(state);
-        self.shared.changed.notify_all();
-        self.shared.spoken.notify_waiters();
-    }
-
-    /// Refuses connections and statements, or serves them again.
-    pub fn set_reachable(&self, reachable: bool) {
-        let mut state = self.shared.lock();
-        set(&mut state.unreachable, self.link, !reachable);
-        drop(state);
-        if !reachable {
-            self.sever();
-        }
-    }
-
-    /// Leaves the sessions that are open now unanswered, as a network does that has forgotten their
-    /// connections; [`set_silent(false)`](Self::set_silent) answers them again.
-    pub fn silence_sessions(&self) {
-        let mut state = self.shared.lock();
-        let State {
-            silent_sessions,
-            sessions,
-            ..
-        } = &mut *state;
-        let of_link = sessions.iter().filter(|(_, link)| self.has(**link));
-        silent_sessions.extend(of_link.map(|(session, _)| *session));
-    }
-
-    /// Leaves statements unanswered until they are to be answered again.
-    pub fn set_silent(&self, silent: bool) {
-        let mut state = self.shared.lock();
-        set(&mut state.silent, self.link, silent);
-        let State {
-            silent_sessions,
-            sessions,
-            ..
-        } = &mut *state;
-        silent_sessions.retain(|session| {
-            let link = sessions.get(session);
-            link.is_some_and(|link| !self.has(*link))
-        });
-        drop(state);
-        self.shared.changed.notify_all();
-        self.shared.spoken.notify_waiters();
-    }
-
-    /// Sets the server's clock ahead, as a person or a time service may. What the server has written
-    /// down with a time is then as old as that clock says: leases end, delayed jobs are due, permits
-    /// have flowed back. The clocks of backends go on as before.
-    pub fn set_clock_ahead(&self, by: Duration) {
-        let mut state = self.shared.lock();
-        state.set_ahead = state.set_ahead.saturating_add(micros(by));
-    }
-
-    /// Sets the server's clock back.
-    pub fn set_clock_back(&self, by: Duration) {
-        let mut state = self.shared.lock();
-        state.set_ahead = state.set_ahead.saturating_sub(micros(by));
-    }
-
     /// Looks at the state.
     #[cfg(any(test, feature = "suite"))]
     pub fn inspect<T>(&self, look: impl FnOnce(&ModelState) -> T) -> T {
@@ -281,16 +207,6 @@ impl Database {
 impl fmt::Debug for Database {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Database").finish_non_exhaustive()
-    }
-}
-
-fn set(links: &mut HashSet<u64>, link: u64, is_in: bool) {
-    if is_in {
-        links.insert(link);
-    } else if link == ALL {
-        links.clear();
-    } else {
-        links.remove(&link);
     }
 }
 
@@ -342,137 +258,5 @@ impl Connector for Database {
                 });
         // Without a thread the task is dropped here, which fails its callers.
         drop(spawned);
-    }
-}
-
-/// A session of a database in memory.
-pub struct Session {
-    database: Database,
-    id: u64,
-}
-
-impl fmt::Debug for Session {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Session({})", self.id)
-    }
-}
-
-impl Connection for Session {
-    /// Blocks while the operation waits: tasks of this backend are threads.
-    async fn run(&mut self, call: Call<'_>) -> Result<Rows, Failure> {
-        loop {
-            // Registered before the look, so that a change in between is not missed.
-            let spoken = self.database.shared.spoken.notified();
-            if let Some(outcome) = self.attempt(call) {
-                return outcome;
-            }
-            spoken.await;
-        }
-    }
-
-    /// The other scripts manage schemas and transactions, which have no meaning in memory.
-    async fn script(&mut self, script: Script) -> Result<(), Failure> {
-        if script == Script::Listen {
-            self.database.shared.lock().model.heard.listen(self.id);
-        }
-        Ok(())
-    }
-}
-
-/// What has no transactions does each operation at once.
-impl Transaction<Database> for Session {
-    type Connection<'c> = &'c mut Self;
-
-    fn connection(&mut self) -> &mut Self {
-        self
-    }
-}
-
-impl Library for Database {
-    type Outcome<'c, T: Send + 'c> = BoxFuture<'c, T>;
-
-    fn outcome<'c, T: Send + 'c>(work: BoxFuture<'c, T>) -> BoxFuture<'c, T> {
-        work
-    }
-}
-
-impl Listener for Session {
-    async fn next(&mut self) -> Result<String, Failure> {
-        let shared = &self.database.shared;
-        loop {
-            // Registered before the look, so that a change in between is not missed.
-            let spoken = shared.spoken.notified();
-            if let Some(outcome) = self.look(&mut shared.lock()) {
-                return outcome;
-            }
-            spoken.await;
-        }
-    }
-}
-
-impl Session {
-    /// What was sent to the session, if anything, or that it was ended.
-    fn look(&self, state: &mut State) -> Option<Result<String, Failure>> {
-        if state.is_silent(self.id) {
-            return None;
-        }
-        if !state.sessions.contains_key(&self.id) {
-            return Some(Err(ended()));
-        }
-        state.model.heard.next(self.id).map(Ok)
-    }
-
-    /// Runs the call; `None` while the database is silent.
-    fn attempt(&self, call: Call<'_>) -> Option<Result<Rows, Failure>> {
-        let shared = &self.database.shared;
-        let activity = self.database.clock.activity();
-        let until = Instant::now() + SLICE;
-        let mut state = shared.lock();
-        loop {
-            if state.is_silent(self.id) {
-                return None;
-            }
-            if !state.sessions.contains_key(&self.id) {
-                return Some(Err(ended()));
-            }
-            let left = until.saturating_duration_since(Instant::now());
-            state.model.now = self.database.now(state.set_ahead);
-            state.model.late = left.is_zero();
-            if let Some(rows) = call.model(&mut state.model, self.id) {
-                shared.changed.notify_all();
-                if std::mem::take(&mut state.model.heard.rung) {
-                    shared.spoken.notify_waiters();
-                }
-                return Some(Ok(rows));
-            }
-            // Who waits for the lock of another is not at work.
-            if let Some(activity) = &activity {
-                activity.end();
-            }
-            state = shared
-                .changed
-                .wait_timeout(state, left)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
-            if let Some(activity) = &activity {
-                activity.begin();
-            }
-        }
-    }
-}
-
-/// Whether a session lives is looked at before a call runs, so the call did not.
-fn ended() -> Failure {
-    Failure::connect(Some("57P01".to_owned()), "the session was ended")
-}
-
-impl Drop for Session {
-    fn drop(&mut self) {
-        let mut state = self.database.shared.lock();
-        if state.sessions.remove(&self.id).is_some() {
-            state.model.end_session(self.id);
-        }
-        drop(state);
-        self.database.shared.changed.notify_all();
     }
 }

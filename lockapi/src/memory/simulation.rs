@@ -59,6 +59,8 @@ pub struct Server {
     model: ModelState,
     /// The token that is known to be on disk.
     durable: i64,
+    /// What the standby has, which receives nothing any more.
+    standby: Option<Box<ModelState>>,
 }
 
 impl Server {
@@ -112,6 +114,20 @@ impl Server {
         )]
         let lost = ((last - self.durable) as f64 * part) as i64;
         self.model.skip_fences(-lost);
+    }
+
+    /// From now on the standby receives nothing.
+    pub fn cut_replication(&mut self) {
+        self.standby = Some(Box::new(self.model.clone()));
+    }
+
+    /// All sessions have ended, and the standby takes over, at a time of its clock.
+    pub fn fail_over(&mut self, now: i64) {
+        if let Some(standby) = self.standby.take() {
+            self.model = *standby;
+        }
+        self.model.promote(now);
+        self.durable = self.model.last_fence();
     }
 
     /// The state.

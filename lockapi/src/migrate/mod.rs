@@ -1,5 +1,7 @@
 //! The schema and its versions.
 
+pub(crate) mod version;
+
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -55,9 +57,14 @@ pub const MIGRATIONS: &[Migration] = &[
         sql: include_str!("../../migrations/0006_schedule.sql"),
     },
     Migration {
+        version: 7,
+        name: "epoch",
+        sql: include_str!("../../migrations/0007_epoch.sql"),
+    },
+    Migration {
         version: 8,
-        name: "sight",
-        sql: include_str!("../../migrations/0008_sight.sql"),
+        name: "admin",
+        sql: include_str!("../../migrations/0008_admin.sql"),
     },
 ];
 
@@ -104,12 +111,20 @@ pub(crate) async fn run<N: Connection>(connection: &mut N, timer: &Timer) -> Res
 
 async fn apply<N: Connection>(connection: &mut N) -> Result<(), Failure> {
     connection.script(Script::Run(SETTLE)).await?;
-    if missing(connection).await?.is_empty() {
+    let (missing, may) = missing(connection).await?;
+    if missing.is_empty() {
         return Ok(());
+    }
+    if let (false, Some(first)) = (may, missing.first()) {
+        let message = format!(
+            "{}, and this role may not change it; run `migrate()` as its owner",
+            version::state(first.version - 1)
+        );
+        return Err(refused(ErrorKind::Unsupported, message));
     }
     let key = advisory_key("lockapi", "migrate");
     connection.perform(&[Exclude { key }]).await?;
-    let missing = missing(connection).await?;
+    let (missing, _) = self::missing(connection).await?;
     for migration in &missing {
         connection.script(Script::Run(migration.sql)).await?;
         let record = Record {
@@ -123,29 +138,32 @@ async fn apply<N: Connection>(connection: &mut N) -> Result<(), Failure> {
     look(connection).await.map(drop)
 }
 
-/// Whether any migration was ever applied. Refuses what others own.
-async fn look<N: Connection>(connection: &mut N) -> Result<bool, Failure> {
+/// Looks at what there is. Refuses what others own.
+async fn look<N: Connection>(connection: &mut N) -> Result<Surroundings, Failure> {
     let seen = connection.perform(&[LookAround]).await?.pop();
-    let seen = seen.ok_or_else(|| Failure::corrupt("the answer is missing"))?;
+    let seen =
+        seen.ok_or_else(|| Failure::corrupt("the server did not answer who owns the schema"))?;
     // Who cannot change the schema does not say by using it that it is right.
     if seen.may && !seen.strange.is_empty() {
         let message = format!(
-            "{}, which this role is not a member of: others may have put what they like there. Migrate as \
+            "{}, which this role is not a member of, so its tables and functions may be anybody's; migrate as \
              the owner, or remove it",
             seen.strange.join("; ")
         );
         return Err(refused(ErrorKind::Unsupported, message));
     }
     if !seen.plain {
-        let message = "lockapi.migration is not a plain table";
+        let message = "lockapi.migration is not an ordinary table; remove it";
         return Err(refused(ErrorKind::Unsupported, message.to_owned()));
     }
-    Ok(seen.found)
+    Ok(seen)
 }
 
-async fn missing<N: Connection>(connection: &mut N) -> Result<Vec<Migration>, Failure> {
-    if !look(connection).await? {
-        return Ok(MIGRATIONS.to_vec());
+/// The migrations that were not applied, and whether the role may create something in the schema.
+async fn missing<N: Connection>(connection: &mut N) -> Result<(Vec<Migration>, bool), Failure> {
+    let seen = look(connection).await?;
+    if !seen.found {
+        return Ok((MIGRATIONS.to_vec(), seen.may));
     }
     let applied = connection.perform(&[Applied]).await?.concat();
     let mut missing = Vec::new();
@@ -158,14 +176,14 @@ async fn missing<N: Connection>(connection: &mut N) -> Result<Vec<Migration>, Fa
             Some((_, checksum)) if *checksum == migration.checksum() => {}
             Some(_) => {
                 let message = format!(
-                    "migration {} ({}) was applied with another text than this version of the library has",
+                    "migration {} ({}) was applied with a text that differs from that of this version of the library",
                     migration.version, migration.name
                 );
                 return Err(refused(ErrorKind::Corrupt, message));
             }
         }
     }
-    Ok(missing)
+    Ok((missing, seen.may))
 }
 
 fn refused(kind: ErrorKind, message: String) -> Failure {

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use super::Mutex;
 use super::lock_request::LockMode;
-use super::{LOCK_TIMEOUT_LIMIT, Mutex};
 use crate::driver::{
     Connection, Library, Operation, Row, Rows, Statement, Transaction, Type, Value,
 };
@@ -12,6 +12,7 @@ use crate::error::{Error, ErrorKind, Failure, Result};
 use crate::key::{Key, LockId};
 use crate::memory::ModelState;
 use crate::random;
+use crate::table::{check_timeout, no_transaction};
 
 impl dyn Mutex + '_ {
     /// Tries the lock for the transaction that is open on `connection`, without waiting. Where none is
@@ -79,18 +80,10 @@ async fn lock(
 ) -> Result<()> {
     const OPERATION: &str = "lock_in";
     let (key, lock) = lock_of(mutex, OPERATION)?;
-    if timeout.is_zero() || timeout > LOCK_TIMEOUT_LIMIT {
-        let message = format!(
-            "a timeout of {timeout:?} is outside the limits; allowed are 1 ns to 24 days, rounded up to milliseconds"
-        );
-        return Err(Error::new(ErrorKind::Invalid, OPERATION, message).on(key));
-    }
+    check_timeout(OPERATION, timeout).map_err(|error| error.on(key))?;
     match wait(&mut connection, lock, timeout).await {
         Ok(true) => Ok(()),
-        Ok(false) => {
-            let message = format!("not granted within {timeout:?}");
-            Err(Error::new(ErrorKind::TimedOut, OPERATION, message).on(key))
-        }
+        Ok(false) => Err(Error::not_granted(OPERATION, timeout).on(key)),
         Err(failure) => Err(failure.error(OPERATION).on(key)),
     }
 }
@@ -100,7 +93,7 @@ fn lock_of<'a>(mutex: &'a dyn Mutex, operation: &'static str) -> Result<(&'a Key
     let key = mutex.key();
     key.check().map_err(|error| error.during(operation))?;
     if mutex.is_leased() {
-        let message = "the mutex is leased, and the lock of a transaction would not meet it; lock it first, and check its token in the transaction";
+        let message = "a leased mutex has no lock that a transaction could take; lock it before the transaction, and check its fence there with `check_in`";
         return Err(Error::new(ErrorKind::Unsupported, operation, message).on(key));
     }
     Ok((key, key.lock_id(mutex.namespace())))
@@ -121,9 +114,7 @@ async fn wait(
     let before = connection.perform(&[bounded]).await?;
     let granted = connection.perform(&[WaitIn { lock, mark }]).await?;
     if granted == [Tried::NoTransaction] {
-        let message = "no transaction is open on the connection";
-        let error = Error::new(ErrorKind::Invalid, "lock_in", message);
-        return Err(Failure::refused(None, error));
+        return Err(Failure::refused(None, no_transaction("lock_in")));
     }
     connection.perform(&before).await?;
     if granted == [Tried::Standby] {

@@ -43,7 +43,7 @@ pub enum LockAnswer {
 }
 
 impl LockRequest {
-    /// What is to be done, as a number of step.sql.
+    /// What is to be done, as a number of lock_request.sql.
     fn code(self) -> i64 {
         i64::from(self.release)
             + if self.mode == LockMode::Shared { 2 } else { 0 }
@@ -55,15 +55,15 @@ impl Operation for LockRequest {
     type Output = LockAnswer;
 
     const STATEMENT: Statement = Statement {
-        name: "mutex.step",
-        sql: include_str!("step.sql"),
+        name: "mutex.lock_request",
+        sql: include_str!("lock_request.sql"),
         params: &[Type::Ints, Type::Ints],
         columns: &[Type::Bools, Type::Int],
     };
 
     const SIMPLE: Option<Statement> = Some(Statement {
-        name: "mutex.step_one",
-        sql: include_str!("step_one.sql"),
+        name: "mutex.lock_request_one",
+        sql: include_str!("lock_request_one.sql"),
         params: &[Type::Int, Type::Bool],
         columns: &[Type::Int],
     });
@@ -87,7 +87,7 @@ impl Operation for LockRequest {
     fn decode(batch: &[Self], mut rows: Rows) -> Result<Vec<LockAnswer>, Failure> {
         let row = rows
             .first_mut()
-            .ok_or_else(|| Failure::corrupt("mutex.step answered no row"))?;
+            .ok_or_else(|| Failure::corrupt("mutex.lock_request answered no row"))?;
         if let [one] = batch
             && row.0.len() == 1
         {
@@ -142,5 +142,5 @@ impl Operation for LockRequest {
 pub(super) fn token(fence: Option<i64>) -> Result<LockAnswer, Failure> {
     fence
         .map(|fence| LockAnswer::Taken(fence << HAND_OVER_BITS))
-        .ok_or_else(|| Failure::corrupt("a lock was taken without a token"))
+        .ok_or_else(|| Failure::corrupt("a lock was granted without a token"))
 }

@@ -175,7 +175,7 @@ impl MutexSet {
         }
         let lost = guards.iter().find(|guard| guard.is_lost());
         if let Some(lost) = lost {
-            let message = "it was lost while another was waited for";
+            let message = "it was lost while the set waited for another of its keys";
             let error = Error::new(ErrorKind::Lost, operation, message);
             return Err(error.on(lost.fence().key()));
         }
@@ -300,7 +300,7 @@ async fn wait(mutex: &dyn Mutex, timeout: Option<Duration>) -> Result<Box<dyn Mu
 
 fn check_most(operation: &'static str, most: usize) -> Result<()> {
     if most == 0 {
-        let message = "at most 0 are wanted; allowed are 1 or more";
+        let message = "at most 0 locks; allowed are 1 or more";
         return Err(Error::new(ErrorKind::Invalid, operation, message));
     }
     Ok(())

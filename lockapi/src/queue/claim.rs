@@ -114,7 +114,7 @@ impl Claim {
         check_lease(self.lease)?;
         if self.names.len() > MAX_NAMES {
             return invalid(format!(
-                "a claim by {} names; allowed are {MAX_NAMES}",
+                "a claim of {} names of jobs; allowed are at most {MAX_NAMES}",
                 self.names.len()
             ));
         }
@@ -136,16 +136,14 @@ impl Claim {
 
 pub(crate) fn check_lease(lease: Duration) -> Result<()> {
     if lease < MIN_LEASE || lease > MAX_LEASE {
-        let message = format!(
-            "a lease of {lease:?} is outside the limits; allowed are {MIN_LEASE:?} to 24 hours"
-        );
+        let message = format!("a lease of {lease:?}; allowed are {MIN_LEASE:?} to 24 hours");
         return Err(Error::new(ErrorKind::Invalid, "claim", message));
     }
     Ok(())
 }
 
 /// Identifies one delivery of one job, and no later delivery of the same job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket {
     /// The number of the job.
     pub id: i64,

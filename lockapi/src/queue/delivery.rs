@@ -9,8 +9,12 @@ use serde::de::DeserializeOwned;
 
 use super::operations::Claimed;
 use super::{Outcome, Priority, Queue, Settled, Ticket};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, LOCKED, Result};
 use crate::hold::Hold;
+
+/// Why a delivery can no longer be acknowledged, extended or given back.
+pub(crate) const LOST: &str =
+    "the delivery was lost: its job is done or cancelled, or was delivered again";
 
 /// One delivery of one job, to be acknowledged.
 ///
@@ -219,7 +223,7 @@ impl Delivery {
     /// `Lost` as for [`ack`](Self::ack); `Invalid` for a lease outside of its limits.
     pub async fn extend(&self, lease: Duration) -> Result<()> {
         let extending = self.queue.settle(self.ticket(), Outcome::Extend(lease));
-        self.judge("extend", extending.await).map(drop)
+        self.answer("extend", extending.await).map(drop)
     }
 
     /// Leaves settling it to the caller: when dropped it is not given back.
@@ -238,22 +242,17 @@ impl Delivery {
     async fn settle(self, operation: &'static str, outcome: Outcome) -> Result<Settled> {
         self.settled_by_caller();
         let settled = self.queue.settle(self.ticket(), outcome).await;
-        self.judge(operation, settled)
+        self.answer(operation, settled)
     }
 
-    fn judge(&self, operation: &'static str, settled: Result<Settled>) -> Result<Settled> {
+    fn answer(&self, operation: &'static str, settled: Result<Settled>) -> Result<Settled> {
         let problem = match settled {
             Ok(settled @ (Settled::Done | Settled::Dead)) => return Ok(settled),
-            Ok(Settled::Lost) => Error::new(
-                ErrorKind::Lost,
-                operation,
-                "the job is done, cancelled, or in the hands of another",
-            ),
-            Ok(Settled::Locked) => Error::new(
-                ErrorKind::Unavailable,
-                operation,
-                "an open transaction has the job locked",
-            ),
+            Ok(Settled::Lost) => Error::new(ErrorKind::Lost, operation, LOST),
+            Ok(Settled::Locked) => {
+                let message = format!("the job is {LOCKED}");
+                Error::new(ErrorKind::Unavailable, operation, message)
+            }
             Err(error) => error.during(operation),
         };
         Err(problem.on(format_args!("{} of {}", self.id(), self.queue.name())))
@@ -292,7 +291,7 @@ pub(super) fn decode<T: DeserializeOwned>(job: &Claimed) -> Result<T> {
     serde_json::from_str(&job.payload).map_err(|error| {
         // The error may quote the payload.
         let message = format!(
-            "the payload is not what is expected: {:?} error at line {}, column {}",
+            "the payload cannot be read as the expected type: {:?} error at line {}, column {}",
             error.classify(),
             error.line(),
             error.column()

@@ -142,10 +142,7 @@ async fn ack(mut connection: CallerConnection<'_>, delivery: &Delivery) -> Resul
         ticket: delivery.ticket(),
         keep: queue.options().keep(),
     };
-    let lost = || {
-        let message = "the job is done, cancelled, or in the hands of another";
-        Error::new(ErrorKind::Lost, OPERATION, message).on(about())
-    };
+    let lost = || Error::new(ErrorKind::Lost, OPERATION, delivery::LOST).on(about());
     if delivery.is_lost() {
         return Err(lost());
     }
@@ -230,7 +227,7 @@ pub(crate) fn topic(namespace: &str, queue: &str) -> i64 {
 }
 
 pub(crate) fn key_is_busy(operation: &'static str) -> Error {
-    let message = "other pushes of the same key are under way; try again";
+    let message = "another push of the same key is under way; nothing was pushed: try again";
     Error::new(ErrorKind::Unavailable, operation, message)
 }
 
@@ -239,7 +236,7 @@ pub(crate) fn check(queue: &dyn Queue, jobs: &[Job]) -> Result<()> {
     let invalid = |message| Err(Error::new(ErrorKind::Invalid, "push", message));
     if jobs.len() > job::MAX_PUSH {
         return invalid(format!(
-            "a push of {} jobs; allowed are {}",
+            "a push of {} jobs; allowed are at most {}",
             jobs.len(),
             job::MAX_PUSH
         ));
@@ -247,7 +244,7 @@ pub(crate) fn check(queue: &dyn Queue, jobs: &[Job]) -> Result<()> {
     let bytes: usize = jobs.iter().map(|job| job.payload().len()).sum();
     if bytes > job::MAX_PUSH_BYTES {
         return invalid(format!(
-            "a push of {bytes} bytes of payload; allowed are {}",
+            "a push of {bytes} bytes of payload; allowed are at most {}",
             job::MAX_PUSH_BYTES
         ));
     }

@@ -286,22 +286,28 @@ impl Job {
             |message: String| Err(Error::new(ErrorKind::Invalid, "check", message).on(&self.name));
         if self.payload.len() > max_payload {
             return invalid(format!(
-                "the payload has {} bytes; allowed are {max_payload}",
+                "the payload has {} bytes; allowed are at most {max_payload} bytes",
                 self.payload.len()
             ));
         }
         if self.delay > MAX_DELAY {
-            return invalid(format!("a delay of {:?}; allowed are 10 years", self.delay));
+            return invalid(format!(
+                "a delay of {:?}; allowed are at most 10 years",
+                self.delay
+            ));
         }
         if self.ttl > MAX_DELAY {
-            return invalid(format!("a ttl of {:?}; allowed are 10 years", self.ttl));
+            return invalid(format!(
+                "a ttl of {:?}; allowed are at most 10 years",
+                self.ttl
+            ));
         }
         if self.at > LAST_TIME {
-            return invalid("its time is after the year 9999".to_owned());
+            return invalid("a time after the year 9999; allowed are earlier times".to_owned());
         }
         if !(1..=1_000_000).contains(&self.max_attempts) {
             return invalid(format!(
-                "max_attempts is {}; allowed are 1 to 1,000,000",
+                "max_attempts of {}; allowed are 1 to 1,000,000",
                 self.max_attempts
             ));
         }
@@ -310,7 +316,8 @@ impl Job {
         }
         if self.unique.is_some() && self.idempotency_key.is_some() {
             return invalid(
-                "it has a unique key and an idempotency key; allowed is one of them".to_owned(),
+                "the job has a unique key and an idempotency key; allowed is one of them"
+                    .to_owned(),
             );
         }
         if let Some(key) = &self.idempotency_key {

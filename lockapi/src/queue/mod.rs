@@ -88,8 +88,10 @@ pub trait Queue: Send + Sync + fmt::Debug {
     /// outcome is unknown; a push with an idempotency key is retried first, and can be repeated.
     async fn push_all(&self, jobs: Vec<Job>) -> Result<Vec<Pushed>>;
 
-    /// Marks that a transaction of the caller uses it, so that old rows are swept in the background:
-    /// [`push_in`](crate::Queue#method.push_in) and [`take_in`](crate::Queue#method.take_in) call it.
+    /// Marks that a transaction of the caller uses it, so that old rows are swept in the background.
+    ///
+    /// Programs need not call it: [`push_in`](crate::Queue#method.push_in) and
+    /// [`take_in`](crate::Queue#method.take_in) do.
     fn used(&self);
 
     /// Completes deliveries and claims jobs, in one round trip and one transaction, without
@@ -111,8 +113,8 @@ pub trait Queue: Send + Sync + fmt::Debug {
     ///
     /// It returns at once when something has arrived since. A job that becomes due, a job that is
     /// pushed in this process, and, where the backend receives notifications, a job that is pushed
-    /// elsewhere end the wait. Returns how much of the time is left.
-    async fn arrival(&self, seen: u64, at_most: Duration) -> Duration;
+    /// elsewhere end the wait.
+    async fn arrival(&self, seen: u64, at_most: Duration);
 
     /// Decides what becomes of a delivery.
     ///
@@ -142,6 +144,8 @@ pub trait Queue: Send + Sync + fmt::Debug {
     async fn sleep(&self, time: Duration);
 
     /// Reads that clock, counted from an arbitrary start.
+    ///
+    /// Programs need not call it: workers do, for what has to be done at a time.
     fn now(&self) -> Duration;
 
     /// Pauses or resumes it: a paused queue accepts jobs and delivers none.
@@ -208,7 +212,7 @@ impl dyn Queue + '_ {
     pub async fn push(&self, job: Job) -> Result<Pushed> {
         let pushed = self.push_all(vec![job]).await?;
         pushed.first().copied().ok_or_else(|| {
-            let message = "a push of one job was answered with none";
+            let message = "a push of one job has no answer";
             Error::new(ErrorKind::Corrupt, "push", message).on(self.name())
         })
     }
@@ -233,16 +237,17 @@ impl dyn Queue + '_ {
     /// # Errors
     /// As for [`exchange`](Queue::exchange).
     pub async fn claim(&self, claim: &Claim) -> Result<Vec<Delivery>> {
-        let mut left = claim.wait;
+        let until = self.now().saturating_add(claim.wait);
         loop {
             let exchange = self.exchange(Vec::new(), Some(claim)).await?;
+            let left = until.saturating_sub(self.now());
             if !exchange.deliveries.is_empty() || (left.is_zero() && !exchange.more) {
                 return Ok(exchange.deliveries);
             }
             if !exchange.more {
                 // Nobody tells of leases that end and of jobs that others give back.
                 let wait = left.min(LOOK.mul_f64(0.75 + fastrand::f64() / 2.0));
-                left = left.saturating_sub(wait) + self.arrival(exchange.seen, wait).await;
+                self.arrival(exchange.seen, wait).await;
             }
         }
     }

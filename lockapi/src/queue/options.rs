@@ -96,13 +96,15 @@ impl QueueOptions {
         let invalid = |message| Err(Error::new(ErrorKind::Invalid, "check", message));
         if !(1..=MAX_PAYLOAD_BYTES).contains(&self.max_payload) {
             return invalid(format!(
-                "max_payload is {}; allowed are 1 to {MAX_PAYLOAD_BYTES} bytes",
+                "max_payload of {} bytes; allowed are 1 to {MAX_PAYLOAD_BYTES} bytes",
                 self.max_payload
             ));
         }
         let keep = self.keep.max(self.keep_dead.unwrap_or_default());
         if keep > MAX_DELAY {
-            return invalid(format!("keeping for {keep:?}; allowed are 10 years"));
+            return invalid(format!(
+                "keeping for {keep:?}; allowed are at most 10 years"
+            ));
         }
         Ok(())
     }

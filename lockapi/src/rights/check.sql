@@ -41,9 +41,11 @@ SELECT coalesce(h.object, d.object) AS object, coalesce(h.privilege, d.privilege
     ON d.object OPERATOR(pg_catalog.=) h.object AND d.privilege OPERATOR(pg_catalog.=) h.privilege
  WHERE h.object IS NULL OR d.object IS NULL
  UNION ALL
-SELECT pg_catalog.concat(p.proname, '()'), 'EXECUTE', false
+-- What a function does that runs with the rights of its owner is in excess.
+SELECT pg_catalog.concat(p.proname, '()'), 'EXECUTE', NOT ({functions})
   FROM pg_catalog.pg_proc AS p
   JOIN pg_catalog.pg_namespace AS n ON n.oid OPERATOR(pg_catalog.=) p.pronamespace
  WHERE n.nspname OPERATOR(pg_catalog.=) 'lockapi'
-   AND NOT pg_catalog.has_function_privilege({role}, p.oid, 'EXECUTE')
+   AND pg_catalog.has_function_privilege({role}, p.oid, 'EXECUTE') OPERATOR(pg_catalog.<>) ({functions})
+   AND (({functions}) OR p.prosecdef)
  ORDER BY 1, 2

@@ -191,7 +191,7 @@ fn cron(expression: &str, zone: &str) -> Result<Cron> {
 /// Cron expressions that other nodes have set.
 #[cfg(not(feature = "cron"))]
 fn cron(_: &str, _: &str) -> Result<Cron> {
-    let message = "cron expressions need the feature `cron` of lockapi";
+    let message = "a cron expression; allowed where the feature `cron` of lockapi is enabled";
     Err(Error::new(ErrorKind::Unsupported, "schedule", message))
 }
 

@@ -19,7 +19,7 @@ impl Cron {
         let invalid = |message| Error::new(ErrorKind::Invalid, "schedule", message);
         if expression.len() > MAX_EXPRESSION_BYTES {
             return Err(invalid(format!(
-                "a cron expression of {} bytes; allowed are {MAX_EXPRESSION_BYTES}",
+                "a cron expression of {} bytes; allowed are at most {MAX_EXPRESSION_BYTES}",
                 expression.len()
             )));
         }
@@ -46,7 +46,8 @@ impl Cron {
     /// The first due time after `after`, in microseconds since 1970; `None` when there is none.
     pub(crate) fn next(&self, after: i64) -> Result<Option<i64>> {
         let outside = || {
-            let message = "a time outside of the calendar";
+            let message =
+                "the next time cannot be computed: the last one is outside of the calendar";
             Error::new(ErrorKind::Corrupt, "schedule", message)
         };
         // Due times are whole seconds.
@@ -57,7 +58,7 @@ impl Cron {
             Ok(next) => Ok(Some(next.timestamp_micros())),
             Err(croner::errors::CronError::TimeSearchLimitExceeded) => Ok(None),
             Err(error) => {
-                let message = format!("no next time was found: {error}");
+                let message = format!("the next time cannot be computed: {error}");
                 Err(Error::new(ErrorKind::Corrupt, "schedule", message))
             }
         }

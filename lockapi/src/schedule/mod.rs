@@ -46,7 +46,7 @@ use crate::wait::unless;
 
 mod cadence;
 #[cfg(feature = "cron")]
-mod cron;
+pub(crate) mod cron;
 pub(crate) mod model;
 pub(crate) mod operations;
 mod run;
@@ -138,7 +138,9 @@ impl SchedulerOptions {
         }
         if self.keep > MAX_EVERY {
             let keep = self.keep;
-            return invalid(format!("keeping for {keep:?}; allowed are 10 years"));
+            return invalid(format!(
+                "keeping for {keep:?}; allowed are at most 10 years"
+            ));
         }
         Ok(())
     }

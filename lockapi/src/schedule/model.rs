@@ -14,7 +14,7 @@ const MINUTE: i64 = 60_000_000;
 const OVERLAPPED: &str = "the run before had not ended";
 
 /// The tables of schedulers.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Schedules {
     tasks: BTreeMap<TaskName, TaskRow>,
     /// When each was last changed or fired.

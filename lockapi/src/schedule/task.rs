@@ -174,20 +174,27 @@ impl Task {
         self.job.check(MAX_TASK_PAYLOAD_BYTES)?;
         if self.job.is_keyed() {
             return invalid(
-                "its job has a unique or idempotency key; allowed is neither".to_owned(),
+                "the job of the task has a unique or an idempotency key; allowed is neither"
+                    .to_owned(),
             );
         }
         if self.job.is_delayed() {
-            return invalid("its job has a time or a delay; allowed is neither".to_owned());
+            return invalid(
+                "the job of the task has a time or a delay; allowed is neither".to_owned(),
+            );
         }
         self.cadence.check().map_err(|error| error.on(&self.name))?;
         if self.first.is_some_and(|first| first > MAX_EVERY) {
             return invalid(
-                "it is due first in more than 10 years; allowed are 10 years".to_owned(),
+                "the task is due first in more than 10 years; allowed are at most 10 years"
+                    .to_owned(),
             );
         }
         if self.first.is_some() && !matches!(self.cadence, Cadence::Every(_)) {
-            return invalid("it has a cron expression and a first time; allowed is one".to_owned());
+            return invalid(
+                "the task has a cron expression and a first time; allowed is one of them"
+                    .to_owned(),
+            );
         }
         if self.timeout != Duration::ZERO && !(MIN_EVERY..=MAX_EVERY).contains(&self.timeout) {
             return invalid(format!(
@@ -200,11 +207,11 @@ impl Task {
                 "catching up with {most} runs; allowed are 1 to {MAX_CATCH_UP}"
             )),
             Misfire::CatchUp(most) if most > 1 && self.overlap == Some(Overlap::Skip) => invalid(
-                "it catches up and skips runs that overlap, so that one of them would run; allowed are Overlap::Queue and Overlap::Allow"
+                "the task catches up and has Overlap::Skip, so that only one of the missed runs would run; allowed are Overlap::Queue and Overlap::Allow"
                     .to_owned(),
             ),
             Misfire::Skip { late } if late > MAX_EVERY => {
-                invalid(format!("a lateness of {late:?}; allowed are 10 years"))
+                invalid(format!("a lateness of {late:?}; allowed are at most 10 years"))
             }
             _ => Ok(()),
         }
@@ -217,7 +224,8 @@ impl Task {
             (cadence, _) => cadence.next(now, now)?,
         };
         if next.is_none() {
-            let message = "the cron expression is never due";
+            let message =
+                "the cron expression is never due; allowed are those with a time in the future";
             return Err(Error::new(ErrorKind::Invalid, "set", message).on(&self.name));
         }
         let overlap = self.overlap.unwrap_or(match self.misfire {
@@ -255,7 +263,7 @@ pub(crate) fn check_task(name: &str) -> Result<()> {
     check_name("name of the task", name, 1)?;
     if name.len() > super::MAX_TASK_BYTES {
         let message = format!(
-            "the name of the task has {} bytes; allowed are 1 to {}",
+            "the name of the task has {} bytes; allowed are 1 to {} bytes",
             name.len(),
             super::MAX_TASK_BYTES
         );

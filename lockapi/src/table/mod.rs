@@ -111,7 +111,7 @@ impl Table {
         let fits = |text: &str| text.len() <= MAX_IDENTIFIER_BYTES && !text.contains('\0');
         if self.name.is_empty() || !fits(&self.name) || !fits(&self.schema) {
             let message = format!(
-                "the name of a table or schema has 1 to {MAX_IDENTIFIER_BYTES} bytes and no NUL"
+                "the name of the table or its schema is empty, too long, or has a NUL; allowed are 1 to {MAX_IDENTIFIER_BYTES} bytes without NUL"
             );
             let about = self.to_string().replace('\0', "\u{fffd}");
             return Err(Error::new(ErrorKind::Invalid, operation, message).on(about));
@@ -166,8 +166,7 @@ pub fn lock_table_in<L: Library, C: Transaction<L> + ?Sized>(
         if lock(connection, OPERATION, &table, mode, Some(timeout)).await? {
             return Ok(());
         }
-        let message = format!("not granted within {timeout:?}");
-        Err(Error::new(ErrorKind::TimedOut, OPERATION, message).on(&table))
+        Err(Error::not_granted(OPERATION, timeout).on(&table))
     }))
 }
 
@@ -196,8 +195,9 @@ async fn lock(
     let before = connection.perform(&[bounded]).await.map_err(failed)?;
     let granted = connection.perform(&[lock]).await;
     let granted = granted.map_err(|failure| match failure.sqlstate.as_deref() {
-        // The table of the program; whatever else is missing is a part of the schema.
+        // The table of the program, or its schema; whatever else is missing is a part of lockapi's.
         Some("42P01") => failure.error_of_program(operation).on(table),
+        Some("3F000") if !table.schema.is_empty() => failure.error_of_program(operation).on(table),
         _ => failed(failure),
     })?;
     if granted == [Tried::NoTransaction] {
@@ -232,7 +232,7 @@ pub fn limit_waits_in<L: Library, C: Transaction<L> + ?Sized>(
     connection: &mut C,
     timeout: Duration,
 ) -> L::Outcome<'_, Result<Limited>> {
-    const OPERATION: &str = "with_lock_timeout_in";
+    const OPERATION: &str = "limit_waits_in";
     let mut connection = CallerConnection::new(connection);
     L::outcome(Box::pin(async move {
         check_timeout(OPERATION, timeout)?;
@@ -272,7 +272,7 @@ impl Limited {
                 mark: String::new(),
             };
             let lifted = connection.perform(&[former]).await;
-            let failed = |failure: Failure| failure.error("with_lock_timeout_in");
+            let failed = |failure: Failure| failure.error("lift_in");
             lifted.map(drop).map_err(failed)
         }))
     }
@@ -293,19 +293,21 @@ pub fn prioritize_in<L: Library, C: Transaction<L> + ?Sized>(
     operator: Arc<dyn Operator>,
     priority: Priority,
 ) -> L::Outcome<'_, Result<PriorityScope>> {
+    const OPERATION: &str = "prioritize_in";
     let mut connection = CallerConnection::new(connection);
     L::outcome(Box::pin(async move {
         let pid = connection.perform(&[OwnPid]).await;
-        let pid = pid.map_err(|failure| failure.error("with_priority_in"))?;
+        let pid = pid.map_err(|failure| failure.error(OPERATION))?;
         let pid = pid.first().copied().unwrap_or_default();
-        operator.prioritize(pid, priority)
+        let scope = operator.prioritize(pid, priority);
+        scope.map_err(|error| error.during(OPERATION))
     }))
 }
 
-fn check_timeout(operation: &'static str, timeout: Duration) -> Result<()> {
+pub(crate) fn check_timeout(operation: &'static str, timeout: Duration) -> Result<()> {
     if timeout.is_zero() || timeout > LOCK_TIMEOUT_LIMIT {
         let message = format!(
-            "a timeout of {timeout:?} is outside the limits; allowed are 1 ns to 24 days, rounded up to milliseconds"
+            "a timeout of {timeout:?}; allowed are 1 ns to 24 days, rounded up to milliseconds"
         );
         return Err(Error::new(ErrorKind::Invalid, operation, message));
     }
@@ -316,7 +318,7 @@ fn millis(timeout: Duration) -> String {
     format!("{}ms", timeout.as_nanos().div_ceil(1_000_000))
 }
 
-fn no_transaction(operation: &'static str) -> Error {
-    let message = "no transaction is open on the connection";
+pub(crate) fn no_transaction(operation: &'static str) -> Error {
+    let message = "no transaction is open on the connection; begin one first";
     Error::new(ErrorKind::Invalid, operation, message)
 }

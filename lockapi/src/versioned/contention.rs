@@ -64,9 +64,9 @@ enum Waited {
     Late,
 }
 
-/// The turns that a writer has.
+/// The turns that a writer has, on the rows that it writes.
 #[derive(Debug, Default)]
-pub(super) struct Turns {
+pub(super) struct WriterLocks {
     _held: Vec<OwnedMutexGuard<()>>,
     /// Whether any of the rows is hot.
     pub(super) hot: bool,
@@ -117,7 +117,7 @@ impl Contention {
     /// Work that is begun inside other work can wait for a turn while it keeps another, and so in a
     /// cycle. Turns only spare the server conflicts, so whoever waits for one that is not passed on
     /// goes on without it.
-    pub(super) async fn queue(&self, keys: &[String], until: Instant) -> Option<Turns> {
+    pub(super) async fn queue(&self, keys: &[String], until: Instant) -> Option<WriterLocks> {
         let mut held = Vec::new();
         let turns = self.turns(keys);
         let hot = !turns.is_empty();
@@ -134,7 +134,7 @@ impl Contention {
                 Waited::Late => return None,
             }
         }
-        Some(Turns { _held: held, hot })
+        Some(WriterLocks { _held: held, hot })
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Spot>> {

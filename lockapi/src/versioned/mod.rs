@@ -88,8 +88,11 @@ pub struct Conflict {
 impl fmt::Display for Conflict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.current {
-            Some(current) => write!(f, "the row was written since: it has version {current} now"),
-            None => f.write_str("the row does not exist, or not any more"),
+            Some(current) => write!(
+                f,
+                "the row was written in between: its version is now {current}"
+            ),
+            None => f.write_str("the row does not exist, or no longer exists"),
         }
     }
 }

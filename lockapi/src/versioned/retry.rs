@@ -164,7 +164,7 @@ impl Retry {
         }
         if self.base > self.longest || self.longest > LONGEST || self.deadline > LONGEST {
             return invalid(format!(
-                "pauses of {:?} to {:?} within {:?}; allowed is 1 h, and no base above the longest",
+                "pauses of {:?} to {:?} within {:?}; allowed are at most 1 hour each, and a base that is at most the longest pause",
                 self.base, self.longest, self.deadline
             ));
         }

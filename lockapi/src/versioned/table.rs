@@ -40,7 +40,9 @@ impl Table {
         let mut keys = distinct(columns, &HashSet::new())?;
         let version = keys.pop().unwrap_or_default();
         if keys.is_empty() {
-            return Err(invalid("a table needs a key of 1 or more columns"));
+            return Err(invalid(
+                "a table with a key of 0 columns; allowed are 1 or more",
+            ));
         }
         Ok(Self {
             name,
@@ -145,7 +147,7 @@ impl<'t, V> Update<'t, V> {
         let (found, columns) = (self.keys.len(), self.table.keys.len());
         if found != columns {
             return Err(invalid(format!(
-                "{found} values for the key, which has {columns} columns"
+                "{found} values for the key; allowed are exactly {columns}, one for each of its columns"
             )));
         }
         let sql = self.table.update(&self.columns)?;
@@ -176,14 +178,14 @@ fn distinct<'a>(
         let column = quoted(name)?;
         if taken.contains(&column) || !seen.insert(column.clone()) {
             return Err(invalid(format!(
-                "the column {column} is named twice, or is the version or part of the key"
+                "the column {column} is named twice, or is the version or part of the key; allowed is each column once"
             )));
         }
         all.push(column);
     }
     if all.len() > MAX_COLUMNS {
         return Err(invalid(format!(
-            "{} columns; allowed are {MAX_COLUMNS}",
+            "{} columns; allowed are at most {MAX_COLUMNS}",
             all.len()
         )));
     }
@@ -199,7 +201,9 @@ pub(crate) fn quoted(name: &str) -> Result<String> {
         )));
     }
     if name.contains('\0') {
-        return Err(invalid("an identifier has a NUL"));
+        return Err(invalid(
+            "an identifier has a NUL, which PostgreSQL cannot store in text",
+        ));
     }
     Ok(format!("\"{}\"", name.replace('"', "\"\"")))
 }

@@ -139,10 +139,12 @@ impl Handlers {
     pub(super) fn check(&self, common: &WorkerOptions) -> Result<()> {
         let invalid = |message: String| Err(Error::new(ErrorKind::Invalid, "run", message));
         if self.named.is_empty() && self.fallback.is_none() {
-            return invalid("the worker has no handler".to_owned());
+            return invalid("a worker with 0 handlers; allowed are 1 or more".to_owned());
         }
         if let Some(name) = &self.twice {
-            return invalid(format!("there are two handlers for jobs named {name:?}"));
+            return invalid(format!(
+                "two handlers for jobs named {name:?}; allowed is one"
+            ));
         }
         for name in self.named.keys() {
             check_name("name", name, 1)?;
@@ -153,7 +155,7 @@ impl Handlers {
             .chain([common])
             .any(|options| options.time().is_some_and(|time| time.is_zero()))
         {
-            return invalid("a timeout of zero; allowed is anything longer, or none".to_owned());
+            return invalid("a timeout of zero; allowed are longer ones, or none".to_owned());
         }
         Ok(())
     }

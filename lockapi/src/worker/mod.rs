@@ -358,16 +358,18 @@ impl Worker {
         }
         if let Some(jobs) = self.settings.prefetch.filter(|jobs| *jobs > MAX_CLAIM) {
             return invalid(format!(
-                "a prefetch of {jobs}; allowed are up to {MAX_CLAIM}"
+                "a prefetch of {jobs} jobs; allowed are at most {MAX_CLAIM}"
             ));
         }
         if !(MIN_POLL..=MAX_POLL).contains(&poll) {
             return invalid(format!(
-                "a look every {poll:?}; allowed are {MIN_POLL:?} to 1 hour"
+                "polling every {poll:?}; allowed are {MIN_POLL:?} to 1 hour"
             ));
         }
         if grace > MAX_GRACE {
-            return invalid(format!("a grace of {grace:?}; allowed are 24 hours"));
+            return invalid(format!(
+                "a grace of {grace:?}; allowed are at most 24 hours"
+            ));
         }
         self.settings.claim.check()?;
         self.handlers.check(&self.settings.options)

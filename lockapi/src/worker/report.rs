@@ -179,7 +179,7 @@ impl Report {
         drop(written);
         crate::telemetry::warn(what);
         if left_out > 0 {
-            crate::telemetry::warn(format_args!("{left_out} warnings before were left out"));
+            crate::telemetry::warn(format_args!("{left_out} earlier warnings were left out"));
         }
     }
 }

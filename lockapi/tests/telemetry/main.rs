@@ -153,10 +153,14 @@ fn mutexes(kept: &Kept, told: &Told, clock: &ManualClock, backend: &Backend) {
     door.read().unwrap().unlock().unwrap();
     let reading = told.spans(&["acquire", "operation=\"read\"", "key=door"]);
     assert_eq!(reading.len(), 1);
-    assert!(!kept.values("lockapi_batch_size mutex.step").is_empty());
+    assert!(
+        !kept
+            .values("lockapi_batch_size mutex.lock_request")
+            .is_empty()
+    );
     let statements = told.spans(&[
         "statement TRACE",
-        "mutex.step",
+        "mutex.lock_request",
         "requests=1",
         "failed=false",
     ]);

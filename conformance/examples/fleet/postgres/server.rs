@@ -8,7 +8,7 @@ use crate::view::Screen;
 
 /// A server of this program, or one that is there.
 pub(super) enum Server {
-    Private(Cluster),
+    Private(Box<Cluster>),
     Given(&'static Cluster),
 }
 
@@ -20,7 +20,7 @@ impl Server {
         screen.line("Starting a private PostgreSQL server ...")?;
         let connections = (workers * CONNECTIONS_OF_WORKER + 40).to_string();
         match Cluster::private(&[("max_connections", &connections)]) {
-            Ok(cluster) => Ok(Self::Private(cluster)),
+            Ok(cluster) => Ok(Self::Private(Box::new(cluster))),
             Err(ClusterError::NoServer) => Err(
                 "no PostgreSQL server (version 13 or newer) is installed. `make demo` installs one \
                  on Debian and Ubuntu; LOCKAPI_PG_BIN names the directory of its programs, \

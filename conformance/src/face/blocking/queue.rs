@@ -47,8 +47,8 @@ impl Queue for Blocking<blocking::Queue> {
         Ok(exchange)
     }
 
-    async fn arrival(&self, seen: u64, at_most: Duration) -> Duration {
-        self.with(move |queue| queue.arrival(seen, at_most)).await
+    async fn arrival(&self, seen: u64, at_most: Duration) {
+        self.with(move |queue| queue.arrival(seen, at_most)).await;
     }
 
     async fn settle(&self, ticket: Ticket, outcome: Outcome) -> Result<Settled> {

@@ -45,8 +45,8 @@ impl<Q: Queue + ?Sized + 'static> Queue for Through<Q> {
         Ok(exchange)
     }
 
-    async fn arrival(&self, seen: u64, at_most: Duration) -> Duration {
-        self.0.arrival(seen, at_most).await
+    async fn arrival(&self, seen: u64, at_most: Duration) {
+        self.0.arrival(seen, at_most).await;
     }
 
     async fn settle(&self, ticket: Ticket, outcome: Outcome) -> Result<Settled> {

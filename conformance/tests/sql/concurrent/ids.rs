@@ -28,7 +28,9 @@ fn claim(bits: i64, token: i64) -> Step {
             owner: "owner".to_owned(),
         };
         match side.perform(&[claim]).remove(0) {
-            ClaimedWorker::Granted { worker, start, now } => {
+            ClaimedWorker::Granted {
+                worker, start, now, ..
+            } => {
                 side.give(&format!("worker {token}"), worker);
                 format!("{worker} from {}", minutes(start * 1000 - now))
             }

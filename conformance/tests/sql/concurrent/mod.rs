@@ -6,6 +6,7 @@
 //! what is read afterwards are those that the model gives for A and then B, or for B alone.
 
 mod admin;
+mod alone;
 mod batches;
 mod ids;
 mod leases;

@@ -175,7 +175,7 @@ pub(super) fn cancel(names: &'static [&'static str]) -> Step {
     })
 }
 
-fn cancel_as_operator() -> Step {
+pub(super) fn cancel_as_operator() -> Step {
     let batch = |side: &Side| {
         vec![CancelJob {
             name: name(side),

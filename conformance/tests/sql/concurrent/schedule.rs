@@ -5,13 +5,13 @@ use std::sync::Arc;
 use lockapi::queue::Outcome;
 use lockapi::schedule::{Cadence, Planned};
 use lockapi::suite::schedule::{
-    Expire, Fire, Fired, Name, ReadRuns, ReadTasks, Release, RemoveTask, Request, RunNow, SetTask,
-    SweepRuns, SwitchTask, TaskName, TaskRow,
+    Expire, Fire, Fired, Look, Name, ReadRuns, ReadTasks, Release, RemoveTask, Request, RunNow,
+    SetTask, SweepRuns, SwitchTask, TaskName, TaskRow,
 };
 
 use super::queue::{ack, cancel, claim, claim_and_reject, count, new_job, redrive, settle};
-use super::sides::{Place, Side, Step, UNIT, elapse, minutes, sql, step};
-use super::{Meets, Schedule};
+use super::sides::{Place, Plans, Side, Step, UNIT, elapse, minutes, sql, step};
+use super::{Meets, Schedule, agree};
 
 fn name(side: &Side) -> Name {
     Name {
@@ -147,6 +147,23 @@ fn expire() -> Step {
     step(
         |side| vec![Expire(name(side))],
         |_, expired| format!("{expired} expired"),
+    )
+}
+
+fn is_overdue() -> Step {
+    step(
+        |side| {
+            vec![Look {
+                name: name(side),
+                most: 10,
+            }]
+        },
+        |_, looked| {
+            format!(
+                "overdue {} releasable {}",
+                looked.overdue, looked.releasable
+            )
+        },
     )
 }
 
@@ -316,4 +333,20 @@ fn a_failed_run_is_not_put_back_while_its_task_is_changed() {
             schedule.then(&look()).run();
         }
     }
+}
+
+#[test]
+fn a_run_is_overdue_after_its_timeout() {
+    let steps = [
+        &set(Overlap::Held, 3),
+        &fire(1),
+        &elapse(5),
+        // Nobody has begun it.
+        &is_overdue(),
+        &claim(1),
+        &is_overdue(),
+        &elapse(4),
+        &is_overdue(),
+    ];
+    agree(Plans::Engine, &steps);
 }

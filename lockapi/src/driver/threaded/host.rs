@@ -5,20 +5,21 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use super::lock;
 use crate::blocking::look;
 use crate::driver::BackgroundTask;
+use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::thread::{self, Thread};
+use crate::sync::{Mutex, thread_local};
 
 /// How long a call may block before another thread sees to a task that was woken; less than the least
 /// time limit of a statement, which is that of the renewal of a short lease. A call that returns later
 /// is answered all the same.
-pub(super) const PATIENCE: Duration = Duration::from_millis(200);
+pub(super) const PATIENCE: Duration = Duration::from_millis(if cfg!(shuttle) { 0 } else { 200 });
 
 /// Answers who is to be woken once it is noted that the job has returned.
 type Job = Box<dyn FnOnce() -> Option<Waker> + Send>;
@@ -38,7 +39,7 @@ struct Slot<T> {
 
 /// Runs blocking work on the thread of the task, once the poll that asked for it has returned.
 pub(super) async fn call<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    if !HOSTS.get() {
+    if !HOSTS.with(Cell::get) {
         return work();
     }
     let slot = Arc::new(Mutex::new(Slot {
@@ -55,7 +56,7 @@ pub(super) async fn call<T: Send + 'static>(work: impl FnOnce() -> T + Send + 's
         drop(answer);
         waker
     };
-    JOBS.with_borrow_mut(|jobs| jobs.push_back(Box::new(job)));
+    JOBS.with(|jobs| jobs.borrow_mut().push_back(Box::new(job)));
     poll_fn(|context| {
         let mut slot = lock(&slot);
         if let Some(value) = slot.value.take() {
@@ -110,12 +111,12 @@ impl Host {
     /// Runs work after the poll that is under way on this thread, or here and now on a thread
     /// that has no task.
     pub(super) fn defer(work: impl FnOnce() + Send + 'static) {
-        if HOSTS.get() {
+        if HOSTS.with(Cell::get) {
             let job = move || {
                 work();
                 None
             };
-            JOBS.with_borrow_mut(|jobs| jobs.push_back(Box::new(job)));
+            JOBS.with(|jobs| jobs.borrow_mut().push_back(Box::new(job)));
         } else {
             work();
         }
@@ -193,7 +194,7 @@ struct Poller {
 
 impl Poller {
     fn run(mut self) {
-        HOSTS.set(true);
+        HOSTS.with(|hosts| hosts.set(true));
         let waker = Waker::from(Arc::clone(&self.host));
         let mut context = Context::from_waker(&waker);
         while self.awaits() {
@@ -201,7 +202,7 @@ impl Poller {
             if ready {
                 self.host.end();
             }
-            while let Some(job) = JOBS.with_borrow_mut(VecDeque::pop_front) {
+            while let Some(job) = JOBS.with(|jobs| jobs.borrow_mut().pop_front()) {
                 self.blocks(Some(Instant::now()));
                 let waker = job();
                 self.blocks(None);
@@ -273,5 +274,67 @@ impl Wake for Host {
         if let Some(sleeper) = sleeper {
             sleeper.unpark();
         }
+    }
+}
+
+#[cfg(all(test, shuttle))]
+mod interleavings {
+    use super::*;
+    use crate::sync::explore;
+
+    /// A number that somebody waits for.
+    #[derive(Default)]
+    struct Progress(Mutex<(u32, Option<Waker>)>);
+
+    impl Progress {
+        fn advance(&self) {
+            let mut progress = lock(&self.0);
+            progress.0 += 1;
+            let waker = progress.1.take();
+            drop(progress);
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+        }
+
+        async fn reach(&self, wanted: u32) {
+            poll_fn(|context| {
+                let mut progress = lock(&self.0);
+                if progress.0 >= wanted {
+                    return Poll::Ready(());
+                }
+                progress.1 = Some(context.waker().clone());
+                Poll::Pending
+            })
+            .await;
+        }
+    }
+
+    /// Each call is left to a thread of its own when something comes in while it runs.
+    #[test]
+    fn a_task_goes_on_whatever_comes_in_while_its_calls_run() {
+        explore(|| {
+            let (requests, answers) =
+                (Arc::new(Progress::default()), Arc::new(Progress::default()));
+            let stuck = Arc::new(AtomicUsize::new(0));
+            let (asked, answered) = (Arc::clone(&requests), Arc::clone(&answers));
+            let task = async move {
+                for wanted in 1..=2 {
+                    asked.reach(wanted).await;
+                    call(thread::yield_now).await;
+                    answered.advance();
+                }
+            };
+            Host::run("host", Box::pin(task), Arc::clone(&stuck));
+            let caller = thread::spawn(move || {
+                requests.advance();
+                requests.advance();
+            });
+            shuttle::future::block_on(answers.reach(2));
+            caller.join().unwrap();
+            while stuck.load(Ordering::Relaxed) > 0 {
+                thread::yield_now();
+            }
+        });
     }
 }

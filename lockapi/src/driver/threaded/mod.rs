@@ -3,9 +3,7 @@
 mod host;
 
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::call::{Call, Statement};
@@ -13,6 +11,8 @@ use super::connector::{BackgroundTask, Connection, Connector, Listener, Mode};
 use super::script::Script;
 use super::value::{Rows, Value};
 use crate::error::Failure;
+use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::{Mutex, MutexGuard, thread};
 use host::{Host, call};
 
 /// How many calls of a connector may be left behind unanswered before others are rare.
@@ -53,6 +53,9 @@ pub trait BlockingConnection: Send {
     /// # Errors
     /// As for [`Connection::run`].
     fn script(&mut self, script: Script) -> Result<(), Failure>;
+
+    /// As [`Connection::superseded`]; it does not block.
+    fn superseded(&self) {}
 }
 
 /// A connection that is told what others send.
@@ -127,7 +130,9 @@ impl<C: BlockingConnector> Connector for Threaded<C> {
     async fn connect(&self, mode: Mode) -> Result<Self::Connection, Failure> {
         let stuck = self.stuck.load(Ordering::Relaxed);
         if stuck >= MOST_STUCK && !self.is_due() {
-            let message = format!("{stuck} calls to the server are still unanswered");
+            let message = format!(
+                "{stuck} calls to the server have no answer yet; no further connection is opened for now"
+            );
             return Err(Failure::connect(None, message));
         }
         let connector = self.connector.clone();
@@ -136,7 +141,7 @@ impl<C: BlockingConnector> Connector for Threaded<C> {
             Some(connector) => connector
                 .connect(mode)
                 .map(|it| ThreadedConnection(Some(it))),
-            None => Err(Failure::connect(None, "the connector is gone")),
+            None => Err(Failure::connect(None, "the backend is closed")),
         });
         connection.await
     }
@@ -174,7 +179,8 @@ impl<N: BlockingConnection + 'static> ThreadedConnection<N> {
         work: impl FnOnce(&mut N) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
         let Some(mut connection) = self.0.take() else {
-            let message = "a call on this connection was given up";
+            let message =
+                "an earlier call on this connection was given up, so it cannot be used any more";
             return Err(Failure::statement(None, true, message));
         };
         let (mut back, outcome) = call(move || {
@@ -196,6 +202,12 @@ impl<N: BlockingConnection + 'static> Connection for ThreadedConnection<N> {
 
     async fn script(&mut self, script: Script) -> Result<(), Failure> {
         self.with(move |connection| connection.script(script)).await
+    }
+
+    fn superseded(&self) {
+        if let Some(connection) = &self.0 {
+            connection.superseded();
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Drivers that are slow, silent, or panic.
 
+use std::collections::HashSet;
 use std::sync::mpsc::{self, Receiver, Sender};
 
 use super::host::PATIENCE;
@@ -113,7 +114,7 @@ fn what_is_joined_with_a_call_runs_before_the_call_blocks() {
 }
 
 #[test]
-fn a_lane_goes_on_without_a_call_that_does_not_return() {
+fn a_task_goes_on_without_a_call_that_does_not_return() {
     let ((first, go, drops), (second, _go, _)) = (slow(), slow());
     let threaded = Arc::new(Threaded::new(Driver(Mutex::new(vec![second, first]))));
     let stop = Arc::new(Notify::new());
@@ -156,7 +157,7 @@ fn a_lane_goes_on_without_a_call_that_does_not_return() {
 }
 
 #[test]
-fn a_driver_that_panics_ends_its_lane() {
+fn a_driver_that_panics_ends_its_task() {
     let (slow, _go, _) = slow();
     let threaded = Arc::new(Threaded::new(Driver(Mutex::new(vec![slow]))));
     let (sender, told) = mpsc::channel::<()>();
@@ -214,11 +215,15 @@ fn a_wake_soon_after_the_call_began_is_not_lost() {
 struct Falls {
     left: Arc<AtomicUsize>,
     delay: Duration,
+    /// The locks of the probe, and how many sessions there were.
+    tried: Arc<Mutex<(HashSet<i64>, i64)>>,
 }
 
 struct Fallen {
     left: Arc<AtomicUsize>,
     marker: String,
+    tried: Arc<Mutex<(HashSet<i64>, i64)>>,
+    pid: i64,
 }
 
 impl Fallen {
@@ -237,9 +242,12 @@ impl BlockingConnector for Falls {
 
     fn connect(&self, mode: Mode) -> Result<Self::Connection, Failure> {
         thread::sleep(self.delay);
+        lock(&self.tried).1 += 1;
         let fallen = Fallen {
             left: Arc::clone(&self.left),
             marker: String::new(),
+            tried: Arc::clone(&self.tried),
+            pid: lock(&self.tried).1,
         };
         BorrowedConnection::take(fallen, mode)
     }
@@ -249,16 +257,29 @@ impl BlockingConnection for Fallen {
     fn run(&mut self, statement: &'static Statement, params: Vec<Value>) -> Result<Rows, Failure> {
         self.count();
         let none = || Value::Texts(Vec::new());
-        let row = match (statement.name, params.into_iter().next()) {
+        let row = match (statement.name, &params[..]) {
             ("engine.open", _) => {
                 let none = || Value::Int(0);
-                vec![Value::Bool(false), none(), none(), none()]
+                vec![
+                    Value::Bool(false),
+                    none(),
+                    none(),
+                    none(),
+                    Value::Bool(false),
+                ]
             }
-            ("engine.marker", Some(Value::Text(marker))) => {
+            ("engine.marker", [Value::Text(marker), Value::Text(what), Value::Int(key)]) => {
                 if !marker.is_empty() {
-                    self.marker = marker;
+                    self.marker.clone_from(marker);
                 }
-                vec![Value::Text(self.marker.clone())]
+                let locked = what == "give back" || lock(&self.tried).0.insert(*key);
+                vec![
+                    Value::Text(self.marker.clone()),
+                    Value::Bool(locked),
+                    Value::Int(self.pid),
+                    Value::Int(150_000),
+                    Value::Text("a server that falls".to_owned()),
+                ]
             }
             ("driver.remember", _) => vec![none(), none()],
             _ => vec![Value::Int(0)],
@@ -286,6 +307,7 @@ fn fails_in_time(calls: usize, delay: Duration) -> bool {
         let falls = Falls {
             left: Arc::new(AtomicUsize::new(calls)),
             delay,
+            tried: Arc::default(),
         };
         let options = BackendOptions::default().timeout(Duration::from_secs(2));
         let outcome = block_on(start("silent", Threaded::new(falls), options));
@@ -343,6 +365,7 @@ fn a_connector_goes_with_its_backend() {
     let falls = Falls {
         left: Arc::new(AtomicUsize::new(usize::MAX)),
         delay: Duration::ZERO,
+        tried: Arc::default(),
     };
     let threaded = Threaded::new(Ending(falls, sender));
     let backend = block_on(start("ending", threaded, BackendOptions::default())).unwrap();

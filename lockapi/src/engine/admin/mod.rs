@@ -17,7 +17,7 @@ use crate::admin::{
     ListAudit, ListLeases, ListLocks, ListRunning, ListWaits, Operator, Priority, PriorityScope,
     RunningJob, Terminate, Unblock, Waiter, check_reason,
 };
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, LOCKED, Result};
 use crate::key::{Key, check_name};
 use crate::queue::Name;
 
@@ -177,7 +177,7 @@ impl Operator for Admin {
         let struck = struck.map_err(|error| error.on(&key))?;
         if let Some(refused) = struck.iter().find(|one| !one.allowed) {
             let message = format!(
-                "the session {} of the role {} may not be ended by this role; grant it pg_signal_backend",
+                "this role may not end session {} of the role {}; grant it pg_signal_backend",
                 refused.pid, refused.username
             );
             return Err(Error::new(ErrorKind::Unsupported, OPERATION, message).on(&key));
@@ -206,7 +206,7 @@ impl Operator for Admin {
         };
         let cancelled = self.0.jobs.call(cancel).await;
         cancelled.map_err(|error| error.on(queue))?.ok_or_else(|| {
-            let message = format!("a transaction has job {id} locked; try again when it has ended");
+            let message = format!("job {id} is {LOCKED}");
             Error::new(ErrorKind::Unavailable, OPERATION, message).on(queue)
         })
     }

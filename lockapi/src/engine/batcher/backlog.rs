@@ -67,8 +67,13 @@ impl<O: Queued> Backlog<O> {
     ) -> Result<(), (Caller<O::Output>, Error)> {
         if !O::GIVES_BACK {
             let full = match (self.callers, self.weight) {
-                (MAX_CALLERS.., _) => Some(format!("{MAX_CALLERS} calls wait already")),
-                (_, MAX_WAITING..) => Some("too much data waits already".to_owned()),
+                (MAX_CALLERS.., _) => Some(format!(
+                    "{MAX_CALLERS} calls wait already; allowed are no more"
+                )),
+                (_, MAX_WAITING..) => Some(
+                    "the calls that wait already carry as much data as is allowed; try again later"
+                        .to_owned(),
+                ),
                 _ => None,
             };
             if let Some(message) = full {

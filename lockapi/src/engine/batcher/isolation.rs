@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::batch::AnyBatch;
 use crate::engine::clock::Time;
-use crate::error::{ErrorKind, Failure};
+use crate::error::{ErrorKind, Failure, LOCKED};
 
 /// How long a statement of a batcher waits for a lock: for so long everything on the batcher waits with it.
 const PATIENCE: Duration = Duration::from_millis(300);
@@ -74,7 +74,7 @@ impl Isolation {
         if now < self.next {
             return None;
         }
-        let message = "a transaction that is open has locked it; nothing was done";
+        let message = format!("a row that it needs is {LOCKED}");
         let failure = Failure::statement(Some("55P03".to_owned()), false, message);
         self.groups.retain_mut(|group| {
             let late = group.until <= now;

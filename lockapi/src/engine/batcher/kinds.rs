@@ -41,7 +41,7 @@ struct Kind {
     room: usize,
     /// What a statement takes at least, however little it carries; forgotten slowly.
     fixed: Duration,
-    /// How many more statements are small, because another kind had one lately.
+    /// How many more statements are small, because another kind had one recently.
     shared: u32,
 }
 

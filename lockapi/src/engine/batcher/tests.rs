@@ -223,6 +223,7 @@ fn process(runs: &Runs, pid: i64) {
         Value::Int(0),
         Value::Int(pid),
         Value::Int(1),
+        Value::Bool(true),
     ];
     runs.add("engine.open", Run::Answered(vec![Row(served.into())]));
 }

@@ -56,7 +56,7 @@ impl Handle {
         self.core.batcher.submit(next, move |outcome| {
             let mut state = lock(&state);
             let outcome = outcome.and_then(|first| {
-                let message = "the sequence has come to its end";
+                let message = "the sequence has reached its largest number";
                 first.ok_or_else(|| Error::new(ErrorKind::Capacity, "next", message))
             });
             let outcome = outcome.map(|first| (first.unsigned_abs(), state.end));

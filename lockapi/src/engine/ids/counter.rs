@@ -15,7 +15,7 @@ const AHEAD: u64 = 8;
 /// No claim.
 const NONE: u64 = 1 << 63;
 /// Time that ran ahead of the server's clock gives up this part of what passes.
-const SLOWER_PART: i64 = 64;
+const SLOWER_PART: i64 = 16;
 
 /// Why no ids can be taken now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -259,7 +259,7 @@ mod tests {
         let hour = 3_600_000_000;
         let server = |millis: u64| START * 1000 + i64::try_from(millis).unwrap() * 1000;
         counter.adjust(server(64_000) - hour, at(64_000), at(64_000), at(64_000));
-        assert_eq!(counter.position(at(64_000)), START + 63_000, "by a 64th");
+        assert_eq!(counter.position(at(64_000)), START + 60_000, "by a 16th");
         counter.adjust(server(65_000), at(64_900), at(65_000), at(900));
         assert_eq!(counter.position(at(65_000)), START + 65_000);
         // Somewhere between question and answer it is the same.

@@ -211,6 +211,7 @@ impl Source {
             Ok(ClaimedWorker::Granted {
                 worker,
                 start,
+                floor,
                 now: server,
             }) => {
                 let claim = Claim {
@@ -218,27 +219,28 @@ impl Source {
                     token,
                     looked: now,
                 };
-                return self.granted(state, claim, start, server);
+                return self.granted(state, claim, (start, floor), server);
             }
             Ok(ClaimedWorker::Busy) if tries > 0 && !state.closed => {
                 drop(state);
                 return self.claim_later(tries - 1);
             }
             Ok(ClaimedWorker::Busy) => {
-                let message = "others claim worker numbers all the time; try again".to_owned();
+                let message =
+                    "other processes claimed each worker number first; try again".to_owned();
                 refused(ErrorKind::Unavailable, message)
             }
             Ok(ClaimedWorker::Full) => {
                 let workers = 1u32 << self.layout.worker_bits();
                 let message = format!(
-                    "all {workers} worker numbers are taken; one that is not renewed is free after {:?}",
+                    "all {workers} worker numbers are taken; one that is no longer renewed is free again after {:?}",
                     self.options.kept()
                 );
                 refused(ErrorKind::Capacity, message)
             }
             Ok(ClaimedWorker::TooEarly(server)) => {
                 let message = format!(
-                    "the layout's epoch, {} ms, is in the future: the server's clock shows {} ms",
+                    "the layout's epoch, {} ms since 1970, is in the future: the server's clock shows {} ms; allowed is an earlier epoch",
                     self.layout.epoch_millis(),
                     server / 1000
                 );
@@ -246,9 +248,9 @@ impl Source {
             }
             Ok(ClaimedWorker::Other(worker_bits, sequence_bits, epoch)) => {
                 let message = format!(
-                    "the name has another layout, {}: two would make the same id twice; where no id of \
-                     that one is in use, end the programs that use the name and delete its rows of \
-                     lockapi.id_space and lockapi.id_worker",
+                    "the name is in use with another layout, {}, and two layouts can make the same id; use that one, \
+                     or another name, or, if no id of that layout is in use, end the programs that use the \
+                     name and delete its rows of lockapi.id_space and lockapi.id_worker",
                     Layout::describe(worker_bits, sequence_bits, epoch)
                 );
                 refused(ErrorKind::Invalid, message)
@@ -258,22 +260,32 @@ impl Source {
         answer(state, &outcome);
     }
 
-    fn granted(&self, mut state: MutexGuard<'_, State>, claim: Claim, start: i64, server: i64) {
+    fn granted(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        claim: Claim,
+        (start, floor): (i64, i64),
+        server: i64,
+    ) {
         if state.closed {
             drop(state);
             self.give_back(claim, start);
             return;
         }
-        let floor = start + millis(self.options.reserved());
         let worker = claim.worker.unsigned_abs();
         self.counter
             .begin(worker, start, floor, claim.looked, server);
         state.claim = Some(claim);
-        self.renew_at(
-            &mut state,
-            claim.looked + self.options.reserved() / RENEW_PART,
-        );
+        let left = self.left(claim.looked, floor);
+        self.renew_at(&mut state, claim.looked + left / RENEW_PART);
         answer(state, &Ok(()));
+    }
+
+    /// For how long ids can be made up to a floor: less than the reserve while they run ahead of the clock.
+    fn left(&self, now: Time, floor: i64) -> Duration {
+        let left = floor.saturating_sub(self.counter.position(now));
+        let left = Duration::from_millis(left.max(0).unsigned_abs());
+        left.min(self.options.reserved())
     }
 
     fn claim_later(&self, tries: u32) {
@@ -324,7 +336,8 @@ impl Source {
                     looked: now,
                     ..claim
                 });
-                self.renew_at(&mut state, sent + reserve / RENEW_PART);
+                let left = self.left(now, floor);
+                self.renew_at(&mut state, sent + left / RENEW_PART);
                 answer(state, &Ok(()));
             }
             Ok(RenewedWorker { floor: None, .. }) => {
@@ -389,7 +402,7 @@ impl Source {
 
     fn end_of_time(&self) -> Error {
         let message = format!(
-            "the layout's {} bits of time, which count from {} ms, have ended",
+            "the layout has {} bits of time, counted from {} ms since 1970, and that time is over; a new name and a layout with a later epoch are needed",
             self.layout.time_bits(),
             self.layout.epoch_millis()
         );

@@ -6,27 +6,24 @@ mod renewal;
 mod requests;
 mod sweeping;
 
-use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
 pub(crate) use claim::Claim;
-use renewal::{deadline, first_look};
 pub(super) use requests::answer_limit;
-
-use rustc_hash::FxHashMap;
 
 use super::batcher::Batcher;
 use super::batcher::Repeated;
 use super::clock::Time;
+use super::renewal::{Held, Holdings, deadline};
 use super::sweeps::Sweeps;
 use super::timer::Timer;
 use crate::engine::is_closed;
 use crate::engine::keyed_fifo::KeyedFifo;
 use crate::error::{Error, ErrorKind, Result};
-use crate::hold::Hold;
 use crate::lease::{Acquired, LeaseOptions, Renew, Taken, slot};
 use crate::telemetry::Kind;
 
@@ -35,24 +32,18 @@ struct Entry {
     key: Arc<str>,
     slots: Arc<[i64]>,
     fence: i64,
-    ttl: Duration,
-    deadline: Time,
-    /// When the timer looks at it next.
-    due: Time,
-    renewed: bool,
     /// How many renewals have not been answered.
     renewing: u32,
-    hold: Arc<Hold>,
 }
 
 impl Entry {
-    fn renew(&self) -> Renew {
+    fn renew(&self, ttl: Duration) -> Renew {
         Renew {
             namespace: self.namespace.to_string(),
             key: self.key.to_string(),
             slots: Arc::clone(&self.slots),
             fence: self.fence,
-            ttl: crate::lease::micros(self.ttl),
+            ttl: crate::lease::micros(ttl),
         }
     }
 
@@ -115,33 +106,10 @@ impl Refused {
     }
 }
 
-#[derive(Default)]
-struct State {
-    entries: FxHashMap<u64, Entry>,
-    due: BTreeSet<(Time, u64)>,
-    next: u64,
-    armed: Option<Time>,
-}
-
-impl State {
-    fn schedule(&mut self, id: u64, at: Time) {
-        if let Some(entry) = self.entries.get_mut(&id) {
-            self.due.remove(&(entry.due, id));
-            entry.due = at.min(entry.deadline);
-            self.due.insert((entry.due, id));
-        }
-    }
-
-    fn remove(&mut self, id: u64) -> Option<Entry> {
-        let entry = self.entries.remove(&id)?;
-        self.due.remove(&(entry.due, id));
-        Some(entry)
-    }
-}
-
 /// The leases of a process on one database.
 pub(crate) struct Leases {
-    state: Mutex<State>,
+    held: Mutex<Holdings<u64, Entry>>,
+    next: AtomicU64,
     pub(crate) batcher: Arc<Batcher>,
     /// A renewal waits behind nothing but renewals, and releases of what is being renewed.
     renewals: Arc<Batcher>,
@@ -162,7 +130,8 @@ impl Leases {
         timer: Timer,
     ) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
-            state: Mutex::default(),
+            held: Mutex::default(),
+            next: AtomicU64::new(0),
             batcher,
             renewals,
             sweeps,
@@ -281,21 +250,15 @@ impl Leases {
             key: request.key,
             slots: Arc::clone(&slots),
             fence,
-            ttl,
-            deadline: deadline(sent, ttl),
-            due: first_look(sent, ttl, renewed),
-            renewed,
             renewing: 0,
-            hold: Arc::default(),
         };
         self.tell(&entry.namespace, &entry.key, &entry.slots);
+        let entry = Held::new(sent, ttl, renewed, entry);
         let hold = Arc::clone(&entry.hold);
-        let mut state = self.lock();
-        let id = state.next;
-        state.next += 1;
-        state.due.insert((entry.due, id));
-        state.entries.insert(id, entry);
-        self.arm(state);
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let mut held = self.lock();
+        held.insert(id, entry);
+        self.arm(held);
         Claim {
             leases: Some(Arc::clone(self)),
             id,
@@ -313,8 +276,8 @@ impl Leases {
         &self.released[hash % self.released.len()]
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Holdings<u64, Entry>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -328,6 +291,7 @@ fn kind(slots: &[i64]) -> Kind {
 }
 
 fn lost(operation: &'static str) -> Error {
-    let message = "the lease was no longer held: it ended, or was given to another";
+    let message =
+        "the lease was no longer held: it expired, was ended, or was given to another holder";
     Error::new(ErrorKind::Lost, operation, message)
 }

@@ -9,6 +9,7 @@ use super::{AcquireRequest, Entry, Leases, What, lost};
 use crate::election::topic;
 use crate::engine::Notify;
 use crate::engine::clock::Time;
+use crate::engine::renewal::Held;
 use crate::error::{ErrorKind, Result};
 use crate::hold::Hold;
 use crate::lease::{Abandon, Release, slot};
@@ -42,11 +43,8 @@ impl Leases {
 
     /// Releases all that is held; answers what became of each.
     pub(crate) fn release_all(self: &Arc<Self>) -> Vec<oneshot::Receiver<Result<()>>> {
-        let mut state = self.lock();
-        let ids: Vec<_> = state.entries.keys().copied().collect();
-        let entries: Vec<_> = ids.into_iter().filter_map(|id| state.remove(id)).collect();
-        drop(state);
-        let release = |entry: Entry| {
+        let entries = self.lock().take(|_| true);
+        let release = |(_, entry): (u64, Held<Entry>)| {
             let (sender, answer) = oneshot::channel();
             entry.hold.lose();
             entry.hold.announce();
@@ -58,7 +56,8 @@ impl Leases {
         entries.into_iter().map(release).collect()
     }
 
-    fn send_release(self: &Arc<Self>, entry: Entry, answered: Option<Answered>) {
+    fn send_release(self: &Arc<Self>, held: Held<Entry>, answered: Option<Answered>) {
+        let entry = &held.what;
         let release = Release {
             namespace: entry.namespace.to_string(),
             key: entry.key.to_string(),
@@ -84,14 +83,15 @@ impl Leases {
                 answered(outcome.and_then(|held| if held { Ok(()) } else { Err(lost("release")) }));
             }
             let again = leases.timer.now() + RELEASE_AGAIN;
-            if repeat && again < entry.deadline {
+            if repeat && again < held.deadline() {
                 let this = Arc::downgrade(&leases);
                 leases.timer.run_at(again, move || {
                     if let Some(leases) = this.upgrade() {
-                        leases.send_release(entry, None);
+                        leases.send_release(held, None);
                     }
                 });
             } else {
+                let entry = &held.what;
                 leases.bucket(&entry.key).notify_waiters();
                 leases.tell(&entry.namespace, &entry.key, &entry.slots);
             }

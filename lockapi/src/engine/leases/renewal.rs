@@ -5,37 +5,17 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::{Entry, Leases, State, kind, lost};
+use super::{Entry, Leases, kind, lost};
 use crate::engine::batcher::ended;
 use crate::engine::clock::Time;
+use crate::engine::renewal::{self, Held, Holdings, deadline};
 use crate::error::Result;
 use crate::lease::{Release, Renew};
 use crate::telemetry::{self, Renewal};
 
-/// A lease is renewed when this part of its time to live has passed …
-const RENEW_PART: u32 = 3;
-/// … together with those that are due within this part, and a failed renewal is repeated after it.
-const SLACK_PART: u32 = 12;
-/// This part is given up for the difference in speed of two clocks.
-const DRIFT_PART: u32 = 50;
-
 impl Leases {
-    /// Sees to it that the timer looks when the first entry is due.
-    pub(super) fn arm(&self, mut state: MutexGuard<'_, State>) {
-        let Some((first, _)) = state.due.first().copied() else {
-            return;
-        };
-        if state.armed.is_some_and(|armed| armed <= first) {
-            return;
-        }
-        state.armed = Some(first);
-        drop(state);
-        let this = self.this.clone();
-        self.timer.run_at(first, move || {
-            if let Some(leases) = this.upgrade() {
-                leases.look(first);
-            }
-        });
+    pub(super) fn arm(&self, held: MutexGuard<'_, Holdings<u64, Entry>>) {
+        renewal::arm(held, &self.timer, &self.this, Self::look);
     }
 
     /// Runs on the timer's thread: loses what has ended and renews what is due.
@@ -43,37 +23,25 @@ impl Leases {
         let now = self.timer.now();
         let mut renewals = Vec::new();
         let mut lost = Vec::new();
-        let mut state = self.lock();
-        if state.armed == Some(armed) {
-            state.armed = None;
-        }
-        while let Some((due, id)) = state.due.first().copied() {
-            let Some(entry) = state.entries.get_mut(&id) else {
-                state.due.remove(&(due, id));
-                continue;
-            };
-            // What is nearly due goes along, so that leases come to be renewed together.
-            let slack = if entry.renewed && entry.deadline > due {
-                entry.ttl / SLACK_PART
-            } else {
-                Duration::ZERO
-            };
-            if due > now + slack {
+        let mut held = self.lock();
+        held.looked(armed);
+        while let Some(id) = held.next_due(now, Held::slack) {
+            let Some(entry) = held.get_mut(id) else {
                 break;
-            }
-            if now >= entry.deadline {
+            };
+            if now >= entry.deadline() {
                 entry.hold.lose();
-                lost.extend(state.remove(id));
+                lost.extend(held.remove(id));
                 continue;
             }
-            renewals.push((id, entry.ttl, entry.renew()));
-            entry.renewing += 1;
+            renewals.push((id, entry.ttl, entry.what.renew(entry.ttl)));
+            entry.what.renewing += 1;
             // Nothing more to do than to lose it, unless the renewal is answered.
-            let deadline = entry.deadline;
-            state.schedule(id, deadline);
+            let deadline = entry.deadline();
+            held.schedule(id, deadline);
         }
-        self.arm(state);
-        telemetry::lost(lost.iter().map(Entry::kind));
+        self.arm(held);
+        telemetry::lost(lost.iter().map(|entry| entry.what.kind()));
         for entry in lost {
             entry.hold.announce();
         }
@@ -115,22 +83,21 @@ impl Leases {
             Err(_) => Renewal::Failed,
         };
         telemetry::renewed(kind(&renew.slots), &renew.key, told);
-        let mut state = self.lock();
+        let mut held = self.lock();
         let mut lost = None;
         let mut partly = false;
-        if let Some(entry) = state.entries.get_mut(&id) {
-            entry.renewing -= 1;
+        if let Some(entry) = held.get_mut(id) {
+            entry.what.renewing -= 1;
         }
         let now = self.timer.now();
-        let held = |entry: &&mut Entry| now < entry.deadline;
-        let Some(entry) = state.entries.get_mut(&id).filter(held) else {
-            let late = state.remove(id);
+        let Some(entry) = held.get(id).filter(|entry| now < entry.deadline()) else {
+            let late = held.remove(id);
             if let Some(entry) = &late {
                 entry.hold.lose();
             }
-            drop(state);
+            drop(held);
             if let Some(entry) = late {
-                telemetry::lost([entry.kind()].into_iter());
+                telemetry::lost([entry.what.kind()].into_iter());
                 entry.hold.announce();
             }
             if matches!(outcome, Ok(true)) {
@@ -141,26 +108,25 @@ impl Leases {
         };
         match outcome {
             Ok(true) => {
-                entry.deadline = entry.deadline.max(deadline(sent, ttl));
-                let next = first_look(sent, ttl, entry.renewed);
-                state.schedule(id, next);
+                let until = entry.deadline().max(deadline(sent, ttl));
+                held.renewed(id, sent, ttl, until);
             }
             Ok(false) => {
                 entry.hold.lose();
-                lost = state.remove(id);
+                lost = held.remove(id);
                 // Of several slots the others may have been renewed.
                 partly = renew.slots.len() > 1;
             }
             // Unknown is not lost: it is held until the deadline, and asked again before.
             Err(_) if entry.renewed => {
-                let again = self.timer.now() + ttl / SLACK_PART;
-                state.schedule(id, again);
+                let again = entry.repeat_at(self.timer.now());
+                held.schedule(id, again);
             }
             Err(_) => {}
         }
-        self.arm(state);
+        self.arm(held);
         if let Some(entry) = lost {
-            telemetry::lost([entry.kind()].into_iter());
+            telemetry::lost([entry.what.kind()].into_iter());
             entry.hold.announce();
         }
         if partly {
@@ -190,9 +156,9 @@ impl Leases {
     /// Renews now, at the caller's wish.
     pub(crate) async fn renew(&self, id: u64) -> Result<()> {
         let sent = self.timer.now();
-        let request = self.lock().entries.get_mut(&id).map(|entry| {
-            entry.renewing += 1;
-            (entry.renew(), entry.ttl)
+        let request = self.lock().get_mut(id).map(|entry| {
+            entry.what.renewing += 1;
+            (entry.what.renew(entry.ttl), entry.ttl)
         });
         let Some((renew, ttl)) = request else {
             return Err(lost("renew"));
@@ -209,27 +175,5 @@ impl Leases {
             Ok(_) => Err(lost("renew")),
             Err(error) => Err(error),
         }
-    }
-
-    pub(crate) fn remaining(&self, id: u64) -> Duration {
-        let now = self.timer.now();
-        self.lock()
-            .entries
-            .get(&id)
-            .map_or(Duration::ZERO, |entry| entry.deadline.saturating_sub(now))
-    }
-}
-
-/// How long a lease is surely held, counted from before the request was sent.
-pub(super) fn deadline(sent: Time, ttl: Duration) -> Time {
-    sent + ttl.saturating_sub(ttl / DRIFT_PART)
-}
-
-/// When a lease that was granted or renewed has to be looked at.
-pub(super) fn first_look(sent: Time, ttl: Duration, renewed: bool) -> Time {
-    if renewed {
-        sent + ttl / RENEW_PART
-    } else {
-        deadline(sent, ttl)
     }
 }

@@ -1,16 +1,18 @@
 //! Requests of several limits, as they travel.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hash, Hasher};
 
 use rustc_hash::FxBuildHasher;
 
+use super::groups::{self, Group, Known, Room};
 use super::hash;
 use super::takes::{TRIES, contended, expire};
 use crate::engine::batcher::{Batch, Caller, Callers, Queued, Reply};
 use crate::engine::connection::OpenConnection;
 use crate::error::{Error, ErrorKind, Failure, Result};
-use crate::limit::{Charge, Ensure, MAX_RESERVATIONS, Outcome, RawDecision};
+use crate::limit::upkeep::Looked;
+use crate::limit::{Charge, Ensure, Expire, Look, MAX_RESERVATIONS, Outcome, RawDecision};
 
 impl Queued for Charge {
     const NAME: &'static str = "check";
@@ -59,81 +61,218 @@ impl Queued for Charge {
         batch: &mut Batch<Self>,
         connection: &mut OpenConnection,
     ) -> Result<(), Failure> {
-        let answers = connection.perform(&batch.requests).await?;
-        let shared = shared(&batch.requests);
-        let (mut absent, mut overdue) = (Vec::new(), Vec::new());
-        for (at, ((mut charge, mut callers), raw)) in batch.take().zip(answers).enumerate() {
-            let mut taken = charge.times;
-            let (mut again, mut full) = (false, false);
-            let namespace = &charge.namespace;
-            for (line, decision) in charge.lines.iter().zip(&raw) {
-                match decision.outcome {
-                    Outcome::Taken(times) => taken = taken.min(times),
-                    Outcome::Refused => taken = 0,
-                    Outcome::Again => again = true,
-                    Outcome::Full => full = true,
-                    Outcome::Absent => {
-                        again = true;
-                        absent.push(Ensure {
-                            namespace: namespace.clone(),
-                            key: line.key.clone(),
-                        });
-                    }
-                    Outcome::Overdue => {
-                        again = true;
-                        overdue.push(expire(namespace, &line.key));
-                    }
+        let mut known = Known::default();
+        for round in 0..ROUNDS {
+            let tries = |at: usize| batch.callers[at].tries;
+            let groups = groups::divide(&batch.requests, tries, &known);
+            let charges: Vec<_> = groups.iter().map(|group| group.charge.clone()).collect();
+            let answers = connection.perform(&charges).await?;
+            let mut upkeep = Upkeep::default();
+            let mut decided = HashMap::new();
+            for (group, raw) in groups.iter().zip(answers) {
+                for (line, one) in group.charge.lines.iter().zip(&raw) {
+                    known.note(&line.key, one);
+                    upkeep.note(&group.charge.namespace, &line.key, one.outcome);
                 }
+                decide(group, raw, &batch.requests, round, &mut decided);
             }
-            if full && !again {
-                callers.refuse(crowded);
-                continue;
+            tell(batch, decided);
+            upkeep.run(connection).await?;
+            look(batch, connection, &mut known).await?;
+            refuse(batch, &known);
+            if batch.requests.is_empty() {
+                break;
             }
-            if !again {
-                // For the rest there was no room, unless others of the statement may have had it.
-                let decided = taken == 0 || !shared[at];
-                let (told, left) = divide(callers, taken, decided);
-                batch.tell(told.len(), deal(&charge, told, taken, raw));
-                let Some(left) = left else { continue };
-                charge.times = i64::try_from(left.len()).unwrap_or(i64::MAX);
-                callers = left;
-            }
-            if callers.tries == TRIES {
-                callers.refuse(|| contended("check"));
-            } else {
-                callers.tries += 1;
-                batch.push(charge, callers);
-            }
-        }
-        if !absent.is_empty() {
-            connection.perform(&absent).await?;
-        }
-        if !overdue.is_empty() {
-            connection.perform(&overdue).await?;
         }
         Ok(())
     }
 }
 
-fn crowded() -> Error {
-    let message = format!("{MAX_RESERVATIONS} reservations of the key are open");
-    Error::new(ErrorKind::Capacity, "reserve", message)
+/// How many statements a batch has at most; what is left then is asked again with what came meanwhile.
+const ROUNDS: usize = 3;
+
+/// What a statement decided of a request.
+enum Decided {
+    /// It was taken so often, which may be never. With `all` there is no room for the rest.
+    Taken {
+        times: i64,
+        all: bool,
+        answers: Vec<RawDecision>,
+    },
+    /// Others took what seemed to be there.
+    Failed,
 }
 
-/// Which of the requests have a key that an earlier one has.
-fn shared(charges: &[Charge]) -> Vec<bool> {
-    let mut first = HashMap::new();
-    charges
+/// Takes note of what a statement decided of a group.
+fn decide(
+    group: &Group,
+    raw: Vec<RawDecision>,
+    requests: &[Charge],
+    round: usize,
+    decided: &mut HashMap<usize, Decided>,
+) {
+    let of = |one: &RawDecision| match one.outcome {
+        Outcome::Taken(times) => Some(times),
+        Outcome::Refused => Some(0),
+        _ => None,
+    };
+    let taken = raw
         .iter()
-        .enumerate()
-        .map(|(at, charge)| {
-            let mut shared = false;
-            for line in &charge.lines {
-                shared |= *first.entry(&line.key).or_insert(at) < at;
+        .map(of)
+        .try_fold(i64::MAX, |least, times| Some(least.min(times?)));
+    match taken {
+        Some(times) if group.is_alone() => {
+            let (at, _) = group.members[0];
+            let (all, answers) = (true, raw);
+            decided.insert(
+                at,
+                Decided::Taken {
+                    times,
+                    all,
+                    answers,
+                },
+            );
+        }
+        Some(1..) => {
+            let answers = group.divide(requests, &raw);
+            for ((at, times), answers) in group.members.iter().zip(answers) {
+                let (times, all) = (*times, false);
+                decided.insert(
+                    *at,
+                    Decided::Taken {
+                        times,
+                        all,
+                        answers,
+                    },
+                );
             }
-            shared
-        })
-        .collect()
+        }
+        // Together they were a guess, as long as nothing was known.
+        _ if group.is_alone() || round > 0 => {
+            decided.extend(group.members.iter().map(|(at, _)| (*at, Decided::Failed)));
+        }
+        _ => {}
+    }
+}
+
+/// Tells those whose requests are decided.
+fn tell(batch: &mut Batch<Charge>, mut decided: HashMap<usize, Decided>) {
+    for (at, (mut charge, mut callers)) in batch.take().enumerate() {
+        match decided.remove(&at) {
+            Some(Decided::Taken {
+                times,
+                all,
+                answers,
+            }) => {
+                let (told, left) = divide(callers, times, all);
+                batch.tell(told.len(), deal(&charge, told, times, answers));
+                if let Some(left) = left {
+                    charge.times = i64::try_from(left.len()).unwrap_or(i64::MAX);
+                    batch.push(charge, left);
+                }
+            }
+            Some(Decided::Failed) if callers.tries == TRIES => {
+                callers.refuse(|| contended("check"));
+            }
+            failed => {
+                callers.tries += u32::from(failed.is_some());
+                batch.push(charge, callers);
+            }
+        }
+    }
+}
+
+/// What has to be done before a statement can decide.
+#[derive(Default)]
+struct Upkeep {
+    absent: Vec<Ensure>,
+    overdue: Vec<Expire>,
+}
+
+impl Upkeep {
+    fn note(&mut self, namespace: &str, key: &str, outcome: Outcome) {
+        match outcome {
+            Outcome::Absent => self.absent.push(Ensure {
+                namespace: namespace.to_owned(),
+                key: key.to_owned(),
+            }),
+            Outcome::Overdue => self.overdue.push(expire(namespace, key)),
+            _ => {}
+        }
+    }
+
+    async fn run(self, connection: &mut OpenConnection) -> Result<(), Failure> {
+        if !self.absent.is_empty() {
+            connection.perform(&self.absent).await?;
+        }
+        if !self.overdue.is_empty() {
+            connection.perform(&self.overdue).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Reads the other keys of requests that one key refuses: what they would have said is told, too.
+async fn look(
+    batch: &mut Batch<Charge>,
+    connection: &mut OpenConnection,
+    known: &mut Known,
+) -> Result<(), Failure> {
+    let mut keys = HashSet::new();
+    let refused = batch.requests.iter();
+    let refused = refused.filter(|one| known.room_for(one) == Room::Refused);
+    let unknown = refused.flat_map(|one| {
+        let lines = one.lines.iter().filter(|line| !known.has(&line.key));
+        lines.map(|line| (&*one.namespace, &*line.key))
+    });
+    let looks = unknown.filter(|place| keys.insert(*place)).map(of);
+    let looks: Vec<_> = looks.collect();
+    if looks.is_empty() {
+        return Ok(());
+    }
+    let looked = connection.perform(&looks).await?;
+    for (look, Looked { level, now, .. }) in looks.iter().zip(looked) {
+        let outcome = Outcome::Refused;
+        let level = level.as_of(now);
+        known.note(
+            &look.key,
+            &RawDecision {
+                outcome,
+                level,
+                now,
+            },
+        );
+    }
+    Ok(())
+}
+
+fn of((namespace, key): (&str, &str)) -> Look {
+    Look {
+        namespace: namespace.to_owned(),
+        key: key.to_owned(),
+    }
+}
+
+/// Tells those for whom there is no room; the others stay.
+fn refuse(batch: &mut Batch<Charge>, known: &Known) {
+    for (charge, callers) in batch.take() {
+        match (known.room_for(&charge), known.answers(&charge)) {
+            (Room::Refused, Some(answers)) => {
+                batch.tell(
+                    callers.len(),
+                    deal(&charge, callers.into_iter().collect(), 0, answers),
+                );
+            }
+            (Room::Full, _) => callers.refuse(crowded),
+            _ => batch.push(charge, callers),
+        }
+    }
+}
+
+fn crowded() -> Error {
+    let message =
+        format!("{MAX_RESERVATIONS} reservations of the key are open already; allowed are no more");
+    Error::new(ErrorKind::Capacity, "reserve", message)
 }
 
 type Asking = Caller<Vec<RawDecision>>;

@@ -1,4 +1,4 @@
-//! Keys that were refused lately: they are looked at before permits are taken of them.
+//! Keys that were refused recently: they are looked at before permits are taken of them.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -49,7 +49,10 @@ impl Limiter {
 
     async fn decide_each(&self, policy: &Policy, wants: &[Want]) -> Result<Vec<Decision>> {
         if wants.len() > MAX_WANTS {
-            let message = format!("{} wants; allowed are {MAX_WANTS}", wants.len());
+            let message = format!(
+                "{} limits in a call; allowed are at most {MAX_WANTS}",
+                wants.len()
+            );
             return Err(Error::new(ErrorKind::Invalid, "check_each", message));
         }
         let lines = wants.iter().map(|want| line(want, policy));
@@ -114,7 +117,8 @@ impl Limiter {
         let until = limits.timer.now().saturating_add(timeout);
         let place = limits.waiting.try_join(want.key.to_string(), MAX_WAITING);
         let place = place.ok_or_else(|| {
-            let message = format!("{MAX_WAITING} calls wait already");
+            let message =
+                format!("{MAX_WAITING} calls wait for the key already; allowed are no more");
             Error::new(ErrorKind::Capacity, "until_ready", message).on(&want.key)
         })?;
         let admitted = async {
@@ -252,7 +256,7 @@ impl RateLimiter for Limiter {
         tell(&verdict);
         let admitted = verdict.admitted;
         let decision = verdict.decisions.pop().ok_or_else(|| {
-            let message = "a want was left without a decision";
+            let message = "a limit of the call was left without a decision";
             Error::new(ErrorKind::Corrupt, "reserve", message).on(&want.key)
         })?;
         Ok(if admitted {

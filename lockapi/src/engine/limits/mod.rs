@@ -2,6 +2,7 @@
 
 mod charges;
 mod denied_keys;
+mod groups;
 mod handle;
 mod permits;
 mod reservation;

@@ -38,7 +38,9 @@ impl Held {
     async fn end(mut self: Box<Self>, operation: &'static str, used: u64) -> Result<()> {
         let Some(left) = self.decision.cost().checked_sub(used) else {
             let cost = self.decision.cost();
-            let message = format!("{used} permits of {cost} that were reserved");
+            let message = format!(
+                "{used} permits were used; allowed are at most {cost}, which were reserved"
+            );
             let error = Error::new(ErrorKind::Invalid, operation, message);
             return Err(error.on(self.decision.key()));
         };

@@ -159,6 +159,7 @@ pub(super) fn expire(namespace: &str, key: &str) -> Expire {
 }
 
 pub(super) fn contended(operation: &'static str) -> Error {
-    let message = "others changed the same limits each time";
+    let message =
+        "other processes changed the same limits during each attempt; nothing was taken: try again";
     Error::new(ErrorKind::Unavailable, operation, message)
 }

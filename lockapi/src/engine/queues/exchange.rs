@@ -7,10 +7,10 @@ use tokio::sync::oneshot;
 use super::Queues;
 use super::floors::Floors;
 use super::handle::{Handle, QueueHandle};
-use super::heartbeat::deadline;
 use super::topic::Topic;
 use crate::engine::batcher::ended;
-use crate::error::{Error, ErrorKind, Result};
+use crate::engine::renewal::deadline;
+use crate::error::{Error, ErrorKind, LOCKED, Result};
 use crate::hold::Hold;
 use crate::lease::micros;
 use crate::queue::{
@@ -160,8 +160,7 @@ impl Handle {
                 Settled::Lost => Ok(false),
                 Settled::Locked => {
                     kept.set_locked(*ticket);
-                    let message =
-                        "a transaction that is open has locked the job; it is not completed";
+                    let message = format!("the job is {LOCKED}");
                     Err(Error::new(ErrorKind::TimedOut, "ack", message).on(&self.name.queue))
                 }
             }

@@ -23,22 +23,22 @@ impl Sweeping for ExpireJobs {
 
 /// How long dead letters are kept, by the queues that this process has open.
 #[derive(Default)]
-pub(super) struct Terms(Mutex<BTreeMap<i64, Term>>);
+pub(super) struct Retentions(Mutex<BTreeMap<i64, Retention>>);
 
-struct Term {
+struct Retention {
     queue: String,
     /// The longest time of its handles, in the form that statements use.
     keep_dead: i64,
     topic: Weak<Topic>,
 }
 
-impl Term {
+impl Retention {
     fn is_open(&self) -> bool {
         self.topic.strong_count() > 0
     }
 }
 
-impl Terms {
+impl Retentions {
     /// A handle was opened.
     pub(super) fn opened(&self, number: i64, queue: &str, keep_dead: i64, topic: &Arc<Topic>) {
         let mut terms = self.lock();
@@ -47,7 +47,7 @@ impl Terms {
             return;
         }
         terms.retain(|_, term| term.is_open());
-        let term = Term {
+        let term = Retention {
             queue: queue.to_owned(),
             keep_dead,
             topic: Arc::downgrade(topic),
@@ -64,7 +64,7 @@ impl Terms {
             .collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<i64, Term>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<i64, Retention>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn a_queue_keeps_its_dead_letters_for_the_longest_time_of_its_handles() {
-        let terms = Terms::default();
+        let terms = Retentions::default();
         let (one, other) = (Arc::new(Topic::default()), Arc::new(Topic::default()));
         let sorted = || {
             let mut terms = terms.unusual(30);

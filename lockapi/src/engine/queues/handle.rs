@@ -10,7 +10,7 @@ use super::topic::Topic;
 use crate::engine::Core;
 use crate::engine::batcher::Queued;
 use crate::engine::notifier::Subscription;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, LOCKED, Result};
 use crate::lease::micros;
 use crate::queue::{
     Cancel, Claim, CountJobs, DeadLetter, Discard, Exchange, Job, MAX_DELAY, Name, Outcome, Purge,
@@ -126,7 +126,7 @@ impl QueueHandle {
         match outcome {
             Outcome::Extend(lease) => check_lease(*lease).map_err(self.0.failed("extend")),
             Outcome::Nack { after: time, .. } | Outcome::Snooze(time) if *time > MAX_DELAY => {
-                let message = format!("a delay of {time:?}; allowed are 10 years");
+                let message = format!("a delay of {time:?}; allowed are at most 10 years");
                 Err(self.0.invalid("settle", message))
             }
             _ => Ok(()),
@@ -162,11 +162,8 @@ impl Queue for QueueHandle {
         self.0.exchange(acks, claim).await
     }
 
-    async fn arrival(&self, seen: u64, at_most: Duration) -> Duration {
-        let timer = &self.0.core.connections.timer;
-        let until = timer.now().saturating_add(at_most);
-        unless(timer.sleep(at_most), self.0.topic.arrival(seen)).await;
-        until.saturating_sub(timer.now())
+    async fn arrival(&self, seen: u64, at_most: Duration) {
+        unless(self.sleep(at_most), self.0.topic.arrival(seen)).await;
     }
 
     async fn settle(&self, ticket: Ticket, outcome: Outcome) -> Result<Settled> {
@@ -223,7 +220,7 @@ impl Queue for QueueHandle {
             ids = part.locked;
             if handle.core.connections.timer.now() >= until {
                 let message = format!(
-                    "a transaction that is open has locked the jobs {ids:?}; {} others are cancelled",
+                    "jobs {ids:?} are {LOCKED}; {} others were cancelled",
                     cancelled.len()
                 );
                 return Err(
@@ -264,7 +261,8 @@ impl Queue for QueueHandle {
 
     async fn dead_letters(&self, after: i64, most: usize) -> Result<Vec<DeadLetter>> {
         if most > MAX_LETTERS {
-            let message = format!("{most} dead letters; allowed are {MAX_LETTERS}");
+            let message =
+                format!("{most} dead letters in one call; allowed are at most {MAX_LETTERS}");
             return Err(self.0.invalid("dead_letters", message));
         }
         let read = ReadDead {
@@ -292,7 +290,7 @@ impl Queue for QueueHandle {
                     if part.busy > 0 {
                         if tries == 0 {
                             let message = format!(
-                                "a transaction that is open has locked the tasks of {} runs; {total} dead letters are back",
+                                "the tasks of {} runs are {LOCKED}; {total} dead letters were put back",
                                 part.busy
                             );
                             break Err(Error::new(ErrorKind::TimedOut, "redrive", message)

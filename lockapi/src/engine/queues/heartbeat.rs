@@ -1,39 +1,20 @@
 //! The deliveries of a process: keeping and losing them.
 
-use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
-
-use rustc_hash::FxHashMap;
 
 use super::topic::Topic;
 use crate::engine::batcher::Batcher;
 use crate::engine::clock::Time;
+use crate::engine::renewal::{self, Held, Holdings, deadline, renew_at};
 use crate::engine::timer::Timer;
 use crate::error::Result;
 use crate::hold::Hold;
 use crate::queue::{FOR_EVER, Outcome, Settle, Settled, Ticket};
 use crate::telemetry::{self, Kind, Renewal};
 
-/// A lease is extended when this part of it has passed …
-const EXTEND_PART: u32 = 3;
-/// … together with those that are due within this part, and a failed extension is tried again after
-/// it.
-const SLACK_PART: u32 = 12;
-/// This part is given up for the difference in speed of two clocks.
-const DRIFT_PART: u32 = 50;
-
-/// How long a delivery is surely kept, counted from before the request was sent.
-pub(super) fn deadline(sent: Time, lease: Duration) -> Time {
-    sent + lease.saturating_sub(lease / DRIFT_PART)
-}
-
+/// What is known of a delivery.
 struct Entry {
-    lease: Duration,
-    deadline: Time,
-    /// When the timer looks at it next.
-    due: Time,
-    renewed: bool,
     /// Nobody works on it yet: it goes back when it is due.
     unbegun: Option<Arc<Topic>>,
     /// Begun, it need not be extended before.
@@ -43,39 +24,11 @@ struct Entry {
     settling: bool,
     /// Somebody had locked its row when it was to be completed.
     locked: bool,
-    hold: Arc<Hold>,
-}
-
-#[derive(Default)]
-struct State {
-    entries: FxHashMap<Ticket, Entry>,
-    due: BTreeSet<(Time, i64, i64)>,
-    armed: Option<Time>,
-}
-
-impl State {
-    fn place(ticket: Ticket, at: Time) -> (Time, i64, i64) {
-        (at, ticket.id, ticket.token)
-    }
-
-    fn schedule(&mut self, ticket: Ticket, at: Time) {
-        if let Some(entry) = self.entries.get_mut(&ticket) {
-            self.due.remove(&Self::place(ticket, entry.due));
-            entry.due = at.min(entry.deadline);
-            self.due.insert(Self::place(ticket, entry.due));
-        }
-    }
-
-    fn remove(&mut self, ticket: Ticket) -> Option<Entry> {
-        let entry = self.entries.remove(&ticket)?;
-        self.due.remove(&Self::place(ticket, entry.due));
-        Some(entry)
-    }
 }
 
 /// What the process has claimed and not settled.
 pub(super) struct Heartbeats {
-    state: Mutex<State>,
+    held: Mutex<Holdings<Ticket, Entry>>,
     batcher: Arc<Batcher>,
     timer: Timer,
     this: Weak<Self>,
@@ -84,7 +37,7 @@ pub(super) struct Heartbeats {
 impl Heartbeats {
     pub(super) fn new(batcher: Arc<Batcher>, timer: Timer) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
-            state: Mutex::default(),
+            held: Mutex::default(),
             batcher,
             timer,
             this: this.clone(),
@@ -100,47 +53,37 @@ impl Heartbeats {
         renewed: bool,
         unbegun: Option<(Duration, &Arc<Topic>)>,
     ) -> Vec<Arc<Hold>> {
-        let deadline = deadline(sent, lease);
-        let renew_at = if renewed {
-            sent + lease / EXTEND_PART
-        } else {
-            deadline
-        };
-        let due = unbegun.map_or(renew_at, |(within, _)| {
-            (self.timer.now() + within).min(sent + lease / EXTEND_PART)
-        });
-        let mut state = self.lock();
+        let now = self.timer.now();
+        let mut held = self.lock();
         let holds = tickets.map(|ticket| {
-            let hold = Arc::<Hold>::default();
-            hold.set_deadline(deadline);
-            state.due.insert(State::place(ticket, due));
             let entry = Entry {
-                lease,
-                deadline,
-                due,
-                renewed,
                 unbegun: unbegun.map(|(_, topic)| Arc::clone(topic)),
-                renew_at,
+                renew_at: sent,
                 settling: false,
                 locked: false,
-                hold: Arc::clone(&hold),
             };
-            state.entries.insert(ticket, entry);
+            let mut entry = Held::new(sent, lease, renewed, entry);
+            entry.what.renew_at = entry.next_look(sent);
+            let hold = Arc::clone(&entry.hold);
+            held.insert(ticket, entry);
+            if let Some((within, _)) = unbegun {
+                held.schedule(ticket, (now + within).min(renew_at(sent, lease)));
+            }
             hold
         });
         let holds = holds.collect();
-        self.arm(state);
+        self.arm(held);
         holds
     }
 
     /// Work on it begins; answers whether it may.
     pub(super) fn begin(&self, ticket: Ticket) -> bool {
-        let mut state = self.lock();
-        let Some(entry) = state.entries.get_mut(&ticket) else {
+        let mut held = self.lock();
+        let Some(entry) = held.get_mut(ticket) else {
             return false;
         };
         // The timer looks when it was to go back, and finds that it was begun.
-        entry.unbegun = None;
+        entry.what.unbegun = None;
         entry.hold.is_held()
     }
 
@@ -153,13 +96,9 @@ impl Heartbeats {
 
     /// Takes all out that are not being settled, which are lost for whoever has them.
     pub(super) fn take_all(&self) -> Vec<Ticket> {
-        let mut state = self.lock();
-        let entries = state.entries.iter();
-        let idle = entries.filter(|(_, entry)| !entry.settling);
-        let tickets: Vec<_> = idle.map(|(ticket, _)| *ticket).collect();
-        let entries: Vec<_> = tickets.iter().filter_map(|it| state.remove(*it)).collect();
-        drop(state);
-        for entry in entries {
+        let idle = self.lock().take(|entry| !entry.settling);
+        let tickets = idle.iter().map(|(ticket, _)| *ticket).collect();
+        for (_, entry) in idle {
             entry.hold.lose();
             entry.hold.announce();
         }
@@ -168,9 +107,9 @@ impl Heartbeats {
 
     /// They are completed, or were not the program's any more.
     pub(super) fn forget_all(&self, tickets: &[Ticket]) {
-        let mut state = self.lock();
+        let mut held = self.lock();
         for ticket in tickets {
-            if let Some(entry) = state.remove(*ticket) {
+            if let Some(entry) = held.remove(*ticket) {
                 entry.hold.release();
             }
         }
@@ -178,24 +117,24 @@ impl Heartbeats {
 
     /// They are about to be settled, or are not, because that failed.
     pub(super) fn set_settling(&self, tickets: &[Ticket], settling: bool) {
-        let mut state = self.lock();
+        let mut held = self.lock();
         for ticket in tickets {
-            if let Some(entry) = state.entries.get_mut(ticket) {
-                entry.settling = settling;
+            if let Some(entry) = held.get_mut(*ticket) {
+                entry.what.settling = settling;
             }
         }
     }
 
     /// Somebody has locked its row.
     pub(super) fn set_locked(&self, ticket: Ticket) {
-        if let Some(entry) = self.lock().entries.get_mut(&ticket) {
-            entry.locked = true;
+        if let Some(entry) = self.lock().get_mut(ticket) {
+            entry.what.locked = true;
         }
     }
 
     pub(super) fn is_locked(&self, ticket: Ticket) -> bool {
-        let state = self.lock();
-        state.entries.get(&ticket).is_some_and(|it| it.locked)
+        let held = self.lock();
+        held.get(ticket).is_some_and(|it| it.what.locked)
     }
 
     /// They are about to be settled, until what it answers is dropped: by then it is known what became of
@@ -209,25 +148,15 @@ impl Heartbeats {
     }
 
     fn is_settling(&self, ticket: Ticket) -> bool {
-        let state = self.lock();
-        state.entries.get(&ticket).is_some_and(|it| it.settling)
+        let held = self.lock();
+        held.get(ticket).is_some_and(|it| it.what.settling)
     }
 
     /// It was extended by a request that was sent at `sent`.
     pub(super) fn extended(&self, ticket: Ticket, sent: Time, lease: Duration) {
-        let mut state = self.lock();
-        if let Some(entry) = state.entries.get_mut(&ticket) {
-            entry.deadline = deadline(sent, lease);
-            entry.hold.set_deadline(entry.deadline);
-            entry.lease = lease;
-            let next = if entry.renewed {
-                sent + lease / EXTEND_PART
-            } else {
-                entry.deadline
-            };
-            state.schedule(ticket, next);
-        }
-        self.arm(state);
+        let mut held = self.lock();
+        held.renewed(ticket, sent, lease, deadline(sent, lease));
+        self.arm(held);
     }
 
     pub(super) fn lose(&self, ticket: Ticket) {
@@ -239,74 +168,54 @@ impl Heartbeats {
         }
     }
 
-    /// Sees to it that the timer looks when the first entry is due.
-    fn arm(&self, mut state: MutexGuard<'_, State>) {
-        let Some((first, ..)) = state.due.first().copied() else {
-            return;
-        };
-        if state.armed.is_some_and(|armed| armed <= first) {
-            return;
-        }
-        state.armed = Some(first);
-        drop(state);
-        let this = self.this.clone();
-        self.timer.run_at(first, move || {
-            if let Some(kept) = this.upgrade() {
-                kept.look(first);
-            }
-        });
+    fn arm(&self, held: MutexGuard<'_, Holdings<Ticket, Entry>>) {
+        renewal::arm(held, &self.timer, &self.this, Self::look);
     }
 
     /// Runs on the timer's thread: loses what has ended and extends what is due.
     fn look(&self, armed: Time) {
+        // What was not begun goes back when that is due.
+        let slack = |entry: &Held<Entry>| match entry.what.unbegun {
+            Some(_) => Duration::ZERO,
+            None => entry.slack(),
+        };
         let now = self.timer.now();
         let mut extensions = Vec::new();
         let mut lost = Vec::new();
         let mut returned = Vec::new();
-        let mut state = self.lock();
-        if state.armed == Some(armed) {
-            state.armed = None;
-        }
-        while let Some((due, id, token)) = state.due.first().copied() {
-            let ticket = Ticket { id, token };
-            let Some(entry) = state.entries.get_mut(&ticket) else {
-                state.due.pop_first();
-                continue;
-            };
-            let slack = if entry.renewed && entry.unbegun.is_none() && entry.deadline > due {
-                entry.lease / SLACK_PART
-            } else {
-                Duration::ZERO
-            };
-            if due > now + slack {
+        let mut held = self.lock();
+        held.looked(armed);
+        while let Some(ticket) = held.next_due(now, slack) {
+            let Some(entry) = held.get_mut(ticket) else {
                 break;
-            }
+            };
             if !entry.hold.is_held() {
                 // Nobody has the delivery any more.
-                state.remove(ticket);
+                held.remove(ticket);
                 continue;
             }
-            if let Some(topic) = entry.unbegun.take() {
+            let nearly = now + slack(entry);
+            if let Some(topic) = entry.what.unbegun.take() {
                 entry.hold.lose();
-                returned.extend(state.remove(ticket).map(|entry| (ticket, topic, entry)));
+                returned.extend(held.remove(ticket).map(|entry| (ticket, topic, entry)));
                 continue;
             }
-            if now >= entry.deadline {
+            if now >= entry.deadline() {
                 entry.hold.lose();
-                lost.extend(state.remove(ticket));
+                lost.extend(held.remove(ticket));
                 continue;
             }
-            let renew_at = entry.renew_at;
-            if now + slack < renew_at {
-                state.schedule(ticket, renew_at);
+            let renew_at = entry.what.renew_at;
+            if nearly < renew_at {
+                held.schedule(ticket, renew_at);
                 continue;
             }
-            extensions.push((ticket, entry.lease));
+            extensions.push((ticket, entry.ttl));
             // Nothing more to do than to lose it, unless the extension is answered.
-            let deadline = entry.deadline;
-            state.schedule(ticket, deadline);
+            let deadline = entry.deadline();
+            held.schedule(ticket, deadline);
         }
-        self.arm(state);
+        self.arm(held);
         telemetry::lost(lost.iter().map(|_| Kind::Job));
         for entry in lost {
             entry.hold.announce();
@@ -344,16 +253,18 @@ impl Heartbeats {
             // locked, or that it is about to settle: it is kept until the deadline, and asked for
             // again before.
             Ok(_) | Err(_) => {
-                let again = self.timer.now() + lease / SLACK_PART;
-                let mut state = self.lock();
-                state.schedule(ticket, again);
-                self.arm(state);
+                let now = self.timer.now();
+                let mut held = self.lock();
+                if let Some(again) = held.get(ticket).map(|entry| entry.repeat_at(now)) {
+                    held.schedule(ticket, again);
+                }
+                self.arm(held);
             }
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Holdings<Ticket, Entry>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -15,7 +15,7 @@ use std::iter;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use expiring::Terms;
+use expiring::Retentions;
 pub(super) use handle::open;
 use heartbeat::Heartbeats;
 pub(super) use topic::Topic;
@@ -128,7 +128,7 @@ pub(super) struct Queues {
     timer: Timer,
     kept: Arc<Heartbeats>,
     topics: Mutex<HashMap<i64, Weak<Topic>>>,
-    terms: Terms,
+    terms: Retentions,
 }
 
 impl Queues {
@@ -139,7 +139,7 @@ impl Queues {
             renewals,
             timer,
             topics: Mutex::default(),
-            terms: Terms::default(),
+            terms: Retentions::default(),
         })
     }
 

@@ -7,7 +7,7 @@ use crate::driver::Connection;
 use crate::engine::batcher::{ALONE, Batch, Queued};
 use crate::engine::connection::OpenConnection;
 use crate::engine::notify::Notify;
-use crate::error::{ErrorKind, Failure, Result};
+use crate::error::{ErrorKind, Failure, LOCKED, Result};
 use crate::queue::{How, Job, Push, PushKeyed, PushTogether, Pushed, in_transaction};
 
 /// A push of more than this weight would keep completions and claims waiting.
@@ -173,7 +173,7 @@ async fn push_on<N: Connection>(
             })
         });
         if left.len() == before {
-            let message = "somebody has locked a job of the same key; nothing was pushed";
+            let message = format!("a job of the same key is {LOCKED}");
             return Err(Failure::statement(Some("55P03".to_owned()), false, message));
         }
     }

@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 use super::Queues;
 use super::handle::{Handle, PAUSE, TRIES};
 use super::topic::Topic;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, LOCKED, Result};
 use crate::queue::{Ack, FOR_EVER, Outcome, Settle, Settled, Ticket};
 
 impl Handle {
@@ -90,7 +90,7 @@ impl Queues {
                 let told = move |settled: Result<Settled>| {
                     let given_back = settled.and_then(|settled| match settled {
                         Settled::Locked => {
-                            let message = "a transaction that is open has locked the job";
+                            let message = format!("the job is {LOCKED}");
                             Err(Error::new(ErrorKind::Unavailable, "close", message))
                         }
                         // One that is completed already has nothing to give back.

@@ -71,7 +71,7 @@ impl Topic {
         self.changed.notify_waiters();
     }
 
-    /// A notification of another process has come. Of many idle processes, those that found nothing lately
+    /// A notification of another process has come. Of many idle processes, those that found nothing recently
     /// wait a little, and claim once for all notifications that came meanwhile: whoever takes the jobs need not
     /// share the server with all others.
     pub(super) fn notified(self: &Arc<Self>, timer: &Timer) {

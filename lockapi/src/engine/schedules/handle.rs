@@ -121,13 +121,14 @@ impl Handle {
     }
 
     fn busy(operation: &'static str, task: &str) -> Error {
-        let message = "the task is being changed or fired again and again; try again";
+        let message =
+            "the task was changed or fired during each attempt; nothing was done: try again";
         Error::new(ErrorKind::Unavailable, operation, message).on(task)
     }
 
     fn check_list(&self, operation: &'static str, most: usize) -> Result<i64> {
         if most > MAX_LIST {
-            let message = format!("{most} at once; allowed are {MAX_LIST}");
+            let message = format!("{most} entries in one call; allowed are at most {MAX_LIST}");
             let error = Error::new(ErrorKind::Invalid, operation, message);
             return Err(error.on(&self.name.scheduler));
         }

@@ -1,14 +1,16 @@
 //! What the statements of queues mean.
 
+mod job;
 mod manage;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+pub(super) use job::{Ended, Live, Running, Status};
+
 use super::operations::{
-    Ack, Claimed, CompleteAndClaim, FailedAttempt, Floor, LookBack, Name, NewJob, Part, PushKeyed,
-    Settle, Take,
+    Ack, Claimed, CompleteAndClaim, Floor, LookBack, Name, NewJob, Part, PushKeyed, Settle, Take,
 };
 use super::{How, Pushed, Settled, Ticket, Unique};
 
@@ -17,7 +19,7 @@ const DAY: i64 = 24 * 3600 * 1_000_000;
 const NOT_IN_TIME: &str = "it was not delivered in time";
 
 /// The tables of queues.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Jobs {
     numbers: i64,
     tokens: i64,
@@ -29,93 +31,6 @@ pub struct Jobs {
     paused: FxHashSet<Name>,
 }
 
-#[derive(Clone, Debug)]
-pub(super) struct Live {
-    pub(super) queue: Name,
-    pub(super) job: NewJob,
-    pub(super) unique_key: String,
-    pub(super) run_at: i64,
-    pub(super) created_at: i64,
-    pub(super) attempt: i64,
-    pub(super) running: Option<Running>,
-    pub(super) started_at: Option<i64>,
-    pub(super) worker: String,
-    pub(super) error: String,
-    /// The recurring task that it is a run of; empty is none.
-    pub(super) task: String,
-    /// From when on it is not delivered any more.
-    pub(super) expires_at: Option<i64>,
-    pub(super) errors: Vec<FailedAttempt>,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Running {
-    pub(super) token: i64,
-    pub(super) claim: i64,
-    pub(super) lease_until: i64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Status {
-    Completed,
-    Failed,
-    Cancelled,
-}
-
-#[derive(Debug)]
-pub(super) struct Ended {
-    pub(super) status: Status,
-    pub(super) at: i64,
-    pub(super) job: Live,
-    /// When it is deleted.
-    pub(super) expires_at: Option<i64>,
-}
-
-impl Live {
-    pub(super) fn is_held(&self, now: i64) -> bool {
-        self.running
-            .is_some_and(|running| running.lease_until > now)
-    }
-
-    /// Whether one of these claims has taken it.
-    fn is_of(&self, claims: &[i64]) -> bool {
-        self.running
-            .is_some_and(|running| claims.contains(&running.claim))
-    }
-
-    /// Whether it has one of these names; none are all.
-    fn is_named(&self, names: &[String]) -> bool {
-        names.is_empty() || names.contains(&self.job.name)
-    }
-
-    /// The bytes of its payload.
-    pub(super) fn size(&self) -> i64 {
-        i64::try_from(self.job.payload.len()).unwrap_or(i64::MAX)
-    }
-
-    pub(super) fn is_expired(&self, now: i64) -> bool {
-        self.attempt == 0 && self.expires_at.is_some_and(|at| at <= now)
-    }
-
-    /// Remembers why its attempt failed, with the last ten.
-    pub(super) fn fail(&mut self, now: i64, error: &str) {
-        if self.errors.len() >= 10 {
-            self.errors.remove(0);
-        }
-        self.errors.push(FailedAttempt {
-            attempt: self.attempt,
-            at: now,
-            worker: (!self.worker.is_empty()).then(|| self.worker.clone()),
-            error: error.chars().take(1000).collect(),
-        });
-    }
-
-    fn has(&self, ticket: Ticket) -> bool {
-        self.running
-            .is_some_and(|running| running.token == ticket.token)
-    }
-}
-
 fn expiry(due: i64, job: &NewJob) -> Option<i64> {
     (job.ttl > 0).then(|| due.saturating_add(job.ttl))
 }
@@ -125,6 +40,12 @@ fn time_of(now: i64, job: &NewJob) -> i64 {
 }
 
 impl Jobs {
+    /// Tokens go on at this one at least, and so many numbers are left out.
+    pub(crate) fn begin_epoch(&mut self, token: i64, left_out: i64) {
+        self.tokens = self.tokens.max(token);
+        self.numbers += left_out;
+    }
+
     pub(crate) fn push(
         &mut self,
         now: i64,

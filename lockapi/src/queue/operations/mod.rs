@@ -1,6 +1,7 @@
 //! What queues do to the database.
 
 mod complete_and_claim;
+mod dead_letters;
 mod expire;
 mod look_back;
 mod manage;
@@ -12,14 +13,12 @@ mod take;
 mod unhandled;
 
 pub use complete_and_claim::{Claimed, CompleteAndClaim, CompletedAndClaimed, Floor};
+pub use dead_letters::{DeadRow, FailedAttempt, ReadDead};
 pub use expire::ExpireJobs;
 pub use look_back::{LookBack, Part, Seen};
 #[cfg(feature = "suite")]
 pub use manage::Cancelled;
-pub use manage::{
-    Cancel, CountJobs, Counted, DeadRow, Discard, FailedAttempt, Name, Purge, ReadDead, SetPaused,
-    SweepQueues,
-};
+pub use manage::{Cancel, CountJobs, Counted, Discard, Name, Purge, SetPaused, SweepQueues};
 pub use push::{Keys, NewJob, Push, PushKeyed, PushTogether};
 pub use redrive::{Redrive, Redriven};
 pub use settle::{Ack, DELETED, FOR_EVER, Settle};

@@ -172,7 +172,9 @@ impl Operation for Push {
             .zip(batch)
             .any(|(ids, one)| ids.len() != one.jobs.len());
         if short || rest.next().is_some() {
-            return Err(Failure::corrupt("not as many numbers as jobs"));
+            return Err(Failure::corrupt(
+                "a push has another number of answers than jobs",
+            ));
         }
         Ok(answers)
     }

@@ -3,7 +3,10 @@
 --
 -- Promises: at most one job with a unique key waits or runs in a queue. An idempotency key always refers to
 -- the job of its first push. A job has only one of the two keys. Returns the number of the job and the
--- outcome: 0 new, 1 existing, 2 changed, 3 retry, 4 not changed because it runs.
+-- outcome: 0 new, 1 existing, 2 changed, 3 retry, 4 not changed because it runs. A job that is returned is as
+-- durable as a new one: its push may be one whose session ended while its commit waited for a standby, which
+-- everybody sees, and which a promotion may lose. So the statement writes to the WAL in this case too, and its
+-- commit waits for everything that was written before.
 -- Index: push_key_pkey and job_unique, whose collation no other index has; job_pkey.
 -- Race: two pushes of a new key conflict at ON CONFLICT DO NOTHING. The second waits for the first to commit
 -- and has to be retried, because its snapshot does not show the row of the first. A job that is being claimed
@@ -135,7 +138,10 @@ SELECT w.n, coalesce(t.job, f.id) AS id,
             WHEN f.n OPERATOR(pg_catalog.=) w.n THEN f.how
             ELSE 1 END::pg_catalog.int8 AS how,
        (SELECT pg_catalog.count(pg_catalog.pg_notify('lockapi', x.topic::pg_catalog.text))
-          FROM pg_catalog.unnest($12::pg_catalog.int8[]) AS x (topic)) AS told
+          FROM pg_catalog.unnest($12::pg_catalog.int8[]) AS x (topic))
+           OPERATOR(pg_catalog.+) (
+       SELECT pg_catalog.count(pg_catalog.pg_logical_emit_message(true, 'lockapi', '')) OPERATOR(pg_catalog.*) 0
+         FROM (SELECT FROM told UNION ALL SELECT FROM there LIMIT 1) AS x) AS told
   FROM want AS w
   LEFT JOIN told AS t ON t.n OPERATOR(pg_catalog.=) w.n
   LEFT JOIN found AS f

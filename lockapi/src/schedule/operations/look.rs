@@ -106,7 +106,8 @@ impl Operation for Look {
                 misfire_most: row.int(8)?,
             });
         }
-        let looked = looked.ok_or_else(|| Failure::corrupt("the last row is missing"))?;
+        let looked =
+            looked.ok_or_else(|| Failure::corrupt("the last row of the answer is missing"))?;
         Ok(vec![Looked { due, ..looked }])
     }
 

@@ -321,7 +321,7 @@ impl Operation for ReadTasks {
             });
         }
         tasks.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-        let now = time.ok_or_else(|| Failure::corrupt("the last row is missing"))?;
+        let now = time.ok_or_else(|| Failure::corrupt("the last row of the answer is missing"))?;
         Ok(vec![Tasks { tasks, now }])
     }
 

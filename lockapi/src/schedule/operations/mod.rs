@@ -47,7 +47,7 @@ fn cadence(
         (Some(every), None, None) if every > 0 => Ok(Cadence::Every(every)),
         (None, Some(expression), Some(zone)) => Ok(Cadence::Cron { expression, zone }),
         _ => Err(crate::Failure::corrupt(
-            "a task that recurs in no known way",
+            "a task has neither an interval nor a cron expression",
         )),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::super::contention::{Turns, sleep};
+use super::super::contention::{WriterLocks, sleep};
 use super::Retry;
 use crate::blocking::block_on;
 use crate::error::{Error, ErrorKind, Result};
@@ -17,7 +17,7 @@ pub struct Attempts {
     number: u32,
     conflicts: u32,
     /// The turn of the attempt that is under way.
-    turn: Turns,
+    turn: WriterLocks,
     /// The pause before the next attempt.
     pause: Duration,
 }
@@ -33,7 +33,7 @@ impl Attempts {
             until: Instant::now() + retry.deadline,
             number: 0,
             conflicts: 0,
-            turn: Turns::default(),
+            turn: WriterLocks::default(),
             pause: Duration::ZERO,
         }
     }
@@ -46,7 +46,7 @@ impl Attempts {
         if !self.pause.is_zero() {
             sleep(self.pause).await;
         }
-        self.turn = Turns::default();
+        self.turn = WriterLocks::default();
         let queued = self.retry.shared.contention.queue(&self.keys, self.until);
         let turn = queued.await;
         self.attempt(turn)
@@ -58,7 +58,7 @@ impl Attempts {
     /// As for [`next`](Self::next).
     pub fn next_blocking(&mut self) -> Result<Attempt> {
         std::thread::sleep(self.pause);
-        self.turn = Turns::default();
+        self.turn = WriterLocks::default();
         let queued = self.retry.shared.contention.queue(&self.keys, self.until);
         let turn = block_on(queued);
         self.attempt(turn)
@@ -69,7 +69,7 @@ impl Attempts {
     /// # Errors
     /// The error itself, when it is no conflict, and when attempts, time or budget are used up.
     pub fn again<E>(&mut self, error: E, is_conflict: bool) -> Result<(), E> {
-        self.turn = Turns::default();
+        self.turn = WriterLocks::default();
         if !is_conflict {
             return Err(error);
         }
@@ -90,15 +90,16 @@ impl Attempts {
 
     /// Ends the work with its value.
     pub fn succeed<T>(mut self, value: T) -> T {
-        self.turn = Turns::default();
+        self.turn = WriterLocks::default();
         self.retry.shared.refund();
         value
     }
 
-    fn attempt(&mut self, turn: Option<Turns>) -> Result<Attempt> {
+    fn attempt(&mut self, turn: Option<WriterLocks>) -> Result<Attempt> {
         let Some(turn) = turn else {
             let deadline = self.retry.deadline;
-            let message = format!("others of this process wrote the same rows for {deadline:?}");
+            let message =
+                format!("other tasks of this process were writing the same rows for {deadline:?}");
             return Err(Error::new(ErrorKind::TimedOut, "retry", message));
         };
         self.turn = turn;

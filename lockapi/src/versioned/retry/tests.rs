@@ -126,7 +126,7 @@ fn pause_beyond_the_deadline_is_not_waited_for() {
 }
 
 #[test]
-fn work_inside_work_does_not_wait_in_a_circle() {
+fn work_inside_work_does_not_wait_in_a_cycle() {
     let retry = quick();
     heat(&retry, &["a", "b"]);
     let met = std::sync::Barrier::new(2);

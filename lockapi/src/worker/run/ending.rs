@@ -19,7 +19,7 @@ pub(super) struct Confirmed {
 }
 
 impl Run {
-    pub(super) fn judge(&mut self, number: u64, verdict: Verdict) {
+    pub(super) fn decide(&mut self, number: u64, verdict: Verdict) {
         let Some(running) = self.running.remove(&number) else {
             return;
         };
@@ -108,9 +108,10 @@ impl Run {
 
     fn confirm(&mut self, running: Running, took: Duration, ending: Ending) {
         let rolled_back = Ending::Failed {
-            error: "the handler answered Ok, but not the transaction in which it acknowledged the job: that \
-                    was rolled back"
-                .to_owned(),
+            error:
+                "the handler returned Ok, but the transaction in which it acknowledged the job was \
+                    rolled back"
+                    .to_owned(),
             after: self.backoff(&running.delivery),
         };
         let settling = self.settling_of(Arc::clone(&running.delivery));

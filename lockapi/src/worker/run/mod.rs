@@ -173,7 +173,7 @@ impl Run {
         self.begin();
         let used = self.slots.used();
         if let Poll::Ready(Some((number, verdict))) = self.handling.poll_next_unpin(cx) {
-            self.judge(number, verdict);
+            self.decide(number, verdict);
             return Poll::Ready(());
         }
         if let Poll::Ready(Some((outcome, told))) = self.settling.poll_next_unpin(cx) {

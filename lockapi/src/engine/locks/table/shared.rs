@@ -6,9 +6,10 @@
 //! now and then; when somebody waits, nobody else is let in.
 
 use super::effects::{Answer, Effects, Granted, Reason};
+use super::release::MAX_HELD;
 use super::session::Command;
 use super::slot::{Phase, Slot};
-use super::{LockTable, MAX_HELD, Now};
+use super::{LockTable, Now};
 use crate::engine::clock::Time;
 use crate::key::LockId;
 use crate::mutex::{LockMode, OwnerId};

@@ -159,7 +159,7 @@ fn callers_that_left_make_room_at_once() {
 }
 
 #[test]
-fn a_circle_is_one_that_is_seen_twice() {
+fn a_cycle_is_one_that_is_seen_twice() {
     let mut sim = two(1, 2);
     let owner = crate::mutex::LockOwner::new().id();
     let theirs = sim.wait_in(1, 1);

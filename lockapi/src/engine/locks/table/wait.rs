@@ -10,9 +10,9 @@
 use std::time::Duration;
 
 use super::effects::{Answer, Effects, Reason};
-use super::session::Command;
+use super::release::MAX_HELD;
 use super::slot::{Patience, Phase, Slot};
-use super::{LockTable, MAX_HELD, Now};
+use super::{LockTable, Now};
 use crate::engine::clock::Time;
 use crate::error::{ErrorKind, Failure};
 use crate::key::LockId;
@@ -25,30 +25,26 @@ const SLICE: Duration = Duration::from_secs(1);
 const SHORT_SLICE: Duration = Duration::from_millis(250);
 /// How long a session that could not be opened is not used, beyond the time that this took.
 const DOWN: Duration = Duration::from_secs(1);
-/// A wait that ends by itself within this time is not interrupted.
-const NEARLY: Duration = Duration::from_millis(20);
-/// When an interrupt that found no wait is repeated.
-const AGAIN: Duration = Duration::from_millis(5);
 /// The bounds of the pause between attempts when no session can wait, in milliseconds.
 const POLL_MILLIS: std::ops::Range<u64> = 20..120;
 
 /// A session that waits, or is about to.
 pub(super) struct Wait {
-    lock: LockId,
-    mode: LockMode,
-    stage: Stage,
-    turn: u64,
-    since: Time,
-    until: Time,
+    pub(super) lock: LockId,
+    pub(super) mode: LockMode,
+    pub(super) stage: Stage,
+    pub(super) turn: u64,
+    pub(super) since: Time,
+    pub(super) until: Time,
     /// It is on behalf of owners of work that hold other locks.
-    holding: bool,
+    pub(super) holding: bool,
     /// It was told to end.
-    interrupted: bool,
+    pub(super) interrupted: bool,
 }
 
 /// How far a wait is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+pub(super) enum Stage {
     Assigned,
     /// The worker is about to send it, or has.
     Begun,
@@ -382,81 +378,5 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             }
         }
         self.want(lock, now(), None, effects);
-    }
-
-    /// A caller left whose lock this session waits for, or is about to.
-    pub(super) fn waiter_left(
-        &mut self,
-        now: Now<'_>,
-        session: usize,
-        in_line: bool,
-        effects: &mut Effects<W, H, R>,
-    ) {
-        let Some(wait) = &self.sessions[session].wait else {
-            return;
-        };
-        let wanted = self.slots.get(&wait.lock).and_then(Slot::wanted);
-        // Whoever waits at the server keeps others out there, and is told to wait for others by owners
-        // that hold something.
-        let in_the_way = wanted != Some(wait.mode) || wait.holding && in_line;
-        if in_the_way && wait.until > now() + NEARLY {
-            self.interrupt(session, effects);
-        }
-    }
-
-    /// Ends the wait of a session, if it waits at the server.
-    pub(super) fn interrupt(&mut self, session: usize, effects: &mut Effects<W, H, R>) {
-        let state = &mut self.sessions[session];
-        let Some(wait) = state
-            .wait
-            .as_mut()
-            .filter(|wait| wait.stage == Stage::Begun)
-        else {
-            return;
-        };
-        wait.interrupted = true;
-        state.interrupt_at = None;
-        if std::mem::replace(&mut state.interrupting, true) {
-            return;
-        }
-        let interrupt = Command::Interrupt {
-            session,
-            mark: state.mark,
-            process: state.process,
-        };
-        self.command(0, interrupt, None, effects);
-    }
-
-    /// No interrupt can hit what the session sends from now on. One that came before the wait did, so
-    /// that the session ignored it, is repeated.
-    pub(super) fn interrupted(
-        &mut self,
-        now: Now<'_>,
-        session: usize,
-        effects: &mut Effects<W, H, R>,
-    ) {
-        let state = &mut self.sessions[session];
-        state.interrupting = false;
-        if let Some(wait) = &state.wait
-            && wait.stage == Stage::Begun
-            && wait.interrupted
-        {
-            let at = now() + AGAIN;
-            state.interrupt_at = Some(at);
-            self.arm(at, effects);
-        }
-        self.rouse(session, effects);
-    }
-
-    pub(super) fn interrupt_if_due(
-        &mut self,
-        session: usize,
-        now: Time,
-        effects: &mut Effects<W, H, R>,
-    ) {
-        let due = self.sessions[session].interrupt_at.take_if(|at| *at <= now);
-        if due.is_some() {
-            self.interrupt(session, effects);
-        }
     }
 }

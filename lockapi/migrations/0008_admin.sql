@@ -260,13 +260,13 @@ CREATE FUNCTION lockapi.running_jobs(of_namespace text, of_queue text, most int8
                 LIMIT 1) AS n
          WHERE $1 IS NULL OR (q.namespace = $1 AND ($2 IS NULL OR q.queue = $2))
     ), front AS MATERIALIZED (
-        SELECT q.namespace, q.queue, lane.priority, o.*
+        SELECT q.namespace, q.queue, level.priority, o.*
           FROM queues AS q
-         CROSS JOIN (VALUES (0::int2), (1::int2), (2::int2), (3::int2)) AS lane (priority)
+         CROSS JOIN (VALUES (0::int2), (1::int2), (2::int2), (3::int2)) AS level (priority)
          CROSS JOIN LATERAL (
                SELECT j.id, j.name, j.worker, j.attempt, j.started_at, j.lease_until
                  FROM lockapi.job AS j
-                WHERE j.namespace = q.namespace AND j.queue = q.queue AND j.priority = lane.priority
+                WHERE j.namespace = q.namespace AND j.queue = q.queue AND j.priority = level.priority
                   AND j.run_at <= statement_timestamp()
                 ORDER BY j.run_at, j.id + 0
                 LIMIT CASE WHEN $2 IS NULL THEN least($3, 50) ELSE $3 END) AS o
@@ -314,7 +314,7 @@ CREATE FUNCTION lockapi.lock_table(schema_name text, table_name text, mode text,
         IF mode OPERATOR(pg_catalog.<>) ALL (
                ARRAY['ACCESS SHARE', 'ROW SHARE', 'ROW EXCLUSIVE', 'SHARE UPDATE EXCLUSIVE', 'SHARE',
                      'SHARE ROW EXCLUSIVE', 'EXCLUSIVE', 'ACCESS EXCLUSIVE']::pg_catalog.text[]) THEN
-            RAISE EXCEPTION 'no mode of a table lock: %', mode USING ERRCODE = 'invalid_parameter_value';
+            RAISE EXCEPTION 'unknown mode of a table lock: %; allowed are those of LOCK TABLE', mode USING ERRCODE = 'invalid_parameter_value';
         END IF;
         EXECUTE pg_catalog.format(
             'LOCK TABLE %s IN %s MODE%s',

@@ -1,6 +1,10 @@
 //! Several processes with their tables and a model of the server, driven by seeds: callers ask, leave
 //! and release, statements are answered late or never, sessions and workers end.
 
+mod by_hand;
+mod server;
+mod worker;
+
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
@@ -9,133 +13,16 @@ use std::time::Duration;
 use super::*;
 use crate::error::Failure;
 
+pub(super) use by_hand::two;
+use server::Server;
+use worker::{Doing, Worker};
+
 pub(super) const HEARTBEAT: Duration = Duration::from_secs(1);
 pub(super) const MS: Duration = Duration::from_millis(1);
 
 pub(super) type Lost = Rc<Cell<bool>>;
 pub(super) type Table = LockTable<u64, Lost, u64>;
 pub(super) type Todo = Effects<u64, Lost, u64>;
-
-/// The lock table of the server.
-#[derive(Default)]
-pub(super) struct Server {
-    pub(super) holders: BTreeMap<LockId, Vec<(u64, LockMode)>>,
-    pub(super) queues: BTreeMap<LockId, VecDeque<(u64, LockMode)>>,
-    pub(super) granted: BTreeSet<u64>,
-    pub(super) fences: i64,
-    pub(super) connections: u64,
-}
-
-impl Server {
-    pub(super) fn is_free(&self, lock: LockId, connection: u64, mode: LockMode) -> bool {
-        let mut holders = self.holders.get(&lock).into_iter().flatten();
-        holders.all(|(other, held)| {
-            *other == connection || mode == LockMode::Shared && *held == LockMode::Shared
-        })
-    }
-
-    pub(super) fn try_lock(&mut self, lock: LockId, mode: LockMode, connection: u64) -> LockAnswer {
-        let mut queue = self.queues.get(&lock).into_iter().flatten();
-        let awaited =
-            queue.any(|(_, other)| mode == LockMode::Exclusive || *other == LockMode::Exclusive);
-        if awaited || !self.is_free(lock, connection, mode) {
-            return LockAnswer::Contended;
-        }
-        self.grant(lock, mode, connection)
-    }
-
-    pub(super) fn grant(&mut self, lock: LockId, mode: LockMode, connection: u64) -> LockAnswer {
-        let holders = self.holders.entry(lock).or_default();
-        assert!(
-            !holders.iter().any(|(one, _)| *one == connection),
-            "a session takes what it holds"
-        );
-        holders.push((connection, mode));
-        self.token(mode)
-    }
-
-    pub(super) fn token(&mut self, mode: LockMode) -> LockAnswer {
-        if mode == LockMode::Shared {
-            return LockAnswer::Shared;
-        }
-        self.fences += 1;
-        LockAnswer::Taken(self.fences << HAND_OVER_BITS)
-    }
-
-    pub(super) fn unlock(&mut self, lock: LockId, connection: u64) -> LockAnswer {
-        let holders = self.holders.entry(lock).or_default();
-        let held = holders.len();
-        holders.retain(|(one, _)| *one != connection);
-        let released = holders.len() < held;
-        if holders.is_empty() {
-            self.holders.remove(&lock);
-        }
-        self.pass_on(lock);
-        if released {
-            LockAnswer::Released
-        } else {
-            LockAnswer::NotHeld
-        }
-    }
-
-    pub(super) fn pass_on(&mut self, lock: LockId) {
-        while let Some((first, mode)) = self.queues.get(&lock).and_then(|q| q.front().copied()) {
-            if !self.is_free(lock, first, mode) {
-                return;
-            }
-            if let Some(queue) = self.queues.get_mut(&lock) {
-                queue.pop_front();
-            }
-            self.holders.entry(lock).or_default().push((first, mode));
-            self.granted.insert(first);
-        }
-    }
-
-    pub(super) fn stop_waiting(&mut self, connection: u64) {
-        let locks: Vec<_> = self.queues.keys().copied().collect();
-        for lock in locks {
-            if let Some(queue) = self.queues.get_mut(&lock) {
-                queue.retain(|(one, _)| *one != connection);
-            }
-            self.pass_on(lock);
-        }
-    }
-
-    pub(super) fn end(&mut self, connection: u64) {
-        self.stop_waiting(connection);
-        self.granted.remove(&connection);
-        let locks: Vec<_> = self.holders.keys().copied().collect();
-        for lock in locks {
-            self.unlock(lock, connection);
-        }
-    }
-}
-
-/// The worker of a session.
-#[derive(Default)]
-pub(super) struct Worker {
-    pub(super) alive: bool,
-    pub(super) connection: Option<u64>,
-    pub(super) doing: Doing,
-}
-
-#[derive(Default)]
-pub(super) enum Doing {
-    #[default]
-    Nothing,
-    /// The server has done it; the answer is under way.
-    Ran(Vec<Reply>),
-    /// The wait is on its way to the server.
-    Sends(Slice),
-    Waits {
-        lock: LockId,
-        mode: LockMode,
-        until: Time,
-    },
-    /// It was answered; what it left is cleared once no interrupt is under way.
-    Clears(Waited),
-    Ping,
-}
 
 /// A caller, as the test sees it.
 pub(super) enum Caller {
@@ -376,181 +263,6 @@ impl Sim {
             .map(|caller| (p, *caller))
     }
 
-    /// Has a worker do its next step.
-    pub(super) fn work(&mut self, p: usize, session: usize) {
-        let worker = &mut self.processes[p].workers[session];
-        if !worker.alive {
-            return;
-        }
-        match std::mem::take(&mut worker.doing) {
-            Doing::Nothing => self.begin(p, session),
-            Doing::Ran(replies) => {
-                self.change(p, |table, now, effects| {
-                    table.settle(now, session, &replies, effects);
-                });
-            }
-            Doing::Sends(slice) => self.send_wait(p, session, &slice),
-            Doing::Waits { lock, mode, until } => self.wait(p, session, lock, mode, until),
-            Doing::Clears(waited) => {
-                if self.processes[p].table.answered(session) {
-                    self.processes[p].workers[session].doing = Doing::Clears(waited);
-                    return;
-                }
-                self.change(p, |table, now, effects| {
-                    table.waited(now, session, waited, effects);
-                });
-            }
-            Doing::Ping => {}
-        }
-    }
-
-    pub(super) fn begin(&mut self, p: usize, session: usize) {
-        let batch = if session == 0 {
-            Batch::HalfWith(0)
-        } else {
-            Batch::All
-        };
-        let next = self.change(p, |table, now, effects| {
-            table.next(now, session, batch, effects)
-        });
-        match next {
-            Next::Rest | Next::Close => {
-                let retired = session > 0
-                    && self.random.u8(..20) == 0
-                    && self.processes[p].table.retire(session);
-                if retired {
-                    self.close(p, session);
-                    self.processes[p].workers[session].alive = false;
-                }
-            }
-            Next::Ping => self.processes[p].workers[session].doing = Doing::Ping,
-            Next::Run(commands) => {
-                let Some(connection) = self.open(p, session) else {
-                    return self.change(p, |table, now, effects| {
-                        table.refuse_session(now, session, &ended(), effects);
-                    });
-                };
-                let replies = commands
-                    .iter()
-                    .map(|command| self.carry(*command, p, connection));
-                let replies = replies.collect();
-                self.processes[p].workers[session].doing = Doing::Ran(replies);
-            }
-            Next::Wait(slice) => {
-                if self.open(p, session).is_none() {
-                    return self.change(p, |table, now, effects| {
-                        table.waited(now, session, Waited::Unopened, effects);
-                    });
-                }
-                self.processes[p].workers[session].doing = Doing::Sends(slice);
-            }
-        }
-    }
-
-    pub(super) fn send_wait(&mut self, p: usize, session: usize, slice: &Slice) {
-        let Some(connection) = self.processes[p].workers[session].connection else {
-            return;
-        };
-        let Slice {
-            lock, mode, time, ..
-        } = *slice;
-        if !self.processes[p].table.is_wanted(session) {
-            self.processes[p].workers[session].doing = Doing::Clears(Waited::InVain);
-            return;
-        }
-        if self.server.try_lock(lock, mode, connection) == LockAnswer::Contended {
-            let queue = self.server.queues.entry(lock).or_default();
-            queue.push_back((connection, mode));
-            self.server.pass_on(lock);
-        } else {
-            self.server.granted.insert(connection);
-        }
-        let until = self.now + time;
-        self.processes[p].workers[session].doing = Doing::Waits { lock, mode, until };
-    }
-
-    pub(super) fn wait(
-        &mut self,
-        p: usize,
-        session: usize,
-        lock: LockId,
-        mode: LockMode,
-        until: Time,
-    ) {
-        let Some(connection) = self.processes[p].workers[session].connection else {
-            return;
-        };
-        let waits = |server: &Server| {
-            let mut queue = server.queues.get(&lock).into_iter().flatten();
-            queue.any(|(one, _)| *one == connection)
-        };
-        let waited = if self.server.granted.remove(&connection) {
-            Waited::Granted(self.server.token(mode))
-        } else if self.now < until && waits(&self.server) {
-            self.processes[p].workers[session].doing = Doing::Waits { lock, mode, until };
-            return;
-        } else {
-            // The time is over, or it was interrupted.
-            self.server.stop_waiting(connection);
-            if self.server.granted.remove(&connection) {
-                self.server.unlock(lock, connection);
-            }
-            Waited::InVain
-        };
-        self.processes[p].table.answered(session);
-        self.processes[p].workers[session].doing = Doing::Clears(waited);
-    }
-
-    pub(super) fn carry(&mut self, command: Command, p: usize, connection: u64) -> Reply {
-        match command {
-            Command::Try { lock, mode } => {
-                Reply::Lock(self.server.try_lock(lock, mode, connection))
-            }
-            Command::Release { lock, .. } => Reply::Lock(self.server.unlock(lock, connection)),
-            Command::Look { lock } => {
-                let queue = self.server.queues.get(&lock);
-                Reply::Awaited(queue.is_some_and(|queue| !queue.is_empty()))
-            }
-            Command::Interrupt { session, .. } => {
-                let target = &self.processes[p].workers[session];
-                let runs = matches!(target.doing, Doing::Ran(_) | Doing::Ping);
-                assert!(!runs, "an interrupt hits what it was not meant for");
-                if let Some(target) = target.connection
-                    && !self.server.granted.contains(&target)
-                    && matches!(
-                        self.processes[p].workers[session].doing,
-                        Doing::Waits { .. }
-                    )
-                {
-                    self.server.stop_waiting(target);
-                }
-                Reply::Interrupted
-            }
-        }
-    }
-
-    pub(super) fn open(&mut self, p: usize, session: usize) -> Option<u64> {
-        let worker = &mut self.processes[p].workers[session];
-        if let Some(connection) = worker.connection {
-            return Some(connection);
-        }
-        if self.faults && self.random.u8(..10) == 0 {
-            return None;
-        }
-        self.server.connections += 1;
-        let connection = self.server.connections;
-        worker.connection = Some(connection);
-        let mark = i64::try_from(connection).unwrap();
-        self.processes[p].table.opened(session, mark, mark);
-        Some(connection)
-    }
-
-    pub(super) fn close(&mut self, p: usize, session: usize) {
-        if let Some(connection) = self.processes[p].workers[session].connection.take() {
-            self.server.end(connection);
-        }
-    }
-
     /// A session ends, a statement fails, or a worker panics.
     pub(super) fn fault(&mut self) {
         let p = self.random.usize(..self.processes.len());
@@ -669,67 +381,5 @@ impl Sim {
         }
         assert!(self.server.holders.is_empty(), "{:?}", self.server.holders);
         assert!(self.server.queues.values().all(VecDeque::is_empty));
-    }
-}
-
-/// Two programs without faults, whose callers the test plays itself.
-pub(super) fn two(waiters: usize, keys: i64) -> Sim {
-    let mut sim = Sim::new(0);
-    sim.faults = false;
-    sim.keys = keys;
-    let process = || Process {
-        table: LockTable::new(super::Limits {
-            waiters,
-            max_locks: 100,
-            heartbeat: HEARTBEAT,
-            observed: false,
-            seed: 7,
-        }),
-        workers: (0..=waiters).map(|_| Worker::default()).collect(),
-        callers: BTreeMap::new(),
-    };
-    sim.processes = vec![process(), process()];
-    sim
-}
-
-impl Sim {
-    /// A caller of a process waits for a lock.
-    pub(super) fn wait_in(&mut self, p: usize, key: i64) -> u64 {
-        self.names += 1;
-        let (caller, lock, mode, patience) = (
-            self.names,
-            lock(key),
-            LockMode::Exclusive,
-            Patience::Forever,
-        );
-        let since = self.now;
-        let pending = Caller::Pending {
-            lock,
-            number: 0,
-            mode,
-            patience,
-            since,
-        };
-        self.processes[p].callers.insert(caller, pending);
-        let want = Want {
-            lock,
-            mode,
-            owner: None,
-            patience,
-        };
-        let id = self.change(p, |table, now, effects| {
-            table.ask(now, want, caller, effects)
-        });
-        if let Some(Caller::Pending { number, .. }) = self.processes[p].callers.get_mut(&caller) {
-            *number = id;
-        }
-        caller
-    }
-
-    pub(super) fn holds(&self, p: usize, caller: u64) -> bool {
-        matches!(
-            self.processes[p].callers.get(&caller),
-            Some(Caller::Holds { .. })
-        )
     }
 }

@@ -1,4 +1,4 @@
--- Releases or tries one exclusive advisory lock of this session: the simple form of step.sql.
+-- Releases or tries one exclusive advisory lock of this session: the simple form of lock_request.sql.
 --
 -- Promises: a token if the lock was taken and 0 if it was released; NULL if another session holds the lock
 -- that is tried, or this session does not hold the lock that is released. It never waits.

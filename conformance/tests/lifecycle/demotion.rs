@@ -1,0 +1,241 @@
+//! A primary that becomes a standby under programs that hold, wait and have a transaction open; and hosts that are
+//! not there.
+
+use std::fs;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use lockapi::lease::LeaseOptions;
+use lockapi::queue::{Claim, Job};
+use lockapi::{Backend, BackendOptions, ErrorKind, Lease, LeaseGuard, MutexGuard, Result};
+use lockapi_conformance::cluster::{Cluster, StopMode};
+use sqlx::Connection as _;
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+
+const SOON: Duration = Duration::from_secs(30);
+const TTL: Duration = Duration::from_secs(2);
+
+async fn connect(library: &str, url: &str, namespace: &str) -> Result<Arc<dyn Backend>> {
+    let options = BackendOptions::default().namespace(namespace);
+    match library {
+        "sqlx" => lockapi_sqlx::connect_url_with(url, options).await,
+        "diesel" => lockapi_diesel::connect_url_with(url, options).await,
+        _ => lockapi_postgres::connect_url_with(url, options).await,
+    }
+}
+
+const LIBRARIES: [&str; 3] = ["sqlx", "diesel", "sync"];
+
+async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {
+    let done = timeout(SOON, work).await;
+    done.unwrap_or_else(|_| panic!("not within {SOON:?}: {what}"))
+}
+
+/// It begins again as a standby, on the same port.
+fn demote(cluster: &mut Cluster) {
+    cluster.stop(StopMode::Fast).expect("it stops");
+    let signal = cluster
+        .data_dir()
+        .expect("a directory")
+        .join("standby.signal");
+    fs::write(signal, "").expect("a file");
+    cluster.start().expect("it starts");
+}
+
+/// A program that holds, and one that waits for what it holds.
+struct Programs {
+    library: &'static str,
+    there: Arc<dyn Backend>,
+    locked: Box<dyn MutexGuard>,
+    leased: Box<dyn LeaseGuard>,
+    waits: Vec<(&'static str, JoinHandle<Result<Held>>)>,
+    transaction: sqlx::PgConnection,
+}
+
+/// What a wait ended with.
+type Held = Box<dyn Send>;
+
+fn held(what: impl Send + 'static) -> Held {
+    Box::new(what)
+}
+
+fn lease(backend: &Arc<dyn Backend>) -> Arc<dyn Lease> {
+    backend
+        .lease("job", LeaseOptions::new(TTL))
+        .expect("a lease")
+}
+
+async fn start(library: &'static str, url: &str) -> Programs {
+    let here = connect(library, url, library).await.expect("a backend");
+    let there = connect(library, url, library).await.expect("a backend");
+    here.migrate().await.expect("migrated");
+    let locked = here.mutex("door").expect("a mutex").lock().await;
+    let leased = lease(&here).acquire().await.expect("acquired");
+    let mutex = there.mutex("door").expect("a mutex");
+    let other = lease(&there);
+    let queue = there.queue("work").expect("a queue");
+    let waits = vec![
+        (
+            "the mutex",
+            tokio::spawn(async move { mutex.lock_timeout(SOON * 2).await.map(held) }),
+        ),
+        (
+            "the lease",
+            tokio::spawn(async move { other.acquire_timeout(SOON * 2).await.map(held) }),
+        ),
+        (
+            "a job",
+            tokio::spawn(async move {
+                let claimed = queue.claim(&Claim::new(1).wait(SOON * 2)).await?;
+                assert!(claimed.is_empty(), "nothing was pushed: {claimed:?}");
+                Ok(held(()))
+            }),
+        ),
+    ];
+    let mut transaction = sqlx::PgConnection::connect(url)
+        .await
+        .expect("a connection");
+    let begun = sqlx::query("BEGIN").execute(&mut transaction).await;
+    begun.expect("begun");
+    let job = Job::new("undone", &1).expect("a job");
+    let queue = here.queue("work").expect("a queue");
+    let pushed = queue.push_in(&mut transaction, &[job]).await;
+    pushed.expect("pushed");
+    Programs {
+        library,
+        there,
+        locked: locked.expect("locked"),
+        leased,
+        waits,
+        transaction,
+    }
+}
+
+impl Programs {
+    /// What was held is lost, and nobody is given anything.
+    async fn on_a_standby(&mut self, url: &str) {
+        let library = self.library;
+        let commit = sqlx::query("COMMIT").execute(&mut self.transaction);
+        assert!(commit.await.is_err(), "{library}: its session has ended");
+        soon("the mutex is lost", self.locked.lost()).await;
+        soon("the lease is lost", self.leased.lost()).await;
+        let mutex = self.there.mutex("else").expect("a mutex");
+        let queue = self.there.queue("work").expect("a queue");
+        let lease = lease(&self.there);
+        let job = || Job::new("refused", &1).expect("a job");
+        refused("a mutex", || mutex.try_lock()).await;
+        refused("a lease", || lease.try_acquire()).await;
+        refused("a push", || queue.push(job())).await;
+        refused("a connection", || connect(library, url, library)).await;
+        let ended = self.waits.extract_if(.., |(_, wait)| wait.is_finished());
+        for (what, wait) in ended.collect::<Vec<_>>() {
+            let error = wait.await.expect("it waited").map(drop).unwrap_err();
+            let kinds = [ErrorKind::Unavailable, ErrorKind::Indeterminate];
+            assert!(kinds.contains(&error.kind()), "{library}, {what}: {error}");
+        }
+    }
+
+    /// Waits that have not ended are served, or end with their own time.
+    async fn on_a_primary(self, url: &str) {
+        let library = self.library;
+        drop((self.locked, self.leased));
+        for (what, wait) in self.waits {
+            if what == "a job" {
+                wait.abort();
+                continue;
+            }
+            if let Err(error) = soon(what, wait).await.expect("it waited") {
+                let kinds = [ErrorKind::Unavailable, ErrorKind::TimedOut];
+                assert!(kinds.contains(&error.kind()), "{library}, {what}: {error}");
+            }
+        }
+        let mutex = self.there.mutex("door").expect("a mutex");
+        let locked = served(|| mutex.lock_timeout(Duration::from_secs(1))).await;
+        let other = connect(library, url, library).await.expect("a backend");
+        let second = other.mutex("door").expect("a mutex").try_lock().await;
+        assert!(second.expect("answered").is_none(), "{library}: held twice");
+        drop(locked);
+        let queue = other.queue("work").expect("a queue");
+        let left = queue.claim(&Claim::new(1)).await.expect("answered");
+        assert!(left.is_empty(), "{library}: {left:?}");
+        soon("it is closed", other.close()).await.expect("closed");
+        soon("it is closed", self.there.close())
+            .await
+            .expect("closed");
+    }
+}
+
+/// Whatever was sent to a session that has ended may have another error first.
+async fn refused<T, F: Future<Output = Result<T>>>(what: &str, mut call: impl FnMut() -> F) {
+    let began = Instant::now();
+    loop {
+        let Err(error) = call().await else {
+            panic!("{what} was given on a standby");
+        };
+        if error.to_string().contains("standby") {
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{what}: {error}");
+            return;
+        }
+        assert!(began.elapsed() < SOON, "{what}: {error}");
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+async fn served<T, F: Future<Output = Result<T>>>(mut call: impl FnMut() -> F) -> T {
+    let began = Instant::now();
+    loop {
+        match call().await {
+            Ok(answer) => return answer,
+            Err(error) => assert!(began.elapsed() < SOON, "{error}"),
+        }
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn f09_what_a_primary_gave_ends_when_it_becomes_a_standby() {
+    let start_server = || Cluster::private(&[]).expect("a server");
+    let mut cluster = tokio::task::block_in_place(start_server);
+    let url = cluster.url().to_owned();
+    let mut programs = Vec::new();
+    for library in LIBRARIES {
+        programs.push(start(library, &url).await);
+    }
+    // All waits are under way.
+    sleep(Duration::from_millis(500)).await;
+    tokio::task::block_in_place(|| demote(&mut cluster));
+    for programs in &mut programs {
+        programs.on_a_standby(&url).await;
+    }
+    let promote = || cluster.psql("SELECT pg_promote()").expect("promoted");
+    assert_eq!(tokio::task::block_in_place(promote), "t");
+    for programs in programs {
+        programs.on_a_primary(&url).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn f10_hosts_that_are_not_there_are_unavailable() {
+    for library in LIBRARIES {
+        for hosts in [
+            "no-such-host.invalid",
+            "no-such-host.invalid,other.invalid:5433",
+            "no-such-host.invalid,127.0.0.1:1",
+        ] {
+            let url = format!("postgres://postgres@{hosts}/postgres");
+            let began = Instant::now();
+            let error = connect(library, &url, "n").await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{library}: {error}");
+            assert!(
+                began.elapsed() < Duration::from_secs(15),
+                "{library}: {error}"
+            );
+            assert!(
+                error.to_string().contains("hosts") || !hosts.contains(','),
+                "{library}: {error}"
+            );
+        }
+    }
+}

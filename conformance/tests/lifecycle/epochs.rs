@@ -1,0 +1,240 @@
+//! When an epoch begins, and what is drawn in it; in databases of their own.
+
+use std::time::Duration;
+
+use lockapi::BackendOptions;
+use lockapi::driver::{Connection as _, Inline};
+use lockapi::id::IdOptions;
+use lockapi::lease::LeaseOptions;
+use lockapi::queue::{Claim, Job};
+use lockapi::suite::driver::Operation;
+use lockapi::suite::lease::{Acquire, Acquired, Release, Renew};
+use lockapi_postgres::Borrowed;
+use postgres::{Client, NoTls};
+use tokio::time::timeout;
+
+use crate::own_database::OwnDatabase;
+
+/// Of a mutex, a lease and a delivery, of a job, and of a block.
+type Drawn = [i64; 5];
+
+async fn drawn(database: &OwnDatabase) -> Drawn {
+    let options = BackendOptions::default().namespace("epochs");
+    let backend = lockapi_sqlx::connect_url_with(&database.url(), options).await;
+    let backend = backend.expect("a backend");
+    let locked = backend.mutex("door").expect("a mutex").lock().await;
+    let lease = LeaseOptions::new(Duration::from_secs(1));
+    let lease = backend.lease("job", lease).expect("a lease");
+    let leased = lease.acquire().await.expect("acquired");
+    let queue = backend.queue("work").expect("a queue");
+    let pushed = queue.push(Job::new("job", &1).expect("a job")).await;
+    let claimed = queue.claim(&Claim::new(1)).await.expect("answered");
+    let ids = backend.id_gen("orders", IdOptions::blocks(10));
+    let id = ids.expect("ids").next().await.expect("an id");
+    let drawn = [
+        locked.expect("locked").fence().token(),
+        leased.fence().token(),
+        claimed[0].ticket().token,
+        pushed.expect("pushed").id,
+        id.into(),
+    ];
+    for delivery in claimed {
+        delivery.ack().await.expect("acknowledged");
+    }
+    backend.close().await.expect("closed");
+    drawn
+}
+
+fn are_larger(next: Drawn, last: Drawn) {
+    for (next, last) in next.iter().zip(last) {
+        assert!(*next > last, "{next} after {last}");
+    }
+}
+
+const ENTER: &str = "SELECT lockapi.enter_epoch()";
+const FORGET: &str = "UPDATE lockapi.epoch SET timeline = 0";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copied_database_draws_nothing_again() {
+    let original = OwnDatabase::migrated();
+    are_larger(drawn(&original).await, [0; 5]);
+    let copy = original.copy();
+    let lost = drawn(&original).await;
+    are_larger(drawn(&copy).await, lost);
+    assert_eq!(
+        original.number("SELECT count(*) FROM lockapi.epoch WHERE number = first"),
+        1
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_of_another_server_draw_nothing_again() {
+    let database = OwnDatabase::migrated();
+    drawn(&database).await;
+    let sequences = ["fence_seq", "delivery_seq", "job_seq"];
+    let read = |name| format!("SELECT last_value FROM lockapi.{name}");
+    let dumped = sequences.map(|name| database.number(&read(name)));
+    let next = database.number("SELECT next FROM lockapi.id_block");
+    database.sql(
+        "SELECT nextval('lockapi.fence_seq'), nextval('lockapi.delivery_seq'), nextval('lockapi.job_seq')
+           FROM generate_series(1, 10000);
+         UPDATE lockapi.id_block SET next = next + 10000",
+    );
+    let lost = drawn(&database).await;
+    // As a dump is read into tables that are there.
+    for (name, last) in sequences.iter().zip(dumped) {
+        database.sql(&format!("SELECT setval('lockapi.{name}', {last})"));
+    }
+    database.sql(&format!("UPDATE lockapi.id_block SET next = {next}"));
+    database.sql("UPDATE lockapi.epoch SET system = system + 1");
+    are_larger(drawn(&database).await, lost);
+}
+
+#[test]
+fn where_no_timeline_is_told_the_epoch_stays() {
+    let mut database = OwnDatabase::migrated();
+    let owner = database.role("owner");
+    database.sql(&format!(
+        "GRANT USAGE ON SCHEMA lockapi TO {owner};
+         GRANT ALL ON ALL TABLES IN SCHEMA lockapi TO {owner};
+         GRANT ALL ON ALL SEQUENCES IN SCHEMA lockapi TO {owner};
+         ALTER FUNCTION lockapi.enter_epoch() OWNER TO {owner}"
+    ));
+    let mut last = database.number(ENTER);
+    for (withheld, timeline, system) in [
+        ("pg_catalog.pg_walfile_name(pg_lsn)", "t", "f"),
+        ("pg_catalog.pg_control_system()", "t", "t"),
+    ] {
+        database.sql(&format!(
+            "REVOKE EXECUTE ON FUNCTION {withheld} FROM PUBLIC"
+        ));
+        let next = database.number(ENTER);
+        assert!(
+            next > last,
+            "{withheld}: it is not known to be the same server"
+        );
+        assert_eq!(database.number(ENTER), next, "{withheld}");
+        let of = |column| database.sql(&format!("SELECT {column} = -1 FROM lockapi.epoch"));
+        assert_eq!(
+            (of("timeline"), of("system")),
+            (vec![timeline.to_owned()], vec![system.to_owned()])
+        );
+        database.sql(FORGET);
+        last = database.number(ENTER);
+        assert!(last > next, "{withheld}: by hand");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_beginning_in_the_future_is_put_right() {
+    let database = OwnDatabase::migrated();
+    let number = database.number(ENTER);
+    database.sql("UPDATE lockapi.epoch SET begun_at = clock_timestamp() + interval '1 hour'");
+    // It asks for a lease of a second that nobody has renewed since.
+    let soon = timeout(Duration::from_mins(1), drawn(&database)).await;
+    soon.expect("within its time to live");
+    assert_eq!(database.number(ENTER), number, "it is the same epoch");
+    let begun = "SELECT begun_at <= clock_timestamp() FROM lockapi.epoch";
+    assert_eq!(database.sql(begun), ["t"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn numbers_grow_where_the_clock_is_behind() {
+    let database = OwnDatabase::migrated();
+    // The clock is set back by a year, more or less.
+    database.sql("UPDATE lockapi.epoch SET number = number + 31500000, timeline = 0");
+    let mut number = database.number(ENTER);
+    let mut last = drawn(&database).await;
+    for _ in 0..3 {
+        database.sql(FORGET);
+        let next = database.number(ENTER);
+        assert_eq!(next, number + 32768);
+        number = next;
+        let drawn = drawn(&database).await;
+        are_larger(drawn, last);
+        last = drawn;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn promotions_within_a_second_each_have_a_number() {
+    let database = OwnDatabase::migrated();
+    let last = drawn(&database).await;
+    let promoted = format!("{FORGET}; {ENTER}");
+    let numbers = database.sql(&format!("{ENTER}; {promoted}; {promoted}; {promoted}"));
+    let numbers: Vec<i64> = numbers
+        .iter()
+        .map(|it| it.parse().expect("a number"))
+        .collect();
+    assert!(
+        numbers.windows(2).all(|pair| pair[0] < pair[1]),
+        "{numbers:?}"
+    );
+    let sequence = database.number("SELECT last_value FROM lockapi.fence_seq");
+    assert!(sequence >= numbers[3] << 21);
+    are_larger(drawn(&database).await, last);
+}
+
+fn perform<O: Operation>(client: &mut Client, one: O) -> O::Output {
+    let performed = pollster::block_on(Inline(Borrowed(client)).perform(&[one]));
+    performed.expect("answered").remove(0)
+}
+
+/// What is released says nothing of the holders that a standby has not heard of, however often it is released.
+#[test]
+fn a_release_that_is_repeated_in_a_later_epoch_frees_nothing() {
+    let database = OwnDatabase::migrated();
+    database.number(ENTER);
+    let mut client = Client::connect(&database.url(), NoTls).expect("a connection");
+    for (key, released_before, renewed) in [
+        ("released", true, false),
+        ("held", false, false),
+        ("renewed", false, true),
+    ] {
+        let acquire = |acquisition| Acquire {
+            namespace: "epochs".to_owned(),
+            key: key.to_owned(),
+            slot: 0,
+            acquisition,
+            ttl: 60_000_000,
+            hold: 0,
+            owner: String::new(),
+            data: String::new(),
+        };
+        let Acquired::Granted(fence) = perform(&mut client, acquire(1)) else {
+            panic!("{key}: nobody has it");
+        };
+        let release = || Release {
+            namespace: "epochs".to_owned(),
+            key: key.to_owned(),
+            slots: [0].into(),
+            fence,
+        };
+        if released_before {
+            assert!(perform(&mut client, release()));
+        }
+        database.sql(FORGET);
+        database.number(ENTER);
+        if renewed {
+            let renew = Renew {
+                namespace: "epochs".to_owned(),
+                key: key.to_owned(),
+                slots: [0].into(),
+                fence,
+                ttl: 60_000_000,
+            };
+            assert!(perform(&mut client, renew));
+        }
+        for _ in 0..3 {
+            assert!(
+                perform(&mut client, release()),
+                "{key}: its answer was lost"
+            );
+        }
+        let next = perform(&mut client, acquire(2));
+        let free = matches!(next, Acquired::Granted(_));
+        assert_eq!(free, renewed, "{key}: {next:?}");
+        // Nobody has to wait for the next one.
+        database.sql("UPDATE lockapi.epoch SET begun_at = '1970-01-01'");
+    }
+}

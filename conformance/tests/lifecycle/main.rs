@@ -1,0 +1,6 @@
+//! A database over time: copies and restored backups, schemas of other versions, a primary that becomes a standby.
+
+mod demotion;
+mod epochs;
+mod own_database;
+mod upgrades;

@@ -1,0 +1,125 @@
+//! One session, where the random sequences of the differential test seldom lead.
+
+use std::time::Duration;
+
+use lockapi::limit::Quota;
+use lockapi::suite::admin::ListLeases;
+use lockapi::suite::lease::{Acquire, Acquired};
+use lockapi::suite::limit::{Charge, ChargeLine};
+use lockapi::suite::table::Marked;
+
+use super::agree;
+use super::limits::{By, charge, ensure, look, take};
+use super::queue::{cancel_as_operator, push};
+use super::sides::{Plans, Side, Step, UNIT, elapse, number, sql, step};
+
+const A: &[&str] = &["a"];
+const BATCH: &[&str] = &["a", "b"];
+
+/// Charges the key `a`, by a quota of one permit a minute with this burst.
+fn charge_with(burst: u64) -> Step {
+    let batch = move |side: &Side| {
+        vec![Charge {
+            namespace: side.namespace.clone(),
+            lines: vec![ChargeLine {
+                key: side.key("a"),
+                quota: Quota::new(1, Duration::from_mins(1)).burst(burst),
+                cost: 1,
+                id: 0,
+                ttl: 0,
+            }],
+            times: 1,
+            relaxed: false,
+        }]
+    };
+    step(batch, |_, decided| format!("{:?}", decided[0].outcome))
+}
+
+#[test]
+fn a_window_goes_back_with_the_clock_when_something_else_is_taken() {
+    // Two keys, because one alone has a statement of its own.
+    let (both, taken) = (ensure(BATCH), take(BATCH));
+    let (window, back) = (charge(By::Window, A, None), elapse(-2));
+    let steps = [&both, &window, &back, &taken, &look(), &window, &look()];
+    agree(Plans::Engine, &steps);
+}
+
+/// After the clock was set back every request is tried on the locked row.
+#[test]
+fn a_request_that_does_not_fit_hinders_none_by_another_quota() {
+    for (first, second) in [(4, 1), (1, 4)] {
+        let (one, back) = (charge_with(4), elapse(-2));
+        let (first, second) = (charge_with(first), charge_with(second));
+        let steps = [&ensure(A), &one, &one, &back, &first, &second, &look()];
+        agree(Plans::Engine, &steps);
+    }
+}
+
+/// Only the server knows of so many, who make no difference to those who reserve nothing.
+#[test]
+fn the_most_reservations_do_not_keep_others_from_taking() {
+    let full = sql("UPDATE lockapi.rate_limit SET reserved = 10000 WHERE namespace = $n");
+    agree(
+        Plans::Engine,
+        &[&ensure(A), &full, &charge_with(4), &charge_with(4), &look()],
+    );
+}
+
+#[test]
+fn what_an_operator_cancels_is_kept_for_a_week() {
+    let kept = "SELECT count(*) FROM lockapi.job_archive
+                 WHERE namespace = $n AND status = 'cancelled'
+                   AND expires_at BETWEEN now() + interval '6 days' AND now() + interval '8 days'";
+    let steps = [&push(&["a"]), &cancel_as_operator(), &number(kept, 1)];
+    agree(Plans::Engine, &steps);
+}
+
+fn acquire(key: &'static str, slot: i64) -> Step {
+    let batch = move |side: &Side| {
+        vec![Acquire {
+            namespace: side.namespace.clone(),
+            key: side.key(key),
+            slot,
+            acquisition: slot + 1,
+            ttl: UNIT,
+            hold: 0,
+            owner: format!("{key} {slot}"),
+            data: String::new(),
+        }]
+    };
+    let granted = |acquired| matches!(acquired, Acquired::Granted(_)).to_string();
+    step(batch, move |_, acquired| granted(acquired))
+}
+
+#[test]
+fn leases_are_listed_in_order() {
+    let list = step(
+        |side| {
+            vec![ListLeases {
+                namespace: Some(side.namespace.clone()),
+                key: None,
+                most: 10,
+            }]
+        },
+        |_, leases| {
+            let owners = leases.into_iter().map(|lease| lease.owner);
+            owners.collect::<Vec<_>>().join(", ")
+        },
+    );
+    for plans in [Plans::Engine, Plans::Scans] {
+        let (last, middle) = (acquire("c", 0), [acquire("b", 2), acquire("b", 1)]);
+        let first = acquire("a", 0);
+        agree(plans, &[&last, &middle[0], &middle[1], &first, &list]);
+    }
+}
+
+#[test]
+fn a_session_knows_its_marker() {
+    let mut side = Side::server(super::sides::url(), Plans::Engine);
+    for (set, wanted) in [("it", true), ("another", false), ("", false)] {
+        side.script(&format!("SET lockapi.marker = '{set}'"));
+        let mark = "it".to_owned();
+        assert_eq!(side.perform(&[Marked { mark }]), [wanted], "{set:?}");
+    }
+    side.script("RESET lockapi.marker");
+}

@@ -1,0 +1,56 @@
+//! `transact` of the sqlx backend leaves no transaction open in the pool of the program.
+
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use lockapi::versioned::{BoxError, Retry};
+use lockapi_conformance::cluster::Cluster;
+use lockapi_sqlx::transact;
+use sqlx::postgres::PgPoolOptions;
+use sqlx::{Executor, PgPool, Row};
+
+/// More polls than one transaction takes.
+const POLLS: usize = 40;
+
+/// Polls a future so often, with a pause between, and drops it; answers whether it ended.
+async fn poll_then_drop<T>(work: impl Future<Output = T>, polls: usize) -> bool {
+    let mut work = pin!(work);
+    for _ in 0..polls {
+        let mut context = Context::from_waker(Waker::noop());
+        if work.as_mut().poll(&mut context).is_ready() {
+            return true;
+        }
+        // Sooner or later than the answer of the server.
+        tokio::time::sleep(Duration::from_micros(fastrand::u64(0..400))).await;
+    }
+    false
+}
+
+/// A statement that is sent as text begins when its transaction does, unless that is open already.
+async fn is_clean(pool: &PgPool) -> bool {
+    let own = sqlx::raw_sql("SELECT now() = statement_timestamp() AS clean");
+    let row = pool.fetch_one(own).await;
+    row.expect("the pool has a connection").get(0)
+}
+
+#[tokio::test]
+async fn dropped_at_any_poll_it_leaves_no_transaction_in_the_pool() {
+    let url = Cluster::shared().expect("a server").url();
+    let pool = PgPoolOptions::new().max_connections(1);
+    let pool = pool.connect(url).await.expect("connected");
+    let retry = Retry::default();
+    let mut ended = 0;
+    for round in 0..10 {
+        for polls in 1..POLLS {
+            let work = transact(&pool, &retry, &["row"], |mut tx| async move {
+                sqlx::query("SELECT 1").execute(&mut *tx).await?;
+                Ok::<_, BoxError>(())
+            });
+            ended += usize::from(poll_then_drop(work, polls).await);
+            assert!(is_clean(&pool).await, "round {round}, {polls} polls");
+        }
+    }
+    assert!(ended > 0, "none got to its end");
+}

@@ -1,0 +1,193 @@
+//! What the handles of a backend share, and how it is closed.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use super::BackendOptions;
+use super::admin::{Names, Noting};
+use super::batcher::{self, Batcher};
+use super::connection::Connections;
+use super::contention::Contended;
+use super::leases::Leases;
+use super::limits::Limits;
+use super::locks::{Limits as LockLimits, Locks, worker};
+use super::notifier::Notifier;
+use super::queues::Queues;
+use super::sweeps::Sweeps;
+use crate::driver::Mode;
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::Key;
+use crate::telemetry::{Kind, Subject, Warn};
+use crate::wait::unless;
+
+/// Everything that the handles of a backend share; when the last is dropped its tasks end.
+pub(super) struct Core {
+    pub(super) name: &'static str,
+    pub(super) namespace: Arc<str>,
+    pub(super) warn: Warn,
+    pub(super) connections: Arc<Connections>,
+    pub(super) batcher: Arc<Batcher>,
+    pub(super) leases: Arc<Leases>,
+    /// Renewals of leases and heartbeats of deliveries, and nothing else.
+    pub(super) renewals: Arc<Batcher>,
+    /// Whether there is a connection for them.
+    pub(super) renewals_ready: AtomicBool,
+    pub(super) jobs: Arc<Batcher>,
+    pub(super) sweeps: Arc<Sweeps>,
+    pub(super) queues: Arc<Queues>,
+    pub(super) limits: Arc<Limits>,
+    pub(super) locks: Arc<Locks>,
+    pub(super) names: Arc<Names>,
+    pub(super) contended: Arc<Contended>,
+    pub(super) notifier: Notifier,
+}
+
+impl Core {
+    pub(super) fn new(
+        name: &'static str,
+        options: BackendOptions,
+        connections: Arc<Connections>,
+    ) -> Result<Arc<Self>> {
+        let timer = connections.timer.clone();
+        let batcher = Batcher::new(Arc::clone(&connections));
+        let renewals = Batcher::hurried(Arc::clone(&connections));
+        let sweeps = Sweeps::new(&connections);
+        let leases = Leases::new(
+            Arc::clone(&batcher),
+            Arc::clone(&renewals),
+            Arc::clone(&sweeps),
+            timer.clone(),
+        );
+        let jobs = Batcher::new(Arc::clone(&connections));
+        let queues = Queues::new(Arc::clone(&jobs), Arc::clone(&renewals), timer);
+        let names = Arc::<Names>::default();
+        let namespace: Arc<str> = options.namespace.into();
+        let observe = options.notes.then(|| {
+            let noting = Noting::new(
+                Arc::clone(&jobs),
+                Arc::clone(&sweeps),
+                Arc::clone(&names),
+                Arc::clone(&namespace),
+            )?;
+            Ok(Box::new(move |observed| noting.look(observed)) as Box<_>)
+        });
+        let limits = LockLimits {
+            waiters: options.waiters,
+            max_locks: options.max_locks,
+            heartbeat: options.heartbeat,
+            observed: options.notes,
+            seed: crate::random::number()?.cast_unsigned(),
+        };
+        let locks = Locks::new(connections.timer.clone(), limits, observe.transpose()?);
+        let (weak, spawning) = (Arc::downgrade(&locks), Arc::clone(&connections));
+        locks.start_with(move |session| {
+            let Some(locks) = weak.upgrade() else {
+                return;
+            };
+            let name = if session == 0 {
+                "lockapi-locks"
+            } else {
+                "lockapi-waiter"
+            };
+            let worker = worker::run(locks, Arc::clone(&spawning), session);
+            spawning.spawn(name, worker);
+        });
+        let notifier = Notifier::new(Arc::clone(&connections));
+        let limits = Limits::new(Arc::clone(&namespace), &connections, Arc::clone(&sweeps));
+        Ok(Arc::new(Self {
+            name,
+            namespace,
+            warn: options.warn,
+            connections,
+            batcher,
+            leases,
+            renewals,
+            renewals_ready: AtomicBool::new(false),
+            jobs,
+            sweeps,
+            queues,
+            limits,
+            locks,
+            names,
+            contended: Arc::default(),
+            notifier,
+        }))
+    }
+
+    /// What is told of something that belongs to a key.
+    pub(super) fn subject<'a>(&'a self, kind: Kind, key: &'a Key) -> Subject<'a> {
+        Subject {
+            kind,
+            namespace: &self.namespace,
+            key,
+            warn: self.warn,
+            timer: &self.connections.timer,
+        }
+    }
+
+    pub(super) fn check_lock(&self, key: &Key, operation: &'static str) -> Result<()> {
+        key.check()
+            .map_err(|error| error.during(operation).on(key))?;
+        if self.connections.mode != Mode::Direct {
+            let message = "the server is reached through a pooler in transaction mode, where a session lock would belong to a session that others use too; use a lease, or connect to the server directly";
+            return Err(Error::new(ErrorKind::Unsupported, operation, message).on(key));
+        }
+        Ok(())
+    }
+
+    /// Lets all tasks end once they have done what is queued.
+    pub(super) fn close(&self) {
+        self.locks.close();
+        self.notifier.close();
+        self.batcher.close();
+        self.renewals.close();
+        self.jobs.close();
+        self.sweeps.close();
+        self.limits.close();
+    }
+
+    /// Gives back all that is held, and ends.
+    pub(super) async fn give_back_and_close(&self) -> Result<()> {
+        self.connections.tasks.begin_close();
+        let held = self.leases.release_all().into_iter();
+        let held = held.chain(self.queues.release_all());
+        let mut failed = Vec::new();
+        let mut total = 0_usize;
+        for answer in held {
+            total += 1;
+            match answer.await {
+                Ok(Ok(())) => {}
+                // It had ended before.
+                Ok(Err(error)) if error.kind() == ErrorKind::Lost => {}
+                Ok(Err(error)) => failed.push(error),
+                Err(_) => failed.push(batcher::ended("close")),
+            }
+        }
+        self.locks.close_all();
+        self.close();
+        let timer = &self.connections.timer;
+        let over = unless(
+            timer.sleep(self.connections.timeout * 2),
+            self.connections.tasks.ended(),
+        )
+        .await;
+        self.connections.tasks.close();
+        if let Some(error) = failed.first() {
+            let message = format!(
+                "{} of {total} guards and deliveries could not be given back, and end by themselves; the first error: {error}",
+                failed.len()
+            );
+            return Err(Error::new(error.kind(), "close", message));
+        }
+        over.ok_or_else(|| {
+            let message = "the server did not answer; what was queued may not have been done";
+            Error::new(ErrorKind::Indeterminate, "close", message)
+        })
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

@@ -1,0 +1,111 @@
+//! Epochs: what a server begins that took over from another.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::cancel::Process;
+use super::settle::Settled;
+use crate::driver::{Connection, Operation, Row, Rows, Statement, Type, Value};
+use crate::error::{Error, ErrorKind, Failure};
+use crate::memory::ModelState;
+
+/// Sessions of a proxy that are remembered to have entered their epoch.
+const MOST: usize = 256;
+
+/// The epochs that the connections of a backend have entered.
+///
+/// A server whose epoch is earlier than one that was seen has been replaced: what it grants may be granted
+/// by its successor too. No statement is sent to it any more.
+#[derive(Debug, Default)]
+pub(super) struct Epochs {
+    latest: AtomicI64,
+    /// Behind a proxy each transaction may be served by another session.
+    entered: Mutex<HashMap<Process, i64>>,
+}
+
+impl Epochs {
+    /// Enters the epoch of the server on a connection whose settings are settled, and answers its
+    /// number; 0 as long as the database has no schema that knows epochs.
+    pub(super) async fn enter<N: Connection>(
+        &self,
+        connection: &mut N,
+        settled: Settled,
+    ) -> Result<i64, Failure> {
+        if !settled.epochs {
+            return Ok(0);
+        }
+        let answers = connection.perform(&[EnterEpoch]).await?;
+        let [number] = answers[..] else {
+            return Err(Failure::corrupt("the server did not answer its epoch"));
+        };
+        self.latest.fetch_max(number, Ordering::AcqRel);
+        let checked = self.check(number);
+        checked.inspect_err(|_| connection.superseded())?;
+        Ok(number)
+    }
+
+    /// Whether the session that a proxy gave to a transaction has entered its epoch.
+    pub(super) fn has_entered(&self, settled: Settled) -> bool {
+        let number = settled
+            .process
+            .and_then(|process| self.lock().get(&process).copied());
+        // A later one may have begun on the same server.
+        number.is_some_and(|number| self.check(number).is_ok())
+    }
+
+    /// The session has entered the epoch, and that is committed.
+    pub(super) fn remember(&self, process: Process, number: i64) {
+        let mut entered = self.lock();
+        if entered.len() >= MOST {
+            entered.clear();
+        }
+        entered.insert(process, number);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Process, i64>> {
+        self.entered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Refuses a connection that is in an earlier epoch than another. One that was opened before the schema
+    /// knew epochs goes on.
+    pub(super) fn check(&self, number: i64) -> Result<(), Failure> {
+        if number == 0 || number >= self.latest.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let message = "the server belongs to an earlier epoch: another server has taken over from it; connect to that one";
+        let error = Error::new(ErrorKind::Unavailable, "connect", message);
+        Err(Failure::connect(None, error))
+    }
+}
+
+/// Enters the epoch of the server; a batch of one.
+#[derive(Clone, Copy, Debug)]
+pub struct EnterEpoch;
+
+impl Operation for EnterEpoch {
+    /// The number of the epoch.
+    type Output = i64;
+
+    const STATEMENT: Statement = Statement {
+        name: "engine.epoch",
+        sql: include_str!("epoch.sql"),
+        params: &[],
+        columns: &[Type::Int],
+    };
+
+    fn params(_: &[Self]) -> Vec<Value> {
+        Vec::new()
+    }
+
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<i64>, Failure> {
+        rows.into_iter().map(|mut row| row.int(0)).collect()
+    }
+
+    fn model(_: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
+        Some(vec![Row(vec![Value::Int(model.epoch().number)])])
+    }
+}
+
+#[cfg(test)]
+mod tests;

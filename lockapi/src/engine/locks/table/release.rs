@@ -1,0 +1,140 @@
+//! What a release does: it passes the lock on within the process, or gives it back to the server.
+
+use std::time::Duration;
+
+use super::effects::{Answer, Effects, Granted, Reason};
+use super::session::{Command, Request};
+use super::slot::Phase;
+use super::{LockTable, Now};
+use crate::engine::clock::Time;
+use crate::fence::HAND_OVER_BITS;
+use crate::key::LockId;
+use crate::mutex::LockMode;
+
+/// How often a lock is passed on within the process before other processes get their turn.
+const MAX_HAND_OVERS: i64 = 64;
+/// How long a lock is passed on within the process before it is released for those who wait at the
+/// server.
+pub(super) const MAX_HELD: Duration = Duration::from_millis(32);
+/// How long a process keeps a lock altogether, one caller after the other, before it stands back.
+const MAX_KEPT: Duration = MAX_HELD;
+
+/// It stands back for so long, so that those who poll find the lock free: a sixteenth of the time.
+const STAND_BACK: Duration = Duration::from_millis(2);
+
+const _: () = assert!(MAX_HAND_OVERS < 1 << HAND_OVER_BITS);
+
+impl<W, H: Clone + Default, R> LockTable<W, H, R> {
+    /// A holder is done: passes the lock on within the process, or releases it.
+    pub(crate) fn release(
+        &mut self,
+        now: Now<'_>,
+        lock: LockId,
+        hold: u64,
+        reply: Option<R>,
+        effects: &mut Effects<W, H, R>,
+    ) {
+        match self.slots.get(&lock).map(|slot| &slot.phase) {
+            Some(Phase::Held(held)) if held.id == hold => self.pass_on(now, lock, reply, effects),
+            Some(Phase::Shared(_)) => self.end_share(lock, hold, reply, effects),
+            _ => effects.released(reply, Err(Reason::Lost)),
+        }
+    }
+
+    pub(super) fn pass_on(
+        &mut self,
+        now: Now<'_>,
+        lock: LockId,
+        reply: Option<R>,
+        effects: &mut Effects<W, H, R>,
+    ) {
+        let id = self.number();
+        let Some(slot) = self.slots.get_mut(&lock) else {
+            return;
+        };
+        let exclusive = slot.wanted() == Some(LockMode::Exclusive);
+        let Phase::Held(held) = &mut slot.phase else {
+            return;
+        };
+        let session = held.session;
+        self.owners.unhold(held.owner, lock);
+        // Nobody asks what time it is where nobody waits.
+        let now = exclusive.then(now);
+        if let Some(now) = now
+            && held.hand_overs < MAX_HAND_OVERS
+            && now.saturating_sub(held.since) < MAX_HELD
+            && let Some(next) = slot.queue.pop()
+        {
+            slot.kept = slot.kept.map(|(since, callers)| (since, callers + 1));
+            held.hand_overs += 1;
+            held.id = id;
+            held.hold = H::default();
+            held.owner = next.owner;
+            self.owners.unwait(&next, lock);
+            self.owners.hold(next.owner, lock);
+            let granted = Granted {
+                lock,
+                id,
+                hold: held.hold.clone(),
+                fence: held.fence + held.hand_overs,
+                mark: self.sessions[session].mark,
+                waited: next.waited(now),
+            };
+            effects.answer_waiter(next, Answer::Granted(granted));
+            effects.released(reply, Ok(()));
+            return;
+        }
+        // Whoever keeps to the first caller has taken nothing from others.
+        let stands_back = match (now, slot.kept) {
+            (Some(now), Some((since, 2..))) if session == 0 => {
+                (now.saturating_sub(since) >= MAX_KEPT).then_some(now)
+            }
+            _ => None,
+        };
+        self.let_go(session, lock, LockMode::Exclusive, reply, effects);
+        if let Some(now) = stands_back {
+            self.stand_back(lock, now, effects);
+        }
+    }
+
+    /// Has the session that holds the lock release it, and tries it again for those who wait.
+    pub(super) fn let_go(
+        &mut self,
+        session: usize,
+        lock: LockId,
+        mode: LockMode,
+        reply: Option<R>,
+        effects: &mut Effects<W, H, R>,
+    ) {
+        self.sessions[session].held -= 1;
+        if let Some(slot) = self.slots.get_mut(&lock) {
+            slot.phase = Phase::Releasing;
+        }
+        self.command(session, Command::Release { lock, mode }, reply, effects);
+        if session == 0 {
+            // Behind the release, and so behind everybody who waits at the server.
+            self.try_for_first(lock, effects);
+        }
+    }
+
+    /// The process had the lock for its time.
+    pub(super) fn stand_back(&mut self, lock: LockId, now: Time, effects: &mut Effects<W, H, R>) {
+        let requests = &mut self.sessions[0].requests;
+        let tries =
+            |one: &Request<R>| matches!(one.command, Command::Try { lock: it, .. } if it == lock);
+        if requests.pop_if(|last| tries(last)).is_some() {
+            if let Some(slot) = self.slots.get_mut(&lock) {
+                slot.kept = None;
+            }
+            self.poll_at(lock, now + STAND_BACK, effects);
+        }
+    }
+
+    /// A lock that was being released is free at the server.
+    pub(super) fn released(&mut self, lock: LockId, effects: &mut Effects<W, H, R>) {
+        let releasing = self.slots.get(&lock).map(|slot| &slot.phase);
+        if matches!(releasing, Some(Phase::Releasing)) && !self.try_for_first(lock, effects) {
+            self.slots.remove(&lock);
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! Two processes whose callers a test plays itself.
+
+use super::*;
+
+/// Two programs without faults, whose callers the test plays itself.
+pub(in super::super) fn two(waiters: usize, keys: i64) -> Sim {
+    let mut sim = Sim::new(0);
+    sim.faults = false;
+    sim.keys = keys;
+    let process = || Process {
+        table: LockTable::new(Limits {
+            waiters,
+            max_locks: 100,
+            heartbeat: HEARTBEAT,
+            observed: false,
+            seed: 7,
+        }),
+        workers: (0..=waiters).map(|_| Worker::default()).collect(),
+        callers: BTreeMap::new(),
+    };
+    sim.processes = vec![process(), process()];
+    sim
+}
+
+impl Sim {
+    /// A caller of a process waits for a lock.
+    pub(in super::super) fn wait_in(&mut self, p: usize, key: i64) -> u64 {
+        self.names += 1;
+        let (caller, lock, mode, patience) = (
+            self.names,
+            lock(key),
+            LockMode::Exclusive,
+            Patience::Forever,
+        );
+        let since = self.now;
+        let pending = Caller::Pending {
+            lock,
+            number: 0,
+            mode,
+            patience,
+            since,
+        };
+        self.processes[p].callers.insert(caller, pending);
+        let want = Want {
+            lock,
+            mode,
+            owner: None,
+            patience,
+        };
+        let id = self.change(p, |table, now, effects| {
+            table.ask(now, want, caller, effects)
+        });
+        if let Some(Caller::Pending { number, .. }) = self.processes[p].callers.get_mut(&caller) {
+            *number = id;
+        }
+        caller
+    }
+
+    pub(in super::super) fn holds(&self, p: usize, caller: u64) -> bool {
+        matches!(
+            self.processes[p].callers.get(&caller),
+            Some(Caller::Holds { .. })
+        )
+    }
+}

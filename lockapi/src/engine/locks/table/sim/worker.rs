@@ -1,0 +1,206 @@
+//! The workers of sessions: they fetch what their session does, and carry it out on the server.
+
+use super::*;
+
+/// The worker of a session.
+#[derive(Default)]
+pub(in super::super) struct Worker {
+    pub(in super::super) alive: bool,
+    pub(in super::super) connection: Option<u64>,
+    pub(in super::super) doing: Doing,
+}
+
+#[derive(Default)]
+pub(in super::super) enum Doing {
+    #[default]
+    Nothing,
+    /// The server has done it; the answer is under way.
+    Ran(Vec<Reply>),
+    /// The wait is on its way to the server.
+    Sends(Slice),
+    Waits {
+        lock: LockId,
+        mode: LockMode,
+        until: Time,
+    },
+    /// It was answered; what it left is cleared once no interrupt is under way.
+    Clears(Waited),
+    Ping,
+}
+
+impl Sim {
+    /// Has a worker do its next step.
+    pub(in super::super) fn work(&mut self, p: usize, session: usize) {
+        let worker = &mut self.processes[p].workers[session];
+        if !worker.alive {
+            return;
+        }
+        match std::mem::take(&mut worker.doing) {
+            Doing::Nothing => self.begin(p, session),
+            Doing::Ran(replies) => {
+                self.change(p, |table, now, effects| {
+                    table.settle(now, session, &replies, effects);
+                });
+            }
+            Doing::Sends(slice) => self.send_wait(p, session, &slice),
+            Doing::Waits { lock, mode, until } => self.wait(p, session, lock, mode, until),
+            Doing::Clears(waited) => {
+                if self.processes[p].table.answered(session) {
+                    self.processes[p].workers[session].doing = Doing::Clears(waited);
+                    return;
+                }
+                self.change(p, |table, now, effects| {
+                    table.waited(now, session, waited, effects);
+                });
+            }
+            Doing::Ping => {}
+        }
+    }
+
+    pub(in super::super) fn begin(&mut self, p: usize, session: usize) {
+        let batch = if session == 0 {
+            Batch::HalfWith(0)
+        } else {
+            Batch::All
+        };
+        let next = self.change(p, |table, now, effects| {
+            table.next(now, session, batch, effects)
+        });
+        match next {
+            Next::Rest | Next::Close => {
+                let retired = session > 0
+                    && self.random.u8(..20) == 0
+                    && self.processes[p].table.retire(session);
+                if retired {
+                    self.close(p, session);
+                    self.processes[p].workers[session].alive = false;
+                }
+            }
+            Next::Ping => self.processes[p].workers[session].doing = Doing::Ping,
+            Next::Run(commands) => {
+                let Some(connection) = self.open(p, session) else {
+                    return self.change(p, |table, now, effects| {
+                        table.refuse_session(now, session, &ended(), effects);
+                    });
+                };
+                let replies = commands
+                    .iter()
+                    .map(|command| self.carry(*command, p, connection));
+                let replies = replies.collect();
+                self.processes[p].workers[session].doing = Doing::Ran(replies);
+            }
+            Next::Wait(slice) => {
+                if self.open(p, session).is_none() {
+                    return self.change(p, |table, now, effects| {
+                        table.waited(now, session, Waited::Unopened, effects);
+                    });
+                }
+                self.processes[p].workers[session].doing = Doing::Sends(slice);
+            }
+        }
+    }
+
+    pub(in super::super) fn send_wait(&mut self, p: usize, session: usize, slice: &Slice) {
+        let Some(connection) = self.processes[p].workers[session].connection else {
+            return;
+        };
+        let Slice {
+            lock, mode, time, ..
+        } = *slice;
+        if !self.processes[p].table.is_wanted(session) {
+            self.processes[p].workers[session].doing = Doing::Clears(Waited::InVain);
+            return;
+        }
+        if self.server.try_lock(lock, mode, connection) == LockAnswer::Contended {
+            let queue = self.server.queues.entry(lock).or_default();
+            queue.push_back((connection, mode));
+            self.server.pass_on(lock);
+        } else {
+            self.server.granted.insert(connection);
+        }
+        let until = self.now + time;
+        self.processes[p].workers[session].doing = Doing::Waits { lock, mode, until };
+    }
+
+    pub(in super::super) fn wait(
+        &mut self,
+        p: usize,
+        session: usize,
+        lock: LockId,
+        mode: LockMode,
+        until: Time,
+    ) {
+        let Some(connection) = self.processes[p].workers[session].connection else {
+            return;
+        };
+        let waits = |server: &Server| {
+            let mut queue = server.queues.get(&lock).into_iter().flatten();
+            queue.any(|(one, _)| *one == connection)
+        };
+        let waited = if self.server.granted.remove(&connection) {
+            Waited::Granted(self.server.token(mode))
+        } else if self.now < until && waits(&self.server) {
+            self.processes[p].workers[session].doing = Doing::Waits { lock, mode, until };
+            return;
+        } else {
+            // The time is over, or it was interrupted.
+            self.server.stop_waiting(connection);
+            if self.server.granted.remove(&connection) {
+                self.server.unlock(lock, connection);
+            }
+            Waited::InVain
+        };
+        self.processes[p].table.answered(session);
+        self.processes[p].workers[session].doing = Doing::Clears(waited);
+    }
+
+    pub(in super::super) fn carry(&mut self, command: Command, p: usize, connection: u64) -> Reply {
+        match command {
+            Command::Try { lock, mode } => {
+                Reply::Lock(self.server.try_lock(lock, mode, connection))
+            }
+            Command::Release { lock, .. } => Reply::Lock(self.server.unlock(lock, connection)),
+            Command::Look { lock } => {
+                let queue = self.server.queues.get(&lock);
+                Reply::Awaited(queue.is_some_and(|queue| !queue.is_empty()))
+            }
+            Command::Interrupt { session, .. } => {
+                let target = &self.processes[p].workers[session];
+                let runs = matches!(target.doing, Doing::Ran(_) | Doing::Ping);
+                assert!(!runs, "an interrupt hits what it was not meant for");
+                if let Some(target) = target.connection
+                    && !self.server.granted.contains(&target)
+                    && matches!(
+                        self.processes[p].workers[session].doing,
+                        Doing::Waits { .. }
+                    )
+                {
+                    self.server.stop_waiting(target);
+                }
+                Reply::Interrupted
+            }
+        }
+    }
+
+    pub(in super::super) fn open(&mut self, p: usize, session: usize) -> Option<u64> {
+        let worker = &mut self.processes[p].workers[session];
+        if let Some(connection) = worker.connection {
+            return Some(connection);
+        }
+        if self.faults && self.random.u8(..10) == 0 {
+            return None;
+        }
+        self.server.connections += 1;
+        let connection = self.server.connections;
+        worker.connection = Some(connection);
+        let mark = i64::try_from(connection).unwrap();
+        self.processes[p].table.opened(session, mark, mark);
+        Some(connection)
+    }
+
+    pub(in super::super) fn close(&mut self, p: usize, session: usize) {
+        if let Some(connection) = self.processes[p].workers[session].connection.take() {
+            self.server.end(connection);
+        }
+    }
+}

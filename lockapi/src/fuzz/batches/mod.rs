@@ -1,0 +1,380 @@
+//! A request of every operation, and its decoder without the type.
+
+mod queues;
+
+use std::sync::Arc;
+
+use crate::admin::operations as admin;
+use crate::driver::call::Operation;
+use crate::driver::{Rows, Type};
+use crate::engine::{cancel, epoch, notify, probe, settle};
+use crate::error::Failure;
+use crate::id::operations as id;
+use crate::lease::operations as lease;
+use crate::limit::{Quota, charge, reserved, take as limit_take, upkeep};
+use crate::mutex::lock_request::{LockMode, LockRequest};
+use crate::queue::Ticket;
+use crate::queue::operations as queue;
+use crate::table::TableMode;
+use crate::table::operations as table;
+use crate::{LockId, driver, migrate, mutex};
+
+/// The decoder of an operation.
+pub(super) struct Decoder {
+    pub(super) name: &'static str,
+    pub(super) columns: &'static [Type],
+    pub(super) read: Read,
+}
+
+/// Reads rows as the answer to so many requests.
+type Read = Box<dyn Fn(usize, Rows) -> Result<(), Failure>>;
+
+fn of<O: Operation>(request: O) -> Decoder {
+    Decoder {
+        name: O::STATEMENT.name,
+        columns: O::STATEMENT.columns,
+        read: Box::new(move |requests, rows| {
+            let batch = vec![request.clone(); requests];
+            O::decode(&batch, rows).map(drop)
+        }),
+    }
+}
+
+pub(super) fn decoders() -> Vec<Decoder> {
+    let mut all = locks();
+    all.extend(leases());
+    all.extend(limits());
+    all.extend(queues::queues());
+    all.extend(queues::managed_queues());
+    all.extend(queues::schedules());
+    all.extend(inspection());
+    all.extend(connections());
+    all
+}
+
+fn text() -> String {
+    "text".to_owned()
+}
+
+fn slots() -> Arc<[i64]> {
+    Arc::new([1, 2])
+}
+
+const LOCK: LockId = LockId {
+    key: 1,
+    pair: false,
+};
+
+const TICKET: Ticket = Ticket { id: 1, token: 2 };
+
+fn locks() -> Vec<Decoder> {
+    vec![
+        of(LockRequest {
+            lock: LOCK,
+            mode: LockMode::Exclusive,
+            release: false,
+        }),
+        of(mutex::wait::Wait {
+            lock: LOCK,
+            mode: LockMode::Exclusive,
+            millis: 1,
+        }),
+        of(mutex::awaited::Awaited(LOCK)),
+        of(mutex::deadlock::DeadlockCheck {
+            lock: LOCK,
+            holding: vec![LOCK],
+        }),
+        of(mutex::session::Enlist { mark: 1 }),
+        of(mutex::session::Relax),
+        of(mutex::session::Flush),
+        of(mutex::interrupt::Interrupt {
+            mark: 1,
+            process: 2,
+        }),
+        of(mutex::marks::SweepMarks {
+            after: (text(), text()),
+            most: 1,
+        }),
+        of(mutex::check::Check {
+            session: 1,
+            namespace: text(),
+            key: text(),
+            fence: 1,
+        }),
+        of(mutex::in_transaction::TryIn { lock: LOCK }),
+        of(mutex::in_transaction::WaitIn {
+            lock: LOCK,
+            mark: text(),
+        }),
+        of(mutex::in_transaction::Timeouts {
+            lock: text(),
+            statement: text(),
+            mark: text(),
+        }),
+        of(table::LockTable {
+            schema: text(),
+            table: text(),
+            mode: TableMode::Share,
+            no_wait: true,
+            mark: text(),
+        }),
+        of(table::LimitWaits {
+            timeout: text(),
+            mark: text(),
+        }),
+        of(table::Marked { mark: text() }),
+        of(table::OwnPid),
+    ]
+}
+
+fn leases() -> Vec<Decoder> {
+    vec![
+        of(lease::Acquire {
+            namespace: text(),
+            key: text(),
+            slot: 0,
+            acquisition: 1,
+            ttl: 2,
+            hold: 3,
+            owner: text(),
+            data: text(),
+        }),
+        of(lease::Renew {
+            namespace: text(),
+            key: text(),
+            slots: slots(),
+            fence: 1,
+            ttl: 2,
+        }),
+        of(lease::Release {
+            namespace: text(),
+            key: text(),
+            slots: slots(),
+            fence: 1,
+        }),
+        of(lease::Peek {
+            namespace: text(),
+            key: text(),
+            slot: 0,
+        }),
+        of(lease::Check {
+            namespace: text(),
+            key: text(),
+            slots: slots(),
+            fence: 1,
+        }),
+        of(crate::lease::take::Take {
+            namespace: text(),
+            key: text(),
+            permits: 3,
+            count: 2,
+            acquisition: 1,
+            ttl: 2,
+            hold: 3,
+            owner: text(),
+            data: text(),
+        }),
+        of(crate::lease::upkeep::Abandon {
+            namespace: text(),
+            key: text(),
+            first: 1,
+            last: 2,
+            acquisition: 3,
+            granted: 4,
+        }),
+        of(crate::lease::upkeep::Sweep {
+            after: (text(), text(), 0),
+            most: 1,
+        }),
+        of(id::ClaimWorker {
+            namespace: text(),
+            name: text(),
+            worker_bits: 10,
+            sequence_bits: 12,
+            epoch: i64::MAX,
+            token: 1,
+            ttl: 2,
+            reserve: 3,
+            least: 4,
+            owner: text(),
+        }),
+        of(id::RenewWorker {
+            namespace: text(),
+            name: text(),
+            worker: 1,
+            token: 2,
+            ttl: 3,
+            reserve: 4,
+            least: 5,
+        }),
+        of(id::ReleaseWorker {
+            namespace: text(),
+            name: text(),
+            worker: 1,
+            token: 2,
+            floor: 3,
+        }),
+        of(id::NextBlock {
+            namespace: text(),
+            name: text(),
+            size: 1,
+        }),
+    ]
+}
+
+fn limits() -> Vec<Decoder> {
+    let line = charge::ChargeLine {
+        key: text(),
+        quota: Quota::per_second(1),
+        cost: 1,
+        id: 0,
+        ttl: 0,
+    };
+    vec![
+        of(charge::Charge {
+            namespace: text(),
+            lines: vec![line.clone(), line],
+            times: 1,
+            relaxed: false,
+        }),
+        of(limit_take::Take {
+            namespace: text(),
+            key: text(),
+            price: 1,
+            depth: 2,
+            times: 1,
+            relaxed: false,
+            look: false,
+        }),
+        of(upkeep::Look {
+            namespace: text(),
+            key: text(),
+        }),
+        of(upkeep::Ensure {
+            namespace: text(),
+            key: text(),
+        }),
+        of(upkeep::Refund {
+            namespace: text(),
+            key: text(),
+            price: 1,
+            window: 2,
+            at: 3,
+        }),
+        of(upkeep::Reset {
+            namespace: text(),
+            key: text(),
+        }),
+        of(upkeep::Block {
+            namespace: text(),
+            key: text(),
+            time: 1,
+        }),
+        of(upkeep::Sweep {
+            after: (text(), text()),
+            most: 1,
+        }),
+        of(reserved::Settle {
+            namespace: text(),
+            key: text(),
+            id: 1,
+            price: 2,
+        }),
+        of(reserved::Expire {
+            namespace: text(),
+            key: text(),
+        }),
+    ]
+}
+
+fn inspection() -> Vec<Decoder> {
+    let locks = || admin::ListLocks {
+        namespace: None,
+        lock: None,
+        most: 1,
+    };
+    vec![
+        of(locks()),
+        of(admin::ListWaits(locks())),
+        of(admin::ListLeases {
+            namespace: None,
+            key: None,
+            most: 1,
+        }),
+        of(admin::ListRunning {
+            namespace: None,
+            queue: None,
+            most: 1,
+        }),
+        of(admin::ListAudit {
+            namespace: None,
+            most: 1,
+        }),
+        of(admin::Note {
+            backend: 1,
+            namespace: text(),
+            owner: text(),
+            names: Vec::new(),
+            marks: Vec::new(),
+            noted: Vec::new(),
+            ended: Vec::new(),
+            all: false,
+        }),
+        of(admin::SweepNotes { after: 0, most: 1 }),
+        of(admin::ForceRelease {
+            namespace: text(),
+            key: text(),
+            reason: text(),
+        }),
+        of(admin::Terminate {
+            namespace: text(),
+            lock: LOCK,
+            name: text(),
+            reason: text(),
+        }),
+        of(admin::CancelJob {
+            name: queue::Name {
+                namespace: text(),
+                queue: text(),
+            },
+            id: 1,
+            reason: text(),
+        }),
+        of(admin::Unblock {
+            namespace: text(),
+            pid: 1,
+            cancel: Vec::new(),
+            terminate: Vec::new(),
+            reason: text(),
+        }),
+    ]
+}
+
+fn connections() -> Vec<Decoder> {
+    vec![
+        of(settle::Settle {
+            local: true,
+            lock_timeout: text(),
+            statement_timeout: text(),
+            program: text(),
+        }),
+        of(cancel::Cancelled(Vec::new())),
+        of(notify::Notify(1)),
+        of(probe::Marker {
+            marker: text(),
+            lock: probe::Lock::None,
+        }),
+        of(epoch::EnterEpoch),
+        of(driver::hosts::IsPrimary),
+        of(driver::pooled::Remember),
+        of(driver::pooled::Restore(driver::pooled::Settings::default())),
+        of(migrate::LookAround),
+        of(migrate::Applied),
+        of(migrate::Exclude { key: 1 }),
+        of(migrate::Record {
+            version: 1,
+            name: "name",
+            checksum: text(),
+        }),
+    ]
+}

@@ -1,0 +1,219 @@
+//! Requests of queues and schedules.
+
+use super::{Decoder, TICKET, of, text};
+use crate::queue::Unique;
+use crate::queue::operations as queue;
+use crate::schedule::operations as schedule;
+
+pub(super) fn queues() -> Vec<Decoder> {
+    let ack = || queue::Ack {
+        ticket: TICKET,
+        keep: 1,
+    };
+    let keyed = || queue::PushKeyed {
+        namespace: text(),
+        queue: text(),
+        job: job(),
+        keys: queue::Keys {
+            unique_key: text(),
+            unique: Unique::Skip,
+            idempotency_key: text(),
+        },
+        topic: None,
+    };
+    vec![
+        of(queue::Push {
+            namespace: text(),
+            queue: text(),
+            jobs: vec![job(), job()],
+            topic: None,
+        }),
+        of(keyed()),
+        of(queue::PushTogether(vec![keyed(), keyed()])),
+        of(queue::CompleteAndClaim {
+            acks: vec![ack(), ack()],
+            namespace: text(),
+            queue: text(),
+            most: 1,
+            lease: 2,
+            priorities: vec![(0, (0, 0))],
+            worker: text(),
+            claim: 1,
+            lost: Vec::new(),
+            names: Vec::new(),
+            bytes: 1,
+            keep_dead: 1,
+        }),
+        of(ack()),
+        of(queue::Settle {
+            ticket: TICKET,
+            kind: 0,
+            time: 1,
+            error: text(),
+            keep: 1,
+        }),
+        of(queue::Take {
+            namespace: text(),
+            queue: text(),
+            most: 1,
+            priorities: vec![0],
+            worker: text(),
+            keep: 1,
+        }),
+    ]
+}
+
+pub(super) fn managed_queues() -> Vec<Decoder> {
+    let name = || queue::Name {
+        namespace: text(),
+        queue: text(),
+    };
+    vec![
+        of(queue::Cancel {
+            name: name(),
+            ids: vec![1],
+            keep: 1,
+        }),
+        of(queue::Purge {
+            name: name(),
+            most: 1,
+        }),
+        of(queue::Redrive {
+            name: name(),
+            ids: vec![1],
+            most: 1,
+            topic: 1,
+        }),
+        of(queue::Discard {
+            name: name(),
+            ids: vec![1],
+            most: 1,
+        }),
+        of(queue::SetPaused {
+            name: name(),
+            paused: true,
+            topic: 1,
+        }),
+        of(queue::LookBack {
+            name: name(),
+            names: Vec::new(),
+            priorities: vec![(0, 0, (0, 0))],
+            lost: Vec::new(),
+        }),
+        of(queue::CountJobs {
+            name: name(),
+            most: 1,
+        }),
+        of(queue::ReadDead {
+            name: name(),
+            after: 0,
+            most: 1,
+        }),
+        of(queue::SweepQueues {
+            namespace: text(),
+            most: 1,
+        }),
+        of(queue::ExpireJobs {
+            namespace: text(),
+            after: (0, 0),
+            most: 1,
+            bytes: 1,
+            terms: Vec::new(),
+            keep_dead: 1,
+        }),
+        of(queue::ReadStanding { ticket: TICKET }),
+        of(queue::ReadUnhandled {
+            name: name(),
+            names: Vec::new(),
+            most: 1,
+        }),
+    ]
+}
+
+fn job() -> queue::NewJob {
+    queue::NewJob {
+        name: text(),
+        payload: text(),
+        priority: 0,
+        at: 0,
+        delay: 0,
+        max_attempts: 1,
+        ttl: 0,
+    }
+}
+
+pub(super) fn schedules() -> Vec<Decoder> {
+    let name = || schedule::Name {
+        namespace: text(),
+        scheduler: text(),
+    };
+    let task = || schedule::TaskName {
+        of: name(),
+        task: text(),
+    };
+    vec![
+        of(schedule::Look {
+            name: name(),
+            most: 1,
+        }),
+        of(schedule::Fire {
+            name: name(),
+            requests: Vec::new(),
+            node: text(),
+            topic: 1,
+        }),
+        of(schedule::RunNow {
+            name: task(),
+            version: 1,
+            node: text(),
+            topic: 1,
+        }),
+        of(schedule::Expire(name())),
+        of(schedule::Release {
+            name: name(),
+            topic: 1,
+        }),
+        of(schedule::SetTask {
+            name: task(),
+            row: schedule::TaskRow {
+                name: text(),
+                version: 1,
+                next: None,
+                now: 1,
+                enabled: true,
+                cadence: crate::schedule::Cadence::Every(1),
+                timeout: 0,
+                misfire: 0,
+                misfire_most: 0,
+                overlap: 0,
+                job: job(),
+                last: None,
+            },
+            topic: 1,
+        }),
+        of(schedule::SwitchTask {
+            name: task(),
+            enabled: true,
+            next: None,
+            version: 1,
+            topic: 1,
+        }),
+        of(schedule::RemoveTask(task())),
+        of(schedule::ReadTasks {
+            name: name(),
+            task: text(),
+            after: text(),
+            most: 1,
+        }),
+        of(schedule::ReadRuns {
+            name: task(),
+            before: 1,
+            most: 1,
+        }),
+        of(schedule::SweepRuns {
+            name: name(),
+            keep: 1,
+            most: 1,
+        }),
+    ]
+}

@@ -1,0 +1,147 @@
+//! Options, with values at the edges of their types.
+
+use std::time::Duration;
+
+use proptest::prelude::{Just, Strategy, any, prop_oneof};
+use proptest::{prop_assert, prop_assert_eq};
+
+use super::{check, is_refused};
+use crate::BackendOptions;
+use crate::lease::{LeaseOptions, MAX_TTL, MIN_TTL, micros};
+use crate::queue::{Job, MAX_DELAY, QueueOptions};
+use crate::schedule::{MAX_EVERY, MIN_EVERY, Misfire, Overlap, Task};
+
+fn duration() -> impl Strategy<Value = Duration> {
+    let edges = vec![
+        MIN_TTL,
+        MAX_TTL,
+        MAX_DELAY,
+        MIN_EVERY,
+        MAX_EVERY,
+        Duration::ZERO,
+    ];
+    let near = (proptest::sample::select(edges), 0..3_u32).prop_map(|(edge, by)| match by {
+        0 => edge.saturating_sub(Duration::from_nanos(1)),
+        1 => edge,
+        _ => edge + Duration::from_nanos(1),
+    });
+    prop_oneof![
+        3 => near,
+        1 => (any::<u64>(), 0..1_000_000_000_u32).prop_map(|(s, n)| Duration::new(s, n)),
+        2 => (0..100_000_000_000_u64).prop_map(Duration::from_nanos),
+        1 => Just(Duration::MAX),
+    ]
+}
+
+#[test]
+fn leases_are_checked() {
+    let cases = (duration(), duration(), any::<String>(), 0..5000_usize);
+    check(&cases, |(ttl, hold, owner, data)| {
+        let options = LeaseOptions::new(ttl)
+            .minimum_hold(hold)
+            .owner(owner)
+            .data("d".repeat(data));
+        let checked = options.check();
+        if checked.is_ok() {
+            let request = options.acquire("namespace", "key", 0)?;
+            prop_assert!(request.ttl > 0 && request.hold <= request.ttl);
+            prop_assert_eq!(request.ttl, micros(ttl));
+        } else {
+            prop_assert!(is_refused(&checked));
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn backends_are_checked() {
+    let cases = (
+        any::<String>(),
+        any::<usize>(),
+        prop_oneof![0..70_usize, any::<usize>()],
+        duration(),
+        duration(),
+        any::<usize>(),
+    );
+    check(
+        &cases,
+        |(namespace, locks, waiters, timeout, heartbeat, pool)| {
+            let options = BackendOptions::default()
+                .namespace(namespace)
+                .max_locks(locks)
+                .waiters(waiters)
+                .timeout(timeout)
+                .heartbeat(heartbeat);
+            let checked = options.check_pool(pool);
+            prop_assert!(checked.is_ok() || is_refused(&checked));
+            prop_assert!(checked.is_err() || pool > options.connections());
+            Ok(())
+        },
+    );
+}
+
+#[test]
+fn queues_and_jobs_are_checked() {
+    let cases = (
+        duration(),
+        proptest::option::of(duration()),
+        any::<usize>(),
+        (duration(), duration(), any::<u32>(), any::<u64>()),
+    );
+    check(
+        &cases,
+        |(keep, dead, payload, (delay, ttl, attempts, at))| {
+            let options = QueueOptions::default()
+                .archive(keep)
+                .dead_letters(dead)
+                .max_payload(payload);
+            let checked = options.check("queue");
+            prop_assert!(checked.is_ok() || is_refused(&checked));
+            if checked.is_ok() {
+                prop_assert_eq!(options.keep(), micros(keep));
+                prop_assert!(options.keep_dead() >= 0 || dead.is_none());
+            }
+            let mut job = Job::new("job", "payload")?
+                .delay(delay)
+                .ttl(ttl)
+                .max_attempts(attempts);
+            let at = Duration::from_micros(at);
+            if let Some(at) = std::time::UNIX_EPOCH.checked_add(at) {
+                job = job.at(at);
+            }
+            let checked = job.check(100);
+            prop_assert!(checked.is_ok() || is_refused(&checked));
+            if checked.is_ok() {
+                let row = job.row();
+                prop_assert_eq!((row.delay, row.ttl), (micros(delay), micros(ttl)));
+                prop_assert!(row.at.checked_add(row.delay).is_some());
+            }
+            Ok(())
+        },
+    );
+}
+
+#[test]
+fn tasks_are_checked() {
+    let misfire = prop_oneof![
+        duration().prop_map(|late| Misfire::Skip { late }),
+        Just(Misfire::Coalesce),
+        any::<usize>().prop_map(Misfire::CatchUp),
+        (0..1002_usize).prop_map(Misfire::CatchUp),
+    ];
+    let overlap = proptest::sample::select(vec![Overlap::Allow, Overlap::Skip, Overlap::Queue]);
+    let cases = (duration(), duration(), duration(), misfire, overlap);
+    check(&cases, |(every, first, timeout, misfire, overlap)| {
+        let task = Task::every("task", every, Job::new("job", "payload")?)
+            .first_in(first)
+            .timeout(timeout)
+            .misfire(misfire)
+            .overlap(overlap);
+        let checked = task.check();
+        prop_assert!(checked.is_ok() || is_refused(&checked));
+        if checked.is_ok() {
+            prop_assert!((MIN_EVERY..=MAX_EVERY + Duration::from_nanos(999)).contains(&every));
+        }
+        Ok(())
+    });
+}
