@@ -91,7 +91,7 @@ fn parse() -> Result<Option<Args>, lexopt::Error> {
                             let kinds = plan::KINDS.join(", ");
                             let unknown = || {
                                 format!(
-                                    "{name} is neither a fault ({known}) nor a kind of task ({kinds})"
+                                    "--without {name}; allowed are the faults {known}, and the kinds of tasks {kinds}"
                                 )
                             };
                             *plan = plan.clone().without_named(name).ok_or_else(unknown)?;

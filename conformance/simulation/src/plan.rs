@@ -41,10 +41,12 @@ pub(crate) enum Fault {
     Drift,
     /// The server's clock is set.
     Step,
+    /// A standby takes over that has not received what was committed last.
+    FailOver,
 }
 
 impl Fault {
-    pub(crate) const ALL: [Self; 16] = [
+    pub(crate) const ALL: [Self; 17] = [
         Self::Delay,
         Self::CutBefore,
         Self::CutAfter,
@@ -61,6 +63,7 @@ impl Fault {
         Self::Leave,
         Self::Drift,
         Self::Step,
+        Self::FailOver,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -81,6 +84,7 @@ impl Fault {
             Self::Leave => "leave",
             Self::Drift => "drift",
             Self::Step => "step",
+            Self::FailOver => "fail-over",
         }
     }
 
@@ -101,7 +105,7 @@ impl Fault {
 }
 
 /// What the tasks of programs do.
-pub(crate) const KINDS: [&str; 13] = [
+pub(crate) const KINDS: [&str; 14] = [
     "mutex",
     "rw-lock",
     "lock-owner",
@@ -112,6 +116,7 @@ pub(crate) const KINDS: [&str; 13] = [
     "push",
     "work",
     "worker",
+    "scheduler",
     "limit",
     "reserve",
     "ids",
@@ -143,7 +148,7 @@ impl Plan {
     pub(crate) fn new(seed: u64) -> Self {
         let mut random = Rng::with_seed(seed ^ 0x7061_6e74);
         let calm = random.u8(..10) == 0;
-        let faults = Fault::ALL.map(|fault| {
+        let mut faults = Fault::ALL.map(|fault| {
             let is_in = random.bool() && !calm;
             let drawn = random.f64();
             match fault.most() {
@@ -153,6 +158,10 @@ impl Plan {
                 most => most * drawn * drawn,
             }
         });
+        // What follows from a clock that is set can be told from what was lost only where one of them is.
+        if faults[Fault::FailOver as usize] > 0.0 {
+            faults[Fault::Step as usize] = 0.0;
+        }
         Self {
             seed,
             small: false,

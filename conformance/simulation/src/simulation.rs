@@ -123,7 +123,7 @@ impl Running {
 
 /// Lets something that concerns a process or the server fail now and then.
 fn schedule(context: &Context, programs: &Programs) {
-    const ALL: [Fault; 8] = [
+    const ALL: [Fault; 9] = [
         Fault::Terminate,
         Fault::Restart,
         Fault::Unreachable,
@@ -132,6 +132,7 @@ fn schedule(context: &Context, programs: &Programs) {
         Fault::Stop,
         Fault::Kill,
         Fault::Step,
+        Fault::FailOver,
     ];
     let (world, every) = (&context.world, context.plan.every);
     let pause = every.mul_f64(world.draw(fastrand::Rng::f64) * 2.0);
@@ -172,6 +173,15 @@ fn strike(fault: Fault, context: &Context, programs: &Programs) {
             let by = i64::try_from(time.as_micros()).unwrap_or(0);
             let back = world.draw(fastrand::Rng::bool);
             server.set_clock(if back { -by } else { by });
+        }
+        Fault::FailOver => {
+            let cut = world.now();
+            server.cut_replication();
+            let history = context.history.clone();
+            world.after(time, move |world| {
+                another.fail_over();
+                history.failed_over(cut, world.now());
+            });
         }
         Fault::Partition | Fault::Stop | Fault::Kill => {
             let Some(program) = programs.any(world) else {

@@ -10,6 +10,7 @@ use lockapi::{Error, LeaseGuard, MutexGuard, Result};
 
 use super::{Context, asked};
 use crate::history::Held;
+use crate::plan::Fault;
 
 /// How long what is asked for may be held in the end, when nobody else holds anything.
 const IN_THE_END: Duration = Duration::from_secs(60);
@@ -204,10 +205,18 @@ pub(super) async fn rw_lock(context: Context) {
     }
 }
 
+/// What is lost in a fail-over is waited for as long as the next one asks for it.
+const SAME: Duration = Duration::from_secs(5);
+
 fn terms(context: &Context) -> LeaseOptions {
-    let ttl = context
+    let drawn = context
         .world
         .between(Duration::from_secs(1), Duration::from_secs(10));
+    let ttl = if context.plan.has(Fault::FailOver) {
+        SAME
+    } else {
+        drawn
+    };
     let options = LeaseOptions::new(ttl);
     if context.world.happens(0.1) {
         options.renewed_by_hand()

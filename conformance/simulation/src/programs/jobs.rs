@@ -7,6 +7,7 @@ use lockapi::ErrorKind;
 use lockapi::queue::{Claim, Delivery, Job, Priority};
 
 use super::{Context, asked};
+use crate::history::Held;
 use crate::world::Time;
 
 const QUEUE: &str = "jobs";
@@ -50,9 +51,23 @@ pub(super) async fn push(context: Context) {
 }
 
 /// A delivery that the history looks at as well.
-type Shared = Arc<Mutex<Option<Delivery>>>;
+pub(super) type Shared = Arc<Mutex<Option<Delivery>>>;
 
-fn take(shared: &Shared) -> Option<Delivery> {
+/// Shares a delivery with the history, which is told whether it is still held.
+pub(super) fn shared(delivery: Delivery) -> (Shared, Held) {
+    let shared: Shared = Arc::new(Mutex::new(Some(delivery)));
+    let seen = Arc::downgrade(&shared);
+    let held = move || {
+        let shared = seen.upgrade();
+        shared.is_some_and(|it| {
+            let delivery = it.lock().unwrap_or_else(PoisonError::into_inner);
+            delivery.as_ref().is_some_and(|it| !it.is_lost())
+        })
+    };
+    (shared, Arc::new(held))
+}
+
+pub(super) fn take(shared: &Shared) -> Option<Delivery> {
     shared.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
@@ -63,15 +78,7 @@ async fn handle(context: &Context, delivery: Delivery, began: Time) {
             .violate("what is delivered was pushed", delivery.payload());
     };
     let token = delivery.ticket().token;
-    let shared: Shared = Arc::new(Mutex::new(Some(delivery)));
-    let seen = Arc::downgrade(&shared);
-    let held = Arc::new(move || {
-        let shared = seen.upgrade();
-        shared.is_some_and(|it| {
-            let delivery = it.lock().unwrap_or_else(PoisonError::into_inner);
-            delivery.as_ref().is_some_and(|it| !it.is_lost())
-        })
-    });
+    let (shared, held) = shared(delivery);
     let Some(entry) = context
         .history
         .delivered(job, context.program, (token, began), held)
@@ -81,9 +88,13 @@ async fn handle(context: &Context, delivery: Delivery, began: Time) {
     context.rest(Duration::from_secs(1)).await;
     let delivery = take(&shared);
     drop(entry);
-    let Some(delivery) = delivery else {
-        return;
-    };
+    if let Some(delivery) = delivery {
+        finish(context, job, delivery).await;
+    }
+}
+
+/// Ends the work on a job in one of the ways that there are.
+pub(super) async fn finish(context: &Context, job: u64, delivery: Delivery) {
     match context.world.draw(|random| random.u8(..10)) {
         0 => drop(delivery),
         1 => settled(context, delivery.nack("again", Duration::from_millis(100))).await,
@@ -91,7 +102,7 @@ async fn handle(context: &Context, delivery: Delivery, began: Time) {
         3 => settled(context, delivery.snooze(Duration::from_millis(300))).await,
         _ => {
             context.history.ack(job);
-            let asked = (token, asked(context));
+            let asked = (delivery.ticket().token, asked(context));
             match context.outcome(delivery.ack()).await {
                 Some(Ok(())) => context.history.acked(job, asked, Ok(())),
                 Some(Err(error)) => {

@@ -3,6 +3,7 @@
 mod holders;
 mod jobs;
 mod numbers;
+mod schedules;
 mod workers;
 
 use std::future::Future;
@@ -50,6 +51,7 @@ const WORK: [Work; KINDS.len()] = [
     |it| Box::pin(jobs::push(it)),
     |it| Box::pin(jobs::work(it)),
     |it| Box::pin(workers::run(it)),
+    |it| Box::pin(schedules::run(it)),
     |it| Box::pin(numbers::limit(it)),
     |it| Box::pin(numbers::reserve(it)),
     |it| Box::pin(numbers::ids(it)),
@@ -227,6 +229,7 @@ async fn audit(mut context: Context, clock: DrivenClock) {
     };
     context.backend = Some(Arc::clone(&backend));
     holders::audit(&context).await;
+    schedules::audit(&context).await;
     jobs::audit(&context).await;
     numbers::audit(&context).await;
     if let Err(error) = backend.close().await {

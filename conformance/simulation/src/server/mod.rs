@@ -169,6 +169,23 @@ impl Server {
         self.lock().model.crash(lost);
     }
 
+    /// From now on its standby receives nothing.
+    pub(crate) fn cut_replication(&self) {
+        self.lock().model.cut_replication();
+    }
+
+    /// It is lost, and its standby takes over: all sessions end.
+    pub(crate) fn fail_over(&self) {
+        let sessions: Vec<_> = self.lock().sessions.keys().copied().collect();
+        for session in sessions {
+            self.end(session, Some("57P01"));
+        }
+        let now = self.world.now();
+        let mut state = self.lock();
+        let at = clock(&state, now);
+        state.model.fail_over(at);
+    }
+
     /// Ends one session.
     pub(crate) fn terminate_any(&self) -> bool {
         let sessions: Vec<_> = self.lock().sessions.keys().copied().collect();

@@ -1,0 +1,216 @@
+//! Pushes, deliveries and acknowledgements of jobs.
+
+use std::collections::BTreeMap;
+
+use lockapi::{Error, ErrorKind};
+
+use super::{Entry, Held, History, Hold, State};
+use crate::world::{ProgramId, Time};
+
+/// What is known of a push.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Push {
+    Asked,
+    Done,
+    /// With this error.
+    Refused(String),
+}
+
+pub(super) struct Job {
+    push: Push,
+    /// When the push was sent and answered.
+    pushed: (Time, Time),
+    deliveries: u64,
+    /// When its acknowledgement was sent and answered.
+    acked: Option<(Time, Time)>,
+    /// Acknowledgements whose outcome is not known.
+    unsure: u32,
+    /// The highest token of a delivery, and when that became known.
+    latest: (i64, Time),
+    pub(super) open: BTreeMap<u64, Hold>,
+}
+
+impl State {
+    /// A job that may be there from now on.
+    pub(super) fn add_job(&mut self, now: Time) -> u64 {
+        self.next += 1;
+        let number = self.next;
+        let job = Job {
+            push: Push::Asked,
+            pushed: (now, now),
+            deliveries: 0,
+            acked: None,
+            unsure: 0,
+            latest: (0, Time::ZERO),
+            open: BTreeMap::new(),
+        };
+        self.jobs.insert(number, job);
+        number
+    }
+}
+
+impl History {
+    /// Somebody is about to push; answers what the payload has to be.
+    pub(crate) fn push(&self) -> u64 {
+        let now = self.world.now();
+        self.lock().add_job(now)
+    }
+
+    pub(crate) fn pushed(&self, job: u64, outcome: Result<(), &Error>) {
+        let push = match outcome {
+            Ok(()) => Push::Done,
+            Err(error) if error.kind() == ErrorKind::Indeterminate => Push::Asked,
+            Err(error) => Push::Refused(format!("{error:?}")),
+        };
+        let mut state = self.lock();
+        let Some(known) = state.jobs.get_mut(&job) else {
+            return;
+        };
+        known.push = push.clone();
+        known.pushed.1 = self.world.now();
+        let delivered = known.deliveries > 0;
+        drop(state);
+        match push {
+            Push::Done => self.answered("push"),
+            Push::Refused(error) if delivered => self.world.violate(
+                "what did not happen has no effect",
+                format!("job {job} was delivered, and its push failed: {error}"),
+            ),
+            _ => {}
+        }
+    }
+
+    /// A job was delivered to a claim that began at `asked`.
+    pub(crate) fn delivered(
+        &self,
+        job: u64,
+        program: ProgramId,
+        (token, asked): (i64, Time),
+        held: Held,
+    ) -> Option<Entry> {
+        self.answered("delivery");
+        let mut state = self.lock();
+        state.next += 1;
+        let number = state.next;
+        let Some(known) = state.jobs.get_mut(&job) else {
+            drop(state);
+            self.world
+                .violate("what is delivered was pushed", format!("job {job}"));
+            return None;
+        };
+        known.deliveries += 1;
+        if token > known.latest.0 {
+            known.latest = (token, self.world.now());
+        }
+        let refused = match &known.push {
+            Push::Refused(error) => Some(error.clone()),
+            _ => None,
+        };
+        let done = known.acked.filter(|(_, acked)| *acked < asked);
+        let running = known
+            .open
+            .values()
+            .filter(|hold| self.world.is_running(hold.program));
+        let late = !held();
+        let others: Vec<_> = running
+            .filter(|hold| !late && (hold.held)())
+            .map(|hold| hold.token)
+            .collect();
+        known.open.insert(
+            number,
+            Hold {
+                program,
+                token,
+                held,
+            },
+        );
+        let done = done.filter(|acked| !state.is_lost(*acked));
+        let lost = !state.fail_overs.is_empty();
+        drop(state);
+        if let Some(error) = refused {
+            self.world.violate(
+                "what did not happen has no effect",
+                format!("job {job} was delivered, and its push failed: {error}"),
+            );
+        }
+        if let Some((_, acked)) = done {
+            self.world.violate(
+                "what is done is not delivered",
+                format!("job {job} was acknowledged at {acked:?}, and claimed at {asked:?}"),
+            );
+        }
+        if !others.is_empty() && !self.stepped && !lost {
+            self.world.violate(
+                "a job has one worker",
+                format!("job {job}: {token} was delivered while {others:?} had it"),
+            );
+        }
+        Some(Entry {
+            history: self.clone(),
+            place: None,
+            job: Some(job),
+            number,
+        })
+    }
+
+    /// Somebody is about to acknowledge a delivery.
+    pub(crate) fn ack(&self, job: u64) {
+        if let Some(known) = self.lock().jobs.get_mut(&job) {
+            known.unsure += 1;
+        }
+    }
+
+    /// A delivery that was acknowledged at `asked` is done, or it is not known whether.
+    pub(crate) fn acked(&self, job: u64, (token, asked): (i64, Time), outcome: Result<(), &Error>) {
+        let now = self.world.now();
+        let mut state = self.lock();
+        let Some(known) = state.jobs.get_mut(&job) else {
+            return;
+        };
+        let mut twice = None;
+        match outcome {
+            Ok(()) => {
+                twice = known.acked.replace((asked, now));
+            }
+            Err(error) if error.kind() == ErrorKind::Indeterminate => known.unsure += 1,
+            Err(_) => {}
+        }
+        known.unsure -= 1;
+        let stale = outcome.is_ok() && known.latest.0 > token && known.latest.1 < asked;
+        let twice = twice.is_some_and(|first| !state.is_lost(first));
+        drop(state);
+        if outcome.is_ok() {
+            self.answered("ack");
+        }
+        if stale {
+            let what = format!("job {job}: {token} was acknowledged after a later delivery");
+            self.world
+                .violate("a delivery that is not the latest changes nothing", what);
+        }
+        if twice {
+            self.world.violate(
+                "a job is done once",
+                format!("job {job} was acknowledged twice"),
+            );
+        }
+    }
+
+    /// In the end: jobs that were pushed and that nobody has done. `find` tells where the server has one.
+    pub(crate) fn check_jobs(&self, find: impl Fn(u64) -> String) {
+        let state = self.lock();
+        let is_undone = |job: &Job| {
+            let pushed = job.push == Push::Done && !state.is_lost(job.pushed);
+            pushed && job.acked.is_none() && job.unsure == 0
+        };
+        let undone = state.jobs.iter().find(|(_, job)| is_undone(job));
+        let undone = undone.map(|(job, known)| (*job, known.deliveries));
+        drop(state);
+        if let Some((job, deliveries)) = undone {
+            let place = find(job);
+            let what = format!(
+                "job {job} was pushed, delivered {deliveries} times, and not done: {place}"
+            );
+            self.world.violate("no job is lost", what);
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! What the tasks of all processes saw, checked while they see it.
+
+mod jobs;
+mod numbers;
+mod runs;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use lockapi::limit::Quota;
+use lockapi::{Error, ErrorKind};
+
+use crate::plan::{Fault, Plan};
+use crate::world::{ProgramId, Time, World};
+use jobs::Job;
+pub(crate) use runs::Delivered;
+use runs::Runs;
+
+/// After so long whoever has lost a session lock knows, if it runs.
+const KNOWN: Duration = Duration::from_secs(30);
+
+/// How a guard says whether it is still held.
+pub(crate) type Held = Arc<dyn Fn() -> bool + Send + Sync>;
+
+/// Something that somebody holds.
+struct Hold {
+    program: ProgramId,
+    token: i64,
+    held: Held,
+}
+
+#[derive(Default)]
+struct Place {
+    open: BTreeMap<u64, Hold>,
+    /// Tokens in the order in which their holders learned of them, each with the highest up to there.
+    tokens: Vec<(Time, i64)>,
+    seen: BTreeSet<i64>,
+}
+
+#[derive(Default)]
+struct State {
+    places: HashMap<(&'static str, String), Place>,
+    jobs: BTreeMap<u64, Job>,
+    /// The runs of each recurring task.
+    runs: HashMap<&'static str, Runs>,
+    /// Nanoseconds at which a permit was taken.
+    permits: HashMap<String, (Quota, Vec<i64>)>,
+    ids: HashMap<&'static str, BTreeSet<i64>>,
+    /// When the standby of a fail-over received the last, and when it took over.
+    fail_overs: Vec<(Time, Time)>,
+    next: u64,
+    answers: BTreeMap<&'static str, u64>,
+    errors: BTreeMap<String, u64>,
+}
+
+impl State {
+    /// Whether what was sent and answered then may have been lost.
+    fn is_lost(&self, (sent, answered): (Time, Time)) -> bool {
+        let mut all = self.fail_overs.iter();
+        all.any(|(cut, over)| sent <= *over && answered >= *cut)
+    }
+}
+
+/// A history; clones are one and the same.
+#[derive(Clone)]
+pub(crate) struct History {
+    state: Arc<Mutex<State>>,
+    world: World,
+    /// Whether nothing can fail, so that nothing may.
+    flawless: bool,
+    /// Whether the server's clock is set, so that leases may end early.
+    stepped: bool,
+}
+
+/// An entry that ends when it is dropped.
+pub(crate) struct Entry {
+    history: History,
+    place: Option<(&'static str, String)>,
+    job: Option<u64>,
+    number: u64,
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        let mut state = self.history.lock();
+        if let Some(place) = self.place.take()
+            && let Some(place) = state.places.get_mut(&place)
+        {
+            place.open.remove(&self.number);
+        }
+        if let Some(job) = self.job.and_then(|job| state.jobs.get_mut(&job)) {
+            job.open.remove(&self.number);
+        }
+    }
+}
+
+impl History {
+    pub(crate) fn new(world: &World, plan: &Plan) -> Self {
+        Self {
+            state: Arc::default(),
+            world: world.clone(),
+            flawless: plan
+                .faults()
+                .all(|fault| matches!(fault, Fault::Drift | Fault::Deaf | Fault::Leave)),
+            stepped: plan.has(Fault::Step),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Answers by kind, and errors by kind.
+    pub(crate) fn figures(&self) -> (BTreeMap<&'static str, u64>, BTreeMap<String, u64>) {
+        let state = self.lock();
+        (state.answers.clone(), state.errors.clone())
+    }
+
+    /// Something was answered.
+    pub(crate) fn answered(&self, what: &'static str) {
+        *self.lock().answers.entry(what).or_default() += 1;
+    }
+
+    /// Something failed.
+    pub(crate) fn failed(&self, error: &Error) {
+        let kind = format!("{:?} {}", error.kind(), error.operation());
+        *self.lock().errors.entry(kind).or_default() += 1;
+        // What the simulation refuses has a code.
+        let impossible = matches!(
+            error.kind(),
+            ErrorKind::Invalid | ErrorKind::Unsupported | ErrorKind::Deadlock | ErrorKind::Corrupt
+        ) && error.sqlstate().is_none();
+        if impossible {
+            self.world
+                .violate("errors say what happened", format!("{error:?}"));
+        } else if self.flawless && error.kind() != ErrorKind::TimedOut {
+            self.world
+                .violate("nothing fails without a cause", format!("{error:?}"));
+        }
+    }
+
+    /// A lock, a lease or a permit of a semaphore was granted, which at most `most` may hold; `asked` is
+    /// when the call began.
+    pub(crate) fn granted(
+        &self,
+        kind: &'static str,
+        key: &str,
+        most: usize,
+        program: ProgramId,
+        (token, asked): (i64, Time),
+        held: Held,
+    ) -> Entry {
+        self.answered(kind);
+        let now = self.world.now();
+        let mut state = self.lock();
+        state.next += 1;
+        let number = state.next;
+        let name = (kind, key.to_owned());
+        let place = state.places.entry(name.clone()).or_default();
+        if !place.seen.insert(token) && most == 1 {
+            self.world
+                .violate("tokens are unique", format!("{kind} {key}: {token} twice"));
+        }
+        let known = place.tokens.partition_point(|(at, _)| *at < asked);
+        let before = known.checked_sub(1).map(|at| place.tokens[at].1);
+        let before = before.filter(|before| *before >= token);
+        let highest = place
+            .tokens
+            .last()
+            .map_or(token, |(_, last)| token.max(*last));
+        place.tokens.push((now, highest));
+        let others = place.open.iter();
+        let running = others.filter(|(_, hold)| self.world.is_running(hold.program));
+        // What came too late is known to be lost.
+        let late = !held();
+        let others: Vec<_> = running
+            .filter(|(_, hold)| !late && (hold.held)())
+            .map(|(number, hold)| (*number, hold.token))
+            .collect();
+        place.open.insert(
+            number,
+            Hold {
+                program,
+                token,
+                held,
+            },
+        );
+        drop(state);
+        if let Some(before) = before {
+            let what = format!(
+                "{kind} {key}: {token} was granted to a call that began after {before} was known"
+            );
+            // It may have been handed over by a session that has ended.
+            self.must_end("tokens grow", &name, vec![number], what);
+        }
+        if others.len() >= most {
+            let tokens: Vec<_> = others.iter().map(|(_, token)| *token).collect();
+            let what = format!("{kind} {key}: {token} was granted while {tokens:?} were held");
+            let others = others.into_iter().map(|(number, _)| number).collect();
+            self.must_end("mutual exclusion", &name, others, what);
+        }
+        Entry {
+            history: self.clone(),
+            place: Some(name),
+            job: None,
+            number,
+        }
+    }
+
+    /// These were held when they no longer should have been. A lease is known to have ended before another is
+    /// granted; whoever has lost a session is told soon.
+    fn must_end(
+        &self,
+        promise: &'static str,
+        name: &(&'static str, String),
+        those: Vec<u64>,
+        what: String,
+    ) {
+        let session = matches!(name.0, "mutex" | "rw_lock");
+        if self.flawless || (!session && !self.stepped) {
+            return self.world.violate(promise, what);
+        }
+        if !session {
+            return;
+        }
+        let (history, name) = (self.clone(), name.clone());
+        self.world.after(KNOWN, move |world| {
+            let state = history.lock();
+            let place = state.places.get(&name);
+            let still = those.iter().filter_map(|number| place?.open.get(number));
+            // One that was stopped in between is told once it runs again.
+            let still: Vec<_> = still
+                .filter(|hold| world.is_running(hold.program) && (hold.held)())
+                .map(|hold| hold.token)
+                .collect();
+            drop(state);
+            if !still.is_empty() {
+                world.violate(promise, format!("{what}; {still:?} were not told"));
+            }
+        });
+    }
+
+    /// A standby took over that had received nothing since `cut`.
+    pub(crate) fn failed_over(&self, cut: Time, over: Time) {
+        self.lock().fail_overs.push((cut, over));
+    }
+}

@@ -1,0 +1,188 @@
+//! Schedulers of recurring tasks, and whoever works on their runs.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::{Either, select};
+use lockapi::Stop;
+use lockapi::queue::{Claim, Delivery, Job};
+use lockapi::schedule::{MAX_LIST, Misfire, Overlap, Run, Scheduler, SchedulerOptions, Task};
+
+use super::jobs::{finish, shared, take};
+use super::{Context, asked};
+use crate::history::Delivered;
+use crate::world::Time;
+
+const NAME: &str = "maintenance";
+/// So many that no run fails for good.
+const ATTEMPTS: u32 = 10_000;
+
+/// A recurring task.
+struct Recurring {
+    name: &'static str,
+    every: Duration,
+    misfire: Misfire,
+    overlap: Overlap,
+}
+
+const TASKS: [Recurring; 3] = [
+    Recurring {
+        name: "allow",
+        every: Duration::from_millis(700),
+        misfire: Misfire::CatchUp(5),
+        overlap: Overlap::Allow,
+    },
+    Recurring {
+        name: "skip",
+        every: Duration::from_millis(900),
+        misfire: Misfire::Coalesce,
+        overlap: Overlap::Skip,
+    },
+    Recurring {
+        name: "queue",
+        every: Duration::from_millis(1_100),
+        misfire: Misfire::CatchUp(3),
+        overlap: Overlap::Queue,
+    },
+];
+
+impl Recurring {
+    fn task(&self) -> Task {
+        let job = Job::new("run", &self.name)
+            .expect("a job")
+            .max_attempts(ATTEMPTS);
+        Task::every(self.name, self.every, job)
+            .misfire(self.misfire)
+            .overlap(self.overlap)
+    }
+}
+
+fn scheduler(context: &Context) -> Arc<dyn Scheduler> {
+    let options = SchedulerOptions::default().poll(Duration::from_millis(500));
+    let backend = context.backend();
+    backend.scheduler_with(NAME, options).expect("a scheduler")
+}
+
+/// Sets the tasks, runs the scheduler for a while, and works meanwhile.
+pub(super) async fn run(context: Context) {
+    let scheduler = scheduler(&context);
+    while !context.is_ending() {
+        for task in &TASKS {
+            context.call(scheduler.set(task.task())).await;
+        }
+        let (stop, until) = (
+            Stop::new(),
+            context.world.now()
+                + context
+                    .world
+                    .between(Duration::from_millis(100), Duration::from_secs(15)),
+        );
+        let rounds = context.call(scheduler.run(&stop));
+        let work = async {
+            while !context.is_ending() && context.world.now() < until {
+                work(&context).await;
+            }
+            stop.stop();
+        };
+        // The scheduler may be left, or be stopped.
+        match select(pin!(rounds), pin!(work)).await {
+            Either::Left((_, work)) => work.await,
+            Either::Right(((), rounds)) => drop(rounds.await),
+        }
+    }
+}
+
+async fn work(context: &Context) {
+    let queue = context.backend().queue(NAME).expect("a queue");
+    let lease = context
+        .world
+        .between(Duration::from_secs(1), Duration::from_secs(10));
+    let claim = Claim::new(context.world.draw(|random| random.usize(1..=3)))
+        .lease(lease)
+        .wait(Duration::from_secs(1));
+    let began = asked(context);
+    for delivery in context.call(queue.claim(&claim)).await.unwrap_or_default() {
+        handle(context, delivery, began).await;
+    }
+}
+
+async fn handle(context: &Context, delivery: Delivery, began: Time) {
+    let recurring = delivery
+        .decode::<String>()
+        .ok()
+        .and_then(|name| TASKS.iter().find(|it| it.name == name));
+    let Some(recurring) = recurring else {
+        let what = delivery.payload();
+        return context.world.violate("what is delivered was pushed", what);
+    };
+    let run = Delivered {
+        task: recurring.name,
+        due: delivery.due_at(),
+        job: delivery.id(),
+        is_alone: recurring.overlap != Overlap::Allow,
+    };
+    let token = delivery.ticket().token;
+    let (shared, held) = shared(delivery);
+    let ran = context
+        .history
+        .ran(&run, context.program, (token, began), held);
+    let Some((number, entry)) = ran else {
+        return;
+    };
+    context.rest(Duration::from_secs(2)).await;
+    let delivery = take(&shared);
+    drop(entry);
+    if let Some(delivery) = delivery {
+        finish(context, number, delivery).await;
+    }
+}
+
+/// Tasks are fired in the end, their runs can be done, and the log has all of them.
+pub(super) async fn audit(context: &Context) {
+    if let Err(error) = audited(context).await {
+        let what = format!("{NAME}: {error:?}");
+        context.world.violate("all can be had in the end", what);
+    }
+}
+
+async fn audited(context: &Context) -> lockapi::Result<()> {
+    let scheduler = scheduler(context);
+    for task in scheduler.list().await? {
+        // Those that were due meanwhile have been fired.
+        scheduler.run_due().await?;
+        scheduler.disable(&task.name).await?;
+    }
+    // Leases of workers that were killed have to end first.
+    let until = context.world.now() + Duration::from_secs(30);
+    let queue = context.backend().queue(NAME)?;
+    while context.world.now() < until {
+        let claim = Claim::new(100).wait(Duration::from_secs(1));
+        for delivery in queue.claim(&claim).await? {
+            delivery.ack().await?;
+        }
+    }
+    for task in scheduler.list().await? {
+        let every = TASKS.iter().find(|it| it.name == task.name);
+        let log = log(&*scheduler, &task.name).await?;
+        if let Some(every) = every.map(|it| it.every) {
+            context.history.check_log(&task.name, every, &log);
+        }
+    }
+    Ok(())
+}
+
+/// The earliest first.
+async fn log(scheduler: &dyn Scheduler, task: &str) -> lockapi::Result<Vec<Run>> {
+    let mut log = Vec::<Run>::new();
+    loop {
+        let before = log.last().map(|run| run.fire_at);
+        let part = scheduler.runs(task, before, MAX_LIST).await?;
+        let full = part.len() == MAX_LIST;
+        log.extend(part);
+        if !full {
+            log.reverse();
+            return Ok(log);
+        }
+    }
+}
