@@ -1,0 +1,240 @@
+//! The arguments.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use lexopt::prelude::{Long, Short, Value, ValueExt};
+
+use crate::plan::Fault;
+
+pub(crate) const HELP: &str = "\
+Programs of all libraries share locks, leases, queues, limits and ids on a private PostgreSQL server, while
+processes, server, network and pooler fail. Every call and every answer is logged, and judged in the end.
+
+Usage: make torture ARGS='[options]'
+
+    --seconds N        how long a round takes, 20 to 86400 (default 180); in less than two minutes the seed
+                       draws the kinds of faults that there is time for
+    --hours N          rounds with consecutive seeds until so many hours are over
+    --seed N           what the faults of the first round are drawn from (default: drawn, and printed)
+    --programs N       how many programs use the library, 1 to 60 (default 7); beside them there are two that
+                       use plain SQL
+    --without KIND     without these faults; several are separated by commas
+    --only KIND        with these faults only
+    --control NAME     breaks a rule in the programs, which the checker has to find:
+                       unchecked  writes are not checked in
+                       outside    what is to happen with an acknowledgement happens before it
+                       greedy     what a limit refuses is done nevertheless
+                       hoard      permits are kept until the end
+                       quiet      no faults at all, and nothing may fail
+    --keep             keeps the logs, and says where they are
+    -h, --help         this text
+
+Exit status: 0 when nothing was violated and every kind of fault had an effect, 1 otherwise, 2 for bad
+arguments, 3 when the server or the programs could not be run.
+";
+
+/// A database library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Library {
+    Sqlx,
+    Diesel,
+    Sync,
+}
+
+impl Library {
+    pub(crate) const ALL: [Self; 3] = [Self::Sqlx, Self::Diesel, Self::Sync];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Sqlx => "sqlx",
+            Self::Diesel => "diesel",
+            Self::Sync => "postgres",
+        }
+    }
+}
+
+/// A rule that programs break on purpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Control {
+    Unchecked,
+    Outside,
+    Greedy,
+    Hoard,
+    Quiet,
+}
+
+impl Control {
+    const ALL: [(&'static str, Self); 5] = [
+        ("unchecked", Self::Unchecked),
+        ("outside", Self::Outside),
+        ("greedy", Self::Greedy),
+        ("hoard", Self::Hoard),
+        ("quiet", Self::Quiet),
+    ];
+
+    fn parse(name: &str) -> Result<Self, String> {
+        let found = Self::ALL.iter().find(|(known, _)| *known == name);
+        let unknown = || {
+            let names = Self::ALL.map(|(name, _)| name).join(", ");
+            format!("--control {name}; allowed are {names}")
+        };
+        found.map(|(_, control)| *control).ok_or_else(unknown)
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        let found = Self::ALL.iter().find(|(_, known)| *known == self);
+        found.map_or("", |(name, _)| name)
+    }
+}
+
+/// What a program is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// It uses a library, through blocking calls or not, behind a pooler or not.
+    Library { library: Library, blocking: bool },
+    /// It knows SQL.
+    Plain,
+}
+
+/// A program, as it is told by the one that starts it.
+#[derive(Clone, Debug)]
+pub(crate) struct Program {
+    pub(crate) role: Role,
+    /// Of its log, and of what it writes.
+    pub(crate) number: u64,
+    pub(crate) log: PathBuf,
+    pub(crate) control: Option<Control>,
+}
+
+/// A run.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) time: Duration,
+    pub(crate) total: Option<Duration>,
+    pub(crate) seed: u64,
+    pub(crate) programs: usize,
+    pub(crate) faults: Vec<Fault>,
+    pub(crate) control: Option<Control>,
+    pub(crate) keep: bool,
+}
+
+#[derive(Debug)]
+pub(crate) enum Command {
+    Help,
+    Run(Settings),
+    Program(Program),
+}
+
+pub(crate) fn parse() -> Result<Command, lexopt::Error> {
+    let mut parser = lexopt::Parser::from_env();
+    let mut settings = Settings {
+        time: Duration::from_mins(3),
+        total: None,
+        seed: fastrand::u64(1..1_000_000),
+        programs: 7,
+        faults: Fault::ALL.to_vec(),
+        control: None,
+        keep: false,
+    };
+    while let Some(argument) = parser.next()? {
+        match argument {
+            Short('h') | Long("help") => return Ok(Command::Help),
+            Long("seconds") => {
+                settings.time = Duration::from_secs(number(&mut parser, "--seconds", 20, 86_400)?);
+            }
+            Long("hours") => {
+                let hours: f64 = parser.value()?.parse()?;
+                let total = Duration::try_from_secs_f64(hours * 3600.0);
+                settings.total = Some(total.map_err(|error| error.to_string())?);
+            }
+            Long("seed") => settings.seed = parser.value()?.parse()?,
+            Long("programs") => {
+                let programs = number(&mut parser, "--programs", 1, 60)?;
+                settings.programs = usize::try_from(programs).unwrap_or(1);
+            }
+            Long("without") => {
+                let without = faults(&parser.value()?.string()?)?;
+                settings.faults.retain(|fault| !without.contains(fault));
+            }
+            Long("only") => settings.faults = faults(&parser.value()?.string()?)?,
+            Long("control") => {
+                settings.control = Some(Control::parse(&parser.value()?.string()?)?);
+            }
+            Long("keep") => settings.keep = true,
+            Value(word) if word == "program" => return program(&mut parser),
+            other => return Err(other.unexpected()),
+        }
+    }
+    if settings.control == Some(Control::Quiet) {
+        settings.faults.clear();
+    }
+    Ok(Command::Run(settings))
+}
+
+fn number(
+    parser: &mut lexopt::Parser,
+    option: &str,
+    least: u64,
+    most: u64,
+) -> Result<u64, lexopt::Error> {
+    let number: u64 = parser.value()?.parse()?;
+    if (least..=most).contains(&number) {
+        return Ok(number);
+    }
+    Err(format!("{option} {number}; allowed are {least} to {most}").into())
+}
+
+fn faults(names: &str) -> Result<Vec<Fault>, lexopt::Error> {
+    let named = |name: &str| {
+        Fault::named(name).ok_or_else(|| {
+            let names = Fault::ALL.map(Fault::name).join(", ");
+            format!("{name} is no fault; allowed are {names}")
+        })
+    };
+    let faults: Result<Vec<_>, _> = names.split(',').map(named).collect();
+    Ok(faults?)
+}
+
+/// What [`arguments`] wrote.
+fn program(parser: &mut lexopt::Parser) -> Result<Command, lexopt::Error> {
+    let mut word = || parser.value()?.string();
+    let role = match &*word()? {
+        "plain" => Role::Plain,
+        name => {
+            let library = Library::ALL.into_iter().find(|it| it.name() == name);
+            Role::Library {
+                library: library.ok_or("a library")?,
+                blocking: word()? == "blocking",
+            }
+        }
+    };
+    let number = word()?.parse::<u64>().map_err(|error| error.to_string())?;
+    let log = PathBuf::from(word()?);
+    let control = match &*word()? {
+        "" => None,
+        name => Some(Control::parse(name)?),
+    };
+    Ok(Command::Program(Program {
+        role,
+        number,
+        log,
+        control,
+    }))
+}
+
+/// The arguments that start this program as another.
+pub(crate) fn arguments(program: &Program) -> Vec<String> {
+    let mut words = vec!["program".to_owned()];
+    match program.role {
+        Role::Plain => words.push("plain".to_owned()),
+        Role::Library { library, blocking } => {
+            words.push(library.name().to_owned());
+            words.push(if blocking { "blocking" } else { "async" }.to_owned());
+        }
+    }
+    words.push(program.number.to_string());
+    words.push(program.log.display().to_string());
+    words.push(program.control.map_or("", Control::name).to_owned());
+    words
+}

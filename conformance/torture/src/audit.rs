@@ -1,0 +1,125 @@
+//! What has to be true when all programs have ended.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lockapi::lease::LeaseOptions;
+use lockapi::limit::Quota;
+use lockapi::queue::{Claim, Job};
+use lockapi::{ErrorKind, blocking};
+use postgres::Client;
+
+use crate::Result;
+use crate::history::Violation;
+use crate::programs::{KEYS, PERMITS, TTL};
+use crate::server::{Server, USER};
+
+/// Within this time all can be had.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn count(client: &mut Client, sql: &str) -> Result<i64> {
+    Ok(client.query_one(sql, &[])?.get(0))
+}
+
+/// Waits until a number is zero; answers what it is in the end.
+fn wait_for_none(client: &mut Client, sql: &str, patience: Duration) -> Result<i64> {
+    let start = Instant::now();
+    loop {
+        let count = count(client, sql)?;
+        if count == 0 || start.elapsed() > patience {
+            return Ok(count);
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Waits until there are no jobs; those that are left are found in the tables.
+pub(crate) fn drained(client: &mut Client, patience: Duration) -> Result<Duration> {
+    let start = Instant::now();
+    wait_for_none(client, "SELECT count(*) FROM lockapi.job", patience)?;
+    Ok(start.elapsed())
+}
+
+/// No session, no lock, no lease and no dead job is left.
+pub(crate) fn left(client: &mut Client) -> Result<Vec<Violation>> {
+    let things = [
+        (
+            "sessions",
+            format!("SELECT count(*) FROM pg_stat_activity WHERE usename = '{USER}'"),
+        ),
+        (
+            "advisory locks",
+            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'".to_owned(),
+        ),
+        (
+            "leases",
+            "SELECT count(*) FROM lockapi.lease
+              WHERE released_at IS NULL AND expires_at > clock_timestamp()"
+                .to_owned(),
+        ),
+        (
+            "dead letters",
+            "SELECT count(*) FROM lockapi.job_archive".to_owned(),
+        ),
+    ];
+    let mut violations = Vec::new();
+    for (name, sql) in things {
+        let left = wait_for_none(client, &sql, TTL + Duration::from_secs(15))?;
+        if left > 0 {
+            violations.push(Violation {
+                promise: "nothing is left",
+                what: format!("{left} {name}"),
+            });
+        }
+    }
+    Ok(violations)
+}
+
+/// A new process gets every lock, lease and permit, and all else.
+pub(crate) fn all_can_be_had(server: &Server) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    let backend = match blocking::Backend::connect(lockapi_postgres::connect_url(server.url())) {
+        Ok(backend) => backend,
+        Err(error) => {
+            return vec![Violation {
+                promise: "all can be had in the end",
+                what: format!("connect: {error}"),
+            }];
+        }
+    };
+    let mut note = |what: &str, had: lockapi::Result<()>| {
+        if let Err(error) = had {
+            violations.push(Violation {
+                promise: "all can be had in the end",
+                what: format!("{what}: {error}"),
+            });
+        }
+    };
+    let terms = || LeaseOptions::new(TTL);
+    for key in KEYS {
+        let mutex = backend.mutex(key).and_then(|it| it.lock_timeout(PATIENCE));
+        note("mutex", mutex.and_then(blocking::MutexGuard::unlock));
+        let lease = backend.lease(key, terms());
+        let lease = lease.and_then(|it| it.acquire_timeout(PATIENCE));
+        note("lease", lease.and_then(blocking::LeaseGuard::release));
+        let limiter = backend.rate_limiter(Quota::per_second(10));
+        let allowed = limiter.and_then(|it| it.check(format!("audit {key}")));
+        note("limit", allowed.map(|_| ()));
+    }
+    let semaphore = backend.semaphore("permits", PERMITS, terms());
+    let permits = semaphore.and_then(|it| it.acquire_many_timeout(PERMITS, PATIENCE));
+    note("semaphore", permits.and_then(blocking::LeaseGuard::release));
+    note("queue", queue(&backend));
+    note("close", backend.close());
+    violations
+}
+
+fn queue(backend: &blocking::Backend) -> lockapi::Result<()> {
+    let queue = backend.queue("audit")?;
+    queue.push(Job::new("audit", &0)?)?;
+    if let Some(delivery) = queue.claim(&Claim::new(1).wait(PATIENCE))?.pop() {
+        return delivery.ack();
+    }
+    let message = "the job that was pushed is not delivered";
+    Err(lockapi::Error::new(ErrorKind::TimedOut, "claim", message))
+}

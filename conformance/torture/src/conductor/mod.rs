@@ -1,0 +1,251 @@
+//! Applies the faults of a plan, two at a time, and measures that each had an effect.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ScopedJoinHandle};
+use std::time::{Duration, Instant};
+
+use fastrand::Rng;
+
+use crate::Result;
+use crate::crew::Crew;
+use crate::log::{Nanos, now};
+use crate::plan::{Fault, Plan, Planned};
+use crate::pooler::Pooler;
+use crate::screen::{Colour, Screen};
+use crate::server::Server;
+
+mod clients;
+mod network;
+mod processes;
+mod settings;
+
+/// How many faults there may be at the same time.
+const LANES: usize = 2;
+/// For kinds that had no effect among others, how often and for how long they come again alone.
+const AGAIN: usize = 3;
+const MAKE_UP: Duration = Duration::from_secs(30);
+
+/// A fault that took place.
+#[derive(Clone, Debug)]
+pub(crate) struct Strike {
+    pub(crate) fault: Fault,
+    pub(crate) from: Nanos,
+    pub(crate) to: Nanos,
+    /// How much of what it aims at was hit; zero is none.
+    pub(crate) effect: u64,
+}
+
+/// What a fault did.
+#[derive(Debug)]
+pub(crate) struct Effect {
+    count: u64,
+    text: String,
+}
+
+impl Effect {
+    fn new(count: u64, text: impl Into<String>) -> Self {
+        Self {
+            count,
+            text: text.into(),
+        }
+    }
+}
+
+/// A fault that is being applied.
+struct Draw {
+    random: Rng,
+    time: Duration,
+    /// Which of those that work at the same time applies it.
+    lane: usize,
+}
+
+pub(crate) struct Conductor<'a> {
+    pub(crate) server: &'a Server,
+    pub(crate) crew: &'a Crew,
+    pub(crate) pooler: Option<Mutex<Pooler>>,
+    screen: &'a Screen,
+    plan: Mutex<Plan>,
+    strikes: Mutex<Vec<Strike>>,
+}
+
+impl<'a> Conductor<'a> {
+    pub(crate) fn new(
+        server: &'a Server,
+        crew: &'a Crew,
+        pooler: Option<Pooler>,
+        screen: &'a Screen,
+        plan: Plan,
+    ) -> Self {
+        Self {
+            server,
+            crew,
+            pooler: pooler.map(Mutex::new),
+            screen,
+            plan: Mutex::new(plan),
+            strikes: Mutex::default(),
+        }
+    }
+
+    /// Applies faults for a time, and answers when the last had ended.
+    pub(crate) fn disturb(&self, time: Duration) -> Result<()> {
+        let end = Instant::now() + time;
+        thread::scope(|scope| {
+            let lanes = (0..LANES).map(|lane| scope.spawn(move || self.lane(lane, end)));
+            let lanes: Vec<_> = lanes.collect();
+            let begun = Instant::now();
+            // Programs end with the thread that starts them, so that it has to be this one.
+            let wait = |thread: ScopedJoinHandle<'_, ()>| -> Result<()> {
+                while !thread.is_finished() {
+                    thread::sleep(Duration::from_millis(200));
+                    self.crew.look()?;
+                    self.show(begun.elapsed(), time);
+                }
+                Ok(thread.join().map_err(|_| "the conductor panicked")?)
+            };
+            for lane in lanes {
+                wait(lane)?;
+            }
+            wait(scope.spawn(|| self.make_up()))?;
+            self.screen.status(String::new());
+            Ok(())
+        })
+    }
+
+    /// Has kinds that had no effect yet come again. No other fault is in their way now.
+    fn make_up(&self) {
+        let end = Instant::now() + MAKE_UP;
+        let faults = self.plan().faults().to_vec();
+        for _ in 0..AGAIN {
+            for fault in &faults {
+                let strikes = self.strikes();
+                let mut hits = strikes.iter().filter(|strike| strike.effect > 0);
+                if hits.all(|strike| strike.fault != *fault) && Instant::now() < end {
+                    let planned = self.plan().draw(*fault);
+                    self.strike(0, &planned);
+                }
+            }
+        }
+    }
+
+    fn show(&self, elapsed: Duration, time: Duration) {
+        let strikes = self.strikes();
+        let hit = strikes.iter().filter(|strike| strike.effect > 0).count();
+        let part = (elapsed.as_secs_f64() / time.as_secs_f64()).min(1.0);
+        let filled = (0..40u8)
+            .filter(|cell| f64::from(*cell) < part * 40.0)
+            .count();
+        self.screen.status(format!(
+            "  [{}{}] {:.0} of {:.0} s, {hit} faults",
+            "#".repeat(filled),
+            ".".repeat(40 - filled),
+            elapsed.as_secs_f64(),
+            time.as_secs_f64()
+        ));
+    }
+
+    pub(crate) fn strikes(&self) -> Vec<Strike> {
+        let strikes = self.strikes.lock();
+        strikes.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn plan(&self) -> MutexGuard<'_, Plan> {
+        self.plan.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lane(&self, lane: usize, end: Instant) {
+        loop {
+            let Some(mut planned) = self.plan().next() else {
+                return;
+            };
+            thread::sleep(planned.pause);
+            let left = end.saturating_duration_since(Instant::now());
+            if left < planned.fault.least() {
+                return;
+            }
+            planned.time = planned.time.min(left);
+            self.strike(lane, &planned);
+        }
+    }
+
+    fn strike(&self, lane: usize, planned: &Planned) {
+        let fault = planned.fault;
+        let mut draw = Draw {
+            random: Rng::with_seed(planned.seed),
+            time: planned.time,
+            lane,
+        };
+        let from = now();
+        let outcome = self.apply(fault, &mut draw);
+        let strike = |effect| Strike {
+            fault,
+            from,
+            to: now(),
+            effect,
+        };
+        let (count, text) = match outcome {
+            Ok(effect) => (effect.count, effect.text),
+            // Another fault may be in the way of this one.
+            Err(error) => (0, format!("not applied: {error}")),
+        };
+        let colour = if count > 0 {
+            Colour::Yellow
+        } else {
+            Colour::Grey
+        };
+        let name = self.screen.paint(colour, &format!("{:<16}", fault.name()));
+        self.screen.event(&format!("{name} {text}"));
+        let mut strikes = self.strikes.lock().unwrap_or_else(PoisonError::into_inner);
+        strikes.push(strike(count));
+        drop(strikes);
+        if count == 0 {
+            self.plan().again(fault);
+        }
+    }
+
+    fn apply(&self, fault: Fault, draw: &mut Draw) -> Result<Effect> {
+        match fault {
+            Fault::Kill => self.kill(draw),
+            Fault::Stop => self.stop(draw),
+            Fault::KillBackend => self.kill_backend(draw),
+            Fault::Terminate => self.signal_sessions(draw, "pg_terminate_backend", "terminated"),
+            Fault::Cancel => self.signal_sessions(draw, "pg_cancel_backend", "cancelled"),
+            Fault::Crash => self.crash(draw),
+            Fault::FreezeSessions => self.freeze_sessions(draw),
+            Fault::FreezeServer => self.freeze_server(draw),
+            Fault::CutBefore
+            | Fault::CutAfter
+            | Fault::Stall
+            | Fault::Delay
+            | Fault::Dribble
+            | Fault::HalfOpen => Ok(self.weather(fault, draw)),
+            Fault::Unplug => self.unplug(draw),
+            Fault::PausePooler => self.pause_pooler(draw),
+            Fault::RestartPooler => self.restart_pooler(draw),
+            Fault::FullLocks => self.full_locks(draw),
+            Fault::FullConnections => self.full_connections(draw),
+            Fault::Index => self.index(draw),
+            Fault::Vacuum => self.vacuum(draw),
+            Fault::LockTable => self.lock_table(draw),
+            Fault::RowLocks => self.row_locks(draw),
+            Fault::Snapshot => self.snapshot(draw),
+            Fault::Settings => self.settings(draw),
+            Fault::Clock => self.clock(draw),
+            Fault::FullDisk => self.full_disk(draw),
+        }
+    }
+
+    /// A place, drawn; of the two that work at the same time each has its own.
+    fn place(&self, draw: &mut Draw) -> usize {
+        let places = self.crew.places.len();
+        let own = (places - draw.lane % places).div_ceil(LANES);
+        draw.random.usize(..own.max(1)) * LANES + draw.lane.min(places - 1)
+    }
+
+    fn name(&self, place: usize) -> &str {
+        &self.crew.places[place].name
+    }
+}
+
+fn seconds(time: Duration) -> String {
+    format!("{:.1} s", time.as_secs_f64())
+}

@@ -1,0 +1,115 @@
+//! Every call is answered in time, also while things fail, and nothing fails without a cause.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Call, History, Violation, time};
+use crate::args::Role;
+use crate::log::{Answer, Nanos, Op, SECOND};
+
+/// How long a call of a program that runs may take, beside what it was told to wait.
+const BOUND: Nanos = 60 * SECOND;
+
+pub(super) fn check(history: &History) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    let mut served: BTreeMap<usize, BTreeSet<&str>> = BTreeMap::new();
+    for call in &history.calls {
+        let program = &history.programs[call.program];
+        let name = || history.name(call.program);
+        let end = match (&call.answer, program.ended) {
+            (Some((at, _)), _) => *at,
+            // It was killed.
+            (None, Some(at)) => at,
+            (None, None) => Nanos::MAX,
+        };
+        let took = end - call.asked;
+        let took = took.saturating_sub(history.stopped(call.program, call.asked, end));
+        if took > BOUND + call.op.wait() * 1_000_000 {
+            let what = format!("{:?} of {} took {} s", call.op, name(), took / SECOND);
+            violations.push(Violation::new("every call is answered in time", what));
+        }
+        let Some((at, answer)) = &call.answer else {
+            continue;
+        };
+        let is_calm = call.asked > history.calm.1 && call.asked < history.end;
+        if let Answer::Failed { kind, message, .. } = answer
+            && is_calm
+            && history.is_quick
+            && !matches!(&**kind, "TimedOut" | "Lost" | "dropped")
+        {
+            let (name, at) = (name(), time(history, *at));
+            let what = format!("{:?} of {name} at {at}: {kind}: {message}", call.op);
+            violations.push(Violation::new("nothing fails without a cause", what));
+        }
+        if *at > history.calm.0 && answer.is_done() {
+            served
+                .entry(call.program)
+                .or_default()
+                .insert(call.op.name());
+        }
+        // What waits with the server's own functions is told of cycles of others.
+        let is_known = program.role == Role::Plain;
+        if let Answer::Failed { kind, message, .. } = answer
+            && (matches!(&**kind, "Invalid" | "Unsupported" | "Corrupt")
+                || (kind == "Deadlock" && !is_known))
+        {
+            let what = format!("{:?} of {}: {kind}: {message}", call.op, name());
+            violations.push(Violation::new("errors say what happened", what));
+        }
+    }
+    violations.extend(starved(history, &served));
+    violations.extend(passed_over(history));
+    violations
+}
+
+/// In the calm every program that was there gets everything that it asked for again and again, and for which it
+/// competes with nobody.
+fn starved(history: &History, served: &BTreeMap<usize, BTreeSet<&str>>) -> Vec<Violation> {
+    let mut asked: BTreeMap<usize, BTreeSet<&str>> = BTreeMap::new();
+    for call in &history.calls {
+        let begun = history.programs[call.program].begun < history.calm.0;
+        let wanted = matches!(call.op, Op::Push { .. } | Op::Check { .. } | Op::Ids { .. });
+        if begun && wanted && call.asked > history.calm.0 {
+            asked
+                .entry(call.program)
+                .or_default()
+                .insert(call.op.name());
+        }
+    }
+    let mut violations = Vec::new();
+    for (program, asked) in asked {
+        let none = BTreeSet::new();
+        let got = served.get(&program).unwrap_or(&none);
+        for name in asked.difference(got) {
+            let what = format!("{} got no {name}", history.name(program));
+            violations.push(Violation::new("everybody is served in the end", what));
+        }
+    }
+    violations
+}
+
+/// Processes that wait for the same have no order among them. But when the others rest, everybody is granted one of
+/// each kind.
+fn passed_over(history: &History) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    for turn in &history.turns {
+        let of = |call: &&Call| history.programs[call.program].number == turn.program;
+        let granted = |call: &Call| {
+            let answered = call.done().is_some_and(|at| at <= turn.to);
+            answered && call.asked >= turn.from
+        };
+        for kind in &turn.kinds {
+            let is_kind =
+                |call: &&Call| matches!(&call.op, Op::Acquire { kind: it, .. } if it == kind);
+            let mut calls = history.calls.iter().filter(of).filter(is_kind);
+            if calls.any(granted) {
+                continue;
+            }
+            let named = history.programs.iter().find(|it| it.number == turn.program);
+            let name = named.map_or("", |it| it.name.as_str());
+            let seconds = (turn.to - turn.from) / SECOND;
+            let what = format!("{name} got no {kind:?} in {seconds} s, while the others rested");
+            violations.push(Violation::new("everybody is served in the end", what));
+        }
+    }
+    violations
+}

@@ -1,0 +1,192 @@
+//! Jobs: none is lost, none is done twice, and what is refused did not happen.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use super::{Call, History, Violation, time};
+use crate::log::{Answer, How, Nanos, Op};
+use crate::programs::is_exact;
+
+/// What a job went through.
+#[derive(Default)]
+struct Job<'a> {
+    push: Option<&'a Call>,
+    /// Token, when it was asked for, from when and until when it was held, by which program.
+    deliveries: Vec<(i64, Nanos, Nanos, Nanos, usize)>,
+    settled: Vec<(i64, How, &'a Call)>,
+    /// Effects that are there, with their tokens.
+    exact: Vec<i64>,
+    plain: usize,
+}
+
+pub(super) fn check(history: &History) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    let sent: HashSet<i64> = history.tables.sent.iter().copied().collect();
+    for (number, job) in &gather(history) {
+        let mut violate = |promise, what: String| {
+            violations.push(Violation::new(promise, format!("job {number}: {what}")));
+        };
+        pushed(history, (*number, job), &sent, &mut violate);
+        delivered(history, job, &mut violate);
+        acknowledged(history, job, &mut violate);
+    }
+    for (job, what) in &history.tables.left {
+        let what = format!("job {job}: {what}");
+        violations.push(Violation::new("the queue drains", what));
+    }
+    violations
+}
+
+fn gather(history: &History) -> BTreeMap<i64, Job<'_>> {
+    let mut jobs: BTreeMap<i64, Job<'_>> = BTreeMap::new();
+    for call in &history.calls {
+        match &call.op {
+            Op::Push { job, .. } => jobs.entry(*job).or_default().push = Some(call),
+            Op::Claim { .. } => {
+                let Some((at, Answer::Jobs(claimed))) = &call.answer else {
+                    continue;
+                };
+                for (job, token) in claimed {
+                    let held = call.held.get(token).copied().unwrap_or(*at);
+                    let delivery = (*token, call.asked, *at, held.max(*at), call.program);
+                    jobs.entry(*job).or_default().deliveries.push(delivery);
+                }
+            }
+            Op::Settle { job, token, how } => {
+                let job = jobs.entry(*job).or_default();
+                job.settled.push((*token, *how, call));
+            }
+            _ => {}
+        }
+    }
+    for handled in &history.handled {
+        // When it was claimed is not known.
+        let delivery = (handled.token, 0, handled.at, handled.held, handled.program);
+        let job = jobs.entry(handled.job).or_default();
+        job.deliveries.push(delivery);
+    }
+    for (job, token, exact) in &history.tables.effects {
+        let job = jobs.entry(*job).or_default();
+        if *exact {
+            job.exact.push(*token);
+        } else {
+            job.plain += 1;
+        }
+    }
+    jobs
+}
+
+/// What was acknowledged is done, once or at least once; what was refused is not there.
+fn pushed(
+    history: &History,
+    (number, job): (i64, &Job<'_>),
+    sent: &HashSet<i64>,
+    violate: &mut impl FnMut(&'static str, String),
+) {
+    let Some(push) = job.push else {
+        return violate("what is delivered was pushed", String::new());
+    };
+    let (effects, exact) = (job.exact.len() + job.plain, is_exact(number));
+    let seen = effects > 0 || !job.deliveries.is_empty();
+    let by = history.name(push.program);
+    if push.done().is_some() && effects == 0 {
+        let deliveries = job.deliveries.len();
+        let what = format!("pushed by {by}, delivered {deliveries} times, and without effect");
+        violate("no job is lost", what);
+    }
+    if push.is_refused() && seen {
+        let what = format!("its push by {by} was refused, and it was delivered: {push:?}");
+        violate("what did not happen has no effect", what);
+    }
+    if exact && job.exact.len() > 1 {
+        let what = format!("effects under {:?}", job.exact);
+        violate("effects of a transaction happen once", what);
+    }
+    if matches!(push.op, Op::Push { inside: true, .. }) && seen != sent.contains(&number) {
+        let what = format!(
+            "pushed by {by}; it was seen: {seen}, its row is there: {}",
+            !seen
+        );
+        violate("a push in a transaction is part of it", what);
+    }
+}
+
+/// A job has one handler at a time.
+fn delivered(history: &History, job: &Job<'_>, violate: &mut impl FnMut(&'static str, String)) {
+    let mut deliveries = job.deliveries.clone();
+    deliveries.sort_unstable_by_key(|(_, _, from, _, _)| *from);
+    let mut tokens = HashMap::new();
+    for (token, _, from, _, program) in &deliveries {
+        if let Some((other, at)) = tokens.insert(*token, (*program, *from))
+            && other != *program
+        {
+            let what = format!(
+                "{token} was delivered to {} at {} and to {} at {}",
+                history.name(other),
+                time(history, at),
+                history.name(*program),
+                time(history, *from)
+            );
+            violate("a delivery has one token", what);
+        }
+    }
+    for pair in deliveries.windows(2) {
+        let ((one, _, begun, held, holder), (other, _, from, _, program)) = (pair[0], pair[1]);
+        if one != other && held > from && !history.clock_was_set(begun, held) {
+            let what = format!(
+                "{} had it under {one} until {}, and {} was given it under {other} at {}",
+                history.name(holder),
+                time(history, held),
+                history.name(program),
+                time(history, from)
+            );
+            violate("a job has one handler", what);
+        }
+    }
+}
+
+/// A job is acknowledged once, by its latest delivery, and not delivered afterwards.
+fn acknowledged(history: &History, job: &Job<'_>, violate: &mut impl FnMut(&'static str, String)) {
+    let acks = job
+        .settled
+        .iter()
+        .filter(|(_, how, _)| matches!(how, How::Ack | How::AckIn));
+    let done: Vec<_> = acks
+        .filter_map(|(token, how, call)| Some((*token, *how, call.asked, call.done()?)))
+        .collect();
+    if done.len() > 1 {
+        let tokens: Vec<_> = done.iter().map(|(token, ..)| token).collect();
+        violate("a job is acknowledged once", format!("under {tokens:?}"));
+    }
+    for (token, how, asked, at) in &done {
+        let later = job.deliveries.iter().find(|it| it.1 > *at);
+        if let Some((later, claimed, _, _, program)) = later {
+            let what = format!(
+                "acknowledged under {token} at {}, and claimed under {later} by {} at {}",
+                time(history, *at),
+                history.name(*program),
+                time(history, *claimed)
+            );
+            violate("what is done is not delivered", what);
+        }
+        let newer = job
+            .deliveries
+            .iter()
+            .find(|it| it.0 > *token && it.2 < *asked);
+        if let Some((newer, ..)) = newer {
+            let what = format!("{token} was acknowledged after {newer} was delivered");
+            violate("a delivery that is not the latest changes nothing", what);
+        }
+        if *how == How::AckIn && !job.exact.contains(token) {
+            violate(
+                "what is confirmed lasts",
+                format!("no effect under {token}"),
+            );
+        }
+    }
+    for (token, how, call) in &job.settled {
+        if *how == How::AckIn && call.is_refused() && job.exact.contains(token) {
+            let what = format!("an effect under {token}: {call:?}");
+            violate("what did not happen has no effect", what);
+        }
+    }
+}

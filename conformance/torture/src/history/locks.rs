@@ -1,0 +1,133 @@
+//! Mutual exclusion by what holders believed, and the order of tokens.
+
+use std::collections::BTreeMap;
+
+use super::{Call, History, Violation, time};
+use crate::args::Role;
+use crate::log::{Answer, Kind, Nanos, Op, SECOND};
+use crate::programs::PERMITS;
+
+/// Within this time whoever has lost a session lock knows, if it runs.
+const KNOWN: Nanos = 15 * SECOND;
+
+/// Something that somebody had.
+struct Hold<'a> {
+    call: &'a Call,
+    token: i64,
+    from: Nanos,
+    to: Nanos,
+}
+
+pub(super) fn check(history: &History) -> Vec<Violation> {
+    let mut places: BTreeMap<(Kind, &str), Vec<Hold<'_>>> = BTreeMap::new();
+    for call in &history.calls {
+        let Op::Acquire { kind, key, .. } = &call.op else {
+            continue;
+        };
+        if let Some((from, Answer::Token(token))) = &call.answer {
+            let to = call.held.get(token).copied().unwrap_or(*from);
+            places.entry((*kind, key)).or_default().push(Hold {
+                call,
+                token: *token,
+                from: *from,
+                to: to.max(*from),
+            });
+        }
+    }
+    let mut violations = Vec::new();
+    for ((kind, key), mut holds) in places {
+        holds.sort_by_key(|hold| hold.from);
+        let most = if kind == Kind::Semaphore { PERMITS } else { 1 };
+        violations.extend(exclusion(history, (kind, key, most as usize), &holds));
+        violations.extend(tokens(history, (kind, key), &holds));
+    }
+    violations
+}
+
+/// Nobody is granted what somebody who runs still believes to hold.
+fn exclusion(
+    history: &History,
+    (kind, key, most): (Kind, &str, usize),
+    holds: &[Hold<'_>],
+) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    let mut open: Vec<&Hold<'_>> = Vec::new();
+    for hold in holds {
+        open.retain(|other| other.to > hold.from);
+        let others: Vec<_> = open
+            .iter()
+            .filter(|other| is_definite(history, kind, other, hold))
+            .map(|other| describe(history, other))
+            .collect();
+        if others.len() >= most {
+            let what = format!(
+                "{kind:?} {key}: {} while {}",
+                describe(history, hold),
+                others.join(" and ")
+            );
+            violations.push(Violation::new("mutual exclusion", what));
+        }
+        open.push(hold);
+    }
+    violations
+}
+
+fn describe(history: &History, hold: &Hold<'_>) -> String {
+    format!(
+        "{} had it under {} from {} to {}",
+        history.name(hold.call.program),
+        hold.token,
+        time(history, hold.from),
+        time(history, hold.to)
+    )
+}
+
+/// Whether two that overlap may not: a lease is known to have ended before another is granted, unless the clock
+/// was set; whoever has lost a session is told soon.
+fn is_definite(history: &History, kind: Kind, earlier: &Hold<'_>, later: &Hold<'_>) -> bool {
+    if kind != Kind::Mutex {
+        return !history.clock_was_set(earlier.from, later.to);
+    }
+    let plain = |hold: &Hold<'_>| history.programs[hold.call.program].role == Role::Plain;
+    // Its statements succeed in the session that has the lock.
+    if plain(earlier) && plain(later) {
+        return true;
+    }
+    let overlap = earlier.to.min(later.to) - later.from;
+    let stopped = history.stopped(earlier.call.program, later.from, earlier.to);
+    overlap.saturating_sub(stopped) > KNOWN || earlier.from > history.calm.1
+}
+
+/// Tokens are unique, and a call that began after a token was known gets a larger one.
+fn tokens(history: &History, (kind, key): (Kind, &str), holds: &[Hold<'_>]) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    // Plain clients have none.
+    let holds: Vec<_> = holds.iter().filter(|hold| hold.token != 0).collect();
+    let mut seen = BTreeMap::new();
+    for hold in &holds {
+        if let Some(other) = seen.insert(hold.token, *hold) {
+            let (hold, other) = (describe(history, hold), describe(history, other));
+            let what = format!("{kind:?} {key}: {hold}, and {other}");
+            violations.push(Violation::new("tokens are unique", what));
+        }
+    }
+    let mut by_asked = holds.clone();
+    by_asked.sort_by_key(|hold| hold.call.asked);
+    let (mut known, mut highest) = (0, None::<&Hold<'_>>);
+    for hold in by_asked {
+        while known < holds.len() && holds[known].from < hold.call.asked {
+            if highest.is_none_or(|highest| highest.token < holds[known].token) {
+                highest = Some(holds[known]);
+            }
+            known += 1;
+        }
+        if let Some(before) = highest
+            && before.token >= hold.token
+        {
+            let (hold, before) = (describe(history, hold), describe(history, before));
+            let what = format!("{kind:?} {key}: {before}, and later {hold}");
+            violations.push(Violation::new("tokens grow", what));
+        }
+    }
+    violations
+}

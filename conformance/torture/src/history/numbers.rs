@@ -1,0 +1,86 @@
+//! Limits hold in every window; ids are unique and grow.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::{History, Violation, time};
+use crate::log::{Answer, Nanos, Op, SECOND};
+use crate::plan::Fault;
+use crate::programs::RATE;
+
+/// Windows that are longer are not looked at: if they hold too much, so does one of these.
+const WINDOW: Nanos = 60 * SECOND;
+
+pub(super) fn check(history: &History) -> Vec<Violation> {
+    let mut violations = limits(history);
+    violations.extend(ids(history));
+    violations
+}
+
+/// No window has more permits that were asked for and answered in it than a burst and what flows back meanwhile.
+fn limits(history: &History) -> Vec<Violation> {
+    let mut permits: BTreeMap<&str, Vec<(Nanos, Nanos)>> = BTreeMap::new();
+    for call in &history.calls {
+        if let (Op::Check { key }, Some((at, Answer::Taken(_)))) = (&call.op, &call.answer) {
+            permits.entry(key).or_default().push((call.asked, *at));
+        }
+    }
+    let steps: Vec<_> = history
+        .strikes
+        .iter()
+        .filter(|it| it.fault == Fault::Clock)
+        .collect();
+    let mut violations = Vec::new();
+    for (key, mut permits) in permits {
+        permits.sort_unstable();
+        for (begin, (from, _)) in permits.iter().enumerate() {
+            let window = permits[begin..]
+                .iter()
+                .take_while(|(asked, _)| *asked < from + WINDOW);
+            let mut answered: Vec<_> = window.map(|(_, answered)| *answered).collect();
+            answered.sort_unstable();
+            let excess = answered.iter().enumerate().find(|(count, to)| {
+                // When the clock is set, a limit heals within a burst.
+                let set = steps.iter().filter(|it| it.from <= **to && it.to >= *from);
+                let bursts = 1 + set.count() as u64;
+                let allowed = u64::from(RATE) * (bursts * SECOND + (*to - from)) / SECOND;
+                *count as u64 + 1 > allowed + 1
+            });
+            if let Some((count, to)) = excess {
+                let what = format!(
+                    "{key}: {} permits from {} to {}",
+                    count + 1,
+                    time(history, *from),
+                    time(history, *to)
+                );
+                violations.push(Violation::new("limits hold", what));
+                break;
+            }
+        }
+    }
+    violations
+}
+
+fn ids(history: &History) -> Vec<Violation> {
+    let mut seen: HashMap<(&str, i64), usize> = HashMap::new();
+    let mut last: HashMap<(&str, usize), i64> = HashMap::new();
+    let mut violations = Vec::new();
+    // Of one generator there is one call at a time, so their order in the log is that of the calls.
+    for call in &history.calls {
+        let (Op::Ids { generator }, Some((_, Answer::Ids(ids)))) = (&call.op, &call.answer) else {
+            continue;
+        };
+        for id in ids {
+            if let Some(other) = seen.insert((generator, *id), call.program) {
+                let (one, other) = (history.name(call.program), history.name(other));
+                let what = format!("{generator}: {id} by {one} and by {other}");
+                violations.push(Violation::new("ids are unique", what));
+            }
+            let before = last.insert((generator, call.program), *id);
+            if before.is_some_and(|before| before >= *id) {
+                let what = format!("{generator}: {id} after {before:?}");
+                violations.push(Violation::new("ids of a generator grow", what));
+            }
+        }
+    }
+    violations
+}

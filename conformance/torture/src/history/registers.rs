@@ -1,0 +1,135 @@
+//! Registers that are written under tokens, and counters that are guarded by locks alone.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use super::{Call, History, Violation, time};
+use crate::log::{Answer, Op};
+
+pub(super) fn check(history: &History) -> Vec<Violation> {
+    let mut violations = registers(history);
+    violations.extend(counters(history));
+    violations
+}
+
+/// The versions of a register are an order of its writes which respects time and tokens, and which has all
+/// writes that were confirmed and none that were refused.
+fn registers(history: &History) -> Vec<Violation> {
+    let mut writes: BTreeMap<&str, Vec<(&Call, i64, i64)>> = BTreeMap::new();
+    for call in &history.calls {
+        if let Op::Write {
+            register,
+            token,
+            value,
+        } = &call.op
+        {
+            let of = writes.entry(register).or_default();
+            of.push((call, *token, *value));
+        }
+    }
+    let none = Vec::new();
+    let mut violations = Vec::new();
+    for (register, writes) in writes {
+        let accepted = history.tables.accepted.get(register).unwrap_or(&none);
+        let mut violate = |promise, what: String| {
+            violations.push(Violation::new(promise, format!("{register}: {what}")));
+        };
+        for pair in accepted.windows(2) {
+            if pair[1].token < pair[0].token {
+                let what = format!(
+                    "version {} has token {}, and version {} before it {}",
+                    pair[1].version, pair[1].token, pair[0].version, pair[0].token
+                );
+                violate("no stale write is accepted", what);
+            }
+        }
+        let versions: HashMap<i64, i64> =
+            accepted.iter().map(|it| (it.value, it.version)).collect();
+        let mut timed = Vec::new();
+        for (call, token, value) in writes {
+            let what = || format!("{value} under {token} by {}", history.name(call.program));
+            match versions.get(&value) {
+                None if call.done().is_some() => violate("what is confirmed lasts", what()),
+                Some(_) if call.is_refused() => {
+                    violate("what did not happen has no effect", what());
+                }
+                Some(version) => timed.push((call, *version)),
+                None => {}
+            }
+        }
+        if let Some(what) = out_of_order(history, &timed) {
+            violate("writes are linearizable", what);
+        }
+    }
+    violations
+}
+
+/// Two calls of which the later has the smaller number.
+fn out_of_order(history: &History, calls: &[(&Call, i64)]) -> Option<String> {
+    let mut answered: Vec<_> = calls
+        .iter()
+        .filter_map(|(call, number)| Some((call.done()?, *number)))
+        .collect();
+    answered.sort_unstable();
+    let mut asked: Vec<_> = calls.iter().map(|(call, it)| (call.asked, *it)).collect();
+    asked.sort_unstable();
+    let (mut known, mut highest) = (0, (0, 0));
+    for (at, number) in asked {
+        while known < answered.len() && answered[known].0 < at {
+            if answered[known].1 > highest.1 {
+                highest = answered[known];
+            }
+            known += 1;
+        }
+        if highest.1 > number {
+            return Some(format!(
+                "{} was answered at {}, and {number} asked for at {}",
+                highest.1,
+                time(history, highest.0),
+                time(history, at)
+            ));
+        }
+    }
+    None
+}
+
+/// No count is lost: each that was confirmed has a number of its own, and the last is not below them.
+fn counters(history: &History) -> Vec<Violation> {
+    let mut counts: BTreeMap<&str, Vec<&Call>> = BTreeMap::new();
+    for call in &history.calls {
+        if let Op::Count { counter } = &call.op {
+            counts.entry(counter).or_default().push(call);
+        }
+    }
+    let mut violations = Vec::new();
+    for (counter, calls) in counts {
+        let mut violate =
+            |what| violations.push(Violation::new("counts under a lock are not lost", what));
+        let (mut seen, mut unknown, mut timed) = (HashSet::new(), 0_i64, Vec::new());
+        for call in &calls {
+            match &call.answer {
+                Some((_, Answer::Number(number))) => {
+                    timed.push((*call, *number));
+                    if !seen.insert(*number) {
+                        violate(format!(
+                            "{counter}: {number} twice, again by {}",
+                            history.name(call.program)
+                        ));
+                    }
+                }
+                _ if call.is_refused() => {}
+                _ => unknown += 1,
+            }
+        }
+        let last = history.tables.counters.get(counter).copied().unwrap_or(0);
+        let done = i64::try_from(seen.len()).unwrap_or(i64::MAX);
+        if last < done || last > done + unknown {
+            violate(format!(
+                "{counter}: {done} counts were confirmed and {unknown} are not known, and it is {last}"
+            ));
+        }
+        if let Some(what) = out_of_order(history, &timed) {
+            violate(format!("{counter}: {what}"));
+        }
+    }
+    violations
+}

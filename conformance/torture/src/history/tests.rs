@@ -1,0 +1,336 @@
+//! Histories that break one promise each, and one that breaks none.
+
+use std::path::PathBuf;
+
+use super::{Accepted, Call, Handled, History, Turn};
+use crate::args::Role;
+use crate::crew::Incarnation;
+use crate::log::{Answer, Failed, How, Kind, Nanos, Op, SECOND};
+
+/// Calls of two programs.
+fn history(calls: impl IntoIterator<Item = Call>) -> History {
+    let program = |number| Incarnation {
+        number,
+        place: 0,
+        name: "program".to_owned(),
+        role: Role::Library {
+            library: crate::args::Library::Sqlx,
+            blocking: false,
+        },
+        log: PathBuf::new(),
+        errors: PathBuf::new(),
+        begun: 0,
+        ended: Some(1000 * SECOND),
+        stops: Vec::new(),
+    };
+    History {
+        programs: vec![program(1), program(2)],
+        calls: calls.into_iter().collect(),
+        calm: (1000 * SECOND, 1000 * SECOND),
+        end: 1000 * SECOND,
+        ..History::default()
+    }
+}
+
+fn call(program: usize, op: Op, (asked, answered): (Nanos, Nanos), answer: Answer) -> Call {
+    Call {
+        program,
+        op,
+        asked: asked * SECOND,
+        answer: Some((answered * SECOND, answer)),
+        held: [].into(),
+    }
+}
+
+fn refused() -> Answer {
+    Answer::Failed {
+        what: Failed::NotDone,
+        kind: "Unavailable".to_owned(),
+        message: String::new(),
+    }
+}
+
+/// Held under a token from a time to a time.
+fn hold(program: usize, kind: Kind, token: i64, (from, to): (Nanos, Nanos)) -> Call {
+    let op = Op::Acquire {
+        kind,
+        key: "a".to_owned(),
+        wait: 0,
+    };
+    Call {
+        held: [(token, to * SECOND)].into(),
+        ..call(program, op, (from - 1, from), Answer::Token(token))
+    }
+}
+
+fn write(token: i64, value: i64, times: (Nanos, Nanos), answer: Answer) -> Call {
+    let op = Op::Write {
+        register: "Lease a".to_owned(),
+        token,
+        value,
+    };
+    call(0, op, times, answer)
+}
+
+/// With writes that were accepted, as token and value, in this order.
+fn accepted(calls: Vec<Call>, writes: &[(i64, i64)]) -> History {
+    let mut history = history(calls);
+    let versions = writes.iter().zip(1..);
+    let accepted = versions.map(|(&(token, value), version)| Accepted {
+        version,
+        token,
+        value,
+    });
+    let accepted = accepted.collect();
+    history
+        .tables
+        .accepted
+        .insert("Lease a".to_owned(), accepted);
+    history
+}
+
+fn push(job: i64, answer: Answer) -> Call {
+    call(0, Op::Push { job, inside: false }, (1, 2), answer)
+}
+
+fn claim(job: i64, token: i64, (asked, answered): (Nanos, Nanos)) -> Call {
+    let op = Op::Claim {
+        queue: "jobs".to_owned(),
+        wait: 0,
+    };
+    call(1, op, (asked, answered), Answer::Jobs(vec![(job, token)]))
+}
+
+fn ack(job: i64, token: i64, times: (Nanos, Nanos), how: How) -> Call {
+    call(1, Op::Settle { job, token, how }, times, Answer::Done)
+}
+
+fn check(at: Nanos) -> Call {
+    let key = "a".to_owned();
+    call(0, Op::Check { key }, (at, at), Answer::Taken(1))
+}
+
+fn ids(program: usize, ids: &[i64]) -> Call {
+    let generator = "flakes".to_owned();
+    let answer = Answer::Ids(ids.to_vec());
+    call(program, Op::Ids { generator }, (1, 2), answer)
+}
+
+/// The promises that a history breaks.
+fn broken(history: &History) -> Vec<&'static str> {
+    let mut broken: Vec<_> = history.violations().iter().map(|it| it.promise).collect();
+    broken.dedup();
+    broken
+}
+
+#[test]
+fn exclusion() {
+    let lease = |one, other| {
+        let calls = [hold(0, Kind::Lease, 1, one), hold(1, Kind::Lease, 2, other)];
+        broken(&history(calls))
+    };
+    assert_eq!(lease((2, 5), (6, 7)), [""; 0]);
+    assert_eq!(lease((2, 8), (6, 7)), ["mutual exclusion"]);
+    // Who has lost a session knows it later.
+    let mutex = |to| {
+        let (one, other) = (
+            hold(0, Kind::Mutex, 1, (2, to)),
+            hold(1, Kind::Mutex, 2, (6, to)),
+        );
+        broken(&history([one, other]))
+    };
+    assert_eq!(mutex(8), [""; 0]);
+    assert_eq!(mutex(60), ["mutual exclusion"]);
+    let permits = |count| {
+        let calls = (1..=count).map(|token| hold(0, Kind::Semaphore, token, (2, 9)));
+        broken(&history(calls))
+    };
+    assert_eq!(permits(2), [""; 0]);
+    assert_eq!(permits(3), ["mutual exclusion"]);
+}
+
+#[test]
+fn tokens() {
+    let grow = |one, other| {
+        let calls = [
+            hold(0, Kind::Mutex, one, (2, 3)),
+            hold(1, Kind::Mutex, other, (6, 7)),
+        ];
+        broken(&history(calls))
+    };
+    assert_eq!(grow(1, 2), [""; 0]);
+    assert_eq!(grow(2, 1), ["tokens grow"]);
+    assert_eq!(grow(1, 1), ["tokens are unique", "tokens grow"]);
+}
+
+#[test]
+fn writes() {
+    let done = || {
+        vec![
+            write(1, 10, (1, 2), Answer::Done),
+            write(2, 20, (3, 4), Answer::Done),
+        ]
+    };
+    assert_eq!(broken(&accepted(done(), &[(1, 10), (2, 20)])), [""; 0]);
+    assert_eq!(
+        broken(&accepted(done(), &[(1, 10)])),
+        ["what is confirmed lasts"]
+    );
+    let stale = broken(&accepted(done(), &[(2, 20), (1, 10)]));
+    assert_eq!(
+        stale,
+        ["no stale write is accepted", "writes are linearizable"]
+    );
+    let refused = vec![write(1, 10, (1, 2), refused())];
+    assert_eq!(
+        broken(&accepted(refused, &[(1, 10)])),
+        ["what did not happen has no effect"]
+    );
+}
+
+#[test]
+fn counts() {
+    let count = |number, times| {
+        let counter = "a".to_owned();
+        call(0, Op::Count { counter }, times, Answer::Number(number))
+    };
+    let counted = |numbers: [i64; 2], last| {
+        let calls = [count(numbers[0], (1, 2)), count(numbers[1], (3, 4))];
+        let mut history = history(calls);
+        history.tables.counters.insert("a".to_owned(), last);
+        broken(&history)
+    };
+    let lost = ["counts under a lock are not lost"];
+    assert_eq!(counted([1, 2], 2), [""; 0]);
+    assert_eq!(counted([1, 1], 1), lost);
+    assert_eq!(counted([2, 1], 2), lost);
+    assert_eq!(counted([1, 2], 1), lost);
+}
+
+#[test]
+fn jobs() {
+    let judged = |calls: Vec<Call>, effects: &[(i64, i64, bool)]| {
+        let mut history = history(calls);
+        history.tables.effects = effects.to_vec();
+        broken(&history)
+    };
+    let whole = || {
+        let claimed = claim(2, 7, (3, 4));
+        vec![
+            push(2, Answer::Done),
+            claimed,
+            ack(2, 7, (5, 6), How::AckIn),
+        ]
+    };
+    assert_eq!(judged(whole(), &[(2, 7, true)]), [""; 0]);
+    assert_eq!(judged(vec![push(2, Answer::Done)], &[]), ["no job is lost"]);
+    let twice = judged(whole(), &[(2, 7, true), (2, 8, true)]);
+    assert_eq!(twice, ["effects of a transaction happen once"]);
+    let delivered = vec![push(2, refused()), claim(2, 7, (3, 4))];
+    assert_eq!(
+        judged(delivered, &[]),
+        ["what did not happen has no effect"]
+    );
+    let with = |call| {
+        let mut calls = whole();
+        calls.push(call);
+        judged(calls, &[(2, 7, true)])
+    };
+    assert_eq!(with(claim(2, 9, (8, 9))), ["what is done is not delivered"]);
+    assert_eq!(
+        with(ack(2, 7, (5, 7), How::Ack)),
+        ["a job is acknowledged once"]
+    );
+    let mut held = claim(2, 6, (3, 3));
+    held.held = [(6, 5 * SECOND)].into();
+    assert_eq!(with(held), ["a job has one handler"]);
+}
+
+#[test]
+fn limits() {
+    // Ten at once, and ten a second.
+    assert_eq!(broken(&history((0..10).map(|_| check(5)))), [""; 0]);
+    let twenty = (0..20).map(|n| check(5 + n / 10));
+    assert_eq!(broken(&history(twenty)), [""; 0]);
+    assert_eq!(broken(&history((0..12).map(|_| check(5)))), ["limits hold"]);
+}
+
+#[test]
+fn generated() {
+    assert_eq!(broken(&history([ids(0, &[1, 2]), ids(1, &[3])])), [""; 0]);
+    let twice = history([ids(0, &[1, 2]), ids(1, &[2])]);
+    assert_eq!(broken(&twice), ["ids are unique"]);
+    let falling = history([ids(0, &[2, 1])]);
+    assert_eq!(broken(&falling), ["ids of a generator grow"]);
+}
+
+#[test]
+fn answers() {
+    let slow = |answered| {
+        let asked = call(0, Op::Look, (1, answered), Answer::Done);
+        broken(&history([asked]))
+    };
+    assert_eq!(slow(50), [""; 0]);
+    assert_eq!(slow(70), ["every call is answered in time"]);
+    let mut calm = history([call(0, Op::Look, (5, 6), refused())]);
+    assert_eq!(broken(&calm), [""; 0]);
+    (calm.calm, calm.is_quick) = ((2 * SECOND, 3 * SECOND), true);
+    assert_eq!(broken(&calm), ["nothing fails without a cause"]);
+}
+
+#[test]
+fn turns() {
+    let terms = |from, to| Turn {
+        program: 1,
+        kinds: vec![Kind::Semaphore, Kind::Lease],
+        from: from * SECOND,
+        to: to * SECOND,
+    };
+    let judged = |calls: Vec<Call>, turn| {
+        let mut history = history(calls);
+        history.turns = vec![turn];
+        broken(&history)
+    };
+    let both = || {
+        let permit = hold(0, Kind::Semaphore, 1, (5, 6));
+        vec![permit, hold(0, Kind::Lease, 2, (6, 7))]
+    };
+    let starved = ["everybody is served in the end"];
+    assert_eq!(judged(both(), terms(3, 8)), [""; 0]);
+    assert_eq!(judged(both()[..1].to_vec(), terms(3, 8)), starved);
+    // What was granted before or afterwards does not count.
+    assert_eq!(judged(both(), terms(5, 8)), starved);
+    assert_eq!(judged(both(), terms(3, 5)), starved);
+    let of_another = hold(1, Kind::Semaphore, 3, (5, 6));
+    let calls = vec![of_another, hold(0, Kind::Lease, 2, (6, 7))];
+    assert_eq!(judged(calls, terms(3, 8)), starved);
+}
+
+/// What a worker claims and acknowledges is judged like what others do.
+#[test]
+fn workers() {
+    let judged = |calls: Vec<Call>| {
+        let mut history = history(calls);
+        history.tables.effects = vec![(3, 7, false)];
+        history.handled = vec![Handled {
+            program: 1,
+            job: 3,
+            token: 7,
+            at: 4 * SECOND,
+            held: 4 * SECOND,
+        }];
+        broken(&history)
+    };
+    let whole = || {
+        let acked = ack(3, 7, (5, 6), How::Ack);
+        vec![push(3, Answer::Done), claim(3, 7, (3, 4)), acked]
+    };
+    assert_eq!(judged(whole()), [""; 0]);
+    let with = |call| judged(whole().into_iter().chain([call]).collect());
+    assert_eq!(with(claim(3, 9, (8, 9))), ["what is done is not delivered"]);
+    let twice = with(ack(3, 8, (6, 7), How::Ack));
+    assert_eq!(twice, ["a job is acknowledged once"]);
+    let later = with(claim(3, 8, (4, 4)));
+    let stale = "a delivery that is not the latest changes nothing";
+    assert_eq!(later, [stale]);
+}

@@ -1,0 +1,392 @@
+//! What programs did and what they were told, on disk before anything else happens.
+
+use std::collections::HashMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use lockapi::Error;
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+
+use crate::Result;
+
+/// Nanoseconds of the clock that all processes of the machine share.
+pub(crate) type Nanos = u64;
+
+pub(crate) const SECOND: Nanos = 1_000_000_000;
+
+pub(crate) fn now() -> Nanos {
+    let time = clock_gettime(ClockId::Monotonic);
+    let part = |part: i64| u64::try_from(part).unwrap_or(0);
+    part(time.tv_sec) * SECOND + part(time.tv_nsec)
+}
+
+/// Something that one holder at a time has, or a few.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub(crate) enum Kind {
+    Mutex,
+    Lease,
+    Semaphore,
+}
+
+/// How a delivery ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum How {
+    Ack,
+    /// In the transaction of the effect.
+    AckIn,
+    Nack,
+    Snooze,
+    Release,
+}
+
+/// What a program asks for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Op {
+    Connect,
+    Close,
+    Acquire {
+        kind: Kind,
+        key: String,
+        /// For how long it may wait, in milliseconds.
+        wait: u64,
+    },
+    Release {
+        kind: Kind,
+        key: String,
+        token: i64,
+    },
+    /// A write under a token.
+    Write {
+        register: String,
+        token: i64,
+        value: i64,
+    },
+    /// A count under a lock of the transaction or the session.
+    Count {
+        counter: String,
+    },
+    Push {
+        job: i64,
+        /// In a transaction of the program.
+        inside: bool,
+    },
+    Claim {
+        queue: String,
+        wait: u64,
+    },
+    /// Something that a handler does before it acknowledges.
+    Effect {
+        job: i64,
+    },
+    Settle {
+        job: i64,
+        token: i64,
+        how: How,
+    },
+    Check {
+        key: String,
+    },
+    Ids {
+        generator: String,
+    },
+    /// A look at the views, or a snapshot that is held.
+    Look,
+}
+
+impl Op {
+    /// What it is called in the table of answers.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Connect => "connect",
+            Self::Close => "close",
+            Self::Acquire { kind, .. } => match kind {
+                Kind::Mutex => "mutex",
+                Kind::Lease => "lease",
+                Kind::Semaphore => "semaphore",
+            },
+            Self::Release { .. } => "release",
+            Self::Write { .. } => "write",
+            Self::Count { .. } => "count",
+            Self::Push { inside: false, .. } => "push",
+            Self::Push { inside: true, .. } => "push_in",
+            Self::Claim { .. } => "claim",
+            Self::Effect { .. } => "effect",
+            Self::Settle { how, .. } => match how {
+                How::Ack => "ack",
+                How::AckIn => "ack_in",
+                How::Nack => "nack",
+                How::Snooze => "snooze",
+                How::Release => "give back",
+            },
+            Self::Check { .. } => "limit",
+            Self::Ids { .. } => "ids",
+            Self::Look => "look",
+        }
+    }
+
+    /// For how long it may wait by what was asked, in milliseconds.
+    pub(crate) fn wait(&self) -> u64 {
+        match self {
+            Self::Acquire { wait, .. } | Self::Claim { wait, .. } => *wait,
+            _ => 0,
+        }
+    }
+}
+
+/// What a program is told.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Answer {
+    Done,
+    /// Held by another, nothing there, or refused.
+    Nothing,
+    Token(i64),
+    /// Jobs with the tokens of their deliveries.
+    Jobs(Vec<(i64, i64)>),
+    Ids(Vec<i64>),
+    /// A number, of a version or a count.
+    Number(i64),
+    /// A permit, taken at this time of the server's clock, in nanoseconds.
+    Taken(i64),
+    Failed {
+        what: Failed,
+        kind: String,
+        message: String,
+    },
+}
+
+/// What a failure says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Failed {
+    /// It did not happen.
+    NotDone,
+    /// It may have happened, or may happen yet.
+    Unknown,
+}
+
+impl Answer {
+    pub(crate) fn failed(error: &Error) -> Self {
+        let what = match error.kind() {
+            lockapi::ErrorKind::Indeterminate => Failed::Unknown,
+            _ => Failed::NotDone,
+        };
+        let code = error.sqlstate().unwrap_or_default();
+        Self::Failed {
+            what,
+            kind: format!("{:?}", error.kind()),
+            message: format!("{error} {code}"),
+        }
+    }
+
+    pub(crate) fn is_failed(&self) -> bool {
+        matches!(self, Self::Failed { .. })
+    }
+
+    /// Whether it is known to have happened.
+    pub(crate) fn is_done(&self) -> bool {
+        !self.is_failed() && *self != Self::Nothing
+    }
+
+    /// Whether it is known not to have happened.
+    pub(crate) fn is_refused(&self) -> bool {
+        matches!(
+            self,
+            Self::Failed {
+                what: Failed::NotDone,
+                ..
+            }
+        )
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Self::Nothing => "nothing",
+            Self::Failed { kind, .. } => kind,
+            _ => "done",
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Event {
+    Asked {
+        call: u64,
+        op: Op,
+    },
+    Answered {
+        call: u64,
+        answer: Answer,
+    },
+    /// What was granted under this token was still held at that time, as its holder sees it.
+    Held {
+        call: u64,
+        token: i64,
+    },
+    /// A handler of a worker begins.
+    Delivered {
+        call: u64,
+        job: i64,
+        token: i64,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Record {
+    pub(crate) at: Nanos,
+    pub(crate) event: Event,
+}
+
+/// The log of a process. Each record is one write to the end of a file, which survives the process.
+#[derive(Clone, Debug)]
+pub(crate) struct Log(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    file: File,
+    calls: AtomicU64,
+    /// Makes numbers that no other process makes.
+    number: u64,
+    numbers: AtomicU64,
+}
+
+impl Log {
+    pub(crate) fn open(path: &Path, number: u64) -> Result<Self> {
+        let file = OpenOptions::new().create(true).append(true).open(path)?;
+        Ok(Self(Arc::new(Inner {
+            file,
+            calls: AtomicU64::new(0),
+            number,
+            numbers: AtomicU64::new(0),
+        })))
+    }
+
+    /// A number that no other process of the run draws.
+    pub(crate) fn number(&self) -> i64 {
+        let next = self.0.numbers.fetch_add(1, Ordering::Relaxed) + 1;
+        i64::try_from((self.0.number << 32) | next).unwrap_or(i64::MAX)
+    }
+
+    pub(crate) fn asked(&self, op: Op) -> u64 {
+        let call = self.0.calls.fetch_add(1, Ordering::Relaxed) + 1;
+        self.write(now(), Event::Asked { call, op });
+        call
+    }
+
+    pub(crate) fn answered(&self, call: u64, answer: Answer) {
+        self.write(now(), Event::Answered { call, answer });
+    }
+
+    /// `at` is a time before the holder was asked whether it holds.
+    pub(crate) fn held(&self, at: Nanos, call: u64, token: i64) {
+        self.write(at, Event::Held { call, token });
+    }
+
+    pub(crate) fn delivered(&self, job: i64, token: i64) -> u64 {
+        let call = self.0.calls.fetch_add(1, Ordering::Relaxed) + 1;
+        self.write(now(), Event::Delivered { call, job, token });
+        call
+    }
+
+    fn write(&self, at: Nanos, event: Event) {
+        let mut line = serde_json::to_vec(&Record { at, event }).expect("a record is plain data");
+        line.push(b'\n');
+        // A program without a log proves nothing.
+        (&self.0.file).write_all(&line).expect("the log is written");
+    }
+
+    /// Makes a call, with its answer in the log.
+    pub(crate) async fn call<T>(
+        &self,
+        op: Op,
+        call: impl Future<Output = Result<T, Error>>,
+        answer: impl FnOnce(&T) -> Answer,
+    ) -> (u64, Result<T, Error>) {
+        let pending = self.begin(op);
+        let outcome = call.await;
+        let told = match &outcome {
+            Ok(value) => answer(value),
+            Err(error) => Answer::failed(error),
+        };
+        (pending.end(told), outcome)
+    }
+
+    /// Begins a call that may be dropped.
+    pub(crate) fn begin(&self, op: Op) -> Pending {
+        Pending {
+            log: self.clone(),
+            call: Some(self.asked(op)),
+        }
+    }
+}
+
+/// A call without an answer yet. One that is dropped may have happened.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    log: Log,
+    call: Option<u64>,
+}
+
+impl Pending {
+    pub(crate) fn end(mut self, answer: Answer) -> u64 {
+        let call = self.call.take().unwrap_or_default();
+        self.log.answered(call, answer);
+        call
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if let Some(call) = self.call {
+            let answer = Answer::Failed {
+                what: Failed::Unknown,
+                kind: "dropped".to_owned(),
+                message: String::new(),
+            };
+            self.log.answered(call, answer);
+        }
+    }
+}
+
+/// Reads a log; the last line may be cut off.
+pub(crate) fn read(path: &Path) -> Result<Vec<Record>> {
+    parse(&fs::read(path)?)
+}
+
+/// Whether one of each of these kinds was asked for and granted after so many bytes of a log.
+pub(crate) fn were_granted(path: &Path, after: u64, kinds: &[Kind]) -> Result<bool> {
+    let (mut file, mut text) = (File::open(path)?, Vec::new());
+    file.seek(SeekFrom::Start(after))?;
+    file.read_to_end(&mut text)?;
+    let (mut asked, mut missing) = (HashMap::new(), kinds.to_vec());
+    for record in parse(&text)? {
+        match record.event {
+            Event::Asked {
+                call,
+                op: Op::Acquire { kind, .. },
+            } => drop(asked.insert(call, kind)),
+            Event::Answered { call, answer } if answer.is_done() => {
+                if let Some(granted) = asked.remove(&call) {
+                    missing.retain(|kind| *kind != granted);
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(missing.is_empty())
+}
+
+fn parse(text: &[u8]) -> Result<Vec<Record>> {
+    let mut records = Vec::new();
+    let mut lines = text.split(|byte| *byte == b'\n').peekable();
+    while let Some(line) = lines.next() {
+        // What follows the last line end is empty, or was being written when the process ended.
+        if lines.peek().is_none() {
+            break;
+        }
+        records.push(serde_json::from_slice(line)?);
+    }
+    Ok(records)
+}

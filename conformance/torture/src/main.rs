@@ -1,0 +1,82 @@
+//! Programs of all libraries on a real server, with real faults, and checked histories: `torture --help`.
+
+mod args;
+mod audit;
+mod conductor;
+mod crew;
+mod disk;
+mod history;
+mod log;
+mod plan;
+mod pooler;
+mod programs;
+mod proxy;
+mod report;
+mod round;
+mod screen;
+mod server;
+mod wire;
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use args::{Command, Settings};
+use screen::Screen;
+
+/// What goes wrong outside of what is tested ends the program with a message.
+type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
+
+fn main() -> ExitCode {
+    let outcome = match args::parse() {
+        Ok(Command::Help) => {
+            print!("{}", args::HELP);
+            return ExitCode::SUCCESS;
+        }
+        Ok(Command::Program(program)) => programs::run(&program).map(|()| true),
+        Ok(Command::Run(settings)) => {
+            disk::set_apart();
+            rounds(&settings)
+        }
+        Err(error) => {
+            eprintln!("torture: {error}\nTry --help.");
+            return ExitCode::from(2);
+        }
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("torture: {error}");
+            ExitCode::from(3)
+        }
+    }
+}
+
+/// Runs rounds with consecutive seeds until the time is over; answers whether all passed.
+fn rounds(settings: &Settings) -> Result<bool> {
+    let begun = Instant::now();
+    let screen = Screen::new();
+    let (mut rounds, mut calls, mut strikes, mut violations) = (0_u64, 0, 0, 0);
+    let mut failed = Vec::new();
+    loop {
+        let seed = settings.seed + rounds;
+        let verdict = round::run(settings, seed, &screen)?;
+        rounds += 1;
+        calls += verdict.calls;
+        strikes += verdict.strikes;
+        violations += verdict.violations;
+        if !verdict.passed {
+            failed.push(seed);
+        }
+        let is_over = |total| begun.elapsed() >= total;
+        if settings.total.is_none_or(is_over) {
+            break;
+        }
+    }
+    if rounds > 1 {
+        screen.line(&format!(
+            "{rounds} rounds: {calls} calls, {strikes} faults, {violations} violations; failed: {failed:?}"
+        ));
+    }
+    Ok(failed.is_empty())
+}

@@ -1,0 +1,226 @@
+//! What a seed decides: which faults there are, when, for how long, and what their draws are.
+
+use std::time::Duration;
+
+use fastrand::Rng;
+
+/// A kind of fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Fault {
+    Kill,
+    Stop,
+    KillBackend,
+    Terminate,
+    Cancel,
+    Crash,
+    FreezeSessions,
+    FreezeServer,
+    CutBefore,
+    CutAfter,
+    Stall,
+    Delay,
+    Dribble,
+    HalfOpen,
+    Unplug,
+    PausePooler,
+    RestartPooler,
+    FullLocks,
+    FullConnections,
+    Index,
+    Vacuum,
+    LockTable,
+    RowLocks,
+    Snapshot,
+    Settings,
+    Clock,
+    FullDisk,
+}
+
+impl Fault {
+    pub(crate) const ALL: [Self; 27] = [
+        Self::Kill,
+        Self::Stop,
+        Self::KillBackend,
+        Self::Terminate,
+        Self::Cancel,
+        Self::Crash,
+        Self::FreezeSessions,
+        Self::FreezeServer,
+        Self::CutBefore,
+        Self::CutAfter,
+        Self::Stall,
+        Self::Delay,
+        Self::Dribble,
+        Self::HalfOpen,
+        Self::Unplug,
+        Self::PausePooler,
+        Self::RestartPooler,
+        Self::FullLocks,
+        Self::FullConnections,
+        Self::Index,
+        Self::Vacuum,
+        Self::LockTable,
+        Self::RowLocks,
+        Self::Snapshot,
+        Self::Settings,
+        Self::Clock,
+        Self::FullDisk,
+    ];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Kill => "kill",
+            Self::Stop => "stop",
+            Self::KillBackend => "kill-backend",
+            Self::Terminate => "terminate",
+            Self::Cancel => "cancel",
+            Self::Crash => "crash",
+            Self::FreezeSessions => "freeze-sessions",
+            Self::FreezeServer => "freeze-server",
+            Self::CutBefore => "cut-before",
+            Self::CutAfter => "cut-after",
+            Self::Stall => "stall",
+            Self::Delay => "delay",
+            Self::Dribble => "dribble",
+            Self::HalfOpen => "half-open",
+            Self::Unplug => "unplug",
+            Self::PausePooler => "pause-pooler",
+            Self::RestartPooler => "restart-pooler",
+            Self::FullLocks => "full-locks",
+            Self::FullConnections => "full-connections",
+            Self::Index => "index",
+            Self::Vacuum => "vacuum",
+            Self::LockTable => "lock-table",
+            Self::RowLocks => "row-locks",
+            Self::Snapshot => "snapshot",
+            Self::Settings => "settings",
+            Self::Clock => "clock",
+            Self::FullDisk => "full-disk",
+        }
+    }
+
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|fault| fault.name() == name)
+    }
+
+    /// One that is shorter has no effect.
+    pub(crate) fn least(self) -> Duration {
+        Duration::from_millis(self.time().0)
+    }
+
+    /// How long it lasts, in milliseconds, at least and at most.
+    fn time(self) -> (u64, u64) {
+        match self {
+            Self::Kill | Self::KillBackend | Self::Crash => (200, 2000),
+            // Longer than what a program holds lives.
+            Self::Stop => (4500, 9000),
+            Self::FreezeSessions | Self::FreezeServer => (1000, 6000),
+            Self::Stall | Self::HalfOpen | Self::Unplug | Self::PausePooler => (1500, 8000),
+            Self::Snapshot => (5000, 15_000),
+            Self::FullLocks | Self::FullConnections | Self::RowLocks | Self::LockTable => {
+                (500, 4000)
+            }
+            _ => (1500, 5000),
+        }
+    }
+}
+
+/// A fault of a plan.
+#[derive(Clone, Debug)]
+pub(crate) struct Planned {
+    pub(crate) fault: Fault,
+    /// How long after the one before it has ended.
+    pub(crate) pause: Duration,
+    pub(crate) time: Duration,
+    /// For its own draws.
+    pub(crate) seed: u64,
+}
+
+/// How long a kind takes on average, with the pause before it, where two work at the same time; and some time
+/// for those that are repeated.
+const EACH: Duration = Duration::from_secs(3);
+
+/// Leaves the kinds of faults for which there is time, drawn by the seed; answers the others.
+pub(crate) fn fit(faults: &mut Vec<Fault>, seed: u64, time: Duration) -> Vec<Fault> {
+    let most = (time.as_secs() / EACH.as_secs()).max(1);
+    let most = usize::try_from(most).unwrap_or(usize::MAX);
+    if faults.len() <= most {
+        return Vec::new();
+    }
+    Rng::with_seed(seed).shuffle(faults);
+    let others = faults.split_off(most);
+    faults.sort_unstable();
+    others
+}
+
+/// The faults of a round, drawn like cards: no kind comes again before all others came.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    random: Rng,
+    faults: Vec<Fault>,
+    deck: Vec<Fault>,
+}
+
+impl Plan {
+    pub(crate) fn new(seed: u64, faults: &[Fault]) -> Self {
+        Self {
+            random: Rng::with_seed(seed ^ 0x0074_6f72_7475_7265),
+            faults: faults.to_vec(),
+            deck: Vec::new(),
+        }
+    }
+
+    /// Has a fault come again before all others did.
+    pub(crate) fn again(&mut self, fault: Fault) {
+        self.deck.insert(0, fault);
+    }
+
+    /// The next fault; `None` if there are none at all.
+    pub(crate) fn next(&mut self) -> Option<Planned> {
+        if self.deck.is_empty() {
+            self.deck = self.faults.clone();
+            self.random.shuffle(&mut self.deck);
+        }
+        let fault = self.deck.pop()?;
+        Some(self.draw(fault))
+    }
+
+    /// One of this kind.
+    pub(crate) fn draw(&mut self, fault: Fault) -> Planned {
+        let (least, most) = fault.time();
+        Planned {
+            fault,
+            pause: Duration::from_millis(self.random.u64(100..2500)),
+            time: Duration::from_millis(self.random.u64(least..=most)),
+            seed: self.random.u64(..),
+        }
+    }
+
+    pub(crate) fn faults(&self) -> &[Fault] {
+        &self.faults
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn a_short_run_has_the_kinds_for_which_there_is_time() {
+        let chosen = |seed, seconds| {
+            let mut faults = Fault::ALL.to_vec();
+            let others = fit(&mut faults, seed, Duration::from_secs(seconds));
+            let all: BTreeSet<_> = faults.iter().chain(&others).copied().collect();
+            assert_eq!(all, BTreeSet::from(Fault::ALL));
+            faults
+        };
+        assert_eq!(chosen(1, 160), Fault::ALL);
+        assert_eq!(chosen(1, 39).len(), 13);
+        assert_eq!(chosen(1, 39), chosen(1, 39));
+        assert_eq!(chosen(1, 0).len(), 1);
+        let seeds = (0..20).flat_map(|seed| chosen(seed, 39));
+        assert_eq!(seeds.collect::<BTreeSet<_>>(), BTreeSet::from(Fault::ALL));
+    }
+}

@@ -1,0 +1,228 @@
+//! Whoever holds something, and writes under its token.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lockapi::lease::LeaseOptions;
+use lockapi::{ErrorKind, Fence, LeaseGuard, MutexGuard, Result};
+
+use super::store::Inside;
+use super::{Context, KEYS, PERMITS, TTL, Transacted, before, pick, rest};
+use crate::args::Control;
+use crate::log::{Answer, Kind, Op};
+
+/// A guard of any kind.
+#[async_trait]
+trait Guard: Send + Sync {
+    fn fence(&self) -> Fence;
+    fn lost(&self) -> bool;
+    async fn give_back(self: Box<Self>) -> Result<()>;
+}
+
+#[async_trait]
+impl Guard for Box<dyn MutexGuard> {
+    fn fence(&self) -> Fence {
+        (**self).fence()
+    }
+
+    fn lost(&self) -> bool {
+        self.is_lost()
+    }
+
+    async fn give_back(self: Box<Self>) -> Result<()> {
+        self.unlock().await
+    }
+}
+
+#[async_trait]
+impl Guard for Box<dyn LeaseGuard> {
+    fn fence(&self) -> Fence {
+        (**self).fence()
+    }
+
+    fn lost(&self) -> bool {
+        self.is_lost()
+    }
+
+    async fn give_back(self: Box<Self>) -> Result<()> {
+        self.release().await
+    }
+}
+
+fn terms() -> LeaseOptions {
+    let most = u64::try_from(TTL.as_millis()).unwrap_or(1000);
+    let options = LeaseOptions::new(Duration::from_millis(fastrand::u64(1000..=most)));
+    if fastrand::u8(..10) == 0 {
+        options.renewed_by_hand()
+    } else {
+        options
+    }
+}
+
+fn granted<G: Guard>(guard: &G) -> Answer {
+    Answer::Token(guard.fence().token())
+}
+
+#[expect(clippy::ref_option, reason = "it is what a call answers")]
+fn tried<G: Guard>(guard: &Option<G>) -> Answer {
+    guard.as_ref().map_or(Answer::Nothing, granted)
+}
+
+/// Holds for a while and writes, then gives back or drops the guard.
+async fn hold<G: Guard + 'static>(
+    context: &Context,
+    (kind, key): (Kind, &str),
+    (call, guard): (u64, G),
+) {
+    if kind == Kind::Semaphore && context.is_control(Control::Hoard) {
+        while !context.is_over() {
+            rest(100).await;
+        }
+    }
+    let fence = guard.fence();
+    let token = fence.token();
+    let unchecked = context.is_control(Control::Unchecked);
+    for _ in 0..fastrand::u8(1..8) {
+        let at = before();
+        if !guard.lost() {
+            context.log.held(at, call, token);
+        } else if !unchecked {
+            break;
+        }
+        if kind != Kind::Semaphore && write(context, kind, key, &fence).await == Transacted::Lost {
+            break;
+        }
+        rest(100).await;
+    }
+    if fastrand::u8(..4) == 0 {
+        return drop(guard);
+    }
+    let op = Op::Release {
+        kind,
+        key: key.to_owned(),
+        token,
+    };
+    let releasing = Box::new(guard).give_back();
+    let (_, released) = context.call(op, releasing, |()| Answer::Done).await;
+    if released.is_err() {
+        rest(200).await;
+    }
+}
+
+/// Writes to the register of a lock, under the token.
+async fn write(context: &Context, kind: Kind, key: &str, fence: &Fence) -> Transacted {
+    let (token, value) = (fence.token(), context.log.number());
+    let register = format!("{kind:?} {key}");
+    let sql = format!("SELECT torture.write('{register}', {token}, {value})");
+    let op = Op::Write {
+        register,
+        token,
+        value,
+    };
+    let inside = if context.is_control(Control::Unchecked) {
+        Inside::Nothing
+    } else {
+        Inside::CheckIn(fence.clone())
+    };
+    context.transact(op, inside, sql).await
+}
+
+fn asks(kind: Kind, key: &str, wait: u64) -> Op {
+    Op::Acquire {
+        kind,
+        key: key.to_owned(),
+        wait,
+    }
+}
+
+/// Without waiting, or for some time.
+fn patience() -> Option<Duration> {
+    fastrand::bool().then(|| Duration::from_millis(fastrand::u64(1..5000)))
+}
+
+fn millis(time: Option<Duration>) -> u64 {
+    time.map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(0))
+}
+
+/// After a refusal, which may be as quick as it likes.
+async fn after<T>(outcome: &Result<T>) {
+    match outcome {
+        Err(error) if error.kind() != ErrorKind::TimedOut => rest(300).await,
+        _ => rest(60).await,
+    }
+}
+
+pub(super) async fn mutex(context: Context) {
+    while context.may_hold().await {
+        let (key, wait) = (pick(&KEYS), patience());
+        let mutex = context.backend.mutex(key).expect("a key");
+        let op = asks(Kind::Mutex, key, millis(wait));
+        let (call, guard) = match wait {
+            None => context.call(op, mutex.try_lock(), tried).await,
+            Some(wait) => {
+                let locking = async { mutex.lock_timeout(wait).await.map(Some) };
+                context.call(op, locking, tried).await
+            }
+        };
+        after(&guard).await;
+        if let Ok(Some(guard)) = guard {
+            hold(&context, (Kind::Mutex, key), (call, guard)).await;
+        }
+    }
+}
+
+pub(super) async fn lease(context: Context) {
+    while context.may_hold().await {
+        let (key, wait) = (pick(&KEYS), patience());
+        let lease = context.backend.lease(key, terms()).expect("a key");
+        let op = asks(Kind::Lease, key, millis(wait));
+        let (call, guard) = match wait {
+            None => context.call(op, lease.try_acquire(), tried).await,
+            Some(wait) => {
+                let acquiring = async { lease.acquire_timeout(wait).await.map(Some) };
+                context.call(op, acquiring, tried).await
+            }
+        };
+        after(&guard).await;
+        if let Ok(Some(guard)) = guard {
+            hold(&context, (Kind::Lease, key), (call, guard)).await;
+        }
+    }
+}
+
+pub(super) async fn semaphore(context: Context) {
+    while context.may_hold().await {
+        let (key, wait) = ("permits", patience());
+        let semaphore = context
+            .backend
+            .semaphore(key, PERMITS, terms())
+            .expect("a key");
+        let op = asks(Kind::Semaphore, key, millis(wait));
+        let (call, guard) = match wait {
+            None => context.call(op, semaphore.try_acquire(), tried).await,
+            Some(wait) => {
+                let acquiring = async { semaphore.acquire_timeout(wait).await.map(Some) };
+                context.call(op, acquiring, tried).await
+            }
+        };
+        after(&guard).await;
+        if let Ok(Some(guard)) = guard {
+            hold(&context, (Kind::Semaphore, key), (call, guard)).await;
+        }
+    }
+}
+
+/// Counts under a mutex that belongs to the transaction.
+pub(super) async fn counter(context: Context) {
+    while context.may_hold().await {
+        let counter = pick(&KEYS);
+        let mutex = context.backend.mutex(counter).expect("a key");
+        let pause = fastrand::f64() * 0.05;
+        let op = Op::Count {
+            counter: counter.to_owned(),
+        };
+        let sql = format!("SELECT torture.count('{counter}', {pause})");
+        context.transact(op, Inside::Lock(mutex), sql).await;
+        rest(400).await;
+    }
+}

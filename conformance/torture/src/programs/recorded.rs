@@ -1,0 +1,199 @@
+//! A queue as a worker uses it, with what it claims and settles in the log. Nobody else is told whether a worker was
+//! told that a job is done.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lockapi::queue::{
+    Claim, DeadLetter, Exchange, Job, Outcome, Pushed, QueueOptions, Settled, Standing, Statistics,
+    Ticket, Unhandled,
+};
+use lockapi::{Error, Queue, Result};
+
+use super::jobs::jobs;
+use crate::log::{Answer, Failed, How, Log, Op, Pending};
+
+#[derive(Debug)]
+pub(super) struct Recorded {
+    queue: Arc<dyn Queue>,
+    log: Log,
+    /// The numbers of jobs that were claimed, by the token of the delivery.
+    jobs: Mutex<HashMap<i64, i64>>,
+}
+
+impl Recorded {
+    pub(super) fn new(queue: Arc<dyn Queue>, log: Log) -> Arc<Self> {
+        Arc::new(Self {
+            queue,
+            log,
+            jobs: Mutex::default(),
+        })
+    }
+
+    fn jobs(&self) -> MutexGuard<'_, HashMap<i64, i64>> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn settling(&self, ticket: Ticket, how: How) -> Pending {
+        let token = ticket.token;
+        let job = self.jobs().get(&token).copied();
+        let job = job.expect("what is settled was claimed before");
+        self.log.begin(Op::Settle { job, token, how })
+    }
+}
+
+/// What a delivery says that is not the latest, or whose job is locked.
+fn not_done(kind: &str) -> Answer {
+    Answer::Failed {
+        what: Failed::NotDone,
+        kind: kind.to_owned(),
+        message: String::new(),
+    }
+}
+
+fn acked(acked: Result<bool, &Error>) -> Answer {
+    match acked {
+        Ok(true) => Answer::Done,
+        Ok(false) => not_done("Lost"),
+        Err(error) => Answer::failed(error),
+    }
+}
+
+/// How a delivery ends; nothing for one that goes on.
+fn how(outcome: &Outcome) -> Option<How> {
+    match outcome {
+        Outcome::Ack => Some(How::Ack),
+        Outcome::Nack { .. } | Outcome::Reject { .. } => Some(How::Nack),
+        Outcome::Snooze(_) => Some(How::Snooze),
+        Outcome::Release | Outcome::Abandon => Some(How::Release),
+        _ => None,
+    }
+}
+
+#[async_trait]
+impl Queue for Recorded {
+    async fn exchange(&self, acks: Vec<Ticket>, claim: Option<&Claim>) -> Result<Exchange> {
+        let acking = acks.iter().map(|ticket| self.settling(*ticket, How::Ack));
+        let acking: Vec<_> = acking.collect();
+        let claiming = claim.map(|_| {
+            let queue = self.name().to_owned();
+            self.log.begin(Op::Claim { queue, wait: 0 })
+        });
+        let exchanged = self.queue.exchange(acks, claim).await;
+        match &exchanged {
+            Ok(exchange) => {
+                let claimed = jobs(&exchange.deliveries);
+                if let Answer::Jobs(claimed) = &claimed {
+                    let by_token = claimed.iter().map(|(job, token)| (*token, *job));
+                    self.jobs().extend(by_token);
+                }
+                if let Some(claiming) = claiming {
+                    claiming.end(claimed);
+                }
+                for (pending, told) in acking.into_iter().zip(&exchange.acked) {
+                    pending.end(acked(told.as_ref().copied()));
+                }
+            }
+            Err(error) => {
+                for pending in acking.into_iter().chain(claiming) {
+                    pending.end(Answer::failed(error));
+                }
+            }
+        }
+        exchanged
+    }
+
+    async fn settle(&self, ticket: Ticket, outcome: Outcome) -> Result<Settled> {
+        let pending = how(&outcome).map(|how| self.settling(ticket, how));
+        let settled = self.queue.settle(ticket, outcome).await;
+        if let Some(pending) = pending {
+            pending.end(match &settled {
+                Ok(Settled::Done | Settled::Dead) => Answer::Done,
+                Ok(Settled::Locked) => not_done("TimedOut"),
+                Ok(_) => not_done("Lost"),
+                Err(error) => Answer::failed(error),
+            });
+        }
+        settled
+    }
+
+    /// Nobody is told what became of it.
+    fn settle_later(&self, ticket: Ticket, outcome: Outcome) {
+        drop(how(&outcome).map(|how| self.settling(ticket, how)));
+        self.queue.settle_later(ticket, outcome);
+    }
+
+    fn name(&self) -> &str {
+        self.queue.name()
+    }
+
+    fn namespace(&self) -> &str {
+        self.queue.namespace()
+    }
+
+    fn options(&self) -> &QueueOptions {
+        self.queue.options()
+    }
+
+    async fn push_all(&self, jobs: Vec<Job>) -> Result<Vec<Pushed>> {
+        self.queue.push_all(jobs).await
+    }
+
+    fn used(&self) {
+        self.queue.used();
+    }
+
+    async fn arrival(&self, seen: u64, at_most: Duration) {
+        self.queue.arrival(seen, at_most).await;
+    }
+
+    async fn standing(&self, ticket: Ticket) -> Result<Standing> {
+        self.queue.standing(ticket).await
+    }
+
+    fn begin(&self, ticket: Ticket) -> bool {
+        self.queue.begin(ticket)
+    }
+
+    async fn sleep(&self, time: Duration) {
+        self.queue.sleep(time).await;
+    }
+
+    fn now(&self) -> Duration {
+        self.queue.now()
+    }
+
+    async fn set_paused(&self, paused: bool) -> Result<()> {
+        self.queue.set_paused(paused).await
+    }
+
+    async fn cancel(&self, ids: Vec<i64>) -> Result<Vec<i64>> {
+        self.queue.cancel(ids).await
+    }
+
+    async fn purge(&self) -> Result<u64> {
+        self.queue.purge().await
+    }
+
+    async fn statistics(&self) -> Result<Statistics> {
+        self.queue.statistics().await
+    }
+
+    async fn unhandled(&self, names: Vec<String>) -> Result<Vec<Unhandled>> {
+        self.queue.unhandled(names).await
+    }
+
+    async fn dead_letters(&self, after: i64, most: usize) -> Result<Vec<DeadLetter>> {
+        self.queue.dead_letters(after, most).await
+    }
+
+    async fn redrive(&self, ids: Vec<i64>) -> Result<u64> {
+        self.queue.redrive(ids).await
+    }
+
+    async fn discard(&self, ids: Vec<i64>) -> Result<u64> {
+        self.queue.discard(ids).await
+    }
+}

@@ -1,0 +1,106 @@
+//! The tables in the end.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::conductor::Strike;
+use crate::history::{History, Violation};
+use crate::plan::Fault;
+use crate::screen::{Colour, Screen};
+
+/// How many violations of a promise are told.
+const TOLD: usize = 5;
+
+/// What a round came to.
+#[derive(Debug)]
+pub(crate) struct Verdict {
+    pub(crate) passed: bool,
+    pub(crate) calls: usize,
+    pub(crate) strikes: usize,
+    pub(crate) violations: usize,
+}
+
+/// Prints what happened and what is wrong with it. `missing` are faults that could not be applied, with reasons.
+pub(crate) fn print(
+    screen: &Screen,
+    history: &History,
+    violations: &[Violation],
+    (faults, missing): (&[Fault], &[(Fault, String)]),
+) -> Verdict {
+    answers(screen, history);
+    let idle = strikes(screen, &history.strikes, faults);
+    for (fault, reason) in missing {
+        let name = screen.paint(Colour::Grey, &format!("{:<16}", fault.name()));
+        screen.line(&format!("  {name} left out: {reason}"));
+    }
+    screen.line("");
+    let mut told: BTreeMap<&str, usize> = BTreeMap::new();
+    for violation in violations {
+        let count = told.entry(violation.promise).or_default();
+        *count += 1;
+        if *count <= TOLD {
+            let promise = screen.paint(Colour::Red, violation.promise);
+            screen.line(&format!("  BROKEN: {promise}: {}", violation.what));
+        }
+    }
+    for (promise, count) in &told {
+        screen.line(&format!("  {count} times: {promise}"));
+    }
+    for fault in &idle {
+        let name = screen.paint(Colour::Red, fault.name());
+        screen.line(&format!("  WITHOUT EFFECT: {name}"));
+    }
+    let verdict = Verdict {
+        passed: violations.is_empty() && idle.is_empty(),
+        calls: history.calls.len(),
+        strikes: history.strikes.len(),
+        violations: violations.len(),
+    };
+    let colour = if verdict.passed {
+        Colour::Green
+    } else {
+        Colour::Red
+    };
+    let text = format!(
+        "{} calls, {} faults, {} violations",
+        verdict.calls, verdict.strikes, verdict.violations
+    );
+    screen.line(&screen.paint(colour, &text));
+    verdict
+}
+
+fn answers(screen: &Screen, history: &History) {
+    let answers = history.answers();
+    let mut kinds: Vec<&str> = vec!["done", "nothing"];
+    let others: BTreeSet<&str> = answers
+        .values()
+        .flat_map(|of| of.keys().map(String::as_str))
+        .filter(|kind| !kinds.contains(kind))
+        .collect();
+    kinds.extend(others);
+    screen.line("\n  Answers");
+    for (name, of) in &answers {
+        let counts = kinds.iter().filter_map(|kind| {
+            let count = of.get(*kind)?;
+            Some(format!("{count} {kind}"))
+        });
+        let counts: Vec<_> = counts.collect();
+        screen.line(&format!("  {name:<16} {}", counts.join(", ")));
+    }
+}
+
+/// Prints the faults by kind; answers those that had no effect at all.
+fn strikes(screen: &Screen, strikes: &[Strike], faults: &[Fault]) -> Vec<Fault> {
+    screen.line("\n  Faults            times  effect");
+    let mut idle = Vec::new();
+    for fault in faults {
+        let of = strikes.iter().filter(|it| it.fault == *fault);
+        let (times, effect) = of.fold((0, 0), |(times, effect), strike| {
+            (times + 1, effect + strike.effect)
+        });
+        screen.line(&format!("  {:<16} {times:>6} {effect:>7}", fault.name()));
+        if effect == 0 {
+            idle.push(*fault);
+        }
+    }
+    idle
+}
