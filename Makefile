@@ -1,10 +1,13 @@
 .POSIX:
-.PHONY: help demo check lint test test-rest simulate mutants packages bench
+.PHONY: help demo check lint test test-rest matrix simulate fuzz interleavings torture failover mutants packages bench
 
 CARGO = cargo
-# Options of the demo, such as ARGS='--workers 20 --kill 5', of the simulation, such as ARGS='--seed 7',
-# and of the mutants.
+# Options of the demo, such as ARGS='--workers 20 --kill 5', of the simulation and of torture, such as
+# ARGS='--seed 7', of the matrix, such as ARGS='--versions 13,18 --quick', of the drill of fail-over, and of the
+# mutants.
 ARGS =
+# How many values each property of `make fuzz` runs on.
+CASES = 5000
 
 # Where the servers of the tests have their files: in memory, where there are 4 GB for them.
 FILES = if [ -z "$$TMPDIR" ] && [ -w /dev/shm ] && \
@@ -21,8 +24,18 @@ help:
 	@echo 'make test       format, lints, documentation, and all cases, on each library through one of'
 	@echo '                its faces'
 	@echo 'make test-rest  the cases on the other faces, and on connections of pools'
+	@echo 'make matrix     the cases on PostgreSQL 13 to 18, also behind PgBouncer and as a role of hostile'
+	@echo '                settings, and a table of what passed; downloads servers with npm;'
+	@echo '                ARGS=--help tells its options'
 	@echo 'make simulate   programs on a server and a network that fail by seed, in virtual time; it needs no'
 	@echo '                PostgreSQL; ARGS=--help tells its options'
+	@echo 'make fuzz       random rows, texts, times, limits and messages for what reads them; CASES=100000'
+	@echo '                for longer'
+	@echo 'make interleavings  what is woken by hand, with thousands of orders of its steps'
+	@echo 'make torture    programs of all libraries on a real server, while processes, server and network'
+	@echo '                fail, with every answer checked (three minutes); ARGS=--help tells its options'
+	@echo 'make failover   ten processes on a cluster under Patroni, which changes its primary ten times'
+	@echo '                (three minutes, and a few to build); ARGS=--help tells its options'
 	@echo 'make mutants    changes statements one at a time, and tells which changes no test notices;'
 	@echo '                ARGS=--help tells its options'
 	@echo 'make packages   what the crates depend on, and whether they can be published'
@@ -33,7 +46,7 @@ help:
 
 demo:
 	@sh .ci/deps.sh demo
-	$(CARGO) run --release -p lockapi-conformance --example fleet -- $(ARGS)
+	$(CARGO) run --release -p lockapi-conformance --no-default-features --example fleet -- $(ARGS)
 
 lint:
 	@sh .ci/deps.sh test
@@ -70,8 +83,27 @@ test-rest:
 		echo 'make test ran them: cargo-nextest is not there to choose'; \
 	fi
 
+matrix:
+	@sh .ci/deps.sh test
+	@CARGO='$(CARGO)' .ci/matrix.sh $(ARGS)
+
 simulate:
 	$(CARGO) run --profile simulation -p lockapi-simulation -- $(ARGS)
+
+fuzz:
+	PROPTEST_CASES=$(CASES) $(CARGO) test -p lockapi -p lockapi-conformance --lib fuzz
+
+# Everything is built with the cfg, in a folder of its own.
+interleavings:
+	RUSTFLAGS='--cfg shuttle' $(CARGO) test -p lockapi --lib --target-dir target/interleavings interleavings
+
+torture:
+	@sh .ci/deps.sh test
+	$(FILES); $(CARGO) run -p lockapi-torture -- $(ARGS)
+
+failover:
+	@sh .ci/deps.sh failover
+	$(FILES); $(CARGO) run --release -p lockapi-failover -- $(ARGS)
 
 mutants:
 	@sh .ci/deps.sh test
@@ -79,9 +111,13 @@ mutants:
 
 packages:
 	@$(CARGO) deny --version >/dev/null 2>&1 || $(CARGO) install cargo-deny@0.20.2 --locked
-	# Advisories come from a repository that CI cannot reach: `cargo deny check advisories` by hand.
+	@# Advisories come from a repository that CI cannot reach: `cargo deny check advisories` by hand.
 	$(CARGO) deny check bans licenses sources
-	$(CARGO) package --workspace
+	@# In a folder of its own: cargo keeps the unpacked packages of an earlier run at the same path, and builds
+	@# the others against those.
+	@mkdir -p target && folder=$$(mktemp -d target/packages-XXXXXX) && trap 'rm -rf "$$folder"' EXIT && \
+		$(CARGO) package --workspace --exclude lockapi-simulation --exclude lockapi-torture \
+			--exclude lockapi-failover --target-dir "$$folder"
 
 bench:
 	@sh .ci/deps.sh demo

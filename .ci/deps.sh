@@ -1,7 +1,7 @@
 #!/bin/sh
-# Sees to the programs and libraries that the demo (`deps.sh demo`) and the tests (`deps.sh test`)
-# need. Does nothing when they are there; installs them where there is apt-get, and otherwise says
-# what to install.
+# Sees to the programs and libraries that the demo (`deps.sh demo`), the tests (`deps.sh test`) and
+# the drill of fail-over (`deps.sh failover`) need. Does nothing when they are there; installs them
+# where there is apt-get, and otherwise says what to install.
 set -eu
 
 purpose=${1:-test}
@@ -51,8 +51,18 @@ if [ "$purpose" = test ]; then
     [ "$(uname)" != Linux ] || have faketime || missing="$missing faketime"
     have_german || [ -e "$german" ] || missing="$missing locales"
 fi
+if [ "$purpose" = failover ]; then
+    if [ "$(uname)" != Linux ]; then
+        echo "The drill of fail-over runs on Linux." >&2
+        exit 1
+    fi
+    have etcd || missing="$missing etcd-server"
+    # Patroni's own package only recommends a driver.
+    have patroni || missing="$missing patroni"
+    /usr/bin/python3 -c 'import psycopg2' 2>/dev/null || missing="$missing python3-psycopg2"
+fi
 
-if [ "$purpose" = demo ] || have_german; then
+if [ "$purpose" != test ] || have_german; then
     german=
 fi
 [ -n "$missing$german" ] || exit 0
