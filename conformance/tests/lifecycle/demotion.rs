@@ -6,12 +6,16 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use diesel::connection::SimpleConnection;
+use diesel::{Connection as _, PgConnection};
 use lockapi::lease::LeaseOptions;
 use lockapi::queue::{Claim, Job};
-use lockapi::{Backend, BackendOptions, ErrorKind, Lease, LeaseGuard, MutexGuard, Result};
+use lockapi::{Backend, BackendOptions, ErrorKind, Lease, LeaseGuard, MutexGuard, Queue, Result};
 use lockapi_conformance::cluster::{Cluster, StopMode};
+use postgres::{Client, NoTls};
 use sqlx::Connection as _;
-use tokio::task::JoinHandle;
+use tokio::runtime::Handle;
+use tokio::task::{JoinHandle, block_in_place};
 use tokio::time::{sleep, timeout};
 
 const SOON: Duration = Duration::from_secs(30);
@@ -44,6 +48,77 @@ fn demote(cluster: &mut Cluster) {
     cluster.start().expect("it starts");
 }
 
+/// A transaction of the program, of the same library.
+enum Transaction {
+    Sqlx(sqlx::PgConnection),
+    Diesel(PgConnection),
+    Sync(Client),
+}
+
+impl Transaction {
+    /// Opens one and pushes a job in it.
+    async fn push(library: &str, url: &str, queue: &Arc<dyn Queue>) -> Self {
+        let jobs = [Job::new("undone", &1).expect("a job")];
+        match library {
+            "sqlx" => {
+                let connection = sqlx::PgConnection::connect(url).await;
+                let mut connection = connection.expect("a connection");
+                let begun = sqlx::query("BEGIN").execute(&mut connection).await;
+                begun.expect("begun");
+                let pushed = queue.push_in(&mut connection, &jobs).await;
+                pushed.expect("pushed");
+                Self::Sqlx(connection)
+            }
+            "diesel" => block_in_place(|| {
+                let mut connection = PgConnection::establish(url).expect("a connection");
+                connection.batch_execute("BEGIN").expect("begun");
+                let pushed = queue.push_in(&mut connection, &jobs);
+                pushed.expect("pushed");
+                Self::Diesel(connection)
+            }),
+            _ => block_in_place(|| {
+                let mut client = Client::connect(url, NoTls).expect("a connection");
+                client.batch_execute("BEGIN").expect("begun");
+                let pushed = queue.push_in(&mut client, &jobs);
+                pushed.expect("pushed");
+                Self::Sync(client)
+            }),
+        }
+    }
+
+    async fn commit(self) -> std::result::Result<(), String> {
+        let told = |error: &dyn std::error::Error| error.to_string();
+        match self {
+            Self::Sqlx(mut connection) => {
+                let done = sqlx::query("COMMIT").execute(&mut connection).await;
+                done.map(drop).map_err(|error| told(&error))
+            }
+            Self::Diesel(mut connection) => block_in_place(|| {
+                let done = connection.batch_execute("COMMIT");
+                let done = done.map_err(|error| told(&error));
+                drop(connection);
+                done
+            }),
+            Self::Sync(mut client) => block_in_place(|| {
+                let done = client.batch_execute("COMMIT");
+                let done = done.map_err(|error| told(&error));
+                drop(client);
+                done
+            }),
+        }
+    }
+}
+
+/// Names of the threads of this process that backends started.
+fn threads() -> Vec<String> {
+    let each = fs::read_dir("/proc/self/task").expect("a directory");
+    let names = each.filter_map(|thread| {
+        // A thread may have ended meanwhile.
+        fs::read_to_string(thread.ok()?.path().join("comm")).ok()
+    });
+    names.filter(|name| name.starts_with("lockapi")).collect()
+}
+
 /// A program that holds, and one that waits for what it holds.
 struct Programs {
     library: &'static str,
@@ -51,7 +126,7 @@ struct Programs {
     locked: Box<dyn MutexGuard>,
     leased: Box<dyn LeaseGuard>,
     waits: Vec<(&'static str, JoinHandle<Result<Held>>)>,
-    transaction: sqlx::PgConnection,
+    transaction: Option<Transaction>,
 }
 
 /// What a wait ended with.
@@ -94,22 +169,15 @@ async fn start(library: &'static str, url: &str) -> Programs {
             }),
         ),
     ];
-    let mut transaction = sqlx::PgConnection::connect(url)
-        .await
-        .expect("a connection");
-    let begun = sqlx::query("BEGIN").execute(&mut transaction).await;
-    begun.expect("begun");
-    let job = Job::new("undone", &1).expect("a job");
     let queue = here.queue("work").expect("a queue");
-    let pushed = queue.push_in(&mut transaction, &[job]).await;
-    pushed.expect("pushed");
+    let transaction = Transaction::push(library, url, &queue).await;
     Programs {
         library,
         there,
         locked: locked.expect("locked"),
         leased,
         waits,
-        transaction,
+        transaction: Some(transaction),
     }
 }
 
@@ -117,8 +185,9 @@ impl Programs {
     /// What was held is lost, and nobody is given anything.
     async fn on_a_standby(&mut self, url: &str) {
         let library = self.library;
-        let commit = sqlx::query("COMMIT").execute(&mut self.transaction);
-        assert!(commit.await.is_err(), "{library}: its session has ended");
+        let transaction = self.transaction.take().expect("one is open");
+        let committed = transaction.commit().await;
+        assert!(committed.is_err(), "{library}: its session has ended");
         soon("the mutex is lost", self.locked.lost()).await;
         soon("the lease is lost", self.leased.lost()).await;
         let mutex = self.there.mutex("else").expect("a mutex");
@@ -197,7 +266,9 @@ async fn served<T, F: Future<Output = Result<T>>>(mut call: impl FnMut() -> F) -
 #[tokio::test(flavor = "multi_thread")]
 async fn f09_what_a_primary_gave_ends_when_it_becomes_a_standby() {
     let start_server = || Cluster::private(&[]).expect("a server");
-    let mut cluster = tokio::task::block_in_place(start_server);
+    let mut cluster = block_in_place(start_server);
+    let tasks = || Handle::current().metrics().num_alive_tasks();
+    let before = tasks();
     let url = cluster.url().to_owned();
     let mut programs = Vec::new();
     for library in LIBRARIES {
@@ -205,14 +276,21 @@ async fn f09_what_a_primary_gave_ends_when_it_becomes_a_standby() {
     }
     // All waits are under way.
     sleep(Duration::from_millis(500)).await;
-    tokio::task::block_in_place(|| demote(&mut cluster));
+    block_in_place(|| demote(&mut cluster));
     for programs in &mut programs {
         programs.on_a_standby(&url).await;
     }
     let promote = || cluster.psql("SELECT pg_promote()").expect("promoted");
-    assert_eq!(tokio::task::block_in_place(promote), "t");
+    assert_eq!(block_in_place(promote), "t");
+    assert!(tasks() > before && !threads().is_empty(), "they have some");
     for programs in programs {
         programs.on_a_primary(&url).await;
+    }
+    let began = Instant::now();
+    while tasks() > before || !threads().is_empty() {
+        let (tasks, threads) = (tasks() - before, threads());
+        assert!(began.elapsed() < SOON, "{tasks} tasks, {threads:?}");
+        sleep(Duration::from_millis(50)).await;
     }
 }
 
