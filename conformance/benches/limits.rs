@@ -75,14 +75,14 @@ async fn all(mut report: Report) -> Report {
     .await;
     denials(&mut report, &backend, &pool, scarce).await;
     permits(&mut report, &backend, function).await;
-    sharing(&mut report, &backend).await;
+    user_and_tenant(&mut report, &backend).await;
     reservations(&mut report, &backend).await;
     neighbours(&mut report, &backend, url).await;
     report
 }
 
 /// Calls that have one of two keys in common.
-async fn sharing(report: &mut Report, backend: &Arc<dyn Backend>) {
+async fn user_and_tenant(report: &mut Report, backend: &Arc<dyn Backend>) {
     let quota = Quota::per_second(10_000).burst(1_000_000_000);
     let limiter = backend.rate_limiter(quota).expect("a limiter");
     let ask = |together: bool| {

@@ -331,7 +331,7 @@ pub(crate) fn sweep(namespace: &str) -> ExpireJobs {
         after: (0, 0),
         most: 1000,
         bytes: 1 << 20,
-        terms: Vec::new(),
+        retentions: Vec::new(),
         keep_dead: 30 * 24 * 3600 * 1_000_000,
     }
 }

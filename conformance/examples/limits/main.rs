@@ -19,7 +19,7 @@ use common::{Crew, Problem, Task};
 use lockapi::blocking::Backend;
 use lockapi::limit::{Algorithm, Quota};
 use lockapi_conformance::cluster::Cluster;
-use lockapi_conformance::flood::{DOORS, Record, flood, judge};
+use lockapi_conformance::flood::{DOORS, Record, check, flood};
 
 /// So many ask at the same time at a key, in each process.
 const CALLERS: usize = 256;
@@ -138,7 +138,7 @@ fn print(history: &[Record], lost: usize) -> bool {
     );
     for (nth, door) in DOORS.iter().enumerate() {
         let of = history.iter().filter(|one| one.door == nth).copied();
-        let found = judge(&door.quota, &of.collect::<Vec<_>>(), lost);
+        let found = check(&door.quota, &of.collect::<Vec<_>>(), lost);
         within &= found.excess.is_none();
         println!(
             "{:<24} {:<28} {:>9} {:>9} {:>9}   {}",

@@ -112,7 +112,7 @@ fn mutate(settings: &Settings) -> Result<bool> {
             continue;
         }
         binary::write(&copy, &program, &places, new.as_bytes())?;
-        let verdict = judge(&copy, &arguments, settings);
+        let verdict = verdict(&copy, &arguments, settings);
         fs::remove_file(&copy)?;
         match verdict? {
             Verdict::Unsteady(test) => {
@@ -148,7 +148,7 @@ fn mutate(settings: &Settings) -> Result<bool> {
 
 /// What the tests say of a change. A test that fails has to fail again, alone: a failure that has to do with
 /// the load of the machine says nothing of the change.
-fn judge(program: &Path, arguments: &[String], settings: &Settings) -> Result<Verdict> {
+fn verdict(program: &Path, arguments: &[String], settings: &Settings) -> Result<Verdict> {
     let verdict = run::run(program, arguments, settings.limit)?;
     let Verdict::Failed(test) = &verdict else {
         return Ok(verdict);

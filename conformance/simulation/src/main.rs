@@ -5,9 +5,9 @@ mod history;
 mod network;
 mod plan;
 mod programs;
+mod runtime;
 mod server;
 mod simulation;
-mod world;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ const HELP: &str = "\
 Runs programs on a server and a network that fail by seed, and checks every answer.
 
     simulate [--seeds N] [--first N]     runs N seeds (1,000 unless set), from the first on
-    --small                              in small worlds, which take a twentieth of the time
+    --small                              in small programs, which take a twentieth of the time
     simulate --seed N                    runs one seed, and tells what happened
         [--programs N] [--tasks N] [--time MS] [--without NAME,NAME]
                                          with less in it than the seed has
@@ -150,7 +150,7 @@ fn many(args: &Args) -> ExitCode {
 }
 
 /// The smallest plan that was found which breaks the same promise.
-fn shrink(mut plan: Plan, promise: &str) -> (Plan, world::Violation) {
+fn shrink(mut plan: Plan, promise: &str) -> (Plan, runtime::Violation) {
     let mut violation = None;
     loop {
         let broken = plan.smaller().into_iter().find_map(|smaller| {

@@ -5,12 +5,12 @@ use lockapi::driver::{BackgroundTask, Call, Connection, Connector, Listener, Mod
 use lockapi::suite::simulation::Request;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::runtime::{ProgramId, Runtime};
 use crate::server::{Message, Server};
-use crate::world::{ProgramId, World};
 
 /// Connects a process with the server.
 pub(crate) struct Network {
-    pub(crate) world: World,
+    pub(crate) runtime: Runtime,
     pub(crate) server: Server,
     pub(crate) program: ProgramId,
 }
@@ -44,7 +44,7 @@ impl Connector for Network {
     }
 
     fn spawn(&self, name: &'static str, task: BackgroundTask) {
-        self.world.spawn_boxed(self.program, name, task);
+        self.runtime.spawn_boxed(self.program, name, task);
     }
 }
 

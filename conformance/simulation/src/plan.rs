@@ -1,4 +1,4 @@
-//! What a seed decides: how large the world is, and how often what fails.
+//! What a seed decides: how large the runtime is, and how often what fails.
 
 use std::fmt;
 use std::time::Duration;
@@ -122,7 +122,7 @@ pub(crate) const KINDS: [&str; 14] = [
     "ids",
 ];
 
-/// What a world is made of.
+/// What a runtime is made of.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Plan {
     pub(crate) seed: u64,
@@ -192,7 +192,7 @@ impl Plan {
         Some(self)
     }
 
-    /// The same in a small world, of which there may be many.
+    /// The same in a small runtime, of which there may be many.
     pub(crate) fn small(self) -> Self {
         Self {
             small: true,

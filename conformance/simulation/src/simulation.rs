@@ -1,4 +1,4 @@
-//! One world from its beginning to its end.
+//! One runtime from its beginning to its end.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -10,15 +10,15 @@ use lockapi::suite::simulation::seed;
 use crate::history::History;
 use crate::plan::{Fault, Plan};
 use crate::programs::{self, Context};
+use crate::runtime::{ProgramId, Runtime, Violation};
 use crate::server::Server;
-use crate::world::{ProgramId, Violation, World};
 
 /// Within this time they have to end.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// And within this time all that a process has left has to be found.
 const AUDIT: Duration = Duration::from_secs(600);
 
-/// What became of a world.
+/// What became of a runtime.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) violation: Option<Violation>,
@@ -34,55 +34,55 @@ pub(crate) struct Outcome {
 /// Runs a plan; the same plan gives the same outcome.
 pub(crate) fn simulate(plan: &Plan) -> Outcome {
     seed(Some(plan.seed));
-    let world = World::new(plan.seed);
-    let server = Server::new(&world, plan);
-    let history = History::new(&world, plan);
-    let context = Context::new(&world, &server, &history, plan);
+    let runtime = Runtime::new(plan.seed);
+    let server = Server::new(&runtime, plan);
+    let history = History::new(&runtime, plan);
+    let context = Context::new(&runtime, &server, &history, plan);
     let programs: Programs = Arc::default();
     for _ in 0..plan.programs {
         programs.begin(&context);
     }
     schedule(&context, &programs);
-    world.run(plan.time, || false);
+    runtime.run(plan.time, || false);
     server.calm();
     for program in programs.all() {
-        if world.is_alive(program) {
-            world.stop(program, false);
+        if runtime.is_alive(program) {
+            runtime.stop(program, false);
         }
     }
-    world.run(plan.time + plan.calm, || false);
+    runtime.run(plan.time + plan.calm, || false);
     context.ending.store(true, Ordering::Relaxed);
-    world.run(world.now() + PATIENCE, || world.tasks().is_empty());
-    let left = world.tasks();
+    runtime.run(runtime.now() + PATIENCE, || runtime.tasks().is_empty());
+    let left = runtime.tasks();
     if !left.is_empty() {
-        world.violate("every call is answered", format!("{left:?} have not ended"));
+        runtime.violate("every call is answered", format!("{left:?} have not ended"));
     }
     programs::begin(&context, false);
-    world.run(world.now() + AUDIT, || world.tasks().is_empty());
-    if let Some(task) = world.tasks().first() {
-        world.violate("all can be had in the end", format!("{task} has not ended"));
+    runtime.run(runtime.now() + AUDIT, || runtime.tasks().is_empty());
+    if let Some(task) = runtime.tasks().first() {
+        runtime.violate("all can be had in the end", format!("{task} has not ended"));
     }
-    world.run(world.now() + PATIENCE, || server.sessions() == 0);
+    runtime.run(runtime.now() + PATIENCE, || server.sessions() == 0);
     if server.sessions() > 0 {
-        world.violate("nothing is left", format!("{} sessions", server.sessions()));
+        runtime.violate("nothing is left", format!("{} sessions", server.sessions()));
     }
     let left = server.model(|model| model.state().locks());
     if left > 0 {
-        world.violate("nothing is left", format!("{left} advisory locks"));
+        runtime.violate("nothing is left", format!("{left} advisory locks"));
     }
     let (statements, faults) = server.figures();
     let (answers, errors) = history.figures();
     let outcome = Outcome {
-        violation: world.violation(),
+        violation: runtime.violation(),
         statements,
-        steps: world.steps(),
-        trace: world.trace(),
-        time: world.now(),
+        steps: runtime.steps(),
+        trace: runtime.trace(),
+        time: runtime.now(),
         answers,
         errors,
         faults,
     };
-    world.end();
+    runtime.end();
     seed(None);
     outcome
 }
@@ -109,8 +109,8 @@ impl Running {
             .clone()
     }
 
-    fn any(&self, world: &World) -> Option<ProgramId> {
-        world.draw(|random| random.choice(self.all()))
+    fn any(&self, runtime: &Runtime) -> Option<ProgramId> {
+        runtime.draw(|random| random.choice(self.all()))
     }
 
     fn end(&self, program: ProgramId) {
@@ -134,18 +134,18 @@ fn schedule(context: &Context, programs: &Programs) {
         Fault::Step,
         Fault::FailOver,
     ];
-    let (world, every) = (&context.world, context.plan.every);
-    let pause = every.mul_f64(world.draw(fastrand::Rng::f64) * 2.0);
+    let (runtime, every) = (&context.runtime, context.plan.every);
+    let pause = every.mul_f64(runtime.draw(fastrand::Rng::f64) * 2.0);
     let (context, programs) = (context.clone(), Arc::clone(programs));
-    world.after(pause, move |world| {
-        if world.now() >= context.plan.time {
+    runtime.after(pause, move |runtime| {
+        if runtime.now() >= context.plan.time {
             return;
         }
         let possible = ALL.into_iter().filter(|fault| context.plan.has(*fault));
         let possible: Vec<_> = possible.collect();
-        let fault = world.draw(|random| random.choice(possible));
+        let fault = runtime.draw(|random| random.choice(possible));
         if let Some(fault) = fault
-            && world.happens(context.plan.probability(fault))
+            && runtime.happens(context.plan.probability(fault))
         {
             strike(fault, &context, &programs);
         }
@@ -154,51 +154,51 @@ fn schedule(context: &Context, programs: &Programs) {
 }
 
 fn strike(fault: Fault, context: &Context, programs: &Programs) {
-    let (world, server) = (&context.world, &context.server);
-    let time = world.between(Duration::from_millis(5), Duration::from_secs(30));
-    let time = time.min(context.plan.time.saturating_sub(world.now()));
+    let (runtime, server) = (&context.runtime, &context.server);
+    let time = runtime.between(Duration::from_millis(5), Duration::from_secs(30));
+    let time = time.min(context.plan.time.saturating_sub(runtime.now()));
     let another = server.clone();
     match fault {
         Fault::Terminate if !server.terminate_any() => return,
         Fault::Restart => server.restart(),
         Fault::Unreachable => {
             server.set_unreachable(true);
-            world.after(time, move |_| another.set_unreachable(false));
+            runtime.after(time, move |_| another.set_unreachable(false));
         }
         Fault::Deaf => {
             server.set_deaf(true);
-            world.after(time, move |_| another.set_deaf(false));
+            runtime.after(time, move |_| another.set_deaf(false));
         }
         Fault::Step => {
             let by = i64::try_from(time.as_micros()).unwrap_or(0);
-            let back = world.draw(fastrand::Rng::bool);
+            let back = runtime.draw(fastrand::Rng::bool);
             server.set_clock(if back { -by } else { by });
         }
         Fault::FailOver => {
-            let cut = world.now();
+            let cut = runtime.now();
             server.cut_replication();
             let history = context.history.clone();
-            world.after(time, move |world| {
+            runtime.after(time, move |runtime| {
                 another.fail_over();
-                history.failed_over(cut, world.now());
+                history.failed_over(cut, runtime.now());
             });
         }
         Fault::Partition | Fault::Stop | Fault::Kill => {
-            let Some(program) = programs.any(world) else {
+            let Some(program) = programs.any(runtime) else {
                 return;
             };
             match fault {
-                Fault::Partition => server.cut_off(program, world.now() + time),
+                Fault::Partition => server.cut_off(program, runtime.now() + time),
                 Fault::Stop => {
-                    world.stop(program, true);
-                    world.after(time, move |world| {
-                        if world.is_alive(program) {
-                            world.stop(program, false);
+                    runtime.stop(program, true);
+                    runtime.after(time, move |runtime| {
+                        if runtime.is_alive(program) {
+                            runtime.stop(program, false);
                         }
                     });
                 }
                 _ => {
-                    world.kill(program);
+                    runtime.kill(program);
                     server.forget(program);
                     programs.end(program);
                     programs.begin(context);

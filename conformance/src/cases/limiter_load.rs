@@ -8,7 +8,7 @@ use lockapi::limit::{Decision, Quota, Want};
 use super::limiter::HOUR;
 use crate::child::Parent;
 use crate::context::Context;
-use crate::flood::{DOORS, Record, judge};
+use crate::flood::{DOORS, Record, check};
 use crate::harness::register;
 use crate::patience::{eventually, not_yet, soon};
 
@@ -65,7 +65,7 @@ async fn no_window_holds_more_than_burst_and_rate(cx: Context) {
     assert!(history.len() > 3 * DECISIONS);
     for (nth, door) in DOORS.iter().enumerate() {
         let of = history.iter().filter(|one| one.door == nth).copied();
-        let found = judge(&door.quota, &of.collect::<Vec<_>>(), 2);
+        let found = check(&door.quota, &of.collect::<Vec<_>>(), 2);
         assert_eq!(found.excess, None, "{}", door.key);
         assert!(found.admitted > 0, "{}", door.key);
     }

@@ -47,6 +47,7 @@ mod queue_keys;
 mod queue_limits;
 mod queue_locked;
 mod queue_outage;
+mod queue_spy;
 mod rights;
 mod rw_lock;
 mod schedule;

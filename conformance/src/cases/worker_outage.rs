@@ -1,19 +1,16 @@
 //! Workers: what they send, and what they keep while things break.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use async_trait::async_trait;
-use lockapi::queue::{
-    Claim, DeadLetter, Exchange, Job, Outcome, Pushed, QueueOptions, Settled, Standing, Statistics,
-    Ticket, Unhandled,
-};
+use lockapi::queue::{Claim, Job};
 use lockapi::worker::{Context as Working, Ending, Observe, Worker};
-use lockapi::{Error, ErrorKind, Queue, Result, Stop};
+use lockapi::{Error, ErrorKind, Queue, Stop};
 use tokio::sync::mpsc;
 
 use super::Role;
+use super::queue_spy::QueueSpy;
 use crate::child::Parent;
 use crate::context::{Context, MINUTE};
 use crate::fixture::Jobs;
@@ -52,160 +49,8 @@ async fn serve(cx: Context, _: Vec<String>, parent: Parent) {
     worker.run(Stop::new()).await.unwrap();
 }
 
-/// What a worker asks of a queue.
-#[derive(Debug)]
-struct Spied {
-    queue: Arc<dyn Queue>,
-    /// Of each exchange, how many completions it told and how many jobs it asked for.
-    exchanges: Mutex<Vec<(usize, usize)>>,
-    /// How long an exchange takes at least.
-    delay: Duration,
-    /// The answer of the next exchange that completes something is lost after it has happened.
-    lose: AtomicBool,
-    /// Exchanges are refused.
-    refuse: AtomicBool,
-    /// It never tells that something has arrived.
-    deaf: AtomicBool,
-    /// It tells all the time that something has arrived.
-    busy: AtomicBool,
-    /// The next delivery may not begin, and has not gone back yet: through it, or of its next exchange.
-    late: AtomicBool,
-}
-
-impl Spied {
-    fn new(queue: Arc<dyn Queue>, delay: Duration) -> Arc<Self> {
-        Arc::new(Self {
-            queue,
-            exchanges: Mutex::default(),
-            delay,
-            lose: AtomicBool::new(false),
-            refuse: AtomicBool::new(false),
-            deaf: AtomicBool::new(false),
-            busy: AtomicBool::new(false),
-            late: AtomicBool::new(false),
-        })
-    }
-}
-
-#[async_trait]
-impl Queue for Spied {
-    fn name(&self) -> &str {
-        self.queue.name()
-    }
-
-    fn namespace(&self) -> &str {
-        self.queue.namespace()
-    }
-
-    fn options(&self) -> &QueueOptions {
-        self.queue.options()
-    }
-
-    async fn push_all(&self, jobs: Vec<Job>) -> Result<Vec<Pushed>> {
-        self.queue.push_all(jobs).await
-    }
-
-    fn used(&self) {
-        self.queue.used();
-    }
-
-    async fn exchange(&self, acks: Vec<Ticket>, claim: Option<&Claim>) -> Result<Exchange> {
-        let told = acks.len();
-        let before = self.exchanges.lock().unwrap().len();
-        self.exchanges
-            .lock()
-            .unwrap()
-            .push((told, usize::from(claim.is_some())));
-        if before > 0 {
-            tokio::time::sleep(self.delay).await;
-        }
-        if self.refuse.load(Ordering::Acquire) {
-            return Err(Error::new(ErrorKind::Unsupported, "claim", "no such table"));
-        }
-        let mut exchange = self.queue.exchange(acks, claim).await?;
-        if self.late.swap(false, Ordering::AcqRel) {
-            let through = Self::new(Arc::clone(&self.queue), Duration::ZERO);
-            through.late.store(true, Ordering::Release);
-            let deliveries = exchange.deliveries.into_iter();
-            let deliveries =
-                deliveries.map(|it| it.through(Arc::clone(&through) as Arc<dyn Queue>));
-            exchange.deliveries = deliveries.collect();
-        }
-        if told > 0 && self.lose.swap(false, Ordering::AcqRel) {
-            let message = "the answer was lost";
-            return Err(Error::new(ErrorKind::Indeterminate, "claim", message));
-        }
-        Ok(exchange)
-    }
-
-    async fn arrival(&self, seen: u64, at_most: Duration) {
-        if self.deaf.load(Ordering::Acquire) {
-            return std::future::pending().await;
-        }
-        if !self.busy.load(Ordering::Acquire) {
-            self.queue.arrival(seen, at_most).await;
-        }
-    }
-
-    async fn settle(&self, ticket: Ticket, outcome: Outcome) -> Result<Settled> {
-        self.queue.settle(ticket, outcome).await
-    }
-
-    fn settle_later(&self, ticket: Ticket, outcome: Outcome) {
-        self.queue.settle_later(ticket, outcome);
-    }
-
-    async fn standing(&self, ticket: Ticket) -> Result<Standing> {
-        self.queue.standing(ticket).await
-    }
-
-    fn begin(&self, ticket: Ticket) -> bool {
-        !self.late.swap(false, Ordering::AcqRel) && self.queue.begin(ticket)
-    }
-
-    async fn sleep(&self, time: Duration) {
-        self.queue.sleep(time).await;
-    }
-
-    fn now(&self) -> Duration {
-        self.queue.now()
-    }
-
-    async fn set_paused(&self, paused: bool) -> Result<()> {
-        self.queue.set_paused(paused).await
-    }
-
-    async fn cancel(&self, ids: Vec<i64>) -> Result<Vec<i64>> {
-        self.queue.cancel(ids).await
-    }
-
-    async fn purge(&self) -> Result<u64> {
-        self.queue.purge().await
-    }
-
-    async fn statistics(&self) -> Result<Statistics> {
-        self.queue.statistics().await
-    }
-
-    async fn unhandled(&self, names: Vec<String>) -> Result<Vec<Unhandled>> {
-        self.queue.unhandled(names).await
-    }
-
-    async fn dead_letters(&self, after: i64, most: usize) -> Result<Vec<DeadLetter>> {
-        self.queue.dead_letters(after, most).await
-    }
-
-    async fn redrive(&self, ids: Vec<i64>) -> Result<u64> {
-        self.queue.redrive(ids).await
-    }
-
-    async fn discard(&self, ids: Vec<i64>) -> Result<u64> {
-        self.queue.discard(ids).await
-    }
-}
-
 async fn claim_waits_no_longer_than_it_says(cx: Context) {
-    let queue = Spied::new(cx.queue().await, Duration::from_millis(100));
+    let queue = QueueSpy::new(cx.queue().await, Duration::from_millis(100));
     queue.busy.store(true, Ordering::Release);
     let spied: Arc<dyn Queue> = Arc::clone(&queue) as _;
     let claim = Claim::new(1).wait(Duration::from_millis(300));
@@ -246,7 +91,7 @@ async fn completions_travel_with_the_next_claim(cx: Context) {
     const JOBS: usize = 20;
     let queue = cx.queue().await;
     queue.push_all((0..JOBS).map(job).collect()).await.unwrap();
-    let spied = Spied::new(queue, Duration::ZERO);
+    let spied = QueueSpy::new(queue, Duration::ZERO);
     let stop = Stop::new();
     let worker = Worker::new(spied.clone())
         .concurrency(1)
@@ -294,7 +139,7 @@ async fn lone_completion_is_told_at_once(cx: Context) {
     let queue = cx.queue().await;
     queue.push_all(vec![job(0), job(1)]).await.unwrap();
     let (handler, mut waiting) = even_ones_wait();
-    let spied = Spied::new(queue, Duration::ZERO);
+    let spied = QueueSpy::new(queue, Duration::ZERO);
     // Nothing else is to be sent that it could travel with.
     spied.deaf.store(true, Ordering::Release);
     let worker = Worker::new(spied).handle("count", handler);
@@ -316,7 +161,7 @@ async fn what_was_claimed_ahead_goes_back_at_once(cx: Context) {
     let jobs = jobs.chain((0..8).map(|number| job(number * 2)));
     queue.push_all(jobs.collect()).await.unwrap();
     let (handler, mut waiting) = even_ones_wait();
-    let spied = Spied::new(queue.clone(), Duration::from_millis(25));
+    let spied = QueueSpy::new(queue.clone(), Duration::from_millis(25));
     let worker = Worker::new(spied)
         .handle("count", handler)
         .concurrency(2)
@@ -384,7 +229,7 @@ async fn completions_survive_an_unreachable_server(cx: Context) {
 async fn completion_whose_answer_was_lost_is_told_again(cx: Context) {
     let queue = cx.queue().await;
     queue.push(job(1)).await.unwrap();
-    let spied = Spied::new(queue, Duration::ZERO);
+    let spied = QueueSpy::new(queue, Duration::ZERO);
     spied.lose.store(true, Ordering::Release);
     let watch = Watch::default();
     let worker = Worker::new(spied.clone())
@@ -406,7 +251,7 @@ async fn completion_whose_answer_was_lost_is_told_again(cx: Context) {
 }
 
 async fn refusal_of_the_server_stops_the_worker(cx: Context) {
-    let spied = Spied::new(cx.queue().await, Duration::ZERO);
+    let spied = QueueSpy::new(cx.queue().await, Duration::ZERO);
     spied.refuse.store(true, Ordering::Release);
     let worker = Worker::new(spied.clone()).handle("count", async |_: usize, _| Ok(()));
     let ended = soon("the worker ends", worker.run(Stop::new())).await;
@@ -444,7 +289,7 @@ async fn killed_worker_loses_nothing(cx: Context) {
 async fn worker_is_not_idle_before_what_it_returns_has_gone_back(cx: Context) {
     let queue = cx.queue().await;
     queue.push(job(0)).await.unwrap();
-    let spied = Spied::new(queue, Duration::ZERO);
+    let spied = QueueSpy::new(queue, Duration::ZERO);
     spied.late.store(true, Ordering::Release);
     let worker = Worker::new(spied).handle("count", async |_: usize, _| Ok(()));
     let summary = soon("the worker ends", worker.run_until_idle()).await;

@@ -1,9 +1,9 @@
-//! Rate limits that many processes ask as fast as they can, and a judge of what was admitted.
+//! Rate limits that many processes ask as fast as they can, and a check of what was admitted.
 //!
-//! The judge knows nothing of how limiters work: it has the times of the decisions and the
+//! The check knows nothing of how limiters work: it has the times of the decisions and the
 //! definitions of the quotas. See `examples/limits`, and the case of the suite that is a small one.
 
-mod judge;
+mod check;
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,7 +14,7 @@ use futures_util::future::join_all;
 use lockapi::limit::{Algorithm, Decision, Policy, Quota, Want};
 use lockapi::{Backend, ErrorKind, Permits, RateLimiter, Result};
 
-pub use judge::{Found, judge};
+pub use check::{Found, check};
 
 /// What is limited: keys with their quotas. A block has to be worth more than it takes to get it.
 pub const DOORS: &[Door] = &[

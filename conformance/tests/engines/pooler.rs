@@ -1,4 +1,4 @@
-//! A pooler in transaction mode that carries the settings of a client from session to session, as `PgDog` does and
+//! A transaction-pooling proxy that carries the settings of a client from session to session, as `PgDog` does and
 //! as others do for some settings.
 
 use std::collections::VecDeque;

@@ -9,7 +9,7 @@ use crate::plan::Fault;
 
 pub(crate) const HELP: &str = "\
 Programs of all libraries share locks, leases, queues, limits and ids on a private PostgreSQL server, while
-processes, server, network and pooler fail. Every call and every answer is logged, and judged in the end.
+processes, server, network and pooler fail. Every call and every answer is logged, and checked in the end.
 
 Usage: make torture ARGS='[options]'
 

@@ -1,4 +1,4 @@
-//! One round: a server, programs, faults, the calm after them, and the judgement.
+//! One round: a server, programs, faults, the calm after them, and the check of the history.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -114,7 +114,7 @@ fn possible(
     let mut faults = settings.faults.clone();
     faults.retain(|fault| {
         let reason = match fault {
-            // Leases and jobs are judged more strictly where it is not set.
+            // Leases and jobs are checked more strictly where it is not set.
             Fault::Clock if seed % 2 == 1 && !asked_for => "every second seed has it".to_owned(),
             Fault::PausePooler | Fault::RestartPooler if !pooled => {
                 "fewer than 7 programs, none behind a pooler".to_owned()

@@ -1,4 +1,4 @@
--- What the programs write, for the checker to judge.
+-- What the programs write, for the checker.
 --
 -- Promises: a write takes the next version of its register, so that versions are the order in which writes
 -- were accepted. A count reads first and writes later, so that two that overlap lose one.

@@ -129,7 +129,7 @@ impl Core {
         key.check()
             .map_err(|error| error.during(operation).on(key))?;
         if self.connections.mode != Mode::Direct {
-            let message = "the server is reached through a pooler in transaction mode, where a session lock would belong to a session that others use too; use a lease, or connect to the server directly";
+            let message = "the server is reached through a transaction-pooling proxy, where a session lock would belong to a session that others use too; use a lease, or connect to the server directly";
             return Err(Error::new(ErrorKind::Unsupported, operation, message).on(key));
         }
         Ok(())

@@ -1,6 +1,6 @@
 -- Claims worker numbers; of several requests for one name in the batch, each gets its own.
 --
--- Promises: a number has at most one owner at a time, judged by the server's clock on the locked row. The
+-- Promises: a number has at most one owner at a time, decided by the server's clock on the locked row. The
 -- owner starts at or after the floor that the former owner stored, and its own floor is stored before it
 -- makes an id. In an epoch that is not the first, it also starts 90 s after the beginning of the epoch or later,
 -- because floors may be lost: none is more than a minute in the future, or more than a second beyond the time that

@@ -1,6 +1,6 @@
 -- Acquires leases; of several requests for one slot in the batch, the first takes effect.
 --
--- Promises: a slot is given to at most one acquisition at a time, judged by the server's clock on the locked
+-- Promises: a slot is given to at most one acquisition at a time, decided by the server's clock on the locked
 -- row. A request repeated with the same acquisition number gets the same token again. The statement never
 -- waits for a row that a transaction has checked in. In an epoch that is not the first, a slot that nobody has
 -- renewed in it may have a holder whom the server has not heard of: it is given when as long a time to live as

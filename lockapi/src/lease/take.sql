@@ -1,6 +1,6 @@
 -- Takes slots of keys for semaphores; one request can take several at once.
 --
--- Promises: a slot is given to at most one acquisition at a time, judged by the server's clock on the locked
+-- Promises: a slot is given to at most one acquisition at a time, decided by the server's clock on the locked
 -- row. An acquisition gets all the slots that it requests, or none. Requests for one key are served in their
 -- order in the batch, up to the first one for which there are not enough slots. The statement never waits for
 -- a row. A request repeated with the same acquisition number gets the same token and slots again, as long as

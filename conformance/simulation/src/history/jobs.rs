@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use lockapi::{Error, ErrorKind};
 
 use super::{Entry, Held, History, Hold, State};
-use crate::world::{ProgramId, Time};
+use crate::runtime::{ProgramId, Time};
 
 /// What is known of a push.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ impl State {
 impl History {
     /// Somebody is about to push; answers what the payload has to be.
     pub(crate) fn push(&self) -> u64 {
-        let now = self.world.now();
+        let now = self.runtime.now();
         self.lock().add_job(now)
     }
 
@@ -67,12 +67,12 @@ impl History {
             return;
         };
         known.push = push.clone();
-        known.pushed.1 = self.world.now();
+        known.pushed.1 = self.runtime.now();
         let delivered = known.deliveries > 0;
         drop(state);
         match push {
             Push::Done => self.answered("push"),
-            Push::Refused(error) if delivered => self.world.violate(
+            Push::Refused(error) if delivered => self.runtime.violate(
                 "what did not happen has no effect",
                 format!("job {job} was delivered, and its push failed: {error}"),
             ),
@@ -94,13 +94,13 @@ impl History {
         let number = state.next;
         let Some(known) = state.jobs.get_mut(&job) else {
             drop(state);
-            self.world
+            self.runtime
                 .violate("what is delivered was pushed", format!("job {job}"));
             return None;
         };
         known.deliveries += 1;
         if token > known.latest.0 {
-            known.latest = (token, self.world.now());
+            known.latest = (token, self.runtime.now());
         }
         let refused = match &known.push {
             Push::Refused(error) => Some(error.clone()),
@@ -110,7 +110,7 @@ impl History {
         let running = known
             .open
             .values()
-            .filter(|hold| self.world.is_running(hold.program));
+            .filter(|hold| self.runtime.is_running(hold.program));
         let late = !held();
         let others: Vec<_> = running
             .filter(|hold| !late && (hold.held)())
@@ -128,19 +128,19 @@ impl History {
         let lost = !state.fail_overs.is_empty();
         drop(state);
         if let Some(error) = refused {
-            self.world.violate(
+            self.runtime.violate(
                 "what did not happen has no effect",
                 format!("job {job} was delivered, and its push failed: {error}"),
             );
         }
         if let Some((_, acked)) = done {
-            self.world.violate(
+            self.runtime.violate(
                 "what is done is not delivered",
                 format!("job {job} was acknowledged at {acked:?}, and claimed at {asked:?}"),
             );
         }
         if !others.is_empty() && !self.stepped && !lost {
-            self.world.violate(
+            self.runtime.violate(
                 "a job has one worker",
                 format!("job {job}: {token} was delivered while {others:?} had it"),
             );
@@ -162,7 +162,7 @@ impl History {
 
     /// A delivery that was acknowledged at `asked` is done, or it is not known whether.
     pub(crate) fn acked(&self, job: u64, (token, asked): (i64, Time), outcome: Result<(), &Error>) {
-        let now = self.world.now();
+        let now = self.runtime.now();
         let mut state = self.lock();
         let Some(known) = state.jobs.get_mut(&job) else {
             return;
@@ -184,11 +184,11 @@ impl History {
         }
         if stale {
             let what = format!("job {job}: {token} was acknowledged after a later delivery");
-            self.world
+            self.runtime
                 .violate("a delivery that is not the latest changes nothing", what);
         }
         if twice {
-            self.world.violate(
+            self.runtime.violate(
                 "a job is done once",
                 format!("job {job} was acknowledged twice"),
             );
@@ -210,7 +210,7 @@ impl History {
             let what = format!(
                 "job {job} was pushed, delivered {deliveries} times, and not done: {place}"
             );
-            self.world.violate("no job is lost", what);
+            self.runtime.violate("no job is lost", what);
         }
     }
 }

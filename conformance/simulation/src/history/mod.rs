@@ -12,7 +12,7 @@ use lockapi::limit::Quota;
 use lockapi::{Error, ErrorKind};
 
 use crate::plan::{Fault, Plan};
-use crate::world::{ProgramId, Time, World};
+use crate::runtime::{ProgramId, Runtime, Time};
 use jobs::Job;
 pub(crate) use runs::Delivered;
 use runs::Runs;
@@ -66,7 +66,7 @@ impl State {
 #[derive(Clone)]
 pub(crate) struct History {
     state: Arc<Mutex<State>>,
-    world: World,
+    runtime: Runtime,
     /// Whether nothing can fail, so that nothing may.
     flawless: bool,
     /// Whether the server's clock is set, so that leases may end early.
@@ -96,10 +96,10 @@ impl Drop for Entry {
 }
 
 impl History {
-    pub(crate) fn new(world: &World, plan: &Plan) -> Self {
+    pub(crate) fn new(runtime: &Runtime, plan: &Plan) -> Self {
         Self {
             state: Arc::default(),
-            world: world.clone(),
+            runtime: runtime.clone(),
             flawless: plan
                 .faults()
                 .all(|fault| matches!(fault, Fault::Drift | Fault::Deaf | Fault::Leave)),
@@ -132,10 +132,10 @@ impl History {
             ErrorKind::Invalid | ErrorKind::Unsupported | ErrorKind::Deadlock | ErrorKind::Corrupt
         ) && error.sqlstate().is_none();
         if impossible {
-            self.world
+            self.runtime
                 .violate("errors say what happened", format!("{error:?}"));
         } else if self.flawless && error.kind() != ErrorKind::TimedOut {
-            self.world
+            self.runtime
                 .violate("nothing fails without a cause", format!("{error:?}"));
         }
     }
@@ -152,14 +152,14 @@ impl History {
         held: Held,
     ) -> Entry {
         self.answered(kind);
-        let now = self.world.now();
+        let now = self.runtime.now();
         let mut state = self.lock();
         state.next += 1;
         let number = state.next;
         let name = (kind, key.to_owned());
         let place = state.places.entry(name.clone()).or_default();
         if !place.seen.insert(token) && most == 1 {
-            self.world
+            self.runtime
                 .violate("tokens are unique", format!("{kind} {key}: {token} twice"));
         }
         let known = place.tokens.partition_point(|(at, _)| *at < asked);
@@ -171,7 +171,7 @@ impl History {
             .map_or(token, |(_, last)| token.max(*last));
         place.tokens.push((now, highest));
         let others = place.open.iter();
-        let running = others.filter(|(_, hold)| self.world.is_running(hold.program));
+        let running = others.filter(|(_, hold)| self.runtime.is_running(hold.program));
         // What came too late is known to be lost.
         let late = !held();
         let others: Vec<_> = running
@@ -219,24 +219,24 @@ impl History {
     ) {
         let session = matches!(name.0, "mutex" | "rw_lock");
         if self.flawless || (!session && !self.stepped) {
-            return self.world.violate(promise, what);
+            return self.runtime.violate(promise, what);
         }
         if !session {
             return;
         }
         let (history, name) = (self.clone(), name.clone());
-        self.world.after(KNOWN, move |world| {
+        self.runtime.after(KNOWN, move |runtime| {
             let state = history.lock();
             let place = state.places.get(&name);
             let still = those.iter().filter_map(|number| place?.open.get(number));
             // One that was stopped in between is told once it runs again.
             let still: Vec<_> = still
-                .filter(|hold| world.is_running(hold.program) && (hold.held)())
+                .filter(|hold| runtime.is_running(hold.program) && (hold.held)())
                 .map(|hold| hold.token)
                 .collect();
             drop(state);
             if !still.is_empty() {
-                world.violate(promise, format!("{what}; {still:?} were not told"));
+                runtime.violate(promise, format!("{what}; {still:?} were not told"));
             }
         });
     }

@@ -35,7 +35,7 @@ impl History {
                 // The times are read in microseconds.
                 if arrival - at > depth + 1_000 {
                     let what = format!("{key}: more than {quota:?} at {at}");
-                    self.world.violate("limits hold", what);
+                    self.runtime.violate("limits hold", what);
                     break;
                 }
             }
@@ -48,7 +48,7 @@ impl History {
         let seen = state.ids.entry(name).or_default();
         for id in ids {
             if !seen.insert(id) {
-                self.world
+                self.runtime
                     .violate("ids are unique", format!("{name}: {id} twice"));
             }
         }

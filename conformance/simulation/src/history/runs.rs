@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use lockapi::schedule::{Run, Status};
 
 use super::{Entry, Held, History};
-use crate::world::{ProgramId, Time};
+use crate::runtime::{ProgramId, Time};
 
 /// The log counts the times that were missed up to here.
 const COUNTED: u32 = 100;
@@ -33,7 +33,7 @@ impl History {
         held: Held,
     ) -> Option<(u64, Entry)> {
         self.answered("run");
-        let now = self.world.now();
+        let now = self.runtime.now();
         let mut state = self.lock();
         let known = state.runs.get(run.task).and_then(|it| it.get(&run.due));
         let known = known.copied();
@@ -51,7 +51,7 @@ impl History {
         let late = !held();
         let jobs = others.iter().filter_map(|(job, number)| {
             let open = state.jobs.get(number)?.open.values();
-            let mut running = open.filter(|hold| self.world.is_running(hold.program));
+            let mut running = open.filter(|hold| self.runtime.is_running(hold.program));
             (running.any(|hold| !late && (hold.held)())).then_some(*job)
         });
         let at_work: Vec<_> = jobs.collect();
@@ -61,11 +61,11 @@ impl History {
         let (task, due) = (run.task, run.due);
         if let Some((job, _)) = known.filter(|(job, _)| *job != run.job && exact) {
             let what = format!("{task} of {due:?}: {job} and {}", run.job);
-            self.world.violate("a due time has one job", what);
+            self.runtime.violate("a due time has one job", what);
         }
         if run.is_alone && exact && !at_work.is_empty() {
             let what = format!("{task}: {} began while {at_work:?} ran", run.job);
-            self.world.violate("runs do not overlap", what);
+            self.runtime.violate("runs do not overlap", what);
         }
         let entry = self.delivered(number, program, (token, asked), held)?;
         Some((number, entry))
@@ -85,13 +85,13 @@ impl History {
                 .map_or(true, |times| counted && *times != expected)
             {
                 let what = format!("{task}: {run:?}, and then {next:?}");
-                return self.world.violate("every due time is in the log", what);
+                return self.runtime.violate("every due time is in the log", what);
             }
         }
         let open = |run: &&Run| matches!(run.status, Status::Pending | Status::Running);
         if let Some(run) = log.iter().find(open) {
             let what = format!("{task}: {run:?} has not ended");
-            self.world.violate("runs end", what);
+            self.runtime.violate("runs end", what);
         }
     }
 }

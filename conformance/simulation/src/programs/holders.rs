@@ -81,12 +81,12 @@ impl<G: Guard> Shared<G> {
 
 /// Which of several calls gets something: without waiting, for some time, or until it is there.
 fn manner(context: &Context) -> u8 {
-    context.world.draw(|random| random.u8(..3))
+    context.runtime.draw(|random| random.u8(..3))
 }
 
 fn patience(context: &Context) -> Duration {
     context
-        .world
+        .runtime
         .between(Duration::from_millis(1), Duration::from_secs(5))
 }
 
@@ -96,7 +96,7 @@ async fn hold<G: Guard>(
     kind: &'static str,
     key: &str,
     most: usize,
-    asked: crate::world::Time,
+    asked: crate::runtime::Time,
     guard: G,
 ) {
     let token = guard.token();
@@ -109,11 +109,11 @@ async fn hold<G: Guard>(
         (token, asked),
         guard.held(),
     );
-    let until = context.world.now()
+    let until = context.runtime.now()
         + context
-            .world
+            .runtime
             .between(Duration::from_micros(10), Duration::from_secs(3));
-    while guard.is_held() && context.world.now() < until {
+    while guard.is_held() && context.runtime.now() < until {
         context.rest(Duration::from_millis(500)).await;
     }
     if context.coin() {
@@ -141,7 +141,7 @@ async fn within<T>(
 ) -> Option<T> {
     let ends = async {
         while !context.is_ending() {
-            context.world.sleep(Duration::from_millis(500)).await;
+            context.runtime.sleep(Duration::from_millis(500)).await;
         }
     };
     let call = std::pin::pin!(context.call(call));
@@ -210,7 +210,7 @@ const SAME: Duration = Duration::from_secs(5);
 
 fn terms(context: &Context) -> LeaseOptions {
     let drawn = context
-        .world
+        .runtime
         .between(Duration::from_secs(1), Duration::from_secs(10));
     let ttl = if context.plan.has(Fault::FailOver) {
         SAME
@@ -218,7 +218,7 @@ fn terms(context: &Context) -> LeaseOptions {
         drawn
     };
     let options = LeaseOptions::new(ttl);
-    if context.world.happens(0.1) {
+    if context.runtime.happens(0.1) {
         options.renewed_by_hand()
     } else {
         options
@@ -351,7 +351,7 @@ pub(super) async fn audit(context: &Context) {
     let backend = context.backend();
     let failed = |what: &str, error: Error| {
         context
-            .world
+            .runtime
             .violate("all can be had in the end", format!("{what}: {error:?}"));
     };
     for key in ["a", "b", "c", "x", "y"] {

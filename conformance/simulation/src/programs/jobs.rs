@@ -8,7 +8,7 @@ use lockapi::queue::{Claim, Delivery, Job, Priority};
 
 use super::{Context, asked};
 use crate::history::Held;
-use crate::world::Time;
+use crate::runtime::Time;
 
 const QUEUE: &str = "jobs";
 /// So many that no job is buried.
@@ -16,7 +16,7 @@ const ATTEMPTS: u32 = 10_000;
 
 fn priority(context: &Context) -> Priority {
     const ALL: [Priority; 3] = [Priority::High, Priority::Normal, Priority::Low];
-    ALL[context.world.draw(|random| random.usize(..ALL.len()))]
+    ALL[context.runtime.draw(|random| random.usize(..ALL.len()))]
 }
 
 pub(super) async fn push(context: Context) {
@@ -30,7 +30,7 @@ pub(super) async fn push(context: Context) {
         if context.coin() {
             job = job.delay(
                 context
-                    .world
+                    .runtime
                     .between(Duration::from_millis(1), Duration::from_secs(3)),
             );
         }
@@ -74,7 +74,7 @@ pub(super) fn take(shared: &Shared) -> Option<Delivery> {
 async fn handle(context: &Context, delivery: Delivery, began: Time) {
     let Ok(job) = delivery.decode::<u64>() else {
         return context
-            .world
+            .runtime
             .violate("what is delivered was pushed", delivery.payload());
     };
     let token = delivery.ticket().token;
@@ -95,7 +95,7 @@ async fn handle(context: &Context, delivery: Delivery, began: Time) {
 
 /// Ends the work on a job in one of the ways that there are.
 pub(super) async fn finish(context: &Context, job: u64, delivery: Delivery) {
-    match context.world.draw(|random| random.u8(..10)) {
+    match context.runtime.draw(|random| random.u8(..10)) {
         0 => drop(delivery),
         1 => settled(context, delivery.nack("again", Duration::from_millis(100))).await,
         2 => settled(context, delivery.release()).await,
@@ -131,15 +131,15 @@ async fn settled<T>(
 pub(super) async fn work(context: Context) {
     let queue = context.backend().queue(QUEUE).expect("a queue");
     while !context.is_ending() {
-        let most = context.world.draw(|random| random.usize(1..=4));
+        let most = context.runtime.draw(|random| random.usize(1..=4));
         let lease = context
-            .world
+            .runtime
             .between(Duration::from_millis(500), Duration::from_secs(10));
         let wait = context
-            .world
+            .runtime
             .between(Duration::from_millis(1), Duration::from_secs(3));
         let mut claim = Claim::new(most).lease(lease).wait(wait);
-        if context.world.happens(0.2) {
+        if context.runtime.happens(0.2) {
             claim = claim.extended_by_hand();
         }
         let began = asked(&context);
@@ -172,15 +172,15 @@ pub(super) async fn audit(context: &Context) {
 async fn drain(context: &Context, queue: &str) {
     let queue = context.backend().queue(queue).expect("a queue");
     // Leases of workers that were killed have to end first.
-    let until = context.world.now() + Duration::from_secs(30);
-    while context.world.now() < until {
+    let until = context.runtime.now() + Duration::from_secs(30);
+    while context.runtime.now() < until {
         let began = asked(context);
         let claim = Claim::new(100).wait(Duration::from_secs(5));
         let deliveries = match queue.claim(&claim).await {
             Ok(deliveries) => deliveries,
             Err(error) => {
                 return context
-                    .world
+                    .runtime
                     .violate("all can be had in the end", format!("claim: {error:?}"));
             }
         };
@@ -197,7 +197,7 @@ async fn drain(context: &Context, queue: &str) {
             match delivery.ack().await {
                 Ok(()) => context.history.acked(job, asked, Ok(())),
                 Err(error) => context
-                    .world
+                    .runtime
                     .violate("all can be had in the end", format!("ack: {error:?}")),
             }
         }

@@ -19,13 +19,13 @@ use lockapi::{Backend, BackendOptions, Error};
 use crate::history::History;
 use crate::network::Network;
 use crate::plan::{Fault, KINDS, Plan};
+use crate::runtime::{ProgramId, Runtime, Time};
 use crate::server::Server;
-use crate::world::{ProgramId, Time, World};
 
 /// What a task of a process has to do with.
 #[derive(Clone)]
 pub(crate) struct Context {
-    pub(crate) world: World,
+    pub(crate) runtime: Runtime,
     pub(crate) server: Server,
     pub(crate) history: History,
     pub(crate) plan: Arc<Plan>,
@@ -58,9 +58,9 @@ const WORK: [Work; KINDS.len()] = [
 ];
 
 impl Context {
-    pub(crate) fn new(world: &World, server: &Server, history: &History, plan: &Plan) -> Self {
+    pub(crate) fn new(runtime: &Runtime, server: &Server, history: &History, plan: &Plan) -> Self {
         Self {
-            world: world.clone(),
+            runtime: runtime.clone(),
             server: server.clone(),
             history: history.clone(),
             plan: Arc::new(plan.clone()),
@@ -83,18 +83,18 @@ impl Context {
     /// One of some keys.
     fn key(&self) -> &'static str {
         const KEYS: [&str; 3] = ["a", "b", "c"];
-        KEYS[self.world.draw(|random| random.usize(..KEYS.len()))]
+        KEYS[self.runtime.draw(|random| random.usize(..KEYS.len()))]
     }
 
     /// Whether something happens that does half of the time.
     fn coin(&self) -> bool {
-        self.world.draw(fastrand::Rng::bool)
+        self.runtime.draw(fastrand::Rng::bool)
     }
 
     /// Waits for up to this time.
     async fn rest(&self, most: Duration) {
-        let time = self.world.between(Duration::from_micros(100), most);
-        self.world.sleep(time).await;
+        let time = self.runtime.between(Duration::from_micros(100), most);
+        self.runtime.sleep(time).await;
     }
 
     /// Makes a call, or leaves it at any of its polls; `None` when it was left or has failed.
@@ -118,12 +118,12 @@ impl Context {
             return Some(call.await);
         }
         let mut call = pin!(call);
-        let polls = self.world.draw(|random| random.u32(1..6));
+        let polls = self.runtime.draw(|random| random.u32(1..6));
         let mut left = polls;
         let time = self
-            .world
+            .runtime
             .between(Duration::from_micros(10), Duration::from_secs(5));
-        let mut time = pin!(self.world.sleep(time));
+        let mut time = pin!(self.runtime.sleep(time));
         std::future::poll_fn(|waiting: &mut Waiting<'_>| {
             if let Poll::Ready(outcome) = call.as_mut().poll(waiting) {
                 return Poll::Ready(Some(outcome));
@@ -141,14 +141,14 @@ impl Context {
 /// Begins a process that connects and does all kinds of things until it is to end; then it gives back what it
 /// has, and ends.
 pub(crate) fn begin(context: &Context, whole: bool) -> ProgramId {
-    let world = &context.world;
+    let runtime = &context.runtime;
     let drift = if context.plan.has(Fault::Drift) {
         context.server.note(Fault::Drift);
-        world.draw(|random| random.i64(-10_000..=10_000))
+        runtime.draw(|random| random.i64(-10_000..=10_000))
     } else {
         0
     };
-    let (program, clock) = world.begin_program(drift);
+    let (program, clock) = runtime.begin_program(drift);
     let context = Context {
         program,
         tasks: Arc::default(),
@@ -161,21 +161,21 @@ pub(crate) fn begin(context: &Context, whole: bool) -> ProgramId {
             audit(context, clock).await;
         }
     };
-    world.spawn(program, "main", begun);
+    runtime.spawn(program, "main", begun);
     program
 }
 
 async fn connected(context: &Context, clock: &DrivenClock) -> Option<Arc<dyn Backend>> {
     loop {
         let network = Network {
-            world: context.world.clone(),
+            runtime: context.runtime.clone(),
             server: context.server.clone(),
             program: context.program,
         };
         let waiters = if context.plan.polls {
             0
         } else {
-            context.world.draw(|random| random.usize(1..4))
+            context.runtime.draw(|random| random.usize(1..4))
         };
         let options = BackendOptions::default().waiters(waiters);
         let options = if context.coin() {
@@ -207,11 +207,11 @@ async fn run(mut context: Context, clock: DrivenClock) {
                 work.await;
                 tasks.fetch_sub(1, Ordering::Relaxed);
             };
-            context.world.spawn(context.program, name, task);
+            context.runtime.spawn(context.program, name, task);
         }
     }
     while context.tasks.load(Ordering::Relaxed) > 0 {
-        context.world.sleep(Duration::from_millis(100)).await;
+        context.runtime.sleep(Duration::from_millis(100)).await;
     }
     // A backend may also be dropped.
     if context.coin() {
@@ -234,7 +234,7 @@ async fn audit(mut context: Context, clock: DrivenClock) {
     numbers::audit(&context).await;
     if let Err(error) = backend.close().await {
         context
-            .world
+            .runtime
             .violate("all can be had in the end", format!("{error:?}"));
     }
     context.history.answered("audit");
@@ -242,5 +242,5 @@ async fn audit(mut context: Context, clock: DrivenClock) {
 
 /// When a call began.
 fn asked(context: &Context) -> Time {
-    context.world.now()
+    context.runtime.now()
 }

@@ -51,12 +51,12 @@ pub(super) async fn reserve(context: Context) {
             }
         } else {
             let ttl = context
-                .world
+                .runtime
                 .between(Duration::from_millis(100), Duration::from_secs(5));
             let reserved = context.call(limiter.reserve(&Want::new(&*one), ttl)).await;
             if let Some(Ok(reservation)) = reserved {
                 context.rest(Duration::from_secs(2)).await;
-                match context.world.draw(|random| random.u8(..3)) {
+                match context.runtime.draw(|random| random.u8(..3)) {
                     0 => drop(reservation),
                     1 => settled(&context, reservation.cancel()).await,
                     _ => {
@@ -97,7 +97,7 @@ pub(super) async fn ids(context: Context) {
         } else {
             ("blocks", &blocks)
         };
-        let count = context.world.draw(|random| random.u64(1..=10));
+        let count = context.runtime.draw(|random| random.u64(1..=10));
         if let Some(drawn) = context.call(ids.batch(count)).await {
             context.history.drew(name, drawn.map(i64::from));
         }
@@ -112,12 +112,12 @@ pub(super) async fn audit(context: &Context) {
     for key in ["a", "b", "c"] {
         match limiter.check(key).await {
             Ok(decision) if decision.is_allowed() => {}
-            Ok(decision) => context.world.violate(
+            Ok(decision) => context.runtime.violate(
                 "all can be had in the end",
                 format!("limit {key}: {decision:?}"),
             ),
             Err(error) => context
-                .world
+                .runtime
                 .violate("all can be had in the end", format!("limit: {error:?}")),
         }
     }
@@ -128,7 +128,7 @@ pub(super) async fn audit(context: &Context) {
     match ids.next().await {
         Ok(id) => context.history.drew("flakes", [i64::from(id)]),
         Err(error) => context
-            .world
+            .runtime
             .violate("all can be had in the end", format!("id: {error:?}")),
     }
 }

@@ -12,7 +12,7 @@ use lockapi::schedule::{MAX_LIST, Misfire, Overlap, Run, Scheduler, SchedulerOpt
 use super::jobs::{finish, shared, take};
 use super::{Context, asked};
 use crate::history::Delivered;
-use crate::world::Time;
+use crate::runtime::Time;
 
 const NAME: &str = "maintenance";
 /// So many that no run fails for good.
@@ -73,14 +73,14 @@ pub(super) async fn run(context: Context) {
         }
         let (stop, until) = (
             Stop::new(),
-            context.world.now()
+            context.runtime.now()
                 + context
-                    .world
+                    .runtime
                     .between(Duration::from_millis(100), Duration::from_secs(15)),
         );
         let rounds = context.call(scheduler.run(&stop));
         let work = async {
-            while !context.is_ending() && context.world.now() < until {
+            while !context.is_ending() && context.runtime.now() < until {
                 work(&context).await;
             }
             stop.stop();
@@ -96,9 +96,9 @@ pub(super) async fn run(context: Context) {
 async fn work(context: &Context) {
     let queue = context.backend().queue(NAME).expect("a queue");
     let lease = context
-        .world
+        .runtime
         .between(Duration::from_secs(1), Duration::from_secs(10));
-    let claim = Claim::new(context.world.draw(|random| random.usize(1..=3)))
+    let claim = Claim::new(context.runtime.draw(|random| random.usize(1..=3)))
         .lease(lease)
         .wait(Duration::from_secs(1));
     let began = asked(context);
@@ -114,7 +114,9 @@ async fn handle(context: &Context, delivery: Delivery, began: Time) {
         .and_then(|name| TASKS.iter().find(|it| it.name == name));
     let Some(recurring) = recurring else {
         let what = delivery.payload();
-        return context.world.violate("what is delivered was pushed", what);
+        return context
+            .runtime
+            .violate("what is delivered was pushed", what);
     };
     let run = Delivered {
         task: recurring.name,
@@ -142,7 +144,7 @@ async fn handle(context: &Context, delivery: Delivery, began: Time) {
 pub(super) async fn audit(context: &Context) {
     if let Err(error) = audited(context).await {
         let what = format!("{NAME}: {error:?}");
-        context.world.violate("all can be had in the end", what);
+        context.runtime.violate("all can be had in the end", what);
     }
 }
 
@@ -154,9 +156,9 @@ async fn audited(context: &Context) -> lockapi::Result<()> {
         scheduler.disable(&task.name).await?;
     }
     // Leases of workers that were killed have to end first.
-    let until = context.world.now() + Duration::from_secs(30);
+    let until = context.runtime.now() + Duration::from_secs(30);
     let queue = context.backend().queue(NAME)?;
-    while context.world.now() < until {
+    while context.runtime.now() < until {
         let claim = Claim::new(100).wait(Duration::from_secs(1));
         for delivery in queue.claim(&claim).await? {
             delivery.ack().await?;

@@ -7,7 +7,7 @@ use lockapi::queue::{Job, Unhandled};
 use lockapi::worker::{self, Failed, Observe, Worker, WorkerOptions};
 
 use super::Context;
-use crate::world::Time;
+use crate::runtime::Time;
 
 /// The queue that workers run.
 pub(super) const QUEUE: &str = "tasks";
@@ -19,7 +19,7 @@ impl Observe for Observer {
     fn unhandled(&self, queue: &str, jobs: &Unhandled) {
         let what = format!("{queue}: {jobs:?}");
         self.0
-            .world
+            .runtime
             .violate("jobs that have a handler are handled", what);
     }
 
@@ -32,7 +32,7 @@ impl Observe for Observer {
 pub(super) async fn run(context: Context) {
     let queue = context.backend().queue(QUEUE).expect("a queue");
     while !context.is_ending() {
-        for _ in 0..context.world.draw(|random| random.usize(0..20)) {
+        for _ in 0..context.runtime.draw(|random| random.usize(0..20)) {
             let number = context.history.push();
             let job = Job::new("task", &number)
                 .expect("a job")
@@ -49,7 +49,7 @@ pub(super) async fn run(context: Context) {
         let stop = Stop::new();
         let (handling, concurrency) = (
             context.clone(),
-            context.world.draw(|random| random.usize(1..=8)),
+            context.runtime.draw(|random| random.usize(1..=8)),
         );
         let mut work = Worker::new(queue.clone())
             .handle("task", move |job: u64, cx: worker::Context| {
@@ -58,35 +58,35 @@ pub(super) async fn run(context: Context) {
             .concurrency(concurrency)
             .lease(
                 context
-                    .world
+                    .runtime
                     .between(Duration::from_secs(1), Duration::from_secs(10)),
             )
             .grace(
                 context
-                    .world
+                    .runtime
                     .between(Duration::from_millis(1), Duration::from_secs(5)),
             )
             .options(WorkerOptions::default().backoff(|_| Duration::from_millis(300)))
             .observe(Observer(context.clone()));
         if context.coin() {
-            work = work.prefetch(context.world.draw(|random| random.usize(0..=16)));
+            work = work.prefetch(context.runtime.draw(|random| random.usize(0..=16)));
         }
         if context.coin() {
             let spawning = context.clone();
             work = work.spawn_with(move |work| {
                 // Some cannot be spawned.
-                if !spawning.world.happens(0.02) {
-                    spawning.world.spawn(spawning.program, "handler", work);
+                if !spawning.runtime.happens(0.02) {
+                    spawning.runtime.spawn(spawning.program, "handler", work);
                 }
             });
         }
-        let ends = context.world.now()
+        let ends = context.runtime.now()
             + context
-                .world
+                .runtime
                 .between(Duration::from_millis(100), Duration::from_secs(20));
         let stopping = async {
-            while !context.is_ending() && context.world.now() < ends {
-                context.world.sleep(Duration::from_millis(200)).await;
+            while !context.is_ending() && context.runtime.now() < ends {
+                context.runtime.sleep(Duration::from_millis(200)).await;
             }
             stop.stop();
             std::future::pending::<()>().await;
@@ -111,7 +111,7 @@ async fn handle(context: Context, job: u64, cx: worker::Context) -> Result<(), F
         .delivered(job, context.program, asked, std::sync::Arc::new(held));
     context.rest(Duration::from_secs(2)).await;
     drop(entry);
-    match context.world.draw(|random| random.u8(..20)) {
+    match context.runtime.draw(|random| random.u8(..20)) {
         0 => panic!("a handler of the simulation"),
         1 => Err(Failed::retry_after("again", Duration::from_millis(200))),
         2 => Err(Failed::retry("again")),

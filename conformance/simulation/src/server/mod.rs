@@ -11,7 +11,7 @@ use lockapi::suite::simulation::{Request, Server as Model};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::plan::{Fault, Plan};
-use crate::world::{ProgramId, Time, World};
+use crate::runtime::{ProgramId, Runtime, Time};
 
 /// When the clock of the server began: microseconds since 1970.
 const EPOCH: i64 = 1_700_000_000_000_000;
@@ -66,17 +66,17 @@ struct State {
 pub(crate) struct Server {
     state: Arc<Mutex<State>>,
     plan: Arc<Plan>,
-    world: World,
+    runtime: Runtime,
     /// Whether things fail.
     chaos: Arc<std::sync::atomic::AtomicBool>,
 }
 
 impl Server {
-    pub(crate) fn new(world: &World, plan: &Plan) -> Self {
+    pub(crate) fn new(runtime: &Runtime, plan: &Plan) -> Self {
         Self {
             state: Arc::default(),
             plan: Arc::new(plan.clone()),
-            world: world.clone(),
+            runtime: runtime.clone(),
             chaos: Arc::new(true.into()),
         }
     }
@@ -112,7 +112,7 @@ impl Server {
 
     /// Whether a fault of a message or a call happens now.
     pub(crate) fn strikes(&self, fault: Fault) -> bool {
-        let strikes = self.is_chaotic() && self.world.happens(self.plan.probability(fault));
+        let strikes = self.is_chaotic() && self.runtime.happens(self.plan.probability(fault));
         if strikes {
             self.note(fault);
         }
@@ -165,7 +165,7 @@ impl Server {
         for session in sessions {
             self.end(session, Some("57P02"));
         }
-        let lost = self.world.draw(fastrand::Rng::f64);
+        let lost = self.runtime.draw(fastrand::Rng::f64);
         self.lock().model.crash(lost);
     }
 
@@ -180,7 +180,7 @@ impl Server {
         for session in sessions {
             self.end(session, Some("57P01"));
         }
-        let now = self.world.now();
+        let now = self.runtime.now();
         let mut state = self.lock();
         let at = clock(&state, now);
         state.model.fail_over(at);
@@ -189,7 +189,7 @@ impl Server {
     /// Ends one session.
     pub(crate) fn terminate_any(&self) -> bool {
         let sessions: Vec<_> = self.lock().sessions.keys().copied().collect();
-        let Some(session) = self.world.draw(|random| random.choice(sessions)) else {
+        let Some(session) = self.runtime.draw(|random| random.choice(sessions)) else {
             return false;
         };
         self.end(session, Some("57P01"));

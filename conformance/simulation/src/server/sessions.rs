@@ -8,7 +8,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::{Answer, Message, Running, Server, Session, State, clock};
 use crate::plan::Fault;
-use crate::world::{ProgramId, World};
+use crate::runtime::{ProgramId, Runtime};
 
 /// For how long a session waits for a lock before it tells its client so.
 const SLICE: Duration = Duration::from_secs(1);
@@ -26,11 +26,11 @@ const CODES: [&str; 9] = [
 impl Server {
     /// How long a message takes now.
     fn delay(&self, program: ProgramId) -> Duration {
-        let mut delay = self.world.between(NEAR.0, NEAR.1);
+        let mut delay = self.runtime.between(NEAR.0, NEAR.1);
         if self.strikes(Fault::Delay) {
-            delay += self.world.between(FAR.0, FAR.1);
+            delay += self.runtime.between(FAR.0, FAR.1);
         }
-        let now = self.world.now();
+        let now = self.runtime.now();
         let until = self.lock().cut_off.get(&program).copied();
         match until.filter(|until| *until > now) {
             Some(until) => {
@@ -43,14 +43,14 @@ impl Server {
 
     /// A client connects.
     pub(crate) async fn connect(&self, program: ProgramId) -> Result<u64, Failure> {
-        self.world.sleep(self.delay(program)).await;
+        self.runtime.sleep(self.delay(program)).await;
         if self.strikes(Fault::Silence) {
             std::future::pending::<()>().await;
         }
         let id = self.accept(program)?;
         let arrives = Arriving(Some((self.clone(), id)));
-        self.world.sleep(self.delay(program)).await;
-        if !self.world.is_alive(program) {
+        self.runtime.sleep(self.delay(program)).await;
+        if !self.runtime.is_alive(program) {
             return Err(Failure::connect(None, "the process has ended"));
         }
         arrives.forget();
@@ -58,7 +58,7 @@ impl Server {
     }
 
     fn accept(&self, program: ProgramId) -> Result<u64, Failure> {
-        let now = self.world.now();
+        let now = self.runtime.now();
         let mut state = self.lock();
         if state.unreachable {
             *state.struck.entry(Fault::Unreachable.name()).or_default() += 1;
@@ -96,7 +96,7 @@ impl Server {
     ) -> oneshot::Receiver<Result<Rows, Failure>> {
         let (answer, answered) = oneshot::channel();
         let program = self.lock().sessions.get(&session).map(|it| it.program);
-        let Some(program) = program.filter(|program| self.world.is_alive(*program)) else {
+        let Some(program) = program.filter(|program| self.runtime.is_alive(*program)) else {
             // Reset by the peer.
             return answered;
         };
@@ -104,7 +104,7 @@ impl Server {
             self.leave(session);
             return answered;
         }
-        let arrival = self.world.now() + self.delay(program);
+        let arrival = self.runtime.now() + self.delay(program);
         let mut state = self.lock();
         let arrival = state.sessions.get_mut(&session).map_or(arrival, |it| {
             it.next_arrival = it.next_arrival.max(arrival);
@@ -112,7 +112,7 @@ impl Server {
         });
         drop(state);
         let server = self.clone();
-        self.world
+        self.runtime
             .at(arrival, move |_| server.arrive(session, message, answer));
         answered
     }
@@ -132,14 +132,14 @@ impl Server {
         };
         if self.strikes(Fault::Refusal) {
             let code = self
-                .world
+                .runtime
                 .draw(|random| random.choice(CODES))
                 .unwrap_or("XX000");
             let report = Report::new(Some(code.to_owned()), "refused by the simulation");
             return self.answer(session, answer, Err(Failure::reported(report)));
         }
         let fatal = self.strikes(Fault::Fatal);
-        if fatal && self.world.draw(fastrand::Rng::bool) {
+        if fatal && self.runtime.draw(fastrand::Rng::bool) {
             self.answer(session, answer, Err(ended("57P01")));
             return self.end(session, None);
         }
@@ -159,7 +159,7 @@ impl Server {
             return self.end(session, Some("57P01"));
         }
         let server = self.clone();
-        self.world.after(SLICE, move |_| {
+        self.runtime.after(SLICE, move |_| {
             let state = server.lock();
             let running = state
                 .sessions
@@ -175,7 +175,7 @@ impl Server {
 
     /// Runs what a session has to run, unless it has to wait.
     fn attempt(&self, session: u64, late: bool) {
-        let now = self.world.now();
+        let now = self.runtime.now();
         let mut state = self.lock();
         let at = clock(&state, now);
         let State {
@@ -229,7 +229,7 @@ impl Server {
             return;
         }
         let silent = self.strikes(Fault::Silence);
-        let arrival = self.world.now() + self.delay(program);
+        let arrival = self.runtime.now() + self.delay(program);
         let mut state = self.lock();
         let Some(it) = state.sessions.get_mut(&session) else {
             return;
@@ -241,10 +241,11 @@ impl Server {
         if silent {
             // Kept, so that the client does not hear of an end either.
             let server = self.clone();
-            let kept = move |_: &World| drop((server, answer));
-            return self.world.after(Duration::from_secs(3600), kept);
+            let kept = move |_: &Runtime| drop((server, answer));
+            return self.runtime.after(Duration::from_secs(3600), kept);
         }
-        self.world.at(arrival, move |_| drop(answer.send(outcome)));
+        self.runtime
+            .at(arrival, move |_| drop(answer.send(outcome)));
     }
 
     /// Delivers what was notified.
@@ -271,7 +272,7 @@ impl Server {
             }
             if let Some(to) = to {
                 let to = to.downgrade();
-                self.world.after(delay, move |_| {
+                self.runtime.after(delay, move |_| {
                     if let Some(to) = to.upgrade() {
                         drop(to.send(payload));
                     }
@@ -286,13 +287,13 @@ impl Server {
         if !known {
             return;
         }
-        let found = if self.is_chaotic() && self.world.draw(fastrand::Rng::bool) {
-            self.world.between(FOUND_OUT.0, FOUND_OUT.1)
+        let found = if self.is_chaotic() && self.runtime.draw(fastrand::Rng::bool) {
+            self.runtime.between(FOUND_OUT.0, FOUND_OUT.1)
         } else {
             NEAR.1
         };
         let mut state = self.lock();
-        let now = self.world.now();
+        let now = self.runtime.now();
         let Some(it) = state.sessions.get_mut(&session) else {
             return;
         };
@@ -301,7 +302,7 @@ impl Server {
         it.notifications = None;
         drop(state);
         let server = self.clone();
-        self.world.at(at, move |_| {
+        self.runtime.at(at, move |_| {
             let mut state = server.lock();
             let Some(it) = state.sessions.get_mut(&session) else {
                 return;
@@ -328,7 +329,7 @@ impl Server {
             && let Some(code) = code
         {
             let delay = self.delay(it.program);
-            self.world
+            self.runtime
                 .after(delay, move |_| drop(running.answer.send(Err(ended(code)))));
         }
         drop(it);

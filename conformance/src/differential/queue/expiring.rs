@@ -17,7 +17,7 @@ impl<C: Connection> Pair<'_, C> {
                 after,
                 most: i64::from(most),
                 bytes: if small { 2 } else { 1000 },
-                terms: vec![(if own { "work" } else { "other" }.to_owned(), UNIT)],
+                retentions: vec![(if own { "work" } else { "other" }.to_owned(), UNIT)],
                 keep_dead: FOR_EVER,
             }]
         };

@@ -96,7 +96,7 @@ impl Conductor<'_> {
         ];
         let mut client = self.server.client()?;
         let index = draw.random.choice(INDEXES).unwrap_or(INDEXES[0]);
-        let name = format!("torture_{}", draw.lane);
+        let name = format!("torture_{}", draw.place);
         let end = Instant::now() + draw.time;
         let mut built = 0;
         // One that was not finished before is there, and invalid.

@@ -20,7 +20,7 @@ mod processes;
 mod settings;
 
 /// How many faults there may be at the same time.
-const LANES: usize = 2;
+const PARALLEL: usize = 2;
 /// For kinds that had no effect among others, how often and for how long they come again alone.
 const AGAIN: usize = 3;
 const MAKE_UP: Duration = Duration::from_secs(30);
@@ -56,7 +56,7 @@ struct Draw {
     random: Rng,
     time: Duration,
     /// Which of those that work at the same time applies it.
-    lane: usize,
+    place: usize,
 }
 
 pub(crate) struct Conductor<'a> {
@@ -90,8 +90,9 @@ impl<'a> Conductor<'a> {
     pub(crate) fn disturb(&self, time: Duration) -> Result<()> {
         let end = Instant::now() + time;
         thread::scope(|scope| {
-            let lanes = (0..LANES).map(|lane| scope.spawn(move || self.lane(lane, end)));
-            let lanes: Vec<_> = lanes.collect();
+            let threads =
+                (0..PARALLEL).map(|place| scope.spawn(move || self.apply_in_turn(place, end)));
+            let threads: Vec<_> = threads.collect();
             let begun = Instant::now();
             // Programs end with the thread that starts them, so that it has to be this one.
             let wait = |thread: ScopedJoinHandle<'_, ()>| -> Result<()> {
@@ -102,8 +103,8 @@ impl<'a> Conductor<'a> {
                 }
                 Ok(thread.join().map_err(|_| "the conductor panicked")?)
             };
-            for lane in lanes {
-                wait(lane)?;
+            for thread in threads {
+                wait(thread)?;
             }
             wait(scope.spawn(|| self.make_up()))?;
             self.screen.status(String::new());
@@ -152,7 +153,7 @@ impl<'a> Conductor<'a> {
         self.plan.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lane(&self, lane: usize, end: Instant) {
+    fn apply_in_turn(&self, place: usize, end: Instant) {
         loop {
             let Some(mut planned) = self.plan().next() else {
                 return;
@@ -163,16 +164,16 @@ impl<'a> Conductor<'a> {
                 return;
             }
             planned.time = planned.time.min(left);
-            self.strike(lane, &planned);
+            self.strike(place, &planned);
         }
     }
 
-    fn strike(&self, lane: usize, planned: &Planned) {
+    fn strike(&self, place: usize, planned: &Planned) {
         let fault = planned.fault;
         let mut draw = Draw {
             random: Rng::with_seed(planned.seed),
             time: planned.time,
-            lane,
+            place,
         };
         let from = now();
         let outcome = self.apply(fault, &mut draw);
@@ -237,8 +238,8 @@ impl<'a> Conductor<'a> {
     /// A place, drawn; of the two that work at the same time each has its own.
     fn place(&self, draw: &mut Draw) -> usize {
         let places = self.crew.places.len();
-        let own = (places - draw.lane % places).div_ceil(LANES);
-        draw.random.usize(..own.max(1)) * LANES + draw.lane.min(places - 1)
+        let own = (places - draw.place % places).div_ceil(PARALLEL);
+        draw.random.usize(..own.max(1)) * PARALLEL + draw.place.min(places - 1)
     }
 
     fn name(&self, place: usize) -> &str {

@@ -1,4 +1,4 @@
-//! What all programs saw, merged, and judged.
+//! What all programs saw, merged, and checked.
 
 use std::collections::{BTreeMap, HashMap};
 

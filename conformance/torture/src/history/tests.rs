@@ -209,7 +209,7 @@ fn counts() {
 
 #[test]
 fn jobs() {
-    let judged = |calls: Vec<Call>, effects: &[(i64, i64, bool)]| {
+    let checked = |calls: Vec<Call>, effects: &[(i64, i64, bool)]| {
         let mut history = history(calls);
         history.tables.effects = effects.to_vec();
         broken(&history)
@@ -222,19 +222,22 @@ fn jobs() {
             ack(2, 7, (5, 6), How::AckIn),
         ]
     };
-    assert_eq!(judged(whole(), &[(2, 7, true)]), [""; 0]);
-    assert_eq!(judged(vec![push(2, Answer::Done)], &[]), ["no job is lost"]);
-    let twice = judged(whole(), &[(2, 7, true), (2, 8, true)]);
+    assert_eq!(checked(whole(), &[(2, 7, true)]), [""; 0]);
+    assert_eq!(
+        checked(vec![push(2, Answer::Done)], &[]),
+        ["no job is lost"]
+    );
+    let twice = checked(whole(), &[(2, 7, true), (2, 8, true)]);
     assert_eq!(twice, ["effects of a transaction happen once"]);
     let delivered = vec![push(2, refused()), claim(2, 7, (3, 4))];
     assert_eq!(
-        judged(delivered, &[]),
+        checked(delivered, &[]),
         ["what did not happen has no effect"]
     );
     let with = |call| {
         let mut calls = whole();
         calls.push(call);
-        judged(calls, &[(2, 7, true)])
+        checked(calls, &[(2, 7, true)])
     };
     assert_eq!(with(claim(2, 9, (8, 9))), ["what is done is not delivered"]);
     assert_eq!(
@@ -286,7 +289,7 @@ fn turns() {
         from: from * SECOND,
         to: to * SECOND,
     };
-    let judged = |calls: Vec<Call>, turn| {
+    let checked = |calls: Vec<Call>, turn| {
         let mut history = history(calls);
         history.turns = vec![turn];
         broken(&history)
@@ -296,20 +299,20 @@ fn turns() {
         vec![permit, hold(0, Kind::Lease, 2, (6, 7))]
     };
     let starved = ["everybody is served in the end"];
-    assert_eq!(judged(both(), terms(3, 8)), [""; 0]);
-    assert_eq!(judged(both()[..1].to_vec(), terms(3, 8)), starved);
+    assert_eq!(checked(both(), terms(3, 8)), [""; 0]);
+    assert_eq!(checked(both()[..1].to_vec(), terms(3, 8)), starved);
     // What was granted before or afterwards does not count.
-    assert_eq!(judged(both(), terms(5, 8)), starved);
-    assert_eq!(judged(both(), terms(3, 5)), starved);
+    assert_eq!(checked(both(), terms(5, 8)), starved);
+    assert_eq!(checked(both(), terms(3, 5)), starved);
     let of_another = hold(1, Kind::Semaphore, 3, (5, 6));
     let calls = vec![of_another, hold(0, Kind::Lease, 2, (6, 7))];
-    assert_eq!(judged(calls, terms(3, 8)), starved);
+    assert_eq!(checked(calls, terms(3, 8)), starved);
 }
 
-/// What a worker claims and acknowledges is judged like what others do.
+/// What a worker claims and acknowledges is checked like what others do.
 #[test]
 fn workers() {
-    let judged = |calls: Vec<Call>| {
+    let checked = |calls: Vec<Call>| {
         let mut history = history(calls);
         history.tables.effects = vec![(3, 7, false)];
         history.handled = vec![Handled {
@@ -325,8 +328,8 @@ fn workers() {
         let acked = ack(3, 7, (5, 6), How::Ack);
         vec![push(3, Answer::Done), claim(3, 7, (3, 4)), acked]
     };
-    assert_eq!(judged(whole()), [""; 0]);
-    let with = |call| judged(whole().into_iter().chain([call]).collect());
+    assert_eq!(checked(whole()), [""; 0]);
+    let with = |call| checked(whole().into_iter().chain([call]).collect());
     assert_eq!(with(claim(3, 9, (8, 9))), ["what is done is not delivered"]);
     let twice = with(ack(3, 8, (6, 7), How::Ack));
     assert_eq!(twice, ["a job is acknowledged once"]);

@@ -94,11 +94,11 @@ fn what_is_joined_with_a_call_runs_before_the_call_blocks() {
     let (slow, go, drops) = slow();
     let threaded = Arc::new(Threaded::new(Driver(Mutex::new(vec![slow]))));
     let (sender, told) = mpsc::channel();
-    let lane_hosted = Arc::clone(&threaded);
+    let shared = Arc::clone(&threaded);
     threaded.spawn(
         "task",
         Box::pin(async move {
-            let mut connection = lane_hosted.connect(Mode::Direct).await.unwrap();
+            let mut connection = shared.connect(Mode::Direct).await.unwrap();
             let telling = async { sender.send("first").unwrap() };
             let (ran, ()) =
                 futures_util::future::join(connection.script(Script::Run("blocks")), telling).await;
@@ -119,16 +119,13 @@ fn a_task_goes_on_without_a_call_that_does_not_return() {
     let threaded = Arc::new(Threaded::new(Driver(Mutex::new(vec![second, first]))));
     let stop = Arc::new(Notify::new());
     let (sender, told) = mpsc::channel();
-    let (lane_hosted, lane_stop) = (Arc::clone(&threaded), Arc::clone(&stop));
+    let (shared, stopped) = (Arc::clone(&threaded), Arc::clone(&stop));
     threaded.spawn(
         "task",
         Box::pin(async move {
-            let mut connection = lane_hosted.connect(Mode::Direct).await.unwrap();
-            let outcome = unless(
-                lane_stop.notified(),
-                connection.script(Script::Run("blocks")),
-            )
-            .await;
+            let mut connection = shared.connect(Mode::Direct).await.unwrap();
+            let outcome =
+                unless(stopped.notified(), connection.script(Script::Run("blocks"))).await;
             assert!(outcome.is_none());
             assert!(
                 connection
@@ -138,7 +135,7 @@ fn a_task_goes_on_without_a_call_that_does_not_return() {
                     .broken
             );
             drop(connection);
-            let second = lane_hosted.connect(Mode::Direct).await;
+            let second = shared.connect(Mode::Direct).await;
             sender.send(second.is_ok()).unwrap();
         }),
     );
@@ -161,11 +158,11 @@ fn a_driver_that_panics_ends_its_task() {
     let (slow, _go, _) = slow();
     let threaded = Arc::new(Threaded::new(Driver(Mutex::new(vec![slow]))));
     let (sender, told) = mpsc::channel::<()>();
-    let lane_hosted = Arc::clone(&threaded);
+    let shared = Arc::clone(&threaded);
     threaded.spawn(
         "task",
         Box::pin(async move {
-            let mut connection = lane_hosted.connect(Mode::Direct).await.unwrap();
+            let mut connection = shared.connect(Mode::Direct).await.unwrap();
             let answer = connection.run(Call::new(&&[Nothing][..])).await;
             drop(answer);
             sender.send(()).unwrap();
@@ -193,16 +190,13 @@ fn a_wake_soon_after_the_call_began_is_not_lost() {
     let threaded = Arc::new(Threaded::new(Driver(Mutex::new(vec![second, first]))));
     let stop = Arc::new(Notify::new());
     let (sender, told) = mpsc::channel();
-    let (lane_hosted, lane_stop) = (Arc::clone(&threaded), Arc::clone(&stop));
+    let (shared, stopped) = (Arc::clone(&threaded), Arc::clone(&stop));
     threaded.spawn(
         "task",
         Box::pin(async move {
-            let mut connection = lane_hosted.connect(Mode::Direct).await.unwrap();
-            let outcome = unless(
-                lane_stop.notified(),
-                connection.script(Script::Run("blocks")),
-            )
-            .await;
+            let mut connection = shared.connect(Mode::Direct).await.unwrap();
+            let outcome =
+                unless(stopped.notified(), connection.script(Script::Run("blocks"))).await;
             sender.send(outcome.is_none()).unwrap();
         }),
     );

@@ -100,13 +100,13 @@ impl Handle {
     /// Completes deliveries, each for itself: they are asked for together, so that they travel
     /// together.
     pub(super) async fn complete_all(&self, tickets: Vec<Ticket>) -> Vec<Result<bool>> {
-        let kept = &self.core.queues.kept;
-        let _settling = kept.settling(&tickets);
+        let heartbeats = &self.core.queues.heartbeats;
+        let _settling = heartbeats.settling(&tickets);
         let calls = tickets.iter().map(|ticket| self.call(self.ack(*ticket)));
         let answers = futures_util::future::join_all(calls).await;
         for (ticket, answer) in tickets.iter().zip(&answers) {
             if answer.is_ok() {
-                kept.forget(*ticket);
+                heartbeats.forget(*ticket);
             }
         }
         answers
@@ -119,8 +119,8 @@ impl Handle {
         tickets: Vec<Ticket>,
         claim: &Claim,
     ) -> Result<(Vec<Result<bool>>, Unclaimed, bool)> {
-        let kept = &self.core.queues.kept;
-        let locked: Vec<_> = tickets.iter().map(|it| kept.is_locked(*it)).collect();
+        let heartbeats = &self.core.queues.heartbeats;
+        let locked: Vec<_> = tickets.iter().map(|it| heartbeats.is_locked(*it)).collect();
         let free = tickets.iter().zip(&locked).filter(|(_, locked)| !**locked);
         let acks: Vec<_> = free.map(|(ticket, _)| self.ack(*ticket)).collect();
         let alone = acks.is_empty();
@@ -152,14 +152,14 @@ impl Handle {
 
     /// Completes deliveries, but for those whose rows somebody has locked.
     async fn complete_unlocked(&self, tickets: &[Ticket]) -> Vec<Result<bool>> {
-        let kept = &self.core.queues.kept;
-        let _settling = kept.settling(tickets);
+        let heartbeats = &self.core.queues.heartbeats;
+        let _settling = heartbeats.settling(tickets);
         let calls = tickets.iter().map(async |ticket| {
             match self.call(Settle::completion(self.ack(*ticket))).await? {
                 Settled::Done | Settled::Dead => Ok(true),
                 Settled::Lost => Ok(false),
                 Settled::Locked => {
-                    kept.set_locked(*ticket);
+                    heartbeats.set_locked(*ticket);
                     let message = format!("the job is {LOCKED}");
                     Err(Error::new(ErrorKind::TimedOut, "ack", message).on(&self.name.queue))
                 }
@@ -168,7 +168,7 @@ impl Handle {
         let answers = futures_util::future::join_all(calls).await;
         for (ticket, answer) in tickets.iter().zip(&answers) {
             if answer.is_ok() {
-                kept.forget(*ticket);
+                heartbeats.forget(*ticket);
             }
         }
         answers
@@ -205,17 +205,17 @@ impl Handle {
         let (lease, renewed, within) = (claim.lease, claim.renewed, claim.begun_within);
         let (shared, topic) = (Arc::clone(queues), Arc::clone(&self.topic));
         let completed: Vec<_> = turn.acks.iter().map(|ack| ack.ticket).collect();
-        shared.kept.set_settling(&completed, true);
+        shared.heartbeats.set_settling(&completed, true);
         queues.batcher.submit(turn, move |outcome| {
             if let Err(error) = &outcome {
-                shared.kept.set_settling(&completed, false);
+                shared.heartbeats.set_settling(&completed, false);
                 // It was carried out, perhaps, and nobody has what it took.
                 if matches!(error.kind(), ErrorKind::Indeterminate | ErrorKind::Corrupt) {
                     topic.claim_lost(number, shared.timer.now() + lease);
                 }
             }
             let outcome = outcome.map(|turned| {
-                shared.kept.forget_all(&completed);
+                shared.heartbeats.forget_all(&completed);
                 let again = topic.claimed(&shared.timer, &names, (started, sent), most, &turned);
                 if turned.picked < most && Floors::is_start(&started) {
                     topic.looked(sent);
@@ -224,8 +224,8 @@ impl Handle {
                 }
                 let tickets = turned.claimed.iter().map(|job| job.ticket);
                 let unbegun = within.map(|within| (within, &topic));
-                let kept = &shared.kept;
-                let holds = kept.keep(tickets, sent, lease, renewed, unbegun);
+                let heartbeats = &shared.heartbeats;
+                let holds = heartbeats.keep(tickets, sent, lease, renewed, unbegun);
                 // By this clock their leases ended before anybody knew of them: they go back.
                 let late =
                     shared.timer.now() >= deadline(sent, lease) || shared.batcher.is_closing();

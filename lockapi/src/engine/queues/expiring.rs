@@ -41,26 +41,29 @@ impl Retention {
 impl Retentions {
     /// A handle was opened.
     pub(super) fn opened(&self, number: i64, queue: &str, keep_dead: i64, topic: &Arc<Topic>) {
-        let mut terms = self.lock();
-        if let Some(term) = terms.get_mut(&number).filter(|term| term.is_open()) {
-            term.keep_dead = longer(term.keep_dead, keep_dead);
+        let mut retentions = self.lock();
+        if let Some(retention) = retentions
+            .get_mut(&number)
+            .filter(|retention| retention.is_open())
+        {
+            retention.keep_dead = longer(retention.keep_dead, keep_dead);
             return;
         }
-        terms.retain(|_, term| term.is_open());
-        let term = Retention {
+        retentions.retain(|_, retention| retention.is_open());
+        let retention = Retention {
             queue: queue.to_owned(),
             keep_dead,
             topic: Arc::downgrade(topic),
         };
-        terms.insert(number, term);
+        retentions.insert(number, retention);
     }
 
     /// Those that are not `usual`.
     fn unusual(&self, usual: i64) -> Vec<(String, i64)> {
-        let terms = self.lock();
-        let open = terms.values().filter(|term| term.is_open());
-        open.filter(|term| term.keep_dead != usual)
-            .map(|term| (term.queue.clone(), term.keep_dead))
+        let retentions = self.lock();
+        let open = retentions.values().filter(|retention| retention.is_open());
+        open.filter(|retention| retention.keep_dead != usual)
+            .map(|retention| (retention.queue.clone(), retention.keep_dead))
             .collect()
     }
 
@@ -91,7 +94,8 @@ impl Handle {
                 after: (0, 0),
                 most: PART,
                 bytes: MAX_BYTES,
-                terms: queues.map_or_else(Vec::new, |queues| queues.terms.unusual(keep_dead)),
+                retentions: queues
+                    .map_or_else(Vec::new, |queues| queues.retentions.unusual(keep_dead)),
                 keep_dead,
             }
         });
@@ -104,26 +108,26 @@ mod tests {
 
     #[test]
     fn a_queue_keeps_its_dead_letters_for_the_longest_time_of_its_handles() {
-        let terms = Retentions::default();
+        let retentions = Retentions::default();
         let (one, other) = (Arc::new(Topic::default()), Arc::new(Topic::default()));
         let sorted = || {
-            let mut terms = terms.unusual(30);
-            terms.sort_unstable();
-            terms
+            let mut retentions = retentions.unusual(30);
+            retentions.sort_unstable();
+            retentions
         };
-        terms.opened(1, "one", 10, &one);
-        terms.opened(2, "other", 30, &other);
+        retentions.opened(1, "one", 10, &one);
+        retentions.opened(2, "other", 30, &other);
         assert_eq!(sorted(), [("one".to_owned(), 10)]);
-        terms.opened(1, "one", 30, &one);
-        terms.opened(1, "one", 20, &one);
+        retentions.opened(1, "one", 30, &one);
+        retentions.opened(1, "one", 20, &one);
         assert_eq!(sorted(), []);
-        terms.opened(2, "other", FOR_EVER, &other);
-        terms.opened(2, "other", 40, &other);
+        retentions.opened(2, "other", FOR_EVER, &other);
+        retentions.opened(2, "other", 40, &other);
         assert_eq!(sorted(), [("other".to_owned(), FOR_EVER)]);
         drop(other);
         assert_eq!(sorted(), []);
         let other = Arc::new(Topic::default());
-        terms.opened(2, "other", 40, &other);
+        retentions.opened(2, "other", 40, &other);
         assert_eq!(sorted(), [("other".to_owned(), 40)]);
     }
 }

@@ -38,8 +38,8 @@ pub(in crate::engine) fn open(
 ) -> Arc<dyn Queue> {
     let number = in_transaction::topic(&core.namespace, &queue);
     let topic = core.queues.topic(number);
-    let terms = &core.queues.terms;
-    terms.opened(number, &queue, options.keep_dead(), &topic);
+    let retentions = &core.queues.retentions;
+    retentions.opened(number, &queue, options.keep_dead(), &topic);
     Arc::new(QueueHandle(Arc::new(Handle {
         name: Name {
             namespace: core.namespace.to_string(),
@@ -180,7 +180,7 @@ impl Queue for QueueHandle {
     }
 
     fn begin(&self, ticket: Ticket) -> bool {
-        self.0.core.queues.kept.begin(ticket)
+        self.0.core.queues.heartbeats.begin(ticket)
     }
 
     async fn sleep(&self, time: Duration) {

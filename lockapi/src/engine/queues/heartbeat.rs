@@ -142,7 +142,7 @@ impl Heartbeats {
     pub(super) fn settling<'a>(&'a self, tickets: &'a [Ticket]) -> Settling<'a> {
         self.set_settling(tickets, true);
         Settling {
-            kept: self,
+            heartbeats: self,
             tickets,
         }
     }
@@ -231,8 +231,8 @@ impl Heartbeats {
             let this = self.this.clone();
             if let Some(extend) = Settle::new(ticket, &Outcome::Extend(lease), FOR_EVER) {
                 self.batcher.submit(extend, move |outcome| {
-                    if let Some(kept) = this.upgrade() {
-                        kept.answered(ticket, now, lease, &outcome);
+                    if let Some(heartbeats) = this.upgrade() {
+                        heartbeats.answered(ticket, now, lease, &outcome);
                     }
                 });
             }
@@ -270,12 +270,12 @@ impl Heartbeats {
 
 /// Deliveries that are about to be settled.
 pub(super) struct Settling<'a> {
-    kept: &'a Heartbeats,
+    heartbeats: &'a Heartbeats,
     tickets: &'a [Ticket],
 }
 
 impl Drop for Settling<'_> {
     fn drop(&mut self) {
-        self.kept.set_settling(self.tickets, false);
+        self.heartbeats.set_settling(self.tickets, false);
     }
 }

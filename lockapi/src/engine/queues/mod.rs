@@ -126,20 +126,20 @@ pub(super) struct Queues {
     /// A heartbeat waits behind nothing but heartbeats and renewals.
     renewals: Arc<Batcher>,
     timer: Timer,
-    kept: Arc<Heartbeats>,
+    heartbeats: Arc<Heartbeats>,
     topics: Mutex<HashMap<i64, Weak<Topic>>>,
-    terms: Retentions,
+    retentions: Retentions,
 }
 
 impl Queues {
     pub(super) fn new(batcher: Arc<Batcher>, renewals: Arc<Batcher>, timer: Timer) -> Arc<Self> {
         Arc::new(Self {
-            kept: Heartbeats::new(Arc::clone(&renewals), timer.clone()),
+            heartbeats: Heartbeats::new(Arc::clone(&renewals), timer.clone()),
             batcher,
             renewals,
             timer,
             topics: Mutex::default(),
-            terms: Retentions::default(),
+            retentions: Retentions::default(),
         })
     }
 

@@ -33,7 +33,9 @@ impl Handle {
         loop {
             let sent = queues.timer.now();
             let tickets = [ticket];
-            let _settling = extension.is_none().then(|| queues.kept.settling(&tickets));
+            let _settling = extension
+                .is_none()
+                .then(|| queues.heartbeats.settling(&tickets));
             let answer = batcher.call(settle.clone()).await;
             let settled = answer.map_err(|error| error.on(&self.name.queue))?;
             tries -= 1;
@@ -44,10 +46,10 @@ impl Handle {
                 }
                 // Nothing was done: it is kept as it was.
                 (Settled::Locked, _) => {}
-                (Settled::Done, Some(lease)) => queues.kept.extended(ticket, sent, lease),
-                (_, Some(_)) => queues.kept.lose(ticket),
+                (Settled::Done, Some(lease)) => queues.heartbeats.extended(ticket, sent, lease),
+                (_, Some(_)) => queues.heartbeats.lose(ticket),
                 (_, None) => {
-                    queues.kept.forget(ticket);
+                    queues.heartbeats.forget(ticket);
                     self.topic.returned();
                 }
             }
@@ -71,7 +73,7 @@ impl Queues {
         outcome: &Outcome,
         keep_dead: i64,
     ) {
-        self.kept.forget(ack.ticket);
+        self.heartbeats.forget(ack.ticket);
         match Settle::new(ack.ticket, outcome, keep_dead) {
             Some(settle) => {
                 let topic = Arc::clone(topic);
@@ -103,7 +105,11 @@ impl Queues {
             }
             answer
         };
-        self.kept.take_all().into_iter().map(release).collect()
+        self.heartbeats
+            .take_all()
+            .into_iter()
+            .map(release)
+            .collect()
     }
 
     /// Settles, again while somebody has locked the row: an extension that is under way, or a

@@ -118,7 +118,7 @@ pub(super) fn managed_queues() -> Vec<Decoder> {
             after: (0, 0),
             most: 1,
             bytes: 1,
-            terms: Vec::new(),
+            retentions: Vec::new(),
             keep_dead: 1,
         }),
         of(queue::ReadStanding { ticket: TICKET }),

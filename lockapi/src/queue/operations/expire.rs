@@ -20,7 +20,7 @@ pub struct ExpireJobs {
     pub bytes: i64,
     /// How long dead letters of these queues are kept, in microseconds;
     /// [`FOR_EVER`](super::FOR_EVER) means until they are discarded.
-    pub terms: Vec<(String, i64)>,
+    pub retentions: Vec<(String, i64)>,
     /// How long those of other queues are kept.
     pub keep_dead: i64,
 }
@@ -28,8 +28,8 @@ pub struct ExpireJobs {
 impl ExpireJobs {
     /// How long dead letters of a queue are kept.
     pub(crate) fn keep(&self, queue: &str) -> i64 {
-        let mut terms = self.terms.iter();
-        let own = terms.find_map(|(name, keep)| (name == queue).then_some(*keep));
+        let mut retentions = self.retentions.iter();
+        let own = retentions.find_map(|(name, keep)| (name == queue).then_some(*keep));
         own.unwrap_or(self.keep_dead)
     }
 }
@@ -55,7 +55,7 @@ impl Operation for ExpireJobs {
 
     fn params(batch: &[Self]) -> Vec<Value> {
         let of = |one: &Self| {
-            let (queues, keeps) = one.terms.iter().cloned().unzip();
+            let (queues, keeps) = one.retentions.iter().cloned().unzip();
             vec![
                 Value::Text(one.namespace.clone()),
                 Value::Int(one.after.0),

@@ -23,7 +23,7 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// What its clock shows at a time of the world.
+    /// What its clock shows at a time of the runtime.
     pub(super) fn local(&self, now: Time) -> Time {
         scale(
             now.saturating_sub(self.began),
@@ -33,7 +33,7 @@ impl Program {
     }
 
     /// When its clock shows a time; never too early.
-    pub(super) fn world(&self, local: Time) -> Time {
+    pub(super) fn runtime(&self, local: Time) -> Time {
         let nanos = scale(local, 1_000_000, 1_000_000 + self.drift);
         self.began + nanos + Duration::from_nanos(1)
     }

@@ -19,7 +19,7 @@ pub struct Found {
     pub excess: Option<String>,
 }
 
-/// Judges the history of one key. Of processes that were killed some admissions are missing: for each
+/// Checks the history of one key. Of processes that were killed some admissions are missing: for each
 /// of `lost` a window may have started without a record.
 ///
 /// - GCRA: in any time `t` no more than `burst + rate * t` were admitted.
@@ -29,7 +29,7 @@ pub struct Found {
 ///   with an admission; and at each admission those of its window, and of the window before the part
 ///   that a window ending then would overlap, are no more than the quota.
 #[must_use]
-pub fn judge(quota: &Quota, history: &[Record], lost: usize) -> Found {
+pub fn check(quota: &Quota, history: &[Record], lost: usize) -> Found {
     let mut admitted: Vec<_> = history
         .iter()
         .filter(|one| one.permits > 0)
@@ -37,8 +37,8 @@ pub fn judge(quota: &Quota, history: &[Record], lost: usize) -> Found {
         .collect();
     admitted.sort_by_key(|one| one.until);
     let decided = match quota.algorithm() {
-        Algorithm::Gcra => judge_cells(quota, &admitted),
-        Algorithm::FixedWindow | Algorithm::SlidingWindow => judge_windows(quota, &admitted, lost),
+        Algorithm::Gcra => check_cells(quota, &admitted),
+        Algorithm::FixedWindow | Algorithm::SlidingWindow => check_windows(quota, &admitted, lost),
         other => Err(format!("nothing is known of {other:?}")),
     };
     Found {
@@ -50,7 +50,7 @@ pub fn judge(quota: &Quota, history: &[Record], lost: usize) -> Found {
 }
 
 /// Of every time that starts with one admission and ends with another, those which lie in it whole.
-fn judge_cells(quota: &Quota, admitted: &[Record]) -> Result<(), String> {
+fn check_cells(quota: &Quota, admitted: &[Record]) -> Result<(), String> {
     let period = i128::try_from(quota.period().as_micros()).unwrap_or(i128::MAX);
     let flow = i128::from(quota.permits());
     let mut starts: Vec<i64> = admitted.iter().map(|one| one.from).collect();
@@ -108,7 +108,7 @@ impl Times {
     }
 }
 
-fn judge_windows(quota: &Quota, admitted: &[Record], lost: usize) -> Result<(), String> {
+fn check_windows(quota: &Quota, admitted: &[Record], lost: usize) -> Result<(), String> {
     let length = i64::try_from(quota.period().as_micros()).unwrap_or(i64::MAX);
     let limit = i128::from(quota.limit()) * i128::from(length);
     let sliding = quota.algorithm() == Algorithm::SlidingWindow;
@@ -207,10 +207,10 @@ mod tests {
 
     /// Whether it is right, and wrong with one admission more.
     fn is_full(quota: Quota, history: &[Record], more: Record) {
-        assert_eq!(judge(&quota, history, 0).excess, None, "{quota:?}");
+        assert_eq!(check(&quota, history, 0).excess, None, "{quota:?}");
         let mut history = history.to_vec();
         history.insert(0, more);
-        let found = judge(&quota, &history, 0);
+        let found = check(&quota, &history, 0);
         assert!(found.excess.is_some(), "{quota:?}: {history:?}");
         assert_eq!(found.admitted, history.len() as u64);
     }
@@ -240,7 +240,7 @@ mod tests {
         is_full(quota, &history, between(30, 80));
         let history = [at(0, 3, -1), between(50, 150)];
         assert_eq!(
-            judge(&quota, &history, 0).excess,
+            check(&quota, &history, 0).excess,
             None,
             "it may have been late"
         );
@@ -269,7 +269,7 @@ mod tests {
         let mut lost = history.to_vec();
         lost.push(at(5000, 1, 4999));
         assert_eq!(
-            judge(&quota, &lost, 1).excess,
+            check(&quota, &lost, 1).excess,
             None,
             "who started it was killed"
         );

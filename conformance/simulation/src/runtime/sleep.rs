@@ -5,11 +5,11 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use super::{Time, World};
+use super::{Runtime, Time};
 
-/// See [`World::sleep`].
+/// See [`Runtime::sleep`].
 pub(crate) struct Sleep {
-    pub(super) world: World,
+    pub(super) runtime: Runtime,
     pub(super) until: Time,
     pub(super) registered: Option<Arc<Mutex<Waker>>>,
 }
@@ -18,7 +18,7 @@ impl Future for Sleep {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        if self.world.now() >= self.until {
+        if self.runtime.now() >= self.until {
             return Poll::Ready(());
         }
         if let Some(waker) = &self.registered {
@@ -28,7 +28,7 @@ impl Future for Sleep {
         } else {
             let waker = Arc::new(Mutex::new(context.waker().clone()));
             let woken = Arc::downgrade(&waker);
-            self.world.at(self.until, move |_| {
+            self.runtime.at(self.until, move |_| {
                 if let Some(waker) = woken.upgrade() {
                     waker
                         .lock()

@@ -1,4 +1,4 @@
-//! The world of a simulation: virtual time, tasks that run one at a time, and everything that was
+//! The runtime of a simulation: virtual time, tasks that run one at a time, and everything that was
 //! scheduled. What happens next is decided by the seed alone.
 
 mod program;
@@ -28,14 +28,14 @@ pub(crate) use sleep::Sleep;
 pub(crate) type Time = Duration;
 
 type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
-type Action = Box<dyn FnOnce(&World) + Send>;
+type Action = Box<dyn FnOnce(&Runtime) + Send>;
 
 /// How many polls may follow each other without any time passing.
 const MOST_AT_ONCE: u64 = 2_000_000;
 
-/// A world; clones are one and the same.
+/// A runtime; clones are one and the same.
 #[derive(Clone)]
-pub(crate) struct World {
+pub(crate) struct Runtime {
     shared: Arc<Shared>,
 }
 
@@ -85,13 +85,13 @@ struct Ready {
     task: u64,
     program: ProgramId,
     queued: AtomicBool,
-    world: std::sync::Weak<Shared>,
+    runtime: std::sync::Weak<Shared>,
 }
 
 impl Wake for Ready {
     fn wake(self: Arc<Self>) {
         if !self.queued.swap(true, Ordering::AcqRel)
-            && let Some(shared) = self.world.upgrade()
+            && let Some(shared) = self.runtime.upgrade()
         {
             shared.ready().push((self.task, self.program));
         }
@@ -108,7 +108,7 @@ impl Shared {
     }
 }
 
-impl World {
+impl Runtime {
     pub(crate) fn new(seed: u64) -> Self {
         Self {
             shared: Arc::new(Shared {
@@ -175,7 +175,7 @@ impl World {
     }
 
     /// Does something at a time.
-    pub(crate) fn at(&self, time: Time, action: impl FnOnce(&World) + Send + 'static) {
+    pub(crate) fn at(&self, time: Time, action: impl FnOnce(&Runtime) + Send + 'static) {
         let mut state = self.shared.lock();
         let time = time.max(state.now);
         let number = state.next;
@@ -184,14 +184,14 @@ impl World {
     }
 
     /// Does something after a time.
-    pub(crate) fn after(&self, time: Duration, action: impl FnOnce(&World) + Send + 'static) {
+    pub(crate) fn after(&self, time: Duration, action: impl FnOnce(&Runtime) + Send + 'static) {
         self.at(self.now() + time, action);
     }
 
     /// Waits in virtual time.
     pub(crate) fn sleep(&self, time: Duration) -> Sleep {
         Sleep {
-            world: self.clone(),
+            runtime: self.clone(),
             until: self.now() + time,
             registered: None,
         }
@@ -279,7 +279,7 @@ impl World {
             task: number,
             program,
             queued: AtomicBool::new(true),
-            world: Arc::downgrade(&self.shared),
+            runtime: Arc::downgrade(&self.shared),
         });
         let slot = Slot {
             program,
@@ -302,7 +302,7 @@ impl World {
         let events = std::mem::take(&mut state.events);
         drop(state);
         drop((tasks, events));
-        // What was scheduled meanwhile holds the world.
+        // What was scheduled meanwhile holds the runtime.
         drop(std::mem::take(&mut self.shared.lock().events));
     }
 
@@ -393,7 +393,7 @@ impl World {
         let mut state = self.shared.lock();
         let event = state.events.first_key_value().map(|((at, _), _)| *at);
         let running = state.programs.iter().filter(|it| it.alive && !it.stopped);
-        let timers = running.filter_map(|it| it.clock.next().map(|local| it.world(local)));
+        let timers = running.filter_map(|it| it.clock.next().map(|local| it.runtime(local)));
         let Some(next) = timers.chain(event).min().filter(|next| *next <= until) else {
             state.now = state.now.max(until);
             return false;

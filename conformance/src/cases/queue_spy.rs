@@ -1,0 +1,164 @@
+//! A queue that records what a worker asks of it, and that can be made to fail.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lockapi::queue::{
+    Claim, DeadLetter, Exchange, Job, Outcome, Pushed, QueueOptions, Settled, Standing, Statistics,
+    Ticket, Unhandled,
+};
+use lockapi::{Error, ErrorKind, Queue, Result};
+
+/// What a worker asks of a queue.
+#[derive(Debug)]
+pub(super) struct QueueSpy {
+    queue: Arc<dyn Queue>,
+    /// Of each exchange, how many completions it told and how many jobs it asked for.
+    pub(super) exchanges: Mutex<Vec<(usize, usize)>>,
+    /// How long an exchange takes at least.
+    delay: Duration,
+    /// The answer of the next exchange that completes something is lost after it has happened.
+    pub(super) lose: AtomicBool,
+    /// Exchanges are refused.
+    pub(super) refuse: AtomicBool,
+    /// It never tells that something has arrived.
+    pub(super) deaf: AtomicBool,
+    /// It tells all the time that something has arrived.
+    pub(super) busy: AtomicBool,
+    /// The next delivery may not begin, and has not gone back yet: through it, or of its next exchange.
+    pub(super) late: AtomicBool,
+}
+
+impl QueueSpy {
+    pub(super) fn new(queue: Arc<dyn Queue>, delay: Duration) -> Arc<Self> {
+        Arc::new(Self {
+            queue,
+            exchanges: Mutex::default(),
+            delay,
+            lose: AtomicBool::new(false),
+            refuse: AtomicBool::new(false),
+            deaf: AtomicBool::new(false),
+            busy: AtomicBool::new(false),
+            late: AtomicBool::new(false),
+        })
+    }
+}
+
+#[async_trait]
+impl Queue for QueueSpy {
+    fn name(&self) -> &str {
+        self.queue.name()
+    }
+
+    fn namespace(&self) -> &str {
+        self.queue.namespace()
+    }
+
+    fn options(&self) -> &QueueOptions {
+        self.queue.options()
+    }
+
+    async fn push_all(&self, jobs: Vec<Job>) -> Result<Vec<Pushed>> {
+        self.queue.push_all(jobs).await
+    }
+
+    fn used(&self) {
+        self.queue.used();
+    }
+
+    async fn exchange(&self, acks: Vec<Ticket>, claim: Option<&Claim>) -> Result<Exchange> {
+        let told = acks.len();
+        let before = self.exchanges.lock().unwrap().len();
+        self.exchanges
+            .lock()
+            .unwrap()
+            .push((told, usize::from(claim.is_some())));
+        if before > 0 {
+            tokio::time::sleep(self.delay).await;
+        }
+        if self.refuse.load(Ordering::Acquire) {
+            return Err(Error::new(ErrorKind::Unsupported, "claim", "no such table"));
+        }
+        let mut exchange = self.queue.exchange(acks, claim).await?;
+        if self.late.swap(false, Ordering::AcqRel) {
+            let through = Self::new(Arc::clone(&self.queue), Duration::ZERO);
+            through.late.store(true, Ordering::Release);
+            let deliveries = exchange.deliveries.into_iter();
+            let deliveries =
+                deliveries.map(|it| it.through(Arc::clone(&through) as Arc<dyn Queue>));
+            exchange.deliveries = deliveries.collect();
+        }
+        if told > 0 && self.lose.swap(false, Ordering::AcqRel) {
+            let message = "the answer was lost";
+            return Err(Error::new(ErrorKind::Indeterminate, "claim", message));
+        }
+        Ok(exchange)
+    }
+
+    async fn arrival(&self, seen: u64, at_most: Duration) {
+        if self.deaf.load(Ordering::Acquire) {
+            return std::future::pending().await;
+        }
+        if !self.busy.load(Ordering::Acquire) {
+            self.queue.arrival(seen, at_most).await;
+        }
+    }
+
+    async fn settle(&self, ticket: Ticket, outcome: Outcome) -> Result<Settled> {
+        self.queue.settle(ticket, outcome).await
+    }
+
+    fn settle_later(&self, ticket: Ticket, outcome: Outcome) {
+        self.queue.settle_later(ticket, outcome);
+    }
+
+    async fn standing(&self, ticket: Ticket) -> Result<Standing> {
+        self.queue.standing(ticket).await
+    }
+
+    fn begin(&self, ticket: Ticket) -> bool {
+        !self.late.swap(false, Ordering::AcqRel) && self.queue.begin(ticket)
+    }
+
+    async fn sleep(&self, time: Duration) {
+        self.queue.sleep(time).await;
+    }
+
+    fn now(&self) -> Duration {
+        self.queue.now()
+    }
+
+    async fn set_paused(&self, paused: bool) -> Result<()> {
+        self.queue.set_paused(paused).await
+    }
+
+    async fn cancel(&self, ids: Vec<i64>) -> Result<Vec<i64>> {
+        self.queue.cancel(ids).await
+    }
+
+    async fn purge(&self) -> Result<u64> {
+        self.queue.purge().await
+    }
+
+    async fn statistics(&self) -> Result<Statistics> {
+        self.queue.statistics().await
+    }
+
+    async fn unhandled(&self, names: Vec<String>) -> Result<Vec<Unhandled>> {
+        self.queue.unhandled(names).await
+    }
+
+    async fn dead_letters(&self, after: i64, most: usize) -> Result<Vec<DeadLetter>> {
+        self.queue.dead_letters(after, most).await
+    }
+
+    async fn redrive(&self, ids: Vec<i64>) -> Result<u64> {
+        self.queue.redrive(ids).await
+    }
+
+    async fn discard(&self, ids: Vec<i64>) -> Result<u64> {
+        self.queue.discard(ids).await
+    }
+}
