@@ -109,6 +109,15 @@ impl Transaction {
     }
 }
 
+/// One that was not ended yet. A client that blocks cannot be dropped by a task that does not.
+struct Open(Option<Transaction>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        block_in_place(|| drop(self.0.take()));
+    }
+}
+
 /// Names of the threads of this process that backends started.
 fn threads() -> Vec<String> {
     let each = fs::read_dir("/proc/self/task").expect("a directory");
@@ -125,15 +134,15 @@ struct Programs {
     there: Arc<dyn Backend>,
     locked: Box<dyn MutexGuard>,
     leased: Box<dyn LeaseGuard>,
-    waits: Vec<(&'static str, JoinHandle<Result<Held>>)>,
-    transaction: Option<Transaction>,
+    waits: Vec<(&'static str, JoinHandle<Result<Waited>>)>,
+    transaction: Open,
 }
 
 /// What a wait ended with.
-type Held = Box<dyn Send>;
-
-fn held(what: impl Send + 'static) -> Held {
-    Box::new(what)
+enum Waited {
+    Locked(Box<dyn MutexGuard>),
+    Leased(Box<dyn LeaseGuard>),
+    NoJob,
 }
 
 fn lease(backend: &Arc<dyn Backend>) -> Arc<dyn Lease> {
@@ -154,18 +163,18 @@ async fn start(library: &'static str, url: &str) -> Programs {
     let waits = vec![
         (
             "the mutex",
-            tokio::spawn(async move { mutex.lock_timeout(SOON * 2).await.map(held) }),
+            tokio::spawn(async move { mutex.lock_timeout(SOON * 2).await.map(Waited::Locked) }),
         ),
         (
             "the lease",
-            tokio::spawn(async move { other.acquire_timeout(SOON * 2).await.map(held) }),
+            tokio::spawn(async move { other.acquire_timeout(SOON * 2).await.map(Waited::Leased) }),
         ),
         (
             "a job",
             tokio::spawn(async move {
                 let claimed = queue.claim(&Claim::new(1).wait(SOON * 2)).await?;
                 assert!(claimed.is_empty(), "nothing was pushed: {claimed:?}");
-                Ok(held(()))
+                Ok(Waited::NoJob)
             }),
         ),
     ];
@@ -177,7 +186,7 @@ async fn start(library: &'static str, url: &str) -> Programs {
         locked: locked.expect("locked"),
         leased,
         waits,
-        transaction: Some(transaction),
+        transaction: Open(Some(transaction)),
     }
 }
 
@@ -185,7 +194,7 @@ impl Programs {
     /// What was held is lost, and nobody is given anything.
     async fn on_a_standby(&mut self, url: &str) {
         let library = self.library;
-        let transaction = self.transaction.take().expect("one is open");
+        let transaction = self.transaction.0.take().expect("one is open");
         let committed = transaction.commit().await;
         assert!(committed.is_err(), "{library}: its session has ended");
         soon("the mutex is lost", self.locked.lost()).await;
@@ -200,9 +209,17 @@ impl Programs {
         refused("a connection", || connect(library, url, library)).await;
         let ended = self.waits.extract_if(.., |(_, wait)| wait.is_finished());
         for (what, wait) in ended.collect::<Vec<_>>() {
-            let error = wait.await.expect("it waited").map(drop).unwrap_err();
-            let kinds = [ErrorKind::Unavailable, ErrorKind::Indeterminate];
-            assert!(kinds.contains(&error.kind()), "{library}, {what}: {error}");
+            match wait.await.expect("it waited") {
+                // The session of the one before ended first, as the server stopped.
+                Ok(Waited::Locked(guard)) => soon("it is lost", guard.lost()).await,
+                // Before the server stopped: a machine that is busy does not renew in time.
+                Ok(Waited::Leased(guard)) => soon("it is lost", guard.lost()).await,
+                Ok(Waited::NoJob) => panic!("{library}: {what} did not wait"),
+                Err(error) => {
+                    let kinds = [ErrorKind::Unavailable, ErrorKind::Indeterminate];
+                    assert!(kinds.contains(&error.kind()), "{library}, {what}: {error}");
+                }
+            }
         }
     }
 
