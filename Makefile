@@ -84,7 +84,7 @@ test-rest:
 	fi
 
 matrix:
-	@sh .ci/deps.sh test
+	@sh .ci/deps.sh matrix
 	@CARGO='$(CARGO)' .ci/matrix.sh $(ARGS)
 
 simulate:

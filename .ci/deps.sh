@@ -1,7 +1,7 @@
 #!/bin/sh
-# Sees to the programs and libraries that the demo (`deps.sh demo`), the tests (`deps.sh test`) and
-# the drill of fail-over (`deps.sh failover`) need. Does nothing when they are there; installs them
-# where there is apt-get, and otherwise says what to install.
+# Sees to the programs and libraries that the demo (`deps.sh demo`), the tests (`deps.sh test`), the tests on
+# other versions of the server (`deps.sh matrix`) and the drill of fail-over (`deps.sh failover`) need. Does
+# nothing when they are there; installs them where there is apt-get, and otherwise says what to install.
 set -eu
 
 purpose=${1:-test}
@@ -42,7 +42,9 @@ have_server || missing="$missing postgresql"
 have cc || missing="$missing gcc libc6-dev"
 have pkg-config || missing="$missing pkg-config"
 have_library libpq || missing="$missing libpq-dev"
-if [ "$purpose" = test ]; then
+tests=
+case $purpose in test | matrix) tests=yes ;; esac
+if [ -n "$tests" ]; then
     have_library openssl || missing="$missing libssl-dev"
     # Two hosts on one machine, to cut the cable between them.
     [ "$(uname)" != Linux ] || have ip || missing="$missing iproute2"
@@ -51,6 +53,8 @@ if [ "$purpose" = test ]; then
     [ "$(uname)" != Linux ] || have faketime || missing="$missing faketime"
     have_german || [ -e "$german" ] || missing="$missing locales"
 fi
+# Servers are downloaded with it.
+[ "$purpose" != matrix ] || have npm || missing="$missing npm"
 if [ "$purpose" = failover ]; then
     if [ "$(uname)" != Linux ]; then
         echo "The drill of fail-over runs on Linux." >&2
@@ -62,7 +66,7 @@ if [ "$purpose" = failover ]; then
     /usr/bin/python3 -c 'import psycopg2' 2>/dev/null || missing="$missing python3-psycopg2"
 fi
 
-if [ "$purpose" != test ] || have_german; then
+if [ -z "$tests" ] || have_german; then
     german=
 fi
 [ -n "$missing$german" ] || exit 0

@@ -132,7 +132,7 @@ failed=
 nextest() {
     command=$1
     shift
-    "$cargo" nextest "$command" -p lockapi-conformance --cargo-quiet --ignore-default-filter \
+    "$cargo" nextest "$command" --workspace --cargo-quiet --ignore-default-filter \
         --test sqlx --test diesel --test sync --test interop --test sql "$@" </dev/null
 }
 
