@@ -146,8 +146,10 @@ pub(super) fn divide(
         };
         let fits = lines().map(fits).fold(charge.times, i64::min);
         let goes = fits > 0 || first;
-        // Who comes later does not overtake one that may have room yet.
-        let waits = fits < charge.times && tries(at) > 0;
+        // Who comes later does not overtake one that may have room yet: those before it may get less than they
+        // count on.
+        let unsure = tries(at) > 0 || lines().any(|line| !known.has(&line.key));
+        let waits = fits < charge.times && unsure;
         for line in lines().filter(|_| goes || waits) {
             let left = keys.entry(&line.key).or_insert_with(|| Left {
                 quota: line.quota,
