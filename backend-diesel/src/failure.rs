@@ -28,6 +28,7 @@ const MESSAGES: &[(&str, &str)] = &[
     ("password authentication failed", "28P01"),
     ("the database system is", "57P03"),
     ("invalid byte sequence", "22021"),
+    ("has no equivalent in encoding", "22P05"),
     // Of servers and poolers that do not know what became of a statement.
     ("result is ambiguous", "40003"),
     ("terminating connection", "57P01"),

@@ -317,6 +317,8 @@ fn classify(code: &str) -> ErrorKind {
     match code {
         // Out of shared memory (the lock table is full), too many connections, disk full.
         "53000" | "53100" | "53200" | "53300" | "53400" => ErrorKind::Capacity,
+        // A text with a character that the database's encoding does not have, or that is no text.
+        "22021" | "22P05" => ErrorKind::Invalid,
         "55P03" => ErrorKind::TimedOut,
         "40P01" => ErrorKind::Deadlock,
         // Serialization failure, read-only, aborted transaction.

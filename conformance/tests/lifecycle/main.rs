@@ -1,6 +1,7 @@
 //! A database over time: copies and restored backups, schemas of other versions, a primary that becomes a standby.
 
 mod demotion;
+mod encodings;
 mod epochs;
 mod own_database;
 mod upgrades;

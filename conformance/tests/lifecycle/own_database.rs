@@ -21,6 +21,19 @@ impl OwnDatabase {
         database
     }
 
+    /// Whose texts are in this encoding.
+    pub(crate) fn encoded(encoding: &str) -> Self {
+        let database = Self::named();
+        let name = &database.name;
+        run(
+            &database.server,
+            &format!(
+                "CREATE DATABASE {name} ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"
+            ),
+        );
+        database
+    }
+
     /// With the migrations up to that version alone.
     pub(crate) fn at(version: i64) -> Self {
         let database = Self::empty();

@@ -127,8 +127,8 @@ impl Isolation {
 
     fn divide(&mut self, batch: &mut dyn AnyBatch, failure: &Failure, until: Time) {
         let waited = waited(failure);
-        let of_one =
-            waited && batch.waits() || !failure.broken && failure.kind() == ErrorKind::Corrupt;
+        let of_one = waited && batch.waits()
+            || !failure.broken && matches!(failure.kind(), ErrorKind::Corrupt | ErrorKind::Invalid);
         if !of_one {
             batch.refuse(failure);
             return;

@@ -1,0 +1,41 @@
+//! Databases whose encoding does not have every character.
+
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use lockapi::queue::Job;
+use lockapi::{Backend, ErrorKind};
+
+use crate::own_database::OwnDatabase;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn q14_a_character_that_the_database_lacks_affects_no_other_push() {
+    let database = OwnDatabase::encoded("LATIN1");
+    let url = database.url();
+    let backends: [Arc<dyn Backend>; 3] = [
+        lockapi_sqlx::connect_url(&url).await.expect("a backend"),
+        lockapi_diesel::connect_url(&url).await.expect("a backend"),
+        lockapi_postgres::connect_url(&url)
+            .await
+            .expect("a backend"),
+    ];
+    for backend in backends {
+        backend.migrate().await.expect("migrated");
+        let queue = backend.queue("work").expect("a queue");
+        let pushes = (0..20).map(|number| {
+            let text = if number == 7 { "\u{1f600}" } else { "\u{e9}" };
+            let queue = Arc::clone(&queue);
+            async move { queue.push(Job::new("job", &text).expect("a job")).await }
+        });
+        for (number, pushed) in join_all(pushes).await.into_iter().enumerate() {
+            match pushed {
+                Ok(_) => assert_ne!(number, 7),
+                Err(error) => {
+                    assert_eq!((number, error.kind()), (7, ErrorKind::Invalid), "{error}");
+                }
+            }
+        }
+        assert_eq!(queue.purge().await.expect("answered"), 19);
+        backend.close().await.expect("closed");
+    }
+}
