@@ -5,7 +5,8 @@
 -- The number of an epoch is the time at which it began, in seconds since 2025, and the sequences of tokens go
 -- on at that number times 2^21: no server draws two million tokens in a second, so what an earlier epoch drew,
 -- replicated or not, known here or not, is smaller. Where the clock is behind the epoch that is known here, the
--- number is larger by 2^15.
+-- number is larger by 1, or by 2^15 if the clock is a minute behind. Numbers of jobs go on at 2^24 for each second
+-- since the first epoch.
 
 SET LOCAL search_path = pg_catalog, pg_temp;
 
@@ -16,7 +17,8 @@ CREATE TABLE lockapi.epoch (
     system   int8        NOT NULL,
     timeline int8        NOT NULL,
     place    int8        NOT NULL,
-    begun_at timestamptz NOT NULL
+    begun_at timestamptz NOT NULL,
+    waits_from timestamptz NOT NULL
 );
 
 COMMENT ON TABLE lockapi.epoch IS 'The epoch that the server is in: one row. To begin another, after the files of the server were set back to an earlier state without a new timeline, set timeline to 0.';
@@ -26,7 +28,8 @@ COMMENT ON COLUMN lockapi.epoch.first IS 'The number of the first epoch.';
 COMMENT ON COLUMN lockapi.epoch.system IS 'The system identifier of the server that began it; -1 where the server does not tell.';
 COMMENT ON COLUMN lockapi.epoch.timeline IS 'The timeline of the server that began it; -1 where the server does not tell.';
 COMMENT ON COLUMN lockapi.epoch.place IS 'The OIDs of the database and of this table, which a restored dump has not.';
-COMMENT ON COLUMN lockapi.epoch.begun_at IS 'When it began; 1970 for the first, before which nothing was granted.';
+COMMENT ON COLUMN lockapi.epoch.begun_at IS 'When it began; 1970 for the first, before which nothing was granted. What has a later time was written in this epoch.';
+COMMENT ON COLUMN lockapi.epoch.waits_from IS 'From when on whoever waits for the end of a time to live that may have been lost counts: when it began, or when the clock had been set back since.';
 
 ALTER TABLE lockapi.id_block ADD COLUMN epoch int8 NOT NULL DEFAULT 0;
 
@@ -35,14 +38,15 @@ COMMENT ON COLUMN lockapi.id_block.epoch IS 'The epoch in which ids were last ha
 -- Answers the number of the epoch, and begins one where the server has not.
 --
 -- Sessions that find no epoch begun meet at its row. What a transaction began that was rolled back is begun
--- again; sequences do not go back, and are not moved on twice. An epoch whose beginning is in the future, because
--- the clock was set back since, begins now: whoever waits for the end of a time to live waits no longer than that.
+-- again; sequences do not go back, and are not moved on twice. Where the clock was set back since an epoch began,
+-- whoever waits for the end of a time to live counts from now on, and waits no longer than that.
 CREATE FUNCTION lockapi.enter_epoch() RETURNS int8
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
     AS $$
     DECLARE
         gap constant int8 := 32768;
+        near constant int8 := 60;
         own_system int8 := -1;
         own_timeline int8 := -1;
         own_place int8;
@@ -62,17 +66,17 @@ CREATE FUNCTION lockapi.enter_epoch() RETURNS int8
         END;
         SELECT e.* INTO known FROM lockapi.epoch AS e WHERE e.one;
         IF known.system = own_system AND known.timeline = own_timeline AND known.place = own_place
-           AND known.begun_at <= clock_timestamp() THEN
+           AND known.waits_from <= clock_timestamp() THEN
             RETURN known.number;
         END IF;
         IF NOT FOUND THEN
-            INSERT INTO lockapi.epoch (number, first, system, timeline, place, begun_at)
-            VALUES (0, 0, 0, 0, 0, 'epoch') ON CONFLICT DO NOTHING;
+            INSERT INTO lockapi.epoch (number, first, system, timeline, place, begun_at, waits_from)
+            VALUES (0, 0, 0, 0, 0, 'epoch', 'epoch') ON CONFLICT DO NOTHING;
         END IF;
         SELECT e.* INTO STRICT known FROM lockapi.epoch AS e WHERE e.one FOR UPDATE;
         IF known.system = own_system AND known.timeline = own_timeline AND known.place = own_place THEN
-            IF known.begun_at > clock_timestamp() THEN
-                UPDATE lockapi.epoch AS e SET begun_at = clock_timestamp() WHERE e.one;
+            IF known.waits_from > clock_timestamp() THEN
+                UPDATE lockapi.epoch AS e SET waits_from = clock_timestamp() WHERE e.one;
             END IF;
             RETURN known.number;
         END IF;
@@ -82,20 +86,23 @@ CREATE FUNCTION lockapi.enter_epoch() RETURNS int8
         IF seconds NOT BETWEEN 1 AND 4000000000 THEN
             seconds := 1;
         END IF;
-        known.number := CASE WHEN seconds > former THEN seconds ELSE former + gap END;
+        -- Not far ahead after two in the same second: a server that has not heard of the second may be next.
+        known.number := CASE WHEN seconds > former THEN seconds
+                             WHEN former - seconds < near THEN former + 1
+                             ELSE former + gap END;
         known.begun_at := clock_timestamp();
         IF known.system = 0 THEN
             known.first := known.number;
             known.begun_at := 'epoch';
         ELSE
-            PERFORM setval('lockapi.job_seq', (SELECT j.last_value FROM lockapi.job_seq AS j)
-                                              + ((known.number - former) << 24));
+            PERFORM setval('lockapi.job_seq', greatest((SELECT j.last_value FROM lockapi.job_seq AS j),
+                                                       (known.number - known.first) << 24));
         END IF;
         PERFORM setval('lockapi.fence_seq', greatest((SELECT f.last_value FROM lockapi.fence_seq AS f), known.number << 21)),
                 setval('lockapi.delivery_seq', greatest((SELECT d.last_value FROM lockapi.delivery_seq AS d), known.number << 21));
         UPDATE lockapi.epoch AS e
            SET number = known.number, first = known.first, system = own_system, timeline = own_timeline,
-               place = own_place, begun_at = known.begun_at
+               place = own_place, begun_at = known.begun_at, waits_from = known.begun_at
          WHERE e.one;
         RETURN known.number;
     END

@@ -38,7 +38,8 @@ impl OnPostgres {
         if self.site.own.is_some() {
             self.observer
                 .rows(format!(
-                    "UPDATE lockapi.epoch SET begun_at = begun_at - {micros} * interval '1 microsecond'
+                    "UPDATE lockapi.epoch SET begun_at = begun_at - {micros} * interval '1 microsecond',
+                            waits_from = waits_from - {micros} * interval '1 microsecond'
                       WHERE number > first"
                 ))
                 .await;

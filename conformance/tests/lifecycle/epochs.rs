@@ -8,6 +8,7 @@ use lockapi::id::IdOptions;
 use lockapi::lease::LeaseOptions;
 use lockapi::queue::{Claim, Job};
 use lockapi::suite::driver::Operation;
+use lockapi::suite::id::{ClaimWorker, ClaimedWorker};
 use lockapi::suite::lease::{Acquire, Acquired, Release, Renew};
 use lockapi_postgres::Borrowed;
 use postgres::{Client, NoTls};
@@ -129,13 +130,20 @@ fn where_no_timeline_is_told_the_epoch_stays() {
 async fn a_beginning_in_the_future_is_put_right() {
     let database = OwnDatabase::migrated();
     let number = database.number(ENTER);
-    database.sql("UPDATE lockapi.epoch SET begun_at = clock_timestamp() + interval '1 hour'");
+    database.sql(
+        "UPDATE lockapi.epoch
+            SET begun_at = clock_timestamp() + interval '1 hour', waits_from = clock_timestamp() + interval '1 hour'",
+    );
     // It asks for a lease of a second that nobody has renewed since.
     let soon = timeout(Duration::from_mins(1), drawn(&database)).await;
     soon.expect("within its time to live");
     assert_eq!(database.number(ENTER), number, "it is the same epoch");
-    let begun = "SELECT begun_at <= clock_timestamp() FROM lockapi.epoch";
-    assert_eq!(database.sql(begun), ["t"]);
+    let begun = "SELECT waits_from <= clock_timestamp() AND begun_at > clock_timestamp() FROM lockapi.epoch";
+    assert_eq!(
+        database.sql(begun),
+        ["t"],
+        "what was written before is known"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -235,6 +243,86 @@ fn a_release_that_is_repeated_in_a_later_epoch_frees_nothing() {
         let free = matches!(next, Acquired::Granted(_));
         assert_eq!(free, renewed, "{key}: {next:?}");
         // Nobody has to wait for the next one.
-        database.sql("UPDATE lockapi.epoch SET begun_at = '1970-01-01'");
+        database.sql("UPDATE lockapi.epoch SET begun_at = '1970-01-01', waits_from = '1970-01-01'");
     }
+}
+
+/// What was released before the epoch may have been given to another, also when the clock was set back since.
+#[test]
+fn f02_a_clock_that_is_set_back_in_an_epoch_gives_nothing_early() {
+    let database = OwnDatabase::migrated();
+    database.number(ENTER);
+    let mut client = Client::connect(&database.url(), NoTls).expect("a connection");
+    let acquire = |acquisition| Acquire {
+        namespace: "epochs".to_owned(),
+        key: "job".to_owned(),
+        slot: 0,
+        acquisition,
+        ttl: 60_000_000,
+        hold: 0,
+        owner: String::new(),
+        data: String::new(),
+    };
+    let Acquired::Granted(fence) = perform(&mut client, acquire(1)) else {
+        panic!("nobody has it");
+    };
+    let release = Release {
+        namespace: "epochs".to_owned(),
+        key: "job".to_owned(),
+        slots: [0].into(),
+        fence,
+    };
+    assert!(perform(&mut client, release));
+    database.sql(FORGET);
+    database.number(ENTER);
+    // All that was written is later by as much as the clock is set back.
+    let step = "interval '10 s'";
+    database.sql(&format!(
+        "UPDATE lockapi.epoch SET begun_at = begun_at + {step}, waits_from = waits_from + {step};
+         UPDATE lockapi.lease
+            SET acquired_at = acquired_at + {step}, renewed_at = renewed_at + {step},
+                released_at = released_at + {step}, expires_at = expires_at + {step}"
+    ));
+    database.number(ENTER);
+    let Acquired::Held(left) = perform(&mut client, acquire(2)) else {
+        panic!("it may be held by another");
+    };
+    assert!(left > 50_000_000, "{left} us");
+}
+
+/// Whoever claimed a number after the standby last heard of it went on from the floor that is known.
+#[test]
+fn f03_a_number_whose_ids_are_ahead_of_the_clock_goes_on_behind_what_was_lost() {
+    let database = OwnDatabase::migrated();
+    database.number(ENTER);
+    let mut client = Client::connect(&database.url(), NoTls).expect("a connection");
+    let claim = |token| ClaimWorker {
+        namespace: "epochs".to_owned(),
+        name: "ids".to_owned(),
+        worker_bits: 10,
+        sequence_bits: 12,
+        epoch: 1_600_000_000_000,
+        token,
+        ttl: 60_000_000,
+        reserve: 60_000,
+        least: 0,
+        owner: String::new(),
+    };
+    let mut granted = |token| match perform(&mut client, claim(token)) {
+        ClaimedWorker::Granted { worker, start, .. } => (worker, start),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(granted(1).0, 0);
+    // The clock had been set back, and nobody has renewed it for 40 s.
+    let floor = database.number(
+        "UPDATE lockapi.id_worker
+            SET floor = floor + 600000, renewed_at = clock_timestamp() - interval '40 s',
+                expires_at = clock_timestamp() - interval '10 s'
+         RETURNING floor",
+    );
+    database.sql(FORGET);
+    database.number(ENTER);
+    let (worker, start) = granted(2);
+    assert_eq!(worker, 0, "the number that is free");
+    assert!(start >= floor + 130_000, "{start} after {floor}");
 }

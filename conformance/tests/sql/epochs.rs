@@ -8,7 +8,7 @@ use crate::connection::{Library, LibraryConnection};
 
 const BEGIN: Script = Script::Begin("BEGIN");
 const NEW_EPOCH: Script = Script::Run(
-    "UPDATE lockapi.epoch SET number = number + 40000, begun_at = pg_catalog.clock_timestamp()",
+    "UPDATE lockapi.epoch SET number = number + 40000, begun_at = pg_catalog.clock_timestamp(), waits_from = pg_catalog.clock_timestamp()",
 );
 
 #[test]

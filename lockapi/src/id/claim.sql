@@ -4,8 +4,9 @@
 -- owner starts at or after the floor that the former owner stored, and its own floor is stored before it
 -- makes an id. In an epoch that is not the first, it also starts 90 s after the beginning of the epoch or later,
 -- because floors may be lost: none is more than a minute in the future, or more than a second beyond the time that
--- its owner has come to, where that runs ahead of the clock. The number that has been free for longest is claimed
--- first. All numbers of a name have one layout, and none is given before its epoch. A request that is repeated
+-- its owner has come to, where that runs ahead of the clock. A number that was last renewed before the epoch
+-- began may have had an owner since who is not known: the next starts as much later as time has passed, and 90 s.
+-- The number that has been free for longest is claimed first. All numbers of a name have one layout, and none is given before its epoch. A request that is repeated
 -- gets the number that its token has, if that has not expired, and starts where it would have started at first, or
 -- later by the reserve at most. Only if the first is executed
 -- after the second was sent may it take another number, which then expires. A released number is free
@@ -24,7 +25,8 @@ WITH want AS MATERIALIZED (
 ), clock AS MATERIALIZED (
     SELECT (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000)::int8 AS us,
            (SELECT (extract(epoch FROM e.begun_at) * 1000)::int8 + 90000
-              FROM lockapi.epoch AS e WHERE e.one) AS least
+              FROM lockapi.epoch AS e WHERE e.one) AS least,
+           (SELECT e.begun_at FROM lockapi.epoch AS e WHERE e.one) AS begun_at
 ), created AS (
     INSERT INTO lockapi.id_space AS s (namespace, name, worker_bits, sequence_bits, epoch)
     SELECT DISTINCT ON (w.namespace, w.name) w.namespace, w.name, w.worker_bits, w.sequence_bits, w.epoch
@@ -80,10 +82,10 @@ WITH want AS MATERIALIZED (
       FROM fit AS f
      GROUP BY f.namespace, f.name, f.worker_bits
 ), free AS MATERIALIZED (
-    SELECT a.namespace, a.name, o.worker, o.expires_at, o.floor
+    SELECT a.namespace, a.name, o.worker, o.expires_at, o.renewed_at, o.floor
       FROM asked AS a
      CROSS JOIN LATERAL (
-            SELECT l.worker, l.expires_at, l.floor
+            SELECT l.worker, l.expires_at, l.renewed_at, l.floor
               FROM lockapi.id_worker AS l
              WHERE l.namespace = a.namespace AND l.name = a.name
                AND (l.token = 0 OR l.expires_at <= pg_catalog.clock_timestamp())
@@ -110,8 +112,13 @@ WITH want AS MATERIALIZED (
            renewed_at = pg_catalog.clock_timestamp()
      WHERE l.ctid = ANY (ARRAY(SELECT h.place FROM ahead AS h))
 ), picked AS MATERIALIZED (
-    SELECT f.*, pg_catalog.row_number() OVER (PARTITION BY f.namespace, f.name ORDER BY f.expires_at, f.worker) AS nth
+    SELECT f.namespace, f.name, f.worker,
+           f.floor + CASE WHEN f.renewed_at < c.begun_at
+                          THEN (extract(epoch FROM c.begun_at - f.renewed_at) * 1000000)::int8 / 1000 + 90000
+                          ELSE 0 END AS floor,
+           pg_catalog.row_number() OVER (PARTITION BY f.namespace, f.name ORDER BY f.expires_at, f.worker) AS nth
       FROM free AS f
+     CROSS JOIN clock AS c
 ), taken AS (
     UPDATE lockapi.id_worker AS l
        SET token = f.token,

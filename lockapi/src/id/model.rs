@@ -108,7 +108,13 @@ impl Ids {
         let least = (begun_at / 1000)
             .saturating_add(BEYOND_LOST)
             .max(want.least);
-        let start = workers[at].floor.max(least).max(now / 1000);
+        let former = workers[at];
+        let lost = if former.renewed_at < begun_at {
+            (begun_at - former.renewed_at) / 1000 + BEYOND_LOST
+        } else {
+            0
+        };
+        let start = (former.floor + lost).max(least).max(now / 1000);
         workers[at] = Worker {
             token: want.token,
             floor: floor(now, start, want.reserve),

@@ -11,7 +11,7 @@
 -- skipped as well, so no successor exists before that transaction ends. The token for a taken row is drawn
 -- while the row is locked, so it is larger than the stored one.
 WITH epoch AS MATERIALIZED (
-    SELECT e.begun_at FROM lockapi.epoch AS e WHERE e.one
+    SELECT e.begun_at, e.waits_from FROM lockapi.epoch AS e WHERE e.one
 ), want AS MATERIALIZED (
     SELECT DISTINCT ON (w.namespace, w.key, w.slot) w.*
       FROM unnest($1::text[], $2::text[], $3::int8[], $4::int8[], $5::int8[], $6::int8[], $7::text[], $8::text[])
@@ -24,7 +24,7 @@ WITH epoch AS MATERIALIZED (
                            AND l.namespace = ($1::text[])[1] AND l.key = ANY (ARRAY(SELECT x.key FROM want AS x))
      WHERE greatest(l.expires_at,
                     CASE WHEN greatest(l.renewed_at, l.released_at) <= (SELECT e.begun_at FROM epoch AS e)
-                         THEN (SELECT e.begun_at FROM epoch AS e)
+                         THEN (SELECT e.waits_from FROM epoch AS e)
                               + greatest(w.ttl * interval '1 microsecond',
                                          CASE WHEN l.released_at IS NULL THEN l.expires_at - l.renewed_at END) END)
                <= pg_catalog.clock_timestamp()
@@ -61,7 +61,7 @@ WITH epoch AS MATERIALIZED (
      WHERE NOT EXISTS (SELECT FROM lockapi.lease AS o
                         WHERE o.namespace = w.namespace AND o.key = w.key AND o.slot = w.slot
                           AND o.namespace = ($1::text[])[1] AND o.key = ANY (ARRAY(SELECT x.key FROM want AS x)))
-       AND (SELECT e.begun_at FROM epoch AS e) + w.ttl * interval '1 microsecond' <= pg_catalog.clock_timestamp()
+       AND (SELECT e.waits_from FROM epoch AS e) + w.ttl * interval '1 microsecond' <= pg_catalog.clock_timestamp()
      ORDER BY w.namespace, w.key, w.slot
     ON CONFLICT DO NOTHING
     RETURNING l.acquisition, l.fence
@@ -71,7 +71,7 @@ SELECT w.n,
        greatest((extract(epoch FROM greatest(
            l.expires_at,
            CASE WHEN l.slot IS NULL OR greatest(l.renewed_at, l.released_at) <= (SELECT e.begun_at FROM epoch AS e)
-                THEN (SELECT e.begun_at FROM epoch AS e)
+                THEN (SELECT e.waits_from FROM epoch AS e)
                      + greatest(w.ttl * interval '1 microsecond',
                                 CASE WHEN l.released_at IS NULL THEN l.expires_at - l.renewed_at END) END)
            - pg_catalog.clock_timestamp()) * 1000000)::int8, 0) AS held_for

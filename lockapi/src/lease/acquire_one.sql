@@ -4,14 +4,14 @@
 -- Index: the primary keys of lease and epoch.
 -- Race: as in acquire.sql.
 WITH epoch AS MATERIALIZED (
-    SELECT e.begun_at FROM lockapi.epoch AS e WHERE e.one
+    SELECT e.begun_at, e.waits_from FROM lockapi.epoch AS e WHERE e.one
 ), free AS MATERIALIZED (
     SELECT l.slot
       FROM lockapi.lease AS l
      WHERE l.key = $2::text AND l.namespace = $1::text AND l.slot = $3::int8
        AND (greatest(l.expires_at,
                      CASE WHEN greatest(l.renewed_at, l.released_at) <= (SELECT e.begun_at FROM epoch AS e)
-                          THEN (SELECT e.begun_at FROM epoch AS e)
+                          THEN (SELECT e.waits_from FROM epoch AS e)
                                + greatest($5::int8 * interval '1 microsecond',
                                           CASE WHEN l.released_at IS NULL THEN l.expires_at - l.renewed_at END) END)
                 <= pg_catalog.clock_timestamp()
@@ -37,7 +37,7 @@ WITH epoch AS MATERIALIZED (
     SELECT greatest((extract(epoch FROM greatest(
                l.expires_at,
                CASE WHEN greatest(l.renewed_at, l.released_at) <= (SELECT e.begun_at FROM epoch AS e)
-                    THEN (SELECT e.begun_at FROM epoch AS e)
+                    THEN (SELECT e.waits_from FROM epoch AS e)
                          + greatest($5::int8 * interval '1 microsecond',
                                     CASE WHEN l.released_at IS NULL THEN l.expires_at - l.renewed_at END) END)
                - pg_catalog.clock_timestamp()) * 1000000)::int8, 0) AS held_for

@@ -13,7 +13,7 @@
 -- The reason is that rows created concurrently conflict at ON CONFLICT, and an acquisition of fewer slots
 -- than requested must never have to be undone.
 WITH epoch AS MATERIALIZED (
-    SELECT e.begun_at FROM lockapi.epoch AS e WHERE e.one
+    SELECT e.begun_at, e.waits_from FROM lockapi.epoch AS e WHERE e.one
 ), want AS MATERIALIZED (
     SELECT w.*
       FROM unnest($1::text[], $2::text[], $3::int8[], $4::int8[], $5::int8[], $6::int8[], $7::int8[],
@@ -64,7 +64,7 @@ WITH epoch AS MATERIALIZED (
             WHERE l.namespace = k.namespace AND l.key = k.key AND l.slot BETWEEN 1 AND k.permits
               AND (greatest(l.expires_at,
                             CASE WHEN greatest(l.renewed_at, l.released_at) <= (SELECT e.begun_at FROM epoch AS e)
-                                 THEN (SELECT e.begun_at FROM epoch AS e)
+                                 THEN (SELECT e.waits_from FROM epoch AS e)
                                       + greatest(k.ttl * interval '1 microsecond',
                                                  CASE WHEN l.released_at IS NULL
                                                       THEN l.expires_at - l.renewed_at END) END)
@@ -130,7 +130,7 @@ SELECT w.n, coalesce(a.fence, t.fence) AS fence, coalesce(a.slots, t.slots) AS s
            SELECT greatest((extract(epoch FROM min(l.ends_at) - pg_catalog.clock_timestamp()) * 1000000)::int8, 0)
              FROM (SELECT greatest(l.expires_at,
                                    CASE WHEN greatest(l.renewed_at, l.released_at) <= (SELECT e.begun_at FROM epoch AS e)
-                                        THEN (SELECT e.begun_at FROM epoch AS e)
+                                        THEN (SELECT e.waits_from FROM epoch AS e)
                                              + greatest(w.ttl * interval '1 microsecond',
                                                         CASE WHEN l.released_at IS NULL
                                                              THEN l.expires_at - l.renewed_at END) END) AS ends_at

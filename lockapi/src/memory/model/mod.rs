@@ -25,6 +25,8 @@ const DAY: i64 = 24 * 3600 * 1_000_000;
 const YEAR_2025: i64 = 1_735_689_600;
 /// Where the clock is behind the epoch before, the next is so much later, in seconds.
 const EPOCH_GAP: i64 = 32_768;
+/// Unless it is less than that behind: then the next is the following number.
+const NEAR: i64 = 60;
 /// For each second of an epoch's number the sequences go on by a power of two.
 const SECOND_BITS: u32 = 21;
 /// And those of jobs by another.
@@ -117,14 +119,16 @@ impl ModelState {
         let former = self.epoch.number;
         self.epoch.number = if seconds > former {
             seconds
+        } else if former - seconds < NEAR {
+            former + 1
         } else {
             former + EPOCH_GAP
         };
         self.epoch.begun_at = now;
         let token = self.epoch.number << SECOND_BITS;
         self.fences = self.fences.max(token);
-        self.jobs
-            .begin_epoch(token, (self.epoch.number - former) << JOB_BITS);
+        let since_first = self.epoch.number - self.epoch.first;
+        self.jobs.begin_epoch(token, since_first << JOB_BITS);
     }
 
     /// The next value of the token sequence.

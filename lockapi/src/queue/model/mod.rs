@@ -41,9 +41,9 @@ fn time_of(now: i64, job: &NewJob) -> i64 {
 
 impl Jobs {
     /// Tokens go on at this one at least, and so many numbers are left out.
-    pub(crate) fn begin_epoch(&mut self, token: i64, left_out: i64) {
+    pub(crate) fn begin_epoch(&mut self, token: i64, number: i64) {
         self.tokens = self.tokens.max(token);
-        self.numbers += left_out;
+        self.numbers = self.numbers.max(number);
     }
 
     pub(crate) fn push(
