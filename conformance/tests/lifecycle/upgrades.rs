@@ -418,9 +418,28 @@ async fn v13_who_may_only_use_waits_for_who_may_migrate() {
         .migrate()
         .await
         .expect("migrated");
+    // It has the rights of the earlier version, and would not hear of a fail-over.
+    let error = lockapi_sqlx::connect_url(&database.url_as(&user)).await;
+    says(
+        &error.map(drop).unwrap_err(),
+        &["lockapi.enter_epoch()", "`lockapi::grants`"],
+    );
     let rights = grants(Role::Worker, &user).expect("a name");
     database.sql(&format!("SET ROLE {owner}; {rights}"));
     using.migrate().await.expect("nothing is to do");
+    // What a member of the owner created is the owner's, whoever is a member then.
+    let second = database.role("second");
+    database.sql(&format!(
+        "REVOKE {holder} FROM {owner}; GRANT {holder} TO {second};
+         UPDATE lockapi.epoch SET timeline = 0"
+    ));
+    let next = connect(&database.url_as(&second)).await;
+    next.migrate().await.expect("nothing is to do");
+    // Nobody has to wait for a lease of before.
+    let past = "begun_at = '1970-01-01', waits_from = '1970-01-01'";
+    database.sql(&format!(
+        "SELECT lockapi.enter_epoch(); UPDATE lockapi.epoch SET {past}"
+    ));
     lease
         .acquire()
         .await

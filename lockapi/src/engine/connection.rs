@@ -121,12 +121,13 @@ impl Connections {
     }
 }
 
-/// Settles the settings of a connection; refuses a standby.
+/// Settles the settings of a connection; refuses a standby, and a role that would not hear of a fail-over.
 pub(crate) async fn settle<N: Connection>(
     connection: &mut N,
     settle: Settle,
 ) -> Result<Settled, Failure> {
     match connection.perform(&[settle]).await?[..] {
+        [settled] if settled.kept_out => Err(is_kept_out()),
         [settled] if !settled.standby => Ok(settled),
         _ => Err(is_standby()),
     }
@@ -135,6 +136,12 @@ pub(crate) async fn settle<N: Connection>(
 pub(crate) fn is_closed() -> Failure {
     let error = Error::new(ErrorKind::Unavailable, "connect", "the backend is closed");
     Failure::connect(None, error)
+}
+
+fn is_kept_out() -> Failure {
+    let message = "the role may draw tokens but not execute lockapi.enter_epoch(), so that it could be given a token again \
+         after a fail-over; apply the statements of `lockapi::grants` of this version";
+    Failure::connect(None, Error::new(ErrorKind::Unsupported, "connect", message))
 }
 
 pub(crate) fn is_standby() -> Failure {

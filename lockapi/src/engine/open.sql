@@ -1,6 +1,7 @@
 -- Makes a connection independent of its role's settings, and returns whether the server is a standby, the ID
 -- and the start time, in microseconds, of the process that serves the connection, and whether the database
--- knows epochs and the role may enter one: who may only read does not.
+-- knows epochs and the role may enter one: who may only read does not. Whoever draws tokens has to: "kept_out"
+-- is whether the role may do that and not enter an epoch.
 --
 -- Promises: afterwards statements run as READ COMMITTED and durable, whatever the defaults of the role and
 -- the database are; a stricter synchronous_commit is kept. With $1 the settings last for the transaction,
@@ -23,7 +24,7 @@ WITH named (name) AS (
                 ELSE pg_catalog.left(a.name, $6::pg_catalog.int8::pg_catalog.int4) OPERATOR(pg_catalog.||) $5::pg_catalog.text END
       FROM (SELECT pg_catalog.current_setting('application_name')) AS a (name)
 ), wanted (name, value) AS (
-    VALUES ('search_path', 'pg_catalog'),
+    VALUES ('search_path', 'pg_catalog, pg_temp'),
            ('application_name', (SELECT n.name FROM named AS n)),
            ('statement_timeout', $3::pg_catalog.text),
            ('lock_timeout', $2::pg_catalog.text),
@@ -61,5 +62,15 @@ SELECT pg_catalog.pg_is_in_recovery() AS standby, pg_catalog.count(d.value) AS s
                  JOIN pg_catalog.pg_proc AS p ON p.pronamespace OPERATOR(pg_catalog.=) n.oid
                 WHERE n.nspname OPERATOR(pg_catalog.=) 'lockapi'
                   AND p.proname OPERATOR(pg_catalog.=) 'enter_epoch'
-                  AND pg_catalog.has_function_privilege(p.oid, 'EXECUTE')) AS epochs
+                  AND pg_catalog.has_function_privilege(p.oid, 'EXECUTE')) AS epochs,
+       EXISTS (SELECT FROM pg_catalog.pg_namespace AS n
+                 JOIN pg_catalog.pg_proc AS p ON p.pronamespace OPERATOR(pg_catalog.=) n.oid
+                 JOIN pg_catalog.pg_class AS c ON c.relnamespace OPERATOR(pg_catalog.=) n.oid
+                WHERE n.nspname OPERATOR(pg_catalog.=) 'lockapi'
+                  AND p.proname OPERATOR(pg_catalog.=) 'enter_epoch'
+                  AND NOT pg_catalog.has_function_privilege(p.oid, 'EXECUTE')
+                  AND (c.relname OPERATOR(pg_catalog.=) 'fence_seq' OR c.relname OPERATOR(pg_catalog.=) 'delivery_seq')
+                  AND pg_catalog.has_schema_privilege(n.oid, 'USAGE')
+                  AND CASE WHEN c.relkind OPERATOR(pg_catalog.=) 'S'
+                           THEN pg_catalog.has_sequence_privilege(c.oid, 'USAGE, UPDATE') ELSE false END) AS kept_out
   FROM done AS d

@@ -37,6 +37,8 @@ pub struct Settled {
     pub process: Option<Process>,
     /// Whether the database has a schema that knows epochs.
     pub epochs: bool,
+    /// Whether the role may draw tokens, but not enter an epoch.
+    pub kept_out: bool,
 }
 
 impl Settle {
@@ -84,7 +86,14 @@ impl Operation for Settle {
             Type::Text,
             Type::Int,
         ],
-        columns: &[Type::Bool, Type::Int, Type::Int, Type::Int, Type::Bool],
+        columns: &[
+            Type::Bool,
+            Type::Int,
+            Type::Int,
+            Type::Int,
+            Type::Bool,
+            Type::Bool,
+        ],
     };
 
     fn params(batch: &[Self]) -> Vec<Value> {
@@ -110,6 +119,7 @@ impl Operation for Settle {
                 standby: row.bool(0)?,
                 process: process.map(|started| Process { pid, started }),
                 epochs: row.bool(4)?,
+                kept_out: row.bool(5)?,
             })
         };
         rows.into_iter().map(settled).collect()
@@ -123,6 +133,7 @@ impl Operation for Settle {
             none(),
             none(),
             Value::Bool(true),
+            Value::Bool(false),
         ];
         Some(vec![Row(row)])
     }

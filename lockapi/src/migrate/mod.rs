@@ -124,6 +124,7 @@ async fn apply<N: Connection>(connection: &mut N) -> Result<(), Failure> {
     }
     let key = advisory_key("lockapi", "migrate");
     connection.perform(&[Exclude { key }]).await?;
+    connection.perform(&[ActAsOwner]).await?;
     let (missing, _) = self::missing(connection).await?;
     for migration in &missing {
         connection.script(Script::Run(migration.sql)).await?;
@@ -206,6 +207,10 @@ pub(crate) struct Surroundings {
 /// Lists applied migrations with their checksums; a batch of one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Applied;
+
+/// Acts as the owner of the schema until the transaction ends, where that is possible; a batch of one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ActAsOwner;
 
 /// Keeps other migrations out until the transaction ends; a batch of one.
 #[derive(Clone, Copy, Debug)]
@@ -294,6 +299,29 @@ impl Operation for Applied {
             ])
         };
         Some(MIGRATIONS.iter().map(row).collect())
+    }
+}
+
+impl Operation for ActAsOwner {
+    type Output = ();
+
+    const STATEMENT: Statement = Statement {
+        name: "migrate.act_as",
+        sql: include_str!("act_as.sql"),
+        params: &[],
+        columns: &[Type::Text],
+    };
+
+    fn params(_: &[Self]) -> Vec<Value> {
+        Vec::new()
+    }
+
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<()>, Failure> {
+        Ok(rows.into_iter().map(drop).collect())
+    }
+
+    fn model(_: &[Self], _: &mut ModelState, _: u64) -> Option<Rows> {
+        Some(vec![Row(vec![Value::Text(String::new())])])
     }
 }
 

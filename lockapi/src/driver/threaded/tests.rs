@@ -260,6 +260,7 @@ impl BlockingConnection for Fallen {
                     none(),
                     none(),
                     Value::Bool(false),
+                    Value::Bool(false),
                 ]
             }
             ("engine.marker", [Value::Text(marker), Value::Text(what), Value::Int(key)]) => {

@@ -70,6 +70,7 @@ fn among_hosts_a_server_that_is_refused_is_left_out() {
                 standby: false,
                 process: None,
                 epochs: true,
+                kept_out: false,
             };
             epochs.enter(&mut connection, settled).await
         };
@@ -118,7 +119,8 @@ impl BlockingConnection for Pool {
         let row = match statement.name {
             "engine.open" => {
                 let (no, yes) = (Value::Bool(false), Value::Bool(true));
-                vec![no, Value::Int(0), Value::Int(7), Value::Int(1), yes]
+                let row = [no.clone(), Value::Int(0), Value::Int(7), Value::Int(1)];
+                row.into_iter().chain([yes, no]).collect()
             }
             "engine.epoch" => {
                 session.asked += 1;
