@@ -154,7 +154,10 @@ async fn proxy_is_detected(cx: Context) {
             (error.kind(), error.key()),
             (ErrorKind::Unsupported, Some("door"))
         );
-        assert!(error.to_string().contains("transaction-pooling proxy"), "{error}");
+        assert!(
+            error.to_string().contains("transaction-pooling proxy"),
+            "{error}"
+        );
     }
 }
 

@@ -191,7 +191,7 @@ fn are_all_listed() {
     }
     unlisted.sort();
     let scripts = [
-        "begin",
+        "begin_probe",
         "begin_write",
         "commit",
         "keep",

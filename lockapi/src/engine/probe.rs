@@ -13,13 +13,17 @@ use crate::mutex::LockMode;
 use crate::wait::unless;
 use crate::{LockId, random};
 
-const BEGIN: &str = include_str!("begin.sql");
+const BEGIN: &str = include_str!("begin_probe.sql");
 
 /// How long a statement of the probe may take at the server.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// For how long a proxy is given to find a second session.
-const SECOND_SESSION: Duration = Duration::from_millis(200);
+/// For how long a proxy is given to find a second session, and how many times what the first took.
+const SECOND_SESSION: Duration = Duration::from_millis(500);
+const TIMES_THE_FIRST: u32 = 8;
+
+/// How long it is left alone when it has found none, on average.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// The first version that has what the statements need.
 const OLDEST: i64 = 130_000;
@@ -27,15 +31,37 @@ const OLDEST: i64 = 130_000;
 /// Refuses a standby, a server that is too old and one whose locks do not exclude, and tells whether
 /// sessions are shared behind a transaction-pooling proxy.
 pub(crate) async fn probe(driver: &Driver, timer: &Timer) -> Result<Mode, Failure> {
-    let mut one = driver.connect(Mode::Proxied).await?;
-    look(&mut one).await?;
-    let mut other = driver.connect(Mode::Proxied).await?;
-    if is_direct(&mut one, &mut other).await.map_err(foreign)? {
-        return Ok(Mode::Direct);
+    // Whoever connects has a time limit.
+    loop {
+        let began = timer.now();
+        let mut one = driver.connect(Mode::Proxied).await?;
+        look(&mut one).await?;
+        let took = timer.now().saturating_sub(began);
+        let patience = SECOND_SESSION.max(took * TIMES_THE_FIRST);
+        let mut other = driver.connect(Mode::Proxied).await?;
+        let mut found = sessions(&mut one, &mut other, timer, patience).await;
+        if let Ok(Sessions::Shared) = found {
+            found = transactions_exclude(&mut one, &mut other, timer, patience).await;
+        }
+        match found.map_err(foreign)? {
+            Sessions::Own => return Ok(Mode::Direct),
+            Sessions::Shared => return Ok(Mode::Proxied),
+            // Nobody waits for a session while it keeps another from the rest of the world.
+            Sessions::Busy => drop((one, other)),
+        }
+        timer.sleep(PAUSE.mul_f64(0.5 + fastrand::f64())).await;
     }
-    let excludes = transactions_exclude(one, other, timer);
-    excludes.await.map_err(foreign)?;
-    Ok(Mode::Proxied)
+}
+
+/// What connections are.
+#[derive(Debug)]
+enum Sessions {
+    /// Each is a session.
+    Own,
+    /// They are given one for each transaction.
+    Shared,
+    /// A proxy did not find a second session in time.
+    Busy,
 }
 
 /// Refuses a server by what it says of itself.
@@ -54,16 +80,18 @@ async fn look(one: &mut DriverConnection) -> Result<(), Failure> {
     one.script(Script::Commit).await
 }
 
-/// Whether each of two connections is a session of its own.
+/// Tells whether each of two connections is a session of its own.
 ///
 /// One client leaves markers in its session; another, inside a transaction, looks for them. A
 /// proxy gives the second client the server session that the first one has just left, or the
 /// first one does not find its marker again. A proxy that carries settings from session to session is
 /// known by the number of the process that answers.
-async fn is_direct(
+async fn sessions(
     one: &mut DriverConnection,
     other: &mut DriverConnection,
-) -> Result<bool, Failure> {
+    timer: &Timer,
+    patience: Duration,
+) -> Result<Sessions, Failure> {
     const ROUNDS: usize = 4;
     let mut pid = None;
     for round in 1..=ROUNDS {
@@ -83,19 +111,24 @@ async fn is_direct(
         let pid = *pid.get_or_insert(marked.pid);
         let is_here = |seen: &Seen| seen.marker == marker && seen.pid == pid;
         if !is_here(&marked) || !is_here(&mark(one, Marker::read()).await?) {
-            return Ok(false);
+            return Ok(Sessions::Shared);
         }
         other.script(Script::Begin(BEGIN)).await?;
         let seen_there = perform(other, Marker::new("", second)).await?;
         if seen_there.marker == marker || seen_there.pid == pid {
             // Where the proxy has one session only, the first client would wait for it for ever.
             other.script(Script::Commit).await?;
-            return Ok(false);
+            return Ok(Sessions::Shared);
         }
-        let seen_here = mark(one, Marker::new("", third)).await?;
+        let asking = mark(one, Marker::new("", third));
+        let seen_here = unless(timer.sleep(patience), asking).await;
         other.script(Script::Commit).await?;
+        let Some(seen_here) = seen_here else {
+            return Ok(Sessions::Busy);
+        };
+        let seen_here = seen_here?;
         if !is_here(&seen_here) {
-            return Ok(false);
+            return Ok(Sessions::Shared);
         }
         // Both sessions have lived to here, so what the first to ask was given it had all the time.
         let (had, given) = if last {
@@ -106,30 +139,33 @@ async fn is_direct(
         excluded(had, given, if last { "session" } else { "transaction" })?;
         if last {
             let gone = mark(one, Marker::new("-", Lock::GiveBack(key))).await?;
-            return Ok(gone.locked == Some(true) && gone.pid == pid);
+            let own = gone.locked == Some(true) && gone.pid == pid;
+            return Ok(if own { Sessions::Own } else { Sessions::Shared });
         }
     }
-    Ok(false)
+    Ok(Sessions::Shared)
 }
 
 /// Refuses a server that gives two transactions the same lock, as far as the proxy can open both.
 async fn transactions_exclude(
-    mut one: DriverConnection,
-    mut other: DriverConnection,
+    one: &mut DriverConnection,
+    other: &mut DriverConnection,
     timer: &Timer,
-) -> Result<(), Failure> {
+    patience: Duration,
+) -> Result<Sessions, Failure> {
     let key = number()?;
     other.script(Script::Begin(BEGIN)).await?;
-    let had = perform(&mut other, Marker::new("", Lock::Transaction(key))).await?;
-    let asking = mark(&mut one, Marker::new("", Lock::Transaction(key)));
-    let Some(given) = unless(timer.sleep(SECOND_SESSION), asking).await else {
+    let had = perform(other, Marker::new("", Lock::Transaction(key))).await?;
+    let asking = mark(one, Marker::new("", Lock::Transaction(key)));
+    let Some(given) = unless(timer.sleep(patience), asking).await else {
         // A proxy with one session lets the first client wait until the second one is done.
-        return Ok(());
+        return Ok(Sessions::Shared);
     };
     let given = given?;
     // It has lived to here, so it had the lock all the time.
     other.script(Script::Commit).await?;
-    excluded(&had, &given, "transaction")
+    excluded(&had, &given, "transaction")?;
+    Ok(Sessions::Shared)
 }
 
 /// Refuses a server that gave a lock to two, or to nobody.

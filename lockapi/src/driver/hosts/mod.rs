@@ -118,14 +118,15 @@ impl<C: Connector> Hosts<C> {
 struct Answers<N> {
     /// A primary that was superseded by another, which may be gone.
     superseded: Option<HostConnection<N>>,
-    failure: Option<Failure>,
+    /// What the others said, each thing once.
+    failures: Vec<String>,
 }
 
 impl<N> Default for Answers<N> {
     fn default() -> Self {
         Self {
             superseded: None,
-            failure: None,
+            failures: Vec::new(),
         }
     }
 }
@@ -142,7 +143,12 @@ impl<N> Answers<N> {
             }
             Ok(Some(primary)) => self.superseded = Some(primary),
             Ok(None) => {}
-            Err(failure) => self.failure = Some(failure),
+            Err(failure) => {
+                let told = failure.source.to_string();
+                if !self.failures.contains(&told) {
+                    self.failures.push(told);
+                }
+            }
         }
         None
     }
@@ -154,8 +160,8 @@ impl<N> Answers<N> {
             return Ok(primary);
         }
         let mut message = format!("none of the {hosts} hosts is a primary that answers");
-        if let Some(failure) = self.failure {
-            message = format!("{message}: {}", failure.source);
+        if !self.failures.is_empty() {
+            message = format!("{message}: {}", self.failures.join("; "));
         }
         let error = Error::new(ErrorKind::Unavailable, "connect", message);
         Err(Failure::connect(None, error))

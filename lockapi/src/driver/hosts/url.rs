@@ -36,8 +36,8 @@ pub fn each_host(url: &str) -> Result<Vec<String>> {
              in the name of a database @ is %40",
         ));
     }
-    let tail = without_wish(tail)?;
     let hosts: Vec<_> = hosts.split(',').collect();
+    let tail = without_wish(tail, hosts.len() > 1)?;
     if hosts.len() > MOST {
         let message = format!(
             "the URL names {} hosts; allowed are 1 to {MOST}",
@@ -73,8 +73,8 @@ fn names(tail: &str) -> impl Iterator<Item = &str> {
     std::iter::once(path).chain(names)
 }
 
-/// Path and options without `target_session_attrs`, which not every driver knows.
-fn without_wish(tail: &str) -> Result<String> {
+/// Path and options without those about the choice of a host, which not every driver knows.
+fn without_wish(tail: &str, several: bool) -> Result<String> {
     let Some((path, options)) = tail.split_once('?') else {
         return Ok(tail.to_owned());
     };
@@ -93,6 +93,14 @@ fn without_wish(tail: &str) -> Result<String> {
                      postgres://one:5432,two:5433/database"
                 )));
             }
+            Some((name, _)) if several && LISTS.contains(&name) => {
+                return Err(invalid(format!(
+                    "the option {name} would apply to each of the hosts; allowed are hosts and ports before the \
+                     path, as in postgres://one:5432,two:5433/database"
+                )));
+            }
+            // All are tried at the same time.
+            Some(("load_balance_hosts", _)) if several => {}
             _ => kept.push(option),
         }
     }
@@ -110,6 +118,17 @@ fn is_list(value: &str) -> bool {
 mod tests {
     use super::*;
     use crate::error::ErrorKind;
+
+    #[test]
+    fn options_choose_no_host_among_several() {
+        for option in ["host=one", "hostaddr=127.0.0.1", "port=1"] {
+            let error = each_host(&format!("postgres://one,two/app?{option}")).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{option}: {error}");
+            assert!(each_host(&format!("postgres:///app?{option}")).is_ok());
+        }
+        let balanced = "postgres://one,two/app?load_balance_hosts=random";
+        assert_eq!(each(balanced), ["postgres://one/app", "postgres://two/app"]);
+    }
 
     fn each(url: &str) -> Vec<String> {
         each_host(url).unwrap()
@@ -129,10 +148,10 @@ mod tests {
             ]
         );
         assert_eq!(
-            each("postgres://one,two/app?user=u@server&host=/run"),
+            each("postgres://one,two/app?user=u@server&sslrootcert=/run"),
             [
-                "postgres://one/app?user=u@server&host=/run",
-                "postgres://two/app?user=u@server&host=/run"
+                "postgres://one/app?user=u@server&sslrootcert=/run",
+                "postgres://two/app?user=u@server&sslrootcert=/run"
             ]
         );
         assert_eq!(
