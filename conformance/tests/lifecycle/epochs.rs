@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use lockapi::BackendOptions;
 use lockapi::driver::{Connection as _, Inline};
 use lockapi::id::IdOptions;
 use lockapi::lease::LeaseOptions;
@@ -10,6 +9,7 @@ use lockapi::queue::{Claim, Job};
 use lockapi::suite::driver::Operation;
 use lockapi::suite::id::{ClaimWorker, ClaimedWorker};
 use lockapi::suite::lease::{Acquire, Acquired, Release, Renew};
+use lockapi::{BackendOptions, ErrorKind};
 use lockapi_postgres::Borrowed;
 use postgres::{Client, NoTls};
 use tokio::time::timeout;
@@ -89,6 +89,73 @@ async fn rows_of_another_server_draw_nothing_again() {
     database.sql(&format!("UPDATE lockapi.id_block SET next = {next}"));
     database.sql("UPDATE lockapi.epoch SET system = system + 1");
     are_larger(drawn(&database).await, lost);
+}
+
+/// A person deleted what is known of epochs, perhaps with the rows of all tables.
+#[tokio::test(flavor = "multi_thread")]
+async fn where_the_row_was_deleted_another_epoch_begins() {
+    let database = OwnDatabase::migrated();
+    let first = database.number(ENTER);
+    let last = drawn(&database).await;
+    database.sql("DELETE FROM lockapi.epoch");
+    let next = database.number(ENTER);
+    assert!(next > first, "{next} after {first}");
+    let began = "SELECT count(*) FROM lockapi.epoch WHERE begun_at > now() - interval '1 minute'";
+    assert_eq!(database.number(began), 1, "what was granted may be held");
+    are_larger(drawn(&database).await, last);
+    assert_eq!(database.number(ENTER), next, "it is the same epoch");
+}
+
+/// An epoch that began on a server whose clock was ahead.
+#[tokio::test(flavor = "multi_thread")]
+async fn numbers_and_ids_do_not_go_back_where_the_row_was_deleted() {
+    let database = OwnDatabase::migrated();
+    drawn(&database).await;
+    database.sql("UPDATE lockapi.epoch SET number = number + 100000, timeline = 0");
+    let number = database.number(ENTER);
+    let last = drawn(&database).await;
+    database.sql("DELETE FROM lockapi.epoch");
+    assert!(database.number(ENTER) > number);
+    are_larger(drawn(&database).await, last);
+}
+
+/// Rows come from a dump before keys and the values of sequences do.
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_begins_an_epoch_while_the_schema_is_restored() {
+    let database = OwnDatabase::migrated();
+    for row in [FORGET, "DELETE FROM lockapi.epoch"] {
+        database.sql(&format!(
+            "{row}; ALTER TABLE lockapi.epoch DROP CONSTRAINT epoch_pkey"
+        ));
+        let error = lockapi_sqlx::connect_url(&database.url()).await;
+        let error = match error {
+            Ok(backend) => {
+                let door = backend.mutex("door").expect("a mutex");
+                door.lock().await.map(drop).unwrap_err()
+            }
+            Err(error) => error,
+        };
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert!(error.to_string().contains("is being restored"), "{error}");
+        database.sql("ALTER TABLE lockapi.epoch ADD CONSTRAINT epoch_pkey PRIMARY KEY (one)");
+        drawn(&database).await;
+    }
+}
+
+/// Data alone is restored into a schema that was migrated later than the one it is from.
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_of_an_older_schema_do_not_come_again() {
+    let database = OwnDatabase::migrated();
+    drawn(&database).await;
+    let last = 60_000_000;
+    database.sql(&format!(
+        "SELECT setval('lockapi.job_seq', {last}); {FORGET}"
+    ));
+    let [.., job, _] = drawn(&database).await;
+    assert!(
+        job > last + (1 << 24),
+        "{job} may have been drawn after the dump"
+    );
 }
 
 #[test]
@@ -181,6 +248,18 @@ async fn promotions_within_a_second_each_have_a_number() {
     let sequence = database.number("SELECT last_value FROM lockapi.fence_seq");
     assert!(sequence >= numbers[3] << 21);
     are_larger(drawn(&database).await, last);
+
+    // Whoever makes ids in one of them has started ahead of the next, and goes on for a second.
+    let lead = || database.number("SELECT id_lead FROM lockapi.epoch");
+    assert!((94_000..=95_000).contains(&lead()), "{}", lead());
+    database.sql(&format!(
+        "UPDATE lockapi.epoch SET begun_at = begun_at - interval '16 s'; {promoted}"
+    ));
+    assert!((95_000..=96_500).contains(&lead()), "{}", lead());
+    database.sql(&format!(
+        "UPDATE lockapi.epoch SET begun_at = begun_at - interval '5 minutes'; {promoted}"
+    ));
+    assert_eq!(lead(), 90_000);
 }
 
 fn perform<O: Operation>(client: &mut Client, one: O) -> O::Output {

@@ -1,7 +1,8 @@
-//! A database over time: copies and restored backups, schemas of other versions, a primary that becomes a standby.
+//! A database over time: copies and restored backups, schemas of other versions, roles, a primary that becomes a standby.
 
 mod demotion;
 mod encodings;
 mod epochs;
 mod own_database;
+mod roles;
 mod upgrades;

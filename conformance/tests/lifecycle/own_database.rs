@@ -1,11 +1,29 @@
 //! A database of a test's own, with roles of its own.
 
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lockapi::MIGRATIONS;
+use lockapi::{Backend, BackendOptions, ErrorKind, MIGRATIONS};
 use lockapi_conformance::cluster::Cluster;
 use postgres::{Client, NoTls, SimpleQueryMessage};
+
+pub(crate) async fn connect(url: &str) -> Arc<dyn Backend> {
+    let options = BackendOptions::default().namespace("upgrades");
+    let backend = lockapi_sqlx::connect_url_with(url, options).await;
+    backend.expect("a backend")
+}
+
+/// It is a refusal that says all of that.
+pub(crate) fn says(error: &lockapi::Error, parts: &[&str]) {
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    for part in parts {
+        assert!(
+            error.to_string().contains(part),
+            "`{part}` is missing: {error}"
+        );
+    }
+}
 
 pub(crate) struct OwnDatabase {
     server: String,

@@ -1,4 +1,4 @@
-//! Schemas of earlier and of later versions, and roles that may migrate and that may not.
+//! Schemas of earlier and of later versions.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,12 +9,11 @@ use lockapi::id::IdOptions;
 use lockapi::lease::LeaseOptions;
 use lockapi::limit::Quota;
 use lockapi::queue::{Claim, How, Job, Ticket};
-use lockapi::rights::{Role, grants};
-use lockapi::{Backend, BackendOptions, ErrorKind, MIGRATIONS, Queue, Result};
+use lockapi::{Backend, ErrorKind, MIGRATIONS, Queue, Result};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use crate::own_database::OwnDatabase;
+use crate::own_database::{OwnDatabase, connect, says};
 
 const HOUR: Duration = Duration::from_hours(1);
 const SOON: Duration = Duration::from_secs(30);
@@ -27,12 +26,6 @@ const TASKS: i64 = 6;
 
 fn newest() -> i64 {
     MIGRATIONS.last().expect("migrations").version
-}
-
-async fn connect(url: &str) -> Arc<dyn Backend> {
-    let options = BackendOptions::default().namespace("upgrades");
-    let backend = lockapi_sqlx::connect_url_with(url, options).await;
-    backend.expect("a backend")
 }
 
 /// What the programs of that version have left in the tables.
@@ -271,16 +264,6 @@ async fn kept(database: &OwnDatabase, version: i64, backend: &Arc<dyn Backend>) 
     }
 }
 
-fn says(error: &lockapi::Error, parts: &[&str]) {
-    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
-    for part in parts {
-        assert!(
-            error.to_string().contains(part),
-            "`{part}` is missing: {error}"
-        );
-    }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn v13_an_earlier_schema_is_told_with_its_version() {
     let needed = format!("is for version {}", newest());
@@ -361,93 +344,22 @@ async fn v13_a_later_schema_is_used_unless_it_refuses() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn v13_who_may_only_use_waits_for_who_may_migrate() {
-    let mut database = OwnDatabase::at(0);
-    let (holder, owner, user) = (
-        database.role("holder"),
-        database.role("owner"),
-        database.role("user"),
-    );
-    // The schema belongs to a third role.
-    let rights = grants(Role::Owner, &holder).expect("a name");
-    database.sql(&format!(
-        "{rights} CREATE SCHEMA lockapi AUTHORIZATION {holder}; GRANT {holder} TO {owner}"
-    ));
-    let using = connect(&database.url_as(&user)).await;
-    let error = using.migrate().await.unwrap_err();
-    says(
-        &error,
-        &["may not change it", "run `migrate()` as its owner"],
-    );
-    let stranger = database.role("stranger");
-    database.sql(&format!(
-        "GRANT CREATE, USAGE ON SCHEMA lockapi TO {stranger}"
-    ));
-    let error = connect(&database.url_as(&stranger))
-        .await
-        .migrate()
-        .await
-        .unwrap_err();
-    says(&error, &[&format!("is owned by {holder}")]);
-    // An earlier version is there, and the role has its rights.
-    for one in MIGRATIONS.iter().filter(|one| one.version <= IDS) {
-        database.sql(&format!(
-            "BEGIN; SET LOCAL ROLE {holder}; {}; INSERT INTO lockapi.migration (version, name, checksum)
-             VALUES ({}, '{}', '{}'); COMMIT",
-            one.sql,
-            one.version,
-            one.name,
-            one.checksum()
-        ));
+async fn v13_a_record_that_was_deleted_is_told() {
+    for (deleted, told) in [
+        ("version = 3", "the row of version 3 was deleted"),
+        ("version = 8", "version 8 makes is there"),
+        ("version > 5", "version 6 makes is there"),
+        ("true", "lockapi.migration has no rows"),
+    ] {
+        let database = OwnDatabase::migrated();
+        database.sql(&format!("DELETE FROM lockapi.migration WHERE {deleted}"));
+        let backend = connect(&database.url()).await;
+        let error = backend.migrate().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        assert!(error.to_string().contains(told), "{error}");
+        // It only says what there is.
+        let lease = backend.lease("job", LeaseOptions::new(HOUR));
+        let acquired = lease.expect("a lease").acquire().await;
+        drop(acquired.expect("acquired"));
     }
-    database.sql(&format!(
-        "GRANT USAGE ON SCHEMA lockapi TO {user};
-         GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA lockapi TO {user};
-         GRANT USAGE ON ALL SEQUENCES IN SCHEMA lockapi TO {user}"
-    ));
-    let found = format!("is at version {IDS};");
-    let error = using.migrate().await.unwrap_err();
-    says(&error, &[&found, "may not change it"]);
-    let lease = using
-        .lease("job", LeaseOptions::new(HOUR))
-        .expect("a lease");
-    let error = lease.try_acquire().await.map(drop).unwrap_err();
-    says(&error, &[&found, "run `migrate()`"]);
-    connect(&database.url_as(&owner))
-        .await
-        .migrate()
-        .await
-        .expect("migrated");
-    // It has the rights of the earlier version, and would not hear of a fail-over.
-    let error = lockapi_sqlx::connect_url(&database.url_as(&user)).await;
-    says(
-        &error.map(drop).unwrap_err(),
-        &["lockapi.enter_epoch()", "`lockapi::grants`"],
-    );
-    let rights = grants(Role::Worker, &user).expect("a name");
-    database.sql(&format!("SET ROLE {owner}; {rights}"));
-    using.migrate().await.expect("nothing is to do");
-    // What a member of the owner created is the owner's, whoever is a member then.
-    let second = database.role("second");
-    database.sql(&format!(
-        "REVOKE {holder} FROM {owner}; GRANT {holder} TO {second};
-         UPDATE lockapi.epoch SET timeline = 0"
-    ));
-    let next = connect(&database.url_as(&second)).await;
-    next.migrate().await.expect("nothing is to do");
-    // Nobody has to wait for a lease of before.
-    let past = "begun_at = '1970-01-01', waits_from = '1970-01-01'";
-    database.sql(&format!(
-        "SELECT lockapi.enter_epoch(); UPDATE lockapi.epoch SET {past}"
-    ));
-    lease
-        .acquire()
-        .await
-        .expect("acquired")
-        .release()
-        .await
-        .expect("released");
-    let next = connect(&database.url_as(&user)).await;
-    let locked = next.mutex("door").expect("a mutex").lock().await;
-    locked.expect("locked").unlock().await.expect("unlocked");
 }

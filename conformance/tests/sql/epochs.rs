@@ -2,7 +2,10 @@
 //! the whole database.
 
 use lockapi::driver::{Connection, Script};
+use lockapi::queue::Settled;
 use lockapi::suite::id::{ClaimWorker, ClaimedWorker, RenewWorker};
+use lockapi::suite::lease::{Acquire, Acquired, Release};
+use lockapi::suite::queue::{Ack, CompleteAndClaim, FOR_EVER, NewJob, Push, Settle};
 
 use crate::connection::{Library, LibraryConnection};
 
@@ -78,4 +81,134 @@ fn number_whose_claim_ended_in_an_earlier_epoch_is_not_renewed() {
         assert!(later >= start + 90_000, "{name}: {later} after {start}");
         script(&mut link, Script::Rollback);
     }
+}
+
+/// Whoever is refused is told until when: of two times, the later.
+#[test]
+fn a_lease_of_an_earlier_epoch_is_told_to_be_held_until_the_later_time() {
+    const HOUR: i64 = 3_600_000_000;
+    let (url, _runtime) = crate::server();
+    let mut link = LibraryConnection::connect(Library::Sync, &url);
+    let namespace = format!("n{:016x}", fastrand::u64(..));
+    let acquire = |key: &str, acquisition, ttl| Acquire {
+        namespace: namespace.clone(),
+        key: key.to_owned(),
+        slot: 0,
+        acquisition,
+        ttl,
+        hold: 0,
+        owner: String::new(),
+        data: String::new(),
+    };
+    let script = |link: &mut LibraryConnection, script| {
+        pollster::block_on(link.script(script)).expect("done");
+    };
+    let perform = |link: &mut LibraryConnection, batch: &[Acquire]| {
+        pollster::block_on(link.perform(batch)).expect("answered")
+    };
+    // Its own time to live, that of who asks, and the longer one; whether it was released before.
+    for (had, wanted, released, waits) in [
+        (HOUR, 2 * HOUR, false, 2 * HOUR),
+        (2 * HOUR, HOUR, false, 2 * HOUR),
+        (2 * HOUR, HOUR, true, HOUR),
+    ] {
+        let key = format!("{had} {wanted} {released}");
+        let granted = perform(&mut link, &[acquire(&key, 1, had)]);
+        let [Acquired::Granted(fence)] = granted[..] else {
+            panic!("{granted:?}");
+        };
+        if released {
+            let release = Release {
+                namespace: namespace.clone(),
+                key: key.clone(),
+                slots: [0].into(),
+                fence,
+            };
+            pollster::block_on(link.perform(&[release])).expect("answered");
+        }
+        script(&mut link, BEGIN);
+        script(&mut link, NEW_EPOCH);
+        let alone = perform(&mut link, &[acquire(&key, 2, wanted)]);
+        let beside = [acquire(&key, 3, wanted), acquire("another", 4, wanted)];
+        let beside = perform(&mut link, &beside);
+        for answer in [&alone[0], &beside[0]] {
+            let Acquired::Held(held) = *answer else {
+                panic!("{key}: {answer:?}");
+            };
+            let late = waits - held;
+            assert!((0..60_000_000).contains(&late), "{key}: {late} us less");
+        }
+        script(&mut link, Script::Rollback);
+    }
+}
+
+/// The server may have lost a later delivery of the job, or its end.
+#[test]
+fn a_delivery_of_an_earlier_epoch_changes_nothing() {
+    let (url, _runtime) = crate::server();
+    let mut link = LibraryConnection::connect(Library::Sync, &url);
+    let namespace = format!("n{:016x}", fastrand::u64(..));
+    let push = Push {
+        namespace: namespace.clone(),
+        queue: "work".to_owned(),
+        jobs: vec![NewJob {
+            name: "job".to_owned(),
+            payload: "{}".to_owned(),
+            at: 0,
+            delay: 0,
+            priority: 0,
+            max_attempts: 25,
+            ttl: 0,
+        }],
+        topic: None,
+    };
+    let claim = |acks: &[Ack]| CompleteAndClaim {
+        acks: acks.to_vec(),
+        namespace: namespace.clone(),
+        queue: "work".to_owned(),
+        most: 1,
+        lease: 3_600_000_000,
+        priorities: vec![(0, (0, 0))],
+        worker: String::new(),
+        claim: fastrand::i64(1..),
+        lost: Vec::new(),
+        names: Vec::new(),
+        bytes: 1000,
+        keep_dead: FOR_EVER,
+    };
+    pollster::block_on(link.perform(&[push])).expect("answered");
+    let mut answer = pollster::block_on(link.perform(&[claim(&[])])).expect("answered");
+    let ticket = answer[0].claimed.remove(0).ticket;
+    let ack = Ack { ticket, keep: -1 };
+    let settle = |kind| Settle {
+        ticket,
+        kind,
+        time: 1_000_000,
+        error: String::new(),
+        keep: FOR_EVER,
+    };
+    let script = |link: &mut LibraryConnection, script| {
+        pollster::block_on(link.script(script)).expect("done");
+    };
+
+    script(&mut link, BEGIN);
+    script(&mut link, NEW_EPOCH);
+    for kind in 0..=6 {
+        let settled = pollster::block_on(link.perform(&[settle(kind)])).expect("answered");
+        assert!(
+            matches!(settled[..], [Settled::Lost]),
+            "{kind}: {settled:?}"
+        );
+    }
+    let acked = pollster::block_on(link.perform(&[ack])).expect("answered");
+    assert_eq!(acked, [false], "alone");
+    let answer = pollster::block_on(link.perform(&[claim(&[ack])])).expect("answered");
+    assert_eq!(answer[0].acked, [false], "with a claim");
+    assert_eq!(answer[0].claimed.len(), 0, "its lease goes on");
+    script(&mut link, Script::Rollback);
+
+    let settled = pollster::block_on(link.perform(&[settle(5)])).expect("answered");
+    assert!(matches!(settled[..], [Settled::Done]), "{settled:?}");
+    let acked = pollster::block_on(link.perform(&[ack])).expect("answered");
+    assert_eq!(acked, [true], "in its own epoch");
 }

@@ -26,8 +26,9 @@ WITH want AS MATERIALIZED (
      CROSS JOIN epoch AS e
      ORDER BY t.namespace, t.name
     ON CONFLICT (namespace, name) DO UPDATE
-       SET next = b.next + excluded.next - 1 - (greatest(b.epoch - (SELECT e.first FROM epoch AS e), 0) << 24),
-           epoch = excluded.epoch
+       SET next = b.next + excluded.next - 1 - (least(greatest(b.epoch - (SELECT e.first FROM epoch AS e), 0),
+                                                          (SELECT e.number - e.first FROM epoch AS e)) << 24),
+           epoch = greatest(b.epoch, excluded.epoch)
      WHERE b.next <= 9223372036854775807 - excluded.next
     RETURNING b.namespace, b.name, b.next
 )

@@ -1,17 +1,17 @@
 -- Claims worker numbers; of several requests for one name in the batch, each gets its own.
 --
 -- Promises: a number has at most one owner at a time, decided by the server's clock on the locked row. The
--- owner starts at or after the floor that the former owner stored, and its own floor is stored before it
--- makes an id. In an epoch that is not the first, it also starts 90 s after the beginning of the epoch or later,
--- because floors may be lost: none is more than a minute in the future, or more than a second beyond the time that
--- its owner has come to, where that runs ahead of the clock. A number that was last renewed before the epoch
--- began may have had an owner since who is not known: the next starts as much later as time has passed, and 90 s.
--- The number that has been free for longest is claimed first. All numbers of a name have one layout, and none is given before its epoch. A request that is repeated
--- gets the number that its token has, if that has not expired, and starts where it would have started at first, or
--- later by the reserve at most. Only if the first is executed
--- after the second was sent may it take another number, which then expires. A released number is free
--- whatever the clock shows. If a number was renewed at a time in the future, because the clock was set back,
--- it stays valid from now on for as long as it was to stay valid from that time.
+-- owner starts at or after the floor that the former owner stored, and its own floor is stored before it makes
+-- an id. In an epoch that is not the first, it also starts after the beginning of the epoch by its lead, 90 s
+-- or more, because floors may be lost: none is more than a minute in the future, or more than a second beyond
+-- the time that its owner has come to, where that runs ahead of the clock. A number that was last renewed before
+-- the epoch began may have had an owner since who is not known: the next starts as much later as time has
+-- passed, and the lead. The number that has been free for longest is claimed first. All numbers of a name have
+-- one layout, and none is given before its epoch. A request that is repeated gets the number that its token has,
+-- if that has not expired, and starts where it would have started at first, or later by the reserve at most.
+-- Only if the first is executed after the second was sent may it take another number, which then expires. A
+-- released number is free whatever the clock shows. If a number was renewed at a time in the future, because
+-- the clock was set back, it stays valid from now on for as long as it was to stay valid from that time.
 -- Index: the primary keys of id_space, id_worker and epoch; of id_worker all rows of a name are read.
 -- Race: two claims of a number conflict at FOR UPDATE, where the second skips the row; two that create a new
 -- number or name conflict at ON CONFLICT DO NOTHING, in the order of the keys, and the second has to be
@@ -24,9 +24,10 @@ WITH want AS MATERIALIZED (
                                  reserve, least, owner, n)
 ), clock AS MATERIALIZED (
     SELECT (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000)::int8 AS us,
-           (SELECT (extract(epoch FROM e.begun_at) * 1000)::int8 + 90000
+           (SELECT (extract(epoch FROM e.begun_at) * 1000)::int8 + e.id_lead
               FROM lockapi.epoch AS e WHERE e.one) AS least,
-           (SELECT e.begun_at FROM lockapi.epoch AS e WHERE e.one) AS begun_at
+           (SELECT e.begun_at FROM lockapi.epoch AS e WHERE e.one) AS begun_at,
+           (SELECT e.id_lead FROM lockapi.epoch AS e WHERE e.one) AS lead
 ), created AS (
     INSERT INTO lockapi.id_space AS s (namespace, name, worker_bits, sequence_bits, epoch)
     SELECT DISTINCT ON (w.namespace, w.name) w.namespace, w.name, w.worker_bits, w.sequence_bits, w.epoch
@@ -114,7 +115,7 @@ WITH want AS MATERIALIZED (
 ), picked AS MATERIALIZED (
     SELECT f.namespace, f.name, f.worker,
            f.floor + CASE WHEN f.renewed_at < c.begun_at
-                          THEN (extract(epoch FROM c.begun_at - f.renewed_at) * 1000000)::int8 / 1000 + 90000
+                          THEN (extract(epoch FROM c.begun_at - f.renewed_at) * 1000000)::int8 / 1000 + c.lead
                           ELSE 0 END AS floor,
            pg_catalog.row_number() OVER (PARTITION BY f.namespace, f.name ORDER BY f.expires_at, f.worker) AS nth
       FROM free AS f

@@ -179,8 +179,8 @@ impl IdOptions {
 /// After a promotion of a standby that had not received everything, or a restore from a backup, the server
 /// begins an epoch before ids are drawn from it:
 /// - A generator that claims a number starts 90 s after the beginning of the epoch or later, so it
-///   repeats no id. Until the clock has caught up, its ids run ahead, and without the database it stops
-///   after a second.
+///   repeats no id; a server that takes over within a minute of another must have heard of that one. Until
+///   the clock has caught up, its ids run ahead, and without the database it stops after a second.
 /// - Blocks leave out 2^24 numbers for each second between the epoch in which the last one was taken and
 ///   the new one.
 ///

@@ -5,8 +5,6 @@ use std::collections::BTreeMap;
 use super::operations::{ClaimWorker, NextBlock, ReleaseWorker, RenewWorker};
 use crate::memory::Epoch;
 
-/// Beyond every floor that may be lost, in milliseconds after the beginning of an epoch.
-const BEYOND_LOST: i64 = 90_000;
 /// Who runs ahead of the clock has so many milliseconds at a time.
 const AHEAD: i64 = 1000;
 /// For each second between two epochs so many ids are left out, as a power of two.
@@ -67,7 +65,7 @@ impl Ids {
     }
 
     /// `None` when all are taken.
-    pub(crate) fn claim(&mut self, now: i64, begun_at: i64, want: &ClaimWorker) -> Option<Claimed> {
+    pub(crate) fn claim(&mut self, now: i64, epoch: Epoch, want: &ClaimWorker) -> Option<Claimed> {
         let name = (want.namespace.clone(), want.name.clone());
         let workers = self.workers.entry(name).or_default();
         // The answer of the same request was lost.
@@ -105,12 +103,12 @@ impl Ids {
             }
             None => return None,
         };
-        let least = (begun_at / 1000)
-            .saturating_add(BEYOND_LOST)
+        let least = (epoch.begun_at / 1000)
+            .saturating_add(epoch.id_lead)
             .max(want.least);
         let former = workers[at];
-        let lost = if former.renewed_at < begun_at {
-            (begun_at - former.renewed_at) / 1000 + BEYOND_LOST
+        let lost = if former.renewed_at < epoch.begun_at {
+            (epoch.begun_at - former.renewed_at) / 1000 + epoch.id_lead
         } else {
             0
         };

@@ -189,7 +189,7 @@ impl Operation for ClaimWorker {
             let layout = model.ids.layout(now, one);
             let claimed = (layout == Some((one.worker_bits, one.sequence_bits, one.epoch))
                 && one.epoch.saturating_mul(1000) <= now)
-                .then(|| model.ids.claim(now, model.epoch().begun_at, one));
+                .then(|| model.ids.claim(now, model.epoch(), one));
             let claimed = claimed.map(|claimed| claimed.map(super::Claimed::columns));
             let [worker, start, floor] = claimed.flatten().unwrap_or_default();
             Row(vec![

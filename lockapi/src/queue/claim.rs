@@ -233,7 +233,7 @@ pub enum Settled {
     Done,
     /// It is a dead letter.
     Dead,
-    /// Nothing: the delivery is not the latest of its job, or the job has ended.
+    /// Nothing: the delivery is not the latest of its job, the job has ended, or another server has taken over.
     Lost,
     /// Nothing: a transaction has locked the job.
     Locked,

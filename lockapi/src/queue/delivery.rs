@@ -13,8 +13,7 @@ use crate::error::{Error, ErrorKind, LOCKED, Result};
 use crate::hold::Hold;
 
 /// Why a delivery can no longer be acknowledged, extended or given back.
-pub(crate) const LOST: &str =
-    "the delivery was lost: its job is done or cancelled, or was delivered again";
+pub(crate) const LOST: &str = "the delivery was lost: its job is done or cancelled, or was delivered again, or another server has taken over";
 
 /// One delivery of one job, to be acknowledged.
 ///
@@ -23,7 +22,7 @@ pub(crate) const LOST: &str =
 ///
 /// # Guarantees
 /// Every method acts on this delivery alone: after its lease has expired and the job was delivered
-/// again, they return `Lost` and change nothing.
+/// again, or another server has taken over, they return `Lost` and change nothing.
 #[must_use = "a delivery that is dropped gives its job back"]
 pub struct Delivery {
     claimed: Claimed,
@@ -161,8 +160,8 @@ impl Delivery {
     /// When dropped, the outcome is still sent.
     ///
     /// # Errors
-    /// `Lost` when another delivery has the job by now, or the job has ended. `Indeterminate` when
-    /// the answer never arrived.
+    /// `Lost` when another delivery has the job by now, the job has ended, or another server has taken
+    /// over since it was delivered. `Indeterminate` when the answer never arrived.
     pub async fn ack(self) -> Result<()> {
         self.settle("ack", Outcome::Ack).await.map(drop)
     }

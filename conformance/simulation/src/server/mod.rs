@@ -14,7 +14,7 @@ use crate::plan::{Fault, Plan};
 use crate::runtime::{ProgramId, Runtime, Time};
 
 /// When the clock of the server began: microseconds since 1970.
-const EPOCH: i64 = 1_700_000_000_000_000;
+const EPOCH: i64 = 1_767_225_600_000_000;
 
 /// What a client is answered; nothing when its connection has ended.
 type Answer = oneshot::Sender<Result<Rows, Failure>>;

@@ -27,6 +27,10 @@ const YEAR_2025: i64 = 1_735_689_600;
 const EPOCH_GAP: i64 = 32_768;
 /// Unless it is less than that behind: then the next is the following number.
 const NEAR: i64 = 60;
+/// Ids start so far ahead of an epoch's beginning, in milliseconds.
+const ID_LEAD: i64 = 90_000;
+/// And so much further if it follows upon another at once; each 16 ms between them make up for one.
+const ID_LEAD_STEP: i64 = 2500;
 /// For each second of an epoch's number the sequences go on by a power of two.
 const SECOND_BITS: u32 = 21;
 /// And those of jobs by another.
@@ -61,6 +65,8 @@ pub struct ModelState {
     /// When sessions began.
     begun: FxHashMap<u64, i64>,
     markers: FxHashMap<u64, String>,
+    /// The marks of sessions that hold locks.
+    session_marks: FxHashMap<u64, i64>,
     /// Locks of transactions of the probe.
     trials: FxHashMap<u64, LockId>,
     pub(crate) jobs: Jobs,
@@ -80,6 +86,8 @@ pub(crate) struct Epoch {
     pub(crate) first: i64,
     /// When it began; the first, before which nothing was granted, always has.
     pub(crate) begun_at: i64,
+    /// How far ahead of that ids start, in milliseconds.
+    pub(crate) id_lead: i64,
 }
 
 impl Default for Epoch {
@@ -88,6 +96,7 @@ impl Default for Epoch {
             number: 1,
             first: 1,
             begun_at: i64::MIN,
+            id_lead: ID_LEAD,
         }
     }
 }
@@ -124,6 +133,9 @@ impl ModelState {
         } else {
             former + EPOCH_GAP
         };
+        let since = now.saturating_sub(self.epoch.begun_at).max(0) / 1000;
+        let lead = self.epoch.id_lead + ID_LEAD_STEP - since / 16;
+        self.epoch.id_lead = lead.max(ID_LEAD);
         self.epoch.begun_at = now;
         let token = self.epoch.number << SECOND_BITS;
         self.fences = self.fences.max(token);
@@ -157,8 +169,19 @@ impl ModelState {
         self.stop_waiting(session);
         self.release_all(session);
         self.markers.remove(&session);
+        self.session_marks.remove(&session);
         self.trials.remove(&session);
         self.heard.unlisten(session);
+    }
+
+    /// Whether the session has that mark.
+    pub(crate) fn has_mark(&self, session: u64, mark: i64) -> bool {
+        self.session_marks.get(&session) == Some(&mark)
+    }
+
+    /// Notes the mark of a session.
+    pub fn set_mark(&mut self, session: u64, mark: i64) {
+        self.session_marks.insert(session, mark);
     }
 
     /// Sets the session's marker unless `marker` is empty, and answers it.

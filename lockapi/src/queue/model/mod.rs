@@ -23,6 +23,8 @@ const NOT_IN_TIME: &str = "it was not delivered in time";
 pub struct Jobs {
     numbers: i64,
     tokens: i64,
+    /// No token of the epoch is smaller.
+    first_token: i64,
     pub(super) live: FxHashMap<i64, Live>,
     /// By queue, priority, time and number: the index that claims use.
     due: BTreeMap<Name, BTreeSet<(i64, i64, i64)>>,
@@ -43,6 +45,7 @@ impl Jobs {
     /// Tokens go on at this one at least, and so many numbers are left out.
     pub(crate) fn begin_epoch(&mut self, token: i64, number: i64) {
         self.tokens = self.tokens.max(token);
+        self.first_token = token;
         self.numbers = self.numbers.max(number);
     }
 
@@ -362,6 +365,12 @@ impl Jobs {
         next.min()
     }
 
+    /// The job of a delivery that is its latest, and of this epoch.
+    fn delivered(&self, ticket: Ticket) -> Option<&Live> {
+        let live = self.live.get(&ticket.id)?;
+        (live.has(ticket) && ticket.token >= self.first_token).then_some(live)
+    }
+
     fn ack(&mut self, now: i64, acks: &[Ack]) -> Vec<i64> {
         let mut done = Vec::new();
         // Who completes a delivery twice keeps it for the longer of both times.
@@ -372,7 +381,7 @@ impl Jobs {
         }
         for ack in acks {
             let (id, keep) = (ack.ticket.id, longest[&ack.ticket]);
-            if let Some(live) = self.live.get(&id).filter(|live| live.has(ack.ticket)) {
+            if let Some(live) = self.delivered(ack.ticket) {
                 if keep >= 0 || !live.task.is_empty() {
                     self.end(id, Status::Completed, now, "", keep);
                 } else {
@@ -399,7 +408,7 @@ impl Jobs {
 
     pub(crate) fn settle(&mut self, now: i64, want: &Settle) -> Settled {
         let id = want.ticket.id;
-        let Some(live) = self.live.get(&id).filter(|live| live.has(want.ticket)) else {
+        let Some(live) = self.delivered(want.ticket) else {
             return Settled::Lost;
         };
         if want.kind == 6 {

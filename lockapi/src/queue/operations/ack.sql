@@ -1,7 +1,8 @@
 -- Completes deliveries.
 --
--- Promises: a job is completed only by the token of its latest delivery, and only once. All tokens come from
--- one sequence, so a token that is in a row was drawn for the job of that row.
+-- Promises: a job is completed only by the token of its latest delivery, which was made in the epoch of the
+-- server, and only once. All tokens come from one sequence, so a token that is in a row was drawn for the job of
+-- that row.
 -- Returns the numbers of the jobs, followed by their tokens.
 -- Index: job_pkey; no other index fits. Comparisons with the whole batch use a hashed subquery that is not
 -- turned into a join.
@@ -13,7 +14,8 @@ WITH done AS (
        AND ((j.id, j.token) OPERATOR(pg_catalog.=) ANY (
                SELECT w.id, w.token
                  FROM ROWS FROM (pg_catalog.unnest($1::pg_catalog.int8[]), pg_catalog.unnest($2::pg_catalog.int8[]))
-                   AS w (id, token))) IS TRUE
+                   AS w (id, token)
+                WHERE w.token OPERATOR(pg_catalog.>=) (SELECT e.number OPERATOR(pg_catalog.<<) 21 FROM lockapi.epoch AS e WHERE e.one))) IS TRUE
     RETURNING j.*
 ), kept AS (
     INSERT INTO lockapi.job_archive (id, token, status, run_at, created_at, started_at, attempt, max_attempts,

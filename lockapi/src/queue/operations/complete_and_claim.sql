@@ -1,11 +1,12 @@
 -- Completes deliveries and claims jobs of one queue, in one transaction.
 --
--- Promises: a job is completed only by the token of its latest delivery. At most $9 jobs are claimed, of
--- which all but one together have at most $15 bytes of payload. No job is claimed before its time, while its
--- lease is running, from a paused queue, or with a name other than those in $14, if there are any. Each
--- claimed job gets a token larger than all earlier ones. A job whose last attempt ended without an answer, or
--- that has expired, goes to the dead letters instead. The jobs that the claims in $13 took are claimed again,
--- and the attempt is not counted again: the answers to those claims were lost, so nobody has these jobs.
+-- Promises: a job is completed only by the token of its latest delivery, which was made in the epoch of the
+-- server. At most $9 jobs are claimed, of which all but one together have at most $15 bytes of payload. No job
+-- is claimed before its time, while its lease is running, from a paused queue, or with a name other than those
+-- in $14, if there are any. Each claimed job gets a token larger than all earlier ones. A job whose last
+-- attempt ended without an answer, or that has expired, goes to the dead letters instead. The jobs that the
+-- claims in $13 took are claimed again, and the attempt is not counted again: the answers to those claims were
+-- lost, so nobody has these jobs.
 -- Index: job_pkey by number; job_due to find jobs, one range for each priority, in the order of $7, starting
 -- after the place in $8: rows that were deleted but not yet vacuumed are not read again. No other index fits.
 -- Returns how many entries of job_due were read, as the server counts them. A claim changes no column of
@@ -17,7 +18,8 @@
 WITH done AS (
     DELETE FROM lockapi.job AS j
      WHERE j.id = ANY ($1::int8[])
-       AND ((j.id, j.token) IN (SELECT w.id, w.token FROM unnest($1::int8[], $2::int8[]) AS w (id, token))) IS TRUE
+       AND ((j.id, j.token) IN (SELECT w.id, w.token FROM unnest($1::int8[], $2::int8[]) AS w (id, token)
+                                 WHERE w.token >= (SELECT e.number << 21 FROM lockapi.epoch AS e WHERE e.one))) IS TRUE
     RETURNING j.*
 ), kept AS (
     INSERT INTO lockapi.job_archive (id, token, status, run_at, created_at, started_at, attempt, max_attempts,

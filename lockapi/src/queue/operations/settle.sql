@@ -1,16 +1,18 @@
 -- Settles deliveries: fails, rejects, snoozes, releases, abandons, extends or completes them. Of several for
 -- one job in the batch, the first takes effect.
 --
--- Promises: only the latest delivery of a job is settled, whether or not its lease has ended. A job that
--- failed at its last attempt, or was rejected, goes to the dead letters. Returns 0 done, 1 dead letter, 2
--- lost, 3 not done because the row is locked. Jobs that are settled together with the same delay are due at
--- the same time, so they keep the order of their numbers.
+-- Promises: only the latest delivery of a job is settled, whether or not its lease has ended, and only in the
+-- epoch in which it was made: what came after it may have been lost with an earlier server. A job that failed
+-- at its last attempt, or was rejected, goes to the dead letters. Returns 0 done, 1 dead letter, 2 lost, 3 not
+-- done because the row is locked. Jobs that are settled together with the same delay are due at the same time,
+-- so they keep the order of their numbers.
 -- Index: job_pkey; no other fits. An extension changes no indexed column, so it is HOT.
 -- Race: a claim that took over the job first has changed its token, and the token is checked again on the
 -- locked row. A row that a transaction has locked (by an ack of its own) is skipped: this statement never
 -- waits for a row.
 WITH want AS MATERIALIZED (
-    SELECT DISTINCT ON (w.id) w.*
+    SELECT DISTINCT ON (w.id) w.id, w.kind, w.time, w.error, w.keep, w.n,
+           CASE WHEN w.token >= (SELECT e.number << 21 FROM lockapi.epoch AS e WHERE e.one) THEN w.token END AS token
       FROM unnest($1::int8[], $2::int8[], $3::int8[], $4::int8[], $5::text[], $6::int8[])
            WITH ORDINALITY AS w (id, token, kind, time, error, keep, n)
      ORDER BY w.id, w.n
