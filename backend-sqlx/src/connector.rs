@@ -19,8 +19,8 @@ const OPENING: u32 = 16;
 
 /// Opens connections with the options of a pool.
 pub(crate) struct SqlxConnector {
-    direct: PgPool,
-    proxied: PgPool,
+    connect: PgConnectOptions,
+    pools: Option<Pools>,
     /// What a listener's pool is made of.
     listening: PgPoolOptions,
     handle: Handle,
@@ -29,9 +29,18 @@ pub(crate) struct SqlxConnector {
     limit: Option<Duration>,
 }
 
+/// Pools that open connections as a program's pool does, which may have an `after_connect`.
+struct Pools {
+    direct: PgPool,
+    proxied: PgPool,
+}
+
 impl SqlxConnector {
     /// On the current tokio runtime, or on one of its own where there is none.
-    pub(crate) fn new(pool: PgPoolOptions, connect: PgConnectOptions) -> Result<Self, Error> {
+    pub(crate) fn new(
+        pool: Option<PgPoolOptions>,
+        connect: PgConnectOptions,
+    ) -> Result<Self, Error> {
         let (handle, own) = if let Ok(handle) = Handle::try_current() {
             (handle, None)
         } else {
@@ -44,26 +53,29 @@ impl SqlxConnector {
     }
 
     /// For another server, on the same runtime.
-    pub(crate) fn beside(&self, pool: PgPoolOptions, connect: PgConnectOptions) -> Self {
-        Self::on(self.handle.clone(), pool, connect)
+    pub(crate) fn beside(&self, connect: PgConnectOptions) -> Self {
+        Self::on(self.handle.clone(), None, connect)
     }
 
-    fn on(handle: Handle, pool: PgPoolOptions, connect: PgConnectOptions) -> Self {
+    fn on(handle: Handle, pool: Option<PgPoolOptions>, connect: PgConnectOptions) -> Self {
         let entered = handle.enter();
         // Each connection is taken out of its pool for good, which makes room for the next; the
         // pool only knows how to open one. It allocates a slot for each that it may have.
-        let pool = pool
-            .min_connections(0)
-            .max_connections(OPENING)
-            .test_before_acquire(false);
-        let listening = pool.clone().max_connections(1);
+        let opening = |pool: PgPoolOptions| {
+            pool.min_connections(0)
+                .max_connections(OPENING)
+                .test_before_acquire(false)
+        };
+        let listening = opening(pool.clone().unwrap_or_default()).max_connections(1);
         let listening = listening.max_lifetime(None).idle_timeout(None);
-        let direct = pool.clone().connect_lazy_with(connect.clone());
-        let proxied = pool.connect_lazy_with(connect.statement_cache_capacity(0));
+        let pools = pool.map(opening).map(|pool| Pools {
+            direct: pool.clone().connect_lazy_with(connect.clone()),
+            proxied: pool.connect_lazy_with(unprepared(&connect)),
+        });
         drop(entered);
         Self {
-            direct,
-            proxied,
+            connect,
+            pools,
             listening,
             handle,
             own: None,
@@ -77,11 +89,8 @@ impl SqlxConnector {
         self
     }
 
-    /// Asks whether the server answers, on a connection that is of no further use.
-    ///
-    /// A pool tries again and again where nobody listens, and then does not tell why. So the server is
-    /// asked without it first; the pool is needed for its `after_connect`.
-    async fn ask(&self, options: &PgConnectOptions) -> Result<PgConnection, Failure> {
+    /// Opens a connection without a pool.
+    async fn open(&self, options: &PgConnectOptions) -> Result<PgConnection, Failure> {
         let answers = PgConnection::connect_with(options);
         let answers = match self.limit {
             Some(limit) => timeout(limit, answers).await.map_err(|_| {
@@ -91,6 +100,11 @@ impl SqlxConnector {
         };
         answers.map_err(not_connected)
     }
+}
+
+/// The same, for connections whose statements are not kept by the server.
+fn unprepared(connect: &PgConnectOptions) -> PgConnectOptions {
+    connect.clone().statement_cache_capacity(0)
 }
 
 fn own_runtime() -> Result<Runtime, Error> {
@@ -118,26 +132,30 @@ impl Connector for SqlxConnector {
     type Listener = Listening;
 
     async fn connect(&self, mode: Mode) -> Result<Owned, Failure> {
-        let pool = match mode {
-            Mode::Direct => &self.direct,
-            Mode::Proxied => &self.proxied,
+        let named = mode == Mode::Direct;
+        let opened = if named {
+            self.open(&self.connect).await?
+        } else {
+            self.open(&unprepared(&self.connect)).await?
         };
-        let closed = self.ask(&pool.connect_options()).await?.close();
-        let (connection, _) = futures_util::join!(pool.acquire(), closed);
-        let connection = connection.map_err(not_connected)?;
-        Ok(Owned {
-            connection: connection.detach(),
-            named: mode == Mode::Direct,
-        })
+        let Some(pools) = &self.pools else {
+            let connection = opened;
+            return Ok(Owned { connection, named });
+        };
+        // A pool tries again and again where nobody listens, and then does not tell why. So the server was
+        // asked without it first.
+        let pool = if named { &pools.direct } else { &pools.proxied };
+        let (connection, _) = futures_util::join!(pool.acquire(), opened.close());
+        let connection = connection.map_err(not_connected)?.detach();
+        Ok(Owned { connection, named })
     }
 
     /// A listener cannot be taken out of its pool, and goes back to it when it is dropped; so it
     /// has one of its own, and that ends with it.
     async fn listener(&self) -> Result<Listening, Failure> {
-        let options = self.direct.connect_options();
-        let closed = self.ask(&options).await?.close();
+        let closed = self.open(&self.connect).await?.close();
         let pool = self.listening.clone();
-        let pool = pool.connect_lazy_with(options.as_ref().clone());
+        let pool = pool.connect_lazy_with(self.connect.clone());
         let (listener, _) = futures_util::join!(PgListener::connect_with(&pool), closed);
         let mut listener = listener.map_err(not_connected)?;
         // The engine connects again when it is told of the end.

@@ -83,7 +83,7 @@ use lockapi::BackendOptions;
 use lockapi::driver::{Connector, HOST_LIMIT, Hosts, each_host, not_understood};
 use lockapi::{Backend, Result};
 use sqlx::PgPool;
-use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::postgres::PgConnectOptions;
 
 pub use connector::Borrowed;
 pub use table::{Work, with_lock_timeout_in, with_priority_in};
@@ -119,7 +119,7 @@ pub async fn connect_with(pool: &PgPool, options: BackendOptions) -> Result<Arc<
 /// `Unavailable` when there is no runtime, and none can be started.
 pub fn connector(pool: &PgPool) -> Result<impl Connector + use<>> {
     let connect = pool.connect_options().as_ref().clone();
-    SqlxConnector::new(pool.options().clone(), connect)
+    SqlxConnector::new(Some(pool.options().clone()), connect)
 }
 
 /// Connects a backend to a URL, such as `postgres://user@host/database`, or to the primary among several
@@ -149,8 +149,8 @@ pub fn connector_url(url: &str) -> Result<impl Connector + use<>> {
         // The parser's error may quote the URL, which may hold a password.
         let connect = PgConnectOptions::from_str(&url).map_err(|_| not_understood())?;
         hosts.push(match hosts.first() {
-            Some(first) => first.beside(PgPoolOptions::new(), connect),
-            None => SqlxConnector::new(PgPoolOptions::new(), connect)?,
+            Some(first) => first.beside(connect),
+            None => SqlxConnector::new(None, connect)?,
         });
     }
     if hosts.len() > 1 {

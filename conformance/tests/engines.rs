@@ -7,6 +7,8 @@
 mod foreign;
 #[path = "engines/pooler.rs"]
 mod pooler;
+#[path = "engines/slow.rs"]
+mod slow;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +21,7 @@ use lockapi_conformance::cluster::Cluster;
 
 use foreign::{Engine, Foreign};
 use pooler::{Pooler, Turns};
+use slow::Slow;
 
 fn url() -> String {
     match Cluster::shared() {
@@ -173,5 +176,121 @@ async fn m19_a_pooler_that_carries_settings_along_is_detected() {
             let error = backend.mutex("door").expect_err("no session locks");
             assert_eq!(error.kind(), ErrorKind::Unsupported);
         }
+    }
+}
+
+/// Connecting has a time limit, and takes many round trips.
+#[tokio::test(flavor = "multi_thread")]
+async fn m19_a_server_far_away_is_used() {
+    let url = migrated().await;
+    let real = lockapi_sqlx::connector_url(&url).expect("a connector");
+    let far = Slow::new(real, Duration::from_millis(100));
+    let backend = connect(far, options()).await.expect("a backend");
+    assert!(backend.capabilities().session_locks);
+    let door = backend.mutex("door").expect("a mutex");
+    door.lock()
+        .await
+        .expect("locked")
+        .unlock()
+        .await
+        .expect("unlocked");
+}
+
+/// However long the way to it, what it grants is compared before it is used.
+#[tokio::test(flavor = "multi_thread")]
+async fn m19_locks_that_are_given_to_everybody_are_refused_behind_a_slow_pooler() {
+    let mut refused = Vec::new();
+    for round_trip in [0, 75, 150].map(Duration::from_millis) {
+        for turns in [Turns::LastUsed, Turns::RoundRobin] {
+            refused.push(tokio::spawn(async move {
+                let real = lockapi_sqlx::connector_url(&url()).expect("a connector");
+                let foreign = Foreign::new(real, Engine::LocksAreStubs);
+                let pooler = Pooler::new(foreign, 3, turns);
+                let far = connect(Slow::new(pooler, round_trip), options());
+                let error = far.await.expect_err("it must be refused");
+                assert_eq!(error.kind(), ErrorKind::Unsupported, "{round_trip:?}");
+                says(&error.to_string(), &["the same lock", "of the transaction"]);
+            }));
+        }
+    }
+    for one in refused {
+        one.await.expect("refused");
+    }
+}
+
+/// Programs that start together take the few sessions of a pooler from each other.
+#[tokio::test(flavor = "multi_thread")]
+async fn m19_many_connect_through_a_pooler_that_is_busy() {
+    let url = migrated().await;
+    for turns in [Turns::LastUsed, Turns::RoundRobin] {
+        let real = lockapi_sqlx::connector_url(&url).expect("a connector");
+        let pooler = Pooler::new(real, 2, turns);
+        let connecting = (0..8).map(|_| connect(pooler.join(), options()));
+        let connecting: Vec<_> = connecting.map(tokio::spawn).collect();
+        for connected in connecting {
+            let backend = connected.await.expect("the task");
+            let backend = backend.unwrap_or_else(|error| panic!("{turns:?}: {error}"));
+            assert!(!backend.capabilities().session_locks, "{turns:?}");
+        }
+    }
+}
+
+/// Its mode was changed while programs hold locks. Each finds its session gone, or is answered there, but none is
+/// answered in the session of another.
+#[tokio::test(flavor = "multi_thread")]
+async fn m19_a_pooler_that_begins_to_share_sessions_gives_no_lock_twice() {
+    let url = migrated().await;
+    for turns in [Turns::LastUsed, Turns::RoundRobin] {
+        let real = lockapi_sqlx::connector_url(&url).expect("a connector");
+        let pooler = Pooler::new(real, 16, turns);
+        pooler.set_exclusive(true);
+        let options = options();
+        let one = connect(pooler.join(), options.clone()).await;
+        let other = connect(pooler.join(), options).await;
+        let (one, other) = (one.expect("a backend"), other.expect("a backend"));
+        let of = |backend: &Arc<dyn Backend>, key: &str| backend.mutex(key).expect("a mutex");
+        let held = of(&one, "held").lock().await.expect("locked");
+        let theirs = of(&other, "theirs").lock().await.expect("locked");
+        pooler.set_exclusive(false);
+        let (mut granted, mut refused) = (0, 0);
+        for n in 0..60 {
+            let key = format!("k{n}");
+            let (here, there) = (of(&one, &key), of(&other, &key));
+            let (held_by, theirs_by) = (of(&other, "held"), of(&one, "theirs"));
+            let (here, there, held_by, theirs_by) = tokio::join!(
+                here.try_lock(),
+                there.try_lock(),
+                held_by.try_lock(),
+                theirs_by.try_lock()
+            );
+            // The sessions live on, and with them what was locked there.
+            for again in [held_by, theirs_by] {
+                assert!(!matches!(again, Ok(Some(_))), "{turns:?}: given twice");
+            }
+            let both = [&here, &there].map(|got| matches!(got, Ok(Some(_))));
+            assert_ne!(both, [true, true], "{turns:?}: {key} is given twice");
+            for answer in [here, there] {
+                match answer {
+                    Ok(None) => {}
+                    Ok(Some(guard)) => {
+                        granted += 1;
+                        // It may be lost by now.
+                        let _told = guard.unlock().await;
+                    }
+                    Err(error) => {
+                        refused += 1;
+                        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+                    }
+                }
+            }
+        }
+        assert!(
+            refused > 0,
+            "{turns:?}: sessions are not shared, {granted} granted"
+        );
+        assert!(
+            held.is_lost() || theirs.is_lost(),
+            "{turns:?}: nobody was told"
+        );
     }
 }

@@ -124,6 +124,9 @@ impl StdError for Report {}
 /// | 57P01, 57P02, 57P03, 57P05 | shutdown, crash, no connections, idle session |
 /// | 25P03, 25P04 | transaction that was idle or open for too long |
 ///
+/// 26000 and 42P05, a prepared statement that is missing or was not to be there, say that the statement had no
+/// effect, and that the session is another than the connection had before: the connection is of no use.
+///
 /// While a connection is opened the same mean [`ErrorKind::Unavailable`]: nothing was sent yet.
 #[derive(Clone, Debug)]
 pub struct Failure {
@@ -158,7 +161,7 @@ impl Failure {
         let ended = report.severity != Severity::Error;
         let unknown = ended || report.sqlstate().is_none_or(leaves_unknown);
         Self {
-            broken: unknown,
+            broken: unknown || report.sqlstate().is_some_and(is_of_another_session),
             sent: unknown,
             sqlstate: report.sqlstate.clone(),
             source: Arc::new(report),
@@ -176,7 +179,8 @@ impl Failure {
     ) -> Self {
         let code = sqlstate.as_deref();
         Self {
-            broken: broken || code.is_some_and(leaves_unknown),
+            broken: broken
+                || code.is_some_and(|code| leaves_unknown(code) || is_of_another_session(code)),
             sent: code.is_none_or(leaves_unknown),
             source: without_data(code, source.into()),
             sqlstate,
@@ -213,6 +217,12 @@ impl Failure {
     pub(crate) fn undone(mut self) -> Self {
         self.sent = false;
         self
+    }
+
+    /// Whether the session is another than the connection had before.
+    pub(crate) fn is_of_another_session(&self) -> bool {
+        let code = self.sqlstate.as_deref();
+        code.is_some_and(is_of_another_session)
     }
 
     /// The kind of error that this failure is to a caller.
@@ -261,12 +271,16 @@ impl Failure {
             return told.clone().during(operation);
         }
         let kind = self.kind();
-        let message = match (kind, &self.sqlstate) {
+        let message = match (kind, self.sqlstate.as_deref()) {
             (ErrorKind::Unsupported, Some(code)) if is_missing_object(code) => {
                 format!(
                     "the tables of lockapi are missing or of another version; run `migrate()` ({code})"
                 )
             }
+            (ErrorKind::Unsupported, Some(code @ "42501")) if operation != "migrate" => format!(
+                "{} ({code}); apply the statements of `lockapi::rights::grants` for this role",
+                self.told()
+            ),
             (ErrorKind::Indeterminate, Some(code)) => format!(
                 "the session ended before the answer came: {} ({code})",
                 self.told()
@@ -321,11 +335,12 @@ fn classify(code: &str) -> ErrorKind {
         "22021" | "22P05" => ErrorKind::Invalid,
         "55P03" => ErrorKind::TimedOut,
         "40P01" => ErrorKind::Deadlock,
-        // Serialization failure, read-only, aborted transaction.
-        "40001" | "25006" | "25P02" => ErrorKind::Unavailable,
+        // Serialization failure, read-only, aborted transaction, a restore that is under way.
+        "40001" | "25006" | "25P02" | "55000" => ErrorKind::Unavailable,
         // Feature not supported, missing rights.
         "0A000" | "42501" => ErrorKind::Unsupported,
         code if is_missing_object(code) => ErrorKind::Unsupported,
+        code if is_of_another_session(code) => ErrorKind::Unavailable,
         code if leaves_unknown(code) => ErrorKind::Unavailable,
         // 28 authorization, 3D no such database, 57 cancelled, shutdown and its kin.
         code if ["28", "3D", "57"]
@@ -341,6 +356,11 @@ fn classify(code: &str) -> ErrorKind {
 /// Undefined schema, table, column or function.
 pub(crate) fn is_missing_object(code: &str) -> bool {
     matches!(code, "3F000" | "42P01" | "42703" | "42883")
+}
+
+/// Whether a session has other prepared statements than those of the connection: it is shared.
+fn is_of_another_session(code: &str) -> bool {
+    matches!(code, "26000" | "42P05")
 }
 
 /// Whether a report of this code, of whatever severity, says nothing of the statement, and leaves a
@@ -436,6 +456,20 @@ mod tests {
         );
         let kept = format!("{failure:?} {error:?} {:?}", error.source());
         assert!(!kept.contains("of somebody"), "{kept}");
+    }
+
+    #[test]
+    fn a_session_with_other_statements_is_given_up() {
+        for code in ["26000", "42P05"] {
+            let report = Report::new(Some(code.to_owned()), "prepared statement");
+            for failure in [
+                Failure::reported(report),
+                Failure::statement(Some(code.to_owned()), false, "prepared statement"),
+            ] {
+                assert_eq!(failure.kind(), ErrorKind::Unavailable, "{code}");
+                assert!(failure.broken && !failure.sent, "{code}");
+            }
+        }
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub mod mutex {
     pub use crate::mutex::interrupt::Interrupt;
     pub use crate::mutex::lock_request::{LockAnswer, LockRequest};
     pub use crate::mutex::marks::SweepMarks;
-    pub use crate::mutex::session::{Enlist, Enlisted, Flush, Relax, TOKENS_AT_RISK};
+    pub use crate::mutex::session::{Enlist, Enlisted, Flush, Ping, Relax, TOKENS_AT_RISK};
     pub use crate::mutex::wait::Wait;
 }
 
@@ -79,7 +79,7 @@ pub mod engine {
     pub use crate::engine::cancel::{Cancelled, Process};
     pub use crate::engine::epoch::EnterEpoch;
     pub use crate::engine::notify::{Notify, listen};
-    pub use crate::engine::probe::{Lock, Marker, Seen};
+    pub use crate::engine::probe::{BEGIN as BEGIN_PROBE, Lock, Marker, Seen};
     pub use crate::engine::settle::{Settle, Settled};
 }
 

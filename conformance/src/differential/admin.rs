@@ -15,7 +15,7 @@ use lockapi::suite::memory::ModelState;
 use lockapi::suite::mutex::{LockAnswer, LockRequest};
 use proptest::prelude::*;
 
-use super::{SESSIONS, UNIT, near, place};
+use super::{MARK, SESSIONS, UNIT, mark, near, place};
 
 const DAY: i64 = 24 * 3600 * 1_000_000;
 
@@ -107,7 +107,8 @@ pub async fn run<C: Connection>(
     actions: &[Action],
     mut elapse: impl FnMut(Older),
 ) {
-    let model = ModelState::default();
+    let mut model = ModelState::default();
+    mark(sessions, &mut model).await;
     let mut pair = Pair {
         sessions,
         model,
@@ -216,6 +217,7 @@ impl<C: Connection> Pair<'_, C> {
                     lock,
                     mode,
                     release,
+                    session: MARK,
                 },
             )
             .await;

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use lockapi::LockId;
-use lockapi::driver::Connection;
+use lockapi::driver::{Connection, Script};
 use lockapi::mutex::LockMode;
 use lockapi::suite::driver::Operation;
 use lockapi::suite::lease::{Acquire, Acquired, Check, Peek, Peeked, Release, Renew};
@@ -127,9 +127,11 @@ pub async fn run<C: Connection>(
     actions: &[Action],
     mut elapse: impl FnMut(Duration),
 ) {
+    let mut model = ModelState::default();
+    mark(sessions, &mut model).await;
     let mut pair = Pair {
         sessions,
-        model: ModelState::default(),
+        model,
         namespace,
         tokens: Tokens::new(),
         limits: limits::Known::default(),
@@ -144,6 +146,18 @@ pub async fn run<C: Connection>(
         } else {
             pair.act(action).await;
         }
+    }
+}
+
+/// The mark that the sessions have on both sides; it is no lock.
+pub(crate) const MARK: i64 = 7;
+
+/// Has sessions take requests for locks.
+pub(crate) async fn mark<C: Connection>(sessions: &mut [C], model: &mut ModelState) {
+    const SET: &str = "SELECT set_config('lockapi.session', pg_backend_pid() || ' 7', false)";
+    for (id, session) in (0..).zip(sessions) {
+        session.script(Script::Run(SET)).await.expect("marked");
+        model.set_mark(id, MARK);
     }
 }
 
@@ -177,6 +191,7 @@ impl<C: Connection> Pair<'_, C> {
                             LockMode::Exclusive
                         },
                         release: *release,
+                        session: MARK,
                     })
                     .collect();
                 let (real, model) = self.both(*session, &batch).await;
@@ -251,6 +266,7 @@ impl<C: Connection> Pair<'_, C> {
         let cycle = DeadlockCheck {
             lock: self.lock(lock),
             holding: holding.iter().map(|key| self.lock(*key)).collect(),
+            session: MARK,
         };
         let notes = cycle.forget();
         let awaited: Vec<_> = cycle.holding.iter().map(|lock| Awaited(*lock)).collect();

@@ -9,11 +9,13 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::geteuid;
+use rustix::process::{Pid, Signal, geteuid, kill_process};
 
 use crate::fixture::Problem;
 
 const PATIENCE: Duration = Duration::from_secs(10);
+
+const CONFIG: &str = "proxy.ini";
 
 /// A running `pgbouncer`; it ends with this value.
 #[derive(Debug)]
@@ -21,6 +23,8 @@ pub(super) struct Proxy {
     process: Child,
     port: u16,
     dir: PathBuf,
+    /// The section of its file that names the server, and what it is to do, but for the mode.
+    settings: String,
 }
 
 impl Proxy {
@@ -40,34 +44,43 @@ impl Proxy {
             .port();
         let users = dir.join("users.txt");
         fs::write(&users, format!("\"{user}\" \"\"\n"))?;
-        let config = dir.join("proxy.ini");
         // All sessions are opened, and take turns: what is left in one is missed in the next.
-        fs::write(
-            &config,
-            format!(
-                "[databases]\n* = host=127.0.0.1 port={server}\n[pgbouncer]\n\
-                 listen_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n\
-                 auth_type = trust\nauth_file = {}\npool_mode = {mode}\n\
-                 default_pool_size = {sessions}\nmin_pool_size = {sessions}\nmax_client_conn = 100\n\
-                 server_round_robin = 1\nignore_startup_parameters = extra_float_digits\n",
-                users.display()
-            ),
-        )?;
+        let settings = format!(
+            "[databases]\n* = host=127.0.0.1 port={server}\n[pgbouncer]\n\
+             listen_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n\
+             auth_type = trust\nauth_file = {}\n\
+             default_pool_size = {sessions}\nmin_pool_size = {sessions}\nmax_client_conn = 100\n\
+             server_round_robin = 1\nignore_startup_parameters = extra_float_digits\n",
+            users.display()
+        );
+        write_config(&dir, &settings, mode)?;
         let mut command = Command::new(program);
-        command.arg("-q").arg(&config).stdin(Stdio::null());
+        command.arg("-q").arg(dir.join(CONFIG)).stdin(Stdio::null());
         command.stdout(Stdio::null()).stderr(Stdio::null());
         if geteuid().is_root() {
             let (uid, gid) = server_user()?;
             command.uid(uid).gid(gid);
         }
         let process = command.spawn()?;
-        let mut proxy = Self { process, port, dir };
+        let mut proxy = Self {
+            process,
+            port,
+            dir,
+            settings,
+        };
         proxy.wait()?;
         Ok(proxy)
     }
 
     pub(super) fn port(&self) -> u16 {
         self.port
+    }
+
+    /// Changes the mode of the running proxy.
+    pub(super) fn set_mode(&self, mode: &str) -> Result<(), Problem> {
+        write_config(&self.dir, &self.settings, mode)?;
+        kill_process(Pid::from_child(&self.process), Signal::HUP)?;
+        Ok(())
     }
 
     fn wait(&mut self) -> Result<(), Problem> {
@@ -92,6 +105,14 @@ impl Drop for Proxy {
         let _status = self.process.wait();
         let _removed = fs::remove_dir_all(&self.dir);
     }
+}
+
+/// By another name first: the proxy may be reading it.
+fn write_config(dir: &Path, settings: &str, mode: &str) -> Result<(), Problem> {
+    let next = dir.join("next.ini");
+    fs::write(&next, format!("{settings}pool_mode = {mode}\n"))?;
+    fs::rename(next, dir.join(CONFIG))?;
+    Ok(())
 }
 
 fn program() -> Result<PathBuf, Problem> {

@@ -2,7 +2,8 @@
 //! as others do for some settings.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lockapi::Failure;
@@ -18,104 +19,159 @@ pub(crate) enum Turns {
 }
 
 /// Shares a few sessions among its clients.
-pub(crate) struct Pooler<C: Connector> {
-    real: C,
-    shared: Arc<Shared<C::Connection>>,
-}
+pub(crate) struct Pooler<C: Connector>(Arc<Shared<C>>);
 
-struct Shared<N> {
+struct Shared<C: Connector> {
+    real: C,
     turns: Turns,
+    /// Each client keeps its session.
+    exclusive: AtomicBool,
     /// How many sessions may still be opened.
     room: Mutex<usize>,
-    idle: Mutex<VecDeque<N>>,
+    idle: Mutex<VecDeque<C::Connection>>,
 }
 
-impl<N> Shared<N> {
-    fn idle(&self) -> Option<N> {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+impl<C: Connector> Shared<C> {
+    fn idle(&self) -> MutexGuard<'_, VecDeque<C::Connection>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn room(&self) -> MutexGuard<'_, usize> {
+        self.room.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn next(&self) -> Option<C::Connection> {
+        let mut idle = self.idle();
         match self.turns {
             Turns::LastUsed => idle.pop_back(),
             Turns::RoundRobin => idle.pop_front(),
         }
     }
 
-    fn give_back(&self, session: N) {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        idle.push_back(session);
-    }
-
-    fn may_open(&self) -> bool {
-        let mut room = self.room.lock().unwrap_or_else(PoisonError::into_inner);
-        let open = *room > 0;
-        *room -= usize::from(open);
-        open
+    /// Opens as many sessions as may be open, so that they can take turns.
+    async fn open(&self) -> Result<(), Failure> {
+        loop {
+            let open = {
+                let mut room = self.room();
+                let open = *room > 0;
+                *room -= usize::from(open);
+                open
+            };
+            if !open {
+                return Ok(());
+            }
+            let session = self.real.connect(Mode::Proxied).await?;
+            self.idle().push_back(session);
+        }
     }
 }
 
 impl<C: Connector> Pooler<C> {
     pub(crate) fn new(real: C, sessions: usize, turns: Turns) -> Self {
-        let shared = Shared {
+        Self(Arc::new(Shared {
+            real,
             turns,
+            exclusive: AtomicBool::new(false),
             room: Mutex::new(sessions),
             idle: Mutex::default(),
-        };
-        Self {
-            real,
-            shared: Arc::new(shared),
-        }
+        }))
+    }
+
+    /// Whether each client keeps its session from now on.
+    pub(crate) fn set_exclusive(&self, exclusive: bool) {
+        self.0.exclusive.store(exclusive, Ordering::SeqCst);
+    }
+
+    /// The same sessions, for another program.
+    pub(crate) fn join(&self) -> Self {
+        Self(Arc::clone(&self.0))
     }
 }
 
 impl<C: Connector> Connector for Pooler<C> {
-    type Connection = Client<C::Connection>;
+    type Connection = Client<C>;
     type Listener = C::Listener;
 
     async fn connect(&self, _: Mode) -> Result<Self::Connection, Failure> {
-        // All sessions are there from the start, so that they can take turns.
-        while self.shared.may_open() {
-            let session = self.real.connect(Mode::Proxied).await?;
-            self.shared.give_back(session);
-        }
+        self.0.open().await?;
         Ok(Client {
-            shared: Arc::clone(&self.shared),
+            shared: Arc::clone(&self.0),
             session: None,
+            in_transaction: false,
             marker: String::new(),
         })
     }
 
     async fn listener(&self) -> Result<Self::Listener, Failure> {
-        self.real.listener().await
+        self.0.real.listener().await
     }
 
     fn spawn(&self, name: &'static str, task: BackgroundTask) {
-        self.real.spawn(name, task);
+        self.0.real.spawn(name, task);
     }
 }
 
 /// A connection of a client, which has a session while it is in a transaction.
-pub(crate) struct Client<N> {
-    shared: Arc<Shared<N>>,
-    session: Option<N>,
+pub(crate) struct Client<C: Connector> {
+    shared: Arc<Shared<C>>,
+    session: Option<C::Connection>,
+    in_transaction: bool,
     /// The setting that goes with the client.
     marker: String,
 }
 
-impl<N: Connection> Client<N> {
-    async fn session(&mut self) -> &mut N {
-        while self.session.is_none() {
-            self.session = self.shared.idle();
+impl<C: Connector> Client<C> {
+    async fn session(&mut self) -> Result<&mut C::Connection, Failure> {
+        loop {
             if self.session.is_none() {
-                tokio::time::sleep(Duration::from_millis(2)).await;
+                self.session = self.shared.next();
             }
+            if self.session.is_some() {
+                break;
+            }
+            // For one whose client left in the middle of a transaction.
+            self.shared.open().await?;
+            tokio::time::sleep(Duration::from_millis(2)).await;
         }
-        self.session.as_mut().expect("a session")
+        Ok(self.session.as_mut().expect("a session"))
     }
 }
 
-impl<N: Connection> Connection for Client<N> {
+impl<C: Connector> Client<C> {
+    /// Closes the session.
+    fn close(&mut self) {
+        if self.session.take().is_some() {
+            *self.shared.room() += 1;
+        }
+    }
+
+    /// After a statement.
+    fn leave<T>(&mut self, outcome: &Result<T, Failure>) {
+        if matches!(outcome, Err(failure) if failure.broken) {
+            self.close();
+        } else if !self.in_transaction
+            && !self.shared.exclusive.load(Ordering::SeqCst)
+            && let Some(session) = self.session.take()
+        {
+            self.shared.idle().push_back(session);
+        }
+    }
+}
+
+impl<C: Connector> Drop for Client<C> {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl<C: Connector> Connection for Client<C> {
     async fn run(&mut self, call: Call<'_>) -> Result<Rows, Failure> {
-        let mut rows = self.session().await.run(call).await?;
-        if call.name() == Marker::STATEMENT.name {
+        let outcome = self.session().await?.run(call).await;
+        self.leave(&outcome);
+        let mut rows = outcome?;
+        // While each has its own session there is nothing to carry along.
+        let exclusive = self.shared.exclusive.load(Ordering::SeqCst);
+        if !exclusive && call.name() == Marker::STATEMENT.name {
             if let Some(Value::Text(marker)) = call.query().1.first() {
                 match marker.as_str() {
                     "" => {}
@@ -131,12 +187,13 @@ impl<N: Connection> Connection for Client<N> {
     }
 
     async fn script(&mut self, script: Script) -> Result<(), Failure> {
-        let done = self.session().await.script(script).await;
-        if matches!(script, Script::Commit | Script::Rollback)
-            && let Some(session) = self.session.take()
-        {
-            self.shared.give_back(session);
+        let done = self.session().await?.script(script).await;
+        match script {
+            Script::Begin(_) => self.in_transaction = true,
+            Script::Commit | Script::Rollback => self.in_transaction = false,
+            _ => {}
         }
+        self.leave(&done);
         done
     }
 }

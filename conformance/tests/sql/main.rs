@@ -7,6 +7,7 @@ mod epochs;
 mod ids;
 mod limits;
 mod listeners;
+mod marks;
 mod operations;
 mod plans;
 mod probe;

@@ -6,7 +6,7 @@ use lockapi::mutex::LockMode;
 use lockapi::suite::driver::Operation;
 use lockapi::suite::lease::{Abandon, Acquire, Acquired, Peek, Release, Renew, Take, Taken};
 use lockapi::suite::memory::ModelState;
-use lockapi::suite::mutex::{Check, Enlist, LockAnswer, LockRequest};
+use lockapi::suite::mutex::{Check, Enlist, LockAnswer, LockRequest, Ping};
 use lockapi::{ErrorKind, Failure, LockId};
 
 use crate::connection::{Library, LibraryConnection};
@@ -85,6 +85,10 @@ async fn exercise<C: Connection>(connection: &mut C) {
 }
 
 async fn locks<C: Connection>(connection: &mut C) {
+    let mark = fastrand::i64(..);
+    let enlisted = connection.perform(&[Enlist { mark }]).await;
+    assert!(enlisted.expect("answered")[0].marked);
+    let session = mark;
     let lock = |pair| LockId {
         key: fastrand::i64(..),
         pair,
@@ -94,6 +98,7 @@ async fn locks<C: Connection>(connection: &mut C) {
         lock,
         mode: LockMode::Exclusive,
         release,
+        session,
     };
     let steps = [take(one, false), take(two, false), take(lock(true), true)];
     let answers = connection.perform(&steps).await.expect("answered");
@@ -109,13 +114,8 @@ async fn locks<C: Connection>(connection: &mut C) {
     let releases = [take(one, true), take(two, true)];
     let answers = connection.perform(&releases).await.expect("answered");
     assert_eq!(answers, [LockAnswer::Released, LockAnswer::Released]);
-    assert!(
-        connection
-            .perform::<LockRequest>(&[])
-            .await
-            .expect("answered")
-            .is_empty()
-    );
+    let pinged = connection.perform(&[Ping { session }]).await;
+    pinged.expect("it lives");
     let alone = [take(two, false)];
     let answers = connection.perform(&alone).await.expect("answered");
     assert!(matches!(answers[..], [LockAnswer::Taken(token)] if token > first));

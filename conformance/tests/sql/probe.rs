@@ -1,8 +1,10 @@
 //! The statement of the probe, on the server and on the model.
 
+use std::time::Duration;
+
 use lockapi::driver::{Connection, Connector, Mode, Script};
 use lockapi::memory::Database;
-use lockapi::suite::engine::{Lock, Marker, Seen};
+use lockapi::suite::engine::{BEGIN_PROBE, Lock, Marker, Seen};
 
 use crate::connection::{Library, LibraryConnection};
 
@@ -72,4 +74,32 @@ fn x04_marker_and_model_agree() {
         true, false, false, true, false, true, true, false, true, true,
     ];
     assert_eq!(locked, expected);
+}
+
+/// The role's limits do not end what the probe does, which waits for a proxy now and then.
+#[test]
+fn x04_a_transaction_of_the_probe_outlives_the_limits_of_the_role() {
+    let (url, runtime) = crate::server();
+    let _entered = runtime.enter();
+    let limits = "SET statement_timeout = '10ms'; SET idle_in_transaction_session_timeout = '10ms'; SET lock_timeout = '10ms'";
+    for library in Library::ALL {
+        let mut session = LibraryConnection::connect(library, &url);
+        pollster::block_on(async {
+            session.script(Script::Run(limits)).await.expect("set");
+            session
+                .script(Script::Begin(BEGIN_PROBE))
+                .await
+                .expect("begun");
+            std::thread::sleep(Duration::from_millis(100));
+            session
+                .script(Script::Run("SELECT pg_sleep(0.1)"))
+                .await
+                .expect("no limit");
+            perform(&mut session, "", Lock::None).await;
+            session.script(Script::Commit).await.expect("committed");
+            // They hold again afterwards.
+            let ended = session.script(Script::Run("SELECT pg_sleep(1)")).await;
+            assert!(ended.is_err(), "on {library:?}");
+        });
+    }
 }

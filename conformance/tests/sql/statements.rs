@@ -14,8 +14,8 @@ use lockapi::suite::limit;
 use lockapi::suite::limit::{Block, Charge, Ensure, Look, Refund, Reset};
 use lockapi::suite::mutex;
 use lockapi::suite::mutex::{
-    Awaited, DeadlockCheck, Enlist, Flush, Interrupt, LockRequest, Relax, SweepMarks, Timeouts,
-    TryIn, Wait, WaitIn,
+    Awaited, DeadlockCheck, Enlist, Flush, Interrupt, LockRequest, Ping, Relax, SweepMarks,
+    Timeouts, TryIn, Wait, WaitIn,
 };
 use lockapi::suite::queue;
 use lockapi::suite::schedule;
@@ -85,6 +85,7 @@ pub(super) fn statements() -> Vec<Statement> {
         DeadlockCheck::STATEMENT,
         Enlist::STATEMENT,
         Relax::STATEMENT,
+        Ping::STATEMENT,
         Flush::STATEMENT,
         Interrupt::STATEMENT,
         mutex::Check::STATEMENT,

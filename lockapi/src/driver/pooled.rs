@@ -95,9 +95,14 @@ impl<N: BlockingListener> BlockingListener for BorrowedConnection<N> {
 
 impl<N: BlockingListener> Drop for BorrowedConnection<N> {
     fn drop(&mut self) {
-        if self.give_back().is_err() {
-            // It ends the session if that has not ended; the answer is an error in any case.
-            let _ended = self.connection.script(TERMINATE);
+        match self.give_back() {
+            Ok(()) => {}
+            // The session of another is left alone.
+            Err(failure) if failure.is_of_another_session() => {}
+            Err(_) => {
+                // It ends the session if that has not ended; the answer is an error in any case.
+                let _ended = self.connection.script(TERMINATE);
+            }
         }
     }
 }
@@ -107,6 +112,7 @@ impl<N: BlockingListener> Drop for BorrowedConnection<N> {
 pub struct Settings {
     names: Vec<String>,
     values: Vec<String>,
+    process: i64,
 }
 
 /// Reads the settings of a session; a batch of one.
@@ -124,7 +130,7 @@ impl Operation for Remember {
         name: "driver.remember",
         sql: include_str!("remember.sql"),
         params: &[],
-        columns: &[Type::Texts, Type::Texts],
+        columns: &[Type::Texts, Type::Texts, Type::Int],
     };
 
     fn params(_: &[Self]) -> Vec<Value> {
@@ -137,6 +143,7 @@ impl Operation for Remember {
                 Ok(Settings {
                     names: row.texts(0)?,
                     values: row.texts(1)?,
+                    process: row.int(2)?,
                 })
             })
             .collect()
@@ -145,7 +152,7 @@ impl Operation for Remember {
     fn model(_: &[Self], _: &mut ModelState, _: u64) -> Option<Rows> {
         // Settings have no meaning in memory.
         let none = || Value::Texts(Vec::new());
-        Some(vec![Row(vec![none(), none()])])
+        Some(vec![Row(vec![none(), none(), Value::Int(0)])])
     }
 }
 
@@ -156,7 +163,7 @@ impl Operation for Restore {
     const STATEMENT: Statement = Statement {
         name: "driver.restore",
         sql: include_str!("restore.sql"),
-        params: &[Type::Texts, Type::Texts],
+        params: &[Type::Texts, Type::Texts, Type::Int],
         columns: &[Type::Int],
     };
 
@@ -168,6 +175,7 @@ impl Operation for Restore {
                 [
                     Value::Texts(former.names.clone()),
                     Value::Texts(former.values.clone()),
+                    Value::Int(former.process),
                 ]
             })
             .collect()
@@ -213,7 +221,7 @@ mod tests {
             self.note(statement.name)?;
             let none = || Value::Texts(Vec::new());
             Ok(vec![Row(match statement.name {
-                "driver.remember" => vec![none(), none()],
+                "driver.remember" => vec![none(), none(), Value::Int(0)],
                 _ => vec![Value::Int(0)],
             })])
         }

@@ -127,7 +127,7 @@ pub(crate) async fn settle<N: Connection>(
     settle: Settle,
 ) -> Result<Settled, Failure> {
     match connection.perform(&[settle]).await?[..] {
-        [settled] if settled.kept_out => Err(is_kept_out()),
+        [settled] if settled.unprivileged => Err(is_unprivileged()),
         [settled] if !settled.standby => Ok(settled),
         _ => Err(is_standby()),
     }
@@ -138,9 +138,9 @@ pub(crate) fn is_closed() -> Failure {
     Failure::connect(None, error)
 }
 
-fn is_kept_out() -> Failure {
+fn is_unprivileged() -> Failure {
     let message = "the role may draw tokens but not execute lockapi.enter_epoch(), so that it could be given a token again \
-         after a fail-over; apply the statements of `lockapi::grants` of this version";
+         after a fail-over; apply the statements of `lockapi::rights::grants` of this version";
     Failure::connect(None, Error::new(ErrorKind::Unsupported, "connect", message))
 }
 

@@ -1,7 +1,7 @@
 -- Makes a connection independent of its role's settings, and returns whether the server is a standby, the ID
 -- and the start time, in microseconds, of the process that serves the connection, and whether the database
--- knows epochs and the role may enter one: who may only read does not. Whoever draws tokens has to: "kept_out"
--- is whether the role may do that and not enter an epoch.
+-- knows epochs and the role may enter one: who may only read does not. Whoever draws tokens has to:
+-- "unprivileged" is whether the role may do that and not enter an epoch.
 --
 -- Promises: afterwards statements run as READ COMMITTED and durable, whatever the defaults of the role and
 -- the database are; a stricter synchronous_commit is kept. With $1 the settings last for the transaction,
@@ -72,5 +72,5 @@ SELECT pg_catalog.pg_is_in_recovery() AS standby, pg_catalog.count(d.value) AS s
                   AND (c.relname OPERATOR(pg_catalog.=) 'fence_seq' OR c.relname OPERATOR(pg_catalog.=) 'delivery_seq')
                   AND pg_catalog.has_schema_privilege(n.oid, 'USAGE')
                   AND CASE WHEN c.relkind OPERATOR(pg_catalog.=) 'S'
-                           THEN pg_catalog.has_sequence_privilege(c.oid, 'USAGE, UPDATE') ELSE false END) AS kept_out
+                           THEN pg_catalog.has_sequence_privilege(c.oid, 'USAGE, UPDATE') ELSE false END) AS unprivileged
   FROM done AS d

@@ -43,7 +43,7 @@ impl Default for BackendOptions {
 
 impl BackendOptions {
     /// The namespace of all names, 1 to 255 bytes; `default` unless set. Names in different
-    /// namespaces never meet.
+    /// namespaces never meet. `lockapi` is the library's own.
     #[must_use]
     pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
         self.namespace = namespace.into();
@@ -80,7 +80,8 @@ impl BackendOptions {
     }
 
     /// How often an idle session that holds mutexes is checked, 1 s unless set, at least 10 ms.
-    /// A holder learns within about this time that its session was ended.
+    /// A holder learns within about this time that its session was ended; after up to 20 s more if the
+    /// server vanished while the backend waited for its disk to have written a grant.
     #[must_use]
     pub fn heartbeat(mut self, heartbeat: Duration) -> Self {
         self.heartbeat = heartbeat;
@@ -144,6 +145,10 @@ impl BackendOptions {
         const DAY: Duration = Duration::from_secs(24 * 3600);
         let invalid = |message| Err(Error::new(ErrorKind::Invalid, "connect", message));
         check_name("namespace", &self.namespace, 1)?;
+        if self.namespace == "lockapi" {
+            // An advisory lock of it keeps migrations apart.
+            return invalid("the namespace `lockapi` is the library's own; use another".to_owned());
+        }
         if self.max_locks == 0 {
             return invalid("max_locks of 0; allowed are 1 or more".to_owned());
         }
@@ -163,5 +168,22 @@ impl BackendOptions {
             ));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_namespace_of_the_library_is_refused() {
+        let refused = BackendOptions::default().namespace("lockapi").check();
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::Invalid);
+        assert!(
+            BackendOptions::default()
+                .namespace("lockapis")
+                .check()
+                .is_ok()
+        );
     }
 }

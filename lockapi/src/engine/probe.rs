@@ -13,17 +13,21 @@ use crate::mutex::LockMode;
 use crate::wait::unless;
 use crate::{LockId, random};
 
-const BEGIN: &str = include_str!("begin_probe.sql");
+/// Begins each of its transactions.
+pub const BEGIN: &str = include_str!("begin_probe.sql");
 
 /// How long a statement of the probe may take at the server.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// For how long a proxy is given to find a second session, and how many times what the first took.
-const SECOND_SESSION: Duration = Duration::from_millis(500);
-const TIMES_THE_FIRST: u32 = 8;
+/// For how long a proxy is given to find a second session, at least. Whoever waits for it has the first one
+/// meanwhile.
+const SECOND_SESSION: Duration = Duration::from_millis(100);
 
-/// How long it is left alone when it has found none, on average.
-const PAUSE: Duration = Duration::from_millis(100);
+/// How long it is left alone when it has found none, on average, after each attempt longer by as much.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// How often a proxy is asked for two transactions at the same time. One with a single session has none.
+const ATTEMPTS: u32 = 3;
 
 /// The first version that has what the statements need.
 const OLDEST: i64 = 130_000;
@@ -31,25 +35,29 @@ const OLDEST: i64 = 130_000;
 /// Refuses a standby, a server that is too old and one whose locks do not exclude, and tells whether
 /// sessions are shared behind a transaction-pooling proxy.
 pub(crate) async fn probe(driver: &Driver, timer: &Timer) -> Result<Mode, Failure> {
+    let (mut attempts, mut shared) = (0, 0);
     // Whoever connects has a time limit.
     loop {
-        let began = timer.now();
         let mut one = driver.connect(Mode::Proxied).await?;
-        look(&mut one).await?;
-        let took = timer.now().saturating_sub(began);
-        let patience = SECOND_SESSION.max(took * TIMES_THE_FIRST);
-        let mut other = driver.connect(Mode::Proxied).await?;
-        let mut found = sessions(&mut one, &mut other, timer, patience).await;
-        if let Ok(Sessions::Shared) = found {
-            found = transactions_exclude(&mut one, &mut other, timer, patience).await;
-        }
+        let took = look(&mut one, timer).await?;
+        let patience = SECOND_SESSION.max(took * 3);
+        let found = sessions(driver, &mut one, timer, patience).await;
         match found.map_err(foreign)? {
             Sessions::Own => return Ok(Mode::Direct),
-            Sessions::Shared => return Ok(Mode::Proxied),
-            // Nobody waits for a session while it keeps another from the rest of the world.
-            Sessions::Busy => drop((one, other)),
+            Sessions::Shared => {
+                shared += 1;
+                let compared = transactions_exclude(driver, &mut one, timer, patience).await;
+                if compared.map_err(foreign)? || shared == ATTEMPTS {
+                    return Ok(Mode::Proxied);
+                }
+            }
+            Sessions::Busy => {}
         }
-        timer.sleep(PAUSE.mul_f64(0.5 + fastrand::f64())).await;
+        // Nobody waits for a session while it keeps another from the rest of the world.
+        drop(one);
+        let pause = PAUSE.mul_f64(0.5 + fastrand::f64());
+        attempts += 1;
+        timer.sleep(pause * attempts).await;
     }
 }
 
@@ -64,9 +72,11 @@ enum Sessions {
     Busy,
 }
 
-/// Refuses a server by what it says of itself.
-async fn look(one: &mut DriverConnection) -> Result<(), Failure> {
+/// Refuses a server by what it says of itself, and tells how long two statements take that need not wait for a
+/// session.
+async fn look(one: &mut DriverConnection, timer: &Timer) -> Result<Duration, Failure> {
     one.script(Script::Begin(BEGIN)).await?;
+    let began = timer.now();
     let seen = perform(one, Marker::read()).await.map_err(foreign)?;
     if seen.number < OLDEST {
         let message = format!(
@@ -77,7 +87,9 @@ async fn look(one: &mut DriverConnection) -> Result<(), Failure> {
     }
     let settled = settle(one, Settle::transaction(Duration::ZERO, LIMIT));
     settled.await.map_err(foreign)?;
-    one.script(Script::Commit).await
+    let took = timer.now().saturating_sub(began);
+    one.script(Script::Commit).await?;
+    Ok(took)
 }
 
 /// Tells whether each of two connections is a session of its own.
@@ -87,19 +99,19 @@ async fn look(one: &mut DriverConnection) -> Result<(), Failure> {
 /// first one does not find its marker again. A proxy that carries settings from session to session is
 /// known by the number of the process that answers.
 async fn sessions(
+    driver: &Driver,
     one: &mut DriverConnection,
-    other: &mut DriverConnection,
     timer: &Timer,
     patience: Duration,
 ) -> Result<Sessions, Failure> {
-    const ROUNDS: usize = 4;
-    let mut pid = None;
-    for round in 1..=ROUNDS {
+    let (mut pid, mut key) = (None, 0);
+    // A proxy that uses the last session again, or that has them take turns, is known in the first round. One that
+    // draws among n sessions goes unknown once in n to the fourth; mutexes then find their session gone. A lock of
+    // the session would stay in one of a proxy, so that is tried last.
+    for last in [false, true] {
         let drawn = random::text().map_err(|error| Failure::connect(None, error))?;
         let marker = format!("m{drawn}");
-        let key = number()?;
-        // A lock of the session would stay in one of a proxy, so that is tried last.
-        let last = round == ROUNDS;
+        key = number()?;
         let (first, second, third) = if last {
             (Lock::Session(key), Lock::Transaction(key), Lock::None)
         } else {
@@ -110,11 +122,13 @@ async fn sessions(
         // the other client finds it.
         let pid = *pid.get_or_insert(marked.pid);
         let is_here = |seen: &Seen| seen.marker == marker && seen.pid == pid;
-        if !is_here(&marked) || !is_here(&mark(one, Marker::read()).await?) {
+        if !is_here(&marked) || !last && !is_here(&mark(one, Marker::read()).await?) {
             return Ok(Sessions::Shared);
         }
+        // Each time a new one: of several proxies it may reach another.
+        let mut other = driver.connect(Mode::Proxied).await?;
         other.script(Script::Begin(BEGIN)).await?;
-        let seen_there = perform(other, Marker::new("", second)).await?;
+        let seen_there = perform(&mut other, Marker::new("", second)).await?;
         if seen_there.marker == marker || seen_there.pid == pid {
             // Where the proxy has one session only, the first client would wait for it for ever.
             other.script(Script::Commit).await?;
@@ -137,35 +151,32 @@ async fn sessions(
             (&seen_there, &seen_here)
         };
         excluded(had, given, if last { "session" } else { "transaction" })?;
-        if last {
-            let gone = mark(one, Marker::new("-", Lock::GiveBack(key))).await?;
-            let own = gone.locked == Some(true) && gone.pid == pid;
-            return Ok(if own { Sessions::Own } else { Sessions::Shared });
-        }
     }
-    Ok(Sessions::Shared)
+    let gone = mark(one, Marker::new("-", Lock::GiveBack(key))).await?;
+    let own = gone.locked == Some(true) && pid == Some(gone.pid);
+    Ok(if own { Sessions::Own } else { Sessions::Shared })
 }
 
-/// Refuses a server that gives two transactions the same lock, as far as the proxy can open both.
+/// Refuses a server that gives two transactions the same lock; false where the proxy did not open both.
 async fn transactions_exclude(
+    driver: &Driver,
     one: &mut DriverConnection,
-    other: &mut DriverConnection,
     timer: &Timer,
     patience: Duration,
-) -> Result<Sessions, Failure> {
+) -> Result<bool, Failure> {
     let key = number()?;
+    let mut other = driver.connect(Mode::Proxied).await?;
     other.script(Script::Begin(BEGIN)).await?;
-    let had = perform(other, Marker::new("", Lock::Transaction(key))).await?;
+    let had = perform(&mut other, Marker::new("", Lock::Transaction(key))).await?;
     let asking = mark(one, Marker::new("", Lock::Transaction(key)));
-    let Some(given) = unless(timer.sleep(patience), asking).await else {
-        // A proxy with one session lets the first client wait until the second one is done.
-        return Ok(Sessions::Shared);
-    };
-    let given = given?;
+    let given = unless(timer.sleep(patience), asking).await;
     // It has lived to here, so it had the lock all the time.
     other.script(Script::Commit).await?;
-    excluded(&had, &given, "transaction")?;
-    Ok(Sessions::Shared)
+    let Some(given) = given else {
+        return Ok(false);
+    };
+    excluded(&had, &given?, "transaction")?;
+    Ok(true)
 }
 
 /// Refuses a server that gave a lock to two, or to nobody.

@@ -38,7 +38,7 @@ pub struct Settled {
     /// Whether the database has a schema that knows epochs.
     pub epochs: bool,
     /// Whether the role may draw tokens, but not enter an epoch.
-    pub kept_out: bool,
+    pub unprivileged: bool,
 }
 
 impl Settle {
@@ -119,7 +119,7 @@ impl Operation for Settle {
                 standby: row.bool(0)?,
                 process: process.map(|started| Process { pid, started }),
                 epochs: row.bool(4)?,
-                kept_out: row.bool(5)?,
+                unprivileged: row.bool(5)?,
             })
         };
         rows.into_iter().map(settled).collect()

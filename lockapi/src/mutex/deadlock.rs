@@ -1,6 +1,7 @@
 //! Finding callers that wait for each other across processes.
 
 use super::lock_request::{LockMode, LockRequest};
+use super::session::of_session;
 use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
 use crate::key::LockId;
@@ -17,6 +18,8 @@ pub struct DeadlockCheck {
     pub lock: LockId,
     /// What is held meanwhile.
     pub holding: Vec<LockId>,
+    /// The mark of the session that is to wait.
+    pub session: i64,
 }
 
 impl DeadlockCheck {
@@ -27,6 +30,7 @@ impl DeadlockCheck {
             lock: note(*lock),
             mode: LockMode::Shared,
             release: true,
+            session: self.session,
         };
         self.holding.iter().map(forget).collect()
     }
@@ -39,7 +43,7 @@ impl Operation for DeadlockCheck {
     const STATEMENT: Statement = Statement {
         name: "mutex.deadlock",
         sql: include_str!("deadlock.sql"),
-        params: &[Type::Int, Type::Bool, Type::Ints, Type::Bools],
+        params: &[Type::Int, Type::Bool, Type::Ints, Type::Bools, Type::Int],
         columns: &[Type::Ints, Type::Bools],
     };
 
@@ -53,13 +57,15 @@ impl Operation for DeadlockCheck {
                     Value::Bool(cycle.lock.pair),
                     Value::Ints(cycle.holding.iter().map(|lock| lock.key).collect()),
                     Value::Bools(cycle.holding.iter().map(|lock| lock.pair).collect()),
+                    Value::Int(cycle.session),
                 ]
             })
             .collect()
     }
 
     fn decode(_: &[Self], rows: Rows) -> Result<Vec<Vec<LockId>>, Failure> {
-        rows.into_iter()
+        of_session(rows)?
+            .into_iter()
             .map(|mut row| {
                 let (keys, pairs) = (row.ints(0)?, row.bools(1)?);
                 let locks = keys.into_iter().zip(pairs);
@@ -70,6 +76,9 @@ impl Operation for DeadlockCheck {
 
     fn model(batch: &[Self], model: &mut ModelState, session: u64) -> Option<Rows> {
         let cycle = batch.first()?;
+        if !model.has_mark(session, cycle.session) {
+            return Some(Vec::new());
+        }
         for lock in &cycle.holding {
             model.try_lock(note(*lock), LockMode::Shared, session);
         }

@@ -4,7 +4,8 @@
 --
 -- Promises: the note is a shared advisory lock for each lock held. Its key is the key of that lock XOR a
 -- constant, so a waits-for edge costs one entry of the lock table and ends with the session. Returns those of
--- the held locks that are part of the cycle; none without a cycle.
+-- the held locks that are part of the cycle; none without a cycle. No row, and no note, where the session does
+-- not have the mark $5.
 -- Index: none. pg_locks is read once, and shows one moment of the lock table.
 -- Race: the note is taken before the check, and a waiting session is visible as such, so of sessions that
 -- close a cycle one after another, the last one detects it. Two that check before either waits detect it at
@@ -14,7 +15,8 @@ WITH RECURSIVE noted AS MATERIALIZED (
                THEN pg_catalog.pg_try_advisory_lock_shared((s.note >> 32)::int4, ((s.note << 32) >> 32)::int4)
                ELSE pg_catalog.pg_try_advisory_lock_shared(s.note) END) AS many
       FROM (SELECT h.key # 7309453129462714281 AS note, h.pair
-              FROM ROWS FROM (unnest($3::int8[]), unnest($4::bool[])) AS h (key, pair)) AS s
+              FROM ROWS FROM (unnest($3::int8[]), unnest($4::bool[])) AS h (key, pair)
+             WHERE pg_catalog.current_setting('lockapi.session', true) = pg_catalog.pg_backend_pid() || ' ' || $5::int8) AS s
 ), seen AS MATERIALIZED (
     SELECT l.pid, l.granted, (l.classid::int8 << 32) | l.objid::int8 AS key, l.objsubid = 2 AS pair
       FROM noted, pg_catalog.pg_locks AS l
@@ -38,3 +40,4 @@ SELECT coalesce(pg_catalog.array_agg(r.key), '{}') AS keys,
   FROM reached AS r
   JOIN ROWS FROM (unnest($3::int8[]), unnest($4::bool[])) AS h (key, pair)
     ON h.key = r.key AND h.pair = r.pair
+HAVING pg_catalog.current_setting('lockapi.session', true) = pg_catalog.pg_backend_pid() || ' ' || $5::int8

@@ -1,5 +1,6 @@
 //! Releasing and trying locks on the session that holds them.
 
+use super::session::is_elsewhere;
 use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
 use crate::fence::HAND_OVER_BITS;
@@ -25,6 +26,8 @@ pub struct LockRequest {
     pub mode: LockMode,
     /// Release it, or try to take it.
     pub release: bool,
+    /// The mark of the session that holds the locks.
+    pub session: i64,
 }
 
 /// The answer to a [`LockRequest`].
@@ -57,14 +60,14 @@ impl Operation for LockRequest {
     const STATEMENT: Statement = Statement {
         name: "mutex.lock_request",
         sql: include_str!("lock_request.sql"),
-        params: &[Type::Ints, Type::Ints],
+        params: &[Type::Ints, Type::Ints, Type::Int],
         columns: &[Type::Bools, Type::Int],
     };
 
     const SIMPLE: Option<Statement> = Some(Statement {
         name: "mutex.lock_request_one",
         sql: include_str!("lock_request_one.sql"),
-        params: &[Type::Int, Type::Bool],
+        params: &[Type::Int, Type::Bool, Type::Int],
         columns: &[Type::Int],
     });
 
@@ -73,7 +76,10 @@ impl Operation for LockRequest {
     }
 
     fn simple_params(batch: &[Self]) -> Vec<Value> {
-        let of = |one: &Self| [Value::Int(one.lock.key), Value::Bool(one.release)];
+        let of = |one: &Self| {
+            let (key, session) = (Value::Int(one.lock.key), Value::Int(one.session));
+            [key, Value::Bool(one.release), session]
+        };
         batch.iter().flat_map(of).collect()
     }
 
@@ -81,13 +87,12 @@ impl Operation for LockRequest {
         vec![
             Value::Ints(batch.iter().map(|step| step.lock.key).collect()),
             Value::Ints(batch.iter().map(|step| step.code()).collect()),
+            Value::Int(batch.first().map_or(0, |step| step.session)),
         ]
     }
 
     fn decode(batch: &[Self], mut rows: Rows) -> Result<Vec<LockAnswer>, Failure> {
-        let row = rows
-            .first_mut()
-            .ok_or_else(|| Failure::corrupt("mutex.lock_request answered no row"))?;
+        let row = rows.first_mut().ok_or_else(is_elsewhere)?;
         if let [one] = batch
             && row.0.len() == 1
         {
@@ -115,6 +120,12 @@ impl Operation for LockRequest {
     }
 
     fn model(batch: &[Self], model: &mut ModelState, session: u64) -> Option<Rows> {
+        if batch
+            .iter()
+            .any(|one| !model.has_mark(session, one.session))
+        {
+            return Some(Vec::new());
+        }
         let done: Vec<bool> = batch
             .iter()
             .map(|step| {

@@ -2,7 +2,7 @@
 
 use super::lock_request::LockMode;
 use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
-use crate::error::Failure;
+use crate::error::{Error, ErrorKind, Failure};
 use crate::key::LockId;
 use crate::memory::ModelState;
 
@@ -21,7 +21,7 @@ pub struct Enlist {
 /// The answer to an [`Enlist`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Enlisted {
-    /// Whether the mark was free.
+    /// Whether the mark was free, and the session was not marked before.
     pub marked: bool,
     /// A value of the token sequence that is safe on disk.
     pub safe: i64,
@@ -31,7 +31,17 @@ pub struct Enlisted {
 
 /// Lets a session that is marked commit without waiting for the disk; a batch of one.
 #[derive(Clone, Copy, Debug)]
-pub struct Relax;
+pub struct Relax {
+    /// Its mark.
+    pub session: i64,
+}
+
+/// Asks a session whether it lives and has its locks; a batch of one.
+#[derive(Clone, Copy, Debug)]
+pub struct Ping {
+    /// Its mark.
+    pub session: i64,
+}
 
 /// Makes the tokens that all sessions drew so far safe on disk; a batch of one.
 #[derive(Clone, Copy, Debug)]
@@ -51,7 +61,7 @@ impl Operation for Enlist {
         batch
             .iter()
             .take(1)
-            .flat_map(|enlist| [Value::Int(enlist.mark), Value::Int(SKIPPED)])
+            .flat_map(|enlist| [enlist.mark, SKIPPED].map(Value::Int))
             .collect()
     }
 
@@ -68,10 +78,16 @@ impl Operation for Enlist {
     }
 
     fn model(batch: &[Self], model: &mut ModelState, session: u64) -> Option<Rows> {
-        let marked = model.try_lock(mark_id(batch.first()?.mark), LockMode::Exclusive, session);
+        let mark = batch.first()?.mark;
+        let marked = !model.holds_any(session);
+        if marked {
+            model.set_mark(session, mark);
+        }
+        let mut take = || model.try_lock(mark_id(mark), LockMode::Exclusive, session);
+        let marked = marked && take() && take();
         model.skip_fences(SKIPPED - 1);
         let safe = Value::Int(model.next_fence());
-        let process = Value::Int(i64::try_from(session).unwrap_or_default());
+        let process = Value::Int(session.cast_signed());
         Some(vec![Row(vec![Value::Bool(marked), safe, process])])
     }
 }
@@ -82,20 +98,49 @@ impl Operation for Relax {
     const STATEMENT: Statement = Statement {
         name: "mutex.relax",
         sql: include_str!("relax.sql"),
-        params: &[],
+        params: &[Type::Int],
         columns: &[Type::Text],
     };
 
-    fn params(_: &[Self]) -> Vec<Value> {
-        Vec::new()
+    fn params(batch: &[Self]) -> Vec<Value> {
+        batch.iter().map(|one| Value::Int(one.session)).collect()
     }
 
     fn decode(_: &[Self], rows: Rows) -> Result<Vec<()>, Failure> {
-        done(rows)
+        done(of_session(rows)?)
     }
 
-    fn model(_: &[Self], _: &mut ModelState, _: u64) -> Option<Rows> {
-        Some(vec![Row(vec![Value::Text("off".to_owned())])])
+    fn model(batch: &[Self], model: &mut ModelState, session: u64) -> Option<Rows> {
+        let mut rows = vec![Row(vec![Value::Text("off".to_owned())])];
+        rows.retain(|_| batch.iter().all(|one| model.has_mark(session, one.session)));
+        Some(rows)
+    }
+}
+
+impl Operation for Ping {
+    type Output = ();
+
+    const STATEMENT: Statement = Statement {
+        name: "mutex.ping",
+        sql: include_str!("ping.sql"),
+        params: &[Type::Int],
+        columns: &[Type::Bool],
+    };
+
+    fn params(batch: &[Self]) -> Vec<Value> {
+        batch.iter().map(|one| Value::Int(one.session)).collect()
+    }
+
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<()>, Failure> {
+        let lives = |mut row: Row| row.bool(0).map(drop);
+        of_session(rows)?.into_iter().map(lives).collect()
+    }
+
+    fn model(batch: &[Self], model: &mut ModelState, session: u64) -> Option<Rows> {
+        let mut rows = vec![Row(vec![Value::Bool(true)])];
+        let lives = |mark| model.has_mark(session, mark) && model.holds(mark_id(mark), session);
+        rows.retain(|_| batch.iter().all(|one| lives(one.session)));
+        Some(rows)
     }
 }
 
@@ -126,6 +171,29 @@ fn done(rows: Rows) -> Result<Vec<()>, Failure> {
     rows.into_iter()
         .map(|mut row| row.text(0).map(drop))
         .collect()
+}
+
+/// The rows of a statement that answers none where it does not reach the session that it is meant for.
+pub(super) fn of_session(rows: Rows) -> Result<Rows, Failure> {
+    if rows.is_empty() {
+        return Err(is_elsewhere());
+    }
+    Ok(rows)
+}
+
+/// What is known when a statement has reached another session: nothing was done, and where the locks are nobody
+/// can tell.
+pub(super) fn is_elsewhere() -> Failure {
+    let message = "a proxy before the server began to share sessions, so the session that holds the locks of this \
+         program cannot be reached; mutexes need a proxy in session mode";
+    Failure::connect(None, Error::new(ErrorKind::Unavailable, "lock", message))
+}
+
+/// What is known of a session that cannot be marked: somebody else has locks there.
+pub(crate) fn is_taken() -> Failure {
+    let message = "the session of a new connection has advisory locks already: a proxy shares it with another program, or \
+         the program left them on a connection of its pool";
+    Failure::connect(None, Error::new(ErrorKind::Unavailable, "lock", message))
 }
 
 pub(crate) fn mark_id(mark: i64) -> LockId {

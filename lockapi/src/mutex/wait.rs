@@ -1,6 +1,7 @@
 //! Waiting for a lock in the server's queue.
 
 use super::lock_request::{LockAnswer, LockMode, token};
+use super::session::of_session;
 use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
 use crate::key::LockId;
@@ -15,6 +16,8 @@ pub struct Wait {
     pub mode: LockMode,
     /// How long, in milliseconds; at least 1.
     pub millis: i64,
+    /// The mark of the session that waits.
+    pub session: i64,
 }
 
 impl Operation for Wait {
@@ -24,7 +27,7 @@ impl Operation for Wait {
     const STATEMENT: Statement = Statement {
         name: "mutex.wait",
         sql: include_str!("wait.sql"),
-        params: &[Type::Int, Type::Bool, Type::Text, Type::Bool],
+        params: &[Type::Int, Type::Bool, Type::Text, Type::Bool, Type::Int],
         columns: &[Type::Bool, Type::Int],
     };
 
@@ -38,13 +41,15 @@ impl Operation for Wait {
                     Value::Bool(wait.lock.pair),
                     Value::Text(format!("{}ms", wait.millis.max(1))),
                     Value::Bool(wait.mode == LockMode::Shared),
+                    Value::Int(wait.session),
                 ]
             })
             .collect()
     }
 
     fn decode(batch: &[Self], rows: Rows) -> Result<Vec<LockAnswer>, Failure> {
-        rows.into_iter()
+        of_session(rows)?
+            .into_iter()
             .zip(batch)
             .map(|(mut row, wait)| {
                 let (granted, fence) = (row.bool(0)?, row.maybe_int(1)?);
@@ -59,6 +64,9 @@ impl Operation for Wait {
 
     fn model(batch: &[Self], model: &mut ModelState, session: u64) -> Option<Rows> {
         let wait = batch.first()?;
+        if !model.has_mark(session, wait.session) {
+            return Some(Vec::new());
+        }
         let granted = model.wait_lock(wait.lock, wait.mode, session)?;
         let fence = if granted && wait.mode == LockMode::Exclusive {
             Value::Int(model.next_fence())

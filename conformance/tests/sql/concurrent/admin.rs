@@ -5,18 +5,34 @@ use std::sync::Arc;
 use lockapi::LockId;
 use lockapi::mutex::LockMode;
 use lockapi::suite::admin::Note;
-use lockapi::suite::mutex::{Check, Enlist, LockRequest};
+use lockapi::suite::mutex::{Check, LockRequest};
 
 use super::sides::{Place, Side, Step, number, sql, step};
 use super::{Meets, Schedule};
 
+/// Takes or releases a mark, as a session of the model.
+fn mark(side: &mut Side, mark: i64, release: bool) {
+    if let Place::Model(model) = &mut side.place {
+        model.set_mark(side.session, mark);
+    }
+    side.perform(&[LockRequest {
+        lock: LockId {
+            key: mark,
+            pair: false,
+        },
+        mode: LockMode::Exclusive,
+        release,
+        session: mark,
+    }]);
+}
+
 /// Makes a session that has a mark.
 fn enlist() -> Step {
     Arc::new(|side: &mut Side| {
-        let mark = fastrand::i64(1..);
-        side.give("mark", mark);
-        side.beside(&format!("SELECT pg_advisory_lock({mark})"), |side| {
-            side.perform(&[Enlist { mark }]);
+        let key = fastrand::i64(1..);
+        side.give("mark", key);
+        side.beside(&format!("SELECT pg_advisory_lock({key})"), |side| {
+            mark(side, key, false);
         });
         String::new()
     })
@@ -25,26 +41,19 @@ fn enlist() -> Step {
 /// What remains of the check-in of a holder whose session has ended.
 pub(super) fn check_in(key: &'static str) -> Step {
     Arc::new(move |side: &mut Side| {
-        let (namespace, mark) = (side.namespace.clone(), fastrand::i64(1..));
+        let (namespace, session) = (side.namespace.clone(), fastrand::i64(1..));
         side.script(&format!(
             "INSERT INTO lockapi.fence_mark (namespace, key, fence) VALUES ('{namespace}', '{key}', 5)"
         ));
         if let Place::Model(_) = side.place {
-            side.perform(&[Enlist { mark }]);
+            mark(side, session, false);
             side.perform(&[Check {
-                session: mark,
+                session,
                 namespace,
                 key: key.to_owned(),
                 fence: 5,
             }]);
-            side.perform(&[LockRequest {
-                lock: LockId {
-                    key: mark,
-                    pair: false,
-                },
-                mode: LockMode::Exclusive,
-                release: true,
-            }]);
+            mark(side, session, true);
         }
         String::new()
     })

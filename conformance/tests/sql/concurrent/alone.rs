@@ -10,7 +10,8 @@ use lockapi::suite::table::Marked;
 
 use super::agree;
 use super::limits::{By, charge, ensure, look, take};
-use super::queue::{cancel_as_operator, push};
+use super::queue::{cancel_as_operator, cancel_elsewhere, push};
+use super::reservations::{expire, settle};
 use super::sides::{Plans, Side, Step, UNIT, elapse, number, sql, step};
 
 const A: &[&str] = &["a"];
@@ -65,6 +66,31 @@ fn the_most_reservations_do_not_keep_others_from_taking() {
     );
 }
 
+/// In the window that it was taken from, which is the one before by now.
+#[test]
+fn what_was_reserved_in_the_window_before_is_given_back() {
+    let (window, mine) = (
+        charge(By::Window, A, None),
+        charge(By::Window, A, Some(("mine", 6))),
+    );
+    for given_back in [expire(A), settle(&[("a", "mine")])] {
+        let steps = [
+            &ensure(A),
+            &window,
+            &elapse(2),
+            &mine,
+            &elapse(3),
+            &window,
+            &elapse(2),
+            &look(),
+            &elapse(2),
+            &given_back,
+            &look(),
+        ];
+        agree(Plans::Engine, &steps);
+    }
+}
+
 #[test]
 fn what_an_operator_cancels_is_kept_for_a_week() {
     let kept = "SELECT count(*) FROM lockapi.job_archive
@@ -72,6 +98,19 @@ fn what_an_operator_cancels_is_kept_for_a_week() {
                    AND expires_at BETWEEN now() + interval '6 days' AND now() + interval '8 days'";
     let steps = [&push(&["a"]), &cancel_as_operator(), &number(kept, 1)];
     agree(Plans::Engine, &steps);
+}
+
+#[test]
+fn an_operator_cancels_in_the_queue_that_is_named_alone() {
+    let left = "SELECT count(*) FROM lockapi.job WHERE namespace = $n";
+    for namespace in [false, true] {
+        let steps = [
+            &push(&["a"]),
+            &cancel_elsewhere(namespace),
+            &number(left, 1),
+        ];
+        agree(Plans::Engine, &steps);
+    }
 }
 
 fn acquire(key: &'static str, slot: i64) -> Step {

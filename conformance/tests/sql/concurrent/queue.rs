@@ -186,6 +186,25 @@ pub(super) fn cancel_as_operator() -> Step {
     step(batch, |_, cancelled| format!("{cancelled:?}"))
 }
 
+/// By the number of a job that is in another queue, or in the queue of another namespace.
+pub(super) fn cancel_elsewhere(namespace: bool) -> Step {
+    let batch = move |side: &Side| {
+        let mut name = name(side);
+        let other = if namespace {
+            &mut name.namespace
+        } else {
+            &mut name.queue
+        };
+        other.push_str(" too");
+        vec![CancelJob {
+            name,
+            id: side.given("job a"),
+            reason: "a mistake".to_owned(),
+        }]
+    };
+    step(batch, |_, cancelled| format!("{cancelled:?}"))
+}
+
 fn purge() -> Step {
     let batch = |side: &Side| {
         vec![Purge {

@@ -119,7 +119,7 @@ struct Answers<N> {
     /// A primary that was superseded by another, which may be gone.
     superseded: Option<HostConnection<N>>,
     /// What the others said, each thing once.
-    failures: Vec<String>,
+    failures: Vec<Failure>,
 }
 
 impl<N> Default for Answers<N> {
@@ -144,9 +144,9 @@ impl<N> Answers<N> {
             Ok(Some(primary)) => self.superseded = Some(primary),
             Ok(None) => {}
             Err(failure) => {
-                let told = failure.source.to_string();
-                if !self.failures.contains(&told) {
-                    self.failures.push(told);
+                let told = failure.told();
+                if self.failures.iter().all(|one| one.told() != told) {
+                    self.failures.push(failure);
                 }
             }
         }
@@ -160,10 +160,14 @@ impl<N> Answers<N> {
             return Ok(primary);
         }
         let mut message = format!("none of the {hosts} hosts is a primary that answers");
-        if !self.failures.is_empty() {
-            message = format!("{message}: {}", self.failures.join("; "));
+        let told: Vec<_> = self.failures.iter().map(Failure::told).collect();
+        if !told.is_empty() {
+            message = format!("{message}: {}", told.join("; "));
         }
-        let error = Error::new(ErrorKind::Unavailable, "connect", message);
+        let mut error = Error::new(ErrorKind::Unavailable, "connect", message);
+        if let Some(last) = self.failures.into_iter().next_back() {
+            error = error.caused(last.sqlstate, last.source);
+        }
         Err(Failure::connect(None, error))
     }
 }

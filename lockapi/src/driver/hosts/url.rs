@@ -36,6 +36,12 @@ pub fn each_host(url: &str) -> Result<Vec<String>> {
              in the name of a database @ is %40",
         ));
     }
+    if is_list(&hosts.replace(',', "")) {
+        return Err(invalid(
+            "the URL has a %2C before the path, and a host has none; allowed are several hosts with commas between them, \
+             as in postgres://one:5432,two:5433/database",
+        ));
+    }
     let hosts: Vec<_> = hosts.split(',').collect();
     let tail = without_wish(tail, hosts.len() > 1)?;
     if hosts.len() > MOST {
@@ -78,8 +84,11 @@ fn without_wish(tail: &str, several: bool) -> Result<String> {
     let Some((path, options)) = tail.split_once('?') else {
         return Ok(tail.to_owned());
     };
-    let mut kept = Vec::new();
+    let (mut kept, mut seen) = (Vec::new(), Vec::new());
     for option in options.split('&') {
+        let name = option.split_once('=').map_or(option, |(name, _)| name);
+        let again = seen.contains(&name);
+        seen.push(name);
         match option.split_once('=') {
             Some(("target_session_attrs", wanted)) if WANTED.contains(&wanted) => {}
             Some(("target_session_attrs", wanted)) => {
@@ -87,7 +96,7 @@ fn without_wish(tail: &str, several: bool) -> Result<String> {
                     "target_session_attrs={wanted}; allowed is read-write, because locks exclude only on the primary"
                 )));
             }
-            Some((name, value)) if LISTS.contains(&name) && is_list(value) => {
+            Some((name, value)) if LISTS.contains(&name) && (again || is_list(value)) => {
                 return Err(invalid(format!(
                     "the option {name} names several hosts; allowed are several before the path, as in \
                      postgres://one:5432,two:5433/database"
@@ -125,7 +134,11 @@ mod tests {
             let error = each_host(&format!("postgres://one,two/app?{option}")).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid, "{option}: {error}");
             assert!(each_host(&format!("postgres:///app?{option}")).is_ok());
+            let twice = each_host(&format!("postgres:///app?{option}&{option}"));
+            assert_eq!(twice.unwrap_err().kind(), ErrorKind::Invalid, "{option}");
         }
+        let quoted = each_host("postgres://one%2ctwo/app").unwrap_err();
+        assert_eq!(quoted.kind(), ErrorKind::Invalid, "{quoted}");
         let balanced = "postgres://one,two/app?load_balance_hosts=random";
         assert_eq!(each(balanced), ["postgres://one/app", "postgres://two/app"]);
     }

@@ -70,7 +70,7 @@ fn among_hosts_a_server_that_is_refused_is_left_out() {
                 standby: false,
                 process: None,
                 epochs: true,
-                kept_out: false,
+                unprivileged: false,
             };
             epochs.enter(&mut connection, settled).await
         };

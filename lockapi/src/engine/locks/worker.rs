@@ -11,8 +11,8 @@ use crate::error::Failure;
 use crate::fence::HAND_OVER_BITS;
 use crate::key::LockId;
 use crate::mutex::{
-    Awaited, DeadlockCheck, Enlist, Enlisted, Flush, Interrupt, LockAnswer, LockRequest, Relax,
-    TOKENS_AT_RISK, Wait,
+    Awaited, DeadlockCheck, Enlist, Enlisted, Flush, Interrupt, LockAnswer, LockRequest, Ping,
+    Relax, TOKENS_AT_RISK, Wait, is_taken,
 };
 use crate::random;
 use crate::wait::{unless, yield_now};
@@ -20,8 +20,9 @@ use crate::wait::{unless, yield_now};
 /// How long a session that waited is kept without work.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// How long the disk may take: much longer than a server that lives is silent otherwise.
-const FLUSH_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long the disk may take: much longer than a server that lives is silent otherwise. Holders whose server has
+/// vanished meanwhile learn of it afterwards.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The worker of a session: of the main one, which never waits, or of one that waits.
 pub(crate) fn run(
@@ -76,6 +77,8 @@ struct Worker {
     watch: Arc<Watch>,
     session: usize,
     connection: Option<OpenConnection>,
+    /// The mark of its session.
+    mark: i64,
     /// A value of the token sequence that is known to be safe on disk.
     safe: i64,
     /// What the server has answered and the callers have not been told.
@@ -90,6 +93,7 @@ impl Worker {
             connections,
             session,
             connection: None,
+            mark: 0,
             safe: 0,
             answered: None,
         }
@@ -164,14 +168,15 @@ impl Worker {
                 },
             ] = answers[..]
             else {
-                return Err(Failure::corrupt("the session could not be marked").undone());
+                return Err(is_taken());
             };
             connection
-                .perform(&[Relax])
+                .perform(&[Relax { session: mark }])
                 .await
                 .map_err(Failure::undone)?;
             self.locks.opened(self.session, mark, process);
             self.connection = Some(connection);
+            self.mark = mark;
             self.safe = safe;
         }
         Ok(())
@@ -196,9 +201,14 @@ impl Worker {
         self.connection.as_mut().ok_or_else(closed)
     }
 
+    fn steps(&self, commands: &[Command]) -> Vec<LockRequest> {
+        let step = |command: &Command| step(command, self.mark);
+        commands.iter().filter_map(step).collect()
+    }
+
     async fn send(&mut self, commands: &[Command]) -> Result<Vec<Reply>, Failure> {
         let looks: Vec<Awaited> = commands.iter().filter_map(look).collect();
-        let steps: Vec<LockRequest> = commands.iter().filter_map(step).collect();
+        let steps = self.steps(commands);
         let interrupts: Vec<Interrupt> = commands.iter().filter_map(interrupt).collect();
         let connection = self.connection()?;
         let stepped = if steps.is_empty() {
@@ -272,7 +282,7 @@ impl Worker {
     /// A statement that fails may have taken or released some of its locks. Afterwards none of
     /// them is held, or the session is gone.
     async fn recover(&mut self, commands: &[Command], failure: &Failure) {
-        let steps = commands.iter().filter_map(step);
+        let steps = self.steps(commands).into_iter();
         let releases: Vec<LockRequest> = steps
             .map(|step| LockRequest {
                 release: true,
@@ -306,12 +316,19 @@ impl Worker {
     /// Releases, or just asks. A statement that was cancelled, by whomever, is no sign that the session
     /// has ended: it is sent again.
     async fn insist(&mut self, releases: &[LockRequest]) -> Result<(), Failure> {
-        match self.connection()?.perform(releases).await {
-            Err(failure) if !failure.broken && !failure.sent => {
-                self.connection()?.perform(releases).await.map(drop)
-            }
-            outcome => outcome.map(drop),
+        match self.try_once(releases).await {
+            Err(failure) if !failure.broken && !failure.sent => self.try_once(releases).await,
+            outcome => outcome,
         }
+    }
+
+    async fn try_once(&mut self, releases: &[LockRequest]) -> Result<(), Failure> {
+        let session = self.mark;
+        let connection = self.connection()?;
+        if releases.is_empty() {
+            return connection.perform(&[Ping { session }]).await.map(drop);
+        }
+        connection.perform(releases).await.map(drop)
     }
 
     /// Waits for a lock; `None` when the session was lost meanwhile.
@@ -323,6 +340,7 @@ impl Worker {
         let cycle = (!slice.holding.is_empty()).then(|| DeadlockCheck {
             lock: slice.lock,
             holding: slice.holding.clone(),
+            session: self.mark,
         });
         let outcome = self.wait_within(&slice, cycle.as_ref()).await;
         // An interrupt that is under way must not hit what is sent next.
@@ -337,6 +355,7 @@ impl Worker {
                 lock: slice.lock,
                 mode: slice.mode,
                 release: true,
+                session: self.mark,
             });
         }
         if let Err(failure) = &outcome
@@ -383,6 +402,7 @@ impl Worker {
             millis: i64::try_from(slice.time.as_millis())
                 .unwrap_or(i64::MAX)
                 .max(1),
+            session: self.mark,
         };
         let answers = self.connection()?.perform(&[wait]).await?;
         let Some(taken @ (LockAnswer::Taken(_) | LockAnswer::Shared)) = answers.into_iter().next()
@@ -396,7 +416,7 @@ impl Worker {
     }
 }
 
-fn step(command: &Command) -> Option<LockRequest> {
+fn step(command: &Command, session: i64) -> Option<LockRequest> {
     let (lock, mode, release) = match *command {
         Command::Try { lock, mode } => (lock, mode, false),
         Command::Release { lock, mode } => (lock, mode, true),
@@ -406,6 +426,7 @@ fn step(command: &Command) -> Option<LockRequest> {
         lock,
         mode,
         release,
+        session,
     })
 }
 

@@ -197,6 +197,12 @@ impl ModelState {
         holders.is_some_and(|holders| holders.iter().any(|one| one.session == session))
     }
 
+    /// Whether the session holds any lock.
+    pub(crate) fn holds_any(&self, session: u64) -> bool {
+        let mut holders = self.locks.values().flatten();
+        holders.any(|one| one.session == session)
+    }
+
     /// Locks that are held, with their sessions and whether they share them.
     pub(crate) fn held(&self) -> impl Iterator<Item = (LockId, u64, bool)> {
         self.locks.iter().flat_map(|(lock, holders)| {

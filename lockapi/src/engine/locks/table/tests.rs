@@ -64,11 +64,13 @@ fn more_keys_than_sessions_that_wait_have_their_turn() {
     // The other program never lets a lock go for long: three callers take turns on each.
     for key in 0..KEYS {
         for _ in 0..3 {
-            sim.wait_in(1, key);
+            sim.wait_in(1, key, LockMode::Exclusive);
         }
     }
     sim.run(MS * 50);
-    let waiting: Vec<u64> = (0..KEYS).map(|key| sim.wait_in(0, key)).collect();
+    let waiting: Vec<u64> = (0..KEYS)
+        .map(|key| sim.wait_in(0, key, LockMode::Exclusive))
+        .collect();
     let (began, mut left) = (sim.now, waiting.len());
     let bound = Duration::from_secs(1) + Duration::from_millis(250) * 7 + MS * 500;
     while left > 0 {
@@ -82,7 +84,7 @@ fn more_keys_than_sessions_that_wait_have_their_turn() {
             if p == 0 {
                 left -= 1;
             } else {
-                sim.wait_in(1, key);
+                sim.wait_in(1, key, LockMode::Exclusive);
             }
         }
         assert!(
@@ -96,9 +98,13 @@ fn more_keys_than_sessions_that_wait_have_their_turn() {
 #[test]
 fn locks_that_are_held_long_do_not_keep_others_from_waiting() {
     let mut sim = two(2, 10);
-    let theirs: Vec<u64> = (0..10).map(|key| sim.wait_in(1, key)).collect();
+    let theirs: Vec<u64> = (0..10)
+        .map(|key| sim.wait_in(1, key, LockMode::Exclusive))
+        .collect();
     sim.run(MS * 50);
-    let ours: Vec<u64> = (0..10).map(|key| sim.wait_in(0, key)).collect();
+    let ours: Vec<u64> = (0..10)
+        .map(|key| sim.wait_in(0, key, LockMode::Exclusive))
+        .collect();
     sim.run(MS * 50);
     // Each is let go after a while; what is granted stays held.
     for (at, caller) in theirs.into_iter().enumerate() {
@@ -114,10 +120,17 @@ fn locks_that_are_held_long_do_not_keep_others_from_waiting() {
         }
     }
     // A session that holds some of them waits meanwhile, and is interrupted to release one.
-    let theirs = [sim.wait_in(1, 0), sim.wait_in(1, 1)];
-    let more: Vec<u64> = (0..4).map(|key| sim.wait_in(1, 20 + key)).collect();
+    let theirs = [
+        sim.wait_in(1, 0, LockMode::Exclusive),
+        sim.wait_in(1, 1, LockMode::Exclusive),
+    ];
+    let more: Vec<u64> = (0..4)
+        .map(|key| sim.wait_in(1, 20 + key, LockMode::Exclusive))
+        .collect();
     sim.run(MS * 300);
-    let waits: Vec<u64> = (0..4).map(|key| sim.wait_in(0, 20 + key)).collect();
+    let waits: Vec<u64> = (0..4)
+        .map(|key| sim.wait_in(0, 20 + key, LockMode::Exclusive))
+        .collect();
     sim.run(MS * 300);
     sim.end_one(0, ours[0]);
     sim.end_one(0, ours[1]);
@@ -137,9 +150,13 @@ fn locks_that_are_held_long_do_not_keep_others_from_waiting() {
 fn callers_that_left_make_room_at_once() {
     for waiters in [0, 1] {
         let mut sim = two(waiters, 100);
-        let theirs: Vec<u64> = (0..30).map(|key| sim.wait_in(1, key)).collect();
+        let theirs: Vec<u64> = (0..30)
+            .map(|key| sim.wait_in(1, key, LockMode::Exclusive))
+            .collect();
         sim.run(MS * 50);
-        let ours: Vec<u64> = (0..30).map(|key| sim.wait_in(0, key)).collect();
+        let ours: Vec<u64> = (0..30)
+            .map(|key| sim.wait_in(0, key, LockMode::Exclusive))
+            .collect();
         sim.run(MS * 20);
         for caller in ours {
             sim.end_one(0, caller);
@@ -162,7 +179,7 @@ fn callers_that_left_make_room_at_once() {
 fn a_cycle_is_one_that_is_seen_twice() {
     let mut sim = two(1, 2);
     let owner = crate::mutex::LockOwner::new().id();
-    let theirs = sim.wait_in(1, 1);
+    let theirs = sim.wait_in(1, 1, LockMode::Exclusive);
     sim.run(MS * 20);
     let ask = |sim: &mut Sim, key| {
         sim.names += 1;
@@ -226,7 +243,7 @@ fn a_cycle_is_one_that_is_seen_twice() {
 fn an_attempt_of_one_branch_takes_no_wait_of_another_away() {
     let mut sim = two(1, 2);
     let owner = crate::mutex::LockOwner::new().id();
-    let theirs = sim.wait_in(1, 1);
+    let theirs = sim.wait_in(1, 1, LockMode::Exclusive);
     let want = |lock, patience| Want {
         lock,
         mode: LockMode::Exclusive,
@@ -245,45 +262,16 @@ fn an_attempt_of_one_branch_takes_no_wait_of_another_away() {
     sim.end_one(1, theirs);
 }
 
-impl Sim {
-    fn ask_in(&mut self, p: usize, key: i64, mode: LockMode) -> u64 {
-        let (lock, patience) = (lock(key), Patience::Forever);
-        self.names += 1;
-        let (caller, since) = (self.names, self.now);
-        let pending = Caller::Pending {
-            lock,
-            number: 0,
-            mode,
-            patience,
-            since,
-        };
-        self.processes[p].callers.insert(caller, pending);
-        let want = Want {
-            lock,
-            mode,
-            owner: None,
-            patience,
-        };
-        let id = self.change(p, |table, now, effects| {
-            table.ask(now, want, caller, effects)
-        });
-        if let Some(Caller::Pending { number, .. }) = self.processes[p].callers.get_mut(&caller) {
-            *number = id;
-        }
-        caller
-    }
-}
-
 #[test]
 fn a_writer_that_left_keeps_no_reader_out() {
     for behind in [false, true] {
         let mut sim = two(1, 2);
-        let reader = sim.ask_in(1, 0, LockMode::Shared);
+        let reader = sim.wait_in(1, 0, LockMode::Shared);
         sim.run(MS * 50);
         assert!(sim.holds(1, reader));
-        let writer = sim.ask_in(0, 0, LockMode::Exclusive);
+        let writer = sim.wait_in(0, 0, LockMode::Exclusive);
         sim.run(MS * 50);
-        let behind = behind.then(|| sim.ask_in(0, 0, LockMode::Shared));
+        let behind = behind.then(|| sim.wait_in(0, 0, LockMode::Shared));
         sim.end_one(0, writer);
         sim.run(MS * 200);
         assert!(
@@ -299,9 +287,13 @@ fn a_writer_that_left_keeps_no_reader_out() {
 #[test]
 fn an_interrupted_wait_has_its_turn_again() {
     let mut sim = two(1, 100);
-    let theirs: Vec<u64> = (0..20).map(|key| sim.wait_in(1, key)).collect();
+    let theirs: Vec<u64> = (0..20)
+        .map(|key| sim.wait_in(1, key, LockMode::Exclusive))
+        .collect();
     sim.run(MS * 50);
-    let ours: Vec<u64> = (0..20).map(|key| sim.wait_in(0, key)).collect();
+    let ours: Vec<u64> = (0..20)
+        .map(|key| sim.wait_in(0, key, LockMode::Exclusive))
+        .collect();
     for caller in theirs {
         sim.end_one(1, caller);
     }
@@ -309,9 +301,13 @@ fn an_interrupted_wait_has_its_turn_again() {
         sim.run(MS * 5);
     }
     sim.run(MS * 200);
-    let held: Vec<u64> = (0..5).map(|key| sim.wait_in(1, 50 + key)).collect();
+    let held: Vec<u64> = (0..5)
+        .map(|key| sim.wait_in(1, 50 + key, LockMode::Exclusive))
+        .collect();
     sim.run(MS * 50);
-    let waits: Vec<u64> = (0..5).map(|key| sim.wait_in(0, 50 + key)).collect();
+    let waits: Vec<u64> = (0..5)
+        .map(|key| sim.wait_in(0, 50 + key, LockMode::Exclusive))
+        .collect();
     // A release every 125 ms interrupts the session that waits; each key has its time all the same.
     let mut times = BTreeMap::<i64, Duration>::new();
     for step in 0..500 {
@@ -343,11 +339,11 @@ fn timers_are_set_once() {
         observed: false,
         seed: 7,
     });
-    sim.wait_in(0, 5);
+    sim.wait_in(0, 5, LockMode::Exclusive);
     sim.run(MS * 50);
-    let theirs = sim.wait_in(1, 0);
+    let theirs = sim.wait_in(1, 0, LockMode::Exclusive);
     sim.run(MS * 50);
-    let ours = sim.wait_in(0, 0);
+    let ours = sim.wait_in(0, 0, LockMode::Exclusive);
     sim.run(Duration::from_secs(60));
     assert!(sim.processes[0].table.timers.len() < 10);
     assert!(sim.holds(1, theirs) && !sim.holds(0, ours));

@@ -111,11 +111,9 @@ impl Connection for OpenConnection {
                 })
                 .await;
             }
-            if matches!(call.query().1.first(), Some(Value::Ints(keys)) if keys.is_empty())
-                && self.control.cancel_pings.swap(false, Ordering::SeqCst)
-            {
-                return Err(cancelled());
-            }
+        }
+        if name == "mutex.ping" && self.control.cancel_pings.swap(false, Ordering::SeqCst) {
+            return Err(cancelled());
         }
         if self.process > 1 {
             std::thread::sleep(of(&self.control.latency));

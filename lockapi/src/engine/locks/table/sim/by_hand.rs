@@ -24,36 +24,8 @@ pub(in super::super) fn two(waiters: usize, keys: i64) -> Sim {
 
 impl Sim {
     /// A caller of a process waits for a lock.
-    pub(in super::super) fn wait_in(&mut self, p: usize, key: i64) -> u64 {
-        self.names += 1;
-        let (caller, lock, mode, patience) = (
-            self.names,
-            lock(key),
-            LockMode::Exclusive,
-            Patience::Forever,
-        );
-        let since = self.now;
-        let pending = Caller::Pending {
-            lock,
-            number: 0,
-            mode,
-            patience,
-            since,
-        };
-        self.processes[p].callers.insert(caller, pending);
-        let want = Want {
-            lock,
-            mode,
-            owner: None,
-            patience,
-        };
-        let id = self.change(p, |table, now, effects| {
-            table.ask(now, want, caller, effects)
-        });
-        if let Some(Caller::Pending { number, .. }) = self.processes[p].callers.get_mut(&caller) {
-            *number = id;
-        }
-        caller
+    pub(in super::super) fn wait_in(&mut self, p: usize, key: i64, mode: LockMode) -> u64 {
+        self.ask_for(p, lock(key), mode, Patience::Forever)
     }
 
     pub(in super::super) fn holds(&self, p: usize, caller: u64) -> bool {

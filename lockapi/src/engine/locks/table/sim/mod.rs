@@ -196,8 +196,6 @@ impl Sim {
 
     pub(super) fn ask(&mut self) {
         let p = self.random.usize(..self.processes.len());
-        self.names += 1;
-        let caller = self.names;
         let lock = lock(self.random.i64(0..self.keys));
         let patience = match self.random.u8(..4) {
             0 => Patience::None,
@@ -209,7 +207,19 @@ impl Sim {
         } else {
             LockMode::Exclusive
         };
-        let since = self.now;
+        self.ask_for(p, lock, mode, patience);
+    }
+
+    /// A caller of a process asks for a lock.
+    pub(super) fn ask_for(
+        &mut self,
+        p: usize,
+        lock: LockId,
+        mode: LockMode,
+        patience: Patience,
+    ) -> u64 {
+        self.names += 1;
+        let (caller, since) = (self.names, self.now);
         let pending = Caller::Pending {
             lock,
             number: 0,
@@ -230,6 +240,7 @@ impl Sim {
         if let Some(Caller::Pending { number, .. }) = self.processes[p].callers.get_mut(&caller) {
             *number = id;
         }
+        caller
     }
 
     /// A caller leaves or releases.
