@@ -5,9 +5,14 @@
 
 SET LOCAL search_path = pg_catalog, pg_temp;
 
-CREATE SCHEMA IF NOT EXISTS lockapi;
-
-COMMENT ON SCHEMA lockapi IS 'Locks, leases and other coordination state of the lockapi library.';
+-- Where it is there, its owner need not be who may create another.
+DO $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_namespace AS n WHERE n.nspname = 'lockapi') THEN
+        CREATE SCHEMA lockapi;
+        COMMENT ON SCHEMA lockapi IS 'Locks, leases and other coordination state of the lockapi library.';
+    END IF;
+END $$;
 
 CREATE TABLE lockapi.migration (
     version    int8        NOT NULL PRIMARY KEY,

@@ -4,8 +4,10 @@
 -- applied migrations exists, "plain" whether reading it executes nothing else, "may" whether the role could
 -- change the schema. "strange" lists objects that exist there and are owned by a role that is neither this
 -- one, nor one that it is a member of, nor a superuser; and functions of such roles that tables here would
--- call. A superuser counts as a member of every role, but this membership is not used: a superuser is the
--- role with which others would want to have code executed.
+-- call. "act_as" is the owner of the schema, where this role is another that is a member of it and may act as
+-- it; otherwise it is empty. What counts are memberships that were granted, and that of the owner of the
+-- database in pg_database_owner. A superuser counts as a member of every role, but this membership is not
+-- used: a superuser is the role with which others would want to have code executed.
 -- Index: those of the catalogs.
 -- Race: read again under the lock, and once more after the scripts have run. It reads the catalogs as tables:
 -- to_regclass() uses a cache that is not refreshed by a transaction which only waited for an advisory lock.
@@ -14,7 +16,16 @@ WITH RECURSIVE member AS (
      UNION
     SELECT a.roleid
       FROM member AS m
-      JOIN pg_catalog.pg_auth_members AS a ON a.member OPERATOR(pg_catalog.=) m.oid
+      JOIN (SELECT g.member, g.roleid
+              FROM pg_catalog.pg_auth_members AS g
+             -- From version 16 on a role may be granted to be administered alone.
+             WHERE coalesce((pg_catalog.to_jsonb(g) OPERATOR(pg_catalog.->>) 'set_option')::pg_catalog.bool, true)
+             UNION ALL
+            SELECT d.datdba, r.oid
+              FROM pg_catalog.pg_database AS d
+              JOIN pg_catalog.pg_roles AS r ON r.rolname OPERATOR(pg_catalog.=) 'pg_database_owner'
+             WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()
+           ) AS a ON a.member OPERATOR(pg_catalog.=) m.oid
 ), trusted AS (
     SELECT m.oid FROM member AS m
      UNION
@@ -71,4 +82,11 @@ SELECT EXISTS (SELECT FROM relation AS c WHERE c.relname OPERATOR(pg_catalog.=) 
                FROM owned AS o
               WHERE NOT EXISTS (SELECT FROM trusted AS t WHERE t.oid OPERATOR(pg_catalog.=) o.owner)
               ORDER BY 1
-              LIMIT 3) AS strange
+              LIMIT 3) AS strange,
+       coalesce((SELECT pg_catalog.pg_get_userbyid(h.nspowner)::pg_catalog.text
+                   FROM home AS h
+                   JOIN member AS m ON m.oid OPERATOR(pg_catalog.=) h.nspowner
+                  WHERE pg_catalog.pg_get_userbyid(h.nspowner) OPERATOR(pg_catalog.<>) current_user
+                    AND pg_catalog.pg_has_role(h.nspowner,
+                                               CASE WHEN pg_catalog.current_setting('server_version_num')::pg_catalog.int4 OPERATOR(pg_catalog.>=) 160000
+                                                    THEN 'SET' ELSE 'MEMBER' END)), '') AS act_as

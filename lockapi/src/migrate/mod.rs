@@ -111,11 +111,11 @@ pub(crate) async fn run<N: Connection>(connection: &mut N, timer: &Timer) -> Res
 
 async fn apply<N: Connection>(connection: &mut N) -> Result<(), Failure> {
     connection.script(Script::Run(SETTLE)).await?;
-    let (missing, may) = missing(connection).await?;
+    let (missing, seen) = missing(connection).await?;
     if missing.is_empty() {
         return Ok(());
     }
-    if let (false, Some(first)) = (may, missing.first()) {
+    if let (false, Some(first)) = (seen.may, missing.first()) {
         let message = format!(
             "{}, and this role may not change it; run `migrate()` as its owner",
             version::state(first.version - 1)
@@ -124,10 +124,10 @@ async fn apply<N: Connection>(connection: &mut N) -> Result<(), Failure> {
     }
     let key = advisory_key("lockapi", "migrate");
     connection.perform(&[Exclude { key }]).await?;
-    connection.perform(&[ActAsOwner]).await?;
     let (missing, _) = self::missing(connection).await?;
     for migration in &missing {
-        connection.script(Script::Run(migration.sql)).await?;
+        let applied = connection.script(Script::Run(migration.sql)).await;
+        applied.map_err(|failure| unrecorded(migration, failure))?;
         let record = Record {
             version: migration.version,
             name: migration.name,
@@ -139,11 +139,31 @@ async fn apply<N: Connection>(connection: &mut N) -> Result<(), Failure> {
     look(connection).await.map(drop)
 }
 
-/// Looks at what there is. Refuses what others own.
+/// What a script fails with that finds its own objects.
+fn unrecorded(migration: &Migration, failure: Failure) -> Failure {
+    match failure.sqlstate.as_deref() {
+        Some("42701" | "42P07" | "42710" | "42723") => {
+            let message = format!(
+                "what version {} makes is there ({}), but lockapi.migration does not record it: its row was deleted; \
+                 insert it again, or drop the schema",
+                migration.version,
+                failure.told()
+            );
+            refused(ErrorKind::Corrupt, message)
+        }
+        _ => failure,
+    }
+}
+
+/// Looks at what there is, and acts as its owner where this role may: before anything of the schema is read, because
+/// what the owner has put there may execute something. Refuses what others own.
 async fn look<N: Connection>(connection: &mut N) -> Result<Surroundings, Failure> {
-    let seen = connection.perform(&[LookAround]).await?.pop();
-    let seen =
-        seen.ok_or_else(|| Failure::corrupt("the server did not answer who owns the schema"))?;
+    let mut seen = look_once(connection).await?;
+    if !seen.act_as.is_empty() {
+        let role = seen.act_as;
+        connection.perform(&[ActAs { role }]).await?;
+        seen = look_once(connection).await?;
+    }
     // Who cannot change the schema does not say by using it that it is right.
     if seen.may && !seen.strange.is_empty() {
         let message = format!(
@@ -160,19 +180,40 @@ async fn look<N: Connection>(connection: &mut N) -> Result<Surroundings, Failure
     Ok(seen)
 }
 
-/// The migrations that were not applied, and whether the role may create something in the schema.
-async fn missing<N: Connection>(connection: &mut N) -> Result<(Vec<Migration>, bool), Failure> {
+async fn look_once<N: Connection>(connection: &mut N) -> Result<Surroundings, Failure> {
+    let seen = connection.perform(&[LookAround]).await?.pop();
+    seen.ok_or_else(|| Failure::corrupt("the server did not answer who owns the schema"))
+}
+
+/// The migrations that were not applied, and what there is.
+async fn missing<N: Connection>(
+    connection: &mut N,
+) -> Result<(Vec<Migration>, Surroundings), Failure> {
     let seen = look(connection).await?;
     if !seen.found {
-        return Ok((MIGRATIONS.to_vec(), seen.may));
+        return Ok((MIGRATIONS.to_vec(), seen));
     }
     let applied = connection.perform(&[Applied]).await?.concat();
+    if applied.is_empty() {
+        let message = "lockapi.migration has no rows, and each version is recorded with what it makes: a restore is not \
+                       complete, or they were deleted; restore them";
+        return Err(refused(ErrorKind::Corrupt, message.to_owned()));
+    }
+    let latest = version::latest(&applied);
     let mut missing = Vec::new();
     for migration in MIGRATIONS {
         match applied
             .iter()
             .find(|(version, _)| *version == migration.version)
         {
+            // Each is recorded together with what it makes, after those before it.
+            None if migration.version < latest => {
+                let message = format!(
+                    "the row of version {} was deleted from lockapi.migration; insert it again, or drop the schema",
+                    migration.version
+                );
+                return Err(refused(ErrorKind::Corrupt, message));
+            }
             None => missing.push(*migration),
             Some((_, checksum)) if *checksum == migration.checksum() => {}
             Some(_) => {
@@ -184,7 +225,7 @@ async fn missing<N: Connection>(connection: &mut N) -> Result<(Vec<Migration>, b
             }
         }
     }
-    Ok((missing, seen.may))
+    Ok((missing, seen))
 }
 
 fn refused(kind: ErrorKind, message: String) -> Failure {
@@ -202,15 +243,19 @@ pub(crate) struct Surroundings {
     plain: bool,
     may: bool,
     strange: Vec<String>,
+    act_as: String,
 }
 
 /// Lists applied migrations with their checksums; a batch of one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Applied;
 
-/// Acts as the owner of the schema until the transaction ends, where that is possible; a batch of one.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ActAsOwner;
+/// Acts as a role until the transaction ends; a batch of one.
+#[derive(Clone, Debug)]
+pub(crate) struct ActAs {
+    /// Its name.
+    pub role: String,
+}
 
 /// Keeps other migrations out until the transaction ends; a batch of one.
 #[derive(Clone, Copy, Debug)]
@@ -237,7 +282,7 @@ impl Operation for LookAround {
         name: "migrate.look",
         sql: include_str!("look.sql"),
         params: &[],
-        columns: &[Type::Bool, Type::Bool, Type::Bool, Type::Texts],
+        columns: &[Type::Bool, Type::Bool, Type::Bool, Type::Texts, Type::Text],
     };
 
     fn params(_: &[Self]) -> Vec<Value> {
@@ -252,6 +297,7 @@ impl Operation for LookAround {
                     plain: row.bool(1)?,
                     may: row.bool(2)?,
                     strange: row.texts(3)?,
+                    act_as: row.text(4)?,
                 })
             })
             .collect()
@@ -264,6 +310,7 @@ impl Operation for LookAround {
             there(),
             there(),
             Value::Texts(Vec::new()),
+            Value::Text(String::new()),
         ])])
     }
 }
@@ -302,26 +349,28 @@ impl Operation for Applied {
     }
 }
 
-impl Operation for ActAsOwner {
+impl Operation for ActAs {
     type Output = ();
 
     const STATEMENT: Statement = Statement {
         name: "migrate.act_as",
         sql: include_str!("act_as.sql"),
-        params: &[],
+        params: &[Type::Text],
         columns: &[Type::Text],
     };
 
-    fn params(_: &[Self]) -> Vec<Value> {
-        Vec::new()
+    fn params(batch: &[Self]) -> Vec<Value> {
+        let roles = batch.iter().map(|one| one.role.clone());
+        roles.map(Value::Text).collect()
     }
 
     fn decode(_: &[Self], rows: Rows) -> Result<Vec<()>, Failure> {
         Ok(rows.into_iter().map(drop).collect())
     }
 
-    fn model(_: &[Self], _: &mut ModelState, _: u64) -> Option<Rows> {
-        Some(vec![Row(vec![Value::Text(String::new())])])
+    fn model(batch: &[Self], _: &mut ModelState, _: u64) -> Option<Rows> {
+        let role = |one: &Self| Row(vec![Value::Text(one.role.clone())]);
+        Some(batch.iter().map(role).collect())
     }
 }
 

@@ -40,7 +40,7 @@ async fn read<N: Connection>(connection: &mut N) -> Result<i64, Failure> {
 }
 
 /// The latest of the migrations that were applied.
-fn latest(applied: &[(i64, String)]) -> i64 {
+pub(super) fn latest(applied: &[(i64, String)]) -> i64 {
     let versions = applied.iter().map(|(version, _)| *version);
     versions.max().unwrap_or(0)
 }
