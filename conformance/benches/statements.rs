@@ -20,7 +20,7 @@ use lockapi::suite::driver::Operation;
 use lockapi::suite::engine::Settle;
 use lockapi::suite::lease::{Acquire, Acquired, Release, Renew};
 use lockapi::suite::limit::{Charge, ChargeLine, Ensure, Take};
-use lockapi::suite::mutex::LockRequest;
+use lockapi::suite::mutex::{Enlist, LockRequest};
 use lockapi::suite::queue::{NewJob, Push};
 use lockapi_sqlx::Sqlx;
 use sqlx::{Connection as _, Executor, PgConnection};
@@ -28,6 +28,9 @@ use tokio::runtime::Builder;
 
 /// How often each is measured.
 const ROUNDS: usize = 200;
+
+/// Of the session.
+const MARK: i64 = 7;
 
 fn main() {
     let mut report = Report::open("statements");
@@ -71,6 +74,7 @@ async fn all(report: Report, url: &str, only: &str) -> Report {
         figures: BTreeMap::new(),
     };
     bench.run(&[settle]).await;
+    bench.run(&[Enlist { mark: MARK }]).await;
     let relaxed = "SET synchronous_commit = off; SET search_path = public, pg_catalog";
     bench.connection.execute(relaxed).await.expect("settings");
     let mut took = Vec::new();
@@ -235,6 +239,7 @@ impl Bench {
             },
             mode: LockMode::Exclusive,
             release,
+            session: MARK,
         };
         let batch: Vec<_> = keys.iter().map(|key| lock(key, false)).collect();
         self.both("try_lock", &batch, plain::LOCK_ALL, keys).await;

@@ -292,6 +292,9 @@ pub trait Fixture: Send + Sync {
     /// has not heard of the first. Of [`Place::Own`] only, with [`Need::FailOver`].
     async fn fail_over(&self);
 
+    /// Has the proxy give each transaction any of its sessions from now on; of [`Place::SessionProxy`] only.
+    async fn share_sessions(&self);
+
     /// Who holds and who waits for an advisory lock.
     async fn locks(&self, lock: LockId) -> Locks;
 

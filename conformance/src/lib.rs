@@ -236,8 +236,8 @@
 //! Several subjects may be given to one [`run`].
 //!
 //! # Features
-//! `cases`, a default feature, is the suite. Without it there are [`cluster`] and [`flood`] alone, which
-//! take a fraction of the time to compile.
+//! `cases`, a default feature, is the suite. Without it there are [`cluster`], [`flood`] and [`wrapped`] alone,
+//! which take a fraction of the time to compile.
 
 #![forbid(unsafe_code)]
 
@@ -245,6 +245,7 @@ pub mod cluster;
 #[cfg(feature = "cases")]
 pub mod differential;
 pub mod flood;
+pub mod wrapped;
 
 #[cfg(feature = "cases")]
 mod accounts;

@@ -165,6 +165,10 @@ impl Fixture for InMemory {
         self.database.fail_over();
     }
 
+    async fn share_sessions(&self) {
+        unreachable!("no proxy in memory")
+    }
+
     async fn locks(&self, lock: LockId) -> Locks {
         self.database.inspect(|model| Locks {
             granted: model.holders(lock),

@@ -1,12 +1,12 @@
 //! Roles with unhelpful settings, standbys and proxies.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lockapi::BackendOptions;
 use lockapi::lease::LeaseOptions;
 use lockapi::limit::{Policy, Quota, Want};
 use lockapi::table::{Table, TableMode};
-use lockapi::{Capabilities, Error, ErrorKind};
+use lockapi::{Backend, BackendOptions, Capabilities, Error, ErrorKind};
 
 use super::queue::job;
 use crate::context::{Context, MINUTE};
@@ -25,6 +25,7 @@ register! { "places":
     M19 proxy_with_one_session_is_detected @ HostileProxy [Proxy];
     M19 leases_work_behind_a_proxy @ Proxy [Proxy];
     M19 mutexes_work_behind_a_proxy_in_session_mode @ SessionProxy [Proxy];
+    M19 proxy_that_begins_to_share_sessions_gives_no_lock_twice @ SessionProxy [Proxy];
     M19 proxy_in_statement_mode_is_refused @ StatementProxy [Proxy];
     M19 direct_connection_is_not_taken_for_a_proxy;
 }
@@ -180,6 +181,40 @@ async fn mutexes_work_behind_a_proxy_in_session_mode(cx: Context) {
     guard.unlock().await.unwrap();
     let next = soon("the waiter", waiting).await.unwrap().unwrap();
     next.unlock().await.unwrap();
+}
+
+/// Its file was changed while programs hold locks. They lose them, or are refused others, but exclude each other.
+async fn proxy_that_begins_to_share_sessions_gives_no_lock_twice(cx: Context) {
+    let options = || BackendOptions::default().heartbeat(Duration::from_millis(50));
+    let (one, other) = (cx.connect(options()), cx.connect(options()));
+    let (one, other) = (one.await.unwrap(), other.await.unwrap());
+    let of = |backend: &Arc<dyn Backend>, key: &str| backend.mutex(key).unwrap();
+    let held = of(&one, "held").lock().await.unwrap();
+    let (mut idle, mut refused) = (Some(held), 0);
+    cx.share_sessions().await;
+    for n in 0..200 {
+        let key = format!("k{n}");
+        let (here, there, again) = (of(&one, &key), of(&other, &key), of(&other, "held"));
+        let (here, there, again) =
+            futures_util::join!(here.try_lock(), there.try_lock(), again.try_lock());
+        // Of any kind: statements that another program has prepared are called as ours are.
+        let answers = [&here, &there, &again];
+        refused += answers.iter().filter(|answer| answer.is_err()).count();
+        // The proxy ends a session that a client leaves in the middle of something, and what it has locked.
+        if let (Ok(Some(_)), Some(held)) = (&again, &idle) {
+            soon("the loss of what the other was given", held.lost()).await;
+            idle = None;
+        }
+        if let (Ok(Some(here)), Ok(Some(there))) = (&here, &there) {
+            let either = futures_util::future::select(here.lost(), there.lost());
+            soon("the loss of one of two locks", either).await;
+        }
+        for guard in [here, there, again].into_iter().flatten().flatten() {
+            // It may be lost by now.
+            let _told = guard.unlock().await;
+        }
+    }
+    assert!(refused > 0, "the sessions are not shared");
 }
 
 async fn proxy_in_statement_mode_is_refused(cx: Context) {

@@ -5,11 +5,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lockapi::queue::{
-    Claim, DeadLetter, Exchange, Job, Outcome, Pushed, QueueOptions, Settled, Standing, Statistics,
-    Ticket, Unhandled,
-};
+use lockapi::queue::{Claim, Exchange, Ticket};
 use lockapi::{Error, ErrorKind, Queue, Result};
+
+use crate::wrapped::{Wrapped, Wrapper};
 
 /// What a worker asks of a queue.
 #[derive(Debug)]
@@ -32,8 +31,8 @@ pub(super) struct QueueSpy {
 }
 
 impl QueueSpy {
-    pub(super) fn new(queue: Arc<dyn Queue>, delay: Duration) -> Arc<Self> {
-        Arc::new(Self {
+    pub(super) fn new(queue: Arc<dyn Queue>, delay: Duration) -> Arc<Wrapped<Self>> {
+        Arc::new(Wrapped(Self {
             queue,
             exchanges: Mutex::default(),
             delay,
@@ -42,30 +41,14 @@ impl QueueSpy {
             deaf: AtomicBool::new(false),
             busy: AtomicBool::new(false),
             late: AtomicBool::new(false),
-        })
+        }))
     }
 }
 
 #[async_trait]
-impl Queue for QueueSpy {
-    fn name(&self) -> &str {
-        self.queue.name()
-    }
-
-    fn namespace(&self) -> &str {
-        self.queue.namespace()
-    }
-
-    fn options(&self) -> &QueueOptions {
-        self.queue.options()
-    }
-
-    async fn push_all(&self, jobs: Vec<Job>) -> Result<Vec<Pushed>> {
-        self.queue.push_all(jobs).await
-    }
-
-    fn used(&self) {
-        self.queue.used();
+impl Wrapper for QueueSpy {
+    fn inner(&self) -> &Arc<dyn Queue> {
+        &self.queue
     }
 
     async fn exchange(&self, acks: Vec<Ticket>, claim: Option<&Claim>) -> Result<Exchange> {
@@ -106,59 +89,7 @@ impl Queue for QueueSpy {
         }
     }
 
-    async fn settle(&self, ticket: Ticket, outcome: Outcome) -> Result<Settled> {
-        self.queue.settle(ticket, outcome).await
-    }
-
-    fn settle_later(&self, ticket: Ticket, outcome: Outcome) {
-        self.queue.settle_later(ticket, outcome);
-    }
-
-    async fn standing(&self, ticket: Ticket) -> Result<Standing> {
-        self.queue.standing(ticket).await
-    }
-
     fn begin(&self, ticket: Ticket) -> bool {
         !self.late.swap(false, Ordering::AcqRel) && self.queue.begin(ticket)
-    }
-
-    async fn sleep(&self, time: Duration) {
-        self.queue.sleep(time).await;
-    }
-
-    fn now(&self) -> Duration {
-        self.queue.now()
-    }
-
-    async fn set_paused(&self, paused: bool) -> Result<()> {
-        self.queue.set_paused(paused).await
-    }
-
-    async fn cancel(&self, ids: Vec<i64>) -> Result<Vec<i64>> {
-        self.queue.cancel(ids).await
-    }
-
-    async fn purge(&self) -> Result<u64> {
-        self.queue.purge().await
-    }
-
-    async fn statistics(&self) -> Result<Statistics> {
-        self.queue.statistics().await
-    }
-
-    async fn unhandled(&self, names: Vec<String>) -> Result<Vec<Unhandled>> {
-        self.queue.unhandled(names).await
-    }
-
-    async fn dead_letters(&self, after: i64, most: usize) -> Result<Vec<DeadLetter>> {
-        self.queue.dead_letters(after, most).await
-    }
-
-    async fn redrive(&self, ids: Vec<i64>) -> Result<u64> {
-        self.queue.redrive(ids).await
-    }
-
-    async fn discard(&self, ids: Vec<i64>) -> Result<u64> {
-        self.queue.discard(ids).await
     }
 }

@@ -184,6 +184,11 @@ impl Fixture for OnPostgres {
             .await;
     }
 
+    async fn share_sessions(&self) {
+        let proxy = self.site.proxy.as_ref().expect("a proxy");
+        proxy.set_mode("transaction").expect("the mode is changed");
+    }
+
     async fn locks(&self, lock: LockId) -> Locks {
         let (class, object) = ((lock.key >> 32) & 0xffff_ffff, lock.key & 0xffff_ffff);
         let space = if lock.pair { 2 } else { 1 };

@@ -3,14 +3,11 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use async_trait::async_trait;
-use lockapi::queue::{
-    Claim, DeadLetter, Exchange, Job, Outcome, Pushed, QueueOptions, Settled, Standing, Statistics,
-    Ticket, Unhandled,
-};
+use lockapi::queue::{Claim, Exchange, Outcome, Settled, Ticket};
 use lockapi::{Error, Queue, Result};
+use lockapi_conformance::wrapped::{Wrapped, Wrapper};
 
 use super::jobs::jobs;
 use crate::log::{Answer, Failed, How, Log, Op, Pending};
@@ -24,12 +21,12 @@ pub(super) struct Recorded {
 }
 
 impl Recorded {
-    pub(super) fn new(queue: Arc<dyn Queue>, log: Log) -> Arc<Self> {
-        Arc::new(Self {
+    pub(super) fn new(queue: Arc<dyn Queue>, log: Log) -> Arc<Wrapped<Self>> {
+        Arc::new(Wrapped(Self {
             queue,
             log,
             jobs: Mutex::default(),
-        })
+        }))
     }
 
     fn jobs(&self) -> MutexGuard<'_, HashMap<i64, i64>> {
@@ -73,12 +70,16 @@ fn how(outcome: &Outcome) -> Option<How> {
 }
 
 #[async_trait]
-impl Queue for Recorded {
+impl Wrapper for Recorded {
+    fn inner(&self) -> &Arc<dyn Queue> {
+        &self.queue
+    }
+
     async fn exchange(&self, acks: Vec<Ticket>, claim: Option<&Claim>) -> Result<Exchange> {
         let acking = acks.iter().map(|ticket| self.settling(*ticket, How::Ack));
         let acking: Vec<_> = acking.collect();
         let claiming = claim.map(|_| {
-            let queue = self.name().to_owned();
+            let queue = self.queue.name().to_owned();
             self.log.begin(Op::Claim { queue, wait: 0 })
         });
         let exchanged = self.queue.exchange(acks, claim).await;
@@ -123,77 +124,5 @@ impl Queue for Recorded {
     fn settle_later(&self, ticket: Ticket, outcome: Outcome) {
         drop(how(&outcome).map(|how| self.settling(ticket, how)));
         self.queue.settle_later(ticket, outcome);
-    }
-
-    fn name(&self) -> &str {
-        self.queue.name()
-    }
-
-    fn namespace(&self) -> &str {
-        self.queue.namespace()
-    }
-
-    fn options(&self) -> &QueueOptions {
-        self.queue.options()
-    }
-
-    async fn push_all(&self, jobs: Vec<Job>) -> Result<Vec<Pushed>> {
-        self.queue.push_all(jobs).await
-    }
-
-    fn used(&self) {
-        self.queue.used();
-    }
-
-    async fn arrival(&self, seen: u64, at_most: Duration) {
-        self.queue.arrival(seen, at_most).await;
-    }
-
-    async fn standing(&self, ticket: Ticket) -> Result<Standing> {
-        self.queue.standing(ticket).await
-    }
-
-    fn begin(&self, ticket: Ticket) -> bool {
-        self.queue.begin(ticket)
-    }
-
-    async fn sleep(&self, time: Duration) {
-        self.queue.sleep(time).await;
-    }
-
-    fn now(&self) -> Duration {
-        self.queue.now()
-    }
-
-    async fn set_paused(&self, paused: bool) -> Result<()> {
-        self.queue.set_paused(paused).await
-    }
-
-    async fn cancel(&self, ids: Vec<i64>) -> Result<Vec<i64>> {
-        self.queue.cancel(ids).await
-    }
-
-    async fn purge(&self) -> Result<u64> {
-        self.queue.purge().await
-    }
-
-    async fn statistics(&self) -> Result<Statistics> {
-        self.queue.statistics().await
-    }
-
-    async fn unhandled(&self, names: Vec<String>) -> Result<Vec<Unhandled>> {
-        self.queue.unhandled(names).await
-    }
-
-    async fn dead_letters(&self, after: i64, most: usize) -> Result<Vec<DeadLetter>> {
-        self.queue.dead_letters(after, most).await
-    }
-
-    async fn redrive(&self, ids: Vec<i64>) -> Result<u64> {
-        self.queue.redrive(ids).await
-    }
-
-    async fn discard(&self, ids: Vec<i64>) -> Result<u64> {
-        self.queue.discard(ids).await
     }
 }

@@ -1,0 +1,143 @@
+//! A queue that passes calls on to another, with something of a test between them.
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lockapi::queue::{
+    Claim, DeadLetter, Exchange, Job, Outcome, Pushed, QueueOptions, Settled, Standing, Statistics,
+    Ticket, Unhandled,
+};
+use lockapi::{Queue, Result};
+
+/// What happens to the calls of a worker; by default they are passed on.
+#[async_trait]
+pub trait Wrapper: std::fmt::Debug + Send + Sync + 'static {
+    /// The queue that the calls are passed on to.
+    fn inner(&self) -> &Arc<dyn Queue>;
+
+    /// [`Queue::exchange`].
+    async fn exchange(&self, acks: Vec<Ticket>, claim: Option<&Claim>) -> Result<Exchange> {
+        self.inner().exchange(acks, claim).await
+    }
+
+    /// [`Queue::arrival`].
+    async fn arrival(&self, seen: u64, at_most: Duration) {
+        self.inner().arrival(seen, at_most).await;
+    }
+
+    /// [`Queue::settle`].
+    async fn settle(&self, ticket: Ticket, outcome: Outcome) -> Result<Settled> {
+        self.inner().settle(ticket, outcome).await
+    }
+
+    /// [`Queue::settle_later`].
+    fn settle_later(&self, ticket: Ticket, outcome: Outcome) {
+        self.inner().settle_later(ticket, outcome);
+    }
+
+    /// [`Queue::begin`].
+    fn begin(&self, ticket: Ticket) -> bool {
+        self.inner().begin(ticket)
+    }
+}
+
+/// A queue whose calls go through a [`Wrapper`].
+#[derive(Debug)]
+pub struct Wrapped<W>(pub W);
+
+impl<W> Deref for Wrapped<W> {
+    type Target = W;
+
+    fn deref(&self) -> &W {
+        &self.0
+    }
+}
+
+#[async_trait]
+impl<W: Wrapper> Queue for Wrapped<W> {
+    fn name(&self) -> &str {
+        self.0.inner().name()
+    }
+
+    fn namespace(&self) -> &str {
+        self.0.inner().namespace()
+    }
+
+    fn options(&self) -> &QueueOptions {
+        self.0.inner().options()
+    }
+
+    async fn push_all(&self, jobs: Vec<Job>) -> Result<Vec<Pushed>> {
+        self.0.inner().push_all(jobs).await
+    }
+
+    fn used(&self) {
+        self.0.inner().used();
+    }
+
+    async fn exchange(&self, acks: Vec<Ticket>, claim: Option<&Claim>) -> Result<Exchange> {
+        self.0.exchange(acks, claim).await
+    }
+
+    async fn arrival(&self, seen: u64, at_most: Duration) {
+        self.0.arrival(seen, at_most).await;
+    }
+
+    async fn settle(&self, ticket: Ticket, outcome: Outcome) -> Result<Settled> {
+        self.0.settle(ticket, outcome).await
+    }
+
+    fn settle_later(&self, ticket: Ticket, outcome: Outcome) {
+        self.0.settle_later(ticket, outcome);
+    }
+
+    async fn standing(&self, ticket: Ticket) -> Result<Standing> {
+        self.0.inner().standing(ticket).await
+    }
+
+    fn begin(&self, ticket: Ticket) -> bool {
+        self.0.begin(ticket)
+    }
+
+    async fn sleep(&self, time: Duration) {
+        self.0.inner().sleep(time).await;
+    }
+
+    fn now(&self) -> Duration {
+        self.0.inner().now()
+    }
+
+    async fn set_paused(&self, paused: bool) -> Result<()> {
+        self.0.inner().set_paused(paused).await
+    }
+
+    async fn cancel(&self, ids: Vec<i64>) -> Result<Vec<i64>> {
+        self.0.inner().cancel(ids).await
+    }
+
+    async fn purge(&self) -> Result<u64> {
+        self.0.inner().purge().await
+    }
+
+    async fn statistics(&self) -> Result<Statistics> {
+        self.0.inner().statistics().await
+    }
+
+    async fn unhandled(&self, names: Vec<String>) -> Result<Vec<Unhandled>> {
+        self.0.inner().unhandled(names).await
+    }
+
+    async fn dead_letters(&self, after: i64, most: usize) -> Result<Vec<DeadLetter>> {
+        self.0.inner().dead_letters(after, most).await
+    }
+
+    async fn redrive(&self, ids: Vec<i64>) -> Result<u64> {
+        self.0.inner().redrive(ids).await
+    }
+
+    async fn discard(&self, ids: Vec<i64>) -> Result<u64> {
+        self.0.inner().discard(ids).await
+    }
+}
