@@ -91,6 +91,38 @@ async fn rows_of_another_server_draw_nothing_again() {
     are_larger(drawn(&database).await, lost);
 }
 
+/// A program at work does not wait for another that connects.
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_that_come_back_under_a_program_begin_an_epoch() {
+    let database = OwnDatabase::migrated();
+    let backend = lockapi_sqlx::connect_url(&database.url()).await;
+    let backend = backend.expect("a backend");
+    let door = backend.mutex("door").expect("a mutex");
+    for change in [FORGET, "DELETE FROM lockapi.epoch"] {
+        let number = database.number(ENTER);
+        let last = door.lock().await.expect("locked").fence().token();
+        database.sql(&format!(
+            "SELECT setval('lockapi.fence_seq', {}); {change}",
+            number << 21
+        ));
+        let later = async {
+            loop {
+                tokio::time::sleep(Duration::from_millis(200)).await;
+                match door.lock().await {
+                    Ok(held) if held.fence().token() >> 31 > last >> 31 => break,
+                    Ok(_) => {}
+                    Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}"),
+                }
+            }
+        };
+        let later = timeout(Duration::from_secs(30), later).await;
+        later.expect("a token of another epoch");
+        let later = database.number("SELECT number FROM lockapi.epoch");
+        assert!(later > number, "{later} after {number}");
+    }
+    backend.close().await.expect("closed");
+}
+
 /// A person deleted what is known of epochs, perhaps with the rows of all tables.
 #[tokio::test(flavor = "multi_thread")]
 async fn where_the_row_was_deleted_another_epoch_begins() {

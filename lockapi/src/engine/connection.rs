@@ -8,7 +8,8 @@ use super::batcher::Repeated;
 use super::cancel::{Cancels, Process};
 use super::clock::Time;
 use super::driver::{Driver, DriverConnection};
-use super::epoch::Epochs;
+use super::epoch::{Entered, Epochs};
+use super::reconnect::Reconnect;
 use super::settle::{Settle, Settled};
 use super::tasks::Tasks;
 use super::timer::Timer;
@@ -33,6 +34,7 @@ pub(crate) struct Connections {
     pub(super) tasks: Arc<Tasks>,
     cancels: Arc<Cancels>,
     epochs: Arc<Epochs>,
+    reconnect: Arc<Reconnect>,
 }
 
 impl Connections {
@@ -45,6 +47,7 @@ impl Connections {
             timeout,
             tasks: Arc::default(),
             epochs: Arc::default(),
+            reconnect: Arc::default(),
         }
     }
 
@@ -63,13 +66,15 @@ impl Connections {
         Self {
             tasks: Arc::clone(&self.tasks),
             epochs: Arc::clone(&self.epochs),
+            reconnect: Arc::clone(&self.reconnect),
             ..Self::new(driver, timer, self.mode, timeout)
         }
     }
 
     /// Opens a connection, settles its settings and enters the epoch of the server; refuses a standby, and
     /// a server that another has taken over from. Its statements wait for a
-    /// lock for `patience` at most, or without an end if that is zero.
+    /// lock for `patience` at most, or without an end if that is zero. After one that failed the next waits a
+    /// little.
     pub(crate) async fn open(
         &self,
         watch: &Arc<Watch>,
@@ -79,18 +84,21 @@ impl Connections {
             return Err(is_closed());
         }
         let opening = async {
+            self.reconnect.pause(&self.timer).await;
             let mut connection = self.driver.connect(self.mode).await?;
             let mut process = None;
-            let mut epoch = 0;
+            let mut number = 0;
             if self.mode == Mode::Direct {
                 let settings = Settle::session(patience, watch.limit());
                 let settled = settle(&mut connection, settings).await?;
                 process = settled.process;
-                epoch = self.epochs.enter(&mut connection, settled).await?;
+                number = self.epochs.enter(&mut connection, settled).await?;
             }
-            Ok((connection, process, epoch))
+            let at = self.timer.now();
+            Ok((connection, process, Entered { number, at }))
         };
         let opened = watch.bound(opening).await.map_err(|mut failure| {
+            self.reconnect.failed(self.timer.now());
             // Whatever was sent so far had no effect beyond the connection.
             failure.broken = true;
             failure.undone()
@@ -173,7 +181,7 @@ pub(crate) struct OpenConnection {
     cancels: Arc<Cancels>,
     epochs: Arc<Epochs>,
     /// The epoch that it is in; behind a proxy each transaction enters its own.
-    epoch: i64,
+    epoch: Entered,
     /// Whether the requests that are sent next were sent before, without an answer.
     pub(super) repeated: Repeated,
 }
@@ -217,8 +225,8 @@ impl OpenConnection {
         )
             -> Pin<Box<dyn Future<Output = Result<T, Failure>> + Send + 'a>>,
     ) -> Result<T, Failure> {
-        self.check_epoch()?;
         let watch = Arc::clone(&self.watch);
+        self.check_epoch(&watch).await?;
         let outcome = watch.within(work(&mut self.connection)).await;
         self.answered(&watch, outcome)
     }
@@ -252,7 +260,7 @@ impl OpenConnection {
         watch: &Arc<Watch>,
         batch: &[O],
     ) -> Result<Vec<O::Output>, Failure> {
-        self.check_epoch()?;
+        self.check_epoch(watch).await?;
         let performed = async {
             match self.mode {
                 Mode::Direct => self.connection.perform(batch).await,
@@ -290,10 +298,11 @@ impl OpenConnection {
         )
             -> Pin<Box<dyn Future<Output = Result<T, Failure>> + Send + 'a>>,
     ) -> Result<T, Failure> {
-        self.check_epoch()?;
         let settled = Settle::transaction(self.patience, self.limit);
         let watch = Arc::clone(&self.watch);
-        let epochs = (self.mode == Mode::Proxied).then_some(&*self.epochs);
+        self.check_epoch(&watch).await?;
+        let now = watch.now();
+        let epochs = (self.mode == Mode::Proxied).then_some((&*self.epochs, now));
         let connection = &mut self.connection;
         let transaction = async {
             let done = async {
@@ -308,12 +317,19 @@ impl OpenConnection {
         self.explained(&watch, outcome).await
     }
 
-    /// Sends nothing more to a server that another has taken over from.
-    fn check_epoch(&self) -> Result<(), Failure> {
-        match self.mode {
-            Mode::Direct => self.epochs.check(self.epoch),
-            Mode::Proxied => Ok(()),
+    /// Sends nothing more to a server that another has taken over from, or that has begun another epoch.
+    async fn check_epoch(&mut self, watch: &Arc<Watch>) -> Result<(), Failure> {
+        if self.mode == Mode::Proxied {
+            return Ok(());
         }
+        let now = watch.now();
+        if self.epoch.is_old(now) {
+            let entering = self.epochs.enter_again(&mut self.connection);
+            let entered = watch.within(entering).await;
+            self.answered(watch, entered).map_err(Failure::undone)?;
+            self.epoch.at = now;
+        }
+        self.epochs.check(self.epoch.number)
     }
 
     /// Tells the server when an answer is no longer waited for.
@@ -347,9 +363,10 @@ impl OpenConnection {
         batch: &[O],
     ) -> Result<Vec<O::Output>, Failure> {
         let settled = Settle::transaction(self.patience, self.limit);
+        let now = self.watch.now();
         let connection = &mut self.connection;
         let done = async {
-            begin_settled(connection, settled, Some(&self.epochs)).await?;
+            begin_settled(connection, settled, Some((&self.epochs, now))).await?;
             connection.perform(batch).await
         };
         let done = done.await;
@@ -366,15 +383,15 @@ const SESSIONS: usize = 16;
 async fn begin_settled<N: Connection>(
     connection: &mut N,
     settings: Settle,
-    epochs: Option<&Epochs>,
+    epochs: Option<(&Epochs, Time)>,
 ) -> Result<(), Failure> {
     for _ in 0..SESSIONS {
         begin(connection).await?;
         let settled = settle(connection, settings.clone()).await?;
-        let Some(epochs) = epochs else {
+        let Some((epochs, now)) = epochs else {
             return Ok(());
         };
-        if epochs.has_entered(settled) {
+        if epochs.has_entered(settled, now) {
             return Ok(());
         }
         let number = epochs.enter(connection, settled).await?;
@@ -382,7 +399,7 @@ async fn begin_settled<N: Connection>(
             return Ok(());
         };
         connection.script(Script::Commit).await?;
-        epochs.remember(process, number);
+        epochs.remember(process, Entered { number, at: now });
     }
     let message =
         "the pooler gave each transaction a session that had not entered the epoch; try again";

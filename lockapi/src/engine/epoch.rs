@@ -3,8 +3,10 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use super::cancel::Process;
+use super::clock::Time;
 use super::settle::Settled;
 use crate::driver::{Connection, Operation, Row, Rows, Statement, Type, Value};
 use crate::error::{Error, ErrorKind, Failure};
@@ -12,6 +14,10 @@ use crate::memory::ModelState;
 
 /// Sessions of a proxy that are remembered to have entered their epoch.
 const MOST: usize = 256;
+
+/// A session that has entered its epoch enters it again after this time: what shows that another has to begin may
+/// happen under it, by a restore or a clock that is set back.
+const AGAIN: Duration = Duration::from_secs(10);
 
 /// The epochs that the connections of a backend have entered.
 ///
@@ -21,7 +27,21 @@ const MOST: usize = 256;
 pub(super) struct Epochs {
     latest: AtomicI64,
     /// Behind a proxy each transaction may be served by another session.
-    entered: Mutex<HashMap<Process, i64>>,
+    entered: Mutex<HashMap<Process, Entered>>,
+}
+
+/// The epoch that a session has entered, and when.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entered {
+    pub(super) number: i64,
+    pub(super) at: Time,
+}
+
+impl Entered {
+    /// Whether it is to be entered again.
+    pub(super) fn is_old(self, now: Time) -> bool {
+        self.number > 0 && now.saturating_sub(self.at) >= AGAIN
+    }
 }
 
 impl Epochs {
@@ -35,6 +55,14 @@ impl Epochs {
         if !settled.epochs {
             return Ok(0);
         }
+        self.enter_again(connection).await
+    }
+
+    /// The same where the schema is known to know epochs.
+    pub(super) async fn enter_again<N: Connection>(
+        &self,
+        connection: &mut N,
+    ) -> Result<i64, Failure> {
         let answers = connection.perform(&[EnterEpoch]).await?;
         let [number] = answers[..] else {
             return Err(Failure::corrupt("the server did not answer its epoch"));
@@ -46,24 +74,24 @@ impl Epochs {
     }
 
     /// Whether the session that a proxy gave to a transaction has entered its epoch.
-    pub(super) fn has_entered(&self, settled: Settled) -> bool {
-        let number = settled
+    pub(super) fn has_entered(&self, settled: Settled, now: Time) -> bool {
+        let entered = settled
             .process
             .and_then(|process| self.lock().get(&process).copied());
         // A later one may have begun on the same server.
-        number.is_some_and(|number| self.check(number).is_ok())
+        entered.is_some_and(|it| !it.is_old(now) && self.check(it.number).is_ok())
     }
 
     /// The session has entered the epoch, and that is committed.
-    pub(super) fn remember(&self, process: Process, number: i64) {
-        let mut entered = self.lock();
-        if entered.len() >= MOST {
-            entered.clear();
+    pub(super) fn remember(&self, process: Process, entered: Entered) {
+        let mut sessions = self.lock();
+        if sessions.len() >= MOST {
+            sessions.clear();
         }
-        entered.insert(process, number);
+        sessions.insert(process, entered);
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Process, i64>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Process, Entered>> {
         self.entered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -73,7 +101,8 @@ impl Epochs {
         if number == 0 || number >= self.latest.load(Ordering::Acquire) {
             return Ok(());
         }
-        let message = "the server belongs to an earlier epoch: another server has taken over from it; connect to that one";
+        let message = "the connection belongs to an earlier epoch: another server has taken over, or the database was restored, \
+             since it was opened; a new connection has to lead to that server";
         let error = Error::new(ErrorKind::Unavailable, "connect", message);
         Err(Failure::connect(None, error))
     }

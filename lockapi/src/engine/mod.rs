@@ -52,6 +52,7 @@ pub(crate) mod notify;
 mod options;
 pub(crate) mod probe;
 mod queues;
+mod reconnect;
 mod renewal;
 mod schedules;
 mod semaphore_handle;

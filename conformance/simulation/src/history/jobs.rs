@@ -177,7 +177,9 @@ impl History {
         }
         known.unsure -= 1;
         let stale = outcome.is_ok() && known.latest.0 > token && known.latest.1 < asked;
-        let twice = twice.is_some_and(|first| !state.is_lost(first));
+        // Either may have been lost: an answer of the former primary may come late.
+        let twice =
+            twice.is_some_and(|first| !state.is_lost(first) && !state.is_lost((asked, now)));
         drop(state);
         if outcome.is_ok() {
             self.answered("ack");

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::Locks;
 use super::table::{Batch, Command, Next, Reply, Slice, Waited};
 use crate::engine::connection::{Connections, OpenConnection, Watch};
+use crate::engine::reconnect::Reconnect;
 use crate::error::Failure;
 use crate::fence::HAND_OVER_BITS;
 use crate::key::LockId;
@@ -77,6 +78,8 @@ struct Worker {
     watch: Arc<Watch>,
     session: usize,
     connection: Option<OpenConnection>,
+    /// A connection may be opened and its session be of no use.
+    reconnect: Reconnect,
     /// The mark of its session.
     mark: i64,
     /// A value of the token sequence that is known to be safe on disk.
@@ -93,6 +96,7 @@ impl Worker {
             connections,
             session,
             connection: None,
+            reconnect: Reconnect::default(),
             mark: 0,
             safe: 0,
             answered: None,
@@ -154,32 +158,42 @@ impl Worker {
     /// Sees to it that there is a connection, and that it is marked.
     async fn open(&mut self) -> Result<(), Failure> {
         if self.connection.is_none() {
-            let mut connection = self.connections.open(&self.watch, Duration::ZERO).await?;
-            let mark = random::number().map_err(|error| Failure::connect(None, error))?;
-            let answers = connection
-                .perform(&[Enlist { mark }])
-                .await
-                .map_err(Failure::undone)?;
-            let [
-                Enlisted {
-                    marked: true,
-                    safe,
-                    process,
-                },
-            ] = answers[..]
-            else {
-                return Err(is_taken());
-            };
-            connection
-                .perform(&[Relax { session: mark }])
-                .await
-                .map_err(Failure::undone)?;
-            self.locks.opened(self.session, mark, process);
-            self.connection = Some(connection);
-            self.mark = mark;
-            self.safe = safe;
+            self.reconnect.pause(&self.connections.timer).await;
+            let opened = self.open_marked().await;
+            self.connection = Some(opened.inspect_err(|_| self.failed())?);
         }
         Ok(())
+    }
+
+    fn failed(&self) {
+        self.reconnect.failed(self.connections.timer.now());
+    }
+
+    async fn open_marked(&mut self) -> Result<OpenConnection, Failure> {
+        let mut connection = self.connections.open(&self.watch, Duration::ZERO).await?;
+        let mark = random::number().map_err(|error| Failure::connect(None, error))?;
+        let answers = connection
+            .perform(&[Enlist { mark }])
+            .await
+            .map_err(Failure::undone)?;
+        let [
+            Enlisted {
+                marked: true,
+                safe,
+                process,
+            },
+        ] = answers[..]
+        else {
+            return Err(is_taken());
+        };
+        connection
+            .perform(&[Relax { session: mark }])
+            .await
+            .map_err(Failure::undone)?;
+        self.locks.opened(self.session, mark, process);
+        self.mark = mark;
+        self.safe = safe;
+        Ok(connection)
     }
 
     /// Sees to it that a crash of the server cannot make it give out this token again.
@@ -301,6 +315,7 @@ impl Worker {
     fn lose(&mut self, failure: &Failure) {
         self.connection = None;
         self.answered = None;
+        self.failed();
         self.locks.session_lost(self.session, failure);
     }
 
