@@ -1,7 +1,7 @@
 //! What a mutex promises that is a lease.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use lockapi::lease::LeaseOptions;
@@ -122,11 +122,16 @@ async fn a_stale_unlock_frees_nothing(cx: Context) {
 async fn work_is_dropped_when_it_is_lost(cx: Context) {
     let ttl = Duration::from_millis(1500);
     let mutex = mutex(&cx, LeaseOptions::new(ttl)).await;
+    let runs = Arc::new(AtomicBool::new(false));
+    let begun = Arc::clone(&runs);
     let running = tokio::spawn(async move {
-        let work = async |_| std::future::pending::<Result<(), Error>>().await;
+        let work = async |_| {
+            begun.store(true, Ordering::SeqCst);
+            std::future::pending::<Result<(), Error>>().await
+        };
         mutex.run_exclusive(work).await
     });
-    eventually("it runs", async || !cx.slots("door").await.is_empty()).await;
+    eventually("it runs", async || runs.load(Ordering::SeqCst)).await;
     cx.elapse(ttl * 2).await;
     let outcome = soon("the work is dropped", running).await.unwrap();
     assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Lost);

@@ -15,7 +15,9 @@ WITH done AS (
                SELECT w.id, w.token
                  FROM ROWS FROM (pg_catalog.unnest($1::pg_catalog.int8[]), pg_catalog.unnest($2::pg_catalog.int8[]))
                    AS w (id, token)
-                WHERE w.token OPERATOR(pg_catalog.>=) (SELECT e.number OPERATOR(pg_catalog.<<) 21 FROM lockapi.epoch AS e WHERE e.one))) IS TRUE
+                WHERE w.token OPERATOR(pg_catalog.>=) (
+                        SELECT CASE WHEN e.number OPERATOR(pg_catalog.>) e.first THEN e.number OPERATOR(pg_catalog.<<) 21 ELSE 0 END
+                          FROM lockapi.epoch AS e WHERE e.one))) IS TRUE
     RETURNING j.*
 ), kept AS (
     INSERT INTO lockapi.job_archive (id, token, status, run_at, created_at, started_at, attempt, max_attempts,

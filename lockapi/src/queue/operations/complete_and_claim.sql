@@ -19,7 +19,9 @@ WITH done AS (
     DELETE FROM lockapi.job AS j
      WHERE j.id = ANY ($1::int8[])
        AND ((j.id, j.token) IN (SELECT w.id, w.token FROM unnest($1::int8[], $2::int8[]) AS w (id, token)
-                                 WHERE w.token >= (SELECT e.number << 21 FROM lockapi.epoch AS e WHERE e.one))) IS TRUE
+                                 WHERE w.token >= (
+                                       SELECT CASE WHEN e.number > e.first THEN e.number << 21 ELSE 0 END
+                                         FROM lockapi.epoch AS e WHERE e.one))) IS TRUE
     RETURNING j.*
 ), kept AS (
     INSERT INTO lockapi.job_archive (id, token, status, run_at, created_at, started_at, attempt, max_attempts,

@@ -12,7 +12,8 @@
 -- waits for a row.
 WITH want AS MATERIALIZED (
     SELECT DISTINCT ON (w.id) w.id, w.kind, w.time, w.error, w.keep, w.n,
-           CASE WHEN w.token >= (SELECT e.number << 21 FROM lockapi.epoch AS e WHERE e.one) THEN w.token END AS token
+           CASE WHEN w.token >= (SELECT CASE WHEN e.number > e.first THEN e.number << 21 ELSE 0 END
+                                   FROM lockapi.epoch AS e WHERE e.one) THEN w.token END AS token
       FROM unnest($1::int8[], $2::int8[], $3::int8[], $4::int8[], $5::text[], $6::int8[])
            WITH ORDINALITY AS w (id, token, kind, time, error, keep, n)
      ORDER BY w.id, w.n
