@@ -125,7 +125,7 @@ async fn neighbours(report: &mut Report, backend: &Arc<dyn Backend>, url: &str) 
     let window = Quota::per_hour(1).fixed_window();
     let busy = backend.rate_limiter(window).expect("a limiter");
     let alone = slowest(&calm).await;
-    for calls in [64, 5000] {
+    for calls in [64, 5000, 100_000] {
         let stop = Arc::new(AtomicU64::new(0));
         let flood: Vec<_> = (0..calls)
             .map(|_| {

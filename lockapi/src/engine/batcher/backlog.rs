@@ -134,20 +134,14 @@ impl<O: Queued> AnyBacklog for Backlog<O> {
             && looked < 4 * MAX_WEIGHT
         {
             looked += 1;
-            let Some((mut request, callers)) = self.pop() else {
+            let Some((request, callers)) = self.pop() else {
                 break;
             };
-            let (callers, left) = if O::GIVES_BACK {
-                (Some(callers), 0)
-            } else {
-                callers.wanted()
-            };
-            if let Some(times) = request.times() {
-                *times -= left;
-            }
-            if let Some(callers) = callers {
+            if O::GIVES_BACK || callers.may_be_wanted() {
                 room = room.saturating_sub(request.weight());
                 batch.push(request, callers);
+            } else {
+                callers.forget();
             }
         }
         // What does not fit any more has filled it.

@@ -27,6 +27,8 @@ pub(super) trait AnyBatch: Send {
     fn join(&mut self, fresh: &mut dyn AnyBatch);
     /// Fails all.
     fn refuse(&mut self, failure: &Failure);
+    /// Lets go of callers who left, and of requests that nobody waits for any more.
+    fn forget_left(&mut self);
     /// Has those of its callers who share a request told through this, a few at a time.
     fn tell_through(&mut self, outbox: &Outbox);
     /// Whether it may be sent again when its answer was lost.
@@ -144,6 +146,22 @@ impl<O: Queued> AnyBatch for Batch<O> {
     fn refuse(&mut self, failure: &Failure) {
         for (_, callers) in self.take() {
             callers.refuse(|| failure.error(O::NAME));
+        }
+    }
+
+    fn forget_left(&mut self) {
+        // A request with one caller was looked at when it was drawn.
+        if O::GIVES_BACK || self.callers.iter().all(|callers| callers.len() == 1) {
+            return;
+        }
+        for (mut request, callers) in self.take() {
+            let (callers, left) = callers.wanted();
+            if let Some(times) = request.times() {
+                *times -= left;
+            }
+            if let Some(callers) = callers {
+                self.push(request, callers);
+            }
         }
     }
 

@@ -197,17 +197,24 @@ impl Batcher {
         // A thread of its own delays no task of the program.
         let paced = !self.connections.driver.has_threads();
         loop {
-            let rounds = {
+            let (rounds, waiting) = {
                 let mut state = self.lock();
-                let idle = state.kinds.is_empty() && isolation.is_empty() && outbox.is_empty();
+                let waiting = !state.kinds.is_empty();
+                let idle = !waiting && isolation.is_empty() && outbox.is_empty();
                 if idle && state.closing {
                     state.running = false;
                     return;
                 }
-                state.kinds.round()
+                (state.kinds.round(|kind| outbox.is_due(kind)), waiting)
             };
             let wait = isolation.wait(timer.now());
             if rounds.is_empty() && wait != Some(Duration::ZERO) {
+                if waiting {
+                    // Only kinds that have others to tell first.
+                    outbox.tell_some();
+                    yield_now().await;
+                    continue;
+                }
                 if !outbox.is_empty() {
                     unless(self.wake.notified(), outbox.tell()).await;
                     continue;
@@ -228,13 +235,9 @@ impl Batcher {
             }
             let mut told = 0;
             for kind in rounds {
-                if outbox.is_due(kind) {
-                    // Others may have asked by then, and have less to wait for.
-                    outbox.tell_some();
-                    break;
-                }
                 let drawn = self.lock().kinds.draw(kind);
                 let mut batch = drawn.batch;
+                batch.forget_left();
                 isolation.join(batch.as_mut());
                 if batch.is_empty() {
                     continue;

@@ -1,11 +1,14 @@
 //! Statements whose answer is lost while the server goes on with them.
 
 use std::future::pending;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures_util::future::join3;
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
 
 use crate::backend::Backend;
 use crate::blocking::block_on;
@@ -15,6 +18,7 @@ use crate::driver::{
 use crate::engine::{BackendOptions, start};
 use crate::error::Failure;
 use crate::lease::LeaseOptions;
+use crate::limit::Quota;
 use crate::memory::{Database, Session};
 use crate::queue::{Claim, Job};
 
@@ -35,6 +39,8 @@ enum Run {
     Answered(Rows),
     /// It is not answered.
     Silent,
+    /// It tells that it has arrived, and takes long.
+    Slow(Sender<usize>, Arc<AtomicUsize>),
     /// It tells that it has arrived, and is carried out when it is told to.
     Gate(Sender<()>, Receiver<()>),
 }
@@ -81,7 +87,10 @@ impl Connector for Late {
     }
 
     fn spawn(&self, name: &'static str, task: driver::BackgroundTask) {
-        self.0.spawn(name, task);
+        match Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn(task)),
+            Err(_) => self.0.spawn(name, task),
+        }
     }
 }
 
@@ -101,6 +110,11 @@ impl Connection for OpenConnection {
             Some(Run::Cut) => Err(Failure::statement(None, true, "cut by the test")),
             Some(Run::Answered(rows)) => self.0.run(call).await.map(|_| rows),
             Some(Run::Silent) => pending().await,
+            Some(Run::Slow(arrived, told)) => {
+                arrived.send(told.load(Ordering::Relaxed)).unwrap();
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                self.0.run(call).await
+            }
             Some(Run::Gate(arrived, open)) => {
                 arrived.send(()).unwrap();
                 open.recv().unwrap();
@@ -315,4 +329,44 @@ fn nobody_waits_behind_a_push_of_many_jobs() {
     }
     open.send(()).unwrap();
     assert_eq!(pushing.join().unwrap().unwrap().len(), 300);
+}
+
+/// Whoever has many callers to tell has no turn before, and keeps no other kind from its own.
+#[tokio::test]
+async fn nobody_waits_while_many_callers_of_another_kind_are_told() {
+    const CALLERS: usize = 100_000;
+    let (runs, told) = (Runs::default(), Arc::new(AtomicUsize::new(0)));
+    let late = Late(Database::new(), runs.clone());
+    let backend = start("flood", late, BackendOptions::default()).await;
+    let backend = backend.unwrap();
+    let scarce = backend.rate_limiter(Quota::per_hour(1).fixed_window());
+    let calm = backend.rate_limiter(Quota::per_second(1000));
+    let (scarce, calm) = (scarce.unwrap(), calm.unwrap());
+    assert!(scarce.check("flood").await.unwrap().is_admitted());
+    assert!(calm.check("calm").await.unwrap().is_admitted());
+    let mut callers = JoinSet::new();
+    for _ in 0..CALLERS {
+        let (scarce, told) = (Arc::clone(&scarce), Arc::clone(&told));
+        callers.spawn(async move {
+            loop {
+                assert!(!scarce.check("flood").await.unwrap().is_admitted());
+                told.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+    }
+    let (arrived, arrivals) = channel();
+    for _ in 0..50 {
+        // All of them wait, and the first are told.
+        let before = told.load(Ordering::Relaxed);
+        while told.load(Ordering::Relaxed) == before {
+            tokio::task::yield_now().await;
+        }
+        // So it has had more time than the other, whose turn is next.
+        runs.add("limit.take", Run::Slow(arrived.clone(), Arc::clone(&told)));
+        let before = told.load(Ordering::Relaxed);
+        assert!(calm.check("calm").await.unwrap().is_admitted());
+        let meanwhile = arrivals.recv().unwrap() - before;
+        // Before its next statement that kind has some 12,500 callers to tell.
+        assert!(meanwhile < 2000, "{meanwhile} callers were told before");
+    }
 }
