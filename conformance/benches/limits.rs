@@ -10,8 +10,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{Better, Report, SECONDS, Server, connect, plain, rate, runtime};
-use lockapi::Backend;
 use lockapi::limit::{Policy, Quota, Want};
+use lockapi::queue::Job;
+use lockapi::worker::Worker;
+use lockapi::{Backend, Stop};
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 
@@ -77,7 +79,7 @@ async fn all(mut report: Report) -> Report {
     permits(&mut report, &backend, function).await;
     user_and_tenant(&mut report, &backend).await;
     reservations(&mut report, &backend).await;
-    neighbours(&mut report, &backend, url).await;
+    neighbours(&mut report, &backend, &pool, url).await;
     report
 }
 
@@ -116,7 +118,7 @@ async fn user_and_tenant(report: &mut Report, backend: &Arc<dyn Backend>) {
 }
 
 /// What a caller of another key waits, beside so many who are refused on one window.
-async fn neighbours(report: &mut Report, backend: &Arc<dyn Backend>, url: &str) {
+async fn neighbours(report: &mut Report, backend: &Arc<dyn Backend>, pool: &PgPool, url: &str) {
     let quota = Quota::per_second(10_000).burst(1_000_000_000);
     let calm = backend.rate_limiter(quota).expect("a limiter");
     // Has the runtime and the server in common with the flood, but no connection.
@@ -140,6 +142,9 @@ async fn neighbours(report: &mut Report, backend: &Arc<dyn Backend>, url: &str) 
         tokio::time::sleep(Duration::from_millis(500)).await;
         let beside = slowest(&calm).await;
         let on_idle = slowest(&idle).await;
+        if calls == 100_000 {
+            heartbeat(report, backend, pool).await;
+        }
         stop.store(1, Ordering::Relaxed);
         for one in flood {
             one.await.expect("it ends");
@@ -161,6 +166,61 @@ async fn neighbours(report: &mut Report, backend: &Arc<dyn Backend>, url: &str) 
             Better::Lower,
         );
     }
+}
+
+/// How late the heartbeats of a delivery are at most, while others queue calls, and push forty times 10,000 jobs.
+async fn heartbeat(report: &mut Report, backend: &Arc<dyn Backend>, pool: &PgPool) {
+    const LEASE: Duration = Duration::from_secs(5);
+    const LEFT: &str =
+        "SELECT (extract(epoch FROM lease_until - clock_timestamp()) * 1000000)::int8
+        FROM lockapi.job WHERE queue = 'bench/heartbeat' AND lease_until IS NOT NULL";
+    let queue = backend.queue("bench/heartbeat").expect("a queue");
+    queue
+        .push(Job::new("long", &()).expect("a job"))
+        .await
+        .expect("pushed");
+    let stop = Stop::new();
+    let worker = Worker::new(queue)
+        .lease(LEASE)
+        .handle("long", |(): (), _| async {
+            tokio::time::sleep(LEASE * 2).await;
+            Ok(())
+        });
+    let stopped = stop.clone();
+    let working = tokio::spawn(async move { worker.run(stopped).await });
+    let others = backend.queue("bench/many").expect("a queue");
+    let pushing = tokio::spawn(async move {
+        for _ in 0..40 {
+            let jobs = (0..10_000).map(|one| Job::new("noop", &one).expect("a job"));
+            others.push_all(jobs.collect()).await.expect("pushed");
+        }
+        others.purge().await.expect("purged");
+    });
+    let mut least = LEASE;
+    let until = Instant::now() + LEASE * 19 / 10;
+    while Instant::now() < until {
+        let left: Option<i64> = sqlx::query_scalar(LEFT)
+            .fetch_optional(pool)
+            .await
+            .expect("a row");
+        if let Some(left) = left.and_then(|left| u64::try_from(left).ok()) {
+            least = least.min(Duration::from_micros(left));
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    pushing.await.expect("all are pushed");
+    stop.stop();
+    working.await.expect("a worker").expect("a summary");
+    // A third of the lease has passed when the next one is due.
+    let late = (LEASE * 2 / 3).saturating_sub(least).as_secs_f64() * 1e3;
+    report.add(
+        "limit.neighbour.heartbeat.late",
+        "ms",
+        late,
+        LEASE.as_secs_f64() * 100.0,
+        "a tenth of its lease of 5 s",
+        Better::Lower,
+    );
 }
 
 /// Reservations of one key that end, of few and of many that are open.
