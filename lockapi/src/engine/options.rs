@@ -71,8 +71,10 @@ impl BackendOptions {
 
     /// How long a statement may go unanswered before its connection is given up, and how long a
     /// request waits for what somebody's open transaction has locked; 5 s unless set, at least 2 s. The
-    /// server gives a statement up after nine tenths of it. Renewals of leases and heartbeats of
-    /// deliveries are given up earlier, as their time to live demands.
+    /// server gives a statement up after nine tenths of it. What may be repeated is sent once more on a fresh
+    /// connection: a call that has no limit of its own returns within about twice this time, whatever the
+    /// network does. Renewals of leases and heartbeats of deliveries are given up earlier, as their time to live
+    /// demands.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;

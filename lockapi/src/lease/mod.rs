@@ -248,8 +248,9 @@ pub trait Lease: Send + Sync + fmt::Debug {
     /// `TimedOut`; otherwise as for [`try_acquire`](Self::try_acquire).
     async fn acquire_timeout(&self, timeout: Duration) -> Result<Box<dyn LeaseGuard>>;
 
-    /// Reads who holds it; `None` when it is free. A lease that was [released](Holder::released)
-    /// before its minimum hold ended is not free yet.
+    /// Reads who holds it; `None` when the database knows of nobody. A lease that was
+    /// [released](Holder::released) before its minimum hold ended is not free yet. For a time to live after a
+    /// fail-over there may be a holder of whom the database has not heard.
     ///
     /// # Errors
     /// `Unavailable`.
