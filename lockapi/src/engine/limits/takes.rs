@@ -1,6 +1,6 @@
 //! Requests for permits of single limits, as they travel.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::iter;
 
 use super::hash;
@@ -26,6 +26,7 @@ impl Queued for Take {
     }
 
     fn identity(&self) -> Option<u64> {
+        // Joined is the last that waits for the key: nobody overtakes one of another price.
         Some(hash(&self.key))
     }
 
@@ -42,44 +43,194 @@ impl Queued for Take {
         connection: &mut OpenConnection,
     ) -> Result<(), Failure> {
         look(batch, connection).await?;
-        // A key that is wanted at several prices has one of them in a statement.
-        let mut keys = HashSet::new();
-        let one_price = |take: &Take| keys.insert(take.key.clone());
-        let sent: Vec<_> = batch.requests.iter().map(one_price).collect();
-        let takes: Vec<_> = iter::zip(&batch.requests, &sent)
-            .filter(|(_, sent)| **sent)
-            .map(|(take, _)| take.clone())
-            .collect();
-        if takes.is_empty() {
-            return Ok(());
-        }
-        let mut answers = connection.perform(&takes).await?.into_iter();
-        let mut overdue = Vec::new();
-        for ((mut take, mut callers), sent) in iter::zip(batch.take(), sent) {
-            let decided = sent.then(|| answers.next()).flatten();
-            let Some(decided) = decided else {
-                batch.push(take, callers);
-                continue;
-            };
-            match decided.outcome {
-                Outcome::Taken(_) | Outcome::Refused => {
-                    batch.tell(callers.len(), deal(&take, callers, decided));
+        let mut known = HashMap::new();
+        for _ in 0..ROUNDS {
+            let sums = sums(batch, &known);
+            if sums.is_empty() {
+                break;
+            }
+            let takes: Vec<_> = sums.iter().map(|sum| sum.take.clone()).collect();
+            let answers = connection.perform(&takes).await?;
+            let (mut decided, mut overdue) = (HashMap::new(), Vec::new());
+            for (sum, answer) in iter::zip(sums, answers) {
+                if answer.outcome == Outcome::Overdue {
+                    overdue.push(expire(&sum.take.namespace, &sum.take.key));
                 }
-                _ if callers.tries == TRIES => callers.refuse(|| contended("check")),
-                outcome => {
-                    if outcome == Outcome::Overdue {
-                        overdue.push(expire(&take.namespace, &take.key));
-                    }
-                    callers.tries += 1;
-                    take.look = false;
-                    batch.push(take, callers);
+                sum.decide(&answer, &batch.requests, &mut decided);
+                if answer.outcome == Outcome::Refused {
+                    known.insert(sum.take.key, answer);
                 }
             }
-        }
-        if !overdue.is_empty() {
-            connection.perform(&overdue).await?;
+            tell(batch, decided);
+            if !overdue.is_empty() {
+                connection.perform(&overdue).await?;
+            }
+            refuse(batch, &known);
+            // What is left was refused together with others.
+            if !batch
+                .requests
+                .iter()
+                .any(|take| known.contains_key(&take.key))
+            {
+                break;
+            }
         }
         Ok(())
+    }
+}
+
+/// How many statements a batch has at most; what is left then is asked again with what came meanwhile.
+const ROUNDS: usize = 3;
+
+/// Requests for one key, which is in a statement once: the server takes what all of them cost, or nothing.
+struct Sum {
+    take: Take,
+    /// Their places in the batch, in its order, and how often each fits behind those before it.
+    members: Vec<(usize, i64)>,
+    /// What is left behind them.
+    room: i64,
+    /// Whether that is all there is. It is a part after a failure: others use the key.
+    exact: bool,
+    /// Whether the server told how much room there is. All that there ever is is counted on otherwise.
+    known: bool,
+    /// Whether later requests have to wait, because one before them does.
+    closed: bool,
+}
+
+/// What a statement decided of a request.
+enum Decided {
+    Told(RawDecision),
+    /// Others took what there seemed to be.
+    Failed,
+}
+
+/// The requests of a batch, by key.
+fn sums(batch: &Batch<Take>, known: &HashMap<String, RawDecision>) -> Vec<Sum> {
+    let mut places: HashMap<&str, usize> = HashMap::with_capacity(batch.requests.len());
+    let mut sums: Vec<Sum> = Vec::with_capacity(batch.requests.len());
+    for (at, (take, callers)) in iter::zip(&batch.requests, &batch.callers).enumerate() {
+        if let Some(place) = places.get(&*take.key) {
+            sums[*place].add(at, take);
+            continue;
+        }
+        places.insert(&take.key, sums.len());
+        let known = known.get(&take.key);
+        let mut sum = Sum {
+            take: take.clone(),
+            members: Vec::new(),
+            room: room(take, known) >> callers.tries.min(62),
+            exact: callers.tries == 0,
+            known: known.is_some(),
+            closed: false,
+        };
+        sum.add(at, take);
+        sums.push(sum);
+    }
+    for sum in sums.iter_mut().filter(|sum| !sum.is_alone()) {
+        let prices = sum.members.iter();
+        sum.take.price = prices
+            .map(|(at, fits)| batch.requests[*at].price * fits)
+            .sum();
+        sum.take.times = 1;
+    }
+    sums
+}
+
+impl Sum {
+    /// Whether the server decides how often there is room.
+    fn is_alone(&self) -> bool {
+        self.members.len() == 1
+    }
+
+    fn add(&mut self, at: usize, take: &Take) {
+        let fits = (self.room / take.price).min(take.times);
+        let first = self.members.is_empty();
+        let differs = take.depth != self.take.depth;
+        // A request that does not fit all is refused the rest, where it is known that there is no more.
+        let waits = !self.exact && fits < take.times;
+        self.closed |= differs || waits && !first;
+        if !self.closed {
+            self.members.push((at, fits));
+            self.room -= fits * take.price;
+        }
+        self.closed |= waits;
+    }
+
+    fn decide(
+        &self,
+        answer: &RawDecision,
+        requests: &[Take],
+        decided: &mut HashMap<usize, Decided>,
+    ) {
+        match answer.outcome {
+            Outcome::Taken(_) | Outcome::Refused if self.is_alone() => {
+                decided.insert(self.members[0].0, Decided::Told(answer.clone()));
+            }
+            Outcome::Taken(_) => {
+                // As if they had been asked one by one.
+                let mut level = answer.level.clone();
+                level.tat -= self.take.price;
+                for (at, fits) in &self.members {
+                    level.tat += requests[*at].price * fits;
+                    let outcome = match fits {
+                        0 => Outcome::Refused,
+                        fits => Outcome::Taken(*fits),
+                    };
+                    let told = RawDecision {
+                        outcome,
+                        level: level.clone(),
+                        now: answer.now,
+                    };
+                    decided.insert(*at, Decided::Told(told));
+                }
+            }
+            // It was a guess.
+            Outcome::Refused if !self.known => {}
+            _ => decided.extend(self.members.iter().map(|(at, _)| (*at, Decided::Failed))),
+        }
+    }
+}
+
+/// How much room there is for a request.
+fn room(take: &Take, known: Option<&RawDecision>) -> i64 {
+    match known {
+        Some(known) if known.level.blocked_until > known.now => 0,
+        Some(known) => (take.depth - known.level.debt(known.now)).max(0),
+        None => take.depth,
+    }
+}
+
+/// Tells those whose requests are decided.
+fn tell(batch: &mut Batch<Take>, mut decided: HashMap<usize, Decided>) {
+    for (at, (mut take, mut callers)) in batch.take().enumerate() {
+        match decided.remove(&at) {
+            Some(Decided::Told(told)) => {
+                batch.tell(callers.len(), deal(&take, callers, told));
+            }
+            Some(Decided::Failed) if callers.tries == TRIES => {
+                callers.refuse(|| contended("check"));
+            }
+            failed => {
+                callers.tries += u32::from(failed.is_some());
+                take.look = false;
+                batch.push(take, callers);
+            }
+        }
+    }
+}
+
+/// Answers those for whom there is no room, whoever comes before them.
+fn refuse(batch: &mut Batch<Take>, known: &HashMap<String, RawDecision>) {
+    if known.is_empty() {
+        return;
+    }
+    for (take, callers) in batch.take() {
+        match known.get(&take.key) {
+            Some(known) if room(&take, Some(known)) < take.price => {
+                batch.tell(callers.len(), deal(&take, callers, known.clone()));
+            }
+            _ => batch.push(take, callers),
+        }
     }
 }
 
@@ -162,4 +313,53 @@ pub(super) fn contended(operation: &'static str) -> Error {
     let message =
         "other processes changed the same limits during each attempt; nothing was taken: try again";
     Error::new(ErrorKind::Unavailable, operation, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::future::join_all;
+    use proptest::prelude::*;
+
+    use crate::blocking::block_on;
+    use crate::engine::ManualClock;
+    use crate::limit::Quota;
+    use crate::memory::Database;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// Whether they travel together or one by one, the same are admitted.
+        #[test]
+        fn costs_that_differ_are_decided_in_the_order_of_arrival(
+            costs in prop::collection::vec((1_u64..40, any::<bool>()), 1..60),
+            before in 0_u64..100,
+        ) {
+            let clock = ManualClock::default();
+            let backend = block_on(Database::with_clock(&clock).connect()).unwrap();
+            let limiter = backend.rate_limiter(Quota::per_hour(100)).unwrap();
+            let key = |way: &str, other: bool| format!("{way}/{other}");
+            for way in ["together", "apart"] {
+                if before > 0 {
+                    let taken = block_on(limiter.check_cost(key(way, false), before)).unwrap();
+                    prop_assert!(taken.is_admitted());
+                }
+            }
+            let check = async |way: &str, (cost, other): (u64, bool)| {
+                let decided = limiter.check_cost(key(way, other), cost).await.unwrap();
+                (decided.is_admitted(), decided.remaining)
+            };
+            let together = block_on(join_all(costs.iter().map(|one| check("together", *one))));
+            let apart = block_on(async {
+                let mut apart = Vec::new();
+                for one in &costs {
+                    apart.push(check("apart", *one).await);
+                }
+                apart
+            });
+            // A refusal may tell what remained before those that travelled with it.
+            let told = |all: &[(bool, u64)]| all.iter().map(|one| (one.0, one.0.then_some(one.1))).collect::<Vec<_>>();
+            let (together, apart) = (told(&together), told(&apart));
+            prop_assert_eq!(together, apart);
+        }
+    }
 }
