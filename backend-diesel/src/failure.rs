@@ -113,10 +113,10 @@ fn shown(message: &str) -> &str {
         Some(start) => &message[start..],
         None if message.contains("could not translate host name") => "the host is not known",
         None if message.contains("connection pool") || message.contains("timed out waiting") => {
-            "the pool had no connection to give in time"
+            "the pool had no free connection within its timeout"
         }
         None => {
-            "libpq could not connect; what it says may quote the connection string and is left out"
+            "libpq could not connect; its message is left out, because it may quote the connection string"
         }
     }
 }

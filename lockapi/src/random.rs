@@ -12,7 +12,7 @@ use crate::error::{Error, ErrorKind, Result};
 pub(crate) fn number() -> Result<i64> {
     let mut bytes = [0; 8];
     fill(&mut bytes).map_err(|error| {
-        let message = format!("the operating system gave no random number: {error}");
+        let message = format!("the operating system returned no random number: {error}");
         Error::new(ErrorKind::Unavailable, "random", message)
     })?;
     Ok(i64::from_ne_bytes(bytes))

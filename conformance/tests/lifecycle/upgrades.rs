@@ -266,9 +266,9 @@ async fn kept(database: &OwnDatabase, version: i64, backend: &Arc<dyn Backend>) 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn v13_an_earlier_schema_is_told_with_its_version() {
-    let needed = format!("is for version {}", newest());
+    let needed = format!("needs version {}", newest());
     for (version, found) in [
-        (0, "is not there".to_owned()),
+        (0, "does not exist".to_owned()),
         (1, "is at version 1;".to_owned()),
         (IDS, format!("is at version {IDS};")),
     ] {

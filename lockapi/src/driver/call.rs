@@ -62,7 +62,7 @@ impl Statement {
             return Ok(());
         }
         Err(Failure::corrupt(format!(
-            "{} answered columns of the types {found:?}; expected were {:?}",
+            "{} returned columns of the types {found:?}; expected were {:?}",
             self.name, self.columns
         )))
     }

@@ -101,7 +101,7 @@ pub trait Connection: Send {
                 Ok(answers)
             } else {
                 Err(Failure::corrupt(format!(
-                    "{} answered {} of {} requests",
+                    "{} returned {} answers to {} requests",
                     O::STATEMENT.name,
                     answers.len(),
                     batch.len()

@@ -147,13 +147,13 @@ pub(crate) fn is_closed() -> Failure {
 }
 
 fn is_unprivileged() -> Failure {
-    let message = "the role may draw tokens but not execute lockapi.enter_epoch(), so that it could be given a token again \
+    let message = "the role may draw tokens but not execute lockapi.enter_epoch(), so that it could get a token twice \
          after a fail-over; apply the statements of `lockapi::rights::grants` of this version";
     Failure::connect(None, Error::new(ErrorKind::Unsupported, "connect", message))
 }
 
 pub(crate) fn is_standby() -> Failure {
-    let message = "the server is a hot standby, where a lock excludes nobody who uses the primary; connect to the primary";
+    let message = "the server is a hot standby, where locks do not exclude clients of the primary; connect to the primary";
     Failure::connect(None, Error::new(ErrorKind::Unavailable, "connect", message))
 }
 

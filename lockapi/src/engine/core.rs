@@ -129,7 +129,7 @@ impl Core {
         key.check()
             .map_err(|error| error.during(operation).on(key))?;
         if self.connections.mode != Mode::Direct {
-            let message = "the server is reached through a transaction-pooling proxy, where a session lock would belong to a session that others use too; use a lease, or connect to the server directly";
+            let message = "the server is reached through a transaction-pooling proxy, where a session lock would belong to a session that other clients share; use a lease, or connect to the server directly";
             return Err(Error::new(ErrorKind::Unsupported, operation, message).on(key));
         }
         Ok(())
@@ -174,13 +174,13 @@ impl Core {
         self.connections.tasks.close();
         if let Some(error) = failed.first() {
             let message = format!(
-                "{} of {total} guards and deliveries could not be given back, and end by themselves; the first error: {error}",
+                "{} of {total} guards and deliveries could not be released, and will end by themselves; the first error: {error}",
                 failed.len()
             );
             return Err(Error::new(error.kind(), "close", message));
         }
         over.ok_or_else(|| {
-            let message = "the server did not answer; what was queued may not have been done";
+            let message = "the server did not answer; queued requests may not have been executed";
             Error::new(ErrorKind::Indeterminate, "close", message)
         })
     }

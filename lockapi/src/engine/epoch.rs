@@ -65,7 +65,7 @@ impl Epochs {
     ) -> Result<i64, Failure> {
         let answers = connection.perform(&[EnterEpoch]).await?;
         let [number] = answers[..] else {
-            return Err(Failure::corrupt("the server did not answer its epoch"));
+            return Err(Failure::corrupt("the server returned no epoch"));
         };
         self.latest.fetch_max(number, Ordering::AcqRel);
         let checked = self.check(number);
@@ -102,7 +102,7 @@ impl Epochs {
             return Ok(());
         }
         let message = "the connection belongs to an earlier epoch: another server has taken over, or the database was restored, \
-             since it was opened; a new connection has to lead to that server";
+             since it was opened; connect to that server";
         let error = Error::new(ErrorKind::Unavailable, "connect", message);
         Err(Failure::connect(None, error))
     }

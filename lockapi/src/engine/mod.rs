@@ -196,7 +196,7 @@ impl Backend for Engine {
         key.check()
             .map_err(|error| error.during("mutex").on(&key))?;
         if !self.capabilities().session_locks {
-            let message = "the server is reached through a transaction-pooling proxy, where a session lock would belong to a session that others use too; use a leased_mutex or a lease, or connect to the server directly";
+            let message = "the server is reached through a transaction-pooling proxy, where a session lock would belong to a session that other clients share; use a leased_mutex or a lease, or connect to the server directly";
             return Err(Error::new(ErrorKind::Unsupported, "mutex", message).on(&key));
         }
         self.0.check_lock(&key, "mutex")?;

@@ -54,7 +54,7 @@ impl Operation for Notify {
         match sent.transpose()? {
             Some(_) => Ok(vec![(); batch.len()]),
             None => Err(Failure::corrupt(
-                "the notifications have another number of answers than was sent",
+                "the number of answers differs from the number of notifications",
             )),
         }
     }

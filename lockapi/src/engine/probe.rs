@@ -80,7 +80,7 @@ async fn look(one: &mut DriverConnection, timer: &Timer) -> Result<Duration, Fai
     let seen = perform(one, Marker::read()).await.map_err(foreign)?;
     if seen.number < OLDEST {
         let message = format!(
-            "the server says that it is {}; needed is version 13 of PostgreSQL or newer",
+            "the server reports that it is {}; allowed is PostgreSQL 13 or newer",
             seen.version
         );
         return Err(unsupported(message));
@@ -183,11 +183,11 @@ async fn transactions_exclude(
 fn excluded(had: &Seen, given: &Seen, scope: &str) -> Result<(), Failure> {
     let what = match (had.locked, given.locked) {
         (Some(true), Some(false)) => return Ok(()),
-        (Some(true), _) => "gave two sessions the same lock at the same time",
-        _ => "refused a lock that nobody had",
+        (Some(true), _) => "granted the same lock to two sessions at the same time",
+        _ => "refused a lock that was free",
     };
     Err(unsupported(format!(
-        "the server {what} (an advisory lock of the {scope}), so its locks exclude nobody; it says that it is {}",
+        "the server {what} (an advisory lock of the {scope}), so its locks do not exclude; it reports that it is {}",
         had.version
     )))
 }

@@ -229,7 +229,7 @@ impl Slots {
             let outcome = answer.await.unwrap_or_else(|_| Err(ended(operation)));
             match outcome.map_err(|error| error.during(operation).on(key))? {
                 Err(Refused { late: true, .. }) if tries == 1 => {
-                    let message = "the answer of the server took longer than the ttl each time, so what was granted was given back; set a longer ttl, or try again";
+                    let message = "each answer of the server took longer than the ttl, so the grant was released; set a longer ttl, or try again";
                     return Err(Error::new(ErrorKind::Unavailable, operation, message).on(key));
                 }
                 Err(Refused { late: true, .. }) => tries -= 1,

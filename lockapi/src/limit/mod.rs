@@ -218,7 +218,7 @@ impl dyn RateLimiter + '_ {
         let want = Want::new(key).cost(cost);
         let mut decisions = self.check_each(std::slice::from_ref(&want)).await?;
         decisions.pop().ok_or_else(|| {
-            let message = "a limit of the call was left without a decision";
+            let message = "the server returned no decision for a limit of the call";
             Error::new(ErrorKind::Corrupt, "check", message).on(&want.key)
         })
     }

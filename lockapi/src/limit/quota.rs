@@ -163,7 +163,7 @@ impl Quota {
         if self.algorithm != Algorithm::Gcra {
             if self.burst.is_some() {
                 return invalid(
-                    "a window with a burst; allowed is none: its permits may all be taken at once"
+                    "a window with a burst; allowed is no burst, because all permits of a window may be taken at once"
                         .to_owned(),
                 );
             }
@@ -189,7 +189,7 @@ impl Quota {
     pub(crate) fn check_cost(&self, cost: u64) -> Result<()> {
         if cost == 0 || cost > self.limit() {
             let message = format!(
-                "a cost of {cost} permits; allowed are 1 to {}, the most that are ever there at once",
+                "a cost of {cost} permits; allowed are 1 to {}, the most that are ever available at once",
                 self.limit()
             );
             return Err(Error::new(ErrorKind::Invalid, "check", message));

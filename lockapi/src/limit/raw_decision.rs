@@ -30,7 +30,7 @@ impl Outcome {
             -4 => Ok(Self::Full),
             times if times > 0 => Ok(Self::Taken(times)),
             _ => Err(Failure::corrupt(format!(
-                "an outcome that does not exist: {code}"
+                "unknown outcome {code}"
             ))),
         }
     }

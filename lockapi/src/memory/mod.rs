@@ -228,7 +228,7 @@ impl Connector for Database {
         if is_in(&state.unreachable, self.link) {
             return Err(Failure::connect(
                 None,
-                "the database in memory is set unreachable",
+                "the memory database is set unreachable",
             ));
         }
         state.opened += 1;

@@ -144,7 +144,7 @@ fn unrecorded(migration: &Migration, failure: Failure) -> Failure {
     match failure.sqlstate.as_deref() {
         Some("42701" | "42P07" | "42710" | "42723") => {
             let message = format!(
-                "what version {} makes is there ({}), but lockapi.migration does not record it: its row was deleted; \
+                "objects of version {} exist ({}), but lockapi.migration does not record that version: its row was deleted; \
                  insert it again, or drop the schema",
                 migration.version,
                 failure.told()
@@ -167,7 +167,7 @@ async fn look<N: Connection>(connection: &mut N) -> Result<Surroundings, Failure
     // Who cannot change the schema does not say by using it that it is right.
     if seen.may && !seen.strange.is_empty() {
         let message = format!(
-            "{}, which this role is not a member of, so its tables and functions may be anybody's; migrate as \
+            "{}, of which this role is not a member, so its tables and functions cannot be trusted; migrate as \
              the owner, or remove it",
             seen.strange.join("; ")
         );
@@ -182,7 +182,7 @@ async fn look<N: Connection>(connection: &mut N) -> Result<Surroundings, Failure
 
 async fn look_once<N: Connection>(connection: &mut N) -> Result<Surroundings, Failure> {
     let seen = connection.perform(&[LookAround]).await?.pop();
-    seen.ok_or_else(|| Failure::corrupt("the server did not answer who owns the schema"))
+    seen.ok_or_else(|| Failure::corrupt("the server returned no owner of the schema"))
 }
 
 /// The migrations that were not applied, and what there is.
@@ -195,8 +195,8 @@ async fn missing<N: Connection>(
     }
     let applied = connection.perform(&[Applied]).await?.concat();
     if applied.is_empty() {
-        let message = "lockapi.migration has no rows, and each version is recorded with what it makes: a restore is not \
-                       complete, or they were deleted; restore them";
+        let message = "lockapi.migration has no rows, although each migration adds one: a restore is not complete, \
+                       or they were deleted; restore them";
         return Err(refused(ErrorKind::Corrupt, message.to_owned()));
     }
     let latest = version::latest(&applied);
@@ -218,7 +218,7 @@ async fn missing<N: Connection>(
             Some((_, checksum)) if *checksum == migration.checksum() => {}
             Some(_) => {
                 let message = format!(
-                    "migration {} ({}) was applied with a text that differs from that of this version of the library",
+                    "migration {} ({}) was applied with a text that differs from the one in this version of the library",
                     migration.version, migration.name
                 );
                 return Err(refused(ErrorKind::Corrupt, message));

@@ -49,9 +49,9 @@ pub(super) fn latest(applied: &[(i64, String)]) -> i64 {
 pub(super) fn state(found: i64) -> String {
     let needed = MIGRATIONS.last().map_or(0, |last| last.version);
     match found {
-        0 => format!("the schema lockapi is not there; this library is for version {needed}"),
+        0 => format!("the schema lockapi does not exist; this library needs version {needed}"),
         _ => format!(
-            "the schema lockapi is at version {found}; this library is for version {needed}"
+            "the schema lockapi is at version {found}; this library needs version {needed}"
         ),
     }
 }
@@ -61,7 +61,7 @@ fn told(found: i64, failure: &Failure) -> Failure {
     let advice = match found.cmp(&needed) {
         Ordering::Less => "run `migrate()` as a role that may change it",
         Ordering::Greater => "use a library for that version",
-        Ordering::Equal => "something of it was removed, or the role may not use it",
+        Ordering::Equal => "some of its objects were removed, or the role lacks privileges on them",
     };
     let code = failure.sqlstate.as_deref().unwrap_or_default();
     let message = format!("{}: {advice}: {} ({code})", state(found), failure.told());

@@ -103,7 +103,7 @@ impl QueueOptions {
         let keep = self.keep.max(self.keep_dead.unwrap_or_default());
         if keep > MAX_DELAY {
             return invalid(format!(
-                "keeping for {keep:?}; allowed are at most 10 years"
+                "a retention of {keep:?}; allowed are at most 10 years"
             ));
         }
         Ok(())

@@ -139,7 +139,7 @@ impl SchedulerOptions {
         if self.keep > MAX_EVERY {
             let keep = self.keep;
             return invalid(format!(
-                "keeping for {keep:?}; allowed are at most 10 years"
+                "a retention of {keep:?}; allowed are at most 10 years"
             ));
         }
         Ok(())

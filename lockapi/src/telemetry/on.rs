@@ -389,7 +389,7 @@ pub(crate) fn describe() {
         describe_histogram!(
             "lockapi_wait_seconds",
             Unit::Seconds,
-            "Time from a call until something was granted."
+            "Time from a call until its grant."
         );
         describe_histogram!(
             "lockapi_hold_seconds",
@@ -404,12 +404,12 @@ pub(crate) fn describe() {
         describe_counter!(
             "lockapi_contended_total",
             Unit::Count,
-            "Attempts that found it held."
+            "Attempts that found another holder."
         );
         describe_counter!(
             "lockapi_lost_total",
             Unit::Count,
-            "Holds that ended without their holder's will."
+            "Holds that were lost."
         );
         describe_counter!(
             "lockapi_renewals_total",
@@ -419,7 +419,7 @@ pub(crate) fn describe() {
         describe_counter!(
             "lockapi_faults_total",
             Unit::Count,
-            "Faults in the background that were made up for."
+            "Faults in the background that were recovered from."
         );
         describe_counter!(
             "lockapi_decisions_total",
@@ -444,7 +444,7 @@ pub(crate) fn describe() {
         describe_histogram!(
             "lockapi_batch_size",
             Unit::Count,
-            "Requests that travelled in one statement."
+            "Requests that were sent in one statement."
         );
     }
 }

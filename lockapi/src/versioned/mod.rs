@@ -90,7 +90,7 @@ impl fmt::Display for Conflict {
         match self.current {
             Some(current) => write!(
                 f,
-                "the row was written in between: its version is now {current}"
+                "the row was changed in between: its version is now {current}"
             ),
             None => f.write_str("the row does not exist, or no longer exists"),
         }

@@ -18,7 +18,7 @@ impl Data {
         let value = value.and_then(|value| value.downcast_ref());
         value.unwrap_or_else(|| {
             panic!(
-                "the worker has no data of the type {}; give it with Worker::data",
+                "the worker has no data of the type {}; set it with Worker::data",
                 type_name::<D>()
             )
         })

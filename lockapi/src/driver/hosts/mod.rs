@@ -159,7 +159,7 @@ impl<N> Answers<N> {
             primary.superseded.store(false, Ordering::Relaxed);
             return Ok(primary);
         }
-        let mut message = format!("none of the {hosts} hosts is a primary that answers");
+        let mut message = format!("none of the {hosts} hosts is a primary that can be reached");
         let told: Vec<_> = self.failures.iter().map(Failure::told).collect();
         if !told.is_empty() {
             message = format!("{message}: {}", told.join("; "));

@@ -32,13 +32,13 @@ pub fn each_host(url: &str) -> Result<Vec<String>> {
     // The part after it is not quoted: it may be a password.
     if names(tail).any(|name| name.contains('@')) {
         return Err(invalid(
-            "the URL has an @ after the first / or ?; in a user or a password / is written %2F and ? is %3F, \
-             in the name of a database @ is %40",
+            "the URL has an @ after the first / or ?; allowed are %2F for / and %3F for ? in a user or a \
+             password, and %40 for @ in the name of a database",
         ));
     }
     if is_list(&hosts.replace(',', "")) {
         return Err(invalid(
-            "the URL has a %2C before the path, and a host has none; allowed are several hosts with commas between them, \
+            "the URL has a %2C, an encoded comma, before the path; allowed are several hosts with commas between them, \
              as in postgres://one:5432,two:5433/database",
         ));
     }
@@ -53,7 +53,7 @@ pub fn each_host(url: &str) -> Result<Vec<String>> {
     }
     if hosts.len() > 1 && hosts.contains(&"") {
         return Err(invalid(
-            "the URL names a host that is empty; of several hosts each needs a name",
+            "the URL names several hosts, one of which is empty; allowed are hosts that are not empty",
         ));
     }
     let hosts = hosts.into_iter();
@@ -67,7 +67,7 @@ pub fn each_host(url: &str) -> Result<Vec<String>> {
 #[must_use]
 pub fn not_understood() -> Error {
     invalid(
-        "the URL is not understood; allowed is postgres://user:password@host:port/database?options",
+        "the URL cannot be parsed; allowed is postgres://user:password@host:port/database?options",
     )
 }
 

@@ -131,7 +131,7 @@ impl<C: BlockingConnector> Connector for Threaded<C> {
         let stuck = self.stuck.load(Ordering::Relaxed);
         if stuck >= MOST_STUCK && !self.is_due() {
             let message = format!(
-                "{stuck} calls to the server have no answer yet; no further connection is opened for now"
+                "{stuck} calls to the server are unanswered; no further connection is opened for now; try again later"
             );
             return Err(Failure::connect(None, message));
         }
@@ -180,7 +180,7 @@ impl<N: BlockingConnection + 'static> ThreadedConnection<N> {
     ) -> Result<T, Failure> {
         let Some(mut connection) = self.0.take() else {
             let message =
-                "an earlier call on this connection was given up, so it cannot be used any more";
+                "an earlier call on this connection was abandoned, so the connection can no longer be used";
             return Err(Failure::statement(None, true, message));
         };
         let (mut back, outcome) = call(move || {

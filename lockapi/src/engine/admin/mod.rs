@@ -84,7 +84,7 @@ impl Admin {
         if self.0.connections.driver.has_server() {
             return Ok(());
         }
-        let message = "a database in memory has no sessions that could be ended";
+        let message = "the memory backend has no sessions that could be ended";
         Err(Error::new(ErrorKind::Unsupported, operation, message))
     }
 }

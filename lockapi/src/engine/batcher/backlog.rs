@@ -68,10 +68,10 @@ impl<O: Queued> Backlog<O> {
         if !O::GIVES_BACK {
             let full = match (self.callers, self.weight) {
                 (MAX_CALLERS.., _) => Some(format!(
-                    "{MAX_CALLERS} calls wait already; allowed are no more"
+                    "{MAX_CALLERS} calls are waiting already; allowed are no more; try again later"
                 )),
                 (_, MAX_WAITING..) => Some(
-                    "the calls that wait already carry as much data as is allowed; try again later"
+                    "the waiting calls carry as much data as is allowed already; try again later"
                         .to_owned(),
                 ),
                 _ => None,

@@ -135,7 +135,7 @@ impl fmt::Debug for Handle {
 
 fn set_back(first: u64, end: u64) -> Error {
     let message = format!(
-        "the sequence was set back, as by a restore: it gives {first} again, and this generator has had all \
+        "the sequence was set back, as by a restore: it gives {first} again, but this generator has used all \
          below {end}; set next in lockapi.id_block beyond the largest id in use"
     );
     Error::new(ErrorKind::Corrupt, "next", message)

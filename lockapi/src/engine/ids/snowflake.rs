@@ -402,7 +402,7 @@ impl Source {
 
     fn end_of_time(&self) -> Error {
         let message = format!(
-            "the layout has {} bits of time, counted from {} ms since 1970, and that time is over; a new name and a layout with a later epoch are needed",
+            "the layout has {} bits of time, counted from {} ms since 1970, and that time has run out; use a new name, and a layout with a later epoch",
             self.layout.time_bits(),
             self.layout.epoch_millis()
         );

@@ -271,7 +271,7 @@ fn refuse(batch: &mut Batch<Charge>, known: &Known) {
 
 fn crowded() -> Error {
     let message =
-        format!("{MAX_RESERVATIONS} reservations of the key are open already; allowed are no more");
+        format!("the key has {MAX_RESERVATIONS} open reservations already; allowed are no more");
     Error::new(ErrorKind::Capacity, "reserve", message)
 }
 

@@ -118,7 +118,7 @@ impl Limiter {
         let place = limits.waiting.try_join(want.key.to_string(), MAX_WAITING);
         let place = place.ok_or_else(|| {
             let message =
-                format!("{MAX_WAITING} calls wait for the key already; allowed are no more");
+                format!("{MAX_WAITING} calls are waiting for the key already; allowed are no more");
             Error::new(ErrorKind::Capacity, "until_ready", message).on(&want.key)
         })?;
         let admitted = async {
@@ -256,7 +256,7 @@ impl RateLimiter for Limiter {
         tell(&verdict);
         let admitted = verdict.admitted;
         let decision = verdict.decisions.pop().ok_or_else(|| {
-            let message = "a limit of the call was left without a decision";
+            let message = "the server returned no decision for a limit of the call";
             Error::new(ErrorKind::Corrupt, "reserve", message).on(&want.key)
         })?;
         Ok(if admitted {

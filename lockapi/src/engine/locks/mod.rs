@@ -257,13 +257,13 @@ impl Locks {
             }
             Reason::Full => {
                 let message = format!(
-                    "this process holds or waits for {} locks already; allowed are no more (BackendOptions::max_locks)",
+                    "this process holds or waits for {} locks already; allowed are no more (set BackendOptions::max_locks)",
                     self.most
                 );
                 Error::new(ErrorKind::Capacity, operation, message)
             }
             Reason::Deadlock => {
-                let message = "waiting would never end: the holder of the lock waits, directly or through others, for what this lock owner holds, or is this lock owner itself; release what it holds and begin again";
+                let message = "the wait would never end: the holder of the lock waits, directly or through others, for a lock of this lock owner, or is this lock owner itself; release its locks and begin again";
                 Error::new(ErrorKind::Deadlock, operation, message)
             }
             Reason::Closed => is_closed().error(operation),

@@ -173,7 +173,7 @@ impl Operation for Push {
             .any(|(ids, one)| ids.len() != one.jobs.len());
         if short || rest.next().is_some() {
             return Err(Failure::corrupt(
-                "a push has another number of answers than jobs",
+                "the number of answers differs from the number of pushed jobs",
             ));
         }
         Ok(answers)

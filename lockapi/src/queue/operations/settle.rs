@@ -189,7 +189,7 @@ impl Operation for Settle {
                 1 => Settled::Dead,
                 2 => Settled::Lost,
                 3 => Settled::Locked,
-                _ => return Err(Failure::corrupt("an outcome that does not exist")),
+                _ => return Err(Failure::corrupt("an unknown outcome")),
             };
         }
         Ok(answers)

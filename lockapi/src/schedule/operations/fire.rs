@@ -91,7 +91,7 @@ fn fired(row: &mut Row) -> Result<Fired, Failure> {
     let task = row.text(0)?;
     let word = row.text(3)?;
     let fate = Fate::WORDS.iter().find(|(_, known)| *known == word);
-    let (fate, _) = fate.ok_or_else(|| Failure::corrupt("an outcome that does not exist"))?;
+    let (fate, _) = fate.ok_or_else(|| Failure::corrupt("an unknown outcome"))?;
     Ok(Fired {
         task,
         at: row.int(1)?,
