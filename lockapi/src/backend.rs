@@ -1,4 +1,4 @@
-//! What a program coordinates through.
+//! The entry point: opens primitives on one database.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,16 +17,18 @@ use crate::queue::{self, Queue};
 use crate::schedule::{self, Scheduler};
 use crate::semaphore::Semaphore;
 
-/// What a backend can do, beyond what every backend can do.
+/// The optional features of a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {
-    /// Mutexes: the server's sessions are not shared with other clients.
+    /// Session locks: mutexes and reader-writer locks. The server's sessions are not shared with other
+    /// clients.
     pub session_locks: bool,
-    /// Waits that a notification from another process ends at once; without notifications a wait
-    /// ends at the next poll.
+    /// Notifications from other processes, which end a wait at once; without them it ends at the next
+    /// poll.
     pub notifications: bool,
-    /// Sessions of a server, with applications and statements, which can be listed and terminated.
+    /// Sessions of a server, which can be listed with their applications and statements, and
+    /// terminated.
     pub sessions: bool,
 }
 
@@ -39,16 +41,16 @@ impl Capabilities {
     };
 }
 
-/// One database, or the in-memory stand-in for one, as a place to coordinate.
+/// A database, or its in-memory replacement, on which programs coordinate.
 ///
 /// Keep it in an `Arc<dyn Backend>`; [`Backend`](crate::Backend) has the methods that programs call. Its
 /// connections are closed when the backend and everything opened from it are dropped.
 ///
 /// # Implementing it
 /// This crate alone implements it, and the traits of what it opens: for another driver implement
-/// [`Connector`](crate::driver::Connector) and call [`start`](crate::engine::start). A wrapper that passes
-/// calls on can implement them, but guards, fences, decisions and deliveries can be made nowhere else, and
-/// any version may add methods.
+/// [`Connector`](crate::driver::Connector) and call [`start`](crate::engine::start). A wrapper that
+/// forwards calls can implement them, but guards, fences, decisions and deliveries can be made nowhere
+/// else, and any version may add methods.
 #[async_trait]
 pub trait Backend: Send + Sync + fmt::Debug {
     /// The name of the backend, such as `sqlx`.
@@ -129,17 +131,17 @@ pub trait Backend: Send + Sync + fmt::Debug {
         options: schedule::SchedulerOptions,
     ) -> Result<Arc<dyn Scheduler>>;
 
-    /// Shows who holds and who waits for what; nothing is sent.
+    /// Shows holders and waiters; nothing is sent.
     fn inspector(&self) -> Arc<dyn Inspector>;
 
-    /// Takes locks, leases and jobs from others; nothing is sent.
+    /// Takes locks, leases and jobs from other holders; nothing is sent.
     fn operator(&self) -> Arc<dyn Operator>;
 
-    /// Gives back all that is held through the backend, sends what is still pending, and closes its
+    /// Releases everything that is held through the backend, sends pending requests, and closes its
     /// connections: the last call of a program before it exits.
     ///
-    /// Without it what was dropped is given back in the background, if the program runs for long
-    /// enough; otherwise others wait until its sessions have ended, and until the times to live of
+    /// Without it dropped guards are released in the background, if the program runs for long enough;
+    /// otherwise other processes wait until its sessions have ended, and until the times to live of
     /// leases, elections and deliveries have passed.
     ///
     /// # Guarantees
@@ -151,16 +153,15 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// When dropped, closing continues in the background; it can be called again.
     ///
     /// # Errors
-    /// `Unavailable` and `Indeterminate` for what could not be given back, which becomes free by
+    /// `Unavailable` and `Indeterminate` if something could not be released, which becomes free by
     /// itself later; the backend is closed nevertheless.
     async fn close(&self) -> Result<()>;
 
-    /// Creates or upgrades the tables. When there is nothing to do it needs no right to change
-    /// them.
+    /// Creates or upgrades the tables. If there is nothing to do, it needs no privilege to change them.
     ///
     /// # Guarantees
-    /// Callers may run at the same time. Either all migrations that were missing are applied, or
-    /// none. Migrations of a later version of the library are left alone.
+    /// Callers may run at the same time. Either all migrations that were missing are applied, or none.
+    /// Migrations of a later version of the library are not touched.
     ///
     /// # Cancel safety
     /// When dropped, it finishes in the background.
@@ -242,8 +243,7 @@ impl dyn Backend + '_ {
         self.open_election(key.into(), options)
     }
 
-    /// Opens a [`Mutex`] that is a [lease](#method.lease) and not the lock of a session; nothing is
-    /// sent.
+    /// Opens a [`Mutex`] that is a [lease](#method.lease) instead of a session lock; nothing is sent.
     ///
     /// It works where [session locks](Capabilities::session_locks) are not available. In exchange
     /// each lock and unlock is a committed write, waiters of other processes poll, and the lock of

@@ -45,7 +45,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// # Guarantees
 /// - There is at most one term at a time, by the server's clock, and each has a larger token than
 ///   all earlier terms.
-/// - A leader learns of the end of its term before anybody else can begin one, as with a
+/// - A leader learns of the end of its term before another can begin, as with a
 ///   [`Lease`](crate::Lease): [`lead`](crate::Election#method.lead) drops the work then.
 /// - Candidates of a process are served in the order of arrival. Between processes they poll, with
 ///   random pauses of at most 750 ms, and at once when they are notified of a leader's resignation.

@@ -1,4 +1,4 @@
-//! One error for every operation: its kind, the operation, the key, and the reason.
+//! The error type of every operation: kind, operation, key and reason.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -27,21 +27,21 @@ pub enum ErrorKind {
     /// The request was sent and its answer never arrived, or the connection ended instead; it may
     /// have happened.
     Indeterminate,
-    /// Waiting would never have ended, because the holder waits, directly or through others, for
-    /// what the caller holds. Nothing of the request is held; release what was held before, and
-    /// begin again.
+    /// The wait would never have ended, because the holder waits, directly or through others, for a
+    /// lock that the caller holds. Nothing of the request is held; release the locks that were held
+    /// before, and begin again.
     Deadlock,
-    /// You held it and no longer do: it expired, its session ended, or another holder followed.
+    /// No longer held: the lease expired, its session ended, or another holder followed.
     Lost,
     /// A stated limit of the process or the server is reached.
     Capacity,
-    /// This backend, or the way it is connected, cannot do that.
+    /// Not supported by this backend, or by the way it is connected.
     Unsupported,
     /// The database returned something that this version of the library does not understand.
     Corrupt,
 }
 
-/// What an open transaction of somebody else does to a request that needs the same row.
+/// The state of a row that an open transaction has locked.
 pub(crate) const LOCKED: &str = "locked by an open transaction; try again when that has ended";
 
 /// The error of every operation.
@@ -77,7 +77,7 @@ impl Error {
         }))
     }
 
-    /// What was waited for was not granted in time.
+    /// A wait that ended without a grant.
     pub(crate) fn not_granted(operation: &'static str, timeout: Duration) -> Self {
         let message = if timeout.is_zero() {
             "held by another".to_owned()
@@ -87,7 +87,7 @@ impl Error {
         Self::new(ErrorKind::TimedOut, operation, message)
     }
 
-    /// The same error, with the server's code and with what caused it.
+    /// The same error, with the server's code and with its source.
     pub(crate) fn caused(
         mut self,
         sqlstate: Option<String>,
@@ -98,14 +98,14 @@ impl Error {
         self
     }
 
-    /// The same error, naming the key that it is about.
+    /// The same error, with the key of the operation.
     #[must_use]
     pub fn on(mut self, key: impl fmt::Display) -> Self {
         self.0.key = Some(key.to_string());
         self
     }
 
-    /// The same error, naming the operation that it is about.
+    /// The same error, with another operation.
     #[must_use]
     pub fn during(mut self, operation: &'static str) -> Self {
         self.0.operation = operation;

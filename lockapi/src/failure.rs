@@ -1,4 +1,4 @@
-//! What drivers report, and the one table that says what it means.
+//! Failures that drivers report, and their classification.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind};
 
-/// How much an error of the server has ended.
+/// What an error of the server has terminated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Severity {
     /// The statement.
@@ -31,7 +31,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Of a message and the code, where the driver tells it.
+    /// A report with this message and code, if the driver provides one.
     #[must_use]
     pub fn new(sqlstate: Option<String>, message: &str) -> Self {
         Self {
@@ -48,7 +48,7 @@ impl Report {
         self
     }
 
-    /// The same report, naming what it is about.
+    /// The same report, with the objects that it concerns.
     #[must_use]
     pub fn about(
         mut self,
@@ -62,7 +62,7 @@ impl Report {
         self
     }
 
-    /// How much it has ended; [`Severity::Error`] where the driver does not tell.
+    /// The severity; [`Severity::Error`] if the driver does not provide it.
     #[must_use]
     pub fn severity(&self) -> Severity {
         self.severity
@@ -86,13 +86,13 @@ impl Report {
         self.constraint.as_deref()
     }
 
-    /// The table that it is about.
+    /// The table that is concerned.
     #[must_use]
     pub fn table(&self) -> Option<&str> {
         self.table.as_deref()
     }
 
-    /// The column that it is about.
+    /// The column that is concerned.
     #[must_use]
     pub fn column(&self) -> Option<&str> {
         self.column.as_deref()
@@ -110,10 +110,10 @@ impl StdError for Report {}
 /// What a driver reports when a statement or a connection fails.
 ///
 /// # What is known of the statement
-/// The server's report that a statement failed says that it had no effect, if its severity is
-/// [`Severity::Error`]. A report that ends the session says nothing of the statement: a pooler sends
-/// one when it loses the server, and a server may send one after the commit. So after something was
-/// sent, these may have happened and are [`ErrorKind::Indeterminate`]:
+/// If the server reports that a statement failed, with [`Severity::Error`], the statement had no
+/// effect. A report that ends the session proves nothing about the statement: a pooler sends one when
+/// it loses the server, and a server may send one after the commit. So a statement that was sent may
+/// have happened and is [`ErrorKind::Indeterminate`] after:
 ///
 /// | report | |
 /// |---|---|
@@ -124,10 +124,11 @@ impl StdError for Report {}
 /// | 57P01, 57P02, 57P03, 57P05 | shutdown, crash, no connections, idle session |
 /// | 25P03, 25P04 | transaction that was idle or open for too long |
 ///
-/// 26000 and 42P05, a prepared statement that is missing or was not to be there, say that the statement had no
-/// effect, and that the session is another than the connection had before: the connection is of no use.
+/// 26000 and 42P05, a prepared statement that is missing or exists already, mean that the statement had
+/// no effect, and that the connection now has another session: it cannot be used any more.
 ///
-/// While a connection is opened the same mean [`ErrorKind::Unavailable`]: nothing was sent yet.
+/// While a connection is being opened these codes mean [`ErrorKind::Unavailable`]: nothing was sent
+/// yet.
 #[derive(Clone, Debug)]
 pub struct Failure {
     /// The server's error code, when the server answered.
@@ -168,9 +169,8 @@ impl Failure {
         }
     }
 
-    /// A failure of a statement: `broken` says that the connection went with it. Without a code the
-    /// server has not answered; where the driver tells the severity it is
-    /// [`reported`](Self::reported).
+    /// A failure of a statement; `broken` means that the connection failed as well. Without a code the
+    /// server has not answered. If the driver provides the severity, use [`reported`](Self::reported).
     #[must_use]
     pub fn statement(
         sqlstate: Option<String>,
@@ -187,8 +187,8 @@ impl Failure {
         }
     }
 
-    /// A statement that the server refused, on a connection that lives on, so that it had no effect,
-    /// of a driver that may not tell the code.
+    /// A statement that the server refused, so that it had no effect, on a connection that stays
+    /// usable, of a driver that may not provide the code.
     #[must_use]
     pub fn refused(
         sqlstate: Option<String>,
@@ -242,12 +242,12 @@ impl Failure {
         }
     }
 
-    /// What the server or the driver says.
+    /// The message of the server or the driver.
     pub(crate) fn told(&self) -> String {
         told(&*self.source)
     }
 
-    /// The error of a statement about a table of the program, in the server's words.
+    /// The error of a statement on a table of the program, with the server's message.
     #[doc(hidden)]
     #[must_use]
     pub fn error_of_program(&self, operation: &'static str) -> Error {
@@ -310,7 +310,7 @@ fn without_data(
     }
 }
 
-/// What an error and its sources say, each in its first line: what follows may quote data.
+/// The messages of an error and its sources, the first line of each: further lines may quote data.
 fn told(error: &(dyn StdError + 'static)) -> String {
     let mut told = String::new();
     let mut next = Some(error);
@@ -326,7 +326,7 @@ fn told(error: &(dyn StdError + 'static)) -> String {
     told
 }
 
-/// What a code means of something that did not happen; every backend uses it.
+/// The kind of an error that had no effect, by its code; for every backend.
 fn classify(code: &str) -> ErrorKind {
     match code {
         // Out of shared memory (the lock table is full), too many connections, disk full.

@@ -13,15 +13,15 @@ use crate::{lease, mutex};
 /// How far a value of the sequence is shifted to make room for hand-overs.
 pub(crate) const HAND_OVER_BITS: u32 = 10;
 
-/// Whether a mutex was passed on within a process under this token.
+/// Whether a mutex was handed over within a process under this token.
 pub(crate) fn is_hand_over(token: i64) -> bool {
     token & ((1 << HAND_OVER_BITS) - 1) != 0
 }
 
-/// Says which holder of a key somebody is: a number that grows from each holder to the next.
+/// A fencing token: a number that is larger for each later holder of a key.
 ///
-/// Give [`token`](Self::token) to a resource outside the database, which must refuse a token
-/// smaller than the largest it has seen. For writes to the same PostgreSQL database,
+/// Pass [`token`](Self::token) to a resource outside the database, which must refuse tokens smaller
+/// than the largest one it has received. For writes to the same PostgreSQL database,
 /// [`check_in`](Self::check_in) compares it inside the transaction of the write.
 ///
 /// # Guarantees
@@ -39,7 +39,7 @@ pub struct Fence {
     pub(crate) proof: Proof,
 }
 
-/// What shows, inside a transaction, that the holder still holds.
+/// How a transaction can verify that the holder still holds.
 #[derive(Clone, Debug)]
 pub(crate) enum Proof {
     /// The rows of these slots of the key.
@@ -55,34 +55,34 @@ impl Fence {
         self.token
     }
 
-    /// The key that it was given for.
+    /// The key of the lock.
     #[must_use]
     pub fn key(&self) -> &Key {
         &self.key
     }
 
-    /// Rejects this holder inside the transaction that is open on `connection`, unless it still
-    /// holds. The examples of the backend crates show it on each library. Where none is open, the check
-    /// holds for nothing that follows.
+    /// Rejects this holder inside the transaction that is open on `connection`, unless it still holds.
+    /// The examples of the backend crates show it on each library. Without an open transaction the
+    /// check protects nothing that follows.
     ///
     /// # Guarantees
-    /// Lease: until the transaction ends nobody else is given the lease. Mutex: the session that
-    /// holds the lock was alive, and no later holder has checked in; a later holder's own
-    /// check-in waits for this transaction to end.
+    /// Lease: until the transaction ends, the lease is granted to no other holder. Mutex: the session
+    /// that holds the lock was alive, and no later holder has checked in; a later holder's own check-in
+    /// waits for this transaction to end.
     ///
     /// Check in first and read afterwards: the check may have waited for an earlier holder that was
     /// about to commit, and only a statement after it sees what that holder wrote.
     ///
-    /// Whoever comes next waits for this transaction to end, beyond any time to live. The connection is
-    /// yours, and its timeouts are left alone: if its host may vanish, have the server notice, with
+    /// Successors wait for this transaction to end, beyond any time to live. The connection is yours,
+    /// and its timeouts are not changed: if its host may vanish, let the server detect that, with
     /// `tcp_keepalives_idle`, `tcp_user_timeout` and `idle_in_transaction_session_timeout` of its role,
-    /// or the successor waits for as long as the server takes this transaction for alive.
+    /// or the successor waits for as long as the server considers this transaction alive.
     ///
     /// # Cancel safety
     /// When dropped, the transaction goes on with or without the check.
     ///
     /// # Errors
-    /// [`ErrorKind::Lost`] when the holder no longer holds, and those of the connection.
+    /// [`ErrorKind::Lost`] when the lock is no longer held, and those of the connection.
     pub fn check_in<'c, L: Library, C: Transaction<L> + ?Sized>(
         &'c self,
         connection: &'c mut C,

@@ -1,12 +1,12 @@
 //! Coordination for programs that already have PostgreSQL.
 //!
-//! A program picks the crate that matches its database library, `lockapi-sqlx` for one, and gets
-//! the same primitives with the same semantics in the same tables; tests use [`memory`] instead.
-//! There are six of them:
+//! A program picks the crate that matches its database library, such as `lockapi-sqlx`, and gets the
+//! same primitives with the same semantics in the same tables; tests use [`memory`] instead. There are
+//! six of them:
 //!
 //! - [`Mutex`]: a lock that lasts as long as a connection does;
-//! - [`Lease`]: a lock that expires unless it is renewed; and, made of it, [`Semaphore`], which
-//!   several callers hold at the same time, and [`Election`], which shows who holds it;
+//! - [`Lease`]: a lock that expires unless it is renewed; based on it, [`Semaphore`], which several
+//!   callers hold at the same time, and [`Election`], whose holder is visible to all;
 //! - [`RateLimiter`]: a limit on how often something is done;
 //! - [`Queue`]: jobs that are run later, by a [`worker`] in any process;
 //! - [`Scheduler`]: recurring tasks;

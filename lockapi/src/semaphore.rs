@@ -38,11 +38,11 @@ pub const MAX_PERMITS: u32 = 1024;
 ///
 /// # Guarantees
 /// - No more than [`permits`](Self::permits) are ever held at the same time, by the server's clock.
-///   Permits are numbered, and a program takes those up to its own number only: where programs
-///   disagree, each stays within its own, and all together within the largest number.
-/// - A holder learns of the end of its permits before anybody else can have them, as with a
-///   [`Lease`](crate::Lease). The token of a later acquisition that waited for an earlier one to
-///   end is larger; those that overlap are in no order.
+///   Permits are numbered, and a program takes those up to its own number only: if programs disagree,
+///   each stays within its own number, and all together within the largest one.
+/// - A holder learns of the end of its permits before another can acquire them, as with a
+///   [`Lease`](crate::Lease). An acquisition that waited for an earlier one to end has a larger token;
+///   tokens of acquisitions that overlap are in no order.
 /// - Within a process waiters are served in the order of arrival, whatever number they request;
 ///   between processes they poll. A `try_` call does not queue.
 /// - Where the answer to a request was lost, permits may stay taken until their time to live ends.

@@ -1,4 +1,4 @@
-//! Telling what runs to stop.
+//! A signal that stops workers, schedulers and leaders.
 
 use std::fmt;
 use std::future::{Future, pending};
@@ -11,10 +11,10 @@ use tokio::sync::Notify;
 
 use crate::blocking::block_on;
 
-/// Tells workers, schedulers and leaders to stop; clones are one and the same.
+/// Signals workers, schedulers and leaders to stop; clones share one signal.
 ///
-/// What runs until it is stopped takes anything that is `Into<Stop>`: a `Stop`, a reference to one, or
-/// any future, such as `tokio::signal::ctrl_c()`, and stops once that has ended.
+/// Methods that run until they are stopped accept anything that is `Into<Stop>`: a `Stop`, a reference
+/// to one, or any future, such as `tokio::signal::ctrl_c()`, which stops them when it completes.
 ///
 /// ```
 /// use lockapi::Stop;
@@ -44,27 +44,27 @@ struct State {
 type Signal = Shared<BoxFuture<'static, ()>>;
 
 impl Stop {
-    /// One that nobody has told yet.
+    /// A signal that is not set.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Tells all clones; more than once is the same.
+    /// Sets the signal for all clones; repeated calls have no effect.
     pub fn stop(&self) {
         self.0.told.store(true, Ordering::Release);
         self.0.changed.notify_waiters();
     }
 
-    /// Whether it was told, by [`stop`](Self::stop) or by a future that somebody has seen end who waits
-    /// for it, as everything does that runs until it is stopped.
+    /// Whether the signal is set, by [`stop`](Self::stop) or by a future. A future counts once a waiter
+    /// has polled it to its end; workers, schedulers and leaders do.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
         let ended = |signal: &Signal| signal.peek().is_some();
         self.0.told.load(Ordering::Acquire) || self.0.signal.as_ref().is_some_and(ended)
     }
 
-    /// Returns once it was told.
+    /// Returns once the signal is set.
     ///
     /// # Cancel safety
     /// Safe to drop and to call again.
@@ -89,8 +89,8 @@ impl Stop {
         }
     }
 
-    /// As [`stopped`](Self::stopped), and blocks the calling thread. A future that needs a runtime
-    /// cannot end here.
+    /// As [`stopped`](Self::stopped), but blocks the calling thread. A future that needs a runtime
+    /// cannot complete here.
     pub fn stopped_blocking(&self) {
         block_on(self.stopped());
     }
@@ -104,9 +104,9 @@ impl Drop for Leaving<'_> {
     }
 }
 
-/// Stops once the future has ended. What it answers does not matter: a signal that cannot be waited for
-/// stops as well. A future that needs a runtime, as those of tokio do, can only be waited for on one: with
-/// the blocking face call [`stop`](Stop::stop) instead, from a handler of signals for one.
+/// Stops when the future completes, whatever its output: a signal handler that cannot be installed
+/// stops as well. A future that needs a runtime, like those of tokio, only completes on one: with the
+/// blocking interface call [`stop`](Stop::stop) instead, for example from a signal handler.
 impl<F> From<F> for Stop
 where
     F: Future + Send + 'static,

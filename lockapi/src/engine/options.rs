@@ -42,88 +42,88 @@ impl Default for BackendOptions {
 }
 
 impl BackendOptions {
-    /// The namespace of all names, 1 to 255 bytes; `default` unless set. Names in different
-    /// namespaces never meet. `lockapi` is the library's own.
+    /// The namespace of all names, 1 to 255 bytes; the default is `default`. Names in different
+    /// namespaces are independent. `lockapi` is reserved for the library.
     #[must_use]
     pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
         self.namespace = namespace.into();
         self
     }
 
-    /// How many mutexes the process holds or waits for at most, 10,000 unless set; those being released
-    /// do not count. All sessions
-    /// of a server share room for about `max_locks_per_transaction * max_connections` locks.
+    /// The maximum number of mutexes that the process holds or waits for, 10,000 by default; those
+    /// being released do not count. All sessions of a server share a lock table with room for about
+    /// `max_locks_per_transaction * max_connections` locks.
     #[must_use]
     pub fn max_locks(mut self, locks: usize) -> Self {
         self.max_locks = locks;
         self
     }
 
-    /// How many connections wait for mutexes that other processes hold, 4 unless set, at most 64.
-    /// They are opened when needed. Further keys take turns of 250 ms on them. With 0 all waits are
-    /// polled: between processes there is no order then, a wait beside a busy process may be long, and deadlocks
-    /// with other processes are not detected.
+    /// The number of connections that wait for mutexes which other processes hold, 4 by default, at
+    /// most 64. They are opened when needed. Further keys take turns of 250 ms on them. With 0 all
+    /// waits poll: then there is no order between processes, a wait beside a busy process may be long,
+    /// and deadlocks with other processes are not detected.
     #[must_use]
     pub fn waiters(mut self, connections: usize) -> Self {
         self.waiters = connections;
         self
     }
 
-    /// How long a statement may go unanswered before its connection is given up, and how long a
-    /// request waits for what somebody's open transaction has locked; 5 s unless set, at least 2 s. The
-    /// server gives a statement up after nine tenths of it. What may be repeated is sent once more on a fresh
-    /// connection: a call that has no limit of its own returns within about twice this time, whatever the
-    /// network does. Renewals of leases and heartbeats of deliveries are given up earlier, as their time to live
-    /// demands.
+    /// The time limit of a statement, after which its connection is closed, and of a wait for rows that
+    /// an open transaction has locked; 5 s by default, at least 2 s. The server cancels a statement
+    /// after nine tenths of it. A request that can be repeated is sent once more on a new connection: a
+    /// call without a time limit of its own returns within about twice this time, whatever the network
+    /// does. Renewals of leases and heartbeats of deliveries time out earlier, depending on their time
+    /// to live.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// How often an idle session that holds mutexes is checked, 1 s unless set, at least 10 ms.
-    /// A holder learns within about this time that its session was ended; after up to 20 s more if the
-    /// server vanished while the backend waited for its disk to have written a grant.
+    /// The interval at which an idle session that holds mutexes is checked, 1 s by default, at least 10
+    /// ms. A holder learns within about this time that its session has ended; up to 20 s later if the
+    /// server vanished while it flushed its log for a grant.
     #[must_use]
     pub fn heartbeat(mut self, heartbeat: Duration) -> Self {
         self.heartbeat = heartbeat;
         self
     }
 
-    /// Whether mutexes that are held or waited for long are noted with their names, for those who
-    /// [look](crate::admin); they are unless set. It takes the connection of jobs.
+    /// Whether the names of mutexes that are held or waited for long are recorded, for
+    /// [inspectors](crate::admin); `true` by default. Recording uses the connection of jobs.
     #[must_use]
     pub fn notes(mut self, notes: bool) -> Self {
         self.notes = notes;
         self
     }
 
-    /// Warns of each call that waits for a lock, a lease, a permit, a leadership or a rate limit for
-    /// `time` or more, once and while it waits, with the feature `tracing`; never unless set.
+    /// Warns about each call that waits for a lock, a lease, a permit, a leadership or a rate limit for
+    /// `time` or more, once, while it waits, with the feature `tracing`; off by default.
     #[must_use]
     pub fn warn_waited(mut self, time: Duration) -> Self {
         self.warn.waited = Some(time);
         self
     }
 
-    /// Warns of each guard that is held for `time` or more, once and while it is held, with the feature
-    /// `tracing`; never unless set.
+    /// Warns about each guard that is held for `time` or more, once, while it is held, with the feature
+    /// `tracing`; off by default.
     #[must_use]
     pub fn warn_held(mut self, time: Duration) -> Self {
         self.warn.held = Some(time);
         self
     }
 
-    /// How many connections a backend has open at most: 8 that it keeps, one that it opens for a moment,
-    /// and the [`waiters`](Self::waiters). Connections that a broken network keeps from being closed
-    /// do not count.
+    /// The maximum number of connections that a backend has open: 8 that it keeps, one that it opens
+    /// for a moment, and the [`waiters`](Self::waiters). Connections that cannot be closed because the
+    /// network is broken do not count.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.waiters.saturating_add(OWN_CONNECTIONS)
     }
 
-    /// Checks that a pool which a backend takes its [connections](Self::connections) of has one more, for
-    /// the program.
+    /// Checks that a pool from which a backend takes its [connections](Self::connections) has one more,
+    /// for the program.
     ///
     /// # Errors
     /// `Invalid` when it is smaller, and for options that are outside their limits.

@@ -61,8 +61,8 @@ impl LeaseOptions {
     /// Options with this time to live, with automatic renewal, without minimum hold.
     ///
     /// A holder that dies is replaced after `ttl`. Renewals happen three times in a `ttl`. With 2 s or
-    /// more a lease survives a connection that falls silent, if a fresh one can be opened within a
-    /// quarter of the `ttl`; a shorter one may be lost to it.
+    /// more a lease survives a connection that falls silent, if a new one can be opened within a
+    /// quarter of the `ttl`; a lease with a shorter `ttl` may be lost.
     #[must_use]
     pub fn new(ttl: Duration) -> Self {
         Self {
@@ -75,7 +75,7 @@ impl LeaseOptions {
     }
 
     /// Keeps the lease from others for this long after it was acquired, even when it is released
-    /// earlier. It makes a short job run once on nodes whose clocks differ. At most the `ttl`.
+    /// earlier. Use it to run a short job once on nodes whose clocks differ. At most the `ttl`.
     #[must_use]
     pub fn minimum_hold(mut self, hold: Duration) -> Self {
         self.minimum_hold = hold;
@@ -89,7 +89,7 @@ impl LeaseOptions {
         self
     }
 
-    /// Leaves data for readers, such as an address; at most [`MAX_DATA_BYTES`].
+    /// Stores data that other processes can read, such as an address; at most [`MAX_DATA_BYTES`].
     #[must_use]
     pub fn data(mut self, data: impl Into<String>) -> Self {
         self.data = data.into();
@@ -195,27 +195,27 @@ pub(crate) fn micros(duration: Duration) -> i64 {
 
 /// A lock that expires unless its holder renews it.
 ///
-/// It is a row in a table. It survives a lost connection and a restart of the server, works behind
-/// a transaction-pooling proxy, and can be acquired by others after its time to live when the
-/// holder is gone; in exchange every acquisition and renewal is a committed write.
+/// It is a row in a table. It survives a lost connection and a restart of the server, works behind a
+/// transaction-pooling proxy, and can be acquired by others after its time to live if the holder is
+/// gone; in exchange every acquisition and renewal is a committed write.
 ///
 /// # Guarantees
 /// - The server's clock alone decides when a lease expires.
-/// - A holder learns of the end from its own monotonic clock, counted from before the request was
-///   sent and shortened by 2 %, hence before anybody else can have it, as long as the two clocks
-///   run at the same speed. It learns of it also while the network is silent and while the async
-///   runtime is starved. A process that is stopped learns of it when it continues: protect writes
-///   with the [`Fence`].
+/// - A holder learns of the end from its own monotonic clock, counted from before the request was sent
+///   and shortened by 2 %, hence before another holder can acquire it, as long as the two clocks run at
+///   the same speed. It learns of it also while the network is silent and while the async runtime is
+///   starved. A process that is stopped learns of it when it continues: protect writes with the
+///   [`Fence`].
 /// - Automatic renewal never revives a lease that has ended.
-/// - A lease that was granted although its caller got no answer, or got it too late, is given back
-///   at once, also when it has a minimum hold.
+/// - A lease that was granted although its caller got no answer, or got it too late, is released at
+///   once, even if it has a minimum hold.
 ///
 /// # When the server's clock is set
-/// When it is set ahead, leases expire early by the step. Another process may then be granted one
-/// while its former holder still believes that it holds it, until that holder renews, which is
-/// within a third of the ttl, or checks in: the former holder's [`Fence`] is refused from then on.
-/// When it is set back, leases that were granted or renewed before last longer by the step: nobody
-/// else has them in that time, and one whose holder died is free only afterwards. A renewal counts
+/// When it is set forward, leases expire early by the step. Another process may then be granted one
+/// while its former holder still believes that it holds it, until that holder renews, which is within a
+/// third of the ttl, or checks in: the former holder's [`Fence`] is refused from then on. When it is
+/// set back, leases that were granted or renewed before last longer by the step: no other process
+/// acquires them in that time, and a lease whose holder died is free only afterwards. A renewal counts
 /// from the new time.
 ///
 /// # Cancel safety
@@ -230,10 +230,9 @@ pub trait Lease: Send + Sync + fmt::Debug {
     /// Acquires it if it is free; `None` when another holds it.
     ///
     /// # Errors
-    /// `Unavailable`, also when it was granted too late, after its time to live as counted here,
-    /// and given back. `Indeterminate` when the answer never arrived although the request was
-    /// repeated: if it was acquired it is given back in the background, or expires by itself after
-    /// its time to live.
+    /// `Unavailable`, also when it was granted too late, after its time to live as counted here, and
+    /// released. `Indeterminate` when the answer never arrived although the request was repeated: if it
+    /// was acquired it is released in the background, or expires by itself after its time to live.
     async fn try_acquire(&self) -> Result<Option<Box<dyn LeaseGuard>>>;
 
     /// Waits until it is acquired.
@@ -248,9 +247,9 @@ pub trait Lease: Send + Sync + fmt::Debug {
     /// `TimedOut`; otherwise as for [`try_acquire`](Self::try_acquire).
     async fn acquire_timeout(&self, timeout: Duration) -> Result<Box<dyn LeaseGuard>>;
 
-    /// Reads who holds it; `None` when the database knows of nobody. A lease that was
-    /// [released](Holder::released) before its minimum hold ended is not free yet. For a time to live after a
-    /// fail-over there may be a holder of whom the database has not heard.
+    /// Reads its holder; `None` if the database has none. A lease that was [released](Holder::released)
+    /// before its minimum hold ended is not free yet. For one time to live after a fail-over there may
+    /// be a holder that the database does not know.
     ///
     /// # Errors
     /// `Unavailable`.
@@ -263,7 +262,7 @@ pub trait Lease: Send + Sync + fmt::Debug {
 pub struct Holder {
     /// The owner, as named in its [options](LeaseOptions::owner).
     pub owner: String,
-    /// What the holder left for readers.
+    /// The data that the holder stored.
     pub data: String,
     /// The holder's fencing token.
     pub token: i64,
@@ -302,7 +301,7 @@ pub trait LeaseGuard: Send + Sync + fmt::Debug {
     /// The holder's fencing token.
     fn fence(&self) -> Fence;
 
-    /// How long it is surely still held, by the local clock; zero when lost.
+    /// The time for which it is certainly still held, by the local clock; zero if lost.
     fn remaining(&self) -> Duration;
 
     /// Whether it was lost.

@@ -15,8 +15,8 @@ use crate::random;
 use crate::table::{check_timeout, no_transaction};
 
 impl dyn Mutex + '_ {
-    /// Tries the lock for the transaction that is open on `connection`, without waiting. Where none is
-    /// open the lock ends with the call.
+    /// Tries to lock it for the transaction that is open on `connection`, without waiting. Without an
+    /// open transaction the lock is released when the call ends.
     ///
     /// There is no guard: commit or rollback releases the lock. It excludes the guards of the same
     /// mutex on every backend. The examples of the backend crates show it on each library.
@@ -39,7 +39,7 @@ impl dyn Mutex + '_ {
     /// Waits for the lock for the transaction that is open on `connection`.
     ///
     /// # Guarantees
-    /// When it times out the transaction goes on as if it had not been called. The transaction's
+    /// If it times out, the transaction continues as if it had not been called. The transaction's
     /// `lock_timeout` and `statement_timeout` are the same afterwards. Any other error of the server
     /// ends the transaction, as an error in a statement of its own would.
     ///

@@ -1,4 +1,4 @@
-//! What holds several locks together, so that deadlocks are detected.
+//! Owners of several locks, whose deadlocks are detected.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,13 +38,14 @@ use crate::error::Result;
 /// - Waiting for a lock that the owner itself holds, or that closes a cycle of owners of this
 ///   backend, is [`ErrorKind::Deadlock`](crate::ErrorKind::Deadlock) before anything is sent.
 /// - A cycle that goes through owners of other processes is detected by the process that closes it
-///   before it waits, or within about a second; one of them gets the error. A wait whose turn on a
-///   connection for waiting ([`BackendOptions::waiters`](crate::BackendOptions::waiters)) has not
-///   come is not seen until then; without such connections it never is.
+///   before it waits, or within about a second; one of them gets the error. A wait is only visible to
+///   other processes once it has its turn on a connection for waiting
+///   ([`BackendOptions::waiters`](crate::BackendOptions::waiters)); without such connections it never
+///   is.
 /// - After the error nothing of that wait is held. Guards that the owner held before stay valid:
 ///   release them, so that the others can continue, and start again.
-/// - A cycle through a lock that was taken without an owner is not seen, nor one that is closed by a
-///   grant to one branch of an owner while another branch waits.
+/// - A cycle through a lock that was taken without an owner is not detected, nor one that is closed by
+///   a grant to one branch of an owner while another branch waits.
 #[derive(Clone, PartialEq, Eq)]
 pub struct LockOwner(OwnerId);
 

@@ -1,4 +1,4 @@
-//! Mutual exclusion for as long as a connection lives.
+//! Mutual exclusion that lasts as long as a connection.
 
 use std::fmt;
 use std::future::Future;
@@ -45,24 +45,23 @@ pub(crate) use wait::Wait;
 /// The longest time that a lock can be waited for: PostgreSQL counts milliseconds in 32 bits.
 pub(crate) const LOCK_TIMEOUT_LIMIT: Duration = Duration::from_secs(24 * 24 * 3600);
 
-/// A lock that one holder has at a time, among all programs that use the same database.
+/// A lock that has one holder at a time, among all programs that use the same database.
 ///
-/// It is a session-level advisory lock of PostgreSQL on one connection that all mutexes of a
-/// backend share. Use it where a holder that dies must be replaced at once, and where the work
-/// ends when the connection does; use a [`Lease`](crate::lease::Lease) where the holder must
-/// survive a lost connection.
+/// It is a session-level advisory lock of PostgreSQL on one connection that all mutexes of a backend
+/// share. Use it if a dead holder must be replaced at once, and if the work ends with the connection;
+/// use a [`Lease`](crate::lease::Lease) where the holder must survive a lost connection.
 ///
 /// # Guarantees
 /// - Two guards of one key never exist at the same time, in one process or in several, as the
 ///   server sees it. A holder whose connection broke learns of it within the heartbeat
 ///   ([`BackendOptions::heartbeat`](crate::BackendOptions::heartbeat)); until then it may still
 ///   believe that it holds the lock: protect writes with the [`Fence`].
-/// - Within a process waiters are served in the order of arrival. Between processes the server's
-///   queue decides; a process passes the lock on within itself for a bounded time only.
+/// - Within a process waiters are served in the order of arrival. Between processes the server's queue
+///   decides; a process hands the lock over to its own callers for a bounded time only.
 /// - It is not re-entrant: locking a key again waits, also in the same task.
 ///
 /// # Cancel safety
-/// Every future may be dropped at any point: nothing stays locked that nobody holds a guard for.
+/// Every future may be dropped at any point: nothing stays locked without a guard.
 ///
 /// Implemented by this crate; see [`Backend`](crate::Backend#implementing-it).
 #[async_trait]
@@ -73,7 +72,7 @@ pub trait Mutex: Send + Sync + fmt::Debug {
     /// The namespace that a name is in.
     fn namespace(&self) -> &str;
 
-    /// Whether it is a lease and not the lock of a session: see
+    /// Whether it is a lease instead of a session lock: see
     /// [`leased_mutex`](crate::Backend#method.leased_mutex).
     fn is_leased(&self) -> bool;
 
@@ -81,7 +80,7 @@ pub trait Mutex: Send + Sync + fmt::Debug {
     /// bound its waits.
     fn on(&self, owner: &LockOwner) -> Arc<dyn Mutex>;
 
-    /// Locks if that is possible at once; `None` when it is held.
+    /// Tries to lock it without waiting; `None` if it is held.
     ///
     /// # Errors
     /// `Unavailable`, `Capacity`, `Unsupported` behind a transaction-pooling proxy.

@@ -1,4 +1,4 @@
-//! Locks that readers share.
+//! Reader-writer locks.
 
 use std::fmt;
 use std::sync::Arc;
@@ -36,19 +36,19 @@ use crate::key::Key;
 /// # Guarantees
 /// - A writer is alone; readers hold it together, in one process or in several. See
 ///   [`Mutex`](super::Mutex) for what a lost connection means.
-/// - All readers of a backend hold it once in the server, however many they are.
-/// - Nobody is starved. Within a process callers are served in the order of arrival: readers who
-///   arrive behind a waiting writer wait until it was served. Where another process waits at the
-///   server, readers are admitted beside those of their own process for about 32 ms and then wait,
-///   too. A writer is seen while it has its turn on a connection for waiting
-///   ([`BackendOptions::waiters`](crate::BackendOptions::waiters)).
+/// - All readers of a backend share a single lock in the server.
+/// - Neither readers nor writers are starved. Within a process callers are served in the order of
+///   arrival: readers that arrive behind a waiting writer wait until it was served. While another
+///   process waits at the server, further readers join those of their process for about 32 ms and then
+///   wait, too. A writer of another process is noticed while it has its turn on a connection for
+///   waiting ([`BackendOptions::waiters`](crate::BackendOptions::waiters)).
 /// - It is not re-entrant, and one kind of guard cannot be converted to the other: two readers that
 ///   waited to become writers would wait for each other. Unlock and lock again, and read again what
 ///   was read.
 ///
 /// # Cancel safety
-/// Every future may be dropped at any point: nothing stays locked that nobody holds a guard for,
-/// and readers behind a writer that gave up continue.
+/// Every future may be dropped at any point: nothing stays locked without a guard, and readers behind a
+/// writer that gave up continue.
 ///
 /// Implemented by this crate; see [`Backend`](crate::Backend#implementing-it).
 #[async_trait]
@@ -62,13 +62,13 @@ pub trait RwLock: Send + Sync + fmt::Debug {
     /// The same lock, taken by a [`LockOwner`].
     fn on(&self, owner: &LockOwner) -> Arc<dyn RwLock>;
 
-    /// Shares it if that is possible at once; `None` when a writer holds it or waits for it.
+    /// Tries to acquire a shared lock without waiting; `None` if a writer holds it or waits for it.
     ///
     /// # Errors
     /// As for [`Mutex::try_lock`](super::Mutex::try_lock).
     async fn try_read(&self) -> Result<Option<Box<dyn ReadGuard>>>;
 
-    /// Waits until it is shared.
+    /// Waits for a shared lock.
     ///
     /// # Errors
     /// As for [`Mutex::lock`](super::Mutex::lock).
@@ -80,7 +80,7 @@ pub trait RwLock: Send + Sync + fmt::Debug {
     /// As for [`Mutex::lock_timeout`](super::Mutex::lock_timeout).
     async fn read_timeout(&self, timeout: Duration) -> Result<Box<dyn ReadGuard>>;
 
-    /// Locks it if that is possible at once; `None` when a writer or a reader holds it.
+    /// Tries to lock it without waiting; `None` if a writer or a reader holds it.
     ///
     /// # Errors
     /// As for [`Mutex::try_lock`](super::Mutex::try_lock).
@@ -99,10 +99,10 @@ pub trait RwLock: Send + Sync + fmt::Debug {
     async fn write_timeout(&self, timeout: Duration) -> Result<Box<dyn MutexGuard>>;
 }
 
-/// Shares an [`RwLock`] until it is unlocked or dropped.
+/// Holds an [`RwLock`] for reading until it is unlocked or dropped.
 ///
-/// It has no fencing token: tokens order holders, and readers hold together. What a writer must not
-/// overwrite is protected by the writer's token.
+/// It has no fencing token: tokens order holders, and readers hold the lock together. Protect data with
+/// the writer's token.
 ///
 /// Dropping it unlocks in the background; [`unlock`](Self::unlock) reports whether it was still
 /// held.
