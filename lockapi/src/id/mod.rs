@@ -29,7 +29,7 @@ pub const MAX_BLOCK: u64 = 1_000_000;
 pub const MIN_RESERVE: Duration = Duration::from_millis(100);
 /// See [`MIN_RESERVE`].
 pub const MAX_RESERVE: Duration = Duration::from_secs(60);
-/// The reserve unless set.
+/// The default reserve.
 const RESERVE: Duration = Duration::from_secs(10);
 /// A worker number is kept for this multiple of its reserve after the last renewal.
 const KEPT: u32 = 3;
@@ -86,19 +86,17 @@ impl IdOptions {
         }
     }
 
-    /// How long a snowflake generator continues while the database is unavailable, 10 s unless set,
-    /// 100 ms to 1 min. It writes to the database twice in this time, and no more often at full
-    /// speed.
+    /// How long a snowflake generator continues while the database is unavailable, 10 s by default, 100
+    /// ms to 1 min. It writes to the database twice in this time, and no more often at full speed.
     ///
     /// A longer reserve does not affect uniqueness, but costs time:
     /// - A number whose owner died can be claimed by another after three times the reserve. A
     ///   restarted process claims another number meanwhile.
-    /// - A generator notices with its next renewal that the server's clock was set ahead or back. A
-    ///   successor of a number starts where the reserve of its predecessor ends, so after the clock
-    ///   was set back its ids may be ahead by the step and the reserve. A number that was given
-    ///   back, or that expired by a clock that only goes ahead, starts at the server's time. The
-    ///   step does not change when numbers are free: at once when given back, otherwise after three
-    ///   times the reserve.
+    /// - A generator notices with its next renewal that the server's clock was set forward or back. A
+    ///   successor of a number starts where the reserve of its predecessor ends, so after the clock was
+    ///   set back its ids may be ahead by the step and the reserve. A number that was released, or that
+    ///   expired by a clock that was not set back, starts at the server's time. The step does not
+    ///   change when numbers become free: at once if released, otherwise after three times the reserve.
     /// - After a fail-over to a server that had not received a claim, the number may be claimed twice
     ///   until the reserve of the first owner ends.
     #[must_use]
@@ -157,35 +155,36 @@ impl IdOptions {
 /// Generators of one name, in any number of processes and on any backend, never generate the same
 /// id.
 ///
-/// A snowflake generator leases a worker number from the database with its first id, and renews it
-/// in the background; in between it generates ids in memory. When the generator is dropped the
-/// number is given back in the background.
+/// A snowflake generator leases a worker number from the database with its first id, and renews it in
+/// the background; in between it generates ids in memory. When the generator is dropped the number is
+/// released in the background.
 ///
 /// # Guarantees
 /// - Ids are unique and, within a generator, strictly increasing. Neither a clock that is set back,
 ///   nor a process that is killed, stopped or restarted, nor a lost lease changes that: a generator
 ///   uses only times below a floor that it has stored before, and the next owner of its number
 ///   starts at that floor.
-/// - The time in an id is the server's, continued by the monotonic clock between two renewals. It
-///   runs at most 8 ms ahead, and for as long as a batch takes, when ids are requested faster than
-///   the layout allows; then callers wait. After the server's clock was set back it runs ahead
-///   until that has caught up.
+/// - The time in an id is the server's, continued by the monotonic clock between two renewals. If ids
+///   are requested faster than the layout allows, it runs at most 8 ms ahead, plus the duration of a
+///   batch; then callers wait. After the server's clock was set back it runs ahead until the clock has
+///   caught up.
 /// - While the database is unavailable it continues for its [reserve](IdOptions::reserve); then
 ///   every call fails until the database is back.
 /// - Blocks have no gaps except for numbers that processes took and did not use, and those that are left
 ///   out after a fail-over.
 ///
 /// # When an older state of the database comes back
-/// After a promotion of a standby that had not received everything, or a restore from a backup, the server
-/// begins an epoch before ids are drawn from it:
+/// After the promotion of a standby that had not received everything, or a restore from a backup, a new
+/// epoch begins before the server generates ids:
 /// - A generator that claims a number starts 90 s after the beginning of the epoch or later, so it
-///   repeats no id; a server that takes over within a minute of another must have heard of that one. Until
-///   the clock has caught up, its ids run ahead, and without the database it stops after a second.
+///   repeats no id; a server that takes over within a minute of another must have replicated the epoch
+///   of that one. Until the clock has caught up, its ids run ahead, and without the database it stops
+///   after a second.
 /// - Blocks leave out 2^24 numbers for each second between the epoch in which the last one was taken and
 ///   the new one.
 ///
-/// Files that were set back without a new timeline, such as a snapshot of a volume, do not show it: before
-/// programs start, run `UPDATE lockapi.epoch SET timeline = 0`.
+/// A restore of files without a new timeline, such as a snapshot of a volume, cannot be detected:
+/// before programs start, run `UPDATE lockapi.epoch SET timeline = 0`.
 ///
 /// # A layout that was a mistake
 /// The first generator of a name decides its layout, and others are `Invalid`. If no id of it is in
@@ -209,7 +208,7 @@ pub trait IdGen: Send + Sync + fmt::Debug {
     /// `Invalid` for a count outside of its limits, `Capacity` when the layout's time has ended.
     fn try_take(&self, count: u64) -> Result<Option<Ids>>;
 
-    /// Waits until `count` ids can be taken, if nobody else takes them.
+    /// Waits until `count` ids can be taken, unless other callers take them.
     ///
     /// # Errors
     /// `Invalid` for a count outside of its limits, for a layout that starts in the future by the

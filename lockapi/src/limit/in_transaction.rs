@@ -21,23 +21,22 @@ const NO_TRANSACTION: &str = "25P01";
 const TRIES: usize = 100;
 
 impl dyn RateLimiter + '_ {
-    /// Takes of limits inside the transaction that is open on `connection`, of all or of none. The
-    /// examples of the backend crates show it on each library.
+    /// Takes permits of several limits, all or none, in the transaction that is open on `connection`.
+    /// The examples of the backend crates show it for each library.
     ///
     /// # Guarantees
-    /// What is taken is taken when the transaction commits, and not when it rolls back. Until it ends,
-    /// everybody else who wants permits of these keys waits, at most for
+    /// The permits are taken if the transaction commits, and not if it rolls back. Until it ends, other
+    /// calls for these keys wait, at most for
     /// [`BackendOptions::timeout`](crate::BackendOptions::timeout): take them late, and commit soon.
-    /// After a refusal nothing is locked, also where it had to wait for others: the call is done after a
-    /// savepoint, and undone. On a connection without a transaction it takes as
-    /// [`check_all`](RateLimiter::check_all) does.
+    /// After a refusal nothing is locked, even if it had to wait for others: the call is rolled back to
+    /// a savepoint. Without an open transaction it behaves like [`check_all`](RateLimiter::check_all).
     ///
     /// # Cancel safety
     /// When dropped, permits may be taken unless the transaction is rolled back.
     ///
     /// # Errors
     /// As for [`RateLimiter::check_all`]; the policy for outages and relaxed durability do not apply.
-    /// `Unavailable` under REPEATABLE READ and SERIALIZABLE when others were faster.
+    /// `Unavailable` under REPEATABLE READ and SERIALIZABLE after a conflict with another transaction.
     pub fn check_all_in<'c, L: Library, C: Transaction<L> + ?Sized>(
         &'c self,
         connection: &'c mut C,

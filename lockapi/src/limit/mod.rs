@@ -68,30 +68,30 @@ pub const MAX_TIME: Duration = Duration::from_secs(366 * 24 * 3600);
 ///
 /// # Guarantees
 /// - With [`Algorithm::Gcra`], in any time `t` no more than `burst + rate * t` permits are taken under
-///   a quota, over all processes and backends, whatever is taken of the key under other quotas. Under
-///   quotas of one rate it is no more than the largest burst and the rate allow, all together. Windows
-///   keep to their definitions.
+///   a quota, over all processes and backends, regardless of what is taken of the key under other
+///   quotas. All quotas of one rate together take no more than the largest burst and the rate allow.
+///   Windows keep to their definitions.
 /// - The server's clock alone decides. When it is set back, what was taken counts as it did at the
-///   latest decision before, so that nothing is forgotten and nothing counts for longer; when it is
-///   set forward, one burst or one window more can be taken. A block ends by the server's clock.
-/// - A refused call takes nothing. It writes nothing either, unless the server's clock was set
-///   back, and locks the row only if the row showed room when the statement began.
-/// - What was admitted is on disk when the call returns, unless the policy is
+///   latest decision before, so that nothing is forgotten and nothing counts for longer; when it is set
+///   forward, one further burst or window can be taken. A block ends by the server's clock.
+/// - A refused call takes nothing. It writes nothing either, unless the server's clock was set back,
+///   and it locks the row only if the row had room when the statement began.
+/// - The permits of an admitted call are on disk when it returns, unless the policy is
 ///   [relaxed](Policy::relaxed): a crash of the server can then forget what was taken during the last
-///   three `wal_writer_delay` (0.6 s unless set).
-/// - A quota may be changed at any time. What was taken stays taken until it has flowed back under the
-///   quota that took it: after a change to a smaller quota the key can refuse everything for the time in
-///   which the burst of the larger one flows back, and no longer. A window ends when the longest of
-///   those that took in it ends, and of the sliding ones that took in the window before, which still count
-///   that. [`reset`](Self::reset) ends the wait.
+///   three `wal_writer_delay` (0.6 s by default).
+/// - A quota may be changed at any time. Permits stay taken until they are replenished under the quota
+///   that took them: after a change to a smaller quota the key can refuse everything for the time in
+///   which the burst of the larger one is replenished, and no longer. A window lasts as long as the
+///   longest quota that took permits in it, and as the longest sliding one that took permits in the
+///   previous window, which still counts. [`reset`](Self::reset) ends the wait.
 /// - A change between [`Algorithm::Gcra`] and windows starts from zero: each counts only what it
-///   admitted itself. A change back does not admit what was taken before once more.
+///   admitted itself. A change back does not admit again what was taken before.
 ///
-/// Waiting calls of one key in one process are one row of one statement: they are admitted in the
+/// Waiting calls for one key in one process share one row of one statement: they are admitted in the
 /// order of arrival.
 ///
 /// # Cancel safety
-/// Every future may be dropped at any point: what was taken for it is given back.
+/// Every future may be dropped at any point: permits that were taken for it are given back.
 ///
 /// Implemented by this crate; see [`Backend`](crate::Backend#implementing-it).
 #[async_trait]
@@ -108,8 +108,7 @@ pub trait RateLimiter: Send + Sync + fmt::Debug {
     /// `Invalid` for a quota outside its limits.
     fn set_quota(&self, quota: Quota) -> Result<()>;
 
-    /// Decides each of several wants separately, in one round trip; the decisions are in their
-    /// order.
+    /// Decides several requests separately, in one round trip; the decisions are in their order.
     ///
     /// # Errors
     /// `Invalid` for bad keys, for costs of 0 or more than the quota's [limit](Quota::limit), and
@@ -119,13 +118,13 @@ pub trait RateLimiter: Send + Sync + fmt::Debug {
     /// the answer never arrived: permits may have been taken.
     async fn check_each(&self, wants: &[Want]) -> Result<Vec<Decision>>;
 
-    /// Takes permits of several limits together, of all or of none.
+    /// Takes permits of several limits together, all or none.
     ///
     /// # Errors
-    /// As for [`check_each`](Self::check_each); `Invalid` if one key is wanted under two quotas.
+    /// As for [`check_each`](Self::check_each); `Invalid` if one key is requested under two quotas.
     async fn check_all(&self, wants: &[Want]) -> Result<Verdict>;
 
-    /// What would be decided now; takes nothing.
+    /// Returns what would be decided now; takes nothing.
     ///
     /// # Errors
     /// As for [`check_each`](Self::check_each), but no policy applies.
@@ -134,38 +133,38 @@ pub trait RateLimiter: Send + Sync + fmt::Debug {
     /// Waits until it is admitted, at most for `timeout`. No connection is held meanwhile.
     ///
     /// # Guarantees
-    /// Calls that wait for a key in one process are admitted in the order of arrival. When it is
-    /// clear that the time will not suffice, the wait ends at once.
+    /// Calls that wait for a key in one process are admitted in the order of arrival. If it is clear
+    /// that the time is too short, the wait ends at once.
     ///
     /// # Errors
     /// `TimedOut`; `Capacity` when [`MAX_WAITING`] calls wait already; otherwise as for
     /// [`check_each`](Self::check_each).
     async fn until_ready(&self, want: &Want, timeout: Duration) -> Result<Decision>;
 
-    /// Takes permits that can be given back in part when the true cost is known; `Err` of the inner
-    /// result is the decision that refuses.
+    /// Takes permits that can be given back in part when the actual cost is known; `Err` of the inner
+    /// result is the refusal.
     ///
     /// A reservation that is neither committed nor cancelled within `ttl` is cancelled by the next
     /// call for the key; so is one whose answer was lost.
     ///
     /// # Errors
-    /// `Invalid` for a `ttl` of zero or more than [`MAX_TIME`]; `Capacity` where the permits are there and
-    /// [`MAX_RESERVATIONS`] of the key are open; otherwise as for [`peek`](Self::peek).
+    /// `Invalid` for a `ttl` of zero or more than [`MAX_TIME`]; `Capacity` if the permits are
+    /// available, but [`MAX_RESERVATIONS`] of the key are open; otherwise as for [`peek`](Self::peek).
     async fn reserve(
         &self,
         want: &Want,
         ttl: Duration,
     ) -> Result<std::result::Result<Box<dyn Reservation>, Decision>>;
 
-    /// Gives back what was taken for a decision: once, and less what has flowed back since, so that
-    /// what others have taken meanwhile stays taken. For a decision that took nothing, nothing is
-    /// given back.
+    /// Gives back the permits of a decision, once, except those that have been replenished since, so
+    /// that what others have taken meanwhile stays taken. A decision that took nothing gives back
+    /// nothing.
     ///
     /// # Cancel safety
     /// When dropped, it is still given back.
     ///
     /// # Errors
-    /// `Unavailable`; `Indeterminate`: do not repeat it, or twice the permits may be given back.
+    /// `Unavailable`; `Indeterminate`: do not repeat it, because the permits may be given back twice.
     async fn refund(&self, decision: &Decision) -> Result<()>;
 
     /// Deletes the state of a key: what was taken, reservations, a block. Do not
@@ -175,15 +174,15 @@ pub trait RateLimiter: Send + Sync + fmt::Debug {
     /// `Invalid` for a bad key, `Unavailable`.
     async fn reset(&self, key: &Key) -> Result<()>;
 
-    /// Refuses everything of a key for `time`, as a penalty; zero ends that. What was taken stays
-    /// taken.
+    /// Refuses all calls for a key for `time`, as a penalty; zero ends that. Permits that were taken
+    /// stay taken.
     ///
     /// # Errors
     /// `Invalid` for a bad key or a time of more than [`MAX_TIME`], `Unavailable`.
     async fn block(&self, key: &Key, time: Duration) -> Result<()>;
 
-    /// Opens a block of permits: as many as the want costs are taken in advance, and used in this
-    /// process without a round trip; see [`Permits`]. Nothing is sent.
+    /// Opens a block of permits: the cost of the request is taken in advance, and used in this process
+    /// without a round trip; see [`Permits`]. Nothing is sent.
     ///
     /// # Errors
     /// `Invalid` for a bad key or a cost outside the quota's limits.
@@ -235,7 +234,8 @@ pub trait Reservation: Send + Sync + fmt::Debug {
     /// The decision that admitted it.
     fn decision(&self) -> &Decision;
 
-    /// Uses this number of its permits and gives back the others, less what has flowed back since.
+    /// Uses this number of its permits and gives back the others, except those that have been
+    /// replenished since.
     ///
     /// # Cancel safety
     /// When dropped, it is still committed.
@@ -258,10 +258,10 @@ pub trait Reservation: Send + Sync + fmt::Debug {
 /// A block of permits that was taken in advance.
 ///
 /// # Guarantees
-/// - No more is ever admitted than the quota allows, counted at the time when a permit is used.
-///   Unused permits expire as the server refills the limit: a block of `n` is empty after the time
-///   of `n` permits, or when its window ends. This assumes that the local monotonic clock runs like
-///   the server's, within 2 %.
+/// - No more is ever admitted than the quota allows, counted at the time when a permit is used. Unused
+///   permits expire as the server refills the limit: a block of `n` is empty after the time of `n`
+///   permits, or when its window ends. This assumes that the local monotonic clock runs like the
+///   server's, within 2 %.
 /// - Unused permits are given back when it is dropped; after a crash they are lost to the caller.
 /// - The next block is requested when the last one is used up. If less is left than a block the
 ///   block is smaller.

@@ -1,4 +1,4 @@
-//! How a limiter is opened, and what is requested from it.
+//! The policy of a limiter, and requests to it.
 
 use std::time::Duration;
 
@@ -22,10 +22,10 @@ pub enum Outage {
     Open,
     /// Everything is refused, for a second.
     Closed,
-    /// The process admits its share of the quota, one part of this number, by its own monotonic
-    /// clock; the number is usually that of the processes. It does not know what was taken before,
-    /// and what it admits is not charged later. At most 10,000 keys are counted; further keys are
-    /// refused. Of a quota with fewer permits than parts it admits one at a time, and less often.
+    /// The process admits its share of the quota, one part of this number, by its own monotonic clock;
+    /// the number is usually that of the processes. It does not know what was taken before, and what it
+    /// admits is not charged later. At most 10,000 keys are counted; further keys are refused. If a
+    /// quota has fewer permits than parts, one permit is admitted at a time, and less often.
     Share(u32),
 }
 
@@ -64,19 +64,19 @@ impl Policy {
         self
     }
 
-    /// Decides and takes permits as usual, but never refuses: for trying a quota out. See
-    /// [`Decision::is_admitted`](super::Decision::is_admitted). A reservation that would be refused
-    /// is empty, and ending it has no effect; [`Permits::take`](super::Permits::take) is always
-    /// `true`. Errors are still returned.
+    /// Decides and takes permits as usual, but never refuses: for trials of a quota. See
+    /// [`Decision::is_admitted`](super::Decision::is_admitted). A reservation that would be refused is
+    /// empty, and ending it has no effect; [`Permits::take`](super::Permits::take) is always `true`.
+    /// Errors are still returned.
     #[must_use]
     pub const fn shadow(mut self) -> Self {
         self.shadow = true;
         self
     }
 
-    /// Does not wait for the disk: several times faster on a few keys. A crash of the server can
-    /// lose what was taken during the last three `wal_writer_delay` (0.6 s unless set), so that as
-    /// much can be admitted once more. A crash of the client loses nothing.
+    /// Does not wait for the disk: several times faster on a few keys. A crash of the server can lose
+    /// what was taken during the last three `wal_writer_delay` (0.6 s by default), so that as much can
+    /// be admitted again. A crash of the client loses nothing.
     #[must_use]
     pub const fn relaxed(mut self) -> Self {
         self.relaxed = true;
@@ -105,8 +105,8 @@ impl From<Quota> for Policy {
     }
 }
 
-/// What is requested from one limit: a key, a number of permits, 1 unless set, and a quota, that of
-/// the limiter unless set.
+/// A request to one limit: a key, a number of permits, by default 1, and a quota, by default that of
+/// the limiter.
 ///
 /// ```
 /// use lockapi::limit::{Quota, Want};

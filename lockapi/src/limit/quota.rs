@@ -1,4 +1,4 @@
-//! How much is allowed.
+//! Quotas: how many permits are available in which time.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ pub const MAX_PERMITS: u64 = 1_000_000_000;
 pub const MAX_PERIOD: Duration = Duration::from_secs(366 * 24 * 3600);
 /// The shortest time between two permits.
 pub const MIN_INTERVAL: Duration = Duration::from_nanos(100);
-/// The longest time after which a burst has flowed back: ten leap years.
+/// The longest time in which a burst is replenished: ten leap years.
 pub(crate) const MAX_DEPTH: Duration = Duration::from_secs(3660 * 24 * 3600);
 const MIN_PERIOD: Duration = Duration::from_millis(1);
 
@@ -18,15 +18,15 @@ const MIN_PERIOD: Duration = Duration::from_millis(1);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Algorithm {
-    /// The generic cell rate algorithm, which is a token bucket without a process that fills it:
-    /// one permit flows back in each interval of `period / permits`, up to the burst. In any time
-    /// `t` no more than `burst + rate * t` permits are taken.
+    /// The generic cell rate algorithm, a token bucket without a process that fills it: one permit is
+    /// replenished in each interval of `period / permits`, up to the burst. In any time `t` no more
+    /// than `burst + rate * t` permits are taken.
     ///
     /// Source: ITU-T I.371, annex A. The state is one number, the theoretical arrival time.
     Gcra,
-    /// All permits flow back when the window ends. A window starts with the first permit that is
-    /// taken after the previous window has ended. At the border of two windows twice the permits
-    /// can be taken in a short time.
+    /// All permits are replenished when the window ends. A window starts with the first permit that is
+    /// taken after the previous window has ended. At the boundary of two windows twice the permits can
+    /// be taken in a short time.
     FixedWindow,
     /// Counts the permits of the window so far, and of the previous window the part that a window
     /// ending now would overlap. It is an approximation: it assumes that the permits of the
@@ -45,9 +45,9 @@ pub enum Algorithm {
 /// ```
 ///
 /// # Limits
-/// 1 to 1,000,000,000 permits in 1 ms to 366 days, at most 10 million a second; a burst that flows
-/// back within ten years. The interval between two permits is rounded up to nanoseconds: a rate of
-/// 7 a second is too strict by a 10⁻⁹, one of 10 million by at most 1 %.
+/// 1 to 1,000,000,000 permits in 1 ms to 366 days, at most 10 million a second; a burst that is
+/// replenished within ten years. The interval between two permits is rounded up to nanoseconds: a rate
+/// of 7 a second is too strict by 10⁻⁹, one of 10 million by at most 1 %.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Quota {
     permits: u64,
@@ -92,8 +92,8 @@ impl Quota {
         Self::new(permits, Duration::from_secs(24 * 3600))
     }
 
-    /// How many permits can be taken at once after a rest; the permits of a period unless set.
-    /// Windows have none of their own.
+    /// How many permits can be taken at once after a time without calls; by default the permits of a
+    /// period. Windows have no burst.
     #[must_use]
     pub const fn burst(mut self, permits: u64) -> Self {
         self.burst = Some(permits);

@@ -36,7 +36,7 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// At most this number of jobs, 1 to [`MAX_CLAIM`], each for half a minute, without waiting.
+    /// Claims at most this number of jobs, 1 to [`MAX_CLAIM`], each for half a minute, without waiting.
     /// Fewer are claimed if their payloads are large: 8 MiB in all, but one job at least.
     #[must_use]
     pub fn new(most: usize) -> Self {
@@ -91,9 +91,9 @@ impl Claim {
         self
     }
 
-    /// Takes only jobs of these names, at most [`MAX_NAMES`]; an empty list means all names. The
-    /// others wait for a worker that knows them. Each claim reads through those of them that are
-    /// due: if they are many, a queue of their own is better.
+    /// Takes only jobs of these names, at most [`MAX_NAMES`]; an empty list means all names. Other jobs
+    /// wait for a worker that handles them. Each claim has to read those that are due: if there are
+    /// many, use a separate queue for them.
     #[must_use]
     pub fn names(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
         let mut names: Vec<_> = names.into_iter().map(Into::into).collect();
@@ -203,7 +203,7 @@ pub enum Outcome {
     Snooze(Duration),
     /// It goes back to its place in the queue, and this delivery does not count.
     Release,
-    /// It goes back, and this delivery counts: its owner dropped it without an outcome.
+    /// It is released, and this delivery counts: its owner dropped it without an outcome.
     Abandon,
     /// It is kept for this long from now.
     Extend(Duration),

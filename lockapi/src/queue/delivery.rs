@@ -17,8 +17,8 @@ pub(crate) const LOST: &str = "the delivery was lost: its job is done or cancell
 
 /// One delivery of one job, to be acknowledged.
 ///
-/// Dropping it gives the job back at once, in the background; the delivery counts as an attempt, so
-/// that a job which makes its workers panic becomes a dead letter.
+/// Dropping it releases the job at once, in the background; the delivery counts as an attempt, so that
+/// a job that makes its workers panic becomes a dead letter.
 ///
 /// # Guarantees
 /// Every method acts on this delivery alone: after its lease has expired and the job was delivered
@@ -146,7 +146,7 @@ impl Delivery {
         self.hold.is_lost_at(self.queue.now())
     }
 
-    /// Returns once it is lost: by then another worker may have the job, or it was cancelled.
+    /// Returns once it is lost: another worker may have the job then, or the job was cancelled.
     ///
     /// # Cancel safety
     /// Safe to drop and to call again.
@@ -160,8 +160,8 @@ impl Delivery {
     /// When dropped, the outcome is still sent.
     ///
     /// # Errors
-    /// `Lost` when another delivery has the job by now, the job has ended, or another server has taken
-    /// over since it was delivered. `Indeterminate` when the answer never arrived.
+    /// `Lost` when the job was delivered again or has ended, or when another server has taken over
+    /// since. `Indeterminate` when the answer never arrived.
     pub async fn ack(self) -> Result<()> {
         self.settle("ack", Outcome::Ack).await.map(drop)
     }
@@ -205,7 +205,7 @@ impl Delivery {
         self.settle("snooze", Outcome::Snooze(time)).await.map(drop)
     }
 
-    /// Gives it back unfinished: it keeps its place, and this delivery does not count.
+    /// Releases it unfinished: it keeps its position in the queue, and this delivery does not count.
     ///
     /// # Cancel safety
     /// When dropped, the outcome is still sent.
@@ -225,7 +225,7 @@ impl Delivery {
         self.answer("extend", extending.await).map(drop)
     }
 
-    /// Leaves settling it to the caller: when dropped it is not given back.
+    /// Leaves its completion to the caller: when dropped it is not released.
     pub(crate) fn settled_by_caller(&self) {
         self.settled.store(true, Ordering::Release);
     }

@@ -8,20 +8,20 @@ use crate::driver::{Connection, Library, Transaction};
 use crate::engine::CallerConnection;
 use crate::error::{Error, ErrorKind, Result};
 
-/// One call in so many looks at the low priorities first.
+/// One call in this number begins with the low priorities.
 pub(crate) const LOW_FIRST: u32 = 16;
-/// How often a push that met another of its key is asked again.
+/// How often a push that met another push of its key is repeated.
 const TRIES: usize = 5;
 
 impl dyn Queue + '_ {
     /// Pushes jobs in the transaction that is open on `connection`: commit delivers them, rollback
-    /// removes them. The examples of the backend crates show it on each library. Where none is open,
-    /// each statement of it is a transaction of its own.
+    /// removes them. The examples of the backend crates show it for each library. Without an open
+    /// transaction each of its statements is a transaction of its own.
     ///
     /// # Guarantees
-    /// All or none, with everything else in the transaction. Workers are told at commit, by a
-    /// notification, unless [`QueueOptions::notify_on_commit`](super::QueueOptions::notify_on_commit)
-    /// leaves it out.
+    /// All jobs are pushed or none, together with everything else in the transaction. The commit
+    /// notifies workers, unless
+    /// [`QueueOptions::notify_on_commit`](super::QueueOptions::notify_on_commit) is `false`.
     ///
     /// # Cancel safety
     /// When dropped, the transaction goes on with or without the jobs.
@@ -39,13 +39,13 @@ impl dyn Queue + '_ {
     }
 
     /// Claims at most `most` jobs and completes them in the transaction that is open on `connection`:
-    /// the work is done in the same transaction, and all of it happens once or not at all. Where none is
-    /// open the jobs are done when this returns, before the work is.
+    /// the work is done in the same transaction, and all of it happens once or not at all. Without an
+    /// open transaction the jobs are done when this returns, before the work is.
     ///
     /// # Guarantees
-    /// Nobody else gets the jobs while the transaction lasts. After a rollback, or the death of the
-    /// program, they are as they were, and no attempt was counted: a job that always fails comes back
-    /// for ever, so settle such a job by its number.
+    /// No other worker gets the jobs while the transaction lasts. After a rollback, or the death of the
+    /// program, they are unchanged, and no attempt was counted: a job that always fails is taken again
+    /// and again, so cancel such a job by its number.
     ///
     /// # Cancel safety
     /// When dropped, the transaction may have the jobs: roll it back.
@@ -64,16 +64,17 @@ impl dyn Queue + '_ {
 
 impl Delivery {
     /// Completes the delivery in the transaction that is open on `connection`, so that it is done when,
-    /// and only when, the transaction commits. Where none is open it is done when this returns.
+    /// and only when, the transaction commits. Without an open transaction it is done when this
+    /// returns.
     ///
-    /// The delivery goes on being extended, and may be dropped after the transaction has ended: if that
-    /// was rolled back the job is given back then.
+    /// The delivery is still extended, and may be dropped after the transaction has ended: if that was
+    /// rolled back, the job is released then.
     ///
     /// # In a worker
     /// Call it before the handler returns. The worker then waits until the transaction has ended and
-    /// asks what became of it. Committed, the job is done, whatever the handler returns or whether it
-    /// panics. Rolled back, it is not: `Ok` counts as a failed attempt, `Err` and a panic as what they
-    /// are. See [`Context`](crate::worker::Context).
+    /// checks its outcome. If it was committed, the job is done, even if the handler returns an error
+    /// or panics. If it was rolled back, the job is not done: `Ok` counts as a failed attempt, `Err`
+    /// and a panic as usual. See [`Context`](crate::worker::Context).
     ///
     /// # Cancel safety
     /// When dropped, the transaction goes on with or without the completion.
@@ -212,7 +213,7 @@ async fn take(
     }
 }
 
-/// The priorities in the order in which a call looks at them: one in sixteen the low ones first.
+/// The priorities in the order in which a call reads them: one in sixteen begins with the low ones.
 fn priorities() -> Vec<i64> {
     let mut priorities: Vec<_> = Priority::ALL.into_iter().map(Priority::number).collect();
     if fastrand::f64() * f64::from(LOW_FIRST) < 1.0 {

@@ -1,4 +1,4 @@
-//! What is pushed.
+//! Jobs to push.
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -60,8 +60,8 @@ impl Priority {
 pub enum Unique {
     /// The existing job stays as it is.
     Skip,
-    /// The waiting job becomes the new one: name, payload, priority and time, with all attempts
-    /// ahead of it.
+    /// The waiting job is replaced by the new one: name, payload, priority and time, with all attempts
+    /// left.
     Replace,
     /// The waiting job gets the new name and payload, and keeps its priority, attempts and time.
     Keep,
@@ -213,7 +213,7 @@ impl Job {
         self
     }
 
-    /// How often it is delivered at most, 20 times unless set; after that it becomes a dead letter.
+    /// The maximum number of deliveries, 20 by default; after that it becomes a dead letter.
     #[must_use]
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.max_attempts = attempts;
@@ -221,7 +221,7 @@ impl Job {
         self
     }
 
-    /// So often unless the program has set it.
+    /// This number unless the program has set one.
     pub(crate) fn attempts_unless_set(mut self, attempts: u32) -> Self {
         if !self.attempts_set {
             self.max_attempts = attempts;
@@ -230,9 +230,9 @@ impl Job {
     }
 
     /// If it has been due for this long and was never delivered, it becomes a dead letter and does not
-    /// block another job of its unique key. A claim that comes to it moves it to the dead letters; where
-    /// no worker claims, a sweep does, within some ten minutes, as long as any process uses a queue of
-    /// the namespace. At most [`MAX_DELAY`]; zero, the default, means for ever.
+    /// block another job of its unique key. A claim that reaches it moves it to the dead letters; if no
+    /// worker claims, a sweep does, within about ten minutes, as long as any process uses a queue of
+    /// the namespace. At most [`MAX_DELAY`]; zero, the default, means no limit.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
@@ -249,7 +249,7 @@ impl Job {
     /// Makes the push repeatable: for a day, a push with a key that was used before finds the job
     /// of the first push, also when that has completed. The key has 1 to 255 bytes.
     ///
-    /// Set it where a push whose answer was lost is to be repeated.
+    /// Set it if a push whose answer was lost has to be repeated.
     #[must_use]
     pub fn idempotency_key(mut self, key: impl Into<String>) -> Self {
         self.idempotency_key = Some(key.into());
@@ -361,10 +361,10 @@ impl fmt::Debug for Job {
     }
 }
 
-/// What became of a job that was pushed.
+/// The result of a push.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pushed {
-    /// The number of the job that is there now.
+    /// The number of the job.
     pub id: i64,
     /// Whether it is new.
     pub how: How,

@@ -57,7 +57,7 @@ const LOOK: Duration = Duration::from_secs(1);
 ///   expires, by the server's clock. If that clock is set ahead, leases of deliveries expire early
 ///   by the step, and the job is delivered again; if it is set back, they last longer by the step.
 /// - A delivery that is no longer the latest changes nothing: each has a token of its own.
-/// - What is acknowledged in the transaction of its effects ([`ack_in`](Delivery::ack_in)) takes
+/// - A job that is acknowledged in the transaction of its effects ([`ack_in`](Delivery::ack_in)) takes
 ///   effect exactly once.
 /// - Higher priorities go first, and within a priority the jobs that have been due for longer; low
 ///   ones are not starved. Workers that claim at the same time get different jobs, so jobs may
@@ -65,7 +65,7 @@ const LOOK: Duration = Duration::from_secs(1);
 ///
 /// # Cancel safety
 /// Every future may be dropped at any point. A push that was under way may have happened. Jobs that
-/// were claimed for a caller that left are given back without counting an attempt.
+/// were claimed for a dropped call are released without counting an attempt.
 ///
 /// Implemented by this crate; see [`Backend`](crate::Backend#implementing-it).
 #[async_trait]
@@ -88,7 +88,8 @@ pub trait Queue: Send + Sync + fmt::Debug {
     /// outcome is unknown; a push with an idempotency key is retried first, and can be repeated.
     async fn push_all(&self, jobs: Vec<Job>) -> Result<Vec<Pushed>>;
 
-    /// Marks that a transaction of the caller uses it, so that old rows are swept in the background.
+    /// Notes that a transaction of the caller uses the queue, so that its old rows are swept in the
+    /// background.
     ///
     /// Programs need not call it: [`push_in`](crate::Queue#method.push_in) and
     /// [`take_in`](crate::Queue#method.take_in) do.
@@ -108,12 +109,12 @@ pub trait Queue: Send + Sync + fmt::Debug {
     /// still extended while they exist.
     async fn exchange(&self, acks: Vec<Ticket>, claim: Option<&Claim>) -> Result<Exchange>;
 
-    /// Returns when there may be something to claim that was not there at the exchange that
-    /// returned `seen`, at the latest after `at_most`.
+    /// Returns when there may be jobs to claim that did not exist at the exchange that returned `seen`,
+    /// at the latest after `at_most`.
     ///
-    /// It returns at once when something has arrived since. A job that becomes due, a job that is
-    /// pushed in this process, and, where the backend receives notifications, a job that is pushed
-    /// elsewhere end the wait.
+    /// It returns at once if a job has arrived since. A job that becomes due, a job that is pushed in
+    /// this process, and, where the backend receives notifications, a job that is pushed elsewhere end
+    /// the wait.
     async fn arrival(&self, seen: u64, at_most: Duration);
 
     /// Decides what becomes of a delivery.
@@ -169,7 +170,7 @@ pub trait Queue: Send + Sync + fmt::Debug {
     /// `Unavailable`, `Indeterminate`: some may have been deleted.
     async fn purge(&self) -> Result<u64>;
 
-    /// Counts its jobs, of each priority and state at most 10,000.
+    /// Counts its jobs, at most 10,000 of each priority and state.
     ///
     /// # Errors
     /// `Unavailable`.
@@ -189,8 +190,9 @@ pub trait Queue: Send + Sync + fmt::Debug {
     /// `Invalid` for more than 1,000, `Unavailable`.
     async fn dead_letters(&self, after: i64, most: usize) -> Result<Vec<DeadLetter>>;
 
-    /// Puts dead letters back, with all their attempts ahead of them: those with these numbers, or
-    /// all if no numbers are given. Returns how many; one whose unique key is taken stays.
+    /// Puts dead letters back into the queue, with all their attempts left: those with these numbers,
+    /// or all if no numbers are given. Returns how many; a job whose unique key is taken stays a dead
+    /// letter.
     ///
     /// # Errors
     /// `Unavailable`, `Indeterminate`: some may have been put back.
@@ -227,9 +229,9 @@ impl dyn Queue + '_ {
 
     /// Claims jobs; returns none when there are none within the claim's waiting time.
     ///
-    /// While it waits it also polls once a second, for jobs that come back from other processes.
-    /// While an old snapshot is held, and thousands of deleted jobs cannot be vacuumed, jobs that
-    /// come back are found in the background, and a single claim may not see them yet.
+    /// While it waits it also polls once a second, for jobs that become due again after another process
+    /// has lost them. While an old snapshot is held, and thousands of deleted jobs cannot be vacuumed,
+    /// such jobs are found in the background, and a single claim may not find them yet.
     ///
     /// # Cancel safety
     /// When dropped, nothing stays claimed.

@@ -38,9 +38,9 @@ impl Default for QueueOptions {
 }
 
 impl QueueOptions {
-    /// Keeps jobs that are completed through this handle in the archive for this long; otherwise
-    /// they are deleted. Cancelled jobs are kept for this long as well, for a week unless set. How
-    /// long a job is kept is stored with it: other handles and programs do not change it.
+    /// Keeps jobs that are completed through this handle in the archive for this long; otherwise they
+    /// are deleted. Cancelled jobs are kept for this long as well, for a week by default. The retention
+    /// is stored with each job: other handles and programs do not change it.
     #[must_use]
     pub fn archive(mut self, keep: Duration) -> Self {
         self.archive = true;
@@ -48,29 +48,29 @@ impl QueueOptions {
         self
     }
 
-    /// Keeps jobs that become dead letters through this handle for this long, for 30 days unless set;
+    /// Keeps jobs that become dead letters through this handle for this long, for 30 days by default;
     /// `None` keeps them until they are redriven or discarded. A job that a sweep moves there, because
-    /// it [expired](super::Job::ttl), is kept for the longest time of the handles of its queue in the process
-    /// that sweeps; if that has none, for 30 days.
+    /// it [expired](super::Job::ttl), is kept for the longest time of the handles of its queue in the
+    /// process that sweeps; if that has none, for 30 days.
     #[must_use]
     pub fn dead_letters(mut self, keep: impl Into<Option<Duration>>) -> Self {
         self.keep_dead = keep.into();
         self
     }
 
-    /// The most bytes of a payload, 1 MiB unless set, at most [`MAX_PAYLOAD_BYTES`].
+    /// The most bytes of a payload, 1 MiB by default, at most [`MAX_PAYLOAD_BYTES`].
     #[must_use]
     pub fn max_payload(mut self, bytes: usize) -> Self {
         self.max_payload = bytes;
         self
     }
 
-    /// Whether workers are notified when a transaction commits in which jobs were pushed; `true`
-    /// unless set. With `false` they find the jobs when they poll, once a second.
+    /// Whether the commit of a transaction that has pushed jobs notifies workers; `true` by default.
+    /// With `false` they find the jobs when they poll, once a second.
     ///
-    /// In PostgreSQL all transactions of a cluster that notify commit one after the other, each
-    /// with its wait for the disk. Set it to `false` where hundreds of transactions a second push,
-    /// or do other durable work.
+    /// PostgreSQL serializes the commits of all transactions of a cluster that notify, each with its
+    /// wait for the disk. Set it to `false` if hundreds of transactions a second push jobs, or do other
+    /// durable work.
     #[must_use]
     pub fn notify_on_commit(mut self, notify: bool) -> Self {
         self.notify_on_commit = notify;

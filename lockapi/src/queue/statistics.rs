@@ -1,4 +1,4 @@
-//! How many jobs a queue has, and which nobody handles.
+//! How many jobs a queue has, and which have no handler.
 
 use std::fmt;
 use std::time::Duration;
@@ -29,7 +29,7 @@ pub struct Statistics {
 pub struct Unhandled {
     /// The name.
     pub name: String,
-    /// How many were seen.
+    /// How many were counted.
     pub jobs: u64,
     /// For how long the first of them has been due.
     pub waited: Duration,

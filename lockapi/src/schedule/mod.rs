@@ -106,18 +106,18 @@ impl SchedulerOptions {
         self
     }
 
-    /// The longest interval between two polls of [`run`](crate::Scheduler#method.run), 1 s unless
-    /// set, 10 ms to an hour. Due tasks are fired at their time in any case; runs that last too
-    /// long and runs that are held back are noticed within this time.
+    /// The longest interval between two polls of [`run`](crate::Scheduler#method.run), 1 s by default,
+    /// 10 ms to an hour. Due tasks are fired at their time in any case; runs that last too long and
+    /// runs that are held back are noticed within this time.
     #[must_use]
     pub fn poll(mut self, poll: Duration) -> Self {
         self.poll = poll;
         self
     }
 
-    /// How long the log is kept, 30 days unless set, at most 10 years. Runs that have not ended are
-    /// kept in any case. The log of a scheduler of the namespace that has no tasks any more is
-    /// swept by schedulers that have tasks, by their options.
+    /// How long the log is kept, 30 days by default, at most 10 years. Runs that have not ended are
+    /// kept in any case. The log of a scheduler that has no tasks any more is swept by the other
+    /// schedulers of the namespace, according to their options.
     #[must_use]
     pub fn keep(mut self, keep: Duration) -> Self {
         self.keep = keep;
@@ -161,8 +161,8 @@ impl SchedulerOptions {
 /// - The database's clock decides what is due. The next time of a cron expression is computed from
 ///   it, never from a node's own clock. If it was ahead by more than a minute and is set back, the
 ///   next times are computed again; times that were fired meanwhile are not fired again.
-/// - The job is delivered [at least once](crate::Queue): if its worker dies it is delivered again.
-///   What is acknowledged in the transaction of its effects takes effect exactly once.
+/// - The job is delivered [at least once](crate::Queue): if its worker dies it is delivered again. A
+///   job that is acknowledged in the transaction of its effects takes effect exactly once.
 /// - A run that lasts longer than its task's timeout is recorded as failed, and its worker's late
 ///   completion is refused.
 /// - Every time that was fired, held back or skipped is in the log, `lockapi.task_log` in SQL.
@@ -201,9 +201,8 @@ pub trait Scheduler: Send + Sync + fmt::Debug {
     /// `Unavailable`, `Indeterminate`.
     async fn remove(&self, task: &str) -> Result<bool>;
 
-    /// Enables or disables a task; returns whether there is one. When it is enabled again, the
-    /// times that have passed are not made up for. Runs that are held back wait while it is
-    /// disabled.
+    /// Enables or disables a task; returns whether there is one. When it is enabled again, the times
+    /// that have passed are not caught up. Runs that are held back wait while it is disabled.
     ///
     /// # Errors
     /// `Unavailable`, `Indeterminate`.
@@ -230,7 +229,7 @@ pub trait Scheduler: Send + Sync + fmt::Debug {
     /// `Invalid` for more, `Unavailable`.
     async fn runs(&self, task: &str, before: Option<SystemTime>, most: usize) -> Result<Vec<Run>>;
 
-    /// Does one round: fires due tasks, ends runs that have lasted too long, and releases runs that
+    /// Performs one round: fires due tasks, ends runs that have lasted too long, and releases runs that
     /// were held back. [`run`](crate::Scheduler#method.run) repeats it.
     ///
     /// # Errors
@@ -243,8 +242,8 @@ pub trait Scheduler: Send + Sync + fmt::Debug {
 }
 
 impl dyn Scheduler + '_ {
-    /// Does round after round until it is [stopped](Stop); every node may run it. While the
-    /// database is unavailable it retries.
+    /// Performs rounds until it is [stopped](Stop); every node may run it. While the database is
+    /// unavailable it retries.
     ///
     /// # Cancel safety
     /// It may be dropped instead of being stopped.
@@ -262,8 +261,8 @@ impl dyn Scheduler + '_ {
         unless(stop.stopped(), rounds).await.unwrap_or(Ok(()))
     }
 
-    /// Does all that is due by now, and returns what was decided: for tests. It does rounds until
-    /// one finds nothing; runs that are held back until others end stay so.
+    /// Performs everything that is due, and returns the decisions: for tests. It performs rounds until
+    /// one finds nothing; runs that are held back stay held back until the others end.
     ///
     /// # Errors
     /// As for [`tick`](Scheduler::tick).

@@ -15,9 +15,9 @@ use crate::queue::{Job, Priority};
 pub const MIN_EVERY: Duration = Duration::from_millis(100);
 /// The longest interval, and the longest timeout.
 pub const MAX_EVERY: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
-/// The most runs that make up for times that were missed.
+/// The most runs that catch up on missed times.
 pub const MAX_CATCH_UP: usize = 1000;
-/// How often the run of a task is tried unless its job sets it: a run that has failed and is to be
+/// The default number of attempts of a run, unless its job sets it: a run that has failed and is to be
 /// retried has not ended, and holds back those after it.
 pub const RUN_ATTEMPTS: u32 = 3;
 /// The most bytes of the payload of a task's job.
@@ -28,8 +28,8 @@ pub const MAX_TASK_PAYLOAD_BYTES: usize = 1 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Misfire {
-    /// They are not made up for. The latest of them is fired if it is at most `late` overdue,
-    /// otherwise it is recorded as skipped.
+    /// They are not caught up. The latest of them is fired if it is at most `late` overdue, otherwise
+    /// it is recorded as skipped.
     Skip {
         /// The lateness from which on a due time is missed; at most [`MAX_EVERY`].
         late: Duration,
@@ -137,14 +137,14 @@ impl Task {
         self
     }
 
-    /// What becomes of due times that were missed; [`Misfire::Coalesce`] unless set.
+    /// What happens to missed due times; [`Misfire::Coalesce`] by default.
     #[must_use]
     pub fn misfire(mut self, misfire: Misfire) -> Self {
         self.misfire = misfire;
         self
     }
 
-    /// What becomes of a run while an earlier one has not ended; unless set [`Overlap::Skip`], and
+    /// What happens to a run while an earlier one has not ended; by default [`Overlap::Skip`], and
     /// [`Overlap::Queue`] with [`Misfire::CatchUp`]. A run that has failed and waits for its next
     /// attempt has not ended.
     #[must_use]
@@ -153,8 +153,8 @@ impl Task {
         self
     }
 
-    /// How long a delivery of a run may last, [`MIN_EVERY`] to [`MAX_EVERY`], without limit unless
-    /// set. After that the run is recorded as failed, and its worker has lost it.
+    /// How long a delivery of a run may last, [`MIN_EVERY`] to [`MAX_EVERY`], by default without limit.
+    /// After that the run is recorded as failed, and its worker has lost it.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;

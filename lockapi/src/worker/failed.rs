@@ -4,7 +4,7 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::time::Duration;
 
-/// What a handler returns when it has not completed its job, and what is to become of the job.
+/// The error of a handler that has not completed its job; it decides what happens to the job.
 ///
 /// Every error converts to one that is [retried](Self::retry), so `?` works as usual.
 ///

@@ -82,18 +82,18 @@ pub type Spawned = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// outcome.
 ///
 /// # Guarantees
-/// - ***At least once**, as the queue guarantees: a handler may get a job again whose worker died
-///   or lost it. What a handler writes in the transaction of `ack_in` happens exactly once.
+/// - **At least once**, as the queue guarantees: a handler may get a job again whose worker died or
+///   lost it. What a handler writes in the transaction of `ack_in` happens exactly once.
 /// - No more handlers run than [`concurrency`](Self::concurrency) allows.
 /// - A job is kept from others for as long as its handler runs, however long that is. If it is lost
 ///   nevertheless, or cancelled, the handler is dropped and its result does not count.
-/// - A handler that returns an error or panics fails its job, which is retried later, and nothing
-///   else. So does a payload that its handler cannot decode: another version of the program may. A
-///   job of a name that has no handler is left to other workers.
+/// - A handler that returns an error or panics fails its own job, which is retried later, and nothing
+///   else. A payload that the handler cannot decode fails the job, too: another version of the program
+///   may be able to. A job of a name without a handler is left to other workers.
 /// - A job that its handler has acknowledged in a transaction of its own is done when, and only when,
 ///   that is committed, whatever the handler returns; see [`Context`].
-/// - A job that was claimed ahead and cannot begin within a second, or a third of its lease, goes
-///   back to the queue without counting an attempt; only jobs that have begun are extended.
+/// - A prefetched job that cannot begin within a second, or a third of its lease, is released without
+///   counting an attempt; only jobs that have begun are extended.
 /// - Completions are sent to the server together with the next claim, and at once when nothing is
 ///   under way. While the server is unavailable they are kept, until their leases are lost.
 #[must_use = "a worker does nothing until it is run"]
@@ -219,22 +219,21 @@ impl Worker {
         self
     }
 
-    /// How many handlers run at the same time, 1 to [`MAX_CONCURRENCY`]; 16 unless set.
+    /// How many handlers run at the same time, 1 to [`MAX_CONCURRENCY`]; 16 by default.
     pub fn concurrency(mut self, handlers: usize) -> Self {
         self.settings.concurrency = handlers;
         self
     }
 
-    /// How many jobs are claimed at most beyond those that can begin at once, up to [`MAX_CLAIM`];
-    /// sixteen for each handler unless set. A worker claims only as many as will begin within about
-    /// two round trips, so long jobs are not claimed ahead, whatever this is set to.
+    /// The maximum number of jobs that are claimed beyond those that can begin at once, up to
+    /// [`MAX_CLAIM`]; sixteen for each handler by default. A worker claims only as many as will begin
+    /// within about two round trips, so long jobs are never prefetched.
     pub fn prefetch(mut self, jobs: usize) -> Self {
         self.settings.prefetch = Some(jobs);
         self
     }
 
-    /// How long a job stays with a worker that died, half a minute unless set; see
-    /// [`Claim::lease`].
+    /// How long a job stays with a dead worker, 30 s by default; see [`Claim::lease`].
     pub fn lease(mut self, lease: Duration) -> Self {
         self.settings.claim = self.settings.claim.lease(lease);
         self
@@ -247,43 +246,42 @@ impl Worker {
     }
 
     /// How often it polls an empty queue without a notification of new jobs, [`MIN_POLL`] to
-    /// [`MAX_POLL`]; once a second unless set. Each poll is up to a quarter of this earlier or
-    /// later.
+    /// [`MAX_POLL`]; once a second by default. Each poll is up to a quarter of this earlier or later.
     pub fn poll(mut self, every: Duration) -> Self {
         self.settings.poll = every;
         self
     }
 
-    /// How long handlers may continue after the worker was stopped, up to [`MAX_GRACE`]; 20 seconds
-    /// unless set.
+    /// How long handlers may continue after the worker was stopped, up to [`MAX_GRACE`]; 20 seconds by
+    /// default.
     pub fn grace(mut self, time: Duration) -> Self {
         self.settings.grace = time;
         self
     }
 
-    /// Sets an observer of what it does. Without one, failures are [reported](Report).
+    /// Sets an observer. Without one, failures are [reported](Report).
     pub fn observe(mut self, observer: impl Observe) -> Self {
         self.settings.observer.set(Arc::new(observer));
         self
     }
 
-    /// Runs each handler where `spawn` puts it, such as `|work| { tokio::spawn(work); }`.
+    /// Runs each handler with `spawn`, such as `|work| { tokio::spawn(work); }`.
     ///
-    /// Otherwise all run in the future of [`run`](Self::run), one at a time between their await
-    /// points: one that computes for long delays the others.
+    /// Otherwise all run in the future of [`run`](Self::run), one at a time between their await points:
+    /// a handler that computes for long delays the others.
     pub fn spawn_with(mut self, spawn: impl Fn(Spawned) + Send + Sync + 'static) -> Self {
         self.settings.spawn = Some(Arc::new(spawn));
         self
     }
 
-    /// Runs until it is [stopped](Stop), and returns what was done.
+    /// Runs until it is [stopped](Stop), and returns a summary.
     ///
-    /// Then it claims no more jobs and gives back those that have not begun. Handlers may continue
-    /// for the time of [`grace`](Self::grace); those that have not finished by then are dropped and
-    /// their jobs given back without counting an attempt.
+    /// Then it claims no more jobs and releases those that have not begun. Handlers may continue for
+    /// the time of [`grace`](Self::grace); those that have not finished by then are dropped, and their
+    /// jobs are released without counting an attempt.
     ///
     /// # Cancel safety
-    /// When dropped, handlers are dropped at once and their jobs given back without counting an
+    /// When dropped, handlers are dropped at once, and their jobs are released without counting an
     /// attempt; completions are still sent. Both happen in the background.
     ///
     /// # Errors
@@ -298,7 +296,7 @@ impl Worker {
         poll_fn(|cx| run.poll(cx, stopped.as_mut())).await
     }
 
-    /// Runs the jobs that are due, and returns what was done: for tests.
+    /// Runs the jobs that are due, and returns a summary: for tests.
     ///
     /// It returns when no job is due and none is running. Jobs that handlers push meanwhile are
     /// run; those that are due later, such as failed ones after their backoff, are left.

@@ -15,7 +15,7 @@ pub trait Observe: Send + Sync + 'static {
     /// A handler begins.
     fn started(&self, job: &Delivery) {}
 
-    /// A handler has finished, or was given up, after this time.
+    /// A handler has finished, or was dropped, after this time.
     fn finished(&self, job: &Delivery, ending: &Ending, took: Duration) {}
 
     /// Jobs of a name that this worker has no handler for have been due for more than a minute: no
@@ -56,7 +56,7 @@ pub enum Ending {
     Snoozed(Duration),
     /// It was stopped, because its delivery was lost.
     Lost,
-    /// It was stopped, because the worker ended; the job goes back without counting an attempt.
+    /// It was stopped, because the worker ended; the job is released without counting an attempt.
     Released,
 }
 
@@ -86,7 +86,7 @@ impl Ending {
     }
 }
 
-/// What a worker did, in jobs.
+/// What a worker did, as numbers of jobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Summary {

@@ -13,11 +13,11 @@ use super::observe::{Ending, Observe};
 use crate::error::Error;
 use crate::queue::{Delivery, Unhandled};
 
-/// So many lines are written in each [`PERIOD`]; of the rest only the number is told.
+/// The number of lines that are written in each [`PERIOD`]; the rest are only counted.
 const LINES: u32 = 10;
 const PERIOD: Duration = Duration::from_secs(10);
 
-/// Whom a worker tells. A panic of an observer ends nothing but that call.
+/// The observer of a worker. A panic in it ends only that call.
 #[derive(Clone)]
 pub(super) struct Observer {
     set: Option<Arc<dyn Observe>>,
@@ -112,8 +112,8 @@ impl<T> Drop for Quiet<T> {
     }
 }
 
-/// Reports what has failed: as events of `tracing` at WARN, or on standard error without that
-/// feature; at most ten in ten seconds. A worker without an observer has one.
+/// Reports failures: as events of `tracing` at WARN, or on standard error without that feature; at most
+/// ten in ten seconds. It is the default observer of a worker.
 ///
 /// The errors of a handler may quote its payload, so they are in the database and not in the
 /// report, unless [`with_errors`](Self::with_errors) is set.
