@@ -59,7 +59,7 @@
 //!     if mutex.try_lock_in(conn)? {
 //!         sql_query("UPDATE account SET balance = balance + 1").execute(conn)?;
 //!     }
-//!     // `Lost` if somebody else may hold it by now: rolls back.
+//!     // `Lost` if another holder is possible by now: rolls back.
 //!     guard.fence().check_in(conn)?;
 //!     // The effects of a job, its completion, and the next job: all of them, or none.
 //!     sql_query("UPDATE account SET welcomed = true").execute(conn)?;
@@ -79,8 +79,8 @@
 //! ```
 //!
 //! # Errors
-//! Diesel does not pass on most of the server's error codes. The kind of an error is taken from the
-//! server's message. Where `lc_messages` is not English, missing tables and rights are reported as
+//! Diesel does not expose most of the server's error codes. The kind of an error is derived from the
+//! server's message. If `lc_messages` is not English, missing tables and privileges are reported as
 //! `Unavailable`, with the server's message; a lock wait that timed out, a deadlock and a full lock
 //! table are recognised in eleven other languages; in all others they are `Unavailable` as well.
 //!

@@ -19,11 +19,11 @@
 //!
 //! # Connections
 //! The backend takes no connection of the pool. It opens its own with the pool's options,
-//! `after_connect` included: two at the start, closed again after the probe; then one for leases
-//! and other tables, one for renewals, one for jobs, two for rate limits, one that holds the mutexes, at
+//! `after_connect` included: two at the start, closed again after the probe; then one for leases and
+//! other tables, one for renewals, one for jobs, two for rate limits, one that holds the mutexes, at
 //! most [`BackendOptions::waiters`] that wait for mutexes, one that receives notifications while there
-//! are subscribers, and now and then one that deletes what is old. Each is opened when it is first needed, after a probe on a connection
-//! that is closed again has shown that the server answers.
+//! are subscribers, and from time to time one that deletes old rows. Each is opened when it is first
+//! needed, after a probe on a connection that is closed again has shown that the server answers.
 //!
 //! # Runtime
 //! The work is done by tasks on the tokio runtime that [`connect`] is called on, or on a runtime
@@ -31,7 +31,7 @@
 //!
 //! # In your own transaction
 //! Methods whose names end in `_in` take the connection of your transaction, `&mut *tx`, and need no
-//! import. Their statements stay prepared on it, as those of sqlx itself do:
+//! import. Their statements are unnamed, so that they also work behind a transaction-pooling proxy:
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -51,7 +51,7 @@
 //! if mutex.try_lock_in(&mut *tx).await? {
 //!     sqlx::query("UPDATE account SET balance = balance + 1").execute(&mut *tx).await?;
 //! }
-//! // `Lost` if somebody else may hold it by now: roll back.
+//! // `Lost` if another holder is possible by now: roll back.
 //! guard.fence().check_in(&mut *tx).await?;
 //! // The effects of a job, its completion, and the next job: all of them, or none.
 //! sqlx::query("UPDATE account SET welcomed = true").execute(&mut *tx).await?;

@@ -20,15 +20,15 @@
 //! ```
 //!
 //! # Connections
-//! From a pool the backend takes at most 9 + [`BackendOptions::waiters`] connections: one for
-//! leases and other tables, one for renewals, one for jobs, two for rate limits, one that holds the
-//! mutexes, some that wait for mutexes, one that receives notifications while there are
-//! subscribers, and from time to time one that deletes old rows. Each is taken when it is first
-//! needed, and most are kept; two are taken for a moment when it connects, and one when a statement
-//! is cancelled. A connection that is returned to the pool has its settings as they were, holds no
-//! lock and listens to nothing of this library. If all connections of the pool are in use, the
-//! backend cannot replace one that broke: with [`connect_manager`] or [`connect_url`] the backend
-//! opens connections of its own, and the program's pool does not matter.
+//! From a pool the backend takes at most 9 + [`BackendOptions::waiters`] connections: one for leases
+//! and other tables, one for renewals, one for jobs, two for rate limits, one that holds the mutexes,
+//! some that wait for mutexes, one that receives notifications while there are subscribers, and from
+//! time to time one that deletes old rows. Each is taken when it is first needed, and most are kept;
+//! two are taken for a moment when it connects, and one when a statement is cancelled. A connection
+//! that is returned to the pool has its original settings, holds no lock and listens on no channel of
+//! this library. If all connections of the pool are in use, the backend cannot replace one that broke:
+//! with [`connect_manager`] or [`connect_url`] the backend opens connections of its own, and the
+//! program's pool does not matter.
 //!
 //! # Threads
 //! Each connection is used on a thread of the backend, so async programs can use the backend as
@@ -55,7 +55,7 @@
 //! if mutex.try_lock_in(&mut tx)? {
 //!     tx.execute("UPDATE account SET balance = balance + 1", &[])?;
 //! }
-//! // `Lost` if somebody else may hold it by now: roll back.
+//! // `Lost` if another holder is possible by now: roll back.
 //! guard.fence().check_in(&mut tx)?;
 //! // The effects of a job, its completion, and the next job: all of them, or none.
 //! tx.execute("UPDATE account SET welcomed = true", &[])?;

@@ -1,4 +1,4 @@
-//! What a lock, a lease or a limit is named by.
+//! Keys: the names of locks, leases and limits.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,12 +10,11 @@ use crate::error::{Error, ErrorKind};
 /// The longest name or namespace, in bytes of UTF-8.
 pub const MAX_NAME_BYTES: usize = 255;
 
-/// Names one thing to coordinate on: a name, a 64-bit number, or a pair of 32-bit numbers.
+/// Identifies a lock, a lease or a limit: a name, a 64-bit number, or a pair of 32-bit numbers.
 ///
-/// A name belongs to the namespace of its backend and is compared byte by byte: case, trailing
-/// spaces and Unicode composition all matter. Numbers are the database's own advisory lock keys,
-/// so they are the same for every namespace and for a person who types
-/// `SELECT pg_advisory_lock(42)`.
+/// A name belongs to the namespace of its backend and is compared byte by byte: case, trailing spaces
+/// and Unicode composition all matter. Numbers are the database's own advisory lock keys, so they are
+/// the same in every namespace and in `SELECT pg_advisory_lock(42)`.
 ///
 /// Any value converts into a `Key`; its limits (1 to 255 bytes, no NUL) are checked when a
 /// primitive is opened on it, before anything is sent.
@@ -135,8 +134,8 @@ pub struct LockId {
 /// Computes the 64-bit advisory lock key of a name: the first eight bytes, big-endian, of
 /// SHA-256 over the namespace, a NUL and the name.
 ///
-/// The SQL function `lockapi.advisory_key(namespace, name)` gives the same number, so a person
-/// or another program can join the protocol.
+/// The SQL function `lockapi.advisory_key(namespace, name)` returns the same number, so that other
+/// programs can use the same locks.
 ///
 /// ```
 /// assert_eq!(lockapi::advisory_key("default", "reports/daily"), 1183201443085884168);

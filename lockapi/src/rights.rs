@@ -1,8 +1,8 @@
-//! What roles of the database need, as SQL to be run by the owner of the tables.
+//! The privileges that database roles need, as SQL for the owner of the tables.
 //!
-//! A namespace is no boundary between roles: who may work may work on all of them, so all that a role of
-//! [`Role::Worker`] can reach is one trust domain. It can end what others hold, and check in with any
-//! token. What it cannot do is to change which migrations were applied, or what operators did.
+//! A namespace is no boundary between roles: a [`Role::Worker`] can use all namespaces, so all workers
+//! are one trust domain. They can release the locks of others, and check in with any token. They cannot
+//! change the list of applied migrations or the audit log.
 //!
 //! ```
 //! use lockapi::rights::{Role, check, grants};
@@ -29,8 +29,7 @@ pub enum Role {
     Worker,
     /// Reads the views.
     Reader,
-    /// Does what [`Operator`](crate::admin::Operator) offers; for some of it the server asks for
-    /// `pg_signal_backend` as well.
+    /// Uses [`Operator`](crate::admin::Operator); some of its methods need `pg_signal_backend` as well.
     Operator,
 }
 
@@ -78,7 +77,7 @@ const WORKER: &[Right] = &[
 
 const READER: &[Right] = &[("SELECT", VIEWS, "")];
 
-/// What the views call. The others are for whoever works or operates.
+/// Functions that the views call. The others are for workers and operators.
 const FUNCTIONS_OF_VIEWS: &[&str] = &[
     "advisory_key",
     "clock",
@@ -123,7 +122,8 @@ impl Role {
     }
 }
 
-/// The statements that give a role its rights. A role may have several of these.
+/// The statements that grant a database role the privileges of this role. A database role may have
+/// several.
 ///
 /// # Errors
 /// `Invalid` for a name that is not 1 to 63 bytes or has a NUL.
@@ -170,10 +170,11 @@ END ${tag}$;\n",
     Ok(sql)
 }
 
-/// A query that answers a row for each right in the schema that the role has too much (`excess`) or too
-/// little: of what, which, and whether it is in excess. It answers none for a role that is as it should
-/// be. A superuser, and the owner of the tables, have everything. Of an owner it tells what it does not
-/// own and cannot make. The others can be asked of once the migrations were applied.
+/// A query that returns a row for each privilege in the schema that the role has in excess (`excess`)
+/// or lacks: the object, the privilege, and whether it is in excess. It returns no rows if the role is
+/// set up correctly. A superuser, and the owner of the tables, have all privileges. For an owner it
+/// returns the objects that it does not own and cannot create. For other roles apply the migrations
+/// first.
 ///
 /// # Errors
 /// `Invalid` for a name that is not 1 to 63 bytes or has a NUL.

@@ -167,7 +167,7 @@ impl Reservation {
         self.0.decision()
     }
 
-    /// Uses so many of its permits and gives back the others.
+    /// Uses this number of its permits and gives back the others.
     ///
     /// # Errors
     /// As for [`Reservation::commit`](crate::Reservation::commit).

@@ -121,7 +121,7 @@ impl Backend {
         self.0.mutex_set(keys).map(MutexSet::from)
     }
 
-    /// Opens a mutex that is cut into stripes; nothing is sent.
+    /// Opens a mutex that is divided into stripes; nothing is sent.
     ///
     /// # Errors
     /// As for [`Backend::striped`](crate::Backend#method.striped).
@@ -137,7 +137,7 @@ impl Backend {
         self.0.lease(key, options).map(Lease::from)
     }
 
-    /// Opens a semaphore with so many permits; nothing is sent.
+    /// Opens a semaphore with this number of permits; nothing is sent.
     ///
     /// # Errors
     /// As for [`Backend::semaphore`](crate::Backend#method.semaphore).
@@ -158,7 +158,7 @@ impl Backend {
         self.0.election(key, options).map(Election::from)
     }
 
-    /// Opens a mutex that is a lease and not the lock of a session; nothing is sent. See
+    /// Opens a mutex that is a lease instead of a session lock; nothing is sent. See
     /// [`Backend::leased_mutex`](crate::Backend#method.leased_mutex).
     ///
     /// # Errors
@@ -224,19 +224,19 @@ impl Backend {
         scheduler.map(Scheduler::from)
     }
 
-    /// The backend of the async face, which it is made of.
+    /// The async backend that it wraps.
     #[must_use]
     pub fn inner(&self) -> &Arc<dyn crate::Backend> {
         &self.0
     }
 
-    /// Sees who holds and who waits for what; nothing is sent.
+    /// Shows holders and waiters; nothing is sent.
     #[must_use]
     pub fn inspector(&self) -> Inspector {
         self.0.inspector().into()
     }
 
-    /// Takes locks, leases and jobs from others; nothing is sent.
+    /// Takes locks, leases and jobs from other holders; nothing is sent.
     #[must_use]
     pub fn operator(&self) -> Operator {
         self.0.operator().into()
@@ -250,7 +250,8 @@ impl Backend {
         block_on(self.0.migrate())
     }
 
-    /// Gives back all that is held, and closes the connections; see [`Backend::close`](crate::Backend::close).
+    /// Releases everything that is held, and closes the connections; see
+    /// [`Backend::close`](crate::Backend::close).
     ///
     /// # Errors
     /// As for the async method.

@@ -67,7 +67,7 @@ impl Semaphore {
         self.acquire_many_timeout(1, timeout)
     }
 
-    /// Acquires so many permits if they are free, all of them or none.
+    /// Acquires this number of permits if they are free, all of them or none.
     ///
     /// # Errors
     /// As for [`Semaphore::try_acquire_many`](crate::Semaphore::try_acquire_many).
@@ -75,7 +75,7 @@ impl Semaphore {
         Ok(block_on(self.0.try_acquire_many(permits))?.map(LeaseGuard::from))
     }
 
-    /// Waits until so many permits are acquired, all at once.
+    /// Waits until this number of permits is acquired, all at once.
     ///
     /// # Errors
     /// As for [`Semaphore::acquire_many`](crate::Semaphore::acquire_many).

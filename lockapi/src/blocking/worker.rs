@@ -144,7 +144,7 @@ impl Worker {
         self.with(|inner| inner.grace(time))
     }
 
-    /// Tells somebody what it does.
+    /// Sets an observer.
     pub fn observe(self, observer: impl Observe) -> Self {
         self.with(|inner| inner.observe(observer))
     }

@@ -6,13 +6,13 @@ use super::value::{Rows, Type, Value};
 use crate::error::Failure;
 use crate::memory::ModelState;
 
-/// One constant SQL statement with the types of what goes in and comes out.
+/// A constant SQL statement with the types of its parameters and columns.
 #[derive(Debug)]
 pub struct Statement {
     /// A short name, for errors and traces.
     pub name: &'static str,
-    /// The text; every parameter in it is cast to its declared type. Lines of comment that it begins
-    /// with are not sent.
+    /// The text; every parameter in it is cast to its declared type. Comment lines at its beginning are
+    /// not sent.
     pub sql: &'static str,
     /// The types of its parameters.
     pub params: &'static [Type],
@@ -73,20 +73,20 @@ impl Statement {
 /// An operation is written over a slice, so that concurrent calls travel in one statement.
 /// Neither its SQL nor its model reads the clock of the client.
 pub trait Operation: Clone + Send + Sync + Sized + 'static {
-    /// What one element of the slice is answered.
+    /// The answer to one element of the slice.
     type Output: Send + PartialEq + std::fmt::Debug;
 
-    /// The statement that does it.
+    /// The statement for all batches.
     const STATEMENT: Statement;
 
-    /// A statement that does for some batches, with less work for the server. If it answers no row it has
-    /// done nothing, and [`STATEMENT`](Self::STATEMENT) is run.
+    /// A cheaper statement for some batches. If it returns no row, it has done nothing, and
+    /// [`STATEMENT`](Self::STATEMENT) is run.
     const SIMPLE: Option<Statement> = None;
 
     /// The statement's parameters for `batch`.
     fn params(batch: &[Self]) -> Vec<Value>;
 
-    /// Whether [`SIMPLE`](Self::SIMPLE) does for this batch.
+    /// Whether [`SIMPLE`](Self::SIMPLE) can be used for this batch.
     #[must_use]
     fn is_simple(_: &[Self]) -> bool {
         false
@@ -105,9 +105,9 @@ pub trait Operation: Clone + Send + Sync + Sized + 'static {
     /// [`Failure::corrupt`] when the rows do not have the declared shape.
     fn decode(batch: &[Self], rows: Rows) -> Result<Vec<Self::Output>, Failure>;
 
-    /// What the statement means: the rows it answers in `model` when run by `session`.
+    /// The meaning of the statement: the rows that it returns on `model` when run by `session`.
     ///
-    /// `None` says that the statement would wait for another session.
+    /// `None` means that the statement would wait for another session.
     fn model(batch: &[Self], model: &mut ModelState, session: u64) -> Option<Rows>;
 }
 

@@ -8,7 +8,7 @@ use super::script::Script;
 use super::value::Rows;
 use crate::error::Failure;
 
-/// A long-running piece of the engine that a connector is asked to run.
+/// A long-running task of the engine that the connector runs.
 pub type BackgroundTask = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// How the server is reached.
@@ -16,26 +16,25 @@ pub type BackgroundTask = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub enum Mode {
     /// The connection is one server session: named prepared statements are welcome.
     Direct,
-    /// Each transaction may run in another server session: no named prepared statements, and
-    /// nothing may be left behind in the session.
+    /// Each transaction may run in another server session: no named prepared statements, and no state
+    /// may be left in the session.
     Proxied,
 }
 
 /// Opens connections of one driver and runs tasks on its kind of thread.
 ///
-/// A connector decides nothing about locking. It connects, runs statements, and tells what a
-/// failure looks like.
+/// A connector decides nothing about locking. It connects, runs statements, and describes failures.
 pub trait Connector: Send + Sync + 'static {
     /// A connection of the driver, owned by one task.
     type Connection: Connection + 'static;
 
-    /// A connection that also hears notifications; the same type where every connection does.
+    /// A connection that also receives notifications; the same type if every connection does.
     type Listener: Listener + 'static;
 
-    /// Whether there is a server behind it, whose sessions can be seen and ended.
+    /// Whether there is a server, whose sessions can be listed and terminated.
     const SERVER: bool = true;
 
-    /// Whether each task has a thread of its own, where it delays no task of the program.
+    /// Whether each task has a thread of its own, on which it delays no task of the program.
     const THREADS: bool = false;
 
     /// Opens a connection. The engine bounds the time it may take.
@@ -45,8 +44,8 @@ pub trait Connector: Send + Sync + 'static {
     fn connect(&self, mode: Mode)
     -> impl Future<Output = Result<Self::Connection, Failure>> + Send;
 
-    /// Opens a connection that can hear notifications, in [`Mode::Direct`]. The engine bounds the
-    /// time it may take, settles its settings, and has it listen.
+    /// Opens a connection that can receive notifications, in [`Mode::Direct`]. The engine bounds the
+    /// time it may take, sets its session parameters, and starts listening.
     ///
     /// # Errors
     /// [`Failure::connect`].
@@ -76,7 +75,7 @@ pub trait Connection: Send {
     /// As for [`run`](Self::run).
     fn script(&mut self, script: Script) -> impl Future<Output = Result<(), Failure>> + Send;
 
-    /// Notes that the engine refuses the server, because another has taken over from it.
+    /// Notes that the engine refuses this server, because another one has taken over.
     fn superseded(&self) {}
 
     /// Runs a batch of one operation and reads its answers.
@@ -125,15 +124,15 @@ impl<C: Connection> Connection for &mut C {
     }
 }
 
-/// A connection that is told what others send.
+/// A connection that receives notifications.
 pub trait Listener: Connection {
-    /// Waits for the next notification on a channel that the session listens on, and answers its
+    /// Waits for the next notification on a channel that the session listens on, and returns its
     /// payload.
     ///
     /// Dropping it while it waits makes the connection unusable, as with a call.
     ///
     /// # Errors
-    /// A failure of the connection, once it has ended: a listener does not connect again by
-    /// itself, because nobody would know that something was missed.
+    /// A failure of the connection, once it has ended: a listener does not reconnect by itself, because
+    /// a missed notification would go unnoticed.
     fn next(&mut self) -> impl Future<Output = Result<String, Failure>> + Send;
 }

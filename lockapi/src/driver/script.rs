@@ -15,9 +15,9 @@ pub enum Script {
     Commit,
     /// Rolls the transaction back that is open.
     Rollback,
-    /// Has the session listen to the channel of this library.
+    /// Makes the session listen on the channel of this library.
     Listen,
-    /// Ends that.
+    /// Makes it stop listening.
     Unlisten,
     /// Statements that do none of this.
     Run(&'static str),

@@ -10,8 +10,8 @@ pub type BoxFuture<'c, T> = Pin<Box<dyn Future<Output = T> + Send + 'c>>;
 
 /// A database library of the program: whether its calls are async or block.
 pub trait Library {
-    /// What a method returns that computes a `T`: a future of an async library, the value itself of one
-    /// that blocks.
+    /// The return type of a method that computes a `T`: a future for an async library, the value itself
+    /// for a blocking one.
     type Outcome<'c, T: Send + 'c>;
 
     /// Returns the future, or runs it on the thread of the caller, with
@@ -26,11 +26,11 @@ pub trait Library {
 /// [`lock_in`](../mutex/trait.Mutex.html#method.lock_in), [`check_in`](crate::Fence::check_in),
 /// [`check_all_in`](../limit/trait.RateLimiter.html#method.check_all_in) and
 /// [`lock_table_in`](crate::table::lock_table_in) take them. Nothing is imported, and `L` is inferred.
-/// A crate that names its backend crate nowhere else says `use lockapi_sqlx as _;`, so that the compiler
-/// sees the implementations. The methods are those of `dyn Queue`, `dyn Mutex` and `dyn RateLimiter`, as
-/// all conveniences are: code that is generic over them passes `&dyn`.
+/// A crate that mentions its backend crate nowhere else needs `use lockapi_sqlx as _;`, so that the
+/// compiler finds the implementations. The methods are those of `dyn Queue`, `dyn Mutex` and `dyn
+/// RateLimiter`, as all conveniences are: code that is generic over them passes `&dyn`.
 ///
-/// With an async library these methods return futures, with one that blocks they block; the examples of
+/// With an async library these methods return futures, with a blocking one they block; the examples of
 /// the backend crates show both.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a connection or transaction of a library that has a backend",

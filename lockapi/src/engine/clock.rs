@@ -1,4 +1,4 @@
-//! The monotonic clock of a process, real or moved by hand.
+//! The monotonic clock of a process, real or manual.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -120,13 +120,12 @@ struct Manual {
 }
 
 impl ManualClock {
-    /// Moves the clock forward, from one time at which something is due to the next, and waits each
-    /// time until the backends have done it: renewals that are due are answered before the clock goes
-    /// on, so a lease that would be kept is kept. A time with more than 10,000 such stops ends with
-    /// one leap.
+    /// Advances the clock, from one time at which something is due to the next, and waits each time
+    /// until the backends have done it: renewals that are due are answered before the clock goes on, so
+    /// a lease that is renewed in time is kept. After 10,000 such stops the clock leaps to the end.
     ///
-    /// It blocks for as long as that takes, a second of real time at most for each stop. What the
-    /// program itself waits for goes on when its runtime lets it.
+    /// It blocks for as long as that takes, at most a second of real time for each stop. Waiting tasks
+    /// of the program continue when its runtime polls them.
     pub fn advance(&self, by: Duration) {
         let moving = self.0.moving.lock();
         let moving = moving.unwrap_or_else(PoisonError::into_inner);
@@ -149,8 +148,8 @@ impl ManualClock {
         drop(moving);
     }
 
-    /// Moves the clock forward at once, as if the processes had been stopped for so long: leases end
-    /// before they can be renewed. What is due by then happens in the background.
+    /// Advances the clock in one step, as if the processes had been stopped for that time: leases end
+    /// before they can be renewed. Everything that is due happens in the background.
     pub fn leap(&self, by: Duration) {
         let mut manual = self.lock();
         manual.now = manual.now.saturating_add(by);

@@ -7,7 +7,7 @@ use super::quota::Quota;
 use super::raw_decision::{Outcome, RawDecision};
 use crate::key::Key;
 
-/// What made a decision.
+/// The source of a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Basis {
@@ -17,7 +17,7 @@ pub enum Basis {
     Outage,
 }
 
-/// Whether something may be done now, and what is left.
+/// Whether a call is admitted, and how many permits are left.
 ///
 /// Times count from the moment when the server decided; they are never too long.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub struct Decision {
 }
 
 impl Decision {
-    /// Whether it may be done; always `true` in shadow mode.
+    /// Whether the call may go ahead; always `true` in shadow mode.
     #[must_use]
     pub fn is_allowed(&self) -> bool {
         self.admitted || self.shadow
@@ -100,7 +100,7 @@ impl Decision {
         (self.at != 0).then(|| UNIX_EPOCH + since)
     }
 
-    /// What made it.
+    /// Its source.
     #[must_use]
     pub fn basis(&self) -> Basis {
         self.basis
@@ -159,8 +159,8 @@ impl Verdict {
         self.admitted
     }
 
-    /// One for each limit, in the order of the request. Of a request that was refused no permits
-    /// were taken, not even those of a limit whose decision shows that they were available.
+    /// One for each limit, in the order of the request. A refused request has taken no permits, not
+    /// even from a limit whose decision shows that they were available.
     pub fn decisions(&self) -> &[Decision] {
         &self.decisions
     }

@@ -1,4 +1,4 @@
-//! What tests do to a database: outages, a network that is stuck, clocks that are set, and fail-over.
+//! Faults for tests: outages, a network that has stalled, clocks that are set, and fail-over.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use super::{ALL, Database, State};
 use crate::lease::micros;
 
 impl Database {
-    /// Ends all sessions, as a server does that is restarted; they can be opened again at once.
+    /// Ends all sessions, like a restart of the server; new ones can be opened at once.
     pub fn sever(&self) {
         let mut state = self.shared.lock();
         let State {
@@ -35,8 +35,8 @@ impl Database {
         }
     }
 
-    /// Leaves the sessions that are open now unanswered, as a network does that has forgotten their
-    /// connections; [`set_silent(false)`](Self::set_silent) answers them again.
+    /// Stops answering on the sessions that are open now, like a network that has dropped their
+    /// connections; [`set_silent(false)`](Self::set_silent) lets them be answered again.
     pub fn silence_sessions(&self) {
         let mut state = self.shared.lock();
         let State {
@@ -48,7 +48,7 @@ impl Database {
         silent_sessions.extend(of_link.map(|(session, _)| *session));
     }
 
-    /// Leaves statements unanswered until they are to be answered again.
+    /// Stops answering statements, or answers them again.
     pub fn set_silent(&self, silent: bool) {
         let mut state = self.shared.lock();
         set(&mut state.silent, self.link, silent);
@@ -66,9 +66,9 @@ impl Database {
         self.shared.spoken.notify_waiters();
     }
 
-    /// Sets the server's clock ahead, as a person or a time service may. What the server has written
-    /// down with a time is then as old as that clock says: leases end, delayed jobs are due, permits
-    /// have flowed back. The clocks of backends go on as before.
+    /// Sets the server's clock forward, as an administrator or a time service may. Times that the
+    /// server has stored are then compared with the new time: leases end, delayed jobs are due, permits
+    /// are replenished. The clocks of backends are not affected.
     pub fn set_clock_ahead(&self, by: Duration) {
         let mut state = self.shared.lock();
         state.set_ahead = state.set_ahead.saturating_add(micros(by));
@@ -80,15 +80,15 @@ impl Database {
         state.set_ahead = state.set_ahead.saturating_sub(micros(by));
     }
 
-    /// Cuts two standbys off: from now on they receive nothing of what is committed.
+    /// Cuts the replication to two standbys: they receive no further commits.
     pub fn cut_replication(&self) {
         let mut state = self.shared.lock();
         state.standbys = vec![state.model.clone(), state.model.clone()];
     }
 
-    /// Loses the server, and has a standby take over: all sessions end, and what was committed after
-    /// the replication was [cut](Self::cut_replication) is lost. The second time it is the other standby,
-    /// which has not heard of the first; then nothing is lost.
+    /// Promotes a standby after the loss of the server: all sessions end, and commits after the
+    /// replication was [cut](Self::cut_replication) are lost. The second call promotes the other
+    /// standby, which has not replicated the first promotion; further calls lose nothing.
     ///
     /// ```
     /// # async fn example() -> lockapi::Result<()> {

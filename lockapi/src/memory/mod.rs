@@ -99,7 +99,7 @@ impl Default for Database {
 }
 
 impl Database {
-    /// An empty database whose time is the real one.
+    /// An empty database with the real time.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -128,7 +128,7 @@ impl Database {
         }
     }
 
-    /// Connects a backend, as a process of its own would.
+    /// Connects a backend, as a separate process would.
     ///
     /// # Errors
     /// `Unavailable` while the database is [unreachable](Self::set_reachable).
@@ -150,10 +150,10 @@ impl Database {
         .await
     }
 
-    /// The same database, reached by a link of its own, as from another host. What is done to the link,
-    /// [`sever`](Self::sever), [`set_reachable`](Self::set_reachable), [`set_silent`](Self::set_silent)
-    /// and [`silence_sessions`](Self::silence_sessions), is done to the backends that are connected
-    /// through it, and to no others.
+    /// The same database, reached by a network link of its own, as from another host. Faults of the
+    /// link, [`sever`](Self::sever), [`set_reachable`](Self::set_reachable),
+    /// [`set_silent`](Self::set_silent) and [`silence_sessions`](Self::silence_sessions), affect only
+    /// the backends that are connected through it.
     ///
     /// ```
     /// # async fn example() -> lockapi::Result<()> {
@@ -198,7 +198,7 @@ impl Database {
         self.shared.lock().sessions.len()
     }
 
-    /// What the server's clock shows: microseconds since 1970.
+    /// The server's clock: microseconds since 1970.
     fn now(&self, set_ahead: i64) -> i64 {
         micros(self.started + self.clock.now()).saturating_add(set_ahead)
     }

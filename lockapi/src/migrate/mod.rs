@@ -13,12 +13,12 @@ use crate::error::{Error, ErrorKind, Failure};
 use crate::key::advisory_key;
 use crate::memory::ModelState;
 
-/// One step of the schema, plain enough to be copied into another migration tool.
+/// One version of the schema, in plain SQL that other migration tools can run.
 #[derive(Clone, Copy, Debug)]
 pub struct Migration {
     /// Its number; migrations are applied in this order.
     pub version: i64,
-    /// What it is about.
+    /// Its name.
     pub name: &'static str,
     /// The script.
     pub sql: &'static str,

@@ -18,9 +18,9 @@ pub(crate) use operations::{LimitWaits, LockTable, Marked, OwnPid};
 /// The longest name of a table or schema, in bytes: the server cuts off what is longer.
 pub const MAX_IDENTIFIER_BYTES: usize = 63;
 
-/// How a table is locked, from the weakest to the strongest.
+/// The lock mode of a table, from the weakest to the strongest.
 ///
-/// What conflicts with what is the server's: see the table of conflicting lock modes in its manual.
+/// For conflicts between modes see the table of conflicting lock modes in the manual of PostgreSQL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TableMode {
     /// As a `SELECT` locks it.
@@ -31,13 +31,13 @@ pub enum TableMode {
     RowExclusive,
     /// As `VACUUM` and `CREATE INDEX CONCURRENTLY` lock it.
     ShareUpdateExclusive,
-    /// As `CREATE INDEX` locks it: nobody writes.
+    /// As `CREATE INDEX` locks it: blocks writers.
     Share,
     /// As `CREATE TRIGGER` locks it.
     ShareRowExclusive,
-    /// Nobody writes or locks rows, everybody may read.
+    /// Blocks writers and row locks, but not readers.
     Exclusive,
-    /// As `ALTER TABLE` locks it: nobody does anything.
+    /// As `ALTER TABLE` locks it: blocks everything.
     AccessExclusive,
 }
 
@@ -54,7 +54,7 @@ impl TableMode {
         Self::AccessExclusive,
     ];
 
-    /// What the server calls it in SQL.
+    /// Its name in SQL.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -70,8 +70,8 @@ impl TableMode {
     }
 }
 
-/// A table by its name, as it is, without quotes: `Table::from("Order")` is another than
-/// `Table::from("order")`. Without a schema it is found by the connection's `search_path`.
+/// A table by its exact name, without quotes: `Table::from("Order")` and `Table::from("order")` are
+/// different tables. Without a schema it is found in the connection's `search_path`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
     schema: String,
@@ -120,14 +120,14 @@ impl Table {
     }
 }
 
-/// Locks a table for the transaction that is open on `connection`, without waiting; `false` when
-/// another is in the way.
+/// Tries to lock a table for the transaction that is open on `connection`, without waiting; `false` if
+/// another transaction holds a conflicting lock.
 ///
 /// # Cancel safety
 /// When dropped, the table may be locked until the transaction ends.
 ///
 /// # Errors
-/// As for [`lock_table_in`], but for `TimedOut`.
+/// As for [`lock_table_in`], except `TimedOut`.
 pub fn try_lock_table_in<L: Library, C: Transaction<L> + ?Sized>(
     connection: &mut C,
     table: impl Into<Table>,
@@ -139,11 +139,11 @@ pub fn try_lock_table_in<L: Library, C: Transaction<L> + ?Sized>(
     }))
 }
 
-/// Locks a table for the transaction that is open on `connection`, and waits for that at most
-/// `timeout`. The examples of the backend crates show it on each library.
+/// Locks a table for the transaction that is open on `connection`; waits for at most `timeout`. The
+/// examples of the backend crates show it for each library.
 ///
 /// # Guarantees
-/// After `TimedOut` the transaction goes on as if this had not been called. Its `lock_timeout` and
+/// After `TimedOut` the transaction continues as if this had not been called. Its `lock_timeout` and
 /// `statement_timeout` are the same afterwards. Any other error of the server ends the transaction.
 ///
 /// # Cancel safety
@@ -151,7 +151,7 @@ pub fn try_lock_table_in<L: Library, C: Transaction<L> + ?Sized>(
 ///
 /// # Errors
 /// `TimedOut`; `Invalid` for a bad name, for a `timeout` of zero or more than 24 days, and where no
-/// transaction is open; `Unsupported` for a table that is not there, or that the role may not lock;
+/// transaction is open; `Unsupported` for a table that does not exist, or that the role may not lock;
 /// `Unavailable` on a hot standby; and those of the connection.
 pub fn lock_table_in<L: Library, C: Transaction<L> + ?Sized>(
     connection: &mut C,
@@ -217,7 +217,7 @@ pub struct Limited {
     before: String,
 }
 
-/// Lets no statement wait longer than `timeout` for a lock, in the transaction that is open on
+/// Limits the wait of each statement for a lock to `timeout`, in the transaction that is open on
 /// `connection`, until the limit is [lifted](Limited::lift_in).
 ///
 /// The backend crates have `with_lock_timeout_in`, which limits what runs in a scope.
@@ -253,8 +253,7 @@ pub fn limit_waits_in<L: Library, C: Transaction<L> + ?Sized>(
 }
 
 impl Limited {
-    /// Puts `lock_timeout` back to what it was. Where the transaction has failed there is nothing to
-    /// do: its rollback does it.
+    /// Restores `lock_timeout`. If the transaction has failed, its rollback restores it instead.
     ///
     /// # Cancel safety
     /// When dropped, the limit may stay until the transaction ends.
@@ -284,7 +283,7 @@ impl Limited {
 /// The backend crates have `with_priority_in`, which gives priority to what runs in a scope.
 ///
 /// # Cancel safety
-/// When dropped, nobody is hit.
+/// When dropped, no session is cancelled or terminated.
 ///
 /// # Errors
 /// `Invalid` for times outside of their limits; those of the connection.

@@ -1,28 +1,29 @@
-//! What the engine tells of itself, by the features `tracing` and `metrics`; nothing without them.
+//! Spans, events and metrics of the engine, with the features `tracing` and `metrics`.
 //!
-//! Neither changes what a program does. With both off nothing is measured, kept or sent. Payloads, the
-//! errors of handlers, addresses and passwords are never told. Keys are told in spans and events; as
-//! labels of metrics they would be too many.
+//! Neither feature changes what a program does. With both off nothing is measured, kept or sent.
+//! Payloads, the errors of handlers, addresses and passwords are never reported. Keys are fields of
+//! spans and events, but not labels of metrics, whose cardinality they would inflate.
 //!
 //! # Spans
 //!
-//! With the feature `tracing`, under the target `lockapi`. None is entered while something else runs:
-//! a future is polled inside its span, and left with it.
+//! With the feature `tracing`, under the target `lockapi`. A span is entered only while its own future
+//! is polled.
 //!
 //! | Span | Level | Fields | What it covers |
 //! |---|---|---|---|
 //! | `acquire` | debug | `kind`, `operation`, `namespace`, `key`, `outcome` | a call that acquires something or tries to, until it is answered or dropped |
-//! | `hold` | debug | `kind`, `namespace`, `key`, `lost` | from the grant until its guard is given up or dropped |
-//! | `job` | info | `namespace`, `queue`, `name`, `id`, `attempt`, `outcome` | the handler of a job, so that what it tells is told inside |
+//! | `hold` | debug | `kind`, `namespace`, `key`, `lost` | from the grant until its guard is released or dropped |
+//! | `job` | info | `namespace`, `queue`, `name`, `id`, `attempt`, `outcome` | the handler of a job, with all its events inside |
 //! | `statement` | trace | `statement`, `requests`, `failed` | a statement from sending it to its answer |
 //!
-//! A `hold` has no parent, because a guard may outlive the span that it was acquired in; it follows
-//! from that. A `statement` has none because it carries requests of many callers. The others belong
-//! to the span of their caller: a `job` to that of [`Worker::run`](crate::worker::Worker::run).
+//! A `hold` has no parent, because a guard may outlive the span in which it was acquired; it follows
+//! from that span. A `statement` has no parent, because it carries requests of many callers. The parent
+//! of the others is the span of their caller: a `job` to that of
+//! [`Worker::run`](crate::worker::Worker::run).
 //!
-//! `kind` is what is acquired: `mutex` (read-write locks as well, told apart by `operation`), `lease`,
-//! `semaphore`, `election`, `leased_mutex`, `rate_limiter` (`until_ready`) or `job`. `operation` is the
-//! method. `outcome` is known in the end:
+//! `kind` is what is acquired: `mutex` (reader-writer locks as well, which differ in `operation`),
+//! `lease`, `semaphore`, `election`, `leased_mutex`, `rate_limiter` (`until_ready`) or `job`.
+//! `operation` is the method. `outcome` is recorded at the end:
 //!
 //! | Of | Outcomes |
 //! |---|---|
@@ -37,7 +38,7 @@
 //! | `held long` | warn | `kind`, `key`, `held`, once, while it is held; see [`warn_held`](crate::BackendOptions::warn_held) |
 //! | `lost` | warn | `kind`, `times` |
 //! | `fault` | warn | `fault`, as of `lockapi_faults_total` |
-//! | `job … failed`, and other words of a [`Report`](crate::worker::Report) | warn | none; of workers that have no observer |
+//! | `job … failed`, and other messages of a [`Report`](crate::worker::Report) | warn | none; of workers that have no observer |
 //! | `not renewed` | warn | `kind`, `name`, `outcome` |
 //! | `renewed` | trace | `kind`, `name` |
 //! | `granted` | debug | `kind`, `key`, `waited` |
@@ -52,18 +53,18 @@
 //!
 //! | Metric | Kind | Unit | Labels | What |
 //! |---|---|---|---|---|
-//! | `lockapi_wait_seconds` | histogram | seconds | `kind` | from the call until something was granted |
-//! | `lockapi_hold_seconds` | histogram | seconds | `kind` | from there until its guard was gone |
+//! | `lockapi_wait_seconds` | histogram | seconds | `kind` | from the call until the grant |
+//! | `lockapi_hold_seconds` | histogram | seconds | `kind` | from the grant until the guard was released or dropped |
 //! | `lockapi_acquisitions_total` | counter | calls | `kind`, `outcome` | as of the span `acquire` |
-//! | `lockapi_contended_total` | counter | attempts | `kind` | that found it held |
-//! | `lockapi_lost_total` | counter | holds | `kind` | that ended without their holder's will |
+//! | `lockapi_contended_total` | counter | attempts | `kind` | attempts that found another holder |
+//! | `lockapi_lost_total` | counter | holds | `kind` | holds that were lost |
 //! | `lockapi_renewals_total` | counter | renewals | `kind`, `outcome` | `done`, `lost`, `failed` |
-//! | `lockapi_faults_total` | counter | faults | `fault` | that were made up for: `worker_ended`, a background task that ended before its time and is started again; `waiter_unopened`, a connection that was to wait for locks and could not be opened; `panicked`, a callback or waker of the program that panicked on the timer |
-//! | `lockapi_decisions_total` | counter | decisions | `outcome` | of rate limits: `admitted`, `refused` |
-//! | `lockapi_claimed_total` | counter | jobs | `queue` | that were claimed |
+//! | `lockapi_faults_total` | counter | faults | `fault` | faults that were recovered from: `worker_ended`, a background task that ended early and is started again; `waiter_unopened`, a connection for waiting for locks that could not be opened; `panicked`, a callback or waker of the program that panicked on the timer |
+//! | `lockapi_decisions_total` | counter | decisions | `outcome` | decisions of rate limits: `admitted`, `refused` |
+//! | `lockapi_claimed_total` | counter | jobs | `queue` | jobs that were claimed |
 //! | `lockapi_job_seconds` | histogram | seconds | `queue`, `outcome` | how long a handler ran |
 //! | `lockapi_queue_jobs` | gauge | jobs | `queue`, `state` | as the latest call of [`statistics`](crate::Queue::statistics) counted them |
-//! | `lockapi_batch_size` | histogram | requests | `statement` | that travelled in one statement |
+//! | `lockapi_batch_size` | histogram | requests | `statement` | requests that were sent in one statement |
 
 use std::time::Duration;
 
@@ -91,7 +92,7 @@ fn write(what: std::fmt::Arguments<'_>) {
     drop(writeln!(std::io::stderr(), "lockapi: {what}"));
 }
 
-/// What kind of thing something is told of.
+/// The kind of object that is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Mutex,
@@ -103,7 +104,7 @@ pub(crate) enum Kind {
     Job,
 }
 
-/// What something is told of.
+/// The object that is reported.
 #[cfg_attr(
     not(feature = "tracing"),
     allow(dead_code, reason = "metrics name no keys")
@@ -117,14 +118,14 @@ pub(crate) struct Subject<'a> {
     pub(crate) timer: &'a Timer,
 }
 
-/// From when on waiting and holding are warned of.
+/// The times after which waits and holds are warned about.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Warn {
     pub(crate) waited: Option<Duration>,
     pub(crate) held: Option<Duration>,
 }
 
-/// What became of a renewal.
+/// The outcome of a renewal.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Renewal {
     Done,
@@ -132,7 +133,7 @@ pub(crate) enum Renewal {
     Failed,
 }
 
-/// Something in the background went wrong, and is made up for.
+/// A background fault that is recovered from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fault {
     WorkerEnded,

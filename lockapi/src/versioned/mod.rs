@@ -1,8 +1,8 @@
-//! Optimistic locking: writes that succeed only if nobody has written since the row was read.
+//! Optimistic locking: writes that succeed only if the row has not changed since it was read.
 //!
-//! The row carries a version, which every write raises. A writer reads the row, works without
-//! holding anything, and writes with the version that it has seen. [`Outcome`] tells in the same
-//! round trip whether that was still the version, and [`Retry`] does it again when it was not.
+//! The row carries a version, which every write increments. A writer reads the row, works without
+//! holding a lock, and writes with the version that it has read. [`Outcome`] reports in the same round
+//! trip whether that version was still current, and [`Retry`] repeats the work if it was not.
 //!
 //! Backend crates have `VersionedUpdate` for a transaction or connection of the program, and `transact`, which runs a closure in a transaction and repeats it on conflicts.
 
@@ -19,22 +19,22 @@ pub use table::{Table, Update};
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// Any error, as closures that are repeated give it.
+/// Any error, as returned by closures that are repeated.
 pub type BoxError = Box<dyn StdError + Send + Sync>;
 
-/// What became of a versioned update.
+/// The result of a versioned update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "the row was written only if the outcome says so"]
 pub enum Outcome {
     /// The row was written; its new version.
     Updated(i64),
-    /// Somebody else has written the row since it was read. Nothing was changed.
+    /// Another writer has changed the row since it was read. Nothing was written.
     Stale {
-        /// The version that it has now.
+        /// The current version.
         current: i64,
     },
-    /// There is no such row, or not any more, or a policy of its table hides it from who writes. Nothing
-    /// was changed.
+    /// The row does not exist, or no longer exists, or a row-level security policy hides it from the
+    /// writer. Nothing was written.
     Gone,
 }
 
@@ -43,8 +43,8 @@ impl Outcome {
     /// it.
     ///
     /// # Errors
-    /// `Unsupported` when the row was not written although it has the version that was seen: that would
-    /// not get better by doing it again.
+    /// `Unsupported` when the row was not written although it has the version that was read: repeating
+    /// it would not help.
     #[doc(hidden)]
     pub fn of(seen: i64, found: Option<i64>, written: Option<i64>) -> Result<Self> {
         match (found, written) {
@@ -66,7 +66,7 @@ impl Outcome {
     /// The new version, or a [`Conflict`].
     ///
     /// # Errors
-    /// A conflict, which [`Retry`] repeats the work for if the row is still there.
+    /// A conflict, after which [`Retry`] repeats the work if the row still exists.
     pub fn updated(self) -> std::result::Result<i64, Conflict> {
         match self {
             Self::Updated(version) => Ok(version),
@@ -78,10 +78,10 @@ impl Outcome {
     }
 }
 
-/// A versioned update that did not find what it had seen.
+/// A versioned update that did not find the version that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conflict {
-    /// The version that the row has now; `None` when there is no row.
+    /// The current version of the row; `None` if there is no row.
     pub current: Option<i64>,
 }
 
@@ -99,12 +99,12 @@ impl fmt::Display for Conflict {
 
 impl StdError for Conflict {}
 
-/// Whether work that failed with this error may be done again: a [`Conflict`] on a row that is
-/// there, a serialization failure or a deadlock (SQLSTATE 40001 and 40P01). `sqlstate` tells the
-/// code of a driver's error.
+/// Whether work that failed with this error may be repeated: after a [`Conflict`] on a row that exists,
+/// a serialization failure or a deadlock (SQLSTATE 40001 and 40P01). `sqlstate` returns the code of a
+/// driver's error.
 ///
-/// An error without a code, such as a connection that ended during the commit, is never one:
-/// nobody knows what became of the work.
+/// An error without a code, such as a connection that ended during the commit, is never a conflict: the
+/// outcome of the work is unknown.
 #[must_use]
 pub fn is_conflict(
     error: &(dyn StdError + 'static),

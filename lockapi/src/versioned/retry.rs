@@ -1,4 +1,4 @@
-//! Doing work again that met a conflict.
+//! Repeating work after a conflict.
 
 use std::error::Error as StdError;
 use std::future::Future;
@@ -17,17 +17,17 @@ use crate::error::{Error, ErrorKind, Result};
 const MOST_ATTEMPTS: u32 = 1000;
 const LONGEST: Duration = Duration::from_secs(3600);
 
-/// How work is done again that met a conflict: how often, with which pauses, and until when.
+/// How work is repeated after a conflict: how often, with which pauses, and until when.
 ///
 /// Keep one for the program: what is learnt about contended rows, and the budget, are shared by its
 /// clones. The pause before the n-th repetition is random, up to the base times 2^n, and no longer
 /// than the longest (full jitter).
 ///
-/// A row is hot for a second after a conflict on it, or after a writer had to wait for another of
-/// this process. On hot rows writers of one process take turns, so that they do not meet at the
-/// server, and are told to [lock](Attempt::locks) what they read, so that a writer of another process
-/// cannot come in between. A turn that somebody keeps for a second, as work that waits for another
-/// turn may, is no longer waited for. Rows are told apart by the keys that are given with the work.
+/// A row is hot for a second after a conflict on it, or after a writer had to wait for another of this
+/// process. On hot rows writers of one process take turns, so that they do not meet at the server, and
+/// are told to [lock](Attempt::locks) the rows that they read, so that a writer of another process
+/// cannot interfere. A turn that is held for a second, for example by work that waits for another turn,
+/// is no longer waited for. Rows are identified by the keys that are passed with the work.
 ///
 /// ```
 /// use std::time::Duration;
@@ -94,7 +94,7 @@ impl Default for Retry {
 }
 
 impl Retry {
-    /// How often work is done at most, 1 to 1000.
+    /// The maximum number of attempts, 1 to 1000.
     #[must_use]
     pub fn attempts(mut self, attempts: u32) -> Self {
         self.attempts = attempts;
@@ -108,31 +108,31 @@ impl Retry {
         self
     }
 
-    /// No attempt begins later than this after the work did, also not the first one, which may have to
-    /// wait for others of this process; at most 1 h.
+    /// No attempt begins later than this after the start of the work, not even the first one, which may
+    /// have to wait for other writers of this process; at most 1 h.
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
     }
 
-    /// After so many conflicts of one piece of work its attempts are to lock what they read.
+    /// The number of conflicts of a piece of work after which its attempts lock the rows that they
+    /// read.
     #[must_use]
     pub fn lock_after(mut self, conflicts: u32) -> Self {
         self.lock_after = conflicts;
         self
     }
 
-    /// How many repetitions there may be that are not made up for by success: each repetition takes
-    /// one from the budget, each success gives one back. It ends storms of repetitions in a program
-    /// that cannot succeed. Clones from here on share it.
+    /// The budget of repetitions: each repetition takes one from it, each success gives one back. It
+    /// ends retry storms in a program that cannot succeed. Clones that are made afterwards share it.
     #[must_use]
     pub fn budget(mut self, budget: u32) -> Self {
         self.shared = Shared::new(budget);
         self
     }
 
-    /// Begins work on rows that are told apart by these keys, to be repeated in a loop:
+    /// Begins work on the rows with these keys, to be repeated in a loop:
     ///
     /// ```
     /// # use lockapi::versioned::{BoxError, Outcome, Retry};
@@ -171,16 +171,16 @@ impl Retry {
         Ok(Attempts::new(self, keys))
     }
 
-    /// Does `work`, and does it again after conflicts, each time from the start: it has to read anew.
-    /// `is_conflict` tells which errors are conflicts; see [`is_conflict`](super::is_conflict).
+    /// Runs `work`, and repeats it after conflicts, each time from the start: it has to read again.
+    /// `is_conflict` decides which errors are conflicts; see [`is_conflict`](super::is_conflict).
     ///
     /// # Cancel safety
     /// When dropped, the attempt that is under way is.
     ///
     /// # Errors
-    /// The error of `work` if it is no conflict, or of the last attempt; `TimedOut` when others of this
-    /// process wrote the same rows until the deadline; `Invalid` when what was set is outside of its
-    /// limits.
+    /// The error of `work` if it is no conflict, or of the last attempt; `TimedOut` when other writers
+    /// of this process kept the same rows until the deadline; `Invalid` when a setting is outside of
+    /// its limits.
     pub async fn run<T, W>(
         &self,
         keys: &[&str],
@@ -203,7 +203,7 @@ impl Retry {
         }
     }
 
-    /// As [`run`](Self::run), on a thread that may block.
+    /// As [`run`](Self::run), but blocks the calling thread.
     ///
     /// # Errors
     /// As for [`run`](Self::run).
