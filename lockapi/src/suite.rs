@@ -4,16 +4,16 @@
 
 /// See [`crate::lease`].
 pub mod lease {
+    pub use crate::lease::manage::{Abandon, Sweep};
     pub use crate::lease::operations::{Acquire, Acquired, Check, Peek, Peeked, Release, Renew};
     pub use crate::lease::take::{Take, Taken};
-    pub use crate::lease::upkeep::{Abandon, Sweep};
 }
 
 /// See [`crate::mutex`].
 pub mod mutex {
-    pub use crate::mutex::awaited::Awaited;
     pub use crate::mutex::check::Check;
     pub use crate::mutex::deadlock::DeadlockCheck;
+    pub use crate::mutex::has_waiters::HasWaiters;
     pub use crate::mutex::in_transaction::{Timeouts, Tried, TryIn, WaitIn};
     pub use crate::mutex::interrupt::Interrupt;
     pub use crate::mutex::lock_request::{LockAnswer, LockRequest};
@@ -37,10 +37,10 @@ pub mod queue {
 pub mod limit {
     pub use crate::limit::charge::{Charge, ChargeLine};
     pub use crate::limit::level::Level;
+    pub use crate::limit::manage::{Block, Ensure, Look, Looked, Refund, Reset, Sweep};
     pub use crate::limit::raw_decision::{Outcome, RawDecision};
     pub use crate::limit::reserved::{Expire, Settle};
     pub use crate::limit::take::Take;
-    pub use crate::limit::upkeep::{Block, Ensure, Look, Looked, Refund, Reset, Sweep};
 }
 
 /// See [`crate::id`].

@@ -216,7 +216,7 @@ impl<C: Connection> Pair<'_, C> {
                 for (line, (real, model)) in charge.lines.iter().zip(real.iter().zip(model)) {
                     let key = line.key.parse().expect("a small number");
                     self.decided(key, real, model);
-                    self.upkeep(session, &charge.namespace, line, real.outcome)
+                    self.maintain(session, &charge.namespace, line, real.outcome)
                         .await;
                     again |= matches!(
                         real.outcome,
@@ -262,7 +262,7 @@ impl<C: Connection> Pair<'_, C> {
         }
     }
 
-    async fn upkeep(
+    async fn maintain(
         &mut self,
         session: usize,
         namespace: &str,

@@ -18,7 +18,7 @@ use lockapi::mutex::LockMode;
 use lockapi::suite::driver::Operation;
 use lockapi::suite::lease::{Acquire, Acquired, Check, Peek, Peeked, Release, Renew};
 use lockapi::suite::memory::ModelState;
-use lockapi::suite::mutex::{Awaited, DeadlockCheck, LockAnswer, LockRequest};
+use lockapi::suite::mutex::{DeadlockCheck, HasWaiters, LockAnswer, LockRequest};
 use proptest::prelude::*;
 
 pub use limits::LimitAction;
@@ -269,7 +269,7 @@ impl<C: Connection> Pair<'_, C> {
             session: MARK,
         };
         let notes = cycle.forget();
-        let awaited: Vec<_> = cycle.holding.iter().map(|lock| Awaited(*lock)).collect();
+        let awaited: Vec<_> = cycle.holding.iter().map(|lock| HasWaiters(*lock)).collect();
         let (real, model) = self.both(session, &[cycle]).await;
         assert_eq!(real, model, "nobody waits but for itself");
         let (real, model) = self.both(session, &notes).await;

@@ -14,7 +14,7 @@ use lockapi::suite::limit;
 use lockapi::suite::limit::{Block, Charge, Ensure, Look, Refund, Reset};
 use lockapi::suite::mutex;
 use lockapi::suite::mutex::{
-    Awaited, DeadlockCheck, Enlist, Flush, Interrupt, LockRequest, Ping, Relax, SweepMarks,
+    DeadlockCheck, Enlist, Flush, HasWaiters, Interrupt, LockRequest, Ping, Relax, SweepMarks,
     Timeouts, TryIn, Wait, WaitIn,
 };
 use lockapi::suite::queue;
@@ -81,7 +81,7 @@ pub(super) fn statements() -> Vec<Statement> {
         queue::ReadUnhandled::STATEMENT,
         LockRequest::STATEMENT,
         Wait::STATEMENT,
-        Awaited::STATEMENT,
+        HasWaiters::STATEMENT,
         DeadlockCheck::STATEMENT,
         Enlist::STATEMENT,
         Relax::STATEMENT,

@@ -71,14 +71,14 @@ impl Connections {
         }
     }
 
-    /// Opens a connection, settles its settings and enters the epoch of the server; refuses a standby, and
-    /// a server that another has taken over from. Its statements wait for a
-    /// lock for `patience` at most, or without an end if that is zero. After one that failed the next waits a
+    /// Opens a connection, sets its session parameters and enters the epoch of the server; refuses a
+    /// standby, and a server that another one has replaced. Its statements wait for a lock for
+    /// `lock_timeout` at most, or without a limit if that is zero. After a failure the next call waits a
     /// little.
     pub(crate) async fn open(
         &self,
         watch: &Arc<Watch>,
-        patience: Duration,
+        lock_timeout: Duration,
     ) -> Result<OpenConnection, Failure> {
         if self.tasks.is_closed() {
             return Err(is_closed());
@@ -89,7 +89,7 @@ impl Connections {
             let mut process = None;
             let mut number = 0;
             if self.mode == Mode::Direct {
-                let settings = Settle::session(patience, watch.limit());
+                let settings = Settle::session(lock_timeout, watch.limit());
                 let settled = settle(&mut connection, settings).await?;
                 process = settled.process;
                 number = self.epochs.enter(&mut connection, settled).await?;
@@ -108,7 +108,7 @@ impl Connections {
             connection,
             mode: self.mode,
             watch: Arc::clone(watch),
-            patience,
+            lock_timeout,
             limit: watch.limit(),
             used: self.timer.now(),
             process,
@@ -120,11 +120,11 @@ impl Connections {
     }
 
     pub(crate) fn watch(&self) -> Arc<Watch> {
-        self.patient_watch(self.timeout)
+        self.watch_within(self.timeout)
     }
 
-    /// A watch that gives the server at least `limit`.
-    pub(crate) fn patient_watch(&self, limit: Duration) -> Arc<Watch> {
+    /// A watch with a time limit of at least `limit`.
+    pub(crate) fn watch_within(&self, limit: Duration) -> Arc<Watch> {
         Watch::new(self.timer.clone(), limit.max(self.timeout))
     }
 }
@@ -172,7 +172,7 @@ pub(crate) struct OpenConnection {
     mode: Mode,
     watch: Arc<Watch>,
     /// How long statements wait for a lock.
-    patience: Duration,
+    lock_timeout: Duration,
     /// The time limit that the server knows of.
     limit: Duration,
     /// When the server last answered.
@@ -187,29 +187,29 @@ pub(crate) struct OpenConnection {
 }
 
 impl OpenConnection {
-    /// From now on statements wait for a lock for `patience` at most. Whoever cannot repeat what is
-    /// sent next is `careful`.
+    /// From now on statements wait for a lock for `lock_timeout` at most. With `careful`
+    /// the next request cannot be repeated.
     ///
     /// # Errors
     /// Those of the connection; what was to be sent was not.
     pub(crate) async fn prepare(
         &mut self,
-        patience: Duration,
+        lock_timeout: Duration,
         careful: bool,
     ) -> Result<(), Failure> {
         let idle = careful && self.watch.now().saturating_sub(self.used) > IDLE;
-        if self.patience != patience || idle {
-            self.patience = patience;
+        if self.lock_timeout != lock_timeout || idle {
+            self.lock_timeout = lock_timeout;
             self.settle(self.limit).await.map_err(Failure::undone)?;
         }
         Ok(())
     }
 
-    /// Tells the server how long the client waits.
+    /// Sets the time limits of the server to those of the client.
     async fn settle(&mut self, limit: Duration) -> Result<(), Failure> {
         self.limit = limit;
         if self.mode == Mode::Direct {
-            let settings = Settle::session(self.patience, limit);
+            let settings = Settle::session(self.lock_timeout, limit);
             let settling = settle(&mut self.connection, settings);
             let settled = self.watch.within(settling).await;
             self.answered(&Arc::clone(&self.watch), settled)?;
@@ -298,7 +298,7 @@ impl OpenConnection {
         )
             -> Pin<Box<dyn Future<Output = Result<T, Failure>> + Send + 'a>>,
     ) -> Result<T, Failure> {
-        let settled = Settle::transaction(self.patience, self.limit);
+        let settled = Settle::transaction(self.lock_timeout, self.limit);
         let watch = Arc::clone(&self.watch);
         self.check_epoch(&watch).await?;
         let now = watch.now();
@@ -362,7 +362,7 @@ impl OpenConnection {
         &mut self,
         batch: &[O],
     ) -> Result<Vec<O::Output>, Failure> {
-        let settled = Settle::transaction(self.patience, self.limit);
+        let settled = Settle::transaction(self.lock_timeout, self.limit);
         let now = self.watch.now();
         let connection = &mut self.connection;
         let done = async {

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use super::Core;
 use super::batcher::ended;
 use super::contention::Counting;
-use super::locks::{Grant, Patience, Want};
+use super::locks::{Acquisition, Grant, WaitPolicy};
 use crate::error::{Error, Result};
 use crate::fence::{Fence, Proof, is_hand_over};
 use crate::key::{Key, LockId};
@@ -38,10 +38,10 @@ impl Drop for Handle {
     }
 }
 
-/// A grant, and since when it was asked for.
+/// A grant, and the time of its request.
 type Granted = (Grant, Stamp);
 
-/// The lock of a key, taken alone.
+/// The exclusive lock of a key.
 struct MutexHandle {
     handle: Arc<Handle>,
     owner: Option<OwnerId>,
@@ -70,20 +70,20 @@ impl MutexHandle {
         }
     }
 
-    async fn ask(
+    async fn acquire(
         &self,
         operation: &'static str,
         mode: LockMode,
-        patience: Patience,
+        policy: WaitPolicy,
     ) -> Result<Option<Granted>> {
         let since = Stamp::take(&self.handle.core.connections.timer);
-        let want = Want {
+        let acquisition = Acquisition {
             lock: self.handle.lock,
             mode,
             owner: self.owner,
-            patience,
+            policy,
         };
-        let pending = self.handle.core.locks.ask(want);
+        let pending = self.handle.core.locks.acquire(acquisition);
         let answer = pending.answer().await;
         let Handle { key, counting, .. } = &*self.handle;
         match &answer {
@@ -102,14 +102,14 @@ impl MutexHandle {
     }
 
     async fn try_for(&self, operation: &'static str, mode: LockMode) -> Result<Option<Guard>> {
-        let asking = self.ask(operation, mode, Patience::None);
-        let granted = telemetry::acquiring(self.subject(), operation, asking).await?;
+        let acquiring = self.acquire(operation, mode, WaitPolicy::NoWait);
+        let granted = telemetry::acquiring(self.subject(), operation, acquiring).await?;
         Ok(granted.map(|granted| self.guard(granted)))
     }
 
     async fn wait(&self, operation: &'static str, mode: LockMode) -> Result<Guard> {
-        let asking = self.ask(operation, mode, Patience::Forever);
-        let granted = telemetry::acquiring(self.subject(), operation, asking).await?;
+        let acquiring = self.acquire(operation, mode, WaitPolicy::Forever);
+        let granted = telemetry::acquiring(self.subject(), operation, acquiring).await?;
         let granted = granted.ok_or_else(|| self.not_granted(operation, Duration::MAX))?;
         Ok(self.guard(granted))
     }
@@ -121,20 +121,20 @@ impl MutexHandle {
         timeout: Duration,
     ) -> Result<Guard> {
         let timer = &self.handle.core.connections.timer;
-        let asking = async {
+        let acquiring = async {
             if timeout.is_zero() {
-                return self.ask(operation, mode, Patience::None).await;
+                return self.acquire(operation, mode, WaitPolicy::NoWait).await;
             }
             let until = timer.now().saturating_add(timeout);
-            let asking = self.ask(operation, mode, Patience::Until(until));
-            let granted = unless(timer.sleep(timeout), asking).await.transpose()?;
+            let acquiring = self.acquire(operation, mode, WaitPolicy::Until(until));
+            let granted = unless(timer.sleep(timeout), acquiring).await.transpose()?;
             let granted = granted.flatten();
             if granted.is_none() {
                 self.handle.counting.timed_out(&self.handle.key);
             }
             Ok(granted)
         };
-        let granted = telemetry::acquiring(self.subject(), operation, asking).await?;
+        let granted = telemetry::acquiring(self.subject(), operation, acquiring).await?;
         let granted = granted.ok_or_else(|| self.not_granted(operation, timeout))?;
         Ok(self.guard(granted))
     }
@@ -195,7 +195,7 @@ impl fmt::Debug for MutexHandle {
     }
 }
 
-/// The lock of a key, taken alone or shared.
+/// The exclusive and the shared lock of a key.
 struct RwLockHandle(MutexHandle);
 
 #[async_trait]

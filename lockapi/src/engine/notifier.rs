@@ -31,16 +31,16 @@ pub(crate) struct Notifier {
     shared: Arc<Shared>,
 }
 
-/// Somebody who is told of a topic, until this is dropped.
+/// A subscription to a topic, until it is dropped.
 pub(crate) struct Subscription {
     shared: Arc<Shared>,
-    place: Place,
+    id: SubscriptionId,
 }
 
-/// A topic, and a number that tells a subscription from others to it.
-type Place = (i64, u64);
+/// A topic, and the number of the subscription.
+type SubscriptionId = (i64, u64);
 
-type Bell = Arc<dyn Fn() + Send + Sync>;
+type Callback = Arc<dyn Fn() + Send + Sync>;
 
 #[derive(Default)]
 struct Shared {
@@ -50,7 +50,7 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    bells: BTreeMap<Place, Bell>,
+    callbacks: BTreeMap<SubscriptionId, Callback>,
     subscribed: u64,
     running: bool,
     listens: bool,
@@ -79,8 +79,8 @@ impl Notifier {
     ) -> Subscription {
         let mut state = self.shared.lock();
         state.subscribed += 1;
-        let place = (topic, state.subscribed);
-        state.bells.insert(place, Arc::new(told));
+        let id = (topic, state.subscribed);
+        state.callbacks.insert(id, Arc::new(told));
         let can = self.connections.mode == Mode::Direct && !state.closed;
         let starts = can && !std::mem::replace(&mut state.running, can);
         drop(state);
@@ -89,7 +89,7 @@ impl Notifier {
         }
         Subscription {
             shared: Arc::clone(&self.shared),
-            place,
+            id,
         }
     }
 
@@ -107,8 +107,8 @@ impl Notifier {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        let bell = self.shared.lock().bells.remove(&self.place);
-        drop(bell);
+        let callback = self.shared.lock().callbacks.remove(&self.id);
+        drop(callback);
     }
 }
 
@@ -181,18 +181,20 @@ impl Shared {
     /// Whether there is somebody to listen for; if not, the next subscriber starts another task.
     fn goes_on(&self) -> bool {
         let mut state = self.lock();
-        state.running = !state.closed && !state.bells.is_empty();
+        state.running = !state.closed && !state.callbacks.is_empty();
         state.running
     }
 
     /// Tells those who are subscribed to topics of a range.
     fn ring(&self, from: i64, to: i64) {
         let state = self.lock();
-        let bells = state.bells.range((from, 0)..=(to, u64::MAX));
-        let bells: Vec<_> = bells.map(|(_, bell)| Arc::clone(bell)).collect();
+        let callbacks = state.callbacks.range((from, 0)..=(to, u64::MAX));
+        let callbacks: Vec<_> = callbacks
+            .map(|(_, callback)| Arc::clone(callback))
+            .collect();
         drop(state);
-        for bell in bells {
-            contain(|| bell());
+        for callback in callbacks {
+            contain(|| callback());
         }
     }
 

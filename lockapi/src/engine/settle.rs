@@ -42,24 +42,24 @@ pub struct Settled {
 }
 
 impl Settle {
-    /// For a session whose statements wait for a lock for `patience` at most, or without an end if
+    /// For a session whose statements wait for a lock for `lock_timeout` at most, or without an end if
     /// that is zero, and whose client waits for an answer for `limit`.
-    pub(crate) fn session(patience: Duration, limit: Duration) -> Self {
-        // The server gives up first, so that whoever is answered in time knows what happened.
+    pub(crate) fn session(lock_timeout: Duration, limit: Duration) -> Self {
+        // The server gives up first, so that a caller that gets an answer in time knows the outcome.
         let limit = limit / 10 * 9;
         Self {
             local: false,
-            lock_timeout: format!("{}ms", patience.as_millis()),
+            lock_timeout: format!("{}ms", lock_timeout.as_millis()),
             statement_timeout: format!("{}ms", limit.as_millis()),
             program: PROGRAM.clone(),
         }
     }
 
     /// As [`session`](Self::session), for the open transaction.
-    pub(crate) fn transaction(patience: Duration, limit: Duration) -> Self {
+    pub(crate) fn transaction(lock_timeout: Duration, limit: Duration) -> Self {
         Self {
             local: true,
-            ..Self::session(patience, limit)
+            ..Self::session(lock_timeout, limit)
         }
     }
 }

@@ -12,15 +12,15 @@ use crate::key::{Key, check_name};
 use crate::random;
 use crate::wait::{held_throughout, unless};
 
+pub(crate) mod manage;
 mod model;
 pub(crate) mod operations;
 pub(crate) mod take;
-pub(crate) mod upkeep;
 
+pub(crate) use manage::{Abandon, Sweep};
 pub(crate) use model::Table;
 pub(crate) use operations::{Acquire, Acquired, Check, Peek, Peeked, Release, Renew};
 pub(crate) use take::{Take, Taken};
-pub(crate) use upkeep::{Abandon, Sweep};
 
 /// The slots of a key that are not permits of a semaphore, which are numbered from 1.
 pub(crate) mod slot {

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
 
+use super::manage::Abandon;
 use super::operations::{Acquire, Acquired, Peeked};
 use super::take::{Take, Taken};
-use super::upkeep::Abandon;
 use crate::fence::HAND_OVER_BITS;
 
 const DAY: i64 = 24 * 3600 * 1_000_000;

@@ -2,10 +2,10 @@
 
 use super::charge::{Charge, ChargeLine};
 use super::decision::{Decision, Verdict};
+use super::manage::Ensure;
 use super::policy::{Policy, Want};
 use super::raw_decision::{Outcome, RawDecision};
 use super::reserved::Expire;
-use super::upkeep::Ensure;
 use super::{MAX_WANTS, RateLimiter};
 use crate::driver::{Connection, Library, Script, Transaction};
 use crate::engine::CallerConnection;

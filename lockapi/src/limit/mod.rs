@@ -30,19 +30,20 @@ mod decision;
 mod headers;
 mod in_transaction;
 pub(crate) mod level;
+pub(crate) mod manage;
 mod policy;
 mod quota;
 pub(crate) mod raw_decision;
 pub(crate) mod reserved;
 mod table;
 pub(crate) mod take;
-pub(crate) mod upkeep;
 
 pub(crate) use charge::{Charge, ChargeLine};
 pub use decision::{Basis, Decision, Verdict};
 pub use headers::{Fields, fields};
 pub(crate) use in_transaction::{charge, verdict};
 pub(crate) use level::Level;
+pub(crate) use manage::{Block, Ensure, Look, Refund, Reset, Sweep};
 pub(crate) use policy::nanos;
 pub use policy::{Outage, Policy, Want};
 pub(crate) use quota::MAX_DEPTH;
@@ -51,7 +52,6 @@ pub(crate) use raw_decision::{Outcome, RawDecision};
 pub(crate) use reserved::{Expire, Settle};
 pub(crate) use table::Limits;
 pub(crate) use take::Take;
-pub(crate) use upkeep::{Block, Ensure, Look, Refund, Reset, Sweep};
 
 /// The most limits in one call.
 pub const MAX_WANTS: usize = 1000;

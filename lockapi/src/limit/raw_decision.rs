@@ -29,9 +29,7 @@ impl Outcome {
             -3 => Ok(Self::Overdue),
             -4 => Ok(Self::Full),
             times if times > 0 => Ok(Self::Taken(times)),
-            _ => Err(Failure::corrupt(format!(
-                "unknown outcome {code}"
-            ))),
+            _ => Err(Failure::corrupt(format!("unknown outcome {code}"))),
         }
     }
 

@@ -6,10 +6,10 @@ use std::ops::Bound::{Excluded, Unbounded};
 use super::MAX_RESERVATIONS;
 use super::charge::{Charge, ChargeLine, OfKey};
 use super::level::Level;
+use super::manage::{Block, Refund};
 use super::raw_decision::{Outcome, RawDecision};
 use super::reserved::{Expire, PART, Settle};
 use super::take::Take;
-use super::upkeep::{Block, Refund};
 
 /// A row that has been idle for so long is deleted, in nanoseconds.
 const IDLE: i64 = 60_000_000_000;

@@ -1,8 +1,8 @@
 //! Taking permits of one limit, the common case.
 
 use super::level::Level;
+use super::manage::Looked;
 use super::raw_decision::{Outcome, RawDecision};
-use super::upkeep::Looked;
 use crate::driver::columns::{ints, place, texts};
 use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;

@@ -50,9 +50,9 @@ pub(super) fn state(found: i64) -> String {
     let needed = MIGRATIONS.last().map_or(0, |last| last.version);
     match found {
         0 => format!("the schema lockapi does not exist; this library needs version {needed}"),
-        _ => format!(
-            "the schema lockapi is at version {found}; this library needs version {needed}"
-        ),
+        _ => {
+            format!("the schema lockapi is at version {found}; this library needs version {needed}")
+        }
     }
 }
 

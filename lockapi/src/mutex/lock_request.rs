@@ -85,9 +85,9 @@ impl Operation for LockRequest {
 
     fn params(batch: &[Self]) -> Vec<Value> {
         vec![
-            Value::Ints(batch.iter().map(|step| step.lock.key).collect()),
-            Value::Ints(batch.iter().map(|step| step.code()).collect()),
-            Value::Int(batch.first().map_or(0, |step| step.session)),
+            Value::Ints(batch.iter().map(|request| request.lock.key).collect()),
+            Value::Ints(batch.iter().map(|request| request.code()).collect()),
+            Value::Int(batch.first().map_or(0, |request| request.session)),
         ]
     }
 
@@ -109,7 +109,7 @@ impl Operation for LockRequest {
         batch
             .iter()
             .zip(done)
-            .map(|(step, ok)| match (step.release, ok, step.mode) {
+            .map(|(request, ok)| match (request.release, ok, request.mode) {
                 (true, true, _) => Ok(LockAnswer::Released),
                 (true, false, _) => Ok(LockAnswer::NotHeld),
                 (false, false, _) => Ok(LockAnswer::Contended),
@@ -128,18 +128,18 @@ impl Operation for LockRequest {
         }
         let done: Vec<bool> = batch
             .iter()
-            .map(|step| {
-                if step.release {
-                    model.unlock(step.lock, step.mode, session)
+            .map(|request| {
+                if request.release {
+                    model.unlock(request.lock, request.mode, session)
                 } else {
-                    model.try_lock(step.lock, step.mode, session)
+                    model.try_lock(request.lock, request.mode, session)
                 }
             })
             .collect();
         let taken = batch
             .iter()
             .zip(&done)
-            .any(|(step, ok)| *ok && !step.release && step.mode == LockMode::Exclusive);
+            .any(|(request, ok)| *ok && !request.release && request.mode == LockMode::Exclusive);
         let fence = if taken {
             Value::Int(model.next_fence())
         } else {

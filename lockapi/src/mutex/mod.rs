@@ -12,9 +12,9 @@ use crate::fence::Fence;
 use crate::key::Key;
 use crate::wait::{held_throughout, unless};
 
-pub(crate) mod awaited;
 pub(crate) mod check;
 pub(crate) mod deadlock;
+pub(crate) mod has_waiters;
 pub(crate) mod in_transaction;
 pub(crate) mod interrupt;
 mod lock_owner;
@@ -26,9 +26,9 @@ mod set;
 mod striped;
 pub(crate) mod wait;
 
-pub(crate) use awaited::Awaited;
 pub(crate) use check::Check;
 pub(crate) use deadlock::DeadlockCheck;
+pub(crate) use has_waiters::HasWaiters;
 pub(crate) use in_transaction::{Timeouts, Tried};
 pub(crate) use interrupt::Interrupt;
 pub use lock_owner::LockOwner;

@@ -191,7 +191,8 @@ fn cron(expression: &str, zone: &str) -> Result<Cron> {
 /// Cron expressions that other nodes have set.
 #[cfg(not(feature = "cron"))]
 fn cron(_: &str, _: &str) -> Result<Cron> {
-    let message = "a cron expression, which needs the feature `cron` of lockapi; allowed are intervals";
+    let message =
+        "a cron expression, which needs the feature `cron` of lockapi; allowed are intervals";
     Err(Error::new(ErrorKind::Unsupported, "schedule", message))
 }
 

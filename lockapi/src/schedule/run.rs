@@ -84,8 +84,7 @@ impl TryFrom<RunRow> for Run {
 
     fn try_from(row: RunRow) -> Result<Self, Failure> {
         let status = Status::WORDS.iter().find(|(_, word)| *word == row.status);
-        let (status, _) =
-            status.ok_or_else(|| Failure::corrupt("a run has an unknown status"))?;
+        let (status, _) = status.ok_or_else(|| Failure::corrupt("a run has an unknown status"))?;
         Ok(Self {
             fire_at: point(row.at),
             status: *status,

@@ -406,11 +406,7 @@ pub(crate) fn describe() {
             Unit::Count,
             "Attempts that found another holder."
         );
-        describe_counter!(
-            "lockapi_lost_total",
-            Unit::Count,
-            "Holds that were lost."
-        );
+        describe_counter!("lockapi_lost_total", Unit::Count, "Holds that were lost.");
         describe_counter!(
             "lockapi_renewals_total",
             Unit::Count,

@@ -20,10 +20,10 @@ const MOST: usize = 4096;
 
 /// Rows that writers have met on, each with the turn of those in this process.
 #[derive(Debug, Default)]
-pub(super) struct Contention(Mutex<HashMap<String, Spot>>);
+pub(super) struct Contention(Mutex<HashMap<String, ContendedRow>>);
 
 #[derive(Debug)]
-struct Spot {
+struct ContendedRow {
     hot_until: Instant,
     turn: Arc<WriterLock>,
 }
@@ -72,7 +72,7 @@ pub(super) struct WriterLocks {
     pub(super) hot: bool,
 }
 
-impl Spot {
+impl ContendedRow {
     /// Whether somebody has the turn, or waits for it.
     fn is_used(&self) -> bool {
         Arc::strong_count(&self.turn) > 1 || Arc::strong_count(&self.turn.lock) > 1
@@ -81,21 +81,21 @@ impl Spot {
 
 impl Contention {
     /// Writers of these keys have met.
-    pub(super) fn heat(&self, keys: &[String]) {
+    pub(super) fn mark_contended(&self, keys: &[String]) {
         let now = Instant::now();
-        let mut spots = self.lock();
-        if spots.len() >= MOST {
-            spots.retain(|_, spot| spot.hot_until > now || spot.is_used());
+        let mut rows = self.lock();
+        if rows.len() >= MOST {
+            rows.retain(|_, row| row.hot_until > now || row.is_used());
         }
         for key in keys {
-            if let Some(spot) = spots.get_mut(key) {
-                spot.hot_until = now + HOT;
-            } else if spots.len() < MOST {
-                let spot = Spot {
+            if let Some(row) = rows.get_mut(key) {
+                row.hot_until = now + HOT;
+            } else if rows.len() < MOST {
+                let row = ContendedRow {
                     hot_until: now + HOT,
                     turn: Arc::default(),
                 };
-                spots.insert(key.clone(), spot);
+                rows.insert(key.clone(), row);
             }
         }
     }
@@ -103,11 +103,11 @@ impl Contention {
     /// The turns of those keys that are hot, in their order.
     fn turns(&self, keys: &[String]) -> Vec<Arc<WriterLock>> {
         let now = Instant::now();
-        let spots = self.lock();
-        let hot = |key| spots.get(key).filter(|spot| spot.hot_until > now);
+        let rows = self.lock();
+        let hot = |key| rows.get(key).filter(|row| row.hot_until > now);
         keys.iter()
             .filter_map(hot)
-            .map(|spot| Arc::clone(&spot.turn))
+            .map(|row| Arc::clone(&row.turn))
             .collect()
     }
 
@@ -127,7 +127,7 @@ impl Contention {
                 held.push(guard);
                 continue;
             }
-            self.heat(keys);
+            self.mark_contended(keys);
             match turn.wait(until).await {
                 Waited::Taken(guard) => held.push(guard),
                 Waited::Kept => {}
@@ -137,7 +137,7 @@ impl Contention {
         Some(WriterLocks { _held: held, hot })
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Spot>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, ContendedRow>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

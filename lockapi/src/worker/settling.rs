@@ -13,22 +13,22 @@ use crate::queue::{Delivery, Outcome, Queue, Settled, Standing};
 /// The longest pause between two looks at a row that a transaction has locked.
 const LOCKED: Duration = Duration::from_secs(1);
 
-/// What is known of it in the end.
+/// What is known about the completion of a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Told {
+pub(super) enum Settlement {
     Settled(Settled),
-    /// It never got through.
+    /// It was not applied.
     Lost,
-    /// It may have got through.
+    /// It may have been applied.
     Unknown,
 }
 
-/// Whether it may go better a little later.
+/// Whether a repetition may succeed.
 pub(super) fn is_passing(error: &Error) -> bool {
     error.is_retryable() || error.kind() == ErrorKind::Indeterminate
 }
 
-/// What tells the queue of one delivery.
+/// Sends the outcome of one delivery to the queue.
 pub(super) struct Settling {
     queue: Arc<dyn Queue>,
     delivery: Arc<Delivery>,
@@ -56,15 +56,15 @@ impl Settling {
         }
     }
 
-    /// Tells the outcome, again and again while the delivery is not lost and the worker not in a
+    /// Sends the outcome, repeatedly while the delivery is not lost and the worker is not in a
     /// hurry. A repetition does no harm: it acts on this delivery only.
-    pub(super) async fn settle(mut self, outcome: Outcome) -> (Outcome, Told) {
+    pub(super) async fn settle(mut self, outcome: Outcome) -> (Outcome, Settlement) {
         self.delivery.settled_by_caller();
         loop {
             let settled = self.try_settle(&outcome).await;
             let error = match settled {
-                Ok(Settled::Lost) if self.unsure => return (outcome, Told::Unknown),
-                Ok(settled) => return (outcome, Told::Settled(settled)),
+                Ok(Settled::Lost) if self.unsure => return (outcome, Settlement::Unknown),
+                Ok(settled) => return (outcome, Settlement::Settled(settled)),
                 Err(error) => error,
             };
             let over = self.delivery.is_lost() || self.hurry.load(Ordering::Acquire);
@@ -84,7 +84,7 @@ impl Settling {
         mut self,
         ending: Ending,
         rolled_back: Ending,
-    ) -> Option<(Ending, Told)> {
+    ) -> Option<(Ending, Settlement)> {
         let failed = if ending == Ending::Done {
             rolled_back
         } else {
@@ -94,15 +94,17 @@ impl Settling {
         loop {
             match self.standing().await {
                 Ok(Standing::Done | Standing::Ended) => {
-                    let told = Told::Settled(Settled::Done);
-                    return Some((ending.committed(), told));
+                    let settlement = Settlement::Settled(Settled::Done);
+                    return Some((ending.committed(), settlement));
                 }
                 // It may be this worker itself that has given it back.
-                Ok(Standing::Superseded) if self.unsure => return Some((failed, Told::Unknown)),
-                Ok(Standing::Superseded) => return Some((Ending::Lost, Told::Lost)),
+                Ok(Standing::Superseded) if self.unsure => {
+                    return Some((failed, Settlement::Unknown));
+                }
+                Ok(Standing::Superseded) => return Some((Ending::Lost, Settlement::Lost)),
                 Ok(Standing::Current) => match self.try_settle(&outcome).await {
                     Ok(settled @ (Settled::Done | Settled::Dead)) => {
-                        return Some((failed, Told::Settled(settled)));
+                        return Some((failed, Settlement::Settled(settled)));
                     }
                     // It has ended since.
                     Ok(Settled::Lost) => continue,
@@ -140,11 +142,11 @@ impl Settling {
         self.hurry.load(Ordering::Acquire) || error.is_some_and(|error| !is_passing(error))
     }
 
-    fn gave_up(&self) -> Told {
+    fn gave_up(&self) -> Settlement {
         if self.unsure {
-            Told::Unknown
+            Settlement::Unknown
         } else {
-            Told::Lost
+            Settlement::Lost
         }
     }
 

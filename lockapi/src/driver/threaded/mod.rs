@@ -179,8 +179,7 @@ impl<N: BlockingConnection + 'static> ThreadedConnection<N> {
         work: impl FnOnce(&mut N) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
         let Some(mut connection) = self.0.take() else {
-            let message =
-                "an earlier call on this connection was abandoned, so the connection can no longer be used";
+            let message = "an earlier call on this connection was abandoned, so the connection can no longer be used";
             return Err(Failure::statement(None, true, message));
         };
         let (mut back, outcome) = call(move || {

@@ -35,14 +35,14 @@ pub(super) struct Group {
     batch: Box<dyn AnyBatch>,
     /// Whether it is known which of them wait: later requests for the same rows wait with them.
     known: bool,
-    patience: Duration,
+    lock_timeout: Duration,
     until: Time,
 }
 
 impl Group {
     /// What is to be tried, and how long it may wait for a lock.
     pub(super) fn turn(&mut self) -> (&mut dyn AnyBatch, Duration) {
-        (self.batch.as_mut(), self.patience)
+        (self.batch.as_mut(), self.lock_timeout)
     }
 }
 
@@ -60,7 +60,7 @@ impl Isolation {
     }
 
     /// How long other statements may wait for a lock.
-    pub(super) fn patience(&self) -> Duration {
+    pub(super) fn lock_timeout(&self) -> Duration {
         if self.is_empty() { PATIENCE } else { WARNED }
     }
 
@@ -112,10 +112,10 @@ impl Isolation {
         };
         let waited = waited(failure);
         if waited {
-            self.next = now + group.patience * REST;
+            self.next = now + group.lock_timeout * REST;
         }
         if waited && group.known {
-            group.patience = LONGEST.min(group.patience * 2);
+            group.lock_timeout = LONGEST.min(group.lock_timeout * 2);
         } else {
             self.divide(group.batch.as_mut(), failure, group.until);
         }
@@ -143,7 +143,7 @@ impl Isolation {
             let group = Group {
                 batch,
                 known,
-                patience: FIRST,
+                lock_timeout: FIRST,
                 until,
             };
             if known {
@@ -206,9 +206,9 @@ mod tests {
         while let Some(wait) = isolation.wait(now).filter(|_| now < Duration::from_secs(1)) {
             now += wait;
             let mut group = isolation.due(now).unwrap();
-            let (batch, patience) = group.turn();
+            let (batch, lock_timeout) = group.turn();
             if ids(batch).contains(&7) {
-                now += patience;
+                now += lock_timeout;
                 drop(isolation.tried(group, Some(&failure(sqlstate)), now));
             } else {
                 // As if they were answered.
@@ -271,8 +271,8 @@ mod tests {
             let Some(mut group) = isolation.due(time) else {
                 break;
             };
-            let patience = group.turn().1;
-            (time, waited) = (time + patience, waited + patience);
+            let lock_timeout = group.turn().1;
+            (time, waited) = (time + lock_timeout, waited + lock_timeout);
             drop(isolation.tried(group, Some(&failure("55P03")), time));
         }
         assert!(

@@ -244,11 +244,11 @@ impl Batcher {
                 }
                 told += batch.callers();
                 let began = timer.now();
-                let patience = isolation.patience();
+                let lock_timeout = isolation.lock_timeout();
                 if paced {
                     batch.tell_through(&outbox);
                 }
-                let served = self.serve(&mut connection, &watch, batch.as_mut(), patience);
+                let served = self.serve(&mut connection, &watch, batch.as_mut(), lock_timeout);
                 let served = outbox.beside(served).await;
                 outbox.fall_due(kind);
                 let now = timer.now();
@@ -261,11 +261,11 @@ impl Batcher {
             }
             // One statement a round: others have their turn in between.
             if let Some(mut group) = isolation.due(timer.now()) {
-                let (batch, patience) = group.turn();
+                let (batch, lock_timeout) = group.turn();
                 if paced {
                     batch.tell_through(&outbox);
                 }
-                let served = self.serve(&mut connection, &watch, batch, patience);
+                let served = self.serve(&mut connection, &watch, batch, lock_timeout);
                 let served = outbox.beside(served).await;
                 let left = isolation.tried(group, served.err().as_ref(), timer.now());
                 if let Some(mut left) = left {
@@ -280,7 +280,7 @@ impl Batcher {
         }
     }
 
-    /// Runs the statement of a batch, which waits for a lock for `patience` at most.
+    /// Runs the statement of a batch, which waits for a lock for `lock_timeout` at most.
     ///
     /// A request that met a broken connection gets a second try, if it may be repeated; one that met
     /// with another in a deadlock gets several.
@@ -289,11 +289,11 @@ impl Batcher {
         connection: &mut Option<OpenConnection>,
         watch: &Arc<Watch>,
         batch: &mut dyn AnyBatch,
-        patience: Duration,
+        lock_timeout: Duration,
     ) -> Result<(), Failure> {
         let limit = batch.limit().or(self.limit);
         // Waiting for a lock is no silence.
-        let patience = limit.map_or(patience, |limit| patience.min(limit / 4));
+        let lock_timeout = limit.map_or(lock_timeout, |limit| lock_timeout.min(limit / 4));
         let mut tries = 2;
         let mut deadlocks = DEADLOCKS;
         let mut before: Option<Failure> = None;
@@ -308,10 +308,10 @@ impl Batcher {
             let repeated = Repeated(before.as_ref().is_some_and(|before| before.sent));
             let attempt = async {
                 let open = if let Some(open) = connection {
-                    open.prepare(patience, !batch.is_repeatable()).await?;
+                    open.prepare(lock_timeout, !batch.is_repeatable()).await?;
                     open
                 } else {
-                    let open = self.connections.open(watch, patience).await?;
+                    let open = self.connections.open(watch, lock_timeout).await?;
                     opened = true;
                     connection.insert(open)
                 };

@@ -6,7 +6,7 @@ use super::Leases;
 use crate::error::Result;
 use crate::hold::Hold;
 
-/// A lease that somebody was given. Dropping it releases it.
+/// A lease that was granted. Dropping it releases it.
 pub(crate) struct Claim {
     pub(super) leases: Option<Arc<Leases>>,
     pub(crate) id: u64,

@@ -11,7 +11,7 @@ use super::takes::{TRIES, contended, expire};
 use crate::engine::batcher::{Batch, Caller, Callers, Queued, Reply};
 use crate::engine::connection::OpenConnection;
 use crate::error::{Error, ErrorKind, Failure, Result};
-use crate::limit::upkeep::Looked;
+use crate::limit::manage::Looked;
 use crate::limit::{Charge, Ensure, Expire, Look, MAX_RESERVATIONS, Outcome, RawDecision};
 
 impl Queued for Charge {
@@ -67,17 +67,17 @@ impl Queued for Charge {
             let groups = groups::divide(&batch.requests, tries, &known);
             let charges: Vec<_> = groups.iter().map(|group| group.charge.clone()).collect();
             let answers = connection.perform(&charges).await?;
-            let mut upkeep = Upkeep::default();
+            let mut maintenance = RowMaintenance::default();
             let mut decided = HashMap::new();
             for (group, raw) in groups.iter().zip(answers) {
                 for (line, one) in group.charge.lines.iter().zip(&raw) {
                     known.note(&line.key, one);
-                    upkeep.note(&group.charge.namespace, &line.key, one.outcome);
+                    maintenance.note(&group.charge.namespace, &line.key, one.outcome);
                 }
                 decide(group, raw, &batch.requests, round, &mut decided);
             }
             tell(batch, decided);
-            upkeep.run(connection).await?;
+            maintenance.run(connection).await?;
             look(batch, connection, &mut known).await?;
             refuse(batch, &known);
             if batch.requests.is_empty() {
@@ -184,12 +184,12 @@ fn tell(batch: &mut Batch<Charge>, mut decided: HashMap<usize, Decided>) {
 
 /// What has to be done before a statement can decide.
 #[derive(Default)]
-struct Upkeep {
+struct RowMaintenance {
     absent: Vec<Ensure>,
     overdue: Vec<Expire>,
 }
 
-impl Upkeep {
+impl RowMaintenance {
     fn note(&mut self, namespace: &str, key: &str, outcome: Outcome) {
         match outcome {
             Outcome::Absent => self.absent.push(Ensure {

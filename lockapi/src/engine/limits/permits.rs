@@ -31,18 +31,18 @@ pub(super) fn open(
         one,
         relaxed: policy.relaxed,
         shadow: policy.shadow,
-        at_hand: Mutex::default(),
+        local: Mutex::default(),
         asking: tokio::sync::Mutex::default(),
     })))
 }
 
 /// A block as it was taken.
 #[derive(Clone, Copy, Debug, Default)]
-struct AtHand {
+struct LocalPermits {
     taken: i64,
-    /// How many were left when it was looked at last.
+    /// How many were left at the last call.
     left: i64,
-    /// When it was asked for, by the local clock.
+    /// When the block was requested, by the local clock.
     taken_at: Time,
     /// When it was taken, by the server's clock.
     at: i64,
@@ -50,12 +50,12 @@ struct AtHand {
     ends_in: i64,
 }
 
-impl AtHand {
+impl LocalPermits {
     /// How many permits can still be given out.
     ///
-    /// As one flows back at the server in each interval, what lies here loses its worth: otherwise
-    /// it could be used on top of those that have flowed back. What is worthless is gone, so that the
-    /// others are given out once.
+    /// The server replenishes one permit in each interval, so unused permits expire here at the same rate:
+    /// otherwise they could be used in addition to the replenished ones. Expired permits are dropped, so
+    /// that no permit is given out twice.
     fn left(&mut self, line: &ChargeLine, now: Time) -> i64 {
         let age = self.age(now);
         let age = age.saturating_add(age / DRIFT_PART);
@@ -84,7 +84,7 @@ struct Shared {
     relaxed: bool,
     /// Whether nothing is refused.
     shadow: bool,
-    at_hand: Mutex<AtHand>,
+    local: Mutex<LocalPermits>,
     /// One caller asks, the others wait in the order of arrival.
     asking: tokio::sync::Mutex<()>,
 }
@@ -96,11 +96,11 @@ impl Shared {
 
     fn try_now(&self) -> bool {
         let now = self.limits().timer.now();
-        let mut at_hand = self.lock();
-        if at_hand.left(&self.one, now) < 1 {
+        let mut local = self.lock();
+        if local.left(&self.one, now) < 1 {
             return false;
         }
-        at_hand.left -= 1;
+        local.left -= 1;
         true
     }
 
@@ -123,7 +123,7 @@ impl Shared {
             return Ok(false);
         };
         let window = self.one.quota.window();
-        *self.lock() = AtHand {
+        *self.lock() = LocalPermits {
             taken,
             left: taken - 1,
             taken_at,
@@ -157,21 +157,21 @@ impl Shared {
     /// What is to be given back of the block at hand, which is then used up.
     fn leave(&self) -> Option<Refund> {
         let now = self.limits().timer.now();
-        let mut at_hand = self.lock();
-        let left = at_hand.left(&self.one, now);
-        at_hand.left = 0;
+        let mut local = self.lock();
+        let left = local.left(&self.one, now);
+        local.left = 0;
         (left > 0).then(|| Refund {
             namespace: self.core.namespace.to_string(),
             key: self.one.key.clone(),
             price: self.one.price().saturating_mul(left),
             window: self.one.quota.window(),
             // What flowed back until now is not among them.
-            at: at_hand.at.saturating_add(at_hand.age(now)),
+            at: local.at.saturating_add(local.age(now)),
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, AtHand> {
-        self.at_hand.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, LocalPermits> {
+        self.local.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -230,7 +230,7 @@ mod tests {
     use super::*;
     use crate::limit::{Level, Quota};
 
-    fn block(permits: u64, quota: Quota) -> (ChargeLine, AtHand) {
+    fn block(permits: u64, quota: Quota) -> (ChargeLine, LocalPermits) {
         let line = ChargeLine {
             key: "key".to_owned(),
             quota,
@@ -239,12 +239,12 @@ mod tests {
             ttl: 0,
         };
         let taken = i64::try_from(permits).unwrap();
-        let at_hand = AtHand {
+        let local = LocalPermits {
             taken,
             left: taken,
-            ..AtHand::default()
+            ..LocalPermits::default()
         };
-        (line, at_hand)
+        (line, local)
     }
 
     #[test]
@@ -276,7 +276,7 @@ mod tests {
         for seed in 0..200 {
             let mut random = fastrand::Rng::with_seed(seed);
             let (mut level, mut now, mut given) = (Level::default(), 1_000_000_000_000, Vec::new());
-            let (line, mut at_hand) = block(0, quota);
+            let (line, mut local) = block(0, quota);
             for _ in 0..100 {
                 now += random.i64(0..3) * random.i64(0..=one);
                 let time = Duration::from_nanos(now.unsigned_abs());
@@ -286,12 +286,12 @@ mod tests {
                         given.push(now);
                     }
                     1 if level.fits(&quota, one, now) > 0 => {
-                        let left = at_hand.left(&line, time);
-                        let at = at_hand.at.saturating_add(at_hand.age(time));
+                        let left = local.left(&line, time);
+                        let at = local.at.saturating_add(local.age(time));
                         level.give_back(one * left, 0, at, now);
                         let taken = level.fits(&quota, one, now).min(5);
                         level.take(&quota, one * taken, now);
-                        at_hand = AtHand {
+                        local = LocalPermits {
                             taken,
                             left: taken,
                             taken_at: time,
@@ -300,8 +300,8 @@ mod tests {
                         };
                     }
                     2 | 3 => {
-                        while at_hand.left(&line, time) > 0 && random.u8(0..4) > 0 {
-                            at_hand.left -= 1;
+                        while local.left(&line, time) > 0 && random.u8(0..4) > 0 {
+                            local.left -= 1;
                             given.push(now);
                         }
                     }

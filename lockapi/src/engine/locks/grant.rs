@@ -1,4 +1,4 @@
-//! A lock in the hands of a caller.
+//! A lock that was granted to a caller.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::hold::Hold;
 use crate::key::LockId;
 
-/// A lock that somebody was given. Dropping it releases it.
+/// A lock that was granted. Dropping it releases it.
 pub(crate) struct Grant {
     locks: Option<Arc<Locks>>,
     lock: LockId,
@@ -44,7 +44,7 @@ impl Grant {
         }
     }
 
-    /// Releases it; the receiver is told whether it was still held.
+    /// Releases it; the receiver gets an error if it was no longer held.
     pub(crate) fn release(mut self) -> oneshot::Receiver<Result<()>> {
         let (reply, released) = oneshot::channel();
         if let Some(locks) = self.locks.take() {

@@ -2,7 +2,7 @@
 //!
 //! [`LockTable`] decides; this is the shell around it, which owns the lock around the table, the
 //! channels to callers, the timer and the telemetry; [`worker`] runs the statements of one session.
-//! Whatever is to be told to callers is told after the table is unlocked.
+//! Callers are answered after the table is unlocked.
 
 mod grant;
 mod pending;
@@ -15,8 +15,8 @@ use tokio::sync::{Notify, oneshot};
 
 pub(crate) use grant::Grant;
 pub(crate) use pending::Pending;
+pub(crate) use table::{Acquisition, Limits, Observed, WaitPolicy};
 use table::{Answer, Batch, Effects, LockTable, Next, Reason, Reply, Waited};
-pub(crate) use table::{Limits, Observed, Patience, Want};
 
 use super::clock::Time;
 use super::contain;
@@ -35,7 +35,7 @@ type Todo = Effects<Waiter, Arc<Hold>, Released>;
 
 /// Starts the worker of a session.
 type Start = dyn Fn(usize) + Send + Sync;
-/// Is told what lasts; answers whether to look again, although nothing is in use.
+/// Gets the long holds and waits; returns whether to observe again, although no lock is in use.
 type Observe = dyn Fn(Observed) -> bool + Send + Sync;
 
 /// The session locks of a process on one database.
@@ -63,17 +63,17 @@ impl Locks {
         })
     }
 
-    /// Says how the worker of a session is started; called once, before anything else.
+    /// Sets how the worker of a session is started; called once, before anything else.
     pub(crate) fn start_with(&self, start: impl Fn(usize) + Send + Sync + 'static) {
         let _first = self.start.set(Box::new(start));
     }
 
-    /// Asks for a lock.
-    pub(crate) fn ask(self: &Arc<Self>, want: Want) -> Pending {
+    /// Acquires a lock.
+    pub(crate) fn acquire(self: &Arc<Self>, acquisition: Acquisition) -> Pending {
         let (sender, answer) = oneshot::channel();
         let now = || self.timer.now();
-        let id = self.with(|table, effects| table.ask(&now, want, sender, effects));
-        Pending::new(Arc::clone(self), want.lock, id, answer)
+        let id = self.with(|table, effects| table.acquire(&now, acquisition, sender, effects));
+        Pending::new(Arc::clone(self), acquisition.lock, id, answer)
     }
 
     fn leave(&self, lock: LockId, id: u64) {
@@ -166,7 +166,7 @@ impl Locks {
         self.with(|table, effects| table.tick(at, now, effects));
     }
 
-    /// Tells the observer what lasts, and comes again while something is in use.
+    /// Passes long holds and waits to the observer, and repeats that while a lock is in use.
     fn observe(&self) {
         let Some(observe) = &self.observe else {
             return;
@@ -185,8 +185,8 @@ impl Locks {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the table, and then does what follows. A hold is marked as lost before anybody else
-    /// can see the table; all else waits until it is unlocked, because it may be other people's code.
+    /// Changes the table, and then carries out the effects. A hold is marked as lost before the table is
+    /// unlocked; everything else comes after that, because it may run code of the program.
     fn with<T>(&self, change: impl FnOnce(&mut Table, &mut Todo) -> T) -> T {
         let mut effects = Effects::default();
         let mut table = self.lock();

@@ -12,7 +12,7 @@ use crate::error::Failure;
 use crate::fence::HAND_OVER_BITS;
 use crate::key::LockId;
 use crate::mutex::{
-    Awaited, DeadlockCheck, Enlist, Enlisted, Flush, Interrupt, LockAnswer, LockRequest, Ping,
+    DeadlockCheck, Enlist, Enlisted, Flush, HasWaiters, Interrupt, LockAnswer, LockRequest, Ping,
     Relax, TOKENS_AT_RISK, Wait, is_taken,
 };
 use crate::random;
@@ -48,7 +48,7 @@ pub(crate) fn run(
     }
 }
 
-/// Tells the table when a worker ends before it has finished, or before it has begun.
+/// Notifies the table if a worker ends before it has finished, or before it has begun.
 struct Ended {
     locks: Option<Arc<Locks>>,
     session: usize,
@@ -78,13 +78,13 @@ struct Worker {
     watch: Arc<Watch>,
     session: usize,
     connection: Option<OpenConnection>,
-    /// A connection may be opened and its session be of no use.
+    /// Pauses after a connection that could not be opened, or whose session failed.
     reconnect: Reconnect,
     /// The mark of its session.
     mark: i64,
     /// A value of the token sequence that is known to be safe on disk.
     safe: i64,
-    /// What the server has answered and the callers have not been told.
+    /// Answers of the server that have not been delivered to the callers.
     answered: Option<Vec<Reply>>,
 }
 
@@ -106,19 +106,19 @@ impl Worker {
     /// Holds every lock that was free when it was tried.
     async fn hold(mut self) {
         loop {
-            let untold = self.untold();
+            let undelivered = self.undelivered();
             let waiting = self.locks.requests(self.session);
-            if untold > 0 && (waiting == 0 || untold + waiting <= Batch::WHOLE) {
-                self.tell();
-                if untold + waiting > 1 {
-                    // Those who were just told get to ask again, so that they travel with the others.
+            if undelivered > 0 && (waiting == 0 || undelivered + waiting <= Batch::WHOLE) {
+                self.deliver();
+                if undelivered + waiting > 1 {
+                    // Callers that were just answered may send their next request, in the same statement.
                     yield_now().await;
                 }
             }
-            let next = self.locks.next(self.session, Batch::HalfWith(untold));
+            let next = self.locks.next(self.session, Batch::HalfWith(undelivered));
             if !matches!(next, Next::Run(_)) {
-                // No statement follows that they could be told beside.
-                self.tell();
+                // No statement follows during which they could be delivered.
+                self.deliver();
             }
             match next {
                 Next::Run(commands) => self.run(commands).await,
@@ -129,13 +129,13 @@ impl Worker {
         }
     }
 
-    /// Waits in the server's queue, for one lock at a time, and holds what it was given.
+    /// Waits in the server's queue, for one lock at a time, and holds the locks that it was granted.
     async fn wait(mut self) {
         loop {
             match self.locks.next(self.session, Batch::All) {
                 Next::Run(commands) => {
                     self.run(commands).await;
-                    self.tell();
+                    self.deliver();
                 }
                 Next::Wait(slice) => {
                     if let Some(waited) = self.wait_for(slice).await {
@@ -155,7 +155,7 @@ impl Worker {
         }
     }
 
-    /// Sees to it that there is a connection, and that it is marked.
+    /// Opens and marks a connection, unless there is one.
     async fn open(&mut self) -> Result<(), Failure> {
         if self.connection.is_none() {
             self.reconnect.pause(&self.connections.timer).await;
@@ -196,15 +196,13 @@ impl Worker {
         Ok(connection)
     }
 
-    /// Sees to it that a crash of the server cannot make it give out this token again.
+    /// Flushes the log if a crash of the server could make it issue this token again.
     async fn make_safe(&mut self, token: i64) -> Result<(), Failure> {
         let value = token >> HAND_OVER_BITS;
         if value > self.safe + TOKENS_AT_RISK {
-            // A disk that stalls must not make a session that holds locks look dead.
-            let patient = self.connections.patient_watch(FLUSH_TIMEOUT);
-            self.connection()?
-                .perform_within(&patient, &[Flush])
-                .await?;
+            // A slow disk must not make a session that holds locks seem dead.
+            let watch = self.connections.watch_within(FLUSH_TIMEOUT);
+            self.connection()?.perform_within(&watch, &[Flush]).await?;
             self.safe = value;
         }
         Ok(())
@@ -215,34 +213,34 @@ impl Worker {
         self.connection.as_mut().ok_or_else(closed)
     }
 
-    fn steps(&self, commands: &[Command]) -> Vec<LockRequest> {
-        let step = |command: &Command| step(command, self.mark);
-        commands.iter().filter_map(step).collect()
+    fn requests(&self, commands: &[Command]) -> Vec<LockRequest> {
+        let request = |command: &Command| lock_request(command, self.mark);
+        commands.iter().filter_map(request).collect()
     }
 
     async fn send(&mut self, commands: &[Command]) -> Result<Vec<Reply>, Failure> {
-        let looks: Vec<Awaited> = commands.iter().filter_map(look).collect();
-        let steps = self.steps(commands);
+        let checks: Vec<HasWaiters> = commands.iter().filter_map(waiters_check).collect();
+        let requests = self.requests(commands);
         let interrupts: Vec<Interrupt> = commands.iter().filter_map(interrupt).collect();
         let connection = self.connection()?;
-        let stepped = if steps.is_empty() {
+        let answers = if requests.is_empty() {
             Vec::new()
         } else {
-            connection.perform(&steps).await?
+            connection.perform(&requests).await?
         };
-        let awaited = if looks.is_empty() {
+        let has_waiters = if checks.is_empty() {
             Vec::new()
         } else {
-            connection.perform(&looks).await?
+            connection.perform(&checks).await?
         };
         if !interrupts.is_empty()
             && let Err(failure) = connection.perform(&interrupts).await
             && failure.broken
         {
-            // One that is refused is none: the wait goes on to the end of its slice.
+            // An interrupt that is refused has no effect: the wait lasts to the end of its slice.
             return Err(failure);
         }
-        let taken = stepped.iter().find_map(|answer| match answer {
+        let taken = answers.iter().find_map(|answer| match answer {
             // All that one statement takes has one token.
             LockAnswer::Taken(token) => Some(*token),
             _ => None,
@@ -250,10 +248,10 @@ impl Worker {
         if let Some(token) = taken {
             self.make_safe(token).await?;
         }
-        let (mut stepped, mut awaited) = (stepped.into_iter(), awaited.into_iter());
+        let (mut answers, mut has_waiters) = (answers.into_iter(), has_waiters.into_iter());
         let reply = |command: &Command| match command {
-            Command::Look { .. } => awaited.next().map(Reply::Awaited),
-            Command::Try { .. } | Command::Release { .. } => stepped.next().map(Reply::Lock),
+            Command::CheckWaiters { .. } => has_waiters.next().map(Reply::HasWaiters),
+            Command::Try { .. } | Command::Release { .. } => answers.next().map(Reply::Lock),
             Command::Interrupt { .. } => Some(Reply::Interrupted),
         };
         Ok(commands.iter().filter_map(reply).collect())
@@ -262,32 +260,32 @@ impl Worker {
     /// Runs commands, and settles them whatever happens.
     async fn run(&mut self, commands: Vec<Command>) {
         if let Err(failure) = self.open().await {
-            self.tell();
+            self.deliver();
             self.locks.refuse_session(self.session, &failure);
             return;
         }
         let answered = self.answered.take();
         let (locks, session) = (Arc::clone(&self.locks), self.session);
-        // The callers of the statement before are told while the server works on this one.
-        let telling = async move {
+        // The callers of the previous statement get their answers while the server works on this one.
+        let delivering = async move {
             if let Some(replies) = answered {
                 locks.settle(session, &replies);
             }
         };
-        let (outcome, ()) = futures_util::future::join(self.send(&commands), telling).await;
+        let (outcome, ()) = futures_util::future::join(self.send(&commands), delivering).await;
         match outcome {
             Ok(replies) => self.answered = Some(replies),
             Err(failure) => self.recover(&commands, &failure).await,
         }
     }
 
-    /// How many callers of the last statement have not been told.
-    fn untold(&self) -> usize {
+    /// How many answers to the last statement have not been delivered.
+    fn undelivered(&self) -> usize {
         self.answered.as_ref().map_or(0, Vec::len)
     }
 
-    /// Tells the callers of the last statement.
-    fn tell(&mut self) {
+    /// Delivers the answers to the last statement.
+    fn deliver(&mut self) {
         if let Some(replies) = self.answered.take() {
             self.locks.settle(self.session, &replies);
         }
@@ -296,15 +294,15 @@ impl Worker {
     /// A statement that fails may have taken or released some of its locks. Afterwards none of
     /// them is held, or the session is gone.
     async fn recover(&mut self, commands: &[Command], failure: &Failure) {
-        let steps = self.steps(commands).into_iter();
-        let releases: Vec<LockRequest> = steps
-            .map(|step| LockRequest {
+        let requests = self.requests(commands).into_iter();
+        let releases: Vec<LockRequest> = requests
+            .map(|request| LockRequest {
                 release: true,
-                ..step
+                ..request
             })
             .collect();
         let alive = !failure.broken && !failure.sent;
-        if alive && self.insist(&releases).await.is_ok() {
+        if alive && self.release_or_ping(&releases).await.is_ok() {
             self.locks.batch_failed(self.session, failure);
         } else {
             self.lose(failure);
@@ -319,18 +317,18 @@ impl Worker {
         self.locks.session_lost(self.session, failure);
     }
 
-    /// Asks whether the session still lives.
+    /// Checks whether the session is still alive.
     async fn ping(&mut self) {
         if self.connection.is_some()
-            && let Err(failure) = self.insist(&[]).await
+            && let Err(failure) = self.release_or_ping(&[]).await
         {
             self.lose(&failure);
         }
     }
 
-    /// Releases, or just asks. A statement that was cancelled, by whomever, is no sign that the session
+    /// Releases locks, or pings if there are none. A cancelled statement does not show that the session
     /// has ended: it is sent again.
-    async fn insist(&mut self, releases: &[LockRequest]) -> Result<(), Failure> {
+    async fn release_or_ping(&mut self, releases: &[LockRequest]) -> Result<(), Failure> {
         match self.try_once(releases).await {
             Err(failure) if !failure.broken && !failure.sent => self.try_once(releases).await,
             outcome => outcome,
@@ -380,7 +378,7 @@ impl Worker {
             return None;
         }
         if !left.is_empty()
-            && let Err(failure) = self.insist(&left).await
+            && let Err(failure) = self.release_or_ping(&left).await
         {
             self.lose(&failure);
             return None;
@@ -391,8 +389,7 @@ impl Worker {
         })
     }
 
-    /// Waits in the server's queue; on behalf of whoever holds other locks meanwhile, after a look
-    /// whether they would wait for themselves.
+    /// Waits in the server's queue; for a lock owner that holds other locks, only after a deadlock check.
     async fn wait_within(
         &mut self,
         slice: &Slice,
@@ -409,7 +406,7 @@ impl Worker {
             }
         }
         if !self.locks.is_wanted(self.session) {
-            return Ok(Waited::InVain);
+            return Ok(Waited::NotGranted);
         }
         let wait = Wait {
             lock: slice.lock,
@@ -422,7 +419,7 @@ impl Worker {
         let answers = self.connection()?.perform(&[wait]).await?;
         let Some(taken @ (LockAnswer::Taken(_) | LockAnswer::Shared)) = answers.into_iter().next()
         else {
-            return Ok(Waited::InVain);
+            return Ok(Waited::NotGranted);
         };
         if let LockAnswer::Taken(token) = taken {
             self.make_safe(token).await?;
@@ -431,11 +428,11 @@ impl Worker {
     }
 }
 
-fn step(command: &Command, session: i64) -> Option<LockRequest> {
+fn lock_request(command: &Command, session: i64) -> Option<LockRequest> {
     let (lock, mode, release) = match *command {
         Command::Try { lock, mode } => (lock, mode, false),
         Command::Release { lock, mode } => (lock, mode, true),
-        Command::Look { .. } | Command::Interrupt { .. } => return None,
+        Command::CheckWaiters { .. } | Command::Interrupt { .. } => return None,
     };
     Some(LockRequest {
         lock,
@@ -445,9 +442,9 @@ fn step(command: &Command, session: i64) -> Option<LockRequest> {
     })
 }
 
-fn look(command: &Command) -> Option<Awaited> {
+fn waiters_check(command: &Command) -> Option<HasWaiters> {
     match command {
-        Command::Look { lock } => Some(Awaited(*lock)),
+        Command::CheckWaiters { lock } => Some(HasWaiters(*lock)),
         _ => None,
     }
 }

@@ -198,7 +198,7 @@ fn nobody_listens_for_nobody() {
     let process = Process::new(Mode::Direct);
     assert_eq!(process.opened(), 0);
     drop(process.listening(1));
-    assert!(process.notifier.shared.lock().bells.is_empty());
+    assert!(process.notifier.shared.lock().callbacks.is_empty());
     eventually(|| {
         process.clock.advance(LIFETIME);
         !process.notifier.shared.lock().running

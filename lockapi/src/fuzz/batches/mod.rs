@@ -11,7 +11,7 @@ use crate::engine::{cancel, epoch, notify, probe, settle};
 use crate::error::Failure;
 use crate::id::operations as id;
 use crate::lease::operations as lease;
-use crate::limit::{Quota, charge, reserved, take as limit_take, upkeep};
+use crate::limit::{Quota, charge, manage, reserved, take as limit_take};
 use crate::mutex::lock_request::{LockMode, LockRequest};
 use crate::queue::Ticket;
 use crate::queue::operations as queue;
@@ -81,7 +81,7 @@ fn locks() -> Vec<Decoder> {
             millis: 1,
             session: 1,
         }),
-        of(mutex::awaited::Awaited(LOCK)),
+        of(mutex::has_waiters::HasWaiters(LOCK)),
         of(mutex::deadlock::DeadlockCheck {
             lock: LOCK,
             holding: vec![LOCK],
@@ -178,7 +178,7 @@ fn leases() -> Vec<Decoder> {
             owner: text(),
             data: text(),
         }),
-        of(crate::lease::upkeep::Abandon {
+        of(crate::lease::manage::Abandon {
             namespace: text(),
             key: text(),
             first: 1,
@@ -186,7 +186,7 @@ fn leases() -> Vec<Decoder> {
             acquisition: 3,
             granted: 4,
         }),
-        of(crate::lease::upkeep::Sweep {
+        of(crate::lease::manage::Sweep {
             after: (text(), text(), 0),
             most: 1,
         }),
@@ -250,31 +250,31 @@ fn limits() -> Vec<Decoder> {
             relaxed: false,
             look: false,
         }),
-        of(upkeep::Look {
+        of(manage::Look {
             namespace: text(),
             key: text(),
         }),
-        of(upkeep::Ensure {
+        of(manage::Ensure {
             namespace: text(),
             key: text(),
         }),
-        of(upkeep::Refund {
+        of(manage::Refund {
             namespace: text(),
             key: text(),
             price: 1,
             window: 2,
             at: 3,
         }),
-        of(upkeep::Reset {
+        of(manage::Reset {
             namespace: text(),
             key: text(),
         }),
-        of(upkeep::Block {
+        of(manage::Block {
             namespace: text(),
             key: text(),
             time: 1,
         }),
-        of(upkeep::Sweep {
+        of(manage::Sweep {
             after: (text(), text()),
             most: 1,
         }),

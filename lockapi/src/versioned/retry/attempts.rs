@@ -74,7 +74,7 @@ impl Attempts {
             return Err(error);
         }
         self.conflicts += 1;
-        self.retry.shared.contention.heat(&self.keys);
+        self.retry.shared.contention.mark_contended(&self.keys);
         self.pause = self.pause();
         // Who would begin after the deadline does not wait for it.
         let late = Instant::now() + self.pause >= self.until;

@@ -82,7 +82,7 @@ fn hot_rows_are_locked_and_taken_in_turns() {
 }
 
 /// Keys on which there was a conflict just now.
-fn heat(retry: &Retry, keys: &[&str]) {
+fn mark_contended(retry: &Retry, keys: &[&str]) {
     let mut attempts = retry.begin(keys).unwrap();
     attempts.next_blocking().unwrap();
     let stale: Result<(), Conflict> = attempts.again(STALE, true);
@@ -92,7 +92,7 @@ fn heat(retry: &Retry, keys: &[&str]) {
 #[test]
 fn first_attempt_begins_before_the_deadline_or_never() {
     let retry = quick();
-    heat(&retry, &["a"]);
+    mark_contended(&retry, &["a"]);
     let mut holder = retry.begin(&["a"]).unwrap();
     assert!(holder.next_blocking().unwrap().locks());
     let short = retry.clone().deadline(Duration::from_millis(100));
@@ -128,7 +128,7 @@ fn pause_beyond_the_deadline_is_not_waited_for() {
 #[test]
 fn work_inside_work_does_not_wait_in_a_cycle() {
     let retry = quick();
-    heat(&retry, &["a", "b"]);
+    mark_contended(&retry, &["a", "b"]);
     let met = std::sync::Barrier::new(2);
     std::thread::scope(|scope| {
         for (outer, inner) in [("a", "b"), ("b", "a")] {
@@ -154,7 +154,7 @@ fn work_inside_work_does_not_wait_in_a_cycle() {
 #[test]
 fn those_who_pass_the_turn_on_are_waited_for() {
     let retry = quick();
-    heat(&retry, &["a"]);
+    mark_contended(&retry, &["a"]);
     let (inside, most) = (AtomicU32::new(0), AtomicU32::new(0));
     std::thread::scope(|scope| {
         for _ in 0..8 {

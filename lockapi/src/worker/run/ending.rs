@@ -8,14 +8,14 @@ use crate::queue::{Delivery, MAX_DELAY, Outcome, Settled};
 use crate::worker::attempt::Verdict;
 use crate::worker::failed::{Failed, Kind};
 use crate::worker::observe::{Ending, Observe};
-use crate::worker::settling::{Settling, Told};
+use crate::worker::settling::{Settlement, Settling};
 
 /// What is known of a delivery that its handler has acknowledged itself; nothing where the worker had
 /// to stop before that.
 pub(super) struct Confirmed {
     running: Running,
     took: Duration,
-    known: Option<(Ending, Told)>,
+    known: Option<(Ending, Settlement)>,
 }
 
 impl Run {
@@ -102,7 +102,7 @@ impl Run {
         let settling = self.settling_of(delivery);
         self.settling.push(Box::pin(async move {
             let (outcome, _) = settling.settle(Outcome::Release).await;
-            (outcome, Told::Settled(Settled::Done))
+            (outcome, Settlement::Settled(Settled::Done))
         }));
     }
 
@@ -132,7 +132,7 @@ impl Run {
             took,
             known,
         } = confirmed;
-        let Some((ending, told)) = known else {
+        let Some((ending, settlement)) = known else {
             // Dropped, it goes back if the transaction is rolled back by then.
             self.tell(&running, &Ending::Lost, took);
             self.summary.unknown += 1;
@@ -140,7 +140,7 @@ impl Run {
         };
         self.tell(&running, &ending, took);
         running.delivery.settled_by_caller();
-        self.count(&ending.outcome(), told);
+        self.count(&ending.outcome(), settlement);
     }
 
     fn settling_of(&self, delivery: Arc<Delivery>) -> Settling {
@@ -152,13 +152,13 @@ impl Run {
         )
     }
 
-    pub(super) fn count(&mut self, outcome: &Outcome, told: Told) {
-        let counter = match (told, outcome) {
-            (Told::Unknown, _) => &mut self.summary.unknown,
-            (Told::Lost | Told::Settled(Settled::Lost | Settled::Locked), _) => {
+    pub(super) fn count(&mut self, outcome: &Outcome, settlement: Settlement) {
+        let counter = match (settlement, outcome) {
+            (Settlement::Unknown, _) => &mut self.summary.unknown,
+            (Settlement::Lost | Settlement::Settled(Settled::Lost | Settled::Locked), _) => {
                 &mut self.summary.lost
             }
-            (Told::Settled(Settled::Dead), _) | (_, Outcome::Reject { .. }) => {
+            (Settlement::Settled(Settled::Dead), _) | (_, Outcome::Reject { .. }) => {
                 &mut self.summary.dead
             }
             (_, Outcome::Ack) => &mut self.summary.done,

@@ -51,7 +51,7 @@ impl Run {
     }
 
     fn claim(&self) -> Option<Claim> {
-        if self.stopping || !self.hungry {
+        if self.stopping || !self.may_have_jobs {
             return None;
         }
         let concurrency = self.settings.concurrency;
@@ -67,7 +67,7 @@ impl Run {
     }
 
     fn wait_for_arrival(&mut self) {
-        if self.stopping || self.hungry || self.arrival.is_some() {
+        if self.stopping || self.may_have_jobs || self.arrival.is_some() {
             return;
         }
         let (queue, seen) = (Arc::clone(&self.queue), self.seen);
@@ -87,10 +87,10 @@ impl Run {
                 if exchange.claimed > 0 {
                     let took = self.queue.now().saturating_sub(exchange.since);
                     self.pace.exchanged(took);
-                    self.hungry = answer.more || answer.deliveries.len() >= exchange.claimed;
+                    self.may_have_jobs = answer.more || answer.deliveries.len() >= exchange.claimed;
                     self.seen = answer.seen;
                 }
-                let found = self.hungry || !answer.deliveries.is_empty();
+                let found = self.may_have_jobs || !answer.deliveries.is_empty();
                 self.looked = exchange.alone && exchange.claimed > 0 && !found;
                 self.acknowledged(exchange.acks, answer.acked);
                 self.take(answer.deliveries);
@@ -160,7 +160,7 @@ impl Run {
                 self.summary.lost += 1;
             }
         }
-        self.hungry = true;
+        self.may_have_jobs = true;
         if passing {
             let (queue, pause) = (Arc::clone(&self.queue), self.pauses.next());
             self.pause = (!hurry)

@@ -28,7 +28,7 @@ use crate::worker::handlers::Handlers;
 use crate::worker::observe::{Ending, Observe, Summary};
 use crate::worker::pace::{BEGUN_WITHIN, Pace, Pauses, UNHANDLED};
 use crate::worker::report::Quiet;
-use crate::worker::settling::Told;
+use crate::worker::settling::Settlement;
 use crate::worker::slots::Slots;
 use crate::worker::{Settings, Spawned};
 use ending::Confirmed;
@@ -54,17 +54,17 @@ pub(super) struct Run {
     running: FxHashMap<u64, Running>,
     handling: FuturesUnordered<Quiet<(u64, Verdict)>>,
     slots: Arc<Slots>,
-    /// Done and not told.
+    /// Done, but not sent yet.
     done: Vec<Done>,
-    /// Done, and to be told again after a delay, because each of them could not be.
+    /// Done, and to be sent again after a delay, because sending failed.
     delayed: Vec<Done>,
     delay: Option<Boxed<()>>,
     exchange: Option<Exchanging>,
-    settling: FuturesUnordered<Boxed<(Outcome, Told)>>,
+    settling: FuturesUnordered<Boxed<(Outcome, Settlement)>>,
     /// Ended, and acknowledged by their handlers themselves.
     confirming: FuturesUnordered<Boxed<Confirmed>>,
     /// Whether there may be something to claim.
-    hungry: bool,
+    may_have_jobs: bool,
     seen: u64,
     arrival: Option<Boxed<()>>,
     /// Looks now and then for jobs that nobody handles.
@@ -101,7 +101,7 @@ impl Running {
 
 struct Done {
     delivery: Arc<Delivery>,
-    /// Whether it was told before and no answer came.
+    /// Whether it was sent before and no answer came.
     unsure: bool,
 }
 
@@ -123,7 +123,7 @@ impl Run {
             exchange: None,
             settling: FuturesUnordered::new(),
             confirming: FuturesUnordered::new(),
-            hungry: true,
+            may_have_jobs: true,
             seen: 0,
             arrival: None,
             watch: None,
@@ -154,7 +154,7 @@ impl Run {
                 if self.looked {
                     self.stop();
                 } else {
-                    self.hungry = true;
+                    self.may_have_jobs = true;
                 }
             }
             if self.is_finished() {
@@ -176,8 +176,8 @@ impl Run {
             self.decide(number, verdict);
             return Poll::Ready(());
         }
-        if let Poll::Ready(Some((outcome, told))) = self.settling.poll_next_unpin(cx) {
-            self.count(&outcome, told);
+        if let Poll::Ready(Some((outcome, settlement))) = self.settling.poll_next_unpin(cx) {
+            self.count(&outcome, settlement);
             return Poll::Ready(());
         }
         if let Poll::Ready(Some(confirmed)) = self.confirming.poll_next_unpin(cx) {
@@ -211,7 +211,7 @@ impl Run {
             return Poll::Ready(());
         }
         if ended(&mut self.arrival, cx) {
-            self.hungry = true;
+            self.may_have_jobs = true;
             return Poll::Ready(());
         }
         // A handler that nobody waits for any more may still have a slot.

@@ -99,7 +99,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             let state = &mut self.sessions[session];
             state.alone += tries.len();
             state.requests.splice(0..0, tries);
-            self.rouse(session, effects);
+            self.wake_session(session, effects);
         } else {
             for request in tries {
                 if request.again {
@@ -129,7 +129,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             self.session_lost(now, session, failure, effects);
             let state = &self.sessions[session];
             if !state.requests.is_empty() || state.wait.is_some() {
-                self.rouse(session, effects);
+                self.wake_session(session, effects);
             }
             return;
         }
@@ -150,7 +150,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
     fn put(&mut self, session: usize, request: Request<R>, effects: &mut Effects<W, H, R>) {
         self.sessions[session].requests.push(request);
         if self.sessions[session].requests.len() == 1 {
-            self.rouse(session, effects);
+            self.wake_session(session, effects);
         }
     }
 
@@ -171,7 +171,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
                 effects.released(request.reply, Err(Reason::Lost));
                 self.released(lock, effects);
             }
-            Command::Look { lock } => self.looked(now, lock, true, effects),
+            Command::CheckWaiters { lock } => self.waiters_checked(now, lock, true, effects),
             // The wait goes on to the end of its slice.
             Command::Interrupt { session, .. } => self.interrupted(now, session, effects),
         }

@@ -76,7 +76,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             state.interrupt_at = Some(at);
             self.arm(at, effects);
         }
-        self.rouse(session, effects);
+        self.wake_session(session, effects);
     }
 
     pub(super) fn interrupt_if_due(

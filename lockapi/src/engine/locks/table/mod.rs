@@ -6,7 +6,7 @@
 //! When more locks are wanted than sessions can wait, they take turns, slice by slice. A session that
 //! holds a lock may wait for another: a release then interrupts the wait.
 //!
-//! The table is told what callers want and what the server answered, and returns [`Effects`]. Workers
+//! The table gets the requests of callers and the answers of the server, and returns [`Effects`]. Workers
 //! fetch what their session does next with [`next`](LockTable::next). The time comes in from outside.
 
 mod effects;
@@ -35,8 +35,8 @@ pub(crate) use observe::Observed;
 use owners::Owners;
 use session::Session;
 pub(crate) use session::{Batch, Command, Next, Reply};
+pub(crate) use slot::{Acquisition, WaitPolicy};
 use slot::{Held, Phase, Slot, Waiter};
-pub(crate) use slot::{Patience, Want};
 pub(crate) use wait::{Slice, Waited};
 
 use crate::engine::clock::Time;
@@ -108,28 +108,28 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
     }
 
     /// A caller wants a lock. Answers the number by which it can [leave](Self::leave).
-    pub(crate) fn ask(
+    pub(crate) fn acquire(
         &mut self,
         now: Now<'_>,
-        want: Want,
+        acquisition: Acquisition,
         reply: W,
         effects: &mut Effects<W, H, R>,
     ) -> u64 {
         let id = self.number();
-        let Want {
+        let Acquisition {
             lock,
             mode,
             owner,
-            patience,
-        } = want;
-        let waits = patience != Patience::None;
+            policy,
+        } = acquisition;
+        let waits = policy != WaitPolicy::NoWait;
         if waits && owner.is_some_and(|owner| self.closes_cycle(owner, lock)) {
             effects.answer(reply, Answer::Failed(Reason::Deadlock));
             return id;
         }
         let mut waiter = Waiter {
             id,
-            patience,
+            policy,
             mode,
             owner,
             since: None,
@@ -253,8 +253,8 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
                     }
                     self.contended(now, lock, effects);
                 }
-                (Command::Look { lock }, reply) => {
-                    self.looked(now, lock, reply != Reply::Awaited(false), effects);
+                (Command::CheckWaiters { lock }, reply) => {
+                    self.waiters_checked(now, lock, reply != Reply::HasWaiters(false), effects);
                 }
                 (Command::Interrupt { session, .. }, _) => self.interrupted(now, session, effects),
             }
@@ -276,7 +276,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             return;
         };
         slot.failed = false;
-        slot.suspected = false;
+        slot.cycle_suspected = false;
         let fence = match (taken, slot.wanted()) {
             (LockAnswer::Taken(fence), Some(LockMode::Exclusive)) => fence,
             (LockAnswer::Shared, Some(LockMode::Shared)) => {
@@ -308,7 +308,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         });
         let (since, callers) = slot.kept.unwrap_or((now, 0));
         slot.kept = Some((since, callers + 1));
-        slot.refuse_impatient(effects);
+        slot.refuse_no_wait(effects);
         self.owners.unwait(&first, lock);
         self.owners.hold(first.owner, lock);
         let state = &mut self.sessions[session];

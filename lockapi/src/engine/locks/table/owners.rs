@@ -3,7 +3,7 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::LockTable;
-use super::slot::{Patience, Phase, Waiter};
+use super::slot::{Phase, WaitPolicy, Waiter};
 use crate::key::LockId;
 use crate::mutex::OwnerId;
 
@@ -22,7 +22,7 @@ impl Owners {
     /// A waiter joins the queue of a lock. One that does not wait closes no cycle.
     pub(super) fn wait<W>(&mut self, waiter: &Waiter<W>, lock: LockId) {
         if let Some(owner) = waiter.owner
-            && waiter.patience != Patience::None
+            && waiter.policy != WaitPolicy::NoWait
         {
             self.0.entry(owner).or_default().waits.push(lock);
         }
@@ -30,7 +30,7 @@ impl Owners {
 
     /// A waiter is out of the queue of a lock.
     pub(super) fn unwait<W>(&mut self, waiter: &Waiter<W>, lock: LockId) {
-        if waiter.patience != Patience::None {
+        if waiter.policy != WaitPolicy::NoWait {
             self.remove(waiter.owner, lock, |owner| &mut owner.waits);
         }
     }

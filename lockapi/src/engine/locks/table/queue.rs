@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::slot::{Patience, Waiter};
+use super::slot::{WaitPolicy, Waiter};
 use crate::mutex::LockMode;
 
 /// So many that left may stay in a queue, however short it is.
@@ -14,7 +14,7 @@ pub(super) struct Queue<W> {
     /// How many of them have left.
     left: usize,
     /// How many of them do not wait.
-    impatient: usize,
+    no_wait: usize,
 }
 
 impl<W> Default for Queue<W> {
@@ -22,14 +22,14 @@ impl<W> Default for Queue<W> {
         Self {
             waiters: VecDeque::new(),
             left: 0,
-            impatient: 0,
+            no_wait: 0,
         }
     }
 }
 
 impl<W> Queue<W> {
     pub(super) fn push(&mut self, waiter: Waiter<W>) {
-        self.impatient += usize::from(waiter.patience == Patience::None);
+        self.no_wait += usize::from(waiter.policy == WaitPolicy::NoWait);
         self.waiters.push_back(waiter);
     }
 
@@ -54,7 +54,7 @@ impl<W> Queue<W> {
     /// Takes the first out.
     pub(super) fn pop(&mut self) -> Option<Waiter<W>> {
         let first = self.waiters.pop_front()?;
-        self.impatient -= usize::from(first.patience == Patience::None);
+        self.no_wait -= usize::from(first.policy == WaitPolicy::NoWait);
         self.prune();
         Some(first)
     }
@@ -66,7 +66,7 @@ impl<W> Queue<W> {
         let waiter = &mut self.waiters[at];
         let reply = Some(waiter.reply.take()?);
         let left = Waiter { reply, ..*waiter };
-        self.impatient -= usize::from(left.patience == Patience::None);
+        self.no_wait -= usize::from(left.policy == WaitPolicy::NoWait);
         self.left += 1;
         self.prune();
         if self.left > FEW.max(self.waiters.len() / 2) {
@@ -84,11 +84,11 @@ impl<W> Queue<W> {
     }
 
     /// Takes those out who do not wait.
-    pub(super) fn take_impatient(&mut self) -> Vec<Waiter<W>> {
-        if self.impatient == 0 {
+    pub(super) fn take_no_wait(&mut self) -> Vec<Waiter<W>> {
+        if self.no_wait == 0 {
             return Vec::new();
         }
-        self.take_out(|waiter| waiter.patience == Patience::None)
+        self.take_out(|waiter| waiter.policy == WaitPolicy::NoWait)
     }
 
     /// Takes those out that `choose` chooses.

@@ -20,8 +20,8 @@ pub(crate) enum Command {
         lock: LockId,
         mode: LockMode,
     },
-    /// Look whether another session waits for a lock that is shared here.
-    Look {
+    /// Check whether another session waits for a lock that is shared here.
+    CheckWaiters {
         lock: LockId,
     },
     /// Interrupt the wait of another session, which has this mark and this process at the server.
@@ -37,7 +37,7 @@ pub(crate) enum Command {
 pub(crate) enum Reply {
     Lock(LockAnswer),
     /// Whether somebody waits for the lock.
-    Awaited(bool),
+    HasWaiters(bool),
     /// The interrupt has arrived, if the session still waited.
     Interrupted,
 }
@@ -151,14 +151,14 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             reply,
             again: false,
         });
-        // Whoever put the first one there has roused the worker.
+        // Whoever put the first one there has woken the worker.
         if state.requests.len() == 1 {
-            self.rouse(session, effects);
+            self.wake_session(session, effects);
             self.interrupt(session, effects);
         }
     }
 
-    pub(super) fn rouse(&mut self, session: usize, effects: &mut Effects<W, H, R>) {
+    pub(super) fn wake_session(&mut self, session: usize, effects: &mut Effects<W, H, R>) {
         if !std::mem::replace(&mut self.sessions[session].running, true) {
             effects.start.push(session);
         }
@@ -274,7 +274,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             state.ping_at = None;
             if state.held > 0 {
                 state.ping_due = true;
-                self.rouse(session, effects);
+                self.wake_session(session, effects);
             }
         }
     }

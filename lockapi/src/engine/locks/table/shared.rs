@@ -1,9 +1,9 @@
 //! Locks that several callers share.
 //!
-//! All who share a lock in this process have it once at the server. Callers are served in the order
-//! of arrival: those who come behind one that wants the lock alone wait until it was served. Others
-//! who wait at the server are not seen from here, so while the lock is shared the server is asked
-//! now and then; when somebody waits, nobody else is let in.
+//! All callers that share a lock in this process hold it once at the server. Callers are served in the
+//! order of arrival: readers behind a writer wait until it was served. Other processes that wait at the
+//! server are not visible from here, so while the lock is shared the server is queried now and then; if
+//! there is a waiter, no further caller is admitted.
 
 use super::effects::{Answer, Effects, Granted, Reason};
 use super::release::MAX_HELD;
@@ -19,7 +19,7 @@ pub(super) struct Shared<H> {
     pub(super) session: usize,
     pub(super) since: Time,
     pub(super) holds: Vec<Share<H>>,
-    door: Door,
+    admission: Admission,
 }
 
 /// One of those who share a lock.
@@ -29,15 +29,15 @@ pub(super) struct Share<H> {
     pub(super) owner: Option<OwnerId>,
 }
 
-/// Whether further callers may share a lock that is shared.
+/// Whether further callers are admitted to a shared lock.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Door {
-    /// Until then.
+enum Admission {
+    /// Until this time.
     Open(Time),
-    /// The server is being asked whether others wait.
+    /// The server is being queried for other waiters.
     Checking,
-    /// Others wait: not before they had their turn; the server is asked again at this time.
-    Shut(Time),
+    /// Others wait: none is admitted before they had their turn; the server is queried again at this time.
+    Closed(Time),
 }
 
 impl<W, H: Clone + Default, R> LockTable<W, H, R> {
@@ -58,7 +58,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             session,
             since: at,
             holds: Vec::new(),
-            door: Door::Open(at + MAX_HELD),
+            admission: Admission::Open(at + MAX_HELD),
         });
         self.sessions[session].held += 1;
         self.sessions[session].granted_at = at;
@@ -75,21 +75,21 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         let Phase::Shared(shared) = &mut slot.phase else {
             return;
         };
-        let is_open = match shared.door {
-            Door::Open(until) => now < until || shared.holds.is_empty(),
-            Door::Checking | Door::Shut(_) => false,
+        let is_open = match shared.admission {
+            Admission::Open(until) => now < until || shared.holds.is_empty(),
+            Admission::Checking | Admission::Closed(_) => false,
         };
         if first == Some(LockMode::Shared) && !is_open {
-            match shared.door {
-                Door::Checking => return,
-                Door::Shut(until) if now < until => {
+            match shared.admission {
+                Admission::Checking => return,
+                Admission::Closed(until) if now < until => {
                     if self.polls.insert((until, lock)) {
                         self.arm(until, effects);
                     }
                 }
-                Door::Open(_) | Door::Shut(_) => {
-                    shared.door = Door::Checking;
-                    return self.command(0, Command::Look { lock }, None, effects);
+                Admission::Open(_) | Admission::Closed(_) => {
+                    shared.admission = Admission::Checking;
+                    return self.command(0, Command::CheckWaiters { lock }, None, effects);
                 }
             }
         }
@@ -97,7 +97,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             self.let_in(now, lock, effects);
         }
         if let Some(slot) = self.slots.get_mut(&lock) {
-            slot.refuse_impatient(effects);
+            slot.refuse_no_wait(effects);
         }
     }
 
@@ -131,23 +131,23 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         }
     }
 
-    /// What the server said of those who wait for a lock that is shared here.
-    pub(super) fn looked(
+    /// The answer of the server: whether others wait for a lock that is shared here.
+    pub(super) fn waiters_checked(
         &mut self,
         now: Now<'_>,
         lock: LockId,
-        awaited: bool,
+        has_waiters: bool,
         effects: &mut Effects<W, H, R>,
     ) {
         if let Some(slot) = self.slots.get_mut(&lock)
             && let Phase::Shared(shared) = &mut slot.phase
-            && shared.door == Door::Checking
+            && shared.admission == Admission::Checking
         {
             let until = now() + MAX_HELD;
-            shared.door = if awaited {
-                Door::Shut(until)
+            shared.admission = if has_waiters {
+                Admission::Closed(until)
             } else {
-                Door::Open(until)
+                Admission::Open(until)
             };
             self.admit(now, lock, effects);
         }

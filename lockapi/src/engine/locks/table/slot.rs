@@ -1,4 +1,4 @@
-//! One lock that is held or wanted.
+//! One lock that is held or waited for.
 
 use super::effects::{Answer, Effects};
 use super::queue::Queue;
@@ -7,33 +7,33 @@ use crate::engine::clock::Time;
 use crate::key::LockId;
 use crate::mutex::{LockMode, OwnerId};
 
-/// How long a caller is willing to wait.
+/// How long a caller waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Patience {
-    None,
+pub(crate) enum WaitPolicy {
+    NoWait,
     Until(Time),
     Forever,
 }
 
-/// What a caller asks for.
+/// The request of a caller.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Want {
+pub(crate) struct Acquisition {
     pub(crate) lock: LockId,
     pub(crate) mode: LockMode,
-    /// The owner that asks, if it told.
+    /// The lock owner, if there is one.
     pub(crate) owner: Option<OwnerId>,
-    pub(crate) patience: Patience,
+    pub(crate) policy: WaitPolicy,
 }
 
 /// A caller in the queue of a lock.
 pub(super) struct Waiter<W> {
     pub(super) id: u64,
-    pub(super) patience: Patience,
+    pub(super) policy: WaitPolicy,
     pub(super) mode: LockMode,
     pub(super) owner: Option<OwnerId>,
     /// Since when it waits for another; unknown of one whose attempt is under way.
     pub(super) since: Option<Time>,
-    /// `None` of one that left.
+    /// `None` once it has left.
     pub(super) reply: Option<W>,
 }
 
@@ -77,7 +77,7 @@ pub(super) struct Slot<W, H> {
     /// The last attempt to wait for it failed.
     pub(super) failed: bool,
     /// The last wait for it would have closed a cycle.
-    pub(super) suspected: bool,
+    pub(super) cycle_suspected: bool,
     /// How long it was waited for in this turn.
     pub(super) served: Time,
     /// Since when this process has it, one caller after the other, and how many they were.
@@ -93,7 +93,7 @@ impl<W, H> Slot<W, H> {
             phase: Phase::Trying,
             queue,
             failed: false,
-            suspected: false,
+            cycle_suspected: false,
             served: Time::ZERO,
             kept: None,
         }
@@ -108,7 +108,7 @@ impl<W, H> Slot<W, H> {
         }
     }
 
-    /// How the first who waits wants it.
+    /// The mode that the first waiter wants.
     pub(super) fn wanted(&self) -> Option<LockMode> {
         self.queue.wanted()
     }
@@ -118,9 +118,9 @@ impl<W, H> Slot<W, H> {
         self.queue.is_empty()
     }
 
-    /// Those who do not wait are told once somebody has the lock.
-    pub(super) fn refuse_impatient<R>(&mut self, effects: &mut Effects<W, H, R>) {
-        for waiter in self.queue.take_impatient() {
+    /// Refuses callers that do not wait, once the lock is held.
+    pub(super) fn refuse_no_wait<R>(&mut self, effects: &mut Effects<W, H, R>) {
+        for waiter in self.queue.take_no_wait() {
             effects.answer_waiter(waiter, Answer::Busy);
         }
     }

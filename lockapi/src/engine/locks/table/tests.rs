@@ -183,24 +183,24 @@ fn a_cycle_is_one_that_is_seen_twice() {
     sim.run(MS * 20);
     let ask = |sim: &mut Sim, key| {
         sim.names += 1;
-        let (caller, mode, patience) = (sim.names, LockMode::Exclusive, Patience::Forever);
+        let (caller, mode, policy) = (sim.names, LockMode::Exclusive, WaitPolicy::Forever);
         let (lock, since) = (lock(key), sim.now);
         let pending = Caller::Pending {
             lock,
             number: 0,
             mode,
-            patience,
+            policy,
             since,
         };
         sim.processes[0].callers.insert(caller, pending);
-        let want = Want {
+        let want = Acquisition {
             lock,
             mode,
             owner: Some(owner),
-            patience,
+            policy,
         };
         sim.change(0, |table, now, effects| {
-            table.ask(now, want, caller, effects)
+            table.acquire(now, want, caller, effects)
         });
         caller
     };
@@ -244,17 +244,17 @@ fn an_attempt_of_one_branch_takes_no_wait_of_another_away() {
     let mut sim = two(1, 2);
     let owner = crate::mutex::LockOwner::new().id();
     let theirs = sim.wait_in(1, 1, LockMode::Exclusive);
-    let want = |lock, patience| Want {
+    let want = |lock, policy| Acquisition {
         lock,
         mode: LockMode::Exclusive,
         owner: Some(owner),
-        patience,
+        policy,
     };
     sim.run(MS * 20);
     let mut effects = Effects::default();
     let table = &mut sim.processes[0].table;
-    let waits = table.ask(&|| MS, want(lock(1), Patience::Forever), 1, &mut effects);
-    let tries = table.ask(&|| MS, want(lock(1), Patience::None), 2, &mut effects);
+    let waits = table.acquire(&|| MS, want(lock(1), WaitPolicy::Forever), 1, &mut effects);
+    let tries = table.acquire(&|| MS, want(lock(1), WaitPolicy::NoWait), 2, &mut effects);
     table.leave(&|| MS, lock(1), tries, &mut effects);
     assert!(!table.owners.is_empty(), "the other branch still waits");
     table.leave(&|| MS, lock(1), waits, &mut effects);

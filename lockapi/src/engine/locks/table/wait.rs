@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::effects::{Answer, Effects, Reason};
 use super::release::MAX_HELD;
-use super::slot::{Patience, Phase, Slot};
+use super::slot::{Phase, Slot, WaitPolicy};
 use super::{LockTable, Now};
 use crate::engine::clock::Time;
 use crate::error::{ErrorKind, Failure};
@@ -76,7 +76,7 @@ pub(crate) struct Slice {
 #[derive(Debug)]
 pub(crate) enum Waited {
     Granted(LockAnswer),
-    InVain,
+    NotGranted,
     /// It was not begun: who holds these locks would have waited for themselves.
     Cycle(Vec<LockId>),
     /// The statement failed, and the session goes on.
@@ -91,7 +91,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         let Some(slot) = self.slots.get_mut(&lock) else {
             return;
         };
-        slot.refuse_impatient(effects);
+        slot.refuse_no_wait(effects);
         if slot.is_deserted() {
             self.slots.remove(&lock);
             return;
@@ -100,12 +100,18 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         for waiter in slot.queue.iter_mut() {
             waiter.since.get_or_insert(now);
         }
-        self.want(lock, now, None, effects);
+        self.enqueue(lock, now, None, effects);
     }
 
-    /// Owners the lock up for a session that waits, or has it polled where none can.
-    /// One that was interrupted has its turn again.
-    fn want(&mut self, lock: LockId, now: Time, turn: Option<u64>, effects: &mut Effects<W, H, R>) {
+    /// Queues the lock for a session that waits, or for polling if none can wait. A wait that was
+    /// interrupted keeps its turn.
+    fn enqueue(
+        &mut self,
+        lock: LockId,
+        now: Time,
+        turn: Option<u64>,
+        effects: &mut Effects<W, H, R>,
+    ) {
         let turn = turn.unwrap_or_else(|| self.number());
         let can_wait = self
             .sessions
@@ -172,7 +178,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
                 holding: false,
                 interrupted: false,
             });
-            self.rouse(session, effects);
+            self.wake_session(session, effects);
         }
     }
 
@@ -208,10 +214,10 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         };
         let now = now();
         let slot = self.slots.get(&lock)?;
-        let longest = slot.queue.iter().map(|waiter| match waiter.patience {
-            Patience::None => Duration::ZERO,
-            Patience::Until(at) => at.saturating_sub(now),
-            Patience::Forever => SLICE,
+        let longest = slot.queue.iter().map(|waiter| match waiter.policy {
+            WaitPolicy::NoWait => Duration::ZERO,
+            WaitPolicy::Until(at) => at.saturating_sub(now),
+            WaitPolicy::Forever => SLICE,
         });
         let longest = longest.max().unwrap_or(SLICE);
         let holding = self.held_behind(slot.queue.iter().filter_map(|waiter| waiter.owner));
@@ -276,9 +282,9 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             {
                 self.end_turn(&wait, now(), effects);
             }
-            Waited::InVain => {
+            Waited::NotGranted => {
                 if let Some(slot) = self.slots.get_mut(&lock) {
-                    (slot.failed, slot.suspected) = (false, false);
+                    (slot.failed, slot.cycle_suspected) = (false, false);
                 }
                 self.end_turn(&wait, now(), effects);
             }
@@ -315,7 +321,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             slot.served = Time::ZERO;
         }
         let turn = goes_on.then_some(wait.turn);
-        self.want(wait.lock, now, turn, effects);
+        self.enqueue(wait.lock, now, turn, effects);
     }
 
     /// A wait failed: it is tried once more, and then its waiters are told.
@@ -332,7 +338,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         if std::mem::replace(&mut slot.failed, true) {
             self.refuse(lock, &Reason::Failure(failure.clone()), effects);
         } else {
-            self.want(lock, now, None, effects);
+            self.enqueue(lock, now, None, effects);
         }
     }
 
@@ -349,7 +355,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         let Some(slot) = self.slots.get_mut(&lock) else {
             return;
         };
-        if !std::mem::replace(&mut slot.suspected, true) {
+        if !std::mem::replace(&mut slot.cycle_suspected, true) {
             if slot.is_deserted() {
                 self.slots.remove(&lock);
             } else {
@@ -371,12 +377,12 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             let closes = slot
                 .queue
                 .take_out(|one| one.owner.is_some_and(|owner| owners.contains(&owner)));
-            slot.suspected = false;
+            slot.cycle_suspected = false;
             for waiter in closes {
                 self.owners.unwait(&waiter, lock);
                 effects.answer_waiter(waiter, Answer::Failed(Reason::Deadlock));
             }
         }
-        self.want(lock, now(), None, effects);
+        self.enqueue(lock, now(), None, effects);
     }
 }

@@ -1,4 +1,4 @@
-//! Several processes with their tables and a model of the server, driven by seeds: callers ask, leave
+//! Several processes with their tables and a model of the server, driven by seeds: callers acquire, leave
 //! and release, statements are answered late or never, sessions and workers end.
 
 mod by_hand;
@@ -30,7 +30,7 @@ pub(super) enum Caller {
         lock: LockId,
         number: u64,
         mode: LockMode,
-        patience: Patience,
+        policy: WaitPolicy,
         since: Time,
     },
     Holds {
@@ -120,7 +120,7 @@ impl Sim {
             let Some(Caller::Pending {
                 lock,
                 mode,
-                patience,
+                policy,
                 since,
                 ..
             }) = self.processes[p].callers.remove(&caller)
@@ -134,7 +134,7 @@ impl Sim {
                     }
                     self.granted(p, caller, lock, mode, granted);
                 }
-                Answer::Busy => assert_eq!(patience, Patience::None, "who waits is not refused"),
+                Answer::Busy => assert_eq!(policy, WaitPolicy::NoWait, "who waits is not refused"),
                 Answer::Failed(_) => {}
             }
         }
@@ -194,20 +194,20 @@ impl Sim {
         self.processes[p].callers.insert(caller, holds);
     }
 
-    pub(super) fn ask(&mut self) {
+    pub(super) fn acquire(&mut self) {
         let p = self.random.usize(..self.processes.len());
         let lock = lock(self.random.i64(0..self.keys));
-        let patience = match self.random.u8(..4) {
-            0 => Patience::None,
-            1 => Patience::Until(self.now + MS * self.random.u32(1..2000)),
-            _ => Patience::Forever,
+        let policy = match self.random.u8(..4) {
+            0 => WaitPolicy::NoWait,
+            1 => WaitPolicy::Until(self.now + MS * self.random.u32(1..2000)),
+            _ => WaitPolicy::Forever,
         };
         let mode = if self.random.u8(..4) == 0 {
             LockMode::Shared
         } else {
             LockMode::Exclusive
         };
-        self.ask_for(p, lock, mode, patience);
+        self.ask_for(p, lock, mode, policy);
     }
 
     /// A caller of a process asks for a lock.
@@ -216,7 +216,7 @@ impl Sim {
         p: usize,
         lock: LockId,
         mode: LockMode,
-        patience: Patience,
+        policy: WaitPolicy,
     ) -> u64 {
         self.names += 1;
         let (caller, since) = (self.names, self.now);
@@ -224,18 +224,18 @@ impl Sim {
             lock,
             number: 0,
             mode,
-            patience,
+            policy,
             since,
         };
         self.processes[p].callers.insert(caller, pending);
-        let want = Want {
+        let want = Acquisition {
             lock,
             mode,
             owner: None,
-            patience,
+            policy,
         };
         let id = self.change(p, |table, now, effects| {
-            table.ask(now, want, caller, effects)
+            table.acquire(now, want, caller, effects)
         });
         if let Some(Caller::Pending { number, .. }) = self.processes[p].callers.get_mut(&caller) {
             *number = id;
@@ -313,7 +313,7 @@ impl Sim {
 
     pub(super) fn step(&mut self) {
         match self.random.u8(..20) {
-            0..4 => self.ask(),
+            0..4 => self.acquire(),
             4..8 => {
                 if let Some((p, caller)) = self.any_caller() {
                     self.end_one(p, caller);

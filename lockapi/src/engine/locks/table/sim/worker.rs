@@ -108,7 +108,7 @@ impl Sim {
             lock, mode, time, ..
         } = *slice;
         if !self.processes[p].table.is_wanted(session) {
-            self.processes[p].workers[session].doing = Doing::Clears(Waited::InVain);
+            self.processes[p].workers[session].doing = Doing::Clears(Waited::NotGranted);
             return;
         }
         if self.server.try_lock(lock, mode, connection) == LockAnswer::Contended {
@@ -148,7 +148,7 @@ impl Sim {
             if self.server.granted.remove(&connection) {
                 self.server.unlock(lock, connection);
             }
-            Waited::InVain
+            Waited::NotGranted
         };
         self.processes[p].table.answered(session);
         self.processes[p].workers[session].doing = Doing::Clears(waited);
@@ -160,9 +160,9 @@ impl Sim {
                 Reply::Lock(self.server.try_lock(lock, mode, connection))
             }
             Command::Release { lock, .. } => Reply::Lock(self.server.unlock(lock, connection)),
-            Command::Look { lock } => {
+            Command::CheckWaiters { lock } => {
                 let queue = self.server.queues.get(&lock);
-                Reply::Awaited(queue.is_some_and(|queue| !queue.is_empty()))
+                Reply::HasWaiters(queue.is_some_and(|queue| !queue.is_empty()))
             }
             Command::Interrupt { session, .. } => {
                 let target = &self.processes[p].workers[session];

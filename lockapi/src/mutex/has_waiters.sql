@@ -1,4 +1,4 @@
--- Returns for which advisory locks some session waits.
+-- Returns which advisory locks have waiters.
 --
 -- Promises: one result for each lock ($1; $2 is true for a pair), in its order; the lock table is read once
 -- for all of them.
@@ -9,6 +9,6 @@ SELECT EXISTS (SELECT
                   AND l.database = (SELECT d.oid FROM pg_catalog.pg_database AS d
                                      WHERE d.datname = pg_catalog.current_database())
                   AND ((l.classid::int8 << 32) | l.objid::int8) = s.key
-                  AND (l.objsubid = 2) = s.pair) AS awaited
+                  AND (l.objsubid = 2) = s.pair) AS has_waiters
   FROM ROWS FROM (unnest($1::int8[]), unnest($2::bool[])) WITH ORDINALITY AS s (key, pair, nr)
  ORDER BY s.nr

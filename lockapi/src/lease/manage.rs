@@ -1,5 +1,4 @@
-//! Upkeep that nobody waits for: giving leases back, and deleting rows of leases that ended long
-//! ago.
+//! Background operations on leases: releasing abandoned ones, and deleting old rows.
 
 use crate::driver::columns::{flag_rows, flags, ints, maybe_int, texts};
 use crate::driver::{Operation, Row, Rows, Statement, Type, Value};

@@ -1,4 +1,4 @@
-//! Checking whether anybody waits for a lock.
+//! Checking whether a lock has waiters.
 
 use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
@@ -7,14 +7,14 @@ use crate::memory::ModelState;
 
 /// Checks whether any session waits for a lock.
 #[derive(Clone, Copy, Debug)]
-pub struct Awaited(pub LockId);
+pub struct HasWaiters(pub LockId);
 
-impl Operation for Awaited {
+impl Operation for HasWaiters {
     type Output = bool;
 
     const STATEMENT: Statement = Statement {
-        name: "mutex.awaited",
-        sql: include_str!("awaited.sql"),
+        name: "mutex.has_waiters",
+        sql: include_str!("has_waiters.sql"),
         params: &[Type::Ints, Type::Bools],
         columns: &[Type::Bool],
     };
@@ -31,7 +31,7 @@ impl Operation for Awaited {
     }
 
     fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
-        let awaited = |one: &Self| Row(vec![Value::Bool(model.waiting(one.0) > 0)]);
-        Some(batch.iter().map(awaited).collect())
+        let has_waiters = |one: &Self| Row(vec![Value::Bool(model.waiting(one.0) > 0)]);
+        Some(batch.iter().map(has_waiters).collect())
     }
 }
