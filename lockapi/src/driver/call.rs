@@ -70,8 +70,8 @@ impl Statement {
 
 /// Something that a primitive does to the database, defined once for every backend.
 ///
-/// An operation is written over a slice, so that concurrent calls travel in one statement.
-/// Neither its SQL nor its model reads the clock of the client.
+/// An operation is written over a slice, so that concurrent calls share a statement. Neither its SQL
+/// nor its model reads the clock of the client.
 pub trait Operation: Clone + Send + Sync + Sized + 'static {
     /// The answer to one element of the slice.
     type Output: Send + PartialEq + std::fmt::Debug;

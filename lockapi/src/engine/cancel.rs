@@ -1,4 +1,4 @@
-//! Telling the server that nobody waits for an answer any more.
+//! Cancelling statements at the server whose callers are gone.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,7 +10,8 @@ use crate::driver::{Connection, Mode, Operation, Row, Rows, Statement, Type, Val
 use crate::error::Failure;
 use crate::memory::ModelState;
 
-/// How many sessions are waiting to be told at most. The others end by their `statement_timeout`.
+/// The maximum number of sessions that wait to be cancelled. The others end by their
+/// `statement_timeout`.
 const MOST: usize = 64;
 
 /// A process of the server; a number is used again, but not with the same start.
@@ -22,7 +23,7 @@ pub struct Process {
     pub started: i64,
 }
 
-/// Cancels what sessions run whose connections were given up.
+/// Cancels the statements of sessions whose connections were closed.
 pub(super) struct Cancels {
     driver: Driver,
     timer: Timer,

@@ -71,7 +71,7 @@ impl Clock {
     }
 }
 
-/// Whoever keeps times by a clock.
+/// What waits for times of a clock.
 pub(crate) trait Watch: Send + Sync {
     /// The clock has been moved.
     fn moved(&self);
@@ -165,7 +165,7 @@ impl ManualClock {
         manual.watchers.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Waits until nothing that is due is left, and nobody is at work on what came of it.
+    /// Waits until nothing is due, and no work that follows from it is running.
     fn settle(&self, watchers: &[Arc<dyn Watch>]) {
         let since = Instant::now();
         let idle = || watchers.iter().all(|it| it.is_idle());
@@ -187,7 +187,7 @@ impl fmt::Debug for ManualClock {
     }
 }
 
-/// The clock of a program that is simulated: whoever moves it does what is due, on the same thread.
+/// The clock of a simulated program: advancing it runs what is due, on the same thread.
 #[cfg(feature = "suite")]
 #[derive(Clone, Default)]
 pub struct DrivenClock(Arc<Mutex<Manual>>);

@@ -1,4 +1,4 @@
-//! How often locks were not free when they were asked for, by key.
+//! How often locks were not free when they were requested, by key.
 //!
 //! What is free costs nothing here: a counter is looked for when a lock is first not free, and then
 //! kept by the handle of the lock.

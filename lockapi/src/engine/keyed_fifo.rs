@@ -18,7 +18,7 @@ struct State<K> {
 }
 
 struct Queue {
-    /// Whoever has it is the first.
+    /// Its holder is the first.
     first: Arc<Semaphore>,
     length: usize,
 }
@@ -40,7 +40,7 @@ impl<K> Default for KeyedFifo<K> {
 }
 
 impl<K: Clone + Eq + Hash> KeyedFifo<K> {
-    /// Whether nobody waits for a key.
+    /// Whether there are no waiters for a key.
     pub(crate) fn is_empty(&self, key: &K) -> bool {
         !self.lock().queues.contains_key(key)
     }
@@ -50,7 +50,7 @@ impl<K: Clone + Eq + Hash> KeyedFifo<K> {
         self.place(self.lock(), key)
     }
 
-    /// The same, unless so many wait already, for whatever key.
+    /// The same, unless this number of callers wait already, for any key.
     pub(crate) fn try_join(&self, key: K, most: usize) -> Option<Place<'_, K>> {
         let state = self.lock();
         (state.waiting < most).then(|| self.place(state, key))

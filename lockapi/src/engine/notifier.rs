@@ -98,7 +98,7 @@ impl Notifier {
         self.shared.lock().listens
     }
 
-    /// Ends the task; from then on nobody is told anything.
+    /// Ends the task; no subscriber is notified any more.
     pub(crate) fn close(&self) {
         self.shared.lock().closed = true;
         self.shared.closing.notify_one();
@@ -126,7 +126,7 @@ fn start(connections: Arc<Connections>, shared: Arc<Shared>) {
     spawning.spawn("lockapi-notifier", task);
 }
 
-/// Listens until the backend ends, or until nobody is subscribed any more.
+/// Listens until the backend ends, or until there are no subscribers.
 async fn run(connections: &Connections, shared: &Shared) {
     let watch = connections.watch();
     let mut pause = PAUSES.0;
@@ -167,7 +167,7 @@ async fn hear(
     let hearing = async {
         loop {
             let payload = listener.next().await?;
-            // Somebody else may use the channel for something else.
+            // Other programs may use the channel for other purposes.
             if let Ok(topic) = payload.parse() {
                 shared.ring(topic, topic);
             }
@@ -178,7 +178,7 @@ async fn hear(
 }
 
 impl Shared {
-    /// Whether there is somebody to listen for; if not, the next subscriber starts another task.
+    /// Whether there are subscribers; if not, the next one starts another task.
     fn goes_on(&self) -> bool {
         let mut state = self.lock();
         state.running = !state.closed && !state.callbacks.is_empty();

@@ -26,7 +26,8 @@ const SECOND_SESSION: Duration = Duration::from_millis(100);
 /// How long it is left alone when it has found none, on average, after each attempt longer by as much.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// How often a proxy is asked for two transactions at the same time. One with a single session has none.
+/// How often a proxy is asked for two simultaneous transactions. A proxy with a single session cannot
+/// open them.
 const ATTEMPTS: u32 = 3;
 
 /// The first version that has what the statements need.
@@ -36,7 +37,7 @@ const OLDEST: i64 = 130_000;
 /// sessions are shared behind a transaction-pooling proxy.
 pub(crate) async fn probe(driver: &Driver, timer: &Timer) -> Result<Mode, Failure> {
     let (mut attempts, mut shared) = (0, 0);
-    // Whoever connects has a time limit.
+    // Connecting has a time limit.
     loop {
         let mut one = driver.connect(Mode::Proxied).await?;
         let took = look(&mut one, timer).await?;
@@ -179,7 +180,7 @@ async fn transactions_exclude(
     Ok(true)
 }
 
-/// Refuses a server that gave a lock to two, or to nobody.
+/// Refuses a server that granted a lock twice, or not at all.
 fn excluded(had: &Seen, given: &Seen, scope: &str) -> Result<(), Failure> {
     let what = match (had.locked, given.locked) {
         (Some(true), Some(false)) => return Ok(()),

@@ -8,7 +8,7 @@ use super::timer::Timer;
 
 /// The first and the longest pause.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(25), Duration::from_millis(250));
-/// Whoever fails later than this after a pause begins with the first.
+/// A failure later than this after a pause starts again with the first pause.
 const FORGOTTEN: Duration = Duration::from_secs(1);
 
 /// When a connection may be opened. Callers that try again at once do not make a connection each.

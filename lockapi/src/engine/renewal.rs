@@ -15,7 +15,7 @@ use crate::hold::Hold;
 const RENEW_PART: u32 = 3;
 /// … together with what is due within this part, and a failed renewal is repeated after it.
 const SLACK_PART: u32 = 12;
-/// This part is given up for the difference in speed of two clocks.
+/// This part is subtracted for the difference in speed of two clocks.
 const DRIFT_PART: u32 = 50;
 
 /// How long something is surely held, counted from before the request was sent.
@@ -35,7 +35,7 @@ pub(super) struct Held<E> {
     pub(super) renewed: bool,
     /// It has the deadline.
     pub(super) hold: Arc<Hold>,
-    /// When the timer looks at it next.
+    /// When the timer checks it next.
     due: Time,
     pub(super) what: E,
 }
@@ -135,7 +135,7 @@ impl<K: Copy + Ord + Hash, E> Holdings<K, E> {
         taken.collect()
     }
 
-    /// The timer looks at it then, and not after its deadline.
+    /// The timer checks it then, and not after its deadline.
     pub(super) fn schedule(&mut self, key: K, at: Time) {
         if let Some(held) = self.entries.get_mut(&key) {
             self.due.remove(&(held.due, key));

@@ -23,7 +23,7 @@ use crate::wait::unless;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
-/// How often a grant may come too late before a caller that waits is told.
+/// How often a grant may come too late before a waiting caller gets an error.
 const TRIES: u32 = 3;
 
 /// Slots of a key, in the hands of a caller.
@@ -125,7 +125,7 @@ impl Slots {
         telemetry::acquiring(self.0.subject(what), operation, work)
     }
 
-    /// Asks once; [`acquiring`](Self::acquiring) tells of it.
+    /// Requests it once; [`acquiring`](Self::acquiring) reports it.
     pub(super) async fn try_for(
         &self,
         operation: &'static str,
@@ -139,7 +139,7 @@ impl Slots {
         Ok(attempt.ok().map(|claim| self.guard(claim, what, since)))
     }
 
-    /// Waits until it is granted; [`acquiring`](Self::acquiring) tells of it.
+    /// Waits until it is granted; [`acquiring`](Self::acquiring) reports it.
     pub(super) async fn wait_for(
         &self,
         operation: &'static str,

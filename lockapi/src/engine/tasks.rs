@@ -44,7 +44,7 @@ impl Tasks {
         Running(Arc::clone(self))
     }
 
-    /// From now on nothing is asked for but what gives something back.
+    /// From now on only requests that release something are accepted.
     pub(super) fn begin_close(&self) {
         self.closing.store(true, Ordering::Release);
     }

@@ -48,8 +48,8 @@ impl Row {
         }
     }
 
-    /// From when on it is given to whoever asks for it with this time to live, in an epoch that began
-    /// at `begun_at`.
+    /// The time from which it is granted to a request with this time to live, in an epoch that began at
+    /// `begun_at`.
     fn free_at(&self, begun_at: i64, ttl: i64) -> i64 {
         if self.written_at > begun_at {
             return self.expires_at;

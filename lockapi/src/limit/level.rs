@@ -4,7 +4,7 @@
 
 use super::quota::{Algorithm, Quota};
 
-/// A window is cut into so many parts.
+/// The number of parts into which a window is divided.
 const PARTS: i64 = 1_000_000;
 
 /// The state of a key; times in nanoseconds of the server's clock.
@@ -92,8 +92,8 @@ impl Level {
         }
     }
 
-    /// Gives back what was taken at `at`, less what has flowed back since, so that what others
-    /// have taken meanwhile stays taken.
+    /// Gives back what was taken at `at`, less what was replenished since, so that what others have
+    /// taken meanwhile stays taken.
     pub(crate) fn give_back(&mut self, price: i64, window: i64, at: i64, now: i64) {
         if window == 0 {
             let left = self.tat - (price - (now - at).max(0)).max(0);
@@ -168,7 +168,7 @@ impl Level {
         idle.max(blocked).max(0)
     }
 
-    /// How long what was taken flows back, by the cell rate algorithm.
+    /// How long it takes to replenish the permits, by the cell rate algorithm.
     pub(crate) fn debt(&self, now: i64) -> i64 {
         (self.tat - self.at.max(now)).max(0)
     }

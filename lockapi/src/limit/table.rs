@@ -45,7 +45,7 @@ impl Kept {
         self.due.is_some_and(|due| due <= now)
     }
 
-    /// Whether so many more reservations are too many.
+    /// Whether this number of further reservations is too many.
     fn is_full(&self, more: usize) -> bool {
         more > 0 && self.reserved.len() + more > MAX_RESERVATIONS
     }

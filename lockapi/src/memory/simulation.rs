@@ -79,7 +79,7 @@ impl Server {
         self.model.heard.listen(session);
     }
 
-    /// Whether anybody was notified since this was last called.
+    /// Whether there was a notification since the last call.
     pub fn has_notified(&mut self) -> bool {
         std::mem::take(&mut self.model.heard.rung)
     }

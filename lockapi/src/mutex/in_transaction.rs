@@ -160,7 +160,7 @@ pub enum Tried {
     Refused,
     /// No transaction is open.
     NoTransaction,
-    /// The server is a hot standby, where a lock excludes nobody who uses the primary.
+    /// The server is a hot standby, whose locks do not exclude clients of the primary.
     Standby,
 }
 

@@ -189,7 +189,7 @@ pub(super) fn is_elsewhere() -> Failure {
     Failure::connect(None, Error::new(ErrorKind::Unavailable, "lock", message))
 }
 
-/// What is known of a session that cannot be marked: somebody else has locks there.
+/// The failure for a session that cannot be marked: it holds locks of another program.
 pub(crate) fn is_taken() -> Failure {
     let message = "the session of a new connection has advisory locks already: a proxy shares it with another program, or \
          the program left them on a connection of its pool";

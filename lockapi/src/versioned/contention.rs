@@ -73,7 +73,7 @@ pub(super) struct WriterLocks {
 }
 
 impl ContendedRow {
-    /// Whether somebody has the turn, or waits for it.
+    /// Whether a writer has the turn, or waits for it.
     fn is_used(&self) -> bool {
         Arc::strong_count(&self.turn) > 1 || Arc::strong_count(&self.turn.lock) > 1
     }

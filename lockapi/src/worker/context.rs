@@ -32,7 +32,7 @@ use crate::wait::unless;
 /// transaction or, if that was rolled back after the lease had ended, by another: a queue that
 /// [archives](crate::queue::QueueOptions::archive) tells them apart.
 ///
-/// While the transaction has the job locked nobody else gets it, also when its lease ends.
+/// While the transaction has the job locked, no other worker gets it, even if its lease ends.
 #[derive(Clone)]
 pub struct Context {
     delivery: Arc<Delivery>,
@@ -58,9 +58,9 @@ impl Context {
         self.data.of()
     }
 
-    /// Whether nobody waits for the handler's result any more: its delivery was lost, its time
-    /// limit has expired, or the worker has ended. An async handler is dropped then; tasks that it
-    /// started, and a blocking handler, should stop by themselves.
+    /// Whether the handler's result is not used any more: its delivery was lost, its time limit has
+    /// expired, or the worker has ended. An async handler is dropped then; tasks that it started, and a
+    /// blocking handler, should stop by themselves.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.delivery.is_lost() || self.over.is_lost()

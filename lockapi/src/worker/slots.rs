@@ -6,7 +6,7 @@ use std::task::Waker;
 
 use futures_util::task::AtomicWaker;
 
-/// Counts the handlers that have begun and not ended, whether or not somebody waits for them.
+/// Counts the handlers that have begun and not ended, even those that are no longer waited for.
 #[derive(Default)]
 pub(crate) struct Slots {
     used: AtomicUsize,

@@ -58,7 +58,7 @@ pub trait BlockingConnection: Send {
     fn superseded(&self) {}
 }
 
-/// A connection that is told what others send.
+/// A connection that receives notifications.
 pub trait BlockingListener: BlockingConnection {
     /// Waits for at most `at_most` for a notification on a channel that the session listens on,
     /// and answers its payload. It may answer earlier that there is none, but not at once: it is
@@ -71,10 +71,9 @@ pub trait BlockingListener: BlockingConnection {
 
 /// A [`Connector`] over a driver that blocks.
 ///
-/// Each task has a thread, which runs the calls of the task between the polls of it; so callers
-/// are told what the server has answered before the next call blocks. When a call goes unanswered
-/// another thread takes the task over, and the call is left behind with its connection until it
-/// returns.
+/// Each task has a thread, which runs the calls of the task between the polls of it; so callers get the
+/// server's answers before the next call blocks. If a call is not answered, another thread takes the
+/// task over, and the call is left behind with its connection until it returns.
 pub struct Threaded<C: Send + Sync + 'static> {
     /// `None` when it is dropped.
     connector: Option<Arc<C>>,

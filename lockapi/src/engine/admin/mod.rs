@@ -21,7 +21,7 @@ use crate::error::{Error, ErrorKind, LOCKED, Result};
 use crate::key::{Key, check_name};
 use crate::queue::Name;
 
-/// Declares how operations travel: each in a statement of its own.
+/// Declares how operations are batched: each in a statement of its own.
 macro_rules! queued {
     ($($operation:ident $name:literal $repeatable:literal;)*) => {
         $(impl Queued for $operation {
@@ -74,7 +74,7 @@ impl Admin {
         Ok(filter.namespace(&self.0.namespace).map(str::to_owned))
     }
 
-    /// The name of the one lock that was asked for, also while nobody has noted it.
+    /// The name of the requested lock, even if it was not recorded.
     fn named(&self, filter: &Filter) -> Option<(String, String)> {
         let key = filter.wanted_key().filter(|key| key.is_name())?;
         Some((self.0.namespace.to_string(), key.to_string()))

@@ -19,17 +19,17 @@ pub(super) type Served<'a> = Pin<Box<dyn Future<Output = Result<(), Failure>> + 
 /// The requests of one statement, whatever their kind.
 pub(super) trait AnyBatch: Send {
     fn as_any(&mut self) -> &mut dyn Any;
-    /// Runs the statement and answers the requests; what is left is to be asked again.
+    /// Runs the statement and answers the requests; what is left is sent again.
     fn serve<'a>(&'a mut self, connection: &'a mut OpenConnection) -> Served<'a>;
-    /// Divides it into at most so many.
+    /// Divides it into at most this number of batches.
     fn split(&mut self, parts: usize) -> Vec<Box<dyn AnyBatch>>;
     /// Takes those out of `fresh` that want what this one waits for.
     fn join(&mut self, fresh: &mut dyn AnyBatch);
     /// Fails all.
     fn refuse(&mut self, failure: &Failure);
-    /// Lets go of callers who left, and of requests that nobody waits for any more.
+    /// Drops callers that are gone, and requests without callers.
     fn forget_left(&mut self);
-    /// Has those of its callers who share a request told through this, a few at a time.
+    /// Callers that share a request are answered through this, a few at a time.
     fn tell_through(&mut self, outbox: &Outbox);
     /// Whether it may be sent again when its answer was lost.
     fn is_repeatable(&self) -> bool;
@@ -73,7 +73,7 @@ impl<O: Queued> Batch<O> {
         requests.into_iter().zip(std::mem::take(&mut self.callers))
     }
 
-    /// Tells so many callers of a request what is theirs.
+    /// Answers this number of callers of a request.
     pub(crate) fn tell<I>(&self, many: usize, answers: I)
     where
         I: Iterator<Item = (Reply<O::Output>, Result<O::Output>)> + Send + 'static,

@@ -15,9 +15,9 @@ const WARNED: Duration = Duration::from_millis(50);
 /// How long the first statement of those waits that are tried apart; each further one twice as long.
 const FIRST: Duration = Duration::from_millis(10);
 const LONGEST: Duration = Duration::from_millis(80);
-/// After a statement that timed out the batcher serves others for so many times as long.
+/// After a statement that timed out the batcher serves others for this many times as long.
 const REST: u32 = 4;
-/// Those that failed together are divided into so many parts, until each fails by itself.
+/// Requests that failed together are divided into this number of parts, until each fails by itself.
 const PARTS: usize = 16;
 
 /// The requests of a batcher that are tried apart.

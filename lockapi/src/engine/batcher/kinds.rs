@@ -123,7 +123,7 @@ impl Kinds {
         took: Duration,
         batch: &mut dyn AnyBatch,
     ) {
-        // What gives back goes first, and waits for nobody.
+        // Requests that release something go first.
         if !self.all[at].gives_back {
             let others = self.all.iter_mut().enumerate();
             for (_, other) in others.filter(|(other, it)| *other != at && !it.gives_back) {

@@ -1,5 +1,5 @@
-//! Answers to many callers of one request, told a few at a time: a task that is woken runs before those
-//! that are woken after it, and nobody is to wait behind thousands.
+//! Answers to many callers of one request, delivered a few at a time: a task that is woken runs before
+//! those that are woken after it, so that no task waits behind thousands.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -27,7 +27,7 @@ struct Answers<I> {
 /// See [`Answers`].
 trait AnyAnswers: Send {
     fn left(&self) -> usize;
-    /// Tells so many.
+    /// Delivers this number of answers.
     fn tell(&mut self, most: usize);
 }
 

@@ -49,7 +49,7 @@ pub(crate) trait Queued: Operation {
         None
     }
 
-    /// Requests of different classes do not travel together.
+    /// Requests of different classes are not in one statement.
     fn class(&self) -> u32 {
         self.limit().map_or(0, class)
     }
@@ -80,7 +80,7 @@ pub(crate) trait Queued: Operation {
         None
     }
 
-    /// Runs the statement of a batch. What is left in the batch is asked again.
+    /// Runs the statement of a batch. What is left in the batch is sent again.
     fn serve(
         batch: &mut Batch<Self>,
         connection: &mut OpenConnection,
@@ -106,7 +106,7 @@ pub(crate) trait Answer<T>: Send {
     /// Called once.
     fn answer(self: Box<Self>, outcome: Result<T>, repeated: Repeated);
 
-    /// Whether somebody still waits for it.
+    /// Whether a caller still waits for it.
     fn is_wanted(&self) -> bool {
         true
     }
@@ -183,7 +183,7 @@ pub(crate) struct Caller<T> {
 pub(crate) struct Callers<T> {
     first: Caller<T>,
     more: Vec<Caller<T>>,
-    /// How often the request was asked again.
+    /// How often the request was sent again.
     pub(crate) tries: u32,
 }
 

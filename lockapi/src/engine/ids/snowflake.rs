@@ -24,7 +24,7 @@ use crate::random;
 const RENEW_PART: u32 = 2;
 /// … and is repeated after this part when it failed.
 const AGAIN_PART: u32 = 8;
-/// How often a claim is asked again that met others, and the pause between.
+/// How often a claim that met others is repeated, and the pause between.
 const BUSY_TRIES: u32 = 50;
 const BUSY_PAUSE: Duration = Duration::from_millis(2);
 
@@ -135,12 +135,12 @@ struct State {
 struct Claim {
     worker: i64,
     token: i64,
-    /// When the server's clock was last looked at.
+    /// When the server's clock was last read.
     looked: Time,
 }
 
 impl Source {
-    /// Waits until so many ids can be taken.
+    /// Waits until this number of ids can be taken.
     async fn ready(&self, count: u64) -> Result<()> {
         loop {
             match self.counter.look(self.timer.now(), count) {
@@ -418,7 +418,7 @@ impl Source {
     }
 }
 
-/// What was asked is answered; callers are told outside of the lock.
+/// Delivers an answer; callers are woken outside of the lock.
 fn answer(mut state: MutexGuard<'_, State>, outcome: &Result<()>) {
     state.asking = false;
     let waiting = std::mem::take(&mut state.waiting);

@@ -16,7 +16,7 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    /// Releases it and tells whether it was still held.
+    /// Releases it and reports whether it was still held.
     pub(crate) fn release(mut self, answered: impl FnOnce(Result<()>) + Send + 'static) {
         if let Some(leases) = self.leases.take() {
             leases.release(self.id, &self.hold, answered);

@@ -52,7 +52,7 @@ impl Entry {
     }
 }
 
-/// What is asked for.
+/// A request for slots of a key.
 pub(crate) struct AcquireRequest {
     pub(crate) namespace: Arc<str>,
     pub(crate) key: Arc<str>,
@@ -60,7 +60,7 @@ pub(crate) struct AcquireRequest {
     pub(crate) options: Arc<LeaseOptions>,
 }
 
-/// Which slots of a key are asked for.
+/// Which slots of a key are requested.
 #[derive(Clone, Copy)]
 pub(crate) enum What {
     /// This one.
@@ -142,7 +142,7 @@ impl Leases {
         })
     }
 
-    /// Asks once. `answered` is called by the batcher, with a claim that releases when dropped.
+    /// Sends one request. `answered` is called by the batcher, with a claim that releases when dropped.
     pub(crate) fn ask(
         self: &Arc<Self>,
         request: AcquireRequest,
@@ -198,7 +198,7 @@ impl Leases {
         let late = self.timer.now() >= deadline(sent, request.options.ttl());
         match outcome {
             Ok(Ok(_)) if late => {
-                // By this clock it ended before it was known: it is held by nobody, and goes back.
+                // By this clock it has ended already: it is released.
                 self.abandon(&request, acquisition, None);
                 Ok(Err(Refused {
                     late: true,

@@ -27,7 +27,7 @@ const LOOKS_TIMEOUTS: u32 = 2;
 type Answered = Box<dyn FnOnce(Result<()>) + Send>;
 
 impl Leases {
-    /// Releases; `answered` is told whether it was still held.
+    /// Releases; `answered` gets whether it was still held.
     pub(super) fn release(
         self: &Arc<Self>,
         id: u64,
@@ -48,7 +48,7 @@ impl Leases {
             let (sender, answer) = oneshot::channel();
             entry.hold.lose();
             entry.hold.announce();
-            // Whoever closes may have left.
+            // The caller of `close` may be gone.
             let told: Answered = Box::new(|outcome| drop(sender.send(outcome)));
             self.send_release(entry, Some(told));
             answer

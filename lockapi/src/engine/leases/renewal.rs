@@ -50,7 +50,7 @@ impl Leases {
         }
     }
 
-    /// Sends a renewal; `answered` is told whether the lease is still known here, and the answer.
+    /// Sends a renewal; `answered` gets whether the lease is still known here, and the answer.
     fn send_renewal(
         &self,
         id: u64,

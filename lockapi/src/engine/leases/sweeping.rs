@@ -47,7 +47,7 @@ impl Sweeping for SweepMarks {
 }
 
 impl Leases {
-    /// Deletes old rows from time to time, as long as leases are asked for.
+    /// Deletes old rows from time to time, as long as leases are requested.
     pub(super) fn sweep_later(&self) {
         self.sweeps.later(0, || Sweep {
             after: (String::new(), String::new(), i64::MIN),

@@ -1,4 +1,4 @@
-//! Requests of several limits, as they travel.
+//! Batches of requests for several limits.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hash, Hasher};
@@ -24,7 +24,7 @@ impl Queued for Charge {
         !self.reserves()
     }
 
-    /// What may be repeated travels without what may not.
+    /// Requests that can be repeated are not in one statement with others.
     fn class(&self) -> u32 {
         u32::from(self.relaxed) | u32::from(self.reserves()) << 1
     }
@@ -88,7 +88,8 @@ impl Queued for Charge {
     }
 }
 
-/// How many statements a batch has at most; what is left then is asked again with what came meanwhile.
+/// The maximum number of statements for a batch; what is left then is sent again with the requests that
+/// came meanwhile.
 const ROUNDS: usize = 3;
 
 /// What a statement decided of a request.
@@ -212,7 +213,7 @@ impl RowMaintenance {
     }
 }
 
-/// Reads the other keys of requests that one key refuses: what they would have said is told, too.
+/// Reads the other keys of requests that one key refuses, for their decisions.
 async fn look(
     batch: &mut Batch<Charge>,
     connection: &mut OpenConnection,
@@ -277,8 +278,8 @@ fn crowded() -> Error {
 
 type Asking = Caller<Vec<RawDecision>>;
 
-/// Those who are told, and those who ask again: of the callers for whom there was nothing, `decided`
-/// ones are told so.
+/// Callers that are answered, and callers whose request is sent again: of the callers without permits,
+/// `decided` ones are answered.
 fn divide(
     callers: Callers<Vec<RawDecision>>,
     taken: i64,
@@ -295,7 +296,7 @@ fn divide(
     (told, Callers::of(left, tries))
 }
 
-/// What the callers are told, in the order of arrival.
+/// The answers to the callers, in the order of arrival.
 fn deal(
     charge: &Charge,
     callers: Vec<Asking>,

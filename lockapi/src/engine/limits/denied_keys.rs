@@ -1,4 +1,4 @@
-//! Keys that were refused recently: they are looked at before permits are taken of them.
+//! Keys that were refused recently: their rows are read before permits are taken.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -47,7 +47,7 @@ impl Group {
     }
 }
 
-/// What statements told of keys.
+/// What the answers show of keys.
 #[derive(Default)]
 pub(super) struct Known(HashMap<String, RawDecision>);
 

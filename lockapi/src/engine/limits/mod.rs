@@ -35,7 +35,7 @@ use denied_keys::DeniedKeys;
 use share::Shares;
 use waiting::{OneLine, Waiting, answer};
 
-/// Keys are divided among so many batchers: while one waits for the disk the other works.
+/// The number of batchers, among which keys are divided: while one waits for the disk the other works.
 const BATCHERS: usize = 2;
 
 impl Queued for Settle {
@@ -144,7 +144,7 @@ impl Limits {
         &self.batchers[usize::try_from(upper).unwrap_or(0) % BATCHERS]
     }
 
-    /// Asks for permits of one limit, as many of `times` as there are; of windows all or none.
+    /// Requests permits of one limit, as many of `times` as there are; of windows all or none.
     fn take(self: &Arc<Self>, line: ChargeLine, times: u64, relaxed: bool) -> Waiting<RawDecision> {
         self.sweep_later();
         let (undoing, undone) = (Arc::downgrade(self), line.clone());
@@ -214,7 +214,7 @@ impl Limits {
         self.refund(refund, drop);
     }
 
-    /// Gives back. It happens also when nobody listens any more.
+    /// Gives permits back, even if the caller is gone.
     fn refund(&self, refund: Refund, done: impl FnOnce(Result<()>) + Send + 'static) {
         self.batcher(&refund.key)
             .submit(refund, move |answer| done(answer.map(drop)));
@@ -230,8 +230,8 @@ impl Limits {
         }
     }
 
-    /// Ends a reservation, whether or not anybody listens; where that fails it expires. Answers
-    /// whether it was there.
+    /// Ends a reservation, even if the caller is gone; if that fails, it expires. Returns whether it
+    /// was there.
     fn settle(&self, settle: Settle, done: impl FnOnce(Result<bool>) + Send + 'static) {
         self.batcher(&settle.key).submit(settle, done);
     }

@@ -14,7 +14,7 @@ use crate::key::Key;
 use crate::limit::{ChargeLine, Decision, Outcome, Permits, Policy, RawDecision, Refund};
 use crate::telemetry;
 
-/// This part is given up for the difference in speed of two clocks.
+/// This part is subtracted for the difference in speed of two clocks.
 const DRIFT_PART: i64 = 50;
 
 pub(super) fn open(
@@ -165,7 +165,7 @@ impl Shared {
             key: self.one.key.clone(),
             price: self.one.price().saturating_mul(left),
             window: self.one.quota.window(),
-            // What flowed back until now is not among them.
+            // Permits that were replenished until now are not among them.
             at: local.at.saturating_add(local.age(now)),
         })
     }

@@ -144,8 +144,8 @@ fn place(want: &Want, policy: &Policy) -> Place {
     (want.key.to_string(), part(&quota, parts))
 }
 
-/// One part of so many of a quota, rounded down but at least one permit at once: those are there less
-/// often, and never less often than every ten years.
+/// One of this number of parts of a quota, rounded down but at least one permit at once: those are
+/// there less often, and never less often than every ten years.
 fn part(quota: &Quota, parts: u32) -> Quota {
     let permits = (quota.limit() / u64::from(parts.max(1))).max(1);
     let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);

@@ -1,4 +1,4 @@
-//! Requests for permits of single limits, as they travel.
+//! Batches of requests for permits of single limits.
 
 use std::collections::HashMap;
 use std::iter;
@@ -268,7 +268,7 @@ async fn look(batch: &mut Batch<Take>, connection: &mut OpenConnection) -> Resul
     Ok(())
 }
 
-/// What the callers are told, in the order of arrival.
+/// The answers to the callers, in the order of arrival.
 fn deal(
     take: &Take,
     callers: Callers<RawDecision>,

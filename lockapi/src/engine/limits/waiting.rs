@@ -1,4 +1,4 @@
-//! Waiting for an answer that is taken back when nobody wants it any more, and for one that is not.
+//! Waiting for answers: for one that is undone if its caller is gone, and for one that is not.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,7 +13,7 @@ use crate::limit::RawDecision;
 
 type Undo<T> = Arc<dyn Fn(T) + Send + Sync>;
 
-/// The side that answers and the side that waits; `undo` gets an answer that nobody waits for.
+/// The sending and the waiting side; `undo` gets an answer whose caller is gone.
 pub(super) fn answer<T: Send + 'static>(
     undo: impl Fn(T) + Send + Sync + 'static,
 ) -> (Undoing<T>, Waiting<T>) {
@@ -64,7 +64,7 @@ pub(super) struct Waiting<T> {
     undo: Undo<T>,
 }
 
-/// Starts what goes on to its end, whoever waits, and waits for it.
+/// Starts a request that completes even if its caller is gone, and waits for it.
 pub(super) async fn told<T: Send + 'static>(
     operation: &'static str,
     start: impl FnOnce(Box<dyn FnOnce(Result<T>) + Send>),

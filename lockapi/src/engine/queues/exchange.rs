@@ -20,10 +20,10 @@ use crate::queue::{
 use crate::random;
 use crate::telemetry;
 
-/// A claim has at most so many bytes of payload, but for its last job: they travel in one answer.
+/// The maximum bytes of payload in a claim, without its last job: they are in one answer.
 pub(super) const MAX_BYTES: i64 = 8 << 20;
 
-/// Jobs that were claimed and that nobody has been handed yet; dropped, they go back.
+/// Jobs that were claimed and not delivered yet; dropped, they are released.
 pub(super) struct Unclaimed {
     queues: Arc<Queues>,
     topic: Arc<Topic>,
@@ -75,7 +75,7 @@ impl Handle {
         Ok(Exchange::new(acked, self.deliveries(unclaimed), more, seen))
     }
 
-    /// Looks, in the background, for jobs that came back where claims do not look.
+    /// Searches, in the background, for jobs that became due again below the floors of claims.
     fn look_back_later(&self, claim: &Claim) {
         let queues = &self.core.queues;
         let now = queues.timer.now();
@@ -97,8 +97,8 @@ impl Handle {
             .collect()
     }
 
-    /// Completes deliveries, each for itself: they are asked for together, so that they travel
-    /// together.
+    /// Completes deliveries, each in a request of its own: they are submitted together, so that they
+    /// share a statement.
     pub(super) async fn complete_all(&self, tickets: Vec<Ticket>) -> Vec<Result<bool>> {
         let heartbeats = &self.core.queues.heartbeats;
         let _settling = heartbeats.settling(&tickets);
@@ -125,7 +125,7 @@ impl Handle {
         let acks: Vec<_> = free.map(|(ticket, _)| self.ack(*ticket)).collect();
         let alone = acks.is_empty();
         let (acked, unclaimed, more) = match self.turn(acks, claim).await {
-            // What it took, if it took something, is found by another.
+            // If it took jobs, another claim finds them.
             Err(error) if alone && error.kind() == ErrorKind::Indeterminate => {
                 let again = self.turn(Vec::new(), claim).await;
                 again.map_err(|_| error)?
@@ -150,7 +150,7 @@ impl Handle {
         Ok((answers.collect(), unclaimed, more))
     }
 
-    /// Completes deliveries, but for those whose rows somebody has locked.
+    /// Completes deliveries, except those whose rows are locked by a transaction.
     async fn complete_unlocked(&self, tickets: &[Ticket]) -> Vec<Result<bool>> {
         let heartbeats = &self.core.queues.heartbeats;
         let _settling = heartbeats.settling(tickets);
@@ -179,7 +179,7 @@ impl Handle {
         Ack { ticket, keep }
     }
 
-    /// Asks for a claim together with completions; what is claimed is kept for whoever takes it.
+    /// Sends a claim together with completions; the claimed jobs are kept until the caller takes them.
     async fn turn(&self, acks: Vec<Ack>, claim: &Claim) -> Result<(Vec<bool>, Unclaimed, bool)> {
         let queues = &self.core.queues;
         let sent = queues.timer.now();
@@ -209,7 +209,7 @@ impl Handle {
         queues.batcher.submit(turn, move |outcome| {
             if let Err(error) = &outcome {
                 shared.heartbeats.set_settling(&completed, false);
-                // It was carried out, perhaps, and nobody has what it took.
+                // It may have been executed; then no process has the jobs that it took.
                 if matches!(error.kind(), ErrorKind::Indeterminate | ErrorKind::Corrupt) {
                     topic.claim_lost(number, shared.timer.now() + lease);
                 }
@@ -226,7 +226,7 @@ impl Handle {
                 let unbegun = within.map(|within| (within, &topic));
                 let heartbeats = &shared.heartbeats;
                 let holds = heartbeats.keep(tickets, sent, lease, renewed, unbegun);
-                // By this clock their leases ended before anybody knew of them: they go back.
+                // By this clock their leases have ended already: they are released.
                 let late =
                     shared.timer.now() >= deadline(sent, lease) || shared.batcher.is_closing();
                 let more = turned.picked >= most || again || late;
@@ -242,7 +242,7 @@ impl Handle {
                 };
                 (turned.acked, unclaimed, more)
             });
-            // A caller that left does not want them: they go back.
+            // If the caller is gone, they are released.
             drop(sender.send(outcome));
         });
         let outcome = answer.await.unwrap_or_else(|_| Err(ended("claim")));

@@ -78,7 +78,7 @@ pub(super) struct Found {
     pub(super) full: bool,
     /// How many entries of the index it read; `None` where the queue is paused.
     pub(super) read: Option<i64>,
-    /// When it was asked for.
+    /// When it was requested.
     pub(super) sent: Time,
     /// The server's time.
     pub(super) at: i64,
@@ -97,7 +97,7 @@ impl Floors {
         self.places.map(|place| place.min((latest, 0)))
     }
 
-    /// What the server's clock shows, if nobody has set it.
+    /// The server's clock, unless it was set.
     fn server_time(&self, now: Time) -> i64 {
         let (then, at) = self.server;
         let since = i64::try_from(now.saturating_sub(at).as_micros()).unwrap_or(i64::MAX);
@@ -117,7 +117,7 @@ impl Floors {
         places: impl Iterator<Item = (i64, Floor)>,
     ) -> bool {
         let Some(read) = found.read else {
-            // It looked at nothing.
+            // It read nothing.
             return false;
         };
         if found.at.saturating_add(SET_BACK) < self.server_time(found.sent) {
@@ -137,7 +137,7 @@ impl Floors {
             self.until = now + LASTS;
         }
         if !found.full {
-            // All that was due was looked at, in each priority.
+            // All due jobs were read, in each priority.
             let reached = (found.at, i64::MAX);
             self.places = self.places.map(|place| place.max(reached));
         }
@@ -156,7 +156,7 @@ impl Floors {
         }
     }
 
-    /// Something came back, nobody knows where.
+    /// A job became due again, at an unknown position.
     pub(super) fn reset(&mut self) {
         if self.costly {
             self.near.at = Time::ZERO;
@@ -170,7 +170,7 @@ impl Floors {
         self.places.get_mut(at)
     }
 
-    /// What is to be looked at now, for jobs that came back.
+    /// What to search now, for jobs that became due again.
     pub(super) fn look(&mut self, now: Time) -> Option<(Look, Vec<Part>)> {
         if !self.costly || self.places == START {
             return None;

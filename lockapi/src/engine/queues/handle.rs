@@ -58,7 +58,7 @@ pub(super) struct Handle {
     pub(super) options: QueueOptions,
     pub(super) number: i64,
     pub(super) topic: Arc<Topic>,
-    /// Made by the first claim: who only pushes listens to nothing.
+    /// Made by the first claim: a handle that only pushes does not listen.
     told: OnceLock<Subscription>,
     pub(super) core: Arc<Core>,
 }
@@ -79,7 +79,7 @@ impl Handle {
         answer.map_err(|error| error.on(&self.name.queue))
     }
 
-    /// Asks for what takes long.
+    /// Sends a request that takes long.
     pub(super) async fn call_in_bulk<O: Queued>(&self, request: O) -> Result<O::Output> {
         let answer = self.core.sweeps.batcher().call(request).await;
         answer.map_err(|error| error.on(&self.name.queue))
@@ -97,7 +97,7 @@ impl Handle {
         }
     }
 
-    /// Hears of pushes by other processes from now on.
+    /// Subscribes to pushes by other processes.
     pub(super) fn listen(&self) {
         self.told.get_or_init(|| {
             let topic = Arc::downgrade(&self.topic);

@@ -15,14 +15,14 @@ use crate::telemetry::{self, Kind, Renewal};
 
 /// What is known of a delivery.
 struct Entry {
-    /// Nobody works on it yet: it goes back when it is due.
+    /// The work has not begun: it is released at this time.
     unbegun: Option<Arc<Topic>>,
     /// Begun, it need not be extended before.
     renew_at: Time,
     /// It is being settled, on another connection than that of extensions: only the answer to that
     /// tells whether it is lost.
     settling: bool,
-    /// Somebody had locked its row when it was to be completed.
+    /// Its row was locked by a transaction when it was to be completed.
     locked: bool,
 }
 
@@ -44,7 +44,7 @@ impl Heartbeats {
         })
     }
 
-    /// Keeps deliveries that were asked for at `sent`; answers what tells of their loss.
+    /// Keeps deliveries that were requested at `sent`; returns their holds.
     pub(super) fn keep(
         &self,
         tickets: impl Iterator<Item = Ticket>,
@@ -94,7 +94,7 @@ impl Heartbeats {
         }
     }
 
-    /// Takes all out that are not being settled, which are lost for whoever has them.
+    /// Takes all out that are not being completed, which are lost for their holders.
     pub(super) fn take_all(&self) -> Vec<Ticket> {
         let idle = self.lock().take(|entry| !entry.settling);
         let tickets = idle.iter().map(|(ticket, _)| *ticket).collect();
@@ -125,7 +125,7 @@ impl Heartbeats {
         }
     }
 
-    /// Somebody has locked its row.
+    /// Its row is locked by a transaction.
     pub(super) fn set_locked(&self, ticket: Ticket) {
         if let Some(entry) = self.lock().get_mut(ticket) {
             entry.what.locked = true;
@@ -190,7 +190,7 @@ impl Heartbeats {
                 break;
             };
             if !entry.hold.is_held() {
-                // Nobody has the delivery any more.
+                // The delivery does not exist any more.
                 held.remove(ticket);
                 continue;
             }

@@ -32,8 +32,8 @@ use crate::queue::{
     PushKeyed, ReadDead, ReadStanding, ReadUnhandled, Redrive, SetPaused, Settle, SweepQueues,
 };
 
-/// Declares how operations of queues travel: which may be repeated, which weigh what, and what they may
-/// find locked.
+/// Declares how operations of queues are batched: which may be repeated, their weights, and what they
+/// may find locked.
 macro_rules! queued {
     ($($operation:ident $name:literal $repeatable:literal |$one:ident| $weight:expr
        $(, at |$other:ident| $place:expr)?;)*) => {
@@ -75,7 +75,7 @@ queued! {
 impl Queued for CompleteAndClaim {
     const NAME: &'static str = "claim";
     const REPEATABLE: bool = false;
-    /// What it completes may be locked; then it is asked again without that.
+    /// Jobs that it completes may be locked; then it is sent again without them.
     fn waits(&self) -> bool {
         self.acks.is_empty()
     }

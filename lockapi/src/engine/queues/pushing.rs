@@ -14,14 +14,14 @@ use crate::queue::{How, Job, Push, PushKeyed, PushTogether, Pushed, in_transacti
 const BULK: usize = 256;
 
 impl Handle {
-    /// Tells listeners, in a statement of its own: a transaction that notifies keeps all others of the
-    /// cluster that do so waiting until its commit is on disk. Who was told a moment ago is told a
-    /// moment later.
+    /// Notifies listeners, in a statement of its own: a transaction that notifies blocks all others of
+    /// the cluster that do so until its commit is on disk. Listeners that have just been notified are
+    /// notified a moment later.
     fn tell(&self) {
         let queues = &self.core.queues;
         let number = self.number;
         match self.topic.ring(queues.timer.now()) {
-            // Who is not told looks by itself after a while.
+            // Listeners that are not notified poll.
             Ok(()) => queues.batcher.submit(Notify(number), drop),
             Err(None) => {}
             Err(Some(at)) => {
@@ -151,8 +151,8 @@ impl Queued for PushTogether {
     }
 }
 
-/// Pushes jobs in the transaction that is open: again those that were to be asked for again, while that
-/// gets any of them done.
+/// Pushes jobs in the open transaction; repeats those that met another push of their key, as long as
+/// that makes progress.
 async fn push_on<N: Connection>(
     connection: &mut N,
     mut left: Vec<PushKeyed>,

@@ -98,7 +98,7 @@ impl Queues {
                         // One that is completed already has nothing to give back.
                         _ => Ok(()),
                     });
-                    // Whoever closes may have left.
+                    // The caller of `close` may be gone.
                     drop(sender.send(given_back));
                 };
                 self.settle_until_free(release, TRIES, Box::new(told));

@@ -15,7 +15,7 @@ use crate::engine::timer::Timer;
 use crate::queue::in_transaction::LOW_FIRST;
 use crate::queue::{CompletedAndClaimed, Floor, LookBack, Name, Priority, Seen};
 
-/// Listeners are told of pushes at most once in this time.
+/// Listeners are notified of pushes at most once in this time.
 const QUIET: Duration = Duration::from_millis(5);
 /// A process whose last notifications led to nothing waits for a random time before it claims: up to this
 /// time after the first of them, and up to twice as long after each further one.
@@ -140,7 +140,7 @@ impl Topic {
         (places, priorities)
     }
 
-    /// What is to be looked at now, for jobs that came back.
+    /// What to search now, for jobs that became due again.
     pub(super) fn look(
         &self,
         now: Time,
@@ -257,8 +257,8 @@ impl Topic {
         again
     }
 
-    /// Whether listeners are to be told with the next push. If not, because they have just been
-    /// told, they are owed it: `Err` says when, if nobody sees to it yet.
+    /// Whether to notify listeners of a push now. If they have just been notified, the notification is
+    /// owed: `Err` contains its time, unless it is scheduled already.
     pub(super) fn ring(&self, now: Time) -> Result<(), Option<Time>> {
         let mut state = self.lock();
         match state.rung {
@@ -273,7 +273,7 @@ impl Topic {
         }
     }
 
-    /// What was owed is told now.
+    /// The owed notification is sent now.
     pub(super) fn rung(&self, now: Time) {
         let mut state = self.lock();
         state.rung = Some(now);
@@ -293,7 +293,7 @@ mod tests {
     use crate::engine::clock::Clock;
     use crate::queue::{Claimed, Ticket};
 
-    /// The answer to a claim that found so many jobs.
+    /// The answer to a claim that found this number of jobs.
     fn answer(jobs: i64) -> CompletedAndClaimed {
         let job = |id| Claimed {
             ticket: Ticket { id, token: id },

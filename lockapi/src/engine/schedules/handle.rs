@@ -23,7 +23,7 @@ use crate::schedule::{
 };
 use crate::wait::{unless, yield_now};
 
-/// How many tasks that are due are looked at in a round.
+/// How many due tasks are read in a round.
 const MAX_DUE: i64 = 1000;
 /// How many runs are fired in a statement, unless those of one task are more.
 const MAX_RUNS: usize = 2000;
@@ -72,10 +72,10 @@ pub(in crate::engine) fn open(
 struct Handle {
     name: Name,
     options: SchedulerOptions,
-    /// What nodes that wait are told of changes by.
+    /// The topic that notifies waiting nodes of changes.
     number: i64,
     topic: Arc<Topic>,
-    /// What workers that wait are told of jobs by.
+    /// The topic that notifies waiting workers of jobs.
     queue_number: i64,
     queue: Arc<Topic>,
     /// Made by the first wait.

@@ -10,7 +10,7 @@ use crate::schedule::{
     SwitchTask,
 };
 
-/// Declares how operations of schedulers travel: each alone.
+/// Declares how operations of schedulers are batched: each is sent alone.
 macro_rules! queued {
     ($($operation:ident $name:literal $repeatable:literal;)*) => {
         $(impl Queued for $operation {

@@ -41,7 +41,7 @@ const LIMITS_SINCE: i64 = DAY;
 
 /// The state that operations change: the model of the tables and of the server's lock table.
 ///
-/// It never reads a clock; whoever runs an operation sets [`now`](Self::now) first.
+/// It never reads a clock; set [`now`](Self::now) before running an operation.
 #[derive(Clone, Debug, Default)]
 pub struct ModelState {
     /// What the server's clock shows, in microseconds since 1970. It may be set, as any clock of the
@@ -51,13 +51,13 @@ pub struct ModelState {
     pub(crate) late: bool,
     epoch: Epoch,
     fences: i64,
-    /// Who holds a lock; nobody is not listed.
+    /// The holders of locks; free locks are not listed.
     locks: FxHashMap<LockId, Vec<Holder>>,
     /// Sessions that wait for a lock, in the order of arrival.
     queues: FxHashMap<LockId, VecDeque<(u64, LockMode)>>,
     /// Locks that were given to a session while it waited, and that it does not know of yet.
     given: FxHashSet<(LockId, u64)>,
-    /// Sessions that were told to give up their wait.
+    /// Sessions whose wait is interrupted.
     interrupted: FxHashSet<u64>,
     leases: Table,
     /// The highest token that was checked in, and when.

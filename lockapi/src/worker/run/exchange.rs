@@ -1,4 +1,4 @@
-//! What a worker sends: what is done, together with its next claim.
+//! What a worker sends: completions, together with its next claim.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,20 +11,20 @@ use crate::worker::observe::Observe;
 use crate::worker::pace::{AHEAD, BEGUN_WITHIN};
 use crate::worker::settling::is_passing;
 
-/// After so long a completion is told again that somebody's lock was in the way of.
+/// The time after which a completion is sent again that met a row lock.
 const DELAY: Duration = Duration::from_millis(100);
 
 pub(super) struct Exchanging {
     pub(super) answer: Boxed<Result<Exchange>>,
     acks: Vec<Done>,
     claimed: usize,
-    /// Nothing was in hand but what it tells.
+    /// No other work was pending.
     alone: bool,
     since: Duration,
 }
 
 impl Run {
-    /// Sends what is done, together with a claim if there may be something and room for it.
+    /// Sends completions, together with a claim if there may be jobs and room for them.
     pub(super) fn send(&mut self) {
         if self.exchange.is_some() || self.pause.is_some() {
             return;
@@ -119,7 +119,7 @@ impl Run {
         }
     }
 
-    /// Keeps what could not be told for another try, while others go on.
+    /// Keeps completions that could not be sent for another attempt, while others go on.
     fn unacknowledged(&mut self, mut done: Done, error: &Error) {
         done.unsure |= error.kind() == ErrorKind::Indeterminate;
         let again = is_passing(error) && !self.hurry.load(Ordering::Acquire);

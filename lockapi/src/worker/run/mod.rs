@@ -34,7 +34,7 @@ use crate::worker::{Settings, Spawned};
 use ending::Confirmed;
 use exchange::Exchanging;
 
-/// How often it looks for jobs that nobody handles, and how long they wait by then.
+/// How often it checks for jobs without a handler, and how long these have waited by then.
 const WATCH: Duration = Duration::from_secs(60);
 /// How long a job is put off that no handler could be started for, through no fault of its own.
 const UNSPAWNED: Duration = Duration::from_secs(1);
@@ -63,11 +63,11 @@ pub(super) struct Run {
     settling: FuturesUnordered<Boxed<(Outcome, Settlement)>>,
     /// Ended, and acknowledged by their handlers themselves.
     confirming: FuturesUnordered<Boxed<Confirmed>>,
-    /// Whether there may be something to claim.
+    /// Whether there may be jobs to claim.
     may_have_jobs: bool,
     seen: u64,
     arrival: Option<Boxed<()>>,
-    /// Looks now and then for jobs that nobody handles.
+    /// Checks now and then for jobs without a handler.
     watch: Option<Boxed<Result<Vec<Unhandled>>>>,
     pause: Option<Boxed<()>>,
     grace: Option<Boxed<()>>,
@@ -167,8 +167,8 @@ impl Run {
         }
     }
 
-    /// Does the next thing. Everything that has ended is looked at before anything is sent, so that
-    /// it travels together.
+    /// Performs the next step. Everything that has ended is processed before anything is sent, so that
+    /// it is sent together.
     fn step(&mut self, cx: &mut Waiting<'_>) -> Poll<()> {
         self.begin();
         let used = self.slots.used();
@@ -214,7 +214,7 @@ impl Run {
             self.may_have_jobs = true;
             return Poll::Ready(());
         }
-        // A handler that nobody waits for any more may still have a slot.
+        // A handler whose result is not used any more may still have a slot.
         self.slots.watch(cx.waker());
         if self.slots.used() < used {
             return Poll::Ready(());
@@ -222,7 +222,7 @@ impl Run {
         Poll::Pending
     }
 
-    /// Tells of jobs that nobody handles.
+    /// Reports jobs without a handler.
     fn watch_unhandled(&mut self, cx: &mut Waiting<'_>) {
         if self.settings.claim.names.is_empty() || self.stopping {
             self.watch = None;

@@ -1,4 +1,4 @@
-//! What follows from what the table was told.
+//! What the shell has to do after a change of the table.
 
 use std::time::Duration;
 
@@ -9,9 +9,9 @@ use crate::key::LockId;
 
 /// What is to be done once the table is unlocked.
 pub(crate) struct Effects<W, H, R> {
-    /// Callers, and what they are answered.
+    /// Callers and their answers.
     pub(crate) answers: Vec<(W, Answer<H>)>,
-    /// Callers who released, and what they are answered.
+    /// Callers that released, and their answers.
     pub(crate) releases: Vec<(R, Result<(), Reason>)>,
     /// Holds that were lost.
     pub(crate) lost: Vec<H>,
@@ -38,7 +38,7 @@ pub(crate) enum Answer<H> {
     Failed(Reason),
 }
 
-/// A lock in the hands of a caller.
+/// A lock that was granted to a caller.
 #[derive(Debug)]
 pub(crate) struct Granted<H> {
     pub(crate) lock: LockId,

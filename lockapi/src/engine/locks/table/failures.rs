@@ -177,7 +177,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         }
     }
 
-    /// Fails everybody who waits for a lock that nobody holds here.
+    /// Fails all waiters of a lock that this process does not hold.
     pub(super) fn refuse(&mut self, lock: LockId, reason: &Reason, effects: &mut Effects<W, H, R>) {
         if let Some(slot) = self.slots.remove(&lock) {
             debug_assert!(
@@ -192,7 +192,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         }
     }
 
-    /// Whoever holds the lock has lost it.
+    /// The holder has lost the lock.
     fn lose(&mut self, lock: LockId, effects: &mut Effects<W, H, R>) {
         let Some(slot) = self.slots.get_mut(&lock) else {
             return;

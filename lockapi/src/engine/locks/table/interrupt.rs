@@ -1,4 +1,4 @@
-//! Interrupting the wait of a session: for a release, or because nobody wants the lock any more.
+//! Interrupting the wait of a session: for a release, or because the lock has no waiters any more.
 
 use std::time::Duration;
 

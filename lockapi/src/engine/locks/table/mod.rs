@@ -53,7 +53,7 @@ pub(crate) struct Limits {
     pub(crate) waiters: usize,
     /// Locks that are held or waited for at most.
     pub(crate) max_locks: usize,
-    /// How often an idle session that holds locks is asked whether it still lives.
+    /// The interval at which an idle session that holds locks is checked.
     pub(crate) heartbeat: Duration,
     /// Whether holds and waits that last are observed.
     pub(crate) observed: bool,
@@ -107,7 +107,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         }
     }
 
-    /// A caller wants a lock. Answers the number by which it can [leave](Self::leave).
+    /// A caller requests a lock. Returns the number with which it can [leave](Self::leave).
     pub(crate) fn acquire(
         &mut self,
         now: Now<'_>,
@@ -166,7 +166,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         id
     }
 
-    /// A caller waits no longer, if it still does.
+    /// Removes a caller, if it still waits.
     pub(crate) fn leave(
         &mut self,
         now: Now<'_>,
@@ -201,13 +201,13 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             Phase::Waiting(session) => {
                 self.waiter_left(now, session, waiter.owner.is_some(), effects);
             }
-            // The answer that is under way finds nobody, and the slot goes.
+            // The slot is removed when the answer that is under way finds no waiter.
             _ => {}
         }
         Some(waiter)
     }
 
-    /// Tries the lock as the first who waits for it wants it; answers whether anybody does.
+    /// Tries the lock in the mode of its first waiter; returns whether there is one.
     fn try_for_first(&mut self, lock: LockId, effects: &mut Effects<W, H, R>) -> bool {
         let Some(slot) = self.slots.get_mut(&lock) else {
             return false;
@@ -262,7 +262,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         self.assign(now, effects);
     }
 
-    /// Gives a lock that a session has taken to the first who still waits for it.
+    /// Grants a lock that a session has taken to its first waiter.
     fn taken(
         &mut self,
         now: Now<'_>,
@@ -283,7 +283,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
                 return self.share(now, session, lock, effects);
             }
             _ => {
-                // Nobody waits any more, or they want it otherwise.
+                // No waiter is left, or the first one wants another mode.
                 slot.phase = Phase::Releasing;
                 let mode = match taken {
                     LockAnswer::Shared => LockMode::Shared,
@@ -379,8 +379,8 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         self.last
     }
 
-    /// Refuses all who wait, releases all that is held, which is lost for its holders, and lets the
-    /// workers end.
+    /// Refuses all waiters, releases all locks, which are lost for their holders, and lets the workers
+    /// end.
     pub(crate) fn close_all(&mut self, now: Now<'_>, effects: &mut Effects<W, H, R>) {
         self.closed = true;
         let slots = self.slots.iter();

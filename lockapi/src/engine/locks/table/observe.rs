@@ -1,4 +1,4 @@
-//! What a program has held or waited for so long that others may want to know.
+//! Long holds and waits of the program, to be recorded for inspectors.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use super::{LockTable, Now};
 use crate::engine::clock::Time;
 use crate::key::LockId;
 
-/// How often the slots are looked at, and how long something has to last to be told of.
+/// The interval at which the slots are checked, and the time after which a hold or wait is reported.
 const LASTING: Duration = Duration::from_millis(500);
 
-/// A look at the slots.
+/// Long holds and waits in the slots.
 pub(crate) struct Observed {
     pub(crate) now: Time,
     /// Marks of the sessions that were opened.

@@ -1,11 +1,11 @@
-//! Those who wait for one lock, in the order of arrival.
+//! The waiters of one lock, in the order of arrival.
 
 use std::collections::VecDeque;
 
 use super::slot::{WaitPolicy, Waiter};
 use crate::mutex::LockMode;
 
-/// So many that left may stay in a queue, however short it is.
+/// The number of waiters that have left which may stay in a queue of any length.
 const FEW: usize = 32;
 
 pub(super) struct Queue<W> {
@@ -13,7 +13,7 @@ pub(super) struct Queue<W> {
     waiters: VecDeque<Waiter<W>>,
     /// How many of them have left.
     left: usize,
-    /// How many of them do not wait.
+    /// How many of them have the policy `NoWait`.
     no_wait: usize,
 }
 
@@ -33,7 +33,7 @@ impl<W> Queue<W> {
         self.waiters.push_back(waiter);
     }
 
-    /// How the first wants the lock.
+    /// The mode that the first waiter wants.
     pub(super) fn wanted(&self) -> Option<LockMode> {
         self.waiters.front().map(|first| first.mode)
     }
@@ -42,7 +42,7 @@ impl<W> Queue<W> {
         self.waiters.is_empty()
     }
 
-    /// Those who have not left.
+    /// The waiters that have not left.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Waiter<W>> {
         self.waiters.iter().filter(|waiter| waiter.reply.is_some())
     }
@@ -59,8 +59,8 @@ impl<W> Queue<W> {
         Some(first)
     }
 
-    /// A caller leaves; answers who it was, if it still waited. Its place goes when it is the first,
-    /// or when many have left, so that each costs little.
+    /// Removes a caller, and returns it if it still waited. Its place is freed when it is the first, or
+    /// when many have left, so that each removal is cheap.
     pub(super) fn leave(&mut self, id: u64) -> Option<Waiter<W>> {
         let at = self.waiters.binary_search_by_key(&id, |one| one.id).ok()?;
         let waiter = &mut self.waiters[at];
@@ -83,7 +83,7 @@ impl<W> Queue<W> {
         }
     }
 
-    /// Takes those out who do not wait.
+    /// Takes out the callers that do not wait.
     pub(super) fn take_no_wait(&mut self) -> Vec<Waiter<W>> {
         if self.no_wait == 0 {
             return Vec::new();
@@ -91,7 +91,7 @@ impl<W> Queue<W> {
         self.take_out(|waiter| waiter.policy == WaitPolicy::NoWait)
     }
 
-    /// Takes those out that `choose` chooses.
+    /// Takes out the waiters that `choose` selects.
     pub(super) fn take_out(
         &mut self,
         mut choose: impl FnMut(&Waiter<W>) -> bool,

@@ -36,13 +36,13 @@ pub(crate) enum Command {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
     Lock(LockAnswer),
-    /// Whether somebody waits for the lock.
+    /// Whether the lock has waiters.
     HasWaiters(bool),
     /// The interrupt has arrived, if the session still waited.
     Interrupted,
 }
 
-/// A command, and who is told of its outcome.
+/// A command, and the caller that gets its outcome.
 pub(super) struct Request<R> {
     pub(super) command: Command,
     pub(super) reply: Option<R>,
@@ -54,13 +54,13 @@ pub(super) struct Request<R> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Batch {
     All,
-    /// Half of them and of as many others whose answers have arrived: while the server works on one
-    /// half, the callers of the other are told and ask again.
+    /// Half of them, counting the others whose answers have arrived: while the server works on one
+    /// half, the callers of the other get their answers and send their next requests.
     HalfWith(usize),
 }
 
 impl Batch {
-    /// Up to so many travel together: a statement of half as many takes hardly less time.
+    /// Up to this number are sent together: a statement of half as many takes hardly less time.
     pub(crate) const WHOLE: usize = 64;
 
     fn size(self, waiting: usize) -> usize {
@@ -80,7 +80,7 @@ pub(crate) enum Next {
     Run(Vec<Command>),
     /// Wait for a lock in the server's queue.
     Wait(Slice),
-    /// Ask whether the session, which holds locks, still lives.
+    /// Check whether the session, which holds locks, is still alive.
     Ping,
     /// Nothing: wait to be woken.
     Rest,
@@ -151,7 +151,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             reply,
             again: false,
         });
-        // Whoever put the first one there has woken the worker.
+        // The first request has woken the worker.
         if state.requests.len() == 1 {
             self.wake_session(session, effects);
             self.interrupt(session, effects);
@@ -208,7 +208,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         }
     }
 
-    /// Takes the requests of the next statement, without attempts that nobody wants any more.
+    /// Takes the requests of the next statement, without attempts whose callers are gone.
     fn take_batch(&mut self, session: usize, batch: Batch) -> Vec<Command> {
         let state = &mut self.sessions[session];
         let size = if state.alone > 0 {

@@ -113,7 +113,7 @@ impl<W, H> Slot<W, H> {
         self.queue.wanted()
     }
 
-    /// Whether nobody waits any more.
+    /// Whether there are no waiters.
     pub(super) fn is_deserted(&self) -> bool {
         self.queue.is_empty()
     }

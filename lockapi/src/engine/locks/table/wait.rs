@@ -38,7 +38,7 @@ pub(super) struct Wait {
     pub(super) until: Time,
     /// It is on behalf of owners of work that hold other locks.
     pub(super) holding: bool,
-    /// It was told to end.
+    /// It is to end.
     pub(super) interrupted: bool,
 }
 
@@ -68,7 +68,7 @@ pub(crate) struct Slice {
     pub(crate) lock: LockId,
     pub(crate) mode: LockMode,
     pub(crate) time: Duration,
-    /// What is held by owners of work that wait for this.
+    /// The locks that are held by the lock owners which wait for this one.
     pub(crate) holding: Vec<LockId>,
 }
 
@@ -77,7 +77,7 @@ pub(crate) struct Slice {
 pub(crate) enum Waited {
     Granted(LockAnswer),
     NotGranted,
-    /// It was not begun: who holds these locks would have waited for themselves.
+    /// Not begun: the owners of these locks would have waited for themselves.
     Cycle(Vec<LockId>),
     /// The statement failed, and the session goes on.
     Failed(Failure),
@@ -197,7 +197,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             .map(|(session, _)| session)
     }
 
-    /// Begins the wait that a session was assigned; `None` when nobody wants it any more.
+    /// Begins the wait that a session was assigned; `None` if its callers are gone.
     pub(super) fn begin_wait(
         &mut self,
         now: Now<'_>,
@@ -324,7 +324,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         self.enqueue(wait.lock, now, turn, effects);
     }
 
-    /// A wait failed: it is tried once more, and then its waiters are told.
+    /// A wait failed: it is tried once more, and then its waiters get the error.
     pub(super) fn wait_failed(
         &mut self,
         now: Time,
