@@ -1,10 +1,10 @@
--- Sets a marker in the session ($1), reads the marker that is there ($1 empty), or removes it ($1 a hyphen). Tries
--- the advisory lock $3 for the open transaction or for the session, or gives back that of the session ($2), and
--- returns which process answers and what the server calls itself.
+-- Sets a marker in the session ($1), reads the marker that is there ($1 empty), or removes it ($1 a hyphen).
+-- Tries the advisory lock $3 for the open transaction or for the session, or releases that of the session
+-- ($2), and returns which process answers and what the server calls itself.
 --
--- Promises: on a connection of its own the marker is read back there and nowhere else, by the same process; behind
--- a transaction-pooling proxy it appears elsewhere, or is gone. While one session has the lock, no other is given it,
--- unless the server does not have such locks.
+-- Promises: on a connection of its own the marker is read back there and nowhere else, by the same process;
+-- behind a transaction-pooling proxy it appears elsewhere, or is gone. While one session has the lock, no
+-- other session obtains it, unless the locks of the server do not exclude.
 -- Index: none. Race: none, the server decides.
 SELECT CASE WHEN $1::pg_catalog.text OPERATOR(pg_catalog.=) ''
             THEN coalesce(pg_catalog.current_setting('lockapi.marker', true), '')

@@ -1,13 +1,13 @@
 -- Makes a connection independent of its role's settings, and returns whether the server is a standby, the ID
 -- and the start time, in microseconds, of the process that serves the connection, and whether the database
--- knows epochs and the role may enter one: who may only read does not. Whoever draws tokens has to:
--- "unprivileged" is whether the role may do that and not enter an epoch.
+-- has epochs and the role may enter one: a role that only reads may not. A role that draws tokens has to:
+-- "unprivileged" is whether the role may draw tokens but not enter an epoch.
 --
 -- Promises: afterwards statements run as READ COMMITTED and durable, whatever the defaults of the role and
 -- the database are; a stricter synchronous_commit is kept. With $1 the settings last for the transaction,
 -- otherwise for the session. $2 is lock_timeout and $3 is statement_timeout, a little less than the client
--- waits, so that no statement runs for which nobody waits. The session has the name of its program, or $4, of
--- at most $6 bytes, followed by $5.
+-- waits, so that no statement runs without a waiting client. The session has the name of its program, or $4,
+-- of at most $6 bytes, followed by $5.
 -- Behind a proxy, a transaction ends when its client stops sending; otherwise it would keep rows of leases
 -- locked beyond their time to live. A client that vanished is detected within 11 seconds, by keepalives, or
 -- by tcp_user_timeout while an answer is being sent, because no keepalives are sent then.

@@ -1,7 +1,6 @@
 -- Allocates blocks of consecutive ids.
 --
--- Promises: no id is allocated twice. The ids of a name start at 1 and have no gap between blocks, other than
--- those that a process was given and did not use, and those that are left out in an epoch that is not the
+-- Promises: no id is allocated twice. The ids of a name start at 1 and have no gap between blocks, except those that a process has allocated and not used, and those that are left out in an epoch that is not the
 -- first: 2^24 for each second between the beginning of the epoch in which ids of the name were last allocated
 -- and that of this one, because some may have been allocated without the server's knowledge. NULL if the
 -- numbers are exhausted. A request that is repeated allocates another block.

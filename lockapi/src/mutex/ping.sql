@@ -1,9 +1,9 @@
--- Asks the session that has the mark $1 whether it lives, and has its locks.
+-- Checks that the session with the mark $1 is alive and still has its locks.
 --
--- Promises: a row if it has, and none if a pooler has sent the statement to another, or another client of a pooler
--- has used the session: with its locks goes the mark. The session has that twice, and it is released once and taken
--- again.
--- Index: none. Race: the mark is never free, so nobody who waits for it is given it.
+-- Promises: a row if it has them; none if a pooler has sent the statement to another session, or if another
+-- client of a pooler has released the locks of the session, the mark among them. The session holds the mark
+-- twice, and this releases it once and takes it again.
+-- Index: none. Race: the mark is never free, so no waiter can obtain it.
 SELECT o.lives
   FROM (SELECT CASE WHEN pg_catalog.pg_advisory_unlock($1::int8)
                     THEN pg_catalog.pg_try_advisory_lock($1::int8) END AS lives
