@@ -16,6 +16,7 @@ register! { "limiter_waits":
     R15 waiters_are_admitted_in_order [Futures];
     R15 wait_that_will_not_do_ends_at_once;
     R15 dropped_waiter_takes_nothing [Futures];
+    R15 reset_ends_a_wait [Futures];
     V08 check_dropped [Futures];
     V08 checks_dropped_between_their_answers [Futures, Transactions];
     V08 what_is_given_back_is_so_when_dropped [Futures];
@@ -43,6 +44,19 @@ async fn waiters_are_admitted_in_order(cx: Context) {
     soon("all are admitted", join_all((0..8).map(wait))).await;
     let order = order.into_inner().unwrap();
     assert_eq!(order, (0..8).collect::<Vec<_>>());
+}
+
+async fn reset_ends_a_wait(cx: Context) {
+    let limiter = cx.backend().await.rate_limiter(Quota::per_hour(1)).unwrap();
+    assert!(limiter.check("door").await.unwrap().is_admitted());
+    let want = Want::new("door");
+    let waiting = limiter.until_ready(&want, Duration::from_hours(24));
+    let (admitted, ()) = tokio::join!(soon("admitted", waiting), async {
+        limiter.reset(&"door".into()).await.unwrap();
+        // It looks again in a second.
+        cx.elapse(Duration::from_secs(2)).await;
+    });
+    assert!(admitted.unwrap().is_allowed());
 }
 
 async fn wait_that_will_not_do_ends_at_once(cx: Context) {

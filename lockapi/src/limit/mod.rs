@@ -134,7 +134,8 @@ pub trait RateLimiter: Send + Sync + fmt::Debug {
     ///
     /// # Guarantees
     /// Calls that wait for a key in one process are admitted in the order of arrival. If it is clear
-    /// that the time is too short, the wait ends at once.
+    /// that the time is too short, the wait ends at once. The first call that waits for a key looks at it once a
+    /// second: a reset, a refund, the end of a block or another quota may admit it early.
     ///
     /// # Errors
     /// `TimedOut`; `Capacity` when [`MAX_WAITING`] calls wait already; otherwise as for

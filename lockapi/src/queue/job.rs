@@ -272,8 +272,8 @@ impl Job {
         self.unique.is_some() || self.idempotency_key.is_some()
     }
 
-    pub(crate) fn is_delayed(&self) -> bool {
-        !self.delay.is_zero() || self.at > 0
+    pub(crate) fn has_times(&self) -> bool {
+        !self.delay.is_zero() || self.at > 0 || !self.ttl.is_zero()
     }
 
     pub(crate) fn is_idempotent(&self) -> bool {

@@ -101,7 +101,8 @@ impl Task {
     /// lists, ranges, steps and names; a sixth in front is seconds. `@daily` and the like are
     /// supported. Where the clock is put forward, a fixed time that does not exist is due at the
     /// first moment after the gap, and one with a wildcard in hour or minute is not due; where it
-    /// is put back, a fixed time is due once, and one with a wildcard each time.
+    /// is put back, a fixed time is due once, and one with a wildcard each time. Lists, ranges and steps in hour or
+    /// minute count as wildcards: write a task for each of a few fixed times that must not be missed.
     #[cfg(feature = "cron")]
     #[must_use]
     pub fn cron(
@@ -178,9 +179,10 @@ impl Task {
                     .to_owned(),
             );
         }
-        if self.job.is_delayed() {
+        if self.job.has_times() {
             return invalid(
-                "the job of the task has a time or a delay; allowed is neither".to_owned(),
+                "the job of the task has a time, a delay or a time to live; allowed is none of them"
+                    .to_owned(),
             );
         }
         self.cadence.check().map_err(|error| error.on(&self.name))?;

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use rustc_hash::FxHashMap;
 
 use super::batch::{AnyBatch, Batch};
-use super::request::{Caller, Callers, MAX_WEIGHT, Queued};
+use super::request::{Caller, Callers, Queued};
 use crate::driver::Operation;
 use crate::error::{Error, ErrorKind, Failure};
 
@@ -59,14 +59,16 @@ impl<O: Operation> Default for Backlog<O> {
 }
 
 impl<O: Queued> Backlog<O> {
-    /// Adds a request, unless too many wait: then the caller is given back, with what to tell it.
+    /// Adds a request, unless too many wait, here or as `isolated`: then the caller is given back, with what to
+    /// tell it.
     pub(super) fn add(
         &mut self,
         mut request: O,
         caller: Caller<O::Output>,
+        isolated: usize,
     ) -> Result<(), (Caller<O::Output>, Error)> {
         if !O::GIVES_BACK {
-            let full = match (self.callers, self.weight) {
+            let full = match (self.callers + isolated, self.weight) {
                 (MAX_CALLERS.., _) => Some(format!(
                     "{MAX_CALLERS} calls are waiting already; allowed are no more; try again later"
                 )),
@@ -127,22 +129,14 @@ impl<O: Queued> AnyBacklog for Backlog<O> {
 
     fn draw(&mut self, mut room: usize) -> Drawn {
         let mut batch = Batch::<O>::default();
-        // Those whose callers have left cost no room, but time.
-        let mut looked = 0;
         while let Some((request, _)) = self.waiting.front()
             && (request.weight() <= room || batch.requests.is_empty())
-            && looked < 4 * MAX_WEIGHT
         {
-            looked += 1;
             let Some((request, callers)) = self.pop() else {
                 break;
             };
-            if O::GIVES_BACK || callers.may_be_wanted() {
-                room = room.saturating_sub(request.weight());
-                batch.push(request, callers);
-            } else {
-                callers.forget();
-            }
+            room = room.saturating_sub(request.weight());
+            batch.push(request, callers);
         }
         // What does not fit any more has filled it.
         let full = (self.waiting.front()).is_some_and(|(request, _)| request.weight() > room);

@@ -150,8 +150,7 @@ impl<O: Queued> AnyBatch for Batch<O> {
     }
 
     fn forget_left(&mut self) {
-        // A request with one caller was looked at when it was drawn.
-        if O::GIVES_BACK || self.callers.iter().all(|callers| callers.len() == 1) {
+        if O::GIVES_BACK || self.callers.iter().all(Callers::are_wanted) {
             return;
         }
         for (mut request, callers) in self.take() {

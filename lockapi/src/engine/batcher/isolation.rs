@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use super::KindId;
 use super::batch::AnyBatch;
 use crate::engine::clock::Time;
 use crate::error::{ErrorKind, Failure, LOCKED};
@@ -12,7 +13,9 @@ use crate::error::{ErrorKind, Failure, LOCKED};
 const PATIENCE: Duration = Duration::from_millis(300);
 /// The same while something is known to wait, since more of it may come.
 const WARNED: Duration = Duration::from_millis(50);
-/// How long the first statement of those waits that are tried apart; each further one twice as long.
+/// How long a statement waits that carries requests of which it is not known yet which have to wait.
+const SEARCH: Duration = Duration::from_millis(2);
+/// How long the first statement of a request waits that is known to wait; each further one twice as long.
 const FIRST: Duration = Duration::from_millis(10);
 const LONGEST: Duration = Duration::from_millis(80);
 /// After a statement that timed out the batcher serves others for this many times as long.
@@ -74,16 +77,35 @@ impl Isolation {
         if now < self.next {
             return None;
         }
-        let message = format!("a row that it needs is {LOCKED}");
-        let failure = Failure::statement(Some("55P03".to_owned()), false, message);
+        let failure = |which: &str| {
+            let message = format!("{which} is {LOCKED}");
+            Failure::statement(Some("55P03".to_owned()), false, message)
+        };
         self.groups.retain_mut(|group| {
             let late = group.until <= now;
             if late {
-                group.batch.refuse(&failure);
+                let which = if group.known {
+                    "a row that it needs"
+                } else {
+                    "a row that it or a call sent with it needs"
+                };
+                group.batch.refuse(&failure(which));
             }
             !late
         });
-        self.groups.pop_front()
+        while let Some(mut group) = self.groups.pop_front() {
+            group.batch.forget_left();
+            if !group.batch.is_empty() {
+                return Some(group);
+            }
+        }
+        None
+    }
+
+    /// How many callers of each kind wait here.
+    pub(super) fn callers(&self) -> impl Iterator<Item = (KindId, usize)> {
+        let groups = self.groups.iter();
+        groups.filter_map(|group| Some((group.batch.kind()?, group.batch.callers())))
     }
 
     /// Lets those of a batch wait apart that want what others are known to wait for.
@@ -143,7 +165,7 @@ impl Isolation {
             let group = Group {
                 batch,
                 known,
-                lock_timeout: FIRST,
+                lock_timeout: if known { FIRST } else { SEARCH },
                 until,
             };
             if known {

@@ -43,6 +43,8 @@ struct Kind {
     fixed: Duration,
     /// How many more statements are small, because another kind had one recently.
     shared: u32,
+    /// How many callers wait for requests that are isolated.
+    isolated: usize,
 }
 
 impl Default for Kinds {
@@ -71,6 +73,7 @@ impl Kinds {
                 room: FIRST_WEIGHT,
                 fixed: Duration::MAX,
                 shared: 0,
+                isolated: 0,
             });
             self.all.len() - 1
         });
@@ -79,9 +82,21 @@ impl Kinds {
             kind.used = kind.used.max(self.floor);
         }
         match kind.backlog.as_any().downcast_mut::<Backlog<O>>() {
-            Some(backlog) => backlog.add(request, caller),
+            Some(backlog) => backlog.add(request, caller, kind.isolated),
             // The kind was found by its type.
             None => Ok(()),
+        }
+    }
+
+    /// Takes note of the callers that wait for isolated requests: they count for the bounds.
+    pub(super) fn isolated(&mut self, callers: impl Iterator<Item = (KindId, usize)>) {
+        for kind in &mut self.all {
+            kind.isolated = 0;
+        }
+        for (id, callers) in callers {
+            if let Some(kind) = self.all.iter_mut().find(|kind| kind.id == id) {
+                kind.isolated += callers;
+            }
         }
     }
 
@@ -324,6 +339,20 @@ mod tests {
             .map(|_| add(&mut kinds, peek()))
             .filter(|answer| matches!(answer.try_recv(), Ok(Err(error)) if error.kind() == ErrorKind::Capacity));
         assert_eq!(refused.count(), 200_000 - (1 << 17));
+        // Those that are isolated count as well.
+        let mut isolated = kinds.draw(0);
+        let callers = isolated.batch.callers();
+        kinds.isolated(
+            isolated
+                .batch
+                .kind()
+                .into_iter()
+                .map(|kind| (kind, callers)),
+        );
+        assert!(add(&mut kinds, peek()).try_recv().is_ok(), "refused");
+        kinds.isolated(std::iter::empty());
+        assert!(add(&mut kinds, peek()).try_recv().is_err(), "waits");
+        isolated.batch.refuse(&Failure::corrupt("done"));
         let release = || Release {
             namespace: String::new(),
             key: "door".to_owned(),
@@ -368,9 +397,13 @@ mod tests {
                 waiting.push(receiver);
             }
         }
-        let mut drawn = kinds.draw(0);
-        assert_eq!(sent::<Peek>(&mut drawn).unwrap().requests.len(), 10);
-        assert!(kinds.is_empty());
+        let mut drawn: Vec<_> =
+            std::iter::from_fn(|| (!kinds.is_empty()).then(|| kinds.draw(0))).collect();
+        let sent = drawn.iter_mut().map(|drawn| {
+            drawn.batch.forget_left();
+            sent::<Peek>(drawn).unwrap().requests.len()
+        });
+        assert_eq!(sent.sum::<usize>(), 10);
         for mut receiver in waiting {
             assert!(receiver.try_recv().is_err(), "still waiting");
         }

@@ -199,6 +199,7 @@ impl Batcher {
         loop {
             let (rounds, waiting) = {
                 let mut state = self.lock();
+                state.kinds.isolated(isolation.callers());
                 let waiting = !state.kinds.is_empty();
                 let idle = !waiting && isolation.is_empty() && outbox.is_empty();
                 if idle && state.closing {
@@ -338,7 +339,10 @@ impl Batcher {
             }
             // What an earlier try may have done stays unknown.
             let unknown = before.take().filter(|before| before.sent);
-            if failure.kind() == ErrorKind::Deadlock && deadlocks > 0 {
+            // Of two that insert a unique key at the same time, one finds it on its next attempt.
+            let met = failure.kind() == ErrorKind::Deadlock
+                || failure.sqlstate.as_deref() == Some("23505");
+            if met && deadlocks > 0 {
                 // The server took it back; whoever it met with has gone on.
                 deadlocks -= 1;
                 tries += 1;

@@ -17,10 +17,6 @@ pub(super) const MAX_WEIGHT: usize = 2048;
 /// The weight of a request that needs a statement of its own.
 pub(crate) const ALONE: usize = MAX_WEIGHT;
 
-/// Of how many callers of one request it is looked who still waits, while others wait for the lock of the
-/// batcher.
-const LOOKED_AT: usize = 64;
-
 /// An operation that a batcher runs. The requests of a batcher are of one namespace, that of its backend:
 /// statements take it from the first of a batch.
 pub(crate) trait Queued: Operation {
@@ -218,11 +214,9 @@ impl<T> Callers<T> {
         })
     }
 
-    /// Whether one of the first still waits, or there are more. Many are not looked at while others wait for
-    /// the lock around them.
-    pub(super) fn may_be_wanted(&self) -> bool {
-        let mut first = self.iter().take(LOOKED_AT);
-        self.len() > LOOKED_AT || first.any(|caller| caller.reply.is_wanted())
+    /// Whether all still wait.
+    pub(super) fn are_wanted(&self) -> bool {
+        self.iter().all(|caller| caller.reply.is_wanted())
     }
 
     /// Lets go of all, who have left.
@@ -234,7 +228,7 @@ impl<T> Callers<T> {
 
     /// Those who still wait, and how often the others wanted the request.
     pub(super) fn wanted(self) -> (Option<Self>, i64) {
-        if self.iter().all(|caller| caller.reply.is_wanted()) {
+        if self.are_wanted() {
             return (Some(self), 0);
         }
         let tries = self.tries;

@@ -1,6 +1,8 @@
 //! [`RateLimiter`] over the limits of a process.
 
 use std::fmt;
+use std::future::{Future, ready};
+use std::pin::Pin;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -21,6 +23,9 @@ use crate::limit::{
 use crate::random;
 use crate::telemetry::{self, Kind, Stamp};
 use crate::wait::unless;
+
+/// A call that waits for a limit looks at it once in this time.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 pub(crate) fn open(core: &Arc<Core>, policy: Policy) -> Arc<dyn RateLimiter> {
     Arc::new(Limiter {
@@ -112,18 +117,22 @@ impl Limiter {
         }
     }
 
-    async fn wait(&self, want: &Want, policy: &Policy, timeout: Duration) -> Result<Decision> {
+    async fn wait(&self, want: &Want, timeout: Duration) -> Result<Decision> {
         let limits = self.limits();
         let until = limits.timer.now().saturating_add(timeout);
         let place = limits.waiting.try_join(want.key.to_string(), MAX_WAITING);
         let place = place.ok_or_else(|| {
             let message =
-                format!("{MAX_WAITING} calls are waiting for the key already; allowed are no more");
+                format!("{MAX_WAITING} calls of this backend wait in until_ready already; allowed are no more");
             Error::new(ErrorKind::Capacity, "until_ready", message).on(&want.key)
         })?;
         let admitted = async {
             loop {
-                let decisions = self.decide_each(policy, std::slice::from_ref(want)).await?;
+                // The quota may have changed.
+                let policy = self.policy_now();
+                let decisions = self
+                    .decide_each(&policy, std::slice::from_ref(want))
+                    .await?;
                 for decision in decisions {
                     if decision.is_allowed() {
                         return Ok(decision);
@@ -134,7 +143,8 @@ impl Limiter {
                         let error = Error::new(ErrorKind::TimedOut, "until_ready", message);
                         return Err(error.on(&want.key));
                     }
-                    limits.timer.sleep(retry).await;
+                    // A reset, a refund or the end of a block may admit it earlier.
+                    limits.timer.sleep(retry.min(LOOK_AGAIN)).await;
                 }
             }
         };
@@ -222,7 +232,7 @@ impl RateLimiter for Limiter {
         let subject = self.core.subject(Kind::RateLimiter, &want.key);
         let since = Stamp::take(timer);
         let waiting = async {
-            let waiting = self.wait(want, &policy, timeout);
+            let waiting = self.wait(want, timeout);
             let decision = unless(timer.sleep(timeout), waiting).await;
             decision.unwrap_or_else(|| {
                 let message = format!("not admitted within {timeout:?}");
@@ -241,7 +251,7 @@ impl RateLimiter for Limiter {
     ) -> Result<std::result::Result<Box<dyn Reservation>, Decision>> {
         let policy = self.policy_now();
         let mut charge = charge(&self.core.namespace, &policy, std::slice::from_ref(want))?;
-        let ttl = nanos("ttl", ttl).map_err(|error| error.on(&want.key))?;
+        let ttl = nanos("ttl", ttl).map_err(|error| error.during("reserve").on(&want.key))?;
         if ttl == 0 {
             let message = "a ttl of zero; allowed are 1 ns to 366 days";
             return Err(Error::new(ErrorKind::Invalid, "reserve", message).on(&want.key));
@@ -268,13 +278,21 @@ impl RateLimiter for Limiter {
         })
     }
 
-    async fn refund(&self, decision: &Decision) -> Result<()> {
+    // What an `async fn` would do before its first poll only is done here at once.
+    fn refund<'l, 'd, 'f>(
+        &'l self,
+        decision: &'d Decision,
+    ) -> Pin<Box<dyn Future<Output = Result<()>> + Send + 'f>>
+    where
+        'l: 'f,
+        'd: 'f,
+    {
         if decision.at == 0 {
-            return Ok(());
+            return Box::pin(ready(Ok(())));
         }
         let (limits, refund) = (self.limits(), self.refund_of(decision));
-        let refunded = told("refund", |done| limits.refund(refund, done)).await;
-        refunded.map_err(|error| error.on(&decision.key))
+        let refunded = told("refund", |done| limits.refund(refund, done));
+        Box::pin(async move { refunded.await.map_err(|error| error.on(&decision.key)) })
     }
 
     async fn reset(&self, key: &Key) -> Result<()> {

@@ -1,6 +1,8 @@
 //! [`Reservation`] over the limits of a process.
 
 use std::fmt;
+use std::future::{Future, ready};
+use std::pin::Pin;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -9,6 +11,8 @@ use super::super::Core;
 use super::waiting::told;
 use crate::error::{Error, ErrorKind, Result};
 use crate::limit::{Decision, Reservation};
+
+type Ended = Pin<Box<dyn Future<Output = Result<()>> + Send>>;
 
 /// A reservation that its holder has not ended yet.
 pub(super) struct Held {
@@ -34,27 +38,29 @@ impl Held {
         Self::open(core, 0, decision)
     }
 
-    /// Ends it; `used` permits stay taken.
-    async fn end(mut self: Box<Self>, operation: &'static str, used: u64) -> Result<()> {
+    /// Ends it at once, also when the future is dropped before its first poll; `used` permits stay taken.
+    fn end(mut self: Box<Self>, operation: &'static str, used: u64) -> Ended {
         let Some(left) = self.decision.cost().checked_sub(used) else {
             let cost = self.decision.cost();
             let message = format!(
                 "{used} permits were used; allowed are at most {cost}, which were reserved"
             );
             let error = Error::new(ErrorKind::Invalid, operation, message);
-            return Err(error.on(self.decision.key()));
+            return Box::pin(ready(Err(error.on(self.decision.key()))));
         };
         self.open = false;
         if self.id == 0 {
-            return Ok(());
+            return Box::pin(ready(Ok(())));
         }
-        let named = |error: Error| error.during(operation).on(self.decision.key());
-        let settled = told(operation, |done| self.settle(left, done)).await;
-        if settled.map_err(named)? {
-            return Ok(());
-        }
-        let message = "the reservation had expired, and its permits were given back";
-        Err(named(Error::new(ErrorKind::Lost, operation, message)))
+        let settled = told(operation, |done| self.settle(left, done));
+        Box::pin(async move {
+            let named = |error: Error| error.during(operation).on(self.decision.key());
+            if settled.await.map_err(named)? {
+                return Ok(());
+            }
+            let message = "the reservation had expired, and its permits were given back";
+            Err(named(Error::new(ErrorKind::Lost, operation, message)))
+        })
     }
 
     fn settle(&self, left: u64, done: impl FnOnce(Result<bool>) + Send + 'static) {
@@ -70,12 +76,21 @@ impl Reservation for Held {
         &self.decision
     }
 
-    async fn commit(self: Box<Self>, used: u64) -> Result<()> {
-        self.end("commit", used).await
+    fn commit<'f>(
+        self: Box<Self>,
+        used: u64,
+    ) -> Pin<Box<dyn Future<Output = Result<()>> + Send + 'f>>
+    where
+        Self: 'f,
+    {
+        self.end("commit", used)
     }
 
-    async fn cancel(self: Box<Self>) -> Result<()> {
-        self.end("cancel", 0).await
+    fn cancel<'f>(self: Box<Self>) -> Pin<Box<dyn Future<Output = Result<()>> + Send + 'f>>
+    where
+        Self: 'f,
+    {
+        self.end("cancel", 0)
     }
 }
 
@@ -93,5 +108,36 @@ impl fmt::Debug for Held {
             .field("key", self.decision.key())
             .field("cost", &self.decision.cost())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use crate::blocking::block_on;
+    use crate::engine::ManualClock;
+    use crate::limit::{Quota, Want};
+    use crate::memory::Database;
+
+    #[test]
+    fn what_is_dropped_before_its_first_poll_is_done() {
+        let clock = ManualClock::default();
+        let backend = block_on(Database::with_clock(&clock).connect()).unwrap();
+        let limiter = backend.rate_limiter(Quota::per_hour(10)).unwrap();
+        let left = || {
+            block_on(limiter.peek(&Want::new("door")))
+                .unwrap()
+                .remaining()
+        };
+        let want = Want::new("door").cost(8);
+        let reserved = block_on(limiter.reserve(&want, Duration::from_secs(60)));
+        drop(reserved.unwrap().unwrap().commit(5));
+        // The next statement for the key comes after it.
+        assert_eq!(left(), 5);
+        let decision = block_on(limiter.check_cost("door", 3)).unwrap();
+        assert_eq!(left(), 2);
+        drop(limiter.refund(&decision));
+        assert_eq!(left(), 5);
     }
 }

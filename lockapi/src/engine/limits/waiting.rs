@@ -65,14 +65,14 @@ pub(super) struct Waiting<T> {
 }
 
 /// Starts a request that completes even if its caller is gone, and waits for it.
-pub(super) async fn told<T: Send + 'static>(
+pub(super) fn told<T: Send + 'static>(
     operation: &'static str,
     start: impl FnOnce(Box<dyn FnOnce(Result<T>) + Send>),
-) -> Result<T> {
+) -> Pin<Box<dyn Future<Output = Result<T>> + Send>> {
     let (sender, answer) = oneshot::channel();
     // A caller that left does not want the answer.
     start(Box::new(move |told| drop(sender.send(told))));
-    answer.await.unwrap_or_else(|_| Err(ended(operation)))
+    Box::pin(async move { answer.await.unwrap_or_else(|_| Err(ended(operation))) })
 }
 
 impl<T> Future for Waiting<T> {
