@@ -52,6 +52,7 @@ const WORKER: &[Right] = &[
         "SELECT, INSERT, UPDATE, DELETE",
         &[
             "fence_mark",
+            "group_limit",
             "id_block",
             "id_space",
             "id_worker",
@@ -63,6 +64,7 @@ const WORKER: &[Right] = &[
             "lock_session",
             "push_key",
             "queue",
+            "queue_groups",
             "rate_limit",
             "rate_reservation",
             "task",

@@ -26,10 +26,11 @@ pub mod mutex {
 pub mod queue {
     pub use crate::queue::model::Jobs;
     pub use crate::queue::operations::{
-        Ack, Cancel, Cancelled, Claimed, CompleteAndClaim, CompletedAndClaimed, CountJobs, Counted,
-        DELETED, DeadRow, Discard, ExpireJobs, FOR_EVER, FailedAttempt, Floor, Keys, LookBack,
-        Name, NewJob, Part, Purge, Push, PushKeyed, PushTogether, ReadDead, ReadStanding,
-        ReadUnhandled, Redrive, Redriven, Seen, SetPaused, Settle, SweepQueues, Take, UnhandledRow,
+        Ack, Admit, Admitted, Cancel, Cancelled, Claimed, CompleteAndClaim, CompletedAndClaimed,
+        CountJobs, Counted, DELETED, DeadRow, Discard, ExpireJobs, FOR_EVER, FailedAttempt, Floor,
+        Keys, LookBack, Name, NewJob, Part, Purge, Push, PushKeyed, PushTogether, ReadDead,
+        ReadStanding, ReadUnhandled, Redrive, Redriven, Seen, SetGroupLimit, SetGroups, SetPaused,
+        Settle, SweepQueues, Take, UnhandledRow,
     };
 }
 

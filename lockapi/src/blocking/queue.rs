@@ -9,8 +9,8 @@ use super::block_on;
 use crate::driver::{Library, Transaction};
 use crate::error::Result;
 use crate::queue::{
-    Claim, DeadLetter, Exchange, Job, JobKind, Outcome, Pushed, QueueOptions, Settled, Standing,
-    Statistics, Taken, Ticket, Unhandled,
+    Claim, DeadLetter, Exchange, Groups, Job, JobKind, Outcome, Pushed, QueueOptions, Settled,
+    Standing, Statistics, Taken, Ticket, Unhandled,
 };
 
 /// A [queue](crate::Queue) for blocking callers.
@@ -142,6 +142,23 @@ impl Queue {
     /// As for [`Queue::resume`](crate::Queue#method.resume).
     pub fn resume(&self) -> Result<()> {
         block_on(self.0.resume())
+    }
+
+    /// Sets how the groups of the queue are limited; see [`Queue::set_groups`](crate::Queue::set_groups).
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn set_groups(&self, groups: Groups) -> Result<()> {
+        block_on(self.0.set_groups(groups))
+    }
+
+    /// Gives one group a limit of its own; see
+    /// [`Queue::set_group_limit`](crate::Queue::set_group_limit).
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn set_group_limit(&self, group: &str, limit: Option<u32>) -> Result<()> {
+        block_on(self.0.set_group_limit(group, limit))
     }
 
     /// Cancels jobs; see [`Queue::cancel`](crate::Queue::cancel).

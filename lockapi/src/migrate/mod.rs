@@ -66,6 +66,11 @@ pub const MIGRATIONS: &[Migration] = &[
         name: "admin",
         sql: include_str!("../../migrations/0008_admin.sql"),
     },
+    Migration {
+        version: 9,
+        name: "groups",
+        sql: include_str!("../../migrations/0009_groups.sql"),
+    },
 ];
 
 impl Migration {

@@ -47,6 +47,9 @@ impl dyn Queue + '_ {
     /// program, they are unchanged, and no attempt was counted: a job that always fails is taken again
     /// and again, so cancel such a job by its number.
     ///
+    /// Jobs of [groups](Job::group) are taken once they have been admitted: by a program that claims, or in
+    /// the background after a take that found fewer jobs than it wanted, within about a second.
+    ///
     /// # Cancel safety
     /// When dropped, the transaction may have the jobs: roll it back.
     ///
@@ -208,7 +211,13 @@ async fn take(
         keep: queue.options().keep(),
     };
     match connection.perform(&[take]).await {
-        Ok(taken) => Ok(taken.into_iter().flatten().map(Taken).collect()),
+        Ok(taken) => {
+            let taken: Vec<_> = taken.into_iter().flatten().map(Taken).collect();
+            if taken.len() < most {
+                queue.missed();
+            }
+            Ok(taken)
+        }
         Err(failure) => Err(failure.error(OPERATION).on(queue.name())),
     }
 }

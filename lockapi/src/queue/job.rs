@@ -126,6 +126,7 @@ pub struct Job {
     attempts_set: bool,
     unique: Option<(String, Unique)>,
     idempotency_key: Option<String>,
+    group: Option<String>,
 }
 
 impl Job {
@@ -188,6 +189,7 @@ impl Job {
             attempts_set: false,
             unique: None,
             idempotency_key: None,
+            group: None,
         }
     }
 
@@ -253,6 +255,15 @@ impl Job {
     #[must_use]
     pub fn idempotency_key(mut self, key: impl Into<String>) -> Self {
         self.idempotency_key = Some(key.into());
+        self
+    }
+
+    /// Puts it into a group: at most so many jobs of a group run at once, in all programs together, one
+    /// unless [set](super::Queue::set_groups), and groups have their turns one after the other. The key
+    /// of a group has 1 to 255 bytes; a group needs no other preparation.
+    #[must_use]
+    pub fn group(mut self, key: impl Into<String>) -> Self {
+        self.group = Some(key.into());
         self
     }
 
@@ -323,6 +334,9 @@ impl Job {
         if let Some(key) = &self.idempotency_key {
             check_name("idempotency key", key, 1)?;
         }
+        if let Some(key) = &self.group {
+            check_name("group", key, 1)?;
+        }
         Ok(())
     }
 
@@ -335,6 +349,7 @@ impl Job {
             delay: micros(self.delay),
             ttl: micros(self.ttl),
             max_attempts: i64::from(self.max_attempts),
+            group: self.group.clone().unwrap_or_default(),
         }
     }
 
@@ -357,6 +372,7 @@ impl fmt::Debug for Job {
             .field("delay", &self.delay)
             .field("max_attempts", &self.max_attempts)
             .field("unique", &self.unique)
+            .field("group", &self.group)
             .finish_non_exhaustive()
     }
 }

@@ -10,6 +10,7 @@ use crate::error::{Error, ErrorKind, Result};
 mod claim;
 mod dead_letter;
 mod delivery;
+mod groups;
 pub(crate) mod in_transaction;
 mod job;
 pub(crate) mod model;
@@ -25,15 +26,17 @@ pub use claim::{
 pub use dead_letter::{AttemptError, DeadLetter};
 pub use delivery::Delivery;
 pub(crate) use delivery::point;
+pub(crate) use groups::checked_limit;
+pub use groups::{Groups, MAX_GROUP_LIMIT};
 pub use in_transaction::Taken;
 pub(crate) use in_transaction::topic;
 pub use job::{How, Job, JobKind, MAX_DELAY, MAX_PUSH, MAX_PUSH_BYTES, Priority, Pushed, Unique};
 pub(crate) use model::Jobs;
 pub(crate) use operations::{
-    Ack, Cancel, Claimed, CompleteAndClaim, CompletedAndClaimed, CountJobs, DELETED, Discard,
-    ExpireJobs, FOR_EVER, Floor, Keys, LookBack, Name, NewJob, Part, Purge, Push, PushKeyed,
-    PushTogether, ReadDead, ReadStanding, ReadUnhandled, Redrive, Seen, SetPaused, Settle,
-    SweepQueues,
+    Ack, Admit, Admitted, Cancel, Claimed, CompleteAndClaim, CompletedAndClaimed, CountJobs,
+    DELETED, Discard, ExpireJobs, FOR_EVER, Floor, Keys, LookBack, Name, NewJob, Part, Purge, Push,
+    PushKeyed, PushTogether, ReadDead, ReadStanding, ReadUnhandled, Redrive, Seen, SetGroupLimit,
+    SetGroups, SetPaused, Settle, SweepQueues,
 };
 pub use options::QueueOptions;
 pub(crate) use runs::RunState;
@@ -59,6 +62,9 @@ const LOOK: Duration = Duration::from_secs(1);
 /// - A delivery that is no longer the latest changes nothing: each has a token of its own.
 /// - A job that is acknowledged in the transaction of its effects ([`ack_in`](Delivery::ack_in)) takes
 ///   effect exactly once.
+/// - **Groups.** At most as many jobs of a [group](Job::group) are delivered at the same time as its limit
+///   says, in all programs together; in an [ordered](Groups::ordered) queue one after the other, in the
+///   order of their numbers, also those that have to be tried again.
 /// - Higher priorities go first, and within a priority the jobs that have been due for longer; low
 ///   ones are not starved. Workers that claim at the same time get different jobs, so jobs may
 ///   finish in any order.
@@ -94,6 +100,12 @@ pub trait Queue: Send + Sync + fmt::Debug {
     /// Programs need not call it: [`push_in`](crate::Queue#method.push_in) and
     /// [`take_in`](crate::Queue#method.take_in) do.
     fn used(&self);
+
+    /// Marks that a transaction of the caller found fewer jobs than it wanted, so that jobs of groups are
+    /// admitted in the background.
+    ///
+    /// Programs need not call it: [`take_in`](crate::Queue#method.take_in) does.
+    fn missed(&self);
 
     /// Completes deliveries and claims jobs, in one round trip and one transaction, without
     /// waiting; `None` claims nothing.
@@ -154,6 +166,21 @@ pub trait Queue: Send + Sync + fmt::Debug {
     /// # Errors
     /// `Unavailable`, `Indeterminate`.
     async fn set_paused(&self, paused: bool) -> Result<()>;
+
+    /// Sets how the [groups](Job::group) of the queue are limited, for all programs: it is stored in the
+    /// database. A limit that is raised admits more jobs at once; one that is lowered interrupts no job:
+    /// those that were admitted before still run, and no further ones are until there is room.
+    ///
+    /// # Errors
+    /// `Invalid` for options outside of their limits, `Unavailable`, `Indeterminate`.
+    async fn set_groups(&self, groups: Groups) -> Result<()>;
+
+    /// Gives one group a limit of its own, 1 to [`MAX_GROUP_LIMIT`]; with `None` it has that of the queue
+    /// again. In an ordered queue the jobs of every group run one after the other all the same.
+    ///
+    /// # Errors
+    /// `Invalid` for a group or a limit outside of the limits, `Unavailable`, `Indeterminate`.
+    async fn set_group_limit(&self, group: &str, limit: Option<u32>) -> Result<()>;
 
     /// Cancels jobs, waiting or running, and returns the numbers of those that were there. A
     /// running job loses its delivery; its worker learns of it with the next extension of the

@@ -23,6 +23,16 @@ use crate::telemetry;
 /// The maximum bytes of payload in a claim, without its last job: they are in one answer.
 pub(super) const MAX_BYTES: i64 = 8 << 20;
 
+/// What a claim has left.
+#[derive(Clone, Copy)]
+enum Rest {
+    /// There may be more to claim at once.
+    More,
+    /// There may be more to admit.
+    Parked,
+    None,
+}
+
 /// Jobs that were claimed and not delivered yet; dropped, they are released.
 pub(super) struct Unclaimed {
     queues: Arc<Queues>,
@@ -71,7 +81,25 @@ impl Handle {
         };
         self.listen();
         self.look_back_later(claim);
-        let (acked, unclaimed, more) = self.complete_and_claim(acks, claim).await?;
+        let admissions = self.topic.admissions();
+        let (acked, unclaimed, rest) = self.complete_and_claim(acks, claim).await?;
+        let more = match rest {
+            Rest::More => {
+                self.admit_now_and_then();
+                true
+            }
+            Rest::None => false,
+            Rest::Parked if unclaimed.jobs.is_empty() => match self.admit().await {
+                // The next one, which completes nothing, is told why.
+                Err(_) if !acked.is_empty() => true,
+                // Another caller may have admitted them since the claim.
+                admitted => admitted? || self.topic.admissions() != admissions,
+            },
+            Rest::Parked => {
+                self.admit_later();
+                false
+            }
+        };
         Ok(Exchange::new(acked, self.deliveries(unclaimed), more, seen))
     }
 
@@ -118,21 +146,21 @@ impl Handle {
         &self,
         tickets: Vec<Ticket>,
         claim: &Claim,
-    ) -> Result<(Vec<Result<bool>>, Unclaimed, bool)> {
+    ) -> Result<(Vec<Result<bool>>, Unclaimed, Rest)> {
         let heartbeats = &self.core.queues.heartbeats;
         let locked: Vec<_> = tickets.iter().map(|it| heartbeats.is_locked(*it)).collect();
         let free = tickets.iter().zip(&locked).filter(|(_, locked)| !**locked);
         let acks: Vec<_> = free.map(|(ticket, _)| self.ack(*ticket)).collect();
         let alone = acks.is_empty();
-        let (acked, unclaimed, more) = match self.turn(acks, claim).await {
+        let (acked, unclaimed, rest) = match self.turn(acks, claim).await {
             // If it took jobs, another claim finds them.
             Err(error) if alone && error.kind() == ErrorKind::Indeterminate => {
                 let again = self.turn(Vec::new(), claim).await;
                 again.map_err(|_| error)?
             }
             Err(error) if !alone && error.kind() == ErrorKind::TimedOut => {
-                let (_, unclaimed, more) = self.turn(Vec::new(), claim).await?;
-                return Ok((self.complete_unlocked(&tickets).await, unclaimed, more));
+                let (_, unclaimed, rest) = self.turn(Vec::new(), claim).await?;
+                return Ok((self.complete_unlocked(&tickets).await, unclaimed, rest));
             }
             outcome => outcome?,
         };
@@ -147,7 +175,7 @@ impl Handle {
         let answers = locked
             .into_iter()
             .map_while(|locked| if locked { late.next() } else { acked.next() });
-        Ok((answers.collect(), unclaimed, more))
+        Ok((answers.collect(), unclaimed, rest))
     }
 
     /// Completes deliveries, except those whose rows are locked by a transaction.
@@ -180,7 +208,7 @@ impl Handle {
     }
 
     /// Sends a claim together with completions; the claimed jobs are kept until the caller takes them.
-    async fn turn(&self, acks: Vec<Ack>, claim: &Claim) -> Result<(Vec<bool>, Unclaimed, bool)> {
+    async fn turn(&self, acks: Vec<Ack>, claim: &Claim) -> Result<(Vec<bool>, Unclaimed, Rest)> {
         let queues = &self.core.queues;
         let sent = queues.timer.now();
         let names = Arc::clone(&claim.names);
@@ -229,7 +257,16 @@ impl Handle {
                 // By this clock their leases have ended already: they are released.
                 let late =
                     shared.timer.now() >= deadline(sent, lease) || shared.batcher.is_closing();
-                let more = turned.picked >= most || again || late;
+                let rest = if turned.picked >= most || again || late {
+                    Rest::More
+                } else {
+                    topic.saw_parked(sent, turned.parked);
+                    if turned.parked {
+                        Rest::Parked
+                    } else {
+                        Rest::None
+                    }
+                };
                 let unclaimed = Unclaimed {
                     jobs: turned.claimed.into_iter().zip(holds).collect(),
                     queues: shared,
@@ -240,7 +277,7 @@ impl Handle {
                 } else {
                     unclaimed
                 };
-                (turned.acked, unclaimed, more)
+                (turned.acked, unclaimed, rest)
             });
             // If the caller is gone, they are released.
             drop(sender.send(outcome));

@@ -13,9 +13,10 @@ use crate::engine::notifier::Subscription;
 use crate::error::{Error, ErrorKind, LOCKED, Result};
 use crate::lease::micros;
 use crate::queue::{
-    Cancel, Claim, CountJobs, DeadLetter, Discard, Exchange, Job, MAX_DELAY, Name, Outcome, Purge,
-    Pushed, Queue, QueueOptions, ReadDead, ReadStanding, ReadUnhandled, Redrive, SetPaused,
-    Settled, Standing, Statistics, SweepQueues, Ticket, Unhandled, check_lease, in_transaction,
+    Cancel, Claim, CountJobs, DeadLetter, Discard, Exchange, Groups, Job, MAX_DELAY, Name, Outcome,
+    Purge, Pushed, Queue, QueueOptions, ReadDead, ReadStanding, ReadUnhandled, Redrive,
+    SetGroupLimit, SetGroups, SetPaused, Settled, Standing, Statistics, SweepQueues, Ticket,
+    Unhandled, check_lease, checked_limit, in_transaction,
 };
 use crate::telemetry;
 use crate::wait::unless;
@@ -158,6 +159,10 @@ impl Queue for QueueHandle {
         self.0.sweep_later();
     }
 
+    fn missed(&self) {
+        self.0.admit_now_and_then();
+    }
+
     async fn exchange(&self, acks: Vec<Ticket>, claim: Option<&Claim>) -> Result<Exchange> {
         self.0.exchange(acks, claim).await
     }
@@ -195,6 +200,32 @@ impl Queue for QueueHandle {
         let set = SetPaused {
             name: self.0.name.clone(),
             paused,
+            topic: self.0.number,
+        };
+        self.0.call(set).await?;
+        self.0.topic.bump();
+        Ok(())
+    }
+
+    async fn set_groups(&self, groups: Groups) -> Result<()> {
+        groups.check().map_err(self.0.failed("set_groups"))?;
+        let set = SetGroups {
+            name: self.0.name.clone(),
+            most: groups.most(),
+            ordered: groups.is_ordered(),
+            topic: self.0.number,
+        };
+        self.0.call(set).await?;
+        self.0.topic.bump();
+        Ok(())
+    }
+
+    async fn set_group_limit(&self, group: &str, limit: Option<u32>) -> Result<()> {
+        let most = checked_limit(group, limit).map_err(self.0.failed("set_group_limit"))?;
+        let set = SetGroupLimit {
+            name: self.0.name.clone(),
+            group: group.to_owned(),
+            most,
             topic: self.0.number,
         };
         self.0.call(set).await?;

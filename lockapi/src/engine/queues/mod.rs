@@ -3,6 +3,7 @@
 mod exchange;
 mod expiring;
 mod floors;
+mod groups;
 mod handle;
 mod heartbeat;
 mod pushing;

@@ -17,7 +17,7 @@ impl Handle {
     /// Notifies listeners, in a statement of its own: a transaction that notifies blocks all others of
     /// the cluster that do so until its commit is on disk. Listeners that have just been notified are
     /// notified a moment later.
-    fn tell(&self) {
+    pub(super) fn tell(&self) {
         let queues = &self.core.queues;
         let number = self.number;
         match self.topic.ring(queues.timer.now()) {

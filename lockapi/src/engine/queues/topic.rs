@@ -9,6 +9,7 @@ use rustc_hash::FxHashMap;
 use tokio::sync::Notify;
 
 use super::floors::{Floors, Found, Look, Places};
+use super::groups::Admission;
 
 use crate::engine::clock::Time;
 use crate::engine::timer::Timer;
@@ -57,6 +58,7 @@ pub(in crate::engine) struct Topic {
     changed: Notify,
     claims: AtomicU32,
     state: Mutex<State>,
+    admission: Mutex<Admission>,
 }
 
 impl Topic {
@@ -242,9 +244,18 @@ impl Topic {
         let Some(next) = turned.next_due else {
             return again;
         };
+        drop(state);
+        self.due_in(timer, next);
+        again
+    }
+
+    /// A job is due in so many microseconds.
+    pub(super) fn due_in(self: &Arc<Self>, timer: &Timer, next: i64) {
+        let now = timer.now();
         let at = now + Duration::from_micros(next.max(0).unsigned_abs());
+        let mut state = self.lock();
         if state.due.is_some_and(|due| now < due && due <= at) {
-            return again;
+            return;
         }
         state.due = Some(at);
         drop(state);
@@ -254,7 +265,6 @@ impl Topic {
                 topic.bump();
             }
         });
-        again
     }
 
     /// Whether to notify listeners of a push now. If they have just been notified, the notification is
@@ -278,6 +288,12 @@ impl Topic {
         let mut state = self.lock();
         state.rung = Some(now);
         state.owed = false;
+    }
+
+    pub(super) fn admission(&self) -> MutexGuard<'_, Admission> {
+        self.admission
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -312,6 +328,7 @@ mod tests {
             read: Some(jobs),
             now: 0,
             next_due: None,
+            parked: false,
         }
     }
 

@@ -109,6 +109,22 @@ pub(super) fn managed_queues() -> Vec<Decoder> {
             after: 0,
             most: 1,
         }),
+        of(queue::Admit {
+            name: name(),
+            groups: 1,
+        }),
+        of(queue::SetGroups {
+            name: name(),
+            most: 1,
+            ordered: false,
+            topic: 1,
+        }),
+        of(queue::SetGroupLimit {
+            name: name(),
+            group: text(),
+            most: 1,
+            topic: 1,
+        }),
         of(queue::SweepQueues {
             namespace: text(),
             most: 1,
@@ -139,6 +155,7 @@ fn job() -> queue::NewJob {
         delay: 0,
         max_attempts: 1,
         ttl: 0,
+        group: text(),
     }
 }
 

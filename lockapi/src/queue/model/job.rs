@@ -9,6 +9,8 @@ pub(in crate::queue) struct Live {
     pub(in crate::queue) job: NewJob,
     pub(in crate::queue) unique_key: String,
     pub(in crate::queue) run_at: i64,
+    /// While it is parked: when it is due.
+    pub(in crate::queue) due_at: Option<i64>,
     pub(in crate::queue) created_at: i64,
     pub(in crate::queue) attempt: i64,
     pub(in crate::queue) running: Option<Running>,

@@ -75,7 +75,7 @@ impl Jobs {
                 continue;
             }
             let mut live = ended.job;
-            live.run_at = now;
+            live.set_due(now);
             live.attempt = 0;
             live.expires_at = None;
             live.running = None;

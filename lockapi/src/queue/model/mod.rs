@@ -1,5 +1,6 @@
 //! What the statements of queues mean.
 
+mod groups;
 mod job;
 mod manage;
 
@@ -10,7 +11,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 pub(super) use job::{Ended, Live, Running, Status};
 
 use super::operations::{
-    Ack, Claimed, CompleteAndClaim, Floor, LookBack, Name, NewJob, Part, PushKeyed, Settle, Take,
+    Ack, Claimed, CompleteAndClaim, Floor, LookBack, NEVER, Name, NewJob, Part, PushKeyed, Settle,
+    Take,
 };
 use super::{How, Pushed, Settled, Ticket, Unique};
 
@@ -31,6 +33,7 @@ pub struct Jobs {
     pub(super) ended: BTreeMap<i64, Ended>,
     keys: FxHashMap<(Name, String), (i64, i64)>,
     paused: FxHashSet<Name>,
+    groups: groups::Groups,
 }
 
 fn expiry(due: i64, job: &NewJob) -> Option<i64> {
@@ -63,28 +66,29 @@ impl Jobs {
             namespace: namespace.to_owned(),
             queue: queue.to_owned(),
         };
-        self.insert(
-            id,
-            Live {
-                queue,
-                run_at: time_of(now, job),
-                job: job.clone(),
-                unique_key: unique_key.to_owned(),
-                created_at: now,
-                attempt: 0,
-                running: None,
-                started_at: None,
-                worker: String::new(),
-                error: String::new(),
-                task: String::new(),
-                expires_at: expiry(time_of(now, job), job),
-                errors: Vec::new(),
-            },
-        );
+        let mut live = Live {
+            queue,
+            run_at: 0,
+            due_at: None,
+            job: job.clone(),
+            unique_key: unique_key.to_owned(),
+            created_at: now,
+            attempt: 0,
+            running: None,
+            started_at: None,
+            worker: String::new(),
+            error: String::new(),
+            task: String::new(),
+            expires_at: expiry(time_of(now, job), job),
+            errors: Vec::new(),
+        };
+        live.set_due(time_of(now, job));
+        self.insert(id, live);
         id
     }
 
     fn insert(&mut self, id: i64, live: Live) {
+        self.groups.inserted(id, &live);
         let place = (live.job.priority, live.run_at, id);
         self.due
             .entry(live.queue.clone())
@@ -95,6 +99,7 @@ impl Jobs {
 
     fn remove(&mut self, id: i64) -> Option<Live> {
         let live = self.live.remove(&id)?;
+        self.groups.removed(id, &live);
         if let Some(due) = self.due.get_mut(&live.queue) {
             due.remove(&(live.job.priority, live.run_at, id));
         }
@@ -161,12 +166,13 @@ impl Jobs {
             }
             if let Some(mut live) = self.remove(id) {
                 if unique == Unique::Replace || expired {
-                    live.run_at = time_of(now, &want.job);
+                    let due = time_of(now, &want.job);
                     live.job = want.job.clone();
+                    live.set_due(due);
                     live.attempt = 0;
                     live.error.clear();
                     live.errors.clear();
-                    live.expires_at = expiry(live.run_at, &live.job);
+                    live.expires_at = expiry(due, &live.job);
                 } else {
                     live.job.name.clone_from(&want.job.name);
                     live.job.payload.clone_from(&want.job.payload);
@@ -360,7 +366,7 @@ impl Jobs {
         let next = want.priorities.iter().filter_map(|(priority, _)| {
             let from = (*priority, now, i64::MAX);
             let (of, at, _) = due.range(from..).find(|place| **place != from)?;
-            (of == priority).then_some(at - now)
+            (of == priority && *at < NEVER).then_some(at - now)
         });
         next.min()
     }
@@ -430,7 +436,7 @@ impl Jobs {
                 live.running = None;
             }
             if matches!(want.kind, 0 | 2) {
-                live.run_at = now.saturating_add(want.time);
+                live.set_due(now.saturating_add(want.time));
             }
             if matches!(want.kind, 2 | 3) {
                 live.attempt -= 1;

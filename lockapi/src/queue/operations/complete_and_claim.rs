@@ -1,6 +1,7 @@
 //! Completing and claiming, in one round trip.
 
 use super::settle::{Ack, acked, acks};
+use crate::driver::columns::maybe_int;
 use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
 use crate::memory::ModelState;
@@ -56,6 +57,9 @@ pub struct CompletedAndClaimed {
     /// When the next job is due, in microseconds from now; only set when fewer jobs were picked
     /// than requested.
     pub next_due: Option<i64>,
+    /// Whether there are parked jobs, which may be admitted; only set when fewer jobs were picked than
+    /// requested.
+    pub parked: bool,
 }
 
 /// A job that was claimed; times in microseconds since 1970.
@@ -171,6 +175,7 @@ impl Operation for CompleteAndClaim {
                     (row.maybe_int(2)?, row.int(7)?),
                     row.maybe_int(6)?,
                     row.ints(10)?,
+                    row.maybe_int(3)?,
                 ));
                 continue;
             };
@@ -189,7 +194,7 @@ impl Operation for CompleteAndClaim {
             };
             claimed.push((n, job));
         }
-        let (picked, (read, now), next_due, done) =
+        let (picked, (read, now), next_due, done, parked) =
             rest.ok_or_else(|| Failure::corrupt("the row of totals is missing"))?;
         claimed.sort_unstable_by_key(|(n, _)| *n);
         Ok(vec![CompletedAndClaimed {
@@ -199,6 +204,7 @@ impl Operation for CompleteAndClaim {
             read,
             now,
             next_due,
+            parked: parked.is_some_and(|parked| parked > 0),
         }])
     }
 
@@ -226,6 +232,8 @@ impl Operation for CompleteAndClaim {
         let next_due = (picked < one.most)
             .then(|| model.jobs.next_due(now, one))
             .flatten();
+        let parked = (picked < one.most)
+            .then(|| i64::from(model.jobs.has_parked(&one.namespace, &one.queue)));
         let null = Value::Null(Type::Int);
         rows.push(Row(vec![
             null.clone(),
@@ -233,7 +241,7 @@ impl Operation for CompleteAndClaim {
             (!model.jobs.is_paused(one))
                 .then_some(0)
                 .map_or(null.clone(), Value::Int),
-            null.clone(),
+            maybe_int(parked),
             null.clone(),
             null.clone(),
             next_due.map_or(null, Value::Int),

@@ -9,6 +9,7 @@
 -- lost, so nobody has these jobs.
 -- Index: job_pkey by number; job_due to find jobs, one range for each priority, in the order of $7, starting
 -- after the place in $8: rows that were deleted but not yet vacuumed are not read again. No other index fits.
+-- If there are fewer than $9, job_parked tells whether there are parked jobs that could be admitted.
 -- Returns how many entries of job_due were read, as the server counts them. A claim changes no column of
 -- job_due, so the jobs that lost claims took are still at the beginning.
 -- Race: two claims conflict at FOR UPDATE, where the second skips the row; the lease is checked on the locked
@@ -26,9 +27,9 @@ WITH done AS (
 ), kept AS (
     INSERT INTO lockapi.job_archive (id, token, status, run_at, created_at, started_at, attempt, max_attempts,
                                      priority, worker, error, namespace, queue, unique_key, name, payload, task,
-                                     errors, expires_at)
+                                     errors, group_key, expires_at)
     SELECT d.id, d.token, 'completed', d.run_at, d.created_at, d.started_at, d.attempt, d.max_attempts,
-           d.priority, d.worker, d.error, d.namespace, d.queue, d.unique_key, d.name, d.payload, d.task, d.errors,
+           d.priority, d.worker, d.error, d.namespace, d.queue, d.unique_key, d.name, d.payload, d.task, d.errors, d.group_key,
            CASE WHEN d.task IS NULL
                 THEN pg_catalog.clock_timestamp()
                          + (SELECT pg_catalog.max(w.keep) FROM unnest($1::int8[], $2::int8[], $3::int8[]) AS w (id, token, keep)
@@ -79,13 +80,14 @@ WITH done AS (
 ), dead AS (
     INSERT INTO lockapi.job_archive (id, token, status, run_at, created_at, started_at, attempt, max_attempts,
                                      priority, worker, error, namespace, queue, unique_key, name, payload, task,
-                                     errors, expires_at)
+                                     errors, group_key, expires_at)
     SELECT b.id, b.token, 'failed', b.run_at, b.created_at, b.started_at, b.attempt, b.max_attempts,
            b.priority, b.worker, r.reason, b.namespace, b.queue, b.unique_key, b.name, b.payload, b.task,
            coalesce(CASE WHEN pg_catalog.jsonb_array_length(b.errors) >= 10 THEN b.errors - 0 ELSE b.errors END, '[]')
                || pg_catalog.jsonb_build_object(
                       'attempt', b.attempt, 'at', (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000)::int8,
                       'worker', b.worker, 'error', pg_catalog."left"(r.reason, 1000)),
+           b.group_key,
            CASE WHEN b.task IS NULL AND $16::int8 >= 0
                 THEN pg_catalog.clock_timestamp() + $16::int8 * interval '1 microsecond' END
       FROM buried AS b
@@ -119,7 +121,15 @@ SELECT NULL, t.n,
        CASE WHEN NOT EXISTS (SELECT FROM lockapi.queue AS q
                               WHERE q.namespace = $4::text AND q.name = $5::text AND q.paused)
             THEN pg_catalog.pg_stat_get_xact_tuples_returned('lockapi.job_due'::regclass) - (SELECT s.read FROM start AS s) END,
-       NULL, NULL, NULL,
+       CASE WHEN t.n < $9::int8
+            THEN (SELECT pg_catalog.count(*)
+                    FROM (SELECT
+                            FROM lockapi.job AS j
+                           WHERE j.namespace COLLATE "POSIX" = $4::text AND j.queue COLLATE "POSIX" = $5::text
+                             AND j.due_at IS NOT NULL
+                           ORDER BY j.group_key
+                           LIMIT 1) AS p) END,
+       NULL, NULL,
        CASE WHEN t.n < $9::int8
             THEN (SELECT (extract(epoch FROM pg_catalog.min(f.run_at) - pg_catalog.statement_timestamp()) * 1000000)::int8
                     FROM unnest($7::int8[]) AS lane (priority)
@@ -127,7 +137,7 @@ SELECT NULL, t.n,
                          SELECT j.run_at
                            FROM lockapi.job AS j
                           WHERE j.namespace = $4::text AND j.queue = $5::text AND j.priority = lane.priority
-                            AND j.run_at > pg_catalog.statement_timestamp()
+                            AND j.run_at > pg_catalog.statement_timestamp() AND j.run_at < timestamptz '10000-01-01 00:00:00+00'
                           ORDER BY j.run_at
                           LIMIT 1) AS f) END,
        (extract(epoch FROM pg_catalog.statement_timestamp()) * 1000000)::int8, NULL, NULL, (SELECT pg_catalog.array_agg(d.id) || pg_catalog.array_agg(d.token) FROM done AS d)

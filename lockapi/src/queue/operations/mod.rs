@@ -3,6 +3,7 @@
 mod complete_and_claim;
 mod dead_letters;
 mod expire;
+mod groups;
 mod look_back;
 mod manage;
 mod push;
@@ -15,6 +16,8 @@ mod unhandled;
 pub use complete_and_claim::{Claimed, CompleteAndClaim, CompletedAndClaimed, Floor};
 pub use dead_letters::{DeadRow, FailedAttempt, ReadDead};
 pub use expire::ExpireJobs;
+pub(crate) use groups::NEVER;
+pub use groups::{Admit, Admitted, SetGroupLimit, SetGroups};
 pub use look_back::{LookBack, Part, Seen};
 #[cfg(feature = "suite")]
 pub use manage::Cancelled;

@@ -25,6 +25,8 @@ pub struct NewJob {
     pub max_attempts: i64,
     /// How long it may be delivered from then on; 0 means for ever.
     pub ttl: i64,
+    /// Its group; an empty text means none.
+    pub group: String,
 }
 
 /// Without the payload.
@@ -77,8 +79,9 @@ pub struct PushKeyed {
 #[derive(Clone, Debug)]
 pub struct PushTogether(pub Vec<PushKeyed>);
 
-/// Which parameter of a push has the topics to notify.
+/// Which parameter of a push has the topics to notify, and which the groups.
 const TOPICS: usize = 8;
+const GROUPS: usize = 10;
 
 impl Operation for Push {
     /// The numbers of the jobs.
@@ -98,6 +101,7 @@ impl Operation for Push {
             Type::Ints,
             Type::Ints,
             Type::Ints,
+            Type::Texts,
         ],
         columns: &[Type::Ints, Type::Int],
     };
@@ -120,12 +124,14 @@ impl Operation for Push {
     });
 
     fn is_simple(batch: &[Self]) -> bool {
-        matches!(batch, [one] if one.jobs.len() == 1 && one.topic.is_none())
+        let is_plain = |jobs: &[NewJob]| matches!(jobs, [job] if job.group.is_empty());
+        matches!(batch, [one] if is_plain(&one.jobs) && one.topic.is_none())
     }
 
     fn simple_params(batch: &[Self]) -> Vec<Value> {
         let mut params = Self::params(batch);
-        // Nobody is notified.
+        // There is no group, and nobody is notified.
+        params.remove(GROUPS);
         params.remove(TOPICS);
         params.into_iter().map(Value::scalar).collect()
     }
@@ -141,6 +147,7 @@ impl Operation for Push {
         let texts =
             |field: fn(&NewJob) -> &String| Value::Texts(jobs().map(field).cloned().collect());
         let ints = |field: fn(&NewJob) -> i64| Value::Ints(jobs().map(field).collect());
+        let grouped = jobs().any(|job| !job.group.is_empty());
         vec![
             of_queue(|one| &one.namespace),
             of_queue(|one| &one.queue),
@@ -152,6 +159,11 @@ impl Operation for Push {
             ints(|job| job.max_attempts),
             topics(batch.iter().map(|one| one.topic)),
             ints(|job| job.ttl),
+            if grouped {
+                texts(|job| &job.group)
+            } else {
+                Value::Texts(Vec::new())
+            },
         ]
     }
 
@@ -213,6 +225,7 @@ impl Operation for PushKeyed {
             Type::Texts,
             Type::Ints,
             Type::Ints,
+            Type::Texts,
         ],
         columns: &[Type::Int, Type::Int, Type::Int, Type::Int],
     };
@@ -233,6 +246,7 @@ impl Operation for PushKeyed {
             texts(batch, |one| &one.keys.idempotency_key),
             topics(batch.iter().map(|one| one.topic)),
             ints(|one| one.job.ttl),
+            texts(batch, |one| &one.job.group),
         ]
     }
 

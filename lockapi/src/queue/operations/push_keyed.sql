@@ -1,8 +1,8 @@
--- Pushes jobs, with unique or idempotency keys or without. Of several for one key in the batch, the first
+-- Pushes jobs, with unique or idempotency keys or without, and with groups in $14 or without. Of several for one key in the batch, the first
 -- takes effect. Those that would change its job have to be retried; the others return the same job.
 --
 -- Promises: at most one job with a unique key waits or runs in a queue. An idempotency key always refers to
--- the job of its first push. A job has only one of the two keys. Returns the number of the job and the
+-- the job of its first push. A job has only one of the two keys. A job with a group is parked. Returns the number of the job and the
 -- outcome: 0 new, 1 existing, 2 changed, 3 retry, 4 not changed because it runs. A job that is returned is as
 -- durable as a new one: its push may be one whose session ended while its commit waited for a standby, which
 -- everybody sees, and which a promotion may lose. So the statement writes to the WAL in this case too, and its
@@ -13,6 +13,7 @@
 -- or settled is locked: it is skipped, and the push has to be retried.
 WITH want AS MATERIALIZED (
     SELECT w.*,
+           CASE WHEN w.of_group OPERATOR(pg_catalog.<>) '' THEN w.of_group END AS grouped,
            greatest(timestamp with time zone 'epoch'
                         OPERATOR(pg_catalog.+) (w.at OPERATOR(pg_catalog.*) interval '1 microsecond'),
                     pg_catalog.statement_timestamp())
@@ -26,9 +27,11 @@ WITH want AS MATERIALIZED (
                       pg_catalog.unnest($5::pg_catalog.int8[]), pg_catalog.unnest($6::pg_catalog.int8[]),
                       pg_catalog.unnest($7::pg_catalog.int8[]), pg_catalog.unnest($8::pg_catalog.int8[]),
                       pg_catalog.unnest($9::pg_catalog.text[]), pg_catalog.unnest($10::pg_catalog.int8[]),
-                      pg_catalog.unnest($11::pg_catalog.text[]), pg_catalog.unnest($13::pg_catalog.int8[]))
+                      pg_catalog.unnest($11::pg_catalog.text[]), pg_catalog.unnest($13::pg_catalog.int8[]),
+                      pg_catalog.unnest($14::pg_catalog.text[]))
            WITH ORDINALITY
-        AS w (namespace, queue, name, payload, priority, at, delay, max_attempts, unique_key, mode, idempotency_key, ttl, n)
+        AS w (namespace, queue, name, payload, priority, at, delay, max_attempts, unique_key, mode, idempotency_key, ttl,
+              of_group, n)
 ), told AS MATERIALIZED (
     SELECT w.n, o.job
       FROM want AS w
@@ -67,7 +70,7 @@ WITH want AS MATERIALIZED (
        FOR UPDATE OF j SKIP LOCKED
 ), changed AS (
     UPDATE lockapi.job AS j
-       SET (name, payload, priority, max_attempts, attempt, error, errors, expires_at, run_at) = (
+       SET (name, payload, priority, max_attempts, attempt, error, errors, expires_at, group_key, due_at, run_at) = (
                SELECT t.name, t.payload::pg_catalog.json,
                       CASE WHEN o.anew THEN t.priority ELSE j.priority END,
                       CASE WHEN o.anew THEN t.max_attempts ELSE j.max_attempts END,
@@ -77,9 +80,11 @@ WITH want AS MATERIALIZED (
                       CASE WHEN NOT o.anew THEN j.expires_at
                            WHEN t.ttl OPERATOR(pg_catalog.>) 0
                            THEN t.due OPERATOR(pg_catalog.+) (t.ttl OPERATOR(pg_catalog.*) interval '1 microsecond') END,
-                      CASE WHEN o.anew
-                           THEN t.due
-                           ELSE j.run_at END
+                      CASE WHEN o.anew THEN t.grouped ELSE j.group_key END,
+                      CASE WHEN NOT o.anew THEN j.due_at WHEN t.grouped IS NOT NULL THEN t.due END,
+                      CASE WHEN NOT o.anew THEN j.run_at
+                           WHEN t.grouped IS NULL THEN t.due
+                           ELSE timestamp with time zone '20000-01-01 00:00:00+00' END
                  FROM turn AS t
                  JOIN LATERAL (
                       SELECT x.id, x.expired OR t.mode OPERATOR(pg_catalog.=) 1 AS anew
@@ -108,9 +113,11 @@ WITH want AS MATERIALIZED (
      WHERE t.idempotency_key OPERATOR(pg_catalog.=) ''
        AND NOT EXISTS (SELECT FROM there AS o WHERE o.n OPERATOR(pg_catalog.=) t.n)
 ), pushed AS (
-    INSERT INTO lockapi.job (id, run_at, created_at, max_attempts, priority, namespace, queue, unique_key, name, payload, expires_at)
+    INSERT INTO lockapi.job (id, run_at, due_at, group_key, created_at, max_attempts, priority, namespace, queue, unique_key,
+                             name, payload, expires_at)
     SELECT p.id,
-           t.due,
+           CASE WHEN t.grouped IS NULL THEN t.due ELSE timestamp with time zone '20000-01-01 00:00:00+00' END,
+           CASE WHEN t.grouped IS NOT NULL THEN t.due END, t.grouped,
            pg_catalog.statement_timestamp(), t.max_attempts, t.priority, t.namespace, t.queue,
            CASE WHEN t.unique_key OPERATOR(pg_catalog.<>) '' THEN t.unique_key END, t.name,
            t.payload::pg_catalog.json,

@@ -5,7 +5,8 @@
 -- epoch in which it was made: what came after it may have been lost with an earlier server. A job that failed
 -- at its last attempt, or was rejected, goes to the dead letters. Returns 0 done, 1 dead letter, 2 lost, 3 not
 -- done because the row is locked. Jobs that are settled together with the same delay are due at the same time,
--- so they keep the order of their numbers.
+-- so they keep the order of their numbers. A job of a group that waits for its next attempt is parked: another
+-- has its place meanwhile.
 -- Index: job_pkey; no other fits. An extension changes no indexed column, so it is HOT.
 -- Race: a claim that took over the job first has changed its token, and the token is checked again on the
 -- locked row. A row that a transaction has locked (by an ack of its own) is skipped: this statement never
@@ -30,7 +31,10 @@ WITH want AS MATERIALIZED (
     UPDATE lockapi.job AS j
        SET token = CASE WHEN w.kind = 5 THEN j.token END,
            lease_until = CASE WHEN w.kind = 5 THEN pg_catalog.clock_timestamp() + w.time * interval '1 microsecond' END,
-           run_at = CASE WHEN w.kind IN (0, 2) THEN pg_catalog.statement_timestamp() + w.time * interval '1 microsecond'
+           due_at = CASE WHEN w.kind IN (0, 2) AND j.group_key IS NOT NULL
+                         THEN pg_catalog.statement_timestamp() + w.time * interval '1 microsecond' ELSE j.due_at END,
+           run_at = CASE WHEN w.kind IN (0, 2) AND j.group_key IS NOT NULL THEN timestamptz '20000-01-01 00:00:00+00'
+                         WHEN w.kind IN (0, 2) THEN pg_catalog.statement_timestamp() + w.time * interval '1 microsecond'
                          ELSE j.run_at END,
            attempt = CASE WHEN w.kind IN (2, 3) THEN j.attempt - 1 ELSE j.attempt END,
            error = coalesce(nullif(w.error, ''), j.error),
@@ -51,7 +55,7 @@ WITH want AS MATERIALIZED (
 ), dead AS (
     INSERT INTO lockapi.job_archive (id, token, status, run_at, created_at, started_at, attempt, max_attempts,
                                      priority, worker, error, namespace, queue, unique_key, name, payload, task,
-                                     errors, expires_at)
+                                     errors, group_key, expires_at)
     SELECT g.id, g.token, CASE WHEN g.completed THEN 'completed' ELSE 'failed' END, g.run_at, g.created_at,
            g.started_at, g.attempt, g.max_attempts, g.priority, g.worker, coalesce(nullif(w.error, ''), g.error),
            g.namespace, g.queue, g.unique_key, g.name, g.payload, g.task,
@@ -60,6 +64,7 @@ WITH want AS MATERIALIZED (
                || pg_catalog.jsonb_build_object(
                       'attempt', g.attempt, 'at', (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000)::int8,
                       'worker', g.worker, 'error', pg_catalog."left"(w.error, 1000)) END,
+           g.group_key,
            CASE WHEN g.task IS NULL AND w.keep >= 0
                 THEN pg_catalog.clock_timestamp() + w.keep * interval '1 microsecond' END
       FROM gone AS g

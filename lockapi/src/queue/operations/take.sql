@@ -32,10 +32,10 @@ WITH picked AS MATERIALIZED (
 ), kept AS (
     INSERT INTO lockapi.job_archive (id, status, run_at, created_at, started_at, attempt, max_attempts,
                                      priority, worker, error, namespace, queue, unique_key, name, payload, task,
-                                     errors, expires_at)
+                                     errors, group_key, expires_at)
     SELECT d.id, 'completed', d.run_at, d.created_at, pg_catalog.clock_timestamp(), d.attempt OPERATOR(pg_catalog.+) 1,
            d.max_attempts, d.priority, $4::pg_catalog.text, d.error, d.namespace, d.queue, d.unique_key, d.name,
-           d.payload, d.task, d.errors,
+           d.payload, d.task, d.errors, d.group_key,
            CASE WHEN d.task IS NULL
                 THEN pg_catalog.clock_timestamp()
                          OPERATOR(pg_catalog.+) ($5::pg_catalog.int8 OPERATOR(pg_catalog.*) interval '1 microsecond') END

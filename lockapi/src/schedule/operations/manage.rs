@@ -309,6 +309,7 @@ impl Operation for ReadTasks {
                 misfire_most: row.int(10)?,
                 overlap: row.int(11)?,
                 job: NewJob {
+                    group: String::new(),
                     ttl: 0,
                     max_attempts: row.int(12)?,
                     priority: row.int(13)?,

@@ -1,0 +1,160 @@
+//! Admitting jobs of groups.
+//!
+//! Whoever claims admits: a claim that finds fewer jobs than it wants, while others are parked, is followed
+//! by an admission and by another claim. So it does not matter who ended a job, or who pushed one, and how: a
+//! place that was left is found by the next that has nothing better to do.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::handle::Handle;
+use super::topic::Topic;
+use crate::engine::batcher::{ALONE, Queued};
+use crate::engine::timer::Timer;
+use crate::error::Result;
+use crate::queue::{Admit, Admitted, SetGroupLimit, SetGroups};
+
+/// How many groups a statement looks at, which takes a few milliseconds.
+const GROUPS: i64 = 256;
+/// How many such statements follow each other where no group has room.
+const LOOKS: usize = 16;
+/// Where there is always enough to claim, jobs are admitted as often nevertheless.
+const OFTEN: Duration = Duration::from_millis(250);
+/// How often somebody looks whether there are any, who has seen none.
+const SELDOM: Duration = Duration::from_secs(1);
+
+impl Queued for Admit {
+    const NAME: &'static str = "admit";
+    const REPEATABLE: bool = true;
+
+    fn weight(&self) -> usize {
+        ALONE
+    }
+}
+
+impl Queued for SetGroups {
+    const NAME: &'static str = "set_groups";
+    const REPEATABLE: bool = true;
+
+    fn weight(&self) -> usize {
+        ALONE
+    }
+}
+
+impl Queued for SetGroupLimit {
+    const NAME: &'static str = "set_group_limit";
+    const REPEATABLE: bool = true;
+
+    fn weight(&self) -> usize {
+        ALONE
+    }
+}
+
+impl Handle {
+    fn admission(&self) -> Admit {
+        Admit {
+            name: self.name.clone(),
+            groups: GROUPS,
+        }
+    }
+
+    /// Admits jobs; whether there are any now.
+    pub(super) async fn admit(&self) -> Result<bool> {
+        for _ in 0..LOOKS {
+            let admitted = self.call(self.admission()).await?;
+            self.topic.admitted(&self.core.queues.timer, &admitted);
+            if admitted.jobs > 0 {
+                // There may be more than this process has room for.
+                self.tell();
+                return Ok(true);
+            }
+            if admitted.looked < GROUPS {
+                break;
+            }
+        }
+        Ok(false)
+    }
+
+    /// Admits jobs in the background.
+    pub(super) fn admit_later(&self) {
+        let queues = &self.core.queues;
+        if !self.topic.begin_admission() {
+            return;
+        }
+        let (topic, timer) = (Arc::clone(&self.topic), queues.timer.clone());
+        queues.batcher.submit(self.admission(), move |answer| {
+            topic.end_admission();
+            // The next claim that finds nothing meets the error as well.
+            if let Ok(admitted) = answer {
+                topic.admitted(&timer, &admitted);
+                if admitted.jobs > 0 {
+                    topic.bump();
+                }
+            }
+        });
+    }
+
+    /// Admits jobs although nobody misses any: where there are always enough without groups, or where
+    /// they are taken in transactions.
+    pub(super) fn admit_now_and_then(&self) {
+        if self.topic.is_admission_due(self.core.queues.timer.now()) {
+            self.admit_later();
+        }
+    }
+}
+
+/// What a process knows of the groups of a queue.
+#[derive(Default)]
+pub(super) struct Admission {
+    /// When jobs were last admitted, or there were none to admit.
+    at: Option<Duration>,
+    /// Whether there were parked jobs then.
+    grouped: bool,
+    /// Whether some are being admitted in the background.
+    running: bool,
+    /// How often some were admitted.
+    count: u64,
+}
+
+impl Topic {
+    /// Counts how often this process has admitted jobs.
+    pub(super) fn admissions(&self) -> u64 {
+        self.admission().count
+    }
+
+    fn begin_admission(&self) -> bool {
+        !std::mem::replace(&mut self.admission().running, true)
+    }
+
+    fn end_admission(&self) {
+        self.admission().running = false;
+    }
+
+    fn is_admission_due(&self, now: Duration) -> bool {
+        let admission = self.admission();
+        let often = if admission.grouped { OFTEN } else { SELDOM };
+        admission.at.is_none_or(|at| now >= at + often)
+    }
+
+    /// A claim that found fewer jobs than it wanted has seen whether some are parked.
+    pub(super) fn saw_parked(&self, now: Duration, parked: bool) {
+        let mut admission = self.admission();
+        admission.grouped = parked;
+        if !parked {
+            admission.at = Some(now);
+        }
+    }
+
+    fn admitted(self: &Arc<Self>, timer: &Timer, admitted: &Admitted) {
+        let now = timer.now();
+        {
+            let mut admission = self.admission();
+            admission.at = Some(now);
+            admission.grouped = admitted.looked > 0;
+            admission.count += u64::from(admitted.jobs > 0);
+        }
+        if let Some(next) = admitted.next_due {
+            self.due_in(timer, next);
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Groups: what is parked, what is admitted, and how many may be.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rustc_hash::FxHashMap;
+
+use super::{Jobs, Live};
+use crate::queue::operations::{Admit, Admitted, NEVER, Name, SetGroupLimit, SetGroups};
+
+/// How a queue is limited, and whose turn it is.
+#[derive(Clone, Debug)]
+struct Rule {
+    most: i64,
+    ordered: bool,
+    turns: i64,
+    reached: String,
+}
+
+impl Default for Rule {
+    fn default() -> Self {
+        Self {
+            most: 1,
+            ordered: false,
+            turns: 0,
+            reached: String::new(),
+        }
+    }
+}
+
+/// The parked jobs of a group: by priority, time and number, and by number.
+#[derive(Clone, Debug, Default)]
+struct Parked {
+    by_time: BTreeSet<(i64, i64, i64)>,
+    by_number: BTreeMap<i64, i64>,
+}
+
+/// The groups of all queues.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Groups {
+    rules: FxHashMap<Name, Rule>,
+    limits: FxHashMap<(Name, String), i64>,
+    parked: FxHashMap<Name, BTreeMap<String, Parked>>,
+    admitted: FxHashMap<(Name, String), i64>,
+}
+
+impl Groups {
+    pub(super) fn inserted(&mut self, id: i64, live: &Live) {
+        let group = &live.job.group;
+        let Some(due) = live.due_at else {
+            if !group.is_empty() {
+                let key = (live.queue.clone(), group.clone());
+                *self.admitted.entry(key).or_default() += 1;
+            }
+            return;
+        };
+        let of_queue = self.parked.entry(live.queue.clone()).or_default();
+        let parked = of_queue.entry(group.clone()).or_default();
+        parked.by_time.insert((live.job.priority, due, id));
+        parked.by_number.insert(id, due);
+    }
+
+    pub(super) fn removed(&mut self, id: i64, live: &Live) {
+        let group = &live.job.group;
+        let Some(due) = live.due_at else {
+            let key = (live.queue.clone(), group.clone());
+            if let Some(admitted) = self.admitted.get_mut(&key) {
+                *admitted -= 1;
+                if *admitted == 0 {
+                    self.admitted.remove(&key);
+                }
+            }
+            return;
+        };
+        let Some(of_queue) = self.parked.get_mut(&live.queue) else {
+            return;
+        };
+        if let Some(parked) = of_queue.get_mut(group) {
+            parked.by_time.remove(&(live.job.priority, due, id));
+            parked.by_number.remove(&id);
+            if parked.by_number.is_empty() {
+                of_queue.remove(group);
+            }
+        }
+        if of_queue.is_empty() {
+            self.parked.remove(&live.queue);
+        }
+    }
+
+    /// How many more of a group may be admitted.
+    fn room(&self, rule: &Rule, queue: &Name, group: &str) -> i64 {
+        let key = (queue.clone(), group.to_owned());
+        let most = if rule.ordered {
+            1
+        } else {
+            self.limits.get(&key).copied().unwrap_or(rule.most)
+        };
+        most - self.admitted.get(&key).copied().unwrap_or_default()
+    }
+}
+
+impl Parked {
+    /// The next ones, in turn.
+    fn next(&self, now: i64, rule: &Rule, room: usize) -> Vec<i64> {
+        if rule.ordered {
+            let head = self.by_number.first_key_value();
+            let due = head.filter(|(_, due)| **due <= now);
+            return due.map(|(id, _)| *id).into_iter().collect();
+        }
+        let mut lanes = [0, 1, 2, 3];
+        if rule.turns % 16 == 15 {
+            lanes.reverse();
+        }
+        let lane = |lane: i64| {
+            let places = self
+                .by_time
+                .range((lane, i64::MIN, 0)..=(lane, now, i64::MAX));
+            places.map(|(_, _, id)| *id)
+        };
+        lanes.into_iter().flat_map(lane).take(room).collect()
+    }
+
+    /// When the next one is due that is not due yet.
+    fn next_due(&self, now: i64, rule: &Rule) -> Option<i64> {
+        if rule.ordered {
+            let head = self.by_number.first_key_value();
+            return head.map(|(_, due)| *due).filter(|due| *due > now);
+        }
+        let of = |lane: i64| {
+            let mut later = self.by_time.range((lane, now, i64::MAX)..(lane + 1, 0, 0));
+            later.next().map(|(_, due, _)| *due)
+        };
+        (0..4).filter_map(of).min()
+    }
+}
+
+impl Jobs {
+    pub(crate) fn set_groups(&mut self, want: &SetGroups) {
+        let rule = self.groups.rules.entry(want.name.clone()).or_default();
+        rule.most = want.most;
+        rule.ordered = want.ordered;
+    }
+
+    pub(crate) fn set_group_limit(&mut self, want: &SetGroupLimit) {
+        let key = (want.name.clone(), want.group.clone());
+        if want.most == 0 {
+            self.groups.limits.remove(&key);
+        } else {
+            self.groups.limits.insert(key, want.most);
+        }
+    }
+
+    pub(crate) fn has_parked(&self, namespace: &str, queue: &str) -> bool {
+        let parked = self.groups.parked.keys();
+        let mut of = parked.filter(|name| name.namespace == namespace && name.queue == queue);
+        of.next().is_some()
+    }
+
+    pub(crate) fn admit(&mut self, now: i64, want: &Admit) -> Admitted {
+        let groups = &self.groups;
+        let rule = groups.rules.get(&want.name).cloned().unwrap_or_default();
+        let many = usize::try_from(want.groups).unwrap_or(0);
+        let cap = many * 4;
+        let parked = groups.parked.get(&want.name);
+        let ahead = |group: &&String| **group > rule.reached;
+        let of_queue = || parked.into_iter().flat_map(BTreeMap::keys);
+        let names: Vec<String> = of_queue()
+            .filter(ahead)
+            .chain(of_queue().filter(|group| !ahead(group)))
+            .take(many)
+            .cloned()
+            .collect();
+        let (mut ids, mut next, mut last) = (Vec::new(), None::<i64>, None);
+        for name in &names {
+            let Some(of_group) = parked.and_then(|parked| parked.get(name)) else {
+                continue;
+            };
+            let room = usize::try_from(groups.room(&rule, &want.name, name)).unwrap_or(0);
+            if room == 0 {
+                continue;
+            }
+            let due = of_group.next_due(now, &rule);
+            next = next.into_iter().chain(due).min();
+            let picked = of_group.next(now, &rule, room.min(cap - ids.len()));
+            if !picked.is_empty() {
+                last = Some(name.clone());
+            }
+            ids.extend(picked);
+        }
+        let full = ids.len() >= cap;
+        for id in &ids {
+            if let Some(mut live) = self.remove(*id) {
+                live.due_at = None;
+                live.run_at = now;
+                self.insert(*id, live);
+            }
+        }
+        if !ids.is_empty() || names.len() >= many {
+            let rule = self.groups.rules.entry(want.name.clone()).or_default();
+            rule.turns += 1;
+            let reached = if full { last.as_ref() } else { names.last() };
+            rule.reached = reached.cloned().unwrap_or_default();
+        }
+        let count = |many: usize| i64::try_from(many).unwrap_or(i64::MAX);
+        Admitted {
+            jobs: count(ids.len()),
+            looked: count(names.len()),
+            next_due: next.filter(|_| ids.is_empty()).map(|due| due - now),
+        }
+    }
+}
+
+impl Live {
+    /// Due at this time: parked until it is admitted, if it has a group.
+    pub(super) fn set_due(&mut self, due: i64) {
+        let grouped = !self.job.group.is_empty();
+        self.run_at = if grouped { NEVER } else { due };
+        self.due_at = grouped.then_some(due);
+    }
+}
