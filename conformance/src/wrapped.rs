@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockapi::queue::{
-    Claim, DeadLetter, Exchange, Job, Outcome, Pushed, QueueOptions, Settled, Standing, Statistics,
-    Ticket, Unhandled,
+    Claim, DeadLetter, Exchange, Groups, Job, Outcome, Pushed, QueueOptions, Settled, Standing,
+    Statistics, Ticket, Unhandled,
 };
 use lockapi::{Queue, Result};
 
@@ -77,6 +77,10 @@ impl<W: Wrapper> Queue for Wrapped<W> {
         self.0.inner().used();
     }
 
+    fn missed(&self) {
+        self.0.inner().missed();
+    }
+
     async fn exchange(&self, acks: Vec<Ticket>, claim: Option<&Claim>) -> Result<Exchange> {
         self.0.exchange(acks, claim).await
     }
@@ -111,6 +115,14 @@ impl<W: Wrapper> Queue for Wrapped<W> {
 
     async fn set_paused(&self, paused: bool) -> Result<()> {
         self.0.inner().set_paused(paused).await
+    }
+
+    async fn set_groups(&self, groups: Groups) -> Result<()> {
+        self.0.inner().set_groups(groups).await
+    }
+
+    async fn set_group_limit(&self, group: &str, limit: Option<u32>) -> Result<()> {
+        self.0.inner().set_group_limit(group, limit).await
     }
 
     async fn cancel(&self, ids: Vec<i64>) -> Result<Vec<i64>> {

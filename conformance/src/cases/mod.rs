@@ -16,6 +16,7 @@ mod deliveries;
 mod election;
 mod failover;
 mod fences;
+mod groups;
 mod guards;
 mod holding;
 mod ids;
@@ -113,6 +114,7 @@ const MODULES: &[&[Case]] = &[
     clocks::CASES,
     failover::CASES,
     closing::CASES,
+    groups::CASES,
     limiter::CASES,
     limiter_changes::CASES,
     limiter_load::CASES,

@@ -12,8 +12,9 @@ use lockapi::queue::{How, Outcome, Pushed, Ticket, Unique};
 use lockapi::suite::driver::Operation;
 use lockapi::suite::memory::ModelState;
 use lockapi::suite::queue::{
-    Ack, Cancel, Claimed, CompleteAndClaim, DELETED, Discard, FOR_EVER, Keys, LookBack, Name,
-    NewJob, Purge, Push, PushKeyed, ReadStanding, Redrive, SetPaused, Settle, SweepQueues, Take,
+    Ack, Admit, Cancel, Claimed, CompleteAndClaim, CompletedAndClaimed, DELETED, Discard, FOR_EVER,
+    Keys, LookBack, Name, NewJob, Purge, Push, PushKeyed, ReadStanding, Redrive, SetGroupLimit,
+    SetGroups, SetPaused, Settle, SweepQueues, Take,
 };
 
 pub use actions::{Action, actions};
@@ -80,6 +81,16 @@ fn new_job(number: usize, priority: u8, delay: u8, attempts: u8) -> NewJob {
         } else {
             0
         },
+        group: String::new(),
+    }
+}
+
+/// The name of a group; the first is none.
+fn group(number: usize) -> String {
+    if number == 0 {
+        String::new()
+    } else {
+        format!("g{number}")
     }
 }
 
@@ -144,6 +155,41 @@ impl<C: Connection> Pair<'_, C> {
     async fn act(&mut self, action: &Action) {
         match action {
             Action::Push(jobs) => self.push(jobs).await,
+            Action::Grouped(jobs) => self.grouped(jobs).await,
+            Action::Admit(groups) => {
+                let admit = Admit {
+                    name: self.name(),
+                    groups: i64::from(*groups),
+                };
+                let (real, model) = self.both(admit).await;
+                assert_eq!(
+                    (real.jobs, real.looked),
+                    (model.jobs, model.looked),
+                    "admitted"
+                );
+                match (real.next_due, model.next_due) {
+                    (Some(real), Some(model)) => near(real, model),
+                    (real, model) => assert_eq!(real, model, "the next to admit"),
+                }
+            }
+            Action::Groups(most, ordered) => {
+                let set = SetGroups {
+                    name: self.name(),
+                    most: i64::from(*most),
+                    ordered: *ordered,
+                    topic: 0,
+                };
+                self.same(set).await;
+            }
+            Action::GroupLimit(number, most) => {
+                let set = SetGroupLimit {
+                    name: self.name(),
+                    group: format!("g{number}"),
+                    most: i64::from(*most),
+                    topic: 0,
+                };
+                self.same(set).await;
+            }
             Action::Keyed(jobs) => self.keyed(jobs).await,
             Action::CompleteAndClaim(acks, claim) => self.turn(acks, *claim).await,
             Action::LookBack(odd) => self.look_back(*odd).await,
@@ -271,6 +317,24 @@ impl<C: Connection> Pair<'_, C> {
         self.jobs.extend(real.into_iter().zip(model));
     }
 
+    async fn grouped(&mut self, jobs: &[(u8, u8, u8, u8)]) {
+        let first = self.jobs.len();
+        let jobs = jobs.iter().enumerate();
+        let jobs = jobs.map(|(nth, (of, priority, delay, attempts))| NewJob {
+            group: group(usize::from(*of)),
+            ..new_job(first + nth, *priority, *delay, *attempts)
+        });
+        let push = Push {
+            namespace: self.namespace.to_owned(),
+            queue: "work".to_owned(),
+            jobs: jobs.collect(),
+            topic: None,
+        };
+        let (real, model) = self.both(push).await;
+        assert_eq!(real.len(), model.len());
+        self.jobs.extend(real.into_iter().zip(model));
+    }
+
     async fn keyed(&mut self, jobs: &[(u8, Option<u8>, u8, u8)]) {
         let unique = [Unique::Skip, Unique::Replace, Unique::Keep];
         let first = self.jobs.len();
@@ -285,7 +349,10 @@ impl<C: Connection> Pair<'_, C> {
             .map(|(nth, (key, mode, priority, delay))| PushKeyed {
                 namespace: self.namespace.to_owned(),
                 queue: "work".to_owned(),
-                job: new_job(first + nth, *priority, *delay, 2),
+                job: NewJob {
+                    group: group(if *key == 2 { (first + nth) % 3 } else { 0 }),
+                    ..new_job(first + nth, *priority, *delay, 2)
+                },
                 keys: Keys {
                     unique_key: mode.map_or_else(String::new, |_| format!("u{key}")),
                     unique: unique[usize::from(mode.unwrap_or_default())],
@@ -366,7 +433,9 @@ impl<C: Connection> Pair<'_, C> {
         let (real, model) = (of(|it| it.0), of(|it| it.1));
         let (mut real, mut model) = self.compare(&real, &model).await;
         let (real, model) = (real.remove(0), model.remove(0));
-        assert_eq!((&real.acked, real.picked), (&model.acked, model.picked));
+        let of =
+            |turned: &CompletedAndClaimed| (turned.acked.clone(), turned.picked, turned.parked);
+        assert_eq!(of(&real), of(&model));
         assert_eq!(real.claimed.len(), model.claimed.len());
         for (real, model) in real.claimed.into_iter().zip(model.claimed) {
             self.claimed(&real, &model);

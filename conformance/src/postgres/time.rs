@@ -55,7 +55,8 @@ impl OnPostgres {
                       WHERE namespace = {namespace}
                  )
                  UPDATE lockapi.job
-                    SET run_at = run_at - {micros} * interval '1 microsecond',
+                    SET run_at = CASE WHEN due_at IS NULL THEN run_at - {micros} * interval '1 microsecond' ELSE run_at END,
+                        due_at = due_at - {micros} * interval '1 microsecond',
                         created_at = created_at - {micros} * interval '1 microsecond',
                         started_at = started_at - {micros} * interval '1 microsecond',
                         lease_until = lease_until - {micros} * interval '1 microsecond',

@@ -181,7 +181,8 @@ fn age_jobs(observer: &Mutex<Client>, namespace: &str, time: std::time::Duration
     let micros = time.as_micros();
     let older = format!(
         "UPDATE lockapi.job
-            SET run_at = run_at - {micros} * interval '1 microsecond',
+            SET run_at = CASE WHEN due_at IS NULL THEN run_at - {micros} * interval '1 microsecond' ELSE run_at END,
+                due_at = due_at - {micros} * interval '1 microsecond',
                 lease_until = lease_until - {micros} * interval '1 microsecond',
                 expires_at = expires_at - {micros} * interval '1 microsecond',
                 started_at = started_at - {micros} * interval '1 microsecond'

@@ -152,6 +152,7 @@ fn a_delivery_of_an_earlier_epoch_changes_nothing() {
         namespace: namespace.clone(),
         queue: "work".to_owned(),
         jobs: vec![NewJob {
+            group: String::new(),
             name: "job".to_owned(),
             payload: "{}".to_owned(),
             at: 0,

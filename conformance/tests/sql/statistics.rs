@@ -19,6 +19,10 @@ const SCANS: &[(&str, &str)] = &[
     ("admin.audit", "a person reads it"),
 ];
 
+/// Statements that call a function which has plans of its own: it makes them again when the server is made to believe
+/// something else, and reads what catalogs say.
+const PLANS_AGAIN: &[&str] = &["queue.admit"];
+
 /// Statements that compare all with all, in a batch that is small.
 const SMALL: &[(&str, &str)] = &[
     ("id.claim", "a program has few generators"),
@@ -223,6 +227,9 @@ fn no_statistics_lead_a_statement_through_a_table() {
                             fill(&mut client, "VACUUM");
                             believe(&mut client, rows);
                             pages = most(&plan(session, &script));
+                            if PLANS_AGAIN.contains(&one.statement.name) {
+                                pages = most(&plan(session, &script));
+                            }
                         }
                         if pages > MOST {
                             walks.push(format!(

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockapi::queue::{
-    Claim, DeadLetter, Exchange, Job, Outcome, Pushed, Queue, QueueOptions, Settled, Standing,
-    Statistics, Ticket, Unhandled,
+    Claim, DeadLetter, Exchange, Groups, Job, Outcome, Pushed, Queue, QueueOptions, Settled,
+    Standing, Statistics, Ticket, Unhandled,
 };
 use lockapi::{Result, blocking};
 
@@ -32,6 +32,10 @@ impl Queue for Blocking<blocking::Queue> {
 
     fn used(&self) {
         self.0.inner().used();
+    }
+
+    fn missed(&self) {
+        self.0.inner().missed();
     }
 
     async fn exchange(&self, acks: Vec<Ticket>, claim: Option<&Claim>) -> Result<Exchange> {
@@ -85,6 +89,16 @@ impl Queue for Blocking<blocking::Queue> {
             }
         })
         .await
+    }
+
+    async fn set_groups(&self, groups: Groups) -> Result<()> {
+        self.with(move |queue| queue.set_groups(groups)).await
+    }
+
+    async fn set_group_limit(&self, group: &str, limit: Option<u32>) -> Result<()> {
+        let group = group.to_owned();
+        self.with(move |queue| queue.set_group_limit(&group, limit))
+            .await
     }
 
     async fn cancel(&self, ids: Vec<i64>) -> Result<Vec<i64>> {

@@ -6,8 +6,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockapi::Result;
 use lockapi::queue::{
-    Claim, DeadLetter, Exchange, Job, Outcome, Pushed, Queue, QueueOptions, Settled, Standing,
-    Statistics, Ticket, Unhandled,
+    Claim, DeadLetter, Exchange, Groups, Job, Outcome, Pushed, Queue, QueueOptions, Settled,
+    Standing, Statistics, Ticket, Unhandled,
 };
 
 use super::Through;
@@ -32,6 +32,10 @@ impl<Q: Queue + ?Sized + 'static> Queue for Through<Q> {
 
     fn used(&self) {
         self.0.used();
+    }
+
+    fn missed(&self) {
+        self.0.missed();
     }
 
     async fn exchange(&self, acks: Vec<Ticket>, claim: Option<&Claim>) -> Result<Exchange> {
@@ -75,6 +79,14 @@ impl<Q: Queue + ?Sized + 'static> Queue for Through<Q> {
 
     async fn set_paused(&self, paused: bool) -> Result<()> {
         self.0.set_paused(paused).await
+    }
+
+    async fn set_groups(&self, groups: Groups) -> Result<()> {
+        self.0.set_groups(groups).await
+    }
+
+    async fn set_group_limit(&self, group: &str, limit: Option<u32>) -> Result<()> {
+        self.0.set_group_limit(group, limit).await
     }
 
     async fn cancel(&self, ids: Vec<i64>) -> Result<Vec<i64>> {

@@ -8,6 +8,7 @@
 mod admin;
 mod alone;
 mod batches;
+mod groups;
 mod ids;
 mod leases;
 mod limits;

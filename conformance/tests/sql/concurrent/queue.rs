@@ -23,6 +23,7 @@ pub(super) fn name(side: &Side) -> Name {
 
 pub(super) fn new_job() -> NewJob {
     NewJob {
+        group: String::new(),
         name: "job".to_owned(),
         payload: "1".to_owned(),
         priority: 2,
@@ -205,7 +206,7 @@ pub(super) fn cancel_elsewhere(namespace: bool) -> Step {
     step(batch, |_, cancelled| format!("{cancelled:?}"))
 }
 
-fn purge() -> Step {
+pub(super) fn purge() -> Step {
     let batch = |side: &Side| {
         vec![Purge {
             name: name(side),

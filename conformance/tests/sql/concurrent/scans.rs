@@ -13,6 +13,7 @@ use super::sides::{Plans, Side, Step, UNIT, elapse};
 fn push_for_later(name: &'static str, delay: i64) -> Step {
     Arc::new(move |side: &mut Side| {
         let job = NewJob {
+            group: String::new(),
             delay: delay * UNIT,
             ..new_job()
         };

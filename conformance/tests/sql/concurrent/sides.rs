@@ -114,7 +114,8 @@ const OLDER: &str = "
        SET at = at - $m::int8 * 1000, expires = expires - $m::int8 * 1000
      WHERE namespace = $n;
     UPDATE lockapi.job
-       SET run_at = run_at - $m * interval '1 us', lease_until = lease_until - $m * interval '1 us',
+       SET run_at = CASE WHEN due_at IS NULL THEN run_at - $m * interval '1 us' ELSE run_at END,
+           due_at = due_at - $m * interval '1 us', lease_until = lease_until - $m * interval '1 us',
            expires_at = expires_at - $m * interval '1 us', started_at = started_at - $m * interval '1 us'
      WHERE namespace = $n;
     UPDATE lockapi.job_archive

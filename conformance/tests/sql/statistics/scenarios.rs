@@ -129,12 +129,12 @@ fn scenarios_of_queues() -> Vec<Scenario> {
     vec![
         pooled(
             queue::Push::STATEMENT,
-            "'{{ns}}', '{work}', '{send}', '{1}', '{2}', '{0}', '{0}', '{20}', '{1}', '{0}'",
+            "'{{ns}}', '{work}', '{send}', '{1}', '{2}', '{0}', '{0}', '{20}', '{1}', '{0}', '{g1}'",
         ),
         pooled(
             queue::PushKeyed::STATEMENT,
             "'{{ns},{ns},{ns},{ns}}', '{work,work,work,work}', '{s,s,s,s}', '{1,1,1,1}', '{2,2,2,2}', '{0,0,0,0}',
-             '{0,0,0,0}', '{20,20,20,20}', '{u1,new,\"\",\"\"}', '{1,1,0,0}', '{\"\",\"\",p1,new}', '{1}', '{0,0,0,0}'",
+             '{0,0,0,0}', '{20,20,20,20}', '{u1,new,\"\",\"\"}', '{1,1,0,0}', '{\"\",\"\",p1,new}', '{1}', '{0,0,0,0}', '{\"\",g1,\"\",\"\"}'",
         ),
         engine(
             queue::CompleteAndClaim::STATEMENT,
@@ -154,6 +154,11 @@ fn scenarios_of_queues() -> Vec<Scenario> {
         engine(queue::Discard::STATEMENT, "'{ns}', 'work', '{dead}', 10"),
         engine(queue::Discard::STATEMENT, "'{ns}', 'work', '{}', 10"),
         engine(queue::SetPaused::STATEMENT, "'{ns}', 'work', true, '{1}'"),
+        engine(queue::Admit::STATEMENT, "'{ns}', 'groups', 10"),
+        engine(queue::Admit::STATEMENT, "'{ns}', 'ordered', 10"),
+        engine(queue::SetGroups::STATEMENT, "'{ns}', 'work', 3, false, '{1}'"),
+        engine(queue::SetGroupLimit::STATEMENT, "'{ns}', 'groups', 'g1', 3, '{1}'"),
+        engine(queue::SetGroupLimit::STATEMENT, "'{ns}', 'groups', 'g1', 0, '{1}'"),
         engine(queue::CountJobs::STATEMENT, "'{ns}', 'work', 100"),
         engine(
             queue::LookBack::STATEMENT,
@@ -205,6 +210,15 @@ pub(super) const OTHERS: &str = "
       FROM (VALUES ('m', 'work', 60000), ('a', 'aaa', 15000), ('a', 'zzz', 15000), ('z', 'aaa', 15000), ('z', 'zzz', 15000))
            AS o (namespace, queue, many)
      CROSS JOIN LATERAL generate_series(1, o.many) AS n;
+    INSERT INTO lockapi.job (run_at, due_at, group_key, max_attempts, priority, namespace, queue, name, payload)
+    SELECT CASE WHEN n % 2 = 0 THEN '20000-01-01 00:00:00+00' ELSE now() + interval '1 hour' END,
+           CASE WHEN n % 2 = 0 THEN now() - interval '1 hour' END, 'g' || n % 1000, 20, 2, o.namespace, o.queue, 'due', '1'
+      FROM (VALUES ('m', 'groups', 20000), ('a', 'aaa', 10000), ('a', 'zzz', 10000), ('z', 'aaa', 10000), ('z', 'zzz', 10000))
+           AS o (namespace, queue, many)
+     CROSS JOIN LATERAL generate_series(1, o.many) AS n;
+    INSERT INTO lockapi.queue_groups (namespace, queue) SELECT 'm', 'q' || n FROM generate_series(1, 20000) AS n;
+    INSERT INTO lockapi.group_limit (most, namespace, queue, group_key)
+    SELECT 1, 'm', 'groups', 'g' || n FROM generate_series(1, 20000) AS n;
     INSERT INTO lockapi.job_archive (id, status, run_at, created_at, completed_at, attempt, max_attempts, priority,
                                      namespace, queue, name, payload)
     SELECT n::int8 * sign, CASE WHEN n % 2 = 0 THEN 'failed' ELSE 'completed' END, now(), now(), now() - interval '1 year', 1, 20, 2,
@@ -246,6 +260,13 @@ pub(super) const OURS: &str = "
            now() - interval '1 minute', CASE WHEN n > 15 THEN 0 ELSE 1 END, CASE WHEN n = 4 THEN 't1' END,
            CASE WHEN n > 10 THEN now() - interval '1 hour' END
       FROM generate_series(1, 20) AS n;
+    INSERT INTO lockapi.job (run_at, due_at, group_key, max_attempts, priority, namespace, queue, name, payload)
+    SELECT CASE WHEN n % 5 = 0 AND o.queue = 'groups' THEN now() ELSE '20000-01-01 00:00:00+00' END,
+           CASE WHEN n % 5 > 0 OR o.queue = 'ordered' THEN now() - interval '1 minute' END, 'g1', 20, n % 4, '{ns}', o.queue, 'due', '1'
+      FROM (VALUES ('groups'), ('ordered')) AS o (queue), generate_series(1, 10) AS n;
+    INSERT INTO lockapi.queue_groups (namespace, queue, most, ordered, reached)
+    VALUES ('{ns}', 'groups', 3, false, 'g0'), ('{ns}', 'ordered', 1, true, '');
+    INSERT INTO lockapi.group_limit (most, namespace, queue, group_key) VALUES (3, '{ns}', 'groups', 'g1');
     INSERT INTO lockapi.job_archive (id, status, run_at, created_at, completed_at, attempt, max_attempts, priority,
                                      namespace, queue, name, payload)
     SELECT nextval('lockapi.job_seq'), CASE WHEN n > 10 THEN 'failed' ELSE 'completed' END, now(), now(),
