@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{Better, Report, Server, connect, median, rate, runtime};
-use lockapi::queue::{Claim, Job};
+use lockapi::queue::{Claim, Groups, Job};
 use lockapi::worker::{Context, Worker};
 use lockapi::{Backend, Queue, Stop};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
@@ -21,6 +21,8 @@ use tokio::sync::mpsc;
 const JOBS: u32 = 100_000;
 /// How many jobs are done while a snapshot is held.
 const DEAD: u32 = 1_500_000;
+/// How many groups they are of.
+const GROUPS: u32 = 1000;
 /// How many jobs are pushed in one call.
 const BATCH: u32 = 1000;
 
@@ -85,6 +87,9 @@ async fn all(mut report: Report, only: Option<String>) -> Report {
     }
     if wanted("snapshot") {
         snapshot(&mut report, &backend, url).await;
+    }
+    if wanted("groups") {
+        groups(&mut report, &backend, &mut raw).await;
     }
     if wanted("pick_up") {
         pick_up(&mut report, &backend, url).await;
@@ -202,6 +207,162 @@ async fn work_off(queue: &Arc<dyn Queue>, jobs: u32) {
     );
     let summary = worker.run(&stop).await.expect("a summary");
     assert_eq!(summary.done, u64::from(jobs));
+}
+
+/// A worker of 16 handlers that do nothing, on jobs of groups; how soon groups with a job each are done beside
+/// one that has all the others; and what claims of other jobs cost beside those that are blocked.
+async fn groups(report: &mut Report, backend: &Arc<dyn Backend>, raw: &mut PgConnection) {
+    let grouped = |first: u32| {
+        let jobs = jobs(BATCH).into_iter().zip(first..);
+        let jobs = jobs.map(|(job, nth)| job.group(format!("group {}", nth % GROUPS)));
+        jobs.collect::<Vec<_>>()
+    };
+    let plain = backend.queue("bench/groups/none").expect("a queue");
+    let start = Instant::now();
+    for _ in 0..JOBS / BATCH {
+        plain.push_all(jobs(BATCH)).await.expect("pushed");
+    }
+    let pushed = per_second(JOBS, start);
+    run(raw, "VACUUM ANALYZE lockapi.job").await;
+    let start = Instant::now();
+    work_off(&plain, JOBS).await;
+    let without = per_second(JOBS, start);
+    for (name, options) in [
+        ("1", Groups::default()),
+        ("10", Groups::default().limit(10)),
+        ("ordered", Groups::default().ordered()),
+    ] {
+        let queue = backend
+            .queue(format!("bench/groups/{name}"))
+            .expect("a queue");
+        queue.set_groups(options).await.expect("set");
+        let before = wal(raw).await;
+        let start = Instant::now();
+        for part in 0..JOBS / BATCH {
+            queue.push_all(grouped(part * BATCH)).await.expect("pushed");
+        }
+        let rate = per_second(JOBS, start);
+        let name = |what: &str| format!("groups.{what}.{name}");
+        report.add(
+            &name("push"),
+            "jobs/s",
+            rate,
+            pushed,
+            "without groups",
+            Better::Higher,
+        );
+        let mark = wal(raw).await;
+        run(raw, "VACUUM ANALYZE lockapi.job").await;
+        let others = wal(raw).await - mark;
+        let start = Instant::now();
+        work_off(&queue, JOBS).await;
+        let rate = per_second(JOBS, start);
+        report.add(
+            &name("burn_down"),
+            "jobs/s",
+            rate,
+            without,
+            "without groups",
+            Better::Higher,
+        );
+        let written = (wal(raw).await - before - others) / f64::from(JOBS);
+        report.add(
+            &name("wal"),
+            "bytes/job",
+            written,
+            2000.0,
+            "2,000",
+            Better::Lower,
+        );
+    }
+    let mut times = Vec::new();
+    for blocked in [false, true] {
+        let queue = backend
+            .queue(format!("bench/groups/blocked {blocked}"))
+            .expect("a queue");
+        let mut held = Vec::new();
+        if blocked {
+            for _ in 0..JOBS / BATCH {
+                let jobs = jobs(BATCH).into_iter().map(|job| job.group("one"));
+                queue.push_all(jobs.collect()).await.expect("pushed");
+            }
+            run(raw, "VACUUM ANALYZE lockapi.job").await;
+            held = queue.claim(&Claim::new(1)).await.expect("claimed");
+        }
+        let mut took = Vec::new();
+        for _ in 0..1000 {
+            queue.push_all(jobs(1)).await.expect("pushed");
+            let start = Instant::now();
+            let claimed = queue.claim(&Claim::new(1)).await.expect("claimed");
+            took.push(start.elapsed().as_secs_f64() * 1e6);
+            for delivery in claimed {
+                delivery.ack().await.expect("done");
+            }
+        }
+        times.push(median(took));
+        drop(held);
+    }
+    let compared = "with none";
+    report.add(
+        "groups.claim.100000_blocked.p50",
+        "us",
+        times[1],
+        times[0],
+        compared,
+        Better::Lower,
+    );
+    let mut times = Vec::new();
+    for large in [false, true] {
+        let queue = backend
+            .queue(format!("bench/groups/large {large}"))
+            .expect("a queue");
+        queue
+            .set_groups(Groups::default().limit(4))
+            .await
+            .expect("set");
+        for part in 0..JOBS / BATCH {
+            let jobs = grouped(part * BATCH).into_iter();
+            let jobs = jobs.map(|job| if large { job.group("large") } else { job });
+            queue.push_all(jobs.collect()).await.expect("pushed");
+        }
+        let few = (1..GROUPS).map(|nth| {
+            let job = Job::new("few", &payload()).expect("a job");
+            job.group(format!("few {nth}"))
+        });
+        queue.push_all(few.collect()).await.expect("pushed");
+        run(raw, "VACUUM ANALYZE lockapi.job").await;
+        times.push(few_done(&queue).await);
+        queue.purge().await.expect("purged");
+    }
+    let compared = "beside an even mix";
+    report.add(
+        "groups.999_of_one.done",
+        "s",
+        times[1],
+        times[0],
+        compared,
+        Better::Lower,
+    );
+}
+
+/// How long a worker of 16 takes to do the jobs of the groups that have one each.
+async fn few_done(queue: &Arc<dyn Queue>) -> f64 {
+    let stop = Stop::new();
+    let count = Arc::new(AtomicU64::new(0));
+    let ended = stop.clone();
+    let few = move |_: String, _: Context| {
+        if count.fetch_add(1, Ordering::Relaxed) + 2 == u64::from(GROUPS) {
+            ended.stop();
+        }
+        async { Ok(()) }
+    };
+    let worker = Worker::new(Arc::clone(queue))
+        .concurrency(16)
+        .handle("few", few);
+    let worker = worker.handle("noop", |_: String, _: Context| async { Ok(()) });
+    let start = Instant::now();
+    worker.run(&stop).await.expect("a summary");
+    start.elapsed().as_secs_f64()
 }
 
 /// What an old snapshot that somebody holds costs, while vacuum can remove nothing of what was done.

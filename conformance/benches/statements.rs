@@ -249,6 +249,7 @@ impl Bench {
 
     async fn jobs(&mut self, keys: &[String]) {
         let job = |_| NewJob {
+            group: String::new(),
             name: "remind".to_owned(),
             payload: r#"{"customer": 4711}"#.to_owned(),
             priority: 0,
