@@ -337,7 +337,7 @@ async fn run_workers(cx: &Context, seen: &Arc<Seen>) {
                 seen.most[group].fetch_max(running, Ordering::SeqCst);
                 tokio::task::yield_now().await;
                 seen.running[group].fetch_sub(1, Ordering::SeqCst);
-                if number % 5 == 0 && job.attempt() == 1 {
+                if number.is_multiple_of(5) && job.attempt() == 1 {
                     return Err(Failed::retry_after("once more", Duration::ZERO));
                 }
                 seen.order[group].lock().unwrap().push(number);

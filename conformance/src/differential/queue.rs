@@ -2,6 +2,7 @@
 
 mod actions;
 mod expiring;
+mod groups;
 mod seen;
 
 use std::collections::BTreeMap;
@@ -12,12 +13,13 @@ use lockapi::queue::{How, Outcome, Pushed, Ticket, Unique};
 use lockapi::suite::driver::Operation;
 use lockapi::suite::memory::ModelState;
 use lockapi::suite::queue::{
-    Ack, Admit, Cancel, Claimed, CompleteAndClaim, CompletedAndClaimed, DELETED, Discard, FOR_EVER,
-    Keys, LookBack, Name, NewJob, Purge, Push, PushKeyed, ReadStanding, Redrive, SetGroupLimit,
-    SetGroups, SetPaused, Settle, SweepQueues, Take,
+    Ack, Cancel, Claimed, CompleteAndClaim, CompletedAndClaimed, DELETED, Discard, FOR_EVER, Keys,
+    LookBack, Name, NewJob, Purge, Push, PushKeyed, ReadStanding, Redrive, SetPaused, Settle,
+    SweepQueues, Take,
 };
 
-pub use actions::{Action, actions};
+pub use actions::{Action, GroupAction, actions};
+use groups::group;
 
 use super::{UNIT, near};
 
@@ -85,15 +87,6 @@ fn new_job(number: usize, priority: u8, delay: u8, attempts: u8) -> NewJob {
     }
 }
 
-/// The name of a group; the first is none.
-fn group(number: usize) -> String {
-    if number == 0 {
-        String::new()
-    } else {
-        format!("g{number}")
-    }
-}
-
 /// The name of the jobs with odd numbers, or none.
 fn names(odd: bool) -> Vec<String> {
     if odd {
@@ -155,41 +148,7 @@ impl<C: Connection> Pair<'_, C> {
     async fn act(&mut self, action: &Action) {
         match action {
             Action::Push(jobs) => self.push(jobs).await,
-            Action::Grouped(jobs) => self.grouped(jobs).await,
-            Action::Admit(groups) => {
-                let admit = Admit {
-                    name: self.name(),
-                    groups: i64::from(*groups),
-                };
-                let (real, model) = self.both(admit).await;
-                assert_eq!(
-                    (real.jobs, real.looked),
-                    (model.jobs, model.looked),
-                    "admitted"
-                );
-                match (real.next_due, model.next_due) {
-                    (Some(real), Some(model)) => near(real, model),
-                    (real, model) => assert_eq!(real, model, "the next to admit"),
-                }
-            }
-            Action::Groups(most, ordered) => {
-                let set = SetGroups {
-                    name: self.name(),
-                    most: i64::from(*most),
-                    ordered: *ordered,
-                    topic: 0,
-                };
-                self.same(set).await;
-            }
-            Action::GroupLimit(number, most) => {
-                let set = SetGroupLimit {
-                    name: self.name(),
-                    group: format!("g{number}"),
-                    most: i64::from(*most),
-                    topic: 0,
-                };
-                self.same(set).await;
-            }
+            Action::OfGroups(action) => self.of_groups(action).await,
             Action::Keyed(jobs) => self.keyed(jobs).await,
             Action::CompleteAndClaim(acks, claim) => self.turn(acks, *claim).await,
             Action::LookBack(odd) => self.look_back(*odd).await,
@@ -306,24 +265,6 @@ impl<C: Connection> Pair<'_, C> {
             .map(|(nth, (priority, delay, attempts))| {
                 new_job(first + nth, *priority, *delay, *attempts)
             });
-        let push = Push {
-            namespace: self.namespace.to_owned(),
-            queue: "work".to_owned(),
-            jobs: jobs.collect(),
-            topic: None,
-        };
-        let (real, model) = self.both(push).await;
-        assert_eq!(real.len(), model.len());
-        self.jobs.extend(real.into_iter().zip(model));
-    }
-
-    async fn grouped(&mut self, jobs: &[(u8, u8, u8, u8)]) {
-        let first = self.jobs.len();
-        let jobs = jobs.iter().enumerate();
-        let jobs = jobs.map(|(nth, (of, priority, delay, attempts))| NewJob {
-            group: group(usize::from(*of)),
-            ..new_job(first + nth, *priority, *delay, *attempts)
-        });
         let push = Push {
             namespace: self.namespace.to_owned(),
             queue: "work".to_owned(),

@@ -9,14 +9,8 @@ pub enum Action {
     Push(Vec<(u8, u8, u8)>),
     /// Pushes a job with a key: which one, whether it is unique and how, priority and delay.
     Keyed(Vec<(u8, Option<u8>, u8, u8)>),
-    /// Pushes jobs of groups: which, priority, delay and attempts.
-    Grouped(Vec<(u8, u8, u8, u8)>),
-    /// Admits jobs of so many groups.
-    Admit(u8),
-    /// Sets the limit of all groups, and whether they are ordered.
-    Groups(u8, bool),
-    /// Sets the limit of a group, or takes it away.
-    GroupLimit(u8, u8),
+    /// Something with groups.
+    OfGroups(GroupAction),
     /// Completes deliveries and claims so many jobs, the low priorities first or last, of some names,
     /// and with few bytes.
     CompleteAndClaim(Vec<u8>, (u8, u8, bool, bool, bool)),
@@ -55,6 +49,29 @@ pub enum Action {
     Elapse(u8),
 }
 
+/// What is done with groups.
+#[derive(Clone, Debug)]
+pub enum GroupAction {
+    /// Pushes jobs: the group, priority, delay and attempts.
+    Push(Vec<(u8, u8, u8, u8)>),
+    /// Admits jobs of so many groups.
+    Admit(u8),
+    /// Sets the limit of all groups, and whether they are ordered.
+    Set(u8, bool),
+    /// Sets the limit of a group, or takes it away.
+    Limit(u8, u8),
+}
+
+fn of_groups() -> impl Strategy<Value = GroupAction> {
+    let jobs = prop::collection::vec((0..4u8, 0..4u8, 0..3u8, 1..3u8), 1..5usize);
+    prop_oneof![
+        3 => jobs.prop_map(GroupAction::Push),
+        4 => (1..5u8).prop_map(GroupAction::Admit),
+        1 => (1..4u8, any::<bool>()).prop_map(|(most, ordered)| GroupAction::Set(most, ordered)),
+        1 => (0..4u8, 0..3u8).prop_map(|(group, most)| GroupAction::Limit(group, most)),
+    ]
+}
+
 /// Random actions.
 pub fn actions() -> impl Strategy<Value = Vec<Action>> {
     let few = 1..5usize;
@@ -65,10 +82,7 @@ pub fn actions() -> impl Strategy<Value = Vec<Action>> {
             few.clone()
         )
         .prop_map(Action::Keyed),
-        3 => prop::collection::vec((0..4u8, 0..4u8, 0..3u8, 1..3u8), few.clone()).prop_map(Action::Grouped),
-        4 => (1..5u8).prop_map(Action::Admit),
-        1 => (1..4u8, any::<bool>()).prop_map(|(most, ordered)| Action::Groups(most, ordered)),
-        1 => (0..4u8, 0..3u8).prop_map(|(group, most)| Action::GroupLimit(group, most)),
+        9 => of_groups().prop_map(Action::OfGroups),
         6 => (
             prop::collection::vec(0..6u8, 0..4),
             (1..5u8, 1..4u8, any::<bool>(), prop::bool::weighted(0.2), prop::bool::weighted(0.2))

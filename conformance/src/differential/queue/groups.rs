@@ -1,0 +1,73 @@
+//! Groups of jobs, on both sides.
+
+use lockapi::driver::Connection;
+use lockapi::suite::queue::{Admit, NewJob, Push, SetGroupLimit, SetGroups};
+
+use super::super::near;
+use super::{GroupAction, Pair, new_job};
+
+/// The name of a group; the first is none.
+pub(super) fn group(number: usize) -> String {
+    if number == 0 {
+        String::new()
+    } else {
+        format!("g{number}")
+    }
+}
+
+impl<C: Connection> Pair<'_, C> {
+    pub(super) async fn of_groups(&mut self, action: &GroupAction) {
+        match action {
+            GroupAction::Push(jobs) => self.push_to_groups(jobs).await,
+            GroupAction::Admit(groups) => {
+                let admit = Admit {
+                    name: self.name(),
+                    groups: i64::from(*groups),
+                };
+                let (real, model) = self.both(admit).await;
+                let counts = (model.jobs, model.looked);
+                assert_eq!((real.jobs, real.looked), counts, "admitted");
+                match (real.next_due, model.next_due) {
+                    (Some(real), Some(model)) => near(real, model),
+                    (real, model) => assert_eq!(real, model, "the next to admit"),
+                }
+            }
+            GroupAction::Set(most, ordered) => {
+                let set = SetGroups {
+                    name: self.name(),
+                    most: i64::from(*most),
+                    ordered: *ordered,
+                    topic: 0,
+                };
+                self.same(set).await;
+            }
+            GroupAction::Limit(number, most) => {
+                let set = SetGroupLimit {
+                    name: self.name(),
+                    group: format!("g{number}"),
+                    most: i64::from(*most),
+                    topic: 0,
+                };
+                self.same(set).await;
+            }
+        }
+    }
+
+    async fn push_to_groups(&mut self, jobs: &[(u8, u8, u8, u8)]) {
+        let first = self.jobs.len();
+        let jobs = jobs.iter().enumerate();
+        let jobs = jobs.map(|(nth, (of, priority, delay, attempts))| NewJob {
+            group: group(usize::from(*of)),
+            ..new_job(first + nth, *priority, *delay, *attempts)
+        });
+        let push = Push {
+            namespace: self.namespace.to_owned(),
+            queue: "work".to_owned(),
+            jobs: jobs.collect(),
+            topic: None,
+        };
+        let (real, model) = self.both(push).await;
+        assert_eq!(real.len(), model.len());
+        self.jobs.extend(real.into_iter().zip(model));
+    }
+}
