@@ -49,6 +49,7 @@ mod queue_limits;
 mod queue_locked;
 mod queue_outage;
 mod queue_spy;
+mod queue_sql;
 mod rights;
 mod rw_lock;
 mod schedule;
@@ -128,6 +129,7 @@ const MODULES: &[&[Case]] = &[
     election::CASES,
     leased_mutex::CASES,
     queue::CASES,
+    queue_sql::CASES,
     queue_expiry::CASES,
     deliveries::CASES,
     queue_keys::CASES,

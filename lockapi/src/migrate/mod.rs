@@ -71,6 +71,11 @@ pub const MIGRATIONS: &[Migration] = &[
         name: "groups",
         sql: include_str!("../../migrations/0009_groups.sql"),
     },
+    Migration {
+        version: 10,
+        name: "push",
+        sql: include_str!("../../migrations/0010_push.sql"),
+    },
 ];
 
 impl Migration {
