@@ -19,8 +19,8 @@
 //! All that is known of locking is in `lockapi`, so a backend of yours uses the same tables, keys
 //! and tokens, and its programs exclude those of every other backend.
 //!
-//! `examples/tokio_postgres` is a whole one: the backend, the calls for a transaction of the
-//! program, and the suite on both. This is its skeleton:
+//! `lockapi-tokio-postgres` is a whole one, and `tests/tokio_postgres.rs` is the suite on it. This is the
+//! skeleton:
 //!
 //! ```no_run
 //! use std::sync::Arc;

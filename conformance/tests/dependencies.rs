@@ -69,6 +69,17 @@ fn sqlx_brings_no_other_library() {
 }
 
 #[test]
+fn tokio_postgres_brings_no_other_library_and_no_pool() {
+    let tree = tree("lockapi-tokio-postgres");
+    assert!(tree.contains_key("tokio-postgres"));
+    for other in [
+        "sqlx", "diesel", "pq-sys", "r2d2", "bb8", "deadpool", "rustls", "openssl",
+    ] {
+        assert!(!has_any(&tree, other), "{other}");
+    }
+}
+
+#[test]
 fn the_traits_bring_no_database_library() {
     let tree = tree("lockapi");
     assert_eq!(tree["tokio"], "sync");
@@ -104,7 +115,13 @@ fn sources(dir: &Path, found: &mut Vec<(PathBuf, String)>) {
 fn numbers_that_decide_come_from_the_operating_system() {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut found = Vec::new();
-    for folder in ["lockapi", "backend-sqlx", "backend-diesel", "backend-sync"] {
+    for folder in [
+        "lockapi",
+        "backend-sqlx",
+        "backend-diesel",
+        "backend-sync",
+        "backend-tokio-postgres",
+    ] {
         sources(&workspace.join(folder).join("src"), &mut found);
     }
     assert!(found.len() > 100, "the sources are not there");

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use lockapi_conformance::{Driver, Postgres};
 
 fn main() {
-    let drivers: [Arc<dyn Driver>; 3] = [
+    let drivers: [Arc<dyn Driver>; 4] = [
         Arc::new(drivers::sqlx::Sqlx),
         Arc::new(drivers::diesel::Diesel),
         Arc::new(drivers::sync::Sync),
+        Arc::new(drivers::tokio_postgres::TokioPostgres),
     ];
     lockapi_conformance::run_pairs(&Postgres::pairs(&drivers));
 }

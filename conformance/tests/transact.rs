@@ -1,4 +1,4 @@
-//! `transact` of the sqlx backend leaves no transaction open in the pool of the program.
+//! `transact` leaves no transaction open on the connection of the program.
 
 use std::future::Future;
 use std::pin::pin;
@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use lockapi::versioned::{BoxError, Retry};
 use lockapi_conformance::cluster::Cluster;
-use lockapi_sqlx::transact;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{Executor, PgPool, Row};
 
@@ -36,7 +35,7 @@ async fn is_clean(pool: &PgPool) -> bool {
 }
 
 #[tokio::test]
-async fn dropped_at_any_poll_it_leaves_no_transaction_in_the_pool() {
+async fn dropped_at_any_poll_it_leaves_no_transaction_in_the_pool_of_sqlx() {
     let url = Cluster::shared().expect("a server").url();
     let pool = PgPoolOptions::new().max_connections(1);
     let pool = pool.connect(url).await.expect("connected");
@@ -44,12 +43,41 @@ async fn dropped_at_any_poll_it_leaves_no_transaction_in_the_pool() {
     let mut ended = 0;
     for round in 0..10 {
         for polls in 1..POLLS {
-            let work = transact(&pool, &retry, &["row"], |mut tx| async move {
+            let work = lockapi_sqlx::transact(&pool, &retry, &["row"], |mut tx| async move {
                 sqlx::query("SELECT 1").execute(&mut *tx).await?;
                 Ok::<_, BoxError>(())
             });
             ended += usize::from(poll_then_drop(work, polls).await);
             assert!(is_clean(&pool).await, "round {round}, {polls} polls");
+        }
+    }
+    assert!(ended > 0, "none got to its end");
+}
+
+#[tokio::test]
+async fn dropped_at_any_poll_it_leaves_no_transaction_on_a_client_of_tokio_postgres() {
+    const OWN: &str = "SELECT now() = statement_timestamp() AS clean";
+    let url = Cluster::shared().expect("a server").url();
+    let connected = tokio_postgres::connect(url, tokio_postgres::NoTls).await;
+    let (mut client, socket) = connected.expect("connected");
+    drop(tokio::spawn(socket));
+    let retry = Retry::default();
+    let mut ended = 0;
+    for round in 0..10 {
+        for polls in 1..POLLS {
+            let work = lockapi_tokio_postgres::transact(&mut client, &retry, &["row"], |tx, _| {
+                Box::pin(async move {
+                    tx.batch_execute("SELECT 1").await?;
+                    Ok::<_, BoxError>(())
+                })
+            });
+            ended += usize::from(poll_then_drop(work, polls).await);
+            let answers = client.simple_query(OWN).await.expect("it is connected");
+            let clean = answers.iter().find_map(|answer| match answer {
+                tokio_postgres::SimpleQueryMessage::Row(row) => row.get(0),
+                _ => None,
+            });
+            assert_eq!(clean, Some("t"), "round {round}, {polls} polls");
         }
     }
     assert!(ended > 0, "none got to its end");

@@ -1,5 +1,6 @@
-//! The three libraries, for the suite.
+//! The libraries, for the suite.
 
 pub(crate) mod diesel;
 pub(crate) mod sqlx;
 pub(crate) mod sync;
+pub(crate) mod tokio_postgres;

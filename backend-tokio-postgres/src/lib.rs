@@ -1,0 +1,261 @@
+//! Coordination on PostgreSQL for programs that use tokio-postgres.
+//!
+//! [`connect_url`] and [`connect_config`] return a [`Backend`]. The primitives, their guarantees and their
+//! errors are described in [`lockapi`].
+//!
+//! ```no_run
+//! use tokio_postgres::NoTls;
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let backend = lockapi_tokio_postgres::connect_url("postgres://localhost/app", NoTls).await?;
+//! backend.migrate().await?;
+//!
+//! let guard = backend.mutex("reports/daily")?.lock().await?;
+//! println!("holder {}", guard.fence());
+//! guard.unlock().await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Pools
+//! A backend opens its own connections and takes none of a pool, so that a pool which is used up does not matter.
+//! Give it the configuration and the TLS connector that your pool is made of. The features `deadpool` and
+//! `bb8` let connections of these pools take part in operations [of your own transaction](#in-your-own-transaction).
+//!
+//! ```no_run
+//! use tokio_postgres::{Config, NoTls};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let config: Config = "postgres://localhost/app".parse()?;
+//! let backend = lockapi_tokio_postgres::connect_config(config.clone(), NoTls).await?;
+//! # #[cfg(feature = "deadpool")]
+//! # {
+//! let pool = deadpool_postgres::Pool::builder(deadpool_postgres::Manager::new(config, NoTls)).build()?;
+//! let queue = backend.queue("mails")?;
+//! let mut client = pool.get().await?;
+//! let mut tx = client.transaction().await?;
+//! queue.push_in(&mut tx, &[lockapi::queue::Job::new("send-welcome", "ada")?]).await?;
+//! tx.commit().await?;
+//! # }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Connections
+//! Two at the start, closed again after the probe; then one for leases and other tables, one for
+//! renewals, one for jobs, two for rate limits, one that holds the mutexes, at most
+//! [`BackendOptions::waiters`] that wait for mutexes, one that receives notifications while there are
+//! subscribers, and now and then one that deletes what is old. Each is opened when it is first needed.
+//!
+//! # Runtime
+//! The work is done by tasks on the tokio runtime that [`connect_url`] is called on, or on a runtime
+//! with one thread of the backend's own when there is none. A thread watches the deadlines.
+//!
+//! # In your own transaction
+//! Methods whose names end in `_in` take your transaction, or a client on which one is open, and need no
+//! import. No prepared statement is left behind:
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use lockapi::limit::Want;
+//! use lockapi::queue::Job;
+//! use lockapi::table::{TableMode, lock_table_in};
+//! # use lockapi_tokio_postgres as _;
+//! # async fn example(
+//! #     mut client: tokio_postgres::Client,
+//! #     mutex: std::sync::Arc<dyn lockapi::Mutex>,
+//! #     limiter: std::sync::Arc<dyn lockapi::RateLimiter>,
+//! #     queue: std::sync::Arc<dyn lockapi::Queue>,
+//! #     delivery: lockapi::queue::Delivery,
+//! #     guard: Box<dyn lockapi::LeaseGuard>,
+//! # ) -> Result<(), Box<dyn std::error::Error>> {
+//! let mut tx = client.transaction().await?;
+//! // A lock that commit or rollback releases.
+//! if mutex.try_lock_in(&mut tx).await? {
+//!     tx.execute("UPDATE account SET balance = balance + 1", &[]).await?;
+//! }
+//! // `Lost` if somebody else may hold it by now: roll back.
+//! guard.fence().check_in(&mut tx).await?;
+//! // The effects of a job, its completion, and the next job: all of them, or none.
+//! tx.execute("UPDATE account SET welcomed = true", &[]).await?;
+//! delivery.ack_in(&mut tx).await?;
+//! queue.push_in(&mut tx, &[Job::new("send-welcome", "ada")?]).await?;
+//! if limiter.check_all_in(&mut tx, &[Want::new("mail:123")]).await?.is_allowed() {
+//!     tx.execute("INSERT INTO mail (recipient) VALUES (123)", &[]).await?;
+//! }
+//! // Work that is done in the transaction that takes its job.
+//! for job in queue.take_in(&mut tx, 10).await? {
+//!     tx.execute("INSERT INTO sent (name) VALUES ($1)", &[&job.name()]).await?;
+//! }
+//! lock_table_in(&mut tx, "orders", TableMode::Share, Duration::from_secs(5)).await?;
+//! tx.commit().await?;
+//! # Ok(())
+//! # }
+//! ```
+
+mod connector;
+mod table;
+mod transaction;
+mod value;
+mod versioned;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockapi::BackendOptions;
+use lockapi::driver::{Connector, HOST_LIMIT, Hosts, each_host, not_understood};
+use lockapi::engine::start;
+use lockapi::{Backend, Error, ErrorKind, Result};
+use tokio_postgres::Config;
+
+pub use connector::{Borrowed, Tls};
+pub use table::{with_lock_timeout_in, with_priority_in};
+pub use transaction::TokioPostgres;
+pub use versioned::{VersionedUpdate, Work, is_conflict, transact};
+
+use connector::Opening;
+
+const NAME: &str = "tokio-postgres";
+
+/// How long the server has to accept a connection if nothing else is set.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What the driver has where a program sets nothing.
+const DRIVER_KEEPALIVES_IDLE: Duration = Duration::from_secs(2 * 3600);
+
+/// Connects a backend to a URL, such as `postgres://user@host/database`, or to the primary among several
+/// hosts: `postgres://user@one,two:5433/database?target_session_attrs=read-write`.
+///
+/// # Cancel safety
+/// When dropped, the probe ends in the background and its connections are closed.
+///
+/// # Errors
+/// `Invalid` for a URL that cannot be parsed, `Unavailable` when the server cannot be reached or is a
+/// standby.
+pub async fn connect_url(url: &str, tls: impl Tls) -> Result<Arc<dyn Backend>> {
+    connect_url_with(url, tls, BackendOptions::default()).await
+}
+
+/// Connects a backend to a URL with options.
+///
+/// # Errors
+/// `Invalid` for bad options; otherwise as for [`connect_url`].
+pub async fn connect_url_with(
+    url: &str,
+    tls: impl Tls,
+    options: BackendOptions,
+) -> Result<Arc<dyn Backend>> {
+    start(NAME, connector_url(url, tls)?, options).await
+}
+
+/// The connector of [`connect_url`], for what is built on the [driver](lockapi::driver) itself.
+///
+/// # Errors
+/// `Invalid` for a URL that cannot be parsed; `Unavailable` when there is no runtime, and none can be started.
+pub fn connector_url<T: Tls>(url: &str, tls: T) -> Result<impl Connector + use<T>> {
+    let config = |url: String| {
+        // The parser's error may quote the URL, which may hold a password.
+        let config = url.parse().map_err(|_| not_understood())?;
+        Ok(with_limits(config))
+    };
+    let configs: Vec<Config> = each_host(url)?
+        .into_iter()
+        .map(config)
+        .collect::<Result<_>>()?;
+    let limit = (configs.len() > 1).then_some(HOST_LIMIT);
+    let mut configs = configs.into_iter();
+    let first = configs.next().ok_or_else(not_understood)?;
+    let first = Opening::new(first, tls, limit)?;
+    let mut hosts: Vec<_> = configs.map(|config| first.beside(config)).collect();
+    hosts.insert(0, first);
+    Hosts::new(hosts)
+}
+
+/// Connects a backend with a configuration, such as that of the program's pool.
+///
+/// # Errors
+/// `Invalid` for a configuration of several hosts; otherwise as for [`connect_url`].
+pub async fn connect_config(config: Config, tls: impl Tls) -> Result<Arc<dyn Backend>> {
+    connect_config_with(config, tls, BackendOptions::default()).await
+}
+
+/// Connects a backend with a configuration and options.
+///
+/// # Errors
+/// `Invalid` for bad options; otherwise as for [`connect_config`].
+pub async fn connect_config_with(
+    config: Config,
+    tls: impl Tls,
+    options: BackendOptions,
+) -> Result<Arc<dyn Backend>> {
+    start(NAME, connector_config(config, tls)?, options).await
+}
+
+/// The connector of [`connect_config`], for what is built on the [driver](lockapi::driver) itself.
+///
+/// # Errors
+/// `Invalid` for a configuration of several hosts; otherwise as for [`connector_url`].
+pub fn connector_config<T: Tls>(config: Config, tls: T) -> Result<impl Connector + use<T>> {
+    let hosts = config.get_hosts().len().max(config.get_hostaddrs().len());
+    if hosts > 1 {
+        // The driver asks one after the other, and knows nothing of a primary that another has taken over from.
+        let message = format!(
+            "a configuration of {hosts} hosts; allowed is 1; `connect_url` takes several, as in \
+             postgres://one:5432,two:5433/database"
+        );
+        return Err(Error::new(ErrorKind::Invalid, "connect", message));
+    }
+    Hosts::new(vec![Opening::new(with_limits(config), tls, None)?])
+}
+
+/// A network that lost the server is noticed in seconds, unless the program has set something of it.
+fn with_limits(mut config: Config) -> Config {
+    if config.get_connect_timeout().is_none() {
+        config.connect_timeout(CONNECT_TIMEOUT);
+    }
+    let keepalives = (
+        config.get_keepalives_idle(),
+        config.get_keepalives_interval(),
+        config.get_keepalives_retries(),
+    );
+    if keepalives == (DRIVER_KEEPALIVES_IDLE, None, None) {
+        config
+            .keepalives_idle(CONNECT_TIMEOUT)
+            .keepalives_interval(Duration::from_secs(2))
+            .keepalives_retries(3);
+    }
+    if config.get_tcp_user_timeout().is_none() {
+        config.tcp_user_timeout(Duration::from_secs(11));
+    }
+    config
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio_postgres::NoTls;
+
+    #[test]
+    fn a_configuration_of_several_hosts_is_refused() {
+        let mut config = Config::new();
+        config.host("one");
+        assert!(connector_config(config.clone(), NoTls).is_ok());
+        config.host("two");
+        let Err(error) = connector_config(config, NoTls) else {
+            panic!("it names two hosts");
+        };
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(error.to_string().contains("2 hosts"), "{error}");
+    }
+
+    #[test]
+    fn what_the_program_has_set_of_the_network_stays() {
+        let config = with_limits("postgres://host/app".parse().unwrap());
+        assert_eq!(config.get_keepalives_idle(), CONNECT_TIMEOUT);
+        assert!(config.get_tcp_user_timeout().is_some());
+        let url = "postgres://host/app?keepalives_interval=60&connect_timeout=1";
+        let config = with_limits(url.parse().unwrap());
+        assert_eq!(config.get_keepalives_idle(), DRIVER_KEEPALIVES_IDLE);
+        assert_eq!(config.get_connect_timeout(), Some(&Duration::from_secs(1)));
+    }
+}

@@ -1,0 +1,71 @@
+//! Values of the driver as parameters and columns of tokio-postgres.
+
+use lockapi::Failure;
+use lockapi::driver::{Row, Statement, Type, Value};
+use tokio_postgres::types::{FromSql, ToSql, Type as Native};
+use tokio_postgres::{Error as PgError, Row as PgRow};
+
+pub(crate) type Param = Box<dyn ToSql + Sync + Send>;
+
+pub(crate) fn param(value: Value) -> Param {
+    match value {
+        Value::Null(Type::Bool) => Box::new(None::<bool>),
+        Value::Null(Type::Int) => Box::new(None::<i64>),
+        Value::Null(Type::Text) => Box::new(None::<String>),
+        Value::Null(Type::Bytes) => Box::new(None::<Vec<u8>>),
+        Value::Null(Type::Bools) => Box::new(None::<Vec<bool>>),
+        Value::Null(Type::Ints) => Box::new(None::<Vec<i64>>),
+        Value::Null(Type::Texts) => Box::new(None::<Vec<String>>),
+        Value::Bool(value) => Box::new(value),
+        Value::Int(value) => Box::new(value),
+        Value::Text(value) => Box::new(value),
+        Value::Bytes(value) => Box::new(value),
+        Value::Bools(values) => Box::new(values),
+        Value::Ints(values) => Box::new(values),
+        Value::Texts(values) => Box::new(values),
+    }
+}
+
+pub(crate) fn native(of: Type) -> Native {
+    match of {
+        Type::Bool => Native::BOOL,
+        Type::Int => Native::INT8,
+        Type::Text => Native::TEXT,
+        Type::Bytes => Native::BYTEA,
+        Type::Bools => Native::BOOL_ARRAY,
+        Type::Ints => Native::INT8_ARRAY,
+        Type::Texts => Native::TEXT_ARRAY,
+    }
+}
+
+pub(crate) fn row(statement: &Statement, row: &PgRow) -> Result<Row, Failure> {
+    let found = row.columns().iter().map(|column| column.type_().oid());
+    statement.check_columns(found.map(Some))?;
+    let columns = statement.columns.iter().enumerate();
+    let values: Result<_, PgError> = columns.map(|(at, of)| column(row, at, *of)).collect();
+    let values =
+        values.map_err(|error| Failure::corrupt(format!("{}: {error}", statement.name)))?;
+    Ok(Row(values))
+}
+
+fn column(row: &PgRow, at: usize, of: Type) -> Result<Value, PgError> {
+    match of {
+        Type::Bool => get(row, at, of, Value::Bool),
+        Type::Int => get(row, at, of, Value::Int),
+        Type::Text => get(row, at, of, Value::Text),
+        Type::Bytes => get(row, at, of, Value::Bytes),
+        Type::Bools => get(row, at, of, Value::Bools),
+        Type::Ints => get(row, at, of, Value::Ints),
+        Type::Texts => get(row, at, of, Value::Texts),
+    }
+}
+
+fn get<'a, T: FromSql<'a>>(
+    row: &'a PgRow,
+    at: usize,
+    of: Type,
+    wrap: fn(T) -> Value,
+) -> Result<Value, PgError> {
+    let value: Option<T> = row.try_get(at)?;
+    Ok(value.map_or(Value::Null(of), wrap))
+}

@@ -1,0 +1,183 @@
+//! Optimistic locking of the program's own rows.
+
+use std::error::Error as StdError;
+use std::future::Future;
+use std::pin::Pin;
+
+use lockapi::versioned::{Attempt, BoxError, Outcome, Retry, Table, Update};
+use lockapi::{Error, ErrorKind, Failure};
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Client, GenericClient, Transaction};
+
+use crate::connector::{failed, sqlstate};
+
+const OPERATION: &str = "update_versioned";
+
+/// A write to one row that succeeds only if the row still has the version that was seen.
+///
+/// ```no_run
+/// use lockapi_tokio_postgres::VersionedUpdate;
+/// use lockapi::versioned::{Outcome, Table};
+/// use tokio_postgres::types::Type;
+/// # async fn example(client: tokio_postgres::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// let accounts = Table::new("account", &["id"], "version")?;
+/// let row = client.query_one("SELECT balance, version FROM account WHERE id = 7", &[]).await?;
+/// let (balance, version): (i64, i64) = (row.get(0), row.get(1));
+/// let update = VersionedUpdate::of(&accounts)
+///     .key(7_i64, Type::INT8)
+///     .set("balance", balance + 1, Type::INT8);
+/// match update.run(&client, version).await? {
+///     Outcome::Updated(version) => println!("version {version}"),
+///     Outcome::Stale { current } => println!("somebody wrote version {current}"),
+///     Outcome::Gone => println!("no such account"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "nothing is written until it is run"]
+#[derive(Debug)]
+pub struct VersionedUpdate<'t>(Update<'t, Value<'t>>);
+
+/// A value and its type at the server.
+type Value<'t> = (Box<dyn ToSql + Sync + Send + 't>, Type);
+
+impl<'t> VersionedUpdate<'t> {
+    /// Of a row of this table.
+    pub fn of(table: &'t Table) -> Self {
+        Self(Update::of(table))
+    }
+
+    /// The value of the next column of the key, and its type.
+    pub fn key(self, value: impl ToSql + Sync + Send + 't, of: Type) -> Self {
+        Self(self.0.key((Box::new(value), of)))
+    }
+
+    /// Sets a column, which has this type.
+    pub fn set(self, column: &'t str, value: impl ToSql + Sync + Send + 't, of: Type) -> Self {
+        Self(self.0.set(column, (Box::new(value), of)))
+    }
+
+    /// Writes, in the transaction that is open on `client` or in one of its own, if the row has the
+    /// version `seen`; the version is then one higher. It takes one round trip.
+    ///
+    /// # Cancel safety
+    /// When dropped, the row may or may not be written.
+    ///
+    /// # Errors
+    /// `Invalid` for columns that cannot be, a key that is not complete, a value that cannot be encoded
+    /// as its type, and one that the server refuses, such as by a constraint; `Unsupported` for a table or
+    /// column that is not there, and when a trigger or a policy of the table suppressed the write; those of
+    /// the connection.
+    pub async fn run<C: GenericClient + Sync>(
+        self,
+        client: &C,
+        seen: i64,
+    ) -> lockapi::Result<Outcome> {
+        let (sql, values) = self.0.statement((Box::new(seen), Type::INT8))?;
+        let params: Vec<(&(dyn ToSql + Sync), Type)> = values
+            .iter()
+            .map(|(value, of)| (&**value as _, of.clone()))
+            .collect();
+        let rows = client.query_typed(&sql, &params).await.map_err(refused)?;
+        let Some(row) = rows.first() else {
+            return Ok(Outcome::Gone);
+        };
+        match (row.try_get(0), row.try_get(1)) {
+            (Ok(found), Ok(written)) => Outcome::of(seen, found, written),
+            (Err(error), _) | (_, Err(error)) => {
+                Err(Failure::corrupt(error.to_string()).error(OPERATION))
+            }
+        }
+    }
+}
+
+/// What cannot be encoded was not sent.
+fn refused(error: tokio_postgres::Error) -> Error {
+    // The driver has no other way to tell it.
+    if error.to_string().starts_with("error serializing parameter") {
+        let message = format!("a value cannot be encoded: {error}");
+        return Error::new(ErrorKind::Invalid, OPERATION, message);
+    }
+    failed(error).error_of_program(OPERATION)
+}
+
+/// What runs in an attempt, on the transaction that it is given.
+pub type Work<'c, T> = Pin<Box<dyn Future<Output = Result<T, BoxError>> + Send + 'c>>;
+
+/// Runs `work` in a transaction and commits it, and does it again, in a new transaction, after a
+/// conflict: a row that was written since it was read, a serialization failure or a deadlock, also
+/// at the commit. `keys` name the rows that it writes; see [`Retry`].
+///
+/// ```no_run
+/// use lockapi_tokio_postgres::{VersionedUpdate, transact};
+/// use lockapi::versioned::{BoxError, Retry, Table};
+/// use tokio_postgres::{Client, types::Type};
+///
+/// async fn increment(client: &mut Client, retry: &Retry, table: &Table) -> Result<i64, BoxError> {
+///     transact(client, retry, &["counter/7"], |tx, attempt| {
+///         let table = table.clone();
+///         Box::pin(async move {
+///             let read = if attempt.locks() {
+///                 "SELECT value, version FROM counter WHERE id = 7 FOR NO KEY UPDATE"
+///             } else {
+///                 "SELECT value, version FROM counter WHERE id = 7"
+///             };
+///             let row = tx.query_one(read, &[]).await?;
+///             let value = row.get::<_, i64>(0) + 1;
+///             let update = VersionedUpdate::of(&table)
+///                 .key(7_i64, Type::INT8)
+///                 .set("value", value, Type::INT8);
+///             update.run(tx, row.get(1)).await?.updated()?;
+///             Ok(value)
+///         })
+///     })
+///     .await
+/// }
+/// ```
+///
+/// # Guarantees
+/// Work whose commit ended without an answer is not done again: the error is `Indeterminate`.
+///
+/// # Cancel safety
+/// When dropped before the commit was sent, nothing is written, and the next statement on the client runs
+/// outside of the transaction.
+///
+/// # Errors
+/// The error of `work` if it is no conflict, or of the last attempt; those of connection and commit.
+pub async fn transact<T>(
+    client: &mut Client,
+    retry: &Retry,
+    keys: &[&str],
+    mut work: impl for<'c, 't> FnMut(&'c mut Transaction<'t>, Attempt) -> Work<'c, T>,
+) -> Result<T, BoxError> {
+    let mut attempts = retry.begin(keys)?;
+    loop {
+        let attempt = attempts.next().await?;
+        let mut transaction = client.transaction().await?;
+        let error = match work(&mut transaction, attempt).await {
+            Ok(value) => match transaction.commit().await {
+                Ok(()) => return Ok(attempts.succeed(value)),
+                Err(error) => failed(error).error("commit").into(),
+            },
+            Err(error) => {
+                // The next attempt must not wait for what this one has locked. Where this fails the
+                // connection has ended, and the transaction with it.
+                let _ended = transaction.rollback().await;
+                error
+            }
+        };
+        let again = is_conflict(&*error);
+        attempts.again(error, again)?;
+    }
+}
+
+/// Whether work that failed with this error may be done again; see
+/// [`is_conflict`](lockapi::versioned::is_conflict).
+#[must_use]
+pub fn is_conflict(error: &(dyn StdError + 'static)) -> bool {
+    lockapi::versioned::is_conflict(error, |error| {
+        error
+            .downcast_ref::<tokio_postgres::Error>()
+            .and_then(sqlstate)
+    })
+}
