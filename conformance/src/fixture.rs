@@ -7,6 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockapi::BackendOptions;
 use lockapi::admin::{Priority, Report};
+use lockapi::idempotency::Execution;
 use lockapi::limit::{Verdict, Want};
 use lockapi::queue::{Delivery, Job, Pushed, Taken};
 use lockapi::suite::lease::Peeked;
@@ -383,6 +384,11 @@ pub trait Transaction: Send {
     /// # Errors
     /// Those of the backend.
     async fn ack_in(&mut self, delivery: &Arc<Delivery>) -> Result<()>;
+    /// Records the answer to a request in the transaction.
+    ///
+    /// # Errors
+    /// Those of the backend.
+    async fn complete_in(&mut self, execution: &Arc<Execution>, answer: Vec<u8>) -> Result<()>;
     /// Takes of limits for the transaction, of all or of none.
     ///
     /// # Errors

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockapi::admin::{Priority, Report};
+use lockapi::idempotency::Execution;
 use lockapi::limit::{Verdict, Want};
 use lockapi::queue::{Delivery, Job, Pushed, Taken};
 use lockapi::table::{Table, TableMode};
@@ -53,6 +54,11 @@ pub trait BlockingTransaction {
     /// # Errors
     /// Those of the backend.
     fn ack_in(&mut self, delivery: &Delivery) -> Result<()>;
+    /// Records the answer to a request in the transaction.
+    ///
+    /// # Errors
+    /// Those of the backend.
+    fn complete_in(&mut self, execution: &Execution, answer: Vec<u8>) -> Result<()>;
     /// Takes of limits for the transaction, of all or of none.
     ///
     /// # Errors
@@ -198,6 +204,12 @@ impl Transaction for OnThread {
     async fn ack_in(&mut self, delivery: &Arc<Delivery>) -> Result<()> {
         let delivery = Arc::clone(delivery);
         self.ask(move |transaction| transaction.ack_in(&delivery))
+            .await
+    }
+
+    async fn complete_in(&mut self, execution: &Arc<Execution>, answer: Vec<u8>) -> Result<()> {
+        let execution = Arc::clone(execution);
+        self.ask(move |transaction| transaction.complete_in(&execution, answer))
             .await
     }
 

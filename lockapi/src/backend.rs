@@ -9,6 +9,7 @@ use crate::admin::{Inspector, Operator};
 use crate::election::Election;
 use crate::error::Result;
 use crate::id::{self, IdGen};
+use crate::idempotency::{Answers, Idempotency, IdempotencyOptions};
 use crate::key::Key;
 use crate::lease::{Lease, LeaseOptions};
 use crate::limit::{Policy, RateLimiter};
@@ -130,6 +131,9 @@ pub trait Backend: Send + Sync + fmt::Debug {
         name: String,
         options: schedule::SchedulerOptions,
     ) -> Result<Arc<dyn Scheduler>>;
+
+    /// Opens the answers to requests with idempotency keys; nothing is sent.
+    fn open_answers(&self) -> Arc<dyn Answers>;
 
     /// Shows holders and waiters; nothing is sent.
     fn inspector(&self) -> Arc<dyn Inspector>;
@@ -302,6 +306,14 @@ impl dyn Backend + '_ {
         options: id::IdOptions,
     ) -> Result<Arc<dyn IdGen>> {
         self.open_id_gen(name.into(), options)
+    }
+
+    /// Opens the answers to requests with idempotency keys, to which requests are executed once; nothing is sent.
+    ///
+    /// # Errors
+    /// `Invalid` for options that are outside their limits.
+    pub fn idempotency(&self, options: IdempotencyOptions) -> Result<Idempotency> {
+        Idempotency::new(self.open_answers(), options)
     }
 
     /// Opens a scheduler with the default [options](schedule::SchedulerOptions); nothing is sent.

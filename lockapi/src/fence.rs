@@ -87,11 +87,12 @@ impl Fence {
         &'c self,
         connection: &'c mut C,
     ) -> L::Outcome<'c, Result<()>> {
-        let connection = CallerConnection::new(connection);
-        L::outcome(Box::pin(self.check(connection)))
+        let mut connection = CallerConnection::new(connection);
+        L::outcome(Box::pin(async move { self.check(&mut connection).await }))
     }
 
-    async fn check(&self, mut connection: CallerConnection<'_>) -> Result<()> {
+    /// See [`check_in`](Self::check_in).
+    pub(crate) async fn check(&self, connection: &mut CallerConnection<'_>) -> Result<()> {
         const OPERATION: &str = "check_in";
         let lost = || {
             Error::new(

@@ -43,6 +43,7 @@ pub mod driver;
 pub mod election;
 pub mod engine;
 pub mod id;
+pub mod idempotency;
 pub mod lease;
 pub mod limit;
 pub mod memory;

@@ -51,6 +51,7 @@ const WORKER: &[Right] = &[
     (
         "SELECT, INSERT, UPDATE, DELETE",
         &[
+            "answer",
             "fence_mark",
             "group_limit",
             "id_block",

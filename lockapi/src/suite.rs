@@ -44,6 +44,11 @@ pub mod limit {
     pub use crate::limit::take::Take;
 }
 
+/// See [`crate::idempotency`].
+pub mod idempotency {
+    pub use crate::idempotency::operations::{RecallAnswer, Recalled, RecordAnswer, SweepAnswers};
+}
+
 /// See [`crate::id`].
 pub mod id {
     pub use crate::id::operations::{

@@ -19,6 +19,7 @@ mod fences;
 mod groups;
 mod guards;
 mod holding;
+mod idempotency;
 mod ids;
 mod ids_limits;
 mod ids_processes;
@@ -116,6 +117,7 @@ const MODULES: &[&[Case]] = &[
     failover::CASES,
     closing::CASES,
     groups::CASES,
+    idempotency::CASES,
     limiter::CASES,
     limiter_changes::CASES,
     limiter_load::CASES,

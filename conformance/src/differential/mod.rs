@@ -16,6 +16,7 @@ use lockapi::LockId;
 use lockapi::driver::{Connection, Script};
 use lockapi::mutex::LockMode;
 use lockapi::suite::driver::Operation;
+use lockapi::suite::idempotency::{RecallAnswer, RecordAnswer};
 use lockapi::suite::lease::{Acquire, Acquired, Check, Peek, Peeked, Release, Renew};
 use lockapi::suite::memory::ModelState;
 use lockapi::suite::mutex::{DeadlockCheck, HasWaiters, LockAnswer, LockRequest};
@@ -47,6 +48,10 @@ pub enum Action {
     Peek(usize, Vec<u8>),
     /// Checks a holder: key, which token.
     Check(usize, u8, u8),
+    /// Records answers: key, token, answer, how long it is kept.
+    Record(usize, Vec<(u8, u8, u8, u8)>),
+    /// Reads answers.
+    Recall(usize, Vec<u8>),
     /// What rate limits do.
     Limit(usize, LimitAction),
     /// Lets time go by.
@@ -64,6 +69,7 @@ pub fn actions() -> impl Strategy<Value = Vec<Action>> {
         keys.dedup();
         keys
     };
+    let (answering, recalling) = (session.clone(), session.clone());
     let action = prop_oneof![
         3 => (session.clone(), prop::collection::vec((key.clone(), any::<bool>(), any::<bool>()), some.clone()))
             .prop_map(|(session, steps)| Action::LockRequest(session, steps)),
@@ -100,6 +106,10 @@ pub fn actions() -> impl Strategy<Value = Vec<Action>> {
             .prop_map(|(session, keys)| Action::Peek(session, keys)),
         2 => (session, key, 0..3u8)
             .prop_map(|(session, key, back)| Action::Check(session, key, back)),
+        2 => (answering, prop::collection::vec((0..4u8, 0..3u8, any::<u8>(), 1..4u8), 1..6usize))
+            .prop_map(|(session, wants)| Action::Record(session, wants)),
+        2 => (recalling, prop::collection::vec(0..4u8, 1..6usize))
+            .prop_map(|(session, keys)| Action::Recall(session, keys)),
         8 => limits::actions().prop_map(|(session, action)| Action::Limit(session, action)),
         3 => (1..3u8).prop_map(Action::Elapse),
     ];
@@ -256,6 +266,28 @@ impl<C: Connection> Pair<'_, C> {
                 };
                 let (real, model) = ([check(token.0)], [check(token.1)]);
                 self.compare(*session, &real, &model).await;
+            }
+            Action::Record(session, wants) => {
+                let record = |(key, fence, answer, kept): &(u8, u8, u8, u8)| RecordAnswer {
+                    namespace: self.namespace.to_owned(),
+                    key: place(*key).0,
+                    fence: i64::from(*fence),
+                    fingerprint: vec![*fence; 32],
+                    answer: vec![*answer; usize::from(*answer % 3)],
+                    retention: i64::from(*kept) * UNIT,
+                };
+                let batch: Vec<_> = wants.iter().map(record).collect();
+                let (real, model) = self.both(*session, &batch).await;
+                assert_eq!(real, model, "{wants:?}");
+            }
+            Action::Recall(session, keys) => {
+                let recall = |key: &u8| RecallAnswer {
+                    namespace: self.namespace.to_owned(),
+                    key: place(*key).0,
+                };
+                let batch: Vec<_> = keys.iter().map(recall).collect();
+                let (real, model) = self.both(*session, &batch).await;
+                assert_eq!(real, model, "{keys:?}");
             }
             Action::Limit(session, action) => self.limit(*session, action).await,
             Action::Elapse(_) => {}

@@ -121,6 +121,10 @@ impl Backend for Blocking<blocking::Backend> {
         Ok(Arc::new(Blocking(self.0.scheduler_with(name, options)?)))
     }
 
+    fn open_answers(&self) -> Arc<dyn lockapi::idempotency::Answers> {
+        self.0.inner().open_answers()
+    }
+
     fn inspector(&self) -> Arc<dyn lockapi::admin::Inspector> {
         Arc::new(Blocking(self.0.inspector()))
     }

@@ -112,6 +112,10 @@ impl<B: Backend + ?Sized> Backend for Through<B> {
         Ok(Arc::new(Through(self.0.open_scheduler(name, options)?)))
     }
 
+    fn open_answers(&self) -> Arc<dyn lockapi::idempotency::Answers> {
+        self.0.open_answers()
+    }
+
     fn inspector(&self) -> Arc<dyn lockapi::admin::Inspector> {
         Arc::new(Through(self.0.inspector()))
     }

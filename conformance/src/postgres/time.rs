@@ -30,6 +30,10 @@ impl OnPostgres {
                         blocked_until = blocked_until - {micros}::int8 * 1000,
                         due = due - {micros}::int8 * 1000
                   WHERE namespace = {namespace};
+                 UPDATE lockapi.answer
+                    SET answered_at = answered_at - {micros} * interval '1 microsecond',
+                        keep_until = keep_until - {micros} * interval '1 microsecond'
+                  WHERE namespace = {namespace};
                  UPDATE lockapi.rate_reservation
                     SET at = at - {micros}::int8 * 1000, expires = expires - {micros}::int8 * 1000
                   WHERE namespace = {namespace}"

@@ -6,6 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockapi::BackendOptions;
 use lockapi::admin::{Priority, Report};
+use lockapi::idempotency::Execution;
 use lockapi::limit::{Verdict, Want};
 use lockapi::queue::{Delivery, Job, Pushed, Taken};
 use lockapi::table::{Table, TableMode, lock_table_in, try_lock_table_in};
@@ -82,6 +83,10 @@ impl Transaction for Begun {
 
     async fn ack_in(&mut self, delivery: &Arc<Delivery>) -> Result<()> {
         delivery.ack_in(&mut self.0).await
+    }
+
+    async fn complete_in(&mut self, execution: &Arc<Execution>, answer: Vec<u8>) -> Result<()> {
+        execution.complete_in(&mut self.0, answer).await
     }
 
     async fn check_all_in(

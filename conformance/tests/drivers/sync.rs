@@ -8,6 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockapi::BackendOptions;
 use lockapi::admin::{Priority, Report};
+use lockapi::idempotency::Execution;
 use lockapi::limit::{Verdict, Want};
 use lockapi::queue::{Delivery, Job, Pushed, Taken};
 use lockapi::table::{Table, TableMode, lock_table_in, try_lock_table_in};
@@ -101,6 +102,10 @@ impl BlockingTransaction for Begun<'_, '_> {
 
     fn ack_in(&mut self, delivery: &Delivery) -> Result<()> {
         delivery.ack_in(self.0)
+    }
+
+    fn complete_in(&mut self, execution: &Execution, answer: Vec<u8>) -> Result<()> {
+        execution.complete_in(self.0, answer)
     }
 
     fn check_all_in(&mut self, limiter: &dyn RateLimiter, wants: &[Want]) -> Result<Verdict> {

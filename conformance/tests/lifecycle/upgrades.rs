@@ -345,14 +345,14 @@ async fn v13_a_later_schema_is_used_unless_it_refuses() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn v13_a_record_that_was_deleted_is_told() {
-    let last = newest();
-    let (deleted, told) = (
-        format!("version = {last}"),
-        format!("version {last} makes is there"),
+    let newest = newest();
+    let (last, last_made) = (
+        format!("version = {newest}"),
+        format!("version {newest} makes is there"),
     );
     for (deleted, told) in [
         ("version = 3", "the row of version 3 was deleted"),
-        (&*deleted, &*told),
+        (&*last, &*last_made),
         ("version > 5", "version 6 makes is there"),
         ("true", "lockapi.migration has no rows"),
     ] {

@@ -302,6 +302,13 @@ fn agree_after(script: &'static str, libraries: [Library; SESSIONS]) {
                 let micros = i64::try_from(time.as_micros()).expect("a short time");
                 observer
                     .execute(
+                        "UPDATE lockapi.answer SET keep_until = keep_until - $2::int8 * interval '1 microsecond'
+                          WHERE namespace = $1",
+                        &[&namespace, &micros],
+                    )
+                    .expect("older");
+                observer
+                    .execute(
                         "UPDATE lockapi.rate_limit
                             SET tat = tat - $2::int8 * 1000, at = at - $2::int8 * 1000,
                                 started = started - $2::int8 * 1000,

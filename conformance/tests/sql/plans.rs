@@ -2,6 +2,7 @@
 
 use lockapi::suite::admin::{ListRunning, SweepNotes};
 use lockapi::suite::driver::Operation;
+use lockapi::suite::idempotency::SweepAnswers;
 use lockapi::suite::mutex::SweepMarks;
 use lockapi::suite::queue::{CompleteAndClaim, CountJobs, ExpireJobs};
 use lockapi::suite::{lease, limit};
@@ -218,6 +219,7 @@ fn sweeps_read_no_more_than_their_part() {
         (lease::Sweep::STATEMENT.sql, "'n', 'key 5', 0, 100"),
         (SweepMarks::STATEMENT.sql, "'n', 'key 5', 100"),
         (limit::Sweep::STATEMENT.sql, "'n', 'key 5', 100"),
+        (SweepAnswers::STATEMENT.sql, "'n', 'key 5', 100"),
         (SweepNotes::STATEMENT.sql, "5, 100"),
         (
             ExpireJobs::STATEMENT.sql,
@@ -235,6 +237,8 @@ fn sweeps_read_no_more_than_their_part() {
          SELECT 'n', 'key ' || n, n FROM generate_series(1, 50000) AS n;
          INSERT INTO lockapi.rate_limit (namespace, key, at, tat)
          SELECT 'n', 'key ' || n, lockapi.clock(), lockapi.clock() FROM generate_series(1, 50000) AS n;
+         INSERT INTO lockapi.answer
+         SELECT 'n', 'key ' || n, n, '', '', now(), now() + interval '1 hour' FROM generate_series(1, 50000) AS n;
          INSERT INTO lockapi.lock_name (lock_key, namespace, name)
          SELECT n, 'n', 'name ' || n FROM generate_series(1, 50000) AS n;
          -- Jobs that were begun in time and came back, and jobs that have time.
@@ -244,9 +248,9 @@ fn sweeps_read_no_more_than_their_part() {
            FROM generate_series(1, 50000) AS n",
         "ANALYZE",
         "UPDATE pg_class SET reltuples = 0
-          WHERE relname IN ('lease', 'fence_mark', 'rate_limit', 'lock_name', 'job')",
+          WHERE relname IN ('lease', 'fence_mark', 'rate_limit', 'answer', 'lock_name', 'job')",
         "UPDATE pg_class SET reltuples = 10000000, relpages = 1000000
-          WHERE relname IN ('lease', 'fence_mark', 'rate_limit', 'lock_name', 'job')",
+          WHERE relname IN ('lease', 'fence_mark', 'rate_limit', 'answer', 'lock_name', 'job')",
     ];
     for change in fills {
         fill(&mut client, change);
@@ -284,6 +288,8 @@ fn sweeps_delete_what_is_old_and_nothing_else() {
                FROM generate_series(-3, 3) AS n;
              INSERT INTO lockapi.fence_mark (namespace, key, fence, checked_at)
              SELECT 'n', 'key ' || n, n, now() - n * interval '13 hours' FROM generate_series(0, 3) AS n;
+             INSERT INTO lockapi.answer
+             SELECT 'n', 'key ' || n, n, '', '', now(), now() - n * interval '13 hours' FROM generate_series(-3, 3) AS n;
              CREATE ROLE {role};
              GRANT USAGE ON SCHEMA lockapi TO {role};
              GRANT SELECT, UPDATE, DELETE ON lockapi.fence_mark TO {role}"
@@ -294,6 +300,10 @@ fn sweeps_delete_what_is_old_and_nothing_else() {
     assert_eq!(part, (0, 4), "the first four");
     assert_eq!(sweep(&mut client, leases, "'', '', 0, 9"), (2, 7));
     assert_eq!(sweep(&mut client, leases, "'', '', 0, 9"), (0, 5));
+    let answers = SweepAnswers::STATEMENT.sql;
+    assert_eq!(sweep(&mut client, answers, "'', '', 4"), (1, 4));
+    assert_eq!(sweep(&mut client, answers, "'', '', 9"), (3, 6));
+    assert_eq!(sweep(&mut client, answers, "'', '', 9"), (0, 3));
     let marks = SweepMarks::STATEMENT.sql;
     let mut holder = Client::connect(&url, NoTls).expect("a connection");
     fill(&mut holder, "SELECT pg_advisory_lock(8)");

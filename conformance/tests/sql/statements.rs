@@ -8,6 +8,7 @@ use lockapi::suite::admin::{
 use lockapi::suite::driver::{IsPrimary, Operation, Remember, Restore};
 use lockapi::suite::engine::{Cancelled, EnterEpoch, Marker, Notify, Settle};
 use lockapi::suite::id::{ClaimWorker, NextBlock, ReleaseWorker, RenewWorker};
+use lockapi::suite::idempotency::{RecallAnswer, RecordAnswer, SweepAnswers};
 use lockapi::suite::lease;
 use lockapi::suite::lease::{Abandon, Acquire, Peek, Release, Renew, Sweep, Take};
 use lockapi::suite::limit;
@@ -57,6 +58,9 @@ pub(super) fn statements() -> Vec<Statement> {
         limit::Settle::STATEMENT,
         limit::Expire::STATEMENT,
         limit::Sweep::STATEMENT,
+        RecallAnswer::STATEMENT,
+        RecordAnswer::STATEMENT,
+        SweepAnswers::STATEMENT,
         ClaimWorker::STATEMENT,
         RenewWorker::STATEMENT,
         ReleaseWorker::STATEMENT,

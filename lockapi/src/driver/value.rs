@@ -137,6 +137,14 @@ impl Row {
         }
     }
 
+    /// Takes column `at`, a `bytea` that is not NULL.
+    pub fn bytes(&mut self, at: usize) -> Result<Vec<u8>, Failure> {
+        match self.take(at) {
+            Some(Value::Bytes(value)) => Ok(value),
+            _ => Err(mismatch(at, "bytea")),
+        }
+    }
+
     /// Takes column `at`, a `bool[]`; NULL is read as an empty array.
     pub fn bools(&mut self, at: usize) -> Result<Vec<bool>, Failure> {
         match self.take(at) {

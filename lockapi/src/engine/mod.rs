@@ -18,6 +18,7 @@ use crate::driver::{Connector, Mode};
 use crate::election::Election;
 use crate::error::{Error, ErrorKind, Failure, Result};
 use crate::id::{self, IdGen};
+use crate::idempotency::Answers;
 use crate::key::Key;
 use crate::lease::{Lease, LeaseOptions};
 use crate::limit::{Policy, RateLimiter};
@@ -29,6 +30,7 @@ use crate::semaphore::{MAX_PERMITS, Semaphore, check_permits};
 use crate::telemetry;
 
 mod admin;
+mod answers;
 mod batcher;
 pub(crate) mod cancel;
 mod clock;
@@ -266,6 +268,10 @@ impl Backend for Engine {
         let checked = options.check(&name);
         checked.map_err(|error| error.during("scheduler").on(&name))?;
         Ok(schedules::open(&self.0, name, options))
+    }
+
+    fn open_answers(&self) -> Arc<dyn Answers> {
+        answers::open(&self.0)
     }
 
     fn inspector(&self) -> Arc<dyn Inspector> {

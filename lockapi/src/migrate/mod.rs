@@ -76,6 +76,11 @@ pub const MIGRATIONS: &[Migration] = &[
         name: "push",
         sql: include_str!("../../migrations/0010_push.sql"),
     },
+    Migration {
+        version: 11,
+        name: "idempotency",
+        sql: include_str!("../../migrations/0011_idempotency.sql"),
+    },
 ];
 
 impl Migration {

@@ -7,6 +7,7 @@
 
 mod admin;
 mod alone;
+mod answers;
 mod batches;
 mod groups;
 mod ids;

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use super::Running;
 use super::admin::note;
+use super::answers::record;
 use super::ids::{blocks, claim_all};
 use super::leases::{abandon, acquire, release, renew};
 use super::limits::{By, block, charge, ensure, refund, reset, take};
@@ -173,6 +174,23 @@ fn limits_are_created_in_the_order_of_keys() {
         .run();
     Order::new(&[], &take(MIDDLE), &ensure(FORWARD), &ensure(BACKWARD)).run();
     Order::new(&[], &take(MIDDLE), &block(FORWARD), &block(BACKWARD)).run();
+}
+
+#[test]
+fn answers_are_recorded_in_the_order_of_keys() {
+    let (forward, backward) = (
+        record(&[("1", 1), ("2", 1), ("3", 1)]),
+        record(&[("3", 2), ("2", 2), ("1", 2)]),
+    );
+    Order::new(&[], &record(&[("2", 9)]), &forward, &backward).run_however_planned();
+    let old = record(&[("3", 5), ("2", 5), ("1", 5)]);
+    Order::new(
+        &[&old, &elapse(61)],
+        &record(&[("2", 9)]),
+        &forward,
+        &backward,
+    )
+    .run_however_planned();
 }
 
 #[test]

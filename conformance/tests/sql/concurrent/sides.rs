@@ -110,6 +110,9 @@ const OLDER: &str = "
        SET tat = tat - $m::int8 * 1000, at = at - $m::int8 * 1000, started = started - $m::int8 * 1000,
            blocked_until = blocked_until - $m::int8 * 1000, due = due - $m::int8 * 1000
      WHERE namespace = $n;
+    UPDATE lockapi.answer
+       SET keep_until = keep_until - $m * interval '1 us'
+     WHERE namespace = $n;
     UPDATE lockapi.rate_reservation
        SET at = at - $m::int8 * 1000, expires = expires - $m::int8 * 1000
      WHERE namespace = $n;

@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 
 use lockapi::suite::admin::SweepNotes;
+use lockapi::suite::idempotency::SweepAnswers;
 use lockapi::suite::lease;
 use lockapi::suite::limit;
 use lockapi::suite::mutex::SweepMarks;
 use lockapi::suite::queue::SweepQueues;
 
 use super::admin::{check_in, lock_key, note};
+use super::answers::{recall, record};
 use super::leases::{acquire, peek, release};
 use super::limits::{look, take};
 use super::queue::claim_and_reject;
@@ -33,6 +35,16 @@ fn sweep_leases() -> Step {
 fn sweep_limits() -> Step {
     let batch = |side: &Side| {
         vec![limit::Sweep {
+            after: (side.namespace.clone(), side.key("")),
+            most: 1,
+        }]
+    };
+    step(batch, |_, swept| format!("{} swept", swept.deleted))
+}
+
+fn sweep_answers() -> Step {
+    let batch = |side: &Side| {
+        vec![SweepAnswers {
             after: (side.namespace.clone(), side.key("")),
             most: 1,
         }]
@@ -120,6 +132,21 @@ fn parts_of_tables_follow_their_keys() {
         };
         step(batch, |_, swept| format!("{swept:?}"))
     });
+    let before = [
+        &record(&[("3", 3)]),
+        &record(&[("1", 1)]),
+        &record(&[("2", 2)]),
+        &elapse(61),
+    ];
+    in_order(&before, &|(after, most)| {
+        let batch = move |side: &Side| {
+            vec![SweepAnswers {
+                after: (side.namespace.clone(), side.key(&after.to_string())),
+                most,
+            }]
+        };
+        step(batch, |_, swept| format!("{swept:?}"))
+    });
     let before = [&note(&["3"]), &note(&["1"]), &note(&["2"]), &elapse(MONTH)];
     in_order(&before, &|(after, most)| {
         let batch = move |side: &Side| {
@@ -163,6 +190,17 @@ fn a_lease_that_somebody_has_locked_is_not_swept() {
     for first in [acquire(&[("second", "a", 2)]), sweep_leases(), lock, share] {
         let schedule = skipped(&before, &first, &sweep_leases());
         schedule.then(&peek(&["a"])).run();
+    }
+}
+
+#[test]
+fn an_answer_that_somebody_records_is_not_swept() {
+    let before = [&record(&[("a", 1)]), &elapse(61)];
+    let lock = sql("SELECT FROM lockapi.answer WHERE namespace = $n FOR UPDATE");
+    for first in [record(&[("a", 2)]), sweep_answers(), lock] {
+        skipped(&before, &first, &sweep_answers())
+            .then(&recall())
+            .run();
     }
 }
 

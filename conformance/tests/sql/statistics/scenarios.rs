@@ -4,6 +4,7 @@ use lockapi::driver::Statement;
 use lockapi::suite::admin::{CancelJob, ForceRelease, ListRunning, Note};
 use lockapi::suite::driver::Operation;
 use lockapi::suite::id::{ClaimWorker, NextBlock, ReleaseWorker, RenewWorker};
+use lockapi::suite::idempotency::{RecallAnswer, RecordAnswer, SweepAnswers};
 use lockapi::suite::lease;
 use lockapi::suite::lease::{Abandon, Acquire, Peek, Release, Renew};
 use lockapi::suite::limit;
@@ -78,6 +79,12 @@ fn scenarios_of_locks() -> Vec<Scenario> {
         engine(lease::Sweep::STATEMENT, "'', '', 0, 10"),
         engine(limit::Sweep::STATEMENT, "'', '', 10"),
         engine(mutex::SweepMarks::STATEMENT, "'', '', 10"),
+        engine(RecallAnswer::STATEMENT, "'{{ns},{ns}}', '{k1,k2}'"),
+        pooled(
+            RecordAnswer::STATEMENT,
+            "'{{ns},{ns},{ns}}', '{k1,k2,new}', '{1,9,3}', '{00,01,02}', '{00,01,02}', '{1000000,1000000,1000000}'",
+        ),
+        engine(SweepAnswers::STATEMENT, "'', '', 10"),
         engine(Peek::STATEMENT, "'{{ns},{ns}}', '{k1,k2}', '{0,0}'"),
         pooled(lease::Check::STATEMENT, "'{ns}', 'k1', '{0}', 1"),
         engine(ForceRelease::STATEMENT, "'{ns}', 'k1', 'why'"),
@@ -232,6 +239,8 @@ pub(super) const OTHERS: &str = "
     INSERT INTO lockapi.lease (namespace, key, slot, fence, acquisition, owner, data, acquired_at, renewed_at, expires_at)
     SELECT 'm', 'k' || n, 0, n, n, 'o', 'd', now(), now(), now() + interval '1 hour' FROM generate_series(1, 40000) AS n;
     INSERT INTO lockapi.rate_limit (namespace, key) SELECT 'm', 'k' || n FROM generate_series(1, 40000) AS n;
+    INSERT INTO lockapi.answer
+    SELECT 'm', 'k' || n, n, '', '', now(), now() + interval '1 hour' FROM generate_series(1, 40000) AS n;
     INSERT INTO lockapi.rate_reservation (id, namespace, key, at, expires, price, span)
     SELECT ascii('m') * 100000 + n, 'm', 'k' || n % 100, 0, n, 1, 0 FROM generate_series(1, 40000) AS n;
     INSERT INTO lockapi.id_space SELECT 'm', 'ids' || n, 10, 12, 0 FROM generate_series(1, 20000) AS n;
@@ -277,6 +286,8 @@ pub(super) const OURS: &str = "
     INSERT INTO lockapi.lease (namespace, key, slot, fence, acquisition, owner, data, acquired_at, renewed_at, expires_at)
     SELECT '{ns}', 'k' || n, 0, n, n, 'o', 'd', now(), now(), now() + (n - 2) * interval '1 hour'
       FROM generate_series(1, 5) AS n;
+    INSERT INTO lockapi.answer
+    SELECT '{ns}', 'k' || n, n, '', '', now(), now() + (n - 2) * interval '1 hour' FROM generate_series(1, 5) AS n;
     INSERT INTO lockapi.rate_limit (namespace, key, reserved, due) SELECT '{ns}', 'k' || n, 4, 0 FROM generate_series(1, 5) AS n;
     INSERT INTO lockapi.rate_reservation (id, namespace, key, at, expires, price, span)
     SELECT ascii('{ns}') * 100000 + n, '{ns}', 'k' || n % 5, 0, 0, 1, 0 FROM generate_series(1, 20) AS n;

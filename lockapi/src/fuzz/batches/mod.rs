@@ -10,6 +10,7 @@ use crate::driver::{Rows, Type};
 use crate::engine::{cancel, epoch, notify, probe, settle};
 use crate::error::Failure;
 use crate::id::operations as id;
+use crate::idempotency::operations as idempotency;
 use crate::lease::operations as lease;
 use crate::limit::{Quota, charge, manage, reserved, take as limit_take};
 use crate::mutex::lock_request::{LockMode, LockRequest};
@@ -44,6 +45,7 @@ pub(super) fn decoders() -> Vec<Decoder> {
     let mut all = locks();
     all.extend(leases());
     all.extend(limits());
+    all.extend(answers());
     all.extend(queues::queues());
     all.extend(queues::managed_queues());
     all.extend(queues::schedules());
@@ -54,6 +56,27 @@ pub(super) fn decoders() -> Vec<Decoder> {
 
 fn text() -> String {
     "text".to_owned()
+}
+
+fn answers() -> Vec<Decoder> {
+    vec![
+        of(idempotency::RecallAnswer {
+            namespace: text(),
+            key: text(),
+        }),
+        of(idempotency::RecordAnswer {
+            namespace: text(),
+            key: text(),
+            fence: 1,
+            fingerprint: vec![1],
+            answer: vec![2],
+            retention: 3,
+        }),
+        of(idempotency::SweepAnswers {
+            after: (text(), text()),
+            most: 1,
+        }),
+    ]
 }
 
 fn slots() -> Arc<[i64]> {

@@ -12,6 +12,7 @@ use locks::Holder;
 use crate::admin::{ForceRelease, Notes};
 use crate::engine::Heard;
 use crate::id;
+use crate::idempotency::model::Answers;
 use crate::key::LockId;
 use crate::lease::{Abandon, Acquire, Acquired, Peeked, Release, Renew, Table, Take, Taken};
 use crate::limit::{Level, Limits};
@@ -74,6 +75,7 @@ pub struct ModelState {
     pub(crate) notes: Notes,
     pub(crate) heard: Heard,
     limits: Limits,
+    pub(crate) answers: Answers,
     pub(crate) ids: id::Tables,
 }
 
