@@ -61,17 +61,17 @@ check: lint
 	fi
 
 test: lint
-	for features in '' tracing metrics; do \
+	for features in '' tracing metrics tower; do \
 		$(CARGO) clippy -p lockapi --no-default-features --features "$$features" -- -D warnings || exit; \
 	done
 	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --no-deps
-	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --no-deps -p lockapi --features tracing,metrics
+	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --no-deps -p lockapi --features tower,tracing,metrics
 	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
 		$(NEXTEST); \
 	else \
 		$(FILES); $(CARGO) test --lib --bins --tests; \
 	fi
-	$(CARGO) test -p lockapi --all-features --test telemetry
+	$(CARGO) test -p lockapi --all-features --test telemetry --test tower --test idempotent
 	$(CARGO) test --doc
 	@$(MAKE) simulate ARGS='--small --seeds 1000'
 

@@ -300,6 +300,8 @@ mod documents {
     struct Operating;
     #[doc = include_str!("../../docs/guides/blocking.md")]
     struct Blocking;
+    #[doc = include_str!("../../docs/guides/http.md")]
+    struct Http;
     #[doc = include_str!("../../docs/guides/ids.md")]
     struct Ids;
     #[doc = include_str!("../../docs/guides/leases.md")]

@@ -57,6 +57,8 @@ pub mod semaphore;
 pub mod suite;
 pub mod table;
 pub mod telemetry;
+#[cfg(feature = "tower")]
+pub mod tower;
 pub mod versioned;
 pub mod worker;
 

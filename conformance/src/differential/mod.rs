@@ -267,31 +267,35 @@ impl<C: Connection> Pair<'_, C> {
                 let (real, model) = ([check(token.0)], [check(token.1)]);
                 self.compare(*session, &real, &model).await;
             }
-            Action::Record(session, wants) => {
-                let record = |(key, fence, answer, kept): &(u8, u8, u8, u8)| RecordAnswer {
-                    namespace: self.namespace.to_owned(),
-                    key: place(*key).0,
-                    fence: i64::from(*fence),
-                    fingerprint: vec![*fence; 32],
-                    answer: vec![*answer; usize::from(*answer % 3)],
-                    retention: i64::from(*kept) * UNIT,
-                };
-                let batch: Vec<_> = wants.iter().map(record).collect();
-                let (real, model) = self.both(*session, &batch).await;
-                assert_eq!(real, model, "{wants:?}");
-            }
-            Action::Recall(session, keys) => {
-                let recall = |key: &u8| RecallAnswer {
-                    namespace: self.namespace.to_owned(),
-                    key: place(*key).0,
-                };
-                let batch: Vec<_> = keys.iter().map(recall).collect();
-                let (real, model) = self.both(*session, &batch).await;
-                assert_eq!(real, model, "{keys:?}");
-            }
+            Action::Record(session, wants) => self.record(*session, wants).await,
+            Action::Recall(session, keys) => self.recall(*session, keys).await,
             Action::Limit(session, action) => self.limit(*session, action).await,
             Action::Elapse(_) => {}
         }
+    }
+
+    async fn record(&mut self, session: usize, wants: &[(u8, u8, u8, u8)]) {
+        let record = |(key, fence, answer, kept): &(u8, u8, u8, u8)| RecordAnswer {
+            namespace: self.namespace.to_owned(),
+            key: place(*key).0,
+            fence: i64::from(*fence),
+            fingerprint: vec![*fence; 32],
+            answer: vec![*answer; usize::from(*answer % 3)],
+            retention: i64::from(*kept) * UNIT,
+        };
+        let batch: Vec<_> = wants.iter().map(record).collect();
+        let (real, model) = self.both(session, &batch).await;
+        assert_eq!(real, model, "{wants:?}");
+    }
+
+    async fn recall(&mut self, session: usize, keys: &[u8]) {
+        let recall = |key: &u8| RecallAnswer {
+            namespace: self.namespace.to_owned(),
+            key: place(*key).0,
+        };
+        let batch: Vec<_> = keys.iter().map(recall).collect();
+        let (real, model) = self.both(session, &batch).await;
+        assert_eq!(real, model, "{keys:?}");
     }
 
     async fn cycle(&mut self, session: usize, lock: u8, holding: &[u8]) {

@@ -37,6 +37,10 @@ impl<L: RateLimiter + ?Sized> RateLimiter for Through<L> {
         self.0.policy()
     }
 
+    fn now(&self) -> Duration {
+        self.0.now()
+    }
+
     fn set_quota(&self, quota: Quota) -> Result<()> {
         self.0.set_quota(quota)
     }
@@ -101,6 +105,10 @@ impl RateLimiter for Blocking {
 
     fn policy(&self) -> Policy {
         self.inner.policy()
+    }
+
+    fn now(&self) -> Duration {
+        self.inner.now()
     }
 
     fn set_quota(&self, quota: Quota) -> Result<()> {

@@ -32,6 +32,12 @@ impl RateLimiter {
         self.0.policy()
     }
 
+    /// As [`RateLimiter::now`](crate::RateLimiter::now).
+    #[must_use]
+    pub fn now(&self) -> Duration {
+        self.0.now()
+    }
+
     /// Changes the quota for the calls from now on, on this limiter and its clones.
     ///
     /// # Errors

@@ -102,6 +102,10 @@ pub trait RateLimiter: Send + Sync + fmt::Debug {
     /// The policy, with the current quota.
     fn policy(&self) -> Policy;
 
+    /// The time on the monotonic clock that its backend counts by, from an arbitrary start: in tests that of their
+    /// [clock](crate::engine::ManualClock).
+    fn now(&self) -> Duration;
+
     /// Changes the quota for the calls from now on, on this limiter only.
     ///
     /// # Errors

@@ -162,6 +162,10 @@ impl RateLimiter for Limiter {
         self.policy_now()
     }
 
+    fn now(&self) -> Duration {
+        self.limits().timer.now()
+    }
+
     fn set_quota(&self, quota: Quota) -> Result<()> {
         quota.check().map_err(|error| error.during("set_quota"))?;
         let mut policy = self.policy.write().unwrap_or_else(PoisonError::into_inner);
