@@ -117,7 +117,7 @@ packages:
 	@# the others against those.
 	@mkdir -p target && folder=$$(mktemp -d target/packages-XXXXXX) && trap 'rm -rf "$$folder"' EXIT && \
 		$(CARGO) package --workspace --exclude lockapi-simulation --exclude lockapi-torture \
-			--exclude lockapi-failover --target-dir "$$folder"
+			--exclude lockapi-failover --exclude lockapi-examples --target-dir "$$folder"
 
 bench:
 	@sh .ci/deps.sh demo

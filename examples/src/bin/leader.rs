@@ -1,0 +1,71 @@
+//! A service of which one instance leads, on tokio-postgres: the leader does the work, the others know where it is and take
+//! over when it dies.
+//!
+//! `DATABASE_URL=postgres://user@host/database cargo run -p lockapi-examples --bin leader -- node-1`
+
+use std::env;
+use std::time::Duration;
+
+use lockapi::lease::LeaseOptions;
+use lockapi::{Election, Fence, Stop};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_postgres::{Config, NoTls};
+
+type Problem = Box<dyn std::error::Error + Send + Sync>;
+
+#[tokio::main]
+async fn main() -> Result<(), Problem> {
+    let name = env::args().nth(1).ok_or("give the node a name")?;
+    let config: Config = env::var("DATABASE_URL")?.parse()?;
+    let backend = lockapi_tokio_postgres::connect_config(config.clone(), NoTls).await?;
+    backend.migrate().await?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let stop = Stop::from(async move {
+        terminate.recv().await;
+    });
+
+    // Another leads this long after the leader was lost.
+    let options = LeaseOptions::new(Duration::from_secs(5)).owner(name);
+    let election = backend.election("compactor", options)?;
+    // The work is dropped when the term ends, before another begins; it is begun again with the next term.
+    let leading = election.lead_until(&stop, async |fence| compact(&config, fence).await);
+    tokio::select! {
+        ended = watch(&*election) => ended?,
+        ended = leading => ended.map(|_: Option<()>| ())?,
+    }
+    backend.close().await?;
+    Ok(())
+}
+
+/// Tells who leads.
+async fn watch(election: &dyn Election) -> lockapi::Result<()> {
+    let mut leaders = election.observe();
+    loop {
+        match leaders.next().await? {
+            Some(leader) => println!("{} leads", leader.owner),
+            None => println!("nobody leads"),
+        }
+    }
+}
+
+/// What the leader does for as long as it leads.
+async fn compact(config: &Config, fence: Fence) -> Result<(), Problem> {
+    let (mut client, connection) = config.connect(NoTls).await?;
+    drop(tokio::spawn(connection));
+    // One leads, so nobody else creates it at the same time.
+    client
+        .batch_execute("CREATE TABLE IF NOT EXISTS compaction (at timestamptz, fence int8)")
+        .await?;
+    loop {
+        let mut tx = client.transaction().await?;
+        // Rejects a leader that was stopped and does not know yet that it leads no more.
+        fence.check_in(&mut tx).await?;
+        tx.execute(
+            "INSERT INTO compaction VALUES (now(), $1)",
+            &[&fence.token()],
+        )
+        .await?;
+        tx.commit().await?;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
