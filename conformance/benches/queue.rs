@@ -211,6 +211,7 @@ async fn work_off(queue: &Arc<dyn Queue>, jobs: u32) {
 
 /// A worker of 16 handlers that do nothing, on jobs of groups; how soon groups with a job each are done beside
 /// one that has all the others; and what claims of other jobs cost beside those that are blocked.
+#[allow(clippy::too_many_lines, reason = "what is measured")]
 async fn groups(report: &mut Report, backend: &Arc<dyn Backend>, raw: &mut PgConnection) {
     let grouped = |first: u32| {
         let jobs = jobs(BATCH).into_iter().zip(first..);
