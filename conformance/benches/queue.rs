@@ -90,6 +90,8 @@ async fn all(mut report: Report, only: Option<String>) -> Report {
     }
     if wanted("groups") {
         groups(&mut report, &backend, &mut raw).await;
+        blocked(&mut report, &backend, &mut raw).await;
+        large(&mut report, &backend, &mut raw).await;
     }
     if wanted("pick_up") {
         pick_up(&mut report, &backend, url).await;
@@ -209,15 +211,14 @@ async fn work_off(queue: &Arc<dyn Queue>, jobs: u32) {
     assert_eq!(summary.done, u64::from(jobs));
 }
 
-/// A worker of 16 handlers that do nothing, on jobs of groups; how soon groups with a job each are done beside
-/// one that has all the others; and what claims of other jobs cost beside those that are blocked.
-#[allow(clippy::too_many_lines, reason = "what is measured")]
+/// As many jobs as are pushed in one call, of one group after the other.
+fn grouped(first: u32) -> impl Iterator<Item = Job> {
+    let jobs = jobs(BATCH).into_iter().zip(first..);
+    jobs.map(|(job, nth)| job.group(format!("group {}", nth % GROUPS)))
+}
+
+/// A worker of 16 handlers that do nothing, on jobs of groups.
 async fn groups(report: &mut Report, backend: &Arc<dyn Backend>, raw: &mut PgConnection) {
-    let grouped = |first: u32| {
-        let jobs = jobs(BATCH).into_iter().zip(first..);
-        let jobs = jobs.map(|(job, nth)| job.group(format!("group {}", nth % GROUPS)));
-        jobs.collect::<Vec<_>>()
-    };
     let plain = backend.queue("bench/groups/none").expect("a queue");
     let start = Instant::now();
     for _ in 0..JOBS / BATCH {
@@ -240,7 +241,10 @@ async fn groups(report: &mut Report, backend: &Arc<dyn Backend>, raw: &mut PgCon
         let before = wal(raw).await;
         let start = Instant::now();
         for part in 0..JOBS / BATCH {
-            queue.push_all(grouped(part * BATCH)).await.expect("pushed");
+            queue
+                .push_all(grouped(part * BATCH).collect())
+                .await
+                .expect("pushed");
         }
         let rate = per_second(JOBS, start);
         let name = |what: &str| format!("groups.{what}.{name}");
@@ -276,6 +280,10 @@ async fn groups(report: &mut Report, backend: &Arc<dyn Backend>, raw: &mut PgCon
             Better::Lower,
         );
     }
+}
+
+/// What claims of other jobs cost beside those that are blocked.
+async fn blocked(report: &mut Report, backend: &Arc<dyn Backend>, raw: &mut PgConnection) {
     let mut times = Vec::new();
     for blocked in [false, true] {
         let queue = backend
@@ -312,6 +320,10 @@ async fn groups(report: &mut Report, backend: &Arc<dyn Backend>, raw: &mut PgCon
         compared,
         Better::Lower,
     );
+}
+
+/// How soon groups with a job each are done beside one that has all the others.
+async fn large(report: &mut Report, backend: &Arc<dyn Backend>, raw: &mut PgConnection) {
     let mut times = Vec::new();
     for large in [false, true] {
         let queue = backend
@@ -322,7 +334,7 @@ async fn groups(report: &mut Report, backend: &Arc<dyn Backend>, raw: &mut PgCon
             .await
             .expect("set");
         for part in 0..JOBS / BATCH {
-            let jobs = grouped(part * BATCH).into_iter();
+            let jobs = grouped(part * BATCH);
             let jobs = jobs.map(|job| if large { job.group("large") } else { job });
             queue.push_all(jobs.collect()).await.expect("pushed");
         }
