@@ -1,5 +1,5 @@
 .POSIX:
-.PHONY: help demo check lint test test-rest matrix simulate fuzz interleavings torture failover mutants packages bench
+.PHONY: help demo browser check lint test test-rest matrix simulate fuzz interleavings torture failover mutants packages bench
 
 CARGO = cargo
 # Options of the demo, such as ARGS='--workers 20 --kill 5', of the simulation and of torture, such as
@@ -19,7 +19,8 @@ NEXTEST = $(FILES); $(CARGO) nextest run --test-threads $(THREADS)
 help:
 	@echo 'make demo       ten processes on three database libraries share recurring tasks while some of'
 	@echo '                them are killed (a minute, and a few minutes to build); ARGS=--help tells'
-	@echo '                its options'
+	@echo '                its options; ARGS=--web serves a page to watch it on'
+	@echo 'make browser    the page in Chromium: clicks on it, and takes pictures of each screen'
 	@echo 'make check      format, lints, unit tests and the suite in memory'
 	@echo 'make test       format, lints, documentation, and all cases, on each library through one of'
 	@echo '                its faces'
@@ -46,6 +47,7 @@ help:
 
 demo:
 	@sh .ci/deps.sh demo
+	@case ' $(ARGS) ' in *' --web '*) $(CARGO) build --release -p lockapi-console ;; esac
 	$(CARGO) run --release -p lockapi-conformance --no-default-features --example fleet -- $(ARGS)
 
 lint:
@@ -100,6 +102,10 @@ interleavings:
 torture:
 	@sh .ci/deps.sh test
 	$(FILES); $(CARGO) run -p lockapi-torture -- $(ARGS)
+
+browser:
+	@sh .ci/deps.sh browser
+	$(FILES); $(CARGO) test -p lockapi-console --test browser -- --ignored
 
 failover:
 	@sh .ci/deps.sh failover

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Sees to the programs and libraries that the demo (`deps.sh demo`), the tests (`deps.sh test`), the tests on
-# other versions of the server (`deps.sh matrix`) and the drill of fail-over (`deps.sh failover`) need. Does
+# other versions of the server (`deps.sh matrix`), the page in a browser (`deps.sh browser`) and the drill of fail-over (`deps.sh failover`) need. Does
 # nothing when they are there; installs them where there is apt-get, and otherwise says what to install.
 set -eu
 
@@ -52,6 +52,10 @@ if [ -n "$tests" ]; then
     # Steps of a server's clock.
     [ "$(uname)" != Linux ] || have faketime || missing="$missing faketime"
     have_german || [ -e "$german" ] || missing="$missing locales"
+fi
+if [ "$purpose" = browser ]; then
+    have chromium || missing="$missing chromium"
+    have chromedriver || missing="$missing chromium-driver"
 fi
 # Servers are downloaded with it.
 [ "$purpose" != matrix ] || have npm || missing="$missing npm"

@@ -80,6 +80,15 @@ fn tokio_postgres_brings_no_other_library_and_no_pool() {
 }
 
 #[test]
+fn the_console_needs_no_library_of_the_system() {
+    let tree = tree("lockapi-console");
+    assert!(tree.contains_key("rustls"));
+    for other in ["pq-sys", "openssl", "native-tls", "aws-lc", "diesel"] {
+        assert!(!has_any(&tree, other), "{other}");
+    }
+}
+
+#[test]
 fn the_traits_bring_no_database_library() {
     let tree = tree("lockapi");
     assert_eq!(tree["tokio"], "sync");

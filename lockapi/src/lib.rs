@@ -47,6 +47,7 @@ pub mod idempotency;
 pub mod lease;
 pub mod limit;
 pub mod memory;
+pub mod migrate;
 pub mod mutex;
 pub mod queue;
 pub mod rights;
@@ -70,7 +71,6 @@ mod fence;
 mod fuzz;
 mod hold;
 mod key;
-mod migrate;
 mod random;
 mod stop;
 mod swept;
@@ -87,7 +87,7 @@ pub use id::IdGen;
 pub use key::{Key, LockId, MAX_NAME_BYTES, advisory_key};
 pub use lease::{Lease, LeaseGuard};
 pub use limit::{Permits, RateLimiter, Reservation};
-pub use migrate::{MIGRATIONS, Migration};
+pub use migrate::{AppliedMigration, MIGRATIONS, Migration};
 pub use mutex::{
     LockOwner, Mutex, MutexGuard, MutexSet, MutexSetGuard, ReadGuard, RwLock, Striped,
 };

@@ -68,10 +68,14 @@ pub mod schedule {
 
 /// See [`crate::admin`].
 pub mod admin {
+    pub use crate::admin::examine::{
+        ExamineServer, ExamineSessions, ExamineTables, ExamineWork, ListObjects, ReadClock,
+    };
     pub use crate::admin::model::Notes;
     pub use crate::admin::operations::{
-        Blocker, CancelJob, ForceRelease, ListAudit, ListLeases, ListLocks, ListRunning, ListWaits,
-        Note, Noted, Struck, SweepNotes, Terminate, Unblock,
+        Blocker, CancelJob, ForceRelease, ListAudit, ListJobs, ListLeases, ListLimits, ListLocks,
+        ListQueues, ListRunning, ListSchedulers, ListWaits, ListWorkers, Note, Noted, ReadJob,
+        Record, Struck, SweepNotes, Terminate, Unblock,
     };
 }
 

@@ -26,6 +26,7 @@ BackendOptions:
   --kill N               how many workers are killed, 0 to 20 (default 2); besides, one is stopped
                          for a while, one loses its connections, and one both
   --no-kill              leave the workers alone
+  --web                  serve the page of the operator's command meanwhile, and tell its address
   --without-fencing      complete runs without the token of their delivery: shows what it is for, and
                          that the audit can fail
   -h, --help             this text
@@ -112,6 +113,8 @@ pub(crate) struct Settings {
     /// How many workers are killed; `None` leaves all alone.
     pub(crate) kills: Option<usize>,
     pub(crate) safety: Safety,
+    /// Whether the page is served.
+    pub(crate) web: bool,
 }
 
 pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Command, String> {
@@ -126,6 +129,7 @@ fn parse_all(mut parser: lexopt::Parser) -> Result<Command, lexopt::Error> {
         time: Duration::from_secs(40),
         kills: Some(2),
         safety: Safety::Full,
+        web: false,
     };
     let mut worker = None;
     while let Some(argument) = parser.next()? {
@@ -141,6 +145,7 @@ fn parse_all(mut parser: lexopt::Parser) -> Result<Command, lexopt::Error> {
                 settings.time = Duration::from_secs(seconds as u64);
             }
             Long("kill") => settings.kills = Some(number(&mut parser, "--kill", 0..=20)?),
+            Long("web") => settings.web = true,
             Long("no-kill") => settings.kills = None,
             Long("without-fencing") => settings.safety = Safety::NoFencing,
             Value(word) if worker.is_none() && word == "worker" => {
@@ -150,6 +155,9 @@ fn parse_all(mut parser: lexopt::Parser) -> Result<Command, lexopt::Error> {
         }
     }
     match (worker, settings.backend) {
+        (None, Backend::Memory) if settings.web => Err(
+            "a fleet in memory has no page; allowed with --web are the fleets on PostgreSQL".into(),
+        ),
         (None, _) => Ok(Command::Fleet(settings)),
         (Some(node), Backend::Libraries(&[library])) => Ok(Command::Worker {
             node,

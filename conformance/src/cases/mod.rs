@@ -36,6 +36,7 @@ mod limiter_permits;
 mod limiter_reservations;
 mod limiter_waits;
 mod limiter_windows;
+mod lookups;
 mod mutex;
 mod names;
 mod open_transactions;
@@ -153,6 +154,7 @@ const MODULES: &[&[Case]] = &[
     schedule_rules::CASES,
     schedule_runs::CASES,
     admin::CASES,
+    lookups::CASES,
     waits::CASES,
     operator::CASES,
     views::CASES,

@@ -15,6 +15,7 @@ register! { "operator":
     H05 forced_release_is_fenced [Transactions];
     H05 cancelled_job_is_lost_to_its_worker;
     H05 reason_and_key_are_checked;
+    H05 other_acts_are_recorded;
     H05 ended_session_loses_the_mutex [Sessions];
     H05 role_without_the_right_is_told_so @ PoorRole [Sessions, Transactions, Sql];
     H07 capability_tells_of_sessions;
@@ -117,6 +118,30 @@ async fn reason_and_key_are_checked(cx: Context) {
     }
     let error = operator.release_lease("".into(), "why").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid);
+}
+
+async fn other_acts_are_recorded(cx: Context) {
+    let backend = cx.backend().await;
+    let operator = backend.operator();
+    operator
+        .record("pause queue", "work", "an outage")
+        .await
+        .unwrap();
+    let audit = backend.inspector().audit(&Filter::new()).await.unwrap();
+    assert_eq!(audit.len(), 1, "{audit:?}");
+    let act = (&*audit[0].action, &*audit[0].target, &*audit[0].reason);
+    assert_eq!(act, ("pause queue", "work", "an outage"));
+    let (long, longer) = ("a".repeat(64), "t".repeat(4001));
+    for (action, target, reason) in [
+        ("", "work", "why"),
+        (&*long, "work", "why"),
+        ("pause queue", "", "why"),
+        ("pause queue", &*longer, "why"),
+        ("pause queue", "work", ""),
+    ] {
+        let error = operator.record(action, target, reason).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+    }
 }
 
 async fn ended_session_loses_the_mutex(cx: Context) {

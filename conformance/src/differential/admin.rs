@@ -7,7 +7,7 @@ use lockapi::admin::Audited;
 use lockapi::driver::Connection;
 use lockapi::mutex::LockMode;
 use lockapi::suite::admin::{
-    ForceRelease, ListAudit, ListLeases, ListLocks, ListWaits, Note, Noted, SweepNotes,
+    ForceRelease, ListAudit, ListLeases, ListLocks, ListWaits, Note, Noted, Record, SweepNotes,
 };
 use lockapi::suite::driver::Operation;
 use lockapi::suite::lease::Acquire;
@@ -42,6 +42,8 @@ pub enum Action {
     Acquire(u8, u8),
     /// Takes the leases of a key.
     ForceRelease(u8),
+    /// Records an act.
+    Record(u8),
     /// Lists at most so many leases, or those of a key.
     Leases(Option<u8>, u8),
     /// Lists at most so many acts.
@@ -74,6 +76,7 @@ pub fn actions() -> impl Strategy<Value = Vec<Action>> {
         4 => prop::option::of(key.clone()).prop_map(Action::Waits),
         3 => (key.clone(), 1..4u8).prop_map(|(key, ttl)| Action::Acquire(key, ttl)),
         1 => (0..3u8).prop_map(Action::ForceRelease),
+        1 => (0..3u8).prop_map(Action::Record),
         2 => (prop::option::of(0..3u8), 1..5u8).prop_map(|(key, most)| Action::Leases(key, most)),
         1 => (1..4u8).prop_map(Action::Audit),
         1 => (10..40u8).prop_map(Action::Days),
@@ -202,6 +205,15 @@ impl<C: Connection> Pair<'_, C> {
                 };
                 let (real, model) = self.both(0, release).await;
                 assert_eq!(real, model, "owners");
+            }
+            Action::Record(target) => {
+                let record = Record {
+                    namespace: self.namespace.to_owned(),
+                    action: "pause queue".to_owned(),
+                    target: format!("queue {target}"),
+                    reason: "it is too long".to_owned(),
+                };
+                self.both(0, record).await;
             }
             Action::Leases(key, most) => self.leases(*key, *most).await,
             Action::Audit(most) => self.audit(*most).await,

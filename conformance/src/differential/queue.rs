@@ -3,6 +3,7 @@
 mod actions;
 mod expiring;
 mod groups;
+mod listing;
 mod seen;
 
 use std::collections::BTreeMap;
@@ -223,17 +224,11 @@ impl<C: Connection> Pair<'_, C> {
                 };
                 self.same(discard).await;
             }
-            Action::Pause(paused) => {
-                let pause = SetPaused {
-                    name: self.name(),
-                    paused: *paused,
-                    topic: 0,
-                };
-                self.same(pause).await;
-            }
+            Action::Pause(paused) => self.pause(*paused).await,
             Action::Count(most) => self.count(i64::from(*most)).await,
             Action::Running(of_queue) => self.running(*of_queue).await,
             Action::CancelOne(back) => self.cancel_one(*back).await,
+            Action::List(..) | Action::Read(..) | Action::Queues => self.look_up(action).await,
             Action::Sweep => {
                 // How many idempotency keys of others went with it is no matter.
                 self.both(SweepQueues {
@@ -245,6 +240,17 @@ impl<C: Connection> Pair<'_, C> {
             Action::Expire(most, small, own) => self.expire(*most, *small, *own).await,
             Action::Elapse(_) => {}
         }
+    }
+
+    async fn pause(&mut self, paused: bool) {
+        let name = self.name();
+        let topic = 0;
+        self.same(SetPaused {
+            name,
+            paused,
+            topic,
+        })
+        .await;
     }
 
     async fn stand(&mut self, backs: &[u8]) {

@@ -1,6 +1,6 @@
 //! What statements read, however full the tables are and whatever the statistics say.
 
-use lockapi::suite::admin::{ListRunning, SweepNotes};
+use lockapi::suite::admin::{ListJobs, ListRunning, SweepNotes};
 use lockapi::suite::driver::Operation;
 use lockapi::suite::idempotency::SweepAnswers;
 use lockapi::suite::mutex::SweepMarks;
@@ -209,6 +209,46 @@ fn running_jobs_of_many_queues_are_found_at_the_front_of_each() {
         all <= one + 50 * 4 * (50 + 10),
         "{all} pages, {one} of one queue"
     );
+}
+
+/// The pages of a list of 20 jobs of the queue `work`, from these times of each priority on.
+fn jobs(client: &mut Client, state: &str, places: &str) -> i64 {
+    let values = format!(
+        "'n', 'work', '{state}', '', '{{0,1,2,3}}', '{places}', '{{0,0,0,0}}', 9223372036854775807, 50, 20"
+    );
+    pages(client, ListJobs::STATEMENT.sql, &values)
+}
+
+#[test]
+fn pages_of_jobs_read_what_they_examine() {
+    let (url, _runtime) = database();
+    let mut client = Client::connect(&url, NoTls).expect("a connection");
+    let start = "{0,0,0,0}";
+    let states = ["", "ready", "running", "delayed", "failed", "completed"];
+    let base = states.map(|state| jobs(&mut client, state, start));
+    fill(
+        &mut client,
+        "INSERT INTO lockapi.job (run_at, max_attempts, priority, namespace, queue, name, payload)
+         SELECT now() + (n - 40000) * interval '1 s', 20, 2, 'n', 'work', 'job', '1'
+           FROM generate_series(1, 50000) AS n;
+         INSERT INTO lockapi.job_archive (id, status, run_at, created_at, attempt, max_attempts, priority,
+                                          namespace, queue, name, payload)
+         SELECT -n, CASE WHEN n % 2 = 0 THEN 'failed' ELSE 'completed' END, now(), now(), 1, 20, 2, 'n', 'work', 'done', '1'
+           FROM generate_series(1, 50000) AS n",
+    );
+    for (state, base) in states.into_iter().zip(base) {
+        let read = jobs(&mut client, state, start);
+        assert!(
+            read <= base + SLACK,
+            "{state:?}: {base} pages, {read} of many"
+        );
+        // From a place that has passed meanwhile.
+        let read = jobs(&mut client, state, "{1,1,1,1}");
+        assert!(
+            read <= base + SLACK,
+            "{state:?}: {base} pages, {read} from a place"
+        );
+    }
 }
 
 #[test]

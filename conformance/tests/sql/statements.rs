@@ -2,8 +2,10 @@
 
 use lockapi::driver::{Statement, Type};
 use lockapi::suite::admin::{
-    CancelJob, ForceRelease, ListAudit, ListLeases, ListLocks, ListRunning, ListWaits, Note,
-    SweepNotes, Terminate, Unblock,
+    CancelJob, ExamineServer, ExamineSessions, ExamineTables, ExamineWork, ForceRelease, ListAudit,
+    ListJobs, ListLeases, ListLimits, ListLocks, ListObjects, ListQueues, ListRunning,
+    ListSchedulers, ListWaits, ListWorkers, Note, ReadClock, ReadJob, Record, SweepNotes,
+    Terminate, Unblock,
 };
 use lockapi::suite::driver::{IsPrimary, Operation, Remember, Restore};
 use lockapi::suite::engine::{Cancelled, EnterEpoch, Marker, Notify, Settle};
@@ -118,6 +120,18 @@ pub(super) fn statements() -> Vec<Statement> {
         schedule::ReadTasks::STATEMENT,
         schedule::ReadRuns::STATEMENT,
         schedule::SweepRuns::STATEMENT,
+        LockTable::STATEMENT,
+        LimitWaits::STATEMENT,
+        Marked::STATEMENT,
+        OwnPid::STATEMENT,
+    ]);
+    all.extend(of_operators());
+    all
+}
+
+/// Those of inspectors, operators and the doctor.
+fn of_operators() -> Vec<Statement> {
+    vec![
         Note::STATEMENT,
         SweepNotes::STATEMENT,
         ListLocks::STATEMENT,
@@ -125,16 +139,24 @@ pub(super) fn statements() -> Vec<Statement> {
         ListLeases::STATEMENT,
         ListRunning::STATEMENT,
         ListAudit::STATEMENT,
+        ListJobs::STATEMENT,
+        ReadJob::STATEMENT,
+        ListQueues::STATEMENT,
+        ExamineServer::STATEMENT,
+        ExamineSessions::STATEMENT,
+        ExamineTables::STATEMENT,
+        ExamineWork::STATEMENT,
+        ListObjects::STATEMENT,
+        ReadClock::STATEMENT,
+        ListSchedulers::STATEMENT,
+        ListLimits::STATEMENT,
+        ListWorkers::STATEMENT,
         ForceRelease::STATEMENT,
+        Record::STATEMENT,
         Terminate::STATEMENT,
         CancelJob::STATEMENT,
         Unblock::STATEMENT,
-        LockTable::STATEMENT,
-        LimitWaits::STATEMENT,
-        Marked::STATEMENT,
-        OwnPid::STATEMENT,
-    ]);
-    all
+    ]
 }
 
 #[test]
@@ -184,6 +206,7 @@ fn are_all_listed() {
         "schedule/operations",
         "driver",
         "admin/operations",
+        "admin/examine",
         "table",
     ];
     for module in modules {

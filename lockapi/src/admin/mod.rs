@@ -33,18 +33,29 @@ use async_trait::async_trait;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
 
+pub(crate) mod examine;
 mod filter;
+mod jobs;
+mod levels;
 pub(crate) mod model;
 pub(crate) mod operations;
 mod priority;
 
 pub use crate::mutex::LockMode;
 
+pub use examine::{EXPECTED, Finding, Severity, clock, examine};
 pub use filter::Filter;
+pub(crate) use jobs::{EXAMINED, check_page};
+pub use jobs::{
+    FoundQueue, JobDetails, JobFilter, JobPage, JobPlace, JobState, ListedJob, MAX_PAGE,
+    MAX_PAYLOAD_CHARS,
+};
+pub use levels::{LimitLevel, WorkerNumber};
 pub(crate) use model::Notes;
 pub(crate) use operations::{
-    Blocker, CancelJob, ForceRelease, ListAudit, ListLeases, ListLocks, ListRunning, ListWaits,
-    Note, Noted, SweepNotes, Terminate, Unblock,
+    Blocker, CancelJob, ForceRelease, ListAudit, ListJobs, ListLeases, ListLimits, ListLocks,
+    ListQueues, ListRunning, ListSchedulers, ListWaits, ListWorkers, Note, Noted, ReadJob, Record,
+    SweepNotes, Terminate, Unblock,
 };
 pub(crate) use priority::Shared;
 pub use priority::{Hit, Priority, PriorityScope, Report, Strike};
@@ -53,6 +64,26 @@ pub use priority::{Hit, Priority, PriorityScope, Report, Strike};
 pub const MAX_ENTRIES: usize = 10_000;
 /// The longest reason of an operator, in bytes.
 pub const MAX_REASON_BYTES: usize = 1000;
+
+/// The longest action of an operator, in bytes.
+const MAX_ACTION_BYTES: usize = 63;
+/// The longest target of an action, in bytes.
+const MAX_TARGET_BYTES: usize = 4000;
+
+/// Checks what is to be recorded.
+pub(crate) fn check_act(action: &str, target: &str) -> Result<()> {
+    for (what, text, most) in [
+        ("an action", action, MAX_ACTION_BYTES),
+        ("a target", target, MAX_TARGET_BYTES),
+    ] {
+        if text.is_empty() || text.len() > most || text.contains('\0') {
+            let bytes = text.len();
+            let message = format!("{what} of {bytes} bytes; allowed are 1 to {most} without NUL");
+            return Err(Error::new(ErrorKind::Invalid, "check", message));
+        }
+    }
+    Ok(())
+}
 
 /// Checks the reason of an operator.
 pub(crate) fn check_reason(reason: &str) -> Result<()> {
@@ -213,7 +244,8 @@ pub struct Audited {
     pub application: String,
     /// Namespace of the backend that did it.
     pub namespace: String,
-    /// `release lease`, `terminate session`, `cancel statement` or `cancel job`.
+    /// `release lease`, `terminate session`, `cancel statement` or `cancel job`, or what was
+    /// [recorded](Operator::record).
     pub action: String,
     /// To what.
     pub target: String,
@@ -276,6 +308,35 @@ pub trait Inspector: Send + Sync + fmt::Debug {
 
     /// What operators did, the latest first.
     async fn audit(&self, filter: &Filter) -> Result<Vec<Audited>>;
+
+    /// Jobs of a queue, of all that wait or run or in a state, page by page: those that wait or run in the order in which they are
+    /// claimed, those that ended by their numbers, the latest first. Payloads are not read.
+    ///
+    /// For a page 5,000 jobs are examined at most, however many there are; of what was completed or
+    /// cancelled these are of all queues, because no index knows them.
+    async fn jobs(&self, filter: &JobFilter) -> Result<JobPage>;
+
+    /// A job of the namespace with its attempts, whether it waits, runs or has ended; its payload only
+    /// if it is asked for. `None` if there is none: a job that is completed is deleted, unless its queue
+    /// keeps it.
+    async fn job(&self, id: i64, payload: bool) -> Result<Option<JobDetails>>;
+
+    /// Queues that have jobs or dead letters, or were paused or resumed, by namespace and name: at most as many as the
+    /// filter says of those after the namespace and the name of another, which need not exist.
+    async fn queues(&self, filter: &Filter, after: Option<(&str, &str)>)
+    -> Result<Vec<FoundQueue>>;
+
+    /// Schedulers of the namespace that have tasks, in the order of their names: at most `most` (up to
+    /// [`MAX_PAGE`]) of those after `after`.
+    async fn schedulers(&self, after: &str, most: usize) -> Result<Vec<String>>;
+
+    /// Rate limits of the namespace in the order of their keys, at most `most` (up to [`MAX_PAGE`]) of
+    /// those after `after`, among the first 5,000 of all namespaces.
+    async fn limits(&self, after: &str, most: usize) -> Result<Vec<LimitLevel>>;
+
+    /// Worker numbers of the namespace's ids that are held, at most `most` (up to [`MAX_PAGE`]), by name
+    /// and number.
+    async fn worker_numbers(&self, most: usize) -> Result<Vec<WorkerNumber>>;
 }
 
 /// Takes locks, leases and jobs from others; each act is in the audit log, with its reason.
@@ -313,6 +374,13 @@ pub trait Operator: Send + Sync + fmt::Debug {
     /// # Errors
     /// `Unavailable` when a transaction has the job locked.
     async fn cancel_job(&self, queue: &str, id: i64, reason: &str) -> Result<bool>;
+
+    /// Records in the audit log an act that is done by other means, such as a queue that is paused. Call it before the act:
+    /// what was not recorded is not done then.
+    ///
+    /// # Errors
+    /// `Invalid` for an action that is not 1 to 63 bytes, or a target that is not 1 to 4000.
+    async fn record(&self, action: &str, target: &str, reason: &str) -> Result<()>;
 
     /// Clears the way for the session with this number, until the scope is dropped: who is in its way
     /// is cancelled, and after a grace period ended. Backend crates wrap it as `with_priority_in`.

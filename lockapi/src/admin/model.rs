@@ -1,5 +1,6 @@
 //! What the statements about holds and waits mean.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::collections::hash_map::Entry;
 use std::ops::Bound::{Excluded, Unbounded};
@@ -32,7 +33,7 @@ pub struct Notes {
 struct Act {
     at: i64,
     namespace: String,
-    action: &'static str,
+    action: Cow<'static, str>,
     target: String,
     reason: String,
 }
@@ -77,14 +78,14 @@ impl Notes {
         &mut self,
         at: i64,
         namespace: &str,
-        action: &'static str,
+        action: impl Into<Cow<'static, str>>,
         target: String,
         reason: &str,
     ) {
         self.audit.push(Act {
             at,
             namespace: namespace.to_owned(),
-            action,
+            action: action.into(),
             target,
             reason: reason.to_owned(),
         });
@@ -104,7 +105,7 @@ impl Notes {
                 text("memory"),
                 text("memory"),
                 text(&entry.namespace),
-                text(entry.action),
+                text(&entry.action),
                 text(&entry.target),
                 text(&entry.reason),
             ])

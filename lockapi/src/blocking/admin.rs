@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::block_on;
 use crate::admin::{
-    Audited, Contention, Ended, Filter, HeldLease, HeldLock, Priority, PriorityScope, RunningJob,
-    Waiter,
+    Audited, Contention, Ended, Filter, FoundQueue, HeldLease, HeldLock, JobDetails, JobFilter,
+    JobPage, LimitLevel, Priority, PriorityScope, RunningJob, Waiter, WorkerNumber,
 };
 use crate::error::Result;
 use crate::key::Key;
@@ -70,6 +70,58 @@ impl Inspector {
     pub fn audit(&self, filter: &Filter) -> Result<Vec<Audited>> {
         block_on(self.0.audit(filter))
     }
+
+    /// Jobs of a queue in a state, page by page; see
+    /// [`Inspector::jobs`](crate::admin::Inspector::jobs).
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn jobs(&self, filter: &JobFilter) -> Result<JobPage> {
+        block_on(self.0.jobs(filter))
+    }
+
+    /// A job with its attempts; see [`Inspector::job`](crate::admin::Inspector::job).
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn job(&self, id: i64, payload: bool) -> Result<Option<JobDetails>> {
+        block_on(self.0.job(id, payload))
+    }
+
+    /// Queues that have something in them; see [`Inspector::queues`](crate::admin::Inspector::queues).
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn queues(&self, filter: &Filter, after: Option<(&str, &str)>) -> Result<Vec<FoundQueue>> {
+        block_on(self.0.queues(filter, after))
+    }
+
+    /// Schedulers in the order of their names; see
+    /// [`Inspector::schedulers`](crate::admin::Inspector::schedulers).
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn schedulers(&self, after: &str, most: usize) -> Result<Vec<String>> {
+        block_on(self.0.schedulers(after, most))
+    }
+
+    /// Rate limits in the order of their keys; see
+    /// [`Inspector::limits`](crate::admin::Inspector::limits).
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn limits(&self, after: &str, most: usize) -> Result<Vec<LimitLevel>> {
+        block_on(self.0.limits(after, most))
+    }
+
+    /// Worker numbers that are held; see
+    /// [`Inspector::worker_numbers`](crate::admin::Inspector::worker_numbers).
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn worker_numbers(&self, most: usize) -> Result<Vec<WorkerNumber>> {
+        block_on(self.0.worker_numbers(most))
+    }
 }
 
 /// An [operator](crate::admin::Operator) for blocking callers.
@@ -108,6 +160,15 @@ impl Operator {
     /// As for the async method.
     pub fn cancel_job(&self, queue: &str, id: i64, reason: &str) -> Result<bool> {
         block_on(self.0.cancel_job(queue, id, reason))
+    }
+
+    /// Records an act that is done by other means; see
+    /// [`Operator::record`](crate::admin::Operator::record).
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn record(&self, action: &str, target: &str, reason: &str) -> Result<()> {
+        block_on(self.0.record(action, target, reason))
     }
 
     /// Clears the way for a session until the scope is

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::operations::{ClaimWorker, NextBlock, ReleaseWorker, RenewWorker};
+use crate::admin::ListWorkers;
+use crate::driver::{Row, Rows, Value};
 use crate::memory::Epoch;
 
 /// Who runs ahead of the clock has so many milliseconds at a time.
@@ -23,10 +25,12 @@ pub(crate) struct Ids {
     next: BTreeMap<Name, (i64, i64)>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Worker {
     token: i64,
     floor: i64,
+    owner: String,
+    claimed_at: i64,
     renewed_at: i64,
     expires_at: i64,
 }
@@ -96,6 +100,8 @@ impl Ids {
                 workers.push(Worker {
                     token: 0,
                     floor: 0,
+                    owner: String::new(),
+                    claimed_at: now,
                     renewed_at: now,
                     expires_at: now,
                 });
@@ -106,7 +112,7 @@ impl Ids {
         let least = (epoch.begun_at / 1000)
             .saturating_add(epoch.id_lead)
             .max(want.least);
-        let former = workers[at];
+        let former = &workers[at];
         let lost = if former.renewed_at < epoch.begun_at {
             (epoch.begun_at - former.renewed_at) / 1000 + epoch.id_lead
         } else {
@@ -116,6 +122,8 @@ impl Ids {
         workers[at] = Worker {
             token: want.token,
             floor: floor(now, start, want.reserve),
+            owner: want.owner.clone(),
+            claimed_at: now,
             renewed_at: now,
             expires_at: now + want.ttl,
         };
@@ -173,6 +181,30 @@ impl Ids {
                 let first = *next;
                 *next += one.size;
                 Some(first)
+            })
+            .collect()
+    }
+
+    /// The rows of a list of worker numbers.
+    pub(crate) fn list(&self, now: i64, want: &ListWorkers) -> Rows {
+        let of = self.workers.iter();
+        let of = of.filter(|((namespace, _), _)| *namespace == want.namespace);
+        let all = of.flat_map(|((_, name), workers)| {
+            let numbered = (0_i64..).zip(workers);
+            numbered.map(move |(number, worker)| (name, number, worker))
+        });
+        let most = usize::try_from(want.most).unwrap_or_default();
+        all.take(most.saturating_mul(10))
+            .filter(|(.., worker)| worker.token != 0 && worker.expires_at > now)
+            .take(most)
+            .map(|(name, number, worker)| {
+                Row(vec![
+                    Value::Text(name.clone()),
+                    Value::Int(number),
+                    Value::Text(worker.owner.clone()),
+                    Value::Int(now - worker.claimed_at),
+                    Value::Int(worker.expires_at - now),
+                ])
             })
             .collect()
     }

@@ -10,6 +10,9 @@ use super::manage::{Block, Refund};
 use super::raw_decision::{Outcome, RawDecision};
 use super::reserved::{Expire, PART, Settle};
 use super::take::Take;
+use crate::admin::ListLimits;
+use crate::driver::columns::maybe_int;
+use crate::driver::{Row, Rows, Value};
 
 /// A row that has been idle for so long is deleted, in nanoseconds.
 const IDLE: i64 = 60_000_000_000;
@@ -80,6 +83,37 @@ impl Kept {
 }
 
 impl Limits {
+    /// The rows of a list of limits.
+    pub(crate) fn list(&self, now: i64, want: &ListLimits) -> Rows {
+        let mut part: Vec<_> = self
+            .rows
+            .iter()
+            .filter(|((_, key), _)| *key > want.after)
+            .collect();
+        part.sort_by_key(|((namespace, key), _)| (key, namespace));
+        part.truncate(usize::try_from(want.examined).unwrap_or_default());
+        let row = |(key, level): (&String, &Level)| {
+            let counts = level.started > 0 && level.forgotten() > now;
+            let blocked = level.blocked_until - now;
+            Row(vec![
+                Value::Text(key.clone()),
+                Value::Int((now - level.at).max(0)),
+                Value::Int((level.tat - now).max(0)),
+                maybe_int(counts.then_some(level.span)),
+                Value::Int(level.used),
+                Value::Int(level.before),
+                maybe_int((blocked > 0).then_some(blocked)),
+                Value::Int(level.reserved),
+            ])
+        };
+        part.into_iter()
+            .filter(|((namespace, _), _)| *namespace == want.namespace)
+            .map(|((_, key), kept)| (key, &kept.level))
+            .take(usize::try_from(want.most).unwrap_or_default())
+            .map(row)
+            .collect()
+    }
+
     pub(crate) fn level(&self, namespace: &str, key: &str) -> Level {
         self.row_of(namespace, key).unwrap_or_default()
     }

@@ -2,6 +2,10 @@
 
 pub(crate) mod version;
 
+mod plan;
+
+pub use plan::plan;
+
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -198,6 +202,36 @@ async fn look<N: Connection>(connection: &mut N) -> Result<Surroundings, Failure
 async fn look_once<N: Connection>(connection: &mut N) -> Result<Surroundings, Failure> {
     let seen = connection.perform(&[LookAround]).await?.pop();
     seen.ok_or_else(|| Failure::corrupt("the server returned no owner of the schema"))
+}
+
+/// A migration that was applied to a database.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct AppliedMigration {
+    /// Its number.
+    pub version: i64,
+    /// The [checksum](Migration::checksum) of the script that was applied.
+    pub checksum: String,
+}
+
+/// Reads which migrations were applied to a database, in order; none where there is no schema. It takes a connection of a
+/// [connector](crate::driver::Connector), and works on a standby too.
+///
+/// # Errors
+/// `Unavailable`, also where the role may not read them.
+pub async fn applied<N: Connection>(connection: &mut N) -> Result<Vec<AppliedMigration>, Error> {
+    const OPERATION: &str = "applied";
+    let seen = look_once(connection).await;
+    let seen = seen.map_err(|failure| failure.error(OPERATION))?;
+    if !seen.found {
+        return Ok(Vec::new());
+    }
+    let applied = connection.perform(&[Applied]).await;
+    let applied = applied.map_err(|failure| failure.error(OPERATION))?;
+    let applied = applied.into_iter().flatten();
+    Ok(applied
+        .map(|(version, checksum)| AppliedMigration { version, checksum })
+        .collect())
 }
 
 /// The migrations that were not applied, and what there is.

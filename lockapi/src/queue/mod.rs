@@ -36,7 +36,7 @@ pub(crate) use operations::{
     Ack, Admit, Admitted, Cancel, Claimed, CompleteAndClaim, CompletedAndClaimed, CountJobs,
     DELETED, Discard, ExpireJobs, FOR_EVER, Floor, Keys, LookBack, Name, NewJob, Part, Purge, Push,
     PushKeyed, PushTogether, ReadDead, ReadStanding, ReadUnhandled, Redrive, Seen, SetGroupLimit,
-    SetGroups, SetPaused, Settle, SweepQueues,
+    SetGroups, SetPaused, Settle, SweepQueues, attempts,
 };
 pub use options::QueueOptions;
 pub(crate) use runs::RunState;

@@ -1,6 +1,6 @@
 //! What the statements of schedulers mean.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::cadence::Planned;
 use super::operations::{
@@ -102,6 +102,13 @@ impl Schedules {
         }
         self.changed.remove(name);
         self.tasks.remove(name).is_some()
+    }
+
+    /// The schedulers of a namespace that have tasks.
+    pub(crate) fn schedulers(&self, namespace: &str) -> BTreeSet<String> {
+        let names = self.tasks.keys().map(|name| &name.of);
+        let of = names.filter(|name| name.namespace == namespace);
+        of.map(|name| name.scheduler.clone()).collect()
     }
 
     pub(crate) fn read(&self, want: &ReadTasks) -> Vec<TaskRow> {

@@ -14,10 +14,12 @@ use crate::plan;
 use crate::view::Screen;
 use crate::worker::NAME;
 
+mod page;
 mod processes;
 mod server;
 mod watch;
 
+use page::Page;
 use processes::Processes;
 use server::Server;
 use watch::Tables;
@@ -57,8 +59,18 @@ async fn conduct(
         settings.tasks,
         shares(settings.workers, libraries)
     );
+    let page = settings.web.then(|| Page::serve(url)).transpose()?;
+    if let Some(page) = &page {
+        screen.line(&format!("Watch it at {}", page.address()))?;
+        // The URL of somebody's own server may hold a password.
+        if std::env::var_os(URL).is_none_or(|url| url.is_empty()) {
+            screen.line(&format!(
+                "or in a terminal: {URL}='{url}' target/release/lockapi top"
+            ))?;
+        }
+    }
     let verdict = conduct::conduct(settings, &tables, &fleet, screen, &subject).await;
-    drop(fleet);
+    drop((fleet, page));
     plan::clear(&*scheduler, &*backend.queue(NAME)?).await?;
     only.unlock().await?;
     verdict

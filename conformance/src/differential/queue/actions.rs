@@ -40,6 +40,12 @@ pub enum Action {
     Running(bool),
     /// Cancels a job as an operator.
     CancelOne(u8),
+    /// Lists jobs in a state, of one name or of any: how many are examined for a page, and how many are on it.
+    List(u8, bool, u8, u8),
+    /// Reads a job, with its payload or without.
+    Read(u8, bool),
+    /// Lists the queues.
+    Queues,
     /// Deletes what has been kept for long enough.
     Sweep,
     /// Moves expired jobs to the dead letters, so many in a statement, of few bytes or of many, and keeps those
@@ -101,6 +107,10 @@ pub fn actions() -> impl Strategy<Value = Vec<Action>> {
         2 => (1..6u8).prop_map(Action::Count),
         2 => any::<bool>().prop_map(Action::Running),
         1 => (0..8u8).prop_map(Action::CancelOne),
+        4 => (0..7u8, prop::bool::weighted(0.3), 1..6u8, 1..4u8)
+            .prop_map(|(state, named, examined, most)| Action::List(state, named, examined, most)),
+        2 => (0..8u8, any::<bool>()).prop_map(|(back, payload)| Action::Read(back, payload)),
+        1 => Just(Action::Queues),
         1 => Just(Action::Sweep),
         1 => (1..4u8, prop::bool::weighted(0.2), any::<bool>())
             .prop_map(|(most, small, own)| Action::Expire(most, small, own)),

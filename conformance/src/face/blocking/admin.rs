@@ -2,8 +2,9 @@
 
 use async_trait::async_trait;
 use lockapi::admin::{
-    Audited, Contention, Ended, Filter, HeldLease, HeldLock, Inspector, Operator, Priority,
-    PriorityScope, RunningJob, Waiter,
+    Audited, Contention, Ended, Filter, FoundQueue, HeldLease, HeldLock, Inspector, JobDetails,
+    JobFilter, JobPage, LimitLevel, Operator, Priority, PriorityScope, RunningJob, Waiter,
+    WorkerNumber,
 };
 use lockapi::blocking;
 use lockapi::{Key, Result};
@@ -40,6 +41,46 @@ impl Inspector for Blocking<blocking::Inspector> {
         let filter = filter.clone();
         self.with(move |inner| inner.audit(&filter)).await
     }
+
+    async fn jobs(&self, filter: &JobFilter) -> Result<JobPage> {
+        let filter = filter.clone();
+        self.with(move |inner| inner.jobs(&filter)).await
+    }
+
+    async fn job(&self, id: i64, payload: bool) -> Result<Option<JobDetails>> {
+        self.with(move |inner| inner.job(id, payload)).await
+    }
+
+    async fn queues(
+        &self,
+        filter: &Filter,
+        after: Option<(&str, &str)>,
+    ) -> Result<Vec<FoundQueue>> {
+        let filter = filter.clone();
+        let after = after.map(|(namespace, name)| (namespace.to_owned(), name.to_owned()));
+        self.with(move |inner| {
+            let after = after.as_ref();
+            inner.queues(
+                &filter,
+                after.map(|(namespace, name)| (namespace.as_str(), name.as_str())),
+            )
+        })
+        .await
+    }
+
+    async fn schedulers(&self, after: &str, most: usize) -> Result<Vec<String>> {
+        let after = after.to_owned();
+        self.with(move |inner| inner.schedulers(&after, most)).await
+    }
+
+    async fn limits(&self, after: &str, most: usize) -> Result<Vec<LimitLevel>> {
+        let after = after.to_owned();
+        self.with(move |inner| inner.limits(&after, most)).await
+    }
+
+    async fn worker_numbers(&self, most: usize) -> Result<Vec<WorkerNumber>> {
+        self.with(move |inner| inner.worker_numbers(most)).await
+    }
 }
 
 #[async_trait]
@@ -60,6 +101,15 @@ impl Operator for Blocking<blocking::Operator> {
         let (queue, reason) = (queue.to_owned(), reason.to_owned());
         self.with(move |inner| inner.cancel_job(&queue, id, &reason))
             .await
+    }
+
+    async fn record(&self, action: &str, target: &str, reason: &str) -> Result<()> {
+        let texts = [action, target, reason].map(str::to_owned);
+        self.with(move |inner| {
+            let [action, target, reason] = &texts;
+            inner.record(action, target, reason)
+        })
+        .await
     }
 
     fn prioritize(&self, pid: i64, priority: Priority) -> Result<PriorityScope> {

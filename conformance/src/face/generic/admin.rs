@@ -2,8 +2,9 @@
 
 use async_trait::async_trait;
 use lockapi::admin::{
-    Audited, Contention, Ended, Filter, HeldLease, HeldLock, Inspector, Operator, Priority,
-    PriorityScope, RunningJob, Waiter,
+    Audited, Contention, Ended, Filter, FoundQueue, HeldLease, HeldLock, Inspector, JobDetails,
+    JobFilter, JobPage, LimitLevel, Operator, Priority, PriorityScope, RunningJob, Waiter,
+    WorkerNumber,
 };
 use lockapi::{Key, Result};
 
@@ -34,6 +35,34 @@ impl<I: Inspector + ?Sized> Inspector for Through<I> {
     async fn audit(&self, filter: &Filter) -> Result<Vec<Audited>> {
         self.0.audit(filter).await
     }
+
+    async fn jobs(&self, filter: &JobFilter) -> Result<JobPage> {
+        self.0.jobs(filter).await
+    }
+
+    async fn job(&self, id: i64, payload: bool) -> Result<Option<JobDetails>> {
+        self.0.job(id, payload).await
+    }
+
+    async fn queues(
+        &self,
+        filter: &Filter,
+        after: Option<(&str, &str)>,
+    ) -> Result<Vec<FoundQueue>> {
+        self.0.queues(filter, after).await
+    }
+
+    async fn schedulers(&self, after: &str, most: usize) -> Result<Vec<String>> {
+        self.0.schedulers(after, most).await
+    }
+
+    async fn limits(&self, after: &str, most: usize) -> Result<Vec<LimitLevel>> {
+        self.0.limits(after, most).await
+    }
+
+    async fn worker_numbers(&self, most: usize) -> Result<Vec<WorkerNumber>> {
+        self.0.worker_numbers(most).await
+    }
 }
 
 #[async_trait]
@@ -48,6 +77,10 @@ impl<O: Operator + ?Sized> Operator for Through<O> {
 
     async fn cancel_job(&self, queue: &str, id: i64, reason: &str) -> Result<bool> {
         self.0.cancel_job(queue, id, reason).await
+    }
+
+    async fn record(&self, action: &str, target: &str, reason: &str) -> Result<()> {
+        self.0.record(action, target, reason).await
     }
 
     fn prioritize(&self, pid: i64, priority: Priority) -> Result<PriorityScope> {

@@ -1,7 +1,10 @@
 //! Each statement with values that concern a few rows, and the rows that it finds.
 
 use lockapi::driver::Statement;
-use lockapi::suite::admin::{CancelJob, ForceRelease, ListRunning, Note};
+use lockapi::suite::admin::{
+    CancelJob, ForceRelease, ListJobs, ListLimits, ListQueues, ListRunning, ListSchedulers,
+    ListWorkers, Note, ReadJob, Record,
+};
 use lockapi::suite::driver::Operation;
 use lockapi::suite::id::{ClaimWorker, NextBlock, ReleaseWorker, RenewWorker};
 use lockapi::suite::idempotency::{RecallAnswer, RecordAnswer, SweepAnswers};
@@ -181,6 +184,32 @@ fn scenarios_of_queues() -> Vec<Scenario> {
         ),
         engine(CancelJob::STATEMENT, "'{ns}', 'work', {id}, 'why'"),
         engine(ListRunning::STATEMENT, "'{ns}', 'work', 10"),
+        engine(
+            ListJobs::STATEMENT,
+            "'{ns}', 'work', 'ready', 'due', '{0,1,2,3}', '{0,0,0,0}', '{0,0,0,0}', 0, 20, 10",
+        ),
+        engine(
+            ListJobs::STATEMENT,
+            "'{ns}', 'work', '', '', '{0,1,2,3}', '{0,0,0,0}', '{0,0,0,0}', 0, 20, 10",
+        ),
+        engine(
+            ListJobs::STATEMENT,
+            "'{ns}', 'work', 'delayed', '', '{2,3}', '{1,0}', '{1,0}', 0, 20, 10",
+        ),
+        engine(
+            ListJobs::STATEMENT,
+            "'{ns}', 'work', 'failed', '', '{}', '{}', '{}', 9223372036854775807, 20, 10",
+        ),
+        engine(
+            ListJobs::STATEMENT,
+            "'{ns}', 'work', 'completed', '', '{}', '{}', '{}', 9223372036854775807, 20, 10",
+        ),
+        engine(ReadJob::STATEMENT, "'{ns}', {id}, true, 100"),
+        engine(ListQueues::STATEMENT, "'{ns}', '{ns}', '', 10"),
+        engine(ListSchedulers::STATEMENT, "'{ns}', '', 10"),
+        engine(ListLimits::STATEMENT, "'{ns}', 'k1', 10, 20"),
+        engine(ListWorkers::STATEMENT, "'{ns}', 10"),
+        engine(Record::STATEMENT, "'{ns}', 'a', 't', 'r'"),
         pooled(mutex::Check::STATEMENT, "1, '{ns}', 'k1', 100"),
         engine(schedule::Look::STATEMENT, "'{ns}', 'work', 10"),
         engine(

@@ -1,11 +1,15 @@
 //! What inspectors, operators and the notes of a program do to the database.
 
 mod inspect;
+mod jobs;
+mod levels;
 mod note;
 mod operate;
 
 pub use inspect::{ListAudit, ListLeases, ListLocks, ListRunning, ListWaits};
+pub use jobs::{ListJobs, ListQueues, ListSchedulers, ReadJob};
+pub use levels::{ListLimits, ListWorkers};
 pub use note::{Note, Noted, SweepNotes};
 #[cfg(feature = "suite")]
 pub use operate::Struck;
-pub use operate::{Blocker, CancelJob, ForceRelease, Terminate, Unblock};
+pub use operate::{Blocker, CancelJob, ForceRelease, Record, Terminate, Unblock};

@@ -56,6 +56,19 @@ pub struct CancelJob {
     pub reason: String,
 }
 
+/// Records an act that is done by other means.
+#[derive(Clone, Debug)]
+pub struct Record {
+    /// Namespace of the backend.
+    pub namespace: String,
+    /// What is done.
+    pub action: String,
+    /// To what.
+    pub target: String,
+    /// Why.
+    pub reason: String,
+}
+
 /// Reads who is in the way of a session, and strikes some of them.
 #[derive(Clone, Debug)]
 pub struct Unblock {
@@ -93,6 +106,40 @@ pub struct Blocker {
     pub allowed: bool,
     /// What was done to it: 0 nothing, 1 cancelled, 2 ended.
     pub struck: i64,
+}
+
+impl Operation for Record {
+    type Output = ();
+
+    const STATEMENT: Statement = Statement {
+        name: "admin.record",
+        sql: include_str!("record.sql"),
+        params: &[Type::Text, Type::Text, Type::Text, Type::Text],
+        columns: &[Type::Bool],
+    };
+
+    fn params(batch: &[Self]) -> Vec<Value> {
+        let of = |one: &Self| {
+            [&one.namespace, &one.action, &one.target, &one.reason]
+                .map(|text| Value::Text(text.clone()))
+                .to_vec()
+        };
+        batch.first().map(of).unwrap_or_default()
+    }
+
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<()>, Failure> {
+        let recorded = rows.into_iter().map(|mut row| row.bool(0).map(drop));
+        recorded.collect()
+    }
+
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
+        let one = batch.first()?;
+        let (now, target) = (model.now, one.target.clone());
+        model
+            .notes
+            .log(now, &one.namespace, one.action.clone(), target, &one.reason);
+        Some(vec![Row(vec![Value::Bool(true)])])
+    }
 }
 
 impl Operation for ForceRelease {
@@ -208,6 +255,7 @@ impl Operation for CancelJob {
         let kind = model.jobs.kind(one.id).map(str::to_owned);
         let cancelled = !model.jobs.cancel(now, &cancel).is_empty();
         if let Some(kind) = kind.filter(|_| cancelled) {
+            model.jobs.blame(one.id, &one.reason);
             let target = format!("{} ({kind}) of {}", one.id, one.name.queue);
             model
                 .notes

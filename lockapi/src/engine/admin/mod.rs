@@ -13,9 +13,11 @@ pub(super) use notes::{Names, Noting};
 use super::Core;
 use super::batcher::{ALONE, Queued};
 use crate::admin::{
-    Audited, CancelJob, Contention, Ended, Filter, ForceRelease, HeldLease, HeldLock, Inspector,
-    ListAudit, ListLeases, ListLocks, ListRunning, ListWaits, Operator, Priority, PriorityScope,
-    RunningJob, Terminate, Unblock, Waiter, check_reason,
+    Audited, CancelJob, Contention, Ended, Filter, ForceRelease, FoundQueue, HeldLease, HeldLock,
+    Inspector, JobDetails, JobFilter, JobPage, LimitLevel, ListAudit, ListJobs, ListLeases,
+    ListLimits, ListLocks, ListQueues, ListRunning, ListSchedulers, ListWaits, ListWorkers,
+    Operator, Priority, PriorityScope, ReadJob, Record, RunningJob, Terminate, Unblock, Waiter,
+    WorkerNumber, check_act, check_page, check_reason,
 };
 use crate::error::{Error, ErrorKind, LOCKED, Result};
 use crate::key::{Key, check_name};
@@ -40,11 +42,18 @@ queued! {
     ForceRelease "release_lease" false;
     Terminate "terminate_holder" false;
     CancelJob "cancel_job" false;
+    Record "record" false;
     ListLocks "locks" true;
     ListWaits "waiters" true;
     ListLeases "leases" true;
     ListRunning "running" true;
     ListAudit "audit" true;
+    ListJobs "jobs" true;
+    ReadJob "job" true;
+    ListQueues "queues" true;
+    ListSchedulers "schedulers" true;
+    ListLimits "limits" true;
+    ListWorkers "worker_numbers" true;
 }
 
 pub(super) fn inspector(core: &Arc<Core>) -> Arc<dyn Inspector> {
@@ -145,6 +154,70 @@ impl Inspector for Admin {
         };
         self.0.jobs.call(list).await
     }
+
+    async fn jobs(&self, filter: &JobFilter) -> Result<JobPage> {
+        filter.check().map_err(|error| error.during("jobs"))?;
+        let list = ListJobs::new(&self.0.namespace, filter);
+        self.0.jobs.call(list).await
+    }
+
+    async fn job(&self, id: i64, payload: bool) -> Result<Option<JobDetails>> {
+        let namespace = self.0.namespace.to_string();
+        let read = ReadJob {
+            namespace,
+            id,
+            payload,
+        };
+        self.0.jobs.call(read).await
+    }
+
+    async fn queues(
+        &self,
+        filter: &Filter,
+        after: Option<(&str, &str)>,
+    ) -> Result<Vec<FoundQueue>> {
+        let namespace = self.namespace("queues", filter)?;
+        // No namespace is empty, so all names of one come after it.
+        let first = (namespace.as_deref().unwrap_or_default(), "");
+        let (of, name) = after.unwrap_or(first);
+        let list = ListQueues {
+            after: (of.to_owned(), name.to_owned()),
+            most: filter.most(),
+            namespace,
+        };
+        self.0.jobs.call(list).await
+    }
+
+    async fn schedulers(&self, after: &str, most: usize) -> Result<Vec<String>> {
+        let (after, most) = page("schedulers", after, most)?;
+        let namespace = self.0.namespace.to_string();
+        let list = ListSchedulers {
+            namespace,
+            after,
+            most,
+        };
+        self.0.jobs.call(list).await
+    }
+
+    async fn limits(&self, after: &str, most: usize) -> Result<Vec<LimitLevel>> {
+        let (after, most) = page("limits", after, most)?;
+        let namespace = self.0.namespace.to_string();
+        let list = ListLimits::new(namespace, after, most);
+        self.0.jobs.call(list).await
+    }
+
+    async fn worker_numbers(&self, most: usize) -> Result<Vec<WorkerNumber>> {
+        let (_, most) = page("worker_numbers", "", most)?;
+        let namespace = self.0.namespace.to_string();
+        self.0.jobs.call(ListWorkers { namespace, most }).await
+    }
+}
+
+/// A page of so many entries after a name.
+fn page(operation: &'static str, after: &str, most: usize) -> Result<(String, i64)> {
+    let checked = check_name("name before the page", after, 0).and_then(|()| check_page(most));
+    checked.map_err(|error| error.during(operation))?;
+    Ok((after.to_owned(), i64::try_from(most).unwrap_or(i64::MAX)))
 }
 
 #[async_trait]
@@ -209,6 +282,18 @@ impl Operator for Admin {
             let message = format!("job {id} is {LOCKED}");
             Error::new(ErrorKind::Unavailable, OPERATION, message).on(queue)
         })
+    }
+
+    async fn record(&self, action: &str, target: &str, reason: &str) -> Result<()> {
+        let checked = check_act(action, target).and_then(|()| check_reason(reason));
+        checked.map_err(|error| error.during("record"))?;
+        let record = Record {
+            namespace: self.0.namespace.to_string(),
+            action: action.to_owned(),
+            target: target.to_owned(),
+            reason: reason.to_owned(),
+        };
+        self.0.jobs.call(record).await
     }
 
     fn prioritize(&self, pid: i64, priority: Priority) -> Result<PriorityScope> {

@@ -314,6 +314,7 @@ fn limits() -> Vec<Decoder> {
     ]
 }
 
+#[allow(clippy::too_many_lines, reason = "a line for each")]
 fn inspection() -> Vec<Decoder> {
     let locks = || admin::ListLocks {
         namespace: None,
@@ -333,8 +334,50 @@ fn inspection() -> Vec<Decoder> {
             queue: None,
             most: 1,
         }),
+        of(admin::ListQueues {
+            namespace: None,
+            after: (text(), text()),
+            most: 1,
+        }),
+        of(crate::admin::examine::ExamineServer),
+        of(crate::admin::examine::ExamineSessions { age: 1 }),
+        of(crate::admin::examine::ExamineTables),
+        of(crate::admin::examine::ExamineWork { age: 1 }),
+        of(crate::admin::examine::ListObjects),
+        of(crate::admin::examine::ReadClock),
         of(admin::ListAudit {
             namespace: None,
+            most: 1,
+        }),
+        of(admin::ListJobs {
+            name: queue::Name {
+                namespace: text(),
+                queue: text(),
+            },
+            state: None,
+            job: text(),
+            after: None,
+            examined: 1,
+            most: 1,
+        }),
+        of(admin::ReadJob {
+            namespace: text(),
+            id: 1,
+            payload: true,
+        }),
+        of(admin::ListSchedulers {
+            namespace: text(),
+            after: text(),
+            most: 1,
+        }),
+        of(admin::ListLimits {
+            namespace: text(),
+            after: text(),
+            most: 1,
+            examined: 1,
+        }),
+        of(admin::ListWorkers {
+            namespace: text(),
             most: 1,
         }),
         of(admin::Note {
@@ -351,6 +394,12 @@ fn inspection() -> Vec<Decoder> {
         of(admin::ForceRelease {
             namespace: text(),
             key: text(),
+            reason: text(),
+        }),
+        of(admin::Record {
+            namespace: text(),
+            action: text(),
+            target: text(),
             reason: text(),
         }),
         of(admin::Terminate {

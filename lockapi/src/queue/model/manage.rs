@@ -12,6 +12,13 @@ use crate::queue::operations::{
 };
 
 impl Jobs {
+    /// What an operator cancels has the reason in the place of an error.
+    pub(crate) fn blame(&mut self, id: i64, reason: &str) {
+        if let Some(ended) = self.ended.get_mut(&id) {
+            reason.clone_into(&mut ended.job.error);
+        }
+    }
+
     pub(crate) fn cancel(&mut self, now: i64, want: &Cancel) -> Vec<i64> {
         let mut ids = want.ids.clone();
         ids.sort_unstable();
@@ -79,6 +86,7 @@ impl Jobs {
             live.attempt = 0;
             live.expires_at = None;
             live.running = None;
+            live.started_at = None;
             self.insert(id, live);
             redriven += 1;
         }
@@ -151,6 +159,7 @@ impl Jobs {
     }
 
     pub(crate) fn set_paused(&mut self, queue: &Name, paused: bool) {
+        self.switched.insert(queue.clone());
         if paused {
             self.paused.insert(queue.clone());
         } else {

@@ -2,6 +2,7 @@
 
 mod groups;
 mod job;
+mod listing;
 mod manage;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,6 +35,8 @@ pub struct Jobs {
     keys: FxHashMap<(Name, String), (i64, i64)>,
     paused: FxHashSet<Name>,
     groups: groups::Groups,
+    /// Queues that somebody has paused or resumed.
+    switched: FxHashSet<Name>,
 }
 
 fn expiry(due: i64, job: &NewJob) -> Option<i64> {

@@ -105,7 +105,7 @@ impl Operation for ReadDead {
                 worker: row.maybe_text(5)?.unwrap_or_default(),
                 created_at: row.int(6)?,
                 failed_at: row.int(7)?,
-                errors: errors(row.maybe_text(8)?)?,
+                errors: attempts(row.maybe_text(8)?)?,
             })
         };
         let read: Result<_, Failure> = rows.into_iter().map(read).collect();
@@ -132,7 +132,7 @@ impl Operation for ReadDead {
 }
 
 /// The attempts of a job, as its row has them.
-fn errors(text: Option<String>) -> Result<Vec<FailedAttempt>, Failure> {
+pub(crate) fn attempts(text: Option<String>) -> Result<Vec<FailedAttempt>, Failure> {
     let text = text.unwrap_or_else(|| "[]".to_owned());
     let attempts: Option<Vec<_>> = serde_json::from_str(&text)
         .ok()

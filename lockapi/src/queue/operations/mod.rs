@@ -14,6 +14,7 @@ mod take;
 mod unhandled;
 
 pub use complete_and_claim::{Claimed, CompleteAndClaim, CompletedAndClaimed, Floor};
+pub(crate) use dead_letters::attempts;
 pub use dead_letters::{DeadRow, FailedAttempt, ReadDead};
 pub use expire::ExpireJobs;
 pub(crate) use groups::NEVER;

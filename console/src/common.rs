@@ -1,0 +1,60 @@
+//! What several commands have.
+
+use std::sync::Arc;
+
+use clap::Args;
+use lockapi::admin::Filter;
+use lockapi::{Backend, Key};
+
+use crate::arguments::Global;
+use crate::exit::Exit;
+use crate::failure::Result;
+
+/// Why something is done to others.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Why {
+    /// Why; it is kept in the audit log
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: String,
+}
+
+/// How much is listed.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct Extent {
+    /// Of all namespaces, and also what has no name
+    #[arg(long)]
+    everywhere: bool,
+
+    /// At most so many entries
+    #[arg(long, value_name = "NUMBER", default_value_t = 1000)]
+    limit: usize,
+}
+
+impl Extent {
+    pub(crate) fn filter(self, key: Option<Key>) -> Filter {
+        let filter = key.map_or_else(Filter::new, Filter::key);
+        self.widen(filter)
+    }
+
+    pub(crate) fn widen(self, filter: Filter) -> Filter {
+        let filter = filter.limit(self.limit);
+        if self.everywhere {
+            filter.everywhere()
+        } else {
+            filter
+        }
+    }
+}
+
+/// Connects, does the work, and gives back what was opened, whatever came of it.
+pub(crate) async fn with_backend(
+    global: &Global,
+    work: impl AsyncFnOnce(&Arc<dyn Backend>) -> Result<Exit>,
+) -> Result<Exit> {
+    let backend = global.place.connect().await?;
+    let outcome = work(&backend).await;
+    let closed = backend.close().await;
+    let exit = outcome?;
+    closed?;
+    Ok(exit)
+}

@@ -1,0 +1,72 @@
+//! Running a command when a rate limit allows it: nothing is held meanwhile.
+
+use std::io::ErrorKind as IoErrorKind;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::Duration;
+
+use lockapi::limit::{Decision, MAX_TIME, Want};
+use lockapi::{Backend, ErrorKind, Key};
+
+use super::signals::Signals;
+use super::{Exec, Within, unless_signalled};
+use crate::exit::Exit;
+use crate::failure::{Failure, Result};
+use crate::output::spoken;
+
+impl Exec {
+    /// The command takes the place of this process: there is nothing to give back when it ends.
+    pub(super) async fn when_allowed(
+        &self,
+        backend: &dyn Backend,
+        key: &Key,
+        signals: &mut Signals,
+    ) -> Result<Exit> {
+        let Some(quota) = self.under.quota else {
+            return Err(Failure::usage("--limit needs --quota, such as 100/1h"));
+        };
+        let Some((program, arguments)) = self.command.split_first() else {
+            return Err(Failure::usage("no command"));
+        };
+        let limiter = backend.rate_limiter(quota)?;
+        let want = Want::new(key);
+        let deciding = async {
+            let time = match self.within() {
+                Within::Skip => return limiter.check(key).await,
+                Within::Wait => MAX_TIME,
+                Within::Time(time) => time,
+            };
+            match limiter.until_ready(&want, time).await {
+                Err(error) if error.kind() == ErrorKind::TimedOut => limiter.peek(&want).await,
+                decision => decision,
+            }
+        };
+        let decision = match unless_signalled(signals, deciding).await {
+            Ok(decision) => decision?,
+            Err(signal) => return Ok(Exit::signalled(signal.as_raw())),
+        };
+        if decision.taken_at().is_none() {
+            return self.busy(used_up(key, &decision));
+        }
+        let error = Command::new(program)
+            .args(arguments)
+            .env("LOCKAPI_KEY", key.to_string())
+            .exec();
+        limiter.refund(&decision).await?;
+        let exit = match error.kind() {
+            IoErrorKind::NotFound => Exit::NotFound,
+            _ => Exit::NotExecutable,
+        };
+        let message = format!("{}: {error}", program.display());
+        Err(Failure::new(exit, message))
+    }
+}
+
+fn used_up(key: &Key, decision: &Decision) -> Failure {
+    let message = format!("{key} is used up; the command was not run");
+    let next = match decision.retry_after() {
+        Duration::MAX => "The next permit is not in sight.".to_owned(),
+        next => format!("The next permit is there in {}.", spoken(next)),
+    };
+    Failure::new(Exit::Busy, message).advise(next)
+}

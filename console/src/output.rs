@@ -1,0 +1,261 @@
+//! Results: tables for people, JSON for programs.
+
+use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::time::{Duration, SystemTime};
+
+use serde::{Serialize, Serializer};
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+use crate::exit::Exit;
+use crate::failure::{Failure, Result};
+
+/// The most columns of a terminal that a cell takes; what is longer is cut, on a terminal only.
+const WIDEST: usize = 60;
+
+/// One line of a table, and one object of JSON.
+pub(crate) trait Entry: Serialize {
+    /// The names of the columns.
+    const COLUMNS: &'static [&'static str];
+
+    /// What is in them.
+    fn cells(&self) -> Vec<String>;
+}
+
+/// Where results go.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Output {
+    json: bool,
+}
+
+impl Output {
+    /// To standard output, as JSON or for people.
+    #[must_use]
+    pub(crate) fn new(json: bool) -> Self {
+        Self { json }
+    }
+
+    /// Entries, as a table or an array.
+    ///
+    /// # Errors
+    /// Where standard output cannot be written. A reader that has enough is no error.
+    pub(crate) fn entries<E: Entry>(self, entries: &[E]) -> Result<()> {
+        if self.json {
+            return write_json(&entries);
+        }
+        write_text(&table(entries, io::stdout().is_terminal()))
+    }
+
+    /// One value, as JSON or in these words.
+    ///
+    /// # Errors
+    /// As for [`entries`](Self::entries).
+    pub(crate) fn value<T: Serialize>(
+        self,
+        value: &T,
+        words: impl FnOnce(&T) -> String,
+    ) -> Result<()> {
+        if self.json {
+            return write_json(value);
+        }
+        let mut text = words(value);
+        if !text.is_empty() && !text.ends_with('\n') {
+            text.push('\n');
+        }
+        write_text(&text)
+    }
+}
+
+fn write_json<T: Serialize + ?Sized>(value: &T) -> Result<()> {
+    let text = serde_json::to_string(value).map_err(|error| {
+        Failure::new(
+            Exit::Failed,
+            format!("the result cannot be written as JSON: {error}"),
+        )
+    })?;
+    write_text(&(text + "\n"))
+}
+
+pub(crate) fn write_text(text: &str) -> Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(Failure::new(
+            Exit::Failed,
+            format!("the result cannot be written to standard output: {error}"),
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn table<E: Entry>(entries: &[E], cut: bool) -> String {
+    let head = E::COLUMNS.iter().map(|name| name.to_uppercase()).collect();
+    let mut lines: Vec<Vec<String>> = vec![head];
+    for entry in entries {
+        let cells = entry.cells().into_iter().map(|cell| {
+            let cell = plain(&cell);
+            if cut { shortened(&cell) } else { cell }
+        });
+        lines.push(cells.collect());
+    }
+    let width = |column: usize| {
+        let cells = lines.iter().filter_map(|line| line.get(column));
+        cells.map(|cell| cell.width()).max().unwrap_or_default()
+    };
+    let widths: Vec<usize> = (0..E::COLUMNS.len()).map(width).collect();
+    let mut text = String::new();
+    for line in &lines {
+        let mut at = text.len();
+        for (cell, width) in line.iter().zip(&widths) {
+            text.push_str(cell);
+            at = text.len();
+            text.extend(std::iter::repeat_n(' ', width - cell.width() + 2));
+        }
+        // No blanks at the end of a line.
+        text.truncate(at);
+        text.push('\n');
+    }
+    text
+}
+
+/// Names and errors come from others: what would move the cursor or change the terminal is shown instead.
+#[must_use]
+pub(crate) fn plain(text: &str) -> String {
+    let harmless = |letter: char| !letter.is_control() && !is_invisible(letter);
+    if text.chars().all(harmless) {
+        return text.to_owned();
+    }
+    let mut shown = String::new();
+    for letter in text.chars() {
+        if harmless(letter) {
+            shown.push(letter);
+        } else {
+            shown.extend(letter.escape_default());
+        }
+    }
+    shown
+}
+
+/// Whether it changes the direction of writing, or shows nothing.
+fn is_invisible(letter: char) -> bool {
+    matches!(
+        letter,
+        '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}'
+    )
+}
+
+fn shortened(text: &str) -> String {
+    if text.width() <= WIDEST {
+        return text.to_owned();
+    }
+    let mut left = WIDEST - 1;
+    let fits = |letter: &char| {
+        let width = letter.width().unwrap_or_default();
+        let fits = width <= left;
+        left = left.saturating_sub(width);
+        fits
+    };
+    let mut short: String = text.chars().take_while(fits).collect();
+    short.push('…');
+    short
+}
+
+/// A duration as people say it: `1h 3m`, `4.2s`, `15ms`.
+#[must_use]
+pub(crate) fn spoken(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
+    if days > 0 {
+        format!("{days}d {hours}h")
+    } else if hours > 0 {
+        format!("{hours}h {minutes}m")
+    } else if minutes > 0 {
+        format!("{minutes}m {}s", seconds % 60)
+    } else if seconds > 0 {
+        format!("{seconds}.{}s", duration.subsec_millis() / 100)
+    } else {
+        format!("{}ms", duration.subsec_millis())
+    }
+}
+
+/// A duration that may not be known.
+#[must_use]
+pub(crate) fn spoken_or_unknown(duration: Option<Duration>) -> String {
+    duration.map_or_else(|| "-".to_owned(), spoken)
+}
+
+/// A time as RFC 3339 in UTC, to the second.
+#[must_use]
+pub(crate) fn time(time: SystemTime) -> String {
+    humantime::format_rfc3339_seconds(time).to_string()
+}
+
+/// A duration as seconds, for JSON.
+///
+/// # Errors
+/// Those of the serializer.
+pub(crate) fn seconds<S: Serializer>(
+    duration: &Duration,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(duration.as_secs_f64())
+}
+
+/// A duration that may not be known as seconds, for JSON.
+///
+/// # Errors
+/// Those of the serializer.
+#[allow(clippy::ref_option, reason = "serde passes it so")]
+pub(crate) fn maybe_seconds<S: Serializer>(
+    duration: &Option<Duration>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    match duration {
+        Some(duration) => seconds(duration, serializer),
+        None => serializer.serialize_none(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Serialize)]
+    struct Pair(&'static str, &'static str);
+
+    impl Entry for Pair {
+        const COLUMNS: &'static [&'static str] = &["key", "owner"];
+
+        fn cells(&self) -> Vec<String> {
+            vec![self.0.to_owned(), self.1.to_owned()]
+        }
+    }
+
+    #[test]
+    fn columns_line_up_whatever_is_in_them() {
+        let entries = [Pair("a", "b"), Pair("日本", "c"), Pair("\x1b[31mx", "d")];
+        assert_eq!(
+            table(&entries, false),
+            "KEY          OWNER\na            b\n日本         c\n\\u{1b}[31mx  d\n"
+        );
+    }
+
+    #[test]
+    fn long_cells_are_cut_on_a_terminal_only() {
+        let long = "日".repeat(100);
+        assert!(shortened(&long).width() <= WIDEST);
+        assert!(shortened(&long).ends_with('…'));
+        assert_eq!(shortened("short"), "short");
+    }
+
+    #[test]
+    fn durations_are_spoken_in_two_units() {
+        for (milliseconds, spoken_as) in [
+            (15, "15ms"),
+            (4_250, "4.2s"),
+            (62_000, "1m 2s"),
+            (3_780_000, "1h 3m"),
+            (90_000_000, "1d 1h"),
+        ] {
+            assert_eq!(spoken(Duration::from_millis(milliseconds)), spoken_as);
+        }
+    }
+}

@@ -1,0 +1,318 @@
+//! `lockapi queue`: jobs.
+
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use lockapi::Backend;
+use lockapi::admin::Filter;
+use lockapi::queue::{self, Statistics};
+use serde::Serialize;
+
+use crate::arguments::Global;
+use crate::common::{Extent, Why, with_backend};
+use crate::exit::Exit;
+use crate::failure::{Failure, Result};
+use crate::output::spoken;
+
+mod entries;
+mod jobs;
+mod push;
+
+use entries::{Counts, Dead, Listed, Running, Shown};
+use jobs::Jobs;
+use push::Push;
+
+/// See what is in queues, push, cancel and revive jobs, pause and purge
+#[derive(Debug, Subcommand)]
+pub(crate) enum Queue {
+    /// List queues that have jobs or dead letters, or were paused or resumed
+    List {
+        #[command(flatten)]
+        extent: Extent,
+    },
+    /// List jobs that wait or run, in the order in which they are due
+    Jobs(Jobs),
+    /// Show a job, wherever it is, with its payload and the outcomes of its attempts
+    Job {
+        /// The number of the job
+        id: i64,
+        /// Without the payload
+        #[arg(long)]
+        masked: bool,
+    },
+    /// Count the jobs of a queue
+    Show {
+        /// The queue
+        queue: String,
+    },
+    /// List jobs that run, and on which workers
+    Running {
+        /// Of this queue only
+        queue: Option<String>,
+        #[command(flatten)]
+        extent: Extent,
+    },
+    /// Push a job; prints its number
+    Push(Push),
+    /// Cancel a job, waiting or running
+    Cancel {
+        /// The queue
+        queue: String,
+        /// The number of the job
+        id: i64,
+        #[command(flatten)]
+        why: Why,
+    },
+    /// List dead letters, the oldest first
+    Dead {
+        /// The queue
+        queue: String,
+        /// Of those numbered above this one
+        #[arg(long, value_name = "ID", default_value_t = 0)]
+        after: i64,
+        /// At most so many, up to 1000
+        #[arg(long, value_name = "NUMBER", default_value_t = 100)]
+        limit: usize,
+        /// With payloads
+        #[arg(long)]
+        payloads: bool,
+    },
+    /// Put dead letters back into the queue, with all attempts ahead of them
+    Redrive(Those),
+    /// Delete dead letters
+    Discard(Those),
+    /// Stop delivering jobs; they are still accepted, and those that run go on
+    Pause {
+        /// The queue
+        queue: String,
+        #[command(flatten)]
+        why: Why,
+    },
+    /// Deliver jobs again
+    Resume {
+        /// The queue
+        queue: String,
+        #[command(flatten)]
+        why: Why,
+    },
+    /// Delete all jobs that wait; without --yes it only tells how many
+    Purge {
+        /// The queue
+        queue: String,
+        /// Do it
+        #[arg(long)]
+        yes: bool,
+        #[command(flatten)]
+        why: Why,
+    },
+}
+
+/// Dead letters.
+#[derive(Debug, Args)]
+pub(crate) struct Those {
+    /// The queue
+    queue: String,
+    /// The numbers of the jobs
+    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    ids: Vec<i64>,
+    /// All dead letters of the queue
+    #[arg(long)]
+    all: bool,
+    #[command(flatten)]
+    why: Why,
+}
+
+impl Queue {
+    pub(crate) async fn run(self, global: &Global) -> Result<Exit> {
+        with_backend(global, async |backend| {
+            self.perform(global, &**backend).await
+        })
+        .await
+    }
+
+    async fn perform(self, global: &Global, backend: &dyn Backend) -> Result<Exit> {
+        let output = global.output();
+        match self {
+            Self::List { extent } => {
+                let queues = backend
+                    .inspector()
+                    .queues(&extent.filter(None), None)
+                    .await?;
+                let queues: Vec<Listed> = queues.into_iter().map(Listed::from).collect();
+                output.entries(&queues)?;
+            }
+            Self::Jobs(jobs) => jobs.run(global, backend).await?,
+            Self::Job { id, masked } => {
+                let job = backend.inspector().job(id, !masked).await?;
+                let job = job.ok_or_else(|| {
+                    Failure::new(
+                        Exit::Absent,
+                        format!("there is no job {id}, or none any more"),
+                    )
+                })?;
+                output.value(&Shown::new(job, backend.namespace()), Shown::words)?;
+            }
+            Self::Show { queue } => {
+                let statistics = backend.queue(&queue)?.statistics().await?;
+                output.value(&Counts::from(&statistics), Counts::words)?;
+            }
+            Self::Running { queue, extent } => {
+                let filter = queue.map_or_else(Filter::new, Filter::queue);
+                let running = backend.inspector().running(&extent.widen(filter)).await?;
+                let running: Vec<Running> = running.into_iter().map(Running::from).collect();
+                output.entries(&running)?;
+            }
+            Self::Push(push) => return push.run(global, backend).await,
+            Self::Cancel { queue, id, why } => {
+                if !backend
+                    .operator()
+                    .cancel_job(&queue, id, &why.reason)
+                    .await?
+                {
+                    return Err(no_job(&queue, id));
+                }
+            }
+            Self::Dead {
+                queue,
+                after,
+                limit,
+                payloads,
+            } => {
+                let dead = backend.queue(&queue)?.dead_letters(after, limit).await?;
+                let dead: Vec<Dead> = dead
+                    .into_iter()
+                    .map(|letter| Dead::new(letter, payloads))
+                    .collect();
+                output.entries(&dead)?;
+            }
+            Self::Redrive(those) => {
+                let queue = those.begin(backend, "redrive").await?;
+                let count = queue.redrive(those.ids.clone()).await?;
+                return those.done(global, count, "put back");
+            }
+            Self::Discard(those) => {
+                let queue = those.begin(backend, "discard").await?;
+                let count = queue.discard(those.ids.clone()).await?;
+                return those.done(global, count, "deleted");
+            }
+            Self::Pause { queue, why } => pause(backend, &queue, true, &why).await?,
+            Self::Resume { queue, why } => pause(backend, &queue, false, &why).await?,
+            Self::Purge { queue, yes, why } => {
+                let handle = backend.queue(&queue)?;
+                let purged = if yes {
+                    backend
+                        .operator()
+                        .record("purge queue", &queue, &why.reason)
+                        .await?;
+                    Purged {
+                        jobs: handle.purge().await?,
+                        or_more: false,
+                        dry_run: false,
+                    }
+                } else {
+                    Purged::would(&handle.statistics().await?)
+                };
+                output.value(&purged, Purged::words)?;
+            }
+        }
+        Ok(Exit::Success)
+    }
+}
+
+async fn pause(backend: &dyn Backend, queue: &str, paused: bool, why: &Why) -> Result<()> {
+    let handle = backend.queue(queue)?;
+    let action = if paused {
+        "pause queue"
+    } else {
+        "resume queue"
+    };
+    backend
+        .operator()
+        .record(action, queue, &why.reason)
+        .await?;
+    Ok(handle.set_paused(paused).await?)
+}
+
+fn no_job(queue: &str, id: i64) -> Failure {
+    Failure::new(
+        Exit::Absent,
+        format!("no job {id} waits or runs in {queue:?}"),
+    )
+    .advise("It may have ended, or be in another queue or namespace.")
+}
+
+/// What a purge did, or would do.
+#[derive(Debug, Serialize)]
+struct Purged {
+    jobs: u64,
+    or_more: bool,
+    dry_run: bool,
+}
+
+impl Purged {
+    fn would(statistics: &Statistics) -> Self {
+        let (ready, delayed) = (statistics.ready, statistics.delayed);
+        Self {
+            jobs: ready.count + delayed.count,
+            or_more: ready.more || delayed.more,
+            dry_run: true,
+        }
+    }
+
+    fn words(&self) -> String {
+        let more = if self.or_more { " or more" } else { "" };
+        if self.dry_run {
+            format!(
+                "{}{more} jobs wait and would be deleted; --yes deletes them",
+                self.jobs
+            )
+        } else {
+            format!("{} jobs were deleted", self.jobs)
+        }
+    }
+}
+
+impl Those {
+    /// The queue, once it is recorded what is done to it.
+    async fn begin(
+        &self,
+        backend: &dyn Backend,
+        action: &str,
+    ) -> Result<std::sync::Arc<dyn queue::Queue>> {
+        let queue = backend.queue(&self.queue)?;
+        let ids: Vec<String> = self.ids.iter().map(i64::to_string).collect();
+        let which = if self.all {
+            "all".to_owned()
+        } else {
+            ids.join(", ")
+        };
+        let target = format!("{which} of {}", self.queue);
+        // The log has room for so much of it.
+        let target: String = target.chars().take(500).collect();
+        backend
+            .operator()
+            .record(action, &target, &self.why.reason)
+            .await?;
+        Ok(queue)
+    }
+
+    fn done(&self, global: &Global, count: u64, what: &str) -> Result<Exit> {
+        if count == 0 && !self.all {
+            return Err(
+                Failure::new(Exit::Absent, "none of these are dead letters of the queue").advise(
+                    "`lockapi queue dead QUEUE` lists them. One whose unique key is taken stays.",
+                ),
+            );
+        }
+        global
+            .output()
+            .value(&count, |count| format!("{count} {what}"))?;
+        Ok(Exit::Success)
+    }
+}
+
+fn waited(oldest: Option<Duration>) -> String {
+    oldest.map_or_else(String::new, |oldest| {
+        format!(", the oldest for {}", spoken(oldest))
+    })
+}

@@ -1,0 +1,299 @@
+//! `lockapi schedule`: recurring tasks.
+
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use lockapi::Backend;
+use lockapi::queue::Job;
+use lockapi::schedule::{Run, Task, TaskState};
+use serde::Serialize;
+
+use crate::arguments::Global;
+use crate::common::{Why, with_backend};
+use crate::exit::Exit;
+use crate::failure::{Failure, Result};
+use crate::output::{Entry, spoken, time};
+use crate::values::duration;
+
+/// See recurring tasks and their runs, set, run, enable, disable and remove them
+#[derive(Debug, Subcommand)]
+pub(crate) enum Schedule {
+    /// List the tasks of a scheduler
+    List {
+        /// The scheduler
+        scheduler: String,
+    },
+    /// List the runs of a task, the latest first
+    Runs {
+        /// The scheduler
+        scheduler: String,
+        /// The task
+        task: String,
+        /// At most so many, up to 1000
+        #[arg(long, value_name = "NUMBER", default_value_t = 20)]
+        limit: usize,
+    },
+    /// Add a task, or change the one of its name
+    Set(Set),
+    /// Run a task at once; its next due time stays
+    Run(One),
+    /// Fire a task again when it is due
+    Enable(One),
+    /// Do not fire a task any more
+    Disable(One),
+    /// Remove a task; its log stays
+    Remove(One),
+}
+
+/// A task, and why something is done to it.
+#[derive(Debug, Args)]
+pub(crate) struct One {
+    /// The scheduler
+    scheduler: String,
+    /// The task
+    task: String,
+    #[command(flatten)]
+    why: Why,
+}
+
+/// A task to set.
+#[derive(Debug, Args)]
+pub(crate) struct Set {
+    /// The scheduler
+    scheduler: String,
+    /// The task
+    task: String,
+    /// The name of its jobs
+    job: String,
+    /// Their payload, as JSON
+    #[arg(default_value = "null", allow_hyphen_values = true)]
+    payload: String,
+    /// How often, such as 1h
+    #[arg(long, value_name = "TIME", value_parser = duration, required_unless_present = "cron", conflicts_with = "cron")]
+    every: Option<Duration>,
+    /// When, as a cron expression such as '0 3 * * *'
+    #[arg(long, value_name = "EXPRESSION")]
+    cron: Option<String>,
+    /// The time zone of the expression
+    #[arg(long, value_name = "ZONE", default_value = "UTC")]
+    zone: String,
+    /// How long a run may last
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    timeout: Option<Duration>,
+    #[command(flatten)]
+    why: Why,
+}
+
+#[derive(Debug, Serialize)]
+struct Listed {
+    name: String,
+    when: String,
+    enabled: bool,
+    next_at: Option<String>,
+    last_at: Option<String>,
+    job: String,
+    #[serde(
+        rename = "timeout_seconds",
+        serialize_with = "crate::output::maybe_seconds"
+    )]
+    timeout: Option<Duration>,
+}
+
+impl From<TaskState> for Listed {
+    fn from(task: TaskState) -> Self {
+        let when = match (task.every, task.cron) {
+            (Some(every), _) => format!("every {}", spoken(every)),
+            (None, Some((expression, zone))) => format!("{expression} ({zone})"),
+            (None, None) => String::new(),
+        };
+        Self {
+            name: task.name,
+            when,
+            enabled: task.enabled,
+            next_at: task.next_at.map(time),
+            last_at: task.last_at.map(time),
+            job: task.job,
+            timeout: task.timeout,
+        }
+    }
+}
+
+impl Entry for Listed {
+    const COLUMNS: &'static [&'static str] = &["task", "when", "next", "last", "job"];
+
+    fn cells(&self) -> Vec<String> {
+        let known = |time: &Option<String>| time.clone().unwrap_or_else(|| "-".to_owned());
+        let next = if self.enabled {
+            known(&self.next_at)
+        } else {
+            "disabled".to_owned()
+        };
+        vec![
+            self.name.clone(),
+            self.when.clone(),
+            next,
+            known(&self.last_at),
+            self.job.clone(),
+        ]
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Logged {
+    fire_at: String,
+    status: String,
+    job: Option<String>,
+    node: Option<String>,
+    attempts: u32,
+    missed: u32,
+    started_at: Option<String>,
+    completed_at: Option<String>,
+    error: Option<String>,
+}
+
+impl From<Run> for Logged {
+    fn from(run: Run) -> Self {
+        Self {
+            fire_at: time(run.fire_at),
+            status: run.status.to_string(),
+            job: run.job.map(|job| job.to_string()),
+            node: run.node,
+            attempts: run.attempts,
+            missed: run.missed,
+            started_at: run.started_at.map(time),
+            completed_at: run.completed_at.map(time),
+            error: run.error,
+        }
+    }
+}
+
+impl Entry for Logged {
+    const COLUMNS: &'static [&'static str] = &[
+        "due",
+        "status",
+        "job",
+        "node",
+        "started",
+        "completed",
+        "error",
+    ];
+
+    fn cells(&self) -> Vec<String> {
+        let known = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
+        vec![
+            self.fire_at.clone(),
+            self.status.clone(),
+            known(&self.job),
+            known(&self.node),
+            known(&self.started_at),
+            known(&self.completed_at),
+            known(&self.error),
+        ]
+    }
+}
+
+impl Schedule {
+    pub(crate) async fn run(self, global: &Global) -> Result<Exit> {
+        with_backend(global, async |backend| {
+            self.perform(global, &**backend).await
+        })
+        .await
+    }
+
+    async fn perform(self, global: &Global, backend: &dyn Backend) -> Result<Exit> {
+        match self {
+            Self::List { scheduler } => {
+                let tasks = backend.scheduler(scheduler)?.list().await?;
+                let tasks: Vec<Listed> = tasks.into_iter().map(Listed::from).collect();
+                global.output().entries(&tasks)?;
+            }
+            Self::Runs {
+                scheduler,
+                task,
+                limit,
+            } => {
+                let runs = backend
+                    .scheduler(scheduler)?
+                    .runs(&task, None, limit)
+                    .await?;
+                let runs: Vec<Logged> = runs.into_iter().map(Logged::from).collect();
+                global.output().entries(&runs)?;
+            }
+            Self::Set(set) => set.run(backend).await?,
+            Self::Run(one) => {
+                let scheduler = one.begin(backend, "run task").await?;
+                let decision = scheduler
+                    .run_now(&one.task)
+                    .await?
+                    .ok_or_else(|| one.absent())?;
+                global
+                    .output()
+                    .value(&decision.status.to_string(), String::clone)?;
+            }
+            Self::Enable(one) => {
+                let scheduler = one.begin(backend, "enable task").await?;
+                one.found(scheduler.enable(&one.task).await?)?;
+            }
+            Self::Disable(one) => {
+                let scheduler = one.begin(backend, "disable task").await?;
+                one.found(scheduler.disable(&one.task).await?)?;
+            }
+            Self::Remove(one) => {
+                let scheduler = one.begin(backend, "remove task").await?;
+                one.found(scheduler.remove(&one.task).await?)?;
+            }
+        }
+        Ok(Exit::Success)
+    }
+}
+
+impl One {
+    async fn begin(
+        &self,
+        backend: &dyn Backend,
+        action: &str,
+    ) -> Result<std::sync::Arc<dyn lockapi::Scheduler>> {
+        let scheduler = backend.scheduler(&self.scheduler)?;
+        let target = format!("{} of {}", self.task, self.scheduler);
+        backend
+            .operator()
+            .record(action, &target, &self.why.reason)
+            .await?;
+        Ok(scheduler)
+    }
+
+    fn found(&self, found: bool) -> Result<()> {
+        if found { Ok(()) } else { Err(self.absent()) }
+    }
+
+    fn absent(&self) -> Failure {
+        Failure::new(
+            Exit::Absent,
+            format!("{:?} has no task {:?}", self.scheduler, self.task),
+        )
+        .advise("`lockapi schedule list SCHEDULER` lists its tasks.")
+    }
+}
+
+impl Set {
+    async fn run(self, backend: &dyn Backend) -> Result<()> {
+        let job = Job::json(self.job, self.payload)?;
+        let task = match (self.every, self.cron) {
+            (Some(every), _) => Task::every(&self.task, every, job),
+            (None, Some(expression)) => Task::cron(&self.task, expression, self.zone, job),
+            (None, None) => return Err(Failure::usage("no time; allowed are --every and --cron")),
+        };
+        let task = match self.timeout {
+            Some(timeout) => task.timeout(timeout),
+            None => task,
+        };
+        let scheduler = backend.scheduler(&self.scheduler)?;
+        let target = format!("{} of {}", self.task, self.scheduler);
+        backend
+            .operator()
+            .record("set task", &target, &self.why.reason)
+            .await?;
+        scheduler.set(task).await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,423 @@
+//! What the commands show and do.
+
+mod common;
+
+use common::{Database, program, run, run_with_input};
+
+#[test]
+fn a_schema_is_made_looked_at_and_planned() {
+    let database = Database::empty();
+    let missing = database.lockapi(["migrate", "status"]).exits(3);
+    missing.shows("missing");
+    // What a person runs by hand is what the program would have done.
+    let plan = database.lockapi(["migrate", "plan"]).succeeds();
+    database.sql(&plan.out);
+    let applied = database.lockapi(["migrate", "status", "--json"]).succeeds();
+    let steps = applied.json();
+    let steps = steps.as_array().expect("an array");
+    assert_eq!(steps.len(), lockapi::MIGRATIONS.len());
+    assert!(
+        steps.iter().all(|step| step["state"] == "applied"),
+        "{steps:?}"
+    );
+    database
+        .lockapi(["migrate", "up"])
+        .succeeds()
+        .shows("version");
+    database
+        .lockapi(["migrate", "plan"])
+        .succeeds()
+        .shows("Nothing is missing");
+    database.sql("UPDATE lockapi.migration SET checksum = 'x' WHERE version = 2");
+    database
+        .lockapi(["migrate", "status"])
+        .exits(4)
+        .shows("another text");
+    database
+        .lockapi(["migrate", "plan"])
+        .exits(1)
+        .tells("another text");
+    let all = database.lockapi(["migrate", "plan", "--all"]).succeeds();
+    assert_eq!(all.out, plan.out);
+}
+
+#[test]
+fn a_role_has_the_rights_of_its_task() {
+    let database = Database::new();
+    let role = format!("{}_worker", database.name);
+    database
+        .lockapi(["migrate", "grants", "worker", &role, "--check"])
+        .exits(5)
+        .tells("there is no role");
+    database.sql(&format!("CREATE ROLE {role}"));
+    let lacks = database
+        .lockapi(["migrate", "grants", "worker", &role, "--check"])
+        .exits(4);
+    lacks.shows("lacks it");
+    let grants = database
+        .lockapi(["migrate", "grants", "worker", &role])
+        .succeeds();
+    database.sql(&grants.out);
+    database
+        .lockapi(["migrate", "grants", "worker", &role, "--check"])
+        .succeeds()
+        .shows("no others");
+    database.sql(&format!("GRANT DELETE ON lockapi.audit TO {role}"));
+    let more = database
+        .lockapi(["migrate", "grants", "worker", &role, "--check", "--json"])
+        .exits(3);
+    assert_eq!(more.json()[0]["excess"], true);
+    database.sql(&format!("DROP OWNED BY {role}; DROP ROLE {role}"));
+}
+
+#[test]
+fn jobs_are_pushed_looked_up_cancelled_and_revived() {
+    let database = Database::new();
+    let push = |arguments: &[&str]| {
+        let pushed = database.lockapi([&["queue", "push", "mails"], arguments].concat());
+        pushed.succeeds().out.trim().to_owned()
+    };
+    let first = push(&["welcome", r#"{"to":"ada"}"#]);
+    let later = push(&["welcome", "--delay", "1h", "--priority", "low"]);
+    let unique = push(&["digest", "--unique", "digest/ada"]);
+    assert_eq!(push(&["digest", "--unique", "digest/ada"]), unique);
+    let mut command = database.command();
+    command.args(["queue", "push", "mails", "import", "-"]);
+    run_with_input(command, Some("[1,2,3]")).succeeds();
+    database
+        .lockapi(["queue", "push", "mails", "bad", "{"])
+        .exits(2)
+        .tells("not JSON");
+
+    database
+        .lockapi(["queue", "list"])
+        .succeeds()
+        .shows("mails");
+    let counts = database
+        .lockapi(["queue", "show", "mails", "--json"])
+        .succeeds()
+        .json();
+    assert_eq!(
+        (&counts["ready"]["count"], &counts["delayed"]["count"]),
+        (&3.into(), &1.into())
+    );
+    let jobs = database
+        .lockapi(["queue", "jobs", "mails", "--json"])
+        .succeeds()
+        .json();
+    assert_eq!(jobs["jobs"].as_array().expect("an array").len(), 4);
+    assert_eq!(jobs["next"], serde_json::Value::Null);
+    let delayed = database
+        .lockapi(["queue", "jobs", "mails", "--state", "delayed", "--json"])
+        .succeeds()
+        .json();
+    assert_eq!(delayed["jobs"][0]["id"], later.as_str());
+    // Page by page, all of them once.
+    let (mut seen, mut after) = (Vec::new(), None::<String>);
+    loop {
+        let mut arguments = vec!["queue", "jobs", "mails", "--limit", "1", "--json"];
+        if let Some(after) = &after {
+            arguments.extend(["--after", after]);
+        }
+        let page = database.lockapi(arguments).succeeds().json();
+        for job in page["jobs"].as_array().expect("an array") {
+            seen.push(job["id"].as_str().expect("a number").to_owned());
+        }
+        match page["next"].as_str() {
+            Some(next) => after = Some(next.to_owned()),
+            None => break,
+        }
+    }
+    assert_eq!(seen.len(), 4, "{seen:?}");
+    assert_eq!(seen.last(), Some(&later), "the lowest priority comes last");
+
+    let shown = database.lockapi(["queue", "job", &first]).succeeds();
+    shown.shows("ready").shows(r#"{"to":"ada"}"#);
+    database
+        .lockapi(["queue", "cancel", "mails", &first, "--reason", "a mistake"])
+        .succeeds();
+    database
+        .lockapi(["queue", "job", &first])
+        .succeeds()
+        .shows("cancelled")
+        .shows("a mistake");
+    database
+        .lockapi(["queue", "cancel", "mails", &first, "--reason", "again"])
+        .exits(5)
+        .tells("no job");
+    database.lockapi(["queue", "job", "999999999"]).exits(5);
+    database
+        .lockapi(["queue", "cancel", "mails", &later])
+        .exits(2)
+        .tells("--reason");
+}
+
+#[test]
+fn queues_are_paused_purged_and_revived() {
+    let database = Database::new();
+    for name in ["welcome", "digest", "import"] {
+        database
+            .lockapi(["queue", "push", "mails", name])
+            .succeeds();
+    }
+    // A dead letter, as a worker leaves it.
+    database.sql(
+        "WITH gone AS (DELETE FROM lockapi.job WHERE name = 'digest' RETURNING *)
+         INSERT INTO lockapi.job_archive (id, status, run_at, created_at, attempt, max_attempts, priority, worker, error,
+                                          namespace, queue, unique_key, name, payload)
+         SELECT id, 'failed', run_at, created_at, 20, 20, priority, 'node-7', 'it \x1b[31mfailed', namespace, queue,
+                unique_key, name, payload FROM gone"
+    );
+    let dead = database.lockapi(["queue", "dead", "mails"]).succeeds();
+    assert!(
+        dead.out.contains("failed") && !dead.out.contains('\x1b'),
+        "{dead:?}"
+    );
+    database
+        .lockapi(["queue", "redrive", "mails", "1234567", "--reason", "fixed"])
+        .exits(5);
+    database
+        .lockapi(["queue", "redrive", "mails", "--all", "--reason", "fixed"])
+        .succeeds()
+        .shows("1 put back");
+
+    database
+        .lockapi(["queue", "pause", "mails", "--reason", "an outage"])
+        .succeeds();
+    database
+        .lockapi(["queue", "show", "mails"])
+        .succeeds()
+        .shows("paused");
+    database
+        .lockapi(["queue", "resume", "mails", "--reason", "over"])
+        .succeeds();
+    let would = database
+        .lockapi(["queue", "purge", "mails", "--reason", "a test"])
+        .succeeds();
+    would.shows("3 jobs wait").shows("--yes");
+    assert_eq!(database.sql("SELECT count(*) FROM lockapi.job"), "3");
+    database
+        .lockapi(["queue", "purge", "mails", "--yes", "--reason", "a test"])
+        .succeeds()
+        .shows("3 jobs were deleted");
+    let audit = database.lockapi(["audit", "--json"]).succeeds().json();
+    let actions: Vec<_> = audit
+        .as_array()
+        .expect("an array")
+        .iter()
+        .map(|act| act["action"].as_str())
+        .collect();
+    let expected = [
+        "purge queue",
+        "resume queue",
+        "pause queue",
+        "redrive",
+        "redrive",
+    ];
+    assert_eq!(actions, expected.map(Some));
+    assert!(
+        audit[0]["application"]
+            .as_str()
+            .is_some_and(|name| name.starts_with("lockapi")),
+        "{audit}"
+    );
+}
+
+#[test]
+fn tasks_are_set_run_and_disabled() {
+    let database = Database::new();
+    let why = ["--reason", "a test"];
+    let task = |arguments: &[&str]| database.lockapi([&["schedule"], arguments, &why].concat());
+    task(&[
+        "set",
+        "night",
+        "vacuum",
+        "vacuum",
+        r#""all""#,
+        "--cron",
+        "0 3 * * *",
+        "--zone",
+        "Europe/Berlin",
+    ])
+    .succeeds();
+    task(&[
+        "set",
+        "night",
+        "metrics",
+        "collect",
+        "--every",
+        "30s",
+        "--timeout",
+        "5m",
+    ])
+    .succeeds();
+    task(&["set", "night", "never", "x"])
+        .exits(2)
+        .tells("--every");
+    task(&["set", "night", "never", "x", "--cron", "61 * * * *"]).exits(2);
+    let list = database.lockapi(["schedule", "list", "night"]).succeeds();
+    list.shows("0 3 * * * (Europe/Berlin)").shows("every 30.0s");
+    task(&["run", "night", "vacuum"])
+        .succeeds()
+        .shows("pending");
+    let runs = database
+        .lockapi(["schedule", "runs", "night", "vacuum", "--json"])
+        .succeeds()
+        .json();
+    assert_eq!(runs[0]["status"], "pending");
+    task(&["disable", "night", "vacuum"]).succeeds();
+    database
+        .lockapi(["schedule", "list", "night"])
+        .succeeds()
+        .shows("disabled");
+    task(&["enable", "night", "vacuum"]).succeeds();
+    task(&["remove", "night", "vacuum"]).succeeds();
+    task(&["remove", "night", "vacuum"])
+        .exits(5)
+        .tells("has no task");
+}
+
+#[test]
+fn locks_leases_and_limits_are_seen_and_taken() {
+    let database = Database::new();
+    database
+        .lockapi(["lock", "release", "door", "--reason", "stuck"])
+        .exits(5)
+        .tells("nobody holds door");
+    database
+        .lockapi(["lease", "release", "door", "--reason", "stuck"])
+        .exits(5)
+        .tells("nobody holds door");
+    let mut holder = database.command();
+    holder.args(["exec", "--mutex", "door", "--", "sleep", "60"]);
+    let mut holder = holder.spawn().expect("the program");
+    let mut leader = database.command();
+    leader.args([
+        "exec", "--leader", "door", "--owner", "node-7", "--ttl", "3s", "--", "sleep", "60",
+    ]);
+    let mut leader = leader.spawn().expect("the program");
+    common::soon("both hold", || {
+        let locks = database
+            .lockapi(["lock", "list", "door", "--json"])
+            .succeeds()
+            .json();
+        let leases = database
+            .lockapi(["lease", "list", "--json"])
+            .succeeds()
+            .json();
+        let both = locks.as_array().is_some_and(|locks| locks.len() == 1)
+            && leases[0]["owner"] == "node-7";
+        both.then_some(())
+    });
+    database
+        .lockapi(["lease", "list"])
+        .succeeds()
+        .shows("leader")
+        .shows("node-7");
+    database
+        .lockapi(["lock", "waits", "--everywhere"])
+        .succeeds();
+    database
+        .lockapi(["lock", "release", "door", "--reason", "node-7 is stuck"])
+        .succeeds()
+        .shows("ended session");
+    assert_eq!(holder.wait().expect("it ends").code(), Some(121));
+    database
+        .lockapi(["lease", "release", "door", "--reason", "node-7 is stuck"])
+        .succeeds()
+        .shows("node-7");
+    assert_eq!(leader.wait().expect("it ends").code(), Some(121));
+
+    let quota = ["--quota", "2/1h"];
+    let limit = |arguments: &[&str]| database.lockapi([&["limit"], arguments].concat());
+    limit(&[&["take", "api"], &quota[..]].concat())
+        .succeeds()
+        .shows("1 of 2 left");
+    limit(&[&["take", "api"], &quota[..]].concat()).succeeds();
+    limit(&[&["take", "api"], &quota[..]].concat())
+        .exits(120)
+        .shows("refused");
+    limit(&[&["show", "api"], &quota[..]].concat())
+        .succeeds()
+        .shows("refused");
+    limit(&["reset", "api", "--reason", "a wrong quota"]).succeeds();
+    limit(&[&["show", "api"], &quota[..]].concat())
+        .succeeds()
+        .shows("allowed; 2 of 2 left");
+    limit(&["block", "api", "10m", "--reason", "abuse"]).succeeds();
+    limit(&[&["take", "api"], &quota[..]].concat()).exits(120);
+}
+
+#[test]
+fn ids_are_unique_and_can_be_read() {
+    let database = Database::new();
+    let made = database
+        .lockapi(["id", "next", "orders", "--count", "100"])
+        .succeeds();
+    let ids: Vec<i64> = made
+        .out
+        .lines()
+        .map(|line| line.parse().expect("a number"))
+        .collect();
+    assert!(
+        ids.len() == 100 && ids.is_sorted_by(|one, other| one < other),
+        "{ids:?}"
+    );
+    database
+        .lockapi(["id", "decode", &ids[0].to_string()])
+        .succeeds()
+        .shows("worker");
+    let blocks = database
+        .lockapi(["id", "next", "invoices", "--blocks", "10", "--json"])
+        .succeeds();
+    assert_eq!(blocks.json()[0], "1");
+    database.lockapi(["id", "decode", "-5"]).exits(2);
+}
+
+#[test]
+fn documents_are_made_of_the_arguments() {
+    for shell in ["bash", "zsh", "fish"] {
+        let mut command = program();
+        command.args(["completions", shell]);
+        let ran = run(command).succeeds().shows("exec");
+        assert!(ran.out.len() > 1000, "{shell}");
+    }
+    let mut command = program();
+    command.args(["man", "exec"]);
+    run(command)
+        .succeeds()
+        .shows("LOCKAPI_FENCE")
+        .shows("EXIT STATUS")
+        .shows("121");
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut command = program();
+    command.args(["man", "--directory"]).arg(directory.path());
+    run(command).succeeds();
+    for page in ["lockapi.1", "lockapi-exec.1", "lockapi-queue-push.1"] {
+        assert!(directory.path().join(page).exists(), "{page}");
+    }
+    assert!(
+        !directory.path().join("lockapi-watch.1").exists(),
+        "it is for the program itself"
+    );
+    let mut command = program();
+    command.args(["man", "nonsense"]);
+    run(command).exits(2).tells("allowed are");
+}
+
+/// What the manual page says is what the documentation says.
+#[test]
+fn the_manual_has_all_statuses() {
+    let page = include_str!("../src/documents/statuses.roff");
+    let statuses = include_str!("../src/exit.rs");
+    let rows = statuses
+        .lines()
+        .filter_map(|line| line.strip_prefix("/// | "));
+    let rows = rows.filter_map(|row| row.split_once(" | ")?.0.parse::<u8>().ok());
+    let mut count = 0;
+    for status in rows {
+        assert!(page.contains(&format!("\\fB{status}\\fR\n")), "{status}");
+        count += 1;
+    }
+    assert_eq!(count, 13);
+}

@@ -1,0 +1,215 @@
+//! Acting: only where it is allowed, by forms of the page, with a reason.
+
+use axum::http::StatusCode;
+use lockapi::admin::Filter;
+use lockapi::lease::LeaseOptions;
+use lockapi::queue::{Claim, Job};
+use lockapi::schedule::Task;
+use lockapi_console::web::WebOptions;
+
+use crate::visitor::{Browser, MINUTE, backend};
+
+#[tokio::test]
+async fn a_page_that_may_only_be_read_changes_nothing() {
+    let backend = backend().await;
+    let queue = backend.queue("mails").unwrap();
+    queue.push(Job::new("send", &1).unwrap()).await.unwrap();
+    let mut browser = Browser::of(&backend, WebOptions::new());
+    let page = browser.get("/queues").await;
+    assert!(!page.body.contains("/act?"), "{}", page.body);
+    assert!(page.body.contains("Read-only."));
+    assert_eq!(
+        browser.get("/act?do=pause&on=mails").await.status,
+        StatusCode::FORBIDDEN
+    );
+    // A form of the page that is not for this.
+    let fields = [
+        ("do", "pause"),
+        ("on", "mails"),
+        ("reason", "why not"),
+        ("form", ""),
+    ];
+    assert_eq!(
+        browser.post("/act", &fields).await.status,
+        StatusCode::FORBIDDEN
+    );
+    assert!(!queue.statistics().await.unwrap().paused);
+    assert!(
+        backend
+            .inspector()
+            .audit(&Filter::new())
+            .await
+            .unwrap()
+            .is_empty()
+    );
+}
+
+#[tokio::test]
+async fn forms_of_others_change_nothing() {
+    let backend = backend().await;
+    let queue = backend.queue("mails").unwrap();
+    queue.push(Job::new("send", &1).unwrap()).await.unwrap();
+    let mut browser = Browser::of(&backend, WebOptions::new().actions(true));
+    let form = browser.get("/act?do=pause&on=mails").await.field("form");
+    let with = |form| {
+        [
+            ("form", form),
+            ("do", "pause"),
+            ("on", "mails"),
+            ("reason", "why"),
+        ]
+    };
+    for wrong in ["", "0", &form[1..]] {
+        let refused = browser.post("/act", &with(wrong)).await;
+        assert_eq!(refused.status, StatusCode::FORBIDDEN, "{wrong}");
+    }
+    for headers in [
+        [("origin", "https://evil.example")],
+        [("origin", "null")],
+        [("origin", "http://localhost:8080")],
+        [("sec-fetch-site", "cross-site")],
+        [("sec-fetch-site", "same-site")],
+    ] {
+        let refused = browser.post_with("/act", &with(&form), &headers).await;
+        assert_eq!(refused.status, StatusCode::FORBIDDEN, "{headers:?}");
+    }
+    // The form of one browser in another, as a page of others would have it.
+    let mut other = Browser::of(&backend, WebOptions::new().actions(true));
+    other.get("/queues").await;
+    assert_eq!(
+        other.post("/act", &with(&form)).await.status,
+        StatusCode::FORBIDDEN
+    );
+    assert_eq!(
+        browser
+            .get(&format!("/act?do=pause&on=mails&form={form}&reason=why"))
+            .await
+            .status,
+        StatusCode::OK
+    );
+    assert!(
+        !queue.statistics().await.unwrap().paused,
+        "nothing of it did anything"
+    );
+
+    let own = [
+        ("origin", "http://localhost:7070"),
+        ("sec-fetch-site", "same-origin"),
+    ];
+    let done = browser.post_with("/act", &with(&form), &own).await;
+    assert_eq!(done.status, StatusCode::OK, "{}", done.body);
+    assert!(queue.statistics().await.unwrap().paused);
+}
+
+#[tokio::test]
+async fn what_is_done_has_a_reason_in_the_audit() {
+    let backend = backend().await;
+    let queue = backend.queue("mails").unwrap();
+    let mut browser = Browser::of(&backend, WebOptions::new().actions(true));
+    let first = queue.push(Job::new("send", &1).unwrap()).await.unwrap().id;
+    let second = queue.push(Job::new("send", &2).unwrap()).await.unwrap().id;
+    let mut claimed = queue.claim(&Claim::new(1).lease(MINUTE)).await.unwrap();
+    claimed.remove(0).reject("no such address").await.unwrap();
+    let lease = backend.lease("nightly", LeaseOptions::new(MINUTE)).unwrap();
+    let guard = lease.acquire().await.unwrap();
+    let task = Task::every("vacuum", MINUTE, Job::new("vacuum", &1).unwrap());
+    let scheduler = backend.scheduler("upkeep").unwrap();
+    scheduler.set(task).await.unwrap();
+
+    for blank in ["", "   "] {
+        let asked_again = browser.act("pause", "mails", "", blank).await;
+        assert_eq!(asked_again.status, StatusCode::BAD_REQUEST);
+        assert!(
+            asked_again.body.contains("no reason is given"),
+            "{}",
+            asked_again.body
+        );
+    }
+    let long = "x".repeat(2000);
+    assert_eq!(
+        browser.act("pause", "mails", "", &long).await.status,
+        StatusCode::BAD_REQUEST
+    );
+    assert!(!queue.statistics().await.unwrap().paused);
+
+    let (first, second) = (first.to_string(), second.to_string());
+    for (action, on, item, reason) in [
+        ("pause", "mails", "", "the server is down"),
+        ("retry", "mails", &*first, "the address was mended"),
+        ("cancel", "mails", &*second, "sent by hand"),
+        ("release", "nightly", "", "its node is gone"),
+        ("disable", "upkeep", "vacuum", "too much load"),
+        ("run", "upkeep", "vacuum", "once by hand"),
+    ] {
+        let done = browser.act(action, on, item, reason).await;
+        assert_eq!(done.status, StatusCode::OK, "{action}: {}", done.body);
+    }
+    let statistics = queue.statistics().await.unwrap();
+    assert!(statistics.paused);
+    assert_eq!((statistics.ready.count, statistics.dead.count), (1, 0));
+    assert!(
+        backend
+            .inspector()
+            .leases(&Filter::new())
+            .await
+            .unwrap()
+            .is_empty()
+    );
+    assert!(!scheduler.list().await.unwrap()[0].enabled);
+    assert_eq!(scheduler.runs("vacuum", None, 10).await.unwrap().len(), 1);
+    let audit = backend.inspector().audit(&Filter::new()).await.unwrap();
+    let actions: Vec<_> = audit.iter().rev().map(|entry| &*entry.action).collect();
+    assert_eq!(
+        actions,
+        [
+            "pause queue",
+            "redrive job",
+            "cancel job",
+            "release lease",
+            "disable task",
+            "run task"
+        ]
+    );
+    assert_eq!(audit[5].reason, "the server is down (on this machine)");
+    let page = browser.get("/audit").await;
+    assert!(
+        page.body.contains("the address was mended"),
+        "{}",
+        page.body
+    );
+    // Its holder hears of it by itself.
+    drop(guard);
+}
+
+#[tokio::test]
+async fn nonsense_is_answered_and_not_done() {
+    let backend = backend().await;
+    let mut browser = Browser::of(&backend, WebOptions::new().actions(true));
+    for query in [
+        "",
+        "do=drop&on=q",
+        "do=cancel&on=q&item=x",
+        "do=cancel&on=q&item=99999999999999999999",
+    ] {
+        let answer = browser.get(&format!("/act?{query}")).await;
+        assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{query}");
+    }
+    let no_queue = browser.act("pause", "", "", "why").await;
+    assert_eq!(
+        no_queue.status,
+        StatusCode::BAD_REQUEST,
+        "{}",
+        no_queue.body
+    );
+    let large = "x".repeat(20 << 10);
+    let answer = browser.post("/act", &[("reason", &large)]).await;
+    assert_eq!(answer.status, StatusCode::PAYLOAD_TOO_LARGE);
+    assert!(
+        backend
+            .inspector()
+            .audit(&Filter::new())
+            .await
+            .unwrap()
+            .is_empty()
+    );
+}

@@ -1,0 +1,165 @@
+//! A program on the database in memory, and a browser without a screen.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::ConnectInfo;
+use axum::http::header::{CONTENT_TYPE, COOKIE, HOST, SET_COOKIE};
+use axum::http::{HeaderMap, Method, Request, StatusCode};
+use http_body_util::BodyExt;
+use lockapi::Backend;
+use lockapi::memory::Database;
+use lockapi_console::web::{WebOptions, service};
+use tower::ServiceExt;
+
+pub(crate) const MINUTE: Duration = Duration::from_mins(1);
+pub(crate) const HERE: &str = "127.0.0.1:40000";
+
+pub(crate) async fn backend() -> Arc<dyn Backend> {
+    Database::new().connect().await.unwrap()
+}
+
+/// What came back.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: String,
+}
+
+impl Answer {
+    pub(crate) fn header(&self, name: &str) -> &str {
+        self.headers
+            .get(name)
+            .map_or("", |value| value.to_str().unwrap())
+    }
+
+    /// The value of a hidden field.
+    pub(crate) fn field(&self, name: &str) -> String {
+        let at = format!("name=\"{name}\" value=\"");
+        let (_, rest) = self
+            .body
+            .split_once(&at)
+            .unwrap_or_else(|| panic!("no field {name}: {}", self.body));
+        rest.split('"').next().unwrap().to_owned()
+    }
+}
+
+/// A browser: it keeps cookies.
+pub(crate) struct Browser {
+    router: Router,
+    pub(crate) peer: Option<SocketAddr>,
+    pub(crate) cookies: Vec<(String, String)>,
+}
+
+impl Browser {
+    pub(crate) fn on(router: Router) -> Self {
+        Self {
+            router,
+            peer: Some(HERE.parse().unwrap()),
+            cookies: Vec::new(),
+        }
+    }
+
+    pub(crate) fn of(backend: &Arc<dyn Backend>, options: WebOptions) -> Self {
+        Self::on(service(Arc::clone(backend), options))
+    }
+
+    pub(crate) async fn send(&mut self, mut request: Request<Body>) -> Answer {
+        if !request.headers().contains_key(HOST) {
+            request
+                .headers_mut()
+                .insert(HOST, "localhost:7070".parse().unwrap());
+        }
+        if let Some(peer) = self.peer {
+            request.extensions_mut().insert(ConnectInfo(peer));
+        }
+        if !self.cookies.is_empty() {
+            let pairs: Vec<_> = self
+                .cookies
+                .iter()
+                .map(|(name, value)| format!("{name}={value}"))
+                .collect();
+            request
+                .headers_mut()
+                .insert(COOKIE, pairs.join("; ").parse().unwrap());
+        }
+        let response = self.router.clone().oneshot(request).await.unwrap();
+        let (parts, body) = response.into_parts();
+        for cookie in parts.headers.get_all(SET_COOKIE) {
+            let cookie = cookie.to_str().unwrap();
+            assert!(
+                cookie.contains("HttpOnly") && cookie.contains("SameSite=Strict"),
+                "{cookie}"
+            );
+            let (name, value) = cookie.split(';').next().unwrap().split_once('=').unwrap();
+            self.cookies.retain(|(known, _)| known != name);
+            if !value.is_empty() {
+                self.cookies.push((name.to_owned(), value.to_owned()));
+            }
+        }
+        let body = body.collect().await.unwrap().to_bytes();
+        Answer {
+            status: parts.status,
+            headers: parts.headers,
+            body: String::from_utf8(body.to_vec()).unwrap(),
+        }
+    }
+
+    pub(crate) async fn get(&mut self, address: &str) -> Answer {
+        self.send(Request::get(address).body(Body::empty()).unwrap())
+            .await
+    }
+
+    pub(crate) async fn get_with(&mut self, address: &str, headers: &[(&str, &str)]) -> Answer {
+        let mut request = Request::get(address);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        self.send(request.body(Body::empty()).unwrap()).await
+    }
+
+    pub(crate) async fn post(&mut self, address: &str, fields: &[(&str, &str)]) -> Answer {
+        self.post_with(address, fields, &[]).await
+    }
+
+    pub(crate) async fn post_with(
+        &mut self,
+        address: &str,
+        fields: &[(&str, &str)],
+        headers: &[(&str, &str)],
+    ) -> Answer {
+        let mut form = form_urlencoded::Serializer::new(String::new());
+        form.extend_pairs(fields);
+        let mut request = Request::builder()
+            .method(Method::POST)
+            .uri(address)
+            .header(CONTENT_TYPE, "application/x-www-form-urlencoded");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        self.send(request.body(Body::from(form.finish())).unwrap())
+            .await
+    }
+
+    /// Fills in the form of an action.
+    pub(crate) async fn act(&mut self, action: &str, on: &str, item: &str, reason: &str) -> Answer {
+        let query = form_urlencoded::Serializer::new(String::new())
+            .extend_pairs([("do", action), ("on", on), ("item", item)])
+            .finish();
+        let asked = self.get(&format!("/act?{query}")).await;
+        assert_eq!(asked.status, StatusCode::OK, "{}", asked.body);
+        let form = asked.field("form");
+        let fields = [
+            ("form", &*form),
+            ("do", action),
+            ("on", on),
+            ("item", item),
+            ("reason", reason),
+        ];
+        self.post("/act", &fields).await
+    }
+}

@@ -1,0 +1,95 @@
+-- Reads what does not go on: jobs that nobody takes, tasks that nobody fires, locks that are waited for, worker numbers
+-- that run out. $1 is from which age on, in microseconds.
+--
+-- Promises: a row for each queue, scheduler, lock or name, with the name of the fault and what was found; it reads a
+-- bounded number of rows of each queue, however many there are.
+-- Index: job_due and job_archive_failed, with one lookup for each next queue; the primary keys of task, queue, id_space
+-- and id_worker; of leases the first thousand of theirs. Race: none, it only reads.
+WITH RECURSIVE old AS (
+    SELECT pg_catalog.statement_timestamp() - $1::int8 * interval '1 microsecond' AS at
+), live AS (
+    (SELECT j.namespace, j.queue FROM lockapi.job AS j ORDER BY j.namespace, j.queue LIMIT 1)
+    UNION ALL
+    SELECT n.namespace, n.queue
+      FROM live AS l
+     CROSS JOIN LATERAL (
+           SELECT j.namespace, j.queue
+             FROM lockapi.job AS j
+            WHERE (j.namespace, j.queue) > (l.namespace, l.queue)
+            ORDER BY j.namespace, j.queue
+            LIMIT 1) AS n
+), queue AS (
+    SELECT l.namespace, l.queue,
+           EXISTS (SELECT FROM lockapi.queue AS q WHERE q.namespace = l.namespace AND q.name = l.queue AND q.paused) AS paused
+      FROM live AS l
+), oldest AS (
+    SELECT q.namespace, q.queue, q.paused, pg_catalog.min(o.run_at) AS run_at
+      FROM queue AS q
+     CROSS JOIN (VALUES (0::int2), (1::int2), (2::int2), (3::int2)) AS level (priority)
+     CROSS JOIN LATERAL (
+           SELECT f.run_at
+             FROM (SELECT j.run_at, j.lease_until
+                     FROM lockapi.job AS j
+                    WHERE j.namespace = q.namespace AND j.queue = q.queue AND j.priority = level.priority
+                      AND j.run_at <= pg_catalog.statement_timestamp()
+                    ORDER BY j.run_at, j.id + 0
+                    LIMIT 1000) AS f
+            WHERE f.lease_until IS NULL OR f.lease_until <= pg_catalog.clock_timestamp()
+            ORDER BY f.run_at
+            LIMIT 1) AS o
+     GROUP BY q.namespace, q.queue, q.paused
+), dead AS (
+    (SELECT a.namespace, a.queue
+       FROM lockapi.job_archive AS a WHERE a.status = 'failed' ORDER BY a.namespace, a.queue LIMIT 1)
+    UNION ALL
+    SELECT n.namespace, n.queue
+      FROM dead AS d
+     CROSS JOIN LATERAL (
+           SELECT a.namespace, a.queue
+             FROM lockapi.job_archive AS a
+            WHERE a.status = 'failed' AND (a.namespace, a.queue) > (d.namespace, d.queue)
+            ORDER BY a.namespace, a.queue
+            LIMIT 1) AS n
+)
+SELECT CASE WHEN o.paused THEN 'paused' ELSE 'unclaimed' END AS fault, o.namespace || '/' || o.queue AS subject,
+       'a job has been due for ' || pg_catalog.date_trunc('second', pg_catalog.clock_timestamp() - o.run_at) AS detail
+  FROM oldest AS o
+ WHERE o.run_at < (SELECT old.at FROM old)
+ UNION ALL
+SELECT 'dead_letters', d.namespace || '/' || d.queue,
+       c.n || CASE WHEN c.n = 1000 THEN ' or more' ELSE '' END || ' dead letters'
+  FROM dead AS d
+ CROSS JOIN LATERAL (
+       SELECT pg_catalog.count(*) AS n
+         FROM (SELECT FROM lockapi.job_archive AS a
+                WHERE a.namespace = d.namespace AND a.queue = d.queue AND a.status = 'failed'
+                ORDER BY a.id + 0
+                LIMIT 1000) AS f) AS c
+ UNION ALL
+SELECT 'overdue_tasks', t.namespace || '/' || t.scheduler,
+       pg_catalog.count(*) || ' tasks are overdue, ' || pg_catalog.min(t.name) || ' among them, for up to '
+       || pg_catalog.date_trunc('second', pg_catalog.clock_timestamp() - pg_catalog.min(t.next_at))
+  FROM lockapi.task AS t
+ WHERE t.enabled AND t.next_at < (SELECT old.at FROM old)
+ GROUP BY t.namespace, t.scheduler
+ UNION ALL
+SELECT 'worker_numbers', s.namespace || '/' || s.name, w.n || ' of ' || (1::int8 << s.worker_bits::int4) || ' worker numbers are taken'
+  FROM lockapi.id_space AS s
+ CROSS JOIN LATERAL (
+       SELECT pg_catalog.count(*) AS n
+         FROM lockapi.id_worker AS w
+        WHERE w.namespace = s.namespace AND w.name = s.name AND w.token <> 0 AND w.expires_at > pg_catalog.clock_timestamp()) AS w
+ WHERE w.n * 10 > (1::int8 << s.worker_bits::int4) * 8
+ UNION ALL
+SELECT 'unswept', 'lease', 'leases that ended days ago are still there, such as ' || pg_catalog.min(l.key)
+  FROM (SELECT l.key, l.expires_at FROM lockapi.lease AS l ORDER BY l.key, l.namespace, l.slot LIMIT 1000) AS l
+ WHERE l.expires_at < pg_catalog.clock_timestamp() - interval '3 days'
+HAVING pg_catalog.count(*) > 0
+ UNION ALL
+SELECT 'lock_wait', w.name, coalesce(w.owner, w.application, 'somebody') || ' waits for it, for '
+       || pg_catalog.date_trunc('second', w.waits_for)
+       || coalesce(', behind session ' || w.blocker_pid || ' (' || coalesce(nullif(w.blocker_application, ''), 'no application name')
+                   || ', ' || coalesce(w.blocker_state, 'unknown') || ')', '')
+  FROM lockapi.wait_view AS w
+ WHERE w.since < (SELECT old.at FROM old)
+ ORDER BY 1, 2

@@ -1,0 +1,298 @@
+//! Looking up jobs and queues, page by page.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::{Duration, SystemTime};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::check_name;
+use crate::queue::{AttemptError, Priority};
+
+/// The most jobs or queues of one page.
+pub const MAX_PAGE: usize = 1000;
+/// The most characters of a payload that are read.
+pub const MAX_PAYLOAD_CHARS: usize = 65_536;
+/// How many jobs are examined for a page.
+pub(crate) const EXAMINED: i64 = 5000;
+
+/// What a job is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum JobState {
+    /// Due, and waiting for a worker.
+    Ready,
+    /// Running on a worker.
+    Running,
+    /// Not yet due.
+    Delayed,
+    /// Completed, where its queue keeps it.
+    Completed,
+    /// Failed for good: a dead letter.
+    Failed,
+    /// Cancelled.
+    Cancelled,
+}
+
+impl JobState {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::Ready,
+        Self::Running,
+        Self::Delayed,
+        Self::Completed,
+        Self::Failed,
+        Self::Cancelled,
+    ];
+
+    /// Its name, in lower case.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ready => "ready",
+            Self::Running => "running",
+            Self::Delayed => "delayed",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+
+    /// Whether the job is in the archive.
+    #[must_use]
+    pub const fn has_ended(self) -> bool {
+        matches!(self, Self::Completed | Self::Failed | Self::Cancelled)
+    }
+}
+
+impl fmt::Display for JobState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for JobState {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let mut all = Self::ALL.into_iter();
+        all.find(|state| state.as_str() == text).ok_or_else(|| {
+            let message = format!(
+                "the state {text:?}; allowed are ready, running, delayed, completed, failed and cancelled"
+            );
+            Error::new(ErrorKind::Invalid, "jobs", message)
+        })
+    }
+}
+
+/// The place in a list of jobs after which the next page begins; as text, for addresses and arguments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JobPlace {
+    pub(crate) priority: i64,
+    pub(crate) at: i64,
+    pub(crate) id: i64,
+}
+
+impl fmt::Display for JobPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.priority, self.at, self.id)
+    }
+}
+
+impl FromStr for JobPlace {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let mut parts = text.split('.').map(str::parse::<i64>);
+        let parts = (parts.next(), parts.next(), parts.next(), parts.next());
+        if let (Some(Ok(priority @ 0..=3)), Some(Ok(at)), Some(Ok(id)), None) = parts {
+            return Ok(Self { priority, at, id });
+        }
+        let message =
+            "a place in a list of jobs that no list has told; allowed are those of a page";
+        Err(Error::new(ErrorKind::Invalid, "jobs", message))
+    }
+}
+
+/// Which jobs of a queue are listed.
+#[derive(Clone, Debug)]
+pub struct JobFilter {
+    pub(crate) queue: String,
+    pub(crate) state: Option<JobState>,
+    pub(crate) name: String,
+    pub(crate) after: Option<JobPlace>,
+    pub(crate) limit: usize,
+}
+
+impl JobFilter {
+    /// The jobs of a queue that wait or run, at most 100.
+    pub fn queue(name: impl Into<String>) -> Self {
+        Self {
+            queue: name.into(),
+            state: None,
+            name: String::new(),
+            after: None,
+            limit: 100,
+        }
+    }
+
+    /// Those of one name.
+    #[must_use]
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// Those in a state.
+    #[must_use]
+    pub fn state(mut self, state: JobState) -> Self {
+        self.state = Some(state);
+        self
+    }
+
+    /// The page that follows another: its [`next`](JobPage::next).
+    #[must_use]
+    pub fn after(mut self, place: JobPlace) -> Self {
+        self.after = Some(place);
+        self
+    }
+
+    /// At most so many jobs, 1 to [`MAX_PAGE`].
+    #[must_use]
+    pub fn limit(mut self, jobs: usize) -> Self {
+        self.limit = jobs;
+        self
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        check_name("queue", &self.queue, 1)?;
+        check_name("name of the jobs", &self.name, 0)?;
+        check_page(self.limit)
+    }
+}
+
+pub(crate) fn check_page(entries: usize) -> Result<()> {
+    if entries == 0 || entries > MAX_PAGE {
+        let message = format!("a page of {entries}; allowed are 1 to {MAX_PAGE}");
+        return Err(Error::new(ErrorKind::Invalid, "inspect", message));
+    }
+    Ok(())
+}
+
+/// Some jobs of a list.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct JobPage {
+    /// The jobs.
+    pub jobs: Vec<ListedJob>,
+    /// Where the next page begins; `None` where nothing follows. A page may have few jobs, or none, and be
+    /// followed by others: for each page 5,000 jobs are examined at most.
+    pub next: Option<JobPlace>,
+}
+
+/// A job in a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ListedJob {
+    /// Its number.
+    pub id: i64,
+    /// What kind of job it is.
+    pub name: String,
+    /// What it is doing.
+    pub state: JobState,
+    /// Its priority.
+    pub priority: Priority,
+    /// How often it has been delivered.
+    pub attempt: i64,
+    /// How often it is delivered at most.
+    pub max_attempts: i64,
+    /// Not claimed before this time.
+    pub run_at: SystemTime,
+    /// When it was pushed.
+    pub created_at: SystemTime,
+    /// When it was last delivered.
+    pub started_at: Option<SystemTime>,
+    /// When it ended.
+    pub ended_at: Option<SystemTime>,
+    /// How long its worker has it still unless it extends; `None` for a job that does not run.
+    pub lease_left: Option<Duration>,
+    /// Who it was last delivered to, in the words of the worker.
+    pub worker: Option<String>,
+    /// Why its last attempt failed, at most 1,000 characters.
+    pub error: Option<String>,
+}
+
+/// A job with all that is known of it.
+#[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct JobDetails {
+    /// What lists tell of it, with its whole error.
+    pub job: ListedJob,
+    /// Its queue.
+    pub queue: String,
+    /// From when on it is not delivered for the first time.
+    pub expires_at: Option<SystemTime>,
+    /// No other job of the queue has this key while this one waits or runs.
+    pub unique_key: Option<String>,
+    /// The recurring task that it is a run of.
+    pub task: Option<String>,
+    /// Its last ten attempts that failed, the oldest first.
+    pub history: Vec<AttemptError>,
+    /// How many bytes its payload has.
+    pub payload_bytes: i64,
+    /// Its payload as JSON, if it was asked for; at most [`MAX_PAYLOAD_CHARS`] characters.
+    pub payload: Option<String>,
+}
+
+/// Without the payload.
+impl fmt::Debug for JobDetails {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JobDetails")
+            .field("job", &self.job)
+            .field("queue", &self.queue)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A queue that has jobs or dead letters, or was paused or resumed.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub struct FoundQueue {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Whether it is paused.
+    pub paused: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_and_states_are_read_as_they_are_written() {
+        let place = JobPlace {
+            priority: 2,
+            at: 1_700_000_000_000_000,
+            id: 42,
+        };
+        assert_eq!(place.to_string().parse::<JobPlace>().unwrap(), place);
+        for text in [
+            "",
+            "2",
+            "2.3",
+            "2.3.4.5",
+            "4.0.0",
+            "-1.0.0",
+            "2.x.0",
+            "2.0.99999999999999999999",
+        ] {
+            let error = text.parse::<JobPlace>().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{text}");
+        }
+        for state in JobState::ALL {
+            assert_eq!(state.as_str().parse::<JobState>().unwrap(), state);
+        }
+        assert!("waiting".parse::<JobState>().is_err());
+    }
+}

@@ -1,0 +1,28 @@
+-- Reads the job $2 of the namespace $1, whether it waits, runs or has ended.
+--
+-- Promises: at most one row. The payload is read only if $3 is true, and of it the first $4 characters.
+-- Index: job_pkey and job_archive_pkey; the collation keeps the others from fitting.
+-- Race: none, it only reads; both tables are read as of one moment, so a job that ends meanwhile is in one of
+-- them.
+SELECT j.id, j.queue, CASE WHEN j.lease_until > pg_catalog.clock_timestamp() THEN 'running'
+                           WHEN j.run_at > pg_catalog.statement_timestamp() THEN 'delayed' ELSE 'ready' END AS state,
+       j.name, j.priority::int8 AS priority, j.attempt::int8 AS attempt, j.max_attempts::int8 AS max_attempts,
+       (extract(epoch FROM j.run_at) * 1000000)::int8 AS run_at,
+       (extract(epoch FROM j.created_at) * 1000000)::int8 AS created_at,
+       (extract(epoch FROM j.started_at) * 1000000)::int8 AS started_at,
+       NULL::int8 AS ended_at,
+       (extract(epoch FROM j.lease_until - pg_catalog.clock_timestamp()) * 1000000)::int8 AS lease_left,
+       (extract(epoch FROM j.expires_at) * 1000000)::int8 AS expires_at,
+       j.worker, j.error, j.unique_key, j.task, j.errors::text AS errors, j.size::int8 AS size,
+       CASE WHEN $3::bool THEN pg_catalog.left(j.payload::text, $4::int8::int4) END AS payload
+  FROM lockapi.job AS j
+ WHERE j.id = $2::int8 AND j.namespace COLLATE "POSIX" = $1::text
+ UNION ALL
+SELECT a.id, a.queue, a.status, a.name, a.priority::int8, a.attempt::int8, a.max_attempts::int8,
+       (extract(epoch FROM a.run_at) * 1000000)::int8, (extract(epoch FROM a.created_at) * 1000000)::int8,
+       (extract(epoch FROM a.started_at) * 1000000)::int8, (extract(epoch FROM a.completed_at) * 1000000)::int8,
+       NULL, NULL, a.worker, a.error, a.unique_key, a.task, a.errors::text,
+       pg_catalog.octet_length(a.payload::text)::int8,
+       CASE WHEN $3::bool THEN pg_catalog.left(a.payload::text, $4::int8::int4) END
+  FROM lockapi.job_archive AS a
+ WHERE a.id = $2::int8 AND a.namespace COLLATE "POSIX" = $1::text
