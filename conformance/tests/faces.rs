@@ -11,6 +11,8 @@ use syn::{ImplItem, Item, ItemImpl, Signature, TraitItem, Type, TypeParamBound, 
 const ONE_FACE: &[(&str, &str)] = &[
     ("Backend::inner", LEADS),
     ("Backend::open_election", CALLED_BY_ANOTHER),
+    ("Backend::idempotency", AWAITED_ONLY),
+    ("Backend::open_answers", CALLED_BY_ANOTHER),
     ("Backend::open_id_gen", CALLED_BY_ANOTHER),
     ("Backend::open_lease", CALLED_BY_ANOTHER),
     ("Backend::open_leased_mutex", CALLED_BY_ANOTHER),
@@ -32,10 +34,26 @@ const LEADS: &str = "leads from the blocking face to the async one";
 
 /// Async methods of types that both faces share and that have no `…_blocking` beside them, with the
 /// reason.
-const NO_TWIN: &[(&str, &str)] = &[(
-    "LockOwner::lock",
-    "blocking callers say `mutex.on(&owner).lock()`, which async ones may say as well",
-)];
+const NO_TWIN: &[(&str, &str)] = &[
+    (
+        "LockOwner::lock",
+        "blocking callers say `mutex.on(&owner).lock()`, which async ones may say as well",
+    ),
+    ("Answers::recall", AWAITED_ONLY),
+    ("Answers::record", AWAITED_ONLY),
+    ("Answers::sweep", AWAITED_ONLY),
+    ("Execution::complete", AWAITED_ONLY),
+    ("Execution::lost", AWAITED_ONLY),
+    ("Idempotency::begin", AWAITED_ONLY),
+    ("Idempotency::begin_timeout", AWAITED_ONLY),
+    ("Idempotency::sweep", AWAITED_ONLY),
+    ("functions::applied", FOR_OPERATORS),
+    ("functions::clock", FOR_OPERATORS),
+    ("functions::examine", FOR_OPERATORS),
+];
+const AWAITED_ONLY: &str =
+    "requests with idempotency keys come to async services; others call `blocking::block_on`";
+const FOR_OPERATORS: &str = "the operator's command is async";
 
 /// The public methods of a face, by type.
 #[derive(Default)]

@@ -7,7 +7,7 @@
 SELECT j.id, j.queue, CASE WHEN j.lease_until > pg_catalog.clock_timestamp() THEN 'running'
                            WHEN j.run_at > pg_catalog.statement_timestamp() THEN 'delayed' ELSE 'ready' END AS state,
        j.name, j.priority::int8 AS priority, j.attempt::int8 AS attempt, j.max_attempts::int8 AS max_attempts,
-       (extract(epoch FROM j.run_at) * 1000000)::int8 AS run_at,
+       (extract(epoch FROM coalesce(j.due_at, j.run_at)) * 1000000)::int8 AS run_at,
        (extract(epoch FROM j.created_at) * 1000000)::int8 AS created_at,
        (extract(epoch FROM j.started_at) * 1000000)::int8 AS started_at,
        NULL::int8 AS ended_at,

@@ -102,6 +102,8 @@ fn state(row: &mut Row, at: usize) -> Result<JobState, Failure> {
 
 /// The job of a row of [`ListJobs`], of which these columns are taken already.
 fn listed(row: &mut Row, priority: i64, at: i64) -> Result<ListedJob, Failure> {
+    // A job that is parked is due then, and has the place that it was given in the meantime.
+    let due = row.maybe_int(14)?.unwrap_or(at);
     Ok(ListedJob {
         id: row.int(0)?,
         name: row.text(1)?,
@@ -109,7 +111,7 @@ fn listed(row: &mut Row, priority: i64, at: i64) -> Result<ListedJob, Failure> {
         priority: Priority::numbered(priority).unwrap_or_default(),
         attempt: row.int(3)?,
         max_attempts: row.int(4)?,
-        run_at: since_epoch(at),
+        run_at: since_epoch(due),
         created_at: since_epoch(row.int(6)?),
         started_at: row.maybe_int(7)?.map(since_epoch),
         ended_at: row.maybe_int(8)?.map(since_epoch),
@@ -152,6 +154,7 @@ impl Operation for ListJobs {
             Type::Text,
             Type::Int,
             Type::Text,
+            Type::Int,
         ],
     };
 

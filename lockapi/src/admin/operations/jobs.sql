@@ -12,7 +12,7 @@ WITH live AS MATERIALIZED (
       FROM unnest($5::int8[], $6::int8[], $7::int8[]) AS lane (priority, from_at, from_id)
      CROSS JOIN LATERAL (
            SELECT j.id, j.name, j.run_at, j.created_at, j.started_at, j.lease_until, j.attempt, j.max_attempts,
-                  j.worker, j.error
+                  j.worker, j.error, j.due_at
              FROM lockapi.job AS j
             WHERE j.namespace = $1::text AND j.queue = $2::text AND j.priority = lane.priority
               -- One lower bound: of two, the index would be read from the wrong one on.
@@ -42,18 +42,18 @@ WITH live AS MATERIALIZED (
      LIMIT $9::int8
 ), found AS (
     SELECT l.id, l.name, l.priority, l.attempt, l.max_attempts, l.run_at, l.created_at, l.started_at,
-           NULL::timestamptz AS ended_at, l.lease_until, l.worker, l.error, l.state
+           NULL::timestamptz AS ended_at, l.lease_until, l.worker, l.error, l.state, l.due_at
       FROM (SELECT l.*, CASE WHEN l.lease_until > pg_catalog.clock_timestamp() THEN 'running'
                              WHEN l.run_at <= pg_catalog.statement_timestamp() THEN 'ready' ELSE 'delayed' END AS state
               FROM live AS l) AS l
      WHERE $3::text = '' OR l.state = $3::text
      UNION ALL
     SELECT f.id, f.name, f.priority, f.attempt, f.max_attempts, f.run_at, f.created_at, f.started_at,
-           f.completed_at, NULL, f.worker, f.error, 'failed'
+           f.completed_at, NULL, f.worker, f.error, 'failed', NULL
       FROM failed AS f
      UNION ALL
     SELECT r.id, r.name, r.priority, r.attempt, r.max_attempts, r.run_at, r.created_at, r.started_at,
-           r.completed_at, NULL, r.worker, r.error, r.status
+           r.completed_at, NULL, r.worker, r.error, r.status, NULL
       FROM recent AS r
      WHERE r.namespace = $1::text AND r.queue = $2::text AND r.status = $3::text
 ), listed AS MATERIALIZED (
@@ -79,10 +79,11 @@ SELECT l.id, l.name, l.priority::int8 AS priority, l.attempt::int8 AS attempt, l
        (extract(epoch FROM l.started_at) * 1000000)::int8 AS started_at,
        (extract(epoch FROM l.ended_at) * 1000000)::int8 AS ended_at,
        (extract(epoch FROM l.lease_until - pg_catalog.clock_timestamp()) * 1000000)::int8 AS lease_left,
-       l.worker, pg_catalog.left(l.error, 1000) AS error, NULL::int8 AS last, l.state
+       l.worker, pg_catalog.left(l.error, 1000) AS error, NULL::int8 AS last, l.state,
+       (extract(epoch FROM l.due_at) * 1000000)::int8 AS due_at
   FROM listed AS l
  UNION ALL
 SELECT NULL, NULL, e.priority::int8, NULL, NULL, (extract(epoch FROM e.run_at) * 1000000)::int8, NULL, NULL, NULL, NULL,
-       NULL, NULL, e.id, NULL
+       NULL, NULL, e.id, NULL, NULL
   FROM ends AS e, examined AS x
  WHERE x.n >= $9::int8

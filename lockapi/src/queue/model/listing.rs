@@ -59,6 +59,7 @@ impl Live {
             maybe_text(some(&self.error).map(|error| first(error, 1000)).as_deref()),
             maybe_int(None),
             Value::Text(state.as_str().to_owned()),
+            maybe_int(self.due_at.filter(|_| ended.is_none())),
         ])
     }
 
@@ -84,7 +85,7 @@ impl Live {
             Value::Int(self.job.priority),
             Value::Int(self.attempt),
             Value::Int(self.job.max_attempts),
-            Value::Int(self.run_at),
+            Value::Int(self.due_at.unwrap_or(self.run_at)),
             Value::Int(self.created_at),
             maybe_int(self.started_at),
             maybe_int(ended),
@@ -122,7 +123,7 @@ impl Jobs {
             .map(|(id, live, state, ended)| live.listed(id, now, state, ended))
             .collect();
         if let Some((id, live)) = last.filter(|_| full) {
-            let mut row = vec![maybe_int(None); 14];
+            let mut row = vec![maybe_int(None); 15];
             for text in [1, 10, 11, 13] {
                 row[text] = maybe_text(None);
             }
