@@ -348,12 +348,12 @@ async fn v13_a_record_that_was_deleted_is_told() {
     let newest = newest();
     let (last, last_made) = (
         format!("version = {newest}"),
-        format!("version {newest} makes is there"),
+        format!("objects of version {newest} exist"),
     );
     for (deleted, told) in [
         ("version = 3", "the row of version 3 was deleted"),
         (&*last, &*last_made),
-        ("version > 5", "version 6 makes is there"),
+        ("version > 5", "objects of version 6 exist"),
         ("true", "lockapi.migration has no rows"),
     ] {
         let database = OwnDatabase::migrated();
