@@ -115,9 +115,9 @@ fn a_limit_that_is_wrong() {
 #[test]
 fn a_migration_that_waits() {
     let database = Database::empty();
-    // As a program of an earlier version has left it.
-    let (latest, earlier) = lockapi::MIGRATIONS.split_last().expect("migrations");
-    for migration in earlier {
+    // As a program of an earlier version has left it, before there were views of waits.
+    let earlier = lockapi::MIGRATIONS.iter();
+    for migration in earlier.take_while(|migration| migration.name != "admin") {
         database.sql(&format!(
             "BEGIN; {}; INSERT INTO lockapi.migration (version, name, checksum) VALUES ({}, '{}', '{}'); COMMIT",
             migration.sql,
@@ -126,7 +126,5 @@ fn a_migration_that_waits() {
             migration.checksum()
         ));
     }
-    // The views of waits are in the latest.
-    assert_eq!(latest.name, "admin");
     run_night(&database, "A migration that waits");
 }

@@ -335,7 +335,7 @@ fn no_database_is_told_apart() {
     assert!(!ran.err.contains("secret") && ran.out.is_empty(), "{ran:?}");
     let database = Database::empty();
     let ran = exec(&database, &["--lease", "a"], "echo run").exits(1);
-    ran.tells("the schema lockapi is not there")
+    ran.tells("the schema lockapi does not exist")
         .tells("lockapi migrate");
 }
 
