@@ -235,6 +235,18 @@ mod tests {
     }
 
     #[test]
+    fn calls_that_wait_in_this_process_are_no_outage() {
+        let policy = Policy::new(Quota::per_hour(1)).outage(Outage::Open);
+        let shares = Shares::default();
+        let full = Error::new(ErrorKind::Capacity, "check", "too many wait");
+        assert!(!shares.applies(&policy, &full, Time::ZERO));
+        assert!(!shares.is_out(&policy, Time::ZERO));
+        let away = Error::new(ErrorKind::Unavailable, "check", "no server");
+        assert!(shares.applies(&policy, &away, Time::ZERO));
+        assert!(shares.is_out(&policy, Time::ZERO));
+    }
+
+    #[test]
     fn the_keys_are_bounded() {
         let shares = Shares::default();
         let policy = Policy::new(Quota::per_hour(2)).outage(Outage::Share(1));
