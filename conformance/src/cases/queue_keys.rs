@@ -13,6 +13,7 @@ use crate::patience::{not_yet, soon};
 register! { "queue":
     Q11 unique_key_keeps_one_job_of_many_pushes;
     Q11 unique_key_may_replace_or_keep;
+    Q11 thousands_may_change_a_job_at_once;
     Q12 idempotency_key_makes_a_push_repeatable;
     Q17 paused_queue_gives_nothing_until_it_is_resumed;
     Q17 purge_leaves_what_runs;
@@ -74,6 +75,29 @@ async fn unique_key_may_replace_or_keep(cx: Context) {
     );
     let other = queue.push(job(5).unique("other", Unique::Replace)).await;
     assert_eq!(other.unwrap().how, How::New);
+}
+
+async fn thousands_may_change_a_job_at_once(cx: Context) {
+    let queues = [cx.queue().await, cx.queue().await];
+    let rules = [Unique::Replace, Unique::Keep, Unique::Replace];
+    let pushes = (0..3000).map(|nth| {
+        let queue = queues[nth % 2].clone();
+        let job = job(nth).unique("key", rules[nth % 3]);
+        tokio::spawn(async move { queue.push(job).await })
+    });
+    let mut ids = BTreeSet::new();
+    let mut new = 0;
+    for push in pushes.collect::<Vec<_>>() {
+        let pushed = push.await.unwrap().unwrap();
+        ids.insert(pushed.id);
+        new += usize::from(pushed.how == How::New);
+    }
+    assert_eq!((ids.len(), new), (1, 1));
+    let same = (0..300).map(|nth| job(nth).unique("together", rules[nth % 3]));
+    let pushed = queues[0].push_all(same.collect()).await.unwrap();
+    let changed = pushed.iter().filter(|it| it.how == How::Changed).count();
+    assert_eq!((pushed[0].how, changed), (How::New, 299));
+    assert_eq!(cx.jobs().await.waiting, 2);
 }
 
 async fn idempotency_key_makes_a_push_repeatable(cx: Context) {

@@ -1,7 +1,12 @@
 //! Pushing.
 
+use std::hash::BuildHasher;
+use std::iter;
 use std::sync::Arc;
 
+use rustc_hash::FxBuildHasher;
+
+use super::coalescing::Coalesced;
 use super::handle::{Handle, PAUSE};
 use crate::driver::Connection;
 use crate::engine::batcher::{ALONE, Batch, Queued};
@@ -127,6 +132,34 @@ impl Handle {
     }
 }
 
+impl Queued for PushKeyed {
+    const NAME: &'static str = "push";
+    const REPEATABLE: bool = false;
+
+    fn weight(&self) -> usize {
+        1 + self.job.payload.len() / 4096
+    }
+
+    fn places(&self) -> impl Iterator<Item = u64> {
+        let keys = &self.keys;
+        let of = (&self.queue, &keys.unique_key, &keys.idempotency_key);
+        iter::once(FxBuildHasher.hash_one(of))
+    }
+
+    async fn serve(
+        batch: &mut Batch<Self>,
+        connection: &mut OpenConnection,
+    ) -> std::result::Result<(), Failure> {
+        let coalesced = Coalesced::of(&batch.requests);
+        let answers = coalesced.answers(&connection.perform(&coalesced.pushes).await?);
+        for ((_, callers), answer) in batch.take().zip(answers) {
+            let answered = callers.first();
+            answered.send_told(Ok(answer), connection.repeated);
+        }
+        Ok(())
+    }
+}
+
 impl Queued for PushTogether {
     const NAME: &'static str = "push";
     const REPEATABLE: bool = false;
@@ -161,7 +194,8 @@ async fn push_on<N: Connection>(
     let mut all = vec![None; left.len()];
     while !left.is_empty() {
         let before = left.len();
-        let answers = connection.perform(&left).await?;
+        let coalesced = Coalesced::of(&left);
+        let answers = coalesced.answers(&connection.perform(&coalesced.pushes).await?);
         let mut answers = answers.into_iter().zip(std::mem::take(&mut places));
         left.retain(|_| {
             answers.next().is_some_and(|(pushed, at)| {
