@@ -17,6 +17,7 @@ use crate::patience::{not_yet, soon};
 register! { "transactions":
     Q10 open_push_holds_up_pushes_of_its_key_alone [Transactions];
     Q10 open_push_holds_up_nobody_for_ever [Transactions];
+    Q10 open_push_of_many_keys_holds_up_no_other_key [Transactions];
     Q10 open_take_holds_up_completions_of_its_jobs_alone [Transactions];
     R14 open_charge_holds_up_calls_for_its_keys_alone [Transactions];
     R14 open_charge_holds_up_nobody_for_ever [Transactions];
@@ -112,6 +113,32 @@ async fn open_push_holds_up_nobody_for_ever(cx: Context) {
     tx.rollback().await;
     assert_eq!(cx.jobs().await, Jobs::default(), "it did not happen");
     assert_eq!(queue.push(keyed()).await.unwrap().how, How::New);
+}
+
+async fn open_push_of_many_keys_holds_up_no_other_key(cx: Context) {
+    let options = BackendOptions::default().timeout(Duration::from_secs(8));
+    let queue = cx.connect(options).await.unwrap().queue("work").unwrap();
+    let keyed = |nth: usize| job(nth).unique(format!("key {nth}"), Unique::Skip);
+    let held = |nth: usize| nth % 10 == 7;
+    let mut tx = cx.begin().await.unwrap();
+    let theirs = (0..2000).filter(|nth| held(*nth)).map(keyed).collect();
+    tx.push_in(&queue, theirs).await.unwrap();
+    let pushes = (0..2000).map(|nth| {
+        let (queue, job) = (queue.clone(), keyed(nth));
+        tokio::spawn(async move { queue.push(job).await })
+    });
+    let mut late = 0;
+    for (nth, push) in pushes.collect::<Vec<_>>().into_iter().enumerate() {
+        match push.await.unwrap() {
+            Ok(pushed) => assert_eq!((pushed.how, held(nth)), (How::New, false)),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+                late += usize::from(!held(nth));
+            }
+        }
+    }
+    assert_eq!(late, 0, "pushes of keys that nobody holds");
+    tx.rollback().await;
 }
 
 async fn open_take_holds_up_completions_of_its_jobs_alone(cx: Context) {

@@ -9,7 +9,7 @@ use rustc_hash::FxHashSet;
 
 use super::KindId;
 use super::outbox::Outbox;
-use super::request::{Callers, Queued, Reply};
+use super::request::{Callers, MAX_WEIGHT, Queued, Reply};
 use crate::driver::Operation;
 use crate::engine::connection::OpenConnection;
 use crate::error::{Failure, Result};
@@ -23,6 +23,10 @@ pub(super) trait AnyBatch: Send {
     fn serve<'a>(&'a mut self, connection: &'a mut OpenConnection) -> Served<'a>;
     /// Divides it into at most this number of batches.
     fn split(&mut self, parts: usize) -> Vec<Box<dyn AnyBatch>>;
+    /// Takes out what a statement has no room for.
+    fn overflow(&mut self) -> Option<Box<dyn AnyBatch>>;
+    /// Puts these behind its own.
+    fn append(&mut self, behind: &mut dyn AnyBatch);
     /// Takes those out of `fresh` that want what this one waits for.
     fn join(&mut self, fresh: &mut dyn AnyBatch);
     /// Fails all.
@@ -123,6 +127,31 @@ impl<O: Queued> AnyBatch for Batch<O> {
             (!part.requests.is_empty()).then(|| Box::new(part) as Box<dyn AnyBatch>)
         })
         .collect()
+    }
+
+    fn overflow(&mut self) -> Option<Box<dyn AnyBatch>> {
+        let mut room = MAX_WEIGHT;
+        let fits = self.requests.iter().take_while(|request| {
+            let fits = request.weight() <= room;
+            room = room.saturating_sub(request.weight());
+            fits
+        });
+        let fits = fits.count().max(1);
+        if fits >= self.requests.len() {
+            return None;
+        }
+        Some(Box::new(Self {
+            requests: self.requests.split_off(fits),
+            callers: self.callers.split_off(fits),
+            outbox: None,
+        }))
+    }
+
+    fn append(&mut self, behind: &mut dyn AnyBatch) {
+        if let Some(behind) = behind.as_any().downcast_mut::<Self>() {
+            self.requests.append(&mut behind.requests);
+            self.callers.append(&mut behind.callers);
+        }
     }
 
     fn join(&mut self, fresh: &mut dyn AnyBatch) {

@@ -36,6 +36,8 @@ pub(super) struct Isolation {
 /// Requests that are tried together.
 pub(super) struct Group {
     batch: Box<dyn AnyBatch>,
+    /// Those for which the statement that is being tried has no room.
+    behind: Option<Box<dyn AnyBatch>>,
     /// Whether it is known which of them wait: later requests for the same rows wait with them.
     known: bool,
     lock_timeout: Duration,
@@ -67,14 +69,17 @@ impl Isolation {
         if self.is_empty() { PATIENCE } else { WARNED }
     }
 
-    /// The time until something is to be tried.
-    pub(super) fn wait(&self, now: Time) -> Option<Duration> {
-        (!self.is_empty()).then(|| self.next.saturating_sub(now))
+    /// The time until something is to be tried; `idle` if the batcher has nothing else to do.
+    pub(super) fn wait(&self, now: Time, idle: bool) -> Option<Duration> {
+        // There is nobody to rest for, and most of these wait for nothing.
+        let searches = idle && self.groups.front().is_some_and(|group| !group.known);
+        let rest = || self.next.saturating_sub(now);
+        (!self.is_empty()).then(|| if searches { Duration::ZERO } else { rest() })
     }
 
     /// What is to be tried now. Refuses what has waited for too long.
-    pub(super) fn due(&mut self, now: Time) -> Option<Group> {
-        if now < self.next {
+    pub(super) fn due(&mut self, now: Time, idle: bool) -> Option<Group> {
+        if self.wait(now, idle) != Some(Duration::ZERO) {
             return None;
         }
         let failure = |which: &str| {
@@ -96,6 +101,7 @@ impl Isolation {
         while let Some(mut group) = self.groups.pop_front() {
             group.batch.forget_left();
             if !group.batch.is_empty() {
+                group.behind = group.batch.overflow();
                 return Some(group);
             }
         }
@@ -129,6 +135,13 @@ impl Isolation {
         failure: Option<&Failure>,
         now: Time,
     ) -> Option<Box<dyn AnyBatch>> {
+        if let Some(mut behind) = group.behind.take() {
+            if group.batch.is_empty() {
+                group.batch = behind;
+            } else {
+                group.batch.append(behind.as_mut());
+            }
+        }
         let Some(failure) = failure else {
             return (!group.batch.is_empty()).then_some(group.batch);
         };
@@ -164,6 +177,7 @@ impl Isolation {
             }
             let group = Group {
                 batch,
+                behind: None,
                 known,
                 lock_timeout: if known { FIRST } else { SEARCH },
                 until,
@@ -187,7 +201,7 @@ mod tests {
     use std::sync::mpsc::{Receiver, Sender, channel};
 
     use super::super::batch::Batch;
-    use super::super::request::{Caller, Callers, Repeated, Reply};
+    use super::super::request::{Caller, Callers, MAX_WEIGHT, Repeated, Reply};
     use super::*;
     use crate::queue::{Ack, Ticket};
 
@@ -225,9 +239,12 @@ mod tests {
         }
         let mut now = Time::ZERO;
         isolation.failed(&mut batch, &failure(sqlstate), now);
-        while let Some(wait) = isolation.wait(now).filter(|_| now < Duration::from_secs(1)) {
+        while let Some(wait) = isolation
+            .wait(now, false)
+            .filter(|_| now < Duration::from_secs(1))
+        {
             now += wait;
-            let mut group = isolation.due(now).unwrap();
+            let mut group = isolation.due(now, false).unwrap();
             let (batch, lock_timeout) = group.turn();
             if ids(batch).contains(&7) {
                 now += lock_timeout;
@@ -249,7 +266,7 @@ mod tests {
         assert!(answered.iter().all(|(id, _)| *id != 7));
         now = now.max(LIMIT);
         assert!(
-            isolation.due(now).is_none(),
+            isolation.due(now, false).is_none(),
             "it has waited for long enough"
         );
         assert_eq!(answers.try_recv(), Ok((7, ErrorKind::TimedOut)));
@@ -266,8 +283,54 @@ mod tests {
         }
         isolation.join(&mut fresh);
         assert_eq!(ids(&mut fresh), [6, 8]);
-        let mut group = isolation.due(now + LONGEST * REST).unwrap();
+        let mut group = isolation.due(now + LONGEST * REST, false).unwrap();
         assert_eq!(ids(group.turn().0), [7, 7, 7]);
+    }
+
+    #[test]
+    fn there_is_no_rest_for_nobody() {
+        let (told, _) = channel();
+        let mut isolation = Isolation::new(LIMIT);
+        let mut batch = Batch::<Ack>::default();
+        for id in 0..100 {
+            add(&mut batch, id, &told);
+        }
+        let mut now = Time::ZERO;
+        isolation.failed(&mut batch, &failure("55P03"), now);
+        for _ in 0..PARTS {
+            let group = isolation.due(now, true).unwrap();
+            now += SEARCH;
+            drop(isolation.tried(group, Some(&failure("55P03")), now));
+            assert_eq!(isolation.wait(now, false), Some(SEARCH * REST));
+            assert_eq!(isolation.wait(now, true), Some(Duration::ZERO));
+        }
+        let (isolation, now, _) = tried("55P03");
+        assert!(
+            isolation.wait(now, true) > Some(Duration::ZERO),
+            "it waits for one"
+        );
+    }
+
+    #[test]
+    fn a_statement_carries_no_more_than_it_has_room_for() {
+        let (mut isolation, now, _) = tried("55P03");
+        let (told, _) = channel();
+        let mut fresh = Batch::<Ack>::default();
+        for _ in 0..3 * MAX_WEIGHT {
+            add(&mut fresh, 7, &told);
+        }
+        isolation.join(&mut fresh);
+        let mut group = isolation.due(now + LONGEST * REST, false).unwrap();
+        assert_eq!(ids(group.turn().0).len(), MAX_WEIGHT);
+        let waiting = isolation.tried(group, Some(&failure("55P03")), now);
+        assert!(waiting.is_none());
+        let all: usize = isolation.callers().map(|(_, callers)| callers).sum();
+        assert_eq!(all, 3 * MAX_WEIGHT + 1);
+        let mut group = isolation.due(now + LONGEST * REST, false).unwrap();
+        let (batch, _) = group.turn();
+        batch.refuse(&failure("57014"));
+        let mut left = isolation.tried(group, None, now).unwrap();
+        assert_eq!(ids(left.as_mut()).len(), 2 * MAX_WEIGHT + 1);
     }
 
     #[test]
@@ -286,11 +349,11 @@ mod tests {
         let (mut isolation, now, _) = tried("55P03");
         let (mut time, mut waited) = (now, Duration::ZERO);
         while time < LIMIT {
-            let Some(wait) = isolation.wait(time) else {
+            let Some(wait) = isolation.wait(time, false) else {
                 break;
             };
             time += wait;
-            let Some(mut group) = isolation.due(time) else {
+            let Some(mut group) = isolation.due(time, false) else {
                 break;
             };
             let lock_timeout = group.turn().1;

@@ -208,8 +208,9 @@ impl Batcher {
                 }
                 (state.kinds.round(|kind| outbox.is_due(kind)), waiting)
             };
-            let wait = isolation.wait(timer.now());
-            if rounds.is_empty() && wait != Some(Duration::ZERO) {
+            let idle = rounds.is_empty();
+            let wait = isolation.wait(timer.now(), idle);
+            if idle && wait != Some(Duration::ZERO) {
                 if waiting {
                     // Only kinds that have others to tell first.
                     outbox.tell_some();
@@ -261,7 +262,7 @@ impl Batcher {
                 state.kinds.served(kind, drawn.left, took, batch.as_mut());
             }
             // One statement a round: others have their turn in between.
-            if let Some(mut group) = isolation.due(timer.now()) {
+            if let Some(mut group) = isolation.due(timer.now(), idle) {
                 let (batch, lock_timeout) = group.turn();
                 if paced {
                     batch.tell_through(&outbox);
