@@ -1,12 +1,13 @@
 //! Several hosts over a driver that blocks.
 
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{Answers, HOST_LIMIT, Host, HostConnection, Hosts};
 use crate::blocking::block_on;
+use crate::driver::threaded::Attempt;
 use crate::driver::{
     BlockingConnection, BlockingConnector, BlockingListener, Inline, Mode, Rows, Script, Statement,
     Value,
@@ -15,10 +16,6 @@ use crate::error::Failure;
 
 /// A host that has not answered for so long is tried after the others: an attempt keeps a thread.
 pub(super) const SLOW: Duration = Duration::from_secs(1);
-
-/// What hangs may do so for ever. After a pause, which doubles with each attempt that hangs, the host is tried all
-/// the same.
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 type Answer<N> = Result<Option<HostConnection<N>>, Failure>;
 
@@ -73,13 +70,14 @@ fn try_host<C: BlockingConnector>(
     mode: Mode,
     sender: &SyncSender<Answer<C::Connection>>,
 ) -> Result<(), Failure> {
-    let Some(attempt) = Attempt::begin(host) else {
+    let begun = host.attempts.begin(Instant::now(), 1, Duration::ZERO);
+    let attempt = begun.map_err(|_| {
         let failure = "a host has not answered an earlier attempt to connect";
-        return Err(Failure::connect(None, failure));
-    };
-    let sender = sender.clone();
+        Failure::connect(None, failure)
+    })?;
+    let (host, sender) = (Arc::clone(host), sender.clone());
     let run = move || {
-        let answer = attempt.run(mode);
+        let answer = host.attempt(&attempt, mode);
         drop(attempt);
         // The others have been faster.
         let _late = sender.send(answer);
@@ -91,62 +89,22 @@ fn try_host<C: BlockingConnector>(
         .map_err(|error| Failure::connect(None, error))
 }
 
-/// An attempt to connect to a host, until its driver has returned.
-struct Attempt<C> {
-    host: Arc<Host<C>>,
-    began: Instant,
-}
-
-impl<C: BlockingConnector> Attempt<C> {
-    /// `None` while others hang.
-    fn begin(host: &Arc<Host<C>>) -> Option<Self> {
-        let mut attempts = host.attempts();
-        let began = Instant::now();
-        let hanging = attempts.iter().filter(|it| began - **it > HOST_LIMIT);
-        let pause = hanging.fold(Duration::ZERO, |pause, _| {
-            (pause * 2).clamp(HOST_LIMIT, LONGEST_PAUSE)
-        });
-        if attempts.last().is_some_and(|last| began - *last < pause) {
-            return None;
-        }
-        attempts.push(began);
-        drop(attempts);
-        let host = Arc::clone(host);
-        Some(Self { host, began })
-    }
-
-    fn run(&self, mode: Mode) -> Answer<C::Connection> {
-        let connected = self.host.connector.connect(mode);
+impl<C: BlockingConnector> Host<C> {
+    fn attempt(&self, attempt: &Attempt, mode: Mode) -> Answer<C::Connection> {
+        let connected = self.connector.connect(mode);
         let answer = connected.and_then(|connection| {
-            let primary = block_on(self.host.if_primary(Inline(connection)))?;
-            Ok(primary.map(|Inline(connection)| self.host.connection(connection)))
+            let primary = block_on(self.if_primary(Inline(connection)))?;
+            Ok(primary.map(|Inline(connection)| self.connection(connection)))
         });
-        // It answers: what began earlier hangs for a reason of its own.
-        self.host.attempts().retain(|began| *began >= self.began);
+        attempt.answered();
         answer
-    }
-}
-
-impl<C> Drop for Attempt<C> {
-    fn drop(&mut self) {
-        let mut attempts = self.host.attempts();
-        if let Some(at) = attempts.iter().position(|began| *began == self.began) {
-            attempts.remove(at);
-        }
     }
 }
 
 impl<C> Host<C> {
     /// Whether an attempt has waited for long.
     fn is_slow(&self, now: Instant) -> bool {
-        let attempts = self.attempts();
-        let first = attempts.first();
-        first.is_some_and(|first| now.saturating_duration_since(*first) > SLOW)
-    }
-
-    /// In the order in which they began.
-    fn attempts(&self) -> MutexGuard<'_, Vec<Instant>> {
-        self.attempts.lock().unwrap_or_else(PoisonError::into_inner)
+        self.attempts.age(now).is_some_and(|age| age > SLOW)
     }
 }
 

@@ -5,12 +5,13 @@ mod url;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
+use super::threaded::Attempts;
 use super::{
     BackgroundTask, Call, Connection, Connector, Listener, Mode, Operation, Row, Rows, Script,
     Statement, Type, Value,
@@ -39,9 +40,8 @@ pub struct Hosts<C> {
 struct Host<C> {
     connector: C,
     superseded: Arc<AtomicBool>,
-    /// When the attempts began that a driver which blocks has not returned from, as far as none that began
-    /// later has returned.
-    attempts: Mutex<Vec<Instant>>,
+    /// Those of a driver that blocks.
+    attempts: Attempts,
 }
 
 impl<C> Hosts<C> {
@@ -57,7 +57,7 @@ impl<C> Hosts<C> {
             Arc::new(Host {
                 connector,
                 superseded: Arc::default(),
-                attempts: Mutex::default(),
+                attempts: Attempts::default(),
             })
         });
         Ok(Self {

@@ -1,8 +1,9 @@
 //! Hosts that never answer, standbys, and two primaries.
 
+use std::sync::Mutex;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::blocking::SLOW;
 use super::*;

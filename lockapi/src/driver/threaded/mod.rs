@@ -1,5 +1,6 @@
 //! Blocking drivers: their calls run on threads that the tasks live on.
 
+mod attempts;
 mod host;
 
 use std::fmt;
@@ -13,13 +14,16 @@ use super::value::{Rows, Value};
 use crate::error::Failure;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard, thread};
+pub(super) use attempts::{Attempt, Attempts};
 use host::{Host, call};
 
-/// How many calls of a connector may be left behind unanswered before others are rare.
-const MOST_STUCK: usize = 16;
+/// How many attempts to connect may hang before others are rare.
+const MOST_HANGING: usize = 16;
 
-/// How rare.
-const PAUSE: Duration = Duration::from_secs(60);
+/// How many calls may be left behind unanswered before connections are opened once a second: more than a
+/// backend has connections, as all of them are lost with their server.
+const MOST_STUCK: usize = 256;
+const STUCK_PAUSE: Duration = Duration::from_secs(1);
 
 /// How long a listener waits in one call: it ends about so soon after it is dropped.
 const SLICE: Duration = Duration::from_millis(250);
@@ -78,8 +82,7 @@ pub struct Threaded<C: Send + Sync + 'static> {
     /// `None` when it is dropped.
     connector: Option<Arc<C>>,
     stuck: Arc<AtomicUsize>,
-    /// When a connection was last tried although many are stuck.
-    tried: Mutex<Option<Instant>>,
+    attempts: Attempts,
 }
 
 impl<C: BlockingConnector> Threaded<C> {
@@ -88,19 +91,8 @@ impl<C: BlockingConnector> Threaded<C> {
         Self {
             connector: Some(Arc::new(connector)),
             stuck: Arc::default(),
-            tried: Mutex::default(),
+            attempts: Attempts::default(),
         }
-    }
-
-    /// Calls that are left behind may stay so for hours on a network that lost the server, while a
-    /// new connection finds another one.
-    fn is_due(&self) -> bool {
-        let mut tried = lock(&self.tried);
-        let due = tried.is_none_or(|last| last.elapsed() >= PAUSE);
-        if due {
-            *tried = Some(Instant::now());
-        }
-        due
     }
 }
 
@@ -128,19 +120,27 @@ impl<C: BlockingConnector> Connector for Threaded<C> {
 
     async fn connect(&self, mode: Mode) -> Result<Self::Connection, Failure> {
         let stuck = self.stuck.load(Ordering::Relaxed);
-        if stuck >= MOST_STUCK && !self.is_due() {
+        let least = if stuck >= MOST_STUCK {
+            STUCK_PAUSE
+        } else {
+            Duration::ZERO
+        };
+        let begun = self.attempts.begin(Instant::now(), MOST_HANGING, least);
+        let attempt = begun.map_err(|pause| {
             let message = format!(
-                "{stuck} calls to the server are unanswered; no further connection is opened for now; try again later"
+                "{stuck} calls to the server are unanswered; the next connection is opened {pause:?} after the last at the earliest; try again later"
             );
-            return Err(Failure::connect(None, message));
-        }
+            Failure::connect(None, message)
+        })?;
         let connector = self.connector.clone();
-        let connection = call(move || match connector {
+        let connection = call(move || {
+            let Some(connector) = connector else {
+                return Err(Failure::connect(None, "the backend is closed"));
+            };
+            let connected = connector.connect(mode);
+            attempt.answered();
             // Already threaded: when nobody waits for it any more it is dropped as a job, too.
-            Some(connector) => connector
-                .connect(mode)
-                .map(|it| ThreadedConnection(Some(it))),
-            None => Err(Failure::connect(None, "the backend is closed")),
+            connected.map(|connection| ThreadedConnection(Some(connection)))
         });
         connection.await
     }
