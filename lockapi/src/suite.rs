@@ -90,7 +90,7 @@ pub mod engine {
     pub use crate::engine::epoch::EnterEpoch;
     pub use crate::engine::notify::{Notify, listen};
     pub use crate::engine::probe::{BEGIN as BEGIN_PROBE, Lock, Marker, Seen};
-    pub use crate::engine::settle::{Settle, Settled};
+    pub use crate::engine::settle::{Server, Settle, Settled};
 }
 
 /// See [`crate::memory`].

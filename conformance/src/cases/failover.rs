@@ -17,7 +17,7 @@ use super::ids::{open, seldom};
 use super::queue::{acked, by_hand_from, job, lost};
 use crate::context::{Context, MINUTE};
 use crate::harness::register;
-use crate::patience::{SOON, soon};
+use crate::patience::{SOON, eventually, soon};
 
 register! { "failover":
     F01 tokens_increase_although_commits_were_lost @ Own [FailOver];
@@ -33,6 +33,7 @@ register! { "failover":
     F05 limit_admits_no_more_than_one_burst_again @ Own [FailOver];
     F06 stale_holder_cannot_write_after_a_fail_over @ Own [FailOver, Transactions];
     F07 server_of_an_earlier_epoch_is_refused @ Own [Sql];
+    F07 server_that_is_configured_as_read_only_is_refused @ Own [Sql];
     F08 primary_is_found_among_several_hosts @ Hosts [OwnConnections, Standby];
     F08 hosts_without_a_primary_are_unavailable @ NoPrimary [OwnConnections, Standby];
 }
@@ -353,6 +354,35 @@ async fn server_of_an_earlier_epoch_is_refused(cx: Context) {
         .await;
     served(|| lease.try_acquire()).await;
     served(|| mutex.try_lock()).await;
+}
+
+async fn server_that_is_configured_as_read_only_is_refused(cx: Context) {
+    let backend = cx.backend().await;
+    let mutex = backend.mutex("door").unwrap();
+    let lease = backend.lease("job", by_hand(MINUTE)).unwrap();
+    mutex.lock().await.unwrap().unlock().await.unwrap();
+    for (setting, refused) in [("on", true), ("off", false)] {
+        cx.sql(&format!(
+            "ALTER SYSTEM SET default_transaction_read_only = {setting}"
+        ))
+        .await;
+        cx.sql("SELECT pg_reload_conf()").await;
+        let set = || async { cx.sql("SHOW default_transaction_read_only").await == [setting] };
+        eventually("the setting", set).await;
+        cx.sever().await;
+        if refused {
+            let error = lease.try_acquire().await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+            assert!(error.to_string().contains("read-only"), "{error}");
+            assert_eq!(
+                mutex.try_lock().await.unwrap_err().kind(),
+                ErrorKind::Unavailable
+            );
+        } else {
+            assert!(served(|| lease.try_acquire()).await.is_some());
+            assert!(served(|| mutex.try_lock()).await.is_some());
+        }
+    }
 }
 
 async fn primary_is_found_among_several_hosts(cx: Context) {

@@ -10,7 +10,7 @@ use super::clock::Time;
 use super::driver::{Driver, DriverConnection};
 use super::epoch::{Entered, Epochs};
 use super::reconnect::Reconnect;
-use super::settle::{Settle, Settled};
+use super::settle::{Server, Settle, Settled};
 use super::tasks::Tasks;
 use super::timer::Timer;
 pub(crate) use super::watch::Watch;
@@ -33,7 +33,7 @@ pub(crate) struct Connections {
     pub(crate) timeout: Duration,
     pub(super) tasks: Arc<Tasks>,
     cancels: Arc<Cancels>,
-    epochs: Arc<Epochs>,
+    pub(super) epochs: Arc<Epochs>,
     reconnect: Arc<Reconnect>,
 }
 
@@ -129,15 +129,19 @@ impl Connections {
     }
 }
 
-/// Settles the settings of a connection; refuses a standby, and a role that would not hear of a fail-over.
+/// Settles the settings of a connection; refuses a server that is not to be written to, and a role that would not hear of a fail-over.
 pub(crate) async fn settle<N: Connection>(
     connection: &mut N,
     settle: Settle,
 ) -> Result<Settled, Failure> {
     match connection.perform(&[settle]).await?[..] {
         [settled] if settled.unprivileged => Err(is_unprivileged()),
-        [settled] if !settled.standby => Ok(settled),
-        _ => Err(is_standby()),
+        [settled] => match settled.server {
+            Server::Primary => Ok(settled),
+            Server::Standby => Err(is_standby()),
+            Server::ReadOnly => Err(is_read_only()),
+        },
+        _ => Err(Failure::corrupt("the server did not return its state")),
     }
 }
 
@@ -150,6 +154,11 @@ fn is_unprivileged() -> Failure {
     let message = "the role may draw tokens but not execute lockapi.enter_epoch(), so that it could get a token twice \
          after a fail-over; apply the statements of `lockapi::rights::grants` of this version";
     Failure::connect(None, Error::new(ErrorKind::Unsupported, "connect", message))
+}
+
+fn is_read_only() -> Failure {
+    let message = "the server is configured as read-only (default_transaction_read_only), as a primary that was replaced; connect to the new primary";
+    Failure::connect(None, Error::new(ErrorKind::Unavailable, "connect", message))
 }
 
 pub(crate) fn is_standby() -> Failure {

@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tokio::sync::Notify;
+
 use super::cancel::Process;
 use super::clock::Time;
 use super::settle::Settled;
@@ -26,6 +28,8 @@ const AGAIN: Duration = Duration::from_secs(10);
 #[derive(Debug, Default)]
 pub(super) struct Epochs {
     latest: AtomicI64,
+    /// Notified when a later one was entered.
+    pub(super) advanced: Notify,
     /// Behind a proxy each transaction may be served by another session.
     entered: Mutex<HashMap<Process, Entered>>,
 }
@@ -67,7 +71,10 @@ impl Epochs {
         let [number] = answers[..] else {
             return Err(Failure::corrupt("the server returned no epoch"));
         };
-        self.latest.fetch_max(number, Ordering::AcqRel);
+        let before = self.latest.fetch_max(number, Ordering::AcqRel);
+        if (1..number).contains(&before) {
+            self.advanced.notify_waiters();
+        }
         let checked = self.check(number);
         checked.inspect_err(|_| connection.superseded())?;
         Ok(number)

@@ -4,6 +4,7 @@
 //! that is sent while the listener is away is not heard.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -147,12 +148,15 @@ async fn run(connections: &Connections, shared: &Shared) {
     }
 }
 
-/// Listens on one connection, until it fails or has been listened on for long enough.
+/// Listens on one connection, until it fails, has been listened on for long enough, or another server has taken
+/// over: the old one may be silent for long.
 async fn hear(
     connections: &Connections,
     watch: &Arc<Watch>,
     shared: &Shared,
 ) -> Result<(), Failure> {
+    let mut advanced = pin!(connections.epochs.advanced.notified());
+    advanced.as_mut().enable();
     let opening = async {
         let mut listener = connections.driver.listener().await?;
         prepare(&mut listener).await?;
@@ -163,7 +167,7 @@ async fn hear(
     shared.ring(i64::MIN, i64::MAX);
     let lifetime = LIFETIME.mul_f64(0.8 + fastrand::f64() / 5.0);
     let enough = connections.timer.sleep(lifetime);
-    let closing = std::pin::pin!(shared.closing.notified());
+    let closing = pin!(shared.closing.notified());
     let hearing = async {
         loop {
             let payload = listener.next().await?;
@@ -173,6 +177,7 @@ async fn hear(
             }
         }
     };
+    let enough = select(enough, advanced);
     let stop = async { drop(select(closing, enough).await) };
     unless(stop, hearing).await.unwrap_or(Ok(()))
 }

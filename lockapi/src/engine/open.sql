@@ -1,7 +1,8 @@
 -- Makes a connection independent of its role's settings, and returns whether the server is a standby, the ID
 -- and the start time, in microseconds, of the process that serves the connection, and whether the database
 -- has epochs and the role may enter one: a role that only reads may not. A role that draws tokens has to:
--- "unprivileged" is whether the role may draw tokens but not enter an epoch.
+-- "unprivileged" is whether the role may draw tokens but not enter an epoch. "read_only" is whether an
+-- administrator made the server read-only as a whole, as with a primary that was replaced.
 --
 -- Promises: afterwards statements run as READ COMMITTED and durable, whatever the defaults of the role and
 -- the database are; a stricter synchronous_commit is kept. With $1 the settings last for the transaction,
@@ -50,7 +51,9 @@ WITH named (name) AS (
             CASE WHEN pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.=) 'remote_apply'
                  THEN 'remote_apply' ELSE 'on' END)
 ), done AS MATERIALIZED (
-    SELECT pg_catalog.set_config(w.name, w.value, $1::pg_catalog.bool) AS value
+    SELECT pg_catalog.set_config(w.name, w.value, $1::pg_catalog.bool) AS value,
+           s.name OPERATOR(pg_catalog.=) 'default_transaction_read_only' AND s.setting OPERATOR(pg_catalog.=) 'on'
+               AND s.source OPERATOR(pg_catalog.=) ANY (ARRAY['configuration file', 'command line']) AS read_only
       FROM wanted AS w
       JOIN pg_catalog.pg_settings AS s ON s.name OPERATOR(pg_catalog.=) w.name
 )
@@ -72,5 +75,6 @@ SELECT pg_catalog.pg_is_in_recovery() AS standby, pg_catalog.count(d.value) AS s
                   AND (c.relname OPERATOR(pg_catalog.=) 'fence_seq' OR c.relname OPERATOR(pg_catalog.=) 'delivery_seq')
                   AND pg_catalog.has_schema_privilege(n.oid, 'USAGE')
                   AND CASE WHEN c.relkind OPERATOR(pg_catalog.=) 'S'
-                           THEN pg_catalog.has_sequence_privilege(c.oid, 'USAGE, UPDATE') ELSE false END) AS unprivileged
+                           THEN pg_catalog.has_sequence_privilege(c.oid, 'USAGE, UPDATE') ELSE false END) AS unprivileged,
+       pg_catalog.bool_or(d.read_only) AS read_only
   FROM done AS d

@@ -31,14 +31,25 @@ pub struct Settle {
 /// The answer to a [`Settle`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settled {
-    /// Whether the server is a hot standby.
-    pub standby: bool,
+    /// What kind of server it is.
+    pub server: Server,
     /// The process that serves the connection, as far as the role may see it; none in memory.
     pub process: Option<Process>,
     /// Whether the database has a schema that knows epochs.
     pub epochs: bool,
     /// Whether the role may draw tokens, but not enter an epoch.
     pub unprivileged: bool,
+}
+
+/// What kind of server it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Server {
+    /// It can be written to.
+    Primary,
+    /// A hot standby.
+    Standby,
+    /// Configured as read-only.
+    ReadOnly,
 }
 
 impl Settle {
@@ -93,6 +104,7 @@ impl Operation for Settle {
             Type::Int,
             Type::Bool,
             Type::Bool,
+            Type::Bool,
         ],
     };
 
@@ -116,7 +128,11 @@ impl Operation for Settle {
             // A session that acts as another role may not see when its own process began.
             let process = started.filter(|_| pid != 0);
             Ok(Settled {
-                standby: row.bool(0)?,
+                server: match (row.bool(0)?, row.bool(6)?) {
+                    (true, _) => Server::Standby,
+                    (_, true) => Server::ReadOnly,
+                    _ => Server::Primary,
+                },
                 process: process.map(|started| Process { pid, started }),
                 epochs: row.bool(4)?,
                 unprivileged: row.bool(5)?,
@@ -133,6 +149,7 @@ impl Operation for Settle {
             none(),
             none(),
             Value::Bool(true),
+            Value::Bool(false),
             Value::Bool(false),
         ];
         Some(vec![Row(row)])

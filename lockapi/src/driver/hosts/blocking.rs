@@ -1,7 +1,7 @@
 //! Several hosts over a driver that blocks.
 
-use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 

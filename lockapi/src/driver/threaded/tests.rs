@@ -182,7 +182,10 @@ fn calls_left_behind_do_not_keep_a_backend_from_its_connections() {
     threaded.stuck.store(MOST_STUCK - 1, Ordering::Relaxed);
     assert!((0..100).all(|_| connect() == "no more"));
     threaded.stuck.store(MOST_STUCK, Ordering::Relaxed);
-    assert!(connect().contains("256 calls"), "not more than one a second");
+    assert!(
+        connect().contains("256 calls"),
+        "not more than one a second"
+    );
 }
 
 #[test]
@@ -260,6 +263,7 @@ impl BlockingConnection for Fallen {
                     none(),
                     none(),
                     none(),
+                    Value::Bool(false),
                     Value::Bool(false),
                     Value::Bool(false),
                 ]

@@ -239,6 +239,7 @@ fn process(runs: &Runs, pid: i64) {
         Value::Int(1),
         Value::Bool(true),
         Value::Bool(false),
+        Value::Bool(false),
     ];
     runs.add("engine.open", Run::Answered(vec![Row(served.into())]));
 }

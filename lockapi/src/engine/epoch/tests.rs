@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use super::super::settle;
 use super::*;
 use crate::blocking::block_on;
 use crate::driver::hosts::IsPrimary;
@@ -67,7 +68,7 @@ fn among_hosts_a_server_that_is_refused_is_left_out() {
         let entering = async {
             let mut connection = driver.connect(Mode::Direct).await?;
             let settled = Settled {
-                standby: false,
+                server: settle::Server::Primary,
                 process: None,
                 epochs: true,
                 unprivileged: false,
@@ -76,8 +77,14 @@ fn among_hosts_a_server_that_is_refused_is_left_out() {
         };
         block_on(entering).map_err(|failure| failure.source.to_string())
     };
+    old.store(true, Ordering::SeqCst);
+    assert_eq!(enter(), Ok(1));
+    old.store(false, Ordering::SeqCst);
     new.store(true, Ordering::SeqCst);
+    let mut advanced = std::pin::pin!(epochs.advanced.notified());
+    assert!(!advanced.as_mut().enable());
     assert_eq!(enter(), Ok(2));
+    assert!(advanced.enable(), "who listens to the old one is told");
     new.store(false, Ordering::SeqCst);
     old.store(true, Ordering::SeqCst);
     assert!(enter().unwrap_err().contains("earlier epoch"));
@@ -120,7 +127,7 @@ impl BlockingConnection for Pool {
             "engine.open" => {
                 let (no, yes) = (Value::Bool(false), Value::Bool(true));
                 let row = [no.clone(), Value::Int(0), Value::Int(7), Value::Int(1)];
-                row.into_iter().chain([yes, no]).collect()
+                row.into_iter().chain([yes, no.clone(), no]).collect()
             }
             "engine.epoch" => {
                 session.asked += 1;

@@ -168,6 +168,21 @@ fn a_listener_that_connects_again_tells_all() {
 }
 
 #[test]
+fn a_server_that_was_replaced_is_not_listened_to() {
+    let process = Process::new(Mode::Direct);
+    let one = process.listening(1);
+    // Its session may be silent, and does not end.
+    process
+        .notifier
+        .connections
+        .epochs
+        .advanced
+        .notify_waiters();
+    eventually(|| process.opened() == 2);
+    soon(&one);
+}
+
+#[test]
 fn a_server_that_is_away_is_asked_more_and_more_rarely() {
     let process = Process::new(Mode::Direct);
     let subscription = process.listening(1);
