@@ -119,6 +119,7 @@ async fn names_and_keys_have_limits(cx: Context) {
         job("a\0b"),
         job("a").max_attempts(0),
         job("a").unique("", Unique::Skip),
+        job("a").unique("task/nightly", Unique::Skip),
         job("a").unique(long.clone(), Unique::Skip),
         job("a").idempotency_key(""),
     ];

@@ -1,5 +1,6 @@
 //! Schedulers: when tasks are due, and what becomes of times that were missed.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -18,6 +19,8 @@ register! { "schedule":
     S06 changed_task_keeps_its_time_unless_it_recurs_otherwise;
     S06 removed_task_is_not_fired;
     S06 task_is_run_at_once_when_asked;
+    S06 hundreds_may_run_a_task_at_once;
+    S02 tasks_that_are_not_understood_hide_no_other [Sql];
 }
 
 async fn cron_task_is_due_on_the_minute(cx: Context) {
@@ -74,6 +77,7 @@ async fn bad_expressions_zones_and_tasks_are_refused(cx: Context) {
             "Overlap::Skip",
         ),
         (Task::every("bad", HOUR, job("chore").delay(HOUR)), "delay"),
+        (Task::every("bad", HOUR, job("chore").group("g")), "group"),
         (
             Task::every("bad", HOUR, job("chore").idempotency_key("k")),
             "key",
@@ -97,6 +101,42 @@ async fn bad_expressions_zones_and_tasks_are_refused(cx: Context) {
     assert!(backend.scheduler("").is_err());
     assert!(here.tasks("", 1001).await.is_err());
     assert!(here.runs("bad", None, 1001).await.is_err());
+}
+
+async fn hundreds_may_run_a_task_at_once(cx: Context) {
+    let here = node(&cx, "here").await;
+    here.set(hourly("only").overlap(Overlap::Allow))
+        .await
+        .unwrap();
+    let runs = (0..300).map(|_| {
+        let here = Arc::clone(&here);
+        tokio::spawn(async move { here.run_now("only").await })
+    });
+    for run in runs.collect::<Vec<_>>() {
+        run.await.unwrap().unwrap().expect("the task");
+    }
+    assert_eq!(cx.jobs().await.waiting, 300);
+}
+
+async fn tasks_that_are_not_understood_hide_no_other(cx: Context) {
+    let here = node(&cx, "here").await;
+    let task = Task::every("mine", MINUTE, job("chore")).first_in(Duration::ZERO);
+    here.set(task).await.unwrap();
+    // As a program with a later list of time zones would set them.
+    cx.sql(&format!(
+        "INSERT INTO lockapi.task (namespace, scheduler, name, job, payload, priority, max_attempts, enabled, next_at,
+                cron, zone, timeout, misfire, misfire_most, overlap, version, changed_at)
+         SELECT t.namespace, t.scheduler, 'cron ' || n, t.job, t.payload, t.priority, t.max_attempts, true,
+                now() - interval '1 hour', '* * * * *', 'Europe/Atlantis', t.timeout, t.misfire, t.misfire_most,
+                t.overlap, 1, now()
+           FROM lockapi.task AS t, generate_series(1, 2500) AS n
+          WHERE t.namespace = '{}'
+         RETURNING name",
+        cx.namespace()
+    ))
+    .await;
+    let round = here.tick().await.unwrap();
+    assert_eq!((round.left.len(), round.decisions.len()), (2500, 1));
 }
 
 async fn missed_times_are_skipped_coalesced_or_made_up_for(cx: Context) {

@@ -129,6 +129,9 @@ pub struct Job {
     group: Option<String>,
 }
 
+/// What the unique keys of runs of tasks begin with.
+pub(crate) const RUN_KEY: &str = "task/";
+
 impl Job {
     /// A job of this kind whose payload is a value as JSON; it is due at once and has 20 attempts.
     ///
@@ -241,7 +244,8 @@ impl Job {
         self
     }
 
-    /// At most one job with this key waits or runs in the queue; the key has 1 to 255 bytes.
+    /// At most one job with this key waits or runs in the queue; the key has 1 to 255 bytes, and does not begin
+    /// with `task/`, as those of runs of [tasks](crate::schedule::Task) do.
     #[must_use]
     pub fn unique(mut self, key: impl Into<String>, otherwise: Unique) -> Self {
         self.unique = Some((key.into(), otherwise));
@@ -287,6 +291,10 @@ impl Job {
         !self.delay.is_zero() || self.at > 0 || !self.ttl.is_zero()
     }
 
+    pub(crate) fn has_group(&self) -> bool {
+        self.group.is_some()
+    }
+
     pub(crate) fn is_idempotent(&self) -> bool {
         self.idempotency_key.is_some()
     }
@@ -324,6 +332,11 @@ impl Job {
         }
         if let Some((key, _)) = &self.unique {
             check_name("unique key", key, 1)?;
+            if key.starts_with(RUN_KEY) {
+                return invalid(format!(
+                    "the unique key {key:?}; allowed are those that do not begin with {RUN_KEY:?}, as those of runs of tasks do"
+                ));
+            }
         }
         if self.unique.is_some() && self.idempotency_key.is_some() {
             return invalid(

@@ -30,6 +30,7 @@ pub(crate) use groups::checked_limit;
 pub use groups::{Groups, MAX_GROUP_LIMIT};
 pub use in_transaction::Taken;
 pub(crate) use in_transaction::topic;
+pub(crate) use job::RUN_KEY;
 pub use job::{How, Job, JobKind, MAX_DELAY, MAX_PUSH, MAX_PUSH_BYTES, Priority, Pushed, Unique};
 pub(crate) use model::Jobs;
 pub(crate) use operations::{

@@ -154,7 +154,7 @@ fn queue_of(name: &Name) -> queue::Name {
 }
 
 fn key_of(task: &str) -> String {
-    format!("task/{task}")
+    format!("{}{task}", queue::RUN_KEY)
 }
 
 impl ModelState {
@@ -208,6 +208,9 @@ impl ModelState {
                 })
             })
             .collect();
+        if let Some((at, task)) = &want.behind {
+            due.retain(|due| (due.next, &due.name) > (*at, task));
+        }
         due.sort_by(|a, b| (a.next, &a.name).cmp(&(b.next, &b.name)));
         due.truncate(usize::try_from(want.most).unwrap_or(0));
         Looked {

@@ -179,6 +179,12 @@ impl Task {
                     .to_owned(),
             );
         }
+        if self.job.has_group() {
+            return invalid(
+                "the job of the task has a group; allowed is none: Overlap says whether runs of a task exclude each other"
+                    .to_owned(),
+            );
+        }
         if self.job.has_times() {
             return invalid(
                 "the job of the task has a time, a delay or a time to live; allowed is none of them"

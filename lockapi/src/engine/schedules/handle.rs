@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use crate::engine::Core;
 use crate::engine::batcher::Queued;
 use crate::engine::clock::Time;
+use crate::engine::keyed_fifo::KeyedFifo;
 use crate::engine::notifier::Subscription;
 use crate::engine::queues::Topic;
 use crate::engine::sweeps::{PART, Sweeping};
@@ -65,6 +66,7 @@ pub(in crate::engine) fn open(
         queue: core.queues.topic(queue_number),
         told: OnceLock::new(),
         swept: Mutex::default(),
+        changes: KeyedFifo::default(),
         core: Arc::clone(core),
     })))
 }
@@ -81,6 +83,8 @@ struct Handle {
     /// Made by the first wait.
     told: OnceLock<Subscription>,
     swept: Mutex<Option<Time>>,
+    /// Callers that change the same task: of those that do so at the same time, one succeeds.
+    changes: KeyedFifo<String>,
     core: Arc<Core>,
 }
 
@@ -126,6 +130,53 @@ impl Handle {
         Error::new(ErrorKind::Unavailable, operation, message).on(task)
     }
 
+    async fn set_enabled(&self, task: &str, enabled: bool) -> Result<bool> {
+        for _ in 0..TRIES {
+            let (Some(row), now) = self.read(task).await? else {
+                return Ok(false);
+            };
+            let next = if enabled {
+                let next = row.cadence.next(row.next.unwrap_or(now), now);
+                next.map_err(|error| error.during("set_enabled").on(task))?
+            } else {
+                row.next
+            };
+            let switch = SwitchTask {
+                name: self.task(task),
+                enabled,
+                next,
+                version: row.version,
+                topic: self.number,
+            };
+            if self.call(switch).await? {
+                self.topic.bump();
+                return Ok(true);
+            }
+            self.pause().await;
+        }
+        Err(Self::busy("set_enabled", task))
+    }
+
+    async fn run_now(&self, task: &str) -> Result<Option<Decision>> {
+        for _ in 0..TRIES {
+            let (Some(row), _) = self.read(task).await? else {
+                return Ok(None);
+            };
+            let run = RunNow {
+                name: self.task(task),
+                version: row.version,
+                node: self.options.node_name(),
+                topic: self.queue_number,
+            };
+            if let Some(fired) = self.call(run).await? {
+                self.queue.bump();
+                return Ok(Some(fired.into()));
+            }
+            self.pause().await;
+        }
+        Err(Self::busy("run_now", task))
+    }
+
     fn check_list(&self, operation: &'static str, most: usize) -> Result<i64> {
         if most > MAX_LIST {
             let message = format!("{most} entries in one call; allowed are at most {MAX_LIST}");
@@ -145,6 +196,16 @@ impl Handle {
                 }
             })
         });
+    }
+
+    /// Reads what is due, from behind a task on.
+    async fn look(&self, behind: Option<(i64, String)>) -> Result<Looked> {
+        self.call(Look {
+            name: self.name.clone(),
+            most: MAX_DUE,
+            behind,
+        })
+        .await
     }
 
     /// Plans what is due; what this node does not understand is left to others. An expression takes a
@@ -252,52 +313,15 @@ impl Scheduler for SchedulerHandle {
     async fn set_enabled(&self, task: &str, enabled: bool) -> Result<bool> {
         let handle = &self.0;
         check_task(task).map_err(handle.failed("set_enabled"))?;
-        for _ in 0..TRIES {
-            let (Some(row), now) = handle.read(task).await? else {
-                return Ok(false);
-            };
-            let next = if enabled {
-                let next = row.cadence.next(row.next.unwrap_or(now), now);
-                next.map_err(|error| error.during("set_enabled").on(task))?
-            } else {
-                row.next
-            };
-            let switch = SwitchTask {
-                name: handle.task(task),
-                enabled,
-                next,
-                version: row.version,
-                topic: handle.number,
-            };
-            if handle.call(switch).await? {
-                handle.topic.bump();
-                return Ok(true);
-            }
-            handle.pause().await;
-        }
-        Err(Handle::busy("set_enabled", task))
+        let change = handle.changes.join(task.to_owned());
+        change.first(handle.set_enabled(task, enabled)).await
     }
 
     async fn run_now(&self, task: &str) -> Result<Option<Decision>> {
         let handle = &self.0;
         check_task(task).map_err(handle.failed("run_now"))?;
-        for _ in 0..TRIES {
-            let (Some(row), _) = handle.read(task).await? else {
-                return Ok(None);
-            };
-            let run = RunNow {
-                name: handle.task(task),
-                version: row.version,
-                node: handle.options.node_name(),
-                topic: handle.queue_number,
-            };
-            if let Some(fired) = handle.call(run).await? {
-                handle.queue.bump();
-                return Ok(Some(fired.into()));
-            }
-            handle.pause().await;
-        }
-        Err(Handle::busy("run_now", task))
+        let change = handle.changes.join(task.to_owned());
+        change.first(handle.run_now(task)).await
     }
 
     async fn tasks(&self, after: &str, most: usize) -> Result<Vec<TaskState>> {
@@ -334,11 +358,7 @@ impl Scheduler for SchedulerHandle {
             ..Round::default()
         };
         handle.sweep_if_due();
-        let look = Look {
-            name: handle.name.clone(),
-            most: MAX_DUE,
-        };
-        let looked = handle.call(look).await?;
+        let mut looked = handle.look(None).await?;
         // First what makes room for further runs.
         if looked.overdue {
             let expired = handle.call(Expire(handle.name.clone())).await?;
@@ -353,15 +373,25 @@ impl Scheduler for SchedulerHandle {
             round.released = released.max(0).unsigned_abs();
         }
         let planned = handle.plan(&looked, &mut round).await;
-        let requests = planned.map_err(handle.failed("tick"))?;
+        let mut requests = planned.map_err(handle.failed("tick"))?;
+        let is_full =
+            |looked: &Looked| i64::try_from(looked.due.len()).is_ok_and(|due| due >= MAX_DUE);
+        // Those that are left to others must not hide the rest.
+        while is_full(&looked) && !round.left.is_empty() {
+            let last = looked.due.last();
+            looked = handle
+                .look(last.map(|due| (due.next, due.name.clone())))
+                .await?;
+            let planned = handle.plan(&looked, &mut round).await;
+            requests.extend(planned.map_err(handle.failed("tick"))?);
+        }
         let next = requests.iter().filter_map(|request| request.next);
         let next = next.chain(looked.next).min();
         round.next = next.map(|next| {
             let left = next.saturating_sub(looked.now).max(0);
             Duration::from_micros(left.unsigned_abs())
         });
-        if i64::try_from(looked.due.len()).is_ok_and(|due| due >= MAX_DUE) && round.left.is_empty()
-        {
+        if is_full(&looked) {
             round.next = Some(Duration::ZERO);
         }
         handle.fire(requests, &mut round).await?;

@@ -172,6 +172,7 @@ pub(super) fn schedules() -> Vec<Decoder> {
         of(schedule::Look {
             name: name(),
             most: 1,
+            behind: None,
         }),
         of(schedule::Fire {
             name: name(),

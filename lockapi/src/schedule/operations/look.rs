@@ -13,6 +13,8 @@ pub struct Look {
     pub name: Name,
     /// The most due tasks to return.
     pub most: i64,
+    /// The time and the name of a task; those before it, and itself, are left out.
+    pub behind: Option<(i64, String)>,
 }
 
 /// The answer to a [`Look`]; times in microseconds since 1970.
@@ -55,7 +57,7 @@ impl Operation for Look {
     const STATEMENT: Statement = Statement {
         name: "schedule.look",
         sql: include_str!("look.sql"),
-        params: &[Type::Text, Type::Text, Type::Int],
+        params: &[Type::Text, Type::Text, Type::Int, Type::Int, Type::Text],
         columns: &[
             Type::Text,
             Type::Int,
@@ -75,7 +77,8 @@ impl Operation for Look {
         let one = batch.iter().take(1);
         one.flat_map(|one| {
             let mut params = one.name.params();
-            params.push(Value::Int(one.most));
+            let (at, task) = one.behind.clone().unwrap_or_default();
+            params.extend([Value::Int(one.most), Value::Int(at), Value::Text(task)]);
             params
         })
         .collect()

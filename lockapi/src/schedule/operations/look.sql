@@ -1,7 +1,8 @@
 -- Reads the state of a scheduler: which tasks are due, and whether there is anything else to do.
 --
 -- Promises: one row for each task that is enabled and due, or whose next time was computed before the clock
--- was set back by more than a minute; at most $3 of them, those that have been due for the longest first. A
+-- was set back by more than a minute; at most $3 of them, those that have been due for the longest first, and
+-- where $5 is a name only those behind the task that was due at $4. A
 -- last row without a name returns when the next task is due, whether a run has exceeded the timeout of its
 -- task, and whether a run that is held back can be released. Every row has the time of the server.
 -- Index: task_pkey, which has one scheduler's tasks together; job_due and job_unique; task_run_held.
@@ -16,6 +17,7 @@ SELECT t.name, t.version,
          WHERE d.namespace = $1::text AND d.scheduler = $2::text AND d.enabled
            AND (d.next_at <= pg_catalog.statement_timestamp()
                 OR (d.next_at IS NOT NULL AND d.changed_at > pg_catalog.statement_timestamp() + interval '1 minute'))
+           AND ($5::text = '' OR (d.next_at, d.name) > (timestamptz 'epoch' + $4::int8 * interval '1 microsecond', $5::text))
          ORDER BY d.next_at, d.name
          LIMIT $3::int8) AS t
  UNION ALL
