@@ -156,6 +156,7 @@ fn is_overdue() -> Step {
             vec![Look {
                 name: name(side),
                 most: 10,
+                behind: None,
             }]
         },
         |_, looked| {

@@ -28,7 +28,7 @@ pub(super) trait AnyBatch: Send {
     /// Puts these behind its own.
     fn append(&mut self, behind: &mut dyn AnyBatch);
     /// Takes those out of `fresh` that want what this one waits for.
-    fn join(&mut self, fresh: &mut dyn AnyBatch);
+    fn meeting(&self, fresh: &mut dyn AnyBatch) -> Option<Box<dyn AnyBatch>>;
     /// Fails all.
     fn refuse(&mut self, failure: &Failure);
     /// Drops callers that are gone, and requests without callers.
@@ -154,22 +154,19 @@ impl<O: Queued> AnyBatch for Batch<O> {
         }
     }
 
-    fn join(&mut self, fresh: &mut dyn AnyBatch) {
-        let Some(fresh) = fresh.as_any().downcast_mut::<Self>() else {
-            return;
-        };
+    fn meeting(&self, fresh: &mut dyn AnyBatch) -> Option<Box<dyn AnyBatch>> {
+        let fresh = fresh.as_any().downcast_mut::<Self>()?;
         let places: FxHashSet<u64> = self.requests.iter().flat_map(Queued::places).collect();
         let meets = |request: &O| request.places().any(|place| places.contains(&place));
-        if fresh.requests.iter().any(meets) {
-            for (request, callers) in fresh.take() {
-                let batch = if meets(&request) {
-                    &mut *self
-                } else {
-                    &mut *fresh
-                };
-                batch.push(request, callers);
-            }
+        if !fresh.requests.iter().any(meets) {
+            return None;
         }
+        let (meeting, others): (Vec<_>, Vec<_>) =
+            fresh.take().partition(|(request, _)| meets(request));
+        for (request, callers) in others {
+            fresh.push(request, callers);
+        }
+        Some(Box::new(meeting.into_iter().collect::<Self>()))
     }
 
     fn refuse(&mut self, failure: &Failure) {

@@ -2,6 +2,7 @@
 //! for a lock of somebody's open transaction, or had data that the server refuses.
 
 use std::collections::VecDeque;
+use std::iter;
 use std::time::Duration;
 
 use super::KindId;
@@ -20,6 +21,8 @@ const FIRST: Duration = Duration::from_millis(10);
 const LONGEST: Duration = Duration::from_millis(80);
 /// After a statement that timed out the batcher serves others for this many times as long.
 const REST: u32 = 4;
+/// Requests that join others within this time have one time limit.
+const TOGETHER: Duration = Duration::from_millis(250);
 /// Requests that failed together are divided into this number of parts, until each fails by itself.
 const PARTS: usize = 16;
 
@@ -38,7 +41,9 @@ pub(super) struct Group {
     batch: Box<dyn AnyBatch>,
     /// Those for which the statement that is being tried has no room.
     behind: Option<Box<dyn AnyBatch>>,
-    /// Whether it is known which of them wait: later requests for the same rows wait with them.
+    /// Later requests for the same rows, which are not tried before those, and until when each of them waits.
+    joined: VecDeque<(Time, Box<dyn AnyBatch>)>,
+    /// Whether it is known which of them wait.
     known: bool,
     lock_timeout: Duration,
     until: Time,
@@ -48,6 +53,41 @@ impl Group {
     /// What is to be tried, and how long it may wait for a lock.
     pub(super) fn turn(&mut self) -> (&mut dyn AnyBatch, Duration) {
         (self.batch.as_mut(), self.lock_timeout)
+    }
+
+    fn join(&mut self, fresh: &mut dyn AnyBatch, until: Time) {
+        let Some(mut meeting) = self.batch.meeting(fresh) else {
+            return;
+        };
+        match self.joined.back_mut() {
+            Some((last, batch)) if *last + TOGETHER > until => batch.append(meeting.as_mut()),
+            _ => self.joined.push_back((until, meeting)),
+        }
+    }
+
+    /// Refuses those that have waited for too long, and drops those whose callers have left; whether others are
+    /// left.
+    fn goes_on(&mut self, now: Time) -> bool {
+        loop {
+            if self.until <= now {
+                let which = if self.known {
+                    "a row that it needs"
+                } else {
+                    "a row that it or a call sent with it needs"
+                };
+                let message = format!("{which} is {LOCKED}");
+                let failure = Failure::statement(Some("55P03".to_owned()), false, message);
+                self.batch.refuse(&failure);
+            }
+            self.batch.forget_left();
+            if !self.batch.is_empty() {
+                return true;
+            }
+            let Some((until, batch)) = self.joined.pop_front() else {
+                return false;
+            };
+            (self.until, self.batch) = (until, batch);
+        }
     }
 }
 
@@ -82,42 +122,26 @@ impl Isolation {
         if self.wait(now, idle) != Some(Duration::ZERO) {
             return None;
         }
-        let failure = |which: &str| {
-            let message = format!("{which} is {LOCKED}");
-            Failure::statement(Some("55P03".to_owned()), false, message)
-        };
-        self.groups.retain_mut(|group| {
-            let late = group.until <= now;
-            if late {
-                let which = if group.known {
-                    "a row that it needs"
-                } else {
-                    "a row that it or a call sent with it needs"
-                };
-                group.batch.refuse(&failure(which));
-            }
-            !late
-        });
-        while let Some(mut group) = self.groups.pop_front() {
-            group.batch.forget_left();
-            if !group.batch.is_empty() {
-                group.behind = group.batch.overflow();
-                return Some(group);
-            }
-        }
-        None
+        self.groups.retain_mut(|group| group.goes_on(now));
+        let mut group = self.groups.pop_front()?;
+        group.behind = group.batch.overflow();
+        Some(group)
     }
 
     /// How many callers of each kind wait here.
     pub(super) fn callers(&self) -> impl Iterator<Item = (KindId, usize)> {
         let groups = self.groups.iter();
-        groups.filter_map(|group| Some((group.batch.kind()?, group.batch.callers())))
+        groups.filter_map(|group| {
+            let joined = group.joined.iter().map(|(_, batch)| batch.callers());
+            let callers = group.batch.callers() + joined.sum::<usize>();
+            Some((group.batch.kind()?, callers))
+        })
     }
 
     /// Lets those of a batch wait apart that want what others are known to wait for.
-    pub(super) fn join(&mut self, fresh: &mut dyn AnyBatch) {
+    pub(super) fn join(&mut self, fresh: &mut dyn AnyBatch, now: Time) {
         for group in self.groups.iter_mut().filter(|group| group.known) {
-            group.batch.join(fresh);
+            group.join(fresh, now + self.limit);
         }
     }
 
@@ -143,7 +167,8 @@ impl Isolation {
             }
         }
         let Some(failure) = failure else {
-            return (!group.batch.is_empty()).then_some(group.batch);
+            let joined = group.joined.into_iter().map(|it| it.1);
+            return together(iter::once(group.batch).chain(joined));
         };
         let waited = waited(failure);
         if waited {
@@ -151,13 +176,11 @@ impl Isolation {
         }
         if waited && group.known {
             group.lock_timeout = LONGEST.min(group.lock_timeout * 2);
-        } else {
-            self.divide(group.batch.as_mut(), failure, group.until);
-        }
-        if !group.batch.is_empty() {
             self.groups.push_back(group);
+            return None;
         }
-        None
+        self.divide(group.batch.as_mut(), failure, group.until);
+        together(group.joined.into_iter().map(|it| it.1))
     }
 
     fn divide(&mut self, batch: &mut dyn AnyBatch, failure: &Failure, until: Time) {
@@ -178,6 +201,7 @@ impl Isolation {
             let group = Group {
                 batch,
                 behind: None,
+                joined: VecDeque::new(),
                 known,
                 lock_timeout: if known { FIRST } else { SEARCH },
                 until,
@@ -189,6 +213,16 @@ impl Isolation {
             }
         }
     }
+}
+
+/// The requests of several batches of one kind, in their order.
+fn together(batches: impl Iterator<Item = Box<dyn AnyBatch>>) -> Option<Box<dyn AnyBatch>> {
+    let mut batches = batches.filter(|batch| !batch.is_empty());
+    let mut all = batches.next()?;
+    for mut batch in batches {
+        all.append(batch.as_mut());
+    }
+    Some(all)
 }
 
 /// Whether it is the lock of another transaction that was in the way.
@@ -273,18 +307,57 @@ mod tests {
         assert!(isolation.is_empty());
     }
 
+    /// Requests for these, which join those that are known to wait at `now`.
+    fn join(isolation: &mut Isolation, ids: &[i64], told: &Sender<(i64, ErrorKind)>, now: Time) {
+        let mut fresh = Batch::<Ack>::default();
+        for id in ids {
+            add(&mut fresh, *id, told);
+        }
+        isolation.join(&mut fresh, now);
+        assert!(!self::ids(&mut fresh).contains(&7));
+    }
+
+    fn waiting(isolation: &Isolation) -> usize {
+        isolation.callers().map(|(_, callers)| callers).sum()
+    }
+
     #[test]
-    fn who_wants_the_same_waits_with_it() {
+    fn who_wants_the_same_waits_behind_it() {
         let (mut isolation, now, _) = tried("55P03");
         let (told, _) = channel();
-        let mut fresh = Batch::<Ack>::default();
-        for id in [6, 7, 7, 8] {
-            add(&mut fresh, id, &told);
-        }
-        isolation.join(&mut fresh);
-        assert_eq!(ids(&mut fresh), [6, 8]);
+        join(&mut isolation, &[6, 7, 7, 8], &told, now);
+        assert_eq!(waiting(&isolation), 3);
         let mut group = isolation.due(now + LONGEST * REST, false).unwrap();
-        assert_eq!(ids(group.turn().0), [7, 7, 7]);
+        let (batch, _) = group.turn();
+        assert_eq!(ids(batch), [7]);
+        // As if it was answered.
+        batch.refuse(&failure("57014"));
+        let mut freed = isolation.tried(group, None, now).unwrap();
+        assert_eq!(ids(freed.as_mut()), [7, 7]);
+        assert!(isolation.is_empty());
+    }
+
+    #[test]
+    fn each_waits_for_its_own_time() {
+        let (mut isolation, now, answers) = tried("55P03");
+        drop(answers);
+        let (told, answers) = channel();
+        let (earlier, later) = (now + LIMIT / 2, now + LIMIT / 2 + TOGETHER);
+        join(&mut isolation, &[7], &told, earlier);
+        join(&mut isolation, &[7, 7], &told, later);
+        for (now, left) in [(LIMIT, 3), (earlier + LIMIT, 2)] {
+            let group = isolation.due(now, false).unwrap();
+            assert!(
+                isolation
+                    .tried(group, Some(&failure("55P03")), now)
+                    .is_none()
+            );
+            assert_eq!(waiting(&isolation), left);
+            isolation.next = now;
+        }
+        assert_eq!(answers.try_iter().count(), 1);
+        assert!(isolation.due(later + LIMIT, false).is_none());
+        assert_eq!(answers.try_iter().count(), 2);
     }
 
     #[test]
@@ -315,22 +388,22 @@ mod tests {
     fn a_statement_carries_no_more_than_it_has_room_for() {
         let (mut isolation, now, _) = tried("55P03");
         let (told, _) = channel();
-        let mut fresh = Batch::<Ack>::default();
-        for _ in 0..3 * MAX_WEIGHT {
-            add(&mut fresh, 7, &told);
-        }
-        isolation.join(&mut fresh);
-        let mut group = isolation.due(now + LONGEST * REST, false).unwrap();
+        let later = now + LIMIT / 2;
+        join(&mut isolation, &[7; 3 * MAX_WEIGHT], &told, later);
+        // The first has waited for too long.
+        let mut group = isolation.due(LIMIT, false).unwrap();
         assert_eq!(ids(group.turn().0).len(), MAX_WEIGHT);
-        let waiting = isolation.tried(group, Some(&failure("55P03")), now);
-        assert!(waiting.is_none());
-        let all: usize = isolation.callers().map(|(_, callers)| callers).sum();
-        assert_eq!(all, 3 * MAX_WEIGHT + 1);
-        let mut group = isolation.due(now + LONGEST * REST, false).unwrap();
-        let (batch, _) = group.turn();
-        batch.refuse(&failure("57014"));
-        let mut left = isolation.tried(group, None, now).unwrap();
-        assert_eq!(ids(left.as_mut()).len(), 2 * MAX_WEIGHT + 1);
+        assert!(
+            isolation
+                .tried(group, Some(&failure("55P03")), LIMIT)
+                .is_none()
+        );
+        assert_eq!(waiting(&isolation), 3 * MAX_WEIGHT);
+        isolation.next = LIMIT;
+        let mut group = isolation.due(LIMIT, false).unwrap();
+        group.turn().0.refuse(&failure("57014"));
+        let mut left = isolation.tried(group, None, LIMIT).unwrap();
+        assert_eq!(ids(left.as_mut()).len(), 2 * MAX_WEIGHT);
     }
 
     #[test]

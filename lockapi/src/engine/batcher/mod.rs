@@ -240,7 +240,7 @@ impl Batcher {
                 let drawn = self.lock().kinds.draw(kind);
                 let mut batch = drawn.batch;
                 batch.forget_left();
-                isolation.join(batch.as_mut());
+                isolation.join(batch.as_mut(), timer.now());
                 if batch.is_empty() {
                     continue;
                 }
