@@ -389,7 +389,7 @@ mod tests {
         let (mut isolation, now, _) = tried("55P03");
         let (told, _) = channel();
         let later = now + LIMIT / 2;
-        join(&mut isolation, &[7; 3 * MAX_WEIGHT], &told, later);
+        join(&mut isolation, &vec![7; 3 * MAX_WEIGHT], &told, later);
         // The first has waited for too long.
         let mut group = isolation.due(LIMIT, false).unwrap();
         assert_eq!(ids(group.turn().0).len(), MAX_WEIGHT);
