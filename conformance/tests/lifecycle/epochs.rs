@@ -9,6 +9,7 @@ use lockapi::queue::{Claim, Job};
 use lockapi::suite::driver::Operation;
 use lockapi::suite::id::{ClaimWorker, ClaimedWorker};
 use lockapi::suite::lease::{Acquire, Acquired, Release, Renew};
+use lockapi::suite::mutex::{Enlist, TOKENS_AT_RISK};
 use lockapi::{BackendOptions, ErrorKind};
 use lockapi_postgres::Borrowed;
 use postgres::{Client, NoTls};
@@ -436,4 +437,54 @@ fn f03_a_number_whose_ids_are_ahead_of_the_clock_goes_on_behind_what_was_lost() 
     let (worker, start) = granted(2);
     assert_eq!(worker, 0, "the number that is free");
     assert!(start >= floor + 130_000, "{start} after {floor}");
+}
+
+/// What the sequence of tokens goes on by while so many sessions for mutexes are opened.
+fn used_up(database: &OwnDatabase, sessions: usize) -> i64 {
+    let last = || database.number("SELECT last_value FROM lockapi.fence_seq");
+    let before = last();
+    for _ in 0..sessions {
+        let mut client = Client::connect(&database.url(), NoTls).expect("a connection");
+        let mark = fastrand::i64(1..);
+        let enlisted = perform(&mut client, Enlist { mark });
+        assert!(enlisted.marked && enlisted.safe > before);
+    }
+    last() - before
+}
+
+/// An epoch has two million tokens for each second: a fleet that comes back must not use up those of the next ones.
+#[test]
+fn f01_sessions_that_open_use_up_no_tokens() {
+    let database = OwnDatabase::migrated();
+    database.number(ENTER);
+    let used = used_up(&database, 20);
+    assert!(used < 2000, "{used} tokens for 20 sessions");
+}
+
+/// Sessions of mutexes do not wait for the disk: what they drew a crash may take back.
+#[test]
+fn m09_tokens_at_risk_are_left_out_once_after_a_crash() {
+    let database = OwnDatabase::migrated();
+    let last = || database.number("SELECT last_value FROM lockapi.fence_seq");
+    for _ in 0..2 {
+        let before = last();
+        // As a crash does, which this server has for all its databases.
+        database.sql("TRUNCATE lockapi.since_crash");
+        database.number(ENTER);
+        let after = last();
+        assert!(after > before + TOKENS_AT_RISK + 33, "{before} to {after}");
+        database.number(ENTER);
+        assert_eq!(last(), after, "it is left out once");
+    }
+    let unlogged =
+        "SELECT relpersistence FROM pg_class WHERE oid = 'lockapi.since_crash'::regclass";
+    assert_eq!(database.sql(unlogged), ["u"]);
+}
+
+/// A schema that leaves nothing out after a crash: each session does.
+#[test]
+fn m09_sessions_leave_out_tokens_where_an_earlier_schema_does_not() {
+    let database = OwnDatabase::at(11);
+    let used = used_up(&database, 2);
+    assert!(used > 2 * TOKENS_AT_RISK, "{used} tokens");
 }

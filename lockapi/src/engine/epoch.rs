@@ -139,7 +139,7 @@ impl Operation for EnterEpoch {
     }
 
     fn model(_: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
-        Some(vec![Row(vec![Value::Int(model.epoch().number)])])
+        Some(vec![Row(vec![Value::Int(model.enter_epoch())])])
     }
 }
 

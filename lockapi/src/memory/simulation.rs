@@ -114,6 +114,7 @@ impl Server {
         )]
         let lost = ((last - self.durable) as f64 * part) as i64;
         self.model.skip_fences(-lost);
+        self.model.crash();
     }
 
     /// From now on the standby receives nothing.

@@ -85,6 +85,11 @@ pub const MIGRATIONS: &[Migration] = &[
         name: "idempotency",
         sql: include_str!("../../migrations/0011_idempotency.sql"),
     },
+    Migration {
+        version: 13,
+        name: "failover",
+        sql: include_str!("../../migrations/0013_failover.sql"),
+    },
 ];
 
 impl Migration {

@@ -37,7 +37,9 @@ pub use lock_request::LockMode;
 pub(crate) use lock_request::{LockAnswer, LockRequest};
 pub(crate) use marks::SweepMarks;
 pub use rw_lock::{ReadGuard, RwLock};
-pub(crate) use session::{Enlist, Enlisted, Flush, Ping, Relax, TOKENS_AT_RISK, is_taken, mark_id};
+pub(crate) use session::{
+    Enlist, Enlisted, Flush, Ping, Relax, SKIPPED, TOKENS_AT_RISK, is_taken, mark_id,
+};
 pub use set::{MutexSet, MutexSetGuard};
 pub use striped::Striped;
 pub(crate) use wait::Wait;

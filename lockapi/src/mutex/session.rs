@@ -8,8 +8,8 @@ use crate::memory::ModelState;
 
 /// How far a token may be above one that is known to be safe on disk, in values of the sequence.
 pub const TOKENS_AT_RISK: i64 = 16_384;
-/// How many values a new session skips: those at risk, and what the server logs ahead.
-const SKIPPED: i64 = TOKENS_AT_RISK + 34;
+/// How many values are left out after a crash: those at risk, and what the server logs ahead.
+pub(crate) const SKIPPED: i64 = TOKENS_AT_RISK + 34;
 
 /// Marks a new session; a batch of one.
 #[derive(Clone, Copy, Debug)]
@@ -85,7 +85,6 @@ impl Operation for Enlist {
         }
         let mut take = || model.try_lock(mark_id(mark), LockMode::Exclusive, session);
         let marked = marked && take() && take();
-        model.skip_fences(SKIPPED - 1);
         let safe = Value::Int(model.next_fence());
         let process = Value::Int(session.cast_signed());
         Some(vec![Row(vec![Value::Bool(marked), safe, process])])

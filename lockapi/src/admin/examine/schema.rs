@@ -78,17 +78,18 @@ fn mend(object: &Object) -> Option<String> {
     let (head, end) = match object.kind.as_str() {
         "function" => {
             let (name, _) = object.name.split_once('(')?;
-            (format!("CREATE FUNCTION lockapi.{name}("), "$$;")
+            (format!("FUNCTION lockapi.{name}("), "$$;")
         }
-        "view" => (format!("CREATE VIEW lockapi.{} AS", object.name), ";\n"),
+        "view" => (format!("VIEW lockapi.{} AS", object.name), ";\n"),
         _ => return None,
     };
+    let heads = ["CREATE ", "CREATE OR REPLACE "].map(|create| format!("{create}{head}"));
+    let start = |text: &str| heads.iter().filter_map(|head| text.rfind(head)).max();
     let mut texts = MIGRATIONS.iter().rev().map(|migration| migration.sql);
-    let (start, text) = texts.find_map(|text| Some((text.rfind(&head)?, text)))?;
-    let rest = &text[start..];
+    let (start, text) = texts.find_map(|text| Some((start(text)?, text)))?;
+    let rest = &text[start + text[start..].find(&head)?..];
     let statement = &rest[..rest.find(end)? + end.len()];
-    let again = statement.replacen("CREATE ", "CREATE OR REPLACE ", 1);
-    Some(again.trim_end().to_owned())
+    Some(format!("CREATE OR REPLACE {}", statement.trim_end()))
 }
 
 #[cfg(test)]
@@ -120,6 +121,19 @@ mod tests {
             } else {
                 assert_eq!(made, None);
             }
+        }
+    }
+
+    #[test]
+    fn what_was_replaced_is_made_again_as_it_is_now() {
+        for (name, has) in [
+            ("enter_epoch()", "lockapi.since_crash"),
+            ("task_view", "coalesce(j.due_at"),
+        ] {
+            let mut objects = expected();
+            let object = objects.find(|object| object.name == name).unwrap();
+            let made = mend(&object).unwrap();
+            assert!(made.contains(has), "{made}");
         }
     }
 

@@ -16,7 +16,7 @@ use crate::idempotency::model::Answers;
 use crate::key::LockId;
 use crate::lease::{Abandon, Acquire, Acquired, Peeked, Release, Renew, Table, Take, Taken};
 use crate::limit::{Level, Limits};
-use crate::mutex::LockMode;
+use crate::mutex::{LockMode, SKIPPED};
 use crate::queue::Jobs;
 use crate::schedule::Schedules;
 
@@ -51,6 +51,8 @@ pub struct ModelState {
     /// Whether waits are to time out.
     pub(crate) late: bool,
     epoch: Epoch,
+    /// Whether the tokens that a crash took back were left out.
+    since_crash: bool,
     fences: i64,
     /// The holders of locks; free locks are not listed.
     locks: FxHashMap<LockId, Vec<Holder>>,
@@ -115,10 +117,25 @@ impl ModelState {
         self.epoch
     }
 
+    /// Enters the epoch: the first to do so after a crash leaves out the tokens that it took back.
+    pub(crate) fn enter_epoch(&mut self) -> i64 {
+        if !self.since_crash {
+            self.since_crash = true;
+            self.skip_fences(SKIPPED);
+        }
+        self.epoch.number
+    }
+
+    /// The server has crashed.
+    pub(crate) fn crash(&mut self) {
+        self.since_crash = false;
+    }
+
     /// The state of a standby becomes that of the primary: no session has anything there, and an epoch
     /// begins.
     pub(crate) fn promote(&mut self, now: i64) {
         self.now = now;
+        self.crash();
         self.locks.clear();
         self.queues.clear();
         self.given.clear();
