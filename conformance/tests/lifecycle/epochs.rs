@@ -8,7 +8,7 @@ use lockapi::lease::LeaseOptions;
 use lockapi::queue::{Claim, Job};
 use lockapi::suite::driver::Operation;
 use lockapi::suite::id::{ClaimWorker, ClaimedWorker};
-use lockapi::suite::lease::{Acquire, Acquired, Release, Renew};
+use lockapi::suite::lease::{Acquire, Acquired, Release, Renew, Sweep};
 use lockapi::suite::mutex::{Enlist, TOKENS_AT_RISK};
 use lockapi::{BackendOptions, ErrorKind};
 use lockapi_postgres::Borrowed;
@@ -487,4 +487,62 @@ fn m09_sessions_leave_out_tokens_where_an_earlier_schema_does_not() {
     let database = OwnDatabase::at(11);
     let used = used_up(&database, 2);
     assert!(used > 2 * TOKENS_AT_RISK, "{used} tokens");
+}
+
+/// A backup of the day before yesterday is restored: a row that ended then tells for how long it may be held now.
+#[test]
+fn f02_a_sweep_does_not_shorten_what_may_be_held_in_a_later_epoch() {
+    let database = OwnDatabase::migrated();
+    database.number(ENTER);
+    let mut client = Client::connect(&database.url(), NoTls).expect("a connection");
+    let acquire = |key: &str, acquisition, ttl| Acquire {
+        namespace: "epochs".to_owned(),
+        key: key.to_owned(),
+        slot: 0,
+        acquisition,
+        ttl,
+        hold: 0,
+        owner: String::new(),
+        data: String::new(),
+    };
+    let swept = |client: &mut Client| {
+        let sweep = Sweep {
+            after: (String::new(), String::new(), 0),
+            most: 1000,
+        };
+        perform(client, sweep).deleted
+    };
+    for key in ["held", "released"] {
+        let Acquired::Granted(fence) = perform(&mut client, acquire(key, 1, 3_600_000_000)) else {
+            panic!("nobody has it");
+        };
+        if key == "released" {
+            let release = Release {
+                namespace: "epochs".to_owned(),
+                key: key.to_owned(),
+                slots: [0].into(),
+                fence,
+            };
+            assert!(perform(&mut client, release));
+        }
+    }
+    database.sql(
+        "UPDATE lockapi.lease
+            SET acquired_at = acquired_at - interval '2 days', renewed_at = renewed_at - interval '2 days',
+                released_at = released_at - interval '2 days', expires_at = expires_at - interval '2 days'",
+    );
+    database.sql(FORGET);
+    database.number(ENTER);
+    // Who asks for a released one waits for as long as where there is no row.
+    assert_eq!(swept(&mut client), 1, "the released one");
+    database.sql("UPDATE lockapi.epoch SET waits_from = waits_from - interval '10 s'");
+    let later = perform(&mut client, acquire("held", 2, 1_000_000));
+    assert!(
+        matches!(later, Acquired::Held(_)),
+        "it may be held for an hour"
+    );
+    let later = perform(&mut client, acquire("released", 2, 1_000_000));
+    assert!(matches!(later, Acquired::Granted(_)), "{later:?}");
+    database.sql("UPDATE lockapi.epoch SET waits_from = waits_from - interval '1 hour'");
+    assert_eq!(swept(&mut client), 1, "its time is over");
 }

@@ -273,12 +273,18 @@ impl Table {
     }
 
     /// Answers how many were deleted, and what was looked at.
-    pub(crate) fn sweep(&mut self, now: i64, after: &Place, most: i64) -> (i64, Vec<Place>) {
+    pub(crate) fn sweep(
+        &mut self,
+        now: i64,
+        begun_at: i64,
+        after: &Place,
+        most: i64,
+    ) -> (i64, Vec<Place>) {
         let rows = self.rows.range((Excluded(after), Unbounded));
         let part: Vec<_> = rows
             .take(usize::try_from(most).unwrap_or_default())
             .collect();
-        let old = |row: &Row| row.expires_at < now - DAY;
+        let old = |row: &Row| row.expires_at < now - DAY && row.free_at(begun_at, 0) <= now;
         let gone: Vec<_> = part.iter().filter(|(_, row)| old(row)).collect();
         let gone: Vec<Place> = gone
             .into_iter()

@@ -330,7 +330,8 @@ impl ModelState {
         after: &(String, String, i64),
         most: i64,
     ) -> (i64, Vec<(String, String, i64)>) {
-        self.leases.sweep(self.now, after, most)
+        self.leases
+            .sweep(self.now, self.epoch.begun_at, after, most)
     }
 
     pub(crate) fn abandon_lease(&mut self, want: &Abandon) -> bool {
