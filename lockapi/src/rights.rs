@@ -97,7 +97,7 @@ const FUNCTIONS_OF_VIEWS: &[&str] = &[
 const OPERATOR: &[Right] = &[
     (
         "SELECT",
-        &["audit", "job", "lease", "lock_name", "migration"],
+        &["audit", "epoch", "job", "lease", "lock_name", "migration"],
         "",
     ),
     ("SELECT", VIEWS, ""),

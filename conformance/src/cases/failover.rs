@@ -27,6 +27,7 @@ register! { "failover":
     F02 lease_that_was_kept_goes_on @ Own [FailOver];
     F02 permits_and_leaders_that_were_lost_are_given_to_nobody @ Own [FailOver];
     F02 lease_that_was_renewed_without_the_standby_is_given_to_nobody @ Own [FailOver];
+    F02 what_an_operator_releases_is_given_to_nobody_in_its_time @ Own [FailOver];
     F03 ids_that_were_lost_are_not_made_again @ Own [FailOver];
     F03 blocks_that_were_lost_are_left_out @ Own [FailOver];
     F04 delivery_that_was_lost_completes_no_other_job @ Own [FailOver];
@@ -232,6 +233,35 @@ async fn ids_that_were_lost_are_not_made_again(cx: Context) {
     assert_eq!(made.len(), 3);
     // The number was claimed twice.
     make_together(&mut made, [here, there, next]).await;
+}
+
+async fn what_an_operator_releases_is_given_to_nobody_in_its_time(cx: Context) {
+    let here = cx.backend().await.lease("job", by_hand(MINUTE)).unwrap();
+    let kept = here.acquire().await.unwrap();
+    cx.cut_replication().await;
+    served(|| kept.renew()).await;
+    kept.release().await.unwrap();
+    let lost = here.acquire().await.unwrap();
+    fail_over(&cx).await;
+    let backend = cx.backend().await;
+    let there = backend.lease("job", by_hand(MINUTE)).unwrap();
+    // What the operator sees is the holder before.
+    let release = || async {
+        let operator = backend.operator();
+        operator
+            .release_lease("job".into(), "its host is gone")
+            .await
+    };
+    assert_eq!(release().await.unwrap().len(), 1);
+    assert!(there.try_acquire().await.unwrap().is_none());
+    assert!(!lost.is_lost(), "as far as its holder knows");
+    cx.elapse(MINUTE).await;
+    let next = there.acquire().await.unwrap();
+    assert!(next.fence().token() > lost.fence().token());
+    // From now on it is as any other.
+    assert_eq!(release().await.unwrap().len(), 1);
+    let last = there.try_acquire().await.unwrap().expect("released");
+    last.release().await.unwrap();
 }
 
 /// All make ids of each millisecond.

@@ -356,7 +356,9 @@ pub trait Operator: Send + Sync + fmt::Debug {
     ///
     /// # Guarantees
     /// It is free at once. The former holder's token is worth nothing from then on: its next renewal
-    /// tells it of the loss, and so does its check-in.
+    /// tells it of the loss, and so does its check-in. After a fail-over, a lease that was not renewed since
+    /// may have another holder, of whom this server has not heard: it is free when the time to live of who asks
+    /// has passed since.
     async fn release_lease(&self, key: Key, reason: &str) -> Result<Vec<String>>;
 
     /// Ends the sessions that hold the lock of a mutex, or a person's advisory lock.

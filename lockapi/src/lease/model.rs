@@ -209,6 +209,7 @@ impl Table {
     pub(crate) fn force_release(
         &mut self,
         now: i64,
+        begun_at: i64,
         mut next_fence: impl FnMut() -> i64,
         namespace: &str,
         key: &str,
@@ -220,8 +221,7 @@ impl Table {
         of_key
             .map(|(_, row)| {
                 row.fence = next_fence() << HAND_OVER_BITS;
-                row.released = true;
-                row.written_at = now;
+                row.release(now, begun_at);
                 row.held_until = now;
                 row.expires_at = now;
                 row.owner.clone()

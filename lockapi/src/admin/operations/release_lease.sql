@@ -2,14 +2,17 @@
 --
 -- Promises: the lease is free at once, even with a minimum hold. No row has the former holder's token any
 -- more, so its next renewal, release and check-in return that the lease is lost. Returns a row for each
--- owner. The action is recorded in the audit log, in the same transaction.
--- Index: the primary key of lease.
+-- owner. The action is recorded in the audit log, in the same transaction. In an epoch that is not the first, a
+-- lease that its holder has not renewed may have another holder by now: it is free later, as release.sql says.
+-- Index: the primary keys of lease and epoch.
 -- Race: a renewal conflicts with this statement at the row, where the second finds what the first wrote. A
 -- transaction that has checked in keeps the next holder out until it ends, as always.
 WITH taken AS (
     UPDATE lockapi.lease AS l
        SET fence = pg_catalog.nextval('lockapi.fence_seq') << 10,
-           released_at = pg_catalog.clock_timestamp(),
+           released_at = CASE WHEN l.renewed_at > (SELECT e.begun_at FROM lockapi.epoch AS e WHERE e.one)
+                              THEN pg_catalog.clock_timestamp()
+                              ELSE (SELECT e.begun_at FROM lockapi.epoch AS e WHERE e.one) END,
            held_until = NULL,
            expires_at = pg_catalog.clock_timestamp()
      WHERE l.namespace = $1::text AND l.key = $2::text

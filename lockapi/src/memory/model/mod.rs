@@ -314,9 +314,11 @@ impl ModelState {
     /// Takes a lease, in all its slots, from its holders, and answers who they were.
     pub(crate) fn force_release(&mut self, want: &ForceRelease) -> Vec<String> {
         let (now, fences) = (self.now, &mut self.fences);
+        let begun_at = self.epoch.begun_at;
+        let next = || next(fences);
         let owners = self
             .leases
-            .force_release(now, || next(fences), &want.namespace, &want.key);
+            .force_release(now, begun_at, next, &want.namespace, &want.key);
         for owner in &owners {
             let target = format!("{} of {owner}", want.key);
             self.notes
