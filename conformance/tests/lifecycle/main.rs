@@ -1,5 +1,6 @@
 //! A database over time: copies and restored backups, schemas of other versions, roles, a primary that becomes a standby.
 
+mod acknowledged;
 mod demotion;
 mod encodings;
 mod epochs;

@@ -4,6 +4,9 @@
 -- Promises: only the intended session is signalled, and only while this library uses it: a connection that
 -- was returned to the pool of its program has its own name again, and is not affected. Returns how many
 -- sessions were signalled.
+-- One whose commit waits for a standby is signalled as well: it would keep its connection as long as the standby is
+-- away, and each caller that tries again would leave another one. What it did is visible then, and may be lost with
+-- the server, so a statement that answers that something was done before writes to the WAL (see recall.sql).
 -- Index: none. Race: the statement of a session may end at the moment when the session is signalled. Then its
 -- next statement fails, if its client sends one, or it finds the connection closed.
 SELECT pg_catalog.count(*) FILTER (WHERE c.told) AS cancelled

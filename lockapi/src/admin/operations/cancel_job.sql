@@ -2,6 +2,9 @@
 --
 -- Promises: a worker that runs the job loses its delivery; the archive has the job as cancelled, with the
 -- reason. Returns true if the job existed. The action is recorded in the audit log, in the same transaction.
+-- Where nothing is found, it may have been done by a
+-- session that ended while its commit waited for a standby: the statement writes to the WAL, so that its commit waits
+-- for that too.
 -- Index: job_pkey; the collation keeps job_due from fitting.
 -- Race: of a completion and a cancellation, the one that locks the row first takes effect. A row that a
 -- transaction has locked is skipped, and NULL is returned.
@@ -31,4 +34,4 @@ SELECT CASE WHEN EXISTS (SELECT FROM held AS h) THEN true
             WHEN EXISTS (SELECT FROM lockapi.job AS j
                           WHERE j.id = $3::int8
        AND j.namespace COLLATE "POSIX" = $1::text AND j.queue COLLATE "POSIX" = $2::text) THEN NULL
-            ELSE false END AS cancelled
+            ELSE (SELECT pg_catalog.pg_logical_emit_message(true, 'lockapi', '')) IS NULL END AS cancelled

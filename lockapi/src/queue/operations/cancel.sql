@@ -2,6 +2,9 @@
 --
 -- Promises: a running job loses its delivery; the completion of that delivery is then refused. Returns the
 -- numbers of the cancelled jobs, and of those whose rows were locked and that have to be retried.
+-- Where nothing is found, it may have been done by a
+-- session that ended while its commit waited for a standby: the statement writes to the WAL, so that its commit waits
+-- for that too.
 -- Index: job_pkey; the collation keeps job_due from fitting.
 -- Race: of a completion and a cancellation, the one that locks the row first takes effect. Rows that are
 -- being claimed, or that a transaction has locked, are skipped and reported.
@@ -31,7 +34,9 @@ WITH there AS MATERIALIZED (
                 THEN pg_catalog.clock_timestamp() + $4::int8 * interval '1 microsecond' END
       FROM gone AS g
 )
-SELECT pg_catalog.array_agg(g.id ORDER BY g.id) AS cancelled,
+SELECT CASE WHEN pg_catalog.count(*) < pg_catalog.cardinality($3::int8[])
+                 AND (SELECT pg_catalog.pg_logical_emit_message(true, 'lockapi', '')) IS NULL THEN NULL
+            ELSE pg_catalog.array_agg(g.id ORDER BY g.id) END AS cancelled,
        ARRAY(SELECT t.id FROM there AS t WHERE NOT EXISTS (SELECT FROM held AS h WHERE h.id = t.id)
               ORDER BY t.id) AS locked
   FROM gone AS g

@@ -5,6 +5,9 @@
 -- are due at the same time, so the order of their numbers is kept. Those with a group are parked. A dead letter whose unique key another job
 -- has by now stays where it is. Also returns how many were examined, because only one of two letters with the
 -- same unique key is moved; and how many have to be retried, because their task is being fired.
+-- Where nothing is found, it may have been done by a
+-- session that ended while its commit waited for a standby: the statement writes to the WAL, so that its commit waits
+-- for that too.
 -- Index: job_archive_failed to find, job_archive_pkey to delete, task_pkey, and job_unique; no other
 -- fits.
 -- Race: of two statements that redrive the same letter, the second skips it. If a job with the same unique
@@ -74,7 +77,9 @@ WITH named AS MATERIALIZED (
       FROM back AS b
     RETURNING id
 )
-SELECT pg_catalog.count(*) AS redriven,
+SELECT pg_catalog.count(*)
+       + (SELECT pg_catalog.count(pg_catalog.pg_logical_emit_message(true, 'lockapi', '')) * 0
+          FROM (SELECT) AS x WHERE NOT EXISTS (SELECT FROM held)) AS redriven,
        (SELECT pg_catalog.count(pg_catalog.pg_notify('lockapi', t.topic::text)) FROM unnest($5::int8[]) AS t (topic)) AS told,
        (SELECT pg_catalog.count(*) FROM held AS h) AS looked,
        (SELECT pg_catalog.count(*) FROM one AS o WHERE o.first AND o.busy) AS busy
