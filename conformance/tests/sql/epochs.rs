@@ -144,7 +144,7 @@ fn a_lease_of_an_earlier_epoch_is_told_to_be_held_until_the_later_time() {
 
 /// The server may have lost a later delivery of the job, or its end.
 #[test]
-fn a_delivery_of_an_earlier_epoch_changes_nothing() {
+fn f04_a_delivery_of_an_earlier_epoch_changes_nothing() {
     let (url, _runtime) = crate::server();
     let mut link = LibraryConnection::connect(Library::Sync, &url);
     let namespace = format!("n{:016x}", fastrand::u64(..));
@@ -206,6 +206,23 @@ fn a_delivery_of_an_earlier_epoch_changes_nothing() {
     let answer = pollster::block_on(link.perform(&[claim(&[ack])])).expect("answered");
     assert_eq!(answer[0].acked, [false], "with a claim");
     assert_eq!(answer[0].claimed.len(), 0, "its lease goes on");
+    script(&mut link, Script::Rollback);
+
+    // The row is that of the server before, and nobody has entered an epoch of this one.
+    let promoted = Script::Run("UPDATE lockapi.epoch SET timeline = timeline + 1");
+    script(&mut link, BEGIN);
+    script(&mut link, promoted);
+    let acked = pollster::block_on(link.perform(&[ack])).expect("answered");
+    assert_eq!(acked, [false], "before the epoch begins");
+    script(&mut link, Script::Rollback);
+    // Which timeline it is on is not known.
+    script(&mut link, BEGIN);
+    script(
+        &mut link,
+        Script::Run("UPDATE lockapi.epoch SET timeline = -1"),
+    );
+    let acked = pollster::block_on(link.perform(&[ack])).expect("answered");
+    assert_eq!(acked, [true], "without timelines");
     script(&mut link, Script::Rollback);
 
     let settled = pollster::block_on(link.perform(&[settle(5)])).expect("answered");

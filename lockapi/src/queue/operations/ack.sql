@@ -2,7 +2,9 @@
 --
 -- Promises: a job is completed only by the token of its latest delivery, which was made in the epoch of the
 -- server, and only once. All tokens come from one sequence, so a token that is in a row was drawn for the job of
--- that row.
+-- that row. The statement runs on connections of the program too, which enter no epoch: on a server that was
+-- promoted, and where none was entered since, every delivery is of an earlier one. A server that does not tell its
+-- timeline has -1.
 -- Returns the numbers of the jobs, followed by their tokens.
 -- Index: job_pkey; no other index fits. Comparisons with the whole batch use a hashed subquery that is not
 -- turned into a join.
@@ -16,7 +18,13 @@ WITH done AS (
                  FROM ROWS FROM (pg_catalog.unnest($1::pg_catalog.int8[]), pg_catalog.unnest($2::pg_catalog.int8[]))
                    AS w (id, token)
                 WHERE w.token OPERATOR(pg_catalog.>=) (
-                        SELECT CASE WHEN e.number OPERATOR(pg_catalog.>) e.first THEN e.number OPERATOR(pg_catalog.<<) 21 ELSE 0 END
+                        SELECT CASE WHEN CASE WHEN e.timeline OPERATOR(pg_catalog.=) -1 THEN false
+                                              ELSE e.timeline OPERATOR(pg_catalog.<>) ('x' OPERATOR(pg_catalog.||) pg_catalog.substr(
+                                                       pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 1, 8)
+                                                   )::bit(32)::pg_catalog.int8 END
+                                    THEN 9223372036854775807
+                                    WHEN e.number OPERATOR(pg_catalog.>) e.first THEN e.number OPERATOR(pg_catalog.<<) 21
+                                    ELSE 0 END
                           FROM lockapi.epoch AS e WHERE e.one))) IS TRUE
     RETURNING j.*
 ), kept AS (
