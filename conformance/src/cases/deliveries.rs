@@ -1,10 +1,14 @@
 //! Deliveries: leases that end, attempts that fail, and what is given back.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
-use lockapi::ErrorKind;
-use lockapi::queue::{Claim, Unique};
+use futures_util::TryFutureExt;
+use lockapi::queue::{Claim, Delivery, Unique};
+use lockapi::{ErrorKind, Queue, Result};
 
 use super::queue::{by_hand, by_hand_from, job, lost, none, one};
 use crate::context::{Context, MINUTE};
@@ -26,6 +30,8 @@ register! { "queue":
     Q09 snoozed_and_released_deliveries_do_not_count;
     Q17 cancelled_job_is_lost_to_its_worker;
     V08 dropped_claims_leave_nothing_claimed [Futures];
+    V08 answers_that_are_dropped_are_sent;
+    Q14 answer_with_a_time_that_is_too_long_gives_the_job_back;
     V11 dropped_delivery_gives_its_job_back;
 }
 
@@ -259,6 +265,84 @@ async fn dropped_claims_leave_nothing_claimed(cx: Context) {
         attempts.values().all(|attempt| *attempt == 1),
         "{attempts:?}"
     );
+}
+
+/// The answers to a delivery.
+pub(super) const ANSWERS: [&str; 5] = ["ack", "nack", "reject", "snooze", "release"];
+
+/// Answers it, which begins at once.
+pub(super) fn answering(
+    delivery: Delivery,
+    how: &str,
+) -> Pin<Box<dyn Future<Output = Result<()>> + Send>> {
+    match how {
+        "ack" => Box::pin(delivery.ack()),
+        "nack" => Box::pin(delivery.nack("no", MINUTE).map_ok(drop)),
+        "reject" => Box::pin(delivery.reject("no")),
+        "snooze" => Box::pin(delivery.snooze(MINUTE)),
+        _ => Box::pin(delivery.release()),
+    }
+}
+
+/// Waits until a delivery, the first of the only job, has been answered so, and ends the job.
+pub(super) async fn was_answered(cx: &Context, queue: &Arc<dyn Queue>, how: &str) {
+    let (waiting, ended) = match how {
+        "ack" => (0, 0),
+        "reject" => (0, 1),
+        _ => (1, 0),
+    };
+    let jobs = Jobs {
+        waiting,
+        delivered: 0,
+        ended,
+    };
+    let what = format!("it was answered: {how}");
+    eventually(&what, async || cx.jobs().await == jobs).await;
+    if how == "reject" {
+        let dead = queue.dead_letters(0, 10).await.unwrap();
+        assert_eq!(dead[0].error, "no");
+        assert_eq!(queue.discard(Vec::new()).await.unwrap(), 1);
+    }
+    if how == "nack" || how == "snooze" {
+        none(queue).await;
+        cx.elapse(MINUTE).await;
+    }
+    if waiting > 0 {
+        let again = one(queue).await;
+        assert_eq!(again.attempt(), if how == "nack" { 2 } else { 1 }, "{how}");
+        again.ack().await.unwrap();
+    }
+}
+
+async fn answers_that_are_dropped_are_sent(cx: Context) {
+    let queue = cx.queue().await;
+    for polls in 0..4 {
+        for how in ANSWERS {
+            queue.push(job(1)).await.unwrap();
+            let claim = Claim::new(1).lease(MINUTE * 600);
+            let delivery = queue.claim(&claim).await.unwrap().remove(0);
+            drop(poll_then_drop(answering(delivery, how), polls).await);
+            was_answered(&cx, &queue, how).await;
+        }
+    }
+}
+
+async fn answer_with_a_time_that_is_too_long_gives_the_job_back(cx: Context) {
+    let queue = cx.queue().await;
+    queue.push(job(1)).await.unwrap();
+    for attempt in 1..=2 {
+        let claim = Claim::new(1).lease(MINUTE * 600).wait(MINUTE);
+        let delivery = queue.claim(&claim).await.unwrap().remove(0);
+        assert_eq!(delivery.attempt(), attempt, "it counts");
+        let refused = if attempt == 1 {
+            delivery.nack("no", Duration::MAX).await.map(drop)
+        } else {
+            delivery.snooze(Duration::MAX).await
+        };
+        let refused = refused.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Invalid, "{refused}");
+        eventually("it is back", async || cx.jobs().await.waiting == 1).await;
+    }
 }
 
 async fn dropped_delivery_gives_its_job_back(cx: Context) {

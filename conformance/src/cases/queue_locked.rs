@@ -10,17 +10,19 @@ use lockapi::queue::{Claim, Delivery, How, Job, Unique};
 use lockapi::schedule::{Overlap, Task};
 use lockapi::{Backend, ErrorKind};
 
+use super::deliveries::{ANSWERS, answering, was_answered};
 use super::queue::{acked, by_hand_from, job, lost, none, one};
 use crate::context::{Context, MINUTE};
-use crate::fixture::Jobs;
+use crate::fixture::{Jobs, Transaction};
 use crate::harness::register;
-use crate::patience::soon;
+use crate::patience::{not_yet, soon};
 
 register! { "locked":
     W01 claims_go_on_beside_a_completion_that_is_held_up [Transactions];
     W01 completions_are_answered_one_by_one [Transactions];
     W01 extension_that_is_held_up_keeps_the_delivery [Transactions];
     W01 delivery_dropped_while_it_is_locked_comes_back [Transactions];
+    W01 answers_dropped_while_the_job_is_locked_are_sent [Transactions, Schema];
     W01 locked_job_is_cancelled_when_it_is_free [Transactions];
     W01 jobs_that_are_being_claimed_are_cancelled;
     Q11 push_of_several_is_all_or_none [Transactions];
@@ -116,6 +118,29 @@ async fn delivery_dropped_while_it_is_locked_comes_back(cx: Context) {
     let claimed = queue.claim(&claim);
     let claimed = soon("it is there again", claimed).await.unwrap();
     assert_eq!(claimed.len(), 1);
+}
+
+/// Locks the jobs of the namespace until the end of the transaction.
+async fn lock_jobs(cx: &Context, tx: &mut dyn Transaction) {
+    let lock = format!(
+        "SELECT count(*)::text FROM (SELECT FROM lockapi.job WHERE namespace = '{}' FOR UPDATE) AS j",
+        cx.namespace()
+    );
+    assert_ne!(tx.query(lock.leak()).await, "0");
+}
+
+async fn answers_dropped_while_the_job_is_locked_are_sent(cx: Context) {
+    let queue = cx.queue().await;
+    for how in ANSWERS {
+        queue.push(job(1)).await.unwrap();
+        let claim = Claim::new(1).lease(MINUTE * 600);
+        let delivery = queue.claim(&claim).await.unwrap().remove(0);
+        let mut tx = cx.begin().await.unwrap();
+        lock_jobs(&cx, &mut *tx).await;
+        not_yet("it is held up", answering(delivery, how)).await;
+        tx.rollback().await;
+        was_answered(&cx, &queue, how).await;
+    }
 }
 
 async fn locked_job_is_cancelled_when_it_is_free(cx: Context) {

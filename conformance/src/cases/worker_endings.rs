@@ -8,7 +8,7 @@ use lockapi::Queue;
 use lockapi::queue::Job;
 use lockapi::worker::{Failed, Worker, WorkerOptions};
 
-use super::worker::{Gate, job, push, run, summary};
+use super::worker::{Gate, attempts, job, push, run, summary};
 use crate::context::{Context, MINUTE};
 use crate::fixture::Jobs;
 use crate::harness::register;
@@ -21,6 +21,7 @@ register! { "worker":
     Q18 handler_is_stopped_when_its_time_is_over;
     Q18 handler_is_stopped_when_its_job_is_lost;
     Q18 fallback_does_what_has_no_handler;
+    Q18 failure_is_sent_although_the_worker_is_dropped [Transactions, Schema];
     Q10 handler_may_acknowledge_in_its_transaction [Transactions];
 }
 
@@ -175,4 +176,29 @@ async fn handler_may_acknowledge_in_its_transaction(cx: Context) {
     not_yet("the handler goes on", begun.end.closed()).await;
     begun.end(Ok(()));
     assert_eq!(worker.end().await, summary! { claimed: 1, done: 1 });
+}
+
+/// The worker is dropped while it sends that, and a transaction has locked the job.
+async fn failure_is_sent_although_the_worker_is_dropped(cx: Context) {
+    let queue = cx.queue().await;
+    push(&queue, 1).await;
+    let (handler, mut gate) = Gate::new();
+    let worker = run(looking(&queue).handle("count", handler));
+    let begun = gate.begun().await;
+    let mut tx = cx.begin().await.unwrap();
+    let lock = format!(
+        "SELECT id::text FROM lockapi.job WHERE namespace = '{}' FOR UPDATE",
+        cx.namespace()
+    );
+    tx.query(lock.leak()).await;
+    begun.end(Err(Failed::retry_after("no", MINUTE * 60)));
+    // It asks again and again.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    worker.running.abort();
+    assert!(worker.running.await.unwrap_err().is_cancelled());
+    tx.rollback().await;
+    eventually("it is known", async || cx.jobs().await.waiting == 1).await;
+    assert_eq!(attempts(&queue).await, [0; 0], "it is put off");
+    cx.elapse(MINUTE * 60).await;
+    assert_eq!(attempts(&queue).await, [2], "it counted");
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Delivery;
+use super::{Delivery, MAX_DELAY};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::check_name;
 
@@ -207,6 +207,19 @@ pub enum Outcome {
     Abandon,
     /// It is kept for this long from now.
     Extend(Duration),
+}
+
+impl Outcome {
+    pub(crate) fn check(&self) -> Result<()> {
+        match self {
+            Self::Extend(lease) => check_lease(*lease).map_err(|error| error.during("extend")),
+            Self::Nack { after: time, .. } | Self::Snooze(time) if *time > MAX_DELAY => {
+                let message = format!("a delay of {time:?}; allowed are at most 10 years");
+                Err(Error::new(ErrorKind::Invalid, "settle", message))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// The state of a delivery.

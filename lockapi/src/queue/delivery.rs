@@ -1,6 +1,7 @@
 //! A job that was delivered to a worker.
 
 use std::fmt;
+use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -29,6 +30,8 @@ pub struct Delivery {
     queue: Arc<dyn Queue>,
     hold: Arc<Hold>,
     settled: AtomicBool,
+    /// What it is answered when it is dropped.
+    dropped: Outcome,
     /// Whether it was acknowledged in a transaction of the program, which may not have ended yet.
     acked_in: AtomicBool,
 }
@@ -45,6 +48,7 @@ impl Delivery {
             queue,
             hold,
             settled: AtomicBool::new(false),
+            dropped: Outcome::Abandon,
             acked_in: AtomicBool::new(false),
         }
     }
@@ -162,22 +166,29 @@ impl Delivery {
     /// # Errors
     /// `Lost` when the job was delivered again or has ended, or when another server has taken over
     /// since. `Indeterminate` when the answer never arrived.
-    pub async fn ack(self) -> Result<()> {
-        self.settle("ack", Outcome::Ack).await.map(drop)
+    pub fn ack(self) -> impl Future<Output = Result<()>> + Send + use<> {
+        let settling = self.settle("ack", Outcome::Ack);
+        async move { settling.await.map(drop) }
     }
 
-    /// Fails it: it is delivered again after `after`, or becomes a dead letter if this was its last
-    /// attempt. Returns whether it became one.
+    /// Fails it: it is delivered again after `after`, at most [`MAX_DELAY`](super::MAX_DELAY), or becomes
+    /// a dead letter if this was its last attempt. Returns whether it became one.
     ///
     /// # Cancel safety
     /// When dropped, the outcome is still sent.
     ///
     /// # Errors
-    /// As for [`ack`](Self::ack).
-    pub async fn nack(self, error: impl fmt::Display + Send, after: Duration) -> Result<bool> {
+    /// As for [`ack`](Self::ack); `Invalid` for a longer time, as if it had been dropped without an
+    /// answer.
+    #[allow(clippy::needless_pass_by_value, reason = "an error is given away")]
+    pub fn nack(
+        self,
+        error: impl fmt::Display + Send,
+        after: Duration,
+    ) -> impl Future<Output = Result<bool>> + Send {
         let error = error.to_string();
-        let settled = self.settle("nack", Outcome::Nack { error, after }).await?;
-        Ok(settled == Settled::Dead)
+        let settling = self.settle("nack", Outcome::Nack { error, after });
+        async move { Ok(settling.await? == Settled::Dead) }
     }
 
     /// Fails it for good, without another attempt: it becomes a dead letter.
@@ -187,22 +198,27 @@ impl Delivery {
     ///
     /// # Errors
     /// As for [`ack`](Self::ack).
-    pub async fn reject(self, error: impl fmt::Display + Send) -> Result<()> {
+    #[allow(clippy::needless_pass_by_value, reason = "an error is given away")]
+    pub fn reject(
+        self,
+        error: impl fmt::Display + Send,
+    ) -> impl Future<Output = Result<()>> + Send {
         let error = error.to_string();
-        self.settle("reject", Outcome::Reject { error })
-            .await
-            .map(drop)
+        let settling = self.settle("reject", Outcome::Reject { error });
+        async move { settling.await.map(drop) }
     }
 
-    /// Postpones it: it is delivered again after `time`, and this delivery does not count.
+    /// Postpones it: it is delivered again after `time`, at most [`MAX_DELAY`](super::MAX_DELAY), and this
+    /// delivery does not count.
     ///
     /// # Cancel safety
     /// When dropped, the outcome is still sent.
     ///
     /// # Errors
-    /// As for [`ack`](Self::ack).
-    pub async fn snooze(self, time: Duration) -> Result<()> {
-        self.settle("snooze", Outcome::Snooze(time)).await.map(drop)
+    /// As for [`nack`](Self::nack).
+    pub fn snooze(self, time: Duration) -> impl Future<Output = Result<()>> + Send + use<> {
+        let settling = self.settle("snooze", Outcome::Snooze(time));
+        async move { settling.await.map(drop) }
     }
 
     /// Releases it unfinished: it keeps its position in the queue, and this delivery does not count.
@@ -212,8 +228,9 @@ impl Delivery {
     ///
     /// # Errors
     /// As for [`ack`](Self::ack).
-    pub async fn release(self) -> Result<()> {
-        self.settle("release", Outcome::Release).await.map(drop)
+    pub fn release(self) -> impl Future<Output = Result<()>> + Send + use<> {
+        let settling = self.settle("release", Outcome::Release);
+        async move { settling.await.map(drop) }
     }
 
     /// Keeps it for `lease` from now.
@@ -238,10 +255,28 @@ impl Delivery {
         self.acked_in.load(Ordering::Acquire)
     }
 
-    async fn settle(self, operation: &'static str, outcome: Outcome) -> Result<Settled> {
-        self.settled_by_caller();
-        let settled = self.queue.settle(self.ticket(), outcome).await;
-        self.answer(operation, settled)
+    /// Sends the outcome. Until it is answered it is what the delivery is answered when it is dropped: of
+    /// two that are sent the second changes nothing.
+    fn settle(
+        mut self,
+        operation: &'static str,
+        outcome: Outcome,
+    ) -> impl Future<Output = Result<Settled>> + Send + use<> {
+        let checked = outcome.check();
+        if checked.is_ok() {
+            self.dropped = outcome.clone();
+        }
+        async move {
+            let settled = match checked {
+                Ok(()) => {
+                    let settled = self.queue.settle(self.ticket(), outcome).await;
+                    self.settled_by_caller();
+                    settled
+                }
+                Err(error) => Err(error),
+            };
+            self.answer(operation, settled)
+        }
     }
 
     fn answer(&self, operation: &'static str, settled: Result<Settled>) -> Result<Settled> {
@@ -261,7 +296,8 @@ impl Delivery {
 impl Drop for Delivery {
     fn drop(&mut self) {
         if !*self.settled.get_mut() {
-            self.queue.settle_later(self.ticket(), Outcome::Abandon);
+            let outcome = std::mem::replace(&mut self.dropped, Outcome::Abandon);
+            self.queue.settle_later(self.ticket(), outcome);
         }
         // Whatever became of it, it is not extended any more.
         self.hold.release();

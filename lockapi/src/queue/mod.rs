@@ -19,7 +19,6 @@ mod options;
 mod runs;
 mod statistics;
 
-pub(crate) use claim::check_lease;
 pub use claim::{
     Claim, Exchange, MAX_CLAIM, MAX_LEASE, MAX_NAMES, MIN_LEASE, Outcome, Settled, Standing, Ticket,
 };

@@ -1,5 +1,6 @@
 //! Telling the queue what became of a delivery.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -37,6 +38,8 @@ pub(super) struct Settling {
     hurry: Arc<AtomicBool>,
     pauses: Pauses,
     unsure: bool,
+    /// What is sent in the background when this is dropped without an answer.
+    owed: Option<Outcome>,
 }
 
 impl Settling {
@@ -53,23 +56,35 @@ impl Settling {
             hurry,
             pauses: Pauses::default(),
             unsure: false,
+            owed: None,
         }
     }
 
     /// Sends the outcome, repeatedly while the delivery is not lost and the worker is not in a
-    /// hurry. A repetition does no harm: it acts on this delivery only.
-    pub(super) async fn settle(mut self, outcome: Outcome) -> (Outcome, Settlement) {
+    /// hurry. A repetition does no harm: it acts on this delivery only. When dropped, it is still sent.
+    pub(super) fn settle(
+        mut self,
+        outcome: Outcome,
+    ) -> impl Future<Output = (Outcome, Settlement)> + Send {
         self.delivery.settled_by_caller();
+        self.owed = Some(outcome.clone());
+        async move {
+            let settlement = self.settle_now(&outcome).await;
+            self.owed.take();
+            (outcome, settlement)
+        }
+    }
+
+    async fn settle_now(&mut self, outcome: &Outcome) -> Settlement {
         loop {
-            let settled = self.try_settle(&outcome).await;
-            let error = match settled {
-                Ok(Settled::Lost) if self.unsure => return (outcome, Settlement::Unknown),
-                Ok(settled) => return (outcome, Settlement::Settled(settled)),
+            let error = match self.try_settle(outcome).await {
+                Ok(Settled::Lost) if self.unsure => return Settlement::Unknown,
+                Ok(settled) => return Settlement::Settled(settled),
                 Err(error) => error,
             };
             let over = self.delivery.is_lost() || self.hurry.load(Ordering::Acquire);
             if over || !is_passing(&error) {
-                return (outcome, self.gave_up());
+                return self.gave_up();
             }
             self.queue.sleep(self.pauses.next()).await;
         }
@@ -152,5 +167,13 @@ impl Settling {
 
     async fn pause(&mut self) {
         self.queue.sleep(self.pauses.next().min(LOCKED)).await;
+    }
+}
+
+impl Drop for Settling {
+    fn drop(&mut self) {
+        if let Some(outcome) = self.owed.take() {
+            self.queue.settle_later(self.delivery.ticket(), outcome);
+        }
     }
 }

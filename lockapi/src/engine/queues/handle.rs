@@ -13,10 +13,10 @@ use crate::engine::notifier::Subscription;
 use crate::error::{Error, ErrorKind, LOCKED, Result};
 use crate::lease::micros;
 use crate::queue::{
-    Cancel, Claim, CountJobs, DeadLetter, Discard, Exchange, Groups, Job, MAX_DELAY, Name, Outcome,
-    Purge, Pushed, Queue, QueueOptions, ReadDead, ReadStanding, ReadUnhandled, Redrive,
-    SetGroupLimit, SetGroups, SetPaused, Settled, Standing, Statistics, SweepQueues, Ticket,
-    Unhandled, check_lease, checked_limit, in_transaction,
+    Cancel, Claim, CountJobs, DeadLetter, Discard, Exchange, Groups, Job, Name, Outcome, Purge,
+    Pushed, Queue, QueueOptions, ReadDead, ReadStanding, ReadUnhandled, Redrive, SetGroupLimit,
+    SetGroups, SetPaused, Settled, Standing, Statistics, SweepQueues, Ticket, Unhandled,
+    checked_limit, in_transaction,
 };
 use crate::telemetry;
 use crate::wait::unless;
@@ -122,19 +122,6 @@ impl Handle {
     }
 }
 
-impl QueueHandle {
-    fn check_time(&self, outcome: &Outcome) -> Result<()> {
-        match outcome {
-            Outcome::Extend(lease) => check_lease(*lease).map_err(self.0.failed("extend")),
-            Outcome::Nack { after: time, .. } | Outcome::Snooze(time) if *time > MAX_DELAY => {
-                let message = format!("a delay of {time:?}; allowed are at most 10 years");
-                Err(self.0.invalid("settle", message))
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
 #[async_trait]
 impl Queue for QueueHandle {
     fn name(&self) -> &str {
@@ -172,7 +159,8 @@ impl Queue for QueueHandle {
     }
 
     async fn settle(&self, ticket: Ticket, outcome: Outcome) -> Result<Settled> {
-        self.check_time(&outcome)?;
+        let checked = outcome.check();
+        checked.map_err(|error| error.on(&self.0.name.queue))?;
         self.0.settle(ticket, &outcome).await
     }
 

@@ -7,7 +7,7 @@ use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
 use crate::lease::micros;
 use crate::memory::ModelState;
-use crate::queue::{MAX_ERROR_BYTES, Outcome, Settled, Ticket};
+use crate::queue::{MAX_DELAY, MAX_ERROR_BYTES, Outcome, Settled, Ticket};
 
 /// Completes one delivery.
 #[derive(Clone, Copy, Debug)]
@@ -66,9 +66,9 @@ impl Settle {
     pub fn new(ticket: Ticket, outcome: &Outcome, keep: i64) -> Option<Self> {
         let (kind, time, error) = match outcome {
             Outcome::Ack => return None,
-            Outcome::Nack { error, after } => (0, micros(*after), short(error)),
+            Outcome::Nack { error, after } => (0, micros((*after).min(MAX_DELAY)), short(error)),
             Outcome::Reject { error } => (1, 0, short(error)),
-            Outcome::Snooze(time) => (2, micros(*time), String::new()),
+            Outcome::Snooze(time) => (2, micros((*time).min(MAX_DELAY)), String::new()),
             Outcome::Release => (3, 0, String::new()),
             Outcome::Abandon => {
                 let error = "the delivery was dropped without an answer";

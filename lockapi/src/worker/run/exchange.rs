@@ -16,7 +16,7 @@ const DELAY: Duration = Duration::from_millis(100);
 
 pub(super) struct Exchanging {
     pub(super) answer: Boxed<Result<Exchange>>,
-    acks: Vec<Done>,
+    pub(super) acks: Vec<Done>,
     claimed: usize,
     /// No other work was pending.
     alone: bool,

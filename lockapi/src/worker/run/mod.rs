@@ -397,7 +397,9 @@ impl Drop for Run {
         for delivery in &self.ahead {
             later(delivery, Outcome::Release);
         }
-        for done in self.done.iter().chain(&self.delayed) {
+        // What the exchange has completed already is completed once.
+        let sent = self.exchange.iter().flat_map(|exchange| &exchange.acks);
+        for done in self.done.iter().chain(&self.delayed).chain(sent) {
             later(&done.delivery, Outcome::Ack);
         }
     }
