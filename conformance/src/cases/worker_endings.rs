@@ -1,18 +1,19 @@
 //! Workers: how handlers end, and what becomes of their jobs.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lockapi::Queue;
-use lockapi::queue::Job;
-use lockapi::worker::{Failed, Worker, WorkerOptions};
+use lockapi::queue::{Delivery, Job};
+use lockapi::worker::{Failed, Observe, Worker, WorkerOptions};
 
 use super::worker::{Gate, attempts, job, push, run, summary};
 use crate::context::{Context, MINUTE};
 use crate::fixture::Jobs;
 use crate::harness::register;
-use crate::patience::{eventually, not_yet};
+use crate::patience::{eventually, not_yet, soon};
 
 register! { "worker":
     Q18 panic_and_error_fail_the_job_and_nothing_else;
@@ -22,6 +23,7 @@ register! { "worker":
     Q18 handler_is_stopped_when_its_job_is_lost;
     Q18 fallback_does_what_has_no_handler;
     Q18 failure_is_sent_although_the_worker_is_dropped [Transactions, Schema];
+    Q18 handler_that_nobody_runs_is_put_off;
     Q10 handler_may_acknowledge_in_its_transaction [Transactions];
 }
 
@@ -201,4 +203,44 @@ async fn failure_is_sent_although_the_worker_is_dropped(cx: Context) {
     assert_eq!(attempts(&queue).await, [0; 0], "it is put off");
     cx.elapse(MINUTE * 60).await;
     assert_eq!(attempts(&queue).await, [2], "it counted");
+}
+
+/// A runtime that has shut down drops what is spawned on it.
+async fn handler_that_nobody_runs_is_put_off(cx: Context) {
+    let queue = cx.queue().await;
+    push(&queue, 3).await;
+    let seen = Seen::default();
+    let (spawned, worked) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let worker = |kept: bool| {
+        let (spawned, worked) = (Arc::clone(&spawned), Arc::clone(&worked));
+        Worker::new(queue.clone())
+            .observe(seen.clone())
+            .handle("count", move |_: usize, _| {
+                worked.fetch_add(1, Ordering::AcqRel);
+                async { Ok(()) }
+            })
+            .spawn_with(move |work| {
+                spawned.fetch_add(1, Ordering::AcqRel);
+                if kept {
+                    tokio::spawn(work);
+                }
+            })
+    };
+    let idle = soon("nothing is due", worker(false).run_until_idle()).await;
+    assert_eq!(idle.unwrap(), summary! { claimed: 3, snoozed: 3 });
+    assert_eq!(spawned.load(Ordering::Acquire), 3);
+    assert_eq!(seen.0.load(Ordering::Acquire), 3);
+    cx.elapse(MINUTE).await;
+    let done = soon("they are run", worker(true).run_until_idle()).await;
+    assert_eq!(done.unwrap(), summary! { claimed: 3, done: 3 });
+}
+
+/// How many handlers an observer was told nobody ran.
+#[derive(Clone, Default)]
+struct Seen(Arc<AtomicUsize>);
+
+impl Observe for Seen {
+    fn dropped(&self, _: &Delivery) {
+        self.0.fetch_add(1, Ordering::AcqRel);
+    }
 }

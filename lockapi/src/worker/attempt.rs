@@ -22,8 +22,10 @@ pub type Work = Pin<Box<dyn Future<Output = Result<(), Failed>> + Send>>;
 pub(super) enum Verdict {
     Answered(Result<(), Failed>),
     Lost,
-    /// Nobody ran it to its end.
-    Left,
+    /// Nobody ran it to its end; `told` if the observer knows why.
+    Left {
+        told: bool,
+    },
 }
 
 /// Runs a handler unless its delivery is lost or its time runs out.

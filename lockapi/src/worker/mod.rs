@@ -269,6 +269,9 @@ impl Worker {
     ///
     /// Otherwise all run in the future of [`run`](Self::run), one at a time between their await points:
     /// a handler that computes for long delays the others.
+    ///
+    /// What `spawn` drops, or a runtime that has shut down, is tried again after a second, without counting
+    /// an attempt; the observer is [told](Observe::dropped).
     pub fn spawn_with(mut self, spawn: impl Fn(Spawned) + Send + Sync + 'static) -> Self {
         self.settings.spawn = Some(Arc::new(spawn));
         self

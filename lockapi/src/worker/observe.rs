@@ -18,6 +18,11 @@ pub trait Observe: Send + Sync + 'static {
     /// A handler has finished, or was dropped, after this time.
     fn finished(&self, job: &Delivery, ending: &Ending, took: Duration) {}
 
+    /// Nobody ran a handler to its end: what was given to [`spawn_with`](super::Worker::spawn_with) was
+    /// dropped, for example by a runtime that has shut down. The job is put off for a second, without
+    /// counting an attempt, and the worker claims others after a pause.
+    fn dropped(&self, job: &Delivery) {}
+
     /// Jobs of a name that this worker has no handler for have been due for more than a minute: no
     /// worker has a handler, or those that have one do not keep up. The worker checks once a
     /// minute.

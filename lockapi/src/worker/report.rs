@@ -67,6 +67,10 @@ impl Observe for Observer {
         self.tell(|observer| observer.finished(job, ending, took));
     }
 
+    fn dropped(&self, job: &Delivery) {
+        self.tell(|observer| observer.dropped(job));
+    }
+
     fn unhandled(&self, queue: &str, jobs: &Unhandled) {
         self.tell(|observer| observer.unhandled(queue, jobs));
     }
@@ -206,6 +210,13 @@ impl Observe for Report {
             )),
             Ending::Done | Ending::Snoozed(_) | Ending::Released => {}
         }
+    }
+
+    fn dropped(&self, job: &Delivery) {
+        let (id, name, queue) = (job.id(), job.name(), job.queue().name());
+        self.warn(format_args!(
+            "the handler of job {id} ({name}) of queue {queue} was dropped before its end: is the runtime there on which it was spawned?"
+        ));
     }
 
     fn unhandled(&self, queue: &str, jobs: &Unhandled) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Boxed, Done, Run, Running};
+use super::{Boxed, Done, Run, Running, UNSPAWNED};
 use crate::queue::{Delivery, MAX_DELAY, Outcome, Settled};
 use crate::worker::attempt::Verdict;
 use crate::worker::failed::{Failed, Kind};
@@ -25,13 +25,31 @@ impl Run {
         };
         let took = self.queue.now().saturating_sub(running.since);
         self.pace.handled(took);
+        if !matches!(verdict, Verdict::Left { .. }) {
+            self.rests.end();
+        }
         let ending = match verdict {
             Verdict::Answered(Ok(())) => Ending::Done,
             Verdict::Answered(Err(failed)) => self.failed_ending(&running.delivery, failed),
             Verdict::Lost => Ending::Lost,
-            Verdict::Left => Ending::Released,
+            Verdict::Left { .. } if self.stopping => Ending::Released,
+            Verdict::Left { told } => {
+                if !told {
+                    self.settings.observer.dropped(&running.delivery);
+                }
+                self.rest();
+                Ending::Snoozed(UNSPAWNED)
+            }
         };
         self.finish(running, took, ending);
+    }
+
+    /// Whoever does not run one handler may run no other either: it claims no more for a while.
+    fn rest(&mut self) {
+        if self.rest.is_none() {
+            let (queue, time) = (Arc::clone(&self.queue), self.rests.next());
+            self.rest = Some(Box::pin(async move { queue.sleep(time).await }));
+        }
     }
 
     fn failed_ending(&self, delivery: &Delivery, failed: Failed) -> Ending {

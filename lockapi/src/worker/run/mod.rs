@@ -23,7 +23,6 @@ use crate::telemetry::Handling;
 use crate::wait::unless;
 use crate::worker::attempt::{Verdict, attempt};
 use crate::worker::context::Context;
-use crate::worker::failed::Failed;
 use crate::worker::handlers::Handlers;
 use crate::worker::observe::{Ending, Observe, Summary};
 use crate::worker::pace::{BEGUN_WITHIN, Pace, Pauses, UNHANDLED};
@@ -70,6 +69,8 @@ pub(super) struct Run {
     /// Checks now and then for jobs without a handler.
     watch: Option<Boxed<Result<Vec<Unhandled>>>>,
     pause: Option<Boxed<()>>,
+    /// Runs after a handler that nobody ran, and puts off the next claim.
+    rest: Option<Boxed<()>>,
     grace: Option<Boxed<()>>,
     /// Set when the time of grace is over: what fails now is not tried again.
     hurry: Arc<AtomicBool>,
@@ -81,6 +82,7 @@ pub(super) struct Run {
     refused: Option<Error>,
     pace: Pace,
     pauses: Pauses,
+    rests: Pauses,
     begun: u64,
     summary: Summary,
 }
@@ -128,6 +130,7 @@ impl Run {
             arrival: None,
             watch: None,
             pause: None,
+            rest: None,
             grace: None,
             hurry: Arc::default(),
             stopping: false,
@@ -136,6 +139,7 @@ impl Run {
             refused: None,
             pace: Pace::default(),
             pauses: Pauses::default(),
+            rests: Pauses::default(),
             begun: 0,
             summary: Summary::default(),
         }
@@ -198,6 +202,9 @@ impl Run {
             return Poll::Ready(());
         }
         if ended(&mut self.pause, cx) {
+            return Poll::Ready(());
+        }
+        if ended(&mut self.rest, cx) {
             return Poll::Ready(());
         }
         if ended(&mut self.delay, cx) {
@@ -336,14 +343,12 @@ impl Run {
                     }
                 });
                 let spawned = catch_unwind(AssertUnwindSafe(|| spawn(work)));
-                let left = match spawned {
-                    Ok(()) => Verdict::Left,
-                    Err(panic) => {
-                        let whose = "the spawn function of a worker";
-                        self.settings.observer.panicked(whose, panic);
-                        Verdict::Answered(Err(Failed::snooze(UNSPAWNED)))
-                    }
-                };
+                let told = spawned.is_err();
+                if let Err(panic) = spawned {
+                    let whose = "the spawn function of a worker";
+                    self.settings.observer.panicked(whose, panic);
+                }
+                let left = Verdict::Left { told };
                 Quiet::new(async move { (number, verdict.await.unwrap_or(left)) })
             }
         });
