@@ -21,6 +21,7 @@ register! { "limiter_load":
     R06 denial_leaves_the_row_untouched [Sql];
     R10 calls_with_a_key_in_common_are_decided_together;
     R10 calls_that_are_alike_take_what_there_is;
+    R10 calls_of_one_key_and_several_quotas_are_decided_together;
     R10 callers_that_leave_take_nothing_of_a_window [Futures];
     R11 thousand_keys_in_any_order;
     R11 rows_are_locked_in_the_order_of_their_keys [Sql, Transactions];
@@ -228,6 +229,64 @@ async fn calls_that_are_alike_take_what_there_is(cx: Context) {
             (0..40).collect::<Vec<_>>(),
             "each was told what is left after it"
         );
+    }
+}
+
+/// Each is decided by its own quota, and told what that has left; nobody else waits for them.
+async fn calls_of_one_key_and_several_quotas_are_decided_together(cx: Context) {
+    const CALLS: usize = 5000;
+    let kinds = [
+        [2000, 1000].map(|many| Quota::per_day(1).burst(many)),
+        [2000, 1000].map(|many| Quota::per_hour(many).fixed_window()),
+        [2000, 1000].map(|many| Quota::per_hour(many).sliding_window()),
+    ];
+    let limiter = cx.backend().await.rate_limiter(Quota::per_hour(1)).unwrap();
+    for quotas in kinds {
+        let name = format!("{:?}", quotas[0].algorithm());
+        let want = |nth: usize| Want::new(&*name).quota(quotas[nth % 2]);
+        let (each, all) = ((0..CALLS).step_by(2), (1..CALLS).step_by(2));
+        let each = each.map(|nth| async move { (nth, want(nth / 2)) });
+        let each = each.map(async |call| {
+            let (nth, want) = call.await;
+            let decided = limiter.check_each(&[want]).await.unwrap();
+            (nth / 2 % 2, decided[0].clone())
+        });
+        let all = all.map(async |nth| {
+            let wants = [
+                want(nth / 2),
+                Want::new(format!("{name} {nth}")).quota(quotas[0]),
+            ];
+            let verdict = limiter.check_all(&wants).await.unwrap();
+            assert_eq!(verdict.is_admitted(), verdict.decisions()[0].is_admitted());
+            (nth / 2 % 2, verdict.decisions()[0].clone())
+        });
+        let others = async {
+            for nth in 0..8 {
+                let key = format!("{name}, other {nth}");
+                let other = limiter.check(key);
+                assert!(
+                    soon("nobody waits for them", other)
+                        .await
+                        .unwrap()
+                        .is_admitted()
+                );
+            }
+        };
+        let calls = async { tokio::join!(join_all(each), join_all(all), others) };
+        let (each, all, ()) = soon("all are decided", calls).await;
+        let admitted = |kind: usize| {
+            let of = each.iter().chain(&all).filter(|(of, _)| *of == kind);
+            of.filter(|(_, one)| one.is_admitted()).count()
+        };
+        assert_eq!(admitted(0) + admitted(1), 2000, "{name}");
+        assert!(admitted(1) <= 1000, "{name}");
+        for (kind, one) in each.iter().chain(&all) {
+            let (quota, left) = (quotas[*kind], one.remaining());
+            assert_eq!(one.quota(), quota, "{name}");
+            assert!(left < quota.limit(), "{name}");
+        }
+        let peeked = limiter.peek(&want(0)).await.unwrap();
+        assert_eq!(peeked.remaining(), 0, "{name}");
     }
 }
 

@@ -12,8 +12,8 @@ use crate::memory::ModelState;
 
 /// A request of several lines, which are taken all or not at all, as often as they fit.
 ///
-/// Lines of one key have one quota and are taken together. No key occurs in two requests of a batch, and
-/// `relaxed` is that of the first one.
+/// Lines of one key are taken together, each with the burst of its own quota, behind those before it; the windows
+/// of their quotas are equal. No key occurs in two requests of a batch, and `relaxed` is that of the first one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Charge {
     /// Namespace of the backend.
@@ -62,13 +62,23 @@ impl Charge {
         for line in &self.lines {
             let at = *known.entry(&*line.key).or_insert(keys.len());
             places.push(at);
-            match keys.get_mut(at) {
-                Some(key) => key.price = key.price.saturating_add(line.price()),
-                None => keys.push(OfKey {
+            if at == keys.len() {
+                keys.push(OfKey {
                     line,
-                    price: line.price(),
-                }),
+                    price: 0,
+                    depth: i64::MAX,
+                });
             }
+            if let Some(key) = keys.get_mut(at) {
+                key.price = key.price.saturating_add(line.price());
+                // How much may be taken before them, so that this one fits.
+                let quota = &line.quota;
+                let before = quota.price(quota.limit()).saturating_sub(key.price);
+                key.depth = key.depth.min(before);
+            }
+        }
+        for key in &mut keys {
+            key.depth = key.depth.saturating_add(key.price);
         }
         (keys, places)
     }
@@ -80,6 +90,20 @@ pub(crate) struct OfKey<'a> {
     pub(crate) line: &'a ChargeLine,
     /// What all of them cost together.
     pub(crate) price: i64,
+    /// The burst that admits all of them if each fits behind those before it.
+    pub(crate) depth: i64,
+}
+
+impl OfKey<'_> {
+    /// How many times all of them fit at `now`.
+    pub(crate) fn fits(&self, level: &Level, now: i64) -> i64 {
+        let quota = &self.line.quota;
+        if level.blocked_until > now {
+            return 0;
+        }
+        let taken = quota.price(quota.limit()) - level.room(quota, now);
+        ((self.depth - taken) / self.price).max(0)
+    }
 }
 
 impl Operation for Charge {
@@ -216,10 +240,9 @@ impl Columns {
     fn add(&mut self, nth: i64, one: &Charge) {
         let before = self.keys.len();
         let (keys, places) = one.keys();
-        for OfKey { line, price } in keys {
+        for OfKey { line, price, depth } in keys {
             self.keys.push(line.key.clone());
             self.sliding.push(line.quota.is_sliding());
-            let depth = line.quota.price(line.quota.limit());
             let ints = [nth, line.quota.window(), price, depth, one.times];
             for (column, value) in self.ints.iter_mut().zip(ints) {
                 column.push(value);

@@ -182,7 +182,7 @@ impl Limits {
             });
             return decided.collect();
         }
-        let fits = |key: &OfKey<'_>| level(key).fits(&key.line.quota, key.price, now);
+        let fits = |key: &OfKey<'_>| key.fits(&level(key), now);
         let times = keys.iter().map(fits).fold(want.times, i64::min);
         let outcome = if times > 0 {
             Outcome::Taken(times)
@@ -217,7 +217,7 @@ impl Limits {
         let Some(kept) = self.kept(&want.namespace, &key.line.key) else {
             return Outcome::Absent;
         };
-        let fits = kept.level.fits(&key.line.quota, key.price, now) > 0 || kept.level.is_ahead(now);
+        let fits = key.fits(&kept.level, now) > 0 || kept.level.is_ahead(now);
         let lines = want.lines.iter().filter(|line| line.key == key.line.key);
         match () {
             () if kept.is_overdue(now) => Outcome::Overdue,

@@ -97,7 +97,7 @@ impl Known {
         lines.map(|line| self.0.get(&line.key).cloned()).collect()
     }
 
-    /// How much room there is for a line: all that there ever is, as long as nothing is known.
+    /// How much room its quota has for a line: all that there ever is, as long as nothing is known.
     fn room(&self, line: &ChargeLine) -> i64 {
         match self.0.get(&line.key) {
             Some(known) if known.level.blocked_until > known.now => 0,
@@ -116,18 +116,26 @@ impl Known {
     }
 }
 
-/// What is left of a key behind the requests that are charged already.
+/// What the requests for a key take that are charged already.
 struct Left {
-    quota: Quota,
-    room: i64,
+    /// The length of their windows, and whether they slide. What others do to the state is different.
+    windows: (i64, bool),
+    taken: i64,
     slots: usize,
+    /// Whether one of them may get less than it wants: nobody overtakes it.
+    closed: bool,
     /// One of those requests.
     by: usize,
 }
 
+fn windows(quota: &Quota) -> (i64, bool) {
+    (quota.window(), quota.is_sliding())
+}
+
 /// Divides requests into groups that have no key in common. The first request for a key is in one; a later one
-/// is if it fits behind those before it. `tries` is how often a request has failed: others use its keys at the
-/// same time, so it counts on half of the room each time.
+/// is if it fits behind those before it, by its own quota. One whose quota has other windows than theirs is decided
+/// after them. `tries` is how often a request has failed: others use its keys at the same time, so it counts on half
+/// of the room each time.
 pub(super) fn divide(
     requests: &[Charge],
     tries: impl Fn(usize) -> u32,
@@ -139,10 +147,18 @@ pub(super) fn divide(
     for (at, charge) in requests.iter().enumerate() {
         let lines = || charge.lines.iter();
         let first = !lines().any(|line| keys.contains_key(&*line.key));
+        let differs = |line: &ChargeLine| {
+            let left = keys.get(&*line.key);
+            left.is_some_and(|left| left.windows != windows(&line.quota))
+        };
+        if lines().any(differs) {
+            continue;
+        }
+        let room = |line: &ChargeLine| known.room(line) >> tries(at).min(62);
         let fits = |line: &ChargeLine| match keys.get(&*line.key) {
-            Some(left) if left.quota != line.quota || (line.id != 0 && left.slots == 0) => 0,
-            Some(left) => left.room / line.price(),
-            None => (known.room(line) >> tries(at).min(62)) / line.price(),
+            Some(left) if left.closed || (line.id != 0 && left.slots == 0) => 0,
+            Some(left) => (room(line) - left.taken).max(0) / line.price(),
+            None => room(line) / line.price(),
         };
         let fits = lines().map(fits).fold(charge.times, i64::min);
         let goes = fits > 0 || first;
@@ -152,17 +168,15 @@ pub(super) fn divide(
         let waits = fits < charge.times && unsure;
         for line in lines().filter(|_| goes || waits) {
             let left = keys.entry(&line.key).or_insert_with(|| Left {
-                quota: line.quota,
-                room: known.room(line) >> tries(at).min(62),
+                windows: windows(&line.quota),
+                taken: 0,
                 slots: known.slots(line),
+                closed: false,
                 by: at,
             });
-            left.room = if waits || fits == 0 {
-                // Nobody joins one that does not fit itself.
-                0
-            } else {
-                left.room - line.price() * fits
-            };
+            // Nobody joins one that does not fit itself.
+            left.closed |= waits || fits == 0;
+            left.taken = left.taken.saturating_add(line.price() * fits);
             left.slots = left.slots.saturating_sub(usize::from(line.id != 0));
             if goes {
                 let (one, other) = (root(&mut roots, at), root(&mut roots, left.by));

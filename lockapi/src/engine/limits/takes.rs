@@ -87,10 +87,12 @@ struct Sum {
     take: Take,
     /// Their places in the batch, in its order, and how often each fits behind those before it.
     members: Vec<(usize, i64)>,
-    /// What is left behind them.
-    room: i64,
-    /// Whether that is all there is. It is a part after a failure: others use the key.
-    exact: bool,
+    /// What all of them cost.
+    price: i64,
+    /// How much may be owed before them, so that each of them fits by its own quota.
+    slack: i64,
+    /// How often the first of them has failed: others use the key, so each counts on half of its room then.
+    tries: u32,
     /// Whether the server told how much room there is. All that there ever is is counted on otherwise.
     known: bool,
     /// Whether later requests have to wait, because one before them does.
@@ -110,7 +112,7 @@ fn sums(batch: &Batch<Take>, known: &HashMap<String, RawDecision>) -> Vec<Sum> {
     let mut sums: Vec<Sum> = Vec::with_capacity(batch.requests.len());
     for (at, (take, callers)) in iter::zip(&batch.requests, &batch.callers).enumerate() {
         if let Some(place) = places.get(&*take.key) {
-            sums[*place].add(at, take);
+            sums[*place].add(at, take, known.get(&take.key));
             continue;
         }
         places.insert(&take.key, sums.len());
@@ -118,19 +120,18 @@ fn sums(batch: &Batch<Take>, known: &HashMap<String, RawDecision>) -> Vec<Sum> {
         let mut sum = Sum {
             take: take.clone(),
             members: Vec::new(),
-            room: room(take, known) >> callers.tries.min(62),
-            exact: callers.tries == 0,
+            price: 0,
+            slack: i64::MAX,
+            tries: callers.tries,
             known: known.is_some(),
             closed: false,
         };
-        sum.add(at, take);
+        sum.add(at, take, known);
         sums.push(sum);
     }
     for sum in sums.iter_mut().filter(|sum| !sum.is_alone()) {
-        let prices = sum.members.iter();
-        sum.take.price = prices
-            .map(|(at, fits)| batch.requests[*at].price * fits)
-            .sum();
+        sum.take.price = sum.price;
+        sum.take.depth = sum.price.saturating_add(sum.slack);
         sum.take.times = 1;
     }
     sums
@@ -142,18 +143,23 @@ impl Sum {
         self.members.len() == 1
     }
 
-    fn add(&mut self, at: usize, take: &Take) {
-        let fits = (self.room / take.price).min(take.times);
-        let first = self.members.is_empty();
-        let differs = take.depth != self.take.depth;
-        // A request that does not fit all is refused the rest, where it is known that there is no more.
-        let waits = !self.exact && fits < take.times;
-        self.closed |= differs || waits && !first;
-        if !self.closed {
-            self.members.push((at, fits));
-            self.room -= fits * take.price;
+    fn add(&mut self, at: usize, take: &Take, known: Option<&RawDecision>) {
+        if self.closed {
+            return;
         }
-        self.closed |= waits;
+        let room = (room(take, known) >> self.tries.min(62)) - self.price;
+        let fits = (room / take.price).clamp(0, take.times);
+        // A request that does not fit all is refused the rest, where it is known that there is no more.
+        let waits = self.tries > 0 && fits < take.times;
+        self.closed = waits;
+        if waits && !self.members.is_empty() {
+            return;
+        }
+        self.members.push((at, fits));
+        self.price = self.price.saturating_add(fits * take.price);
+        if fits > 0 {
+            self.slack = self.slack.min(take.depth - self.price);
+        }
     }
 
     fn decide(
@@ -320,23 +326,66 @@ mod tests {
     use futures_util::future::join_all;
     use proptest::prelude::*;
 
+    use super::*;
     use crate::blocking::block_on;
     use crate::engine::ManualClock;
-    use crate::limit::Quota;
+    use crate::engine::batcher::Repeated;
+    use crate::limit::{Quota, Want};
     use crate::memory::Database;
+
+    /// Of other rates, other bursts, or both.
+    const QUOTAS: [Quota; 4] = [
+        Quota::per_hour(100),
+        Quota::per_hour(100).burst(40),
+        Quota::per_hour(200).burst(60),
+        Quota::per_hour(50).burst(100),
+    ];
+
+    /// One statement decides all requests for a key, as the server would one by one.
+    #[test]
+    fn requests_of_one_key_and_two_quotas_are_one_statement() {
+        let of = |nth: usize| {
+            let quota = QUOTAS[nth % 2];
+            Take {
+                namespace: String::new(),
+                key: "door".to_owned(),
+                price: quota.price(1),
+                depth: quota.price(quota.limit()),
+                times: 1,
+                relaxed: false,
+                look: false,
+            }
+        };
+        let caller = || Caller {
+            times: 1,
+            reply: Reply::new(|_, _: Repeated| ()),
+        };
+        let requests = (0..200).filter_map(|nth| Some((of(nth), Callers::of(vec![caller()], 0)?)));
+        let batch: Batch<Take> = requests.collect();
+        let sums = sums(&batch, &HashMap::new());
+        assert_eq!((sums.len(), sums[0].members.len()), (1, 200));
+        // Forty of the smaller burst's, as long as nothing is owed; the others have what is left of the larger.
+        let fit = sums[0].members.iter().map(|(_, fits)| fits);
+        assert_eq!(fit.sum::<i64>(), 100);
+        let one = QUOTAS[0].price(1);
+        assert_eq!(
+            (sums[0].take.price, sums[0].take.depth),
+            (one * 100, one * 100)
+        );
+    }
 
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// Whether they travel together or one by one, the same are admitted.
+        /// Whether they travel together or one by one, the same are admitted, whatever their quotas are.
         #[test]
         fn costs_that_differ_are_decided_in_the_order_of_arrival(
-            costs in prop::collection::vec((1_u64..40, any::<bool>()), 1..60),
+            costs in prop::collection::vec((1_u64..40, any::<bool>(), 0..QUOTAS.len()), 1..60),
             before in 0_u64..100,
         ) {
             let clock = ManualClock::default();
             let backend = block_on(Database::with_clock(&clock).connect()).unwrap();
-            let limiter = backend.rate_limiter(Quota::per_hour(100)).unwrap();
+            let limiter = backend.rate_limiter(QUOTAS[0]).unwrap();
             let key = |way: &str, other: bool| format!("{way}/{other}");
             for way in ["together", "apart"] {
                 if before > 0 {
@@ -344,9 +393,10 @@ mod tests {
                     prop_assert!(taken.is_admitted());
                 }
             }
-            let check = async |way: &str, (cost, other): (u64, bool)| {
-                let decided = limiter.check_cost(key(way, other), cost).await.unwrap();
-                (decided.is_admitted(), decided.remaining)
+            let check = async |way: &str, (cost, other, quota): (u64, bool, usize)| {
+                let want = Want::new(key(way, other)).cost(cost).quota(QUOTAS[quota]);
+                let decided = limiter.check_each(&[want]).await.unwrap();
+                (decided[0].is_admitted(), decided[0].remaining())
             };
             let together = block_on(join_all(costs.iter().map(|one| check("together", *one))));
             let apart = block_on(async {

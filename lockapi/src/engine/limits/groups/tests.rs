@@ -13,19 +13,25 @@ const KEYS: usize = 5;
 /// How often, and of which keys how much.
 type Drawn = (i64, Vec<(usize, u64)>);
 
-fn quota(key: usize) -> Quota {
+/// Of a key those of a size, which differ in their burst, and by the cell rate algorithm in their rate.
+fn quota(key: usize, size: u64) -> Quota {
     let minute = Duration::from_mins(1);
     match key % 3 {
-        0 => Quota::new(1, minute).burst(9),
-        1 => Quota::new(9, minute).fixed_window(),
-        _ => Quota::new(9, minute).sliding_window(),
+        0 => Quota::new(1 + size, minute).burst(9 + 2 * size),
+        1 => Quota::new(9 - size, minute).fixed_window(),
+        _ => Quota::new(9 - size, minute).sliding_window(),
     }
 }
 
-fn charge((times, lines): &Drawn) -> Charge {
+fn charge(drawn: &Drawn) -> Charge {
+    sized(&(0, drawn.clone()))
+}
+
+/// With quotas of a size.
+fn sized((size, (times, lines)): &(u64, Drawn)) -> Charge {
     let line = |(key, cost): &(usize, u64)| ChargeLine {
         key: key.to_string(),
-        quota: quota(*key),
+        quota: quota(*key, *size),
         cost: *cost,
         id: 0,
         ttl: 0,
@@ -38,10 +44,18 @@ fn charge((times, lines): &Drawn) -> Charge {
     }
 }
 
-fn requests() -> impl Strategy<Value = Vec<Drawn>> {
+fn drawn() -> impl Strategy<Value = Drawn> {
     let lines = prop::collection::btree_map(0..KEYS, 1..4u64, 1..4);
     let lines = lines.prop_map(|lines| lines.into_iter().collect::<Vec<_>>());
-    prop::collection::vec((1..4i64, lines), 1..12)
+    (1..4i64, lines)
+}
+
+fn requests() -> impl Strategy<Value = Vec<Drawn>> {
+    prop::collection::vec(drawn(), 1..12)
+}
+
+fn sized_requests() -> impl Strategy<Value = Vec<(u64, Drawn)>> {
+    prop::collection::vec((0..4u64, drawn()), 1..12)
 }
 
 fn limits(before: &[Drawn]) -> Limits {
@@ -164,10 +178,10 @@ proptest! {
     #[test]
     fn groups_decide_as_their_requests_one_by_one(
         before in requests(),
-        requests in requests(),
+        requests in sized_requests(),
         tries in 0..6u32,
     ) {
-        let requests: Vec<_> = requests.iter().map(charge).collect();
+        let requests: Vec<_> = requests.iter().map(sized).collect();
         let mut alone = limits(&before);
         let mut grouped = alone.clone();
         let expected = one_by_one(&mut alone, &requests);
@@ -205,12 +219,33 @@ fn what_fits_is_one_statement_and_what_does_not_is_two() {
     assert_eq!(took, 1);
 }
 
-/// What fits by one quota says nothing of another.
+/// Each fits by its own burst; what a quota with other windows does is decided after that.
 #[test]
-fn requests_of_one_key_and_two_quotas_are_not_charged_together() {
-    let mut requests = [charge(&(1, vec![(0, 1)])), charge(&(1, vec![(0, 1)]))];
-    requests[1].lines[0].quota = Quota::new(1, Duration::from_mins(1)).burst(4);
+fn requests_of_one_key_and_two_quotas_are_charged_together() {
+    let minute = Duration::from_mins(1);
+    let kinds = [
+        Quota::new(1, minute).burst(90),
+        Quota::new(3, minute).burst(200),
+        Quota::new(9, minute).fixed_window(),
+    ];
+    let of = |kind: usize| {
+        let mut request = charge(&(1, vec![(0, 1)]));
+        request.lines[0].quota = kinds[kind];
+        request
+    };
+    let members = |groups: Vec<Group>| -> Vec<Vec<usize>> {
+        let places = |group: Group| group.members.into_iter().map(|(at, _)| at).collect();
+        groups.into_iter().map(places).collect()
+    };
+    let requests: Vec<_> = (0..40).map(|nth| of(nth % 2)).collect();
     let groups = divide(&requests, |_| 0, &Known::default());
-    let members: Vec<_> = groups.into_iter().map(|group| group.members).collect();
-    assert_eq!(members, [[(0, 1)]]);
+    let (keys, _) = groups[0].charge.keys();
+    // By the smaller burst the last may come when there is this much behind it.
+    let (one, other) = (kinds[0].price(1), kinds[1].price(1));
+    assert_eq!(keys[0].price, 20 * (one + other));
+    assert_eq!(keys[0].depth, kinds[1].price(200));
+    assert_eq!(members(groups), [(0..40).collect::<Vec<_>>()]);
+    let requests: Vec<_> = (0..9).map(|nth| of(nth % 3)).collect();
+    let groups = divide(&requests, |_| 0, &Known::default());
+    assert_eq!(members(groups), [[0, 1, 3, 4, 6, 7]]);
 }
