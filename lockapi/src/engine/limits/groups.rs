@@ -164,7 +164,8 @@ pub(super) fn divide(
         let goes = fits > 0 || first;
         // Who comes later does not overtake one that may have room yet: those before it may get less than they
         // count on.
-        let unsure = tries(at) > 0 || lines().any(|line| !known.has(&line.key));
+        let closed = |line: &ChargeLine| keys.get(&*line.key).is_some_and(|left| left.closed);
+        let unsure = tries(at) > 0 || lines().any(|line| !known.has(&line.key) || closed(line));
         let waits = fits < charge.times && unsure;
         for line in lines().filter(|_| goes || waits) {
             let left = keys.entry(&line.key).or_insert_with(|| Left {
