@@ -28,9 +28,9 @@ pub mod queue {
     pub use crate::queue::operations::{
         Ack, Admit, Admitted, Cancel, Cancelled, Claimed, CompleteAndClaim, CompletedAndClaimed,
         CountJobs, Counted, DELETED, DeadRow, Discard, ExpireJobs, FOR_EVER, FailedAttempt, Floor,
-        Keys, LookBack, Name, NewJob, Part, Purge, Push, PushKeyed, PushTogether, ReadDead,
-        ReadStanding, ReadUnhandled, Redrive, Redriven, Seen, SetGroupLimit, SetGroups, SetPaused,
-        Settle, SweepQueues, Take, UnhandledRow,
+        HoldKey, Keys, LookBack, Name, NewJob, Part, Purge, Push, PushKeyed, PushTogether,
+        ReadDead, ReadStanding, ReadUnhandled, Redrive, Redriven, Seen, SetGroupLimit, SetGroups,
+        SetPaused, Settle, SweepQueues, Take, UnhandledRow,
     };
 }
 

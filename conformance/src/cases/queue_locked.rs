@@ -24,6 +24,8 @@ register! { "locked":
     W01 delivery_dropped_while_it_is_locked_comes_back [Transactions];
     W01 answers_dropped_while_the_job_is_locked_are_sent [Transactions, Schema];
     W01 locked_job_is_cancelled_when_it_is_free [Transactions];
+    W01 change_of_a_locked_job_times_out [Transactions];
+    W01 change_in_a_transaction_waits_for_another [Transactions];
     W01 jobs_that_are_being_claimed_are_cancelled;
     Q11 push_of_several_is_all_or_none [Transactions];
     Q11 keys_of_one_push_meet_each_other;
@@ -140,6 +142,60 @@ async fn answers_dropped_while_the_job_is_locked_are_sent(cx: Context) {
         not_yet("it is held up", answering(delivery, how)).await;
         tx.rollback().await;
         was_answered(&cx, &queue, how).await;
+    }
+}
+
+async fn change_of_a_locked_job_times_out(cx: Context) {
+    let queue = impatient(&cx).await.queue("work").unwrap();
+    for rule in [Unique::Replace, Unique::Keep] {
+        let keyed = |nth| job(nth).unique("key", rule);
+        queue.push(keyed(1)).await.unwrap();
+        let mut tx = cx.begin().await.unwrap();
+        tx.push_in(&queue, vec![keyed(2)]).await.unwrap();
+        let refused = soon("an answer", queue.push(keyed(3))).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::TimedOut, "{refused}");
+        assert!(
+            refused.to_string().contains("locked by an open"),
+            "{refused}"
+        );
+        tx.rollback().await;
+        let delivery = one(&queue).await;
+        assert_eq!(delivery.payload(), "1", "it did not happen");
+        delivery.ack().await.unwrap();
+    }
+}
+
+async fn change_in_a_transaction_waits_for_another(cx: Context) {
+    let queue = cx.queue().await;
+    for (rule, commit) in [
+        (Unique::Replace, true),
+        (Unique::Replace, false),
+        (Unique::Keep, true),
+        (Unique::Keep, false),
+    ] {
+        let keyed = |nth| job(nth).unique("key", rule);
+        let first = queue.push(keyed(1)).await.unwrap();
+        let mut tx = cx.begin().await.unwrap();
+        tx.push_in(&queue, vec![keyed(2)]).await.unwrap();
+        let mut other = cx.begin().await.unwrap();
+        let (there, job) = (queue.clone(), keyed(3));
+        let pushing = tokio::spawn(async move {
+            let pushed = other.push_in(&there, vec![job]).await;
+            other.commit().await;
+            pushed
+        });
+        tokio::pin!(pushing);
+        not_yet("the other has it", &mut pushing).await;
+        if commit {
+            tx.commit().await;
+        } else {
+            tx.rollback().await;
+        }
+        let pushed = soon("it has its turn", pushing).await.unwrap().unwrap();
+        assert_eq!((pushed[0].id, pushed[0].how), (first.id, How::Changed));
+        let delivery = one(&queue).await;
+        assert_eq!(delivery.payload(), "3");
+        delivery.ack().await.unwrap();
     }
 }
 

@@ -14,9 +14,9 @@ use lockapi::queue::{How, Outcome, Pushed, Ticket, Unique};
 use lockapi::suite::driver::Operation;
 use lockapi::suite::memory::ModelState;
 use lockapi::suite::queue::{
-    Ack, Cancel, Claimed, CompleteAndClaim, CompletedAndClaimed, DELETED, Discard, FOR_EVER, Keys,
-    LookBack, Name, NewJob, Purge, Push, PushKeyed, ReadStanding, Redrive, SetPaused, Settle,
-    SweepQueues, Take,
+    Ack, Cancel, Claimed, CompleteAndClaim, CompletedAndClaimed, DELETED, Discard, FOR_EVER,
+    HoldKey, Keys, LookBack, Name, NewJob, Purge, Push, PushKeyed, ReadStanding, Redrive,
+    SetPaused, Settle, SweepQueues, Take,
 };
 
 pub use actions::{Action, GroupAction, actions};
@@ -308,6 +308,10 @@ impl<C: Connection> Pair<'_, C> {
                 topic: None,
             })
             .collect();
+        for push in &batch {
+            let (name, key) = (self.name(), push.keys.unique_key.clone());
+            self.same(HoldKey { name, key }).await;
+        }
         let (real, model) = self.compare(&batch, &batch).await;
         for (real, model) in real.into_iter().zip(model) {
             let how = |pushed: Option<Pushed>| pushed.map(|pushed| pushed.how);

@@ -69,6 +69,7 @@ pub(super) fn statements() -> Vec<Statement> {
         NextBlock::STATEMENT,
         queue::Push::STATEMENT,
         queue::PushKeyed::STATEMENT,
+        queue::HoldKey::STATEMENT,
         queue::CompleteAndClaim::STATEMENT,
         queue::Ack::STATEMENT,
         queue::Settle::STATEMENT,

@@ -2,7 +2,7 @@
 
 use serde::de::DeserializeOwned;
 
-use super::operations::{Ack, Claimed, Push, PushKeyed, Take};
+use super::operations::{Ack, Claimed, HoldKey, Name, Push, PushKeyed, Take};
 use super::{Claim, Delivery, How, Job, Priority, Pushed, Queue, delivery, job};
 use crate::driver::{Connection, Library, Transaction};
 use crate::engine::CallerConnection;
@@ -11,7 +11,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// One call in this number begins with the low priorities.
 pub(crate) const LOW_FIRST: u32 = 16;
 /// How often a push that met another push of its key is repeated.
-const TRIES: usize = 5;
+const TRIES: usize = 10;
 
 impl dyn Queue + '_ {
     /// Pushes jobs in the transaction that is open on `connection`: commit delivers them, rollback
@@ -27,8 +27,10 @@ impl dyn Queue + '_ {
     /// When dropped, the transaction goes on with or without the jobs.
     ///
     /// # Errors
-    /// `Invalid` as for [`Queue::push_all`]; `Unavailable` where another transaction that is open has
-    /// pushed a job of the same key under REPEATABLE READ or stricter; those of the connection.
+    /// `Invalid` as for [`Queue::push_all`]; those of the connection. Where another transaction has pushed
+    /// a job of the same key and is open, this one waits for it, as long as its `lock_timeout` allows:
+    /// `TimedOut` after that, `Deadlock` where the other waits for this one. Under REPEATABLE READ or
+    /// stricter it is `Unavailable` once the other has committed.
     pub fn push_in<'c, L: Library, C: Transaction<L> + ?Sized>(
         &'c self,
         connection: &'c mut C,
@@ -132,8 +134,19 @@ async fn push(
             if answer.is_some() {
                 break;
             }
+            if !push.keys.unique_key.is_empty() {
+                // Another transaction has locked the job: this one waits for it.
+                let hold = HoldKey {
+                    name: Name {
+                        namespace: push.namespace.clone(),
+                        queue: push.queue.clone(),
+                    },
+                    key: push.keys.unique_key.clone(),
+                };
+                connection.perform(&[hold]).await.map_err(failed)?;
+            }
         }
-        pushed.push(answer.ok_or_else(|| key_is_busy(OPERATION).on(queue.name()))?);
+        pushed.push(answer.ok_or_else(|| key_is_busy().on(queue.name()))?);
     }
     Ok(in_order(jobs, ids, pushed))
 }
@@ -236,9 +249,9 @@ pub(crate) fn topic(namespace: &str, queue: &str) -> i64 {
     crate::key::advisory_key(namespace, &format!("queue {queue}"))
 }
 
-pub(crate) fn key_is_busy(operation: &'static str) -> Error {
+fn key_is_busy() -> Error {
     let message = "another push of the same key is under way; nothing was pushed: try again";
-    Error::new(ErrorKind::Unavailable, operation, message)
+    Error::new(ErrorKind::Unavailable, "push_in", message)
 }
 
 /// Checks what can be checked before anything is sent.

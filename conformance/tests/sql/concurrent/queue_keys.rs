@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use lockapi::queue::Unique;
 use lockapi::suite::driver::Operation;
-use lockapi::suite::queue::{Keys, PushKeyed, Redrive};
+use lockapi::suite::queue::{HoldKey, Keys, PushKeyed, Redrive};
 
-use super::queue::{count, name, new_job};
+use super::queue::{count, name, new_job, take};
 use super::sides::{Side, Step};
 use super::{Meets, Schedule};
 
@@ -100,6 +100,34 @@ fn a_push_that_changes_a_job_is_retried_while_another_changes_it() {
             schedule.then(&count()).run();
         }
     }
+}
+
+/// Locks the job of the key `it`.
+fn hold() -> Step {
+    Arc::new(|side: &mut Side| {
+        let (name, key) = (name(side), "it".to_owned());
+        format!("{:?}", side.perform(&[HoldKey { name, key }]))
+    })
+}
+
+#[test]
+fn a_hold_of_a_key_waits_for_whoever_changes_its_job() {
+    for key in [Key::Replace, Key::Keep] {
+        let before = [&push_key("a", Key::Skip)];
+        let (first, second) = (push_key("b", key), hold());
+        let schedule = Schedule::new(&before, &first, &second, Meets::Waits);
+        schedule.then(&count()).run();
+    }
+    let before = [&push_key("a", Key::Skip)];
+    let schedule = Schedule::new(&before, &take(1), &hold(), Meets::Waits);
+    schedule.then(&count()).run();
+}
+
+#[test]
+fn a_hold_of_a_key_waits_for_another() {
+    let before = [&push_key("a", Key::Skip)];
+    let schedule = Schedule::new(&before, &hold(), &hold(), Meets::Waits);
+    schedule.then(&count()).run();
 }
 
 /// Puts all dead letters back, or tells the code of the error.

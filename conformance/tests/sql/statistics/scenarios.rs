@@ -146,6 +146,7 @@ fn scenarios_of_queues() -> Vec<Scenario> {
             "'{{ns},{ns},{ns},{ns}}', '{work,work,work,work}', '{s,s,s,s}', '{1,1,1,1}', '{2,2,2,2}', '{0,0,0,0}',
              '{0,0,0,0}', '{20,20,20,20}', '{u1,new,\"\",\"\"}', '{1,1,0,0}', '{\"\",\"\",p1,new}', '{1}', '{0,0,0,0}', '{\"\",g1,\"\",\"\"}'",
         ),
+        pooled(queue::HoldKey::STATEMENT, "'{ns}', 'work', 'u1'"),
         engine(
             queue::CompleteAndClaim::STATEMENT,
             "'{ids}', '{tokens}', '{9,-1,9}', '{ns}', 'work', 60000000, '{0,1,2,3}', '{0,0,0,0}', 10, '{0,0,0,0}', 'w', 1,

@@ -12,8 +12,8 @@ use crate::driver::Connection;
 use crate::engine::batcher::{ALONE, Batch, Queued};
 use crate::engine::connection::OpenConnection;
 use crate::engine::notify::Notify;
-use crate::error::{ErrorKind, Failure, LOCKED, Result};
-use crate::queue::{How, Job, Push, PushKeyed, PushTogether, Pushed, in_transaction};
+use crate::error::{Error, ErrorKind, Failure, LOCKED, Result};
+use crate::queue::{How, Job, Push, PushKeyed, PushTogether, Pushed};
 
 /// A push of more than this weight would keep completions and claims waiting.
 const BULK: usize = 256;
@@ -116,8 +116,11 @@ impl Handle {
             }
             timer.sleep(PAUSE.mul_f64(fastrand::f64())).await;
         }
-        let busy = || in_transaction::key_is_busy("push").on(&self.name.queue);
-        Err(unknown.unwrap_or_else(busy))
+        let locked = || {
+            let message = format!("a job of the same key is {LOCKED}");
+            Error::new(ErrorKind::TimedOut, "push", message).on(&self.name.queue)
+        };
+        Err(unknown.unwrap_or_else(locked))
     }
 
     async fn push_together(&self, push: PushTogether, repeat: bool) -> Result<Vec<Pushed>> {

@@ -137,6 +137,10 @@ pub(super) fn managed_queues() -> Vec<Decoder> {
             retentions: Vec::new(),
             keep_dead: 1,
         }),
+        of(queue::HoldKey {
+            name: name(),
+            key: text(),
+        }),
         of(queue::ReadStanding { ticket: TICKET }),
         of(queue::ReadUnhandled {
             name: name(),

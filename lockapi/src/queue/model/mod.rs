@@ -135,6 +135,13 @@ impl Jobs {
         found.next().map(|(id, _)| *id)
     }
 
+    /// Whether the job of a key is there and not delivered.
+    pub(crate) fn waits_with_unique_key(&self, queue: &Name, key: &str) -> bool {
+        let id = self.with_unique_key(queue, key).filter(|_| !key.is_empty());
+        let live = id.and_then(|id| self.live.get(&id));
+        live.is_some_and(|live| live.running.is_none())
+    }
+
     pub(crate) fn push_keyed(&mut self, now: i64, want: &PushKeyed) -> Pushed {
         let queue = Name {
             namespace: want.namespace.clone(),

@@ -4,6 +4,7 @@ mod complete_and_claim;
 mod dead_letters;
 mod expire;
 mod groups;
+mod hold_key;
 mod look_back;
 mod manage;
 mod push;
@@ -19,6 +20,7 @@ pub use dead_letters::{DeadRow, FailedAttempt, ReadDead};
 pub use expire::ExpireJobs;
 pub(crate) use groups::NEVER;
 pub use groups::{Admit, Admitted, SetGroupLimit, SetGroups};
+pub use hold_key::HoldKey;
 pub use look_back::{LookBack, Part, Seen};
 #[cfg(feature = "suite")]
 pub use manage::Cancelled;
