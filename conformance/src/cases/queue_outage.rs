@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::future::{Either, select};
 use lockapi::queue::{Claim, Delivery, Job, Settled, Ticket, Unique};
 use lockapi::{ErrorKind, Queue};
 
@@ -12,11 +13,14 @@ use super::Role;
 use super::queue::acked;
 use crate::child::Parent;
 use crate::context::{Context, MINUTE};
+use crate::fixture::{Answer, Fault, Point};
 use crate::harness::register;
 use crate::patience::{eventually, soon};
 
 register! { "queue":
     Q15 lost_notifications_cost_only_time;
+    Q15 push_whose_caller_left_wakes_claims [Futures];
+    Q15 push_whose_answer_was_lost_wakes_claims @ Relay [Relay];
     Q19 completion_and_takeover_have_one_outcome;
     Q21 crash_loses_no_push_that_was_answered @ Own [Processes];
     Q02 killed_workers_lose_no_job [Processes];
@@ -358,4 +362,78 @@ async fn full_pool_of_the_program_does_not_matter_to_a_queue(cx: Context) {
     let (backend, _full) = cx.connect_beside_full_pool().await.expect("a pool");
     let queue = backend.queue("work").unwrap();
     exercise(&queue, &cx.queue().await).await;
+}
+
+/// Claims until there is nothing, and answers what [`Queue::arrival`] waits for more than.
+async fn empty(queue: &Arc<dyn Queue>) -> u64 {
+    loop {
+        let claimed = queue.exchange(Vec::new(), Some(&Claim::new(100))).await;
+        let claimed = claimed.unwrap();
+        for delivery in claimed.deliveries {
+            delivery.ack().await.unwrap();
+        }
+        if !claimed.more {
+            return claimed.seen;
+        }
+    }
+}
+
+async fn push_whose_caller_left_wakes_claims(cx: Context) {
+    let (here, there) = (cx.queue().await, cx.queue().await);
+    let mut left = 0;
+    for turns in (0..2000).cycle().take(20_000) {
+        let seen = (empty(&here).await, empty(&there).await);
+        let turns = async {
+            for _ in 0..turns {
+                tokio::task::yield_now().await;
+            }
+        };
+        let pushing = Box::pin(here.push(job(1)));
+        let pushed = match select(pushing, Box::pin(turns)).await {
+            Either::Left((pushed, _)) => Some(pushed.unwrap()),
+            Either::Right(_) => None,
+        };
+        if pushed.is_some() {
+            continue;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        if cx.jobs().await.waiting == 0 {
+            // It was not sent.
+            continue;
+        }
+        let (here, there) = (
+            here.arrival(seen.0, MINUTE * 10),
+            there.arrival(seen.1, MINUTE * 10),
+        );
+        soon("claims of this process are woken", here).await;
+        soon("and those of another", there).await;
+        left += 1;
+        if left == 3 {
+            return;
+        }
+    }
+    panic!("no push was sent whose caller had left: {left}");
+}
+
+async fn push_whose_answer_was_lost_wakes_claims(cx: Context) {
+    let (here, there) = (cx.queue().await, cx.queue().await);
+    let _listening = (empty(&here).await, empty(&there).await);
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let seen = (empty(&here).await, empty(&there).await);
+    let fault = Fault {
+        statement: "INTO lockapi.job (",
+        point: Point::After,
+        answer: Answer::Nothing,
+    };
+    cx.break_next(fault, 1).await;
+    let unknown = here.push(job(1)).await.unwrap_err();
+    assert_eq!(unknown.kind(), ErrorKind::Indeterminate, "{unknown}");
+    assert_eq!(cx.mend().await, 0);
+    soon(
+        "claims of this process are woken",
+        here.arrival(seen.0, MINUTE * 10),
+    )
+    .await;
+    soon("and those of another", there.arrival(seen.1, MINUTE * 10)).await;
+    assert_eq!(cx.jobs().await.waiting, 1);
 }

@@ -5,11 +5,13 @@ use std::iter;
 use std::sync::Arc;
 
 use rustc_hash::FxBuildHasher;
+use tokio::sync::oneshot;
 
 use super::coalescing::Coalesced;
 use super::handle::{Handle, PAUSE};
+use super::{Queues, Topic};
 use crate::driver::Connection;
-use crate::engine::batcher::{ALONE, Batch, Queued};
+use crate::engine::batcher::{ALONE, Answer, Batch, Batcher, Queued, Repeated, Reply, ended};
 use crate::engine::connection::OpenConnection;
 use crate::engine::notify::Notify;
 use crate::error::{Error, ErrorKind, Failure, LOCKED, Result};
@@ -18,28 +20,98 @@ use crate::queue::{How, Job, Push, PushKeyed, PushTogether, Pushed};
 /// A push of more than this weight would keep completions and claims waiting.
 const BULK: usize = 256;
 
-impl Handle {
+/// Tells that something was pushed to a queue.
+pub(super) struct Teller {
+    queues: Arc<Queues>,
+    topic: Arc<Topic>,
+    number: i64,
+}
+
+impl Teller {
     /// Notifies listeners, in a statement of its own: a transaction that notifies blocks all others of
     /// the cluster that do so until its commit is on disk. Listeners that have just been notified are
     /// notified a moment later.
-    pub(super) fn tell(&self) {
-        let queues = &self.core.queues;
-        let number = self.number;
-        match self.topic.ring(queues.timer.now()) {
+    pub(super) fn notify(self) {
+        let Self {
+            queues,
+            topic,
+            number,
+        } = self;
+        match topic.ring(queues.timer.now()) {
             // Listeners that are not notified poll.
             Ok(()) => queues.batcher.submit(Notify(number), drop),
             Err(None) => {}
             Err(Some(at)) => {
-                let topic = Arc::clone(&self.topic);
-                let queues = Arc::downgrade(queues);
-                self.core.queues.timer.run_at(at, move || {
-                    if let Some(queues) = queues.upgrade() {
+                let later = Arc::downgrade(&queues);
+                queues.timer.run_at(at, move || {
+                    if let Some(queues) = later.upgrade() {
                         topic.rung(queues.timer.now());
                         queues.batcher.submit(Notify(number), drop);
                     }
                 });
             }
         }
+    }
+}
+
+/// A caller that pushes. Claims are told when the answer comes, whether or not the caller still waits for
+/// it, and also when it never comes: the job may be there.
+struct Pushing<T> {
+    sender: oneshot::Sender<Result<T>>,
+    /// Whether such an answer says that something is there.
+    is_pushed: fn(&T) -> bool,
+    teller: Teller,
+}
+
+impl<T: Send> Answer<T> for Pushing<T> {
+    fn answer(self: Box<Self>, outcome: Result<T>, _: Repeated) {
+        let Self {
+            sender,
+            is_pushed,
+            teller,
+        } = *self;
+        let is_there = match &outcome {
+            Ok(answer) => is_pushed(answer),
+            Err(error) => matches!(error.kind(), ErrorKind::Indeterminate | ErrorKind::Corrupt),
+        };
+        if is_there {
+            teller.topic.bump();
+            teller.notify();
+        }
+        // A caller that left does not want the answer.
+        drop(sender.send(outcome));
+    }
+
+    fn is_wanted(&self) -> bool {
+        !self.sender.is_closed()
+    }
+}
+
+impl Handle {
+    pub(super) fn teller(&self) -> Teller {
+        Teller {
+            queues: Arc::clone(&self.core.queues),
+            topic: Arc::clone(&self.topic),
+            number: self.number,
+        }
+    }
+
+    /// Sends a push and waits for its answer. If the caller leaves before it is sent, it is not sent.
+    async fn send<O: Queued>(
+        &self,
+        batcher: &Arc<Batcher>,
+        push: O,
+        is_pushed: fn(&O::Output) -> bool,
+    ) -> Result<O::Output> {
+        let (sender, answer) = oneshot::channel();
+        let pushing = Pushing {
+            sender,
+            is_pushed,
+            teller: self.teller(),
+        };
+        batcher.queue(push, 1, Reply::new(pushing));
+        let outcome = answer.await.unwrap_or_else(|_| Err(ended(O::NAME)));
+        outcome.map_err(|error| error.during(O::NAME).on(&self.name.queue))
     }
 
     async fn push_plain(&self, jobs: &[Job]) -> Result<Vec<i64>> {
@@ -49,24 +121,17 @@ impl Handle {
             jobs: jobs.iter().map(Job::row).collect(),
             topic: None,
         };
-        if push.weight() > BULK {
-            return self.call_in_bulk(push).await;
-        }
-        self.call(push).await
+        let batcher = if push.weight() > BULK {
+            self.core.sweeps.batcher()
+        } else {
+            &self.core.queues.batcher
+        };
+        self.send(batcher, push, |ids| !ids.is_empty()).await
     }
 
     /// Pushes all jobs or none.
     pub(super) async fn push_all(&self, jobs: &[Job]) -> Result<Vec<Pushed>> {
         self.sweep_later();
-        let pushed = self.push_untold(jobs).await?;
-        if !jobs.is_empty() {
-            self.topic.bump();
-            self.tell();
-        }
-        Ok(pushed)
-    }
-
-    async fn push_untold(&self, jobs: &[Job]) -> Result<Vec<Pushed>> {
         match jobs {
             [] => Ok(Vec::new()),
             [job] if job.is_keyed() => {
@@ -103,7 +168,8 @@ impl Handle {
         // What the first attempt may have done stays unknown until another has succeeded.
         let mut unknown = None;
         while timer.now() < until {
-            match self.call(push.clone()).await {
+            let batcher = &self.core.queues.batcher;
+            match self.send(batcher, push.clone(), Option::is_some).await {
                 Ok(Some(pushed)) => return Ok(pushed),
                 Ok(None) => {}
                 Err(error)
@@ -124,9 +190,11 @@ impl Handle {
     }
 
     async fn push_together(&self, push: PushTogether, repeat: bool) -> Result<Vec<Pushed>> {
-        let pushed = match self.call_in_bulk(push.clone()).await {
+        let batcher = self.core.sweeps.batcher();
+        let send = |push| self.send(batcher, push, |pushed: &Vec<_>| !pushed.is_empty());
+        let pushed = match send(push.clone()).await {
             Err(error) if repeat && error.kind() == ErrorKind::Indeterminate => {
-                let again = self.call_in_bulk(push).await;
+                let again = send(push).await;
                 again.map_err(|_| error)?
             }
             pushed => pushed?,
