@@ -546,3 +546,56 @@ fn f02_a_sweep_does_not_shorten_what_may_be_held_in_a_later_epoch() {
     database.sql("UPDATE lockapi.epoch SET waits_from = waits_from - interval '1 hour'");
     assert_eq!(swept(&mut client), 1, "its time is over");
 }
+
+/// The statement that the guide for operators has for it, as it stands there.
+fn recipe(of: &str) -> String {
+    let guide = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operating.md");
+    let guide = std::fs::read_to_string(guide).expect("the guide");
+    let mut rows = guide.lines();
+    let row = rows.find(|row| row.starts_with(of)).expect("a row");
+    row.split('`').nth(1).expect("a statement").to_owned()
+}
+
+#[test]
+fn f02_leases_do_not_wait_where_the_operator_knows_that_nothing_was_lost() {
+    let database = OwnDatabase::migrated();
+    database.number(ENTER);
+    let mut client = Client::connect(&database.url(), NoTls).expect("a connection");
+    let mut granted = |key: &str, acquisition| {
+        let acquire = Acquire {
+            namespace: "epochs".to_owned(),
+            key: key.to_owned(),
+            slot: 0,
+            acquisition,
+            ttl: 60_000_000,
+            hold: 0,
+            owner: String::new(),
+            data: String::new(),
+        };
+        match perform(&mut client, acquire) {
+            Acquired::Granted(fence) => Some(fence),
+            Acquired::Held(_) => None,
+        }
+    };
+    let held = granted("held", 1).expect("nobody has it");
+    let fence = granted("released", 1).expect("nobody has it");
+    let release = Release {
+        namespace: "epochs".to_owned(),
+        key: "released".to_owned(),
+        slots: [0].into(),
+        fence,
+    };
+    let mut other = Client::connect(&database.url(), NoTls).expect("a connection");
+    assert!(perform(&mut other, release));
+    database.sql(FORGET);
+    let number = database.number(ENTER);
+    for key in ["held", "released", "of nobody"] {
+        assert_eq!(granted(key, 2), None, "{key}");
+    }
+    database.sql(&recipe("| a promotion in which nothing was lost"));
+    assert_eq!(database.number(ENTER), number, "it is the same epoch");
+    assert_eq!(granted("held", 3), None, "it has its holder");
+    for key in ["released", "of nobody"] {
+        assert!(granted(key, 3) > Some(held), "{key}");
+    }
+}
