@@ -15,7 +15,8 @@ CREATE UNLOGGED TABLE lockapi.since_crash (
 COMMENT ON TABLE lockapi.since_crash IS 'Has a row if tokens that the latest crash of the server took back were left out. It is not logged: a crash, or a promotion, removes the row.';
 COMMENT ON COLUMN lockapi.since_crash.one IS 'There is one row at most.';
 
--- As before (see 0007_epoch.sql), and once after each crash leaves out the tokens that the crash took back.
+-- As before (see 0007_epoch.sql); once after each crash it leaves out the tokens that the crash took back, and it fails
+-- where there are no numbers left.
 CREATE OR REPLACE FUNCTION lockapi.enter_epoch() RETURNS int8
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
@@ -23,6 +24,7 @@ CREATE OR REPLACE FUNCTION lockapi.enter_epoch() RETURNS int8
     DECLARE
         gap constant int8 := 32768;
         near constant int8 := 60;
+        last constant int8 := 4294967294;
         own_system int8 := -1;
         own_timeline int8 := -1;
         own_place int8;
@@ -79,6 +81,12 @@ CREATE OR REPLACE FUNCTION lockapi.enter_epoch() RETURNS int8
             known.number := CASE WHEN seconds > former THEN seconds
                                  WHEN former - seconds < near THEN former + 1
                                  ELSE former + gap END;
+            -- The last one whose tokens fit. Only a clock that was a century ahead gets there, for as long as it takes
+            -- to put everything back.
+            IF known.number > last THEN
+                RAISE 'the epochs are used up: the clock of a server was ahead by a century; see "the epochs are used up" in docs/operating.md'
+                    USING ERRCODE = 'feature_not_supported';
+            END IF;
             -- Who makes ids in the earlier epoch is ahead of the clock by its lead, of which a 16th of the time that
             -- has passed is made up for, and has a second more. Promotions that follow each other faster add to it.
             known.id_lead := greatest(90000, known.id_lead + 2500

@@ -375,7 +375,9 @@ async fn server_of_an_earlier_epoch_is_refused(cx: Context) {
     for _ in 0..3 {
         let error = lease.try_acquire().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-        assert!(error.to_string().contains("earlier epoch"), "{error}");
+        let told = error.to_string();
+        assert!(told.contains("earlier epoch"), "{told}");
+        assert!(told.contains("restart this program"), "its remedy: {told}");
         let error = mutex.try_lock().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     }

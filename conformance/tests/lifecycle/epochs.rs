@@ -599,3 +599,46 @@ fn f02_leases_do_not_wait_where_the_operator_knows_that_nothing_was_lost() {
         assert!(granted(key, 3) > Some(held), "{key}");
     }
 }
+
+/// No token of a later epoch would fit.
+#[tokio::test(flavor = "multi_thread")]
+async fn f01_where_the_epochs_are_used_up_they_begin_anew_as_the_guide_says() {
+    let database = OwnDatabase::migrated();
+    let before = drawn(&database).await;
+    let last = (1_i64 << 32) - 2;
+    database.sql(&format!(
+        "UPDATE lockapi.epoch SET number = {last} - 32768, timeline = 0"
+    ));
+    assert_eq!(database.number(ENTER), last, "it fits");
+    let tokens = drawn(&database).await;
+    are_larger(tokens, before);
+    database.sql(FORGET);
+    let options = || BackendOptions::default().namespace("epochs");
+    let error = match lockapi_sqlx::connect_url_with(&database.url(), options()).await {
+        Ok(backend) => backend
+            .mutex("door")
+            .expect("a mutex")
+            .lock()
+            .await
+            .map(drop),
+        Err(error) => Err(error),
+    };
+    let error = error.expect_err("no later epoch fits");
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert!(error.to_string().contains("docs/operating.md"), "{error}");
+    let guide = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operating.md");
+    let guide = std::fs::read_to_string(guide).expect("the guide");
+    let (_, section) = guide
+        .split_once("**The epochs are used up**")
+        .expect("its section");
+    let (_, script) = section.split_once("```sql").expect("a script");
+    let (script, _) = script.split_once("```").expect("its end");
+    database.sql(script);
+    let anew = drawn(&database).await;
+    assert!(anew[0] < tokens[0], "tokens begin anew");
+    assert!(
+        anew[3] > tokens[3] && anew[4] > tokens[4],
+        "jobs and ids do not"
+    );
+    are_larger(drawn(&database).await, anew);
+}

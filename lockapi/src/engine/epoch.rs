@@ -109,7 +109,7 @@ impl Epochs {
             return Ok(());
         }
         let message = "the connection belongs to an earlier epoch: another server has taken over, or the database was restored, \
-             since it was opened; connect to that server";
+             since it was opened; connect to that server, or restart this program if that one is gone for good";
         let error = Error::new(ErrorKind::Unavailable, "connect", message);
         Err(Failure::connect(None, error))
     }
