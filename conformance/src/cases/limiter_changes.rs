@@ -210,6 +210,8 @@ async fn row_of_any_numbers_is_no_overflow(cx: Context) {
         "due",
         "reserved",
         "taken",
+        "withheld_from",
+        "withheld",
     ];
     let numbers = [
         i64::MIN,

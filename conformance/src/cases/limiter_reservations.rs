@@ -14,6 +14,7 @@ use crate::harness::register;
 register! { "limiter_reservations":
     W04 thousands_of_reservations_end_together;
     W04 reservations_beyond_the_bound_are_refused;
+    R12 what_is_replenished_is_withheld_from_one_refund;
     R12 key_recovers_from_thousands_that_expired;
     R12 reservation_of_a_key_that_was_reset_is_lost;
     R12 reservation_is_given_back_to_its_own_algorithm;
@@ -116,6 +117,50 @@ async fn reservations_beyond_the_bound_are_refused(cx: Context) {
     let last = limiter.reserve(&want, HOUR).await.unwrap().unwrap();
     last.cancel().await.unwrap();
     assert_eq!(cx.limit("door").await.unwrap().reserved, 0);
+}
+
+/// Reservations that are open at the same time give back all but what was replenished meanwhile: once, not once for
+/// each.
+async fn what_is_replenished_is_withheld_from_one_refund(cx: Context) {
+    let limiter = cx
+        .backend()
+        .await
+        .rate_limiter(Quota::per_hour(100))
+        .unwrap();
+    let hold = HOUR / 20;
+    // In an hour's twentieth five of a hundred are replenished.
+    let check = async |key: &str| {
+        let left = limiter.peek(&Want::new(key)).await.unwrap().remaining();
+        assert!((98..=100).contains(&left), "{key}: {left}");
+        // And no more than that can be taken.
+        let one = limiter.check_cost(key, left).await.unwrap();
+        assert!(one.is_admitted());
+        assert!(!limiter.check_cost(key, 3).await.unwrap().is_admitted());
+    };
+    for way in ["cancelled", "committed", "at once", "expired"] {
+        let want = Want::new(way).cost(10);
+        let mut open = reserve(&limiter, &want, 10, hold * 2).await;
+        cx.elapse(hold).await;
+        match way {
+            "cancelled" => {
+                for one in open {
+                    one.cancel().await.unwrap();
+                }
+            }
+            "committed" => {
+                open.reverse();
+                for one in open {
+                    one.commit(0).await.unwrap();
+                }
+            }
+            "at once" => end(open).await,
+            _ => {
+                open.into_iter().for_each(std::mem::forget);
+                cx.elapse(hold + hold / 10).await;
+            }
+        }
+        check(way).await;
+    }
 }
 
 async fn key_recovers_from_thousands_that_expired(cx: Context) {

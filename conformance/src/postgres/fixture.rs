@@ -72,7 +72,8 @@ impl Fixture for OnPostgres {
             .observer
             .rows(format!(
                 "SELECT at, tat, coalesce(started, 0), span, used, before,
-                        coalesce(blocked_until, 0), reserved, slide, span_before
+                        coalesce(blocked_until, 0), reserved, slide, span_before,
+                        withheld_from, withheld
                    FROM lockapi.rate_limit
                   WHERE namespace = {namespace} AND key = {key}"
             ))
@@ -90,6 +91,8 @@ impl Fixture for OnPostgres {
             reserved: number(&row[7]),
             slide: number(&row[8]),
             span_before: number(&row[9]),
+            withheld_from: number(&row[10]),
+            withheld: number(&row[11]),
         })
     }
 

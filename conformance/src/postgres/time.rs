@@ -28,7 +28,8 @@ impl OnPostgres {
                     SET tat = tat - {micros}::int8 * 1000, at = at - {micros}::int8 * 1000,
                         started = started - {micros}::int8 * 1000,
                         blocked_until = blocked_until - {micros}::int8 * 1000,
-                        due = due - {micros}::int8 * 1000
+                        due = due - {micros}::int8 * 1000,
+                        withheld_from = withheld_from - {micros}::int8 * 1000
                   WHERE namespace = {namespace};
                  UPDATE lockapi.answer
                     SET answered_at = answered_at - {micros} * interval '1 microsecond',

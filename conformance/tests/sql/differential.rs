@@ -313,7 +313,8 @@ fn agree_after(script: &'static str, libraries: [Library; SESSIONS]) {
                             SET tat = tat - $2::int8 * 1000, at = at - $2::int8 * 1000,
                                 started = started - $2::int8 * 1000,
                                 blocked_until = blocked_until - $2::int8 * 1000,
-                                due = due - $2::int8 * 1000
+                                due = due - $2::int8 * 1000,
+                                withheld_from = withheld_from - $2::int8 * 1000
                           WHERE namespace = $1",
                         &[&namespace, &micros],
                     )

@@ -10,7 +10,7 @@ use proptest::{prop_assert, prop_assert_eq};
 use super::rows::int;
 use super::{check, is_refused};
 use crate::Key;
-use crate::limit::level::Level;
+use crate::limit::level::{GivenBack, Level};
 use crate::limit::raw_decision::{Outcome, RawDecision};
 use crate::limit::{Decision, MAX_PERIOD, MAX_PERMITS, Quota};
 
@@ -83,7 +83,10 @@ fn states_never_overflow_and_say_when_there_is_room() {
             let price = quota.price(permits.min(quota.limit()));
             match what {
                 0 => now = now.saturating_add(time).clamp(NOW.start, NOW.end),
-                1 => level.give_back(price, quota.window(), now.saturating_sub(time.abs()), now),
+                1 => {
+                    let (window, at) = (quota.window(), now.saturating_sub(time.abs()));
+                    level.give_back(&[GivenBack { price, window, at }], now);
+                }
                 _ if level.fits(&quota, price, now) > 0 => level.take(&quota, price, now),
                 _ => {}
             }
@@ -128,21 +131,26 @@ fn stored() -> impl Strategy<Value = Level> {
     let span = || prop_oneof![Just(0), Just(SPAN), 0..=SPAN, 0..2_000_000_000_i64];
     let count = || prop_oneof![Just(0), Just(1_000_000_000), 0..=1_000_000_000_i64];
     let windows = (span(), span(), span(), count(), count());
-    (times, windows, int()).prop_map(|((at, tat, started), windows, blocked_until)| {
-        let (span, slide, span_before, used, before) = windows;
-        Level {
-            at,
-            tat,
-            started,
-            span,
-            used,
-            before,
-            slide,
-            span_before,
-            blocked_until,
-            reserved: 0,
-        }
-    })
+    let withheld = (LEAST..=-LEAST, 0..=BURST);
+    (times, windows, int(), withheld).prop_map(
+        |((at, tat, started), windows, blocked_until, withheld)| {
+            let (span, slide, span_before, used, before) = windows;
+            Level {
+                at,
+                tat,
+                started,
+                span,
+                used,
+                before,
+                slide,
+                span_before,
+                withheld_from: withheld.0,
+                withheld: withheld.1,
+                blocked_until,
+                reserved: 0,
+            }
+        },
+    )
 }
 
 #[test]
@@ -165,7 +173,8 @@ fn any_stored_state_is_decided() {
         prop_assert_eq!(decision.is_admitted(), taken);
         let mut level = level;
         let price = quota.price(cost);
-        level.give_back(price, quota.window(), now, now);
+        let (window, at) = (quota.window(), now);
+        level.give_back(&[GivenBack { price, window, at }], now);
         if level.fits(&quota, price, now) > 0 {
             level.take(&quota, price, now);
         }

@@ -1,7 +1,7 @@
 -- Ends reservations that have expired, at most 1,000 of each key.
 --
--- Promises: ended reservations are refunded, less what has been replenished since they were taken. If a key
--- has more of them, it stays due, and the next request continues.
+-- Promises: ended reservations are refunded, less what has been replenished since they were taken, of which no
+-- instant is withheld from two refunds. If a key has more of them, it stays due, and the next request continues.
 -- Index: the primary key of rate_limit, of which no indexed column changes, so the update is HOT; and
 -- rate_reservation_due.
 -- Race: rows of rate_limit are locked in the order of their keys, reservations are ended under that lock
@@ -14,7 +14,7 @@ WITH want AS MATERIALIZED (
       FROM ROWS FROM (pg_catalog.unnest($1::pg_catalog.text[]), pg_catalog.unnest($2::pg_catalog.text[]))
            WITH ORDINALITY AS w (namespace, key, n)
 ), locked AS MATERIALIZED (
-    SELECT l.namespace, l.key, l.started, l.span_before
+    SELECT l.namespace, l.key, l.started, l.span_before, l.withheld_from, l.withheld
       FROM lockapi.rate_limit AS l
      WHERE l.namespace OPERATOR(pg_catalog.=) ($1::pg_catalog.text[])[1]
        AND l.key OPERATOR(pg_catalog.=) ANY ($2::pg_catalog.text[])
@@ -40,9 +40,13 @@ WITH want AS MATERIALIZED (
     RETURNING r.namespace, r.key, r.at, r.price, r.span
 ), summed AS MATERIALIZED (
     SELECT k.namespace, k.key, pg_catalog.count(g.at) AS many,
-           coalesce(pg_catalog.sum(greatest(0, g.price OPERATOR(pg_catalog.-)
-                                               greatest(0, t.now OPERATOR(pg_catalog.-) g.at)))
-               FILTER (WHERE g.span OPERATOR(pg_catalog.=) 0), 0) AS flown,
+           pg_catalog.min(g.at) FILTER (WHERE g.span OPERATOR(pg_catalog.=) 0) AS since,
+           coalesce(pg_catalog.sum(g.price) FILTER (WHERE g.span OPERATOR(pg_catalog.=) 0), 0) AS back,
+           coalesce(pg_catalog.sum(least(g.price,
+                                         lockapi.limit_replenished(g.at, k.withheld_from, k.withheld, t.now)))
+               FILTER (WHERE g.span OPERATOR(pg_catalog.=) 0), 0) AS apart,
+           pg_catalog.max(k.withheld_from) AS withheld_from, pg_catalog.max(k.withheld) AS withheld,
+           pg_catalog.max(t.now) AS now,
            coalesce(pg_catalog.sum(g.price)
                FILTER (WHERE g.span OPERATOR(pg_catalog.>) 0 AND g.at OPERATOR(pg_catalog.>=) k.started), 0) AS used,
            coalesce(pg_catalog.sum(g.price)
@@ -59,13 +63,19 @@ WITH want AS MATERIALIZED (
      GROUP BY f.namespace, f.key
 ), settled AS (
     UPDATE lockapi.rate_limit AS l
-       SET tat = greatest(least(l.tat, l.at), l.tat OPERATOR(pg_catalog.-) s.flown)::pg_catalog.int8,
+       SET tat = greatest(least(l.tat, l.at),
+                          l.tat OPERATOR(pg_catalog.-) (s.back OPERATOR(pg_catalog.-) s.more))::pg_catalog.int8,
+           (withheld_from, withheld) = (
+               SELECT x.times[1], x.times[2]
+                 FROM (SELECT lockapi.limit_withheld(l.withheld_from, l.withheld, s.since, s.more) AS times OFFSET 0) AS x),
            used = greatest(0, l.used OPERATOR(pg_catalog.-) s.used)::pg_catalog.int8,
            before = greatest(0, l.before OPERATOR(pg_catalog.-) s.before)::pg_catalog.int8,
            reserved = CASE WHEN s.due IS NULL THEN 0
                            ELSE greatest(0, l.reserved OPERATOR(pg_catalog.-) s.many) END,
            due = s.due
       FROM (SELECT s.*,
+                   least(s.apart, lockapi.limit_replenished(s.since, s.withheld_from, s.withheld, s.now))::pg_catalog.int8
+                       AS more,
                    CASE WHEN f.many OPERATOR(pg_catalog.=) 1000 THEN f.last
                         ELSE lockapi.next_expiry(s.namespace, s.key) END AS due
               FROM summed AS s

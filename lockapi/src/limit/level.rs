@@ -36,6 +36,24 @@ pub struct Level {
     pub blocked_until: i64,
     /// How many reservations are open.
     pub reserved: i64,
+    /// When the time began that was withheld from refunds.
+    pub withheld_from: i64,
+    /// The length of that time, of which every instant was withheld from a refund; it is not withheld again.
+    pub withheld: i64,
+}
+
+/// The most time that is known to have been withheld, in nanoseconds.
+const MAX_WITHHELD: i64 = 316_224_000_000_000_000;
+
+/// What is given back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GivenBack {
+    /// Nanoseconds, or permits of a window.
+    pub(crate) price: i64,
+    /// The length of the window, or 0.
+    pub(crate) window: i64,
+    /// When it was taken.
+    pub(crate) at: i64,
 }
 
 impl Level {
@@ -92,17 +110,50 @@ impl Level {
         }
     }
 
-    /// Gives back what was taken at `at`, less what was replenished since, so that what others have
-    /// taken meanwhile stays taken.
-    pub(crate) fn give_back(&mut self, price: i64, window: i64, at: i64, now: i64) {
-        if window == 0 {
-            let left = self.tat - (price - (now - at).max(0)).max(0);
-            self.tat = left.max(self.tat.min(self.at));
-        } else if self.started > 0 && at >= self.started {
-            self.used = (self.used - price).max(0);
-        } else if self.started > 0 && at >= self.started - self.span_before {
-            self.before = (self.before - price).max(0);
+    /// Gives back at once, less what was replenished since it was taken, so that what others have taken meanwhile
+    /// stays taken. No instant is withheld from two that are given back.
+    pub(crate) fn give_back(&mut self, all: &[GivenBack], now: i64) {
+        let cells = || all.iter().filter(|one| one.window == 0);
+        if let Some(since) = cells().map(|one| one.at).min() {
+            let withheld =
+                |one: &GivenBack| i128::from(one.price.min(self.replenished(one.at, now)));
+            let apart: i128 = cells().map(withheld).sum();
+            let back: i128 = cells().map(|one| i128::from(one.price)).sum();
+            let more = apart.min(i128::from(self.replenished(since, now)));
+            let tat = i128::from(self.tat) - (back - more);
+            let tat = tat.max(i128::from(self.tat.min(self.at)));
+            self.tat = i64::try_from(tat).unwrap_or(self.tat);
+            self.withhold(since, i64::try_from(more).unwrap_or(0));
         }
+        for one in all.iter().filter(|one| one.window > 0 && self.started > 0) {
+            if one.at >= self.started {
+                self.used = (self.used - one.price).max(0);
+            } else if one.at >= self.started - self.span_before {
+                self.before = (self.before - one.price).max(0);
+            }
+        }
+    }
+
+    /// How much of what was replenished since then was not withheld yet.
+    fn replenished(&self, since: i64, now: i64) -> i64 {
+        let end = (self.withheld_from + self.withheld).min(now);
+        let withheld = (end - self.withheld_from.max(since)).max(0);
+        (now - since - withheld).max(0)
+    }
+
+    /// Notes that more was withheld of what was replenished since then. It counts at the earliest place: so it is
+    /// missing to as few as possible.
+    fn withhold(&mut self, since: i64, more: i64) {
+        let (start, length) = (self.withheld_from, self.withheld);
+        let (start, length) = match () {
+            () if since <= start + length && since + length + more >= start => {
+                (start.min(since), length + more)
+            }
+            () if more == 0 || (since < start && more < length) => (start, length),
+            () => (since, more),
+        };
+        self.withheld = length.min(MAX_WITHHELD);
+        self.withheld_from = start + (length - self.withheld);
     }
 
     /// Whether it means the same as no row, to every quota.

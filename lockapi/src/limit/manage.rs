@@ -200,11 +200,8 @@ impl Operation for Refund {
 
     fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
         let (limits, now) = model.limits();
-        let refund = |one: &Self| {
-            limits.refund(one, now);
-            true
-        };
-        Some(flag_rows(batch, refund))
+        limits.refund(batch, now);
+        Some(flag_rows(batch, |_| true))
     }
 }
 

@@ -56,7 +56,8 @@ impl Operation for Settle {
 
     fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
         let (limits, now) = model.limits();
-        Some(flag_rows(batch, |one| limits.settle(one, now)))
+        let mut settled = limits.settle(batch, now).into_iter();
+        Some(flag_rows(batch, |_| settled.next().unwrap_or(false)))
     }
 }
 

@@ -1,7 +1,7 @@
 -- Ends reservations, of a key as many as are requested.
 --
 -- Promises: a reservation ends once. If it has not expired, $4 is refunded; if it has, all of it; less what
--- has been replenished since it was taken. The outcome is whether it existed and had not expired. The time
+-- has been replenished since it was taken, of which no instant is withheld from two refunds. The outcome is whether it existed and had not expired. The time
 -- when the first reservation of a key expires is not changed, unless the key has no reservation any more.
 -- That time may be too early, which costs the request that finds out one extra read.
 -- Index: the primary keys of rate_limit and rate_reservation; of the former no indexed column changes, so
@@ -13,7 +13,7 @@ WITH want AS MATERIALIZED (
       FROM unnest($1::text[], $2::text[], $3::int8[], $4::int8[])
            WITH ORDINALITY AS w (namespace, key, id, price, n)
 ), locked AS MATERIALIZED (
-    SELECT l.namespace, l.key, l.started, l.span_before
+    SELECT l.namespace, l.key, l.started, l.span_before, l.withheld_from, l.withheld
       FROM lockapi.rate_limit AS l
      WHERE l.namespace = ($1::text[])[1] AND l.key = ANY ($2::text[])
      ORDER BY l.namespace, l.key
@@ -34,7 +34,7 @@ WITH want AS MATERIALIZED (
      WHERE r.ctid = ANY (ARRAY(SELECT f.place FROM found AS f WHERE (SELECT t.now FROM tick AS t) IS NOT NULL))
     RETURNING r.namespace, r.key, r.expires, r.id, r.at, r.price, r.span
 ), ended AS MATERIALIZED (
-    SELECT w.n, g.namespace, g.key, g.at, g.span, k.started, k.span_before, t.now,
+    SELECT w.n, g.namespace, g.key, g.at, g.span, k.started, k.span_before, k.withheld_from, k.withheld, t.now,
            CASE WHEN g.expires > t.now THEN least(w.price, g.price) ELSE g.price END AS back,
            g.expires > t.now AS good
       FROM gone AS g
@@ -43,8 +43,11 @@ WITH want AS MATERIALIZED (
      CROSS JOIN tick AS t
 ), summed AS MATERIALIZED (
     SELECT e.namespace, e.key, pg_catalog.count(*) AS many,
-           coalesce(pg_catalog.sum(greatest(0, e.back - greatest(0, e.now - e.at)))
-               FILTER (WHERE e.span = 0), 0) AS flown,
+           pg_catalog.min(e.at) FILTER (WHERE e.span = 0) AS since,
+           coalesce(pg_catalog.sum(e.back) FILTER (WHERE e.span = 0), 0) AS back,
+           coalesce(pg_catalog.sum(least(e.back, lockapi.limit_replenished(e.at, e.withheld_from, e.withheld, e.now)))
+               FILTER (WHERE e.span = 0), 0) AS apart,
+           pg_catalog.max(e.now) AS now,
            coalesce(pg_catalog.sum(e.back)
                FILTER (WHERE e.span > 0 AND e.at >= e.started), 0) AS used,
            coalesce(pg_catalog.sum(e.back)
@@ -53,12 +56,18 @@ WITH want AS MATERIALIZED (
      GROUP BY e.namespace, e.key
 ), settled AS (
     UPDATE lockapi.rate_limit AS l
-       SET tat = greatest(least(l.tat, l.at), l.tat - s.flown)::int8,
+       SET tat = greatest(least(l.tat, l.at), l.tat - (s.back - s.more))::int8,
+           (withheld_from, withheld) = (
+               SELECT x.times[1], x.times[2]
+                 FROM (SELECT lockapi.limit_withheld(l.withheld_from, l.withheld, s.since, s.more) AS times OFFSET 0) AS x),
            used = greatest(0, l.used - s.used)::int8,
            before = greatest(0, l.before - s.before)::int8,
            reserved = greatest(0, l.reserved - s.many),
            due = CASE WHEN l.reserved > s.many THEN l.due END
-      FROM summed AS s
+      FROM (SELECT s.*, least(s.apart, lockapi.limit_replenished(s.since, k.withheld_from, k.withheld, s.now))::int8 AS more
+              FROM summed AS s
+              JOIN locked AS k ON k.namespace = s.namespace AND k.key = s.key
+            OFFSET 0) AS s
      WHERE l.namespace = s.namespace AND l.key = s.key
        AND l.namespace = ($1::text[])[1] AND l.key = ANY ($2::text[])
     RETURNING 1

@@ -5,7 +5,7 @@ use std::ops::Bound::{Excluded, Unbounded};
 
 use super::MAX_RESERVATIONS;
 use super::charge::{Charge, ChargeLine, OfKey};
-use super::level::Level;
+use super::level::{GivenBack, Level};
 use super::manage::{Block, Refund};
 use super::raw_decision::{Outcome, RawDecision};
 use super::reserved::{Expire, PART, Settle};
@@ -65,13 +65,15 @@ impl Kept {
         self.count();
     }
 
-    /// Ends a reservation, of which at most `price` is given back.
-    fn end(&mut self, place: (i64, i64), price: i64, now: i64) {
-        if let Some(one) = self.reserved.remove(&place) {
-            let price = price.min(one.price);
-            self.level.give_back(price, one.window, one.at, now);
-        }
+    /// Ends a reservation, of which at most `price` is given back: that is still to be done.
+    fn end(&mut self, place: (i64, i64), price: i64) -> Option<GivenBack> {
+        let one = self.reserved.remove(&place);
         self.count();
+        one.map(|one| GivenBack {
+            price: price.min(one.price),
+            window: one.window,
+            at: one.at,
+        })
     }
 
     fn count(&mut self) {
@@ -232,9 +234,25 @@ impl Limits {
         self.rows.entry(place).or_default();
     }
 
-    pub(crate) fn refund(&mut self, want: &Refund, now: i64) {
-        if let Some(Kept { level, .. }) = self.row(&want.namespace, &want.key) {
-            level.give_back(want.price, want.window, want.at, now);
+    /// Gives back what was taken; of a key at once.
+    pub(crate) fn refund(&mut self, wants: &[Refund], now: i64) {
+        let mut keys = BTreeMap::<_, Vec<_>>::new();
+        for want in wants {
+            let place = (want.namespace.clone(), want.key.clone());
+            keys.entry(place).or_default().push(GivenBack {
+                price: want.price,
+                window: want.window,
+                at: want.at,
+            });
+        }
+        self.give_back(keys, now);
+    }
+
+    fn give_back(&mut self, keys: BTreeMap<(String, String), Vec<GivenBack>>, now: i64) {
+        for (place, all) in keys {
+            if let Some(kept) = self.rows.get_mut(&place) {
+                kept.level.give_back(&all, now);
+            }
         }
     }
 
@@ -249,18 +267,26 @@ impl Limits {
         }
     }
 
-    /// Whether the reservation was there and had not expired.
-    pub(crate) fn settle(&mut self, want: &Settle, now: i64) -> bool {
-        let Some(kept) = self.row(&want.namespace, &want.key) else {
-            return false;
+    /// Whether each reservation was there and had not expired.
+    pub(crate) fn settle(&mut self, wants: &[Settle], now: i64) -> Vec<bool> {
+        let mut keys = BTreeMap::<_, Vec<_>>::new();
+        let mut settle = |want: &Settle| {
+            let kept = self.row(&want.namespace, &want.key)?;
+            let found = kept.reserved.keys().find(|(_, id)| *id == want.id).copied();
+            let (expires, id) = found?;
+            let price = if expires > now { want.price } else { i64::MAX };
+            let place = (want.namespace.clone(), want.key.clone());
+            keys.entry(place)
+                .or_default()
+                .extend(kept.end((expires, id), price));
+            Some(expires > now)
         };
-        let found = kept.reserved.keys().find(|(_, id)| *id == want.id).copied();
-        let Some((expires, id)) = found else {
-            return false;
-        };
-        let price = if expires > now { want.price } else { i64::MAX };
-        kept.end((expires, id), price, now);
-        expires > now
+        let settled = wants
+            .iter()
+            .map(|want| settle(want).unwrap_or(false))
+            .collect();
+        self.give_back(keys, now);
+        settled
     }
 
     pub(crate) fn expire(&mut self, want: &Expire, now: i64) {
@@ -272,9 +298,11 @@ impl Limits {
             .keys()
             .take_while(|(expires, _)| *expires <= now);
         let part: Vec<_> = expired.take(PART).copied().collect();
-        for place in &part {
-            kept.end(*place, i64::MAX, now);
-        }
+        let ended: Vec<_> = part
+            .iter()
+            .filter_map(|place| kept.end(*place, i64::MAX))
+            .collect();
+        kept.level.give_back(&ended, now);
         let left = kept.reserved.keys().map(|(expires, _)| *expires);
         kept.due = match part.last() {
             Some((last, _)) if part.len() == PART => Some(*last),

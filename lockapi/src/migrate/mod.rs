@@ -86,6 +86,11 @@ pub const MIGRATIONS: &[Migration] = &[
         sql: include_str!("../../migrations/0011_idempotency.sql"),
     },
     Migration {
+        version: 12,
+        name: "refund",
+        sql: include_str!("../../migrations/0012_refund.sql"),
+    },
+    Migration {
         version: 13,
         name: "failover",
         sql: include_str!("../../migrations/0013_failover.sql"),

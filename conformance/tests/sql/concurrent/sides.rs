@@ -108,7 +108,8 @@ const OLDER: &str = "
      WHERE namespace = $n;
     UPDATE lockapi.rate_limit
        SET tat = tat - $m::int8 * 1000, at = at - $m::int8 * 1000, started = started - $m::int8 * 1000,
-           blocked_until = blocked_until - $m::int8 * 1000, due = due - $m::int8 * 1000
+           blocked_until = blocked_until - $m::int8 * 1000, due = due - $m::int8 * 1000,
+           withheld_from = withheld_from - $m::int8 * 1000
      WHERE namespace = $n;
     UPDATE lockapi.answer
        SET keep_until = keep_until - $m * interval '1 us'

@@ -228,6 +228,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::limit::level::GivenBack;
     use crate::limit::{Level, Quota};
 
     fn block(permits: u64, quota: Quota) -> (ChargeLine, LocalPermits) {
@@ -288,7 +289,15 @@ mod tests {
                     1 if level.fits(&quota, one, now) > 0 => {
                         let left = local.left(&line, time);
                         let at = local.at.saturating_add(local.age(time));
-                        level.give_back(one * left, 0, at, now);
+                        let price = one * left;
+                        level.give_back(
+                            &[GivenBack {
+                                price,
+                                window: 0,
+                                at,
+                            }],
+                            now,
+                        );
                         let taken = level.fits(&quota, one, now).min(5);
                         level.take(&quota, one * taken, now);
                         local = LocalPermits {

@@ -23,6 +23,10 @@ fn quotas() -> Vec<Quota> {
     quotas
 }
 
+fn give_back(level: &mut Level, (price, window, at): (i64, i64, i64), now: i64) {
+    level.give_back(&[GivenBack { price, window, at }], now);
+}
+
 /// Takes at random times, and answers what was taken when.
 fn history(quota: &Quota, seed: u64) -> Vec<(i64, i64)> {
     let mut random = fastrand::Rng::with_seed(seed);
@@ -132,10 +136,136 @@ fn a_refund_gives_back_no_more_than_was_lost() {
     level.take(&quota, one * 6, START);
     // Half a second later five of six have flowed back: one is left to be given.
     level.take(&quota, one * 5, START + second / 2);
-    level.give_back(one * 6, 0, START, START + second / 2);
+    give_back(&mut level, (one * 6, 0, START), START + second / 2);
     assert_eq!(level.room(&quota, START + second / 2), one * 5);
-    level.give_back(one * 6, 0, START, START + second);
+    give_back(&mut level, (one * 6, 0, START), START + second);
     assert_eq!(level.room(&quota, START + second), one * 10);
+}
+
+/// What was open at the same time and is given back leaves what it would be without it, in any order, in one
+/// statement or in several.
+#[test]
+fn what_is_replenished_is_withheld_once() {
+    let quota = Quota::per_minute(100);
+    let (one, second) = (quota.price(1), 1_000_000_000);
+    for (seed, size) in (0..20).flat_map(|seed| [1, 3, 10].map(|size| (seed, size))) {
+        let mut level = Level::default();
+        let mut open = Vec::new();
+        for nth in 0..10 {
+            let at = START + nth * 1_000_000;
+            level.take(&quota, one * 10, at);
+            open.push(GivenBack {
+                price: one * 10,
+                window: 0,
+                at,
+            });
+        }
+        match seed {
+            0 => (),
+            1 => open.reverse(),
+            _ => fastrand::Rng::with_seed(seed).shuffle(&mut open),
+        }
+        let now = START + 3 * second;
+        for part in open.chunks(size) {
+            level.give_back(part, now);
+        }
+        let left = level.room(&quota, now) / one;
+        assert!((99..=100).contains(&left), "{left}, {seed}, {size}");
+    }
+}
+
+/// Calls that run for a while, one after the other and beside each other, and use a part of what they reserved: each
+/// loses next to nothing, although all that is replenished while it runs is more than it gives back.
+#[test]
+fn small_refunds_add_up_to_what_is_replenished() {
+    let quota = Quota::per_hour(100_000);
+    let (one, second) = (quota.price(1), 1_000_000_000);
+    for size in [1, 7, 100] {
+        let mut level = Level::default();
+        let at = |nth: i64| START + nth * 1_000_000;
+        (0..100).for_each(|nth| level.take(&quota, one * 500, at(nth)));
+        let ended: Vec<_> = (0..100)
+            .map(|nth| GivenBack {
+                price: one * 179,
+                window: 0,
+                at: at(nth),
+            })
+            .collect();
+        let now = START + 7 * second;
+        ended
+            .chunks(size)
+            .for_each(|part| level.give_back(part, now));
+        let left = level.room(&quota, now) / one;
+        assert!(left >= 100_000 - 32_100 - 5, "{left}, {size}");
+    }
+}
+
+/// Whatever is given back when, no more can be taken than if what was given back had never been taken: what was used
+/// keeps to burst and rate in any window.
+#[test]
+fn what_is_given_back_never_admits_more_than_if_it_was_not_taken() {
+    struct Open {
+        nth: usize,
+        at: i64,
+        price: i64,
+    }
+    const DEPTH: i64 = 1000;
+    let (mut given, mut refunds) = (0, 0);
+    for seed in 0..3000 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let (mut level, mut now) = (Level::default(), START);
+        // When it was taken, and what of it was used or is open.
+        let mut used: Vec<(i64, i64)> = Vec::new();
+        let mut open: Vec<Open> = Vec::new();
+        let (step, most) = (random.i64(1..=60), random.i64(1..=200));
+        for _ in 0..120 {
+            now += random.i64(0..=step) * random.i64(0..=1);
+            let price = random.i64(1..=most);
+            if random.u8(0..5) < 3 && level.debt(now) + price <= DEPTH {
+                level.move_back(now);
+                (level.tat, level.at) = (level.tat.max(now) + price, now);
+                let nth = used.len();
+                open.push(Open {
+                    nth,
+                    at: now,
+                    price,
+                });
+                used.push((now, price));
+            } else if !open.is_empty() {
+                let many = random.usize(1..=open.len().min(4));
+                let part: Vec<_> = (0..many)
+                    .map(|_| {
+                        let one = open.swap_remove(random.usize(..open.len()));
+                        let price = random.i64(0..=one.price);
+                        let price = if random.bool() { one.price } else { price };
+                        used[one.nth].1 -= price;
+                        let (window, at) = (0, one.at);
+                        GivenBack { price, window, at }
+                    })
+                    .collect();
+                let before = level.debt(now);
+                level.give_back(&part, now);
+                given += before - level.debt(now);
+                refunds += part.iter().map(|one| one.price).sum::<i64>();
+            }
+            let tat = used
+                .iter()
+                .fold(0, |tat: i64, (at, used)| tat.max(*at) + used);
+            let without = (tat - now).max(0);
+            assert!(
+                level.debt(now) >= without,
+                "{} < {without}, {seed}",
+                level.debt(now)
+            );
+        }
+        for (n, (from, _)) in used.iter().enumerate() {
+            for (nth, (until, _)) in used.iter().enumerate().skip(n) {
+                let inside: i64 = used[n..=nth].iter().map(|(_, used)| used).sum();
+                assert!(inside <= DEPTH + until - from, "{seed}");
+            }
+        }
+    }
+    assert!(given * 2 > refunds, "{given} of {refunds}");
 }
 
 #[test]
@@ -302,9 +432,9 @@ fn refund_of_a_long_window_leaves_what_a_short_one_took() {
     let later = level.started + second;
     level.take(&short, 1, later);
     assert_eq!((level.before, level.used), (90, 1));
-    level.give_back(99, hour, at, later);
+    give_back(&mut level, (99, hour, at), later);
     assert_eq!((level.before, level.used), (90, 1));
-    level.give_back(90, second, now, later);
+    give_back(&mut level, (90, second, now), later);
     assert_eq!((level.before, level.used), (0, 1));
 }
 
