@@ -170,6 +170,8 @@ CREATE OR REPLACE FUNCTION lockapi.push(
             THEN 'a time after the year 9999; allowed are earlier times'
             WHEN push.max_attempts NOT BETWEEN 1 AND 1000000 IS NOT FALSE
             THEN format('max_attempts of %s; allowed are 1 to 1000000', coalesce(push.max_attempts::text, 'NULL'))
+            WHEN starts_with(push.unique_key, 'task/')
+            THEN format('the unique key %L; allowed are those that do not begin with task/, as those of runs of tasks do', push.unique_key)
             WHEN push.unique_key IS NOT NULL AND push.idempotency_key IS NOT NULL
             THEN 'the job has a unique key and an idempotency key; allowed is one of them'
         END;

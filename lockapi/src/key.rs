@@ -153,6 +153,12 @@ pub fn advisory_key(namespace: &str, name: &str) -> i64 {
         .fold(0, |key, byte| (key << 8) | i64::from(*byte))
 }
 
+/// The advisory lock of something that is no key: of a name that is longer than keys are.
+pub(crate) fn internal_key(namespace: &str, what: &str) -> i64 {
+    let apart = "#".repeat(MAX_NAME_BYTES + 1);
+    advisory_key(namespace, &format!("{apart}{what}"))
+}
+
 pub(crate) fn check_name(what: &str, name: &str, least: usize) -> Result<(), Error> {
     let invalid = |message: String| Err(Error::new(ErrorKind::Invalid, "check", message));
     if name.len() < least {

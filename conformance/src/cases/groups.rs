@@ -34,6 +34,7 @@ register! { "groups":
     Q24 waiting_claim_is_woken_for_a_group;
     Q25 limits_are_changed_while_jobs_run;
     Q25 limits_outside_of_their_limits_are_refused;
+    Q22 no_name_of_a_mutex_is_in_the_way_of_a_queue;
 }
 
 fn of(group: &str, number: usize) -> Job {
@@ -547,4 +548,19 @@ async fn limits_outside_of_their_limits_are_refused(cx: Context) {
         .await
         .unwrap();
     next(&queue, 1).await.ack().await.unwrap();
+}
+
+async fn no_name_of_a_mutex_is_in_the_way_of_a_queue(cx: Context) {
+    let backend = cx.backend().await;
+    let queue = cx.queue().await;
+    let mut held = Vec::new();
+    for name in ["groups", "#groups", "queue", "scheduler", "leader of"] {
+        let mutex = backend.mutex(format!("{name} {}", queue.name())).unwrap();
+        held.push(mutex.lock().await.unwrap());
+    }
+    queue.push(of("a", 1)).await.unwrap();
+    one(&queue).await.ack().await.unwrap();
+    for guard in held {
+        guard.unlock().await.unwrap();
+    }
 }

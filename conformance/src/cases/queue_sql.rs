@@ -190,6 +190,7 @@ async fn push_in_sql_refuses_what_is_outside_of_the_limits(cx: Context) {
         "'work', 'name', group_key => ''",
         "'work', 'name', group_key => repeat('g', 10240)",
         "'work', 'name', unique_key => ''",
+        "'work', 'name', unique_key => 'task/nightly'",
         "'work', 'name', unique_key => 'u', idempotency_key => 'i'",
     ] {
         let refused = format!(

@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 use crate::driver::{Connection, Operation, Row, Rows, Script, Statement, Type, Value};
 use crate::engine::{Timer, begin};
 use crate::error::{Error, ErrorKind, Failure};
-use crate::key::advisory_key;
+use crate::key::internal_key;
 use crate::memory::ModelState;
 
 /// One version of the schema, in plain SQL that other migration tools can run.
@@ -95,6 +95,11 @@ pub const MIGRATIONS: &[Migration] = &[
         name: "failover",
         sql: include_str!("../../migrations/0013_failover.sql"),
     },
+    Migration {
+        version: 14,
+        name: "admission",
+        sql: include_str!("../../migrations/0014_admission.sql"),
+    },
 ];
 
 impl Migration {
@@ -151,7 +156,7 @@ async fn apply<N: Connection>(connection: &mut N) -> Result<(), Failure> {
         );
         return Err(refused(ErrorKind::Unsupported, message));
     }
-    let key = advisory_key("lockapi", "migrate");
+    let key = internal_key("lockapi", "migrate");
     connection.perform(&[Exclude { key }]).await?;
     let (missing, _) = self::missing(connection).await?;
     for migration in &missing {

@@ -2,7 +2,7 @@
 
 use super::{MIGRATIONS, SETTLE};
 use crate::driver::without_comment;
-use crate::key::advisory_key;
+use crate::key::internal_key;
 
 /// The script that applies the migrations after a version, 0 for all, in one transaction, for psql or another client to
 /// run as the owner of the schema; empty where there is none. It records them as `migrate()` does.
@@ -31,7 +31,7 @@ pub fn plan(after: i64) -> String {
                 without_comment(SETTLE).trim_end().trim_end_matches(';')
             ),
         )
-        .replace("{key}", &advisory_key("lockapi", "migrate").to_string())
+        .replace("{key}", &internal_key("lockapi", "migrate").to_string())
         .replace("{steps}", &steps.join("\n"))
 }
 
