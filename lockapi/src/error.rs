@@ -112,6 +112,13 @@ impl Error {
         self
     }
 
+    /// The same error, with something more that the caller has to know.
+    #[must_use]
+    pub(crate) fn noting(mut self, note: impl fmt::Display) -> Self {
+        self.0.message = format!("{}; {note}", self.0.message);
+        self
+    }
+
     /// What kind of error it is.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {

@@ -13,9 +13,9 @@ use lockapi::{Backend, ErrorKind};
 use super::deliveries::{ANSWERS, answering, was_answered};
 use super::queue::{acked, by_hand_from, job, lost, none, one};
 use crate::context::{Context, MINUTE};
-use crate::fixture::{Jobs, Transaction};
+use crate::fixture::{Answer, Fault, Jobs, Point, Transaction};
 use crate::harness::register;
-use crate::patience::{not_yet, soon};
+use crate::patience::{eventually, not_yet, soon};
 
 register! { "locked":
     W01 claims_go_on_beside_a_completion_that_is_held_up [Transactions];
@@ -24,6 +24,8 @@ register! { "locked":
     W01 delivery_dropped_while_it_is_locked_comes_back [Transactions];
     W01 answers_dropped_while_the_job_is_locked_are_sent [Transactions, Schema];
     W01 locked_job_is_cancelled_when_it_is_free [Transactions];
+    W01 refused_cancellation_names_some_of_many_locked_jobs [Transactions];
+    Q17 many_jobs_are_cancelled_in_parts @ Relay [Relay];
     W01 change_of_a_locked_job_times_out [Transactions];
     W01 change_in_a_transaction_waits_for_another [Transactions];
     W01 jobs_that_are_being_claimed_are_cancelled;
@@ -143,6 +145,54 @@ async fn answers_dropped_while_the_job_is_locked_are_sent(cx: Context) {
         tx.rollback().await;
         was_answered(&cx, &queue, how).await;
     }
+}
+
+async fn refused_cancellation_names_some_of_many_locked_jobs(cx: Context) {
+    const MANY: usize = 2500;
+    let queue = impatient(&cx).await.queue("work").unwrap();
+    let pushed = queue.push_all((0..MANY).map(job).collect()).await.unwrap();
+    let ids: Vec<_> = pushed.iter().map(|pushed| pushed.id).collect();
+    let mut tx = cx.begin().await.unwrap();
+    let taken = tx.take_in(&queue, 1000).await.unwrap();
+    assert_eq!(taken.len(), 1000);
+    let refused = soon("an answer", queue.cancel(ids)).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::TimedOut);
+    let words = refused.to_string();
+    assert!(words.len() < 400, "{} bytes", words.len());
+    assert!(words.contains(&taken[0].id().to_string()), "{words}");
+    assert!(words.contains("1500 others were cancelled"), "{words}");
+    tx.rollback().await;
+    assert_eq!(cx.jobs().await.waiting, 1000);
+}
+
+/// A later part fails: the error says how many were cancelled before.
+async fn many_jobs_are_cancelled_in_parts(cx: Context) {
+    const MANY: usize = 3000;
+    let queue = cx.queue().await;
+    let pushed = queue.push_all((0..MANY).map(job).collect()).await.unwrap();
+    let mut ids: Vec<_> = pushed.iter().map(|pushed| pushed.id).collect();
+    // Then numbers that nothing has.
+    ids.extend((1..1_000_000).map(|nth| i64::MAX - nth));
+    let there = queue.clone();
+    let cancelling = tokio::spawn(async move { there.cancel(ids).await });
+    eventually("the first are cancelled", async || {
+        cx.jobs().await.waiting == 0
+    })
+    .await;
+    cx.break_next(
+        Fault {
+            statement: "'cancelled', coalesce",
+            point: Point::After,
+            answer: Answer::Report("ERROR", "57014"),
+        },
+        1,
+    )
+    .await;
+    let refused = soon("an answer", cancelling).await.unwrap().unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
+    let words = refused.to_string();
+    assert!(words.contains("3000 others were cancelled"), "{words}");
+    assert_eq!(cx.mend().await, 0);
 }
 
 async fn change_of_a_locked_job_times_out(cx: Context) {

@@ -184,10 +184,11 @@ pub trait Queue: Send + Sync + fmt::Debug {
 
     /// Cancels jobs, waiting or running, and returns the numbers of those that were there. A
     /// running job loses its delivery; its worker learns of it with the next extension of the
-    /// lease.
+    /// lease. Many are cancelled in parts, 1,000 in each transaction.
     ///
     /// # Errors
-    /// `Unavailable`, `Indeterminate`. `TimedOut`: an open transaction had one of them locked for
+    /// `Unavailable`, `Indeterminate`: the error says how many were cancelled before, if there were any.
+    /// `TimedOut`: an open transaction had one of them locked for
     /// [`BackendOptions::timeout`](crate::BackendOptions::timeout); the others are cancelled.
     async fn cancel(&self, ids: Vec<i64>) -> Result<Vec<i64>>;
 

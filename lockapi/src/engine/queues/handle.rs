@@ -23,6 +23,12 @@ use crate::wait::unless;
 
 /// How many rows a statement goes through that works on a queue as a whole.
 const PART: i64 = 1000;
+/// How many jobs are cancelled in one statement, for which claims and completions wait.
+const CANCELLED: usize = 1000;
+/// How many numbers of dead letters are in one statement.
+const MAX_IDS: usize = 10_000;
+/// How many numbers an error names.
+const NAMED: usize = 10;
 /// How many jobs of a priority and state are counted at most.
 const COUNTED: i64 = 10_000;
 /// The most dead letters in one answer.
@@ -94,6 +100,91 @@ impl Handle {
             total += done.max(0).unsigned_abs();
             if done < PART {
                 return Ok(total);
+            }
+        }
+    }
+
+    /// Cancels jobs in parts. Those that are being claimed, or that a transaction has completed and not ended
+    /// yet, are tried again after the others.
+    async fn cancel(&self, mut ids: Vec<i64>) -> Result<Vec<i64>> {
+        let timer = &self.core.connections.timer;
+        let mut cancelled = Vec::new();
+        let mut until = None;
+        loop {
+            let mut locked = Vec::new();
+            for part in ids.chunks(CANCELLED) {
+                let part = self.cancel_part(part.to_vec(), &mut cancelled).await?;
+                locked.extend(part);
+            }
+            if locked.is_empty() {
+                cancelled.sort_unstable();
+                return Ok(cancelled);
+            }
+            ids = locked;
+            let now = timer.now();
+            if now >= *until.get_or_insert(now + self.core.connections.timeout) {
+                let named = &ids[..ids.len().min(NAMED)];
+                let more = match ids.len() - named.len() {
+                    0 => String::new(),
+                    more => format!(" and {more} more"),
+                };
+                let message = format!(
+                    "jobs {named:?}{more} are {LOCKED}; {} others were cancelled",
+                    cancelled.len()
+                );
+                return Err(Error::new(ErrorKind::TimedOut, "cancel", message).on(&self.name.queue));
+            }
+            timer.sleep(PAUSE).await;
+        }
+    }
+
+    /// Cancels jobs in one statement; answers which are locked.
+    async fn cancel_part(&self, ids: Vec<i64>, cancelled: &mut Vec<i64>) -> Result<Vec<i64>> {
+        let cancel = Cancel {
+            name: self.name.clone(),
+            ids,
+            keep: micros(self.options.keep),
+        };
+        match self.call(cancel).await {
+            Ok(part) => {
+                cancelled.extend(part.cancelled);
+                Ok(part.locked)
+            }
+            Err(error) if cancelled.is_empty() => Err(error),
+            Err(error) => {
+                let many = cancelled.len();
+                Err(error.noting(format_args!("{many} others were cancelled before")))
+            }
+        }
+    }
+
+    /// Puts dead letters back, and adds to `total` how many.
+    async fn redrive(&self, ids: &[i64], total: &mut u64) -> Result<()> {
+        let mut tries = TRIES;
+        loop {
+            let part = Redrive {
+                name: self.name.clone(),
+                ids: ids.to_vec(),
+                most: PART,
+                topic: self.number,
+            };
+            let part = self.call_in_bulk(part).await?;
+            *total += part.count.max(0).unsigned_abs();
+            if part.busy > 0 {
+                if tries == 0 {
+                    let message = format!(
+                        "the tasks of {} runs are {LOCKED}; {total} dead letters were put back",
+                        part.busy
+                    );
+                    return Err(
+                        Error::new(ErrorKind::TimedOut, "redrive", message).on(&self.name.queue)
+                    );
+                }
+                tries -= 1;
+                self.core.connections.timer.sleep(PAUSE).await;
+            } else if part.looked < PART {
+                // What stays behind, of two with one unique key, has been looked at as well.
+                return Ok(());
             }
         }
     }
@@ -222,32 +313,7 @@ impl Queue for QueueHandle {
     }
 
     async fn cancel(&self, ids: Vec<i64>) -> Result<Vec<i64>> {
-        let handle = &self.0;
-        let until = handle.core.connections.timer.now() + handle.core.connections.timeout;
-        let mut ids = ids;
-        let mut cancelled = Vec::new();
-        loop {
-            let name = handle.name.clone();
-            let keep = micros(handle.options.keep);
-            let part = handle.call(Cancel { name, ids, keep }).await?;
-            cancelled.extend(part.cancelled);
-            if part.locked.is_empty() {
-                cancelled.sort_unstable();
-                return Ok(cancelled);
-            }
-            // They are being claimed, or a transaction has completed them and not ended yet.
-            ids = part.locked;
-            if handle.core.connections.timer.now() >= until {
-                let message = format!(
-                    "jobs {ids:?} are {LOCKED}; {} others were cancelled",
-                    cancelled.len()
-                );
-                return Err(
-                    Error::new(ErrorKind::TimedOut, "cancel", message).on(&handle.name.queue)
-                );
-            }
-            handle.core.connections.timer.sleep(PAUSE).await;
-        }
+        self.0.cancel(ids).await
     }
 
     async fn purge(&self) -> Result<u64> {
@@ -294,51 +360,36 @@ impl Queue for QueueHandle {
     }
 
     async fn redrive(&self, ids: Vec<i64>) -> Result<u64> {
-        let part = || Redrive {
-            name: self.0.name.clone(),
-            ids: ids.clone(),
-            most: PART,
-            topic: self.0.number,
-        };
         let mut total = 0;
-        let mut tries = TRIES;
-        let outcome = loop {
-            match self.0.call_in_bulk(part()).await {
-                Ok(part) => {
-                    total += part.count.max(0).unsigned_abs();
-                    if part.busy > 0 {
-                        if tries == 0 {
-                            let message = format!(
-                                "the tasks of {} runs are {LOCKED}; {total} dead letters were put back",
-                                part.busy
-                            );
-                            break Err(Error::new(ErrorKind::TimedOut, "redrive", message)
-                                .on(&self.0.name.queue));
-                        }
-                        tries -= 1;
-                        self.0.core.connections.timer.sleep(PAUSE).await;
-                        continue;
-                    }
-                    // What stays behind, of two with one unique key, has been looked at as well.
-                    if part.looked < PART {
-                        break Ok(total);
-                    }
-                }
-                Err(error) => break Err(error),
+        let mut outcome = Ok(());
+        for ids in lists(&ids) {
+            outcome = self.0.redrive(ids, &mut total).await;
+            if outcome.is_err() {
+                break;
             }
-        };
+        }
         self.0.topic.bump();
-        outcome
+        outcome.map(|()| total)
     }
 
     async fn discard(&self, ids: Vec<i64>) -> Result<u64> {
-        let part = || Discard {
-            name: self.0.name.clone(),
-            ids: ids.clone(),
-            most: PART,
-        };
-        self.0.in_parts(part).await
+        let mut total = 0;
+        for ids in lists(&ids) {
+            let part = || Discard {
+                name: self.0.name.clone(),
+                ids: ids.to_vec(),
+                most: PART,
+            };
+            total += self.0.in_parts(part).await?;
+        }
+        Ok(total)
     }
+}
+
+/// Numbers of dead letters in lists of bounded length; an empty list, which means all, stays one.
+fn lists(ids: &[i64]) -> impl Iterator<Item = &[i64]> {
+    let all = ids.is_empty().then_some(ids);
+    all.into_iter().chain(ids.chunks(MAX_IDS))
 }
 
 impl fmt::Debug for QueueHandle {
