@@ -237,3 +237,14 @@ CREATE OR REPLACE FUNCTION lockapi.push(
         END LOOP;
     END
     $$;
+
+-- As before (see 0002_lease.sql), but what was released and is not kept by a minimum hold is free whatever the clock shows.
+CREATE OR REPLACE VIEW lockapi.lease_view AS
+    SELECT namespace, key, slot, owner, data, fence,
+           expires_at > clock_timestamp() AND released_at IS NULL AS held,
+           CASE WHEN expires_at <= clock_timestamp() OR (released_at IS NOT NULL AND held_until IS NULL) THEN 'free'
+                WHEN released_at IS NULL THEN 'held' ELSE 'kept' END AS state,
+           acquired_at, renewed_at, expires_at, released_at,
+           clock_timestamp() - acquired_at AS age,
+           expires_at - clock_timestamp() AS expires_in
+      FROM lockapi.lease;

@@ -16,6 +16,7 @@ register! { "clocks":
     W09 lease_ends_early_when_the_clock_is_set_ahead;
     W09 stale_holder_cannot_write_after_the_clock_was_set_ahead [Transactions];
     W09 lease_is_given_to_nobody_when_the_clock_is_set_back;
+    W09 what_nobody_holds_is_free_when_the_clock_is_set_back;
     W09 permits_and_leaders_follow_the_clock;
     W09 delivery_ends_early_when_the_clock_is_set_ahead;
     W09 delivery_is_given_to_nobody_when_the_clock_is_set_back;
@@ -90,6 +91,60 @@ async fn lease_is_given_to_nobody_when_the_clock_is_set_back(cx: Context) {
     third.release().await.unwrap();
 }
 
+async fn what_nobody_holds_is_free_when_the_clock_is_set_back(cx: Context) {
+    let (here, there) = (cx.backend().await, cx.backend().await);
+    let kept = |hold| by_hand().minimum_hold(hold);
+    let lease = here.lease("job", by_hand()).unwrap();
+    let permits = here.semaphore("pool", 2, by_hand()).unwrap();
+    let seat = here.election("seat", by_hand()).unwrap();
+    let short = here.lease("short", kept(MINUTE / 4)).unwrap();
+    let long = here.lease("long", kept(MINUTE / 2)).unwrap();
+    let held = (
+        short.acquire().await.unwrap(),
+        long.acquire().await.unwrap(),
+    );
+    cx.elapse(MINUTE / 3).await;
+    lease.acquire().await.unwrap().release().await.unwrap();
+    permits
+        .acquire_many(2)
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
+    seat.campaign().await.unwrap().release().await.unwrap();
+    held.0.release().await.unwrap();
+    held.1.release().await.unwrap();
+    cx.set_clock_back(HOUR).await;
+    assert!(lease.peek().await.unwrap().is_none(), "nobody has it");
+    let lease = there.lease("job", by_hand()).unwrap();
+    let next = lease.try_acquire().await.unwrap().expect("nobody has it");
+    next.release().await.unwrap();
+    let permits = there.semaphore("pool", 2, by_hand()).unwrap();
+    let both = permits.try_acquire_many(2).await.unwrap();
+    both.expect("nobody has them").release().await.unwrap();
+    let seat = there.election("seat", by_hand()).unwrap();
+    let term = seat.try_campaign().await.unwrap();
+    term.expect("nobody leads").release().await.unwrap();
+    let short = there.lease("short", by_hand()).unwrap();
+    let next = short
+        .try_acquire()
+        .await
+        .unwrap()
+        .expect("its hold has ended");
+    next.release().await.unwrap();
+    let long = there.lease("long", by_hand()).unwrap();
+    assert!(
+        long.try_acquire().await.unwrap().is_none(),
+        "its hold lasts"
+    );
+    assert!(long.peek().await.unwrap().expect("kept").released);
+    cx.elapse(HOUR).await;
+    cx.elapse(MINUTE / 4).await;
+    let next = long.try_acquire().await.unwrap().expect("it has ended");
+    next.release().await.unwrap();
+}
+
 async fn permits_and_leaders_follow_the_clock(cx: Context) {
     let (here, there) = (cx.backend().await, cx.backend().await);
     let permits = here.semaphore("pool", 2, by_hand()).unwrap();
@@ -150,6 +205,7 @@ async fn leases_while_the_clock_of_a_server_is_set(cx: Context) {
     lease_ends_early_when_the_clock_is_set_ahead(cx.elsewhere().await).await;
     stale_holder_cannot_write_after_the_clock_was_set_ahead(cx.elsewhere().await).await;
     lease_is_given_to_nobody_when_the_clock_is_set_back(cx.elsewhere().await).await;
+    what_nobody_holds_is_free_when_the_clock_is_set_back(cx.elsewhere().await).await;
     permits_and_leaders_follow_the_clock(cx.elsewhere().await).await;
 }
 

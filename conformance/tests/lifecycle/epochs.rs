@@ -642,3 +642,45 @@ async fn f01_where_the_epochs_are_used_up_they_begin_anew_as_the_guide_says() {
     );
     are_larger(drawn(&database).await, anew);
 }
+
+/// The new server's clock is behind by ten minutes: what was released there may have had another holder since.
+#[test]
+fn f02_what_is_free_is_granted_after_its_time_where_the_new_clock_is_behind() {
+    let database = OwnDatabase::migrated();
+    database.number(ENTER);
+    let mut client = Client::connect(&database.url(), NoTls).expect("a connection");
+    let acquire = |acquisition| Acquire {
+        namespace: "epochs".to_owned(),
+        key: "job".to_owned(),
+        slot: 0,
+        acquisition,
+        ttl: 60_000_000,
+        hold: 0,
+        owner: String::new(),
+        data: String::new(),
+    };
+    let Acquired::Granted(fence) = perform(&mut client, acquire(1)) else {
+        panic!("nobody has it");
+    };
+    let release = Release {
+        namespace: "epochs".to_owned(),
+        key: "job".to_owned(),
+        slots: [0].into(),
+        fence,
+    };
+    assert!(perform(&mut client, release));
+    database.sql(
+        "UPDATE lockapi.lease
+            SET acquired_at = acquired_at + interval '10 minutes', renewed_at = renewed_at + interval '10 minutes',
+                released_at = released_at + interval '10 minutes', expires_at = expires_at + interval '10 minutes'",
+    );
+    database.sql(FORGET);
+    database.number(ENTER);
+    let Acquired::Held(left) = perform(&mut client, acquire(2)) else {
+        panic!("it may be held by another");
+    };
+    assert!((50_000_000..=60_000_000).contains(&left), "{left} us");
+    database.sql("UPDATE lockapi.epoch SET waits_from = waits_from - interval '1 minute'");
+    let granted = perform(&mut client, acquire(3));
+    assert!(matches!(granted, Acquired::Granted(_)), "{granted:?}");
+}

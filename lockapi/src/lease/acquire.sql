@@ -4,7 +4,9 @@
 -- row. A request repeated with the same acquisition number gets the same token again. The statement never
 -- waits for a row that a transaction has checked in. In an epoch that is not the first, a slot that nobody has
 -- renewed in it may have a holder whom the server has not heard of: it is given when as long a time to live as
--- was asked for, or as its row shows, has passed since the epoch began.
+-- was asked for, or as its row shows, has passed since the epoch began. One that was released without a minimum
+-- hold is free whatever the clock shows; a time that is still to come is of before the clock was set back, perhaps
+-- on an earlier server, and counts as one of an earlier epoch.
 -- Index: the primary keys of lease and epoch.
 -- Race: two acquisitions of an ended lease conflict at FOR UPDATE, where the second skips the row; two first
 -- acquisitions conflict at ON CONFLICT DO NOTHING. A row with a transaction's check-in (FOR KEY SHARE) is
@@ -22,8 +24,10 @@ WITH epoch AS MATERIALIZED (
       FROM want AS w
       JOIN lockapi.lease AS l ON l.namespace = w.namespace AND l.key = w.key AND l.slot = w.slot
                            AND l.namespace = ($1::text[])[1] AND l.key = ANY (ARRAY(SELECT x.key FROM want AS x))
-     WHERE greatest(l.expires_at,
+     WHERE greatest(CASE WHEN l.released_at IS NULL OR l.held_until IS NOT NULL
+                         THEN l.expires_at ELSE 'epoch' END,
                     CASE WHEN greatest(l.renewed_at, l.released_at) <= (SELECT e.begun_at FROM epoch AS e)
+                           OR greatest(l.renewed_at, l.released_at) > pg_catalog.clock_timestamp()
                          THEN (SELECT e.waits_from FROM epoch AS e)
                               + greatest(w.ttl * interval '1 microsecond',
                                          CASE WHEN l.released_at IS NULL THEN l.expires_at - l.renewed_at END) END)
@@ -69,8 +73,10 @@ WITH epoch AS MATERIALIZED (
 SELECT w.n,
        coalesce(t.fence, c.fence) AS fence,
        greatest((extract(epoch FROM greatest(
-           l.expires_at,
+           CASE WHEN l.released_at IS NULL OR l.held_until IS NOT NULL
+                THEN l.expires_at ELSE 'epoch' END,
            CASE WHEN l.slot IS NULL OR greatest(l.renewed_at, l.released_at) <= (SELECT e.begun_at FROM epoch AS e)
+                  OR greatest(l.renewed_at, l.released_at) > pg_catalog.clock_timestamp()
                 THEN (SELECT e.waits_from FROM epoch AS e)
                      + greatest(w.ttl * interval '1 microsecond',
                                 CASE WHEN l.released_at IS NULL THEN l.expires_at - l.renewed_at END) END)

@@ -9,8 +9,10 @@ WITH epoch AS MATERIALIZED (
     SELECT l.slot
       FROM lockapi.lease AS l
      WHERE l.key = $2::text AND l.namespace = $1::text AND l.slot = $3::int8
-       AND (greatest(l.expires_at,
+       AND (greatest(CASE WHEN l.released_at IS NULL OR l.held_until IS NOT NULL
+                          THEN l.expires_at ELSE 'epoch' END,
                      CASE WHEN greatest(l.renewed_at, l.released_at) <= (SELECT e.begun_at FROM epoch AS e)
+                            OR greatest(l.renewed_at, l.released_at) > pg_catalog.clock_timestamp()
                           THEN (SELECT e.waits_from FROM epoch AS e)
                                + greatest($5::int8 * interval '1 microsecond',
                                           CASE WHEN l.released_at IS NULL THEN l.expires_at - l.renewed_at END) END)
@@ -35,8 +37,10 @@ WITH epoch AS MATERIALIZED (
     RETURNING l.fence
 ), held AS (
     SELECT greatest((extract(epoch FROM greatest(
-               l.expires_at,
+               CASE WHEN l.released_at IS NULL OR l.held_until IS NOT NULL
+                    THEN l.expires_at ELSE 'epoch' END,
                CASE WHEN greatest(l.renewed_at, l.released_at) <= (SELECT e.begun_at FROM epoch AS e)
+                      OR greatest(l.renewed_at, l.released_at) > pg_catalog.clock_timestamp()
                     THEN (SELECT e.waits_from FROM epoch AS e)
                          + greatest($5::int8 * interval '1 microsecond',
                                     CASE WHEN l.released_at IS NULL THEN l.expires_at - l.renewed_at END) END)

@@ -13,6 +13,10 @@ const DAY: i64 = 24 * 3600 * 1_000_000;
 /// Namespace, key and slot.
 type Place = (String, String, i64);
 
+fn hold_until(now: i64, hold: i64) -> Option<i64> {
+    (hold > 0).then(|| now.saturating_add(hold))
+}
+
 /// The rows of leases.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Table {
@@ -30,7 +34,8 @@ struct Row {
     /// When it was last acquired, renewed or released.
     written_at: i64,
     renewed_at: i64,
-    held_until: i64,
+    /// The end of its minimum hold.
+    held_until: Option<i64>,
     expires_at: i64,
     released: bool,
 }
@@ -48,18 +53,24 @@ impl Row {
         }
     }
 
+    /// Whether it was released, and nothing keeps it from the next holder: it is free whatever the clock shows.
+    fn is_left(&self) -> bool {
+        self.released && self.held_until.is_none()
+    }
+
     /// The time from which it is granted to a request with this time to live, in an epoch that began at
-    /// `begun_at`.
-    fn free_at(&self, begun_at: i64, ttl: i64) -> i64 {
-        if self.written_at > begun_at {
-            return self.expires_at;
+    /// `begun_at`. What was written at a time that is still to come was written before the clock was set back.
+    fn free_at(&self, now: i64, begun_at: i64, ttl: i64) -> i64 {
+        let expires_at = if self.is_left() { 0 } else { self.expires_at };
+        if self.written_at > begun_at && self.written_at <= now {
+            return expires_at;
         }
         let shown = if self.released {
             0
         } else {
             self.expires_at - self.renewed_at
         };
-        self.expires_at.max(begun_at.saturating_add(ttl.max(shown)))
+        expires_at.max(begun_at.saturating_add(ttl.max(shown)))
     }
 }
 
@@ -76,7 +87,7 @@ impl Table {
         let same = |row: &&Row| row.is_held(now) && row.acquisition == want.acquisition;
         let again = row.filter(same).map(|row| row.fence);
         let free_at = row.map_or(begun_at.saturating_add(want.ttl), |row| {
-            row.free_at(begun_at, want.ttl)
+            row.free_at(now, begun_at, want.ttl)
         });
         if again.is_none() && free_at > now {
             return Acquired::Held(free_at - now);
@@ -90,7 +101,7 @@ impl Table {
             acquired_at: now,
             written_at: now,
             renewed_at: now,
-            held_until: now.saturating_add(want.hold),
+            held_until: hold_until(now, want.hold),
             expires_at: now.saturating_add(want.ttl),
             released: false,
         };
@@ -157,7 +168,7 @@ impl Table {
                     acquired_at: now,
                     written_at: 0,
                     renewed_at: 0,
-                    held_until: now,
+                    held_until: None,
                     expires_at: now,
                     released: true,
                 });
@@ -188,7 +199,7 @@ impl Table {
             acquired_at: now,
             written_at: now,
             renewed_at: now,
-            held_until: now.saturating_add(want.hold),
+            held_until: hold_until(now, want.hold),
             expires_at: now.saturating_add(want.ttl),
             released: false,
         };
@@ -222,7 +233,7 @@ impl Table {
             .map(|(_, row)| {
                 row.fence = next_fence() << HAND_OVER_BITS;
                 row.release(now, begun_at);
-                row.held_until = now;
+                row.held_until = None;
                 row.expires_at = now;
                 row.owner.clone()
             })
@@ -247,14 +258,15 @@ impl Table {
         };
         if row.is_held(now) {
             row.release(now, begun_at);
-            row.expires_at = now.max(row.held_until);
+            row.held_until = row.held_until.filter(|until| *until > now);
+            row.expires_at = row.held_until.unwrap_or(now);
         }
         row.released
     }
 
     pub(crate) fn peek(&self, now: i64, place: &Place) -> Option<Peeked> {
         let row = self.rows.get(place)?;
-        (row.expires_at > now).then(|| Peeked {
+        (row.expires_at > now && !row.is_left()).then(|| Peeked {
             owner: row.owner.clone(),
             data: row.data.clone(),
             fence: row.fence,
@@ -284,7 +296,7 @@ impl Table {
         let part: Vec<_> = rows
             .take(usize::try_from(most).unwrap_or_default())
             .collect();
-        let old = |row: &Row| row.expires_at < now - DAY && row.free_at(begun_at, 0) <= now;
+        let old = |row: &Row| row.expires_at < now - DAY && row.free_at(now, begun_at, 0) <= now;
         let gone: Vec<_> = part.iter().filter(|(_, row)| old(row)).collect();
         let gone: Vec<Place> = gone
             .into_iter()
@@ -305,7 +317,7 @@ impl Table {
             if row.is_held(now) && row.acquisition == want.acquisition && row.fence != want.granted
             {
                 row.release(now, begun_at);
-                row.held_until = now;
+                row.held_until = None;
                 row.expires_at = now;
                 found = true;
             }
@@ -345,7 +357,7 @@ impl LockOwner {
         };
         let is_free = |slot: &i64| {
             row(slot).is_some_and(|row| {
-                row.free_at(begun_at, ttl) <= now
+                row.free_at(now, begun_at, ttl) <= now
                     || (row.is_held(now)
                         && batch
                             .iter()
@@ -358,7 +370,7 @@ impl LockOwner {
         Self {
             missing: (1..=permits).filter(is_missing).take(short).collect(),
             busy: (1..=permits)
-                .filter_map(|slot| Some((slot, row(&slot)?.free_at(begun_at, want.ttl) - now)))
+                .filter_map(|slot| Some((slot, row(&slot)?.free_at(now, begun_at, want.ttl) - now)))
                 .filter(|(_, left)| *left > 0)
                 .collect(),
             free,

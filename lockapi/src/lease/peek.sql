@@ -10,4 +10,4 @@ SELECT w.n, l.owner, l.data, l.fence,
   FROM unnest($1::text[], $2::text[], $3::int8[]) WITH ORDINALITY AS w (namespace, key, slot, n)
   JOIN lockapi.lease AS l ON l.namespace = w.namespace AND l.key = w.key AND l.slot = w.slot
                          AND l.namespace = ($1::text[])[1] AND l.key = ANY ($2::text[])
- WHERE l.expires_at > pg_catalog.clock_timestamp()
+ WHERE l.expires_at > pg_catalog.clock_timestamp() AND (l.released_at IS NULL OR l.held_until IS NOT NULL)

@@ -4,6 +4,7 @@
 -- hold ends. A release that is repeated because its answer was lost returns "released". In an epoch that is not
 -- the first, a lease that its holder has not renewed may have been released, and acquired by another, without the
 -- server's knowledge: it counts as released when the epoch began, so that the next one waits, as acquire.sql says.
+-- A minimum hold that has ended is removed: the row is free then, also when the clock is set back.
 -- Index: the primary keys of lease and epoch; no indexed column changes, so the update is HOT.
 -- Race: as in renew.sql. A row that was released before is updated as well, to the same values: a first
 -- request may end while its repetition waits for the row, and the snapshot does not show that.
@@ -18,6 +19,8 @@ WITH want AS MATERIALIZED (
                                 CASE WHEN l.renewed_at > (SELECT e.begun_at FROM lockapi.epoch AS e WHERE e.one)
                                      THEN pg_catalog.clock_timestamp()
                                      ELSE (SELECT e.begun_at FROM lockapi.epoch AS e WHERE e.one) END),
+           held_until = CASE WHEN l.released_at IS NOT NULL OR l.held_until > pg_catalog.clock_timestamp()
+                             THEN l.held_until END,
            expires_at = CASE WHEN l.released_at IS NULL
                              THEN greatest(pg_catalog.clock_timestamp(), l.held_until)
                              ELSE l.expires_at END

@@ -8,6 +8,8 @@ UPDATE lockapi.lease AS l
                                 CASE WHEN l.renewed_at > (SELECT e.begun_at FROM lockapi.epoch AS e WHERE e.one)
                                      THEN pg_catalog.clock_timestamp()
                                      ELSE (SELECT e.begun_at FROM lockapi.epoch AS e WHERE e.one) END),
+       held_until = CASE WHEN l.released_at IS NOT NULL OR l.held_until > pg_catalog.clock_timestamp()
+                         THEN l.held_until END,
        expires_at = CASE WHEN l.released_at IS NULL
                          THEN greatest(pg_catalog.clock_timestamp(), l.held_until)
                          ELSE l.expires_at END

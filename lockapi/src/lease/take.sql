@@ -62,8 +62,10 @@ WITH epoch AS MATERIALIZED (
            SELECT l.namespace, l.key, l.slot
              FROM lockapi.lease AS l
             WHERE l.namespace = k.namespace AND l.key = k.key AND l.slot BETWEEN 1 AND k.permits
-              AND (greatest(l.expires_at,
+              AND (greatest(CASE WHEN l.released_at IS NULL OR l.held_until IS NOT NULL
+                                 THEN l.expires_at ELSE 'epoch' END,
                             CASE WHEN greatest(l.renewed_at, l.released_at) <= (SELECT e.begun_at FROM epoch AS e)
+                                   OR greatest(l.renewed_at, l.released_at) > pg_catalog.clock_timestamp()
                                  THEN (SELECT e.waits_from FROM epoch AS e)
                                       + greatest(k.ttl * interval '1 microsecond',
                                                  CASE WHEN l.released_at IS NULL
@@ -128,8 +130,10 @@ SELECT w.n, coalesce(a.fence, t.fence) AS fence, coalesce(a.slots, t.slots) AS s
        EXISTS (SELECT FROM missing AS m WHERE m.namespace = w.namespace AND m.key = w.key) AS again,
        CASE WHEN a.n IS NULL AND t.n IS NULL THEN coalesce((
            SELECT greatest((extract(epoch FROM min(l.ends_at) - pg_catalog.clock_timestamp()) * 1000000)::int8, 0)
-             FROM (SELECT greatest(l.expires_at,
+             FROM (SELECT greatest(CASE WHEN l.released_at IS NULL OR l.held_until IS NOT NULL
+                                        THEN l.expires_at ELSE 'epoch' END,
                                    CASE WHEN greatest(l.renewed_at, l.released_at) <= (SELECT e.begun_at FROM epoch AS e)
+                                          OR greatest(l.renewed_at, l.released_at) > pg_catalog.clock_timestamp()
                                         THEN (SELECT e.waits_from FROM epoch AS e)
                                              + greatest(w.ttl * interval '1 microsecond',
                                                         CASE WHEN l.released_at IS NULL
