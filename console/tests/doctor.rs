@@ -47,6 +47,7 @@ const MADE: &[Made] = &[
     ),
     made("changed_object", "column lease.fence", 4, "ALTER TABLE lockapi.lease ALTER COLUMN fence DROP NOT NULL"),
     made("unlogged", "id_block", 4, "ALTER TABLE lockapi.id_block SET UNLOGGED"),
+    made("logged", "since_crash", 4, "ALTER TABLE lockapi.since_crash SET LOGGED"),
     made(
         "trigger",
         "job",

@@ -99,6 +99,12 @@ pub(super) const KNOWN: &[Known] = &[
         "ALTER TABLE lockapi.{subject} SET LOGGED",
     ),
     known(
+        "logged",
+        Critical,
+        "A crash does not empty the table, so nobody knows of it, and the tokens that it took back are given again.",
+        "ALTER TABLE lockapi.{subject} SET UNLOGGED",
+    ),
+    known(
         "trigger",
         Warning,
         "It runs in every statement of the library, slows it down and can make it fail.",

@@ -128,7 +128,8 @@ mod tests {
     fn what_was_replaced_is_made_again_as_it_is_now() {
         for (name, has) in [
             ("enter_epoch()", "lockapi.since_crash"),
-            ("task_view", "coalesce(j.due_at"),
+            ("task_view", "coalesce(due_at"),
+            ("lease_view", "held_until IS NULL"),
         ] {
             let mut objects = expected();
             let object = objects.find(|object| object.name == name).unwrap();
