@@ -1,11 +1,12 @@
 //! Waiting for limits, and leaving before the answer is there.
 
+use std::collections::HashSet;
 use std::sync::Mutex;
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use lockapi::ErrorKind;
-use lockapi::limit::{Quota, Want};
+use lockapi::limit::{Decision, Policy, Quota, Want};
 
 use super::limiter::HOUR;
 use crate::context::Context;
@@ -17,6 +18,10 @@ register! { "limiter_waits":
     R15 wait_that_will_not_do_ends_at_once;
     R15 dropped_waiter_takes_nothing [Futures];
     R15 reset_ends_a_wait [Futures];
+    R15 thousands_are_admitted_together;
+    R15 nobody_waits_for_another_policy [Futures];
+    R15 waiters_that_leave_take_nothing [Futures];
+    R15 changed_quota_applies_to_those_who_wait [Futures];
     V08 check_dropped [Futures];
     V08 checks_dropped_between_their_answers [Futures, Transactions];
     V08 what_is_given_back_is_so_when_dropped [Futures];
@@ -57,6 +62,112 @@ async fn reset_ends_a_wait(cx: Context) {
         cx.elapse(Duration::from_secs(2)).await;
     });
     assert!(admitted.unwrap().is_allowed());
+}
+
+/// They need not one statement each.
+async fn thousands_are_admitted_together(cx: Context) {
+    const MANY: usize = 1000;
+    const LIMIT: u64 = 2000;
+    for quota in [
+        Quota::per_day(1).burst(LIMIT),
+        Quota::per_day(LIMIT).fixed_window(),
+    ] {
+        let limiter = cx.backend().await.rate_limiter(quota).unwrap();
+        let key = format!("{:?}", quota.algorithm());
+        let cost = |nth: usize| if nth.is_multiple_of(3) { 2 } else { 1 };
+        let want = |nth: usize| Want::new(&*key).cost(cost(nth));
+        let waits = (0..MANY).map(async |nth| {
+            let want = want(nth);
+            limiter.until_ready(&want, Duration::from_mins(1)).await
+        });
+        let decisions = soon("all are admitted", join_all(waits)).await;
+        let decisions: Vec<_> = decisions.into_iter().map(Result::unwrap).collect();
+        let times: HashSet<_> = decisions.iter().map(Decision::taken_at).collect();
+        assert!(times.len() < MANY / 5, "{} statements", times.len());
+        // Each was told what is left behind it.
+        let mut left: Vec<_> = decisions.iter().map(Decision::remaining).collect();
+        left.sort_unstable();
+        left.dedup();
+        assert_eq!(left.len(), MANY);
+        for (nth, decision) in decisions.iter().enumerate() {
+            assert!(decision.is_admitted() && decision.cost() == cost(nth));
+        }
+        let sum: u64 = decisions.iter().map(Decision::cost).sum();
+        assert_eq!(left[0], LIMIT - sum);
+        assert_eq!(limiter.peek(&want(1)).await.unwrap().remaining(), left[0]);
+    }
+}
+
+/// A shadow refuses nothing, and another quota is another wait.
+async fn nobody_waits_for_another_policy(cx: Context) {
+    let backend = cx.backend().await;
+    let quota = Quota::per_hour(1);
+    let strict = backend.rate_limiter(quota).unwrap();
+    let shadow = backend.rate_limiter(Policy::new(quota).shadow()).unwrap();
+    let want = Want::new("door");
+    assert!(strict.check("door").await.unwrap().is_admitted());
+    let day = Duration::from_hours(24);
+    let mut waiting = Box::pin(strict.until_ready(&want, day));
+    not_yet("there is no room", &mut waiting).await;
+    let others = async {
+        for _ in 0..3 {
+            let ready = shadow.until_ready(&want, day).await.unwrap();
+            assert!(ready.is_allowed() && !ready.is_admitted());
+        }
+        let wide = want.clone().quota(Quota::per_hour(1).burst(100));
+        let ready = strict.until_ready(&wide, day).await.unwrap();
+        assert!(ready.is_admitted());
+    };
+    tokio::select! {
+        () = soon("they do not wait", others) => (),
+        _ = &mut waiting => panic!("there is no room"),
+    }
+}
+
+/// Also when it is the one that asks for those behind it.
+async fn waiters_that_leave_take_nothing(cx: Context) {
+    let quota = Quota::per_day(1).burst(100);
+    let limiter = cx.backend().await.rate_limiter(quota).unwrap();
+    let want = Want::new("door");
+    let waiters: Vec<_> = (0..60)
+        .map(|_| {
+            let (limiter, want) = (limiter.clone(), want.clone());
+            tokio::spawn(async move {
+                let day = Duration::from_hours(24);
+                limiter.until_ready(&want, day).await.unwrap().cost()
+            })
+        })
+        .collect();
+    let mut taken = 0;
+    for (nth, waiter) in waiters.into_iter().enumerate() {
+        if nth % 2 == 0 {
+            waiter.abort();
+        }
+        if let Ok(cost) = soon("nobody is in the way", waiter).await {
+            taken += cost;
+        }
+    }
+    assert!(taken >= 30);
+    eventually("what nobody got is there", async || {
+        limiter.peek(&want).await.unwrap().remaining() + taken == 100
+    })
+    .await;
+}
+
+async fn changed_quota_applies_to_those_who_wait(cx: Context) {
+    let limiter = cx.backend().await.rate_limiter(Quota::per_hour(1)).unwrap();
+    let want = Want::new("door");
+    assert!(limiter.check("door").await.unwrap().is_admitted());
+    let day = Duration::from_hours(24);
+    let waits = join_all((0..4).map(|_| limiter.until_ready(&want, day)));
+    let mut waiting = Box::pin(waits);
+    not_yet("there is no room", &mut waiting).await;
+    limiter.set_quota(Quota::per_hour(1).burst(100)).unwrap();
+    // It looks again in a second.
+    cx.elapse(Duration::from_secs(2)).await;
+    for ready in soon("there is room", waiting).await {
+        assert!(ready.unwrap().is_admitted());
+    }
 }
 
 async fn wait_that_will_not_do_ends_at_once(cx: Context) {

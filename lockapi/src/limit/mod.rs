@@ -39,6 +39,7 @@ mod table;
 pub(crate) mod take;
 
 pub(crate) use charge::{Charge, ChargeLine};
+pub(crate) use decision::duration;
 pub use decision::{Basis, Decision, Verdict};
 pub use headers::{Fields, fields};
 pub(crate) use in_transaction::{charge, verdict};
@@ -87,8 +88,8 @@ pub const MAX_TIME: Duration = Duration::from_secs(366 * 24 * 3600);
 /// - A change between [`Algorithm::Gcra`] and windows starts from zero: each counts only what it
 ///   admitted itself. A change back does not admit again what was taken before.
 ///
-/// Waiting calls for one key in one process share one row of one statement: they are admitted in the
-/// order of arrival.
+/// Calls for one key that arrive in one process while a statement is under way are decided by the next one, in the
+/// order of arrival, each by its own quota.
 ///
 /// # Cancel safety
 /// Every future may be dropped at any point: permits that were taken for it are given back.
@@ -137,8 +138,11 @@ pub trait RateLimiter: Send + Sync + fmt::Debug {
     /// Waits until it is admitted, at most for `timeout`. No connection is held meanwhile.
     ///
     /// # Guarantees
-    /// Calls that wait for a key in one process are admitted in the order of arrival. If it is clear
-    /// that the time is too short, the wait ends at once. The first call that waits for a key looks at it once a
+    /// Calls that wait for a key in one process, by one policy and one quota, are admitted in the order of arrival,
+    /// and as many of them by one statement as there is room for. Nobody waits behind calls of another policy or
+    /// quota; when the quota is changed, those that wait queue up again by the new one. In shadow mode nothing waits.
+    ///
+    /// If it is clear to the first call of them that the time is too short, its wait ends at once. It looks once a
     /// second: a reset, a refund, the end of a block or another quota may admit it early.
     ///
     /// # Errors
@@ -162,8 +166,9 @@ pub trait RateLimiter: Send + Sync + fmt::Debug {
     ) -> Result<std::result::Result<Box<dyn Reservation>, Decision>>;
 
     /// Gives back the permits of a decision, once, except those that have been replenished since, so
-    /// that what others have taken meanwhile stays taken. A decision that took nothing gives back
-    /// nothing.
+    /// that what others have taken meanwhile stays taken. What was replenished is subtracted from one
+    /// refund, not from each of those that were open meanwhile. A decision that took nothing gives
+    /// back nothing.
     ///
     /// # Cancel safety
     /// When dropped, it is still given back.

@@ -36,7 +36,7 @@ pub enum Outage {
 ///
 /// let policy = Policy::new(Quota::per_minute(100)).outage(Outage::Share(4));
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Policy {
     pub(crate) quota: Quota,
     pub(crate) outage: Outage,

@@ -1,24 +1,28 @@
 //! [`RateLimiter`] over the limits of a process.
 
 use std::fmt;
-use std::future::{Future, ready};
-use std::pin::Pin;
+use std::future::{Future, pending, ready};
+use std::pin::{Pin, pin};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::future::{Either, select};
 
 use super::super::Core;
+use super::lines::{Asked, InLine};
 use super::reservation::Held;
 use super::takes::{TRIES, expire};
 use super::waiting::told;
 use super::{Limits, first_part, hash, line, permits};
+use crate::engine::clock::Time;
 use crate::engine::sweeps::Sweeping as _;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
 use crate::limit::{
-    Block, Decision, Look, MAX_WAITING, MAX_WANTS, Permits, Policy, Quota, RateLimiter, Refund,
-    Reservation, Reset, Verdict, Want, charge, nanos, verdict,
+    Block, ChargeLine, Decision, Look, MAX_WAITING, MAX_WANTS, Outcome, Permits, Policy, Quota,
+    RateLimiter, RawDecision, Refund, Reservation, Reset, Verdict, Want, charge, duration, nanos,
+    verdict,
 };
 use crate::random;
 use crate::telemetry::{self, Kind, Stamp};
@@ -120,35 +124,154 @@ impl Limiter {
     async fn wait(&self, want: &Want, timeout: Duration) -> Result<Decision> {
         let limits = self.limits();
         let until = limits.timer.now().saturating_add(timeout);
-        let place = limits.waiting.try_join(want.key.to_string(), MAX_WAITING);
-        let place = place.ok_or_else(|| {
-            let message =
-                format!("{MAX_WAITING} calls of this backend wait in until_ready already; allowed are no more");
-            Error::new(ErrorKind::Capacity, "until_ready", message).on(&want.key)
-        })?;
-        let admitted = async {
-            loop {
-                // The quota may have changed.
-                let policy = self.policy_now();
-                let decisions = self
+        loop {
+            let mut policy = self.policy_now();
+            if policy.shadow {
+                // Nothing is refused.
+                let decided = self
                     .decide_each(&policy, std::slice::from_ref(want))
                     .await?;
-                for decision in decisions {
-                    if decision.is_allowed() {
+                return decided.into_iter().next().ok_or_else(|| {
+                    let message = "the server returned no decision for a limit of the call";
+                    Error::new(ErrorKind::Corrupt, "until_ready", message).on(&want.key)
+                });
+            }
+            let line = line(want, &policy)?;
+            policy.quota = line.quota;
+            let (reply, told) = limits.answer(&line);
+            let place = limits
+                .lines
+                .try_join(&line.key, policy, MAX_WAITING, want.cost, reply);
+            let place = place.ok_or_else(|| {
+                let message =
+                    format!("{MAX_WAITING} calls of this backend wait in until_ready already; allowed are no more");
+                Error::new(ErrorKind::Capacity, "until_ready", message).on(&want.key)
+            })?;
+            let time = (until, timeout);
+            let asking = place.first(self.ask_for_line(&place, want, &line, &policy, time));
+            match select(told, pin!(asking)).await {
+                Either::Left((decided, _)) => {
+                    let decided = decided.map_err(|error| error.on(&want.key))?;
+                    telemetry::decided(&want.key, true);
+                    return Ok(Decision::decided(
+                        &want.key, line.quota, want.cost, &decided,
+                    ));
+                }
+                Either::Right((ended, _)) => {
+                    if let Some(decision) = ended? {
                         return Ok(decision);
                     }
-                    let retry = decision.retry_after();
-                    if limits.timer.now().saturating_add(retry) > until {
-                        let message = format!("not admitted within {timeout:?}");
-                        let error = Error::new(ErrorKind::TimedOut, "until_ready", message);
-                        return Err(error.on(&want.key));
-                    }
-                    // A reset, a refund or the end of a block may admit it earlier.
-                    limits.timer.sleep(retry.min(LOOK_AGAIN)).await;
                 }
             }
+        }
+    }
+
+    /// Asks for the first of a line, and tells them, until this caller is told too: then this does not end. It ends
+    /// with a decision that was made without the database, or with none when the policy has changed.
+    async fn ask_for_line(
+        &self,
+        place: &InLine<'_>,
+        want: &Want,
+        own: &ChargeLine,
+        policy: &Policy,
+        (until, timeout): (Time, Duration),
+    ) -> Result<Option<Decision>> {
+        let (limits, quota) = (self.limits(), own.quota);
+        // All that there ever is, until it is known to be less.
+        let mut most = quota.limit();
+        loop {
+            let mut current = self.policy_now();
+            current.quota = want.check(current.quota)?;
+            if current != *policy {
+                return Ok(None);
+            }
+            let asked = place.asked(most);
+            let (Some(first), true) = (asked.first(), place.is_waiting()) else {
+                return pending().await;
+            };
+            let line = ChargeLine {
+                cost: asked.iter().map(|one| one.cost).sum(),
+                ..own.clone()
+            };
+            let decided = self.take_unless_out(line, policy).await;
+            let retry = if let Some(decided) = decided.map_err(|error| error.on(&want.key))? {
+                limits.denied_keys.note(hash(&own.key), &decided);
+                if matches!(decided.outcome, Outcome::Taken(_)) {
+                    self.tell_line(place, own, &asked, decided);
+                    most = quota.limit();
+                    continue;
+                }
+                let left = decided.level.fits(&quota, quota.price(1), decided.now);
+                let left = u64::try_from(left).unwrap_or(0);
+                if asked.len() > 1 && left >= first.cost {
+                    most = left;
+                    continue;
+                }
+                // Next time probably no other fits.
+                most = first.cost;
+                telemetry::decided(&want.key, false);
+                let price = quota.price(first.cost);
+                duration(decided.level.wait_for(&quota, price, decided.now))
+            } else {
+                let decision = limits.shares.decide(want, policy, limits.timer.now());
+                telemetry::decided(&want.key, decision.is_admitted());
+                if decision.is_allowed() {
+                    return Ok(Some(decision));
+                }
+                decision.retry_after()
+            };
+            if limits.timer.now().saturating_add(retry) > until {
+                let message = format!("not admitted within {timeout:?}");
+                let error = Error::new(ErrorKind::TimedOut, "until_ready", message);
+                return Err(error.on(&want.key));
+            }
+            // A reset, a refund or the end of a block may admit it earlier.
+            limits.timer.sleep(retry.min(LOOK_AGAIN)).await;
+        }
+    }
+
+    /// Takes all of a line or nothing; `None` when the policy for outages decides.
+    async fn take_unless_out(
+        &self,
+        line: ChargeLine,
+        policy: &Policy,
+    ) -> Result<Option<RawDecision>> {
+        let limits = self.limits();
+        if limits.shares.is_out(policy, limits.timer.now()) {
+            return Ok(None);
+        }
+        match limits.take(line, 1, policy.relaxed).await {
+            Ok(decided) => Ok(Some(decided)),
+            Err(error) if limits.shares.applies(policy, &error, limits.timer.now()) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Tells those for whom was taken together, as if they had been decided one by one. What was taken for those that
+    /// have left is given back.
+    fn tell_line(
+        &self,
+        place: &InLine<'_>,
+        own: &ChargeLine,
+        asked: &[Asked],
+        mut decided: RawDecision,
+    ) {
+        let all: i64 = asked.iter().map(|one| own.quota.price(one.cost)).sum();
+        let state = |decided: &mut RawDecision, by: i64| match own.quota.window() {
+            0 => decided.level.tat += by,
+            _ => decided.level.used += by,
         };
-        place.first(admitted).await
+        state(&mut decided, -all);
+        for one in asked {
+            state(&mut decided, own.quota.price(one.cost));
+            if !place.tell(*one, decided.clone()) {
+                let line = ChargeLine {
+                    cost: one.cost,
+                    ..own.clone()
+                };
+                self.limits().undo(&line, 1, decided.now);
+            }
+        }
     }
 }
 

@@ -4,6 +4,7 @@ mod charges;
 mod denied_keys;
 mod groups;
 mod handle;
+mod lines;
 mod permits;
 mod reservation;
 mod share;
@@ -25,15 +26,15 @@ use super::connection::Connections;
 use super::sweeps::{PART, Sweeping, Sweeps};
 use super::timer::Timer;
 use crate::driver::Swept;
-use crate::engine::keyed_fifo::KeyedFifo;
 use crate::error::Result;
 use crate::limit::{
     Block, Charge, ChargeLine, Expire, Look, Outcome, Policy, RawDecision, Refund, Reset, Settle,
     Sweep, Take,
 };
 use denied_keys::DeniedKeys;
+use lines::Lines;
 use share::Shares;
-use waiting::{OneLine, Waiting, answer};
+use waiting::{OneLine, Undoing, Waiting, answer};
 
 /// The number of batchers, among which keys are divided: while one waits for the disk the other works.
 const BATCHERS: usize = 2;
@@ -108,8 +109,8 @@ pub(crate) struct Limits {
     namespace: Arc<str>,
     batchers: [Arc<Batcher>; BATCHERS],
     timer: Timer,
-    /// Callers that wait until they are admitted; the first of a key asks.
-    waiting: KeyedFifo<String>,
+    /// Callers that wait until they are admitted.
+    lines: Lines,
     shares: Shares,
     denied_keys: DeniedKeys,
     sweeps: Arc<Sweeps>,
@@ -125,7 +126,7 @@ impl Limits {
             namespace,
             batchers: [(); BATCHERS].map(|()| Batcher::new(Arc::clone(connections))),
             timer: connections.timer.clone(),
-            waiting: KeyedFifo::default(),
+            lines: Lines::default(),
             shares: Shares::default(),
             denied_keys: DeniedKeys::default(),
             sweeps,
@@ -147,12 +148,7 @@ impl Limits {
     /// Requests permits of one limit, as many of `times` as there are; of windows all or none.
     fn take(self: &Arc<Self>, line: ChargeLine, times: u64, relaxed: bool) -> Waiting<RawDecision> {
         self.sweep_later();
-        let (undoing, undone) = (Arc::downgrade(self), line.clone());
-        let (reply, waiting) = answer(move |decided: RawDecision| {
-            if let (Outcome::Taken(times), Some(limits)) = (decided.outcome, undoing.upgrade()) {
-                limits.undo(&undone, times, decided.now);
-            }
-        });
+        let (reply, waiting) = self.answer(&line);
         let batcher = self.batcher(&line.key);
         if line.quota.window() > 0 {
             let charge = Charge {
@@ -176,6 +172,16 @@ impl Limits {
         };
         batcher.queue(take, times, Reply::new(reply));
         waiting
+    }
+
+    /// Both sides of an answer to a request for one limit; what nobody gets is given back.
+    fn answer(self: &Arc<Self>, line: &ChargeLine) -> (Undoing<RawDecision>, Waiting<RawDecision>) {
+        let (undoing, undone) = (Arc::downgrade(self), line.clone());
+        answer(move |decided: RawDecision| {
+            if let (Outcome::Taken(times), Some(limits)) = (decided.outcome, undoing.upgrade()) {
+                limits.undo(&undone, times, decided.now);
+            }
+        })
     }
 
     /// Asks for permits of several limits.
