@@ -532,10 +532,17 @@ mod tests {
         let mut connection = Locked { tries: &tries };
         let outcome = std::thread::scope(|scope| {
             let migration = scope.spawn(|| block_on(run(&mut connection, &timer)));
+            let mut seen = (0, std::time::Instant::now());
             while !migration.is_finished() {
-                // Two pauses for a try: the clock does not run away from a thread that is slow.
-                let until = PAUSE * 2 * tries.load(Ordering::SeqCst);
-                if timer.now().saturating_sub(began) < until {
+                // Two pauses for a try: the clock does not run away from a thread that is slow. If it has begun
+                // to sleep only after both, it needs another.
+                let tried = tries.load(Ordering::SeqCst);
+                if tried > seen.0 {
+                    seen = (tried, std::time::Instant::now());
+                }
+                let until = PAUSE * 2 * tried;
+                let sleeps = seen.1.elapsed() > Duration::from_millis(200);
+                if timer.now().saturating_sub(began) < until || sleeps {
                     clock.advance(PAUSE / 10);
                 }
                 std::thread::yield_now();
