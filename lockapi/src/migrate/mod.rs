@@ -92,13 +92,8 @@ pub const MIGRATIONS: &[Migration] = &[
     },
     Migration {
         version: 13,
-        name: "failover",
-        sql: include_str!("../../migrations/0013_failover.sql"),
-    },
-    Migration {
-        version: 14,
-        name: "admission",
-        sql: include_str!("../../migrations/0014_admission.sql"),
+        name: "corrections",
+        sql: include_str!("../../migrations/0013_corrections.sql"),
     },
 ];
 

@@ -149,15 +149,16 @@ impl Limiter {
             })?;
             let time = (until, timeout);
             let asking = place.first(self.ask_for_line(&place, want, &line, &policy, time));
-            match select(told, pin!(asking)).await {
-                Either::Left((decided, _)) => {
+            // First the question: if it tells this caller too, nobody behind it hears earlier.
+            match select(pin!(asking), told).await {
+                Either::Right((decided, _)) => {
                     let decided = decided.map_err(|error| error.on(&want.key))?;
                     telemetry::decided(&want.key, true);
                     return Ok(Decision::decided(
                         &want.key, line.quota, want.cost, &decided,
                     ));
                 }
-                Either::Right((ended, _)) => {
+                Either::Left((ended, _)) => {
                     if let Some(decision) = ended? {
                         return Ok(decision);
                     }
@@ -180,15 +181,15 @@ impl Limiter {
         // All that there ever is, until it is known to be less.
         let mut most = quota.limit();
         loop {
+            let asked = place.asked(most);
+            let (Some(first), true) = (asked.first(), place.is_waiting()) else {
+                return pending().await;
+            };
             let mut current = self.policy_now();
             current.quota = want.check(current.quota)?;
             if current != *policy {
                 return Ok(None);
             }
-            let asked = place.asked(most);
-            let (Some(first), true) = (asked.first(), place.is_waiting()) else {
-                return pending().await;
-            };
             let line = ChargeLine {
                 cost: asked.iter().map(|one| one.cost).sum(),
                 ..own.clone()
