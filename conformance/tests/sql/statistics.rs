@@ -224,10 +224,13 @@ fn no_statistics_lead_a_statement_through_a_table() {
                             ));
                         }
                         let mut pages = most(&explained);
-                        if pages > MOST {
-                            // The first time it may have read what catalogs say of tables and functions, too,
-                            // or what was rolled back while the server's own ANALYZE held a snapshot, and
-                            // what that had just corrected.
+                        // The first time it may have read what catalogs say of tables and functions, too, or what
+                        // was rolled back while the server's own ANALYZE held a snapshot, and what that had just
+                        // corrected. On a busy machine that lasts. A plan that walks does so each time.
+                        for _ in 0..5 {
+                            if pages <= MOST {
+                                break;
+                            }
                             fill(&mut client, "VACUUM");
                             believe(&mut client, rows);
                             pages = most(&plan(session, &script));
