@@ -380,6 +380,8 @@ async fn empty(queue: &Arc<dyn Queue>) -> u64 {
 
 async fn push_whose_caller_left_wakes_claims(cx: Context) {
     let (here, there) = (cx.queue().await, cx.queue().await);
+    // Behind a transaction-pooling proxy nobody listens, and there are no mutexes.
+    let listens = cx.backend().await.mutex("session").is_ok();
     let mut left = 0;
     for turns in (0..2000).cycle().take(20_000) {
         let seen = (empty(&here).await, empty(&there).await);
@@ -406,7 +408,9 @@ async fn push_whose_caller_left_wakes_claims(cx: Context) {
             there.arrival(seen.1, MINUTE * 10),
         );
         soon("claims of this process are woken", here).await;
-        soon("and those of another", there).await;
+        if listens {
+            soon("and those of another", there).await;
+        }
         left += 1;
         if left == 3 {
             return;
