@@ -212,7 +212,9 @@ fn fleet() {
     until("written", || {
         number(&mut client, "SELECT count(*) FROM invoice") == 40
     });
-    for program in running {
+    for mut program in running {
+        // One that has done nothing may not have begun to listen for the signal.
+        assert_eq!(program.line(), "working");
         program.terminate();
         program.end();
     }

@@ -37,6 +37,7 @@ async fn main() -> Result<(), Problem> {
     let stop = Stop::from(async move {
         terminate.recv().await;
     });
+    println!("working");
     let mut workers = JoinSet::new();
     for tenant in env::args().skip(1) {
         let tenant = Tenant {
