@@ -2,9 +2,8 @@
 --
 -- Promises: a worker that runs the job loses its delivery; the archive has the job as cancelled, with the
 -- reason. Returns true if the job existed. The action is recorded in the audit log, in the same transaction.
--- Where nothing is found, it may have been done by a
--- session that ended while its commit waited for a standby: the statement writes to the WAL, so that its commit waits
--- for that too.
+-- Where nothing is found, it may have been done by a session that ended while its commit waited for a standby: the
+-- statement writes to the WAL, so that its commit waits for that too.
 -- Index: job_pkey; the collation keeps job_due from fitting.
 -- Race: of a completion and a cancellation, the one that locks the row first takes effect. A row that a
 -- transaction has locked is skipped, and NULL is returned.

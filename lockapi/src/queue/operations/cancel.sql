@@ -2,9 +2,8 @@
 --
 -- Promises: a running job loses its delivery; the completion of that delivery is then refused. Returns the
 -- numbers of the cancelled jobs, and of those whose rows were locked and that have to be retried.
--- Where nothing is found, it may have been done by a
--- session that ended while its commit waited for a standby: the statement writes to the WAL, so that its commit waits
--- for that too.
+-- Where nothing is found, it may have been done by a session that ended while its commit waited for a standby: the
+-- statement writes to the WAL, so that its commit waits for that too.
 -- Index: job_pkey; the collation keeps job_due from fitting.
 -- Race: of a completion and a cancellation, the one that locks the row first takes effect. Rows that are
 -- being claimed, or that a transaction has locked, are skipped and reported.

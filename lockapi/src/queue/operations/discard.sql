@@ -1,8 +1,8 @@
 -- Deletes dead letters: those numbered in $3, at most $4 of the oldest if there are no numbers.
 --
--- Promises: no other row is deleted. Where nothing is found, it may have been done by a
--- session that ended while its commit waited for a standby: the statement writes to the WAL, so that its commit waits
--- for that too.
+-- Promises: no other row is deleted.
+-- Where nothing is found, it may have been done by a session that ended while its commit waited for a standby: the
+-- statement writes to the WAL, so that its commit waits for that too.
 -- Index: job_archive_failed to find, job_archive_pkey to delete.
 -- Race: rows that are being redriven are skipped.
 WITH named AS MATERIALIZED (

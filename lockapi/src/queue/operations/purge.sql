@@ -1,8 +1,8 @@
 -- Deletes waiting jobs, at most $3 of them.
 --
--- Promises: running jobs are not deleted. Where nothing is found, it may have been done by a
--- session that ended while its commit waited for a standby: the statement writes to the WAL, so that its commit waits
--- for that too.
+-- Promises: running jobs are not deleted.
+-- Where nothing is found, it may have been done by a session that ended while its commit waited for a standby: the
+-- statement writes to the WAL, so that its commit waits for that too.
 -- Index: job_due to find, job_pkey to delete; no other fits.
 -- Race: a job that is being claimed is locked and skipped.
 WITH held AS MATERIALIZED (

@@ -5,9 +5,8 @@
 -- are due at the same time, so the order of their numbers is kept. Those with a group are parked. A dead letter whose unique key another job
 -- has by now stays where it is. Also returns how many were examined, because only one of two letters with the
 -- same unique key is moved; and how many have to be retried, because their task is being fired.
--- Where nothing is found, it may have been done by a
--- session that ended while its commit waited for a standby: the statement writes to the WAL, so that its commit waits
--- for that too.
+-- Where nothing is found, it may have been done by a session that ended while its commit waited for a standby: the
+-- statement writes to the WAL, so that its commit waits for that too.
 -- Index: job_archive_failed to find, job_archive_pkey to delete, task_pkey, and job_unique; no other
 -- fits.
 -- Race: of two statements that redrive the same letter, the second skips it. If a job with the same unique

@@ -1,9 +1,8 @@
 -- Gives the group $3 a limit of its own, $4; 0 takes it away.
 --
 -- Promises: once it is committed, no later statement admits by what was set before. What is admitted by then stays.
--- Where nothing is found, it may have been done by a
--- session that ended while its commit waited for a standby: the statement writes to the WAL, so that its commit waits
--- for that too.
+-- Where nothing is found, it may have been done by a session that ended while its commit waited for a standby: the
+-- statement writes to the WAL, so that its commit waits for that too.
 -- Index: group_limit_pkey. Race: the later of two takes effect.
 WITH gone AS (
     DELETE FROM lockapi.group_limit AS g

@@ -1,9 +1,8 @@
 -- Removes a task. Runs that were fired continue to their end; runs that are held back are skipped.
 --
 -- Promises: once it is committed, no node fires the task. Its log is kept. Returns whether the task existed.
--- Where nothing is found, it may have been done by a
--- session that ended while its commit waited for a standby: the statement writes to the WAL, so that its commit waits
--- for that too.
+-- Where nothing is found, it may have been done by a session that ended while its commit waited for a standby: the
+-- statement writes to the WAL, so that its commit waits for that too.
 -- Index: task_pkey; task_run_held.
 -- Race: a fire that has locked the task first takes effect.
 WITH gone AS (
