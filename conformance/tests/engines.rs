@@ -233,9 +233,9 @@ async fn m19_many_connect_through_a_pooler_that_is_busy() {
             let backend = backend.unwrap_or_else(|error| panic!("{turns:?}: {error}"));
             unknown += usize::from(backend.capabilities().session_locks);
         }
-        // Where others take turns in between, one of two sessions is as if it were drawn: five statements meet the
-        // same one once in sixteen times.
-        assert!(unknown <= 4, "{turns:?}: {unknown}");
+        // Where others take turns in between, one of two sessions is as if it were drawn: eleven statements meet the
+        // same one once in a thousand times.
+        assert!(unknown <= 1, "{turns:?}: {unknown}");
     }
 }
 

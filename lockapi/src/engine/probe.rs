@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use futures_util::future::join;
+
 use super::connection::settle;
 use super::driver::{Driver, DriverConnection};
 use super::settle::Settle;
@@ -29,6 +31,9 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// How often a proxy is asked for two simultaneous transactions. A proxy with a single session cannot
 /// open them.
 const ATTEMPTS: u32 = 3;
+
+/// How often the first client looks for its session while the second one connects, which takes longer on a network.
+const LOOKS: usize = 3;
 
 /// The first version that has what the statements need.
 const OLDEST: i64 = 130_000;
@@ -93,6 +98,19 @@ async fn look(one: &mut DriverConnection, timer: &Timer) -> Result<Duration, Fai
     Ok(took)
 }
 
+/// Whether a client is in the session that it was in before, each time it looks.
+async fn find_again(
+    one: &mut DriverConnection,
+    is_here: impl Fn(&Seen) -> bool,
+) -> Result<bool, Failure> {
+    for _ in 0..LOOKS {
+        if !is_here(&mark(one, Marker::read()).await?) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 /// Tells whether each of two connections is a session of its own.
 ///
 /// One client leaves markers in its session; another, inside a transaction, looks for them. A
@@ -107,8 +125,8 @@ async fn sessions(
 ) -> Result<Sessions, Failure> {
     let (mut pid, mut key) = (None, 0);
     // A proxy that uses the last session again, or that has them take turns, is known in the first round. One that
-    // draws among n sessions goes unknown once in n to the fourth; mutexes then find their session gone. A lock of
-    // the session would stay in one of a proxy, so that is tried last.
+    // draws between two sessions goes unknown once in a thousand times, among more of them less often; mutexes then
+    // find their session gone. A lock of the session would stay in one of a proxy, so that is tried last.
     for last in [false, true] {
         let drawn = random::text().map_err(|error| Failure::connect(None, error))?;
         let marker = format!("m{drawn}");
@@ -126,8 +144,14 @@ async fn sessions(
         if !is_here(&marked) || !last && !is_here(&mark(one, Marker::read()).await?) {
             return Ok(Sessions::Shared);
         }
-        // Each time a new one: of several proxies it may reach another.
-        let mut other = driver.connect(Mode::Proxied).await?;
+        // Each time a new one: of several proxies it may reach another. Meanwhile the first client looks again and again:
+        // beside others that take their turns, each session it is given is as if it were drawn.
+        let looking = find_again(one, is_here);
+        let (other, found) = join(driver.connect(Mode::Proxied), looking).await;
+        let mut other = other?;
+        if !found? {
+            return Ok(Sessions::Shared);
+        }
         other.script(Script::Begin(BEGIN)).await?;
         let seen_there = perform(&mut other, Marker::new("", second)).await?;
         if seen_there.marker == marker || seen_there.pid == pid {
