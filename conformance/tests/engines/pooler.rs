@@ -16,6 +16,8 @@ use lockapi::suite::engine::Marker;
 pub(crate) enum Turns {
     LastUsed,
     RoundRobin,
+    /// Drawn, as it is beside many others that take turns; each time the same from this seed on.
+    Drawn(u64),
 }
 
 /// Shares a few sessions among its clients.
@@ -29,6 +31,7 @@ struct Shared<C: Connector> {
     /// How many sessions may still be opened.
     room: Mutex<usize>,
     idle: Mutex<VecDeque<C::Connection>>,
+    random: Mutex<fastrand::Rng>,
 }
 
 impl<C: Connector> Shared<C> {
@@ -45,6 +48,11 @@ impl<C: Connector> Shared<C> {
         match self.turns {
             Turns::LastUsed => idle.pop_back(),
             Turns::RoundRobin => idle.pop_front(),
+            Turns::Drawn(_) => {
+                let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);
+                let drawn = random.usize(..idle.len().max(1));
+                idle.remove(drawn)
+            }
         }
     }
 
@@ -68,12 +76,17 @@ impl<C: Connector> Shared<C> {
 
 impl<C: Connector> Pooler<C> {
     pub(crate) fn new(real: C, sessions: usize, turns: Turns) -> Self {
+        let seed = match turns {
+            Turns::Drawn(seed) => seed,
+            Turns::LastUsed | Turns::RoundRobin => 0,
+        };
         Self(Arc::new(Shared {
             real,
             turns,
             exclusive: AtomicBool::new(false),
             room: Mutex::new(sessions),
             idle: Mutex::default(),
+            random: Mutex::new(fastrand::Rng::with_seed(seed)),
         }))
     }
 

@@ -3,11 +3,14 @@
 #![allow(dead_code, reason = "each test uses a part of it")]
 
 use std::ffi::OsStr;
-use std::io::Write;
-use std::process::{Command, Output, Stdio};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use lockapi_conformance::cluster::Cluster;
+use rustix::io::Errno;
 
 /// Far beyond what anything takes on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
@@ -226,5 +229,93 @@ pub(crate) fn soon<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
         }
         assert!(begun.elapsed() < PATIENCE, "not in time: {what}");
         std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Somebody at a terminal with a program on it, which is killed with this value.
+pub(crate) struct Screen {
+    child: Child,
+    keys: File,
+    parts: Receiver<io::Result<Vec<u8>>>,
+    /// What has been shown since something was typed.
+    shown: Vec<u8>,
+}
+
+impl Screen {
+    pub(crate) fn new(child: Child, keys: File, mut output: File) -> Self {
+        let (sender, parts) = channel();
+        std::thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            loop {
+                let part = match output.read(&mut buffer) {
+                    Ok(0) => return,
+                    Ok(read) => Ok(buffer[..read].to_vec()),
+                    // So ends a terminal that nobody has open any more.
+                    Err(error) if Errno::from_io_error(&error) == Some(Errno::IO) => return,
+                    Err(error) => Err(error),
+                };
+                let is_over = part.is_err();
+                if sender.send(part).is_err() || is_over {
+                    return;
+                }
+            }
+        });
+        Self {
+            child,
+            keys,
+            parts,
+            shown: Vec::new(),
+        }
+    }
+
+    pub(crate) fn types(&mut self, keys: &str) {
+        self.shown.clear();
+        for part in self.parts.try_iter() {
+            part.expect("what is shown");
+        }
+        self.keys.write_all(keys.as_bytes()).expect("typed");
+    }
+
+    /// Waits until something is shown.
+    #[track_caller]
+    pub(crate) fn shows(&mut self, words: &str) {
+        let until = Instant::now() + PATIENCE;
+        while !self.text().contains(words) {
+            let is_open = self.read(until);
+            assert!(is_open, "it ended before {words:?}: {:?}", self.text());
+        }
+    }
+
+    /// Waits until it ends; answers what it has shown since something was typed.
+    #[track_caller]
+    pub(crate) fn ends(mut self) -> (ExitStatus, String) {
+        let until = Instant::now() + PATIENCE;
+        while self.read(until) {}
+        let status = self.child.wait().expect("a child");
+        (status, self.text())
+    }
+
+    /// False where nothing comes any more.
+    #[track_caller]
+    fn read(&mut self, until: Instant) -> bool {
+        let left = until.saturating_duration_since(Instant::now());
+        match self.parts.recv_timeout(left) {
+            Ok(part) => self.shown.extend(part.expect("what is shown")),
+            Err(RecvTimeoutError::Disconnected) => return false,
+            Err(RecvTimeoutError::Timeout) => panic!("not in time: {:?}", self.text()),
+        }
+        true
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.shown).into_owned()
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        // Where the case has failed it still runs.
+        let _gone = self.child.kill();
+        let _status = self.child.wait();
     }
 }

@@ -1,13 +1,12 @@
 //! `lockapi exec` at a terminal, which `script` of util-linux makes.
 
-use std::io::{Read, Write};
-use std::process::{ChildStdout, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::{Duration, Instant};
+use std::os::fd::OwnedFd;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use libtest_mimic::Trial;
 
-use crate::common::{Database, PATIENCE, Ran};
+use crate::common::{Database, Ran, Screen};
 use crate::trial;
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -35,7 +34,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Runs a script at a terminal, where somebody types as soon as something is shown that has not been seen before.
+/// Runs a script at a terminal, where somebody types each time something is shown.
 fn at_terminal(database: &Database, script: &str, steps: &[(&str, &str)]) -> Ran {
     let mut command = Command::new("script");
     command.args(["-q", "-e", "-c", script, "/dev/null"]);
@@ -47,54 +46,21 @@ fn at_terminal(database: &Database, script: &str, steps: &[(&str, &str)]) -> Ran
         .env("PS1", "PROMPT> ");
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.spawn().expect("script, of util-linux");
-    let mut keys = child.stdin.take().expect("its input");
-    let screen = read(child.stdout.take().expect("its output"));
-    let (mut seen, mut looked) = (Vec::new(), 0);
-    let end = Instant::now() + PATIENCE;
+    let keys = OwnedFd::from(child.stdin.take().expect("its input"));
+    let output = OwnedFd::from(child.stdout.take().expect("its output"));
+    let mut screen = Screen::new(child, keys.into(), output.into());
     for (shown, typed) in steps {
-        loop {
-            let text = String::from_utf8_lossy(&seen[looked..]).into_owned();
-            if let Some(at) = text.find(shown) {
-                looked += at + shown.len();
-                break;
-            }
-            match screen.recv_timeout(end.saturating_duration_since(Instant::now())) {
-                Ok(part) => seen.extend_from_slice(&part),
-                Err(why) => panic!("{shown:?} is not shown, {why}: {text:?}"),
-            }
-        }
+        screen.shows(shown);
         // What is shown may come just before whoever shows it reads.
         std::thread::sleep(Duration::from_millis(300));
-        keys.write_all(typed.as_bytes()).expect("typed");
+        screen.types(typed);
     }
-    loop {
-        match screen.recv_timeout(end.saturating_duration_since(Instant::now())) {
-            Ok(part) => seen.extend_from_slice(&part),
-            Err(RecvTimeoutError::Disconnected) => break,
-            Err(RecvTimeoutError::Timeout) => {
-                panic!("it goes on: {:?}", String::from_utf8_lossy(&seen));
-            }
-        }
-    }
-    drop(keys);
+    let (status, out) = screen.ends();
     Ran {
-        status: child.wait().expect("it ends").code().unwrap_or(-1),
-        out: String::from_utf8_lossy(&seen).into_owned(),
+        status: status.code().unwrap_or(-1),
+        out,
         err: String::new(),
     }
-}
-
-/// What is shown, part by part, until the end.
-fn read(mut screen: ChildStdout) -> Receiver<Vec<u8>> {
-    let (shown, parts) = channel();
-    std::thread::spawn(move || {
-        let mut part = [0; 1024];
-        // The terminal ends with an error where whoever had it has gone.
-        while let Ok(read @ 1..) = screen.read(&mut part)
-            && shown.send(part[..read].to_vec()).is_ok()
-        {}
-    });
-    parts
 }
 
 fn a_command_reads_from_the_terminal() {

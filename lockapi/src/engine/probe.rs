@@ -32,7 +32,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// open them.
 const ATTEMPTS: u32 = 3;
 
-/// How often the first client looks for its session while the second one connects, which takes longer on a network.
+/// How often the first client looks for its session while the second one connects.
 const LOOKS: usize = 3;
 
 /// The first version that has what the statements need.
@@ -125,8 +125,7 @@ async fn sessions(
 ) -> Result<Sessions, Failure> {
     let (mut pid, mut key) = (None, 0);
     // A proxy that uses the last session again, or that has them take turns, is known in the first round. One that
-    // draws between two sessions goes unknown once in a thousand times, among more of them less often; mutexes then
-    // find their session gone. A lock of the session would stay in one of a proxy, so that is tried last.
+    // draws among n sessions goes unknown once in n to the eleventh; mutexes then find their session gone. A lock of the session would stay in one of a proxy, so that is tried last.
     for last in [false, true] {
         let drawn = random::text().map_err(|error| Failure::connect(None, error))?;
         let marker = format!("m{drawn}");
@@ -144,8 +143,8 @@ async fn sessions(
         if !is_here(&marked) || !last && !is_here(&mark(one, Marker::read()).await?) {
             return Ok(Sessions::Shared);
         }
-        // Each time a new one: of several proxies it may reach another. Meanwhile the first client looks again and again:
-        // beside others that take their turns, each session it is given is as if it were drawn.
+        // Each time a new one: of several proxies it may reach another. Meanwhile the first client looks again:
+        // where others take turns, each session it is given is as if it were drawn.
         let looking = find_again(one, is_here);
         let (other, found) = join(driver.connect(Mode::Proxied), looking).await;
         let mut other = other?;
