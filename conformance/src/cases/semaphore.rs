@@ -313,11 +313,15 @@ async fn work_is_permitted_skipped_and_dropped(cx: Context) {
     let ttl = Duration::from_millis(1500);
     let options = LeaseOptions::new(ttl);
     let short = cx.backend().await.semaphore("pool", 1, options).unwrap();
+    let (began, begun) = tokio::sync::oneshot::channel();
     let running = tokio::spawn(async move {
-        let work = async |_| std::future::pending::<Result<(), Error>>().await;
+        let work = async |_| {
+            began.send(()).unwrap();
+            std::future::pending::<Result<(), Error>>().await
+        };
         short.run_permitted_wait(work).await
     });
-    eventually("it runs", async || held(&cx).await == [1]).await;
+    soon("it runs", begun).await.unwrap();
     cx.elapse(ttl * 2).await;
     let outcome = soon("the work is dropped", running).await.unwrap();
     assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Lost);
