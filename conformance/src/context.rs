@@ -56,6 +56,12 @@ impl Context {
         }
     }
 
+    /// Whether futures polled in one task are in line before any of them is sent. A blocking call
+    /// is in line once its thread has run, so the scheduler decides how many go together.
+    pub(crate) fn calls_arrive_together(&self) -> bool {
+        self.face != Face::Blocking
+    }
+
     /// The same subject and face at another place.
     pub(crate) async fn at(&self, place: Place) -> Self {
         Self::new(Arc::clone(&self.subject), self.face, place).await

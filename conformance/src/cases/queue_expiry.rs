@@ -44,7 +44,13 @@ async fn jobs_that_are_not_begun_in_time_are_dead_letters(cx: Context) {
     let first = queue.push(keyed(5)).await.unwrap();
     cx.elapse(MINUTE * 2).await;
     let second = queue.push(keyed(6)).await.unwrap();
-    assert_eq!((second.id, second.how), (first.id, How::Changed));
+    // The sweep of expired jobs may have been there before it.
+    let dead = queue.dead_letters(0, 10).await.unwrap();
+    if let Some(swept) = dead.iter().find(|job| job.id == first.id) {
+        assert_eq!((&*swept.payload, second.how), ("5", How::New));
+    } else {
+        assert_eq!((second.id, second.how), (first.id, How::Changed));
+    }
     let begun = one(&queue).await;
     assert_eq!(begun.payload(), "6");
     begun.nack("later", MINUTE * 5).await.unwrap();

@@ -275,8 +275,11 @@ async fn workers_do_each_job_once(cx: Context) {
     let mut total = 0;
     for worker in workers {
         let summary = worker.end().await;
-        assert_eq!(summary.claimed, summary.done);
-        total += summary.done;
+        // What a busy machine did not begin soon was given back, and claimed again.
+        let (done, released) = (summary.done, summary.released);
+        let claimed = done + released;
+        assert_eq!(summary, summary! { claimed: claimed, done: done, released: released });
+        total += done;
     }
     assert_eq!(total, 2000);
     let mut done = done.lock().unwrap().clone();
