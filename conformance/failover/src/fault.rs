@@ -100,7 +100,7 @@ impl Fault {
                 cluster.stop(old)?;
                 let promoted = cluster.promoted(primary.timeline, PROMOTION).await?;
                 sleep(AWAY).await;
-                cluster.go_on(old)?;
+                cluster.go_on(old).await?;
                 Ok(promoted)
             }
             Self::Partition => {

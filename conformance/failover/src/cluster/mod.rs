@@ -111,22 +111,23 @@ impl Cluster {
     /// Waits until there is a primary and two standbys that have caught up.
     pub(crate) async fn whole(&self) -> Result<Primary> {
         let begun = Instant::now();
-        let mut last = String::new();
+        let mut seen = Vec::new();
         while begun.elapsed() < WHOLE {
+            seen.clear();
             for node in &self.nodes {
-                match patroni::members(node.rest()).await {
-                    Ok(members) => {
-                        if is_whole(&members, self.synchronous) {
-                            return self.promoted(0, WHOLE).await;
-                        }
-                        last = format!("{members:?}");
+                let sees = match patroni::members(node.rest()).await {
+                    Ok(members) if is_whole(&members, self.synchronous) => {
+                        return self.promoted(0, WHOLE).await;
                     }
-                    Err(error) => last = error.to_string(),
-                }
+                    Ok(members) => format!("{members:?}"),
+                    Err(error) => error.to_string(),
+                };
+                seen.push(format!("{} sees {sees}", node.name));
             }
             sleep(Duration::from_millis(500)).await;
         }
-        Err(format!("the cluster is not whole after {WHOLE:?}: {last}").into())
+        let seen = seen.join("\n");
+        Err(format!("the cluster is not whole after {WHOLE:?}:\n{seen}").into())
     }
 
     /// Waits for a primary on a later timeline than this one.
@@ -188,8 +189,8 @@ impl Cluster {
         self.nodes[number].stop()
     }
 
-    pub(crate) fn go_on(&self, number: usize) -> Result<()> {
-        self.nodes[number].go_on()
+    pub(crate) async fn go_on(&mut self, number: usize) -> Result<()> {
+        self.nodes[number].go_on(&self.host).await
     }
 
     pub(crate) fn isolate(&self, number: usize) {

@@ -97,8 +97,12 @@ impl Node {
     /// Everything on it ends at once.
     pub(super) async fn crash(&mut self) -> Result<()> {
         signal_all(&self.dir, Signal::KILL)?;
+        self.end_patroni().await
+    }
+
+    async fn end_patroni(&mut self) -> Result<()> {
         if let Some(mut patroni) = self.patroni.take() {
-            patroni.wait().await?;
+            patroni.kill().await?;
         }
         Ok(())
     }
@@ -113,8 +117,12 @@ impl Node {
         signal_all(&self.dir, Signal::STOP).map(drop)
     }
 
-    pub(super) fn go_on(&self) -> Result<()> {
-        signal_all(&self.dir, Signal::CONT).map(drop)
+    /// The server goes on, and Patroni begins anew. Patroni 3.0 that was stopped between reading the
+    /// cluster and renewing its key puts the key over that of its successor, and leads again.
+    pub(super) async fn go_on(&mut self, host: &Host) -> Result<()> {
+        self.end_patroni().await?;
+        signal_all(&self.dir, Signal::CONT)?;
+        self.start(host)
     }
 
     /// Neither etcd nor the other nodes hear of it; its clients do.
