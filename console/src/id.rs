@@ -1,6 +1,9 @@
 //! `lockapi id`: unique ids.
 
+use std::time::Duration;
+
 use clap::Subcommand;
+use lockapi::admin::WorkerNumber;
 use lockapi::id::{Id, IdOptions, Layout};
 use serde::Serialize;
 
@@ -8,9 +11,9 @@ use crate::arguments::Global;
 use crate::common::with_backend;
 use crate::exit::Exit;
 use crate::failure::Result;
-use crate::output::time;
+use crate::output::{Entry, seconds, spoken, time};
 
-/// Make ids that are unique everywhere, and read them
+/// Make ids that are unique everywhere, read them, see who makes them
 #[derive(Debug, Subcommand)]
 pub(crate) enum Ids {
     /// Print ids, one a line
@@ -30,6 +33,49 @@ pub(crate) enum Ids {
         /// The id
         id: Id,
     },
+    /// List the worker numbers that are held, by name and number
+    Workers {
+        /// At most so many, up to 1000
+        #[arg(long, value_name = "NUMBER", default_value_t = 100)]
+        limit: usize,
+    },
+}
+
+#[derive(Debug, Serialize)]
+struct Worker {
+    name: String,
+    worker: i64,
+    owner: String,
+    #[serde(rename = "held_seconds", serialize_with = "seconds")]
+    held_for: Duration,
+    #[serde(rename = "remaining_seconds", serialize_with = "seconds")]
+    remaining: Duration,
+}
+
+impl From<WorkerNumber> for Worker {
+    fn from(number: WorkerNumber) -> Self {
+        Self {
+            name: number.name,
+            worker: number.worker,
+            owner: number.owner,
+            held_for: number.held_for,
+            remaining: number.remaining,
+        }
+    }
+}
+
+impl Entry for Worker {
+    const COLUMNS: &'static [&'static str] = &["name", "worker", "owner", "held for", "ends in"];
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            self.name.clone(),
+            self.worker.to_string(),
+            self.owner.clone(),
+            spoken(self.held_for),
+            spoken(self.remaining),
+        ]
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -56,6 +102,15 @@ impl Ids {
                         made.push(ids.next().await?.to_string());
                     }
                     global.output().value(&made, |made| made.join("\n"))?;
+                    Ok(Exit::Success)
+                })
+                .await
+            }
+            Self::Workers { limit } => {
+                with_backend(global, async |backend| {
+                    let numbers = backend.inspector().worker_numbers(limit).await?;
+                    let numbers: Vec<Worker> = numbers.into_iter().map(Worker::from).collect();
+                    global.output().entries(&numbers)?;
                     Ok(Exit::Success)
                 })
                 .await

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::Subcommand;
 use lockapi::Key;
+use lockapi::admin::LimitLevel;
 use lockapi::limit::{Decision, Quota, Want};
 use serde::Serialize;
 
@@ -11,12 +12,21 @@ use crate::arguments::Global;
 use crate::common::{Why, with_backend};
 use crate::exit::Exit;
 use crate::failure::Result;
-use crate::output::{seconds, spoken};
+use crate::output::{Entry, maybe_seconds, seconds, spoken, spoken_or_unknown};
 use crate::values::{duration, key, quota};
 
-/// See what a limit would decide, take permits, end a wait, block a key
+/// See what was taken and what a limit would decide, take permits, end a wait, block a key
 #[derive(Debug, Subcommand)]
 pub(crate) enum Limit {
+    /// List what was taken of limits, by key
+    List {
+        /// Begin after this key
+        #[arg(long, value_name = "KEY", default_value = "")]
+        after: String,
+        /// At most so many, up to 1000
+        #[arg(long, value_name = "NUMBER", default_value_t = 100)]
+        limit: usize,
+    },
     /// Show what would be decided now under a quota; takes nothing
     Show {
         /// The limit
@@ -101,12 +111,76 @@ impl Decided {
     }
 }
 
+/// What a limit has admitted lately; its quota is in the programs.
+#[derive(Debug, Serialize)]
+struct Level {
+    key: String,
+    #[serde(rename = "decided_seconds", serialize_with = "seconds")]
+    decided: Duration,
+    #[serde(rename = "backlog_seconds", serialize_with = "seconds")]
+    backlog: Duration,
+    #[serde(rename = "window_seconds", serialize_with = "maybe_seconds")]
+    window: Option<Duration>,
+    used: i64,
+    used_before: i64,
+    #[serde(rename = "blocked_seconds", serialize_with = "maybe_seconds")]
+    blocked: Option<Duration>,
+    reservations: i64,
+}
+
+impl From<LimitLevel> for Level {
+    fn from(level: LimitLevel) -> Self {
+        Self {
+            key: level.key,
+            decided: level.decided,
+            backlog: level.backlog,
+            window: level.window,
+            used: level.used,
+            used_before: level.before,
+            blocked: level.blocked,
+            reservations: level.reservations,
+        }
+    }
+}
+
+impl Entry for Level {
+    const COLUMNS: &'static [&'static str] = &[
+        "key",
+        "decided ago",
+        "flows back in",
+        "window",
+        "used",
+        "before",
+        "blocked for",
+        "reservations",
+    ];
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            self.key.clone(),
+            spoken(self.decided),
+            spoken(self.backlog),
+            spoken_or_unknown(self.window),
+            self.used.to_string(),
+            self.used_before.to_string(),
+            spoken_or_unknown(self.blocked),
+            self.reservations.to_string(),
+        ]
+    }
+}
+
 /// The quota does not matter where nothing is decided.
 const ANY: Quota = Quota::per_second(1);
 
 impl Limit {
     pub(crate) async fn run(self, global: &Global) -> Result<Exit> {
         with_backend(global, async |backend| match self {
+            Self::List { after, limit } => {
+                let levels = backend.inspector().limits(&after, limit).await?;
+                let levels: Vec<Level> = levels.into_iter().map(Level::from).collect();
+                global.output().entries(&levels)?;
+                Ok(Exit::Success)
+            }
             Self::Show { key, quota, cost } => {
                 let limiter = backend.rate_limiter(quota)?;
                 let decision = limiter.peek(&Want::new(key).cost(cost)).await?;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use lockapi::Backend;
+use lockapi::admin::MAX_PAGE;
 use lockapi::queue::Job;
 use lockapi::schedule::{Run, Task, TaskState};
 use serde::Serialize;
@@ -18,10 +19,10 @@ use crate::values::duration;
 /// See recurring tasks and their runs, set, run, enable, disable and remove them
 #[derive(Debug, Subcommand)]
 pub(crate) enum Schedule {
-    /// List the tasks of a scheduler
+    /// List the tasks of a scheduler, or of all of them
     List {
-        /// The scheduler
-        scheduler: String,
+        /// The scheduler; all unless given
+        scheduler: Option<String>,
     },
     /// List the runs of a task, the latest first
     Runs {
@@ -86,6 +87,7 @@ pub(crate) struct Set {
 
 #[derive(Debug, Serialize)]
 struct Listed {
+    scheduler: String,
     name: String,
     when: String,
     enabled: bool,
@@ -99,14 +101,15 @@ struct Listed {
     timeout: Option<Duration>,
 }
 
-impl From<TaskState> for Listed {
-    fn from(task: TaskState) -> Self {
+impl Listed {
+    fn new(scheduler: &str, task: TaskState) -> Self {
         let when = match (task.every, task.cron) {
             (Some(every), _) => format!("every {}", spoken(every)),
             (None, Some((expression, zone))) => format!("{expression} ({zone})"),
             (None, None) => String::new(),
         };
         Self {
+            scheduler: scheduler.to_owned(),
             name: task.name,
             when,
             enabled: task.enabled,
@@ -119,7 +122,7 @@ impl From<TaskState> for Listed {
 }
 
 impl Entry for Listed {
-    const COLUMNS: &'static [&'static str] = &["task", "when", "next", "last", "job"];
+    const COLUMNS: &'static [&'static str] = &["scheduler", "task", "when", "next", "last", "job"];
 
     fn cells(&self) -> Vec<String> {
         let known = |time: &Option<String>| time.clone().unwrap_or_else(|| "-".to_owned());
@@ -129,6 +132,7 @@ impl Entry for Listed {
             "disabled".to_owned()
         };
         vec![
+            self.scheduler.clone(),
             self.name.clone(),
             self.when.clone(),
             next,
@@ -192,6 +196,28 @@ impl Entry for Logged {
     }
 }
 
+async fn tasks(backend: &dyn Backend, scheduler: &str) -> Result<Vec<Listed>> {
+    let tasks = backend.scheduler(scheduler)?.list().await?;
+    let listed = tasks.into_iter().map(|task| Listed::new(scheduler, task));
+    Ok(listed.collect())
+}
+
+async fn all_tasks(backend: &dyn Backend) -> Result<Vec<Listed>> {
+    let inspector = backend.inspector();
+    let mut listed = Vec::new();
+    let mut after = String::new();
+    loop {
+        let schedulers = inspector.schedulers(&after, MAX_PAGE).await?;
+        let Some(last) = schedulers.last().cloned() else {
+            return Ok(listed);
+        };
+        for scheduler in &schedulers {
+            listed.extend(tasks(backend, scheduler).await?);
+        }
+        after = last;
+    }
+}
+
 impl Schedule {
     pub(crate) async fn run(self, global: &Global) -> Result<Exit> {
         with_backend(global, async |backend| {
@@ -203,9 +229,11 @@ impl Schedule {
     async fn perform(self, global: &Global, backend: &dyn Backend) -> Result<Exit> {
         match self {
             Self::List { scheduler } => {
-                let tasks = backend.scheduler(scheduler)?.list().await?;
-                let tasks: Vec<Listed> = tasks.into_iter().map(Listed::from).collect();
-                global.output().entries(&tasks)?;
+                let listed = match scheduler {
+                    Some(scheduler) => tasks(backend, &scheduler).await?,
+                    None => all_tasks(backend).await?,
+                };
+                global.output().entries(&listed)?;
             }
             Self::Runs {
                 scheduler,

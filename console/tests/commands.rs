@@ -3,6 +3,9 @@
 mod common;
 
 use common::{Database, program, run, run_with_input};
+use lockapi::BackendOptions;
+use lockapi::id::IdOptions;
+use serde_json::Value;
 
 #[test]
 fn a_schema_is_made_looked_at_and_planned() {
@@ -257,6 +260,16 @@ fn tasks_are_set_run_and_disabled() {
     task(&["set", "night", "never", "x", "--cron", "61 * * * *"]).exits(2);
     let list = database.lockapi(["schedule", "list", "night"]).succeeds();
     list.shows("0 3 * * * (Europe/Berlin)").shows("every 30.0s");
+    task(&["set", "day", "mails", "collect", "--every", "1h"]).succeeds();
+    let all = database.lockapi(["schedule", "list", "--json"]).succeeds();
+    let all = all.json();
+    let all = all.as_array().expect("an array").iter();
+    let all: Vec<_> = all
+        .map(|task| (&task["scheduler"], &task["name"]))
+        .collect();
+    let [day, night] = ["day", "night"].map(Value::from);
+    let [mails, metrics, vacuum] = ["mails", "metrics", "vacuum"].map(Value::from);
+    assert_eq!(all, [(&day, &mails), (&night, &metrics), (&night, &vacuum)]);
     task(&["run", "night", "vacuum"])
         .succeeds()
         .shows("pending");
@@ -346,6 +359,20 @@ fn locks_leases_and_limits_are_seen_and_taken() {
         .shows("allowed; 2 of 2 left");
     limit(&["block", "api", "10m", "--reason", "abuse"]).succeeds();
     limit(&[&["take", "api"], &quota[..]].concat()).exits(120);
+    limit(&["take", "web", "--quota", "5/1d"]).succeeds();
+    limit(&["list"]).succeeds().shows("9m").shows("web");
+    let list = limit(&["list", "--limit", "1", "--json"]).succeeds().json();
+    let [api] = list.as_array().expect("an array").as_slice() else {
+        panic!("{list}");
+    };
+    assert_eq!(api["key"], "api");
+    assert!(api["blocked_seconds"].as_f64() > Some(500.0), "{api}");
+    let list = limit(&["list", "--after", "api", "--json"]).succeeds();
+    let list = list.json();
+    assert_eq!((&list[0]["key"], &list[1]), (&"web".into(), &Value::Null));
+    let day = list[0]["backlog_seconds"].as_f64().expect("a number");
+    assert!((17_000.0..=17_280.0).contains(&day), "a fifth of it: {day}");
+    assert!(list[0]["blocked_seconds"].is_null());
 }
 
 #[test]
@@ -372,6 +399,35 @@ fn ids_are_unique_and_can_be_read() {
         .succeeds();
     assert_eq!(blocks.json()[0], "1");
     database.lockapi(["id", "decode", "-5"]).exits(2);
+}
+
+#[test]
+fn who_makes_ids_is_shown() {
+    let database = Database::new();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let url = database.url();
+    let connecting = lockapi_sqlx::connect_url_with(&url, BackendOptions::default());
+    let backend = runtime.block_on(connecting).expect("a backend");
+    let ids = backend.id_gen("orders", IdOptions::default());
+    let ids = ids.expect("a generator");
+    runtime.block_on(ids.next()).expect("an id");
+    let listed = database.lockapi(["id", "workers", "--json"]).succeeds();
+    let listed = listed.json();
+    let [number] = listed.as_array().expect("an array").as_slice() else {
+        panic!("{listed}");
+    };
+    assert_eq!(number["name"], "orders");
+    assert!(number["remaining_seconds"].as_f64() > Some(0.0), "{number}");
+    database
+        .lockapi(["id", "workers"])
+        .succeeds()
+        .shows("HELD FOR")
+        .shows("orders");
+    runtime.block_on(backend.close()).expect("it closes");
 }
 
 #[test]

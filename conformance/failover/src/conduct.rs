@@ -40,6 +40,8 @@ pub(crate) struct Promotion {
     pub(crate) first: [Option<u64>; Primitive::ALL.len()],
     /// How many kinds of calls were not answered in time.
     pub(crate) unanswered: usize,
+    /// Whether all jobs had been pushed before.
+    pub(crate) idle: bool,
 }
 
 pub(crate) async fn conduct(
@@ -114,6 +116,7 @@ async fn promote(
     let mut first = [None; Primitive::ALL.len()];
     let waiting = Instant::now();
     let mut unanswered = first.len();
+    let mut idle = false;
     while unanswered > 0 && waiting.elapsed() < RECOVERY {
         sleep(LOOK).await;
         let history = crew.history();
@@ -121,10 +124,10 @@ async fn promote(
             let at = history.first_after(primitive, next.since)?;
             Some(at - next.since)
         });
-        let none_left = history.all_pushed == crew.size();
+        idle = history.all_pushed == crew.size();
         let missing = Primitive::ALL.into_iter().zip(first);
         unanswered = missing
-            .filter(|(primitive, at)| at.is_none() && !(none_left && primitive.is_of_jobs()))
+            .filter(|(primitive, at)| at.is_none() && !(idle && primitive.is_of_jobs()))
             .count();
     }
     crew.check()?;
@@ -137,6 +140,7 @@ async fn promote(
         at: next.since,
         first,
         unanswered,
+        idle,
     })
 }
 

@@ -41,18 +41,21 @@ impl View {
             timeline,
             took,
             first,
+            idle,
             ..
         } = promotion;
         let kind = fault.name();
-        let first = first.map(|time| match time {
-            Some(time) => format!("{:>8.2}", seconds(time)),
-            None => format!("{:>8}", "never"),
-        });
+        let first = Primitive::ALL.into_iter().zip(first);
+        let first: String = first
+            .map(|(primitive, time)| match time {
+                Some(time) => format!("{:>8.2}", seconds(*time)),
+                None if *idle && primitive.is_of_jobs() => format!("{:>8}", "-"),
+                None => format!("{:>8}", "never"),
+            })
+            .collect();
         let took = seconds(*took);
-        let text = format!(
-            "           {kind:<12}{from} > {to}  timeline {timeline:<3}{took:>5.1}{}",
-            first.concat()
-        );
+        let text =
+            format!("           {kind:<12}{from} > {to}  timeline {timeline:<3}{took:>5.1}{first}");
         println!("{}", self.painted(36, &text));
     }
 

@@ -278,7 +278,10 @@ async fn workers_do_each_job_once(cx: Context) {
         // What a busy machine did not begin soon was given back, and claimed again.
         let (done, released) = (summary.done, summary.released);
         let claimed = done + released;
-        assert_eq!(summary, summary! { claimed: claimed, done: done, released: released });
+        assert_eq!(
+            summary,
+            summary! { claimed: claimed, done: done, released: released }
+        );
         total += done;
     }
     assert_eq!(total, 2000);
