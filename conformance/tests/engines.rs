@@ -78,6 +78,14 @@ async fn m19_locks_of_sessions_that_are_given_to_everybody_are_refused() {
     says(&text, &["the same lock", "of the session", "CockroachDB"]);
 }
 
+/// A fail-over ends; it is no server that does not exclude.
+#[tokio::test(flavor = "multi_thread")]
+async fn m19_two_servers_behind_one_name_are_told_apart() {
+    let error = on(Engine::TwoServers).await.expect_err("refused");
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    says(&error.to_string(), &["two servers", "the primary alone"]);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn m19_locks_that_nobody_is_given_are_refused() {
     let text = refusal(Engine::NoLockIsFree).await;

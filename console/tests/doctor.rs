@@ -55,6 +55,7 @@ const MADE: &[Made] = &[
         "CREATE FUNCTION public.t() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
          CREATE TRIGGER t BEFORE UPDATE ON lockapi.job FOR EACH ROW EXECUTE FUNCTION public.t()",
     ),
+    made("no_timeline", "lockapi.epoch", 3, "UPDATE lockapi.epoch SET timeline = -1"),
     made("rule", "lease", 4, "CREATE RULE r AS ON DELETE TO lockapi.lease DO INSTEAD NOTHING"),
     made("row_security", "lease", 4, "ALTER TABLE lockapi.lease ENABLE ROW LEVEL SECURITY"),
     made("table_autovacuum", "job", 3, "ALTER TABLE lockapi.job SET (autovacuum_enabled = off)"),
@@ -68,6 +69,7 @@ const MADE: &[Made] = &[
          DELETE FROM lockapi.push_key",
     ),
     made("late_commit", "synchronous_commit", 3, "ALTER DATABASE \":name\" SET synchronous_commit = off"),
+    made("own_read_only", "DATABASE", 3, "ALTER DATABASE \":name\" SET default_transaction_read_only = off"),
     made(
         "unclaimed",
         "default/mails",

@@ -35,9 +35,15 @@ CREATE OR REPLACE FUNCTION lockapi.enter_epoch() RETURNS int8
     BEGIN
         own_place := ((SELECT d.oid::int8 FROM pg_database AS d WHERE d.datname = current_database()) << 32)
                      | 'lockapi.epoch'::regclass::oid::int8;
-        -- Some managed servers speak the protocol and do not have these.
+        -- Some managed servers speak the protocol and do not have these, or do not let others call them: each by itself,
+        -- because the timeline alone shows a promotion.
         BEGIN
             own_system := (SELECT c.system_identifier FROM pg_control_system() AS c);
+        EXCEPTION WHEN object_not_in_prerequisite_state OR feature_not_supported OR insufficient_privilege
+                    OR undefined_function THEN
+            NULL;
+        END;
+        BEGIN
             own_timeline := ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int8;
         EXCEPTION WHEN object_not_in_prerequisite_state OR feature_not_supported OR insufficient_privilege
                     OR undefined_function THEN
@@ -142,6 +148,10 @@ CREATE OR REPLACE FUNCTION lockapi.push(
     DECLARE
         never constant timestamptz := '20000-01-01 00:00:00+00';
         level constant int4 := array_position(ARRAY['urgent', 'high', 'normal', 'low'], push.priority) - 1;
+        most_seconds constant float8 := 3660 * 86400;
+        -- Of months and days as well, whose length would depend on the date and the time zone.
+        delay_seconds constant float8 := extract(epoch FROM push.delay);
+        ttl_seconds constant float8 := extract(epoch FROM push.ttl);
         wrong text;
         due timestamptz;
         expires timestamptz;
@@ -162,9 +172,9 @@ CREATE OR REPLACE FUNCTION lockapi.push(
             THEN 'the payload is NULL or has more than 16 MiB; allowed is one JSON value of at most 16777216 bytes'
             WHEN level IS NULL
             THEN format('a priority of %L; allowed are urgent, high, normal and low', push.priority)
-            WHEN push.delay NOT BETWEEN interval '0' AND interval '3660 days' IS NOT FALSE
+            WHEN delay_seconds NOT BETWEEN 0 AND most_seconds IS NOT FALSE
             THEN format('a delay of %s; allowed are 0 to 3660 days', coalesce(push.delay::text, 'NULL'))
-            WHEN push.ttl NOT BETWEEN interval '0' AND interval '3660 days' IS NOT FALSE
+            WHEN ttl_seconds NOT BETWEEN 0 AND most_seconds IS NOT FALSE
             THEN format('a ttl of %s; allowed are 0, which means for ever, to 3660 days', coalesce(push.ttl::text, 'NULL'))
             WHEN push.at >= timestamptz '10000-01-01 00:00:00+00'
             THEN 'a time after the year 9999; allowed are earlier times'
@@ -178,8 +188,8 @@ CREATE OR REPLACE FUNCTION lockapi.push(
         IF wrong IS NOT NULL THEN
             RAISE EXCEPTION '%', wrong USING ERRCODE = 'invalid_parameter_value';
         END IF;
-        due := greatest(push.at, statement_timestamp()) + push.delay;
-        expires := CASE WHEN push.ttl > interval '0' THEN due + push.ttl END;
+        due := greatest(push.at, statement_timestamp()) + delay_seconds * interval '1 second';
+        expires := CASE WHEN ttl_seconds > 0 THEN due + ttl_seconds * interval '1 second' END;
         IF push.notify THEN
             PERFORM pg_notify('lockapi', lockapi.advisory_key(push.namespace, 'queue ' || push.queue)::text);
         END IF;

@@ -311,6 +311,43 @@ async fn f09_what_a_primary_gave_ends_when_it_becomes_a_standby() {
     }
 }
 
+/// Whatever a role's defaults are, a program is told what is the matter, and works where nothing is.
+#[tokio::test(flavor = "multi_thread")]
+async fn f09_settings_of_the_role_hide_no_standby() {
+    let start_server = || {
+        let cluster = Cluster::private(&[]).expect("a server");
+        let roles = "CREATE ROLE strict SUPERUSER LOGIN; CREATE ROLE hasty SUPERUSER LOGIN;
+             ALTER ROLE strict SET default_transaction_isolation = 'serializable';
+             ALTER ROLE hasty SET statement_timeout = '1ms'";
+        cluster.psql(roles).expect("roles");
+        cluster
+    };
+    let mut cluster = block_in_place(start_server);
+    let mut programs = Vec::new();
+    for library in LIBRARIES {
+        for role in ["strict", "hasty"] {
+            let url = cluster
+                .url()
+                .replacen("//postgres@", &format!("//{role}@"), 1);
+            let backend = connect(library, &url, library).await.expect("a backend");
+            backend.migrate().await.expect("migrated");
+            let door = backend.mutex(role).expect("a mutex");
+            let locked = door.lock().await;
+            drop(locked.unwrap_or_else(|error| panic!("{library}, {role}: {error}")));
+            programs.push((library, url, backend, door));
+        }
+    }
+    block_in_place(|| demote(&mut cluster));
+    for (library, url, backend, door) in programs {
+        refused(library, || door.try_lock()).await;
+        let hosts = url.replacen("/postgres", ",127.0.0.1:1/postgres", 1);
+        let error = connect(library, &hosts, library).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{library}: {error}");
+        assert!(error.to_string().contains("none of the 2 hosts"), "{error}");
+        soon("it is closed", backend.close()).await.expect("closed");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn f10_hosts_that_are_not_there_are_unavailable() {
     for library in LIBRARIES {

@@ -100,6 +100,10 @@ impl OwnDatabase {
         }
     }
 
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
     pub(crate) fn url(&self) -> String {
         let (server, _) = self.server.rsplit_once('/').expect("a path");
         format!("{server}/{}", self.name)

@@ -8,7 +8,7 @@ use lockapi::suite::admin::{
     Terminate, Unblock,
 };
 use lockapi::suite::driver::{IsPrimary, Operation, Remember, Restore};
-use lockapi::suite::engine::{Cancelled, EnterEpoch, Marker, Notify, Settle};
+use lockapi::suite::engine::{Cancelled, EnterEpoch, Marker, Notify, Settle, Started};
 use lockapi::suite::id::{ClaimWorker, NextBlock, ReleaseWorker, RenewWorker};
 use lockapi::suite::idempotency::{RecallAnswer, RecordAnswer, SweepAnswers};
 use lockapi::suite::lease;
@@ -106,6 +106,7 @@ pub(super) fn statements() -> Vec<Statement> {
         EnterEpoch::STATEMENT,
         IsPrimary::STATEMENT,
         Marker::STATEMENT,
+        Started::STATEMENT,
         Cancelled::STATEMENT,
         Notify::STATEMENT,
         Remember::STATEMENT,
@@ -223,7 +224,7 @@ fn are_all_listed() {
     }
     unlisted.sort();
     let scripts = [
-        "begin_probe",
+        "begin_first",
         "begin_write",
         "commit",
         "keep",

@@ -7,6 +7,7 @@
 pub(crate) mod call;
 pub(crate) mod columns;
 mod connector;
+pub(crate) mod first;
 pub(crate) mod hosts;
 pub(crate) mod pooled;
 mod script;

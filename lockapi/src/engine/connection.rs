@@ -14,6 +14,7 @@ use super::settle::{Server, Settle, Settled};
 use super::tasks::Tasks;
 use super::timer::Timer;
 pub(crate) use super::watch::Watch;
+use crate::driver::first::perform_first;
 use crate::driver::{Connection, Mode, Operation, Script};
 use crate::error::{Error, ErrorKind, Failure};
 use crate::migrate::version;
@@ -90,7 +91,7 @@ impl Connections {
             let mut number = 0;
             if self.mode == Mode::Direct {
                 let settings = Settle::session(lock_timeout, watch.limit());
-                let settled = settle(&mut connection, settings).await?;
+                let settled = settle_session(&mut connection, settings).await?;
                 process = settled.process;
                 number = self.epochs.enter(&mut connection, settled).await?;
             }
@@ -129,12 +130,25 @@ impl Connections {
     }
 }
 
-/// Settles the settings of a connection; refuses a server that is not to be written to, and a role that would not hear of a fail-over.
+/// Settles the settings of a connection; refuses a server that is not to be written to, and a role that would not hear
+/// of a fail-over.
 pub(crate) async fn settle<N: Connection>(
     connection: &mut N,
-    settle: Settle,
+    settings: Settle,
 ) -> Result<Settled, Failure> {
-    match connection.perform(&[settle]).await?[..] {
+    judged(&connection.perform(&[settings]).await?)
+}
+
+/// The same for a session, before anything is known of the role.
+pub(crate) async fn settle_session<N: Connection>(
+    connection: &mut N,
+    settings: Settle,
+) -> Result<Settled, Failure> {
+    judged(&perform_first(connection, settings).await?)
+}
+
+fn judged(settled: &[Settled]) -> Result<Settled, Failure> {
+    match *settled {
         [settled] if settled.unprivileged => Err(is_unprivileged()),
         [settled] => match settled.server {
             Server::Primary => Ok(settled),
@@ -219,7 +233,7 @@ impl OpenConnection {
         self.limit = limit;
         if self.mode == Mode::Direct {
             let settings = Settle::session(self.lock_timeout, limit);
-            let settling = settle(&mut self.connection, settings);
+            let settling = settle_session(&mut self.connection, settings);
             let settled = self.watch.within(settling).await;
             self.answered(&Arc::clone(&self.watch), settled)?;
         }
@@ -272,6 +286,7 @@ impl OpenConnection {
         self.check_epoch(watch).await?;
         let performed = async {
             match self.mode {
+                Mode::Direct if self.epoch.number == 0 => self.perform_outside(batch).await,
                 Mode::Direct => self.connection.perform(batch).await,
                 Mode::Proxied => self.perform_proxied(batch).await,
             }
@@ -312,11 +327,16 @@ impl OpenConnection {
         self.check_epoch(&watch).await?;
         let now = watch.now();
         let epochs = (self.mode == Mode::Proxied).then_some((&*self.epochs, now));
+        let entered = self.epoch.number > 0;
         let connection = &mut self.connection;
         let transaction = async {
             let done = async {
-                begin_settled(connection, settled, epochs).await?;
-                work(connection).await
+                let inside = begin_settled(connection, settled.clone(), epochs).await?;
+                let done = work(connection).await;
+                if inside || entered {
+                    return done;
+                }
+                still_outside(connection, settled, done).await
             };
             let done = done.await;
             end(connection, done).await
@@ -332,13 +352,37 @@ impl OpenConnection {
             return Ok(());
         }
         let now = watch.now();
-        if self.epoch.is_old(now) {
+        if self.epoch.number == 0 {
+            let settings = Settle::session(self.lock_timeout, self.limit);
+            let (epochs, connection) = (&self.epochs, &mut self.connection);
+            let entering = async {
+                let settled = settle_session(connection, settings).await?;
+                epochs.enter(connection, settled).await
+            };
+            let entered = watch.within(entering).await;
+            let number = self.answered(watch, entered).map_err(Failure::undone)?;
+            self.epoch = Entered { number, at: now };
+        } else if self.epoch.is_old(now) {
             let entering = self.epochs.enter_again(&mut self.connection);
             let entered = watch.within(entering).await;
             self.answered(watch, entered).map_err(Failure::undone)?;
             self.epoch.at = now;
         }
         self.epochs.check(self.epoch.number)
+    }
+
+    /// Performs a batch where the schema is missing, or the role may not enter an epoch. Both may change at any
+    /// time, by a restore or a grant: what had begun before that is undone, because it drew from no epoch.
+    async fn perform_outside<O: Operation>(
+        &mut self,
+        batch: &[O],
+    ) -> Result<Vec<O::Output>, Failure> {
+        let settings = Settle::session(self.lock_timeout, self.limit);
+        let connection = &mut self.connection;
+        begin(connection).await?;
+        let done = connection.perform(batch).await;
+        let done = still_outside(connection, settings, done).await;
+        end(connection, done).await
     }
 
     /// Tells the server when an answer is no longer waited for.
@@ -375,8 +419,13 @@ impl OpenConnection {
         let now = self.watch.now();
         let connection = &mut self.connection;
         let done = async {
-            begin_settled(connection, settled, Some((&self.epochs, now))).await?;
-            connection.perform(batch).await
+            let epochs = Some((&*self.epochs, now));
+            let inside = begin_settled(connection, settled.clone(), epochs).await?;
+            let done = connection.perform(batch).await;
+            if inside {
+                return done;
+            }
+            still_outside(connection, settled, done).await
         };
         let done = done.await;
         end(connection, done).await
@@ -387,25 +436,25 @@ impl OpenConnection {
 /// has.
 const SESSIONS: usize = 16;
 
-/// Begins a transaction, in a session that has entered the epoch of the server. What a session enters is
-/// committed before the work: it must not be undone with it.
+/// Begins a transaction, in a session that has entered the epoch of the server, if there is one; answers that.
+/// What a session enters is committed before the work: it must not be undone with it.
 async fn begin_settled<N: Connection>(
     connection: &mut N,
     settings: Settle,
     epochs: Option<(&Epochs, Time)>,
-) -> Result<(), Failure> {
+) -> Result<bool, Failure> {
     for _ in 0..SESSIONS {
         begin(connection).await?;
         let settled = settle(connection, settings.clone()).await?;
         let Some((epochs, now)) = epochs else {
-            return Ok(());
+            return Ok(false);
         };
         if epochs.has_entered(settled, now) {
-            return Ok(());
+            return Ok(true);
         }
         let number = epochs.enter(connection, settled).await?;
         let Some(process) = settled.process.filter(|_| number > 0) else {
-            return Ok(());
+            return Ok(number > 0);
         };
         connection.script(Script::Commit).await?;
         epochs.remember(process, Entered { number, at: now });
@@ -414,6 +463,22 @@ async fn begin_settled<N: Connection>(
         "the pooler gave each transaction a session that had not entered the epoch; try again";
     let error = Error::new(ErrorKind::Unavailable, "connect", message);
     Err(Failure::connect(None, error))
+}
+
+/// Refuses what was done in a transaction outside of an epoch where one can be entered by now.
+async fn still_outside<N: Connection, T>(
+    connection: &mut N,
+    settings: Settle,
+    done: Result<T, Failure>,
+) -> Result<T, Failure> {
+    let done = done?;
+    if settle(connection, settings).await?.epochs {
+        let message = "the schema was made or restored, or its use was granted, while the statement ran; \
+             nothing was done: try again";
+        let error = Error::new(ErrorKind::Unavailable, "connect", message);
+        return Err(Failure::connect(None, error));
+    }
+    Ok(done)
 }
 
 /// Ends a transaction as its work did. What failed before the commit was sent did not happen.

@@ -102,8 +102,8 @@ impl Epochs {
         self.entered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Refuses a connection that is in an earlier epoch than another. One that was opened before the schema
-    /// knew epochs goes on.
+    /// Refuses a connection that is in an earlier epoch than another. One that is outside of all looks for one
+    /// whenever it is used.
     pub(super) fn check(&self, number: i64) -> Result<(), Failure> {
         if number == 0 || number >= self.latest.load(Ordering::Acquire) {
             return Ok(());

@@ -16,7 +16,7 @@ use crate::wait::unless;
 use crate::{LockId, random};
 
 /// Begins each of its transactions.
-pub const BEGIN: &str = include_str!("begin_probe.sql");
+pub use crate::driver::first::BEGIN;
 
 /// How long a statement of the probe may take at the server.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -174,7 +174,10 @@ async fn sessions(
         } else {
             (&seen_there, &seen_here)
         };
-        excluded(had, given, if last { "session" } else { "transaction" })?;
+        let scope = if last { "session" } else { "transaction" };
+        if let Err(refusal) = excluded(had, given, scope) {
+            return Err(of_one_server(one, &mut other, refusal).await);
+        }
     }
     let gone = mark(one, Marker::new("-", Lock::GiveBack(key))).await?;
     let own = gone.locked == Some(true) && pid == Some(gone.pid);
@@ -199,8 +202,28 @@ async fn transactions_exclude(
     let Some(given) = given else {
         return Ok(false);
     };
-    excluded(&had, &given?, "transaction")?;
-    Ok(true)
+    match excluded(&had, &given?, "transaction") {
+        Ok(()) => Ok(true),
+        Err(refusal) => Err(of_one_server(one, &mut other, refusal).await),
+    }
+}
+
+/// Answers the refusal of a server, unless the two connections have reached two: of those nothing is known.
+async fn of_one_server(
+    one: &mut DriverConnection,
+    other: &mut DriverConnection,
+    refusal: Failure,
+) -> Failure {
+    let here = one.perform(&[Started]);
+    let started = join(here, other.perform(&[Started])).await;
+    match started {
+        (Ok(here), Ok(there)) if here != there => {
+            let message = "two connections have reached two servers, which were not started at the same time; a name, a \
+                 proxy or a fail-over leads to more than one: connect to the primary alone";
+            Failure::connect(None, Error::new(ErrorKind::Unavailable, "connect", message))
+        }
+        _ => refusal,
+    }
 }
 
 /// Refuses a server that granted a lock twice, or not at all.
@@ -288,6 +311,34 @@ pub struct Seen {
     pub number: i64,
     /// What the server calls itself.
     pub version: String,
+}
+
+/// Tells when the server was started, in microseconds; a batch of one.
+#[derive(Clone, Copy, Debug)]
+pub struct Started;
+
+impl Operation for Started {
+    type Output = i64;
+
+    const STATEMENT: Statement = Statement {
+        name: "engine.started",
+        sql: include_str!("started.sql"),
+        params: &[],
+        columns: &[Type::Int],
+    };
+
+    fn params(_: &[Self]) -> Vec<Value> {
+        Vec::new()
+    }
+
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<i64>, Failure> {
+        rows.into_iter().map(|mut row| row.int(0)).collect()
+    }
+
+    fn model(_: &[Self], _: &mut ModelState, _: u64) -> Option<Rows> {
+        // There is one, from the beginning.
+        Some(vec![Row(vec![Value::Int(0)])])
+    }
 }
 
 impl Marker {

@@ -45,6 +45,13 @@ pub(super) const KNOWN: &[Known] = &[
         "ALTER ROLE … RESET synchronous_commit, or the same for the database or the server",
     ),
     known(
+        "own_read_only",
+        Warning,
+        "Programs of that role do not see default_transaction_read_only in the configuration of the server, so a primary that was \
+         replaced, and made read-only for that, is still used by them.",
+        "ALTER {subject} RESET default_transaction_read_only",
+    ),
+    known(
         "no_autovacuum",
         Critical,
         "Dead rows stay: claims and limits become slower without end, and in the end the server refuses to write.",
@@ -217,6 +224,13 @@ pub(super) const KNOWN: &[Known] = &[
         Warning,
         "When all are taken, further programs cannot make ids under this name.",
         "Share a generator within each process, or choose a layout with more worker bits for a new name",
+    ),
+    known(
+        "no_timeline",
+        Warning,
+        "A promotion that loses commits begins no epoch, so tokens and ids may repeat after it.",
+        "GRANT EXECUTE ON FUNCTION pg_walfile_name(pg_lsn), pg_current_wal_lsn() to the owner of the schema, unless the server does \
+         not have them, as some managed ones",
     ),
     known(
         "unswept",

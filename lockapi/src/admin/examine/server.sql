@@ -23,6 +23,21 @@ SELECT 'not_durable', s.name, s.name || ' is off'
 SELECT 'late_commit', 'synchronous_commit', 'it is ' || pg_catalog.current_setting('synchronous_commit') || ' for this role'
  WHERE pg_catalog.current_setting('synchronous_commit') = 'off'
  UNION ALL
+SELECT 'own_read_only',
+       CASE WHEN s.setrole = 0 AND s.setdatabase = 0 THEN 'ROLE ALL'
+            WHEN s.setrole = 0 THEN 'DATABASE ' || pg_catalog.quote_ident(d.datname::text)
+            ELSE 'ROLE ' || pg_catalog.quote_ident(r.rolname::text)
+                 || coalesce(' IN DATABASE ' || pg_catalog.quote_ident(d.datname::text), '') END, o.setting || ' is set for it'
+  FROM pg_catalog.pg_db_role_setting AS s
+ CROSS JOIN LATERAL pg_catalog.unnest(s.setconfig) AS o (setting)
+  LEFT JOIN pg_catalog.pg_roles AS r ON r.oid = s.setrole
+  LEFT JOIN pg_catalog.pg_database AS d ON d.oid = s.setdatabase
+ WHERE o.setting LIKE 'default_transaction_read_only=%'
+   AND (s.setdatabase = 0 OR d.datname = pg_catalog.current_database())
+   AND (s.setrole = 0
+        OR EXISTS (SELECT FROM pg_catalog.pg_namespace AS n
+                    WHERE n.nspname = 'lockapi' AND pg_catalog.has_schema_privilege(s.setrole, n.oid, 'USAGE')))
+ UNION ALL
 SELECT 'no_autovacuum', s.name, s.name || ' is off'
   FROM pg_catalog.pg_settings AS s
  WHERE s.name IN ('autovacuum', 'track_counts') AND s.setting = 'off'

@@ -81,6 +81,10 @@ SELECT 'worker_numbers', s.namespace || '/' || s.name, w.n || ' of ' || (1::int8
         WHERE w.namespace = s.namespace AND w.name = s.name AND w.token <> 0 AND w.expires_at > pg_catalog.clock_timestamp()) AS w
  WHERE w.n * 10 > (1::int8 << s.worker_bits::int4) * 8
  UNION ALL
+SELECT 'no_timeline', 'lockapi.epoch', 'the server did not tell which timeline it writes when the epoch ' || e.number || ' began'
+  FROM lockapi.epoch AS e
+ WHERE e.timeline = -1
+ UNION ALL
 SELECT 'unswept', 'lease', 'leases that ended days ago are still there, such as ' || pg_catalog.min(l.key)
   FROM (SELECT l.key, l.expires_at FROM lockapi.lease AS l ORDER BY l.key, l.namespace, l.slot LIMIT 1000) AS l
  WHERE l.expires_at < pg_catalog.clock_timestamp() - interval '3 days'

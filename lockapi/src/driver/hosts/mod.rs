@@ -11,6 +11,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
+use super::first::perform_first;
 use super::threaded::Attempts;
 use super::{
     BackgroundTask, Call, Connection, Connector, Listener, Mode, Operation, Row, Rows, Script,
@@ -79,7 +80,7 @@ impl<C> Host<C> {
         &self,
         mut connection: N,
     ) -> std::result::Result<Option<N>, Failure> {
-        let writes = connection.perform(&[IsPrimary]).await? == [true];
+        let writes = perform_first(&mut connection, IsPrimary).await? == [true];
         if !writes {
             // As a standby it follows the other.
             self.superseded.store(false, Ordering::Relaxed);

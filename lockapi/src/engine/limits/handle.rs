@@ -136,7 +136,7 @@ impl Limiter {
                     Error::new(ErrorKind::Corrupt, "until_ready", message).on(&want.key)
                 });
             }
-            let line = line(want, &policy)?;
+            let line = line(want, &policy).map_err(|error| error.during("until_ready"))?;
             policy.quota = line.quota;
             let (reply, told) = limits.answer(&line);
             let place = limits
@@ -186,7 +186,8 @@ impl Limiter {
                 return pending().await;
             };
             let mut current = self.policy_now();
-            current.quota = want.check(current.quota)?;
+            let fits = want.check(current.quota);
+            current.quota = fits.map_err(|error| error.during("until_ready"))?;
             if current != *policy {
                 return Ok(None);
             }

@@ -1,0 +1,31 @@
+//! The first statement of a session, of whose role nothing is known yet.
+
+use super::{Connection, Operation, Script};
+use crate::error::Failure;
+
+/// Begins a transaction that the settings of the role do not reach.
+pub const BEGIN: &str = include_str!("begin_first.sql");
+
+/// Performs the first statement of a session. Where a setting of the role is in its way, it is performed again in a
+/// transaction that has its own: a standby serves nothing that is serializable, and a limit may be a millisecond.
+pub(crate) async fn perform_first<N: Connection, O: Operation + Clone>(
+    connection: &mut N,
+    one: O,
+) -> Result<Vec<O::Output>, Failure> {
+    let done = connection.perform(&[one.clone()]).await;
+    let by_the_role = |failure: &Failure| {
+        !failure.broken && matches!(failure.sqlstate.as_deref(), Some("0A000" | "57014"))
+    };
+    if !done.as_ref().is_err_and(by_the_role) {
+        return done;
+    }
+    connection.script(Script::Begin(BEGIN)).await?;
+    let done = connection.perform(&[one]).await;
+    let end = if done.is_ok() {
+        Script::Commit
+    } else {
+        Script::Rollback
+    };
+    connection.script(end).await?;
+    done
+}
