@@ -29,6 +29,7 @@ register! { "groups":
     Q23 ordered_jobs_are_delivered_in_the_order_of_their_numbers;
     Q23 ordered_job_that_is_tried_again_keeps_its_place;
     Q23 ordered_dead_letter_lets_its_group_go_on;
+    Q23 ordered_job_that_is_changed_keeps_its_number;
     Q23 workers_keep_the_order;
     Q24 groups_have_their_turns_one_after_the_other;
     Q24 waiting_claim_is_woken_for_a_group;
@@ -415,6 +416,18 @@ async fn ordered_job_that_is_tried_again_keeps_its_place(cx: Context) {
     none(&queue).await;
     cx.elapse(MINUTE).await;
     next(&queue, 1).await.ack().await.unwrap();
+    next(&queue, 2).await.ack().await.unwrap();
+}
+
+async fn ordered_job_that_is_changed_keeps_its_number(cx: Context) {
+    let queue = cx.queue().await;
+    queue.set_groups(Groups::default().ordered()).await.unwrap();
+    let keyed = |number| of("a", number).unique("key", Unique::Replace);
+    let first = queue.push(keyed(1)).await.unwrap();
+    queue.push(of("a", 2)).await.unwrap();
+    let changed = queue.push(keyed(3)).await.unwrap();
+    assert_eq!((changed.id, changed.how), (first.id, How::Changed));
+    next(&queue, 3).await.ack().await.unwrap();
     next(&queue, 2).await.ack().await.unwrap();
 }
 

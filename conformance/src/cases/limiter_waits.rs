@@ -169,6 +169,17 @@ async fn changed_quota_applies_to_those_who_wait(cx: Context) {
     for ready in soon("there is room", waiting).await {
         assert!(ready.unwrap().is_admitted());
     }
+    let large = want.cost(90);
+    let mut waiting = limiter.until_ready(&large, day * 30);
+    assert!(limiter.check_cost("door", 90).await.unwrap().is_admitted());
+    not_yet("there is no room", &mut waiting).await;
+    limiter.set_quota(Quota::per_hour(10)).unwrap();
+    cx.elapse(Duration::from_secs(2)).await;
+    let error = soon("it never fits", waiting).await.unwrap_err();
+    assert_eq!(
+        (error.kind(), error.operation()),
+        (ErrorKind::Invalid, "until_ready")
+    );
 }
 
 async fn wait_that_will_not_do_ends_at_once(cx: Context) {

@@ -17,6 +17,7 @@ register! { "queue":
     Q10 push_in_a_transaction_follows_it [Transactions];
     Q10 ack_in_a_transaction_follows_it [Transactions];
     Q10 take_in_a_transaction_follows_it [Transactions];
+    Q08 take_in_a_transaction_leaves_what_has_no_attempt_left [Transactions];
     Q06 stale_ack_in_a_transaction_is_lost [Transactions];
     Q16 claim_holds_no_transaction [Sql];
     Q01 tasks_are_readable_in_sql [Sql];
@@ -253,6 +254,22 @@ async fn take_in_a_transaction_follows_it(cx: Context) {
     let refused = tx.take_in(&queue, 1001).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Invalid);
     tx.rollback().await;
+}
+
+async fn take_in_a_transaction_leaves_what_has_no_attempt_left(cx: Context) {
+    let queue = cx.queue().await;
+    let pushed = queue.push(Job::new("plain", &1).unwrap().max_attempts(1));
+    let number = pushed.await.unwrap().id;
+    let claim = Claim::new(1).lease(MINUTE).extended_by_hand();
+    let begun = queue.claim(&claim).await.unwrap();
+    assert_eq!(begun.len(), 1);
+    cx.elapse(MINUTE * 2).await;
+    let mut tx = cx.begin().await.unwrap();
+    assert!(tx.take_in(&queue, 1).await.unwrap().is_empty());
+    tx.commit().await;
+    assert!(queue.claim(&claim).await.unwrap().is_empty());
+    let dead = queue.dead_letters(0, 10).await.unwrap();
+    assert_eq!((dead.len(), dead[0].id), (1, number));
 }
 
 async fn stale_ack_in_a_transaction_is_lost(cx: Context) {

@@ -182,6 +182,8 @@ async fn push_in_sql_refuses_what_is_outside_of_the_limits(cx: Context) {
         "'work', 'name', priority => NULL",
         "'work', 'name', delay => '-1 second'",
         "'work', 'name', delay => '11 years'",
+        "'work', 'name', delay => '122 months'",
+        "'work', 'name', delay => '1 month -31 days'",
         "'work', 'name', delay => NULL",
         "'work', 'name', at => 'infinity'",
         "'work', 'name', max_attempts => 0",
@@ -206,4 +208,13 @@ async fn push_in_sql_refuses_what_is_outside_of_the_limits(cx: Context) {
         assert_eq!(cx.sql(&refused).await, ["refused"], "{arguments}");
     }
     assert_eq!(cx.jobs().await, Jobs::default());
+    // A month has 30 days, also in February.
+    let pushed = format!(
+        "SELECT lockapi.push('work', 'name', at => '2100-02-10', ttl => '1 month -29 days', namespace => '{namespace}')"
+    );
+    let number = cx.sql(&pushed).await.concat();
+    let lives = format!(
+        "SELECT extract(epoch FROM expires_at - coalesce(due_at, run_at))::int FROM lockapi.job WHERE id = {number}"
+    );
+    assert_eq!(cx.sql(&lives).await, ["86400"]);
 }

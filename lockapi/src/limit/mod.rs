@@ -145,8 +145,12 @@ pub trait RateLimiter: Send + Sync + fmt::Debug {
     /// If it is clear to the first call of them that the time is too short, its wait ends at once. It looks once a
     /// second: a reset, a refund, the end of a block or another quota may admit it early.
     ///
+    /// The first of a line asks for those behind it, so a future that is kept without being polled holds up its line,
+    /// as with the semaphore of tokio: drop it, or poll it to its end.
+    ///
     /// # Errors
-    /// `TimedOut`; `Capacity` when [`MAX_WAITING`] calls wait already; otherwise as for
+    /// `TimedOut`, and always so for a timeout of zero; `Capacity` when [`MAX_WAITING`] calls wait already, whatever
+    /// their keys; `Invalid` when the cost does not fit into a quota that was set meanwhile; otherwise as for
     /// [`check_each`](Self::check_each).
     async fn until_ready(&self, want: &Want, timeout: Duration) -> Result<Decision>;
 
@@ -207,7 +211,7 @@ pub trait RateLimiter: Send + Sync + fmt::Debug {
     async fn sweep(&self) -> Result<u64>;
 }
 
-/// The most calls that wait in [`RateLimiter::until_ready`] of one backend.
+/// The most calls that wait in [`RateLimiter::until_ready`] of one backend, for all keys together.
 pub const MAX_WAITING: usize = 10_000;
 
 impl dyn RateLimiter + '_ {

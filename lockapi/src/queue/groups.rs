@@ -40,7 +40,8 @@ impl Groups {
     }
 
     /// The jobs of a group run one after the other, in the order of their numbers: that in which they
-    /// were pushed, where one push began after the other was answered or committed. The priorities of
+    /// were pushed, where one push began after the other was answered or committed. A job that a push with a
+    /// unique key has changed keeps its number, and so does one that takes the place of an expired one. The priorities of
     /// jobs count between groups only. Until a job has been completed, cancelled, or has become a dead
     /// letter, none that was pushed later runs: also while it is delayed, or waits for its next attempt.
     /// Without it, a limit of one lets the group go on with another job meanwhile.

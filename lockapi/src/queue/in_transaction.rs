@@ -47,7 +47,8 @@ impl dyn Queue + '_ {
     /// # Guarantees
     /// No other worker gets the jobs while the transaction lasts. After a rollback, or the death of the
     /// program, they are unchanged, and no attempt was counted: a job that always fails is taken again
-    /// and again, so cancel such a job by its number.
+    /// and again, so cancel such a job by its number. One whose attempts were used up by workers that claim is not
+    /// taken; the next claim makes it a dead letter.
     ///
     /// Jobs of [groups](Job::group) are taken once they have been admitted: by a program that claims, or in
     /// the background after a take that found fewer jobs than it wanted, within about a second.

@@ -335,7 +335,10 @@ impl Jobs {
             .collect();
         let free = |id: &i64| {
             let live = self.live.get(id);
-            live.is_some_and(|live| !live.is_held(now) && !live.is_expired(now))
+            live.is_some_and(|live| {
+                let used_up = live.attempt >= live.job.max_attempts;
+                !live.is_held(now) && !live.is_expired(now) && !used_up
+            })
         };
         let in_turn = self.in_turn(now, &queue, &priorities);
         let picked: Vec<i64> = in_turn.filter(free).take(most).collect();

@@ -2,7 +2,8 @@
 -- priorities in the order of $6.
 --
 -- Promises: a commit completes the jobs; a rollback leaves them unchanged. Nobody else gets them as long as
--- the transaction is open. Expired jobs are skipped; the sweep moves them to the dead letters.
+-- the transaction is open. Expired jobs are skipped, which the sweep moves to the dead letters, and so are those whose
+-- attempts are used up, which the next claim moves there.
 -- Index: job_due, one range for each priority, and job_pkey to complete; no other fits.
 -- Race: as for a claim: locked rows are skipped, and the lease is checked on the locked row.
 WITH picked AS MATERIALIZED (
@@ -16,6 +17,7 @@ WITH picked AS MATERIALIZED (
               AND j.priority OPERATOR(pg_catalog.=) lane.priority
               AND j.run_at OPERATOR(pg_catalog.<=) pg_catalog.statement_timestamp()
               AND (j.expires_at IS NULL OR j.attempt OPERATOR(pg_catalog.>) 0 OR j.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp())
+              AND j.attempt OPERATOR(pg_catalog.<) j.max_attempts
               AND (j.lease_until IS NULL OR j.lease_until OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp())
             ORDER BY j.run_at, j.id OPERATOR(pg_catalog.+) 0
             LIMIT $3::pg_catalog.int8
