@@ -42,7 +42,7 @@ pub(crate) enum Ids {
 }
 
 #[derive(Debug, Serialize)]
-struct Worker {
+struct Holder {
     name: String,
     worker: i64,
     owner: String,
@@ -52,7 +52,7 @@ struct Worker {
     remaining: Duration,
 }
 
-impl From<WorkerNumber> for Worker {
+impl From<WorkerNumber> for Holder {
     fn from(number: WorkerNumber) -> Self {
         Self {
             name: number.name,
@@ -64,7 +64,7 @@ impl From<WorkerNumber> for Worker {
     }
 }
 
-impl Entry for Worker {
+impl Entry for Holder {
     const COLUMNS: &'static [&'static str] = &["name", "worker", "owner", "held for", "ends in"];
 
     fn cells(&self) -> Vec<String> {
@@ -109,7 +109,7 @@ impl Ids {
             Self::Workers { limit } => {
                 with_backend(global, async |backend| {
                     let numbers = backend.inspector().worker_numbers(limit).await?;
-                    let numbers: Vec<Worker> = numbers.into_iter().map(Worker::from).collect();
+                    let numbers: Vec<Holder> = numbers.into_iter().map(Holder::from).collect();
                     global.output().entries(&numbers)?;
                     Ok(Exit::Success)
                 })

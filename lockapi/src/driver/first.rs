@@ -8,11 +8,12 @@ pub const BEGIN: &str = include_str!("begin_first.sql");
 
 /// Performs the first statement of a session. Where a setting of the role is in its way, it is performed again in a
 /// transaction that has its own: a standby serves nothing that is serializable, and a limit may be a millisecond.
-pub(crate) async fn perform_first<N: Connection, O: Operation + Clone>(
+pub(crate) async fn perform_first<N: Connection, O: Operation>(
     connection: &mut N,
     one: O,
 ) -> Result<Vec<O::Output>, Failure> {
-    let done = connection.perform(&[one.clone()]).await;
+    let one = std::slice::from_ref(&one);
+    let done = connection.perform(one).await;
     let by_the_role = |failure: &Failure| {
         !failure.broken && matches!(failure.sqlstate.as_deref(), Some("0A000" | "57014"))
     };
@@ -20,7 +21,7 @@ pub(crate) async fn perform_first<N: Connection, O: Operation + Clone>(
         return done;
     }
     connection.script(Script::Begin(BEGIN)).await?;
-    let done = connection.perform(&[one]).await;
+    let done = connection.perform(one).await;
     let end = if done.is_ok() {
         Script::Commit
     } else {

@@ -286,7 +286,9 @@ impl OpenConnection {
         self.check_epoch(watch).await?;
         let performed = async {
             match self.mode {
-                Mode::Direct if self.epoch.number == 0 => self.perform_outside(batch).await,
+                Mode::Direct if self.epoch.number == 0 => {
+                    Box::pin(self.perform_outside(batch)).await
+                }
                 Mode::Direct => self.connection.perform(batch).await,
                 Mode::Proxied => self.perform_proxied(batch).await,
             }
@@ -336,7 +338,7 @@ impl OpenConnection {
                 if inside || entered {
                     return done;
                 }
-                still_outside(connection, settled, done).await
+                Box::pin(still_outside(connection, settled, done)).await
             };
             let done = done.await;
             end(connection, done).await
@@ -355,10 +357,11 @@ impl OpenConnection {
         if self.epoch.number == 0 {
             let settings = Settle::session(self.lock_timeout, self.limit);
             let (epochs, connection) = (&self.epochs, &mut self.connection);
-            let entering = async {
+            // It is rare, and every statement would have the room for it.
+            let entering = Box::pin(async {
                 let settled = settle_session(connection, settings).await?;
                 epochs.enter(connection, settled).await
-            };
+            });
             let entered = watch.within(entering).await;
             let number = self.answered(watch, entered).map_err(Failure::undone)?;
             self.epoch = Entered { number, at: now };
@@ -425,7 +428,7 @@ impl OpenConnection {
             if inside {
                 return done;
             }
-            still_outside(connection, settled, done).await
+            Box::pin(still_outside(connection, settled, done)).await
         };
         let done = done.await;
         end(connection, done).await
