@@ -88,15 +88,16 @@ impl Connections {
             self.reconnect.pause(&self.timer).await;
             let mut connection = self.driver.connect(self.mode).await?;
             let mut process = None;
-            let mut number = 0;
+            let mut epoch = None;
             if self.mode == Mode::Direct {
                 let settings = Settle::session(lock_timeout, watch.limit());
                 let settled = settle_session(&mut connection, settings).await?;
                 process = settled.process;
-                number = self.epochs.enter(&mut connection, settled).await?;
+                epoch = self.epochs.enter(&mut connection, settled).await?;
             }
             let at = self.timer.now();
-            Ok((connection, process, Entered { number, at }))
+            let epoch = epoch.map(|number| Entered { number, at });
+            Ok((connection, process, epoch))
         };
         let opened = watch.bound(opening).await.map_err(|mut failure| {
             self.reconnect.failed(self.timer.now());
@@ -204,7 +205,7 @@ pub(crate) struct OpenConnection {
     cancels: Arc<Cancels>,
     epochs: Arc<Epochs>,
     /// The epoch that it is in; behind a proxy each transaction enters its own.
-    epoch: Entered,
+    epoch: Option<Entered>,
     /// Whether the requests that are sent next were sent before, without an answer.
     pub(super) repeated: Repeated,
 }
@@ -286,9 +287,7 @@ impl OpenConnection {
         self.check_epoch(watch).await?;
         let performed = async {
             match self.mode {
-                Mode::Direct if self.epoch.number == 0 => {
-                    Box::pin(self.perform_outside(batch)).await
-                }
+                Mode::Direct if self.epoch.is_none() => Box::pin(self.perform_outside(batch)).await,
                 Mode::Direct => self.connection.perform(batch).await,
                 Mode::Proxied => self.perform_proxied(batch).await,
             }
@@ -329,7 +328,7 @@ impl OpenConnection {
         self.check_epoch(&watch).await?;
         let now = watch.now();
         let epochs = (self.mode == Mode::Proxied).then_some((&*self.epochs, now));
-        let entered = self.epoch.number > 0;
+        let entered = self.epoch.is_some();
         let connection = &mut self.connection;
         let transaction = async {
             let done = async {
@@ -354,24 +353,34 @@ impl OpenConnection {
             return Ok(());
         }
         let now = watch.now();
-        if self.epoch.number == 0 {
-            let settings = Settle::session(self.lock_timeout, self.limit);
-            let (epochs, connection) = (&self.epochs, &mut self.connection);
-            // It is rare, and every statement would have the room for it.
-            let entering = Box::pin(async {
-                let settled = settle_session(connection, settings).await?;
-                epochs.enter(connection, settled).await
-            });
-            let entered = watch.within(entering).await;
-            let number = self.answered(watch, entered).map_err(Failure::undone)?;
-            self.epoch = Entered { number, at: now };
-        } else if self.epoch.is_old(now) {
-            let entering = self.epochs.enter_again(&mut self.connection);
-            let entered = watch.within(entering).await;
-            self.answered(watch, entered).map_err(Failure::undone)?;
-            self.epoch.at = now;
+        let number = match self.epoch {
+            Some(entered) if !entered.is_old(now) => entered.number,
+            // What it has locked is of the epoch that it entered first.
+            Some(Entered { number, .. }) => {
+                let entering = self.epochs.enter_again(&mut self.connection);
+                let entered = watch.within(entering).await;
+                self.answered(watch, entered).map_err(Failure::undone)?;
+                number
+            }
+            None => {
+                let settings = Settle::session(self.lock_timeout, self.limit);
+                let (epochs, connection) = (&self.epochs, &mut self.connection);
+                // It is rare, and every statement would have the room for it.
+                let entering = Box::pin(async {
+                    let settled = settle_session(connection, settings).await?;
+                    epochs.enter(connection, settled).await
+                });
+                let entered = watch.within(entering).await;
+                match self.answered(watch, entered).map_err(Failure::undone)? {
+                    Some(number) => number,
+                    None => return Ok(()),
+                }
+            }
+        };
+        if self.epoch.is_none_or(|entered| entered.is_old(now)) {
+            self.epoch = Some(Entered { number, at: now });
         }
-        self.epochs.check(self.epoch.number)
+        self.epochs.check(number)
     }
 
     /// Performs a batch where the schema is missing, or the role may not enter an epoch. Both may change at any
@@ -455,9 +464,11 @@ async fn begin_settled<N: Connection>(
         if epochs.has_entered(settled, now) {
             return Ok(true);
         }
-        let number = epochs.enter(connection, settled).await?;
+        let Some(number) = epochs.enter(connection, settled).await? else {
+            return Ok(false);
+        };
         let Some(process) = settled.process.filter(|_| number > 0) else {
-            return Ok(number > 0);
+            return Ok(true);
         };
         connection.script(Script::Commit).await?;
         epochs.remember(process, Entered { number, at: now });

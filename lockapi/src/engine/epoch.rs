@@ -50,16 +50,16 @@ impl Entered {
 
 impl Epochs {
     /// Enters the epoch of the server on a connection whose settings are settled, and answers its
-    /// number; 0 as long as the database has no schema that knows epochs.
+    /// number; none as long as the database has no schema that knows epochs, or the role no right to it.
     pub(super) async fn enter<N: Connection>(
         &self,
         connection: &mut N,
         settled: Settled,
-    ) -> Result<i64, Failure> {
+    ) -> Result<Option<i64>, Failure> {
         if !settled.epochs {
-            return Ok(0);
+            return Ok(None);
         }
-        self.enter_again(connection).await
+        self.enter_again(connection).await.map(Some)
     }
 
     /// The same where the schema is known to know epochs.
@@ -102,8 +102,7 @@ impl Epochs {
         self.entered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Refuses a connection that is in an earlier epoch than another. One that is outside of all looks for one
-    /// whenever it is used.
+    /// Refuses a connection that is in an earlier epoch than another.
     pub(super) fn check(&self, number: i64) -> Result<(), Failure> {
         if number == 0 || number >= self.latest.load(Ordering::Acquire) {
             return Ok(());

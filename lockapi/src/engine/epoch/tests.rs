@@ -78,19 +78,19 @@ fn among_hosts_a_server_that_is_refused_is_left_out() {
         block_on(entering).map_err(|failure| failure.source.to_string())
     };
     old.store(true, Ordering::SeqCst);
-    assert_eq!(enter(), Ok(1));
+    assert_eq!(enter(), Ok(Some(1)));
     old.store(false, Ordering::SeqCst);
     new.store(true, Ordering::SeqCst);
     let mut advanced = std::pin::pin!(epochs.advanced.notified());
     assert!(!advanced.as_mut().enable());
-    assert_eq!(enter(), Ok(2));
+    assert_eq!(enter(), Ok(Some(2)));
     assert!(advanced.enable(), "who listens to the old one is told");
     new.store(false, Ordering::SeqCst);
     old.store(true, Ordering::SeqCst);
     assert!(enter().unwrap_err().contains("earlier epoch"));
     new.store(true, Ordering::SeqCst);
     for _ in 0..20 {
-        assert_eq!(enter(), Ok(2));
+        assert_eq!(enter(), Ok(Some(2)));
     }
 }
 
