@@ -186,52 +186,6 @@ async fn f01_a_schema_that_comes_back_under_a_program_begins_an_epoch() {
     }
 }
 
-/// What began outside of all epochs is undone, and done again, if the schema or a right to it appears meanwhile.
-#[tokio::test(flavor = "multi_thread")]
-async fn f01_what_began_before_a_grant_draws_nothing_of_before() {
-    let mut database = OwnDatabase::migrated();
-    let worker = database.role("worker");
-    let grants = lockapi::rights::grants(lockapi::rights::Role::Worker, &worker);
-    let grants = grants.expect("statements");
-    database.sql(&grants);
-    database.sql("SELECT setval('lockapi.job_seq', 10000)");
-    let [.., last, _] = drawn(&database).await;
-    database.sql(&format!(
-        "REVOKE EXECUTE ON FUNCTION lockapi.enter_epoch() FROM {worker};
-         REVOKE ALL ON ALL SEQUENCES IN SCHEMA lockapi FROM {worker}"
-    ));
-    let backend = lockapi_sqlx::connect_url(&database.url_as(&worker)).await;
-    let backend = backend.expect("a backend");
-    let queue = backend.queue("work").expect("a queue");
-    let url = database.url();
-    let (locked, is_locked) = tokio::sync::oneshot::channel();
-    let granting = tokio::task::spawn_blocking(move || {
-        let mut person = Client::connect(&url, NoTls).expect("a connection");
-        let mut open = person.transaction().expect("begun");
-        let lock = "LOCK TABLE lockapi.job IN ACCESS EXCLUSIVE MODE";
-        open.batch_execute(lock).expect("locked");
-        locked.send(()).expect("it is waited for");
-        let waits = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = 'lockapi.job'::regclass)";
-        while !open
-            .query_one(waits, &[])
-            .expect("answered")
-            .get::<_, bool>(0)
-        {}
-        // As a restore would leave them.
-        let older = format!(
-            "SELECT setval('lockapi.job_seq', 1); UPDATE lockapi.epoch SET place = 0; {grants}"
-        );
-        open.batch_execute(&older).expect("granted");
-        open.commit().expect("committed");
-    });
-    is_locked.await.expect("locked");
-    let next = queue.push(Job::new("job", &2).expect("a job")).await;
-    let next = next.expect("pushed").id;
-    assert!(next > last, "{next} after {last}");
-    granting.await.expect("granted");
-    backend.close().await.expect("closed");
-}
-
 /// A person deleted what is known of epochs, perhaps with the rows of all tables.
 #[tokio::test(flavor = "multi_thread")]
 async fn where_the_row_was_deleted_another_epoch_begins() {

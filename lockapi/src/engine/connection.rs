@@ -287,7 +287,6 @@ impl OpenConnection {
         self.check_epoch(watch).await?;
         let performed = async {
             match self.mode {
-                Mode::Direct if self.epoch.is_none() => Box::pin(self.perform_outside(batch)).await,
                 Mode::Direct => self.connection.perform(batch).await,
                 Mode::Proxied => self.perform_proxied(batch).await,
             }
@@ -328,16 +327,11 @@ impl OpenConnection {
         self.check_epoch(&watch).await?;
         let now = watch.now();
         let epochs = (self.mode == Mode::Proxied).then_some((&*self.epochs, now));
-        let entered = self.epoch.is_some();
         let connection = &mut self.connection;
         let transaction = async {
             let done = async {
-                let inside = begin_settled(connection, settled.clone(), epochs).await?;
-                let done = work(connection).await;
-                if inside || entered {
-                    return done;
-                }
-                Box::pin(still_outside(connection, settled, done)).await
+                begin_settled(connection, settled, epochs).await?;
+                work(connection).await
             };
             let done = done.await;
             end(connection, done).await
@@ -383,20 +377,6 @@ impl OpenConnection {
         self.epochs.check(number)
     }
 
-    /// Performs a batch where the schema is missing, or the role may not enter an epoch. Both may change at any
-    /// time, by a restore or a grant: what had begun before that is undone, because it drew from no epoch.
-    async fn perform_outside<O: Operation>(
-        &mut self,
-        batch: &[O],
-    ) -> Result<Vec<O::Output>, Failure> {
-        let settings = Settle::session(self.lock_timeout, self.limit);
-        let connection = &mut self.connection;
-        begin(connection).await?;
-        let done = connection.perform(batch).await;
-        let done = still_outside(connection, settings, done).await;
-        end(connection, done).await
-    }
-
     /// Tells the server when an answer is no longer waited for.
     fn answered<T>(
         &mut self,
@@ -431,13 +411,8 @@ impl OpenConnection {
         let now = self.watch.now();
         let connection = &mut self.connection;
         let done = async {
-            let epochs = Some((&*self.epochs, now));
-            let inside = begin_settled(connection, settled.clone(), epochs).await?;
-            let done = connection.perform(batch).await;
-            if inside {
-                return done;
-            }
-            Box::pin(still_outside(connection, settled, done)).await
+            begin_settled(connection, settled, Some((&self.epochs, now))).await?;
+            connection.perform(batch).await
         };
         let done = done.await;
         end(connection, done).await
@@ -448,27 +423,27 @@ impl OpenConnection {
 /// has.
 const SESSIONS: usize = 16;
 
-/// Begins a transaction, in a session that has entered the epoch of the server, if there is one; answers that.
-/// What a session enters is committed before the work: it must not be undone with it.
+/// Begins a transaction, in a session that has entered the epoch of the server, if there is one. What a session enters is
+/// committed before the work: it must not be undone with it.
 async fn begin_settled<N: Connection>(
     connection: &mut N,
     settings: Settle,
     epochs: Option<(&Epochs, Time)>,
-) -> Result<bool, Failure> {
+) -> Result<(), Failure> {
     for _ in 0..SESSIONS {
         begin(connection).await?;
         let settled = settle(connection, settings.clone()).await?;
         let Some((epochs, now)) = epochs else {
-            return Ok(false);
+            return Ok(());
         };
         if epochs.has_entered(settled, now) {
-            return Ok(true);
+            return Ok(());
         }
         let Some(number) = epochs.enter(connection, settled).await? else {
-            return Ok(false);
+            return Ok(());
         };
         let Some(process) = settled.process.filter(|_| number > 0) else {
-            return Ok(true);
+            return Ok(());
         };
         connection.script(Script::Commit).await?;
         epochs.remember(process, Entered { number, at: now });
@@ -477,22 +452,6 @@ async fn begin_settled<N: Connection>(
         "the pooler gave each transaction a session that had not entered the epoch; try again";
     let error = Error::new(ErrorKind::Unavailable, "connect", message);
     Err(Failure::connect(None, error))
-}
-
-/// Refuses what was done in a transaction outside of an epoch where one can be entered by now.
-async fn still_outside<N: Connection, T>(
-    connection: &mut N,
-    settings: Settle,
-    done: Result<T, Failure>,
-) -> Result<T, Failure> {
-    let done = done?;
-    if settle(connection, settings).await?.epochs {
-        let message = "the schema was made or restored, or its use was granted, while the statement ran; \
-             nothing was done: try again";
-        let error = Error::new(ErrorKind::Unavailable, "connect", message);
-        return Err(Failure::connect(None, error));
-    }
-    Ok(done)
 }
 
 /// Ends a transaction as its work did. What failed before the commit was sent did not happen.
