@@ -21,12 +21,14 @@ pub(crate) async fn perform_first<N: Connection, O: Operation>(
         return done;
     }
     connection.script(Script::Begin(BEGIN)).await?;
-    let done = connection.perform(one).await;
-    let end = if done.is_ok() {
-        Script::Commit
-    } else {
-        Script::Rollback
-    };
-    connection.script(end).await?;
-    done
+    match connection.perform(one).await {
+        Ok(done) => {
+            connection.script(Script::Commit).await?;
+            Ok(done)
+        }
+        Err(mut failure) => {
+            failure.broken |= connection.script(Script::Rollback).await.is_err();
+            Err(failure)
+        }
+    }
 }
