@@ -74,7 +74,7 @@ impl Statement {
 /// nor its model reads the clock of the client.
 pub trait Operation: Clone + Send + Sync + Sized + 'static {
     /// The answer to one element of the slice.
-    type Output: Send + PartialEq + std::fmt::Debug;
+    type Output: Send + Sync + PartialEq + fmt::Debug;
 
     /// The statement for all batches.
     const STATEMENT: Statement;
@@ -111,50 +111,50 @@ pub trait Operation: Clone + Send + Sync + Sized + 'static {
     fn model(batch: &[Self], model: &mut ModelState, session: u64) -> Option<Rows>;
 }
 
-/// A batch of one operation, without its type: what a driver runs.
+/// A statement for a batch of one operation, without its type: what a driver runs.
 #[derive(Clone, Copy)]
 pub struct Call<'a> {
-    batch: &'a dyn AnyBatch,
+    query: &'a dyn AnyQuery,
     simple: bool,
 }
 
 impl<'a> Call<'a> {
     /// By the statement that does for all batches.
-    pub(crate) fn new<O: Operation>(batch: &'a &'a [O]) -> Self {
+    pub(super) fn new(query: &'a dyn AnyQuery) -> Self {
         Self {
-            batch,
+            query,
             simple: false,
         }
     }
 
     /// By the simple statement, if that does for the batch.
-    pub(crate) fn simple<O: Operation>(batch: &'a &'a [O]) -> Option<Self> {
-        let simple = O::is_simple(batch);
-        simple.then_some(Self { batch, simple })
+    pub(super) fn simple(query: &'a dyn AnyQuery) -> Option<Self> {
+        let simple = query.is_simple();
+        simple.then_some(Self { query, simple })
     }
 
     /// The statement to run, and the values to send with it.
     #[must_use]
     pub fn query(&self) -> (&'static Statement, Vec<Value>) {
-        self.batch.query(self.simple)
+        self.query.query(self.simple)
     }
 
     /// The name of the operation.
     #[must_use]
     pub fn name(&self) -> &'static str {
-        self.batch.name()
+        self.query.name()
     }
 
     /// See [`Operation::model`].
     pub(crate) fn model(&self, model: &mut ModelState, session: u64) -> Option<Rows> {
-        self.batch.model(model, session)
+        self.query.model(model, session)
     }
 
     /// The meaning of the call, for a server that goes on when the client has left.
     #[cfg(feature = "suite")]
     #[must_use]
     pub(crate) fn meaning(&self) -> Meaning {
-        self.batch.meaning()
+        self.query.meaning()
     }
 }
 
@@ -168,17 +168,52 @@ impl fmt::Debug for Call<'_> {
     }
 }
 
-trait AnyBatch: Send + Sync {
+/// A batch of one operation, and its answers once it was run.
+pub(crate) struct Query<'a, O: Operation> {
+    batch: &'a [O],
+    answers: Vec<O::Output>,
+}
+
+impl<'a, O: Operation> Query<'a, O> {
+    pub(crate) fn new(batch: &'a [O]) -> Self {
+        Self {
+            batch,
+            answers: Vec::new(),
+        }
+    }
+
+    /// One for each request, in their order.
+    pub(crate) fn into_answers(self) -> Vec<O::Output> {
+        self.answers
+    }
+}
+
+/// A [`Query`] without its type: everything between an operation and the driver is compiled once, and not for each
+/// operation.
+pub(crate) trait AnyQuery: Send + Sync {
     fn name(&self) -> &'static str;
+    /// How many requests there are.
+    fn len(&self) -> usize;
+    fn is_simple(&self) -> bool;
     fn query(&self, simple: bool) -> (&'static Statement, Vec<Value>);
+    /// Reads the answers from the rows of the statement.
+    fn read(&mut self, rows: Rows) -> Result<(), Failure>;
     fn model(&self, model: &mut ModelState, session: u64) -> Option<Rows>;
     #[cfg(feature = "suite")]
     fn meaning(&self) -> Meaning;
 }
 
-impl<O: Operation> AnyBatch for &[O] {
+impl<O: Operation> AnyQuery for Query<'_, O> {
     fn name(&self) -> &'static str {
         O::STATEMENT.name
+    }
+
+    fn len(&self) -> usize {
+        self.batch.len()
+    }
+
+    fn is_simple(&self) -> bool {
+        O::is_simple(self.batch)
     }
 
     fn query(&self, simple: bool) -> (&'static Statement, Vec<Value>) {
@@ -189,18 +224,32 @@ impl<O: Operation> AnyBatch for &[O] {
             }
         };
         match statement {
-            Some(statement) if simple => (statement, O::simple_params(self)),
-            _ => (&const { O::STATEMENT.bare() }, O::params(self)),
+            Some(statement) if simple => (statement, O::simple_params(self.batch)),
+            _ => (&const { O::STATEMENT.bare() }, O::params(self.batch)),
         }
     }
 
+    fn read(&mut self, rows: Rows) -> Result<(), Failure> {
+        let answers = O::decode(self.batch, rows)?;
+        if answers.len() != self.batch.len() {
+            return Err(Failure::corrupt(format!(
+                "{} returned {} answers to {} requests",
+                O::STATEMENT.name,
+                answers.len(),
+                self.batch.len()
+            )));
+        }
+        self.answers = answers;
+        Ok(())
+    }
+
     fn model(&self, model: &mut ModelState, session: u64) -> Option<Rows> {
-        O::model(self, model, session)
+        O::model(self.batch, model, session)
     }
 
     #[cfg(feature = "suite")]
     fn meaning(&self) -> Meaning {
-        let batch = self.to_vec();
+        let batch = self.batch.to_vec();
         Box::new(move |model, session| O::model(&batch, model, session))
     }
 }

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::pin::Pin;
 
-use super::call::{Call, Operation};
+use super::call::{AnyQuery, Call, Operation, Query};
 use super::script::Script;
 use super::value::Rows;
 use crate::error::Failure;
@@ -88,26 +88,26 @@ pub trait Connection: Send {
         batch: &[O],
     ) -> impl Future<Output = Result<Vec<O::Output>, Failure>> + Send {
         async move {
-            let mut rows = Rows::new();
-            if let Some(simple) = Call::simple(&batch) {
-                rows = self.run(simple).await?;
-            }
-            if rows.is_empty() {
-                rows = self.run(Call::new(&batch)).await?;
-            }
-            let answers = O::decode(batch, rows)?;
-            if answers.len() == batch.len() {
-                Ok(answers)
-            } else {
-                Err(Failure::corrupt(format!(
-                    "{} returned {} answers to {} requests",
-                    O::STATEMENT.name,
-                    answers.len(),
-                    batch.len()
-                )))
-            }
+            let mut query = Query::new(batch);
+            run_query(self, &mut query).await?;
+            Ok(query.into_answers())
         }
     }
+}
+
+/// Runs a batch and reads its answers.
+pub(crate) async fn run_query<C: Connection + ?Sized>(
+    connection: &mut C,
+    query: &mut dyn AnyQuery,
+) -> Result<(), Failure> {
+    let mut rows = Rows::new();
+    if let Some(simple) = Call::simple(query) {
+        rows = connection.run(simple).await?;
+    }
+    if rows.is_empty() {
+        rows = connection.run(Call::new(query)).await?;
+    }
+    query.read(rows)
 }
 
 impl<C: Connection> Connection for &mut C {

@@ -15,8 +15,9 @@ mod threaded;
 mod transaction;
 mod value;
 
+pub(crate) use call::{AnyQuery, Operation, Query, without_comment};
 pub use call::{Call, Statement};
-pub(crate) use call::{Operation, without_comment};
+pub(crate) use connector::run_query;
 pub use connector::{BackgroundTask, Connection, Connector, Listener, Mode};
 pub use hosts::{HOST_LIMIT, HostConnection, Hosts, each_host, not_understood};
 pub use pooled::BorrowedConnection;

@@ -15,7 +15,7 @@ use super::tasks::Tasks;
 use super::timer::Timer;
 pub(crate) use super::watch::Watch;
 use crate::driver::first::perform_first;
-use crate::driver::{Connection, Mode, Operation, Script};
+use crate::driver::{AnyQuery, Connection, Mode, Operation, Query, Script, run_query};
 use crate::error::{Error, ErrorKind, Failure};
 use crate::migrate::version;
 use crate::telemetry;
@@ -260,9 +260,10 @@ impl OpenConnection {
         &mut self,
         batch: &[O],
     ) -> Result<Vec<O::Output>, Failure> {
+        let mut query = Query::new(batch);
         let watch = Arc::clone(&self.watch);
-        let performed = self.perform_watched(&watch, batch);
-        telemetry::statement(O::STATEMENT.name, batch.len(), performed).await
+        self.run_query(&watch, &mut query).await?;
+        Ok(query.into_answers())
     }
 
     /// Runs a batch in a transaction of its own, within the limit of `watch`.
@@ -273,44 +274,44 @@ impl OpenConnection {
     ) -> Result<Vec<O::Output>, Failure> {
         let usual = self.limit;
         self.settle(watch.limit()).await.map_err(Failure::undone)?;
-        let performed = self.perform_watched(watch, batch);
-        let answers = telemetry::statement(O::STATEMENT.name, batch.len(), performed).await?;
+        let mut query = Query::new(batch);
+        self.run_query(watch, &mut query).await?;
         self.settle(usual).await?;
-        Ok(answers)
+        Ok(query.into_answers())
     }
 
-    async fn perform_watched<O: Operation>(
+    async fn run_query(
         &mut self,
         watch: &Arc<Watch>,
-        batch: &[O],
-    ) -> Result<Vec<O::Output>, Failure> {
-        self.check_epoch(watch).await?;
+        query: &mut dyn AnyQuery,
+    ) -> Result<(), Failure> {
+        let (name, requests) = (query.name(), query.len());
         let performed = async {
-            match self.mode {
-                Mode::Direct => self.connection.perform(batch).await,
-                Mode::Proxied => self.perform_proxied(batch).await,
+            self.check_epoch(watch).await?;
+            let performed = async {
+                match self.mode {
+                    Mode::Direct => run_query(&mut self.connection, query).await,
+                    Mode::Proxied => self.run_proxied(query).await,
+                }
+            };
+            let performed = watch.within(performed).await;
+            match self.answered(watch, performed) {
+                Ok(()) => Ok(()),
+                Err(failure) => Err(self.explained(watch, failure).await),
             }
         };
-        let performed = watch.within(performed).await;
-        let performed = self.answered(watch, performed);
-        self.explained(watch, performed).await
+        telemetry::statement(name, requests, performed).await
     }
 
     /// Tells which version of the schema there is, where something of it is missing.
-    async fn explained<T>(
-        &mut self,
-        watch: &Arc<Watch>,
-        outcome: Result<T, Failure>,
-    ) -> Result<T, Failure> {
-        match outcome {
-            Err(failure) if version::is_missing(&failure) && !failure.broken => {
-                let explaining = version::explain(&mut self.connection, failure);
-                match watch.within(explaining).await {
-                    Some(failure) => Err(failure),
-                    None => self.answered(watch, None),
-                }
-            }
-            outcome => outcome,
+    async fn explained(&mut self, watch: &Arc<Watch>, failure: Failure) -> Failure {
+        if failure.broken || !version::is_missing(&failure) {
+            return failure;
+        }
+        let explaining = version::explain(&mut self.connection, failure);
+        match watch.within(explaining).await {
+            Some(failure) => failure,
+            None => self.unanswered(watch),
         }
     }
 
@@ -333,12 +334,16 @@ impl OpenConnection {
                 begin_settled(connection, settled, epochs).await?;
                 work(connection).await
             };
-            let done = done.await;
-            end(connection, done).await
+            match done.await {
+                Ok(done) => commit(connection).await.map(|()| done),
+                Err(failure) => Err(roll_back(connection, failure).await),
+            }
         };
         let outcome = watch.within(transaction).await;
-        let outcome = self.answered(&watch, outcome);
-        self.explained(&watch, outcome).await
+        match self.answered(&watch, outcome) {
+            Ok(done) => Ok(done),
+            Err(failure) => Err(self.explained(&watch, failure).await),
+        }
     }
 
     /// Sends nothing more to a server that another has taken over from, or that has begun another epoch.
@@ -348,7 +353,7 @@ impl OpenConnection {
         }
         let now = watch.now();
         let number = match self.epoch {
-            Some(entered) if !entered.is_old(now) => entered.number,
+            Some(entered) if !entered.is_old(now) => return self.epochs.check(entered.number),
             // What it has locked is of the epoch that it entered first.
             Some(Entered { number, .. }) => {
                 let entering = self.epochs.enter_again(&mut self.connection);
@@ -371,9 +376,7 @@ impl OpenConnection {
                 }
             }
         };
-        if self.epoch.is_none_or(|entered| entered.is_old(now)) {
-            self.epoch = Some(Entered { number, at: now });
-        }
+        self.epoch = Some(Entered { number, at: now });
         self.epochs.check(number)
     }
 
@@ -384,10 +387,12 @@ impl OpenConnection {
         outcome: Option<Result<T, Failure>>,
     ) -> Result<T, Failure> {
         self.used = watch.now();
-        outcome.unwrap_or_else(|| {
-            self.cancel_running();
-            Err(watch.silence())
-        })
+        outcome.unwrap_or_else(|| Err(self.unanswered(watch)))
+    }
+
+    fn unanswered(&mut self, watch: &Watch) -> Failure {
+        self.cancel_running();
+        watch.silence()
     }
 
     /// Gives the connection up, and has the server cancel what it still runs.
@@ -403,19 +408,18 @@ impl OpenConnection {
     }
 
     /// Behind a proxy a transaction is what keeps the statement and its settings together.
-    async fn perform_proxied<O: Operation>(
-        &mut self,
-        batch: &[O],
-    ) -> Result<Vec<O::Output>, Failure> {
+    async fn run_proxied(&mut self, query: &mut dyn AnyQuery) -> Result<(), Failure> {
         let settled = Settle::transaction(self.lock_timeout, self.limit);
         let now = self.watch.now();
         let connection = &mut self.connection;
         let done = async {
             begin_settled(connection, settled, Some((&self.epochs, now))).await?;
-            connection.perform(batch).await
+            run_query(connection, query).await
         };
-        let done = done.await;
-        end(connection, done).await
+        match done.await {
+            Ok(()) => commit(connection).await,
+            Err(failure) => Err(roll_back(connection, failure).await),
+        }
     }
 }
 
@@ -454,18 +458,14 @@ async fn begin_settled<N: Connection>(
     Err(Failure::connect(None, error))
 }
 
-/// Ends a transaction as its work did. What failed before the commit was sent did not happen.
-async fn end<N: Connection, T>(connection: &mut N, done: Result<T, Failure>) -> Result<T, Failure> {
-    match done {
-        Ok(done) => {
-            connection.script(Script::Commit).await?;
-            Ok(done)
-        }
-        Err(mut failure) => {
-            if !failure.broken {
-                failure.broken = connection.script(Script::Rollback).await.is_err();
-            }
-            Err(failure.undone())
-        }
+async fn commit(connection: &mut DriverConnection) -> Result<(), Failure> {
+    connection.script(Script::Commit).await
+}
+
+/// Undoes a transaction whose work failed. What failed before the commit was sent did not happen.
+async fn roll_back(connection: &mut DriverConnection, mut failure: Failure) -> Failure {
+    if !failure.broken {
+        failure.broken = connection.script(Script::Rollback).await.is_err();
     }
+    failure.undone()
 }

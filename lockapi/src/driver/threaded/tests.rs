@@ -163,7 +163,7 @@ fn a_driver_that_panics_ends_its_task() {
         "task",
         Box::pin(async move {
             let mut connection = shared.connect(Mode::Direct).await.unwrap();
-            let answer = connection.run(Call::new(&&[Nothing][..])).await;
+            let answer = connection.perform(&[Nothing]).await;
             drop(answer);
             sender.send(()).unwrap();
         }),
