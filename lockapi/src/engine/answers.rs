@@ -37,7 +37,7 @@ impl Queued for RecordAnswer {
         (1 + self.answer.len() / BYTES).min(ALONE)
     }
 
-    fn places(&self) -> impl Iterator<Item = u64> {
+    fn row_keys(&self) -> impl Iterator<Item = u64> {
         use std::hash::BuildHasher;
         iter::once(rustc_hash::FxBuildHasher.hash_one(&self.key))
     }

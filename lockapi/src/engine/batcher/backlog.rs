@@ -1,51 +1,38 @@
 //! The requests of one kind that wait for a statement.
 
-use std::any::Any;
 use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
 
 use rustc_hash::FxHashMap;
 
-use super::batch::{AnyBatch, Batch};
-use super::request::{Caller, Callers, Queued};
-use crate::driver::Operation;
-use crate::error::{Error, ErrorKind, Failure};
+use super::batch::Requests;
+use super::request::AnyRequest;
+use crate::error::Error;
 
 /// The most callers that wait for requests of one kind.
 const MAX_CALLERS: usize = 1 << 17;
 /// The most weight of requests of one kind that wait.
 const MAX_WAITING: usize = 1 << 20;
 
-/// The requests of one kind that wait, whatever they are.
-pub(super) trait AnyBacklog: Send {
-    fn as_any(&mut self) -> &mut dyn Any;
-    /// Takes out the requests of the next statement, of so much weight at most, or one that has more.
-    fn draw(&mut self, room: usize) -> Drawn;
-    /// Takes back what a statement left, before what came meanwhile for the same.
-    fn put_back(&mut self, left: &mut dyn AnyBatch);
-    fn is_empty(&self) -> bool;
-    /// Fails all.
-    fn refuse(&mut self, failure: &Failure);
-}
-
 /// The requests of a statement; there are none if all their callers have left.
 pub(super) struct Drawn {
-    pub(super) batch: Box<dyn AnyBatch>,
+    pub(super) batch: Requests,
     /// How much of the room is left.
     pub(super) left: usize,
 }
 
-/// See [`AnyBacklog`]. In the order of arrival; a request that is like one that waits joins it. What statements
-/// left has no more than half of the next one while others wait, so that it keeps nobody from a turn who wants
-/// something else; whoever wants the same comes after it.
-pub(super) struct Backlog<O: Operation> {
-    /// What statements left, and what came for the same, in its order.
-    left: VecDeque<(O, Callers<O::Output>)>,
-    /// How many of those have each place.
-    left_places: FxHashMap<u64, usize>,
+/// The requests of one kind that wait, in the order of arrival; a request that is like one that waits joins it. What
+/// statements left has no more than half of the next one while others wait, so that it keeps nobody from a turn who
+/// wants something else; whoever wants the same comes after it.
+#[derive(Default)]
+pub(super) struct Backlog {
+    /// What statements left, and what came for the same rows, in its order.
+    left: VecDeque<Box<dyn AnyRequest>>,
+    /// How many of those want each row.
+    left_keys: FxHashMap<u64, usize>,
     /// Whether the first that waits did not fit beside what was left.
     passed: bool,
-    waiting: VecDeque<(O, Callers<O::Output>)>,
+    waiting: VecDeque<Box<dyn AnyRequest>>,
     /// The number of the first that waits; they are numbered in their order.
     first: u64,
     /// The numbers of those that others may join, by their identity.
@@ -54,31 +41,14 @@ pub(super) struct Backlog<O: Operation> {
     weight: usize,
 }
 
-impl<O: Operation> Default for Backlog<O> {
-    fn default() -> Self {
-        Self {
-            left: VecDeque::new(),
-            left_places: FxHashMap::default(),
-            passed: false,
-            waiting: VecDeque::new(),
-            first: 0,
-            joined: FxHashMap::default(),
-            callers: 0,
-            weight: 0,
-        }
-    }
-}
-
-impl<O: Queued> Backlog<O> {
-    /// Adds a request, unless too many wait, here or as `isolated`: then the caller is given back, with what to
-    /// tell it.
+impl Backlog {
+    /// Adds a request, unless too many wait, here or as `isolated`: then it is given back, with why.
     pub(super) fn add(
         &mut self,
-        mut request: O,
-        caller: Caller<O::Output>,
+        request: Box<dyn AnyRequest>,
         isolated: usize,
-    ) -> Result<(), (Caller<O::Output>, Error)> {
-        if !O::GIVES_BACK {
+    ) -> Result<(), (Box<dyn AnyRequest>, String)> {
+        if !request.gives_back() {
             let full = match (self.callers + isolated, self.weight) {
                 (MAX_CALLERS.., _) => Some(format!(
                     "{MAX_CALLERS} calls are waiting already; allowed are no more; try again later"
@@ -90,37 +60,36 @@ impl<O: Queued> Backlog<O> {
                 _ => None,
             };
             if let Some(message) = full {
-                return Err((caller, Error::new(ErrorKind::Capacity, O::NAME, message)));
+                return Err((request, message));
             }
         }
-        self.callers += 1;
+        self.callers += request.callers();
         let identity = request.identity();
-        if let Some((waiting, callers)) = identity.and_then(|of| self.like(of, &request)) {
-            if let (Some(sum), Some(times)) = (waiting.times(), request.times()) {
-                *sum = sum.saturating_add(*times);
-            }
-            callers.add(caller);
-            return Ok(());
-        }
+        let request = match identity.and_then(|of| self.with_identity(of)) {
+            Some(waiting) => match waiting.merge(request) {
+                Some(request) => request,
+                None => return Ok(()),
+            },
+            None => request,
+        };
         self.weight += request.weight();
         if let Some(identity) = identity {
             let number = self.first + self.waiting.len() as u64;
             self.joined.insert(identity, number);
         }
-        self.waiting.push_back((request, Callers::new(caller)));
+        self.waiting.push_back(request);
         Ok(())
     }
 
-    /// One that waits and that this one may join.
-    fn like(&mut self, identity: u64, request: &O) -> Option<&mut (O, Callers<O::Output>)> {
+    /// One that waits and that others may join.
+    fn with_identity(&mut self, identity: u64) -> Option<&mut Box<dyn AnyRequest>> {
         let number = *self.joined.get(&identity)?;
         let at = usize::try_from(number - self.first).ok()?;
-        let found = self.waiting.get_mut(at);
-        found.filter(|(waiting, _)| waiting.is_like(request))
+        self.waiting.get_mut(at)
     }
 
-    fn pop(&mut self) -> Option<(O, Callers<O::Output>)> {
-        let (request, callers) = self.waiting.pop_front()?;
+    fn pop(&mut self) -> Option<Box<dyn AnyRequest>> {
+        let request = self.waiting.pop_front()?;
         if let Some(identity) = request.identity()
             && self.joined.get(&identity) == Some(&self.first)
         {
@@ -128,77 +97,62 @@ impl<O: Queued> Backlog<O> {
         }
         self.first += 1;
         self.weight -= request.weight();
-        self.callers -= callers.len();
-        Some((request, callers))
+        self.callers -= request.callers();
+        Some(request)
     }
 
     /// Takes note of one that is among those that are left.
-    fn enter(&mut self, (request, callers): &(O, Callers<O::Output>)) {
+    fn enter(&mut self, request: &dyn AnyRequest) {
         self.weight += request.weight();
-        self.callers += callers.len();
-        for place in request.places() {
-            *self.left_places.entry(place).or_default() += 1;
-        }
+        self.callers += request.callers();
+        request.row_keys(&mut |key| *self.left_keys.entry(key).or_default() += 1);
     }
 
-    fn pop_left(&mut self) -> Option<(O, Callers<O::Output>)> {
-        let (request, callers) = self.left.pop_front()?;
+    fn pop_left(&mut self) -> Option<Box<dyn AnyRequest>> {
+        let request = self.left.pop_front()?;
         self.weight -= request.weight();
-        self.callers -= callers.len();
-        for place in request.places() {
-            if let Entry::Occupied(mut many) = self.left_places.entry(place) {
+        self.callers -= request.callers();
+        request.row_keys(&mut |key| {
+            if let Entry::Occupied(mut many) = self.left_keys.entry(key) {
                 *many.get_mut() -= 1;
                 if *many.get() == 0 {
                     many.remove();
                 }
             }
-        }
-        Some((request, callers))
+        });
+        Some(request)
     }
 
     /// Adds what is left to a batch, of so much weight at most, or one to an empty batch. Returns what is not used.
-    fn draw_left(&mut self, batch: &mut Batch<O>, mut room: usize) -> usize {
+    fn draw_left(&mut self, batch: &mut Requests, mut room: usize) -> usize {
         while fits(&self.left, room, batch)
-            && let Some((request, callers)) = self.pop_left()
+            && let Some(request) = self.pop_left()
         {
             room = room.saturating_sub(request.weight());
-            batch.push(request, callers);
+            batch.push(request);
         }
         room
     }
 
     /// Whether something is left that wants the same.
-    fn is_behind(&self, request: &O) -> bool {
-        let mut places = request.places();
-        !self.left.is_empty() && places.any(|place| self.left_places.contains_key(&place))
-    }
-}
-
-/// Whether there is room for the first.
-fn fits<O: Queued>(
-    waiting: &VecDeque<(O, Callers<O::Output>)>,
-    room: usize,
-    batch: &Batch<O>,
-) -> bool {
-    let first = waiting.front();
-    first.is_some_and(|(one, _)| one.weight() <= room || batch.requests.is_empty())
-}
-
-impl<O: Queued> AnyBacklog for Backlog<O> {
-    fn as_any(&mut self) -> &mut dyn Any {
-        self
+    fn is_behind(&self, request: &dyn AnyRequest) -> bool {
+        let mut behind = false;
+        if !self.left.is_empty() {
+            request.row_keys(&mut |key| behind |= self.left_keys.contains_key(&key));
+        }
+        behind
     }
 
-    fn draw(&mut self, room: usize) -> Drawn {
-        let mut batch = Batch::<O>::default();
+    /// Takes out the requests of the next statement, of so much weight at most, or one that has more.
+    pub(super) fn draw(&mut self, room: usize) -> Drawn {
+        let mut batch = Requests::default();
         let share = if self.waiting.is_empty() {
             room
         } else {
             room.div_ceil(2)
         };
         // One that needs more than the other half has all of it every other time.
-        let first = self.waiting.front();
-        let large = first.is_some_and(|(one, _)| one.weight() > room - share);
+        let large = is_over(&self.waiting, room - share);
         self.passed = large && !self.passed;
         let mut room = if large && !self.passed {
             room
@@ -206,55 +160,62 @@ impl<O: Queued> AnyBacklog for Backlog<O> {
             self.draw_left(&mut batch, share) + room - share
         };
         while fits(&self.waiting, room, &batch)
-            && let Some((request, callers)) = self.pop()
+            && let Some(request) = self.pop()
         {
-            if self.is_behind(&request) {
-                let behind = (request, callers);
-                self.enter(&behind);
-                self.left.push_back(behind);
+            if self.is_behind(request.as_ref()) {
+                self.enter(request.as_ref());
+                self.left.push_back(request);
                 continue;
             }
             room = room.saturating_sub(request.weight());
-            batch.push(request, callers);
+            batch.push(request);
         }
         let room = self.draw_left(&mut batch, room);
         // What does not fit any more has filled it.
-        let over = |waiting: &VecDeque<(O, _)>| {
-            waiting.front().is_some_and(|(one, _)| one.weight() > room)
-        };
-        let full = over(&self.left) || over(&self.waiting);
+        let full = is_over(&self.left, room) || is_over(&self.waiting, room);
         Drawn {
-            batch: Box::new(batch),
+            batch,
             left: if full { 0 } else { room },
         }
     }
 
-    fn put_back(&mut self, left: &mut dyn AnyBatch) {
-        let Some(left) = left.as_any().downcast_mut::<Batch<O>>() else {
-            return;
-        };
-        let left: Vec<_> = left.take().collect();
-        for one in left.into_iter().rev() {
-            self.enter(&one);
-            self.left.push_front(one);
+    /// Takes back what a statement left, before what came meanwhile for the same.
+    pub(super) fn put_back(&mut self, left: &mut Requests) {
+        for request in left.take().into_iter().rev() {
+            self.enter(request.as_ref());
+            self.left.push_front(request);
         }
     }
 
-    fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.left.is_empty() && self.waiting.is_empty()
     }
 
-    fn refuse(&mut self, failure: &Failure) {
-        while let Some((_, callers)) = self.pop_left().or_else(|| self.pop()) {
-            callers.refuse(|| failure.error(O::NAME));
+    /// Fails all, with errors made for their name.
+    pub(super) fn refuse(&mut self, error: &dyn Fn(&'static str) -> Error) {
+        while let Some(request) = self.pop_left().or_else(|| self.pop()) {
+            request.refuse(error);
         }
     }
+}
+
+/// Whether there is room for the first.
+fn fits(waiting: &VecDeque<Box<dyn AnyRequest>>, room: usize, batch: &Requests) -> bool {
+    !waiting.is_empty() && (batch.is_empty() || !is_over(waiting, room))
+}
+
+/// Whether the first has more weight than that.
+fn is_over(waiting: &VecDeque<Box<dyn AnyRequest>>, room: usize) -> bool {
+    let first = waiting.front();
+    first.is_some_and(|request| request.weight() > room)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::batcher::{Repeated, Reply};
+    use crate::engine::batcher::batch::Typed;
+    use crate::engine::batcher::request::Pending;
+    use crate::engine::batcher::{Caller, Repeated, Reply};
     use crate::limit::Take;
 
     fn take(key: &str, nth: i64) -> Take {
@@ -270,14 +231,14 @@ mod tests {
         }
     }
 
-    fn add(backlog: &mut Backlog<Take>, key: &str, nth: i64) {
+    fn add(backlog: &mut Backlog, key: &str, nth: i64) {
         let reply = Reply::new(|_, _: Repeated| ());
-        let caller = Caller { times: 1, reply };
-        assert!(backlog.add(take(key, nth), caller, 0).is_ok());
+        let request = Pending::boxed(take(key, nth), Caller { times: 1, reply });
+        assert!(backlog.add(request, 0).is_ok());
     }
 
     fn keys(drawn: &mut Drawn) -> Vec<(String, i64)> {
-        let batch = drawn.batch.as_any().downcast_mut::<Batch<Take>>().unwrap();
+        let batch = Typed::<Take>::from(&mut drawn.batch);
         let requests = batch.requests.iter();
         requests
             .map(|one| (one.key.clone(), one.price - 1))
@@ -289,7 +250,7 @@ mod tests {
     #[test]
     fn what_is_left_keeps_nobody_from_a_turn() {
         const ROOM: usize = 64;
-        let mut backlog = Backlog::<Take>::default();
+        let mut backlog = Backlog::default();
         for nth in 0..200 {
             add(&mut backlog, "hot", nth);
         }
@@ -309,13 +270,14 @@ mod tests {
             assert!(round == 0 || !other.is_empty(), "others have a turn");
             others.extend(other.into_iter().map(|one| one.1));
             // Nothing is decided of the hot key.
-            let batch = drawn.batch.as_any().downcast_mut::<Batch<Take>>().unwrap();
+            let mut batch = Typed::<Take>::from(&mut drawn.batch);
             for (request, callers) in batch.take() {
                 if request.key == "hot" {
                     batch.push(request, callers);
                 }
             }
-            backlog.put_back(drawn.batch.as_mut());
+            drop(batch);
+            backlog.put_back(&mut drawn.batch);
             add(&mut backlog, "hot", 200 + round);
         }
         assert_eq!(
@@ -330,6 +292,6 @@ mod tests {
         }
         assert!(hot.into_iter().map(|one| one.1).eq(0..204));
         assert_eq!((backlog.callers, backlog.weight), (0, 0));
-        assert!(backlog.left_places.is_empty());
+        assert!(backlog.left_keys.is_empty());
     }
 }

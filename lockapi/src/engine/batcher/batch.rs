@@ -1,51 +1,207 @@
 //! The requests of one statement.
 
-use std::any::{Any, TypeId};
+use std::collections::VecDeque;
 use std::future::Future;
+use std::ops::{Deref, DerefMut};
 use std::pin::Pin;
 use std::time::Duration;
 
 use rustc_hash::FxHashSet;
 
-use super::KindId;
+use super::caller::{Callers, Reply};
 use super::outbox::Outbox;
-use super::request::{Callers, MAX_WEIGHT, Queued, Reply};
+use super::request::{AnyRequest, KindId, MAX_WEIGHT, Pending, Queued};
 use crate::driver::Operation;
 use crate::engine::connection::OpenConnection;
-use crate::error::{Failure, Result};
+use crate::error::{Error, Failure, Result};
 
 pub(super) type Served<'a> = Pin<Box<dyn Future<Output = Result<(), Failure>> + Send + 'a>>;
 
-/// The requests of one statement, whatever their kind.
-pub(super) trait AnyBatch: Send {
-    fn as_any(&mut self) -> &mut dyn Any;
+/// Requests of one kind that travel together, in their order.
+#[derive(Default)]
+pub(super) struct Requests {
+    all: VecDeque<Box<dyn AnyRequest>>,
+    outbox: Option<Outbox>,
+}
+
+impl Requests {
+    pub(super) fn push(&mut self, request: Box<dyn AnyRequest>) {
+        self.all.push_back(request);
+    }
+
+    /// Takes all out.
+    pub(super) fn take(&mut self) -> VecDeque<Box<dyn AnyRequest>> {
+        std::mem::take(&mut self.all)
+    }
+
     /// Runs the statement and answers the requests; what is left is sent again.
-    fn serve<'a>(&'a mut self, connection: &'a mut OpenConnection) -> Served<'a>;
-    /// Divides it into at most this number of batches.
-    fn split(&mut self, parts: usize) -> Vec<Box<dyn AnyBatch>>;
+    pub(super) fn serve<'a>(&'a mut self, connection: &'a mut OpenConnection) -> Served<'a> {
+        match self.all.front().map(|first| first.serve()) {
+            Some(serve) => serve(self, connection),
+            None => Box::pin(async { Ok(()) }),
+        }
+    }
+
+    /// Divides them into at most this number of parts.
+    pub(super) fn split(&mut self, parts: usize) -> Vec<Self> {
+        let size = self.all.len().div_ceil(parts.max(1));
+        let mut rest = self.take();
+        let mut parts = Vec::new();
+        while !rest.is_empty() {
+            let behind = rest.split_off(size.min(rest.len()));
+            parts.push(Self::from(std::mem::replace(&mut rest, behind)));
+        }
+        parts
+    }
+
     /// Takes out what a statement has no room for.
-    fn overflow(&mut self) -> Option<Box<dyn AnyBatch>>;
+    pub(super) fn overflow(&mut self) -> Option<Self> {
+        let mut room = MAX_WEIGHT;
+        let fits = self.all.iter().take_while(|request| {
+            let weight = request.weight();
+            let fits = weight <= room;
+            room = room.saturating_sub(weight);
+            fits
+        });
+        let fits = fits.count().max(1);
+        (fits < self.all.len()).then(|| Self::from(self.all.split_off(fits)))
+    }
+
     /// Puts these behind its own.
-    fn append(&mut self, behind: &mut dyn AnyBatch);
-    /// Takes those out of `fresh` that want what this one waits for.
-    fn meeting(&self, fresh: &mut dyn AnyBatch) -> Option<Box<dyn AnyBatch>>;
-    /// Fails all.
-    fn refuse(&mut self, failure: &Failure);
+    pub(super) fn append(&mut self, mut behind: Self) {
+        self.all.append(&mut behind.all);
+    }
+
+    /// Takes those out of `fresh` that want what one of these waits for.
+    pub(super) fn meeting(&self, fresh: &mut Self) -> Option<Self> {
+        // Of any class.
+        let of_type = |kind: KindId| kind.1;
+        if self.kind().map(of_type) != fresh.kind().map(of_type) {
+            return None;
+        }
+        let mut keys = FxHashSet::default();
+        for request in &self.all {
+            request.row_keys(&mut |key| {
+                keys.insert(key);
+            });
+        }
+        let meets = |request: &Box<dyn AnyRequest>| {
+            let mut meets = false;
+            request.row_keys(&mut |key| meets |= keys.contains(&key));
+            meets
+        };
+        if keys.is_empty() || !fresh.all.iter().any(meets) {
+            return None;
+        }
+        let (meeting, others) = fresh.take().into_iter().partition(meets);
+        fresh.all = others;
+        Some(Self::from(meeting))
+    }
+
+    /// Fails all with errors made for their name.
+    pub(super) fn refuse(&mut self, error: &dyn Fn(&'static str) -> Error) {
+        for request in self.take() {
+            request.refuse(error);
+        }
+    }
+
     /// Drops callers that are gone, and requests without callers.
-    fn forget_left(&mut self);
+    pub(super) fn forget_left(&mut self) {
+        let all = self.take().into_iter();
+        self.all = all.filter_map(AnyRequest::wanted).collect();
+    }
+
     /// Callers that share a request are answered through this, a few at a time.
-    fn tell_through(&mut self, outbox: &Outbox);
-    /// Whether it may be sent again when its answer was lost.
-    fn is_repeatable(&self) -> bool;
-    /// Whether its requests are tried again while the lock of a transaction is in their way.
-    fn waits(&self) -> bool;
+    pub(super) fn answer_through(&mut self, outbox: &Outbox) {
+        self.outbox = Some(outbox.clone());
+    }
+
+    /// Whether they may be sent again when their answer was lost.
+    pub(super) fn are_repeatable(&self) -> bool {
+        self.all.iter().all(|request| request.is_repeatable())
+    }
+
+    /// Whether they are tried again while the lock of a transaction is in their way.
+    pub(super) fn wait(&self) -> bool {
+        self.all.iter().all(|request| request.waits())
+    }
+
     /// The shortest time that an answer may take.
-    fn limit(&self) -> Option<Duration>;
-    fn is_empty(&self) -> bool;
-    /// How many callers wait for it.
-    fn callers(&self) -> usize;
-    /// The kind of its requests.
-    fn kind(&self) -> Option<KindId>;
+    pub(super) fn limit(&self) -> Option<Duration> {
+        self.all.iter().filter_map(|request| request.limit()).min()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// How many callers wait for them.
+    pub(super) fn callers(&self) -> usize {
+        self.all.iter().map(|request| request.callers()).sum()
+    }
+
+    pub(super) fn kind(&self) -> Option<KindId> {
+        self.all.front().map(|first| first.kind())
+    }
+}
+
+impl From<VecDeque<Box<dyn AnyRequest>>> for Requests {
+    fn from(all: VecDeque<Box<dyn AnyRequest>>) -> Self {
+        Self { all, outbox: None }
+    }
+}
+
+/// Runs the statement of requests of one type.
+pub(super) fn serve<'a, O: Queued>(
+    requests: &'a mut Requests,
+    connection: &'a mut OpenConnection,
+) -> Served<'a> {
+    Box::pin(async move {
+        let mut batch = Typed::<O>::from(requests);
+        O::serve(&mut batch, connection).await
+    })
+}
+
+/// Requests with their type; what is left of them goes back, also when the statement is given up.
+pub(super) struct Typed<'a, O: Queued> {
+    requests: &'a mut Requests,
+    batch: Batch<O>,
+}
+
+impl<'a, O: Queued> From<&'a mut Requests> for Typed<'a, O> {
+    fn from(requests: &'a mut Requests) -> Self {
+        let mut batch = Batch::with_capacity(requests.all.len());
+        batch.outbox.clone_from(&requests.outbox);
+        for request in requests.take() {
+            // Those of one kind are of one type.
+            if let Ok(pending) = request.into_any().downcast::<Pending<O>>() {
+                batch.push(pending.request, pending.callers);
+            }
+        }
+        Self { requests, batch }
+    }
+}
+
+impl<O: Queued> Drop for Typed<'_, O> {
+    fn drop(&mut self) {
+        for (request, callers) in self.batch.take() {
+            self.requests.push(Box::new(Pending { request, callers }));
+        }
+    }
+}
+
+impl<O: Queued> Deref for Typed<'_, O> {
+    type Target = Batch<O>;
+
+    fn deref(&self) -> &Batch<O> {
+        &self.batch
+    }
+}
+
+impl<O: Queued> DerefMut for Typed<'_, O> {
+    fn deref_mut(&mut self) -> &mut Batch<O> {
+        &mut self.batch
+    }
 }
 
 /// The requests of one statement, with those who wait for each.
@@ -55,17 +211,15 @@ pub(crate) struct Batch<O: Operation> {
     outbox: Option<Outbox>,
 }
 
-impl<O: Operation> Default for Batch<O> {
-    fn default() -> Self {
+impl<O: Queued> Batch<O> {
+    fn with_capacity(many: usize) -> Self {
         Self {
-            requests: Vec::new(),
-            callers: Vec::new(),
+            requests: Vec::with_capacity(many),
+            callers: Vec::with_capacity(many),
             outbox: None,
         }
     }
-}
 
-impl<O: Queued> Batch<O> {
     pub(crate) fn push(&mut self, request: O, callers: Callers<O::Output>) {
         self.requests.push(request);
         self.callers.push(callers);
@@ -99,6 +253,7 @@ impl<O: Queued> Batch<O> {
     }
 }
 
+#[cfg(test)]
 impl<O: Queued> FromIterator<(O, Callers<O::Output>)> for Batch<O> {
     fn from_iter<I: IntoIterator<Item = (O, Callers<O::Output>)>>(requests: I) -> Self {
         let (requests, callers) = requests.into_iter().unzip();
@@ -107,115 +262,5 @@ impl<O: Queued> FromIterator<(O, Callers<O::Output>)> for Batch<O> {
             callers,
             outbox: None,
         }
-    }
-}
-
-impl<O: Queued> AnyBatch for Batch<O> {
-    fn as_any(&mut self) -> &mut dyn Any {
-        self
-    }
-
-    fn serve<'a>(&'a mut self, connection: &'a mut OpenConnection) -> Served<'a> {
-        Box::pin(O::serve(self, connection))
-    }
-
-    fn split(&mut self, parts: usize) -> Vec<Box<dyn AnyBatch>> {
-        let size = self.requests.len().div_ceil(parts.max(1));
-        let mut rest = self.take();
-        std::iter::from_fn(|| {
-            let part: Self = rest.by_ref().take(size).collect();
-            (!part.requests.is_empty()).then(|| Box::new(part) as Box<dyn AnyBatch>)
-        })
-        .collect()
-    }
-
-    fn overflow(&mut self) -> Option<Box<dyn AnyBatch>> {
-        let mut room = MAX_WEIGHT;
-        let fits = self.requests.iter().take_while(|request| {
-            let fits = request.weight() <= room;
-            room = room.saturating_sub(request.weight());
-            fits
-        });
-        let fits = fits.count().max(1);
-        if fits >= self.requests.len() {
-            return None;
-        }
-        Some(Box::new(Self {
-            requests: self.requests.split_off(fits),
-            callers: self.callers.split_off(fits),
-            outbox: None,
-        }))
-    }
-
-    fn append(&mut self, behind: &mut dyn AnyBatch) {
-        if let Some(behind) = behind.as_any().downcast_mut::<Self>() {
-            self.requests.append(&mut behind.requests);
-            self.callers.append(&mut behind.callers);
-        }
-    }
-
-    fn meeting(&self, fresh: &mut dyn AnyBatch) -> Option<Box<dyn AnyBatch>> {
-        let fresh = fresh.as_any().downcast_mut::<Self>()?;
-        let places: FxHashSet<u64> = self.requests.iter().flat_map(Queued::places).collect();
-        let meets = |request: &O| request.places().any(|place| places.contains(&place));
-        if !fresh.requests.iter().any(meets) {
-            return None;
-        }
-        let (meeting, others): (Vec<_>, Vec<_>) =
-            fresh.take().partition(|(request, _)| meets(request));
-        for (request, callers) in others {
-            fresh.push(request, callers);
-        }
-        Some(Box::new(meeting.into_iter().collect::<Self>()))
-    }
-
-    fn refuse(&mut self, failure: &Failure) {
-        for (_, callers) in self.take() {
-            callers.refuse(|| failure.error(O::NAME));
-        }
-    }
-
-    fn forget_left(&mut self) {
-        if O::GIVES_BACK || self.callers.iter().all(Callers::are_wanted) {
-            return;
-        }
-        for (mut request, callers) in self.take() {
-            let (callers, left) = callers.wanted();
-            if let Some(times) = request.times() {
-                *times -= left;
-            }
-            if let Some(callers) = callers {
-                self.push(request, callers);
-            }
-        }
-    }
-
-    fn tell_through(&mut self, outbox: &Outbox) {
-        self.outbox = Some(outbox.clone());
-    }
-
-    fn is_repeatable(&self) -> bool {
-        self.requests.iter().all(Queued::is_repeatable)
-    }
-
-    fn waits(&self) -> bool {
-        self.requests.iter().all(Queued::waits)
-    }
-
-    fn limit(&self) -> Option<Duration> {
-        self.requests.iter().filter_map(Queued::limit).min()
-    }
-
-    fn is_empty(&self) -> bool {
-        self.requests.is_empty()
-    }
-
-    fn callers(&self) -> usize {
-        self.callers.iter().map(Callers::len).sum()
-    }
-
-    fn kind(&self) -> Option<KindId> {
-        let first = self.requests.first()?;
-        Some((first.class(), TypeId::of::<O>()))
     }
 }

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use std::iter;
 use std::time::Duration;
 
-use super::KindId;
-use super::batch::AnyBatch;
+use super::batch::Requests;
+use super::request::KindId;
 use crate::engine::clock::Time;
 use crate::error::{ErrorKind, Failure, LOCKED};
 
@@ -38,11 +38,11 @@ pub(super) struct Isolation {
 
 /// Requests that are tried together.
 pub(super) struct Group {
-    batch: Box<dyn AnyBatch>,
+    batch: Requests,
     /// Those for which the statement that is being tried has no room.
-    behind: Option<Box<dyn AnyBatch>>,
+    behind: Option<Requests>,
     /// Later requests for the same rows, which are not tried before those, and until when each of them waits.
-    joined: VecDeque<(Time, Box<dyn AnyBatch>)>,
+    joined: VecDeque<(Time, Requests)>,
     /// Whether it is known which of them wait.
     known: bool,
     lock_timeout: Duration,
@@ -51,16 +51,16 @@ pub(super) struct Group {
 
 impl Group {
     /// What is to be tried, and how long it may wait for a lock.
-    pub(super) fn turn(&mut self) -> (&mut dyn AnyBatch, Duration) {
-        (self.batch.as_mut(), self.lock_timeout)
+    pub(super) fn turn(&mut self) -> (&mut Requests, Duration) {
+        (&mut self.batch, self.lock_timeout)
     }
 
-    fn join(&mut self, fresh: &mut dyn AnyBatch, until: Time) {
-        let Some(mut meeting) = self.batch.meeting(fresh) else {
+    fn join(&mut self, fresh: &mut Requests, until: Time) {
+        let Some(meeting) = self.batch.meeting(fresh) else {
             return;
         };
         match self.joined.back_mut() {
-            Some((last, batch)) if *last + TOGETHER > until => batch.append(meeting.as_mut()),
+            Some((last, batch)) if *last + TOGETHER > until => batch.append(meeting),
             _ => self.joined.push_back((until, meeting)),
         }
     }
@@ -77,7 +77,7 @@ impl Group {
                 };
                 let message = format!("{which} is {LOCKED}");
                 let failure = Failure::statement(Some("55P03".to_owned()), false, message);
-                self.batch.refuse(&failure);
+                self.batch.refuse(&|name| failure.error(name));
             }
             self.batch.forget_left();
             if !self.batch.is_empty() {
@@ -139,7 +139,7 @@ impl Isolation {
     }
 
     /// Lets those of a batch wait apart that want what others are known to wait for.
-    pub(super) fn join(&mut self, fresh: &mut dyn AnyBatch, now: Time) {
+    pub(super) fn join(&mut self, fresh: &mut Requests, now: Time) {
         for group in self.groups.iter_mut().filter(|group| group.known) {
             group.join(fresh, now + self.limit);
         }
@@ -147,7 +147,7 @@ impl Isolation {
 
     /// Takes the requests of a statement that failed: those that others may be to blame for are
     /// tried again.
-    pub(super) fn failed(&mut self, batch: &mut dyn AnyBatch, failure: &Failure, now: Time) {
+    pub(super) fn failed(&mut self, batch: &mut Requests, failure: &Failure, now: Time) {
         self.divide(batch, failure, now + self.limit);
     }
 
@@ -158,12 +158,12 @@ impl Isolation {
         mut group: Group,
         failure: Option<&Failure>,
         now: Time,
-    ) -> Option<Box<dyn AnyBatch>> {
-        if let Some(mut behind) = group.behind.take() {
+    ) -> Option<Requests> {
+        if let Some(behind) = group.behind.take() {
             if group.batch.is_empty() {
                 group.batch = behind;
             } else {
-                group.batch.append(behind.as_mut());
+                group.batch.append(behind);
             }
         }
         let Some(failure) = failure else {
@@ -179,23 +179,23 @@ impl Isolation {
             self.groups.push_back(group);
             return None;
         }
-        self.divide(group.batch.as_mut(), failure, group.until);
+        self.divide(&mut group.batch, failure, group.until);
         together(group.joined.into_iter().map(|it| it.1))
     }
 
-    fn divide(&mut self, batch: &mut dyn AnyBatch, failure: &Failure, until: Time) {
+    fn divide(&mut self, batch: &mut Requests, failure: &Failure, until: Time) {
         let waited = waited(failure);
-        let of_one = waited && batch.waits()
+        let of_one = waited && batch.wait()
             || !failure.broken && matches!(failure.kind(), ErrorKind::Corrupt | ErrorKind::Invalid);
         if !of_one {
-            batch.refuse(failure);
+            batch.refuse(&|name| failure.error(name));
             return;
         }
         let parts = batch.split(PARTS);
         let known = parts.len() == 1;
         for mut batch in parts {
             if known && !waited {
-                batch.refuse(failure);
+                batch.refuse(&|name| failure.error(name));
                 continue;
             }
             let group = Group {
@@ -216,11 +216,11 @@ impl Isolation {
 }
 
 /// The requests of several batches of one kind, in their order.
-fn together(batches: impl Iterator<Item = Box<dyn AnyBatch>>) -> Option<Box<dyn AnyBatch>> {
+fn together(batches: impl Iterator<Item = Requests>) -> Option<Requests> {
     let mut batches = batches.filter(|batch| !batch.is_empty());
     let mut all = batches.next()?;
-    for mut batch in batches {
-        all.append(batch.as_mut());
+    for batch in batches {
+        all.append(batch);
     }
     Some(all)
 }
@@ -234,14 +234,15 @@ fn waited(failure: &Failure) -> bool {
 mod tests {
     use std::sync::mpsc::{Receiver, Sender, channel};
 
-    use super::super::batch::Batch;
-    use super::super::request::{Caller, Callers, MAX_WEIGHT, Repeated, Reply};
+    use super::super::batch::Typed;
+    use super::super::caller::{Caller, Repeated, Reply};
+    use super::super::request::{MAX_WEIGHT, Pending};
     use super::*;
     use crate::queue::{Ack, Ticket};
 
     const LIMIT: Duration = Duration::from_secs(5);
 
-    fn add(batch: &mut Batch<Ack>, id: i64, told: &Sender<(i64, ErrorKind)>) {
+    fn add(batch: &mut Requests, id: i64, told: &Sender<(i64, ErrorKind)>) {
         let ticket = Ticket { id, token: 1 };
         let ack = Ack {
             ticket,
@@ -251,15 +252,20 @@ mod tests {
         let reply = Reply::new(move |answer: crate::Result<bool>, _: Repeated| {
             let _left = told.send((id, answer.unwrap_err().kind()));
         });
-        batch.push(ack, Callers::new(Caller { times: 1, reply }));
+        batch.push(Pending::boxed(ack, Caller { times: 1, reply }));
     }
 
     fn failure(sqlstate: &str) -> Failure {
         Failure::statement(Some(sqlstate.to_owned()), false, "no")
     }
 
-    fn ids(batch: &mut dyn AnyBatch) -> Vec<i64> {
-        let batch: &mut Batch<Ack> = batch.as_any().downcast_mut().unwrap();
+    /// As if they were answered.
+    fn answer(requests: &mut Requests) {
+        requests.refuse(&|name| failure("57014").error(name));
+    }
+
+    fn ids(batch: &mut Requests) -> Vec<i64> {
+        let batch = Typed::<Ack>::from(batch);
         batch.requests.iter().map(|ack| ack.ticket.id).collect()
     }
 
@@ -267,7 +273,7 @@ mod tests {
     fn tried(sqlstate: &str) -> (Isolation, Time, Receiver<(i64, ErrorKind)>) {
         let (told, answers) = channel();
         let mut isolation = Isolation::new(LIMIT);
-        let mut batch = Batch::<Ack>::default();
+        let mut batch = Requests::default();
         for id in 0..100 {
             add(&mut batch, id, &told);
         }
@@ -284,8 +290,7 @@ mod tests {
                 now += lock_timeout;
                 drop(isolation.tried(group, Some(&failure(sqlstate)), now));
             } else {
-                // As if they were answered.
-                batch.refuse(&failure("57014"));
+                answer(batch);
                 assert!(isolation.tried(group, None, now).is_none());
             }
         }
@@ -309,7 +314,7 @@ mod tests {
 
     /// Requests for these, which join those that are known to wait at `now`.
     fn join(isolation: &mut Isolation, ids: &[i64], told: &Sender<(i64, ErrorKind)>, now: Time) {
-        let mut fresh = Batch::<Ack>::default();
+        let mut fresh = Requests::default();
         for id in ids {
             add(&mut fresh, *id, told);
         }
@@ -330,10 +335,9 @@ mod tests {
         let mut group = isolation.due(now + LONGEST * REST, false).unwrap();
         let (batch, _) = group.turn();
         assert_eq!(ids(batch), [7]);
-        // As if it was answered.
-        batch.refuse(&failure("57014"));
+        answer(batch);
         let mut freed = isolation.tried(group, None, now).unwrap();
-        assert_eq!(ids(freed.as_mut()), [7, 7]);
+        assert_eq!(ids(&mut freed), [7, 7]);
         assert!(isolation.is_empty());
     }
 
@@ -364,7 +368,7 @@ mod tests {
     fn there_is_no_rest_for_nobody() {
         let (told, _) = channel();
         let mut isolation = Isolation::new(LIMIT);
-        let mut batch = Batch::<Ack>::default();
+        let mut batch = Requests::default();
         for id in 0..100 {
             add(&mut batch, id, &told);
         }
@@ -401,9 +405,9 @@ mod tests {
         assert_eq!(waiting(&isolation), 3 * MAX_WEIGHT);
         isolation.next = LIMIT;
         let mut group = isolation.due(LIMIT, false).unwrap();
-        group.turn().0.refuse(&failure("57014"));
+        answer(group.turn().0);
         let mut left = isolation.tried(group, None, LIMIT).unwrap();
-        assert_eq!(ids(left.as_mut()).len(), 2 * MAX_WEIGHT);
+        assert_eq!(ids(&mut left).len(), 2 * MAX_WEIGHT);
     }
 
     #[test]

@@ -1,13 +1,11 @@
 //! Whose turn it is: kinds of requests share a connection by the time that their statements take.
 
-use std::any::TypeId;
 use std::time::Duration;
 
-use super::KindId;
-use super::backlog::{AnyBacklog, Backlog, Drawn};
-use super::batch::AnyBatch;
-use super::request::{Caller, MAX_WEIGHT, Queued};
-use crate::error::{Error, Failure};
+use super::backlog::{Backlog, Drawn};
+use super::batch::Requests;
+use super::request::{AnyRequest, KindId, MAX_WEIGHT};
+use crate::error::Error;
 
 /// A statement carries as much as the server does in about this time, so that who comes next need not
 /// wait for long.
@@ -34,7 +32,7 @@ pub(super) struct Kinds {
 struct Kind {
     id: KindId,
     gives_back: bool,
-    backlog: Box<dyn AnyBacklog>,
+    backlog: Backlog,
     /// How long its statements have had the connection.
     used: Duration,
     /// How much the next one carries.
@@ -57,18 +55,18 @@ impl Default for Kinds {
 }
 
 impl Kinds {
-    pub(super) fn add<O: Queued>(
+    /// Adds a request, unless too many wait: then it is given back, with why.
+    pub(super) fn add(
         &mut self,
-        request: O,
-        caller: Caller<O::Output>,
-    ) -> Result<(), (Caller<O::Output>, Error)> {
-        let id = (request.class(), TypeId::of::<O>());
+        request: Box<dyn AnyRequest>,
+    ) -> Result<(), (Box<dyn AnyRequest>, String)> {
+        let id = request.kind();
         let at = self.all.iter().position(|kind| kind.id == id);
         let at = at.unwrap_or_else(|| {
             self.all.push(Kind {
                 id,
-                gives_back: O::GIVES_BACK,
-                backlog: Box::<Backlog<O>>::default(),
+                gives_back: request.gives_back(),
+                backlog: Backlog::default(),
                 used: Duration::ZERO,
                 room: FIRST_WEIGHT,
                 fixed: Duration::MAX,
@@ -81,11 +79,7 @@ impl Kinds {
         if kind.backlog.is_empty() {
             kind.used = kind.used.max(self.floor);
         }
-        match kind.backlog.as_any().downcast_mut::<Backlog<O>>() {
-            Some(backlog) => backlog.add(request, caller, kind.isolated),
-            // The kind was found by its type.
-            None => Ok(()),
-        }
+        kind.backlog.add(request, kind.isolated)
     }
 
     /// Takes note of the callers that wait for isolated requests: they count for the bounds.
@@ -131,13 +125,7 @@ impl Kinds {
     }
 
     /// Takes note of a statement that took so long, and takes back what it left.
-    pub(super) fn served(
-        &mut self,
-        at: usize,
-        left: usize,
-        took: Duration,
-        batch: &mut dyn AnyBatch,
-    ) {
+    pub(super) fn served(&mut self, at: usize, left: usize, took: Duration, batch: &mut Requests) {
         // Requests that release something go first.
         if !self.all[at].gives_back {
             let others = self.all.iter_mut().enumerate();
@@ -170,17 +158,17 @@ impl Kinds {
     }
 
     /// Takes back what is left of a batch that was tried apart.
-    pub(super) fn put_back(&mut self, batch: &mut dyn AnyBatch) {
+    pub(super) fn put_back(&mut self, batch: &mut Requests) {
         let id = batch.kind();
         if let Some(kind) = self.all.iter_mut().find(|kind| Some(kind.id) == id) {
             kind.backlog.put_back(batch);
         }
     }
 
-    /// Fails all.
-    pub(super) fn refuse(&mut self, failure: &Failure) {
+    /// Fails all, with errors made for their name.
+    pub(super) fn refuse(&mut self, error: &dyn Fn(&'static str) -> Error) {
         for kind in &mut self.all {
-            kind.backlog.refuse(failure);
+            kind.backlog.refuse(error);
         }
     }
 }
@@ -191,8 +179,9 @@ mod tests {
 
     use tokio::sync::oneshot;
 
-    use super::super::batch::Batch;
-    use super::super::request::{Repeated, Reply, Waiting};
+    use super::super::batch::Typed;
+    use super::super::caller::{Caller, Repeated, Reply, Waiting};
+    use super::super::request::{Pending, Queued};
     use super::*;
     use crate::driver::Operation;
     use crate::error::{ErrorKind, Result};
@@ -210,8 +199,8 @@ mod tests {
 
     fn add<O: Queued>(kinds: &mut Kinds, request: O) -> Receiver<Result<O::Output>> {
         let (caller, answers) = caller();
-        if let Err((caller, error)) = kinds.add(request, caller) {
-            caller.reply.send(Err(error));
+        if let Err((request, message)) = kinds.add(Pending::boxed(request, caller)) {
+            request.refuse(&|name| Error::new(ErrorKind::Capacity, name, message.clone()));
         }
         answers
     }
@@ -247,9 +236,14 @@ mod tests {
         }
     }
 
-    /// What one kind sends next, if it is of this type.
-    fn sent<O: Queued>(drawn: &mut Drawn) -> Option<&mut Batch<O>> {
-        drawn.batch.as_any().downcast_mut()
+    /// What one kind sends next.
+    fn sent<O: Queued>(drawn: &mut Drawn) -> Typed<'_, O> {
+        Typed::from(&mut drawn.batch)
+    }
+
+    /// As if they were answered.
+    fn answer(requests: &mut Requests) {
+        requests.refuse(&|name| Error::new(ErrorKind::Corrupt, name, "done"));
     }
 
     /// Runs a round in which each statement takes so long, and answers which kinds had a turn.
@@ -257,8 +251,8 @@ mod tests {
         let turns = kinds.round(|_| false);
         for kind in &turns {
             let mut drawn = kinds.draw(*kind);
-            drawn.batch.refuse(&Failure::corrupt("done"));
-            kinds.served(*kind, drawn.left, took(*kind), drawn.batch.as_mut());
+            answer(&mut drawn.batch);
+            kinds.served(*kind, drawn.left, took(*kind), &mut drawn.batch);
         }
         turns
     }
@@ -289,10 +283,10 @@ mod tests {
         let mut kinds = Kinds::default();
         let drawn = |kinds: &mut Kinds| {
             let mut drawn = kinds.draw(0);
-            let many = sent::<Peek>(&mut drawn).unwrap().requests.len();
-            drawn.batch.refuse(&Failure::corrupt("done"));
+            let many = sent::<Peek>(&mut drawn).requests.len();
+            answer(&mut drawn.batch);
             let took = MS / 5 + MS / 500 * u32::try_from(many).unwrap();
-            kinds.served(0, drawn.left, took, drawn.batch.as_mut());
+            kinds.served(0, drawn.left, took, &mut drawn.batch);
             many
         };
         let _answer = add(&mut kinds, peek());
@@ -302,8 +296,8 @@ mod tests {
         assert_eq!(alone, [512, 1024, 1024, 1024]);
         let _answer = add(&mut kinds, look());
         let mut other = kinds.draw(1);
-        other.batch.refuse(&Failure::corrupt("done"));
-        kinds.served(1, other.left, MS / 5, other.batch.as_mut());
+        answer(&mut other.batch);
+        kinds.served(1, other.left, MS / 5, &mut other.batch);
         let shared: Vec<_> = (0..64).map(|_| drawn(&mut kinds)).collect();
         assert!(
             shared[4..].iter().all(|many| (128..=256).contains(many)),
@@ -352,7 +346,7 @@ mod tests {
         assert!(add(&mut kinds, peek()).try_recv().is_ok(), "refused");
         kinds.isolated(std::iter::empty());
         assert!(add(&mut kinds, peek()).try_recv().is_err(), "waits");
-        isolated.batch.refuse(&Failure::corrupt("done"));
+        answer(&mut isolated.batch);
         let release = || Release {
             namespace: String::new(),
             key: "door".to_owned(),
@@ -372,9 +366,9 @@ mod tests {
         let _answers: Vec<_> = (0..20_000).map(|_| add(&mut kinds, peek())).collect();
         let mut drawn = |took| {
             let mut drawn = kinds.draw(0);
-            let many = sent::<Peek>(&mut drawn).unwrap().requests.len();
-            drawn.batch.refuse(&Failure::corrupt("done"));
-            kinds.served(0, drawn.left, took, drawn.batch.as_mut());
+            let many = sent::<Peek>(&mut drawn).requests.len();
+            answer(&mut drawn.batch);
+            kinds.served(0, drawn.left, took, &mut drawn.batch);
             many
         };
         // The way there and back is not its fault.
@@ -392,7 +386,8 @@ mod tests {
         for nth in 0..1000 {
             let (sender, receiver) = oneshot::channel::<Result<<Peek as Operation>::Output>>();
             let reply = Reply::new(Waiting(sender));
-            assert!(kinds.add(peek(), Caller { times: 1, reply }).is_ok());
+            let request = Pending::boxed(peek(), Caller { times: 1, reply });
+            assert!(kinds.add(request).is_ok());
             if nth % 100 == 7 {
                 waiting.push(receiver);
             }
@@ -401,7 +396,7 @@ mod tests {
             std::iter::from_fn(|| (!kinds.is_empty()).then(|| kinds.draw(0))).collect();
         let sent = drawn.iter_mut().map(|drawn| {
             drawn.batch.forget_left();
-            sent::<Peek>(drawn).unwrap().requests.len()
+            sent::<Peek>(drawn).requests.len()
         });
         assert_eq!(sent.sum::<usize>(), 10);
         for mut receiver in waiting {
@@ -416,27 +411,30 @@ mod tests {
         for _ in 0..1000 {
             let (sender, receiver) = oneshot::channel::<Result<Vec<RawDecision>>>();
             let reply = Reply::new(Waiting(sender));
-            let request = charge(&["user", "tenant"]);
-            assert!(kinds.add(request, Caller { times: 1, reply }).is_ok());
+            let caller = Caller { times: 1, reply };
+            let request = Pending::boxed(charge(&["user", "tenant"]), caller);
+            assert!(kinds.add(request).is_ok());
             receivers.push(receiver);
         }
         let _other = add(&mut kinds, charge(&["tenant"]));
         receivers.truncate(400);
         let mut drawn = kinds.draw(0);
         drawn.batch.forget_left();
-        let batch = sent::<Charge>(&mut drawn).unwrap();
+        let batch = sent::<Charge>(&mut drawn);
         let times: Vec<_> = batch.requests.iter().map(|one| one.times).collect();
         assert_eq!(times, [400, 1]);
+        drop(batch);
         // What is asked again comes before what came meanwhile, and is joined by nobody.
         let _later = add(&mut kinds, charge(&["later"]));
-        kinds.served(0, drawn.left, MS, drawn.batch.as_mut());
+        kinds.served(0, drawn.left, MS, &mut drawn.batch);
         let _like = add(&mut kinds, charge(&["later"]));
         let mut drawn = kinds.draw(0);
         // As after it was tried apart.
-        kinds.put_back(drawn.batch.as_mut());
+        kinds.put_back(&mut drawn.batch);
         let mut drawn = kinds.draw(0);
-        let requests = &sent::<Charge>(&mut drawn).unwrap().requests;
-        let requests: Vec<_> = requests
+        let batch = sent::<Charge>(&mut drawn);
+        let requests: Vec<_> = batch
+            .requests
             .iter()
             .map(|one| (one.lines[0].key.as_str(), one.times))
             .collect();
@@ -454,19 +452,17 @@ mod tests {
             add(&mut kinds, charge(&["tenant"])),
         ];
         let mut drawn = kinds.draw(0);
-        let batch = sent::<Charge>(&mut drawn).unwrap();
+        let batch = sent::<Charge>(&mut drawn);
         let keys: Vec<_> = batch
             .requests
             .iter()
             .map(|one| &*one.lines[0].key)
             .collect();
         assert_eq!(keys, ["user", "tenant"]);
-        assert!(drawn.batch.is_repeatable());
+        drop(batch);
+        assert!(drawn.batch.are_repeatable());
         let mut drawn = kinds.draw(1);
-        assert_eq!(
-            sent::<Charge>(&mut drawn).unwrap().requests[0].lines[0].id,
-            7
-        );
-        assert!(!drawn.batch.is_repeatable());
+        assert_eq!(sent::<Charge>(&mut drawn).requests[0].lines[0].id, 7);
+        assert!(!drawn.batch.are_repeatable());
     }
 }

@@ -5,7 +5,6 @@
 //! one of the others runs one that has had the least time of the connection: whoever asks for much
 //! waits for it himself.
 
-use std::any::TypeId;
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -20,6 +19,7 @@ use crate::wait::{unless, yield_now};
 
 mod backlog;
 mod batch;
+mod caller;
 mod isolation;
 mod kinds;
 mod outbox;
@@ -27,13 +27,15 @@ mod request;
 #[cfg(test)]
 mod tests;
 
-use batch::AnyBatch;
 pub(crate) use batch::Batch;
+use batch::Requests;
+use caller::Waiting;
+pub(crate) use caller::{Answer, Caller, Callers, Repeated, Reply};
 use isolation::Isolation;
 use kinds::Kinds;
 use outbox::Outbox;
-use request::Waiting;
-pub(crate) use request::{ALONE, Answer, Caller, Callers, Queued, Repeated, Reply};
+pub(crate) use request::{ALONE, Queued};
+use request::{AnyRequest, Pending};
 
 /// How often a statement is repeated that the server took back because it met with another.
 const DEADLOCKS: u32 = 8;
@@ -124,15 +126,19 @@ impl Batcher {
         times: i64,
         reply: Reply<O::Output>,
     ) {
-        if self.is_closing() && !O::GIVES_BACK {
-            return reply.send(Err(is_closed().error(O::NAME)));
+        self.add(Pending::boxed(request, Caller { times, reply }));
+    }
+
+    fn add(self: &Arc<Self>, request: Box<dyn AnyRequest>) {
+        if self.is_closing() && !request.gives_back() {
+            return request.refuse(&|name| is_closed().error(name));
         }
         let mut state = self.lock();
-        let added = state.kinds.add(request, Caller { times, reply });
+        let added = state.kinds.add(request);
         let starts = added.is_ok() && !std::mem::replace(&mut state.running, true);
         drop(state);
-        if let Err((caller, error)) = added {
-            return caller.reply.send(Err(error));
+        if let Err((request, message)) = added {
+            return request.refuse(&|name| Error::new(ErrorKind::Capacity, name, message.clone()));
         }
         if starts {
             self.start();
@@ -240,7 +246,7 @@ impl Batcher {
                 let drawn = self.lock().kinds.draw(kind);
                 let mut batch = drawn.batch;
                 batch.forget_left();
-                isolation.join(batch.as_mut(), timer.now());
+                isolation.join(&mut batch, timer.now());
                 if batch.is_empty() {
                     continue;
                 }
@@ -248,30 +254,30 @@ impl Batcher {
                 let began = timer.now();
                 let lock_timeout = isolation.lock_timeout();
                 if paced {
-                    batch.tell_through(&outbox);
+                    batch.answer_through(&outbox);
                 }
-                let served = self.serve(&mut connection, &watch, batch.as_mut(), lock_timeout);
+                let served = self.serve(&mut connection, &watch, &mut batch, lock_timeout);
                 let served = outbox.beside(served).await;
                 outbox.fall_due(kind);
                 let now = timer.now();
                 if let Err(failure) = served {
-                    isolation.failed(batch.as_mut(), &failure, now);
+                    isolation.failed(&mut batch, &failure, now);
                 }
                 let mut state = self.lock();
                 let took = now.saturating_sub(began);
-                state.kinds.served(kind, drawn.left, took, batch.as_mut());
+                state.kinds.served(kind, drawn.left, took, &mut batch);
             }
             // One statement a round: others have their turn in between.
             if let Some(mut group) = isolation.due(timer.now(), idle) {
                 let (batch, lock_timeout) = group.turn();
                 if paced {
-                    batch.tell_through(&outbox);
+                    batch.answer_through(&outbox);
                 }
                 let served = self.serve(&mut connection, &watch, batch, lock_timeout);
                 let served = outbox.beside(served).await;
                 let left = isolation.tried(group, served.err().as_ref(), timer.now());
                 if let Some(mut left) = left {
-                    self.lock().kinds.put_back(left.as_mut());
+                    self.lock().kinds.put_back(&mut left);
                 }
             }
             if told > 1 || !self.lock().kinds.is_empty() {
@@ -290,7 +296,7 @@ impl Batcher {
         &self,
         connection: &mut Option<OpenConnection>,
         watch: &Arc<Watch>,
-        batch: &mut dyn AnyBatch,
+        batch: &mut Requests,
         lock_timeout: Duration,
     ) -> Result<(), Failure> {
         let limit = batch.limit().or(self.limit);
@@ -310,7 +316,7 @@ impl Batcher {
             let repeated = Repeated(before.as_ref().is_some_and(|before| before.sent));
             let attempt = async {
                 let open = if let Some(open) = connection {
-                    open.prepare(lock_timeout, !batch.is_repeatable()).await?;
+                    open.prepare(lock_timeout, !batch.are_repeatable()).await?;
                     open
                 } else {
                     let open = self.connections.open(watch, lock_timeout).await?;
@@ -356,7 +362,7 @@ impl Batcher {
             );
             // What took too long once would do so again, and keep the others waiting.
             let late = failure.sqlstate.as_deref() == Some("57014");
-            let harmless = !failure.sent || batch.is_repeatable();
+            let harmless = !failure.sent || batch.are_repeatable();
             if tries == 0 || !opened || !again || late || !harmless {
                 return Err(unknown.unwrap_or(failure));
             }
@@ -420,7 +426,8 @@ impl Drop for Ended {
         state.running = false;
         let mut kinds = std::mem::take(&mut state.kinds);
         drop(state);
-        kinds.refuse(&Failure::connect(None, ended("end")));
+        let failure = Failure::connect(None, ended("end"));
+        kinds.refuse(&|name| failure.error(name));
     }
 }
 
@@ -431,6 +438,3 @@ pub(crate) fn ended(operation: &'static str) -> Error {
         "the runtime that the backend was connected on has shut down",
     )
 }
-
-/// What tells the kinds of requests apart: their class, and their type.
-type KindId = (u32, TypeId);

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustc_hash::FxHashMap;
 
-use super::request::Reply;
+use super::caller::Reply;
 use crate::error::Result;
 use crate::wait::yield_now;
 
@@ -161,7 +161,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::task::Poll;
 
-    use super::super::request::Repeated;
+    use super::super::caller::Repeated;
     use super::*;
     use crate::blocking::block_on;
 

@@ -1,16 +1,15 @@
 //! What a batcher carries: operations, and those who wait for their answers.
 
+use std::any::{Any, TypeId};
 use std::future::Future;
 use std::iter;
 use std::time::Duration;
 
-use tokio::sync::oneshot;
-
-use super::batch::Batch;
+use super::batch::{Batch, Requests, Served, serve};
+use super::caller::{Caller, Callers};
 use crate::driver::Operation;
 use crate::engine::connection::OpenConnection;
-use crate::engine::contain;
-use crate::error::{Error, ErrorKind, Failure, Result};
+use crate::error::{Error, Failure};
 
 /// The most weight that a statement carries.
 pub(super) const MAX_WEIGHT: usize = 2048;
@@ -55,9 +54,9 @@ pub(crate) trait Queued: Operation {
         1
     }
 
-    /// What it may find locked by a transaction of a program, as numbers: requests with one in common
+    /// The rows that it may find locked by a transaction of a program, as numbers: requests with one in common
     /// may wait for the same.
-    fn places(&self) -> impl Iterator<Item = u64> {
+    fn row_keys(&self) -> impl Iterator<Item = u64> {
         iter::empty()
     }
 
@@ -92,173 +91,127 @@ fn class(limit: Duration) -> u32 {
     1 + micros.max(1).ilog2() / 2
 }
 
-/// Whether the request was also sent before, without an answer. The server may still be carrying out
-/// that first try: the repetition does not see what it does, and may do it once more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Repeated(pub(crate) bool);
+/// What tells the kinds of requests apart: their class, and their type.
+pub(super) type KindId = (u32, TypeId);
 
-/// Where an answer goes. It must not block.
-pub(crate) trait Answer<T>: Send {
-    /// Called once.
-    fn answer(self: Box<Self>, outcome: Result<T>, repeated: Repeated);
+/// A request that waits, and its callers.
+pub(super) struct Pending<O: Operation> {
+    pub(super) request: O,
+    pub(super) callers: Callers<O::Output>,
+}
 
-    /// Whether a caller still waits for it.
-    fn is_wanted(&self) -> bool {
-        true
+impl<O: Queued> Pending<O> {
+    pub(super) fn boxed(request: O, caller: Caller<O::Output>) -> Box<dyn AnyRequest> {
+        let callers = Callers::new(caller);
+        Box::new(Self { request, callers })
     }
 }
 
-impl<T, F: FnOnce(Result<T>, Repeated) + Send> Answer<T> for F {
-    fn answer(self: Box<Self>, outcome: Result<T>, repeated: Repeated) {
-        self(outcome, repeated);
-    }
+/// A [`Pending`] request without its type: what keeps them in order is compiled once, and not for each operation.
+pub(super) trait AnyRequest: Send {
+    fn as_any(&mut self) -> &mut dyn Any;
+    fn into_any(self: Box<Self>) -> Box<dyn Any>;
+    fn kind(&self) -> KindId;
+    /// See [`Queued::GIVES_BACK`].
+    fn gives_back(&self) -> bool;
+    fn is_repeatable(&self) -> bool;
+    fn waits(&self) -> bool;
+    fn limit(&self) -> Option<Duration>;
+    fn weight(&self) -> usize;
+    fn row_keys(&self, each: &mut dyn FnMut(u64));
+    fn identity(&self) -> Option<u64>;
+    /// How many callers wait for it.
+    fn callers(&self) -> usize;
+    /// Lets the callers of another one join, if the two are alike; otherwise that one is given back.
+    fn merge(&mut self, other: Box<dyn AnyRequest>) -> Option<Box<dyn AnyRequest>>;
+    /// Drops callers that are gone; nothing remains of a request without callers.
+    fn wanted(self: Box<Self>) -> Option<Box<dyn AnyRequest>>;
+    /// Fails it, with the error that is made for its name.
+    fn refuse(self: Box<Self>, error: &dyn Fn(&'static str) -> Error);
+    /// Runs a statement for requests of this type.
+    fn serve(&self) -> for<'a> fn(&'a mut Requests, &'a mut OpenConnection) -> Served<'a>;
 }
 
-/// A caller that waits, or has left.
-pub(super) struct Waiting<T>(pub(super) oneshot::Sender<Result<T>>);
-
-impl<T: Send> Answer<T> for Waiting<T> {
-    fn answer(self: Box<Self>, outcome: Result<T>, _: Repeated) {
-        // A caller that left does not want the answer.
-        let _left = self.0.send(outcome);
+impl<O: Queued> AnyRequest for Pending<O> {
+    fn as_any(&mut self) -> &mut dyn Any {
+        self
     }
 
-    fn is_wanted(&self) -> bool {
-        !self.0.is_closed()
-    }
-}
-
-/// Answers one request, once. It also answers when it is dropped, because the batcher ended while a
-/// statement was under way.
-pub(crate) struct Reply<T>(Option<Box<dyn Answer<T>>>);
-
-impl<T> Reply<T> {
-    pub(crate) fn new(answer: impl Answer<T> + 'static) -> Self {
-        Self(Some(Box::new(answer)))
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
     }
 
-    pub(crate) fn send(self, outcome: Result<T>) {
-        self.send_told(outcome, Repeated(false));
+    fn kind(&self) -> KindId {
+        (self.request.class(), TypeId::of::<O>())
     }
 
-    pub(crate) fn send_told(mut self, outcome: Result<T>, repeated: Repeated) {
-        self.answer(outcome, repeated);
+    fn gives_back(&self) -> bool {
+        O::GIVES_BACK
     }
 
-    fn is_wanted(&self) -> bool {
-        self.0.as_ref().is_some_and(|answer| answer.is_wanted())
+    fn is_repeatable(&self) -> bool {
+        self.request.is_repeatable()
     }
 
-    /// Lets go of a caller that left.
-    fn forget(mut self) {
-        self.0 = None;
+    fn waits(&self) -> bool {
+        self.request.waits()
     }
 
-    fn answer(&mut self, outcome: Result<T>, repeated: Repeated) {
-        if let Some(answer) = self.0.take() {
-            contain(|| answer.answer(outcome, repeated));
+    fn limit(&self) -> Option<Duration> {
+        self.request.limit()
+    }
+
+    fn weight(&self) -> usize {
+        self.request.weight()
+    }
+
+    fn row_keys(&self, each: &mut dyn FnMut(u64)) {
+        self.request.row_keys().for_each(each);
+    }
+
+    fn identity(&self) -> Option<u64> {
+        self.request.identity()
+    }
+
+    fn callers(&self) -> usize {
+        self.callers.len()
+    }
+
+    fn merge(&mut self, mut other: Box<dyn AnyRequest>) -> Option<Box<dyn AnyRequest>> {
+        let alike = other.as_any().downcast_ref::<Self>();
+        if !alike.is_some_and(|other| self.request.is_like(&other.request)) {
+            return Some(other);
         }
-    }
-}
-
-impl<T> Drop for Reply<T> {
-    fn drop(&mut self) {
-        let message = "the task that sent the statement ended before the answer came";
-        let error = Error::new(ErrorKind::Indeterminate, "end", message);
-        self.answer(Err(error), Repeated(false));
-    }
-}
-
-/// One who waits for a request, and how often it is wanted.
-pub(crate) struct Caller<T> {
-    pub(crate) times: i64,
-    pub(crate) reply: Reply<T>,
-}
-
-/// Those who wait for one request, in the order of arrival. There is one at least.
-pub(crate) struct Callers<T> {
-    first: Caller<T>,
-    more: Vec<Caller<T>>,
-    /// How often the request was sent again.
-    pub(crate) tries: u32,
-}
-
-impl<T> Callers<T> {
-    pub(super) fn new(first: Caller<T>) -> Self {
-        Self {
-            first,
-            more: Vec::new(),
-            tries: 0,
+        if let Ok(mut other) = other.into_any().downcast::<Self>() {
+            if let (Some(sum), Some(times)) = (self.request.times(), other.request.times()) {
+                *sum = sum.saturating_add(*times);
+            }
+            self.callers.append(other.callers);
         }
+        None
     }
 
-    pub(super) fn add(&mut self, caller: Caller<T>) {
-        self.more.push(caller);
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        1 + self.more.len()
-    }
-
-    pub(crate) fn first(self) -> Reply<T> {
-        self.first.reply
-    }
-
-    /// Puts those together again of whom some are served.
-    pub(crate) fn of(callers: Vec<Caller<T>>, tries: u32) -> Option<Self> {
-        let mut callers = callers.into_iter();
-        Some(Self {
-            first: callers.next()?,
-            more: callers.collect(),
-            tries,
-        })
-    }
-
-    /// Whether all still wait.
-    pub(super) fn are_wanted(&self) -> bool {
-        self.iter().all(|caller| caller.reply.is_wanted())
-    }
-
-    /// Lets go of all, who have left.
-    pub(super) fn forget(self) {
-        for caller in self {
-            caller.reply.forget();
+    fn wanted(self: Box<Self>) -> Option<Box<dyn AnyRequest>> {
+        if O::GIVES_BACK || self.callers.are_wanted() {
+            return Some(self);
         }
-    }
-
-    /// Those who still wait, and how often the others wanted the request.
-    pub(super) fn wanted(self) -> (Option<Self>, i64) {
-        if self.are_wanted() {
-            return (Some(self), 0);
+        let Self {
+            mut request,
+            callers,
+        } = *self;
+        let (callers, left) = callers.wanted();
+        if let Some(times) = request.times() {
+            *times -= left;
         }
-        let tries = self.tries;
-        let (wanted, left): (Vec<_>, Vec<_>) = self
-            .into_iter()
-            .partition(|caller| caller.reply.is_wanted());
-        let times = left.iter().map(|caller| caller.times).sum();
-        if let Some(left) = Self::of(left, tries) {
-            left.forget();
-        }
-        (Self::of(wanted, tries), times)
+        let callers = callers?;
+        Some(Box::new(Self { request, callers }))
     }
 
-    fn iter(&self) -> impl Iterator<Item = &Caller<T>> {
-        iter::once(&self.first).chain(&self.more)
+    fn refuse(self: Box<Self>, error: &dyn Fn(&'static str) -> Error) {
+        self.callers.refuse(|| error(O::NAME));
     }
 
-    /// Tells all of them.
-    pub(crate) fn refuse(self, error: impl Fn() -> Error) {
-        for caller in self {
-            caller.reply.send(Err(error()));
-        }
-    }
-}
-
-impl<T> IntoIterator for Callers<T> {
-    type Item = Caller<T>;
-    type IntoIter = iter::Chain<iter::Once<Caller<T>>, std::vec::IntoIter<Caller<T>>>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        iter::once(self.first).chain(self.more)
+    fn serve(&self) -> for<'a> fn(&'a mut Requests, &'a mut OpenConnection) -> Served<'a> {
+        serve::<O>
     }
 }

@@ -33,7 +33,7 @@ impl Queued for Charge {
         self.lines.len()
     }
 
-    fn places(&self) -> impl Iterator<Item = u64> {
+    fn row_keys(&self) -> impl Iterator<Item = u64> {
         self.lines.iter().map(|line| hash(&line.key))
     }
 

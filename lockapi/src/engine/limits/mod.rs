@@ -44,7 +44,7 @@ impl Queued for Settle {
     const REPEATABLE: bool = false;
     const GIVES_BACK: bool = true;
 
-    fn places(&self) -> impl Iterator<Item = u64> {
+    fn row_keys(&self) -> impl Iterator<Item = u64> {
         iter::once(hash(&self.key))
     }
 }
@@ -52,7 +52,7 @@ impl Queued for Settle {
 impl Queued for Expire {
     const NAME: &'static str = "expire";
 
-    fn places(&self) -> impl Iterator<Item = u64> {
+    fn row_keys(&self) -> impl Iterator<Item = u64> {
         iter::once(hash(&self.key))
     }
 }
@@ -62,7 +62,7 @@ impl Queued for Refund {
     const REPEATABLE: bool = false;
     const GIVES_BACK: bool = true;
 
-    fn places(&self) -> impl Iterator<Item = u64> {
+    fn row_keys(&self) -> impl Iterator<Item = u64> {
         iter::once(hash(&self.key))
     }
 }
@@ -74,7 +74,7 @@ impl Queued for Look {
 impl Queued for Block {
     const NAME: &'static str = "block";
 
-    fn places(&self) -> impl Iterator<Item = u64> {
+    fn row_keys(&self) -> impl Iterator<Item = u64> {
         iter::once(hash(&self.key))
     }
 }
@@ -82,7 +82,7 @@ impl Queued for Block {
 impl Queued for Reset {
     const NAME: &'static str = "reset";
 
-    fn places(&self) -> impl Iterator<Item = u64> {
+    fn row_keys(&self) -> impl Iterator<Item = u64> {
         iter::once(hash(&self.key))
     }
 }

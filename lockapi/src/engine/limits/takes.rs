@@ -21,7 +21,7 @@ impl Queued for Take {
         u32::from(self.relaxed)
     }
 
-    fn places(&self) -> impl Iterator<Item = u64> {
+    fn row_keys(&self) -> impl Iterator<Item = u64> {
         iter::once(hash(&self.key))
     }
 

@@ -48,7 +48,7 @@ macro_rules! queued {
                 $weight
             }
 
-            $(fn places(&self) -> impl Iterator<Item = u64> {
+            $(fn row_keys(&self) -> impl Iterator<Item = u64> {
                 let $other = self;
                 iter::once(FxBuildHasher.hash_one($place))
             })?
@@ -90,7 +90,7 @@ impl Queued for Ack {
     const REPEATABLE: bool = false;
     const GIVES_BACK: bool = true;
 
-    fn places(&self) -> impl Iterator<Item = u64> {
+    fn row_keys(&self) -> impl Iterator<Item = u64> {
         iter::once(FxBuildHasher.hash_one(self.ticket.id))
     }
 }

@@ -211,7 +211,7 @@ impl Queued for PushKeyed {
         1 + self.job.payload.len() / 4096
     }
 
-    fn places(&self) -> impl Iterator<Item = u64> {
+    fn row_keys(&self) -> impl Iterator<Item = u64> {
         let keys = &self.keys;
         let of = (&self.queue, &keys.unique_key, &keys.idempotency_key);
         iter::once(FxBuildHasher.hash_one(of))
