@@ -261,9 +261,14 @@ impl OpenConnection {
         batch: &[O],
     ) -> Result<Vec<O::Output>, Failure> {
         let mut query = Query::new(batch);
-        let watch = Arc::clone(&self.watch);
-        self.run_query(&watch, &mut query).await?;
+        self.run_query(&mut query).await?;
         Ok(query.into_answers())
+    }
+
+    /// The same without the type of the operation.
+    pub(crate) async fn run_query(&mut self, query: &mut dyn AnyQuery) -> Result<(), Failure> {
+        let watch = Arc::clone(&self.watch);
+        self.run_watched(&watch, query).await
     }
 
     /// Runs a batch in a transaction of its own, within the limit of `watch`.
@@ -275,12 +280,12 @@ impl OpenConnection {
         let usual = self.limit;
         self.settle(watch.limit()).await.map_err(Failure::undone)?;
         let mut query = Query::new(batch);
-        self.run_query(watch, &mut query).await?;
+        self.run_watched(watch, &mut query).await?;
         self.settle(usual).await?;
         Ok(query.into_answers())
     }
 
-    async fn run_query(
+    async fn run_watched(
         &mut self,
         watch: &Arc<Watch>,
         query: &mut dyn AnyQuery,

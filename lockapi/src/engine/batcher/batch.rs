@@ -11,7 +11,7 @@ use rustc_hash::FxHashSet;
 use super::caller::{Callers, Reply};
 use super::outbox::Outbox;
 use super::request::{AnyRequest, KindId, MAX_WEIGHT, Pending, Queued};
-use crate::driver::Operation;
+use crate::driver::{Operation, Query};
 use crate::engine::connection::OpenConnection;
 use crate::error::{Error, Failure, Result};
 
@@ -244,7 +244,9 @@ impl<O: Queued> Batch<O> {
 
     /// Runs the statement and gives each request its answer.
     pub(crate) async fn perform(&mut self, connection: &mut OpenConnection) -> Result<(), Failure> {
-        let answers = connection.perform(&self.requests).await?;
+        let mut query = Query::new(&self.requests);
+        connection.run_query(&mut query).await?;
+        let answers = query.into_answers();
         self.requests.clear();
         for (callers, answer) in self.callers.drain(..).zip(answers) {
             callers.first().send_told(Ok(answer), connection.repeated);
