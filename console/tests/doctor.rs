@@ -71,6 +71,12 @@ const MADE: &[Made] = &[
     made("late_commit", "synchronous_commit", 3, "ALTER DATABASE \":name\" SET synchronous_commit = off"),
     made("own_read_only", "DATABASE", 3, "ALTER DATABASE \":name\" SET default_transaction_read_only = off"),
     made(
+        "own_read_only",
+        " IN DATABASE",
+        3,
+        "ALTER ROLE CURRENT_USER IN DATABASE \":name\" SET default_transaction_read_only = off",
+    ),
+    made(
         "unclaimed",
         "default/mails",
         3,

@@ -3,6 +3,7 @@
 mod acknowledged;
 mod demotion;
 mod encodings;
+mod epoch_leases;
 mod epochs;
 mod own_database;
 mod roles;

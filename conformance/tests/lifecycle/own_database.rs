@@ -4,8 +4,11 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use lockapi::driver::{Connection as _, Inline};
+use lockapi::suite::driver::Operation;
 use lockapi::{Backend, BackendOptions, ErrorKind, MIGRATIONS};
 use lockapi_conformance::cluster::Cluster;
+use lockapi_postgres::Borrowed;
 use postgres::{Client, NoTls, SimpleQueryMessage};
 
 pub(crate) async fn connect(url: &str) -> Arc<dyn Backend> {
@@ -165,4 +168,10 @@ fn told(error: &postgres::Error) -> String {
     error
         .as_db_error()
         .map_or_else(|| error.to_string(), ToString::to_string)
+}
+
+/// Runs one operation on a connection of the `postgres` crate.
+pub(crate) fn perform<O: Operation>(client: &mut Client, one: O) -> O::Output {
+    let performed = pollster::block_on(Inline(Borrowed(client)).perform(&[one]));
+    performed.expect("answered").remove(0)
 }
