@@ -11,7 +11,6 @@ use syn::{ImplItem, Item, ItemImpl, Signature, TraitItem, Type, TypeParamBound, 
 const ONE_FACE: &[(&str, &str)] = &[
     ("Backend::inner", LEADS),
     ("Backend::open_election", CALLED_BY_ANOTHER),
-    ("Backend::idempotency", AWAITED_ONLY),
     ("Backend::open_answers", CALLED_BY_ANOTHER),
     ("Backend::open_id_gen", CALLED_BY_ANOTHER),
     ("Backend::open_lease", CALLED_BY_ANOTHER),
@@ -39,20 +38,14 @@ const NO_TWIN: &[(&str, &str)] = &[
         "LockOwner::lock",
         "blocking callers say `mutex.on(&owner).lock()`, which async ones may say as well",
     ),
-    ("Answers::recall", AWAITED_ONLY),
-    ("Answers::record", AWAITED_ONLY),
-    ("Answers::sweep", AWAITED_ONLY),
-    ("Execution::complete", AWAITED_ONLY),
-    ("Execution::lost", AWAITED_ONLY),
-    ("Idempotency::begin", AWAITED_ONLY),
-    ("Idempotency::begin_timeout", AWAITED_ONLY),
-    ("Idempotency::sweep", AWAITED_ONLY),
+    ("Answers::recall", CALLED_BY_IDEMPOTENCY),
+    ("Answers::record", CALLED_BY_IDEMPOTENCY),
+    ("Answers::sweep", CALLED_BY_IDEMPOTENCY),
     ("functions::applied", FOR_OPERATORS),
     ("functions::clock", FOR_OPERATORS),
     ("functions::examine", FOR_OPERATORS),
 ];
-const AWAITED_ONLY: &str =
-    "requests with idempotency keys come to async services; others call `blocking::block_on`";
+const CALLED_BY_IDEMPOTENCY: &str = "a backend implements it; programs call `Idempotency`";
 const FOR_OPERATORS: &str = "the operator's command is async";
 
 /// The public methods of a face, by type.

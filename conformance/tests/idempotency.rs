@@ -1,27 +1,69 @@
-//! D08: duplicates of requests, in processes that are killed.
+//! D08: duplicates of requests, in processes that are killed. `LOCKAPI_KILLS=1000` kills as often, with as many more
+//! requests.
 
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use lockapi::BackendOptions;
 use lockapi::idempotency::{Begun, Execution, Idempotency, IdempotencyOptions};
+use lockapi::{BackendOptions, blocking};
 use lockapi_conformance::cluster::Cluster;
+use postgres::Client;
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 use tokio_postgres::NoTls;
 
 /// What a child reads its part from: its number, the namespace and the URL.
 const CHILD: &str = "LOCKAPI_IDEMPOTENCY_CHILD";
-const KEYS: usize = 250;
+const KEYS_A_KILL: usize = 4;
 /// For each key, at least: a process that is started again sends its part again.
 const DUPLICATES: usize = 4;
 const PROCESSES: usize = 4;
-/// How often a process is killed before they are left to finish.
-const KILLS: usize = 60;
 /// Long enough for renewals on a busy machine; what a dead one held is free after it.
 const TTL: Duration = Duration::from_secs(2);
+
+/// How often a process is killed before they are left to finish.
+fn kills() -> usize {
+    let many = std::env::var("LOCKAPI_KILLS").ok();
+    many.map_or(60, |many| many.parse().expect("a number"))
+}
+
+/// What a process sends.
+struct Part<'a> {
+    nth: usize,
+    namespace: &'a str,
+    url: &'a str,
+}
+
+impl Part<'_> {
+    fn key(&self, number: usize) -> String {
+        format!("{} {}", self.namespace, number % keys())
+    }
+
+    /// The numbers of its requests, in an order of its own.
+    fn numbers(&self) -> Vec<usize> {
+        let mut numbers: Vec<_> = (0..keys() * DUPLICATES)
+            .filter(|number| number / keys() % PROCESSES == self.nth % PROCESSES)
+            .collect();
+        fastrand::shuffle(&mut numbers);
+        numbers
+    }
+
+    fn options(&self) -> BackendOptions {
+        BackendOptions::default()
+            .namespace(self.namespace)
+            .notes(false)
+    }
+}
+
+fn keys() -> usize {
+    kills() * KEYS_A_KILL
+}
+
+const EFFECT: &str = "INSERT INTO conformance.effect (key) VALUES ($1) RETURNING id";
+const RECORD: &str = "INSERT INTO conformance.answered (key, number, answer) VALUES ($1, $2, $3)";
 
 type Problem = Box<dyn std::error::Error + Send + Sync>;
 
@@ -33,8 +75,7 @@ async fn pause() {
 /// The effect of a request on sqlx, with its answer.
 async fn on_sqlx(pool: &PgPool, execution: &Execution, key: &str) -> Result<Vec<u8>, Problem> {
     let mut tx = pool.begin().await?;
-    let insert = "INSERT INTO conformance.effect (key) VALUES ($1) RETURNING id";
-    let id: i64 = sqlx::query_scalar(insert)
+    let id: i64 = sqlx::query_scalar(EFFECT)
         .bind(key)
         .fetch_one(&mut *tx)
         .await?;
@@ -55,8 +96,7 @@ async fn on_tokio_postgres(
     let (mut client, socket) = tokio_postgres::connect(url, NoTls).await?;
     drop(tokio::spawn(socket));
     let mut tx = client.transaction().await?;
-    let insert = "INSERT INTO conformance.effect (key) VALUES ($1) RETURNING id";
-    let id: i64 = tx.query_one(insert, &[&key]).await?.get(0);
+    let id: i64 = tx.query_one(EFFECT, &[&key]).await?.get(0);
     let answer = id.to_string().into_bytes();
     pause().await;
     execution.complete_in(&mut tx, answer.clone()).await?;
@@ -65,26 +105,36 @@ async fn on_tokio_postgres(
     Ok(answer)
 }
 
+/// The same on the blocking face.
+fn on_postgres(
+    client: &mut Client,
+    execution: &blocking::Execution,
+    key: &str,
+) -> Result<Vec<u8>, Problem> {
+    let pause = || thread::sleep(Duration::from_millis(fastrand::u64(..30)));
+    let mut tx = client.transaction()?;
+    let id: i64 = tx.query_one(EFFECT, &[&key])?.get(0);
+    let answer = id.to_string().into_bytes();
+    pause();
+    execution.complete_in(&mut tx, answer.clone())?;
+    pause();
+    tx.commit()?;
+    Ok(answer)
+}
+
 /// Sends a request until it is answered, and records what the answer was.
-async fn request(
-    requests: &Idempotency,
-    pool: &PgPool,
-    url: &str,
-    namespace: &str,
-    nth: usize,
-    number: usize,
-) {
-    let key = format!("{namespace} {}", number % KEYS);
+async fn request(requests: &Idempotency, pool: &PgPool, part: &Part<'_>, number: usize) {
+    let key = part.key(number);
     let answer = loop {
         let begun = requests
             .begin_timeout(&key, b"pay", Duration::from_secs(1))
             .await;
         let executed = match begun {
             Ok(Begun::Replay(answer)) => break answer,
-            Ok(Begun::Execute(execution)) if nth.is_multiple_of(2) => {
+            Ok(Begun::Execute(execution)) if part.nth.is_multiple_of(2) => {
                 on_sqlx(pool, &execution, &key).await
             }
-            Ok(Begun::Execute(execution)) => on_tokio_postgres(url, &execution, &key).await,
+            Ok(Begun::Execute(execution)) => on_tokio_postgres(part.url, &execution, &key).await,
             Ok(Begun::InProgress) => continue,
             Ok(other) => panic!("{other:?}"),
             Err(error) => Err(error.into()),
@@ -94,37 +144,78 @@ async fn request(
             Err(error) => eprintln!("{key}: {error}"),
         }
     };
-    let record = "INSERT INTO conformance.answered (key, number, answer) VALUES ($1, $2, $3)";
-    let answer = String::from_utf8(answer).expect("a number");
-    let record = sqlx::query(record)
+    let record = sqlx::query(RECORD)
         .bind(&key)
         .bind(i64::try_from(number).expect("small"));
+    let answer = String::from_utf8(answer).expect("a number");
     record.bind(answer).execute(pool).await.expect("recorded");
 }
 
-/// Sends what has not been answered yet, in an order of its own.
-async fn serve(nth: usize, namespace: &str, url: &str) {
-    let options = BackendOptions::default().namespace(namespace).notes(false);
-    let pool = PgPoolOptions::new().max_connections(4).connect(url).await;
-    let pool = pool.expect("a pool");
-    let backend = if nth.is_multiple_of(2) {
-        lockapi_sqlx::connect_with(&pool, options).await
+/// The same on the blocking face.
+fn request_blocking(
+    requests: &blocking::Idempotency,
+    client: &mut Client,
+    part: &Part<'_>,
+    number: usize,
+) {
+    let key = part.key(number);
+    let answer = loop {
+        let begun = requests.begin_timeout(&key, b"pay", Duration::from_secs(1));
+        let executed = match begun {
+            Ok(blocking::Begun::Replay(answer)) => break answer,
+            Ok(blocking::Begun::Execute(execution)) => on_postgres(client, &execution, &key),
+            Ok(blocking::Begun::InProgress) => continue,
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => Err(error.into()),
+        };
+        match executed {
+            Ok(answer) => break answer,
+            Err(error) => eprintln!("{key}: {error}"),
+        }
+    };
+    let answer = String::from_utf8(answer).expect("a number");
+    let number = i64::try_from(number).expect("small");
+    let recorded = client.execute(RECORD, &[&key, &number, &answer]);
+    recorded.expect("recorded");
+}
+
+/// Sends what has not been answered yet.
+async fn serve(part: &Part<'_>) {
+    let pool = PgPoolOptions::new().max_connections(4);
+    let pool = pool.connect(part.url).await.expect("a pool");
+    let backend = if part.nth.is_multiple_of(2) {
+        lockapi_sqlx::connect_with(&pool, part.options()).await
     } else {
-        lockapi_tokio_postgres::connect_url_with(url, NoTls, options).await
+        lockapi_tokio_postgres::connect_url_with(part.url, NoTls, part.options()).await
     };
     let backend = backend.expect("connected");
     let requests = backend.idempotency(IdempotencyOptions::default().ttl(TTL));
     let requests = requests.expect("options");
-    let mut numbers: Vec<_> = (0..KEYS * DUPLICATES)
-        .filter(|number| number / KEYS % PROCESSES == nth % PROCESSES)
-        .collect();
-    fastrand::shuffle(&mut numbers);
-    for some in numbers.chunks(25) {
+    for some in part.numbers().chunks(25) {
         let sent = some
             .iter()
-            .map(|number| request(&requests, &pool, url, namespace, nth, *number));
+            .map(|number| request(&requests, &pool, part, *number));
         join_all(sent).await;
     }
+}
+
+/// The same on the blocking face, on eight threads.
+fn serve_blocking(part: &Part<'_>) {
+    let backend = lockapi_postgres::connect_url_with(part.url, part.options());
+    let backend = blocking::Backend::connect(backend).expect("connected");
+    let requests = backend.idempotency(IdempotencyOptions::default().ttl(TTL));
+    let requests = requests.expect("options");
+    let (numbers, next) = (part.numbers(), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let mut client = Client::connect(part.url, NoTls).expect("a connection");
+                while let Some(number) = numbers.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    request_blocking(&requests, &mut client, part, *number);
+                }
+            });
+        }
+    });
 }
 
 fn start(nth: usize, namespace: &str, url: &str) -> Child {
@@ -148,7 +239,16 @@ fn d08_duplicates_in_processes_that_are_killed_have_one_effect() {
         let mut next = || parts.next().expect("three parts");
         let nth = next().parse().expect("a number");
         let (namespace, url) = (next(), next());
-        runtime.block_on(serve(nth, namespace, url));
+        let part = Part {
+            nth,
+            namespace,
+            url,
+        };
+        if nth % PROCESSES == 3 {
+            serve_blocking(&part);
+        } else {
+            runtime.block_on(serve(&part));
+        }
         return;
     }
     let url = Cluster::shared().expect("a server").url();
@@ -170,7 +270,7 @@ fn d08_duplicates_in_processes_that_are_killed_have_one_effect() {
     let mut running: Vec<_> = (0..PROCESSES)
         .map(|nth| start(nth, &namespace, url))
         .collect();
-    for _ in 0..KILLS {
+    for _ in 0..kills() {
         thread::sleep(Duration::from_millis(fastrand::u64(20..150)));
         let nth = fastrand::usize(..PROCESSES);
         running[nth].kill().expect("killed");
@@ -180,7 +280,12 @@ fn d08_duplicates_in_processes_that_are_killed_have_one_effect() {
     let begun = Instant::now();
     for child in &mut running {
         while child.try_wait().expect("a process").is_none() {
-            assert!(begun.elapsed() < Duration::from_mins(2), "it does not end");
+            assert!(
+                begun.elapsed()
+                    < Duration::from_mins(2)
+                        + Duration::from_millis(100) * u32::try_from(keys()).expect("small"),
+                "it does not end"
+            );
             thread::sleep(Duration::from_millis(20));
         }
     }
@@ -195,8 +300,8 @@ fn d08_duplicates_in_processes_that_are_killed_have_one_effect() {
         let counted = sqlx::query_as::<_, (i64, i64, i64, i64)>(sql).bind(format!("{namespace} %"));
         counted.fetch_one(&pool).await.expect("counts")
     });
-    let keys = i64::try_from(KEYS).expect("small");
-    let duplicates = i64::try_from(KEYS * DUPLICATES).expect("small");
+    let duplicates = i64::try_from(keys() * DUPLICATES).expect("small");
+    let keys = i64::try_from(keys()).expect("small");
     assert_eq!(
         counts,
         (keys, keys, duplicates, 0),

@@ -17,6 +17,7 @@
 mod admin;
 mod election;
 mod id;
+mod idempotency;
 mod lease;
 mod limit;
 mod mutex;
@@ -34,6 +35,7 @@ use std::sync::Arc;
 pub use admin::{Inspector, Operator};
 pub use election::{Election, Observer};
 pub use id::IdGen;
+pub use idempotency::{Begun, Execution, Idempotency};
 pub use lease::{Lease, LeaseGuard};
 pub use limit::{Permits, RateLimiter, Reservation};
 pub use mutex::{Mutex, MutexGuard};
@@ -201,6 +203,17 @@ impl Backend {
     /// As for [`Backend::id_gen`](crate::Backend#method.id_gen).
     pub fn id_gen(&self, name: impl Into<String>, options: crate::id::IdOptions) -> Result<IdGen> {
         self.0.id_gen(name, options).map(IdGen::from)
+    }
+
+    /// Opens requests with idempotency keys; nothing is sent.
+    ///
+    /// # Errors
+    /// As for [`Backend::idempotency`](crate::Backend#method.idempotency).
+    pub fn idempotency(
+        &self,
+        options: crate::idempotency::IdempotencyOptions,
+    ) -> Result<Idempotency> {
+        self.0.idempotency(options).map(Idempotency::from)
     }
 
     /// Opens a scheduler with the default [options](crate::schedule::SchedulerOptions); nothing is sent.
