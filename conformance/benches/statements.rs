@@ -17,7 +17,7 @@ use lockapi::driver::{Connection, Transaction};
 use lockapi::limit::Quota;
 use lockapi::mutex::LockMode;
 use lockapi::suite::driver::Operation;
-use lockapi::suite::engine::Settle;
+use lockapi::suite::engine::SessionSettings;
 use lockapi::suite::lease::{Acquire, Acquired, Release, Renew};
 use lockapi::suite::limit::{Charge, ChargeLine, Ensure, Take};
 use lockapi::suite::mutex::{Enlist, LockRequest};
@@ -60,7 +60,7 @@ async fn all(report: Report, url: &str, only: &str) -> Report {
     for tables in [plain::LEASES, plain::LIMITS, plain::JOBS] {
         connection.execute(tables).await.expect("tables");
     }
-    let settle = Settle {
+    let settle = SessionSettings {
         local: false,
         lock_timeout: "1s".to_owned(),
         statement_timeout: "10s".to_owned(),

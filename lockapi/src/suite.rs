@@ -60,9 +60,9 @@ pub mod id {
 pub mod schedule {
     pub use crate::schedule::model::Schedules;
     pub use crate::schedule::operations::{
-        Due, Expire, Fate, Fire, Fired, Look, Looked, Name, ReadRuns, ReadTasks, Release,
-        RemoveTask, Request, RunNow, RunRow, SetTask, SweepRuns, SwitchTask, TaskName, TaskRow,
-        Tasks,
+        Due, DueTasks, Expire, Fire, FireDecision, Fired, Name, ReadDueTasks, ReadRuns, ReadTasks,
+        Release, RemoveTask, Request, RunNow, RunRow, SetTask, SweepRuns, SwitchTask, TaskName,
+        TaskRow, Tasks,
     };
 }
 
@@ -74,8 +74,8 @@ pub mod admin {
     pub use crate::admin::model::Notes;
     pub use crate::admin::operations::{
         Blocker, CancelJob, ForceRelease, ListAudit, ListJobs, ListLeases, ListLimits, ListLocks,
-        ListQueues, ListRunning, ListSchedulers, ListWaits, ListWorkers, Note, Noted, ReadJob,
-        Record, Struck, SweepNotes, Terminate, Unblock,
+        ListQueues, ListRunning, ListSchedulers, ListWaits, ListWorkers, LockHolder, Note, Noted,
+        ReadJob, Record, SweepNotes, Terminate, Unblock,
     };
 }
 
@@ -90,7 +90,7 @@ pub mod engine {
     pub use crate::engine::epoch::EnterEpoch;
     pub use crate::engine::notify::{Notify, listen};
     pub use crate::engine::probe::{BEGIN as BEGIN_PROBE, Lock, Marker, Seen, Started};
-    pub use crate::engine::settle::{Server, Settle, Settled};
+    pub use crate::engine::session_settings::{ServerKind, ServerState, SessionSettings};
 }
 
 /// See [`crate::memory`].

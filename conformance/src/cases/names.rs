@@ -86,7 +86,7 @@ async fn every_operation(cx: &Context) {
             "SELECT 'here'::pg_catalog.text",
         )
         .await;
-    assert!(prior.unwrap().hits.is_empty());
+    assert!(prior.unwrap().signalled.is_empty());
     tx.commit().await;
 
     let claimed = queue.claim(&Claim::new(1)).await.unwrap();

@@ -8,7 +8,7 @@ use lockapi::suite::admin::{
     Terminate, Unblock,
 };
 use lockapi::suite::driver::{IsPrimary, Operation, Remember, Restore};
-use lockapi::suite::engine::{Cancelled, EnterEpoch, Marker, Notify, Settle, Started};
+use lockapi::suite::engine::{Cancelled, EnterEpoch, Marker, Notify, SessionSettings, Started};
 use lockapi::suite::id::{ClaimWorker, NextBlock, ReleaseWorker, RenewWorker};
 use lockapi::suite::idempotency::{RecallAnswer, RecordAnswer, SweepAnswers};
 use lockapi::suite::lease;
@@ -102,7 +102,7 @@ pub(super) fn statements() -> Vec<Statement> {
         TryIn::STATEMENT,
         WaitIn::STATEMENT,
         Timeouts::STATEMENT,
-        Settle::STATEMENT,
+        SessionSettings::STATEMENT,
         EnterEpoch::STATEMENT,
         IsPrimary::STATEMENT,
         Marker::STATEMENT,
@@ -111,7 +111,7 @@ pub(super) fn statements() -> Vec<Statement> {
         Notify::STATEMENT,
         Remember::STATEMENT,
         Restore::STATEMENT,
-        schedule::Look::STATEMENT,
+        schedule::ReadDueTasks::STATEMENT,
         schedule::Fire::STATEMENT,
         schedule::RunNow::STATEMENT,
         schedule::Expire::STATEMENT,

@@ -58,7 +58,7 @@ pub(crate) use operations::{
     SweepNotes, Terminate, Unblock,
 };
 pub(crate) use priority::Shared;
-pub use priority::{Hit, Priority, PriorityScope, Report, Strike};
+pub use priority::{Priority, PriorityScope, Report, SignalOutcome, SignalledBlocker};
 
 /// The most entries of one answer.
 pub const MAX_ENTRIES: usize = 10_000;

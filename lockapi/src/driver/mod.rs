@@ -27,4 +27,4 @@ pub use threaded::{
 pub use transaction::{BoxFuture, Library, Transaction};
 pub use value::{Row, Rows, Type, Value};
 
-pub use crate::swept::Swept;
+pub use crate::sweep::SweepResult;

@@ -11,8 +11,8 @@ use std::time::Duration;
 use futures_util::future::select;
 use tokio::sync::Notify;
 
+use super::catch_panic;
 use super::connection::{Connections, Watch};
-use super::contain;
 use super::notify::prepare;
 use crate::driver::{Listener, Mode};
 use crate::error::Failure;
@@ -199,7 +199,7 @@ impl Shared {
             .collect();
         drop(state);
         for callback in callbacks {
-            contain(|| callback());
+            catch_panic(|| callback());
         }
     }
 

@@ -6,7 +6,7 @@ use futures_util::future::join;
 
 use super::connection::settle;
 use super::driver::{Driver, DriverConnection};
-use super::settle::Settle;
+use super::session_settings::SessionSettings;
 use super::timer::Timer;
 use crate::driver::{Connection, Mode, Operation, Row, Rows, Script, Statement, Type, Value};
 use crate::error::{Error, ErrorKind, Failure};
@@ -91,8 +91,8 @@ async fn look(one: &mut DriverConnection, timer: &Timer) -> Result<Duration, Fai
         );
         return Err(unsupported(message));
     }
-    let settled = settle(one, Settle::transaction(Duration::ZERO, LIMIT));
-    settled.await.map_err(foreign)?;
+    let set = settle(one, SessionSettings::transaction(Duration::ZERO, LIMIT));
+    set.await.map_err(foreign)?;
     let took = timer.now().saturating_sub(began);
     one.script(Script::Commit).await?;
     Ok(took)
@@ -250,7 +250,7 @@ fn foreign(failure: Failure) -> Failure {
         Some(code) if code == "0A000" || code.starts_with("42") && code != "42501" => {
             unsupported(format!(
                 "the server does not understand a statement that PostgreSQL 13 understands: {} ({code})",
-                failure.told()
+                failure.message()
             ))
         }
         _ => failure,

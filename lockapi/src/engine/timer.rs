@@ -9,8 +9,8 @@ use std::sync::{Arc, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use super::catch_panic;
 use super::clock::{Clock, Time, Watch};
-use super::contain;
 use crate::sync::{Condvar, Mutex, MutexGuard, thread};
 
 /// Identifies a timer; earlier timers order first.
@@ -23,7 +23,7 @@ enum Due {
 
 impl Due {
     fn happen(self) {
-        contain(|| match self {
+        catch_panic(|| match self {
             Self::Run(action) => action(),
             Self::Wake(waker) => waker.wake(),
         });

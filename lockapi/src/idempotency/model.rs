@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use super::operations::{Recalled, RecordAnswer};
-use crate::swept::Names;
+use crate::sweep::NamespacedKey;
 
 /// The rows of all answers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Answers {
-    rows: BTreeMap<Names, Kept>,
+    rows: BTreeMap<NamespacedKey, Kept>,
 }
 
 #[derive(Clone, Debug)]
@@ -55,7 +55,12 @@ impl Answers {
     }
 
     /// Answers how many were deleted, and what was looked at.
-    pub(crate) fn sweep(&mut self, after: &Names, most: i64, now: i64) -> (i64, Vec<Names>) {
+    pub(crate) fn sweep(
+        &mut self,
+        after: &NamespacedKey,
+        most: i64,
+        now: i64,
+    ) -> (i64, Vec<NamespacedKey>) {
         let most = usize::try_from(most).unwrap_or_default();
         // In the order of keys and not of namespaces, as the table has them.
         let mut places: Vec<_> = self.rows.keys().cloned().collect();

@@ -5,7 +5,7 @@ use crate::driver::columns::{all_answers, flag_rows, flags, ints, texts};
 use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
 use crate::memory::ModelState;
-use crate::swept::{Swept, decode_names, names_params, names_row};
+use crate::sweep::{SweepResult, decode_keys, key_params, key_row};
 
 /// Reads the state of one limit.
 #[derive(Clone, Debug)]
@@ -269,7 +269,7 @@ impl Operation for Block {
 }
 
 impl Operation for Sweep {
-    type Output = Swept<(String, String)>;
+    type Output = SweepResult<(String, String)>;
 
     const STATEMENT: Statement = Statement {
         name: "limit.sweep",
@@ -279,18 +279,18 @@ impl Operation for Sweep {
     };
 
     fn params(batch: &[Self]) -> Vec<Value> {
-        let of = |one: &Self| names_params(&one.after, one.most);
+        let of = |one: &Self| key_params(&one.after, one.most);
         batch.iter().take(1).flat_map(of).collect()
     }
 
     fn decode(batch: &[Self], rows: Rows) -> Result<Vec<Self::Output>, Failure> {
-        decode_names(batch.first().map(|one| one.most), rows)
+        decode_keys(batch.first().map(|one| one.most), rows)
     }
 
     fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
         let one = batch.first()?;
         let (limits, now) = model.limits();
         let (deleted, part) = limits.sweep(&one.after, one.most, now);
-        Some(vec![names_row(deleted, &part)])
+        Some(vec![key_row(deleted, &part)])
     }
 }

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::cadence::Planned;
 use super::operations::{
-    Due, Fate, Fire, Fired, Look, Looked, MAX_HELD, Name, ReadRuns, ReadTasks, RunNow, RunRow,
-    SetTask, SweepRuns, SwitchTask, TaskName, TaskRow,
+    Due, DueTasks, Fire, FireDecision, Fired, MAX_HELD, Name, ReadDueTasks, ReadRuns, ReadTasks,
+    RunNow, RunRow, SetTask, SweepRuns, SwitchTask, TaskName, TaskRow,
 };
+use super::recurrence::Planned;
 use crate::memory::ModelState;
 use crate::queue;
 
@@ -40,7 +40,7 @@ impl Schedules {
             self.tasks.insert(want.name.clone(), want.row.clone());
             return true;
         };
-        let recurs_as_before = there.cadence == want.row.cadence;
+        let recurs_as_before = there.recurrence == want.row.recurrence;
         let next = if recurs_as_before {
             there.next
         } else {
@@ -191,7 +191,7 @@ impl ModelState {
             .collect()
     }
 
-    pub(crate) fn look_at_tasks(&self, want: &Look) -> Looked {
+    pub(crate) fn read_due_tasks(&self, want: &ReadDueTasks) -> DueTasks {
         let now = self.now;
         let enabled = || self.tasks.of(&want.name).filter(|(_, task)| task.enabled);
         let mut due: Vec<_> = enabled()
@@ -202,7 +202,7 @@ impl ModelState {
                     version: task.version,
                     next: task.next.filter(|next| *next <= now || ahead)?,
                     now,
-                    cadence: task.cadence.clone(),
+                    recurrence: task.recurrence.clone(),
                     misfire: task.misfire,
                     misfire_most: task.misfire_most,
                 })
@@ -213,7 +213,7 @@ impl ModelState {
         }
         due.sort_by(|a, b| (a.next, &a.name).cmp(&(b.next, &b.name)));
         due.truncate(usize::try_from(want.most).unwrap_or(0));
-        Looked {
+        DueTasks {
             due,
             now,
             next: enabled()
@@ -275,16 +275,16 @@ impl ModelState {
     fn decide(&mut self, name: &TaskName, task: &TaskRow, run: Planned, node: &str) -> Fired {
         let held = self.tasks.held_of(name).len();
         let busy = self.is_busy(name) || (task.overlap == 2 && held > 0);
-        let fate = if run.skipped {
-            Fate::Missed
+        let decision = if run.skipped {
+            FireDecision::Missed
         } else if task.overlap == 0 || !busy {
-            Fate::Fired
+            FireDecision::Fired
         } else if task.overlap == 2 && i64::try_from(held).unwrap_or(i64::MAX) < MAX_HELD {
-            Fate::Held
+            FireDecision::Held
         } else {
-            Fate::Overlapped
+            FireDecision::Overlapped
         };
-        let job = (fate == Fate::Fired).then(|| {
+        let job = (decision == FireDecision::Fired).then(|| {
             let key = match task.overlap {
                 0 => String::new(),
                 _ => key_of(&name.task),
@@ -295,11 +295,11 @@ impl ModelState {
         });
         let record = Record {
             job,
-            held: fate == Fate::Held,
-            error: match fate {
-                Fate::Missed => "its time was missed",
-                Fate::Overlapped => OVERLAPPED,
-                Fate::Fired | Fate::Held => "",
+            held: decision == FireDecision::Held,
+            error: match decision {
+                FireDecision::Missed => "its time was missed",
+                FireDecision::Overlapped => OVERLAPPED,
+                FireDecision::Fired | FireDecision::Held => "",
             },
             missed: run.missed,
             fired_by: node.to_owned(),
@@ -310,7 +310,7 @@ impl ModelState {
             task: name.task.clone(),
             at: run.at,
             job,
-            fate,
+            decision,
         }
     }
 

@@ -297,7 +297,7 @@ impl<A, B: 'static> Rules<Request<A>, Response<B>> for HttpRules<B> {
     }
 
     fn admitted(&self, verdict: &Verdict, response: &mut Response<B>) {
-        tell(verdict, response.headers_mut());
+        add_headers(verdict, response.headers_mut());
     }
 
     fn refused(&self, verdict: &Verdict) -> Response<B> {
@@ -310,7 +310,7 @@ impl<A, B: 'static> Rules<Request<A>, Response<B>> for HttpRules<B> {
             let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
             headers.insert(RETRY_AFTER, seconds.max(1).into());
         }
-        tell(verdict, headers);
+        add_headers(verdict, headers);
         response
     }
 
@@ -320,7 +320,7 @@ impl<A, B: 'static> Rules<Request<A>, Response<B>> for HttpRules<B> {
 }
 
 /// Adds the fields of the draft.
-fn tell(verdict: &Verdict, headers: &mut HeaderMap) {
+fn add_headers(verdict: &Verdict, headers: &mut HeaderMap) {
     if verdict.decisions().is_empty() {
         return;
     }

@@ -212,7 +212,7 @@ fn scenarios_of_queues() -> Vec<Scenario> {
         engine(ListWorkers::STATEMENT, "'{ns}', 10"),
         engine(Record::STATEMENT, "'{ns}', 'a', 't', 'r'"),
         pooled(mutex::Check::STATEMENT, "1, '{ns}', 'k1', 100"),
-        engine(schedule::Look::STATEMENT, "'{ns}', 'work', 10, 0, ''"),
+        engine(schedule::ReadDueTasks::STATEMENT, "'{ns}', 'work', 10, 0, ''"),
         engine(
             schedule::Fire::STATEMENT,
             "'{ns}', 'work', '{t1,t2}', '{1,1}', '{{due},{due}}', '{-1,-1}', '{1,2}', '{{due},{due}}', '{f,f}', '{0,0}',

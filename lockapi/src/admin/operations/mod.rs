@@ -11,5 +11,5 @@ pub use jobs::{ListJobs, ListQueues, ListSchedulers, ReadJob};
 pub use levels::{ListLimits, ListWorkers};
 pub use note::{Note, Noted, SweepNotes};
 #[cfg(feature = "suite")]
-pub use operate::Struck;
+pub use operate::LockHolder;
 pub use operate::{Blocker, CancelJob, ForceRelease, Record, Terminate, Unblock};

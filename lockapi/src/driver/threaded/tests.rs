@@ -256,7 +256,7 @@ impl BlockingConnection for Fallen {
         self.count();
         let none = || Value::Texts(Vec::new());
         let row = match (statement.name, &params[..]) {
-            ("engine.open", _) => {
+            ("engine.session_settings", _) => {
                 let none = || Value::Int(0);
                 vec![
                     Value::Bool(false),

@@ -246,16 +246,16 @@ impl Operator for Admin {
             name: key.to_string(),
             reason: reason.to_owned(),
         };
-        let struck = self.0.jobs.call(terminate).await;
-        let struck = struck.map_err(|error| error.on(&key))?;
-        if let Some(refused) = struck.iter().find(|one| !one.allowed) {
+        let signalled = self.0.jobs.call(terminate).await;
+        let signalled = signalled.map_err(|error| error.on(&key))?;
+        if let Some(refused) = signalled.iter().find(|one| !one.allowed) {
             let message = format!(
                 "this role may not end session {} of the role {}; grant it pg_signal_backend",
                 refused.pid, refused.username
             );
             return Err(Error::new(ErrorKind::Unsupported, OPERATION, message).on(&key));
         }
-        let ended = struck.into_iter().filter(|one| one.ended);
+        let ended = signalled.into_iter().filter(|one| one.ended);
         Ok(ended
             .map(|one| Ended {
                 pid: one.pid,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::admin::{Note, Noted, SweepNotes};
-use crate::driver::Swept;
+use crate::driver::SweepResult;
 use crate::engine::batcher::Batcher;
 use crate::engine::batcher::{ALONE, Queued};
 use crate::engine::clock::Time;
@@ -46,7 +46,7 @@ impl Queued for SweepNotes {
 impl Sweeping for SweepNotes {
     const EVERY: Duration = SWEEP_EVERY;
 
-    fn next(self, swept: Swept<i64>) -> Option<Self> {
+    fn next(self, swept: SweepResult<i64>) -> Option<Self> {
         let after = swept.last?;
         Some(Self { after, ..self })
     }

@@ -8,8 +8,8 @@ use tokio::sync::oneshot;
 
 use super::batch::Batch;
 use crate::driver::Operation;
+use crate::engine::catch_panic;
 use crate::engine::connection::OpenConnection;
-use crate::engine::contain;
 use crate::error::{Error, ErrorKind, Failure, Result};
 
 /// The most weight that a statement carries.
@@ -156,7 +156,7 @@ impl<T> Reply<T> {
 
     fn answer(&mut self, outcome: Result<T>, repeated: Repeated) {
         if let Some(answer) = self.0.take() {
-            contain(|| answer.answer(outcome, repeated));
+            catch_panic(|| answer.answer(outcome, repeated));
         }
     }
 }

@@ -25,7 +25,7 @@ use super::batcher::{ALONE, Queued, Reply};
 use super::connection::Connections;
 use super::sweeps::{PART, Sweeping, Sweeps};
 use super::timer::Timer;
-use crate::driver::Swept;
+use crate::driver::SweepResult;
 use crate::error::Result;
 use crate::limit::{
     Block, Charge, ChargeLine, Expire, Look, Outcome, Policy, RawDecision, Refund, Reset, Settle,
@@ -98,7 +98,7 @@ impl Queued for Sweep {
 impl Sweeping for Sweep {
     const EVERY: Duration = Duration::from_secs(300);
 
-    fn next(self, swept: Swept<(String, String)>) -> Option<Self> {
+    fn next(self, swept: SweepResult<(String, String)>) -> Option<Self> {
         let after = swept.last?;
         Some(Self { after, ..self })
     }

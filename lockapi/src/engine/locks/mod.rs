@@ -18,8 +18,8 @@ pub(crate) use pending::Pending;
 pub(crate) use table::{Acquisition, Limits, Observed, WaitPolicy};
 use table::{Answer, Batch, Effects, LockTable, Next, Reason, Reply, Waited};
 
+use super::catch_panic;
 use super::clock::Time;
-use super::contain;
 use super::timer::Timer;
 use crate::engine::is_closed;
 use crate::error::{Error, ErrorKind, Failure, Result};
@@ -229,7 +229,7 @@ impl Locks {
         (0..unopened).for_each(|_| telemetry::fault(Fault::WaiterUnopened));
         telemetry::lost(lost.iter().map(|_| Kind::Mutex));
         for hold in lost {
-            contain(|| hold.announce());
+            catch_panic(|| hold.announce());
         }
         for (reply, answer) in answers {
             let answer = match answer {
@@ -238,11 +238,11 @@ impl Locks {
                 Answer::Failed(reason) => Err(self.error("lock", &reason)),
             };
             // A caller that left drops its grant, which releases the lock.
-            contain(|| drop(reply.send(answer)));
+            catch_panic(|| drop(reply.send(answer)));
         }
         for (reply, outcome) in releases {
             let outcome = outcome.map_err(|reason| self.error("unlock", &reason));
-            contain(|| drop(reply.send(outcome)));
+            catch_panic(|| drop(reply.send(outcome)));
         }
         if observe {
             self.observe();

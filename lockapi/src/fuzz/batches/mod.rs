@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::admin::operations as admin;
 use crate::driver::call::Operation;
 use crate::driver::{Rows, Type};
-use crate::engine::{cancel, epoch, notify, probe, settle};
+use crate::engine::{cancel, epoch, notify, probe, session_settings};
 use crate::error::Failure;
 use crate::id::operations as id;
 use crate::idempotency::operations as idempotency;
@@ -428,7 +428,7 @@ fn inspection() -> Vec<Decoder> {
 
 fn connections() -> Vec<Decoder> {
     vec![
-        of(settle::Settle {
+        of(session_settings::SessionSettings {
             local: true,
             lock_timeout: text(),
             statement_timeout: text(),
@@ -444,9 +444,9 @@ fn connections() -> Vec<Decoder> {
         of(driver::hosts::IsPrimary),
         of(driver::pooled::Remember),
         of(driver::pooled::Restore(driver::pooled::Settings::default())),
-        of(migrate::LookAround),
+        of(migrate::ReadSchemaState),
         of(migrate::Applied),
-        of(migrate::Exclude { key: 1 }),
+        of(migrate::LockMigrations { key: 1 }),
         of(migrate::Record {
             version: 1,
             name: "name",

@@ -173,7 +173,7 @@ pub(super) fn schedules() -> Vec<Decoder> {
         task: text(),
     };
     vec![
-        of(schedule::Look {
+        of(schedule::ReadDueTasks {
             name: name(),
             most: 1,
             behind: None,
@@ -203,7 +203,7 @@ pub(super) fn schedules() -> Vec<Decoder> {
                 next: None,
                 now: 1,
                 enabled: true,
-                cadence: crate::schedule::Cadence::Every(1),
+                recurrence: crate::schedule::Recurrence::Every(1),
                 timeout: 0,
                 misfire: 0,
                 misfire_most: 0,

@@ -343,13 +343,13 @@ impl Run {
                     }
                 });
                 let spawned = catch_unwind(AssertUnwindSafe(|| spawn(work)));
-                let told = spawned.is_err();
+                let reported = spawned.is_err();
                 if let Err(panic) = spawned {
                     let whose = "the spawn function of a worker";
                     self.settings.observer.panicked(whose, panic);
                 }
-                let left = Verdict::Left { told };
-                Quiet::new(async move { (number, verdict.await.unwrap_or(left)) })
+                let not_run = Verdict::NotRun { reported };
+                Quiet::new(async move { (number, verdict.await.unwrap_or(not_run)) })
             }
         });
         let since = self.queue.now();
