@@ -203,7 +203,7 @@ impl Bench {
             depth: 1_000_000_000_000,
             times: 1,
             relaxed: false,
-            look: false,
+            read_first: false,
         };
         let batch: Vec<_> = keys.iter().map(take).collect();
         self.both("take", &batch, plain::TAKE_ALL, keys).await;

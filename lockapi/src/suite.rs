@@ -38,9 +38,9 @@ pub mod queue {
 pub mod limit {
     pub use crate::limit::charge::{Charge, ChargeLine};
     pub use crate::limit::level::Level;
-    pub use crate::limit::manage::{Block, Ensure, Look, Looked, Refund, Reset, Sweep};
+    pub use crate::limit::manage::{Block, CurrentLevel, Ensure, ReadLevel, Refund, Reset, Sweep};
     pub use crate::limit::raw_decision::{Outcome, RawDecision};
-    pub use crate::limit::reserved::{Expire, Settle};
+    pub use crate::limit::reservation::{EndReservation, Expire};
     pub use crate::limit::take::Take;
 }
 

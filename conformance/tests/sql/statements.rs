@@ -14,7 +14,7 @@ use lockapi::suite::idempotency::{RecallAnswer, RecordAnswer, SweepAnswers};
 use lockapi::suite::lease;
 use lockapi::suite::lease::{Abandon, Acquire, Peek, Release, Renew, Sweep, Take};
 use lockapi::suite::limit;
-use lockapi::suite::limit::{Block, Charge, Ensure, Look, Refund, Reset};
+use lockapi::suite::limit::{Block, Charge, Ensure, ReadLevel, Refund, Reset};
 use lockapi::suite::mutex;
 use lockapi::suite::mutex::{
     DeadlockCheck, Enlist, Flush, HasWaiters, Interrupt, LockRequest, Ping, Relax, SweepMarks,
@@ -53,11 +53,11 @@ pub(super) fn statements() -> Vec<Statement> {
         limit::Take::STATEMENT,
         Charge::STATEMENT,
         Ensure::STATEMENT,
-        Look::STATEMENT,
+        ReadLevel::STATEMENT,
         Refund::STATEMENT,
         Reset::STATEMENT,
         Block::STATEMENT,
-        limit::Settle::STATEMENT,
+        limit::EndReservation::STATEMENT,
         limit::Expire::STATEMENT,
         limit::Sweep::STATEMENT,
         RecallAnswer::STATEMENT,

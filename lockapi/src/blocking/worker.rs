@@ -201,9 +201,7 @@ impl Worker {
                 let work = AssertUnwindSafe(|| handling.run(|| handler(Context(context))));
                 let answered = catch_unwind(work).unwrap_or_else(|panic| {
                     let message = panic_message(&*panic);
-                    Err(Failed::retry(format!(
-                        "the handler panicked: {message}"
-                    )))
+                    Err(Failed::retry(format!("the handler panicked: {message}")))
                 });
                 drop(slot);
                 // A worker that has given it up does not want the answer.

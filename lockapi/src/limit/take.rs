@@ -1,7 +1,7 @@
 //! Taking permits of one limit, the common case.
 
 use super::level::Level;
-use super::manage::Looked;
+use super::manage::CurrentLevel;
 use super::raw_decision::{Outcome, RawDecision};
 use crate::driver::columns::{ints, place, texts};
 use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
@@ -26,15 +26,16 @@ pub struct Take {
     /// Whether the commit need not wait for the disk.
     pub relaxed: bool,
     /// Whether it is probably refused, so that reading is enough.
-    pub look: bool,
+    pub read_first: bool,
 }
 
 impl Take {
     /// Whether a state leaves no permit, and nothing that has to be put right.
-    pub(crate) fn is_refused(&self, looked: &Looked) -> bool {
-        let level = &looked.level;
-        let full = level.debt(looked.now) + self.price > self.depth && !level.is_ahead(looked.now);
-        looked.due > looked.now && (full || level.blocked_until > looked.now)
+    pub(crate) fn is_refused(&self, current: &CurrentLevel) -> bool {
+        let level = &current.level;
+        let full =
+            level.debt(current.now) + self.price > self.depth && !level.is_ahead(current.now);
+        current.due > current.now && (full || level.blocked_until > current.now)
     }
 }
 

@@ -11,7 +11,7 @@ use lockapi::suite::idempotency::{RecallAnswer, RecordAnswer, SweepAnswers};
 use lockapi::suite::lease;
 use lockapi::suite::lease::{Abandon, Acquire, Peek, Release, Renew};
 use lockapi::suite::limit;
-use lockapi::suite::limit::{Block, Charge, Ensure, Look, Refund, Reset};
+use lockapi::suite::limit::{Block, Charge, Ensure, ReadLevel, Refund, Reset};
 use lockapi::suite::mutex;
 use lockapi::suite::queue;
 use lockapi::suite::schedule;
@@ -106,7 +106,7 @@ fn scenarios_of_locks() -> Vec<Scenario> {
              '{}', '{}', '{}', '{}', false",
         ),
         pooled(Ensure::STATEMENT, "'{{ns},{ns}}', '{k1,new}'"),
-        engine(Look::STATEMENT, "'{{ns},{ns}}', '{k1,new}'"),
+        engine(ReadLevel::STATEMENT, "'{{ns},{ns}}', '{k1,new}'"),
         engine(
             Refund::STATEMENT,
             "'{{ns},{ns}}', '{k1,k2}', '{10,10}', '{0,0}', '{0,0}'",
@@ -114,7 +114,7 @@ fn scenarios_of_locks() -> Vec<Scenario> {
         engine(Reset::STATEMENT, "'{{ns},{ns}}', '{k1,k2}'"),
         engine(Block::STATEMENT, "'{{ns},{ns}}', '{k1,k2}', '{10,10}'"),
         engine(
-            limit::Settle::STATEMENT,
+            limit::EndReservation::STATEMENT,
             "'{{ns},{ns}}', '{k1,k2}', '{reserved}', '{0,0}'",
         ),
         pooled(limit::Expire::STATEMENT, "'{{ns},{ns}}', '{k1,k2}'"),

@@ -12,7 +12,7 @@ use crate::error::Failure;
 use crate::id::operations as id;
 use crate::idempotency::operations as idempotency;
 use crate::lease::operations as lease;
-use crate::limit::{Quota, charge, manage, reserved, take as limit_take};
+use crate::limit::{Quota, charge, manage, reservation, take as limit_take};
 use crate::mutex::lock_request::{LockMode, LockRequest};
 use crate::queue::Ticket;
 use crate::queue::operations as queue;
@@ -271,9 +271,9 @@ fn limits() -> Vec<Decoder> {
             depth: 2,
             times: 1,
             relaxed: false,
-            look: false,
+            read_first: false,
         }),
-        of(manage::Look {
+        of(manage::ReadLevel {
             namespace: text(),
             key: text(),
         }),
@@ -301,13 +301,13 @@ fn limits() -> Vec<Decoder> {
             after: (text(), text()),
             most: 1,
         }),
-        of(reserved::Settle {
+        of(reservation::EndReservation {
             namespace: text(),
             key: text(),
             id: 1,
             price: 2,
         }),
-        of(reserved::Expire {
+        of(reservation::Expire {
             namespace: text(),
             key: text(),
         }),
