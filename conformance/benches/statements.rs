@@ -20,7 +20,7 @@ use lockapi::suite::driver::Operation;
 use lockapi::suite::engine::SessionSettings;
 use lockapi::suite::lease::{Acquire, Acquired, Release, Renew};
 use lockapi::suite::limit::{Charge, ChargeLine, Ensure, Take};
-use lockapi::suite::mutex::{Enlist, LockRequest};
+use lockapi::suite::mutex::{LockRequest, MarkSession};
 use lockapi::suite::queue::{NewJob, Push};
 use lockapi_sqlx::Sqlx;
 use sqlx::{Connection as _, Executor, PgConnection};
@@ -74,7 +74,7 @@ async fn all(report: Report, url: &str, only: &str) -> Report {
         figures: BTreeMap::new(),
     };
     bench.run(&[settle]).await;
-    bench.run(&[Enlist { mark: MARK }]).await;
+    bench.run(&[MarkSession { mark: MARK }]).await;
     let relaxed = "SET synchronous_commit = off; SET search_path = public, pg_catalog";
     bench.connection.execute(relaxed).await.expect("settings");
     let mut took = Vec::new();

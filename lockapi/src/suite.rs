@@ -18,7 +18,9 @@ pub mod mutex {
     pub use crate::mutex::interrupt::Interrupt;
     pub use crate::mutex::lock_request::{LockAnswer, LockRequest};
     pub use crate::mutex::marks::SweepMarks;
-    pub use crate::mutex::session::{Enlist, Enlisted, Flush, Ping, Relax, TOKENS_AT_RISK};
+    pub use crate::mutex::session::{
+        AsyncCommit, FlushTokens, MarkSession, MarkedSession, Ping, TOKENS_AT_RISK,
+    };
     pub use crate::mutex::wait::Wait;
 }
 
@@ -74,14 +76,14 @@ pub mod admin {
     pub use crate::admin::model::Notes;
     pub use crate::admin::operations::{
         Blocker, CancelJob, ForceRelease, ListAudit, ListJobs, ListLeases, ListLimits, ListLocks,
-        ListQueues, ListRunning, ListSchedulers, ListWaits, ListWorkers, LockHolder, Note, Noted,
-        ReadJob, Record, SweepNotes, Terminate, Unblock,
+        ListQueues, ListRunning, ListSchedulers, ListWaits, ListWorkers, LockHolder, Note,
+        NotedLock, ReadJob, Record, SweepNotes, Terminate, Unblock,
     };
 }
 
 /// See [`crate::table`].
 pub mod table {
-    pub use crate::table::operations::{LimitWaits, LockTable, Marked, OwnPid};
+    pub use crate::table::operations::{BackendPid, IsInTransaction, LockTable, SetLockTimeout};
 }
 
 /// See [`crate::engine`].
@@ -102,7 +104,7 @@ pub mod memory {
 pub mod driver {
     pub use crate::driver::call::Operation;
     pub use crate::driver::hosts::IsPrimary;
-    pub use crate::driver::pooled::{Remember, Restore, Settings};
+    pub use crate::driver::pooled::{RestoreSettings, SaveSettings, Settings};
 }
 
 /// What a simulation of whole programs in one thread is made of.

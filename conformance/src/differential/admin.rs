@@ -7,7 +7,7 @@ use lockapi::admin::Audited;
 use lockapi::driver::Connection;
 use lockapi::mutex::LockMode;
 use lockapi::suite::admin::{
-    ForceRelease, ListAudit, ListLeases, ListLocks, ListWaits, Note, Noted, Record, SweepNotes,
+    ForceRelease, ListAudit, ListLeases, ListLocks, ListWaits, Note, NotedLock, Record, SweepNotes,
 };
 use lockapi::suite::driver::Operation;
 use lockapi::suite::lease::Acquire;
@@ -265,9 +265,9 @@ impl<C: Connection> Pair<'_, C> {
             let lock = self.lock(*key);
             if !once
                 .iter()
-                .any(|one: &Noted| (one.lock, one.waits) == (lock, *waits))
+                .any(|one: &NotedLock| (one.lock, one.waits) == (lock, *waits))
             {
-                once.push(Noted {
+                once.push(NotedLock {
                     lock,
                     waits: *waits,
                     fence: i64::from(*fence),

@@ -7,7 +7,7 @@ use lockapi::suite::admin::{
     ListSchedulers, ListWaits, ListWorkers, Note, ReadClock, ReadJob, Record, SweepNotes,
     Terminate, Unblock,
 };
-use lockapi::suite::driver::{IsPrimary, Operation, Remember, Restore};
+use lockapi::suite::driver::{IsPrimary, Operation, RestoreSettings, SaveSettings};
 use lockapi::suite::engine::{Cancelled, EnterEpoch, Marker, Notify, SessionSettings, Started};
 use lockapi::suite::id::{ClaimWorker, NextBlock, ReleaseWorker, RenewWorker};
 use lockapi::suite::idempotency::{RecallAnswer, RecordAnswer, SweepAnswers};
@@ -17,12 +17,12 @@ use lockapi::suite::limit;
 use lockapi::suite::limit::{Block, Charge, Ensure, ReadLevel, Refund, Reset};
 use lockapi::suite::mutex;
 use lockapi::suite::mutex::{
-    DeadlockCheck, Enlist, Flush, HasWaiters, Interrupt, LockRequest, Ping, Relax, SweepMarks,
-    Timeouts, TryIn, Wait, WaitIn,
+    AsyncCommit, DeadlockCheck, FlushTokens, HasWaiters, Interrupt, LockRequest, MarkSession, Ping,
+    SweepMarks, Timeouts, TryIn, Wait, WaitIn,
 };
 use lockapi::suite::queue;
 use lockapi::suite::schedule;
-use lockapi::suite::table::{LimitWaits, LockTable, Marked, OwnPid};
+use lockapi::suite::table::{BackendPid, IsInTransaction, LockTable, SetLockTimeout};
 use postgres::{Client, NoTls};
 
 /// Those that do for some batches.
@@ -93,10 +93,10 @@ pub(super) fn statements() -> Vec<Statement> {
         Wait::STATEMENT,
         HasWaiters::STATEMENT,
         DeadlockCheck::STATEMENT,
-        Enlist::STATEMENT,
-        Relax::STATEMENT,
+        MarkSession::STATEMENT,
+        AsyncCommit::STATEMENT,
         Ping::STATEMENT,
-        Flush::STATEMENT,
+        FlushTokens::STATEMENT,
         Interrupt::STATEMENT,
         mutex::Check::STATEMENT,
         TryIn::STATEMENT,
@@ -109,8 +109,8 @@ pub(super) fn statements() -> Vec<Statement> {
         Started::STATEMENT,
         Cancelled::STATEMENT,
         Notify::STATEMENT,
-        Remember::STATEMENT,
-        Restore::STATEMENT,
+        SaveSettings::STATEMENT,
+        RestoreSettings::STATEMENT,
         schedule::ReadDueTasks::STATEMENT,
         schedule::Fire::STATEMENT,
         schedule::RunNow::STATEMENT,
@@ -123,9 +123,9 @@ pub(super) fn statements() -> Vec<Statement> {
         schedule::ReadRuns::STATEMENT,
         schedule::SweepRuns::STATEMENT,
         LockTable::STATEMENT,
-        LimitWaits::STATEMENT,
-        Marked::STATEMENT,
-        OwnPid::STATEMENT,
+        SetLockTimeout::STATEMENT,
+        IsInTransaction::STATEMENT,
+        BackendPid::STATEMENT,
     ]);
     all.extend(of_operators());
     all

@@ -54,8 +54,8 @@ pub use levels::{LimitLevel, WorkerNumber};
 pub(crate) use model::Notes;
 pub(crate) use operations::{
     Blocker, CancelJob, ForceRelease, ListAudit, ListJobs, ListLeases, ListLimits, ListLocks,
-    ListQueues, ListRunning, ListSchedulers, ListWaits, ListWorkers, Note, Noted, ReadJob, Record,
-    SweepNotes, Terminate, Unblock,
+    ListQueues, ListRunning, ListSchedulers, ListWaits, ListWorkers, Note, NotedLock, ReadJob,
+    Record, SweepNotes, Terminate, Unblock,
 };
 pub(crate) use priority::Shared;
 pub use priority::{Priority, PriorityScope, Report, SignalOutcome, SignalledBlocker};

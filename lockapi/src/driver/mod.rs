@@ -7,7 +7,7 @@
 pub(crate) mod call;
 pub(crate) mod columns;
 mod connector;
-pub(crate) mod first;
+pub(crate) mod first_statement;
 pub(crate) mod hosts;
 pub(crate) mod pooled;
 mod script;

@@ -14,7 +14,7 @@ use super::session_settings::{ServerKind, ServerState, SessionSettings};
 use super::tasks::Tasks;
 use super::timer::Timer;
 pub(crate) use super::watch::Watch;
-use crate::driver::first::perform_first;
+use crate::driver::first_statement::perform_first;
 use crate::driver::{Connection, Mode, Operation, Script};
 use crate::error::{Error, ErrorKind, Failure};
 use crate::migrate::version;

@@ -16,7 +16,7 @@ use crate::wait::unless;
 use crate::{LockId, random};
 
 /// Begins each of its transactions.
-pub use crate::driver::first::BEGIN;
+pub use crate::driver::first_statement::BEGIN;
 
 /// How long a statement of the probe may take at the server.
 const LIMIT: Duration = Duration::from_secs(5);

@@ -136,12 +136,12 @@ impl Watch for Shared {
 #[derive(Clone)]
 pub(crate) struct Timer {
     shared: Arc<Shared>,
-    _alive: Arc<Alive>,
+    _close_on_drop: Arc<CloseOnDrop>,
 }
 
-struct Alive(Arc<Shared>);
+struct CloseOnDrop(Arc<Shared>);
 
-impl Drop for Alive {
+impl Drop for CloseOnDrop {
     fn drop(&mut self) {
         let mut timers = self.0.lock();
         timers.closed = true;
@@ -170,7 +170,7 @@ impl Timer {
                 .spawn(move || shared.run())?;
         }
         Ok(Self {
-            _alive: Arc::new(Alive(Arc::clone(&shared))),
+            _close_on_drop: Arc::new(CloseOnDrop(Arc::clone(&shared))),
             shared,
         })
     }

@@ -3,7 +3,7 @@
 use super::level::Level;
 use super::manage::CurrentLevel;
 use super::raw_decision::{Outcome, RawDecision};
-use crate::driver::columns::{ints, place, texts};
+use crate::driver::columns::{batch_index, ints, texts};
 use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
 use crate::memory::ModelState;
@@ -88,7 +88,7 @@ impl Operation for Take {
     fn decode(batch: &[Self], rows: Rows) -> Result<Vec<RawDecision>, Failure> {
         let mut answers: Vec<_> = batch.iter().map(|_| RawDecision::again()).collect();
         for mut row in rows {
-            let at = place(&mut row, batch.len())?;
+            let at = batch_index(&mut row, batch.len())?;
             answers[at] = RawDecision {
                 outcome: Outcome::decode(row.int(1)?)?,
                 level: Level {

@@ -21,7 +21,7 @@ pub struct Note {
     /// Marks of sessions that are to be known.
     pub marks: Vec<i64>,
     /// Holds and waits.
-    pub noted: Vec<Noted>,
+    pub noted: Vec<NotedLock>,
     /// Holds (`false`) and waits (`true`) that ended.
     pub ended: Vec<(LockId, bool)>,
     /// Whether everything else of the backend has ended as well.
@@ -30,7 +30,7 @@ pub struct Note {
 
 /// A hold or a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Noted {
+pub struct NotedLock {
     /// The lock.
     pub lock: LockId,
     /// Whether it is waited for, or held.

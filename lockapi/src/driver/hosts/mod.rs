@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
-use super::first::perform_first;
+use super::first_statement::perform_first;
 use super::threaded::Attempts;
 use super::{
     BackgroundTask, Call, Connection, Connector, Listener, Mode, Operation, Row, Rows, Script,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-pub(super) use notes::{Names, Noting};
+pub(super) use notes::{Names, NoteRecorder};
 
 use super::Core;
 use super::batcher::{ALONE, Queued};

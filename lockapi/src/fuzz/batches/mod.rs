@@ -110,10 +110,10 @@ fn locks() -> Vec<Decoder> {
             holding: vec![LOCK],
             session: 1,
         }),
-        of(mutex::session::Enlist { mark: 1 }),
-        of(mutex::session::Relax { session: 1 }),
+        of(mutex::session::MarkSession { mark: 1 }),
+        of(mutex::session::AsyncCommit { session: 1 }),
         of(mutex::session::Ping { session: 1 }),
-        of(mutex::session::Flush),
+        of(mutex::session::FlushTokens),
         of(mutex::interrupt::Interrupt {
             mark: 1,
             process: 2,
@@ -145,12 +145,12 @@ fn locks() -> Vec<Decoder> {
             no_wait: true,
             mark: text(),
         }),
-        of(table::LimitWaits {
+        of(table::SetLockTimeout {
             timeout: text(),
             mark: text(),
         }),
-        of(table::Marked { mark: text() }),
-        of(table::OwnPid),
+        of(table::IsInTransaction { mark: text() }),
+        of(table::BackendPid),
     ]
 }
 
@@ -442,8 +442,10 @@ fn connections() -> Vec<Decoder> {
         }),
         of(epoch::EnterEpoch),
         of(driver::hosts::IsPrimary),
-        of(driver::pooled::Remember),
-        of(driver::pooled::Restore(driver::pooled::Settings::default())),
+        of(driver::pooled::SaveSettings),
+        of(driver::pooled::RestoreSettings(
+            driver::pooled::Settings::default(),
+        )),
         of(migrate::ReadSchemaState),
         of(migrate::Applied),
         of(migrate::LockMigrations { key: 1 }),
