@@ -29,10 +29,10 @@ pub mod queue {
     pub use crate::queue::model::Jobs;
     pub use crate::queue::operations::{
         Ack, Admit, Admitted, Cancel, Cancelled, Claimed, CompleteAndClaim, CompletedAndClaimed,
-        CountJobs, Counted, DELETED, DeadRow, Discard, ExpireJobs, FOR_EVER, FailedAttempt, Floor,
-        HoldKey, Keys, LookBack, Name, NewJob, Part, Purge, Push, PushKeyed, PushTogether,
-        ReadDead, ReadStanding, ReadUnhandled, Redrive, Redriven, Seen, SetGroupLimit, SetGroups,
-        SetPaused, Settle, SweepQueues, Take, UnhandledRow,
+        CountJobs, Counted, DELETED, DeadLetterRow, Discard, ExpireJobs, FOR_EVER, FailedAttempt,
+        Floor, HoldKey, Keys, Name, NewJob, Purge, Push, PushKeyed, PushTogether, ReadDeadLetters,
+        ReadDeliveryState, ReadUnhandled, Redrive, Redriven, SearchBelowFloors, SearchRange,
+        SearchResult, SetGroupLimit, SetGroups, SetPaused, Settle, SweepQueues, Take, UnhandledRow,
     };
 }
 

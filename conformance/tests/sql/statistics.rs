@@ -39,7 +39,7 @@ const SMALL: &[(&str, &str)] = &[
         "completions, with what one claim looks at",
     ),
     (
-        "queue.look_back",
+        "queue.search_below_floors",
         "the names that a worker has handlers for",
     ),
     ("queue.redrive", "jobs that a person named"),

@@ -115,14 +115,14 @@ impl Drop for Subscription {
 
 fn start(connections: Arc<Connections>, shared: Arc<Shared>) {
     let spawning = Arc::clone(&connections);
-    let mut ended = Ended {
+    let mut guard = ExitGuard {
         of: Some((Arc::clone(&connections), Arc::clone(&shared))),
         began: false,
     };
     let task = async move {
-        ended.begin();
+        guard.begin();
         run(&connections, &shared).await;
-        ended.finish();
+        guard.finish();
     };
     spawning.spawn("lockapi-notifier", task);
 }
@@ -210,12 +210,12 @@ impl Shared {
 
 /// Notices that the task ended before its time, and starts another, unless this one could not even
 /// begin: then the next who subscribes does.
-struct Ended {
+struct ExitGuard {
     of: Option<(Arc<Connections>, Arc<Shared>)>,
     began: bool,
 }
 
-impl Ended {
+impl ExitGuard {
     fn begin(&mut self) {
         self.began = true;
     }
@@ -225,7 +225,7 @@ impl Ended {
     }
 }
 
-impl Drop for Ended {
+impl Drop for ExitGuard {
     fn drop(&mut self) {
         let Some((connections, shared)) = self.of.take() else {
             return;

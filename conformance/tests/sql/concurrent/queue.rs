@@ -7,7 +7,7 @@ use lockapi::queue::{Outcome, Ticket};
 use lockapi::suite::admin::CancelJob;
 use lockapi::suite::queue::{
     Ack, Cancel, CompleteAndClaim, CountJobs, DELETED, Discard, FOR_EVER, Name, NewJob, Purge,
-    Push, ReadStanding, Redrive, SetPaused, Settle, Take,
+    Push, ReadDeliveryState, Redrive, SetPaused, Settle, Take,
 };
 
 use super::queue_keys::{Key, push_key};
@@ -274,11 +274,11 @@ pub(super) fn count() -> Step {
     );
     let stands = step(
         |side| {
-            vec![ReadStanding {
+            vec![ReadDeliveryState {
                 ticket: ticket(side, "a"),
             }]
         },
-        |_, standing| format!("{standing:?}"),
+        |_, delivery_state| format!("{delivery_state:?}"),
     );
     Arc::new(move |side| format!("{}, {}", counts(side), stands(side)))
 }

@@ -172,12 +172,12 @@ fn scenarios_of_queues() -> Vec<Scenario> {
         engine(queue::SetGroupLimit::STATEMENT, "'{ns}', 'groups', 'g1', 0, '{1}'"),
         engine(queue::CountJobs::STATEMENT, "'{ns}', 'work', 100"),
         engine(
-            queue::LookBack::STATEMENT,
+            queue::SearchBelowFloors::STATEMENT,
             "'{ns}', 'work', '{0,1,2,3}', '{0,0,0,0}', '{9000000000000000,9000000000000000,9000000000000000,9000000000000000}', '{0,0,0,0}', '{}', '{2}'",
         ),
         engine(queue::ReadUnhandled::STATEMENT, "'{ns}', 'work', '{send}', 100"),
-        engine(queue::ReadStanding::STATEMENT, "'{ids}'"),
-        engine(queue::ReadDead::STATEMENT, "'{ns}', 'work', 0, 10"),
+        engine(queue::ReadDeliveryState::STATEMENT, "'{ids}'"),
+        engine(queue::ReadDeadLetters::STATEMENT, "'{ns}', 'work', 0, 10"),
         engine(queue::SweepQueues::STATEMENT, "'{ns}', 10"),
         engine(
             queue::ExpireJobs::STATEMENT,

@@ -13,11 +13,11 @@ pub(super) use notes::{Names, NoteRecorder};
 use super::Core;
 use super::batcher::{ALONE, Queued};
 use crate::admin::{
-    Audited, CancelJob, Contention, Ended, Filter, ForceRelease, FoundQueue, HeldLease, HeldLock,
+    AuditEntry, CancelJob, Contention, Filter, ForceRelease, FoundQueue, HeldLease, HeldLock,
     Inspector, JobDetails, JobFilter, JobPage, LimitLevel, ListAudit, ListJobs, ListLeases,
     ListLimits, ListLocks, ListQueues, ListRunning, ListSchedulers, ListWaits, ListWorkers,
-    Operator, Priority, PriorityScope, ReadJob, Record, RunningJob, Terminate, Unblock, Waiter,
-    WorkerNumber, check_act, check_page, check_reason,
+    Operator, Priority, PriorityScope, ReadJob, Record, RunningJob, Terminate, TerminatedSession,
+    Unblock, Waiter, WorkerNumber, check_act, check_page, check_reason,
 };
 use crate::error::{Error, ErrorKind, LOCKED, Result};
 use crate::key::{Key, check_name};
@@ -147,7 +147,7 @@ impl Inspector for Admin {
         Ok(self.0.contended.list(filter.wanted_key(), filter.entries()))
     }
 
-    async fn audit(&self, filter: &Filter) -> Result<Vec<Audited>> {
+    async fn audit(&self, filter: &Filter) -> Result<Vec<AuditEntry>> {
         let list = ListAudit {
             namespace: self.namespace("audit", filter)?,
             most: filter.most(),
@@ -235,7 +235,7 @@ impl Operator for Admin {
         released.map_err(|error| error.on(&key))
     }
 
-    async fn terminate_holder(&self, key: Key, reason: &str) -> Result<Vec<Ended>> {
+    async fn terminate_holder(&self, key: Key, reason: &str) -> Result<Vec<TerminatedSession>> {
         const OPERATION: &str = "terminate_holder";
         let checked = key.check().and_then(|()| check_reason(reason));
         let checked = checked.and_then(|()| self.with_sessions(OPERATION));
@@ -257,7 +257,7 @@ impl Operator for Admin {
         }
         let ended = signalled.into_iter().filter(|one| one.ended);
         Ok(ended
-            .map(|one| Ended {
+            .map(|one| TerminatedSession {
                 pid: one.pid,
                 application: one.application,
                 username: one.username,

@@ -31,38 +31,38 @@ pub(crate) fn run(
     connections: Arc<Connections>,
     session: usize,
 ) -> impl Future<Output = ()> + Send {
-    let mut ended = Ended {
+    let mut guard = ExitGuard {
         locks: Some(Arc::clone(&locks)),
         session,
         began: false,
     };
     async move {
-        ended.began = true;
+        guard.began = true;
         let worker = Worker::new(locks, connections, session);
         if session == 0 {
             worker.hold().await;
         } else {
             worker.wait().await;
         }
-        ended.finished();
+        guard.finished();
     }
 }
 
 /// Notifies the table if a worker ends before it has finished, or before it has begun.
-struct Ended {
+struct ExitGuard {
     locks: Option<Arc<Locks>>,
     session: usize,
     began: bool,
 }
 
-impl Ended {
+impl ExitGuard {
     /// The table knows already: it decided that the worker ends.
     fn finished(mut self) {
         self.locks = None;
     }
 }
 
-impl Drop for Ended {
+impl Drop for ExitGuard {
     fn drop(&mut self) {
         if let Some(locks) = self.locks.take() {
             let failure = Failure::connect(None, crate::engine::batcher::ended("lock"));

@@ -65,7 +65,7 @@ impl Handle {
             self.topic.admitted(&self.core.queues.timer, &admitted);
             if admitted.jobs > 0 {
                 // There may be more than this process has room for.
-                self.teller().notify();
+                self.notifier().notify();
                 return Ok(true);
             }
             if admitted.looked < GROUPS {

@@ -13,10 +13,10 @@ use crate::engine::notifier::Subscription;
 use crate::error::{Error, ErrorKind, LOCKED, Result};
 use crate::lease::micros;
 use crate::queue::{
-    Cancel, Claim, CountJobs, DeadLetter, Discard, Exchange, Groups, Job, Name, Outcome, Purge,
-    Pushed, Queue, QueueOptions, ReadDead, ReadStanding, ReadUnhandled, Redrive, SetGroupLimit,
-    SetGroups, SetPaused, Settled, Standing, Statistics, SweepQueues, Ticket, Unhandled,
-    checked_limit, in_transaction,
+    Cancel, Claim, CountJobs, DeadLetter, DeliveryState, Discard, Exchange, Groups, Job, Name,
+    Outcome, Purge, Pushed, Queue, QueueOptions, ReadDeadLetters, ReadDeliveryState, ReadUnhandled,
+    Redrive, SetGroupLimit, SetGroups, SetPaused, Settled, Statistics, SweepQueues, Ticket,
+    Unhandled, checked_limit, in_transaction,
 };
 use crate::telemetry;
 use crate::wait::unless;
@@ -259,8 +259,8 @@ impl Queue for QueueHandle {
         self.0.settle_later(ticket, &outcome);
     }
 
-    async fn standing(&self, ticket: Ticket) -> Result<Standing> {
-        self.0.call(ReadStanding { ticket }).await
+    async fn delivery_state(&self, ticket: Ticket) -> Result<DeliveryState> {
+        self.0.call(ReadDeliveryState { ticket }).await
     }
 
     fn begin(&self, ticket: Ticket) -> bool {
@@ -350,7 +350,7 @@ impl Queue for QueueHandle {
                 format!("{most} dead letters in one call; allowed are at most {MAX_LETTERS}");
             return Err(self.0.invalid("dead_letters", message));
         }
-        let read = ReadDead {
+        let read = ReadDeadLetters {
             name: self.0.name.clone(),
             after,
             most: i64::try_from(most).unwrap_or(i64::MAX),

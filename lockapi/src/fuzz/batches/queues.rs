@@ -94,7 +94,7 @@ pub(super) fn managed_queues() -> Vec<Decoder> {
             paused: true,
             topic: 1,
         }),
-        of(queue::LookBack {
+        of(queue::SearchBelowFloors {
             name: name(),
             names: Vec::new(),
             priorities: vec![(0, 0, (0, 0))],
@@ -104,7 +104,7 @@ pub(super) fn managed_queues() -> Vec<Decoder> {
             name: name(),
             most: 1,
         }),
-        of(queue::ReadDead {
+        of(queue::ReadDeadLetters {
             name: name(),
             after: 0,
             most: 1,
@@ -141,7 +141,7 @@ pub(super) fn managed_queues() -> Vec<Decoder> {
             name: name(),
             key: text(),
         }),
-        of(queue::ReadStanding { ticket: TICKET }),
+        of(queue::ReadDeliveryState { ticket: TICKET }),
         of(queue::ReadUnhandled {
             name: name(),
             names: Vec::new(),
