@@ -70,18 +70,18 @@ impl Notifier {
     /// Subscribes to a topic, and starts to listen unless that is under way. It only saves waiting:
     /// behind a transaction-pooling proxy nobody is ever told.
     ///
-    /// `told` is called when something may have happened: the topic was notified of, or the
+    /// `callback` is called when something may have happened: the topic was notified of, or the
     /// listener connected, because what was sent before that is not known. It must not block, and
     /// may be called once more while the subscription is dropped.
     pub(crate) fn subscribe(
         &self,
         topic: i64,
-        told: impl Fn() + Send + Sync + 'static,
+        callback: impl Fn() + Send + Sync + 'static,
     ) -> Subscription {
         let mut state = self.shared.lock();
         state.subscribed += 1;
         let id = (topic, state.subscribed);
-        state.callbacks.insert(id, Arc::new(told));
+        state.callbacks.insert(id, Arc::new(callback));
         let can = self.connections.mode == Mode::Direct && !state.closed;
         let starts = can && !std::mem::replace(&mut state.running, can);
         drop(state);

@@ -60,7 +60,7 @@ impl Operation for Notify {
     }
 
     fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
-        let sent = model.tell(batch.iter().map(|one| one.0));
+        let sent = model.notify(batch.iter().map(|one| one.0));
         Some(vec![Row(vec![Value::Int(sent)])])
     }
 }

@@ -33,7 +33,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 const ATTEMPTS: u32 = 3;
 
 /// How often the first client looks for its session while the second one connects.
-const LOOKS: usize = 3;
+const CHECKS: usize = 3;
 
 /// The first version that has what the statements need.
 const OLDEST: i64 = 130_000;
@@ -45,7 +45,7 @@ pub(crate) async fn probe(driver: &Driver, timer: &Timer) -> Result<Mode, Failur
     // Connecting has a time limit.
     loop {
         let mut one = driver.connect(Mode::Proxied).await?;
-        let took = look(&mut one, timer).await?;
+        let took = check_server(&mut one, timer).await?;
         let patience = SECOND_SESSION.max(took * 3);
         let found = sessions(driver, &mut one, timer, patience).await;
         match found.map_err(foreign)? {
@@ -80,7 +80,7 @@ enum Sessions {
 
 /// Refuses a server by what it says of itself, and tells how long two statements take that need not wait for a
 /// session.
-async fn look(one: &mut DriverConnection, timer: &Timer) -> Result<Duration, Failure> {
+async fn check_server(one: &mut DriverConnection, timer: &Timer) -> Result<Duration, Failure> {
     one.script(Script::Begin(BEGIN)).await?;
     let began = timer.now();
     let seen = perform(one, Marker::read()).await.map_err(foreign)?;
@@ -103,7 +103,7 @@ async fn find_again(
     one: &mut DriverConnection,
     is_here: impl Fn(&Seen) -> bool,
 ) -> Result<bool, Failure> {
-    for _ in 0..LOOKS {
+    for _ in 0..CHECKS {
         if !is_here(&mark(one, Marker::read()).await?) {
             return Ok(false);
         }

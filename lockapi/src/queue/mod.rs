@@ -49,7 +49,7 @@ pub const MAX_ERROR_BYTES: usize = 8192;
 pub const MAX_PAYLOAD_BYTES: usize = 16 << 20;
 
 /// The interval at which a waiting claim polls, approximately.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL: Duration = Duration::from_secs(1);
 
 /// A queue of jobs that any number of programs push to and claim from.
 ///
@@ -277,7 +277,7 @@ impl dyn Queue + '_ {
             }
             if !exchange.more {
                 // Nobody tells of leases that end and of jobs that others give back.
-                let wait = left.min(LOOK.mul_f64(0.75 + fastrand::f64() / 2.0));
+                let wait = left.min(POLL.mul_f64(0.75 + fastrand::f64() / 2.0));
                 self.arrival(exchange.seen, wait).await;
             }
         }

@@ -142,13 +142,13 @@ pub(super) fn look() -> Step {
         };
         vec![of("a"), of("b")]
     };
-    step(batch, |_, looked| {
-        let (level, now) = (looked.level, looked.now);
+    step(batch, |_, current| {
+        let (level, now) = (current.level, current.now);
         let left = |time: i64| minutes((time - now).max(0) / 1000);
-        let due = if looked.due == i64::MAX {
+        let due = if current.due == i64::MAX {
             None
         } else {
-            Some(left(looked.due))
+            Some(left(current.due))
         };
         let started = (level.started > 0).then(|| minutes((now - level.started) / 1000));
         format!(

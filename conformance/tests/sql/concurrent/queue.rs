@@ -434,7 +434,7 @@ fn a_job_whose_lease_has_ended_goes_to_one_of_two() {
 
 #[test]
 fn dead_letters_that_another_has_are_skipped() {
-    const NONE: &str = "Redriven { count: 0, looked: 0, busy: 0 }";
+    const NONE: &str = "Redriven { count: 0, examined: 0, busy: 0 }";
     let before = [&push(&["a"]), &claim(1), &settle(&["a"], reject())];
     for first in [redrive(&["a"]), discard(&["a"]), sql(LOCK_DEAD)] {
         for names in [&[] as &[&str], &["a"]] {

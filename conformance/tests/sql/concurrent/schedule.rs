@@ -321,7 +321,7 @@ fn a_run_that_somebody_has_locked_is_not_swept() {
 #[test]
 fn a_failed_run_is_not_put_back_while_its_task_is_changed() {
     let before = [&set(Overlap::Skipped, 0), &fire(1), &claim_and_reject()];
-    let answer = "Redriven { count: 0, looked: 1, busy: 1 }";
+    let answer = "Redriven { count: 0, examined: 1, busy: 1 }";
     for first in [switch_off(2), set(Overlap::Skipped, 7), sql(LOCK)] {
         for names in [&[] as &[&str], &["a"]] {
             let (second, meets) = (redrive(names), Meets::Skips(answer));

@@ -68,7 +68,7 @@ impl Handle {
                 self.notifier().notify();
                 return Ok(true);
             }
-            if admitted.looked < GROUPS {
+            if admitted.examined < GROUPS {
                 break;
             }
         }
@@ -150,7 +150,7 @@ impl Topic {
         {
             let mut admission = self.admission();
             admission.at = Some(now);
-            admission.grouped = admitted.looked > 0;
+            admission.grouped = admitted.examined > 0;
             admission.count += u64::from(admitted.jobs > 0);
         }
         if let Some(next) = admitted.next_due {

@@ -55,7 +55,7 @@ pub(in crate::engine) fn open(
         options,
         number,
         topic,
-        told: OnceLock::new(),
+        subscription: OnceLock::new(),
         core: Arc::clone(core),
     })))
 }
@@ -66,7 +66,7 @@ pub(super) struct Handle {
     pub(super) number: i64,
     pub(super) topic: Arc<Topic>,
     /// Made by the first claim: a handle that only pushes does not listen.
-    told: OnceLock<Subscription>,
+    subscription: OnceLock<Subscription>,
     pub(super) core: Arc<Core>,
 }
 
@@ -182,7 +182,7 @@ impl Handle {
                 }
                 tries -= 1;
                 self.core.connections.timer.sleep(PAUSE).await;
-            } else if part.looked < PART {
+            } else if part.examined < PART {
                 // What stays behind, of two with one unique key, has been looked at as well.
                 return Ok(());
             }
@@ -191,7 +191,7 @@ impl Handle {
 
     /// Subscribes to pushes by other processes.
     pub(super) fn listen(&self) {
-        self.told.get_or_init(|| {
+        self.subscription.get_or_init(|| {
             let topic = Arc::downgrade(&self.topic);
             let timer = self.core.connections.timer.clone();
             self.core.notifier.subscribe(self.number, move || {

@@ -64,7 +64,7 @@ pub(in crate::engine) fn open(
         topic: core.queues.topic(number),
         queue_number,
         queue: core.queues.topic(queue_number),
-        told: OnceLock::new(),
+        subscription: OnceLock::new(),
         swept: Mutex::default(),
         changes: KeyedFifo::default(),
         core: Arc::clone(core),
@@ -81,7 +81,7 @@ struct Handle {
     queue_number: i64,
     queue: Arc<Topic>,
     /// Made by the first wait.
-    told: OnceLock<Subscription>,
+    subscription: OnceLock<Subscription>,
     swept: Mutex<Option<Time>>,
     /// Callers that change the same task: of those that do so at the same time, one succeeds.
     changes: KeyedFifo<String>,
@@ -188,7 +188,7 @@ impl Handle {
 
     /// Hears of changes by other nodes from now on.
     fn listen(&self) {
-        self.told.get_or_init(|| {
+        self.subscription.get_or_init(|| {
             let topic = Arc::downgrade(&self.topic);
             self.core.notifier.subscribe(self.number, move || {
                 if let Some(topic) = topic.upgrade() {

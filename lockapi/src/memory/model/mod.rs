@@ -227,7 +227,7 @@ impl ModelState {
     }
 
     /// Notifies the sessions that listen; answers of how many topics.
-    pub(crate) fn tell(&mut self, topics: impl IntoIterator<Item = i64>) -> i64 {
+    pub(crate) fn notify(&mut self, topics: impl IntoIterator<Item = i64>) -> i64 {
         self.heard.send(topics)
     }
 

@@ -203,7 +203,7 @@ impl Jobs {
         let count = |many: usize| i64::try_from(many).unwrap_or(i64::MAX);
         Admitted {
             jobs: count(ids.len()),
-            looked: count(names.len()),
+            examined: count(names.len()),
             next_due: next.filter(|_| ids.is_empty()).map(|due| due - now),
         }
     }

@@ -67,7 +67,7 @@ impl Jobs {
             .filter(free)
             .take(most)
             .collect();
-        let looked = i64::try_from(held.len()).unwrap_or(i64::MAX);
+        let examined = i64::try_from(held.len()).unwrap_or(i64::MAX);
         let looked_at = held.iter().filter_map(|id| self.ended.get(id));
         let keyed = looked_at.filter(|ended| !ended.job.unique_key.is_empty());
         let tasks = keyed.map(|ended| ended.job.task.clone()).collect();
@@ -92,7 +92,7 @@ impl Jobs {
         }
         let redriven = Redriven {
             count: redriven,
-            looked,
+            examined,
             busy: 0,
         };
         (redriven, tasks)
@@ -142,9 +142,9 @@ impl Jobs {
             before += live.map_or(0, LiveJob::size);
             fits
         };
-        let looked: Vec<Floor> = part.iter().copied().take_while(fits).collect();
+        let examined: Vec<Floor> = part.iter().copied().take_while(fits).collect();
         let mut moved = 0;
-        for (_, id) in &looked {
+        for (_, id) in &examined {
             let Some(live) = self.live.get(id) else {
                 continue;
             };
@@ -154,8 +154,8 @@ impl Jobs {
                 moved += 1;
             }
         }
-        let full = looked.len() < part.len() || part.len() >= most;
-        (moved, looked, full)
+        let full = examined.len() < part.len() || part.len() >= most;
+        (moved, examined, full)
     }
 
     pub(crate) fn set_paused(&mut self, queue: &Name, paused: bool) {

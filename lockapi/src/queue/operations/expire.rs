@@ -77,11 +77,11 @@ impl Operation for ExpireJobs {
 
     fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
         let one = batch.first()?;
-        let (moved, looked, full) = model.jobs.expire(model.now, one);
-        let (at, id) = looked.last().copied().unzip();
+        let (moved, examined, full) = model.jobs.expire(model.now, one);
+        let (at, id) = examined.last().copied().unzip();
         Some(vec![Row(vec![
             Value::Int(moved),
-            Value::Int(if full { one.most } else { count(&looked) }),
+            Value::Int(if full { one.most } else { count(&examined) }),
             maybe_int(at),
             maybe_int(id),
         ])])

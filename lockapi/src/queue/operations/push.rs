@@ -199,7 +199,7 @@ impl Operation for Push {
                 ids.push(model.jobs.push(now, &one.namespace, &one.queue, job, ""));
             }
         }
-        model.tell(batch.iter().filter_map(|one| one.topic));
+        model.notify(batch.iter().filter_map(|one| one.topic));
         Some(vec![Row(vec![Value::Ints(ids), Value::Int(0)])])
     }
 }
@@ -300,7 +300,7 @@ impl Operation for PushKeyed {
             seen.insert(key, id);
             rows.push(Row([n, id, how, 0].map(Value::Int).to_vec()));
         }
-        model.tell(batch.iter().filter_map(|one| one.topic));
+        model.notify(batch.iter().filter_map(|one| one.topic));
         Some(rows)
     }
 }

@@ -182,7 +182,7 @@ impl Operation for Fire {
         let one = batch.first()?;
         let fired = model.fire_tasks(one);
         if fired.iter().any(|fired| fired.job.is_some()) {
-            model.tell([one.topic]);
+            model.notify([one.topic]);
         }
         Some(rows(fired))
     }
@@ -229,7 +229,7 @@ impl Operation for RunNow {
         let one = batch.first()?;
         let fired = model.run_task_now(one);
         if fired.as_ref().is_some_and(|fired| fired.job.is_some()) {
-            model.tell([one.topic]);
+            model.notify([one.topic]);
         }
         Some(rows(fired.into_iter().collect()))
     }

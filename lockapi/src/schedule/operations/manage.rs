@@ -170,8 +170,8 @@ impl Operation for SetTask {
         if !model.tasks.set(model.now, one) {
             return Some(Rows::new());
         }
-        let told = model.tell([one.topic]);
-        Some(super::number(told))
+        let notified = model.notify([one.topic]);
+        Some(super::number(notified))
     }
 }
 
@@ -215,8 +215,12 @@ impl Operation for SwitchTask {
     fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
         let one = batch.first()?;
         let (found, changed) = model.tasks.switch(model.now, one);
-        let told = if changed { model.tell([one.topic]) } else { 0 };
-        Some(vec![Row(vec![Value::Bool(found), Value::Int(told)])])
+        let notified = if changed {
+            model.notify([one.topic])
+        } else {
+            0
+        };
+        Some(vec![Row(vec![Value::Bool(found), Value::Int(notified)])])
     }
 }
 

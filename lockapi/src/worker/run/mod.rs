@@ -78,7 +78,7 @@ pub(super) struct Run {
     /// Whether it ends when there is nothing to do.
     until_idle: bool,
     /// Whether it has found nothing since it had something.
-    looked: bool,
+    found_nothing: bool,
     refused: Option<Error>,
     pace: Pace,
     pauses: Pauses,
@@ -135,7 +135,7 @@ impl Run {
             hurry: Arc::default(),
             stopping: false,
             until_idle: false,
-            looked: false,
+            found_nothing: false,
             refused: None,
             pace: Pace::default(),
             pauses: Pauses::default(),
@@ -155,7 +155,7 @@ impl Run {
                 self.stop();
             }
             if self.until_idle && !self.stopping && self.has_nothing() && self.exchange.is_none() {
-                if self.looked {
+                if self.found_nothing {
                     self.stop();
                 } else {
                     self.may_have_jobs = true;
