@@ -43,7 +43,7 @@
 //! use std::time::Duration;
 //! use diesel::prelude::*;
 //! use diesel::{sql_query, sql_types::Text};
-//! use lockapi::limit::Want;
+//! use lockapi::limit::PermitRequest;
 //! use lockapi::queue::Job;
 //! use lockapi::table::{TableMode, lock_table_in};
 //! # fn example(
@@ -65,7 +65,7 @@
 //!     sql_query("UPDATE account SET welcomed = true").execute(conn)?;
 //!     delivery.ack_in(conn)?;
 //!     queue.push_in(conn, &[Job::new("send-welcome", "ada")?])?;
-//!     if limiter.check_all_in(conn, &[Want::new("mail:123")])?.is_allowed() {
+//!     if limiter.check_all_in(conn, &[PermitRequest::new("mail:123")])?.is_allowed() {
 //!         sql_query("INSERT INTO mail (recipient) VALUES (123)").execute(conn)?;
 //!     }
 //!     // Work that is done in the transaction that takes its job.

@@ -45,7 +45,7 @@ where
 ///         diesel::sql_query("ALTER TABLE orders ADD note text").execute(conn)?;
 ///         Ok::<_, Box<dyn std::error::Error>>(())
 ///     })?;
-///     println!("{} sessions were in the way", report.hits.len());
+///     println!("{} sessions were in the way", report.signalled.len());
 ///     Ok(())
 /// })
 /// # }

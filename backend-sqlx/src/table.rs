@@ -76,7 +76,7 @@ where
 /// .await
 /// .map_err(|error| error.to_string())?;
 /// tx.commit().await?;
-/// println!("{} sessions were in the way", report.hits.len());
+/// println!("{} sessions were in the way", report.signalled.len());
 /// # Ok(())
 /// # }
 /// ```

@@ -39,7 +39,7 @@
 //!
 //! ```no_run
 //! use std::time::Duration;
-//! use lockapi::limit::Want;
+//! use lockapi::limit::PermitRequest;
 //! use lockapi::queue::Job;
 //! use lockapi::table::{TableMode, lock_table_in};
 //! # fn example(
@@ -61,7 +61,7 @@
 //! tx.execute("UPDATE account SET welcomed = true", &[])?;
 //! delivery.ack_in(&mut tx)?;
 //! queue.push_in(&mut tx, &[Job::new("send-welcome", "ada")?])?;
-//! if limiter.check_all_in(&mut tx, &[Want::new("mail:123")])?.is_allowed() {
+//! if limiter.check_all_in(&mut tx, &[PermitRequest::new("mail:123")])?.is_allowed() {
 //!     tx.execute("INSERT INTO mail (recipient) VALUES (123)", &[])?;
 //! }
 //! // Work that is done in the transaction that takes its job.

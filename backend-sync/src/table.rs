@@ -47,7 +47,7 @@ where
 ///     Ok::<_, Box<dyn std::error::Error>>(())
 /// })?;
 /// tx.commit()?;
-/// println!("{} sessions were in the way", report.hits.len());
+/// println!("{} sessions were in the way", report.signalled.len());
 /// # Ok(())
 /// # }
 /// ```

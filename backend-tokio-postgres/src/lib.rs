@@ -57,7 +57,7 @@
 //!
 //! ```no_run
 //! use std::time::Duration;
-//! use lockapi::limit::Want;
+//! use lockapi::limit::PermitRequest;
 //! use lockapi::queue::Job;
 //! use lockapi::table::{TableMode, lock_table_in};
 //! # use lockapi_tokio_postgres as _;
@@ -80,7 +80,7 @@
 //! tx.execute("UPDATE account SET welcomed = true", &[]).await?;
 //! delivery.ack_in(&mut tx).await?;
 //! queue.push_in(&mut tx, &[Job::new("send-welcome", "ada")?]).await?;
-//! if limiter.check_all_in(&mut tx, &[Want::new("mail:123")]).await?.is_allowed() {
+//! if limiter.check_all_in(&mut tx, &[PermitRequest::new("mail:123")]).await?.is_allowed() {
 //!     tx.execute("INSERT INTO mail (recipient) VALUES (123)", &[]).await?;
 //! }
 //! // Work that is done in the transaction that takes its job.

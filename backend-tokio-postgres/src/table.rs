@@ -65,7 +65,7 @@ where
 /// })
 /// .await?;
 /// tx.commit().await?;
-/// println!("{} sessions were in the way", report.hits.len());
+/// println!("{} sessions were in the way", report.signalled.len());
 /// # Ok(())
 /// # }
 /// ```

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{Better, Report, SECONDS, Server, connect, plain, rate, runtime};
-use lockapi::limit::{Policy, Quota, Want};
+use lockapi::limit::{PermitRequest, Policy, Quota};
 use lockapi::queue::Job;
 use lockapi::worker::Worker;
 use lockapi::{Backend, Stop};
@@ -93,12 +93,15 @@ async fn user_and_tenant(report: &mut Report, backend: &Arc<dyn Backend>) {
             let limiter = Arc::clone(&limiter);
             async move {
                 let user = format!("bench/user/{task}");
-                let wants = [Want::new(&*user), Want::new("bench/tenant")];
+                let requests = [
+                    PermitRequest::new(&*user),
+                    PermitRequest::new("bench/tenant"),
+                ];
                 while Instant::now() < until {
                     if together {
-                        limiter.check_all(&wants).await.map(drop)
+                        limiter.check_all(&requests).await.map(drop)
                     } else {
-                        limiter.check_each(&wants).await.map(drop)
+                        limiter.check_each(&requests).await.map(drop)
                     }
                     .expect("a decision");
                     count.fetch_add(1, Ordering::Relaxed);
@@ -227,9 +230,9 @@ async fn heartbeat(report: &mut Report, backend: &Arc<dyn Backend>, pool: &PgPoo
 async fn reservations(report: &mut Report, backend: &Arc<dyn Backend>) {
     let quota = Quota::per_second(10_000).burst(1_000_000_000);
     let limiter = backend.rate_limiter(quota).expect("a limiter");
-    let want = Want::new("bench/reserved");
+    let request = PermitRequest::new("bench/reserved");
     let settled = async |open: usize| {
-        let calls = (0..open).map(|_| limiter.reserve(&want, Duration::from_mins(10)));
+        let calls = (0..open).map(|_| limiter.reserve(&request, Duration::from_mins(10)));
         let reserved = futures_util::future::join_all(calls).await;
         let reserved = reserved.into_iter();
         let reserved: Vec<_> = reserved
@@ -334,7 +337,7 @@ async fn denials(report: &mut Report, backend: &Arc<dyn Backend>, pool: &PgPool,
             for key in 0..keys {
                 let key = format!("bench/{keys}/{key}");
                 let _taken = limiter
-                    .check_each(&[Want::new(key)])
+                    .check_each(&[PermitRequest::new(key)])
                     .await
                     .expect("a decision");
             }
@@ -380,8 +383,8 @@ async fn permits(report: &mut Report, backend: &Arc<dyn Backend>, function: f64)
     let limiter = backend.rate_limiter(quota).expect("a limiter");
     let refused = Arc::new(AtomicU64::new(0));
     let ours = rate(64, |_, count, until| {
-        let want = Want::new("bench/permits").cost(100);
-        let permits = limiter.permits(&want).expect("permits");
+        let request = PermitRequest::new("bench/permits").cost(100);
+        let permits = limiter.permits(&request).expect("permits");
         let refused = Arc::clone(&refused);
         async move {
             while Instant::now() < until {

@@ -17,10 +17,10 @@ use lockapi::driver::{Connection, Transaction};
 use lockapi::limit::Quota;
 use lockapi::mutex::LockMode;
 use lockapi::suite::driver::Operation;
-use lockapi::suite::engine::Settle;
+use lockapi::suite::engine::SessionSettings;
 use lockapi::suite::lease::{Acquire, Acquired, Release, Renew};
 use lockapi::suite::limit::{Charge, ChargeLine, Ensure, Take};
-use lockapi::suite::mutex::{Enlist, LockRequest};
+use lockapi::suite::mutex::{LockRequest, MarkSession};
 use lockapi::suite::queue::{NewJob, Push};
 use lockapi_sqlx::Sqlx;
 use sqlx::{Connection as _, Executor, PgConnection};
@@ -60,7 +60,7 @@ async fn all(report: Report, url: &str, only: &str) -> Report {
     for tables in [plain::LEASES, plain::LIMITS, plain::JOBS] {
         connection.execute(tables).await.expect("tables");
     }
-    let settle = Settle {
+    let settle = SessionSettings {
         local: false,
         lock_timeout: "1s".to_owned(),
         statement_timeout: "10s".to_owned(),
@@ -74,7 +74,7 @@ async fn all(report: Report, url: &str, only: &str) -> Report {
         figures: BTreeMap::new(),
     };
     bench.run(&[settle]).await;
-    bench.run(&[Enlist { mark: MARK }]).await;
+    bench.run(&[MarkSession { mark: MARK }]).await;
     let relaxed = "SET synchronous_commit = off; SET search_path = public, pg_catalog";
     bench.connection.execute(relaxed).await.expect("settings");
     let mut took = Vec::new();
@@ -203,7 +203,7 @@ impl Bench {
             depth: 1_000_000_000_000,
             times: 1,
             relaxed: false,
-            look: false,
+            read_first: false,
         };
         let batch: Vec<_> = keys.iter().map(take).collect();
         self.both("take", &batch, plain::TAKE_ALL, keys).await;

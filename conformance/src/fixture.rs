@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use lockapi::BackendOptions;
 use lockapi::admin::{Priority, Report};
 use lockapi::idempotency::Execution;
-use lockapi::limit::{Verdict, Want};
+use lockapi::limit::{PermitRequest, Verdict};
 use lockapi::queue::{Delivery, Job, Pushed, Taken};
 use lockapi::suite::lease::Peeked;
 use lockapi::suite::limit::Level;
@@ -396,7 +396,7 @@ pub trait Transaction: Send {
     async fn check_all_in(
         &mut self,
         limiter: &Arc<dyn RateLimiter>,
-        wants: &[Want],
+        requests: &[PermitRequest],
     ) -> Result<Verdict>;
 
     /// Locks a table of the user; without a timeout it does not wait.

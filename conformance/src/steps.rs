@@ -9,7 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockapi::admin::{Priority, Report};
 use lockapi::idempotency::Execution;
-use lockapi::limit::{Verdict, Want};
+use lockapi::limit::{PermitRequest, Verdict};
 use lockapi::queue::{Delivery, Job, Pushed, Taken};
 use lockapi::table::{Table, TableMode};
 use lockapi::{Backend, Fence, Mutex, Queue, RateLimiter, Result};
@@ -63,7 +63,11 @@ pub trait BlockingTransaction {
     ///
     /// # Errors
     /// Those of the backend.
-    fn check_all_in(&mut self, limiter: &dyn RateLimiter, wants: &[Want]) -> Result<Verdict>;
+    fn check_all_in(
+        &mut self,
+        limiter: &dyn RateLimiter,
+        requests: &[PermitRequest],
+    ) -> Result<Verdict>;
 
     /// Locks a table of the user; without a timeout it does not wait.
     ///
@@ -216,10 +220,10 @@ impl Transaction for OnThread {
     async fn check_all_in(
         &mut self,
         limiter: &Arc<dyn RateLimiter>,
-        wants: &[Want],
+        requests: &[PermitRequest],
     ) -> Result<Verdict> {
-        let (limiter, wants) = (Arc::clone(limiter), wants.to_vec());
-        self.ask(move |transaction| transaction.check_all_in(&*limiter, &wants))
+        let (limiter, requests) = (Arc::clone(limiter), requests.to_vec());
+        self.ask(move |transaction| transaction.check_all_in(&*limiter, &requests))
             .await
     }
 

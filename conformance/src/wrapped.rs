@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockapi::queue::{
-    Claim, DeadLetter, Exchange, Groups, Job, Outcome, Pushed, QueueOptions, Settled, Standing,
-    Statistics, Ticket, Unhandled,
+    Claim, DeadLetter, DeliveryState, Exchange, Groups, Job, Outcome, Pushed, QueueOptions,
+    Settled, Statistics, Ticket, Unhandled,
 };
 use lockapi::{Queue, Result};
 
@@ -97,8 +97,8 @@ impl<W: Wrapper> Queue for Wrapped<W> {
         self.0.settle_later(ticket, outcome);
     }
 
-    async fn standing(&self, ticket: Ticket) -> Result<Standing> {
-        self.0.inner().standing(ticket).await
+    async fn delivery_state(&self, ticket: Ticket) -> Result<DeliveryState> {
+        self.0.inner().delivery_state(ticket).await
     }
 
     fn begin(&self, ticket: Ticket) -> bool {

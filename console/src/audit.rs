@@ -1,7 +1,7 @@
 //! `lockapi audit`: what operators did.
 
 use clap::Args;
-use lockapi::admin::Audited;
+use lockapi::admin::AuditEntry;
 use serde::Serialize;
 
 use crate::arguments::Global;
@@ -29,8 +29,8 @@ struct Act {
     reason: String,
 }
 
-impl From<Audited> for Act {
-    fn from(audited: Audited) -> Self {
+impl From<AuditEntry> for Act {
+    fn from(audited: AuditEntry) -> Self {
         Self {
             id: audited.id.to_string(),
             at: time(audited.at),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Subcommand;
 use lockapi::Key;
 use lockapi::admin::LimitLevel;
-use lockapi::limit::{Decision, Quota, Want};
+use lockapi::limit::{Decision, PermitRequest, Quota};
 use serde::Serialize;
 
 use crate::arguments::Global;
@@ -183,7 +183,7 @@ impl Limit {
             }
             Self::Show { key, quota, cost } => {
                 let limiter = backend.rate_limiter(quota)?;
-                let decision = limiter.peek(&Want::new(key).cost(cost)).await?;
+                let decision = limiter.peek(&PermitRequest::new(key).cost(cost)).await?;
                 global
                     .output()
                     .value(&Decided::from(&decision), Decided::words)?;

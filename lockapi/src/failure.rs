@@ -243,8 +243,8 @@ impl Failure {
     }
 
     /// The message of the server or the driver.
-    pub(crate) fn told(&self) -> String {
-        told(&*self.source)
+    pub(crate) fn message(&self) -> String {
+        message_chain(&*self.source)
     }
 
     /// The error of a statement on a table of the program, with the server's message.
@@ -256,7 +256,7 @@ impl Failure {
                 // A constraint, or a value that the column does not take.
                 let refused = kind == ErrorKind::Corrupt;
                 let kind = if refused { ErrorKind::Invalid } else { kind };
-                let message = format!("{} ({code})", self.told());
+                let message = format!("{} ({code})", self.message());
                 let error = Error::new(kind, operation, message);
                 error.caused(self.sqlstate.clone(), Arc::clone(&self.source))
             }
@@ -267,8 +267,8 @@ impl Failure {
     /// The error for one caller of the failed statement.
     #[must_use]
     pub fn error(&self, operation: &'static str) -> Error {
-        if let (Some(_), Some(told)) = (&self.sqlstate, self.source.downcast_ref::<Error>()) {
-            return told.clone().during(operation);
+        if let (Some(_), Some(error)) = (&self.sqlstate, self.source.downcast_ref::<Error>()) {
+            return error.clone().during(operation);
         }
         let kind = self.kind();
         let message = match (kind, self.sqlstate.as_deref()) {
@@ -279,20 +279,20 @@ impl Failure {
             }
             (ErrorKind::Unsupported, Some(code @ "42501")) if operation != "migrate" => format!(
                 "{} ({code}); apply the statements of `lockapi::rights::grants` for this role",
-                self.told()
+                self.message()
             ),
             (ErrorKind::Indeterminate, Some(code)) => format!(
                 "the session ended before the answer came: {} ({code})",
-                self.told()
+                self.message()
             ),
-            (_, Some(code)) => format!("{} ({code})", self.told()),
+            (_, Some(code)) => format!("{} ({code})", self.message()),
             (ErrorKind::Indeterminate, None) => {
                 format!(
                     "the connection ended before the answer came: {}",
-                    self.told()
+                    self.message()
                 )
             }
-            (_, None) => self.told(),
+            (_, None) => self.message(),
         };
         Error::new(kind, operation, message).caused(self.sqlstate.clone(), Arc::clone(&self.source))
     }
@@ -305,25 +305,25 @@ fn without_data(
 ) -> Arc<dyn StdError + Send + Sync> {
     let is_ours = source.is::<Report>() || source.is::<Error>();
     match sqlstate.filter(|_| !is_ours) {
-        Some(code) => Arc::new(Report::new(Some(code.to_owned()), &told(&*source))),
+        Some(code) => Arc::new(Report::new(Some(code.to_owned()), &message_chain(&*source))),
         None => Arc::from(source),
     }
 }
 
 /// The messages of an error and its sources, the first line of each: further lines may quote data.
-fn told(error: &(dyn StdError + 'static)) -> String {
-    let mut told = String::new();
+fn message_chain(error: &(dyn StdError + 'static)) -> String {
+    let mut message = String::new();
     let mut next = Some(error);
     while let Some(error) = next {
         let text = error.to_string();
         let line = text.lines().next().unwrap_or_default();
-        if !told.contains(line) {
-            let colon = if told.is_empty() { "" } else { ": " };
-            told = format!("{told}{colon}{line}");
+        if !message.contains(line) {
+            let colon = if message.is_empty() { "" } else { ": " };
+            message = format!("{message}{colon}{line}");
         }
         next = error.source();
     }
-    told
+    message
 }
 
 /// The kind of an error that had no effect, by its code; for every backend.

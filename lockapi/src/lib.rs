@@ -73,7 +73,7 @@ mod hold;
 mod key;
 mod random;
 mod stop;
-mod swept;
+mod sweep;
 mod sync;
 mod wait;
 

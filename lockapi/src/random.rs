@@ -80,7 +80,7 @@ pub(crate) fn process_name() -> &'static str {
 
 /// The first part of the name of the host, as the system knows it or the environment tells it.
 fn host() -> String {
-    let told = |name: String| {
+    let sanitized = |name: String| {
         let name: String = name
             .chars()
             .take_while(|letter| !matches!(letter, '.' | '\n'))
@@ -95,7 +95,7 @@ fn host() -> String {
         .into_iter()
         .chain(environment.map(std::result::Result::ok));
     names
-        .find_map(|name| name.and_then(told))
+        .find_map(|name| name.and_then(sanitized))
         .unwrap_or_else(|| "host".to_owned())
 }
 

@@ -36,12 +36,12 @@ pub struct Stop(Arc<State>);
 
 #[derive(Default)]
 struct State {
-    told: AtomicBool,
+    stopped: AtomicBool,
     changed: Notify,
-    signal: Option<Signal>,
+    signal: Option<StopFuture>,
 }
 
-type Signal = Shared<BoxFuture<'static, ()>>;
+type StopFuture = Shared<BoxFuture<'static, ()>>;
 
 impl Stop {
     /// A signal that is not set.
@@ -52,7 +52,7 @@ impl Stop {
 
     /// Sets the signal for all clones; repeated calls have no effect.
     pub fn stop(&self) {
-        self.0.told.store(true, Ordering::Release);
+        self.0.stopped.store(true, Ordering::Release);
         self.0.changed.notify_waiters();
     }
 
@@ -60,8 +60,8 @@ impl Stop {
     /// has polled it to its end; workers, schedulers and leaders do.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
-        let ended = |signal: &Signal| signal.peek().is_some();
-        self.0.told.load(Ordering::Acquire) || self.0.signal.as_ref().is_some_and(ended)
+        let ended = |signal: &StopFuture| signal.peek().is_some();
+        self.0.stopped.load(Ordering::Acquire) || self.0.signal.as_ref().is_some_and(ended)
     }
 
     /// Returns once the signal is set.
@@ -76,11 +76,11 @@ impl Stop {
             }
         });
         // Whoever leaves may be the one whom the end of the future has woken: the others look as well.
-        let _leaving = self.0.signal.as_ref().map(|_| Leaving(&self.0.changed));
+        let _wake_others = self.0.signal.as_ref().map(|_| WakeOthers(&self.0.changed));
         loop {
             // Created before the flag is read, so that a call in between still wakes it.
             let changed = pin!(self.0.changed.notified());
-            if self.0.told.load(Ordering::Acquire) {
+            if self.0.stopped.load(Ordering::Acquire) {
                 return;
             }
             if let Either::Right(_) = select(changed, signal.as_mut()).await {
@@ -96,9 +96,9 @@ impl Stop {
     }
 }
 
-struct Leaving<'a>(&'a Notify);
+struct WakeOthers<'a>(&'a Notify);
 
-impl Drop for Leaving<'_> {
+impl Drop for WakeOthers<'_> {
     fn drop(&mut self) {
         self.0.notify_waiters();
     }

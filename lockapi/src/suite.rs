@@ -18,7 +18,9 @@ pub mod mutex {
     pub use crate::mutex::interrupt::Interrupt;
     pub use crate::mutex::lock_request::{LockAnswer, LockRequest};
     pub use crate::mutex::marks::SweepMarks;
-    pub use crate::mutex::session::{Enlist, Enlisted, Flush, Ping, Relax, TOKENS_AT_RISK};
+    pub use crate::mutex::session::{
+        AsyncCommit, FlushTokens, MarkSession, MarkedSession, Ping, TOKENS_AT_RISK,
+    };
     pub use crate::mutex::wait::Wait;
 }
 
@@ -27,10 +29,10 @@ pub mod queue {
     pub use crate::queue::model::Jobs;
     pub use crate::queue::operations::{
         Ack, Admit, Admitted, Cancel, Cancelled, Claimed, CompleteAndClaim, CompletedAndClaimed,
-        CountJobs, Counted, DELETED, DeadRow, Discard, ExpireJobs, FOR_EVER, FailedAttempt, Floor,
-        HoldKey, Keys, LookBack, Name, NewJob, Part, Purge, Push, PushKeyed, PushTogether,
-        ReadDead, ReadStanding, ReadUnhandled, Redrive, Redriven, Seen, SetGroupLimit, SetGroups,
-        SetPaused, Settle, SweepQueues, Take, UnhandledRow,
+        CountJobs, Counted, DELETED, DeadLetterRow, Discard, ExpireJobs, FOR_EVER, FailedAttempt,
+        Floor, HoldKey, Keys, Name, NewJob, Purge, Push, PushKeyed, PushTogether, ReadDeadLetters,
+        ReadDeliveryState, ReadUnhandled, Redrive, Redriven, SearchBelowFloors, SearchRange,
+        SearchResult, SetGroupLimit, SetGroups, SetPaused, Settle, SweepQueues, Take, UnhandledRow,
     };
 }
 
@@ -38,9 +40,9 @@ pub mod queue {
 pub mod limit {
     pub use crate::limit::charge::{Charge, ChargeLine};
     pub use crate::limit::level::Level;
-    pub use crate::limit::manage::{Block, Ensure, Look, Looked, Refund, Reset, Sweep};
+    pub use crate::limit::manage::{Block, CurrentLevel, Ensure, ReadLevel, Refund, Reset, Sweep};
     pub use crate::limit::raw_decision::{Outcome, RawDecision};
-    pub use crate::limit::reserved::{Expire, Settle};
+    pub use crate::limit::reservation::{EndReservation, Expire};
     pub use crate::limit::take::Take;
 }
 
@@ -60,9 +62,9 @@ pub mod id {
 pub mod schedule {
     pub use crate::schedule::model::Schedules;
     pub use crate::schedule::operations::{
-        Due, Expire, Fate, Fire, Fired, Look, Looked, Name, ReadRuns, ReadTasks, Release,
-        RemoveTask, Request, RunNow, RunRow, SetTask, SweepRuns, SwitchTask, TaskName, TaskRow,
-        Tasks,
+        Due, DueTasks, Expire, Fire, FireDecision, Fired, Name, ReadDueTasks, ReadRuns, ReadTasks,
+        Release, RemoveTask, Request, RunNow, RunRow, SetTask, SweepRuns, SwitchTask, TaskName,
+        TaskRow, Tasks,
     };
 }
 
@@ -74,14 +76,14 @@ pub mod admin {
     pub use crate::admin::model::Notes;
     pub use crate::admin::operations::{
         Blocker, CancelJob, ForceRelease, ListAudit, ListJobs, ListLeases, ListLimits, ListLocks,
-        ListQueues, ListRunning, ListSchedulers, ListWaits, ListWorkers, Note, Noted, ReadJob,
-        Record, Struck, SweepNotes, Terminate, Unblock,
+        ListQueues, ListRunning, ListSchedulers, ListWaits, ListWorkers, LockHolder, Note,
+        NotedLock, ReadJob, Record, SweepNotes, Terminate, Unblock,
     };
 }
 
 /// See [`crate::table`].
 pub mod table {
-    pub use crate::table::operations::{LimitWaits, LockTable, Marked, OwnPid};
+    pub use crate::table::operations::{BackendPid, IsInTransaction, LockTable, SetLockTimeout};
 }
 
 /// See [`crate::engine`].
@@ -90,7 +92,7 @@ pub mod engine {
     pub use crate::engine::epoch::EnterEpoch;
     pub use crate::engine::notify::{Notify, listen};
     pub use crate::engine::probe::{BEGIN as BEGIN_PROBE, Lock, Marker, Seen, Started};
-    pub use crate::engine::settle::{Server, Settle, Settled};
+    pub use crate::engine::session_settings::{ServerKind, ServerState, SessionSettings};
 }
 
 /// See [`crate::memory`].
@@ -102,7 +104,7 @@ pub mod memory {
 pub mod driver {
     pub use crate::driver::call::Operation;
     pub use crate::driver::hosts::IsPrimary;
-    pub use crate::driver::pooled::{Remember, Restore, Settings};
+    pub use crate::driver::pooled::{RestoreSettings, SaveSettings, Settings};
 }
 
 /// What a simulation of whole programs in one thread is made of.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use http::{HeaderName, Request, Response, StatusCode};
 use lockapi::engine::ManualClock;
-use lockapi::limit::{Decision, Outage, Policy, Quota, Verdict, Want};
+use lockapi::limit::{Decision, Outage, PermitRequest, Policy, Quota, Verdict};
 use lockapi::memory::Database;
 use lockapi::tower::{HttpRules, RateLimitLayer, Rule, Rules, extension, header, path};
 use lockapi::{Backend, Error, RateLimiter};
@@ -179,7 +179,7 @@ async fn several_rules_are_decided_together() {
         assert_eq!(send(&service, of("/", "ada")).await.status(), 429);
     }
     let left = limiter
-        .peek(&Want::new("tenant:7").quota(Quota::per_hour(3)))
+        .peek(&PermitRequest::new("tenant:7").quota(Quota::per_hour(3)))
         .await;
     assert_eq!(left.unwrap().remaining(), 1);
     assert_eq!(send(&service, of("/", "eve")).await.status(), 200);
@@ -284,8 +284,8 @@ async fn blocks_admit_no_more() {
 struct Lengths;
 
 impl Rules<String, usize> for Lengths {
-    fn wants(&self, request: &String) -> Vec<Want> {
-        vec![Want::new("length").cost(request.len() as u64)]
+    fn permit_requests(&self, request: &String) -> Vec<PermitRequest> {
+        vec![PermitRequest::new("length").cost(request.len() as u64)]
     }
 
     fn refused(&self, _: &Verdict) -> usize {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockapi::lease::LeaseOptions;
-use lockapi::limit::{Quota, Want};
+use lockapi::limit::{PermitRequest, Quota};
 use lockapi::queue::Job;
 use lockapi::{Backend, LeaseGuard};
 use sqlx::postgres::PgAdvisoryLock;
@@ -262,8 +262,8 @@ fn pairs(backend: &Arc<dyn Backend>) -> Scenario {
         async move {
             let user = format!("bench/user/{caller}");
             let tenant = format!("bench/tenant/{}", round % 100);
-            let wants = [Want::new(&*user), Want::new(&*tenant)];
-            let verdict = limiter.check_all(&wants).await.expect("a decision");
+            let requests = [PermitRequest::new(&*user), PermitRequest::new(&*tenant)];
+            let verdict = limiter.check_all(&requests).await.expect("a decision");
             assert!(verdict.is_admitted());
         }
     });

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockapi::limit::{Quota, Want};
+use lockapi::limit::{PermitRequest, Quota};
 use lockapi::{ErrorKind, RateLimiter};
 
 use crate::context::Context;
@@ -119,8 +119,11 @@ async fn costs_and_quotas_outside_their_limits_are_invalid(cx: Context) {
     for cost in [0, 11, u64::MAX] {
         let error = limiter.check_cost("door", cost).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid, "{cost}");
-        let wants = [Want::new("door").cost(cost), Want::new("other")];
-        let error = limiter.check_all(&wants).await.unwrap_err();
+        let requests = [
+            PermitRequest::new("door").cost(cost),
+            PermitRequest::new("other"),
+        ];
+        let error = limiter.check_all(&requests).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid, "{cost}");
     }
     for key in ["", "nul\0", &"x".repeat(256)] {
@@ -154,13 +157,13 @@ async fn costs_and_quotas_outside_their_limits_are_invalid(cx: Context) {
 async fn denial_writes_nothing(cx: Context) {
     let limiter = cx.backend().await.rate_limiter(Quota::per_hour(2)).unwrap();
     let sliding = Quota::per_hour(2).sliding_window();
-    let wants = [
-        Want::new("door"),
-        Want::new("new"),
-        Want::new("window").quota(sliding),
+    let requests = [
+        PermitRequest::new("door"),
+        PermitRequest::new("new"),
+        PermitRequest::new("window").quota(sliding),
     ];
     assert_eq!(admitted(&*limiter, "door", 3).await, 2);
-    let window = Want::new("window").quota(sliding).cost(2);
+    let window = PermitRequest::new("window").quota(sliding).cost(2);
     let filled = limiter
         .check_each(std::slice::from_ref(&window))
         .await
@@ -168,7 +171,7 @@ async fn denial_writes_nothing(cx: Context) {
     assert!(filled[0].is_allowed());
     let before = (cx.limit("door").await, cx.limit("window").await);
     for _ in 0..3 {
-        assert!(!limiter.check_all(&wants).await.unwrap().is_allowed());
+        assert!(!limiter.check_all(&requests).await.unwrap().is_allowed());
         assert!(!limiter.check("door").await.unwrap().is_allowed());
         let refused = limiter
             .check_each(std::slice::from_ref(&window))
@@ -201,9 +204,9 @@ async fn quota_changed_while_running(cx: Context) {
 
 async fn peek_takes_nothing(cx: Context) {
     let limiter = cx.backend().await.rate_limiter(Quota::per_hour(3)).unwrap();
-    let want = Want::new("door").cost(2);
+    let request = PermitRequest::new("door").cost(2);
     for _ in 0..3 {
-        let peeked = limiter.peek(&want).await.unwrap();
+        let peeked = limiter.peek(&request).await.unwrap();
         assert!(peeked.is_allowed());
         assert_eq!(
             (peeked.remaining(), peeked.reset_after()),
@@ -212,7 +215,7 @@ async fn peek_takes_nothing(cx: Context) {
     }
     assert_eq!(cx.limit("door").await, None);
     assert!(limiter.check_cost("door", 2).await.unwrap().is_allowed());
-    let peeked = limiter.peek(&want).await.unwrap();
+    let peeked = limiter.peek(&request).await.unwrap();
     assert_eq!((peeked.is_allowed(), peeked.remaining()), (false, 1));
     assert!(!peeked.retry_after().is_zero());
 }
@@ -235,7 +238,11 @@ async fn refund_gives_back_what_has_not_flowed_back(cx: Context) {
     cx.elapse(HOUR * 2).await;
     assert_eq!(admitted(&*limiter, "door", 9).await, 6);
     limiter.refund(&early).await.unwrap();
-    let left = limiter.peek(&Want::new("door")).await.unwrap().remaining();
+    let left = limiter
+        .peek(&PermitRequest::new("door"))
+        .await
+        .unwrap()
+        .remaining();
     // The decision knows the time at which it was taken; the rows were made older since.
     assert!((4..=6).contains(&left), "{left}");
     for quota in [
@@ -273,8 +280,8 @@ async fn block_refuses_for_its_time(cx: Context) {
             retry <= HOUR * 3 && retry > (HOUR * 3).saturating_sub(SLACK),
             "{retry:?}"
         );
-        let wants = [Want::new("door"), Want::new("other")];
-        let verdict = limiter.check_all(&wants).await.unwrap();
+        let requests = [PermitRequest::new("door"), PermitRequest::new("other")];
+        let verdict = limiter.check_all(&requests).await.unwrap();
         assert!(!verdict.is_allowed());
         assert_eq!(verdict.binding().unwrap().key(), &"door".into());
         cx.elapse((HOUR * 3).saturating_sub(SLACK)).await;
@@ -295,14 +302,14 @@ async fn all_or_nothing_names_the_limit_that_binds(cx: Context) {
         .rate_limiter(Quota::per_hour(10))
         .unwrap();
     let everybody = Quota::per_day(4).sliding_window();
-    let wants = |cost| {
+    let requests = |cost| {
         [
-            Want::new("user").cost(cost),
-            Want::new("everybody").cost(cost).quota(everybody),
-            Want::new("third").quota(Quota::per_hour(100)),
+            PermitRequest::new("user").cost(cost),
+            PermitRequest::new("everybody").cost(cost).quota(everybody),
+            PermitRequest::new("third").quota(Quota::per_hour(100)),
         ]
     };
-    let verdict = limiter.check_all(&wants(3)).await.unwrap();
+    let verdict = limiter.check_all(&requests(3)).await.unwrap();
     assert!(verdict.is_allowed());
     let left: Vec<_> = verdict
         .decisions()
@@ -311,24 +318,36 @@ async fn all_or_nothing_names_the_limit_that_binds(cx: Context) {
         .collect();
     assert_eq!(left, [7, 1, 99]);
     assert_eq!(verdict.binding().unwrap().key(), &"everybody".into());
-    let verdict = limiter.check_all(&wants(2)).await.unwrap();
+    let verdict = limiter.check_all(&requests(2)).await.unwrap();
     assert!(!verdict.is_allowed());
     let binding = verdict.binding().unwrap();
     assert_eq!(binding.key(), &"everybody".into());
     assert!(binding.retry_after() > HOUR * 23);
-    let left = async |key: &str| limiter.peek(&Want::new(key)).await.unwrap().remaining();
+    let left = async |key: &str| {
+        limiter
+            .peek(&PermitRequest::new(key))
+            .await
+            .unwrap()
+            .remaining()
+    };
     assert_eq!(left("user").await, 7, "nothing was taken");
     // What one call wants twice of a key counts together.
-    let twice = [Want::new("user").cost(4), Want::new("user").cost(4)];
+    let twice = [
+        PermitRequest::new("user").cost(4),
+        PermitRequest::new("user").cost(4),
+    ];
     assert!(!limiter.check_all(&twice).await.unwrap().is_allowed());
-    let twice = [Want::new("user").cost(4), Want::new("user").cost(3)];
+    let twice = [
+        PermitRequest::new("user").cost(4),
+        PermitRequest::new("user").cost(3),
+    ];
     assert!(limiter.check_all(&twice).await.unwrap().is_allowed());
     assert_eq!(left("user").await, 0);
     // Of two that refuse the one that does so for longer.
     for turn in 0..3 {
-        let mut wants = wants(2);
-        wants.rotate_left(turn);
-        let verdict = limiter.check_all(&wants).await.unwrap();
+        let mut requests = requests(2);
+        requests.rotate_left(turn);
+        let verdict = limiter.check_all(&requests).await.unwrap();
         assert_eq!(verdict.binding().unwrap().key(), &"everybody".into());
     }
 }
@@ -339,20 +358,20 @@ async fn two_quotas_for_one_key_are_invalid(cx: Context) {
         .await
         .rate_limiter(Quota::per_hour(10))
         .unwrap();
-    let wants = [
-        Want::new("door"),
-        Want::new("door").quota(Quota::per_hour(9)),
+    let requests = [
+        PermitRequest::new("door"),
+        PermitRequest::new("door").quota(Quota::per_hour(9)),
     ];
-    let error = limiter.check_all(&wants).await.unwrap_err();
+    let error = limiter.check_all(&requests).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid);
     // Each for itself, they follow each other.
-    let decisions = limiter.check_each(&wants).await.unwrap();
+    let decisions = limiter.check_each(&requests).await.unwrap();
     assert!(decisions.iter().all(lockapi::limit::Decision::is_allowed));
 }
 
 async fn idle_rows_are_swept_and_no_others(cx: Context) {
     let limiter = cx.backend().await.rate_limiter(Quota::per_hour(2)).unwrap();
-    let sliding = Want::new("window").quota(Quota::per_hour(2).sliding_window());
+    let sliding = PermitRequest::new("window").quota(Quota::per_hour(2).sliding_window());
     assert_eq!(admitted(&*limiter, "idle", 2).await, 2);
     assert!(
         limiter
@@ -362,7 +381,9 @@ async fn idle_rows_are_swept_and_no_others(cx: Context) {
             .is_allowed()
     );
     limiter.block(&"blocked".into(), HOUR * 9).await.unwrap();
-    let reserved = limiter.reserve(&Want::new("reserved"), HOUR * 9).await;
+    let reserved = limiter
+        .reserve(&PermitRequest::new("reserved"), HOUR * 9)
+        .await;
     cx.elapse(HOUR * 3).await;
     assert_eq!(admitted(&*limiter, "busy", 3).await, 2);
     while limiter.sweep().await.unwrap() > 0 {}
@@ -377,21 +398,21 @@ async fn idle_rows_are_swept_and_no_others(cx: Context) {
 
 async fn rolled_back_with_the_transaction(cx: Context) {
     let limiter = cx.backend().await.rate_limiter(Quota::per_hour(3)).unwrap();
-    let wants = [
-        Want::new("door").cost(2),
-        Want::new("window").quota(Quota::per_hour(2).fixed_window()),
+    let requests = [
+        PermitRequest::new("door").cost(2),
+        PermitRequest::new("window").quota(Quota::per_hour(2).fixed_window()),
     ];
-    let left = async || limiter.peek(&wants[0]).await.unwrap().remaining();
+    let left = async || limiter.peek(&requests[0]).await.unwrap().remaining();
     let mut tx = cx.begin().await.unwrap();
-    let verdict = tx.check_all_in(&limiter, &wants).await.unwrap();
+    let verdict = tx.check_all_in(&limiter, &requests).await.unwrap();
     assert!(verdict.is_allowed());
-    let verdict = tx.check_all_in(&limiter, &wants).await.unwrap();
+    let verdict = tx.check_all_in(&limiter, &requests).await.unwrap();
     assert!(!verdict.is_allowed(), "the transaction sees what it took");
     tx.rollback().await;
     assert_eq!(left().await, 3);
     let mut tx = cx.begin().await.unwrap();
     assert!(
-        tx.check_all_in(&limiter, &wants)
+        tx.check_all_in(&limiter, &requests)
             .await
             .unwrap()
             .is_allowed()
@@ -402,7 +423,7 @@ async fn rolled_back_with_the_transaction(cx: Context) {
     // A refusal locks nothing, and leaves the transaction as it was.
     let mut tx = cx.begin().await.unwrap();
     assert!(
-        !tx.check_all_in(&limiter, &wants)
+        !tx.check_all_in(&limiter, &requests)
             .await
             .unwrap()
             .is_allowed()
@@ -420,7 +441,9 @@ async fn durability_of_the_transaction_stays(cx: Context) {
     let mut tx = cx.begin().await.unwrap();
     tx.query("SELECT set_config('synchronous_commit', 'on', true)")
         .await;
-    let verdict = tx.check_all_in(&limiter, &[Want::new("door")]).await;
+    let verdict = tx
+        .check_all_in(&limiter, &[PermitRequest::new("door")])
+        .await;
     assert!(verdict.unwrap().is_allowed());
     let setting = tx.query("SELECT current_setting('synchronous_commit')");
     assert_eq!(setting.await, "on");
@@ -437,7 +460,7 @@ async fn shadow_decides_and_never_refuses(cx: Context) {
         assert_eq!(decision.retry_after().is_zero(), nth < 2);
     }
     let verdict = limiter
-        .check_all(&[Want::new("door"), Want::new("new")])
+        .check_all(&[PermitRequest::new("door"), PermitRequest::new("new")])
         .await
         .unwrap();
     assert!(verdict.is_allowed() && !verdict.is_admitted());

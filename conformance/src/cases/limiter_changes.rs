@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lockapi::RateLimiter;
-use lockapi::limit::{Quota, Want};
+use lockapi::limit::{PermitRequest, Quota};
 
 use super::limiter::HOUR;
 use crate::context::Context;
@@ -23,13 +23,13 @@ register! { "limiter_changes":
 
 /// Takes one permit by itself, or with another limit that never refuses.
 async fn takes(limiter: &dyn RateLimiter, key: &str, quota: Quota, beside: bool) -> bool {
-    let want = Want::new(key).quota(quota);
+    let request = PermitRequest::new(key).quota(quota);
     if !beside {
-        let decisions = limiter.check_each(&[want]).await.unwrap();
+        let decisions = limiter.check_each(&[request]).await.unwrap();
         return decisions[0].is_allowed();
     }
-    let large = Want::new("large").quota(Quota::per_hour(1_000_000));
-    let verdict = limiter.check_all(&[want, large]).await.unwrap();
+    let large = PermitRequest::new("large").quota(Quota::per_hour(1_000_000));
+    let verdict = limiter.check_all(&[request, large]).await.unwrap();
     verdict.is_allowed()
 }
 
@@ -54,10 +54,10 @@ async fn two_bursts_of_one_rate_admit_the_larger(cx: Context) {
         assert!((100..=108).contains(&sum), "{key}: {sum}");
     }
     // In one statement.
-    let wants: Vec<_> = (0..300)
-        .map(|nth| Want::new("batch").quota(if nth % 4 == 0 { small } else { large }))
+    let requests: Vec<_> = (0..300)
+        .map(|nth| PermitRequest::new("batch").quota(if nth % 4 == 0 { small } else { large }))
         .collect();
-    let decisions = limiter.check_each(&wants).await.unwrap();
+    let decisions = limiter.check_each(&requests).await.unwrap();
     let sum = decisions.iter().filter(|one| one.is_allowed()).count();
     assert!((100..=108).contains(&sum), "{sum}");
 }
@@ -111,7 +111,9 @@ async fn windows_of_two_lengths_count_together(cx: Context) {
     }
     assert!(sum <= 60, "{sum}");
     // And the shorter is right again when the longer has ended.
-    let refused = limiter.check_each(&[Want::new("door").quota(minute)]).await;
+    let refused = limiter
+        .check_each(&[PermitRequest::new("door").quota(minute)])
+        .await;
     let refused = &refused.unwrap()[0];
     assert!(!refused.is_allowed());
     assert!(refused.retry_after() <= HOUR * 24);
@@ -146,9 +148,9 @@ async fn refund_of_a_long_window_leaves_what_a_short_one_took(cx: Context) {
     let long = Quota::per_hour(100).fixed_window();
     let short = Quota::per_minute(100).sliding_window();
     let limiter = cx.backend().await.rate_limiter(long).unwrap();
-    let of_long = Want::new("door").cost(99).quota(long);
-    let of_short = Want::new("door").cost(90).quota(short);
-    let one = |quota| [Want::new("door").quota(quota)];
+    let of_long = PermitRequest::new("door").cost(99).quota(long);
+    let of_short = PermitRequest::new("door").cost(90).quota(short);
+    let one = |quota| [PermitRequest::new("door").quota(quota)];
     let taken = limiter.check_each(&one(long)).await.unwrap();
     assert!(taken[0].is_allowed());
     cx.elapse(Duration::from_secs(3570)).await;
@@ -177,8 +179,12 @@ async fn sweep_keeps_what_a_longer_window_counts(cx: Context) {
     assert_eq!(admitted(&*limiter, "shorter", minute, 6).await, 5);
     for hours in [1, 22, 24] {
         cx.elapse(HOUR * hours).await;
-        let left = async || limiter.peek(&Want::new("longer").quota(day)).await;
-        let shorter = async || limiter.peek(&Want::new("shorter").quota(day)).await;
+        let left = async || limiter.peek(&PermitRequest::new("longer").quota(day)).await;
+        let shorter = async || {
+            limiter
+                .peek(&PermitRequest::new("shorter").quota(day))
+                .await
+        };
         let before = (
             left().await.unwrap().remaining(),
             shorter().await.unwrap().remaining(),
@@ -242,16 +248,16 @@ async fn row_of_any_numbers_is_no_overflow(cx: Context) {
             ))
             .await;
             for quota in quotas {
-                let want = Want::new(&*key).quota(quota);
-                let _ = limiter.peek(&want).await.unwrap();
+                let request = PermitRequest::new(&*key).quota(quota);
+                let _ = limiter.peek(&request).await.unwrap();
                 let each = limiter
-                    .check_each(std::slice::from_ref(&want))
+                    .check_each(std::slice::from_ref(&request))
                     .await
                     .unwrap();
                 limiter.refund(&each[0]).await.unwrap();
                 let both = [
-                    want.clone(),
-                    Want::new("other").quota(Quota::per_second(1000)),
+                    request.clone(),
+                    PermitRequest::new("other").quota(Quota::per_second(1000)),
                 ];
                 let _ = limiter.check_all(&both).await.unwrap();
             }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use lockapi::limit::{Decision, Quota, Want};
+use lockapi::limit::{Decision, PermitRequest, Quota};
 
 use super::limiter::HOUR;
 use crate::child::Parent;
@@ -100,9 +100,9 @@ async fn twelve_writers_take_no_more_than_the_burst(cx: Context) {
 /// All that a limiter does, at a place where it is not easy.
 async fn works(cx: Context) {
     let limiter = cx.backend().await.rate_limiter(Quota::per_hour(3)).unwrap();
-    let windows = Want::new("window").quota(Quota::per_hour(2).sliding_window());
-    let wants = [Want::new("door"), windows];
-    let checks = (0..5).map(|_| limiter.check_all(&wants));
+    let windows = PermitRequest::new("window").quota(Quota::per_hour(2).sliding_window());
+    let requests = [PermitRequest::new("door"), windows];
+    let checks = (0..5).map(|_| limiter.check_all(&requests));
     let verdicts = join_all(checks).await;
     let allowed = verdicts
         .into_iter()
@@ -117,14 +117,17 @@ async fn works(cx: Context) {
     limiter.block(&"door".into(), HOUR).await.unwrap();
     limiter.reset(&"door".into()).await.unwrap();
     let reserved = limiter
-        .reserve(&Want::new("door").cost(3), HOUR)
+        .reserve(&PermitRequest::new("door").cost(3), HOUR)
         .await
         .unwrap();
     reserved.unwrap().commit(1).await.unwrap();
     let decision = limiter.check_cost("door", 2).await.unwrap();
     assert!(decision.is_allowed());
     limiter.refund(&decision).await.unwrap();
-    let peeked = limiter.peek(&Want::new("door").cost(2)).await.unwrap();
+    let peeked = limiter
+        .peek(&PermitRequest::new("door").cost(2))
+        .await
+        .unwrap();
     assert!(peeked.is_allowed());
     limiter.sweep().await.unwrap();
 }
@@ -170,8 +173,8 @@ async fn denial_leaves_the_row_untouched(cx: Context) {
     for _ in 0..3 {
         assert!(!limiter.check("door").await.unwrap().is_allowed());
         assert!(!other.check("door").await.unwrap().is_allowed());
-        let wants = [Want::new("door"), Want::new("new")];
-        assert!(!limiter.check_all(&wants).await.unwrap().is_allowed());
+        let requests = [PermitRequest::new("door"), PermitRequest::new("new")];
+        assert!(!limiter.check_all(&requests).await.unwrap().is_allowed());
     }
     assert_eq!(cx.sql(&sql).await, before);
 }
@@ -183,13 +186,13 @@ async fn calls_with_a_key_in_common_are_decided_together(cx: Context) {
         ("sliding", Quota::per_hour(100).sliding_window()),
     ] {
         let limiter = cx.backend().await.rate_limiter(Quota::per_hour(2)).unwrap();
-        let tenant = || Want::new(format!("{name} tenant")).quota(tenant);
+        let tenant = || PermitRequest::new(format!("{name} tenant")).quota(tenant);
         let calls = (0..300).map(|nth| {
             let limiter = limiter.clone();
             let user = format!("{name} user {}", nth % 150);
             async move {
-                let wants = [Want::new(user), tenant()];
-                limiter.check_all(&wants).await.unwrap()
+                let requests = [PermitRequest::new(user), tenant()];
+                limiter.check_all(&requests).await.unwrap()
             }
         });
         let verdicts = soon("all are decided", join_all(calls)).await;
@@ -201,8 +204,11 @@ async fn calls_with_a_key_in_common_are_decided_together(cx: Context) {
         }
         // Who was refused has lost nothing.
         let users: Vec<_> = (0..150).map(|nth| format!("{name} user {nth}")).collect();
-        let wants: Vec<_> = users.iter().map(|user| Want::new(&**user)).collect();
-        let peeked = join_all(wants.iter().map(|want| limiter.peek(want))).await;
+        let requests: Vec<_> = users
+            .iter()
+            .map(|user| PermitRequest::new(&**user))
+            .collect();
+        let peeked = join_all(requests.iter().map(|request| limiter.peek(request))).await;
         let left: u64 = peeked.into_iter().map(|one| one.unwrap().remaining()).sum();
         assert_eq!(left, 150 * 2 - 100, "{name}");
         assert_eq!(limiter.peek(&tenant()).await.unwrap().remaining(), 0);
@@ -244,20 +250,20 @@ async fn calls_of_one_key_and_several_quotas_are_decided_together(cx: Context) {
     let limiter = cx.backend().await.rate_limiter(Quota::per_hour(1)).unwrap();
     for quotas in kinds {
         let name = format!("{:?}", quotas[0].algorithm());
-        let want = |nth: usize| Want::new(&*name).quota(quotas[nth % 2]);
+        let request = |nth: usize| PermitRequest::new(&*name).quota(quotas[nth % 2]);
         let (each, all) = ((0..CALLS).step_by(2), (1..CALLS).step_by(2));
-        let each = each.map(|nth| async move { (nth, want(nth / 2)) });
+        let each = each.map(|nth| async move { (nth, request(nth / 2)) });
         let each = each.map(async |call| {
-            let (nth, want) = call.await;
-            let decided = limiter.check_each(&[want]).await.unwrap();
+            let (nth, request) = call.await;
+            let decided = limiter.check_each(&[request]).await.unwrap();
             (nth / 2 % 2, decided[0].clone())
         });
         let all = all.map(async |nth| {
-            let wants = [
-                want(nth / 2),
-                Want::new(format!("{name} {nth}")).quota(quotas[0]),
+            let requests = [
+                request(nth / 2),
+                PermitRequest::new(format!("{name} {nth}")).quota(quotas[0]),
             ];
-            let verdict = limiter.check_all(&wants).await.unwrap();
+            let verdict = limiter.check_all(&requests).await.unwrap();
             assert_eq!(verdict.is_admitted(), verdict.decisions()[0].is_admitted());
             (nth / 2 % 2, verdict.decisions()[0].clone())
         });
@@ -291,7 +297,7 @@ async fn calls_of_one_key_and_several_quotas_are_decided_together(cx: Context) {
             assert_eq!(one.quota(), quota, "{name}");
             assert!(left < quota.limit(), "{name}");
         }
-        let peeked = limiter.peek(&want(0)).await.unwrap();
+        let peeked = limiter.peek(&request(0)).await.unwrap();
         assert_eq!(peeked.remaining(), 0, "{name}");
     }
 }
@@ -315,7 +321,11 @@ async fn callers_that_leave_take_nothing_of_a_window(cx: Context) {
         }
     }
     eventually("what nobody got is there", async || {
-        let left = limiter.peek(&Want::new("a")).await.unwrap().remaining();
+        let left = limiter
+            .peek(&PermitRequest::new("a"))
+            .await
+            .unwrap()
+            .remaining();
         left + admitted == 40
     })
     .await;
@@ -330,23 +340,27 @@ async fn thousand_keys_in_any_order(cx: Context) {
             let limiter = cx.backend().await.rate_limiter(quota).unwrap();
             let mut order = fastrand::Rng::with_seed(nth);
             order.shuffle(&mut keys);
-            let wants: Vec<_> = keys.iter().map(|key| Want::new(&**key)).collect();
-            let decisions = limiter.check_each(&wants).await.unwrap();
+            let requests: Vec<_> = keys.iter().map(|key| PermitRequest::new(&**key)).collect();
+            let decisions = limiter.check_each(&requests).await.unwrap();
             assert!(decisions.iter().all(Decision::is_allowed));
-            for (want, decision) in keys.iter().zip(&decisions) {
-                assert_eq!(decision.key(), &(&**want).into(), "in the order asked");
+            for (request, decision) in keys.iter().zip(&decisions) {
+                assert_eq!(decision.key(), &(&**request).into(), "in the order asked");
             }
             order.shuffle(&mut keys);
-            let wants: Vec<_> = keys.iter().take(300).map(|key| Want::new(&**key)).collect();
-            limiter.check_all(&wants).await.map(drop).unwrap();
+            let requests: Vec<_> = keys
+                .iter()
+                .take(300)
+                .map(|key| PermitRequest::new(&**key))
+                .collect();
+            limiter.check_all(&requests).await.map(drop).unwrap();
         })
     });
     for task in tasks.collect::<Vec<_>>() {
         soon("no deadlock", task).await.unwrap();
     }
     let limiter = cx.backend().await.rate_limiter(quota).unwrap();
-    let wants: Vec<_> = keys.iter().map(|key| Want::new(&**key)).collect();
-    let peeked = join_all(wants.iter().map(|want| limiter.peek(want))).await;
+    let requests: Vec<_> = keys.iter().map(|key| PermitRequest::new(&**key)).collect();
+    let peeked = join_all(requests.iter().map(|request| limiter.peek(request))).await;
     let left: u64 = peeked.into_iter().map(|one| one.unwrap().remaining()).sum();
     assert_eq!(left, 8 * 1000 - 4 * (1000 + 300));
 }
@@ -354,19 +368,19 @@ async fn thousand_keys_in_any_order(cx: Context) {
 async fn rows_are_locked_in_the_order_of_their_keys(cx: Context) {
     let limiter = cx.backend().await.rate_limiter(Quota::per_hour(9)).unwrap();
     let keys = ["z", "y", "x", "w", "v", "u", "first"];
-    let wants = keys.map(Want::new);
-    for decision in limiter.check_each(&wants).await.unwrap() {
+    let requests = keys.map(PermitRequest::new);
+    for decision in limiter.check_each(&requests).await.unwrap() {
         assert!(decision.is_allowed());
     }
     let mut tx = cx.begin().await.unwrap();
-    let held = tx.check_all_in(&limiter, &wants[6..]).await;
+    let held = tx.check_all_in(&limiter, &requests[6..]).await;
     assert!(held.unwrap().is_allowed());
     let sql = format!(
         "SELECT count(*) FROM (SELECT FROM lockapi.rate_limit WHERE namespace = '{}' \
          FOR NO KEY UPDATE SKIP LOCKED) AS free",
         cx.namespace()
     );
-    let (all, each) = (limiter.check_all(&wants), limiter.check_each(&wants));
+    let (all, each) = (limiter.check_all(&requests), limiter.check_each(&requests));
     let mut waiting = Box::pin(futures_util::future::join(all, each));
     not_yet("the first row is locked", &mut waiting).await;
     eventually(

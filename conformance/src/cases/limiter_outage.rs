@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lockapi::limit::{Outage, Policy, Quota, Want};
+use lockapi::limit::{Outage, PermitRequest, Policy, Quota};
 use lockapi::{ErrorKind, RateLimiter};
 
 use super::limiter::HOUR;
@@ -35,11 +35,11 @@ async fn clock_steps_heal_within_a_burst(cx: Context) {
                 let decision = limiter.check(key).await.unwrap();
                 (decision.is_allowed(), decision.retry_after())
             } else {
-                let wants = [
-                    Want::new(key),
-                    Want::new("large").quota(Quota::per_hour(1000)),
+                let requests = [
+                    PermitRequest::new(key),
+                    PermitRequest::new("large").quota(Quota::per_hour(1000)),
                 ];
-                let verdict = limiter.check_all(&wants).await.unwrap();
+                let verdict = limiter.check_all(&requests).await.unwrap();
                 let retry = verdict.binding().unwrap().retry_after();
                 (verdict.is_allowed(), retry)
             }
@@ -130,11 +130,11 @@ async fn declared_policy_decides_in_an_outage(cx: Context) {
     assert_eq!(count(&open).await, 20);
     assert_eq!(count(&closed).await, 0);
     assert_eq!(count(&share).await, 5);
-    let wants = [Want::new("door"), Want::new("other")];
-    assert!(open.check_all(&wants).await.unwrap().is_allowed());
-    assert!(!closed.check_all(&wants).await.unwrap().is_allowed());
+    let requests = [PermitRequest::new("door"), PermitRequest::new("other")];
+    assert!(open.check_all(&requests).await.unwrap().is_allowed());
+    assert!(!closed.check_all(&requests).await.unwrap().is_allowed());
     assert!(
-        open.peek(&wants[0]).await.is_err(),
+        open.peek(&requests[0]).await.is_err(),
         "no policy tells what is left"
     );
     cx.set_reachable(true).await;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use lockapi::limit::{Algorithm, MAX_PERIOD, MAX_RESERVATIONS, Quota, Want};
+use lockapi::limit::{Algorithm, MAX_PERIOD, MAX_RESERVATIONS, PermitRequest, Quota};
 use lockapi::{ErrorKind, RateLimiter, Reservation};
 
 use super::limiter::HOUR;
@@ -26,7 +26,7 @@ const BOUND: Duration = Duration::from_secs(20);
 
 async fn reserve(
     limiter: &Arc<dyn RateLimiter>,
-    want: &Want,
+    request: &PermitRequest,
     many: usize,
     ttl: Duration,
 ) -> Vec<Box<dyn Reservation>> {
@@ -34,7 +34,7 @@ async fn reserve(
     let mut open = Vec::new();
     while open.len() < many {
         let part = (many - open.len()).min(200);
-        let calls = (0..part).map(|_| limiter.reserve(want, ttl));
+        let calls = (0..part).map(|_| limiter.reserve(request, ttl));
         for reserved in join_all(calls).await {
             open.push(reserved.unwrap().unwrap());
         }
@@ -70,9 +70,9 @@ fn slow(permits: u64) -> Quota {
 
 async fn thousands_of_reservations_end_together(cx: Context) {
     let limiter = cx.backend().await.rate_limiter(slow(10_000)).unwrap();
-    let want = Want::new("door");
-    let left = async || limiter.peek(&want).await.unwrap().remaining();
-    let open = reserve(&limiter, &want, MANY, HOUR).await;
+    let request = PermitRequest::new("door");
+    let left = async || limiter.peek(&request).await.unwrap().remaining();
+    let open = reserve(&limiter, &request, MANY, HOUR).await;
     assert_eq!(left().await, 2000);
     let begun = Instant::now();
     end(open).await;
@@ -90,10 +90,10 @@ async fn reservations_beyond_the_bound_are_refused(cx: Context) {
         .await
         .rate_limiter(Quota::per_day(100_000))
         .unwrap();
-    let want = Want::new("door");
-    let mut open = reserve(&limiter, &want, MAX_RESERVATIONS - 5, HOUR).await;
+    let request = PermitRequest::new("door");
+    let mut open = reserve(&limiter, &request, MAX_RESERVATIONS - 5, HOUR).await;
     // Of those that come together, as many as there is room for.
-    let calls = (0..20).map(|_| limiter.reserve(&want, HOUR));
+    let calls = (0..20).map(|_| limiter.reserve(&request, HOUR));
     let mut refused = 0;
     for reserved in join_all(calls).await {
         match reserved {
@@ -107,14 +107,14 @@ async fn reservations_beyond_the_bound_are_refused(cx: Context) {
     assert_eq!((open.len(), refused), (MAX_RESERVATIONS, 15));
     // Others are not refused, and neither is one that comes after an end.
     assert!(limiter.check("door").await.unwrap().is_allowed());
-    drop(reserve(&limiter, &Want::new("other"), 1, HOUR).await);
+    drop(reserve(&limiter, &PermitRequest::new("other"), 1, HOUR).await);
     open.pop().unwrap().commit(1).await.unwrap();
-    let last = limiter.reserve(&want, HOUR).await.unwrap().unwrap();
+    let last = limiter.reserve(&request, HOUR).await.unwrap().unwrap();
     last.cancel().await.unwrap();
     // What has expired makes room as well.
     open.into_iter().for_each(std::mem::forget);
     cx.elapse(HOUR).await;
-    let last = limiter.reserve(&want, HOUR).await.unwrap().unwrap();
+    let last = limiter.reserve(&request, HOUR).await.unwrap().unwrap();
     last.cancel().await.unwrap();
     assert_eq!(cx.limit("door").await.unwrap().reserved, 0);
 }
@@ -130,7 +130,11 @@ async fn what_is_replenished_is_withheld_from_one_refund(cx: Context) {
     let hold = HOUR / 20;
     // In an hour's twentieth five of a hundred are replenished.
     let check = async |key: &str| {
-        let left = limiter.peek(&Want::new(key)).await.unwrap().remaining();
+        let left = limiter
+            .peek(&PermitRequest::new(key))
+            .await
+            .unwrap()
+            .remaining();
         assert!((98..=100).contains(&left), "{key}: {left}");
         // And no more than that can be taken.
         let one = limiter.check_cost(key, left).await.unwrap();
@@ -138,8 +142,8 @@ async fn what_is_replenished_is_withheld_from_one_refund(cx: Context) {
         assert!(!limiter.check_cost(key, 3).await.unwrap().is_admitted());
     };
     for way in ["cancelled", "committed", "at once", "expired"] {
-        let want = Want::new(way).cost(10);
-        let mut open = reserve(&limiter, &want, 10, hold * 2).await;
+        let request = PermitRequest::new(way).cost(10);
+        let mut open = reserve(&limiter, &request, 10, hold * 2).await;
         cx.elapse(hold).await;
         match way {
             "cancelled" => {
@@ -168,15 +172,15 @@ async fn key_recovers_from_thousands_that_expired(cx: Context) {
     for quota in [slow(8000), window.fixed_window(), window.sliding_window()] {
         let limiter = cx.backend().await.rate_limiter(quota).unwrap();
         let key = format!("{:?}", quota.algorithm());
-        let want = Want::new(&*key);
+        let request = PermitRequest::new(&*key);
         let all = usize::try_from(quota.limit()).unwrap();
-        let open = reserve(&limiter, &want, all - 1, HOUR).await;
+        let open = reserve(&limiter, &request, all - 1, HOUR).await;
         open.into_iter().for_each(std::mem::forget);
-        let later = reserve(&limiter, &want, 1, HOUR * 3).await;
+        let later = reserve(&limiter, &request, 1, HOUR * 3).await;
         assert!(!limiter.check(&*key).await.unwrap().is_allowed());
         cx.elapse(HOUR * 2).await;
         assert!(limiter.check(&*key).await.unwrap().is_allowed(), "{key}");
-        let left = limiter.peek(&want).await.unwrap().remaining();
+        let left = limiter.peek(&request).await.unwrap().remaining();
         // Two hours of a permit's eleven have flowed back, and are not given back.
         let least = if quota.algorithm() == Algorithm::Gcra {
             6000
@@ -191,15 +195,15 @@ async fn key_recovers_from_thousands_that_expired(cx: Context) {
 
 async fn reservation_of_a_key_that_was_reset_is_lost(cx: Context) {
     let limiter = cx.backend().await.rate_limiter(Quota::per_day(10)).unwrap();
-    let want = Want::new("door").cost(6);
-    let before = limiter.reserve(&want, HOUR).await.unwrap().unwrap();
+    let request = PermitRequest::new("door").cost(6);
+    let before = limiter.reserve(&request, HOUR).await.unwrap().unwrap();
     limiter.reset(&"door".into()).await.unwrap();
-    let after = limiter.reserve(&want, HOUR).await.unwrap().unwrap();
+    let after = limiter.reserve(&request, HOUR).await.unwrap().unwrap();
     let error = before.cancel().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Lost);
-    assert_eq!(limiter.peek(&want).await.unwrap().remaining(), 4);
+    assert_eq!(limiter.peek(&request).await.unwrap().remaining(), 4);
     after.commit(6).await.unwrap();
-    assert_eq!(limiter.peek(&want).await.unwrap().remaining(), 4);
+    assert_eq!(limiter.peek(&request).await.unwrap().remaining(), 4);
 }
 
 async fn reservation_is_given_back_to_its_own_algorithm(cx: Context) {
@@ -207,10 +211,18 @@ async fn reservation_is_given_back_to_its_own_algorithm(cx: Context) {
     let limiter = cx.backend().await.rate_limiter(cells).unwrap();
     for window in [cells.fixed_window(), cells.sliding_window()] {
         let key = format!("{:?}", window.algorithm());
-        let want = |quota| Want::new(&*key).cost(6).quota(quota);
-        let left = async |quota| limiter.peek(&want(quota)).await.unwrap().remaining();
-        let of_cells = limiter.reserve(&want(cells), HOUR).await.unwrap().unwrap();
-        let of_window = limiter.reserve(&want(window), HOUR).await.unwrap().unwrap();
+        let request = |quota| PermitRequest::new(&*key).cost(6).quota(quota);
+        let left = async |quota| limiter.peek(&request(quota)).await.unwrap().remaining();
+        let of_cells = limiter
+            .reserve(&request(cells), HOUR)
+            .await
+            .unwrap()
+            .unwrap();
+        let of_window = limiter
+            .reserve(&request(window), HOUR)
+            .await
+            .unwrap()
+            .unwrap();
         assert_eq!((left(cells).await, left(window).await), (4, 4));
         of_cells.cancel().await.unwrap();
         assert_eq!((left(cells).await, left(window).await), (10, 4));

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use lockapi::ErrorKind;
-use lockapi::limit::{Decision, Policy, Quota, Want};
+use lockapi::limit::{Decision, PermitRequest, Policy, Quota};
 
 use super::limiter::HOUR;
 use crate::context::Context;
@@ -37,9 +37,9 @@ async fn waiters_are_admitted_in_order(cx: Context) {
     let order = Mutex::new(Vec::new());
     let wait = async |nth: usize| {
         // The first wants the most, and is not overtaken by those that want less.
-        let want = Want::new("door").cost(if nth == 0 { 5 } else { 1 });
+        let request = PermitRequest::new("door").cost(if nth == 0 { 5 } else { 1 });
         let decision = limiter
-            .until_ready(&want, Duration::from_mins(1))
+            .until_ready(&request, Duration::from_mins(1))
             .await
             .unwrap();
         assert!(decision.is_allowed());
@@ -54,8 +54,8 @@ async fn waiters_are_admitted_in_order(cx: Context) {
 async fn reset_ends_a_wait(cx: Context) {
     let limiter = cx.backend().await.rate_limiter(Quota::per_hour(1)).unwrap();
     assert!(limiter.check("door").await.unwrap().is_admitted());
-    let want = Want::new("door");
-    let waiting = limiter.until_ready(&want, Duration::from_hours(24));
+    let request = PermitRequest::new("door");
+    let waiting = limiter.until_ready(&request, Duration::from_hours(24));
     let (admitted, ()) = tokio::join!(soon("admitted", waiting), async {
         limiter.reset(&"door".into()).await.unwrap();
         // It looks again in a second.
@@ -75,10 +75,10 @@ async fn thousands_are_admitted_together(cx: Context) {
         let limiter = cx.backend().await.rate_limiter(quota).unwrap();
         let key = format!("{:?}", quota.algorithm());
         let cost = |nth: usize| if nth.is_multiple_of(3) { 2 } else { 1 };
-        let want = |nth: usize| Want::new(&*key).cost(cost(nth));
+        let request = |nth: usize| PermitRequest::new(&*key).cost(cost(nth));
         let waits = (0..MANY).map(async |nth| {
-            let want = want(nth);
-            limiter.until_ready(&want, Duration::from_mins(1)).await
+            let request = request(nth);
+            limiter.until_ready(&request, Duration::from_mins(1)).await
         });
         let decisions = soon("all are admitted", join_all(waits)).await;
         let decisions: Vec<_> = decisions.into_iter().map(Result::unwrap).collect();
@@ -95,7 +95,10 @@ async fn thousands_are_admitted_together(cx: Context) {
         }
         let sum: u64 = decisions.iter().map(Decision::cost).sum();
         assert_eq!(left[0], LIMIT - sum);
-        assert_eq!(limiter.peek(&want(1)).await.unwrap().remaining(), left[0]);
+        assert_eq!(
+            limiter.peek(&request(1)).await.unwrap().remaining(),
+            left[0]
+        );
     }
 }
 
@@ -105,17 +108,17 @@ async fn nobody_waits_for_another_policy(cx: Context) {
     let quota = Quota::per_hour(1);
     let strict = backend.rate_limiter(quota).unwrap();
     let shadow = backend.rate_limiter(Policy::new(quota).shadow()).unwrap();
-    let want = Want::new("door");
+    let request = PermitRequest::new("door");
     assert!(strict.check("door").await.unwrap().is_admitted());
     let day = Duration::from_hours(24);
-    let mut waiting = Box::pin(strict.until_ready(&want, day));
+    let mut waiting = Box::pin(strict.until_ready(&request, day));
     not_yet("there is no room", &mut waiting).await;
     let others = async {
         for _ in 0..3 {
-            let ready = shadow.until_ready(&want, day).await.unwrap();
+            let ready = shadow.until_ready(&request, day).await.unwrap();
             assert!(ready.is_allowed() && !ready.is_admitted());
         }
-        let wide = want.clone().quota(Quota::per_hour(1).burst(100));
+        let wide = request.clone().quota(Quota::per_hour(1).burst(100));
         let ready = strict.until_ready(&wide, day).await.unwrap();
         assert!(ready.is_admitted());
     };
@@ -129,13 +132,13 @@ async fn nobody_waits_for_another_policy(cx: Context) {
 async fn waiters_that_leave_take_nothing(cx: Context) {
     let quota = Quota::per_day(1).burst(100);
     let limiter = cx.backend().await.rate_limiter(quota).unwrap();
-    let want = Want::new("door");
+    let request = PermitRequest::new("door");
     let waiters: Vec<_> = (0..60)
         .map(|_| {
-            let (limiter, want) = (limiter.clone(), want.clone());
+            let (limiter, request) = (limiter.clone(), request.clone());
             tokio::spawn(async move {
                 let day = Duration::from_hours(24);
-                limiter.until_ready(&want, day).await.unwrap().cost()
+                limiter.until_ready(&request, day).await.unwrap().cost()
             })
         })
         .collect();
@@ -150,17 +153,17 @@ async fn waiters_that_leave_take_nothing(cx: Context) {
     }
     assert!(taken >= 30);
     eventually("what nobody got is there", async || {
-        limiter.peek(&want).await.unwrap().remaining() + taken == 100
+        limiter.peek(&request).await.unwrap().remaining() + taken == 100
     })
     .await;
 }
 
 async fn changed_quota_applies_to_those_who_wait(cx: Context) {
     let limiter = cx.backend().await.rate_limiter(Quota::per_hour(1)).unwrap();
-    let want = Want::new("door");
+    let request = PermitRequest::new("door");
     assert!(limiter.check("door").await.unwrap().is_admitted());
     let day = Duration::from_hours(24);
-    let waits = join_all((0..4).map(|_| limiter.until_ready(&want, day)));
+    let waits = join_all((0..4).map(|_| limiter.until_ready(&request, day)));
     let mut waiting = Box::pin(waits);
     not_yet("there is no room", &mut waiting).await;
     limiter.set_quota(Quota::per_hour(1).burst(100)).unwrap();
@@ -169,7 +172,7 @@ async fn changed_quota_applies_to_those_who_wait(cx: Context) {
     for ready in soon("there is room", waiting).await {
         assert!(ready.unwrap().is_admitted());
     }
-    let large = want.cost(90);
+    let large = request.cost(90);
     let mut waiting = limiter.until_ready(&large, day * 30);
     assert!(limiter.check_cost("door", 90).await.unwrap().is_admitted());
     not_yet("there is no room", &mut waiting).await;
@@ -184,14 +187,14 @@ async fn changed_quota_applies_to_those_who_wait(cx: Context) {
 
 async fn wait_that_will_not_do_ends_at_once(cx: Context) {
     let limiter = cx.backend().await.rate_limiter(Quota::per_hour(1)).unwrap();
-    let want = Want::new("door");
+    let request = PermitRequest::new("door");
     let day = Duration::from_hours(24);
     let ready = limiter
-        .until_ready(&want, Duration::from_mins(1))
+        .until_ready(&request, Duration::from_mins(1))
         .await
         .unwrap();
     assert!(ready.is_allowed());
-    let waiting = limiter.until_ready(&want, HOUR / 2);
+    let waiting = limiter.until_ready(&request, HOUR / 2);
     let error = soon("it is clear that it will not do", waiting)
         .await
         .unwrap_err();
@@ -201,7 +204,7 @@ async fn wait_that_will_not_do_ends_at_once(cx: Context) {
     );
     assert_eq!(error.key(), Some("door"));
     let error = limiter
-        .until_ready(&want.clone().cost(2), day)
+        .until_ready(&request.clone().cost(2), day)
         .await
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid, "it would wait for ever");
@@ -213,18 +216,18 @@ async fn dropped_waiter_takes_nothing(cx: Context) {
         .await
         .rate_limiter(Quota::per_hour(1).burst(2))
         .unwrap();
-    let want = Want::new("door").cost(2);
+    let request = PermitRequest::new("door").cost(2);
     let time = Duration::from_hours(24);
     assert!(limiter.check("door").await.unwrap().is_allowed());
-    let mut first = Box::pin(limiter.until_ready(&want, time));
-    let mut second = Box::pin(limiter.until_ready(&want, time));
+    let mut first = Box::pin(limiter.until_ready(&request, time));
+    let mut second = Box::pin(limiter.until_ready(&request, time));
     for waiter in [&mut first, &mut second] {
         not_yet("admitted", waiter).await;
     }
     drop(first);
     drop(second);
     cx.elapse(HOUR).await;
-    let next = limiter.until_ready(&want, time);
+    let next = limiter.until_ready(&request, time);
     assert!(
         soon("nobody is in the way", next)
             .await
@@ -239,9 +242,9 @@ async fn check_dropped(cx: Context) {
         .await
         .rate_limiter(Quota::per_hour(1).burst(9))
         .unwrap();
-    let wants = [Want::new("door"), Want::new("other")];
+    let requests = [PermitRequest::new("door"), PermitRequest::new("other")];
     let left = async || {
-        let decisions = wants.iter().map(|want| limiter.peek(want));
+        let decisions = requests.iter().map(|request| limiter.peek(request));
         let left = join_all(decisions).await;
         left.into_iter()
             .map(|one| one.unwrap().remaining())
@@ -250,11 +253,13 @@ async fn check_dropped(cx: Context) {
     for polls in 0..4 {
         let mut taken = 0;
         taken += u64::from(poll_then_drop(limiter.check("door"), polls).await.is_some());
-        let verdict = poll_then_drop(limiter.check_all(&wants), polls).await;
+        let verdict = poll_then_drop(limiter.check_all(&requests), polls).await;
         taken += u64::from(verdict.is_some());
-        let reserved = poll_then_drop(limiter.reserve(&wants[0], HOUR), polls).await;
+        let reserved = poll_then_drop(limiter.reserve(&requests[0], HOUR), polls).await;
         drop(reserved);
-        let permits = limiter.permits(&Want::new("door").cost(5)).unwrap();
+        let permits = limiter
+            .permits(&PermitRequest::new("door").cost(5))
+            .unwrap();
         let permit = poll_then_drop(permits.take(), polls).await;
         taken += u64::from(permit.is_some());
         drop(permits);
@@ -263,8 +268,8 @@ async fn check_dropped(cx: Context) {
             left().await == rest
         })
         .await;
-        for want in ["door", "other"] {
-            limiter.reset(&want.into()).await.unwrap();
+        for request in ["door", "other"] {
+            limiter.reset(&request.into()).await.unwrap();
         }
     }
 }
@@ -273,17 +278,19 @@ async fn checks_dropped_between_their_answers(cx: Context) {
     let limiter = cx.backend().await.rate_limiter(Quota::per_hour(9)).unwrap();
     let keys = ["one", "two", "three", "four", "held"];
     let mut tx = cx.begin().await.unwrap();
-    let held = tx.check_all_in(&limiter, &[Want::new("held")]).await;
+    let held = tx
+        .check_all_in(&limiter, &[PermitRequest::new("held")])
+        .await;
     assert!(held.unwrap().is_allowed());
     // Some keys do not travel with the one that waits for the transaction.
-    let wants = keys.map(|key| [Want::new(key), Want::new("held")]);
-    let checks = join_all(wants.iter().map(|wants| limiter.check_each(wants)));
+    let requests = keys.map(|key| [PermitRequest::new(key), PermitRequest::new("held")]);
+    let checks = join_all(requests.iter().map(|requests| limiter.check_each(requests)));
     not_yet("the transaction is open", checks).await;
     tx.rollback().await;
     for key in keys {
-        let want = Want::new(key);
+        let request = PermitRequest::new(key);
         eventually("what nobody was told of is given back", async || {
-            limiter.peek(&want).await.unwrap().remaining() == 9
+            limiter.peek(&request).await.unwrap().remaining() == 9
         })
         .await;
     }
@@ -295,15 +302,21 @@ async fn what_is_given_back_is_so_when_dropped(cx: Context) {
         .await
         .rate_limiter(Quota::per_hour(1).burst(20))
         .unwrap();
-    let left = async |key: &str| limiter.peek(&Want::new(key)).await.unwrap().remaining();
+    let left = async |key: &str| {
+        limiter
+            .peek(&PermitRequest::new(key))
+            .await
+            .unwrap()
+            .remaining()
+    };
     // Those of one key that travel together are done one after the other.
     let checks = join_all((0..8).map(|_| limiter.check("door"))).await;
     for decision in checks {
         poll_then_drop(limiter.refund(&decision.unwrap()), 1).await;
     }
     eventually("given back", async || left("door").await == 20).await;
-    let want = Want::new("desk").cost(2);
-    let reserved = join_all((0..8).map(|_| limiter.reserve(&want, HOUR))).await;
+    let request = PermitRequest::new("desk").cost(2);
+    let reserved = join_all((0..8).map(|_| limiter.reserve(&request, HOUR))).await;
     assert_eq!(left("desk").await, 4);
     for one in reserved {
         poll_then_drop(one.unwrap().unwrap().commit(1), 1).await;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lockapi::admin::Priority;
 use lockapi::lease::LeaseOptions;
-use lockapi::limit::{Quota, Want};
+use lockapi::limit::{PermitRequest, Quota};
 use lockapi::queue::{Claim, Job, Unique};
 use lockapi::table::TableMode;
 
@@ -67,7 +67,7 @@ async fn every_operation(cx: &Context) {
         tx.push_in(&queue, vec![keyed]).await.unwrap();
     }
     for key in ["door", "window", "door"] {
-        let verdict = tx.check_all_in(&limiter, &[Want::new(key)]).await;
+        let verdict = tx.check_all_in(&limiter, &[PermitRequest::new(key)]).await;
         assert!(verdict.unwrap().is_allowed());
     }
     let migration = || ("lockapi", "migration").into();
@@ -86,7 +86,7 @@ async fn every_operation(cx: &Context) {
             "SELECT 'here'::pg_catalog.text",
         )
         .await;
-    assert!(prior.unwrap().hits.is_empty());
+    assert!(prior.unwrap().signalled.is_empty());
     tx.commit().await;
 
     let claimed = queue.claim(&Claim::new(1)).await.unwrap();
@@ -98,11 +98,11 @@ async fn every_operation(cx: &Context) {
     assert_eq!(cx.jobs().await.waiting, 1);
 
     // A reservation that has expired is ended in the transaction.
-    let want = Want::new("reserved");
-    let reserved = limiter.reserve(&want, MINUTE).await.unwrap().unwrap();
+    let request = PermitRequest::new("reserved");
+    let reserved = limiter.reserve(&request, MINUTE).await.unwrap().unwrap();
     cx.elapse(MINUTE * 2).await;
     let mut tx = cx.begin().await.unwrap();
-    let verdict = tx.check_all_in(&limiter, &[want]).await.unwrap();
+    let verdict = tx.check_all_in(&limiter, &[request]).await.unwrap();
     assert!(verdict.is_allowed());
     tx.commit().await;
     drop(reserved);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockapi::BackendOptions;
-use lockapi::limit::{Quota, Want};
+use lockapi::limit::{PermitRequest, Quota};
 use lockapi::queue::{How, Job, Unique};
 use lockapi::{Backend, ErrorKind, Queue};
 
@@ -176,14 +176,21 @@ async fn open_charge_holds_up_calls_for_its_keys_alone(cx: Context) {
     // There is no row of the key in the first round.
     for (commit, left) in [(true, 15), (false, 10)] {
         let mut tx = cx.begin().await.unwrap();
-        let taken = [Want::new("held").cost(10)];
+        let taken = [PermitRequest::new("held").cost(10)];
         let taken = tx.check_all_in(&limiter, &taken).await.unwrap();
         assert!(taken.is_allowed());
         let waiting = (0..5).map(|nth| {
             let limiter = Arc::clone(&limiter);
             tokio::spawn(async move {
-                let wants = [Want::new(format!("free {nth}")), Want::new("held")];
-                let of = if nth < 2 { &wants[..] } else { &wants[1..] };
+                let requests = [
+                    PermitRequest::new(format!("free {nth}")),
+                    PermitRequest::new("held"),
+                ];
+                let of = if nth < 2 {
+                    &requests[..]
+                } else {
+                    &requests[1..]
+                };
                 if nth < 4 {
                     limiter.check_all(of).await.unwrap().is_allowed()
                 } else {
@@ -201,8 +208,11 @@ async fn open_charge_holds_up_calls_for_its_keys_alone(cx: Context) {
                 let decision = soon("a call for another key", free).await.unwrap();
                 assert!(decision.unwrap().is_allowed());
             }
-            let wants = [Want::new(format!("late {nth}")), Want::new("late")];
-            let all = soon("a call for other keys", limiter.check_all(&wants)).await;
+            let requests = [
+                PermitRequest::new(format!("late {nth}")),
+                PermitRequest::new("late"),
+            ];
+            let all = soon("a call for other keys", limiter.check_all(&requests)).await;
             assert!(all.unwrap().is_allowed());
         }
         assert!(waiting.iter().all(|call| !call.is_finished()));
@@ -214,7 +224,7 @@ async fn open_charge_holds_up_calls_for_its_keys_alone(cx: Context) {
         for call in waiting {
             assert!(soon("it waits no longer", call).await.unwrap());
         }
-        let peeked = limiter.peek(&Want::new("held")).await.unwrap();
+        let peeked = limiter.peek(&PermitRequest::new("held")).await.unwrap();
         assert_eq!(peeked.remaining(), left);
     }
 }
@@ -224,7 +234,7 @@ async fn open_charge_holds_up_nobody_for_ever(cx: Context) {
     let backend = cx.connect(options).await.unwrap();
     let limiter = backend.rate_limiter(Quota::per_hour(3)).unwrap();
     let mut tx = cx.begin().await.unwrap();
-    let taken = [Want::new("door")];
+    let taken = [PermitRequest::new("door")];
     let taken = tx.check_all_in(&limiter, &taken).await.unwrap();
     assert!(taken.is_allowed());
     let refused = soon("it is refused", limiter.check("door")).await;
@@ -238,7 +248,7 @@ async fn refused_charge_holds_up_nobody(cx: Context) {
         .await
         .rate_limiter(Quota::per_hour(10))
         .unwrap();
-    let door = |cost| Want::new("door").cost(cost);
+    let door = |cost| PermitRequest::new("door").cost(cost);
     assert!(limiter.check_cost("hall", 1).await.unwrap().is_allowed());
     assert!(limiter.check_cost("door", 1).await.unwrap().is_allowed());
     let mut first = cx.begin().await.unwrap();
@@ -249,12 +259,12 @@ async fn refused_charge_holds_up_nobody(cx: Context) {
     assert_eq!(second.query("SELECT 'begun'").await, "begun");
     let there = limiter.clone();
     let mut refused = tokio::spawn(async move {
-        let wants = [
-            Want::new("door").cost(5),
-            Want::new("hall"),
-            Want::new("new"),
+        let requests = [
+            PermitRequest::new("door").cost(5),
+            PermitRequest::new("hall"),
+            PermitRequest::new("new"),
         ];
-        let verdict = second.check_all_in(&there, &wants).await;
+        let verdict = second.check_all_in(&there, &requests).await;
         (second, verdict.unwrap())
     });
     not_yet("decided while the row is locked", &mut refused).await;
@@ -268,10 +278,16 @@ async fn refused_charge_holds_up_nobody(cx: Context) {
     }
     assert_eq!(second.query("SELECT 'usable'").await, "usable");
     // What it takes later it takes.
-    let later = [Want::new("hall").cost(2)];
+    let later = [PermitRequest::new("hall").cost(2)];
     let verdict = second.check_all_in(&limiter, &later).await.unwrap();
     assert!(verdict.is_allowed());
     second.commit().await;
-    let left = async |key: &str| limiter.peek(&Want::new(key)).await.unwrap().remaining();
+    let left = async |key: &str| {
+        limiter
+            .peek(&PermitRequest::new(key))
+            .await
+            .unwrap()
+            .remaining()
+    };
     assert_eq!((left("door").await, left("hall").await), (0, 6));
 }

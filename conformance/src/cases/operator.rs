@@ -220,7 +220,7 @@ async fn capability_tells_of_sessions(cx: Context) {
     let scope = backend.operator().prioritize(0, priority);
     if backend.capabilities().sessions {
         assert!(ending.unwrap().is_empty());
-        assert!(scope.unwrap().finish().await.hits.is_empty());
+        assert!(scope.unwrap().finish().await.signalled.is_empty());
     } else {
         assert_eq!(ending.unwrap_err().kind(), ErrorKind::Unsupported);
         assert_eq!(scope.unwrap_err().kind(), ErrorKind::Unsupported);

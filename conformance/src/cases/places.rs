@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lockapi::lease::LeaseOptions;
-use lockapi::limit::{Policy, Quota, Want};
+use lockapi::limit::{PermitRequest, Policy, Quota};
 use lockapi::table::{Table, TableMode};
 use lockapi::{Backend, BackendOptions, Capabilities, Error, ErrorKind};
 
@@ -140,8 +140,8 @@ async fn transactions_on_a_hot_standby_take_nothing(cx: Context) {
     refused(tx.push_in(&queue, vec![job(1)]).await.unwrap_err());
     tx.rollback().await;
     let mut tx = cx.begin().await.unwrap();
-    let wants = [Want::new("door")];
-    refused(tx.check_all_in(&limiter, &wants).await.unwrap_err());
+    let requests = [PermitRequest::new("door")];
+    refused(tx.check_all_in(&limiter, &requests).await.unwrap_err());
     tx.rollback().await;
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use lockapi::ErrorKind;
-use lockapi::admin::{Filter, Priority, Strike};
+use lockapi::admin::{Filter, Priority, SignalOutcome};
 use lockapi::table::{Table, TableMode};
 
 use crate::context::Context;
@@ -219,9 +219,9 @@ async fn migration_gets_through_with_priority(cx: Context) {
     assert_eq!(counted.expect("it is left alone"), "0");
     assert_eq!(bystander.query("SELECT 'alive'").await, "alive");
     bystander.commit().await;
-    assert!(report.trouble.is_none(), "{report:?}");
-    let last = report.hits.last().expect("somebody was in the way");
-    assert_eq!(last.strike, Strike::Terminated, "{report:?}");
+    assert!(report.error.is_none(), "{report:?}");
+    let last = report.signalled.last().expect("somebody was in the way");
+    assert_eq!(last.outcome, SignalOutcome::Terminated, "{report:?}");
     assert_eq!(last.blocker.state.as_deref(), Some("idle in transaction"));
     let columns = format!("SELECT note FROM {name}");
     assert!(cx.sql(&columns).await.is_empty(), "the column is there");
@@ -266,9 +266,13 @@ async fn priority_cancels_before_it_ends(cx: Context) {
     .await;
     let report = report.unwrap();
     tx.commit().await;
-    assert_eq!(report.hits[0].strike, Strike::Cancelled, "{report:?}");
+    assert_eq!(
+        report.signalled[0].outcome,
+        SignalOutcome::Cancelled,
+        "{report:?}"
+    );
     assert!(
-        report.hits[0]
+        report.signalled[0]
             .blocker
             .statement
             .as_deref()
@@ -307,8 +311,8 @@ async fn priority_ends_nobody_within_the_grace(cx: Context) {
     assert_eq!(long.query("SELECT 'alive'").await, "alive");
     long.commit().await;
     let report = soon("then it gets through", altering).await.unwrap();
-    let strikes: Vec<_> = report.hits.iter().map(|hit| hit.strike).collect();
-    assert_eq!(strikes, [Strike::Cancelled], "{report:?}");
+    let strikes: Vec<_> = report.signalled.iter().map(|hit| hit.outcome).collect();
+    assert_eq!(strikes, [SignalOutcome::Cancelled], "{report:?}");
     drop_table(&cx, name).await;
 }
 
@@ -343,6 +347,6 @@ async fn priority_leaves_alone_whom_the_filter_spares(cx: Context) {
     assert_eq!(long.query("SELECT 'alive'").await, "alive");
     long.commit().await;
     let report = soon("then it gets through", altering).await.unwrap();
-    assert!(report.hits.is_empty(), "{report:?}");
+    assert!(report.signalled.is_empty(), "{report:?}");
     drop_table(&cx, name).await;
 }

@@ -3,11 +3,11 @@
 use std::time::{Duration, SystemTime};
 
 use lockapi::LockId;
-use lockapi::admin::Audited;
+use lockapi::admin::AuditEntry;
 use lockapi::driver::Connection;
 use lockapi::mutex::LockMode;
 use lockapi::suite::admin::{
-    ForceRelease, ListAudit, ListLeases, ListLocks, ListWaits, Note, Noted, Record, SweepNotes,
+    ForceRelease, ListAudit, ListLeases, ListLocks, ListWaits, Note, NotedLock, Record, SweepNotes,
 };
 use lockapi::suite::driver::Operation;
 use lockapi::suite::lease::Acquire;
@@ -265,9 +265,9 @@ impl<C: Connection> Pair<'_, C> {
             let lock = self.lock(*key);
             if !once
                 .iter()
-                .any(|one: &Noted| (one.lock, one.waits) == (lock, *waits))
+                .any(|one: &NotedLock| (one.lock, one.waits) == (lock, *waits))
             {
-                once.push(Noted {
+                once.push(NotedLock {
                     lock,
                     waits: *waits,
                     fence: i64::from(*fence),
@@ -358,12 +358,12 @@ impl<C: Connection> Pair<'_, C> {
         };
         let (real, model) = self.both(0, list).await;
         // What each side has of its own.
-        let common = |mut one: Audited| {
+        let common = |mut one: AuditEntry| {
             (one.id, one.at) = (0, SystemTime::UNIX_EPOCH);
             (one.by_user, one.application) = (String::new(), String::new());
             one
         };
-        let common = |all: Vec<Audited>| all.into_iter().map(common).collect::<Vec<_>>();
+        let common = |all: Vec<AuditEntry>| all.into_iter().map(common).collect::<Vec<_>>();
         assert_eq!(common(real), common(model));
     }
 

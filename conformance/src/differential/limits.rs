@@ -6,8 +6,8 @@ use std::time::Duration;
 use lockapi::driver::Connection;
 use lockapi::limit::Quota;
 use lockapi::suite::limit::{
-    Block, Charge, ChargeLine, Ensure, Expire, Level, Look, Outcome, RawDecision, Refund, Reset,
-    Settle, Take,
+    Block, Charge, ChargeLine, EndReservation, Ensure, Expire, Level, Outcome, RawDecision,
+    ReadLevel, Refund, Reset, Take,
 };
 use proptest::prelude::*;
 
@@ -31,13 +31,13 @@ pub enum LimitAction {
     /// Gives back of keys.
     Refund(Vec<(u8, u8)>),
     /// Ends reservations of a key: which, and how much is given back of each.
-    Settle(u8, Vec<(u8, u8)>),
+    EndReservation(u8, Vec<(u8, u8)>),
     /// Blocks a key.
     Block(u8, u8),
     /// Forgets a key.
     Reset(u8),
     /// Reads keys.
-    Look(Vec<u8>),
+    ReadLevel(Vec<u8>),
 }
 
 pub(super) fn actions() -> impl Strategy<Value = (usize, LimitAction)> {
@@ -68,10 +68,10 @@ pub(super) fn actions() -> impl Strategy<Value = (usize, LimitAction)> {
         4 => prop::collection::vec((1..4u8, lines), 1..4).prop_map(LimitAction::Charge),
         2 => prop::collection::vec((key.clone(), 1..4u8), 1..4).prop_map(LimitAction::Refund),
         2 => (key.clone(), prop::collection::vec((0..4u8, 0..4u8), 1..4))
-            .prop_map(|(key, ended)| LimitAction::Settle(key, ended)),
+            .prop_map(|(key, ended)| LimitAction::EndReservation(key, ended)),
         1 => (key.clone(), 0..3u8).prop_map(|(key, units)| LimitAction::Block(key, units)),
         1 => key.clone().prop_map(LimitAction::Reset),
-        2 => prop::collection::vec(key, 1..4).prop_map(LimitAction::Look),
+        2 => prop::collection::vec(key, 1..4).prop_map(LimitAction::ReadLevel),
     ];
     (0..SESSIONS, action)
 }
@@ -106,7 +106,7 @@ impl<C: Connection> Pair<'_, C> {
                     depth: (2 + i64::from(*times)) * MINUTE + MINUTE / 2,
                     times: i64::from(*times),
                     relaxed: *key == 0,
-                    look: false,
+                    read_first: false,
                 };
                 let batch: Vec<_> = takes.iter().map(of).collect();
                 let (real, model) = self.both(session, &batch).await;
@@ -129,11 +129,11 @@ impl<C: Connection> Pair<'_, C> {
                 let (real, model): (Vec<_>, Vec<_>) = (real.collect(), model.collect());
                 self.compare(session, &real, &model).await;
             }
-            LimitAction::Settle(key, ended) => {
+            LimitAction::EndReservation(key, ended) => {
                 let known = self.limits.reserved.get(key).map_or(&[][..], Vec::as_slice);
                 let of = |(back, units): &(u8, u8)| {
                     let at = known.len().checked_sub(1 + usize::from(*back));
-                    Settle {
+                    EndReservation {
                         namespace: namespace.clone(),
                         key: key.to_string(),
                         id: at.map_or(-1, |at| known[at]),
@@ -159,8 +159,8 @@ impl<C: Connection> Pair<'_, C> {
                 let (real, model) = self.both(session, &[reset]).await;
                 assert_eq!(real, model);
             }
-            LimitAction::Look(keys) => {
-                let of = |key: &u8| Look {
+            LimitAction::ReadLevel(keys) => {
+                let of = |key: &u8| ReadLevel {
                     namespace: namespace.clone(),
                     key: key.to_string(),
                 };

@@ -15,8 +15,8 @@ use lockapi::suite::driver::Operation;
 use lockapi::suite::memory::ModelState;
 use lockapi::suite::queue::{
     Ack, Cancel, Claimed, CompleteAndClaim, CompletedAndClaimed, DELETED, Discard, FOR_EVER,
-    HoldKey, Keys, LookBack, Name, NewJob, Purge, Push, PushKeyed, ReadStanding, Redrive,
-    SetPaused, Settle, SweepQueues, Take,
+    HoldKey, Keys, Name, NewJob, Purge, Push, PushKeyed, ReadDeliveryState, Redrive,
+    SearchBelowFloors, SetPaused, Settle, SweepQueues, Take,
 };
 
 pub use actions::{Action, GroupAction, actions};
@@ -152,7 +152,7 @@ impl<C: Connection> Pair<'_, C> {
             Action::OfGroups(action) => self.of_groups(action).await,
             Action::Keyed(jobs) => self.keyed(jobs).await,
             Action::CompleteAndClaim(acks, claim) => self.turn(acks, *claim).await,
-            Action::LookBack(odd) => self.look_back(*odd).await,
+            Action::SearchBelowFloors(odd) => self.search_below_floors(*odd).await,
             Action::Settle(wants) => self.settle(wants).await,
             Action::Acks(wants) => {
                 let wants: Vec<_> = wants
@@ -257,7 +257,7 @@ impl<C: Connection> Pair<'_, C> {
         let tickets: Vec<_> = backs.iter().map(|back| self.ticket(*back)).collect();
         let of = |side: fn(Both<Ticket>) -> Ticket| -> Vec<_> {
             let tickets = tickets.iter().copied().map(side);
-            tickets.map(|ticket| ReadStanding { ticket }).collect()
+            tickets.map(|ticket| ReadDeliveryState { ticket }).collect()
         };
         let (real, model) = self.compare(&of(|it| it.0), &of(|it| it.1)).await;
         assert_eq!(real, model, "where they stand");
@@ -327,15 +327,15 @@ impl<C: Connection> Pair<'_, C> {
         }
     }
 
-    async fn look_back(&mut self, odd: bool) {
+    async fn search_below_floors(&mut self, odd: bool) {
         let far = i64::MAX / 4;
-        let look_back = LookBack {
+        let search = SearchBelowFloors {
             name: self.name(),
             names: names(odd),
             priorities: (0..4).map(|it| (it, 0, (far, i64::MAX))).collect(),
             lost: vec![self.claim],
         };
-        let (real, model) = self.both(look_back).await;
+        let (real, model) = self.both(search).await;
         assert_eq!(real.found.len(), model.found.len());
         for (real, model) in real.found.iter().zip(&model.found) {
             assert_eq!(real.0, model.0);

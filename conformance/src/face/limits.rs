@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lockapi::limit::{Decision, Policy, Quota, Verdict, Want};
+use lockapi::limit::{Decision, PermitRequest, Policy, Quota, Verdict};
 use lockapi::{Key, Permits, RateLimiter, Reservation, Result, blocking};
 
 use super::blocking::call;
@@ -45,24 +45,24 @@ impl<L: RateLimiter + ?Sized> RateLimiter for Through<L> {
         self.0.set_quota(quota)
     }
 
-    async fn check_each(&self, wants: &[Want]) -> Result<Vec<Decision>> {
-        self.0.check_each(wants).await
+    async fn check_each(&self, requests: &[PermitRequest]) -> Result<Vec<Decision>> {
+        self.0.check_each(requests).await
     }
 
-    async fn check_all(&self, wants: &[Want]) -> Result<Verdict> {
-        self.0.check_all(wants).await
+    async fn check_all(&self, requests: &[PermitRequest]) -> Result<Verdict> {
+        self.0.check_all(requests).await
     }
 
-    async fn peek(&self, want: &Want) -> Result<Decision> {
-        self.0.peek(want).await
+    async fn peek(&self, request: &PermitRequest) -> Result<Decision> {
+        self.0.peek(request).await
     }
 
-    async fn until_ready(&self, want: &Want, timeout: Duration) -> Result<Decision> {
-        self.0.until_ready(want, timeout).await
+    async fn until_ready(&self, request: &PermitRequest, timeout: Duration) -> Result<Decision> {
+        self.0.until_ready(request, timeout).await
     }
 
-    async fn reserve(&self, want: &Want, ttl: Duration) -> Result<Reserved> {
-        self.0.reserve(want, ttl).await
+    async fn reserve(&self, request: &PermitRequest, ttl: Duration) -> Result<Reserved> {
+        self.0.reserve(request, ttl).await
     }
 
     async fn refund(&self, decision: &Decision) -> Result<()> {
@@ -77,8 +77,8 @@ impl<L: RateLimiter + ?Sized> RateLimiter for Through<L> {
         self.0.block(key, time).await
     }
 
-    fn permits(&self, want: &Want) -> Result<Arc<dyn Permits>> {
-        self.0.permits(want)
+    fn permits(&self, request: &PermitRequest) -> Result<Arc<dyn Permits>> {
+        self.0.permits(request)
     }
 
     async fn sweep(&self) -> Result<u64> {
@@ -115,29 +115,29 @@ impl RateLimiter for Blocking {
         self.inner.set_quota(quota)
     }
 
-    async fn check_each(&self, wants: &[Want]) -> Result<Vec<Decision>> {
-        let (limiter, wants) = (self.inner.clone(), wants.to_vec());
-        call(move || limiter.check_each(&wants)).await
+    async fn check_each(&self, requests: &[PermitRequest]) -> Result<Vec<Decision>> {
+        let (limiter, requests) = (self.inner.clone(), requests.to_vec());
+        call(move || limiter.check_each(&requests)).await
     }
 
-    async fn check_all(&self, wants: &[Want]) -> Result<Verdict> {
-        let (limiter, wants) = (self.inner.clone(), wants.to_vec());
-        call(move || limiter.check_all(&wants)).await
+    async fn check_all(&self, requests: &[PermitRequest]) -> Result<Verdict> {
+        let (limiter, requests) = (self.inner.clone(), requests.to_vec());
+        call(move || limiter.check_all(&requests)).await
     }
 
-    async fn peek(&self, want: &Want) -> Result<Decision> {
-        let (limiter, want) = (self.inner.clone(), want.clone());
-        call(move || limiter.peek(&want)).await
+    async fn peek(&self, request: &PermitRequest) -> Result<Decision> {
+        let (limiter, request) = (self.inner.clone(), request.clone());
+        call(move || limiter.peek(&request)).await
     }
 
-    async fn until_ready(&self, want: &Want, timeout: Duration) -> Result<Decision> {
-        let (limiter, want) = (self.inner.clone(), want.clone());
-        call(move || limiter.until_ready(&want, timeout)).await
+    async fn until_ready(&self, request: &PermitRequest, timeout: Duration) -> Result<Decision> {
+        let (limiter, request) = (self.inner.clone(), request.clone());
+        call(move || limiter.until_ready(&request, timeout)).await
     }
 
-    async fn reserve(&self, want: &Want, ttl: Duration) -> Result<Reserved> {
-        let (limiter, want) = (self.inner.clone(), want.clone());
-        let reserved = call(move || limiter.reserve(&want, ttl)).await?;
+    async fn reserve(&self, request: &PermitRequest, ttl: Duration) -> Result<Reserved> {
+        let (limiter, request) = (self.inner.clone(), request.clone());
+        let reserved = call(move || limiter.reserve(&request, ttl)).await?;
         Ok(reserved.map(|one| Box::new(BlockingReservation(one)) as Box<dyn Reservation>))
     }
 
@@ -156,8 +156,8 @@ impl RateLimiter for Blocking {
         call(move || limiter.block(key, time)).await
     }
 
-    fn permits(&self, want: &Want) -> Result<Arc<dyn Permits>> {
-        Ok(Arc::new(BlockingPermits(self.inner.permits(want)?)))
+    fn permits(&self, request: &PermitRequest) -> Result<Arc<dyn Permits>> {
+        Ok(Arc::new(BlockingPermits(self.inner.permits(request)?)))
     }
 
     async fn sweep(&self) -> Result<u64> {

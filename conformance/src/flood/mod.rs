@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::future::join_all;
-use lockapi::limit::{Algorithm, Decision, Policy, Quota, Want};
+use lockapi::limit::{Algorithm, Decision, PermitRequest, Policy, Quota};
 use lockapi::{Backend, ErrorKind, Permits, RateLimiter, Result};
 
 pub use check::{Found, check};
@@ -156,7 +156,7 @@ pub async fn flood(
     let limiter = backend.rate_limiter(if relaxed { policy.relaxed() } else { policy })?;
     let blocks = DOORS.iter().map(|door| match door.block {
         0 => Ok(None),
-        block => limiter.permits(&want(door, block)).map(Some),
+        block => limiter.permits(&request(door, block)).map(Some),
     });
     let flood = Flood {
         limiter: &*limiter,
@@ -213,8 +213,11 @@ impl<F: Fn(Record)> Flood<'_, F> {
     }
 
     async fn check(&self, door: usize) -> Result<usize> {
-        let want = want(&DOORS[door], fastrand::u64(1..=MAX_COST));
-        let decisions = self.limiter.check_each(std::slice::from_ref(&want)).await?;
+        let request = request(&DOORS[door], fastrand::u64(1..=MAX_COST));
+        let decisions = self
+            .limiter
+            .check_each(std::slice::from_ref(&request))
+            .await?;
         for decision in &decisions {
             (self.record)(Record::of(door, decision));
         }
@@ -224,8 +227,8 @@ impl<F: Fn(Record)> Flood<'_, F> {
     /// Of several at once, all or nothing.
     async fn check_all(&self) -> Result<usize> {
         let doors = [0, 3, 5];
-        let wants = doors.map(|door| want(&DOORS[door], 1));
-        let verdict = self.limiter.check_all(&wants).await?;
+        let requests = doors.map(|door| request(&DOORS[door], 1));
+        let verdict = self.limiter.check_all(&requests).await?;
         for (door, decision) in doors.into_iter().zip(verdict.decisions()) {
             (self.record)(Record::of(door, decision));
         }
@@ -254,8 +257,8 @@ impl<F: Fn(Record)> Flood<'_, F> {
     }
 }
 
-fn want(door: &Door, permits: u64) -> Want {
-    Want::new(door.key).cost(permits).quota(door.quota)
+fn request(door: &Door, permits: u64) -> PermitRequest {
+    PermitRequest::new(door.key).cost(permits).quota(door.quota)
 }
 
 fn now() -> i64 {

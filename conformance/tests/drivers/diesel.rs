@@ -13,7 +13,7 @@ use diesel::{Connection, PgConnection, QueryDsl, QueryableByName, RunQueryDsl};
 use lockapi::BackendOptions;
 use lockapi::admin::{Priority, Report};
 use lockapi::idempotency::Execution;
-use lockapi::limit::{Verdict, Want};
+use lockapi::limit::{PermitRequest, Verdict};
 use lockapi::queue::{Delivery, Job, Pushed, Taken};
 use lockapi::table::{Table, TableMode, lock_table_in, try_lock_table_in};
 use lockapi::versioned::{BoxError, Outcome, Retry};
@@ -117,8 +117,12 @@ impl BlockingTransaction for Begun<'_> {
         execution.complete_in(self.0, answer)
     }
 
-    fn check_all_in(&mut self, limiter: &dyn RateLimiter, wants: &[Want]) -> Result<Verdict> {
-        limiter.check_all_in(self.0, wants)
+    fn check_all_in(
+        &mut self,
+        limiter: &dyn RateLimiter,
+        requests: &[PermitRequest],
+    ) -> Result<Verdict> {
+        limiter.check_all_in(self.0, requests)
     }
 
     fn lock_table_in(

@@ -8,7 +8,7 @@ use deadpool_postgres::{Manager, Pool};
 use lockapi::BackendOptions;
 use lockapi::admin::{Priority, Report};
 use lockapi::idempotency::Execution;
-use lockapi::limit::{Verdict, Want};
+use lockapi::limit::{PermitRequest, Verdict};
 use lockapi::queue::{Delivery, Job, Pushed, Taken};
 use lockapi::table::{Table, TableMode, lock_table_in, try_lock_table_in};
 use lockapi::versioned::{BoxError, Outcome, Retry};
@@ -98,9 +98,9 @@ impl Transaction for Begun {
     async fn check_all_in(
         &mut self,
         limiter: &Arc<dyn RateLimiter>,
-        wants: &[Want],
+        requests: &[PermitRequest],
     ) -> Result<Verdict> {
-        limiter.check_all_in(&mut self.0, wants).await
+        limiter.check_all_in(&mut self.0, requests).await
     }
 
     async fn lock_table_in(

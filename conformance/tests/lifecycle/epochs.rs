@@ -6,7 +6,7 @@ use lockapi::id::IdOptions;
 use lockapi::lease::LeaseOptions;
 use lockapi::queue::{Claim, Job};
 use lockapi::suite::id::{ClaimWorker, ClaimedWorker};
-use lockapi::suite::mutex::{Enlist, TOKENS_AT_RISK};
+use lockapi::suite::mutex::{MarkSession, TOKENS_AT_RISK};
 use lockapi::{BackendOptions, ErrorKind};
 use postgres::{Client, NoTls};
 use tokio::time::timeout;
@@ -397,8 +397,8 @@ fn used_up(database: &OwnDatabase, sessions: usize) -> i64 {
     for _ in 0..sessions {
         let mut client = Client::connect(&database.url(), NoTls).expect("a connection");
         let mark = fastrand::i64(1..);
-        let enlisted = perform(&mut client, Enlist { mark });
-        assert!(enlisted.marked && enlisted.safe > before);
+        let marked_session = perform(&mut client, MarkSession { mark });
+        assert!(marked_session.marked && marked_session.safe > before);
     }
     last() - before
 }

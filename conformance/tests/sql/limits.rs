@@ -1,7 +1,7 @@
 //! Limits on a connection of the program, whether or not it has a transaction open.
 
 use lockapi::driver::{Connection, Script};
-use lockapi::limit::{Quota, Want};
+use lockapi::limit::{PermitRequest, Quota};
 use lockapi::memory::Database;
 use lockapi::suite::driver::Operation;
 use lockapi::suite::limit::Expire;
@@ -20,9 +20,9 @@ fn limits_are_taken_with_and_without_a_transaction() {
     for library in Library::ALL {
         let mut connection = LibraryConnection::connect(library, &url);
         let key = format!("driver {}", fastrand::u64(..));
-        let wants = [Want::new(&*key)];
+        let requests = [PermitRequest::new(&*key)];
         let allowed = async |connection: &mut LibraryConnection| {
-            let verdict = limiter.check_all_in(connection, &wants).await;
+            let verdict = limiter.check_all_in(connection, &requests).await;
             verdict.expect("a verdict").is_allowed()
         };
         pollster::block_on(async {

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use lockapi::driver::{Connection, Script};
 use lockapi::mutex::LockMode;
 use lockapi::suite::engine::{Lock, Marker};
-use lockapi::suite::mutex::{DeadlockCheck, Enlist, LockAnswer, LockRequest, Ping, Relax, Wait};
+use lockapi::suite::mutex::{
+    AsyncCommit, DeadlockCheck, LockAnswer, LockRequest, MarkSession, Ping, Wait,
+};
 use lockapi::{ErrorKind, LockId};
 use postgres::{Client, NoTls};
 
@@ -43,18 +45,18 @@ fn what_reaches_another_session_does_nothing() {
             session: mark,
         };
         pollster::block_on(async {
-            let mut enlist = async |mark| {
-                let enlisted = one.perform(&[Enlist { mark }]).await;
-                enlisted.expect("answered")[0].marked
+            let mut mark_session = async |mark| {
+                let marked_session = one.perform(&[MarkSession { mark }]).await;
+                marked_session.expect("answered")[0].marked
             };
-            assert!(enlist(mark).await);
-            assert!(!enlist(theirs).await, "it is the session of another");
+            assert!(mark_session(mark).await);
+            assert!(!mark_session(theirs).await, "it is the session of another");
             let held = one.perform(&locks.map(|lock| request(lock, false))).await;
             assert!(held.is_ok());
             // That of another program, which has a mark too or none.
             nothing_is_done(&mut other, mark, locks).await;
-            let enlisted = other.perform(&[Enlist { mark: theirs }]).await;
-            assert!(enlisted.expect("answered")[0].marked);
+            let marked_session = other.perform(&[MarkSession { mark: theirs }]).await;
+            assert!(marked_session.expect("answered")[0].marked);
             nothing_is_done(&mut other, mark, locks).await;
             let other = serving(&mut other).await;
             let held = format!(
@@ -108,8 +110,8 @@ async fn nothing_is_done(connection: &mut LibraryConnection, session: i64, locks
     }
     failures.push(connection.perform(&[wait]).await.map(drop).unwrap_err());
     failures.push(connection.perform(&[cycle]).await.map(drop).unwrap_err());
-    let relax = connection.perform(&[Relax { session }]).await;
-    failures.push(relax.unwrap_err());
+    let async_commit = connection.perform(&[AsyncCommit { session }]).await;
+    failures.push(async_commit.unwrap_err());
     let ping = connection.perform(&[Ping { session }]).await;
     failures.push(ping.unwrap_err());
     for failure in failures {
@@ -125,8 +127,8 @@ fn who_waits_for_the_mark_ends_no_session() {
     let _entered = runtime.enter();
     let mut session = LibraryConnection::connect(Library::Sync, &url);
     let mark = fastrand::i64(..);
-    let enlisted = pollster::block_on(session.perform(&[Enlist { mark }]));
-    assert!(enlisted.expect("answered")[0].marked);
+    let marked_session = pollster::block_on(session.perform(&[MarkSession { mark }]));
+    assert!(marked_session.expect("answered")[0].marked);
     let mut hostile = Client::connect(&url, NoTls).expect("a connection");
     let waiting = thread::spawn(move || {
         let wait = format!("SET lock_timeout = '500ms'; SELECT pg_advisory_lock_shared({mark})");

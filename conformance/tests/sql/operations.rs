@@ -6,7 +6,7 @@ use lockapi::mutex::LockMode;
 use lockapi::suite::driver::Operation;
 use lockapi::suite::lease::{Abandon, Acquire, Acquired, Peek, Release, Renew, Take, Taken};
 use lockapi::suite::memory::ModelState;
-use lockapi::suite::mutex::{Check, Enlist, LockAnswer, LockRequest, Ping};
+use lockapi::suite::mutex::{Check, LockAnswer, LockRequest, MarkSession, Ping};
 use lockapi::{ErrorKind, Failure, LockId};
 
 use crate::connection::{Library, LibraryConnection};
@@ -38,7 +38,7 @@ fn a_check_wants_a_living_session_and_no_larger_token() {
         pollster::block_on(writer.perform(&[check])).expect("answered")
     };
     assert_eq!(check(1), [false], "no session has the mark");
-    let marked = pollster::block_on(holder.perform(&[Enlist { mark }]));
+    let marked = pollster::block_on(holder.perform(&[MarkSession { mark }]));
     assert!(marked.expect("answered")[0].marked);
     assert_eq!(check(5), [true]);
     assert_eq!(check(5), [true], "again");
@@ -86,8 +86,8 @@ async fn exercise<C: Connection>(connection: &mut C) {
 
 async fn locks<C: Connection>(connection: &mut C) {
     let mark = fastrand::i64(..);
-    let enlisted = connection.perform(&[Enlist { mark }]).await;
-    assert!(enlisted.expect("answered")[0].marked);
+    let marked_session = connection.perform(&[MarkSession { mark }]).await;
+    assert!(marked_session.expect("answered")[0].marked);
     let session = mark;
     let lock = |pair| LockId {
         key: fastrand::i64(..),

@@ -7,22 +7,22 @@ use lockapi::suite::admin::{
     ListSchedulers, ListWaits, ListWorkers, Note, ReadClock, ReadJob, Record, SweepNotes,
     Terminate, Unblock,
 };
-use lockapi::suite::driver::{IsPrimary, Operation, Remember, Restore};
-use lockapi::suite::engine::{Cancelled, EnterEpoch, Marker, Notify, Settle, Started};
+use lockapi::suite::driver::{IsPrimary, Operation, RestoreSettings, SaveSettings};
+use lockapi::suite::engine::{Cancelled, EnterEpoch, Marker, Notify, SessionSettings, Started};
 use lockapi::suite::id::{ClaimWorker, NextBlock, ReleaseWorker, RenewWorker};
 use lockapi::suite::idempotency::{RecallAnswer, RecordAnswer, SweepAnswers};
 use lockapi::suite::lease;
 use lockapi::suite::lease::{Abandon, Acquire, Peek, Release, Renew, Sweep, Take};
 use lockapi::suite::limit;
-use lockapi::suite::limit::{Block, Charge, Ensure, Look, Refund, Reset};
+use lockapi::suite::limit::{Block, Charge, Ensure, ReadLevel, Refund, Reset};
 use lockapi::suite::mutex;
 use lockapi::suite::mutex::{
-    DeadlockCheck, Enlist, Flush, HasWaiters, Interrupt, LockRequest, Ping, Relax, SweepMarks,
-    Timeouts, TryIn, Wait, WaitIn,
+    AsyncCommit, DeadlockCheck, FlushTokens, HasWaiters, Interrupt, LockRequest, MarkSession, Ping,
+    SweepMarks, Timeouts, TryIn, Wait, WaitIn,
 };
 use lockapi::suite::queue;
 use lockapi::suite::schedule;
-use lockapi::suite::table::{LimitWaits, LockTable, Marked, OwnPid};
+use lockapi::suite::table::{BackendPid, IsInTransaction, LockTable, SetLockTimeout};
 use postgres::{Client, NoTls};
 
 /// Those that do for some batches.
@@ -53,11 +53,11 @@ pub(super) fn statements() -> Vec<Statement> {
         limit::Take::STATEMENT,
         Charge::STATEMENT,
         Ensure::STATEMENT,
-        Look::STATEMENT,
+        ReadLevel::STATEMENT,
         Refund::STATEMENT,
         Reset::STATEMENT,
         Block::STATEMENT,
-        limit::Settle::STATEMENT,
+        limit::EndReservation::STATEMENT,
         limit::Expire::STATEMENT,
         limit::Sweep::STATEMENT,
         RecallAnswer::STATEMENT,
@@ -82,36 +82,36 @@ pub(super) fn statements() -> Vec<Statement> {
         queue::Admit::STATEMENT,
         queue::SetGroups::STATEMENT,
         queue::SetGroupLimit::STATEMENT,
-        queue::LookBack::STATEMENT,
+        queue::SearchBelowFloors::STATEMENT,
         queue::CountJobs::STATEMENT,
-        queue::ReadDead::STATEMENT,
+        queue::ReadDeadLetters::STATEMENT,
         queue::SweepQueues::STATEMENT,
         queue::ExpireJobs::STATEMENT,
-        queue::ReadStanding::STATEMENT,
+        queue::ReadDeliveryState::STATEMENT,
         queue::ReadUnhandled::STATEMENT,
         LockRequest::STATEMENT,
         Wait::STATEMENT,
         HasWaiters::STATEMENT,
         DeadlockCheck::STATEMENT,
-        Enlist::STATEMENT,
-        Relax::STATEMENT,
+        MarkSession::STATEMENT,
+        AsyncCommit::STATEMENT,
         Ping::STATEMENT,
-        Flush::STATEMENT,
+        FlushTokens::STATEMENT,
         Interrupt::STATEMENT,
         mutex::Check::STATEMENT,
         TryIn::STATEMENT,
         WaitIn::STATEMENT,
         Timeouts::STATEMENT,
-        Settle::STATEMENT,
+        SessionSettings::STATEMENT,
         EnterEpoch::STATEMENT,
         IsPrimary::STATEMENT,
         Marker::STATEMENT,
         Started::STATEMENT,
         Cancelled::STATEMENT,
         Notify::STATEMENT,
-        Remember::STATEMENT,
-        Restore::STATEMENT,
-        schedule::Look::STATEMENT,
+        SaveSettings::STATEMENT,
+        RestoreSettings::STATEMENT,
+        schedule::ReadDueTasks::STATEMENT,
         schedule::Fire::STATEMENT,
         schedule::RunNow::STATEMENT,
         schedule::Expire::STATEMENT,
@@ -123,9 +123,9 @@ pub(super) fn statements() -> Vec<Statement> {
         schedule::ReadRuns::STATEMENT,
         schedule::SweepRuns::STATEMENT,
         LockTable::STATEMENT,
-        LimitWaits::STATEMENT,
-        Marked::STATEMENT,
-        OwnPid::STATEMENT,
+        SetLockTimeout::STATEMENT,
+        IsInTransaction::STATEMENT,
+        BackendPid::STATEMENT,
     ]);
     all.extend(of_operators());
     all

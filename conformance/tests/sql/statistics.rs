@@ -3,7 +3,7 @@
 mod scenarios;
 
 use lockapi::suite::driver::Operation;
-use lockapi::suite::engine::Settle;
+use lockapi::suite::engine::SessionSettings;
 use postgres::{Client, NoTls};
 use scenarios::{OTHERS, OURS, scenarios};
 
@@ -39,7 +39,7 @@ const SMALL: &[(&str, &str)] = &[
         "completions, with what one claim looks at",
     ),
     (
-        "queue.look_back",
+        "queue.search_below_floors",
         "the names that a worker has handlers for",
     ),
     ("queue.redrive", "jobs that a person named"),
@@ -165,7 +165,7 @@ fn no_statistics_lead_a_statement_through_a_table() {
     let open = |url: &str, settled: bool| {
         let mut session = Client::connect(url, NoTls).expect("a connection");
         if settled {
-            let settle = Settle::STATEMENT.sql;
+            let settle = SessionSettings::STATEMENT.sql;
             let settled = session.query(
                 settle,
                 &[&false, &"0", &"0", &"plans", &" lockapi", &55_i64],

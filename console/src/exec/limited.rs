@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
 
-use lockapi::limit::{Decision, MAX_TIME, Want};
+use lockapi::limit::{Decision, MAX_TIME, PermitRequest};
 use lockapi::{Backend, ErrorKind, Key};
 
 use super::signals::Signals;
@@ -29,15 +29,15 @@ impl Exec {
             return Err(Failure::usage("no command"));
         };
         let limiter = backend.rate_limiter(quota)?;
-        let want = Want::new(key);
+        let request = PermitRequest::new(key);
         let deciding = async {
             let time = match self.within() {
                 Within::Skip => return limiter.check(key).await,
                 Within::Wait => MAX_TIME,
                 Within::Time(time) => time,
             };
-            match limiter.until_ready(&want, time).await {
-                Err(error) if error.kind() == ErrorKind::TimedOut => limiter.peek(&want).await,
+            match limiter.until_ready(&request, time).await {
+                Err(error) if error.kind() == ErrorKind::TimedOut => limiter.peek(&request).await,
                 decision => decision,
             }
         };

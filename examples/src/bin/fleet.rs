@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_postgres::{Manager, Pool};
-use lockapi::limit::{Quota, Want};
+use lockapi::limit::{PermitRequest, Quota};
 use lockapi::worker::{Context, Summary, Worker};
 use lockapi::{Backend, RateLimiter, Stop};
 use tokio::signal::unix::{SignalKind, signal};
@@ -71,7 +71,7 @@ impl Tenant {
             .data(self)
             .handle("invoice", async |number: i64, job: Context| {
                 let tenant = job.data::<Self>();
-                let turn = Want::new(&*tenant.name);
+                let turn = PermitRequest::new(&*tenant.name);
                 let _admitted = tenant
                     .rates
                     .until_ready(&turn, Duration::from_secs(30))

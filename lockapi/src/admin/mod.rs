@@ -54,11 +54,11 @@ pub use levels::{LimitLevel, WorkerNumber};
 pub(crate) use model::Notes;
 pub(crate) use operations::{
     Blocker, CancelJob, ForceRelease, ListAudit, ListJobs, ListLeases, ListLimits, ListLocks,
-    ListQueues, ListRunning, ListSchedulers, ListWaits, ListWorkers, Note, Noted, ReadJob, Record,
-    SweepNotes, Terminate, Unblock,
+    ListQueues, ListRunning, ListSchedulers, ListWaits, ListWorkers, Note, NotedLock, ReadJob,
+    Record, SweepNotes, Terminate, Unblock,
 };
 pub(crate) use priority::Shared;
-pub use priority::{Hit, Priority, PriorityScope, Report, Strike};
+pub use priority::{Priority, PriorityScope, Report, SignalOutcome, SignalledBlocker};
 
 /// The most entries of one answer.
 pub const MAX_ENTRIES: usize = 10_000;
@@ -233,7 +233,7 @@ pub struct Contention {
 /// What an operator did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Audited {
+pub struct AuditEntry {
     /// Its number; later ones are larger.
     pub id: i64,
     /// When, by the server's clock.
@@ -256,7 +256,7 @@ pub struct Audited {
 /// A session that was ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Ended {
+pub struct TerminatedSession {
     /// The server's number of the session.
     pub pid: i64,
     /// Its application name.
@@ -307,7 +307,7 @@ pub trait Inspector: Send + Sync + fmt::Debug {
     fn contention(&self, filter: &Filter) -> Result<Vec<Contention>>;
 
     /// What operators did, the latest first.
-    async fn audit(&self, filter: &Filter) -> Result<Vec<Audited>>;
+    async fn audit(&self, filter: &Filter) -> Result<Vec<AuditEntry>>;
 
     /// Jobs of a queue, of all that wait or run or in a state, page by page: those that wait or run in the order in which they are
     /// claimed, those that ended by their numbers, the latest first. Payloads are not read.
@@ -369,7 +369,7 @@ pub trait Operator: Send + Sync + fmt::Debug {
     /// # Errors
     /// `Unsupported`, with nothing ended of that role, where the role may not end sessions of another
     /// (it takes `pg_signal_backend`), and in memory.
-    async fn terminate_holder(&self, key: Key, reason: &str) -> Result<Vec<Ended>>;
+    async fn terminate_holder(&self, key: Key, reason: &str) -> Result<Vec<TerminatedSession>>;
 
     /// Cancels a job, waiting or running; answers whether it was there.
     ///

@@ -67,8 +67,8 @@ impl Notes {
         });
         changed += before - self.noted.len();
         for one in &note.noted {
-            let place = (note.backend, one.lock, one.waits);
-            self.noted.insert(place, (one.fence, now - one.age));
+            let row_key = (note.backend, one.lock, one.waits);
+            self.noted.insert(row_key, (one.fence, now - one.age));
             changed += 1;
         }
         i64::try_from(changed).unwrap_or(i64::MAX)

@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// The longest patience and grace.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
-type Test = dyn Fn(&Blocker) -> bool + Send + Sync;
+type BlockerFilter = dyn Fn(&Blocker) -> bool + Send + Sync;
 
 /// How the way of a session is cleared.
 ///
@@ -33,7 +33,7 @@ pub struct Priority {
     pub(crate) reason: String,
     pub(crate) patience: Duration,
     pub(crate) grace: Option<Duration>,
-    pub(crate) filter: Arc<Test>,
+    pub(crate) filter: Arc<BlockerFilter>,
 }
 
 impl Priority {
@@ -105,7 +105,7 @@ impl fmt::Debug for Priority {
 /// What was done to a session that was in the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Strike {
+pub enum SignalOutcome {
     /// The statement that it ran was cancelled.
     Cancelled,
     /// It was ended.
@@ -117,9 +117,9 @@ pub enum Strike {
 /// A session that was in the way, as it was when something was done to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Hit {
+pub struct SignalledBlocker {
     /// What was done.
-    pub strike: Strike,
+    pub outcome: SignalOutcome,
     /// The session.
     pub blocker: Blocker,
 }
@@ -128,10 +128,10 @@ pub struct Hit {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {
-    /// Who was hit.
-    pub hits: Vec<Hit>,
+    /// Who was signalled.
+    pub signalled: Vec<SignalledBlocker>,
     /// The latest reason why nobody could look, if there was one.
-    pub trouble: Option<String>,
+    pub error: Option<String>,
 }
 
 /// Clears the way of a session until it is [finished](Self::finish) or dropped.
@@ -150,8 +150,8 @@ pub(crate) struct Shared {
 #[derive(Debug, Default)]
 struct State {
     over: bool,
-    /// A statement that may strike is under way.
-    striking: bool,
+    /// A statement that may signal is under way.
+    signalling: bool,
     report: Report,
 }
 
@@ -159,18 +159,18 @@ impl Shared {
     /// Begins to look, unless it is over.
     pub(crate) fn begin(&self) -> bool {
         let mut state = self.lock();
-        state.striking = !state.over;
-        state.striking
+        state.signalling = !state.over;
+        state.signalling
     }
 
-    pub(crate) fn tell(&self, change: impl FnOnce(&mut Report)) {
+    pub(crate) fn update(&self, change: impl FnOnce(&mut Report)) {
         change(&mut self.lock().report);
     }
 
     /// A look is over; answers whether there is to be another.
     pub(crate) fn end(&self) -> bool {
         let mut state = self.lock();
-        state.striking = false;
+        state.signalling = false;
         let again = !state.over;
         drop(state);
         self.answered.notify_waiters();
@@ -187,7 +187,7 @@ impl Shared {
 }
 
 impl PriorityScope {
-    /// Ends it, and tells who was hit, also in the last moment: it waits for what is under way.
+    /// Ends it, and tells who was signalled, also in the last moment: it waits for what is under way.
     ///
     /// # Cancel safety
     /// When dropped, the scope has ended.
@@ -198,7 +198,7 @@ impl PriorityScope {
             let answered = self.shared.answered.notified();
             {
                 let mut state = self.shared.lock();
-                if !state.striking {
+                if !state.signalling {
                     return std::mem::take(&mut state.report);
                 }
             }
@@ -207,7 +207,7 @@ impl PriorityScope {
     }
 
     /// As [`finish`](Self::finish), and blocks the calling thread.
-    #[must_use = "it says who was hit; a scope that is dropped ends as well"]
+    #[must_use = "it says who was signalled; a scope that is dropped ends as well"]
     pub fn finish_blocking(self) -> Report {
         block_on(self.finish())
     }

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use super::block_on;
 use crate::admin::{
-    Audited, Contention, Ended, Filter, FoundQueue, HeldLease, HeldLock, JobDetails, JobFilter,
-    JobPage, LimitLevel, Priority, PriorityScope, RunningJob, Waiter, WorkerNumber,
+    AuditEntry, Contention, Filter, FoundQueue, HeldLease, HeldLock, JobDetails, JobFilter,
+    JobPage, LimitLevel, Priority, PriorityScope, RunningJob, TerminatedSession, Waiter,
+    WorkerNumber,
 };
 use crate::error::Result;
 use crate::key::Key;
@@ -67,7 +68,7 @@ impl Inspector {
     ///
     /// # Errors
     /// As for the async method.
-    pub fn audit(&self, filter: &Filter) -> Result<Vec<Audited>> {
+    pub fn audit(&self, filter: &Filter) -> Result<Vec<AuditEntry>> {
         block_on(self.0.audit(filter))
     }
 
@@ -149,7 +150,11 @@ impl Operator {
     ///
     /// # Errors
     /// As for the async method.
-    pub fn terminate_holder(&self, key: impl Into<Key>, reason: &str) -> Result<Vec<Ended>> {
+    pub fn terminate_holder(
+        &self,
+        key: impl Into<Key>,
+        reason: &str,
+    ) -> Result<Vec<TerminatedSession>> {
         block_on(self.0.terminate_holder(key.into(), reason))
     }
 

@@ -7,7 +7,7 @@ use super::block_on;
 use crate::driver::{Library, Transaction};
 use crate::error::Result;
 use crate::key::Key;
-use crate::limit::{Decision, Policy, Quota, Verdict, Want};
+use crate::limit::{Decision, PermitRequest, Policy, Quota, Verdict};
 
 /// A [rate limiter](crate::RateLimiter) for blocking callers.
 #[derive(Clone, Debug)]
@@ -63,36 +63,36 @@ impl RateLimiter {
         block_on(self.0.check_cost(key, cost))
     }
 
-    /// Decides each of several wants for itself, in one round trip.
+    /// Decides each of several requests for itself, in one round trip.
     ///
     /// # Errors
     /// As for [`RateLimiter::check_each`](crate::RateLimiter::check_each).
-    pub fn check_each(&self, wants: &[Want]) -> Result<Vec<Decision>> {
-        block_on(self.0.check_each(wants))
+    pub fn check_each(&self, requests: &[PermitRequest]) -> Result<Vec<Decision>> {
+        block_on(self.0.check_each(requests))
     }
 
     /// Takes of several limits at once, of all or of none.
     ///
     /// # Errors
     /// As for [`RateLimiter::check_all`](crate::RateLimiter::check_all).
-    pub fn check_all(&self, wants: &[Want]) -> Result<Verdict> {
-        block_on(self.0.check_all(wants))
+    pub fn check_all(&self, requests: &[PermitRequest]) -> Result<Verdict> {
+        block_on(self.0.check_all(requests))
     }
 
     /// What would be decided now; takes nothing.
     ///
     /// # Errors
     /// As for [`RateLimiter::peek`](crate::RateLimiter::peek).
-    pub fn peek(&self, want: &Want) -> Result<Decision> {
-        block_on(self.0.peek(want))
+    pub fn peek(&self, request: &PermitRequest) -> Result<Decision> {
+        block_on(self.0.peek(request))
     }
 
     /// Waits until it is admitted, at most for `timeout`.
     ///
     /// # Errors
     /// As for [`RateLimiter::until_ready`](crate::RateLimiter::until_ready).
-    pub fn until_ready(&self, want: &Want, timeout: Duration) -> Result<Decision> {
-        block_on(self.0.until_ready(want, timeout))
+    pub fn until_ready(&self, request: &PermitRequest, timeout: Duration) -> Result<Decision> {
+        block_on(self.0.until_ready(request, timeout))
     }
 
     /// Takes permits that can be given back in part; `Err` of the inner result is the decision that
@@ -102,10 +102,10 @@ impl RateLimiter {
     /// As for [`RateLimiter::reserve`](crate::RateLimiter::reserve).
     pub fn reserve(
         &self,
-        want: &Want,
+        request: &PermitRequest,
         ttl: Duration,
     ) -> Result<std::result::Result<Reservation, Decision>> {
-        Ok(block_on(self.0.reserve(want, ttl))?.map(Reservation))
+        Ok(block_on(self.0.reserve(request, ttl))?.map(Reservation))
     }
 
     /// Gives back what was taken for a decision.
@@ -136,8 +136,8 @@ impl RateLimiter {
     ///
     /// # Errors
     /// As for [`RateLimiter::permits`](crate::RateLimiter::permits).
-    pub fn permits(&self, want: &Want) -> Result<Permits> {
-        self.0.permits(want).map(Permits)
+    pub fn permits(&self, request: &PermitRequest) -> Result<Permits> {
+        self.0.permits(request).map(Permits)
     }
 
     /// Takes of limits in a transaction of the caller; see
@@ -148,9 +148,9 @@ impl RateLimiter {
     pub fn check_all_in<'c, L: Library, C: Transaction<L> + ?Sized>(
         &'c self,
         connection: &'c mut C,
-        wants: &'c [Want],
+        requests: &'c [PermitRequest],
     ) -> L::Outcome<'c, Result<Verdict>> {
-        self.0.check_all_in(connection, wants)
+        self.0.check_all_in(connection, requests)
     }
 
     /// Deletes rows of the database that have been idle for a minute, at most 1,000; tells how many.

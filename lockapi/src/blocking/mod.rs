@@ -40,7 +40,7 @@ pub use lease::{Lease, LeaseGuard};
 pub use limit::{Permits, RateLimiter, Reservation};
 pub use mutex::{Mutex, MutexGuard};
 pub use mutex_set::{MutexSet, MutexSetGuard, Striped};
-pub(crate) use park::look;
+pub(crate) use park::spin;
 pub use queue::{Delivery, Queue};
 pub use rw_lock::{ReadGuard, RwLock};
 pub use schedule::Scheduler;

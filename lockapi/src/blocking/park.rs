@@ -11,10 +11,10 @@ use crate::sync::thread::{self, Thread};
 
 /// How long a thread looks for an answer before it sleeps: a round trip takes about as long as
 /// waking a processor that has gone to sleep.
-const LOOK: Duration = Duration::from_micros(if cfg!(shuttle) { 0 } else { 100 });
+const SPIN_TIME: Duration = Duration::from_micros(if cfg!(shuttle) { 0 } else { 100 });
 
 /// Whether some caller looks; the others sleep at once.
-static LOOKING: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+static SPINNING: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
 
 struct Signal {
     woken: AtomicBool,
@@ -45,9 +45,9 @@ pub(super) fn block_on<F: Future>(future: F) -> F::Output {
         if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
             return output;
         }
-        if !LOOKING.swap(true, Ordering::Relaxed) {
-            look(|| signal.woken.load(Ordering::Acquire));
-            LOOKING.store(false, Ordering::Relaxed);
+        if !SPINNING.swap(true, Ordering::Relaxed) {
+            spin(|| signal.woken.load(Ordering::Acquire));
+            SPINNING.store(false, Ordering::Relaxed);
         }
         while !signal.woken.swap(false, Ordering::AcqRel) {
             thread::park();
@@ -56,9 +56,9 @@ pub(super) fn block_on<F: Future>(future: F) -> F::Output {
 }
 
 /// Gives way to other threads until `found` or for a short time.
-pub(crate) fn look(mut found: impl FnMut() -> bool) {
+pub(crate) fn spin(mut found: impl FnMut() -> bool) {
     let since = Instant::now();
-    while !found() && since.elapsed() < LOOK {
+    while !found() && since.elapsed() < SPIN_TIME {
         thread::yield_now();
     }
 }

@@ -9,8 +9,8 @@ use super::block_on;
 use crate::driver::{Library, Transaction};
 use crate::error::Result;
 use crate::queue::{
-    Claim, DeadLetter, Exchange, Groups, Job, JobKind, Outcome, Pushed, QueueOptions, Settled,
-    Standing, Statistics, Taken, Ticket, Unhandled,
+    Claim, DeadLetter, DeliveryState, Exchange, Groups, Job, JobKind, Outcome, Pushed,
+    QueueOptions, Settled, Statistics, Taken, Ticket, Unhandled,
 };
 
 /// A [queue](crate::Queue) for blocking callers.
@@ -103,12 +103,12 @@ impl Queue {
     }
 
     /// Tells whether a delivery is still the latest of its job; see
-    /// [`Queue::standing`](crate::Queue::standing).
+    /// [`Queue::delivery_state`](crate::Queue::delivery_state).
     ///
     /// # Errors
     /// As for the async method.
-    pub fn standing(&self, ticket: Ticket) -> Result<Standing> {
-        block_on(self.0.standing(ticket))
+    pub fn delivery_state(&self, ticket: Ticket) -> Result<DeliveryState> {
+        block_on(self.0.delivery_state(ticket))
     }
 
     /// Tells that work on a delivery begins; see [`Queue::begin`](crate::Queue::begin).

@@ -17,7 +17,9 @@ use crate::error::Result;
 use crate::queue::{Delivery, JobKind};
 use crate::stop::Stop;
 use crate::telemetry::Handling;
-use crate::worker::{self, Begin, Failed, Observe, Summary, Work, WorkerOptions, decode, words};
+use crate::worker::{
+    self, Begin, Failed, Observe, Summary, Work, WorkerOptions, decode, panic_message,
+};
 
 /// Does the jobs of a queue with handlers that block, each on a thread of its own; see
 /// [`worker::Worker`], whose guarantees it shares.
@@ -198,8 +200,8 @@ impl Worker {
             let started = pool.run(Box::new(move || {
                 let work = AssertUnwindSafe(|| handling.run(|| handler(Context(context))));
                 let answered = catch_unwind(work).unwrap_or_else(|panic| {
-                    let words = words(&*panic);
-                    Err(Failed::retry(format!("the handler panicked: {words}")))
+                    let message = panic_message(&*panic);
+                    Err(Failed::retry(format!("the handler panicked: {message}")))
                 });
                 drop(slot);
                 // A worker that has given it up does not want the answer.

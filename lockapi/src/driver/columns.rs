@@ -20,7 +20,7 @@ pub(crate) fn maybe_text(value: Option<&str>) -> Value {
 }
 
 /// Which request of the batch a row answers; its first column counts from 1.
-pub(crate) fn place(row: &mut Row, requests: usize) -> Result<usize, Failure> {
+pub(crate) fn batch_index(row: &mut Row, requests: usize) -> Result<usize, Failure> {
     let place = row.int(0)?.checked_sub(1);
     place
         .and_then(|at| usize::try_from(at).ok())
@@ -36,7 +36,7 @@ pub(crate) fn answers<T>(
 ) -> Result<Vec<Option<T>>, Failure> {
     let mut answers: Vec<_> = (0..requests).map(|_| None).collect();
     for mut row in rows {
-        let at = place(&mut row, requests)?;
+        let at = batch_index(&mut row, requests)?;
         answers[at] = Some(read(&mut row)?);
     }
     Ok(answers)

@@ -7,7 +7,7 @@
 pub(crate) mod call;
 pub(crate) mod columns;
 mod connector;
-pub(crate) mod first;
+pub(crate) mod first_statement;
 pub(crate) mod hosts;
 pub(crate) mod pooled;
 mod script;
@@ -28,4 +28,4 @@ pub use threaded::{
 pub use transaction::{BoxFuture, Library, Transaction};
 pub use value::{Row, Rows, Type, Value};
 
-pub use crate::swept::Swept;
+pub use crate::sweep::SweepResult;

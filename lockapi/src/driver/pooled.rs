@@ -34,7 +34,7 @@ impl<N: BlockingListener> BorrowedConnection<N> {
     /// Those of the connection.
     pub fn take(mut connection: N, mode: Mode) -> Result<Self, Failure> {
         let before = match mode {
-            Mode::Direct => block_on(Inline(&mut connection).perform(&[Remember]))?.pop(),
+            Mode::Direct => block_on(Inline(&mut connection).perform(&[SaveSettings]))?.pop(),
             Mode::Proxied => None,
         };
         Ok(Self {
@@ -58,7 +58,7 @@ impl<N: BlockingListener> BorrowedConnection<N> {
         }
         let mut connection = Inline(&mut self.connection);
         if let Some(before) = self.before.take() {
-            block_on(connection.perform(&[Restore(before)]))?;
+            block_on(connection.perform(&[RestoreSettings(before)]))?;
         }
         Ok(())
     }
@@ -117,18 +117,18 @@ pub struct Settings {
 
 /// Reads the settings of a session; a batch of one.
 #[derive(Clone, Copy, Debug)]
-pub struct Remember;
+pub struct SaveSettings;
 
 /// Puts the settings of a session back and releases its advisory locks; a batch of one.
 #[derive(Clone, Debug)]
-pub struct Restore(pub Settings);
+pub struct RestoreSettings(pub Settings);
 
-impl Operation for Remember {
+impl Operation for SaveSettings {
     type Output = Settings;
 
     const STATEMENT: Statement = Statement {
-        name: "driver.remember",
-        sql: include_str!("remember.sql"),
+        name: "driver.save_settings",
+        sql: include_str!("save_settings.sql"),
         params: &[],
         columns: &[Type::Texts, Type::Texts, Type::Int],
     };
@@ -156,13 +156,13 @@ impl Operation for Remember {
     }
 }
 
-impl Operation for Restore {
+impl Operation for RestoreSettings {
     /// How many settings were put back.
     type Output = i64;
 
     const STATEMENT: Statement = Statement {
-        name: "driver.restore",
-        sql: include_str!("restore.sql"),
+        name: "driver.restore_settings",
+        sql: include_str!("restore_settings.sql"),
         params: &[Type::Texts, Type::Texts, Type::Int],
         columns: &[Type::Int],
     };
@@ -200,28 +200,28 @@ mod tests {
 
     const BEGIN: Script = Script::Begin("BEGIN");
 
-    /// Notes what it runs; has no settings; fails what it is told to.
-    struct Noting {
+    /// Records what it runs; has no settings; fails what it is asked to.
+    struct Recording {
         ran: Arc<Mutex<Vec<&'static str>>>,
         fails: &'static str,
     }
 
-    impl Noting {
+    impl Recording {
         fn note(&self, what: &'static str) -> Result<(), Failure> {
             self.ran.lock().unwrap().push(what);
             if what == self.fails {
-                return Err(Failure::refused(None, "it is told to fail"));
+                return Err(Failure::refused(None, "it is asked to fail"));
             }
             Ok(())
         }
     }
 
-    impl BlockingConnection for Noting {
+    impl BlockingConnection for Recording {
         fn run(&mut self, statement: &'static Statement, _: Vec<Value>) -> Result<Rows, Failure> {
             self.note(statement.name)?;
             let none = || Value::Texts(Vec::new());
             Ok(vec![Row(match statement.name {
-                "driver.remember" => vec![none(), none(), Value::Int(0)],
+                "driver.save_settings" => vec![none(), none(), Value::Int(0)],
                 _ => vec![Value::Int(0)],
             })])
         }
@@ -231,7 +231,7 @@ mod tests {
         }
     }
 
-    impl BlockingListener for Noting {
+    impl BlockingListener for Recording {
         fn next(&mut self, _: Duration) -> Result<Option<String>, Failure> {
             self.note("next")?;
             Ok(None)
@@ -240,7 +240,7 @@ mod tests {
 
     fn give_back(mode: Mode, fails: &'static str, scripts: &[Script]) -> Vec<&'static str> {
         let ran = Arc::new(Mutex::new(Vec::new()));
-        let noting = Noting {
+        let noting = Recording {
             ran: Arc::clone(&ran),
             fails,
         };
@@ -256,17 +256,20 @@ mod tests {
 
     #[test]
     fn settings_and_locks_are_put_back() {
-        assert_eq!(give_back(Mode::Direct, "", &[]), ["driver.restore"]);
+        assert_eq!(
+            give_back(Mode::Direct, "", &[]),
+            ["driver.restore_settings"]
+        );
         let ended = give_back(Mode::Direct, "", &[BEGIN, Script::Commit]);
-        assert_eq!(ended, ["driver.restore"]);
+        assert_eq!(ended, ["driver.restore_settings"]);
     }
 
     #[test]
     fn a_transaction_that_was_given_up_is_rolled_back() {
         let ran = give_back(Mode::Direct, "", &[BEGIN]);
-        assert_eq!(ran, [Script::Rollback.sql(), "driver.restore"]);
+        assert_eq!(ran, [Script::Rollback.sql(), "driver.restore_settings"]);
         let ran = give_back(Mode::Direct, Script::Commit.sql(), &[BEGIN, Script::Commit]);
-        assert_eq!(ran, [Script::Rollback.sql(), "driver.restore"]);
+        assert_eq!(ran, [Script::Rollback.sql(), "driver.restore_settings"]);
         let ran = give_back(Mode::Proxied, "", &[BEGIN]);
         assert_eq!(ran, [Script::Rollback.sql()]);
     }
@@ -274,15 +277,18 @@ mod tests {
     #[test]
     fn a_session_that_listened_no_longer_does() {
         let ran = give_back(Mode::Direct, "", &[Script::Listen]);
-        assert_eq!(ran, [Script::Unlisten.sql(), "next", "driver.restore"]);
+        assert_eq!(
+            ran,
+            [Script::Unlisten.sql(), "next", "driver.restore_settings"]
+        );
         let ran = give_back(Mode::Direct, Script::Unlisten.sql(), &[Script::Listen]);
         assert_eq!(ran, [Script::Unlisten.sql(), TERMINATE.sql()]);
     }
 
     #[test]
     fn a_session_that_is_not_as_it_was_ends() {
-        let ran = give_back(Mode::Direct, "driver.restore", &[]);
-        assert_eq!(ran, ["driver.restore", TERMINATE.sql()]);
+        let ran = give_back(Mode::Direct, "driver.restore_settings", &[]);
+        assert_eq!(ran, ["driver.restore_settings", TERMINATE.sql()]);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::batcher::{ALONE, Queued};
 use super::lease_handle::LeaseHandle;
 use super::slots::Slots;
 use super::sweeps::{PART, Sweeping};
-use crate::driver::Swept;
+use crate::driver::SweepResult;
 use crate::error::Result;
 use crate::idempotency::{Answers, RecallAnswer, Recalled, RecordAnswer, SweepAnswers};
 use crate::key::Key;
@@ -54,7 +54,7 @@ impl Queued for SweepAnswers {
 impl Sweeping for SweepAnswers {
     const EVERY: Duration = Duration::from_secs(1800);
 
-    fn next(self, swept: Swept<(String, String)>) -> Option<Self> {
+    fn next(self, swept: SweepResult<(String, String)>) -> Option<Self> {
         let after = swept.last?;
         Some(Self { after, ..self })
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 const MOST_STOPS: usize = 10_000;
 /// How long it waits at most for what it wakes, and how often it looks.
 const PATIENCE: Duration = Duration::from_secs(1);
-const LOOK: Duration = Duration::from_micros(20);
+const IDLE_POLL: Duration = Duration::from_micros(20);
 
 /// A point on a monotonic clock, counted from an arbitrary start.
 pub(crate) type Time = Duration;
@@ -140,7 +140,7 @@ impl ManualClock {
             for watcher in &watchers {
                 watcher.moved();
             }
-            self.settle(&watchers);
+            self.wait_until_idle(&watchers);
             if at.is_none() {
                 break;
             }
@@ -166,12 +166,12 @@ impl ManualClock {
     }
 
     /// Waits until nothing is due, and no work that follows from it is running.
-    fn settle(&self, watchers: &[Arc<dyn Watch>]) {
+    fn wait_until_idle(&self, watchers: &[Arc<dyn Watch>]) {
         let since = Instant::now();
         let idle = || watchers.iter().all(|it| it.is_idle());
         // Who is at work may make something due, and what is due sets others to work.
         while !(idle() && self.0.activity.is_idle() && idle()) && since.elapsed() < PATIENCE {
-            std::thread::sleep(LOOK);
+            std::thread::sleep(IDLE_POLL);
         }
     }
 

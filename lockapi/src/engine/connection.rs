@@ -10,11 +10,11 @@ use super::clock::Time;
 use super::driver::{Driver, DriverConnection};
 use super::epoch::{Entered, Epochs};
 use super::reconnect::Reconnect;
-use super::settle::{Server, Settle, Settled};
+use super::session_settings::{ServerKind, ServerState, SessionSettings};
 use super::tasks::Tasks;
 use super::timer::Timer;
 pub(crate) use super::watch::Watch;
-use crate::driver::first::perform_first;
+use crate::driver::first_statement::perform_first;
 use crate::driver::{AnyQuery, Connection, Mode, Operation, Query, Script, run_query};
 use crate::error::{Error, ErrorKind, Failure};
 use crate::migrate::version;
@@ -90,7 +90,7 @@ impl Connections {
             let mut process = None;
             let mut epoch = None;
             if self.mode == Mode::Direct {
-                let settings = Settle::session(lock_timeout, watch.limit());
+                let settings = SessionSettings::session(lock_timeout, watch.limit());
                 let settled = settle_session(&mut connection, settings).await?;
                 process = settled.process;
                 epoch = self.epochs.enter(&mut connection, settled).await?;
@@ -135,26 +135,26 @@ impl Connections {
 /// of a fail-over.
 pub(crate) async fn settle<N: Connection>(
     connection: &mut N,
-    settings: Settle,
-) -> Result<Settled, Failure> {
+    settings: SessionSettings,
+) -> Result<ServerState, Failure> {
     judged(&connection.perform(&[settings]).await?)
 }
 
 /// The same for a session, before anything is known of the role.
 pub(crate) async fn settle_session<N: Connection>(
     connection: &mut N,
-    settings: Settle,
-) -> Result<Settled, Failure> {
+    settings: SessionSettings,
+) -> Result<ServerState, Failure> {
     judged(&perform_first(connection, settings).await?)
 }
 
-fn judged(settled: &[Settled]) -> Result<Settled, Failure> {
+fn judged(settled: &[ServerState]) -> Result<ServerState, Failure> {
     match *settled {
         [settled] if settled.unprivileged => Err(is_unprivileged()),
         [settled] => match settled.server {
-            Server::Primary => Ok(settled),
-            Server::Standby => Err(is_standby()),
-            Server::ReadOnly => Err(is_read_only()),
+            ServerKind::Primary => Ok(settled),
+            ServerKind::Standby => Err(is_standby()),
+            ServerKind::ReadOnly => Err(is_read_only()),
         },
         _ => Err(Failure::corrupt("the server did not return its state")),
     }
@@ -233,7 +233,7 @@ impl OpenConnection {
     async fn settle(&mut self, limit: Duration) -> Result<(), Failure> {
         self.limit = limit;
         if self.mode == Mode::Direct {
-            let settings = Settle::session(self.lock_timeout, limit);
+            let settings = SessionSettings::session(self.lock_timeout, limit);
             let settling = settle_session(&mut self.connection, settings);
             let settled = self.watch.within(settling).await;
             self.answered(&Arc::clone(&self.watch), settled)?;
@@ -328,7 +328,7 @@ impl OpenConnection {
         )
             -> Pin<Box<dyn Future<Output = Result<T, Failure>> + Send + 'a>>,
     ) -> Result<T, Failure> {
-        let settled = Settle::transaction(self.lock_timeout, self.limit);
+        let settled = SessionSettings::transaction(self.lock_timeout, self.limit);
         let watch = Arc::clone(&self.watch);
         self.check_epoch(&watch).await?;
         let now = watch.now();
@@ -367,7 +367,7 @@ impl OpenConnection {
                 number
             }
             None => {
-                let settings = Settle::session(self.lock_timeout, self.limit);
+                let settings = SessionSettings::session(self.lock_timeout, self.limit);
                 let (epochs, connection) = (&self.epochs, &mut self.connection);
                 // It is rare, and every statement would have the room for it.
                 let entering = Box::pin(async {
@@ -414,7 +414,7 @@ impl OpenConnection {
 
     /// Behind a proxy a transaction is what keeps the statement and its settings together.
     async fn run_proxied(&mut self, query: &mut dyn AnyQuery) -> Result<(), Failure> {
-        let settled = Settle::transaction(self.lock_timeout, self.limit);
+        let settled = SessionSettings::transaction(self.lock_timeout, self.limit);
         let now = self.watch.now();
         let connection = &mut self.connection;
         let done = async {
@@ -436,7 +436,7 @@ const SESSIONS: usize = 16;
 /// committed before the work: it must not be undone with it.
 async fn begin_settled<N: Connection>(
     connection: &mut N,
-    settings: Settle,
+    settings: SessionSettings,
     epochs: Option<(&Epochs, Time)>,
 ) -> Result<(), Failure> {
     for _ in 0..SESSIONS {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use super::BackendOptions;
-use super::admin::{Names, Noting};
+use super::admin::{Names, NoteRecorder};
 use super::batcher::{self, Batcher};
 use super::connection::Connections;
 use super::contention::Contended;
@@ -63,13 +63,13 @@ impl Core {
         let names = Arc::<Names>::default();
         let namespace: Arc<str> = options.namespace.into();
         let observe = options.notes.then(|| {
-            let noting = Noting::new(
+            let recorder = NoteRecorder::new(
                 Arc::clone(&jobs),
                 Arc::clone(&sweeps),
                 Arc::clone(&names),
                 Arc::clone(&namespace),
             )?;
-            Ok(Box::new(move |observed| noting.look(observed)) as Box<_>)
+            Ok(Box::new(move |observed| recorder.record(observed)) as Box<_>)
         });
         let limits = LockLimits {
             waiters: options.waiters,

@@ -36,12 +36,12 @@ impl ElectionHandle {
             return Ok(term);
         }
         let (leases, key) = (Arc::downgrade(&self.0.core().leases), self.0.text().clone());
-        let told = move || {
+        let changed = move || {
             if let Some(leases) = leases.upgrade() {
                 leases.bucket(&key).notify_waiters();
             }
         };
-        let _subscribed = self.0.core().notifier.subscribe(self.topic(), told);
+        let _subscribed = self.0.core().notifier.subscribe(self.topic(), changed);
         self.0.wait_for(operation, THIS).await
     }
 }
@@ -76,22 +76,22 @@ impl Election for ElectionHandle {
     }
 
     fn observe(&self) -> Box<dyn Observer> {
-        Box::new(Observing {
+        Box::new(ElectionObserver {
             slots: self.0.clone(),
             topic: self.topic(),
-            told: Arc::default(),
+            changed: Arc::default(),
             subscription: None,
             seen: None,
         })
     }
 
     async fn changed(&self, at_most: Duration) {
-        let (core, told) = (self.0.core(), Arc::new(Notify::new()));
-        let notified = Arc::clone(&told);
+        let (core, changed) = (self.0.core(), Arc::new(Notify::new()));
+        let waker = Arc::clone(&changed);
         let _subscribed = core
             .notifier
-            .subscribe(self.topic(), move || notified.notify_one());
-        unless(core.connections.timer.sleep(at_most), told.notified()).await;
+            .subscribe(self.topic(), move || waker.notify_one());
+        unless(core.connections.timer.sleep(at_most), changed.notified()).await;
     }
 }
 
@@ -101,23 +101,23 @@ impl fmt::Debug for ElectionHandle {
     }
 }
 
-struct Observing {
+struct ElectionObserver {
     slots: Slots,
     topic: i64,
-    told: Arc<Notify>,
+    changed: Arc<Notify>,
     subscription: Option<Subscription>,
     /// The token of the leader that was answered last, if one was; zero is nobody's.
     seen: Option<i64>,
 }
 
 #[async_trait]
-impl Observer for Observing {
+impl Observer for ElectionObserver {
     async fn next(&mut self) -> Result<Option<Holder>> {
         let core = self.slots.core();
         if self.seen.is_some() && self.subscription.is_none() {
-            let told = Arc::clone(&self.told);
-            let told = move || told.notify_one();
-            self.subscription = Some(core.notifier.subscribe(self.topic, told));
+            let changed = Arc::clone(&self.changed);
+            let changed = move || changed.notify_one();
+            self.subscription = Some(core.notifier.subscribe(self.topic, changed));
         }
         loop {
             let leader = self.slots.peek(slot::LEADER).await;
@@ -135,12 +135,12 @@ impl Observer for Observing {
                 PAUSES.0
             };
             let pause = left.unwrap_or(longest).clamp(SHORTEST_PAUSE, longest);
-            unless(core.connections.timer.sleep(pause), self.told.notified()).await;
+            unless(core.connections.timer.sleep(pause), self.changed.notified()).await;
         }
     }
 }
 
-impl fmt::Debug for Observing {
+impl fmt::Debug for ElectionObserver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Observer").field(self.slots.key()).finish()
     }

@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 
 use super::cancel::Process;
 use super::clock::Time;
-use super::settle::Settled;
+use super::session_settings::ServerState;
 use crate::driver::{Connection, Operation, Row, Rows, Statement, Type, Value};
 use crate::error::{Error, ErrorKind, Failure};
 use crate::memory::ModelState;
@@ -49,14 +49,14 @@ impl Entered {
 }
 
 impl Epochs {
-    /// Enters the epoch of the server on a connection whose settings are settled, and answers its
+    /// Enters the epoch of the server on a connection whose settings are set, and answers its
     /// number; none as long as the database has no schema that knows epochs, or the role no right to it.
     pub(super) async fn enter<N: Connection>(
         &self,
         connection: &mut N,
-        settled: Settled,
+        state: ServerState,
     ) -> Result<Option<i64>, Failure> {
-        if !settled.epochs {
+        if !state.epochs {
             return Ok(None);
         }
         self.enter_again(connection).await.map(Some)
@@ -81,8 +81,8 @@ impl Epochs {
     }
 
     /// Whether the session that a proxy gave to a transaction has entered its epoch.
-    pub(super) fn has_entered(&self, settled: Settled, now: Time) -> bool {
-        let entered = settled
+    pub(super) fn has_entered(&self, state: ServerState, now: Time) -> bool {
+        let entered = state
             .process
             .and_then(|process| self.lock().get(&process).copied());
         // A later one may have begun on the same server.

@@ -11,8 +11,8 @@ use std::time::Duration;
 use futures_util::future::select;
 use tokio::sync::Notify;
 
+use super::catch_panic;
 use super::connection::{Connections, Watch};
-use super::contain;
 use super::notify::prepare;
 use crate::driver::{Listener, Mode};
 use crate::error::Failure;
@@ -70,18 +70,18 @@ impl Notifier {
     /// Subscribes to a topic, and starts to listen unless that is under way. It only saves waiting:
     /// behind a transaction-pooling proxy nobody is ever told.
     ///
-    /// `told` is called when something may have happened: the topic was notified of, or the
+    /// `callback` is called when something may have happened: the topic was notified of, or the
     /// listener connected, because what was sent before that is not known. It must not block, and
     /// may be called once more while the subscription is dropped.
     pub(crate) fn subscribe(
         &self,
         topic: i64,
-        told: impl Fn() + Send + Sync + 'static,
+        callback: impl Fn() + Send + Sync + 'static,
     ) -> Subscription {
         let mut state = self.shared.lock();
         state.subscribed += 1;
         let id = (topic, state.subscribed);
-        state.callbacks.insert(id, Arc::new(told));
+        state.callbacks.insert(id, Arc::new(callback));
         let can = self.connections.mode == Mode::Direct && !state.closed;
         let starts = can && !std::mem::replace(&mut state.running, can);
         drop(state);
@@ -115,14 +115,14 @@ impl Drop for Subscription {
 
 fn start(connections: Arc<Connections>, shared: Arc<Shared>) {
     let spawning = Arc::clone(&connections);
-    let mut ended = Ended {
+    let mut guard = ExitGuard {
         of: Some((Arc::clone(&connections), Arc::clone(&shared))),
         began: false,
     };
     let task = async move {
-        ended.begin();
+        guard.begin();
         run(&connections, &shared).await;
-        ended.finish();
+        guard.finish();
     };
     spawning.spawn("lockapi-notifier", task);
 }
@@ -199,7 +199,7 @@ impl Shared {
             .collect();
         drop(state);
         for callback in callbacks {
-            contain(|| callback());
+            catch_panic(|| callback());
         }
     }
 
@@ -210,12 +210,12 @@ impl Shared {
 
 /// Notices that the task ended before its time, and starts another, unless this one could not even
 /// begin: then the next who subscribes does.
-struct Ended {
+struct ExitGuard {
     of: Option<(Arc<Connections>, Arc<Shared>)>,
     began: bool,
 }
 
-impl Ended {
+impl ExitGuard {
     fn begin(&mut self) {
         self.began = true;
     }
@@ -225,7 +225,7 @@ impl Ended {
     }
 }
 
-impl Drop for Ended {
+impl Drop for ExitGuard {
     fn drop(&mut self) {
         let Some((connections, shared)) = self.of.take() else {
             return;

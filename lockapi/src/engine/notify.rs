@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::batcher::Queued;
 use super::connection::settle_session;
-use super::settle::Settle;
+use super::session_settings::SessionSettings;
 use crate::driver::{Listener, Operation, Row, Rows, Script, Statement, Type, Value};
 use crate::error::Failure;
 use crate::memory::ModelState;
@@ -14,7 +14,7 @@ use crate::memory::ModelState;
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// Opens a connection that hears what is sent with [`Notify`], as the engine does: with its
-/// settings settled, and listening.
+/// settings set, and listening.
 ///
 /// # Errors
 /// Those of the connection, and one for a standby, where nobody can listen.
@@ -27,7 +27,7 @@ pub async fn listen<C: crate::driver::Connector>(connector: &C) -> Result<C::Lis
 
 /// Settles the settings of a connection, and has it listen.
 pub(super) async fn prepare<L: Listener>(listener: &mut L) -> Result<(), Failure> {
-    settle_session(listener, Settle::session(Duration::ZERO, LIMIT)).await?;
+    settle_session(listener, SessionSettings::session(Duration::ZERO, LIMIT)).await?;
     listener.script(Script::Listen).await
 }
 
@@ -60,7 +60,7 @@ impl Operation for Notify {
     }
 
     fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
-        let sent = model.tell(batch.iter().map(|one| one.0));
+        let sent = model.notify(batch.iter().map(|one| one.0));
         Some(vec![Row(vec![Value::Int(sent)])])
     }
 }

@@ -6,7 +6,7 @@ use futures_util::future::join;
 
 use super::connection::settle;
 use super::driver::{Driver, DriverConnection};
-use super::settle::Settle;
+use super::session_settings::SessionSettings;
 use super::timer::Timer;
 use crate::driver::{Connection, Mode, Operation, Row, Rows, Script, Statement, Type, Value};
 use crate::error::{Error, ErrorKind, Failure};
@@ -16,7 +16,7 @@ use crate::wait::unless;
 use crate::{LockId, random};
 
 /// Begins each of its transactions.
-pub use crate::driver::first::BEGIN;
+pub use crate::driver::first_statement::BEGIN;
 
 /// How long a statement of the probe may take at the server.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -33,7 +33,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 const ATTEMPTS: u32 = 3;
 
 /// How often the first client looks for its session while the second one connects.
-const LOOKS: usize = 3;
+const CHECKS: usize = 3;
 
 /// The first version that has what the statements need.
 const OLDEST: i64 = 130_000;
@@ -45,7 +45,7 @@ pub(crate) async fn probe(driver: &Driver, timer: &Timer) -> Result<Mode, Failur
     // Connecting has a time limit.
     loop {
         let mut one = driver.connect(Mode::Proxied).await?;
-        let took = look(&mut one, timer).await?;
+        let took = check_server(&mut one, timer).await?;
         let patience = SECOND_SESSION.max(took * 3);
         let found = sessions(driver, &mut one, timer, patience).await;
         match found.map_err(foreign)? {
@@ -80,7 +80,7 @@ enum Sessions {
 
 /// Refuses a server by what it says of itself, and tells how long two statements take that need not wait for a
 /// session.
-async fn look(one: &mut DriverConnection, timer: &Timer) -> Result<Duration, Failure> {
+async fn check_server(one: &mut DriverConnection, timer: &Timer) -> Result<Duration, Failure> {
     one.script(Script::Begin(BEGIN)).await?;
     let began = timer.now();
     let seen = perform(one, Marker::read()).await.map_err(foreign)?;
@@ -91,8 +91,8 @@ async fn look(one: &mut DriverConnection, timer: &Timer) -> Result<Duration, Fai
         );
         return Err(unsupported(message));
     }
-    let settled = settle(one, Settle::transaction(Duration::ZERO, LIMIT));
-    settled.await.map_err(foreign)?;
+    let set = settle(one, SessionSettings::transaction(Duration::ZERO, LIMIT));
+    set.await.map_err(foreign)?;
     let took = timer.now().saturating_sub(began);
     one.script(Script::Commit).await?;
     Ok(took)
@@ -103,7 +103,7 @@ async fn find_again(
     one: &mut DriverConnection,
     is_here: impl Fn(&Seen) -> bool,
 ) -> Result<bool, Failure> {
-    for _ in 0..LOOKS {
+    for _ in 0..CHECKS {
         if !is_here(&mark(one, Marker::read()).await?) {
             return Ok(false);
         }
@@ -250,7 +250,7 @@ fn foreign(failure: Failure) -> Failure {
         Some(code) if code == "0A000" || code.starts_with("42") && code != "42501" => {
             unsupported(format!(
                 "the server does not understand a statement that PostgreSQL 13 understands: {} ({code})",
-                failure.told()
+                failure.message()
             ))
         }
         _ => failure,

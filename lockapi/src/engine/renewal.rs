@@ -52,7 +52,7 @@ impl<E> Held<E> {
             due: sent,
             what,
         };
-        held.due = held.next_look(sent);
+        held.due = held.next_attempt(sent);
         held
     }
 
@@ -61,7 +61,7 @@ impl<E> Held<E> {
     }
 
     /// When the timer has to look after it was granted or renewed by a request that was sent at `sent`.
-    pub(super) fn next_look(&self, sent: Time) -> Time {
+    pub(super) fn next_attempt(&self, sent: Time) -> Time {
         if self.renewed {
             renew_at(sent, self.ttl)
         } else {
@@ -149,13 +149,13 @@ impl<K: Copy + Ord + Hash, E> Holdings<K, E> {
         if let Some(held) = self.entries.get_mut(&key) {
             held.hold.set_deadline(deadline);
             held.ttl = ttl;
-            let next = held.next_look(sent);
+            let next = held.next_attempt(sent);
             self.schedule(key, next);
         }
     }
 
     /// The timer looks, as it was armed to.
-    pub(super) fn looked(&mut self, armed: Time) {
+    pub(super) fn timer_fired(&mut self, armed: Time) {
         if self.armed == Some(armed) {
             self.armed = None;
         }
@@ -174,7 +174,7 @@ pub(super) fn arm<K, E, T>(
     mut holdings: MutexGuard<'_, Holdings<K, E>>,
     timer: &Timer,
     owner: &Weak<T>,
-    look: fn(&T, Time),
+    on_timer: fn(&T, Time),
 ) where
     K: Copy + Ord,
     T: Send + Sync + 'static,
@@ -190,7 +190,7 @@ pub(super) fn arm<K, E, T>(
     let owner = owner.clone();
     timer.run_at(first, move || {
         if let Some(owner) = owner.upgrade() {
-            look(&owner, first);
+            on_timer(&owner, first);
         }
     });
 }

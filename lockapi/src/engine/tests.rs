@@ -14,7 +14,7 @@ use crate::driver::{BackgroundTask, Connector, Mode};
 use crate::error::{Error, ErrorKind, Failure, Result};
 use crate::id;
 use crate::lease::LeaseOptions;
-use crate::limit::{Quota, Want};
+use crate::limit::{PermitRequest, Quota};
 use crate::memory::{Database, Session};
 use crate::queue::{Claim, Job, QueueOptions};
 use crate::random::EXHAUSTED;
@@ -95,10 +95,10 @@ fn calls(backend: &Arc<dyn Backend>) -> Calls {
         "statistics" |it = queue| it.statistics();
         "purge" |it = queue| it.purge();
         "check" |it = limiter| it.check("a");
-        "check_all" |it = limiter| it.check_all(&[Want::new("a"), Want::new("b")]);
-        "peek" |it = limiter| it.peek(&Want::new("a"));
-        "reserve" |it = limiter| it.reserve(&Want::new("a"), Duration::from_secs(1));
-        "until_ready" |it = limiter| it.until_ready(&Want::new("a"), Duration::from_secs(1));
+        "check_all" |it = limiter| it.check_all(&[PermitRequest::new("a"), PermitRequest::new("b")]);
+        "peek" |it = limiter| it.peek(&PermitRequest::new("a"));
+        "reserve" |it = limiter| it.reserve(&PermitRequest::new("a"), Duration::from_secs(1));
+        "until_ready" |it = limiter| it.until_ready(&PermitRequest::new("a"), Duration::from_secs(1));
         "reset" |it = limiter| it.reset(&"a".into());
         "next" |it = ids| it.next();
         "next of a block" |it = blocks| it.next();
@@ -304,16 +304,16 @@ fn without_random_numbers_nothing_is_granted() {
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         assert!(error.to_string().contains("no random number"), "{error}");
     };
-    let (claim, want) = (Claim::new(1), Want::new("key"));
+    let (claim, request) = (Claim::new(1), PermitRequest::new("key"));
     EXHAUSTED.set(true);
     refused(block_on(lease.try_acquire()).map(drop));
     refused(block_on(queue.claim(&claim)).map(drop));
-    refused(block_on(limiter.reserve(&want, Duration::from_secs(60))).map(drop));
+    refused(block_on(limiter.reserve(&request, Duration::from_secs(60))).map(drop));
     refused(block_on(database.connect()).map(drop));
     EXHAUSTED.set(false);
     // Nothing was taken.
     assert!(block_on(lease.try_acquire()).unwrap().is_some());
     assert_eq!(block_on(queue.claim(&claim)).unwrap().len(), 1);
-    let reserved = block_on(limiter.reserve(&want, Duration::from_secs(60)));
+    let reserved = block_on(limiter.reserve(&request, Duration::from_secs(60)));
     assert!(reserved.unwrap().is_ok());
 }

@@ -9,8 +9,8 @@ use std::sync::{Arc, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use super::catch_panic;
 use super::clock::{Clock, Time, Watch};
-use super::contain;
 use crate::sync::{Condvar, Mutex, MutexGuard, thread};
 
 /// Identifies a timer; earlier timers order first.
@@ -23,7 +23,7 @@ enum Due {
 
 impl Due {
     fn happen(self) {
-        contain(|| match self {
+        catch_panic(|| match self {
             Self::Run(action) => action(),
             Self::Wake(waker) => waker.wake(),
         });
@@ -136,12 +136,12 @@ impl Watch for Shared {
 #[derive(Clone)]
 pub(crate) struct Timer {
     shared: Arc<Shared>,
-    _alive: Arc<Alive>,
+    _close_on_drop: Arc<CloseOnDrop>,
 }
 
-struct Alive(Arc<Shared>);
+struct CloseOnDrop(Arc<Shared>);
 
-impl Drop for Alive {
+impl Drop for CloseOnDrop {
     fn drop(&mut self) {
         let mut timers = self.0.lock();
         timers.closed = true;
@@ -170,7 +170,7 @@ impl Timer {
                 .spawn(move || shared.run())?;
         }
         Ok(Self {
-            _alive: Arc::new(Alive(Arc::clone(&shared))),
+            _close_on_drop: Arc::new(CloseOnDrop(Arc::clone(&shared))),
             shared,
         })
     }

@@ -10,7 +10,7 @@ use proptest::{prop_assert, prop_assert_eq};
 use super::rows::int;
 use super::{check, is_refused};
 use crate::Key;
-use crate::limit::level::{GivenBack, Level};
+use crate::limit::level::{Level, Refunded};
 use crate::limit::raw_decision::{Outcome, RawDecision};
 use crate::limit::{Decision, MAX_PERIOD, MAX_PERMITS, Quota};
 
@@ -85,7 +85,7 @@ fn states_never_overflow_and_say_when_there_is_room() {
                 0 => now = now.saturating_add(time).clamp(NOW.start, NOW.end),
                 1 => {
                     let (window, at) = (quota.window(), now.saturating_sub(time.abs()));
-                    level.give_back(&[GivenBack { price, window, at }], now);
+                    level.give_back(&[Refunded { price, window, at }], now);
                 }
                 _ if level.fits(&quota, price, now) > 0 => level.take(&quota, price, now),
                 _ => {}
@@ -174,7 +174,7 @@ fn any_stored_state_is_decided() {
         let mut level = level;
         let price = quota.price(cost);
         let (window, at) = (quota.window(), now);
-        level.give_back(&[GivenBack { price, window, at }], now);
+        level.give_back(&[Refunded { price, window, at }], now);
         if level.fits(&quota, price, now) > 0 {
             level.take(&quota, price, now);
         }

@@ -10,7 +10,7 @@ use crate::ErrorKind;
 use crate::driver::{Row, Rows, Type, Value};
 
 /// These read no column: how many rows there are is their answer.
-const COUNT_ROWS: [&str; 3] = ["lease.check", "migrate.exclude", "schedule.set"];
+const COUNT_ROWS: [&str; 3] = ["lease.check", "migrate.lock", "schedule.set"];
 
 #[test]
 fn any_rows_are_read_or_corrupt() {

@@ -12,7 +12,7 @@ use crate::ErrorKind;
 use crate::lease::micros;
 use crate::schedule::cron::Cron;
 use crate::schedule::operations::Due;
-use crate::schedule::{Cadence, MAX_EVERY};
+use crate::schedule::{MAX_EVERY, Recurrence};
 
 /// The most time that one expression may take on a machine that is busy. One that is never due takes some
 /// tenths of a second without optimisation: it is looked for until the year 5000.
@@ -124,7 +124,7 @@ fn expressions_have_a_next_time_or_none() {
     });
 }
 
-fn cadence() -> impl Strategy<Value = Cadence> {
+fn recurrence() -> impl Strategy<Value = Recurrence> {
     let most = micros(MAX_EVERY);
     let every = prop_oneof![
         1..most,
@@ -135,27 +135,27 @@ fn cadence() -> impl Strategy<Value = Cadence> {
     ];
     let cron = (expression(), zone());
     prop_oneof![
-        every.prop_map(Cadence::Every),
-        cron.prop_map(|(expression, zone)| Cadence::Cron { expression, zone }),
+        every.prop_map(Recurrence::Every),
+        cron.prop_map(|(expression, zone)| Recurrence::Cron { expression, zone }),
     ]
 }
 
 /// As rows of other versions and other programs may have them.
 #[test]
 fn tasks_that_are_due_have_a_bounded_number_of_runs() {
-    let cases = (cadence(), time(), time(), -1..4_i64, int());
-    check(&cases, |(cadence, next, now, misfire, misfire_most)| {
+    let cases = (recurrence(), time(), time(), -1..4_i64, int());
+    check(&cases, |(recurrence, next, now, misfire, misfire_most)| {
         let due = Due {
             name: "task".to_owned(),
             version: 1,
             next,
             now,
-            cadence,
+            recurrence,
             misfire,
             misfire_most: misfire_most.min(1000),
         };
         let began = Instant::now();
-        if let Ok(firing) = due.cadence.fire(&due) {
+        if let Ok(firing) = due.recurrence.fire(&due) {
             prop_assert!(firing.runs.len() <= 1000);
             prop_assert!(firing.runs.iter().all(|run| run.at <= now));
             prop_assert!(firing.runs.iter().all(|run| run.missed >= 0));

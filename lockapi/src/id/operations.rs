@@ -1,6 +1,6 @@
 //! What ids do to the database.
 
-use crate::driver::columns::{all_answers, flag_rows, flags, ints, maybe_int, place, texts};
+use crate::driver::columns::{all_answers, batch_index, flag_rows, flags, ints, maybe_int, texts};
 use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
 use crate::memory::ModelState;
@@ -158,7 +158,7 @@ impl Operation for ClaimWorker {
     fn decode(batch: &[Self], rows: Rows) -> Result<Vec<ClaimedWorker>, Failure> {
         let mut answers = vec![ClaimedWorker::Busy; batch.len()];
         for mut row in rows {
-            let at = place(&mut row, batch.len())?;
+            let at = batch_index(&mut row, batch.len())?;
             let one = &batch[at];
             let (worker, now, is_full) = (row.maybe_int(1)?, row.int(3)?, row.bool(4)?);
             let stored = match row.maybe_int(5)? {

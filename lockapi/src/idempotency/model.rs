@@ -3,16 +3,16 @@
 use std::collections::BTreeMap;
 
 use super::operations::{Recalled, RecordAnswer};
-use crate::swept::Names;
+use crate::sweep::NamespacedKey;
 
 /// The rows of all answers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Answers {
-    rows: BTreeMap<Names, Kept>,
+    rows: BTreeMap<NamespacedKey, AnswerRow>,
 }
 
 #[derive(Clone, Debug)]
-struct Kept {
+struct AnswerRow {
     fence: i64,
     recalled: Recalled,
     keep_until: i64,
@@ -20,53 +20,58 @@ struct Kept {
 
 impl Answers {
     pub(crate) fn recall(&self, namespace: &str, key: &str, now: i64) -> Option<Recalled> {
-        let kept = self.rows.get(&(namespace.to_owned(), key.to_owned()))?;
-        (kept.keep_until > now).then(|| kept.recalled.clone())
+        let row = self.rows.get(&(namespace.to_owned(), key.to_owned()))?;
+        (row.keep_until > now).then(|| row.recalled.clone())
     }
 
     /// Answers for each request whether the answer is its own.
     pub(crate) fn record(&mut self, batch: &[RecordAnswer], now: i64) -> Vec<bool> {
         let mut first = BTreeMap::new();
-        for want in batch {
-            let place = (want.namespace.clone(), want.key.clone());
-            if first.contains_key(&place) {
+        for record in batch {
+            let row_key = (record.namespace.clone(), record.key.clone());
+            if first.contains_key(&row_key) {
                 continue;
             }
-            let known = self.rows.get(&place);
-            let free = known.is_none_or(|it| it.keep_until <= now || it.fence == want.fence);
+            let known = self.rows.get(&row_key);
+            let free = known.is_none_or(|it| it.keep_until <= now || it.fence == record.fence);
             if free {
-                let kept = Kept {
-                    fence: want.fence,
+                let row = AnswerRow {
+                    fence: record.fence,
                     recalled: Recalled {
-                        fingerprint: want.fingerprint.clone(),
-                        answer: want.answer.clone(),
+                        fingerprint: record.fingerprint.clone(),
+                        answer: record.answer.clone(),
                     },
-                    keep_until: now.saturating_add(want.retention),
+                    keep_until: now.saturating_add(record.retention),
                 };
-                self.rows.insert(place.clone(), kept);
+                self.rows.insert(row_key.clone(), row);
             }
-            first.insert(place, free.then_some(want.fence));
+            first.insert(row_key, free.then_some(record.fence));
         }
-        let own = |want: &RecordAnswer| {
-            let place = (want.namespace.clone(), want.key.clone());
-            first.get(&place) == Some(&Some(want.fence))
+        let own = |record: &RecordAnswer| {
+            let row_key = (record.namespace.clone(), record.key.clone());
+            first.get(&row_key) == Some(&Some(record.fence))
         };
         batch.iter().map(own).collect()
     }
 
     /// Answers how many were deleted, and what was looked at.
-    pub(crate) fn sweep(&mut self, after: &Names, most: i64, now: i64) -> (i64, Vec<Names>) {
+    pub(crate) fn sweep(
+        &mut self,
+        after: &NamespacedKey,
+        most: i64,
+        now: i64,
+    ) -> (i64, Vec<NamespacedKey>) {
         let most = usize::try_from(most).unwrap_or_default();
         // In the order of keys and not of namespaces, as the table has them.
         let mut places: Vec<_> = self.rows.keys().cloned().collect();
         places.sort_by(|one, other| (&one.1, &one.0).cmp(&(&other.1, &other.0)));
         let rest = places.into_iter();
-        let rest = rest.filter(|place| (&place.1, &place.0) > (&after.1, &after.0));
+        let rest = rest.filter(|row_key| (&row_key.1, &row_key.0) > (&after.1, &after.0));
         let part: Vec<_> = rest.take(most).collect();
         let rows = self.rows.len();
-        for place in &part {
-            if self.rows[place].keep_until <= now {
-                self.rows.remove(place);
+        for row_key in &part {
+            if self.rows[row_key].keep_until <= now {
+                self.rows.remove(row_key);
             }
         }
         let deleted = i64::try_from(rows - self.rows.len()).unwrap_or(i64::MAX);

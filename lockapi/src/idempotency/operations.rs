@@ -7,7 +7,7 @@ use crate::driver::columns::{answers, flags, ints, texts};
 use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
 use crate::memory::ModelState;
-use crate::swept::{Names, Swept, decode_names, names_params, names_row};
+use crate::sweep::{NamespacedKey, SweepResult, decode_keys, key_params, key_row};
 
 /// Reads what was answered to a request.
 #[derive(Clone, Debug)]
@@ -62,7 +62,7 @@ impl fmt::Debug for RecordAnswer {
 #[derive(Clone, Debug)]
 pub struct SweepAnswers {
     /// Namespace and key that the part comes after.
-    pub after: Names,
+    pub after: NamespacedKey,
     /// How many rows are read.
     pub most: i64,
 }
@@ -152,7 +152,7 @@ impl Operation for RecordAnswer {
 }
 
 impl Operation for SweepAnswers {
-    type Output = Swept<Names>;
+    type Output = SweepResult<NamespacedKey>;
 
     const STATEMENT: Statement = Statement {
         name: "idempotency.sweep",
@@ -162,17 +162,17 @@ impl Operation for SweepAnswers {
     };
 
     fn params(batch: &[Self]) -> Vec<Value> {
-        let of = |one: &Self| names_params(&one.after, one.most);
+        let of = |one: &Self| key_params(&one.after, one.most);
         batch.iter().take(1).flat_map(of).collect()
     }
 
     fn decode(batch: &[Self], rows: Rows) -> Result<Vec<Self::Output>, Failure> {
-        decode_names(batch.first().map(|one| one.most), rows)
+        decode_keys(batch.first().map(|one| one.most), rows)
     }
 
     fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
         let one = batch.first()?;
         let (deleted, part) = model.answers.sweep(&one.after, one.most, model.now);
-        Some(vec![names_row(deleted, &part)])
+        Some(vec![key_row(deleted, &part)])
     }
 }

@@ -4,7 +4,7 @@ use crate::driver::columns::{flag_rows, flags, ints, maybe_int, texts};
 use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
 use crate::memory::ModelState;
-use crate::swept::{Swept, decode, names_row};
+use crate::sweep::{SweepResult, decode, key_row};
 
 /// Gives back what an acquisition got although its caller got no answer.
 #[derive(Clone, Debug)]
@@ -71,7 +71,7 @@ impl Operation for Abandon {
 }
 
 impl Operation for Sweep {
-    type Output = Swept<(String, String, i64)>;
+    type Output = SweepResult<(String, String, i64)>;
 
     const STATEMENT: Statement = Statement {
         name: "lease.sweep",
@@ -107,7 +107,7 @@ impl Operation for Sweep {
             .into_iter()
             .map(|(space, key, _)| (space, key))
             .collect();
-        let mut row = names_row(deleted, &names);
+        let mut row = key_row(deleted, &names);
         row.0.push(maybe_int(slot));
         Some(vec![row])
     }

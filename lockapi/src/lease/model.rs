@@ -11,7 +11,7 @@ use crate::fence::HAND_OVER_BITS;
 const DAY: i64 = 24 * 3600 * 1_000_000;
 
 /// Namespace, key and slot.
-type Place = (String, String, i64);
+type RowKey = (String, String, i64);
 
 fn hold_until(now: i64, hold: i64) -> Option<i64> {
     (hold > 0).then(|| now.saturating_add(hold))
@@ -20,7 +20,7 @@ fn hold_until(now: i64, hold: i64) -> Option<i64> {
 /// The rows of leases.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Table {
-    rows: BTreeMap<Place, Row>,
+    rows: BTreeMap<RowKey, Row>,
 }
 
 /// One acquisition, as a row keeps it.
@@ -80,14 +80,14 @@ impl Table {
         now: i64,
         begun_at: i64,
         next_fence: impl FnOnce() -> i64,
-        want: &Acquire,
+        request: &Acquire,
     ) -> Acquired {
-        let place = (want.namespace.clone(), want.key.clone(), want.slot);
-        let row = self.rows.get(&place);
-        let same = |row: &&Row| row.is_held(now) && row.acquisition == want.acquisition;
+        let row_key = (request.namespace.clone(), request.key.clone(), request.slot);
+        let row = self.rows.get(&row_key);
+        let same = |row: &&Row| row.is_held(now) && row.acquisition == request.acquisition;
         let again = row.filter(same).map(|row| row.fence);
-        let free_at = row.map_or(begun_at.saturating_add(want.ttl), |row| {
-            row.free_at(now, begun_at, want.ttl)
+        let free_at = row.map_or(begun_at.saturating_add(request.ttl), |row| {
+            row.free_at(now, begun_at, request.ttl)
         });
         if again.is_none() && free_at > now {
             return Acquired::Held(free_at - now);
@@ -95,17 +95,17 @@ impl Table {
         let fence = again.unwrap_or_else(|| next_fence() << HAND_OVER_BITS);
         let row = Row {
             fence,
-            acquisition: want.acquisition,
-            owner: want.owner.clone(),
-            data: want.data.clone(),
+            acquisition: request.acquisition,
+            owner: request.owner.clone(),
+            data: request.data.clone(),
             acquired_at: now,
             written_at: now,
             renewed_at: now,
-            held_until: hold_until(now, want.hold),
-            expires_at: now.saturating_add(want.ttl),
+            held_until: hold_until(now, request.hold),
+            expires_at: now.saturating_add(request.ttl),
             released: false,
         };
-        self.rows.insert(place, row);
+        self.rows.insert(row_key, row);
         Acquired::Granted(fence)
     }
 
@@ -116,19 +116,22 @@ impl Table {
         mut next_fence: impl FnMut() -> i64,
         batch: &[Take],
     ) -> Vec<Taken> {
-        let again: Vec<_> = batch.iter().map(|want| self.again(now, want)).collect();
+        let again: Vec<_> = batch
+            .iter()
+            .map(|request| self.again(now, request))
+            .collect();
         let is_fresh = |at: usize| again[at].is_none();
         let fresh: Vec<_> = (0..batch.len()).filter(|at| is_fresh(*at)).collect();
         let fresh: Vec<&Take> = fresh.into_iter().map(|at| &batch[at]).collect();
         let lines = batch
             .iter()
-            .map(|want| LockOwner::of(self, now, begun_at, &fresh, want));
+            .map(|request| LockOwner::of(self, now, begun_at, &fresh, request));
         let lines: Vec<_> = lines.collect();
         let mut answers = Vec::new();
-        for (at, (want, line)) in batch.iter().zip(&lines).enumerate() {
+        for (at, (request, line)) in batch.iter().zip(&lines).enumerate() {
             if let Some((fence, slots)) = &again[at] {
                 for slot in slots {
-                    self.give(now, want, *slot, *fence);
+                    self.give(now, request, *slot, *fence);
                 }
                 answers.push(Taken::Granted {
                     fence: *fence,
@@ -136,15 +139,16 @@ impl Table {
                 });
                 continue;
             }
-            let before = (0..at).filter(|other| is_fresh(*other) && batch[*other].same_key(want));
+            let before =
+                (0..at).filter(|other| is_fresh(*other) && batch[*other].same_key(request));
             let before: i64 = before.map(|other| batch[other].count).sum();
             let part = |nth: i64| usize::try_from(nth).unwrap_or(usize::MAX);
-            let given = line.free.get(part(before)..part(before + want.count));
+            let given = line.free.get(part(before)..part(before + request.count));
             answers.push(match given {
-                Some(slots) if slots.iter().all(|slot| *slot <= want.permits) => {
+                Some(slots) if slots.iter().all(|slot| *slot <= request.permits) => {
                     let fence = next_fence() << HAND_OVER_BITS;
                     for slot in slots {
-                        self.give(now, want, *slot, fence);
+                        self.give(now, request, *slot, fence);
                     }
                     Taken::Granted {
                         fence,
@@ -153,14 +157,14 @@ impl Table {
                 }
                 _ => Taken::Refused {
                     again: !line.missing.is_empty(),
-                    held_for: line.held_for(want.permits),
+                    held_for: line.held_for(request.permits),
                 },
             });
         }
-        for (want, line) in batch.iter().zip(lines) {
+        for (request, line) in batch.iter().zip(lines) {
             for slot in line.missing {
-                let place = (want.namespace.clone(), want.key.clone(), slot);
-                self.rows.entry(place).or_insert(Row {
+                let row_key = (request.namespace.clone(), request.key.clone(), slot);
+                self.rows.entry(row_key).or_insert(Row {
                     fence: 0,
                     acquisition: 0,
                     owner: String::new(),
@@ -178,40 +182,40 @@ impl Table {
     }
 
     /// What a request has that came before, with its token; only if it has all that it wants.
-    fn again(&self, now: i64, want: &Take) -> Option<(i64, Vec<i64>)> {
-        let rows = self.of_key(&want.namespace, &want.key, want.permits);
+    fn again(&self, now: i64, request: &Take) -> Option<(i64, Vec<i64>)> {
+        let rows = self.of_key(&request.namespace, &request.key, request.permits);
         let had = rows.filter(|((.., slot), row)| {
-            *slot > 0 && row.is_held(now) && row.acquisition == want.acquisition
+            *slot > 0 && row.is_held(now) && row.acquisition == request.acquisition
         });
         let had: Vec<_> = had.map(|((.., slot), row)| (row.fence, *slot)).collect();
         let (fence, _) = *had.first()?;
-        let all = i64::try_from(had.len()) == Ok(want.count);
+        let all = i64::try_from(had.len()) == Ok(request.count);
         let one = had.iter().all(|(of, _)| *of == fence);
         (all && one).then(|| (fence, had.into_iter().map(|(_, slot)| slot).collect()))
     }
 
-    fn give(&mut self, now: i64, want: &Take, slot: i64, fence: i64) {
+    fn give(&mut self, now: i64, request: &Take, slot: i64, fence: i64) {
         let row = Row {
             fence,
-            acquisition: want.acquisition,
-            owner: want.owner.clone(),
-            data: want.data.clone(),
+            acquisition: request.acquisition,
+            owner: request.owner.clone(),
+            data: request.data.clone(),
             acquired_at: now,
             written_at: now,
             renewed_at: now,
-            held_until: hold_until(now, want.hold),
-            expires_at: now.saturating_add(want.ttl),
+            held_until: hold_until(now, request.hold),
+            expires_at: now.saturating_add(request.ttl),
             released: false,
         };
-        let place = (want.namespace.clone(), want.key.clone(), slot);
-        self.rows.insert(place, row);
+        let row_key = (request.namespace.clone(), request.key.clone(), slot);
+        self.rows.insert(row_key, row);
     }
 
     /// What is held, with namespace, key and slot.
     pub(crate) fn all_held(&self, now: i64) -> impl Iterator<Item = (&str, &str, i64, Peeked)> {
-        self.rows.keys().filter_map(move |place| {
-            let (namespace, key, slot) = place;
-            let held = self.peek(now, place).filter(|peeked| !peeked.released)?;
+        self.rows.keys().filter_map(move |row_key| {
+            let (namespace, key, slot) = row_key;
+            let held = self.peek(now, row_key).filter(|peeked| !peeked.released)?;
             Some((&**namespace, &**key, *slot, held))
         })
     }
@@ -240,8 +244,8 @@ impl Table {
             .collect()
     }
 
-    pub(crate) fn renew(&mut self, now: i64, place: &Place, fence: i64, ttl: i64) -> bool {
-        let Some(row) = self.of(place, fence) else {
+    pub(crate) fn renew(&mut self, now: i64, row_key: &RowKey, fence: i64, ttl: i64) -> bool {
+        let Some(row) = self.of(row_key, fence) else {
             return false;
         };
         let held = row.is_held(now);
@@ -252,8 +256,14 @@ impl Table {
         held
     }
 
-    pub(crate) fn release(&mut self, now: i64, begun_at: i64, place: &Place, fence: i64) -> bool {
-        let Some(row) = self.of(place, fence) else {
+    pub(crate) fn release(
+        &mut self,
+        now: i64,
+        begun_at: i64,
+        row_key: &RowKey,
+        fence: i64,
+    ) -> bool {
+        let Some(row) = self.of(row_key, fence) else {
             return false;
         };
         if row.is_held(now) {
@@ -264,8 +274,8 @@ impl Table {
         row.released
     }
 
-    pub(crate) fn peek(&self, now: i64, place: &Place) -> Option<Peeked> {
-        let row = self.rows.get(place)?;
+    pub(crate) fn peek(&self, now: i64, row_key: &RowKey) -> Option<Peeked> {
+        let row = self.rows.get(row_key)?;
         (row.expires_at > now && !row.is_left()).then(|| Peeked {
             owner: row.owner.clone(),
             data: row.data.clone(),
@@ -280,7 +290,7 @@ impl Table {
     pub(crate) fn held(&self, now: i64, namespace: &str, key: &str) -> Vec<(i64, Peeked)> {
         self.of_key(namespace, key, i64::MAX)
             .filter(|(_, row)| row.is_held(now))
-            .filter_map(|(place, _)| Some((place.2, self.peek(now, place)?)))
+            .filter_map(|(row_key, _)| Some((row_key.2, self.peek(now, row_key)?)))
             .collect()
     }
 
@@ -289,32 +299,40 @@ impl Table {
         &mut self,
         now: i64,
         begun_at: i64,
-        after: &Place,
+        after: &RowKey,
         most: i64,
-    ) -> (i64, Vec<Place>) {
+    ) -> (i64, Vec<RowKey>) {
         let rows = self.rows.range((Excluded(after), Unbounded));
         let part: Vec<_> = rows
             .take(usize::try_from(most).unwrap_or_default())
             .collect();
         let old = |row: &Row| row.expires_at < now - DAY && row.free_at(now, begun_at, 0) <= now;
         let gone: Vec<_> = part.iter().filter(|(_, row)| old(row)).collect();
-        let gone: Vec<Place> = gone
+        let gone: Vec<RowKey> = gone
             .into_iter()
-            .map(|(place, _)| (*place).clone())
+            .map(|(row_key, _)| (*row_key).clone())
             .collect();
-        let part = part.into_iter().map(|(place, _)| place.clone()).collect();
-        for place in &gone {
-            self.rows.remove(place);
+        let part = part
+            .into_iter()
+            .map(|(row_key, _)| row_key.clone())
+            .collect();
+        for row_key in &gone {
+            self.rows.remove(row_key);
         }
         (i64::try_from(gone.len()).unwrap_or(i64::MAX), part)
     }
 
     /// Frees what an acquisition got; answers whether it had got something.
-    pub(crate) fn abandon(&mut self, now: i64, begun_at: i64, want: &Abandon) -> bool {
-        let place = |slot| (want.namespace.clone(), want.key.clone(), slot);
+    pub(crate) fn abandon(&mut self, now: i64, begun_at: i64, request: &Abandon) -> bool {
+        let row_key = |slot| (request.namespace.clone(), request.key.clone(), slot);
         let mut found = false;
-        for (_, row) in self.rows.range_mut(place(want.first)..=place(want.last)) {
-            if row.is_held(now) && row.acquisition == want.acquisition && row.fence != want.granted
+        for (_, row) in self
+            .rows
+            .range_mut(row_key(request.first)..=row_key(request.last))
+        {
+            if row.is_held(now)
+                && row.acquisition == request.acquisition
+                && row.fence != request.granted
             {
                 row.release(now, begun_at);
                 row.held_until = None;
@@ -325,14 +343,14 @@ impl Table {
         found
     }
 
-    fn of(&mut self, place: &Place, fence: i64) -> Option<&mut Row> {
-        self.rows.get_mut(place).filter(|row| row.fence == fence)
+    fn of(&mut self, row_key: &RowKey, fence: i64) -> Option<&mut Row> {
+        self.rows.get_mut(row_key).filter(|row| row.fence == fence)
     }
 
     /// The rows of a key up to a slot.
-    fn of_key(&self, namespace: &str, key: &str, to: i64) -> impl Iterator<Item = (&Place, &Row)> {
-        let place = |slot| (namespace.to_owned(), key.to_owned(), slot);
-        self.rows.range(place(i64::MIN)..=place(to))
+    fn of_key(&self, namespace: &str, key: &str, to: i64) -> impl Iterator<Item = (&RowKey, &Row)> {
+        let row_key = |slot| (namespace.to_owned(), key.to_owned(), slot);
+        self.rows.range(row_key(i64::MIN)..=row_key(to))
     }
 }
 
@@ -345,15 +363,15 @@ struct LockOwner {
 }
 
 impl LockOwner {
-    fn of(table: &Table, now: i64, begun_at: i64, batch: &[&Take], want: &Take) -> Self {
-        let all = || batch.iter().filter(|other| other.same_key(want));
+    fn of(table: &Table, now: i64, begun_at: i64, batch: &[&Take], request: &Take) -> Self {
+        let all = || batch.iter().filter(|other| other.same_key(request));
         let permits = all().map(|other| other.permits).max().unwrap_or_default();
         let ttl = all().map(|other| other.ttl).max().unwrap_or_default();
         let wanted = all().map(|other| other.count).sum::<i64>();
         let wanted = usize::try_from(wanted).unwrap_or_default();
         let row = |slot: &i64| {
-            let place = (want.namespace.clone(), want.key.clone(), *slot);
-            table.rows.get(&place)
+            let row_key = (request.namespace.clone(), request.key.clone(), *slot);
+            table.rows.get(&row_key)
         };
         let is_free = |slot: &i64| {
             row(slot).is_some_and(|row| {
@@ -370,7 +388,9 @@ impl LockOwner {
         Self {
             missing: (1..=permits).filter(is_missing).take(short).collect(),
             busy: (1..=permits)
-                .filter_map(|slot| Some((slot, row(&slot)?.free_at(now, begun_at, want.ttl) - now)))
+                .filter_map(|slot| {
+                    Some((slot, row(&slot)?.free_at(now, begun_at, request.ttl) - now))
+                })
                 .filter(|(_, left)| *left > 0)
                 .collect(),
             free,

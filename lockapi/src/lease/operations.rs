@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::driver::columns::{answers, flag_rows, flags, ints, place, texts};
+use crate::driver::columns::{answers, batch_index, flag_rows, flags, ints, texts};
 use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
 use crate::memory::ModelState;
@@ -163,7 +163,7 @@ impl Operation for Acquire {
         // that now holds it for its whole time to live.
         let mut answers: Vec<_> = batch.iter().map(|one| Acquired::Held(one.ttl)).collect();
         for mut row in rows {
-            let at = place(&mut row, batch.len())?;
+            let at = batch_index(&mut row, batch.len())?;
             answers[at] = match row.maybe_int(1)? {
                 Some(fence) => Acquired::Granted(fence),
                 None => Acquired::Held(row.int(2)?),

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::level::Level;
 use super::quota::Quota;
 use super::raw_decision::{Outcome, RawDecision};
-use crate::driver::columns::place;
+use crate::driver::columns::batch_index;
 use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
 use crate::memory::ModelState;
@@ -171,7 +171,7 @@ impl Operation for Charge {
         let count = places.iter().map(keys).sum();
         let mut answers: Vec<_> = (0..count).map(|_| RawDecision::again()).collect();
         for mut row in rows {
-            let at = place(&mut row, answers.len())?;
+            let at = batch_index(&mut row, answers.len())?;
             answers[at] = RawDecision {
                 outcome: Outcome::decode(row.int(1)?)?,
                 level: Level {

@@ -3,18 +3,18 @@
 use super::charge::{Charge, ChargeLine};
 use super::decision::{Decision, Verdict};
 use super::manage::Ensure;
-use super::policy::{Policy, Want};
+use super::policy::{PermitRequest, Policy};
 use super::raw_decision::{Outcome, RawDecision};
-use super::reserved::Expire;
-use super::{MAX_WANTS, RateLimiter};
+use super::reservation::Expire;
+use super::{MAX_PERMIT_REQUESTS, RateLimiter};
 use crate::driver::{Connection, Library, Script, Transaction};
 use crate::engine::CallerConnection;
 use crate::error::{Error, ErrorKind, Failure, Result};
 
 const OPERATION: &str = "check_all_in";
 const SAVEPOINT: &str = include_str!("savepoint.sql");
-const KEEP: &str = include_str!("keep.sql");
-const UNDO: &str = include_str!("undo.sql");
+const RELEASE_SAVEPOINT: &str = include_str!("release_savepoint.sql");
+const ROLLBACK_TO_SAVEPOINT: &str = include_str!("rollback_to_savepoint.sql");
 /// SQLSTATE of a savepoint without a transaction.
 const NO_TRANSACTION: &str = "25P01";
 /// How often a request is repeated whose rows others changed meanwhile.
@@ -40,22 +40,22 @@ impl dyn RateLimiter + '_ {
     pub fn check_all_in<'c, L: Library, C: Transaction<L> + ?Sized>(
         &'c self,
         connection: &'c mut C,
-        wants: &'c [Want],
+        requests: &'c [PermitRequest],
     ) -> L::Outcome<'c, Result<Verdict>> {
         let connection = CallerConnection::new(connection);
-        L::outcome(Box::pin(check_all(connection, self, wants)))
+        L::outcome(Box::pin(check_all(connection, self, requests)))
     }
 }
 
 async fn check_all(
     mut connection: CallerConnection<'_>,
     limiter: &dyn RateLimiter,
-    wants: &[Want],
+    requests: &[PermitRequest],
 ) -> Result<Verdict> {
     let mut policy = limiter.policy();
     // How the transaction is committed is its owner's business.
     policy.relaxed = false;
-    let charge = charge(limiter.namespace(), &policy, wants)?;
+    let charge = charge(limiter.namespace(), &policy, requests)?;
     let failed = |failure: Failure| failure.error(OPERATION);
     let marked = match connection.script(Script::Run(SAVEPOINT)).await {
         Ok(()) => true,
@@ -64,19 +64,23 @@ async fn check_all(
         Err(_) => false,
     };
     let decided = take(&mut connection, &charge).await;
-    let verdict = decided.map(|decided| verdict(wants, &policy, &charge, &decided));
+    let verdict = decided.map(|decided| verdict(requests, &policy, &charge, &decided));
     if !marked {
         return verdict;
     }
     match verdict {
         Ok(verdict) => {
-            let end = if verdict.admitted { KEEP } else { UNDO };
+            let end = if verdict.admitted {
+                RELEASE_SAVEPOINT
+            } else {
+                ROLLBACK_TO_SAVEPOINT
+            };
             connection.script(Script::Run(end)).await.map_err(failed)?;
             Ok(verdict)
         }
         Err(error) => {
             // The first error says what happened; the transaction can be used again if this works.
-            let _undone = connection.script(Script::Run(UNDO)).await;
+            let _undone = connection.script(Script::Run(ROLLBACK_TO_SAVEPOINT)).await;
             Err(error)
         }
     }
@@ -122,36 +126,40 @@ async fn take<C: Connection>(connection: &mut C, charge: &Charge) -> Result<Vec<
     Err(Error::new(ErrorKind::Unavailable, OPERATION, message))
 }
 
-/// The request for wants, which has one line for each key.
-pub(crate) fn charge(namespace: &str, policy: &Policy, wants: &[Want]) -> Result<Charge> {
+/// The charge for requests, which has one line for each key.
+pub(crate) fn charge(
+    namespace: &str,
+    policy: &Policy,
+    requests: &[PermitRequest],
+) -> Result<Charge> {
     let invalid = |message: String| Error::new(ErrorKind::Invalid, "check_all", message);
-    if wants.is_empty() || wants.len() > MAX_WANTS {
-        let found = wants.len();
+    if requests.is_empty() || requests.len() > MAX_PERMIT_REQUESTS {
+        let found = requests.len();
         return Err(invalid(format!(
-            "{found} limits in a call; allowed are 1 to {MAX_WANTS}"
+            "{found} limits in a call; allowed are 1 to {MAX_PERMIT_REQUESTS}"
         )));
     }
-    let mut lines: Vec<ChargeLine> = Vec::with_capacity(wants.len());
+    let mut lines: Vec<ChargeLine> = Vec::with_capacity(requests.len());
     let mut known = std::collections::HashMap::new();
-    for want in wants {
-        let quota = want.check(policy.quota)?;
-        let at = *known.entry(&want.key).or_insert(lines.len());
+    for request in requests {
+        let quota = request.check(policy.quota)?;
+        let at = *known.entry(&request.key).or_insert(lines.len());
         if let Some(line) = lines.get_mut(at) {
             if line.quota != quota {
                 return Err(invalid(
                     "one call names the key with two quotas; allowed is one".into(),
                 )
-                .on(&want.key));
+                .on(&request.key));
             }
-            line.cost += want.cost;
+            line.cost += request.cost;
             quota
                 .check_cost(line.cost)
-                .map_err(|error| error.on(&want.key))?;
+                .map_err(|error| error.on(&request.key))?;
         } else {
             lines.push(ChargeLine {
-                key: want.key.to_string(),
+                key: request.key.to_string(),
                 quota,
-                cost: want.cost,
+                cost: request.cost,
                 id: 0,
                 ttl: 0,
             });
@@ -165,9 +173,9 @@ pub(crate) fn charge(namespace: &str, policy: &Policy, wants: &[Want]) -> Result
     })
 }
 
-/// The decisions on wants, from the answers to their lines.
+/// The decisions on requests, from the answers to their lines.
 pub(crate) fn verdict(
-    wants: &[Want],
+    requests: &[PermitRequest],
     policy: &Policy,
     charge: &Charge,
     decided: &[RawDecision],
@@ -175,29 +183,29 @@ pub(crate) fn verdict(
     let taken = decided
         .iter()
         .all(|decided| matches!(decided.outcome, Outcome::Taken(_)));
-    let decide = |want: &Want| {
-        let key = want.key.to_string();
+    let decide = |request: &PermitRequest| {
+        let key = request.key.to_string();
         let mut lines = charge.lines.iter().zip(decided);
         let (line, decided) = lines.find(|(line, _)| line.key == key)?;
         let mut decision = if taken {
-            Decision::decided(&want.key, line.quota, want.cost, decided)
+            Decision::decided(&request.key, line.quota, request.cost, decided)
         } else {
             // The other limits tell what they would have said alone.
             Decision::of(
-                &want.key,
+                &request.key,
                 line.quota,
                 line.cost,
                 &decided.level,
                 decided.now,
             )
         };
-        decision.cost = want.cost;
+        decision.cost = request.cost;
         decision.shadow = policy.shadow;
         Some(decision)
     };
     Verdict {
         admitted: taken,
         shadow: policy.shadow,
-        decisions: wants.iter().filter_map(decide).collect(),
+        decisions: requests.iter().filter_map(decide).collect(),
     }
 }

@@ -47,7 +47,7 @@ const MAX_WITHHELD: i64 = 316_224_000_000_000_000;
 
 /// What is given back.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct GivenBack {
+pub(crate) struct Refunded {
     /// Nanoseconds, or permits of a window.
     pub(crate) price: i64,
     /// The length of the window, or 0.
@@ -112,11 +112,11 @@ impl Level {
 
     /// Gives back at once, less what was replenished since it was taken, so that what others have taken meanwhile
     /// stays taken. No instant is withheld from two that are given back.
-    pub(crate) fn give_back(&mut self, all: &[GivenBack], now: i64) {
+    pub(crate) fn give_back(&mut self, all: &[Refunded], now: i64) {
         let cells = || all.iter().filter(|one| one.window == 0);
         if let Some(since) = cells().map(|one| one.at).min() {
             let withheld =
-                |one: &GivenBack| i128::from(one.price.min(self.replenished(one.at, now)));
+                |one: &Refunded| i128::from(one.price.min(self.replenished(one.at, now)));
             let apart: i128 = cells().map(withheld).sum();
             let back: i128 = cells().map(|one| i128::from(one.price)).sum();
             let more = apart.min(i128::from(self.replenished(since, now)));

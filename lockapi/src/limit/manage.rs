@@ -5,20 +5,20 @@ use crate::driver::columns::{all_answers, flag_rows, flags, ints, texts};
 use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
 use crate::memory::ModelState;
-use crate::swept::{Swept, decode_names, names_params, names_row};
+use crate::sweep::{SweepResult, decode_keys, key_params, key_row};
 
 /// Reads the state of one limit.
 #[derive(Clone, Debug)]
-pub struct Look {
+pub struct ReadLevel {
     /// Namespace of the backend.
     pub namespace: String,
     /// Key of the limit.
     pub key: String,
 }
 
-/// The answer to a [`Look`].
+/// The answer to a [`ReadLevel`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Looked {
+pub struct CurrentLevel {
     /// The state, without its reservations.
     pub level: Level,
     /// No reservation expires earlier.
@@ -80,12 +80,12 @@ pub struct Sweep {
     pub most: i64,
 }
 
-impl Operation for Look {
-    type Output = Looked;
+impl Operation for ReadLevel {
+    type Output = CurrentLevel;
 
     const STATEMENT: Statement = Statement {
-        name: "limit.look",
-        sql: include_str!("look.sql"),
+        name: "limit.level",
+        sql: include_str!("level.sql"),
         params: &[Type::Texts, Type::Texts],
         columns: &[Type::Int; 11],
     };
@@ -97,7 +97,7 @@ impl Operation for Look {
         ]
     }
 
-    fn decode(batch: &[Self], rows: Rows) -> Result<Vec<Looked>, Failure> {
+    fn decode(batch: &[Self], rows: Rows) -> Result<Vec<CurrentLevel>, Failure> {
         all_answers(batch.len(), rows, |row| {
             let level = Level {
                 at: row.int(1)?,
@@ -110,7 +110,7 @@ impl Operation for Look {
                 blocked_until: row.int(8)?,
                 ..Level::default()
             };
-            Ok(Looked {
+            Ok(CurrentLevel {
                 level,
                 due: row.int(9)?,
                 now: row.int(10)?,
@@ -121,7 +121,7 @@ impl Operation for Look {
     fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
         let (limits, now) = model.limits();
         let rows = (1..).zip(batch).map(|(n, one)| {
-            let (level, due) = limits.look(&one.namespace, &one.key);
+            let (level, due) = limits.read_level(&one.namespace, &one.key);
             Row([
                 n,
                 level.at,
@@ -269,7 +269,7 @@ impl Operation for Block {
 }
 
 impl Operation for Sweep {
-    type Output = Swept<(String, String)>;
+    type Output = SweepResult<(String, String)>;
 
     const STATEMENT: Statement = Statement {
         name: "limit.sweep",
@@ -279,18 +279,18 @@ impl Operation for Sweep {
     };
 
     fn params(batch: &[Self]) -> Vec<Value> {
-        let of = |one: &Self| names_params(&one.after, one.most);
+        let of = |one: &Self| key_params(&one.after, one.most);
         batch.iter().take(1).flat_map(of).collect()
     }
 
     fn decode(batch: &[Self], rows: Rows) -> Result<Vec<Self::Output>, Failure> {
-        decode_names(batch.first().map(|one| one.most), rows)
+        decode_keys(batch.first().map(|one| one.most), rows)
     }
 
     fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
         let one = batch.first()?;
         let (limits, now) = model.limits();
         let (deleted, part) = limits.sweep(&one.after, one.most, now);
-        Some(vec![names_row(deleted, &part)])
+        Some(vec![key_row(deleted, &part)])
     }
 }

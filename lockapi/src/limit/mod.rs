@@ -34,7 +34,7 @@ pub(crate) mod manage;
 mod policy;
 mod quota;
 pub(crate) mod raw_decision;
-pub(crate) mod reserved;
+pub(crate) mod reservation;
 mod table;
 pub(crate) mod take;
 
@@ -44,18 +44,18 @@ pub use decision::{Basis, Decision, Verdict};
 pub use headers::{Fields, fields};
 pub(crate) use in_transaction::{charge, verdict};
 pub(crate) use level::Level;
-pub(crate) use manage::{Block, Ensure, Look, Refund, Reset, Sweep};
+pub(crate) use manage::{Block, Ensure, ReadLevel, Refund, Reset, Sweep};
 pub(crate) use policy::nanos;
-pub use policy::{Outage, Policy, Want};
+pub use policy::{Outage, PermitRequest, Policy};
 pub(crate) use quota::MAX_DEPTH;
 pub use quota::{Algorithm, MAX_PERIOD, MAX_PERMITS, MIN_INTERVAL, Quota};
 pub(crate) use raw_decision::{Outcome, RawDecision};
-pub(crate) use reserved::{Expire, Settle};
+pub(crate) use reservation::{EndReservation, Expire};
 pub(crate) use table::Limits;
 pub(crate) use take::Take;
 
 /// The most limits in one call.
-pub const MAX_WANTS: usize = 1000;
+pub const MAX_PERMIT_REQUESTS: usize = 1000;
 /// The most reservations of a key that are open at once.
 pub const MAX_RESERVATIONS: usize = 10_000;
 /// The longest time that a key is blocked or a reservation lasts.
@@ -117,23 +117,23 @@ pub trait RateLimiter: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// `Invalid` for bad keys, for costs of 0 or more than the quota's [limit](Quota::limit), and
-    /// for more than [`MAX_WANTS`]. When the database cannot be reached, the policy decides, unless
+    /// for more than [`MAX_PERMIT_REQUESTS`]. When the database cannot be reached, the policy decides, unless
     /// set with `Unavailable`; `TimedOut` when a transaction that has taken permits of a key stayed
     /// open for [`BackendOptions::timeout`](crate::BackendOptions::timeout); `Indeterminate` when
     /// the answer never arrived: permits may have been taken.
-    async fn check_each(&self, wants: &[Want]) -> Result<Vec<Decision>>;
+    async fn check_each(&self, requests: &[PermitRequest]) -> Result<Vec<Decision>>;
 
     /// Takes permits of several limits together, all or none.
     ///
     /// # Errors
     /// As for [`check_each`](Self::check_each); `Invalid` if one key is requested under two quotas.
-    async fn check_all(&self, wants: &[Want]) -> Result<Verdict>;
+    async fn check_all(&self, requests: &[PermitRequest]) -> Result<Verdict>;
 
     /// Returns what would be decided now; takes nothing.
     ///
     /// # Errors
     /// As for [`check_each`](Self::check_each), but no policy applies.
-    async fn peek(&self, want: &Want) -> Result<Decision>;
+    async fn peek(&self, request: &PermitRequest) -> Result<Decision>;
 
     /// Waits until it is admitted, at most for `timeout`. No connection is held meanwhile.
     ///
@@ -152,7 +152,7 @@ pub trait RateLimiter: Send + Sync + fmt::Debug {
     /// `TimedOut`, and always so for a timeout of zero; `Capacity` when [`MAX_WAITING`] calls wait already, whatever
     /// their keys; `Invalid` when the cost does not fit into a quota that was set meanwhile; otherwise as for
     /// [`check_each`](Self::check_each).
-    async fn until_ready(&self, want: &Want, timeout: Duration) -> Result<Decision>;
+    async fn until_ready(&self, request: &PermitRequest, timeout: Duration) -> Result<Decision>;
 
     /// Takes permits that can be given back in part when the actual cost is known; `Err` of the inner
     /// result is the refusal.
@@ -165,7 +165,7 @@ pub trait RateLimiter: Send + Sync + fmt::Debug {
     /// available, but [`MAX_RESERVATIONS`] of the key are open; otherwise as for [`peek`](Self::peek).
     async fn reserve(
         &self,
-        want: &Want,
+        request: &PermitRequest,
         ttl: Duration,
     ) -> Result<std::result::Result<Box<dyn Reservation>, Decision>>;
 
@@ -200,7 +200,7 @@ pub trait RateLimiter: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// `Invalid` for a bad key or a cost outside the quota's limits.
-    fn permits(&self, want: &Want) -> Result<Arc<dyn Permits>>;
+    fn permits(&self, request: &PermitRequest) -> Result<Arc<dyn Permits>>;
 
     /// Deletes rows of the database that have been idle for a minute, at most 1,000; returns how
     /// many. This also happens automatically every five to ten minutes while limits are used, on a
@@ -228,11 +228,11 @@ impl dyn RateLimiter + '_ {
     /// # Errors
     /// As for [`RateLimiter::check_each`].
     pub async fn check_cost<K: Into<Key> + Send>(&self, key: K, cost: u64) -> Result<Decision> {
-        let want = Want::new(key).cost(cost);
-        let mut decisions = self.check_each(std::slice::from_ref(&want)).await?;
+        let request = PermitRequest::new(key).cost(cost);
+        let mut decisions = self.check_each(std::slice::from_ref(&request)).await?;
         decisions.pop().ok_or_else(|| {
             let message = "the server returned no decision for a limit of the call";
-            Error::new(ErrorKind::Corrupt, "check", message).on(&want.key)
+            Error::new(ErrorKind::Corrupt, "check", message).on(&request.key)
         })
     }
 }

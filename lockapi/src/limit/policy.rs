@@ -109,21 +109,21 @@ impl From<Quota> for Policy {
 /// the limiter.
 ///
 /// ```
-/// use lockapi::limit::{Quota, Want};
+/// use lockapi::limit::{Quota, PermitRequest};
 ///
-/// let wants = [
-///     Want::new("user:123").cost(5),
-///     Want::new("everybody").cost(5).quota(Quota::per_second(10_000)),
+/// let requests = [
+///     PermitRequest::new("user:123").cost(5),
+///     PermitRequest::new("everybody").cost(5).quota(Quota::per_second(10_000)),
 /// ];
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Want {
+pub struct PermitRequest {
     pub(crate) key: Key,
     pub(crate) cost: u64,
     pub(crate) quota: Option<Quota>,
 }
 
-impl Want {
+impl PermitRequest {
     /// One permit of a key.
     #[must_use]
     pub fn new(key: impl Into<Key>) -> Self {

@@ -5,10 +5,10 @@ use std::ops::Bound::{Excluded, Unbounded};
 
 use super::MAX_RESERVATIONS;
 use super::charge::{Charge, ChargeLine, OfKey};
-use super::level::{GivenBack, Level};
+use super::level::{Level, Refunded};
 use super::manage::{Block, Refund};
 use super::raw_decision::{Outcome, RawDecision};
-use super::reserved::{Expire, PART, Settle};
+use super::reservation::{EndReservation, Expire, PART};
 use super::take::Take;
 use crate::admin::ListLimits;
 use crate::driver::columns::maybe_int;
@@ -20,21 +20,21 @@ const IDLE: i64 = 60_000_000_000;
 /// The rows of all limits.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Limits {
-    rows: BTreeMap<(String, String), Kept>,
+    rows: BTreeMap<(String, String), LimitRow>,
 }
 
 /// A row, and the reservations of its key.
 #[derive(Clone, Debug, Default)]
-struct Kept {
+struct LimitRow {
     level: Level,
     /// No reservation expires earlier; `None` without reservations.
     due: Option<i64>,
     /// By the time when they expire, and their numbers.
-    reserved: BTreeMap<(i64, i64), Reserved>,
+    reserved: BTreeMap<(i64, i64), ReservationRow>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Reserved {
+struct ReservationRow {
     /// When it was taken.
     at: i64,
     /// What it took: nanoseconds, or permits of a window.
@@ -43,7 +43,7 @@ struct Reserved {
     window: i64,
 }
 
-impl Kept {
+impl LimitRow {
     fn is_overdue(&self, now: i64) -> bool {
         self.due.is_some_and(|due| due <= now)
     }
@@ -55,7 +55,7 @@ impl Kept {
 
     fn reserve(&mut self, line: &ChargeLine, now: i64) {
         let expires = now.saturating_add(line.ttl);
-        let reserved = Reserved {
+        let reserved = ReservationRow {
             at: now,
             price: line.price(),
             window: line.quota.window(),
@@ -66,10 +66,10 @@ impl Kept {
     }
 
     /// Ends a reservation, of which at most `price` is given back: that is still to be done.
-    fn end(&mut self, place: (i64, i64), price: i64) -> Option<GivenBack> {
-        let one = self.reserved.remove(&place);
+    fn end(&mut self, key: (i64, i64), price: i64) -> Option<Refunded> {
+        let one = self.reserved.remove(&key);
         self.count();
-        one.map(|one| GivenBack {
+        one.map(|one| Refunded {
             price: price.min(one.price),
             window: one.window,
             at: one.at,
@@ -86,14 +86,14 @@ impl Kept {
 
 impl Limits {
     /// The rows of a list of limits.
-    pub(crate) fn list(&self, now: i64, want: &ListLimits) -> Rows {
+    pub(crate) fn list(&self, now: i64, request: &ListLimits) -> Rows {
         let mut part: Vec<_> = self
             .rows
             .iter()
-            .filter(|((_, key), _)| *key > want.after)
+            .filter(|((_, key), _)| *key > request.after)
             .collect();
         part.sort_by_key(|((namespace, key), _)| (key, namespace));
-        part.truncate(usize::try_from(want.examined).unwrap_or_default());
+        part.truncate(usize::try_from(request.examined).unwrap_or_default());
         let row = |(key, level): (&String, &Level)| {
             let counts = level.started > 0 && level.forgotten() > now;
             let blocked = level.blocked_until - now;
@@ -109,9 +109,9 @@ impl Limits {
             ])
         };
         part.into_iter()
-            .filter(|((namespace, _), _)| *namespace == want.namespace)
-            .map(|((_, key), kept)| (key, &kept.level))
-            .take(usize::try_from(want.most).unwrap_or_default())
+            .filter(|((namespace, _), _)| *namespace == request.namespace)
+            .map(|((_, key), row)| (key, &row.level))
+            .take(usize::try_from(request.most).unwrap_or_default())
             .map(row)
             .collect()
     }
@@ -121,37 +121,34 @@ impl Limits {
     }
 
     pub(crate) fn row_of(&self, namespace: &str, key: &str) -> Option<Level> {
-        self.kept(namespace, key).map(|kept| kept.level.clone())
+        self.get(namespace, key).map(|row| row.level.clone())
     }
 
     /// The state, and the time before which no reservation expires.
-    pub(crate) fn look(&self, namespace: &str, key: &str) -> (Level, i64) {
-        let due = self.kept(namespace, key).and_then(|kept| kept.due);
+    pub(crate) fn read_level(&self, namespace: &str, key: &str) -> (Level, i64) {
+        let due = self.get(namespace, key).and_then(|row| row.due);
         (self.level(namespace, key), due.unwrap_or(i64::MAX))
     }
 
-    fn kept(&self, namespace: &str, key: &str) -> Option<&Kept> {
+    fn get(&self, namespace: &str, key: &str) -> Option<&LimitRow> {
         self.rows.get(&(namespace.to_owned(), key.to_owned()))
     }
 
-    pub(crate) fn take(&mut self, want: &Take, now: i64) -> RawDecision {
-        let place = (want.namespace.clone(), want.key.clone());
-        let known = self.rows.contains_key(&place);
-        let overdue = self
-            .rows
-            .get(&place)
-            .is_some_and(|kept| kept.is_overdue(now));
-        let mut level = self.level(&want.namespace, &want.key);
-        let fits = ((want.depth - level.debt(now)) / want.price).clamp(0, want.times);
+    pub(crate) fn take(&mut self, request: &Take, now: i64) -> RawDecision {
+        let key = (request.namespace.clone(), request.key.clone());
+        let known = self.rows.contains_key(&key);
+        let overdue = self.rows.get(&key).is_some_and(|row| row.is_overdue(now));
+        let mut level = self.level(&request.namespace, &request.key);
+        let fits = ((request.depth - level.debt(now)) / request.price).clamp(0, request.times);
         let outcome = if overdue {
             Outcome::Overdue
         } else if level.blocked_until > now || (fits == 0 && !level.is_ahead(now)) {
             Outcome::Refused
         } else {
             level.move_back(now);
-            (level.tat, level.at) = (level.tat.max(now) + fits * want.price, now);
+            (level.tat, level.at) = (level.tat.max(now) + fits * request.price, now);
             if fits > 0 || known {
-                self.rows.entry(place).or_default().level = level.clone();
+                self.rows.entry(key).or_default().level = level.clone();
             }
             if fits > 0 {
                 Outcome::Taken(fits)
@@ -167,10 +164,13 @@ impl Limits {
     }
 
     /// Charges all lines of a request or none; answers for each of its keys.
-    pub(crate) fn charge(&mut self, want: &Charge, now: i64) -> Vec<RawDecision> {
-        let (keys, _) = want.keys();
-        let outcomes: Vec<_> = keys.iter().map(|key| self.glance(want, key, now)).collect();
-        let level = |key: &OfKey<'_>| self.level(&want.namespace, &key.line.key);
+    pub(crate) fn charge(&mut self, request: &Charge, now: i64) -> Vec<RawDecision> {
+        let (keys, _) = request.keys();
+        let outcomes: Vec<_> = keys
+            .iter()
+            .map(|key| self.outcome_for(request, key, now))
+            .collect();
+        let level = |key: &OfKey<'_>| self.level(&request.namespace, &key.line.key);
         let hope = |outcome: &Outcome| matches!(outcome, Outcome::Again | Outcome::Absent);
         if !outcomes.iter().all(|outcome| *outcome == Outcome::Again) {
             let hope = outcomes.iter().all(hope);
@@ -185,7 +185,7 @@ impl Limits {
             return decided.collect();
         }
         let fits = |key: &OfKey<'_>| key.fits(&level(key), now);
-        let times = keys.iter().map(fits).fold(want.times, i64::min);
+        let times = keys.iter().map(fits).fold(request.times, i64::min);
         let outcome = if times > 0 {
             Outcome::Taken(times)
         } else {
@@ -193,21 +193,21 @@ impl Limits {
         };
         let mut decided = Vec::new();
         for key in &keys {
-            let Some(kept) = self.row(&want.namespace, &key.line.key) else {
+            let Some(row) = self.get_mut(&request.namespace, &key.line.key) else {
                 continue;
             };
             if times > 0 {
-                kept.level.take(&key.line.quota, key.price * times, now);
-                let lines = want.lines.iter().filter(|line| line.key == key.line.key);
+                row.level.take(&key.line.quota, key.price * times, now);
+                let lines = request.lines.iter().filter(|line| line.key == key.line.key);
                 for line in lines.filter(|line| line.id != 0) {
-                    kept.reserve(line, now);
+                    row.reserve(line, now);
                 }
             } else {
-                kept.level.move_back(now);
+                row.level.move_back(now);
             }
             decided.push(RawDecision {
                 outcome,
-                level: kept.level.clone(),
+                level: row.level.clone(),
                 now,
             });
         }
@@ -215,43 +215,43 @@ impl Limits {
     }
 
     /// What the row of a key says before any is locked: `Again` where it does not refuse.
-    fn glance(&self, want: &Charge, key: &OfKey<'_>, now: i64) -> Outcome {
-        let Some(kept) = self.kept(&want.namespace, &key.line.key) else {
+    fn outcome_for(&self, request: &Charge, key: &OfKey<'_>, now: i64) -> Outcome {
+        let Some(row) = self.get(&request.namespace, &key.line.key) else {
             return Outcome::Absent;
         };
-        let fits = key.fits(&kept.level, now) > 0 || kept.level.is_ahead(now);
-        let lines = want.lines.iter().filter(|line| line.key == key.line.key);
+        let fits = key.fits(&row.level, now) > 0 || row.level.is_ahead(now);
+        let lines = request.lines.iter().filter(|line| line.key == key.line.key);
         match () {
-            () if kept.is_overdue(now) => Outcome::Overdue,
+            () if row.is_overdue(now) => Outcome::Overdue,
             () if !fits => Outcome::Refused,
-            () if kept.is_full(lines.filter(|line| line.id != 0).count()) => Outcome::Full,
+            () if row.is_full(lines.filter(|line| line.id != 0).count()) => Outcome::Full,
             () => Outcome::Again,
         }
     }
 
     pub(crate) fn ensure(&mut self, namespace: &str, key: &str) {
-        let place = (namespace.to_owned(), key.to_owned());
-        self.rows.entry(place).or_default();
+        let key = (namespace.to_owned(), key.to_owned());
+        self.rows.entry(key).or_default();
     }
 
     /// Gives back what was taken; of a key at once.
-    pub(crate) fn refund(&mut self, wants: &[Refund], now: i64) {
+    pub(crate) fn refund(&mut self, requests: &[Refund], now: i64) {
         let mut keys = BTreeMap::<_, Vec<_>>::new();
-        for want in wants {
-            let place = (want.namespace.clone(), want.key.clone());
-            keys.entry(place).or_default().push(GivenBack {
-                price: want.price,
-                window: want.window,
-                at: want.at,
+        for request in requests {
+            let key = (request.namespace.clone(), request.key.clone());
+            keys.entry(key).or_default().push(Refunded {
+                price: request.price,
+                window: request.window,
+                at: request.at,
             });
         }
         self.give_back(keys, now);
     }
 
-    fn give_back(&mut self, keys: BTreeMap<(String, String), Vec<GivenBack>>, now: i64) {
-        for (place, all) in keys {
-            if let Some(kept) = self.rows.get_mut(&place) {
-                kept.level.give_back(&all, now);
+    fn give_back(&mut self, keys: BTreeMap<(String, String), Vec<Refunded>>, now: i64) {
+        for (key, all) in keys {
+            if let Some(row) = self.rows.get_mut(&key) {
+                row.level.give_back(&all, now);
             }
         }
     }
@@ -260,51 +260,59 @@ impl Limits {
         self.rows.remove(&(namespace.to_owned(), key.to_owned()));
     }
 
-    pub(crate) fn block(&mut self, want: &Block, now: i64) {
-        self.ensure(&want.namespace, &want.key);
-        if let Some(Kept { level, .. }) = self.row(&want.namespace, &want.key) {
-            level.blocked_until = now.saturating_add(want.time);
+    pub(crate) fn block(&mut self, request: &Block, now: i64) {
+        self.ensure(&request.namespace, &request.key);
+        if let Some(LimitRow { level, .. }) = self.get_mut(&request.namespace, &request.key) {
+            level.blocked_until = now.saturating_add(request.time);
         }
     }
 
     /// Whether each reservation was there and had not expired.
-    pub(crate) fn settle(&mut self, wants: &[Settle], now: i64) -> Vec<bool> {
+    pub(crate) fn end_reservation(&mut self, requests: &[EndReservation], now: i64) -> Vec<bool> {
         let mut keys = BTreeMap::<_, Vec<_>>::new();
-        let mut settle = |want: &Settle| {
-            let kept = self.row(&want.namespace, &want.key)?;
-            let found = kept.reserved.keys().find(|(_, id)| *id == want.id).copied();
+        let mut end_reservation = |request: &EndReservation| {
+            let row = self.get_mut(&request.namespace, &request.key)?;
+            let found = row
+                .reserved
+                .keys()
+                .find(|(_, id)| *id == request.id)
+                .copied();
             let (expires, id) = found?;
-            let price = if expires > now { want.price } else { i64::MAX };
-            let place = (want.namespace.clone(), want.key.clone());
-            keys.entry(place)
+            let price = if expires > now {
+                request.price
+            } else {
+                i64::MAX
+            };
+            let key = (request.namespace.clone(), request.key.clone());
+            keys.entry(key)
                 .or_default()
-                .extend(kept.end((expires, id), price));
+                .extend(row.end((expires, id), price));
             Some(expires > now)
         };
-        let settled = wants
+        let ended = requests
             .iter()
-            .map(|want| settle(want).unwrap_or(false))
+            .map(|request| end_reservation(request).unwrap_or(false))
             .collect();
         self.give_back(keys, now);
-        settled
+        ended
     }
 
-    pub(crate) fn expire(&mut self, want: &Expire, now: i64) {
-        let Some(kept) = self.row(&want.namespace, &want.key) else {
+    pub(crate) fn expire(&mut self, request: &Expire, now: i64) {
+        let Some(row) = self.get_mut(&request.namespace, &request.key) else {
             return;
         };
-        let expired = kept
+        let expired = row
             .reserved
             .keys()
             .take_while(|(expires, _)| *expires <= now);
         let part: Vec<_> = expired.take(PART).copied().collect();
         let ended: Vec<_> = part
             .iter()
-            .filter_map(|place| kept.end(*place, i64::MAX))
+            .filter_map(|key| row.end(*key, i64::MAX))
             .collect();
-        kept.level.give_back(&ended, now);
-        let left = kept.reserved.keys().map(|(expires, _)| *expires);
-        kept.due = match part.last() {
+        row.level.give_back(&ended, now);
+        let left = row.reserved.keys().map(|(expires, _)| *expires);
+        row.due = match part.last() {
             Some((last, _)) if part.len() == PART => Some(*last),
             _ => left.min(),
         };
@@ -324,17 +332,17 @@ impl Limits {
             idle && level.is_idle(now)
         };
         let part: Vec<_> = part
-            .map(|(place, kept)| (place.clone(), idle(&kept.level)))
+            .map(|(key, row)| (key.clone(), idle(&row.level)))
             .collect();
         let rows = self.rows.len();
-        for (place, _) in part.iter().filter(|(_, idle)| *idle) {
-            self.rows.remove(place);
+        for (key, _) in part.iter().filter(|(_, idle)| *idle) {
+            self.rows.remove(key);
         }
         let deleted = i64::try_from(rows - self.rows.len()).unwrap_or(i64::MAX);
-        (deleted, part.into_iter().map(|(place, _)| place).collect())
+        (deleted, part.into_iter().map(|(key, _)| key).collect())
     }
 
-    fn row(&mut self, namespace: &str, key: &str) -> Option<&mut Kept> {
+    fn get_mut(&mut self, namespace: &str, key: &str) -> Option<&mut LimitRow> {
         self.rows.get_mut(&(namespace.to_owned(), key.to_owned()))
     }
 }

@@ -1,9 +1,9 @@
 //! Taking permits of one limit, the common case.
 
 use super::level::Level;
-use super::manage::Looked;
+use super::manage::CurrentLevel;
 use super::raw_decision::{Outcome, RawDecision};
-use crate::driver::columns::{ints, place, texts};
+use crate::driver::columns::{batch_index, ints, texts};
 use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
 use crate::memory::ModelState;
@@ -26,15 +26,16 @@ pub struct Take {
     /// Whether the commit need not wait for the disk.
     pub relaxed: bool,
     /// Whether it is probably refused, so that reading is enough.
-    pub look: bool,
+    pub read_first: bool,
 }
 
 impl Take {
     /// Whether a state leaves no permit, and nothing that has to be put right.
-    pub(crate) fn is_refused(&self, looked: &Looked) -> bool {
-        let level = &looked.level;
-        let full = level.debt(looked.now) + self.price > self.depth && !level.is_ahead(looked.now);
-        looked.due > looked.now && (full || level.blocked_until > looked.now)
+    pub(crate) fn is_refused(&self, current: &CurrentLevel) -> bool {
+        let level = &current.level;
+        let full =
+            level.debt(current.now) + self.price > self.depth && !level.is_ahead(current.now);
+        current.due > current.now && (full || level.blocked_until > current.now)
     }
 }
 
@@ -87,7 +88,7 @@ impl Operation for Take {
     fn decode(batch: &[Self], rows: Rows) -> Result<Vec<RawDecision>, Failure> {
         let mut answers: Vec<_> = batch.iter().map(|_| RawDecision::again()).collect();
         for mut row in rows {
-            let at = place(&mut row, batch.len())?;
+            let at = batch_index(&mut row, batch.len())?;
             answers[at] = RawDecision {
                 outcome: Outcome::decode(row.int(1)?)?,
                 level: Level {

@@ -68,7 +68,7 @@ impl Listener for Session {
         loop {
             // Registered before the look, so that a change in between is not missed.
             let spoken = shared.spoken.notified();
-            if let Some(outcome) = self.look(&mut shared.lock()) {
+            if let Some(outcome) = self.check(&mut shared.lock()) {
                 return outcome;
             }
             spoken.await;
@@ -78,7 +78,7 @@ impl Listener for Session {
 
 impl Session {
     /// What was sent to the session, if anything, or that it was ended.
-    fn look(&self, state: &mut State) -> Option<Result<String, Failure>> {
+    fn check(&self, state: &mut State) -> Option<Result<String, Failure>> {
         if state.is_silent(self.id) {
             return None;
         }

@@ -98,7 +98,9 @@ impl Server {
         let rows = (request.meaning)(&mut self.model, session);
         // What sessions of mutexes do is on disk some time later.
         let name = request.name;
-        if !name.starts_with("mutex.") || matches!(name, "mutex.enlist" | "mutex.flush") {
+        if !name.starts_with("mutex.")
+            || matches!(name, "mutex.mark_session" | "mutex.flush_tokens")
+        {
             self.durable = self.model.last_fence();
         }
         rows

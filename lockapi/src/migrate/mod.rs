@@ -116,7 +116,7 @@ const PATIENCE: Duration = Duration::from_secs(40);
 /// How long it lets others have the tables in between.
 const PAUSE: Duration = Duration::from_secs(1);
 
-const SETTLE: &str = include_str!("settle.sql");
+const SETTINGS: &str = include_str!("settings.sql");
 
 /// Applies what is missing.
 pub(crate) async fn run<N: Connection>(connection: &mut N, timer: &Timer) -> Result<(), Failure> {
@@ -139,12 +139,12 @@ pub(crate) async fn run<N: Connection>(connection: &mut N, timer: &Timer) -> Res
 }
 
 async fn apply<N: Connection>(connection: &mut N) -> Result<(), Failure> {
-    connection.script(Script::Run(SETTLE)).await?;
+    connection.script(Script::Run(SETTINGS)).await?;
     let (missing, seen) = missing(connection).await?;
     if missing.is_empty() {
         return Ok(());
     }
-    if let (false, Some(first)) = (seen.may, missing.first()) {
+    if let (false, Some(first)) = (seen.can_change, missing.first()) {
         let message = format!(
             "{}, and this role may not change it; run `migrate()` as its owner",
             version::state(first.version - 1)
@@ -152,11 +152,11 @@ async fn apply<N: Connection>(connection: &mut N) -> Result<(), Failure> {
         return Err(refused(ErrorKind::Unsupported, message));
     }
     let key = internal_key("lockapi", "migrate");
-    connection.perform(&[Exclude { key }]).await?;
+    connection.perform(&[LockMigrations { key }]).await?;
     let (missing, _) = self::missing(connection).await?;
     for migration in &missing {
         let applied = connection.script(Script::Run(migration.sql)).await;
-        applied.map_err(|failure| unrecorded(migration, failure))?;
+        applied.map_err(|failure| explain_existing_objects(migration, failure))?;
         let record = Record {
             version: migration.version,
             name: migration.name,
@@ -165,18 +165,18 @@ async fn apply<N: Connection>(connection: &mut N) -> Result<(), Failure> {
         connection.perform(&[record]).await?;
     }
     // Somebody may have made the schema after it was looked at.
-    look(connection).await.map(drop)
+    act_as_owner(connection).await.map(drop)
 }
 
 /// What a script fails with that finds its own objects.
-fn unrecorded(migration: &Migration, failure: Failure) -> Failure {
+fn explain_existing_objects(migration: &Migration, failure: Failure) -> Failure {
     match failure.sqlstate.as_deref() {
         Some("42701" | "42P07" | "42710" | "42723") => {
             let message = format!(
                 "objects of version {} exist ({}), but lockapi.migration does not record that version: its row was deleted; \
                  insert it again, or drop the schema",
                 migration.version,
-                failure.told()
+                failure.message()
             );
             refused(ErrorKind::Corrupt, message)
         }
@@ -186,31 +186,31 @@ fn unrecorded(migration: &Migration, failure: Failure) -> Failure {
 
 /// Looks at what there is, and acts as its owner where this role may: before anything of the schema is read, because
 /// what the owner has put there may execute something. Refuses what others own.
-async fn look<N: Connection>(connection: &mut N) -> Result<Surroundings, Failure> {
-    let mut seen = look_once(connection).await?;
+async fn act_as_owner<N: Connection>(connection: &mut N) -> Result<SchemaState, Failure> {
+    let mut seen = read_schema_state(connection).await?;
     if !seen.act_as.is_empty() {
         let role = seen.act_as;
         connection.perform(&[ActAs { role }]).await?;
-        seen = look_once(connection).await?;
+        seen = read_schema_state(connection).await?;
     }
     // Who cannot change the schema does not say by using it that it is right.
-    if seen.may && !seen.strange.is_empty() {
+    if seen.can_change && !seen.untrusted.is_empty() {
         let message = format!(
             "{}, of which this role is not a member, so its tables and functions cannot be trusted; migrate as \
              the owner, or remove it",
-            seen.strange.join("; ")
+            seen.untrusted.join("; ")
         );
         return Err(refused(ErrorKind::Unsupported, message));
     }
-    if !seen.plain {
+    if !seen.is_table {
         let message = "lockapi.migration is not an ordinary table; remove it";
         return Err(refused(ErrorKind::Unsupported, message.to_owned()));
     }
     Ok(seen)
 }
 
-async fn look_once<N: Connection>(connection: &mut N) -> Result<Surroundings, Failure> {
-    let seen = connection.perform(&[LookAround]).await?.pop();
+async fn read_schema_state<N: Connection>(connection: &mut N) -> Result<SchemaState, Failure> {
+    let seen = connection.perform(&[ReadSchemaState]).await?.pop();
     seen.ok_or_else(|| Failure::corrupt("the server returned no owner of the schema"))
 }
 
@@ -231,7 +231,7 @@ pub struct AppliedMigration {
 /// `Unavailable`, also where the role may not read them.
 pub async fn applied<N: Connection>(connection: &mut N) -> Result<Vec<AppliedMigration>, Error> {
     const OPERATION: &str = "applied";
-    let seen = look_once(connection).await;
+    let seen = read_schema_state(connection).await;
     let seen = seen.map_err(|failure| failure.error(OPERATION))?;
     if !seen.found {
         return Ok(Vec::new());
@@ -247,8 +247,8 @@ pub async fn applied<N: Connection>(connection: &mut N) -> Result<Vec<AppliedMig
 /// The migrations that were not applied, and what there is.
 async fn missing<N: Connection>(
     connection: &mut N,
-) -> Result<(Vec<Migration>, Surroundings), Failure> {
-    let seen = look(connection).await?;
+) -> Result<(Vec<Migration>, SchemaState), Failure> {
+    let seen = act_as_owner(connection).await?;
     if !seen.found {
         return Ok((MIGRATIONS.to_vec(), seen));
     }
@@ -291,17 +291,17 @@ fn refused(kind: ErrorKind, message: String) -> Failure {
     Failure::refused(None, Error::new(kind, "migrate", message))
 }
 
-/// Looks at who owns what is there; a batch of one.
+/// Reads who owns what is in the schema; a batch of one.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LookAround;
+pub(crate) struct ReadSchemaState;
 
-/// What there is before a migration.
+/// What is in the schema before a migration.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Surroundings {
+pub(crate) struct SchemaState {
     found: bool,
-    plain: bool,
-    may: bool,
-    strange: Vec<String>,
+    is_table: bool,
+    can_change: bool,
+    untrusted: Vec<String>,
     act_as: String,
 }
 
@@ -318,7 +318,7 @@ pub(crate) struct ActAs {
 
 /// Keeps other migrations out until the transaction ends; a batch of one.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Exclude {
+pub(crate) struct LockMigrations {
     /// The advisory lock key.
     pub key: i64,
 }
@@ -334,12 +334,12 @@ pub(crate) struct Record {
     pub checksum: String,
 }
 
-impl Operation for LookAround {
-    type Output = Surroundings;
+impl Operation for ReadSchemaState {
+    type Output = SchemaState;
 
     const STATEMENT: Statement = Statement {
-        name: "migrate.look",
-        sql: include_str!("look.sql"),
+        name: "migrate.schema_state",
+        sql: include_str!("schema_state.sql"),
         params: &[],
         columns: &[Type::Bool, Type::Bool, Type::Bool, Type::Texts, Type::Text],
     };
@@ -348,14 +348,14 @@ impl Operation for LookAround {
         Vec::new()
     }
 
-    fn decode(_: &[Self], rows: Rows) -> Result<Vec<Surroundings>, Failure> {
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<SchemaState>, Failure> {
         rows.into_iter()
             .map(|mut row| {
-                Ok(Surroundings {
+                Ok(SchemaState {
                     found: row.bool(0)?,
-                    plain: row.bool(1)?,
-                    may: row.bool(2)?,
-                    strange: row.texts(3)?,
+                    is_table: row.bool(1)?,
+                    can_change: row.bool(2)?,
+                    untrusted: row.texts(3)?,
                     act_as: row.text(4)?,
                 })
             })
@@ -433,12 +433,12 @@ impl Operation for ActAs {
     }
 }
 
-impl Operation for Exclude {
+impl Operation for LockMigrations {
     type Output = ();
 
     const STATEMENT: Statement = Statement {
-        name: "migrate.exclude",
-        sql: include_str!("exclude.sql"),
+        name: "migrate.lock",
+        sql: include_str!("lock.sql"),
         params: &[Type::Int],
         columns: &[Type::Text],
     };

@@ -1,6 +1,6 @@
 //! Migrations as a script that a person reads and runs.
 
-use super::{MIGRATIONS, SETTLE};
+use super::{MIGRATIONS, SETTINGS};
 use crate::driver::without_comment;
 use crate::key::internal_key;
 
@@ -28,7 +28,7 @@ pub fn plan(after: i64) -> String {
             "{settle}",
             &format!(
                 "{};",
-                without_comment(SETTLE).trim_end().trim_end_matches(';')
+                without_comment(SETTINGS).trim_end().trim_end_matches(';')
             ),
         )
         .replace("{key}", &internal_key("lockapi", "migrate").to_string())

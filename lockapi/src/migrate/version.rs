@@ -18,7 +18,7 @@ pub(crate) fn is_missing(failure: &Failure) -> bool {
 /// read.
 pub(crate) async fn explain<N: Connection>(connection: &mut N, failure: Failure) -> Failure {
     match read(connection).await {
-        Ok(found) => told(found, &failure),
+        Ok(found) => version_mismatch(found, &failure),
         Err(other) if other.broken => Failure {
             broken: true,
             ..failure
@@ -56,7 +56,7 @@ pub(super) fn state(found: i64) -> String {
     }
 }
 
-fn told(found: i64, failure: &Failure) -> Failure {
+fn version_mismatch(found: i64, failure: &Failure) -> Failure {
     let needed = MIGRATIONS.last().map_or(0, |last| last.version);
     let advice = match found.cmp(&needed) {
         Ordering::Less => "run `migrate()` as a role that may change it",
@@ -64,7 +64,7 @@ fn told(found: i64, failure: &Failure) -> Failure {
         Ordering::Equal => "some of its objects were removed, or the role lacks privileges on them",
     };
     let code = failure.sqlstate.as_deref().unwrap_or_default();
-    let message = format!("{}: {advice}: {} ({code})", state(found), failure.told());
+    let message = format!("{}: {advice}: {} ({code})", state(found), failure.message());
     let error = Error::new(ErrorKind::Unsupported, "connect", message);
     let error = error.caused(failure.sqlstate.clone(), Arc::clone(&failure.source));
     Failure {

@@ -3,7 +3,7 @@
 use crate::driver::{Operation, Rows, Statement, Type, Value};
 use crate::error::Failure;
 use crate::memory::ModelState;
-use crate::swept::{Swept, decode_names, names_params, names_row};
+use crate::sweep::{SweepResult, decode_keys, key_params, key_row};
 
 /// Goes through a part of the tokens that were checked in; a batch of one.
 #[derive(Clone, Debug)]
@@ -15,7 +15,7 @@ pub struct SweepMarks {
 }
 
 impl Operation for SweepMarks {
-    type Output = Swept<(String, String)>;
+    type Output = SweepResult<(String, String)>;
 
     const STATEMENT: Statement = Statement {
         name: "mutex.sweep_marks",
@@ -25,17 +25,17 @@ impl Operation for SweepMarks {
     };
 
     fn params(batch: &[Self]) -> Vec<Value> {
-        let of = |one: &Self| names_params(&one.after, one.most);
+        let of = |one: &Self| key_params(&one.after, one.most);
         batch.iter().take(1).flat_map(of).collect()
     }
 
     fn decode(batch: &[Self], rows: Rows) -> Result<Vec<Self::Output>, Failure> {
-        decode_names(batch.first().map(|one| one.most), rows)
+        decode_keys(batch.first().map(|one| one.most), rows)
     }
 
     fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
         let one = batch.first()?;
         let (deleted, part) = model.sweep_marks(&one.after, one.most);
-        Some(vec![names_row(deleted, &part)])
+        Some(vec![key_row(deleted, &part)])
     }
 }

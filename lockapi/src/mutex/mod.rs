@@ -38,7 +38,8 @@ pub(crate) use lock_request::{LockAnswer, LockRequest};
 pub(crate) use marks::SweepMarks;
 pub use rw_lock::{ReadGuard, RwLock};
 pub(crate) use session::{
-    Enlist, Enlisted, Flush, Ping, Relax, SKIPPED, TOKENS_AT_RISK, is_taken, mark_id,
+    AsyncCommit, FlushTokens, MarkSession, MarkedSession, Ping, SKIPPED, TOKENS_AT_RISK, is_taken,
+    mark_id,
 };
 pub use set::{MutexSet, MutexSetGuard};
 pub use striped::Striped;

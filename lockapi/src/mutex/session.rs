@@ -13,14 +13,14 @@ pub(crate) const SKIPPED: i64 = TOKENS_AT_RISK + 34;
 
 /// Marks a new session; a batch of one.
 #[derive(Clone, Copy, Debug)]
-pub struct Enlist {
+pub struct MarkSession {
     /// The advisory lock key that is the session's mark.
     pub mark: i64,
 }
 
-/// The answer to an [`Enlist`].
+/// The answer to an [`MarkSession`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Enlisted {
+pub struct MarkedSession {
     /// Whether the mark was free, and the session was not marked before.
     pub marked: bool,
     /// A value of the token sequence that is safe on disk.
@@ -31,7 +31,7 @@ pub struct Enlisted {
 
 /// Lets a session that is marked commit without waiting for the disk; a batch of one.
 #[derive(Clone, Copy, Debug)]
-pub struct Relax {
+pub struct AsyncCommit {
     /// Its mark.
     pub session: i64,
 }
@@ -45,14 +45,14 @@ pub struct Ping {
 
 /// Makes the tokens that all sessions drew so far safe on disk; a batch of one.
 #[derive(Clone, Copy, Debug)]
-pub struct Flush;
+pub struct FlushTokens;
 
-impl Operation for Enlist {
-    type Output = Enlisted;
+impl Operation for MarkSession {
+    type Output = MarkedSession;
 
     const STATEMENT: Statement = Statement {
-        name: "mutex.enlist",
-        sql: include_str!("enlist.sql"),
+        name: "mutex.mark_session",
+        sql: include_str!("mark_session.sql"),
         params: &[Type::Int, Type::Int],
         columns: &[Type::Bool, Type::Int, Type::Int],
     };
@@ -61,14 +61,14 @@ impl Operation for Enlist {
         batch
             .iter()
             .take(1)
-            .flat_map(|enlist| [enlist.mark, SKIPPED].map(Value::Int))
+            .flat_map(|one| [one.mark, SKIPPED].map(Value::Int))
             .collect()
     }
 
-    fn decode(_: &[Self], rows: Rows) -> Result<Vec<Enlisted>, Failure> {
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<MarkedSession>, Failure> {
         rows.into_iter()
             .map(|mut row| {
-                Ok(Enlisted {
+                Ok(MarkedSession {
                     marked: row.bool(0)?,
                     safe: row.int(1)?,
                     process: row.int(2)?,
@@ -91,12 +91,12 @@ impl Operation for Enlist {
     }
 }
 
-impl Operation for Relax {
+impl Operation for AsyncCommit {
     type Output = ();
 
     const STATEMENT: Statement = Statement {
-        name: "mutex.relax",
-        sql: include_str!("relax.sql"),
+        name: "mutex.async_commit",
+        sql: include_str!("async_commit.sql"),
         params: &[Type::Int],
         columns: &[Type::Text],
     };
@@ -143,12 +143,12 @@ impl Operation for Ping {
     }
 }
 
-impl Operation for Flush {
+impl Operation for FlushTokens {
     type Output = ();
 
     const STATEMENT: Statement = Statement {
-        name: "mutex.flush",
-        sql: include_str!("flush.sql"),
+        name: "mutex.flush_tokens",
+        sql: include_str!("flush_tokens.sql"),
         params: &[],
         columns: &[Type::Text],
     };

@@ -225,7 +225,7 @@ impl Outcome {
 /// The state of a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Standing {
+pub enum DeliveryState {
     /// It is the latest of its job, whether or not its lease has ended.
     Current,
     /// Its job waits, is delivered to another worker, or has ended without it: completed by

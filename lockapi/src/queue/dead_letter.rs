@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::SystemTime;
 
 use super::delivery;
-use super::operations::{DeadRow, FailedAttempt};
+use super::operations::{DeadLetterRow, FailedAttempt};
 
 /// A job that failed for good.
 #[derive(Clone)]
@@ -55,8 +55,8 @@ impl From<FailedAttempt> for AttemptError {
     }
 }
 
-impl From<DeadRow> for DeadLetter {
-    fn from(row: DeadRow) -> Self {
+impl From<DeadLetterRow> for DeadLetter {
+    fn from(row: DeadLetterRow) -> Self {
         Self {
             id: row.id,
             name: row.name,

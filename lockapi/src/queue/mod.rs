@@ -20,7 +20,8 @@ mod runs;
 mod statistics;
 
 pub use claim::{
-    Claim, Exchange, MAX_CLAIM, MAX_LEASE, MAX_NAMES, MIN_LEASE, Outcome, Settled, Standing, Ticket,
+    Claim, DeliveryState, Exchange, MAX_CLAIM, MAX_LEASE, MAX_NAMES, MIN_LEASE, Outcome, Settled,
+    Ticket,
 };
 pub use dead_letter::{AttemptError, DeadLetter};
 pub use delivery::Delivery;
@@ -34,9 +35,9 @@ pub use job::{How, Job, JobKind, MAX_DELAY, MAX_PUSH, MAX_PUSH_BYTES, Priority, 
 pub(crate) use model::Jobs;
 pub(crate) use operations::{
     Ack, Admit, Admitted, Cancel, Claimed, CompleteAndClaim, CompletedAndClaimed, CountJobs,
-    DELETED, Discard, ExpireJobs, FOR_EVER, Floor, Keys, LookBack, Name, NewJob, Part, Purge, Push,
-    PushKeyed, PushTogether, ReadDead, ReadStanding, ReadUnhandled, Redrive, Seen, SetGroupLimit,
-    SetGroups, SetPaused, Settle, SweepQueues, attempts,
+    DELETED, Discard, ExpireJobs, FOR_EVER, Floor, Keys, Name, NewJob, Purge, Push, PushKeyed,
+    PushTogether, ReadDeadLetters, ReadDeliveryState, ReadUnhandled, Redrive, SearchBelowFloors,
+    SearchRange, SearchResult, SetGroupLimit, SetGroups, SetPaused, Settle, SweepQueues, attempts,
 };
 pub use options::QueueOptions;
 pub(crate) use runs::RunState;
@@ -48,7 +49,7 @@ pub const MAX_ERROR_BYTES: usize = 8192;
 pub const MAX_PAYLOAD_BYTES: usize = 16 << 20;
 
 /// The interval at which a waiting claim polls, approximately.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL: Duration = Duration::from_secs(1);
 
 /// A queue of jobs that any number of programs push to and claim from.
 ///
@@ -145,7 +146,7 @@ pub trait Queue: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// `Unavailable`.
-    async fn standing(&self, ticket: Ticket) -> Result<Standing>;
+    async fn delivery_state(&self, ticket: Ticket) -> Result<DeliveryState>;
 
     /// Marks the start of work on a delivery of a claim with [`begun_within`](Claim::begun_within):
     /// it is extended from now on. Returns whether work may begin; it may not if the delivery was
@@ -276,7 +277,7 @@ impl dyn Queue + '_ {
             }
             if !exchange.more {
                 // Nobody tells of leases that end and of jobs that others give back.
-                let wait = left.min(LOOK.mul_f64(0.75 + fastrand::f64() / 2.0));
+                let wait = left.min(POLL.mul_f64(0.75 + fastrand::f64() / 2.0));
                 self.arrival(exchange.seen, wait).await;
             }
         }

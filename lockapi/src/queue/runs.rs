@@ -1,6 +1,6 @@
 //! Jobs that are runs of recurring tasks, on the model.
 
-use super::model::{Jobs, Live, Status};
+use super::model::{Jobs, LiveJob, Status};
 use super::{Name, NewJob};
 
 /// What has become of a run's job.
@@ -16,7 +16,7 @@ pub(crate) struct RunState {
 }
 
 impl RunState {
-    fn of(live: &Live, status: &'static str, completed_at: Option<i64>) -> Self {
+    fn of(live: &LiveJob, status: &'static str, completed_at: Option<i64>) -> Self {
         let text = |text: &String| (!text.is_empty()).then(|| text.clone());
         Self {
             status,

@@ -44,20 +44,20 @@ use crate::key::check_name;
 use crate::stop::Stop;
 use crate::wait::unless;
 
-mod cadence;
 #[cfg(feature = "cron")]
 pub(crate) mod cron;
 pub(crate) mod model;
 pub(crate) mod operations;
+mod recurrence;
 mod run;
 mod task;
 
-pub use cadence::{Cadence, Planned};
 pub(crate) use model::Schedules;
 pub(crate) use operations::{
-    Expire, Fire, Look, Looked, Name, ReadRuns, ReadTasks, Release, RemoveTask, Request, RunNow,
-    SetTask, SweepRuns, SwitchTask, TaskName, TaskRow,
+    DueTasks, Expire, Fire, Name, ReadDueTasks, ReadRuns, ReadTasks, Release, RemoveTask, Request,
+    RunNow, SetTask, SweepRuns, SwitchTask, TaskName, TaskRow,
 };
+pub use recurrence::{Planned, Recurrence};
 pub use run::{Decision, Round, Run, Status};
 pub(crate) use task::check_task;
 pub use task::{

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::cadence::Planned;
 use super::operations::{
-    Due, Fate, Fire, Fired, Look, Looked, MAX_HELD, Name, ReadRuns, ReadTasks, RunNow, RunRow,
-    SetTask, SweepRuns, SwitchTask, TaskName, TaskRow,
+    Due, DueTasks, Fire, FireDecision, Fired, MAX_HELD, Name, ReadDueTasks, ReadRuns, ReadTasks,
+    RunNow, RunRow, SetTask, SweepRuns, SwitchTask, TaskName, TaskRow,
 };
+use super::recurrence::Planned;
 use crate::memory::ModelState;
 use crate::queue;
 
@@ -34,17 +34,17 @@ struct Record {
 }
 
 impl Schedules {
-    pub(crate) fn set(&mut self, now: i64, want: &SetTask) -> bool {
-        let Some(there) = self.tasks.get_mut(&want.name) else {
-            self.changed.insert(want.name.clone(), now);
-            self.tasks.insert(want.name.clone(), want.row.clone());
+    pub(crate) fn set(&mut self, now: i64, request: &SetTask) -> bool {
+        let Some(there) = self.tasks.get_mut(&request.name) else {
+            self.changed.insert(request.name.clone(), now);
+            self.tasks.insert(request.name.clone(), request.row.clone());
             return true;
         };
-        let recurs_as_before = there.cadence == want.row.cadence;
+        let recurs_as_before = there.recurrence == request.row.recurrence;
         let next = if recurs_as_before {
             there.next
         } else {
-            want.row.next
+            request.row.next
         };
         let changed = TaskRow {
             version: there.version,
@@ -52,7 +52,7 @@ impl Schedules {
             now: there.now,
             enabled: there.enabled,
             last: there.last,
-            ..want.row.clone()
+            ..request.row.clone()
         };
         if changed == *there {
             return false;
@@ -62,7 +62,7 @@ impl Schedules {
             next,
             ..changed
         };
-        self.changed.insert(want.name.clone(), now);
+        self.changed.insert(request.name.clone(), now);
         true
     }
 
@@ -77,20 +77,20 @@ impl Schedules {
     }
 
     /// Whether there is such a task, and whether it was changed.
-    pub(crate) fn switch(&mut self, now: i64, want: &SwitchTask) -> (bool, bool) {
-        let there = self.tasks.get_mut(&want.name);
-        let Some(task) = there.filter(|task| task.version == want.version) else {
+    pub(crate) fn switch(&mut self, now: i64, request: &SwitchTask) -> (bool, bool) {
+        let there = self.tasks.get_mut(&request.name);
+        let Some(task) = there.filter(|task| task.version == request.version) else {
             return (false, false);
         };
-        if task.enabled == want.enabled {
+        if task.enabled == request.enabled {
             return (true, false);
         }
-        task.enabled = want.enabled;
+        task.enabled = request.enabled;
         task.version += 1;
-        if want.enabled {
-            task.next = want.next;
+        if request.enabled {
+            task.next = request.next;
         }
-        self.changed.insert(want.name.clone(), now);
+        self.changed.insert(request.name.clone(), now);
         (true, true)
     }
 
@@ -111,11 +111,11 @@ impl Schedules {
         of.map(|name| name.scheduler.clone()).collect()
     }
 
-    pub(crate) fn read(&self, want: &ReadTasks) -> Vec<TaskRow> {
-        let most = usize::try_from(want.most).unwrap_or(0);
-        let of = self.of(&want.name);
+    pub(crate) fn read(&self, request: &ReadTasks) -> Vec<TaskRow> {
+        let most = usize::try_from(request.most).unwrap_or(0);
+        let of = self.of(&request.name);
         of.filter(|(name, _)| {
-            name.task > want.after && (want.task.is_empty() || want.task == name.task)
+            name.task > request.after && (request.task.is_empty() || request.task == name.task)
         })
         .take(most)
         .map(|(name, task)| TaskRow {
@@ -191,9 +191,13 @@ impl ModelState {
             .collect()
     }
 
-    pub(crate) fn look_at_tasks(&self, want: &Look) -> Looked {
+    pub(crate) fn read_due_tasks(&self, request: &ReadDueTasks) -> DueTasks {
         let now = self.now;
-        let enabled = || self.tasks.of(&want.name).filter(|(_, task)| task.enabled);
+        let enabled = || {
+            self.tasks
+                .of(&request.name)
+                .filter(|(_, task)| task.enabled)
+        };
         let mut due: Vec<_> = enabled()
             .filter_map(|(name, task)| {
                 let ahead = self.tasks.is_ahead(name, now, MINUTE);
@@ -202,34 +206,34 @@ impl ModelState {
                     version: task.version,
                     next: task.next.filter(|next| *next <= now || ahead)?,
                     now,
-                    cadence: task.cadence.clone(),
+                    recurrence: task.recurrence.clone(),
                     misfire: task.misfire,
                     misfire_most: task.misfire_most,
                 })
             })
             .collect();
-        if let Some((at, task)) = &want.behind {
+        if let Some((at, task)) = &request.behind {
             due.retain(|due| (due.next, &due.name) > (*at, task));
         }
         due.sort_by(|a, b| (a.next, &a.name).cmp(&(b.next, &b.name)));
-        due.truncate(usize::try_from(want.most).unwrap_or(0));
-        Looked {
+        due.truncate(usize::try_from(request.most).unwrap_or(0));
+        DueTasks {
             due,
             now,
             next: enabled()
                 .filter_map(|(_, task)| task.next.filter(|next| *next > now))
                 .min(),
-            overdue: !self.overdue_runs(&want.name).is_empty(),
-            releasable: !self.releasable(&want.name).is_empty(),
+            overdue: !self.overdue_runs(&request.name).is_empty(),
+            releasable: !self.releasable(&request.name).is_empty(),
         }
     }
 
-    pub(crate) fn fire_tasks(&mut self, want: &Fire) -> Vec<Fired> {
+    pub(crate) fn fire_tasks(&mut self, fire: &Fire) -> Vec<Fired> {
         let now = self.now;
         let mut fired = Vec::new();
-        for request in &want.requests {
+        for request in &fire.requests {
             let name = TaskName {
-                of: want.name.clone(),
+                of: fire.name.clone(),
                 task: request.task.clone(),
             };
             let ahead = self.tasks.is_ahead(&name, now, 0);
@@ -248,16 +252,16 @@ impl ModelState {
             self.tasks.changed.insert(name.clone(), now);
             for run in &request.runs {
                 if !self.tasks.runs.contains_key(&(name.clone(), run.at)) {
-                    fired.push(self.decide(&name, &task, *run, &want.node));
+                    fired.push(self.decide(&name, &task, *run, &fire.node));
                 }
             }
         }
         fired
     }
 
-    pub(crate) fn run_task_now(&mut self, want: &RunNow) -> Option<Fired> {
-        let there = self.tasks.tasks.get_mut(&want.name);
-        let task = there.filter(|task| task.version == want.version)?;
+    pub(crate) fn run_task_now(&mut self, request: &RunNow) -> Option<Fired> {
+        let there = self.tasks.tasks.get_mut(&request.name);
+        let task = there.filter(|task| task.version == request.version)?;
         task.version += 1;
         let task = task.clone();
         let mut run = Planned {
@@ -266,25 +270,29 @@ impl ModelState {
             missed: 0,
         };
         // Time may stand still here.
-        while self.tasks.runs.contains_key(&(want.name.clone(), run.at)) {
+        while self
+            .tasks
+            .runs
+            .contains_key(&(request.name.clone(), run.at))
+        {
             run.at += 1;
         }
-        Some(self.decide(&want.name, &task, run, &want.node))
+        Some(self.decide(&request.name, &task, run, &request.node))
     }
 
     fn decide(&mut self, name: &TaskName, task: &TaskRow, run: Planned, node: &str) -> Fired {
         let held = self.tasks.held_of(name).len();
         let busy = self.is_busy(name) || (task.overlap == 2 && held > 0);
-        let fate = if run.skipped {
-            Fate::Missed
+        let decision = if run.skipped {
+            FireDecision::Missed
         } else if task.overlap == 0 || !busy {
-            Fate::Fired
+            FireDecision::Fired
         } else if task.overlap == 2 && i64::try_from(held).unwrap_or(i64::MAX) < MAX_HELD {
-            Fate::Held
+            FireDecision::Held
         } else {
-            Fate::Overlapped
+            FireDecision::Overlapped
         };
-        let job = (fate == Fate::Fired).then(|| {
+        let job = (decision == FireDecision::Fired).then(|| {
             let key = match task.overlap {
                 0 => String::new(),
                 _ => key_of(&name.task),
@@ -295,11 +303,11 @@ impl ModelState {
         });
         let record = Record {
             job,
-            held: fate == Fate::Held,
-            error: match fate {
-                Fate::Missed => "its time was missed",
-                Fate::Overlapped => OVERLAPPED,
-                Fate::Fired | Fate::Held => "",
+            held: decision == FireDecision::Held,
+            error: match decision {
+                FireDecision::Missed => "its time was missed",
+                FireDecision::Overlapped => OVERLAPPED,
+                FireDecision::Fired | FireDecision::Held => "",
             },
             missed: run.missed,
             fired_by: node.to_owned(),
@@ -310,7 +318,7 @@ impl ModelState {
             task: name.task.clone(),
             at: run.at,
             job,
-            fate,
+            decision,
         }
     }
 
@@ -345,11 +353,11 @@ impl ModelState {
         i64::try_from(late.len()).unwrap_or(i64::MAX)
     }
 
-    pub(crate) fn read_runs(&self, want: &ReadRuns) -> Vec<RunRow> {
-        let most = usize::try_from(want.most).unwrap_or(0);
-        let mut runs: Vec<_> = self.tasks.runs_of(&want.name).collect();
+    pub(crate) fn read_runs(&self, request: &ReadRuns) -> Vec<RunRow> {
+        let most = usize::try_from(request.most).unwrap_or(0);
+        let mut runs: Vec<_> = self.tasks.runs_of(&request.name).collect();
         runs.reverse();
-        let runs = runs.into_iter().filter(|(at, _)| *at < want.before);
+        let runs = runs.into_iter().filter(|(at, _)| *at < request.before);
         runs.take(most)
             .map(|(at, run)| {
                 let state = match run.job {
@@ -378,12 +386,12 @@ impl ModelState {
             .collect()
     }
 
-    pub(crate) fn sweep_runs(&mut self, want: &SweepRuns) -> i64 {
-        let most = usize::try_from(want.most).unwrap_or(0);
-        let before = self.now - want.keep;
+    pub(crate) fn sweep_runs(&mut self, request: &SweepRuns) -> i64 {
+        let most = usize::try_from(request.most).unwrap_or(0);
+        let before = self.now - request.keep;
         let old = self.tasks.runs.iter().filter(|((name, _), run)| {
-            let swept = name.of == want.name
-                || (name.of.namespace == want.name.namespace
+            let swept = name.of == request.name
+                || (name.of.namespace == request.name.namespace
                     && self.tasks.of(&name.of).next().is_none());
             swept
                 && run.fired_at < before

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use super::operations::{Fate, Fired, RunRow};
+use super::operations::{FireDecision, Fired, RunRow};
 use super::point;
 use crate::error::Failure;
 
@@ -122,10 +122,10 @@ impl From<Fired> for Decision {
             task: fired.task,
             fire_at: point(fired.at),
             job: fired.job,
-            status: match fired.fate {
-                Fate::Fired => Status::Pending,
-                Fate::Held => Status::Held,
-                Fate::Overlapped | Fate::Missed => Status::Skipped,
+            status: match fired.decision {
+                FireDecision::Fired => Status::Pending,
+                FireDecision::Held => Status::Held,
+                FireDecision::Overlapped | FireDecision::Missed => Status::Skipped,
             },
         }
     }

@@ -3,9 +3,9 @@
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
-use super::cadence::Cadence;
 use super::operations::{SetTask, TaskName, TaskRow};
 use super::point;
+use super::recurrence::Recurrence;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::check_name;
 use crate::lease::micros;
@@ -75,7 +75,7 @@ impl Overlap {
 #[derive(Clone, Debug)]
 pub struct Task {
     pub(crate) name: String,
-    pub(crate) cadence: Cadence,
+    pub(crate) recurrence: Recurrence,
     first: Option<Duration>,
     job: Job,
     misfire: Misfire,
@@ -91,7 +91,7 @@ impl Task {
     /// [`RUN_ATTEMPTS`] attempts unless it sets another number.
     #[must_use]
     pub fn every(name: impl Into<String>, interval: Duration, job: Job) -> Self {
-        Self::new(name.into(), Cadence::Every(micros(interval)), job)
+        Self::new(name.into(), Recurrence::Every(micros(interval)), job)
     }
 
     /// A task that is due by a cron expression in a time zone, such as `0 3 * * *` and
@@ -111,17 +111,17 @@ impl Task {
         zone: impl Into<String>,
         job: Job,
     ) -> Self {
-        let cadence = Cadence::Cron {
+        let recurrence = Recurrence::Cron {
             expression: expression.into(),
             zone: zone.into(),
         };
-        Self::new(name.into(), cadence, job)
+        Self::new(name.into(), recurrence, job)
     }
 
-    fn new(name: String, cadence: Cadence, job: Job) -> Self {
+    fn new(name: String, recurrence: Recurrence, job: Job) -> Self {
         Self {
             name,
-            cadence,
+            recurrence,
             first: None,
             job: job.attempts_unless_set(RUN_ATTEMPTS),
             misfire: Misfire::Coalesce,
@@ -191,14 +191,16 @@ impl Task {
                     .to_owned(),
             );
         }
-        self.cadence.check().map_err(|error| error.on(&self.name))?;
+        self.recurrence
+            .check()
+            .map_err(|error| error.on(&self.name))?;
         if self.first.is_some_and(|first| first > MAX_EVERY) {
             return invalid(
                 "the task is due first in more than 10 years; allowed are at most 10 years"
                     .to_owned(),
             );
         }
-        if self.first.is_some() && !matches!(self.cadence, Cadence::Every(_)) {
+        if self.first.is_some() && !matches!(self.recurrence, Recurrence::Every(_)) {
             return invalid(
                 "the task has a cron expression and a first time; allowed is one of them"
                     .to_owned(),
@@ -227,9 +229,9 @@ impl Task {
 
     /// The row of the task as it is set at `now`.
     pub(crate) fn row(&self, name: TaskName, now: i64, topic: i64) -> Result<SetTask> {
-        let next = match (&self.cadence, self.first) {
-            (Cadence::Every(_), Some(first)) => Some(now.saturating_add(micros(first))),
-            (cadence, _) => cadence.next(now, now)?,
+        let next = match (&self.recurrence, self.first) {
+            (Recurrence::Every(_), Some(first)) => Some(now.saturating_add(micros(first))),
+            (recurrence, _) => recurrence.next(now, now)?,
         };
         if next.is_none() {
             let message =
@@ -252,7 +254,7 @@ impl Task {
                 next,
                 now,
                 enabled: true,
-                cadence: self.cadence.clone(),
+                recurrence: self.recurrence.clone(),
                 timeout: micros(self.timeout),
                 misfire,
                 misfire_most,
@@ -315,9 +317,9 @@ pub struct TaskState {
 impl From<TaskRow> for TaskState {
     fn from(row: TaskRow) -> Self {
         let duration = |micros: i64| Duration::from_micros(micros.max(0).unsigned_abs());
-        let (every, cron) = match row.cadence {
-            Cadence::Every(every) => (Some(duration(every)), None),
-            Cadence::Cron { expression, zone } => (None, Some((expression, zone))),
+        let (every, cron) = match row.recurrence {
+            Recurrence::Every(every) => (Some(duration(every)), None),
+            Recurrence::Cron { expression, zone } => (None, Some((expression, zone))),
         };
         Self {
             name: row.name,

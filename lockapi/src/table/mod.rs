@@ -13,7 +13,7 @@ use crate::random;
 
 pub(crate) mod operations;
 
-pub(crate) use operations::{LimitWaits, LockTable, Marked, OwnPid};
+pub(crate) use operations::{BackendPid, IsInTransaction, LockTable, SetLockTimeout};
 
 /// The longest name of a table or schema, in bytes: the server cuts off what is longer.
 pub const MAX_IDENTIFIER_BYTES: usize = 63;
@@ -238,12 +238,12 @@ pub fn limit_waits_in<L: Library, C: Transaction<L> + ?Sized>(
         check_timeout(OPERATION, timeout)?;
         let failed = |failure: Failure| failure.error(OPERATION);
         let mark = random::text().map_err(|error| error.during(OPERATION))?;
-        let limit = LimitWaits {
+        let limit = SetLockTimeout {
             timeout: millis(timeout),
             mark: mark.clone(),
         };
         let before = connection.perform(&[limit]).await.map_err(failed)?;
-        let marked = connection.perform(&[Marked { mark }]).await;
+        let marked = connection.perform(&[IsInTransaction { mark }]).await;
         if marked.map_err(failed)? != [true] {
             return Err(no_transaction(OPERATION));
         }
@@ -266,7 +266,7 @@ impl Limited {
     ) -> L::Outcome<'_, Result<()>> {
         let mut connection = CallerConnection::new(connection);
         L::outcome(Box::pin(async move {
-            let former = LimitWaits {
+            let former = SetLockTimeout {
                 timeout: self.before,
                 mark: String::new(),
             };
@@ -295,7 +295,7 @@ pub fn prioritize_in<L: Library, C: Transaction<L> + ?Sized>(
     const OPERATION: &str = "prioritize_in";
     let mut connection = CallerConnection::new(connection);
     L::outcome(Box::pin(async move {
-        let pid = connection.perform(&[OwnPid]).await;
+        let pid = connection.perform(&[BackendPid]).await;
         let pid = pid.map_err(|failure| failure.error(OPERATION))?;
         let pid = pid.first().copied().unwrap_or_default();
         let scope = operator.prioritize(pid, priority);

@@ -23,7 +23,7 @@ pub struct LockTable {
 
 /// Sets `lock_timeout` for the transaction, marks it, and answers the former one.
 #[derive(Clone, Debug)]
-pub struct LimitWaits {
+pub struct SetLockTimeout {
     /// `lock_timeout`, with its unit.
     pub timeout: String,
     /// Marks the transaction.
@@ -32,14 +32,14 @@ pub struct LimitWaits {
 
 /// Tells whether the transaction that was marked is open.
 #[derive(Clone, Debug)]
-pub struct Marked {
+pub struct IsInTransaction {
     /// The mark.
     pub mark: String,
 }
 
 /// Tells the server's number of the session.
 #[derive(Clone, Copy, Debug)]
-pub struct OwnPid;
+pub struct BackendPid;
 
 impl Operation for LockTable {
     type Output = Tried;
@@ -74,13 +74,13 @@ impl Operation for LockTable {
     }
 }
 
-impl Operation for LimitWaits {
+impl Operation for SetLockTimeout {
     /// The former `lock_timeout`.
     type Output = String;
 
     const STATEMENT: Statement = Statement {
-        name: "table.limit",
-        sql: include_str!("limit.sql"),
+        name: "table.set_lock_timeout",
+        sql: include_str!("set_lock_timeout.sql"),
         params: &[Type::Text, Type::Text],
         columns: &[Type::Text],
     };
@@ -105,12 +105,12 @@ impl Operation for LimitWaits {
     }
 }
 
-impl Operation for Marked {
+impl Operation for IsInTransaction {
     type Output = bool;
 
     const STATEMENT: Statement = Statement {
-        name: "table.marked",
-        sql: include_str!("marked.sql"),
+        name: "table.in_transaction",
+        sql: include_str!("in_transaction.sql"),
         params: &[Type::Text],
         columns: &[Type::Bool],
     };
@@ -129,12 +129,12 @@ impl Operation for Marked {
     }
 }
 
-impl Operation for OwnPid {
+impl Operation for BackendPid {
     type Output = i64;
 
     const STATEMENT: Statement = Statement {
-        name: "table.pid",
-        sql: include_str!("pid.sql"),
+        name: "table.backend_pid",
+        sql: include_str!("backend_pid.sql"),
         params: &[],
         columns: &[Type::Int],
     };

@@ -18,7 +18,7 @@ use std::time::Duration;
 use tracing::{Instrument, Span, debug_span, field, info_span, trace_span};
 
 #[cfg(feature = "tracing")]
-use super::overdue::{Lasting, Overdue};
+use super::overdue::{Overdue, OverdueKind};
 use super::{Answer, Fault, Kind, Renewal, Subject};
 use crate::engine::Timer;
 use crate::error::{ErrorKind, Failure, Result};
@@ -207,7 +207,7 @@ pub(crate) async fn acquiring<T: Answer>(
     #[cfg(feature = "tracing")]
     let work = work.instrument(call.span.clone());
     #[cfg(feature = "tracing")]
-    let _overdue = Overdue::watch(Lasting::Wait, of);
+    let _overdue = Overdue::watch(OverdueKind::Wait, of);
     let answer = work.await;
     call.outcome = match &answer {
         Ok(answer) if answer.is_granted() => "granted",
@@ -252,7 +252,7 @@ pub(crate) fn granted(of: Subject<'_>, since: Stamp, hold: &Arc<Hold>) -> Held {
         #[cfg(feature = "tracing")]
         span,
         #[cfg(feature = "tracing")]
-        _overdue: Overdue::watch(Lasting::Hold, of),
+        _overdue: Overdue::watch(OverdueKind::Hold, of),
     }
 }
 
@@ -290,14 +290,15 @@ pub(crate) fn lost(kinds: impl Iterator<Item = Kind>) {
 
 /// A renewal was answered.
 pub(crate) fn renewed(kind: Kind, name: &dyn Display, outcome: Renewal) {
-    let (kind, told) = (kind.name(), outcome.name());
+    let (kind, outcome_name) = (kind.name(), outcome.name());
     #[cfg(feature = "metrics")]
-    metrics::counter!("lockapi_renewals_total", "kind" => kind, "outcome" => told).increment(1);
+    metrics::counter!("lockapi_renewals_total", "kind" => kind, "outcome" => outcome_name)
+        .increment(1);
     #[cfg(feature = "tracing")]
     match outcome {
         Renewal::Done => tracing::trace!(target: "lockapi", kind, %name, "renewed"),
         Renewal::Lost | Renewal::Failed => {
-            tracing::warn!(target: "lockapi", kind, %name, outcome = told, "not renewed");
+            tracing::warn!(target: "lockapi", kind, %name, outcome = outcome_name, "not renewed");
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::key::Key;
 
 /// What may last for too long.
 #[derive(Clone, Copy)]
-pub(super) enum Lasting {
+pub(super) enum OverdueKind {
     Wait,
     Hold,
 }
@@ -25,29 +25,29 @@ pub(super) struct Overdue {
 }
 
 struct Warning {
-    of: Lasting,
+    of: OverdueKind,
     kind: &'static str,
     key: Key,
-    told: AtomicBool,
+    warned: AtomicBool,
 }
 
 impl Overdue {
     /// From now on, if there is a limit.
-    pub(super) fn watch(of: Lasting, subject: Subject<'_>) -> Option<Self> {
+    pub(super) fn watch(of: OverdueKind, subject: Subject<'_>) -> Option<Self> {
         let limit = match of {
-            Lasting::Wait => subject.warn.waited,
-            Lasting::Hold => subject.warn.held,
+            OverdueKind::Wait => subject.warn.waited,
+            OverdueKind::Hold => subject.warn.held,
         }?;
         let warning = Arc::new(Warning {
             of,
             kind: subject.kind.name(),
             key: subject.key.clone(),
-            told: AtomicBool::new(false),
+            warned: AtomicBool::new(false),
         });
         let (since, late) = (subject.timer.now(), Arc::clone(&warning));
         let at = since.saturating_add(limit);
         Some(Self {
-            _alarm: subject.timer.alarm(at, move || late.tell(limit)),
+            _alarm: subject.timer.alarm(at, move || late.warn_once(limit)),
             warning,
             since,
             limit,
@@ -61,22 +61,22 @@ impl Drop for Overdue {
     fn drop(&mut self) {
         let lasted = self.timer.now().saturating_sub(self.since);
         if lasted >= self.limit {
-            self.warning.tell(lasted);
+            self.warning.warn_once(lasted);
         }
     }
 }
 
 impl Warning {
-    fn tell(&self, lasted: Duration) {
-        if self.told.swap(true, Ordering::Relaxed) {
+    fn warn_once(&self, lasted: Duration) {
+        if self.warned.swap(true, Ordering::Relaxed) {
             return;
         }
         let (kind, key) = (self.kind, &self.key);
         match self.of {
-            Lasting::Wait => {
+            OverdueKind::Wait => {
                 tracing::warn!(target: "lockapi", kind, %key, waited = ?lasted, "waited long");
             }
-            Lasting::Hold => {
+            OverdueKind::Hold => {
                 tracing::warn!(target: "lockapi", kind, %key, held = ?lasted, "held long");
             }
         }

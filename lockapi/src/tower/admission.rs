@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::error::Result;
 use crate::key::Key;
-use crate::limit::{Basis, Decision, Permits, Quota, RateLimiter, Verdict, Want};
+use crate::limit::{Basis, Decision, PermitRequest, Permits, Quota, RateLimiter, Verdict};
 use crate::telemetry;
 
 /// A refusal is repeated for so long at most.
@@ -25,14 +25,14 @@ const PART: u64 = 10;
 const MAX_KEYS: usize = 10_000;
 
 /// A key under a quota.
-type Place = (Key, Quota);
+type AdmissionKey = (Key, Quota);
 
 pub(super) struct Admission {
     limiter: Arc<dyn RateLimiter>,
     /// The most permits of a block; with 1 there are none.
     most: u64,
-    refusals: Mutex<Recent<Place, Refusal>>,
-    blocks: Mutex<Recent<Place, Arc<Blocks>>>,
+    refusals: Mutex<Recent<AdmissionKey, Refusal>>,
+    blocks: Mutex<Recent<AdmissionKey, Arc<Blocks>>>,
 }
 
 /// What the database refused.
@@ -58,18 +58,20 @@ impl Admission {
         &self.limiter
     }
 
-    pub(super) async fn decide(&self, wants: &[Want]) -> Result<Verdict> {
+    pub(super) async fn decide(&self, requests: &[PermitRequest]) -> Result<Verdict> {
         let policy = self.limiter.policy();
         let quota = policy.quota();
         if !policy.shadow
-            && let Some(verdict) = self.refused_already(wants, quota)
+            && let Some(verdict) = self.refused_already(requests, quota)
         {
             return Ok(verdict);
         }
-        let [want] = wants else {
-            return self.ask(policy.shadow, self.limiter.check_all(wants)).await;
+        let [request] = requests else {
+            return self
+                .ask(policy.shadow, self.limiter.check_all(requests))
+                .await;
         };
-        if want.cost == 1 && self.take_of_block(want, quota).await {
+        if request.cost == 1 && self.take_of_block(request, quota).await {
             return Ok(Verdict {
                 admitted: true,
                 shadow: policy.shadow,
@@ -77,7 +79,7 @@ impl Admission {
             });
         }
         let one = async {
-            let decisions = self.limiter.check_each(wants).await?;
+            let decisions = self.limiter.check_each(requests).await?;
             Ok(Verdict {
                 admitted: decisions.iter().all(Decision::is_admitted),
                 shadow: policy.shadow,
@@ -103,21 +105,21 @@ impl Admission {
     }
 
     /// The refusals that still hold of what is wanted.
-    fn refused_already(&self, wants: &[Want], quota: Quota) -> Option<Verdict> {
+    fn refused_already(&self, requests: &[PermitRequest], quota: Quota) -> Option<Verdict> {
         let mut refusals = lock(&self.refusals);
         if refusals.is_empty() {
             return None;
         }
         let now = self.limiter.now();
         let mut decisions = Vec::new();
-        for want in wants {
-            let Some(refusal) = refusals.get(&place(want, quota)) else {
+        for request in requests {
+            let Some(refusal) = refusals.get(&admission_key(request, quota)) else {
                 continue;
             };
-            if now < refusal.until && want.cost >= refusal.cost {
+            if now < refusal.until && request.cost >= refusal.cost {
                 let mut decision = refusal.decision.clone();
                 let age = now.saturating_sub(refusal.at);
-                decision.cost = want.cost;
+                decision.cost = request.cost;
                 decision.retry_after = decision.retry_after.saturating_sub(age);
                 decision.reset_after = decision.reset_after.saturating_sub(age);
                 decisions.push(decision);
@@ -152,20 +154,20 @@ impl Admission {
     }
 
     /// Whether a permit of a block was there, or of a new one. Otherwise nothing is decided.
-    async fn take_of_block(&self, want: &Want, quota: Quota) -> bool {
-        let place = place(want, quota);
-        let most = self.most.min(place.1.limit() / PART);
+    async fn take_of_block(&self, request: &PermitRequest, quota: Quota) -> bool {
+        let key = admission_key(request, quota);
+        let most = self.most.min(key.1.limit() / PART);
         if most < 2 {
             return false;
         }
-        let of = place.1;
+        let of = key.1;
         let blocks = {
             let mut recent = lock(&self.blocks);
-            if let Some(blocks) = recent.get(&place) {
+            if let Some(blocks) = recent.get(&key) {
                 Arc::clone(blocks)
             } else {
                 let new = Arc::<Blocks>::default();
-                recent.insert(place, Arc::clone(&new));
+                recent.insert(key, Arc::clone(&new));
                 new
             }
         };
@@ -182,7 +184,7 @@ impl Admission {
             }
             match state.next(asked_at, most, &of) {
                 0 => return false,
-                size => self.limiter.permits(&want.clone().cost(size)),
+                size => self.limiter.permits(&request.clone().cost(size)),
             }
         };
         // Where it fails, the limiter is asked as without blocks: its policy for outages decides.
@@ -290,8 +292,8 @@ impl State {
     }
 }
 
-fn place(want: &Want, quota: Quota) -> Place {
-    (want.key.clone(), want.quota.unwrap_or(quota))
+fn admission_key(request: &PermitRequest, quota: Quota) -> AdmissionKey {
+    (request.key.clone(), request.quota.unwrap_or(quota))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -14,7 +14,7 @@ use super::Rules;
 use crate::error::{Error, ErrorKind, Result};
 use crate::idempotency::hex;
 use crate::key::MAX_NAME_BYTES;
-use crate::limit::{Decision, Quota, Verdict, Want, fields};
+use crate::limit::{Decision, PermitRequest, Quota, Verdict, fields};
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const LIMIT: HeaderName = HeaderName::from_static("ratelimit");
@@ -119,7 +119,7 @@ impl Rule {
         Err(Error::new(ErrorKind::Invalid, "rules", message))
     }
 
-    fn want(&self, head: &Head<'_>) -> Option<Want> {
+    fn permit_request(&self, head: &Head<'_>) -> Option<PermitRequest> {
         let key = (self.key)(head);
         if key.is_none() && self.optional {
             return None;
@@ -128,10 +128,10 @@ impl Rule {
         if cost == 0 {
             return None;
         }
-        let want = Want::new(limit_key(&self.name, key.as_deref())).cost(cost);
+        let permit_request = PermitRequest::new(limit_key(&self.name, key.as_deref())).cost(cost);
         Some(match &self.quota {
-            Some(quota) => want.quota(quota(head)),
-            None => want,
+            Some(quota) => permit_request.quota(quota(head)),
+            None => permit_request,
         })
     }
 }
@@ -285,19 +285,19 @@ impl<B> fmt::Debug for HttpRules<B> {
 }
 
 impl<A, B: 'static> Rules<Request<A>, Response<B>> for HttpRules<B> {
-    fn wants(&self, request: &Request<A>) -> Vec<Want> {
+    fn permit_requests(&self, request: &Request<A>) -> Vec<PermitRequest> {
         let head = Head::of(request);
         if self.skip.as_ref().is_some_and(|skip| skip(&head)) {
             return Vec::new();
         }
         self.rules
             .iter()
-            .filter_map(|rule| rule.want(&head))
+            .filter_map(|rule| rule.permit_request(&head))
             .collect()
     }
 
     fn admitted(&self, verdict: &Verdict, response: &mut Response<B>) {
-        tell(verdict, response.headers_mut());
+        add_headers(verdict, response.headers_mut());
     }
 
     fn refused(&self, verdict: &Verdict) -> Response<B> {
@@ -310,7 +310,7 @@ impl<A, B: 'static> Rules<Request<A>, Response<B>> for HttpRules<B> {
             let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
             headers.insert(RETRY_AFTER, seconds.max(1).into());
         }
-        tell(verdict, headers);
+        add_headers(verdict, headers);
         response
     }
 
@@ -320,7 +320,7 @@ impl<A, B: 'static> Rules<Request<A>, Response<B>> for HttpRules<B> {
 }
 
 /// Adds the fields of the draft.
-fn tell(verdict: &Verdict, headers: &mut HeaderMap) {
+fn add_headers(verdict: &Verdict, headers: &mut HeaderMap) {
     if verdict.decisions().is_empty() {
         return;
     }

@@ -11,13 +11,13 @@ use tower_service::Service;
 
 use super::admission::Admission;
 use crate::error::Error;
-use crate::limit::{RateLimiter, Verdict, Want};
+use crate::limit::{PermitRequest, RateLimiter, Verdict};
 
-/// What requests of a protocol want of limits, and what is answered in their place. [`HttpRules`](super::HttpRules) are
+/// Which permits requests of a protocol need, and what is answered in their place. [`HttpRules`](super::HttpRules) are
 /// those of HTTP.
 pub trait Rules<Request, Response>: Send + Sync + 'static {
-    /// What a request wants: all of it is taken, or nothing. One that wants nothing is not counted.
-    fn wants(&self, request: &Request) -> Vec<Want>;
+    /// Which permits a request needs: all of them are taken, or none. One that needs none is not counted.
+    fn permit_requests(&self, request: &Request) -> Vec<PermitRequest>;
 
     /// Adds to the answer of the service what the client should know. A request that was admitted from a
     /// [block](RateLimitLayer::blocks) has no decisions.
@@ -61,7 +61,7 @@ impl<L> RateLimitLayer<L> {
     }
 
     /// Takes up to this number of permits of a key at a time, so that most requests take no round trip. It applies to
-    /// requests that want one permit of one limit. The blocks of a key grow while it is in demand and shrink again, are never
+    /// requests that need one permit of one limit. The blocks of a key grow while it is in demand and shrink again, are never
     /// more than a tenth of its quota, and lose their worth as the limit refills: never more is admitted; see
     /// [`Permits`](crate::Permits). Answers to such requests do not tell what is left.
     #[must_use]
@@ -133,15 +133,15 @@ where
 
     fn call(&mut self, request: Request) -> Self::Future {
         let RateLimitLayer { admission, rules } = self.layer.clone();
-        let wants = rules.wants(&request);
+        let permit_requests = rules.permit_requests(&request);
         // The service that is ready serves this request.
         let next = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, next);
-        if wants.is_empty() {
+        if permit_requests.is_empty() {
             return Box::pin(inner.call(request));
         }
         Box::pin(async move {
-            let verdict = match admission.decide(&wants).await {
+            let verdict = match admission.decide(&permit_requests).await {
                 Ok(verdict) if verdict.is_allowed() => verdict,
                 Ok(verdict) => return Ok(rules.refused(&verdict)),
                 Err(error) => return Ok(rules.failed(&error)),

@@ -115,8 +115,8 @@ pub fn is_conflict(
         if let Some(conflict) = error.downcast_ref::<Conflict>() {
             return conflict.current.is_some();
         }
-        let told = error.downcast_ref::<Error>().and_then(Error::sqlstate);
-        let code = told.map(str::to_owned).or_else(|| sqlstate(error));
+        let own = error.downcast_ref::<Error>().and_then(Error::sqlstate);
+        let code = own.map(str::to_owned).or_else(|| sqlstate(error));
         if let Some(code) = code {
             return code == "40001" || code == "40P01";
         }

@@ -22,9 +22,9 @@ pub type Work = Pin<Box<dyn Future<Output = Result<(), Failed>> + Send>>;
 pub(super) enum Verdict {
     Answered(Result<(), Failed>),
     Lost,
-    /// Nobody ran it to its end; `told` if the observer knows why.
-    Left {
-        told: bool,
+    /// Nobody ran it to its end; `reported` if the observer knows why.
+    NotRun {
+        reported: bool,
     },
 }
 
@@ -35,7 +35,7 @@ pub(super) async fn attempt(
     queue: Arc<dyn Queue>,
     timeout: Option<Duration>,
 ) -> Verdict {
-    let over = Over(context.clone());
+    let end_context = EndContext(context.clone());
     let work = AssertUnwindSafe(work).catch_unwind();
     let given_up = pin!(async {
         let lost = pin!(lost(&context));
@@ -49,7 +49,7 @@ pub(super) async fn attempt(
     let verdict = match select(work, given_up).await {
         Either::Left((Ok(answer), _)) => Verdict::Answered(answer),
         Either::Left((Err(panic), _)) => {
-            let failed = Failed::retry(format!("the handler panicked: {}", words(&*panic)));
+            let failed = Failed::retry(format!("the handler panicked: {}", panic_message(&*panic)));
             drop_quietly(panic);
             Verdict::Answered(Err(failed))
         }
@@ -65,7 +65,7 @@ pub(super) async fn attempt(
             ))))
         }
     };
-    drop(over);
+    drop(end_context);
     verdict
 }
 
@@ -78,7 +78,7 @@ async fn lost(context: &Context) {
     }
 }
 
-pub(crate) fn words(panic: &(dyn Any + Send)) -> &str {
+pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> &str {
     panic
         .downcast_ref::<String>()
         .map(String::as_str)
@@ -87,9 +87,9 @@ pub(crate) fn words(panic: &(dyn Any + Send)) -> &str {
 }
 
 /// Tells the handler's clones of its context that it is over, however that came.
-struct Over(Context);
+struct EndContext(Context);
 
-impl Drop for Over {
+impl Drop for EndContext {
     fn drop(&mut self) {
         self.0.end();
     }

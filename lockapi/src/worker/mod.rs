@@ -55,7 +55,7 @@ mod settling;
 mod slots;
 
 pub use attempt::Work;
-pub(crate) use attempt::words;
+pub(crate) use attempt::panic_message;
 pub use context::Context;
 pub use failed::Failed;
 pub(crate) use handlers::{Begin, decode};

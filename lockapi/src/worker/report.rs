@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context as Waiting, Poll};
 use std::time::{Duration, Instant};
 
-use super::attempt::words;
+use super::attempt::panic_message;
 use super::observe::{Ending, Observe};
 use crate::error::Error;
 use crate::queue::{Delivery, Unhandled};
@@ -38,17 +38,18 @@ impl Observer {
 
     /// Foreign code has panicked, and this says which.
     pub(super) fn panicked(&self, whose: &str, panic: Box<dyn std::any::Any + Send>) {
-        let words = words(&*panic).to_owned();
+        let message = panic_message(&*panic).to_owned();
         drop_quietly(panic);
-        self.report.warn(format_args!("{whose} panicked: {words}"));
+        self.report
+            .warn(format_args!("{whose} panicked: {message}"));
     }
 
-    fn tell(&self, tell: impl FnOnce(&dyn Observe)) {
+    fn notify(&self, notify: impl FnOnce(&dyn Observe)) {
         let Some(observer) = &self.set else {
-            tell(&*self.report);
+            notify(&*self.report);
             return;
         };
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| tell(&**observer))) {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| notify(&**observer))) {
             self.panicked("the observer of a worker", panic);
         }
     }
@@ -56,27 +57,27 @@ impl Observer {
 
 impl Observe for Observer {
     fn claimed(&self, jobs: usize) {
-        self.tell(|observer| observer.claimed(jobs));
+        self.notify(|observer| observer.claimed(jobs));
     }
 
     fn started(&self, job: &Delivery) {
-        self.tell(|observer| observer.started(job));
+        self.notify(|observer| observer.started(job));
     }
 
     fn finished(&self, job: &Delivery, ending: &Ending, took: Duration) {
-        self.tell(|observer| observer.finished(job, ending, took));
+        self.notify(|observer| observer.finished(job, ending, took));
     }
 
     fn dropped(&self, job: &Delivery) {
-        self.tell(|observer| observer.dropped(job));
+        self.notify(|observer| observer.dropped(job));
     }
 
     fn unhandled(&self, queue: &str, jobs: &Unhandled) {
-        self.tell(|observer| observer.unhandled(queue, jobs));
+        self.notify(|observer| observer.unhandled(queue, jobs));
     }
 
     fn failed(&self, error: &Error) {
-        self.tell(|observer| observer.failed(error));
+        self.notify(|observer| observer.failed(error));
     }
 }
 

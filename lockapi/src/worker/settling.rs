@@ -9,7 +9,7 @@ use super::observe::{Ending, Observe};
 use super::pace::Pauses;
 use super::report::Observer;
 use crate::error::{Error, ErrorKind, Result};
-use crate::queue::{Delivery, Outcome, Queue, Settled, Standing};
+use crate::queue::{Delivery, DeliveryState, Outcome, Queue, Settled};
 
 /// The longest pause between two looks at a row that a transaction has locked.
 const LOCKED: Duration = Duration::from_secs(1);
@@ -107,17 +107,17 @@ impl Settling {
         };
         let outcome = failed.outcome();
         loop {
-            match self.standing().await {
-                Ok(Standing::Done | Standing::Ended) => {
+            match self.delivery_state().await {
+                Ok(DeliveryState::Done | DeliveryState::Ended) => {
                     let settlement = Settlement::Settled(Settled::Done);
                     return Some((ending.committed(), settlement));
                 }
                 // It may be this worker itself that has given it back.
-                Ok(Standing::Superseded) if self.unsure => {
+                Ok(DeliveryState::Superseded) if self.unsure => {
                     return Some((failed, Settlement::Unknown));
                 }
-                Ok(Standing::Superseded) => return Some((Ending::Lost, Settlement::Lost)),
-                Ok(Standing::Current) => match self.try_settle(&outcome).await {
+                Ok(DeliveryState::Superseded) => return Some((Ending::Lost, Settlement::Lost)),
+                Ok(DeliveryState::Current) => match self.try_settle(&outcome).await {
                     Ok(settled @ (Settled::Done | Settled::Dead)) => {
                         return Some((failed, Settlement::Settled(settled)));
                     }
@@ -144,12 +144,12 @@ impl Settling {
         settled
     }
 
-    async fn standing(&self) -> Result<Standing> {
-        let standing = self.queue.standing(self.delivery.ticket()).await;
-        if let Err(error) = &standing {
+    async fn delivery_state(&self) -> Result<DeliveryState> {
+        let delivery_state = self.queue.delivery_state(self.delivery.ticket()).await;
+        if let Err(error) = &delivery_state {
             self.observer.failed(error);
         }
-        standing
+        delivery_state
     }
 
     /// Whether another try makes no sense.

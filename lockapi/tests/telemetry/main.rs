@@ -14,7 +14,7 @@ use lockapi::BackendOptions;
 use lockapi::blocking::{self, Backend};
 use lockapi::engine::ManualClock;
 use lockapi::lease::LeaseOptions;
-use lockapi::limit::{Quota, Want};
+use lockapi::limit::{PermitRequest, Quota};
 use lockapi::memory::Database;
 use lockapi::queue::{Claim, Job};
 use lockapi::worker::{self, Failed, Worker};
@@ -208,18 +208,18 @@ fn limits(kept: &Kept, told: &Told, backend: &Backend) {
     let decide = |cost| limiter.check_cost("caller", cost).unwrap();
     assert!(decide(2).is_allowed());
     assert!(!decide(1).is_allowed());
-    let wants = [Want::new("caller"), Want::new("other")];
-    assert!(!limiter.check_all(&wants).unwrap().is_allowed());
-    let permits = limiter.permits(&Want::new("third")).unwrap();
+    let requests = [PermitRequest::new("caller"), PermitRequest::new("other")];
+    assert!(!limiter.check_all(&requests).unwrap().is_allowed());
+    let permits = limiter.permits(&PermitRequest::new("third")).unwrap();
     assert!(permits.take().unwrap());
     assert!(kept.counts("lockapi_decisions_total admitted", 2.0));
     assert!(kept.counts("lockapi_decisions_total refused", 2.0));
     assert!(told.has(&["DEBUG", "refused", "key=caller"]));
     assert!(!told.has(&["refused", "key=other"]));
-    let want = Want::new("fourth");
+    let request = PermitRequest::new("fourth");
     assert!(
         limiter
-            .until_ready(&want, Duration::from_secs(5 * 60))
+            .until_ready(&request, Duration::from_secs(5 * 60))
             .is_ok()
     );
     assert_eq!(kept.values("lockapi_wait_seconds rate_limiter"), [0.0]);

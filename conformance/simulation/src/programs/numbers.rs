@@ -3,7 +3,7 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use lockapi::id::IdOptions;
-use lockapi::limit::{Decision, Quota, Want};
+use lockapi::limit::{Decision, PermitRequest, Quota};
 
 use super::Context;
 
@@ -41,8 +41,8 @@ pub(super) async fn reserve(context: Context) {
             format!("r-{}", context.key()),
         );
         if context.coin() && one != other {
-            let wants = [Want::new(&*one), Want::new(&*other)];
-            if let Some(verdict) = context.call(limiter.check_all(&wants)).await
+            let requests = [PermitRequest::new(&*one), PermitRequest::new(&*other)];
+            if let Some(verdict) = context.call(limiter.check_all(&requests)).await
                 && verdict.is_allowed()
             {
                 for decision in verdict.decisions() {
@@ -53,7 +53,9 @@ pub(super) async fn reserve(context: Context) {
             let ttl = context
                 .runtime
                 .between(Duration::from_millis(100), Duration::from_secs(5));
-            let reserved = context.call(limiter.reserve(&Want::new(&*one), ttl)).await;
+            let reserved = context
+                .call(limiter.reserve(&PermitRequest::new(&*one), ttl))
+                .await;
             if let Some(Ok(reservation)) = reserved {
                 context.rest(Duration::from_secs(2)).await;
                 match context.runtime.draw(|random| random.u8(..3)) {

@@ -15,7 +15,7 @@ pub enum Action {
     /// and with few bytes.
     CompleteAndClaim(Vec<u8>, (u8, u8, bool, bool, bool)),
     /// Looks for jobs that can be claimed.
-    LookBack(bool),
+    SearchBelowFloors(bool),
     /// Settles deliveries: which, how, and for how long.
     Settle(Vec<(u8, u8, u8)>),
     /// Completes deliveries, into the archive or not.
@@ -94,7 +94,7 @@ pub fn actions() -> impl Strategy<Value = Vec<Action>> {
             (1..5u8, 1..4u8, any::<bool>(), prop::bool::weighted(0.2), prop::bool::weighted(0.2))
         )
             .prop_map(|(acks, claim)| Action::CompleteAndClaim(acks, claim)),
-        1 => any::<bool>().prop_map(Action::LookBack),
+        1 => any::<bool>().prop_map(Action::SearchBelowFloors),
         4 => prop::collection::vec((0..6u8, 0..7u8, 1..4u8), few.clone()).prop_map(Action::Settle),
         2 => prop::collection::vec((0..6u8, any::<bool>()), few.clone()).prop_map(Action::Acks),
         1 => prop::collection::vec(0..8u8, few.clone()).prop_map(Action::Stand),

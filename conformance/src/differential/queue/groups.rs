@@ -25,8 +25,8 @@ impl<C: Connection> Pair<'_, C> {
                     groups: i64::from(*groups),
                 };
                 let (real, model) = self.both(admit).await;
-                let counts = (model.jobs, model.looked);
-                assert_eq!((real.jobs, real.looked), counts, "admitted");
+                let counts = (model.jobs, model.examined);
+                assert_eq!((real.jobs, real.examined), counts, "admitted");
                 match (real.next_due, model.next_due) {
                     (Some(real), Some(model)) => near(real, model),
                     (real, model) => assert_eq!(real, model, "the next to admit"),

@@ -2,7 +2,9 @@
 
 use lockapi::driver::Connection;
 use lockapi::suite::admin::{CancelJob, ListRunning};
-use lockapi::suite::queue::{CountJobs, DeadRow, ReadDead, ReadUnhandled, UnhandledRow};
+use lockapi::suite::queue::{
+    CountJobs, DeadLetterRow, ReadDeadLetters, ReadUnhandled, UnhandledRow,
+};
 
 use super::{Both, Pair};
 use crate::differential::near;
@@ -74,7 +76,7 @@ impl<C: Connection> Pair<'_, C> {
             (real, model) => assert_eq!(real, model, "the oldest"),
         }
         assert_eq!(real, model);
-        let read = ReadDead {
+        let read = ReadDeadLetters {
             name: self.name(),
             after: 0,
             most,
@@ -83,7 +85,7 @@ impl<C: Connection> Pair<'_, C> {
         assert_eq!(real.len(), model.len(), "dead letters");
         for (real, model) in real.iter().zip(&model) {
             self.same_job(real.id, model.id);
-            let of = |row: &DeadRow| {
+            let of = |row: &DeadLetterRow| {
                 let history = row.errors.iter();
                 let history = history.map(|it| (it.attempt, it.worker.clone(), it.error.clone()));
                 let last = (row.error.clone(), row.attempt, row.worker.clone());

@@ -2,9 +2,9 @@
 
 use async_trait::async_trait;
 use lockapi::admin::{
-    Audited, Contention, Ended, Filter, FoundQueue, HeldLease, HeldLock, Inspector, JobDetails,
-    JobFilter, JobPage, LimitLevel, Operator, Priority, PriorityScope, RunningJob, Waiter,
-    WorkerNumber,
+    AuditEntry, Contention, Filter, FoundQueue, HeldLease, HeldLock, Inspector, JobDetails,
+    JobFilter, JobPage, LimitLevel, Operator, Priority, PriorityScope, RunningJob,
+    TerminatedSession, Waiter, WorkerNumber,
 };
 use lockapi::blocking;
 use lockapi::{Key, Result};
@@ -37,7 +37,7 @@ impl Inspector for Blocking<blocking::Inspector> {
         self.0.contention(filter)
     }
 
-    async fn audit(&self, filter: &Filter) -> Result<Vec<Audited>> {
+    async fn audit(&self, filter: &Filter) -> Result<Vec<AuditEntry>> {
         let filter = filter.clone();
         self.with(move |inner| inner.audit(&filter)).await
     }
@@ -91,7 +91,7 @@ impl Operator for Blocking<blocking::Operator> {
             .await
     }
 
-    async fn terminate_holder(&self, key: Key, reason: &str) -> Result<Vec<Ended>> {
+    async fn terminate_holder(&self, key: Key, reason: &str) -> Result<Vec<TerminatedSession>> {
         let reason = reason.to_owned();
         self.with(move |inner| inner.terminate_holder(key, &reason))
             .await

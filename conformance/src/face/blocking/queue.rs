@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockapi::queue::{
-    Claim, DeadLetter, Exchange, Groups, Job, Outcome, Pushed, Queue, QueueOptions, Settled,
-    Standing, Statistics, Ticket, Unhandled,
+    Claim, DeadLetter, DeliveryState, Exchange, Groups, Job, Outcome, Pushed, Queue, QueueOptions,
+    Settled, Statistics, Ticket, Unhandled,
 };
 use lockapi::{Result, blocking};
 
@@ -63,8 +63,8 @@ impl Queue for Blocking<blocking::Queue> {
         self.0.inner().settle_later(ticket, outcome);
     }
 
-    async fn standing(&self, ticket: Ticket) -> Result<Standing> {
-        self.with(move |queue| queue.standing(ticket)).await
+    async fn delivery_state(&self, ticket: Ticket) -> Result<DeliveryState> {
+        self.with(move |queue| queue.delivery_state(ticket)).await
     }
 
     fn begin(&self, ticket: Ticket) -> bool {

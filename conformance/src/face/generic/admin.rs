@@ -2,9 +2,9 @@
 
 use async_trait::async_trait;
 use lockapi::admin::{
-    Audited, Contention, Ended, Filter, FoundQueue, HeldLease, HeldLock, Inspector, JobDetails,
-    JobFilter, JobPage, LimitLevel, Operator, Priority, PriorityScope, RunningJob, Waiter,
-    WorkerNumber,
+    AuditEntry, Contention, Filter, FoundQueue, HeldLease, HeldLock, Inspector, JobDetails,
+    JobFilter, JobPage, LimitLevel, Operator, Priority, PriorityScope, RunningJob,
+    TerminatedSession, Waiter, WorkerNumber,
 };
 use lockapi::{Key, Result};
 
@@ -32,7 +32,7 @@ impl<I: Inspector + ?Sized> Inspector for Through<I> {
         self.0.contention(filter)
     }
 
-    async fn audit(&self, filter: &Filter) -> Result<Vec<Audited>> {
+    async fn audit(&self, filter: &Filter) -> Result<Vec<AuditEntry>> {
         self.0.audit(filter).await
     }
 
@@ -71,7 +71,7 @@ impl<O: Operator + ?Sized> Operator for Through<O> {
         self.0.release_lease(key, reason).await
     }
 
-    async fn terminate_holder(&self, key: Key, reason: &str) -> Result<Vec<Ended>> {
+    async fn terminate_holder(&self, key: Key, reason: &str) -> Result<Vec<TerminatedSession>> {
         self.0.terminate_holder(key, reason).await
     }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockapi::Result;
 use lockapi::queue::{
-    Claim, DeadLetter, Exchange, Groups, Job, Outcome, Pushed, Queue, QueueOptions, Settled,
-    Standing, Statistics, Ticket, Unhandled,
+    Claim, DeadLetter, DeliveryState, Exchange, Groups, Job, Outcome, Pushed, Queue, QueueOptions,
+    Settled, Statistics, Ticket, Unhandled,
 };
 
 use super::Through;
@@ -61,8 +61,8 @@ impl<Q: Queue + ?Sized + 'static> Queue for Through<Q> {
         self.0.settle_later(ticket, outcome);
     }
 
-    async fn standing(&self, ticket: Ticket) -> Result<Standing> {
-        self.0.standing(ticket).await
+    async fn delivery_state(&self, ticket: Ticket) -> Result<DeliveryState> {
+        self.0.delivery_state(ticket).await
     }
 
     fn begin(&self, ticket: Ticket) -> bool {

@@ -27,7 +27,7 @@ fn mark(side: &mut Side, mark: i64, release: bool) {
 }
 
 /// Makes a session that has a mark.
-fn enlist() -> Step {
+fn mark_session() -> Step {
     Arc::new(|side: &mut Side| {
         let key = fastrand::i64(1..);
         side.give("mark", key);
@@ -74,14 +74,17 @@ fn check(fence: i64) -> Step {
 
 #[test]
 fn a_check_in_waits_for_that_of_another_holder() {
-    for before in [&[&enlist()] as &[&Step], &[&enlist(), &check(2)]] {
+    for before in [
+        &[&mark_session()] as &[&Step],
+        &[&mark_session(), &check(2)],
+    ] {
         for (first, second) in [(5, 4), (4, 5), (5, 5)] {
             let schedule = Schedule::new(before, &check(first), &check(second), Meets::Waits);
             schedule.then(&check(4)).then(&check(3)).run();
         }
     }
     let lock = sql("SELECT FROM lockapi.fence_mark WHERE namespace = $n FOR UPDATE");
-    let before = [&enlist(), &check(2)];
+    let before = [&mark_session(), &check(2)];
     let schedule = Schedule::new(&before, &lock, &check(1), Meets::Waits);
     schedule.then(&check(3)).run();
 }

@@ -6,7 +6,7 @@ use lockapi::limit::Quota;
 use lockapi::suite::admin::ListLeases;
 use lockapi::suite::lease::{Acquire, Acquired};
 use lockapi::suite::limit::{Charge, ChargeLine};
-use lockapi::suite::table::Marked;
+use lockapi::suite::table::IsInTransaction;
 
 use super::agree;
 use super::limits::{By, charge, ensure, look, take};
@@ -158,7 +158,11 @@ fn a_session_knows_its_marker() {
     for (set, wanted) in [("it", true), ("another", false), ("", false)] {
         side.script(&format!("SET lockapi.marker = '{set}'"));
         let mark = "it".to_owned();
-        assert_eq!(side.perform(&[Marked { mark }]), [wanted], "{set:?}");
+        assert_eq!(
+            side.perform(&[IsInTransaction { mark }]),
+            [wanted],
+            "{set:?}"
+        );
     }
     side.script("RESET lockapi.marker");
 }

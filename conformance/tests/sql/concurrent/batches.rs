@@ -87,7 +87,7 @@ fn of_many_ends_of_a_reservation_the_first_takes_effect() {
         |side| {
             let of = |nth: i64| {
                 let (key, name) = [("a", "mine"), ("b", "other")][usize::from(nth % 2 == 0)];
-                limit::Settle {
+                limit::EndReservation {
                     namespace: side.namespace.clone(),
                     key: side.key(key),
                     id: side.given(&format!("reservation {name}")),

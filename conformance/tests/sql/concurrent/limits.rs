@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lockapi::limit::Quota;
 use lockapi::suite::limit::{
-    Block, Charge, ChargeLine, Ensure, Look, Outcome, RawDecision, Refund, Reset, Take,
+    Block, Charge, ChargeLine, Ensure, Outcome, RawDecision, ReadLevel, Refund, Reset, Take,
 };
 
 use super::sides::{Side, Step, UNIT, elapse, minutes, sql, step};
@@ -23,7 +23,7 @@ pub(super) fn take(keys: &'static [&'static str]) -> Step {
             depth: 3 * MINUTE + MINUTE / 2,
             times: 1,
             relaxed: false,
-            look: false,
+            read_first: false,
         };
         keys.iter().map(of).collect()
     };
@@ -136,19 +136,19 @@ pub(super) fn block(keys: &'static [&'static str]) -> Step {
 /// The state of a key.
 pub(super) fn look() -> Step {
     let batch = |side: &Side| {
-        let of = |key: &str| Look {
+        let of = |key: &str| ReadLevel {
             namespace: side.namespace.clone(),
             key: side.key(key),
         };
         vec![of("a"), of("b")]
     };
-    step(batch, |_, looked| {
-        let (level, now) = (looked.level, looked.now);
+    step(batch, |_, current| {
+        let (level, now) = (current.level, current.now);
         let left = |time: i64| minutes((time - now).max(0) / 1000);
-        let due = if looked.due == i64::MAX {
+        let due = if current.due == i64::MAX {
             None
         } else {
-            Some(left(looked.due))
+            Some(left(current.due))
         };
         let started = (level.started > 0).then(|| minutes((now - level.started) / 1000));
         format!(

@@ -7,7 +7,7 @@ use lockapi::queue::{Outcome, Ticket};
 use lockapi::suite::admin::CancelJob;
 use lockapi::suite::queue::{
     Ack, Cancel, CompleteAndClaim, CountJobs, DELETED, Discard, FOR_EVER, Name, NewJob, Purge,
-    Push, ReadStanding, Redrive, SetPaused, Settle, Take,
+    Push, ReadDeliveryState, Redrive, SetPaused, Settle, Take,
 };
 
 use super::queue_keys::{Key, push_key};
@@ -274,11 +274,11 @@ pub(super) fn count() -> Step {
     );
     let stands = step(
         |side| {
-            vec![ReadStanding {
+            vec![ReadDeliveryState {
                 ticket: ticket(side, "a"),
             }]
         },
-        |_, standing| format!("{standing:?}"),
+        |_, delivery_state| format!("{delivery_state:?}"),
     );
     Arc::new(move |side| format!("{}, {}", counts(side), stands(side)))
 }
@@ -434,7 +434,7 @@ fn a_job_whose_lease_has_ended_goes_to_one_of_two() {
 
 #[test]
 fn dead_letters_that_another_has_are_skipped() {
-    const NONE: &str = "Redriven { count: 0, looked: 0, busy: 0 }";
+    const NONE: &str = "Redriven { count: 0, examined: 0, busy: 0 }";
     let before = [&push(&["a"]), &claim(1), &settle(&["a"], reject())];
     for first in [redrive(&["a"]), discard(&["a"]), sql(LOCK_DEAD)] {
         for names in [&[] as &[&str], &["a"]] {

@@ -1,6 +1,6 @@
 //! Two sessions at the reservations of one limit.
 
-use lockapi::suite::limit::{Expire, Settle};
+use lockapi::suite::limit::{EndReservation, Expire};
 
 use super::limits::{By, MINUTE, charge, ensure, lock, look, reset, take};
 use super::sides::{Side, Step, elapse, number, step};
@@ -12,7 +12,7 @@ const BATCH: &[&str] = &["a", "b"];
 /// Ends reservations of keys.
 pub(super) fn settle(wants: &'static [(&'static str, &'static str)]) -> Step {
     let batch = |side: &Side| {
-        let of = |(key, name): &(&str, &str)| Settle {
+        let of = |(key, name): &(&str, &str)| EndReservation {
             namespace: side.namespace.clone(),
             key: side.key(key),
             id: side.given(&format!("reservation {name}")),

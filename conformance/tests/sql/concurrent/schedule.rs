@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use lockapi::queue::Outcome;
-use lockapi::schedule::{Cadence, Planned};
+use lockapi::schedule::{Planned, Recurrence};
 use lockapi::suite::schedule::{
-    Expire, Fire, Fired, Look, Name, ReadRuns, ReadTasks, Release, RemoveTask, Request, RunNow,
-    SetTask, SweepRuns, SwitchTask, TaskName, TaskRow,
+    Expire, Fire, Fired, Name, ReadDueTasks, ReadRuns, ReadTasks, Release, RemoveTask, Request,
+    RunNow, SetTask, SweepRuns, SwitchTask, TaskName, TaskRow,
 };
 
 use super::queue::{ack, cancel, claim, claim_and_reject, count, new_job, redrive, settle};
@@ -45,7 +45,7 @@ fn set(overlap: Overlap, timeout: i64) -> Step {
             next: Some(due),
             now: 0,
             enabled: true,
-            cadence: Cadence::Every(10 * UNIT),
+            recurrence: Recurrence::Every(10 * UNIT),
             timeout: timeout * UNIT,
             misfire: 0,
             misfire_most: UNIT,
@@ -68,7 +68,7 @@ fn fired(side: &mut Side, fired: &Fired) -> String {
     if let Some(job) = fired.job {
         side.give("job a", job);
     }
-    format!("{:?} {}", fired.fate, fired.job.is_some())
+    format!("{:?} {}", fired.decision, fired.job.is_some())
 }
 
 /// Fires so many times that were due.
@@ -153,18 +153,13 @@ fn expire() -> Step {
 fn is_overdue() -> Step {
     step(
         |side| {
-            vec![Look {
+            vec![ReadDueTasks {
                 name: name(side),
                 most: 10,
                 behind: None,
             }]
         },
-        |_, looked| {
-            format!(
-                "overdue {} releasable {}",
-                looked.overdue, looked.releasable
-            )
-        },
+        |_, tasks| format!("overdue {} releasable {}", tasks.overdue, tasks.releasable),
     )
 }
 
@@ -326,7 +321,7 @@ fn a_run_that_somebody_has_locked_is_not_swept() {
 #[test]
 fn a_failed_run_is_not_put_back_while_its_task_is_changed() {
     let before = [&set(Overlap::Skipped, 0), &fire(1), &claim_and_reject()];
-    let answer = "Redriven { count: 0, looked: 1, busy: 1 }";
+    let answer = "Redriven { count: 0, examined: 1, busy: 1 }";
     for first in [switch_off(2), set(Overlap::Skipped, 7), sql(LOCK)] {
         for names in [&[] as &[&str], &["a"]] {
             let (second, meets) = (redrive(names), Meets::Skips(answer));

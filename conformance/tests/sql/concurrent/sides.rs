@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use lockapi::Failure;
 use lockapi::driver::{Connection, Inline};
 use lockapi::suite::driver::Operation;
-use lockapi::suite::engine::Settle;
+use lockapi::suite::engine::SessionSettings;
 use lockapi::suite::memory::ModelState;
 use lockapi_postgres::Borrowed;
 use postgres::{Client, NoTls};
@@ -207,7 +207,7 @@ impl Side {
         let client = Client::connect(url, NoTls).expect("a connection");
         let mut side = Self::new(Place::Server(Box::new(client)));
         side.kind = Some(kind);
-        side.perform(&[Settle {
+        side.perform(&[SessionSettings {
             local: false,
             lock_timeout: LIMIT.to_owned(),
             statement_timeout: LIMIT.to_owned(),

@@ -11,7 +11,7 @@ use lockapi::suite::idempotency::{RecallAnswer, RecordAnswer, SweepAnswers};
 use lockapi::suite::lease;
 use lockapi::suite::lease::{Abandon, Acquire, Peek, Release, Renew};
 use lockapi::suite::limit;
-use lockapi::suite::limit::{Block, Charge, Ensure, Look, Refund, Reset};
+use lockapi::suite::limit::{Block, Charge, Ensure, ReadLevel, Refund, Reset};
 use lockapi::suite::mutex;
 use lockapi::suite::queue;
 use lockapi::suite::schedule;
@@ -106,7 +106,7 @@ fn scenarios_of_locks() -> Vec<Scenario> {
              '{}', '{}', '{}', '{}', false",
         ),
         pooled(Ensure::STATEMENT, "'{{ns},{ns}}', '{k1,new}'"),
-        engine(Look::STATEMENT, "'{{ns},{ns}}', '{k1,new}'"),
+        engine(ReadLevel::STATEMENT, "'{{ns},{ns}}', '{k1,new}'"),
         engine(
             Refund::STATEMENT,
             "'{{ns},{ns}}', '{k1,k2}', '{10,10}', '{0,0}', '{0,0}'",
@@ -114,7 +114,7 @@ fn scenarios_of_locks() -> Vec<Scenario> {
         engine(Reset::STATEMENT, "'{{ns},{ns}}', '{k1,k2}'"),
         engine(Block::STATEMENT, "'{{ns},{ns}}', '{k1,k2}', '{10,10}'"),
         engine(
-            limit::Settle::STATEMENT,
+            limit::EndReservation::STATEMENT,
             "'{{ns},{ns}}', '{k1,k2}', '{reserved}', '{0,0}'",
         ),
         pooled(limit::Expire::STATEMENT, "'{{ns},{ns}}', '{k1,k2}'"),
@@ -172,12 +172,12 @@ fn scenarios_of_queues() -> Vec<Scenario> {
         engine(queue::SetGroupLimit::STATEMENT, "'{ns}', 'groups', 'g1', 0, '{1}'"),
         engine(queue::CountJobs::STATEMENT, "'{ns}', 'work', 100"),
         engine(
-            queue::LookBack::STATEMENT,
+            queue::SearchBelowFloors::STATEMENT,
             "'{ns}', 'work', '{0,1,2,3}', '{0,0,0,0}', '{9000000000000000,9000000000000000,9000000000000000,9000000000000000}', '{0,0,0,0}', '{}', '{2}'",
         ),
         engine(queue::ReadUnhandled::STATEMENT, "'{ns}', 'work', '{send}', 100"),
-        engine(queue::ReadStanding::STATEMENT, "'{ids}'"),
-        engine(queue::ReadDead::STATEMENT, "'{ns}', 'work', 0, 10"),
+        engine(queue::ReadDeliveryState::STATEMENT, "'{ids}'"),
+        engine(queue::ReadDeadLetters::STATEMENT, "'{ns}', 'work', 0, 10"),
         engine(queue::SweepQueues::STATEMENT, "'{ns}', 10"),
         engine(
             queue::ExpireJobs::STATEMENT,
@@ -212,7 +212,7 @@ fn scenarios_of_queues() -> Vec<Scenario> {
         engine(ListWorkers::STATEMENT, "'{ns}', 10"),
         engine(Record::STATEMENT, "'{ns}', 'a', 't', 'r'"),
         pooled(mutex::Check::STATEMENT, "1, '{ns}', 'k1', 100"),
-        engine(schedule::Look::STATEMENT, "'{ns}', 'work', 10, 0, ''"),
+        engine(schedule::ReadDueTasks::STATEMENT, "'{ns}', 'work', 10, 0, ''"),
         engine(
             schedule::Fire::STATEMENT,
             "'{ns}', 'work', '{t1,t2}', '{1,1}', '{{due},{due}}', '{-1,-1}', '{1,2}', '{{due},{due}}', '{f,f}', '{0,0}',

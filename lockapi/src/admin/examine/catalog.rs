@@ -2,7 +2,7 @@
 
 use super::Severity::{self, Critical, Notice, Warning};
 
-pub(super) struct Known {
+pub(super) struct FaultDescription {
     pub(super) fault: &'static str,
     pub(super) severity: Severity,
     pub(super) why: &'static str,
@@ -10,13 +10,13 @@ pub(super) struct Known {
     pub(super) remedy: &'static str,
 }
 
-const fn known(
+const fn describe(
     fault: &'static str,
     severity: Severity,
     why: &'static str,
     remedy: &'static str,
-) -> Known {
-    Known {
+) -> FaultDescription {
+    FaultDescription {
         fault,
         severity,
         why,
@@ -24,221 +24,221 @@ const fn known(
     }
 }
 
-pub(super) const KNOWN: &[Known] = &[
-    known(
+pub(super) const FAULTS: &[FaultDescription] = &[
+    describe(
         "standby",
         Critical,
         "Locks of a standby exclude nobody on the primary, so programs refuse it.",
         "Connect to the primary; name all servers in the URL: postgres://one,two/database",
     ),
-    known(
+    describe(
         "not_durable",
         Critical,
         "A crash loses what was acknowledged: leases are given twice, jobs are lost, ids are repeated.",
         "ALTER SYSTEM SET {subject} = on; SELECT pg_reload_conf();",
     ),
-    known(
+    describe(
         "late_commit",
         Warning,
         "The library sets it for its own connections, but what a program commits itself, such as a job that it pushes in its own \
          transaction, is lost in a crash although it was acknowledged.",
         "ALTER ROLE … RESET synchronous_commit, or the same for the database or the server",
     ),
-    known(
+    describe(
         "own_read_only",
         Warning,
         "Programs of that role do not see default_transaction_read_only in the configuration of the server, so a primary that was \
          replaced, and made read-only for that, is still used by them.",
         "ALTER {subject} RESET default_transaction_read_only",
     ),
-    known(
+    describe(
         "no_autovacuum",
         Critical,
         "Dead rows stay: claims and limits become slower without end, and in the end the server refuses to write.",
         "ALTER SYSTEM SET {subject} = on; SELECT pg_reload_conf();",
     ),
-    known(
+    describe(
         "connections",
         Warning,
         "Programs that reconnect find no room, and what they hold is lost when its time to live has passed.",
         "Raise max_connections, lower the connections of pools, or put a pooler before what needs no session of its own.",
     ),
-    known(
+    describe(
         "lock_table",
         Critical,
         "The lock table is shared by all sessions: when it is full, statements of everybody fail, connecting included.",
         "Raise max_locks_per_transaction, which takes a restart; lower BackendOptions::max_locks in programs that hold many mutexes.",
     ),
-    known(
+    describe(
         "notifications",
         Warning,
         "When the queue is full, transactions that notify fail at commit, and so do pushes.",
         "A session that listens is in a transaction for too long: SELECT * FROM pg_stat_activity WHERE state LIKE 'idle in%'",
     ),
-    known(
+    describe(
         "wraparound",
         Critical,
         "The server stops to accept writes before transaction ids wrap around.",
         "VACUUM in the database {subject}, after whatever keeps old rows has ended",
     ),
-    known(
+    describe(
         "old_snapshot",
         Warning,
         "What was deleted since it began cannot be vacuumed: a claim of a job reads thousands of dead entries.",
         "End it if it is stuck: SELECT pg_terminate_backend(pid); and set idle_in_transaction_session_timeout for its role.",
     ),
-    known(
+    describe(
         "prepared_transaction",
         Warning,
         "It keeps its locks and old rows until somebody ends it, also after a restart.",
         "COMMIT PREPARED '{subject}' or ROLLBACK PREPARED '{subject}', as its transaction manager says",
     ),
-    known(
+    describe(
         "replication_slot",
         Warning,
         "Log is kept for it until the disk is full, and, of a logical slot or with feedback, old rows as well.",
         "SELECT pg_drop_replication_slot('{subject}') if nothing will use it again",
     ),
-    known(
+    describe(
         "unlogged",
         Critical,
         "A crash empties the table, and a standby that takes over has none of it: tokens go back, and jobs are gone.",
         "ALTER TABLE lockapi.{subject} SET LOGGED",
     ),
-    known(
+    describe(
         "logged",
         Critical,
         "A crash does not empty the table, so nobody knows of it, and the tokens that it took back are given again.",
         "ALTER TABLE lockapi.{subject} SET UNLOGGED",
     ),
-    known(
+    describe(
         "trigger",
         Warning,
         "It runs in every statement of the library, slows it down and can make it fail.",
         "Drop it unless you know what it is for.",
     ),
-    known(
+    describe(
         "rule",
         Critical,
         "It changes what statements of the library do.",
         "Drop it: DROP RULE … ON lockapi.{subject}",
     ),
-    known(
+    describe(
         "row_security",
         Critical,
         "Policies hide rows from some roles, which then do not see what others hold.",
         "ALTER TABLE lockapi.{subject} DISABLE ROW LEVEL SECURITY",
     ),
-    known(
+    describe(
         "table_autovacuum",
         Warning,
         "Dead rows of the table stay, and it becomes slower without end.",
         "ALTER TABLE lockapi.{subject} RESET (autovacuum_enabled)",
     ),
-    known(
+    describe(
         "dead_rows",
         Warning,
         "Vacuum does not keep up, or something keeps the rows from it; reading the table takes longer.",
         "See whether an old transaction is found as well; otherwise VACUUM lockapi.{subject}",
     ),
-    known(
+    describe(
         "no_schema",
         Critical,
         "Nothing of the library works in this database.",
         "lockapi migrate up, as a role that may create the schema; or the URL names another database than the programs use",
     ),
-    known(
+    describe(
         "old_schema",
         Critical,
         "What this version of the library needs is missing.",
         "lockapi migrate plan shows the statements, lockapi migrate up applies them",
     ),
-    known(
+    describe(
         "other_schema",
         Critical,
         "The schema was made by a text that was changed, so nobody knows what it is.",
         "Find out who changed it; restore the schema from a dump, or make it anew",
     ),
-    known(
+    describe(
         "later_schema",
         Notice,
         "Programs of this version work on; there is a later one.",
         "Use the version of lockapi that the schema is of",
     ),
-    known(
+    describe(
         "missing_object",
         Critical,
         "Statements that use it fail.",
         "Restore {subject} from a dump of the schema",
     ),
-    known(
+    describe(
         "changed_object",
         Critical,
         "It is not what this version of the library has made, so it does not do what the library expects of it.",
         "Find out who changed {subject}, and change it back",
     ),
-    known(
+    describe(
         "missing_index",
         Critical,
         "What it serves reads the whole table instead, and a unique one is not kept.",
         "Make {subject} again",
     ),
-    known(
+    describe(
         "invalid_index",
         Critical,
         "It is written and not used: what it serves reads the whole table.",
         "REINDEX INDEX CONCURRENTLY lockapi.{subject}",
     ),
-    known(
+    describe(
         "unreadable",
         Warning,
         "This role may not read it, so it was not examined.",
         "Run it as the owner, or give the role its rights: lockapi migrate grants worker ROLE",
     ),
-    known(
+    describe(
         "unclaimed",
         Warning,
         "No worker takes these jobs: there is none, it does not know their name, or there are too few.",
         "Look at the workers of {subject}: lockapi queue running, and lockapi queue list shows which names wait",
     ),
-    known(
+    describe(
         "paused",
         Warning,
         "Jobs are due in a queue that somebody has paused, and are not delivered.",
         "lockapi audit tells who paused {subject} and why; lockapi queue resume delivers again",
     ),
-    known(
+    describe(
         "dead_letters",
         Notice,
         "These jobs failed for good; nobody will run them again by itself.",
         "lockapi queue dead shows why; lockapi queue redrive puts them back",
     ),
-    known(
+    describe(
         "overdue_tasks",
         Critical,
         "No node fires the tasks of this scheduler.",
         "Start a program that runs the scheduler {subject}, or disable its tasks",
     ),
-    known(
+    describe(
         "worker_numbers",
         Warning,
         "When all are taken, further programs cannot make ids under this name.",
         "Share a generator within each process, or choose a layout with more worker bits for a new name",
     ),
-    known(
+    describe(
         "no_timeline",
         Warning,
         "A promotion that loses commits begins no epoch, so tokens and ids may repeat after it.",
         "GRANT EXECUTE ON FUNCTION pg_walfile_name(pg_lsn), pg_current_wal_lsn() to the owner of the schema, unless the server does \
          not have them, as some managed ones",
     ),
-    known(
+    describe(
         "unswept",
         Warning,
         "Programs delete old rows while they run; none has done so for days, or it fails.",
         "Look into the logs of the programs; a role that may not delete is found by lockapi migrate grants worker ROLE --check",
     ),
-    known(
+    describe(
         "lock_wait",
         Warning,
         "Somebody holds a lock for long, or is stuck.",

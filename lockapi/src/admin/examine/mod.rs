@@ -20,7 +20,7 @@ pub use operations::{
 };
 pub use schema::EXPECTED;
 
-use catalog::KNOWN;
+use catalog::FAULTS;
 
 /// How bad a [`Finding`] is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -200,7 +200,7 @@ impl Fault {
 /// With what is known of each, the worst first.
 fn findings(faults: Vec<Fault>) -> Vec<Finding> {
     let finding = |fault: Fault| {
-        let known = KNOWN.iter().find(|known| known.fault == fault.name)?;
+        let known = FAULTS.iter().find(|known| known.fault == fault.name)?;
         let remedy = fault
             .mend
             .unwrap_or_else(|| known.remedy.replace("{subject}", &fault.subject));
@@ -245,7 +245,7 @@ mod tests {
                         || line.starts_with("SELECT CASE WHEN o.paused");
                     if is_name && of_fault {
                         seen += 1;
-                        assert!(KNOWN.iter().any(|known| known.fault == quoted), "{quoted}");
+                        assert!(FAULTS.iter().any(|known| known.fault == quoted), "{quoted}");
                     }
                 }
             }

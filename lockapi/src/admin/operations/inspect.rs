@@ -1,7 +1,7 @@
 //! Reading who holds and who waits for what; batches of one.
 
 use crate::admin::{
-    Audited, Blocking, HeldLease, HeldLock, LockMode, RunningJob, Waiter, duration, since_epoch,
+    AuditEntry, Blocking, HeldLease, HeldLock, LockMode, RunningJob, Waiter, duration, since_epoch,
 };
 use crate::driver::columns::maybe_text;
 use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
@@ -300,7 +300,7 @@ impl Operation for ListRunning {
 }
 
 impl Operation for ListAudit {
-    type Output = Vec<Audited>;
+    type Output = Vec<AuditEntry>;
 
     const STATEMENT: Statement = Statement {
         name: "admin.audit",
@@ -323,9 +323,9 @@ impl Operation for ListAudit {
         batch.first().map(of).unwrap_or_default()
     }
 
-    fn decode(_: &[Self], rows: Rows) -> Result<Vec<Vec<Audited>>, Failure> {
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<Vec<AuditEntry>>, Failure> {
         let read = |mut row: Row| {
-            Ok(Audited {
+            Ok(AuditEntry {
                 id: row.int(0)?,
                 at: since_epoch(row.int(1)?),
                 by_user: row.text(2)?,

@@ -9,7 +9,7 @@ mod operate;
 pub use inspect::{ListAudit, ListLeases, ListLocks, ListRunning, ListWaits};
 pub use jobs::{ListJobs, ListQueues, ListSchedulers, ReadJob};
 pub use levels::{ListLimits, ListWorkers};
-pub use note::{Note, Noted, SweepNotes};
+pub use note::{Note, NotedLock, SweepNotes};
 #[cfg(feature = "suite")]
-pub use operate::Struck;
+pub use operate::LockHolder;
 pub use operate::{Blocker, CancelJob, ForceRelease, Record, Terminate, Unblock};

@@ -5,7 +5,7 @@ use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
 use crate::key::LockId;
 use crate::memory::ModelState;
-use crate::swept::{self, Swept};
+use crate::sweep::{self, SweepResult};
 
 /// Notes what has lasted, and takes back what has ended.
 #[derive(Clone, Debug, Default)]
@@ -21,7 +21,7 @@ pub struct Note {
     /// Marks of sessions that are to be known.
     pub marks: Vec<i64>,
     /// Holds and waits.
-    pub noted: Vec<Noted>,
+    pub noted: Vec<NotedLock>,
     /// Holds (`false`) and waits (`true`) that ended.
     pub ended: Vec<(LockId, bool)>,
     /// Whether everything else of the backend has ended as well.
@@ -30,7 +30,7 @@ pub struct Note {
 
 /// A hold or a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Noted {
+pub struct NotedLock {
     /// The lock.
     pub lock: LockId,
     /// Whether it is waited for, or held.
@@ -114,7 +114,7 @@ impl Operation for Note {
 }
 
 impl Operation for SweepNotes {
-    type Output = Swept<i64>;
+    type Output = SweepResult<i64>;
 
     const STATEMENT: Statement = Statement {
         name: "admin.sweep",
@@ -128,16 +128,16 @@ impl Operation for SweepNotes {
         batch.iter().take(1).flat_map(of).collect()
     }
 
-    fn decode(batch: &[Self], rows: Rows) -> Result<Vec<Swept<i64>>, Failure> {
+    fn decode(batch: &[Self], rows: Rows) -> Result<Vec<SweepResult<i64>>, Failure> {
         let most = batch.first().map(|one| one.most);
-        swept::decode(most, rows, |row| row.int(2))
+        sweep::decode(most, rows, |row| row.int(2))
     }
 
     fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
         let one = batch.first()?;
         let (deleted, names) = model.sweep_notes(one.after, one.most);
         let last = maybe_int(names.last().copied());
-        let seen = Value::Int(swept::count(&names));
+        let seen = Value::Int(sweep::count(&names));
         Some(vec![Row(vec![Value::Int(deleted), seen, last])])
     }
 }

@@ -32,7 +32,7 @@ pub struct Terminate {
 
 /// A session that held the lock of a [`Terminate`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Struck {
+pub struct LockHolder {
     /// The server's number of the session.
     pub pid: i64,
     /// Its role.
@@ -69,7 +69,7 @@ pub struct Record {
     pub reason: String,
 }
 
-/// Reads who is in the way of a session, and strikes some of them.
+/// Reads who is in the way of a session, and signals some of them.
 #[derive(Clone, Debug)]
 pub struct Unblock {
     /// Namespace of the backend.
@@ -102,10 +102,10 @@ pub struct Blocker {
     pub statement: Option<String>,
     /// How old its transaction is, in microseconds.
     pub transaction_age: Option<i64>,
-    /// Whether the role may strike it.
+    /// Whether the role may signal it.
     pub allowed: bool,
     /// What was done to it: 0 nothing, 1 cancelled, 2 ended.
-    pub struck: i64,
+    pub signalled: i64,
 }
 
 impl Operation for Record {
@@ -175,7 +175,7 @@ impl Operation for ForceRelease {
 }
 
 impl Operation for Terminate {
-    type Output = Vec<Struck>;
+    type Output = Vec<LockHolder>;
 
     const STATEMENT: Statement = Statement {
         name: "admin.terminate",
@@ -197,9 +197,9 @@ impl Operation for Terminate {
         batch.first().map(of).unwrap_or_default()
     }
 
-    fn decode(_: &[Self], rows: Rows) -> Result<Vec<Vec<Struck>>, Failure> {
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<Vec<LockHolder>>, Failure> {
         let read = |mut row: Row| {
-            Ok(Struck {
+            Ok(LockHolder {
                 pid: row.int(0)?,
                 username: row.maybe_text(1)?.unwrap_or_default(),
                 application: row.maybe_text(2)?.unwrap_or_default(),
@@ -321,7 +321,7 @@ impl Operation for Unblock {
                 statement: row.maybe_text(5)?,
                 transaction_age: row.maybe_int(6)?,
                 allowed: row.bool(7)?,
-                struck: row.int(8)?,
+                signalled: row.int(8)?,
             })
         };
         let read: Result<_, Failure> = rows.into_iter().map(read).collect();

@@ -16,7 +16,7 @@ WITH blocker AS MATERIALIZED (
       FROM (SELECT DISTINCT u.pid FROM unnest(pg_catalog.pg_blocking_pids($2::int8::int4)) AS u (pid)) AS b
       JOIN pg_catalog.pg_stat_activity AS a ON a.pid = b.pid
       LEFT JOIN pg_catalog.pg_roles AS r ON r.oid = a.usesysid
-), struck AS MATERIALIZED (
+), signalled AS MATERIALIZED (
     SELECT b.pid, b.username, b.application_name, b.terminate,
            CASE WHEN b.terminate THEN pg_catalog.pg_terminate_backend(b.pid)
                 ELSE pg_catalog.pg_cancel_backend(b.pid) END AS done
@@ -32,12 +32,12 @@ WITH blocker AS MATERIALIZED (
     INSERT INTO lockapi.audit (namespace, action, target, reason)
     SELECT $1::text, CASE WHEN s.terminate THEN 'terminate session' ELSE 'cancel statement' END,
            s.pid || ' of ' || coalesce(s.username, 'the server') || ', which was in the way of ' || $2::int8, $7::text
-      FROM struck AS s
+      FROM signalled AS s
      WHERE s.done
 )
 SELECT b.pid::int8 AS pid, b.started, b.username, b.application_name AS application, b.state, b.query AS statement,
        b.age, coalesce(b.allowed, false) AS allowed,
-       CASE WHEN s.done AND s.terminate THEN 2 WHEN s.done THEN 1 ELSE 0 END::int8 AS struck
+       CASE WHEN s.done AND s.terminate THEN 2 WHEN s.done THEN 1 ELSE 0 END::int8 AS signalled
   FROM blocker AS b
-  LEFT JOIN struck AS s ON s.pid = b.pid
+  LEFT JOIN signalled AS s ON s.pid = b.pid
  ORDER BY b.pid

@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
-use super::first::perform_first;
+use super::first_statement::perform_first;
 use super::threaded::Attempts;
 use super::{
     BackgroundTask, Call, Connection, Connector, Listener, Mode, Operation, Row, Rows, Script,
@@ -145,8 +145,8 @@ impl<N> Answers<N> {
             Ok(Some(primary)) => self.superseded = Some(primary),
             Ok(None) => {}
             Err(failure) => {
-                let told = failure.told();
-                if self.failures.iter().all(|one| one.told() != told) {
+                let message = failure.message();
+                if self.failures.iter().all(|one| one.message() != message) {
                     self.failures.push(failure);
                 }
             }
@@ -161,9 +161,9 @@ impl<N> Answers<N> {
             return Ok(primary);
         }
         let mut message = format!("none of the {hosts} hosts is a primary that can be reached");
-        let told: Vec<_> = self.failures.iter().map(Failure::told).collect();
-        if !told.is_empty() {
-            message = format!("{message}: {}", told.join("; "));
+        let messages: Vec<_> = self.failures.iter().map(Failure::message).collect();
+        if !messages.is_empty() {
+            message = format!("{message}: {}", messages.join("; "));
         }
         let mut error = Error::new(ErrorKind::Unavailable, "connect", message);
         if let Some(last) = self.failures.into_iter().next_back() {

@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use super::lock;
-use crate::blocking::look;
+use crate::blocking::spin;
 use crate::driver::BackgroundTask;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::thread::{self, Thread};
@@ -222,7 +222,7 @@ impl Poller {
             return false;
         }
         // Who was just told may ask again right away, which saves putting this thread to sleep.
-        look(|| lock(&self.host.state).woken);
+        spin(|| lock(&self.host.state).woken);
         loop {
             let mut state = lock(&self.host.state);
             if std::mem::take(&mut state.woken) {

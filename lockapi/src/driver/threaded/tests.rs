@@ -256,7 +256,7 @@ impl BlockingConnection for Fallen {
         self.count();
         let none = || Value::Texts(Vec::new());
         let row = match (statement.name, &params[..]) {
-            ("engine.open", _) => {
+            ("engine.session_settings", _) => {
                 let none = || Value::Int(0);
                 vec![
                     Value::Bool(false),
@@ -281,7 +281,7 @@ impl BlockingConnection for Fallen {
                     Value::Text("a server that falls".to_owned()),
                 ]
             }
-            ("driver.remember", _) => vec![none(), none()],
+            ("driver.save_settings", _) => vec![none(), none()],
             _ => vec![Value::Int(0)],
         };
         Ok(vec![Row(row)])
@@ -378,15 +378,15 @@ fn a_connector_goes_with_its_backend() {
 
 #[test]
 fn a_connector_is_dropped_on_a_thread_of_its_own() {
-    struct Noted(mpsc::Sender<thread::ThreadId>);
+    struct NotedLock(mpsc::Sender<thread::ThreadId>);
 
-    impl Drop for Noted {
+    impl Drop for NotedLock {
         fn drop(&mut self) {
             self.0.send(thread::current().id()).unwrap();
         }
     }
 
-    impl BlockingConnector for Noted {
+    impl BlockingConnector for NotedLock {
         type Connection = Slow;
 
         fn connect(&self, _: Mode) -> Result<Slow, Failure> {
@@ -395,6 +395,6 @@ fn a_connector_is_dropped_on_a_thread_of_its_own() {
     }
 
     let (sender, dropped) = mpsc::channel();
-    drop(Threaded::new(Noted(sender)));
+    drop(Threaded::new(NotedLock(sender)));
     assert_ne!(dropped.recv_timeout(WAIT).unwrap(), thread::current().id());
 }

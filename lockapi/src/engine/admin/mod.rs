@@ -8,16 +8,16 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-pub(super) use notes::{Names, Noting};
+pub(super) use notes::{Names, NoteRecorder};
 
 use super::Core;
 use super::batcher::{ALONE, Queued};
 use crate::admin::{
-    Audited, CancelJob, Contention, Ended, Filter, ForceRelease, FoundQueue, HeldLease, HeldLock,
+    AuditEntry, CancelJob, Contention, Filter, ForceRelease, FoundQueue, HeldLease, HeldLock,
     Inspector, JobDetails, JobFilter, JobPage, LimitLevel, ListAudit, ListJobs, ListLeases,
     ListLimits, ListLocks, ListQueues, ListRunning, ListSchedulers, ListWaits, ListWorkers,
-    Operator, Priority, PriorityScope, ReadJob, Record, RunningJob, Terminate, Unblock, Waiter,
-    WorkerNumber, check_act, check_page, check_reason,
+    Operator, Priority, PriorityScope, ReadJob, Record, RunningJob, Terminate, TerminatedSession,
+    Unblock, Waiter, WorkerNumber, check_act, check_page, check_reason,
 };
 use crate::error::{Error, ErrorKind, LOCKED, Result};
 use crate::key::{Key, check_name};
@@ -147,7 +147,7 @@ impl Inspector for Admin {
         Ok(self.0.contended.list(filter.wanted_key(), filter.entries()))
     }
 
-    async fn audit(&self, filter: &Filter) -> Result<Vec<Audited>> {
+    async fn audit(&self, filter: &Filter) -> Result<Vec<AuditEntry>> {
         let list = ListAudit {
             namespace: self.namespace("audit", filter)?,
             most: filter.most(),
@@ -235,7 +235,7 @@ impl Operator for Admin {
         released.map_err(|error| error.on(&key))
     }
 
-    async fn terminate_holder(&self, key: Key, reason: &str) -> Result<Vec<Ended>> {
+    async fn terminate_holder(&self, key: Key, reason: &str) -> Result<Vec<TerminatedSession>> {
         const OPERATION: &str = "terminate_holder";
         let checked = key.check().and_then(|()| check_reason(reason));
         let checked = checked.and_then(|()| self.with_sessions(OPERATION));
@@ -246,18 +246,18 @@ impl Operator for Admin {
             name: key.to_string(),
             reason: reason.to_owned(),
         };
-        let struck = self.0.jobs.call(terminate).await;
-        let struck = struck.map_err(|error| error.on(&key))?;
-        if let Some(refused) = struck.iter().find(|one| !one.allowed) {
+        let signalled = self.0.jobs.call(terminate).await;
+        let signalled = signalled.map_err(|error| error.on(&key))?;
+        if let Some(refused) = signalled.iter().find(|one| !one.allowed) {
             let message = format!(
                 "this role may not end session {} of the role {}; grant it pg_signal_backend",
                 refused.pid, refused.username
             );
             return Err(Error::new(ErrorKind::Unsupported, OPERATION, message).on(&key));
         }
-        let ended = struck.into_iter().filter(|one| one.ended);
+        let ended = signalled.into_iter().filter(|one| one.ended);
         Ok(ended
-            .map(|one| Ended {
+            .map(|one| TerminatedSession {
                 pid: one.pid,
                 application: one.application,
                 username: one.username,

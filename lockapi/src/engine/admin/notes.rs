@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::admin::{Note, Noted, SweepNotes};
-use crate::driver::Swept;
+use crate::admin::{Note, NotedLock, SweepNotes};
+use crate::driver::SweepResult;
 use crate::engine::batcher::Batcher;
 use crate::engine::batcher::{ALONE, Queued};
 use crate::engine::clock::Time;
@@ -46,7 +46,7 @@ impl Queued for SweepNotes {
 impl Sweeping for SweepNotes {
     const EVERY: Duration = SWEEP_EVERY;
 
-    fn next(self, swept: Swept<i64>) -> Option<Self> {
+    fn next(self, swept: SweepResult<i64>) -> Option<Self> {
         let after = swept.last?;
         Some(Self { after, ..self })
     }
@@ -100,7 +100,7 @@ struct State {
 }
 
 /// Compares what lasts with what was noted, and notes the difference.
-pub(crate) struct Noting {
+pub(crate) struct NoteRecorder {
     batcher: Arc<Batcher>,
     sweeps: Arc<Sweeps>,
     names: Arc<Names>,
@@ -111,7 +111,7 @@ pub(crate) struct Noting {
     this: Weak<Self>,
 }
 
-impl Noting {
+impl NoteRecorder {
     pub(crate) fn new(
         batcher: Arc<Batcher>,
         sweeps: Arc<Sweeps>,
@@ -132,13 +132,13 @@ impl Noting {
     }
 
     /// Answers whether something that has ended is still noted.
-    pub(crate) fn look(&self, looked: Observed) -> bool {
+    pub(crate) fn record(&self, observed: Observed) -> bool {
         let mut state = self.lock();
-        let now = looked.now;
+        let now = observed.now;
         if state.busy || state.paused_until > now {
             return state.busy || !state.noted.is_empty();
         }
-        let note = self.difference(&mut state, looked);
+        let note = self.difference(&mut state, observed);
         let nothing = note.marks.is_empty()
             && note.noted.is_empty()
             && note.ended.is_empty()
@@ -155,10 +155,10 @@ impl Noting {
         drop(state);
         let this = self.this.clone();
         self.batcher.submit(note, move |outcome| {
-            let Some(noting) = this.upgrade() else {
+            let Some(recorder) = this.upgrade() else {
                 return;
             };
-            let mut state = noting.lock();
+            let mut state = recorder.lock();
             state.busy = false;
             state.unsure = outcome.is_err();
             if outcome.is_err() {
@@ -180,8 +180,8 @@ impl Noting {
     }
 
     /// What is to be noted, and remembers it as noted.
-    fn difference(&self, state: &mut State, looked: Observed) -> Note {
-        let now = looked.now;
+    fn difference(&self, state: &mut State, observed: Observed) -> Note {
+        let now = observed.now;
         let mut note = Note {
             backend: self.backend,
             namespace: self.namespace.to_string(),
@@ -189,8 +189,8 @@ impl Noting {
             all: state.unsure,
             ..Note::default()
         };
-        state.marks.retain(|mark| looked.marks.contains(mark));
-        for mark in looked.marks {
+        state.marks.retain(|mark| observed.marks.contains(mark));
+        for mark in observed.marks {
             if state.marks.insert(mark) {
                 note.marks.push(mark);
             }
@@ -199,10 +199,10 @@ impl Noting {
             state.names.clear();
         }
         let mut gone = std::mem::take(&mut state.noted);
-        for lasting in looked.lasting {
-            let place = (lasting.lock, lasting.waits);
+        for lasting in observed.lasting {
+            let noted_key = (lasting.lock, lasting.waits);
             let as_noted = (lasting.since, lasting.fence);
-            let before = gone.remove(&place);
+            let before = gone.remove(&noted_key);
             let known = state.names.get(&lasting.lock.key);
             if known.is_none_or(|noted| *noted + AGAIN <= now)
                 && let Some(name) = self.names.of(lasting.lock)
@@ -211,10 +211,10 @@ impl Noting {
                 note.names.push((lasting.lock.key, name));
             }
             if before == Some(as_noted) {
-                state.noted.insert(place, as_noted);
+                state.noted.insert(noted_key, as_noted);
             } else if note.noted.len() < MOST {
-                state.noted.insert(place, as_noted);
-                note.noted.push(Noted {
+                state.noted.insert(noted_key, as_noted);
+                note.noted.push(NotedLock {
                     lock: lasting.lock,
                     waits: lasting.waits,
                     fence: lasting.fence,

@@ -1,70 +1,70 @@
-//! Clearing the way for a session: looks who is in it, again and again, and strikes.
+//! Clearing the way for a session: reads who is in it, again and again, and signals them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::admin::{Blocker, Hit, Priority, PriorityScope, Strike, Unblock};
+use crate::admin::{Blocker, Priority, PriorityScope, SignalOutcome, SignalledBlocker, Unblock};
 use crate::engine::clock::Time;
 use crate::engine::timer::Timer;
 use crate::engine::{Core, batcher::Batcher};
 use crate::error::Result;
 
-/// How often it looks.
-const LOOK: Duration = Duration::from_millis(100);
+/// How often it reads who is in the way.
+const INTERVAL: Duration = Duration::from_millis(100);
 
 /// Who is known to be in the way: its number and when it began.
 type Id = (i64, i64);
 
 #[derive(Default)]
-struct Known {
+struct BlockerState {
     since: Time,
     cancelled: bool,
     refused: bool,
-    wanted: bool,
+    selected: bool,
 }
 
-struct Watching {
+struct Watcher {
     batcher: Arc<Batcher>,
     timer: Timer,
     namespace: String,
     pid: i64,
     priority: Priority,
     /// Since when who is in the way.
-    known: Mutex<HashMap<Id, Known>>,
-    told: Arc<crate::admin::Shared>,
+    known: Mutex<HashMap<Id, BlockerState>>,
+    shared: Arc<crate::admin::Shared>,
 }
 
 pub(super) fn start(core: &Arc<Core>, pid: i64, priority: Priority) -> PriorityScope {
-    let told = Arc::<crate::admin::Shared>::default();
-    let watching = Arc::new(Watching {
+    let shared = Arc::<crate::admin::Shared>::default();
+    let watcher = Arc::new(Watcher {
         batcher: Arc::clone(&core.jobs),
         timer: core.connections.timer.clone(),
         namespace: core.namespace.to_string(),
         pid,
         priority,
         known: Mutex::default(),
-        told: Arc::clone(&told),
+        shared: Arc::clone(&shared),
     });
-    watching.look_later();
-    PriorityScope { shared: told }
+    watcher.check_later();
+    PriorityScope { shared }
 }
 
-impl Watching {
-    fn look_later(self: Arc<Self>) {
+impl Watcher {
+    fn check_later(self: Arc<Self>) {
         let timer = self.timer.clone();
-        let at = timer.now() + LOOK;
-        timer.run_at(at, move || self.look());
+        let at = timer.now() + INTERVAL;
+        timer.run_at(at, move || self.check());
     }
 
-    fn look(self: Arc<Self>) {
-        if !self.told.begin() {
+    fn check(self: Arc<Self>) {
+        if !self.shared.begin() {
             return;
         }
         let now = self.timer.now();
         let (mut cancel, mut terminate) = (Vec::new(), Vec::new());
         for (id, known) in &*self.known.lock().unwrap_or_else(PoisonError::into_inner) {
-            if !known.wanted || known.refused {
+            if !known.selected || known.refused {
                 continue;
             }
             let age = now.saturating_sub(known.since);
@@ -86,42 +86,42 @@ impl Watching {
             reason: self.priority.reason.clone(),
         };
         let task = Arc::clone(&self.batcher);
-        task.submit(unblock, move |outcome| self.looked(outcome));
+        task.submit(unblock, move |outcome| self.checked(outcome));
     }
 
-    fn looked(self: Arc<Self>, outcome: Result<Vec<Blocker>>) {
+    fn checked(self: Arc<Self>, outcome: Result<Vec<Blocker>>) {
         match outcome {
-            Ok(blockers) => self.take(blockers),
+            Ok(blockers) => self.record(blockers),
             Err(error) => self
-                .told
-                .tell(|report| report.trouble = Some(error.to_string())),
+                .shared
+                .update(|report| report.error = Some(error.to_string())),
         }
-        if self.told.end() {
-            self.look_later();
+        if self.shared.end() {
+            self.check_later();
         }
     }
 
-    fn take(&self, blockers: Vec<Blocker>) {
+    fn record(&self, blockers: Vec<Blocker>) {
         let now = self.timer.now();
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|id, _| blockers.iter().any(|one| (one.pid, one.started) == *id));
         for blocker in blockers {
             let id = (blocker.pid, blocker.started);
-            let one = known.entry(id).or_insert_with(|| Known {
+            let one = known.entry(id).or_insert_with(|| BlockerState {
                 since: now,
-                wanted: (self.priority.filter)(&blocker),
-                ..Known::default()
+                selected: (self.priority.filter)(&blocker),
+                ..BlockerState::default()
             });
-            let strike = match blocker.struck {
-                2 => Strike::Terminated,
-                1 => Strike::Cancelled,
-                _ if !blocker.allowed && one.wanted && !one.refused => Strike::Refused,
+            let outcome = match blocker.signalled {
+                2 => SignalOutcome::Terminated,
+                1 => SignalOutcome::Cancelled,
+                _ if !blocker.allowed && one.selected && !one.refused => SignalOutcome::Refused,
                 _ => continue,
             };
-            one.cancelled |= strike == Strike::Cancelled;
-            one.refused |= strike == Strike::Refused;
-            self.told
-                .tell(|report| report.hits.push(Hit { strike, blocker }));
+            one.cancelled |= outcome == SignalOutcome::Cancelled;
+            one.refused |= outcome == SignalOutcome::Refused;
+            self.shared
+                .update(|report| report.signalled.push(SignalledBlocker { outcome, blocker }));
         }
     }
 }

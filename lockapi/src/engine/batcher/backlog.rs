@@ -227,7 +227,7 @@ mod tests {
             depth: 1000,
             times: 1,
             relaxed: false,
-            look: false,
+            read_first: false,
         }
     }
 

@@ -4,7 +4,7 @@ use std::iter;
 
 use tokio::sync::oneshot;
 
-use crate::engine::contain;
+use crate::engine::catch_panic;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Whether the request was also sent before, without an answer. The server may still be carrying out
@@ -71,7 +71,7 @@ impl<T> Reply<T> {
 
     fn answer(&mut self, outcome: Result<T>, repeated: Repeated) {
         if let Some(answer) = self.0.take() {
-            contain(|| answer.answer(outcome, repeated));
+            catch_panic(|| answer.answer(outcome, repeated));
         }
     }
 }

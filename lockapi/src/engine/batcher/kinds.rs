@@ -186,7 +186,7 @@ mod tests {
     use crate::driver::Operation;
     use crate::error::{ErrorKind, Result};
     use crate::lease::{Peek, Release};
-    use crate::limit::{Charge, ChargeLine, Look, Quota, RawDecision};
+    use crate::limit::{Charge, ChargeLine, Quota, RawDecision, ReadLevel};
 
     const MS: Duration = Duration::from_millis(1);
 
@@ -213,8 +213,8 @@ mod tests {
         }
     }
 
-    fn look() -> Look {
-        Look {
+    fn look() -> ReadLevel {
+        ReadLevel {
             namespace: String::new(),
             key: "door".to_owned(),
         }

@@ -241,7 +241,10 @@ fn process(runs: &Runs, pid: i64) {
         Value::Bool(false),
         Value::Bool(false),
     ];
-    runs.add("engine.open", Run::Answered(vec![Row(served.into())]));
+    runs.add(
+        "engine.session_settings",
+        Run::Answered(vec![Row(served.into())]),
+    );
 }
 
 fn soon_cancelled(runs: &Runs, pid: i64) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use super::super::settle;
+use super::super::session_settings;
 use super::*;
 use crate::blocking::block_on;
 use crate::driver::hosts::IsPrimary;
@@ -67,13 +67,13 @@ fn among_hosts_a_server_that_is_refused_is_left_out() {
     let enter = || {
         let entering = async {
             let mut connection = driver.connect(Mode::Direct).await?;
-            let settled = Settled {
-                server: settle::Server::Primary,
+            let state = ServerState {
+                server: session_settings::ServerKind::Primary,
                 process: None,
                 epochs: true,
                 unprivileged: false,
             };
-            epochs.enter(&mut connection, settled).await
+            epochs.enter(&mut connection, state).await
         };
         block_on(entering).map_err(|failure| failure.source.to_string())
     };
@@ -124,7 +124,7 @@ impl BlockingConnection for Pool {
     fn run(&mut self, statement: &'static Statement, _: Vec<Value>) -> Result<Rows, Failure> {
         let mut session = self.0.lock().unwrap();
         let row = match statement.name {
-            "engine.open" => {
+            "engine.session_settings" => {
                 let (no, yes) = (Value::Bool(false), Value::Bool(true));
                 let row = [no.clone(), Value::Int(0), Value::Int(7), Value::Int(1)];
                 row.into_iter().chain([yes, no.clone(), no]).collect()

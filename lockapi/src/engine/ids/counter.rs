@@ -69,7 +69,7 @@ impl Counter {
     }
 
     /// Tells whether `count` stamps could be taken at `time`.
-    pub(super) fn look(&self, time: Time, count: u64) -> Result<(), Obstacle> {
+    pub(super) fn can_take(&self, time: Time, count: u64) -> Result<(), Obstacle> {
         let word = self.word.load(Ordering::Acquire);
         self.plan(word, self.millis(time), count).map(drop)
     }

@@ -136,14 +136,14 @@ struct Claim {
     worker: i64,
     token: i64,
     /// When the server's clock was last read.
-    looked: Time,
+    clock_read_at: Time,
 }
 
 impl Source {
     /// Waits until this number of ids can be taken.
     async fn ready(&self, count: u64) -> Result<()> {
         loop {
-            match self.counter.look(self.timer.now(), count) {
+            match self.counter.can_take(self.timer.now(), count) {
                 Ok(()) => return Ok(()),
                 Err(Obstacle::Ahead(time)) => self.timer.sleep(time).await,
                 Err(Obstacle::End) => return Err(self.end_of_time()),
@@ -217,7 +217,7 @@ impl Source {
                 let claim = Claim {
                     worker,
                     token,
-                    looked: now,
+                    clock_read_at: now,
                 };
                 return self.granted(state, claim, (start, floor), server);
             }
@@ -274,10 +274,10 @@ impl Source {
         }
         let worker = claim.worker.unsigned_abs();
         self.counter
-            .begin(worker, start, floor, claim.looked, server);
+            .begin(worker, start, floor, claim.clock_read_at, server);
         state.claim = Some(claim);
-        let left = self.left(claim.looked, floor);
-        self.renew_at(&mut state, claim.looked + left / RENEW_PART);
+        let left = self.left(claim.clock_read_at, floor);
+        self.renew_at(&mut state, claim.clock_read_at + left / RENEW_PART);
         answer(state, &Ok(()));
     }
 
@@ -329,11 +329,11 @@ impl Source {
                 floor: Some(floor),
                 now: server,
             }) => {
-                let since = sent.saturating_sub(claim.looked);
+                let since = sent.saturating_sub(claim.clock_read_at);
                 self.counter.adjust(server, sent, now, since);
                 self.counter.raise(floor);
                 state.claim = Some(Claim {
-                    looked: now,
+                    clock_read_at: now,
                     ..claim
                 });
                 let left = self.left(now, floor);

@@ -252,7 +252,7 @@ impl Leases {
             fence,
             renewing: 0,
         };
-        self.tell(&entry.namespace, &entry.key, &entry.slots);
+        self.notify(&entry.namespace, &entry.key, &entry.slots);
         let entry = Held::new(sent, ttl, renewed, entry);
         let hold = Arc::clone(&entry.hold);
         let id = self.next.fetch_add(1, Ordering::Relaxed);

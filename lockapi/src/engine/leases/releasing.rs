@@ -49,8 +49,8 @@ impl Leases {
             entry.hold.lose();
             entry.hold.announce();
             // The caller of `close` may be gone.
-            let told: Answered = Box::new(|outcome| drop(sender.send(outcome)));
-            self.send_release(entry, Some(told));
+            let released: Answered = Box::new(|outcome| drop(sender.send(outcome)));
+            self.send_release(entry, Some(released));
             answer
         };
         entries.into_iter().map(release).collect()
@@ -93,7 +93,7 @@ impl Leases {
             } else {
                 let entry = &held.what;
                 leases.bucket(&entry.key).notify_waiters();
-                leases.tell(&entry.namespace, &entry.key, &entry.slots);
+                leases.notify(&entry.namespace, &entry.key, &entry.slots);
             }
         });
     }
@@ -134,7 +134,7 @@ impl Leases {
             let last = again >= until;
             if last || matches!(outcome, Ok(true)) {
                 leases.bucket(&abandon.key).notify_waiters();
-                leases.tell(&abandon.namespace, &abandon.key, &[abandon.first]);
+                leases.notify(&abandon.namespace, &abandon.key, &[abandon.first]);
             }
             if !last {
                 let this = Arc::downgrade(&leases);
@@ -148,7 +148,7 @@ impl Leases {
     }
 
     /// Notifies those who want to know who leads.
-    pub(super) fn tell(&self, namespace: &str, key: &str, slots: &[i64]) {
+    pub(super) fn notify(&self, namespace: &str, key: &str, slots: &[i64]) {
         if *slots == [slot::LEADER] {
             let topic = topic(namespace, key);
             // Who was not notified looks.

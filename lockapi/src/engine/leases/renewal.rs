@@ -15,16 +15,16 @@ use crate::telemetry::{self, Renewal};
 
 impl Leases {
     pub(super) fn arm(&self, held: MutexGuard<'_, Holdings<u64, Entry>>) {
-        renewal::arm(held, &self.timer, &self.this, Self::look);
+        renewal::arm(held, &self.timer, &self.this, Self::renew_due);
     }
 
     /// Runs on the timer's thread: loses what has ended and renews what is due.
-    fn look(&self, armed: Time) {
+    fn renew_due(&self, armed: Time) {
         let now = self.timer.now();
         let mut renewals = Vec::new();
         let mut lost = Vec::new();
         let mut held = self.lock();
-        held.looked(armed);
+        held.timer_fired(armed);
         while let Some(id) = held.next_due(now, Held::slack) {
             let Some(entry) = held.get_mut(id) else {
                 break;
@@ -77,12 +77,12 @@ impl Leases {
         renew: Renew,
         outcome: &Result<bool>,
     ) -> bool {
-        let told = match outcome {
+        let renewal = match outcome {
             Ok(true) => Renewal::Done,
             Ok(false) => Renewal::Lost,
             Err(_) => Renewal::Failed,
         };
-        telemetry::renewed(kind(&renew.slots), &renew.key, told);
+        telemetry::renewed(kind(&renew.slots), &renew.key, renewal);
         let mut held = self.lock();
         let mut lost = None;
         let mut partly = false;

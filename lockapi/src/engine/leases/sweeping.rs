@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Leases;
-use crate::driver::Swept;
+use crate::driver::SweepResult;
 use crate::engine::batcher::{ALONE, Queued};
 use crate::engine::sweeps::{PART, Sweeping};
 use crate::lease::Sweep;
@@ -23,7 +23,7 @@ impl Queued for Sweep {
 impl Sweeping for Sweep {
     const EVERY: Duration = EVERY;
 
-    fn next(self, swept: Swept<(String, String, i64)>) -> Option<Self> {
+    fn next(self, swept: SweepResult<(String, String, i64)>) -> Option<Self> {
         let after = swept.last?;
         Some(Self { after, ..self })
     }
@@ -40,7 +40,7 @@ impl Queued for SweepMarks {
 impl Sweeping for SweepMarks {
     const EVERY: Duration = EVERY;
 
-    fn next(self, swept: Swept<(String, String)>) -> Option<Self> {
+    fn next(self, swept: SweepResult<(String, String)>) -> Option<Self> {
         let after = swept.last?;
         Some(Self { after, ..self })
     }

@@ -5,14 +5,14 @@ use std::hash::{BuildHasher, Hash, Hasher};
 
 use rustc_hash::FxBuildHasher;
 
-use super::groups::{self, Group, Known, Room};
+use super::groups::{self, Availability, Group, KnownLevels};
 use super::hash;
 use super::takes::{TRIES, contended, expire};
 use crate::engine::batcher::{Batch, Caller, Callers, Queued, Reply};
 use crate::engine::connection::OpenConnection;
 use crate::error::{Error, ErrorKind, Failure, Result};
-use crate::limit::manage::Looked;
-use crate::limit::{Charge, Ensure, Expire, Look, MAX_RESERVATIONS, Outcome, RawDecision};
+use crate::limit::manage::CurrentLevel;
+use crate::limit::{Charge, Ensure, Expire, MAX_RESERVATIONS, Outcome, RawDecision, ReadLevel};
 
 impl Queued for Charge {
     const NAME: &'static str = "check";
@@ -61,7 +61,7 @@ impl Queued for Charge {
         batch: &mut Batch<Self>,
         connection: &mut OpenConnection,
     ) -> Result<(), Failure> {
-        let mut known = Known::default();
+        let mut known = KnownLevels::default();
         for round in 0..ROUNDS {
             let tries = |at: usize| batch.callers[at].tries;
             let groups = groups::divide(&batch.requests, tries, &known);
@@ -76,9 +76,9 @@ impl Queued for Charge {
                 }
                 decide(group, raw, &batch.requests, round, &mut decided);
             }
-            tell(batch, decided);
+            answer_decided(batch, decided);
             maintenance.run(connection).await?;
-            look(batch, connection, &mut known).await?;
+            read_unknown(batch, connection, &mut known).await?;
             refuse(batch, &known);
             if batch.requests.is_empty() {
                 break;
@@ -157,7 +157,7 @@ fn decide(
 }
 
 /// Tells those whose requests are decided.
-fn tell(batch: &mut Batch<Charge>, mut decided: HashMap<usize, Decided>) {
+fn answer_decided(batch: &mut Batch<Charge>, mut decided: HashMap<usize, Decided>) {
     for (at, (mut charge, mut callers)) in batch.take().enumerate() {
         match decided.remove(&at) {
             Some(Decided::Taken {
@@ -165,8 +165,11 @@ fn tell(batch: &mut Batch<Charge>, mut decided: HashMap<usize, Decided>) {
                 all,
                 answers,
             }) => {
-                let (told, left) = divide(callers, times, all);
-                batch.tell(told.len(), deal(&charge, told, times, answers));
+                let (answered, left) = divide(callers, times, all);
+                batch.tell(
+                    answered.len(),
+                    distribute(&charge, answered, times, answers),
+                );
                 if let Some(left) = left {
                     charge.times = i64::try_from(left.len()).unwrap_or(i64::MAX);
                     batch.push(charge, left);
@@ -214,29 +217,29 @@ impl RowMaintenance {
 }
 
 /// Reads the other keys of requests that one key refuses, for their decisions.
-async fn look(
+async fn read_unknown(
     batch: &mut Batch<Charge>,
     connection: &mut OpenConnection,
-    known: &mut Known,
+    known: &mut KnownLevels,
 ) -> Result<(), Failure> {
     let mut keys = HashSet::new();
     let refused = batch.requests.iter();
-    let refused = refused.filter(|one| known.room_for(one) == Room::Refused);
+    let refused = refused.filter(|one| known.availability_of(one) == Availability::Refused);
     let unknown = refused.flat_map(|one| {
         let lines = one.lines.iter().filter(|line| !known.has(&line.key));
         lines.map(|line| (&*one.namespace, &*line.key))
     });
-    let looks = unknown.filter(|place| keys.insert(*place)).map(of);
-    let looks: Vec<_> = looks.collect();
-    if looks.is_empty() {
+    let reads = unknown.filter(|place| keys.insert(*place)).map(read_level);
+    let reads: Vec<_> = reads.collect();
+    if reads.is_empty() {
         return Ok(());
     }
-    let looked = connection.perform(&looks).await?;
-    for (look, Looked { level, now, .. }) in looks.iter().zip(looked) {
+    let levels = connection.perform(&reads).await?;
+    for (read, CurrentLevel { level, now, .. }) in reads.iter().zip(levels) {
         let outcome = Outcome::Refused;
         let level = level.as_of(now);
         known.note(
-            &look.key,
+            &read.key,
             &RawDecision {
                 outcome,
                 level,
@@ -247,36 +250,36 @@ async fn look(
     Ok(())
 }
 
-fn of((namespace, key): (&str, &str)) -> Look {
-    Look {
+fn read_level((namespace, key): (&str, &str)) -> ReadLevel {
+    ReadLevel {
         namespace: namespace.to_owned(),
         key: key.to_owned(),
     }
 }
 
 /// Tells those for whom there is no room; the others stay.
-fn refuse(batch: &mut Batch<Charge>, known: &Known) {
+fn refuse(batch: &mut Batch<Charge>, known: &KnownLevels) {
     for (charge, callers) in batch.take() {
-        match (known.room_for(&charge), known.answers(&charge)) {
-            (Room::Refused, Some(answers)) => {
+        match (known.availability_of(&charge), known.answers(&charge)) {
+            (Availability::Refused, Some(answers)) => {
                 batch.tell(
                     callers.len(),
-                    deal(&charge, callers.into_iter().collect(), 0, answers),
+                    distribute(&charge, callers.into_iter().collect(), 0, answers),
                 );
             }
-            (Room::Full, _) => callers.refuse(crowded),
+            (Availability::Full, _) => callers.refuse(too_many_reservations),
             _ => batch.push(charge, callers),
         }
     }
 }
 
-fn crowded() -> Error {
+fn too_many_reservations() -> Error {
     let message =
         format!("the key has {MAX_RESERVATIONS} open reservations already; allowed are no more");
     Error::new(ErrorKind::Capacity, "reserve", message)
 }
 
-type Asking = Caller<Vec<RawDecision>>;
+type WaitingCaller = Caller<Vec<RawDecision>>;
 
 /// Callers that are answered, and callers whose request is sent again: of the callers without permits,
 /// `decided` ones are answered.
@@ -284,22 +287,22 @@ fn divide(
     callers: Callers<Vec<RawDecision>>,
     taken: i64,
     decided: bool,
-) -> (Vec<Asking>, Option<Callers<Vec<RawDecision>>>) {
+) -> (Vec<WaitingCaller>, Option<Callers<Vec<RawDecision>>>) {
     let tries = callers.tries;
-    let mut told: Vec<_> = callers.into_iter().collect();
-    let admitted = usize::try_from(taken).unwrap_or(0).min(told.len());
+    let mut answered: Vec<_> = callers.into_iter().collect();
+    let admitted = usize::try_from(taken).unwrap_or(0).min(answered.len());
     let left = if decided {
         Vec::new()
     } else {
-        told.split_off(admitted)
+        answered.split_off(admitted)
     };
-    (told, Callers::of(left, tries))
+    (answered, Callers::of(left, tries))
 }
 
 /// The answers to the callers, in the order of arrival.
-fn deal(
+fn distribute(
     charge: &Charge,
-    callers: Vec<Asking>,
+    callers: Vec<WaitingCaller>,
     taken: i64,
     decided: Vec<RawDecision>,
 ) -> impl Iterator<Item = (Reply<Vec<RawDecision>>, Result<Vec<RawDecision>>)> + Send + use<> {
@@ -307,17 +310,17 @@ fn deal(
     let prices: Vec<_> = prices
         .map(|line| (line.price(), line.quota.window() > 0))
         .collect();
-    let mut dealt = 0;
+    let mut distributed = 0;
     callers.into_iter().map(move |Caller { reply, .. }| {
-        let admitted = dealt < taken;
-        dealt += i64::from(admitted);
+        let admitted = distributed < taken;
+        distributed += i64::from(admitted);
         let answer = prices
             .iter()
             .zip(&decided)
             .map(|((price, windowed), decided)| {
                 // As if they had been asked one by one.
                 let mut decided = decided.clone();
-                let later = (taken - dealt) * price;
+                let later = (taken - distributed) * price;
                 if *windowed {
                     decided.level.used -= later;
                 } else {

@@ -49,11 +49,11 @@ impl Group {
 
 /// What the answers show of keys.
 #[derive(Default)]
-pub(super) struct Known(HashMap<String, RawDecision>);
+pub(super) struct KnownLevels(HashMap<String, RawDecision>);
 
 /// What is known of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Room {
+pub(super) enum Availability {
     /// There may be room for it.
     Open,
     /// One of its keys has none.
@@ -62,7 +62,7 @@ pub(super) enum Room {
     Full,
 }
 
-impl Known {
+impl KnownLevels {
     pub(super) fn note(&mut self, key: &str, decided: &RawDecision) {
         // What has to be put right first says nothing of the room, nor does what was never read.
         if decided.outcome == Outcome::Overdue || decided.now == 0 {
@@ -76,7 +76,7 @@ impl Known {
         self.0.contains_key(key)
     }
 
-    pub(super) fn room_for(&self, charge: &Charge) -> Room {
+    pub(super) fn availability_of(&self, charge: &Charge) -> Availability {
         let lines = || {
             let lines = charge.lines.iter();
             lines.filter_map(|line| Some((line, self.0.get(&line.key)?)))
@@ -85,9 +85,11 @@ impl Known {
             known.level.fits(&line.quota, line.price(), known.now) < 1
         };
         match () {
-            () if lines().any(refuses) => Room::Refused,
-            () if lines().any(|(line, _)| line.id != 0 && self.slots(line) == 0) => Room::Full,
-            () => Room::Open,
+            () if lines().any(refuses) => Availability::Refused,
+            () if lines().any(|(line, _)| line.id != 0 && self.slots(line) == 0) => {
+                Availability::Full
+            }
+            () => Availability::Open,
         }
     }
 
@@ -117,7 +119,7 @@ impl Known {
 }
 
 /// What the requests for a key take that are charged already.
-struct Left {
+struct KeyBudget {
     /// The length of their windows, and whether they slide. What others do to the state is different.
     windows: (i64, bool),
     taken: i64,
@@ -139,36 +141,36 @@ fn windows(quota: &Quota) -> (i64, bool) {
 pub(super) fn divide(
     requests: &[Charge],
     tries: impl Fn(usize) -> u32,
-    known: &Known,
+    known: &KnownLevels,
 ) -> Vec<Group> {
-    let mut keys: HashMap<&str, Left> = HashMap::new();
+    let mut keys: HashMap<&str, KeyBudget> = HashMap::new();
     let mut times: Vec<(usize, i64)> = Vec::with_capacity(requests.len());
     let mut roots: Vec<usize> = (0..requests.len()).collect();
     for (at, charge) in requests.iter().enumerate() {
         let lines = || charge.lines.iter();
         let first = !lines().any(|line| keys.contains_key(&*line.key));
         let differs = |line: &ChargeLine| {
-            let left = keys.get(&*line.key);
-            left.is_some_and(|left| left.windows != windows(&line.quota))
+            let budget = keys.get(&*line.key);
+            budget.is_some_and(|budget| budget.windows != windows(&line.quota))
         };
         if lines().any(differs) {
             continue;
         }
         let room = |line: &ChargeLine| known.room(line) >> tries(at).min(62);
         let fits = |line: &ChargeLine| match keys.get(&*line.key) {
-            Some(left) if left.closed || (line.id != 0 && left.slots == 0) => 0,
-            Some(left) => (room(line) - left.taken).max(0) / line.price(),
+            Some(budget) if budget.closed || (line.id != 0 && budget.slots == 0) => 0,
+            Some(budget) => (room(line) - budget.taken).max(0) / line.price(),
             None => room(line) / line.price(),
         };
         let fits = lines().map(fits).fold(charge.times, i64::min);
         let goes = fits > 0 || first;
         // Who comes later does not overtake one that may have room yet: those before it may get less than they
         // count on.
-        let closed = |line: &ChargeLine| keys.get(&*line.key).is_some_and(|left| left.closed);
+        let closed = |line: &ChargeLine| keys.get(&*line.key).is_some_and(|budget| budget.closed);
         let unsure = tries(at) > 0 || lines().any(|line| !known.has(&line.key) || closed(line));
         let waits = fits < charge.times && unsure;
         for line in lines().filter(|_| goes || waits) {
-            let left = keys.entry(&line.key).or_insert_with(|| Left {
+            let budget = keys.entry(&line.key).or_insert_with(|| KeyBudget {
                 windows: windows(&line.quota),
                 taken: 0,
                 slots: known.slots(line),
@@ -176,11 +178,11 @@ pub(super) fn divide(
                 by: at,
             });
             // Nobody joins one that does not fit itself.
-            left.closed |= waits || fits == 0;
-            left.taken = left.taken.saturating_add(line.price() * fits);
-            left.slots = left.slots.saturating_sub(usize::from(line.id != 0));
+            budget.closed |= waits || fits == 0;
+            budget.taken = budget.taken.saturating_add(line.price() * fits);
+            budget.slots = budget.slots.saturating_sub(usize::from(line.id != 0));
             if goes {
-                let (one, other) = (root(&mut roots, at), root(&mut roots, left.by));
+                let (one, other) = (root(&mut roots, at), root(&mut roots, budget.by));
                 roots[one.max(other)] = one.min(other);
             }
         }
@@ -190,10 +192,12 @@ pub(super) fn divide(
         times.push((at, fits));
     }
     let mut groups: Vec<Group> = Vec::new();
-    let mut places = HashMap::new();
+    let mut group_indexes = HashMap::new();
     for (at, times) in times {
-        let place = *places.entry(root(&mut roots, at)).or_insert(groups.len());
-        match groups.get_mut(place) {
+        let group_index = *group_indexes
+            .entry(root(&mut roots, at))
+            .or_insert(groups.len());
+        match groups.get_mut(group_index) {
             Some(group) => group.members.push((at, times)),
             None => groups.push(Group {
                 charge: requests[at].clone(),

@@ -10,19 +10,19 @@ use async_trait::async_trait;
 use futures_util::future::{Either, select};
 
 use super::super::Core;
-use super::lines::{Asked, InLine};
-use super::reservation::Held;
+use super::answers::complete;
+use super::reservation::OpenReservation;
 use super::takes::{TRIES, expire};
-use super::waiting::told;
+use super::wait_queues::{QueuePosition, WaitingCall};
 use super::{Limits, first_part, hash, line, permits};
 use crate::engine::clock::Time;
 use crate::engine::sweeps::Sweeping as _;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
 use crate::limit::{
-    Block, ChargeLine, Decision, Look, MAX_WAITING, MAX_WANTS, Outcome, Permits, Policy, Quota,
-    RateLimiter, RawDecision, Refund, Reservation, Reset, Verdict, Want, charge, duration, nanos,
-    verdict,
+    Block, ChargeLine, Decision, MAX_PERMIT_REQUESTS, MAX_WAITING, Outcome, PermitRequest, Permits,
+    Policy, Quota, RateLimiter, RawDecision, ReadLevel, Refund, Reservation, Reset, Verdict,
+    charge, duration, nanos, verdict,
 };
 use crate::random;
 use crate::telemetry::{self, Kind, Stamp};
@@ -56,21 +56,25 @@ impl Limiter {
         *self.policy.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn decide_each(&self, policy: &Policy, wants: &[Want]) -> Result<Vec<Decision>> {
-        if wants.len() > MAX_WANTS {
+    async fn decide_each(
+        &self,
+        policy: &Policy,
+        requests: &[PermitRequest],
+    ) -> Result<Vec<Decision>> {
+        if requests.len() > MAX_PERMIT_REQUESTS {
             let message = format!(
-                "{} limits in a call; allowed are at most {MAX_WANTS}",
-                wants.len()
+                "{} limits in a call; allowed are at most {MAX_PERMIT_REQUESTS}",
+                requests.len()
             );
             return Err(Error::new(ErrorKind::Invalid, "check_each", message));
         }
-        let lines = wants.iter().map(|want| line(want, policy));
+        let lines = requests.iter().map(|request| line(request, policy));
         let lines = lines.collect::<Result<Vec<_>>>()?;
         let limits = self.limits();
         if limits.shares.is_out(policy, limits.timer.now()) {
             let now = limits.timer.now();
-            let decide = |want| limits.shares.decide(want, policy, now);
-            return Ok(telling(wants.iter().map(decide).collect()));
+            let decide = |request| limits.shares.decide(request, policy, now);
+            return Ok(record_each(requests.iter().map(decide).collect()));
         }
         let takes: Vec<_> = lines
             .into_iter()
@@ -79,33 +83,34 @@ impl Limiter {
                 (key, limits.take(line, 1, policy.relaxed))
             })
             .collect();
-        let mut given = Undelivered {
+        let mut given = UndeliveredDecisions {
             limiter: self,
-            decisions: Vec::with_capacity(wants.len()),
+            decisions: Vec::with_capacity(requests.len()),
         };
         let mut failed = None;
         // To the end also when one fails, so that all that was taken is known.
-        for (want, ((quota, hash), waiting)) in wants.iter().zip(takes) {
+        for (request, ((quota, hash), waiting)) in requests.iter().zip(takes) {
             match waiting.await {
                 Ok(decided) => {
                     limits.denied_keys.note(hash, &decided);
-                    let mut decision = Decision::decided(&want.key, quota, want.cost, &decided);
+                    let mut decision =
+                        Decision::decided(&request.key, quota, request.cost, &decided);
                     decision.shadow = policy.shadow;
                     given.decisions.push(decision);
                 }
                 Err(error) => {
                     let now = limits.timer.now();
                     if !limits.shares.applies(policy, &error, now) {
-                        failed.get_or_insert(error.on(&want.key));
+                        failed.get_or_insert(error.on(&request.key));
                         continue;
                     }
-                    let decision = limits.shares.decide(want, policy, now);
+                    let decision = limits.shares.decide(request, policy, now);
                     given.decisions.push(decision);
                 }
             }
         }
         match failed {
-            None => Ok(telling(std::mem::take(&mut given.decisions))),
+            None => Ok(record_each(std::mem::take(&mut given.decisions))),
             Some(error) => Err(error),
         }
     }
@@ -121,7 +126,7 @@ impl Limiter {
         }
     }
 
-    async fn wait(&self, want: &Want, timeout: Duration) -> Result<Decision> {
+    async fn wait(&self, request: &PermitRequest, timeout: Duration) -> Result<Decision> {
         let limits = self.limits();
         let until = limits.timer.now().saturating_add(timeout);
         loop {
@@ -129,33 +134,38 @@ impl Limiter {
             if policy.shadow {
                 // Nothing is refused.
                 let decided = self
-                    .decide_each(&policy, std::slice::from_ref(want))
+                    .decide_each(&policy, std::slice::from_ref(request))
                     .await?;
                 return decided.into_iter().next().ok_or_else(|| {
                     let message = "the server returned no decision for a limit of the call";
-                    Error::new(ErrorKind::Corrupt, "until_ready", message).on(&want.key)
+                    Error::new(ErrorKind::Corrupt, "until_ready", message).on(&request.key)
                 });
             }
-            let line = line(want, &policy).map_err(|error| error.during("until_ready"))?;
+            let line = line(request, &policy).map_err(|error| error.during("until_ready"))?;
             policy.quota = line.quota;
-            let (reply, told) = limits.answer(&line);
-            let place = limits
-                .lines
-                .try_join(&line.key, policy, MAX_WAITING, want.cost, reply);
-            let place = place.ok_or_else(|| {
+            let (reply, answered) = limits.answer(&line);
+            let position =
+                limits
+                    .wait_queues
+                    .try_join(&line.key, policy, MAX_WAITING, request.cost, reply);
+            let position = position.ok_or_else(|| {
                 let message =
                     format!("{MAX_WAITING} calls of this backend wait in until_ready already; allowed are no more");
-                Error::new(ErrorKind::Capacity, "until_ready", message).on(&want.key)
+                Error::new(ErrorKind::Capacity, "until_ready", message).on(&request.key)
             })?;
             let time = (until, timeout);
-            let asking = place.first(self.ask_for_line(&place, want, &line, &policy, time));
+            let asking =
+                position.first(self.ask_for_queue(&position, request, &line, &policy, time));
             // First the question: if it tells this caller too, nobody behind it hears earlier.
-            match select(pin!(asking), told).await {
+            match select(pin!(asking), answered).await {
                 Either::Right((decided, _)) => {
-                    let decided = decided.map_err(|error| error.on(&want.key))?;
-                    telemetry::decided(&want.key, true);
+                    let decided = decided.map_err(|error| error.on(&request.key))?;
+                    telemetry::decided(&request.key, true);
                     return Ok(Decision::decided(
-                        &want.key, line.quota, want.cost, &decided,
+                        &request.key,
+                        line.quota,
+                        request.cost,
+                        &decided,
                     ));
                 }
                 Either::Left((ended, _)) => {
@@ -167,12 +177,12 @@ impl Limiter {
         }
     }
 
-    /// Asks for the first of a line, and tells them, until this caller is told too: then this does not end. It ends
+    /// Asks for the first of a line, and tells them, until this caller is answered too: then this does not end. It ends
     /// with a decision that was made without the database, or with none when the policy has changed.
-    async fn ask_for_line(
+    async fn ask_for_queue(
         &self,
-        place: &InLine<'_>,
-        want: &Want,
+        position: &QueuePosition<'_>,
+        request: &PermitRequest,
         own: &ChargeLine,
         policy: &Policy,
         (until, timeout): (Time, Duration),
@@ -181,42 +191,42 @@ impl Limiter {
         // All that there ever is, until it is known to be less.
         let mut most = quota.limit();
         loop {
-            let asked = place.asked(most);
-            let (Some(first), true) = (asked.first(), place.is_waiting()) else {
+            let calls = position.first_calls(most);
+            let (Some(first), true) = (calls.first(), position.is_waiting()) else {
                 return pending().await;
             };
             let mut current = self.policy_now();
-            let fits = want.check(current.quota);
+            let fits = request.check(current.quota);
             current.quota = fits.map_err(|error| error.during("until_ready"))?;
             if current != *policy {
                 return Ok(None);
             }
             let line = ChargeLine {
-                cost: asked.iter().map(|one| one.cost).sum(),
+                cost: calls.iter().map(|one| one.cost).sum(),
                 ..own.clone()
             };
             let decided = self.take_unless_out(line, policy).await;
-            let retry = if let Some(decided) = decided.map_err(|error| error.on(&want.key))? {
+            let retry = if let Some(decided) = decided.map_err(|error| error.on(&request.key))? {
                 limits.denied_keys.note(hash(&own.key), &decided);
                 if matches!(decided.outcome, Outcome::Taken(_)) {
-                    self.tell_line(place, own, &asked, decided);
+                    self.answer_queue(position, own, &calls, decided);
                     most = quota.limit();
                     continue;
                 }
                 let left = decided.level.fits(&quota, quota.price(1), decided.now);
                 let left = u64::try_from(left).unwrap_or(0);
-                if asked.len() > 1 && left >= first.cost {
+                if calls.len() > 1 && left >= first.cost {
                     most = left;
                     continue;
                 }
                 // Next time probably no other fits.
                 most = first.cost;
-                telemetry::decided(&want.key, false);
+                telemetry::decided(&request.key, false);
                 let price = quota.price(first.cost);
                 duration(decided.level.wait_for(&quota, price, decided.now))
             } else {
-                let decision = limits.shares.decide(want, policy, limits.timer.now());
-                telemetry::decided(&want.key, decision.is_admitted());
+                let decision = limits.shares.decide(request, policy, limits.timer.now());
+                telemetry::decided(&request.key, decision.is_admitted());
                 if decision.is_allowed() {
                     return Ok(Some(decision));
                 }
@@ -225,7 +235,7 @@ impl Limiter {
             if limits.timer.now().saturating_add(retry) > until {
                 let message = format!("not admitted within {timeout:?}");
                 let error = Error::new(ErrorKind::TimedOut, "until_ready", message);
-                return Err(error.on(&want.key));
+                return Err(error.on(&request.key));
             }
             // A reset, a refund or the end of a block may admit it earlier.
             limits.timer.sleep(retry.min(LOOK_AGAIN)).await;
@@ -251,22 +261,22 @@ impl Limiter {
 
     /// Tells those for whom was taken together, as if they had been decided one by one. What was taken for those that
     /// have left is given back.
-    fn tell_line(
+    fn answer_queue(
         &self,
-        place: &InLine<'_>,
+        position: &QueuePosition<'_>,
         own: &ChargeLine,
-        asked: &[Asked],
+        calls: &[WaitingCall],
         mut decided: RawDecision,
     ) {
-        let all: i64 = asked.iter().map(|one| own.quota.price(one.cost)).sum();
+        let all: i64 = calls.iter().map(|one| own.quota.price(one.cost)).sum();
         let state = |decided: &mut RawDecision, by: i64| match own.quota.window() {
             0 => decided.level.tat += by,
             _ => decided.level.used += by,
         };
         state(&mut decided, -all);
-        for one in asked {
+        for one in calls {
             state(&mut decided, own.quota.price(one.cost));
-            if !place.tell(*one, decided.clone()) {
+            if !position.answer(*one, decided.clone()) {
                 let line = ChargeLine {
                     cost: one.cost,
                     ..own.clone()
@@ -298,13 +308,13 @@ impl RateLimiter for Limiter {
         Ok(())
     }
 
-    async fn check_each(&self, wants: &[Want]) -> Result<Vec<Decision>> {
-        self.decide_each(&self.policy_now(), wants).await
+    async fn check_each(&self, requests: &[PermitRequest]) -> Result<Vec<Decision>> {
+        self.decide_each(&self.policy_now(), requests).await
     }
 
-    async fn check_all(&self, wants: &[Want]) -> Result<Verdict> {
+    async fn check_all(&self, requests: &[PermitRequest]) -> Result<Verdict> {
         let policy = self.policy_now();
-        let charge = charge(&self.core.namespace, &policy, wants)?;
+        let charge = charge(&self.core.namespace, &policy, requests)?;
         let limits = self.limits();
         let outcome = if limits.shares.is_out(&policy, limits.timer.now()) {
             None
@@ -316,56 +326,57 @@ impl RateLimiter for Limiter {
             }
         };
         if let Some(decided) = outcome {
-            let verdict = verdict(wants, &policy, &charge, &decided);
-            tell(&verdict);
+            let verdict = verdict(requests, &policy, &charge, &decided);
+            record_verdict(&verdict);
             return Ok(verdict);
         }
         let now = limits.timer.now();
-        let decisions = limits.shares.decide_all(wants, &policy, now);
+        let decisions = limits.shares.decide_all(requests, &policy, now);
         let verdict = Verdict {
             admitted: decisions.iter().all(Decision::is_admitted),
             shadow: policy.shadow,
             decisions,
         };
-        tell(&verdict);
+        record_verdict(&verdict);
         Ok(verdict)
     }
 
-    async fn peek(&self, want: &Want) -> Result<Decision> {
+    async fn peek(&self, request: &PermitRequest) -> Result<Decision> {
         let policy = self.policy_now();
-        let line = line(want, &policy)?;
-        let (namespace, key) = self.namespace_and(&want.key);
-        let look = Look { namespace, key };
+        let line = line(request, &policy)?;
+        let (namespace, key) = self.namespace_and(&request.key);
+        let read = ReadLevel { namespace, key };
         let batcher = self.limits().batcher(&line.key);
-        let named = |error: Error| error.on(&want.key);
-        let mut looked = batcher.call(look.clone()).await.map_err(named)?;
+        let named = |error: Error| error.on(&request.key);
+        let mut current = batcher.call(read.clone()).await.map_err(named)?;
         for _ in 0..TRIES {
-            if looked.due > looked.now {
+            if current.due > current.now {
                 break;
             }
-            let ended = batcher.call(expire(&look.namespace, &look.key)).await;
+            let ended = batcher.call(expire(&read.namespace, &read.key)).await;
             ended.map_err(|error| named(error.during("peek")))?;
-            looked = batcher.call(look.clone()).await.map_err(named)?;
+            current = batcher.call(read.clone()).await.map_err(named)?;
         }
-        let (level, now) = (looked.level, looked.now);
-        let mut decision = Decision::of(&want.key, line.quota, want.cost, &level, now);
+        let (level, now) = (current.level, current.now);
+        let mut decision = Decision::of(&request.key, line.quota, request.cost, &level, now);
         decision.shadow = policy.shadow;
         Ok(decision)
     }
 
-    async fn until_ready(&self, want: &Want, timeout: Duration) -> Result<Decision> {
+    async fn until_ready(&self, request: &PermitRequest, timeout: Duration) -> Result<Decision> {
         let policy = self.policy_now();
-        want.check(policy.quota)
+        request
+            .check(policy.quota)
             .map_err(|error| error.during("until_ready"))?;
         let timer = &self.limits().timer;
-        let subject = self.core.subject(Kind::RateLimiter, &want.key);
+        let subject = self.core.subject(Kind::RateLimiter, &request.key);
         let since = Stamp::take(timer);
         let waiting = async {
-            let waiting = self.wait(want, timeout);
+            let waiting = self.wait(request, timeout);
             let decision = unless(timer.sleep(timeout), waiting).await;
             decision.unwrap_or_else(|| {
                 let message = format!("not admitted within {timeout:?}");
-                Err(Error::new(ErrorKind::TimedOut, "until_ready", message).on(&want.key))
+                Err(Error::new(ErrorKind::TimedOut, "until_ready", message).on(&request.key))
             })
         };
         let decision = telemetry::acquiring(subject, "until_ready", waiting).await?;
@@ -375,33 +386,33 @@ impl RateLimiter for Limiter {
 
     async fn reserve(
         &self,
-        want: &Want,
+        request: &PermitRequest,
         ttl: Duration,
     ) -> Result<std::result::Result<Box<dyn Reservation>, Decision>> {
         let policy = self.policy_now();
-        let mut charge = charge(&self.core.namespace, &policy, std::slice::from_ref(want))?;
-        let ttl = nanos("ttl", ttl).map_err(|error| error.during("reserve").on(&want.key))?;
+        let mut charge = charge(&self.core.namespace, &policy, std::slice::from_ref(request))?;
+        let ttl = nanos("ttl", ttl).map_err(|error| error.during("reserve").on(&request.key))?;
         if ttl == 0 {
             let message = "a ttl of zero; allowed are 1 ns to 366 days";
-            return Err(Error::new(ErrorKind::Invalid, "reserve", message).on(&want.key));
+            return Err(Error::new(ErrorKind::Invalid, "reserve", message).on(&request.key));
         }
-        let id = random::positive().map_err(|error| error.during("reserve").on(&want.key))?;
+        let id = random::positive().map_err(|error| error.during("reserve").on(&request.key))?;
         for line in &mut charge.lines {
             (line.id, line.ttl) = (id, ttl);
         }
         let charged = self.limits().charge(charge.clone()).await;
-        let decided = charged.map_err(|error| error.during("reserve").on(&want.key))?;
-        let mut verdict = verdict(std::slice::from_ref(want), &policy, &charge, &decided);
-        tell(&verdict);
+        let decided = charged.map_err(|error| error.during("reserve").on(&request.key))?;
+        let mut verdict = verdict(std::slice::from_ref(request), &policy, &charge, &decided);
+        record_verdict(&verdict);
         let admitted = verdict.admitted;
         let decision = verdict.decisions.pop().ok_or_else(|| {
             let message = "the server returned no decision for a limit of the call";
-            Error::new(ErrorKind::Corrupt, "reserve", message).on(&want.key)
+            Error::new(ErrorKind::Corrupt, "reserve", message).on(&request.key)
         })?;
         Ok(if admitted {
-            Ok(Held::open(&self.core, id, decision))
+            Ok(OpenReservation::open(&self.core, id, decision))
         } else if policy.shadow {
-            Ok(Held::of_nothing(&self.core, decision))
+            Ok(OpenReservation::of_nothing(&self.core, decision))
         } else {
             Err(decision)
         })
@@ -420,7 +431,7 @@ impl RateLimiter for Limiter {
             return Box::pin(ready(Ok(())));
         }
         let (limits, refund) = (self.limits(), self.refund_of(decision));
-        let refunded = told("refund", |done| limits.refund(refund, done));
+        let refunded = complete("refund", |done| limits.refund(refund, done));
         Box::pin(async move { refunded.await.map_err(|error| error.on(&decision.key)) })
     }
 
@@ -449,10 +460,15 @@ impl RateLimiter for Limiter {
         done.map(drop).map_err(named)
     }
 
-    fn permits(&self, want: &Want) -> Result<Arc<dyn Permits>> {
+    fn permits(&self, request: &PermitRequest) -> Result<Arc<dyn Permits>> {
         let policy = self.policy_now();
-        let line = line(want, &policy).map_err(|error| error.during("permits"))?;
-        Ok(permits::open(&self.core, want.key.clone(), line, &policy))
+        let line = line(request, &policy).map_err(|error| error.during("permits"))?;
+        Ok(permits::open(
+            &self.core,
+            request.key.clone(),
+            line,
+            &policy,
+        ))
     }
 
     async fn sweep(&self) -> Result<u64> {
@@ -477,12 +493,12 @@ impl fmt::Debug for Limiter {
 }
 
 /// Decisions that are on the way to their caller. Who does not get them has not taken anything.
-struct Undelivered<'a> {
+struct UndeliveredDecisions<'a> {
     limiter: &'a Limiter,
     decisions: Vec<Decision>,
 }
 
-impl Drop for Undelivered<'_> {
+impl Drop for UndeliveredDecisions<'_> {
     fn drop(&mut self) {
         for decision in self.decisions.iter().filter(|decision| decision.at != 0) {
             let refund = self.limiter.refund_of(decision);
@@ -492,7 +508,7 @@ impl Drop for Undelivered<'_> {
 }
 
 /// Tells of decisions that stand for themselves.
-fn telling(decisions: Vec<Decision>) -> Vec<Decision> {
+fn record_each(decisions: Vec<Decision>) -> Vec<Decision> {
     for decision in &decisions {
         telemetry::decided(decision.key(), decision.is_admitted());
     }
@@ -500,7 +516,7 @@ fn telling(decisions: Vec<Decision>) -> Vec<Decision> {
 }
 
 /// Tells which limits were charged, or which of them refused.
-fn tell(verdict: &Verdict) {
+fn record_verdict(verdict: &Verdict) {
     for decision in &verdict.decisions {
         if verdict.admitted || !decision.is_admitted() {
             telemetry::decided(decision.key(), verdict.admitted);

@@ -1,15 +1,15 @@
 //! The limits of a process.
 
+mod answers;
 mod charges;
 mod denied_keys;
 mod groups;
 mod handle;
-mod lines;
 mod permits;
 mod reservation;
 mod share;
 mod takes;
-mod waiting;
+mod wait_queues;
 
 use std::hash::BuildHasher;
 use std::iter;
@@ -25,21 +25,21 @@ use super::batcher::{ALONE, Queued, Reply};
 use super::connection::Connections;
 use super::sweeps::{PART, Sweeping, Sweeps};
 use super::timer::Timer;
-use crate::driver::Swept;
+use crate::driver::SweepResult;
 use crate::error::Result;
 use crate::limit::{
-    Block, Charge, ChargeLine, Expire, Look, Outcome, Policy, RawDecision, Refund, Reset, Settle,
-    Sweep, Take,
+    Block, Charge, ChargeLine, EndReservation, Expire, Outcome, Policy, RawDecision, ReadLevel,
+    Refund, Reset, Sweep, Take,
 };
+use answers::{SingleLineReply, UndoingReply, Waiting, answer};
 use denied_keys::DeniedKeys;
-use lines::Lines;
 use share::Shares;
-use waiting::{OneLine, Undoing, Waiting, answer};
+use wait_queues::WaitQueues;
 
 /// The number of batchers, among which keys are divided: while one waits for the disk the other works.
 const BATCHERS: usize = 2;
 
-impl Queued for Settle {
+impl Queued for EndReservation {
     const NAME: &'static str = "commit";
     const REPEATABLE: bool = false;
     const GIVES_BACK: bool = true;
@@ -67,7 +67,7 @@ impl Queued for Refund {
     }
 }
 
-impl Queued for Look {
+impl Queued for ReadLevel {
     const NAME: &'static str = "peek";
 }
 
@@ -98,7 +98,7 @@ impl Queued for Sweep {
 impl Sweeping for Sweep {
     const EVERY: Duration = Duration::from_secs(300);
 
-    fn next(self, swept: Swept<(String, String)>) -> Option<Self> {
+    fn next(self, swept: SweepResult<(String, String)>) -> Option<Self> {
         let after = swept.last?;
         Some(Self { after, ..self })
     }
@@ -110,7 +110,7 @@ pub(crate) struct Limits {
     batchers: [Arc<Batcher>; BATCHERS],
     timer: Timer,
     /// Callers that wait until they are admitted.
-    lines: Lines,
+    wait_queues: WaitQueues,
     shares: Shares,
     denied_keys: DeniedKeys,
     sweeps: Arc<Sweeps>,
@@ -126,7 +126,7 @@ impl Limits {
             namespace,
             batchers: [(); BATCHERS].map(|()| Batcher::new(Arc::clone(connections))),
             timer: connections.timer.clone(),
-            lines: Lines::default(),
+            wait_queues: WaitQueues::default(),
             shares: Shares::default(),
             denied_keys: DeniedKeys::default(),
             sweeps,
@@ -157,7 +157,7 @@ impl Limits {
                 times: 1,
                 relaxed,
             };
-            batcher.queue(charge, 1, Reply::new(OneLine(reply)));
+            batcher.queue(charge, 1, Reply::new(SingleLineReply(reply)));
             return waiting;
         }
         let times = i64::try_from(times).unwrap_or(i64::MAX);
@@ -167,7 +167,7 @@ impl Limits {
             depth: line.quota.price(line.quota.limit()),
             times,
             relaxed,
-            look: self.denied_keys.contains(hash(&line.key)),
+            read_first: self.denied_keys.contains(hash(&line.key)),
             key: line.key,
         };
         batcher.queue(take, times, Reply::new(reply));
@@ -175,7 +175,10 @@ impl Limits {
     }
 
     /// Both sides of an answer to a request for one limit; what nobody gets is given back.
-    fn answer(self: &Arc<Self>, line: &ChargeLine) -> (Undoing<RawDecision>, Waiting<RawDecision>) {
+    fn answer(
+        self: &Arc<Self>,
+        line: &ChargeLine,
+    ) -> (UndoingReply<RawDecision>, Waiting<RawDecision>) {
         let (undoing, undone) = (Arc::downgrade(self), line.clone());
         answer(move |decided: RawDecision| {
             if let (Outcome::Taken(times), Some(limits)) = (decided.outcome, undoing.upgrade()) {
@@ -207,7 +210,7 @@ impl Limits {
     /// Gives back in the background. What does not get through stays taken.
     fn undo(&self, line: &ChargeLine, times: i64, at: i64) {
         if line.id != 0 {
-            self.settle(self.settlement(&line.key, line.id, line.price()), drop);
+            self.end_reservation(self.reservation_end(&line.key, line.id, line.price()), drop);
             return;
         }
         let refund = Refund {
@@ -227,8 +230,8 @@ impl Limits {
     }
 
     /// The end of a reservation of which `price` is given back.
-    fn settlement(&self, key: &str, id: i64, price: i64) -> Settle {
-        Settle {
+    fn reservation_end(&self, key: &str, id: i64, price: i64) -> EndReservation {
+        EndReservation {
             namespace: self.namespace.to_string(),
             key: key.to_owned(),
             id,
@@ -238,8 +241,12 @@ impl Limits {
 
     /// Ends a reservation, even if the caller is gone; if that fails, it expires. Returns whether it
     /// was there.
-    fn settle(&self, settle: Settle, done: impl FnOnce(Result<bool>) + Send + 'static) {
-        self.batcher(&settle.key).submit(settle, done);
+    fn end_reservation(
+        &self,
+        end: EndReservation,
+        done: impl FnOnce(Result<bool>) + Send + 'static,
+    ) {
+        self.batcher(&end.key).submit(end, done);
     }
 
     /// Deletes idle rows from time to time, as long as limits are used.
@@ -260,13 +267,13 @@ fn hash(key: &str) -> u64 {
     FxBuildHasher.hash_one(key)
 }
 
-/// The line of a want.
-fn line(want: &crate::limit::Want, policy: &Policy) -> Result<ChargeLine> {
-    let quota = want.check(policy.quota)?;
+/// The line of a request.
+fn line(request: &crate::limit::PermitRequest, policy: &Policy) -> Result<ChargeLine> {
+    let quota = request.check(policy.quota)?;
     Ok(ChargeLine {
-        key: want.key.to_string(),
+        key: request.key.to_string(),
         quota,
-        cost: want.cost,
+        cost: request.cost,
         id: 0,
         ttl: 0,
     })

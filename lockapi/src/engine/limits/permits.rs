@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use super::super::Core;
 use super::super::clock::Time;
 use super::Limits;
-use super::waiting::told;
+use super::answers::complete;
 use crate::error::Result;
 use crate::key::Key;
 use crate::limit::{ChargeLine, Decision, Outcome, Permits, Policy, RawDecision, Refund};
@@ -206,7 +206,7 @@ impl Permits for Blocks {
         match self.0.leave() {
             Some(refund) => {
                 let limits = self.0.limits();
-                let refunded = told("refund", |done| limits.refund(refund, done)).await;
+                let refunded = complete("refund", |done| limits.refund(refund, done)).await;
                 refunded.map_err(|error| error.on(&self.0.key))
             }
             None => Ok(()),
@@ -228,7 +228,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::limit::level::GivenBack;
+    use crate::limit::level::Refunded;
     use crate::limit::{Level, Quota};
 
     fn block(permits: u64, quota: Quota) -> (ChargeLine, LocalPermits) {
@@ -291,7 +291,7 @@ mod tests {
                         let at = local.at.saturating_add(local.age(time));
                         let price = one * left;
                         level.give_back(
-                            &[GivenBack {
+                            &[Refunded {
                                 price,
                                 window: 0,
                                 at,

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::super::Core;
-use super::waiting::told;
+use super::answers::complete;
 use crate::error::{Error, ErrorKind, Result};
 use crate::limit::{Decision, Reservation};
 
-type Ended = Pin<Box<dyn Future<Output = Result<()>> + Send>>;
+type EndFuture = Pin<Box<dyn Future<Output = Result<()>> + Send>>;
 
 /// A reservation that its holder has not ended yet.
-pub(super) struct Held {
+pub(super) struct OpenReservation {
     core: Arc<Core>,
     /// Its number; 0 where nothing was taken, in shadow mode.
     id: i64,
@@ -23,7 +23,7 @@ pub(super) struct Held {
     open: bool,
 }
 
-impl Held {
+impl OpenReservation {
     pub(super) fn open(core: &Arc<Core>, id: i64, decision: Decision) -> Box<dyn Reservation> {
         Box::new(Self {
             core: Arc::clone(core),
@@ -39,7 +39,7 @@ impl Held {
     }
 
     /// Ends it at once, also when the future is dropped before its first poll; `used` permits stay taken.
-    fn end(mut self: Box<Self>, operation: &'static str, used: u64) -> Ended {
+    fn end(mut self: Box<Self>, operation: &'static str, used: u64) -> EndFuture {
         let Some(left) = self.decision.cost().checked_sub(used) else {
             let cost = self.decision.cost();
             let message = format!(
@@ -52,10 +52,10 @@ impl Held {
         if self.id == 0 {
             return Box::pin(ready(Ok(())));
         }
-        let settled = told(operation, |done| self.settle(left, done));
+        let ended = complete(operation, |done| self.send_end(left, done));
         Box::pin(async move {
             let named = |error: Error| error.during(operation).on(self.decision.key());
-            if settled.await.map_err(named)? {
+            if ended.await.map_err(named)? {
                 return Ok(());
             }
             let message = "the reservation had expired, and its permits were given back";
@@ -63,15 +63,15 @@ impl Held {
         })
     }
 
-    fn settle(&self, left: u64, done: impl FnOnce(Result<bool>) + Send + 'static) {
+    fn send_end(&self, left: u64, done: impl FnOnce(Result<bool>) + Send + 'static) {
         let (limits, price) = (&self.core.limits, self.decision.quota().price(left));
         let key = self.decision.key().to_string();
-        limits.settle(limits.settlement(&key, self.id, price), done);
+        limits.end_reservation(limits.reservation_end(&key, self.id, price), done);
     }
 }
 
 #[async_trait]
-impl Reservation for Held {
+impl Reservation for OpenReservation {
     fn decision(&self) -> &Decision {
         &self.decision
     }
@@ -94,15 +94,15 @@ impl Reservation for Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for OpenReservation {
     fn drop(&mut self) {
         if self.open && self.id != 0 {
-            self.settle(self.decision.cost(), drop);
+            self.send_end(self.decision.cost(), drop);
         }
     }
 }
 
-impl fmt::Debug for Held {
+impl fmt::Debug for OpenReservation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Reservation")
             .field("key", self.decision.key())
@@ -117,7 +117,7 @@ mod tests {
 
     use crate::blocking::block_on;
     use crate::engine::ManualClock;
-    use crate::limit::{Quota, Want};
+    use crate::limit::{PermitRequest, Quota};
     use crate::memory::Database;
 
     #[test]
@@ -126,12 +126,12 @@ mod tests {
         let backend = block_on(Database::with_clock(&clock).connect()).unwrap();
         let limiter = backend.rate_limiter(Quota::per_hour(10)).unwrap();
         let left = || {
-            block_on(limiter.peek(&Want::new("door")))
+            block_on(limiter.peek(&PermitRequest::new("door")))
                 .unwrap()
                 .remaining()
         };
-        let want = Want::new("door").cost(8);
-        let reserved = block_on(limiter.reserve(&want, Duration::from_secs(60)));
+        let request = PermitRequest::new("door").cost(8);
+        let reserved = block_on(limiter.reserve(&request, Duration::from_secs(60)));
         drop(reserved.unwrap().unwrap().commit(5));
         // The next statement for the key comes after it.
         assert_eq!(left(), 5);

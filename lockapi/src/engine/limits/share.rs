@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use super::super::clock::Time;
 use crate::error::{Error, ErrorKind};
-use crate::limit::{Algorithm, Basis, Decision, Level, MAX_DEPTH, Outage, Policy, Quota, Want};
+use crate::limit::{
+    Algorithm, Basis, Decision, Level, MAX_DEPTH, Outage, PermitRequest, Policy, Quota,
+};
 
 /// After a failure the database is left alone for so long.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -16,32 +18,32 @@ const RETRY: Duration = Duration::from_secs(1);
 const MAX_KEYS: usize = 10_000;
 
 /// A key, and the part of its quota that is this process's.
-type Place = (String, Quota);
+type ShareKey = (String, Quota);
 
 #[derive(Default)]
 struct State {
-    levels: HashMap<Place, Level>,
+    levels: HashMap<ShareKey, Level>,
     /// The database is not asked before this time, because it failed.
     until: Time,
 }
 
 impl State {
-    fn decide(&mut self, want: &Want, policy: &Policy, now: i64) -> Decision {
-        let quota = want.quota.unwrap_or(policy.quota);
-        let mut decision = Decision::of(&want.key, quota, want.cost, &Level::default(), now);
+    fn decide(&mut self, request: &PermitRequest, policy: &Policy, now: i64) -> Decision {
+        let quota = request.quota.unwrap_or(policy.quota);
+        let mut decision = Decision::of(&request.key, quota, request.cost, &Level::default(), now);
         decision.basis = Basis::Outage;
         decision.shadow = policy.shadow;
         match policy.outage {
             Outage::Open | Outage::Fail => {}
             Outage::Closed => refuse(&mut decision),
-            Outage::Share(_) => self.share(&mut decision, want, place(want, policy), now),
+            Outage::Share(_) => self.share(&mut decision, request, share_key(request, policy), now),
         }
         decision
     }
 
-    fn share(&mut self, decision: &mut Decision, want: &Want, place: Place, now: i64) {
-        let part = place.1;
-        if want.cost > part.limit() {
+    fn share(&mut self, decision: &mut Decision, request: &PermitRequest, key: ShareKey, now: i64) {
+        let part = key.1;
+        if request.cost > part.limit() {
             refuse(decision);
             return;
         }
@@ -49,18 +51,18 @@ impl State {
             self.levels.retain(|_, level| !level.is_idle(now));
         }
         let full = self.levels.len() >= MAX_KEYS;
-        if full && !self.levels.contains_key(&place) {
+        if full && !self.levels.contains_key(&key) {
             refuse(decision);
             return;
         }
-        let level = self.levels.entry(place).or_default();
-        let own = Decision::of(&want.key, part, want.cost, level, now);
+        let level = self.levels.entry(key).or_default();
+        let own = Decision::of(&request.key, part, request.cost, level, now);
         decision.admitted = own.admitted;
         decision.retry_after = own.retry_after;
         if own.admitted {
-            level.take(&part, part.price(want.cost), now);
+            level.take(&part, part.price(request.cost), now);
         }
-        let after = Decision::of(&want.key, part, want.cost, level, now);
+        let after = Decision::of(&request.key, part, request.cost, level, now);
         decision.remaining = after.remaining;
         decision.reset_after = after.reset_after;
     }
@@ -91,26 +93,31 @@ impl Shares {
         unanswered && policy.outage != Outage::Fail
     }
 
-    /// What the policy says to one want, which was checked.
-    pub(super) fn decide(&self, want: &Want, policy: &Policy, now: Time) -> Decision {
-        self.lock().decide(want, policy, nanos(now))
+    /// What the policy says to one request, which was checked.
+    pub(super) fn decide(&self, request: &PermitRequest, policy: &Policy, now: Time) -> Decision {
+        self.lock().decide(request, policy, nanos(now))
     }
 
-    /// What the policy says to several wants, which are admitted all or not at all.
-    pub(super) fn decide_all(&self, wants: &[Want], policy: &Policy, now: Time) -> Vec<Decision> {
+    /// What the policy says to several requests, which are admitted all or not at all.
+    pub(super) fn decide_all(
+        &self,
+        requests: &[PermitRequest],
+        policy: &Policy,
+        now: Time,
+    ) -> Vec<Decision> {
         let mut state = self.lock();
-        let mut before = Vec::with_capacity(wants.len());
-        let mut decide = |want: &Want| {
-            let place = place(want, policy);
-            before.push((state.levels.get(&place).cloned(), place));
-            state.decide(want, policy, nanos(now))
+        let mut before = Vec::with_capacity(requests.len());
+        let mut decide = |request: &PermitRequest| {
+            let key = share_key(request, policy);
+            before.push((state.levels.get(&key).cloned(), key));
+            state.decide(request, policy, nanos(now))
         };
-        let decisions: Vec<_> = wants.iter().map(&mut decide).collect();
+        let decisions: Vec<_> = requests.iter().map(&mut decide).collect();
         if !decisions.iter().all(Decision::is_admitted) {
-            for (level, place) in before.into_iter().rev() {
+            for (level, key) in before.into_iter().rev() {
                 match level {
-                    Some(level) => state.levels.insert(place, level),
-                    None => state.levels.remove(&place),
+                    Some(level) => state.levels.insert(key, level),
+                    None => state.levels.remove(&key),
                 };
             }
         }
@@ -136,13 +143,13 @@ fn nanos(now: Time) -> i64 {
         .saturating_add(1)
 }
 
-fn place(want: &Want, policy: &Policy) -> Place {
+fn share_key(request: &PermitRequest, policy: &Policy) -> ShareKey {
     let parts = match policy.outage {
         Outage::Share(parts) => parts,
         Outage::Open | Outage::Closed | Outage::Fail => 1,
     };
-    let quota = want.quota.unwrap_or(policy.quota);
-    (want.key.to_string(), part(&quota, parts))
+    let quota = request.quota.unwrap_or(policy.quota);
+    (request.key.to_string(), part(&quota, parts))
 }
 
 /// One of this number of parts of a quota, rounded down but at least one permit at once: those are
@@ -171,9 +178,9 @@ mod tests {
     fn a_share_is_a_part_of_the_quota() {
         let shares = Shares::default();
         let policy = Policy::new(Quota::per_second(100)).outage(Outage::Share(4));
-        let want = Want::new("key");
+        let request = PermitRequest::new("key");
         let admitted = |now: u64| {
-            let decide = || shares.decide(&want, &policy, Duration::from_millis(now));
+            let decide = || shares.decide(&request, &policy, Duration::from_millis(now));
             std::iter::repeat_with(decide)
                 .take_while(Decision::is_allowed)
                 .count()
@@ -189,8 +196,8 @@ mod tests {
         let shares = Shares::default();
         let minute = |nth: u64| Duration::from_secs(60 * nth + 1);
         let admitted = |policy: &Policy, now: Time| {
-            let want = Want::new("key");
-            let decide = || shares.decide(&want, policy, now);
+            let request = PermitRequest::new("key");
+            let decide = || shares.decide(&request, policy, now);
             std::iter::repeat_with(decide)
                 .take_while(Decision::is_allowed)
                 .count()
@@ -210,13 +217,17 @@ mod tests {
     fn a_share_of_several_limits_is_all_or_nothing() {
         let shares = Shares::default();
         let policy = Policy::new(Quota::per_hour(8)).outage(Outage::Share(4));
-        let wants = [Want::new("one").cost(2), Want::new("two").cost(2)];
-        let decide = |wants: &[Want]| shares.decide_all(wants, &policy, Duration::ZERO);
-        let taken = |wants: &[Want]| decide(wants).iter().all(Decision::is_admitted);
-        assert!(taken(&wants[1..]));
-        assert!(!taken(&wants));
-        assert!(taken(&wants[..1]), "none was taken");
-        assert!(!taken(&wants[..1]));
+        let requests = [
+            PermitRequest::new("one").cost(2),
+            PermitRequest::new("two").cost(2),
+        ];
+        let decide =
+            |requests: &[PermitRequest]| shares.decide_all(requests, &policy, Duration::ZERO);
+        let taken = |requests: &[PermitRequest]| decide(requests).iter().all(Decision::is_admitted);
+        assert!(taken(&requests[1..]));
+        assert!(!taken(&requests));
+        assert!(taken(&requests[..1]), "none was taken");
+        assert!(!taken(&requests[..1]));
     }
 
     #[test]
@@ -228,7 +239,7 @@ mod tests {
             let policy = Policy::new(quota).outage(Outage::Share(u32::MAX));
             for (day, admitted) in [(1, true), (2, false), (366 * 30, true)] {
                 let day = Duration::from_secs(24 * day * 3600);
-                let decision = shares.decide(&Want::new("key"), &policy, day);
+                let decision = shares.decide(&PermitRequest::new("key"), &policy, day);
                 assert_eq!(decision.is_admitted(), admitted, "{quota:?}");
             }
         }
@@ -251,12 +262,16 @@ mod tests {
         let shares = Shares::default();
         let policy = Policy::new(Quota::per_hour(2)).outage(Outage::Share(1));
         for nth in 0..MAX_KEYS {
-            let want = Want::new(i64::try_from(nth).unwrap());
-            assert!(shares.decide(&want, &policy, Duration::ZERO).is_allowed());
+            let request = PermitRequest::new(i64::try_from(nth).unwrap());
+            assert!(
+                shares
+                    .decide(&request, &policy, Duration::ZERO)
+                    .is_allowed()
+            );
         }
-        let more = Want::new("more");
+        let more = PermitRequest::new("more");
         assert!(!shares.decide(&more, &policy, Duration::ZERO).is_allowed());
-        let known = Want::new(0);
+        let known = PermitRequest::new(0);
         assert!(shares.decide(&known, &policy, Duration::ZERO).is_allowed());
         let later = Duration::from_secs(2 * 3600);
         assert!(shares.decide(&more, &policy, later).is_allowed());

@@ -7,7 +7,7 @@ use super::hash;
 use crate::engine::batcher::{Batch, Caller, Callers, Queued, Reply};
 use crate::engine::connection::OpenConnection;
 use crate::error::{Error, ErrorKind, Failure, Result};
-use crate::limit::{Expire, Look, Outcome, RawDecision, Take};
+use crate::limit::{Expire, Outcome, RawDecision, ReadLevel, Take};
 
 /// How often a request is repeated whose row others changed meanwhile.
 pub(super) const TRIES: u32 = 100;
@@ -42,7 +42,7 @@ impl Queued for Take {
         batch: &mut Batch<Self>,
         connection: &mut OpenConnection,
     ) -> Result<(), Failure> {
-        look(batch, connection).await?;
+        read_denied(batch, connection).await?;
         let mut known = HashMap::new();
         for _ in 0..ROUNDS {
             let sums = sums(batch, &known);
@@ -61,7 +61,7 @@ impl Queued for Take {
                     known.insert(sum.take.key, answer);
                 }
             }
-            tell(batch, decided);
+            answer_decided(batch, decided);
             if !overdue.is_empty() {
                 connection.perform(&overdue).await?;
             }
@@ -101,7 +101,7 @@ struct Sum {
 
 /// What a statement decided of a request.
 enum Decided {
-    Told(RawDecision),
+    Answered(RawDecision),
     /// Others took what there seemed to be.
     Failed,
 }
@@ -170,7 +170,7 @@ impl Sum {
     ) {
         match answer.outcome {
             Outcome::Taken(_) | Outcome::Refused if self.is_alone() => {
-                decided.insert(self.members[0].0, Decided::Told(answer.clone()));
+                decided.insert(self.members[0].0, Decided::Answered(answer.clone()));
             }
             Outcome::Taken(_) => {
                 // As if they had been asked one by one.
@@ -182,12 +182,12 @@ impl Sum {
                         0 => Outcome::Refused,
                         fits => Outcome::Taken(*fits),
                     };
-                    let told = RawDecision {
+                    let answer = RawDecision {
                         outcome,
                         level: level.clone(),
                         now: answer.now,
                     };
-                    decided.insert(*at, Decided::Told(told));
+                    decided.insert(*at, Decided::Answered(answer));
                 }
             }
             // It was a guess.
@@ -207,18 +207,18 @@ fn room(take: &Take, known: Option<&RawDecision>) -> i64 {
 }
 
 /// Tells those whose requests are decided.
-fn tell(batch: &mut Batch<Take>, mut decided: HashMap<usize, Decided>) {
+fn answer_decided(batch: &mut Batch<Take>, mut decided: HashMap<usize, Decided>) {
     for (at, (mut take, mut callers)) in batch.take().enumerate() {
         match decided.remove(&at) {
-            Some(Decided::Told(told)) => {
-                batch.tell(callers.len(), deal(&take, callers, told));
+            Some(Decided::Answered(answer)) => {
+                batch.tell(callers.len(), distribute(&take, callers, answer));
             }
             Some(Decided::Failed) if callers.tries == TRIES => {
                 callers.refuse(|| contended("check"));
             }
             failed => {
                 callers.tries += u32::from(failed.is_some());
-                take.look = false;
+                take.read_first = false;
                 batch.push(take, callers);
             }
         }
@@ -233,40 +233,43 @@ fn refuse(batch: &mut Batch<Take>, known: &HashMap<String, RawDecision>) {
     for (take, callers) in batch.take() {
         match known.get(&take.key) {
             Some(known) if room(&take, Some(known)) < take.price => {
-                batch.tell(callers.len(), deal(&take, callers, known.clone()));
+                batch.tell(callers.len(), distribute(&take, callers, known.clone()));
             }
             _ => batch.push(take, callers),
         }
     }
 }
 
-/// Answers those that a look shows to be refused; the others stay.
-async fn look(batch: &mut Batch<Take>, connection: &mut OpenConnection) -> Result<(), Failure> {
-    let of = |take: &Take| Look {
+/// Answers those that a read shows to be refused; the others stay.
+async fn read_denied(
+    batch: &mut Batch<Take>,
+    connection: &mut OpenConnection,
+) -> Result<(), Failure> {
+    let of = |take: &Take| ReadLevel {
         namespace: take.namespace.clone(),
         key: take.key.clone(),
     };
-    let looks: Vec<_> = batch
+    let reads: Vec<_> = batch
         .requests
         .iter()
-        .filter(|take| take.look)
+        .filter(|take| take.read_first)
         .map(of)
         .collect();
-    if looks.is_empty() {
+    if reads.is_empty() {
         return Ok(());
     }
-    let mut levels = connection.perform(&looks).await?.into_iter();
+    let mut levels = connection.perform(&reads).await?.into_iter();
     for (take, callers) in batch.take() {
-        match take.look.then(|| levels.next()).flatten() {
-            Some(looked) if take.is_refused(&looked) => {
+        match take.read_first.then(|| levels.next()).flatten() {
+            Some(current) if take.is_refused(&current) => {
                 let outcome = Outcome::Refused;
-                let (level, now) = (looked.level, looked.now);
+                let (level, now) = (current.level, current.now);
                 let decided = RawDecision {
                     outcome,
                     level,
                     now,
                 };
-                batch.tell(callers.len(), deal(&take, callers, decided));
+                batch.tell(callers.len(), distribute(&take, callers, decided));
             }
             _ => batch.push(take, callers),
         }
@@ -275,7 +278,7 @@ async fn look(batch: &mut Batch<Take>, connection: &mut OpenConnection) -> Resul
 }
 
 /// The answers to the callers, in the order of arrival.
-fn deal(
+fn distribute(
     take: &Take,
     callers: Callers<RawDecision>,
     decided: RawDecision,
@@ -330,7 +333,7 @@ mod tests {
     use crate::blocking::block_on;
     use crate::engine::ManualClock;
     use crate::engine::batcher::Repeated;
-    use crate::limit::{Quota, Want};
+    use crate::limit::{PermitRequest, Quota};
     use crate::memory::Database;
 
     /// Of other rates, other bursts, or both.
@@ -353,7 +356,7 @@ mod tests {
                 depth: quota.price(quota.limit()),
                 times: 1,
                 relaxed: false,
-                look: false,
+                read_first: false,
             }
         };
         let caller = || Caller {
@@ -394,8 +397,8 @@ mod tests {
                 }
             }
             let check = async |way: &str, (cost, other, quota): (u64, bool, usize)| {
-                let want = Want::new(key(way, other)).cost(cost).quota(QUOTAS[quota]);
-                let decided = limiter.check_each(&[want]).await.unwrap();
+                let request = PermitRequest::new(key(way, other)).cost(cost).quota(QUOTAS[quota]);
+                let decided = limiter.check_each(&[request]).await.unwrap();
                 (decided[0].is_admitted(), decided[0].remaining())
             };
             let together = block_on(join_all(costs.iter().map(|one| check("together", *one))));
@@ -407,8 +410,8 @@ mod tests {
                 apart
             });
             // A refusal may tell what remained before those that travelled with it.
-            let told = |all: &[(bool, u64)]| all.iter().map(|one| (one.0, one.0.then_some(one.1))).collect::<Vec<_>>();
-            let (together, apart) = (told(&together), told(&apart));
+            let visible = |all: &[(bool, u64)]| all.iter().map(|one| (one.0, one.0.then_some(one.1))).collect::<Vec<_>>();
+            let (together, apart) = (visible(&together), visible(&apart));
             prop_assert_eq!(together, apart);
         }
     }

@@ -16,10 +16,10 @@ use tokio::sync::{Notify, oneshot};
 pub(crate) use grant::Grant;
 pub(crate) use pending::Pending;
 pub(crate) use table::{Acquisition, Limits, Observed, WaitPolicy};
-use table::{Answer, Batch, Effects, LockTable, Next, Reason, Reply, Waited};
+use table::{Answer, Batch, Effects, LockTable, Next, Reason, Reply, WaitOutcome};
 
+use super::catch_panic;
 use super::clock::Time;
-use super::contain;
 use super::timer::Timer;
 use crate::engine::is_closed;
 use crate::error::{Error, ErrorKind, Failure, Result};
@@ -31,7 +31,7 @@ type Granted = Result<Option<Grant>>;
 type Waiter = oneshot::Sender<Granted>;
 type Released = oneshot::Sender<Result<()>>;
 type Table = LockTable<Waiter, Arc<Hold>, Released>;
-type Todo = Effects<Waiter, Arc<Hold>, Released>;
+type TableEffects = Effects<Waiter, Arc<Hold>, Released>;
 
 /// Starts the worker of a session.
 type Start = dyn Fn(usize) + Send + Sync;
@@ -95,12 +95,12 @@ impl Locks {
         self.with(|table, effects| table.next(&now, session, batch, effects))
     }
 
-    fn settle(&self, session: usize, replies: &[Reply]) {
+    fn apply_replies(&self, session: usize, replies: &[Reply]) {
         let now = || self.timer.now();
-        self.with(|table, effects| table.settle(&now, session, replies, effects));
+        self.with(|table, effects| table.apply_replies(&now, session, replies, effects));
     }
 
-    fn waited(&self, session: usize, waited: Waited) {
+    fn waited(&self, session: usize, waited: WaitOutcome) {
         let now = || self.timer.now();
         self.with(|table, effects| table.waited(&now, session, waited, effects));
     }
@@ -187,7 +187,7 @@ impl Locks {
 
     /// Changes the table, and then carries out the effects. A hold is marked as lost before the table is
     /// unlocked; everything else comes after that, because it may run code of the program.
-    fn with<T>(&self, change: impl FnOnce(&mut Table, &mut Todo) -> T) -> T {
+    fn with<T>(&self, change: impl FnOnce(&mut Table, &mut TableEffects) -> T) -> T {
         let mut effects = Effects::default();
         let mut table = self.lock();
         let changed = change(&mut table, &mut effects);
@@ -197,7 +197,7 @@ impl Locks {
         changed
     }
 
-    fn carry_out(&self, effects: Todo) {
+    fn carry_out(&self, effects: TableEffects) {
         let Effects {
             answers,
             releases,
@@ -229,7 +229,7 @@ impl Locks {
         (0..unopened).for_each(|_| telemetry::fault(Fault::WaiterUnopened));
         telemetry::lost(lost.iter().map(|_| Kind::Mutex));
         for hold in lost {
-            contain(|| hold.announce());
+            catch_panic(|| hold.announce());
         }
         for (reply, answer) in answers {
             let answer = match answer {
@@ -238,11 +238,11 @@ impl Locks {
                 Answer::Failed(reason) => Err(self.error("lock", &reason)),
             };
             // A caller that left drops its grant, which releases the lock.
-            contain(|| drop(reply.send(answer)));
+            catch_panic(|| drop(reply.send(answer)));
         }
         for (reply, outcome) in releases {
             let outcome = outcome.map_err(|reason| self.error("unlock", &reason));
-            contain(|| drop(reply.send(outcome)));
+            catch_panic(|| drop(reply.send(outcome)));
         }
         if observe {
             self.observe();

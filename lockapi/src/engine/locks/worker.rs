@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Locks;
-use super::table::{Batch, Command, Next, Reply, Slice, Waited};
+use super::table::{Batch, Command, Next, Reply, Slice, WaitOutcome};
 use crate::engine::connection::{Connections, OpenConnection, Watch};
 use crate::engine::reconnect::Reconnect;
 use crate::error::Failure;
 use crate::fence::HAND_OVER_BITS;
 use crate::key::LockId;
 use crate::mutex::{
-    DeadlockCheck, Enlist, Enlisted, Flush, HasWaiters, Interrupt, LockAnswer, LockRequest, Ping,
-    Relax, TOKENS_AT_RISK, Wait, is_taken,
+    AsyncCommit, DeadlockCheck, FlushTokens, HasWaiters, Interrupt, LockAnswer, LockRequest,
+    MarkSession, MarkedSession, Ping, TOKENS_AT_RISK, Wait, is_taken,
 };
 use crate::random;
 use crate::wait::{unless, yield_now};
@@ -31,38 +31,38 @@ pub(crate) fn run(
     connections: Arc<Connections>,
     session: usize,
 ) -> impl Future<Output = ()> + Send {
-    let mut ended = Ended {
+    let mut guard = ExitGuard {
         locks: Some(Arc::clone(&locks)),
         session,
         began: false,
     };
     async move {
-        ended.began = true;
+        guard.began = true;
         let worker = Worker::new(locks, connections, session);
         if session == 0 {
             worker.hold().await;
         } else {
             worker.wait().await;
         }
-        ended.finished();
+        guard.finished();
     }
 }
 
 /// Notifies the table if a worker ends before it has finished, or before it has begun.
-struct Ended {
+struct ExitGuard {
     locks: Option<Arc<Locks>>,
     session: usize,
     began: bool,
 }
 
-impl Ended {
+impl ExitGuard {
     /// The table knows already: it decided that the worker ends.
     fn finished(mut self) {
         self.locks = None;
     }
 }
 
-impl Drop for Ended {
+impl Drop for ExitGuard {
     fn drop(&mut self) {
         if let Some(locks) = self.locks.take() {
             let failure = Failure::connect(None, crate::engine::batcher::ended("lock"));
@@ -123,7 +123,7 @@ impl Worker {
             match next {
                 Next::Run(commands) => self.run(commands).await,
                 Next::Ping => self.ping().await,
-                Next::Wait(_) | Next::Rest => self.locks.woken(self.session).await,
+                Next::Wait(_) | Next::Idle => self.locks.woken(self.session).await,
                 Next::Close => break,
             }
         }
@@ -143,7 +143,7 @@ impl Worker {
                     }
                 }
                 Next::Ping => self.ping().await,
-                Next::Rest => {
+                Next::Idle => {
                     let sleep = self.connections.timer.sleep(IDLE);
                     let woken = unless(sleep, self.locks.woken(self.session)).await;
                     if woken.is_none() && self.locks.retire(self.session) {
@@ -173,11 +173,11 @@ impl Worker {
         let mut connection = self.connections.open(&self.watch, Duration::ZERO).await?;
         let mark = random::number().map_err(|error| Failure::connect(None, error))?;
         let answers = connection
-            .perform(&[Enlist { mark }])
+            .perform(&[MarkSession { mark }])
             .await
             .map_err(Failure::undone)?;
         let [
-            Enlisted {
+            MarkedSession {
                 marked: true,
                 safe,
                 process,
@@ -187,7 +187,7 @@ impl Worker {
             return Err(is_taken());
         };
         connection
-            .perform(&[Relax { session: mark }])
+            .perform(&[AsyncCommit { session: mark }])
             .await
             .map_err(Failure::undone)?;
         self.locks.opened(self.session, mark, process);
@@ -202,7 +202,9 @@ impl Worker {
         if value > self.safe + TOKENS_AT_RISK {
             // A slow disk must not make a session that holds locks seem dead.
             let watch = self.connections.watch_within(FLUSH_TIMEOUT);
-            self.connection()?.perform_within(&watch, &[Flush]).await?;
+            self.connection()?
+                .perform_within(&watch, &[FlushTokens])
+                .await?;
             self.safe = value;
         }
         Ok(())
@@ -269,7 +271,7 @@ impl Worker {
         // The callers of the previous statement get their answers while the server works on this one.
         let delivering = async move {
             if let Some(replies) = answered {
-                locks.settle(session, &replies);
+                locks.apply_replies(session, &replies);
             }
         };
         let (outcome, ()) = futures_util::future::join(self.send(&commands), delivering).await;
@@ -287,7 +289,7 @@ impl Worker {
     /// Delivers the answers to the last statement.
     fn deliver(&mut self) {
         if let Some(replies) = self.answered.take() {
-            self.locks.settle(self.session, &replies);
+            self.locks.apply_replies(self.session, &replies);
         }
     }
 
@@ -345,10 +347,10 @@ impl Worker {
     }
 
     /// Waits for a lock; `None` when the session was lost meanwhile.
-    async fn wait_for(&mut self, slice: Slice) -> Option<Waited> {
+    async fn wait_for(&mut self, slice: Slice) -> Option<WaitOutcome> {
         if let Err(failure) = self.open().await {
             self.locks.refuse_session(self.session, &failure);
-            return Some(Waited::Unopened);
+            return Some(WaitOutcome::Unopened);
         }
         let cycle = (!slice.holding.is_empty()).then(|| DeadlockCheck {
             lock: slice.lock,
@@ -360,7 +362,7 @@ impl Worker {
         while self.locks.answered(self.session) {
             self.locks.woken(self.session).await;
         }
-        let granted = matches!(outcome, Ok(Waited::Granted(_)));
+        let granted = matches!(outcome, Ok(WaitOutcome::Granted(_)));
         let mut left = cycle.map(|cycle| cycle.forget()).unwrap_or_default();
         if !granted {
             // The time can run out, or the interrupt come, in the moment of the grant.
@@ -385,7 +387,7 @@ impl Worker {
         }
         Some(match outcome {
             Ok(waited) => waited,
-            Err(failure) => Waited::Failed(failure),
+            Err(failure) => WaitOutcome::Failed(failure),
         })
     }
 
@@ -394,7 +396,7 @@ impl Worker {
         &mut self,
         slice: &Slice,
         cycle: Option<&DeadlockCheck>,
-    ) -> Result<Waited, Failure> {
+    ) -> Result<WaitOutcome, Failure> {
         if let Some(cycle) = cycle {
             let closed = self
                 .connection()?
@@ -402,11 +404,11 @@ impl Worker {
                 .await?;
             let closed: Vec<LockId> = closed.into_iter().flatten().collect();
             if !closed.is_empty() {
-                return Ok(Waited::Cycle(closed));
+                return Ok(WaitOutcome::Cycle(closed));
             }
         }
         if !self.locks.is_wanted(self.session) {
-            return Ok(Waited::NotGranted);
+            return Ok(WaitOutcome::NotGranted);
         }
         let wait = Wait {
             lock: slice.lock,
@@ -419,12 +421,12 @@ impl Worker {
         let answers = self.connection()?.perform(&[wait]).await?;
         let Some(taken @ (LockAnswer::Taken(_) | LockAnswer::Shared)) = answers.into_iter().next()
         else {
-            return Ok(Waited::NotGranted);
+            return Ok(WaitOutcome::NotGranted);
         };
         if let LockAnswer::Taken(token) = taken {
             self.make_safe(token).await?;
         }
-        Ok(Waited::Granted(taken))
+        Ok(WaitOutcome::Granted(taken))
     }
 }
 

@@ -35,8 +35,8 @@ impl Connector for Counting {
     }
 }
 
-/// Whether a subscriber was told.
-struct Told {
+/// Whether a subscriber was notified.
+struct Subscribed {
     flag: Arc<AtomicBool>,
     _subscription: Subscription,
 }
@@ -76,20 +76,20 @@ impl Process {
         }
     }
 
-    fn subscribe(&self, topic: i64) -> Told {
+    fn subscribe(&self, topic: i64) -> Subscribed {
         let flag = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&flag);
+        let flag_clone = Arc::clone(&flag);
         let subscription = self.notifier.subscribe(topic, move || {
-            told.store(true, Ordering::SeqCst);
+            flag_clone.store(true, Ordering::SeqCst);
         });
-        Told {
+        Subscribed {
             flag,
             _subscription: subscription,
         }
     }
 
     /// Subscribes, and waits until what was missed before cannot be told any more.
-    fn listening(&self, topic: i64) -> Told {
+    fn listening(&self, topic: i64) -> Subscribed {
         let subscription = self.subscribe(topic);
         eventually(|| self.notifier.listens());
         soon(&subscription);
@@ -101,10 +101,10 @@ impl Process {
     }
 
     /// Lets time pass until it is told.
-    fn told_in_time(&self, subscription: &Told, step: Duration) {
+    fn notified_in_time(&self, subscription: &Subscribed, step: Duration) {
         eventually(|| {
             self.clock.advance(step);
-            is_told(subscription)
+            is_notified(subscription)
         });
     }
 
@@ -129,25 +129,25 @@ fn eventually(check: impl Fn() -> bool) {
 }
 
 /// Whether it was told since this was last asked.
-fn is_told(told: &Told) -> bool {
-    told.flag.swap(false, Ordering::SeqCst)
+fn is_notified(subscribed: &Subscribed) -> bool {
+    subscribed.flag.swap(false, Ordering::SeqCst)
 }
 
 /// Waits until it is told.
-fn soon(subscription: &Told) {
-    eventually(|| is_told(subscription));
+fn soon(subscription: &Subscribed) {
+    eventually(|| is_notified(subscription));
 }
 
 #[test]
-fn subscribers_of_the_topic_are_told() {
+fn subscribers_of_the_topic_are_notified() {
     let process = Process::new(Mode::Direct);
     let (one, other) = (process.listening(7), process.subscribe(7));
     let neighbours = [6, 8, i64::MIN, i64::MAX].map(|topic| process.subscribe(topic));
     process.notify(7);
     soon(&one);
     soon(&other);
-    assert!(!neighbours.iter().any(is_told), "of another topic");
-    assert!(!is_told(&one), "once");
+    assert!(!neighbours.iter().any(is_notified), "of another topic");
+    assert!(!is_notified(&one), "once");
     process.notify(i64::MAX);
     soon(&neighbours[3]);
     assert_eq!(process.opened(), 1);
@@ -159,8 +159,8 @@ fn a_listener_that_connects_again_tells_all() {
     let (one, other) = (process.listening(1), process.subscribe(2));
     process.database.sever();
     eventually(|| !process.notifier.listens());
-    assert!(!is_told(&one));
-    process.told_in_time(&one, PAUSES.0);
+    assert!(!is_notified(&one));
+    process.notified_in_time(&one, PAUSES.0);
     soon(&other);
     assert!(process.notifier.listens());
     process.notify(2);
@@ -194,16 +194,16 @@ fn a_server_that_is_away_is_asked_more_and_more_rarely() {
     }
     let attempts = process.opened();
     assert!(attempts < 30, "{attempts} in a minute");
-    assert!(!is_told(&subscription));
+    assert!(!is_notified(&subscription));
     process.database.set_reachable(true);
-    process.told_in_time(&subscription, PAUSES.0);
+    process.notified_in_time(&subscription, PAUSES.0);
 }
 
 #[test]
 fn a_connection_is_replaced_that_may_be_dead() {
     let process = Process::new(Mode::Direct);
     let subscription = process.listening(1);
-    process.told_in_time(&subscription, LIFETIME);
+    process.notified_in_time(&subscription, LIFETIME);
     assert!(process.opened() > 1);
     eventually(|| process.database.sessions() == 1);
 }
@@ -224,7 +224,7 @@ fn nobody_listens_for_nobody() {
     process.notifier.close();
     eventually(|| process.database.sessions() == 0);
     let late = process.subscribe(2);
-    assert!(!process.notifier.listens() && !is_told(&late));
+    assert!(!process.notifier.listens() && !is_notified(&late));
     assert_eq!(process.opened(), 2);
 }
 
@@ -234,6 +234,6 @@ fn behind_a_proxy_nobody_listens() {
     let subscription = process.subscribe(1);
     assert!(!process.notifier.shared.lock().running);
     process.notify(1);
-    assert!(!process.notifier.listens() && !is_told(&subscription));
+    assert!(!process.notifier.listens() && !is_notified(&subscription));
     assert_eq!(process.opened(), 0);
 }

@@ -25,7 +25,7 @@ pub(super) const MAX_BYTES: i64 = 8 << 20;
 
 /// What a claim has left.
 #[derive(Clone, Copy)]
-enum Rest {
+enum Remaining {
     /// There may be more to claim at once.
     More,
     /// There may be more to admit.
@@ -80,22 +80,22 @@ impl Handle {
             return Ok(Exchange::new(acked, Vec::new(), false, seen));
         };
         self.listen();
-        self.look_back_later(claim);
+        self.search_below_floors_later(claim);
         let admissions = self.topic.admissions();
-        let (acked, unclaimed, rest) = self.complete_and_claim(acks, claim).await?;
-        let more = match rest {
-            Rest::More => {
+        let (acked, unclaimed, remaining) = self.complete_and_claim(acks, claim).await?;
+        let more = match remaining {
+            Remaining::More => {
                 self.admit_now_and_then();
                 true
             }
-            Rest::None => false,
-            Rest::Parked if unclaimed.jobs.is_empty() => match self.admit().await {
+            Remaining::None => false,
+            Remaining::Parked if unclaimed.jobs.is_empty() => match self.admit().await {
                 // The next one, which completes nothing, is told why.
                 Err(_) if !acked.is_empty() => true,
                 // Another caller may have admitted them since the claim.
                 admitted => admitted? || self.topic.admissions() != admissions,
             },
-            Rest::Parked => {
+            Remaining::Parked => {
                 self.admit_later();
                 false
             }
@@ -104,16 +104,16 @@ impl Handle {
     }
 
     /// Searches, in the background, for jobs that became due again below the floors of claims.
-    fn look_back_later(&self, claim: &Claim) {
+    fn search_below_floors_later(&self, claim: &Claim) {
         let queues = &self.core.queues;
         let now = queues.timer.now();
-        let Some((look, look_back)) = self.topic.look(now, &self.name, &claim.names) else {
+        let Some((search, request)) = self.topic.next_search(now, &self.name, &claim.names) else {
             return;
         };
         let (queues, topic) = (Arc::clone(queues), Arc::clone(&self.topic));
         let names = Arc::clone(&claim.names);
-        self.core.sweeps.batcher().submit(look_back, move |seen| {
-            topic.looked_back(queues.timer.now(), &names, look, seen.as_ref().ok());
+        self.core.sweeps.batcher().submit(request, move |result| {
+            topic.search_ended(queues.timer.now(), &names, search, result.as_ref().ok());
         });
     }
 
@@ -146,21 +146,21 @@ impl Handle {
         &self,
         tickets: Vec<Ticket>,
         claim: &Claim,
-    ) -> Result<(Vec<Result<bool>>, Unclaimed, Rest)> {
+    ) -> Result<(Vec<Result<bool>>, Unclaimed, Remaining)> {
         let heartbeats = &self.core.queues.heartbeats;
         let locked: Vec<_> = tickets.iter().map(|it| heartbeats.is_locked(*it)).collect();
         let free = tickets.iter().zip(&locked).filter(|(_, locked)| !**locked);
         let acks: Vec<_> = free.map(|(ticket, _)| self.ack(*ticket)).collect();
         let alone = acks.is_empty();
-        let (acked, unclaimed, rest) = match self.turn(acks, claim).await {
+        let (acked, unclaimed, remaining) = match self.turn(acks, claim).await {
             // If it took jobs, another claim finds them.
             Err(error) if alone && error.kind() == ErrorKind::Indeterminate => {
                 let again = self.turn(Vec::new(), claim).await;
                 again.map_err(|_| error)?
             }
             Err(error) if !alone && error.kind() == ErrorKind::TimedOut => {
-                let (_, unclaimed, rest) = self.turn(Vec::new(), claim).await?;
-                return Ok((self.complete_unlocked(&tickets).await, unclaimed, rest));
+                let (_, unclaimed, remaining) = self.turn(Vec::new(), claim).await?;
+                return Ok((self.complete_unlocked(&tickets).await, unclaimed, remaining));
             }
             outcome => outcome?,
         };
@@ -175,7 +175,7 @@ impl Handle {
         let answers = locked
             .into_iter()
             .map_while(|locked| if locked { late.next() } else { acked.next() });
-        Ok((answers.collect(), unclaimed, rest))
+        Ok((answers.collect(), unclaimed, remaining))
     }
 
     /// Completes deliveries, except those whose rows are locked by a transaction.
@@ -208,7 +208,11 @@ impl Handle {
     }
 
     /// Sends a claim together with completions; the claimed jobs are kept until the caller takes them.
-    async fn turn(&self, acks: Vec<Ack>, claim: &Claim) -> Result<(Vec<bool>, Unclaimed, Rest)> {
+    async fn turn(
+        &self,
+        acks: Vec<Ack>,
+        claim: &Claim,
+    ) -> Result<(Vec<bool>, Unclaimed, Remaining)> {
         let queues = &self.core.queues;
         let sent = queues.timer.now();
         let names = Arc::clone(&claim.names);
@@ -257,14 +261,14 @@ impl Handle {
                 // By this clock their leases have ended already: they are released.
                 let late =
                     shared.timer.now() >= deadline(sent, lease) || shared.batcher.is_closing();
-                let rest = if turned.picked >= most || again || late {
-                    Rest::More
+                let remaining = if turned.picked >= most || again || late {
+                    Remaining::More
                 } else {
                     topic.saw_parked(sent, turned.parked);
                     if turned.parked {
-                        Rest::Parked
+                        Remaining::Parked
                     } else {
-                        Rest::None
+                        Remaining::None
                     }
                 };
                 let unclaimed = Unclaimed {
@@ -277,7 +281,7 @@ impl Handle {
                 } else {
                     unclaimed
                 };
-                (turned.acked, unclaimed, rest)
+                (turned.acked, unclaimed, remaining)
             });
             // If the caller is gone, they are released.
             drop(sender.send(outcome));

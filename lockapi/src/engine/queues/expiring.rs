@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::Topic;
 use super::exchange::MAX_BYTES;
 use super::handle::Handle;
-use crate::driver::Swept;
+use crate::driver::SweepResult;
 use crate::engine::sweeps::{PART, Sweeping};
 use crate::queue::{ExpireJobs, FOR_EVER, Floor, QueueOptions};
 
@@ -15,7 +15,7 @@ impl Sweeping for ExpireJobs {
     const EVERY: Duration = Duration::from_secs(300);
     const PAUSE: Duration = Duration::from_millis(50);
 
-    fn next(self, swept: Swept<Floor>) -> Option<Self> {
+    fn next(self, swept: SweepResult<Floor>) -> Option<Self> {
         let after = swept.last?;
         Some(Self { after, ..self })
     }

@@ -9,16 +9,16 @@
 use std::time::Duration;
 
 use crate::engine::clock::Time;
-use crate::queue::{Floor, Part, Priority, Seen};
+use crate::queue::{Floor, Priority, SearchRange, SearchResult};
 
 const LANES: usize = Priority::ALL.len();
 /// How long claims start where the last one ended, while reading from the beginning costs little.
 const LASTS: Duration = Duration::from_millis(250);
 /// So many entries cost little.
 const CHEAP: i64 = 4096;
-/// After a look that read an entry nobody looks for so long: an entry takes one or two microseconds.
+/// After a search that read an entry none is started for so long: an entry takes one or two microseconds.
 const PAUSE: Duration = Duration::from_micros(100);
-/// The pause after a look that failed, and the shortest after any.
+/// The pause after a search that failed, and the shortest after any.
 const FAILED: Duration = Duration::from_secs(5);
 const SHORTEST: Duration = Duration::from_millis(20);
 /// What comes back has mostly been claimed, or pushed by a transaction that ended late, just before:
@@ -36,28 +36,28 @@ const MANY: i64 = 100_000;
 /// The places of one queue.
 #[derive(Default)]
 pub(super) struct Floors {
-    places: Places,
+    places: PriorityFloors,
     until: Time,
     /// The server's time at a point of this process's.
     server: (i64, Time),
     /// Whether there are too many entries before them for claims to read.
     costly: bool,
-    near: Near,
-    far: Far,
+    recent: RecentSearch,
+    full_search: FullSearch,
 }
 
-/// Looks at the last seconds before the places.
+/// Searches the last seconds before the places.
 #[derive(Default)]
-struct Near {
+struct RecentSearch {
     at: Time,
-    looking: bool,
+    running: bool,
 }
 
-/// Looks at all that was before, backwards.
+/// Searches all that was before, backwards.
 #[derive(Default)]
-struct Far {
+struct FullSearch {
     at: Time,
-    looking: bool,
+    running: bool,
     /// The point in time that is reached; `None` begins.
     reached: Option<i64>,
     width: i64,
@@ -66,14 +66,14 @@ struct Far {
 }
 
 /// A place for each priority.
-pub(super) type Places = [Floor; LANES];
+pub(super) type PriorityFloors = [Floor; LANES];
 
-const START: Places = [(0, 0); LANES];
+const START: PriorityFloors = [(0, 0); LANES];
 
 /// What a claim found.
 pub(super) struct Found {
     /// Where it started.
-    pub(super) started: Places,
+    pub(super) started: PriorityFloors,
     /// Whether it got as many jobs as it wanted.
     pub(super) full: bool,
     /// How many entries of the index it read; `None` where the queue is paused.
@@ -86,7 +86,7 @@ pub(super) struct Found {
 
 impl Floors {
     /// Where a claim starts.
-    pub(super) fn start(&mut self, now: Time) -> Places {
+    pub(super) fn start(&mut self, now: Time) -> PriorityFloors {
         if now >= self.until && !self.costly {
             self.places = START;
         }
@@ -104,7 +104,7 @@ impl Floors {
         then.saturating_add(since)
     }
 
-    pub(super) fn is_start(places: &Places) -> bool {
+    pub(super) fn is_start(places: &PriorityFloors) -> bool {
         *places == START
     }
 
@@ -159,7 +159,7 @@ impl Floors {
     /// A job became due again, at an unknown position.
     pub(super) fn reset(&mut self) {
         if self.costly {
-            self.near.at = Time::ZERO;
+            self.recent.at = Time::ZERO;
         } else {
             self.places = START;
         }
@@ -171,53 +171,62 @@ impl Floors {
     }
 
     /// What to search now, for jobs that became due again.
-    pub(super) fn look(&mut self, now: Time) -> Option<(Look, Vec<Part>)> {
+    pub(super) fn next_search(&mut self, now: Time) -> Option<(Search, Vec<SearchRange>)> {
         if !self.costly || self.places == START {
             return None;
         }
-        let look = if now >= self.near.at && !self.near.looking {
-            self.near.looking = true;
-            Look::Near
-        } else if now >= self.far.at && !self.far.looking {
-            self.far.looking = true;
-            Look::Far
+        let search = if now >= self.recent.at && !self.recent.running {
+            self.recent.running = true;
+            Search::Recent
+        } else if now >= self.full_search.at && !self.full_search.running {
+            self.full_search.running = true;
+            Search::Full
         } else {
             return None;
         };
         let priorities = Priority::ALL.into_iter().zip(self.places);
         let priorities = priorities.map(|(priority, place)| {
-            let (from, to) = match look {
-                Look::Near => (place.0 - NEAR, place.0),
-                Look::Far => self.far.part(&self.places),
+            let (from, to) = match search {
+                Search::Recent => (place.0 - NEAR, place.0),
+                Search::Full => self.full_search.part(&self.places),
             };
             (priority.number(), from, place.min((to, i64::MAX)))
         });
-        Some((look, priorities.collect()))
+        Some((search, priorities.collect()))
     }
 
-    /// A look was answered; whether there is something to claim.
-    pub(super) fn looked(&mut self, now: Time, look: Look, seen: Option<&Seen>) -> bool {
-        let pause = match seen {
-            Some(seen) => SHORTEST.max(PAUSE * u32::try_from(seen.read.max(0)).unwrap_or(u32::MAX)),
+    /// A search was answered; whether there is something to claim.
+    pub(super) fn search_ended(
+        &mut self,
+        now: Time,
+        search: Search,
+        result: Option<&SearchResult>,
+    ) -> bool {
+        let pause = match result {
+            Some(result) => {
+                SHORTEST.max(PAUSE * u32::try_from(result.read.max(0)).unwrap_or(u32::MAX))
+            }
             None => FAILED,
         };
-        match look {
-            Look::Near => {
-                self.near = Near {
+        match search {
+            Search::Recent => {
+                self.recent = RecentSearch {
                     at: now + pause,
-                    looking: false,
+                    running: false,
                 }
             }
-            Look::Far => {
-                let over = self.far.looked(&self.places, seen.map(|seen| seen.read));
-                self.far.at = now + pause;
-                self.far.looking = false;
+            Search::Full => {
+                let over = self
+                    .full_search
+                    .search_ended(&self.places, result.map(|result| result.read));
+                self.full_search.at = now + pause;
+                self.full_search.running = false;
                 if over.is_some_and(|read| read <= CHEAP) {
                     self.costly = false;
                 }
             }
         }
-        let found = seen.map_or(&[][..], |seen| &seen.found);
+        let found = result.map_or(&[][..], |result| &result.found);
         for (priority, place) in found {
             self.returned(*priority, *place);
         }
@@ -225,22 +234,22 @@ impl Floors {
     }
 }
 
-/// Which part a look was at.
+/// Which part is searched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Look {
-    Near,
-    Far,
+pub(super) enum Search {
+    Recent,
+    Full,
 }
 
-impl Far {
-    fn part(&self, places: &Places) -> (i64, i64) {
+impl FullSearch {
+    fn part(&self, places: &PriorityFloors) -> (i64, i64) {
         let last = places.iter().map(|place| place.0).max().unwrap_or(0);
         let to = self.reached.unwrap_or(last);
         (to - self.width.max(FIRST_WIDTH), to)
     }
 
     /// Goes on to the part before. At the end, how many entries were read in all.
-    fn looked(&mut self, places: &Places, read: Option<i64>) -> Option<i64> {
+    fn search_ended(&mut self, places: &PriorityFloors, read: Option<i64>) -> Option<i64> {
         let (from, _) = self.part(places);
         let width = self.width.max(FIRST_WIDTH);
         let Some(read) = read else {
@@ -287,8 +296,8 @@ mod tests {
         floors.claimed(now, &found, std::iter::once((2, (at, 7))));
     }
 
-    fn seen(read: i64, found: &[(i64, Floor)]) -> Seen {
-        Seen {
+    fn result(read: i64, found: &[(i64, Floor)]) -> SearchResult {
+        SearchResult {
             found: found.to_vec(),
             read,
         }
@@ -306,7 +315,7 @@ mod tests {
         claim(&mut floors, now, true, 10, NOW);
         claim(&mut floors, now, false, 10, NOW);
         assert_eq!(floors.start(now), START, "there was no more");
-        assert!(floors.look(now + FAILED).is_none());
+        assert!(floors.next_search(now + FAILED).is_none());
     }
 
     #[test]
@@ -363,18 +372,18 @@ mod tests {
         let mut floors = Floors::default();
         let mut now = Time::ZERO;
         claim(&mut floors, now, true, 1_000_000, NOW);
-        let (near, back) = floors.look(now).unwrap();
-        assert_eq!(near, Look::Near);
+        let (recent, back) = floors.next_search(now).unwrap();
+        assert_eq!(recent, Search::Recent);
         assert_eq!(back[2], (2, NOW - NEAR, (NOW, 7)));
-        let (far, _) = floors.look(now).unwrap();
-        assert_eq!(far, Look::Far);
-        assert!(floors.look(now).is_none(), "both are under mode");
-        assert!(floors.looked(now, near, Some(&seen(5_000, &[(2, (NOW - SECOND, 3))]))));
+        let (full_search, _) = floors.next_search(now).unwrap();
+        assert_eq!(full_search, Search::Full);
+        assert!(floors.next_search(now).is_none(), "both are under mode");
+        assert!(floors.search_ended(now, recent, Some(&result(5_000, &[(2, (NOW - SECOND, 3))]))));
         assert_eq!(floors.start(now)[2], (NOW - SECOND, 2));
-        assert!(!floors.looked(now, far, None));
-        assert!(floors.look(now).is_none(), "not at once");
+        assert!(!floors.search_ended(now, full_search, None));
+        assert!(floors.next_search(now).is_none(), "not at once");
         now += FAILED;
-        assert!(floors.look(now).is_some());
+        assert!(floors.next_search(now).is_some());
     }
 
     /// Every moment is looked at, whatever the looks read, and they take a small part of the time.
@@ -383,7 +392,7 @@ mod tests {
         let mut floors = Floors::default();
         let mut now = Time::ZERO;
         claim(&mut floors, now, true, 1_000_000, NOW);
-        floors.near.looking = true;
+        floors.recent.running = true;
         let dead = |from: i64, to: i64| {
             // A thousand a second for an hour.
             let (first, last) = (NOW - 3600 * SECOND, NOW);
@@ -392,7 +401,7 @@ mod tests {
         let (mut reached, mut work) = (NOW, 0);
         let mut looks = 0;
         while floors.costly && reached > 0 {
-            let Some((look, back)) = floors.look(now) else {
+            let Some((search, back)) = floors.next_search(now) else {
                 now += SHORTEST;
                 continue;
             };
@@ -403,7 +412,7 @@ mod tests {
             assert!(read < 4 * MANY, "a look is bounded: {read}");
             work += read;
             looks += 1;
-            floors.looked(now, look, Some(&seen(read, &[])));
+            floors.search_ended(now, search, Some(&result(read, &[])));
         }
         assert!(reached <= 0 && floors.costly, "there was much");
         assert_eq!(work, 3_600_000);
@@ -415,8 +424,8 @@ mod tests {
         );
         // With the snapshot gone another pass finds little.
         while floors.costly {
-            if let Some((look, _)) = floors.look(now) {
-                floors.looked(now, look, Some(&seen(10, &[])));
+            if let Some((search, _)) = floors.next_search(now) {
+                floors.search_ended(now, search, Some(&result(10, &[])));
             }
             now += SHORTEST;
         }

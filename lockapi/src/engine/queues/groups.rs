@@ -65,10 +65,10 @@ impl Handle {
             self.topic.admitted(&self.core.queues.timer, &admitted);
             if admitted.jobs > 0 {
                 // There may be more than this process has room for.
-                self.teller().notify();
+                self.notifier().notify();
                 return Ok(true);
             }
-            if admitted.looked < GROUPS {
+            if admitted.examined < GROUPS {
                 break;
             }
         }
@@ -150,7 +150,7 @@ impl Topic {
         {
             let mut admission = self.admission();
             admission.at = Some(now);
-            admission.grouped = admitted.looked > 0;
+            admission.grouped = admitted.examined > 0;
             admission.count += u64::from(admitted.jobs > 0);
         }
         if let Some(next) = admitted.next_due {

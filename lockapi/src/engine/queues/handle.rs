@@ -13,10 +13,10 @@ use crate::engine::notifier::Subscription;
 use crate::error::{Error, ErrorKind, LOCKED, Result};
 use crate::lease::micros;
 use crate::queue::{
-    Cancel, Claim, CountJobs, DeadLetter, Discard, Exchange, Groups, Job, Name, Outcome, Purge,
-    Pushed, Queue, QueueOptions, ReadDead, ReadStanding, ReadUnhandled, Redrive, SetGroupLimit,
-    SetGroups, SetPaused, Settled, Standing, Statistics, SweepQueues, Ticket, Unhandled,
-    checked_limit, in_transaction,
+    Cancel, Claim, CountJobs, DeadLetter, DeliveryState, Discard, Exchange, Groups, Job, Name,
+    Outcome, Purge, Pushed, Queue, QueueOptions, ReadDeadLetters, ReadDeliveryState, ReadUnhandled,
+    Redrive, SetGroupLimit, SetGroups, SetPaused, Settled, Statistics, SweepQueues, Ticket,
+    Unhandled, checked_limit, in_transaction,
 };
 use crate::telemetry;
 use crate::wait::unless;
@@ -55,7 +55,7 @@ pub(in crate::engine) fn open(
         options,
         number,
         topic,
-        told: OnceLock::new(),
+        subscription: OnceLock::new(),
         core: Arc::clone(core),
     })))
 }
@@ -66,7 +66,7 @@ pub(super) struct Handle {
     pub(super) number: i64,
     pub(super) topic: Arc<Topic>,
     /// Made by the first claim: a handle that only pushes does not listen.
-    told: OnceLock<Subscription>,
+    subscription: OnceLock<Subscription>,
     pub(super) core: Arc<Core>,
 }
 
@@ -182,7 +182,7 @@ impl Handle {
                 }
                 tries -= 1;
                 self.core.connections.timer.sleep(PAUSE).await;
-            } else if part.looked < PART {
+            } else if part.examined < PART {
                 // What stays behind, of two with one unique key, has been looked at as well.
                 return Ok(());
             }
@@ -191,7 +191,7 @@ impl Handle {
 
     /// Subscribes to pushes by other processes.
     pub(super) fn listen(&self) {
-        self.told.get_or_init(|| {
+        self.subscription.get_or_init(|| {
             let topic = Arc::downgrade(&self.topic);
             let timer = self.core.connections.timer.clone();
             self.core.notifier.subscribe(self.number, move || {
@@ -259,8 +259,8 @@ impl Queue for QueueHandle {
         self.0.settle_later(ticket, &outcome);
     }
 
-    async fn standing(&self, ticket: Ticket) -> Result<Standing> {
-        self.0.call(ReadStanding { ticket }).await
+    async fn delivery_state(&self, ticket: Ticket) -> Result<DeliveryState> {
+        self.0.call(ReadDeliveryState { ticket }).await
     }
 
     fn begin(&self, ticket: Ticket) -> bool {
@@ -350,7 +350,7 @@ impl Queue for QueueHandle {
                 format!("{most} dead letters in one call; allowed are at most {MAX_LETTERS}");
             return Err(self.0.invalid("dead_letters", message));
         }
-        let read = ReadDead {
+        let read = ReadDeadLetters {
             name: self.0.name.clone(),
             after,
             most: i64::try_from(most).unwrap_or(i64::MAX),

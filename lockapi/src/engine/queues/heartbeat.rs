@@ -63,7 +63,7 @@ impl Heartbeats {
                 locked: false,
             };
             let mut entry = Held::new(sent, lease, renewed, entry);
-            entry.what.renew_at = entry.next_look(sent);
+            entry.what.renew_at = entry.next_attempt(sent);
             let hold = Arc::clone(&entry.hold);
             held.insert(ticket, entry);
             if let Some((within, _)) = unbegun {
@@ -169,11 +169,11 @@ impl Heartbeats {
     }
 
     fn arm(&self, held: MutexGuard<'_, Holdings<Ticket, Entry>>) {
-        renewal::arm(held, &self.timer, &self.this, Self::look);
+        renewal::arm(held, &self.timer, &self.this, Self::renew_due);
     }
 
     /// Runs on the timer's thread: loses what has ended and extends what is due.
-    fn look(&self, armed: Time) {
+    fn renew_due(&self, armed: Time) {
         // What was not begun goes back when that is due.
         let slack = |entry: &Held<Entry>| match entry.what.unbegun {
             Some(_) => Duration::ZERO,
@@ -184,7 +184,7 @@ impl Heartbeats {
         let mut lost = Vec::new();
         let mut returned = Vec::new();
         let mut held = self.lock();
-        held.looked(armed);
+        held.timer_fired(armed);
         while let Some(ticket) = held.next_due(now, slack) {
             let Some(entry) = held.get_mut(ticket) else {
                 break;
@@ -240,12 +240,12 @@ impl Heartbeats {
     }
 
     fn answered(&self, ticket: Ticket, sent: Time, lease: Duration, outcome: &Result<Settled>) {
-        let told = match outcome {
+        let renewal = match outcome {
             Ok(Settled::Done) => Renewal::Done,
             Ok(Settled::Lost | Settled::Dead) => Renewal::Lost,
             Ok(Settled::Locked) | Err(_) => Renewal::Failed,
         };
-        telemetry::renewed(Kind::Job, &ticket.id, told);
+        telemetry::renewed(Kind::Job, &ticket.id, renewal);
         match outcome {
             Ok(Settled::Done) => self.extended(ticket, sent, lease),
             Ok(Settled::Lost | Settled::Dead) if !self.is_settling(ticket) => self.lose(ticket),

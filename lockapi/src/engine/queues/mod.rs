@@ -30,8 +30,8 @@ use super::leases::answer_limit;
 use super::sweeps::Sweeping;
 use super::timer::Timer;
 use crate::queue::{
-    Ack, Cancel, CompleteAndClaim, CountJobs, Discard, ExpireJobs, LookBack, Purge, Push, ReadDead,
-    ReadStanding, ReadUnhandled, Redrive, SetPaused, Settle, SweepQueues,
+    Ack, Cancel, CompleteAndClaim, CountJobs, Discard, ExpireJobs, Purge, Push, ReadDeadLetters,
+    ReadDeliveryState, ReadUnhandled, Redrive, SearchBelowFloors, SetPaused, Settle, SweepQueues,
 };
 
 /// Declares how operations of queues are batched: which may be repeated, their weights, and what they
@@ -60,10 +60,10 @@ queued! {
     Push "push" false |one| one.jobs.iter().map(|job| 1 + job.payload.len() / 4096).sum();
     SetPaused "set_paused" true |_one| ALONE;
     Cancel "cancel" false |_one| ALONE;
-    LookBack "look_back" true |_one| ALONE;
+    SearchBelowFloors "search_below_floors" true |_one| ALONE;
     CountJobs "statistics" true |_one| ALONE;
-    ReadDead "dead_letters" true |_one| ALONE;
-    ReadStanding "standing" true |_one| 1;
+    ReadDeadLetters "dead_letters" true |_one| ALONE;
+    ReadDeliveryState "delivery_state" true |_one| 1;
     ReadUnhandled "unhandled" true |_one| ALONE;
     Redrive "redrive" false |_one| ALONE;
     Discard "discard" false |_one| ALONE;

@@ -21,13 +21,13 @@ use crate::queue::{How, Job, Push, PushKeyed, PushTogether, Pushed};
 const BULK: usize = 256;
 
 /// Tells that something was pushed to a queue.
-pub(super) struct Teller {
+pub(super) struct PushNotifier {
     queues: Arc<Queues>,
     topic: Arc<Topic>,
     number: i64,
 }
 
-impl Teller {
+impl PushNotifier {
     /// Notifies listeners, in a statement of its own: a transaction that notifies blocks all others of
     /// the cluster that do so until its commit is on disk. Listeners that have just been notified are
     /// notified a moment later.
@@ -60,7 +60,7 @@ struct Pushing<T> {
     sender: oneshot::Sender<Result<T>>,
     /// Whether such an answer says that something is there.
     is_pushed: fn(&T) -> bool,
-    teller: Teller,
+    notifier: PushNotifier,
 }
 
 impl<T: Send> Answer<T> for Pushing<T> {
@@ -68,15 +68,15 @@ impl<T: Send> Answer<T> for Pushing<T> {
         let Self {
             sender,
             is_pushed,
-            teller,
+            notifier,
         } = *self;
         let is_there = match &outcome {
             Ok(answer) => is_pushed(answer),
             Err(error) => matches!(error.kind(), ErrorKind::Indeterminate | ErrorKind::Corrupt),
         };
         if is_there {
-            teller.topic.bump();
-            teller.notify();
+            notifier.topic.bump();
+            notifier.notify();
         }
         // A caller that left does not want the answer.
         drop(sender.send(outcome));
@@ -88,8 +88,8 @@ impl<T: Send> Answer<T> for Pushing<T> {
 }
 
 impl Handle {
-    pub(super) fn teller(&self) -> Teller {
-        Teller {
+    pub(super) fn notifier(&self) -> PushNotifier {
+        PushNotifier {
             queues: Arc::clone(&self.core.queues),
             topic: Arc::clone(&self.topic),
             number: self.number,
@@ -107,7 +107,7 @@ impl Handle {
         let pushing = Pushing {
             sender,
             is_pushed,
-            teller: self.teller(),
+            notifier: self.notifier(),
         };
         batcher.queue(push, 1, Reply::new(pushing));
         let outcome = answer.await.unwrap_or_else(|_| Err(ended(O::NAME)));

@@ -77,8 +77,8 @@ impl Queues {
         match Settle::new(ack.ticket, outcome, keep_dead) {
             Some(settle) => {
                 let topic = Arc::clone(topic);
-                let told = Box::new(move |_| topic.returned());
-                self.settle_until_free(settle, TRIES, told);
+                let on_settled = Box::new(move |_| topic.returned());
+                self.settle_until_free(settle, TRIES, on_settled);
             }
             None => self.batcher.submit(ack, drop),
         }
@@ -89,7 +89,7 @@ impl Queues {
         let release = |ticket| {
             let (sender, answer) = oneshot::channel();
             if let Some(release) = Settle::new(ticket, &Outcome::Release, FOR_EVER) {
-                let told = move |settled: Result<Settled>| {
+                let on_settled = move |settled: Result<Settled>| {
                     let given_back = settled.and_then(|settled| match settled {
                         Settled::Locked => {
                             let message = format!("the job is {LOCKED}");
@@ -101,7 +101,7 @@ impl Queues {
                     // The caller of `close` may be gone.
                     drop(sender.send(given_back));
                 };
-                self.settle_until_free(release, TRIES, Box::new(told));
+                self.settle_until_free(release, TRIES, Box::new(on_settled));
             }
             answer
         };
@@ -114,7 +114,7 @@ impl Queues {
 
     /// Settles, again while somebody has locked the row: an extension that is under way, or a
     /// transaction of the program.
-    fn settle_until_free(self: &Arc<Self>, settle: Settle, tries: usize, told: Told) {
+    fn settle_until_free(self: &Arc<Self>, settle: Settle, tries: usize, on_settled: OnSettled) {
         let this = Arc::downgrade(self);
         // Closing waits for the tries.
         let busy = self.batcher.enter();
@@ -127,15 +127,15 @@ impl Queues {
                 queues.timer.run_at(at, move || {
                     let _busy = busy;
                     if let Some(queues) = this.upgrade() {
-                        queues.settle_until_free(settle, tries - 1, told);
+                        queues.settle_until_free(settle, tries - 1, on_settled);
                     }
                 });
                 return;
             }
-            told(answer);
+            on_settled(answer);
         });
     }
 }
 
 /// Hears what became of it.
-type Told = Box<dyn FnOnce(Result<Settled>) + Send>;
+type OnSettled = Box<dyn FnOnce(Result<Settled>) + Send>;

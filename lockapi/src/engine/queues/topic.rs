@@ -8,13 +8,13 @@ use std::time::Duration;
 use rustc_hash::FxHashMap;
 use tokio::sync::Notify;
 
-use super::floors::{Floors, Found, Look, Places};
+use super::floors::{Floors, Found, PriorityFloors, Search};
 use super::groups::Admission;
 
 use crate::engine::clock::Time;
 use crate::engine::timer::Timer;
 use crate::queue::in_transaction::LOW_FIRST;
-use crate::queue::{CompletedAndClaimed, Floor, LookBack, Name, Priority, Seen};
+use crate::queue::{CompletedAndClaimed, Floor, Name, Priority, SearchBelowFloors, SearchResult};
 
 /// Listeners are notified of pushes at most once in this time.
 const QUIET: Duration = Duration::from_millis(5);
@@ -122,7 +122,7 @@ impl Topic {
         &self,
         now: Time,
         names: &Arc<[String]>,
-    ) -> (Places, Vec<(i64, Floor)>) {
+    ) -> (PriorityFloors, Vec<(i64, Floor)>) {
         let mut state = self.lock();
         if state.floors.len() >= MOST_SETS && !state.floors.contains_key(names) {
             state.floors.clear();
@@ -143,34 +143,34 @@ impl Topic {
     }
 
     /// What to search now, for jobs that became due again.
-    pub(super) fn look(
+    pub(super) fn next_search(
         &self,
         now: Time,
         name: &Name,
         names: &Arc<[String]>,
-    ) -> Option<(Look, LookBack)> {
+    ) -> Option<(Search, SearchBelowFloors)> {
         let mut state = self.lock();
-        let (look, priorities) = state.floors.get_mut(names)?.look(now)?;
-        let look_back = LookBack {
+        let (search, priorities) = state.floors.get_mut(names)?.next_search(now)?;
+        let request = SearchBelowFloors {
             lost: state.lost.iter().map(|(claim, _)| *claim).collect(),
             name: name.clone(),
             names: names.to_vec(),
             priorities,
         };
-        Some((look, look_back))
+        Some((search, request))
     }
 
-    /// A look was answered, or failed.
-    pub(super) fn looked_back(
+    /// A search was answered, or failed.
+    pub(super) fn search_ended(
         &self,
         now: Time,
         names: &Arc<[String]>,
-        look: Look,
-        seen: Option<&Seen>,
+        search: Search,
+        result: Option<&SearchResult>,
     ) {
         let mut state = self.lock();
         let floors = state.floors.get_mut(names);
-        let found = floors.is_some_and(|floors| floors.looked(now, look, seen));
+        let found = floors.is_some_and(|floors| floors.search_ended(now, search, result));
         drop(state);
         if found {
             self.bump();
@@ -217,7 +217,7 @@ impl Topic {
         self: &Arc<Self>,
         timer: &Timer,
         names: &Arc<[String]>,
-        (started, sent): (Places, Time),
+        (started, sent): (PriorityFloors, Time),
         most: i64,
         turned: &CompletedAndClaimed,
     ) -> bool {

@@ -18,9 +18,9 @@ use crate::key::advisory_key;
 use crate::lease::micros;
 use crate::queue;
 use crate::schedule::{
-    Decision, Expire, Fire, Look, Looked, MAX_LIST, Name, ReadRuns, ReadTasks, Release, RemoveTask,
-    Request, Round, Run, RunNow, Scheduler, SchedulerOptions, SetTask, SweepRuns, SwitchTask, Task,
-    TaskName, TaskRow, TaskState, check_task,
+    Decision, DueTasks, Expire, Fire, MAX_LIST, Name, ReadDueTasks, ReadRuns, ReadTasks, Release,
+    RemoveTask, Request, Round, Run, RunNow, Scheduler, SchedulerOptions, SetTask, SweepRuns,
+    SwitchTask, Task, TaskName, TaskRow, TaskState, check_task,
 };
 use crate::wait::{unless, yield_now};
 
@@ -64,7 +64,7 @@ pub(in crate::engine) fn open(
         topic: core.queues.topic(number),
         queue_number,
         queue: core.queues.topic(queue_number),
-        told: OnceLock::new(),
+        subscription: OnceLock::new(),
         swept: Mutex::default(),
         changes: KeyedFifo::default(),
         core: Arc::clone(core),
@@ -81,7 +81,7 @@ struct Handle {
     queue_number: i64,
     queue: Arc<Topic>,
     /// Made by the first wait.
-    told: OnceLock<Subscription>,
+    subscription: OnceLock<Subscription>,
     swept: Mutex<Option<Time>>,
     /// Callers that change the same task: of those that do so at the same time, one succeeds.
     changes: KeyedFifo<String>,
@@ -136,7 +136,7 @@ impl Handle {
                 return Ok(false);
             };
             let next = if enabled {
-                let next = row.cadence.next(row.next.unwrap_or(now), now);
+                let next = row.recurrence.next(row.next.unwrap_or(now), now);
                 next.map_err(|error| error.during("set_enabled").on(task))?
             } else {
                 row.next
@@ -188,7 +188,7 @@ impl Handle {
 
     /// Hears of changes by other nodes from now on.
     fn listen(&self) {
-        self.told.get_or_init(|| {
+        self.subscription.get_or_init(|| {
             let topic = Arc::downgrade(&self.topic);
             self.core.notifier.subscribe(self.number, move || {
                 if let Some(topic) = topic.upgrade() {
@@ -199,8 +199,8 @@ impl Handle {
     }
 
     /// Reads what is due, from behind a task on.
-    async fn look(&self, behind: Option<(i64, String)>) -> Result<Looked> {
-        self.call(Look {
+    async fn read_due(&self, behind: Option<(i64, String)>) -> Result<DueTasks> {
+        self.call(ReadDueTasks {
             name: self.name.clone(),
             most: MAX_DUE,
             behind,
@@ -210,15 +210,15 @@ impl Handle {
 
     /// Plans what is due; what this node does not understand is left to others. An expression takes a
     /// while after a long outage, so others have their turn in between.
-    async fn plan(&self, looked: &Looked, round: &mut Round) -> Result<Vec<Request>> {
+    async fn plan(&self, tasks: &DueTasks, round: &mut Round) -> Result<Vec<Request>> {
         let mut requests = Vec::new();
         let mut since = Instant::now();
-        for due in &looked.due {
+        for due in &tasks.due {
             if since.elapsed() >= TURN {
                 yield_now().await;
                 since = Instant::now();
             }
-            match due.cadence.fire(due) {
+            match due.recurrence.fire(due) {
                 Ok(firing) => requests.push(Request {
                     task: due.name.clone(),
                     version: due.version,
@@ -358,13 +358,13 @@ impl Scheduler for SchedulerHandle {
             ..Round::default()
         };
         handle.sweep_if_due();
-        let mut looked = handle.look(None).await?;
+        let mut tasks = handle.read_due(None).await?;
         // First what makes room for further runs.
-        if looked.overdue {
+        if tasks.overdue {
             let expired = handle.call(Expire(handle.name.clone())).await?;
             round.expired = expired.max(0).unsigned_abs();
         }
-        if looked.releasable || round.expired > 0 {
+        if tasks.releasable || round.expired > 0 {
             let release = Release {
                 name: handle.name.clone(),
                 topic: handle.queue_number,
@@ -372,26 +372,26 @@ impl Scheduler for SchedulerHandle {
             let released = handle.call(release).await?;
             round.released = released.max(0).unsigned_abs();
         }
-        let planned = handle.plan(&looked, &mut round).await;
+        let planned = handle.plan(&tasks, &mut round).await;
         let mut requests = planned.map_err(handle.failed("tick"))?;
         let is_full =
-            |looked: &Looked| i64::try_from(looked.due.len()).is_ok_and(|due| due >= MAX_DUE);
+            |tasks: &DueTasks| i64::try_from(tasks.due.len()).is_ok_and(|due| due >= MAX_DUE);
         // Those that are left to others must not hide the rest.
-        while is_full(&looked) && !round.left.is_empty() {
-            let last = looked.due.last();
-            looked = handle
-                .look(last.map(|due| (due.next, due.name.clone())))
+        while is_full(&tasks) && !round.left.is_empty() {
+            let last = tasks.due.last();
+            tasks = handle
+                .read_due(last.map(|due| (due.next, due.name.clone())))
                 .await?;
-            let planned = handle.plan(&looked, &mut round).await;
+            let planned = handle.plan(&tasks, &mut round).await;
             requests.extend(planned.map_err(handle.failed("tick"))?);
         }
         let next = requests.iter().filter_map(|request| request.next);
-        let next = next.chain(looked.next).min();
+        let next = next.chain(tasks.next).min();
         round.next = next.map(|next| {
-            let left = next.saturating_sub(looked.now).max(0);
+            let left = next.saturating_sub(tasks.now).max(0);
             Duration::from_micros(left.unsigned_abs())
         });
-        if is_full(&looked) {
+        if is_full(&tasks) {
             round.next = Some(Duration::ZERO);
         }
         handle.fire(requests, &mut round).await?;

@@ -6,8 +6,8 @@ pub(super) use handle::open;
 
 use super::batcher::{ALONE, Queued};
 use crate::schedule::{
-    Expire, Fire, Look, ReadRuns, ReadTasks, Release, RemoveTask, RunNow, SetTask, SweepRuns,
-    SwitchTask,
+    Expire, Fire, ReadDueTasks, ReadRuns, ReadTasks, Release, RemoveTask, RunNow, SetTask,
+    SweepRuns, SwitchTask,
 };
 
 /// Declares how operations of schedulers are batched: each is sent alone.
@@ -25,7 +25,7 @@ macro_rules! queued {
 }
 
 queued! {
-    Look "tick" true;
+    ReadDueTasks "tick" true;
     Expire "tick" true;
     Release "tick" true;
     Fire "tick" false;

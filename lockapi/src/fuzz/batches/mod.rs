@@ -7,12 +7,12 @@ use std::sync::Arc;
 use crate::admin::operations as admin;
 use crate::driver::call::Operation;
 use crate::driver::{Rows, Type};
-use crate::engine::{cancel, epoch, notify, probe, settle};
+use crate::engine::{cancel, epoch, notify, probe, session_settings};
 use crate::error::Failure;
 use crate::id::operations as id;
 use crate::idempotency::operations as idempotency;
 use crate::lease::operations as lease;
-use crate::limit::{Quota, charge, manage, reserved, take as limit_take};
+use crate::limit::{Quota, charge, manage, reservation, take as limit_take};
 use crate::mutex::lock_request::{LockMode, LockRequest};
 use crate::queue::Ticket;
 use crate::queue::operations as queue;
@@ -110,10 +110,10 @@ fn locks() -> Vec<Decoder> {
             holding: vec![LOCK],
             session: 1,
         }),
-        of(mutex::session::Enlist { mark: 1 }),
-        of(mutex::session::Relax { session: 1 }),
+        of(mutex::session::MarkSession { mark: 1 }),
+        of(mutex::session::AsyncCommit { session: 1 }),
         of(mutex::session::Ping { session: 1 }),
-        of(mutex::session::Flush),
+        of(mutex::session::FlushTokens),
         of(mutex::interrupt::Interrupt {
             mark: 1,
             process: 2,
@@ -145,12 +145,12 @@ fn locks() -> Vec<Decoder> {
             no_wait: true,
             mark: text(),
         }),
-        of(table::LimitWaits {
+        of(table::SetLockTimeout {
             timeout: text(),
             mark: text(),
         }),
-        of(table::Marked { mark: text() }),
-        of(table::OwnPid),
+        of(table::IsInTransaction { mark: text() }),
+        of(table::BackendPid),
     ]
 }
 
@@ -271,9 +271,9 @@ fn limits() -> Vec<Decoder> {
             depth: 2,
             times: 1,
             relaxed: false,
-            look: false,
+            read_first: false,
         }),
-        of(manage::Look {
+        of(manage::ReadLevel {
             namespace: text(),
             key: text(),
         }),
@@ -301,13 +301,13 @@ fn limits() -> Vec<Decoder> {
             after: (text(), text()),
             most: 1,
         }),
-        of(reserved::Settle {
+        of(reservation::EndReservation {
             namespace: text(),
             key: text(),
             id: 1,
             price: 2,
         }),
-        of(reserved::Expire {
+        of(reservation::Expire {
             namespace: text(),
             key: text(),
         }),
@@ -428,7 +428,7 @@ fn inspection() -> Vec<Decoder> {
 
 fn connections() -> Vec<Decoder> {
     vec![
-        of(settle::Settle {
+        of(session_settings::SessionSettings {
             local: true,
             lock_timeout: text(),
             statement_timeout: text(),
@@ -442,11 +442,13 @@ fn connections() -> Vec<Decoder> {
         }),
         of(epoch::EnterEpoch),
         of(driver::hosts::IsPrimary),
-        of(driver::pooled::Remember),
-        of(driver::pooled::Restore(driver::pooled::Settings::default())),
-        of(migrate::LookAround),
+        of(driver::pooled::SaveSettings),
+        of(driver::pooled::RestoreSettings(
+            driver::pooled::Settings::default(),
+        )),
+        of(migrate::ReadSchemaState),
         of(migrate::Applied),
-        of(migrate::Exclude { key: 1 }),
+        of(migrate::LockMigrations { key: 1 }),
         of(migrate::Record {
             version: 1,
             name: "name",

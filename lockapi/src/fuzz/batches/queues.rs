@@ -94,7 +94,7 @@ pub(super) fn managed_queues() -> Vec<Decoder> {
             paused: true,
             topic: 1,
         }),
-        of(queue::LookBack {
+        of(queue::SearchBelowFloors {
             name: name(),
             names: Vec::new(),
             priorities: vec![(0, 0, (0, 0))],
@@ -104,7 +104,7 @@ pub(super) fn managed_queues() -> Vec<Decoder> {
             name: name(),
             most: 1,
         }),
-        of(queue::ReadDead {
+        of(queue::ReadDeadLetters {
             name: name(),
             after: 0,
             most: 1,
@@ -141,7 +141,7 @@ pub(super) fn managed_queues() -> Vec<Decoder> {
             name: name(),
             key: text(),
         }),
-        of(queue::ReadStanding { ticket: TICKET }),
+        of(queue::ReadDeliveryState { ticket: TICKET }),
         of(queue::ReadUnhandled {
             name: name(),
             names: Vec::new(),
@@ -173,7 +173,7 @@ pub(super) fn schedules() -> Vec<Decoder> {
         task: text(),
     };
     vec![
-        of(schedule::Look {
+        of(schedule::ReadDueTasks {
             name: name(),
             most: 1,
             behind: None,
@@ -203,7 +203,7 @@ pub(super) fn schedules() -> Vec<Decoder> {
                 next: None,
                 now: 1,
                 enabled: true,
-                cadence: crate::schedule::Cadence::Every(1),
+                recurrence: crate::schedule::Recurrence::Every(1),
                 timeout: 0,
                 misfire: 0,
                 misfire_most: 0,

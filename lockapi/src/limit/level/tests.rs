@@ -24,7 +24,7 @@ fn quotas() -> Vec<Quota> {
 }
 
 fn give_back(level: &mut Level, (price, window, at): (i64, i64, i64), now: i64) {
-    level.give_back(&[GivenBack { price, window, at }], now);
+    level.give_back(&[Refunded { price, window, at }], now);
 }
 
 /// Takes at random times, and answers what was taken when.
@@ -154,7 +154,7 @@ fn what_is_replenished_is_withheld_once() {
         for nth in 0..10 {
             let at = START + nth * 1_000_000;
             level.take(&quota, one * 10, at);
-            open.push(GivenBack {
+            open.push(Refunded {
                 price: one * 10,
                 window: 0,
                 at,
@@ -185,7 +185,7 @@ fn small_refunds_add_up_to_what_is_replenished() {
         let at = |nth: i64| START + nth * 1_000_000;
         (0..100).for_each(|nth| level.take(&quota, one * 500, at(nth)));
         let ended: Vec<_> = (0..100)
-            .map(|nth| GivenBack {
+            .map(|nth| Refunded {
                 price: one * 179,
                 window: 0,
                 at: at(nth),
@@ -240,7 +240,7 @@ fn what_is_given_back_never_admits_more_than_if_it_was_not_taken() {
                         let price = if random.bool() { one.price } else { price };
                         used[one.nth].1 -= price;
                         let (window, at) = (0, one.at);
-                        GivenBack { price, window, at }
+                        Refunded { price, window, at }
                     })
                     .collect();
                 let before = level.debt(now);

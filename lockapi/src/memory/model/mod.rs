@@ -227,7 +227,7 @@ impl ModelState {
     }
 
     /// Notifies the sessions that listen; answers of how many topics.
-    pub(crate) fn tell(&mut self, topics: impl IntoIterator<Item = i64>) -> i64 {
+    pub(crate) fn notify(&mut self, topics: impl IntoIterator<Item = i64>) -> i64 {
         self.heard.send(topics)
     }
 
@@ -255,20 +255,25 @@ impl ModelState {
         let before = oldest.unwrap_or(i64::MAX).min(self.now).saturating_sub(DAY);
         let most = usize::try_from(most).unwrap_or_default();
         let part = self.marks.range((Excluded(after), Unbounded)).take(most);
-        let part: Vec<_> = part.map(|(place, (_, at))| (place.clone(), *at)).collect();
+        let part: Vec<_> = part
+            .map(|(row_key, (_, at))| (row_key.clone(), *at))
+            .collect();
         let marks = self.marks.len();
-        for (place, _) in part.iter().filter(|(_, at)| *at < before) {
-            self.marks.remove(place);
+        for (row_key, _) in part.iter().filter(|(_, at)| *at < before) {
+            self.marks.remove(row_key);
         }
         let deleted = i64::try_from(marks - self.marks.len()).unwrap_or(i64::MAX);
-        (deleted, part.into_iter().map(|(place, _)| place).collect())
+        (
+            deleted,
+            part.into_iter().map(|(row_key, _)| row_key).collect(),
+        )
     }
 
-    pub(crate) fn acquire_lease(&mut self, want: &Acquire) -> Acquired {
+    pub(crate) fn acquire_lease(&mut self, request: &Acquire) -> Acquired {
         let fences = &mut self.fences;
         let begun_at = self.epoch.begun_at;
         self.leases
-            .acquire(self.now, begun_at, || next(fences), want)
+            .acquire(self.now, begun_at, || next(fences), request)
     }
 
     pub(crate) fn take_slots(&mut self, batch: &[Take]) -> Vec<Taken> {
@@ -277,15 +282,16 @@ impl ModelState {
         self.leases.take(self.now, begun_at, || next(fences), batch)
     }
 
-    pub(crate) fn renew_lease(&mut self, want: &Renew, slot: i64) -> bool {
-        let place = (want.namespace.clone(), want.key.clone(), slot);
-        self.leases.renew(self.now, &place, want.fence, want.ttl)
+    pub(crate) fn renew_lease(&mut self, request: &Renew, slot: i64) -> bool {
+        let row_key = (request.namespace.clone(), request.key.clone(), slot);
+        self.leases
+            .renew(self.now, &row_key, request.fence, request.ttl)
     }
 
-    pub(crate) fn release_lease(&mut self, want: &Release, slot: i64) -> bool {
-        let place = (want.namespace.clone(), want.key.clone(), slot);
+    pub(crate) fn release_lease(&mut self, request: &Release, slot: i64) -> bool {
+        let row_key = (request.namespace.clone(), request.key.clone(), slot);
         self.leases
-            .release(self.now, self.epoch.begun_at, &place, want.fence)
+            .release(self.now, self.epoch.begun_at, &row_key, request.fence)
     }
 
     /// The slots of a key that are held now, and by whom: 0 is the lease, 1 and more are the permits
@@ -302,8 +308,8 @@ impl ModelState {
     }
 
     pub(crate) fn peek_lease(&self, namespace: &str, key: &str, slot: i64) -> Option<Peeked> {
-        let place = (namespace.to_owned(), key.to_owned(), slot);
-        self.leases.peek(self.now, &place)
+        let row_key = (namespace.to_owned(), key.to_owned(), slot);
+        self.leases.peek(self.now, &row_key)
     }
 
     /// Leases that are held, with namespace, key and slot, in their order.
@@ -312,17 +318,22 @@ impl ModelState {
     }
 
     /// Takes a lease, in all its slots, from its holders, and answers who they were.
-    pub(crate) fn force_release(&mut self, want: &ForceRelease) -> Vec<String> {
+    pub(crate) fn force_release(&mut self, request: &ForceRelease) -> Vec<String> {
         let (now, fences) = (self.now, &mut self.fences);
         let begun_at = self.epoch.begun_at;
         let next = || next(fences);
-        let owners = self
-            .leases
-            .force_release(now, begun_at, next, &want.namespace, &want.key);
+        let owners =
+            self.leases
+                .force_release(now, begun_at, next, &request.namespace, &request.key);
         for owner in &owners {
-            let target = format!("{} of {owner}", want.key);
-            self.notes
-                .log(now, &want.namespace, "release lease", target, &want.reason);
+            let target = format!("{} of {owner}", request.key);
+            self.notes.log(
+                now,
+                &request.namespace,
+                "release lease",
+                target,
+                &request.reason,
+            );
         }
         owners
     }
@@ -336,8 +347,8 @@ impl ModelState {
             .sweep(self.now, self.epoch.begun_at, after, most)
     }
 
-    pub(crate) fn abandon_lease(&mut self, want: &Abandon) -> bool {
-        self.leases.abandon(self.now, self.epoch.begun_at, want)
+    pub(crate) fn abandon_lease(&mut self, request: &Abandon) -> bool {
+        self.leases.abandon(self.now, self.epoch.begun_at, request)
     }
 
     /// The limits, and the time in nanoseconds.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rustc_hash::FxHashMap;
 
-use super::{Jobs, Live};
+use super::{Jobs, LiveJob};
 use crate::queue::operations::{Admit, Admitted, NEVER, Name, SetGroupLimit, SetGroups};
 
 /// How a queue is limited, and whose turn it is.
@@ -44,7 +44,7 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    pub(super) fn inserted(&mut self, id: i64, live: &Live) {
+    pub(super) fn inserted(&mut self, id: i64, live: &LiveJob) {
         let group = &live.job.group;
         let Some(due) = live.due_at else {
             if !group.is_empty() {
@@ -59,7 +59,7 @@ impl Groups {
         parked.by_number.insert(id, due);
     }
 
-    pub(super) fn removed(&mut self, id: i64, live: &Live) {
+    pub(super) fn removed(&mut self, id: i64, live: &LiveJob) {
         let group = &live.job.group;
         let Some(due) = live.due_at else {
             let key = (live.queue.clone(), group.clone());
@@ -203,13 +203,13 @@ impl Jobs {
         let count = |many: usize| i64::try_from(many).unwrap_or(i64::MAX);
         Admitted {
             jobs: count(ids.len()),
-            looked: count(names.len()),
+            examined: count(names.len()),
             next_due: next.filter(|_| ids.is_empty()).map(|due| due - now),
         }
     }
 }
 
-impl Live {
+impl LiveJob {
     /// Due at this time: parked until it is admitted, if it has a group.
     pub(super) fn set_due(&mut self, due: i64) {
         let grouped = !self.job.group.is_empty();

@@ -4,7 +4,7 @@ use crate::queue::Ticket;
 use crate::queue::operations::{FailedAttempt, Name, NewJob};
 
 #[derive(Clone, Debug)]
-pub(in crate::queue) struct Live {
+pub(in crate::queue) struct LiveJob {
     pub(in crate::queue) queue: Name,
     pub(in crate::queue) job: NewJob,
     pub(in crate::queue) unique_key: String,
@@ -42,12 +42,12 @@ pub(in crate::queue) enum Status {
 pub(in crate::queue) struct Ended {
     pub(in crate::queue) status: Status,
     pub(in crate::queue) at: i64,
-    pub(in crate::queue) job: Live,
+    pub(in crate::queue) job: LiveJob,
     /// When it is deleted.
     pub(in crate::queue) expires_at: Option<i64>,
 }
 
-impl Live {
+impl LiveJob {
     pub(in crate::queue) fn is_held(&self, now: i64) -> bool {
         self.running
             .is_some_and(|running| running.lease_until > now)

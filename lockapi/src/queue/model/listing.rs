@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::json;
 
-use super::{Ended, Jobs, Live, Status};
+use super::{Ended, Jobs, LiveJob, Status};
 use crate::admin::{JobState, ListJobs, ListQueues, MAX_PAYLOAD_CHARS, ReadJob};
 use crate::driver::columns::{maybe_int, maybe_text};
 use crate::driver::{Row, Rows, Value};
@@ -26,7 +26,7 @@ fn state_of(ended: &Ended) -> JobState {
     }
 }
 
-impl Live {
+impl LiveJob {
     fn state(&self, now: i64) -> JobState {
         if self.is_held(now) {
             JobState::Running
@@ -140,7 +140,7 @@ impl Jobs {
         now: i64,
         want: &ListJobs,
         examined: usize,
-    ) -> Vec<(i64, &Live, JobState, Option<i64>)> {
+    ) -> Vec<(i64, &LiveJob, JobState, Option<i64>)> {
         let due = self.due.get(&want.name).into_iter().flatten();
         let lanes = want.lanes();
         let after = |(priority, at, id): &&(i64, i64, i64)| {
@@ -165,7 +165,7 @@ impl Jobs {
         &self,
         want: &ListJobs,
         examined: usize,
-    ) -> Vec<(i64, &Live, JobState, Option<i64>)> {
+    ) -> Vec<(i64, &LiveJob, JobState, Option<i64>)> {
         let below = self.ended.range(..want.below()).rev();
         // Dead letters of a queue have an index of their own.
         let indexed = |ended: &Ended| {

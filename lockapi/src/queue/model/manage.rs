@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
 
-use super::{DAY, Jobs, Live, NOT_IN_TIME, Running, Status};
+use super::{DAY, Jobs, LiveJob, NOT_IN_TIME, Running, Status};
 use crate::driver::{Row, Rows, Value};
 use crate::queue::operations::{
-    Cancel, CountJobs, Counted, DeadRow, Discard, ExpireJobs, Floor, Name, Purge, ReadDead,
-    ReadUnhandled, Redrive, Redriven, SweepQueues,
+    Cancel, CountJobs, Counted, DeadLetterRow, Discard, ExpireJobs, Floor, Name, Purge,
+    ReadDeadLetters, ReadUnhandled, Redrive, Redriven, SweepQueues,
 };
 
 impl Jobs {
@@ -67,7 +67,7 @@ impl Jobs {
             .filter(free)
             .take(most)
             .collect();
-        let looked = i64::try_from(held.len()).unwrap_or(i64::MAX);
+        let examined = i64::try_from(held.len()).unwrap_or(i64::MAX);
         let looked_at = held.iter().filter_map(|id| self.ended.get(id));
         let keyed = looked_at.filter(|ended| !ended.job.unique_key.is_empty());
         let tasks = keyed.map(|ended| ended.job.task.clone()).collect();
@@ -92,7 +92,7 @@ impl Jobs {
         }
         let redriven = Redriven {
             count: redriven,
-            looked,
+            examined,
             busy: 0,
         };
         (redriven, tasks)
@@ -139,12 +139,12 @@ impl Jobs {
         let fits = |(_, id): &Floor| {
             let fits = before < want.bytes;
             let live = self.live.get(id).filter(|live| live.attempt == 0);
-            before += live.map_or(0, Live::size);
+            before += live.map_or(0, LiveJob::size);
             fits
         };
-        let looked: Vec<Floor> = part.iter().copied().take_while(fits).collect();
+        let examined: Vec<Floor> = part.iter().copied().take_while(fits).collect();
         let mut moved = 0;
-        for (_, id) in &looked {
+        for (_, id) in &examined {
             let Some(live) = self.live.get(id) else {
                 continue;
             };
@@ -154,8 +154,8 @@ impl Jobs {
                 moved += 1;
             }
         }
-        let full = looked.len() < part.len() || part.len() >= most;
-        (moved, looked, full)
+        let full = examined.len() < part.len() || part.len() >= most;
+        (moved, examined, full)
     }
 
     pub(crate) fn set_paused(&mut self, queue: &Name, paused: bool) {
@@ -221,7 +221,7 @@ impl Jobs {
         counted
     }
 
-    pub(crate) fn dead_letters(&self, want: &ReadDead) -> Vec<DeadRow> {
+    pub(crate) fn dead_letters(&self, want: &ReadDeadLetters) -> Vec<DeadLetterRow> {
         let most = usize::try_from(want.most).unwrap_or(0);
         let after = self
             .dead(&want.name, &[])
@@ -230,7 +230,7 @@ impl Jobs {
         after
             .filter_map(|id| {
                 let ended = self.ended.get(&id)?;
-                Some(DeadRow {
+                Some(DeadLetterRow {
                     id,
                     name: ended.job.job.name.clone(),
                     payload: ended.job.job.payload.clone(),
@@ -277,7 +277,7 @@ impl Jobs {
             .filter(|(.., running)| running.lease_until > now)
             .collect();
         running.sort_by_key(|(id, ..)| *id);
-        let row = |(id, live, running): (i64, &Live, Running)| {
+        let row = |(id, live, running): (i64, &LiveJob, Running)| {
             Row(vec![
                 Value::Int(id),
                 Value::Text(live.queue.namespace.clone()),

@@ -9,11 +9,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-pub(super) use job::{Ended, Live, Running, Status};
+pub(super) use job::{Ended, LiveJob, Running, Status};
 
 use super::operations::{
-    Ack, Claimed, CompleteAndClaim, Floor, LookBack, NEVER, Name, NewJob, Part, PushKeyed, Settle,
-    Take,
+    Ack, Claimed, CompleteAndClaim, Floor, NEVER, Name, NewJob, PushKeyed, SearchBelowFloors,
+    SearchRange, Settle, Take,
 };
 use super::{How, Pushed, Settled, Ticket, Unique};
 
@@ -28,7 +28,7 @@ pub struct Jobs {
     tokens: i64,
     /// No token of the epoch is smaller.
     first_token: i64,
-    pub(super) live: FxHashMap<i64, Live>,
+    pub(super) live: FxHashMap<i64, LiveJob>,
     /// By queue, priority, time and number: the index that claims use.
     due: BTreeMap<Name, BTreeSet<(i64, i64, i64)>>,
     pub(super) ended: BTreeMap<i64, Ended>,
@@ -69,7 +69,7 @@ impl Jobs {
             namespace: namespace.to_owned(),
             queue: queue.to_owned(),
         };
-        let mut live = Live {
+        let mut live = LiveJob {
             queue,
             run_at: 0,
             due_at: None,
@@ -90,7 +90,7 @@ impl Jobs {
         id
     }
 
-    fn insert(&mut self, id: i64, live: Live) {
+    fn insert(&mut self, id: i64, live: LiveJob) {
         self.groups.inserted(id, &live);
         let place = (live.job.priority, live.run_at, id);
         self.due
@@ -100,7 +100,7 @@ impl Jobs {
         self.live.insert(id, live);
     }
 
-    fn remove(&mut self, id: i64) -> Option<Live> {
+    fn remove(&mut self, id: i64) -> Option<LiveJob> {
         let live = self.live.remove(&id)?;
         self.groups.removed(id, &live);
         if let Some(due) = self.due.get_mut(&live.queue) {
@@ -228,7 +228,7 @@ impl Jobs {
         let most = usize::try_from(want.most).unwrap_or(0);
         let free = |id: &i64| {
             let acked = || want.acks.iter().any(|ack| ack.ticket.id == *id);
-            let ended = |live: &Live| live.is_of(&want.lost) || !live.is_held(now);
+            let ended = |live: &LiveJob| live.is_of(&want.lost) || !live.is_held(now);
             let live = self.live.get(id);
             let live = live.filter(|live| live.is_named(&want.names));
             live.is_some_and(|live| live.running.is_none() || (ended(live) && !acked()))
@@ -242,7 +242,7 @@ impl Jobs {
         let mut before = 0;
         let fits = |id: &i64| {
             let fits = before < want.bytes;
-            before += self.live.get(id).map_or(0, Live::size);
+            before += self.live.get(id).map_or(0, LiveJob::size);
             fits
         };
         let picked: Vec<i64> = found.iter().copied().take_while(fits).collect();
@@ -302,11 +302,15 @@ impl Jobs {
             .any(|name| name.namespace == want.namespace && name.queue == want.queue)
     }
 
-    pub(crate) fn look_back(&self, now: i64, want: &LookBack) -> Vec<(i64, Floor)> {
+    pub(crate) fn search_below_floors(
+        &self,
+        now: i64,
+        want: &SearchBelowFloors,
+    ) -> Vec<(i64, Floor)> {
         let Some(due) = self.due.get(&want.name) else {
             return Vec::new();
         };
-        let first = |(priority, from, to): &Part| {
+        let first = |(priority, from, to): &SearchRange| {
             let from = (*priority, *from, i64::MAX);
             let to = (*priority, to.0, to.1);
             let mut places = due.iter().filter(|place| from < **place && **place <= to);
@@ -385,7 +389,7 @@ impl Jobs {
     }
 
     /// The job of a delivery that is its latest, and of this epoch.
-    fn delivered(&self, ticket: Ticket) -> Option<&Live> {
+    fn delivered(&self, ticket: Ticket) -> Option<&LiveJob> {
         let live = self.live.get(&ticket.id)?;
         (live.has(ticket) && ticket.token >= self.first_token).then_some(live)
     }
@@ -415,8 +419,8 @@ impl Jobs {
 
     /// The token of the latest delivery of a job, or of the one that has completed it; and whether
     /// the job has ended.
-    pub(crate) fn standing(&self, id: i64) -> Option<(Option<i64>, bool)> {
-        let token = |live: &Live| live.running.map(|running| running.token);
+    pub(crate) fn delivery_state(&self, id: i64) -> Option<(Option<i64>, bool)> {
+        let token = |live: &LiveJob| live.running.map(|running| running.token);
         if let Some(live) = self.live.get(&id) {
             return Some((token(live), false));
         }

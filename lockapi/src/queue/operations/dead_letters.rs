@@ -9,7 +9,7 @@ use crate::memory::ModelState;
 
 /// Reads dead letters.
 #[derive(Clone, Debug)]
-pub struct ReadDead {
+pub struct ReadDeadLetters {
     /// The queue.
     pub name: Name,
     /// Those with larger numbers.
@@ -20,7 +20,7 @@ pub struct ReadDead {
 
 /// A dead letter; times in microseconds since 1970.
 #[derive(Clone, PartialEq, Eq)]
-pub struct DeadRow {
+pub struct DeadLetterRow {
     /// The number of the job.
     pub id: i64,
     /// What kind of job it was.
@@ -55,9 +55,9 @@ pub struct FailedAttempt {
 }
 
 /// Without the payload.
-impl std::fmt::Debug for DeadRow {
+impl std::fmt::Debug for DeadLetterRow {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("DeadRow")
+        f.debug_struct("DeadLetterRow")
             .field("id", &self.id)
             .field("name", &self.name)
             .field("error", &self.error)
@@ -65,8 +65,8 @@ impl std::fmt::Debug for DeadRow {
     }
 }
 
-impl Operation for ReadDead {
-    type Output = Vec<DeadRow>;
+impl Operation for ReadDeadLetters {
+    type Output = Vec<DeadLetterRow>;
 
     const STATEMENT: Statement = Statement {
         name: "queue.dead_letters",
@@ -94,9 +94,9 @@ impl Operation for ReadDead {
         params
     }
 
-    fn decode(_: &[Self], rows: Rows) -> Result<Vec<Vec<DeadRow>>, Failure> {
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<Vec<DeadLetterRow>>, Failure> {
         let read = |mut row: Row| {
-            Ok(DeadRow {
+            Ok(DeadLetterRow {
                 id: row.int(0)?,
                 name: row.text(1)?,
                 payload: row.text(2)?,
@@ -113,7 +113,7 @@ impl Operation for ReadDead {
     }
 
     fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
-        let row = |row: DeadRow| {
+        let row = |row: DeadLetterRow| {
             Row(vec![
                 Value::Int(row.id),
                 Value::Text(row.name),

@@ -5,7 +5,7 @@ use crate::driver::columns::maybe_int;
 use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
 use crate::memory::ModelState;
-use crate::swept::{Swept, count, decode};
+use crate::sweep::{SweepResult, count, decode};
 
 /// Moves expired jobs of a namespace to the dead letters, in a part of them; a batch of one.
 #[derive(Clone, Debug)]
@@ -35,7 +35,7 @@ impl ExpireJobs {
 }
 
 impl Operation for ExpireJobs {
-    type Output = Swept<Floor>;
+    type Output = SweepResult<Floor>;
 
     const STATEMENT: Statement = Statement {
         name: "queue.expire",
@@ -70,18 +70,18 @@ impl Operation for ExpireJobs {
         batch.first().map(of).unwrap_or_default()
     }
 
-    fn decode(batch: &[Self], rows: Rows) -> Result<Vec<Swept<Floor>>, Failure> {
+    fn decode(batch: &[Self], rows: Rows) -> Result<Vec<SweepResult<Floor>>, Failure> {
         let most = batch.first().map(|one| one.most);
         decode(most, rows, |row| Ok((row.int(2)?, row.int(3)?)))
     }
 
     fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
         let one = batch.first()?;
-        let (moved, looked, full) = model.jobs.expire(model.now, one);
-        let (at, id) = looked.last().copied().unzip();
+        let (moved, examined, full) = model.jobs.expire(model.now, one);
+        let (at, id) = examined.last().copied().unzip();
         Some(vec![Row(vec![
             Value::Int(moved),
-            Value::Int(if full { one.most } else { count(&looked) }),
+            Value::Int(if full { one.most } else { count(&examined) }),
             maybe_int(at),
             maybe_int(id),
         ])])

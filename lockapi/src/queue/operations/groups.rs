@@ -24,7 +24,7 @@ pub struct Admitted {
     /// How many jobs were admitted.
     pub jobs: i64,
     /// How many groups were looked at; fewer than requested only when there are no more with parked jobs.
-    pub looked: i64,
+    pub examined: i64,
     /// When the next job of a group that has room will be due, in microseconds from now; only set when
     /// none was admitted.
     pub next_due: Option<i64>,
@@ -79,7 +79,7 @@ impl Operation for Admit {
         let read = |mut row: Row| {
             Ok(Admitted {
                 jobs: row.int(0)?,
-                looked: row.int(1)?,
+                examined: row.int(1)?,
                 next_due: row.maybe_int(2)?,
             })
         };
@@ -90,7 +90,7 @@ impl Operation for Admit {
         let admitted = model.jobs.admit(model.now, batch.first()?);
         Some(vec![Row(vec![
             Value::Int(admitted.jobs),
-            Value::Int(admitted.looked),
+            Value::Int(admitted.examined),
             maybe_int(admitted.next_due),
         ])])
     }
@@ -127,7 +127,7 @@ impl Operation for SetGroups {
     fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
         let one = batch.first()?;
         model.jobs.set_groups(one);
-        model.tell([one.topic]);
+        model.notify([one.topic]);
         Some(vec![Row(vec![Value::Int(one.most), Value::Int(0)])])
     }
 }
@@ -163,7 +163,7 @@ impl Operation for SetGroupLimit {
     fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
         let one = batch.first()?;
         model.jobs.set_group_limit(one);
-        model.tell([one.topic]);
+        model.notify([one.topic]);
         Some(vec![Row(vec![Value::Int(one.most), Value::Int(0)])])
     }
 }

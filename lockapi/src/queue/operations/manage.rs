@@ -252,7 +252,7 @@ impl Operation for SetPaused {
     fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
         let one = batch.first()?;
         model.jobs.set_paused(&one.name, one.paused);
-        model.tell([one.topic]);
+        model.notify([one.topic]);
         Some(vec![Row(vec![Value::Bool(one.paused), Value::Int(0)])])
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::driver::columns::{place, texts};
+use crate::driver::columns::{batch_index, texts};
 use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
 use crate::memory::ModelState;
@@ -199,7 +199,7 @@ impl Operation for Push {
                 ids.push(model.jobs.push(now, &one.namespace, &one.queue, job, ""));
             }
         }
-        model.tell(batch.iter().filter_map(|one| one.topic));
+        model.notify(batch.iter().filter_map(|one| one.topic));
         Some(vec![Row(vec![Value::Ints(ids), Value::Int(0)])])
     }
 }
@@ -253,7 +253,7 @@ impl Operation for PushKeyed {
     fn decode(batch: &[Self], rows: Rows) -> Result<Vec<Option<Pushed>>, Failure> {
         let mut answers = vec![None; batch.len()];
         for mut row in rows {
-            let at = place(&mut row, batch.len())?;
+            let at = batch_index(&mut row, batch.len())?;
             let id = row.maybe_int(1)?;
             let how = match row.int(2)? {
                 0 => How::New,
@@ -300,7 +300,7 @@ impl Operation for PushKeyed {
             seen.insert(key, id);
             rows.push(Row([n, id, how, 0].map(Value::Int).to_vec()));
         }
-        model.tell(batch.iter().filter_map(|one| one.topic));
+        model.notify(batch.iter().filter_map(|one| one.topic));
         Some(rows)
     }
 }

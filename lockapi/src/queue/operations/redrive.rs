@@ -25,7 +25,7 @@ pub struct Redriven {
     pub count: i64,
     /// How many were found; fewer than requested only when there are no more. Of two with one
     /// unique key only one is put back.
-    pub looked: i64,
+    pub examined: i64,
     /// How many are to be requested again, because the tasks that they are runs of are being fired.
     pub busy: i64,
 }
@@ -57,7 +57,7 @@ impl Operation for Redrive {
         let read = |mut row: Row| {
             Ok(Redriven {
                 count: row.int(0)?,
-                looked: row.int(2)?,
+                examined: row.int(2)?,
                 busy: row.int(3)?,
             })
         };
@@ -68,8 +68,8 @@ impl Operation for Redrive {
         let one = batch.first()?;
         let (redriven, tasks) = model.jobs.redrive(model.now, one);
         model.tasks.note(&one.name, &tasks);
-        model.tell([one.topic]);
-        let row = [redriven.count, 0, redriven.looked, 0].map(Value::Int);
+        model.notify([one.topic]);
+        let row = [redriven.count, 0, redriven.examined, 0].map(Value::Int);
         Some(vec![Row(row.to_vec())])
     }
 }

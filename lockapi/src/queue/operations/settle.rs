@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use crate::driver::columns::{ints, place, texts};
+use crate::driver::columns::{batch_index, ints, texts};
 use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
 use crate::lease::micros;
@@ -183,7 +183,7 @@ impl Operation for Settle {
         // A request that was not the first for its job in the batch has no row.
         let mut answers = vec![Settled::Locked; batch.len()];
         for mut row in rows {
-            let at = place(&mut row, batch.len())?;
+            let at = batch_index(&mut row, batch.len())?;
             answers[at] = match row.int(1)? {
                 0 => Settled::Done,
                 1 => Settled::Dead,

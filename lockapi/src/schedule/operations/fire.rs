@@ -4,7 +4,7 @@ use super::{Name, TaskName, maybe_int};
 use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
 use crate::memory::ModelState;
-use crate::schedule::cadence::Planned;
+use crate::schedule::recurrence::Planned;
 
 /// The most runs of a task that are held back.
 pub(crate) const MAX_HELD: i64 = 1000;
@@ -47,12 +47,12 @@ pub struct Fired {
     /// The number of its job.
     pub job: Option<i64>,
     /// What was decided.
-    pub fate: Fate,
+    pub decision: FireDecision,
 }
 
 /// What was decided about a due time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum FireDecision {
     /// Its job was pushed.
     Fired,
     /// It waits for the end of an earlier run.
@@ -63,7 +63,7 @@ pub enum Fate {
     Missed,
 }
 
-impl Fate {
+impl FireDecision {
     const WORDS: [(Self, &'static str); 4] = [
         (Self::Fired, "fired"),
         (Self::Held, "held"),
@@ -90,19 +90,21 @@ const FIRED: &[Type] = &[Type::Text, Type::Int, Type::Int, Type::Text, Type::Int
 fn fired(row: &mut Row) -> Result<Fired, Failure> {
     let task = row.text(0)?;
     let word = row.text(3)?;
-    let fate = Fate::WORDS.iter().find(|(_, known)| *known == word);
-    let (fate, _) = fate.ok_or_else(|| Failure::corrupt("an unknown outcome"))?;
+    let decision = FireDecision::WORDS.iter().find(|(_, known)| *known == word);
+    let (decision, _) = decision.ok_or_else(|| Failure::corrupt("an unknown outcome"))?;
     Ok(Fired {
         task,
         at: row.int(1)?,
         job: row.maybe_int(2)?,
-        fate: *fate,
+        decision: *decision,
     })
 }
 
 fn rows(fired: Vec<Fired>) -> Rows {
     let row = |fired: Fired| {
-        let word = Fate::WORDS.iter().find(|(fate, _)| *fate == fired.fate);
+        let word = FireDecision::WORDS
+            .iter()
+            .find(|(decision, _)| *decision == fired.decision);
         let word = word.map_or("", |(_, word)| word);
         Row(vec![
             Value::Text(fired.task),
@@ -180,7 +182,7 @@ impl Operation for Fire {
         let one = batch.first()?;
         let fired = model.fire_tasks(one);
         if fired.iter().any(|fired| fired.job.is_some()) {
-            model.tell([one.topic]);
+            model.notify([one.topic]);
         }
         Some(rows(fired))
     }
@@ -227,7 +229,7 @@ impl Operation for RunNow {
         let one = batch.first()?;
         let fired = model.run_task_now(one);
         if fired.as_ref().is_some_and(|fired| fired.job.is_some()) {
-            model.tell([one.topic]);
+            model.notify([one.topic]);
         }
         Some(rows(fired.into_iter().collect()))
     }

@@ -1,11 +1,11 @@
 //! Setting, switching, removing and reading tasks.
 
-use super::{Name, cadence, cadence_columns, maybe_int};
+use super::{Name, maybe_int, recurrence, recurrence_columns};
 use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
 use crate::memory::ModelState;
 use crate::queue::NewJob;
-use crate::schedule::cadence::Cadence;
+use crate::schedule::recurrence::Recurrence;
 
 /// A task by its names.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -38,7 +38,7 @@ pub struct TaskRow {
     /// Whether it is fired when it is due.
     pub enabled: bool,
     /// When it is due.
-    pub cadence: Cadence,
+    pub recurrence: Recurrence,
     /// How long a delivery of a run may last; 0 is without limit.
     pub timeout: i64,
     /// What becomes of missed times: 0 skip, 1 coalesce, 2 catch up.
@@ -138,9 +138,9 @@ impl Operation for SetTask {
             return Vec::new();
         };
         let row = &one.row;
-        let (every, expression, zone) = match &row.cadence {
-            Cadence::Every(every) => (*every, "", ""),
-            Cadence::Cron { expression, zone } => (0, &**expression, &**zone),
+        let (every, expression, zone) = match &row.recurrence {
+            Recurrence::Every(every) => (*every, "", ""),
+            Recurrence::Cron { expression, zone } => (0, &**expression, &**zone),
         };
         let mut params = one.name.params();
         params.extend([
@@ -170,8 +170,8 @@ impl Operation for SetTask {
         if !model.tasks.set(model.now, one) {
             return Some(Rows::new());
         }
-        let told = model.tell([one.topic]);
-        Some(super::number(told))
+        let notified = model.notify([one.topic]);
+        Some(super::number(notified))
     }
 }
 
@@ -215,8 +215,12 @@ impl Operation for SwitchTask {
     fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
         let one = batch.first()?;
         let (found, changed) = model.tasks.switch(model.now, one);
-        let told = if changed { model.tell([one.topic]) } else { 0 };
-        Some(vec![Row(vec![Value::Bool(found), Value::Int(told)])])
+        let notified = if changed {
+            model.notify([one.topic])
+        } else {
+            0
+        };
+        Some(vec![Row(vec![Value::Bool(found), Value::Int(notified)])])
     }
 }
 
@@ -303,7 +307,7 @@ impl Operation for ReadTasks {
                 next: row.maybe_int(2)?,
                 now,
                 enabled: row.bool(4)?,
-                cadence: cadence(row.maybe_int(5)?, row.maybe_text(6)?, row.maybe_text(7)?)?,
+                recurrence: recurrence(row.maybe_int(5)?, row.maybe_text(6)?, row.maybe_text(7)?)?,
                 timeout: row.int(8)?,
                 misfire: row.int(9)?,
                 misfire_most: row.int(10)?,
@@ -338,7 +342,7 @@ impl Operation for ReadTasks {
                 now.clone(),
                 Value::Bool(task.enabled),
             ];
-            row.extend(cadence_columns(&task.cadence));
+            row.extend(recurrence_columns(&task.recurrence));
             row.extend([
                 Value::Int(task.timeout),
                 Value::Int(task.misfire),

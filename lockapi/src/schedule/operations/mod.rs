@@ -1,15 +1,15 @@
 //! What schedulers do to the database; batches of one.
 
+mod due;
 mod fire;
 mod log;
-mod look;
 mod manage;
 mod round;
 
+pub use due::{Due, DueTasks, ReadDueTasks};
 pub(crate) use fire::MAX_HELD;
-pub use fire::{Fate, Fire, Fired, Request, RunNow};
+pub use fire::{Fire, FireDecision, Fired, Request, RunNow};
 pub use log::{ReadRuns, RunRow, SweepRuns};
-pub use look::{Due, Look, Looked};
 #[cfg(feature = "suite")]
 pub use manage::Tasks;
 pub use manage::{ReadTasks, RemoveTask, SetTask, SwitchTask, TaskName, TaskRow};
@@ -17,7 +17,7 @@ pub use round::{Expire, Release};
 
 use crate::driver::columns::{maybe_int, maybe_text};
 use crate::driver::{Row, Type, Value};
-use crate::schedule::cadence::Cadence;
+use crate::schedule::recurrence::Recurrence;
 
 /// A scheduler by its names.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -37,27 +37,27 @@ impl Name {
     }
 }
 
-/// A cadence as an interval, an expression and a zone, of which there is the first or the others.
-fn cadence(
+/// A recurrence as an interval, an expression and a zone, of which there is the first or the others.
+fn recurrence(
     every: Option<i64>,
     cron: Option<String>,
     zone: Option<String>,
-) -> Result<Cadence, crate::Failure> {
+) -> Result<Recurrence, crate::Failure> {
     match (every, cron, zone) {
-        (Some(every), None, None) if every > 0 => Ok(Cadence::Every(every)),
-        (None, Some(expression), Some(zone)) => Ok(Cadence::Cron { expression, zone }),
+        (Some(every), None, None) if every > 0 => Ok(Recurrence::Every(every)),
+        (None, Some(expression), Some(zone)) => Ok(Recurrence::Cron { expression, zone }),
         _ => Err(crate::Failure::corrupt(
             "a task has neither an interval nor a cron expression",
         )),
     }
 }
 
-/// The columns of a cadence.
-fn cadence_columns(cadence: &Cadence) -> [Value; 3] {
+/// The columns of a recurrence.
+fn recurrence_columns(recurrence: &Recurrence) -> [Value; 3] {
     let text = || Value::Null(Type::Text);
-    match cadence {
-        Cadence::Every(every) => [Value::Int(*every), text(), text()],
-        Cadence::Cron { expression, zone } => [
+    match recurrence {
+        Recurrence::Every(every) => [Value::Int(*every), text(), text()],
+        Recurrence::Cron { expression, zone } => [
             Value::Null(Type::Int),
             Value::Text(expression.clone()),
             Value::Text(zone.clone()),

@@ -74,9 +74,9 @@ impl Operation for Release {
     fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
         let one = batch.first()?;
         let released = model.release_runs(&one.name);
-        let told = model.tell([one.topic]);
+        let notified = model.notify([one.topic]);
         let mut rows = number(released);
-        rows[0].0.push(Value::Int(told));
+        rows[0].0.push(Value::Int(notified));
         Some(rows)
     }
 }

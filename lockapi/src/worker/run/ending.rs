@@ -25,16 +25,16 @@ impl Run {
         };
         let took = self.queue.now().saturating_sub(running.since);
         self.pace.handled(took);
-        if !matches!(verdict, Verdict::Left { .. }) {
+        if !matches!(verdict, Verdict::NotRun { .. }) {
             self.rests.end();
         }
         let ending = match verdict {
             Verdict::Answered(Ok(())) => Ending::Done,
             Verdict::Answered(Err(failed)) => self.failed_ending(&running.delivery, failed),
             Verdict::Lost => Ending::Lost,
-            Verdict::Left { .. } if self.stopping => Ending::Released,
-            Verdict::Left { told } => {
-                if !told {
+            Verdict::NotRun { .. } if self.stopping => Ending::Released,
+            Verdict::NotRun { reported } => {
+                if !reported {
                     self.settings.observer.dropped(&running.delivery);
                 }
                 self.rest();
@@ -83,7 +83,7 @@ impl Run {
             self.confirm(running, took, ending);
             return;
         }
-        self.tell(&running, &ending, took);
+        self.notify_observer(&running, &ending, took);
         let delivery = running.delivery;
         match ending {
             Ending::Done => {
@@ -101,7 +101,7 @@ impl Run {
         }
     }
 
-    fn tell(&self, running: &Running, ending: &Ending, took: Duration) {
+    fn notify_observer(&self, running: &Running, ending: &Ending, took: Duration) {
         running.handling.ended(&running.delivery, ending, took);
         self.settings
             .observer
@@ -152,11 +152,11 @@ impl Run {
         } = confirmed;
         let Some((ending, settlement)) = known else {
             // Dropped, it goes back if the transaction is rolled back by then.
-            self.tell(&running, &Ending::Lost, took);
+            self.notify_observer(&running, &Ending::Lost, took);
             self.summary.unknown += 1;
             return;
         };
-        self.tell(&running, &ending, took);
+        self.notify_observer(&running, &ending, took);
         running.delivery.settled_by_caller();
         self.count(&ending.outcome(), settlement);
     }

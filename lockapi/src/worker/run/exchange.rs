@@ -91,7 +91,7 @@ impl Run {
                     self.seen = answer.seen;
                 }
                 let found = self.may_have_jobs || !answer.deliveries.is_empty();
-                self.looked = exchange.alone && exchange.claimed > 0 && !found;
+                self.found_nothing = exchange.alone && exchange.claimed > 0 && !found;
                 self.acknowledged(exchange.acks, answer.acked);
                 self.take(answer.deliveries);
             }

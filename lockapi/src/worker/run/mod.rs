@@ -78,7 +78,7 @@ pub(super) struct Run {
     /// Whether it ends when there is nothing to do.
     until_idle: bool,
     /// Whether it has found nothing since it had something.
-    looked: bool,
+    found_nothing: bool,
     refused: Option<Error>,
     pace: Pace,
     pauses: Pauses,
@@ -135,7 +135,7 @@ impl Run {
             hurry: Arc::default(),
             stopping: false,
             until_idle: false,
-            looked: false,
+            found_nothing: false,
             refused: None,
             pace: Pace::default(),
             pauses: Pauses::default(),
@@ -155,7 +155,7 @@ impl Run {
                 self.stop();
             }
             if self.until_idle && !self.stopping && self.has_nothing() && self.exchange.is_none() {
-                if self.looked {
+                if self.found_nothing {
                     self.stop();
                 } else {
                     self.may_have_jobs = true;
@@ -343,13 +343,13 @@ impl Run {
                     }
                 });
                 let spawned = catch_unwind(AssertUnwindSafe(|| spawn(work)));
-                let told = spawned.is_err();
+                let reported = spawned.is_err();
                 if let Err(panic) = spawned {
                     let whose = "the spawn function of a worker";
                     self.settings.observer.panicked(whose, panic);
                 }
-                let left = Verdict::Left { told };
-                Quiet::new(async move { (number, verdict.await.unwrap_or(left)) })
+                let not_run = Verdict::NotRun { reported };
+                Quiet::new(async move { (number, verdict.await.unwrap_or(not_run)) })
             }
         });
         let since = self.queue.now();

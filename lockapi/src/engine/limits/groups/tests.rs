@@ -70,18 +70,18 @@ fn limits(before: &[Drawn]) -> Limits {
 }
 
 /// What is told of a time that a request was wanted: the state of each line if it was admitted.
-type Told = Option<Vec<Level>>;
+type Admitted = Option<Vec<Level>>;
 
 fn levels(answers: &[RawDecision]) -> Vec<Level> {
-    let as_told = |one: &RawDecision| Level {
+    let level_of = |one: &RawDecision| Level {
         at: 0,
         ..one.level.clone()
     };
-    answers.iter().map(as_told).collect()
+    answers.iter().map(level_of).collect()
 }
 
 /// One by one, in their order.
-fn one_by_one(limits: &mut Limits, requests: &[Charge]) -> Vec<Vec<Told>> {
+fn one_by_one(limits: &mut Limits, requests: &[Charge]) -> Vec<Vec<Admitted>> {
     let mut ask = |one: &Charge| {
         let answers = limits.charge(
             &Charge {
@@ -100,7 +100,7 @@ fn one_by_one(limits: &mut Limits, requests: &[Charge]) -> Vec<Vec<Told>> {
 }
 
 /// What the answer to so many of a request tells each.
-fn told(charge: &Charge, times: i64, answers: &[RawDecision]) -> Vec<Told> {
+fn admitted_levels(charge: &Charge, times: i64, answers: &[RawDecision]) -> Vec<Admitted> {
     let one = |nth| {
         let mut levels = levels(answers);
         for (line, level) in charge.lines.iter().zip(&mut levels) {
@@ -116,10 +116,10 @@ fn told(charge: &Charge, times: i64, answers: &[RawDecision]) -> Vec<Told> {
 }
 
 /// In groups, and how many statements that took.
-fn together(limits: &mut Limits, requests: &[Charge], tries: u32) -> (Vec<Vec<Told>>, usize) {
+fn together(limits: &mut Limits, requests: &[Charge], tries: u32) -> (Vec<Vec<Admitted>>, usize) {
     let mut decided = vec![Vec::new(); requests.len()];
     let mut open: Vec<_> = requests.iter().cloned().enumerate().collect();
-    let mut known = Known::default();
+    let mut known = KnownLevels::default();
     for round in 0.. {
         if open.is_empty() {
             return (decided, round);
@@ -148,13 +148,17 @@ fn together(limits: &mut Limits, requests: &[Charge], tries: u32) -> (Vec<Vec<To
             match raw[0].outcome {
                 Outcome::Taken(times) if group.is_alone() => {
                     let (at, _) = group.members[0];
-                    decided[places[at]].extend(told(&charges[at], times, &raw));
+                    decided[places[at]].extend(admitted_levels(&charges[at], times, &raw));
                     left[at] -= times;
                 }
                 Outcome::Taken(_) => {
                     let answers = group.divide(&charges, &raw);
                     for ((at, times), answers) in group.members.iter().zip(answers) {
-                        decided[places[*at]].extend(told(&charges[*at], *times, &answers));
+                        decided[places[*at]].extend(admitted_levels(
+                            &charges[*at],
+                            *times,
+                            &answers,
+                        ));
                         left[*at] -= times;
                     }
                 }
@@ -163,7 +167,7 @@ fn together(limits: &mut Limits, requests: &[Charge], tries: u32) -> (Vec<Vec<To
         }
         for ((at, charge), left) in places.into_iter().zip(charges).zip(left) {
             if left == 0 {
-            } else if known.room_for(&charge) == Room::Refused {
+            } else if known.availability_of(&charge) == Availability::Refused {
                 decided[at].extend((0..left).map(|_| None));
             } else {
                 let times = left;
@@ -206,7 +210,7 @@ fn what_fits_is_one_statement_and_what_does_not_is_two() {
             limits.ensure("", &(user * 3).to_string());
         }
         let (decided, took) = together(&mut limits, &of(count), 0);
-        let admitted = decided.iter().flatten().filter(|told| told.is_some());
+        let admitted = decided.iter().flatten().filter(|levels| levels.is_some());
         assert_eq!((admitted.count(), took), (count.min(4), statements));
     }
     // Where nothing is left, all are refused by one look.
@@ -238,7 +242,7 @@ fn requests_of_one_key_and_two_quotas_are_charged_together() {
         groups.into_iter().map(places).collect()
     };
     let requests: Vec<_> = (0..40).map(|nth| of(nth % 2)).collect();
-    let groups = divide(&requests, |_| 0, &Known::default());
+    let groups = divide(&requests, |_| 0, &KnownLevels::default());
     let (keys, _) = groups[0].charge.keys();
     // By the smaller burst the last may come when there is this much behind it.
     let (one, other) = (kinds[0].price(1), kinds[1].price(1));
@@ -246,6 +250,6 @@ fn requests_of_one_key_and_two_quotas_are_charged_together() {
     assert_eq!(keys[0].depth, kinds[1].price(200));
     assert_eq!(members(groups), [(0..40).collect::<Vec<_>>()]);
     let requests: Vec<_> = (0..9).map(|nth| of(nth % 3)).collect();
-    let groups = divide(&requests, |_| 0, &Known::default());
+    let groups = divide(&requests, |_| 0, &KnownLevels::default());
     assert_eq!(members(groups), [[0, 1, 3, 4, 6, 7]]);
 }

@@ -138,7 +138,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         let running = std::mem::replace(&mut self.sessions[session].running, true);
         debug_assert!(!running, "it ended");
         if session > 0 && self.sessions[session].wait.is_some() {
-            self.waited(now, session, super::Waited::Unopened, effects);
+            self.waited(now, session, super::WaitOutcome::Unopened, effects);
         }
         while !self.sessions[session].requests.is_empty() {
             self.refuse_session(now, session, failure, effects);

@@ -37,7 +37,7 @@ use session::Session;
 pub(crate) use session::{Batch, Command, Next, Reply};
 pub(crate) use slot::{Acquisition, WaitPolicy};
 use slot::{Held, Phase, Slot, Waiter};
-pub(crate) use wait::{Slice, Waited};
+pub(crate) use wait::{Slice, WaitOutcome};
 
 use crate::engine::clock::Time;
 use crate::key::LockId;
@@ -221,7 +221,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
     }
 
     /// Takes the answers to the oldest batch of a session that is under way.
-    pub(crate) fn settle(
+    pub(crate) fn apply_replies(
         &mut self,
         now: Now<'_>,
         session: usize,

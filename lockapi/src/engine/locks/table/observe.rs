@@ -9,18 +9,18 @@ use crate::engine::clock::Time;
 use crate::key::LockId;
 
 /// The interval at which the slots are checked, and the time after which a hold or wait is reported.
-const LASTING: Duration = Duration::from_millis(500);
+const LONG: Duration = Duration::from_millis(500);
 
 /// Long holds and waits in the slots.
 pub(crate) struct Observed {
     pub(crate) now: Time,
     /// Marks of the sessions that were opened.
     pub(crate) marks: Vec<i64>,
-    pub(crate) lasting: Vec<Lasting>,
+    pub(crate) lasting: Vec<LongHoldOrWait>,
 }
 
 /// A hold or a wait that lasts.
-pub(crate) struct Lasting {
+pub(crate) struct LongHoldOrWait {
     pub(crate) lock: LockId,
     pub(crate) waits: bool,
     /// The holder's token; 0 of a wait, and of what is shared.
@@ -32,7 +32,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
     /// Observes in a while, if that is wanted.
     pub(crate) fn observe_later(&mut self, now: Now<'_>, effects: &mut Effects<W, H, R>) {
         if self.limits.observed && self.observe_at.is_none() {
-            let at = now() + LASTING;
+            let at = now() + LONG;
             self.observe_at = Some(at);
             self.arm(at, effects);
         }
@@ -45,7 +45,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
 
     /// Looks what lasts.
     pub(crate) fn observe(&mut self, now: Time) -> Observed {
-        let lasts = |since: Time| since + LASTING <= now;
+        let lasts = |since: Time| since + LONG <= now;
         let mut lasting = Vec::new();
         for (lock, slot) in &self.slots {
             // What is shared has no token.
@@ -55,7 +55,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
                 _ => None,
             };
             if let Some((fence, since)) = held.filter(|(_, since)| lasts(*since)) {
-                lasting.push(Lasting {
+                lasting.push(LongHoldOrWait {
                     lock: *lock,
                     waits: false,
                     fence,
@@ -64,7 +64,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             }
             let first = slot.queue.iter().next().and_then(|first| first.since);
             if let Some(since) = first.filter(|since| lasts(*since)) {
-                lasting.push(Lasting {
+                lasting.push(LongHoldOrWait {
                     lock: *lock,
                     waits: true,
                     fence: 0,

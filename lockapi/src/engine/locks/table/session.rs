@@ -76,14 +76,14 @@ impl Batch {
 /// What a session does next.
 #[derive(Debug)]
 pub(crate) enum Next {
-    /// Run these in one statement, and [settle](LockTable::settle) the answers.
+    /// Run these in one statement, and [settle](LockTable::apply_replies) the answers.
     Run(Vec<Command>),
     /// Wait for a lock in the server's queue.
     Wait(Slice),
     /// Check whether the session, which holds locks, is still alive.
     Ping,
     /// Nothing: wait to be woken.
-    Rest,
+    Idle,
     /// Nothing is left to do: the worker ends, and another is started if something comes.
     Close,
 }
@@ -176,7 +176,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         loop {
             let state = &mut self.sessions[session];
             if state.interrupting {
-                return Next::Rest;
+                return Next::Idle;
             }
             if !state.requests.is_empty() {
                 let commands = self.take_batch(session, batch);
@@ -204,7 +204,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
                 state.ping_at = Some(at);
                 self.arm(at, effects);
             }
-            return Next::Rest;
+            return Next::Idle;
         }
     }
 

@@ -217,7 +217,7 @@ fn a_cycle_is_one_that_is_seen_twice() {
             });
             if let Next::Wait(slice) = next {
                 assert_eq!(slice.holding, [lock(0)]);
-                let cycle = Waited::Cycle(slice.holding);
+                let cycle = WaitOutcome::Cycle(slice.holding);
                 sim.change(0, |table, now, effects| {
                     table.waited(now, 1, cycle, effects);
                 });

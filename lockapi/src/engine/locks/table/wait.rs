@@ -74,7 +74,7 @@ pub(crate) struct Slice {
 
 /// How a slice ended. Whatever it left at the server is cleared.
 #[derive(Debug)]
-pub(crate) enum Waited {
+pub(crate) enum WaitOutcome {
     Granted(LockAnswer),
     NotGranted,
     /// Not begun: the owners of these locks would have waited for themselves.
@@ -266,7 +266,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         &mut self,
         now: Now<'_>,
         session: usize,
-        waited: Waited,
+        waited: WaitOutcome,
         effects: &mut Effects<W, H, R>,
     ) {
         let Some(wait) = self.sessions[session].wait.take() else {
@@ -274,23 +274,23 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         };
         let lock = wait.lock;
         match waited {
-            Waited::Granted(taken) => self.taken(now, session, lock, taken, effects),
+            WaitOutcome::Granted(taken) => self.taken(now, session, lock, taken, effects),
             // How the server says that it was interrupted depends on its language. What its detector
             // takes for a deadlock is none: this session holds for others than it waits for.
-            Waited::Failed(failure)
+            WaitOutcome::Failed(failure)
                 if wait.interrupted || failure.kind() == ErrorKind::Deadlock =>
             {
                 self.end_turn(&wait, now(), effects);
             }
-            Waited::NotGranted => {
+            WaitOutcome::NotGranted => {
                 if let Some(slot) = self.slots.get_mut(&lock) {
                     (slot.failed, slot.cycle_suspected) = (false, false);
                 }
                 self.end_turn(&wait, now(), effects);
             }
-            Waited::Cycle(held) => self.cycle(now, lock, &held, effects),
-            Waited::Failed(failure) => self.wait_failed(now(), lock, &failure, effects),
-            Waited::Unopened => {
+            WaitOutcome::Cycle(held) => self.cycle(now, lock, &held, effects),
+            WaitOutcome::Failed(failure) => self.wait_failed(now(), lock, &failure, effects),
+            WaitOutcome::Unopened => {
                 let now = now();
                 let took = now.saturating_sub(wait.since);
                 self.sessions[session].down_until = now + took + DOWN;

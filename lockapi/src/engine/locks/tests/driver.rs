@@ -143,7 +143,7 @@ impl Connection for OpenConnection {
             }
         }
         let rows = self.session.run(call).await;
-        if name == "mutex.enlist"
+        if name == "mutex.mark_session"
             && let Ok(rows) = &rows
             && let Some(Value::Int(process)) = rows.first().and_then(|row| row.0.get(2))
         {

@@ -15,14 +15,14 @@ use crate::error::Failure;
 
 pub(super) use by_hand::two;
 use server::Server;
-use worker::{Doing, Worker};
+use worker::{Worker, WorkerState};
 
 pub(super) const HEARTBEAT: Duration = Duration::from_secs(1);
 pub(super) const MS: Duration = Duration::from_millis(1);
 
 pub(super) type Lost = Rc<Cell<bool>>;
 pub(super) type Table = LockTable<u64, Lost, u64>;
-pub(super) type Todo = Effects<u64, Lost, u64>;
+pub(super) type TableEffects = Effects<u64, Lost, u64>;
 
 /// A caller, as the test sees it.
 pub(super) enum Caller {
@@ -104,7 +104,7 @@ impl Sim {
     pub(super) fn change<T>(
         &mut self,
         p: usize,
-        change: impl FnOnce(&mut Table, Now<'_>, &mut Todo) -> T,
+        change: impl FnOnce(&mut Table, Now<'_>, &mut TableEffects) -> T,
     ) -> T {
         let mut effects = Effects::default();
         let now = self.now;
@@ -113,7 +113,7 @@ impl Sim {
         changed
     }
 
-    pub(super) fn carry_out(&mut self, p: usize, effects: Todo) {
+    pub(super) fn carry_out(&mut self, p: usize, effects: TableEffects) {
         effects.lost.iter().for_each(|lost| lost.set(true));
         self.timers.extend(effects.timers.iter().map(|at| (*at, p)));
         for (caller, answer) in effects.answers {
@@ -289,8 +289,8 @@ impl Sim {
             });
         } else {
             let worker = &mut self.processes[p].workers[session];
-            let idle = matches!(worker.doing, Doing::Nothing) && worker.connection.is_none();
-            worker.doing = Doing::Nothing;
+            let idle = matches!(worker.state, WorkerState::Idle) && worker.connection.is_none();
+            worker.state = WorkerState::Idle;
             self.close(p, session);
             if !idle {
                 self.change(p, |table, now, effects| {

@@ -7,24 +7,24 @@ use super::*;
 pub(in super::super) struct Worker {
     pub(in super::super) alive: bool,
     pub(in super::super) connection: Option<u64>,
-    pub(in super::super) doing: Doing,
+    pub(in super::super) state: WorkerState,
 }
 
 #[derive(Default)]
-pub(in super::super) enum Doing {
+pub(in super::super) enum WorkerState {
     #[default]
-    Nothing,
+    Idle,
     /// The server has done it; the answer is under way.
-    Ran(Vec<Reply>),
+    Answered(Vec<Reply>),
     /// The wait is on its way to the server.
-    Sends(Slice),
-    Waits {
+    Sending(Slice),
+    Waiting {
         lock: LockId,
         mode: LockMode,
         until: Time,
     },
     /// It was answered; what it left is cleared once no interrupt is under way.
-    Clears(Waited),
+    Clearing(WaitOutcome),
     Ping,
 }
 
@@ -35,25 +35,25 @@ impl Sim {
         if !worker.alive {
             return;
         }
-        match std::mem::take(&mut worker.doing) {
-            Doing::Nothing => self.begin(p, session),
-            Doing::Ran(replies) => {
+        match std::mem::take(&mut worker.state) {
+            WorkerState::Idle => self.begin(p, session),
+            WorkerState::Answered(replies) => {
                 self.change(p, |table, now, effects| {
-                    table.settle(now, session, &replies, effects);
+                    table.apply_replies(now, session, &replies, effects);
                 });
             }
-            Doing::Sends(slice) => self.send_wait(p, session, &slice),
-            Doing::Waits { lock, mode, until } => self.wait(p, session, lock, mode, until),
-            Doing::Clears(waited) => {
+            WorkerState::Sending(slice) => self.send_wait(p, session, &slice),
+            WorkerState::Waiting { lock, mode, until } => self.wait(p, session, lock, mode, until),
+            WorkerState::Clearing(waited) => {
                 if self.processes[p].table.answered(session) {
-                    self.processes[p].workers[session].doing = Doing::Clears(waited);
+                    self.processes[p].workers[session].state = WorkerState::Clearing(waited);
                     return;
                 }
                 self.change(p, |table, now, effects| {
                     table.waited(now, session, waited, effects);
                 });
             }
-            Doing::Ping => {}
+            WorkerState::Ping => {}
         }
     }
 
@@ -67,7 +67,7 @@ impl Sim {
             table.next(now, session, batch, effects)
         });
         match next {
-            Next::Rest | Next::Close => {
+            Next::Idle | Next::Close => {
                 let retired = session > 0
                     && self.random.u8(..20) == 0
                     && self.processes[p].table.retire(session);
@@ -76,7 +76,7 @@ impl Sim {
                     self.processes[p].workers[session].alive = false;
                 }
             }
-            Next::Ping => self.processes[p].workers[session].doing = Doing::Ping,
+            Next::Ping => self.processes[p].workers[session].state = WorkerState::Ping,
             Next::Run(commands) => {
                 let Some(connection) = self.open(p, session) else {
                     return self.change(p, |table, now, effects| {
@@ -87,15 +87,15 @@ impl Sim {
                     .iter()
                     .map(|command| self.carry(*command, p, connection));
                 let replies = replies.collect();
-                self.processes[p].workers[session].doing = Doing::Ran(replies);
+                self.processes[p].workers[session].state = WorkerState::Answered(replies);
             }
             Next::Wait(slice) => {
                 if self.open(p, session).is_none() {
                     return self.change(p, |table, now, effects| {
-                        table.waited(now, session, Waited::Unopened, effects);
+                        table.waited(now, session, WaitOutcome::Unopened, effects);
                     });
                 }
-                self.processes[p].workers[session].doing = Doing::Sends(slice);
+                self.processes[p].workers[session].state = WorkerState::Sending(slice);
             }
         }
     }
@@ -108,7 +108,8 @@ impl Sim {
             lock, mode, time, ..
         } = *slice;
         if !self.processes[p].table.is_wanted(session) {
-            self.processes[p].workers[session].doing = Doing::Clears(Waited::NotGranted);
+            self.processes[p].workers[session].state =
+                WorkerState::Clearing(WaitOutcome::NotGranted);
             return;
         }
         if self.server.try_lock(lock, mode, connection) == LockAnswer::Contended {
@@ -119,7 +120,7 @@ impl Sim {
             self.server.granted.insert(connection);
         }
         let until = self.now + time;
-        self.processes[p].workers[session].doing = Doing::Waits { lock, mode, until };
+        self.processes[p].workers[session].state = WorkerState::Waiting { lock, mode, until };
     }
 
     pub(in super::super) fn wait(
@@ -138,9 +139,9 @@ impl Sim {
             queue.any(|(one, _)| *one == connection)
         };
         let waited = if self.server.granted.remove(&connection) {
-            Waited::Granted(self.server.token(mode))
+            WaitOutcome::Granted(self.server.token(mode))
         } else if self.now < until && waits(&self.server) {
-            self.processes[p].workers[session].doing = Doing::Waits { lock, mode, until };
+            self.processes[p].workers[session].state = WorkerState::Waiting { lock, mode, until };
             return;
         } else {
             // The time is over, or it was interrupted.
@@ -148,10 +149,10 @@ impl Sim {
             if self.server.granted.remove(&connection) {
                 self.server.unlock(lock, connection);
             }
-            Waited::NotGranted
+            WaitOutcome::NotGranted
         };
         self.processes[p].table.answered(session);
-        self.processes[p].workers[session].doing = Doing::Clears(waited);
+        self.processes[p].workers[session].state = WorkerState::Clearing(waited);
     }
 
     pub(in super::super) fn carry(&mut self, command: Command, p: usize, connection: u64) -> Reply {
@@ -166,13 +167,13 @@ impl Sim {
             }
             Command::Interrupt { session, .. } => {
                 let target = &self.processes[p].workers[session];
-                let runs = matches!(target.doing, Doing::Ran(_) | Doing::Ping);
+                let runs = matches!(target.state, WorkerState::Answered(_) | WorkerState::Ping);
                 assert!(!runs, "an interrupt hits what it was not meant for");
                 if let Some(target) = target.connection
                     && !self.server.granted.contains(&target)
                     && matches!(
-                        self.processes[p].workers[session].doing,
-                        Doing::Waits { .. }
+                        self.processes[p].workers[session].state,
+                        WorkerState::Waiting { .. }
                     )
                 {
                     self.server.stop_waiting(target);

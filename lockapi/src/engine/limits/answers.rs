@@ -16,23 +16,23 @@ type Undo<T> = Arc<dyn Fn(T) + Send + Sync>;
 /// The sending and the waiting side; `undo` gets an answer whose caller is gone.
 pub(super) fn answer<T: Send + 'static>(
     undo: impl Fn(T) + Send + Sync + 'static,
-) -> (Undoing<T>, Waiting<T>) {
+) -> (UndoingReply<T>, Waiting<T>) {
     let undo: Undo<T> = Arc::new(undo);
     let (sender, receiver) = oneshot::channel();
-    let answering = Undoing {
+    let reply = UndoingReply {
         sender,
         undo: Arc::clone(&undo),
     };
-    (answering, Waiting { receiver, undo })
+    (reply, Waiting { receiver, undo })
 }
 
 /// See [`answer`].
-pub(super) struct Undoing<T> {
+pub(super) struct UndoingReply<T> {
     sender: Sender<Result<T>>,
     undo: Undo<T>,
 }
 
-impl<T: Send> Answer<T> for Undoing<T> {
+impl<T: Send> Answer<T> for UndoingReply<T> {
     fn answer(self: Box<Self>, outcome: Result<T>, _: Repeated) {
         if let Err(Ok(answer)) = self.sender.send(outcome) {
             (self.undo)(answer);
@@ -45,9 +45,9 @@ impl<T: Send> Answer<T> for Undoing<T> {
 }
 
 /// Of a request of one line.
-pub(super) struct OneLine(pub(super) Undoing<RawDecision>);
+pub(super) struct SingleLineReply(pub(super) UndoingReply<RawDecision>);
 
-impl Answer<Vec<RawDecision>> for OneLine {
+impl Answer<Vec<RawDecision>> for SingleLineReply {
     fn answer(self: Box<Self>, outcome: Result<Vec<RawDecision>>, repeated: Repeated) {
         let outcome = outcome.map(|mut decided| decided.pop().unwrap_or_else(RawDecision::again));
         Box::new(self.0).answer(outcome, repeated);
@@ -65,13 +65,13 @@ pub(super) struct Waiting<T> {
 }
 
 /// Starts a request that completes even if its caller is gone, and waits for it.
-pub(super) fn told<T: Send + 'static>(
+pub(super) fn complete<T: Send + 'static>(
     operation: &'static str,
     start: impl FnOnce(Box<dyn FnOnce(Result<T>) + Send>),
 ) -> Pin<Box<dyn Future<Output = Result<T>> + Send>> {
     let (sender, answer) = oneshot::channel();
     // A caller that left does not want the answer.
-    start(Box::new(move |told| drop(sender.send(told))));
+    start(Box::new(move |outcome| drop(sender.send(outcome))));
     Box::pin(async move { answer.await.unwrap_or_else(|_| Err(ended(operation))) })
 }
 

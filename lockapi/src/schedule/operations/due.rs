@@ -1,14 +1,14 @@
 //! Finding what is to be done.
 
-use super::{Name, cadence, cadence_columns, maybe_int};
+use super::{Name, maybe_int, recurrence, recurrence_columns};
 use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
 use crate::memory::ModelState;
-use crate::schedule::cadence::Cadence;
+use crate::schedule::recurrence::Recurrence;
 
 /// Reads the tasks of a scheduler that are due.
 #[derive(Clone, Debug)]
-pub struct Look {
+pub struct ReadDueTasks {
     /// The scheduler.
     pub name: Name,
     /// The most due tasks to return.
@@ -17,9 +17,9 @@ pub struct Look {
     pub behind: Option<(i64, String)>,
 }
 
-/// The answer to a [`Look`]; times in microseconds since 1970.
+/// The answer to a [`ReadDueTasks`]; times in microseconds since 1970.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Looked {
+pub struct DueTasks {
     /// Tasks that are due.
     pub due: Vec<Due>,
     /// The time of the server.
@@ -44,19 +44,19 @@ pub struct Due {
     /// The time of the server.
     pub now: i64,
     /// When it is due after that.
-    pub cadence: Cadence,
+    pub recurrence: Recurrence,
     /// What becomes of missed times: 0 skip, 1 coalesce, 2 catch up.
     pub misfire: i64,
     /// The lateness that is too late, or the number of runs that make up for them.
     pub misfire_most: i64,
 }
 
-impl Operation for Look {
-    type Output = Looked;
+impl Operation for ReadDueTasks {
+    type Output = DueTasks;
 
     const STATEMENT: Statement = Statement {
-        name: "schedule.look",
-        sql: include_str!("look.sql"),
+        name: "schedule.due",
+        sql: include_str!("due.sql"),
         params: &[Type::Text, Type::Text, Type::Int, Type::Int, Type::Text],
         columns: &[
             Type::Text,
@@ -84,13 +84,13 @@ impl Operation for Look {
         .collect()
     }
 
-    fn decode(_: &[Self], rows: Rows) -> Result<Vec<Looked>, Failure> {
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<DueTasks>, Failure> {
         let mut due = Vec::new();
-        let mut looked = None;
+        let mut tasks = None;
         for mut row in rows {
             let now = row.int(3)?;
             let Some(name) = row.maybe_text(0)? else {
-                looked = Some(Looked {
+                tasks = Some(DueTasks {
                     due: Vec::new(),
                     now,
                     next: row.maybe_int(2)?,
@@ -104,27 +104,27 @@ impl Operation for Look {
                 version: row.int(1)?,
                 next: row.int(2)?,
                 now,
-                cadence: cadence(row.maybe_int(4)?, row.maybe_text(5)?, row.maybe_text(6)?)?,
+                recurrence: recurrence(row.maybe_int(4)?, row.maybe_text(5)?, row.maybe_text(6)?)?,
                 misfire: row.int(7)?,
                 misfire_most: row.int(8)?,
             });
         }
-        let looked =
-            looked.ok_or_else(|| Failure::corrupt("the last row of the answer is missing"))?;
-        Ok(vec![Looked { due, ..looked }])
+        let tasks =
+            tasks.ok_or_else(|| Failure::corrupt("the last row of the answer is missing"))?;
+        Ok(vec![DueTasks { due, ..tasks }])
     }
 
     fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
-        let looked = model.look_at_tasks(batch.first()?);
+        let tasks = model.read_due_tasks(batch.first()?);
         let mut rows = Rows::new();
-        for due in looked.due {
+        for due in tasks.due {
             let mut row = vec![
                 Value::Text(due.name),
                 Value::Int(due.version),
                 Value::Int(due.next),
                 Value::Int(due.now),
             ];
-            row.extend(cadence_columns(&due.cadence));
+            row.extend(recurrence_columns(&due.recurrence));
             row.extend([
                 Value::Int(due.misfire),
                 Value::Int(due.misfire_most),
@@ -136,15 +136,15 @@ impl Operation for Look {
         rows.push(Row(vec![
             Value::Null(Type::Text),
             Value::Null(Type::Int),
-            maybe_int(looked.next),
-            Value::Int(looked.now),
+            maybe_int(tasks.next),
+            Value::Int(tasks.now),
             Value::Null(Type::Int),
             Value::Null(Type::Text),
             Value::Null(Type::Text),
             Value::Null(Type::Int),
             Value::Null(Type::Int),
-            Value::Bool(looked.overdue),
-            Value::Bool(looked.releasable),
+            Value::Bool(tasks.overdue),
+            Value::Bool(tasks.releasable),
         ]));
         Some(rows)
     }

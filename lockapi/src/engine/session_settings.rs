@@ -14,10 +14,10 @@ const SUFFIX: &str = " lockapi";
 /// The length of an `application_name`, in bytes.
 const NAME_BYTES: usize = 63;
 
-/// Settles a connection's settings; a batch of one. Answers whether the server is a standby, and which
+/// Sets the settings of a connection; a batch of one. Answers whether the server is a standby, and which
 /// of its processes serves the connection.
 #[derive(Clone, Debug)]
-pub struct Settle {
+pub struct SessionSettings {
     /// For the open transaction only.
     pub local: bool,
     /// `lock_timeout`, with its unit.
@@ -28,11 +28,11 @@ pub struct Settle {
     pub program: String,
 }
 
-/// The answer to a [`Settle`].
+/// The answer to a [`SessionSettings`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settled {
+pub struct ServerState {
     /// What kind of server it is.
-    pub server: Server,
+    pub server: ServerKind,
     /// The process that serves the connection, as far as the role may see it; none in memory.
     pub process: Option<Process>,
     /// Whether the database has a schema that knows epochs.
@@ -43,7 +43,7 @@ pub struct Settled {
 
 /// What kind of server it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Server {
+pub enum ServerKind {
     /// It can be written to.
     Primary,
     /// A hot standby.
@@ -52,7 +52,7 @@ pub enum Server {
     ReadOnly,
 }
 
-impl Settle {
+impl SessionSettings {
     /// For a session whose statements wait for a lock for `lock_timeout` at most, or without an end if
     /// that is zero, and whose client waits for an answer for `limit`.
     pub(crate) fn session(lock_timeout: Duration, limit: Duration) -> Self {
@@ -83,12 +83,12 @@ static PROGRAM: LazyLock<String> = LazyLock::new(|| {
     name.chars().map(shown).take(NAME_BYTES).collect()
 });
 
-impl Operation for Settle {
-    type Output = Settled;
+impl Operation for SessionSettings {
+    type Output = ServerState;
 
     const STATEMENT: Statement = Statement {
-        name: "engine.open",
-        sql: include_str!("open.sql"),
+        name: "engine.session_settings",
+        sql: include_str!("session_settings.sql"),
         params: &[
             Type::Bool,
             Type::Text,
@@ -122,23 +122,23 @@ impl Operation for Settle {
         batch.iter().take(1).flat_map(of).collect()
     }
 
-    fn decode(_: &[Self], rows: Rows) -> Result<Vec<Settled>, Failure> {
-        let settled = |mut row: Row| {
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<ServerState>, Failure> {
+        let state = |mut row: Row| {
             let (pid, started) = (row.int(2)?, row.maybe_int(3)?);
             // A session that acts as another role may not see when its own process began.
             let process = started.filter(|_| pid != 0);
-            Ok(Settled {
+            Ok(ServerState {
                 server: match (row.bool(0)?, row.bool(6)?) {
-                    (true, _) => Server::Standby,
-                    (_, true) => Server::ReadOnly,
-                    _ => Server::Primary,
+                    (true, _) => ServerKind::Standby,
+                    (_, true) => ServerKind::ReadOnly,
+                    _ => ServerKind::Primary,
                 },
                 process: process.map(|started| Process { pid, started }),
                 epochs: row.bool(4)?,
                 unprivileged: row.bool(5)?,
             })
         };
-        rows.into_iter().map(settled).collect()
+        rows.into_iter().map(state).collect()
     }
 
     fn model(_: &[Self], _: &mut ModelState, _: u64) -> Option<Rows> {

@@ -10,7 +10,7 @@ pub(crate) const PART: usize = 1000;
 
 /// Ends one reservation; not to be repeated.
 #[derive(Clone, Debug)]
-pub struct Settle {
+pub struct EndReservation {
     /// Namespace of the backend.
     pub namespace: String,
     /// Key of the limit.
@@ -30,13 +30,13 @@ pub struct Expire {
     pub key: String,
 }
 
-impl Operation for Settle {
+impl Operation for EndReservation {
     /// Whether it was there and had not expired.
     type Output = bool;
 
     const STATEMENT: Statement = Statement {
-        name: "limit.settle",
-        sql: include_str!("settle.sql"),
+        name: "limit.end_reservation",
+        sql: include_str!("end_reservation.sql"),
         params: &[Type::Texts, Type::Texts, Type::Ints, Type::Ints],
         columns: &[Type::Int, Type::Bool],
     };
@@ -56,8 +56,8 @@ impl Operation for Settle {
 
     fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
         let (limits, now) = model.limits();
-        let mut settled = limits.settle(batch, now).into_iter();
-        Some(flag_rows(batch, |_| settled.next().unwrap_or(false)))
+        let mut ended = limits.end_reservation(batch, now).into_iter();
+        Some(flag_rows(batch, |_| ended.next().unwrap_or(false)))
     }
 }
 

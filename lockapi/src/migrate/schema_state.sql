@@ -1,8 +1,8 @@
 -- Reads who owns the schema and what it contains, before anything in it is read.
 --
 -- Promises: reads only catalogs, so that no code of other roles is executed. "found" is whether the table of
--- applied migrations exists, "plain" whether reading it executes nothing else, "may" whether the role could
--- change the schema. "strange" lists objects that exist there and are owned by a role that is neither this
+-- applied migrations exists, "is_table" whether reading it executes nothing else, "can_change" whether the role could
+-- change the schema. "untrusted" lists objects that exist there and are owned by a role that is neither this
 -- one, nor one that it is a member of, nor a superuser; and functions of such roles that tables here would
 -- call. "act_as" is the owner of the schema, where this role is another that is a member of it and may act as
 -- it; otherwise it is empty. What counts are memberships that were granted, and that of the owner of the
@@ -76,13 +76,13 @@ SELECT EXISTS (SELECT FROM relation AS c WHERE c.relname OPERATOR(pg_catalog.=) 
        NOT EXISTS (SELECT FROM relation AS c
                     WHERE c.relname OPERATOR(pg_catalog.=) 'migration'
                       AND (c.relkind OPERATOR(pg_catalog.<>) 'r' OR c.relrowsecurity
-                           OR EXISTS (SELECT FROM pg_catalog.pg_rewrite AS w WHERE w.ev_class OPERATOR(pg_catalog.=) c.oid))) AS plain,
-       coalesce((SELECT pg_catalog.has_schema_privilege(h.oid, 'CREATE') FROM home AS h), true) AS may,
+                           OR EXISTS (SELECT FROM pg_catalog.pg_rewrite AS w WHERE w.ev_class OPERATOR(pg_catalog.=) c.oid))) AS is_table,
+       coalesce((SELECT pg_catalog.has_schema_privilege(h.oid, 'CREATE') FROM home AS h), true) AS can_change,
        ARRAY(SELECT DISTINCT pg_catalog.format('%s is owned by %I', o.what, pg_catalog.pg_get_userbyid(o.owner))
                FROM owned AS o
               WHERE NOT EXISTS (SELECT FROM trusted AS t WHERE t.oid OPERATOR(pg_catalog.=) o.owner)
               ORDER BY 1
-              LIMIT 3) AS strange,
+              LIMIT 3) AS untrusted,
        coalesce((SELECT pg_catalog.pg_get_userbyid(h.nspowner)::pg_catalog.text
                    FROM home AS h
                    JOIN member AS m ON m.oid OPERATOR(pg_catalog.=) h.nspowner

@@ -17,7 +17,7 @@ const MIN_WINDOW: i64 = 1_000_000;
 /// What a task is due by; times in microseconds since 1970.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Cadence {
+pub enum Recurrence {
     /// The time between two due times.
     Every(i64),
     /// A cron expression in a time zone.
@@ -49,7 +49,7 @@ pub struct Planned {
     pub missed: i64,
 }
 
-impl Cadence {
+impl Recurrence {
     pub(crate) fn check(&self) -> Result<()> {
         match self {
             Self::Every(every) => {
@@ -99,21 +99,23 @@ impl Cadence {
         })
     }
 
-    fn times(&self) -> Result<Times> {
+    fn times(&self) -> Result<ParsedRecurrence> {
         Ok(match self {
-            Self::Every(every) => Times::Every(*every),
-            Self::Cron { expression, zone } => Times::Cron(Box::new(cron(expression, zone)?)),
+            Self::Every(every) => ParsedRecurrence::Every(*every),
+            Self::Cron { expression, zone } => {
+                ParsedRecurrence::Cron(Box::new(cron(expression, zone)?))
+            }
         })
     }
 }
 
-/// A cadence that was understood: expressions are parsed once for all that is asked of them.
-enum Times {
+/// A recurrence that was parsed: expressions are parsed once for all that is asked of them.
+enum ParsedRecurrence {
     Every(i64),
     Cron(Box<Cron>),
 }
 
-impl Times {
+impl ParsedRecurrence {
     fn next(&self, from: i64, after: i64) -> Result<Option<i64>> {
         match self {
             Self::Every(every) => {
@@ -135,7 +137,7 @@ impl Times {
                 let first = (last - i64::try_from(most).unwrap_or(i64::MAX) + 1).max(0);
                 Ok((first..=last).map(|step| from + step * every).collect())
             }
-            Self::Cron(cron) => look_back(from, now, most, |after| cron.next(after)),
+            Self::Cron(cron) => latest_times(from, now, most, |after| cron.next(after)),
         }
     }
 }
@@ -146,7 +148,7 @@ impl Times {
 /// It looks back from `now` in windows that double, so that the number of times that are computed does
 /// not grow with the time that was missed. A window with far more times than are wanted, as where they
 /// are dense in a part of the year, is left when that shows, for one half as long.
-fn look_back(
+fn latest_times(
     from: i64,
     now: i64,
     most: usize,

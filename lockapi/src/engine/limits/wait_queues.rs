@@ -1,6 +1,6 @@
 //! Callers that wait until they are admitted, in the order of arrival.
 //!
-//! Those of one key and one policy are a line. The first of a line asks for as many of them as there may be room
+//! Those of one key and one policy share a queue. The first of a queue asks for as many of them as there may be room
 //! for, and tells each of them, itself included: so thousands are admitted by one statement.
 
 use std::collections::BTreeMap;
@@ -8,19 +8,19 @@ use std::sync::PoisonError;
 
 use rustc_hash::FxHashMap;
 
-use super::waiting::Undoing;
+use super::answers::UndoingReply;
 use crate::engine::batcher::{Answer as _, Repeated};
 use crate::engine::keyed_fifo::{KeyedFifo, Place};
 use crate::limit::{Policy, RawDecision};
 use crate::sync::{Mutex, MutexGuard};
 
 /// What callers of one line wait for.
-type Of = (String, Policy);
+type WaitQueueKey = (String, Policy);
 
 /// The lines that are not empty.
 #[derive(Default)]
-pub(super) struct Lines {
-    turns: KeyedFifo<Of>,
+pub(super) struct WaitQueues {
+    turns: KeyedFifo<WaitQueueKey>,
     waiters: Mutex<Waiters>,
 }
 
@@ -28,30 +28,30 @@ pub(super) struct Lines {
 struct Waiters {
     next: u64,
     /// By their numbers, which are in the order of arrival.
-    lines: FxHashMap<Of, BTreeMap<u64, Waiter>>,
+    queues: FxHashMap<WaitQueueKey, BTreeMap<u64, Waiter>>,
 }
 
 struct Waiter {
     cost: u64,
-    reply: Undoing<RawDecision>,
+    reply: UndoingReply<RawDecision>,
 }
 
 /// A place in a line, until this is dropped.
-pub(super) struct InLine<'a> {
-    lines: &'a Lines,
-    of: Of,
+pub(super) struct QueuePosition<'a> {
+    queues: &'a WaitQueues,
+    key: WaitQueueKey,
     number: u64,
-    place: Place<'a, Of>,
+    position: Place<'a, WaitQueueKey>,
 }
 
 /// One of those that are asked for together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Asked {
+pub(super) struct WaitingCall {
     pub(super) number: u64,
     pub(super) cost: u64,
 }
 
-impl Lines {
+impl WaitQueues {
     /// Takes the last place of a line, unless this number of callers wait already, in any line.
     pub(super) fn try_join(
         &self,
@@ -59,20 +59,20 @@ impl Lines {
         policy: Policy,
         most: usize,
         cost: u64,
-        reply: Undoing<RawDecision>,
-    ) -> Option<InLine<'_>> {
-        let of = (key.to_owned(), policy);
+        reply: UndoingReply<RawDecision>,
+    ) -> Option<QueuePosition<'_>> {
+        let key = (key.to_owned(), policy);
         let mut waiters = self.lock();
-        let place = self.turns.try_join(of.clone(), most)?;
+        let position = self.turns.try_join(key.clone(), most)?;
         let number = waiters.next;
         waiters.next += 1;
-        let line = waiters.lines.entry(of.clone()).or_default();
-        line.insert(number, Waiter { cost, reply });
-        Some(InLine {
-            lines: self,
-            of,
+        let queue = waiters.queues.entry(key.clone()).or_default();
+        queue.insert(number, Waiter { cost, reply });
+        Some(QueuePosition {
+            queues: self,
+            key,
             number,
-            place,
+            position,
         })
     }
 
@@ -81,32 +81,32 @@ impl Lines {
     }
 }
 
-impl InLine<'_> {
+impl QueuePosition<'_> {
     /// Runs `work` once it is the turn of this caller to ask.
     pub(super) async fn first<T>(&self, work: impl Future<Output = T>) -> T {
-        self.place.first(work).await
+        self.position.first(work).await
     }
 
     /// The first of the line: one at least, and more as long as all of them cost no more than this.
-    pub(super) fn asked(&self, most: u64) -> Vec<Asked> {
-        let waiters = self.lines.lock();
-        let line = waiters.lines.get(&self.of).into_iter().flatten();
+    pub(super) fn first_calls(&self, most: u64) -> Vec<WaitingCall> {
+        let waiters = self.queues.lock();
+        let queue = waiters.queues.get(&self.key).into_iter().flatten();
         let mut sum = 0_u64;
-        let fits = |(place, (number, waiter)): (usize, (&u64, &Waiter))| {
+        let fits = |(position, (number, waiter)): (usize, (&u64, &Waiter))| {
             sum = sum.saturating_add(waiter.cost);
-            (place == 0 || sum <= most).then_some(Asked {
+            (position == 0 || sum <= most).then_some(WaitingCall {
                 number: *number,
                 cost: waiter.cost,
             })
         };
-        line.enumerate().map_while(fits).collect()
+        queue.enumerate().map_while(fits).collect()
     }
 
     /// Tells one of the line that it is admitted. Returns whether it was still there.
-    pub(super) fn tell(&self, one: Asked, decided: RawDecision) -> bool {
-        let told = self.lines.lock().remove(&self.of, one.number);
-        let there = told.is_some();
-        if let Some(waiter) = told {
+    pub(super) fn answer(&self, one: WaitingCall, decided: RawDecision) -> bool {
+        let answered = self.queues.lock().remove(&self.key, one.number);
+        let there = answered.is_some();
+        if let Some(waiter) = answered {
             Box::new(waiter.reply).answer(Ok(decided), Repeated(false));
         }
         there
@@ -114,26 +114,26 @@ impl InLine<'_> {
 
     /// Whether this caller was not told yet.
     pub(super) fn is_waiting(&self) -> bool {
-        let waiters = self.lines.lock();
-        let line = waiters.lines.get(&self.of);
-        line.is_some_and(|line| line.contains_key(&self.number))
+        let waiters = self.queues.lock();
+        let queue = waiters.queues.get(&self.key);
+        queue.is_some_and(|queue| queue.contains_key(&self.number))
     }
 }
 
-impl Drop for InLine<'_> {
+impl Drop for QueuePosition<'_> {
     fn drop(&mut self) {
-        let left = self.lines.lock().remove(&self.of, self.number);
+        let left = self.queues.lock().remove(&self.key, self.number);
         // The reply is dropped without the lock.
         drop(left);
     }
 }
 
 impl Waiters {
-    fn remove(&mut self, of: &Of, number: u64) -> Option<Waiter> {
-        let line = self.lines.get_mut(of)?;
-        let waiter = line.remove(&number);
-        if line.is_empty() {
-            self.lines.remove(of);
+    fn remove(&mut self, key: &WaitQueueKey, number: u64) -> Option<Waiter> {
+        let queue = self.queues.get_mut(key)?;
+        let waiter = queue.remove(&number);
+        if queue.is_empty() {
+            self.queues.remove(key);
         }
         waiter
     }
@@ -144,27 +144,35 @@ mod tests {
     use futures_util::FutureExt;
 
     use super::*;
-    use crate::engine::limits::waiting::{Waiting, answer};
+    use crate::engine::limits::answers::{Waiting, answer};
     use crate::limit::{Outcome, Quota};
 
-    fn join(lines: &Lines, quota: Quota, cost: u64) -> (InLine<'_>, Waiting<RawDecision>) {
-        let (reply, told) = answer(|_| ());
-        let place = lines.try_join("door", Policy::new(quota), 9, cost, reply);
-        (place.unwrap(), told)
+    fn join(
+        queues: &WaitQueues,
+        quota: Quota,
+        cost: u64,
+    ) -> (QueuePosition<'_>, Waiting<RawDecision>) {
+        let (reply, answered) = answer(|_| ());
+        let position = queues.try_join("door", Policy::new(quota), 9, cost, reply);
+        (position.unwrap(), answered)
     }
 
-    fn costs(place: &InLine<'_>, most: u64) -> Vec<u64> {
-        place.asked(most).iter().map(|one| one.cost).collect()
+    fn costs(position: &QueuePosition<'_>, most: u64) -> Vec<u64> {
+        position
+            .first_calls(most)
+            .iter()
+            .map(|one| one.cost)
+            .collect()
     }
 
     #[test]
     fn the_first_asks_for_those_behind_it_and_tells_them() {
-        let lines = Lines::default();
+        let queues = WaitQueues::default();
         let (quota, other) = (Quota::per_hour(9), Quota::per_hour(8));
-        let (one, _told) = join(&lines, quota, 4);
-        let (two, told) = join(&lines, quota, 1);
-        let (three, _) = join(&lines, quota, 2);
-        let (apart, _) = join(&lines, other, 5);
+        let (one, _answered) = join(&queues, quota, 4);
+        let (two, answered) = join(&queues, quota, 1);
+        let (three, _) = join(&queues, quota, 2);
+        let (apart, _) = join(&queues, other, 5);
         assert_eq!(costs(&one, 9), [4, 1, 2]);
         assert_eq!(costs(&one, 6), [4, 1]);
         assert_eq!(costs(&one, 3), [4]);
@@ -178,15 +186,15 @@ mod tests {
             outcome: Outcome::Taken(1),
             ..RawDecision::again()
         };
-        let asked = one.asked(9);
-        assert!(one.tell(asked[1], decided.clone()));
+        let first_calls = one.first_calls(9);
+        assert!(one.answer(first_calls[1], decided.clone()));
         assert!(!two.is_waiting() && one.is_waiting());
-        assert_eq!(told.now_or_never().unwrap().unwrap(), decided);
+        assert_eq!(answered.now_or_never().unwrap().unwrap(), decided);
         drop(three);
-        assert!(!one.tell(asked[2], decided), "it has left");
+        assert!(!one.answer(first_calls[2], decided), "it has left");
         assert_eq!(costs(&one, 9), [4]);
         drop(first);
         drop((one, two, apart));
-        assert!(lines.lock().lines.is_empty());
+        assert!(queues.lock().queues.is_empty());
     }
 }

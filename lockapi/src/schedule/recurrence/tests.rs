@@ -10,14 +10,14 @@ fn due(next: i64, now: i64, misfire: i64, misfire_most: i64) -> Due {
         version: 1,
         next,
         now,
-        cadence: Cadence::Every(HOUR),
+        recurrence: Recurrence::Every(HOUR),
         misfire,
         misfire_most,
     }
 }
 
-fn fired(cadence: &Cadence, due: &Due) -> (Vec<i64>, Vec<i64>, Option<i64>) {
-    let firing = cadence.fire(due).unwrap();
+fn fired(recurrence: &Recurrence, due: &Due) -> (Vec<i64>, Vec<i64>, Option<i64>) {
+    let firing = recurrence.fire(due).unwrap();
     let times = firing.runs.iter().map(|run| run.at).collect();
     let missed = firing.runs.iter().map(|run| run.missed).collect();
     (times, missed, firing.next)
@@ -25,7 +25,7 @@ fn fired(cadence: &Cadence, due: &Due) -> (Vec<i64>, Vec<i64>, Option<i64>) {
 
 #[test]
 fn intervals_keep_their_grid() {
-    let every = Cadence::Every(HOUR);
+    let every = Recurrence::Every(HOUR);
     let from = 1_000_000 * HOUR + 17;
     assert_eq!(every.next(from, from).unwrap(), Some(from + HOUR));
     assert_eq!(
@@ -41,7 +41,7 @@ fn intervals_keep_their_grid() {
 
 #[test]
 fn missed_times_are_counted_and_bounded() {
-    let every = Cadence::Every(HOUR);
+    let every = Recurrence::Every(HOUR);
     let from = 500_000 * HOUR;
     let now = from + 4 * HOUR + 1;
     let last = from + 4 * HOUR;
@@ -80,7 +80,7 @@ fn look_back_over_dense_times_is_bounded() {
         (330 * DAY, 1),
     ] {
         let mut computed = 0;
-        let latest = look_back(0, now, most, |at| {
+        let latest = latest_times(0, now, most, |at| {
             computed += 1;
             Ok(after(at))
         });
@@ -112,19 +112,19 @@ mod cron {
             .timestamp_micros()
     }
 
-    fn berlin(expression: &str) -> Cadence {
-        Cadence::Cron {
+    fn berlin(expression: &str) -> Recurrence {
+        Recurrence::Cron {
             expression: expression.to_owned(),
             zone: "Europe/Berlin".to_owned(),
         }
     }
 
     /// The due times after one, in UTC.
-    fn after(cadence: &Cadence, from: &str, count: usize) -> Vec<String> {
+    fn after(recurrence: &Recurrence, from: &str, count: usize) -> Vec<String> {
         let mut at = micros(from);
         let mut times = Vec::new();
         for _ in 0..count {
-            at = cadence.next(at, at).unwrap().unwrap();
+            at = recurrence.next(at, at).unwrap().unwrap();
             let time = DateTime::from_timestamp_micros(at).unwrap();
             times.push(time.to_string()[8..16].replace(' ', "T"));
         }
@@ -188,11 +188,11 @@ mod cron {
             ("0 3 * * *", 100, DAY),
             ("0 3 1 1 *", 6, 366 * DAY),
         ] {
-            let cadence = berlin(expression);
-            let first = cadence.next(from, from).unwrap().unwrap();
+            let recurrence = berlin(expression);
+            let first = recurrence.next(from, from).unwrap().unwrap();
             let now = first + 6 * 366 * DAY;
             let started = Instant::now();
-            let (times, found, next) = fired(&cadence, &due(first, now, 1, 0));
+            let (times, found, next) = fired(&recurrence, &due(first, now, 1, 0));
             assert!(started.elapsed().as_secs() < 20, "{expression}");
             assert_eq!((times.len(), found), (1, vec![missed]), "{expression}");
             assert!(now - times[0] <= back, "{expression}");
@@ -203,12 +203,12 @@ mod cron {
     #[test]
     fn many_tasks_are_planned_quickly_after_a_long_outage() {
         let from = micros("2026-01-01T00:00:00Z");
-        let cadence = berlin("*/5 * * * *");
-        let first = cadence.next(from, from).unwrap().unwrap();
+        let recurrence = berlin("*/5 * * * *");
+        let first = recurrence.next(from, from).unwrap().unwrap();
         let now = first + 7 * DAY;
         let started = Instant::now();
         for _ in 0..200 {
-            let (times, found, next) = fired(&cadence, &due(first, now, 1, 0));
+            let (times, found, next) = fired(&recurrence, &due(first, now, 1, 0));
             assert_eq!((times, found), (vec![now], vec![100]));
             assert_eq!(next, Some(now + 300 * SECOND));
         }

@@ -7,36 +7,36 @@ use crate::error::Failure;
 use crate::memory::ModelState;
 
 /// A part of the index of due jobs: the number of a priority, after which time and up to which place.
-pub type Part = (i64, i64, Floor);
+pub type SearchRange = (i64, i64, Floor);
 
 /// Finds jobs that can be claimed; a batch of one.
 #[derive(Clone, Debug)]
-pub struct LookBack {
+pub struct SearchBelowFloors {
     /// The queue.
     pub name: Name,
     /// The names of the jobs; an empty list means all.
     pub names: Vec<String>,
     /// Where to search, a part for each priority.
-    pub priorities: Vec<Part>,
+    pub priorities: Vec<SearchRange>,
     /// The numbers of claims whose answers were lost.
     pub lost: Vec<i64>,
 }
 
-/// The answer to a [`LookBack`].
+/// The answer to a [`SearchBelowFloors`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct SearchResult {
     /// The first jobs, by the numbers of their priorities.
     pub found: Vec<(i64, Floor)>,
     /// How many entries of the index were read.
     pub read: i64,
 }
 
-impl Operation for LookBack {
-    type Output = Seen;
+impl Operation for SearchBelowFloors {
+    type Output = SearchResult;
 
     const STATEMENT: Statement = Statement {
-        name: "queue.look_back",
-        sql: include_str!("look_back.sql"),
+        name: "queue.search_below_floors",
+        sql: include_str!("search_below_floors.sql"),
         params: &[
             Type::Text,
             Type::Text,
@@ -54,8 +54,9 @@ impl Operation for LookBack {
         let Some(one) = batch.first() else {
             return Vec::new();
         };
-        let ints =
-            |field: fn(&Part) -> i64| Value::Ints(one.priorities.iter().map(field).collect());
+        let ints = |field: fn(&SearchRange) -> i64| {
+            Value::Ints(one.priorities.iter().map(field).collect())
+        };
         let mut params = one.name.params().to_vec();
         params.extend([
             ints(|priority| priority.0),
@@ -68,8 +69,8 @@ impl Operation for LookBack {
         params
     }
 
-    fn decode(_: &[Self], rows: Rows) -> Result<Vec<Seen>, Failure> {
-        let mut seen = Seen {
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<SearchResult>, Failure> {
+        let mut result = SearchResult {
             found: Vec::new(),
             read: 0,
         };
@@ -77,16 +78,16 @@ impl Operation for LookBack {
             match row.maybe_int(0)? {
                 Some(priority) => {
                     let place = (row.int(1)?, row.int(2)?);
-                    seen.found.push((priority, place));
+                    result.found.push((priority, place));
                 }
-                None => seen.read = row.int(3)?,
+                None => result.read = row.int(3)?,
             }
         }
-        Ok(vec![seen])
+        Ok(vec![result])
     }
 
     fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
-        let found = model.jobs.look_back(model.now, batch.first()?);
+        let found = model.jobs.search_below_floors(model.now, batch.first()?);
         let null = Value::Null(Type::Int);
         let row = |(priority, (at, id))| {
             let found = [priority, at, id].map(Value::Int);
