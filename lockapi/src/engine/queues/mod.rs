@@ -30,8 +30,8 @@ use super::leases::answer_limit;
 use super::sweeps::Sweeping;
 use super::timer::Timer;
 use crate::queue::{
-    Ack, Cancel, CompleteAndClaim, CountJobs, Discard, ExpireJobs, LookBack, Purge, Push, ReadDead,
-    ReadStanding, ReadUnhandled, Redrive, SetPaused, Settle, SweepQueues,
+    Ack, Cancel, CompleteAndClaim, CountJobs, Discard, ExpireJobs, LookBack, NewJob, Purge, Push,
+    ReadDead, ReadStanding, ReadUnhandled, Redrive, SetPaused, Settle, SweepQueues,
 };
 
 /// Declares how operations of queues are batched: which may be repeated, their weights, and what they
@@ -57,7 +57,7 @@ macro_rules! queued {
 }
 
 queued! {
-    Push "push" false |one| one.jobs.iter().map(|job| 1 + job.payload.len() / 4096).sum();
+    Push "push" false |one| one.jobs.iter().map(NewJob::weight).sum();
     SetPaused "set_paused" true |_one| ALONE;
     Cancel "cancel" false |_one| ALONE;
     LookBack "look_back" true |_one| ALONE;

@@ -208,7 +208,7 @@ impl Queued for PushKeyed {
     const REPEATABLE: bool = false;
 
     fn weight(&self) -> usize {
-        1 + self.job.payload.len() / 4096
+        self.job.weight()
     }
 
     fn places(&self) -> impl Iterator<Item = u64> {
