@@ -81,6 +81,43 @@ fn jobs_are_pushed_looked_up_cancelled_and_revived() {
         pushed.succeeds().out.trim().to_owned()
     };
     let first = push(&["welcome", r#"{"to":"ada"}"#]);
+    let headers = [
+        "digest",
+        "--header",
+        "X-Tenant=a=b",
+        "--header",
+        "traceparent=",
+    ];
+    let with_headers = push(&headers);
+    database
+        .lockapi(["queue", "push", "mails", "bad", "--header", "tenant"])
+        .exits(2)
+        .tells("allowed is a name, an equals sign and a value");
+    database
+        .lockapi(["queue", "push", "mails", "bad", "--header", "a b=c"])
+        .exits(2)
+        .tells("visible ASCII");
+    let shown = |more: &[&str]| {
+        database
+            .lockapi([&["queue", "job", &with_headers], more].concat())
+            .succeeds()
+    };
+    shown(&[]).shows("header    x-tenant=a=b");
+    let json = shown(&["--json"]).json();
+    assert_eq!(json["headers"]["x-tenant"], "a=b");
+    assert_eq!(json["headers"]["traceparent"], "");
+    let masked = shown(&["--masked", "--json"]).json();
+    assert!(masked.get("headers").is_none(), "{masked}");
+    database
+        .lockapi([
+            "queue",
+            "cancel",
+            "mails",
+            &with_headers,
+            "--reason",
+            "done",
+        ])
+        .succeeds();
     let later = push(&["welcome", "--delay", "1h", "--priority", "low"]);
     let unique = push(&["digest", "--unique", "digest/ada"]);
     assert_eq!(push(&["digest", "--unique", "digest/ada"]), unique);
