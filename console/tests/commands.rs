@@ -81,43 +81,6 @@ fn jobs_are_pushed_looked_up_cancelled_and_revived() {
         pushed.succeeds().out.trim().to_owned()
     };
     let first = push(&["welcome", r#"{"to":"ada"}"#]);
-    let headers = [
-        "digest",
-        "--header",
-        "X-Tenant=a=b",
-        "--header",
-        "traceparent=",
-    ];
-    let with_headers = push(&headers);
-    database
-        .lockapi(["queue", "push", "mails", "bad", "--header", "tenant"])
-        .exits(2)
-        .tells("allowed is a name, an equals sign and a value");
-    database
-        .lockapi(["queue", "push", "mails", "bad", "--header", "a b=c"])
-        .exits(2)
-        .tells("visible ASCII");
-    let shown = |more: &[&str]| {
-        database
-            .lockapi([&["queue", "job", &with_headers], more].concat())
-            .succeeds()
-    };
-    shown(&[]).shows("header    x-tenant=a=b");
-    let json = shown(&["--json"]).json();
-    assert_eq!(json["headers"]["x-tenant"], "a=b");
-    assert_eq!(json["headers"]["traceparent"], "");
-    let masked = shown(&["--masked", "--json"]).json();
-    assert!(masked.get("headers").is_none(), "{masked}");
-    database
-        .lockapi([
-            "queue",
-            "cancel",
-            "mails",
-            &with_headers,
-            "--reason",
-            "done",
-        ])
-        .succeeds();
     let later = push(&["welcome", "--delay", "1h", "--priority", "low"]);
     let unique = push(&["digest", "--unique", "digest/ada"]);
     assert_eq!(push(&["digest", "--unique", "digest/ada"]), unique);
@@ -190,6 +153,48 @@ fn jobs_are_pushed_looked_up_cancelled_and_revived() {
         .lockapi(["queue", "cancel", "mails", &later])
         .exits(2)
         .tells("--reason");
+}
+
+#[test]
+fn headers_are_pushed_and_shown() {
+    let database = Database::new();
+    let headers = ["--header", "X-Tenant=a=b", "--header", "traceparent="];
+    let pushed = database.lockapi([&["queue", "push", "mails", "digest"], &headers[..]].concat());
+    let id = pushed.succeeds().out.trim().to_owned();
+    for (wrong, why) in [
+        ("tenant", "allowed is a name, an equals sign and a value"),
+        ("a b=c", "visible ASCII"),
+    ] {
+        database
+            .lockapi(["queue", "push", "mails", "bad", "--header", wrong])
+            .exits(2)
+            .tells(why);
+    }
+    let shown = |more: &[&str]| {
+        let arguments = [&["queue", "job", &id], more].concat();
+        database.lockapi(arguments).succeeds()
+    };
+    shown(&[])
+        .shows("header    traceparent=\n")
+        .shows("header    x-tenant=a=b");
+    let json = shown(&["--json"]).json();
+    assert_eq!(json["headers"]["x-tenant"], "a=b");
+    assert_eq!(json["headers"]["traceparent"], "");
+    let masked = shown(&["--masked", "--json"]).json();
+    assert!(masked.get("headers").is_none(), "{masked}");
+    // A dead letter, as a worker leaves it.
+    database.sql(
+        "WITH gone AS (DELETE FROM lockapi.job RETURNING *)
+         INSERT INTO lockapi.job_archive (id, status, run_at, created_at, attempt, max_attempts, priority,
+                                          namespace, queue, name, payload, headers)
+         SELECT id, 'failed', run_at, created_at, 20, 20, priority, namespace, queue, name, payload, headers FROM gone",
+    );
+    let dead = |more: &[&str]| {
+        let arguments = [&["queue", "dead", "mails", "--json"], more].concat();
+        database.lockapi(arguments).succeeds().json()
+    };
+    assert_eq!(dead(&["--payloads"])[0]["headers"]["x-tenant"], "a=b");
+    assert!(dead(&[])[0].get("headers").is_none());
 }
 
 #[test]

@@ -365,7 +365,11 @@ impl Dead {
             created_at: time(letter.created_at),
             failed_at: time(letter.failed_at),
             attempts_failed: failed.collect(),
-            headers: payload.then(|| owned(&letter.headers)).unwrap_or_default(),
+            headers: if payload {
+                owned(&letter.headers)
+            } else {
+                BTreeMap::new()
+            },
             // What the server stores as JSON is JSON.
             payload: payload
                 .then(|| RawValue::from_string(letter.payload).ok())
