@@ -44,6 +44,11 @@ impl Headers {
         self.0.insert(name, value.into())
     }
 
+    #[cfg(feature = "opentelemetry")]
+    pub(crate) fn remove(&mut self, name: &str) {
+        self.0.remove(name);
+    }
+
     /// The names and values, in the order of the names.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(name, value)| (&**name, &**value))
@@ -74,7 +79,7 @@ impl Headers {
             return String::new();
         }
         let object = self.iter().map(|(name, value)| (name.to_owned(), value));
-        serde_json::Value::from_iter(object).to_string()
+        object.collect::<serde_json::Value>().to_string()
     }
 
     /// As the column of a model's row has them.

@@ -114,7 +114,7 @@ async fn push(
         let push = Push {
             namespace: queue.namespace().to_owned(),
             queue: queue.name().to_owned(),
-            jobs: plain.iter().map(|job| job.row()).collect(),
+            jobs: plain.iter().map(|job| job.pushed_row()).collect(),
             topic,
         };
         ids = connection.perform(&[push]).await.map_err(failed)?.concat();
@@ -124,7 +124,7 @@ async fn push(
         let push = PushKeyed {
             namespace: queue.namespace().to_owned(),
             queue: queue.name().to_owned(),
-            job: job.row(),
+            job: job.pushed_row(),
             keys: job.keys(),
             topic,
         };

@@ -11,6 +11,7 @@ use super::Headers;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::check_name;
 use crate::lease::micros;
+use crate::telemetry;
 
 /// The most jobs in one push.
 pub const MAX_PUSH: usize = 10_000;
@@ -388,6 +389,13 @@ impl Job {
             group: self.group.clone().unwrap_or_default(),
             headers: self.headers.clone(),
         }
+    }
+
+    /// The row of a job that is pushed now, by whoever calls this.
+    pub(crate) fn pushed_row(&self) -> super::NewJob {
+        let mut row = self.row();
+        telemetry::pushes(&mut row.headers);
+        row
     }
 
     pub(crate) fn keys(&self) -> super::Keys {
