@@ -63,11 +63,11 @@ check: lint
 	fi
 
 test: lint
-	for features in '' tracing metrics tower; do \
+	for features in '' tracing metrics opentelemetry tower; do \
 		$(CARGO) clippy -p lockapi --no-default-features --features "$$features" -- -D warnings || exit; \
 	done
 	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --no-deps
-	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --no-deps -p lockapi --features tower,tracing,metrics
+	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --no-deps -p lockapi --features tower,tracing,metrics,opentelemetry
 	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
 		$(NEXTEST); \
 	else \

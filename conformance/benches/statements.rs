@@ -16,6 +16,7 @@ use lockapi::LockId;
 use lockapi::driver::{Connection, Transaction};
 use lockapi::limit::Quota;
 use lockapi::mutex::LockMode;
+use lockapi::queue::Headers;
 use lockapi::suite::driver::Operation;
 use lockapi::suite::engine::SessionSettings;
 use lockapi::suite::lease::{Acquire, Acquired, Release, Renew};
@@ -250,6 +251,7 @@ impl Bench {
     async fn jobs(&mut self, keys: &[String]) {
         let job = |_| NewJob {
             group: String::new(),
+            headers: Headers::default(),
             name: "remind".to_owned(),
             payload: r#"{"customer": 4711}"#.to_owned(),
             priority: 0,

@@ -156,6 +156,48 @@ fn jobs_are_pushed_looked_up_cancelled_and_revived() {
 }
 
 #[test]
+fn headers_are_pushed_and_shown() {
+    let database = Database::new();
+    let headers = ["--header", "X-Tenant=a=b", "--header", "traceparent="];
+    let pushed = database.lockapi([&["queue", "push", "mails", "digest"], &headers[..]].concat());
+    let id = pushed.succeeds().out.trim().to_owned();
+    for (wrong, why) in [
+        ("tenant", "allowed is a name, an equals sign and a value"),
+        ("a b=c", "visible ASCII"),
+    ] {
+        database
+            .lockapi(["queue", "push", "mails", "bad", "--header", wrong])
+            .exits(2)
+            .tells(why);
+    }
+    let shown = |more: &[&str]| {
+        let arguments = [&["queue", "job", &id], more].concat();
+        database.lockapi(arguments).succeeds()
+    };
+    shown(&[])
+        .shows("header    traceparent=\n")
+        .shows("header    x-tenant=a=b");
+    let json = shown(&["--json"]).json();
+    assert_eq!(json["headers"]["x-tenant"], "a=b");
+    assert_eq!(json["headers"]["traceparent"], "");
+    let masked = shown(&["--masked", "--json"]).json();
+    assert!(masked.get("headers").is_none(), "{masked}");
+    // A dead letter, as a worker leaves it.
+    database.sql(
+        "WITH gone AS (DELETE FROM lockapi.job RETURNING *)
+         INSERT INTO lockapi.job_archive (id, status, run_at, created_at, attempt, max_attempts, priority,
+                                          namespace, queue, name, payload, headers)
+         SELECT id, 'failed', run_at, created_at, 20, 20, priority, namespace, queue, name, payload, headers FROM gone",
+    );
+    let dead = |more: &[&str]| {
+        let arguments = [&["queue", "dead", "mails", "--json"], more].concat();
+        database.lockapi(arguments).succeeds().json()
+    };
+    assert_eq!(dead(&["--payloads"])[0]["headers"]["x-tenant"], "a=b");
+    assert!(dead(&[])[0].get("headers").is_none());
+}
+
+#[test]
 fn queues_are_paused_purged_and_revived() {
     let database = Database::new();
     for name in ["welcome", "digest", "import"] {

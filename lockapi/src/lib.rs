@@ -29,7 +29,8 @@
 //! With the features `tracing` and `metrics` the engine reports waits and holds, with warnings
 //! after [`BackendOptions::warn_waited`] and [`warn_held`](BackendOptions::warn_held), contention,
 //! renewals, losses, refusals, jobs, queues and batches; [`telemetry`] lists all spans, events and
-//! metrics. Without them nothing is reported; nothing else changes.
+//! metrics. With the feature `opentelemetry` traces go [through queues](telemetry#traces-through-queues).
+//! Without them nothing is reported; nothing else changes.
 //!
 //! Programs without an async runtime use [`blocking`]. Backends implement [`driver::Connector`],
 //! which [`engine::start`] turns into a [`Backend`].

@@ -46,6 +46,7 @@ mod places;
 mod processes;
 mod queue;
 mod queue_expiry;
+mod queue_headers;
 mod queue_keys;
 mod queue_limits;
 mod queue_locked;
@@ -134,6 +135,7 @@ const MODULES: &[&[Case]] = &[
     queue::CASES,
     queue_sql::CASES,
     queue_expiry::CASES,
+    queue_headers::CASES,
     deliveries::CASES,
     queue_keys::CASES,
     queue_limits::CASES,

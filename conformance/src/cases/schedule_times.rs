@@ -79,6 +79,10 @@ async fn bad_expressions_zones_and_tasks_are_refused(cx: Context) {
         (Task::every("bad", HOUR, job("chore").delay(HOUR)), "delay"),
         (Task::every("bad", HOUR, job("chore").group("g")), "group"),
         (
+            Task::every("bad", HOUR, job("chore").header("a", "b")),
+            "headers",
+        ),
+        (
             Task::every("bad", HOUR, job("chore").idempotency_key("k")),
             "key",
         ),

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use lockapi::driver::Connection;
-use lockapi::queue::{How, Outcome, Pushed, Ticket, Unique};
+use lockapi::queue::{Headers, How, Outcome, Pushed, Ticket, Unique};
 use lockapi::suite::driver::Operation;
 use lockapi::suite::memory::ModelState;
 use lockapi::suite::queue::{
@@ -85,7 +85,17 @@ fn new_job(number: usize, priority: u8, delay: u8, attempts: u8) -> NewJob {
             0
         },
         group: String::new(),
+        headers: headers(number / 2 % 3),
     }
+}
+
+/// So many headers.
+fn headers(many: usize) -> Headers {
+    let mut headers = Headers::default();
+    for nth in 0..many {
+        headers.insert(format!("x-{nth}"), format!("\"{nth}\" \u{e4}\\\n"));
+    }
+    headers
 }
 
 /// The name of the jobs with odd numbers, or none.
@@ -184,6 +194,7 @@ impl<C: Connection> Pair<'_, C> {
                 for (real, model) in real.iter().zip(&model) {
                     self.same_job(real.ticket.id, model.ticket.id);
                     assert_eq!(real.attempt, model.attempt);
+                    assert_eq!(real.headers, model.headers);
                 }
             }
             Action::Cancel(backs) => {
@@ -401,7 +412,8 @@ impl<C: Connection> Pair<'_, C> {
         self.same_job(real.ticket.id, model.ticket.id);
         let of = |job: &Claimed| {
             let numbers = (job.attempt, job.max_attempts, job.priority);
-            (numbers, job.name.clone(), job.payload.clone())
+            let content = (job.name.clone(), job.payload.clone());
+            (numbers, content, job.headers.clone())
         };
         assert_eq!(of(real), of(model));
         let mut before = self.tickets.iter();

@@ -2,7 +2,7 @@
 //! the whole database.
 
 use lockapi::driver::{Connection, Script};
-use lockapi::queue::Settled;
+use lockapi::queue::{Headers, Settled};
 use lockapi::suite::id::{ClaimWorker, ClaimedWorker, RenewWorker};
 use lockapi::suite::lease::{Acquire, Acquired, Release};
 use lockapi::suite::queue::{Ack, CompleteAndClaim, FOR_EVER, NewJob, Push, Settle};
@@ -153,6 +153,7 @@ fn f04_a_delivery_of_an_earlier_epoch_changes_nothing() {
         queue: "work".to_owned(),
         jobs: vec![NewJob {
             group: String::new(),
+            headers: Headers::default(),
             name: "job".to_owned(),
             payload: "{}".to_owned(),
             at: 0,

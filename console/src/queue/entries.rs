@@ -1,10 +1,11 @@
 //! What is shown of queues and jobs.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::time::Duration;
 
 use lockapi::admin::{FoundQueue, JobDetails, JobPage, ListedJob, RunningJob};
-use lockapi::queue::{AttemptError, DeadLetter, Statistics, Tally};
+use lockapi::queue::{AttemptError, DeadLetter, Headers, Statistics, Tally};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -152,6 +153,8 @@ pub(super) struct Shown {
     lease: Option<Duration>,
     #[serde(skip_serializing_if = "Option::is_none")]
     payload: Option<Box<RawValue>>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    headers: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     attempts_failed: Vec<Failed>,
 }
@@ -177,6 +180,7 @@ impl Shown {
             payload_bytes: None,
             lease: job.lease_left,
             payload: None,
+            headers: BTreeMap::new(),
             attempts_failed: Vec::new(),
         }
     }
@@ -188,6 +192,7 @@ impl Shown {
             unique_key: job.unique_key,
             payload_bytes: Some(job.payload_bytes),
             payload: job.payload.and_then(raw),
+            headers: owned(&job.headers),
             attempts_failed: job.history.into_iter().map(Failed::from).collect(),
             ..Self::listed(job.job, namespace, &job.queue)
         }
@@ -217,6 +222,9 @@ impl Shown {
         ];
         for (name, value) in more {
             lines.extend(value.as_ref().map(|value| line(name, value)));
+        }
+        for (name, value) in &self.headers {
+            lines.push(line("header", &format!("{name}={value}")));
         }
         for failed in &self.attempts_failed {
             let told = format!(
@@ -253,6 +261,13 @@ impl Entry for Shown {
             known(&self.error),
         ]
     }
+}
+
+fn owned(headers: &Headers) -> BTreeMap<String, String> {
+    let headers = headers.iter();
+    headers
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect()
 }
 
 /// A job that runs.
@@ -315,6 +330,8 @@ pub(super) struct Dead {
     attempts_failed: Vec<Failed>,
     #[serde(skip_serializing_if = "Option::is_none")]
     payload: Option<Box<RawValue>>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    headers: BTreeMap<String, String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -348,6 +365,11 @@ impl Dead {
             created_at: time(letter.created_at),
             failed_at: time(letter.failed_at),
             attempts_failed: failed.collect(),
+            headers: if payload {
+                owned(&letter.headers)
+            } else {
+                BTreeMap::new()
+            },
             // What the server stores as JSON is JSON.
             payload: payload
                 .then(|| RawValue::from_string(letter.payload).ok())

@@ -32,11 +32,11 @@ pub(crate) enum Queue {
     },
     /// List jobs that wait or run, in the order in which they are due
     Jobs(Jobs),
-    /// Show a job, wherever it is, with its payload and the outcomes of its attempts
+    /// Show a job, wherever it is, with its payload, its headers and the outcomes of its attempts
     Job {
         /// The number of the job
         id: i64,
-        /// Without the payload
+        /// Without the payload and the headers
         #[arg(long)]
         masked: bool,
     },
@@ -73,7 +73,7 @@ pub(crate) enum Queue {
         /// At most so many, up to 1000
         #[arg(long, value_name = "NUMBER", default_value_t = 100)]
         limit: usize,
-        /// With payloads
+        /// With payloads and headers
         #[arg(long)]
         payloads: bool,
     },

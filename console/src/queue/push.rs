@@ -44,6 +44,9 @@ pub(crate) struct Push {
     /// Finds the job of the first push with this key, for a day
     #[arg(long, value_name = "KEY", conflicts_with = "unique")]
     idempotency_key: Option<String>,
+    /// With a header, such as traceparent=00-…; as often as there are headers
+    #[arg(long = "header", value_name = "NAME=VALUE", value_parser = header)]
+    headers: Vec<(String, String)>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -94,6 +97,9 @@ impl Push {
         if let Some(key) = self.idempotency_key {
             job = job.idempotency_key(key);
         }
+        for (name, value) in self.headers {
+            job = job.header(name, value);
+        }
         let pushed = backend.queue(&self.queue)?.push(job).await?;
         let pushed = Pushed {
             id: pushed.id.to_string(),
@@ -108,6 +114,15 @@ impl Push {
 struct Pushed {
     id: String,
     new: bool,
+}
+
+/// A name with its value, which may have further signs of equality.
+fn header(text: &str) -> std::result::Result<(String, String), String> {
+    let pair = text.split_once('=');
+    let pair = pair.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    pair.ok_or_else(|| {
+        format!("a header of {text:?}; allowed is a name, an equals sign and a value")
+    })
 }
 
 fn read_input() -> Result<String> {

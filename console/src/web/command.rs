@@ -33,7 +33,7 @@ pub struct Web {
     #[arg(long)]
     allow_actions: bool,
 
-    /// Show the payloads of jobs and the statements of sessions
+    /// Show the payloads and headers of jobs and the statements of sessions
     #[arg(long)]
     payloads: bool,
 

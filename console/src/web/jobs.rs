@@ -219,6 +219,10 @@ fn life(visit: &Visit, job: &JobDetails) -> Markup {
             h2 { "Error" }
             pre { (plain_lines(error)) }
         }
+        @if !job.headers.is_empty() {
+            h2 { "Headers" }
+            dl { @for (name, value) in job.headers.iter() { dt { (text(name)) } dd { (text(value)) } } }
+        }
         h2 { "Payload" }
         @match &job.payload {
             Some(payload) => {

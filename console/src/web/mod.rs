@@ -23,7 +23,7 @@
 //!   others whose name leads here (DNS rebinding) is refused.
 //! - Nothing can be changed unless [actions](WebOptions::actions) are allowed. Each takes a reason, which is in the
 //!   audit log with the name of who gave it, and a token against forged requests.
-//! - Payloads of jobs and statements of sessions are not read unless [payloads](WebOptions::payloads) are.
+//! - Payloads and headers of jobs and statements of sessions are not read unless [payloads](WebOptions::payloads) are.
 //!
 //! # Cost
 //! However many look, the database is read once in a second at most, by statements with bounds; of a queue 10,000
@@ -173,7 +173,7 @@ impl WebOptions {
         self
     }
 
-    /// Whether payloads of jobs and statements of sessions are shown.
+    /// Whether payloads and headers of jobs and statements of sessions are shown.
     #[must_use]
     pub fn payloads(mut self, shown: bool) -> Self {
         self.payloads = shown;

@@ -166,7 +166,11 @@ async fn payloads_are_shown_only_when_they_are_asked_for() {
     let backend = backend().await;
     let queue = backend.queue("mails").unwrap();
     let id = queue
-        .push(Job::new("send", &"a secret").unwrap())
+        .push(
+            Job::new("send", &"a secret")
+                .unwrap()
+                .header("tenant", "<a client>"),
+        )
         .await
         .unwrap()
         .id;
@@ -175,12 +179,17 @@ async fn payloads_are_shown_only_when_they_are_asked_for() {
     let page = masked.get(&address).await;
     assert_eq!(page.status, StatusCode::OK);
     assert!(
-        !page.body.contains("a secret") && page.body.contains("10 bytes"),
+        !page.body.contains("a secret")
+            && !page.body.contains("tenant")
+            && page.body.contains("10 bytes"),
         "{}",
         page.body
     );
     let mut open = Browser::of(&backend, WebOptions::new().payloads(true));
-    assert!(open.get(&address).await.body.contains("a secret"));
+    let shown = open.get(&address).await.body;
+    for told in ["a secret", "tenant", "&lt;a client&gt;"] {
+        assert!(shown.contains(told), "{shown}");
+    }
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::check_name;
-use crate::queue::{AttemptError, Priority};
+use crate::queue::{AttemptError, Headers, Priority};
 
 /// The most jobs or queues of one page.
 pub const MAX_PAGE: usize = 1000;
@@ -241,6 +241,8 @@ pub struct JobDetails {
     pub payload_bytes: i64,
     /// Its payload as JSON, if it was asked for; at most [`MAX_PAYLOAD_CHARS`] characters.
     pub payload: Option<String>,
+    /// Its headers; none unless its payload was asked for.
+    pub headers: Headers,
 }
 
 /// Without the payload.

@@ -316,8 +316,8 @@ pub trait Inspector: Send + Sync + fmt::Debug {
     /// cancelled these are of all queues, because no index knows them.
     async fn jobs(&self, filter: &JobFilter) -> Result<JobPage>;
 
-    /// A job of the namespace with its attempts, whether it waits, runs or has ended; its payload only
-    /// if it is asked for. `None` if there is none: a job that is completed is deleted, unless its queue
+    /// A job of the namespace with its attempts, whether it waits, runs or has ended; its payload and headers only
+    /// if they are asked for. `None` if there is none: a job that is completed is deleted, unless its queue
     /// keeps it.
     async fn job(&self, id: i64, payload: bool) -> Result<Option<JobDetails>>;
 

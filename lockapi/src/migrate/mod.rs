@@ -95,6 +95,11 @@ pub const MIGRATIONS: &[Migration] = &[
         name: "corrections",
         sql: include_str!("../../migrations/0013_corrections.sql"),
     },
+    Migration {
+        version: 14,
+        name: "headers",
+        sql: include_str!("../../migrations/0014_headers.sql"),
+    },
 ];
 
 impl Migration {

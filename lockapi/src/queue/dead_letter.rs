@@ -3,8 +3,8 @@
 use std::fmt;
 use std::time::SystemTime;
 
-use super::delivery;
 use super::operations::{DeadLetterRow, FailedAttempt};
+use super::{Headers, delivery};
 
 /// A job that failed for good.
 #[derive(Clone)]
@@ -16,6 +16,8 @@ pub struct DeadLetter {
     pub name: String,
     /// Its payload, as JSON.
     pub payload: String,
+    /// Its headers.
+    pub headers: Headers,
     /// Why its last attempt failed.
     pub error: String,
     /// How often it was delivered.
@@ -61,6 +63,7 @@ impl From<DeadLetterRow> for DeadLetter {
             id: row.id,
             name: row.name,
             payload: row.payload,
+            headers: row.headers,
             error: row.error,
             attempts: u32::try_from(row.attempt).unwrap_or(u32::MAX),
             worker: row.worker,

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::de::DeserializeOwned;
 
 use super::operations::Claimed;
-use super::{Outcome, Priority, Queue, Settled, Ticket};
+use super::{Headers, Outcome, Priority, Queue, Settled, Ticket};
 use crate::error::{Error, ErrorKind, LOCKED, Result};
 use crate::hold::Hold;
 
@@ -96,6 +96,18 @@ impl Delivery {
     /// `Corrupt` when it is not what `T` expects.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T> {
         decode(&self.claimed)
+    }
+
+    /// Its headers.
+    #[must_use]
+    pub fn headers(&self) -> &Headers {
+        &self.claimed.headers
+    }
+
+    /// The value of a header, whose name is given in any case.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers().get(name)
     }
 
     /// Which delivery of the job it is, from 1 on.

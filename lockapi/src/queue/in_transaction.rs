@@ -3,7 +3,7 @@
 use serde::de::DeserializeOwned;
 
 use super::operations::{Ack, Claimed, HoldKey, Name, Push, PushKeyed, Take};
-use super::{Claim, Delivery, How, Job, Priority, Pushed, Queue, delivery, job};
+use super::{Claim, Delivery, Headers, How, Job, Priority, Pushed, Queue, delivery, job};
 use crate::driver::{Connection, Library, Transaction};
 use crate::engine::CallerConnection;
 use crate::error::{Error, ErrorKind, Result};
@@ -114,7 +114,7 @@ async fn push(
         let push = Push {
             namespace: queue.namespace().to_owned(),
             queue: queue.name().to_owned(),
-            jobs: plain.iter().map(|job| job.row()).collect(),
+            jobs: plain.iter().map(|job| job.pushed_row()).collect(),
             topic,
         };
         ids = connection.perform(&[push]).await.map_err(failed)?.concat();
@@ -124,7 +124,7 @@ async fn push(
         let push = PushKeyed {
             namespace: queue.namespace().to_owned(),
             queue: queue.name().to_owned(),
-            job: job.row(),
+            job: job.pushed_row(),
             keys: job.keys(),
             topic,
         };
@@ -204,6 +204,18 @@ impl Taken {
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T> {
         delivery::decode(&self.0)
     }
+
+    /// Its headers.
+    #[must_use]
+    pub fn headers(&self) -> &Headers {
+        &self.0.headers
+    }
+
+    /// The value of a header, whose name is given in any case.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers().get(name)
+    }
 }
 
 async fn take(
@@ -265,10 +277,13 @@ pub(crate) fn check(queue: &dyn Queue, jobs: &[Job]) -> Result<()> {
             job::MAX_PUSH
         ));
     }
-    let bytes: usize = jobs.iter().map(|job| job.payload().len()).sum();
+    let bytes = jobs
+        .iter()
+        .map(|job| job.payload().len() + job.headers().bytes());
+    let bytes: usize = bytes.sum();
     if bytes > job::MAX_PUSH_BYTES {
         return invalid(format!(
-            "a push of {bytes} bytes of payload; allowed are at most {}",
+            "a push of {bytes} bytes of payload and headers; allowed are at most {}",
             job::MAX_PUSH_BYTES
         ));
     }

@@ -7,13 +7,15 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::Headers;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::check_name;
 use crate::lease::micros;
+use crate::telemetry;
 
 /// The most jobs in one push.
 pub const MAX_PUSH: usize = 10_000;
-/// The most bytes of payload in one push.
+/// The most bytes of payload and headers in one push.
 pub const MAX_PUSH_BYTES: usize = 64 << 20;
 /// The longest delay.
 pub const MAX_DELAY: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
@@ -60,10 +62,10 @@ impl Priority {
 pub enum Unique {
     /// The existing job stays as it is.
     Skip,
-    /// The waiting job is replaced by the new one: name, payload, priority and time, with all attempts
+    /// The waiting job is replaced by the new one: name, payload, headers, priority and time, with all attempts
     /// left.
     Replace,
-    /// The waiting job gets the new name and payload, and keeps its priority, attempts and time.
+    /// The waiting job gets the new name, payload and headers, and keeps its priority, attempts and time.
     Keep,
 }
 
@@ -127,6 +129,7 @@ pub struct Job {
     unique: Option<(String, Unique)>,
     idempotency_key: Option<String>,
     group: Option<String>,
+    headers: Headers,
 }
 
 /// What the unique keys of runs of tasks begin with.
@@ -193,6 +196,7 @@ impl Job {
             unique: None,
             idempotency_key: None,
             group: None,
+            headers: Headers::default(),
         }
     }
 
@@ -271,6 +275,20 @@ impl Job {
         self
     }
 
+    /// Sets a header, for what belongs to the job and not to its payload, such as the context of a trace.
+    /// Handlers [read](super::Delivery::header) it, in each attempt, and it stays with the job in the dead
+    /// letters and afterwards.
+    ///
+    /// At most [`MAX_HEADERS`](super::MAX_HEADERS), of [`MAX_HEADER_BYTES`](super::MAX_HEADER_BYTES) in all. A
+    /// name has 1 to [`MAX_HEADER_NAME`](super::MAX_HEADER_NAME) bytes of visible ASCII, and is stored in lower
+    /// case: of several values of one name the last counts. A value has at most
+    /// [`MAX_HEADER_VALUE`](super::MAX_HEADER_VALUE) bytes, and no NUL.
+    #[must_use]
+    pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.headers.insert(name, value);
+        self
+    }
+
     /// What kind of job it is.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -281,6 +299,12 @@ impl Job {
     #[must_use]
     pub fn payload(&self) -> &str {
         &self.payload
+    }
+
+    /// Its headers.
+    #[must_use]
+    pub fn headers(&self) -> &Headers {
+        &self.headers
     }
 
     pub(crate) fn is_keyed(&self) -> bool {
@@ -350,7 +374,7 @@ impl Job {
         if let Some(key) = &self.group {
             check_name("group", key, 1)?;
         }
-        Ok(())
+        self.headers.check().map_err(|error| error.on(&self.name))
     }
 
     pub(crate) fn row(&self) -> super::NewJob {
@@ -363,7 +387,15 @@ impl Job {
             ttl: micros(self.ttl),
             max_attempts: i64::from(self.max_attempts),
             group: self.group.clone().unwrap_or_default(),
+            headers: self.headers.clone(),
         }
+    }
+
+    /// The row of a job that is pushed now, by whoever calls this.
+    pub(crate) fn pushed_row(&self) -> super::NewJob {
+        let mut row = self.row();
+        telemetry::pushes(&mut row.headers);
+        row
     }
 
     pub(crate) fn keys(&self) -> super::Keys {
@@ -386,6 +418,7 @@ impl fmt::Debug for Job {
             .field("max_attempts", &self.max_attempts)
             .field("unique", &self.unique)
             .field("group", &self.group)
+            .field("headers", &self.headers)
             .finish_non_exhaustive()
     }
 }

@@ -185,6 +185,9 @@ impl Task {
                     .to_owned(),
             );
         }
+        if !self.job.headers().is_empty() {
+            return invalid("the job of the task has headers; allowed are none".to_owned());
+        }
         if self.job.has_times() {
             return invalid(
                 "the job of the task has a time, a delay or a time to live; allowed is none of them"

@@ -1,6 +1,7 @@
-//! Spans, events and metrics of the engine, with the features `tracing` and `metrics`.
+//! Spans, events and metrics of the engine, with the features `tracing` and `metrics`, and traces through queues, with
+//! the feature `opentelemetry`.
 //!
-//! Neither feature changes what a program does. With both off nothing is measured, kept or sent.
+//! No feature changes what a program does. With all of them off nothing is measured, kept or sent.
 //! Payloads, the errors of handlers, addresses and passwords are never reported. Keys are fields of
 //! spans and events, but not labels of metrics, whose cardinality they would inflate.
 //!
@@ -65,6 +66,31 @@
 //! | `lockapi_job_seconds` | histogram | seconds | `queue`, `outcome` | how long a handler ran |
 //! | `lockapi_queue_jobs` | gauge | jobs | `queue`, `state` | as the latest call of [`statistics`](crate::Queue::statistics) counted them |
 //! | `lockapi_batch_size` | histogram | requests | `statement` | requests that were sent in one statement |
+//!
+//! # Traces through queues
+//!
+//! With the feature `opentelemetry`, for what the program has set as the provider of tracers and as the
+//! propagator (`opentelemetry::global`); without these, nothing happens.
+//!
+//! A push writes the current context into the [headers](crate::queue::Headers) of its jobs, which are
+//! `traceparent` and `tracestate` of the usual propagator. A job that has one of its headers already keeps those
+//! of the program, and a header that does not fit beside those of the program is left out.
+//!
+//! Each handler runs in a span `process <queue>` of the kind consumer. That of the first attempt is a child of the
+//! context in the headers. Each further attempt, which may be days later, is a trace of its own, with a link to that
+//! context. What the handler pushes goes on with its trace.
+//!
+//! | Attribute | Value |
+//! |---|---|
+//! | `messaging.system` | `lockapi` |
+//! | `messaging.destination.name` | the queue |
+//! | `messaging.operation.type`, `messaging.operation.name` | `process` |
+//! | `messaging.message.id` | the number of the job |
+//! | `lockapi.namespace`, `lockapi.job.name`, `lockapi.job.attempt` | those of the delivery |
+//! | `lockapi.job.outcome` | as of the span `job` |
+//! | `error.type` | `failed`, `rejected` or `lost`, with the status `Error`; otherwise neither is set |
+//!
+//! With the feature `tracing` as well, the span `job` begins inside of it.
 
 use std::time::Duration;
 
@@ -72,16 +98,18 @@ use crate::engine::Timer;
 use crate::key::Key;
 use crate::limit::Decision;
 
-#[cfg(not(any(feature = "tracing", feature = "metrics")))]
+#[cfg(not(any(feature = "tracing", feature = "metrics", feature = "opentelemetry")))]
 mod off;
-#[cfg(any(feature = "tracing", feature = "metrics"))]
+#[cfg(any(feature = "tracing", feature = "metrics", feature = "opentelemetry"))]
 mod on;
 #[cfg(feature = "tracing")]
 mod overdue;
+#[cfg(feature = "opentelemetry")]
+mod traces;
 
-#[cfg(not(any(feature = "tracing", feature = "metrics")))]
+#[cfg(not(any(feature = "tracing", feature = "metrics", feature = "opentelemetry")))]
 pub(crate) use off::*;
-#[cfg(any(feature = "tracing", feature = "metrics"))]
+#[cfg(any(feature = "tracing", feature = "metrics", feature = "opentelemetry"))]
 pub(crate) use on::*;
 
 /// Writes a line on standard error.
@@ -143,7 +171,7 @@ pub(crate) enum Fault {
 
 /// The answer to a call that acquires.
 #[cfg_attr(
-    not(any(feature = "tracing", feature = "metrics")),
+    not(any(feature = "tracing", feature = "metrics", feature = "opentelemetry")),
     allow(dead_code, reason = "nobody asks")
 )]
 pub(crate) trait Answer {

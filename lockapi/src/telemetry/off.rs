@@ -10,7 +10,7 @@ use crate::engine::Timer;
 use crate::error::{Failure, Result};
 use crate::hold::Hold;
 use crate::key::Key;
-use crate::queue::{Delivery, Statistics};
+use crate::queue::{Delivery, Headers, Statistics};
 use crate::worker::Ending;
 
 /// A point in time that nobody asks for.
@@ -64,6 +64,9 @@ impl Handling {
     #[allow(clippy::unused_self, reason = "it has a span where somebody is told")]
     pub(crate) fn ended(&self, _: &Delivery, _: &Ending, _: Duration) {}
 }
+
+#[inline]
+pub(crate) fn pushes(_: &mut Headers) {}
 
 const _: () = assert!(
     size_of::<(Stamp, Held, Handling)>() == 0,

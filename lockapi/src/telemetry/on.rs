@@ -1,11 +1,11 @@
-//! What is told to `tracing` and `metrics`, each if its feature is on.
+//! What is told to `tracing`, `metrics` and `opentelemetry`, each if its feature is on.
 #![allow(
     unused_variables,
     unused_imports,
     unused_mut,
     dead_code,
     clippy::unused_self,
-    reason = "one of the two features may be off"
+    reason = "some of the features may be off"
 )]
 
 use std::collections::BTreeMap;
@@ -19,12 +19,14 @@ use tracing::{Instrument, Span, debug_span, field, info_span, trace_span};
 
 #[cfg(feature = "tracing")]
 use super::overdue::{Overdue, OverdueKind};
+#[cfg(feature = "opentelemetry")]
+use super::traces::{self, Processing};
 use super::{Answer, Fault, Kind, Renewal, Subject};
 use crate::engine::Timer;
 use crate::error::{ErrorKind, Failure, Result};
 use crate::hold::Hold;
 use crate::key::Key;
-use crate::queue::{Delivery, Statistics};
+use crate::queue::{Delivery, Headers, Statistics};
 use crate::worker::Ending;
 
 impl Kind {
@@ -113,10 +115,16 @@ impl Drop for Held {
 pub(crate) struct Handling {
     #[cfg(feature = "tracing")]
     span: Span,
+    #[cfg(feature = "opentelemetry")]
+    processing: Processing,
 }
 
 impl Handling {
     pub(crate) fn of(job: &Delivery) -> Self {
+        #[cfg(feature = "opentelemetry")]
+        let processing = Processing::of(job);
+        #[cfg(feature = "opentelemetry")]
+        let _attached = processing.attach();
         Self {
             #[cfg(feature = "tracing")]
             span: info_span!(
@@ -129,6 +137,8 @@ impl Handling {
                 attempt = job.attempt(),
                 outcome = field::Empty,
             ),
+            #[cfg(feature = "opentelemetry")]
+            processing: processing.clone(),
         }
     }
 
@@ -137,10 +147,14 @@ impl Handling {
         Self {
             #[cfg(feature = "tracing")]
             span: Span::current(),
+            #[cfg(feature = "opentelemetry")]
+            processing: Processing::current(),
         }
     }
 
     pub(crate) fn run<T>(&self, work: impl FnOnce() -> T) -> T {
+        #[cfg(feature = "opentelemetry")]
+        let _attached = self.processing.attach();
         #[cfg(feature = "tracing")]
         let _entered = self.span.enter();
         work()
@@ -149,6 +163,8 @@ impl Handling {
     pub(crate) fn around<F: Future>(&self, work: F) -> impl Future<Output = F::Output> + use<F> {
         #[cfg(feature = "tracing")]
         let work = work.instrument(self.span.clone());
+        #[cfg(feature = "opentelemetry")]
+        let work = self.processing.around(work);
         work
     }
 
@@ -162,7 +178,15 @@ impl Handling {
         }
         #[cfg(feature = "tracing")]
         self.span.record("outcome", outcome);
+        #[cfg(feature = "opentelemetry")]
+        self.processing.ended(outcome);
     }
+}
+
+/// A job is pushed with these headers.
+pub(crate) fn pushes(headers: &mut Headers) {
+    #[cfg(feature = "opentelemetry")]
+    traces::inject(headers);
 }
 
 /// A call that acquires; tells how it ended when it is dropped.

@@ -89,7 +89,7 @@ impl<C: Connection> Pair<'_, C> {
                 let history = row.errors.iter();
                 let history = history.map(|it| (it.attempt, it.worker.clone(), it.error.clone()));
                 let last = (row.error.clone(), row.attempt, row.worker.clone());
-                (last, history.collect::<Vec<_>>())
+                (last, history.collect::<Vec<_>>(), row.headers.clone())
             };
             assert_eq!(of(real), of(model));
         }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use lockapi::queue::{Outcome, Ticket};
+use lockapi::queue::{Headers, Outcome, Ticket};
 use lockapi::suite::admin::CancelJob;
 use lockapi::suite::queue::{
     Ack, Cancel, CompleteAndClaim, CountJobs, DELETED, Discard, FOR_EVER, Name, NewJob, Purge,
@@ -24,6 +24,7 @@ pub(super) fn name(side: &Side) -> Name {
 pub(super) fn new_job() -> NewJob {
     NewJob {
         group: String::new(),
+        headers: Headers::default(),
         name: "job".to_owned(),
         payload: "1".to_owned(),
         priority: 2,

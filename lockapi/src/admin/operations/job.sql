@@ -1,6 +1,6 @@
 -- Reads the job $2 of the namespace $1, whether it waits, runs or has ended.
 --
--- Promises: at most one row. The payload is read only if $3 is true, and of it the first $4 characters.
+-- Promises: at most one row. The payload and the headers are read only if $3 is true, and of the payload the first $4 characters.
 -- Index: job_pkey and job_archive_pkey; the collation keeps the others from fitting.
 -- Race: none, it only reads; both tables are read as of one moment, so a job that ends meanwhile is in one of
 -- them.
@@ -14,7 +14,8 @@ SELECT j.id, j.queue, CASE WHEN j.lease_until > pg_catalog.clock_timestamp() THE
        (extract(epoch FROM j.lease_until - pg_catalog.clock_timestamp()) * 1000000)::int8 AS lease_left,
        (extract(epoch FROM j.expires_at) * 1000000)::int8 AS expires_at,
        j.worker, j.error, j.unique_key, j.task, j.errors::text AS errors, j.size::int8 AS size,
-       CASE WHEN $3::bool THEN pg_catalog.left(j.payload::text, $4::int8::int4) END AS payload
+       CASE WHEN $3::bool THEN pg_catalog.left(j.payload::text, $4::int8::int4) END AS payload,
+       CASE WHEN $3::bool THEN j.headers::text END AS headers
   FROM lockapi.job AS j
  WHERE j.id = $2::int8 AND j.namespace COLLATE "POSIX" = $1::text
  UNION ALL
@@ -23,6 +24,7 @@ SELECT a.id, a.queue, a.status, a.name, a.priority::int8, a.attempt::int8, a.max
        (extract(epoch FROM a.started_at) * 1000000)::int8, (extract(epoch FROM a.completed_at) * 1000000)::int8,
        NULL, NULL, a.worker, a.error, a.unique_key, a.task, a.errors::text,
        pg_catalog.octet_length(a.payload::text)::int8,
-       CASE WHEN $3::bool THEN pg_catalog.left(a.payload::text, $4::int8::int4) END
+       CASE WHEN $3::bool THEN pg_catalog.left(a.payload::text, $4::int8::int4) END,
+       CASE WHEN $3::bool THEN a.headers::text END
   FROM lockapi.job_archive AS a
  WHERE a.id = $2::int8 AND a.namespace COLLATE "POSIX" = $1::text

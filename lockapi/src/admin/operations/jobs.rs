@@ -8,7 +8,7 @@ use crate::driver::columns::maybe_text;
 use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
 use crate::memory::ModelState;
-use crate::queue::{AttemptError, Name, Priority, attempts};
+use crate::queue::{AttemptError, Headers, Name, Priority, attempts};
 
 /// Lists jobs.
 #[derive(Clone, Debug)]
@@ -229,6 +229,7 @@ impl Operation for ReadJob {
             Type::Text,
             Type::Int,
             Type::Text,
+            Type::Text,
         ],
     };
 
@@ -270,6 +271,7 @@ impl Operation for ReadJob {
                 history: history.into_iter().map(AttemptError::from).collect(),
                 payload_bytes: row.int(18)?,
                 payload: row.maybe_text(19)?,
+                headers: Headers::read(row.maybe_text(20)?)?,
             })
         };
         let job = rows.into_iter().next().map(read).transpose()?;

@@ -70,6 +70,7 @@ fn add(before: &mut PushKeyed, push: &PushKeyed) {
             }
             before.job.name.clone_from(&push.job.name);
             before.job.payload.clone_from(&push.job.payload);
+            before.job.headers.clone_from(&push.job.headers);
         }
     }
 }
@@ -95,6 +96,12 @@ mod tests {
 
     fn job(nth: usize, (unique, priority, short): Push, key: usize) -> Job {
         let job = Job::new("work", &nth).unwrap().priority(priority);
+        // One in two has a header.
+        let job = if nth.is_multiple_of(2) {
+            job.header("nth", nth.to_string())
+        } else {
+            job
+        };
         let job = if short { job.max_attempts(1) } else { job };
         job.unique(format!("key {key}"), unique)
     }
@@ -135,7 +142,7 @@ mod tests {
                     jobs.sort_by_key(|it| it.payload().to_owned());
                     let jobs: Vec<_> = jobs
                         .iter()
-                        .map(|it| (it.payload().to_owned(), it.priority(), it.max_attempts()))
+                        .map(|it| (it.payload().to_owned(), it.headers().clone(), it.priority(), it.max_attempts()))
                         .collect();
                     drop(running);
                     (answers, jobs)

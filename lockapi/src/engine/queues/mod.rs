@@ -30,8 +30,9 @@ use super::leases::answer_limit;
 use super::sweeps::Sweeping;
 use super::timer::Timer;
 use crate::queue::{
-    Ack, Cancel, CompleteAndClaim, CountJobs, Discard, ExpireJobs, Purge, Push, ReadDeadLetters,
-    ReadDeliveryState, ReadUnhandled, Redrive, SearchBelowFloors, SetPaused, Settle, SweepQueues,
+    Ack, Cancel, CompleteAndClaim, CountJobs, Discard, ExpireJobs, NewJob, Purge, Push,
+    ReadDeadLetters, ReadDeliveryState, ReadUnhandled, Redrive, SearchBelowFloors, SetPaused,
+    Settle, SweepQueues,
 };
 
 /// Declares how operations of queues are batched: which may be repeated, their weights, and what they
@@ -57,7 +58,7 @@ macro_rules! queued {
 }
 
 queued! {
-    Push "push" false |one| one.jobs.iter().map(|job| 1 + job.payload.len() / 4096).sum();
+    Push "push" false |one| one.jobs.iter().map(NewJob::weight).sum();
     SetPaused "set_paused" true |_one| ALONE;
     Cancel "cancel" false |_one| ALONE;
     SearchBelowFloors "search_below_floors" true |_one| ALONE;

@@ -118,7 +118,7 @@ impl Handle {
         let push = Push {
             namespace: self.name.namespace.clone(),
             queue: self.name.queue.clone(),
-            jobs: jobs.iter().map(Job::row).collect(),
+            jobs: jobs.iter().map(Job::pushed_row).collect(),
             topic: None,
         };
         let batcher = if push.weight() > BULK {
@@ -155,7 +155,7 @@ impl Handle {
         PushKeyed {
             namespace: self.name.namespace.clone(),
             queue: self.name.queue.clone(),
-            job: job.row(),
+            job: job.pushed_row(),
             keys: job.keys(),
             topic: None,
         }
@@ -208,7 +208,7 @@ impl Queued for PushKeyed {
     const REPEATABLE: bool = false;
 
     fn weight(&self) -> usize {
-        1 + self.job.payload.len() / 4096
+        self.job.weight()
     }
 
     fn row_keys(&self) -> impl Iterator<Item = u64> {

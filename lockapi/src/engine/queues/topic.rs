@@ -307,7 +307,7 @@ mod tests {
 
     use super::*;
     use crate::engine::clock::Clock;
-    use crate::queue::{Claimed, Ticket};
+    use crate::queue::{Claimed, Headers, Ticket};
 
     /// The answer to a claim that found this number of jobs.
     fn answer(jobs: i64) -> CompletedAndClaimed {
@@ -320,6 +320,7 @@ mod tests {
             created_at: 0,
             name: String::new(),
             payload: String::new(),
+            headers: Headers::default(),
         };
         CompletedAndClaimed {
             acked: Vec::new(),

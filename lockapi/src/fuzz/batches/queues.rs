@@ -1,8 +1,8 @@
 //! Requests of queues and schedules.
 
 use super::{Decoder, TICKET, of, text};
-use crate::queue::Unique;
 use crate::queue::operations as queue;
+use crate::queue::{Headers, Unique};
 use crate::schedule::operations as schedule;
 
 pub(super) fn queues() -> Vec<Decoder> {
@@ -160,6 +160,7 @@ fn job() -> queue::NewJob {
         max_attempts: 1,
         ttl: 0,
         group: text(),
+        headers: Headers::default(),
     }
 }
 

@@ -76,6 +76,7 @@ impl LiveJob {
             .iter()
             .map(|it| json!({ "attempt": it.attempt, "at": it.at, "worker": it.worker, "error": it.error }))
             .collect();
+        let headers = payload.then(|| self.job.headers.column()).flatten();
         let payload = payload.then(|| first(&self.job.payload, MAX_PAYLOAD_CHARS));
         Row(vec![
             Value::Int(id),
@@ -98,6 +99,7 @@ impl LiveJob {
             Value::Text(errors.to_string()),
             Value::Int(self.size()),
             maybe_text(payload.as_deref()),
+            maybe_text(headers.as_deref()),
         ])
     }
 }

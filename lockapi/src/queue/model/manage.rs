@@ -240,6 +240,7 @@ impl Jobs {
                     created_at: ended.job.created_at,
                     failed_at: ended.at,
                     errors: ended.job.errors.clone(),
+                    headers: ended.job.job.headers.clone(),
                 })
             })
             .collect()

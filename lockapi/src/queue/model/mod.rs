@@ -186,6 +186,7 @@ impl Jobs {
                 } else {
                     live.job.name.clone_from(&want.job.name);
                     live.job.payload.clone_from(&want.job.payload);
+                    live.job.headers.clone_from(&want.job.headers);
                 }
                 self.insert(id, live);
             }
@@ -291,6 +292,7 @@ impl Jobs {
                 created_at: live.created_at,
                 name: live.job.name.clone(),
                 payload: live.job.payload.clone(),
+                headers: live.job.headers.clone(),
             });
         }
         (i64::try_from(looked_at).unwrap_or(i64::MAX), claimed)
@@ -360,6 +362,7 @@ impl Jobs {
                 created_at: live.created_at,
                 name: live.job.name.clone(),
                 payload: live.job.payload.clone(),
+                headers: live.job.headers.clone(),
             });
             live.attempt += 1;
             live.running = None;

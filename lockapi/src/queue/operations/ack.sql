@@ -30,9 +30,9 @@ WITH done AS (
 ), kept AS (
     INSERT INTO lockapi.job_archive (id, token, status, run_at, created_at, started_at, attempt, max_attempts,
                                      priority, worker, error, namespace, queue, unique_key, name, payload, task,
-                                     errors, group_key, expires_at)
+                                     errors, group_key, headers, expires_at)
     SELECT d.id, d.token, 'completed', d.run_at, d.created_at, d.started_at, d.attempt, d.max_attempts,
-           d.priority, d.worker, d.error, d.namespace, d.queue, d.unique_key, d.name, d.payload, d.task, d.errors, d.group_key,
+           d.priority, d.worker, d.error, d.namespace, d.queue, d.unique_key, d.name, d.payload, d.task, d.errors, d.group_key, d.headers,
            CASE WHEN d.task IS NULL
                 THEN pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+)
                          ((SELECT pg_catalog.max(w.keep)

@@ -25,10 +25,10 @@ WITH there AS MATERIALIZED (
 ), kept AS (
     INSERT INTO lockapi.job_archive (id, token, status, run_at, created_at, started_at, attempt, max_attempts,
                                      priority, worker, error, namespace, queue, unique_key, name, payload, task,
-                                     errors, group_key, expires_at)
+                                     errors, group_key, headers, expires_at)
     SELECT g.id, g.token, 'cancelled', coalesce(g.due_at, g.run_at), g.created_at, g.started_at, g.attempt, g.max_attempts,
            g.priority, g.worker, g.error, g.namespace, g.queue, g.unique_key, g.name, g.payload, g.task,
-           g.errors, g.group_key,
+           g.errors, g.group_key, g.headers,
            CASE WHEN g.task IS NULL AND $4::int8 >= 0
                 THEN pg_catalog.clock_timestamp() + $4::int8 * interval '1 microsecond' END
       FROM gone AS g

@@ -1,11 +1,11 @@
 //! Completing and claiming, in one round trip.
 
 use super::settle::{Ack, acked, acks};
-use crate::driver::columns::maybe_int;
+use crate::driver::columns::{maybe_int, maybe_text};
 use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
 use crate::memory::ModelState;
-use crate::queue::Ticket;
+use crate::queue::{Headers, Ticket};
 
 /// Where a claim of one priority starts: after this time and number.
 pub type Floor = (i64, i64);
@@ -81,6 +81,8 @@ pub struct Claimed {
     pub name: String,
     /// Its payload, as JSON.
     pub payload: String,
+    /// Its headers.
+    pub headers: Headers,
 }
 
 /// Without the payload.
@@ -130,6 +132,7 @@ impl Operation for CompleteAndClaim {
             Type::Text,
             Type::Text,
             Type::Ints,
+            Type::Text,
         ],
     };
 
@@ -191,6 +194,7 @@ impl Operation for CompleteAndClaim {
                 created_at: row.int(7)?,
                 name: row.text(8)?,
                 payload: row.text(9)?,
+                headers: Headers::read(row.maybe_text(11)?)?,
             };
             claimed.push((n, job));
         }
@@ -227,6 +231,7 @@ impl Operation for CompleteAndClaim {
                 Value::Text(job.name),
                 Value::Text(job.payload),
                 Value::Null(Type::Ints),
+                maybe_text(job.headers.column().as_deref()),
             ]));
         }
         let next_due = (picked < one.most)
@@ -249,6 +254,7 @@ impl Operation for CompleteAndClaim {
             Value::Null(Type::Text),
             Value::Null(Type::Text),
             Value::Ints(done),
+            Value::Null(Type::Text),
         ]));
         Some(rows)
     }

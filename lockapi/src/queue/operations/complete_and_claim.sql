@@ -27,9 +27,9 @@ WITH done AS (
 ), kept AS (
     INSERT INTO lockapi.job_archive (id, token, status, run_at, created_at, started_at, attempt, max_attempts,
                                      priority, worker, error, namespace, queue, unique_key, name, payload, task,
-                                     errors, group_key, expires_at)
+                                     errors, group_key, headers, expires_at)
     SELECT d.id, d.token, 'completed', d.run_at, d.created_at, d.started_at, d.attempt, d.max_attempts,
-           d.priority, d.worker, d.error, d.namespace, d.queue, d.unique_key, d.name, d.payload, d.task, d.errors, d.group_key,
+           d.priority, d.worker, d.error, d.namespace, d.queue, d.unique_key, d.name, d.payload, d.task, d.errors, d.group_key, d.headers,
            CASE WHEN d.task IS NULL
                 THEN pg_catalog.clock_timestamp()
                          + (SELECT pg_catalog.max(w.keep) FROM unnest($1::int8[], $2::int8[], $3::int8[]) AS w (id, token, keep)
@@ -80,14 +80,14 @@ WITH done AS (
 ), dead AS (
     INSERT INTO lockapi.job_archive (id, token, status, run_at, created_at, started_at, attempt, max_attempts,
                                      priority, worker, error, namespace, queue, unique_key, name, payload, task,
-                                     errors, group_key, expires_at)
+                                     errors, group_key, headers, expires_at)
     SELECT b.id, b.token, 'failed', b.run_at, b.created_at, b.started_at, b.attempt, b.max_attempts,
            b.priority, b.worker, r.reason, b.namespace, b.queue, b.unique_key, b.name, b.payload, b.task,
            coalesce(CASE WHEN pg_catalog.jsonb_array_length(b.errors) >= 10 THEN b.errors - 0 ELSE b.errors END, '[]')
                || pg_catalog.jsonb_build_object(
                       'attempt', b.attempt, 'at', (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000)::int8,
                       'worker', b.worker, 'error', pg_catalog."left"(r.reason, 1000)),
-           b.group_key,
+           b.group_key, b.headers,
            CASE WHEN b.task IS NULL AND $16::int8 >= 0
                 THEN pg_catalog.clock_timestamp() + $16::int8 * interval '1 microsecond' END
       FROM buried AS b
@@ -108,13 +108,13 @@ WITH done AS (
                                     'attempt', j.attempt, 'at', (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000)::int8,
                                     'worker', j.worker, 'error', pg_catalog."left"('its lease ended without an answer', 1000)) END
      WHERE j.id = ANY (ARRAY(SELECT p.id FROM picked AS p WHERE NOT p.last))
-    RETURNING j.id, j.token, j.attempt, j.max_attempts, j.priority, j.run_at, j.created_at, j.name, j.payload
+    RETURNING j.id, j.token, j.attempt, j.max_attempts, j.priority, j.run_at, j.created_at, j.name, j.payload, j.headers
 )
 SELECT pg_catalog.row_number() OVER (ORDER BY pg_catalog.array_position($7::int8[], c.priority::int8), c.run_at, c.id) AS n,
        c.id, c.token, c.attempt::int8, c.max_attempts::int8, c.priority::int8,
        (extract(epoch FROM c.run_at) * 1000000)::int8 AS run_at,
        (extract(epoch FROM c.created_at) * 1000000)::int8 AS created_at,
-       c.name, c.payload::text AS payload, NULL::int8[] AS completed
+       c.name, c.payload::text AS payload, NULL::int8[] AS completed, c.headers::text AS headers
   FROM claimed AS c
  UNION ALL
 SELECT NULL, t.n,
@@ -140,5 +140,5 @@ SELECT NULL, t.n,
                             AND j.run_at > pg_catalog.statement_timestamp() AND j.run_at < timestamptz '10000-01-01 00:00:00+00'
                           ORDER BY j.run_at
                           LIMIT 1) AS f) END,
-       (extract(epoch FROM pg_catalog.statement_timestamp()) * 1000000)::int8, NULL, NULL, (SELECT pg_catalog.array_agg(d.id) || pg_catalog.array_agg(d.token) FROM done AS d)
+       (extract(epoch FROM pg_catalog.statement_timestamp()) * 1000000)::int8, NULL, NULL, (SELECT pg_catalog.array_agg(d.id) || pg_catalog.array_agg(d.token) FROM done AS d), NULL
   FROM total AS t

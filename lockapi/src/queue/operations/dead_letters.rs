@@ -3,9 +3,11 @@
 use serde_json::json;
 
 use super::Name;
+use crate::driver::columns::maybe_text;
 use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
 use crate::memory::ModelState;
+use crate::queue::Headers;
 
 /// Reads dead letters.
 #[derive(Clone, Debug)]
@@ -39,6 +41,8 @@ pub struct DeadLetterRow {
     pub failed_at: i64,
     /// What became of its last attempts.
     pub errors: Vec<FailedAttempt>,
+    /// Its headers.
+    pub headers: Headers,
 }
 
 /// An attempt that failed, as the table has it; the time in microseconds since 1970.
@@ -82,6 +86,7 @@ impl Operation for ReadDeadLetters {
             Type::Int,
             Type::Int,
             Type::Text,
+            Type::Text,
         ],
     };
 
@@ -106,6 +111,7 @@ impl Operation for ReadDeadLetters {
                 created_at: row.int(6)?,
                 failed_at: row.int(7)?,
                 errors: attempts(row.maybe_text(8)?)?,
+                headers: Headers::read(row.maybe_text(9)?)?,
             })
         };
         let read: Result<_, Failure> = rows.into_iter().map(read).collect();
@@ -124,6 +130,7 @@ impl Operation for ReadDeadLetters {
                 Value::Int(row.created_at),
                 Value::Int(row.failed_at),
                 Value::Text(written(&row.errors)),
+                maybe_text(row.headers.column().as_deref()),
             ])
         };
         let dead = model.jobs.dead_letters(batch.first()?);

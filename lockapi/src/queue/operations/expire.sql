@@ -37,7 +37,7 @@ WITH part AS MATERIALIZED (
 ), dead AS (
     INSERT INTO lockapi.job_archive (id, token, status, run_at, created_at, started_at, attempt, max_attempts,
                                      priority, worker, error, namespace, queue, unique_key, name, payload, task,
-                                     errors, group_key, expires_at)
+                                     errors, group_key, headers, expires_at)
     SELECT b.id, b.token, 'failed', coalesce(b.due_at, b.run_at), b.created_at, b.started_at, b.attempt, b.max_attempts,
            b.priority, b.worker, 'it was not delivered in time', b.namespace, b.queue, b.unique_key, b.name,
            b.payload, b.task,
@@ -45,7 +45,7 @@ WITH part AS MATERIALIZED (
                || pg_catalog.jsonb_build_object(
                       'attempt', b.attempt, 'at', (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000)::int8,
                       'worker', b.worker, 'error', 'it was not delivered in time'),
-           b.group_key,
+           b.group_key, b.headers,
            CASE WHEN b.task IS NULL AND coalesce(k.keep, $8::int8) >= 0
                 THEN pg_catalog.clock_timestamp() + coalesce(k.keep, $8::int8) * interval '1 microsecond' END
       FROM buried AS b

@@ -6,7 +6,7 @@ use crate::driver::columns::{batch_index, texts};
 use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
 use crate::memory::ModelState;
-use crate::queue::{How, Pushed, Unique};
+use crate::queue::{Headers, How, Pushed, Unique};
 
 /// A job to insert; times in microseconds.
 #[derive(Clone, PartialEq, Eq)]
@@ -27,6 +27,15 @@ pub struct NewJob {
     pub ttl: i64,
     /// Its group; an empty text means none.
     pub group: String,
+    /// Its headers.
+    pub headers: Headers,
+}
+
+impl NewJob {
+    /// How many plain jobs it counts as in a statement.
+    pub(crate) fn weight(&self) -> usize {
+        1 + (self.payload.len() + self.headers.bytes()) / 4096
+    }
 }
 
 /// Without the payload.
@@ -79,9 +88,10 @@ pub struct PushKeyed {
 #[derive(Clone, Debug)]
 pub struct PushTogether(pub Vec<PushKeyed>);
 
-/// Which parameter of a push has the topics to notify, and which the groups.
+/// Which parameter of a push has the topics to notify, which the groups, and which the headers.
 const TOPICS: usize = 8;
 const GROUPS: usize = 10;
+const HEADERS: usize = 11;
 
 impl Operation for Push {
     /// The numbers of the jobs.
@@ -101,6 +111,7 @@ impl Operation for Push {
             Type::Ints,
             Type::Ints,
             Type::Ints,
+            Type::Texts,
             Type::Texts,
         ],
         columns: &[Type::Ints, Type::Int],
@@ -124,13 +135,14 @@ impl Operation for Push {
     });
 
     fn is_simple(batch: &[Self]) -> bool {
-        let is_plain = |jobs: &[NewJob]| matches!(jobs, [job] if job.group.is_empty());
+        let is_plain = |jobs: &[NewJob]| matches!(jobs, [job] if job.group.is_empty() && job.headers.is_empty());
         matches!(batch, [one] if is_plain(&one.jobs) && one.topic.is_none())
     }
 
     fn simple_params(batch: &[Self]) -> Vec<Value> {
         let mut params = Self::params(batch);
-        // There is no group, and nobody is notified.
+        // There is no header, no group, and nobody is notified.
+        params.remove(HEADERS);
         params.remove(GROUPS);
         params.remove(TOPICS);
         params.into_iter().map(Value::scalar).collect()
@@ -147,6 +159,7 @@ impl Operation for Push {
         let texts =
             |field: fn(&NewJob) -> &String| Value::Texts(jobs().map(field).cloned().collect());
         let ints = |field: fn(&NewJob) -> i64| Value::Ints(jobs().map(field).collect());
+        let with_headers = jobs().any(|job| !job.headers.is_empty());
         let grouped = jobs().any(|job| !job.group.is_empty());
         vec![
             of_queue(|one| &one.namespace),
@@ -161,6 +174,11 @@ impl Operation for Push {
             ints(|job| job.ttl),
             if grouped {
                 texts(|job| &job.group)
+            } else {
+                Value::Texts(Vec::new())
+            },
+            if with_headers {
+                Value::Texts(jobs().map(|job| job.headers.written()).collect())
             } else {
                 Value::Texts(Vec::new())
             },
@@ -226,6 +244,7 @@ impl Operation for PushKeyed {
             Type::Ints,
             Type::Ints,
             Type::Texts,
+            Type::Texts,
         ],
         columns: &[Type::Int, Type::Int, Type::Int, Type::Int],
     };
@@ -247,6 +266,7 @@ impl Operation for PushKeyed {
             topics(batch.iter().map(|one| one.topic)),
             ints(|one| one.job.ttl),
             texts(batch, |one| &one.job.group),
+            Value::Texts(batch.iter().map(|one| one.job.headers.written()).collect()),
         ]
     }
 

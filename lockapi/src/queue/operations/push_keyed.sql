@@ -28,10 +28,10 @@ WITH want AS MATERIALIZED (
                       pg_catalog.unnest($7::pg_catalog.int8[]), pg_catalog.unnest($8::pg_catalog.int8[]),
                       pg_catalog.unnest($9::pg_catalog.text[]), pg_catalog.unnest($10::pg_catalog.int8[]),
                       pg_catalog.unnest($11::pg_catalog.text[]), pg_catalog.unnest($13::pg_catalog.int8[]),
-                      pg_catalog.unnest($14::pg_catalog.text[]))
+                      pg_catalog.unnest($14::pg_catalog.text[]), pg_catalog.unnest($15::pg_catalog.text[]))
            WITH ORDINALITY
         AS w (namespace, queue, name, payload, priority, at, delay, max_attempts, unique_key, mode, idempotency_key, ttl,
-              of_group, n)
+              of_group, headers, n)
 ), told AS MATERIALIZED (
     SELECT w.n, o.job
       FROM want AS w
@@ -70,8 +70,9 @@ WITH want AS MATERIALIZED (
        FOR UPDATE OF j SKIP LOCKED
 ), changed AS (
     UPDATE lockapi.job AS j
-       SET (name, payload, priority, max_attempts, attempt, error, errors, expires_at, group_key, due_at, run_at) = (
+       SET (name, payload, headers, priority, max_attempts, attempt, error, errors, expires_at, group_key, due_at, run_at) = (
                SELECT t.name, t.payload::pg_catalog.json,
+                      CASE WHEN t.headers OPERATOR(pg_catalog.<>) '' THEN t.headers::pg_catalog.jsonb END,
                       CASE WHEN o.anew THEN t.priority ELSE j.priority END,
                       CASE WHEN o.anew THEN t.max_attempts ELSE j.max_attempts END,
                       CASE WHEN o.anew THEN 0 ELSE j.attempt END,
@@ -114,7 +115,7 @@ WITH want AS MATERIALIZED (
        AND NOT EXISTS (SELECT FROM there AS o WHERE o.n OPERATOR(pg_catalog.=) t.n)
 ), pushed AS (
     INSERT INTO lockapi.job (id, run_at, due_at, group_key, created_at, max_attempts, priority, namespace, queue, unique_key,
-                             name, payload, expires_at)
+                             name, payload, expires_at, headers)
     SELECT p.id,
            CASE WHEN t.grouped IS NULL THEN t.due ELSE timestamp with time zone '20000-01-01 00:00:00+00' END,
            CASE WHEN t.grouped IS NOT NULL THEN t.due END, t.grouped,
@@ -122,7 +123,8 @@ WITH want AS MATERIALIZED (
            CASE WHEN t.unique_key OPERATOR(pg_catalog.<>) '' THEN t.unique_key END, t.name,
            t.payload::pg_catalog.json,
            CASE WHEN t.ttl OPERATOR(pg_catalog.>) 0
-                THEN t.due OPERATOR(pg_catalog.+) (t.ttl OPERATOR(pg_catalog.*) interval '1 microsecond') END
+                THEN t.due OPERATOR(pg_catalog.+) (t.ttl OPERATOR(pg_catalog.*) interval '1 microsecond') END,
+           CASE WHEN t.headers OPERATOR(pg_catalog.<>) '' THEN t.headers::pg_catalog.jsonb END
       FROM place AS p
       JOIN turn AS t ON t.n OPERATOR(pg_catalog.=) p.n
      ORDER BY t.namespace, t.queue, t.unique_key, t.n

@@ -1,4 +1,4 @@
--- Pushes one job without a key, without a group and without a notification: the simple form of push.sql.
+-- Pushes one job without a key, a group, headers and a notification: the simple form of push.sql.
 --
 -- Promises: as push.sql. Index: none is read. Race: none.
 INSERT INTO lockapi.job (run_at, created_at, max_attempts, priority, namespace, queue, name, payload, expires_at)

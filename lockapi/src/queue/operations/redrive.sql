@@ -1,7 +1,7 @@
 -- Moves dead letters back into their queue, at most $4 of them: those numbered in $3, or the oldest if there
 -- are no numbers.
 --
--- Promises: each is due at once, with all its attempts available again and the error of its last one. They
+-- Promises: each is due at once, with its headers, all its attempts available again and the error of its last one. They
 -- are due at the same time, so the order of their numbers is kept. Those with a group are parked. A dead letter whose unique key another job
 -- has by now stays where it is. Also returns how many were examined, because only one of two letters with the
 -- same unique key is moved; and how many have to be retried, because their task is being fired.
@@ -68,11 +68,11 @@ WITH named AS MATERIALIZED (
     RETURNING a.*
 ), pushed AS (
     INSERT INTO lockapi.job (id, run_at, due_at, group_key, created_at, max_attempts, priority, worker, error, namespace, queue,
-                             unique_key, name, payload, task, errors)
+                             unique_key, name, payload, task, errors, headers)
     SELECT b.id,
            CASE WHEN b.group_key IS NULL THEN pg_catalog.statement_timestamp() ELSE timestamptz '20000-01-01 00:00:00+00' END,
            CASE WHEN b.group_key IS NOT NULL THEN pg_catalog.statement_timestamp() END, b.group_key, b.created_at, b.max_attempts, b.priority, b.worker, b.error,
-           b.namespace, b.queue, b.unique_key, b.name, b.payload, b.task, b.errors
+           b.namespace, b.queue, b.unique_key, b.name, b.payload, b.task, b.errors, b.headers
       FROM back AS b
     RETURNING id
 )

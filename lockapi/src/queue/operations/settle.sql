@@ -55,7 +55,7 @@ WITH want AS MATERIALIZED (
 ), dead AS (
     INSERT INTO lockapi.job_archive (id, token, status, run_at, created_at, started_at, attempt, max_attempts,
                                      priority, worker, error, namespace, queue, unique_key, name, payload, task,
-                                     errors, group_key, expires_at)
+                                     errors, group_key, headers, expires_at)
     SELECT g.id, g.token, CASE WHEN g.completed THEN 'completed' ELSE 'failed' END, g.run_at, g.created_at,
            g.started_at, g.attempt, g.max_attempts, g.priority, g.worker, coalesce(nullif(w.error, ''), g.error),
            g.namespace, g.queue, g.unique_key, g.name, g.payload, g.task,
@@ -64,7 +64,7 @@ WITH want AS MATERIALIZED (
                || pg_catalog.jsonb_build_object(
                       'attempt', g.attempt, 'at', (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000)::int8,
                       'worker', g.worker, 'error', pg_catalog."left"(w.error, 1000)) END,
-           g.group_key,
+           g.group_key, g.headers,
            CASE WHEN g.task IS NULL AND w.keep >= 0
                 THEN pg_catalog.clock_timestamp() + w.keep * interval '1 microsecond' END
       FROM gone AS g

@@ -1,10 +1,11 @@
 //! Claiming and completing in a transaction of the caller.
 
 use super::complete_and_claim::Claimed;
+use crate::driver::columns::maybe_text;
 use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
 use crate::memory::ModelState;
-use crate::queue::Ticket;
+use crate::queue::{Headers, Ticket};
 
 /// Claims and completes jobs of one queue; a batch of one.
 #[derive(Clone, Debug)]
@@ -48,6 +49,7 @@ impl Operation for Take {
             Type::Int,
             Type::Text,
             Type::Text,
+            Type::Text,
         ],
     };
 
@@ -82,6 +84,7 @@ impl Operation for Take {
                 created_at: row.int(5)?,
                 name: row.text(6)?,
                 payload: row.text(7)?,
+                headers: Headers::read(row.maybe_text(8)?)?,
             })
         };
         let taken: Result<_, Failure> = rows.into_iter().map(read).collect();
@@ -100,6 +103,7 @@ impl Operation for Take {
                 Value::Int(job.created_at),
                 Value::Text(job.name),
                 Value::Text(job.payload),
+                maybe_text(job.headers.column().as_deref()),
             ])
         };
         Some(taken.into_iter().map(row).collect())

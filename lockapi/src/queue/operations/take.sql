@@ -34,10 +34,10 @@ WITH picked AS MATERIALIZED (
 ), kept AS (
     INSERT INTO lockapi.job_archive (id, status, run_at, created_at, started_at, attempt, max_attempts,
                                      priority, worker, error, namespace, queue, unique_key, name, payload, task,
-                                     errors, group_key, expires_at)
+                                     errors, group_key, headers, expires_at)
     SELECT d.id, 'completed', d.run_at, d.created_at, pg_catalog.clock_timestamp(), d.attempt OPERATOR(pg_catalog.+) 1,
            d.max_attempts, d.priority, $4::pg_catalog.text, d.error, d.namespace, d.queue, d.unique_key, d.name,
-           d.payload, d.task, d.errors, d.group_key,
+           d.payload, d.task, d.errors, d.group_key, d.headers,
            CASE WHEN d.task IS NULL
                 THEN pg_catalog.clock_timestamp()
                          OPERATOR(pg_catalog.+) ($5::pg_catalog.int8 OPERATOR(pg_catalog.*) interval '1 microsecond') END
@@ -47,6 +47,6 @@ WITH picked AS MATERIALIZED (
 SELECT d.id, d.attempt::pg_catalog.int8, d.max_attempts::pg_catalog.int8, d.priority::pg_catalog.int8,
        (extract(epoch FROM d.run_at) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8 AS run_at,
        (extract(epoch FROM d.created_at) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8 AS created_at,
-       d.name, d.payload::pg_catalog.text AS payload
+       d.name, d.payload::pg_catalog.text AS payload, d.headers::pg_catalog.text AS headers
   FROM done AS d
  ORDER BY pg_catalog.array_position($6::pg_catalog.int8[], d.priority::pg_catalog.int8), d.run_at, d.id

@@ -4,7 +4,7 @@ use super::{Name, maybe_int, recurrence, recurrence_columns};
 use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
 use crate::memory::ModelState;
-use crate::queue::NewJob;
+use crate::queue::{Headers, NewJob};
 use crate::schedule::recurrence::Recurrence;
 
 /// A task by its names.
@@ -314,6 +314,7 @@ impl Operation for ReadTasks {
                 overlap: row.int(11)?,
                 job: NewJob {
                     group: String::new(),
+                    headers: Headers::default(),
                     ttl: 0,
                     max_attempts: row.int(12)?,
                     priority: row.int(13)?,

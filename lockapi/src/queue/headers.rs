@@ -1,0 +1,174 @@
+//! Headers of a job.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::error::{Error, ErrorKind, Failure, Result};
+
+/// The most headers of a job.
+pub const MAX_HEADERS: usize = 32;
+/// The most bytes of the name of a header.
+pub const MAX_HEADER_NAME: usize = 64;
+/// The most bytes of the value of a header.
+pub const MAX_HEADER_VALUE: usize = 1024;
+/// The most bytes of the names and values of all headers of a job.
+pub const MAX_HEADER_BYTES: usize = 8192;
+
+/// The headers of a job: texts by name, such as the context of a trace.
+///
+/// The names are in lower case, and are found in any case.
+///
+/// ```
+/// use lockapi::queue::Job;
+///
+/// let job = Job::new("welcome", "ada@example.com")?.header("X-Tenant", "7");
+/// assert_eq!(job.headers().get("x-tenant"), Some("7"));
+/// # Ok::<(), lockapi::Error>(())
+/// ```
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Headers(BTreeMap<String, String>);
+
+impl Headers {
+    /// The value of a header.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&str> {
+        let value = self.0.get(name);
+        let value = value.or_else(|| self.0.get(&name.to_ascii_lowercase()));
+        value.map(String::as_str)
+    }
+
+    /// Sets a header, and returns the value that it had.
+    pub fn insert(&mut self, name: impl Into<String>, value: impl Into<String>) -> Option<String> {
+        let mut name = name.into();
+        name.make_ascii_lowercase();
+        self.0.insert(name, value.into())
+    }
+
+    #[cfg(feature = "opentelemetry")]
+    pub(crate) fn remove(&mut self, name: &str) {
+        self.0.remove(name);
+    }
+
+    /// The names and values, in the order of the names.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(name, value)| (&**name, &**value))
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The bytes of the names and values.
+    pub(crate) fn bytes(&self) -> usize {
+        self.iter()
+            .map(|(name, value)| name.len() + value.len())
+            .sum()
+    }
+
+    /// The headers as the parameter of a statement: a JSON object; an empty text means none.
+    pub(crate) fn written(&self) -> String {
+        if self.is_empty() {
+            return String::new();
+        }
+        let object = self.iter().map(|(name, value)| (name.to_owned(), value));
+        object.collect::<serde_json::Value>().to_string()
+    }
+
+    /// As the column of a model's row has them.
+    pub(crate) fn column(&self) -> Option<String> {
+        (!self.is_empty()).then(|| self.written())
+    }
+
+    /// Reads the column; NULL means none.
+    pub(crate) fn read(column: Option<String>) -> Result<Self, Failure> {
+        let Some(text) = column else {
+            return Ok(Self::default());
+        };
+        let headers = serde_json::from_str(&text).ok().map(Self);
+        headers.ok_or_else(|| Failure::corrupt("the headers of a job are not an object of texts"))
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        let invalid = |message: String| Err(Error::new(ErrorKind::Invalid, "check", message));
+        if self.len() > MAX_HEADERS {
+            return invalid(format!(
+                "{} headers; allowed are at most {MAX_HEADERS}",
+                self.len()
+            ));
+        }
+        for (name, value) in self.iter() {
+            if !(1..=MAX_HEADER_NAME).contains(&name.len()) {
+                return invalid(format!(
+                    "the name of a header has {} bytes; allowed are 1 to {MAX_HEADER_NAME} bytes of visible ASCII",
+                    name.len()
+                ));
+            }
+            if !name.bytes().all(|byte| byte.is_ascii_graphic()) {
+                return invalid(format!(
+                    "the name of a header is {name:?}; allowed are 1 to {MAX_HEADER_NAME} bytes of visible ASCII"
+                ));
+            }
+            if value.len() > MAX_HEADER_VALUE {
+                return invalid(format!(
+                    "the value of the header {name:?} has {} bytes; allowed are at most {MAX_HEADER_VALUE} bytes",
+                    value.len()
+                ));
+            }
+            if let Some(position) = value.find('\0') {
+                return invalid(format!(
+                    "the value of the header {name:?} has a NUL at byte {position}, which PostgreSQL cannot store; \
+                     allowed are all other characters"
+                ));
+            }
+        }
+        if self.bytes() > MAX_HEADER_BYTES {
+            return invalid(format!(
+                "the headers have {} bytes of names and values; allowed are at most {MAX_HEADER_BYTES}",
+                self.bytes()
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// The names alone.
+impl fmt::Debug for Headers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_found_in_any_case() {
+        let mut headers = Headers::default();
+        assert_eq!(headers.insert("TraceParent", "1"), None);
+        assert_eq!(headers.insert("traceparent", "2"), Some("1".to_owned()));
+        assert_eq!(headers.get("TRACEPARENT"), Some("2"));
+        assert_eq!(headers.iter().collect::<Vec<_>>(), [("traceparent", "2")]);
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let mut headers = Headers::default();
+        assert_eq!(headers.written(), "");
+        assert_eq!(Headers::read(headers.column()).unwrap(), headers);
+        headers.insert("a", "\"quoted\" \u{1}\n ä");
+        headers.insert("b", "");
+        assert_eq!(Headers::read(headers.column()).unwrap(), headers);
+        for wrong in ["", "[]", r#"{"a": 1}"#, "null"] {
+            assert!(Headers::read(Some(wrong.to_owned())).is_err(), "{wrong}");
+        }
+    }
+}

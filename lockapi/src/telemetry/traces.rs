@@ -1,0 +1,120 @@
+//! Traces through a queue, for OpenTelemetry.
+
+use std::sync::LazyLock;
+
+use opentelemetry::global::{self, get_text_map_propagator};
+use opentelemetry::propagation::{Extractor, Injector};
+use opentelemetry::trace::{
+    FutureExt, Link, SpanBuilder, SpanKind, Status, TraceContextExt, WithContext,
+};
+use opentelemetry::{Context, ContextGuard, InstrumentationScope, KeyValue};
+
+use crate::queue::{Delivery, Headers};
+
+static SCOPE: LazyLock<InstrumentationScope> = LazyLock::new(|| {
+    InstrumentationScope::builder("lockapi")
+        .with_version(env!("CARGO_PKG_VERSION"))
+        .build()
+});
+
+/// Adds the context of the caller to the headers of a job that it pushes, in the words of the propagator
+/// of the program, unless the job has one of its own. What does not fit is left out: a push does not fail
+/// because it is traced.
+pub(super) fn inject(headers: &mut Headers) {
+    let mut context = Headers::default();
+    get_text_map_propagator(|propagator| {
+        if !propagator
+            .fields()
+            .any(|field| headers.get(field).is_some())
+        {
+            propagator.inject(&mut Writer(&mut context));
+        }
+    });
+    for (name, value) in context.iter() {
+        headers.insert(name, value);
+        if headers.check().is_err() {
+            headers.remove(name);
+        }
+    }
+}
+
+struct Writer<'a>(&'a mut Headers);
+
+impl Injector for Writer<'_> {
+    fn set(&mut self, key: &str, value: String) {
+        self.0.insert(key, value);
+    }
+}
+
+struct Reader<'a>(&'a Headers);
+
+impl Extractor for Reader<'_> {
+    fn get(&self, key: &str) -> Option<&str> {
+        self.0.get(key)
+    }
+
+    fn keys(&self) -> Vec<&str> {
+        self.0.iter().map(|(name, _)| name).collect()
+    }
+}
+
+/// The context in which a handler runs: that of its span.
+#[derive(Clone)]
+pub(super) struct Processing(Context);
+
+impl Processing {
+    /// Starts the span of an attempt. The first one goes on with the trace of whoever pushed the job; each
+    /// further one, which may be days later, is a trace of its own, with a link to it.
+    pub(super) fn of(job: &Delivery) -> Self {
+        let pushed = get_text_map_propagator(|propagator| {
+            propagator.extract_with_context(&Context::new(), &Reader(job.headers()))
+        });
+        let creation = pushed.span().span_context().clone();
+        let (parent, links) = if job.attempt() > 1 && creation.is_valid() {
+            (Context::new(), vec![Link::with_context(creation)])
+        } else {
+            (pushed.clone(), Vec::new())
+        };
+        let queue = job.queue();
+        let builder = SpanBuilder::from_name(format!("process {}", queue.name()))
+            .with_kind(SpanKind::Consumer)
+            .with_attributes([
+                KeyValue::new("messaging.system", "lockapi"),
+                KeyValue::new("messaging.destination.name", queue.name().to_owned()),
+                KeyValue::new("messaging.operation.type", "process"),
+                KeyValue::new("messaging.operation.name", "process"),
+                KeyValue::new("messaging.message.id", job.id().to_string()),
+                KeyValue::new("lockapi.namespace", queue.namespace().to_owned()),
+                KeyValue::new("lockapi.job.name", job.name().to_owned()),
+                KeyValue::new("lockapi.job.attempt", i64::from(job.attempt())),
+            ])
+            .with_links(links);
+        let tracer = global::tracer_with_scope(SCOPE.clone());
+        let span = builder.start_with_context(&tracer, &parent);
+        // With what else came along, such as baggage.
+        Self(pushed.with_span(span))
+    }
+
+    pub(super) fn current() -> Self {
+        Self(Context::current())
+    }
+
+    pub(super) fn attach(&self) -> ContextGuard {
+        self.0.clone().attach()
+    }
+
+    pub(super) fn around<F>(&self, work: F) -> WithContext<F> {
+        work.with_context(self.0.clone())
+    }
+
+    pub(super) fn ended(&self, outcome: &'static str) {
+        let span = self.0.span();
+        span.set_attribute(KeyValue::new("lockapi.job.outcome", outcome));
+        if matches!(outcome, "failed" | "rejected" | "lost") {
+            span.set_attribute(KeyValue::new("error.type", outcome));
+            // Errors of handlers are not told.
+            span.set_status(Status::error(""));
+        }
+        span.end();
+    }
+}
