@@ -91,9 +91,9 @@ impl Connections {
             let mut epoch = None;
             if self.mode == Mode::Direct {
                 let settings = SessionSettings::session(lock_timeout, watch.limit());
-                let settled = settle_session(&mut connection, settings).await?;
-                process = settled.process;
-                epoch = self.epochs.enter(&mut connection, settled).await?;
+                let state = apply_session_settings(&mut connection, settings).await?;
+                process = state.process;
+                epoch = self.epochs.enter(&mut connection, state).await?;
             }
             let at = self.timer.now();
             let epoch = epoch.map(|number| Entered { number, at });
@@ -133,26 +133,26 @@ impl Connections {
 
 /// Settles the settings of a connection; refuses a server that is not to be written to, and a role that would not hear
 /// of a fail-over.
-pub(crate) async fn settle<N: Connection>(
+pub(crate) async fn apply_settings<N: Connection>(
     connection: &mut N,
     settings: SessionSettings,
 ) -> Result<ServerState, Failure> {
-    judged(&connection.perform(&[settings]).await?)
+    refuse_unusable(&connection.perform(&[settings]).await?)
 }
 
 /// The same for a session, before anything is known of the role.
-pub(crate) async fn settle_session<N: Connection>(
+pub(crate) async fn apply_session_settings<N: Connection>(
     connection: &mut N,
     settings: SessionSettings,
 ) -> Result<ServerState, Failure> {
-    judged(&perform_first(connection, settings).await?)
+    refuse_unusable(&perform_first(connection, settings).await?)
 }
 
-fn judged(settled: &[ServerState]) -> Result<ServerState, Failure> {
-    match *settled {
-        [settled] if settled.unprivileged => Err(is_unprivileged()),
-        [settled] => match settled.server {
-            ServerKind::Primary => Ok(settled),
+fn refuse_unusable(state: &[ServerState]) -> Result<ServerState, Failure> {
+    match *state {
+        [state] if state.unprivileged => Err(is_unprivileged()),
+        [state] => match state.server {
+            ServerKind::Primary => Ok(state),
             ServerKind::Standby => Err(is_standby()),
             ServerKind::ReadOnly => Err(is_read_only()),
         },
@@ -224,19 +224,19 @@ impl OpenConnection {
         let idle = careful && self.watch.now().saturating_sub(self.used) > IDLE;
         if self.lock_timeout != lock_timeout || idle {
             self.lock_timeout = lock_timeout;
-            self.settle(self.limit).await.map_err(Failure::undone)?;
+            self.set_limits(self.limit).await.map_err(Failure::undone)?;
         }
         Ok(())
     }
 
     /// Sets the time limits of the server to those of the client.
-    async fn settle(&mut self, limit: Duration) -> Result<(), Failure> {
+    async fn set_limits(&mut self, limit: Duration) -> Result<(), Failure> {
         self.limit = limit;
         if self.mode == Mode::Direct {
             let settings = SessionSettings::session(self.lock_timeout, limit);
-            let settling = settle_session(&mut self.connection, settings);
-            let settled = self.watch.within(settling).await;
-            self.answered(&Arc::clone(&self.watch), settled)?;
+            let applying = apply_session_settings(&mut self.connection, settings);
+            let state = self.watch.within(applying).await;
+            self.answered(&Arc::clone(&self.watch), state)?;
         }
         Ok(())
     }
@@ -278,10 +278,12 @@ impl OpenConnection {
         batch: &[O],
     ) -> Result<Vec<O::Output>, Failure> {
         let usual = self.limit;
-        self.settle(watch.limit()).await.map_err(Failure::undone)?;
+        self.set_limits(watch.limit())
+            .await
+            .map_err(Failure::undone)?;
         let mut query = Query::new(batch);
         self.run_watched(watch, &mut query).await?;
-        self.settle(usual).await?;
+        self.set_limits(usual).await?;
         Ok(query.into_answers())
     }
 
@@ -328,7 +330,7 @@ impl OpenConnection {
         )
             -> Pin<Box<dyn Future<Output = Result<T, Failure>> + Send + 'a>>,
     ) -> Result<T, Failure> {
-        let settled = SessionSettings::transaction(self.lock_timeout, self.limit);
+        let settings = SessionSettings::transaction(self.lock_timeout, self.limit);
         let watch = Arc::clone(&self.watch);
         self.check_epoch(&watch).await?;
         let now = watch.now();
@@ -336,7 +338,7 @@ impl OpenConnection {
         let connection = &mut self.connection;
         let transaction = async {
             let done = async {
-                begin_settled(connection, settled, epochs).await?;
+                begin_with_settings(connection, settings, epochs).await?;
                 work(connection).await
             };
             match done.await {
@@ -371,8 +373,8 @@ impl OpenConnection {
                 let (epochs, connection) = (&self.epochs, &mut self.connection);
                 // It is rare, and every statement would have the room for it.
                 let entering = Box::pin(async {
-                    let settled = settle_session(connection, settings).await?;
-                    epochs.enter(connection, settled).await
+                    let state = apply_session_settings(connection, settings).await?;
+                    epochs.enter(connection, state).await
                 });
                 let entered = watch.within(entering).await;
                 match self.answered(watch, entered).map_err(Failure::undone)? {
@@ -414,11 +416,11 @@ impl OpenConnection {
 
     /// Behind a proxy a transaction is what keeps the statement and its settings together.
     async fn run_proxied(&mut self, query: &mut dyn AnyQuery) -> Result<(), Failure> {
-        let settled = SessionSettings::transaction(self.lock_timeout, self.limit);
+        let settings = SessionSettings::transaction(self.lock_timeout, self.limit);
         let now = self.watch.now();
         let connection = &mut self.connection;
         let done = async {
-            begin_settled(connection, settled, Some((&self.epochs, now))).await?;
+            begin_with_settings(connection, settings, Some((&self.epochs, now))).await?;
             run_query(connection, query).await
         };
         match done.await {
@@ -434,24 +436,24 @@ const SESSIONS: usize = 16;
 
 /// Begins a transaction, in a session that has entered the epoch of the server, if there is one. What a session enters is
 /// committed before the work: it must not be undone with it.
-async fn begin_settled<N: Connection>(
+async fn begin_with_settings<N: Connection>(
     connection: &mut N,
     settings: SessionSettings,
     epochs: Option<(&Epochs, Time)>,
 ) -> Result<(), Failure> {
     for _ in 0..SESSIONS {
         begin(connection).await?;
-        let settled = settle(connection, settings.clone()).await?;
+        let state = apply_settings(connection, settings.clone()).await?;
         let Some((epochs, now)) = epochs else {
             return Ok(());
         };
-        if epochs.has_entered(settled, now) {
+        if epochs.has_entered(state, now) {
             return Ok(());
         }
-        let Some(number) = epochs.enter(connection, settled).await? else {
+        let Some(number) = epochs.enter(connection, state).await? else {
             return Ok(());
         };
-        let Some(process) = settled.process.filter(|_| number > 0) else {
+        let Some(process) = state.process.filter(|_| number > 0) else {
             return Ok(());
         };
         connection.script(Script::Commit).await?;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use super::batcher::Queued;
-use super::connection::settle_session;
+use super::connection::apply_session_settings;
 use super::session_settings::SessionSettings;
 use crate::driver::{Listener, Operation, Row, Rows, Script, Statement, Type, Value};
 use crate::error::Failure;
@@ -27,7 +27,7 @@ pub async fn listen<C: crate::driver::Connector>(connector: &C) -> Result<C::Lis
 
 /// Settles the settings of a connection, and has it listen.
 pub(super) async fn prepare<L: Listener>(listener: &mut L) -> Result<(), Failure> {
-    settle_session(listener, SessionSettings::session(Duration::ZERO, LIMIT)).await?;
+    apply_session_settings(listener, SessionSettings::session(Duration::ZERO, LIMIT)).await?;
     listener.script(Script::Listen).await
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::future::join;
 
-use super::connection::settle;
+use super::connection::apply_settings;
 use super::driver::{Driver, DriverConnection};
 use super::session_settings::SessionSettings;
 use super::timer::Timer;
@@ -91,7 +91,7 @@ async fn check_server(one: &mut DriverConnection, timer: &Timer) -> Result<Durat
         );
         return Err(unsupported(message));
     }
-    let set = settle(one, SessionSettings::transaction(Duration::ZERO, LIMIT));
+    let set = apply_settings(one, SessionSettings::transaction(Duration::ZERO, LIMIT));
     set.await.map_err(foreign)?;
     let took = timer.now().saturating_sub(began);
     one.script(Script::Commit).await?;

@@ -106,9 +106,9 @@ impl Requests {
     }
 
     /// Drops callers that are gone, and requests without callers.
-    pub(super) fn forget_left(&mut self) {
+    pub(super) fn drop_cancelled(&mut self) {
         let all = self.take().into_iter();
-        self.all = all.filter_map(AnyRequest::wanted).collect();
+        self.all = all.filter_map(AnyRequest::awaited).collect();
     }
 
     /// Callers that share a request are answered through this, a few at a time.
@@ -232,7 +232,7 @@ impl<O: Queued> Batch<O> {
     }
 
     /// Answers this number of callers of a request.
-    pub(crate) fn tell<I>(&self, many: usize, answers: I)
+    pub(crate) fn answer<I>(&self, many: usize, answers: I)
     where
         I: Iterator<Item = (Reply<O::Output>, Result<O::Output>)> + Send + 'static,
     {
@@ -249,7 +249,9 @@ impl<O: Queued> Batch<O> {
         let answers = query.into_answers();
         self.requests.clear();
         for (callers, answer) in self.callers.drain(..).zip(answers) {
-            callers.first().send_told(Ok(answer), connection.repeated);
+            callers
+                .first()
+                .send_repeated(Ok(answer), connection.repeated);
         }
         Ok(())
     }

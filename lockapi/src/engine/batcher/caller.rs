@@ -18,7 +18,7 @@ pub(crate) trait Answer<T>: Send {
     fn answer(self: Box<Self>, outcome: Result<T>, repeated: Repeated);
 
     /// Whether a caller still waits for it.
-    fn is_wanted(&self) -> bool {
+    fn is_awaited(&self) -> bool {
         true
     }
 }
@@ -38,7 +38,7 @@ impl<T: Send> Answer<T> for Waiting<T> {
         let _left = self.0.send(outcome);
     }
 
-    fn is_wanted(&self) -> bool {
+    fn is_awaited(&self) -> bool {
         !self.0.is_closed()
     }
 }
@@ -53,15 +53,15 @@ impl<T> Reply<T> {
     }
 
     pub(crate) fn send(self, outcome: Result<T>) {
-        self.send_told(outcome, Repeated(false));
+        self.send_repeated(outcome, Repeated(false));
     }
 
-    pub(crate) fn send_told(mut self, outcome: Result<T>, repeated: Repeated) {
+    pub(crate) fn send_repeated(mut self, outcome: Result<T>, repeated: Repeated) {
         self.answer(outcome, repeated);
     }
 
-    fn is_wanted(&self) -> bool {
-        self.0.as_ref().is_some_and(|answer| answer.is_wanted())
+    fn is_awaited(&self) -> bool {
+        self.0.as_ref().is_some_and(|answer| answer.is_awaited())
     }
 
     /// Lets go of a caller that left.
@@ -84,7 +84,7 @@ impl<T> Drop for Reply<T> {
     }
 }
 
-/// One who waits for a request, and how often it is wanted.
+/// A caller, and how often it makes the request.
 pub(crate) struct Caller<T> {
     pub(crate) times: i64,
     pub(crate) reply: Reply<T>,
@@ -131,8 +131,8 @@ impl<T> Callers<T> {
     }
 
     /// Whether all still wait.
-    pub(super) fn are_wanted(&self) -> bool {
-        self.iter().all(|caller| caller.reply.is_wanted())
+    pub(super) fn are_awaited(&self) -> bool {
+        self.iter().all(|caller| caller.reply.is_awaited())
     }
 
     /// Lets go of all, who have left.
@@ -142,20 +142,20 @@ impl<T> Callers<T> {
         }
     }
 
-    /// Those who still wait, and how often the others wanted the request.
-    pub(super) fn wanted(self) -> (Option<Self>, i64) {
-        if self.are_wanted() {
+    /// Those who still wait, and how often the others made the request.
+    pub(super) fn awaited(self) -> (Option<Self>, i64) {
+        if self.are_awaited() {
             return (Some(self), 0);
         }
         let tries = self.tries;
-        let (wanted, left): (Vec<_>, Vec<_>) = self
+        let (awaited, left): (Vec<_>, Vec<_>) = self
             .into_iter()
-            .partition(|caller| caller.reply.is_wanted());
+            .partition(|caller| caller.reply.is_awaited());
         let times = left.iter().map(|caller| caller.times).sum();
         if let Some(left) = Self::of(left, tries) {
             left.forget();
         }
-        (Self::of(wanted, tries), times)
+        (Self::of(awaited, tries), times)
     }
 
     fn iter(&self) -> impl Iterator<Item = &Caller<T>> {

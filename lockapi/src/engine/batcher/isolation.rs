@@ -79,7 +79,7 @@ impl Group {
                 let failure = Failure::statement(Some("55P03".to_owned()), false, message);
                 self.batch.refuse(&|name| failure.error(name));
             }
-            self.batch.forget_left();
+            self.batch.drop_cancelled();
             if !self.batch.is_empty() {
                 return true;
             }
@@ -242,15 +242,15 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(5);
 
-    fn add(batch: &mut Requests, id: i64, told: &Sender<(i64, ErrorKind)>) {
+    fn add(batch: &mut Requests, id: i64, answered: &Sender<(i64, ErrorKind)>) {
         let ticket = Ticket { id, token: 1 };
         let ack = Ack {
             ticket,
             keep: crate::queue::DELETED,
         };
-        let told = told.clone();
+        let answered = answered.clone();
         let reply = Reply::new(move |answer: crate::Result<bool>, _: Repeated| {
-            let _left = told.send((id, answer.unwrap_err().kind()));
+            let _left = answered.send((id, answer.unwrap_err().kind()));
         });
         batch.push(Pending::boxed(ack, Caller { times: 1, reply }));
     }
@@ -271,11 +271,11 @@ mod tests {
 
     /// A hundred requests failed together; the failure was that of 7.
     fn tried(sqlstate: &str) -> (Isolation, Time, Receiver<(i64, ErrorKind)>) {
-        let (told, answers) = channel();
+        let (answered, answers) = channel();
         let mut isolation = Isolation::new(LIMIT);
         let mut batch = Requests::default();
         for id in 0..100 {
-            add(&mut batch, id, &told);
+            add(&mut batch, id, &answered);
         }
         let mut now = Time::ZERO;
         isolation.failed(&mut batch, &failure(sqlstate), now);
@@ -313,10 +313,15 @@ mod tests {
     }
 
     /// Requests for these, which join those that are known to wait at `now`.
-    fn join(isolation: &mut Isolation, ids: &[i64], told: &Sender<(i64, ErrorKind)>, now: Time) {
+    fn join(
+        isolation: &mut Isolation,
+        ids: &[i64],
+        answered: &Sender<(i64, ErrorKind)>,
+        now: Time,
+    ) {
         let mut fresh = Requests::default();
         for id in ids {
-            add(&mut fresh, *id, told);
+            add(&mut fresh, *id, answered);
         }
         isolation.join(&mut fresh, now);
         assert!(!self::ids(&mut fresh).contains(&7));
@@ -329,8 +334,8 @@ mod tests {
     #[test]
     fn who_wants_the_same_waits_behind_it() {
         let (mut isolation, now, _) = tried("55P03");
-        let (told, _) = channel();
-        join(&mut isolation, &[6, 7, 7, 8], &told, now);
+        let (answered, _) = channel();
+        join(&mut isolation, &[6, 7, 7, 8], &answered, now);
         assert_eq!(waiting(&isolation), 3);
         let mut group = isolation.due(now + LONGEST * REST, false).unwrap();
         let (batch, _) = group.turn();
@@ -345,10 +350,10 @@ mod tests {
     fn each_waits_for_its_own_time() {
         let (mut isolation, now, answers) = tried("55P03");
         drop(answers);
-        let (told, answers) = channel();
+        let (answered, answers) = channel();
         let (earlier, later) = (now + LIMIT / 2, now + LIMIT / 2 + TOGETHER);
-        join(&mut isolation, &[7], &told, earlier);
-        join(&mut isolation, &[7, 7], &told, later);
+        join(&mut isolation, &[7], &answered, earlier);
+        join(&mut isolation, &[7, 7], &answered, later);
         for (now, left) in [(LIMIT, 3), (earlier + LIMIT, 2)] {
             let group = isolation.due(now, false).unwrap();
             assert!(
@@ -366,11 +371,11 @@ mod tests {
 
     #[test]
     fn there_is_no_rest_for_nobody() {
-        let (told, _) = channel();
+        let (answered, _) = channel();
         let mut isolation = Isolation::new(LIMIT);
         let mut batch = Requests::default();
         for id in 0..100 {
-            add(&mut batch, id, &told);
+            add(&mut batch, id, &answered);
         }
         let mut now = Time::ZERO;
         isolation.failed(&mut batch, &failure("55P03"), now);
@@ -391,9 +396,9 @@ mod tests {
     #[test]
     fn a_statement_carries_no_more_than_it_has_room_for() {
         let (mut isolation, now, _) = tried("55P03");
-        let (told, _) = channel();
+        let (answered, _) = channel();
         let later = now + LIMIT / 2;
-        join(&mut isolation, &vec![7; 3 * MAX_WEIGHT], &told, later);
+        join(&mut isolation, &vec![7; 3 * MAX_WEIGHT], &answered, later);
         // The first has waited for too long.
         let mut group = isolation.due(LIMIT, false).unwrap();
         assert_eq!(ids(group.turn().0).len(), MAX_WEIGHT);

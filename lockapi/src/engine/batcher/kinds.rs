@@ -192,8 +192,8 @@ mod tests {
 
     /// A caller that hears its answer.
     fn caller<T: Send + 'static>() -> (Caller<T>, Receiver<Result<T>>) {
-        let (told, answers) = channel();
-        let reply = Reply::new(move |outcome, _: Repeated| drop(told.send(outcome)));
+        let (answered, answers) = channel();
+        let reply = Reply::new(move |outcome, _: Repeated| drop(answered.send(outcome)));
         (Caller { times: 1, reply }, answers)
     }
 
@@ -395,7 +395,7 @@ mod tests {
         let mut drawn: Vec<_> =
             std::iter::from_fn(|| (!kinds.is_empty()).then(|| kinds.draw(0))).collect();
         let sent = drawn.iter_mut().map(|drawn| {
-            drawn.batch.forget_left();
+            drawn.batch.drop_cancelled();
             sent::<Peek>(drawn).requests.len()
         });
         assert_eq!(sent.sum::<usize>(), 10);
@@ -419,7 +419,7 @@ mod tests {
         let _other = add(&mut kinds, charge(&["tenant"]));
         receivers.truncate(400);
         let mut drawn = kinds.draw(0);
-        drawn.batch.forget_left();
+        drawn.batch.drop_cancelled();
         let batch = sent::<Charge>(&mut drawn);
         let times: Vec<_> = batch.requests.iter().map(|one| one.times).collect();
         assert_eq!(times, [400, 1]);

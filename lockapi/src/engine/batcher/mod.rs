@@ -110,8 +110,8 @@ impl Batcher {
         );
     }
 
-    /// The same; `reply` is also told whether the answer is that to a repetition.
-    pub(crate) fn submit_told<O: Queued>(
+    /// The same; `reply` also learns whether the answer is that to a repetition.
+    pub(crate) fn submit_repeated<O: Queued>(
         self: &Arc<Self>,
         request: O,
         reply: impl FnOnce(Result<O::Output>, Repeated) + Send + 'static,
@@ -119,7 +119,7 @@ impl Batcher {
         self.queue(request, 1, Reply::new(reply));
     }
 
-    /// Queues a request that is wanted so often.
+    /// Queues a request that is made so often.
     pub(crate) fn queue<O: Queued>(
         self: &Arc<Self>,
         request: O,
@@ -219,12 +219,12 @@ impl Batcher {
             if idle && wait != Some(Duration::ZERO) {
                 if waiting {
                     // Only kinds that have others to tell first.
-                    outbox.tell_some();
+                    outbox.deliver_some();
                     yield_now().await;
                     continue;
                 }
                 if !outbox.is_empty() {
-                    unless(self.wake.notified(), outbox.tell()).await;
+                    unless(self.wake.notified(), outbox.deliver()).await;
                     continue;
                 }
                 match (wait, self.idle) {
@@ -241,16 +241,16 @@ impl Batcher {
                 }
                 continue;
             }
-            let mut told = 0;
+            let mut answered = 0;
             for kind in rounds {
                 let drawn = self.lock().kinds.draw(kind);
                 let mut batch = drawn.batch;
-                batch.forget_left();
+                batch.drop_cancelled();
                 isolation.join(&mut batch, timer.now());
                 if batch.is_empty() {
                     continue;
                 }
-                told += batch.callers();
+                answered += batch.callers();
                 let began = timer.now();
                 let lock_timeout = isolation.lock_timeout();
                 if paced {
@@ -258,7 +258,7 @@ impl Batcher {
                 }
                 let served = self.serve(&mut connection, &watch, &mut batch, lock_timeout);
                 let served = outbox.beside(served).await;
-                outbox.fall_due(kind);
+                outbox.make_due(kind);
                 let now = timer.now();
                 if let Err(failure) = served {
                     isolation.failed(&mut batch, &failure, now);
@@ -280,8 +280,8 @@ impl Batcher {
                     self.lock().kinds.put_back(&mut left);
                 }
             }
-            if told > 1 || !self.lock().kinds.is_empty() {
-                // Those who were just told get to ask again, so that they travel with the others. A lone
+            if answered > 1 || !self.lock().kinds.is_empty() {
+                // Those who were just answered get to ask again, so that they travel with the others. A lone
                 // caller is not waited for: yielding makes a runtime wake another thread.
                 yield_now().await;
             }

@@ -14,11 +14,11 @@ use crate::wait::yield_now;
 
 /// How many callers are woken before other tasks have their turn.
 const AT_ONCE: usize = 64;
-/// Before the next statement of a kind at least this part of what waits is told, so that it cannot grow
+/// Before the next statement of a kind at least this part of what is left is delivered, so that it cannot grow
 /// without end.
 const PART: usize = 8;
 
-/// The rest of what the callers of one request are told.
+/// The answers to callers of one request that are still to be delivered.
 struct Answers<I> {
     answers: I,
     left: usize,
@@ -28,7 +28,7 @@ struct Answers<I> {
 trait AnyAnswers: Send {
     fn left(&self) -> usize;
     /// Delivers this number of answers.
-    fn tell(&mut self, most: usize);
+    fn deliver(&mut self, most: usize);
 }
 
 impl<I, T> AnyAnswers for Answers<I>
@@ -39,7 +39,7 @@ where
         self.left
     }
 
-    fn tell(&mut self, most: usize) {
+    fn deliver(&mut self, most: usize) {
         let most = most.min(self.left);
         self.left -= most;
         for (reply, outcome) in self.answers.by_ref().take(most) {
@@ -48,7 +48,7 @@ where
     }
 }
 
-/// What is still to be told; clones are one and the same. What is left when the last is dropped is told
+/// What is still to be delivered; clones are one and the same. What is left when the last is dropped is delivered
 /// then.
 #[derive(Clone, Default)]
 pub(super) struct Outbox(Arc<Mutex<Waiting>>);
@@ -57,7 +57,7 @@ pub(super) struct Outbox(Arc<Mutex<Waiting>>);
 struct Waiting {
     answers: VecDeque<Box<dyn AnyAnswers>>,
     left: usize,
-    /// By kind, how many are to be told before its next statement.
+    /// By kind, how many are to be delivered before its next statement.
     due: FxHashMap<usize, usize>,
     /// Whether the statement that was answered last left some.
     grown: bool,
@@ -78,7 +78,7 @@ impl Outbox {
             answers,
             left: many,
         };
-        answers.tell(AT_ONCE);
+        answers.deliver(AT_ONCE);
         if answers.left > 0 {
             let mut waiting = self.lock();
             waiting.left += answers.left;
@@ -93,7 +93,7 @@ impl Outbox {
         poll_fn(|context| {
             let done = work.as_mut().poll(context);
             if done.is_pending() && !self.is_empty() {
-                self.tell_some();
+                self.deliver_some();
                 context.waker().wake_by_ref();
             }
             done
@@ -101,9 +101,9 @@ impl Outbox {
         .await
     }
 
-    /// A statement of this kind was answered. If it left some to be told, a part of what waits is to be told
+    /// A statement of this kind was answered. If it left some to be delivered, a part of what waits is to be delivered
     /// before the next one.
-    pub(super) fn fall_due(&self, kind: usize) {
+    pub(super) fn make_due(&self, kind: usize) {
         let mut waiting = self.lock();
         if std::mem::take(&mut waiting.grown) {
             let due = waiting.left / PART;
@@ -111,32 +111,32 @@ impl Outbox {
         }
     }
 
-    /// Whether more is to be told before the next statement of a kind.
+    /// Whether more is to be delivered before the next statement of a kind.
     pub(super) fn is_due(&self, kind: usize) -> bool {
         let waiting = self.lock();
         waiting.left > 0 && waiting.due.get(&kind).is_some_and(|due| *due > 0)
     }
 
     /// Tells all.
-    pub(super) async fn tell(&self) {
+    pub(super) async fn deliver(&self) {
         while !self.is_empty() {
-            self.tell_some();
+            self.deliver_some();
             yield_now().await;
         }
     }
 
     /// Tells the next few.
-    pub(super) fn tell_some(&self) {
-        // Whoever is told may call.
+    pub(super) fn deliver_some(&self) {
+        // Whoever is delivered may call.
         let Some(mut answers) = self.lock().answers.pop_front() else {
             return;
         };
-        let told = answers.left().min(AT_ONCE);
-        answers.tell(told);
+        let delivered = answers.left().min(AT_ONCE);
+        answers.deliver(delivered);
         let mut waiting = self.lock();
-        waiting.left -= told;
+        waiting.left -= delivered;
         for due in waiting.due.values_mut() {
-            *due = due.saturating_sub(told);
+            *due = due.saturating_sub(delivered);
         }
         if answers.left() > 0 {
             waiting.answers.push_front(answers);
@@ -151,7 +151,7 @@ impl Outbox {
 impl Drop for Waiting {
     fn drop(&mut self) {
         for answers in &mut self.answers {
-            answers.tell(usize::MAX);
+            answers.deliver(usize::MAX);
         }
     }
 }
@@ -168,14 +168,14 @@ mod tests {
     /// Answers to so many callers, each of whom counts.
     fn answers(
         many: usize,
-        told: &Arc<AtomicUsize>,
+        delivered: &Arc<AtomicUsize>,
     ) -> impl Iterator<Item = (Reply<()>, Result<()>)> + Send + use<> {
-        let told = Arc::clone(told);
+        let delivered = Arc::clone(delivered);
         (0..many).map(move |_| {
-            let told = Arc::clone(&told);
+            let delivered = Arc::clone(&delivered);
             let reply = Reply::new(move |outcome: Result<()>, _: Repeated| {
                 assert!(outcome.is_ok());
-                told.fetch_add(1, Ordering::Relaxed);
+                delivered.fetch_add(1, Ordering::Relaxed);
             });
             (reply, Ok(()))
         })
@@ -183,13 +183,16 @@ mod tests {
 
     #[test]
     fn many_are_told_a_few_at_a_time_while_work_goes_on() {
-        let (told, outbox) = (Arc::default(), Outbox::default());
-        outbox.add(1000, answers(1000, &told));
-        outbox.add(10, answers(10, &told));
+        let (delivered, outbox) = (Arc::default(), Outbox::default());
+        outbox.add(1000, answers(1000, &delivered));
+        outbox.add(10, answers(10, &delivered));
         let mut turns = 0;
         let work = poll_fn(|context| {
-            let told = told.load(Ordering::Relaxed);
-            assert!(told <= 10 + (turns + 1) * AT_ONCE, "{told} after {turns}");
+            let delivered = delivered.load(Ordering::Relaxed);
+            assert!(
+                delivered <= 10 + (turns + 1) * AT_ONCE,
+                "{delivered} after {turns}"
+            );
             turns += 1;
             context.waker().wake_by_ref();
             if turns == 5 {
@@ -199,24 +202,24 @@ mod tests {
             }
         });
         assert_eq!(block_on(outbox.beside(work)), "done");
-        assert_eq!(told.load(Ordering::Relaxed), 10 + 5 * AT_ONCE);
-        block_on(outbox.tell());
-        assert_eq!(told.load(Ordering::Relaxed), 1010);
+        assert_eq!(delivered.load(Ordering::Relaxed), 10 + 5 * AT_ONCE);
+        block_on(outbox.deliver());
+        assert_eq!(delivered.load(Ordering::Relaxed), 1010);
         assert!(outbox.is_empty());
     }
 
     #[test]
     fn what_waits_does_not_grow_although_statements_take_no_time() {
-        let (told, outbox) = (Arc::default(), Outbox::default());
+        let (delivered, outbox) = (Arc::default(), Outbox::default());
         for round in 0..1000 {
-            // Two kinds take turns, and neither forgets what the other has to tell.
+            // Two kinds take turns, and neither forgets what the other has to deliver.
             let kind = round % 2;
             while outbox.is_due(kind) {
-                outbox.tell_some();
+                outbox.deliver_some();
             }
-            outbox.add(1000, answers(1000, &told));
-            outbox.fall_due(kind);
-            outbox.fall_due(2);
+            outbox.add(1000, answers(1000, &delivered));
+            outbox.make_due(kind);
+            outbox.make_due(2);
             assert!(!outbox.is_due(2), "others need not wait");
             let left = outbox.lock().left;
             assert!(left <= 2 * PART * 1000, "{left}");
@@ -225,9 +228,9 @@ mod tests {
 
     #[test]
     fn what_was_decided_is_told_although_the_batcher_ends() {
-        let (told, outbox) = (Arc::default(), Outbox::default());
-        outbox.add(1000, answers(1000, &told));
+        let (delivered, outbox) = (Arc::default(), Outbox::default());
+        outbox.add(1000, answers(1000, &delivered));
         drop(outbox);
-        assert_eq!(told.load(Ordering::Relaxed), 1000);
+        assert_eq!(delivered.load(Ordering::Relaxed), 1000);
     }
 }

@@ -70,7 +70,7 @@ pub(crate) trait Queued: Operation {
         false
     }
 
-    /// How often it is wanted; `None` for requests that are not merged.
+    /// How often it is made; `None` for requests that are not merged.
     fn times(&mut self) -> Option<&mut i64> {
         None
     }
@@ -125,7 +125,7 @@ pub(super) trait AnyRequest: Send {
     /// Lets the callers of another one join, if the two are alike; otherwise that one is given back.
     fn merge(&mut self, other: Box<dyn AnyRequest>) -> Option<Box<dyn AnyRequest>>;
     /// Drops callers that are gone; nothing remains of a request without callers.
-    fn wanted(self: Box<Self>) -> Option<Box<dyn AnyRequest>>;
+    fn awaited(self: Box<Self>) -> Option<Box<dyn AnyRequest>>;
     /// Fails it, with the error that is made for its name.
     fn refuse(self: Box<Self>, error: &dyn Fn(&'static str) -> Error);
     /// Runs a statement for requests of this type.
@@ -191,15 +191,15 @@ impl<O: Queued> AnyRequest for Pending<O> {
         None
     }
 
-    fn wanted(self: Box<Self>) -> Option<Box<dyn AnyRequest>> {
-        if O::GIVES_BACK || self.callers.are_wanted() {
+    fn awaited(self: Box<Self>) -> Option<Box<dyn AnyRequest>> {
+        if O::GIVES_BACK || self.callers.are_awaited() {
             return Some(self);
         }
         let Self {
             mut request,
             callers,
         } = *self;
-        let (callers, left) = callers.wanted();
+        let (callers, left) = callers.awaited();
         if let Some(times) = request.times() {
             *times -= left;
         }

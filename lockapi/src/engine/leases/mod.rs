@@ -159,14 +159,15 @@ impl Leases {
                     Err(error) => return answered(Err(error)),
                 };
                 let number = acquire.acquisition;
-                self.batcher.submit_told(acquire, move |outcome, repeated| {
-                    let outcome = outcome.map(|acquired| match acquired {
-                        Acquired::Granted(fence) => Ok((fence, Arc::from([slot]))),
-                        Acquired::Held(left) => Err(Refused::new(false, left)),
+                self.batcher
+                    .submit_repeated(acquire, move |outcome, repeated| {
+                        let outcome = outcome.map(|acquired| match acquired {
+                            Acquired::Granted(fence) => Ok((fence, Arc::from([slot]))),
+                            Acquired::Held(left) => Err(Refused::new(false, left)),
+                        });
+                        let answer = leases.answered(request, number, sent, outcome, repeated);
+                        answered(leases.unless_closing(answer));
                     });
-                    let answer = leases.answered(request, number, sent, outcome, repeated);
-                    answered(leases.unless_closing(answer));
-                });
             }
             What::Permits { permits, count } => {
                 let take = match request.options.take(namespace, key, permits, count) {
@@ -174,14 +175,17 @@ impl Leases {
                     Err(error) => return answered(Err(error)),
                 };
                 let number = take.acquisition;
-                self.batcher.submit_told(take, move |outcome, repeated| {
-                    let outcome = outcome.map(|taken| match taken {
-                        Taken::Granted { fence, slots } => Ok((fence, slots)),
-                        Taken::Refused { again, held_for } => Err(Refused::new(again, held_for)),
+                self.batcher
+                    .submit_repeated(take, move |outcome, repeated| {
+                        let outcome = outcome.map(|taken| match taken {
+                            Taken::Granted { fence, slots } => Ok((fence, slots)),
+                            Taken::Refused { again, held_for } => {
+                                Err(Refused::new(again, held_for))
+                            }
+                        });
+                        let answer = leases.answered(request, number, sent, outcome, repeated);
+                        answered(leases.unless_closing(answer));
                     });
-                    let answer = leases.answered(request, number, sent, outcome, repeated);
-                    answered(leases.unless_closing(answer));
-                });
             }
         }
     }

@@ -39,7 +39,7 @@ impl<T: Send> Answer<T> for UndoingReply<T> {
         }
     }
 
-    fn is_wanted(&self) -> bool {
+    fn is_awaited(&self) -> bool {
         !self.sender.is_closed()
     }
 }
@@ -53,8 +53,8 @@ impl Answer<Vec<RawDecision>> for SingleLineReply {
         Box::new(self.0).answer(outcome, repeated);
     }
 
-    fn is_wanted(&self) -> bool {
-        self.0.is_wanted()
+    fn is_awaited(&self) -> bool {
+        self.0.is_awaited()
     }
 }
 

@@ -166,7 +166,7 @@ fn answer_decided(batch: &mut Batch<Charge>, mut decided: HashMap<usize, Decided
                 answers,
             }) => {
                 let (answered, left) = divide(callers, times, all);
-                batch.tell(
+                batch.answer(
                     answered.len(),
                     distribute(&charge, answered, times, answers),
                 );
@@ -262,7 +262,7 @@ fn refuse(batch: &mut Batch<Charge>, known: &KnownLevels) {
     for (charge, callers) in batch.take() {
         match (known.availability_of(&charge), known.answers(&charge)) {
             (Availability::Refused, Some(answers)) => {
-                batch.tell(
+                batch.answer(
                     callers.len(),
                     distribute(&charge, callers.into_iter().collect(), 0, answers),
                 );

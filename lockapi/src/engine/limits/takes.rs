@@ -211,7 +211,7 @@ fn answer_decided(batch: &mut Batch<Take>, mut decided: HashMap<usize, Decided>)
     for (at, (mut take, mut callers)) in batch.take().enumerate() {
         match decided.remove(&at) {
             Some(Decided::Answered(answer)) => {
-                batch.tell(callers.len(), distribute(&take, callers, answer));
+                batch.answer(callers.len(), distribute(&take, callers, answer));
             }
             Some(Decided::Failed) if callers.tries == TRIES => {
                 callers.refuse(|| contended("check"));
@@ -233,7 +233,7 @@ fn refuse(batch: &mut Batch<Take>, known: &HashMap<String, RawDecision>) {
     for (take, callers) in batch.take() {
         match known.get(&take.key) {
             Some(known) if room(&take, Some(known)) < take.price => {
-                batch.tell(callers.len(), distribute(&take, callers, known.clone()));
+                batch.answer(callers.len(), distribute(&take, callers, known.clone()));
             }
             _ => batch.push(take, callers),
         }
@@ -269,7 +269,7 @@ async fn read_denied(
                     level,
                     now,
                 };
-                batch.tell(callers.len(), distribute(&take, callers, decided));
+                batch.answer(callers.len(), distribute(&take, callers, decided));
             }
             _ => batch.push(take, callers),
         }

@@ -82,7 +82,7 @@ impl<T: Send> Answer<T> for Pushing<T> {
         drop(sender.send(outcome));
     }
 
-    fn is_wanted(&self) -> bool {
+    fn is_awaited(&self) -> bool {
         !self.sender.is_closed()
     }
 }
@@ -225,7 +225,7 @@ impl Queued for PushKeyed {
         let answers = coalesced.answers(&connection.perform(&coalesced.pushes).await?);
         for ((_, callers), answer) in batch.take().zip(answers) {
             let answered = callers.first();
-            answered.send_told(Ok(answer), connection.repeated);
+            answered.send_repeated(Ok(answer), connection.repeated);
         }
         Ok(())
     }
@@ -249,7 +249,9 @@ impl Queued for PushTogether {
             let pushed = push.await?;
             batch.requests.remove(0);
             let callers = batch.callers.remove(0);
-            callers.first().send_told(Ok(pushed), connection.repeated);
+            callers
+                .first()
+                .send_repeated(Ok(pushed), connection.repeated);
         }
         Ok(())
     }
