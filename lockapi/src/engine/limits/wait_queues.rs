@@ -112,7 +112,7 @@ impl QueuePosition<'_> {
         there
     }
 
-    /// Whether this caller was not told yet.
+    /// Whether this caller was not answered yet.
     pub(super) fn is_waiting(&self) -> bool {
         let waiters = self.queues.lock();
         let queue = waiters.queues.get(&self.key);
