@@ -85,15 +85,16 @@ impl Requests {
                 keys.insert(key);
             });
         }
-        let meets = |request: &Box<dyn AnyRequest>| {
+        let meets = |request: &dyn AnyRequest| {
             let mut meets = false;
             request.row_keys(&mut |key| meets |= keys.contains(&key));
             meets
         };
-        if keys.is_empty() || !fresh.all.iter().any(meets) {
+        if keys.is_empty() || !fresh.all.iter().any(|request| meets(request.as_ref())) {
             return None;
         }
-        let (meeting, others) = fresh.take().into_iter().partition(meets);
+        let all = fresh.take().into_iter();
+        let (meeting, others) = all.partition(|request| meets(request.as_ref()));
         fresh.all = others;
         Some(Self::from(meeting))
     }

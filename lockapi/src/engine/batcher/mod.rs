@@ -189,7 +189,8 @@ impl Batcher {
         };
         async move {
             ended.begin();
-            self.run().await;
+            // Its place is in the box of the task, not in what is moved there.
+            Box::pin(self.run()).await;
             ended.finish();
         }
     }
