@@ -1,5 +1,6 @@
 //! What is told to OpenTelemetry of a job, from its push to the end of each of its attempts.
 
+use std::str::FromStr;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use lockapi::worker::{Context as Working, Failed, Worker};
 use opentelemetry::Context;
 use opentelemetry::global;
 use opentelemetry::trace::{
-    FutureExt, SpanContext, SpanId, SpanKind, Status, TraceContextExt, Tracer,
+    FutureExt, SpanContext, SpanId, SpanKind, Status, TraceContextExt, TraceState, Tracer,
 };
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::{InMemorySpanExporter, SdkTracerProvider, SpanData};
@@ -187,6 +188,15 @@ async fn push_writes_no_more_than_it_may() {
     let of_program = headers(job().header("x-tenant", "7"), request.clone()).await;
     assert_eq!(of_program.get("traceparent"), Some(&*written));
     assert_eq!(of_program.get("x-tenant"), Some("7"));
+    assert_eq!(of_program.len(), 2, "no empty tracestate");
+    let state = TraceState::from_str("vendor=1").unwrap();
+    let remote = identity(&request);
+    let (trace, span) = (remote.trace_id(), remote.span_id());
+    let remote = SpanContext::new(trace, span, remote.trace_flags(), true, state);
+    let remote = Context::new().with_remote_span_context(remote);
+    let with_state = headers(job(), remote).await;
+    assert_eq!(with_state.get("tracestate"), Some("vendor=1"));
+    assert_eq!(with_state.get("traceparent"), Some(&*written));
     let own = headers(job().header("traceparent", "own"), request.clone()).await;
     assert_eq!(own.iter().collect::<Vec<_>>(), [("traceparent", "own")]);
     let full = (0..MAX_HEADERS).fold(job(), |job, nth| job.header(nth.to_string(), ""));

@@ -42,7 +42,10 @@ struct Writer<'a>(&'a mut Headers);
 
 impl Injector for Writer<'_> {
     fn set(&mut self, key: &str, value: String) {
-        self.0.insert(key, value);
+        // An empty tracestate says nothing.
+        if !value.is_empty() {
+            self.0.insert(key, value);
+        }
     }
 }
 
