@@ -10,6 +10,7 @@ use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::time::{Duration, Instant};
 
+use axum::body::Body;
 use common::{Better, Report, SECONDS, Server, connect, runtime};
 use http::{Request, Response};
 use lockapi::limit::{Policy, Quota};
@@ -24,7 +25,7 @@ const PLENTY: u32 = 100_000_000;
 const PERMITS: u64 = 10_000;
 const CALLERS: [usize; 3] = [1, 64, 1000];
 
-type Answer = Response<String>;
+type Answer = Response<Body>;
 
 fn main() {
     let mut report = Report::open("http");
@@ -44,7 +45,7 @@ fn service() -> impl Service<
 > + Clone
 + Send
 + 'static {
-    service_fn(|_| ready(Ok(Response::new(String::new()))))
+    service_fn(|_| ready(Ok(Response::new(Body::empty()))))
 }
 
 async fn layers(mut report: Report) -> Report {
@@ -57,7 +58,7 @@ async fn layers(mut report: Report) -> Report {
         .finish()
         .expect("a configuration");
     let governor = GovernorLayer::new(governor).layer(service());
-    let rules = || HttpRules::<String>::new([Rule::new("path", path())]).expect("rules");
+    let rules = || HttpRules::<Body>::new([Rule::new("path", path())]).expect("rules");
     let limited = |quota: Quota| {
         let limiter = backend.rate_limiter(Policy::new(quota));
         RateLimitLayer::new(limiter.expect("a limiter"), rules())
