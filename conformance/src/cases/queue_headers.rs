@@ -339,7 +339,11 @@ async fn headers_in_a_transaction_follow_it(cx: Context) {
 /// The function, with these arguments, in the namespace of the case.
 fn call(cx: &Context, arguments: &str) -> String {
     let namespace = cx.namespace().replace('\'', "''");
-    format!("lockapi.push({arguments}, namespace => '{namespace}')")
+    let function = match arguments.contains("headers =>") {
+        true => "push_with_headers",
+        false => "push",
+    };
+    format!("lockapi.{function}({arguments}, namespace => '{namespace}')")
 }
 
 async fn headers_in_sql_are_those_of_the_library(cx: Context) {
@@ -385,6 +389,26 @@ async fn headers_in_sql_are_those_of_the_library(cx: Context) {
         .await;
     let delivery = one(&queue).await;
     is_traced(delivery.headers());
+    delivery.ack().await.unwrap();
+    queue
+        .push(traced(1).ttl(MINUTE).unique("u", Unique::Skip))
+        .await
+        .unwrap();
+    cx.elapse(MINUTE * 2).await;
+    let pushed = call(&cx, "'work', 'count', '1', unique_key => 'u'");
+    cx.sql(&format!("SELECT {pushed}::text")).await;
+    let delivery = one(&queue).await;
+    assert!(delivery.headers().is_empty());
+    delivery.ack().await.unwrap();
+    // Written by hand: what is no text is left out, and keeps nobody from the job.
+    let id = queue.push(traced(1)).await.unwrap().id;
+    let by_hand = r#"{"x-tenant": 7, "a": "b"}"#;
+    cx.sql(&format!(
+        "UPDATE lockapi.job SET headers = '{by_hand}' WHERE id = {id}"
+    ))
+    .await;
+    let delivery = one(&queue).await;
+    assert_eq!(pairs(delivery.headers()), [("a", "b")]);
     delivery.ack().await.unwrap();
     // The other way round.
     let id = queue.push(traced(1)).await.unwrap().id;

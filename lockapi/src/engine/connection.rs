@@ -355,6 +355,13 @@ impl OpenConnection {
 
     /// Sends nothing more to a server that another has taken over from, or that has begun another epoch.
     async fn check_epoch(&mut self, watch: &Arc<Watch>) -> Result<(), Failure> {
+        match self.enter_epoch(watch).await {
+            Ok(()) => Ok(()),
+            Err(failure) => Err(self.explained(watch, failure).await),
+        }
+    }
+
+    async fn enter_epoch(&mut self, watch: &Arc<Watch>) -> Result<(), Failure> {
         if self.mode == Mode::Proxied {
             return Ok(());
         }

@@ -54,6 +54,10 @@ pub const MAX_RETENTION: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// What the lease of a key begins with.
 const LEASE: &str = "idempotency:";
+/// The same of a key that is too long for a lease: no other key begins with it.
+const HASHED_LEASE: &str = "idempotency-sha256:";
+/// How often a request that waits looks whether there is an answer.
+const RECALL_EVERY: Duration = Duration::from_millis(500);
 
 /// How requests are worked on, and for how long answers are kept.
 #[derive(Clone, Debug)]
@@ -154,8 +158,8 @@ pub trait Answers: Send + Sync + fmt::Debug {
 ///   whoever takes over does it again.
 /// - An answer that was recorded is on disk.
 ///
-/// The lease of a key is the [lease](crate::Lease) `idempotency:` and the key, or a hash of it where that would be too
-/// long: an operator can see and release it.
+/// The lease of a key is the [lease](crate::Lease) `idempotency:` and the key, or `idempotency-sha256:` and a hash of it
+/// where that would be too long: an operator can see and release it.
 #[derive(Clone, Debug)]
 pub struct Idempotency {
     answers: Arc<dyn Answers>,
@@ -227,13 +231,22 @@ impl Idempotency {
                 if holder.is_some_and(|it| !it.released && it.data != hex(&fingerprint)) {
                     return Ok(Begun::Mismatch);
                 }
-                match timeout {
-                    None => None,
-                    Some(timeout) => match lease.acquire_timeout(timeout).await {
-                        Ok(guard) => Some(guard),
-                        Err(error) if error.kind() == ErrorKind::TimedOut => None,
+                let mut left = timeout.unwrap_or(Duration::ZERO);
+                loop {
+                    if left.is_zero() {
+                        break None;
+                    }
+                    let slice = left.min(RECALL_EVERY);
+                    match lease.acquire_timeout(slice).await {
+                        Ok(guard) => break Some(guard),
+                        Err(error) if error.kind() == ErrorKind::TimedOut => {}
                         Err(error) => return Err(named(error)),
-                    },
+                    }
+                    // Thousands that wait do not have to hold the lease one after the other to read one answer.
+                    if let Some(begun) = self.answered(key, &fingerprint).await.map_err(named)? {
+                        return Ok(begun);
+                    }
+                    left -= slice;
                 }
             }
             acquired => acquired,
@@ -415,7 +428,7 @@ impl fmt::Debug for Execution {
 /// The lease under which the request of a key is executed.
 fn lease_key(key: &str) -> Key {
     if LEASE.len() + key.len() > MAX_NAME_BYTES {
-        return format!("{LEASE}sha256:{}", hex(&Sha256::digest(key))).into();
+        return format!("{HASHED_LEASE}{}", hex(&Sha256::digest(key))).into();
     }
     format!("{LEASE}{key}").into()
 }

@@ -117,8 +117,8 @@ pub trait Queue: Send + Sync + fmt::Debug {
     /// built on this method.
     ///
     /// # Errors
-    /// `Invalid` for a claim outside of its limits. `Unavailable`: neither happened.
-    /// `Indeterminate`: the outcome is unknown; jobs that were claimed are found by the next claims
+    /// `Invalid` for a claim outside of its limits. `Capacity` when some 500 claims of the process wait already.
+    /// `Unavailable`: neither happened. `Indeterminate`: the outcome is unknown; jobs that were claimed are found by the next claims
     /// of this process, and the attempt counts once; where there is no further claim they are
     /// delivered again when their leases have expired. Deliveries that could not be completed are
     /// still extended while they exist.

@@ -78,7 +78,9 @@
 //!
 //! Each handler runs in a span `process <queue>` of the kind consumer. That of the first attempt is a child of the
 //! context in the headers. Each further attempt, which may be days later, is a trace of its own, with a link to that
-//! context. What the handler pushes goes on with its trace.
+//! context. What counts is [`attempt`](crate::queue::Delivery::attempt): a job that was snoozed or redriven is at its
+//! first again. What the handler pushes goes on with its trace. A propagator or a provider that panics is a fault that is
+//! reported, and neither a failed push nor a failed job.
 //!
 //! | Attribute | Value |
 //! |---|---|

@@ -9,6 +9,7 @@ use opentelemetry::trace::{
 };
 use opentelemetry::{Context, ContextGuard, InstrumentationScope, KeyValue};
 
+use crate::engine::catch_panic;
 use crate::queue::{Delivery, Headers};
 
 static SCOPE: LazyLock<InstrumentationScope> = LazyLock::new(|| {
@@ -21,30 +22,42 @@ static SCOPE: LazyLock<InstrumentationScope> = LazyLock::new(|| {
 /// of the program, unless the job has one of its own. What does not fit is left out: a push does not fail
 /// because it is traced.
 pub(super) fn inject(headers: &mut Headers) {
-    let mut context = Headers::default();
-    get_text_map_propagator(|propagator| {
-        if !propagator
-            .fields()
-            .any(|field| headers.get(field).is_some())
-        {
-            propagator.inject(&mut Writer(&mut context));
-        }
+    let mut context = Writer(Vec::new());
+    // Its panic must not be one of the push.
+    catch_panic(|| {
+        get_text_map_propagator(|propagator| {
+            if !propagator
+                .fields()
+                .any(|field| headers.get(field).is_some())
+            {
+                propagator.inject(&mut context);
+            }
+        });
     });
-    for (name, value) in context.iter() {
-        headers.insert(name, value);
+    // What others build on comes first.
+    context.0.sort_by_key(|(name, _)| name != TRACEPARENT);
+    for (name, value) in context.0 {
+        let alone = name == TRACESTATE && headers.get(TRACEPARENT).is_none();
+        if alone || headers.get(&name).is_some() {
+            continue;
+        }
+        headers.insert(&*name, value);
         if headers.check().is_err() {
-            headers.remove(name);
+            headers.remove(&name);
         }
     }
 }
 
-struct Writer<'a>(&'a mut Headers);
+const TRACEPARENT: &str = "traceparent";
+const TRACESTATE: &str = "tracestate";
 
-impl Injector for Writer<'_> {
+struct Writer(Vec<(String, String)>);
+
+impl Injector for Writer {
     fn set(&mut self, key: &str, value: String) {
         // An empty tracestate says nothing.
         if !value.is_empty() {
-            self.0.insert(key, value);
+            self.0.push((key.to_ascii_lowercase(), value));
         }
     }
 }
@@ -66,9 +79,16 @@ impl Extractor for Reader<'_> {
 pub(super) struct Processing(Context);
 
 impl Processing {
-    /// Starts the span of an attempt. The first one goes on with the trace of whoever pushed the job; each
-    /// further one, which may be days later, is a trace of its own, with a link to it.
+    /// Starts the span of an attempt. One that is the first goes on with the trace of whoever pushed the job; each further
+    /// one, which may be days later, is a trace of its own, with a link to it.
     pub(super) fn of(job: &Delivery) -> Self {
+        let mut started = None;
+        // A panic of the propagator, or of the provider of tracers, must not be one of the worker.
+        catch_panic(|| started = Some(Self::started(job)));
+        started.unwrap_or_else(|| Self(Context::new()))
+    }
+
+    fn started(job: &Delivery) -> Self {
         let pushed = get_text_map_propagator(|propagator| {
             propagator.extract_with_context(&Context::new(), &Reader(job.headers()))
         });
@@ -111,13 +131,16 @@ impl Processing {
     }
 
     pub(super) fn ended(&self, outcome: &'static str) {
-        let span = self.0.span();
-        span.set_attribute(KeyValue::new("lockapi.job.outcome", outcome));
-        if matches!(outcome, "failed" | "rejected" | "lost") {
-            span.set_attribute(KeyValue::new("error.type", outcome));
-            // Errors of handlers are not told.
-            span.set_status(Status::error(""));
-        }
-        span.end();
+        // Processors of spans run here.
+        catch_panic(|| {
+            let span = self.0.span();
+            span.set_attribute(KeyValue::new("lockapi.job.outcome", outcome));
+            if matches!(outcome, "failed" | "rejected" | "lost") {
+                span.set_attribute(KeyValue::new("error.type", outcome));
+                // Errors of handlers may hold data.
+                span.set_status(Status::error(""));
+            }
+            span.end();
+        });
     }
 }

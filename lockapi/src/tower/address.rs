@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
-use http::HeaderName;
+use http::{HeaderName, HeaderValue};
 
 use super::Head;
 use crate::error::{Error, ErrorKind, Result};
@@ -100,9 +100,10 @@ pub fn peer(
 fn client(peer: IpAddr, head: &Head<'_>, proxies: &[Network]) -> IpAddr {
     let is_proxy = |address| proxies.iter().any(|proxy| proxy.contains(address));
     let fields = head.headers.get_all(FORWARDED_FOR).into_iter();
-    let fields = fields.map(|field| field.to_str().unwrap_or_default());
-    let fields: Vec<_> = fields.collect();
-    let mut sent_from = fields.iter().rev().flat_map(|field| field.rsplit(','));
+    let fields: Vec<_> = fields.map(HeaderValue::as_bytes).collect();
+    // Part by part: what a client sent before them, whatever bytes, does not hide what proxies wrote.
+    let parts = fields.iter().rev();
+    let mut sent_from = parts.flat_map(|field| field.rsplit(|byte| *byte == b','));
     let mut at = peer.to_canonical();
     while is_proxy(at) {
         let Some(before) = sent_from.next().and_then(parsed) else {
@@ -114,8 +115,8 @@ fn client(peer: IpAddr, head: &Head<'_>, proxies: &[Network]) -> IpAddr {
 }
 
 /// An address, which some proxies write with a port.
-fn parsed(text: &str) -> Option<IpAddr> {
-    let text = text.trim();
+fn parsed(text: &[u8]) -> Option<IpAddr> {
+    let text = std::str::from_utf8(text).ok()?.trim();
     let bare = text.strip_prefix('[').and_then(|it| it.strip_suffix(']'));
     let address = bare.unwrap_or(text).parse::<IpAddr>();
     let address = address.or_else(|_| text.parse::<SocketAddr>().map(|it| it.ip()));

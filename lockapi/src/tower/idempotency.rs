@@ -8,7 +8,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Buf;
-use http::header::{CONNECTION, DATE, RETRY_AFTER, TRANSFER_ENCODING};
+use http::header::{CONNECTION, RETRY_AFTER};
+use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use http_body::Body;
 use sha2::{Digest, Sha256};
@@ -24,6 +25,19 @@ use crate::wait::unless;
 const KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 
+/// Fields that are of one connection, or of one time.
+const OF_ONE_CONNECTION: [&str; 9] = [
+    "connection",
+    "date",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
 /// The longest key that a client may send, in bytes.
 const MAX_KEY_BYTES: usize = 128;
 /// The largest body of a request, and of an answer, in bytes: with its header fields an answer is not too long.
@@ -35,7 +49,8 @@ const MAX_BODY_BYTES: usize = MAX_ANSWER_BYTES / 2;
 pub enum Refusal {
     /// It has no key, and needs one: 400.
     MissingKey,
-    /// Its key is not 1 to 128 printable ASCII characters, or it has several: 400.
+    /// Its key is not 1 to 128 printable ASCII characters without quotes, commas and semicolons, with or without quotes
+    /// around it, or it has several: 400.
     InvalidKey,
     /// Its body is larger than half a MiB: 413.
     TooLarge,
@@ -69,9 +84,14 @@ type Refuse<B> = Arc<dyn Fn(Refusal) -> Response<B> + Send + Sync>;
 /// Executes requests with the field `Idempotency-Key` once, as `draft-ietf-httpapi-idempotency-key-header` has it:
 /// later ones with the same key get the same answer, with the field `Idempotency-Replayed`.
 ///
-/// It applies to POST and PATCH. What makes requests the same is method, target and body. Answers with a status below 500,
-/// other than 408, 409, 425 and 429, are kept; after others the request may be sent again. An answer whose body is larger
-/// than half a MiB becomes a 500 without a body.
+/// It applies to POST and PATCH. What makes requests the same is method, path, query and body. Answers with a status below
+/// 500, other than 408, 409, 425 and 429, are kept; after others, and where the body of an answer fails, the request may be
+/// sent again. An answer whose body is larger than half a MiB, or whose fields are, becomes a 500 without a body, which is
+/// kept. Fields of one connection and trailers are not part of an answer: a service whose answers have trailers, as
+/// those of gRPC do, cannot be behind this layer.
+///
+/// The bodies of requests and answers are made from bytes: `axum::body::Body` is, and a body of hyper is to be mapped to one
+/// that is.
 ///
 /// # Guarantees
 /// Those of [`Idempotency`]. The handler finds the [`Execution`] among the extensions of the request, as
@@ -244,7 +264,10 @@ impl<B: Body + From<Vec<u8>>> IdempotencyLayer<B> {
         // The draft has a string with quotes, and many clients send it without.
         let bare = sent.strip_prefix('"').and_then(|it| it.strip_suffix('"'));
         let sent = bare.unwrap_or(sent);
-        if sent.is_empty() || sent.len() > MAX_KEY_BYTES {
+        let bad = |byte: u8| {
+            !byte.is_ascii_graphic() && byte != b' ' || matches!(byte, b'"' | b',' | b';')
+        };
+        if sent.is_empty() || sent.len() > MAX_KEY_BYTES || sent.bytes().any(bad) {
             return Err(Refusal::InvalidKey);
         }
         let scope = (self.scope)(&Head::of(request));
@@ -271,7 +294,9 @@ impl<B: Body + From<Vec<u8>>> IdempotencyLayer<B> {
             Unread::TooLarge => Refusal::TooLarge,
             Unread::Failed => Refusal::Unreadable,
         })?;
-        let mut fingerprint = format!("{} {}\n", parts.method, parts.uri).into_bytes();
+        // As it is in both: a target has its scheme and authority over HTTP/2 alone.
+        let target = parts.uri.path_and_query().map_or("/", PathAndQuery::as_str);
+        let mut fingerprint = format!("{} {target}\n", parts.method).into_bytes();
         fingerprint.extend(&body);
         let execution = match self.begin(key, &fingerprint, self.wait).await? {
             Ok(execution) => Arc::new(execution),
@@ -288,18 +313,30 @@ impl<B: Body + From<Vec<u8>>> IdempotencyLayer<B> {
         if !is_kept(response.status()) {
             return Ok(Ok(response));
         }
-        let (mut head, body) = response.into_parts();
-        let body = collected(body).await.unwrap_or_else(|_| {
+        let (head, body) = response.into_parts();
+        let response = match collected(body).await {
+            Ok(body) => Response::from_parts(head, body),
             // It has happened: the answer can be nothing else, now and later.
-            head.status = StatusCode::INTERNAL_SERVER_ERROR;
-            head.headers.clear();
-            Vec::new()
-        });
-        let response = Response::from_parts(head, body);
-        if execution.is_completed() {
+            Err(Unread::TooLarge) => without_body(StatusCode::INTERNAL_SERVER_ERROR),
+            // As after any other error of the handler, the request may be sent again.
+            Err(Unread::Failed) => {
+                return Ok(Ok(
+                    without_body(StatusCode::INTERNAL_SERVER_ERROR).map(B::from)
+                ));
+            }
+        };
+        // One that refuses may have rolled back what it had completed.
+        if execution.is_completed() && !response.status().is_client_error() {
             return Ok(Ok(response.map(B::from)));
         }
-        match execution.record(stored(&response)).await {
+        let (answer, response) = match stored(&response) {
+            answer if answer.len() <= MAX_ANSWER_BYTES => (answer, response),
+            _ => {
+                let response = without_body(StatusCode::INTERNAL_SERVER_ERROR);
+                (stored(&response), response)
+            }
+        };
+        match execution.record(answer).await {
             Ok(()) => Ok(Ok(response.map(B::from))),
             // Another has answered.
             Err(error) if error.kind() == ErrorKind::Lost => {
@@ -350,6 +387,12 @@ fn is_kept(status: StatusCode) -> bool {
     !status.is_server_error() && !again.contains(&status)
 }
 
+fn without_body(status: StatusCode) -> Response<Vec<u8>> {
+    let mut response = Response::new(Vec::new());
+    *response.status_mut() = status;
+    response
+}
+
 enum Unread {
     TooLarge,
     Failed,
@@ -383,9 +426,17 @@ type StoredHead = (u16, Vec<(String, String)>);
 /// An answer as [`IdempotencyLayer`] stores it, for a handler that [completes](Execution::complete_in) its request in a
 /// transaction.
 pub fn stored(response: &Response<impl AsRef<[u8]>>) -> Vec<u8> {
-    let once = [CONNECTION, DATE, TRANSFER_ENCODING];
-    let headers = response.headers().iter();
-    let headers = headers.filter(|(name, _)| !once.contains(name));
+    let headers = response.headers();
+    let named = headers.get_all(CONNECTION).into_iter();
+    let named = named.filter_map(|value| value.to_str().ok());
+    let of_connection: Vec<&str> = named
+        .flat_map(|value| value.split(',').map(str::trim))
+        .chain(OF_ONE_CONNECTION)
+        .collect();
+    let headers = headers.iter().filter(|(name, _)| {
+        let mut once = of_connection.iter();
+        !once.any(|it| it.eq_ignore_ascii_case(name.as_str()))
+    });
     let headers = headers.map(|(name, value)| {
         let value = value.as_bytes().iter().map(|byte| char::from(*byte));
         (name.to_string(), value.collect())
@@ -426,9 +477,11 @@ mod tests {
             let value = HeaderValue::from_bytes(value).unwrap();
             response.headers_mut().append("x-header", value);
         }
-        response.headers_mut().insert(DATE, "now".parse().unwrap());
+        response
+            .headers_mut()
+            .insert("date", "now".parse().unwrap());
         let again = restored(&stored(&response)).unwrap();
-        response.headers_mut().remove(DATE);
+        response.headers_mut().remove("date");
         assert_eq!(again.status(), response.status());
         assert_eq!(again.headers(), response.headers());
         assert_eq!(again.body(), response.body());

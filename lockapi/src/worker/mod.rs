@@ -247,6 +247,9 @@ impl Worker {
 
     /// How often it polls an empty queue without a notification of new jobs, [`MIN_POLL`] to
     /// [`MAX_POLL`]; once a second by default. Each poll is up to a quarter of this earlier or later.
+    ///
+    /// Only pushes are notified. What another process leaves is found by a poll: a job whose lease ended, or that was put
+    /// off or given back, and room in a group. So that is how much later an idle worker may begin with it.
     pub fn poll(mut self, every: Duration) -> Self {
         self.settings.poll = every;
         self

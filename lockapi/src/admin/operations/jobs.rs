@@ -271,7 +271,7 @@ impl Operation for ReadJob {
                 history: history.into_iter().map(AttemptError::from).collect(),
                 payload_bytes: row.int(18)?,
                 payload: row.maybe_text(19)?,
-                headers: Headers::read(row.maybe_text(20)?)?,
+                headers: Headers::read(row.maybe_text(20)?.as_deref()),
             })
         };
         let job = rows.into_iter().next().map(read).transpose()?;

@@ -54,7 +54,7 @@ impl Backlog {
                     "{MAX_CALLERS} calls are waiting already; allowed are no more; try again later"
                 )),
                 (_, MAX_WAITING..) => Some(
-                    "the waiting calls carry as much data as is allowed already; try again later"
+                    "the waiting calls are as much work as may wait already; try again later"
                         .to_owned(),
                 ),
                 _ => None,

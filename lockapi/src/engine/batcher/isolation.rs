@@ -185,8 +185,11 @@ impl Isolation {
 
     fn divide(&mut self, batch: &mut Requests, failure: &Failure, until: Time) {
         let waited = waited(failure);
-        let of_one = waited && batch.wait()
-            || !failure.broken && matches!(failure.kind(), ErrorKind::Corrupt | ErrorKind::Invalid);
+        let blamed = matches!(failure.kind(), ErrorKind::Corrupt | ErrorKind::Invalid);
+        // An answer that cannot be read is one all the same.
+        let done = failure.sent && failure.sqlstate.is_none();
+        let again = !failure.broken && (!done || batch.are_repeatable());
+        let of_one = waited && batch.wait() || blamed && again;
         if !of_one {
             batch.refuse(&|name| failure.error(name));
             return;

@@ -374,3 +374,38 @@ async fn nobody_waits_while_many_callers_of_another_kind_are_told() {
         assert!(meanwhile < 2000, "{meanwhile} callers were told before");
     }
 }
+
+/// What may not be repeated is not sent again because its answer could not be read: it has happened.
+#[test]
+fn what_was_answered_with_rows_that_cannot_be_read_is_not_sent_again() {
+    let (backend, _, runs) = connect();
+    let queue = backend.queue("jobs").unwrap();
+    let (arrived, arrives) = channel();
+    let (open, opens) = channel();
+    runs.add("queue.push", Run::Gate(arrived, opens));
+    let push = |text: &'static str| {
+        let queue = Arc::clone(&queue);
+        async move { queue.push(Job::new("a", text).unwrap()).await }
+    };
+    let first = std::thread::spawn({
+        let push = push("first");
+        move || block_on(push)
+    });
+    arrives.recv().unwrap();
+    // These travel together.
+    let nonsense = || Run::Answered(vec![Row(vec![Value::Text("?".to_owned())])]);
+    runs.add("queue.push", nonsense());
+    let answers = block_on(join3(push("second"), push("third"), async {
+        open.send(()).unwrap();
+    }));
+    first.join().unwrap().unwrap();
+    let claimed = block_on(queue.claim(&Claim::new(100))).unwrap();
+    let texts: Vec<_> = claimed.iter().map(|one| one.payload().to_owned()).collect();
+    assert_eq!(
+        texts.len(),
+        3,
+        "{texts:?}; the callers heard {:?}, {:?}",
+        answers.0.map(drop),
+        answers.1.map(drop)
+    );
+}

@@ -194,7 +194,7 @@ impl Operation for CompleteAndClaim {
                 created_at: row.int(7)?,
                 name: row.text(8)?,
                 payload: row.text(9)?,
-                headers: Headers::read(row.maybe_text(11)?)?,
+                headers: Headers::read(row.maybe_text(11)?.as_deref()),
             };
             claimed.push((n, job));
         }

@@ -111,7 +111,7 @@ impl Operation for ReadDeadLetters {
                 created_at: row.int(6)?,
                 failed_at: row.int(7)?,
                 errors: attempts(row.maybe_text(8)?)?,
-                headers: Headers::read(row.maybe_text(9)?)?,
+                headers: Headers::read(row.maybe_text(9)?.as_deref()),
             })
         };
         let read: Result<_, Failure> = rows.into_iter().map(read).collect();

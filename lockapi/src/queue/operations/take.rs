@@ -84,7 +84,7 @@ impl Operation for Take {
                 created_at: row.int(5)?,
                 name: row.text(6)?,
                 payload: row.text(7)?,
-                headers: Headers::read(row.maybe_text(8)?)?,
+                headers: Headers::read(row.maybe_text(8)?.as_deref()),
             })
         };
         let taken: Result<_, Failure> = rows.into_iter().map(read).collect();
