@@ -1,19 +1,25 @@
-//! D08: duplicates of requests, in processes that are killed. `LOCKAPI_KILLS=1000` kills as often, with as many more
+//! D05, D08: requests whose transaction is rolled back, and duplicates in processes that are killed. `LOCKAPI_KILLS=1000` kills as often, with as many more
 //! requests.
 
+use std::convert::Infallible;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use axum::body::Body;
 use futures_util::future::join_all;
+use http::{Request, Response, StatusCode};
 use lockapi::idempotency::{Begun, Execution, Idempotency, IdempotencyOptions};
+use lockapi::tower::{IdempotencyLayer, stored};
 use lockapi::{BackendOptions, blocking};
 use lockapi_conformance::cluster::Cluster;
 use postgres::Client;
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 use tokio_postgres::NoTls;
+use tower::{Layer, ServiceExt, service_fn};
 
 /// What a child reads its part from: its number, the namespace and the URL.
 const CHILD: &str = "LOCKAPI_IDEMPOTENCY_CHILD";
@@ -307,4 +313,45 @@ fn d08_duplicates_in_processes_that_are_killed_have_one_effect() {
         (keys, keys, duplicates, 0),
         "effects, their keys, requests answered, wrong answers"
     );
+}
+
+/// A handler completes its request in a transaction, rolls back and refuses: the refusal is kept, as any other.
+#[tokio::test(flavor = "multi_thread")]
+async fn d05_refusal_after_a_rollback_is_kept() {
+    let url = Cluster::shared().expect("a server").url();
+    let pool = PgPool::connect(url).await.expect("a pool");
+    let options = BackendOptions::default().namespace(format!("n{:016x}", fastrand::u64(..)));
+    let backend = lockapi_sqlx::connect_with(&pool, options).await;
+    let backend = backend.expect("connected");
+    backend.migrate().await.expect("migrated");
+    let executed = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&executed);
+    let handler = service_fn(move |request: Request<Body>| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        let pool = pool.clone();
+        async move {
+            let execution = request.extensions().get::<Arc<Execution>>();
+            let execution = execution.expect("the execution");
+            let mut tx = pool.begin().await.expect("begun");
+            let paid = stored(&Response::new("paid"));
+            let completed = execution.complete_in(&mut *tx, paid).await;
+            completed.expect("completed");
+            tx.rollback().await.expect("rolled back");
+            let mut refused = Response::new(Body::from("no money"));
+            *refused.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
+            Ok::<_, Infallible>(refused)
+        }
+    });
+    let requests = backend.idempotency(IdempotencyOptions::default());
+    let layer = IdempotencyLayer::new(requests.expect("options"), |_| String::new());
+    let service = layer.layer(handler);
+    for again in [false, true] {
+        let request = Request::post("/").header("idempotency-key", "7");
+        let request = request.body(Body::from("pay")).expect("a request");
+        let Ok(answer) = service.clone().oneshot(request).await;
+        assert_eq!(answer.status(), StatusCode::UNPROCESSABLE_ENTITY);
+        let replayed = answer.headers().contains_key("idempotency-replayed");
+        assert_eq!(replayed, again);
+    }
+    assert_eq!(executed.load(Ordering::Relaxed), 1);
 }
