@@ -1,6 +1,7 @@
 //! The libraries, for the suite.
 
 pub(crate) mod diesel;
+pub(crate) mod diesel_async;
 pub(crate) mod sqlx;
 pub(crate) mod sync;
 pub(crate) mod tokio_postgres;
