@@ -1,9 +1,11 @@
 //! A connection of any of the libraries, as the driver sees it.
 
 use diesel::Connection as _;
+use diesel_async::{AsyncConnection as _, AsyncPgConnection};
 use lockapi::Failure;
 use lockapi::driver::{BoxFuture, Call, Connection, Inline, Rows, Script, Transaction};
 use lockapi_diesel::Borrowed as OnDiesel;
+use lockapi_diesel_async::Borrowed as OnDieselAsync;
 use lockapi_postgres::Borrowed as OnSync;
 use lockapi_sqlx::Borrowed as OnSqlx;
 use postgres::{Client, NoTls};
@@ -14,9 +16,11 @@ pub(crate) enum Library {
     Sqlx,
     Diesel,
     Sync,
+    DieselAsync,
 }
 
 impl Library {
+    /// Those whose own connections differ: those of diesel-async are tokio-postgres.
     pub(crate) const ALL: [Self; 3] = [Self::Sqlx, Self::Diesel, Self::Sync];
 }
 
@@ -24,10 +28,11 @@ pub(crate) enum LibraryConnection {
     Sqlx(Box<sqlx::PgConnection>),
     Diesel(Box<diesel::PgConnection>),
     Sync(Box<Client>),
+    DieselAsync(Box<AsyncPgConnection>),
 }
 
 impl LibraryConnection {
-    /// Connects; sqlx needs to be within the context of a runtime.
+    /// Connects; async libraries need to be within the context of a runtime.
     pub(crate) fn connect(library: Library, url: &str) -> Self {
         match library {
             Library::Sqlx => {
@@ -43,6 +48,11 @@ impl LibraryConnection {
                 let client = Client::connect(url, NoTls).expect("a connection");
                 Self::Sync(Box::new(client))
             }
+            Library::DieselAsync => {
+                let connecting = AsyncPgConnection::establish(url);
+                let connection = pollster::block_on(connecting).expect("a connection");
+                Self::DieselAsync(Box::new(connection))
+            }
         }
     }
 }
@@ -53,6 +63,7 @@ impl Connection for LibraryConnection {
             Self::Sqlx(connection) => OnSqlx(connection).run(call).await,
             Self::Diesel(connection) => Inline(OnDiesel(connection)).run(call).await,
             Self::Sync(client) => Inline(OnSync(&mut **client)).run(call).await,
+            Self::DieselAsync(connection) => OnDieselAsync(connection).run(call).await,
         }
     }
 
@@ -61,6 +72,7 @@ impl Connection for LibraryConnection {
             Self::Sqlx(connection) => OnSqlx(connection).script(script).await,
             Self::Diesel(connection) => Inline(OnDiesel(connection)).script(script).await,
             Self::Sync(client) => Inline(OnSync(&mut **client)).script(script).await,
+            Self::DieselAsync(connection) => OnDieselAsync(connection).script(script).await,
         }
     }
 }

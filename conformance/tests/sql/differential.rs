@@ -29,6 +29,11 @@ fn x04_sync_and_model_agree() {
 }
 
 #[test]
+fn x04_diesel_async_and_model_agree() {
+    agree([Library::DieselAsync; SESSIONS]);
+}
+
+#[test]
 fn x04_all_together_and_model_agree() {
     agree(Library::ALL);
 }

@@ -12,6 +12,7 @@ async fn connect(library: Library, url: &str) -> Result<Arc<dyn Backend>> {
         Library::Sqlx => lockapi_sqlx::connect_url(url).await,
         Library::Diesel => lockapi_diesel::connect_url(url).await,
         Library::Sync => lockapi_postgres::connect_url(url).await,
+        Library::DieselAsync => lockapi_diesel_async::connect_url(url, tokio_postgres::NoTls).await,
     }
 }
 
