@@ -247,18 +247,21 @@ async fn run_script(connection: &mut PgConnection, script: Script) -> Result<(),
 }
 
 pub(crate) fn failed(error: sqlx::Error) -> Failure {
-    if let Some(report) = report(&error) {
-        return Failure::reported(report);
+    match report(&error) {
+        Some(report) => Failure::reported(report),
+        None => Failure::statement(None, is_broken(&error), error),
     }
-    let broken = matches!(
+}
+
+pub(crate) fn is_broken(error: &sqlx::Error) -> bool {
+    matches!(
         error,
         sqlx::Error::Io(_)
             | sqlx::Error::Tls(_)
             | sqlx::Error::Protocol(_)
             | sqlx::Error::WorkerCrashed
             | sqlx::Error::PoolClosed
-    );
-    Failure::statement(None, broken, error)
+    )
 }
 
 fn not_connected(error: sqlx::Error) -> Failure {
@@ -269,7 +272,7 @@ fn not_connected(error: sqlx::Error) -> Failure {
 }
 
 /// What the server reports, without what may quote data.
-fn report(error: &sqlx::Error) -> Option<Report> {
+pub(crate) fn report(error: &sqlx::Error) -> Option<Report> {
     let of_driver = error.as_database_error()?;
     let of_driver: &PgDatabaseError = of_driver.try_downcast_ref()?;
     let severity = match of_driver.severity() {

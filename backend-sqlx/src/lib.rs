@@ -69,8 +69,42 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! # SeaORM
+//! With the feature `sea-orm` these methods take a `sea_orm::DatabaseTransaction` of SeaORM 2 as well, and what its
+//! closures are given, a reference to one. [`connect`] takes the pool that SeaORM has:
+//!
+#![cfg_attr(feature = "sea-orm", doc = "```no_run")]
+#![cfg_attr(not(feature = "sea-orm"), doc = "```ignore")]
+//! use lockapi::queue::Job;
+//! use sea_orm::{ConnectionTrait, Database, TransactionTrait};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let db = Database::connect("postgres://localhost/app").await?;
+//! let backend = lockapi_sqlx::connect(db.get_postgres_connection_pool()).await?;
+//! let queue = backend.queue("mails")?;
+//! let mut tx = db.begin().await?;
+//! tx.execute_unprepared("UPDATE account SET welcomed = true").await?;
+//! queue.push_in(&mut tx, &[Job::new("send-welcome", "ada")?]).await?;
+//! tx.commit().await?;
+//!
+//! db.transaction::<_, (), lockapi::Error>(|mut tx| {
+//!     Box::pin(async move {
+//!         queue.push_in(&mut tx, &[Job::new("send-welcome", "grace")?]).await?;
+//!         Ok(())
+//!     })
+//! })
+//! .await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! SeaORM does not give out its connection. What it runs stays prepared there, as its own statements do, so `_in`
+//! methods that take its transactions do not go behind a transaction-pooling proxy that forgets prepared statements.
 
 mod connector;
+#[cfg(feature = "sea-orm")]
+mod sea_orm;
 mod table;
 mod transaction;
 mod value;
@@ -86,6 +120,8 @@ use sqlx::PgPool;
 use sqlx::postgres::PgConnectOptions;
 
 pub use connector::Borrowed;
+#[cfg(feature = "sea-orm")]
+pub use sea_orm::BorrowedOrm;
 pub use table::{Work, with_lock_timeout_in, with_priority_in};
 pub use transaction::Sqlx;
 pub use versioned::{Begun, VersionedUpdate, is_conflict, transact};

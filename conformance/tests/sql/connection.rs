@@ -7,8 +7,9 @@ use lockapi::driver::{BoxFuture, Call, Connection, Inline, Rows, Script, Transac
 use lockapi_diesel::Borrowed as OnDiesel;
 use lockapi_diesel_async::Borrowed as OnDieselAsync;
 use lockapi_postgres::Borrowed as OnSync;
-use lockapi_sqlx::Borrowed as OnSqlx;
+use lockapi_sqlx::{Borrowed as OnSqlx, BorrowedOrm};
 use postgres::{Client, NoTls};
+use sea_orm::{ConnectOptions, Database, DatabaseConnection, TransactionTrait};
 use sqlx::Connection as _;
 
 #[derive(Clone, Copy, Debug)]
@@ -17,10 +18,11 @@ pub(crate) enum Library {
     Diesel,
     Sync,
     DieselAsync,
+    SeaOrm,
 }
 
 impl Library {
-    /// Those whose own connections differ: those of diesel-async are tokio-postgres.
+    /// Those whose own connections differ: those of diesel-async are tokio-postgres, and SeaORM is on sqlx.
     pub(crate) const ALL: [Self; 3] = [Self::Sqlx, Self::Diesel, Self::Sync];
 }
 
@@ -29,6 +31,8 @@ pub(crate) enum LibraryConnection {
     Diesel(Box<diesel::PgConnection>),
     Sync(Box<Client>),
     DieselAsync(Box<AsyncPgConnection>),
+    /// A pool of one connection.
+    SeaOrm(DatabaseConnection),
 }
 
 impl LibraryConnection {
@@ -53,6 +57,12 @@ impl LibraryConnection {
                 let connection = pollster::block_on(connecting).expect("a connection");
                 Self::DieselAsync(Box::new(connection))
             }
+            Library::SeaOrm => {
+                let mut options = ConnectOptions::new(url);
+                options.max_connections(1).sqlx_logging(false);
+                let connecting = Database::connect(options);
+                Self::SeaOrm(pollster::block_on(connecting).expect("a connection"))
+            }
         }
     }
 }
@@ -64,6 +74,16 @@ impl Connection for LibraryConnection {
             Self::Diesel(connection) => Inline(OnDiesel(connection)).run(call).await,
             Self::Sync(client) => Inline(OnSync(&mut **client)).run(call).await,
             Self::DieselAsync(connection) => OnDieselAsync(connection).run(call).await,
+            Self::SeaOrm(pool) => {
+                let transaction = pool.begin().await.expect("begun");
+                let rows = BorrowedOrm(&transaction).run(call).await;
+                let ended = match &rows {
+                    Ok(_) => transaction.commit().await,
+                    Err(_) => transaction.rollback().await,
+                };
+                ended.expect("ended");
+                rows
+            }
         }
     }
 
@@ -73,6 +93,12 @@ impl Connection for LibraryConnection {
             Self::Diesel(connection) => Inline(OnDiesel(connection)).script(script).await,
             Self::Sync(client) => Inline(OnSync(&mut **client)).script(script).await,
             Self::DieselAsync(connection) => OnDieselAsync(connection).script(script).await,
+            Self::SeaOrm(pool) => {
+                let transaction = pool.begin().await.expect("begun");
+                let done = BorrowedOrm(&transaction).script(script).await;
+                transaction.commit().await.expect("committed");
+                done
+            }
         }
     }
 }
