@@ -12,7 +12,7 @@ use sqlx::{Acquire, Connection as _, Executor, PgPool};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::time::timeout;
 
-use crate::value;
+use super::{sqlx, value};
 
 /// How many connections are opened at the same time, at most.
 const OPENING: u32 = 16;
@@ -239,8 +239,9 @@ async fn run(connection: &mut PgConnection, call: Call<'_>, named: bool) -> Resu
 }
 
 async fn run_script(connection: &mut PgConnection, script: Script) -> Result<(), Failure> {
-    sqlx::raw_sql(script.sql())
-        .execute(connection)
+    // In this order for sqlx 0.8 as well, whose other way does not make a future that is `Send`.
+    connection
+        .execute(sqlx::raw_sql(script.sql()))
         .await
         .map(drop)
         .map_err(failed)
