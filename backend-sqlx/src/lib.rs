@@ -1,6 +1,6 @@
 //! Coordination on PostgreSQL for programs that use sqlx.
 //!
-//! [`connect`] takes the program's pool and returns a [`Backend`]. The primitives, their guarantees
+//! [`connect`] takes the program's pool and returns a [`Backend`](lockapi::Backend). The primitives, their guarantees
 //! and their errors are described in [`lockapi`].
 //!
 //! ```no_run
@@ -21,8 +21,8 @@
 //! The backend takes no connection of the pool. It opens its own with the pool's options,
 //! `after_connect` included: two at the start, closed again after the probe; then one for leases and
 //! other tables, one for renewals, one for jobs, two for rate limits, one that holds the mutexes, at
-//! most [`BackendOptions::waiters`] that wait for mutexes, one that receives notifications while there
-//! are subscribers, and from time to time one that deletes old rows. Each is opened when it is first
+//! most [`BackendOptions::waiters`](lockapi::BackendOptions::waiters) that wait for mutexes, one that
+//! receives notifications while there are subscribers, and from time to time one that deletes old rows. Each is opened when it is first
 //! needed, after a probe on a connection that is closed again has shown that the server answers.
 //!
 //! # Runtime
