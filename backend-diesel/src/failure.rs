@@ -1,48 +1,15 @@
 //! What Diesel's errors say.
 //!
-//! Diesel tells the SQLSTATE of a few errors only. Of the others this crate reads the server's
-//! message, where that is in English, or in one of the languages of [`TRANSLATED`]; otherwise the failure is known to have had no effect, and
+//! Diesel tells the SQLSTATE of a few errors only. Of the others it is read from the server's
+//! message, [where that is known](sqlstate_of_message); otherwise the failure is known to have had no effect, and
 //! its kind is the general one. Severity is not told either, but libpq tells when the session has
 //! ended, and then nothing is known of the statement, whatever the server reported.
 
 use std::error::Error as StdError;
 
 use diesel::result::{DatabaseErrorKind, Error};
+use lockapi::driver::sqlstate_of_message;
 use lockapi::{Failure, Report};
-
-use crate::messages::TRANSLATED;
-
-/// How a message begins or what it contains, and the code that the server sends with it.
-const MESSAGES: &[(&str, &str)] = &[
-    ("out of shared memory", "53200"),
-    ("too many clients already", "53300"),
-    ("remaining connection slots", "53300"),
-    ("too many connections for", "53300"),
-    ("No space left on device", "53100"),
-    ("due to lock timeout", "55P03"),
-    ("canceling statement due to", "57014"),
-    ("deadlock detected", "40P01"),
-    ("permission denied", "42501"),
-    ("current transaction is aborted", "25P02"),
-    ("read-write mode during recovery", "0A000"),
-    ("password authentication failed", "28P01"),
-    ("the database system is", "57P03"),
-    ("invalid byte sequence", "22021"),
-    ("has no equivalent in encoding", "22P05"),
-    // Of servers and poolers that do not know what became of a statement.
-    ("result is ambiguous", "40003"),
-    ("terminating connection", "57P01"),
-];
-
-/// What does not exist, and the code for that.
-const MISSING: &[(&str, &str)] = &[
-    ("schema ", "3F000"),
-    // Before the relation, which the message of a column names as well.
-    ("column ", "42703"),
-    ("relation ", "42P01"),
-    ("function ", "42883"),
-    ("database ", "3D000"),
-];
 
 pub(crate) fn failed(error: Error) -> Failure {
     let kind = match &error {
@@ -89,14 +56,17 @@ pub(crate) fn sqlstate_of(error: &Error) -> Option<&'static str> {
         DatabaseErrorKind::ForeignKeyViolation => Some("23503"),
         DatabaseErrorKind::NotNullViolation => Some("23502"),
         DatabaseErrorKind::CheckViolation => Some("23514"),
-        _ => sqlstate(information.message()),
+        _ => sqlstate_of_message(information.message()),
     }
 }
 
 /// The failure to connect, told without what may hold a password.
 pub(crate) fn not_connected(error: &dyn StdError) -> Failure {
     let message = error.to_string();
-    Failure::connect(sqlstate(&message).map(str::to_owned), shown(&message))
+    Failure::connect(
+        sqlstate_of_message(&message).map(str::to_owned),
+        shown(&message),
+    )
 }
 
 /// libpq quotes what it does not understand of a connection string, and takes what follows an
@@ -119,21 +89,6 @@ fn shown(message: &str) -> &str {
             "libpq could not connect; its message is left out, because it may quote the connection string"
         }
     }
-}
-
-fn sqlstate(message: &str) -> Option<&'static str> {
-    let known = MESSAGES.iter().find(|(text, _)| message.contains(text));
-    let missing = || {
-        let missing = MISSING.iter().find(|(what, _)| message.contains(what));
-        missing.filter(|_| message.contains("does not exist"))
-    };
-    let translated = || {
-        let says = |texts: &&[&str]| texts.iter().any(|text| message.contains(text));
-        let code = TRANSLATED.iter().find(|(_, texts)| says(texts));
-        code.map(|(code, _)| *code)
-    };
-    let code = known.or_else(missing).map(|(_, code)| *code);
-    code.or_else(translated)
 }
 
 #[cfg(test)]

@@ -90,7 +90,6 @@
 
 mod connector;
 mod failure;
-mod messages;
 mod table;
 mod transaction;
 mod value;

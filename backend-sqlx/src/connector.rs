@@ -12,7 +12,7 @@ use sqlx::{Acquire, Connection as _, Executor, PgPool};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::time::timeout;
 
-use crate::value;
+use super::{sqlx, value};
 
 /// How many connections are opened at the same time, at most.
 const OPENING: u32 = 16;
@@ -239,26 +239,30 @@ async fn run(connection: &mut PgConnection, call: Call<'_>, named: bool) -> Resu
 }
 
 async fn run_script(connection: &mut PgConnection, script: Script) -> Result<(), Failure> {
-    sqlx::raw_sql(script.sql())
-        .execute(connection)
+    // In this order for sqlx 0.8 as well, whose other way does not make a future that is `Send`.
+    connection
+        .execute(sqlx::raw_sql(script.sql()))
         .await
         .map(drop)
         .map_err(failed)
 }
 
 pub(crate) fn failed(error: sqlx::Error) -> Failure {
-    if let Some(report) = report(&error) {
-        return Failure::reported(report);
+    match report(&error) {
+        Some(report) => Failure::reported(report),
+        None => Failure::statement(None, is_broken(&error), error),
     }
-    let broken = matches!(
+}
+
+pub(crate) fn is_broken(error: &sqlx::Error) -> bool {
+    matches!(
         error,
         sqlx::Error::Io(_)
             | sqlx::Error::Tls(_)
             | sqlx::Error::Protocol(_)
             | sqlx::Error::WorkerCrashed
             | sqlx::Error::PoolClosed
-    );
-    Failure::statement(None, broken, error)
+    )
 }
 
 fn not_connected(error: sqlx::Error) -> Failure {
@@ -269,7 +273,7 @@ fn not_connected(error: sqlx::Error) -> Failure {
 }
 
 /// What the server reports, without what may quote data.
-fn report(error: &sqlx::Error) -> Option<Report> {
+pub(crate) fn report(error: &sqlx::Error) -> Option<Report> {
     let of_driver = error.as_database_error()?;
     let of_driver: &PgDatabaseError = of_driver.try_downcast_ref()?;
     let severity = match of_driver.severity() {

@@ -1,6 +1,6 @@
 //! Coordination on PostgreSQL for programs that use sqlx.
 //!
-//! [`connect`] takes the program's pool and returns a [`Backend`]. The primitives, their guarantees
+//! [`connect`] takes the program's pool and returns a [`Backend`](lockapi::Backend). The primitives, their guarantees
 //! and their errors are described in [`lockapi`].
 //!
 //! ```no_run
@@ -21,8 +21,8 @@
 //! The backend takes no connection of the pool. It opens its own with the pool's options,
 //! `after_connect` included: two at the start, closed again after the probe; then one for leases and
 //! other tables, one for renewals, one for jobs, two for rate limits, one that holds the mutexes, at
-//! most [`BackendOptions::waiters`] that wait for mutexes, one that receives notifications while there
-//! are subscribers, and from time to time one that deletes old rows. Each is opened when it is first
+//! most [`BackendOptions::waiters`](lockapi::BackendOptions::waiters) that wait for mutexes, one that
+//! receives notifications while there are subscribers, and from time to time one that deletes old rows. Each is opened when it is first
 //! needed, after a probe on a connection that is closed again has shown that the server answers.
 //!
 //! # Runtime
@@ -69,93 +69,66 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! # sqlx 0.8
+//! With the feature `sqlx-0-8` the module `v0_8` has the same for that version.
+//!
+//! # SeaORM
+//! With the feature `sea-orm` these methods take a `sea_orm::DatabaseTransaction` of SeaORM 2 as well, and what its
+//! closures are given, a reference to one. [`connect`] takes the pool that SeaORM has:
+//!
+#![cfg_attr(feature = "sea-orm", doc = "```no_run")]
+#![cfg_attr(not(feature = "sea-orm"), doc = "```ignore")]
+//! use lockapi::queue::Job;
+//! use sea_orm::{ConnectionTrait, Database, TransactionTrait};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let db = Database::connect("postgres://localhost/app").await?;
+//! let backend = lockapi_sqlx::connect(db.get_postgres_connection_pool()).await?;
+//! let queue = backend.queue("mails")?;
+//! let mut tx = db.begin().await?;
+//! tx.execute_unprepared("UPDATE account SET welcomed = true").await?;
+//! queue.push_in(&mut tx, &[Job::new("send-welcome", "ada")?]).await?;
+//! tx.commit().await?;
+//!
+//! db.transaction::<_, (), lockapi::Error>(|mut tx| {
+//!     Box::pin(async move {
+//!         queue.push_in(&mut tx, &[Job::new("send-welcome", "grace")?]).await?;
+//!         Ok(())
+//!     })
+//! })
+//! .await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! SeaORM does not give out its connection. What it runs stays prepared there, as its own statements do, so `_in`
+//! methods that take its transactions do not go behind a transaction-pooling proxy that forgets prepared statements.
 
+mod connect;
 mod connector;
+#[cfg(feature = "sea-orm")]
+mod sea_orm;
 mod table;
 mod transaction;
+#[cfg(feature = "sqlx-0-8")]
+#[expect(clippy::duplicate_mod, reason = "each file is for both versions")]
+pub mod v0_8;
 mod value;
 mod versioned;
 
-use std::str::FromStr;
-use std::sync::Arc;
+// Where the modules find it: those of `v0_8` are the same files.
+use ::sqlx;
 
-use lockapi::BackendOptions;
-use lockapi::driver::{Connector, HOST_LIMIT, Hosts, each_host, not_understood};
-use lockapi::{Backend, Result};
-use sqlx::PgPool;
-use sqlx::postgres::PgConnectOptions;
+/// Text of `VersionedUpdate`, whose names are quoted.
+fn assembled(sql: &str) -> sqlx::AssertSqlSafe<&str> {
+    sqlx::AssertSqlSafe(sql)
+}
 
+pub use connect::{connect, connect_url, connect_url_with, connect_with, connector, connector_url};
 pub use connector::Borrowed;
+#[cfg(feature = "sea-orm")]
+pub use sea_orm::BorrowedOrm;
 pub use table::{Work, with_lock_timeout_in, with_priority_in};
 pub use transaction::Sqlx;
 pub use versioned::{Begun, VersionedUpdate, is_conflict, transact};
-
-use connector::SqlxConnector;
-
-const NAME: &str = "sqlx";
-
-/// Connects a backend with the options of the program's pool.
-///
-/// # Cancel safety
-/// When dropped, the probe ends in the background and its connections are closed.
-///
-/// # Errors
-/// `Unavailable` when the server cannot be reached or is a standby.
-pub async fn connect(pool: &PgPool) -> Result<Arc<dyn Backend>> {
-    connect_with(pool, BackendOptions::default()).await
-}
-
-/// Connects a backend with the options of the program's pool and with options of its own.
-///
-/// # Errors
-/// `Invalid` for bad options; otherwise as for [`connect`].
-pub async fn connect_with(pool: &PgPool, options: BackendOptions) -> Result<Arc<dyn Backend>> {
-    lockapi::engine::start(NAME, connector(pool)?, options).await
-}
-
-/// The connector of [`connect`], for what is built on the [driver](lockapi::driver) itself.
-///
-/// # Errors
-/// `Unavailable` when there is no runtime, and none can be started.
-pub fn connector(pool: &PgPool) -> Result<impl Connector + use<>> {
-    let connect = pool.connect_options().as_ref().clone();
-    SqlxConnector::new(Some(pool.options().clone()), connect)
-}
-
-/// Connects a backend to a URL, such as `postgres://user@host/database`, or to the primary among several
-/// hosts: `postgres://user@one,two:5433/database?target_session_attrs=read-write`.
-///
-/// # Errors
-/// `Invalid` for a URL that cannot be parsed; otherwise as for [`connect`].
-pub async fn connect_url(url: &str) -> Result<Arc<dyn Backend>> {
-    connect_url_with(url, BackendOptions::default()).await
-}
-
-/// Connects a backend to a URL with options.
-///
-/// # Errors
-/// `Invalid` for bad options or a URL that cannot be parsed; otherwise as for [`connect`].
-pub async fn connect_url_with(url: &str, options: BackendOptions) -> Result<Arc<dyn Backend>> {
-    lockapi::engine::start(NAME, connector_url(url)?, options).await
-}
-
-/// The connector of [`connect_url`], for what is built on the [driver](lockapi::driver) itself.
-///
-/// # Errors
-/// `Invalid` for a URL that cannot be parsed; otherwise as for [`connector`].
-pub fn connector_url(url: &str) -> Result<impl Connector + use<>> {
-    let mut hosts: Vec<SqlxConnector> = Vec::new();
-    for url in each_host(url)? {
-        // The parser's error may quote the URL, which may hold a password.
-        let connect = PgConnectOptions::from_str(&url).map_err(|_| not_understood())?;
-        hosts.push(match hosts.first() {
-            Some(first) => first.beside(connect),
-            None => SqlxConnector::new(None, connect)?,
-        });
-    }
-    if hosts.len() > 1 {
-        let limited = hosts.into_iter().map(|host| host.within(HOST_LIMIT));
-        hosts = limited.collect();
-    }
-    Hosts::new(hosts)
-}

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
+use super::sqlx;
 use lockapi::admin::{Operated, Priority, Report};
 use lockapi::table::{limit_waits_in, prioritize_in};
 use sqlx::PgConnection;

@@ -4,8 +4,9 @@ use lockapi::driver::{BoxFuture, Library, Transaction};
 use sqlx::pool::PoolConnection;
 use sqlx::{PgConnection, Postgres};
 
-use crate::connector::Borrowed;
-use crate::versioned::Begun;
+use super::connector::Borrowed;
+use super::sqlx;
+use super::versioned::Begun;
 
 /// sqlx, as the parameter of [`Transaction`].
 #[derive(Clone, Copy, Debug)]

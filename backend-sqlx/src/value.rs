@@ -1,5 +1,6 @@
 //! Values of the driver as sqlx arguments and columns.
 
+use super::sqlx;
 use lockapi::Failure;
 use lockapi::driver::{Row, Statement, Type, Value};
 use sqlx::postgres::{PgArguments, PgRow};

@@ -10,10 +10,11 @@ use lockapi::versioned::{Attempt, BoxError, Outcome, Retry, Table, Update};
 use lockapi::{Error, ErrorKind, Failure};
 use sqlx::encode::Encode;
 use sqlx::postgres::{PgArguments, PgConnection};
-use sqlx::{Arguments, AssertSqlSafe, PgPool, Postgres, Row, Transaction, Type};
+use sqlx::{Arguments, PgPool, Postgres, Row, Transaction, Type};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
-use crate::connector::{failed, sqlstate};
+use super::connector::{failed, sqlstate};
+use super::{assembled, sqlx};
 
 const OPERATION: &str = "update_versioned";
 
@@ -107,7 +108,7 @@ impl<'t> VersionedUpdate<'t> {
         for value in values {
             value.add(&mut arguments)?;
         }
-        let query = sqlx::query_with(AssertSqlSafe(sql), arguments);
+        let query = sqlx::query_with(assembled(&sql), arguments);
         let row = query.fetch_optional(connection).await;
         let row = row.map_err(|error| failed(error).error_of_program(OPERATION))?;
         let Some(row) = row else {

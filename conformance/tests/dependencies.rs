@@ -80,6 +80,17 @@ fn tokio_postgres_brings_no_other_library_and_no_pool() {
 }
 
 #[test]
+fn diesel_async_brings_no_library_of_the_system_and_no_pool() {
+    let tree = tree("lockapi-diesel-async");
+    assert!(tree.contains_key("diesel-async"));
+    for other in [
+        "sqlx", "pq-sys", "r2d2", "bb8", "deadpool", "rustls", "openssl",
+    ] {
+        assert!(!has_any(&tree, other), "{other}");
+    }
+}
+
+#[test]
 fn the_console_needs_no_library_of_the_system() {
     let tree = tree("lockapi-console");
     assert!(tree.contains_key("rustls"));
@@ -128,6 +139,7 @@ fn numbers_that_decide_come_from_the_operating_system() {
         "lockapi",
         "backend-sqlx",
         "backend-diesel",
+        "backend-diesel-async",
         "backend-sync",
         "backend-tokio-postgres",
     ] {

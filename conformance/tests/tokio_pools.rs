@@ -1,12 +1,16 @@
-//! Transactions on connections of the pools that programs on tokio-postgres have.
+//! Transactions on connections of the pools that programs on tokio-postgres and diesel-async have.
 
 use std::future::Future;
 use std::sync::Arc;
 
 use bb8_postgres::PostgresConnectionManager;
+use diesel_async::pooled_connection::{self, AsyncDieselConnectionManager};
+use diesel_async::{AsyncConnection, AsyncPgConnection};
 use lockapi::queue::{Claim, Delivery, Job};
+use lockapi::versioned::BoxError;
 use lockapi::{Backend, BackendOptions, Queue};
 use lockapi_conformance::cluster::Cluster;
+use lockapi_diesel_async as _;
 use tokio_postgres::{Config, NoTls};
 
 fn config() -> Config {
@@ -81,6 +85,56 @@ async fn connections_of_bb8_take_part() {
         pushed.expect("pushed");
         drop(tx);
         let pushed = queue.push_in(&mut client, &[job("on the client")]).await;
+        pushed.expect("pushed");
+    })
+    .await;
+}
+
+/// Those of diesel-async, whose transactions are closures.
+fn manager() -> AsyncDieselConnectionManager<AsyncPgConnection> {
+    AsyncDieselConnectionManager::new(Cluster::shared().expect("a server").url())
+}
+
+/// Pushes in a transaction that commits, and in one that does not.
+async fn push_twice(connection: &mut AsyncPgConnection, queue: &dyn Queue) {
+    let committed = connection.transaction::<_, BoxError, _>(async |conn| {
+        queue.push_in(conn, &[job("committed")]).await?;
+        Ok(())
+    });
+    committed.await.expect("committed");
+    let rolled_back = connection.transaction::<(), BoxError, _>(async |conn| {
+        queue.push_in(conn, &[job("rolled back")]).await?;
+        Err("no".into())
+    });
+    let error = rolled_back.await.expect_err("rolled back");
+    assert_eq!(error.to_string(), "no");
+}
+
+#[tokio::test]
+async fn connections_of_diesel_async_and_deadpool_take_part() {
+    let pool = pooled_connection::deadpool::Pool::builder(manager()).max_size(1);
+    let pool = pool.build().expect("a pool");
+    commit_decides(|queue| async move {
+        let mut connection = pool.get().await.expect("a connection");
+        push_twice(&mut connection, &*queue).await;
+        let pushed = queue
+            .push_in(&mut connection, &[job("on the client")])
+            .await;
+        pushed.expect("pushed");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn connections_of_diesel_async_and_bb8_take_part() {
+    let pool = pooled_connection::bb8::Pool::builder().max_size(1);
+    let pool = pool.build(manager()).await.expect("a pool");
+    commit_decides(|queue| async move {
+        let mut connection = pool.get().await.expect("a connection");
+        push_twice(&mut connection, &*queue).await;
+        let pushed = queue
+            .push_in(&mut connection, &[job("on the client")])
+            .await;
         pushed.expect("pushed");
     })
     .await;

@@ -1,6 +1,11 @@
 //! Rate limits of services on several backends, in several processes of which some are killed: no more is admitted than
 //! the quotas allow, by a judge that knows the recorded times and the definition alone.
 
+/// The version of sqlx that the driver is for.
+mod version {
+    pub(crate) use ::{lockapi_sqlx, sqlx};
+}
+
 #[path = "drivers/sqlx.rs"]
 mod sqlx_driver;
 #[path = "drivers/sync.rs"]

@@ -5,6 +5,9 @@ use std::pin::pin;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
+use diesel_async::pooled_connection::AsyncDieselConnectionManager;
+use diesel_async::pooled_connection::deadpool::Pool;
+use diesel_async::{AsyncPgConnection, RunQueryDsl, SimpleAsyncConnection};
 use lockapi::versioned::{BoxError, Retry};
 use lockapi_conformance::cluster::Cluster;
 use sqlx::postgres::PgPoolOptions;
@@ -79,6 +82,39 @@ async fn dropped_at_any_poll_it_leaves_no_transaction_on_a_client_of_tokio_postg
             });
             assert_eq!(clean, Some("t"), "round {round}, {polls} polls");
         }
+    }
+    assert!(ended > 0, "none got to its end");
+}
+
+#[tokio::test]
+async fn dropped_at_any_poll_it_leaves_no_transaction_in_a_pool_of_diesel_async() {
+    #[derive(diesel::QueryableByName)]
+    struct Clean {
+        #[diesel(sql_type = diesel::sql_types::Bool)]
+        clean: bool,
+    }
+
+    const OWN: &str = "SELECT pg_current_xact_id_if_assigned() IS NULL AS clean";
+    let url = Cluster::shared().expect("a server").url();
+    let manager = AsyncDieselConnectionManager::<AsyncPgConnection>::new(url);
+    let pool = Pool::builder(manager).max_size(1);
+    let pool = pool.build().expect("a pool");
+    let retry = Retry::default();
+    let mut ended = 0;
+    for polls in 1..POLLS {
+        let mut connection = pool.get().await.expect("a connection");
+        let work = lockapi_diesel_async::transact(&mut connection, &retry, &["row"], |conn, _| {
+            Box::pin(async move {
+                conn.batch_execute("SELECT pg_current_xact_id()").await?;
+                Ok::<_, BoxError>(())
+            })
+        });
+        ended += usize::from(poll_then_drop(work, polls).await);
+        drop(connection);
+        let mut connection = pool.get().await.expect("a connection");
+        let answered = diesel::sql_query(OWN).get_result::<Clean>(&mut connection);
+        let answer = answered.await.expect("it is connected");
+        assert!(answer.clean, "{polls} polls");
     }
     assert!(ended > 0, "none got to its end");
 }

@@ -8,8 +8,8 @@
 //! lockapi doctor
 //! ```
 //!
-//! It works on the tables and locks that programs use through `lockapi-sqlx`, `lockapi-diesel` and
-//! `lockapi-postgres`, so that a shell script and a service exclude each other.
+//! It works on the tables and locks that programs use through `lockapi-sqlx`, `lockapi-diesel`,
+//! `lockapi-postgres` and the other backends, so that a shell script and a service exclude each other.
 //!
 //! # The database
 //! `--url`, or else `DATABASE_URL`, or else `PGHOST`, `PGPORT`, `PGUSER`, `PGDATABASE`, `PGPASSWORD`, `PGSSLMODE`,

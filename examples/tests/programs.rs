@@ -223,6 +223,29 @@ fn fleet() {
 }
 
 #[test]
+fn orders() {
+    let url = database();
+    let path = env!("CARGO_BIN_EXE_orders");
+    let customers = ["ada", "grace", "edsger"];
+    let running: Vec<_> = (0..3)
+        .map(|_| Program::start(path, &url, &customers))
+        .collect();
+    let outputs = running.into_iter().map(Program::end);
+    let confirmed: i64 = outputs
+        .map(|told| {
+            let number = told.strip_suffix(" confirmed\n").expect("a number");
+            number.parse::<i64>().expect("a number")
+        })
+        .sum();
+    assert_eq!(confirmed, 9);
+    let mut client = Client::connect(&url, NoTls).expect("a connection");
+    for table in ["customer_order", "confirmation"] {
+        let count = format!("SELECT count(*) FROM {table}");
+        assert_eq!(number(&mut client, &count), 9, "{table}");
+    }
+}
+
+#[test]
 fn import() {
     let url = database();
     let folder = std::env::temp_dir();

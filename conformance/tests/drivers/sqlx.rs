@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::version::{lockapi_sqlx, sqlx};
 use async_trait::async_trait;
 use lockapi::BackendOptions;
 use lockapi::admin::{Priority, Report};

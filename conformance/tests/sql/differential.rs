@@ -29,6 +29,16 @@ fn x04_sync_and_model_agree() {
 }
 
 #[test]
+fn x04_diesel_async_and_model_agree() {
+    agree([Library::DieselAsync; SESSIONS]);
+}
+
+#[test]
+fn x04_sea_orm_and_model_agree() {
+    agree([Library::SeaOrm; SESSIONS]);
+}
+
+#[test]
 fn x04_all_together_and_model_agree() {
     agree(Library::ALL);
 }

@@ -9,9 +9,10 @@ use crate::server;
 
 async fn connect(library: Library, url: &str) -> Result<Arc<dyn Backend>> {
     match library {
-        Library::Sqlx => lockapi_sqlx::connect_url(url).await,
+        Library::Sqlx | Library::SeaOrm => lockapi_sqlx::connect_url(url).await,
         Library::Diesel => lockapi_diesel::connect_url(url).await,
         Library::Sync => lockapi_postgres::connect_url(url).await,
+        Library::DieselAsync => lockapi_diesel_async::connect_url(url, tokio_postgres::NoTls).await,
     }
 }
 

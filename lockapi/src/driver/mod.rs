@@ -9,6 +9,7 @@ pub(crate) mod columns;
 mod connector;
 pub(crate) mod first_statement;
 pub(crate) mod hosts;
+mod messages;
 pub(crate) mod pooled;
 mod script;
 mod threaded;
@@ -20,6 +21,7 @@ pub use call::{Call, Statement};
 pub(crate) use connector::run_query;
 pub use connector::{BackgroundTask, Connection, Connector, Listener, Mode};
 pub use hosts::{HOST_LIMIT, HostConnection, Hosts, each_host, not_understood};
+pub use messages::sqlstate_of_message;
 pub use pooled::BorrowedConnection;
 pub use script::Script;
 pub use threaded::{

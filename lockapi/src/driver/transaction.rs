@@ -35,7 +35,7 @@ pub trait Library {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a connection or transaction of a library that has a backend",
     note = "pass the connection itself, such as `&mut *tx` of whatever dereferences to it",
-    note = "a crate that names its backend crate nowhere needs `use lockapi_sqlx as _;`, or `lockapi_diesel`, `lockapi_postgres`, `lockapi_tokio_postgres`"
+    note = "a crate that names its backend crate nowhere needs `use lockapi_sqlx as _;`, or `lockapi_diesel`, `lockapi_diesel_async`, `lockapi_postgres`, `lockapi_tokio_postgres`"
 )]
 pub trait Transaction<L: Library>: Send {
     /// The connection, as this crate uses it.

@@ -1,0 +1,84 @@
+//! What the errors of diesel-async say.
+//!
+//! It tells the SQLSTATE of a few errors only. Of the others it is read from the server's message, [where that
+//! is known](sqlstate_of_message); otherwise the failure is known to have had no effect, and its kind is the
+//! general one.
+
+use diesel::result::{DatabaseErrorKind, Error};
+use lockapi::driver::sqlstate_of_message;
+use lockapi::{Failure, Report};
+
+pub(crate) fn failed(error: Error) -> Failure {
+    match error {
+        // Whatever the server did not report: it may have been sent, in spite of the name.
+        Error::DatabaseError(DatabaseErrorKind::UnableToSendCommand, told) => {
+            Failure::statement(None, true, told.message())
+        }
+        Error::DatabaseError(_, ref told) => {
+            let code = sqlstate_of(&error).map(str::to_owned);
+            let report = Report::new(code.clone(), told.message()).about(
+                told.constraint_name(),
+                told.table_name(),
+                told.column_name(),
+            );
+            Failure::refused(code, report)
+        }
+        // What was read is not what was expected, or the query could not be built.
+        Error::DeserializationError(_)
+        | Error::QueryBuilderError(_)
+        | Error::SerializationError(_) => Failure::corrupt(error.to_string()),
+        Error::RollbackErrorOnCommit { commit_error, .. } => Failure {
+            broken: true,
+            ..failed(*commit_error)
+        },
+        _ => Failure::statement(None, true, error),
+    }
+}
+
+/// The server's code, as far as it is known.
+pub(crate) fn sqlstate_of(error: &Error) -> Option<&'static str> {
+    let Error::DatabaseError(kind, told) = error else {
+        return None;
+    };
+    match kind {
+        DatabaseErrorKind::UnableToSendCommand => None,
+        DatabaseErrorKind::ReadOnlyTransaction => Some("25006"),
+        DatabaseErrorKind::SerializationFailure => Some("40001"),
+        DatabaseErrorKind::UniqueViolation => Some("23505"),
+        DatabaseErrorKind::ForeignKeyViolation => Some("23503"),
+        DatabaseErrorKind::NotNullViolation => Some("23502"),
+        DatabaseErrorKind::CheckViolation => Some("23514"),
+        DatabaseErrorKind::RestrictViolation => Some("23001"),
+        DatabaseErrorKind::ExclusionViolation => Some("23P01"),
+        _ => sqlstate_of_message(told.message()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockapi::ErrorKind;
+
+    use super::*;
+
+    fn kind_of(kind: DatabaseErrorKind, message: &str) -> ErrorKind {
+        failed(Error::DatabaseError(kind, Box::new(message.to_owned()))).kind()
+    }
+
+    #[test]
+    fn messages_tell_the_code_that_diesel_does_not() {
+        let unknown = |message| kind_of(DatabaseErrorKind::Unknown, message);
+        let waited = "canceling statement due to lock timeout";
+        assert_eq!(unknown(waited), ErrorKind::TimedOut);
+        let missing = "relation \"lockapi.lease\" does not exist";
+        assert_eq!(unknown(missing), ErrorKind::Unsupported);
+        // Of a message in a language that is not known: nothing happened.
+        let missing = "Relation »lockapi.lease« existiert nicht";
+        assert_eq!(unknown(missing), ErrorKind::Unavailable);
+    }
+
+    #[test]
+    fn without_an_answer_the_outcome_is_unknown() {
+        let kind = kind_of(DatabaseErrorKind::UnableToSendCommand, "connection closed");
+        assert_eq!(kind, ErrorKind::Indeterminate);
+    }
+}

@@ -1,0 +1,74 @@
+//! Operations inside the caller's own transaction.
+
+use std::fmt;
+
+use diesel::sql_query;
+use diesel_async::{AsyncPgConnection, RunQueryDsl, SimpleAsyncConnection};
+use lockapi::Failure;
+use lockapi::driver::{BoxFuture, Call, Connection, Library, Rows, Script, Transaction};
+
+use crate::failure::failed;
+use crate::value::{self, Columns};
+
+/// diesel-async, as the parameter of [`Transaction`].
+#[derive(Clone, Copy, Debug)]
+pub enum DieselAsync {}
+
+impl Library for DieselAsync {
+    type Outcome<'c, T: Send + 'c> = BoxFuture<'c, T>;
+
+    fn outcome<'c, T: Send + 'c>(work: BoxFuture<'c, T>) -> BoxFuture<'c, T> {
+        work
+    }
+}
+
+/// A connection of the caller as the engine sees one.
+///
+/// No prepared statement is left on it.
+pub struct Borrowed<'a>(pub &'a mut AsyncPgConnection);
+
+impl fmt::Debug for Borrowed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Borrowed").finish_non_exhaustive()
+    }
+}
+
+impl Connection for Borrowed<'_> {
+    async fn run(&mut self, call: Call<'_>) -> Result<Rows, Failure> {
+        let (statement, params) = call.query();
+        // diesel-async prepares it, and closes it before the next statement.
+        let query = sql_query(statement.sql).into_boxed();
+        let query = params.into_iter().fold(query, value::bind);
+        let rows: Vec<Columns> = query.load(self.0).await.map_err(failed)?;
+        rows.into_iter()
+            .map(|columns| value::row(statement, columns))
+            .collect()
+    }
+
+    async fn script(&mut self, script: Script) -> Result<(), Failure> {
+        self.0.batch_execute(script.sql()).await.map_err(failed)
+    }
+}
+
+macro_rules! transaction {
+    ($($connection:ty),*) => {$(
+        impl Transaction<DieselAsync> for $connection {
+            type Connection<'c>
+                = Borrowed<'c>
+            where
+                Self: 'c;
+
+            fn connection(&mut self) -> Borrowed<'_> {
+                Borrowed(self)
+            }
+        }
+    )*};
+}
+
+transaction!(AsyncPgConnection);
+
+#[cfg(feature = "bb8")]
+transaction!(diesel_async::pooled_connection::bb8::PooledConnection<'_, AsyncPgConnection>);
+
+#[cfg(feature = "deadpool")]
+transaction!(diesel_async::pooled_connection::deadpool::Object<AsyncPgConnection>);

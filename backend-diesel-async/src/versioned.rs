@@ -1,0 +1,246 @@
+//! Optimistic locking of the program's own rows.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::pin::Pin;
+
+use diesel::deserialize;
+use diesel::pg::Pg;
+use diesel::row::NamedRow;
+use diesel::serialize::ToSql;
+use diesel::sql_types::{BigInt, HasSqlType, Nullable};
+use diesel::{QueryResult, QueryableByName, sql_query};
+use diesel_async::{AnsiTransactionManager, AsyncPgConnection, RunQueryDsl, TransactionManager};
+use lockapi::versioned::{Attempt, BoxError, Outcome, Retry, Table, Update};
+use lockapi::{Error, ErrorKind};
+
+use crate::failure::{failed, sqlstate_of};
+use crate::value::Query;
+
+const OPERATION: &str = "update_versioned";
+
+/// A write to one row that succeeds only if the row still has the version that was seen.
+///
+/// ```no_run
+/// use diesel::prelude::*;
+/// use diesel::sql_types::BigInt;
+/// use diesel_async::{AsyncPgConnection, RunQueryDsl};
+/// use lockapi::versioned::{Outcome, Table};
+/// use lockapi_diesel_async::VersionedUpdate;
+///
+/// diesel::table! {
+///     account (id) {
+///         id -> BigInt,
+///         balance -> BigInt,
+///         version -> BigInt,
+///     }
+/// }
+///
+/// # async fn example(conn: &mut AsyncPgConnection) -> Result<(), Box<dyn std::error::Error>> {
+/// let accounts = Table::new("account", &["id"], "version")?;
+/// let row = account::table.find(7).select((account::balance, account::version));
+/// let (balance, version): (i64, i64) = row.first(conn).await?;
+/// let update = VersionedUpdate::of(&accounts)
+///     .key::<BigInt, _>(7_i64)
+///     .set::<BigInt, _>("balance", balance + 1);
+/// match update.run(conn, version).await? {
+///     Outcome::Updated(version) => println!("version {version}"),
+///     Outcome::Stale { current } => println!("somebody wrote version {current}"),
+///     Outcome::Gone => println!("no such account"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "nothing is written until it is run"]
+#[derive(Debug)]
+pub struct VersionedUpdate<'t>(Update<'t, Value<'t>>);
+
+/// Binds a value to the statement.
+struct Value<'t>(Box<dyn FnOnce(Query<'t>) -> Query<'t> + Send + 't>);
+
+impl fmt::Debug for Value<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Value")
+    }
+}
+
+impl<'t> Value<'t> {
+    fn new<S, V>(value: V) -> Self
+    where
+        S: Send + 't,
+        V: ToSql<S, Pg> + Send + 't,
+        Pg: HasSqlType<S>,
+    {
+        Self(Box::new(move |query| query.bind::<S, V>(value)))
+    }
+}
+
+impl<'t> VersionedUpdate<'t> {
+    /// Of a row of this table.
+    pub fn of(table: &'t Table) -> Self {
+        Self(Update::of(table))
+    }
+
+    /// The value of the next column of the key, which has the SQL type `S`.
+    pub fn key<S, V>(self, value: V) -> Self
+    where
+        S: Send + 't,
+        V: ToSql<S, Pg> + Send + 't,
+        Pg: HasSqlType<S>,
+    {
+        Self(self.0.key(Value::new::<S, V>(value)))
+    }
+
+    /// Sets a column, which has the SQL type `S`.
+    pub fn set<S, V>(self, column: &'t str, value: V) -> Self
+    where
+        S: Send + 't,
+        V: ToSql<S, Pg> + Send + 't,
+        Pg: HasSqlType<S>,
+    {
+        Self(self.0.set(column, Value::new::<S, V>(value)))
+    }
+
+    /// Writes, in the transaction that is open on `connection` or in one of its own, if the row has the
+    /// version `seen`; the version is then one higher. It takes two round trips: diesel-async prepares what
+    /// it executes.
+    ///
+    /// # Cancel safety
+    /// When dropped, the row may or may not be written.
+    ///
+    /// # Errors
+    /// `Invalid` for columns that cannot be, a key that is not complete, a value that cannot be encoded,
+    /// and one that the server refuses, such as by a constraint; `Unsupported` for a table or
+    /// column that is not there, and when a trigger or a policy of the table suppressed the write; those of
+    /// the connection.
+    pub async fn run(
+        self,
+        connection: &mut AsyncPgConnection,
+        seen: i64,
+    ) -> lockapi::Result<Outcome> {
+        let (sql, values) = self.0.statement(Value::new::<BigInt, _>(seen))?;
+        let query = sql_query(sql).into_boxed();
+        let query = values
+            .into_iter()
+            .fold(query, |query, value| (value.0)(query));
+        let rows: QueryResult<Vec<Versions>> = query.load(connection).await;
+        let rows = rows.map_err(refused)?;
+        let first = rows.into_iter().next();
+        let Versions { found, written } = first.unwrap_or_default();
+        Outcome::of(seen, found, written)
+    }
+}
+
+/// What cannot be encoded was not sent.
+fn refused(error: diesel::result::Error) -> lockapi::Error {
+    if let diesel::result::Error::SerializationError(error) = error {
+        let message = format!("a value cannot be encoded: {error}");
+        return Error::new(ErrorKind::Invalid, OPERATION, message);
+    }
+    failed(error).error_of_program(OPERATION)
+}
+
+/// The version that was found, and the one that was written.
+#[derive(Default)]
+struct Versions {
+    found: Option<i64>,
+    written: Option<i64>,
+}
+
+impl QueryableByName<Pg> for Versions {
+    fn build<'a>(row: &impl NamedRow<'a, Pg>) -> deserialize::Result<Self> {
+        Ok(Self {
+            found: NamedRow::get::<Nullable<BigInt>, _>(row, "found")?,
+            written: NamedRow::get::<Nullable<BigInt>, _>(row, "written")?,
+        })
+    }
+}
+
+/// What runs in an attempt, on the connection that it is given.
+pub type Work<'c, T> = Pin<Box<dyn Future<Output = Result<T, BoxError>> + Send + 'c>>;
+
+/// Runs `work` in a transaction and commits it, and does it again, in a new transaction, after a
+/// conflict: a row that was written since it was read, a serialization failure or a deadlock, also
+/// at the commit. `keys` name the rows that it writes; see [`Retry`].
+///
+/// ```no_run
+/// use diesel::prelude::*;
+/// use diesel::sql_types::BigInt;
+/// use diesel_async::{AsyncPgConnection, RunQueryDsl};
+/// use lockapi::versioned::{BoxError, Retry, Table};
+/// use lockapi_diesel_async::{VersionedUpdate, transact};
+///
+/// diesel::table! {
+///     counter (id) {
+///         id -> BigInt,
+///         value -> BigInt,
+///         version -> BigInt,
+///     }
+/// }
+///
+/// async fn increment(conn: &mut AsyncPgConnection, retry: &Retry, table: &Table) -> Result<i64, BoxError> {
+///     transact(conn, retry, &["counter/7"], |conn, attempt| {
+///         let table = table.clone();
+///         Box::pin(async move {
+///             let read = counter::table.find(7).select((counter::value, counter::version));
+///             let (had, seen): (i64, i64) = if attempt.locks() {
+///                 read.for_no_key_update().first(conn).await?
+///             } else {
+///                 read.first(conn).await?
+///             };
+///             let update = VersionedUpdate::of(&table)
+///                 .key::<BigInt, _>(7_i64)
+///                 .set::<BigInt, _>("value", had + 1);
+///             update.run(conn, seen).await?.updated()?;
+///             Ok(had + 1)
+///         })
+///     })
+///     .await
+/// }
+/// ```
+///
+/// # Guarantees
+/// Work whose commit ended without an answer is not done again: the error is `Indeterminate`.
+///
+/// # Cancel safety
+/// When dropped before the commit was sent, nothing is written. As with diesel-async's own `transaction`, the
+/// transaction stays open on the connection until that is dropped: a pool closes it when it is given back.
+///
+/// # Errors
+/// The error of `work` if it is no conflict, or of the last attempt; those of connection and commit.
+pub async fn transact<T>(
+    connection: &mut AsyncPgConnection,
+    retry: &Retry,
+    keys: &[&str],
+    mut work: impl for<'c> FnMut(&'c mut AsyncPgConnection, Attempt) -> Work<'c, T>,
+) -> Result<T, BoxError> {
+    let mut attempts = retry.begin(keys)?;
+    loop {
+        let attempt = attempts.next().await?;
+        AnsiTransactionManager::begin_transaction(connection).await?;
+        let error = match work(connection, attempt).await {
+            Ok(value) => match AnsiTransactionManager::commit_transaction(connection).await {
+                Ok(()) => return Ok(attempts.succeed(value)),
+                Err(error) => failed(error).error("commit").into(),
+            },
+            Err(error) => {
+                // The next attempt must not wait for what this one has locked. Where this fails the
+                // connection has ended, and the transaction with it.
+                let _ended = AnsiTransactionManager::rollback_transaction(connection).await;
+                error
+            }
+        };
+        let again = is_conflict(&*error);
+        attempts.again(error, again)?;
+    }
+}
+
+/// Whether work that failed with this error may be done again; see
+/// [`is_conflict`](lockapi::versioned::is_conflict).
+#[must_use]
+pub fn is_conflict(error: &(dyn StdError + 'static)) -> bool {
+    lockapi::versioned::is_conflict(error, |error| {
+        let error = error.downcast_ref::<diesel::result::Error>()?;
+        sqlstate_of(error).map(str::to_owned)
+    })
+}

@@ -1,0 +1,130 @@
+//! The server's code, from its message, for drivers that do not tell the code.
+
+/// How a message begins or what it contains, and the code that the server sends with it.
+const MESSAGES: &[(&str, &str)] = &[
+    ("out of shared memory", "53200"),
+    ("too many clients already", "53300"),
+    ("remaining connection slots", "53300"),
+    ("too many connections for", "53300"),
+    ("No space left on device", "53100"),
+    ("due to lock timeout", "55P03"),
+    ("canceling statement due to", "57014"),
+    ("deadlock detected", "40P01"),
+    ("permission denied", "42501"),
+    ("current transaction is aborted", "25P02"),
+    ("read-write mode during recovery", "0A000"),
+    ("password authentication failed", "28P01"),
+    ("the database system is", "57P03"),
+    ("invalid byte sequence", "22021"),
+    ("has no equivalent in encoding", "22P05"),
+    // Of servers and poolers that do not know what became of a statement.
+    ("result is ambiguous", "40003"),
+    ("terminating connection", "57P01"),
+];
+
+/// What does not exist, and the code for that.
+const MISSING: &[(&str, &str)] = &[
+    ("schema ", "3F000"),
+    // Before the relation, which the message of a column names as well.
+    ("column ", "42703"),
+    ("relation ", "42P01"),
+    ("function ", "42883"),
+    ("database ", "3D000"),
+];
+
+/// What this library acts upon in other languages than English, as in the catalogs of PostgreSQL 15: Chinese, French,
+/// Georgian, German, Italian, Japanese, Korean, Russian, Spanish, Swedish and Ukrainian.
+const TRANSLATED: &[(&str, &[&str])] = &[
+    (
+        "55P03",
+        &[
+            "storniere Anfrage wegen Zeitüberschreitung einer Sperre",
+            "cancelando la sentencia debido a que se agotó el tiempo de espera de candados (locks)",
+            "annulation de la requête à cause du délai écoulé pour l'obtention des verrous",
+            "annullamento dell'istruzione a causa di timeout di lock",
+            "ロックのタイムアウトのためステートメントをキャンセルしています",
+            "გამოსახულება გაუქმდება ბლოკის მოლოდინის ვადის ამოწურვის გამო",
+            "잠금 대기 시간 초과로 작업을 취소합니다.",
+            "выполнение оператора отменено из-за тайм-аута блокировки",
+            "avbryter sats på grund av lås-timeout",
+            "виконання оператора скасовано через тайм-аут блокування",
+            "由于锁超时，取消语句操作",
+        ],
+    ),
+    (
+        "40P01",
+        &[
+            "Verklemmung (Deadlock) entdeckt",
+            "se ha detectado un deadlock",
+            "interblocage (deadlock) détecté",
+            "rilevato deadlock",
+            "デッドロックを検出しました",
+            "ნაპოვნია ურთიერთბლოკირება",
+            "deadlock 발생했음",
+            "обнаружена взаимоблокировка",
+            "deadlock upptäckt",
+            "виявлено взаємне блокування",
+            "检测到死锁",
+        ],
+    ),
+    (
+        "53200",
+        &[
+            "Shared Memory aufgebraucht",
+            "memoria compartida agotada",
+            "mémoire partagée épuisée",
+            "memoria condivisa esaurita",
+            "共有メモリが足りません",
+            "არასაკმარისი გაზიარებული მეხსიერება",
+            "공유 메모리 부족",
+            "нехватка разделяемой памяти",
+            "slut på delat minne",
+            "нестача спільної пам'яті",
+            "共享内存用尽",
+        ],
+    ),
+];
+
+/// The SQLSTATE that the server sends with this message, for a driver that passes on the message alone.
+///
+/// It knows the messages that this library acts upon: in English, and of a lock wait that timed out, of a
+/// deadlock and of a full lock table also in eleven other languages.
+#[must_use]
+pub fn sqlstate_of_message(message: &str) -> Option<&'static str> {
+    let known = MESSAGES.iter().find(|(text, _)| message.contains(text));
+    let missing = || {
+        let missing = MISSING.iter().find(|(what, _)| message.contains(what));
+        missing.filter(|_| message.contains("does not exist"))
+    };
+    let translated = || {
+        let says = |texts: &&[&str]| texts.iter().any(|text| message.contains(text));
+        let code = TRANSLATED.iter().find(|(_, texts)| says(texts));
+        code.map(|(code, _)| *code)
+    };
+    let code = known.or_else(missing).map(|(_, code)| *code);
+    code.or_else(translated)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::sqlstate_of_message;
+
+    #[test]
+    fn messages_tell_the_code() {
+        for (message, code) in [
+            ("out of shared memory", "53200"),
+            ("relation \"lockapi.lease\" does not exist", "42P01"),
+            ("column \"a\" of relation \"b\" does not exist", "42703"),
+            ("permission denied for schema lockapi", "42501"),
+            (
+                "storniere Anfrage wegen Zeitüberschreitung einer Sperre",
+                "55P03",
+            ),
+            ("検出 デッドロックを検出しました", "40P01"),
+        ] {
+            assert_eq!(sqlstate_of_message(message), Some(code), "{message}");
+        }
+        let message = "Relation »lockapi.lease« existiert nicht";
+        assert_eq!(sqlstate_of_message(message), None);
+    }
+}
