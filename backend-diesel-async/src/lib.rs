@@ -33,7 +33,7 @@
 //! use std::time::Duration;
 //! use diesel::{sql_query, sql_types::Text};
 //! use diesel_async::{AsyncConnection, AsyncPgConnection, RunQueryDsl};
-//! use lockapi::limit::Want;
+//! use lockapi::limit::PermitRequest;
 //! use lockapi::queue::Job;
 //! use lockapi::table::{TableMode, lock_table_in};
 //! use lockapi::versioned::BoxError;
@@ -57,7 +57,7 @@
 //!     sql_query("UPDATE account SET welcomed = true").execute(conn).await?;
 //!     delivery.ack_in(conn).await?;
 //!     queue.push_in(conn, &[Job::new("send-welcome", "ada")?]).await?;
-//!     if limiter.check_all_in(conn, &[Want::new("mail:123")]).await?.is_allowed() {
+//!     if limiter.check_all_in(conn, &[PermitRequest::new("mail:123")]).await?.is_allowed() {
 //!         sql_query("INSERT INTO mail (recipient) VALUES (123)").execute(conn).await?;
 //!     }
 //!     // Work that is done in the transaction that takes its job.

@@ -202,14 +202,17 @@ async fn who_waited_gets_an_answer_that_is_there() {
 
 #[tokio::test]
 async fn an_execution_of_one_key_blocks_no_other_key() {
+    use std::fmt::Write;
+
     use sha2::{Digest, Sha256};
+
     let backend = Database::new().connect().await.unwrap();
     let requests = backend.idempotency(IdempotencyOptions::default()).unwrap();
     let long = "x".repeat(255);
-    let hash: String = Sha256::digest(&long)
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+    let mut hash = String::new();
+    for byte in Sha256::digest(&long) {
+        write!(hash, "{byte:02x}").unwrap();
+    }
     let first = requests.begin(&long, b"1").await.unwrap();
     assert!(matches!(first, Begun::Execute(_)));
     let other = requests

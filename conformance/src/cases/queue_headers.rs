@@ -339,9 +339,10 @@ async fn headers_in_a_transaction_follow_it(cx: Context) {
 /// The function, with these arguments, in the namespace of the case.
 fn call(cx: &Context, arguments: &str) -> String {
     let namespace = cx.namespace().replace('\'', "''");
-    let function = match arguments.contains("headers =>") {
-        true => "push_with_headers",
-        false => "push",
+    let function = if arguments.contains("headers =>") {
+        "push_with_headers"
+    } else {
+        "push"
     };
     format!("lockapi.{function}({arguments}, namespace => '{namespace}')")
 }

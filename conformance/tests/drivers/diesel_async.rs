@@ -15,7 +15,7 @@ use diesel_async::{
 use lockapi::BackendOptions;
 use lockapi::admin::{Priority, Report};
 use lockapi::idempotency::Execution;
-use lockapi::limit::{Verdict, Want};
+use lockapi::limit::{PermitRequest, Verdict};
 use lockapi::queue::{Delivery, Job, Pushed, Taken};
 use lockapi::table::{Table, TableMode, lock_table_in, try_lock_table_in};
 use lockapi::versioned::{BoxError, Outcome, Retry};
@@ -114,7 +114,7 @@ impl Transaction for Begun {
     async fn check_all_in(
         &mut self,
         limiter: &Arc<dyn RateLimiter>,
-        wants: &[Want],
+        wants: &[PermitRequest],
     ) -> Result<Verdict> {
         limiter.check_all_in(&mut self.0, wants).await
     }
