@@ -9,11 +9,13 @@ use lockapi::blocking;
 use lockapi::memory::Database;
 use lockapi::queue::{Claim, Job, MAX_HEADERS};
 use lockapi::worker::{Context as Working, Failed, Worker};
-use opentelemetry::Context;
 use opentelemetry::global;
 use opentelemetry::trace::{
     FutureExt, SpanContext, SpanId, SpanKind, Status, TraceContextExt, TraceState, Tracer,
 };
+use opentelemetry::{Context, KeyValue};
+use opentelemetry_sdk::metrics::data::{AggregatedMetrics, MetricData};
+use opentelemetry_sdk::metrics::{InMemoryMetricExporter, SdkMeterProvider};
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::{InMemorySpanExporter, SdkTracerProvider, SpanData};
 
@@ -25,8 +27,82 @@ fn exporter() -> &'static InMemorySpanExporter {
         let provider = SdkTracerProvider::builder().with_simple_exporter(exporter.clone());
         global::set_tracer_provider(provider.build());
         global::set_text_map_propagator(TraceContextPropagator::new());
+        global::set_meter_provider(meters().0.clone());
         exporter
     })
+}
+
+/// What metrics are recorded with, and where they go.
+fn meters() -> &'static (SdkMeterProvider, InMemoryMetricExporter) {
+    static METERS: OnceLock<(SdkMeterProvider, InMemoryMetricExporter)> = OnceLock::new();
+    METERS.get_or_init(|| {
+        let exporter = InMemoryMetricExporter::default();
+        let provider = SdkMeterProvider::builder().with_periodic_exporter(exporter.clone());
+        (provider.build(), exporter)
+    })
+}
+
+/// The latest counts of a metric for a queue, with the types of errors.
+fn measured(metric: &str, queue: &str) -> Vec<(String, u64)> {
+    let (provider, exporter) = meters();
+    provider.force_flush().unwrap();
+    let last = exporter.get_finished_metrics().unwrap().pop().unwrap();
+    let metrics = last.scope_metrics().flat_map(|scope| scope.metrics());
+    let found = metrics.filter(|it| it.name() == metric);
+    let mut counts = Vec::new();
+    let mut add = |attributes: &mut dyn Iterator<Item = &KeyValue>, count| {
+        let attributes: Vec<_> = attributes.collect();
+        let value = |key: &str| {
+            let found = attributes.iter().find(|it| it.key.as_str() == key);
+            found.map_or_else(String::new, |it| it.value.to_string())
+        };
+        if value("messaging.destination.name") == queue {
+            assert_eq!(value("messaging.system"), "lockapi");
+            counts.push((value("error.type"), count));
+        }
+    };
+    for metric in found {
+        match metric.data() {
+            AggregatedMetrics::U64(MetricData::Sum(sum)) => {
+                for point in sum.data_points() {
+                    add(&mut point.attributes(), point.value());
+                }
+            }
+            AggregatedMetrics::F64(MetricData::Histogram(histogram)) => {
+                for point in histogram.data_points() {
+                    add(&mut point.attributes(), point.count());
+                }
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    counts.sort();
+    counts
+}
+
+#[tokio::test]
+async fn jobs_are_measured_by_the_conventions() {
+    let queue = queue("measured").await;
+    let jobs = [1_u8, 2, 3].map(|nth| Job::new("welcome", &nth).unwrap());
+    queue.push_all(jobs.into()).await.unwrap();
+    let worker = Worker::new(queue.clone()).handle("welcome", async |nth: u8, _: Working| {
+        if nth == 2 {
+            return Err(Failed::reject("no"));
+        }
+        Ok(())
+    });
+    worker.run_until_idle().await.unwrap();
+    let none = String::new;
+    for metric in [
+        "messaging.client.sent.messages",
+        "messaging.client.consumed.messages",
+    ] {
+        assert_eq!(measured(metric, "measured"), [(none(), 3)], "{metric}");
+    }
+    assert_eq!(
+        measured("messaging.process.duration", "measured"),
+        [(none(), 2), ("rejected".to_owned(), 1)]
+    );
 }
 
 fn attribute(span: &SpanData, key: &str) -> String {

@@ -227,12 +227,12 @@ fn are_all_listed() {
         "begin_first",
         "begin_write",
         "commit",
-        "keep",
         "listen",
+        "release_savepoint",
         "rollback",
+        "rollback_to_savepoint",
         "savepoint",
         "terminate",
-        "undo",
         "unlisten",
     ];
     assert_eq!(unlisted, scripts);

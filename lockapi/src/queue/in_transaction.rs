@@ -114,7 +114,10 @@ async fn push(
         let push = Push {
             namespace: queue.namespace().to_owned(),
             queue: queue.name().to_owned(),
-            jobs: plain.iter().map(|job| job.pushed_row()).collect(),
+            jobs: plain
+                .iter()
+                .map(|job| job.pushed_row(queue.name()))
+                .collect(),
             topic,
         };
         ids = connection.perform(&[push]).await.map_err(failed)?.concat();
@@ -124,7 +127,7 @@ async fn push(
         let push = PushKeyed {
             namespace: queue.namespace().to_owned(),
             queue: queue.name().to_owned(),
-            job: job.pushed_row(),
+            job: job.pushed_row(queue.name()),
             keys: job.keys(),
             topic,
         };

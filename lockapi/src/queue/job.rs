@@ -392,9 +392,9 @@ impl Job {
     }
 
     /// The row of a job that is pushed now, by whoever calls this.
-    pub(crate) fn pushed_row(&self) -> super::NewJob {
+    pub(crate) fn pushed_row(&self, queue: &str) -> super::NewJob {
         let mut row = self.row();
-        telemetry::pushes(&mut row.headers);
+        telemetry::pushes(queue, &mut row.headers);
         row
     }
 

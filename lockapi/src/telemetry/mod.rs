@@ -93,6 +93,17 @@
 //! | `error.type` | `failed`, `rejected` or `lost`, with the status `Error`; otherwise neither is set |
 //!
 //! With the feature `tracing` as well, the span `job` begins inside of it.
+//!
+//! Metrics go to the provider of meters that the program has set before its first push or claim:
+//!
+//! | Metric | Kind | Unit | What |
+//! |---|---|---|---|
+//! | `messaging.client.sent.messages` | counter | messages | jobs that were to be pushed, also in transactions |
+//! | `messaging.client.consumed.messages` | counter | messages | jobs that were claimed |
+//! | `messaging.process.duration` | histogram | seconds | how long a handler ran, with `error.type` as above |
+//!
+//! Their attributes are `messaging.system`, `messaging.destination.name` and `messaging.operation.name`: `push`, `claim`
+//! or `process`.
 
 use std::time::Duration;
 
@@ -100,6 +111,8 @@ use crate::engine::Timer;
 use crate::key::Key;
 use crate::limit::Decision;
 
+#[cfg(feature = "opentelemetry")]
+mod instruments;
 #[cfg(not(any(feature = "tracing", feature = "metrics", feature = "opentelemetry")))]
 mod off;
 #[cfg(any(feature = "tracing", feature = "metrics", feature = "opentelemetry"))]

@@ -66,7 +66,7 @@ impl Handling {
 }
 
 #[inline]
-pub(crate) fn pushes(_: &mut Headers) {}
+pub(crate) fn pushes(_: &str, _: &mut Headers) {}
 
 const _: () = assert!(
     size_of::<(Stamp, Held, Handling)>() == 0,

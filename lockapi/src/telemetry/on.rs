@@ -19,9 +19,12 @@ use tracing::{Instrument, Span, debug_span, field, info_span, trace_span};
 
 #[cfg(feature = "tracing")]
 use super::overdue::{Overdue, OverdueKind};
-#[cfg(feature = "opentelemetry")]
-use super::traces::{self, Processing};
 use super::{Answer, Fault, Kind, Renewal, Subject};
+#[cfg(feature = "opentelemetry")]
+use super::{
+    instruments,
+    traces::{self, Processing},
+};
 use crate::engine::Timer;
 use crate::error::{ErrorKind, Failure, Result};
 use crate::hold::Hold;
@@ -179,14 +182,20 @@ impl Handling {
         #[cfg(feature = "tracing")]
         self.span.record("outcome", outcome);
         #[cfg(feature = "opentelemetry")]
-        self.processing.ended(outcome);
+        {
+            let error = self.processing.ended(outcome);
+            instruments::processed(job.queue().name(), error, took);
+        }
     }
 }
 
 /// A job is pushed with these headers.
-pub(crate) fn pushes(headers: &mut Headers) {
+pub(crate) fn pushes(queue: &str, headers: &mut Headers) {
     #[cfg(feature = "opentelemetry")]
-    traces::inject(headers);
+    {
+        traces::inject(headers);
+        instruments::sent(queue);
+    }
 }
 
 /// A call that acquires; tells how it ended when it is dropped.
@@ -350,6 +359,8 @@ pub(crate) fn decided(key: &Key, admitted: bool) {
 pub(crate) fn claimed(queue: &str, jobs: usize) {
     #[cfg(feature = "metrics")]
     metrics::counter!("lockapi_claimed_total", "queue" => queue.to_owned()).increment(jobs as u64);
+    #[cfg(feature = "opentelemetry")]
+    instruments::consumed(queue, jobs);
     #[cfg(feature = "tracing")]
     if jobs > 0 {
         tracing::debug!(target: "lockapi", queue, jobs, "claimed");

@@ -12,7 +12,7 @@ use opentelemetry::{Context, ContextGuard, InstrumentationScope, KeyValue};
 use crate::engine::catch_panic;
 use crate::queue::{Delivery, Headers};
 
-static SCOPE: LazyLock<InstrumentationScope> = LazyLock::new(|| {
+pub(super) static SCOPE: LazyLock<InstrumentationScope> = LazyLock::new(|| {
     InstrumentationScope::builder("lockapi")
         .with_version(env!("CARGO_PKG_VERSION"))
         .build()
@@ -130,17 +130,20 @@ impl Processing {
         work.with_context(self.0.clone())
     }
 
-    pub(super) fn ended(&self, outcome: &'static str) {
+    /// Ends the span; answers the type of the error, if it was one.
+    pub(super) fn ended(&self, outcome: &'static str) -> Option<&'static str> {
+        let error = Some(outcome).filter(|it| matches!(*it, "failed" | "rejected" | "lost"));
         // Processors of spans run here.
         catch_panic(|| {
             let span = self.0.span();
             span.set_attribute(KeyValue::new("lockapi.job.outcome", outcome));
-            if matches!(outcome, "failed" | "rejected" | "lost") {
-                span.set_attribute(KeyValue::new("error.type", outcome));
+            if let Some(error) = error {
+                span.set_attribute(KeyValue::new("error.type", error));
                 // Errors of handlers may hold data.
                 span.set_status(Status::error(""));
             }
             span.end();
         });
+        error
     }
 }

@@ -115,10 +115,11 @@ impl Handle {
     }
 
     async fn push_plain(&self, jobs: &[Job]) -> Result<Vec<i64>> {
+        let rows = jobs.iter().map(|job| job.pushed_row(&self.name.queue));
         let push = Push {
             namespace: self.name.namespace.clone(),
             queue: self.name.queue.clone(),
-            jobs: jobs.iter().map(Job::pushed_row).collect(),
+            jobs: rows.collect(),
             topic: None,
         };
         let batcher = if push.weight() > BULK {
@@ -155,7 +156,7 @@ impl Handle {
         PushKeyed {
             namespace: self.name.namespace.clone(),
             queue: self.name.queue.clone(),
-            job: job.pushed_row(),
+            job: job.pushed_row(&self.name.queue),
             keys: job.keys(),
             topic: None,
         }
