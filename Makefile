@@ -73,7 +73,8 @@ test: lint
 	else \
 		$(FILES); $(CARGO) test --lib --bins --tests; \
 	fi
-	$(CARGO) test -p lockapi --all-features --test telemetry --test tower --test idempotent
+	$(CARGO) test -p lockapi --all-features --test telemetry --test traces --test propagators \
+		--test tower --test requests --test idempotent
 	$(CARGO) test --doc
 	@$(MAKE) simulate ARGS='--small --seeds 1000'
 

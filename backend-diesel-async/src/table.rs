@@ -68,7 +68,7 @@ where
 ///         Ok::<_, BoxError>(())
 ///     })
 ///     .await?;
-///     println!("{} sessions were in the way", report.hits.len());
+///     println!("{} sessions were in the way", report.signalled.len());
 ///     Ok(())
 /// })
 /// .await
