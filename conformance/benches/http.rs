@@ -20,8 +20,8 @@ use tower_governor::GovernorLayer;
 use tower_governor::governor::GovernorConfigBuilder;
 use tower_governor::key_extractor::GlobalKeyExtractor;
 
-/// More than any of them is called in a second.
-const PLENTY: u32 = 100_000_000;
+/// The most that a quota allows in a second, and more than any of them is called.
+const PLENTY: u32 = 10_000_000;
 const PERMITS: u64 = 10_000;
 const CALLERS: [usize; 3] = [1, 64, 1000];
 
@@ -58,15 +58,16 @@ async fn layers(mut report: Report) -> Report {
         .finish()
         .expect("a configuration");
     let governor = GovernorLayer::new(governor).layer(service());
-    let rules = || HttpRules::<Body>::new([Rule::new("path", path())]).expect("rules");
-    let limited = |quota: Quota| {
+    // Each has a key of its own.
+    let limited = |name: &'static str, quota: Quota| {
         let limiter = backend.rate_limiter(Policy::new(quota));
-        RateLimitLayer::new(limiter.expect("a limiter"), rules())
+        let rules = HttpRules::<Body>::new([Rule::new(name, path())]);
+        RateLimitLayer::new(limiter.expect("a limiter"), rules.expect("rules"))
     };
     let plenty = Quota::per_second(u64::from(PLENTY));
-    let blocks = limited(plenty).blocks(PERMITS).layer(service());
-    let each = limited(plenty).layer(service());
-    let refused = limited(Quota::per_hour(1)).layer(service());
+    let blocks = limited("blocks", plenty).blocks(PERMITS).layer(service());
+    let each = limited("each", plenty).layer(service());
+    let refused = limited("refused", Quota::per_hour(1)).layer(service());
     for callers in CALLERS {
         let bare = latencies(&service(), callers).await;
         let local = latencies(&governor, callers).await;
