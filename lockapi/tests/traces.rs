@@ -14,7 +14,7 @@ use opentelemetry::trace::{
     FutureExt, SpanContext, SpanId, SpanKind, Status, TraceContextExt, TraceState, Tracer,
 };
 use opentelemetry::{Context, KeyValue};
-use opentelemetry_sdk::metrics::data::{AggregatedMetrics, MetricData};
+use opentelemetry_sdk::metrics::data::{AggregatedMetrics, MetricData, ScopeMetrics};
 use opentelemetry_sdk::metrics::{InMemoryMetricExporter, SdkMeterProvider};
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::{InMemorySpanExporter, SdkTracerProvider, SpanData};
@@ -47,7 +47,7 @@ fn measured(metric: &str, queue: &str) -> Vec<(String, u64)> {
     let (provider, exporter) = meters();
     provider.force_flush().unwrap();
     let last = exporter.get_finished_metrics().unwrap().pop().unwrap();
-    let metrics = last.scope_metrics().flat_map(|scope| scope.metrics());
+    let metrics = last.scope_metrics().flat_map(ScopeMetrics::metrics);
     let found = metrics.filter(|it| it.name() == metric);
     let mut counts = Vec::new();
     let mut add = |attributes: &mut dyn Iterator<Item = &KeyValue>, count| {
