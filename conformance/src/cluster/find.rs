@@ -34,12 +34,10 @@ pub(super) struct Installation {
     pub(super) bin_dir: PathBuf,
     /// The directory of `psql`.
     pub(super) client_dir: PathBuf,
-    /// As `postgres --version` reports it, for example `15.13`.
-    pub(super) version: String,
 }
 
 impl Installation {
-    /// Finds the server to use and asks its version.
+    /// Finds the server to use.
     pub(super) fn find() -> Result<Self, ClusterError> {
         let path = env::var_os("PATH");
         let bin_dir = find_bin_dir(
@@ -49,13 +47,28 @@ impl Installation {
         )?;
         let client_dir = find_client_dir(&bin_dir, path.as_deref(), Path::new("/"))
             .ok_or_else(|| ClusterError::NoClient(bin_dir.clone()))?;
-        let output = Command::new(bin_dir.join("postgres"))
+        Ok(Self {
+            bin_dir,
+            client_dir,
+        })
+    }
+
+    /// What tells this server's programs from those of others, and from another version in their place.
+    pub(super) fn identity(&self) -> Result<String, ClusterError> {
+        let program = self.bin_dir.join("postgres");
+        let reading = || ClusterError::io(format!("reading {}", program.display()));
+        let meta = fs::metadata(&program).map_err(reading())?;
+        let changed = meta.modified().map_err(reading())?;
+        Ok(format!("{} {} {changed:?}", program.display(), meta.len()))
+    }
+
+    /// Asks the server for its version, which has to be one that the suite knows.
+    pub(super) fn check_version(&self) -> Result<(), ClusterError> {
+        let program = self.bin_dir.join("postgres");
+        let output = Command::new(&program)
             .arg("--version")
             .output()
-            .map_err(ClusterError::io(format!(
-                "running {}",
-                bin_dir.join("postgres").display()
-            )))?;
+            .map_err(ClusterError::io(format!("running {}", program.display())))?;
         let text = String::from_utf8_lossy(&output.stdout);
         let version = text
             .split_whitespace()
@@ -64,13 +77,10 @@ impl Installation {
             .to_owned();
         // A development version reads like `19devel`.
         if numbers(&version).first().copied().unwrap_or(0) < OLDEST_MAJOR {
+            let bin_dir = self.bin_dir.clone();
             return Err(ClusterError::TooOld { bin_dir, version });
         }
-        Ok(Self {
-            bin_dir,
-            client_dir,
-            version,
-        })
+        Ok(())
     }
 }
 

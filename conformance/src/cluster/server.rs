@@ -15,7 +15,7 @@ use super::tools::{Answer, Tools, failure, output_of, run, text_of};
 use super::{ClusterError, StopMode, psql};
 
 /// For throw-away use, but commits are durable, as far as the place of the files is.
-const SETTINGS: [(&str, &str); 7] = [
+const SETTINGS: [(&str, &str); 8] = [
     ("listen_addresses", "127.0.0.1"),
     ("fsync", "on"),
     ("synchronous_commit", "on"),
@@ -24,6 +24,8 @@ const SETTINGS: [(&str, &str); 7] = [
     ("max_locks_per_transaction", "512"),
     ("shared_buffers", "128MB"),
     ("log_min_messages", "warning"),
+    // Loaded once, and not in each session.
+    ("shared_preload_libraries", "plpgsql"),
 ];
 
 const LOG_LINES: usize = 20;
@@ -65,7 +67,8 @@ impl Server {
         if let Some(like) = like {
             server.copy(&like.pristine(), &server.data_dir())?;
         } else {
-            let mut initdb = server.tools.command("initdb");
+            server.tools.installation().check_version()?;
+            let mut initdb = server.tools.command("initdb")?;
             initdb
                 .args(["--auth=trust", "--username=postgres", "--encoding=UTF8"])
                 .args(["--locale=C", "--no-sync", "--pgdata"])
@@ -90,7 +93,7 @@ impl Server {
     }
 
     fn copy(&self, from: &Path, to: &Path) -> Result<(), ClusterError> {
-        run(self.tools.command("/bin/cp").arg("-Rp").arg(from).arg(to))
+        run(self.tools.command("/bin/cp")?.arg("-Rp").arg(from).arg(to))
     }
 
     /// Gives the server, which has not been started yet, a clock that can be set.
@@ -146,24 +149,26 @@ impl Server {
             return Err(tools);
         };
         let start = Instant::now();
-        loop {
+        let mut recovers = true;
+        while !serves(&tools, port) {
             match tools.ask(dir, port) {
-                Ok(Answer::Ready) if serves(&tools, port) => {
-                    return Ok(Self {
-                        tools,
-                        instance,
-                        port,
-                        clock: None,
-                        owned: false,
-                    });
-                }
                 // It recovers after a crash of one of its processes.
                 Ok(Answer::Busy) if start.elapsed() < RESTART_PATIENCE => {
+                    recovers = true;
                     thread::sleep(Duration::from_millis(50));
                 }
+                // It has recovered since.
+                Ok(Answer::Ready) if recovers => recovers = false,
                 _ => return Err(tools),
             }
         }
+        Ok(Self {
+            tools,
+            instance,
+            port,
+            clock: None,
+            owned: false,
+        })
     }
 
     /// Starts the server again on its port; does nothing if it runs.
@@ -193,7 +198,7 @@ impl Server {
         if !self.answers()? {
             return Ok(());
         }
-        let mut command = self.tools.command("pg_ctl");
+        let mut command = self.tools.command("pg_ctl")?;
         command.args(["stop", "-w", "-t", "120", "-m", mode.name(), "-D"]);
         command.arg(self.data_dir());
         let output = output_of(&mut command)?;
@@ -240,7 +245,7 @@ impl Server {
         fs::rename(standby, self.data_dir()).map_err(ClusterError::io(replacing))?;
         self.make_standby()?;
         self.start()?;
-        let mut promote = self.tools.command("pg_ctl");
+        let mut promote = self.tools.command("pg_ctl")?;
         promote.args(["promote", "-w", "-t", "120", "-D"]);
         run(promote.arg(self.data_dir()))
     }
@@ -300,9 +305,11 @@ impl Server {
         }
         let log = self.dir().join("server.log");
         let log_start = fs::metadata(&log).map_or(0, |meta| meta.len());
-        let mut command = self.tools.command("pg_ctl");
+        let mut command = self.tools.command("pg_ctl")?;
         command.args(["start", "-w", "-t", "120", "-D"]);
         command.arg(self.data_dir()).arg("-l").arg(&log);
+        // Symbols are resolved once, and not in each session.
+        command.env("LD_BIND_NOW", "1");
         if let Some(clock) = &self.clock {
             clock.give(&mut command);
         }

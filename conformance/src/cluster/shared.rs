@@ -13,7 +13,8 @@ pub(super) fn find_or_start() -> Result<Server, ClusterError> {
     let tools = Tools::find()?;
     // Another checkout may have other migrations.
     let checkout = lockapi::advisory_key("", env!("CARGO_MANIFEST_DIR")) & 0xffff;
-    let kind = format!("s{}-{checkout:04x}", tools.version());
+    let server = lockapi::advisory_key("", &tools.installation().identity()?) & 0xffff;
+    let kind = format!("s{server:04x}-{checkout:04x}");
     let tools = match find(tools, &kind)? {
         Ok(server) => return Ok(server),
         Err(tools) => tools,

@@ -4,6 +4,7 @@ use std::env;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
 
 use rustix::process::geteuid;
 
@@ -21,8 +22,9 @@ struct ServerUser {
 #[derive(Debug)]
 pub(super) struct Tools {
     installation: Installation,
-    /// `None`: the user of this process.
-    user: Option<ServerUser>,
+    /// `None`: the user of this process. Looked up where it is needed: every process of a test run joins a
+    /// server, and few start one.
+    user: OnceLock<Option<ServerUser>>,
 }
 
 /// How a server answers to the question whether it is there.
@@ -37,33 +39,39 @@ pub(super) enum Answer {
 }
 
 impl Tools {
-    /// Finds an installed server and the user to run it as.
+    /// Finds an installed server.
     pub(super) fn find() -> Result<Self, ClusterError> {
         let installation = Installation::find()?;
+        Ok(Self {
+            installation,
+            user: OnceLock::new(),
+        })
+    }
+
+    pub(super) fn installation(&self) -> &Installation {
+        &self.installation
+    }
+
+    fn user(&self) -> Result<Option<ServerUser>, ClusterError> {
+        if let Some(user) = self.user.get() {
+            return Ok(*user);
+        }
         let user = if geteuid().is_root() {
-            Some(
-                ["postgres", "nobody"]
-                    .into_iter()
-                    .find_map(server_user)
-                    .ok_or(ClusterError::NoServerUser)?,
-            )
+            let user = ["postgres", "nobody"].into_iter().find_map(server_user);
+            Some(user.ok_or(ClusterError::NoServerUser)?)
         } else {
             None
         };
-        Ok(Self { installation, user })
+        Ok(*self.user.get_or_init(|| user))
     }
 
     pub(super) fn bin_dir(&self) -> &Path {
         &self.installation.bin_dir
     }
 
-    pub(super) fn version(&self) -> &str {
-        &self.installation.version
-    }
-
     /// Gives a file or directory to the user that runs the server.
     pub(super) fn hand_over(&self, path: &Path) -> Result<(), ClusterError> {
-        self.user.map_or(Ok(()), |user| {
+        self.user()?.map_or(Ok(()), |user| {
             std::os::unix::fs::chown(path, Some(user.uid), Some(user.gid)).map_err(
                 ClusterError::io(format!("changing the owner of {}", path.display())),
             )
@@ -76,13 +84,13 @@ impl Tools {
     }
 
     /// Prepares one of the server's programs to run as its user.
-    pub(super) fn command(&self, tool: &str) -> Command {
+    pub(super) fn command(&self, tool: &str) -> Result<Command, ClusterError> {
         let mut command = prepared(&self.bin_dir().join(tool));
-        if let Some(user) = self.user {
+        if let Some(user) = self.user()? {
             // As root, this also drops root's supplementary groups.
             command.uid(user.uid).gid(user.gid);
         }
-        command
+        Ok(command)
     }
 
     /// Prepares `psql`, to run as the user of this process.
