@@ -91,7 +91,7 @@ pub mod engine {
     pub use crate::engine::cancel::{Cancelled, Process};
     pub use crate::engine::epoch::EnterEpoch;
     pub use crate::engine::notify::{Notify, listen};
-    pub use crate::engine::probe::{BEGIN as BEGIN_PROBE, Lock, Marker, Seen, Started};
+    pub use crate::engine::probe::{BEGIN as BEGIN_PROBE, Lock, Marker, SessionIdentity, Started};
     pub use crate::engine::session_settings::{ServerKind, ServerState, SessionSettings};
 }
 

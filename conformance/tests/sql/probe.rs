@@ -4,18 +4,18 @@ use std::time::Duration;
 
 use lockapi::driver::{Connection, Connector, Mode, Script};
 use lockapi::memory::Database;
-use lockapi::suite::engine::{BEGIN_PROBE, Lock, Marker, Seen};
+use lockapi::suite::engine::{BEGIN_PROBE, Lock, Marker, SessionIdentity};
 
 use crate::connection::{Library, LibraryConnection};
 
-async fn perform<C: Connection>(connection: &mut C, marker: &str, lock: Lock) -> Seen {
+async fn perform<C: Connection>(connection: &mut C, marker: &str, lock: Lock) -> SessionIdentity {
     let marker = marker.to_owned();
     let seen = connection.perform(&[Marker { marker, lock }]).await;
     seen.expect("answered").remove(0)
 }
 
 /// In a transaction of its own.
-async fn mark<C: Connection>(connection: &mut C, marker: &str, lock: Lock) -> Seen {
+async fn mark<C: Connection>(connection: &mut C, marker: &str, lock: Lock) -> SessionIdentity {
     connection
         .script(Script::Begin("BEGIN"))
         .await

@@ -56,14 +56,14 @@ fn main() -> ExitCode {
 fn rounds(settings: &Settings) -> Result<bool> {
     let begun = Instant::now();
     let screen = Screen::new();
-    let (mut rounds, mut calls, mut strikes, mut violations) = (0_u64, 0, 0, 0);
+    let (mut rounds, mut calls, mut applied, mut violations) = (0_u64, 0, 0, 0);
     let mut failed = Vec::new();
     loop {
         let seed = settings.seed + rounds;
         let verdict = round::run(settings, seed, &screen)?;
         rounds += 1;
         calls += verdict.calls;
-        strikes += verdict.strikes;
+        applied += verdict.applied;
         violations += verdict.violations;
         if !verdict.passed {
             failed.push(seed);
@@ -75,7 +75,7 @@ fn rounds(settings: &Settings) -> Result<bool> {
     }
     if rounds > 1 {
         screen.line(&format!(
-            "{rounds} rounds: {calls} calls, {strikes} faults, {violations} violations; failed: {failed:?}"
+            "{rounds} rounds: {calls} calls, {applied} faults, {violations} violations; failed: {failed:?}"
         ));
     }
     Ok(failed.is_empty())

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::conductor::Strike;
+use crate::conductor::AppliedFault;
 use crate::history::{History, Violation};
 use crate::plan::Fault;
 use crate::screen::{Colour, Screen};
@@ -15,7 +15,7 @@ const TOLD: usize = 5;
 pub(crate) struct Verdict {
     pub(crate) passed: bool,
     pub(crate) calls: usize,
-    pub(crate) strikes: usize,
+    pub(crate) applied: usize,
     pub(crate) violations: usize,
 }
 
@@ -27,7 +27,7 @@ pub(crate) fn print(
     (faults, missing): (&[Fault], &[(Fault, String)]),
 ) -> Verdict {
     answers(screen, history);
-    let idle = strikes(screen, &history.strikes, faults);
+    let idle = applied(screen, &history.applied, faults);
     for (fault, reason) in missing {
         let name = screen.paint(Colour::Grey, &format!("{:<16}", fault.name()));
         screen.line(&format!("  {name} left out: {reason}"));
@@ -52,7 +52,7 @@ pub(crate) fn print(
     let verdict = Verdict {
         passed: violations.is_empty() && idle.is_empty(),
         calls: history.calls.len(),
-        strikes: history.strikes.len(),
+        applied: history.applied.len(),
         violations: violations.len(),
     };
     let colour = if verdict.passed {
@@ -62,7 +62,7 @@ pub(crate) fn print(
     };
     let text = format!(
         "{} calls, {} faults, {} violations",
-        verdict.calls, verdict.strikes, verdict.violations
+        verdict.calls, verdict.applied, verdict.violations
     );
     screen.line(&screen.paint(colour, &text));
     verdict
@@ -89,13 +89,13 @@ fn answers(screen: &Screen, history: &History) {
 }
 
 /// Prints the faults by kind; answers those that had no effect at all.
-fn strikes(screen: &Screen, strikes: &[Strike], faults: &[Fault]) -> Vec<Fault> {
+fn applied(screen: &Screen, applied: &[AppliedFault], faults: &[Fault]) -> Vec<Fault> {
     screen.line("\n  Faults            times  effect");
     let mut idle = Vec::new();
     for fault in faults {
-        let of = strikes.iter().filter(|it| it.fault == *fault);
-        let (times, effect) = of.fold((0, 0), |(times, effect), strike| {
-            (times + 1, effect + strike.effect)
+        let of = applied.iter().filter(|it| it.fault == *fault);
+        let (times, effect) = of.fold((0, 0), |(times, effect), fault| {
+            (times + 1, effect + fault.effect)
         });
         screen.line(&format!("  {:<16} {times:>6} {effect:>7}", fault.name()));
         if effect == 0 {

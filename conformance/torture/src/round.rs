@@ -76,10 +76,10 @@ pub(crate) fn run(settings: &Settings, seed: u64, screen: &Screen) -> Result<Ver
     let conductor = Conductor::new(&server, &crew, pooler, screen, plan);
     thread::sleep(Duration::from_secs(2));
     conductor.disturb(time)?;
-    let strikes = conductor.strikes();
+    let applied = conductor.applied();
     let mut violations = Vec::new();
     let history = finish(&conductor, screen, &mut violations)?;
-    let mut history = History { strikes, ..history };
+    let mut history = History { applied, ..history };
     if settings.control == Some(Control::Quiet) {
         // Nothing can fail, so that nothing may.
         history.calm = (0, 0);
@@ -145,8 +145,8 @@ fn finish(
 ) -> Result<History> {
     let (server, crew) = (conductor.server, conductor.crew);
     let mut client = server.patient_client(Duration::from_mins(1))?;
-    let mut strikes = conductor.strikes().into_iter();
-    if strikes.any(|strike| strike.fault == Fault::Settings) {
+    let mut applied = conductor.applied().into_iter();
+    if applied.any(|fault| fault.fault == Fault::Settings) {
         Server::calm(&mut client)?;
     }
     let calm = now();

@@ -22,7 +22,7 @@ const EVERY: Duration = Duration::from_secs(2);
 /// After this time the browser connects again, and has to be let in again.
 const LIFE: Duration = Duration::from_mins(10);
 
-struct Teller {
+struct Updates {
     shared: Arc<Shared>,
     visit: Visit,
     screen: Screen,
@@ -31,7 +31,7 @@ struct Teller {
     _place: OwnedSemaphorePermit,
 }
 
-impl Teller {
+impl Updates {
     /// What is shown now, once it is something else than before.
     async fn next(mut self) -> Option<(Result<Event, Infallible>, Self)> {
         while Instant::now() < self.until {
@@ -61,7 +61,7 @@ pub(super) async fn live(
         return refuse(StatusCode::SERVICE_UNAVAILABLE, message);
     };
     let name = query.remove("screen").unwrap_or_default();
-    let teller = Teller {
+    let updates = Updates {
         shared,
         visit,
         screen: Screen { name, query },
@@ -69,7 +69,7 @@ pub(super) async fn live(
         until: Instant::now() + LIFE,
         _place: place,
     };
-    let events = stream::unfold(teller, Teller::next);
+    let events = stream::unfold(updates, Updates::next);
     Sse::new(events)
         .keep_alive(KeepAlive::new().interval(Duration::from_secs(15)))
         .into_response()

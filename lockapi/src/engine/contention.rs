@@ -115,13 +115,13 @@ impl Counters {
 }
 
 /// What a handle counts with.
-pub(crate) struct Counting {
+pub(crate) struct ContentionCounter {
     contended: Arc<Contended>,
     leased: bool,
     counters: OnceLock<Arc<Counters>>,
 }
 
-impl Counting {
+impl ContentionCounter {
     pub(crate) fn new(contended: &Arc<Contended>, leased: bool) -> Self {
         Self {
             contended: Arc::clone(contended),
@@ -164,16 +164,16 @@ mod tests {
     #[test]
     fn keys_are_few_and_the_contended_ones_stay() {
         let contended = Arc::<Contended>::default();
-        let open = Counting::new(&contended, false);
+        let open = ContentionCounter::new(&contended, false);
         let quiet = Key::from("open");
         open.refused(&quiet);
         let hot = Key::from("hot");
-        let counting = Counting::new(&contended, false);
+        let counting = ContentionCounter::new(&contended, false);
         (0..10).for_each(|_| counting.refused(&hot));
         drop(counting);
         for n in 0..5 * KEYS {
             let key = Key::from(format!("key {n}"));
-            Counting::new(&contended, false).refused(&key);
+            ContentionCounter::new(&contended, false).refused(&key);
         }
         let all = contended.list(None, usize::MAX);
         assert!(all.len() <= KEYS + 1, "{} keys", all.len());
@@ -190,7 +190,7 @@ mod tests {
             .map(|n| {
                 let (key, counting) = (
                     Key::from(format!("{n}")),
-                    Counting::new(&contended, n % 2 == 0),
+                    ContentionCounter::new(&contended, n % 2 == 0),
                 );
                 counting.waited(&key, Duration::from_millis(3), n % 2 == 1);
                 (key, counting)

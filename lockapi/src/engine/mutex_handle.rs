@@ -8,7 +8,7 @@ use async_trait::async_trait;
 
 use super::Core;
 use super::batcher::ended;
-use super::contention::Counting;
+use super::contention::ContentionCounter;
 use super::locks::{Acquisition, Grant, WaitPolicy};
 use crate::error::{Error, Result};
 use crate::fence::{Fence, Proof, is_hand_over};
@@ -29,7 +29,7 @@ struct Handle {
     core: Arc<Core>,
     key: Key,
     lock: LockId,
-    counting: Counting,
+    contention: ContentionCounter,
 }
 
 impl Drop for Handle {
@@ -53,7 +53,7 @@ impl MutexHandle {
         core.names.add(lock, &key);
         let handle = Arc::new(Handle {
             lock,
-            counting: Counting::new(&core.contended, false),
+            contention: ContentionCounter::new(&core.contended, false),
             core: Arc::clone(core),
             key,
         });
@@ -85,12 +85,14 @@ impl MutexHandle {
         };
         let pending = self.handle.core.locks.acquire(acquisition);
         let answer = pending.answer().await;
-        let Handle { key, counting, .. } = &*self.handle;
+        let Handle {
+            key, contention, ..
+        } = &*self.handle;
         match &answer {
-            Some(Ok(None)) => counting.refused(key),
+            Some(Ok(None)) => contention.refused(key),
             Some(Ok(Some(grant))) => {
                 if let Some(waited) = grant.waited {
-                    counting.waited(key, waited, is_hand_over(grant.fence));
+                    contention.waited(key, waited, is_hand_over(grant.fence));
                 }
             }
             Some(Err(_)) | None => {}
@@ -130,7 +132,7 @@ impl MutexHandle {
             let granted = unless(timer.sleep(timeout), acquiring).await.transpose()?;
             let granted = granted.flatten();
             if granted.is_none() {
-                self.handle.counting.timed_out(&self.handle.key);
+                self.handle.contention.timed_out(&self.handle.key);
             }
             Ok(granted)
         };

@@ -101,7 +101,7 @@ async fn check_server(one: &mut DriverConnection, timer: &Timer) -> Result<Durat
 /// Whether a client is in the session that it was in before, each time it looks.
 async fn find_again(
     one: &mut DriverConnection,
-    is_here: impl Fn(&Seen) -> bool,
+    is_here: impl Fn(&SessionIdentity) -> bool,
 ) -> Result<bool, Failure> {
     for _ in 0..CHECKS {
         if !is_here(&mark(one, Marker::read()).await?) {
@@ -139,7 +139,7 @@ async fn sessions(
         // Where sessions take turns the next one has not got it, where the last one is used again
         // the other client finds it.
         let pid = *pid.get_or_insert(marked.pid);
-        let is_here = |seen: &Seen| seen.marker == marker && seen.pid == pid;
+        let is_here = |seen: &SessionIdentity| seen.marker == marker && seen.pid == pid;
         if !is_here(&marked) || !last && !is_here(&mark(one, Marker::read()).await?) {
             return Ok(Sessions::Shared);
         }
@@ -227,7 +227,7 @@ async fn of_one_server(
 }
 
 /// Refuses a server that granted a lock twice, or not at all.
-fn excluded(had: &Seen, given: &Seen, scope: &str) -> Result<(), Failure> {
+fn excluded(had: &SessionIdentity, given: &SessionIdentity, scope: &str) -> Result<(), Failure> {
     let what = match (had.locked, given.locked) {
         (Some(true), Some(false)) => return Ok(()),
         (Some(true), _) => "granted the same lock to two sessions at the same time",
@@ -261,14 +261,20 @@ fn number() -> Result<i64, Failure> {
     random::number().map_err(|error| Failure::connect(None, error))
 }
 
-async fn mark<N: Connection>(connection: &mut N, marker: Marker) -> Result<Seen, Failure> {
+async fn mark<N: Connection>(
+    connection: &mut N,
+    marker: Marker,
+) -> Result<SessionIdentity, Failure> {
     connection.script(Script::Begin(BEGIN)).await?;
     let seen = perform(connection, marker).await?;
     connection.script(Script::Commit).await?;
     Ok(seen)
 }
 
-async fn perform<N: Connection>(connection: &mut N, marker: Marker) -> Result<Seen, Failure> {
+async fn perform<N: Connection>(
+    connection: &mut N,
+    marker: Marker,
+) -> Result<SessionIdentity, Failure> {
     let mut answers = connection.perform(&[marker]).await?;
     answers
         .pop()
@@ -300,7 +306,7 @@ pub enum Lock {
 
 /// The answer to a [`Marker`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct SessionIdentity {
     /// The marker in the session.
     pub marker: String,
     /// Whether the lock was given, or given back.
@@ -364,7 +370,7 @@ impl Lock {
 }
 
 impl Operation for Marker {
-    type Output = Seen;
+    type Output = SessionIdentity;
 
     const STATEMENT: Statement = Statement {
         name: "engine.marker",
@@ -382,9 +388,9 @@ impl Operation for Marker {
         batch.iter().take(1).flat_map(of).collect()
     }
 
-    fn decode(_: &[Self], rows: Rows) -> Result<Vec<Seen>, Failure> {
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<SessionIdentity>, Failure> {
         let seen = |mut row: Row| {
-            Ok(Seen {
+            Ok(SessionIdentity {
                 marker: row.text(0)?,
                 locked: row.maybe_bool(1)?,
                 pid: row.int(2)?,

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 
 use super::Core;
 use super::batcher::ended;
-use super::contention::Counting;
+use super::contention::ContentionCounter;
 use super::leases::{AcquireRequest, Claim, Granted, Refused, What};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::{Fence, Proof};
@@ -40,7 +40,7 @@ struct Handle {
     key: Key,
     text: Arc<str>,
     options: Arc<LeaseOptions>,
-    counting: Counting,
+    contention: ContentionCounter,
 }
 
 impl Handle {
@@ -63,7 +63,7 @@ impl Slots {
         checked.map_err(|error| error.during(primitive).on(&key))?;
         Ok(Self(Arc::new(Handle {
             text: key.to_string().into(),
-            counting: Counting::new(&core.contended, true),
+            contention: ContentionCounter::new(&core.contended, true),
             core: Arc::clone(core),
             key,
             options: Arc::new(options),
@@ -134,7 +134,7 @@ impl Slots {
         let since = Stamp::take(&self.0.core.connections.timer);
         let attempt = self.attempt(operation, what, 1).await?;
         if attempt.is_err() {
-            self.0.counting.refused(&self.0.key);
+            self.0.contention.refused(&self.0.key);
         }
         Ok(attempt.ok().map(|claim| self.guard(claim, what, since)))
     }
@@ -158,7 +158,7 @@ impl Slots {
         let place = waiting.join(place);
         let guard = place.first(self.wait(operation, what, since)).await?;
         let waited = timer.now().saturating_sub(joined);
-        self.0.counting.waited(&self.0.key, waited, false);
+        self.0.contention.waited(&self.0.key, waited, false);
         Ok(guard)
     }
 
@@ -178,7 +178,7 @@ impl Slots {
         let sleep = self.0.core.connections.timer.sleep(timeout);
         let granted = unless(sleep, waiting).await;
         granted.unwrap_or_else(|| {
-            self.0.counting.timed_out(&self.0.key);
+            self.0.contention.timed_out(&self.0.key);
             Err(late())
         })
     }

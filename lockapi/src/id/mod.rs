@@ -15,7 +15,7 @@ pub(crate) mod operations;
 mod text;
 
 pub use layout::{Layout, Parts};
-pub(crate) use model::{Claimed, Ids as Tables};
+pub(crate) use model::{Allocation, Ids as Tables};
 pub(crate) use operations::{
     ClaimWorker, ClaimedWorker, NextBlock, ReleaseWorker, RenewWorker, RenewedWorker,
 };

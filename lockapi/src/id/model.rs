@@ -35,15 +35,15 @@ struct Worker {
     expires_at: i64,
 }
 
-/// A number that was claimed.
+/// A worker number that was allocated to a claim.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Claimed {
+pub(crate) struct Allocation {
     worker: i64,
     start: i64,
     floor: i64,
 }
 
-impl Claimed {
+impl Allocation {
     /// Number, time to start at, floor.
     pub(crate) fn columns(self) -> [Option<i64>; 3] {
         [Some(self.worker), Some(self.start), Some(self.floor)]
@@ -69,7 +69,12 @@ impl Ids {
     }
 
     /// `None` when all are taken.
-    pub(crate) fn claim(&mut self, now: i64, epoch: Epoch, want: &ClaimWorker) -> Option<Claimed> {
+    pub(crate) fn claim(
+        &mut self,
+        now: i64,
+        epoch: Epoch,
+        want: &ClaimWorker,
+    ) -> Option<Allocation> {
         let name = (want.namespace.clone(), want.name.clone());
         let workers = self.workers.entry(name).or_default();
         // The answer of the same request was lost.
@@ -79,7 +84,7 @@ impl Ids {
         if let Some((at, own)) = own {
             own.floor = own.floor.max(floor(now, want.least, want.reserve));
             (own.renewed_at, own.expires_at) = (now, now + want.ttl);
-            return Some(Claimed {
+            return Some(Allocation {
                 worker: at,
                 start: own.floor - want.reserve.min(AHEAD),
                 floor: own.floor,
@@ -127,7 +132,7 @@ impl Ids {
             renewed_at: now,
             expires_at: now + want.ttl,
         };
-        Some(Claimed {
+        Some(Allocation {
             worker: i64::try_from(at).unwrap_or(i64::MAX),
             start,
             floor: workers[at].floor,

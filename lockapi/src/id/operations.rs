@@ -190,7 +190,7 @@ impl Operation for ClaimWorker {
             let claimed = (layout == Some((one.worker_bits, one.sequence_bits, one.epoch))
                 && one.epoch.saturating_mul(1000) <= now)
                 .then(|| model.ids.claim(now, model.epoch(), one));
-            let claimed = claimed.map(|claimed| claimed.map(super::Claimed::columns));
+            let claimed = claimed.map(|claimed| claimed.map(super::Allocation::columns));
             let [worker, start, floor] = claimed.flatten().unwrap_or_default();
             Row(vec![
                 Value::Int(n),

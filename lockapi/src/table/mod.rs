@@ -213,12 +213,12 @@ async fn lock(
 /// What `lock_timeout` was before it was limited; see [`limit_waits_in`].
 #[derive(Clone, Debug)]
 #[must_use = "the limit lasts until it is lifted or the transaction ends"]
-pub struct Limited {
+pub struct WaitLimit {
     before: String,
 }
 
 /// Limits the wait of each statement for a lock to `timeout`, in the transaction that is open on
-/// `connection`, until the limit is [lifted](Limited::lift_in).
+/// `connection`, until the limit is [lifted](WaitLimit::lift_in).
 ///
 /// The backend crates have `with_lock_timeout_in`, which limits what runs in a scope.
 ///
@@ -231,7 +231,7 @@ pub struct Limited {
 pub fn limit_waits_in<L: Library, C: Transaction<L> + ?Sized>(
     connection: &mut C,
     timeout: Duration,
-) -> L::Outcome<'_, Result<Limited>> {
+) -> L::Outcome<'_, Result<WaitLimit>> {
     const OPERATION: &str = "limit_waits_in";
     let mut connection = CallerConnection::new(connection);
     L::outcome(Box::pin(async move {
@@ -248,11 +248,11 @@ pub fn limit_waits_in<L: Library, C: Transaction<L> + ?Sized>(
             return Err(no_transaction(OPERATION));
         }
         let before = before.into_iter().next().unwrap_or_default();
-        Ok(Limited { before })
+        Ok(WaitLimit { before })
     }))
 }
 
-impl Limited {
+impl WaitLimit {
     /// Restores `lock_timeout`. If the transaction has failed, its rollback restores it instead.
     ///
     /// # Cancel safety

@@ -222,7 +222,7 @@ struct State {
     /// How long the last block was asked for. Meanwhile a part of it lost its worth.
     round_trip: Duration,
     /// No block is asked for until then.
-    rests_until: Duration,
+    no_block_before: Duration,
 }
 
 impl State {
@@ -245,7 +245,7 @@ impl State {
     fn next(&mut self, now: Duration, most: u64, quota: &Quota) -> u64 {
         let least = self.least(quota);
         if self.size == 0 {
-            if self.demand < DEMAND || now < self.rests_until {
+            if self.demand < DEMAND || now < self.no_block_before {
                 return 0;
             }
             if least > most {
@@ -285,7 +285,7 @@ impl State {
     /// those who wait for it are not to find that out one by one.
     fn renew(&mut self, permits: Option<Arc<dyn Permits>>, now: Duration) {
         if permits.is_none() {
-            (self.size, self.rests_until) = (0, now + LONG);
+            (self.size, self.no_block_before) = (0, now + LONG);
         }
         // The first permit is that of who asked.
         (self.permits, self.since, self.demand, self.used) = (permits, now, 0, 1);

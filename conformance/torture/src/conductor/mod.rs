@@ -27,7 +27,7 @@ const MAKE_UP: Duration = Duration::from_secs(30);
 
 /// A fault that took place.
 #[derive(Clone, Debug)]
-pub(crate) struct Strike {
+pub(crate) struct AppliedFault {
     pub(crate) fault: Fault,
     pub(crate) from: Nanos,
     pub(crate) to: Nanos,
@@ -65,7 +65,7 @@ pub(crate) struct Conductor<'a> {
     pub(crate) pooler: Option<Mutex<Pooler>>,
     screen: &'a Screen,
     plan: Mutex<Plan>,
-    strikes: Mutex<Vec<Strike>>,
+    applied: Mutex<Vec<AppliedFault>>,
 }
 
 impl<'a> Conductor<'a> {
@@ -82,7 +82,7 @@ impl<'a> Conductor<'a> {
             pooler: pooler.map(Mutex::new),
             screen,
             plan: Mutex::new(plan),
-            strikes: Mutex::default(),
+            applied: Mutex::default(),
         }
     }
 
@@ -118,19 +118,19 @@ impl<'a> Conductor<'a> {
         let faults = self.plan().faults().to_vec();
         for _ in 0..AGAIN {
             for fault in &faults {
-                let strikes = self.strikes();
-                let mut hits = strikes.iter().filter(|strike| strike.effect > 0);
-                if hits.all(|strike| strike.fault != *fault) && Instant::now() < end {
+                let applied = self.applied();
+                let mut hits = applied.iter().filter(|it| it.effect > 0);
+                if hits.all(|it| it.fault != *fault) && Instant::now() < end {
                     let planned = self.plan().draw(*fault);
-                    self.strike(0, &planned);
+                    self.run(0, &planned);
                 }
             }
         }
     }
 
     fn show(&self, elapsed: Duration, time: Duration) {
-        let strikes = self.strikes();
-        let hit = strikes.iter().filter(|strike| strike.effect > 0).count();
+        let applied = self.applied();
+        let hit = applied.iter().filter(|it| it.effect > 0).count();
         let part = (elapsed.as_secs_f64() / time.as_secs_f64()).min(1.0);
         let filled = (0..40u8)
             .filter(|cell| f64::from(*cell) < part * 40.0)
@@ -144,9 +144,9 @@ impl<'a> Conductor<'a> {
         ));
     }
 
-    pub(crate) fn strikes(&self) -> Vec<Strike> {
-        let strikes = self.strikes.lock();
-        strikes.unwrap_or_else(PoisonError::into_inner).clone()
+    pub(crate) fn applied(&self) -> Vec<AppliedFault> {
+        let applied = self.applied.lock();
+        applied.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn plan(&self) -> MutexGuard<'_, Plan> {
@@ -164,11 +164,11 @@ impl<'a> Conductor<'a> {
                 return;
             }
             planned.time = planned.time.min(left);
-            self.strike(place, &planned);
+            self.run(place, &planned);
         }
     }
 
-    fn strike(&self, place: usize, planned: &Planned) {
+    fn run(&self, place: usize, planned: &Planned) {
         let fault = planned.fault;
         let mut draw = Draw {
             random: Rng::with_seed(planned.seed),
@@ -177,7 +177,7 @@ impl<'a> Conductor<'a> {
         };
         let from = now();
         let outcome = self.apply(fault, &mut draw);
-        let strike = |effect| Strike {
+        let applied = |effect| AppliedFault {
             fault,
             from,
             to: now(),
@@ -195,9 +195,9 @@ impl<'a> Conductor<'a> {
         };
         let name = self.screen.paint(colour, &format!("{:<16}", fault.name()));
         self.screen.event(&format!("{name} {text}"));
-        let mut strikes = self.strikes.lock().unwrap_or_else(PoisonError::into_inner);
-        strikes.push(strike(count));
-        drop(strikes);
+        let mut all = self.applied.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push(applied(count));
+        drop(all);
         if count == 0 {
             self.plan().again(fault);
         }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use postgres::Client;
 
 use crate::Result;
-use crate::conductor::Strike;
+use crate::conductor::AppliedFault;
 use crate::crew::Incarnation;
 use crate::log::{Answer, Event, Kind, Nanos, Op, Record, SECOND, read};
 use crate::plan::Fault;
@@ -133,7 +133,7 @@ pub(crate) struct History {
     pub(crate) calls: Vec<Call>,
     pub(crate) handled: Vec<Handled>,
     pub(crate) tables: Tables,
-    pub(crate) strikes: Vec<Strike>,
+    pub(crate) applied: Vec<AppliedFault>,
     pub(crate) turns: Vec<Turn>,
     /// When the last fault had ended, and from when on nothing may fail any more.
     pub(crate) calm: (Nanos, Nanos),
@@ -215,7 +215,7 @@ impl History {
 
     /// Whether the server's clock was set in this time, or a moment before.
     fn clock_was_set(&self, from: Nanos, to: Nanos) -> bool {
-        let mut steps = self.strikes.iter().filter(|it| it.fault == Fault::Clock);
+        let mut steps = self.applied.iter().filter(|it| it.fault == Fault::Clock);
         steps.any(|step| step.from <= to && step.to + 5 * SECOND >= from)
     }
 

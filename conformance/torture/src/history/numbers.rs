@@ -25,7 +25,7 @@ fn limits(history: &History) -> Vec<Violation> {
         }
     }
     let steps: Vec<_> = history
-        .strikes
+        .applied
         .iter()
         .filter(|it| it.fault == Fault::Clock)
         .collect();

@@ -26,7 +26,7 @@ impl Run {
         let took = self.queue.now().saturating_sub(running.since);
         self.pace.handled(took);
         if !matches!(verdict, Verdict::NotRun { .. }) {
-            self.rests.end();
+            self.spawn_pauses.end();
         }
         let ending = match verdict {
             Verdict::Answered(Ok(())) => Ending::Done,
@@ -37,7 +37,7 @@ impl Run {
                 if !reported {
                     self.settings.observer.dropped(&running.delivery);
                 }
-                self.rest();
+                self.pause_claims();
                 Ending::Snoozed(UNSPAWNED)
             }
         };
@@ -45,10 +45,10 @@ impl Run {
     }
 
     /// Whoever does not run one handler may run no other either: it claims no more for a while.
-    fn rest(&mut self) {
-        if self.rest.is_none() {
-            let (queue, time) = (Arc::clone(&self.queue), self.rests.next());
-            self.rest = Some(Box::pin(async move { queue.sleep(time).await }));
+    fn pause_claims(&mut self) {
+        if self.spawn_pause.is_none() {
+            let (queue, time) = (Arc::clone(&self.queue), self.spawn_pauses.next());
+            self.spawn_pause = Some(Box::pin(async move { queue.sleep(time).await }));
         }
     }
 

@@ -51,7 +51,7 @@ impl Run {
     }
 
     fn claim(&self) -> Option<Claim> {
-        if self.stopping || !self.may_have_jobs || self.rest.is_some() {
+        if self.stopping || !self.may_have_jobs || self.spawn_pause.is_some() {
             return None;
         }
         let concurrency = self.settings.concurrency;

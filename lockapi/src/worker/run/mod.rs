@@ -70,7 +70,7 @@ pub(super) struct Run {
     watch: Option<Boxed<Result<Vec<Unhandled>>>>,
     pause: Option<Boxed<()>>,
     /// Runs after a handler that nobody ran, and puts off the next claim.
-    rest: Option<Boxed<()>>,
+    spawn_pause: Option<Boxed<()>>,
     grace: Option<Boxed<()>>,
     /// Set when the time of grace is over: what fails now is not tried again.
     hurry: Arc<AtomicBool>,
@@ -82,7 +82,7 @@ pub(super) struct Run {
     refused: Option<Error>,
     pace: Pace,
     pauses: Pauses,
-    rests: Pauses,
+    spawn_pauses: Pauses,
     begun: u64,
     summary: Summary,
 }
@@ -130,7 +130,7 @@ impl Run {
             arrival: None,
             watch: None,
             pause: None,
-            rest: None,
+            spawn_pause: None,
             grace: None,
             hurry: Arc::default(),
             stopping: false,
@@ -139,7 +139,7 @@ impl Run {
             refused: None,
             pace: Pace::default(),
             pauses: Pauses::default(),
-            rests: Pauses::default(),
+            spawn_pauses: Pauses::default(),
             begun: 0,
             summary: Summary::default(),
         }
@@ -204,7 +204,7 @@ impl Run {
         if ended(&mut self.pause, cx) {
             return Poll::Ready(());
         }
-        if ended(&mut self.rest, cx) {
+        if ended(&mut self.spawn_pause, cx) {
             return Poll::Ready(());
         }
         if ended(&mut self.delay, cx) {
