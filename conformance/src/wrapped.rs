@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockapi::queue::{
-    Claim, DeadLetter, DeliveryState, Exchange, Groups, Job, Outcome, Pushed, QueueOptions,
+    Claim, DeadLetter, DeliveryState, Exchange, Groups, Job, Outcome, Pause, Pushed, QueueOptions,
     Settled, Statistics, Ticket, Unhandled,
 };
 use lockapi::{Queue, Result};
@@ -113,8 +113,8 @@ impl<W: Wrapper> Queue for Wrapped<W> {
         self.0.inner().now()
     }
 
-    async fn set_paused(&self, paused: bool) -> Result<()> {
-        self.0.inner().set_paused(paused).await
+    async fn set_paused(&self, pause: Option<Pause>) -> Result<()> {
+        self.0.inner().set_paused(pause).await
     }
 
     async fn set_groups(&self, groups: Groups) -> Result<()> {

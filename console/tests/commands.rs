@@ -269,6 +269,35 @@ fn queues_are_paused_purged_and_revived() {
 }
 
 #[test]
+fn queues_are_paused_for_a_time_and_groups_by_name() {
+    let database = Database::new();
+    let change = |arguments: &[&str]| {
+        let arguments = [arguments, &["--reason", "an outage"]].concat();
+        database.lockapi(arguments)
+    };
+    change(&["queue", "pause", "mails", "--for", "2h"]).succeeds();
+    let shown = database.lockapi(["queue", "show", "mails"]).succeeds();
+    shown.shows("paused for 1h 59m");
+    let shown = database.lockapi(["queue", "show", "mails", "--json"]);
+    let shown = shown.succeeds().json();
+    let left = shown["resumes_in_seconds"].as_f64().expect("a time");
+    assert!(7000.0 < left && left <= 7200.0, "{left}");
+    let refused = change(&["queue", "pause", "mails", "--for", "0s"]).exits(2);
+    assert!(refused.err.contains("allowed"), "{refused:?}");
+    change(&["queue", "pause", "mails", "--for", "2h", "--group", "a"]).exits(2);
+    change(&["queue", "resume", "mails"]).succeeds();
+
+    let limits = || database.sql("SELECT group_key, most FROM lockapi.group_limit");
+    change(&["queue", "pause", "mails", "--group", "tenant-7"]).succeeds();
+    assert_eq!(limits(), "tenant-7|0");
+    change(&["queue", "resume", "mails", "--group", "tenant-7"]).succeeds();
+    assert_eq!(limits(), "");
+    let audit = database.lockapi(["audit", "--json"]).succeeds().json();
+    assert_eq!(audit[0]["action"], "resume group");
+    assert_eq!(audit[0]["subject"], "mails/tenant-7");
+}
+
+#[test]
 fn tasks_are_set_run_and_disabled() {
     let database = Database::new();
     let why = ["--reason", "a test"];

@@ -34,6 +34,7 @@ register! { "groups":
     Q24 groups_have_their_turns_one_after_the_other;
     Q24 waiting_claim_is_woken_for_a_group;
     Q25 limits_are_changed_while_jobs_run;
+    Q25 paused_group_waits_while_the_others_go_on;
     Q25 limits_outside_of_their_limits_are_refused;
     Q22 no_name_of_a_mutex_is_in_the_way_of_a_queue;
 }
@@ -529,6 +530,38 @@ async fn limits_are_changed_while_jobs_run(cx: Context) {
     assert_eq!(last.len(), 1);
 }
 
+async fn paused_group_waits_while_the_others_go_on(cx: Context) {
+    let (here, there) = (cx.queue().await, cx.queue().await);
+    for groups in [Groups::default(), Groups::default().ordered()] {
+        here.set_groups(groups).await.unwrap();
+        here.push_all(vec![of("a", 1), of("a", 2), of("b", 3)])
+            .await
+            .unwrap();
+        let running = one(&here).await;
+        assert_eq!(numbers(std::slice::from_ref(&running)), [1]);
+        there.set_group_limit("a", Some(0)).await.unwrap();
+        next(&here, 3).await.ack().await.unwrap();
+        // What runs goes on to its end, and what fails waits like the others.
+        running.nack("again", Duration::ZERO).await.unwrap();
+        none(&there).await;
+        cx.elapse(MINUTE).await;
+        none(&here).await;
+        let waiting = {
+            let queue = there.clone();
+            tokio::spawn(async move { queue.claim(&Claim::new(1).wait(MINUTE)).await })
+        };
+        tokio::pin!(waiting);
+        not_yet("the group is paused", &mut waiting).await;
+        here.set_group_limit("a", None).await.unwrap();
+        let claimed = soon("a job", waiting).await.unwrap().unwrap();
+        for delivery in claimed {
+            delivery.ack().await.unwrap();
+        }
+        one(&here).await.ack().await.unwrap();
+        assert_eq!(cx.jobs().await, Jobs::default());
+    }
+}
+
 async fn limits_outside_of_their_limits_are_refused(cx: Context) {
     let queue = cx.queue().await;
     for groups in [
@@ -541,7 +574,6 @@ async fn limits_outside_of_their_limits_are_refused(cx: Context) {
         assert!(refused.to_string().contains("allowed"), "{refused}");
     }
     for (group, limit) in [
-        ("a".to_owned(), Some(0)),
         ("a".to_owned(), Some(MAX_GROUP_LIMIT + 1)),
         (String::new(), Some(1)),
         ("a".repeat(10 << 10), None),
@@ -549,7 +581,7 @@ async fn limits_outside_of_their_limits_are_refused(cx: Context) {
         let refused = queue.set_group_limit(&group, limit).await.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Invalid);
         assert!(refused.to_string().contains("allowed"), "{refused}");
-        if limit != Some(0) && limit != Some(MAX_GROUP_LIMIT + 1) {
+        if limit != Some(MAX_GROUP_LIMIT + 1) {
             let refused = queue.push(of(&group, 1)).await.unwrap_err();
             assert_eq!(refused.kind(), ErrorKind::Invalid);
         }

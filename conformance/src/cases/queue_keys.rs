@@ -1,9 +1,10 @@
 //! Queues: keys of jobs, and what is done to a queue as a whole.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use lockapi::ErrorKind;
-use lockapi::queue::{Claim, How, Priority, Unique};
+use lockapi::queue::{Claim, How, MAX_DELAY, Priority, Unique};
 
 use super::queue::{by_hand_from, job, none, one};
 use crate::context::{Context, MINUTE};
@@ -16,6 +17,8 @@ register! { "queue":
     Q11 thousands_may_change_a_job_at_once;
     Q12 idempotency_key_makes_a_push_repeatable;
     Q17 paused_queue_gives_nothing_until_it_is_resumed;
+    Q17 queue_paused_for_a_time_goes_on_by_itself;
+    Q17 latest_pause_counts;
     Q17 purge_leaves_what_runs;
     Q17 statistics_tell_what_there_is;
 }
@@ -136,6 +139,50 @@ async fn paused_queue_gives_nothing_until_it_is_resumed(cx: Context) {
     here.resume().await.unwrap();
     let claimed = soon("the job", waiting).await.unwrap().unwrap();
     assert_eq!(claimed.len(), 1);
+}
+
+async fn queue_paused_for_a_time_goes_on_by_itself(cx: Context) {
+    let (here, there) = (cx.queue().await, cx.queue().await);
+    here.pause_for(MINUTE * 2).await.unwrap();
+    here.push(job(1)).await.unwrap();
+    cx.elapse(MINUTE).await;
+    none(&there).await;
+    let told = there.statistics().await.unwrap();
+    assert!(told.paused);
+    let left = told.resumes_in.unwrap();
+    assert!(MINUTE / 2 < left && left <= MINUTE, "{left:?}");
+    cx.elapse(MINUTE * 3).await;
+    let told = there.statistics().await.unwrap();
+    assert_eq!((told.paused, told.resumes_in), (false, None));
+    one(&there).await.ack().await.unwrap();
+    // Who waits for a job meanwhile gets it when the time has passed, and nobody has to say so.
+    here.pause_for(MINUTE / 40).await.unwrap();
+    here.push(job(2)).await.unwrap();
+    let waiting = tokio::spawn(async move { there.claim(&Claim::new(1).wait(MINUTE)).await });
+    tokio::pin!(waiting);
+    not_yet("the queue is paused", &mut waiting).await;
+    let claimed = soon("the job", waiting).await.unwrap().unwrap();
+    assert_eq!(claimed.len(), 1);
+    for time in [Duration::ZERO, Duration::from_nanos(1), MAX_DELAY * 2] {
+        let refused = here.pause_for(time).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Invalid);
+        assert!(refused.to_string().contains("allowed"), "{refused}");
+    }
+}
+
+async fn latest_pause_counts(cx: Context) {
+    let queue = cx.queue().await;
+    queue.push(job(1)).await.unwrap();
+    queue.pause_for(MINUTE).await.unwrap();
+    queue.pause().await.unwrap();
+    cx.elapse(MINUTE * 2).await;
+    none(&queue).await;
+    let told = queue.statistics().await.unwrap();
+    assert_eq!((told.paused, told.resumes_in), (true, None));
+    queue.pause_for(MINUTE).await.unwrap();
+    none(&queue).await;
+    queue.resume().await.unwrap();
+    one(&queue).await.ack().await.unwrap();
 }
 
 async fn purge_leaves_what_runs(cx: Context) {

@@ -235,7 +235,7 @@ impl<C: Connection> Pair<'_, C> {
                 };
                 self.same(discard).await;
             }
-            Action::Pause(paused) => self.pause(*paused).await,
+            Action::Pause(units) => self.pause(*units).await,
             Action::Count(most) => self.count(i64::from(*most)).await,
             Action::Running(of_queue) => self.running(*of_queue).await,
             Action::CancelOne(back) => self.cancel_one(*back).await,
@@ -253,12 +253,13 @@ impl<C: Connection> Pair<'_, C> {
         }
     }
 
-    async fn pause(&mut self, paused: bool) {
+    async fn pause(&mut self, units: Option<u8>) {
         let name = self.name();
         let topic = 0;
         self.same(SetPaused {
             name,
-            paused,
+            paused: units.is_some(),
+            time: i64::from(units.unwrap_or_default()) * UNIT,
             topic,
         })
         .await;

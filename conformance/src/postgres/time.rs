@@ -66,6 +66,8 @@ impl OnPostgres {
                         started_at = started_at - {micros} * interval '1 microsecond',
                         lease_until = lease_until - {micros} * interval '1 microsecond',
                         expires_at = expires_at - {micros} * interval '1 microsecond'
+                  WHERE namespace = {namespace};
+                 UPDATE lockapi.queue SET paused_until = paused_until - {micros} * interval '1 microsecond'
                   WHERE namespace = {namespace}"
             ))
             .await;

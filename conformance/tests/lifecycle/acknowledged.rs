@@ -83,7 +83,7 @@ fn acts() -> Vec<(&'static str, Act)> {
             act(SetGroupLimit {
                 name: name(),
                 group: "customer".to_owned(),
-                most: 0,
+                most: -1,
                 topic: 1,
             }),
         ),

@@ -197,6 +197,8 @@ fn age_jobs(observer: &Mutex<Client>, namespace: &str, time: std::time::Duration
                 expires_at = expires_at - {micros} * interval '1 microsecond',
                 started_at = started_at - {micros} * interval '1 microsecond'
           WHERE namespace = '{namespace}';
+         UPDATE lockapi.queue SET paused_until = paused_until - {micros} * interval '1 microsecond'
+          WHERE namespace = '{namespace}';
          UPDATE lockapi.job_archive
             SET completed_at = completed_at - {micros} * interval '1 microsecond',
                 expires_at = expires_at - {micros} * interval '1 microsecond'
@@ -230,14 +232,14 @@ fn x04_expired_jobs_are_swept_by_the_model_as_well() {
             claim(6, 20),
             // One of them is given back.
             Settle(vec![(4, 3, 0)]),
-            Pause(true),
+            Pause(Some(0)),
             Expire(most, small, own),
             Elapse(7),
             Expire(most, small, own),
             Count(20),
             // The key is free.
             Keyed(vec![(0, Some(0), 1, 0)]),
-            Pause(false),
+            Pause(None),
             claim(20, 1),
             Elapse(2),
             Sweep,

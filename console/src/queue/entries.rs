@@ -21,6 +21,8 @@ pub(super) struct Counts {
     #[serde(rename = "oldest_seconds", serialize_with = "maybe_seconds")]
     oldest: Option<Duration>,
     paused: bool,
+    #[serde(rename = "resumes_in_seconds", serialize_with = "maybe_seconds")]
+    resumes_in: Option<Duration>,
 }
 
 #[derive(Debug, Serialize)]
@@ -54,16 +56,17 @@ impl From<&Statistics> for Counts {
             dead: statistics.dead.into(),
             oldest: statistics.oldest,
             paused: statistics.paused,
+            resumes_in: statistics.resumes_in,
         }
     }
 }
 
 impl Counts {
     pub(super) fn words(&self) -> String {
-        let paused = if self.paused {
-            "paused: nothing is delivered\n"
-        } else {
-            ""
+        let paused = match (self.paused, self.resumes_in) {
+            (false, _) => String::new(),
+            (true, None) => "paused: nothing is delivered\n".to_owned(),
+            (true, Some(left)) => format!("paused for {}: nothing is delivered\n", spoken(left)),
         };
         format!(
             "{paused}ready    {}{}\nrunning  {}\ndelayed  {}\ndead     {}",

@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use lockapi::Backend;
 use lockapi::admin::Filter;
-use lockapi::queue::{self, Statistics};
+use lockapi::queue::{self, Pause, Statistics};
 use serde::Serialize;
 
 use crate::arguments::Global;
@@ -85,6 +85,12 @@ pub(crate) enum Queue {
     Pause {
         /// The queue
         queue: String,
+        /// Deliver them again after this time, such as 30s, 5m or 2h
+        #[arg(long = "for", value_name = "TIME", value_parser = crate::values::duration, conflicts_with = "group")]
+        time: Option<Duration>,
+        /// Only the jobs of this group, by a limit of 0
+        #[arg(long)]
+        group: Option<String>,
         #[command(flatten)]
         why: Why,
     },
@@ -92,6 +98,9 @@ pub(crate) enum Queue {
     Resume {
         /// The queue
         queue: String,
+        /// Only the jobs of this group; a limit of its own is taken away
+        #[arg(long)]
+        group: Option<String>,
         #[command(flatten)]
         why: Why,
     },
@@ -195,8 +204,24 @@ impl Queue {
                 let count = queue.discard(those.ids.clone()).await?;
                 return those.done(global, count, "deleted");
             }
-            Self::Pause { queue, why } => pause(backend, &queue, true, &why).await?,
-            Self::Resume { queue, why } => pause(backend, &queue, false, &why).await?,
+            Self::Pause {
+                queue,
+                group: Some(group),
+                why,
+                ..
+            } => limit_group(backend, &queue, &group, Some(0), &why).await?,
+            Self::Resume {
+                queue,
+                group: Some(group),
+                why,
+            } => limit_group(backend, &queue, &group, None, &why).await?,
+            Self::Pause {
+                queue, time, why, ..
+            } => {
+                let pause = time.map_or(Pause::UntilResumed, Pause::For);
+                set_paused(backend, &queue, Some(pause), &why).await?;
+            }
+            Self::Resume { queue, why, .. } => set_paused(backend, &queue, None, &why).await?,
             Self::Purge { queue, yes, why } => {
                 let handle = backend.queue(&queue)?;
                 let purged = if yes {
@@ -219,18 +244,41 @@ impl Queue {
     }
 }
 
-async fn pause(backend: &dyn Backend, queue: &str, paused: bool, why: &Why) -> Result<()> {
+async fn set_paused(
+    backend: &dyn Backend,
+    queue: &str,
+    pause: Option<Pause>,
+    why: &Why,
+) -> Result<()> {
     let handle = backend.queue(queue)?;
-    let action = if paused {
-        "pause queue"
-    } else {
-        "resume queue"
+    let action = match pause {
+        Some(_) => "pause queue",
+        None => "resume queue",
     };
     backend
         .operator()
         .record(action, queue, &why.reason)
         .await?;
-    Ok(handle.set_paused(paused).await?)
+    Ok(handle.set_paused(pause).await?)
+}
+
+async fn limit_group(
+    backend: &dyn Backend,
+    queue: &str,
+    group: &str,
+    limit: Option<u32>,
+    why: &Why,
+) -> Result<()> {
+    let handle = backend.queue(queue)?;
+    let action = match limit {
+        Some(_) => "pause group",
+        None => "resume group",
+    };
+    backend
+        .operator()
+        .record(action, &format!("{queue}/{group}"), &why.reason)
+        .await?;
+    Ok(handle.set_group_limit(group, limit).await?)
 }
 
 fn no_job(queue: &str, id: i64) -> Failure {

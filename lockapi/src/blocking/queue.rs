@@ -136,6 +136,14 @@ impl Queue {
         block_on(self.0.pause())
     }
 
+    /// Stops giving out jobs for a time.
+    ///
+    /// # Errors
+    /// As for [`Queue::pause_for`](crate::Queue#method.pause_for).
+    pub fn pause_for(&self, time: Duration) -> Result<()> {
+        block_on(self.0.pause_for(time))
+    }
+
     /// Gives out jobs again.
     ///
     /// # Errors

@@ -100,6 +100,11 @@ pub const MIGRATIONS: &[Migration] = &[
         name: "headers",
         sql: include_str!("../../migrations/0014_headers.sql"),
     },
+    Migration {
+        version: 15,
+        name: "pauses",
+        sql: include_str!("../../migrations/0015_pauses.sql"),
+    },
 ];
 
 impl Migration {

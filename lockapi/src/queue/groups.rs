@@ -80,11 +80,12 @@ fn check_limit(limit: u32) -> Result<()> {
     Err(Error::new(ErrorKind::Invalid, "set_groups", message))
 }
 
-/// Checks a group and its limit; none is 0.
+/// Checks a group and its limit, of which 0 pauses the group; none is -1.
 pub(crate) fn checked_limit(group: &str, limit: Option<u32>) -> Result<i64> {
     check_name("group", group, 1)?;
-    limit.map_or(Ok(0), |limit| {
-        check_limit(limit)?;
-        Ok(i64::from(limit))
-    })
+    match limit {
+        None => Ok(-1),
+        Some(0) => Ok(0),
+        Some(limit) => check_limit(limit).map(|()| i64::from(limit)),
+    }
 }

@@ -17,6 +17,7 @@ mod job;
 pub(crate) mod model;
 pub(crate) mod operations;
 mod options;
+mod pause;
 mod runs;
 mod statistics;
 
@@ -42,6 +43,7 @@ pub(crate) use operations::{
     SearchRange, SearchResult, SetGroupLimit, SetGroups, SetPaused, Settle, SweepQueues, attempts,
 };
 pub use options::QueueOptions;
+pub use pause::Pause;
 pub(crate) use runs::RunState;
 pub use statistics::{Statistics, Tally, Unhandled};
 
@@ -164,11 +166,12 @@ pub trait Queue: Send + Sync + fmt::Debug {
     /// Programs need not call it: workers do, for what has to be done at a time.
     fn now(&self) -> Duration;
 
-    /// Pauses or resumes it: a paused queue accepts jobs and delivers none.
+    /// Pauses it, or resumes it with `None`: a paused queue accepts jobs and delivers none, also to programs that
+    /// are started later. Jobs that were delivered before run to their end.
     ///
     /// # Errors
-    /// `Unavailable`, `Indeterminate`.
-    async fn set_paused(&self, paused: bool) -> Result<()>;
+    /// `Invalid` for a time of zero or more than [`MAX_DELAY`], `Unavailable`, `Indeterminate`.
+    async fn set_paused(&self, pause: Option<Pause>) -> Result<()>;
 
     /// Sets how the [groups](Job::group) of the queue are limited, for all programs: it is stored in the
     /// database. A limit that is raised admits more jobs at once; one that is lowered interrupts no job:
@@ -178,8 +181,9 @@ pub trait Queue: Send + Sync + fmt::Debug {
     /// `Invalid` for options outside of their limits, `Unavailable`, `Indeterminate`.
     async fn set_groups(&self, groups: Groups) -> Result<()>;
 
-    /// Gives one group a limit of its own, 1 to [`MAX_GROUP_LIMIT`]; with `None` it has that of the queue
-    /// again. In an ordered queue the jobs of every group run one after the other all the same.
+    /// Gives one group a limit of its own, 0 to [`MAX_GROUP_LIMIT`]; with `None` it has that of the queue
+    /// again. In an ordered queue the jobs of every group run one after the other all the same. A limit of 0 pauses
+    /// the group: its jobs wait and other groups go on. Those that had been admitted, no more than its limit, still run.
     ///
     /// # Errors
     /// `Invalid` for a group or a limit outside of the limits, `Unavailable`, `Indeterminate`.
@@ -285,12 +289,20 @@ impl dyn Queue + '_ {
         }
     }
 
-    /// Stops delivering jobs.
+    /// Stops delivering jobs, until it is resumed.
     ///
     /// # Errors
     /// As for [`set_paused`](Queue::set_paused).
     pub async fn pause(&self) -> Result<()> {
-        self.set_paused(true).await
+        self.set_paused(Some(Pause::UntilResumed)).await
+    }
+
+    /// Stops delivering jobs for a time, which the server's clock measures. It needs nobody to resume it.
+    ///
+    /// # Errors
+    /// As for [`set_paused`](Queue::set_paused).
+    pub async fn pause_for(&self, time: Duration) -> Result<()> {
+        self.set_paused(Some(Pause::For(time))).await
     }
 
     /// Delivers jobs again.
@@ -298,6 +310,6 @@ impl dyn Queue + '_ {
     /// # Errors
     /// As for [`set_paused`](Queue::set_paused).
     pub async fn resume(&self) -> Result<()> {
-        self.set_paused(false).await
+        self.set_paused(None).await
     }
 }

@@ -21,6 +21,8 @@ pub struct Statistics {
     pub oldest: Option<Duration>,
     /// Whether the queue is paused.
     pub paused: bool,
+    /// For how long it still is, if it is paused for a time.
+    pub resumes_in: Option<Duration>,
 }
 
 /// Jobs of one name that are due and waiting.
@@ -63,6 +65,7 @@ impl fmt::Display for Tally {
 
 impl From<Counted> for Statistics {
     fn from(counted: Counted) -> Self {
+        let time = |micros: i64| Duration::from_micros(micros.max(0).unsigned_abs());
         let tally = |count: i64, more| Tally {
             count: count.max(0).unsigned_abs(),
             more,
@@ -72,10 +75,9 @@ impl From<Counted> for Statistics {
             running: tally(counted.running, counted.more_due),
             delayed: tally(counted.delayed, counted.more_delayed),
             dead: tally(counted.dead, counted.more_dead),
-            oldest: counted
-                .oldest
-                .map(|micros| Duration::from_micros(micros.max(0).unsigned_abs())),
+            oldest: counted.oldest.map(time),
             paused: counted.paused,
+            resumes_in: counted.resumes_in.map(time),
         }
     }
 }

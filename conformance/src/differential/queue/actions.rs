@@ -32,8 +32,8 @@ pub enum Action {
     Redrive(u8),
     /// Deletes so many dead letters.
     Discard(u8),
-    /// Pauses or resumes.
-    Pause(bool),
+    /// Pauses for so many units, or with 0 until it is resumed; or resumes.
+    Pause(Option<u8>),
     /// Counts at most so many.
     Count(u8),
     /// Lists which jobs run, of the queue or of the namespace.
@@ -65,7 +65,7 @@ pub enum GroupAction {
     /// Sets the limit of all groups, and whether they are ordered.
     Set(u8, bool),
     /// Sets the limit of a group, or takes it away.
-    Limit(u8, u8),
+    Limit(u8, Option<u8>),
 }
 
 fn of_groups() -> impl Strategy<Value = GroupAction> {
@@ -74,7 +74,7 @@ fn of_groups() -> impl Strategy<Value = GroupAction> {
         3 => jobs.prop_map(GroupAction::Push),
         4 => (1..5u8).prop_map(GroupAction::Admit),
         1 => (1..4u8, any::<bool>()).prop_map(|(most, ordered)| GroupAction::Set(most, ordered)),
-        1 => (0..4u8, 0..3u8).prop_map(|(group, most)| GroupAction::Limit(group, most)),
+        1 => (0..4u8, prop::option::of(0..3u8)).prop_map(|(group, most)| GroupAction::Limit(group, most)),
     ]
 }
 
@@ -103,7 +103,7 @@ pub fn actions() -> impl Strategy<Value = Vec<Action>> {
         1 => (1..4u8).prop_map(Action::Purge),
         1 => (1..4u8).prop_map(Action::Redrive),
         1 => (1..4u8).prop_map(Action::Discard),
-        1 => prop::bool::weighted(0.3).prop_map(Action::Pause),
+        1 => prop::option::weighted(0.4, 0..3u8).prop_map(Action::Pause),
         2 => (1..6u8).prop_map(Action::Count),
         2 => any::<bool>().prop_map(Action::Running),
         1 => (0..8u8).prop_map(Action::CancelOne),

@@ -45,7 +45,7 @@ impl<C: Connection> Pair<'_, C> {
                 let set = SetGroupLimit {
                     name: self.name(),
                     group: format!("g{number}"),
-                    most: i64::from(*most),
+                    most: most.map_or(-1, i64::from),
                     topic: 0,
                 };
                 self.same(set).await;

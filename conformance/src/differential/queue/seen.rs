@@ -71,9 +71,14 @@ impl<C: Connection> Pair<'_, C> {
         }
         let name = self.name();
         let (mut real, mut model) = self.both(CountJobs { name, most }).await;
-        match (real.oldest.take(), model.oldest.take()) {
-            (Some(real), Some(model)) => near(real, model),
-            (real, model) => assert_eq!(real, model, "the oldest"),
+        for (real, model) in [
+            (real.oldest.take(), model.oldest.take()),
+            (real.resumes_in.take(), model.resumes_in.take()),
+        ] {
+            match (real, model) {
+                (Some(real), Some(model)) => near(real, model),
+                (real, model) => assert_eq!(real, model, "a time"),
+            }
         }
         assert_eq!(real, model);
         let read = ReadDeadLetters {

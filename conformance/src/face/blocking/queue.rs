@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockapi::queue::{
-    Claim, DeadLetter, DeliveryState, Exchange, Groups, Job, Outcome, Pushed, Queue, QueueOptions,
-    Settled, Statistics, Ticket, Unhandled,
+    Claim, DeadLetter, DeliveryState, Exchange, Groups, Job, Outcome, Pause, Pushed, Queue,
+    QueueOptions, Settled, Statistics, Ticket, Unhandled,
 };
 use lockapi::{Result, blocking};
 
@@ -80,13 +80,11 @@ impl Queue for Blocking<blocking::Queue> {
         self.0.now()
     }
 
-    async fn set_paused(&self, paused: bool) -> Result<()> {
-        self.with(move |queue| {
-            if paused {
-                queue.pause()
-            } else {
-                queue.resume()
-            }
+    async fn set_paused(&self, pause: Option<Pause>) -> Result<()> {
+        self.with(move |queue| match pause {
+            Some(Pause::UntilResumed) => queue.pause(),
+            Some(Pause::For(time)) => queue.pause_for(time),
+            None => queue.resume(),
         })
         .await
     }

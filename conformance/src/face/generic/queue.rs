@@ -6,8 +6,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockapi::Result;
 use lockapi::queue::{
-    Claim, DeadLetter, DeliveryState, Exchange, Groups, Job, Outcome, Pushed, Queue, QueueOptions,
-    Settled, Statistics, Ticket, Unhandled,
+    Claim, DeadLetter, DeliveryState, Exchange, Groups, Job, Outcome, Pause, Pushed, Queue,
+    QueueOptions, Settled, Statistics, Ticket, Unhandled,
 };
 
 use super::Through;
@@ -77,8 +77,8 @@ impl<Q: Queue + ?Sized + 'static> Queue for Through<Q> {
         self.0.now()
     }
 
-    async fn set_paused(&self, paused: bool) -> Result<()> {
-        self.0.set_paused(paused).await
+    async fn set_paused(&self, pause: Option<Pause>) -> Result<()> {
+        self.0.set_paused(pause).await
     }
 
     async fn set_groups(&self, groups: Groups) -> Result<()> {

@@ -248,6 +248,7 @@ fn set_paused(paused: bool) -> Step {
         vec![SetPaused {
             name: name(side),
             paused,
+            time: 0,
             topic: 0,
         }]
     };

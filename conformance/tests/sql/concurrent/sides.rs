@@ -122,6 +122,7 @@ const OLDER: &str = "
            due_at = due_at - $m * interval '1 us', lease_until = lease_until - $m * interval '1 us',
            expires_at = expires_at - $m * interval '1 us', started_at = started_at - $m * interval '1 us'
      WHERE namespace = $n;
+    UPDATE lockapi.queue SET paused_until = paused_until - $m * interval '1 us' WHERE namespace = $n;
     UPDATE lockapi.job_archive
        SET completed_at = completed_at - $m * interval '1 us', expires_at = expires_at - $m * interval '1 us'
      WHERE namespace = $n;

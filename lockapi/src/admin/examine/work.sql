@@ -20,7 +20,8 @@ WITH RECURSIVE old AS (
             LIMIT 1) AS n
 ), queue AS (
     SELECT l.namespace, l.queue,
-           EXISTS (SELECT FROM lockapi.queue AS q WHERE q.namespace = l.namespace AND q.name = l.queue AND q.paused) AS paused
+           EXISTS (SELECT FROM lockapi.queue AS q WHERE q.namespace = l.namespace AND q.name = l.queue AND q.paused
+                  AND coalesce(q.paused_until > pg_catalog.statement_timestamp(), true)) AS paused
       FROM live AS l
 ), oldest AS (
     SELECT q.namespace, q.queue, q.paused, pg_catalog.min(o.run_at) AS run_at

@@ -319,7 +319,7 @@ impl Operation for ListQueues {
     }
 
     fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
-        Some(model.jobs.queues(batch.first()?))
+        Some(model.jobs.queues(model.now, batch.first()?))
     }
 }
 

@@ -53,7 +53,8 @@ WITH RECURSIVE live AS (
       LIMIT $4::int8)
 )
 SELECT n.namespace, n.queue,
-       EXISTS (SELECT FROM lockapi.queue AS q WHERE q.namespace = n.namespace AND q.name = n.queue AND q.paused) AS paused
+       EXISTS (SELECT FROM lockapi.queue AS q WHERE q.namespace = n.namespace AND q.name = n.queue AND q.paused
+                  AND coalesce(q.paused_until > pg_catalog.statement_timestamp(), true)) AS paused
   FROM named AS n
  ORDER BY n.namespace COLLATE "C", n.queue COLLATE "C"
  LIMIT $4::int8

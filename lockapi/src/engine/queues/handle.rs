@@ -14,9 +14,9 @@ use crate::error::{Error, ErrorKind, LOCKED, Result};
 use crate::lease::micros;
 use crate::queue::{
     Cancel, Claim, CountJobs, DeadLetter, DeliveryState, Discard, Exchange, Groups, Job, Name,
-    Outcome, Purge, Pushed, Queue, QueueOptions, ReadDeadLetters, ReadDeliveryState, ReadUnhandled,
-    Redrive, SetGroupLimit, SetGroups, SetPaused, Settled, Statistics, SweepQueues, Ticket,
-    Unhandled, checked_limit, in_transaction,
+    Outcome, Pause, Purge, Pushed, Queue, QueueOptions, ReadDeadLetters, ReadDeliveryState,
+    ReadUnhandled, Redrive, SetGroupLimit, SetGroups, SetPaused, Settled, Statistics, SweepQueues,
+    Ticket, Unhandled, checked_limit, in_transaction,
 };
 use crate::telemetry;
 use crate::wait::unless;
@@ -275,10 +275,12 @@ impl Queue for QueueHandle {
         self.0.core.connections.timer.now()
     }
 
-    async fn set_paused(&self, paused: bool) -> Result<()> {
+    async fn set_paused(&self, pause: Option<Pause>) -> Result<()> {
+        let time = pause.map_or(Ok(0), Pause::micros);
         let set = SetPaused {
             name: self.0.name.clone(),
-            paused,
+            paused: pause.is_some(),
+            time: time.map_err(self.0.failed("set_paused"))?,
             topic: self.0.number,
         };
         self.0.call(set).await?;

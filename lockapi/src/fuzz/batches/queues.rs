@@ -92,6 +92,7 @@ pub(super) fn managed_queues() -> Vec<Decoder> {
         of(queue::SetPaused {
             name: name(),
             paused: true,
+            time: 1,
             topic: 1,
         }),
         of(queue::SearchBelowFloors {

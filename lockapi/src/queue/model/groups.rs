@@ -89,10 +89,11 @@ impl Groups {
     /// How many more of a group may be admitted.
     fn room(&self, rule: &Rule, queue: &Name, group: &str) -> i64 {
         let key = (queue.clone(), group.to_owned());
+        let own = self.limits.get(&key).copied();
         let most = if rule.ordered {
-            1
+            own.unwrap_or(1).min(1)
         } else {
-            self.limits.get(&key).copied().unwrap_or(rule.most)
+            own.unwrap_or(rule.most)
         };
         most - self.admitted.get(&key).copied().unwrap_or_default()
     }
@@ -142,7 +143,7 @@ impl Jobs {
 
     pub(crate) fn set_group_limit(&mut self, want: &SetGroupLimit) {
         let key = (want.name.clone(), want.group.clone());
-        if want.most == 0 {
+        if want.most < 0 {
             self.groups.limits.remove(&key);
         } else {
             self.groups.limits.insert(key, want.most);

@@ -194,7 +194,7 @@ impl Jobs {
     }
 
     /// The rows of a list of queues.
-    pub(crate) fn queues(&self, want: &ListQueues) -> Rows {
+    pub(crate) fn queues(&self, now: i64, want: &ListQueues) -> Rows {
         let live = self.live.values().map(|live| &live.queue);
         let ended = self.ended.values();
         let dead = ended.filter(|ended| ended.status == Status::Failed);
@@ -212,7 +212,7 @@ impl Jobs {
             Row(vec![
                 Value::Text(name.namespace.clone()),
                 Value::Text(name.queue.clone()),
-                Value::Bool(self.paused.contains(name)),
+                Value::Bool(self.is_paused(now, name)),
             ])
         };
         let most = usize::try_from(want.most).unwrap_or_default();

@@ -8,7 +8,7 @@ use super::{DAY, Jobs, LiveJob, NOT_IN_TIME, Running, Status};
 use crate::driver::{Row, Rows, Value};
 use crate::queue::operations::{
     Cancel, CountJobs, Counted, DeadLetterRow, Discard, ExpireJobs, Floor, Name, Purge,
-    ReadDeadLetters, ReadUnhandled, Redrive, Redriven, SweepQueues,
+    ReadDeadLetters, ReadUnhandled, Redrive, Redriven, SetPaused, SweepQueues,
 };
 
 impl Jobs {
@@ -158,12 +158,13 @@ impl Jobs {
         (moved, examined, full)
     }
 
-    pub(crate) fn set_paused(&mut self, queue: &Name, paused: bool) {
-        self.switched.insert(queue.clone());
-        if paused {
-            self.paused.insert(queue.clone());
+    pub(crate) fn set_paused(&mut self, now: i64, want: &SetPaused) {
+        self.switched.insert(want.name.clone());
+        if want.paused {
+            let until = (want.time > 0).then(|| now.saturating_add(want.time));
+            self.paused.insert(want.name.clone(), until);
         } else {
-            self.paused.remove(queue);
+            self.paused.remove(&want.name);
         }
     }
 
@@ -189,7 +190,8 @@ impl Jobs {
 
     pub(crate) fn count(&self, now: i64, want: &CountJobs) -> Counted {
         let mut counted = Counted {
-            paused: self.paused.contains(&want.name),
+            paused: self.is_paused(now, &want.name),
+            resumes_in: self.resumes_in(now, &want.name),
             ..Counted::default()
         };
         let mut seen = FxHashMap::<(i64, bool), i64>::default();

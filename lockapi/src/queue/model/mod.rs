@@ -33,7 +33,8 @@ pub struct Jobs {
     due: BTreeMap<Name, BTreeSet<(i64, i64, i64)>>,
     pub(super) ended: BTreeMap<i64, Ended>,
     keys: FxHashMap<(Name, String), (i64, i64)>,
-    paused: FxHashSet<Name>,
+    /// Queues that are paused, and until when; `None`: until they are resumed.
+    paused: FxHashMap<Name, Option<i64>>,
     groups: groups::Groups,
     /// Queues that somebody has paused or resumed.
     switched: FxHashSet<Name>,
@@ -210,7 +211,7 @@ impl Jobs {
         priorities: &'a [(i64, Floor)],
     ) -> impl Iterator<Item = i64> + use<'a> {
         let due = self.due.get(queue);
-        let paused = self.paused.contains(queue);
+        let paused = self.is_paused(now, queue);
         priorities
             .iter()
             .filter(move |_| !paused)
@@ -234,10 +235,7 @@ impl Jobs {
             let live = live.filter(|live| live.is_named(&want.names));
             live.is_some_and(|live| live.running.is_none() || (ended(live) && !acked()))
         };
-        let queue = Name {
-            namespace: want.namespace.clone(),
-            queue: want.queue.clone(),
-        };
+        let queue = want.queue_name();
         let in_turn = self.in_turn(now, &queue, &want.priorities);
         let found: Vec<i64> = in_turn.filter(free).take(most).collect();
         let mut before = 0;
@@ -298,10 +296,15 @@ impl Jobs {
         (i64::try_from(looked_at).unwrap_or(i64::MAX), claimed)
     }
 
-    pub(crate) fn is_paused(&self, want: &CompleteAndClaim) -> bool {
-        self.paused
-            .iter()
-            .any(|name| name.namespace == want.namespace && name.queue == want.queue)
+    pub(crate) fn is_paused(&self, now: i64, queue: &Name) -> bool {
+        let paused = self.paused.get(queue);
+        paused.is_some_and(|until| until.is_none_or(|until| until > now))
+    }
+
+    /// For how long a queue is still paused, where that is known.
+    fn resumes_in(&self, now: i64, queue: &Name) -> Option<i64> {
+        let until = (*self.paused.get(queue)?)?;
+        (until > now).then_some(until - now)
     }
 
     pub(crate) fn search_below_floors(
@@ -377,18 +380,16 @@ impl Jobs {
         taken
     }
 
+    /// When there may be something to claim that is not there yet.
     pub(crate) fn next_due(&self, now: i64, want: &CompleteAndClaim) -> Option<i64> {
-        let queue = Name {
-            namespace: want.namespace.clone(),
-            queue: want.queue.clone(),
-        };
-        let due = self.due.get(&queue)?;
+        let queue = want.queue_name();
+        let due = self.due.get(&queue);
         let next = want.priorities.iter().filter_map(|(priority, _)| {
             let from = (*priority, now, i64::MAX);
-            let (of, at, _) = due.range(from..).find(|place| **place != from)?;
+            let (of, at, _) = due?.range(from..).find(|place| **place != from)?;
             (of == priority && *at < NEVER).then_some(at - now)
         });
-        next.min()
+        next.chain(self.resumes_in(now, &queue)).min()
     }
 
     /// The job of a delivery that is its latest, and of this epoch.

@@ -1,5 +1,6 @@
 //! Completing and claiming, in one round trip.
 
+use super::manage::Name;
 use super::settle::{Ack, acked, acks};
 use crate::driver::columns::{maybe_int, maybe_text};
 use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
@@ -93,6 +94,15 @@ impl std::fmt::Debug for Claimed {
             .field("attempt", &self.attempt)
             .field("name", &self.name)
             .finish_non_exhaustive()
+    }
+}
+
+impl CompleteAndClaim {
+    pub(crate) fn queue_name(&self) -> Name {
+        Name {
+            namespace: self.namespace.clone(),
+            queue: self.queue.clone(),
+        }
     }
 }
 
@@ -243,7 +253,7 @@ impl Operation for CompleteAndClaim {
         rows.push(Row(vec![
             null.clone(),
             Value::Int(picked),
-            (!model.jobs.is_paused(one))
+            (!model.jobs.is_paused(now, &one.queue_name()))
                 .then_some(0)
                 .map_or(null.clone(), Value::Int),
             maybe_int(parked),

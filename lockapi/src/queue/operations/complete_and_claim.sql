@@ -62,7 +62,8 @@ WITH done AS (
             LIMIT $9::int8
               FOR UPDATE OF j SKIP LOCKED) AS p
      WHERE NOT EXISTS (SELECT FROM lockapi.queue AS q
-                        WHERE q.namespace = $4::text AND q.name = $5::text AND q.paused)
+                        WHERE q.namespace = $4::text AND q.name = $5::text AND q.paused
+                          AND coalesce(q.paused_until > pg_catalog.statement_timestamp(), true))
      LIMIT $9::int8
 ), picked AS MATERIALIZED (
     SELECT o.id, o.last
@@ -119,7 +120,8 @@ SELECT pg_catalog.row_number() OVER (ORDER BY pg_catalog.array_position($7::int8
  UNION ALL
 SELECT NULL, t.n,
        CASE WHEN NOT EXISTS (SELECT FROM lockapi.queue AS q
-                              WHERE q.namespace = $4::text AND q.name = $5::text AND q.paused)
+                              WHERE q.namespace = $4::text AND q.name = $5::text AND q.paused
+                                AND coalesce(q.paused_until > pg_catalog.statement_timestamp(), true))
             THEN pg_catalog.pg_stat_get_xact_tuples_returned('lockapi.job_due'::regclass) - (SELECT s.read FROM start AS s) END,
        CASE WHEN t.n < $9::int8
             THEN (SELECT pg_catalog.count(*)
@@ -131,7 +133,11 @@ SELECT NULL, t.n,
                            LIMIT 1) AS p) END,
        NULL, NULL,
        CASE WHEN t.n < $9::int8
-            THEN (SELECT (extract(epoch FROM pg_catalog.min(f.run_at) - pg_catalog.statement_timestamp()) * 1000000)::int8
+            THEN least((SELECT (extract(epoch FROM q.paused_until - pg_catalog.statement_timestamp()) * 1000000)::int8
+                          FROM lockapi.queue AS q
+                         WHERE q.namespace = $4::text AND q.name = $5::text AND q.paused
+                           AND q.paused_until > pg_catalog.statement_timestamp()),
+                 (SELECT (extract(epoch FROM pg_catalog.min(f.run_at) - pg_catalog.statement_timestamp()) * 1000000)::int8
                     FROM unnest($7::int8[]) AS lane (priority)
                    CROSS JOIN LATERAL (
                          SELECT j.run_at
@@ -139,6 +145,6 @@ SELECT NULL, t.n,
                           WHERE j.namespace = $4::text AND j.queue = $5::text AND j.priority = lane.priority
                             AND j.run_at > pg_catalog.statement_timestamp() AND j.run_at < timestamptz '10000-01-01 00:00:00+00'
                           ORDER BY j.run_at
-                          LIMIT 1) AS f) END,
+                          LIMIT 1) AS f)) END,
        (extract(epoch FROM pg_catalog.statement_timestamp()) * 1000000)::int8, NULL, NULL, (SELECT pg_catalog.array_agg(d.id) || pg_catalog.array_agg(d.token) FROM done AS d), NULL
   FROM total AS t

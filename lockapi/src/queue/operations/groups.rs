@@ -50,7 +50,7 @@ pub struct SetGroupLimit {
     pub name: Name,
     /// The group.
     pub group: String,
-    /// How many of its jobs run at once, at most; 0 means as in other groups.
+    /// How many of its jobs run at once, at most; -1 means as in other groups.
     pub most: i64,
     /// The topic to notify.
     pub topic: i64,

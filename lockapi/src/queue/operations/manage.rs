@@ -1,5 +1,6 @@
 //! Operations on a queue as a whole; batches of one.
 
+use crate::driver::columns::maybe_int;
 use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
 use crate::memory::ModelState;
@@ -69,6 +70,8 @@ pub struct SetPaused {
     pub name: Name,
     /// Whether it is paused from now on.
     pub paused: bool,
+    /// For how long, in microseconds; 0 means until it is resumed.
+    pub time: i64,
     /// The topic to notify.
     pub topic: i64,
 }
@@ -104,6 +107,8 @@ pub struct Counted {
     pub more_dead: bool,
     /// Whether the queue is paused.
     pub paused: bool,
+    /// For how long it still is, in microseconds; `None` where it is not, or until it is resumed.
+    pub resumes_in: Option<i64>,
 }
 
 /// Deletes what has been in the archive of a namespace for long enough.
@@ -232,7 +237,7 @@ impl Operation for SetPaused {
     const STATEMENT: Statement = Statement {
         name: "queue.set_paused",
         sql: include_str!("set_paused.sql"),
-        params: &[Type::Text, Type::Text, Type::Bool, Type::Ints],
+        params: &[Type::Text, Type::Text, Type::Bool, Type::Ints, Type::Int],
         columns: &[Type::Bool, Type::Int],
     };
 
@@ -241,7 +246,11 @@ impl Operation for SetPaused {
             return Vec::new();
         };
         let mut params = one.name.params().to_vec();
-        params.extend([Value::Bool(one.paused), Value::Ints(vec![one.topic])]);
+        params.extend([
+            Value::Bool(one.paused),
+            Value::Ints(vec![one.topic]),
+            Value::Int(one.time),
+        ]);
         params
     }
 
@@ -251,7 +260,7 @@ impl Operation for SetPaused {
 
     fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
         let one = batch.first()?;
-        model.jobs.set_paused(&one.name, one.paused);
+        model.jobs.set_paused(model.now, one);
         model.notify([one.topic]);
         Some(vec![Row(vec![Value::Bool(one.paused), Value::Int(0)])])
     }
@@ -274,6 +283,7 @@ impl Operation for CountJobs {
             Type::Bool,
             Type::Bool,
             Type::Bool,
+            Type::Int,
         ],
     };
 
@@ -298,6 +308,7 @@ impl Operation for CountJobs {
                 more_delayed: row.bool(6)?,
                 more_dead: row.bool(7)?,
                 paused: row.bool(8)?,
+                resumes_in: row.maybe_int(9)?,
             })
         };
         rows.into_iter().map(read).collect()
@@ -311,11 +322,12 @@ impl Operation for CountJobs {
             Value::Int(counted.running),
             Value::Int(counted.delayed),
             Value::Int(counted.dead),
-            counted.oldest.map_or(Value::Null(Type::Int), Value::Int),
+            maybe_int(counted.oldest),
             Value::Bool(counted.more_due),
             Value::Bool(counted.more_delayed),
             Value::Bool(counted.more_dead),
             Value::Bool(counted.paused),
+            maybe_int(counted.resumes_in),
         ])])
     }
 }

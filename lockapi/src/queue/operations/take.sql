@@ -25,7 +25,8 @@ WITH picked AS MATERIALIZED (
      WHERE NOT EXISTS (SELECT
                          FROM lockapi.queue AS q
                         WHERE q.namespace OPERATOR(pg_catalog.=) $1::pg_catalog.text
-                          AND q.name OPERATOR(pg_catalog.=) $2::pg_catalog.text AND q.paused)
+                          AND q.name OPERATOR(pg_catalog.=) $2::pg_catalog.text AND q.paused
+                          AND coalesce(q.paused_until OPERATOR(pg_catalog.>) pg_catalog.statement_timestamp(), true))
      LIMIT $3::pg_catalog.int8
 ), done AS (
     DELETE FROM lockapi.job AS j
