@@ -1,13 +1,13 @@
 //! Coordination for programs that already have PostgreSQL.
 //!
 //! A program picks the crate that matches its database library, such as `lockapi-sqlx`, and gets the
-//! same primitives with the same semantics in the same tables; tests use [`memory`] instead. There are
-//! six of them:
+//! same primitives with the same semantics in the same tables; tests use [`memory`] instead:
 //!
-//! - [`Mutex`]: a lock that lasts as long as a connection does;
+//! - [`Mutex`]: a lock that lasts as long as a connection does; [`RwLock`] is the one that readers share;
 //! - [`Lease`]: a lock that expires unless it is renewed; based on it, [`Semaphore`], which several
 //!   callers hold at the same time, and [`Election`], whose holder is visible to all;
 //! - [`RateLimiter`]: a limit on how often something is done;
+//! - [`Idempotency`](idempotency::Idempotency): a request that is sent again has one effect and one answer;
 //! - [`Queue`]: jobs that are run later, by a [`worker`] in any process;
 //! - [`Scheduler`]: recurring tasks;
 //! - [`IdGen`]: ids that are unique across processes, generated in memory.

@@ -10,6 +10,7 @@ use lockapi::worker::{Context as Working, Failed, Worker};
 use lockapi::{ErrorKind, Queue};
 
 use super::queue::{by_hand_from, job, lost, none, one};
+use super::worker::{Gate, Runs, run};
 use crate::context::{Context, MINUTE};
 use crate::fixture::Jobs;
 use crate::harness::register;
@@ -33,6 +34,8 @@ register! { "groups":
     Q23 workers_keep_the_order;
     Q24 groups_have_their_turns_one_after_the_other;
     Q24 waiting_claim_is_woken_for_a_group;
+    Q24 idle_worker_takes_the_place_it_has_left;
+    Q24 idle_worker_takes_the_place_it_has_left_in_a_transaction [Transactions];
     Q25 limits_are_changed_while_jobs_run;
     Q25 paused_group_waits_while_the_others_go_on;
     Q25 limits_outside_of_their_limits_are_refused;
@@ -500,6 +503,41 @@ async fn waiting_claim_is_woken_for_a_group(cx: Context) {
     let second = soon("the second", waiting).await.unwrap().remove(0);
     assert_eq!(second.decode::<usize>().unwrap(), 2);
     second.ack().await.unwrap();
+}
+
+/// A worker that has handlers to spare for the jobs of one group, and never polls.
+async fn idle_worker(cx: &Context) -> (Runs, Gate) {
+    let queue = cx.queue().await;
+    queue
+        .push_all((0..3).map(|nth| of("a", nth)).collect())
+        .await
+        .unwrap();
+    let (handler, gate) = Gate::new();
+    let worker = Worker::new(queue).concurrency(4).poll(MINUTE * 60);
+    (run(worker.handle("count", handler)), gate)
+}
+
+async fn idle_worker_takes_the_place_it_has_left(cx: Context) {
+    let (worker, mut gate) = idle_worker(&cx).await;
+    for answer in [Ok(()), Err(Failed::reject("no")), Ok(())] {
+        let begun = gate.begun().await;
+        gate.none_begins().await;
+        begun.end(answer);
+    }
+    worker.end().await;
+}
+
+async fn idle_worker_takes_the_place_it_has_left_in_a_transaction(cx: Context) {
+    let (worker, mut gate) = idle_worker(&cx).await;
+    for _ in 0..3 {
+        let begun = gate.begun().await;
+        gate.none_begins().await;
+        let mut tx = cx.begin().await.unwrap();
+        tx.ack_in(begun.job.delivery()).await.unwrap();
+        tx.commit().await;
+        begun.end(Ok(()));
+    }
+    worker.end().await;
 }
 
 async fn limits_are_changed_while_jobs_run(cx: Context) {

@@ -135,7 +135,8 @@ pub trait RateLimiter: Send + Sync + fmt::Debug {
     /// As for [`check_each`](Self::check_each), but no policy applies.
     async fn peek(&self, request: &PermitRequest) -> Result<Decision>;
 
-    /// Waits until it is admitted, at most for `timeout`. No connection is held meanwhile.
+    /// Waits until it is admitted, at most for `timeout`. No connection is held meanwhile. The decision is always
+    /// [allowed](Decision::is_allowed): it tells what is left.
     ///
     /// # Guarantees
     /// Calls that wait for a key in one process, by one policy and one quota, are admitted in the order of arrival,

@@ -172,7 +172,7 @@ impl Report {
         if self.errors {
             error
         } else {
-            "the error is with the job"
+            "its error is stored with it"
         }
     }
 
@@ -194,6 +194,10 @@ impl Observe for Report {
         let (id, name, queue) = (job.id(), job.name(), job.queue().name());
         let (attempt, most) = (job.attempt(), job.max_attempts());
         match ending {
+            Ending::Failed { error, .. } if attempt >= most => self.warn(format_args!(
+                "job {id} ({name}) of queue {queue} failed in attempt {attempt} of {most} and is a dead letter: {}",
+                self.quoted(error)
+            )),
             Ending::Failed { error, after } => self.warn(format_args!(
                 "job {id} ({name}) of queue {queue} failed in attempt {attempt} of {most}, pause {after:?}: {}",
                 self.quoted(error)

@@ -77,6 +77,7 @@ impl Handle {
         self.sweep_later();
         let Some(claim) = claim else {
             let acked = self.complete_all(acks).await;
+            self.place_left();
             return Ok(Exchange::new(acked, Vec::new(), false, seen));
         };
         self.listen();

@@ -2,7 +2,8 @@
 //!
 //! Whoever claims admits: a claim that finds fewer jobs than it wants, while others are parked, is followed
 //! by an admission and by another claim. So it does not matter who ended a job, or who pushed one, and how: a
-//! place that was left is found by the next that has nothing better to do.
+//! place that was left is found by the next that has nothing better to do. A process that is idle claims nothing
+//! until its next poll, so it also admits when it has left a place itself.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -92,6 +93,14 @@ impl Handle {
                 }
             }
         });
+    }
+
+    /// A job of this process has left its place, if it was of a group: what is parked may take it, although no
+    /// claim is due that would find out.
+    pub(super) fn place_left(&self) {
+        if self.topic.admission().grouped {
+            self.admit_later();
+        }
     }
 
     /// Admits jobs although nobody misses any: where there are always enough without groups, or where

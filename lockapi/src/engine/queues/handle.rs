@@ -260,7 +260,11 @@ impl Queue for QueueHandle {
     }
 
     async fn delivery_state(&self, ticket: Ticket) -> Result<DeliveryState> {
-        self.0.call(ReadDeliveryState { ticket }).await
+        let state = self.0.call(ReadDeliveryState { ticket }).await?;
+        if state != DeliveryState::Current {
+            self.0.place_left();
+        }
+        Ok(state)
     }
 
     fn begin(&self, ticket: Ticket) -> bool {

@@ -51,6 +51,7 @@ impl Handle {
                 (_, None) => {
                     queues.heartbeats.forget(ticket);
                     self.topic.returned();
+                    self.place_left();
                 }
             }
             return Ok(settled);

@@ -6,11 +6,12 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 
 use crate::blocking::block_on;
+use crate::engine::ManualClock;
 use crate::memory::Database;
-use crate::queue::Job;
+use crate::queue::{Groups, Job};
 use crate::stop::Stop;
 use crate::wait::unless;
-use crate::worker::{Context, Worker};
+use crate::worker::{Context, Failed, Worker};
 
 const HANDLERS: usize = 8;
 
@@ -73,4 +74,38 @@ fn destructor_that_panics_keeps_no_other_job_from_going_back() {
         assert_eq!(summary.released, u64::try_from(HANDLERS).unwrap());
         assert_eq!(dropped.load(Ordering::Acquire), HANDLERS);
     });
+}
+
+/// Jobs of one group on a worker with more handlers than it may have, while the clock stands still: nothing is
+/// polled. Returns how many have run.
+async fn one_group(answer: fn() -> Result<(), Failed>) -> usize {
+    const JOBS: usize = 12;
+    let database = Database::with_clock(&ManualClock::default());
+    let queue = database.connect().await.unwrap().queue("work").unwrap();
+    queue.set_groups(Groups::default().limit(2)).await.unwrap();
+    let jobs = (0..JOBS).map(|number| Job::new("count", &number).unwrap().group("tenant"));
+    queue.push_all(jobs.collect()).await.unwrap();
+    let (ran, stop) = (Arc::new(AtomicUsize::new(0)), Stop::new());
+    let (adds, all) = (Arc::clone(&ran), stop.clone());
+    let worker = Worker::new(queue)
+        .concurrency(4)
+        .handle("count", move |_: usize, _: Context| {
+            if adds.fetch_add(1, Ordering::AcqRel) + 1 == JOBS {
+                all.stop();
+            }
+            std::future::ready(answer())
+        });
+    let late = stop.clone();
+    std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_secs(10));
+        late.stop();
+    });
+    worker.run(&stop).await.unwrap();
+    ran.load(Ordering::Acquire)
+}
+
+#[test]
+fn room_that_a_worker_leaves_in_a_group_is_its_own_at_once() {
+    assert_eq!(block_on(one_group(|| Ok(()))), 12);
+    assert_eq!(block_on(one_group(|| Err(Failed::reject("no")))), 12);
 }
