@@ -2,13 +2,30 @@
 //!
 //! It tells the SQLSTATE of a few errors only. Of the others it is read from the server's message, [where that
 //! is known](sqlstate_of_message); otherwise the failure is known to have had no effect, and its kind is the
-//! general one.
+//! general one. Severity is not told either: whether a report that is not known has ended the session is asked of the
+//! connection.
 
 use diesel::result::{DatabaseErrorKind, Error};
+use diesel_async::{AsyncPgConnection, SimpleAsyncConnection};
 use lockapi::driver::sqlstate_of_message;
 use lockapi::{Failure, Report};
 
-pub(crate) fn failed(error: Error) -> Failure {
+/// What became of a statement on this connection.
+pub(crate) async fn failed_on(connection: &mut AsyncPgConnection, error: Error) -> Failure {
+    let failure = failed(error);
+    let is_told = failure.sqlstate.is_some() || failure.broken || failure.sent;
+    // Nothing but whether it answers.
+    if is_told || connection.batch_execute("").await.is_ok() {
+        return failure;
+    }
+    Failure {
+        broken: true,
+        sent: true,
+        ..failure
+    }
+}
+
+fn failed(error: Error) -> Failure {
     match error {
         // Whatever the server did not report: it may have been sent, in spite of the name.
         Error::DatabaseError(DatabaseErrorKind::UnableToSendCommand, told) => {

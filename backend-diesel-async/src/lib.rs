@@ -77,7 +77,8 @@
 //! diesel-async passes on few of them; for the others the kind of an error is derived from the server's message.
 //! If `lc_messages` is not English, missing tables and privileges are reported there as `Unavailable`, with the
 //! server's message; a lock wait that timed out, a deadlock and a full lock table are recognised in eleven other
-//! languages. diesel-async does not tell whether a statement was sent on a connection that has ended:
+//! languages. What the server refuses of a `VersionedUpdate`, for a reason that is not known, is `Invalid`. diesel-async
+//! does not tell whether a statement was sent on a connection that has ended:
 //! the error is `Indeterminate`.
 
 mod failure;

@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-use diesel::sql_query;
+use diesel::{QueryResult, sql_query};
 use diesel_async::{AsyncPgConnection, RunQueryDsl, SimpleAsyncConnection};
 use lockapi::Failure;
 use lockapi::driver::{BoxFuture, Call, Connection, Library, Rows, Script, Transaction};
 
-use crate::failure::failed;
+use crate::failure::failed_on;
 use crate::value::{self, Columns};
 
 /// diesel-async, as the parameter of [`Transaction`].
@@ -39,14 +39,21 @@ impl Connection for Borrowed<'_> {
         // diesel-async prepares it, and closes it before the next statement.
         let query = sql_query(statement.sql).into_boxed();
         let query = params.into_iter().fold(query, value::bind);
-        let rows: Vec<Columns> = query.load(self.0).await.map_err(failed)?;
+        let rows: QueryResult<Vec<Columns>> = query.load(self.0).await;
+        let rows = match rows {
+            Ok(rows) => rows,
+            Err(error) => return Err(failed_on(self.0, error).await),
+        };
         rows.into_iter()
             .map(|columns| value::row(statement, columns))
             .collect()
     }
 
     async fn script(&mut self, script: Script) -> Result<(), Failure> {
-        self.0.batch_execute(script.sql()).await.map_err(failed)
+        match self.0.batch_execute(script.sql()).await {
+            Ok(()) => Ok(()),
+            Err(error) => Err(failed_on(self.0, error).await),
+        }
     }
 }
 

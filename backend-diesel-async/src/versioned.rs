@@ -14,7 +14,7 @@ use diesel_async::{AnsiTransactionManager, AsyncPgConnection, RunQueryDsl, Trans
 use lockapi::versioned::{Attempt, BoxError, Outcome, Retry, Table, Update};
 use lockapi::{Error, ErrorKind};
 
-use crate::failure::{failed, sqlstate_of};
+use crate::failure::{failed_on, sqlstate_of};
 use crate::value::Query;
 
 const OPERATION: &str = "update_versioned";
@@ -124,7 +124,10 @@ impl<'t> VersionedUpdate<'t> {
             .into_iter()
             .fold(query, |query, value| (value.0)(query));
         let rows: QueryResult<Vec<Versions>> = query.load(connection).await;
-        let rows = rows.map_err(refused)?;
+        let rows = match rows {
+            Ok(rows) => rows,
+            Err(error) => return Err(refused(connection, error).await),
+        };
         let first = rows.into_iter().next();
         let Versions { found, written } = first.unwrap_or_default();
         Outcome::of(seen, found, written)
@@ -132,12 +135,17 @@ impl<'t> VersionedUpdate<'t> {
 }
 
 /// What cannot be encoded was not sent.
-fn refused(error: diesel::result::Error) -> lockapi::Error {
+async fn refused(
+    connection: &mut AsyncPgConnection,
+    error: diesel::result::Error,
+) -> lockapi::Error {
     if let diesel::result::Error::SerializationError(error) = error {
         let message = format!("a value cannot be encoded: {error}");
         return Error::new(ErrorKind::Invalid, OPERATION, message);
     }
-    failed(error).error_of_program(OPERATION)
+    failed_on(connection, error)
+        .await
+        .error_of_program(OPERATION)
 }
 
 /// The version that was found, and the one that was written.
@@ -199,6 +207,9 @@ pub type Work<'c, T> = Pin<Box<dyn Future<Output = Result<T, BoxError>> + Send +
 /// }
 /// ```
 ///
+/// Return an error where a statement failed: PostgreSQL then rolls back instead of committing, and reports the commit
+/// as done, so that the result would be `Ok` although nothing is written.
+///
 /// # Guarantees
 /// Work whose commit ended without an answer is not done again: the error is `Indeterminate`.
 ///
@@ -207,13 +218,19 @@ pub type Work<'c, T> = Pin<Box<dyn Future<Output = Result<T, BoxError>> + Send +
 /// transaction stays open on the connection until that is dropped: a pool closes it when it is given back.
 ///
 /// # Errors
-/// The error of `work` if it is no conflict, or of the last attempt; those of connection and commit.
+/// The error of `work` if it is no conflict, or of the last attempt; those of connection and commit; `Invalid` where a
+/// transaction is open on `connection`, unless it is a test transaction.
 pub async fn transact<T>(
     connection: &mut AsyncPgConnection,
     retry: &Retry,
     keys: &[&str],
     mut work: impl for<'c> FnMut(&'c mut AsyncPgConnection, Attempt) -> Work<'c, T>,
 ) -> Result<T, BoxError> {
+    // In it, a savepoint would be reported as committed.
+    if AnsiTransactionManager::is_broken_transaction_manager(connection) {
+        let message = "a transaction is open on the connection, perhaps one that was given up; end it first, or take another connection";
+        return Err(Error::new(ErrorKind::Invalid, "transact", message).into());
+    }
     let mut attempts = retry.begin(keys)?;
     loop {
         let attempt = attempts.next().await?;
@@ -221,7 +238,7 @@ pub async fn transact<T>(
         let error = match work(connection, attempt).await {
             Ok(value) => match AnsiTransactionManager::commit_transaction(connection).await {
                 Ok(()) => return Ok(attempts.succeed(value)),
-                Err(error) => failed(error).error("commit").into(),
+                Err(error) => failed_on(connection, error).await.error("commit").into(),
             },
             Err(error) => {
                 // The next attempt must not wait for what this one has locked. Where this fails the

@@ -56,6 +56,8 @@ pub(crate) fn sqlstate_of(error: &Error) -> Option<&'static str> {
         DatabaseErrorKind::ForeignKeyViolation => Some("23503"),
         DatabaseErrorKind::NotNullViolation => Some("23502"),
         DatabaseErrorKind::CheckViolation => Some("23514"),
+        DatabaseErrorKind::RestrictViolation => Some("23001"),
+        DatabaseErrorKind::ExclusionViolation => Some("23P01"),
         _ => sqlstate_of_message(information.message()),
     }
 }
@@ -111,6 +113,18 @@ mod tests {
         assert_eq!(unknown(denied), ErrorKind::Unsupported);
         let cancelled = "canceling statement due to user request";
         assert_eq!(unknown(cancelled), ErrorKind::Unavailable);
+    }
+
+    #[test]
+    fn violations_are_of_the_data() {
+        for (kind, code) in [
+            (DatabaseErrorKind::UniqueViolation, "23505"),
+            (DatabaseErrorKind::RestrictViolation, "23001"),
+            (DatabaseErrorKind::ExclusionViolation, "23P01"),
+        ] {
+            let error = Error::DatabaseError(kind, Box::new("violated".to_owned()));
+            assert_eq!(sqlstate_of(&error), Some(code));
+        }
     }
 
     #[test]

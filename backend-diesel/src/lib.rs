@@ -82,7 +82,8 @@
 //! Diesel does not expose most of the server's error codes. The kind of an error is derived from the
 //! server's message. If `lc_messages` is not English, missing tables and privileges are reported as
 //! `Unavailable`, with the server's message; a lock wait that timed out, a deadlock and a full lock
-//! table are recognised in eleven other languages; in all others they are `Unavailable` as well.
+//! table are recognised in eleven other languages; in all others they are `Unavailable` as well. What the server refuses of a
+//! `VersionedUpdate`, for a reason that is not known, is `Invalid`.
 //!
 //! # libpq
 //! Diesel needs libpq: the system's (`libpq-dev` on Debian), or with the feature `bundled` one that

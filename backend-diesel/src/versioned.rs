@@ -182,17 +182,26 @@ impl QueryableByName<Pg> for Versions {
 /// }
 /// ```
 ///
+/// Return an error where a statement failed: PostgreSQL then rolls back instead of committing, and reports the commit
+/// as done, so that the result would be `Ok` although nothing is written.
+///
 /// # Guarantees
 /// Work whose commit ended without an answer is not done again.
 ///
 /// # Errors
-/// The error of `work` if it is no conflict, or of the last attempt; those of connection and commit.
+/// The error of `work` if it is no conflict, or of the last attempt; those of connection and commit; `Invalid` where a
+/// transaction is open on `connection`, unless it is a test transaction.
 pub fn transact<T>(
     connection: &mut PgConnection,
     retry: &Retry,
     keys: &[&str],
     mut work: impl FnMut(&mut PgConnection, Attempt) -> Result<T, BoxError>,
 ) -> Result<T, BoxError> {
+    // In it, a savepoint would be reported as committed.
+    if AnsiTransactionManager::is_broken_transaction_manager(connection) {
+        let message = "a transaction is open on the connection, perhaps one that was given up; end it first, or take another connection";
+        return Err(Error::new(ErrorKind::Invalid, "transact", message).into());
+    }
     retry.run_blocking(keys, is_conflict, |attempt| {
         AnsiTransactionManager::begin_transaction(connection)?;
         match work(connection, attempt) {
@@ -202,7 +211,8 @@ pub fn transact<T>(
                 Ok(value)
             }
             Err(error) => {
-                AnsiTransactionManager::rollback_transaction(connection)?;
+                // Where this fails the connection has ended, and the transaction with it.
+                let _ended = AnsiTransactionManager::rollback_transaction(connection);
                 Err(error)
             }
         }

@@ -102,6 +102,9 @@
 //! # }
 //! ```
 //!
+//! Work in closures of SeaORM is repeated with [`Retry::run`](lockapi::versioned::Retry::run): [`is_conflict`] knows its
+//! errors.
+//!
 //! SeaORM does not give out its connection. What it runs stays prepared there, as its own statements do, so `_in`
 //! methods that take its transactions do not go behind a transaction-pooling proxy that forgets prepared statements.
 
@@ -123,6 +126,17 @@ use ::sqlx;
 /// Text of `VersionedUpdate`, whose names are quoted.
 fn assembled(sql: &str) -> sqlx::AssertSqlSafe<&str> {
     sqlx::AssertSqlSafe(sql)
+}
+
+#[cfg(feature = "sea-orm")]
+use sea_orm::wrapped;
+
+/// No other library wraps the errors of sqlx.
+#[cfg(not(feature = "sea-orm"))]
+fn wrapped<'e>(
+    _: &'e (dyn std::error::Error + 'static),
+) -> Option<&'e (dyn std::error::Error + 'static)> {
+    None
 }
 
 pub use connect::{connect, connect_url, connect_url_with, connect_with, connector, connector_url};

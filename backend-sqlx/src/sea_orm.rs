@@ -1,12 +1,15 @@
 //! Operations inside transactions of SeaORM.
 
+use std::error::Error as StdError;
 use std::fmt;
 
 use ::sea_orm::{
-    ConnectionTrait, DatabaseTransaction, DbBackend, DbErr, RuntimeErr, Statement, Value as OfOrm,
+    ConnectionTrait, DatabaseTransaction, DbBackend, DbErr, RuntimeErr, Statement,
+    TransactionError, Value as OfOrm,
 };
 use lockapi::Failure;
 use lockapi::driver::{Call, Connection, Rows, Script, Transaction, Type, Value};
+use lockapi::versioned::BoxError;
 
 use crate::connector::{is_broken, report};
 use crate::transaction::Sqlx;
@@ -87,6 +90,32 @@ fn failed(error: DbErr) -> Failure {
         },
         error => Failure::statement(None, true, error),
     }
+}
+
+/// The error that one of SeaORM is made of, where that does not tell it as its source.
+pub(crate) fn wrapped<'e>(
+    error: &'e (dyn StdError + 'static),
+) -> Option<&'e (dyn StdError + 'static)> {
+    if let Some(RuntimeErr::SqlxError(error)) = error.downcast_ref() {
+        return Some(&**error);
+    }
+    // Of `transaction`, by what the closures return.
+    if let Some(error) = error.downcast_ref::<TransactionError<DbErr>>() {
+        return Some(match error {
+            TransactionError::Connection(error) | TransactionError::Transaction(error) => error,
+        });
+    }
+    if let Some(error) = error.downcast_ref::<TransactionError<lockapi::Error>>() {
+        return Some(match error {
+            TransactionError::Connection(error) => error,
+            TransactionError::Transaction(error) => error,
+        });
+    }
+    let error = error.downcast_ref::<TransactionError<BoxError>>()?;
+    Some(match error {
+        TransactionError::Connection(error) => error,
+        TransactionError::Transaction(error) => &**error,
+    })
 }
 
 macro_rules! transaction {

@@ -21,11 +21,18 @@ mod value;
 #[path = "versioned.rs"]
 mod versioned;
 
+use std::error::Error as StdError;
+
 use ::sqlx_08 as sqlx;
 
 /// sqlx 0.8 makes no difference between texts.
 fn assembled(sql: &str) -> &str {
     sql
+}
+
+/// SeaORM 2 is on sqlx 0.9.
+fn wrapped<'e>(_: &'e (dyn StdError + 'static)) -> Option<&'e (dyn StdError + 'static)> {
+    None
 }
 
 pub use connect::{connect, connect_url, connect_url_with, connect_with, connector, connector_url};

@@ -14,7 +14,7 @@ use sqlx::{Arguments, PgPool, Postgres, Row, Transaction, Type};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use super::connector::{failed, sqlstate};
-use super::{assembled, sqlx};
+use super::{assembled, sqlx, wrapped};
 
 const OPERATION: &str = "update_versioned";
 
@@ -148,6 +148,9 @@ impl<'t> VersionedUpdate<'t> {
 /// }
 /// ```
 ///
+/// Return an error where a statement failed: PostgreSQL then rolls back instead of committing, and reports the commit
+/// as done, so that the result would be `Ok` although nothing is written.
+///
 /// # Guarantees
 /// Work whose commit ended without an answer is not done again: the error is `Indeterminate`.
 ///
@@ -248,6 +251,10 @@ impl DerefMut for Begun {
 #[must_use]
 pub fn is_conflict(error: &(dyn StdError + 'static)) -> bool {
     lockapi::versioned::is_conflict(error, |error| {
-        error.downcast_ref::<sqlx::Error>().and_then(sqlstate)
+        if let Some(error) = error.downcast_ref::<sqlx::Error>() {
+            return sqlstate(error);
+        }
+        // Any code of a conflict.
+        is_conflict(wrapped(error)?).then(|| "40001".to_owned())
     })
 }

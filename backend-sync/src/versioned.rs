@@ -120,6 +120,9 @@ fn refused(error: postgres::Error) -> lockapi::Error {
 /// }
 /// ```
 ///
+/// Return an error where a statement failed: PostgreSQL then rolls back instead of committing, and reports the commit
+/// as done, so that the result would be `Ok` although nothing is written.
+///
 /// # Guarantees
 /// Work whose commit ended without an answer is not done again: the error is `Indeterminate`.
 ///

@@ -135,6 +135,9 @@ pub type Work<'c, T> = Pin<Box<dyn Future<Output = Result<T, BoxError>> + Send +
 /// }
 /// ```
 ///
+/// Return an error where a statement failed: PostgreSQL then rolls back instead of committing, and reports the commit
+/// as done, so that the result would be `Ok` although nothing is written.
+///
 /// # Guarantees
 /// Work whose commit ended without an answer is not done again: the error is `Indeterminate`.
 ///

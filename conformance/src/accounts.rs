@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use lockapi::versioned::{BoxError, Outcome, Retry};
 
-/// Creates the table that [`Accounts`] are in; a balance of -1 is not written, by a trigger.
+/// Creates the table that [`Accounts`] are in; a balance of -1 is not written and one of -2 refused, by triggers.
 pub const CREATE_ACCOUNTS: &str = "
     SELECT pg_advisory_xact_lock(-728, 2)::text;
     CREATE SCHEMA IF NOT EXISTS conformance;
@@ -14,10 +14,14 @@ pub const CREATE_ACCOUNTS: &str = "
     );
     CREATE OR REPLACE FUNCTION conformance.suppress() RETURNS trigger LANGUAGE plpgsql
         AS $$ BEGIN RETURN NULL; END $$;
+    CREATE OR REPLACE FUNCTION conformance.refuse() RETURNS trigger LANGUAGE plpgsql
+        AS $$ BEGIN RAISE EXCEPTION 'not allowed'; END $$;
     DO $$ BEGIN
         IF NOT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = 'conformance.account'::regclass) THEN
             CREATE TRIGGER suppress BEFORE UPDATE ON conformance.account
                 FOR EACH ROW WHEN (new.balance = -1) EXECUTE FUNCTION conformance.suppress();
+            CREATE TRIGGER refuse BEFORE UPDATE ON conformance.account
+                FOR EACH ROW WHEN (new.balance = -2) EXECUTE FUNCTION conformance.refuse();
         END IF;
     END $$;
     CREATE OR REPLACE FUNCTION conformance.run(sql text) RETURNS text LANGUAGE plpgsql

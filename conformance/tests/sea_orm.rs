@@ -8,7 +8,10 @@ use lockapi::queue::{Claim, Delivery, Job};
 use lockapi::versioned::BoxError;
 use lockapi::{Backend, BackendOptions, ErrorKind};
 use lockapi_conformance::cluster::Cluster;
-use sea_orm::{ConnectOptions, Database, DatabaseConnection, TransactionError, TransactionTrait};
+use sea_orm::{
+    ConnectOptions, ConnectionTrait, Database, DatabaseConnection, TransactionError,
+    TransactionTrait,
+};
 
 /// A pool of SeaORM, and a backend of the test's own on it.
 async fn connect() -> (DatabaseConnection, Arc<dyn Backend>) {
@@ -131,5 +134,26 @@ async fn a_lock_lasts_as_long_as_its_transaction() {
         }
         let guard = mutex.try_lock().await.expect("an answer");
         guard.expect("free").unlock().await.expect("unlocked");
+    }
+}
+
+#[tokio::test]
+async fn conflicts_are_known_in_errors_of_sea_orm() {
+    let (db, _backend) = connect().await;
+    for (code, repeated) in [("40001", true), ("40P01", true), ("23505", false)] {
+        let raise = format!("DO $$ BEGIN RAISE SQLSTATE '{code}'; END $$");
+        let error = db.execute_unprepared(&raise).await.expect_err("raised");
+        assert_eq!(lockapi_sqlx::is_conflict(&error), repeated, "{error}");
+        let of_closure = db.transaction::<_, (), sea_orm::DbErr>(|tx| {
+            Box::pin(async move { tx.execute_unprepared(&raise).await.map(drop) })
+        });
+        let error = of_closure.await.expect_err("raised");
+        assert_eq!(lockapi_sqlx::is_conflict(&error), repeated, "{error}");
+        let raise = format!("DO $$ BEGIN RAISE SQLSTATE '{code}'; END $$");
+        let of_closure = db.transaction::<_, (), BoxError>(|tx| {
+            Box::pin(async move { Ok(tx.execute_unprepared(&raise).await.map(drop)?) })
+        });
+        let error = of_closure.await.expect_err("raised");
+        assert_eq!(lockapi_sqlx::is_conflict(&error), repeated, "{error}");
     }
 }

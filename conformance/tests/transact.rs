@@ -1,13 +1,19 @@
-//! `transact` leaves no transaction open on the connection of the program.
+//! `transact` leaves no transaction open on the connection of the program, and tells what became of it.
 
 use std::future::Future;
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::pin::pin;
 use std::task::{Context, Waker};
+use std::thread;
 use std::time::Duration;
 
+use diesel::Connection as _;
+use diesel::connection::SimpleConnection as _;
 use diesel_async::pooled_connection::AsyncDieselConnectionManager;
 use diesel_async::pooled_connection::deadpool::Pool;
-use diesel_async::{AsyncPgConnection, RunQueryDsl, SimpleAsyncConnection};
+use diesel_async::{AsyncConnection, AsyncPgConnection, RunQueryDsl, SimpleAsyncConnection};
+use lockapi::ErrorKind;
 use lockapi::versioned::{BoxError, Retry};
 use lockapi_conformance::cluster::Cluster;
 use sqlx::postgres::PgPoolOptions;
@@ -117,4 +123,122 @@ async fn dropped_at_any_poll_it_leaves_no_transaction_in_a_pool_of_diesel_async(
         assert!(answer.clean, "{polls} polls");
     }
     assert!(ended > 0, "none got to its end");
+}
+
+/// A transaction that is left open, as by a future that was dropped, is not continued: what is written there would
+/// be reported as committed, and be lost.
+#[tokio::test]
+async fn a_connection_in_a_transaction_is_refused_by_diesel_async() {
+    let url = Cluster::shared().expect("a server").url();
+    let connected = AsyncPgConnection::establish(url).await;
+    let mut connection = connected.expect("connected");
+    let retry = Retry::default();
+    let work = lockapi_diesel_async::transact(&mut connection, &retry, &["row"], |conn, _| {
+        Box::pin(async move {
+            conn.batch_execute("SELECT pg_sleep(2)").await?;
+            Ok::<_, BoxError>(())
+        })
+    });
+    let dropped = tokio::time::timeout(Duration::from_millis(200), work).await;
+    assert!(dropped.is_err(), "it sleeps");
+    let work = lockapi_diesel_async::transact(&mut connection, &retry, &["row"], |_, _| {
+        Box::pin(async { Ok::<_, BoxError>(()) })
+    });
+    assert_invalid(work.await);
+}
+
+#[test]
+fn a_connection_in_a_transaction_is_refused_by_diesel() {
+    let url = Cluster::shared().expect("a server").url();
+    let mut connection = diesel::PgConnection::establish(url).expect("connected");
+    let retry = Retry::default();
+    let nested = connection.transaction::<_, BoxError, _>(|conn| {
+        let work = lockapi_diesel::transact(conn, &retry, &["row"], |_, _| Ok(()));
+        assert_invalid(work);
+        Ok(())
+    });
+    nested.expect("the transaction goes on");
+    // One for tests is never committed, and does not count.
+    connection.begin_test_transaction().expect("begun");
+    let work = lockapi_diesel::transact(&mut connection, &retry, &["row"], |_, _| Ok(()));
+    work.expect("as if committed");
+}
+
+fn assert_invalid<T: std::fmt::Debug>(outcome: Result<T, BoxError>) {
+    let error = outcome.expect_err("a transaction is open");
+    let error = error
+        .downcast_ref::<lockapi::Error>()
+        .expect("of this library");
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+}
+
+/// The error of the work is what the caller acts upon.
+#[test]
+fn the_error_of_the_work_is_told_when_its_connection_has_ended() {
+    const END: &str = "SELECT pg_terminate_backend(pg_backend_pid())";
+    let url = Cluster::shared().expect("a server").url();
+    let retry = Retry::default();
+    let mut connection = diesel::PgConnection::establish(url).expect("connected");
+    let work = lockapi_diesel::transact(&mut connection, &retry, &["row"], |conn, _| {
+        conn.batch_execute(END).expect_err("it has ended");
+        Err::<(), BoxError>("of the work".into())
+    });
+    let error = work.expect_err("it failed");
+    assert_eq!(error.to_string(), "of the work");
+}
+
+/// Accepts one connection, and ends its session at the commit, with a report in words that nobody knows.
+fn server_that_ends_the_session() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
+    let port = listener.local_addr().expect("an address").port();
+    thread::spawn(move || serve(listener.accept().expect("a client").0).expect("a conversation"));
+    port
+}
+
+fn serve(mut socket: TcpStream) -> io::Result<()> {
+    // The startup message has no tag.
+    let mut tag = Vec::new();
+    loop {
+        let mut length = [0; 4];
+        socket.read_exact(&mut tag)?;
+        socket.read_exact(&mut length)?;
+        let mut body = vec![0; u32::from_be_bytes(length) as usize - 4];
+        socket.read_exact(&mut body)?;
+        let answer: &[u8] = match tag.as_slice() {
+            [] => b"R\0\0\0\x08\0\0\0\0Z\0\0\0\x05I",
+            b"Q" if body.starts_with(b"COMMIT") => {
+                let report = b"SFATAL\0VFATAL\0C57P01\0MVerbindung wird abgebrochen\0\0";
+                let length = u32::try_from(report.len() + 4).expect("short");
+                return socket.write_all(&[b"E", &length.to_be_bytes()[..], report].concat());
+            }
+            b"Q" => b"C\0\0\0\x08SET\0Z\0\0\0\x05T",
+            b"P" => b"1\0\0\0\x04",
+            b"D" => b"t\0\0\0\x06\0\0n\0\0\0\x04",
+            b"B" => b"2\0\0\0\x04",
+            b"C" => b"3\0\0\0\x04",
+            b"E" => b"C\0\0\0\x08SET\0",
+            _ => b"Z\0\0\0\x05T",
+        };
+        socket.write_all(answer)?;
+        tag = vec![0];
+    }
+}
+
+#[tokio::test]
+async fn a_commit_that_ended_the_session_is_indeterminate_in_any_language_on_diesel_async() {
+    let url = format!(
+        "postgres://app@127.0.0.1:{}/app",
+        server_that_ends_the_session()
+    );
+    let connected = AsyncPgConnection::establish(&url).await;
+    let mut connection = connected.expect("connected");
+    let retry = Retry::default();
+    let work = lockapi_diesel_async::transact(&mut connection, &retry, &["row"], |_, _| {
+        Box::pin(async { Ok::<_, BoxError>(()) })
+    });
+    let error = work.await.expect_err("nobody knows");
+    let error = error
+        .downcast_ref::<lockapi::Error>()
+        .expect("of this library");
+    assert_eq!(error.kind(), ErrorKind::Indeterminate, "{error}");
 }

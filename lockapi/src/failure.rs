@@ -247,7 +247,8 @@ impl Failure {
         message_chain(&*self.source)
     }
 
-    /// The error of a statement on a table of the program, with the server's message.
+    /// The error of a statement on a table of the program, with the server's message: `Invalid` where the server
+    /// refused the statement, and the driver does not tell why.
     #[doc(hidden)]
     #[must_use]
     pub fn error_of_program(&self, operation: &'static str) -> Error {
@@ -259,6 +260,12 @@ impl Failure {
                 let message = format!("{} ({code})", self.message());
                 let error = Error::new(kind, operation, message);
                 error.caused(self.sqlstate.clone(), Arc::clone(&self.source))
+            }
+            // Refused by a server whose code the driver does not pass on. The transient ones are known by their
+            // messages: this one is of the data, or of a trigger of the program.
+            (ErrorKind::Unavailable, None) if !self.broken => {
+                let error = Error::new(ErrorKind::Invalid, operation, self.message());
+                error.caused(None, Arc::clone(&self.source))
             }
             _ => self.error(operation),
         }
@@ -422,6 +429,24 @@ mod tests {
             assert_ne!(failure.kind(), ErrorKind::Indeterminate, "{code}");
             assert!(!failure.broken && !failure.sent);
         }
+    }
+
+    #[test]
+    fn what_a_server_refuses_of_the_program_is_invalid_without_its_code_as_well() {
+        let kind = |code: Option<&str>| {
+            let failure = Failure::refused(code.map(str::to_owned), "not allowed");
+            failure.error_of_program("update_versioned").kind()
+        };
+        assert_eq!(kind(Some("P0001")), ErrorKind::Invalid);
+        assert_eq!(kind(None), ErrorKind::Invalid);
+        assert_eq!(kind(Some("57014")), ErrorKind::Unavailable);
+        assert_eq!(kind(Some("40001")), ErrorKind::Unavailable);
+        let ended = Failure::connect(None, "no connection");
+        let ended = ended.error_of_program("update_versioned");
+        assert_eq!(ended.kind(), ErrorKind::Unavailable);
+        let lost = Failure::statement(None, true, "reset by peer");
+        let lost = lost.error_of_program("update_versioned");
+        assert_eq!(lost.kind(), ErrorKind::Indeterminate);
     }
 
     #[test]

@@ -16,6 +16,7 @@ register! { "versioned":
     O01 stale_and_gone_change_nothing [Accounts];
     O01 writer_that_waited_is_told_the_version_of_the_one_before [Accounts, Transactions];
     W10 write_that_a_trigger_suppresses_is_told_and_not_repeated [Accounts];
+    W10 write_that_a_trigger_refuses_is_invalid [Accounts];
     O02 increments_are_exact [Accounts];
     O03 transfers_make_and_lose_no_money [Accounts];
     O04 conflicts_are_repeated_and_other_errors_are_not [Accounts];
@@ -107,6 +108,16 @@ async fn write_that_a_trigger_suppresses_is_told_and_not_repeated(cx: Context) {
     assert_eq!(row(&cx, id).await, ["100 1"]);
     let written = accounts.write(id, 1, 90).await.unwrap();
     assert_eq!(written, Outcome::Updated(2));
+}
+
+async fn write_that_a_trigger_refuses_is_invalid(cx: Context) {
+    let (accounts, ids) = open(&cx, &[100]).await;
+    // Not every driver passes on the code of this.
+    let error = accounts.write(ids[0], 1, -2).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    assert!(error.to_string().contains("not allowed"), "{error}");
+    assert!(!error.is_retryable(), "{error}");
+    assert_eq!(row(&cx, ids[0]).await, ["100 1"]);
 }
 
 async fn increments_are_exact(cx: Context) {
