@@ -206,22 +206,16 @@ impl Queue {
             }
             Self::Pause {
                 queue,
-                group: Some(group),
+                time,
+                group,
                 why,
-                ..
-            } => limit_group(backend, &queue, &group, Some(0), &why).await?,
-            Self::Resume {
-                queue,
-                group: Some(group),
-                why,
-            } => limit_group(backend, &queue, &group, None, &why).await?,
-            Self::Pause {
-                queue, time, why, ..
             } => {
                 let pause = time.map_or(Pause::UntilResumed, Pause::For);
-                set_paused(backend, &queue, Some(pause), &why).await?;
+                set_paused(backend, (&queue, group.as_deref()), Some(pause), &why).await?;
             }
-            Self::Resume { queue, why, .. } => set_paused(backend, &queue, None, &why).await?,
+            Self::Resume { queue, group, why } => {
+                set_paused(backend, (&queue, group.as_deref()), None, &why).await?;
+            }
             Self::Purge { queue, yes, why } => {
                 let handle = backend.queue(&queue)?;
                 let purged = if yes {
@@ -244,41 +238,28 @@ impl Queue {
     }
 }
 
+/// Pauses or resumes a queue, or a group of it.
 async fn set_paused(
     backend: &dyn Backend,
-    queue: &str,
+    (queue, group): (&str, Option<&str>),
     pause: Option<Pause>,
     why: &Why,
 ) -> Result<()> {
     let handle = backend.queue(queue)?;
-    let action = match pause {
-        Some(_) => "pause queue",
-        None => "resume queue",
+    let verb = pause.map_or("resume", |_| "pause");
+    let (kind, subject) = match group {
+        Some(group) => ("group", format!("{queue}/{group}")),
+        None => ("queue", queue.to_owned()),
     };
     backend
         .operator()
-        .record(action, queue, &why.reason)
+        .record(&format!("{verb} {kind}"), &subject, &why.reason)
         .await?;
-    Ok(handle.set_paused(pause).await?)
-}
-
-async fn limit_group(
-    backend: &dyn Backend,
-    queue: &str,
-    group: &str,
-    limit: Option<u32>,
-    why: &Why,
-) -> Result<()> {
-    let handle = backend.queue(queue)?;
-    let action = match limit {
-        Some(_) => "pause group",
-        None => "resume group",
-    };
-    backend
-        .operator()
-        .record(action, &format!("{queue}/{group}"), &why.reason)
-        .await?;
-    Ok(handle.set_group_limit(group, limit).await?)
+    match group {
+        Some(group) => handle.set_group_limit(group, pause.map(|_| 0)).await?,
+        None => handle.set_paused(pause).await?,
+    }
+    Ok(())
 }
 
 fn no_job(queue: &str, id: i64) -> Failure {
