@@ -35,7 +35,7 @@ pub(crate) struct Doctor {
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = duration)]
     older_than: Duration,
     /// Also watch for so long (up to 10m) who acquires leases: told are those whose token is another in three of about twenty
-    /// readings of the first 20,000
+    /// readings of the first 10,000
     #[arg(long, value_name = "TIME", value_parser = watched)]
     watch: Option<Duration>,
 }

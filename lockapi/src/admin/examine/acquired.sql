@@ -1,6 +1,6 @@
 -- Reads which leases and leaderships were acquired since $1, in microseconds since 1970.
 --
--- Promises: at most 1,000 of them, in the order of their keys, of the first 20,000 rows. Permits and leased mutexes, which
+-- Promises: at most 1,000 of them, in the order of their keys, of the first 10,000 rows. Permits and leased mutexes, which
 -- change hands by nature, are left out.
 -- Index: the primary key of lease. Race: none, it only reads; whoever has held one for less than the time between two
 -- readings may not be seen.
@@ -8,7 +8,7 @@ WITH part AS MATERIALIZED (
     SELECT l.namespace, l.key, l.slot, l.fence, l.owner, l.acquired_at
       FROM lockapi.lease AS l
      ORDER BY l.key, l.namespace, l.slot
-     LIMIT 20000
+     LIMIT 10000
 )
 SELECT p.namespace || '/' || p.key AS lease, p.slot = -1 AS leads, p.fence, p.owner
   FROM part AS p

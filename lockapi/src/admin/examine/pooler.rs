@@ -11,8 +11,8 @@ use crate::engine::{Driver, DriverConnection};
 use crate::error::{ErrorKind, Failure, Result};
 use crate::wait::unless;
 
-/// How long a pooler is given to serve two connections at the same time.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long the probe may take; it is a few dozen round trips.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What a pooler answers to a transaction where its mode has none; a server never answers `BEGIN` with it.
 const PROTOCOL_VIOLATION: &str = "08P01";
@@ -90,11 +90,8 @@ pub async fn reach(connector: impl Connector) -> Result<Reached> {
             (Mode::Proxied, Some(fault))
         }
         None => {
-            let detail = format!(
-                "two connections were not served at the same time for {PATIENCE:?}, as behind a pooler that has no session left"
-            );
-            let fault = Fault::new("pooler", "the connection", &detail);
-            (Mode::Proxied, Some(fault))
+            let message = format!("two connections were not served within {PATIENCE:?}");
+            return Err(Failure::connect(None, message).error(OPERATION));
         }
         Some(Err(failure)) => match failure.sqlstate.as_deref() {
             Some(PROTOCOL_VIOLATION) => {

@@ -31,7 +31,7 @@ struct Turnover {
 /// was another in three readings or more, and of leases those that more than one holder had.
 ///
 /// # Guarantees
-/// It only reads: about twenty times, at most each 200 ms, the first 20,000 leases in the order of their keys. What is
+/// It only reads: about twenty times, at most each 200 ms, the first 10,000 leases in the order of their keys. What is
 /// acquired more than once between two readings is counted once.
 ///
 /// # Errors
