@@ -1,13 +1,13 @@
 -- Reads which rate limits refuse whatever is asked of them. $1 is how long a block has to last at least, in nanoseconds.
 --
 -- Promises: a row for each namespace that has some, with the name of the fault, how many, and one of them; of the first
--- 5,000 rows. Other refusals write nothing, and quotas are those of the programs: neither can be read here.
+-- 3,000 rows. Other refusals write nothing, and quotas are those of the programs: neither can be read here.
 -- Index: the primary key of rate_limit. Race: none, it only reads.
 WITH part AS MATERIALIZED (
     SELECT l.namespace, l.key, l.blocked_until, l.reserved
       FROM lockapi.rate_limit AS l
      ORDER BY l.key, l.namespace
-     LIMIT 5000
+     LIMIT 3000
 ), clock AS MATERIALIZED (
     SELECT lockapi.clock() AS now
 )
