@@ -195,7 +195,7 @@ async fn m19_what_is_found_on_the_way_is_a_fault() {
     let told = async |connector: Pooler<_>| {
         let reached = lockapi::admin::reach(connector).await.expect("reached");
         let mut connection = reached.connection.expect("a connection");
-        let age = Duration::from_secs(300);
+        let age = Duration::from_mins(5);
         let examined = lockapi::admin::examine(&mut connection, age).await;
         examined.expect("examined");
         let faults = reached.findings.iter().map(|finding| finding.fault);
