@@ -245,6 +245,7 @@ pub mod cluster;
 #[cfg(feature = "cases")]
 pub mod differential;
 pub mod flood;
+pub mod proxy;
 pub mod wrapped;
 
 #[cfg(feature = "cases")]

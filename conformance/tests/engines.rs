@@ -189,6 +189,37 @@ async fn m19_a_pooler_that_carries_settings_along_is_detected() {
 
 /// Connecting has a time limit, and takes many round trips.
 #[tokio::test(flavor = "multi_thread")]
+async fn m19_what_is_found_on_the_way_is_a_fault() {
+    let url = migrated().await;
+    let real = || lockapi_sqlx::connector_url(&url).expect("a connector");
+    let told = async |connector: Pooler<_>| {
+        let reached = lockapi::admin::reach(connector).await.expect("reached");
+        let mut connection = reached.connection.expect("a connection");
+        let age = Duration::from_mins(5);
+        let examined = lockapi::admin::examine(&mut connection, age).await;
+        examined.expect("examined");
+        let faults = reached.findings.iter().map(|finding| finding.fault);
+        faults.collect::<Vec<_>>()
+    };
+    for turns in [Turns::LastUsed, Turns::RoundRobin] {
+        assert_eq!(told(Pooler::new(real(), 3, turns)).await, ["pooler"]);
+        let own = Pooler::new(real(), 3, turns);
+        own.set_exclusive(true);
+        assert!(told(own).await.is_empty());
+    }
+    for engine in [Engine::LocksAreStubs, Engine::NoLocks, Engine::Version12] {
+        let foreign = Foreign::new(real(), engine);
+        let reached = lockapi::admin::reach(foreign).await.expect("reached");
+        let found: Vec<_> = reached.findings.iter().map(|it| it.fault).collect();
+        assert_eq!(found, ["refused_server"], "{engine:?}");
+        assert!(reached.connection.is_some(), "{engine:?}");
+    }
+    let two = Foreign::new(real(), Engine::TwoServers);
+    let error = lockapi::admin::reach(two).await.expect_err("two servers");
+    says(&error.to_string(), &["two servers"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn m19_a_server_far_away_is_used() {
     let url = migrated().await;
     let real = lockapi_sqlx::connector_url(&url).expect("a connector");

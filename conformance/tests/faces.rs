@@ -44,6 +44,8 @@ const NO_TWIN: &[(&str, &str)] = &[
     ("functions::applied", FOR_OPERATORS),
     ("functions::clock", FOR_OPERATORS),
     ("functions::examine", FOR_OPERATORS),
+    ("functions::reach", FOR_OPERATORS),
+    ("functions::watch_leases", FOR_OPERATORS),
 ];
 const CALLED_BY_IDEMPOTENCY: &str = "a backend implements it; programs call `Idempotency`";
 const FOR_OPERATORS: &str = "the operator's command is async";

@@ -1,10 +1,10 @@
 //! `lockapi doctor`: what is wrong with a database.
 
+use std::cmp::Reverse;
 use std::time::{Duration, SystemTime};
 
 use clap::Args;
-use lockapi::admin::{Finding, Severity, examine};
-use lockapi::driver::{Connector, Mode};
+use lockapi::admin::{Finding, Severity, examine, reach, watch_leases};
 use serde::Serialize;
 use tokio::time::timeout;
 
@@ -14,13 +14,18 @@ use crate::failure::{Failure, Result};
 use crate::output::plain;
 use crate::values::duration;
 
-/// How long the server has to answer.
+/// How long the server has to answer, beside the time that is watched.
 const PATIENCE: Duration = Duration::from_secs(30);
+const SHORTEST_WATCH: Duration = Duration::from_secs(1);
+const LONGEST_WATCH: Duration = Duration::from_mins(10);
 /// Clocks that differ by more than this are told.
 const CLOCKS: Duration = Duration::from_secs(2);
 
-/// Look for what is wrong: settings of the server, the schema, old transactions, jobs and tasks that nobody sees to, locks
-/// that are waited for
+/// Look for what is wrong: settings of the server, a pooler on the way, the schema, tables that are too large, old
+/// transactions, jobs and tasks that nobody sees to, locks that are waited for, limits that are blocked
+///
+/// With --watch it also looks for leases and leaderships that are acquired again and again: the tables keep no history. Limits
+/// that refuse all the time, or never, it does not find: refusals are not written, and the programs have the quotas.
 ///
 /// Exits with 0 if there is nothing worse than a notice, with 3 if there are warnings, with 4 if something is critical,
 /// and with 122 if the database cannot be reached.
@@ -29,6 +34,18 @@ pub(crate) struct Doctor {
     /// From which age on transactions, waits and due jobs are faults
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = duration)]
     older_than: Duration,
+    /// Also watch for so long (up to 10m) who acquires leases: told are those whose token is another in three of about twenty
+    /// readings of the first 10,000
+    #[arg(long, value_name = "TIME", value_parser = watched)]
+    watch: Option<Duration>,
+}
+
+fn watched(text: &str) -> std::result::Result<Duration, String> {
+    let time = duration(text)?;
+    if time < SHORTEST_WATCH || time > LONGEST_WATCH {
+        return Err("it may be from 1s to 10m".to_owned());
+    }
+    Ok(time)
 }
 
 #[derive(Debug, Serialize)]
@@ -75,11 +92,12 @@ impl Told {
 
 impl Doctor {
     pub(crate) async fn run(self, global: &Global) -> Result<Exit> {
-        let looked = timeout(PATIENCE, self.look(global)).await;
+        let patience = PATIENCE + self.watch.unwrap_or_default();
+        let looked = timeout(patience, self.look(global)).await;
         let (findings, ahead) = looked.map_err(|_| {
             Failure::new(
                 Exit::Unreachable,
-                format!("the server did not answer within {PATIENCE:?}"),
+                format!("the server did not answer within {patience:?}"),
             )
         })??;
         let worst = findings.first().map(|finding| finding.severity);
@@ -107,12 +125,19 @@ impl Doctor {
     /// What was found, and how far the clocks are apart.
     async fn look(&self, global: &Global) -> Result<(Vec<Finding>, Option<Told>)> {
         let connector = lockapi_sqlx::connector_url(&global.place.url()?)?;
-        let connected = connector.connect(Mode::Direct).await;
-        let mut connection = connected.map_err(|failure| failure.error("connect"))?;
+        let reached = reach(connector).await?;
+        let mut findings = reached.findings;
+        let Some(mut connection) = reached.connection else {
+            return Ok((findings, None));
+        };
         let before = SystemTime::now();
         let server = lockapi::admin::clock(&mut connection).await?;
         let after = SystemTime::now();
-        let findings = examine(&mut connection, self.older_than).await?;
+        findings.extend(examine(&mut connection, self.older_than).await?);
+        if let Some(time) = self.watch {
+            findings.extend(watch_leases(&mut connection, time).await?);
+        }
+        findings.sort_by_key(|finding| Reverse(finding.severity));
         Ok((findings, apart(before, server, after)))
     }
 }

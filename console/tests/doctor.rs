@@ -8,6 +8,7 @@ use std::thread;
 
 use common::{Database, program, run, soon};
 use lockapi_conformance::cluster::Cluster;
+use lockapi_conformance::proxy::Proxy;
 use serde_json::Value;
 
 /// How a fault is made: statements in a database of its own, and what is found then, with the exit status.
@@ -120,6 +121,22 @@ const MADE: &[Made] = &[
         3,
         "INSERT INTO lockapi.lease (namespace, key, slot, fence, acquisition, owner, data, acquired_at, renewed_at, expires_at)
          VALUES ('default', 'old', 0, 1, 1, '', '', now() - interval '9 days', now() - interval '9 days', now() - interval '8 days')",
+    ),
+    made("other_index", "by_worker", 3, "CREATE INDEX by_worker ON lockapi.job (worker)"),
+    made(
+        "blocked_limit",
+        "default/a",
+        0,
+        "INSERT INTO lockapi.rate_limit (namespace, key, blocked_until)
+         SELECT 'default', key, lockapi.clock() + 48 * 3600 * 1000000000::int8 FROM unnest(ARRAY['a', 'b']) AS key;
+         INSERT INTO lockapi.rate_limit (namespace, key, blocked_until)
+         VALUES ('short', 'a', lockapi.clock() + 3600 * 1000000000::int8)",
+    ),
+    made(
+        "full_limit",
+        "default/uploads",
+        3,
+        "INSERT INTO lockapi.rate_limit (namespace, key, reserved) VALUES ('default', 'uploads', 8001)",
     ),
 ];
 
@@ -285,13 +302,156 @@ fn faults_of_a_server_are_found() {
     }
 }
 
+/// A table that was large once: its rows were deleted and vacuumed, and a few between the pages stay.
+#[test]
+fn what_is_many_times_too_large_is_found() {
+    let database = Database::new();
+    // Whether it was vacuumed is not up to chance.
+    database.sql("ALTER TABLE lockapi.push_key SET (autovacuum_enabled = off)");
+    let bloated = |database: &Database| {
+        let (_, found) = doctor(database);
+        let mut names: Vec<String> = Vec::new();
+        for finding in found {
+            let fault = finding["fault"].as_str().expect("a name").to_owned();
+            if fault.ends_with("_bloat") {
+                let subject = finding["subject"].as_str().expect("a subject");
+                names.push(format!("{fault} {subject}"));
+            }
+        }
+        names
+    };
+    database.sql(
+        "INSERT INTO lockapi.push_key (namespace, queue, key, job)
+         SELECT 'n', 'q', lpad(i::text, 480, '0'), i FROM generate_series(1, 160000) AS i",
+    );
+    database.sql("VACUUM ANALYZE lockapi.push_key");
+    assert!(bloated(&database).is_empty(), "it is large and full");
+    database.sql("DELETE FROM lockapi.push_key WHERE job % 1000 <> 0");
+    database.sql("VACUUM ANALYZE lockapi.push_key");
+    let names = ["index_bloat push_key_pkey", "table_bloat push_key"];
+    assert_eq!(bloated(&database), names);
+    database.sql("REINDEX INDEX CONCURRENTLY lockapi.push_key_pkey");
+    assert_eq!(bloated(&database), names[1..]);
+    database.sql("VACUUM FULL lockapi.push_key");
+    assert!(bloated(&database).is_empty(), "it was made anew");
+}
+
+/// An index that nobody reads says so when its table was written often.
+#[test]
+fn an_index_that_nobody_reads_is_told() {
+    let database = Database::new();
+    let detail = || {
+        let (_, found) = doctor(&database);
+        let other = |it: &&Value| it["fault"] == "other_index";
+        let found = found.iter().find(other).expect("it is found");
+        found["detail"].as_str().expect("a detail").to_owned()
+    };
+    database.sql("CREATE INDEX mine ON lockapi.push_key (job)");
+    assert!(!detail().contains("nobody"), "the table was not used");
+    database.sql(
+        "INSERT INTO lockapi.push_key (namespace, queue, key, job)
+         SELECT 'n', 'q', i::text, i FROM generate_series(1, 2000) AS i",
+    );
+    // What was done is counted after a moment only.
+    soon("that it is not read", || {
+        detail()
+            .contains("nobody has read it in 2000 writes")
+            .then_some(())
+    });
+    database.sql("SET enable_seqscan = off; SELECT FROM lockapi.push_key WHERE job = 7");
+    soon("that it is read", || {
+        (!detail().contains("nobody")).then_some(())
+    });
+}
+
+/// A leadership and a lease that go from one to the other, and others that do not.
+#[test]
+fn leases_that_are_acquired_again_and_again_are_found() {
+    let database = Database::new();
+    database.sql(
+        "INSERT INTO lockapi.lease (namespace, key, slot, fence, acquisition, owner, data, acquired_at, renewed_at, expires_at)
+         SELECT 'default', key, slot, 1, 1, 'node-1', '', now(), now(), now() + interval '1 hour'
+           FROM (VALUES ('scheduler', -1), ('nightly', 0), ('permits', 3), ('alone', 0), ('steady', 0), ('steady', -1)) AS l (key, slot)",
+    );
+    // Without watching nothing is told.
+    let (status, found) = doctor(&database);
+    assert_eq!((status, found.as_slice()), (0, [].as_slice()));
+    let ran = thread::scope(|scope| {
+        let watching = scope.spawn(|| database.lockapi(["doctor", "--json", "--watch", "3s"]));
+        for turn in 0.. {
+            if watching.is_finished() {
+                break;
+            }
+            database.sql(&format!(
+                "UPDATE lockapi.lease
+                    SET fence = fence + 1, acquired_at = clock_timestamp(),
+                        owner = CASE WHEN key = 'alone' THEN owner ELSE 'node-' || {turn} % 2 END
+                  WHERE key <> 'steady'"
+            ));
+            thread::sleep(std::time::Duration::from_millis(100));
+        }
+        watching.join().expect("it ends")
+    });
+    let ran = ran.exits(3);
+    let found = ran.json();
+    let found = found.as_array().expect("an array");
+    assert!(
+        has(found, "flapping_leader", "default/scheduler"),
+        "{found:#?}"
+    );
+    assert!(
+        has(found, "flapping_lease", "default/nightly"),
+        "{found:#?}"
+    );
+    assert_eq!(found.len(), 2, "{found:#?}");
+    let quiet = database.lockapi(["doctor", "--json", "--watch", "1s"]);
+    quiet.succeeds().shows("[]");
+    let empty = Database::empty();
+    let nothing = empty.lockapi(["doctor", "--json", "--watch", "1s"]);
+    nothing.exits(4).shows("no_schema");
+    let long = database.lockapi(["doctor", "--watch", "11m"]);
+    long.exits(2).tells("from 1s to 10m");
+}
+
+/// Poolers that share sessions are found, and the database behind them is examined all the same; one that keeps a session
+/// for each client is none.
+#[test]
+fn poolers_are_found() {
+    let database = Database::new();
+    database.sql("ALTER TABLE lockapi.id_block SET UNLOGGED");
+    let through = |sessions: usize, mode: &str| {
+        let proxy = Proxy::start(database.port(), "postgres", sessions, mode).expect("a pooler");
+        let mut command = program();
+        command
+            .env("DATABASE_URL", database.url_at(proxy.port()))
+            .args(["doctor", "--json", "--watch", "1s"]);
+        let ran = run(command).exits(4);
+        ran.json().as_array().expect("an array").clone()
+    };
+    for sessions in [1, 3] {
+        let found = through(sessions, "transaction");
+        assert!(has(&found, "pooler", "the connection"), "{found:#?}");
+        assert!(has(&found, "unlogged", "id_block"), "{found:#?}");
+        assert_eq!(found.len(), 2, "{found:#?}");
+    }
+    let found = through(3, "statement");
+    assert!(
+        has(&found, "statement_pooler", "the connection"),
+        "{found:#?}"
+    );
+    assert_eq!(found.len(), 1, "{found:#?}");
+    let found = through(5, "session");
+    assert!(has(&found, "unlogged", "id_block"), "{found:#?}");
+    assert_eq!(found.len(), 1, "{found:#?}");
+}
+
 #[test]
 fn a_standby_and_an_unreachable_server_are_told() {
     let cluster = Cluster::standby(&[]).expect("a server");
     let mut command = program();
     command
         .env("DATABASE_URL", cluster.url())
-        .args(["doctor", "--json"]);
+        .args(["doctor", "--json", "--watch", "1s"]);
     let ran = run(command).exits(4);
     assert!(has(
         ran.json().as_array().expect("an array"),
@@ -312,7 +472,9 @@ fn what_a_role_may_not_read_is_told() {
     database.sql(&format!("CREATE ROLE {role} LOGIN"));
     let mut command = program();
     let url = database.url().replace("postgres@", &format!("{role}@"));
-    command.env("DATABASE_URL", url).args(["doctor", "--json"]);
+    command
+        .env("DATABASE_URL", url)
+        .args(["doctor", "--json", "--watch", "1s"]);
     let ran = run(command).exits(3);
     assert!(
         has(

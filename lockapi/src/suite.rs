@@ -71,7 +71,8 @@ pub mod schedule {
 /// See [`crate::admin`].
 pub mod admin {
     pub use crate::admin::examine::{
-        ExamineServer, ExamineSessions, ExamineTables, ExamineWork, ListObjects, ReadClock,
+        ExamineIndexes, ExamineLimits, ExamineServer, ExamineSessions, ExamineSpace, ExamineTables,
+        ExamineWork, ListAcquired, ListObjects, ReadClock,
     };
     pub use crate::admin::model::Notes;
     pub use crate::admin::operations::{

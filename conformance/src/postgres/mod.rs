@@ -17,7 +17,6 @@ mod database;
 mod fixture;
 mod observer;
 mod place;
-mod proxy;
 mod relay;
 mod time;
 

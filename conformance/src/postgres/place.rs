@@ -5,11 +5,11 @@ use std::sync::Mutex;
 
 use super::address::Address;
 use super::observer::{Observer, literal};
-use super::proxy::Proxy;
 use super::relay::Relay;
 use crate::cluster::Cluster;
 use crate::face::off_runtime;
 use crate::fixture::{Place, Problem, SECRET};
+use crate::proxy::Proxy;
 
 /// A place that was prepared, with everything that it needs to stay.
 pub(super) struct Site {

@@ -2,10 +2,10 @@
 
 use lockapi::driver::{Statement, Type};
 use lockapi::suite::admin::{
-    CancelJob, ExamineServer, ExamineSessions, ExamineTables, ExamineWork, ForceRelease, ListAudit,
-    ListJobs, ListLeases, ListLimits, ListLocks, ListObjects, ListQueues, ListRunning,
-    ListSchedulers, ListWaits, ListWorkers, Note, ReadClock, ReadJob, Record, SweepNotes,
-    Terminate, Unblock,
+    CancelJob, ExamineIndexes, ExamineLimits, ExamineServer, ExamineSessions, ExamineSpace,
+    ExamineTables, ExamineWork, ForceRelease, ListAcquired, ListAudit, ListJobs, ListLeases,
+    ListLimits, ListLocks, ListObjects, ListQueues, ListRunning, ListSchedulers, ListWaits,
+    ListWorkers, Note, ReadClock, ReadJob, Record, SweepNotes, Terminate, Unblock,
 };
 use lockapi::suite::driver::{IsPrimary, Operation, RestoreSettings, SaveSettings};
 use lockapi::suite::engine::{Cancelled, EnterEpoch, Marker, Notify, SessionSettings, Started};
@@ -148,6 +148,10 @@ fn of_operators() -> Vec<Statement> {
         ExamineSessions::STATEMENT,
         ExamineTables::STATEMENT,
         ExamineWork::STATEMENT,
+        ExamineSpace::STATEMENT,
+        ExamineIndexes::STATEMENT,
+        ExamineLimits::STATEMENT,
+        ListAcquired::STATEMENT,
         ListObjects::STATEMENT,
         ReadClock::STATEMENT,
         ListSchedulers::STATEMENT,

@@ -21,6 +21,14 @@ const SCANS: &[(&str, &str)] = &[
         "examine.work",
         "a person has the database examined; it looks at a part of each queue",
     ),
+    (
+        "examine.limits",
+        "a person has the database examined; it looks at the first keys",
+    ),
+    (
+        "examine.acquired",
+        "a person has leases watched; it looks at the first ones",
+    ),
 ];
 
 /// Statements that call a function which has plans of its own: it makes them again when the server is made to believe

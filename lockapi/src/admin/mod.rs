@@ -43,7 +43,9 @@ mod priority;
 
 pub use crate::mutex::LockMode;
 
-pub use examine::{EXPECTED, Finding, Severity, clock, examine};
+pub use examine::{
+    EXPECTED, ExaminedConnection, Finding, Reached, Severity, clock, examine, reach, watch_leases,
+};
 pub use filter::Filter;
 pub(crate) use jobs::{EXAMINED, check_page};
 pub use jobs::{

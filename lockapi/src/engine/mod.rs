@@ -74,7 +74,7 @@ pub(crate) use clock::{Activity, Clock};
 use connection::Connections;
 use connection::is_closed;
 pub(crate) use connection::{begin, is_standby};
-pub(crate) use driver::{CallerConnection, Driver};
+pub(crate) use driver::{CallerConnection, Driver, DriverConnection};
 pub(crate) use notify::Heard;
 pub(crate) use notify::Notify;
 pub use options::BackendOptions;

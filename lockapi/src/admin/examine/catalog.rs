@@ -244,4 +244,67 @@ pub(super) const FAULTS: &[FaultDescription] = &[
         "Somebody holds a lock for long, or is stuck.",
         "lockapi lock waits shows who waits for whom; lockapi lock release ends the session of a holder",
     ),
+    describe(
+        "pooler",
+        Notice,
+        "Sessions are shared, so mutexes, reader-writer locks and notifications are Unsupported, and workers poll instead.",
+        "Name the server itself in the URL, or a pool in session mode, if programs need these; otherwise nothing.",
+    ),
+    describe(
+        "statement_pooler",
+        Critical,
+        "The library needs transactions, so programs cannot connect.",
+        "Set pool_mode = session or transaction, or name the server itself in the URL.",
+    ),
+    describe(
+        "refused_server",
+        Critical,
+        "Programs refuse to work with this server, and tell the same.",
+        "Connect to a PostgreSQL server of a version that is supported; docs/engines.md lists what is known of others.",
+    ),
+    describe(
+        "table_bloat",
+        Notice,
+        "Deleted rows have left room that later rows use again; until then it takes disk, and memory when the table is read.",
+        "If the room is wanted back: VACUUM FULL lockapi.{subject}; it locks the table until it is done, so everything that uses \
+         it waits, and it needs the disk for a copy of the living rows. Do it while programs are stopped.",
+    ),
+    describe(
+        "index_bloat",
+        Notice,
+        "Entries that were deleted have left pages that are almost empty; they take disk and memory, and scans read them.",
+        "REINDEX INDEX CONCURRENTLY lockapi.{subject}; programs go on meanwhile, and it needs the disk for a second one.",
+    ),
+    describe(
+        "other_index",
+        Warning,
+        "Each write pays for it; on a column that claims or renewals change, rows are no longer updated in place; and a unique one \
+         can make statements fail.",
+        "DROP INDEX CONCURRENTLY lockapi.{subject}; unless you know who reads it. If it belongs to a constraint, drop that.",
+    ),
+    describe(
+        "flapping_leader",
+        Warning,
+        "Each change stops the work of one leader and starts that of another.",
+        "Look into the logs of the candidates for lost terms: a time to live that is shorter than their pauses or the network's, or a \
+         leader that fails and resigns at once.",
+    ),
+    describe(
+        "flapping_lease",
+        Notice,
+        "As it should be if each holder needs it for a moment; if it is meant to be held, holders lose it or give it up.",
+        "Look at who holds it: lockapi lease list; and into the logs of the holders for leases that were lost.",
+    ),
+    describe(
+        "blocked_limit",
+        Notice,
+        "Everything that asks for a permit of it is refused until then.",
+        "lockapi audit tells who blocked it and why, unless a program did; lockapi limit block KEY 0s ends it",
+    ),
+    describe(
+        "full_limit",
+        Warning,
+        "There is a bound for the reservations of a key; when it is reached, further ones fail.",
+        "Look for a program that neither uses nor cancels what it reserves; they end by themselves when they expire.",
+    ),
 ];

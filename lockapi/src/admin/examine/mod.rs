@@ -4,7 +4,8 @@
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
-use crate::driver::Connection;
+use crate::driver::{Connection, Operation};
+use crate::engine::{Clock, Timer};
 use crate::error::{Error, Result};
 use crate::failure::Failure;
 use crate::lease::micros;
@@ -12,15 +13,25 @@ use crate::migrate::{self, MIGRATIONS};
 
 mod catalog;
 mod operations;
+mod pooler;
 mod schema;
+mod turnover;
 
 use operations::Object;
 pub use operations::{
-    ExamineServer, ExamineSessions, ExamineTables, ExamineWork, ListObjects, ReadClock,
+    ExamineIndexes, ExamineLimits, ExamineServer, ExamineSessions, ExamineSpace, ExamineTables,
+    ExamineWork, ListAcquired, ListObjects, ReadClock,
 };
+pub use pooler::{ExaminedConnection, Reached, reach};
 pub use schema::EXPECTED;
+pub use turnover::watch_leases;
 
 use catalog::FAULTS;
+
+const OPERATION: &str = "examine";
+
+/// Blocks of rate limits that end sooner are no fault.
+const BLOCK: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// How bad a [`Finding`] is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -72,7 +83,6 @@ pub struct Finding {
 /// # Errors
 /// `Unavailable` where the server does not answer.
 pub async fn examine<N: Connection>(connection: &mut N, age: Duration) -> Result<Vec<Finding>> {
-    const OPERATION: &str = "examine";
     let failed = |failure: Failure| failure.error(OPERATION);
     let age = micros(age);
     let mut found = Vec::new();
@@ -98,6 +108,8 @@ pub async fn examine<N: Connection>(connection: &mut N, age: Duration) -> Result
             .map_err(failed)?
             .concat(),
     );
+    let space = connection.perform(&[ExamineSpace]).await;
+    found.extend(space.map_err(failed)?.concat());
     let version = match migrate::applied(connection).await {
         Ok(applied) => {
             found.extend(versions(&applied));
@@ -115,22 +127,44 @@ pub async fn examine<N: Connection>(connection: &mut N, age: Duration) -> Result
     };
     let current = MIGRATIONS.last().map_or(0, |last| last.version);
     if version == current {
-        found.extend(schema::drift(&objects));
+        let unread = connection.perform(&[ExamineIndexes]).await;
+        let unread = unread.map_err(failed)?.concat();
+        found.extend(schema::drift(&objects, &unread));
     }
-    match connection.perform(&[ExamineWork { age }]).await {
-        Ok(work) => found.extend(work.concat()),
-        Err(failure) if failure.broken => return Err(failed(failure)),
+    read_rows(connection, ExamineWork { age }, &mut found).await?;
+    let block = i64::try_from(BLOCK.as_nanos()).unwrap_or(i64::MAX);
+    read_rows(connection, ExamineLimits { block }, &mut found).await?;
+    Ok(findings(found))
+}
+
+/// Reads what is wrong in the rows of tables, which may be missing or not to be read.
+async fn read_rows<N: Connection, O: Operation<Output = Vec<Fault>>>(
+    connection: &mut N,
+    one: O,
+    found: &mut Vec<Fault>,
+) -> Result<()> {
+    match connection.perform(&[one]).await {
+        Ok(faults) => found.extend(faults.concat()),
+        Err(failure) if failure.broken => return Err(failure.error(OPERATION)),
         // What it would read is missing, and found already; or it may not read it.
         Err(failure) => {
-            let error = failed(failure);
+            let error = failure.error(OPERATION);
             if is_denied(&error) {
-                found.push(Fault::new("unreadable", "the tables", &error.to_string()));
+                let fault = Fault::new("unreadable", "the tables", &error.to_string());
+                found.push(fault);
             } else if found.is_empty() {
                 return Err(error);
             }
         }
     }
-    Ok(findings(found))
+    Ok(())
+}
+
+fn start_timer() -> Result<Timer> {
+    Timer::start(&Clock::real()).map_err(|error| {
+        let message = format!("the thread of the timer could not be started: {error}");
+        Failure::connect(None, message).error(OPERATION)
+    })
 }
 
 /// Reads the clock of the server.
@@ -233,6 +267,8 @@ mod tests {
             include_str!("sessions.sql"),
             include_str!("tables.sql"),
             include_str!("work.sql"),
+            include_str!("limits.sql"),
+            include_str!("indexes.sql"),
         ];
         let mut seen = 0;
         for text in texts {

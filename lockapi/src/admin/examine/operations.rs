@@ -27,6 +27,41 @@ pub struct ExamineWork {
     pub age: i64,
 }
 
+/// Reads what is larger than it needs to be.
+#[derive(Clone, Copy, Debug)]
+pub struct ExamineSpace;
+
+/// Reads which indexes nobody has read.
+#[derive(Clone, Copy, Debug)]
+pub struct ExamineIndexes;
+
+/// Reads which rate limits refuse whatever is asked of them.
+#[derive(Clone, Copy, Debug)]
+pub struct ExamineLimits {
+    /// How long a block has to last at least, in nanoseconds.
+    pub block: i64,
+}
+
+/// Reads which leases were acquired.
+#[derive(Clone, Copy, Debug)]
+pub struct ListAcquired {
+    /// From which time on, in microseconds since 1970.
+    pub since: i64,
+}
+
+/// A lease that was acquired.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Acquired {
+    /// Its namespace and key.
+    pub lease: String,
+    /// Whether it is that of an election.
+    pub leads: bool,
+    /// Its token.
+    pub fence: i64,
+    /// Who has acquired it.
+    pub owner: String,
+}
+
 /// Reads the clock of the server.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadClock;
@@ -100,6 +135,9 @@ examines! {
     ExamineSessions "examine.sessions" "sessions.sql" [age];
     ExamineTables "examine.tables" "tables.sql" [];
     ExamineWork "examine.work" "work.sql" [age];
+    ExamineSpace "examine.space" "space.sql" [];
+    ExamineIndexes "examine.indexes" "indexes.sql" [];
+    ExamineLimits "examine.limits" "limits.sql" [block];
 }
 
 impl Operation for ReadClock {
@@ -122,6 +160,39 @@ impl Operation for ReadClock {
 
     fn model(_: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
         Some(vec![Row(vec![Value::Int(model.now)])])
+    }
+}
+
+impl Operation for ListAcquired {
+    type Output = Vec<Acquired>;
+
+    const STATEMENT: Statement = Statement {
+        name: "examine.acquired",
+        sql: include_str!("acquired.sql"),
+        params: &[Type::Int],
+        columns: &[Type::Text, Type::Bool, Type::Int, Type::Text],
+    };
+
+    fn params(batch: &[Self]) -> Vec<Value> {
+        batch.iter().map(|one| Value::Int(one.since)).collect()
+    }
+
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<Vec<Acquired>>, Failure> {
+        let acquired = |mut row: Row| {
+            Ok(Acquired {
+                lease: row.text(0)?,
+                leads: row.bool(1)?,
+                fence: row.int(2)?,
+                owner: row.text(3)?,
+            })
+        };
+        let acquired: Result<_, Failure> = rows.into_iter().map(acquired).collect();
+        Ok(vec![acquired?])
+    }
+
+    /// Nobody watches leases in memory.
+    fn model(_: &[Self], _: &mut ModelState, _: u64) -> Option<Rows> {
+        Some(Rows::new())
     }
 }
 

@@ -19,8 +19,9 @@ pub(super) fn expected() -> impl Iterator<Item = Object> {
     })
 }
 
-/// What is missing or was changed, with the statement that mends it. What somebody has added is no fault.
-pub(super) fn drift(objects: &[Object]) -> Vec<Fault> {
+/// What is missing or was changed, with the statement that mends it. What somebody has added is no fault, except an index of
+/// a table here; of these "unread" are those that nobody reads.
+pub(super) fn drift(objects: &[Object], unread: &[Fault]) -> Vec<Fault> {
     let lost = |name: &str| {
         let is_it = |object: &&Object| object.kind == "table" && object.name == name;
         !objects.iter().any(|object| is_it(&object))
@@ -64,7 +65,32 @@ pub(super) fn drift(objects: &[Object]) -> Vec<Fault> {
             }
         }
     }
+    faults.extend(other_indexes(objects, unread));
     faults
+}
+
+fn other_indexes(objects: &[Object], unread: &[Fault]) -> Vec<Fault> {
+    let expected: Vec<Object> = expected().collect();
+    let is_expected = |kind: &str, name: &str| {
+        let mut like = expected.iter();
+        like.any(|object| object.kind == kind && object.name == name)
+    };
+    let is_other = |object: &&Object| {
+        object.kind == "index"
+            && !is_expected("index", &object.name)
+            && table_of(&object.made_of).is_some_and(|table| is_expected("table", table))
+    };
+    let fault = |object: &Object| {
+        let uses = unread.iter().find(|it| it.subject == object.name);
+        let uses = uses.map(|it| format!("; {}", it.detail));
+        let detail = format!(
+            "this version makes none such: {}{}",
+            object.made_of,
+            uses.unwrap_or_default()
+        );
+        Fault::new("other_index", &object.name, &detail)
+    };
+    objects.iter().filter(is_other).map(fault).collect()
 }
 
 /// The table in the text of an index.
@@ -104,7 +130,7 @@ mod tests {
             name: "of_somebody".to_owned(),
             made_of: String::new(),
         });
-        assert_eq!(drift(&objects), []);
+        assert_eq!(drift(&objects, &[]), []);
     }
 
     #[test]
@@ -145,7 +171,7 @@ mod tests {
                 && !object.name.starts_with("queue.")
                 && table_of(&object.made_of) != Some("queue")
         });
-        let faults = drift(&rest.collect::<Vec<_>>());
+        let faults = drift(&rest.collect::<Vec<_>>(), &[]);
         assert_eq!(faults.len(), 1, "{faults:?}");
         assert_eq!(faults[0].subject, "table queue");
     }

@@ -343,6 +343,10 @@ fn inspection() -> Vec<Decoder> {
         of(crate::admin::examine::ExamineSessions { age: 1 }),
         of(crate::admin::examine::ExamineTables),
         of(crate::admin::examine::ExamineWork { age: 1 }),
+        of(crate::admin::examine::ExamineSpace),
+        of(crate::admin::examine::ExamineIndexes),
+        of(crate::admin::examine::ExamineLimits { block: 1 }),
+        of(crate::admin::examine::ListAcquired { since: 1 }),
         of(crate::admin::examine::ListObjects),
         of(crate::admin::examine::ReadClock),
         of(admin::ListAudit {

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 
-use crate::fixture::Problem;
+/// Why it did not start.
+type Problem = Box<dyn std::error::Error + Send + Sync>;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -19,7 +20,7 @@ const CONFIG: &str = "proxy.ini";
 
 /// A running `pgbouncer`; it ends with this value.
 #[derive(Debug)]
-pub(super) struct Proxy {
+pub struct Proxy {
     process: Child,
     port: u16,
     dir: PathBuf,
@@ -29,12 +30,10 @@ pub(super) struct Proxy {
 
 impl Proxy {
     /// Starts one in front of the server on a port, for one user, with so many sessions, in a mode of `pool_mode`.
-    pub(super) fn start(
-        server: u16,
-        user: &str,
-        sessions: usize,
-        mode: &str,
-    ) -> Result<Self, Problem> {
+    ///
+    /// # Errors
+    /// If `pgbouncer` is not installed, or does not start.
+    pub fn start(server: u16, user: &str, sessions: usize, mode: &str) -> Result<Self, Problem> {
         let program = program()?;
         let dir = std::env::temp_dir().join(format!("lockapi-proxy-{:016x}", fastrand::u64(..)));
         fs::create_dir(&dir)?;
@@ -72,12 +71,17 @@ impl Proxy {
         Ok(proxy)
     }
 
-    pub(super) fn port(&self) -> u16 {
+    /// Where it listens, on 127.0.0.1.
+    #[must_use]
+    pub fn port(&self) -> u16 {
         self.port
     }
 
     /// Changes the mode of the running proxy.
-    pub(super) fn set_mode(&self, mode: &str) -> Result<(), Problem> {
+    ///
+    /// # Errors
+    /// If its file cannot be written, or it has ended.
+    pub fn set_mode(&self, mode: &str) -> Result<(), Problem> {
         write_config(&self.dir, &self.settings, mode)?;
         kill_process(Pid::from_child(&self.process), Signal::HUP)?;
         Ok(())
