@@ -294,7 +294,7 @@ fn queues_are_paused_for_a_time_and_groups_by_name() {
     assert_eq!(limits(), "");
     let audit = database.lockapi(["audit", "--json"]).succeeds().json();
     assert_eq!(audit[0]["action"], "resume group");
-    assert_eq!(audit[0]["subject"], "mails/tenant-7");
+    assert_eq!(audit[0]["target"], "mails/tenant-7");
 }
 
 #[test]
