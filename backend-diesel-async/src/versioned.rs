@@ -10,7 +10,11 @@ use diesel::row::NamedRow;
 use diesel::serialize::ToSql;
 use diesel::sql_types::{BigInt, HasSqlType, Nullable};
 use diesel::{QueryResult, QueryableByName, sql_query};
-use diesel_async::{AnsiTransactionManager, AsyncPgConnection, RunQueryDsl, TransactionManager};
+use diesel_async::{
+    AnsiTransactionManager, AsyncPgConnection, RunQueryDsl, SimpleAsyncConnection,
+    TransactionManager,
+};
+use lockapi::driver::Script;
 use lockapi::versioned::{Attempt, BoxError, Outcome, Retry, Table, Update};
 use lockapi::{Error, ErrorKind};
 
@@ -207,10 +211,10 @@ pub type Work<'c, T> = Pin<Box<dyn Future<Output = Result<T, BoxError>> + Send +
 /// }
 /// ```
 ///
-/// Return an error where a statement failed: PostgreSQL then rolls back instead of committing, and reports the commit
-/// as done, so that the result would be `Ok` although nothing is written.
-///
 /// # Guarantees
+/// `Ok` means that it is committed. Where a statement failed and `work` returned `Ok` all the same, PostgreSQL would roll
+/// back and report the commit as done; one more statement before the commit finds that out.
+///
 /// Work whose commit ended without an answer is not done again: the error is `Indeterminate`.
 ///
 /// # Cancel safety
@@ -218,8 +222,8 @@ pub type Work<'c, T> = Pin<Box<dyn Future<Output = Result<T, BoxError>> + Send +
 /// transaction stays open on the connection until that is dropped: a pool closes it when it is given back.
 ///
 /// # Errors
-/// The error of `work` if it is no conflict, or of the last attempt; those of connection and commit; `Invalid` where a
-/// transaction is open on `connection`, unless it is a test transaction.
+/// The error of `work` if it is no conflict, or of the last attempt; those of connection and commit; `Invalid` where `work`
+/// kept the error of a statement to itself, and where a transaction is open on `connection`, unless it is a test transaction.
 pub async fn transact<T>(
     connection: &mut AsyncPgConnection,
     retry: &Retry,
@@ -235,7 +239,11 @@ pub async fn transact<T>(
     loop {
         let attempt = attempts.next().await?;
         AnsiTransactionManager::begin_transaction(connection).await?;
-        let error = match work(connection, attempt).await {
+        let outcome = match work(connection, attempt).await {
+            Ok(value) => check(connection).await.map(|()| value),
+            failed => failed,
+        };
+        let error = match outcome {
             Ok(value) => match AnsiTransactionManager::commit_transaction(connection).await {
                 Ok(()) => return Ok(attempts.succeed(value)),
                 Err(error) => failed_on(connection, error).await.error("commit").into(),
@@ -249,6 +257,19 @@ pub async fn transact<T>(
         };
         let again = is_conflict(&*error);
         attempts.again(error, again)?;
+    }
+}
+
+async fn check(connection: &mut AsyncPgConnection) -> Result<(), BoxError> {
+    match connection
+        .batch_execute(Script::CheckTransaction.sql())
+        .await
+    {
+        Ok(()) => Ok(()),
+        Err(error) => {
+            let failure = failed_on(connection, error).await;
+            Err(failure.error_before_commit("transact").into())
+        }
     }
 }
 

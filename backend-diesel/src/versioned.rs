@@ -3,7 +3,7 @@
 use std::error::Error as StdError;
 use std::fmt;
 
-use diesel::connection::{AnsiTransactionManager, TransactionManager};
+use diesel::connection::{AnsiTransactionManager, SimpleConnection, TransactionManager};
 use diesel::deserialize;
 use diesel::pg::{Pg, PgConnection};
 use diesel::query_builder::{BoxedSqlQuery, SqlQuery};
@@ -11,6 +11,7 @@ use diesel::row::NamedRow;
 use diesel::serialize::ToSql;
 use diesel::sql_types::{BigInt, HasSqlType, Nullable};
 use diesel::{QueryResult, QueryableByName, RunQueryDsl, sql_query};
+use lockapi::driver::Script;
 use lockapi::versioned::{Attempt, BoxError, Outcome, Retry, Table, Update};
 use lockapi::{Error, ErrorKind};
 
@@ -182,15 +183,15 @@ impl QueryableByName<Pg> for Versions {
 /// }
 /// ```
 ///
-/// Return an error where a statement failed: PostgreSQL then rolls back instead of committing, and reports the commit
-/// as done, so that the result would be `Ok` although nothing is written.
-///
 /// # Guarantees
+/// `Ok` means that it is committed. Where a statement failed and `work` returned `Ok` all the same, PostgreSQL would roll
+/// back and report the commit as done; one more statement before the commit finds that out.
+///
 /// Work whose commit ended without an answer is not done again.
 ///
 /// # Errors
-/// The error of `work` if it is no conflict, or of the last attempt; those of connection and commit; `Invalid` where a
-/// transaction is open on `connection`, unless it is a test transaction.
+/// The error of `work` if it is no conflict, or of the last attempt; those of connection and commit; `Invalid` where `work`
+/// kept the error of a statement to itself, and where a transaction is open on `connection`, unless it is a test transaction.
 pub fn transact<T>(
     connection: &mut PgConnection,
     retry: &Retry,
@@ -204,7 +205,12 @@ pub fn transact<T>(
     }
     retry.run_blocking(keys, is_conflict, |attempt| {
         AnsiTransactionManager::begin_transaction(connection)?;
-        match work(connection, attempt) {
+        let outcome = work(connection, attempt).and_then(|value| {
+            let checked = connection.batch_execute(Script::CheckTransaction.sql());
+            checked.map_err(|error| failed(error).error_before_commit("transact"))?;
+            Ok(value)
+        });
+        match outcome {
             Ok(value) => {
                 let committed = AnsiTransactionManager::commit_transaction(connection);
                 committed.map_err(|error| failed(error).error("commit"))?;

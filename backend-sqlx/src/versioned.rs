@@ -6,6 +6,7 @@ use std::future::Future;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
+use lockapi::driver::Script;
 use lockapi::versioned::{Attempt, BoxError, Outcome, Retry, Table, Update};
 use lockapi::{Error, ErrorKind, Failure};
 use sqlx::encode::Encode;
@@ -13,7 +14,7 @@ use sqlx::postgres::{PgArguments, PgConnection};
 use sqlx::{Arguments, PgPool, Postgres, Row, Transaction, Type};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
-use super::connector::{failed, sqlstate};
+use super::connector::{failed, run_script, sqlstate};
 use super::{assembled, sqlx, wrapped};
 
 const OPERATION: &str = "update_versioned";
@@ -148,10 +149,10 @@ impl<'t> VersionedUpdate<'t> {
 /// }
 /// ```
 ///
-/// Return an error where a statement failed: PostgreSQL then rolls back instead of committing, and reports the commit
-/// as done, so that the result would be `Ok` although nothing is written.
-///
 /// # Guarantees
+/// `Ok` means that it is committed. Where a statement failed and `work` returned `Ok` all the same, PostgreSQL would roll
+/// back and report the commit as done; one more statement before the commit finds that out.
+///
 /// Work whose commit ended without an answer is not done again: the error is `Indeterminate`.
 ///
 /// # Cancel safety
@@ -160,7 +161,8 @@ impl<'t> VersionedUpdate<'t> {
 /// while BEGIN is under way leaves the connection of the pool in that transaction.)
 ///
 /// # Errors
-/// The error of `work` if it is no conflict, or of the last attempt; those of pool and commit.
+/// The error of `work` if it is no conflict, or of the last attempt; those of pool and commit; `Invalid` where `work`
+/// kept the error of a statement to itself.
 pub async fn transact<T, W>(
     pool: &PgPool,
     retry: &Retry,
@@ -183,7 +185,11 @@ where
             let message = "the work kept its transaction after it returned; drop it, so that it can be committed";
             return Err(Error::new(ErrorKind::Invalid, "transact", message).into());
         };
-        let transaction = transaction.into_inner();
+        let mut transaction = transaction.into_inner();
+        let outcome = match outcome {
+            Ok(value) => check(&mut transaction).await.map(|()| value),
+            failed => failed,
+        };
         let error = match outcome {
             Ok(value) => match transaction.commit().await {
                 Ok(()) => return Ok(attempts.succeed(value)),
@@ -199,6 +205,11 @@ where
         let again = is_conflict(&*error);
         attempts.again(error, again)?;
     }
+}
+
+async fn check(transaction: &mut PgConnection) -> Result<(), BoxError> {
+    let checked = run_script(transaction, Script::CheckTransaction).await;
+    Ok(checked.map_err(|failure| failure.error_before_commit("transact"))?)
 }
 
 /// Begins a transaction, on a task of its own once there is a connection. sqlx 0.9.0 gives a connection

@@ -2,6 +2,7 @@
 
 use std::error::Error as StdError;
 
+use lockapi::driver::Script;
 use lockapi::versioned::{Attempt, BoxError, Outcome, Retry, Table, Update};
 use lockapi::{Error, ErrorKind, Failure};
 use postgres::types::{ToSql, Type};
@@ -120,14 +121,15 @@ fn refused(error: postgres::Error) -> lockapi::Error {
 /// }
 /// ```
 ///
-/// Return an error where a statement failed: PostgreSQL then rolls back instead of committing, and reports the commit
-/// as done, so that the result would be `Ok` although nothing is written.
-///
 /// # Guarantees
+/// `Ok` means that it is committed. Where a statement failed and `work` returned `Ok` all the same, PostgreSQL would roll
+/// back and report the commit as done; one more statement before the commit finds that out.
+///
 /// Work whose commit ended without an answer is not done again: the error is `Indeterminate`.
 ///
 /// # Errors
-/// The error of `work` if it is no conflict, or of the last attempt; those of connection and commit.
+/// The error of `work` if it is no conflict, or of the last attempt; those of connection and commit; `Invalid` where `work`
+/// kept the error of a statement to itself.
 pub fn transact<T>(
     client: &mut Client,
     retry: &Retry,
@@ -137,6 +139,8 @@ pub fn transact<T>(
     retry.run_blocking(keys, is_conflict, |attempt| {
         let mut transaction = client.transaction()?;
         let value = work(&mut transaction, attempt)?;
+        let checked = transaction.batch_execute(Script::CheckTransaction.sql());
+        checked.map_err(|error| failed(error).error_before_commit("transact"))?;
         let committed = transaction.commit();
         committed.map_err(|error| failed(error).error("commit"))?;
         Ok(value)

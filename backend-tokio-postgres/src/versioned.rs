@@ -4,6 +4,7 @@ use std::error::Error as StdError;
 use std::future::Future;
 use std::pin::Pin;
 
+use lockapi::driver::Script;
 use lockapi::versioned::{Attempt, BoxError, Outcome, Retry, Table, Update};
 use lockapi::{Error, ErrorKind, Failure};
 use tokio_postgres::types::{ToSql, Type};
@@ -135,10 +136,10 @@ pub type Work<'c, T> = Pin<Box<dyn Future<Output = Result<T, BoxError>> + Send +
 /// }
 /// ```
 ///
-/// Return an error where a statement failed: PostgreSQL then rolls back instead of committing, and reports the commit
-/// as done, so that the result would be `Ok` although nothing is written.
-///
 /// # Guarantees
+/// `Ok` means that it is committed. Where a statement failed and `work` returned `Ok` all the same, PostgreSQL would roll
+/// back and report the commit as done; one more statement before the commit finds that out.
+///
 /// Work whose commit ended without an answer is not done again: the error is `Indeterminate`.
 ///
 /// # Cancel safety
@@ -146,7 +147,8 @@ pub type Work<'c, T> = Pin<Box<dyn Future<Output = Result<T, BoxError>> + Send +
 /// outside of the transaction.
 ///
 /// # Errors
-/// The error of `work` if it is no conflict, or of the last attempt; those of connection and commit.
+/// The error of `work` if it is no conflict, or of the last attempt; those of connection and commit; `Invalid` where `work`
+/// kept the error of a statement to itself.
 pub async fn transact<T>(
     client: &mut Client,
     retry: &Retry,
@@ -157,7 +159,11 @@ pub async fn transact<T>(
     loop {
         let attempt = attempts.next().await?;
         let mut transaction = client.transaction().await?;
-        let error = match work(&mut transaction, attempt).await {
+        let outcome = match work(&mut transaction, attempt).await {
+            Ok(value) => check(&transaction).await.map(|()| value),
+            failed => failed,
+        };
+        let error = match outcome {
             Ok(value) => match transaction.commit().await {
                 Ok(()) => return Ok(attempts.succeed(value)),
                 Err(error) => failed(error).error("commit").into(),
@@ -172,6 +178,12 @@ pub async fn transact<T>(
         let again = is_conflict(&*error);
         attempts.again(error, again)?;
     }
+}
+
+async fn check(transaction: &Transaction<'_>) -> Result<(), BoxError> {
+    let checked = transaction.batch_execute(Script::CheckTransaction.sql());
+    let checked = checked.await;
+    Ok(checked.map_err(|error| failed(error).error_before_commit("transact"))?)
 }
 
 /// Whether work that failed with this error may be done again; see

@@ -164,8 +164,94 @@ fn a_connection_in_a_transaction_is_refused_by_diesel() {
     work.expect("as if committed");
 }
 
+/// A statement that fails, and whose error the work does not return, takes all that the work has written with it.
+const WRITE: &str = "SELECT txid_current()";
+const FAIL: &str = "SELECT 1 / 0";
+
+#[tokio::test]
+async fn work_that_keeps_an_error_to_itself_is_no_success() {
+    let url = Cluster::shared().expect("a server").url();
+    let retry = Retry::default();
+
+    let pool = PgPoolOptions::new().max_connections(1);
+    let pool = pool.connect(url).await.expect("connected");
+    let work = lockapi_sqlx::transact(&pool, &retry, &["row"], |mut tx| async move {
+        sqlx::query(WRITE).execute(&mut *tx).await?;
+        let _lost = sqlx::query(FAIL).execute(&mut *tx).await;
+        Ok(())
+    });
+    assert_invalid(work.await);
+    assert!(is_clean(&pool).await);
+
+    let pool = sqlx_08::postgres::PgPoolOptions::new().max_connections(1);
+    let pool = pool.connect(url).await.expect("connected");
+    let work = lockapi_sqlx::v0_8::transact(&pool, &retry, &["row"], |mut tx| async move {
+        sqlx_08::query(WRITE).execute(&mut *tx).await?;
+        let _lost = sqlx_08::query(FAIL).execute(&mut *tx).await;
+        Ok(())
+    });
+    assert_invalid(work.await);
+
+    let connected = tokio_postgres::connect(url, tokio_postgres::NoTls).await;
+    let (mut client, connection) = connected.expect("connected");
+    tokio::spawn(connection);
+    let work = lockapi_tokio_postgres::transact(&mut client, &retry, &["row"], |tx, _| {
+        Box::pin(async move {
+            tx.batch_execute(WRITE).await?;
+            let _lost = tx.batch_execute(FAIL).await;
+            Ok(())
+        })
+    });
+    assert_invalid(work.await);
+    client.batch_execute(WRITE).await.expect("it goes on");
+
+    let connected = AsyncPgConnection::establish(url).await;
+    let mut connection = connected.expect("connected");
+    for again in [false, true] {
+        let work = lockapi_diesel_async::transact(&mut connection, &retry, &["row"], |conn, _| {
+            Box::pin(async move {
+                conn.batch_execute(WRITE).await?;
+                if !again {
+                    let _lost = conn.batch_execute(FAIL).await;
+                }
+                Ok(())
+            })
+        });
+        match work.await {
+            Ok(()) => assert!(again),
+            lost => assert_invalid(lost),
+        }
+    }
+}
+
+#[test]
+fn blocking_work_that_keeps_an_error_to_itself_is_no_success() {
+    let url = Cluster::shared().expect("a server").url();
+    let retry = Retry::default();
+
+    let mut connection = diesel::PgConnection::establish(url).expect("connected");
+    let work = lockapi_diesel::transact(&mut connection, &retry, &["row"], |conn, _| {
+        conn.batch_execute(WRITE)?;
+        let _lost = conn.batch_execute(FAIL);
+        Ok(())
+    });
+    assert_invalid(work);
+    let work = lockapi_diesel::transact(&mut connection, &retry, &["row"], |conn, _| {
+        Ok(conn.batch_execute(WRITE)?)
+    });
+    work.expect("it goes on");
+
+    let mut client = postgres::Client::connect(url, postgres::NoTls).expect("connected");
+    let work = lockapi_postgres::transact(&mut client, &retry, &["row"], |tx, _| {
+        tx.batch_execute(WRITE)?;
+        let _lost = tx.batch_execute(FAIL);
+        Ok(())
+    });
+    assert_invalid(work);
+}
+
 fn assert_invalid<T: std::fmt::Debug>(outcome: Result<T, BoxError>) {
-    let error = outcome.expect_err("a transaction is open");
+    let error = outcome.expect_err("nothing would be written");
     let error = error
         .downcast_ref::<lockapi::Error>()
         .expect("of this library");

@@ -247,6 +247,24 @@ impl Failure {
         message_chain(&*self.source)
     }
 
+    /// The error of a [`Script::CheckTransaction`](crate::driver::Script::CheckTransaction) before a commit: nothing is
+    /// written.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn error_before_commit(self, operation: &'static str) -> Error {
+        if self.sqlstate.as_deref() == Some("25P02") {
+            let message = "nothing is written: a statement of the work failed, and the work did not return its error; \
+                           return it, or run the statement in a savepoint";
+            let error = Error::new(ErrorKind::Invalid, operation, message);
+            return error.caused(self.sqlstate, self.source);
+        }
+        let unsent = Self {
+            sent: false,
+            ..self
+        };
+        unsent.error(operation)
+    }
+
     /// The error of a statement on a table of the program, with the server's message: `Invalid` where the server
     /// refused the statement, and the driver does not tell why.
     #[doc(hidden)]

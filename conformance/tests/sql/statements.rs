@@ -230,6 +230,7 @@ fn are_all_listed() {
     let scripts = [
         "begin_first",
         "begin_write",
+        "check_transaction",
         "commit",
         "listen",
         "release_savepoint",

@@ -13,6 +13,8 @@ pub enum Script {
     Begin(&'static str),
     /// Commits the transaction that is open.
     Commit,
+    /// Fails where the transaction that is open can only be rolled back, because a statement of it has failed.
+    CheckTransaction,
     /// Rolls the transaction back that is open.
     Rollback,
     /// Makes the session listen on the channel of this library.
@@ -30,6 +32,7 @@ impl Script {
         without_comment(match self {
             Self::Begin(sql) | Self::Run(sql) => sql,
             Self::Commit => include_str!("commit.sql"),
+            Self::CheckTransaction => include_str!("check_transaction.sql"),
             Self::Rollback => include_str!("rollback.sql"),
             Self::Listen => include_str!("listen.sql"),
             Self::Unlisten => include_str!("unlisten.sql"),
