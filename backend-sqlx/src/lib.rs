@@ -103,7 +103,10 @@
 //! ```
 //!
 //! Work in closures of SeaORM is repeated with [`Retry::run`](lockapi::versioned::Retry::run): [`is_conflict`] knows its
-//! errors.
+//! errors. [`transact`], [`VersionedUpdate`] and [`with_lock_timeout_in`] take what sqlx has; of the last, a transaction of
+//! SeaORM has the two halves, [`limit_waits_in`](lockapi::table::limit_waits_in) and
+//! [`lift_in`](lockapi::table::WaitLimit::lift_in). A future of `begin` that is dropped while BEGIN is under way leaves the
+//! connection of the pool in that transaction, as with sqlx 0.9.0: let it come to its end.
 //!
 //! SeaORM does not give out its connection. What it runs stays prepared there, as its own statements do, so `_in`
 //! methods that take its transactions do not go behind a transaction-pooling proxy that forgets prepared statements.
