@@ -8,6 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::Queues;
 use super::handle::Handle;
 use super::topic::Topic;
 use crate::engine::batcher::{ALONE, Queued};
@@ -76,30 +77,18 @@ impl Handle {
         Ok(false)
     }
 
-    /// Admits jobs in the background.
+    /// Admits jobs in the background, unless that is under way.
     pub(super) fn admit_later(&self) {
-        let queues = &self.core.queues;
-        if !self.topic.begin_admission() {
-            return;
+        if self.topic.begin_admission() {
+            self.core.queues.admit(&self.topic, self.admission());
         }
-        let (topic, timer) = (Arc::clone(&self.topic), queues.timer.clone());
-        queues.batcher.submit(self.admission(), move |answer| {
-            topic.end_admission();
-            // The next claim that finds nothing meets the error as well.
-            if let Ok(admitted) = answer {
-                topic.admitted(&timer, &admitted);
-                if admitted.jobs > 0 {
-                    topic.bump();
-                }
-            }
-        });
     }
 
     /// A job of this process has left its place, if it was of a group: what is parked may take it, although no
-    /// claim is due that would find out.
+    /// claim is due that would find out. An admission that is under way may have looked before.
     pub(super) fn place_left(&self) {
-        if self.topic.admission().grouped {
-            self.admit_later();
+        if self.topic.begin_admission_or_repeat() {
+            self.core.queues.admit(&self.topic, self.admission());
         }
     }
 
@@ -112,6 +101,25 @@ impl Handle {
     }
 }
 
+impl Queues {
+    /// Admits jobs in the background, and once more if a place was left meanwhile.
+    fn admit(self: &Arc<Self>, topic: &Arc<Topic>, admission: Admit) {
+        let (queues, topic) = (Arc::clone(self), Arc::clone(topic));
+        self.batcher.submit(admission.clone(), move |answer| {
+            // The next claim that finds nothing meets the error as well.
+            if let Ok(admitted) = &answer {
+                topic.admitted(&queues.timer, admitted);
+                if admitted.jobs > 0 {
+                    topic.bump();
+                }
+            }
+            if topic.end_admission() && answer.is_ok() && topic.begin_admission() {
+                queues.admit(&topic, admission);
+            }
+        });
+    }
+}
+
 /// What a process knows of the groups of a queue.
 #[derive(Default)]
 pub(super) struct Admission {
@@ -121,6 +129,8 @@ pub(super) struct Admission {
     grouped: bool,
     /// Whether some are being admitted in the background.
     running: bool,
+    /// Whether a place was left since that began.
+    repeat: bool,
     /// How often some were admitted.
     count: u64,
 }
@@ -135,8 +145,21 @@ impl Topic {
         !std::mem::replace(&mut self.admission().running, true)
     }
 
-    fn end_admission(&self) {
-        self.admission().running = false;
+    /// The same for a place that was left: an admission that is under way is repeated.
+    fn begin_admission_or_repeat(&self) -> bool {
+        let mut admission = self.admission();
+        if !admission.grouped {
+            return false;
+        }
+        admission.repeat |= admission.running;
+        !std::mem::replace(&mut admission.running, true)
+    }
+
+    /// Whether it has to be repeated.
+    fn end_admission(&self) -> bool {
+        let mut admission = self.admission();
+        admission.running = false;
+        std::mem::take(&mut admission.repeat)
     }
 
     fn is_admission_due(&self, now: Duration) -> bool {
@@ -165,5 +188,25 @@ impl Topic {
         if let Some(next) = admitted.next_due {
             self.due_in(timer, next);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::Topic;
+
+    #[test]
+    fn a_place_left_during_an_admission_repeats_it() {
+        let topic = Arc::new(Topic::default());
+        assert!(!topic.begin_admission_or_repeat(), "nothing is parked");
+        topic.admission().grouped = true;
+        assert!(topic.begin_admission());
+        assert!(!topic.begin_admission(), "one at a time");
+        assert!(!topic.begin_admission_or_repeat(), "one at a time");
+        assert!(topic.end_admission(), "the place is seen by nobody else");
+        assert!(topic.begin_admission_or_repeat());
+        assert!(!topic.end_admission());
     }
 }
