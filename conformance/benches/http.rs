@@ -85,10 +85,10 @@ async fn layers(mut report: Report) -> Report {
     let each = limited("each", plenty).layer(service());
     let refused = limited("refused", Quota::per_hour(1)).layer(service());
     let near = Quota::per_second(PACED_QUOTA);
-    let paced_blocks = limited("paced blocks", near)
+    let paced_blocks = limited("paced-blocks", near)
         .blocks(PERMITS)
         .layer(service());
-    let paced_each = limited("paced each", near).layer(service());
+    let paced_each = limited("paced-each", near).layer(service());
     for callers in CALLERS {
         let bare = latencies(&service(), callers, None).await;
         let others = [
@@ -166,12 +166,14 @@ where
         let together = u32::try_from(together).expect("a number of requests");
         (together, each * together)
     });
-    let running: Vec<_> = (0..callers)
-        .map(|_| {
+    let running: Vec<_> = (0..callers_count)
+        .map(|caller| {
             let service = service.clone();
             tokio::spawn(async move {
                 let mut took = Vec::new();
-                let mut next = Instant::now();
+                // One after the other, not all at once.
+                let phase = paced.map_or(Duration::ZERO, |(_, period)| period * caller);
+                let mut next = Instant::now() + phase / callers_count;
                 while Instant::now() < until {
                     if let Some((together, period)) = paced
                         && took.len().is_multiple_of(together as usize)
