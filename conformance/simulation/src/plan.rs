@@ -105,7 +105,7 @@ impl Fault {
 }
 
 /// What the tasks of programs do.
-pub(crate) const KINDS: [&str; 14] = [
+pub(crate) const KINDS: [&str; 16] = [
     "mutex",
     "rw-lock",
     "lock-owner",
@@ -120,6 +120,8 @@ pub(crate) const KINDS: [&str; 14] = [
     "limit",
     "reserve",
     "ids",
+    "group-push",
+    "group-work",
 ];
 
 /// What a runtime is made of.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use lockapi::{Error, ErrorKind};
 
 use super::{Entry, Held, History, Hold, State};
-use crate::runtime::{ProgramId, Time};
+use crate::runtime::{ProgramId, Runtime, Time};
 
 /// What is known of a push.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,7 +16,19 @@ enum Push {
     Refused(String),
 }
 
+/// The group that a job is in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Group {
+    pub(crate) queue: &'static str,
+    pub(crate) key: &'static str,
+    /// How many of its jobs may run at once.
+    pub(crate) most: usize,
+    /// Whether they run in the order in which they were pushed.
+    pub(crate) ordered: bool,
+}
+
 pub(super) struct Job {
+    group: Option<Group>,
     push: Push,
     /// When the push was sent and answered.
     pushed: (Time, Time),
@@ -32,10 +44,15 @@ pub(super) struct Job {
 
 impl State {
     /// A job that may be there from now on.
-    pub(super) fn add_job(&mut self, now: Time) -> u64 {
+    pub(super) fn add_job(&mut self, now: Time, group: Option<Group>) -> u64 {
         self.next += 1;
         let number = self.next;
+        if let Some(group) = group {
+            let jobs = self.groups.entry((group.queue, group.key)).or_default();
+            jobs.push(number);
+        }
         let job = Job {
+            group,
             push: Push::Asked,
             pushed: (now, now),
             deliveries: 0,
@@ -47,13 +64,48 @@ impl State {
         self.jobs.insert(number, job);
         number
     }
+
+    /// What is wrong with a delivery of this job to a claim that began at `asked`: too many of its group run, or
+    /// one runs that was pushed before it.
+    fn check_group(&self, runtime: &Runtime, number: u64, asked: Time) -> Option<String> {
+        let job = self.jobs.get(&number)?;
+        let group = job.group?;
+        let others = self.groups.get(&(group.queue, group.key))?.iter();
+        let others = others.filter(|other| **other != number);
+        let others: Vec<_> = others
+            .filter_map(|other| Some((*other, self.jobs.get(other)?)))
+            .collect();
+        let is_running = |(_, other): &&(u64, &Job)| {
+            let mut holds = other.open.values();
+            holds.any(|hold| runtime.is_running(hold.program) && (hold.held)())
+        };
+        let running = others.iter().filter(is_running).count();
+        if running >= group.most {
+            return Some(format!("job {number} of {group:?} beside {running} others"));
+        }
+        let is_before = |(_, other): &&(u64, &Job)| {
+            let undone = other.acked.is_none() && other.unsure == 0;
+            other.push == Push::Done && other.pushed.1 < job.pushed.0 && undone
+        };
+        let before = others.iter().find(is_before);
+        let before = before.filter(|_| group.ordered);
+        before.map(|(before, _)| {
+            format!("job {number} of {group:?}, claimed at {asked:?}, before {before}")
+        })
+    }
 }
 
 impl History {
     /// Somebody is about to push; answers what the payload has to be.
     pub(crate) fn push(&self) -> u64 {
         let now = self.runtime.now();
-        self.lock().add_job(now)
+        self.lock().add_job(now, None)
+    }
+
+    /// The same to a group.
+    pub(crate) fn push_to(&self, group: Group) -> u64 {
+        let now = self.runtime.now();
+        self.lock().add_job(now, Some(group))
     }
 
     pub(crate) fn pushed(&self, job: u64, outcome: Result<(), &Error>) {
@@ -124,6 +176,11 @@ impl History {
                 held,
             },
         );
+        let grouped = if late {
+            None
+        } else {
+            state.check_group(&self.runtime, job, asked)
+        };
         let done = done.filter(|acked| !state.is_lost(*acked));
         let lost = !state.fail_overs.is_empty();
         drop(state);
@@ -138,6 +195,13 @@ impl History {
                 "what is done is not delivered",
                 format!("job {job} was acknowledged at {acked:?}, and claimed at {asked:?}"),
             );
+        }
+        if let Some(what) = grouped
+            && !self.stepped
+            && !lost
+        {
+            self.runtime
+                .violate("groups keep their limit and order", what);
         }
         if !others.is_empty() && !self.stepped && !lost {
             self.runtime.violate(

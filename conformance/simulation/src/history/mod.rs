@@ -13,6 +13,7 @@ use lockapi::{Error, ErrorKind};
 
 use crate::plan::{Fault, Plan};
 use crate::runtime::{ProgramId, Runtime, Time};
+pub(crate) use jobs::Group;
 use jobs::Job;
 pub(crate) use runs::Delivered;
 use runs::Runs;
@@ -42,6 +43,8 @@ struct Place {
 struct State {
     places: HashMap<(&'static str, String), Place>,
     jobs: BTreeMap<u64, Job>,
+    /// The jobs of each group of a queue.
+    groups: HashMap<(&'static str, &'static str), Vec<u64>>,
     /// The runs of each recurring task.
     runs: HashMap<&'static str, Runs>,
     /// Nanoseconds at which a permit was taken.

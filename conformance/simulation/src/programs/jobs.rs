@@ -4,9 +4,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use lockapi::ErrorKind;
-use lockapi::queue::{Claim, Delivery, Job, Priority};
+use lockapi::queue::{Claim, Delivery, Job, Priority, Queue};
 
-use super::{Context, asked};
+use super::{Context, asked, groups};
 use crate::history::Held;
 use crate::runtime::Time;
 
@@ -19,14 +19,19 @@ fn priority(context: &Context) -> Priority {
     ALL[context.runtime.draw(|random| random.usize(..ALL.len()))]
 }
 
+/// A job that carries this number.
+pub(super) fn job(context: &Context, number: u64) -> Job {
+    Job::new("job", &number)
+        .expect("a job")
+        .max_attempts(ATTEMPTS)
+        .priority(priority(context))
+}
+
 pub(super) async fn push(context: Context) {
     let queue = context.backend().queue(QUEUE).expect("a queue");
     while !context.is_ending() {
         let number = context.history.push();
-        let mut job = Job::new("job", &number)
-            .expect("a job")
-            .max_attempts(ATTEMPTS)
-            .priority(priority(&context));
+        let mut job = job(&context, number);
         if context.coin() {
             job = job.delay(
                 context
@@ -37,16 +42,20 @@ pub(super) async fn push(context: Context) {
         if context.coin() {
             job = job.idempotency_key(number.to_string());
         }
-        match context.outcome(queue.push(job)).await {
-            Some(Ok(_)) => context.history.pushed(number, Ok(())),
-            Some(Err(error)) => {
-                context.history.failed(&error);
-                context.history.pushed(number, Err(&error));
-            }
-            // It may have been pushed.
-            None => {}
-        }
+        push_one(&context, &*queue, number, job).await;
         context.rest(Duration::from_secs(1)).await;
+    }
+}
+
+pub(super) async fn push_one(context: &Context, queue: &dyn Queue, number: u64, job: Job) {
+    match context.outcome(queue.push(job)).await {
+        Some(Ok(_)) => context.history.pushed(number, Ok(())),
+        Some(Err(error)) => {
+            context.history.failed(&error);
+            context.history.pushed(number, Err(&error));
+        }
+        // It may have been pushed.
+        None => {}
     }
 }
 
@@ -129,7 +138,11 @@ async fn settled<T>(
 }
 
 pub(super) async fn work(context: Context) {
-    let queue = context.backend().queue(QUEUE).expect("a queue");
+    work_on(&context, QUEUE).await;
+}
+
+pub(super) async fn work_on(context: &Context, queue: &str) {
+    let queue = context.backend().queue(queue).expect("a queue");
     while !context.is_ending() {
         let most = context.runtime.draw(|random| random.usize(1..=4));
         let lease = context
@@ -142,20 +155,24 @@ pub(super) async fn work(context: Context) {
         if context.runtime.happens(0.2) {
             claim = claim.extended_by_hand();
         }
-        let began = asked(&context);
+        let began = asked(context);
         let Some(deliveries) = context.call(queue.claim(&claim)).await else {
             continue;
         };
         for delivery in deliveries {
-            handle(&context, delivery, began).await;
+            handle(context, delivery, began).await;
         }
     }
 }
 
 /// All jobs can be done in the end.
 pub(super) async fn audit(context: &Context) {
+    groups::audit(context).await;
     for queue in [QUEUE, super::workers::QUEUE] {
         drain(context, queue).await;
+    }
+    for limited in &groups::LIMITED {
+        drain(context, limited.queue).await;
     }
     context.history.check_jobs(|job| {
         context.server.model(|model| {
@@ -171,8 +188,9 @@ pub(super) async fn audit(context: &Context) {
 
 async fn drain(context: &Context, queue: &str) {
     let queue = context.backend().queue(queue).expect("a queue");
-    // Leases of workers that were killed have to end first.
-    let until = context.runtime.now() + Duration::from_secs(30);
+    // Leases of workers that were killed have to end first, and pauses, which a clock that is set makes longer.
+    let quiet = Duration::from_secs(40);
+    let mut until = context.runtime.now() + quiet;
     while context.runtime.now() < until {
         let began = asked(context);
         let claim = Claim::new(100).wait(Duration::from_secs(5));
@@ -184,6 +202,9 @@ async fn drain(context: &Context, queue: &str) {
                     .violate("all can be had in the end", format!("claim: {error:?}"));
             }
         };
+        if !deliveries.is_empty() {
+            until = context.runtime.now() + quiet;
+        }
         for delivery in deliveries {
             let job = delivery.decode::<u64>().unwrap_or_default();
             let token = delivery.ticket().token;

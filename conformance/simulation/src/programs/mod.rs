@@ -1,5 +1,6 @@
 //! What the processes do.
 
+mod groups;
 mod holders;
 mod jobs;
 mod numbers;
@@ -55,9 +56,13 @@ const WORK: [Work; KINDS.len()] = [
     |it| Box::pin(numbers::limit(it)),
     |it| Box::pin(numbers::reserve(it)),
     |it| Box::pin(numbers::ids(it)),
+    |it| Box::pin(groups::push(it)),
+    |it| Box::pin(groups::work(it)),
 ];
 
 impl Context {
+    const KEYS: [&str; 3] = ["a", "b", "c"];
+
     pub(crate) fn new(runtime: &Runtime, server: &Server, history: &History, plan: &Plan) -> Self {
         Self {
             runtime: runtime.clone(),
@@ -82,8 +87,7 @@ impl Context {
 
     /// One of some keys.
     fn key(&self) -> &'static str {
-        const KEYS: [&str; 3] = ["a", "b", "c"];
-        KEYS[self.runtime.draw(|random| random.usize(..KEYS.len()))]
+        Self::KEYS[self.runtime.draw(|random| random.usize(..Self::KEYS.len()))]
     }
 
     /// Whether something happens that does half of the time.

@@ -6,7 +6,7 @@ use lockapi::Stop;
 use lockapi::queue::{Job, Unhandled};
 use lockapi::worker::{self, Failed, Observe, Worker, WorkerOptions};
 
-use super::Context;
+use super::{Context, jobs};
 use crate::runtime::Time;
 
 /// The queue that workers run.
@@ -37,14 +37,7 @@ pub(super) async fn run(context: Context) {
             let job = Job::new("task", &number)
                 .expect("a job")
                 .max_attempts(10_000);
-            match context.outcome(queue.push(job)).await {
-                Some(Ok(_)) => context.history.pushed(number, Ok(())),
-                Some(Err(error)) => {
-                    context.history.failed(&error);
-                    context.history.pushed(number, Err(&error));
-                }
-                None => {}
-            }
+            jobs::push_one(&context, &*queue, number, job).await;
         }
         let stop = Stop::new();
         let (handling, concurrency) = (
