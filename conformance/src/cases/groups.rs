@@ -18,6 +18,7 @@ use crate::patience::{eventually, not_yet, soon};
 
 register! { "groups":
     Q22 one_job_of_a_group_is_delivered_at_a_time;
+    Q22 delivery_tells_its_group;
     Q22 all_programs_share_the_limit;
     Q22 place_is_kept_by_a_delivery_whose_lease_has_ended;
     Q22 place_is_left_by_whatever_ends_a_job;
@@ -90,6 +91,21 @@ async fn one_job_of_a_group_is_delivered_at_a_time(cx: Context) {
         assert_eq!(numbers(&claimed), expected);
     }
     assert_eq!(cx.jobs().await, Jobs::default());
+}
+
+async fn delivery_tells_its_group(cx: Context) {
+    let queue = cx.queue().await;
+    queue.push(job(1)).await.unwrap();
+    let plain = next(&queue, 1).await;
+    assert_eq!(plain.group(), None);
+    plain.ack().await.unwrap();
+    let group = "'\"\\ {},\u{e4}\u{1F980}";
+    queue.push(of(group, 2)).await.unwrap();
+    for _ in 0..2 {
+        let delivery = next(&queue, 2).await;
+        assert_eq!(delivery.group(), Some(group));
+        delivery.release().await.unwrap();
+    }
 }
 
 async fn all_programs_share_the_limit(cx: Context) {
@@ -310,6 +326,7 @@ async fn take_in_a_transaction_keeps_to_the_limit(cx: Context) {
             cx.pass(Duration::from_millis(50)).await;
             taken = tx.take_in(&queue, 10).await.unwrap();
         }
+        assert!(taken.iter().all(|it| it.group() == Some("a")));
         let taken: Vec<usize> = taken.iter().map(|it| it.decode().unwrap()).collect();
         assert_eq!(taken, [number]);
         none(&queue).await;

@@ -110,6 +110,12 @@ impl Delivery {
         self.headers().get(name)
     }
 
+    /// The [group](super::Job::group) that the job is in.
+    #[must_use]
+    pub fn group(&self) -> Option<&str> {
+        self.claimed.group.as_deref()
+    }
+
     /// Which delivery of the job it is, from 1 on.
     #[must_use]
     pub fn attempt(&self) -> u32 {

@@ -219,6 +219,12 @@ impl Taken {
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers().get(name)
     }
+
+    /// The [group](super::Job::group) that the job is in.
+    #[must_use]
+    pub fn group(&self) -> Option<&str> {
+        self.0.group.as_deref()
+    }
 }
 
 async fn take(

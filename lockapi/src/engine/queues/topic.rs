@@ -321,6 +321,7 @@ mod tests {
             name: String::new(),
             payload: String::new(),
             headers: Headers::default(),
+            group: None,
         };
         CompletedAndClaimed {
             acked: Vec::new(),

@@ -291,6 +291,7 @@ impl Jobs {
                 name: live.job.name.clone(),
                 payload: live.job.payload.clone(),
                 headers: live.job.headers.clone(),
+                group: Some(live.job.group.clone()).filter(|group| !group.is_empty()),
             });
         }
         (i64::try_from(looked_at).unwrap_or(i64::MAX), claimed)
@@ -366,6 +367,7 @@ impl Jobs {
                 name: live.job.name.clone(),
                 payload: live.job.payload.clone(),
                 headers: live.job.headers.clone(),
+                group: Some(live.job.group.clone()).filter(|group| !group.is_empty()),
             });
             live.attempt += 1;
             live.running = None;

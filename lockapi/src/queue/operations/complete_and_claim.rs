@@ -84,6 +84,8 @@ pub struct Claimed {
     pub payload: String,
     /// Its headers.
     pub headers: Headers,
+    /// The group that it is in.
+    pub group: Option<String>,
 }
 
 /// Without the payload.
@@ -142,6 +144,7 @@ impl Operation for CompleteAndClaim {
             Type::Text,
             Type::Text,
             Type::Ints,
+            Type::Text,
             Type::Text,
         ],
     };
@@ -205,6 +208,7 @@ impl Operation for CompleteAndClaim {
                 name: row.text(8)?,
                 payload: row.text(9)?,
                 headers: Headers::read(row.maybe_text(11)?.as_deref()),
+                group: row.maybe_text(12)?,
             };
             claimed.push((n, job));
         }
@@ -242,6 +246,7 @@ impl Operation for CompleteAndClaim {
                 Value::Text(job.payload),
                 Value::Null(Type::Ints),
                 maybe_text(job.headers.column().as_deref()),
+                maybe_text(job.group.as_deref()),
             ]));
         }
         let next_due = (picked < one.most)
@@ -264,6 +269,7 @@ impl Operation for CompleteAndClaim {
             Value::Null(Type::Text),
             Value::Null(Type::Text),
             Value::Ints(done),
+            Value::Null(Type::Text),
             Value::Null(Type::Text),
         ]));
         Some(rows)

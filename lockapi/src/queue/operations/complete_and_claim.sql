@@ -109,13 +109,13 @@ WITH done AS (
                                     'attempt', j.attempt, 'at', (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000)::int8,
                                     'worker', j.worker, 'error', pg_catalog."left"('its lease ended without an answer', 1000)) END
      WHERE j.id = ANY (ARRAY(SELECT p.id FROM picked AS p WHERE NOT p.last))
-    RETURNING j.id, j.token, j.attempt, j.max_attempts, j.priority, j.run_at, j.created_at, j.name, j.payload, j.headers
+    RETURNING j.id, j.token, j.attempt, j.max_attempts, j.priority, j.run_at, j.created_at, j.name, j.payload, j.headers, j.group_key
 )
 SELECT pg_catalog.row_number() OVER (ORDER BY pg_catalog.array_position($7::int8[], c.priority::int8), c.run_at, c.id) AS n,
        c.id, c.token, c.attempt::int8, c.max_attempts::int8, c.priority::int8,
        (extract(epoch FROM c.run_at) * 1000000)::int8 AS run_at,
        (extract(epoch FROM c.created_at) * 1000000)::int8 AS created_at,
-       c.name, c.payload::text AS payload, NULL::int8[] AS completed, c.headers::text AS headers
+       c.name, c.payload::text AS payload, NULL::int8[] AS completed, c.headers::text AS headers, c.group_key
   FROM claimed AS c
  UNION ALL
 SELECT NULL, t.n,
@@ -146,5 +146,5 @@ SELECT NULL, t.n,
                             AND j.run_at > pg_catalog.statement_timestamp() AND j.run_at < timestamptz '10000-01-01 00:00:00+00'
                           ORDER BY j.run_at
                           LIMIT 1) AS f)) END,
-       (extract(epoch FROM pg_catalog.statement_timestamp()) * 1000000)::int8, NULL, NULL, (SELECT pg_catalog.array_agg(d.id) || pg_catalog.array_agg(d.token) FROM done AS d), NULL
+       (extract(epoch FROM pg_catalog.statement_timestamp()) * 1000000)::int8, NULL, NULL, (SELECT pg_catalog.array_agg(d.id) || pg_catalog.array_agg(d.token) FROM done AS d), NULL, NULL
   FROM total AS t

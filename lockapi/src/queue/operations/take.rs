@@ -50,6 +50,7 @@ impl Operation for Take {
             Type::Text,
             Type::Text,
             Type::Text,
+            Type::Text,
         ],
     };
 
@@ -85,6 +86,7 @@ impl Operation for Take {
                 name: row.text(6)?,
                 payload: row.text(7)?,
                 headers: Headers::read(row.maybe_text(8)?.as_deref()),
+                group: row.maybe_text(9)?,
             })
         };
         let taken: Result<_, Failure> = rows.into_iter().map(read).collect();
@@ -104,6 +106,7 @@ impl Operation for Take {
                 Value::Text(job.name),
                 Value::Text(job.payload),
                 maybe_text(job.headers.column().as_deref()),
+                maybe_text(job.group.as_deref()),
             ])
         };
         Some(taken.into_iter().map(row).collect())

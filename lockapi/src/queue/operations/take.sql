@@ -48,6 +48,6 @@ WITH picked AS MATERIALIZED (
 SELECT d.id, d.attempt::pg_catalog.int8, d.max_attempts::pg_catalog.int8, d.priority::pg_catalog.int8,
        (extract(epoch FROM d.run_at) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8 AS run_at,
        (extract(epoch FROM d.created_at) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8 AS created_at,
-       d.name, d.payload::pg_catalog.text AS payload, d.headers::pg_catalog.text AS headers
+       d.name, d.payload::pg_catalog.text AS payload, d.headers::pg_catalog.text AS headers, d.group_key
   FROM done AS d
  ORDER BY pg_catalog.array_position($6::pg_catalog.int8[], d.priority::pg_catalog.int8), d.run_at, d.id
