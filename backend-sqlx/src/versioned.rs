@@ -6,15 +6,14 @@ use std::future::Future;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use lockapi::driver::Script;
-use lockapi::versioned::{Attempt, BoxError, Outcome, Retry, Table, Update};
+use lockapi::versioned::{Attempt, BoxError, Outcome, Retry, Table, Update, check_before_commit};
 use lockapi::{Error, ErrorKind, Failure};
 use sqlx::encode::Encode;
 use sqlx::postgres::{PgArguments, PgConnection};
 use sqlx::{Arguments, PgPool, Postgres, Row, Transaction, Type};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
-use super::connector::{failed, run_script, sqlstate};
+use super::connector::{failed, sqlstate};
 use super::{assembled, sqlx, wrapped};
 
 const OPERATION: &str = "update_versioned";
@@ -187,7 +186,10 @@ where
         };
         let mut transaction = transaction.into_inner();
         let outcome = match outcome {
-            Ok(value) => check(&mut transaction).await.map(|()| value),
+            Ok(value) => match check_before_commit(&mut *transaction).await {
+                Ok(()) => Ok(value),
+                Err(error) => Err(error.into()),
+            },
             failed => failed,
         };
         let error = match outcome {
@@ -205,11 +207,6 @@ where
         let again = is_conflict(&*error);
         attempts.again(error, again)?;
     }
-}
-
-async fn check(transaction: &mut PgConnection) -> Result<(), BoxError> {
-    let checked = run_script(transaction, Script::CheckTransaction).await;
-    Ok(checked.map_err(|failure| failure.error_before_commit("transact"))?)
 }
 
 /// Begins a transaction, on a task of its own once there is a connection. sqlx 0.9.0 gives a connection

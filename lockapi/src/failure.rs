@@ -249,9 +249,8 @@ impl Failure {
 
     /// The error of a [`Script::CheckTransaction`](crate::driver::Script::CheckTransaction) before a commit: nothing is
     /// written.
-    #[doc(hidden)]
     #[must_use]
-    pub fn error_before_commit(self, operation: &'static str) -> Error {
+    pub(crate) fn error_before_commit(self, operation: &'static str) -> Error {
         if self.sqlstate.as_deref() == Some("25P02") {
             let message = "nothing is written: a statement of the work failed, and the work did not return its error; \
                            return it, or run the statement in a savepoint";

@@ -17,6 +17,7 @@ pub use retry::{Attempt, Attempts, Retry};
 pub(crate) use table::quoted;
 pub use table::{Table, Update};
 
+use crate::driver::{Connection, Library, Script, Transaction};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Any error, as returned by closures that are repeated.
@@ -76,6 +77,22 @@ impl Outcome {
             Self::Gone => Err(Conflict { current: None }),
         }
     }
+}
+
+/// What `transact` of the backend crates does before a commit, which PostgreSQL would report as done although a
+/// statement has failed.
+///
+/// # Errors
+/// `Invalid` when a statement of the transaction has failed; those of the connection. Nothing is written.
+#[doc(hidden)]
+pub fn check_before_commit<L: Library, C: Transaction<L> + ?Sized>(
+    connection: &mut C,
+) -> L::Outcome<'_, Result<()>> {
+    L::outcome(Box::pin(async move {
+        let mut connection = connection.connection();
+        let checked = connection.script(Script::CheckTransaction).await;
+        checked.map_err(|failure| failure.error_before_commit("transact"))
+    }))
 }
 
 /// A versioned update that did not find the version that was read.
