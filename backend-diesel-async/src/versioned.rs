@@ -107,7 +107,7 @@ impl<'t> VersionedUpdate<'t> {
 
     /// Writes, in the transaction that is open on `connection` or in one of its own, if the row has the
     /// version `seen`; the version is then one higher. It takes two round trips: diesel-async prepares what
-    /// it executes.
+    /// it executes. Behind a transaction-pooling proxy that forgets prepared statements, run it in a transaction.
     ///
     /// # Cancel safety
     /// When dropped, the row may or may not be written.
@@ -213,7 +213,8 @@ pub type Work<'c, T> = Pin<Box<dyn Future<Output = Result<T, BoxError>> + Send +
 ///
 /// # Guarantees
 /// `Ok` means that it is committed. Where a statement failed and `work` returned `Ok` all the same, PostgreSQL would roll
-/// back and report the commit as done; one more statement before the commit finds that out.
+/// back and report the commit as done; one more statement before the commit finds that out, and that `work` has ended the
+/// transaction itself.
 ///
 /// Work whose commit ended without an answer is not done again: the error is `Indeterminate`.
 ///

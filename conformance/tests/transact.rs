@@ -16,10 +16,11 @@ use diesel_async::pooled_connection::deadpool::Pool;
 use diesel_async::{AsyncConnection, AsyncPgConnection, RunQueryDsl, SimpleAsyncConnection};
 use futures_util::FutureExt;
 use lockapi::ErrorKind;
-use lockapi::versioned::{BoxError, Conflict, Retry, Table};
+use lockapi::versioned::{BoxError, Conflict, Outcome, Retry, Table};
 use lockapi_conformance::cluster::Cluster;
-use sqlx::postgres::PgPoolOptions;
-use sqlx::{Executor, PgPool, Row};
+use sqlx::encode::{Encode, IsNull};
+use sqlx::postgres::{PgArgumentBuffer, PgPoolOptions, PgTypeInfo};
+use sqlx::{Connection as _, Executor, PgConnection, PgPool, Row};
 use tokio_postgres::NoTls;
 use tokio_postgres::types::Type;
 
@@ -346,6 +347,52 @@ fn blocking_work_that_keeps_an_error_to_itself_is_no_success() {
     assert_invalid(work);
 }
 
+/// What it has written is gone, or is there already: the commit that follows does nothing.
+#[tokio::test]
+async fn work_that_ends_its_transaction_itself_is_no_success() {
+    let url = Cluster::shared().expect("a server").url();
+    let retry = Retry::default();
+    for end in ["ROLLBACK", "COMMIT"] {
+        let pool = PgPoolOptions::new().connect(url).await.expect("connected");
+        let work = lockapi_sqlx::transact(&pool, &retry, &["row"], |mut tx| async move {
+            sqlx::raw_sql(end).execute(&mut *tx).await?;
+            Ok(())
+        });
+        assert_invalid(work.await);
+        let connected = tokio_postgres::connect(url, NoTls).await;
+        let (mut client, socket) = connected.expect("connected");
+        tokio::spawn(socket);
+        let work = lockapi_tokio_postgres::transact(&mut client, &retry, &["row"], |tx, _| {
+            Box::pin(async move { Ok(tx.batch_execute(end).await?) })
+        });
+        assert_invalid(work.await);
+        let connected = AsyncPgConnection::establish(url).await;
+        let mut connection = connected.expect("connected");
+        let work = lockapi_diesel_async::transact(&mut connection, &retry, &["row"], |conn, _| {
+            Box::pin(async move { Ok(conn.batch_execute(end).await?) })
+        });
+        assert_invalid(work.await);
+    }
+}
+
+#[test]
+fn blocking_work_that_ends_its_transaction_itself_is_no_success() {
+    let url = Cluster::shared().expect("a server").url();
+    let retry = Retry::default();
+    for end in ["ROLLBACK", "COMMIT"] {
+        let mut connection = diesel::PgConnection::establish(url).expect("connected");
+        let work = lockapi_diesel::transact(&mut connection, &retry, &["row"], |conn, _| {
+            Ok(conn.batch_execute(end)?)
+        });
+        assert_invalid(work);
+        let mut client = postgres::Client::connect(url, postgres::NoTls).expect("connected");
+        let work = lockapi_postgres::transact(&mut client, &retry, &["row"], |tx, _| {
+            Ok(tx.batch_execute(end)?)
+        });
+        assert_invalid(work);
+    }
+}
+
 /// A statement that failed and was rolled back to a savepoint takes nothing with it.
 #[tokio::test]
 async fn work_that_rolls_back_to_a_savepoint_is_committed() {
@@ -516,6 +563,63 @@ async fn an_update_on_a_closed_client_is_unavailable() {
     let update = lockapi_tokio_postgres::VersionedUpdate::of(&table).key(7_i64, Type::INT8);
     let error = update.run(&client, 1).await.expect_err("it is closed");
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+}
+
+/// A value of a type that the server does not have was not sent.
+#[tokio::test]
+async fn an_update_with_a_type_that_is_not_there_is_invalid() {
+    let url = Cluster::shared().expect("a server").url();
+    let mut connection = PgConnection::connect(url).await.expect("connected");
+    let table = Table::new("account", &["id"], "version").expect("a table");
+    let update = lockapi_sqlx::VersionedUpdate::of(&table).key(Missing);
+    let error = update.run(&mut connection, 1).await.expect_err("no type");
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+}
+
+struct Missing;
+
+impl sqlx::Type<sqlx::Postgres> for Missing {
+    fn type_info() -> PgTypeInfo {
+        PgTypeInfo::with_name("missing")
+    }
+}
+
+impl Encode<'_, sqlx::Postgres> for Missing {
+    fn encode_by_ref(&self, _: &mut PgArgumentBuffer) -> Result<IsNull, BoxError> {
+        Ok(IsNull::Yes)
+    }
+}
+
+/// As behind a proxy, a connection forgets what was prepared on it.
+#[tokio::test]
+async fn an_update_that_is_not_persistent_outlives_prepared_statements() {
+    let url = Cluster::shared().expect("a server").url();
+    let mut connection = PgConnection::connect(url).await.expect("connected");
+    let name = format!("forgotten_{:016x}", fastrand::u64(..));
+    let created = format!(
+        "CREATE TABLE {name} (id bigint, version bigint); INSERT INTO {name} VALUES (7, 1)"
+    );
+    let created = sqlx::raw_sql(sqlx::AssertSqlSafe(created));
+    created.execute(&mut connection).await.expect("created");
+    let table = Table::new(&name, &["id"], "version").expect("a table");
+    let mut versions = Vec::new();
+    for (persistent, seen) in [(false, 1), (false, 2), (true, 3), (true, 4)] {
+        let update = lockapi_sqlx::VersionedUpdate::of(&table).key(7_i64);
+        let updated = update
+            .persistent(persistent)
+            .run(&mut connection, seen)
+            .await;
+        versions.push(updated.map_err(|error| error.kind()));
+        let forget = sqlx::raw_sql("DEALLOCATE ALL");
+        forget.execute(&mut connection).await.expect("forgotten");
+    }
+    let expected = [
+        Ok(Outcome::Updated(2)),
+        Ok(Outcome::Updated(3)),
+        Ok(Outcome::Updated(4)),
+        Err(ErrorKind::Unavailable),
+    ];
+    assert_eq!(versions, expected);
 }
 
 /// Accepts one connection, and ends its session at the commit, with a report in words that nobody knows.

@@ -79,19 +79,24 @@ impl Outcome {
     }
 }
 
-/// What `transact` of the backend crates does before a commit, which PostgreSQL would report as done although a
-/// statement has failed.
+/// Checks that the transaction on `connection` can be committed. Where a statement has failed, or the transaction has been
+/// ended already, PostgreSQL reports the commit as done all the same.
+///
+/// `transact` of the backend crates does this; it is for work that commits its transaction itself.
+///
+/// # Cancel safety
+/// When dropped, the transaction goes on.
 ///
 /// # Errors
-/// `Invalid` when a statement of the transaction has failed; those of the connection. Nothing is written.
-#[doc(hidden)]
+/// `Invalid` when a statement of the transaction has failed, unless that was rolled back to a savepoint, and where no
+/// transaction is open; those of the connection.
 pub fn check_before_commit<L: Library, C: Transaction<L> + ?Sized>(
     connection: &mut C,
 ) -> L::Outcome<'_, Result<()>> {
     L::outcome(Box::pin(async move {
         let mut connection = connection.connection();
         let checked = connection.script(Script::CheckTransaction).await;
-        checked.map_err(|failure| failure.error_before_commit("transact"))
+        checked.map_err(|failure| failure.error_before_commit("commit"))
     }))
 }
 
