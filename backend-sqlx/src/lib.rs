@@ -102,17 +102,17 @@
 //! # }
 //! ```
 //!
-//! [`transact`], [`VersionedUpdate`], [`with_lock_timeout_in`] and [`with_priority_in`] take what sqlx has, and have no
-//! counterparts for SeaORM. Instead [`Retry::run`](lockapi::versioned::Retry::run) repeats a closure, with [`is_conflict`],
-//! which knows the errors of SeaORM; a [`Conflict`](lockapi::versioned::Conflict) is what an update that found another version
-//! returns; [`limit_waits_in`](lockapi::table::limit_waits_in) and [`lift_in`](lockapi::table::WaitLimit::lift_in) are
-//! the two halves of `with_lock_timeout_in`, as [`prioritize_in`](lockapi::table::prioritize_in) and
-//! [`finish`](lockapi::admin::PriorityScope::finish) are of `with_priority_in`:
+//! [`transact`], [`VersionedUpdate`], [`with_lock_timeout_in`] and [`with_priority_in`] take what sqlx has. With SeaORM
+//! [`Retry::run`](lockapi::versioned::Retry::run) repeats a closure, with [`is_conflict`], which knows the errors of SeaORM;
+//! an update that found another version returns a [`Conflict`](lockapi::versioned::Conflict); and of
+//! [`lockapi::table`] the functions of the same names,
+//! [`with_lock_timeout_in`](lockapi::table::with_lock_timeout_in) and [`with_priority_in`](lockapi::table::with_priority_in),
+//! take its transactions:
 //!
 #![cfg_attr(feature = "sea-orm", doc = "```no_run")]
 #![cfg_attr(not(feature = "sea-orm"), doc = "```ignore")]
 //! use std::time::Duration;
-//! use lockapi::table::limit_waits_in;
+//! use lockapi::table::with_lock_timeout_in;
 //! use lockapi::versioned::{BoxError, Conflict, Retry, check_before_commit};
 //! use sea_orm::{ConnectionTrait, DatabaseConnection, DbBackend, Statement, TransactionTrait};
 //!
@@ -123,22 +123,23 @@
 //!     };
 //!     retry.run(&["counter/7"], lockapi_sqlx::is_conflict, async |attempt| {
 //!         let mut tx = db.begin().await?;
-//!         // No statement waits longer for a lock, until that is lifted.
-//!         let limit = limit_waits_in(&mut tx, Duration::from_secs(1)).await?;
-//!         let locks = if attempt.locks() { "FOR NO KEY UPDATE" } else { "" };
-//!         let read = format!("SELECT value, version FROM counter WHERE id = $1 {locks}");
-//!         let row = tx.query_one_raw(sql(&read, &[7])).await?.ok_or("no such counter")?;
-//!         let (value, seen): (i64, i64) = (row.try_get("", "value")?, row.try_get("", "version")?);
-//!         let write = "UPDATE counter SET value = $3, version = version + 1 WHERE id = $1 AND version = $2";
-//!         let written = tx.execute_raw(sql(write, &[7, seen, value + 1])).await?;
-//!         if written.rows_affected() == 0 {
-//!             return Err(Conflict { current: Some(seen) }.into());
-//!         }
-//!         limit.lift_in(&mut tx).await?;
+//!         let value = with_lock_timeout_in(&mut tx, Duration::from_secs(1), async |tx| {
+//!             let locks = if attempt.locks() { "FOR NO KEY UPDATE" } else { "" };
+//!             let read = format!("SELECT value, version FROM counter WHERE id = $1 {locks}");
+//!             let row = tx.query_one_raw(sql(&read, &[7])).await?.ok_or("no such counter")?;
+//!             let (value, seen): (i64, i64) = (row.try_get("", "value")?, row.try_get("", "version")?);
+//!             let write = "UPDATE counter SET value = $3, version = version + 1 WHERE id = $1 AND version = $2";
+//!             let written = tx.execute_raw(sql(write, &[7, seen, value + 1])).await?;
+//!             if written.rows_affected() == 0 {
+//!                 return Err(Conflict { current: Some(seen) }.into());
+//!             }
+//!             Ok::<_, BoxError>(value + 1)
+//!         })
+//!         .await?;
 //!         // SeaORM would report a commit as done although a statement has failed.
 //!         check_before_commit(&mut tx).await?;
 //!         tx.commit().await?;
-//!         Ok(value + 1)
+//!         Ok(value)
 //!     })
 //!     .await
 //! }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lockapi::lease::LeaseOptions;
 use lockapi::queue::{Claim, Delivery, Job};
-use lockapi::table::limit_waits_in;
+use lockapi::table::with_lock_timeout_in;
 use lockapi::versioned::{BoxError, Conflict, Retry, check_before_commit};
 use lockapi::{Backend, BackendOptions, ErrorKind};
 use lockapi_conformance::cluster::Cluster;
@@ -177,15 +177,17 @@ async fn closures_are_repeated_after_a_conflict() {
     let retry = Retry::default();
     let work = retry.run(&["row"], lockapi_sqlx::is_conflict, async |_| {
         let mut tx = db.begin().await?;
-        let limit = limit_waits_in(&mut tx, Duration::from_secs(1)).await?;
-        queue.push_in(&mut tx, &[job("mail")]).await?;
-        let raise = match tries.fetch_add(1, Ordering::SeqCst) {
-            0 => return Err(Conflict { current: Some(1) }.into()),
-            1 => "DO 'BEGIN RAISE SQLSTATE ''40001''; END'",
-            _ => "SELECT 1",
-        };
-        tx.execute_unprepared(raise).await?;
-        limit.lift_in(&mut tx).await?;
+        with_lock_timeout_in(&mut tx, Duration::from_secs(1), async |tx| {
+            queue.push_in(tx, &[job("mail")]).await?;
+            let raise = match tries.fetch_add(1, Ordering::SeqCst) {
+                0 => return Err(Conflict { current: Some(1) }.into()),
+                1 => "DO 'BEGIN RAISE SQLSTATE ''40001''; END'",
+                _ => "SELECT 1",
+            };
+            tx.execute_unprepared(raise).await?;
+            Ok::<_, BoxError>(())
+        })
+        .await?;
         check_before_commit(&mut tx).await?;
         Ok(tx.commit().await?)
     });
