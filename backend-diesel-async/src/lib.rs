@@ -82,7 +82,6 @@
 //! the error is `Indeterminate`.
 
 mod failure;
-mod table;
 mod transaction;
 mod value;
 mod versioned;
@@ -95,9 +94,46 @@ use lockapi::{Backend, BackendOptions, Result};
 use tokio_postgres::Config;
 
 pub use lockapi_tokio_postgres::Tls;
-pub use table::{with_lock_timeout_in, with_priority_in};
 pub use transaction::{Borrowed, DieselAsync};
 pub use versioned::{VersionedUpdate, Work, is_conflict, transact};
+
+/// ```no_run
+/// use std::time::Duration;
+/// use diesel_async::{AsyncConnection, AsyncPgConnection, SimpleAsyncConnection};
+/// use lockapi::versioned::BoxError;
+/// # async fn example(mut conn: AsyncPgConnection) -> Result<(), BoxError> {
+/// conn.transaction::<_, BoxError, _>(async |conn| {
+///     lockapi_diesel_async::with_lock_timeout_in(conn, Duration::from_secs(1), async |conn| {
+///         conn.batch_execute("ALTER TABLE orders ADD note text").await?;
+///         Ok(())
+///     })
+///     .await
+/// })
+/// .await
+/// # }
+/// ```
+#[doc(inline)]
+pub use lockapi::table::with_lock_timeout_in;
+/// ```no_run
+/// use lockapi::admin::Priority;
+/// use diesel_async::{AsyncConnection, AsyncPgConnection, SimpleAsyncConnection};
+/// use lockapi::versioned::BoxError;
+/// # async fn example(mut conn: AsyncPgConnection, backend: std::sync::Arc<dyn lockapi::Backend>) -> Result<(), BoxError> {
+/// conn.transaction::<_, BoxError, _>(async |conn| {
+///     let priority = Priority::new("add a column to orders");
+///     let (_, report) = lockapi_diesel_async::with_priority_in(&*backend, conn, priority, async |conn| {
+///         conn.batch_execute("ALTER TABLE orders ADD note text").await?;
+///         Ok::<_, BoxError>(())
+///     })
+///     .await?;
+///     println!("{} sessions were in the way", report.signalled.len());
+///     Ok(())
+/// })
+/// .await
+/// # }
+/// ```
+#[doc(inline)]
+pub use lockapi::table::with_priority_in;
 
 const NAME: &str = "diesel-async";
 

@@ -2,7 +2,8 @@
 
 use std::error::Error as StdError;
 use std::fmt;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
+use std::task::{Context, Waker};
 
 use diesel::deserialize;
 use diesel::pg::Pg;
@@ -11,11 +12,10 @@ use diesel::serialize::ToSql;
 use diesel::sql_types::{BigInt, HasSqlType, Nullable};
 use diesel::{QueryResult, QueryableByName, sql_query};
 use diesel_async::{
-    AnsiTransactionManager, AsyncPgConnection, RunQueryDsl, SimpleAsyncConnection,
+    AnsiTransactionManager, AsyncConnection, AsyncPgConnection, RunQueryDsl, SimpleAsyncConnection,
     TransactionManager,
 };
-use lockapi::driver::Script;
-use lockapi::versioned::{Attempt, BoxError, Outcome, Retry, Table, Update};
+use lockapi::versioned::{Attempt, BoxError, Outcome, Retry, Table, Update, check_before_commit};
 use lockapi::{Error, ErrorKind};
 
 use crate::failure::{failed_on, sqlstate_of};
@@ -107,7 +107,7 @@ impl<'t> VersionedUpdate<'t> {
 
     /// Writes, in the transaction that is open on `connection` or in one of its own, if the row has the
     /// version `seen`; the version is then one higher. It takes two round trips: diesel-async prepares what
-    /// it executes.
+    /// it executes. Behind a transaction-pooling proxy that forgets prepared statements, run it in a transaction.
     ///
     /// # Cancel safety
     /// When dropped, the row may or may not be written.
@@ -213,13 +213,16 @@ pub type Work<'c, T> = Pin<Box<dyn Future<Output = Result<T, BoxError>> + Send +
 ///
 /// # Guarantees
 /// `Ok` means that it is committed. Where a statement failed and `work` returned `Ok` all the same, PostgreSQL would roll
-/// back and report the commit as done; one more statement before the commit finds that out.
+/// back and report the commit as done; one more statement before the commit finds that out, and that `work` has ended the
+/// transaction itself.
 ///
 /// Work whose commit ended without an answer is not done again: the error is `Indeterminate`.
 ///
 /// # Cancel safety
-/// When dropped before the commit was sent, nothing is written. As with diesel-async's own `transaction`, the
-/// transaction stays open on the connection until that is dropped: a pool closes it when it is given back.
+/// When dropped before the commit was sent, nothing is written, and the next statement on the connection runs
+/// outside of the transaction; so it does after a panic in `work`. (Programs that call `conn.transaction` themselves:
+/// there the transaction stays open, with its locks. A pool of deadpool keeps such a connection until it is next asked
+/// for one.)
 ///
 /// # Errors
 /// The error of `work` if it is no conflict, or of the last attempt; those of connection and commit; `Invalid` where `work`
@@ -236,22 +239,33 @@ pub async fn transact<T>(
         return Err(Error::new(ErrorKind::Invalid, "transact", message).into());
     }
     let mut attempts = retry.begin(keys)?;
+    let guarded = RollsBack::new(connection);
+    let connection = &mut *guarded.connection;
     loop {
         let attempt = attempts.next().await?;
         AnsiTransactionManager::begin_transaction(connection).await?;
-        let outcome = match work(connection, attempt).await {
-            Ok(value) => check(connection).await.map(|()| value),
+        let outcome = match work(&mut *connection, attempt).await {
+            Ok(value) => match check_before_commit(&mut *connection).await {
+                Ok(()) => Ok(value),
+                Err(error) => Err(error.into()),
+            },
             failed => failed,
         };
         let error = match outcome {
             Ok(value) => match AnsiTransactionManager::commit_transaction(connection).await {
                 Ok(()) => return Ok(attempts.succeed(value)),
-                Err(error) => failed_on(connection, error).await.error("commit").into(),
+                Err(error) => failed_on(&mut *connection, error)
+                    .await
+                    .error("commit")
+                    .into(),
             },
             Err(error) => {
                 // The next attempt must not wait for what this one has locked. Where this fails the
-                // connection has ended, and the transaction with it.
-                let _ended = AnsiTransactionManager::rollback_transaction(connection).await;
+                // connection has ended: there is no next attempt.
+                let ended = AnsiTransactionManager::rollback_transaction(connection).await;
+                if ended.is_err() {
+                    return Err(error);
+                }
                 error
             }
         };
@@ -260,16 +274,40 @@ pub async fn transact<T>(
     }
 }
 
-async fn check(connection: &mut AsyncPgConnection) -> Result<(), BoxError> {
-    match connection
-        .batch_execute(Script::CheckTransaction.sql())
-        .await
-    {
-        Ok(()) => Ok(()),
-        Err(error) => {
-            let failure = failed_on(connection, error).await;
-            Err(failure.error_before_commit("transact").into())
+/// A connection whose transaction is rolled back if it is given up: a pool might keep the connection open, with the
+/// locks of the transaction, until it gives it to somebody else.
+struct RollsBack<'c> {
+    connection: &'c mut AsyncPgConnection,
+    /// In a transaction for tests, which is not ours to end.
+    in_test: bool,
+}
+
+impl<'c> RollsBack<'c> {
+    fn new(connection: &'c mut AsyncPgConnection) -> Self {
+        let status = AnsiTransactionManager::transaction_manager_status_mut(connection);
+        let in_test = !matches!(status.transaction_depth(), Ok(None));
+        Self {
+            connection,
+            in_test,
         }
+    }
+}
+
+impl Drop for RollsBack<'_> {
+    fn drop(&mut self) {
+        let Self {
+            connection,
+            in_test,
+        } = self;
+        if *in_test || !AnsiTransactionManager::is_broken_transaction_manager(*connection) {
+            return;
+        }
+        {
+            // What the first poll sends comes before all that follows on the connection; nobody waits for its answer.
+            let rollback = pin!(connection.batch_execute("ROLLBACK"));
+            let _sent = rollback.poll(&mut Context::from_waker(Waker::noop()));
+        }
+        *connection.transaction_state() = AnsiTransactionManager::default();
     }
 }
 

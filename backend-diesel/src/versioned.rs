@@ -1,9 +1,10 @@
 //! Optimistic locking of the program's own rows.
 
+use std::cell::Cell;
 use std::error::Error as StdError;
 use std::fmt;
 
-use diesel::connection::{AnsiTransactionManager, SimpleConnection, TransactionManager};
+use diesel::connection::{AnsiTransactionManager, TransactionManager};
 use diesel::deserialize;
 use diesel::pg::{Pg, PgConnection};
 use diesel::query_builder::{BoxedSqlQuery, SqlQuery};
@@ -11,8 +12,7 @@ use diesel::row::NamedRow;
 use diesel::serialize::ToSql;
 use diesel::sql_types::{BigInt, HasSqlType, Nullable};
 use diesel::{QueryResult, QueryableByName, RunQueryDsl, sql_query};
-use lockapi::driver::Script;
-use lockapi::versioned::{Attempt, BoxError, Outcome, Retry, Table, Update};
+use lockapi::versioned::{Attempt, BoxError, Outcome, Retry, Table, Update, check_before_commit};
 use lockapi::{Error, ErrorKind};
 
 use crate::failure::{failed, sqlstate_of};
@@ -185,7 +185,8 @@ impl QueryableByName<Pg> for Versions {
 ///
 /// # Guarantees
 /// `Ok` means that it is committed. Where a statement failed and `work` returned `Ok` all the same, PostgreSQL would roll
-/// back and report the commit as done; one more statement before the commit finds that out.
+/// back and report the commit as done; one more statement before the commit finds that out, and that `work` has ended the
+/// transaction itself.
 ///
 /// Work whose commit ended without an answer is not done again.
 ///
@@ -203,11 +204,13 @@ pub fn transact<T>(
         let message = "a transaction is open on the connection, perhaps one that was given up; end it first, or take another connection";
         return Err(Error::new(ErrorKind::Invalid, "transact", message).into());
     }
+    // After that there is no next attempt.
+    let ended = Cell::new(false);
+    let is_conflict = |error: &(dyn StdError + 'static)| !ended.get() && is_conflict(error);
     retry.run_blocking(keys, is_conflict, |attempt| {
         AnsiTransactionManager::begin_transaction(connection)?;
         let outcome = work(connection, attempt).and_then(|value| {
-            let checked = connection.batch_execute(Script::CheckTransaction.sql());
-            checked.map_err(|error| failed(error).error_before_commit("transact"))?;
+            check_before_commit(connection)?;
             Ok(value)
         });
         match outcome {
@@ -218,7 +221,7 @@ pub fn transact<T>(
             }
             Err(error) => {
                 // Where this fails the connection has ended, and the transaction with it.
-                let _ended = AnsiTransactionManager::rollback_transaction(connection);
+                ended.set(AnsiTransactionManager::rollback_transaction(connection).is_err());
                 Err(error)
             }
         }

@@ -238,10 +238,7 @@ async fn run(connection: &mut PgConnection, call: Call<'_>, named: bool) -> Resu
     rows.iter().map(|row| value::row(statement, row)).collect()
 }
 
-pub(crate) async fn run_script(
-    connection: &mut PgConnection,
-    script: Script,
-) -> Result<(), Failure> {
+async fn run_script(connection: &mut PgConnection, script: Script) -> Result<(), Failure> {
     // In this order for sqlx 0.8 as well, whose other way does not make a future that is `Send`.
     connection
         .execute(sqlx::raw_sql(script.sql()))

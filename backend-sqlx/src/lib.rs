@@ -102,14 +102,55 @@
 //! # }
 //! ```
 //!
-//! Work in closures of SeaORM is repeated with [`Retry::run`](lockapi::versioned::Retry::run): [`is_conflict`] knows its
-//! errors. [`transact`], [`VersionedUpdate`] and [`with_lock_timeout_in`] take what sqlx has; of the last, a transaction of
-//! SeaORM has the two halves, [`limit_waits_in`](lockapi::table::limit_waits_in) and
-//! [`lift_in`](lockapi::table::WaitLimit::lift_in). A future of `begin` that is dropped while BEGIN is under way leaves the
-//! connection of the pool in that transaction, as with sqlx 0.9.0: let it come to its end.
+//! [`transact`], [`VersionedUpdate`], [`with_lock_timeout_in`] and [`with_priority_in`] take what sqlx has. With SeaORM
+//! [`Retry::run`](lockapi::versioned::Retry::run) repeats a closure, with [`is_conflict`], which knows the errors of SeaORM;
+//! an update that found another version returns a [`Conflict`](lockapi::versioned::Conflict); and of
+//! [`lockapi::table`] the functions of the same names,
+//! [`with_lock_timeout_in`](lockapi::table::with_lock_timeout_in) and [`with_priority_in`](lockapi::table::with_priority_in),
+//! take its transactions:
+//!
+#![cfg_attr(feature = "sea-orm", doc = "```no_run")]
+#![cfg_attr(not(feature = "sea-orm"), doc = "```ignore")]
+//! use std::time::Duration;
+//! use lockapi::table::with_lock_timeout_in;
+//! use lockapi::versioned::{BoxError, Conflict, Retry, check_before_commit};
+//! use sea_orm::{ConnectionTrait, DatabaseConnection, DbBackend, Statement, TransactionTrait};
+//!
+//! async fn increment(db: &DatabaseConnection, retry: &Retry) -> Result<i64, BoxError> {
+//!     let sql = |sql: &str, values: &[i64]| {
+//!         let values = values.iter().map(|value| (*value).into());
+//!         Statement::from_sql_and_values(DbBackend::Postgres, sql, values)
+//!     };
+//!     retry.run(&["counter/7"], lockapi_sqlx::is_conflict, async |attempt| {
+//!         let mut tx = db.begin().await?;
+//!         let value = with_lock_timeout_in(&mut tx, Duration::from_secs(1), async |tx| {
+//!             let locks = if attempt.locks() { "FOR NO KEY UPDATE" } else { "" };
+//!             let read = format!("SELECT value, version FROM counter WHERE id = $1 {locks}");
+//!             let row = tx.query_one_raw(sql(&read, &[7])).await?.ok_or("no such counter")?;
+//!             let (value, seen): (i64, i64) = (row.try_get("", "value")?, row.try_get("", "version")?);
+//!             let write = "UPDATE counter SET value = $3, version = version + 1 WHERE id = $1 AND version = $2";
+//!             let written = tx.execute_raw(sql(write, &[7, seen, value + 1])).await?;
+//!             if written.rows_affected() == 0 {
+//!                 return Err(Conflict { current: Some(seen) }.into());
+//!             }
+//!             Ok::<_, BoxError>(value + 1)
+//!         })
+//!         .await?;
+//!         // SeaORM would report a commit as done although a statement has failed.
+//!         check_before_commit(&mut tx).await?;
+//!         tx.commit().await?;
+//!         Ok(value)
+//!     })
+//!     .await
+//! }
+//! ```
+//!
+//! A future of `begin` that is dropped while BEGIN is under way leaves the connection of the pool in that transaction, as
+//! with sqlx 0.9.0: let it come to its end.
 //!
 //! SeaORM does not give out its connection. What it runs stays prepared there, as its own statements do, so `_in`
-//! methods that take its transactions do not go behind a transaction-pooling proxy that forgets prepared statements.
+//! methods that take its transactions do not go behind a transaction-pooling proxy that forgets prepared statements, nor
+//! on connections on which the program runs `DISCARD ALL` or `DEALLOCATE ALL`.
 
 mod connect;
 mod connector;

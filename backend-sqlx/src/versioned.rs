@@ -6,15 +6,14 @@ use std::future::Future;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use lockapi::driver::Script;
-use lockapi::versioned::{Attempt, BoxError, Outcome, Retry, Table, Update};
+use lockapi::versioned::{Attempt, BoxError, Outcome, Retry, Table, Update, check_before_commit};
 use lockapi::{Error, ErrorKind, Failure};
 use sqlx::encode::Encode;
 use sqlx::postgres::{PgArguments, PgConnection};
 use sqlx::{Arguments, PgPool, Postgres, Row, Transaction, Type};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
-use super::connector::{failed, run_script, sqlstate};
+use super::connector::{failed, sqlstate};
 use super::{assembled, sqlx, wrapped};
 
 const OPERATION: &str = "update_versioned";
@@ -40,7 +39,10 @@ const OPERATION: &str = "update_versioned";
 /// ```
 #[must_use = "nothing is written until it is run"]
 #[derive(Debug)]
-pub struct VersionedUpdate<'t>(Update<'t, Value<'t>>);
+pub struct VersionedUpdate<'t> {
+    update: Update<'t, Value<'t>>,
+    persistent: bool,
+}
 
 /// Adds a value to the arguments.
 struct Value<'t>(Box<Add<'t>>);
@@ -56,10 +58,7 @@ impl<'t> Value<'t> {
     }
 
     fn add(self, arguments: &mut PgArguments) -> lockapi::Result<()> {
-        (self.0)(arguments).map_err(|error| {
-            let message = format!("a value cannot be encoded: {error}");
-            Error::new(ErrorKind::Invalid, OPERATION, message)
-        })
+        (self.0)(arguments).map_err(unencodable)
     }
 }
 
@@ -72,23 +71,37 @@ impl fmt::Debug for Value<'_> {
 impl<'t> VersionedUpdate<'t> {
     /// Of a row of this table.
     pub fn of(table: &'t Table) -> Self {
-        Self(Update::of(table))
+        Self {
+            update: Update::of(table),
+            persistent: true,
+        }
     }
 
     /// The value of the next column of the key.
-    pub fn key<V>(self, value: V) -> Self
+    pub fn key<V>(mut self, value: V) -> Self
     where
         V: for<'q> Encode<'q, Postgres> + Type<Postgres> + Send + 't,
     {
-        Self(self.0.key(Value::new(value)))
+        self.update = self.update.key(Value::new(value));
+        self
     }
 
     /// Sets a column.
-    pub fn set<V>(self, column: &'t str, value: V) -> Self
+    pub fn set<V>(mut self, column: &'t str, value: V) -> Self
     where
         V: for<'q> Encode<'q, Postgres> + Type<Postgres> + Send + 't,
     {
-        Self(self.0.set(column, Value::new(value)))
+        self.update = self.update.set(column, Value::new(value));
+        self
+    }
+
+    /// Whether the statement stays prepared on the connection, as by
+    /// [`persistent`](sqlx::query::Query::persistent) of sqlx; it does by default. With `false` it takes two round trips,
+    /// and goes behind a transaction-pooling proxy that forgets prepared statements, and on a connection on which the
+    /// program runs `DISCARD ALL`.
+    pub fn persistent(mut self, persistent: bool) -> Self {
+        self.persistent = persistent;
+        self
     }
 
     /// Writes, in the transaction that is open on `connection` or in one of its own, if the row has
@@ -104,14 +117,14 @@ impl<'t> VersionedUpdate<'t> {
     /// column that is not there, and when a trigger or a policy of the table suppressed the write; those of
     /// the connection.
     pub async fn run(self, connection: &mut PgConnection, seen: i64) -> lockapi::Result<Outcome> {
-        let (sql, values) = self.0.statement(Value::new(seen))?;
+        let (sql, values) = self.update.statement(Value::new(seen))?;
         let mut arguments = PgArguments::default();
         for value in values {
             value.add(&mut arguments)?;
         }
-        let query = sqlx::query_with(assembled(&sql), arguments);
+        let query = sqlx::query_with(assembled(&sql), arguments).persistent(self.persistent);
         let row = query.fetch_optional(connection).await;
-        let row = row.map_err(|error| failed(error).error_of_program(OPERATION))?;
+        let row = row.map_err(refused)?;
         let Some(row) = row else {
             return Ok(Outcome::Gone);
         };
@@ -123,6 +136,19 @@ impl<'t> VersionedUpdate<'t> {
             }
         }
     }
+}
+
+/// What cannot be encoded was not sent.
+fn refused(error: sqlx::Error) -> Error {
+    match error {
+        sqlx::Error::TypeNotFound { .. } | sqlx::Error::Encode(_) => unencodable(error),
+        error => failed(error).error_of_program(OPERATION),
+    }
+}
+
+fn unencodable(error: impl fmt::Display) -> Error {
+    let message = format!("a value cannot be encoded: {error}");
+    Error::new(ErrorKind::Invalid, OPERATION, message)
 }
 
 /// Runs `work` in a transaction and commits it, and does it again, in a new transaction, after a
@@ -151,7 +177,8 @@ impl<'t> VersionedUpdate<'t> {
 ///
 /// # Guarantees
 /// `Ok` means that it is committed. Where a statement failed and `work` returned `Ok` all the same, PostgreSQL would roll
-/// back and report the commit as done; one more statement before the commit finds that out.
+/// back and report the commit as done; one more statement before the commit finds that out, and that `work` has ended the
+/// transaction itself.
 ///
 /// Work whose commit ended without an answer is not done again: the error is `Indeterminate`.
 ///
@@ -187,7 +214,10 @@ where
         };
         let mut transaction = transaction.into_inner();
         let outcome = match outcome {
-            Ok(value) => check(&mut transaction).await.map(|()| value),
+            Ok(value) => match check_before_commit(&mut *transaction).await {
+                Ok(()) => Ok(value),
+                Err(error) => Err(error.into()),
+            },
             failed => failed,
         };
         let error = match outcome {
@@ -205,11 +235,6 @@ where
         let again = is_conflict(&*error);
         attempts.again(error, again)?;
     }
-}
-
-async fn check(transaction: &mut PgConnection) -> Result<(), BoxError> {
-    let checked = run_script(transaction, Script::CheckTransaction).await;
-    Ok(checked.map_err(|failure| failure.error_before_commit("transact"))?)
 }
 
 /// Begins a transaction, on a task of its own once there is a connection. sqlx 0.9.0 gives a connection

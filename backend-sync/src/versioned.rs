@@ -1,9 +1,9 @@
 //! Optimistic locking of the program's own rows.
 
+use std::cell::Cell;
 use std::error::Error as StdError;
 
-use lockapi::driver::Script;
-use lockapi::versioned::{Attempt, BoxError, Outcome, Retry, Table, Update};
+use lockapi::versioned::{Attempt, BoxError, Outcome, Retry, Table, Update, check_before_commit};
 use lockapi::{Error, ErrorKind, Failure};
 use postgres::types::{ToSql, Type};
 use postgres::{Client, GenericClient, Transaction};
@@ -123,7 +123,8 @@ fn refused(error: postgres::Error) -> lockapi::Error {
 ///
 /// # Guarantees
 /// `Ok` means that it is committed. Where a statement failed and `work` returned `Ok` all the same, PostgreSQL would roll
-/// back and report the commit as done; one more statement before the commit finds that out.
+/// back and report the commit as done; one more statement before the commit finds that out, and that `work` has ended the
+/// transaction itself.
 ///
 /// Work whose commit ended without an answer is not done again: the error is `Indeterminate`.
 ///
@@ -136,14 +137,27 @@ pub fn transact<T>(
     keys: &[&str],
     mut work: impl FnMut(&mut Transaction<'_>, Attempt) -> Result<T, BoxError>,
 ) -> Result<T, BoxError> {
+    // After that there is no next attempt.
+    let ended = Cell::new(false);
+    let is_conflict = |error: &(dyn StdError + 'static)| !ended.get() && is_conflict(error);
     retry.run_blocking(keys, is_conflict, |attempt| {
         let mut transaction = client.transaction()?;
-        let value = work(&mut transaction, attempt)?;
-        let checked = transaction.batch_execute(Script::CheckTransaction.sql());
-        checked.map_err(|error| failed(error).error_before_commit("transact"))?;
-        let committed = transaction.commit();
-        committed.map_err(|error| failed(error).error("commit"))?;
-        Ok(value)
+        let outcome = work(&mut transaction, attempt).and_then(|value| {
+            check_before_commit(&mut transaction)?;
+            Ok(value)
+        });
+        match outcome {
+            Ok(value) => {
+                let committed = transaction.commit();
+                committed.map_err(|error| failed(error).error("commit"))?;
+                Ok(value)
+            }
+            Err(error) => {
+                // Where this fails the connection has ended, and the transaction with it.
+                ended.set(transaction.rollback().is_err());
+                Err(error)
+            }
+        }
     })
 }
 

@@ -223,7 +223,7 @@ impl<C: GenericClient + Send + Sync> Connection for Borrowed<'_, C> {
 }
 
 /// The driver's own error would not tell that nothing was sent.
-fn check_open(client: &Client) -> Result<(), Failure> {
+pub(crate) fn check_open(client: &Client) -> Result<(), Failure> {
     if client.is_closed() {
         return Err(Failure::connect(None, "the server closed the connection"));
     }

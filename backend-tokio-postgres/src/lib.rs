@@ -94,7 +94,6 @@
 //! ```
 
 mod connector;
-mod table;
 mod transaction;
 mod value;
 mod versioned;
@@ -109,9 +108,41 @@ use lockapi::{Backend, Error, ErrorKind, Result};
 use tokio_postgres::Config;
 
 pub use connector::{Borrowed, Tls};
-pub use table::{with_lock_timeout_in, with_priority_in};
 pub use transaction::TokioPostgres;
 pub use versioned::{VersionedUpdate, Work, is_conflict, transact};
+
+/// ```no_run
+/// use std::time::Duration;
+/// # async fn example(mut client: tokio_postgres::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut tx = client.transaction().await?;
+/// lockapi_tokio_postgres::with_lock_timeout_in(&mut tx, Duration::from_secs(1), async |tx| {
+///     tx.batch_execute("ALTER TABLE orders ADD note text").await?;
+///     Ok::<_, Box<dyn std::error::Error>>(())
+/// })
+/// .await?;
+/// tx.commit().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[doc(inline)]
+pub use lockapi::table::with_lock_timeout_in;
+/// ```no_run
+/// use lockapi::admin::Priority;
+/// # async fn example(mut client: tokio_postgres::Client, backend: std::sync::Arc<dyn lockapi::Backend>) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut tx = client.transaction().await?;
+/// let priority = Priority::new("add a column to orders");
+/// let (_, report) = lockapi_tokio_postgres::with_priority_in(&*backend, &mut tx, priority, async |tx| {
+///     tx.batch_execute("ALTER TABLE orders ADD note text").await?;
+///     Ok::<_, Box<dyn std::error::Error>>(())
+/// })
+/// .await?;
+/// tx.commit().await?;
+/// println!("{} sessions were in the way", report.signalled.len());
+/// # Ok(())
+/// # }
+/// ```
+#[doc(inline)]
+pub use lockapi::table::with_priority_in;
 
 use connector::Opening;
 

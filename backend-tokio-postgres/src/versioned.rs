@@ -4,13 +4,12 @@ use std::error::Error as StdError;
 use std::future::Future;
 use std::pin::Pin;
 
-use lockapi::driver::Script;
-use lockapi::versioned::{Attempt, BoxError, Outcome, Retry, Table, Update};
+use lockapi::versioned::{Attempt, BoxError, Outcome, Retry, Table, Update, check_before_commit};
 use lockapi::{Error, ErrorKind, Failure};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, GenericClient, Transaction};
 
-use crate::connector::{failed, sqlstate};
+use crate::connector::{check_open, failed, sqlstate};
 
 const OPERATION: &str = "update_versioned";
 
@@ -79,6 +78,7 @@ impl<'t> VersionedUpdate<'t> {
             .iter()
             .map(|(value, of)| (&**value as _, of.clone()))
             .collect();
+        check_open(client.client()).map_err(|failure| failure.error(OPERATION))?;
         let rows = client.query_typed(&sql, &params).await.map_err(refused)?;
         let Some(row) = rows.first() else {
             return Ok(Outcome::Gone);
@@ -138,7 +138,8 @@ pub type Work<'c, T> = Pin<Box<dyn Future<Output = Result<T, BoxError>> + Send +
 ///
 /// # Guarantees
 /// `Ok` means that it is committed. Where a statement failed and `work` returned `Ok` all the same, PostgreSQL would roll
-/// back and report the commit as done; one more statement before the commit finds that out.
+/// back and report the commit as done; one more statement before the commit finds that out, and that `work` has ended the
+/// transaction itself.
 ///
 /// Work whose commit ended without an answer is not done again: the error is `Indeterminate`.
 ///
@@ -160,7 +161,10 @@ pub async fn transact<T>(
         let attempt = attempts.next().await?;
         let mut transaction = client.transaction().await?;
         let outcome = match work(&mut transaction, attempt).await {
-            Ok(value) => check(&transaction).await.map(|()| value),
+            Ok(value) => match check_before_commit(&mut transaction).await {
+                Ok(()) => Ok(value),
+                Err(error) => Err(error.into()),
+            },
             failed => failed,
         };
         let error = match outcome {
@@ -170,20 +174,16 @@ pub async fn transact<T>(
             },
             Err(error) => {
                 // The next attempt must not wait for what this one has locked. Where this fails the
-                // connection has ended, and the transaction with it.
-                let _ended = transaction.rollback().await;
+                // connection has ended: there is no next attempt.
+                if transaction.rollback().await.is_err() {
+                    return Err(error);
+                }
                 error
             }
         };
         let again = is_conflict(&*error);
         attempts.again(error, again)?;
     }
-}
-
-async fn check(transaction: &Transaction<'_>) -> Result<(), BoxError> {
-    let checked = transaction.batch_execute(Script::CheckTransaction.sql());
-    let checked = checked.await;
-    Ok(checked.map_err(|error| failed(error).error_before_commit("transact"))?)
 }
 
 /// Whether work that failed with this error may be done again; see

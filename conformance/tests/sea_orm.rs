@@ -1,11 +1,13 @@
 //! Operations in transactions of SeaORM.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use lockapi::lease::LeaseOptions;
 use lockapi::queue::{Claim, Delivery, Job};
-use lockapi::versioned::BoxError;
+use lockapi::table::with_lock_timeout_in;
+use lockapi::versioned::{BoxError, Conflict, Retry, check_before_commit};
 use lockapi::{Backend, BackendOptions, ErrorKind};
 use lockapi_conformance::cluster::Cluster;
 use sea_orm::{
@@ -135,6 +137,64 @@ async fn a_lock_lasts_as_long_as_its_transaction() {
         let guard = mutex.try_lock().await.expect("an answer");
         guard.expect("free").unlock().await.expect("unlocked");
     }
+}
+
+/// SeaORM reports a commit as done although a statement has failed.
+#[tokio::test]
+async fn a_transaction_is_checked_before_its_commit() {
+    let (db, _backend) = connect().await;
+    for (statements, passes) in [
+        (&["SELECT 1"][..], true),
+        (&["SELECT 1 / 0"], false),
+        (
+            &["SAVEPOINT before", "SELECT 1 / 0", "ROLLBACK TO before"],
+            true,
+        ),
+        (&["ROLLBACK"], false),
+    ] {
+        let mut tx = db.begin().await.expect("begun");
+        for statement in statements {
+            let failed = tx.execute_unprepared(statement).await.is_err();
+            assert_eq!(failed, statement.contains('/'), "{statement}");
+        }
+        match check_before_commit(&mut tx).await {
+            Ok(()) => assert!(passes, "{statements:?}"),
+            Err(error) => {
+                assert!(!passes, "{statements:?}: {error}");
+                assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+            }
+        }
+        tx.commit().await.expect("it says so");
+    }
+}
+
+/// The counterpart of `transact`.
+#[tokio::test]
+async fn closures_are_repeated_after_a_conflict() {
+    let (db, backend) = connect().await;
+    let queue = backend.queue("mails").expect("a queue");
+    let tries = AtomicUsize::new(0);
+    let retry = Retry::default();
+    let work = retry.run(&["row"], lockapi_sqlx::is_conflict, async |_| {
+        let mut tx = db.begin().await?;
+        with_lock_timeout_in(&mut tx, Duration::from_secs(1), async |tx| {
+            queue.push_in(tx, &[job("mail")]).await?;
+            let raise = match tries.fetch_add(1, Ordering::SeqCst) {
+                0 => return Err(Conflict { current: Some(1) }.into()),
+                1 => "DO 'BEGIN RAISE SQLSTATE ''40001''; END'",
+                _ => "SELECT 1",
+            };
+            tx.execute_unprepared(raise).await?;
+            Ok::<_, BoxError>(())
+        })
+        .await?;
+        check_before_commit(&mut tx).await?;
+        Ok(tx.commit().await?)
+    });
+    work.await.expect("done in the end");
+    assert_eq!(tries.into_inner(), 3);
+    let claimed = queue.claim(&Claim::new(10)).await.expect("claimed");
+    assert_eq!(claimed.len(), 1, "what was not committed is not there");
 }
 
 #[tokio::test]

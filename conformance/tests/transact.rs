@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::task::{Context, Waker};
 use std::thread;
@@ -13,11 +14,15 @@ use diesel::connection::SimpleConnection as _;
 use diesel_async::pooled_connection::AsyncDieselConnectionManager;
 use diesel_async::pooled_connection::deadpool::Pool;
 use diesel_async::{AsyncConnection, AsyncPgConnection, RunQueryDsl, SimpleAsyncConnection};
+use futures_util::FutureExt;
 use lockapi::ErrorKind;
-use lockapi::versioned::{BoxError, Retry};
+use lockapi::versioned::{BoxError, Conflict, Outcome, Retry, Table};
 use lockapi_conformance::cluster::Cluster;
-use sqlx::postgres::PgPoolOptions;
-use sqlx::{Executor, PgPool, Row};
+use sqlx::encode::{Encode, IsNull};
+use sqlx::postgres::{PgArgumentBuffer, PgPoolOptions, PgTypeInfo};
+use sqlx::{Connection as _, Executor, PgConnection, PgPool, Row};
+use tokio_postgres::NoTls;
+use tokio_postgres::types::Type;
 
 /// More polls than one transaction takes.
 const POLLS: usize = 40;
@@ -116,11 +121,19 @@ async fn dropped_at_any_poll_it_leaves_no_transaction_in_a_pool_of_diesel_async(
             })
         });
         ended += usize::from(poll_then_drop(work, polls).await);
-        drop(connection);
-        let mut connection = pool.get().await.expect("a connection");
+        let given_back = polls % 2 == 0;
+        if given_back {
+            drop(connection);
+            connection = pool.get().await.expect("a connection");
+        }
         let answered = diesel::sql_query(OWN).get_result::<Clean>(&mut connection);
         let answer = answered.await.expect("it is connected");
         assert!(answer.clean, "{polls} polls");
+        // The library knows that as well.
+        let next = lockapi_diesel_async::transact(&mut connection, &retry, &["row"], |_, _| {
+            Box::pin(async { Ok::<_, BoxError>(()) })
+        });
+        next.await.expect("it goes on");
     }
     assert!(ended > 0, "none got to its end");
 }
@@ -133,11 +146,8 @@ async fn a_connection_in_a_transaction_is_refused_by_diesel_async() {
     let connected = AsyncPgConnection::establish(url).await;
     let mut connection = connected.expect("connected");
     let retry = Retry::default();
-    let work = lockapi_diesel_async::transact(&mut connection, &retry, &["row"], |conn, _| {
-        Box::pin(async move {
-            conn.batch_execute("SELECT pg_sleep(2)").await?;
-            Ok::<_, BoxError>(())
-        })
+    let work = connection.transaction::<(), diesel::result::Error, _>(async |conn| {
+        conn.batch_execute("SELECT pg_sleep(2)").await
     });
     let dropped = tokio::time::timeout(Duration::from_millis(200), work).await;
     assert!(dropped.is_err(), "it sleeps");
@@ -145,6 +155,93 @@ async fn a_connection_in_a_transaction_is_refused_by_diesel_async() {
         Box::pin(async { Ok::<_, BoxError>(()) })
     });
     assert_invalid(work.await);
+}
+
+/// Work that panics, or that is dropped, holds no lock: not in a pool that keeps the connection, nor on a connection
+/// that goes on.
+#[tokio::test]
+async fn given_up_it_holds_no_lock_on_any_library() {
+    const LOCK: &str = "SELECT pg_advisory_xact_lock(5208)";
+    let url = Cluster::shared().expect("a server").url();
+    let retry = Retry::default();
+
+    let pool = PgPoolOptions::new().max_connections(1);
+    let pool = pool.connect(url).await.expect("connected");
+    let work = lockapi_sqlx::transact(&pool, &retry, &["row"], |mut tx| async move {
+        sqlx::query(LOCK).execute(&mut *tx).await?;
+        gives_up()
+    });
+    assert_panics(work).await;
+    assert_free(LOCK, url).await;
+
+    let pool = sqlx_08::postgres::PgPoolOptions::new().max_connections(1);
+    let pool = pool.connect(url).await.expect("connected");
+    let work = lockapi_sqlx::v0_8::transact(&pool, &retry, &["row"], |mut tx| async move {
+        sqlx_08::query(LOCK).execute(&mut *tx).await?;
+        gives_up()
+    });
+    assert_panics(work).await;
+    assert_free(LOCK, url).await;
+
+    let manager = deadpool_postgres::Manager::new(url.parse().expect("a URL"), NoTls);
+    let pool = deadpool_postgres::Pool::builder(manager).max_size(1);
+    let pool = pool.build().expect("a pool");
+    let mut client = pool.get().await.expect("a connection");
+    let work = lockapi_tokio_postgres::transact(&mut client, &retry, &["row"], |tx, _| {
+        Box::pin(async move {
+            tx.batch_execute(LOCK).await?;
+            gives_up()
+        })
+    });
+    assert_panics(work).await;
+    drop(client);
+    assert_free(LOCK, url).await;
+
+    let manager = AsyncDieselConnectionManager::<AsyncPgConnection>::new(url);
+    let pool = Pool::builder(manager).max_size(1);
+    let pool = pool.build().expect("a pool");
+    let mut connection = pool.get().await.expect("a connection");
+    for panics in [true, false] {
+        let work = lockapi_diesel_async::transact(&mut connection, &retry, &["row"], |conn, _| {
+            Box::pin(async move {
+                conn.batch_execute(LOCK).await?;
+                if panics {
+                    return gives_up();
+                }
+                std::future::pending().await
+            })
+        });
+        if panics {
+            assert_panics(work).await;
+        } else {
+            let dropped = tokio::time::timeout(Duration::from_millis(200), work).await;
+            assert!(dropped.is_err(), "it waits");
+        }
+        assert_free(LOCK, url).await;
+        // It is usable, and in no transaction.
+        let work = lockapi_diesel_async::transact(&mut connection, &retry, &["row"], |conn, _| {
+            Box::pin(async move { Ok(conn.batch_execute(WRITE).await?) })
+        });
+        work.await.expect("committed");
+    }
+}
+
+fn gives_up() -> Result<(), BoxError> {
+    panic!("the work panics, as the case has it")
+}
+
+async fn assert_panics<T>(work: impl Future<Output = T>) {
+    let outcome = AssertUnwindSafe(work).catch_unwind().await;
+    assert!(outcome.is_err(), "it panics");
+}
+
+/// Nobody holds what the statement locks.
+async fn assert_free(lock: &str, url: &str) {
+    let connected = tokio_postgres::connect(url, NoTls).await;
+    let (client, socket) = connected.expect("connected");
+    tokio::spawn(socket);
+    let bounded = format!("BEGIN; SET LOCAL lock_timeout = '5s'; {lock}; ROLLBACK");
+    client.batch_execute(&bounded).await.expect("it is free");
 }
 
 #[test]
@@ -250,6 +347,140 @@ fn blocking_work_that_keeps_an_error_to_itself_is_no_success() {
     assert_invalid(work);
 }
 
+/// What it has written is gone, or is there already: the commit that follows does nothing.
+#[tokio::test]
+async fn work_that_ends_its_transaction_itself_is_no_success() {
+    let url = Cluster::shared().expect("a server").url();
+    let retry = Retry::default();
+    for end in ["ROLLBACK", "COMMIT"] {
+        let pool = PgPoolOptions::new().connect(url).await.expect("connected");
+        let work = lockapi_sqlx::transact(&pool, &retry, &["row"], |mut tx| async move {
+            sqlx::raw_sql(end).execute(&mut *tx).await?;
+            Ok(())
+        });
+        assert_invalid(work.await);
+        let connected = tokio_postgres::connect(url, NoTls).await;
+        let (mut client, socket) = connected.expect("connected");
+        tokio::spawn(socket);
+        let work = lockapi_tokio_postgres::transact(&mut client, &retry, &["row"], |tx, _| {
+            Box::pin(async move { Ok(tx.batch_execute(end).await?) })
+        });
+        assert_invalid(work.await);
+        let connected = AsyncPgConnection::establish(url).await;
+        let mut connection = connected.expect("connected");
+        let work = lockapi_diesel_async::transact(&mut connection, &retry, &["row"], |conn, _| {
+            Box::pin(async move { Ok(conn.batch_execute(end).await?) })
+        });
+        assert_invalid(work.await);
+    }
+}
+
+#[test]
+fn blocking_work_that_ends_its_transaction_itself_is_no_success() {
+    let url = Cluster::shared().expect("a server").url();
+    let retry = Retry::default();
+    for end in ["ROLLBACK", "COMMIT"] {
+        let mut connection = diesel::PgConnection::establish(url).expect("connected");
+        let work = lockapi_diesel::transact(&mut connection, &retry, &["row"], |conn, _| {
+            Ok(conn.batch_execute(end)?)
+        });
+        assert_invalid(work);
+        let mut client = postgres::Client::connect(url, postgres::NoTls).expect("connected");
+        let work = lockapi_postgres::transact(&mut client, &retry, &["row"], |tx, _| {
+            Ok(tx.batch_execute(end)?)
+        });
+        assert_invalid(work);
+    }
+}
+
+/// A statement that failed and was rolled back to a savepoint takes nothing with it.
+#[tokio::test]
+async fn work_that_rolls_back_to_a_savepoint_is_committed() {
+    let url = Cluster::shared().expect("a server").url();
+    let retry = Retry::default();
+    let table = format!("saved_{:016x}", fastrand::u64(..));
+    let connected = tokio_postgres::connect(url, NoTls).await;
+    let (mut client, socket) = connected.expect("connected");
+    tokio::spawn(socket);
+    let created = format!("CREATE TABLE {table} (name text)");
+    client.batch_execute(&created).await.expect("created");
+    let write = |name| format!("INSERT INTO {table} VALUES ('{name}'); SAVEPOINT before");
+    let back =
+        |name| format!("ROLLBACK TO SAVEPOINT before; INSERT INTO {table} VALUES ('{name}')");
+    // A failure, and one that a library acts upon.
+    for (round, fail) in [FAIL, "DO 'BEGIN RAISE SQLSTATE ''40001''; END'"]
+        .iter()
+        .enumerate()
+    {
+        let pool = PgPoolOptions::new().connect(url).await.expect("connected");
+        let work = lockapi_sqlx::transact(&pool, &retry, &["row"], |mut tx| {
+            let (write, back) = (write("sqlx"), back("sqlx"));
+            async move {
+                sqlx::raw_sql(sqlx::AssertSqlSafe(write))
+                    .execute(&mut *tx)
+                    .await?;
+                sqlx::raw_sql(*fail)
+                    .execute(&mut *tx)
+                    .await
+                    .expect_err("it fails");
+                sqlx::raw_sql(sqlx::AssertSqlSafe(back))
+                    .execute(&mut *tx)
+                    .await?;
+                Ok(())
+            }
+        });
+        work.await.expect("committed");
+        let work = lockapi_tokio_postgres::transact(&mut client, &retry, &["row"], |tx, _| {
+            let (write, back) = (write("tokio-postgres"), back("tokio-postgres"));
+            Box::pin(async move {
+                tx.batch_execute(&write).await?;
+                tx.batch_execute(fail).await.expect_err("it fails");
+                Ok(tx.batch_execute(&back).await?)
+            })
+        });
+        work.await.expect("committed");
+        let connected = AsyncPgConnection::establish(url).await;
+        let mut connection = connected.expect("connected");
+        let work = lockapi_diesel_async::transact(&mut connection, &retry, &["row"], |conn, _| {
+            let (write, back) = (write("diesel-async"), back("diesel-async"));
+            Box::pin(async move {
+                conn.batch_execute(&write).await?;
+                conn.batch_execute(fail).await.expect_err("it fails");
+                Ok(conn.batch_execute(&back).await?)
+            })
+        });
+        work.await.expect("committed");
+        let (written, backed) = (write("diesel"), back("diesel"));
+        let (writing, backing) = (write("postgres"), back("postgres"));
+        let blocking = tokio::task::spawn_blocking({
+            let retry = retry.clone();
+            move || {
+                let mut connection = diesel::PgConnection::establish(url).expect("connected");
+                let work =
+                    lockapi_diesel::transact(&mut connection, &retry, &["row"], |conn, _| {
+                        conn.batch_execute(&written)?;
+                        conn.batch_execute(fail).expect_err("it fails");
+                        Ok(conn.batch_execute(&backed)?)
+                    });
+                work.expect("committed");
+                let client = postgres::Client::connect(url, postgres::NoTls);
+                let mut client = client.expect("connected");
+                let work = lockapi_postgres::transact(&mut client, &retry, &["row"], |tx, _| {
+                    tx.batch_execute(&writing)?;
+                    tx.batch_execute(fail).expect_err("it fails");
+                    Ok(tx.batch_execute(&backing)?)
+                });
+                work.expect("committed");
+            }
+        });
+        blocking.await.expect("all are");
+        let count = format!("SELECT count(*) FROM {table}");
+        let counted = client.query_one(&count, &[]).await.expect("counted");
+        let each_twice = 2 * 5 * (i64::try_from(round).expect("small") + 1);
+        assert_eq!(counted.get::<_, i64>(0), each_twice);
+    }
+}
+
 fn assert_invalid<T: std::fmt::Debug>(outcome: Result<T, BoxError>) {
     let error = outcome.expect_err("nothing would be written");
     let error = error
@@ -258,10 +489,35 @@ fn assert_invalid<T: std::fmt::Debug>(outcome: Result<T, BoxError>) {
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
 }
 
-/// The error of the work is what the caller acts upon.
+/// The error of the work is what the caller acts upon. A conflict is not tried again on a connection that has ended,
+/// whose own error would hide it.
+#[tokio::test]
+async fn the_error_of_the_work_is_told_when_its_connection_has_ended() {
+    let url = Cluster::shared().expect("a server").url();
+    let retry = Retry::default();
+    let connected = tokio_postgres::connect(url, NoTls).await;
+    let (mut client, socket) = connected.expect("connected");
+    tokio::spawn(socket);
+    let work = lockapi_tokio_postgres::transact(&mut client, &retry, &["row"], |tx, _| {
+        Box::pin(async move {
+            tx.batch_execute(END).await.expect_err("it has ended");
+            Err::<(), _>(CONFLICT.into())
+        })
+    });
+    assert_conflict(work.await);
+    let connected = AsyncPgConnection::establish(url).await;
+    let mut connection = connected.expect("connected");
+    let work = lockapi_diesel_async::transact(&mut connection, &retry, &["row"], |conn, _| {
+        Box::pin(async move {
+            conn.batch_execute(END).await.expect_err("it has ended");
+            Err::<(), _>(CONFLICT.into())
+        })
+    });
+    assert_conflict(work.await);
+}
+
 #[test]
-fn the_error_of_the_work_is_told_when_its_connection_has_ended() {
-    const END: &str = "SELECT pg_terminate_backend(pg_backend_pid())";
+fn the_error_of_blocking_work_is_told_when_its_connection_has_ended() {
     let url = Cluster::shared().expect("a server").url();
     let retry = Retry::default();
     let mut connection = diesel::PgConnection::establish(url).expect("connected");
@@ -271,6 +527,99 @@ fn the_error_of_the_work_is_told_when_its_connection_has_ended() {
     });
     let error = work.expect_err("it failed");
     assert_eq!(error.to_string(), "of the work");
+    let mut connection = diesel::PgConnection::establish(url).expect("connected");
+    let work = lockapi_diesel::transact(&mut connection, &retry, &["row"], |conn, _| {
+        conn.batch_execute(END).expect_err("it has ended");
+        Err::<(), _>(CONFLICT.into())
+    });
+    assert_conflict(work);
+    let mut client = postgres::Client::connect(url, postgres::NoTls).expect("connected");
+    let work = lockapi_postgres::transact(&mut client, &retry, &["row"], |tx, _| {
+        tx.batch_execute(END).expect_err("it has ended");
+        Err::<(), _>(CONFLICT.into())
+    });
+    assert_conflict(work);
+}
+
+const END: &str = "SELECT pg_terminate_backend(pg_backend_pid())";
+const CONFLICT: Conflict = Conflict { current: Some(1) };
+
+fn assert_conflict(outcome: Result<(), BoxError>) {
+    let error = outcome.expect_err("it failed");
+    assert!(error.is::<Conflict>(), "{error}");
+}
+
+/// Nothing was sent on a client that is known to be closed.
+#[tokio::test]
+async fn an_update_on_a_closed_client_is_unavailable() {
+    let url = Cluster::shared().expect("a server").url();
+    let connected = tokio_postgres::connect(url, NoTls).await;
+    let (client, socket) = connected.expect("connected");
+    let socket = tokio::spawn(socket);
+    client.batch_execute(END).await.expect_err("it has ended");
+    // The error of the end is that of the statement.
+    let _ended = socket.await.expect("it did not panic");
+    let table = Table::new("account", &["id"], "version").expect("a table");
+    let update = lockapi_tokio_postgres::VersionedUpdate::of(&table).key(7_i64, Type::INT8);
+    let error = update.run(&client, 1).await.expect_err("it is closed");
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+}
+
+/// A value of a type that the server does not have was not sent.
+#[tokio::test]
+async fn an_update_with_a_type_that_is_not_there_is_invalid() {
+    let url = Cluster::shared().expect("a server").url();
+    let mut connection = PgConnection::connect(url).await.expect("connected");
+    let table = Table::new("account", &["id"], "version").expect("a table");
+    let update = lockapi_sqlx::VersionedUpdate::of(&table).key(Missing);
+    let error = update.run(&mut connection, 1).await.expect_err("no type");
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+}
+
+struct Missing;
+
+impl sqlx::Type<sqlx::Postgres> for Missing {
+    fn type_info() -> PgTypeInfo {
+        PgTypeInfo::with_name("missing")
+    }
+}
+
+impl Encode<'_, sqlx::Postgres> for Missing {
+    fn encode_by_ref(&self, _: &mut PgArgumentBuffer) -> Result<IsNull, BoxError> {
+        Ok(IsNull::Yes)
+    }
+}
+
+/// As behind a proxy, a connection forgets what was prepared on it.
+#[tokio::test]
+async fn an_update_that_is_not_persistent_outlives_prepared_statements() {
+    let url = Cluster::shared().expect("a server").url();
+    let mut connection = PgConnection::connect(url).await.expect("connected");
+    let name = format!("forgotten_{:016x}", fastrand::u64(..));
+    let created = format!(
+        "CREATE TABLE {name} (id bigint, version bigint); INSERT INTO {name} VALUES (7, 1)"
+    );
+    let created = sqlx::raw_sql(sqlx::AssertSqlSafe(created));
+    created.execute(&mut connection).await.expect("created");
+    let table = Table::new(&name, &["id"], "version").expect("a table");
+    let mut versions = Vec::new();
+    for (persistent, seen) in [(false, 1), (false, 2), (true, 3), (true, 4)] {
+        let update = lockapi_sqlx::VersionedUpdate::of(&table).key(7_i64);
+        let updated = update
+            .persistent(persistent)
+            .run(&mut connection, seen)
+            .await;
+        versions.push(updated.map_err(|error| error.kind()));
+        let forget = sqlx::raw_sql("DEALLOCATE ALL");
+        forget.execute(&mut connection).await.expect("forgotten");
+    }
+    let expected = [
+        Ok(Outcome::Updated(2)),
+        Ok(Outcome::Updated(3)),
+        Ok(Outcome::Updated(4)),
+        Err(ErrorKind::Unavailable),
+    ];
+    assert_eq!(versions, expected);
 }
 
 /// Accepts one connection, and ends its session at the commit, with a report in words that nobody knows.

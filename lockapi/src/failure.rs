@@ -248,13 +248,21 @@ impl Failure {
     }
 
     /// The error of a [`Script::CheckTransaction`](crate::driver::Script::CheckTransaction) before a commit: nothing is
-    /// written.
-    #[doc(hidden)]
+    /// written, unless the work has committed itself.
     #[must_use]
-    pub fn error_before_commit(self, operation: &'static str) -> Error {
-        if self.sqlstate.as_deref() == Some("25P02") {
-            let message = "nothing is written: a statement of the work failed, and the work did not return its error; \
-                           return it, or run the statement in a savepoint";
+    pub(crate) fn error_before_commit(self, operation: &'static str) -> Error {
+        let message = match self.sqlstate.as_deref() {
+            Some("25P02") => {
+                "nothing is written: a statement of the work failed, and the work did not return its error; \
+                 return it, or run the statement in a savepoint"
+            }
+            Some("25P01") => {
+                "the work has ended its transaction itself, by a COMMIT or a ROLLBACK of its own; \
+                 leave that to its caller, and return an error to roll back"
+            }
+            _ => "",
+        };
+        if !message.is_empty() {
             let error = Error::new(ErrorKind::Invalid, operation, message);
             return error.caused(self.sqlstate, self.source);
         }

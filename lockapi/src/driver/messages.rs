@@ -12,6 +12,7 @@ const MESSAGES: &[(&str, &str)] = &[
     ("deadlock detected", "40P01"),
     ("permission denied", "42501"),
     ("current transaction is aborted", "25P02"),
+    ("can only be used in transaction blocks", "25P01"),
     ("read-write mode during recovery", "0A000"),
     ("password authentication failed", "28P01"),
     ("the database system is", "57P03"),
@@ -102,7 +103,17 @@ pub fn sqlstate_of_message(message: &str) -> Option<&'static str> {
         code.map(|(code, _)| *code)
     };
     let code = known.or_else(missing).map(|(_, code)| *code);
-    code.or_else(translated)
+    code.or_else(|| of_another_session(message))
+        .or_else(translated)
+}
+
+/// A prepared statement of the connection is missing, or one of another is there.
+fn of_another_session(message: &str) -> Option<&'static str> {
+    let named = message.strip_prefix("prepared statement ")?;
+    if named.ends_with("does not exist") {
+        return Some("26000");
+    }
+    named.ends_with("already exists").then_some("42P05")
 }
 
 #[cfg(test)]
@@ -116,6 +127,9 @@ mod tests {
             ("relation \"lockapi.lease\" does not exist", "42P01"),
             ("column \"a\" of relation \"b\" does not exist", "42703"),
             ("permission denied for schema lockapi", "42501"),
+            ("prepared statement \"s18\" does not exist", "26000"),
+            ("prepared statement \"s18\" already exists", "42P05"),
+            ("SAVEPOINT can only be used in transaction blocks", "25P01"),
             (
                 "storniere Anfrage wegen Zeitüberschreitung einer Sperre",
                 "55P03",

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::admin::{Operator, Priority, PriorityScope};
+use crate::admin::{Operated, Operator, Priority, PriorityScope, Report};
 use crate::driver::{Connection, Library, Transaction};
 use crate::engine::{CallerConnection, is_standby};
 use crate::error::{Error, ErrorKind, Failure, Result};
@@ -232,24 +232,29 @@ pub fn limit_waits_in<L: Library, C: Transaction<L> + ?Sized>(
     connection: &mut C,
     timeout: Duration,
 ) -> L::Outcome<'_, Result<WaitLimit>> {
-    const OPERATION: &str = "limit_waits_in";
-    let mut connection = CallerConnection::new(connection);
-    L::outcome(Box::pin(async move {
-        check_timeout(OPERATION, timeout)?;
-        let failed = |failure: Failure| failure.error(OPERATION);
-        let mark = random::text().map_err(|error| error.during(OPERATION))?;
-        let limit = SetLockTimeout {
-            timeout: millis(timeout),
-            mark: mark.clone(),
-        };
-        let before = connection.perform(&[limit]).await.map_err(failed)?;
-        let marked = connection.perform(&[IsInTransaction { mark }]).await;
-        if marked.map_err(failed)? != [true] {
-            return Err(no_transaction(OPERATION));
-        }
-        let before = before.into_iter().next().unwrap_or_default();
-        Ok(WaitLimit { before })
-    }))
+    let connection = CallerConnection::new(connection);
+    L::outcome(Box::pin(limit(connection, "limit_waits_in", timeout)))
+}
+
+async fn limit(
+    mut connection: CallerConnection<'_>,
+    operation: &'static str,
+    timeout: Duration,
+) -> Result<WaitLimit> {
+    check_timeout(operation, timeout)?;
+    let failed = |failure: Failure| failure.error(operation);
+    let mark = random::text().map_err(|error| error.during(operation))?;
+    let limit = SetLockTimeout {
+        timeout: millis(timeout),
+        mark: mark.clone(),
+    };
+    let before = connection.perform(&[limit]).await.map_err(failed)?;
+    let marked = connection.perform(&[IsInTransaction { mark }]).await;
+    if marked.map_err(failed)? != [true] {
+        return Err(no_transaction(operation));
+    }
+    let before = before.into_iter().next().unwrap_or_default();
+    Ok(WaitLimit { before })
 }
 
 impl WaitLimit {
@@ -264,17 +269,52 @@ impl WaitLimit {
         self,
         connection: &mut C,
     ) -> L::Outcome<'_, Result<()>> {
-        let mut connection = CallerConnection::new(connection);
-        L::outcome(Box::pin(async move {
-            let former = SetLockTimeout {
-                timeout: self.before,
-                mark: String::new(),
-            };
-            let lifted = connection.perform(&[former]).await;
-            let failed = |failure: Failure| failure.error("lift_in");
-            lifted.map(drop).map_err(failed)
-        }))
+        let connection = CallerConnection::new(connection);
+        L::outcome(Box::pin(self.lift(connection, "lift_in")))
     }
+
+    async fn lift(
+        self,
+        mut connection: CallerConnection<'_>,
+        operation: &'static str,
+    ) -> Result<()> {
+        let former = SetLockTimeout {
+            timeout: self.before,
+            mark: String::new(),
+        };
+        let lifted = connection.perform(&[former]).await;
+        lifted.map(drop).map_err(|failure| failure.error(operation))
+    }
+}
+
+/// Runs `work` in the transaction that is open on `connection`, with no statement waiting longer than
+/// `timeout` for a lock; afterwards the transaction's `lock_timeout` is what it was.
+///
+/// For async libraries; the crates of the others, and that of sqlx, have their own.
+///
+/// # Cancel safety
+/// When dropped, the limit stays until the transaction ends.
+///
+/// # Errors
+/// Those of `work`; as an error of this library, `Invalid` for a `timeout` of zero or more than 24
+/// days, and where no transaction is open, and those of the connection.
+pub async fn with_lock_timeout_in<L: Library, C: Transaction<L>, T, E>(
+    connection: &mut C,
+    timeout: Duration,
+    work: impl AsyncFnOnce(&mut C) -> std::result::Result<T, E>,
+) -> std::result::Result<T, E>
+where
+    E: From<Error>,
+{
+    const OPERATION: &str = "with_lock_timeout_in";
+    let limited = limit(CallerConnection::new(connection), OPERATION, timeout).await?;
+    // After an error the transaction is to be rolled back, with its settings.
+    let value = work(connection).await;
+    let connection = CallerConnection::new(connection);
+    let lifted = limited.lift(connection, OPERATION).await;
+    let value = value?;
+    lifted?;
+    Ok(value)
 }
 
 /// Clears the way for the session of `connection` until the scope ends; see
@@ -292,15 +332,54 @@ pub fn prioritize_in<L: Library, C: Transaction<L> + ?Sized>(
     operator: Arc<dyn Operator>,
     priority: Priority,
 ) -> L::Outcome<'_, Result<PriorityScope>> {
-    const OPERATION: &str = "prioritize_in";
-    let mut connection = CallerConnection::new(connection);
-    L::outcome(Box::pin(async move {
-        let pid = connection.perform(&[BackendPid]).await;
-        let pid = pid.map_err(|failure| failure.error(OPERATION))?;
-        let pid = pid.first().copied().unwrap_or_default();
-        let scope = operator.prioritize(pid, priority);
-        scope.map_err(|error| error.during(OPERATION))
-    }))
+    let connection = CallerConnection::new(connection);
+    L::outcome(Box::pin(clear(
+        connection,
+        "prioritize_in",
+        operator,
+        priority,
+    )))
+}
+
+async fn clear(
+    mut connection: CallerConnection<'_>,
+    operation: &'static str,
+    operator: Arc<dyn Operator>,
+    priority: Priority,
+) -> Result<PriorityScope> {
+    let pid = connection.perform(&[BackendPid]).await;
+    let pid = pid.map_err(|failure| failure.error(operation))?;
+    let pid = pid.first().copied().unwrap_or_default();
+    let scope = operator.prioritize(pid, priority);
+    scope.map_err(|error| error.during(operation))
+}
+
+/// Runs `work` in the transaction that is open on `connection` with priority: who is in its way is
+/// cancelled, and after a grace period ended. Answers who was hit as well. See
+/// [`Operator::prioritize`]; `backend` looks and strikes.
+///
+/// For async libraries; the crates of the others, and that of sqlx, have their own.
+///
+/// # Cancel safety
+/// When dropped, nobody is hit any more, but for who is about to be.
+///
+/// # Errors
+/// Those of `work`; as an error of this library, `Invalid` for times outside of their limits, and
+/// those of the connection.
+pub async fn with_priority_in<B, L: Library, C: Transaction<L>, T, E>(
+    backend: &B,
+    connection: &mut C,
+    priority: Priority,
+    work: impl AsyncFnOnce(&mut C) -> std::result::Result<T, E>,
+) -> std::result::Result<(T, Report), E>
+where
+    B: Operated + ?Sized,
+    E: From<Error>,
+{
+    let (caller, operator) = (CallerConnection::new(connection), backend.as_operator());
+    let scope = clear(caller, "with_priority_in", operator, priority).await?;
+    let value = work(connection).await?;
+    Ok((value, scope.finish().await))
 }
 
 pub(crate) fn check_timeout(operation: &'static str, timeout: Duration) -> Result<()> {

@@ -17,6 +17,7 @@ pub use retry::{Attempt, Attempts, Retry};
 pub(crate) use table::quoted;
 pub use table::{Table, Update};
 
+use crate::driver::{Connection, Library, Script, Transaction};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Any error, as returned by closures that are repeated.
@@ -76,6 +77,27 @@ impl Outcome {
             Self::Gone => Err(Conflict { current: None }),
         }
     }
+}
+
+/// Checks that the transaction on `connection` can be committed. Where a statement has failed, or the transaction has been
+/// ended already, PostgreSQL reports the commit as done all the same.
+///
+/// `transact` of the backend crates does this; it is for work that commits its transaction itself.
+///
+/// # Cancel safety
+/// When dropped, the transaction goes on.
+///
+/// # Errors
+/// `Invalid` when a statement of the transaction has failed, unless that was rolled back to a savepoint, and where no
+/// transaction is open; those of the connection.
+pub fn check_before_commit<L: Library, C: Transaction<L> + ?Sized>(
+    connection: &mut C,
+) -> L::Outcome<'_, Result<()>> {
+    L::outcome(Box::pin(async move {
+        let mut connection = connection.connection();
+        let checked = connection.script(Script::CheckTransaction).await;
+        checked.map_err(|failure| failure.error_before_commit("commit"))
+    }))
 }
 
 /// A versioned update that did not find the version that was read.
