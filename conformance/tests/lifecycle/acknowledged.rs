@@ -4,8 +4,9 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use lockapi::admin::JobEdit;
 use lockapi::driver::{Connection as _, Inline};
-use lockapi::suite::admin::{CancelJob, ForceRelease};
+use lockapi::suite::admin::{CancelJob, EditJob, ForceRelease};
 use lockapi::suite::driver::Operation;
 use lockapi::suite::idempotency::RecallAnswer;
 use lockapi::suite::queue::{Cancel, Discard, Name, Purge, Redrive, SetGroupLimit};
@@ -100,6 +101,16 @@ fn acts() -> Vec<(&'static str, Act)> {
             act(CancelJob {
                 name: name(),
                 id: 77,
+                reason: "again".to_owned(),
+            }),
+        ),
+        (
+            "an edit of a job that is not there",
+            act(EditJob {
+                name: name(),
+                id: 77,
+                edit: JobEdit::new().now(),
+                topic: 1,
                 reason: "again".to_owned(),
             }),
         ),

@@ -10,7 +10,7 @@ use lockapi::suite::table::IsInTransaction;
 
 use super::agree;
 use super::limits::{By, charge, ensure, look, take};
-use super::queue::{cancel_as_operator, cancel_elsewhere, push};
+use super::queue::{cancel_as_operator, cancel_elsewhere, edit_elsewhere, push};
 use super::reservations::{expire, settle};
 use super::sides::{Plans, Side, Step, UNIT, elapse, number, sql, step};
 
@@ -109,6 +109,15 @@ fn an_operator_cancels_in_the_queue_that_is_named_alone() {
             &cancel_elsewhere(namespace),
             &number(left, 1),
         ];
+        agree(Plans::Engine, &steps);
+    }
+}
+
+#[test]
+fn an_operator_edits_in_the_queue_that_is_named_alone() {
+    let left = "SELECT count(*) FROM lockapi.job WHERE namespace = $n AND payload::text = '1'";
+    for namespace in [false, true] {
+        let steps = [&push(&["a"]), &edit_elsewhere(namespace), &number(left, 1)];
         agree(Plans::Engine, &steps);
     }
 }

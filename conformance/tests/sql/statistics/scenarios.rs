@@ -2,8 +2,8 @@
 
 use lockapi::driver::Statement;
 use lockapi::suite::admin::{
-    CancelJob, ForceRelease, ListJobs, ListLimits, ListQueues, ListRunning, ListSchedulers,
-    ListWorkers, Note, ReadJob, Record,
+    CancelJob, EditJob, ForceRelease, ListJobs, ListLimits, ListQueues, ListRunning,
+    ListSchedulers, ListWorkers, Note, ReadJob, Record,
 };
 use lockapi::suite::driver::Operation;
 use lockapi::suite::id::{ClaimWorker, NextBlock, ReleaseWorker, RenewWorker};
@@ -184,6 +184,10 @@ fn scenarios_of_queues() -> Vec<Scenario> {
             "'{ns}', 0, 0, 10, 8388608, '{work}', '{9}', 1000000",
         ),
         engine(CancelJob::STATEMENT, "'{ns}', 'work', {id}, 'why'"),
+        engine(
+            EditJob::STATEMENT,
+            "'{ns}', 'work', {id}, 'why', 0, 1, 30, '2', '{1}', 'due now'",
+        ),
         engine(ListRunning::STATEMENT, "'{ns}', 'work', 10"),
         engine(
             ListJobs::STATEMENT,
