@@ -30,7 +30,7 @@ register! { "operator":
     H11 edit_is_in_the_audit_log;
 }
 
-const HOUR: Duration = Duration::from_secs(3600);
+const HOUR: Duration = Duration::from_hours(1);
 
 async fn edit(operator: &Arc<dyn Operator>, id: i64, edit: JobEdit) -> bool {
     let edited = operator.edit_job("work", id, edit, "a mistake").await;
@@ -309,7 +309,7 @@ async fn edits_outside_of_their_limits_are_refused(cx: Context) {
     let id = queue.push(job(1)).await.unwrap().id;
     let deep = "[".repeat(1000) + &"]".repeat(1000);
     let long = format!("\"{}\"", "x".repeat(16 << 20));
-    let year_10000 = SystemTime::UNIX_EPOCH + Duration::from_secs(253_402_300_800);
+    let year_10000 = SystemTime::UNIX_EPOCH + Duration::from_hours(70_389_528);
     for wrong in [
         JobEdit::new(),
         JobEdit::new().max_attempts(0),
@@ -353,7 +353,7 @@ async fn edit_is_in_the_audit_log(cx: Context) {
     let backend = cx.backend().await;
     let (queue, operator) = (backend.queue("work").unwrap(), backend.operator());
     let id = queue.push(job(1).delay(HOUR)).await.unwrap().id;
-    let at = SystemTime::UNIX_EPOCH + Duration::from_secs(4_107_542_400);
+    let at = SystemTime::UNIX_EPOCH + Duration::from_hours(1_140_984);
     let everything = JobEdit::new().at(at).priority(Priority::High);
     let everything = everything.max_attempts(7).payload("\"secret\"");
     assert!(edit(&operator, id, everything).await);

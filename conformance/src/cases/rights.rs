@@ -149,8 +149,8 @@ async fn operators_change_jobs_with_their_rights_alone(cx: Context) {
     let begin = [&*namespace, "'work'", &*id, "'a mistake'"];
     for (statement, more) in [(EditJob::STATEMENT, &edit[..]), (CancelJob::STATEMENT, &[])] {
         let mut sql = statement.sql.to_owned();
-        let values = begin.iter().chain(more).enumerate();
-        for (nth, value) in values.rev() {
+        // The last first: $1 is the beginning of $10.
+        for (nth, value) in [&begin, more].concat().iter().enumerate().rev() {
             sql = sql.replace(&format!("${}", nth + 1), value);
         }
         allowed(&cx, &name, &sql).await;

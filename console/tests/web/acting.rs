@@ -205,8 +205,8 @@ async fn a_job_that_waits_for_its_time_can_be_run_now() {
     assert!(!offers(later, false).await, "the page is read-only");
     assert!(!offers(ready, true).await, "it is due");
     let mut reader = Browser::of(&backend, WebOptions::new());
-    let asked = reader.get(&format!("/act?do=run-job&on=mails&item={later}"));
-    assert_eq!(asked.await.status, StatusCode::FORBIDDEN);
+    let asked = format!("/act?do=run-job&on=mails&item={later}");
+    assert_eq!(reader.get(&asked).await.status, StatusCode::FORBIDDEN);
     let mut browser = Browser::of(&backend, WebOptions::new().actions(true));
     let item = later.to_string();
     let blank = browser.act("run-job", "mails", &item, " ").await;

@@ -129,7 +129,7 @@ fn an_operator_edits_in_the_queue_that_is_named_alone() {
 fn an_edited_job_is_due_where_claims_look() {
     let new = "SELECT count(*) FROM lockapi.job WHERE namespace = $n AND run_at > now() - interval '30 s'";
     let high = || JobEdit::new().priority(Priority::High);
-    let far = SystemTime::UNIX_EPOCH + Duration::from_secs(200_000_000_000);
+    let far = SystemTime::UNIX_EPOCH + Duration::from_hours(50_000_000);
     for (edits, are_new) in [
         // What is due keeps its place.
         (&[JobEdit::new().now().payload("2")][..], 0),

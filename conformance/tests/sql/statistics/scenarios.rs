@@ -42,6 +42,7 @@ fn pooled(statement: Statement, values: &'static str) -> Scenario {
 pub(super) fn scenarios() -> Vec<Scenario> {
     let mut all = scenarios_of_locks();
     all.extend(scenarios_of_queues());
+    all.extend(scenarios_of_schedules());
     all
 }
 
@@ -216,6 +217,11 @@ fn scenarios_of_queues() -> Vec<Scenario> {
         engine(ListWorkers::STATEMENT, "'{ns}', 10"),
         engine(Record::STATEMENT, "'{ns}', 'a', 't', 'r'"),
         pooled(mutex::Check::STATEMENT, "1, '{ns}', 'k1', 100"),
+    ]
+}
+
+fn scenarios_of_schedules() -> Vec<Scenario> {
+    vec![
         engine(schedule::ReadDueTasks::STATEMENT, "'{ns}', 'work', 10, 0, ''"),
         engine(
             schedule::Fire::STATEMENT,

@@ -5,7 +5,7 @@ use crate::driver::columns::maybe_int;
 use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
 use crate::memory::ModelState;
-use crate::queue::Name;
+use crate::queue::{Name, Priority};
 
 /// Changes a job that waits.
 #[derive(Clone, Debug)]
@@ -59,7 +59,7 @@ impl Operation for EditJob {
     fn params(batch: &[Self]) -> Vec<Value> {
         let of = |one: &Self| {
             let edit = &one.edit;
-            let priority = edit.priority.map_or(-1, |priority| priority.number());
+            let priority = edit.priority.map_or(-1, Priority::number);
             vec![
                 Value::Text(one.name.namespace.clone()),
                 Value::Text(one.name.queue.clone()),

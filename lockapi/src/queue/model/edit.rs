@@ -2,6 +2,7 @@
 
 use super::Jobs;
 use crate::admin::{EditJob, Edited};
+use crate::queue::Priority;
 
 impl Jobs {
     pub(crate) fn edit(&mut self, now: i64, want: &EditJob) -> Edited {
@@ -20,7 +21,7 @@ impl Jobs {
             return Edited::Left;
         };
         let before = live.due_at.unwrap_or(live.run_at);
-        let priority = want.edit.priority.map(|priority| priority.number());
+        let priority = want.edit.priority.map(Priority::number);
         let wanted = want.edit.at.filter(|at| before.max(*at) > now);
         let due = match (wanted, priority) {
             (Some(at), _) => at.max(now),
