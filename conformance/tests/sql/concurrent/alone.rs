@@ -12,7 +12,10 @@ use lockapi::suite::table::IsInTransaction;
 
 use super::agree;
 use super::limits::{By, charge, ensure, look, take};
-use super::queue::{cancel_as_operator, cancel_elsewhere, edit_by, edit_elsewhere, push};
+use super::queue::{
+    cancel_as_operator, cancel_elsewhere, claim, edit_by, edit_elsewhere, nack, push,
+    settle as settle_job,
+};
 use super::reservations::{expire, settle};
 use super::sides::{Plans, Side, Step, UNIT, elapse, number, sql, step};
 
@@ -122,6 +125,20 @@ fn an_operator_edits_in_the_queue_that_is_named_alone() {
         let steps = [&push(&["a"]), &edit_elsewhere(namespace), &number(left, 1)];
         agree(Plans::Engine, &steps);
     }
+}
+
+#[test]
+fn an_edit_leaves_a_job_an_attempt() {
+    let with = |attempts| edit_by(JobEdit::new().max_attempts(attempts));
+    let steps = [
+        &push(&["a"]),
+        &claim(1),
+        &settle_job(&["a"], nack()),
+        &with(1),
+        &with(2),
+        &claim(1),
+    ];
+    agree(Plans::Engine, &steps);
 }
 
 /// Claims have gone on to other jobs, and do not look where they have been.

@@ -131,7 +131,7 @@ pub(super) fn settle(names: &'static [&'static str], outcome: Outcome) -> Step {
     step(batch, |_, settled| format!("{settled:?}"))
 }
 
-fn nack() -> Outcome {
+pub(super) fn nack() -> Outcome {
     Outcome::Nack {
         error: "it failed".to_owned(),
         after: std::time::Duration::ZERO,
