@@ -1,6 +1,6 @@
 //! What an operator does on a screen: each with a reason, which the audit log has.
 
-use lockapi::admin::MAX_REASON_BYTES;
+use lockapi::admin::{JobEdit, MAX_REASON_BYTES};
 use lockapi::{Backend, Error, ErrorKind, Key};
 
 /// Something that a screen offers to do.
@@ -12,6 +12,12 @@ pub(crate) enum Action {
     Resume(String),
     /// Cancels a job that waits or runs.
     Cancel(String, i64),
+    /// Makes a job that waits for its time due at once.
+    #[cfg_attr(
+        not(feature = "web"),
+        allow(dead_code, reason = "only the page offers it")
+    )]
+    RunJob(String, i64),
     /// Puts a dead letter back.
     #[cfg_attr(
         not(feature = "web"),
@@ -37,6 +43,7 @@ impl Action {
             Self::Pause(_) => "pause",
             Self::Resume(_) => "resume",
             Self::Cancel(..) => "cancel",
+            Self::RunJob(..) => "run-job",
             Self::Retry(..) => "retry",
             Self::Release(_) => "release",
             Self::Terminate(_) => "terminate",
@@ -58,6 +65,7 @@ impl Action {
             ("pause", _) => Self::Pause(on),
             ("resume", _) => Self::Resume(on),
             ("cancel", Ok(id)) => Self::Cancel(on, id),
+            ("run-job", Ok(id)) => Self::RunJob(on, id),
             ("retry", Ok(id)) => Self::Retry(on, id),
             ("release", _) => Self::Release(on),
             ("terminate", _) => Self::Terminate(on),
@@ -65,8 +73,8 @@ impl Action {
             ("disable", _) => Self::Disable(on, item.to_owned()),
             ("run", _) => Self::Run(on, item.to_owned()),
             _ => {
-                let message = "an action that is none; allowed are pause, resume, cancel, retry, release, terminate, \
-                               enable, disable and run, the third and fourth with the number of a job";
+                let message = "an action that is none; allowed are pause, resume, cancel, run-job, retry, release, terminate, \
+                               enable, disable and run, the third to fifth with the number of a job";
                 return Err(Error::new(ErrorKind::Invalid, "act", message));
             }
         };
@@ -80,7 +88,9 @@ impl Action {
             Self::Pause(on) | Self::Resume(on) | Self::Release(on) | Self::Terminate(on) => {
                 (on, String::new())
             }
-            Self::Cancel(on, id) | Self::Retry(on, id) => (on, id.to_string()),
+            Self::Cancel(on, id) | Self::RunJob(on, id) | Self::Retry(on, id) => {
+                (on, id.to_string())
+            }
             Self::Enable(on, task) | Self::Disable(on, task) | Self::Run(on, task) => {
                 (on, task.clone())
             }
@@ -96,6 +106,9 @@ impl Action {
             Self::Resume(queue) => format!("Resume the queue {queue}"),
             Self::Cancel(queue, id) => {
                 format!("Cancel job {id} of {queue}; a worker that runs it loses it")
+            }
+            Self::RunJob(queue, id) => {
+                format!("Run job {id} of {queue} now, as soon as a worker has room")
             }
             Self::Retry(queue, id) => {
                 format!("Put job {id} back into {queue}, with all its attempts")
@@ -144,6 +157,14 @@ impl Action {
                     format!("job {id} is cancelled")
                 } else {
                     format!("job {id} does not wait or run any more")
+                }
+            }
+            Self::RunJob(queue, id) => {
+                let now = JobEdit::new().now();
+                if operator.edit_job(queue, *id, now, &reason).await? {
+                    format!("job {id} is due now")
+                } else {
+                    format!("job {id} does not wait any more")
                 }
             }
             Self::Retry(name, id) => {
@@ -254,6 +275,7 @@ mod tests {
             Action::Pause("q".to_owned()),
             Action::Resume("q".to_owned()),
             Action::Cancel("q".to_owned(), 7),
+            Action::RunJob("q".to_owned(), 7),
             Action::Retry("q".to_owned(), 7),
             Action::Release("k".to_owned()),
             Action::Terminate("k".to_owned()),
@@ -266,6 +288,7 @@ mod tests {
             assert!(!action.question().is_empty());
         }
         assert!(Action::new("cancel", "q", "x").is_err());
+        assert!(Action::new("run-job", "q", "x").is_err());
         assert!(Action::new("drop", "q", "").is_err());
     }
 

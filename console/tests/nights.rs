@@ -1,4 +1,4 @@
-//! The walk through five nights in `docs/operating.md` works as it is written.
+//! The walk through six nights in `docs/operating.md` works as it is written.
 
 mod common;
 
@@ -73,6 +73,20 @@ fn a_stuck_job() {
         database.sql("SELECT reason FROM lockapi.audit"),
         "node-7 hangs in the mail server"
     );
+}
+
+#[test]
+fn a_job_that_has_to_run_now() {
+    let database = Database::new();
+    database.sql(
+        "INSERT INTO lockapi.job (id, run_at, max_attempts, priority, namespace, queue, name, payload)
+         OVERRIDING SYSTEM VALUE
+         VALUES (4711, now() + interval '2 hours', 3, 2, 'default', 'mails', 'welcome', '{}')",
+    );
+    run_night(&database, "A job that has to run now");
+    let seen = "SELECT (extract(year FROM run_at), priority, max_attempts, payload ->> 'to') FROM lockapi.job";
+    assert_eq!(database.sql(seen), "(2030,0,30,ada@example.com)");
+    assert_eq!(database.sql("SELECT count(*) FROM lockapi.audit"), "3");
 }
 
 #[test]

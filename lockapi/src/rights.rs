@@ -107,8 +107,12 @@ const OPERATOR: &[Right] = &[
         &["lease"],
         "fence, released_at, held_until, expires_at",
     ),
-    // To lock the row.
-    ("UPDATE", &["job"], "lease_until"),
+    // The first to lock the row.
+    (
+        "UPDATE",
+        &["job"],
+        "lease_until, run_at, due_at, expires_at, priority, max_attempts, payload",
+    ),
     ("DELETE", &["job"], ""),
     ("INSERT", &["job_archive"], ""),
     ("USAGE", &["fence_seq"], ""),

@@ -24,6 +24,7 @@ mod ids;
 mod ids_limits;
 mod ids_processes;
 mod interop;
+mod job_edits;
 mod keys;
 mod lease;
 mod lease_answers;
@@ -159,6 +160,7 @@ const MODULES: &[&[Case]] = &[
     lookups::CASES,
     waits::CASES,
     operator::CASES,
+    job_edits::CASES,
     views::CASES,
     tables::CASES,
     turns::CASES,

@@ -1,14 +1,18 @@
 //! What roles may do, and what they must not be able to.
 
+use lockapi::queue::Job;
 use lockapi::rights::{Role, check, grants};
+use lockapi::suite::admin::{CancelJob, EditJob};
+use lockapi::suite::driver::Operation;
 
-use crate::context::Context;
+use crate::context::{Context, MINUTE};
 use crate::harness::register;
 
 register! { "rights":
     W10 workers_cannot_touch_records [Schema, Sql];
     W10 readers_read_views_alone [Schema, Sql];
     W10 operators_cannot_forge_the_audit [Schema, Sql];
+    W10 operators_change_jobs_with_their_rights_alone [Schema, Sql];
     W10 rights_are_checked [Schema, Sql];
 }
 
@@ -132,6 +136,32 @@ async fn operators_cannot_forge_the_audit(cx: Context) {
     let written =
         format!("SELECT by_user = session_user FROM lockapi.audit WHERE namespace = '{namespace}'");
     assert_eq!(cx.sql(&written).await, ["t"]);
+    leave(&cx, &name).await;
+}
+
+async fn operators_change_jobs_with_their_rights_alone(cx: Context) {
+    let name = role(&cx, Role::Operator).await;
+    let queue = cx.queue().await;
+    let job = Job::new("send", &1).unwrap().ttl(MINUTE * 60);
+    let id = queue.push(job.group("a")).await.unwrap().id.to_string();
+    let namespace = format!("'{}'", cx.namespace());
+    let edit = ["0", "1", "7", "'2'", "ARRAY[1]", "'due now'"];
+    let begin = [&*namespace, "'work'", &*id, "'a mistake'"];
+    for (statement, more) in [(EditJob::STATEMENT, &edit[..]), (CancelJob::STATEMENT, &[])] {
+        let mut sql = statement.sql.to_owned();
+        // The last first: $1 is the beginning of $10.
+        for (nth, value) in [&begin, more].concat().iter().enumerate().rev() {
+            sql = sql.replace(&format!("${}", nth + 1), value);
+        }
+        allowed(&cx, &name, &sql).await;
+    }
+    let audit =
+        format!("SELECT action FROM lockapi.audit WHERE namespace = {namespace} ORDER BY id");
+    assert_eq!(cx.sql(&audit).await, ["edit job", "cancel job"]);
+    for column in ["name = 'other'", "token = 1", "namespace = 'other'"] {
+        let changed = format!("UPDATE lockapi.job SET {column}");
+        denied(&cx, &name, &changed).await;
+    }
     leave(&cx, &name).await;
 }
 

@@ -239,6 +239,7 @@ impl<C: Connection> Pair<'_, C> {
             Action::Count(most) => self.count(i64::from(*most)).await,
             Action::Running(of_queue) => self.running(*of_queue).await,
             Action::CancelOne(back) => self.cancel_one(*back).await,
+            Action::Edit(back, edit) => self.edit_one(*back, *edit).await,
             Action::List(..) | Action::Read(..) | Action::Queues => self.look_up(action).await,
             Action::Sweep => {
                 // How many idempotency keys of others went with it is no matter.

@@ -4,8 +4,9 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use lockapi::admin::JobEdit;
 use lockapi::driver::{Connection as _, Inline};
-use lockapi::suite::admin::{CancelJob, ForceRelease};
+use lockapi::suite::admin::{CancelJob, EditJob, ForceRelease};
 use lockapi::suite::driver::Operation;
 use lockapi::suite::idempotency::RecallAnswer;
 use lockapi::suite::queue::{Cancel, Discard, Name, Purge, Redrive, SetGroupLimit};
@@ -96,22 +97,6 @@ fn acts() -> Vec<(&'static str, Act)> {
             }),
         ),
         (
-            "a job that is not there, by an operator",
-            act(CancelJob {
-                name: name(),
-                id: 77,
-                reason: "again".to_owned(),
-            }),
-        ),
-        (
-            "a lease that nobody has",
-            act(ForceRelease {
-                namespace: "acknowledged".to_owned(),
-                key: "job".to_owned(),
-                reason: "again".to_owned(),
-            }),
-        ),
-        (
             "no dead letters to put back",
             act(Redrive {
                 name: name(),
@@ -141,6 +126,37 @@ fn acts() -> Vec<(&'static str, Act)> {
     ]
 }
 
+fn acts_of_operators() -> Vec<(&'static str, Act)> {
+    vec![
+        (
+            "a job that is not there, by an operator",
+            act(CancelJob {
+                name: name(),
+                id: 77,
+                reason: "again".to_owned(),
+            }),
+        ),
+        (
+            "an edit of a job that is not there",
+            act(EditJob {
+                name: name(),
+                id: 77,
+                edit: JobEdit::new().now(),
+                topic: 1,
+                reason: "again".to_owned(),
+            }),
+        ),
+        (
+            "a lease that nobody has",
+            act(ForceRelease {
+                namespace: "acknowledged".to_owned(),
+                key: "job".to_owned(),
+                reason: "again".to_owned(),
+            }),
+        ),
+    ]
+}
+
 /// Who did it before may have been told nothing, because its commit waits for a standby.
 #[test]
 fn f11_what_was_done_before_is_not_answered_before_a_standby_has_it() {
@@ -159,7 +175,7 @@ fn f11_what_was_done_before_is_not_answered_before_a_standby_has_it() {
     run("ALTER SYSTEM SET synchronous_standby_names = 'ghost'");
     run("SELECT pg_reload_conf()");
     let mut early = Vec::new();
-    for (what, act) in acts() {
+    for (what, act) in acts().into_iter().chain(acts_of_operators()) {
         let (sender, done) = mpsc::channel();
         let mut client = Client::connect(server.url(), NoTls).expect("a connection");
         let shown = client.query_one("SHOW synchronous_standby_names", &[]);

@@ -2,10 +2,10 @@
 
 use lockapi::driver::{Statement, Type};
 use lockapi::suite::admin::{
-    CancelJob, ExamineIndexes, ExamineLimits, ExamineServer, ExamineSessions, ExamineSpace,
-    ExamineTables, ExamineWork, ForceRelease, ListAcquired, ListAudit, ListJobs, ListLeases,
-    ListLimits, ListLocks, ListObjects, ListQueues, ListRunning, ListSchedulers, ListWaits,
-    ListWorkers, Note, ReadClock, ReadJob, Record, SweepNotes, Terminate, Unblock,
+    CancelJob, EditJob, ExamineIndexes, ExamineLimits, ExamineServer, ExamineSessions,
+    ExamineSpace, ExamineTables, ExamineWork, ForceRelease, ListAcquired, ListAudit, ListJobs,
+    ListLeases, ListLimits, ListLocks, ListObjects, ListQueues, ListRunning, ListSchedulers,
+    ListWaits, ListWorkers, Note, ReadClock, ReadJob, Record, SweepNotes, Terminate, Unblock,
 };
 use lockapi::suite::driver::{IsPrimary, Operation, RestoreSettings, SaveSettings};
 use lockapi::suite::engine::{Cancelled, EnterEpoch, Marker, Notify, SessionSettings, Started};
@@ -161,6 +161,7 @@ fn of_operators() -> Vec<Statement> {
         Record::STATEMENT,
         Terminate::STATEMENT,
         CancelJob::STATEMENT,
+        EditJob::STATEMENT,
         Unblock::STATEMENT,
     ]
 }

@@ -14,10 +14,12 @@ use crate::exit::Exit;
 use crate::failure::{Failure, Result};
 use crate::output::spoken;
 
+mod edit;
 mod entries;
 mod jobs;
 mod push;
 
+use edit::Edit;
 use entries::{Counts, Dead, Listed, Running, Shown};
 use jobs::Jobs;
 use push::Push;
@@ -63,6 +65,8 @@ pub(crate) enum Queue {
         #[command(flatten)]
         why: Why,
     },
+    /// Change a job that waits: when it is due, its priority, attempts or payload
+    Edit(Edit),
     /// List dead letters, the oldest first
     Dead {
         /// The queue
@@ -181,6 +185,7 @@ impl Queue {
                     return Err(no_job(&queue, id));
                 }
             }
+            Self::Edit(edit) => edit.run(backend).await?,
             Self::Dead {
                 queue,
                 after,

@@ -125,7 +125,7 @@ fn header(text: &str) -> std::result::Result<(String, String), String> {
     })
 }
 
-fn read_input() -> Result<String> {
+pub(super) fn read_input() -> Result<String> {
     let mut text = String::new();
     let most = MAX_PAYLOAD_BYTES as u64 + 1;
     let read = std::io::stdin().take(most).read_to_string(&mut text);

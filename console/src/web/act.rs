@@ -34,7 +34,11 @@ pub(super) struct Order {
 /// The screen to return to.
 fn back(action: &Action) -> &'static str {
     match action {
-        Action::Pause(_) | Action::Resume(_) | Action::Cancel(..) | Action::Retry(..) => "queues",
+        Action::Pause(_)
+        | Action::Resume(_)
+        | Action::Cancel(..)
+        | Action::RunJob(..)
+        | Action::Retry(..) => "queues",
         Action::Release(_) => "leases",
         Action::Terminate(_) => "locks",
         Action::Enable(..) | Action::Disable(..) | Action::Run(..) => "schedules",

@@ -29,7 +29,7 @@ pub struct Web {
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7070")]
     listen: SocketAddr,
 
-    /// Allow pause, resume, cancel, retry, release and so on, each with a reason that is audited
+    /// Allow pause, resume, cancel, run now, retry, release and so on, each with a reason that is audited
     #[arg(long)]
     allow_actions: bool,
 

@@ -113,6 +113,10 @@ fn row(visit: &Visit, queue: &str, state: JobState, job: &ListedJob, now: System
 fn actions(visit: &Visit, queue: &str, state: JobState, id: &str) -> Markup {
     match state {
         JobState::Failed => offer(visit, "retry", queue, id, "Retry"),
+        JobState::Delayed => html! {
+            (offer(visit, "run-job", queue, id, "Run now"))
+            (offer(visit, "cancel", queue, id, "Cancel"))
+        },
         state if !state.has_ended() => offer(visit, "cancel", queue, id, "Cancel"),
         _ => html! {},
     }

@@ -108,6 +108,8 @@ async fn what_is_done_has_a_reason_in_the_audit() {
     let mut browser = Browser::of(&backend, WebOptions::new().actions(true));
     let first = queue.push(Job::new("send", &1).unwrap()).await.unwrap().id;
     let second = queue.push(Job::new("send", &2).unwrap()).await.unwrap().id;
+    let later = Job::new("send", &3).unwrap().delay(MINUTE);
+    let later = queue.push(later).await.unwrap().id.to_string();
     let mut claimed = queue.claim(&Claim::new(1).lease(MINUTE)).await.unwrap();
     claimed.remove(0).reject("no such address").await.unwrap();
     let lease = backend.lease("nightly", LeaseOptions::new(MINUTE)).unwrap();
@@ -137,6 +139,7 @@ async fn what_is_done_has_a_reason_in_the_audit() {
         ("pause", "mails", "", "the server is down"),
         ("retry", "mails", &*first, "the address was mended"),
         ("cancel", "mails", &*second, "sent by hand"),
+        ("run-job", "mails", &*later, "they wait for it"),
         ("release", "nightly", "", "its node is gone"),
         ("disable", "upkeep", "vacuum", "too much load"),
         ("run", "upkeep", "vacuum", "once by hand"),
@@ -146,7 +149,8 @@ async fn what_is_done_has_a_reason_in_the_audit() {
     }
     let statistics = queue.statistics().await.unwrap();
     assert!(statistics.paused);
-    assert_eq!((statistics.ready.count, statistics.dead.count), (1, 0));
+    assert_eq!((statistics.ready.count, statistics.dead.count), (2, 0));
+    assert_eq!(statistics.delayed.count, 0);
     assert!(
         backend
             .inspector()
@@ -165,12 +169,13 @@ async fn what_is_done_has_a_reason_in_the_audit() {
             "pause queue",
             "redrive job",
             "cancel job",
+            "edit job",
             "release lease",
             "disable task",
             "run task"
         ]
     );
-    assert_eq!(audit[5].reason, "the server is down (on this machine)");
+    assert_eq!(audit[6].reason, "the server is down (on this machine)");
     let page = browser.get("/audit").await;
     assert!(
         page.body.contains("the address was mended"),
@@ -182,6 +187,44 @@ async fn what_is_done_has_a_reason_in_the_audit() {
 }
 
 #[tokio::test]
+async fn a_job_that_waits_for_its_time_can_be_run_now() {
+    let backend = backend().await;
+    let queue = backend.queue("mails").unwrap();
+    let ready = queue.push(Job::new("send", &1).unwrap()).await.unwrap().id;
+    let later = Job::new("send", &2).unwrap().delay(MINUTE);
+    let later = queue.push(later).await.unwrap().id;
+    let offers = async |id: i64, allowed: bool| {
+        let mut browser = Browser::of(&backend, WebOptions::new().actions(allowed));
+        let page = browser.get(&format!("/job?id={id}")).await;
+        assert_eq!(page.status, StatusCode::OK);
+        let offered = page.body.contains("/act?do=run-job&amp;on=mails");
+        assert_eq!(offered, page.body.contains("Run now"), "{}", page.body);
+        offered
+    };
+    assert!(offers(later, true).await);
+    assert!(!offers(later, false).await, "the page is read-only");
+    assert!(!offers(ready, true).await, "it is due");
+    let mut reader = Browser::of(&backend, WebOptions::new());
+    let asked = format!("/act?do=run-job&on=mails&item={later}");
+    assert_eq!(reader.get(&asked).await.status, StatusCode::FORBIDDEN);
+    let mut browser = Browser::of(&backend, WebOptions::new().actions(true));
+    let item = later.to_string();
+    let blank = browser.act("run-job", "mails", &item, " ").await;
+    assert_eq!(blank.status, StatusCode::BAD_REQUEST);
+    assert_eq!(queue.statistics().await.unwrap().delayed.count, 1);
+    let done = browser.act("run-job", "mails", &item, "they wait").await;
+    assert!(done.body.contains("is due now"), "{}", done.body);
+    let claimed = queue.claim(&Claim::new(2).lease(MINUTE)).await.unwrap();
+    assert_eq!(claimed.len(), 2);
+    let late = browser.act("run-job", "mails", &item, "again").await;
+    assert!(
+        late.body.contains("does not wait any more"),
+        "{}",
+        late.body
+    );
+}
+
+#[tokio::test]
 async fn nonsense_is_answered_and_not_done() {
     let backend = backend().await;
     let mut browser = Browser::of(&backend, WebOptions::new().actions(true));
@@ -190,6 +233,7 @@ async fn nonsense_is_answered_and_not_done() {
         "do=drop&on=q",
         "do=cancel&on=q&item=x",
         "do=cancel&on=q&item=99999999999999999999",
+        "do=run-job&on=q&item=x",
     ] {
         let answer = browser.get(&format!("/act?{query}")).await;
         assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{query}");

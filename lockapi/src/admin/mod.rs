@@ -33,6 +33,7 @@ use async_trait::async_trait;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
 
+mod edit;
 pub(crate) mod examine;
 mod filter;
 mod jobs;
@@ -43,6 +44,7 @@ mod priority;
 
 pub use crate::mutex::LockMode;
 
+pub use edit::JobEdit;
 pub use examine::{
     EXPECTED, ExaminedConnection, Finding, Reached, Severity, clock, examine, reach, watch_leases,
 };
@@ -55,9 +57,9 @@ pub use jobs::{
 pub use levels::{LimitLevel, WorkerNumber};
 pub(crate) use model::Notes;
 pub(crate) use operations::{
-    Blocker, CancelJob, ForceRelease, ListAudit, ListJobs, ListLeases, ListLimits, ListLocks,
-    ListQueues, ListRunning, ListSchedulers, ListWaits, ListWorkers, Note, NotedLock, ReadJob,
-    Record, SweepNotes, Terminate, Unblock,
+    Blocker, CancelJob, EditJob, Edited, ForceRelease, ListAudit, ListJobs, ListLeases, ListLimits,
+    ListLocks, ListQueues, ListRunning, ListSchedulers, ListWaits, ListWorkers, Note, NotedLock,
+    ReadJob, Record, SweepNotes, Terminate, Unblock,
 };
 pub(crate) use priority::Shared;
 pub use priority::{Priority, PriorityScope, Report, SignalOutcome, SignalledBlocker};
@@ -378,6 +380,20 @@ pub trait Operator: Send + Sync + fmt::Debug {
     /// # Errors
     /// `Unavailable` when a transaction has the job locked.
     async fn cancel_job(&self, queue: &str, id: i64, reason: &str) -> Result<bool>;
+
+    /// Changes a job that waits; answers whether it did. A job that runs, has ended, has expired or is not there is
+    /// left as it is, and so is one whose lease has ended, until its next attempt has failed.
+    ///
+    /// # Guarantees
+    /// Workers that wait are told, and claim a job that is due now at once, as one that was pushed. The job keeps
+    /// its number, its keys, its name, its headers and its attempts. One of a [group](crate::queue::Job::group) that
+    /// is due later leaves its place in the group; in an [ordered](crate::queue::Groups::ordered) queue those that
+    /// were pushed after it wait for it.
+    ///
+    /// # Errors
+    /// `Invalid` for an edit of nothing, for what a push refuses, and for fewer attempts than the job has had;
+    /// `Unavailable` when a claim or a transaction has the job locked.
+    async fn edit_job(&self, queue: &str, id: i64, edit: JobEdit, reason: &str) -> Result<bool>;
 
     /// Records in the audit log an act that is done by other means, such as a queue that is paused. Call it before the act:
     /// what was not recorded is not done then.

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::block_on;
 use crate::admin::{
-    AuditEntry, Contention, Filter, FoundQueue, HeldLease, HeldLock, JobDetails, JobFilter,
-    JobPage, LimitLevel, Priority, PriorityScope, RunningJob, TerminatedSession, Waiter,
+    AuditEntry, Contention, Filter, FoundQueue, HeldLease, HeldLock, JobDetails, JobEdit,
+    JobFilter, JobPage, LimitLevel, Priority, PriorityScope, RunningJob, TerminatedSession, Waiter,
     WorkerNumber,
 };
 use crate::error::Result;
@@ -165,6 +165,15 @@ impl Operator {
     /// As for the async method.
     pub fn cancel_job(&self, queue: &str, id: i64, reason: &str) -> Result<bool> {
         block_on(self.0.cancel_job(queue, id, reason))
+    }
+
+    /// Changes a job that waits; see
+    /// [`Operator::edit_job`](crate::admin::Operator::edit_job).
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn edit_job(&self, queue: &str, id: i64, edit: JobEdit, reason: &str) -> Result<bool> {
+        block_on(self.0.edit_job(queue, id, edit, reason))
     }
 
     /// Records an act that is done by other means; see

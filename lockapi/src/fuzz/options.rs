@@ -7,6 +7,7 @@ use proptest::{prop_assert, prop_assert_eq};
 
 use super::{check, is_refused};
 use crate::BackendOptions;
+use crate::admin::JobEdit;
 use crate::lease::{LeaseOptions, MAX_TTL, MIN_TTL, micros};
 use crate::queue::{Job, MAX_DELAY, QueueOptions};
 use crate::schedule::{MAX_EVERY, MIN_EVERY, Misfire, Overlap, Task};
@@ -105,10 +106,14 @@ fn queues_and_jobs_are_checked() {
                 .delay(delay)
                 .ttl(ttl)
                 .max_attempts(attempts);
+            let mut edit = JobEdit::new().max_attempts(attempts);
             let at = Duration::from_micros(at);
             if let Some(at) = std::time::UNIX_EPOCH.checked_add(at) {
                 job = job.at(at);
+                edit = edit.at(at);
             }
+            let checked = edit.check();
+            prop_assert!(checked.is_ok() || is_refused(&checked));
             let checked = job.check(100);
             prop_assert!(checked.is_ok() || is_refused(&checked));
             if checked.is_ok() {

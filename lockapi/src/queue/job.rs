@@ -21,6 +21,8 @@ pub const MAX_PUSH_BYTES: usize = 64 << 20;
 pub const MAX_DELAY: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
 /// The last point in time that a job can wait for: the end of the year 9999.
 const LAST_TIME: i64 = 253_402_300_799_000_000;
+/// The most deliveries of a job.
+const MAX_ATTEMPTS: u32 = 1_000_000;
 
 /// Which jobs are claimed first.
 ///
@@ -169,17 +171,9 @@ impl Job {
     /// `Invalid` for a text that is not JSON or is nested deeper than 128 levels.
     pub fn json(name: impl Into<String>, payload: impl Into<String>) -> Result<Self> {
         let (name, payload) = (name.into(), payload.into());
-        match serde_json::from_str::<Value>(&payload) {
-            Ok(_) => Ok(Self::with(name, payload)),
-            Err(error) => {
-                let message = format!(
-                    "the payload is not JSON: {:?} error at line {}, column {}; allowed is one value, nested at most 128 levels deep",
-                    error.classify(),
-                    error.line(),
-                    error.column()
-                );
-                Err(Error::new(ErrorKind::Invalid, "push", message).on(name))
-            }
+        match check_json(&payload) {
+            Ok(()) => Ok(Self::with(name, payload)),
+            Err(error) => Err(error.during("push").on(name)),
         }
     }
 
@@ -218,7 +212,7 @@ impl Job {
     /// A [`delay`](Self::delay) is added to it.
     #[must_use]
     pub fn at(mut self, time: SystemTime) -> Self {
-        self.at = time.duration_since(UNIX_EPOCH).map_or(0, micros);
+        self.at = micros_of(time);
         self
     }
 
@@ -327,12 +321,7 @@ impl Job {
         check_name("name", &self.name, 1)?;
         let invalid =
             |message: String| Err(Error::new(ErrorKind::Invalid, "check", message).on(&self.name));
-        if self.payload.len() > max_payload {
-            return invalid(format!(
-                "the payload has {} bytes; allowed are at most {max_payload} bytes",
-                self.payload.len()
-            ));
-        }
+        check_payload(&self.payload, max_payload).map_err(|error| error.on(&self.name))?;
         if self.delay > MAX_DELAY {
             return invalid(format!(
                 "a delay of {:?}; allowed are at most 10 years",
@@ -345,15 +334,8 @@ impl Job {
                 self.ttl
             ));
         }
-        if self.at > LAST_TIME {
-            return invalid("a time after the year 9999; allowed are earlier times".to_owned());
-        }
-        if !(1..=1_000_000).contains(&self.max_attempts) {
-            return invalid(format!(
-                "max_attempts of {}; allowed are 1 to 1,000,000",
-                self.max_attempts
-            ));
-        }
+        let checked = check_at(self.at).and_then(|()| check_attempts(self.max_attempts));
+        checked.map_err(|error| error.on(&self.name))?;
         if let Some((key, _)) = &self.unique {
             check_name("unique key", key, 1)?;
             if key.starts_with(RUN_KEY) {
@@ -406,6 +388,56 @@ impl Job {
             idempotency_key: self.idempotency_key.clone().unwrap_or_default(),
         }
     }
+}
+
+/// A point in time as it is stored; one before 1970 is long past as well.
+pub(crate) fn micros_of(time: SystemTime) -> i64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, micros)
+}
+
+fn refused(message: String) -> Error {
+    Error::new(ErrorKind::Invalid, "check", message)
+}
+
+/// Checks that a payload is JSON.
+pub(crate) fn check_json(payload: &str) -> Result<()> {
+    let parsed = serde_json::from_str::<Value>(payload);
+    parsed.map(drop).map_err(|error| {
+        refused(format!(
+            "the payload is not JSON: {:?} error at line {}, column {}; allowed is one value, nested at most 128 levels deep",
+            error.classify(),
+            error.line(),
+            error.column()
+        ))
+    })
+}
+
+/// Checks the length of a payload.
+pub(crate) fn check_payload(payload: &str, most: usize) -> Result<()> {
+    let bytes = payload.len();
+    if bytes > most {
+        let message = format!("the payload has {bytes} bytes; allowed are at most {most} bytes");
+        return Err(refused(message));
+    }
+    Ok(())
+}
+
+/// Checks when a job is due.
+pub(crate) fn check_at(at: i64) -> Result<()> {
+    if at > LAST_TIME {
+        let message = "a time after the year 9999; allowed are earlier times";
+        return Err(refused(message.to_owned()));
+    }
+    Ok(())
+}
+
+/// Checks how often a job may be delivered.
+pub(crate) fn check_attempts(attempts: u32) -> Result<()> {
+    if !(1..=MAX_ATTEMPTS).contains(&attempts) {
+        let message = format!("max_attempts of {attempts}; allowed are 1 to 1,000,000");
+        return Err(refused(message));
+    }
+    Ok(())
 }
 
 /// Without the payload.

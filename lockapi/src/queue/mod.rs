@@ -33,8 +33,8 @@ pub use groups::{Groups, MAX_GROUP_LIMIT};
 pub use headers::{Headers, MAX_HEADER_BYTES, MAX_HEADER_NAME, MAX_HEADER_VALUE, MAX_HEADERS};
 pub use in_transaction::Taken;
 pub(crate) use in_transaction::topic;
-pub(crate) use job::RUN_KEY;
 pub use job::{How, Job, JobKind, MAX_DELAY, MAX_PUSH, MAX_PUSH_BYTES, Priority, Pushed, Unique};
+pub(crate) use job::{RUN_KEY, check_at, check_attempts, check_json, check_payload, micros_of};
 pub(crate) use model::Jobs;
 pub(crate) use operations::{
     Ack, Admit, Admitted, Cancel, Claimed, CompleteAndClaim, CompletedAndClaimed, CountJobs,

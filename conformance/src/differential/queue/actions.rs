@@ -40,6 +40,8 @@ pub enum Action {
     Running(bool),
     /// Cancels a job as an operator.
     CancelOne(u8),
+    /// Changes a job: which, when it is due (0 for now), its priority, its attempts, and its payload.
+    Edit(u8, (Option<u8>, Option<u8>, Option<u8>, bool)),
     /// Lists jobs in a state, of one name or of any: how many are examined for a page, and how many are on it.
     List(u8, bool, u8, u8),
     /// Reads a job, with its payload or without.
@@ -78,6 +80,15 @@ fn of_groups() -> impl Strategy<Value = GroupAction> {
     ]
 }
 
+fn edit() -> impl Strategy<Value = (Option<u8>, Option<u8>, Option<u8>, bool)> {
+    (
+        prop::option::weighted(0.6, 0..3u8),
+        prop::option::weighted(0.4, 0..4u8),
+        prop::option::weighted(0.3, 1..4u8),
+        prop::bool::weighted(0.3),
+    )
+}
+
 /// Random actions.
 pub fn actions() -> impl Strategy<Value = Vec<Action>> {
     let few = 1..5usize;
@@ -107,6 +118,7 @@ pub fn actions() -> impl Strategy<Value = Vec<Action>> {
         2 => (1..6u8).prop_map(Action::Count),
         2 => any::<bool>().prop_map(Action::Running),
         1 => (0..8u8).prop_map(Action::CancelOne),
+        4 => (0..8u8, edit()).prop_map(|(back, edit)| Action::Edit(back, edit)),
         4 => (0..7u8, prop::bool::weighted(0.3), 1..6u8, 1..4u8)
             .prop_map(|(state, named, examined, most)| Action::List(state, named, examined, most)),
         2 => (0..8u8, any::<bool>()).prop_map(|(back, payload)| Action::Read(back, payload)),

@@ -1,13 +1,17 @@
 //! What inspectors see of a queue, and what operators do to it.
 
 use lockapi::driver::Connection;
-use lockapi::suite::admin::{CancelJob, ListRunning};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use lockapi::admin::JobEdit;
+use lockapi::queue::Priority;
+use lockapi::suite::admin::{CancelJob, EditJob, ListRunning};
 use lockapi::suite::queue::{
     CountJobs, DeadLetterRow, ReadDeadLetters, ReadUnhandled, UnhandledRow,
 };
 
 use super::{Both, Pair};
-use crate::differential::near;
+use crate::differential::{UNIT, near};
 
 impl<C: Connection> Pair<'_, C> {
     /// Lists which jobs run, in this queue or in all of the namespace.
@@ -50,6 +54,47 @@ impl<C: Connection> Pair<'_, C> {
         let (real, model) = (of(real), of(model));
         let (real, model) = self.compare(&real, &model).await;
         assert_eq!(real, model, "cancelled");
+    }
+
+    /// Changes a job as an operator, after so many units of time by the clock of each side.
+    pub(super) async fn edit_one(
+        &mut self,
+        back: u8,
+        (at, priority, attempts, payload): (Option<u8>, Option<u8>, Option<u8>, bool),
+    ) {
+        let here = SystemTime::now();
+        let there = UNIX_EPOCH + Duration::from_micros(self.model.now.unsigned_abs());
+        let of = |id, now: SystemTime| {
+            let mut edit = JobEdit::new();
+            if let Some(units) = at {
+                let units = Duration::from_micros(UNIT.unsigned_abs()) * u32::from(units);
+                edit = if units.is_zero() {
+                    edit.now()
+                } else {
+                    edit.at(now + units)
+                };
+            }
+            if let Some(priority) = priority {
+                edit = edit.priority(Priority::ALL[usize::from(priority)]);
+            }
+            if let Some(attempts) = attempts {
+                edit = edit.max_attempts(u32::from(attempts));
+            }
+            if payload {
+                edit = edit.payload("[\"edited\", 1]");
+            }
+            [EditJob {
+                name: self.name(),
+                id,
+                edit,
+                topic: 0,
+                reason: "a mistake".to_owned(),
+            }]
+        };
+        let (real, model) = self.job(back);
+        let (real, model) = (of(real, here), of(model, there));
+        let (real, model) = self.compare(&real, &model).await;
+        assert_eq!(real, model, "edited");
     }
 
     /// Counts and lists jobs, at most so many.

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use lockapi::admin::{
     AuditEntry, Contention, Filter, FoundQueue, HeldLease, HeldLock, Inspector, JobDetails,
-    JobFilter, JobPage, LimitLevel, Operator, Priority, PriorityScope, RunningJob,
+    JobEdit, JobFilter, JobPage, LimitLevel, Operator, Priority, PriorityScope, RunningJob,
     TerminatedSession, Waiter, WorkerNumber,
 };
 use lockapi::blocking;
@@ -100,6 +100,12 @@ impl Operator for Blocking<blocking::Operator> {
     async fn cancel_job(&self, queue: &str, id: i64, reason: &str) -> Result<bool> {
         let (queue, reason) = (queue.to_owned(), reason.to_owned());
         self.with(move |inner| inner.cancel_job(&queue, id, &reason))
+            .await
+    }
+
+    async fn edit_job(&self, queue: &str, id: i64, edit: JobEdit, reason: &str) -> Result<bool> {
+        let (queue, reason) = (queue.to_owned(), reason.to_owned());
+        self.with(move |inner| inner.edit_job(&queue, id, edit, &reason))
             .await
     }
 

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use lockapi::admin::{
     AuditEntry, Contention, Filter, FoundQueue, HeldLease, HeldLock, Inspector, JobDetails,
-    JobFilter, JobPage, LimitLevel, Operator, Priority, PriorityScope, RunningJob,
+    JobEdit, JobFilter, JobPage, LimitLevel, Operator, Priority, PriorityScope, RunningJob,
     TerminatedSession, Waiter, WorkerNumber,
 };
 use lockapi::{Key, Result};
@@ -77,6 +77,10 @@ impl<O: Operator + ?Sized> Operator for Through<O> {
 
     async fn cancel_job(&self, queue: &str, id: i64, reason: &str) -> Result<bool> {
         self.0.cancel_job(queue, id, reason).await
+    }
+
+    async fn edit_job(&self, queue: &str, id: i64, edit: JobEdit, reason: &str) -> Result<bool> {
+        self.0.edit_job(queue, id, edit, reason).await
     }
 
     async fn record(&self, action: &str, target: &str, reason: &str) -> Result<()> {

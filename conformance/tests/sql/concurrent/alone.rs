@@ -1,8 +1,10 @@
 //! One session, where the random sequences of the differential test seldom lead.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use lockapi::admin::JobEdit;
 use lockapi::limit::Quota;
+use lockapi::queue::Priority;
 use lockapi::suite::admin::ListLeases;
 use lockapi::suite::lease::{Acquire, Acquired};
 use lockapi::suite::limit::{Charge, ChargeLine};
@@ -10,7 +12,10 @@ use lockapi::suite::table::IsInTransaction;
 
 use super::agree;
 use super::limits::{By, charge, ensure, look, take};
-use super::queue::{cancel_as_operator, cancel_elsewhere, push};
+use super::queue::{
+    cancel_as_operator, cancel_elsewhere, claim, edit_by, edit_elsewhere, nack, push,
+    settle as settle_job,
+};
 use super::reservations::{expire, settle};
 use super::sides::{Plans, Side, Step, UNIT, elapse, number, sql, step};
 
@@ -109,6 +114,52 @@ fn an_operator_cancels_in_the_queue_that_is_named_alone() {
             &cancel_elsewhere(namespace),
             &number(left, 1),
         ];
+        agree(Plans::Engine, &steps);
+    }
+}
+
+#[test]
+fn an_operator_edits_in_the_queue_that_is_named_alone() {
+    let left = "SELECT count(*) FROM lockapi.job WHERE namespace = $n AND payload::text = '1'";
+    for namespace in [false, true] {
+        let steps = [&push(&["a"]), &edit_elsewhere(namespace), &number(left, 1)];
+        agree(Plans::Engine, &steps);
+    }
+}
+
+#[test]
+fn an_edit_leaves_a_job_an_attempt() {
+    let with = |attempts| edit_by(JobEdit::new().max_attempts(attempts));
+    let steps = [
+        &push(&["a"]),
+        &claim(1),
+        &settle_job(&["a"], nack()),
+        &with(1),
+        &with(2),
+        &claim(1),
+    ];
+    agree(Plans::Engine, &steps);
+}
+
+/// Claims have gone on to other jobs, and do not look where they have been.
+#[test]
+fn an_edited_job_is_due_where_claims_look() {
+    let new = "SELECT count(*) FROM lockapi.job WHERE namespace = $n AND run_at > now() - interval '30 s'";
+    let high = || JobEdit::new().priority(Priority::High);
+    let far = SystemTime::UNIX_EPOCH + Duration::from_hours(50_000_000);
+    for (edits, are_new) in [
+        // What is due keeps its place.
+        (&[JobEdit::new().now().payload("2")][..], 0),
+        (&[JobEdit::new().priority(Priority::Normal)], 0),
+        (&[high()], 1),
+        (&[high().now()], 1),
+        (&[JobEdit::new().at(far), JobEdit::new().now()], 1),
+    ] {
+        let edits: Vec<Step> = edits.iter().cloned().map(edit_by).collect();
+        let (push, later, is_new) = (push(&["a"]), elapse(2), number(new, are_new));
+        let mut steps = vec![&push, &later];
+        steps.extend(&edits);
+        steps.push(&is_new);
         agree(Plans::Engine, &steps);
     }
 }

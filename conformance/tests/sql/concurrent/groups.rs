@@ -1,12 +1,15 @@
 //! Two sessions at one group.
 
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
+use lockapi::admin::JobEdit;
 use lockapi::queue::Outcome;
 use lockapi::suite::queue::{Admit, Push, SetGroups};
 
 use super::queue::{
-    ack, cancel, cancel_as_operator, claim, count, name, new_job, purge, settle, take,
+    ack, cancel, cancel_as_operator, claim, count, edit, edit_by, name, new_job, purge, settle,
+    take,
 };
 use super::sides::{Plans, Side, Step, elapse, number, sql, step, url};
 use super::{Meets, Schedule};
@@ -126,6 +129,29 @@ fn a_place_that_is_left_is_found_by_the_next_admission() {
     schedule.then(&claim(5)).run();
     let schedule = Schedule::new(&[], &push(&["a", "b"]), &admit(), NONE);
     schedule.then(&claim(5)).run();
+}
+
+/// A job that is admitted and put off is parked again.
+#[test]
+fn a_place_is_left_by_a_job_that_is_put_off() {
+    let before = [&push(&["a", "b"]), &admit()];
+    let schedule = Schedule::new(&before, &put_off(), &admit(), NONE);
+    let schedule = schedule.then(&number(ADMITTED, 1));
+    schedule.then(&admit()).then(&claim(5)).run();
+    // One that is parked, while it is admitted.
+    let parked = [&push(&["a"])];
+    for edit in [put_off(), edit()] {
+        let schedule = Schedule::new(&parked, &admit(), &edit, Meets::Skips("Locked"));
+        schedule.then(&claim(5)).run();
+        let schedule = Schedule::new(&parked, &edit, &admit(), NONE);
+        schedule.then(&admit()).then(&claim(5)).run();
+    }
+}
+
+/// Makes the job `a` due in a far future.
+fn put_off() -> Step {
+    let far = SystemTime::UNIX_EPOCH + Duration::from_hours(50_000_000);
+    edit_by(JobEdit::new().at(far))
 }
 
 #[test]

@@ -3,8 +3,9 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use lockapi::queue::{Headers, Outcome, Ticket};
-use lockapi::suite::admin::CancelJob;
+use lockapi::admin::JobEdit;
+use lockapi::queue::{Headers, Outcome, Priority, Ticket};
+use lockapi::suite::admin::{CancelJob, EditJob};
 use lockapi::suite::queue::{
     Ack, Cancel, CompleteAndClaim, CountJobs, DELETED, Discard, FOR_EVER, Name, NewJob, Purge,
     Push, ReadDeliveryState, Redrive, SetPaused, Settle, Take,
@@ -130,7 +131,7 @@ pub(super) fn settle(names: &'static [&'static str], outcome: Outcome) -> Step {
     step(batch, |_, settled| format!("{settled:?}"))
 }
 
-fn nack() -> Outcome {
+pub(super) fn nack() -> Outcome {
     Outcome::Nack {
         error: "it failed".to_owned(),
         after: std::time::Duration::ZERO,
@@ -205,6 +206,45 @@ pub(super) fn cancel_elsewhere(namespace: bool) -> Step {
         }]
     };
     step(batch, |_, cancelled| format!("{cancelled:?}"))
+}
+
+/// Makes the job `a` due now, with another priority and another payload.
+pub(super) fn edit() -> Step {
+    edit_by(JobEdit::new().now().priority(Priority::High).payload("2"))
+}
+
+pub(super) fn edit_by(edit: JobEdit) -> Step {
+    let batch = move |side: &Side| {
+        vec![EditJob {
+            name: name(side),
+            id: side.given("job a"),
+            edit: edit.clone(),
+            topic: 1,
+            reason: "a mistake".to_owned(),
+        }]
+    };
+    step(batch, |_, edited| format!("{edited:?}"))
+}
+
+/// By the number of a job that is in another queue, or in the queue of another namespace.
+pub(super) fn edit_elsewhere(namespace: bool) -> Step {
+    let batch = move |side: &Side| {
+        let mut name = name(side);
+        let other = if namespace {
+            &mut name.namespace
+        } else {
+            &mut name.queue
+        };
+        other.push_str(" too");
+        vec![EditJob {
+            name,
+            id: side.given("job a"),
+            edit: JobEdit::new().payload("2"),
+            topic: 1,
+            reason: "a mistake".to_owned(),
+        }]
+    };
+    step(batch, |_, edited| format!("{edited:?}"))
 }
 
 pub(super) fn purge() -> Step {
@@ -296,6 +336,7 @@ fn a_waiting_job_that_another_has_is_skipped() {
         (take(2), "took []"),
         (cancel(&["a"]), "cancelled [] locked [\"job a\"]"),
         (cancel_as_operator(), "None"),
+        (edit(), "Locked"),
         (purge(), "purged 0"),
         (push_key("b", Key::Replace), "None"),
     ];
@@ -304,6 +345,7 @@ fn a_waiting_job_that_another_has_is_skipped() {
         take(1),
         cancel(&["a"]),
         cancel_as_operator(),
+        edit(),
         purge(),
         push_key("b", Key::Replace),
         sql(LOCK),
@@ -356,6 +398,7 @@ fn at_a_delivery() -> Vec<Step> {
         settle(&["a"], Outcome::Ack),
         cancel(&["a"]),
         cancel_as_operator(),
+        edit(),
         sql(LOCK),
     ]
 }
@@ -369,6 +412,7 @@ fn a_delivery_whose_row_is_locked_is_left_alone() {
         (settle(&["a"], Outcome::Ack), "Locked"),
         (cancel(&["a"]), "cancelled [] locked [\"job a\"]"),
         (cancel_as_operator(), "None"),
+        (edit(), "Locked"),
         (claim(1), "done [], picked 0:"),
     ];
     for first in at_a_delivery() {

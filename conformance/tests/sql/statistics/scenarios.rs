@@ -2,8 +2,8 @@
 
 use lockapi::driver::Statement;
 use lockapi::suite::admin::{
-    CancelJob, ForceRelease, ListJobs, ListLimits, ListQueues, ListRunning, ListSchedulers,
-    ListWorkers, Note, ReadJob, Record,
+    CancelJob, EditJob, ForceRelease, ListJobs, ListLimits, ListQueues, ListRunning,
+    ListSchedulers, ListWorkers, Note, ReadJob, Record,
 };
 use lockapi::suite::driver::Operation;
 use lockapi::suite::id::{ClaimWorker, NextBlock, ReleaseWorker, RenewWorker};
@@ -42,6 +42,7 @@ fn pooled(statement: Statement, values: &'static str) -> Scenario {
 pub(super) fn scenarios() -> Vec<Scenario> {
     let mut all = scenarios_of_locks();
     all.extend(scenarios_of_queues());
+    all.extend(scenarios_of_schedules());
     all
 }
 
@@ -184,6 +185,10 @@ fn scenarios_of_queues() -> Vec<Scenario> {
             "'{ns}', 0, 0, 10, 8388608, '{work}', '{9}', 1000000",
         ),
         engine(CancelJob::STATEMENT, "'{ns}', 'work', {id}, 'why'"),
+        engine(
+            EditJob::STATEMENT,
+            "'{ns}', 'work', {id}, 'why', 0, 1, 30, '2', '{1}', 'due now'",
+        ),
         engine(ListRunning::STATEMENT, "'{ns}', 'work', 10"),
         engine(
             ListJobs::STATEMENT,
@@ -212,6 +217,11 @@ fn scenarios_of_queues() -> Vec<Scenario> {
         engine(ListWorkers::STATEMENT, "'{ns}', 10"),
         engine(Record::STATEMENT, "'{ns}', 'a', 't', 'r'"),
         pooled(mutex::Check::STATEMENT, "1, '{ns}', 'k1', 100"),
+    ]
+}
+
+fn scenarios_of_schedules() -> Vec<Scenario> {
+    vec![
         engine(schedule::ReadDueTasks::STATEMENT, "'{ns}', 'work', 10, 0, ''"),
         engine(
             schedule::Fire::STATEMENT,

@@ -1,11 +1,13 @@
 //! What inspectors, operators and the notes of a program do to the database.
 
+mod edit;
 mod inspect;
 mod jobs;
 mod levels;
 mod note;
 mod operate;
 
+pub use edit::{EditJob, Edited};
 pub use inspect::{ListAudit, ListLeases, ListLocks, ListRunning, ListWaits};
 pub use jobs::{ListJobs, ListQueues, ListSchedulers, ReadJob};
 pub use levels::{ListLimits, ListWorkers};

@@ -4,6 +4,7 @@ mod queues;
 
 use std::sync::Arc;
 
+use crate::admin::JobEdit;
 use crate::admin::operations as admin;
 use crate::driver::call::Operation;
 use crate::driver::{Rows, Type};
@@ -418,6 +419,16 @@ fn inspection() -> Vec<Decoder> {
                 queue: text(),
             },
             id: 1,
+            reason: text(),
+        }),
+        of(admin::EditJob {
+            name: queue::Name {
+                namespace: text(),
+                queue: text(),
+            },
+            id: 1,
+            edit: JobEdit::new().now(),
+            topic: 1,
             reason: text(),
         }),
         of(admin::Unblock {

@@ -1,5 +1,6 @@
 //! What the statements of queues mean.
 
+mod edit;
 mod groups;
 mod job;
 mod listing;

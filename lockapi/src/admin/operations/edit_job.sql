@@ -1,0 +1,65 @@
+-- Changes the job $3 of the queue $2 of the namespace $1, if it waits, for the reason $4: due at $5, if that is not
+-- negative, with the priority $6, if that is not negative, the maximum number of deliveries $7, if it is not 0, and the
+-- payload $8, if that is not empty.
+--
+-- Promises: what is due keeps its place, unless it gets another priority; otherwise it is due now or later, as one that is
+-- pushed, so claims that have gone on find it. One of a group that is due later is parked, and leaves its place in the
+-- group. Its time to live begins when it is due. Returns 0 done; 1 left as it is, because it runs, has expired or is not there; 2
+-- locked; 3 left as it is, because it has been delivered as often as $7; and how often it has been delivered. The
+-- action is recorded in the audit log, with $10, and the listeners of the topics in $9 are notified, in the same
+-- transaction.
+-- Where nothing is found, it may have been done by a session that ended while its commit waited for a standby: the
+-- statement writes to the WAL, so that its commit waits for that too.
+-- Index: job_pkey; the collation keeps job_due from fitting.
+-- Race: of a claim and an edit, the one that locks the row first takes effect: whether it waits is read on the locked
+-- row. A row that a claim, an admission or a transaction has locked is skipped.
+WITH held AS MATERIALIZED (
+    SELECT j.id, j.attempt, j.priority, coalesce(j.due_at, j.run_at) AS due,
+           j.token IS NULL
+               AND NOT (j.attempt = 0 AND coalesce(j.expires_at <= pg_catalog.clock_timestamp(), false)) AS waits,
+           $7::int8 > 0 AND j.attempt >= $7::int8 AS used_up
+      FROM lockapi.job AS j
+     WHERE j.id = $3::int8
+       AND j.namespace COLLATE "POSIX" = $1::text AND j.queue COLLATE "POSIX" = $2::text
+       FOR UPDATE OF j SKIP LOCKED
+), wanted AS MATERIALIZED (
+    SELECT h.id, h.due AS before, t.moved,
+           CASE WHEN t.moved THEN greatest(t.at, pg_catalog.statement_timestamp())
+                WHEN $6::int8 >= 0 AND $6::int8 <> h.priority THEN greatest(h.due, pg_catalog.statement_timestamp())
+                ELSE h.due END AS due
+      FROM held AS h
+     CROSS JOIN LATERAL (
+           SELECT w.at, $5::int8 >= 0 AND greatest(h.due, w.at) > pg_catalog.statement_timestamp() AS moved
+             FROM (SELECT timestamptz 'epoch' + $5::int8 * interval '1 microsecond' AS at) AS w) AS t
+     WHERE h.waits AND NOT h.used_up
+), edited AS (
+    UPDATE lockapi.job AS j
+       SET run_at = CASE WHEN j.due_at IS NOT NULL OR j.group_key IS NOT NULL AND w.due > pg_catalog.statement_timestamp()
+                         THEN timestamptz '20000-01-01 00:00:00+00' ELSE w.due END,
+           due_at = CASE WHEN j.due_at IS NOT NULL OR j.group_key IS NOT NULL AND w.due > pg_catalog.statement_timestamp()
+                         THEN w.due END,
+           expires_at = CASE WHEN w.moved AND j.expires_at > w.before
+                             THEN w.due + (extract(epoch FROM j.expires_at - w.before) * 1000000)::int8 * interval '1 microsecond'
+                             ELSE j.expires_at END,
+           priority = CASE WHEN $6::int8 >= 0 THEN $6::int8 ELSE j.priority END,
+           max_attempts = CASE WHEN $7::int8 > 0 THEN $7::int8 ELSE j.max_attempts END,
+           payload = CASE WHEN $8::text <> '' THEN $8::json ELSE j.payload END
+      FROM wanted AS w
+     WHERE j.id = w.id AND j.id = ANY (ARRAY(SELECT o.id FROM wanted AS o))
+    RETURNING j.id, j.name, j.queue
+), logged AS (
+    INSERT INTO lockapi.audit (namespace, action, target, reason)
+    SELECT $1::text, 'edit job', e.id || ' (' || e.name || ') of ' || e.queue || ': ' || $10::text, $4::text FROM edited AS e
+)
+SELECT CASE WHEN EXISTS (SELECT FROM edited AS e) THEN 0
+            WHEN EXISTS (SELECT FROM held AS h WHERE h.waits) THEN 3
+            WHEN EXISTS (SELECT FROM held AS h) THEN 1
+            WHEN EXISTS (SELECT FROM lockapi.job AS j
+                          WHERE j.id = $3::int8
+       AND j.namespace COLLATE "POSIX" = $1::text AND j.queue COLLATE "POSIX" = $2::text) THEN 2
+            WHEN (SELECT pg_catalog.pg_logical_emit_message(true, 'lockapi', '')) IS NULL THEN NULL
+            ELSE 1 END::int8 AS edited,
+       (SELECT h.attempt::int8 FROM held AS h) AS attempt,
+       (SELECT pg_catalog.count(pg_catalog.pg_notify('lockapi', t.topic::text))
+          FROM edited AS e
+         CROSS JOIN unnest($9::int8[]) AS t (topic)) AS told

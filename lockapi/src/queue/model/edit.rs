@@ -1,0 +1,49 @@
+//! Changing a job that waits.
+
+use super::Jobs;
+use crate::admin::{EditJob, Edited};
+use crate::queue::Priority;
+
+impl Jobs {
+    pub(crate) fn edit(&mut self, now: i64, want: &EditJob) -> Edited {
+        let live = self.live.get(&want.id);
+        let waits = live.filter(|live| {
+            live.queue == want.name && live.running.is_none() && !live.is_expired(now)
+        });
+        let Some(attempt) = waits.map(|live| live.attempt) else {
+            return Edited::Left;
+        };
+        let most = want.edit.max_attempts.map(i64::from);
+        if most.is_some_and(|most| most <= attempt) {
+            return Edited::UsedUp(attempt);
+        }
+        let Some(mut live) = self.remove(want.id) else {
+            return Edited::Left;
+        };
+        let before = live.due_at.unwrap_or(live.run_at);
+        let priority = want.edit.priority.map(Priority::number);
+        let wanted = want.edit.at.filter(|at| before.max(*at) > now);
+        let due = match (wanted, priority) {
+            (Some(at), _) => at.max(now),
+            (None, Some(priority)) if priority != live.job.priority => before.max(now),
+            (None, _) => before,
+        };
+        if live.due_at.is_some() || due > now {
+            live.set_due(due);
+        } else {
+            live.run_at = due;
+        }
+        if wanted.is_some()
+            && let Some(expires) = live.expires_at.as_mut().filter(|at| **at > before)
+        {
+            *expires = due.saturating_add(*expires - before);
+        }
+        live.job.priority = priority.unwrap_or(live.job.priority);
+        live.job.max_attempts = most.unwrap_or(live.job.max_attempts);
+        if let Some(payload) = &want.edit.payload {
+            live.job.payload.clone_from(payload);
+        }
+        self.insert(want.id, live);
+        Edited::Done
+    }
+}
