@@ -198,6 +198,12 @@ async fn time_to_live_begins_when_an_edited_job_is_due(cx: Context) {
     none(&queue).await;
     let dead = queue.dead_letters(0, 10).await.unwrap();
     assert_eq!((dead.len(), dead[0].id), (1, id));
+    // One that was delivered in time does not expire.
+    let id = queue.push(job(3).ttl(MINUTE)).await.unwrap().id;
+    one(&queue).await.nack("again", HOUR).await.unwrap();
+    cx.elapse(MINUTE * 2).await;
+    assert!(edit(&operator, id, JobEdit::new().now()).await);
+    done(&queue, 3).await;
 }
 
 async fn job_that_does_not_wait_is_left(cx: Context) {
