@@ -46,8 +46,11 @@ const NO_TWIN: &[(&str, &str)] = &[
     ("functions::examine", FOR_OPERATORS),
     ("functions::reach", FOR_OPERATORS),
     ("functions::watch_leases", FOR_OPERATORS),
+    ("functions::with_lock_timeout_in", OF_DRIVERS),
+    ("functions::with_priority_in", OF_DRIVERS),
 ];
 const CALLED_BY_IDEMPOTENCY: &str = "a backend implements it; programs call `Idempotency`";
+const OF_DRIVERS: &str = "the crates of blocking drivers have it, with closures of theirs";
 const FOR_OPERATORS: &str = "the operator's command is async";
 
 /// The public methods of a face, by type.
