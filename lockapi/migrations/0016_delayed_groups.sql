@@ -21,8 +21,7 @@ CREATE INDEX job_parked_due ON lockapi.job ((namespace || ''), (queue || ''), du
 -- ordered queue the job with the smallest number is next, and while it is not due, or somebody has its row locked, none is.
 -- Answers how many jobs were admitted, how many groups were looked at, and, if no job was admitted, when the next
 -- one will be due, in microseconds from now.
--- Index: job_parked, whose entries that are not due are skipped within the index; job_parked_order in an ordered queue;
--- job_admitted; job_parked_due for the next one.
+-- Index: job_parked; job_parked_order in an ordered queue; job_admitted; job_parked_due for the next one.
 -- Race: one at a time for a queue, by an advisory lock that no name of a mutex has, because names have 255 bytes at
 -- most. The statements that follow see what was committed before they begin, so also what the one before has admitted,
 -- and what has ended since then. A job that is pushed, or ends, at the same time is seen by the next call. Under a
@@ -36,6 +35,7 @@ CREATE OR REPLACE FUNCTION lockapi.admit(of_namespace text, of_queue text, many 
     DECLARE
         own lockapi.queue_groups;
         lanes int8[] := '{0,1,2,3}';
+        part_size constant int8 := 256;
         names text[];
         free text[];
         rooms int8[];
@@ -52,49 +52,91 @@ CREATE OR REPLACE FUNCTION lockapi.admit(of_namespace text, of_queue text, many 
         IF own.turns % 16 = 15 THEN
             lanes := '{3,2,1,0}';
         END IF;
+        -- Parts of the index are read until a job is due in one, and up to its last group, which may have more jobs than
+        -- the part: so neither many groups whose jobs are delayed nor a group with many such jobs take long.
         names := ARRAY(
-            WITH RECURSIVE part (name, n) AS (
-                (SELECT j.group_key, 1
-                   FROM lockapi.job AS j
-                  WHERE j.namespace COLLATE "POSIX" = of_namespace AND j.queue COLLATE "POSIX" = of_queue
-                    AND j.due_at <= moment AND j.group_key > own.reached
-                  ORDER BY j.group_key
-                  LIMIT 1)
+            WITH RECURSIVE part (name, due, n) AS (
+                SELECT own.reached COLLATE "C", false, 0
                 UNION ALL
-                SELECT o.group_key, p.n + 1
+                SELECT o.name, o.due, p.n + o.due::int4
                   FROM part AS p
                  CROSS JOIN LATERAL (
-                       SELECT j.group_key
-                         FROM lockapi.job AS j
-                        WHERE j.namespace COLLATE "POSIX" = of_namespace AND j.queue COLLATE "POSIX" = of_queue
-                          AND j.due_at <= moment AND j.group_key > p.name
-                        ORDER BY j.group_key
-                        LIMIT 1) AS o
-                 WHERE p.n < many
+                       SELECT coalesce(f.name, l.name) AS name,
+                              f.name IS NOT NULL OR EXISTS (
+                                  SELECT
+                                    FROM unnest(lanes) AS lane (priority)
+                                   CROSS JOIN LATERAL (
+                                         SELECT
+                                           FROM lockapi.job AS j
+                                          WHERE j.namespace COLLATE "POSIX" = of_namespace AND j.queue COLLATE "POSIX" = of_queue
+                                            AND j.group_key = l.name AND j.priority = lane.priority AND j.due_at <= moment
+                                          LIMIT 1) AS d) AS due
+                         FROM (SELECT (SELECT c.group_key
+                                         FROM (SELECT j.group_key, j.due_at
+                                                 FROM lockapi.job AS j
+                                                WHERE j.namespace COLLATE "POSIX" = of_namespace AND j.queue COLLATE "POSIX" = of_queue
+                                                  AND j.due_at IS NOT NULL AND j.group_key > p.name
+                                                ORDER BY j.group_key
+                                                LIMIT part_size) AS c
+                                        WHERE c.due_at <= moment
+                                        ORDER BY c.group_key
+                                        LIMIT 1) AS name OFFSET 0) AS f
+                        CROSS JOIN LATERAL (
+                              SELECT CASE WHEN f.name IS NULL
+                                          THEN (SELECT j.group_key
+                                                  FROM lockapi.job AS j
+                                                 WHERE j.namespace COLLATE "POSIX" = of_namespace AND j.queue COLLATE "POSIX" = of_queue
+                                                   AND j.due_at IS NOT NULL AND j.group_key > p.name
+                                                 ORDER BY j.group_key
+                                                OFFSET part_size - 1
+                                                 LIMIT 1) END AS name
+                              OFFSET 0) AS l
+                       OFFSET 0) AS o
+                 WHERE p.n < many AND o.name IS NOT NULL
             )
-            SELECT p.name FROM part AS p ORDER BY p.n);
+            SELECT p.name FROM part AS p WHERE p.due ORDER BY p.n);
         IF cardinality(names) < many AND own.reached <> '' THEN
             names := names || ARRAY(
-                WITH RECURSIVE part (name, n) AS (
-                    (SELECT j.group_key, cardinality(names) + 1
-                       FROM lockapi.job AS j
-                      WHERE j.namespace COLLATE "POSIX" = of_namespace AND j.queue COLLATE "POSIX" = of_queue
-                        AND j.due_at <= moment AND j.group_key <= own.reached
-                      ORDER BY j.group_key
-                      LIMIT 1)
+                WITH RECURSIVE part (name, due, n) AS (
+                    SELECT '' COLLATE "C", false, cardinality(names)
                     UNION ALL
-                    SELECT o.group_key, p.n + 1
+                    SELECT o.name, o.due, p.n + o.due::int4
                       FROM part AS p
                      CROSS JOIN LATERAL (
-                           SELECT j.group_key
-                             FROM lockapi.job AS j
-                            WHERE j.namespace COLLATE "POSIX" = of_namespace AND j.queue COLLATE "POSIX" = of_queue
-                              AND j.due_at <= moment AND j.group_key > p.name AND j.group_key <= own.reached
-                            ORDER BY j.group_key
-                            LIMIT 1) AS o
-                     WHERE p.n < many
+                           SELECT coalesce(f.name, l.name) AS name,
+                                  f.name IS NOT NULL OR EXISTS (
+                                      SELECT
+                                        FROM unnest(lanes) AS lane (priority)
+                                       CROSS JOIN LATERAL (
+                                             SELECT
+                                               FROM lockapi.job AS j
+                                              WHERE j.namespace COLLATE "POSIX" = of_namespace AND j.queue COLLATE "POSIX" = of_queue
+                                                AND j.group_key = l.name AND j.priority = lane.priority AND j.due_at <= moment
+                                              LIMIT 1) AS d) AS due
+                             FROM (SELECT (SELECT c.group_key
+                                             FROM (SELECT j.group_key, j.due_at
+                                                     FROM lockapi.job AS j
+                                                    WHERE j.namespace COLLATE "POSIX" = of_namespace AND j.queue COLLATE "POSIX" = of_queue
+                                                      AND j.due_at IS NOT NULL AND j.group_key > p.name AND j.group_key <= own.reached
+                                                    ORDER BY j.group_key
+                                                    LIMIT part_size) AS c
+                                            WHERE c.due_at <= moment
+                                            ORDER BY c.group_key
+                                            LIMIT 1) AS name OFFSET 0) AS f
+                            CROSS JOIN LATERAL (
+                                  SELECT CASE WHEN f.name IS NULL
+                                              THEN (SELECT j.group_key
+                                                      FROM lockapi.job AS j
+                                                     WHERE j.namespace COLLATE "POSIX" = of_namespace AND j.queue COLLATE "POSIX" = of_queue
+                                                       AND j.due_at IS NOT NULL AND j.group_key > p.name AND j.group_key <= own.reached
+                                                     ORDER BY j.group_key
+                                                    OFFSET part_size - 1
+                                                     LIMIT 1) END AS name
+                                  OFFSET 0) AS l
+                           OFFSET 0) AS o
+                     WHERE p.n < many AND o.name IS NOT NULL
                 )
-                SELECT p.name FROM part AS p ORDER BY p.n);
+                SELECT p.name FROM part AS p WHERE p.due ORDER BY p.n);
         END IF;
         -- Those that have room, and how much.
         SELECT array_agg(r.name ORDER BY r.n), array_agg(r.room ORDER BY r.n) INTO free, rooms
