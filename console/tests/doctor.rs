@@ -93,6 +93,21 @@ const MADE: &[Made] = &[
          VALUES (now() - interval '1 hour', 1, 0, 'default', 'mails', 'welcome', 'null')",
     ),
     made(
+        "unclaimed",
+        "default/imports",
+        3,
+        "SELECT lockapi.push('imports', 'import', group_key => 'tenant-7');
+         UPDATE lockapi.job SET due_at = now() - interval '1 hour'",
+    ),
+    made(
+        "paused_group",
+        "default/imports/tenant-7",
+        3,
+        "SELECT lockapi.push('imports', 'import', group_key => 'tenant-7');
+         UPDATE lockapi.job SET due_at = now() - interval '1 hour';
+         INSERT INTO lockapi.group_limit VALUES (0, 'default', 'imports', 'tenant-7')",
+    ),
+    made(
         "dead_letters",
         "default/mails",
         0,

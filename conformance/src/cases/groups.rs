@@ -35,6 +35,7 @@ register! { "groups":
     Q23 workers_keep_the_order;
     Q24 groups_have_their_turns_one_after_the_other;
     Q24 waiting_claim_is_woken_for_a_group;
+    Q24 groups_that_have_nothing_due_have_no_turns;
     Q24 idle_worker_takes_the_place_it_has_left;
     Q24 idle_worker_takes_the_place_it_has_left_in_a_transaction [Transactions];
     Q25 limits_are_changed_while_jobs_run;
@@ -520,6 +521,24 @@ async fn waiting_claim_is_woken_for_a_group(cx: Context) {
     let second = soon("the second", waiting).await.unwrap().remove(0);
     assert_eq!(second.decode::<usize>().unwrap(), 2);
     second.ack().await.unwrap();
+}
+
+async fn groups_that_have_nothing_due_have_no_turns(cx: Context) {
+    const MANY: usize = 5000;
+    let queue = cx.queue().await;
+    let later = (0..MANY).map(|nth| of(&format!("later {nth}"), nth).delay(MINUTE));
+    queue.push_all(later.collect()).await.unwrap();
+    none(&queue).await;
+    // They are all before it.
+    queue
+        .push_all(vec![of("now", MANY), of("now", MANY + 1)])
+        .await
+        .unwrap();
+    next(&queue, MANY).await.ack().await.unwrap();
+    next(&queue, MANY + 1).await.ack().await.unwrap();
+    none(&queue).await;
+    cx.elapse(MINUTE).await;
+    one(&queue).await.ack().await.unwrap();
 }
 
 /// A worker that has handlers to spare for the jobs of one group, and never polls.

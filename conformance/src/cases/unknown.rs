@@ -19,6 +19,7 @@ register! { "unknown":
     W06 push_behind_a_proxy_is_not_done_twice_and_not_denied @ RelayedProxy [Relay, Proxy];
     W06 commit_behind_a_proxy_is_no_proof @ RelayedProxy [Relay, Proxy];
     W06 lost_claim_counts_no_attempt @ Relay [Relay];
+    W06 lost_claim_counts_no_attempt_after_a_pause @ Relay [Relay];
     W06 lock_is_held_once_or_not_at_all @ Relay [Relay];
     W06 lock_whose_session_ended_is_unavailable @ Relay [Relay];
     W06 lease_is_not_denied @ Relay [Relay];
@@ -117,6 +118,32 @@ async fn lost_claim_counts_no_attempt(cx: Context) {
         assert_eq!(delivery.attempt(), 1, "{told}");
         delivery.snooze(Duration::ZERO).await.unwrap();
     }
+}
+
+async fn lost_claim_counts_no_attempt_after_a_pause(cx: Context) {
+    const LEASE: Duration = Duration::from_millis(200);
+    let backend = quiet(&cx).await;
+    let queue = backend.queue("work").unwrap();
+    let claim = Claim::new(1).lease(LEASE).extended_by_hand();
+    let job = Job::new("count", &1).unwrap().max_attempts(1);
+    queue.push(job).await.unwrap();
+    let fault = Fault {
+        statement: "UPDATE lockapi.job AS j",
+        point: Point::After,
+        answer: Answer::Nothing,
+    };
+    // It is repeated once.
+    cx.break_next(fault, 2).await;
+    let failed = soon("an answer", queue.claim(&claim)).await.unwrap_err();
+    assert_eq!(cx.mend().await, 0, "not met");
+    assert_eq!(failed.kind(), ErrorKind::Indeterminate);
+    queue.pause().await.unwrap();
+    cx.pass(LEASE * 2).await;
+    // A claim of a paused queue has not looked for what was lost.
+    assert!(queue.claim(&claim).await.unwrap().is_empty());
+    queue.resume().await.unwrap();
+    let delivery = queue.claim(&claim).await.unwrap().remove(0);
+    assert_eq!(delivery.attempt(), 1, "nobody has had it");
 }
 
 async fn lock_is_held_once_or_not_at_all(cx: Context) {

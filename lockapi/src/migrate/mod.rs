@@ -105,6 +105,11 @@ pub const MIGRATIONS: &[Migration] = &[
         name: "pauses",
         sql: include_str!("../../migrations/0015_pauses.sql"),
     },
+    Migration {
+        version: 16,
+        name: "delayed_groups",
+        sql: include_str!("../../migrations/0016_delayed_groups.sql"),
+    },
 ];
 
 impl Migration {

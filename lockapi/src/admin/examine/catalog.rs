@@ -208,6 +208,12 @@ pub(super) const FAULTS: &[FaultDescription] = &[
         "lockapi audit tells who paused {subject} and why; lockapi queue resume delivers again",
     ),
     describe(
+        "paused_group",
+        Warning,
+        "Jobs are due in a group that somebody has paused, and are not delivered.",
+        "lockapi queue resume --group delivers the jobs of {subject} again",
+    ),
+    describe(
         "dead_letters",
         Notice,
         "These jobs failed for good; nobody will run them again by itself.",

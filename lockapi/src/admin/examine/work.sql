@@ -3,7 +3,7 @@
 --
 -- Promises: a row for each queue, scheduler, lock or name, with the name of the fault and what was found; it reads a
 -- bounded number of rows of each queue, however many there are.
--- Index: job_due and job_archive_failed, with one lookup for each next queue; the primary keys of task, queue, id_space
+-- Index: job_due and job_archive_failed, with one lookup for each next queue; job_parked_due, job_admitted and group_limit_pkey; the primary keys of task, queue, id_space
 -- and id_worker; of leases the first thousand of theirs. Race: none, it only reads.
 WITH RECURSIVE old AS (
     SELECT pg_catalog.statement_timestamp() - $1::int8 * interval '1 microsecond' AS at
@@ -39,6 +39,42 @@ WITH RECURSIVE old AS (
             ORDER BY f.run_at
             LIMIT 1) AS o
      GROUP BY q.namespace, q.queue, q.paused
+), parked AS (
+    SELECT q.namespace, q.queue, q.paused, f.group_key, f.due_at,
+           EXISTS (SELECT FROM lockapi.group_limit AS g
+                    WHERE g.namespace = q.namespace AND g.queue = q.queue AND g.group_key = f.group_key AND g.most = 0) AS stopped
+      FROM queue AS q
+     CROSS JOIN LATERAL (
+           SELECT j.group_key, j.due_at
+             FROM lockapi.job AS j
+            WHERE (j.namespace || '') = q.namespace AND (j.queue || '') = q.queue
+              AND (j.due_at > '-infinity'::timestamptz) IS TRUE AND j.due_at <= pg_catalog.statement_timestamp()
+            ORDER BY j.due_at
+            LIMIT 1000) AS f
+), unadmitted AS (
+    -- Whoever claims admits, so where jobs are parked and none is admitted, nobody claims.
+    SELECT p.namespace, p.queue, p.paused, pg_catalog.min(p.due_at) AS due_at
+      FROM parked AS p
+     WHERE NOT p.stopped
+       AND NOT EXISTS (SELECT FROM lockapi.job AS j
+                        WHERE j.namespace COLLATE "POSIX" = p.namespace AND j.queue COLLATE "POSIX" = p.queue
+                          AND j.due_at IS NULL AND j.group_key IS NOT NULL)
+       -- In order, the first one may be put off.
+       AND NOT EXISTS (SELECT FROM lockapi.queue_groups AS g
+                        WHERE g.namespace = p.namespace AND g.queue = p.queue AND g.ordered
+                          AND (SELECT j.due_at
+                                 FROM lockapi.job AS j
+                                WHERE (j.namespace || '') = p.namespace AND (j.queue || '') = p.queue
+                                  AND (j.group_key || '') = p.group_key
+                                  AND coalesce(j.due_at <= 'infinity'::timestamptz, false)
+                                ORDER BY j.id + 0
+                                LIMIT 1) > pg_catalog.statement_timestamp())
+     GROUP BY p.namespace, p.queue, p.paused
+), stopped AS (
+    SELECT p.namespace, p.queue, p.group_key, pg_catalog.min(p.due_at) AS due_at
+      FROM parked AS p
+     WHERE p.stopped
+     GROUP BY p.namespace, p.queue, p.group_key
 ), dead AS (
     (SELECT a.namespace, a.queue
        FROM lockapi.job_archive AS a WHERE a.status = 'failed' ORDER BY a.namespace, a.queue LIMIT 1)
@@ -54,8 +90,15 @@ WITH RECURSIVE old AS (
 )
 SELECT CASE WHEN o.paused THEN 'paused' ELSE 'unclaimed' END AS fault, o.namespace || '/' || o.queue AS subject,
        'a job has been due for ' || pg_catalog.date_trunc('second', pg_catalog.clock_timestamp() - o.run_at) AS detail
-  FROM oldest AS o
+  FROM (SELECT b.namespace, b.queue, b.paused, pg_catalog.min(b.run_at) AS run_at
+          FROM (SELECT o.* FROM oldest AS o UNION ALL SELECT u.* FROM unadmitted AS u) AS b
+         GROUP BY b.namespace, b.queue, b.paused) AS o
  WHERE o.run_at < (SELECT old.at FROM old)
+ UNION ALL
+SELECT 'paused_group', s.namespace || '/' || s.queue || '/' || s.group_key,
+       'a job has been due for ' || pg_catalog.date_trunc('second', pg_catalog.clock_timestamp() - s.due_at)
+  FROM stopped AS s
+ WHERE s.due_at < (SELECT old.at FROM old)
  UNION ALL
 SELECT 'dead_letters', d.namespace || '/' || d.queue,
        c.n || CASE WHEN c.n = 1000 THEN ' or more' ELSE '' END || ' dead letters'

@@ -250,10 +250,13 @@ impl Handle {
             let outcome = outcome.map(|turned| {
                 shared.heartbeats.forget_all(&completed);
                 let again = topic.claimed(&shared.timer, &names, (started, sent), most, &turned);
-                if turned.picked < most && Floors::is_start(&started) {
-                    topic.looked(sent);
-                } else {
-                    topic.looked_in_part(sent);
+                // A claim of a paused queue has looked at nothing.
+                if turned.read.is_some() {
+                    if turned.picked < most && Floors::is_start(&started) {
+                        topic.looked(sent);
+                    } else {
+                        topic.looked_in_part(sent);
+                    }
                 }
                 let tickets = turned.claimed.iter().map(|job| job.ticket);
                 let unbegun = within.map(|within| (within, &topic));

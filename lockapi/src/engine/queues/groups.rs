@@ -14,6 +14,7 @@ use super::topic::Topic;
 use crate::engine::batcher::{ALONE, Queued};
 use crate::engine::timer::Timer;
 use crate::error::Result;
+use crate::lease::micros;
 use crate::queue::{Admit, Admitted, SetGroupLimit, SetGroups};
 
 /// How many groups a statement looks at, which takes a few milliseconds.
@@ -24,6 +25,8 @@ const LOOKS: usize = 16;
 const OFTEN: Duration = Duration::from_millis(250);
 /// How often somebody looks whether there are any, who has seen none.
 const SELDOM: Duration = Duration::from_secs(1);
+/// What becomes due may have to wait for its group, so nobody looks more often than this because of it.
+const NEXT: Duration = Duration::from_millis(20);
 
 impl Queued for Admit {
     const NAME: &'static str = "admit";
@@ -182,11 +185,11 @@ impl Topic {
         {
             let mut admission = self.admission();
             admission.at = Some(now);
-            admission.grouped = admitted.examined > 0;
+            admission.grouped = admitted.examined > 0 || admitted.next_due.is_some();
             admission.count += u64::from(admitted.jobs > 0);
         }
         if let Some(next) = admitted.next_due {
-            self.due_in(timer, next);
+            self.due_in(timer, next.max(micros(NEXT)));
         }
     }
 }

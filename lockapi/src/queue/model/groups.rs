@@ -120,12 +120,19 @@ impl Parked {
         lanes.into_iter().flat_map(lane).take(room).collect()
     }
 
+    /// Whether any is due.
+    fn is_due(&self, now: i64) -> bool {
+        let of = |lane: i64| {
+            let mut due = self
+                .by_time
+                .range((lane, i64::MIN, 0)..=(lane, now, i64::MAX));
+            due.next().is_some()
+        };
+        (0..4).any(of)
+    }
+
     /// When the next one is due that is not due yet.
-    fn next_due(&self, now: i64, rule: &Rule) -> Option<i64> {
-        if rule.ordered {
-            let head = self.by_number.first_key_value();
-            return head.map(|(_, due)| *due).filter(|due| *due > now);
-        }
+    fn next_due(&self, now: i64) -> Option<i64> {
         let of = |lane: i64| {
             let mut later = self.by_time.range((lane, now, i64::MAX)..(lane + 1, 0, 0));
             later.next().map(|(_, due, _)| *due)
@@ -163,14 +170,18 @@ impl Jobs {
         let cap = many * 4;
         let parked = groups.parked.get(&want.name);
         let ahead = |group: &&String| **group > rule.reached;
-        let of_queue = || parked.into_iter().flat_map(BTreeMap::keys);
+        let of_queue = || {
+            let groups = parked.into_iter().flatten();
+            let due = groups.filter(|(_, of_group)| of_group.is_due(now));
+            due.map(|(group, _)| group)
+        };
         let names: Vec<String> = of_queue()
             .filter(ahead)
             .chain(of_queue().filter(|group| !ahead(group)))
             .take(many)
             .cloned()
             .collect();
-        let (mut ids, mut next, mut last) = (Vec::new(), None::<i64>, None);
+        let (mut ids, mut last) = (Vec::new(), None);
         for name in &names {
             let Some(of_group) = parked.and_then(|parked| parked.get(name)) else {
                 continue;
@@ -179,8 +190,6 @@ impl Jobs {
             if room == 0 {
                 continue;
             }
-            let due = of_group.next_due(now, &rule);
-            next = next.into_iter().chain(due).min();
             let picked = of_group.next(now, &rule, room.min(cap - ids.len()));
             if !picked.is_empty() {
                 last = Some(name.clone());
@@ -188,6 +197,8 @@ impl Jobs {
             ids.extend(picked);
         }
         let full = ids.len() >= cap;
+        let of_all = parked.into_iter().flat_map(BTreeMap::values);
+        let next = of_all.filter_map(|of_group| of_group.next_due(now)).min();
         for id in &ids {
             if let Some(mut live) = self.remove(*id) {
                 live.due_at = None;

@@ -23,10 +23,10 @@ pub struct Admit {
 pub struct Admitted {
     /// How many jobs were admitted.
     pub jobs: i64,
-    /// How many groups were looked at; fewer than requested only when there are no more with parked jobs.
+    /// How many groups were looked at; fewer than requested only when there are no more with jobs that are due.
     pub examined: i64,
-    /// When the next job of a group that has room will be due, in microseconds from now; only set when
-    /// none was admitted.
+    /// When the next job will be due, in microseconds from now, whether or not its group has room then; only set
+    /// when none was admitted.
     pub next_due: Option<i64>,
 }
 
