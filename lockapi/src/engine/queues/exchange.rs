@@ -244,7 +244,7 @@ impl Handle {
                 shared.heartbeats.set_settling(&completed, false);
                 // It may have been executed; then no process has the jobs that it took.
                 if matches!(error.kind(), ErrorKind::Indeterminate | ErrorKind::Corrupt) {
-                    topic.claim_lost(number, shared.timer.now() + lease);
+                    topic.claim_lost(number, shared.timer.now() + lease, &names);
                 }
             }
             let outcome = outcome.map(|turned| {
@@ -253,7 +253,7 @@ impl Handle {
                 // A claim of a paused queue has looked at nothing.
                 if turned.read.is_some() {
                     if turned.picked < most && Floors::is_start(&started) {
-                        topic.looked(sent);
+                        topic.looked(sent, &names);
                     } else {
                         topic.looked_in_part(sent);
                     }

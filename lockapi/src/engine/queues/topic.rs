@@ -46,9 +46,16 @@ struct State {
     notified: Option<Time>,
     /// Whether a timer runs for a notification that is acted upon later.
     delayed: bool,
-    /// The numbers of claims whose answers were lost, and when their leases end: nobody has what they
-    /// took.
-    lost: VecDeque<(i64, Time)>,
+    /// Claims whose answers were lost: nobody has what they took.
+    lost: VecDeque<LostClaim>,
+}
+
+struct LostClaim {
+    number: i64,
+    /// When its leases end.
+    until: Time,
+    /// What it took has one of these names, or any if there are none.
+    names: Arc<[String]>,
 }
 
 /// One queue.
@@ -152,7 +159,7 @@ impl Topic {
         let mut state = self.lock();
         let (search, priorities) = state.floors.get_mut(names)?.next_search(now)?;
         let request = SearchBelowFloors {
-            lost: state.lost.iter().map(|(claim, _)| *claim).collect(),
+            lost: state.lost.iter().map(|claim| claim.number).collect(),
             name: name.clone(),
             names: names.to_vec(),
             priorities,
@@ -177,14 +184,19 @@ impl Topic {
         }
     }
 
-    /// The answer of a claim was lost: the next ones look for what it took, which is leased until
-    /// `until`.
-    pub(super) fn claim_lost(&self, claim: i64, until: Time) {
+    /// The answer of a claim of these names was lost: the next ones look for what it took, which is leased
+    /// until `until`.
+    pub(super) fn claim_lost(&self, number: i64, until: Time, names: &Arc<[String]>) {
         let mut state = self.lock();
         if state.lost.len() == MOST_LOST {
             state.lost.pop_front();
         }
-        state.lost.push_back((claim, until));
+        let names = Arc::clone(names);
+        state.lost.push_back(LostClaim {
+            number,
+            until,
+            names,
+        });
         state.floors.clear();
         drop(state);
         self.bump();
@@ -192,22 +204,30 @@ impl Topic {
 
     /// The claims whose answers were lost.
     pub(super) fn lost(&self) -> Vec<i64> {
-        self.lock().lost.iter().map(|(claim, _)| *claim).collect()
+        self.lock().lost.iter().map(|claim| claim.number).collect()
     }
 
-    /// A claim that was sent at `sent` has looked at the whole queue, also for the claims that were
-    /// lost by then. The server may have carried one out later than that, until its lease ends. But
-    /// the end of a lease is no reason to forget a claim that nobody has looked for: the last
+    /// A claim of these names that was sent at `sent` has looked at all of the queue that has them, also for the
+    /// claims that were lost by then. The server may have carried one out later than that, until its lease
+    /// ends. But the end of a lease is no reason to forget a claim that nobody has looked for: the last
     /// attempt of what it took would end without anybody having had it.
-    pub(super) fn looked(&self, sent: Time) {
-        self.lock().lost.retain(|(_, until)| sent < *until);
+    pub(super) fn looked(&self, sent: Time, names: &Arc<[String]>) {
+        self.lock().lost.retain(|lost| {
+            let found = names.is_empty() || *names == lost.names;
+            let until = if found {
+                lost.until
+            } else {
+                lost.until + LOST_FOR
+            };
+            sent < until
+        });
     }
 
     /// A claim that did not look at the whole queue leaves out those that looks beside it must have found
     /// by now.
     pub(super) fn looked_in_part(&self, sent: Time) {
         let mut state = self.lock();
-        state.lost.retain(|(_, until)| sent < *until + LOST_FOR);
+        state.lost.retain(|lost| sent < lost.until + LOST_FOR);
     }
 
     /// Takes notice of a claim of at most `most` jobs of these names, which started at `started` and was
@@ -373,15 +393,33 @@ mod tests {
         let topic = Topic::default();
         let lease = Duration::from_secs(5);
         let start = Time::default();
+        let names = Arc::default();
         for claim in 0..100 {
-            topic.claim_lost(claim, start + lease);
+            topic.claim_lost(claim, start + lease, &names);
         }
-        topic.claim_lost(100, start + lease * 3);
+        topic.claim_lost(100, start + lease * 3, &names);
         let all: Vec<i64> = (0..=100).collect();
         assert_eq!(topic.lost(), all, "an outage loses many");
-        topic.looked(start + lease / 2);
+        topic.looked(start + lease / 2, &names);
         assert_eq!(topic.lost(), all, "the server may still work on them");
-        topic.looked(start + lease * 2);
+        topic.looked(start + lease * 2, &names);
         assert_eq!(topic.lost(), [100]);
+    }
+
+    #[test]
+    fn whoever_takes_other_names_has_not_looked_for_a_lost_claim() {
+        let topic = Topic::default();
+        let lease = Duration::from_secs(5);
+        let start = Time::default();
+        let of = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let (mails, reports): (Arc<[String]>, Arc<[String]>) = (of(&["mail"]), of(&["report"]));
+        topic.claim_lost(1, start + lease, &mails);
+        topic.looked(start + lease * 2, &reports);
+        assert_eq!(topic.lost(), [1]);
+        topic.looked(start + lease * 2, &mails);
+        assert!(topic.lost().is_empty());
+        topic.claim_lost(2, start + lease, &mails);
+        topic.looked(start + lease * 2, &Arc::default());
+        assert!(topic.lost().is_empty(), "one that takes all has");
     }
 }
